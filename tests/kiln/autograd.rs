@@ -304,7 +304,7 @@ fn long_chains_are_dropped_and_differentiated() {
 
 /// How often `explain` names an op among what runs for these tensors.
 fn count(op: &str, tensors: &[Tensor]) -> usize {
-    let text = kiln::explain(&tensors.iter().collect::<Vec<_>>()).unwrap();
+    let text = kiln::explain(tensors).unwrap();
     text.matches(&format!("    {op} ")).count()
 }
 

@@ -184,7 +184,7 @@ fn a_bad_gradient_of_a_custom_function_names_the_function() {
     let wrong = kiln::custom_function(|x: Tensor| (x.exp(), ()), |(), g: Tensor| g.reshape([7]));
     let (y, line) = (wrong.apply(&x), line!());
     let e = y.sum(()).backward().unwrap_err();
-    assert_eq!((e.op(), e.loc().line), ("custom_function", line));
+    assert_eq!((e.op(), e.loc().line()), ("custom_function", line));
     assert!(
         e.message().contains("the gradient is invalid: reshape: "),
         "{e}"

@@ -473,7 +473,7 @@ fn derivatives_are_recorded_at_the_users_lines() {
     let x = random(&[12], 1);
     let line = line!() + 1;
     let j = jacobian(|x: Tensor| x.exp(), x).unwrap();
-    let text = kiln::explain(&[&j]).unwrap().to_string();
+    let text = kiln::explain(&j).unwrap().to_string();
     assert!(!text.contains("transform.rs"), "{text}");
     assert!(
         text.contains(&format!("tests/kiln/functions.rs:{line}")),

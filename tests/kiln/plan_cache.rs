@@ -279,7 +279,7 @@ fn reasons_name_what_differs() {
         let x = counted(&[n, 9]);
         let y = x.i((.., i..i + 2)) * 2.0;
         let line = line!() - 1;
-        let text = explain(&[&y]).unwrap();
+        let text = explain(&y).unwrap();
         checked(&[&y]);
         (text, line)
     };

@@ -24,8 +24,8 @@ fn the_trained_digits_network_is_pytorchs() {
         .filter(|(p, l)| p == l)
         .count();
     assert_eq!((right, count), (1676, 1797));
-    let reference = evaluate_reference(&[&network.forward(&images)]).unwrap();
-    assert_eq!(predictions, reference[0].to_vec::<i64>().unwrap());
+    let reference = evaluate_reference(network.forward(&images)).unwrap();
+    assert_eq!(predictions, reference.to_vec::<i64>().unwrap());
 }
 
 /// conv1(1->8) bn1 relu conv2(8->16) bn2 relu maxpool2 flatten fc1(256->64) relu fc2(64->10).

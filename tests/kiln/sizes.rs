@@ -54,10 +54,10 @@ impl Given for kiln::Result<()> {
 fn is_at(e: &kiln::Error, call: &str) -> bool {
     let line = include_str!("sizes.rs")
         .lines()
-        .nth((e.loc().line as usize).wrapping_sub(1));
+        .nth((e.loc().line() as usize).wrapping_sub(1));
     let name = call.split('(').next().unwrap_or(call);
     let name = name.rsplit(['.', ':', ' ']).next().unwrap_or(name);
-    e.loc().file.ends_with("sizes.rs") && line.is_some_and(|line| line.contains(name))
+    e.loc().file().ends_with("sizes.rs") && line.is_some_and(|line| line.contains(name))
 }
 
 /// What is wrong with what a call gave.

@@ -12,6 +12,7 @@ mod loc;
 pub mod prim;
 mod role;
 mod scalar;
+mod scoped;
 pub mod special;
 
 pub use dim::{Dim, NotDivisible, Sym, SymbolValues, addressable, contiguous_strides, numel};
@@ -20,3 +21,4 @@ pub use element::Element;
 pub use loc::Loc;
 pub use role::Role;
 pub use scalar::{Scalar, float_to_int, round_float, wrap_int};
+pub use scoped::{Scoped, Slot};

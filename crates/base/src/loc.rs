@@ -7,22 +7,30 @@ use std::panic::Location;
 
 /// Where in the user's source an operation was recorded. Never part of equality of programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Loc {
-    /// Path of the source file as the compiler saw it.
-    pub file: Cow<'static, str>,
-    /// Line, from 1; 0 where the location is unknown.
-    pub line: u32,
-    /// Column, from 1.
-    pub column: u32,
+pub struct Loc(At);
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum At {
+    Unknown,
+    /// Path of the source file as the compiler saw it, line and column from 1.
+    Source(Cow<'static, str>, u32, u32),
+    Recorded(u32),
 }
 
 impl Loc {
     /// The location of nothing in particular.
-    pub const UNKNOWN: Loc = Loc {
-        file: Cow::Borrowed(""),
-        line: 0,
-        column: 0,
-    };
+    pub const UNKNOWN: Loc = Loc(At::Unknown);
+
+    /// A place in a source file; line and column count from 1.
+    pub fn new(file: impl Into<Cow<'static, str>>, line: u32, column: u32) -> Loc {
+        Loc(At::Source(file.into(), line, column))
+    }
+
+    /// That of the op at this position of a recording, to be looked up when somebody asks: programs that are
+    /// alike share what is compiled, and were recorded at different lines.
+    pub fn recorded(position: usize) -> Loc {
+        Loc(At::Recorded(position as u32))
+    }
 
     /// The location of the caller.
     #[track_caller]
@@ -32,26 +40,54 @@ impl Loc {
 
     /// Whether this names a place at all.
     pub fn is_known(&self) -> bool {
-        self.line != 0
+        self.0 != At::Unknown
+    }
+
+    /// The position of [`Loc::recorded`], if it is one.
+    pub fn position(&self) -> Option<usize> {
+        match self.0 {
+            At::Recorded(position) => Some(position as usize),
+            _ => None,
+        }
+    }
+
+    /// Path of the source file as the compiler saw it; empty where there is none.
+    pub fn file(&self) -> &str {
+        match &self.0 {
+            At::Source(file, ..) => file,
+            _ => "",
+        }
+    }
+
+    /// Line, from 1; 0 where there is none.
+    pub fn line(&self) -> u32 {
+        match self.0 {
+            At::Source(_, line, _) => line,
+            _ => 0,
+        }
+    }
+
+    /// Column, from 1; 0 where there is none.
+    pub fn column(&self) -> u32 {
+        match self.0 {
+            At::Source(.., column) => column,
+            _ => 0,
+        }
     }
 }
 
 impl From<&'static Location<'static>> for Loc {
     fn from(l: &'static Location<'static>) -> Loc {
-        Loc {
-            file: Cow::Borrowed(l.file()),
-            line: l.line(),
-            column: l.column(),
-        }
+        Loc::new(l.file(), l.line(), l.column())
     }
 }
 
 impl fmt::Display for Loc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_known() {
-            write!(f, "{}:{}:{}", self.file, self.line, self.column)
-        } else {
-            f.write_str("<unknown>")
+        match &self.0 {
+            At::Unknown => f.write_str("<unknown>"),
+            At::Source(file, line, column) => write!(f, "{file}:{line}:{column}"),
+            At::Recorded(position) => write!(f, "op {position} of its recording"),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Finding the op that makes the first NaN or infinity.
 
 use crate::Stages;
-use crate::explain::marked;
 use crate::part::part;
 use crate::verify::{array, held};
 use half::{bf16, f16};
@@ -15,7 +14,7 @@ use kiln_runtime::{Buffer, Error, Executable, Traced, Tracer};
 /// An op that made a NaN of operands without one, or an infinity of finite operands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Anomaly {
-    /// The position that the op's location marks (see [`crate::marker`]).
+    /// The position in a recording that the op's location is (see [`Loc::recorded`](kiln_ir::Loc::recorded)).
     pub at: usize,
     /// The NaN or infinity.
     pub value: f64,
@@ -40,8 +39,8 @@ pub struct Inside {
 
 /// Runs an executable step by step and gives the anomaly whose op has the lowest rank. The program should
 /// have been compiled without fusion and rewrites, so that each step is one recorded op, and every
-/// location be a marker; `rank` takes a marked position. Infinities that the program states are left
-/// alone.
+/// location be a position in a recording, which is what `rank` takes. Infinities that the program states are
+/// left alone.
 ///
 /// # Errors
 /// As [`Executable::run`], if there is no anomaly.
@@ -162,7 +161,7 @@ impl<'a> Watcher<'a> {
         };
         let had_nan = self.read.iter().any(|r| r.nan.is_some())
             || launch.nodes.iter().any(|n| states_nan(graph, *n));
-        let Some(at) = marked(&graph.node(value.node).loc).filter(|_| !had_nan) else {
+        let Some(at) = graph.node(value.node).loc.position().filter(|_| !had_nan) else {
             return;
         };
         if self
@@ -210,7 +209,7 @@ fn inside(op: &Op, operands: &[&Array], symbols: &[i64], at: usize) -> Option<An
             let read: Vec<&Array> = node.inputs.iter().map(value).collect();
             let own = Anomaly {
                 at,
-                inside: marked(&node.loc).map(|at| Inside { at, step }),
+                inside: node.loc.position().map(|at| Inside { at, step }),
                 ..made(body, id, &read, &values[id.index()])?
             };
             Some(inside(&node.op, &read, symbols, at).unwrap_or(own))

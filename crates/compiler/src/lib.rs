@@ -25,7 +25,7 @@ mod verify;
 pub use anomaly::{Anomaly, Inside, first_anomaly};
 pub use bisect::{Bisection, bisect, bisect_with};
 pub use cache::{Cache, CacheStats, Fit, Found, Reason, Recorded, Recording};
-pub use explain::{ConversionInfo, Explain, KernelInfo, marker};
+pub use explain::{ConversionInfo, Explain, KernelInfo};
 pub use kiln_codegen::{Layout, LayoutReport};
 pub use pipeline::{Compilation, CompileError, Options, compile, compile_with};
 pub use recompute::Recomputed;

@@ -1,7 +1,7 @@
 //! Graph in, plan out.
 
 use crate::dump::Dump;
-use crate::explain::{Explain, marked};
+use crate::explain::Explain;
 use crate::place::{self, Placed};
 use crate::stages::{Stages, with_lines};
 use crate::tune::{self, Precision, Settings};
@@ -98,7 +98,7 @@ pub enum CompileError {
     /// The engine can't run an op.
     #[error("{message}")]
     Unsupported {
-        /// The marked position of the op, where there is one.
+        /// The position of the op in its recording, where that is known.
         at: Option<usize>,
         /// What can't be done.
         message: String,
@@ -106,7 +106,7 @@ pub enum CompileError {
     /// The kernel of a custom op can't be compiled.
     #[error("{op}: {text}")]
     Custom {
-        /// The marked position of the call, or its node.
+        /// The position of the call in its recording, or its node.
         at: usize,
         /// The op's name.
         op: String,
@@ -209,9 +209,8 @@ impl Lowered {
 
 /// Compiles a graph: the whole pipeline.
 ///
-/// Locations of `graph` may be markers (see [`crate::marker`]) that stand for positions in `locs`; then the
-/// plan's data-error sites name those positions, so that one plan serves programs recorded at other
-/// lines.
+/// Locations of `graph` may be positions in `locs` ([`Loc::recorded`]); then the plan's data-error sites name
+/// those positions, so that one plan serves programs recorded at other lines.
 ///
 /// # Errors
 /// If an op is not supported by the engine, or a memory budget can't be kept.
@@ -385,11 +384,11 @@ fn run_passes(
     Ok((graph, report))
 }
 
-/// Why a graph can't be lowered, at the op's marked position.
+/// Why a graph can't be lowered, at the op's position in its recording.
 pub(crate) fn lower_error(graph: &Graph, e: codegen::LowerError) -> CompileError {
     let node = graph.node(e.node);
     CompileError::Unsupported {
-        at: marked(&node.loc),
+        at: node.loc.position(),
         message: format!("{}: {}", node.op.name(), e.text),
     }
 }

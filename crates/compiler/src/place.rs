@@ -7,7 +7,6 @@
 //! [`kiln_plan::memory::solve`], which runs when sizes are known.
 
 use crate::CompileError;
-use crate::explain::marked;
 use crate::join::can_join;
 use crate::order::Order;
 use crate::uses::{Uses, ix, read, written};
@@ -262,7 +261,7 @@ impl<'a> Steps<'a> {
         let mut kernel = launch.kernel.clone();
         let mut sites = launch.sites.clone();
         for s in &mut sites {
-            let at = marked(&self.graph.node(NodeId(s.node)).loc);
+            let at = self.graph.node(NodeId(s.node)).loc.position();
             s.node = at.map_or(s.node, |at| at as u32);
         }
         if let [node] = launch.nodes[..] {

@@ -1,6 +1,6 @@
 //! What the stages of one compilation gave, for whoever looks at it afterwards.
 
-use crate::explain::{marked, resolved};
+use crate::explain::resolved;
 use crate::place::Placed;
 use hashbrown::HashMap;
 use kiln_codegen::Program;
@@ -31,9 +31,11 @@ impl Stages {
         placed: &Placed,
         locs: &[Loc],
     ) -> Stages {
-        let marks = recorded.iter().map(|(id, n)| (marked(&n.loc), id.index()));
+        let marks = recorded
+            .iter()
+            .map(|(id, n)| (n.loc.position(), id.index()));
         let marks: HashMap<Option<usize>, usize> = marks.collect();
-        let origin = |loc: &Loc| marks.get(&Some(marked(loc)?)).copied();
+        let origin = |loc: &Loc| marks.get(&Some(loc.position()?)).copied();
         Stages {
             came_from: optimized.iter().map(|(_, n)| origin(&n.loc)).collect(),
             recorded: with_lines(recorded, locs),

@@ -9,7 +9,6 @@
 
 use crate::Recording;
 use crate::cache::Found;
-use crate::explain::marker;
 use crate::places::Places;
 use kiln_base::{DType, Dim, Loc, Scalar, Sym};
 use kiln_ir::{Fact, Graph, NodeId, Op, OpError, Role, SymbolInfo, Value, ops};
@@ -155,8 +154,7 @@ impl Expectation {
 }
 
 impl Recording<'_> {
-    /// The program as a graph. Each node's location is the marker of its place in the recording, see
-    /// [`crate::marker`].
+    /// The program as a graph. Each node's location is its position in the recording, see [`Loc::recorded`].
     ///
     /// # Errors
     /// If an op does not apply to its operands.
@@ -182,7 +180,7 @@ impl Recording<'_> {
             let inputs: Vec<Value> = operands.map(|v| places.value(v)).collect();
             if let Some(body) = node.body {
                 places.add_body(&mut graph, body, &inputs, |inner| {
-                    marker(next_inner + inner)
+                    Loc::recorded(next_inner + inner)
                 })?;
                 next_inner += body.len();
                 continue;
@@ -193,7 +191,7 @@ impl Recording<'_> {
             }
             if !op.bodies().is_empty() {
                 op.inner_nodes_mut(&mut |n| {
-                    n.loc = marker(next_inner);
+                    n.loc = Loc::recorded(next_inner);
                     next_inner += 1;
                 });
                 for body in op.bodies_mut() {
@@ -208,9 +206,9 @@ impl Recording<'_> {
             places.add(match op {
                 Op::Full(full) if scalar == Some(&None) => {
                     next_scalar += 1;
-                    number_input(&mut graph, full, next_scalar - 1, marker(index))?
+                    number_input(&mut graph, full, next_scalar - 1, Loc::recorded(index))?
                 }
-                op => graph.add(op, &inputs, marker(index))?,
+                op => graph.add(op, &inputs, Loc::recorded(index))?,
             });
         }
         extent_inputs(&mut graph, expects, next_scalar)?;

@@ -53,7 +53,7 @@ impl Engine {
                 };
                 compile_with((), &options, |()| tensors.to_vec())?.run(())?
             }
-            Engine::Reference => evaluate_reference(&tensors.iter().collect::<Vec<_>>())?,
+            Engine::Reference => evaluate_reference(tensors)?,
         };
         let read = |t: &Tensor| {
             Ok(Array {

@@ -1,5 +1,6 @@
 //! Whose line an operation is, where a library records it for the user.
 
+use kiln_base::Scoped;
 use std::cell::Cell;
 use std::panic::Location;
 
@@ -23,7 +24,7 @@ thread_local! {
 #[track_caller]
 pub fn on_behalf_of_caller<T>(library: &'static str, f: impl FnOnce() -> T) -> T {
     let loc = user_line(Location::caller());
-    let _restore = Restore(CALLER.replace(Some(Caller { library, loc })));
+    let _inside = Scoped::new(&CALLER, Some(Caller { library, loc }));
     f()
 }
 
@@ -33,13 +34,5 @@ pub fn user_line(loc: &'static Location<'static>) -> &'static Location<'static> 
     match CALLER.get() {
         Some(c) if loc.file().starts_with(c.library) => c.loc,
         _ => loc,
-    }
-}
-
-struct Restore(Option<Caller>);
-
-impl Drop for Restore {
-    fn drop(&mut self) {
-        CALLER.set(self.0);
     }
 }

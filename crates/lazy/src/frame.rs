@@ -13,11 +13,11 @@ pub fn draw(
     write!(f, "error: {title}")?;
     let mut margin = 1;
     if loc.is_known() {
-        let number = loc.line.to_string();
+        let number = loc.line().to_string();
         margin = number.len();
         write!(f, "\n{:margin$}--> {loc}", "")?;
         if let Some(line) = source_line(loc) {
-            let column = loc.column as usize - 1;
+            let column = loc.column() as usize - 1;
             write!(f, "\n{:margin$} |", "")?;
             write!(f, "\n{number} | {line}")?;
             write!(
@@ -51,7 +51,7 @@ fn source_line(loc: &Loc) -> Option<String> {
     let text = here
         .ancestors()
         .take(4)
-        .find_map(|dir| std::fs::read_to_string(dir.join(loc.file.as_ref())).ok())?;
-    let line = text.lines().nth(loc.line as usize - 1)?;
+        .find_map(|dir| std::fs::read_to_string(dir.join(loc.file())).ok())?;
+    let line = text.lines().nth(loc.line() as usize - 1)?;
     Some(line.replace('\t', " "))
 }

@@ -1,5 +1,6 @@
 //! A further line for the errors of what is recorded.
 
+use kiln_base::Scoped;
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -10,13 +11,7 @@ thread_local! {
 /// Runs `f`. Data errors of what is recorded in it, such as an index out of range, carry this note
 /// whenever they come up: for layers, which name themselves so.
 pub fn with_error_note<T>(note: impl Into<Arc<str>>, f: impl FnOnce() -> T) -> T {
-    struct Restore(Option<Arc<str>>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            NOTE.set(self.0.take());
-        }
-    }
-    let _restore = Restore(NOTE.replace(Some(note.into())));
+    let _inside = Scoped::new(&NOTE, Some(note.into()));
     f()
 }
 

@@ -3,7 +3,7 @@
 use crate::node::Handle;
 use crate::recorder::Recorder;
 use crate::{body, scope};
-use kiln_base::Dim;
+use kiln_base::{Dim, Scoped};
 use kiln_ir::{OpError, Role};
 use kiln_runtime::Buffer;
 use std::cell::Cell;
@@ -59,13 +59,7 @@ pub fn reserve_default(count: u64) -> [i64; 2] {
 /// Calls `f` with a generator of this seed in place of the default one, on this thread alone: what `f`
 /// draws depends on the seed and on nothing that other threads do.
 pub fn with_seed<R>(seed: u64, f: impl FnOnce() -> R) -> R {
-    struct Restore(Option<[u64; 2]>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            LOCAL.set(self.0);
-        }
-    }
-    let _restore = Restore(LOCAL.replace(Some([seed, 0])));
+    let _inside = Scoped::new(&LOCAL, Some([seed, 0]));
     f()
 }
 

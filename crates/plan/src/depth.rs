@@ -1,6 +1,7 @@
 //! How deep programs lie in each other. Whoever reads one, checks it or runs it calls itself for its bodies, so
 //! that bytes must not decide how deep that goes.
 
+use kiln_base::Scoped;
 use serde::{Deserialize, Deserializer, de::Error};
 use std::cell::Cell;
 
@@ -13,15 +14,8 @@ thread_local! {
 
 /// Reads what holds bodies.
 pub(crate) fn read<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
-    struct Up;
-    impl Drop for Up {
-        fn drop(&mut self) {
-            DEPTH.set(DEPTH.get() - 1);
-        }
-    }
     let depth = DEPTH.get() + 1;
-    DEPTH.set(depth);
-    let _up = Up;
+    let _inside = Scoped::new(&DEPTH, depth);
     if depth > MAX_DEPTH {
         return Err(D::Error::custom("too many bodies in each other"));
     }

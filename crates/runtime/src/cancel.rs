@@ -1,6 +1,7 @@
 //! Ending runs that take too long.
 
 use crate::error::{Error, Result};
+use kiln_base::Scoped;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +48,7 @@ impl Cancel {
 
     /// Calls `f`; runs that this thread begins meanwhile look at the switch, and at no other.
     pub fn watch<R>(&self, f: impl FnOnce() -> R) -> R {
-        let _restore = Restore::with(Some(self.clone()));
+        let _restore = Scoped::new(&WATCHED, Some(self.clone()));
         f()
     }
 
@@ -67,21 +68,6 @@ pub(crate) fn check() -> Result<()> {
 
 /// Calls `f` without a switch.
 pub(crate) fn unwatched<R>(f: impl FnOnce() -> R) -> R {
-    let _restore = Restore::with(None);
+    let _restore = Scoped::new(&WATCHED, None);
     f()
-}
-
-/// Gives a thread the switch back that it had.
-struct Restore(Option<Cancel>);
-
-impl Restore {
-    fn with(now: Option<Cancel>) -> Restore {
-        Restore(WATCHED.replace(now))
-    }
-}
-
-impl Drop for Restore {
-    fn drop(&mut self) {
-        WATCHED.set(self.0.take());
-    }
 }

@@ -2,6 +2,7 @@
 
 use crate::create::IntoShape;
 use crate::{DType, Tensor};
+use kiln_base::Scoped;
 use std::cell::Cell;
 
 thread_local! {
@@ -23,13 +24,7 @@ pub fn default_dtype() -> DType {
 /// assert_eq!(randn([2, 3]).dtype(), DType::F32);
 /// ```
 pub fn with_default_dtype<T>(dtype: DType, f: impl FnOnce() -> T) -> T {
-    struct Restore(DType);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            DTYPE.set(self.0);
-        }
-    }
-    let _restore = Restore(DTYPE.replace(dtype));
+    let _inside = Scoped::new(&DTYPE, dtype);
     f()
 }
 

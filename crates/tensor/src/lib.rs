@@ -46,7 +46,7 @@ pub use custom::CustomOp;
 pub use defaults::{default_dtype, ones, rand, randn, with_default_dtype, zeros};
 pub use function::{Compiled, compile, compile_with};
 pub use kiln_base::custom::{ArrayView, ArrayViewMut, CudaFunction, CudaGrid, KernelError};
-pub use kiln_base::{DType, Dim, Scalar};
+pub use kiln_base::{DType, Dim, Scalar, Scoped};
 pub use kiln_compiler::tune::{Precision, set_precision};
 pub use kiln_compiler::{
     Bisection, CacheStats, ConversionInfo, Explain, KernelCheck, KernelInfo, Layout, LayoutReport,
@@ -58,14 +58,12 @@ pub use kiln_lazy::caller::on_behalf_of_caller;
 pub use kiln_lazy::device::{Device, set_threads, threads};
 pub use kiln_lazy::error::{Error, ErrorKind, Result};
 pub use kiln_lazy::grad::hook::HookHandle;
-pub use kiln_lazy::grad::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
+pub use kiln_lazy::grad::{enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
 pub use kiln_lazy::note::with_error_note;
 pub use kiln_lazy::random::{
     Generator, draw_seed, get_rng_state, manual_seed, set_rng_state, with_seed,
 };
-pub use kiln_lazy::run::anomaly::{
-    AnomalyMode, detect_anomaly, is_anomaly_enabled, set_detect_anomaly,
-};
+pub use kiln_lazy::run::anomaly::{detect_anomaly, is_anomaly_enabled, set_detect_anomaly};
 pub use kiln_lazy::run::boundary::realize_all;
 pub use kiln_lazy::run::cached::cache_stats;
 pub use kiln_lazy::run::profiler;

@@ -1,6 +1,7 @@
 //! The tensor: a handle to a recorded value, and what PyTorch says of it.
 
 use crate::names::Names;
+use crate::nest::{Flat, Nest};
 use crate::strides::Strides;
 use crate::{Device, Error, Result};
 use kiln_base::{DType, Dim};
@@ -122,22 +123,42 @@ pub(crate) fn handles<'a>(tensors: &[&'a Tensor]) -> Vec<&'a Handle> {
     tensors.iter().map(|t| &t.handle).collect()
 }
 
-/// What the compiler did, or would do, for these tensors: passes, groups, kernels, memory.
+/// What the compiler did, or would do, for a tensor or a structure of them ([`Nest`]) that is computed in one
+/// program: passes, groups, kernels, memory.
 ///
 /// # Errors
 /// The first invalid operation, or what the engine can't run.
+///
+/// ```
+/// use kiln_tensor::{Tensor, explain};
+/// let x = Tensor::from([1.0f32, 2.0, 3.0]);
+/// let (y, z) = (x.exp(), x.sum(()));
+/// println!("{}", explain(&y)?);
+/// println!("{}", explain((&y, &z))?);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
 #[track_caller]
-pub fn explain(tensors: &[&Tensor]) -> Result<String> {
-    cached::explain(tensors, Location::caller())
+pub fn explain(tensors: impl Nest) -> Result<String> {
+    cached::explain(&Flat::of(&tensors).all, Location::caller())
 }
 
-/// The values of tensors by the reference evaluation: slow, simple, in f64 and rounded to each dtype.
-/// Nothing is realised or committed.
+/// The values of a tensor or a structure of them ([`Nest`]) by the reference evaluation: slow, simple, in f64
+/// and rounded to each dtype. Nothing is realised or committed.
 ///
 /// # Errors
 /// The first invalid operation, or what went wrong in the evaluation.
+///
+/// ```
+/// use kiln_tensor::{Tensor, evaluate_reference};
+/// let x = Tensor::from([1.0f32, 4.0]);
+/// let (root, sum) = evaluate_reference((x.sqrt(), x.sum(())))?;
+/// assert_eq!(root.to_vec::<f32>()?, [1.0, 2.0]);
+/// assert_eq!(sum.item::<f32>()?, 5.0);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
 #[track_caller]
-pub fn evaluate_reference(tensors: &[&Tensor]) -> Result<Vec<Tensor>> {
-    let values = reference::evaluate_reference(tensors, Location::caller())?;
-    Ok(values.into_iter().map(Tensor::from).collect())
+pub fn evaluate_reference<N: Nest>(tensors: N) -> Result<N::Owned> {
+    let flat = Flat::of(&tensors);
+    let values = reference::evaluate_reference(&flat.all, Location::caller())?;
+    Ok(flat.build::<N>(values.into_iter().map(Tensor::from)))
 }

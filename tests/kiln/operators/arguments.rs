@@ -14,7 +14,7 @@ fn floats(values: &[f32]) -> Tensor {
 fn data_error(t: &Tensor) -> String {
     let e = t.clone().to_dtype(DType::F64).to_vec::<f64>().unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Data, "{e}");
-    assert!(e.loc().file.ends_with("arguments.rs"), "{e}");
+    assert!(e.loc().file().ends_with("arguments.rs"), "{e}");
     e.message().to_string()
 }
 

@@ -19,28 +19,15 @@ use kiln_ir::{Fact, Graph, Loc, Op};
 use kiln_optimize::{Fired, Report};
 use kiln_plan::{Algorithm, Place};
 use kiln_runtime::{MemoryBlock, MemoryReport};
-use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The file name of locations that are markers.
-const MARKER: &str = "#";
-
-/// A location that stands for position `index` of a recording.
-pub fn marker(index: usize) -> Loc {
-    Loc {
-        file: Cow::Borrowed(MARKER),
-        line: index as u32 + 1,
-        column: 1,
-    }
-}
-
-/// The user's line: the one that a marker stands for, any other as it is.
+/// The user's line: that of the op at a position of the recording, any other as it is.
 pub(crate) fn resolved(loc: &Loc, locs: &[Loc]) -> Loc {
-    match marked(loc) {
+    match loc.position() {
         Some(at) => locs.get(at).cloned().unwrap_or(Loc::UNKNOWN),
         None => loc.clone(),
     }
@@ -52,11 +39,6 @@ pub(crate) fn place_of(op: &str, fact: &Fact, loc: &Loc) -> String {
         true => format!("{op} {fact} at {loc}"),
         false => format!("{op} {fact}"),
     }
-}
-
-/// The position that a location stands for, if it is a marker.
-pub(crate) fn marked(loc: &Loc) -> Option<usize> {
-    (loc.file == MARKER).then(|| loc.line as usize - 1)
 }
 
 /// What the compiler did: passes that fired, kernels, memory. Displays as text; [`Explain::to_html`] is

@@ -102,7 +102,7 @@ fn a_class_out_of_range_names_the_call() {
     let (hot, line) = (labels.one_hot(4), line!());
     let error = hot.to_vec::<i64>().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Data);
-    assert_eq!((error.op(), error.loc().line), ("one_hot", line));
+    assert_eq!((error.op(), error.loc().line()), ("one_hot", line));
     let loss = Tensor::zeros([2, 4], DType::F32).cross_entropy(&labels);
     assert_eq!(loss.item::<f32>().unwrap_err().op(), "cross_entropy");
 }

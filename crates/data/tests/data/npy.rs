@@ -236,7 +236,7 @@ fn files_are_replaced_whole() -> Result<()> {
     let missing = read_npy(folder.0.join("y.npy")).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::Io);
     assert!(missing.message().contains("y.npy"), "{missing}");
-    assert!(missing.loc().file.ends_with("npy.rs"), "{missing}");
+    assert!(missing.loc().file().ends_with("npy.rs"), "{missing}");
     assert_eq!(
         write_npy(folder.0.join("no/z.npy"), &bf16)
             .unwrap_err()

@@ -102,11 +102,7 @@ impl Generator {
             return None;
         }
         let line = self.graph.len() as u32 + 1;
-        let loc = Loc {
-            file: "fuzz.rs".into(),
-            line,
-            column: 1,
-        };
+        let loc = Loc::new("fuzz.rs", line, 1);
         let id = self.graph.add(op, inputs, loc).ok()?;
         self.meta.push(meta);
         Some(id.value())

@@ -13,11 +13,7 @@ fn sample() -> Graph {
         name: "batch \"n\"".into(),
         min: 2,
     });
-    let loc = Loc {
-        file: "src/main.rs".into(),
-        line: 10,
-        column: 5,
-    };
+    let loc = Loc::new("src/main.rs", 10, 5);
     let mut b = GraphBuilder::new(&mut graph, loc);
     let n = Dim::symbol(Sym(0));
     let x = b.input(Fact::new(DType::F32, [n.clone(), 8.into()]), Role::Data);

@@ -12,4 +12,4 @@ mod mode;
 pub mod needs;
 pub mod walk;
 
-pub use mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
+pub use mode::{enable_grad, is_grad_enabled, no_grad, set_grad_enabled};

@@ -1,5 +1,6 @@
 //! Whether operations are recorded for gradients, per thread.
 
+use kiln_base::Scoped;
 use std::cell::Cell;
 
 thread_local! {
@@ -26,20 +27,6 @@ pub fn enable_grad<T>(f: impl FnOnce() -> T) -> T {
 }
 
 /// Switches recording for gradients on or off until the guard is dropped.
-#[must_use = "the mode is restored when this guard is dropped"]
-pub fn set_grad_enabled(enabled: bool) -> GradMode {
-    GradMode {
-        before: ENABLED.replace(enabled),
-    }
-}
-
-/// Restores the mode when dropped; see [`set_grad_enabled`].
-pub struct GradMode {
-    before: bool,
-}
-
-impl Drop for GradMode {
-    fn drop(&mut self) {
-        ENABLED.set(self.before);
-    }
+pub fn set_grad_enabled(enabled: bool) -> Scoped<Cell<bool>> {
+    Scoped::new(&ENABLED, enabled)
 }

@@ -8,8 +8,8 @@ use super::errors;
 use super::gather::Gather;
 use crate::error::Note;
 use crate::{Error, ErrorKind, Result};
-use kiln_base::Loc;
-use kiln_compiler::{Anomaly, Layout, Options, compile, first_anomaly, marker};
+use kiln_base::{Loc, Scoped};
+use kiln_compiler::{Anomaly, Layout, Options, compile, first_anomaly};
 use kiln_ir::Graph;
 use kiln_runtime::Buffer;
 use std::cell::Cell;
@@ -48,22 +48,8 @@ pub fn detect_anomaly<T>(f: impl FnOnce() -> T) -> T {
 }
 
 /// Switches the search of [`detect_anomaly`] on or off on this thread until the guard is dropped.
-#[must_use = "the mode is restored when this guard is dropped"]
-pub fn set_detect_anomaly(enabled: bool) -> AnomalyMode {
-    AnomalyMode {
-        before: ENABLED.replace(enabled),
-    }
-}
-
-/// Restores the mode when dropped; see [`set_detect_anomaly`].
-pub struct AnomalyMode {
-    before: bool,
-}
-
-impl Drop for AnomalyMode {
-    fn drop(&mut self) {
-        ENABLED.set(self.before);
-    }
+pub fn set_detect_anomaly(enabled: bool) -> Scoped<Cell<bool>> {
+    Scoped::new(&ENABLED, enabled)
 }
 
 /// Looks for anomalies in a program whose nodes are the entries of `gather`.
@@ -79,7 +65,7 @@ pub fn check(
         return Ok(());
     }
     for id in graph.ids() {
-        graph.node_mut(id).loc = marker(id.index());
+        graph.node_mut(id).loc = Loc::recorded(id.index());
     }
     let options = Options {
         gpu,
@@ -94,8 +80,8 @@ pub fn check(
     graph
         .iter()
         .for_each(|(_, n)| n.op.inner_nodes(&mut |_| count += 1));
-    let markers: Vec<Loc> = (0..count).map(marker).collect();
-    let c = compile(&graph, &markers, &options);
+    let positions: Vec<Loc> = (0..count).map(Loc::recorded).collect();
+    let c = compile(&graph, &positions, &options);
     let c = c.map_err(|e| errors::compile_error(e, gather, loc))?;
     let recorded = |at: usize| gather.entries.get(at).map_or(u64::MAX, |e| e.node.serial);
     let found = first_anomaly(&c.stages, &c.executable, inputs, &recorded);

@@ -11,7 +11,7 @@
 //! ```
 
 use crate::{Error, ErrorKind, Result};
-use kiln_base::Loc;
+use kiln_base::{Loc, Scoped};
 use kiln_compiler::{Explain, KernelInfo};
 use kiln_runtime::{Buffer, Executable, StepEvent};
 use std::cell::RefCell;
@@ -29,20 +29,16 @@ thread_local! {
 /// launched on this thread. Kernels that prepare parameters are left out: they run when one has
 /// changed.
 pub fn profile<T>(f: impl FnOnce() -> T) -> (T, Profile) {
-    /// Ends the collection, also where `f` panics.
-    struct Ending(Option<Profile>);
-    impl Drop for Ending {
-        fn drop(&mut self) {
-            COLLECTOR.set(self.0.take());
-        }
-    }
-    let mut ending = Ending(COLLECTOR.replace(Some(Profile::default())));
+    let inside = Scoped::new(&COLLECTOR, Some(Profile::default()));
     let value = f();
     let mut found = COLLECTOR.take().unwrap_or_default();
+    drop(inside);
     found.wall = found.start.elapsed();
-    if let Some(outer) = &mut ending.0 {
-        outer.take_in(&found);
-    }
+    COLLECTOR.with_borrow_mut(|outer| {
+        if let Some(outer) = outer {
+            outer.take_in(&found);
+        }
+    });
     (value, found)
 }
 

@@ -295,11 +295,11 @@ fn a_value_of_another_type_and_a_file_of_another_kind_name_the_users_line() {
     let checkpoint = Checkpoint::new().value("epoch", &7);
     let line = line!() + 1;
     let e = checkpoint.get::<String>("epoch").unwrap_err();
-    assert!(e.loc().file.ends_with("checkpoint.rs"), "{e}");
-    assert_eq!(e.loc().line, line, "{e}");
+    assert!(e.loc().file().ends_with("checkpoint.rs"), "{e}");
+    assert_eq!(e.loc().line(), line, "{e}");
     let line = line!() + 1;
     let e = checkpoint.get::<u64>("step").unwrap_err();
-    assert_eq!((e.loc().line, e.kind()), (line, ErrorKind::Value), "{e}");
+    assert_eq!((e.loc().line(), e.kind()), (line, ErrorKind::Value), "{e}");
 
     let folder = Folder::new("kinds");
     let path = folder.0.join("weights");
@@ -312,7 +312,7 @@ fn a_value_of_another_type_and_a_file_of_another_kind_name_the_users_line() {
                 .ends_with("weights: this is not a safetensors file"),
             "{e}"
         );
-        assert!(e.loc().file.ends_with("checkpoint.rs"), "{e}");
+        assert!(e.loc().file().ends_with("checkpoint.rs"), "{e}");
         let e = Checkpoint::load(&path).err().unwrap();
         assert!(
             e.message().ends_with("this is not a safetensors file"),

@@ -152,7 +152,7 @@ fn sequences_take_layers_results_and_closures() {
         .error()
         .unwrap()
         .clone();
-    assert_eq!(e.loc().line, line, "{e}");
+    assert_eq!(e.loc().line(), line, "{e}");
     assert!(e.to_string().contains("layer 1 of Sequential"), "{e}");
     let empty: [Result<Sequential>; 2] = [sequential![], Ok(Sequential::new())];
     assert!(empty.into_iter().all(|s| s.unwrap().is_empty()));
@@ -326,7 +326,7 @@ fn errors_can_be_had_at_the_call() {
     let wide = Tensor::ones([2, 5], DType::F32);
     let line = line!() + 1;
     let e = layer.try_call(wide).unwrap_err();
-    assert_eq!(e.loc().line, line, "{e}");
+    assert_eq!(e.loc().line(), line, "{e}");
     // A result that can't carry an error gives it so.
     #[derive(Module)]
     struct Halves(Linear);

@@ -181,7 +181,7 @@ fn hyperparameters_out_of_range_are_named() {
     let refused = |rule: Box<dyn Fn() -> Result<Optimizer, Error>>, name: &str| {
         let e = rule().err().unwrap();
         assert!(e.message().contains(name), "{e}");
-        assert!(e.loc().file.ends_with("formulas.rs"), "{e}");
+        assert!(e.loc().file().ends_with("formulas.rs"), "{e}");
     };
     let (a, b, c, d) = (p.clone(), p.clone(), p.clone(), p.clone());
     refused(

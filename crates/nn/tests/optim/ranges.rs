@@ -83,7 +83,7 @@ fn a_learning_rate_out_of_range_leaves_every_group_as_it_is() {
     for lr in BELOW {
         let e = optimizer.set_lr(lr).unwrap_err();
         assert!(e.message().contains("lr must not be negative"), "{e}");
-        assert!(e.loc().file.ends_with("ranges.rs"), "{e}");
+        assert!(e.loc().file().ends_with("ranges.rs"), "{e}");
         assert_eq!(optimizer.lr(), [0.1, 0.2]);
     }
     let mut state = optimizer.state_dict().unwrap();

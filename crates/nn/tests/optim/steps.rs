@@ -139,7 +139,7 @@ fn backward_after_a_read_does_not_run_forward_again() {
         }
         loss.backward().unwrap();
         let gradients: Vec<Tensor> = net.all.iter().filter_map(|p| p.grad()).collect();
-        let text = explain(&gradients.iter().collect::<Vec<_>>()).unwrap();
+        let text = explain(&gradients).unwrap();
         let is_product = |l: &&str| l.trim_start().starts_with("matmul f32[");
         text.lines().filter(is_product).count()
     };

@@ -2,7 +2,6 @@
 
 use kiln_ir::eval::{Array, Data};
 use kiln_ir::{Graph, Loc, Value};
-use std::borrow::Cow;
 
 /// SplitMix64 (Steele et al., 2014).
 pub struct Rng(u64);
@@ -55,11 +54,7 @@ impl Rng {
 }
 
 pub fn loc(line: u32) -> Loc {
-    Loc {
-        file: Cow::Borrowed("user.rs"),
-        line,
-        column: 5,
-    }
+    Loc::new("user.rs", line, 5)
 }
 
 pub fn shape_of(graph: &Graph, v: Value) -> Vec<usize> {

@@ -113,7 +113,7 @@ rows! {
     "torch.compile" = { compile((x, Spec::new(x.dtype(), ("batch", 3))), |(w, x)| x.matmul(w))? } "compiles at once, for tensors like these, or for `Spec`s, in which sizes left open are named";
     "torch.compile of a function of one tensor" = { compile(spec, f)? };
     "calling a compiled function" = { step.run((x, y))? };
-    "torch._dynamo.explain" = { explain(&[x])? };
+    "torch._dynamo.explain" = { explain(x)? };
     "torch._dynamo.explain of a compiled function" = { step.explain().to_html() } "a page; `to_dot`, `save`, and text";
     "torch._dynamo.repro (accuracy)" = { step.verify((x, y))? } "the error of every kernel against the f64 reference";
     "torch._dynamo.repro (bisecting)" = { step.bisect((x, y))? } "the rewrite that makes a result wrong";

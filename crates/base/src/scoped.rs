@@ -1,0 +1,77 @@
+//! Values of a thread that stand for a while.
+
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+use std::thread::LocalKey;
+
+/// What a `thread_local!` of a [`Scoped`] value holds.
+pub trait Slot: 'static {
+    /// The value.
+    type Value;
+
+    /// Puts a value in place of another.
+    fn put(&self, value: Self::Value) -> Self::Value;
+}
+
+impl<T: 'static> Slot for Cell<T> {
+    type Value = T;
+
+    #[inline]
+    fn put(&self, value: T) -> T {
+        self.replace(value)
+    }
+}
+
+impl<T: 'static> Slot for RefCell<T> {
+    type Value = T;
+
+    #[inline]
+    fn put(&self, value: T) -> T {
+        self.replace(value)
+    }
+}
+
+/// Stands for a value of this thread: when it is dropped, also by a panic, the thread has the value again that
+/// it had before.
+///
+/// ```
+/// use kiln_base::Scoped;
+/// use std::cell::Cell;
+///
+/// thread_local! {
+///     static DEPTH: Cell<usize> = const { Cell::new(0) };
+/// }
+/// {
+///     let _inside = Scoped::new(&DEPTH, 1);
+///     assert_eq!(DEPTH.get(), 1);
+/// }
+/// assert_eq!(DEPTH.get(), 0);
+/// ```
+#[must_use = "the value before is restored when this is dropped"]
+pub struct Scoped<S: Slot> {
+    slot: &'static LocalKey<S>,
+    before: Option<S::Value>,
+    /// It belongs to its thread.
+    here: PhantomData<*const ()>,
+}
+
+impl<S: Slot> Scoped<S> {
+    /// Gives this thread a value until what this returns is dropped.
+    #[inline]
+    pub fn new(slot: &'static LocalKey<S>, value: S::Value) -> Scoped<S> {
+        Scoped {
+            slot,
+            before: Some(slot.with(|s| s.put(value))),
+            here: PhantomData,
+        }
+    }
+}
+
+impl<S: Slot> Drop for Scoped<S> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(before) = self.before.take() {
+            drop(self.slot.with(|s| s.put(before)));
+        }
+    }
+}
