@@ -14,20 +14,23 @@ pub fn set(names: Vec<String>) {
 
 /// A message with the user's names in place of `s0`, `s1`, …, while recording.
 pub fn named(text: &str) -> String {
-    NAMES.with_borrow(|names| {
-        let name = |word: &str| {
-            let number: usize = word.strip_prefix('s')?.parse().ok()?;
-            names.get(number)
-        };
-        let is_word = |c: char| c.is_alphanumeric() || c == '_';
-        let mut out = String::new();
-        for part in text.split_inclusive(|c| !is_word(c)) {
-            let word = part.trim_end_matches(|c| !is_word(c));
-            match name(word) {
-                Some(name) => out.extend([name, &part[word.len()..]]),
-                None => out.push_str(part),
-            }
+    NAMES.with_borrow(|names| replaced(text, names))
+}
+
+/// A message with these names in place of `s0`, `s1`, ….
+pub fn replaced(text: &str, names: &[String]) -> String {
+    let name = |word: &str| {
+        let number: usize = word.strip_prefix('s')?.parse().ok()?;
+        names.get(number)
+    };
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut out = String::new();
+    for part in text.split_inclusive(|c| !is_word(c)) {
+        let word = part.trim_end_matches(|c| !is_word(c));
+        match name(word) {
+            Some(name) => out.extend([name, &part[word.len()..]]),
+            None => out.push_str(part),
         }
-        out
-    })
+    }
+    out
 }

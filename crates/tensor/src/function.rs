@@ -1,9 +1,12 @@
 //! Compiled functions, and what they take and give.
 
-use crate::compile::Compiling;
 use crate::nest::{Counts, Flat, built, called};
-use crate::{Error, ErrorKind, Nest, Program, Result, Returned, Spec, Tensor};
+use crate::{DimSpec, Error, ErrorKind, Nest, Program, Result, Returned, Spec, Tensor};
+use kiln_base::{Dim, Sym};
 use kiln_compiler::{Bisection, Options, Verification};
+use kiln_ir::Fact;
+use kiln_lazy::Handle;
+use kiln_lazy::run::compiled::{Argument, Compiling};
 use smallvec::SmallVec;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -50,21 +53,62 @@ pub fn compile_with<S: Nest<Spec>, R: Returned>(
     options: &Options,
     f: impl FnOnce(S::Owned) -> R,
 ) -> Result<Compiled<S::Owned, R::Nest>> {
+    let loc = Location::caller();
     let (specs, paths) = Flat::named(&specs);
     let takes = specs.counts.clone();
-    let compiling = Compiling::start((specs, paths), Location::caller())?;
-    let arguments = built::<S, Spec>(&takes, compiling.arguments.iter().cloned());
-    let result = f(arguments).into_result().map(|nest| Flat::of(&nest));
-    let (outputs, gives) = match result {
-        Ok(flat) => (Ok(flat.all), flat.counts),
-        Err(e) => (Err(e), Counts::new()),
-    };
+    let (arguments, symbols) = arguments(specs, &paths, loc)?;
+    let compiling = Compiling::start(arguments, symbols, loc)?;
+    let given = compiling.arguments.iter().cloned().map(Tensor::from);
+    let results = f(built::<S, Spec>(&takes, given)).into_result()?;
+    let results = Flat::of(&results);
     Ok(Compiled {
-        program: compiling.finish(outputs, options)?,
+        program: compiling.finish(&results.all, options)?,
         takes,
-        gives,
+        gives: results.counts,
+        paths,
         types: PhantomData,
     })
+}
+
+/// The arguments that specs describe, and the names of their symbols.
+fn arguments(
+    specs: Flat<Spec>,
+    paths: &[String],
+    loc: &'static Location<'static>,
+) -> Result<(Vec<Argument>, Vec<String>)> {
+    if let Some(e) = specs.error {
+        return Err(e);
+    }
+    let mut names: Vec<String> = Vec::new();
+    let argument = |(spec, path): (&Spec, &String)| {
+        let name = called("argument", path);
+        if spec.dims.iter().any(|d| matches!(d, DimSpec::Known(..0))) {
+            let message = format!("{name} can't be {spec}: a size is negative");
+            return Err(Error::new(ErrorKind::Value, "compile", message, loc));
+        }
+        let dim = |d: &DimSpec| match d {
+            DimSpec::Known(n) => Dim::Const(*n),
+            DimSpec::Symbol(name) => {
+                let at = names.iter().position(|n| n == name).unwrap_or_else(|| {
+                    names.push(name.clone());
+                    names.len() - 1
+                });
+                Dim::symbol(Sym(at as u32))
+            }
+        };
+        Ok(Argument {
+            name,
+            fact: Fact::new(spec.dtype, spec.dims.iter().map(dim).collect::<Vec<_>>()),
+            device: spec.device,
+        })
+    };
+    let arguments = specs
+        .all
+        .iter()
+        .zip(paths)
+        .map(argument)
+        .collect::<Result<_>>()?;
+    Ok((arguments, names))
 }
 
 /// A compiled function from `I` to `O`.
@@ -79,6 +123,8 @@ pub struct Compiled<I = Vec<Tensor>, O = Vec<Tensor>> {
     program: Program,
     takes: Counts,
     gives: Counts,
+    /// Where the arguments are among what the function takes.
+    paths: Vec<String>,
     types: PhantomData<fn(I) -> O>,
 }
 
@@ -94,7 +140,10 @@ impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Compiled<I, O> {
         let loc = Location::caller();
         let given = self.given("Compiled::run", &arguments, loc)?;
         let results = self.program.run_at(&refs(&given), loc)?;
-        Ok(built::<O, Tensor>(&self.gives, results))
+        Ok(built::<O, Tensor>(
+            &self.gives,
+            results.into_iter().map(Tensor::from),
+        ))
     }
 
     /// Runs every kernel of the plan and compares what it writes with the reference evaluation, in f64,
@@ -149,17 +198,11 @@ impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Compiled<I, O> {
         let flat = Flat::of(arguments);
         if flat.counts != self.takes {
             let (_, paths) = Flat::named(arguments);
-            return Err(self.program.differs(op, &paths, loc));
+            return Err(self.differs(op, &paths, loc));
         }
         Ok(flat.all)
     }
-}
 
-fn refs(tensors: &[Tensor]) -> SmallVec<[&Tensor; 8]> {
-    tensors.iter().collect()
-}
-
-impl Program {
     /// The error of a call with other arguments than the function was compiled for.
     #[cold]
     fn differs(
@@ -184,6 +227,10 @@ impl Program {
         let message = format!("{message}: the function takes {counted}");
         Error::new(ErrorKind::Value, op, message, loc)
     }
+}
+
+fn refs(tensors: &[Tensor]) -> SmallVec<[&Handle; 8]> {
+    tensors.iter().map(|t| &t.handle).collect()
 }
 
 impl<I, O> Deref for Compiled<I, O> {

@@ -6,8 +6,6 @@
 
 mod autograd;
 pub mod backends;
-mod compile;
-mod compiled;
 mod control;
 mod convert;
 mod create;
@@ -27,19 +25,16 @@ mod promote;
 mod random;
 mod record;
 mod repeated;
-mod small;
 mod spec;
 mod strides;
 mod tensor;
 pub mod tuning;
 mod var;
-mod verify;
 
 pub use autograd::{
     Backward, CustomFunction, Grad, GradCheck, GradFn, Pullback, checkpoint, custom_function, grad,
     grad_with, gradcheck, gradcheck_with, hessian, jacobian, jvp, vjp, watch_gradients,
 };
-pub use compiled::Program;
 pub use control::{Scan, cond, scan, scan_with};
 pub use create::{Element, IntoShape, Limit};
 pub use custom::CustomOp;
@@ -66,6 +61,7 @@ pub use kiln_lazy::random::{
 pub use kiln_lazy::run::anomaly::{detect_anomaly, is_anomaly_enabled, set_detect_anomaly};
 pub use kiln_lazy::run::boundary::realize_all;
 pub use kiln_lazy::run::cached::cache_stats;
+pub use kiln_lazy::run::compiled::Program;
 pub use kiln_lazy::run::profiler;
 pub use kiln_lazy::scope::is_recording;
 pub use kiln_lazy::warning::{WarningHook, set_warning_hook};

@@ -118,11 +118,6 @@ impl Tensor {
     }
 }
 
-/// The handles of tensors.
-pub(crate) fn handles<'a>(tensors: &[&'a Tensor]) -> Vec<&'a Handle> {
-    tensors.iter().map(|t| &t.handle).collect()
-}
-
 /// What the compiler did, or would do, for a tensor or a structure of them ([`Nest`]) that is computed in one
 /// program: passes, groups, kernels, memory.
 ///

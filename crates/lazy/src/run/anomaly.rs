@@ -52,21 +52,14 @@ pub fn set_detect_anomaly(enabled: bool) -> Scoped<Cell<bool>> {
     Scoped::new(&ENABLED, enabled)
 }
 
-/// Looks for anomalies in a program whose nodes are the entries of `gather`.
+/// Looks for anomalies in what `gather` holds, as a graph whose locations are positions in it.
 pub fn check(
     gather: &Gather,
-    mut graph: Graph,
+    graph: Graph,
     gpu: Option<u32>,
     inputs: &[Buffer],
     loc: &'static Location<'static>,
 ) -> Result<()> {
-    if gather.entries.iter().any(|e| e.node.body.is_some()) {
-        // Recorded before anomalies were asked for.
-        return Ok(());
-    }
-    for id in graph.ids() {
-        graph.node_mut(id).loc = Loc::recorded(id.index());
-    }
     let options = Options {
         gpu,
         optimize: false,
@@ -75,15 +68,10 @@ pub fn check(
         layout: Layout::ChannelsFirst, // elements are numbered in row-major order
         ..Options::default()
     };
-    // Behind the nodes stand those in their bodies.
-    let mut count = graph.len();
-    graph
-        .iter()
-        .for_each(|(_, n)| n.op.inner_nodes(&mut |_| count += 1));
-    let positions: Vec<Loc> = (0..count).map(Loc::recorded).collect();
+    let positions: Vec<Loc> = (0..gather.len()).map(Loc::recorded).collect();
     let c = compile(&graph, &positions, &options);
     let c = c.map_err(|e| errors::compile_error(e, gather, loc))?;
-    let recorded = |at: usize| gather.entries.get(at).map_or(u64::MAX, |e| e.node.serial);
+    let recorded = |at: usize| gather.serial(at);
     let found = first_anomaly(&c.stages, &c.executable, inputs, &recorded);
     match found.map_err(|e| errors::run_error(e, gather, loc))? {
         Some(anomaly) => Err(named(anomaly, gather)),

@@ -98,15 +98,24 @@ impl Gather {
     /// The error that one of them carries.
     pub fn of<T: AsRef<Handle>>(values: &[T]) -> Result<(Gather, Vec<Output>)> {
         let mut gather = Gather::default();
-        let mut outputs = Vec::new();
-        for t in values.iter().map(AsRef::as_ref) {
-            t.check()?;
-            outputs.push(Output {
-                value: gather.add(t)?,
-                target: Target::Result,
-            });
-        }
+        let outputs = gather.ask(values)?;
         Ok((gather, outputs))
+    }
+
+    /// Adds what gives these values.
+    ///
+    /// # Errors
+    /// The error that one of them carries.
+    pub fn ask<T: AsRef<Handle>>(&mut self, values: &[T]) -> Result<Vec<Output>> {
+        let asked = values.iter().map(|t| {
+            let t = t.as_ref();
+            t.check()?;
+            Ok(Output {
+                value: self.add(t)?,
+                target: Target::Result,
+            })
+        });
+        asked.collect()
     }
 
     /// Adds a value and everything it needs.
@@ -273,7 +282,9 @@ impl Gather {
     pub fn loc(&self, entry: usize) -> Loc {
         match self.entries.get(entry) {
             Some(e) => Loc::from(e.node.loc),
-            None => self.inner(entry).map_or(Loc::UNKNOWN, |n| n.loc.clone()),
+            None => self
+                .inner(entry)
+                .map_or(Loc::UNKNOWN, |(_, n)| n.loc.clone()),
         }
     }
 
@@ -281,8 +292,24 @@ impl Gather {
     pub fn called(&self, entry: usize) -> &'static str {
         match self.entries.get(entry) {
             Some(e) => e.node.called,
-            None => self.inner(entry).map_or("run", |n| n.op.name()),
+            None => self.inner(entry).map_or("run", |(_, n)| n.op.name()),
         }
+    }
+
+    /// When an entry was recorded: later ones have larger numbers.
+    pub fn serial(&self, entry: usize) -> u64 {
+        let inner = || Some(self.inner(entry)?.0);
+        let entry = self.entries.get(entry).or_else(inner);
+        entry.map_or(u64::MAX, |e| e.node.serial)
+    }
+
+    /// How many nodes there are, in bodies too.
+    pub fn len(&self) -> usize {
+        let mut count = self.entries.len();
+        for e in &self.entries {
+            e.recorded().inner_nodes(&mut |_| count += 1);
+        }
+        count
     }
 
     /// What a data error of an entry says beside its line.
@@ -290,14 +317,14 @@ impl Gather {
         self.entries.get(entry)?.node.about.as_deref()
     }
 
-    /// The node of a body that stands at `entry` in [`Recording::locs`].
-    fn inner(&self, entry: usize) -> Option<&kiln_ir::Node> {
+    /// The node of a body that stands at `entry` in [`Recording::locs`], and whose body it is.
+    fn inner(&self, entry: usize) -> Option<(&Entry, &kiln_ir::Node)> {
         let mut at = self.entries.len();
         let mut found = None;
         for e in &self.entries {
             e.recorded().inner_nodes(&mut |n| {
                 if at == entry {
-                    found = Some(n);
+                    found = Some((e, n));
                 }
                 at += 1;
             });

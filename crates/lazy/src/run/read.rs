@@ -4,7 +4,7 @@ use super::cached::cache;
 use super::commit::{self, Donor, Given, Inputs, Running};
 use super::errors::{check_process, compile_error, forbid_while_compiling, run_error};
 use super::gather::Missing;
-use super::program::Program;
+use super::wanted::Wanted;
 use super::{anomaly, outcome, profiler};
 use crate::cell::Busy;
 use crate::grad::needs::{Needed, needed};
@@ -101,7 +101,7 @@ fn realize_on(
         }
         match Run::gathered(device, targets, saved, pending, on_failure) {
             Ok(mut run) => {
-                run.program.keep_held();
+                run.wanted.keep_held();
                 return run.run(loc);
             }
             // Another thread is writing over a value that this one needs, and computes what depends
@@ -205,14 +205,14 @@ impl Pending {
 /// One program run for its values.
 struct Run {
     device: Device,
-    program: Program,
+    wanted: Wanted,
     targets: Vec<Handle>,
     pending: Pending,
     on_failure: OnFailure,
 }
 
 impl Run {
-    /// Gathers the program of a run; see [`Program::gathered`].
+    /// Gathers the program of a run; see [`Wanted::gathered`].
     fn gathered(
         device: Device,
         targets: Vec<Handle>,
@@ -220,10 +220,10 @@ impl Run {
         pending: Pending,
         on_failure: OnFailure,
     ) -> Result<Run, Missing> {
-        let program = Program::gathered(&pending.cells, &targets, saved)?;
+        let wanted = Wanted::gathered(&pending.cells, &targets, saved)?;
         Ok(Run {
             device,
-            program,
+            wanted,
             targets,
             pending,
             on_failure,
@@ -239,11 +239,11 @@ impl Run {
     }
 
     fn execute(&mut self, loc: &'static Location<'static>) -> Result<()> {
-        let gather = &self.program.gather;
+        let gather = &self.wanted.gather;
         // Values of an earlier run that failed: nothing is computed from them.
         let mut given = gather.inputs.iter().filter_map(|s| s.buffer.as_ref());
         given.try_for_each(outcome::settle)?;
-        let recording = gather.recording(self.program.outputs.clone());
+        let recording = gather.recording(self.wanted.outputs.clone());
         let fit = cache(self.device).get(&recording);
         let fit = fit.map_err(|e| compile_error(e, gather, loc))?;
         let numbers = recording.nodes.iter().filter_map(|n| match n.op {
@@ -255,7 +255,7 @@ impl Run {
             self.look_for_anomalies(recording.to_graph(), loc)?;
         }
         drop(recording);
-        let failed = |e, run: &Run| run_error(e, &run.program.gather, loc);
+        let failed = |e, run: &Run| run_error(e, &run.wanted.gather, loc);
         let inputs = self.inputs(&fit, &numbers).map_err(|e| failed(e, self))?;
         let mut running = Running::new(inputs, self.donors());
         let (executable, explain) = (&fit.found.executable, &fit.found.explain);
@@ -278,10 +278,10 @@ impl Run {
         graph: Result<kiln_ir::Graph, kiln_ir::OpError>,
         loc: &'static Location<'static>,
     ) -> Result<()> {
-        let wrong = |e: RunError| run_error(e, &self.program.gather, loc);
+        let wrong = |e: RunError| run_error(e, &self.wanted.gather, loc);
         let graph = graph.map_err(|e| wrong(RunError::Internal(e.to_string())))?;
         let known = self
-            .program
+            .wanted
             .gather
             .inputs
             .iter()
@@ -291,7 +291,7 @@ impl Run {
             .collect::<Result<Vec<_>, _>>();
         let inputs = inputs.map_err(wrong)?;
         anomaly::check(
-            &self.program.gather,
+            &self.wanted.gather,
             graph,
             self.device.ordinal(),
             &inputs,
@@ -303,7 +303,7 @@ impl Run {
     /// program.
     fn inputs(&mut self, fit: &Fit, numbers: &[(Scalar, DType)]) -> Result<Inputs, RunError> {
         let missing = || RunError::Internal("an input has no value".to_string());
-        let sources = self.program.gather.inputs.iter_mut();
+        let sources = self.wanted.gather.inputs.iter_mut();
         let mut inputs: Inputs = sources
             .map(|s| s.buffer.take().ok_or_else(missing))
             .collect::<Result<_, _>>()?;
@@ -321,13 +321,13 @@ impl Run {
     /// The old values that the run may write over.
     fn donors(&self) -> Vec<Donor> {
         let donor = |input: &usize| {
-            let entry = self.program.gather.inputs[*input].entry;
+            let entry = self.wanted.gather.inputs[*input].entry;
             Donor {
                 input: *input,
-                leaf: self.program.gather.entries[entry].node.clone(),
+                leaf: self.wanted.gather.entries[entry].node.clone(),
             }
         };
-        self.program.donors.iter().flatten().map(donor).collect()
+        self.wanted.donors.iter().flatten().map(donor).collect()
     }
 
     /// Data that belongs to no device follows the program; numbers and random keys go with the run.
@@ -347,11 +347,11 @@ impl Run {
 
     /// Gives every value to its node, and the assigned ones to their cells.
     fn store(&mut self, found: &Found, values: &[Buffer], running: Running) {
-        let gather = &self.program.gather;
+        let gather = &self.wanted.gather;
         // Dropping operands may drop long chains: once the lock is free.
         let mut released = Vec::new();
         let still = commit::still();
-        for (output, position) in self.program.outputs.iter().zip(&found.outputs) {
+        for (output, position) in self.wanted.outputs.iter().zip(&found.outputs) {
             let Some(position) = position else { continue };
             let entry = &gather.entries[output.value.node.index()];
             let buffer = values[*position].clone();
@@ -364,7 +364,7 @@ impl Run {
             Some(Given {
                 cell,
                 position: found.outputs[i]?,
-                old: self.program.donors[i],
+                old: self.wanted.donors[i],
                 loc: value.node.loc,
             })
         });
@@ -438,11 +438,11 @@ mod tests {
         let mut early = gathered(&m);
         v.hold(&with(&m, Pw::Add, 1.0), loc);
         let mut late = gathered(&get());
-        assert_eq!(late.program.donors, [Some(0)]);
-        early.program.keep_held();
+        assert_eq!(late.wanted.donors, [Some(0)]);
+        early.wanted.keep_held();
         early.run(loc).unwrap();
-        late.program.keep_held();
-        assert_eq!(late.program.donors, [None]);
+        late.wanted.keep_held();
+        assert_eq!(late.wanted.donors, [None]);
         late.run(loc).unwrap();
         assert_eq!(values(&other).unwrap(), [3.0, 6.0]);
         assert_eq!(values(&get()).unwrap(), [3.0, 5.0]);

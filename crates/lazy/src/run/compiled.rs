@@ -1,20 +1,26 @@
-//! Running a compiled function.
+//! Compiled functions: what was recorded once and runs any number of times.
+//!
+//! A run takes values of arguments, cells and random numbers, and gives results and the next values of cells,
+//! which it commits as lazy reads do ([`commit`]). What its arguments are in the user's types is the business of
+//! who calls it.
 
-use crate::nest::called;
-use crate::small::Small;
-use crate::tensor::handles;
-use crate::{Device, DimSpec, Error, ErrorKind, Result, Spec, Tensor, Var, profiler};
+mod record;
+mod small;
+mod verify;
+
+use self::small::Small;
+use super::commit::{self, Donor, Given, Inputs, Running};
+use super::gather::Gather;
+use super::{anomaly, errors, profiler, read};
+use crate::cell::{Busy, Cell};
+use crate::node::Node;
+use crate::{Device, Error, ErrorKind, Handle, Result, random, symbols};
 use kiln_base::{Dim, Loc};
 use kiln_compiler::{Explain, Options, Stages};
-use kiln_ir::{Output, Role};
-use kiln_lazy::cell::Busy;
-use kiln_lazy::node::Node;
-use kiln_lazy::run::commit::{self, Donor, Given, Inputs, Running};
-use kiln_lazy::run::gather::Gather;
-use kiln_lazy::run::{anomaly, errors, read};
-use kiln_lazy::{Handle, random};
+use kiln_ir::{Fact, Output, Role};
 use kiln_plan::Plan;
 use kiln_runtime::{Buffer, Executable};
+pub use record::Compiling;
 use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::{Arc, Mutex};
@@ -22,73 +28,89 @@ use std::sync::{Arc, Mutex};
 /// What errors of a run are of.
 const RUN: &str = "Compiled::run";
 
+/// What a compiled function is given.
+#[derive(Clone)]
+pub struct Argument {
+    /// What messages call it.
+    pub name: String,
+    /// Dtype and shape; a size is a number or a symbol.
+    pub fact: Fact,
+    /// Where it is.
+    pub device: Device,
+}
+
 /// Where a plan input comes from at each run.
 #[derive(Clone)]
-pub(crate) enum Binding {
+enum Binding {
     Argument(usize),
     Captured(Buffer),
-    Var(usize),
+    Cell(usize),
     Key(usize),
 }
 
 /// What was compiled, apart from the types of what it takes and gives: what every
-/// [`Compiled`](crate::Compiled) function holds.
+/// compiled function holds.
 pub struct Program {
-    pub(crate) executable: Executable,
-    pub(crate) explain: Explain,
-    pub(crate) stages: Arc<Stages>,
-    pub(crate) options: Options,
-    pub(crate) device: Device,
-    pub(crate) specs: Vec<Spec>,
-    /// Where the arguments are among what the function takes.
-    pub(crate) paths: Vec<String>,
-    pub(crate) bindings: Vec<Binding>,
-    pub(crate) vars: Vec<Var>,
+    executable: Executable,
+    explain: Explain,
+    stages: Arc<Stages>,
+    options: Options,
+    device: Device,
+    takes: Vec<Argument>,
+    /// The names of the symbols.
+    names: Vec<String>,
+    bindings: Vec<Binding>,
+    /// The cells that it reads or writes.
+    cells: Vec<Arc<Cell>>,
     /// How many numbers each use of a generator draws, in recording order.
-    pub(crate) keys: Vec<Dim>,
+    keys: Vec<Dim>,
     /// Positions of the results among the plan's outputs.
-    pub(crate) results: Vec<usize>,
-    pub(crate) writes: Vec<Write>,
-    /// For each of `vars` whether it is among `writes`.
-    pub(crate) written: Vec<bool>,
+    results: Vec<usize>,
+    writes: Vec<Write>,
+    /// For each of `cells` whether it is among `writes`.
+    written: Vec<bool>,
     /// For each symbol the argument and axis that give it.
-    pub(crate) symbols: Vec<(usize, usize)>,
+    symbols: Vec<(usize, usize)>,
     /// For messages: the recorded ops.
-    pub(crate) gather: Arc<Gather>,
+    gather: Arc<Gather>,
     /// What the program was asked for.
-    pub(crate) asked: Vec<Output>,
+    asked: Vec<Output>,
     /// The same function for symbols that are 0 or 1, which no plan with symbols takes.
-    pub(crate) small: Mutex<Vec<(Small, Arc<Program>)>>,
-    pub(crate) loc: &'static Location<'static>,
+    small: Mutex<Vec<(Small, Arc<Program>)>>,
+    loc: &'static Location<'static>,
 }
 
 #[derive(Clone)]
-pub(crate) struct Write {
-    pub(crate) var: usize,
-    /// Its place among the written cells by their ids.
-    pub(crate) cell: usize,
-    pub(crate) output: usize,
+struct Write {
+    cell: usize,
+    /// Its place among the cells that a run takes.
+    taken: usize,
+    output: usize,
     /// The plan input that holds the old value.
-    pub(crate) input: Option<usize>,
+    input: Option<usize>,
 }
 
 impl Program {
-    pub(crate) fn run_at(
+    /// Runs the function. Runs that write the same cell wait for each other.
+    ///
+    /// # Errors
+    /// If the arguments are others than it takes, or what goes wrong in the run; cells then keep their values.
+    pub fn run_at(
         &self,
-        arguments: &[&Tensor],
+        arguments: &[&Handle],
         loc: &'static Location<'static>,
-    ) -> Result<Vec<Tensor>> {
+    ) -> Result<Vec<Handle>> {
         errors::check_process(RUN, loc)?;
         self.check(RUN, arguments, loc)?;
         if let Some(other) = self.for_small(arguments, loc)? {
             return other.run_at(arguments, loc);
         }
         if anomaly::is_anomaly_enabled() {
-            let (graph, gpu) = (self.stages.recorded.clone(), self.options.gpu);
+            let graph = record::graph(&self.gather, &self.asked, (&self.names, &[]), loc)?;
             let inputs = self.inputs(RUN, arguments, loc)?;
-            anomaly::check(&self.gather, graph, gpu, &inputs, loc)?;
+            anomaly::check(&self.gather, graph, self.options.gpu, &inputs, loc)?;
         }
-        read::realize_at(&handles(arguments), loc)?;
+        read::realize_at(arguments, loc)?;
         // Everything but the cells that are written is read before those are locked: a run that waits
         // for a cell holds none.
         let counts = self.draws(arguments);
@@ -116,14 +138,14 @@ impl Program {
             errors::run_error_with(e, &self.gather, loc, &given)
         })?;
         let given = self.writes.iter().map(|w| Given {
-            cell: &cells[w.cell],
+            cell: &cells[w.taken],
             position: w.output,
             old: w.input,
             loc,
         });
         running.finish(&values, given, &self.plan().sites, &self.gather);
         let result =
-            |at: &usize| Tensor::leaf(values[*at].clone(), Role::Data, Some(self.device), loc, RUN);
+            |at: &usize| Handle::leaf(values[*at].clone(), Role::Data, Some(self.device), loc, RUN);
         Ok(self.results.iter().map(result).collect())
     }
 
@@ -139,55 +161,57 @@ impl Program {
     fn check(
         &self,
         op: &'static str,
-        arguments: &[&Tensor],
+        arguments: &[&Handle],
         loc: &'static Location<'static>,
     ) -> Result<()> {
-        let wrong = |m: String| Error::new(ErrorKind::Value, op, m, loc);
-        for (i, (t, spec)) in arguments.iter().zip(&self.specs).enumerate() {
+        let wrong = |m: String| Err(Error::new(ErrorKind::Value, op, m, loc));
+        for (t, takes) in arguments.iter().zip(&self.takes) {
             t.check()?;
-            let fits = t.dtype() == spec.dtype
-                && (t.handle.node.device.is_none() || t.device() == spec.device)
-                && t.ndim() == spec.dims.len()
-                && t.dims().iter().zip(&spec.dims).all(|(d, s)| match s {
-                    DimSpec::Known(n) => d.is(*n),
-                    DimSpec::Symbol(_) => d.as_const().is_some(),
+            let (dims, sizes) = (t.dims(), &takes.fact.shape);
+            let fits = t.dtype() == takes.fact.dtype
+                && (t.node.device.is_none() || t.device() == takes.device)
+                && dims.len() == sizes.len()
+                && (dims.iter().zip(sizes)).all(|(d, size)| match size.as_const() {
+                    Some(n) => d.is(n),
+                    None => d.as_const().is_some(),
                 });
             if !fits {
-                return Err(wrong(format!(
-                    "{} must be {spec}, not {} on {}",
-                    self.argument(i),
-                    t.fact(),
-                    t.device()
-                )));
+                let (fact, device) = (t.fact(), t.device());
+                let (name, takes) = (&takes.name, self.wanted(takes));
+                return wrong(format!("{name} must be {takes}, not {fact} on {device}"));
             }
         }
-        self.sizes_agree(arguments).map_err(wrong)
+        self.sizes_agree(arguments).or_else(wrong)
     }
 
-    /// What messages call an argument.
-    fn argument(&self, i: usize) -> String {
-        called("argument", &self.paths[i])
+    /// Dtype, shape and device of an argument, with the user's names of symbols.
+    fn wanted(&self, argument: &Argument) -> String {
+        let fact = symbols::replaced(&argument.fact.to_string(), &self.names);
+        match argument.device {
+            Device::Cpu => fact,
+            device => format!("{fact} on {device}"),
+        }
     }
 
     /// Says which two arguments give one symbol different sizes.
-    fn sizes_agree(&self, arguments: &[&Tensor]) -> Result<(), String> {
-        let mut known: SmallVec<[(&str, &Dim, [usize; 2]); 4]> = SmallVec::new();
-        for (i, (t, spec)) in arguments.iter().zip(&self.specs).enumerate() {
-            for (axis, (d, s)) in t.dims().iter().zip(&spec.dims).enumerate() {
-                let DimSpec::Symbol(name) = s else { continue };
-                match known.iter().find(|k| k.0 == name.as_str()) {
-                    None => known.push((name, d, [i, axis])),
-                    Some((_, size, _)) if *size == d => {}
-                    Some((_, size, [from, at])) => {
-                        return Err(format!(
-                            "`{name}` is {size} by dim {at} of {}, {}, but {d} by dim {axis} of \
-                             {}, {}",
-                            self.argument(*from),
-                            arguments[*from].fact(),
-                            self.argument(i),
-                            t.fact()
-                        ));
-                    }
+    fn sizes_agree(&self, arguments: &[&Handle]) -> Result<(), String> {
+        for (t, takes) in arguments.iter().zip(&self.takes) {
+            for (axis, size) in takes.fact.shape.iter().enumerate() {
+                let Some(symbol) = size.max_symbol() else {
+                    continue;
+                };
+                let (symbol, by) = (symbol.0 as usize, &t.dims()[axis]);
+                let (first, at) = self.symbols[symbol];
+                let (from, known) = (&self.takes[first].name, arguments[first]);
+                if known.dims()[at] != *by {
+                    return Err(format!(
+                        "`{}` is {} by dim {at} of {from}, {}, but {by} by dim {axis} of {}, {}",
+                        self.names[symbol],
+                        known.dims()[at],
+                        known.fact(),
+                        takes.name,
+                        t.fact()
+                    ));
                 }
             }
         }
@@ -196,7 +220,7 @@ impl Program {
 
     /// Takes the cells that the run writes, in the order of their ids, each with a computed value.
     fn take_written(&self, loc: &'static Location<'static>) -> Result<Vec<Busy>> {
-        let written = self.writes.iter().map(|w| self.vars[w.var].cell.clone());
+        let written = self.writes.iter().map(|w| self.cells[w.cell].clone());
         let cells = commit::take(written.collect(), &[]);
         // Computed while the cells are taken: nobody can assign them anything new meanwhile.
         let held: Vec<Handle> = cells.iter().map(|b| b.state().current.clone()).collect();
@@ -207,7 +231,7 @@ impl Program {
     /// The old values of the cells that nobody else holds.
     fn donors(&self, cells: &[Busy]) -> SmallVec<[Donor; 4]> {
         let donor = |w: &Write| {
-            let (input, leaf) = (w.input?, cells[w.cell].state().sole_leaf()?);
+            let (input, leaf) = (w.input?, cells[w.taken].state().sole_leaf()?);
             Some(Donor { input, leaf })
         };
         self.writes.iter().filter_map(donor).collect()
@@ -217,16 +241,16 @@ impl Program {
     fn input(
         &self,
         binding: &Binding,
-        arguments: &[&Tensor],
+        arguments: &[&Handle],
         keys: &[[i64; 2]],
         loc: &'static Location<'static>,
     ) -> Result<Option<Buffer>> {
         match binding {
-            Binding::Argument(a) => self.value(&arguments[*a].handle, loc).map(Some),
+            Binding::Argument(a) => self.value(arguments[*a], loc).map(Some),
             Binding::Captured(buffer) => Ok(Some(buffer.clone())),
-            Binding::Var(v) if self.written[*v] => Ok(None),
-            Binding::Var(v) => {
-                let current = self.vars[*v].cell.idle().current.clone();
+            Binding::Cell(v) if self.written[*v] => Ok(None),
+            Binding::Cell(v) => {
+                let current = self.cells[*v].idle().current.clone();
                 self.value(&current, loc).map(Some)
             }
             Binding::Key(k) => {
@@ -245,24 +269,24 @@ impl Program {
     }
 
     /// The values of the symbols.
-    pub(crate) fn values(&self, arguments: &[&Tensor]) -> SmallVec<[i64; 4]> {
+    fn values(&self, arguments: &[&Handle]) -> SmallVec<[i64; 4]> {
         let value = |(a, axis): &(usize, usize)| arguments[*a].dims()[*axis].as_const();
         let values = self.symbols.iter().map(value);
         values.map(|v| v.unwrap_or(0)).collect()
     }
 
     /// How many numbers each use of a generator draws.
-    fn draws(&self, arguments: &[&Tensor]) -> SmallVec<[i64; 2]> {
+    fn draws(&self, arguments: &[&Handle]) -> SmallVec<[i64; 2]> {
         let values = self.values(arguments);
         self.keys.iter().map(|c| c.eval(&values)).collect()
     }
 
     /// The inputs of a run that changes nothing: values of cells as they are, random numbers as the
     /// next run draws them.
-    pub(crate) fn inputs(
+    fn inputs(
         &self,
         op: &'static str,
-        arguments: &[&Tensor],
+        arguments: &[&Handle],
         loc: &'static Location<'static>,
     ) -> Result<Vec<Buffer>> {
         self.check(op, arguments, loc)?;
@@ -271,15 +295,15 @@ impl Program {
                 "a symbolic size must be at least 2 here: sizes of 0 and 1 have plans of their own";
             return Err(Error::new(ErrorKind::Value, op, text, loc));
         }
-        read::realize_at(&handles(arguments), loc)?;
+        read::realize_at(arguments, loc)?;
         let keys = keys(
             random::get_rng_state().map(|w| w as i64),
             &self.draws(arguments),
         );
         let bindings = self.bindings.iter();
         let input = |binding: &Binding| match binding {
-            Binding::Var(v) => {
-                let current = self.vars[*v].cell.idle().current.clone();
+            Binding::Cell(v) => {
+                let current = self.cells[*v].idle().current.clone();
                 self.value(&current, loc)
             }
             binding => {
@@ -306,9 +330,7 @@ impl Program {
                 .into_iter()
                 .zip(&self.bindings)
                 .map(|(buffer, binding)| match binding {
-                    Binding::Var(v) if buffer.is_none() => {
-                        self.value(&self.vars[*v].cell.now(), loc)
-                    }
+                    Binding::Cell(v) if buffer.is_none() => self.value(&self.cells[*v].now(), loc),
                     _ => buffer.ok_or_else(|| self.missing(loc)),
                 });
         filled.collect()

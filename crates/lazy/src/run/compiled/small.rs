@@ -3,8 +3,8 @@
 //! A symbol is at least 2, so that shapes broadcast in one way. A smaller size takes the place of its symbol in
 //! what was recorded, and the plan for that is compiled when it is first asked for.
 
-use crate::compile::{compile_graph, symbol_info};
-use crate::{DimSpec, Error, ErrorKind, Program, Result, Tensor};
+use super::{Argument, Program, RUN, record};
+use crate::{Error, ErrorKind, Handle, Result};
 use kiln_base::{Dim, Sym};
 use kiln_compiler::Compilation;
 use smallvec::SmallVec;
@@ -12,13 +12,13 @@ use std::panic::Location;
 use std::sync::{Arc, Mutex};
 
 /// The symbols with values less than 2, and these.
-pub(crate) type Small = SmallVec<[(usize, i64); 1]>;
+pub(super) type Small = SmallVec<[(usize, i64); 1]>;
 
 impl Program {
     /// The function for arguments of which symbolic sizes are 0 or 1.
-    pub(crate) fn for_small(
+    pub(super) fn for_small(
         &self,
-        arguments: &[&Tensor],
+        arguments: &[&Handle],
         loc: &'static Location<'static>,
     ) -> Result<Option<Arc<Program>>> {
         let values = self.values(arguments);
@@ -39,9 +39,8 @@ impl Program {
 
     fn specialised(&self, small: &Small, loc: &'static Location<'static>) -> Result<Program> {
         let value = |s: usize| small.iter().find(|(symbol, _)| *symbol == s);
-        let names: Vec<String> = self.names();
         let mut kept = 0;
-        let by = (0..names.len()).map(|s| match value(s) {
+        let by = (0..self.names.len()).map(|s| match value(s) {
             Some((_, v)) => Dim::Const(*v),
             None => {
                 kept += 1;
@@ -49,18 +48,21 @@ impl Program {
             }
         });
         let by: Vec<Dim> = by.collect();
-        let left = (0..names.len()).filter(|s| value(*s).is_none());
-        let symbols: Vec<_> = left.clone().map(|s| symbol_info(&names[s])).collect();
-        let recorded = (&symbols[..], &by[..]);
-        let compiled = compile_graph(&self.gather, &self.asked, recorded, &self.options, self.loc);
+        let left = (0..self.names.len()).filter(|s| value(*s).is_none());
+        let names: Vec<String> = left.clone().map(|s| self.names[s].clone()).collect();
+        let symbols = (&names[..], &by[..]);
+        let compiled =
+            record::compiled(&self.gather, &self.asked, symbols, &self.options, self.loc);
         let compilation = compiled.map_err(|e| {
-            let sizes = small.iter().map(|(s, v)| format!("{} = {v}", names[*s]));
+            let sizes = small
+                .iter()
+                .map(|(s, v)| format!("{} = {v}", self.names[*s]));
             let sizes = sizes.collect::<Vec<_>>().join(", ");
             let text = format!(
                 "the function can't be compiled for {sizes}: {}",
                 e.message()
             );
-            Error::new(e.kind(), "Compiled::run", text, loc)
+            Error::new(e.kind(), RUN, text, loc)
         })?;
         let Compilation {
             executable,
@@ -71,25 +73,16 @@ impl Program {
         // The plan's outputs may stand elsewhere than in this one's.
         let place = |asked: usize| {
             let lost = "a result has no place";
-            outputs[asked]
-                .ok_or_else(|| Error::new(ErrorKind::Internal, "Compiled::run", lost, loc))
+            outputs[asked].ok_or_else(|| Error::new(ErrorKind::Internal, RUN, lost, loc))
         };
         let results = self.results.len();
         let mut writes = self.writes.clone();
         for (i, w) in writes.iter_mut().enumerate() {
             w.output = place(results + i)?;
         }
-        let spec = |dim: &DimSpec| match dim {
-            DimSpec::Symbol(name) => {
-                let symbol = names.iter().position(|n| n == name);
-                let known = symbol.and_then(value);
-                known.map_or_else(|| dim.clone(), |(_, v)| DimSpec::Known(*v))
-            }
-            DimSpec::Known(n) => DimSpec::Known(*n),
-        };
-        let mut specs = self.specs.clone();
-        for s in &mut specs {
-            s.dims = s.dims.iter().map(spec).collect();
+        let mut takes = self.takes.clone();
+        for Argument { fact, .. } in &mut takes {
+            fact.shape.iter_mut().for_each(|d| *d = d.substitute(&by));
         }
         Ok(Program {
             executable,
@@ -97,10 +90,10 @@ impl Program {
             stages,
             options: self.options.clone(),
             device: self.device,
-            specs,
-            paths: self.paths.clone(),
+            takes,
+            names,
             bindings: self.bindings.clone(),
-            vars: self.vars.clone(),
+            cells: self.cells.clone(),
             written: self.written.clone(),
             keys: self.keys.iter().map(|k| k.substitute(&by)).collect(),
             results: (0..results).map(place).collect::<Result<_>>()?,
@@ -111,14 +104,5 @@ impl Program {
             small: Mutex::default(),
             loc: self.loc,
         })
-    }
-
-    /// The names of the symbols, in order.
-    fn names(&self) -> Vec<String> {
-        let name = |(a, axis): &(usize, usize)| match &self.specs[*a].dims[*axis] {
-            DimSpec::Symbol(name) => name.clone(),
-            DimSpec::Known(n) => n.to_string(),
-        };
-        self.symbols.iter().map(name).collect()
     }
 }

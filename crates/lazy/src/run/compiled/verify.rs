@@ -1,18 +1,23 @@
 //! Checking a compiled function against the reference.
 
-use crate::{Error, ErrorKind, Program, Result, Tensor};
+use super::Program;
+use crate::run::errors;
+use crate::run::reference::array;
+use crate::{Error, ErrorKind, Handle, Result};
 use kiln_compiler::{Bisection, Compilation, Verification};
 use kiln_ir::eval::{Array, Oracle};
-use kiln_lazy::run::errors;
-use kiln_lazy::run::reference::array;
 use kiln_runtime::{Buffer, Error as RunError};
 use std::panic::Location;
 
 impl Program {
-    /// See [`crate::Compiled::verify`].
-    pub(crate) fn verify_at(
+    /// Runs every kernel of the plan and compares what it writes with the reference evaluation of the same
+    /// values. Commits nothing.
+    ///
+    /// # Errors
+    /// If the arguments are others than it takes, or what goes wrong in the run.
+    pub fn verify_at(
         &self,
-        arguments: &[&Tensor],
+        arguments: &[&Handle],
         loc: &'static Location<'static>,
     ) -> Result<Verification> {
         let inputs = self.inputs("Compiled::verify", arguments, loc)?;
@@ -20,10 +25,13 @@ impl Program {
             .map_err(|e| errors::run_error(e, &self.gather, loc))
     }
 
-    /// See [`crate::Compiled::bisect`].
-    pub(crate) fn bisect_at(
+    /// Finds the rewrite of the optimiser that makes a result wrong. Commits nothing.
+    ///
+    /// # Errors
+    /// As [`Program::verify_at`], or if the program is too large for the reference.
+    pub fn bisect_at(
         &self,
-        arguments: &[&Tensor],
+        arguments: &[&Handle],
         loc: &'static Location<'static>,
     ) -> Result<Bisection> {
         let inputs = self.inputs("Compiled::bisect", arguments, loc)?;

@@ -20,8 +20,8 @@ fn is_product(op: &Op) -> bool {
     )
 }
 
-/// A program for lazy values.
-pub struct Program {
+/// What a read computes.
+pub struct Wanted {
     /// What it is made of.
     pub gather: Gather,
     /// What it is asked for.
@@ -32,14 +32,14 @@ pub struct Program {
     pub donors: Vec<Option<usize>>,
 }
 
-impl Program {
+impl Wanted {
     /// Gathers what gives the assigned values, which come first among the outputs, and the targets.
     /// `saved` is what a later backward pass needs.
     pub fn gathered(
         assigned: &[(Busy, Handle)],
         targets: &[Handle],
         saved: Vec<Needed>,
-    ) -> Result<Program, Missing> {
+    ) -> Result<Wanted, Missing> {
         let mut gather = Gather::default();
         let values = assigned.iter().map(|(_, t)| gather.add(t));
         let assigned_values = values.collect::<Result<Vec<Value>, Missing>>()?;
@@ -48,18 +48,18 @@ impl Program {
         if let Some(source) = gather.inputs.iter().find(|s| s.buffer.is_none()) {
             return Err(Missing::Error(leaked(&gather.entries[source.entry].node)));
         }
-        let mut program = Program {
+        let mut wanted = Wanted {
             gather,
             outputs: Vec::new(),
             asked: HashSet::new(),
             donors: Vec::new(),
         };
-        program.assignments(assigned, &assigned_values);
+        wanted.assignments(assigned, &assigned_values);
         for value in target_values {
-            program.ask(value, Target::Result);
+            wanted.ask(value, Target::Result);
         }
-        program.keep_costly(saved);
-        Ok(program)
+        wanted.keep_costly(saved);
+        Ok(wanted)
     }
 
     /// Asks for what is costly behind these values, and for those that are compared: from that, a backward pass
