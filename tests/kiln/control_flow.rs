@@ -375,6 +375,7 @@ fn states_that_change_are_named() {
 
 #[test]
 fn data_errors_in_bodies_name_their_lines() {
+    let scanned = line!() + 4;
     let pick = |at: &[i64]| {
         let index = indices(at, &[at.len(), 1]);
         let table = vector(&[1.0, 2.0, 3.0]);
@@ -387,9 +388,11 @@ fn data_errors_in_bodies_name_their_lines() {
     assert_eq!(pick(&[0, 2]).unwrap(), [2.0, 6.0]);
     let text = pick(&[1, 3, 7]).unwrap_err().to_string();
     assert!(
-        text.contains("// this line") && text.contains('3'),
+        text.contains("// this line") && text.contains("index 3 is outside 0..3"),
         "{text}"
     );
+    let place = format!("in scan at tests/kiln/control_flow.rs:{scanned}");
+    assert!(text.contains(&place), "{text}");
     // The second branch's site is not the first one's.
     let index = indices(&[9], &[1]);
     let table = vector(&[1.0, 2.0]);
@@ -399,7 +402,10 @@ fn data_errors_in_bodies_name_their_lines() {
         || table.exp().index_select(0, &index), // that line
     );
     let text = e.to_vec::<f32>().unwrap_err().to_string();
-    assert!(text.contains("// that line"), "{text}");
+    assert!(
+        text.contains("// that line") && text.contains("in cond at"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -7,11 +7,13 @@
 use crate::grad::edge::Edge;
 use crate::grad::is_grad_enabled;
 use crate::node::{Handle, Node, Operand, State, input_op, serial};
-use crate::{Device, Result, scope};
+use crate::postorder::{Key, postorder};
+use crate::{Device, Error, Result, scope};
 use hashbrown::HashMap;
 use kiln_base::{DType, Dim, Loc};
 use kiln_ir::{Builder, Fact, Graph, NodeId, Op, OpError, Pw, Role, Value};
 use std::cell::RefCell;
+use std::convert::Infallible;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -23,8 +25,8 @@ thread_local! {
 pub struct Trace {
     /// Nodes with smaller numbers were there before.
     start: u64,
-    /// Where the gradients of operands go, by the address of their node and the output.
-    edges: HashMap<(usize, u32), Edge>,
+    /// Where the gradients of operands go, by what tells these apart.
+    edges: HashMap<Key, Edge>,
     /// The number of the step, and how many there are.
     step: Option<(Handle, Dim)>,
     /// Whether gradients are recorded around the function.
@@ -71,13 +73,9 @@ pub fn saw<T: AsRef<Handle>>(inputs: &[T]) {
 impl Trace {
     fn saw<'t>(&mut self, inputs: impl Iterator<Item = &'t Handle>) {
         for t in inputs.filter(|t| t.edge.is_some()) {
-            self.edges.insert(key(&t.operand()), t.edge.clone());
+            self.edges.insert(t.key(), t.edge.clone());
         }
     }
-}
-
-fn key(operand: &Operand) -> (usize, u32) {
-    (Arc::as_ptr(&operand.node) as usize, operand.output)
 }
 
 /// The key of `count` random numbers, of which each step of the loops being recorded gets its own, from
@@ -154,7 +152,7 @@ pub fn trace<T>(
 pub struct Captured {
     /// They, in the order of the inputs behind a body's own.
     pub values: Vec<Handle>,
-    known: HashMap<(usize, u32), usize>,
+    known: HashMap<Key, usize>,
 }
 
 impl Traced {
@@ -177,7 +175,7 @@ impl Traced {
         };
         for (i, t) in self.inputs.iter().enumerate() {
             let v = add_input(&mut body.graph, i, t.fact(), t.node.loc);
-            body.map.insert(key(&t.operand()), v);
+            body.map.insert(t.key(), v);
         }
         for t in outputs {
             let v = body.value(&t.operand())?;
@@ -225,8 +223,8 @@ struct Body<'a> {
     trace: &'a Trace,
     inputs: &'a [Handle],
     /// Whether nodes depend on the inputs.
-    depends: HashMap<usize, bool>,
-    map: HashMap<(usize, u32), Value>,
+    depends: HashMap<Key, bool>,
+    map: HashMap<Key, Value>,
     graph: Graph,
     captured: &'a mut Captured,
 }
@@ -243,29 +241,22 @@ impl Body<'_> {
     }
 
     fn depends(&mut self, operand: &Operand) -> bool {
-        let address = |n: &Arc<Node>| Arc::as_ptr(n) as usize;
-        let mut stack = vec![(operand.node.clone(), false)];
-        while let Some((node, seen)) = stack.pop() {
-            if self.depends.contains_key(&address(&node)) {
-                continue;
+        let visited = postorder(operand.node.clone(), |node, is_last| {
+            if self.depends.contains_key(&Key::whole(node)) {
+                return Ok::<_, Infallible>(None);
             }
-            let operands = self.operands(&node).unwrap_or_default();
-            if !seen {
-                let known = self.inputs.iter().any(|t| Arc::ptr_eq(&t.node, &node));
-                if known {
-                    self.depends.insert(address(&node), true);
-                    continue;
-                }
-                stack.push((node, true));
-                stack.extend(operands.into_iter().map(|o| (o.node, false)));
-                continue;
+            let is_input = self.inputs.iter().any(|t| Arc::ptr_eq(&t.node, node));
+            let operands = self.operands(node).unwrap_or_default();
+            if !is_input && !is_last {
+                return Ok(Some(operands.into_iter().map(|o| o.node)));
             }
-            let any = operands
-                .iter()
-                .any(|o| self.depends.get(&address(&o.node)) == Some(&true));
-            self.depends.insert(address(&node), any);
-        }
-        self.depends[&address(&operand.node)]
+            let depends = |o: &Operand| self.depends.get(&Key::whole(&o.node)) == Some(&true);
+            let any = is_input || operands.iter().any(depends);
+            self.depends.insert(Key::whole(node), any);
+            Ok(None)
+        });
+        let Ok(()) = visited;
+        self.depends[&Key::whole(&operand.node)]
     }
 
     /// Whether a node becomes one of the body. All of a branch's do: it may not run.
@@ -281,52 +272,44 @@ impl Body<'_> {
     }
 
     fn value(&mut self, root: &Operand) -> Result<Value> {
-        let mut stack = vec![(root.clone(), false)];
-        while let Some((operand, seen)) = stack.pop() {
-            if self.map.contains_key(&key(&operand)) {
-                continue;
+        postorder(root.clone(), |operand, is_last| {
+            if self.map.contains_key(&operand.key()) {
+                return Ok::<_, Error>(None);
             }
-            let operands = match self.belongs(&operand) {
-                true => self.operands(&operand.node).unwrap_or_default(),
-                false => {
-                    let v = self.capture(&operand)?;
-                    self.map.insert(key(&operand), v);
-                    continue;
-                }
-            };
-            if !seen {
-                stack.push((operand, true));
-                stack.extend(operands.into_iter().rev().map(|o| (o, false)));
-                continue;
+            if !is_last && !self.belongs(operand) {
+                let v = self.capture(operand)?;
+                self.map.insert(operand.key(), v);
+                return Ok(None);
             }
             let node = &operand.node;
-            let inputs = operands.iter().map(|o| self.map[&key(o)]).collect();
+            let operands = self.operands(node).unwrap_or_default();
+            if !is_last {
+                return Ok(Some(operands));
+            }
             let id: NodeId = self.graph.push(kiln_ir::Node {
                 op: node.op.clone(),
-                inputs,
+                inputs: operands.iter().map(|o| self.map[&o.key()]).collect(),
                 facts: node.facts.clone(),
                 loc: Loc::from(node.loc),
             });
             for output in 0..node.facts.len() as u32 {
-                let of = Operand {
-                    node: node.clone(),
-                    output,
-                };
-                self.map.insert(key(&of), Value { node: id, output });
+                let value = Value { node: id, output };
+                self.map.insert(Key::of(node, output), value);
             }
-        }
-        Ok(self.map[&key(root)])
+            Ok(None)
+        })?;
+        Ok(self.map[&root.key()])
     }
 
     fn capture(&mut self, operand: &Operand) -> Result<Value> {
         let mut t = Handle::output_of(&operand.node, operand.output);
         t.check()?;
-        if let Some(edge) = self.trace.edges.get(&key(operand)) {
+        if let Some(edge) = self.trace.edges.get(&operand.key()) {
             t.edge = edge.clone();
         }
         let known = &mut self.captured.known;
         let at = *known
-            .entry(key(operand))
+            .entry(operand.key())
             .or_insert(self.captured.values.len());
         if at == self.captured.values.len() {
             self.captured.values.push(t);
@@ -338,8 +321,8 @@ impl Body<'_> {
         for i in self.graph.inputs().len() - own..=at {
             let t = &self.captured.values[i];
             let v = add_input(&mut self.graph, own + i, t.fact(), t.node.loc);
-            self.map.insert(key(&t.operand()), v);
+            self.map.insert(t.key(), v);
         }
-        Ok(self.map[&key(operand)])
+        Ok(self.map[&operand.key()])
     }
 }

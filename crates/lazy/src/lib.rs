@@ -17,6 +17,7 @@ pub mod grad;
 pub mod label;
 pub mod node;
 pub mod note;
+pub mod postorder;
 pub mod random;
 pub mod recorder;
 pub mod recording;

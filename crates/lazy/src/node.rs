@@ -3,6 +3,7 @@
 use crate::cell::Cell;
 use crate::grad::edge::Edge;
 use crate::label::Label;
+use crate::postorder::Key;
 use crate::{Device, Error, ErrorKind, Result, recording, symbols};
 use hashbrown::DefaultHashBuilder;
 use kiln_base::{DType, Dim};
@@ -71,6 +72,14 @@ pub struct Operand {
     pub node: Arc<Node>,
     /// Which of its outputs.
     pub output: u32,
+}
+
+impl Operand {
+    /// What tells it apart from others.
+    #[inline]
+    pub fn key(&self) -> Key {
+        Key::of(&self.node, self.output)
+    }
 }
 
 /// What errors say of a node beside its line.
@@ -232,6 +241,12 @@ impl Handle {
             node: self.node.clone(),
             output: self.output,
         }
+    }
+
+    /// What tells the value apart from others.
+    #[inline]
+    pub fn key(&self) -> Key {
+        Key::of(&self.node, self.output)
     }
 
     /// Dtype and shape; meaningless for a poisoned handle.

@@ -126,3 +126,29 @@ impl Recorded {
         outputs.into_iter().map(Tensor::from).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ErrorKind, detect_anomaly, no_grad};
+
+    #[test]
+    fn an_anomaly_in_what_was_recorded_before_is_named() {
+        let mut roots = Repeated::default();
+        let line = line!() + 2;
+        let mut call =
+            |x: &Tensor| no_grad(|| roots.call(&[x.clone()], |x| vec![x[0].sqrt() + 1.0]));
+        call(&Tensor::from([1.0f32, 4.0]));
+        let y = call(&Tensor::from([4.0f32, -1.0])).swap_remove(0);
+        let after = &y * 2.0;
+        let e = detect_anomaly(|| after.to_vec::<f32>()).unwrap_err();
+        let found = (e.kind(), e.op(), e.loc().line());
+        assert_eq!(found, (ErrorKind::Anomaly, "sqrt", line), "{e}");
+        // The op that was recorded first is named, whatever it was recorded in.
+        let first = Tensor::from([0.0f32, 1.0]).log();
+        let y = call(&first.abs()).swap_remove(0);
+        let e = detect_anomaly(|| y.to_vec::<f32>()).unwrap_err();
+        assert_eq!((e.kind(), e.op()), (ErrorKind::Anomaly, "log"), "{e}");
+        assert_eq!(roots.kinds(), 1);
+    }
+}

@@ -2,12 +2,14 @@
 
 use super::edge::{CustomRule, Edge, GradNode, Leaf};
 use crate::node::{Handle, Node, Operand, State, serial};
+use crate::postorder::{Key, postorder};
 use crate::recorder::Recorder;
 use crate::{Error, ErrorKind};
 use hashbrown::HashMap;
 use kiln_autodiff::{Observer, Place, Problem, Rule, Step};
 use kiln_ir::{Builder, OpError, ops};
 use smallvec::SmallVec;
+use std::convert::Infallible;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -47,7 +49,7 @@ pub fn again<T>(
         let at = region.frontier.len();
         region
             .known
-            .extend(address(&own.edge).map(|a| (a, Known::Outer(at))));
+            .extend(own.edge.key().map(|key| (key, Known::Outer(at))));
         region.frontier.push(outer.clone());
     }
     let sources: Vec<Source> = outputs.iter().map(|t| region.add(t)).collect();
@@ -112,8 +114,8 @@ struct Region {
     given: Vec<Handle>,
     /// Operands before users.
     entries: Vec<Entry>,
-    /// By address of what edges lead to and output; entries stand at [`ALL`].
-    known: HashMap<(usize, u32), Known>,
+    /// By what edges lead to; entries stand for all their outputs.
+    known: HashMap<Key, Known>,
     /// What gradients leave to, with their edges.
     frontier: Vec<Handle>,
     loc: &'static Location<'static>,
@@ -128,45 +130,26 @@ struct Entry {
     inputs: Vec<(Operand, Source)>,
 }
 
-/// Stands for all outputs of an entry.
-const ALL: u32 = u32::MAX;
-
-/// What tells edges apart.
-fn address(edge: &Edge) -> Option<(usize, u32)> {
-    match edge {
-        Edge::None => None,
-        Edge::Leaf(leaf) => Some((Arc::as_ptr(leaf) as usize, 0)),
-        Edge::Node(node, output) => Some((Arc::as_ptr(node) as usize, *output)),
-    }
-}
-
 impl Region {
     /// Where the gradient of a tensor goes; adds what lies behind.
     fn add(&mut self, t: &Handle) -> Source {
-        let mut stack = vec![(t.operand(), t.edge.clone(), false)];
-        while let Some((operand, edge, seen)) = stack.pop() {
-            let Some(at) = address(&edge).filter(|_| self.source(&edge).is_none()) else {
-                continue;
+        let visited = postorder((t.operand(), t.edge.clone()), |(operand, edge), is_last| {
+            let Some(key) = edge.key().filter(|_| self.source(edge).is_none()) else {
+                return Ok::<_, Infallible>(None);
             };
-            let saved = match &edge {
+            let saved = match edge {
                 Edge::Node(node, _) if node.serial >= self.start => node.saved(),
                 _ => None,
             };
-            let (Edge::Node(grad, _), Some(saved)) = (&edge, saved) else {
-                self.known.insert(at, Known::Outer(self.frontier.len()));
+            let (Edge::Node(grad, _), Some(saved)) = (edge, saved) else {
+                self.known.insert(key, Known::Outer(self.frontier.len()));
                 let mut outer = Handle::output_of(&operand.node, operand.output);
-                outer.edge = edge;
+                outer.edge = edge.clone();
                 self.frontier.push(outer);
-                continue;
+                return Ok(None);
             };
-            if !seen {
-                stack.push((operand, edge.clone(), true));
-                let inputs = saved
-                    .inputs
-                    .iter()
-                    .map(|(o, e)| (o.clone(), e.clone(), false));
-                stack.extend(inputs);
-                continue;
+            if !is_last {
+                return Ok(Some(saved.inputs));
             }
             let inputs = saved.inputs.iter();
             let entry = Entry {
@@ -177,10 +160,12 @@ impl Region {
                 node: saved.held.node().clone(),
                 custom: saved.custom,
             };
-            self.known
-                .insert((at.0, ALL), Known::Entry(self.entries.len()));
+            let at = Known::Entry(self.entries.len());
+            self.known.insert(Key::whole(grad), at);
             self.entries.push(entry);
-        }
+            Ok(None)
+        });
+        let Ok(()) = visited;
         self.source(&t.edge).unwrap_or(Source::None)
     }
 
@@ -193,12 +178,11 @@ impl Region {
     }
 
     fn source(&self, edge: &Edge) -> Option<Source> {
-        let (at, output) = address(edge)?;
-        let known = self
-            .known
-            .get(&(at, ALL))
-            .or_else(|| self.known.get(&(at, output)))?;
-        Some(match known {
+        let (entry, output) = match edge {
+            Edge::Node(node, output) => (self.known.get(&Key::whole(node)), *output),
+            _ => (None, 0),
+        };
+        Some(match entry.or_else(|| self.known.get(&edge.key()?))? {
             Known::Outer(at) => Source::Outer(*at),
             Known::Entry(at) => Source::Entry(*at, output),
         })
@@ -266,10 +250,10 @@ impl Region {
 /// Recording the region once more.
 struct Again<'a> {
     region: &'a Region,
-    /// By the address of the first recording's node and the output.
-    map: HashMap<(usize, u32), Handle>,
+    /// By the values of the first recording.
+    map: HashMap<Key, Handle>,
     /// The entries of nodes.
-    entries: HashMap<usize, &'a Entry>,
+    entries: HashMap<Key, &'a Entry>,
 }
 
 impl<'a> Again<'a> {
@@ -283,21 +267,18 @@ impl<'a> Again<'a> {
         let mut operands = region.given.clone();
         operands.extend(cotangents.cloned());
         let behind = b.emit(ops::Barrier { detach: false }.into(), &operands)?;
-        let key = |t: &Handle| (Arc::as_ptr(&t.node) as usize, t.output);
-        let entry = |e: &'a Entry| (Arc::as_ptr(&e.node) as usize, e);
+        let entry = |e: &'a Entry| (Key::whole(&e.node), e);
         Ok(Again {
             region,
-            map: region.given.iter().map(key).zip(behind).collect(),
+            map: region.given.iter().map(Handle::key).zip(behind).collect(),
             entries: region.entries.iter().map(entry).collect(),
         })
     }
 
     fn value(&mut self, b: &mut Recorder, root: &Operand) -> Result<Handle, OpError> {
-        let key = |o: &Operand| (Arc::as_ptr(&o.node) as usize, o.output);
-        let mut stack = vec![(root.clone(), false)];
-        while let Some((operand, seen)) = stack.pop() {
-            if self.map.contains_key(&key(&operand)) {
-                continue;
+        postorder(root.clone(), |operand, is_last| {
+            if self.map.contains_key(&operand.key()) {
+                return Ok::<_, OpError>(None);
             }
             let node = &operand.node;
             let inputs = match &*node.state() {
@@ -308,29 +289,26 @@ impl<'a> Again<'a> {
             };
             let Some(inputs) = inputs.filter(|_| node.ready(operand.output).is_none()) else {
                 let t = Handle::output_of(node, operand.output);
-                self.map.insert(key(&operand), t);
-                continue;
+                self.map.insert(operand.key(), t);
+                return Ok(None);
             };
-            if !seen {
-                stack.push((operand, true));
-                stack.extend(inputs.into_iter().map(|o| (o, false)));
-                continue;
+            if !is_last {
+                return Ok(Some(inputs));
             }
-            let entry = self.entries.get(&(Arc::as_ptr(node) as usize));
+            let entry = self.entries.get(&Key::whole(node));
             let operand_of = |(i, o): (usize, &Operand)| {
-                let t = &self.map[&key(o)];
+                let t = &self.map[&o.key()];
                 let flows = entry.is_some_and(|e| !matches!(e.inputs[i].1, Source::None));
                 if flows { t.clone() } else { t.plain() }
             };
             let inputs: Vec<Handle> = inputs.iter().enumerate().map(operand_of).collect();
             b.at(node.loc, node.called, node.device);
             let outputs = b.emit(node.op.clone(), &inputs)?;
-            for (output, t) in outputs.into_iter().enumerate() {
-                self.map
-                    .insert((Arc::as_ptr(node) as usize, output as u32), t);
-            }
-        }
-        Ok(self.map[&key(root)].clone())
+            let keys = (0..).map(|output| Key::of(node, output));
+            self.map.extend(keys.zip(outputs));
+            Ok(None)
+        })?;
+        Ok(self.map[&root.key()].clone())
     }
 }
 

@@ -6,6 +6,7 @@ use crate::Device;
 use crate::device::Home;
 use crate::label::Label;
 use crate::node::{Handle, Node, Operand, serial};
+use crate::postorder::Key;
 use kiln_ir::{Fact, Facts, OpError};
 use smallvec::SmallVec;
 use std::panic::Location;
@@ -29,6 +30,15 @@ impl Edge {
     #[inline]
     pub fn is_some(&self) -> bool {
         !matches!(self, Edge::None)
+    }
+
+    /// What tells it apart from others, if it goes anywhere.
+    pub fn key(&self) -> Option<Key> {
+        match self {
+            Edge::None => None,
+            Edge::Leaf(leaf) => Some(Key::of(leaf, 0)),
+            Edge::Node(node, output) => Some(Key::of(node, *output)),
+        }
     }
 }
 

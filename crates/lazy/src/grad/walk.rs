@@ -2,6 +2,7 @@
 
 use super::edge::{CustomRule, Edge, GradNode, Leaf, Saved};
 use crate::node::{Handle, Node};
+use crate::postorder::{Key, postorder};
 use crate::{Error, ErrorKind, Result};
 use hashbrown::HashMap;
 use kiln_autodiff::{Custom, Place, Rule, Step};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 pub struct Walk {
     /// What it comes to.
     pub entries: Vec<Entry>,
-    known: HashMap<usize, usize>,
+    known: HashMap<Key, usize>,
 }
 
 /// What gradients come to.
@@ -24,12 +25,6 @@ pub enum Entry {
     Node(Arc<GradNode>, Saved),
     /// An operation behind which the walk does not go on.
     End,
-}
-
-struct Frame {
-    node: Arc<GradNode>,
-    saved: Saved,
-    next: usize,
 }
 
 impl Walk {
@@ -68,72 +63,47 @@ impl Walk {
         loc: &'static Location<'static>,
         ends: impl Fn(&Saved) -> bool,
     ) -> Result<()> {
-        let mut stack: Vec<Frame> = Vec::new();
-        self.open(edge, &mut stack, loc, &ends)?;
-        while let Some(frame) = stack.last_mut() {
-            if let Some((_, edge)) = frame.saved.inputs.get(frame.next) {
-                frame.next += 1;
-                let edge = edge.clone();
-                self.open(&edge, &mut stack, loc, &ends)?;
-            } else if let Some(frame) = stack.pop() {
-                let address = Arc::as_ptr(&frame.node) as usize;
-                self.known.insert(address, self.entries.len());
-                self.entries.push(Entry::Node(frame.node, frame.saved));
+        // What the nodes need whose operands are being added.
+        let mut open: Vec<Saved> = Vec::new();
+        postorder(edge.clone(), |edge, is_last| {
+            if !is_last && self.place(edge).is_some() {
+                return Ok(None);
             }
-        }
-        Ok(())
-    }
-
-    fn open(
-        &mut self,
-        edge: &Edge,
-        stack: &mut Vec<Frame>,
-        loc: &'static Location<'static>,
-        ends: &impl Fn(&Saved) -> bool,
-    ) -> Result<()> {
-        if self.place(edge).is_some() {
-            return Ok(());
-        }
-        match edge {
-            Edge::None => {}
-            Edge::Leaf(leaf) => {
-                let address = Arc::as_ptr(leaf) as usize;
-                self.known.insert(address, self.entries.len());
-                self.entries.push(Entry::Leaf(leaf.clone()));
-            }
-            Edge::Node(node, _) => {
-                let saved = node.saved().ok_or_else(|| {
-                    let message = format!(
-                        "what the derivative of {} needs was released by an earlier backward; keep \
-                         it with retain_graph",
-                        node.called
-                    );
-                    Error::new(ErrorKind::Value, "backward", message, loc)
-                })?;
-                if ends(&saved) {
-                    let address = Arc::as_ptr(node) as usize;
-                    self.known.insert(address, self.entries.len());
-                    self.entries.push(Entry::End);
-                    return Ok(());
+            let (key, entry) = match edge {
+                Edge::None => return Ok(None),
+                Edge::Leaf(leaf) => (Key::whole(leaf), Entry::Leaf(leaf.clone())),
+                Edge::Node(node, _) => {
+                    let saved = match is_last {
+                        true => open.pop(),
+                        false => node.saved(),
+                    };
+                    let saved = saved.ok_or_else(|| released(node, loc))?;
+                    let entry = match ends(&saved) {
+                        true => Entry::End,
+                        false if is_last => Entry::Node(node.clone(), saved),
+                        false => {
+                            let new = |edge: &&Edge| self.place(edge).is_none();
+                            let inputs = saved.inputs.iter().map(|(_, edge)| edge).filter(new);
+                            let inputs: SmallVec<[Edge; 2]> = inputs.cloned().collect();
+                            open.push(saved);
+                            return Ok(Some(inputs));
+                        }
+                    };
+                    (Key::whole(node), entry)
                 }
-                stack.push(Frame {
-                    node: node.clone(),
-                    saved,
-                    next: 0,
-                });
-            }
-        }
-        Ok(())
+            };
+            self.known.insert(key, self.entries.len());
+            self.entries.push(entry);
+            Ok(None)
+        })
     }
 
     /// Where an edge leads to.
     pub fn place(&self, edge: &Edge) -> Option<Place> {
         match edge {
             Edge::None => None,
-            Edge::Leaf(leaf) => Some((*self.known.get(&(Arc::as_ptr(leaf) as usize))?, 0)),
-            Edge::Node(node, output) => {
-                Some((*self.known.get(&(Arc::as_ptr(node) as usize))?, *output))
-            }
+            Edge::Leaf(leaf) => Some((*self.known.get(&Key::whole(leaf))?, 0)),
+            Edge::Node(node, output) => Some((*self.known.get(&Key::whole(node))?, *output)),
         }
     }
 
@@ -180,4 +150,13 @@ impl Walk {
         };
         self.entries.iter().map(step).collect()
     }
+}
+
+/// The error of walking to an operation that was released.
+fn released(node: &GradNode, loc: &'static Location<'static>) -> Error {
+    let message = format!(
+        "what the derivative of {} needs was released by an earlier backward; keep it with retain_graph",
+        node.called
+    );
+    Error::new(ErrorKind::Value, "backward", message, loc)
 }

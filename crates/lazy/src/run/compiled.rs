@@ -48,8 +48,7 @@ enum Binding {
     Key(usize),
 }
 
-/// What was compiled, apart from the types of what it takes and gives: what every
-/// compiled function holds.
+/// What was compiled, apart from the types of what it takes and gives: what every compiled function holds.
 pub struct Program {
     executable: Executable,
     explain: Explain,

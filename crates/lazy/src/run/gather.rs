@@ -1,13 +1,13 @@
 //! From handles to a flat recording: what a set of values needs, operands before users.
 
 use crate::node::{About, Handle, Node, Operand, State, input_op, structure_hash};
+use crate::postorder::{Key, postorder};
 use crate::{Device, Error, ErrorKind, Result};
 use hashbrown::HashMap;
 use kiln_base::Loc;
 use kiln_compiler::{Recorded, Recording};
 use kiln_ir::{NodeId, Op, Output, Role, Target, Value};
 use kiln_runtime::Buffer;
-use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,10 +19,8 @@ pub struct Gather {
     operands: Vec<Value>,
     /// The inputs, in order.
     pub inputs: Vec<Source>,
-    /// Where nodes are, by their addresses.
-    known: HashMap<usize, Known>,
-    /// Where the further inputs are that are outputs of a node among `known`.
-    further: HashMap<(usize, u32), u32>,
+    /// Where values are.
+    known: HashMap<Key, Value>,
 }
 
 /// One op of the program.
@@ -69,28 +67,6 @@ impl From<Missing> for Error {
     }
 }
 
-/// Where a node is in the program.
-struct Known {
-    entry: u32,
-    /// The one output that the entry, an input, stands for; all of a lazy node.
-    only: Option<u32>,
-}
-
-/// A lazy node whose operands are being added.
-struct Frame {
-    operand: Operand,
-    values: SmallVec<[Value; 4]>,
-}
-
-/// What a frame waits for.
-enum Next {
-    Add(Operand),
-    /// Nothing: all its operands are there.
-    Close,
-    /// Nothing: its node is an input.
-    Given,
-}
-
 impl Gather {
     /// A program that gives these values.
     ///
@@ -121,88 +97,42 @@ impl Gather {
     /// Adds a value and everything it needs.
     pub fn add(&mut self, t: &Handle) -> Result<Value, Missing> {
         let root = t.operand();
-        let mut stack = Vec::new();
-        if self.find(&root).is_none() {
-            self.open(&root, &mut stack)?;
-        }
-        while let Some(frame) = stack.last_mut() {
-            match self.next(frame) {
-                Next::Add(operand) => self.open(&operand, &mut stack)?,
-                Next::Close => stack.pop().into_iter().for_each(|frame| self.close(frame)),
-                Next::Given => drop(stack.pop()),
+        postorder(root.clone(), |operand, is_last| {
+            if !is_last && self.find(operand).is_some() {
+                return Ok(None);
             }
-        }
+            // Another run may compute it between the first visit and the last.
+            let buffer = match &*operand.node.state() {
+                State::Ready(values) => values.get(operand.output as usize).cloned(),
+                State::Placeholder => None,
+                State::Lazy { kept, inputs, .. } => match kept.get(operand.output as usize) {
+                    Some(Some(buffer)) => Some(buffer.clone()),
+                    _ if is_last => return self.computed(&operand.node, inputs).map(|()| None),
+                    _ => return Ok(Some(inputs.clone())),
+                },
+                State::Donated => return Err(Missing::Donated),
+                State::Poisoned => return Err(lost(&operand.node)),
+            };
+            self.given(operand, buffer);
+            Ok(None)
+        })?;
         self.find(&root).ok_or_else(|| lost(&root.node))
     }
 
     /// The value of an operand that was added before.
+    #[inline]
     pub fn find(&self, operand: &Operand) -> Option<Value> {
-        let address = address(&operand.node);
-        let known = self.known.get(&address)?;
-        match known.only {
-            None => Some(Value {
-                node: NodeId(known.entry),
-                output: operand.output,
-            }),
-            Some(only) if only == operand.output => Some(NodeId(known.entry).value()),
-            Some(_) => {
-                let at = self.further.get(&(address, operand.output))?;
-                Some(NodeId(*at).value())
-            }
-        }
+        self.known.get(&operand.key()).copied()
     }
 
-    /// Goes on with the operands of a node.
-    fn next(&self, frame: &mut Frame) -> Next {
-        let state = frame.operand.node.state();
-        let State::Lazy { inputs, .. } = &*state else {
-            // Another run has computed it meanwhile.
-            return match self.find(&frame.operand) {
-                Some(_) => Next::Given,
-                None => Next::Add(frame.operand.clone()),
-            };
-        };
-        for operand in &inputs[frame.values.len()..] {
-            match self.find(operand) {
-                Some(value) => frame.values.push(value),
-                None => return Next::Add(operand.clone()),
-            }
-        }
-        Next::Close
-    }
-
-    /// Adds an input, or starts on a lazy node.
-    fn open(&mut self, operand: &Operand, stack: &mut Vec<Frame>) -> Result<(), Missing> {
+    /// Adds an input.
+    fn given(&mut self, operand: &Operand, buffer: Option<Buffer>) {
         let node = &operand.node;
-        let buffer = match &*node.state() {
-            State::Ready(values) => values.get(operand.output as usize).cloned(),
-            State::Placeholder => None,
-            State::Lazy { kept, .. } => match kept.get(operand.output as usize) {
-                Some(Some(buffer)) => Some(buffer.clone()),
-                _ => {
-                    stack.push(Frame {
-                        operand: operand.clone(),
-                        values: SmallVec::new(),
-                    });
-                    return Ok(());
-                }
-            },
-            State::Donated => return Err(Missing::Donated),
-            State::Poisoned => return Err(lost(node)),
-        };
-        let index = self.entries.len();
-        let known = Known {
-            entry: index as u32,
-            only: Some(operand.output),
-        };
-        if self.known.contains_key(&address(node)) {
-            let key = (address(node), operand.output);
-            self.further.insert(key, known.entry);
-        } else {
-            self.known.insert(address(node), known);
-        }
+        let entry = self.entries.len();
+        let value = NodeId(entry as u32).value();
+        self.known.insert(operand.key(), value);
         self.inputs.push(Source {
-            entry: index,
+            entry,
             output: operand.output,
             buffer,
         });
@@ -220,25 +150,27 @@ impl Gather {
             inputs: end..end,
             is_input: true,
         });
-        Ok(())
     }
 
-    /// Adds a lazy node whose operands are known.
-    fn close(&mut self, frame: Frame) {
-        let node = frame.operand.node;
-        let known = Known {
-            entry: self.entries.len() as u32,
-            only: None,
-        };
-        self.known.insert(address(&node), known);
+    /// Adds a node whose operands are known.
+    fn computed(&mut self, node: &Arc<Node>, inputs: &[Operand]) -> Result<(), Missing> {
         let start = self.operands.len();
-        self.operands.extend(frame.values);
+        for operand in inputs {
+            let value = self.find(operand).ok_or_else(|| lost(&operand.node))?;
+            self.operands.push(value);
+        }
+        let id = NodeId(self.entries.len() as u32);
+        for output in 0..node.facts.len() as u32 {
+            let value = Value { node: id, output };
+            self.known.insert(Key::of(node, output), value);
+        }
         self.entries.push(Entry {
-            node,
+            node: node.clone(),
             leaf: None,
             inputs: start..self.operands.len(),
             is_input: false,
         });
+        Ok(())
     }
 
     /// Where the program runs: where its values are, if any of them is on a device.
@@ -268,7 +200,6 @@ impl Gather {
     pub fn without_values(mut self) -> Gather {
         self.inputs.clear();
         self.known.clear();
-        self.further.clear();
         self
     }
 
@@ -313,8 +244,16 @@ impl Gather {
     }
 
     /// What a data error of an entry says beside its line.
-    pub fn about(&self, entry: usize) -> Option<&About> {
-        self.entries.get(entry)?.node.about.as_deref()
+    pub fn about(&self, entry: usize) -> Option<About> {
+        if let Some(e) = self.entries.get(entry) {
+            return e.node.about.as_deref().cloned();
+        }
+        let of = &self.inner(entry)?.0.node;
+        let note = format!("in {} at {}", of.called, of.loc);
+        of.body.is_none().then(|| About {
+            note: Some(note.into()),
+            ..About::default()
+        })
     }
 
     /// The node of a body that stands at `entry` in [`Recording::locs`], and whose body it is.
@@ -353,10 +292,6 @@ impl Entry {
 fn hashed(op: Op) -> Box<(Op, u64)> {
     let hash = structure_hash(&op);
     Box::new((op, hash))
-}
-
-fn address(node: &Arc<Node>) -> usize {
-    Arc::as_ptr(node) as usize
 }
 
 fn lost(node: &Node) -> Missing {

@@ -101,8 +101,8 @@ impl<'a> Storing<'a> {
                 node: s.node,
                 called: gather.called(node),
                 loc: gather.loc(node),
-                about: about.cloned(),
-                argument: about.and_then(About::argument),
+                argument: about.as_ref().and_then(About::argument),
+                about,
             }
         };
         outcome.keep(Arc::new(Blame {

@@ -1,9 +1,10 @@
 //! Compiling what a function recorded.
 
 use super::{Argument, Binding, Program, Write};
-use crate::node::{Handle, Node};
+use crate::node::Handle;
+use crate::postorder::Key;
 use crate::run::errors::{self, leaked};
-use crate::run::gather::Gather;
+use crate::run::gather::{Gather, Source};
 use crate::scope::{Recording, Scope, placeholder};
 use crate::{Device, Error, ErrorKind, Result};
 use hashbrown::HashMap;
@@ -61,10 +62,9 @@ impl Compiling {
     }
 }
 
-/// The positions of values by their nodes.
-fn positions<'a>(values: impl Iterator<Item = &'a Handle>) -> HashMap<*const Node, usize> {
-    let nodes = values.map(|t| Arc::as_ptr(&t.node));
-    nodes.enumerate().map(|(i, node)| (node, i)).collect()
+/// The positions of values.
+fn positions<'a>(values: impl Iterator<Item = &'a Handle>) -> HashMap<Key, usize> {
+    values.enumerate().map(|(i, t)| (t.key(), i)).collect()
 }
 
 /// What was recorded as a graph whose symbols have these names, with other dims `by` in their place, if any are
@@ -212,20 +212,22 @@ impl Recorded {
         let cells = positions(self.scope.cells.iter().map(|v| &v.placeholder));
         let keys = positions(self.scope.keys.iter().map(|(t, _)| t));
         for i in 0..gather.inputs.len() {
-            let node = gather.entries[gather.inputs[i].entry].node.clone();
+            let Source { entry, output, .. } = gather.inputs[i];
+            let node = &gather.entries[entry].node;
+            let key = Key::of(node, output);
             if let Some(buffer) = gather.inputs[i].buffer.take() {
                 gather.make_parameter(i);
                 let brought = device.bring(buffer);
                 let buffer = brought.map_err(|e| errors::run_error(e, gather, self.loc))?;
                 bindings.push(Binding::Captured(buffer));
-            } else if let Some(a) = arguments.get(&Arc::as_ptr(&node)) {
+            } else if let Some(a) = arguments.get(&key) {
                 bindings.push(Binding::Argument(*a));
-            } else if let Some(v) = cells.get(&Arc::as_ptr(&node)) {
+            } else if let Some(v) = cells.get(&key) {
                 bindings.push(Binding::Cell(*v));
-            } else if let Some(k) = keys.get(&Arc::as_ptr(&node)) {
+            } else if let Some(k) = keys.get(&key) {
                 bindings.push(Binding::Key(*k));
             } else {
-                return Err(leaked(&node));
+                return Err(leaked(node));
             }
         }
         Ok(bindings)
