@@ -4,10 +4,13 @@
 //! otherwise; a derivative that its formula divides by zero for is what is left without that term, where
 //! the term's numerator is zero too.
 
+mod formula;
+
 use crate::{Call, Gradients};
+use formula::Formula;
 use kiln_base::linalg::Routine;
 use kiln_ir::linalg::{apply, least, matrices, parts, permutation, places, unit_lower};
-use kiln_ir::ops::{Concat, MatMul};
+use kiln_ir::ops::Concat;
 use kiln_ir::{Builder, DType, Dim, OpError, Pw};
 use smallvec::smallvec;
 
@@ -53,144 +56,7 @@ pub(crate) fn pullback<B: Builder>(
     Ok(smallvec![Some(gradient)])
 }
 
-/// What formulas are written with: matrices in the last two dims.
-struct Formula<'b, B>(&'b mut B);
-
 impl<B: Builder> Formula<'_, B> {
-    fn mm(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
-        self.0.op(MatMul {}, &[x.clone(), y.clone()])
-    }
-
-    /// `xᵀ y`.
-    fn tm(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
-        let x = self.t(x)?;
-        self.mm(&x, y)
-    }
-
-    /// `x yᵀ`.
-    fn mt(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
-        let y = self.t(y)?;
-        self.mm(x, &y)
-    }
-
-    fn t(&mut self, x: &B::Value) -> Result<B::Value, OpError> {
-        let rank = self.0.fact(x).rank();
-        let mut perm: Vec<usize> = (0..rank).collect();
-        perm.swap(rank - 2, rank - 1);
-        self.0.permute(x, &perm)
-    }
-
-    fn pw(&mut self, op: Pw, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
-        self.0.pointwise(op, &[x.clone(), y.clone()])
-    }
-
-    fn add(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
-        self.pw(Pw::Add, x, y)
-    }
-
-    fn sub(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
-        self.pw(Pw::Sub, x, y)
-    }
-
-    fn neg(&mut self, x: &B::Value) -> Result<B::Value, OpError> {
-        self.0.pointwise(Pw::Neg, std::slice::from_ref(x))
-    }
-
-    /// A part of the last dim.
-    fn narrow(
-        &mut self,
-        x: &B::Value,
-        start: impl Into<Dim>,
-        len: impl Into<Dim>,
-    ) -> Result<B::Value, OpError> {
-        let last = self.0.fact(x).rank() - 1;
-        self.0.narrow(x, last, start, len)
-    }
-
-    fn unsqueezed(&mut self, x: &B::Value) -> Result<B::Value, OpError> {
-        let mut shape = self.0.fact(x).shape;
-        shape.push(Dim::ONE);
-        self.0.reshape(x, &shape)
-    }
-
-    /// Numbers as matrices of one element.
-    fn as_matrices(&mut self, x: &B::Value) -> Result<B::Value, OpError> {
-        let x = self.unsqueezed(x)?;
-        self.unsqueezed(&x)
-    }
-
-    /// Vectors as matrices of one row.
-    fn row(&mut self, x: &B::Value) -> Result<B::Value, OpError> {
-        let column = self.unsqueezed(x)?;
-        self.t(&column)
-    }
-
-    /// x where the condition holds, else 0.
-    fn only(&mut self, mask: &B::Value, x: &B::Value) -> Result<B::Value, OpError> {
-        let zero = self.0.scalar_like(0.0, x)?;
-        self.0
-            .pointwise(Pw::Select, &[mask.clone(), x.clone(), zero])
-    }
-
-    /// The lower triangle; without the diagonal if `strict`.
-    fn tril(&mut self, x: &B::Value, strict: bool) -> Result<B::Value, OpError> {
-        let mask = places(self.0, if strict { Pw::Gt } else { Pw::Ge }, x)?;
-        self.only(&mask, x)
-    }
-
-    /// The upper triangle; without the diagonal if `strict`.
-    fn triu(&mut self, x: &B::Value, strict: bool) -> Result<B::Value, OpError> {
-        let mask = places(self.0, if strict { Pw::Lt } else { Pw::Le }, x)?;
-        self.only(&mask, x)
-    }
-
-    /// Matrices of the size of `like` with these vectors on their diagonals.
-    fn diagonal(&mut self, v: &B::Value, like: &B::Value) -> Result<B::Value, OpError> {
-        let mask = places(self.0, Pw::Eq, like)?;
-        let shape = self.0.fact(like).shape;
-        let row = self.row(v)?;
-        let wide = self.0.broadcast_to(&row, &shape)?;
-        self.only(&mask, &wide)
-    }
-
-    /// x / y; 0 where both are 0.
-    fn quotient(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
-        let (no_x, no_y) = (self.0.with(Pw::Eq, x, 0.0)?, self.0.with(Pw::Eq, y, 0.0)?);
-        let both = self.pw(Pw::And, &no_x, &no_y)?;
-        let one = self.0.scalar_like(1.0, y)?;
-        let y = self
-            .0
-            .pointwise(Pw::Select, &[both.clone(), one, y.clone()])?;
-        let some = self.0.pointwise(Pw::Not, &[both])?;
-        let quotient = self.pw(Pw::Div, x, &y)?;
-        self.only(&some, &quotient)
-    }
-
-    /// X of `A X = B`.
-    fn left(
-        &mut self,
-        a: &B::Value,
-        x: &B::Value,
-        upper: bool,
-        unit: bool,
-    ) -> Result<B::Value, OpError> {
-        let operands = [a.clone(), x.clone()];
-        apply(self.0, Routine::SolveTriangular { upper, unit }, &operands)
-    }
-
-    /// X of `X A = B`.
-    fn right(
-        &mut self,
-        a: &B::Value,
-        x: &B::Value,
-        upper: bool,
-        unit: bool,
-    ) -> Result<B::Value, OpError> {
-        let (a, x) = (self.t(a)?, self.t(x)?);
-        let x = self.left(&a, &x, !upper, unit)?;
-        self.t(&x)
-    }
-
     /// `½ L⁻ᵀ (Φ + Φᵀ) L⁻¹` with Φ the lower triangle of `Lᵀ gL`, half of its diagonal.
     fn cholesky(&mut self, l: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
         let phi = self.tm(l, g)?;

@@ -10,11 +10,13 @@
 //! product, or the sum of something that is stacked anyway, the factors are stacked and the sum is one
 //! product, or one reduction, behind the loop; else the sum is carried.
 
+mod sums;
+
 use crate::{Call, Gradients, gradients};
-use kiln_base::prim::Reduction;
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Op, OpError, Pw, Role, Value, ops};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use sums::{Sum, product};
 
 /// The loop with its residuals for the gradients of the wanted operands as further stacked outputs.
 ///
@@ -213,82 +215,6 @@ fn active(op: &ops::Loop, wanted: &[bool]) -> Vec<bool> {
         }
         if active == before {
             return active;
-        }
-    }
-}
-
-/// How the shares of the steps in the gradient of something alike are added up.
-enum Sum {
-    /// As a further carried value.
-    Carried,
-    /// Behind the loop: the product of the stacked factors, then these views.
-    Product {
-        left: Value,
-        /// Whether the factor is `left` with its axes swapped.
-        swapped: bool,
-        right: Value,
-        views: Vec<ops::Permute>,
-    },
-    /// Behind the loop: a reduction of something stacked, then a reshape.
-    Reduced { term: Value, axes: ops::Axes },
-}
-
-impl Sum {
-    /// What must be stacked.
-    fn terms(&self) -> Vec<Value> {
-        match self {
-            Sum::Carried => vec![],
-            Sum::Product { left, right, .. } => vec![*left, *right],
-            Sum::Reduced { term, .. } => vec![*term],
-        }
-    }
-}
-
-impl Step<'_> {
-    /// How the gradients of what all steps get alike are summed.
-    fn sums(&self) -> Vec<Sum> {
-        let mut sums: Vec<Sum> = self.alike.iter().map(|(_, g)| self.product(*g)).collect();
-        let stacked: Vec<Value> = sums.iter().flat_map(Sum::terms).collect();
-        for (sum, (_, g)) in sums.iter_mut().zip(&self.alike) {
-            let mut node = self.joint.node(g.node);
-            while let Op::Reshape(_) = node.op {
-                node = self.joint.node(node.inputs[0].node);
-            }
-            if let Op::Reduce(r) = &node.op
-                && r.kind == Reduction::Sum
-                && stacked.contains(&node.inputs[0])
-            {
-                *sum = Sum::Reduced {
-                    term: node.inputs[0],
-                    axes: r.axes.clone(),
-                };
-            }
-        }
-        sums
-    }
-
-    fn product(&self, g: Value) -> Sum {
-        let mut views = Vec::new();
-        let mut node = self.joint.node(g.node);
-        while let Op::Permute(p) = &node.op {
-            views.push(p.clone());
-            node = self.joint.node(node.inputs[0].node);
-        }
-        if !matches!(node.op, Op::MatMul(_)) || node.fact().rank() != 2 {
-            return Sum::Carried;
-        }
-        views.reverse();
-        let factor = self.joint.node(node.inputs[0].node);
-        let swapped = matches!(factor.op, Op::Permute(_));
-        Sum::Product {
-            left: if swapped {
-                factor.inputs[0]
-            } else {
-                node.inputs[0]
-            },
-            swapped,
-            right: node.inputs[1],
-            views,
         }
     }
 }
@@ -509,29 +435,4 @@ pub(crate) fn pullback<B: Builder>(
 
 fn zeros<B: Builder>(b: &mut B, like: &Fact) -> Result<B::Value, OpError> {
     b.full(0.0, like.dtype, &like.shape)
-}
-
-/// `Σ left[t] · right[t]` under permutations, for `[t, m, k]` (or `[t, k, m]`, swapped) and `[t, k, n]`.
-fn product<B: Builder>(
-    b: &mut B,
-    (left, swapped): (B::Value, bool),
-    right: B::Value,
-    views: &[ops::Permute],
-) -> Result<B::Value, OpError> {
-    let left = match swapped {
-        true => left,
-        false => b.permute(&left, &[0, 2, 1])?,
-    };
-    let rows = |b: &mut B, v: &B::Value| {
-        let shape = b.fact(v).shape;
-        let flat = [&shape[0] * &shape[1], shape[2].clone()];
-        b.reshape(v, &flat)
-    };
-    let (left, right) = (rows(b, &left)?, rows(b, &right)?);
-    let left = b.permute(&left, &[1, 0])?;
-    let mut sum = b.op(ops::MatMul {}, &[left, right])?;
-    for view in views {
-        sum = b.permute(&sum, &view.perm)?;
-    }
-    Ok(sum)
 }

@@ -1,0 +1,106 @@
+//! Gradients that are sums over the steps of a loop.
+
+use super::Step;
+use kiln_base::prim::Reduction;
+use kiln_ir::{Builder, Op, OpError, Value, ops};
+
+/// How the shares of the steps in the gradient of something alike are added up.
+pub(super) enum Sum {
+    /// As a further carried value.
+    Carried,
+    /// Behind the loop: the product of the stacked factors, then these views.
+    Product {
+        left: Value,
+        /// Whether the factor is `left` with its axes swapped.
+        swapped: bool,
+        right: Value,
+        views: Vec<ops::Permute>,
+    },
+    /// Behind the loop: a reduction of something stacked, then a reshape.
+    Reduced { term: Value, axes: ops::Axes },
+}
+
+impl Sum {
+    /// What must be stacked.
+    pub(super) fn terms(&self) -> Vec<Value> {
+        match self {
+            Sum::Carried => vec![],
+            Sum::Product { left, right, .. } => vec![*left, *right],
+            Sum::Reduced { term, .. } => vec![*term],
+        }
+    }
+}
+
+impl Step<'_> {
+    /// How the gradients of what all steps get alike are summed.
+    pub(super) fn sums(&self) -> Vec<Sum> {
+        let mut sums: Vec<Sum> = self.alike.iter().map(|(_, g)| self.product(*g)).collect();
+        let stacked: Vec<Value> = sums.iter().flat_map(Sum::terms).collect();
+        for (sum, (_, g)) in sums.iter_mut().zip(&self.alike) {
+            let mut node = self.joint.node(g.node);
+            while let Op::Reshape(_) = node.op {
+                node = self.joint.node(node.inputs[0].node);
+            }
+            if let Op::Reduce(r) = &node.op
+                && r.kind == Reduction::Sum
+                && stacked.contains(&node.inputs[0])
+            {
+                *sum = Sum::Reduced {
+                    term: node.inputs[0],
+                    axes: r.axes.clone(),
+                };
+            }
+        }
+        sums
+    }
+
+    fn product(&self, g: Value) -> Sum {
+        let mut views = Vec::new();
+        let mut node = self.joint.node(g.node);
+        while let Op::Permute(p) = &node.op {
+            views.push(p.clone());
+            node = self.joint.node(node.inputs[0].node);
+        }
+        if !matches!(node.op, Op::MatMul(_)) || node.fact().rank() != 2 {
+            return Sum::Carried;
+        }
+        views.reverse();
+        let factor = self.joint.node(node.inputs[0].node);
+        let swapped = matches!(factor.op, Op::Permute(_));
+        Sum::Product {
+            left: if swapped {
+                factor.inputs[0]
+            } else {
+                node.inputs[0]
+            },
+            swapped,
+            right: node.inputs[1],
+            views,
+        }
+    }
+}
+
+/// `Σ left[t] · right[t]` under permutations, for `[t, m, k]` (or `[t, k, m]`, swapped) and `[t, k, n]`.
+pub(super) fn product<B: Builder>(
+    b: &mut B,
+    (left, swapped): (B::Value, bool),
+    right: B::Value,
+    views: &[ops::Permute],
+) -> Result<B::Value, OpError> {
+    let left = match swapped {
+        true => left,
+        false => b.permute(&left, &[0, 2, 1])?,
+    };
+    let rows = |b: &mut B, v: &B::Value| {
+        let shape = b.fact(v).shape;
+        let flat = [&shape[0] * &shape[1], shape[2].clone()];
+        b.reshape(v, &flat)
+    };
+    let (left, right) = (rows(b, &left)?, rows(b, &right)?);
+    let left = b.permute(&left, &[1, 0])?;
+    let mut sum = b.op(ops::MatMul {}, &[left, right])?;
+    for view in views {
+        sum = b.permute(&sum, &view.perm)?;
+    }
+    Ok(sum)
+}

@@ -1,0 +1,128 @@
+//! What programs for rules are made of.
+
+use kiln_base::prim::Reduction;
+use kiln_base::{DType, Dim, Scalar};
+use kiln_ir::fuzz::Rng;
+use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, OpError, Pw, Role, Value, ops};
+
+pub(super) type Made = Result<Value, OpError>;
+
+/// Data, parameters and sizes for a program.
+pub(super) struct Maker<'g> {
+    pub(super) b: GraphBuilder<'g>,
+    pub(super) rng: Rng,
+}
+
+impl Maker<'_> {
+    pub(super) fn size(&mut self) -> usize {
+        [1, 2, 3, 5, 7, 11, 13][self.rng.below(7)]
+    }
+
+    pub(super) fn input(&mut self, shape: &[usize], role: Role) -> Value {
+        self.b
+            .input(Fact::new(DType::F32, shape.iter().copied()), role)
+    }
+
+    pub(super) fn data(&mut self, shape: &[usize]) -> Value {
+        self.input(shape, Role::Data)
+    }
+
+    pub(super) fn parameter(&mut self, shape: &[usize]) -> Value {
+        self.input(shape, Role::Parameter)
+    }
+
+    /// Data of `[n, m]`.
+    pub(super) fn matrix(&mut self) -> (Value, usize, usize) {
+        let (n, m) = (self.size(), self.size());
+        (self.data(&[n, m]), n, m)
+    }
+
+    pub(super) fn pw(&mut self, op: Pw, operands: &[Value]) -> Made {
+        self.b.pointwise(op, operands)
+    }
+
+    pub(super) fn pad(&mut self, x: Value, border: [usize; 2], value: f64) -> Made {
+        let rank = self.b.fact(&x).rank();
+        let last = |n: usize| {
+            let mut sizes = vec![Dim::ZERO; rank];
+            sizes[rank - 1] = Dim::from(n);
+            sizes.into_iter().collect()
+        };
+        let (low, high) = (last(border[0]), last(border[1]));
+        let value = Scalar::Float(value);
+        self.b.op(ops::Pad { low, high, value }, &[x])
+    }
+
+    /// Data without infinities or NaN.
+    pub(super) fn finite(&mut self, shape: &[usize]) -> Made {
+        let x = self.data(shape);
+        let y = self.pw(Pw::Tanh, &[x])?;
+        let nan = self.pw(Pw::IsNan, &[x])?;
+        let zero = self.b.scalar_like(0.0, &y)?;
+        self.pw(Pw::Select, &[nan, zero, y])
+    }
+
+    /// A product of three rows at least with a parameter, and how many columns it has.
+    pub(super) fn product(&mut self) -> Result<(Value, usize), OpError> {
+        let (n, k, c) = (2 + self.size(), self.size(), self.size());
+        let (x, w) = (self.data(&[n, k]), self.parameter(&[k, c]));
+        Ok((self.b.op(ops::MatMul {}, &[x, w])?, c))
+    }
+
+    /// A batch norm with known statistics.
+    pub(super) fn norm(&mut self, x: Value) -> Made {
+        let channels = self.b.fact(&x).shape[1].as_const().unwrap_or(1) as usize;
+        let mut operands = vec![x];
+        operands.extend((0..4).map(|_| self.parameter(&[channels])));
+        operands[2] = self.pw(Pw::Square, &operands[2..3])?;
+        let eps = Scalar::Float(0.25);
+        self.b.op(ops::BatchNorm { eps, affine: true }, &operands)
+    }
+
+    /// The data with a bias, their mean `[1, c]`, and the data without it.
+    pub(super) fn centred(&mut self) -> Result<[Value; 2], OpError> {
+        let (n, c) = (1 + self.size(), self.size());
+        let (y, bias) = (self.finite(&[n, c])?, self.finite(&[1, c])?);
+        let x = self.pw(Pw::Add, &[y, bias])?;
+        let sum = self.b.reduce_keepdim(Reduction::Sum, &x, &[0])?;
+        let mean = self.b.with(Pw::Div, &sum, n as f64)?;
+        Ok([mean, self.pw(Pw::Sub, &[x, mean])?])
+    }
+
+    /// A body on two values of `[n]` of which each output needs one.
+    pub(super) fn body(&mut self, n: usize, ops: [Pw; 2], counted: bool) -> Result<Graph, OpError> {
+        let mut body = Graph::default();
+        let mut b = GraphBuilder::new(&mut body, Loc::UNKNOWN);
+        if counted {
+            b.input(Fact::new(DType::I64, [0i64; 0]), Role::Data);
+        }
+        let x = [0; 2].map(|_| b.input(Fact::new(DType::F32, [n]), Role::Data));
+        let y = [b.pointwise(ops[0], &x[..1])?, b.pointwise(ops[1], &x[1..])?];
+        y.into_iter().for_each(|y| body.add_output(y));
+        Ok(body)
+    }
+
+    pub(super) fn part(&mut self, x: Value, axis: usize, start: usize, len: usize) -> Made {
+        self.b.narrow(&x, axis, start, len)
+    }
+
+    /// A convolution of a random size along one axis: data, weight and attributes.
+    pub(super) fn conv(&mut self) -> (Value, Value, ops::Conv, usize) {
+        let groups = 1 + self.rng.below(2);
+        let (c, o, kernel) = (
+            1 + self.rng.below(3),
+            1 + self.rng.below(3),
+            1 + self.rng.below(3),
+        );
+        let extent = 4 + self.size();
+        let x = self.data(&[2, groups * c, extent]);
+        let w = self.parameter(&[groups * o, c, kernel]);
+        let conv = ops::Conv {
+            stride: [1 + self.rng.below(2)].into_iter().collect(),
+            padding: vec![(self.rng.below(2), self.rng.below(2))],
+            dilation: [1].into_iter().collect(),
+            groups,
+        };
+        (x, w, conv, groups * o)
+    }
+}
