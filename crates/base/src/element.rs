@@ -1,6 +1,6 @@
-//! Rust types that are elements of tensors.
+//! Rust types that are elements of tensors, and how elements lie in memory.
 
-use crate::DType;
+use crate::{DType, Kind, Scalar, wrap_int};
 use half::{bf16, f16};
 
 mod sealed {
@@ -36,3 +36,113 @@ elements!(
     f32 = F32,
     f64 = F64
 );
+
+/// Little-endian elements as they lie in memory.
+impl DType {
+    /// The elements of a float dtype; none of another.
+    pub fn floats(self, bytes: &[u8]) -> Vec<f64> {
+        fn of<const N: usize>(bytes: &[u8], float: impl Fn([u8; N]) -> f64) -> Vec<f64> {
+            let (elements, _) = bytes.as_chunks::<N>();
+            elements.iter().map(|b| float(*b)).collect()
+        }
+        match self {
+            DType::F16 => of(bytes, |b| f16::from_le_bytes(b).to_f64()),
+            DType::BF16 => of(bytes, |b| bf16::from_le_bytes(b).to_f64()),
+            DType::F32 => of(bytes, |b| f32::from_le_bytes(b) as f64),
+            DType::F64 => of(bytes, f64::from_le_bytes),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The elements of an integer dtype or of bool, of which any byte but 0 is true; u64 values keep their bits.
+    /// None of another.
+    pub fn ints(self, bytes: &[u8]) -> Vec<i64> {
+        if self.is_float() {
+            return Vec::new();
+        }
+        let int = |b: &[u8]| {
+            let mut word = [0; 8];
+            word[..b.len()].copy_from_slice(b);
+            wrap_int(i64::from_le_bytes(word), self)
+        };
+        bytes.chunks_exact(self.size()).map(int).collect()
+    }
+
+    /// Floats as elements of a float dtype, rounded where they are wider.
+    pub fn float_bytes(self, floats: &[f64]) -> Vec<u8> {
+        fn of<const N: usize>(floats: &[f64], bytes: impl Fn(f64) -> [u8; N]) -> Vec<u8> {
+            floats.iter().flat_map(|x| bytes(*x)).collect()
+        }
+        match self {
+            DType::F16 => of(floats, |x| f16::from_f64(x).to_le_bytes()),
+            DType::BF16 => of(floats, |x| bf16::from_f64(x).to_le_bytes()),
+            DType::F32 => of(floats, |x| (x as f32).to_le_bytes()),
+            _ => of(floats, f64::to_le_bytes),
+        }
+    }
+
+    /// Integers as elements of an integer dtype or of bool, wrapped where they are wider.
+    pub fn int_bytes(self, ints: &[i64]) -> Vec<u8> {
+        let bytes = |x: &i64| {
+            let bytes = wrap_int(*x, self).to_le_bytes();
+            bytes.into_iter().take(self.size())
+        };
+        ints.iter().flat_map(bytes).collect()
+    }
+}
+
+/// Rounds `x` to the nearest value of a floating `dtype`.
+pub fn round_float(x: f64, dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => f16::from_f64(x).to_f64(),
+        DType::BF16 => bf16::from_f64(x).to_f64(),
+        DType::F32 => x as f32 as f64,
+        _ => x,
+    }
+}
+
+impl Scalar {
+    /// The element of a dtype, as it lies in memory.
+    pub fn to_bytes(self, dtype: DType) -> Vec<u8> {
+        match self.cast(dtype) {
+            Scalar::Float(x) => dtype.float_bytes(&[x]),
+            other => dtype.int_bytes(&[other.as_i64()]),
+        }
+    }
+
+    /// The one element in these bytes; `None` where there are others.
+    pub fn from_bytes(dtype: DType, bytes: &[u8]) -> Option<Scalar> {
+        if bytes.len() != dtype.size() {
+            return None;
+        }
+        let int = || dtype.ints(bytes).first().copied();
+        match dtype.kind() {
+            Kind::Float => dtype.floats(bytes).first().copied().map(Scalar::Float),
+            Kind::Int => int().map(Scalar::Int),
+            Kind::Bool => int().map(|i| Scalar::Bool(i != 0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_pass_through_memory() {
+        for dtype in DType::ALL {
+            for x in [0.0, 1.0, -2.5, 3e38, f64::INFINITY, -1e300] {
+                let held = Scalar::Float(x).cast(dtype);
+                let bytes = Scalar::Float(x).to_bytes(dtype);
+                assert_eq!(bytes.len(), dtype.size());
+                assert_eq!(Scalar::from_bytes(dtype, &bytes), Some(held), "{dtype} {x}");
+            }
+            assert_eq!(Scalar::from_bytes(dtype, &[0; 3]), None);
+        }
+        assert_eq!(DType::I16.ints(&[0xfe, 0xff, 1, 0]), [-2, 1]);
+        assert_eq!(DType::Bool.ints(&[0, 7]), [0, 1]);
+        assert_eq!(DType::U64.int_bytes(&[-1]), [0xff; 8]);
+        assert!(DType::F16.floats(&f16::NAN.to_le_bytes())[0].is_nan());
+        assert_eq!(DType::F32.float_bytes(&[0.1]), 0.1f32.to_le_bytes());
+    }
+}

@@ -17,8 +17,8 @@ pub mod special;
 
 pub use dim::{Dim, NotDivisible, Sym, SymbolValues, addressable, contiguous_strides, numel};
 pub use dtype::{Compute, DType, Kind};
-pub use element::Element;
+pub use element::{Element, round_float};
 pub use loc::Loc;
 pub use role::Role;
-pub use scalar::{Scalar, float_to_int, round_float, wrap_int};
+pub use scalar::{Scalar, float_to_int, wrap_int};
 pub use scoped::{Scoped, Slot};

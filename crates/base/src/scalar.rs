@@ -1,6 +1,6 @@
 //! A single number of any dtype.
 
-use crate::{DType, Kind};
+use crate::{DType, Kind, round_float};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -61,16 +61,6 @@ impl Scalar {
                 other => wrap_int(other.as_i64(), dtype),
             }),
         }
-    }
-}
-
-/// Rounds `x` to the nearest value of a floating `dtype`.
-pub fn round_float(x: f64, dtype: DType) -> f64 {
-    match dtype {
-        DType::F16 => half::f16::from_f64(x).to_f64(),
-        DType::BF16 => half::bf16::from_f64(x).to_f64(),
-        DType::F32 => x as f32 as f64,
-        _ => x,
     }
 }
 

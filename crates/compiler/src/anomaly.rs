@@ -3,7 +3,6 @@
 use crate::Stages;
 use crate::part::part;
 use crate::verify::{array, held};
-use half::{bf16, f16};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::DType;
 use kiln_codegen::{Launch, Origin};
@@ -288,13 +287,18 @@ struct Contents {
 
 impl Contents {
     fn of(dtype: DType, bytes: &[u8]) -> Contents {
-        match dtype {
-            DType::F16 => scan(bytes, |b| f16::from_le_bytes(b).to_f64()),
-            DType::BF16 => scan(bytes, |b| bf16::from_le_bytes(b).to_f64()),
-            DType::F32 => scan(bytes, |b| f32::from_le_bytes(b) as f64),
-            DType::F64 => scan(bytes, f64::from_le_bytes),
-            _ => Contents::default(),
+        let mut found = Contents::default();
+        for (i, x) in dtype.floats(bytes).into_iter().enumerate() {
+            if x.is_nan() {
+                found.nan.get_or_insert(i);
+            } else if x.is_infinite() {
+                found.infinity.get_or_insert((i, x));
+            } else {
+                let [low, high] = found.range.unwrap_or([x, x]);
+                found.range = Some([low.min(x), high.max(x)]);
+            }
         }
+        found
     }
 
     fn text(&self) -> String {
@@ -310,20 +314,4 @@ impl Contents {
         }
         text
     }
-}
-
-fn scan<const N: usize>(bytes: &[u8], number: impl Fn([u8; N]) -> f64) -> Contents {
-    let mut found = Contents::default();
-    let (elements, _) = bytes.as_chunks::<N>();
-    for (i, x) in elements.iter().map(|b| number(*b)).enumerate() {
-        if x.is_nan() {
-            found.nan.get_or_insert(i);
-        } else if x.is_infinite() {
-            found.infinity.get_or_insert((i, x));
-        } else {
-            let [low, high] = found.range.unwrap_or([x, x]);
-            found.range = Some([low.min(x), high.max(x)]);
-        }
-    }
-    found
 }

@@ -87,41 +87,17 @@ impl Array {
 
     /// The elements as f64; integers beyond 2⁵³ round.
     pub fn to_f64(&self) -> Vec<f64> {
-        match self.dtype {
-            DType::F64 => self.elements(f64::from_le_bytes).collect(),
-            DType::F32 => self.elements(f32::from_le_bytes).map(f64::from).collect(),
-            DType::F16 => {
-                let widen = |b| half::f16::from_le_bytes(b).to_f64();
-                self.elements(widen).collect()
-            }
-            DType::BF16 => {
-                let widen = |b| half::bf16::from_le_bytes(b).to_f64();
-                self.elements(widen).collect()
-            }
-            _ => self.to_i64().into_iter().map(|i| i as f64).collect(),
+        match self.dtype.is_float() {
+            true => self.dtype.floats(&self.bytes),
+            false => self.to_i64().into_iter().map(|i| i as f64).collect(),
         }
     }
 
     /// The elements of an integer or bool tensor.
     pub fn to_i64(&self) -> Vec<i64> {
-        match self.dtype {
-            DType::Bool | DType::U8 => self.bytes.iter().map(|b| *b as i64).collect(),
-            DType::I8 => self.bytes.iter().map(|b| *b as i8 as i64).collect(),
-            DType::I16 => self.elements(i16::from_le_bytes).map(i64::from).collect(),
-            DType::U16 => self.elements(u16::from_le_bytes).map(i64::from).collect(),
-            DType::I32 => self.elements(i32::from_le_bytes).map(i64::from).collect(),
-            DType::U32 => self.elements(u32::from_le_bytes).map(i64::from).collect(),
-            DType::I64 => self.elements(i64::from_le_bytes).collect(),
-            DType::U64 => self
-                .elements(u64::from_le_bytes)
-                .map(|u| u as i64)
-                .collect(),
-            _ => self.to_f64().into_iter().map(|x| x as i64).collect(),
+        match self.dtype.is_float() {
+            true => self.to_f64().into_iter().map(|x| x as i64).collect(),
+            false => self.dtype.ints(&self.bytes),
         }
-    }
-
-    fn elements<const N: usize, T>(&self, from: fn([u8; N]) -> T) -> impl Iterator<Item = T> {
-        let (chunks, _) = self.bytes.as_chunks::<N>();
-        chunks.iter().map(move |c| from(*c))
     }
 }

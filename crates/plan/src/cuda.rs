@@ -84,17 +84,18 @@ impl Described for CudaKernel {
 
 /// The C type of a dtype in memory.
 pub fn memory(dtype: DType) -> &'static str {
-    match dtype {
-        DType::Bool | DType::U8 => "unsigned char",
-        DType::I8 => "signed char",
-        DType::I16 => "short",
-        DType::U16 | DType::F16 | DType::BF16 => "unsigned short",
-        DType::I32 => "int",
-        DType::U32 => "unsigned",
-        DType::I64 => "long long",
-        DType::U64 => "unsigned long long",
-        DType::F32 => "float",
-        DType::F64 => "double",
+    match (dtype, dtype.size()) {
+        (DType::F32, _) => "float",
+        (DType::F64, _) => "double",
+        (DType::I8, _) => "signed char",
+        (DType::I16, _) => "short",
+        (DType::I32, _) => "int",
+        (DType::I64, _) => "long long",
+        // Bool, unsigned integers, and the bits of narrow floats.
+        (_, 1) => "unsigned char",
+        (_, 2) => "unsigned short",
+        (_, 4) => "unsigned",
+        (_, _) => "unsigned long long",
     }
 }
 

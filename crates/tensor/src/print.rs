@@ -1,10 +1,9 @@
 //! Printing tensors as PyTorch does (`torch/_tensor_str.py`).
 
 use crate::{DType, Device, Error, ErrorKind, Result, Tensor, names};
-use half::{bf16, f16};
 use kiln_base::Loc;
 use kiln_lazy::run::read;
-use kiln_runtime::{Buffer, Element};
+use kiln_runtime::Buffer;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -224,32 +223,20 @@ fn texts(
     shown: &[usize],
     options: &PrintOptions,
 ) -> kiln_runtime::Result<(Vec<String>, usize)> {
-    Ok(match values.dtype() {
-        DType::Bool => exact(&picked::<bool>(values, shown)?, |b| {
-            if *b { "True" } else { "False" }.to_string()
-        }),
-        DType::U8 => exact(&picked(values, shown)?, u8::to_string),
-        DType::I8 => exact(&picked(values, shown)?, i8::to_string),
-        DType::I16 => exact(&picked(values, shown)?, i16::to_string),
-        DType::I32 => exact(&picked(values, shown)?, i32::to_string),
-        DType::I64 => exact(&picked(values, shown)?, i64::to_string),
-        DType::U16 => exact(&picked(values, shown)?, u16::to_string),
-        DType::U32 => exact(&picked(values, shown)?, u32::to_string),
-        DType::U64 => exact(&picked(values, shown)?, u64::to_string),
-        DType::F16 => floats(&picked::<f16>(values, shown)?, options),
-        DType::BF16 => floats(&picked::<bf16>(values, shown)?, options),
-        DType::F32 => floats(&picked::<f32>(values, shown)?, options),
-        DType::F64 => floats(&picked::<f64>(values, shown)?, options),
-    })
-}
-
-fn picked<T: Element>(values: &Buffer, shown: &[usize]) -> kiln_runtime::Result<Vec<T>> {
-    let all = values.as_slice::<T>()?;
-    Ok(shown.iter().map(|i| all[*i]).collect())
-}
-
-fn exact<T>(values: &[T], text: impl Fn(&T) -> String) -> (Vec<String>, usize) {
-    padded(values.iter().map(text).collect(), |_| true)
+    let (dtype, bytes) = (values.dtype(), values.bytes()?);
+    let element = |i: &usize| &bytes[i * dtype.size()..][..dtype.size()];
+    let shown: Vec<u8> = shown.iter().flat_map(element).copied().collect();
+    if dtype.is_float() {
+        return Ok(floats(&dtype.floats(&shown), options));
+    }
+    let text = |n: &i64| match (dtype, n) {
+        (DType::Bool, 0) => "False".to_string(),
+        (DType::Bool, _) => "True".to_string(),
+        (DType::U64, n) => (*n as u64).to_string(),
+        (_, n) => n.to_string(),
+    };
+    let texts = dtype.ints(&shown).iter().map(text).collect();
+    Ok(padded(texts, |_| true))
 }
 
 /// Right-aligned to the longest of the texts that count; a longer one that doesn't sticks out.
@@ -262,8 +249,7 @@ fn padded(texts: Vec<String>, counts: impl Fn(usize) -> bool) -> (Vec<String>, u
 
 /// Whole numbers as `1.`, others with decimals, both in scientific notation where magnitudes differ
 /// much. Zeros, infinities and NaN decide nothing, neither the notation nor the width.
-fn floats<T: Copy + Into<f64>>(values: &[T], options: &PrintOptions) -> (Vec<String>, usize) {
-    let values: Vec<f64> = values.iter().map(|v| (*v).into()).collect();
+fn floats(values: &[f64], options: &PrintOptions) -> (Vec<String>, usize) {
     let decides = |v: &f64| v.is_finite() && *v != 0.0;
     let sizes = || values.iter().filter(|v| decides(v)).map(|v| v.abs());
     let max = sizes().fold(0.0, f64::max);

@@ -4,7 +4,7 @@ use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, View, WIDE};
 use crate::{Hint, Hints, LowerError, Options, Target};
 use hashbrown::HashMap;
 use kiln_base::prim::Reduction;
-use kiln_base::{DType, Dim, Kind, Scalar};
+use kiln_base::{DType, Dim, Scalar};
 use kiln_ir::{Graph, NodeId, Op as IrOp, Role, Value};
 use kiln_plan::ConvRole;
 use smallvec::SmallVec;
@@ -268,7 +268,7 @@ impl FlowBuilder {
         match op {
             IrOp::Input(i) => Op::Input(i.index),
             IrOp::Full(f) => Op::Scalar(f.value),
-            IrOp::Constant(c) => match scalar_of(c.dtype, &c.bytes) {
+            IrOp::Constant(c) => match Scalar::from_bytes(c.dtype, &c.bytes) {
                 Some(s) => Op::Scalar(s),
                 None => Op::Data(c.bytes.clone()),
             },
@@ -515,28 +515,5 @@ fn about(parts: i64, shape: &[Dim], axes: &[usize]) -> Option<Cut> {
         let fits = |c: &i64| extent % c == 0 && extent / c > 1;
         let near = (0..parts / 2).flat_map(|d| [parts + d, parts - d]);
         Some(Cut::Chunks(run, near.into_iter().find(fits)?))
-    })
-}
-
-/// The number of a one-element constant.
-fn scalar_of(dtype: DType, bytes: &[u8]) -> Option<Scalar> {
-    if bytes.len() != dtype.size() {
-        return None;
-    }
-    let float = |x: f64| Scalar::Float(x);
-    Some(match dtype {
-        DType::F16 => float(half::f16::from_le_bytes(bytes.try_into().ok()?).to_f64()),
-        DType::BF16 => float(half::bf16::from_le_bytes(bytes.try_into().ok()?).to_f64()),
-        DType::F32 => float(f32::from_le_bytes(bytes.try_into().ok()?) as f64),
-        DType::F64 => float(f64::from_le_bytes(bytes.try_into().ok()?)),
-        _ => {
-            let mut word = [0u8; 8];
-            word[..bytes.len()].copy_from_slice(bytes);
-            let bits = i64::from_le_bytes(word);
-            match dtype.kind() {
-                Kind::Bool => Scalar::Bool(bits != 0),
-                _ => Scalar::Int(kiln_base::wrap_int(bits, dtype)),
-            }
-        }
     })
 }

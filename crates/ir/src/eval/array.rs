@@ -143,54 +143,19 @@ impl Array {
                 shape: shape.to_vec(),
             });
         }
-        macro_rules! read {
-            ($kind:ident, $number:ty, $convert:expr) => {{
-                let (elements, _) = bytes.as_chunks::<{ size_of::<$number>() }>();
-                let read = |b: &[u8; size_of::<$number>()]| $convert(<$number>::from_le_bytes(*b));
-                Data::$kind(elements.iter().map(read).collect())
-            }};
-        }
-        let data = match dtype {
-            DType::Bool => read!(Int, u8, |x| (x != 0) as i64),
-            DType::U8 => read!(Int, u8, |x| x as i64),
-            DType::I8 => read!(Int, i8, |x| x as i64),
-            DType::I16 => read!(Int, i16, |x| x as i64),
-            DType::I32 => read!(Int, i32, |x| x as i64),
-            DType::I64 => read!(Int, i64, |x| x),
-            DType::U16 => read!(Int, u16, |x| x as i64),
-            DType::U32 => read!(Int, u32, |x| x as i64),
-            DType::U64 => read!(Int, u64, |x| x as i64),
-            DType::F16 => read!(Float, half::f16, half::f16::to_f64),
-            DType::BF16 => read!(Float, half::bf16, half::bf16::to_f64),
-            DType::F32 => read!(Float, f32, |x| x as f64),
-            DType::F64 => read!(Float, f64, |x| x),
+        let data = match dtype.is_float() {
+            true => Data::Float(dtype.floats(bytes)),
+            false => Data::Int(dtype.ints(bytes)),
         };
         Array::new(dtype, shape, data)
     }
 
     /// Little-endian row-major elements of the dtype, rounded where they are wider.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.len() * self.dtype.size());
-        macro_rules! write {
-            ($values:expr, $convert:expr) => {
-                $values
-                    .iter()
-                    .for_each(|x| out.extend($convert(*x).to_le_bytes()))
-            };
+        match &self.data {
+            Data::Float(v) => self.dtype.float_bytes(v),
+            Data::Int(v) => self.dtype.int_bytes(v),
         }
-        match (&self.data, self.dtype) {
-            (Data::Float(v), DType::F16) => write!(v, half::f16::from_f64),
-            (Data::Float(v), DType::BF16) => write!(v, half::bf16::from_f64),
-            (Data::Float(v), DType::F32) => write!(v, |x| x as f32),
-            (Data::Float(v), _) => write!(v, |x: f64| x),
-            (Data::Int(v), dtype) => match dtype.size() {
-                1 => write!(v, |x| x as u8),
-                2 => write!(v, |x| x as u16),
-                4 => write!(v, |x| x as u32),
-                _ => write!(v, |x: i64| x),
-            },
-        }
-        out
     }
 
     /// The dtype that the numbers stand for.

@@ -309,7 +309,7 @@ impl Run {
             .collect::<Result<_, _>>()?;
         for &at in &fit.found.scalars {
             let (value, dtype) = numbers[at];
-            inputs.push(number_buffer(value, dtype)?);
+            inputs.push(Buffer::from_bytes(dtype, &[], &value.to_bytes(dtype))?);
         }
         for &extent in &fit.extents {
             inputs.push(Buffer::from_slice::<u8>(&[], &[0, extent])?);
@@ -388,27 +388,6 @@ fn keep_value(node: &Node, output: u32, buffer: Buffer) -> Option<State> {
     }
     let values = kept.drain(..).flatten().collect();
     Some(std::mem::replace(&mut *state, State::Ready(values)))
-}
-
-/// A rank-0 buffer that holds a number.
-fn number_buffer(value: Scalar, dtype: DType) -> Result<Buffer, RunError> {
-    use half::{bf16, f16};
-    let (f, i) = (value.as_f64(), value.cast(dtype).as_i64());
-    match dtype {
-        DType::Bool => Buffer::from_slice(&[value.as_bool()], &[]),
-        DType::U8 => Buffer::from_slice(&[i as u8], &[]),
-        DType::I8 => Buffer::from_slice(&[i as i8], &[]),
-        DType::I16 => Buffer::from_slice(&[i as i16], &[]),
-        DType::I32 => Buffer::from_slice(&[i as i32], &[]),
-        DType::I64 => Buffer::from_slice(&[i], &[]),
-        DType::U16 => Buffer::from_slice(&[i as u16], &[]),
-        DType::U32 => Buffer::from_slice(&[i as u32], &[]),
-        DType::U64 => Buffer::from_slice(&[i as u64], &[]),
-        DType::F16 => Buffer::from_slice(&[f16::from_f64(f)], &[]),
-        DType::BF16 => Buffer::from_slice(&[bf16::from_f64(f)], &[]),
-        DType::F32 => Buffer::from_slice(&[f as f32], &[]),
-        DType::F64 => Buffer::from_slice(&[f], &[]),
-    }
 }
 
 #[cfg(test)]
