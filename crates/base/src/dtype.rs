@@ -33,6 +33,17 @@ pub enum Kind {
     Float,
 }
 
+/// The numbers of a float dtype.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Float {
+    /// Bits of the significand, the leading one included.
+    pub digits: i32,
+    /// The exponent of the smallest normal number.
+    pub least: i32,
+    /// The largest finite number.
+    pub largest: f64,
+}
+
 /// The types that kernels compute in; other dtypes convert when loaded and stored.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[allow(missing_docs)]
@@ -111,6 +122,22 @@ impl DType {
         matches!(self.kind(), Kind::Float)
     }
 
+    /// The numbers of a float dtype.
+    pub const fn float(self) -> Option<Float> {
+        let (digits, least, largest) = match self {
+            DType::F16 => (11, -14, 65504.0),
+            DType::BF16 => (8, -126, 255.0 * (1u128 << 120) as f64),
+            DType::F32 => (24, -126, f32::MAX as f64),
+            DType::F64 => (53, -1022, f64::MAX),
+            _ => return None,
+        };
+        Some(Float {
+            digits,
+            least,
+            largest,
+        })
+    }
+
     /// Whether this is an integer type (`bool` is not).
     pub const fn is_int(self) -> bool {
         matches!(self.kind(), Kind::Int)
@@ -168,6 +195,18 @@ impl DType {
     }
 }
 
+impl Float {
+    /// The distance from 1 to the next number.
+    pub fn epsilon(self) -> f64 {
+        2f64.powi(1 - self.digits)
+    }
+
+    /// The exponent of the smallest positive number.
+    pub const fn smallest(self) -> i32 {
+        self.least + 1 - self.digits
+    }
+}
+
 impl Compute {
     /// Bytes an element of a tile register.
     pub const fn size(self) -> usize {
@@ -210,6 +249,25 @@ impl fmt::Display for Compute {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn floats_are_made_as_their_numbers_say() {
+        for dtype in DType::ALL {
+            let Some(float) = dtype.float() else {
+                assert!(!dtype.is_float());
+                continue;
+            };
+            let rounds = |x: f64| crate::round_float(x, dtype);
+            assert_eq!(rounds(float.largest), float.largest, "{dtype}");
+            assert!(rounds(float.largest * (1.0 + float.epsilon())).is_infinite());
+            let next = 1.0 + float.epsilon();
+            assert_eq!(rounds(next), next, "{dtype}");
+            assert_eq!(rounds(1.0 + float.epsilon() * 0.25), 1.0, "{dtype}");
+            let smallest = 2f64.powi(float.smallest());
+            assert_eq!(rounds(smallest), smallest, "{dtype}");
+            assert_eq!(rounds(smallest * 0.25), 0.0, "{dtype}");
+        }
+    }
 
     #[test]
     fn promotion_is_commutative_and_idempotent() {

@@ -16,7 +16,7 @@ mod scoped;
 pub mod special;
 
 pub use dim::{Dim, NotDivisible, Sym, SymbolValues, addressable, contiguous_strides, numel};
-pub use dtype::{Compute, DType, Kind};
+pub use dtype::{Compute, DType, Float, Kind};
 pub use element::{Element, round_float};
 pub use loc::Loc;
 pub use role::Role;

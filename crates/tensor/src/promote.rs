@@ -49,13 +49,3 @@ pub(crate) fn with_scalar(tensor: DType, number: Scalar) -> DType {
 pub(crate) fn to_float(dtype: DType) -> DType {
     if dtype.is_float() { dtype } else { DType::F32 }
 }
-
-/// The largest finite number of a float dtype.
-pub(crate) fn largest(dtype: DType) -> f64 {
-    match dtype {
-        DType::F16 => 65504.0,
-        DType::BF16 => half::bf16::MAX.to_f64(),
-        DType::F32 => f32::MAX as f64,
-        _ => f64::MAX,
-    }
-}

@@ -14,7 +14,7 @@
 //! `torch.testing.assert_close` asks.
 
 use super::alone::{self, Arg, Numbers, buffer, load, numbers};
-use kiln_base::{DType, Dim, numel};
+use kiln_base::{DType, Dim, Float, numel};
 use kiln_codegen::Approximation;
 use kiln_plan::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul, Reads};
 use kiln_runtime::{Buffer, Error};
@@ -416,11 +416,5 @@ fn summed_in(dtype: DType) -> DType {
 
 /// The distance from 1 to the next number.
 fn epsilon(dtype: DType) -> f64 {
-    match dtype {
-        DType::F16 => f64::powi(2.0, -10),
-        DType::BF16 => f64::powi(2.0, -7),
-        DType::F32 => f64::powi(2.0, -23),
-        DType::F64 => f64::EPSILON,
-        _ => 0.0,
-    }
+    dtype.float().map_or(0.0, Float::epsilon)
 }

@@ -14,7 +14,7 @@
 
 use super::{Array, Data, EvalError, Mode, edges, eval_node, find, symbol_values};
 use crate::{Fact, Graph, Node, Op, Pw, Value};
-use kiln_base::{DType, round_float};
+use kiln_base::{DType, Float, round_float};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 
@@ -484,12 +484,7 @@ fn finite(x: f64) -> f64 {
 
 /// The distance from 1 to the next number.
 fn unit(dtype: DType) -> f64 {
-    match dtype {
-        DType::F16 => 2f64.powi(-10),
-        DType::BF16 => 2f64.powi(-7),
-        DType::F32 => f32::EPSILON as f64,
-        _ => f64::EPSILON,
-    }
+    dtype.float().map_or(f64::EPSILON, Float::epsilon)
 }
 
 /// The same of the type that kernels compute in.

@@ -5,17 +5,11 @@ use kiln_base::{DType, round_float};
 /// One of the two neighbours of `x` in a dtype narrower than f64, or `x` if it is there. Element `index` of
 /// equal numbers rounds the same way every time.
 pub(super) fn round(x: f64, dtype: DType, index: usize, seed: u64) -> f64 {
-    if x == 0.0 || !x.is_finite() {
+    let Some(float) = dtype.float().filter(|_| x != 0.0 && x.is_finite()) else {
         return x;
-    }
-    // Bits behind the point, and the exponent of the smallest normal number.
-    let (bits, least) = match dtype {
-        DType::F16 => (10, -14),
-        DType::BF16 => (7, -126),
-        _ => (23, -126),
     };
     let exponent = (x.to_bits() >> 52 & 0x7ff) as i32 - 1023;
-    let place = 2f64.powi(exponent.max(least) - bits);
+    let place = 2f64.powi(exponent.max(float.least) + 1 - float.digits);
     let steps = x / place;
     let choice = random(seed ^ x.to_bits().rotate_left(17) ^ index as u64);
     let up = choice < steps - steps.floor();

@@ -1,7 +1,7 @@
 //! Adafactor.
 
 use super::{Description, Rule, Scalars, Update};
-use kiln_tensor::{DType, Tensor, keep, options};
+use kiln_tensor::{Tensor, keep, options};
 
 options! {
     /// Adafactor (Shazeer and Stern, 2018), `torch.optim.Adafactor`. Of a matrix (the last two dims of a
@@ -58,7 +58,10 @@ impl Rule for Adafactor {
         let (g, p, share) = (u.gradient(), u.parameter(), u.number("share"));
         let eps = match self.eps.0 {
             Some(_) => u.number("eps1"),
-            None => Tensor::scalar(epsilon(u.dtype())).to_dtype(g.dtype()),
+            None => {
+                let epsilon = u.dtype().float().map_or(0.0, |float| float.epsilon());
+                Tensor::scalar(epsilon).to_dtype(g.dtype())
+            }
         };
         let towards = |old: Tensor, new: Tensor| &old + (new - &old) * &share;
         let second = match g.ndim() {
@@ -95,14 +98,4 @@ fn without(shape: &[usize], n: usize) -> Option<Vec<usize>> {
     let at = (shape.len() > 1).then(|| shape.len() - n)?;
     shape[at] = 1;
     Some(shape)
-}
-
-/// ε of a float dtype.
-fn epsilon(dtype: DType) -> f64 {
-    match dtype {
-        DType::F64 => f64::EPSILON,
-        DType::F16 => 2f64.powi(-10),
-        DType::BF16 => 2f64.powi(-7),
-        _ => f32::EPSILON.into(),
-    }
 }

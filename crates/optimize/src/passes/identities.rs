@@ -231,20 +231,15 @@ fn exact_cast(view: &View<'_>, id: NodeId) -> Option<Patch> {
 
 /// Whether every value of a dtype is one of another.
 fn keeps_all(from: DType, to: DType) -> bool {
-    let bits = |d: DType| match d {
-        DType::F16 => Some((11, 15)),
-        DType::BF16 => Some((8, 127)),
-        DType::F32 => Some((24, 127)),
-        DType::F64 => Some((53, 1023)),
-        _ => None,
-    };
-    match (bits(from), bits(to)) {
-        (Some(from), Some(to)) => from.0 <= to.0 && from.1 <= to.1,
+    match (from.float(), to.float()) {
+        (Some(from), Some(to)) => {
+            from.digits <= to.digits && from.least >= to.least && from.largest <= to.largest
+        }
         (Some(_), None) => false,
         (None, float) => {
             let (low, high) = from.int_range().unwrap_or((i128::MIN, i128::MAX));
             match (float, to.int_range()) {
-                (Some((digits, _)), _) => low >= -(1 << digits) && high <= (1 << digits),
+                (Some(float), _) => low >= -(1 << float.digits) && high <= (1 << float.digits),
                 (None, Some(range)) => range.0 <= low && high <= range.1,
                 (None, None) => false,
             }

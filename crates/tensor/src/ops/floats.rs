@@ -5,7 +5,7 @@ use crate::operand::AsTensor;
 use crate::operand::Other;
 use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Tensor, promote};
-use kiln_ir::{Builder, Pw};
+use kiln_ir::{Builder, OpError, Pw};
 
 impl Tensor {
     /// Whether the sign is negative, also that of −0.
@@ -147,16 +147,6 @@ impl Tensor {
     }
 }
 
-/// Bits of the significand and the exponent of the smallest positive number of a float dtype.
-fn precision(dtype: DType) -> (i32, i32) {
-    match dtype {
-        DType::F16 => (11, -24),
-        DType::BF16 => (8, -133),
-        DType::F32 => (24, -149),
-        _ => (53, -1074),
-    }
-}
-
 /// x plus or minus between 0.6 and 1.2 units in the last place, which rounds to the next number (after
 /// S. M. Rump et al., Computing predecessor and successor in rounding to nearest, 2009), or the
 /// smallest positive number, whose multiples tiny numbers are. The sum is exact enough in f64 for
@@ -164,14 +154,15 @@ fn precision(dtype: DType) -> (i32, i32) {
 fn next(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     const SCALE: i32 = 200;
     let dtype = x.dtype();
-    let (digits, least) = precision(dtype);
+    let float = dtype.float().ok_or_else(|| OpError::new("takes floats"))?;
+    let least = float.smallest();
     let (from, to) = (b.cast(x, DType::F64)?, b.cast(y, DType::F64)?);
     let size = b.unary(Pw::Abs, &from)?;
     let small = b.with(Pw::Lt, &size, 2f64.powi(-500))?;
     let scaled = b.with(Pw::Mul, &from, 2f64.powi(SCALE))?;
     let start = b.select(&small, &scaled, &from)?;
     let size = b.unary(Pw::Abs, &start)?;
-    let relative = b.with(Pw::Mul, &size, 0.6 * 2f64.powi(1 - digits))?;
+    let relative = b.with(Pw::Mul, &size, 0.6 * float.epsilon())?;
     let quantum = |n: i32| 2f64.powi(n.max(-1000));
     let in_small = b.scalar_like(quantum(least + SCALE), &start)?;
     let elsewhere = b.scalar_like(quantum(least), &start)?;
@@ -186,7 +177,7 @@ fn next(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     let moved = b.cast(&moved, dtype)?;
     // From an infinity the next number is the largest; NaN stays, and so does what is there already.
     let infinite = b.unary(Pw::IsInf, x)?;
-    let largest = b.scalar_like(promote::largest(dtype), x)?;
+    let largest = b.scalar_like(float.largest, x)?;
     let lowest = b.unary(Pw::Neg, &largest)?;
     let up = b.with(Pw::Gt, x, 0.0)?;
     let ends = b.select(&up, &largest, &lowest)?;

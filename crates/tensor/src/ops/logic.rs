@@ -319,10 +319,10 @@ impl Tensor {
             neginf,
         } = how;
         compose("nan_to_num", &[self], |b| {
-            if !self.dtype().is_float() {
+            let Some(float) = self.dtype().float() else {
                 return Ok(self.clone());
-            }
-            let largest = promote::largest(self.dtype());
+            };
+            let largest = float.largest;
             let is_nan = b.unary(Pw::IsNan, self)?;
             let x = b.fill_where(&is_nan, nan.unwrap_or(0.0), self)?;
             let above = b.with(Pw::Eq, &x, f64::INFINITY)?;
