@@ -183,7 +183,8 @@ pub fn read_tensors(path: &Path) -> Result<BTreeMap<String, Array>, String> {
     let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
     let file = SafeTensors::deserialize(&bytes).map_err(|e| e.to_string())?;
     let tensors = file.tensors().into_iter().map(|(name, view)| {
-        let dtype = dtype(view.dtype()).ok_or(format!("{name} is {:?}", view.dtype()))?;
+        let dtype = DType::from_name(&view.dtype().to_string().to_lowercase());
+        let dtype = dtype.ok_or(format!("{name} is {:?}", view.dtype()))?;
         let array = Array {
             dtype,
             shape: view.shape().to_vec(),
@@ -201,7 +202,9 @@ pub fn read_tensors(path: &Path) -> Result<BTreeMap<String, Array>, String> {
 pub fn write_tensors(path: &Path, arrays: &BTreeMap<String, Array>) -> std::io::Result<()> {
     let mut views = Vec::new();
     for (name, a) in arrays {
-        let view = TensorView::new(safetensors_dtype(a.dtype), a.shape.clone(), &a.bytes);
+        // What safetensors files call it.
+        let dtype = serde_json::from_value(a.dtype.name().to_uppercase().into())?;
+        let view = TensorView::new(dtype, a.shape.clone(), &a.bytes);
         views.push((name, view.map_err(std::io::Error::other)?));
     }
     let bytes = safetensors::serialize(views, None).map_err(std::io::Error::other)?;
@@ -209,46 +212,6 @@ pub fn write_tensors(path: &Path, arrays: &BTreeMap<String, Array>) -> std::io::
         std::fs::create_dir_all(parent)?;
     }
     std::fs::write(path, bytes)
-}
-
-fn dtype(d: safetensors::Dtype) -> Option<DType> {
-    use safetensors::Dtype;
-    Some(match d {
-        Dtype::BOOL => DType::Bool,
-        Dtype::U8 => DType::U8,
-        Dtype::I8 => DType::I8,
-        Dtype::I16 => DType::I16,
-        Dtype::I32 => DType::I32,
-        Dtype::I64 => DType::I64,
-        Dtype::U16 => DType::U16,
-        Dtype::U32 => DType::U32,
-        Dtype::U64 => DType::U64,
-        Dtype::F16 => DType::F16,
-        Dtype::BF16 => DType::BF16,
-        Dtype::F32 => DType::F32,
-        Dtype::F64 => DType::F64,
-        _ => return None,
-    })
-}
-
-/// The safetensors name of a dtype.
-fn safetensors_dtype(d: DType) -> safetensors::Dtype {
-    use safetensors::Dtype;
-    match d {
-        DType::Bool => Dtype::BOOL,
-        DType::U8 => Dtype::U8,
-        DType::I8 => Dtype::I8,
-        DType::I16 => Dtype::I16,
-        DType::I32 => Dtype::I32,
-        DType::I64 => Dtype::I64,
-        DType::U16 => Dtype::U16,
-        DType::U32 => Dtype::U32,
-        DType::U64 => Dtype::U64,
-        DType::F16 => Dtype::F16,
-        DType::BF16 => Dtype::BF16,
-        DType::F32 => Dtype::F32,
-        DType::F64 => Dtype::F64,
-    }
 }
 
 #[cfg(test)]

@@ -9,22 +9,6 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::{fs, io, io::Write};
 
-const DTYPES: [(DType, Dtype); 13] = [
-    (DType::Bool, Dtype::BOOL),
-    (DType::U8, Dtype::U8),
-    (DType::I8, Dtype::I8),
-    (DType::I16, Dtype::I16),
-    (DType::I32, Dtype::I32),
-    (DType::I64, Dtype::I64),
-    (DType::U16, Dtype::U16),
-    (DType::U32, Dtype::U32),
-    (DType::U64, Dtype::U64),
-    (DType::F16, Dtype::F16),
-    (DType::BF16, Dtype::BF16),
-    (DType::F32, Dtype::F32),
-    (DType::F64, Dtype::F64),
-];
-
 impl StateDict {
     /// Writes a safetensors file. A reader sees the old file or the whole new one, never a part: the
     /// file is written beside its place and moved there once it is on the disk.
@@ -56,7 +40,7 @@ pub(crate) fn write(state: &StateDict, metadata: Metadata, path: &Path) -> Resul
         t.realize()?;
     }
     // The widest dtypes first, so that all values are aligned.
-    tensors.sort_by_key(|(name, t)| (Reverse(dtype_in_file(t.dtype())), *name));
+    tensors.sort_by_key(|(name, t)| (Reverse(dtype_in_file(t.dtype()).ok()), *name));
     let header = named("save", path, header(&tensors, metadata))?;
     // One tensor after the other, so that no more than the values of one are copied.
     let written = kiln_base::file::replace(path, |file| {
@@ -91,19 +75,19 @@ impl From<io::Error> for Failed {
 /// aligned.
 #[track_caller]
 fn header(tensors: &[(&str, &Tensor)], metadata: Metadata) -> Result<Vec<u8>> {
+    let invalid = |e: String| Error::at_caller(ErrorKind::Io, "save", e);
     let mut infos = Vec::with_capacity(tensors.len());
     let mut end = 0;
     for (name, t) in tensors {
         let begin = end;
         end += t.nbytes()?;
         let info = TensorInfo {
-            dtype: dtype_in_file(t.dtype()),
+            dtype: dtype_in_file(t.dtype()).map_err(|e| invalid(e.to_string()))?,
             shape: t.shape()?,
             data_offsets: (begin, end),
         };
         infos.push((name.to_string(), info));
     }
-    let invalid = |e: String| Error::at_caller(ErrorKind::Io, "save", e);
     let metadata = FileHeader::new(metadata, infos).map_err(|e| invalid(e.to_string()))?;
     let mut text = serde_json::to_vec(&metadata).map_err(|e| invalid(e.to_string()))?;
     text.resize(text.len().next_multiple_of(8), b' ');
@@ -122,12 +106,12 @@ pub(crate) fn read(path: &Path) -> Result<(StateDict, Metadata)> {
     values.sort_by(|a, b| a.0.cmp(&b.0));
     let mut state = Vec::with_capacity(values.len());
     for (name, view) in values {
-        let found = DTYPES.iter().find(|(_, d)| *d == view.dtype());
-        let Some((dtype, _)) = found else {
+        let dtype = view.dtype().to_string().to_lowercase();
+        let Some(dtype) = DType::from_name(&dtype) else {
             let problem = format!("there is no dtype {:?} for {name}", view.dtype());
             return named("load", path, Err(problem));
         };
-        let t = Tensor::from_bytes(view.data(), *dtype, view.shape());
+        let t = Tensor::from_bytes(view.data(), dtype, view.shape());
         state.push((name, t.check()?.clone()));
     }
     Ok((state.into_iter().collect(), header.metadata().clone()))
@@ -143,9 +127,9 @@ fn unreadable(bytes: &[u8], e: SafeTensorError) -> String {
     }
 }
 
-fn dtype_in_file(dtype: DType) -> Dtype {
-    let found = DTYPES.iter().find(|(d, _)| *d == dtype);
-    found.map_or(Dtype::F32, |(_, d)| *d)
+/// What safetensors files call a dtype: its name, in capitals.
+fn dtype_in_file(dtype: DType) -> serde_json::Result<Dtype> {
+    serde_json::from_value(dtype.name().to_uppercase().into())
 }
 
 /// A result whose error names the file and the user's line.

@@ -33,38 +33,10 @@ impl Value {
 pub type Memory = Vec<Value>;
 
 pub fn read(b: &Buffer) -> Memory {
-    macro_rules! ints {
-        ($t:ty) => {
-            b.as_slice::<$t>()
-                .unwrap()
-                .iter()
-                .map(|x| I(*x as i64))
-                .collect()
-        };
-    }
-    macro_rules! floats {
-        ($t:ty, $f:expr) => {
-            b.as_slice::<$t>()
-                .unwrap()
-                .iter()
-                .map(|x| F($f(*x)))
-                .collect()
-        };
-    }
-    match b.dtype() {
-        DType::Bool => ints!(bool),
-        DType::U8 => ints!(u8),
-        DType::I8 => ints!(i8),
-        DType::I16 => ints!(i16),
-        DType::I32 => ints!(i32),
-        DType::I64 => ints!(i64),
-        DType::U16 => ints!(u16),
-        DType::U32 => ints!(u32),
-        DType::U64 => ints!(u64),
-        DType::F16 => floats!(half::f16, |x: half::f16| x.to_f64()),
-        DType::BF16 => floats!(half::bf16, |x: half::bf16| x.to_f64()),
-        DType::F32 => floats!(f32, |x| x as f64),
-        DType::F64 => floats!(f64, |x| x),
+    let (dtype, bytes) = (b.dtype(), b.bytes().unwrap());
+    match dtype.is_float() {
+        true => dtype.floats(bytes).into_iter().map(F).collect(),
+        false => dtype.ints(bytes).into_iter().map(I).collect(),
     }
 }
 
