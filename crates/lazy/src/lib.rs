@@ -3,8 +3,9 @@
 //! Operations become [`node`]s, in what belongs together ([`recording`]); a [`Handle`] is one of their
 //! outputs, and a [`cell`] holds one and is assigned others. [`recorder`] records, at the user's line
 //! ([`caller`]) and within what is being recorded around it ([`scope`] for `compile`, [`body`] for loops
-//! and branches). [`grad`] is the graph of gradients and the backward pass, [`run`] computes values and
-//! commits what was assigned. Nothing here knows names of dims, strides, promotion or printing: the crate
+//! and branches, [`repeated`] for what is recorded once and called often). All that is recorded is walked
+//! over by [`mod@postorder`]. [`grad`] is the graph of gradients and the backward pass, [`run`] computes values,
+//! of what is read and of compiled functions, and commits what was assigned. Nothing here knows names of dims, strides, promotion or printing: the crate
 //! `tensor` is that surface.
 
 pub mod body;
@@ -21,6 +22,7 @@ pub mod postorder;
 pub mod random;
 pub mod recorder;
 pub mod recording;
+pub mod repeated;
 pub mod run;
 pub mod scope;
 pub mod symbols;

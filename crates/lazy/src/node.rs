@@ -35,7 +35,7 @@ pub struct Handle {
 pub struct Node {
     /// For leaves an [`Op::Input`] whose index means nothing.
     pub op: Op,
-    /// What stands for many ops that were recorded as one, in place of the op; see [`crate::recorder::repeat`].
+    /// What stands for many ops that were recorded as one, in place of the op; see [`crate::repeated`].
     pub body: Option<Arc<Graph>>,
     /// Hash of the op without its sizes, or of the body.
     pub hash: u64,

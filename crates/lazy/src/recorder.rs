@@ -8,7 +8,7 @@ use crate::run::{boundary, transfer};
 use crate::{Device, note};
 use kiln_base::Dim;
 use kiln_base::prim::Reduction;
-use kiln_ir::{Builder, Fact, Facts, Graph, Op, OpError, Shape, ops};
+use kiln_ir::{Builder, Fact, Facts, Op, OpError, Shape, ops};
 use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::{Arc, Weak};
@@ -248,32 +248,6 @@ impl Recorder {
     }
 }
 
-/// Records what was recorded before as a body, with its hash, for other operands: one operation, without
-/// gradients.
-pub fn repeat<T: AsRef<Handle>>(
-    body: (&Arc<Graph>, u64),
-    facts: &Facts,
-    operands: &[T],
-    loc: &'static Location<'static>,
-) -> Vec<Handle> {
-    let state = State::Lazy {
-        inputs: operands
-            .iter()
-            .map(|t| t.as_ref().operand())
-            .collect::<Operands>(),
-        recording: Some(joined(operands)),
-        kept: SmallVec::new(),
-    };
-    let op = ops::Barrier { detach: true }.into();
-    let device = operands.first().and_then(|t| t.as_ref().node.device);
-    let mut node = Node::new(op, facts.clone(), device, loc, "repeated", state);
-    (node.body, node.hash) = (Some(body.0.clone()), body.1);
-    let node = Arc::new(node);
-    boundary::recorded(&node);
-    let outputs = 0..facts.len() as u32;
-    outputs.map(|o| Handle::output_of(&node, o)).collect()
-}
-
 /// A loop that stacks what its derivative needs, where gradients may be asked for.
 fn with_residuals<T: AsRef<Handle>>(
     op: ops::Loop,
@@ -347,7 +321,7 @@ fn on_device<T: AsRef<Handle>>(
 }
 
 /// The recording of an op on these operands: theirs, joined.
-fn joined<T: AsRef<Handle>>(inputs: &[T]) -> Recording {
+pub(crate) fn joined<T: AsRef<Handle>>(inputs: &[T]) -> Recording {
     let mut found: Option<Recording> = None;
     for t in inputs.iter().map(AsRef::as_ref) {
         if let State::Lazy {

@@ -1,15 +1,7 @@
 //! Recording a function once that is called for many tensors alike.
 
-use crate::{Device, Tensor, is_anomaly_enabled, is_grad_enabled};
-use hashbrown::HashMap;
-use kiln_ir::{Fact, Facts, Graph, Op};
-use kiln_lazy::body::{self, Captured, trace};
-use kiln_lazy::recorder::repeat;
-use kiln_lazy::scope;
-use smallvec::SmallVec;
-use std::hash::BuildHasher;
+use crate::Tensor;
 use std::panic::Location;
-use std::sync::Arc;
 
 /// A function that is called for many tensors of few dtypes and shapes, such as an optimiser's update of each
 /// parameter. What it records for operands of one kind is kept, and each call recorded as one operation; plans
@@ -32,19 +24,7 @@ use std::sync::Arc;
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 #[derive(Default)]
-pub struct Repeated {
-    /// What was recorded, by the kinds of the operands; `None` where a call can't be one operation.
-    known: HashMap<Kinds, Option<Recorded>>,
-}
-
-type Kinds = SmallVec<[(Fact, Option<Device>); 12]>;
-
-#[derive(Clone)]
-struct Recorded {
-    body: Arc<Graph>,
-    hash: u64,
-    facts: Facts,
-}
+pub struct Repeated(kiln_lazy::repeated::Repeated);
 
 impl Repeated {
     /// What `f` gives for these operands.
@@ -54,76 +34,20 @@ impl Repeated {
         operands: &[Tensor],
         f: impl Fn(&[Tensor]) -> Vec<Tensor>,
     ) -> Vec<Tensor> {
-        let loc = Location::caller();
-        let as_it_is = scope::is_recording()
-            || body::is_tracing()
-            || is_grad_enabled()
-            || is_anomaly_enabled()
-            || operands
-                .iter()
-                .any(|t| t.error().is_some() || t.names.is_some());
-        if as_it_is {
-            return f(operands);
-        }
-        let kind = |t: &Tensor| (t.fact().clone(), t.handle.node.device);
-        let kinds: Kinds = operands.iter().map(kind).collect();
-        let known = self.known.entry(kinds);
-        let known = known.or_insert_with_key(|kinds| Recorded::of(kinds, loc, &f));
-        match known {
-            Some(recorded) => recorded.call(operands, loc),
-            None => f(operands),
+        match operands.iter().any(|t| t.names.is_some()) {
+            true => f(operands),
+            false => self.0.call(operands, Location::caller(), f),
         }
     }
 
     /// How many kinds of calls are one operation each.
     pub fn kinds(&self) -> usize {
-        self.known.values().flatten().count()
+        self.0.kinds()
     }
 
     /// Forgets what was recorded: from now on the function records something else.
     pub fn forget(&mut self) {
-        self.known.clear();
-    }
-}
-
-impl Recorded {
-    /// What `f` records for operands of these kinds, if that can be one operation.
-    fn of(
-        kinds: &[(Fact, Option<Device>)],
-        loc: &'static Location<'static>,
-        f: impl Fn(&[Tensor]) -> Vec<Tensor>,
-    ) -> Option<Recorded> {
-        let (results, mut traced) = trace(kinds, None, "repeated", loc, |given| {
-            f(&given.iter().cloned().map(Tensor::from).collect::<Vec<_>>())
-        });
-        let fine = |t: &Tensor| t.error().is_none() && t.handle.node.device == kinds[0].1;
-        if kinds.is_empty() || results.is_empty() || !results.iter().all(fine) {
-            return None;
-        }
-        let mut captured = Captured::default();
-        let body = traced.graph(&results, &mut captured).ok()?;
-        let is_plain = |op: &Op| match op {
-            Op::Pointwise(_) | Op::Cast(_) | Op::Input(_) | Op::Full(_) => true,
-            op => op.is_view(),
-        };
-        let is_plain = body.iter().all(|(_, n)| is_plain(&n.op));
-        let computed = |t: &Tensor| !matches!(t.handle.node.op, Op::Input(_));
-        if !is_plain || !captured.values.is_empty() || !results.iter().all(computed) {
-            return None;
-        }
-        static STATE: std::sync::LazyLock<hashbrown::DefaultHashBuilder> =
-            std::sync::LazyLock::new(Default::default);
-        Some(Recorded {
-            hash: STATE.hash_one(&body),
-            facts: results.iter().map(|t| t.fact().clone()).collect(),
-            body: Arc::new(body),
-        })
-    }
-
-    /// Records a call.
-    fn call(&self, operands: &[Tensor], loc: &'static Location<'static>) -> Vec<Tensor> {
-        let outputs = repeat((&self.body, self.hash), &self.facts, operands, loc);
-        outputs.into_iter().map(Tensor::from).collect()
+        self.0.forget();
     }
 }
 
