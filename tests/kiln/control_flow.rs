@@ -388,7 +388,7 @@ fn data_errors_in_bodies_name_their_lines() {
     assert_eq!(pick(&[0, 2]).unwrap(), [2.0, 6.0]);
     let text = pick(&[1, 3, 7]).unwrap_err().to_string();
     assert!(
-        text.contains("// this line") && text.contains("index 3 is outside 0..3"),
+        text.contains("// this line") && text.contains("index_select: index 3 is outside 0..3"),
         "{text}"
     );
     let place = format!("in scan at tests/kiln/control_flow.rs:{scanned}");

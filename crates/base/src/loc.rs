@@ -12,9 +12,16 @@ pub struct Loc(At);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum At {
     Unknown,
-    /// Path of the source file as the compiler saw it, line and column from 1.
-    Source(Cow<'static, str>, u32, u32),
+    Source(Source),
     Recorded(u32),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Source {
+    file: Cow<'static, str>,
+    line: u32,
+    column: u32,
+    called: Option<Cow<'static, str>>,
 }
 
 impl Loc {
@@ -23,7 +30,20 @@ impl Loc {
 
     /// A place in a source file; line and column count from 1.
     pub fn new(file: impl Into<Cow<'static, str>>, line: u32, column: u32) -> Loc {
-        Loc(At::Source(file.into(), line, column))
+        Loc(At::Source(Source {
+            file: file.into(),
+            line,
+            column,
+            called: None,
+        }))
+    }
+
+    /// The same place, where the user called this function.
+    pub fn calling(mut self, function: &'static str) -> Loc {
+        if let At::Source(source) = &mut self.0 {
+            source.called = Some(function.into());
+        }
+        self
     }
 
     /// That of the op at this position of a recording, to be looked up when somebody asks: programs that are
@@ -51,28 +71,31 @@ impl Loc {
         }
     }
 
+    fn source(&self) -> Option<&Source> {
+        match &self.0 {
+            At::Source(source) => Some(source),
+            _ => None,
+        }
+    }
+
     /// Path of the source file as the compiler saw it; empty where there is none.
     pub fn file(&self) -> &str {
-        match &self.0 {
-            At::Source(file, ..) => file,
-            _ => "",
-        }
+        self.source().map_or("", |s| &s.file)
     }
 
     /// Line, from 1; 0 where there is none.
     pub fn line(&self) -> u32 {
-        match self.0 {
-            At::Source(_, line, _) => line,
-            _ => 0,
-        }
+        self.source().map_or(0, |s| s.line)
     }
 
     /// Column, from 1; 0 where there is none.
     pub fn column(&self) -> u32 {
-        match self.0 {
-            At::Source(.., column) => column,
-            _ => 0,
-        }
+        self.source().map_or(0, |s| s.column)
+    }
+
+    /// The function that the user called there, where that is said.
+    pub fn called(&self) -> Option<Cow<'static, str>> {
+        self.source()?.called.clone()
     }
 }
 
@@ -86,7 +109,7 @@ impl fmt::Display for Loc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             At::Unknown => f.write_str("<unknown>"),
-            At::Source(file, line, column) => write!(f, "{file}:{line}:{column}"),
+            At::Source(s) => write!(f, "{}:{}:{}", s.file, s.line, s.column),
             At::Recorded(position) => write!(f, "op {position} of its recording"),
         }
     }

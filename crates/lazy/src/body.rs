@@ -290,7 +290,7 @@ impl Body<'_> {
                 op: node.op.clone(),
                 inputs: operands.iter().map(|o| self.map[&o.key()]).collect(),
                 facts: node.facts.clone(),
-                loc: Loc::from(node.loc),
+                loc: Loc::from(node.loc).calling(node.called),
             });
             for output in 0..node.facts.len() as u32 {
                 let value = Value { node: id, output };

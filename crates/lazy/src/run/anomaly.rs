@@ -102,5 +102,5 @@ fn named(anomaly: Anomaly, gather: &Gather) -> Error {
         (called, loc) = (gather.called(inside.at), gather.loc(inside.at));
     }
     let notes = notes.into_iter().map(Note::from).collect();
-    Error::with_notes(ErrorKind::Anomaly, called, message, loc, notes)
+    Error::with_notes(ErrorKind::Anomaly, &called, message, loc, notes)
 }

@@ -66,7 +66,7 @@ pub fn run_error_with(
     match e {
         RunError::Data { node, .. } => {
             let node = node as usize;
-            let error = outcome::data_error(&e, gather.called(node), gather.loc(node));
+            let error = outcome::data_error(&e, &gather.called(node), gather.loc(node));
             match gather.about(node) {
                 Some(about) => about.complete(error, &e, about.argument(), given),
                 None => error,

@@ -8,6 +8,7 @@ use kiln_base::Loc;
 use kiln_compiler::{Recorded, Recording};
 use kiln_ir::{NodeId, Op, Output, Role, Target, Value};
 use kiln_runtime::Buffer;
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -220,11 +221,13 @@ impl Gather {
     }
 
     /// The function that the user called for an entry.
-    pub fn called(&self, entry: usize) -> &'static str {
-        match self.entries.get(entry) {
-            Some(e) => e.node.called,
-            None => self.inner(entry).map_or("run", |(_, n)| n.op.name()),
+    pub fn called(&self, entry: usize) -> Cow<'static, str> {
+        if let Some(e) = self.entries.get(entry) {
+            return e.node.called.into();
         }
+        let inner = self.inner(entry).map(|(_, n)| n);
+        let called = inner.and_then(|n| n.loc.called());
+        called.unwrap_or_else(|| inner.map_or("run", |n| n.op.name()).into())
     }
 
     /// When an entry was recorded: later ones have larger numbers.

@@ -14,6 +14,7 @@ use kiln_base::Loc;
 use kiln_plan::Site;
 use kiln_runtime::cuda::Outcome;
 use kiln_runtime::{Buffer, Error as RunError};
+use std::borrow::Cow;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, Weak};
 
@@ -27,7 +28,7 @@ struct Blame {
 struct Suspect {
     node: u32,
     /// The function that the user called.
-    called: &'static str,
+    called: Cow<'static, str>,
     loc: Loc,
     about: Option<About>,
     /// The argument of indices, which is kept until it is known that they are right.
@@ -131,7 +132,7 @@ impl Blame {
         let Some(site) = self.sites.iter().find(|s| Some(s.node) == node) else {
             return data_error(&e, "run", Loc::UNKNOWN);
         };
-        let error = data_error(&e, site.called, site.loc.clone());
+        let error = data_error(&e, &site.called, site.loc.clone());
         match &site.about {
             Some(about) => about.complete(error, &e, site.argument.clone(), &|_| None),
             None => error,
