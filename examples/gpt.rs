@@ -16,7 +16,7 @@ impl Forward for Block {
         let [b, t, d] = x.size()?;
         let qkv = self.qkv.call(self.ln1.call(&x)).view([b, t, 3, self.heads, d / self.heads]);
         let [q, k, v] = [0, 1, 2].map(|i| qkv.permute([2, 0, 3, 1, 4]).i(i));
-        let a = q.scaled_dot_product_attention(k, v, None, 0.0, true, None, false);
+        let a = q.scaled_dot_product_attention_with(k, v, Attention::new().is_causal(true));
         let x = x + self.proj.call(a.transpose(1, 2).reshape([b, t, d]));
         Ok(&x + self.mlp.call(self.ln2.call(&x)))
     }
@@ -36,7 +36,7 @@ impl Forward for Gpt {
         for block in self.blocks.iter() {
             x = block.call(x);
         }
-        Ok(self.ln.call(x).linear(&self.tok.weight, None))
+        Ok(self.ln.call(x).linear(&self.tok.weight))
     }
 }
 
@@ -55,7 +55,7 @@ fn main() -> Result<()> {
     let mut ids = Tensor::zeros([1, 1], DType::I64);
     for _ in 0..20 {
         let p = no_grad(|| (model.call(&ids).i((.., -1)) / 0.8).softmax(-1));
-        ids = cat([ids, p.multinomial(1, false)], 1);
+        ids = cat([ids, p.multinomial(1)], 1);
     }
     println!("{ids}");
     Ok(())

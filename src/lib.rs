@@ -42,7 +42,7 @@
 //! | `print(x)`, `torch.set_printoptions(precision=2)` | `println!("{x}")`, [`set_printoptions`] |
 //! | `torch.cond`, a recurrence (JAX's `lax.scan`), `torch.utils.checkpoint` | [`cond`], [`scan`], [`checkpoint`] |
 //! | `torch.from_numpy(a)`, `x.numpy()` | `Tensor::from_ndarray(&a)`, `x.to_ndarray::<f32>()?`, with the feature `ndarray` |
-//! | `torch.linalg.inv(x)`, `torch.linalg.svd(x)`, … | `x.inv()`, `x.svd(true)`, with the feature `linalg` |
+//! | `torch.linalg.inv(x)`, `torch.linalg.svd_with(Svd::new().full_matrices(x))`, … | `x.inv()`, `x.svd()`, with the feature `linalg` |
 //! | `np.load` of an archive, `pd.read_csv` | `data::read_npz`, with the feature `npz`; `data::CsvTable`, with the feature `csv` |
 //!
 //! **In place.** A tensor never changes: what other names hold of it stays. So the in-place names exist

@@ -102,7 +102,7 @@ fn what_was_there_or_is_stated_is_left_alone() {
     detect_anomaly(|| (&given * 2.0 + 1.0).to_vec::<f32>()).unwrap();
     // A mask of minus infinity, and what softmax makes of it.
     let scores = matrix(4, 4);
-    let mask = Tensor::ones([4, 4], kiln::DType::Bool).triu(1);
+    let mask = Tensor::ones([4, 4], kiln::DType::Bool).triu_with(1);
     let masked = scores.masked_fill(&mask, f64::NEG_INFINITY);
     let soft = masked.softmax(1);
     detect_anomaly(|| soft.to_vec::<f32>()).unwrap();

@@ -1,7 +1,7 @@
 //! Attention on the CPU, where nothing else reads the scores: one kernel that never holds all of them.
 
 use crate::vector;
-use kiln::{DType, Result, Tensor, compile, no_grad};
+use kiln::{Attention, DType, Result, Tensor, compile, no_grad};
 
 /// Sizes: batch, heads, rows that ask, keys, width, columns of the value.
 type Sizes = [usize; 6];
@@ -43,7 +43,11 @@ fn attention(x: &[Tensor], case: Case) -> Tensor {
         false => t.clone(),
     };
     let (q, k, v) = (turned(&x[0]), turned(&x[1]), turned(&x[2]));
-    let y = q.scaled_dot_product_attention(&k, &v, x.get(3), 0.0, case.causal, None, false);
+    let y = q.scaled_dot_product_attention_with(
+        &k,
+        &v,
+        Attention::new().attn_mask(x.get(3)).is_causal(case.causal),
+    );
     match case.epilogue {
         true => y.gelu() * 0.5 + 1.0,
         false => y,
@@ -167,7 +171,7 @@ fn threads_and_sharing_heads_change_nothing() -> Result<()> {
     let x = operands([2, 4, 150, 150, 16, 16], case);
     let grouped = |x: &[Tensor]| {
         let (k, v) = (x[1].i((.., ..2)), x[2].i((.., ..2)));
-        x[0].scaled_dot_product_attention(&k, &v, None, 0.0, false, None, true)
+        x[0].scaled_dot_product_attention_with(&k, &v, Attention::new().enable_gqa(true))
     };
     let all = |t: &Tensor| t.i((.., ..2)).repeat_interleave(2, 1);
     let repeated = attention(&[x[0].clone(), all(&x[1]), all(&x[2])], case).to_vec::<f32>()?;
@@ -184,8 +188,8 @@ fn threads_and_sharing_heads_change_nothing() -> Result<()> {
 /// Attention to identity values, which gives the weights.
 fn weights(q: &Tensor, k: &Tensor, causal: bool, p: f64) -> Tensor {
     let keys = k.dims()[k.ndim() - 2].as_const().unwrap();
-    let one = Tensor::eye(keys, None, q.dtype());
-    q.scaled_dot_product_attention(k, &one, None, p, causal, None, false)
+    let one = Tensor::eye(keys, q.dtype());
+    q.scaled_dot_product_attention_with(k, &one, Attention::new().dropout_p(p).is_causal(causal))
 }
 
 #[test]
@@ -213,9 +217,13 @@ fn dropout_is_of_the_weights() -> Result<()> {
     let v = Tensor::randn([2, 3, 50, 4], DType::F64);
     let loss = |[q, k, v]: [Tensor; 3]| {
         kiln::with_seed(7, || {
-            q.scaled_dot_product_attention(&k, &v, None, 0.5, true, None, false)
-                .square()
-                .sum(())
+            q.scaled_dot_product_attention_with(
+                &k,
+                &v,
+                Attention::new().dropout_p(0.5).is_causal(true),
+            )
+            .square()
+            .sum(())
         })
     };
     let short = |x: &Tensor| x.narrow(-2, 0, 5).narrow(1, 0, 1);

@@ -1,6 +1,8 @@
 //! Arguments in the forms that people type.
 
-use kiln::{DType, PadSequence, Tensor, Var, cat, einsum, pad_sequence, pad_sequence_with, stack};
+use kiln::{
+    DType, PadSequence, Tensor, TopK, Var, cat, einsum, pad_sequence, pad_sequence_with, stack,
+};
 
 fn floats(t: impl std::borrow::Borrow<Tensor>) -> Vec<f32> {
     t.borrow().to_vec().unwrap()
@@ -17,11 +19,14 @@ fn any_integer_is_a_size_a_count_or_a_position() {
     assert_eq!(x.narrow(at, n - 1, n as u32).shape().unwrap(), [3, 2]);
     assert_eq!(x.split(n, 1i64).len(), 2);
     assert_eq!(x.chunk(3usize, 0).len(), 3);
-    assert_eq!(x.topk(n, 1, true, true).0.shape().unwrap(), [3, 2]);
+    assert_eq!(x.topk(TopK::new(n).dim(1)).0.shape().unwrap(), [3, 2]);
     assert_eq!(x.unsqueeze(n).shape().unwrap(), [3, 4, 1]);
     assert_eq!(x.one_hot(12u64).shape().unwrap(), [3, 4, 12]);
-    assert_eq!(x.slice(1, None, n, k).shape().unwrap(), [3, 1]);
-    assert_eq!(x.slice(1, n, None, 1).shape().unwrap(), [3, 2]);
+    assert_eq!(
+        x.i((.., kiln::step(..n, k.into()))).shape().unwrap(),
+        [3, 1]
+    );
+    assert_eq!(x.i((.., n..)).shape().unwrap(), [3, 2]);
     assert_eq!(Tensor::randperm(n).shape().unwrap(), [2]);
     assert_eq!(x.transpose(0usize, -1).shape().unwrap(), [4, 3]);
 }
@@ -100,7 +105,7 @@ fn tensors_and_cells_are_given_by_value_or_by_reference() {
     }
     assert_eq!(floats(x.gather(1, x.argmax(1).unsqueeze(1))), [2.0, 4.0]);
     assert_eq!(floats(x.maximum(&w * 2)), floats(&x * 2));
-    let y = x.linear(&w, None).sum(());
+    let y = x.linear(&w).sum(());
     y.backward().unwrap();
     assert!(
         w.grad().is_some(),

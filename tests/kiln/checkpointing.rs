@@ -12,7 +12,7 @@ fn random(shape: &[usize], seed: u64) -> Tensor {
 
 /// Dropout, a product with a parameter and a captured tensor: all that a block may hold.
 fn block(x: &Tensor, w: &Var, offset: &Tensor) -> Tensor {
-    (x.matmul(w.get()).tanh() + offset).dropout(0.5, true).sin()
+    (x.matmul(w.get()).tanh() + offset).dropout(0.5).sin()
 }
 
 #[test]

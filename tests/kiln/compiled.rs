@@ -1,7 +1,9 @@
 //! `compile`: symbols, prepare, concurrency, reading while recording, plans as bytes.
 
 use crate::{assert_close, matrix, vector};
-use kiln::{Conv, DType, Dim, ErrorKind, Spec, Tensor, Var, compile, evaluate_reference};
+use kiln::{
+    BatchStats, Conv, DType, Dim, ErrorKind, Spec, Tensor, Var, compile, evaluate_reference,
+};
 
 fn batch(n: usize) -> Tensor {
     let values: Vec<f32> = (0..n * 2 * 5 * 5)
@@ -33,14 +35,10 @@ impl Block {
             self.weight.get(),
             Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
         );
-        y.batch_norm(
-            Some(&self.mean),
-            Some(&self.variance),
-            None,
-            None,
-            false,
-            0.1,
-            1e-5,
+        y.batch_norm_with(
+            BatchStats::new()
+                .running_mean(&self.mean)
+                .running_var(&self.variance),
         )
         .relu()
     }
@@ -307,7 +305,7 @@ fn what_was_prepared_for_other_sizes_is_prepared_again_where_only_an_offset_diff
     let spec = Spec::new(DType::F32, ("n", 4));
     // The last row of a triangle: which of its elements are 1 follows from the number of rows.
     let f = compile(spec, |x| {
-        let triangle = x.ones_like().triu(0);
+        let triangle = x.ones_like().triu();
         let row = triangle.select(0, -1).narrow(0, 0, 3) * w.get();
         x.sum([0]).narrow(0, 0, 3) + row.exp()
     })

@@ -4,7 +4,8 @@ use crate::{assert_close, matrix, vector};
 use kiln::nn::optim::{Adam, Optimizer};
 use kiln::nn::{Forward, Linear, Module, ReLU, sequential};
 use kiln::{
-    CudaGrid, CustomOp, DType, Device, ErrorKind, Spec, Tensor, Var, compile, cond, keep, scan,
+    Attention, CudaGrid, CustomOp, DType, Device, ErrorKind, Spec, Tensor, Var, compile, cond,
+    keep, scan,
 };
 use kiln_runtime::cuda;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -465,7 +466,7 @@ fn attention_is_one_kernel_unless_it_is_trained() {
     kiln::manual_seed(3);
     let x = [37, 41, 41].map(|rows| Tensor::randn([2, 3, rows, 16], DType::F32));
     let attend = |x: &[Tensor]| {
-        x[0].scaled_dot_product_attention(&x[1], &x[2], None, 0.0, true, None, false)
+        x[0].scaled_dot_product_attention_with(&x[1], &x[2], Attention::new().is_causal(true))
     };
     let there = x.each_ref().map(|t| t.to(gpu));
     assert_close(&floats(&attend(&there)), &floats(&attend(&x)));

@@ -1,7 +1,7 @@
 //! The plan that the runtime's own tests run with nothing above the runtime linked.
 
 use crate::vector;
-use kiln::{Conv, DType, Pool, Spec, Tensor, Var, compile};
+use kiln::{BatchStats, Conv, DType, Pool, Spec, Tensor, Var, compile};
 use kiln_runtime::{Buffer, Executable};
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ fn plan() -> Vec<u8> {
             conv.get(),
             Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
         );
-        let y = y.batch_norm(Some(&mean), Some(&variance), None, None, false, 0.1, 1e-5);
+        let y = y.batch_norm_with(BatchStats::new().running_mean(&mean).running_var(&variance));
         let y = y.relu().max_pool2d(
             Pool::new([2, 2])
                 .stride([2, 2])

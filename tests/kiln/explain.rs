@@ -3,8 +3,8 @@
 use crate::{matrix, vector};
 use kiln::nn::{Conv2d, Forward};
 use kiln::{
-    CompileOptions, Compiled, Conv, DType, Explain, KernelInfo, Spec, Tensor, Var, compile,
-    compile_with, memory,
+    BatchStats, CompileOptions, Compiled, Conv, DType, Explain, KernelInfo, Spec, Tensor, Var,
+    compile, compile_with, memory,
 };
 
 /// Times and lines of this file left out.
@@ -26,7 +26,7 @@ fn passes_kernels_and_memory_are_explained() {
             weight.get(),
             Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
         );
-        let y = y.batch_norm(Some(&mean), Some(&variance), None, None, false, 0.1, 1e-5);
+        let y = y.batch_norm_with(BatchStats::new().running_mean(&mean).running_var(&variance));
         y.relu().mean([2, 3]).softmax(1)
     })
     .unwrap();
@@ -47,7 +47,7 @@ fn exact_leaves_rounding_alone() {
             weight.get(),
             Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
         );
-        y.batch_norm(Some(&mean), Some(&variance), None, None, false, 0.1, 1e-5)
+        y.batch_norm_with(BatchStats::new().running_mean(&mean).running_var(&variance))
     })
     .unwrap();
     assert_eq!(f.explain().folded(), 0);
@@ -88,14 +88,14 @@ fn network() -> Compiled<Tensor, Tensor> {
     let variance = Var::new(vector(&[1.0; 4])).unwrap();
     compile(Spec::new(DType::F32, [2, 2, 6, 6]), |x| {
         let y = conv.call(&x);
-        let y = y.batch_norm(Some(&mean), Some(&variance), None, None, false, 0.1, 1e-5);
+        let y = y.batch_norm_with(BatchStats::new().running_mean(&mean).running_var(&variance));
         let y = y.relu().mean([2, 3]);
         let first = y.sum([0]);
         let (_, y) = kiln::scan(first, y, |state: Tensor, x: Tensor| {
             let next = &state * 0.5 + x;
             (next.clone(), next)
         });
-        y.dropout(0.5, true).softmax(1)
+        y.dropout(0.5).softmax(1)
     })
     .unwrap()
 }
@@ -523,7 +523,13 @@ fn residual_network() -> Compiled<Tensor, Tensor> {
             let [mean, variance, scale, shift] = &statistics;
             let (scale, shift) = (scale.get(), shift.get());
             let (scale, shift) = (Some(&scale), Some(&shift));
-            y.batch_norm(Some(mean), Some(variance), scale, shift, false, 0.1, 1e-5)
+            y.batch_norm_with(
+                BatchStats::new()
+                    .running_mean(mean)
+                    .running_var(variance)
+                    .weight(scale)
+                    .bias(shift),
+            )
         }
     };
     let stem = conv(3, 4, 7);

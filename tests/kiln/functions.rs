@@ -304,7 +304,7 @@ fn jacobians_and_hessians_nest() -> Result<()> {
     let j = jacobian(f, &layer)?;
     let of_bias = j.weight.bias.unwrap();
     assert_eq!(of_bias.shape()?, [5, 4, 4]);
-    let eye = Tensor::eye(4, None, DType::F64).unsqueeze(0);
+    let eye = Tensor::eye(4, DType::F64).unsqueeze(0);
     near(&of_bias, &(layer.of(&x).cos().unsqueeze(2) * eye));
     let last = j.bias.unwrap();
     near(&last.weight, &(&layer.weight * 2.0));

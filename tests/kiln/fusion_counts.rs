@@ -2,8 +2,8 @@
 
 use crate::cuda;
 use kiln::{
-    Bisection, Conv, CrossEntropy, DType, Device, Explain, Tensor, Var, cat, compile, grad,
-    with_seed,
+    Affine, Attention, BatchStats, Bisection, Conv, CrossEntropy, DType, Device, Explain, Tensor,
+    Var, cat, compile, grad, with_seed,
 };
 use kiln_plan::Kernel;
 
@@ -18,20 +18,20 @@ const PIECES: &[Piece] = &[
         vec![x[0].softmax(1).argmax(1)]
     }),
     ("layer norm", &[&[64, 48], &[48]], |x| {
-        vec![x[0].layer_norm([48], Some(&x[1]), None, 1e-5)]
+        vec![x[0].layer_norm_with([48], Affine::new().weight(&x[1]))]
     }),
     ("RMS norm", &[&[64, 48], &[48]], |x| {
-        vec![x[0].rms_norm([48], Some(&x[1]), 1e-5)]
+        vec![x[0].rms_norm_with([48], Affine::new().weight(&x[1]).eps(1e-5))]
     }),
     ("group norm", &[&[8, 32, 7, 7], &[32]], |x| {
-        vec![x[0].group_norm(4, Some(&x[1]), None, 1e-5)]
+        vec![x[0].group_norm_with(4, Affine::new().weight(&x[1]))]
     }),
     (
         "batch norm of a batch and ReLU",
         &[&[8, 32, 7, 7], &[32]],
         |x| {
             vec![
-                x[0].batch_norm(None, None, Some(&x[1]), Some(&x[1]), true, 0.1, 1e-5)
+                x[0].batch_norm_with(BatchStats::new().weight(&x[1]).bias(&x[1]).training(true))
                     .relu(),
             ]
         },
@@ -58,7 +58,7 @@ const PIECES: &[Piece] = &[
         &[&[64, 48], &[48, 32], &[64, 32], &[32]],
         |x| {
             let y = x[0].matmul(&x[1]) + &x[2];
-            vec![y.layer_norm([32], Some(&x[3]), None, 1e-5)]
+            vec![y.layer_norm_with([32], Affine::new().weight(&x[3]))]
         },
     ),
     (
@@ -123,7 +123,7 @@ const PIECES: &[Piece] = &[
                 return vec![];
             };
             let x = [x, scale, shift].map(|x| x.clone().requires_grad_(true));
-            let norm = x[0].layer_norm([64], Some(&x[1]), Some(&x[2]), 1e-5);
+            let norm = x[0].layer_norm_with([64], Affine::new().weight(&x[1]).bias(&x[2]));
             grad((norm * y).sum([0, 1]), &x).unwrap().to_vec()
         },
     ),
@@ -281,7 +281,7 @@ fn check_projections(device: Device) -> kiln::Result<()> {
             let f = compile(&x, |x| {
                 let part = |i: usize| {
                     let bias = biases[i].then(|| vars[i][1].get());
-                    let y = x.linear(vars[i][0].get(), bias.as_ref());
+                    let y = x.linear_with(vars[i][0].get(), &bias);
                     let y = y.reshape([2, 10, heads[i] as i64, 8]).transpose(1, 2);
                     match heads[i] {
                         1 => y.expand([2, 4, 10, 8]),
@@ -289,14 +289,10 @@ fn check_projections(device: Device) -> kiln::Result<()> {
                     }
                 };
                 let grouped = heads[1] == 2;
-                part(0).scaled_dot_product_attention(
+                part(0).scaled_dot_product_attention_with(
                     part(1),
                     part(2),
-                    None,
-                    0.0,
-                    false,
-                    None,
-                    grouped,
+                    Attention::new().enable_gqa(grouped),
                 )
             })?;
             let explain = f.explain();
@@ -349,7 +345,7 @@ fn check_rotary(device: Device) -> kiln::Result<()> {
     let angles = Tensor::rand([10, 4], DType::F32).to(device);
     let f = compile([&x, &angles], |[x, z]| {
         let part = |i: usize, heads: i64| {
-            let y = x.linear(vars[i][0].get(), Some(&vars[i][1].get()));
+            let y = x.linear_with(vars[i][0].get(), &vars[i][1].get());
             y.reshape([2, 10, heads, 8]).transpose(1, 2)
         };
         let rotated = |y: Tensor| {
@@ -358,7 +354,11 @@ fn check_rotary(device: Device) -> kiln::Result<()> {
             cat(&[&(a * &cos - b * &sin), &(b * &cos + a * &sin)], -1)
         };
         let (q, k) = (rotated(part(0, 4)), rotated(part(1, 1)));
-        q.scaled_dot_product_attention(&k, part(2, 1), None, 0.0, true, None, true)
+        q.scaled_dot_product_attention_with(
+            &k,
+            part(2, 1),
+            Attention::new().is_causal(true).enable_gqa(true),
+        )
     })?;
     let explain = f.explain();
     assert_eq!(explain.count("shared_operand"), 1, "{explain}");
@@ -393,14 +393,12 @@ fn views_stand_in_the_way_of_no_folding() -> kiln::Result<()> {
     let [image, rows] = [&[2, 3, 7, 5][..], &[2, 7, 5]].map(|s| Tensor::randn(s, DType::F32));
     let norm = |y: Tensor| {
         let [weight, bias] = [&vectors[0], &vectors[1]].map(Var::get);
-        y.batch_norm(
-            Some(&vectors[2]),
-            Some(&variance),
-            Some(&weight),
-            Some(&bias),
-            false,
-            0.1,
-            1e-5,
+        y.batch_norm_with(
+            BatchStats::new()
+                .running_mean(&vectors[2])
+                .running_var(&variance)
+                .weight(&weight)
+                .bias(&bias),
         )
     };
     let bias = || vectors[1].get();
@@ -417,10 +415,10 @@ fn views_stand_in_the_way_of_no_folding() -> kiln::Result<()> {
             -(convolved(x).permute([0, 2, 3, 1]).reshape([70, 6]) - vectors[0].get())
         }),
         ("linear_batch_norm", &rows, &|x| {
-            norm(x.linear(linear.get(), Some(&bias())).transpose(1, 2))
+            norm(x.linear_with(linear.get(), &bias()).transpose(1, 2))
         }),
         ("linear_batch_norm", &rows, &|x| {
-            norm(x.linear(linear.get(), None).reshape([14, 6]))
+            norm(x.linear(linear.get()).reshape([14, 6]))
         }),
     ];
     for (rule, x, program) in cases {

@@ -25,6 +25,7 @@ mod fuzz;
 mod fuzz_gradients;
 mod gpu_tools;
 mod growth;
+mod in_place;
 mod indexing;
 mod kernel_counts;
 mod kinks;

@@ -71,7 +71,7 @@ fn stack(
     let layer = |_| Linear::new(32, 32);
     let layers = with_seed(7, || layers(16, layer))?;
     gradients(&layers, &[64, 32], options, device, |layers, x| {
-        let run = |y: Tensor, l: &Linear| l.call(&y).tanh().dropout(0.1, true);
+        let run = |y: Tensor, l: &Linear| l.call(&y).tanh().dropout(0.1);
         layers.iter().fold(x.clone(), run).square().mean(())
     })
 }

@@ -1,7 +1,7 @@
 //! The plan cache: what compiles anew and what does not. The counters are the process's, so each test
 //! counts in a process of its own.
 
-use kiln::{CacheStats, DType, Pool, Tensor, Var, cache_stats, explain, set_warning_hook};
+use kiln::{CacheStats, DType, Pool, Tensor, TopK, Var, cache_stats, explain, set_warning_hook};
 use std::sync::{Arc, Mutex};
 
 /// Whether this process runs the test alone; if not, it has been run in a child that does.
@@ -134,7 +134,7 @@ fn numbers_in_indices_are_inputs() {
     });
     // Sizes: the first three, one for all, and a size of 1 where there is one.
     steps(60, 5, |i| {
-        checked(&[&x.flatten(0, 1).topk(i as i64 + 1, 0, true, true).0])
+        checked(&[&x.flatten(0, 1).topk(TopK::new(i as i64 + 1).dim(0)).0])
     });
     steps(58, 5, |i| checked(&[&x.i(i..).sum([0])]));
     steps(58, 5, |i| checked(&[&x.i(..i + 1).mean([0])]));

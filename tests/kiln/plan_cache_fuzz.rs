@@ -2,7 +2,7 @@
 //! gives what the reference gives, and the first sizes the same bits as before.
 
 use crate::cuda::test_device;
-use kiln::{DType, Device, PadMode, Tensor, Var, cat, keep};
+use kiln::{DType, Device, PadMode, Tensor, TopK, Var, cat, keep};
 use kiln_ir::fuzz::Rng;
 
 /// What differs between the runs of a program.
@@ -54,7 +54,7 @@ fn apply(kind: usize, x: &Tensor, w: &Tensor, g: Given) -> Tensor {
         10 => x.matmul(x.transpose(1, 2)).softmax(-1).matmul(x),
         11 => x.cumsum(1).tanh(),
         12 => x.flip([1]),
-        13 => x.topk(g.count.min(length as i64), 1, true, true).0,
+        13 => x.topk(TopK::new(g.count.min(length as i64)).dim(1)).0,
         14 => x.pad([0, 0, at as i64 % 3, 1], PadMode::Constant(0.5.into())),
         15 => x.i((.., at.., ..)),
         16 => x

@@ -1,7 +1,7 @@
 //! A network trained in PyTorch gives PyTorch's predictions: exactly 1676 of 1797 digits right, by the
 //! compiled plan, equal to the reference on every prediction.
 
-use kiln::{Conv, DType, Pool, Spec, Tensor, Var, compile, evaluate_reference};
+use kiln::{BatchStats, Conv, DType, Pool, Spec, Tensor, Var, compile, evaluate_reference};
 use std::collections::HashMap;
 use std::io::Read;
 
@@ -68,21 +68,19 @@ impl Network {
             &weight,
             Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
         );
-        let statistic = |what: &str| Some(&self.weights[&format!("{norm}.{what}")]);
-        x.batch_norm(
-            statistic("running_mean"),
-            statistic("running_var"),
-            Some(&self.get(norm, "weight")),
-            Some(&self.get(norm, "bias")),
-            false,
-            0.1,
-            1e-5,
+        let statistic = |what: &str| self.weights[&format!("{norm}.{what}")].clone();
+        x.batch_norm_with(
+            BatchStats::new()
+                .running_mean(statistic("running_mean"))
+                .running_var(statistic("running_var"))
+                .weight(&self.get(norm, "weight"))
+                .bias(&self.get(norm, "bias")),
         )
         .relu()
     }
 
     fn linear(&self, x: &Tensor, name: &str) -> Tensor {
-        x.linear(self.get(name, "weight"), Some(&self.get(name, "bias")))
+        x.linear_with(self.get(name, "weight"), &self.get(name, "bias"))
     }
 
     fn get(&self, layer: &str, what: &str) -> Tensor {

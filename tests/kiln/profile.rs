@@ -88,7 +88,7 @@ fn tables_and_traces_can_be_read() {
     let ((), found) = profile(|| {
         let x = matrix(33, 7);
         drop(x.exp().softmax(1).to_vec::<f32>().unwrap());
-        drop(x.tril(0).cumsum(0).to_vec::<f32>().unwrap());
+        drop(x.tril().cumsum(0).to_vec::<f32>().unwrap());
     });
     let all = found.key_averages();
     let table = all.table(1);

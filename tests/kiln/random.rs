@@ -55,7 +55,7 @@ fn moments_are_right() {
         mean.abs() < 0.015 && (variance - 1.0).abs() < 0.02,
         "{mean} {variance}"
     );
-    let kept = Tensor::ones([n], DType::F32).dropout(0.25, true);
+    let kept = Tensor::ones([n], DType::F32).dropout(0.25);
     let kept = kept.to_vec::<f32>().unwrap();
     assert!(
         kept.iter()
@@ -103,7 +103,7 @@ fn ranges_are_kept() {
     assert!(Tensor::randint(3, 3, [2]).realize().is_err());
     assert!(
         Tensor::from_slice(&[1i64], [1])
-            .dropout(0.5, true)
+            .dropout(0.5)
             .realize()
             .is_err()
     );

@@ -1,9 +1,11 @@
 //! Sizes and numbers that nobody means: every call gives a value or an error at its line, soon.
 
 use kiln::{
-    AvgPool, Conv, ConvTranspose, Cosine, CrossEntropy, DType, Device, Diff, ErrorKind, Huber,
-    Im2Col, InterpolateMode, InterpolateSize, Interpolation, MultiMargin, NanToNum, Nll, PadMode,
-    Pairwise, Pool, SmoothL1, Tensor, Tolerance, Unpool, keep,
+    Affine, Attention, AvgPool, BinCount, Combinations, Conv, ConvTranspose, Cosine, CrossEntropy,
+    DType, Device, Diagonal, Diff, ErrorKind, Histogram, Huber, Im2Col, InterpolateMode,
+    InterpolateSize, Interpolation, LocalResponse, MultiMargin, Multinomial, NanToNum, Nll,
+    Normalize, PadMode, Pairwise, Pool, SmoothL1, SoftPlus, Strided, Tensor, Tolerance, TopK,
+    Unpool, Window, keep, step,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
@@ -146,38 +148,38 @@ fn sweep_sizes(s: &mut Sweep) {
         bytes.tile([v, v]); empty.repeat([v, v]); x.repeat_interleave(v, 0); x.repeat_interleave(v, ());
         x.repeat_interleave_each([v, 1], 0); x.repeat_interleave_each([v, v], 0);
         x.narrow(0, v, 1); x.narrow(0, 0, v); x.narrow(v, 0, 1); x.narrow(0, v, v); x.select(0, v);
-        x.select(v, 0); x.slice(0, v, None, 1); x.slice(0, None, v, 1); x.slice(0, None, None, v);
-        x.slice(0, v, v, v); x.slice(0, v, 5, v); x.split(v, 0); x.split_with_sizes([v, 1], 0);
+        x.select(v, 0); x.i(step(v.., 1)); x.i(step(..v, 1)); x.i(step(.., v));
+        x.i(step(v..v, v)); x.i(step(v..5, v)); x.split(v, 0); x.split_with_sizes([v, 1], 0);
         x.split_with_sizes([v, v], 0); x.chunk(v, 0); x.tensor_split(v, 0); x.tensor_split_at([v], 0);
-        x.tensor_split_at([v, v], 1); x.unfold(0, v, 1); x.unfold(0, 1, v); x.unfold(0, v, v);
+        x.tensor_split_at([v, v], 1); x.unfold(0, v); x.unfold(0, Window::new(1).step(v)); x.unfold(0, Window::new(v).step(v));
         x.roll(v, 0); x.roll([v, v], [0, 1]); x.roll(v, ()); x.i(v); x.i(v..); x.i(..v); x.i((.., v));
         x.set(v, 1.0); x.set(v.., 1.0); x.set(..v, 2.0); x.unsqueeze(v); x.squeeze(v); x.unbind(v);
         x.transpose(v, 0); x.permute([v, 0]); x.movedim(v, 0); x.flip(v); x.rot90(v, [0, 1]);
-        x.as_strided([v], [1], 0); x.as_strided([2], [v], 0); x.as_strided([2], [1], v);
-        x.as_strided([v, v], [v, v], v); x.as_strided([v, v], [0, 0], 0);
-        x.diag(v); vector.diag(v); x.diagonal(v, 0, 1); vector.diag_embed(v, 0, 1); x.tril(v); x.triu(v);
-        x.diagonal_scatter(vector, v, 0, 1); vector.diag_embed(0, v, 1);
-        Tensor::tril_indices(v, 2, 0); Tensor::tril_indices(v, v, 0); Tensor::triu_indices(2, v, v);
-        Tensor::triu_indices(v, v, v); Tensor::tril_indices(3, 3, v);
-        Tensor::eye(v, None, DType::F32); Tensor::eye(v, v, DType::Bool); Tensor::eye(2, v, DType::F64);
-        x.topk(v, 0, true, true); x.kthvalue(v, 0); x.sort(v, false); x.cumsum(v);
-        index.one_hot(v); index.bincount(None, v); vector.histc(v, 0.0, 1.0); vector.vander(v);
-        vector.combinations(v, false); vector.combinations(v, true); x.diff_with(Diff::new().n(v).dim(0));
+        x.as_strided(Strided::new([v]).stride([1])); x.as_strided(Strided::new([2]).stride([v])); x.as_strided(Strided::new([2]).stride([1]).storage_offset(v));
+        x.as_strided(Strided::new([v, v]).stride([v, v]).storage_offset(v)); x.as_strided(Strided::new([v, v]).stride([0, 0]));
+        x.diag_with(v); vector.diag_with(v); x.diagonal_with(Diagonal::new().offset(v)); vector.diag_embed_with(Diagonal::new().offset(v).dim1(0).dim2(1)); x.tril_with(v); x.triu_with(v);
+        x.diagonal_scatter_with(vector, Diagonal::new().offset(v)); vector.diag_embed_with(Diagonal::new().dim1(v).dim2(1));
+        Tensor::tril_indices(v, 2); Tensor::tril_indices(v, v); Tensor::triu_indices_with(2, v, v);
+        Tensor::triu_indices_with(v, v, v); Tensor::tril_indices_with(3, 3, v);
+        Tensor::eye(v, DType::F32); Tensor::eye((v, v), DType::Bool); Tensor::eye((2, v), DType::F64);
+        x.topk(TopK::new(v).dim(0)); x.kthvalue(v, 0); x.sort(v); x.cumsum(v);
+        index.one_hot(v); index.bincount_with(BinCount::new().minlength(v)); vector.histc(Histogram::new(v).max(1.0)); vector.vander_with(v);
+        vector.combinations(v); vector.combinations(Combinations::new(v).with_replacement(true)); x.diff_with(Diff::new().n(v).dim(0));
         x.matrix_power(v); x.polygamma(v); x.mvlgamma(v); x.round_decimals(v);
         x.tensordot(x, v); x.tensordot_dims(x, [v], [0]); x.cross(x, v); x.vecdot(x, v);
-        x.multinomial(v, true); x.multinomial(v, false); Tensor::randperm(v);
+        x.multinomial(Multinomial::new(v).replacement(true)); x.multinomial(v); Tensor::randperm(v);
         Tensor::randint(v, i64::MAX, [2]); Tensor::randint(i64::MIN, v, [2]); Tensor::randint(v, v, [2]);
         Tensor::linspace(0, 1, v, DType::F32); Tensor::logspace(0, 1, v, 10.0, DType::F64);
         Tensor::linspace(v, i64::MAX, 3, DType::I64); Tensor::arange(0, v, 1); Tensor::arange(v, 5, 1);
         Tensor::arange(v, i64::MAX, v); Tensor::arange(i64::MIN, i64::MAX, v); Tensor::arange(0, 3, v);
         Tensor::arange_dtype(v, i64::MAX, 1, DType::U8); Tensor::arange_dtype(0, v, 1, DType::I32);
-        x.layer_norm([v], None, None, 1e-5); x.layer_norm([v, v], None, None, 1e-5);
-        x.rms_norm([v], None, None); image.group_norm(v, None, None, 1e-5);
-        image.local_response_norm(v, 1.0, 1.0, 1.0);
+        x.layer_norm([v]); x.layer_norm([v, v]);
+        x.rms_norm([v]); image.group_norm(v);
+        image.local_response_norm(LocalResponse::new(v).alpha(1.0).beta(1.0));
         image.pixel_shuffle(v); image.pixel_unshuffle(v); image.channel_shuffle(v);
         x.softmax(v); x.glu(v); x.sum(v); x.argmax(v); x.gather(v, index);
         x.index_select(v, index); x.select_scatter(vector, 0, v);
-        x.slice_scatter(x, 0, v, None, 1); x.slice_scatter(x, 0, None, v, v);
+        x.slice_scatter(x, 0, v..); x.slice_scatter(x, 0, step(..v, v));
         x.nll_loss_with(index, Nll::new().ignore_index(v)); x.cross_entropy_with(index, CrossEntropy::new().ignore_index(v));
         x.multi_margin_loss_with(index, MultiMargin::new().p(v)); x.cat_with(v); x.stack_with(v);
     );
@@ -250,17 +252,17 @@ fn sweep_numbers(s: &mut Sweep) {
         image.interpolate(scale(v), InterpolateMode::Linear { align_corners: true });
         image.interpolate(InterpolateSize::ScaleFactor(vec![v, 1.0]), InterpolateMode::Nearest);
         x.var_with((), v); x.std_with(keep(1), v); x.vector_norm(v, ()); x.renorm(v, 0, 1.0);
-        x.renorm(2.0, 0, v); x.normalize(v, 1, v); x.pairwise_distance_with(x, Pairwise::new().p(v).eps(v).keepdim(true)); x.dist_with(x, v);
-        x.pdist_with(v); kiln::cdist_with(x, x, v); x.dropout(v, true); x.bernoulli_p(v); x.histc_of(v);
+        x.renorm(2.0, 0, v); x.normalize_with(1, Normalize::new().p(v).eps(v)); x.pairwise_distance_with(x, Pairwise::new().p(v).eps(v).keepdim(true)); x.dist_with(x, v);
+        x.pdist_with(v); kiln::cdist_with(x, x, v); x.dropout(v); x.bernoulli_with(v); x.histc_of(v);
         x.quantile(v, ()); x.quantile_with(v, keep(1), Interpolation::Nearest);
-        x.layer_norm([3], None, None, v); image.group_norm(2, None, None, v);
-        image.local_response_norm(3, v, v, v); x.clamp(v, v); x.elu_alpha(v); x.celu(v); x.logit(v);
-        x.hardtanh(v, 1.0); x.threshold(v, v); x.softplus_beta(v, v); x.nan_to_num_with(NanToNum::new().nan(v).posinf(v).neginf(v));
+        x.layer_norm_with([3], Affine::new().eps(v)); image.group_norm_with(2, Affine::new().eps(v));
+        image.local_response_norm(LocalResponse::new(3).alpha(v).beta(v).k(v)); x.clamp(v, v); x.elu_with(v); x.celu_with(v); x.logit_with(v);
+        x.hardtanh_with(v, 1.0); x.threshold(v, v); x.softplus_with(SoftPlus::new().beta(v).threshold(v)); x.nan_to_num_with(NanToNum::new().nan(v).posinf(v).neginf(v));
         x.smooth_l1_loss_with(x, SmoothL1::new().beta(v)); x.huber_loss_with(x, Huber::new().delta(v));
         x.cross_entropy_with(target, CrossEntropy::new().label_smoothing(v)); x.isclose_with(x, Tolerance::new().rtol(v).atol(v).equal_nan(true));
-        x.addcmul(x, x, v); x.pad([1, 1], PadMode::Constant(v.into())); x.cosine_similarity_with(x, Cosine::new().eps(v));
-        x.scaled_dot_product_attention(x, x, None, v, false, None, false);
-        x.scaled_dot_product_attention(x, x, None, 0.0, false, Some(v), false);
+        x.addcmul_with(x, x, v); x.pad([1, 1], PadMode::Constant(v.into())); x.cosine_similarity_with(x, Cosine::new().eps(v));
+        x.scaled_dot_product_attention_with(x, x, Attention::new().dropout_p(v));
+        x.scaled_dot_product_attention_with(x, x, Attention::new().scale(v));
     );
 }
 
@@ -286,7 +288,7 @@ impl Others for Tensor {
     }
     #[track_caller]
     fn histc_of(&self, edge: f64) -> Tensor {
-        self.histc(4, edge, edge)
+        self.histc(Histogram::new(4).min(edge).max(edge))
     }
 }
 

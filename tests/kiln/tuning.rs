@@ -244,7 +244,7 @@ fn every_way_to_run_a_fused_kernel_is_right() {
     type Build = fn(&Tensor) -> Tensor;
     let programs: [(Build, [usize; 2]); 8] = [
         (|x| x.softmax(1), [67, 1031]),
-        (|x| x.layer_norm([13], None, None, 1e-5), [7001, 13]),
+        (|x| x.layer_norm([13]), [7001, 13]),
         (|x| x.exp().sum([0]), [1031, 67]),
         (|x| (x * 2.0).exp() + x.argmax(keep(1)), [67, 1031]),
         (|x| x.sin() * x - 1.0, [1, 70_001]),
@@ -712,7 +712,7 @@ fn every_way_on_a_gpu_is_checked_and_wrong_ones_are_found() {
     // Sums of products of halves are in f32 where a bias is added.
     let halves = [vec![40, 300], vec![33, 300], vec![33]];
     let halves = halves.map(|shape: Vec<usize>| Spec::new(DType::F16, shape).on(gpu));
-    let linear = compile_with(&halves, &options, |[x, w, b]| x.linear(w, Some(&b)));
+    let linear = compile_with(&halves, &options, |[x, w, b]| x.linear_with(w, &b));
     every_way_is_right(&linear.unwrap());
     let mut program = every_way_is_right(&on_a_gpu(gpu, &options));
     let is_product = |l: &kiln_codegen::Launch| {

@@ -1,7 +1,7 @@
 //! Cells: snapshots, swaps, commits, donation, failures, threads.
 
 use crate::{assert_close, matrix, vector};
-use kiln::{DType, ErrorKind, Spec, Tensor, Var, compile};
+use kiln::{BatchStats, DType, ErrorKind, Spec, Tensor, Var, compile};
 use std::sync::Arc;
 
 #[test]
@@ -167,7 +167,12 @@ fn batch_norm_keeps_running_statistics_flat() {
     let mut expected = [0f64; 3];
     for step in 0..20 {
         let x = matrix(4, 3) * (step as f64 + 1.0);
-        let y = x.batch_norm(Some(&mean), Some(&variance), None, None, true, 0.1, 1e-5);
+        let y = x.batch_norm_with(
+            BatchStats::new()
+                .running_mean(&mean)
+                .running_var(&variance)
+                .training(true),
+        );
         y.realize().unwrap();
         assert!(mean.get().is_realized() && variance.get().is_realized());
         let batch = x.mean([0]).to_vec::<f32>().unwrap();

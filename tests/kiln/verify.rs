@@ -6,7 +6,8 @@ use kiln::nn::{
     BatchNorm2d, Conv2d, Dropout, Forward, Linear, Module, ReLU, Sequential, sequential,
 };
 use kiln::{
-    Bisection, CompileOptions, Compiled, Conv, DType, ErrorKind, Spec, Tensor, Var, compile,
+    BatchStats, Bisection, CompileOptions, Compiled, Conv, DType, ErrorKind, Spec, Tensor, Var,
+    compile,
 };
 use kiln_base::prim::Unary;
 use kiln_compiler::{Compilation, Options, Verification};
@@ -267,8 +268,13 @@ fn a_fold_that_overflows_is_the_rewrite_that_bisect_names() {
             Conv::new().stride([1, 1]).padding([0, 0]).dilation([1, 1]),
         );
         let (scale, shift) = (scale.get(), shift.get());
-        let (m, v) = (Some(&mean), Some(&variance));
-        y.batch_norm(m, v, Some(&scale), Some(&shift), false, 0.1, 1e-5)
+        y.batch_norm_with(
+            BatchStats::new()
+                .running_mean(&mean)
+                .running_var(&variance)
+                .weight(&scale)
+                .bias(&shift),
+        )
     };
     let spec = Spec::new(DType::F32, [1, 1, 2, 3]);
     let x = matrix(2, 3).reshape([1, 1, 2, 3]);

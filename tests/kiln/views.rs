@@ -1,7 +1,7 @@
 //! Views, strides and what can be viewed, by PyTorch's rules.
 
 use crate::matrix;
-use kiln::{DType, Tensor, Var};
+use kiln::{DType, Diagonal, Strided, Tensor, Var, Window, step};
 
 fn ones(shape: &[usize]) -> Tensor {
     Tensor::ones(shape, DType::F32)
@@ -23,7 +23,7 @@ fn strides_follow_the_chain_of_views() {
     assert_strides(&x.i((.., 1)), &[15, 1], false);
     assert_strides(&x.i(1), &[5, 1], true);
     assert_strides(&x.narrow(1, 1, 2), &[15, 5, 1], false);
-    assert_strides(&x.slice(2, 0, None, 2), &[15, 5, 2], false);
+    assert_strides(&x.i((.., .., step(.., 2))), &[15, 5, 2], false);
     assert_strides(&x.i(0).expand([4, 3, 5]), &[0, 5, 1], false);
     assert_strides(&ones(&[3, 1]).expand([-1, 4]), &[1, 0], false);
     assert_strides(&x.unsqueeze(1).squeeze(1), &[15, 5, 1], true);
@@ -43,16 +43,32 @@ fn strides_follow_the_chain_of_views() {
 fn diagonals_windows_and_strided_parts_are_views() {
     let x = ones(&[2, 3, 4]);
     let turned = x.transpose(0, 2);
-    assert_strides(&x.diagonal(0, 1, 2), &[12, 5], false);
-    assert_strides(&x.diagonal(1, 0, 2), &[4, 13], false);
-    assert_strides(&turned.diagonal(0, 0, 1), &[12, 5], false);
-    assert_strides(&x.unfold(2, 2, 1), &[12, 4, 1, 1], false);
-    assert_strides(&turned.unfold(0, 2, 2), &[2, 4, 12, 1], false);
-    assert_strides(&x.as_strided([2, 2], [1, 3], 0), &[1, 3], false);
+    assert_strides(
+        &x.diagonal_with(Diagonal::new().dim1(1).dim2(2)),
+        &[12, 5],
+        false,
+    );
+    assert_strides(
+        &x.diagonal_with(Diagonal::new().offset(1).dim2(2)),
+        &[4, 13],
+        false,
+    );
+    assert_strides(&turned.diagonal(), &[12, 5], false);
+    assert_strides(&x.unfold(2, 2), &[12, 4, 1, 1], false);
+    assert_strides(
+        &turned.unfold(0, Window::new(2).step(2)),
+        &[2, 4, 12, 1],
+        false,
+    );
+    assert_strides(
+        &x.as_strided(Strided::new([2, 2]).stride([1, 3])),
+        &[1, 3],
+        false,
+    );
     // Copies, in PyTorch too.
-    assert_strides(&ones(&[4, 4]).t().diag(1), &[1], true);
-    assert_strides(&ones(&[3]).diag(0), &[3, 1], true);
-    let e = x.diagonal(0, 1, 2).view(6);
+    assert_strides(&ones(&[4, 4]).t().diag_with(1), &[1], true);
+    assert_strides(&ones(&[3]).diag(), &[3, 1], true);
+    let e = x.diagonal_with(Diagonal::new().dim1(1).dim2(2)).view(6);
     assert!(e.error().is_some(), "{e}");
 }
 

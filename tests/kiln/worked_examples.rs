@@ -106,7 +106,7 @@ fn distances_and_a_symmetric_matrix_of_them() {
     let pairs = points.pdist();
     let want = [2f32.sqrt(), 13f32.sqrt(), 13f32.sqrt()];
     assert_close(&pairs.to_vec::<f32>().unwrap(), &want);
-    let above = Tensor::triu_indices(3, 3, 1);
+    let above = Tensor::triu_indices_with(3, 3, 1);
     let upper = Tensor::zeros([3, 3], DType::F32).set((above.i(0), above.i(1)), &pairs);
     let full = &upper + upper.t();
     let got = full.to_vec::<f32>().unwrap();

@@ -2,7 +2,7 @@
 
 use crate::engine::Array;
 use crate::train::TrainError;
-use kiln_tensor::{Conv, DType, Device, Result, Tensor, Var};
+use kiln_tensor::{Affine, BatchStats, Conv, DType, Device, Result, Tensor, Var};
 use std::collections::BTreeMap;
 
 /// Named parameters and buffers. Those of the convolutional network include `conv1.weight`, those of
@@ -58,7 +58,7 @@ impl Network {
 
     fn linear(&self, x: &Tensor, layer: &str) -> Result<Tensor, TrainError> {
         let bias = self.optional(&format!("{layer}.bias"));
-        Ok(x.linear(&self.weight(&format!("{layer}.weight"))?, bias.as_ref()))
+        Ok(x.linear_with(&self.weight(&format!("{layer}.weight"))?, &bias))
     }
 
     /// `images` `[n, 1, 8, 8]`.
@@ -79,15 +79,14 @@ impl Network {
         if let Some(count) = cell("num_batches_tracked") {
             count.assign(&(count.get() + 1))?;
         }
-        let (weight, bias) = (cell("weight").map(Var::get), cell("bias").map(Var::get));
-        Ok(x.batch_norm(
-            cell("running_mean"),
-            cell("running_var"),
-            weight.as_ref(),
-            bias.as_ref(),
-            true,
-            0.1,
-            EPS,
+        Ok(x.batch_norm_with(
+            BatchStats::new()
+                .running_mean(cell("running_mean").cloned())
+                .running_var(cell("running_var").cloned())
+                .weight(cell("weight"))
+                .bias(cell("bias"))
+                .training(true)
+                .eps(EPS),
         ))
     }
 
@@ -112,7 +111,10 @@ impl Network {
     fn layer_norm(&self, x: &Tensor, layer: &str) -> Result<Tensor, TrainError> {
         let weight = self.weight(&format!("{layer}.weight"))?;
         let bias = self.optional(&format!("{layer}.bias"));
-        Ok(x.layer_norm(weight.shape()?, Some(&weight), bias.as_ref(), EPS))
+        Ok(x.layer_norm_with(
+            weight.shape()?,
+            Affine::new().weight(&weight).bias(&bias).eps(EPS),
+        ))
     }
 }
 
@@ -125,7 +127,7 @@ fn heads(x: &Tensor) -> Tensor {
 fn attention(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, TrainError> {
     let shape = q.shape()?;
     let (length, width) = (shape[2], shape[3]);
-    let later = Tensor::ones([length, length], DType::Bool).triu(1);
+    let later = Tensor::ones([length, length], DType::Bool).triu_with(1);
     let scores = q.matmul(k.transpose(-2, -1)) / (width as f64).sqrt();
     let scores = scores.masked_fill(&later, f64::NEG_INFINITY);
     Ok(scores.softmax(-1).matmul(v))

@@ -95,6 +95,6 @@ impl Forward for Gpt {
             x = block.call((x, &causal));
         }
         let scores = self.tokens.weight.get();
-        Ok(self.norm.call(&x).linear(&scores, None))
+        Ok(self.norm.call(&x).linear(&scores))
     }
 }

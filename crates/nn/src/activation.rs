@@ -3,7 +3,7 @@
 use crate::layer::{self, fact, invalid, wrong};
 use crate::print::float;
 use crate::{Forward, Hooks, Mode, Module, init};
-use kiln_tensor::{Int, Result, Tensor, Var, options, where_};
+use kiln_tensor::{Int, LocalResponse, Result, SoftPlus, Tensor, Var, where_};
 
 macro_rules! plain {
     ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {$(
@@ -130,25 +130,25 @@ with_numbers! {
     LeakyReLU {
         /// The slope below 0.
         negative_slope: f64 = 0.01
-    } |l, x| x.leaky_relu(l.negative_slope);
+    } |l, x| x.leaky_relu_with(l.negative_slope);
         format!("negative_slope={}", float(l.negative_slope));
-    /// [`Tensor::elu_alpha`] (`torch.nn.ELU`).
+    /// [`Tensor::elu_with`] (`torch.nn.ELU`).
     ELU {
         /// What it goes to at −∞, negated.
         alpha: f64 = 1.0
-    } |l, x| x.elu_alpha(l.alpha); format!("alpha={}", float(l.alpha));
+    } |l, x| x.elu_with(l.alpha); format!("alpha={}", float(l.alpha));
     /// [`Tensor::celu`] (`torch.nn.CELU`).
     CELU {
         /// What it goes to at −∞, negated.
         alpha: f64 = 1.0
-    } |l, x| x.celu(l.alpha); format!("alpha={}", float(l.alpha));
-    /// [`Tensor::softplus_beta`] (`torch.nn.Softplus`).
+    } |l, x| x.celu_with(l.alpha); format!("alpha={}", float(l.alpha));
+    /// [`Tensor::softplus_with`] (`torch.nn.Softplus`).
     Softplus {
         /// The sharpness.
         beta: f64 = 1.0,
         /// Where it becomes linear.
         threshold: f64 = 20.0
-    } |l, x| x.softplus_beta(l.beta, l.threshold);
+    } |l, x| x.softplus_with(SoftPlus::new().beta(l.beta).threshold(l.threshold));
         format!("beta={}, threshold={}", float(l.beta), float(l.threshold));
     /// [`Tensor::hardtanh`] (`torch.nn.Hardtanh`).
     Hardtanh {
@@ -156,18 +156,18 @@ with_numbers! {
         min_val: f64 = -1.0,
         /// The upper limit.
         max_val: f64 = 1.0
-    } |l, x| x.hardtanh(l.min_val, l.max_val);
+    } |l, x| x.hardtanh_with(l.min_val, l.max_val);
         format!("min_val={}, max_val={}", float(l.min_val), float(l.max_val));
     /// [`Tensor::hardshrink`] (`torch.nn.Hardshrink`).
     Hardshrink {
         /// Up to which |x| the result is 0.
         lambd: f64 = 0.5
-    } |l, x| x.hardshrink(l.lambd); float(l.lambd);
+    } |l, x| x.hardshrink_with(l.lambd); float(l.lambd);
     /// [`Tensor::softshrink`] (`torch.nn.Softshrink`).
     Softshrink {
         /// How far x moves towards 0.
         lambd: f64 = 0.5
-    } |l, x| x.softshrink(l.lambd); float(l.lambd);
+    } |l, x| x.softshrink_with(l.lambd); float(l.lambd);
     /// [`Tensor::glu`] (`torch.nn.GLU`).
     GLU {
         /// The dim that is split.
@@ -175,23 +175,10 @@ with_numbers! {
     } |l, x| x.glu(l.dim); format!("dim={}", l.dim);
 }
 
-options! {
-    /// What [`LocalResponseNorm`] divides by.
-    LocalResponse () {
-        /// The factor of the neighbours' squares (default 1e-4).
-        alpha: f64 = 1e-4,
-        /// The power (default 0.75).
-        beta: f64 = 0.75,
-        /// Added to them (default 1).
-        k: f64 = 1.0,
-    }
-}
-
 /// [`Tensor::local_response_norm`] (`torch.nn.LocalResponseNorm`).
 #[derive(Clone, Debug, Module)]
 #[module(extra_repr)]
 pub struct LocalResponseNorm {
-    size: i64,
     #[skip]
     how: LocalResponse,
     hooks: Hooks,
@@ -203,45 +190,31 @@ impl LocalResponseNorm {
     /// # Errors
     /// If there are none.
     #[track_caller]
-    pub fn new(size: impl Into<Int>) -> Result<LocalResponseNorm> {
-        LocalResponseNorm::with(size, LocalResponse::new())
-    }
-
-    /// The layer over so many neighbouring channels.
-    ///
-    /// # Errors
-    /// As [`LocalResponseNorm::new`].
-    #[track_caller]
-    pub fn with(size: impl Into<Int>, how: LocalResponse) -> Result<LocalResponseNorm> {
-        let (size, hooks) = (size.into().0, Hooks::new());
-        match size > 0 {
-            true => Ok(LocalResponseNorm { size, how, hooks }),
+    pub fn new(size: impl Into<LocalResponse>) -> Result<LocalResponseNorm> {
+        let (how, hooks) = (size.into(), Hooks::new());
+        match how.size.0 > 0 {
+            true => Ok(LocalResponseNorm { how, hooks }),
             false => {
-                let message = format!("size must be at least 1, not {size}");
+                let message = format!("size must be at least 1, not {}", how.size.0);
                 Err(invalid("LocalResponseNorm", message))
             }
         }
     }
 
-    /// How many neighbouring channels count.
-    pub fn size(&self) -> i64 {
-        self.size
-    }
-
-    /// What it divides by.
+    /// Over how many channels it goes, and what it divides by.
     pub fn options(&self) -> &LocalResponse {
         &self.how
     }
 
     fn extra_repr(&self) -> String {
         let [alpha, beta, k] = [self.how.alpha, self.how.beta, self.how.k].map(float);
-        format!("{}, alpha={alpha}, beta={beta}, k={k}", self.size)
+        format!("{}, alpha={alpha}, beta={beta}, k={k}", self.how.size.0)
     }
 }
 
 impl Forward for LocalResponseNorm {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
-        Ok(x.local_response_norm(self.size, self.how.alpha, self.how.beta, self.how.k))
+        Ok(x.local_response_norm(self.how.clone()))
     }
 }
 
@@ -429,7 +402,7 @@ impl Default for RReLU {
 impl Forward for RReLU {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
         if !self.mode.is_training() {
-            return Ok(x.leaky_relu((self.lower + self.upper) / 2.0));
+            return Ok(x.leaky_relu_with((self.lower + self.upper) / 2.0));
         }
         let slope = x.detach().rand_like() * (self.upper - self.lower) + self.lower;
         Ok(where_(x.ge(0.0), &x, &x * slope))

@@ -3,7 +3,7 @@
 use crate::layer::{self, fact, invalid, probability, wrong};
 use crate::{Forward, Hooks, Linear, Mode, Module, init};
 use kiln_tensor::{
-    DType, Feed, Flat, Int, MaybeInt, Nest, Result, Tensor, Var, cat, options, where_,
+    Attention, DType, Feed, Flat, Int, MaybeInt, Nest, Result, Tensor, Var, cat, options, where_,
 };
 
 options! {
@@ -223,12 +223,12 @@ impl MultiheadAttention {
             true => self.dropout,
             false => 0.0,
         };
-        let y = q.scaled_dot_product_attention(&k, &v, mask.as_ref(), p, causal, None, false);
+        let how = Attention::new().attn_mask(&mask).dropout_p(p);
+        let y = q.scaled_dot_product_attention_with(&k, &v, how.is_causal(causal));
         // Computed only if somebody reads them.
         let weights = self.weights(&q, &k, mask.as_ref(), causal);
         let y = y.transpose(1, 2).flatten(2, 3);
-        let bias = self.out_proj.bias.as_ref().map(Var::get);
-        let y = y.linear(self.out_proj.weight.get(), bias.as_ref());
+        let y = y.linear_with(&self.out_proj.weight, &self.out_proj.bias);
         let y = match (unbatched, self.batch_first) {
             (true, _) => y.squeeze(0),
             (false, true) => y,
@@ -265,7 +265,7 @@ impl MultiheadAttention {
                 (None, Some(own)) => own.get(),
                 (None, None) => return wrong(self, "has no projection weight"),
             };
-            Ok(x.linear(weight, bias.as_ref()))
+            Ok(x.linear_with(weight, bias))
         };
         Ok([
             project(q, 0, &self.q_proj_weight)?,
@@ -391,5 +391,5 @@ fn behind(query: &Tensor, key: &Tensor) -> Tensor {
         t.select(0, 0)
     };
     let square = column(query).matmul(column(key).transpose(0, 1));
-    square.ones_like().triu(1).to_dtype(DType::Bool)
+    square.ones_like().triu_with(1).to_dtype(DType::Bool)
 }

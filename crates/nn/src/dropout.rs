@@ -58,17 +58,17 @@ macro_rules! dropouts {
 dropouts! {
     /// Zeroes elements with probability `p` in training and scales the others by 1 / (1 − p)
     /// (`torch.nn.Dropout`).
-    Dropout dropout;
+    Dropout dropout_with;
     /// [`Dropout`] of whole channels of `[n, c, l]` or `[c, l]` (`torch.nn.Dropout1d`).
-    Dropout1d dropout1d;
+    Dropout1d dropout1d_with;
     /// [`Dropout`] of whole channels of `[n, c, h, w]`, or of `[n, c, ..]` in general
     /// (`torch.nn.Dropout2d`).
-    Dropout2d dropout2d;
+    Dropout2d dropout2d_with;
     /// [`Dropout`] of whole channels of `[n, c, d, h, w]` or `[c, d, h, w]` (`torch.nn.Dropout3d`).
-    Dropout3d dropout3d;
+    Dropout3d dropout3d_with;
     /// Sets elements to SELU's limit at −∞ with probability `p` in training, and moves all so that mean
     /// and variance of standard normal inputs stay (`torch.nn.AlphaDropout`; Klambauer et al., 2017).
-    AlphaDropout alpha_dropout;
+    AlphaDropout alpha_dropout_with;
     /// [`AlphaDropout`] of whole channels of `[n, c, ..]` (`torch.nn.FeatureAlphaDropout`).
-    FeatureAlphaDropout feature_alpha_dropout;
+    FeatureAlphaDropout feature_alpha_dropout_with;
 }

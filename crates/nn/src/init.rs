@@ -119,7 +119,7 @@ pub fn eye_(var: &Var) -> Result<()> {
     let &[n, m] = &var.shape()[..] else {
         return Err(misfit(var, "eye_", "a matrix"));
     };
-    var.assign(Tensor::eye(n, m, var.dtype()))
+    var.assign(Tensor::eye((n, m), var.dtype()))
 }
 
 /// A random matrix of orthonormal rows or columns, whichever are fewer, times `gain`; dims behind the
@@ -178,9 +178,7 @@ pub fn sparse_(var: &Var, sparsity: f64, std: f64) -> Result<()> {
         return Err(Error::invalid("sparse_", message));
     }
     // The ranks of random numbers in each column are a random order of its rows.
-    let ranks = Tensor::rand(var.shape(), DType::F64)
-        .argsort(0, false)
-        .argsort(0, false);
+    let ranks = Tensor::rand(var.shape(), DType::F64).argsort(0).argsort(0);
     let kept = ranks.ge((sparsity * rows as f64).ceil() as i64);
     let normal = Tensor::randn(var.shape(), var.dtype()) * std;
     var.assign(&(normal * kept.to_dtype(var.dtype())))
@@ -206,7 +204,7 @@ pub fn dirac_(var: &Var, groups: usize) -> Result<()> {
         return Err(Error::invalid("dirac_", message));
     }
     let outputs = (shape[0] / groups) as i64;
-    let mut identity = Tensor::eye(outputs, shape[1], var.dtype());
+    let mut identity = Tensor::eye((outputs, shape[1]), var.dtype());
     let mut pad = Vec::new();
     for &k in &shape[2..] {
         identity = identity.unsqueeze(-1);

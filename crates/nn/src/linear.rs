@@ -81,8 +81,7 @@ impl Linear {
 
 impl Forward for Linear {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
-        let bias = self.bias.as_ref().map(Var::get);
-        Ok(x.linear(&self.weight, bias.as_ref()))
+        Ok(x.linear_with(&self.weight, &self.bias))
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::layer::{self, fact, invalid, wrong};
 use crate::print::{float, optional, python, sizes};
 use crate::{Forward, Hooks, Module, init};
-use kiln_tensor::{Int, IntList, Result, Tensor, Var, options};
+use kiln_tensor::{Affine, Int, IntList, Result, Tensor, Var, options};
 
 options! {
     /// How a layer norm, an RMS norm or a group norm is made.
@@ -103,9 +103,8 @@ impl LayerNorm {
 
 impl Forward for LayerNorm {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
-        let (weight, bias) = values(&self.weight, &self.bias);
-        let shape = &self.normalized_shape;
-        Ok(x.layer_norm(shape, weight.as_ref(), bias.as_ref(), self.eps))
+        let how = Affine::new().weight(&self.weight).bias(&self.bias);
+        Ok(x.layer_norm_with(&self.normalized_shape, how.eps(self.eps)))
     }
 }
 
@@ -147,8 +146,8 @@ impl RMSNorm {
 
 impl Forward for RMSNorm {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
-        let weight = self.weight.as_ref().map(Var::get);
-        Ok(x.rms_norm(&self.normalized_shape, weight.as_ref(), self.eps))
+        let how = Affine::new().weight(&self.weight).eps(self.eps);
+        Ok(x.rms_norm_with(&self.normalized_shape, how))
     }
 }
 
@@ -243,15 +242,9 @@ impl Forward for GroupNorm {
                 format!("expects {channels} channels, not {}", fact(&x)),
             );
         }
-        let (weight, bias) = values(&self.weight, &self.bias);
-        let groups = self.num_groups as i64;
-        Ok(x.group_norm(groups, weight.as_ref(), bias.as_ref(), self.eps))
+        let how = Affine::new().weight(&self.weight).bias(&self.bias);
+        Ok(x.group_norm_with(self.num_groups, how.eps(self.eps)))
     }
-}
-
-/// What weight and bias hold.
-pub(crate) fn values(weight: &Option<Var>, bias: &Option<Var>) -> (Option<Tensor>, Option<Tensor>) {
-    (weight.as_ref().map(Var::get), bias.as_ref().map(Var::get))
 }
 
 /// Weight 1 and bias 0.

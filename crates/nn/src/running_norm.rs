@@ -1,10 +1,12 @@
 //! Batch and instance normalisation, which can keep running statistics.
 
 use crate::layer::{self, fact, wrong};
-use crate::norm::{reset_affine, values};
+use crate::norm::reset_affine;
 use crate::print::{float, optional, python};
 use crate::{Forward, Hooks, Mode, Module, tree};
-use kiln_tensor::{DType, Flat, Int, Nest, Result, Tensor, Var, assign_together, no_grad, options};
+use kiln_tensor::{
+    BatchStats, DType, Flat, InstanceStats, Int, Nest, Result, Tensor, Var, assign_together, no_grad, options,
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 options! {
@@ -347,13 +349,12 @@ impl<'a> Parts<'a> {
     fn batch(&self, x: &Tensor, spatial: usize) -> Result<Tensor> {
         let fits = x.ndim() == spatial + 2 || spatial == 1 && x.ndim() == 2;
         self.check(x, fits, 1)?;
-        let (weight, bias) = values(self.weight, self.bias);
         let (mean, var) = self.running.unzip();
         let (training, momentum) = (self.mode.is_training(), self.momentum.get());
-        let normalised = |momentum| {
-            let (weight, bias) = (weight.as_ref(), bias.as_ref());
-            x.batch_norm(mean, var, weight, bias, training, momentum, self.eps)
-        };
+        let how = BatchStats::new().weight(self.weight).bias(self.bias);
+        let how = how.running_mean(mean.cloned()).running_var(var.cloned());
+        let how = how.training(training).eps(self.eps);
+        let normalised = |momentum| x.batch_norm_with(how.momentum(momentum));
         let (true, Some((mean, var)), Some(batches)) = (training, self.running, self.batches)
         else {
             return Ok(normalised(0.0));
@@ -381,20 +382,14 @@ impl<'a> Parts<'a> {
         let unbatched = x.ndim() == spatial + 1;
         let fits = unbatched || x.ndim() == spatial + 2;
         self.check(x, fits, x.ndim().saturating_sub(spatial + 1))?;
-        let (weight, bias) = values(self.weight, self.bias);
         let (mean, var) = self.running.unzip();
         let batch = if unbatched { x.unsqueeze(0) } else { x.clone() };
         let own = self.mode.is_training() || self.running.is_none();
         let momentum = self.momentum.get().unwrap_or(0.0);
-        let y = batch.instance_norm(
-            mean,
-            var,
-            weight.as_ref(),
-            bias.as_ref(),
-            own,
-            momentum,
-            self.eps,
-        );
+        let how = InstanceStats::new().weight(self.weight).bias(self.bias);
+        let how = how.running_mean(mean.cloned()).running_var(var.cloned());
+        let how = how.use_input_stats(own).momentum(momentum).eps(self.eps);
+        let y = batch.instance_norm_with(how);
         Ok(if unbatched { y.squeeze(0) } else { y })
     }
 

@@ -85,7 +85,7 @@ impl Transformer {
     #[track_caller]
     pub fn generate_square_subsequent_mask(size: impl Into<Int>) -> Tensor {
         let size = size.into();
-        Tensor::full([size, size], f64::NEG_INFINITY, DType::F32).triu(1)
+        Tensor::full([size, size], f64::NEG_INFINITY, DType::F32).triu_with(1)
     }
 }
 

@@ -1,6 +1,9 @@
 //! PyTorch's in-place names, on cells.
 
-use crate::{AsTensor, DimArg, Error, ErrorKind, Int, Other, Result, Scalar, Tensor, Var};
+use crate::{
+    AsTensor, Combine, DimArg, Error, ErrorKind, Factors, Indices, Int, NanToNum, Other, Put,
+    Result, Scalar, Tensor, Var,
+};
 use kiln_base::Loc;
 use std::panic::Location;
 
@@ -42,6 +45,8 @@ arithmetic! {
     mul_ = mul;
     /// Divides: PyTorch's `x.div_(other)` or `x /= other`.
     div_ = div;
+    /// [`Tensor::true_divide`].
+    true_divide_ = true_divide;
     /// [`Tensor::floor_divide`].
     floor_divide_ = floor_divide;
     /// [`Tensor::fmod`].
@@ -50,6 +55,10 @@ arithmetic! {
     remainder_ = remainder;
     /// [`Tensor::pow`].
     pow_ = pow;
+    /// [`Tensor::float_power`].
+    float_power_ = float_power;
+    /// [`Tensor::copysign`].
+    copysign_ = copysign;
     /// [`Tensor::atan2`].
     atan2_ = atan2;
     /// [`Tensor::hypot`].
@@ -144,6 +153,10 @@ of_one! {
     erfinv_ = erfinv;
     lgamma_ = lgamma;
     digamma_ = digamma;
+    i0_ = i0;
+    sinc_ = sinc;
+    logit_ = logit;
+    nan_to_num_ = nan_to_num;
     floor_ = floor;
     ceil_ = ceil;
     round_ = round;
@@ -155,15 +168,32 @@ of_one! {
     hardsigmoid_ = hardsigmoid;
     hardswish_ = hardswish;
     selu_ = selu;
+    elu_ = elu;
+    celu_ = celu;
+    mish_ = mish;
+    hardtanh_ = hardtanh;
+    leaky_relu_ = leaky_relu;
     logical_not_ = logical_not;
     bitwise_not_ = bitwise_not;
     t_ = t;
+    tril_ = tril;
+    triu_ = triu;
 }
 
 macro_rules! with_arguments {
     ($($name:ident = $op:ident($($arg:ident: $type:ty),*);)*) => {
         /// Further operations under PyTorch's in-place names. Where the result has another shape, as the
         /// transpose of a matrix that is not square, the assignment is an error.
+        ///
+        /// ```
+        /// use kiln_tensor::{Factors, Tensor, Var};
+        /// let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]);
+        /// let w = Var::new(&x)?;
+        /// w.addmm_with_(&x, &x, Factors::new().alpha(10))?;
+        /// w.fill_diagonal_(0)?;
+        /// assert_eq!(w.get().to_vec::<f32>()?, [0.0, 102.0, 153.0, 0.0]);
+        /// # Ok::<(), kiln_tensor::Error>(())
+        /// ```
         impl Var {
             $(#[doc = concat!("[`Tensor::", stringify!($op), "`].")]
             ///
@@ -181,75 +211,77 @@ macro_rules! with_arguments {
 
 with_arguments! {
     transpose_ = transpose(dim0: impl Into<DimArg>, dim1: impl Into<DimArg>);
-    tril_ = tril(diagonal: impl Into<Int>);
-    triu_ = triu(diagonal: impl Into<Int>);
+    tril_with_ = tril_with(diagonal: impl Into<Int>);
+    triu_with_ = triu_with(diagonal: impl Into<Int>);
     cumsum_ = cumsum(dim: impl Into<DimArg>);
     cumprod_ = cumprod(dim: impl Into<DimArg>);
-    leaky_relu_ = leaky_relu(negative_slope: f64);
+    leaky_relu_with_ = leaky_relu_with(negative_slope: f64);
+    elu_with_ = elu_with(alpha: f64);
+    celu_with_ = celu_with(alpha: f64);
+    hardtanh_with_ = hardtanh_with(min_val: impl Into<Scalar>, max_val: impl Into<Scalar>);
+    threshold_ = threshold(threshold: impl Into<Scalar>, value: impl Into<Scalar>);
+    logit_with_ = logit_with(eps: impl Into<Option<f64>>);
+    nan_to_num_with_ = nan_to_num_with(how: NanToNum);
+    polygamma_ = polygamma(n: impl Into<Int>);
+    mvlgamma_ = mvlgamma(p: impl Into<Int>);
+    ldexp_ = ldexp(other: impl AsTensor);
+    nextafter_ = nextafter(other: impl AsTensor);
+    heaviside_ = heaviside(values: impl AsTensor);
+    renorm_ = renorm(p: f64, dim: impl Into<DimArg>, maxnorm: f64);
+    dropout_ = dropout(p: f64);
+    alpha_dropout_ = alpha_dropout(p: f64);
+    feature_alpha_dropout_ = feature_alpha_dropout(p: f64);
     clamp_ = clamp(min: impl Into<Other<'a>>, max: impl Into<Other<'a>>);
     lerp_ = lerp(end: impl AsTensor, weight: impl Into<Other<'a>>);
-    addcmul_ = addcmul(tensor1: impl AsTensor, tensor2: impl AsTensor, value: impl Into<Scalar>);
-    addcdiv_ = addcdiv(tensor1: impl AsTensor, tensor2: impl AsTensor, value: impl Into<Scalar>);
+    add_scaled_ = add_scaled(other: impl Into<Other<'a>>, alpha: impl Into<Scalar>);
+    sub_scaled_ = sub_scaled(other: impl Into<Other<'a>>, alpha: impl Into<Scalar>);
+    addcmul_ = addcmul(tensor1: impl AsTensor, tensor2: impl AsTensor);
+    addcdiv_ = addcdiv(tensor1: impl AsTensor, tensor2: impl AsTensor);
+    addcmul_with_ = addcmul_with(
+        tensor1: impl AsTensor, tensor2: impl AsTensor, value: impl Into<Scalar>
+    );
+    addcdiv_with_ = addcdiv_with(
+        tensor1: impl AsTensor, tensor2: impl AsTensor, value: impl Into<Scalar>
+    );
+    addmm_ = addmm(mat1: impl AsTensor, mat2: impl AsTensor);
+    addmm_with_ = addmm_with(mat1: impl AsTensor, mat2: impl AsTensor, factors: Factors);
+    addmv_ = addmv(mat: impl AsTensor, vec: impl AsTensor);
+    addmv_with_ = addmv_with(mat: impl AsTensor, vec: impl AsTensor, factors: Factors);
+    addr_ = addr(vec1: impl AsTensor, vec2: impl AsTensor);
+    addr_with_ = addr_with(vec1: impl AsTensor, vec2: impl AsTensor, factors: Factors);
+    baddbmm_ = baddbmm(batch1: impl AsTensor, batch2: impl AsTensor);
+    baddbmm_with_ = baddbmm_with(batch1: impl AsTensor, batch2: impl AsTensor, factors: Factors);
+    addbmm_ = addbmm(batch1: impl AsTensor, batch2: impl AsTensor);
+    addbmm_with_ = addbmm_with(batch1: impl AsTensor, batch2: impl AsTensor, factors: Factors);
     masked_fill_ = masked_fill(mask: impl AsTensor, value: impl Into<Other<'a>>);
     masked_scatter_ = masked_scatter(mask: impl AsTensor, source: impl AsTensor);
     scatter_ = scatter(dim: impl Into<DimArg>, index: impl AsTensor, src: impl Into<Other<'a>>);
     scatter_add_ = scatter_add(dim: impl Into<DimArg>, index: impl AsTensor, src: impl AsTensor);
+    scatter_reduce_ = scatter_reduce(
+        dim: impl Into<DimArg>,
+        index: impl AsTensor,
+        src: impl Into<Other<'a>>,
+        reduce: impl Into<Combine>
+    );
+    index_reduce_ = index_reduce(
+        dim: impl Into<DimArg>,
+        index: impl AsTensor,
+        source: impl AsTensor,
+        reduce: impl Into<Combine>
+    );
+    put_ = put(index: impl AsTensor, source: impl AsTensor);
+    put_with_ = put_with(index: impl AsTensor, source: impl AsTensor, how: Put);
+    index_put_ = index_put(indices: impl Indices, values: impl AsTensor);
+    index_put_with_ = index_put_with(indices: impl Indices, values: impl AsTensor, how: Put);
     index_copy_ = index_copy(dim: impl Into<DimArg>, index: impl AsTensor, source: impl AsTensor);
     index_fill_ = index_fill(
         dim: impl Into<DimArg>, index: impl AsTensor, value: impl Into<Other<'a>>
     );
-    index_add_ = index_add(
+    index_add_ = index_add(dim: impl Into<DimArg>, index: impl AsTensor, source: impl AsTensor);
+    index_add_scaled_ = index_add_scaled(
         dim: impl Into<DimArg>, index: impl AsTensor, source: impl AsTensor, alpha: impl Into<Scalar>
     );
-}
-
-/// Random numbers under PyTorch's in-place names, drawn where an assignment is recorded.
-///
-/// ```
-/// use kiln_tensor::{DType, Tensor, Var};
-/// let w = Var::parameter(&Tensor::zeros([4, 3], DType::F32))?;
-/// w.uniform_(-0.5, 0.5)?;
-/// assert!(w.get().abs().le(0.5).all(()).item::<bool>()?);
-/// # Ok::<(), kiln_tensor::Error>(())
-/// ```
-impl Var {
-    /// Uniform numbers in `[low, high)`.
-    ///
-    /// # Errors
-    /// If the cell does not hold floats.
-    #[track_caller]
-    pub fn uniform_(&self, low: f64, high: f64) -> Result<()> {
-        let u = Tensor::rand(self.shape(), self.dtype());
-        self.hold("uniform_", &(u * (high - low) + low))
-    }
-
-    /// Normal numbers.
-    ///
-    /// # Errors
-    /// If the cell does not hold floats.
-    #[track_caller]
-    pub fn normal_(&self, mean: f64, std: f64) -> Result<()> {
-        let z = Tensor::randn(self.shape(), self.dtype());
-        self.hold("normal_", &(z * std + mean))
-    }
-
-    /// 1 with probability `p`, else 0.
-    ///
-    /// # Errors
-    /// If p does not lie in 0..=1.
-    #[track_caller]
-    pub fn bernoulli_(&self, p: f64) -> Result<()> {
-        self.hold("bernoulli_", &self.get().detach().bernoulli_p(p))
-    }
-
-    /// Integers in `low..high`, in the cell's dtype.
-    ///
-    /// # Errors
-    /// If there is no such integer, or the cell holds bool.
-    #[track_caller]
-    pub fn random_(&self, low: impl Into<Int>, high: impl Into<Int>) -> Result<()> {
-        self.hold("random_", &Tensor::randint(low, high, self.shape()))
-    }
+    fill_diagonal_ = with_diagonal(value: impl Into<Scalar>);
 }
 
 impl Var {

@@ -44,6 +44,52 @@ impl<T: AsTensor + ?Sized> AsTensor for &T {
     }
 }
 
+/// A tensor that a call may do without: what stands for a tensor ([`AsTensor`]), or an `Option` of that, by
+/// value or by reference. A layer gives its `Option<Var>` as it is.
+///
+/// ```
+/// use kiln_tensor::{MaybeTensor, Tensor, Var};
+/// fn count(bias: impl MaybeTensor) -> usize {
+///     bias.into_option().map_or(0, |b| b.ndim())
+/// }
+/// let b = Tensor::from([1.0f32, 2.0]);
+/// let cell = Some(Var::parameter(&b)?);
+/// assert_eq!([count(&b), count(&cell), count(None::<Tensor>), count(Some(b))], [1, 1, 0, 1]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` stands neither for a tensor nor for none",
+    label = "takes a `Tensor`, a `Var`, or an `Option` of one, by value or by reference"
+)]
+pub trait MaybeTensor {
+    /// The tensor, if there is one; of a cell, what it holds now.
+    fn into_option(self) -> Option<Tensor>;
+}
+
+impl<T: AsTensor> MaybeTensor for T {
+    #[track_caller]
+    fn into_option(self) -> Option<Tensor> {
+        Some(self.as_tensor().into_owned())
+    }
+}
+
+impl<T: AsTensor> MaybeTensor for Option<T> {
+    #[track_caller]
+    fn into_option(self) -> Option<Tensor> {
+        (&self).into_option()
+    }
+}
+
+impl<T: AsTensor> MaybeTensor for &Option<T> {
+    #[track_caller]
+    fn into_option(self) -> Option<Tensor> {
+        match self {
+            Some(t) => Some(t.as_tensor().into_owned()),
+            None => None,
+        }
+    }
+}
+
 /// Cells of a list, such as the parameters that an optimiser updates: any iterator of [`Var`]s, by value or by
 /// reference, or one of them.
 ///
@@ -94,6 +140,13 @@ pub trait AsVar {
 impl AsVar for Var {
     fn as_var(&self) -> &Var {
         self
+    }
+}
+
+// So that an option that is a cell takes a reference to one.
+impl From<&Var> for Option<Var> {
+    fn from(var: &Var) -> Option<Var> {
+        Some(var.clone())
     }
 }
 

@@ -57,8 +57,9 @@ macro_rules! options {
             })*
 
             $($(#[doc = concat!("These with a [`", stringify!($tensor), "`](Self::", stringify!($tensor), "), or none.")]
-            pub fn $tensor<'a>(mut self, $tensor: impl Into<Option<&'a $crate::Tensor>>) -> $name {
-                self.$tensor = $tensor.into().cloned();
+            #[track_caller]
+            pub fn $tensor(mut self, $tensor: impl $crate::MaybeTensor) -> $name {
+                self.$tensor = $tensor.into_option();
                 self
             })*)?
         }

@@ -1,8 +1,8 @@
 //! Arguments out of range: what PyTorch refuses is refused, what it takes is taken.
 
 use kiln::{
-    Bags, BinaryCrossEntropy, CrossEntropy, DType, ErrorKind, GaussianNll, MultiMargin, Nll,
-    Reduction, ScatterReduction, Tensor, keep,
+    Bags, BatchStats, BinaryCrossEntropy, CrossEntropy, DType, ErrorKind, GaussianNll, MultiMargin,
+    Multinomial, Nll, Reduction, ScatterReduction, Tensor, keep,
 };
 
 fn floats(values: &[f32]) -> Tensor {
@@ -50,19 +50,19 @@ fn indices_have_the_dtypes_that_pytorch_takes() {
             "scatter_reduce",
             |x, i| {
                 let (i, src) = (i.reshape([1, 2]), x.narrow(0, 0, 1));
-                x.scatter_reduce(1, &i, &src, ScatterReduction::Sum, true)
+                x.scatter_reduce(1, &i, &src, ScatterReduction::Sum)
             },
             INT,
         ),
-        ("index_add", |x, i| x.index_add(0, i, x, 1i64), INT),
+        ("index_add", |x, i| x.index_add_scaled(0, i, x, 1i64), INT),
         ("index_copy", |x, i| x.index_copy(0, i, x), LONG),
         ("index_fill", |x, i| x.index_fill(0, i, 7.0), LONG),
         (
             "index_reduce",
-            |x, i| x.index_reduce(0, i, x, ScatterReduction::Prod, true),
+            |x, i| x.index_reduce(0, i, x, ScatterReduction::Prod),
             INT,
         ),
-        ("put", |x, i| x.put(i, Tensor::ones([2], F32), false), LONG),
+        ("put", |x, i| x.put(i, Tensor::ones([2], F32)), LONG),
         ("embedding", |x, i| x.embedding(i), INT),
         (
             "embedding_bag",
@@ -165,18 +165,18 @@ fn weights_that_are_no_distribution_say_what_is_wrong_with_them() {
         [-1.0, -2.0],
     ] {
         for replacement in [true, false] {
-            let drawn = floats(&weights).multinomial(1, replacement);
+            let drawn = floats(&weights).multinomial(Multinomial::new(1).replacement(replacement));
             assert_eq!(data_error(&drawn), numbers, "{weights:?}");
         }
     }
     let rows = Tensor::from([[1.0f32, 2.0], [0.0, 0.0]]);
     assert_eq!(
-        data_error(&rows.multinomial(2, true)),
+        data_error(&rows.multinomial(Multinomial::new(2).replacement(true))),
         "the sum of a row's weights is 0"
     );
-    let drawn = floats(&[1.0, 0.0]).multinomial(2, false);
+    let drawn = floats(&[1.0, 0.0]).multinomial(2);
     assert_eq!(drawn.to_vec::<i64>().unwrap(), [0, 1]);
-    let none = Tensor::ones([0, 3], DType::F32).multinomial(2, true);
+    let none = Tensor::ones([0, 3], DType::F32).multinomial(Multinomial::new(2).replacement(true));
     assert_eq!(none.shape().unwrap(), [0, 2]);
     assert!(none.to_vec::<i64>().unwrap().is_empty());
 }
@@ -186,7 +186,12 @@ fn probabilities_and_deviations_out_of_range_are_data_errors() {
     for v in [-0.1, 1.1, f32::NAN] {
         let text = data_error(&floats(&[v, 0.5]).bernoulli());
         assert_eq!(text, "all probabilities must lie between 0 and 1");
-        assert!(floats(&[0.5]).bernoulli_p(f64::from(v)).error().is_some());
+        assert!(
+            floats(&[0.5])
+                .bernoulli_with(f64::from(v))
+                .error()
+                .is_some()
+        );
     }
     let mean = floats(&[0.0, 1.0]);
     for v in [-1.0, f32::NAN] {
@@ -211,7 +216,7 @@ fn probabilities_and_deviations_out_of_range_are_data_errors() {
 fn logits_are_clamped_as_in_pytorch_beyond_a_half_too() {
     let x = Tensor::from_slice(&[-0.5, 0.0, 0.2, 0.5, 0.55, 0.8, 1.0, 2.0], [8]);
     let of = |p: f64| (p / (1.0 - p)).ln();
-    let clamped = |eps: f64| x.logit(eps).to_vec::<f64>().unwrap();
+    let clamped = |eps: f64| x.logit_with(eps).to_vec::<f64>().unwrap();
     let same = |found: &[f64], wanted: &[f64]| {
         let near =
             |(a, b): (&f64, &f64)| a == b || (a - b).abs() < 1e-12 || a.is_nan() && b.is_nan();
@@ -222,7 +227,7 @@ fn logits_are_clamped_as_in_pytorch_beyond_a_half_too() {
     same(&clamped(0.5), &[0.0; 8]);
     same(&clamped(1.0), &[inf, inf, inf, inf, inf, inf, -inf, -inf]);
     same(&clamped(2.0), &[f64::NAN; 8]);
-    let plain = x.logit(None).to_vec::<f64>().unwrap();
+    let plain = x.logit().to_vec::<f64>().unwrap();
     same(&clamped(-0.1), &plain);
     same(&clamped(f64::NAN), &plain);
 }
@@ -292,17 +297,22 @@ fn a_batch_norm_of_nothing_gives_nothing_and_updates_nothing() {
         let running = |v: f64| kiln::Var::new(Tensor::full([c], v, DType::F32)).unwrap();
         for training in [false, true] {
             let (mean, var) = (running(5.0), running(7.0));
-            let y = x.batch_norm(Some(&mean), Some(&var), None, None, training, 0.1, 1e-5);
+            let y = x.batch_norm_with(
+                BatchStats::new()
+                    .running_mean(&mean)
+                    .running_var(&var)
+                    .training(training),
+            );
             assert_eq!(y.shape().unwrap(), shape);
             assert!(y.to_vec::<f32>().unwrap().is_empty());
             assert_eq!(mean.get().to_vec::<f32>().unwrap(), vec![5.0; c]);
             assert_eq!(var.get().to_vec::<f32>().unwrap(), vec![7.0; c]);
-            let y = x.batch_norm(None, None, None, None, training, 0.1, 1e-5);
+            let y = x.batch_norm_with(BatchStats::new().training(training));
             assert!(y.to_vec::<f32>().unwrap().is_empty());
         }
     }
     let x = Tensor::ones([2, 3], DType::F32);
-    let y = x.batch_norm(None, None, None, None, true, 0.1, -1.0);
+    let y = x.batch_norm_with(BatchStats::new().training(true).eps(-1.0));
     assert!(y.error().unwrap().message().contains("eps"));
 }
 

@@ -74,16 +74,21 @@ fn scatter_along_a_dim_that_is_not_there() {
 #[test]
 fn index_add_with_a_source_of_other_slices() {
     let source = Tensor::zeros([2, 3], DType::F32);
-    insta::assert_snapshot!(text(&x().index_add(0, ints(&[2], &[0, 1]), &source, 1i64)));
+    insta::assert_snapshot!(text(&x().index_add_scaled(
+        0,
+        ints(&[2], &[0, 1]),
+        &source,
+        1i64
+    )));
 }
 
 #[test]
 fn a_mask_of_another_shape() {
     let mask = Tensor::zeros([3, 3], DType::Bool);
-    insta::assert_snapshot!(text(&x().index(&[Some(&mask)])));
+    insta::assert_snapshot!(text(&x().i(&mask)));
 }
 
 #[test]
 fn more_elements_than_there_are() {
-    insta::assert_snapshot!(text(&x().topk(5, -1, true, true).0));
+    insta::assert_snapshot!(text(&x().topk(5).0));
 }

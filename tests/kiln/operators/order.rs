@@ -1,7 +1,7 @@
 //! Sorting and order statistics.
 
 use super::{DTYPES, Host, LANES, assert_is, assert_near, read};
-use kiln::{DType, Interpolation, Tensor, keep};
+use kiln::{DType, Interpolation, Sort, Tensor, TopK, keep};
 use kiln_ir::fuzz::Rng;
 use std::cmp::Ordering;
 
@@ -56,9 +56,13 @@ fn each(mut f: impl FnMut(&Host, &Tensor, usize, i64, DType)) {
 fn sorts_are_stable_and_put_nan_last_or_first() {
     each(|x, t, dim, d, dtype| {
         for descending in [false, true] {
-            let got = t.sort(d, descending);
+            let got = t.sort_with(d, Sort::new().descending(descending));
             assert_chosen(x, dim, dtype, &got, |lane| sorted(lane, descending));
-            assert_near(&read(&t.argsort(d, descending)), &read(&got.1), DType::I64);
+            assert_near(
+                &read(&t.argsort_with(d, Sort::new().descending(descending))),
+                &read(&got.1),
+                DType::I64,
+            );
         }
     });
 }
@@ -70,7 +74,7 @@ fn topk_takes_the_first_of_the_sorted() {
             if x.data.is_empty() {
                 continue; // has no lanes to compare
             }
-            let got = t.topk(k as i64, d, largest, true);
+            let got = t.topk(TopK::new(k as i64).dim(d).largest(largest));
             assert_chosen(x, dim, dtype, &got, |lane| {
                 sorted(lane, largest)[..k].to_vec()
             });
@@ -147,8 +151,8 @@ fn the_mode_is_the_smallest_of_the_most_frequent_and_its_last_place() {
 fn numbers_are_vectors_of_one() {
     let x = Tensor::scalar(2.5f32);
     let pairs = [
-        x.sort(0, false),
-        x.topk(1, -1, true, true),
+        x.sort(0),
+        x.topk(1),
         x.kthvalue(1, 0),
         x.median(keep(0)),
         x.mode(-1),

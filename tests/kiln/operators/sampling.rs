@@ -2,8 +2,8 @@
 
 use super::{Host, assert_is, assert_near, ints, read};
 use kiln::{
-    BagMode, Bags, DType, GridMode, GridPadding, GridSample, Pool, Tensor, Unpool, manual_seed,
-    normal,
+    BagMode, Bags, DType, GridMode, GridPadding, GridSample, Multinomial, Pool, Tensor, Unpool,
+    manual_seed, normal,
 };
 use kiln_ir::fuzz::Rng;
 
@@ -295,25 +295,28 @@ fn draws_follow_their_probabilities() {
     assert_eq!(Tensor::randperm(0).shape().unwrap(), [0]);
 
     let p = Tensor::from_slice(&[0.0f32, 1.0, 0.0, 3.0], [4]);
-    let draws = p.multinomial(4000, true).to_vec::<i64>().unwrap();
+    let draws = p
+        .multinomial(Multinomial::new(4000).replacement(true))
+        .to_vec::<i64>()
+        .unwrap();
     let count = |i: i64| draws.iter().filter(|d| **d == i).count();
     assert_eq!((count(0), count(2)), (0, 0));
     // Five standard deviations of 4000 draws.
     assert!(count(1).abs_diff(1000) < 140, "{}", count(1));
-    let both = kiln::stack(&[&p, &p], 0).multinomial(2, false);
+    let both = kiln::stack(&[&p, &p], 0).multinomial(2);
     let both = both.to_vec::<i64>().unwrap();
     for row in both.chunks(2) {
         assert!(row == [1, 3] || row == [3, 1], "{row:?}");
     }
-    assert!(p.multinomial(5, false).error().is_some());
-    let zeros = Tensor::zeros([3], DType::F32).multinomial(1, true);
+    assert!(p.multinomial(5).error().is_some());
+    let zeros = Tensor::zeros([3], DType::F32).multinomial(Multinomial::new(1).replacement(true));
     assert!(zeros.to_vec::<i64>().is_err(), "no weight at all");
 
     let coins = Tensor::full([5000], 0.25, DType::F32).bernoulli();
     let heads = coins.sum(()).to_vec::<f32>().unwrap()[0];
     assert!((heads - 1250.0).abs() < 155.0, "{heads}");
-    assert_near(&read(&p.bernoulli_p(1.0)), &[1.0; 4], DType::F32);
-    assert_near(&read(&p.bernoulli_p(0.0)), &[0.0; 4], DType::F32);
+    assert_near(&read(&p.bernoulli_with(1.0)), &[1.0; 4], DType::F32);
+    assert_near(&read(&p.bernoulli_with(0.0)), &[0.0; 4], DType::F32);
 
     let mean = Tensor::from_slice(&[-3.0f64, 5.0], [2, 1]).expand([2, 4000]);
     let z = normal(&mean, 0.5);

@@ -1,7 +1,7 @@
 //! Elements put by index.
 
 use super::{Host, assert_is, assert_near, ints, read};
-use kiln::{DType, ScatterReduction, Tensor};
+use kiln::{Combine, DType, Diagonal, Put, ScatterReduction, Tensor};
 use kiln_ir::fuzz::Rng;
 
 /// An index of this shape below `bound`.
@@ -52,7 +52,7 @@ fn scatter_overwrites_in_order_and_adds() {
             assert_is(&t.scatter_add(d, &i, &s), dtype, &sum);
             let number = scattered(&x, dim, &index, &src, |_, _, _| 2.5);
             assert_is(&t.scatter(d, &i, 2.5), dtype, &number);
-            let twice = t.scatter_reduce(d, &i, 2.0, ScatterReduction::Prod, true);
+            let twice = t.scatter_reduce(d, &i, 2.0, ScatterReduction::Prod);
             let product = scattered(&x, dim, &index, &src, |old, _, _| old * 2.0);
             assert_is(&twice, dtype, &product);
         }
@@ -86,7 +86,12 @@ fn reductions_with_and_without_what_is_there() {
                     let counts = expected.data.iter_mut().zip(&seen);
                     counts.for_each(|(v, n)| *v /= n.max(1.0));
                 }
-                let got = t.scatter_reduce(dim as i64, &i, &s, reduce, include_self);
+                let got = t.scatter_reduce(
+                    dim as i64,
+                    &i,
+                    &s,
+                    Combine::new(reduce).include_self(include_self),
+                );
                 assert_is(&got, DType::F64, &expected);
             }
         }
@@ -100,22 +105,25 @@ fn integers_and_bools_combine_as_pytorch_does() {
         0,
         &index,
         ints(&[4], &[2, 1, -4, 3]),
-        ScatterReduction::Mean,
-        false,
+        Combine::new(ScatterReduction::Mean).include_self(false),
     );
     assert_near(&read(&mean), &[1.0, -1.0, 9.0], DType::I64);
     let x = Tensor::from_slice(&[false, true], [2]);
     let src = Tensor::from_slice(&[false, true, false, false], [4]);
     let any = x.scatter_add(0, &index, &src);
     assert_is(&any, DType::Bool, &Host::new(&[2], vec![1.0, 1.0]));
-    let all = x.scatter_reduce(0, &index, &src, ScatterReduction::Prod, false);
+    let all = x.scatter_reduce(
+        0,
+        &index,
+        &src,
+        Combine::new(ScatterReduction::Prod).include_self(false),
+    );
     assert_is(&all, DType::Bool, &Host::new(&[2], vec![0.0, 0.0]));
     let nan = Tensor::from_slice(&[1.0f32, 2.0], [2]).scatter_reduce(
         0,
         ints(&[3], &[0, 0, 1]),
         Tensor::from_slice(&[f32::NAN, 3.0, -0.0], [3]),
         ScatterReduction::Amax,
-        true,
     );
     assert_near(&read(&nan), &[f64::NAN, 2.0], DType::F32);
 }
@@ -151,21 +159,21 @@ fn slices_of_a_dim_are_added_copied_and_reduced() {
         let (t, s, d) = (x.tensor(DType::F32), src.tensor(DType::F32), dim as i64);
         let i = places.tensor(DType::I32);
         let added = scattered(&x, dim, &wide, &src, |old, new, _| old - 2.0 * new);
-        assert_is(&t.index_add(d, &i, &s, -2i64), DType::F32, &added);
+        assert_is(&t.index_add_scaled(d, &i, &s, -2i64), DType::F32, &added);
         let copied = scattered(&x, dim, &wide, &src, |_, new, _| new);
         let long = i.to_dtype(DType::I64);
         assert_is(&t.index_copy(d, &long, &s), DType::F32, &copied);
         let most = scattered(&x, dim, &wide, &src, |old, new, _| old.max(new));
-        let got = t.index_reduce(d, &i, &s, ScatterReduction::Amax, true);
+        let got = t.index_reduce(d, &i, &s, ScatterReduction::Amax);
         assert_is(&got, DType::F32, &most);
         let narrow = s.narrow(1 - d, 0, 2);
-        assert!(t.index_add(d, &i, &narrow, 1i64).error().is_some());
+        assert!(t.index_add_scaled(d, &i, &narrow, 1i64).error().is_some());
     }
     let whole = ints(&[2], &[1, 2]);
-    let half = whole.index_add(0, ints(&[1], &[0]), ints(&[1], &[1]), 0.5);
+    let half = whole.index_add_scaled(0, ints(&[1], &[0]), ints(&[1], &[1]), 0.5);
     assert!(half.error().is_some(), "half of an integer is none");
     let number =
-        Tensor::scalar(1.5f32).index_add(0, ints(&[1], &[0]), Tensor::scalar(2.0f32), 1i64);
+        Tensor::scalar(1.5f32).index_add_scaled(0, ints(&[1], &[0]), Tensor::scalar(2.0f32), 1i64);
     assert_is(&number, DType::F32, &Host::new(&[], vec![3.5]));
 }
 
@@ -177,14 +185,22 @@ fn put_counts_over_the_flattened_elements() {
     let s = Tensor::from_slice(&s, [4]);
     let mut set = x.clone();
     (set.data[5], set.data[1]) = (4.0, 8.0);
-    assert_is(&t.put(&i, &s, false), DType::F32, &set);
+    assert_is(&t.put(&i, &s), DType::F32, &set);
     let mut sum = x.clone();
     sum.data[5] += 5.0;
     sum.data[1] += 10.0;
-    assert_is(&t.put(&i, &s, true), DType::F32, &sum);
-    assert!(t.put(&i, s.narrow(0, 0, 3), true).error().is_some());
+    assert_is(
+        &t.put_with(&i, &s, Put::new().accumulate(true)),
+        DType::F32,
+        &sum,
+    );
     assert!(
-        t.put(ints(&[1], &[6]), s.narrow(0, 0, 1), false)
+        t.put_with(&i, s.narrow(0, 0, 3), Put::new().accumulate(true))
+            .error()
+            .is_some()
+    );
+    assert!(
+        t.put(ints(&[1], &[6]), s.narrow(0, 0, 1))
             .to_vec::<f32>()
             .is_err()
     );
@@ -196,14 +212,27 @@ fn a_scattered_diagonal_is_the_diagonal() {
     let x = Host::quarters(&mut rng, &[3, 2, 5]).tensor(DType::F32);
     for offset in [-3, -2, -1, 0, 1, 2, 4, 7] {
         for (a, b) in [(0, 2), (2, 0), (1, 2), (-3, -2)] {
-            let shape = x.diagonal(offset, a, b).shape().unwrap();
+            let shape = x
+                .diagonal_with(Diagonal::new().offset(offset).dim1(a).dim2(b))
+                .shape()
+                .unwrap();
             let src = Host::quarters(&mut rng, &shape);
-            let y = x.diagonal_scatter(src.tensor(DType::F32), offset, a, b);
-            assert_is(&y.diagonal(offset, a, b), DType::F32, &src);
+            let y = x.diagonal_scatter_with(
+                src.tensor(DType::F32),
+                Diagonal::new().offset(offset).dim1(a).dim2(b),
+            );
+            assert_is(
+                &y.diagonal_with(Diagonal::new().offset(offset).dim1(a).dim2(b)),
+                DType::F32,
+                &src,
+            );
             // All else stays: with the old diagonal back, it is x again.
-            let back = y.diagonal_scatter(x.diagonal(offset, a, b), offset, a, b);
+            let back = y.diagonal_scatter_with(
+                x.diagonal_with(Diagonal::new().offset(offset).dim1(a).dim2(b)),
+                Diagonal::new().offset(offset).dim1(a).dim2(b),
+            );
             assert_near(&read(&back), &read(&x), DType::F32);
         }
     }
-    assert!(x.diagonal_scatter(&x, 0, 0, 1).error().is_some());
+    assert!(x.diagonal_scatter(&x).error().is_some());
 }

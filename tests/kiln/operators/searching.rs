@@ -1,7 +1,7 @@
 //! Searching in sorted numbers, counting, distinct elements.
 
 use super::{DTYPES, Host, assert_is, assert_near, ints, read};
-use kiln::{DType, Tensor};
+use kiln::{BinCount, Bucketize, DType, Histogram, SearchSorted, Tensor};
 use kiln_ir::fuzz::Rng;
 
 #[test]
@@ -17,8 +17,16 @@ fn insertion_points_left_and_right_of_equal_elements() {
                 let place = |v: &f64| s.data.partition_point(|x| before(*x, *v)) as f64;
                 let expected = Host::new(&[3, 5], v.data.iter().map(place).collect());
                 let (st, vt) = (s.tensor(dtype), v.tensor(dtype));
-                assert_is(&st.searchsorted(&vt, right, None), DType::I64, &expected);
-                assert_is(&vt.bucketize(&st, right), DType::I64, &expected);
+                assert_is(
+                    &st.searchsorted_with(&vt, SearchSorted::new().right(right)),
+                    DType::I64,
+                    &expected,
+                );
+                assert_is(
+                    &vt.bucketize_with(&st, Bucketize::new().right(right)),
+                    DType::I64,
+                    &expected,
+                );
             }
         }
     }
@@ -29,10 +37,10 @@ fn each_lane_is_searched_and_a_sorter_sorts_it_first() {
     let mut rng = Rng::new(2);
     let x = Host::quarters(&mut rng, &[2, 3, 9]).tensor(DType::F64);
     let v = Host::quarters(&mut rng, &[2, 3, 4]).tensor(DType::F64);
-    let (sorted, order) = x.sort(-1, false);
-    let direct = sorted.searchsorted(&v, false, None);
+    let (sorted, order) = x.sort(-1);
+    let direct = sorted.searchsorted(&v);
     assert_near(
-        &read(&x.searchsorted(&v, false, Some(&order))),
+        &read(&x.searchsorted_with(&v, SearchSorted::new().sorter(&order))),
         &read(&direct),
         DType::I64,
     );
@@ -41,17 +49,17 @@ fn each_lane_is_searched_and_a_sorter_sorts_it_first() {
             sorted.select(0, 1).select(0, lane),
             v.select(0, 1).select(0, lane),
         );
-        let one = s.searchsorted(&v, false, None);
+        let one = s.searchsorted(&v);
         let of_all = direct.select(0, 1).select(0, lane);
         assert_near(&read(&one), &read(&of_all), DType::I64);
     }
     let numbers = Tensor::from_slice(&[1.0f32, 2.0, f32::NAN], [3]);
     assert_is(
-        &numbers.searchsorted(1.5, false, None),
+        &numbers.searchsorted(1.5),
         DType::I64,
         &Host::new(&[], vec![1.0]),
     );
-    let nan = numbers.searchsorted(f64::NAN, false, None);
+    let nan = numbers.searchsorted(f64::NAN);
     assert_is(&nan, DType::I64, &Host::new(&[], vec![3.0]));
 }
 
@@ -68,15 +76,16 @@ fn membership_promotes_and_nan_is_no_member() {
             for invert in [false, true] {
                 let member = |v: &f64| (tests.data.contains(v) != invert) as i64 as f64;
                 let expected = Host::new(&[4, 3], x.data.iter().map(member).collect());
-                let got = x.tensor(dtype).isin(tests.tensor(dtype), invert);
+                let hit = x.tensor(dtype).isin(tests.tensor(dtype));
+                let got = if invert { !hit } else { hit };
                 assert_is(&got, DType::Bool, &expected);
             }
         }
     }
-    let mixed = ints(&[3], &[1, 2, 3]).isin(Tensor::from_slice(&[2.0f32, 2.5], [2]), false);
+    let mixed = ints(&[3], &[1, 2, 3]).isin(Tensor::from_slice(&[2.0f32, 2.5], [2]));
     assert_is(&mixed, DType::Bool, &Host::new(&[3], vec![0.0, 1.0, 0.0]));
     assert_is(
-        &ints(&[2], &[1, 2]).isin(2i64, true),
+        &!ints(&[2], &[1, 2]).isin(2i64),
         DType::Bool,
         &Host::new(&[2], vec![1.0, 0.0]),
     );
@@ -86,44 +95,60 @@ fn membership_promotes_and_nan_is_no_member() {
 fn counts_and_sums_of_weights() {
     let x = ints(&[5], &[4, 0, 4, 2, 4]);
     assert_is(
-        &x.bincount(None, 0),
+        &x.bincount(),
         DType::I64,
         &Host::new(&[5], vec![1.0, 0.0, 1.0, 0.0, 3.0]),
     );
-    assert_eq!(x.bincount(None, 9).shape().unwrap(), [9]);
+    assert_eq!(
+        x.bincount_with(BinCount::new().minlength(9))
+            .shape()
+            .unwrap(),
+        [9]
+    );
     let w = Tensor::from_slice(&[0.5f32, 1.0, 2.0, -1.0, 0.25], [5]);
     let sums = Host::new(&[5], vec![1.0, 0.0, -1.0, 0.0, 2.75]);
-    assert_is(&x.bincount(Some(&w), 0), DType::F32, &sums);
     assert_is(
-        &x.bincount(Some(&w.to_dtype(DType::F16)), 0),
+        &x.bincount_with(BinCount::new().weights(&w)),
+        DType::F32,
+        &sums,
+    );
+    assert_is(
+        &x.bincount_with(BinCount::new().weights(&w.to_dtype(DType::F16))),
         DType::F64,
         &sums,
     );
-    assert_eq!(ints(&[0], &[]).bincount(None, 3).shape().unwrap(), [3]);
-    assert!(ints(&[1], &[-1]).bincount(None, 0).error().is_some());
-    assert!(w.bincount(None, 0).error().is_some());
+    assert_eq!(
+        ints(&[0], &[])
+            .bincount_with(BinCount::new().minlength(3))
+            .shape()
+            .unwrap(),
+        [3]
+    );
+    assert!(ints(&[1], &[-1]).bincount().error().is_some());
+    assert!(w.bincount().error().is_some());
 }
 
 #[test]
 fn histograms_close_the_last_bin_and_skip_what_is_outside() {
     let x = Tensor::from_slice(&[0.0f32, 0.5, 1.0, 2.0, 4.0, 5.0, -1.0, f32::NAN], [8]);
-    let bins = x.histc(4, 0.0, 4.0);
+    let bins = x.histc(Histogram::new(4).max(4.0));
     assert_is(
         &bins,
         DType::F32,
         &Host::new(&[4], vec![2.0, 1.0, 1.0, 1.0]),
     );
-    let own = x.narrow(0, 0, 5).histc(2, 0.0, 0.0);
+    let own = x.narrow(0, 0, 5).histc(2);
     assert_is(&own, DType::F32, &Host::new(&[2], vec![3.0, 2.0]));
-    let equal = Tensor::full([3], 2.0, DType::F64).histc(2, 0.0, 0.0);
+    let equal = Tensor::full([3], 2.0, DType::F64).histc(2);
     assert_is(&equal, DType::F64, &Host::new(&[2], vec![0.0, 3.0]));
+    assert!(x.histc(4).to_vec::<f32>().is_err(), "NaN has no range");
+    assert!(x.histc(Histogram::new(0).max(1.0)).error().is_some());
     assert!(
-        x.histc(4, 0.0, 0.0).to_vec::<f32>().is_err(),
-        "NaN has no range"
+        x.histc(Histogram::new(4).min(2.0).max(1.0))
+            .error()
+            .is_some()
     );
-    assert!(x.histc(0, 0.0, 1.0).error().is_some());
-    assert!(x.histc(4, 2.0, 1.0).error().is_some());
-    let none = Tensor::zeros([0], DType::F32).histc(3, 0.0, 0.0);
+    let none = Tensor::zeros([0], DType::F32).histc(3);
     assert_is(&none, DType::F32, &Host::new(&[3], vec![0.0; 3]));
 }
 

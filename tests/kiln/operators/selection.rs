@@ -1,7 +1,7 @@
 //! Elements chosen by masks, and index tensors in brackets.
 
 use super::{DTYPES, Host, assert_is, assert_near, ints, read};
-use kiln::{DType, ErrorKind, Spec, Tensor, compile};
+use kiln::{Combinations, DType, ErrorKind, Put, Spec, Tensor, compile};
 use kiln_ir::fuzz::Rng;
 
 #[test]
@@ -77,7 +77,7 @@ fn values_can_not_be_asked_for_while_compiling() {
         |x| x.nonzero(),
         |x| x.masked_select(x.gt(0.0)),
         |x| x.unique(None).0,
-        |x| x.index(&[Some(&x.gt(0.0))]),
+        |x| x.i(x.gt(0.0)),
     ];
     for choose in chooses {
         let e = compile(Spec::new(DType::F32, [3]), |x| choose(&x));
@@ -93,17 +93,17 @@ fn masks_and_indices_stand_in_brackets() {
     let t = x.tensor(DType::F32);
     let rows = Tensor::from_slice(&[true, false, true], [3]);
     let columns = ints(&[2], &[-1, 2]);
-    let got = t.index(&[Some(&rows), None, Some(&columns)]);
+    let got = t.i((&rows, .., &columns));
     let expected = [(0, 4), (2, 2)].iter().flat_map(|(i, k)| {
         let x = &x;
         (0..4).map(move |j| x.at(&[*i, j, *k]))
     });
     assert_is(&got, DType::F32, &Host::new(&[2, 4], expected.collect()));
     let wide = t.gt(0.0);
-    let by_mask = t.index(&[Some(&wide)]);
+    let by_mask = t.i(&wide);
     assert_near(&read(&by_mask), &read(&t.masked_select(&wide)), DType::F32);
     let wrong = Tensor::from_slice(&[true, false], [2]);
-    assert!(t.index(&[Some(&wrong)]).error().is_some());
+    assert!(t.i(&wrong).error().is_some());
 }
 
 #[test]
@@ -124,15 +124,16 @@ fn index_put_places_broadcasts_and_accumulates() {
             }
         }
         let values = Host::new(&[3, 4], values.data);
-        let indices = [Some(&ints(&[3], &i)), None, Some(&ints(&[3], &j))];
-        let got = t.index_put(&indices, values.tensor(DType::F32), accumulate);
+        let indices = (ints(&[3], &i), .., ints(&[3], &j));
+        let how = Put::new().accumulate(accumulate);
+        let got = t.index_put_with(indices, values.tensor(DType::F32), how);
         assert_is(&got, DType::F32, &expected);
     }
     // Adjacent indices stay where they are; the value is broadcast.
     let second = ints(&[2, 1], &[0, 3]);
     let third = ints(&[2], &[1, 4]);
     let one = Tensor::full([1], 9.0, DType::F32);
-    let got = t.index_put(&[None, Some(&second), Some(&third)], &one, false);
+    let got = t.index_put((.., &second, &third), &one);
     let mut expected = x.clone();
     for at in x.indices() {
         if [0, 3].contains(&at[1]) && [1, 4].contains(&at[2]) {
@@ -142,16 +143,16 @@ fn index_put_places_broadcasts_and_accumulates() {
     }
     assert_is(&got, DType::F32, &expected);
     let mask = t.lt(0.0);
-    let clipped = t.index_put(&[Some(&mask)], Tensor::full((), 0.0, DType::F32), false);
+    let clipped = t.index_put(&mask, Tensor::full((), 0.0, DType::F32));
     assert_near(
         &read(&clipped),
         &read(&t.masked_fill(&mask, 0.0)),
         DType::F32,
     );
-    let far = t.index_put(&[Some(&ints(&[1], &[3]))], &one, false);
+    let far = t.index_put(ints(&[1], &[3]), &one);
     assert!(far.to_vec::<f32>().is_err());
     assert!(
-        t.index_put(&[Some(&second)], one.to_dtype(DType::F64), false)
+        t.index_put(&second, one.to_dtype(DType::F64))
             .error()
             .is_some()
     );
@@ -160,7 +161,7 @@ fn index_put_places_broadcasts_and_accumulates() {
 #[test]
 fn combinations_come_in_order() {
     let x = ints(&[4], &[3, 1, 4, 1]);
-    let rows = |r, again| x.combinations(r, again);
+    let rows = |r, again| x.combinations(Combinations::new(r).with_replacement(again));
     let pairs = [3., 1., 3., 4., 3., 1., 1., 4., 1., 1., 4., 1.];
     assert_is(
         &rows(2, false),
@@ -171,13 +172,13 @@ fn combinations_come_in_order() {
     assert_eq!(rows(3, true).shape().unwrap(), [20, 3]);
     assert_eq!(rows(5, false).shape().unwrap(), [0, 5]);
     assert_eq!(rows(0, false).shape().unwrap(), [0]);
-    let doubles = ints(&[2], &[7, 8]).combinations(2, true);
+    let doubles = ints(&[2], &[7, 8]).combinations(Combinations::new(2).with_replacement(true));
     assert_is(
         &doubles,
         DType::I64,
         &Host::new(&[3, 2], vec![7., 7., 7., 8., 8., 8.]),
     );
     assert!(rows(-1, false).error().is_some());
-    let many = Tensor::arange(0, 1000, 1).combinations(9, false);
+    let many = Tensor::arange(0, 1000, 1).combinations(9);
     assert!(many.error().is_some(), "too many to list");
 }

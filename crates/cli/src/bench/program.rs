@@ -3,7 +3,8 @@
 use crate::spec::{Conv, Unary, Workload};
 use kiln::nn::{Conv1d, Conv2d, Conv3d, Forward, Kernel, Module, Sequential};
 use kiln::{
-    CompileOptions, DType, Device, Grad, Pool, Result, Tensor, compile_with, grad_with, no_grad,
+    BatchStats, CompileOptions, DType, Device, Grad, Pool, Result, Tensor, compile_with, grad_with,
+    no_grad,
 };
 use kiln_models::workloads::{self, Setup};
 
@@ -48,7 +49,7 @@ pub fn program(
         Workload::Attention(shape) => {
             let inputs = (0..3).map(|_| random(shape)).collect();
             compiled(Sequential::new(), inputs, options, |_, x| {
-                x[0].scaled_dot_product_attention(&x[1], &x[2], None, 0.0, false, None, false)
+                x[0].scaled_dot_product_attention(&x[1], &x[2])
             })
         }
     }
@@ -125,11 +126,11 @@ fn unary(op: Unary, x: &[Tensor]) -> Tensor {
         Unary::Softmax => x[0].softmax(-1),
         Unary::MaxPool => x[0].max_pool2d(Pool::new(3).stride(2).padding(1)),
         Unary::Gather => x[0].index_select(0, &x[1]),
-        Unary::Sort => x[0].sort(-1, false).0,
+        Unary::Sort => x[0].sort(-1).0,
         Unary::Cumsum => x[0].cumsum(-1),
-        Unary::LayerNorm => x[0].layer_norm([last()], None, None, 1e-5),
+        Unary::LayerNorm => x[0].layer_norm([last()]),
         Unary::BatchNorm => x[0]
-            .batch_norm(None, None, None, None, true, 0.1, 1e-5)
+            .batch_norm_with(BatchStats::new().training(true))
             .relu(),
     }
 }

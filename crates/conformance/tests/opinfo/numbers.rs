@@ -2,7 +2,8 @@
 //! values worked out by hand.
 
 use kiln_tensor::{
-    DType, MatrixNorm, Tensor, block_diag, column_stack, dstack, explain, keep, multi_dot,
+    DType, Factors, MatrixNorm, Strided, Tensor, block_diag, column_stack, dstack, explain, keep,
+    multi_dot,
 };
 
 fn f32s(values: &[f32]) -> Tensor {
@@ -174,12 +175,12 @@ fn functions_at_special_numbers() {
         1e-30,
     );
     close(
-        &f64s(&[0.1, 1.0, 1.5], &[3]).logit(None),
+        &f64s(&[0.1, 1.0, 1.5], &[3]).logit(),
         &[-(9f64.ln()), f64::INFINITY, nan],
         1e-15,
     );
     close(
-        &f64s(&[0.0, 0.5, 2.0], &[3]).logit(0.25),
+        &f64s(&[0.0, 0.5, 2.0], &[3]).logit_with(0.25),
         &[-(3f64.ln()), 0.0, 3f64.ln()],
         1e-15,
     );
@@ -299,7 +300,7 @@ fn exponentials_of_matrices() {
     );
     // Matrices of one batch that need 0 to 10 squarings.
     let sizes = [0.0, 0.1, 0.5, 0.7, 3.0, -40.0, 300.0];
-    let x = f64s(&sizes, &[7, 1]).diag_embed(0, -2, -1);
+    let x = f64s(&sizes, &[7, 1]).diag_embed();
     close(&x.matrix_exp().flatten(0, -1), &sizes.map(f64::exp), 1e-12);
     let sum = f64s(&[1.0, 2.0, 3.0, -1.0], &[2, 2]);
     let product = sum.matrix_exp().matmul(sum.neg().matrix_exp());
@@ -339,7 +340,7 @@ fn norms_and_powers_of_matrices() {
         [89, 55, 55, 34]
     );
     assert_eq!(a.matrix_power(0).to_vec::<i64>().unwrap(), [1, 0, 0, 1]);
-    let v = Tensor::from_slice(&[2i64, -3], [2]).vander(4);
+    let v = Tensor::from_slice(&[2i64, -3], [2]).vander_with(4);
     assert_eq!(v.to_vec::<i64>().unwrap(), [1, 2, 4, 8, 1, -3, 9, -27]);
 }
 
@@ -399,27 +400,40 @@ fn products_of_chains_and_blocks() {
 #[test]
 fn strides_on_the_row_major_order() {
     let x = Tensor::arange(0, 6, 1).reshape([2, 3]);
-    let windows = x.as_strided([3, 2], [2, 1], 0);
+    let windows = x.as_strided(Strided::new([3, 2]).stride([2, 1]));
     assert_eq!(windows.to_vec::<i64>().unwrap(), [0, 1, 2, 3, 4, 5]);
-    let again = x.t().as_strided([2, 2], [0, 3], 1);
+    let again = x
+        .t()
+        .as_strided(Strided::new([2, 2]).stride([0, 3]).storage_offset(1));
     assert_eq!(again.to_vec::<i64>().unwrap(), [3, 2, 3, 2]);
-    assert!(message(&x.as_strided([3], [3], 0)).contains("beyond"));
-    assert!(message(&x.as_strided([i64::MAX, 2], [1, 1], 0)).contains("2^63"));
-    assert_eq!(x.as_strided([0, 2], [9, 9], 3).shape().unwrap(), [0, 2]);
+    assert!(message(&x.as_strided(Strided::new([3]).stride([3]))).contains("beyond"));
+    assert!(message(&x.as_strided(Strided::new([i64::MAX, 2]).stride([1, 1]))).contains("2^63"));
+    assert_eq!(
+        x.as_strided(Strided::new([0, 2]).stride([9, 9]).storage_offset(3))
+            .shape()
+            .unwrap(),
+        [0, 2]
+    );
 }
 
 #[test]
 fn sums_with_products() {
     let (x, nan) = (f32s(&[1.0, 2.0]), f32s(&[f32::NAN]));
-    close(&nan.addr(&x, &x, 0, 2), &[2.0, 4.0, 4.0, 8.0], 0.0);
+    close(
+        &nan.addr_with(&x, &x, Factors::new().beta(0).alpha(2)),
+        &[2.0, 4.0, 4.0, 8.0],
+        0.0,
+    );
     let t = Tensor::from_slice(&[true, false], [2]);
     assert_eq!(
-        t.addr(&t, &t, 0, 1).to_vec::<bool>().unwrap(),
+        t.addr_with(&t, &t, Factors::new().beta(0))
+            .to_vec::<bool>()
+            .unwrap(),
         [true, false, false, false]
     );
     let batch = Tensor::arange(0.0, 12.0, 1.0).reshape([2, 2, 3]);
     let product = batch.bmm(batch.transpose(1, 2)).sum(0).add(1.0);
-    let one = f32s(&[1.0]).addbmm(&batch, batch.transpose(1, 2), 1, 1);
+    let one = f32s(&[1.0]).addbmm(&batch, batch.transpose(1, 2));
     close(
         &one,
         &product.to_dtype(DType::F64).to_vec::<f64>().unwrap(),
@@ -428,7 +442,7 @@ fn sums_with_products() {
     let w = Tensor::arange(0.0, 12.0, 1.0).reshape([2, 2, 3]);
     let (a, b) = (f32s(&[1.0, -1.0]), f32s(&[1.0, 2.0, 3.0]));
     close(
-        &a.bilinear(&b, &w, Some(&f32s(&[0.5, 0.0]))),
+        &a.bilinear_with(&b, &w, &f32s(&[0.5, 0.0])),
         &[-17.5, -18.0],
         0.0,
     );

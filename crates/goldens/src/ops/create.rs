@@ -45,8 +45,9 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         }
         "scalar_tensor" => Tensor::full((), a.number(0, "s")?, dtype()?.unwrap_or(DType::F32)),
         "eye" => {
-            let (n, m) = (a.int(0, "n")?, a.opt_int(1, "m")?);
-            Tensor::eye(n, m, dtype()?.unwrap_or(DType::F32))
+            let n = a.int(0, "n")?;
+            let m = a.opt_int(1, "m")?.unwrap_or(n);
+            Tensor::eye((n, m), dtype()?.unwrap_or(DType::F32))
         }
         "arange" => {
             // Of one number by position, `end=` makes a start.
@@ -78,8 +79,8 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
                 return Err(unsupported("indices of another dtype"));
             }
             match op {
-                "tril_indices" => Tensor::tril_indices(row, col, offset),
-                _ => Tensor::triu_indices(row, col, offset),
+                "tril_indices" => Tensor::tril_indices_with(row, col, offset),
+                _ => Tensor::triu_indices_with(row, col, offset),
             }
         }
         _ => return Err(Failure::Unknown),

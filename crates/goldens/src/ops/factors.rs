@@ -3,22 +3,27 @@
 use super::linalg::order;
 use super::{Outputs, rejected};
 use crate::args::{Args, Failure, Found, Operand};
-use kiln_tensor::{MatrixNorm, Other, QrMode, Tensor};
+use kiln_tensor::{
+    Cutoff, MatrixNorm, Other, QrMode, Rank, Solve, SolveTriangular, Svd, Tensor, Triangle,
+};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     let matrix = || a.tensor(0, "A").or_else(|_| a.input());
-    let upper = |position: usize| a.bool_or(position, "upper", false);
+    let half = |position: usize| Ok(triangle(a.bool_or(position, "upper", false)?));
     Ok(match op {
-        "linalg.cholesky" | "cholesky" => matrix()?.cholesky(upper(1)?),
-        "cholesky_solve" => a.input()?.cholesky_solve(&a.tensor(1, "L")?, upper(2)?),
-        "cholesky_inverse" => a.input()?.cholesky_inverse(upper(1)?),
+        "linalg.cholesky" | "cholesky" => matrix()?.cholesky_with(half(1)?),
+        "cholesky_solve" => a.input()?.cholesky_solve_with(&a.tensor(1, "L")?, half(2)?),
+        "cholesky_inverse" => a.input()?.cholesky_inverse_with(half(1)?),
         "linalg.qr" | "qr" => return qr(&matrix()?, op, a),
         "linalg.lu" => return three(matrix()?.lu()),
         "linalg.lu_factor" => return Ok(matrix()?.lu_factor().into()),
-        "linalg.svd" => return three(matrix()?.svd(a.bool_or(1, "full_matrices", true)?)),
+        "linalg.svd" => {
+            let how = Svd::new().full_matrices(a.bool_or(1, "full_matrices", true)?);
+            return three(matrix()?.svd_with(how));
+        }
         "linalg.svdvals" => matrix()?.svdvals(),
-        "linalg.eigh" => return Ok(matrix()?.eigh(upper_triangle(a)?).into()),
-        "linalg.eigvalsh" => matrix()?.eigvalsh(upper_triangle(a)?),
+        "linalg.eigh" => return Ok(matrix()?.eigh_with(half_of(a)?).into()),
+        "linalg.eigvalsh" => matrix()?.eigvalsh_with(half_of(a)?),
         "linalg.det" | "det" => matrix()?.det(),
         "linalg.slogdet" | "slogdet" => return Ok(matrix()?.slogdet().into()),
         "logdet" => matrix()?.logdet(),
@@ -28,18 +33,28 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             let (atol, rtol) = (a.opt_operand(9, "atol")?, a.opt_operand(9, "rtol")?);
             let rtol = rtol.or(old);
             let hermitian = a.bool_or(2, "hermitian", false)?;
-            matrix()?.pinv(other(&atol), other(&rtol), hermitian)
+            matrix()?.pinv_with(
+                Rank::new()
+                    .atol(cutoff(&atol))
+                    .rtol(cutoff(&rtol))
+                    .hermitian(hermitian),
+            )
         }
         "linalg.matrix_rank" => {
             let old = a.opt_operand(1, "tol")?;
             let (atol, rtol) = (a.opt_operand(9, "atol")?, a.opt_operand(9, "rtol")?);
             let hermitian = a.bool_or(2, "hermitian", false)?;
             let atol = atol.or(old);
-            matrix()?.matrix_rank(other(&atol), other(&rtol), hermitian)
+            matrix()?.matrix_rank_with(
+                Rank::new()
+                    .atol(cutoff(&atol))
+                    .rtol(cutoff(&rtol))
+                    .hermitian(hermitian),
+            )
         }
         "linalg.solve" => {
             let left = a.bool_or(9, "left", true)?;
-            matrix()?.solve(&a.tensor(1, "B")?, left)
+            matrix()?.solve_with(&a.tensor(1, "B")?, Solve::new().left(left))
         }
         "linalg.solve_triangular" => {
             let b = a.tensor(1, "B")?;
@@ -47,7 +62,12 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
                 a.bool_or(9, "left", true)?,
                 a.bool_or(9, "unitriangular", false)?,
             );
-            matrix()?.solve_triangular(&b, upper(9)?, left, unit)
+            matrix()?.solve_triangular(
+                &b,
+                SolveTriangular::new(half(9)?)
+                    .left(left)
+                    .unitriangular(unit),
+            )
         }
         "triangular_solve" => {
             let (b, matrix) = (a.input()?, a.tensor(1, "A")?);
@@ -60,12 +80,17 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
                 true => matrix.transpose(-1, -2),
                 false => matrix.clone(),
             };
-            let x = used.solve_triangular(&b, upper != turned, true, unit);
+            let x = used.solve_triangular(
+                &b,
+                SolveTriangular::new(triangle(upper != turned)).unitriangular(unit),
+            );
             return Ok((x, matrix).into());
         }
         "linalg.lstsq" => {
-            let (x, residuals, rank, values) =
-                matrix()?.lstsq(&a.tensor(1, "B")?, a.opt_float(2, "rcond")?);
+            let rcond = a
+                .opt_float(2, "rcond")?
+                .map_or(Cutoff::Default, Cutoff::from);
+            let (x, residuals, rank, values) = matrix()?.lstsq_with(&a.tensor(1, "B")?, rcond);
             return Ok(vec![x, residuals, rank, values].into());
         }
         "linalg.cond" => {
@@ -81,14 +106,25 @@ fn three((a, b, c): (Tensor, Tensor, Tensor)) -> Found<Outputs> {
     Ok(vec![a, b, c].into())
 }
 
-fn other(operand: &Option<Operand>) -> Option<Other<'_>> {
-    operand.as_ref().map(Other::from)
+fn cutoff(operand: &Option<Operand>) -> Cutoff {
+    match operand.as_ref().map(Other::from) {
+        Some(Other::Tensor(t)) => Cutoff::Tensor(t.into_owned()),
+        Some(Other::Number(n)) => Cutoff::Number(n.as_f64()),
+        None => Cutoff::Default,
+    }
 }
 
-fn upper_triangle(a: &Args) -> Found<bool> {
+fn triangle(upper: bool) -> Triangle {
+    match upper {
+        true => Triangle::Upper,
+        false => Triangle::Lower,
+    }
+}
+
+fn half_of(a: &Args) -> Found<Triangle> {
     match a.opt_text(1, "UPLO")?.as_deref() {
-        None | Some("L" | "l") => Ok(false),
-        Some("U" | "u") => Ok(true),
+        None | Some("L" | "l") => Ok(Triangle::Lower),
+        Some("U" | "u") => Ok(Triangle::Upper),
         Some(text) => Err(rejected(format!("UPLO = {text:?}"))),
     }
 }
@@ -104,5 +140,5 @@ fn qr(x: &Tensor, op: &str, a: &Args) -> Found<Outputs> {
             Some(text) => return Err(rejected(format!("mode = {text:?}"))),
         },
     };
-    Ok(x.qr(mode).into())
+    Ok(x.qr_with(mode).into())
 }

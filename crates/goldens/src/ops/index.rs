@@ -2,7 +2,10 @@
 
 use super::{Outputs, refs, rejected, unsupported};
 use crate::args::{Arg, Args, Failure, Found};
-use kiln_tensor::{BagMode, Bags, Index, Scalar, Tensor, cartesian_prod, meshgrid, where_};
+use kiln_tensor::{
+    BagMode, Bags, Combinations, Index, Indexing, Scalar, Tensor, cartesian_prod, meshgrid_with,
+    where_,
+};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     Ok(match op {
@@ -28,9 +31,12 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         }
         "slice_scatter" => {
             let (src, dim) = (a.tensor(1, "src")?, a.int_or(2, "dim", 0)?);
-            let (start, end) = (a.opt_int(3, "start")?, a.opt_int(4, "end")?);
-            a.input()?
-                .slice_scatter(&src, dim, start, end, a.int_or(5, "step", 1)?)
+            let range = Index::Slice {
+                start: a.opt_int(3, "start")?,
+                end: a.opt_int(4, "end")?,
+                step: a.int_or(5, "step", 1)?,
+            };
+            a.input()?.slice_scatter(&src, dim, range)
         }
         "nn.functional.embedding" => return embedding(a),
         "nn.functional.one_hot" => {
@@ -51,13 +57,17 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
                 a.int_or(1, "r", 2)?,
                 a.bool_or(2, "with_replacement", false)?,
             );
-            a.input()?.combinations(r, again)
+            a.input()?
+                .combinations(Combinations::new(r).with_replacement(again))
         }
         "cartesian_prod" => cartesian_prod(&refs(&a.rest_tensors(0, "tensors")?)),
         "meshgrid" => {
             let vectors = a.rest_tensors(0, "tensors")?;
-            let xy = a.opt_text(usize::MAX, "indexing")?.as_deref() == Some("xy");
-            return Ok(meshgrid(&refs(&vectors), xy).into());
+            let indexing = match a.opt_text(usize::MAX, "indexing")?.as_deref() {
+                Some("xy") => Indexing::Xy,
+                _ => Indexing::Ij,
+            };
+            return Ok(meshgrid_with(&refs(&vectors), indexing).into());
         }
         "__getitem__" => getitem(a)?,
         _ => return Err(Failure::Unknown),

@@ -33,11 +33,11 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             x.cross(&y, dim)
         }
         "kron" => a.input()?.kron(&a.tensor(1, "other")?),
-        "linalg.vander" => a.input()?.vander(a.opt_int(1, "N")?),
+        "linalg.vander" => a.input()?.vander_with(a.opt_int(1, "N")?),
         "nn.functional.bilinear" => {
             let (x2, weight) = (a.tensor(1, "input2")?, a.tensor(2, "weight")?);
             let bias = a.opt_tensor(3, "bias")?;
-            a.tensor(0, "input1")?.bilinear(&x2, &weight, bias.as_ref())
+            a.tensor(0, "input1")?.bilinear_with(&x2, &weight, &bias)
         }
         _ => return Err(Failure::Unknown),
     }

@@ -2,7 +2,7 @@
 
 use super::{Outputs, refs};
 use crate::args::{Arg, Args, Failure, Found};
-use kiln_tensor::{einsum, multi_dot};
+use kiln_tensor::{Factors, einsum, multi_dot};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     let factors = || {
@@ -21,40 +21,47 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         "inner" => a.input()?.inner(&a.tensor(1, "other")?),
         "addmm" => {
             let (beta, alpha) = factors()?;
-            a.input()?
-                .addmm(&a.tensor(1, "mat1")?, &a.tensor(2, "mat2")?, beta, alpha)
+            a.input()?.addmm_with(
+                &a.tensor(1, "mat1")?,
+                &a.tensor(2, "mat2")?,
+                Factors::new().beta(beta).alpha(alpha),
+            )
         }
         "addmv" => {
             let (beta, alpha) = factors()?;
-            a.input()?
-                .addmv(&a.tensor(1, "mat")?, &a.tensor(2, "vec")?, beta, alpha)
+            a.input()?.addmv_with(
+                &a.tensor(1, "mat")?,
+                &a.tensor(2, "vec")?,
+                Factors::new().beta(beta).alpha(alpha),
+            )
         }
         "addbmm" => {
             let (beta, alpha) = factors()?;
-            a.input()?.addbmm(
+            a.input()?.addbmm_with(
                 &a.tensor(1, "batch1")?,
                 &a.tensor(2, "batch2")?,
-                beta,
-                alpha,
+                Factors::new().beta(beta).alpha(alpha),
             )
         }
         "addr" => {
             let (beta, alpha) = factors()?;
-            a.input()?
-                .addr(&a.tensor(1, "vec1")?, &a.tensor(2, "vec2")?, beta, alpha)
+            a.input()?.addr_with(
+                &a.tensor(1, "vec1")?,
+                &a.tensor(2, "vec2")?,
+                Factors::new().beta(beta).alpha(alpha),
+            )
         }
         "baddbmm" => {
             let (beta, alpha) = factors()?;
-            a.input()?.baddbmm(
+            a.input()?.baddbmm_with(
                 &a.tensor(1, "batch1")?,
                 &a.tensor(2, "batch2")?,
-                beta,
-                alpha,
+                Factors::new().beta(beta).alpha(alpha),
             )
         }
         "nn.functional.linear" => {
             let bias = a.opt_tensor(2, "bias")?;
-            a.input()?.linear(&a.tensor(1, "weight")?, bias.as_ref())
+            a.input()?.linear_with(&a.tensor(1, "weight")?, &bias)
         }
         "tensordot" => {
             let (x, y) = (a.input()?, a.tensor(1, "other")?);

@@ -3,8 +3,9 @@
 use super::{Outputs, rejected, typed_input, unsupported};
 use crate::args::{Arg, Args, Failure, Found};
 use kiln_tensor::{
-    Conv, ConvTranspose, Cosine, GridSample, InProjection, IntList, InterpolateMode,
-    InterpolateSize, MultiHeadAttention, Padding, Pairwise, Tensor, Var, cdist_with,
+    Affine, Attention, BatchStats, Conv, ConvTranspose, Cosine, GridSample, InProjection,
+    InstanceStats, IntList, InterpolateMode, InterpolateSize, LocalResponse, MultiHeadAttention,
+    Normalize, Padding, Pairwise, SoftPlus, Tensor, Var, cdist_with,
 };
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
@@ -29,14 +30,15 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             let scale = a.opt_float(6, "scale")?;
             let query = a.tensor(0, "query")?;
             let grouped = a.bool_or(7, "enable_gqa", false)?;
-            query.scaled_dot_product_attention(
+            query.scaled_dot_product_attention_with(
                 &key,
                 &value,
-                mask.as_ref(),
-                p,
-                causal,
-                scale,
-                grouped,
+                Attention::new()
+                    .attn_mask(&mask)
+                    .dropout_p(p)
+                    .is_causal(causal)
+                    .scale(scale)
+                    .enable_gqa(grouped),
             )
         }
         "multi_head_attention_forward" => return multi_head(a),
@@ -163,28 +165,29 @@ fn activation(name: &str, a: &Args) -> Found<Option<Tensor>> {
         },
         "leaky_relu" => a
             .input()?
-            .leaky_relu(a.float_or(1, "negative_slope", 0.01)?),
+            .leaky_relu_with(a.float_or(1, "negative_slope", 0.01)?),
         "prelu" => a.input()?.prelu(&a.tensor(1, "weight")?),
-        "elu" => a.input()?.elu_alpha(a.float_or(1, "alpha", 1.0)?),
-        "celu" => a.input()?.celu(a.float_or(1, "alpha", 1.0)?),
+        "elu" => a.input()?.elu_with(a.float_or(1, "alpha", 1.0)?),
+        "celu" => a.input()?.celu_with(a.float_or(1, "alpha", 1.0)?),
         "hardtanh" => {
             let (low, high) = (
                 a.number_or(1, "min_val", -1i64)?,
                 a.number_or(2, "max_val", 1i64)?,
             );
-            a.input()?.hardtanh(low, high)
+            a.input()?.hardtanh_with(low, high)
         }
         "threshold" => a
             .input()?
             .threshold(a.number(1, "threshold")?, a.number(2, "value")?),
-        "hardshrink" => a.input()?.hardshrink(a.float_or(1, "lambd", 0.5)?),
-        "softshrink" => a.input()?.softshrink(a.float_or(1, "lambd", 0.5)?),
+        "hardshrink" => a.input()?.hardshrink_with(a.float_or(1, "lambd", 0.5)?),
+        "softshrink" => a.input()?.softshrink_with(a.float_or(1, "lambd", 0.5)?),
         "softplus" => {
             let (beta, threshold) = (
                 a.float_or(1, "beta", 1.0)?,
                 a.float_or(2, "threshold", 20.0)?,
             );
-            a.input()?.softplus_beta(beta, threshold)
+            a.input()?
+                .softplus_with(SoftPlus::new().beta(beta).threshold(threshold))
         }
         "glu" => a.input()?.glu(a.int_or(1, "dim", -1)?),
         "dropout" => return Err(unsupported("dropout, which is random")),
@@ -202,24 +205,29 @@ fn normalisation(name: &str, a: &Args) -> Found<Option<Outputs>> {
             let eps = a.float_or(4, "eps", 1e-5)?;
             let shape = a.ints(1, "normalized_shape")?;
             a.input()?
-                .layer_norm(shape, weight.as_ref(), bias.as_ref(), eps)
+                .layer_norm_with(shape, Affine::new().weight(&weight).bias(&bias).eps(eps))
         }
         "rms_norm" => {
             let weight = a.opt_tensor(2, "weight")?;
             let eps = a.opt_float(3, "eps")?;
-            a.input()?
-                .rms_norm(a.ints(1, "normalized_shape")?, weight.as_ref(), eps)
+            a.input()?.rms_norm_with(
+                a.ints(1, "normalized_shape")?,
+                Affine::new().weight(&weight).eps(eps),
+            )
         }
         "group_norm" => {
             let (weight, bias) = (a.opt_tensor(2, "weight")?, a.opt_tensor(3, "bias")?);
             let eps = a.float_or(4, "eps", 1e-5)?;
             let groups = a.int(1, "num_groups")?;
             a.input()?
-                .group_norm(groups, weight.as_ref(), bias.as_ref(), eps)
+                .group_norm_with(groups, Affine::new().weight(&weight).bias(&bias).eps(eps))
         }
         "normalize" => {
             let (p, dims) = (a.float_or(1, "p", 2.0)?, a.ints_or(2, "dim", &[1])?);
-            a.input()?.normalize(p, dims, a.float_or(3, "eps", 1e-12)?)
+            a.input()?.normalize_with(
+                dims,
+                Normalize::new().p(p).eps(a.float_or(3, "eps", 1e-12)?),
+            )
         }
         "renorm" => {
             let (p, dim) = (a.float_or(1, "p", 2.0)?, a.int(2, "dim")?);
@@ -228,8 +236,12 @@ fn normalisation(name: &str, a: &Args) -> Found<Option<Outputs>> {
         "local_response_norm" => {
             let (alpha, beta) = (a.float_or(2, "alpha", 1e-4)?, a.float_or(3, "beta", 0.75)?);
             let k = a.float_or(4, "k", 1.0)?;
-            a.input()?
-                .local_response_norm(a.int(1, "size")?, alpha, beta, k)
+            a.input()?.local_response_norm(
+                LocalResponse::new(a.int(1, "size")?)
+                    .alpha(alpha)
+                    .beta(beta)
+                    .k(k),
+            )
         }
         _ => return Ok(None),
     };
@@ -247,18 +259,35 @@ fn statistics(name: &str, a: &Args) -> Found<Outputs> {
     };
     let (mean, var) = (running(1, "running_mean")?, running(2, "running_var")?);
     let (weight, bias) = (a.opt_tensor(3, "weight")?, a.opt_tensor(4, "bias")?);
-    let (w, b) = (weight.as_ref(), bias.as_ref());
-    let (m, v) = (mean.as_ref().map(|m| &m.1), var.as_ref().map(|v| &v.1));
+    let cell = |given: &Option<(String, Var)>| given.as_ref().map(|(_, cell)| cell.clone());
     let (momentum, eps) = (a.float_or(6, "momentum", 0.1)?, a.float_or(7, "eps", 1e-5)?);
     let x = a.input()?;
     let y = match name {
         "batch_norm" => {
             let training = a.bool_or(5, "training", false)?;
-            x.batch_norm(m, v, w, b, training, momentum, eps)
+            x.batch_norm_with(
+                BatchStats::new()
+                    .running_mean(cell(&mean))
+                    .running_var(cell(&var))
+                    .weight(&weight)
+                    .bias(&bias)
+                    .training(training)
+                    .momentum(momentum)
+                    .eps(eps),
+            )
         }
         _ => {
             let own = a.bool_or(5, "use_input_stats", true)?;
-            x.instance_norm(m, v, w, b, own, momentum, eps)
+            x.instance_norm_with(
+                InstanceStats::new()
+                    .running_mean(cell(&mean))
+                    .running_var(cell(&var))
+                    .weight(&weight)
+                    .bias(&bias)
+                    .use_input_stats(own)
+                    .momentum(momentum)
+                    .eps(eps),
+            )
         }
     };
     Ok(Outputs {

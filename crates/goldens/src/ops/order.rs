@@ -2,7 +2,10 @@
 
 use super::{Outputs, rejected, typed_input};
 use crate::args::{Args, Failure, Found};
-use kiln_tensor::{DType, Diff, Interpolation, Tensor, keep};
+use kiln_tensor::{
+    BinCount, Bucketize, DType, Diff, Histogram, Interpolation, SearchSorted, Sort, Tensor, TopK,
+    keep,
+};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     Ok(match op {
@@ -10,18 +13,24 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             a.bool_or(usize::MAX, "stable", false)?; // every sort is
             let (dim, descending) = (a.int_or(1, "dim", -1)?, a.bool_or(2, "descending", false)?);
             match op {
-                "sort" => a.input()?.sort(dim, descending).into(),
-                _ => a.input()?.argsort(dim, descending).into(),
+                "sort" => a
+                    .input()?
+                    .sort_with(dim, Sort::new().descending(descending))
+                    .into(),
+                _ => a
+                    .input()?
+                    .argsort_with(dim, Sort::new().descending(descending))
+                    .into(),
             }
         }
         "msort" => a.input()?.msort().into(),
         "topk" => {
             let (k, dim) = (a.int(1, "k")?, a.int_or(2, "dim", -1)?);
-            let (largest, sorted) = (
-                a.bool_or(3, "largest", true)?,
-                a.bool_or(4, "sorted", true)?,
-            );
-            a.input()?.topk(k, dim, largest, sorted).into()
+            let largest = a.bool_or(3, "largest", true)?;
+            a.bool_or(4, "sorted", true)?; // always are
+            a.input()?
+                .topk(TopK::new(k).dim(dim).largest(largest))
+                .into()
         }
         "kthvalue" => {
             let (k, dim) = (a.int(1, "k")?, a.int_or(2, "dim", -1)?);
@@ -96,11 +105,21 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             let sorter = a.opt_tensor(usize::MAX, "sorter")?;
             let values = a.operand(1, "input")?;
             let sequence = a.tensor(0, "sorted_sequence")?;
-            in_i32(a, sequence.searchsorted(&values, right, sorter.as_ref()))?.into()
+            in_i32(
+                a,
+                sequence
+                    .searchsorted_with(&values, SearchSorted::new().right(right).sorter(&sorter)),
+            )?
+            .into()
         }
         "bucketize" => {
             let right = a.bool_or(usize::MAX, "right", false)?;
-            in_i32(a, a.input()?.bucketize(&a.tensor(1, "boundaries")?, right))?.into()
+            in_i32(
+                a,
+                a.input()?
+                    .bucketize_with(&a.tensor(1, "boundaries")?, Bucketize::new().right(right)),
+            )?
+            .into()
         }
         "isin" => {
             let invert = a.bool_or(usize::MAX, "invert", false)?;
@@ -109,19 +128,22 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
                 crate::args::Operand::Tensor(t) => t,
                 crate::args::Operand::Number(n) => Tensor::full((), n, super::create::default(n)),
             };
-            elements
-                .isin(&a.operand(1, "test_elements")?, invert)
-                .into()
+            let hit = elements.isin(&a.operand(1, "test_elements")?);
+            if invert { !hit } else { hit }.into()
         }
         "bincount" => {
             let weights = a.opt_tensor(1, "weights")?;
             let least = a.int_or(2, "minlength", 0)?;
-            a.input()?.bincount(weights.as_ref(), least).into()
+            a.input()?
+                .bincount_with(BinCount::new().weights(&weights).minlength(least))
+                .into()
         }
         "histc" => {
             let bins = a.int_or(1, "bins", 100)?;
             let (min, max) = (a.float_or(2, "min", 0.0)?, a.float_or(3, "max", 0.0)?);
-            a.input()?.histc(bins, min, max).into()
+            a.input()?
+                .histc(Histogram::new(bins).min(min).max(max))
+                .into()
         }
         "unique" | "unique_consecutive" => return distinct(op, a),
         _ => return Err(Failure::Unknown),

@@ -23,7 +23,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         "sub" => scaled(a, |x, y, k| x.sub_scaled(y, k), |x, y| x.sub(y))?,
         "rsub" => {
             let alpha = a.number_or(2, "alpha", 1i64)?;
-            a.input()?.rsub(&a.operand(1, "other")?, alpha)
+            a.input()?.rsub_scaled(&a.operand(1, "other")?, alpha)
         }
         "div" | "true_divide" => {
             let (x, y) = (a.input()?, a.operand(1, "other")?);
@@ -44,8 +44,8 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             let value = a.number_or(3, "value", 1i64)?;
             let (x, p, q) = (a.input()?, a.tensor(1, "tensor1")?, a.tensor(2, "tensor2")?);
             match op {
-                "addcmul" => x.addcmul(&p, &q, value),
-                _ => x.addcdiv(&p, &q, value),
+                "addcmul" => x.addcmul_with(&p, &q, value),
+                _ => x.addcdiv_with(&p, &q, value),
             }
         }
         // As the method: the condition is the second argument; see `Case`.
@@ -84,7 +84,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             Some(Arg::Number(_)) => a.tensor(1, "input")?.polygamma(a.int(0, "n")?),
             _ => a.input()?.polygamma(a.int(1, "n")?),
         },
-        "logit" => a.input()?.logit(a.opt_float(1, "eps")?),
+        "logit" => a.input()?.logit_with(a.opt_float(1, "eps")?),
         "mvlgamma" | "multigammaln" => a.input()?.mvlgamma(a.int(1, "p")?),
         "float_power" => {
             let base = match a.operand(0, "input")? {

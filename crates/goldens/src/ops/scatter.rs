@@ -2,7 +2,7 @@
 
 use super::{Outputs, rejected, unsupported};
 use crate::args::{Arg, Args, Failure, Found, Operand};
-use kiln_tensor::{ScatterReduction, Tensor};
+use kiln_tensor::{Combine, Diagonal, Index, Put, ScatterReduction, Tensor};
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     Ok(match op {
@@ -18,14 +18,19 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             let (src, reduce) = (a.tensor(3, "src")?, reduction(a, 4)?);
             let include = a.bool_or(usize::MAX, "include_self", true)?;
             a.input()?
-                .scatter_reduce(dim, &index, &src, reduce, include)
+                .scatter_reduce(
+                    dim,
+                    &index,
+                    &src,
+                    Combine::new(reduce).include_self(include),
+                )
                 .into()
         }
         "index_add" => {
             let (dim, index) = (a.int(1, "dim")?, a.tensor(2, "index")?);
             let alpha = a.number_or(usize::MAX, "alpha", 1i64)?;
             a.input()?
-                .index_add(dim, &index, &a.tensor(3, "source")?, alpha)
+                .index_add_scaled(dim, &index, &a.tensor(3, "source")?, alpha)
                 .into()
         }
         "index_copy" => {
@@ -39,29 +44,37 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             let (source, reduce) = (a.tensor(3, "source")?, reduction(a, 4)?);
             let include = a.bool_or(usize::MAX, "include_self", true)?;
             a.input()?
-                .index_reduce(dim, &index, &source, reduce, include)
+                .index_reduce(
+                    dim,
+                    &index,
+                    &source,
+                    Combine::new(reduce).include_self(include),
+                )
                 .into()
         }
         "index_put" => {
             let indices = match a.get(1, "indices") {
                 Some(Arg::List(items)) => items.iter().map(|i| match i {
-                    Arg::Tensor(_, t, _) => Ok(Some(t.clone())),
-                    Arg::None => Ok(None),
+                    Arg::Tensor(_, t, _) => Ok(Index::from(t)),
+                    Arg::None => Ok(Index::from(..)),
                     _ => Err(unsupported("this index")),
                 }),
                 _ => return Err(unsupported("these indices")),
             };
-            let indices = indices.collect::<Found<Vec<Option<Tensor>>>>()?;
-            let indices: Vec<Option<&Tensor>> = indices.iter().map(Option::as_ref).collect();
-            let accumulate = a.bool_or(3, "accumulate", false)?;
+            let indices = indices.collect::<Found<Vec<Index>>>()?;
+            let how = Put::new().accumulate(a.bool_or(3, "accumulate", false)?);
             a.input()?
-                .index_put(&indices, &a.tensor(2, "values")?, accumulate)
+                .index_put_with(indices, &a.tensor(2, "values")?, how)
                 .into()
         }
         "put" => {
             let (index, source) = (a.tensor(1, "index")?, a.tensor(2, "source")?);
             a.input()?
-                .put(&index, &source, a.bool_or(3, "accumulate", false)?)
+                .put_with(
+                    &index,
+                    &source,
+                    Put::new().accumulate(a.bool_or(3, "accumulate", false)?),
+                )
                 .into()
         }
         "masked_scatter" => a
@@ -77,7 +90,9 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         "diagonal_scatter" => {
             let (src, offset) = (a.tensor(1, "src")?, a.int_or(2, "offset", 0)?);
             let (dim1, dim2) = (a.int_or(3, "dim1", 0)?, a.int_or(4, "dim2", 1)?);
-            a.input()?.diagonal_scatter(&src, offset, dim1, dim2).into()
+            a.input()?
+                .diagonal_scatter_with(&src, Diagonal::new().offset(offset).dim1(dim1).dim2(dim2))
+                .into()
         }
         _ => return Err(Failure::Unknown),
     })
@@ -102,8 +117,8 @@ fn scatter(a: &Args) -> Found<Tensor> {
     Ok(match a.opt_text(usize::MAX, "reduce")? {
         None => x.scatter(dim, &index, &src),
         Some(reduce) => {
-            let reduce = reduce.parse().map_err(rejected)?;
-            x.scatter_reduce(dim, &index, &src, reduce, true)
+            let reduce: ScatterReduction = reduce.parse().map_err(rejected)?;
+            x.scatter_reduce(dim, &index, &src, reduce)
         }
     })
 }

@@ -3,7 +3,8 @@
 use super::{Outputs, refs, rejected};
 use crate::args::{Arg, Args, Failure, Found};
 use kiln_tensor::{
-    PadMode, Scalar, Tensor, block_diag, cat, column_stack, dstack, hstack, stack, vstack,
+    Diagonal, PadMode, Scalar, Strided, Tensor, Window, block_diag, cat, column_stack, dstack,
+    hstack, stack, vstack,
 };
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
@@ -67,8 +68,11 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         "stack" => stack(&refs(&a.tensors(0, "tensors")?), a.int_or(1, "dim", 0)?),
         "as_strided" => {
             let offset = a.int_or(3, "storage_offset", 0)?;
-            a.input()?
-                .as_strided(a.ints(1, "size")?, a.ints(2, "stride")?, offset)
+            a.input()?.as_strided(
+                Strided::new(a.ints(1, "size")?)
+                    .stride(a.ints(2, "stride")?)
+                    .storage_offset(offset),
+            )
         }
         "block_diag" => block_diag(&refs(&a.rest_tensors(0, "tensors")?)),
         "column_stack" => column_stack(&refs(&a.tensors(0, "tensors")?)),
@@ -97,9 +101,9 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             };
             a.input()?.pad(a.ints(1, "pad")?, mode)
         }
-        "tril" => a.input()?.tril(a.int_or(1, "diagonal", 0)?),
-        "triu" => a.input()?.triu(a.int_or(1, "diagonal", 0)?),
-        "diag" => a.input()?.diag(a.int_or(1, "diagonal", 0)?),
+        "tril" => a.input()?.tril_with(a.int_or(1, "diagonal", 0)?),
+        "triu" => a.input()?.triu_with(a.int_or(1, "diagonal", 0)?),
+        "diag" => a.input()?.diag_with(a.int_or(1, "diagonal", 0)?),
         "diagonal" | "linalg.diagonal" => {
             let defaults = if op == "diagonal" { (0, 1) } else { (-2, -1) };
             let offset = a.int_or(1, "offset", 0)?;
@@ -107,14 +111,22 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
                 a.int_or(2, "dim1", defaults.0)?,
                 a.int_or(3, "dim2", defaults.1)?,
             );
-            a.input()?.diagonal(offset, dims.0, dims.1)
+            a.input()?
+                .diagonal_with(Diagonal::new().offset(offset).dim1(dims.0).dim2(dims.1))
         }
         "diag_embed" => {
             let offset = a.int_or(1, "offset", 0)?;
-            a.input()?
-                .diag_embed(offset, a.int_or(2, "dim1", -2)?, a.int_or(3, "dim2", -1)?)
+            a.input()?.diag_embed_with(
+                Diagonal::new()
+                    .offset(offset)
+                    .dim1(a.int_or(2, "dim1", -2)?)
+                    .dim2(a.int_or(3, "dim2", -1)?),
+            )
         }
-        "diagflat" => a.input()?.reshape([-1]).diag(a.int_or(1, "offset", 0)?),
+        "diagflat" => a
+            .input()?
+            .reshape([-1])
+            .diag_with(a.int_or(1, "offset", 0)?),
         "trace" => a.input()?.trace(),
         "nn.functional.pixel_shuffle" => a.input()?.pixel_shuffle(a.int(1, "upscale_factor")?),
         "nn.functional.pixel_unshuffle" => {
@@ -123,7 +135,8 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         "nn.functional.channel_shuffle" => a.input()?.channel_shuffle(a.int(1, "groups")?),
         "unfold" => {
             let (dim, size) = (a.int(1, "dimension")?, a.int(2, "size")?);
-            a.input()?.unfold(dim, size, a.int(3, "step")?)
+            a.input()?
+                .unfold(dim, Window::new(size).step(a.int(3, "step")?))
         }
         _ => return Err(Failure::Unknown),
     }

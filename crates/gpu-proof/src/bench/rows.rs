@@ -3,7 +3,7 @@
 use super::{Case, median, randn, seconds, table};
 use crate::driver::Driver;
 use crate::{Failed, Report, Settings};
-use kiln_tensor::{DType, Grad, Result, Tensor, grad_with};
+use kiln_tensor::{Affine, BatchStats, DType, Grad, Result, Tensor, grad_with};
 use std::time::Instant;
 
 /// The bandwidth of copies in bytes a second, of bytes read and written.
@@ -30,11 +30,11 @@ fn gelu_chain(x: &Tensor) -> Tensor {
 }
 
 fn layer_norm(x: &[Tensor], width: usize) -> Tensor {
-    x[0].layer_norm([width], Some(&x[1]), Some(&x[2]), 1e-5)
+    x[0].layer_norm_with([width], Affine::new().weight(&x[1]).bias(&x[2]))
 }
 
 fn batch_norm(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Tensor {
-    x.batch_norm(None, None, Some(weight), Some(bias), true, 0.1, 1e-5)
+    x.batch_norm_with(BatchStats::new().weight(weight).bias(bias).training(true))
 }
 
 /// A case's name, its inputs' shapes, how often its first input's bytes move at least, and its function.

@@ -59,7 +59,7 @@ impl Cell {
 
     /// The state after a step, whose projected input is `x` `[n, gates · hidden]`.
     pub(super) fn step(self, x: &Tensor, state: &State, w: &Weights) -> State {
-        let h = state.hidden.linear(&w.hidden, w.hidden_bias.as_ref());
+        let h = state.hidden.linear_with(&w.hidden, &w.hidden_bias);
         let gates = self.gates() as i64;
         match self {
             Cell::Tanh => state.with_hidden((x + &h).tanh()),

@@ -131,8 +131,7 @@ macro_rules! cells {
                 }
                 let cell = (self.cell == Cell::Lstm).then_some(c);
                 let state = State { hidden: h, cell };
-                let bias = self.bias_ih.as_ref().map(Var::get);
-                let projected = x.linear(&self.weight_ih, bias.as_ref());
+                let projected = x.linear_with(&self.weight_ih, &self.bias_ih);
                 let weights = Weights::new(&self.weight_hh, self.bias_hh.as_ref());
                 let next = self.cell.step(&projected, &state, &weights);
                 let own = |t: Tensor| if unbatched { t.squeeze(0) } else { t };

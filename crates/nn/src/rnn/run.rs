@@ -54,7 +54,7 @@ impl Network {
         let mut last: Vec<State> = Vec::new();
         for level in 0..self.num_layers {
             if level > 0 {
-                y = y.dropout(self.dropout, self.mode.is_training());
+                y = y.dropout_with(self.dropout, self.mode.is_training());
             }
             let mut sides = Vec::new();
             for direction in 0..self.directions() {
@@ -111,7 +111,7 @@ impl Network {
         {
             input_bias = Some(b + &c);
         }
-        let projected = x.linear(vars[0].get(), input_bias.as_ref());
+        let projected = x.linear_with(vars[0], input_bias);
         let options = Scan::new().reverse(reverse);
         let first = (state.hidden, state.cell);
         let ((hidden, cell), outputs) =

@@ -146,10 +146,7 @@ fn distances_and_other_layers_without_parameters() {
     near(&Softmax2d::new().call(x.i(0)), &values(&y.i(0)));
     assert!(Softmax2d::new().call(x.i((0, 0))).error().is_some());
     let norm = LocalResponseNorm::new(3).unwrap();
-    near(
-        &norm.call(&x),
-        &values(&x.local_response_norm(3, 1e-4, 0.75, 1.0)),
-    );
+    near(&norm.call(&x), &values(&x.local_response_norm(3)));
 
     let bag = f64_module(|| EmbeddingBag::with(5, 2, BagMode::Sum));
     let rows = bag.weight.get().detach();
@@ -211,7 +208,7 @@ fn further_initialisers() {
             true => (rows, m.matmul(m.t())),
             false => (columns, m.t().matmul(&m)),
         };
-        near(&gram, &values(&(Tensor::eye(n, n, DType::F64) * 4.0)));
+        near(&gram, &values(&(Tensor::eye((n, n), DType::F64) * 4.0)));
     }
     let w = Var::parameter(Tensor::zeros([50, 20], DType::F32)).unwrap();
     init::sparse_(&w, 0.33, 0.5).unwrap();
@@ -344,26 +341,26 @@ fn dropouts_take_pytorchs_ranks_and_drop_what_pytorch_drops() {
     // By rank from 0 on.
     let table = [
         (
-            both(Dropout1d::new(p).unwrap(), Tensor::dropout1d),
+            both(Dropout1d::new(p).unwrap(), Tensor::dropout1d_with),
             [no, no, Some(1), Some(2), no, no, no],
         ),
         (
-            both(Dropout2d::new(p).unwrap(), Tensor::dropout2d),
+            both(Dropout2d::new(p).unwrap(), Tensor::dropout2d_with),
             [no, no, Some(2), Some(2), Some(2), Some(2), Some(2)],
         ),
         (
-            both(Dropout3d::new(p).unwrap(), Tensor::dropout3d),
+            both(Dropout3d::new(p).unwrap(), Tensor::dropout3d_with),
             [no, Some(1), Some(1), Some(1), Some(1), Some(2), Some(1)],
         ),
         (
             both(
                 FeatureAlphaDropout::new(p).unwrap(),
-                Tensor::feature_alpha_dropout,
+                Tensor::feature_alpha_dropout_with,
             ),
             [no, no, Some(2), Some(2), Some(2), Some(2), Some(2)],
         ),
         (
-            both(AlphaDropout::new(p).unwrap(), Tensor::alpha_dropout),
+            both(AlphaDropout::new(p).unwrap(), Tensor::alpha_dropout_with),
             [
                 Some(0),
                 Some(1),
@@ -389,11 +386,11 @@ fn dropouts_take_pytorchs_ranks_and_drop_what_pytorch_drops() {
 fn dropouts_check_the_probability_in_evaluation_too() {
     let x = Tensor::ones([2, 3, 4, 5], DType::F32);
     let all = [
-        Tensor::dropout,
-        Tensor::dropout2d,
-        Tensor::dropout3d,
-        Tensor::alpha_dropout,
-        Tensor::feature_alpha_dropout,
+        Tensor::dropout_with,
+        Tensor::dropout2d_with,
+        Tensor::dropout3d_with,
+        Tensor::alpha_dropout_with,
+        Tensor::feature_alpha_dropout_with,
     ];
     for f in all {
         for p in [-0.1, 1.1, f64::NAN] {

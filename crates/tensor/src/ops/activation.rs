@@ -3,10 +3,21 @@
 use super::args::{DimArg, axis, needs_float};
 use super::index::as_vector;
 use crate::operand::AsTensor;
+use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor};
 use kiln_base::Dim;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
+
+options! {
+    /// The curve of [`Tensor::softplus_with`].
+    SoftPlus () {
+        /// How sharp its bend is (default 1).
+        beta: f64 = 1.0,
+        /// Above which `beta · x` the result is x (default 20).
+        threshold: f64 = 20.0,
+    }
+}
 
 impl Tensor {
     /// `eˣ / Σ eˣ` along a dim of a float tensor.
@@ -33,9 +44,15 @@ impl Tensor {
         })
     }
 
+    /// x where it is positive, x / 100 elsewhere.
+    #[track_caller]
+    pub fn leaky_relu(&self) -> Tensor {
+        self.leaky_relu_with(0.01)
+    }
+
     /// x where it is positive, `negative_slope · x` elsewhere.
     #[track_caller]
-    pub fn leaky_relu(&self, negative_slope: f64) -> Tensor {
+    pub fn leaky_relu_with(&self, negative_slope: f64) -> Tensor {
         compose("leaky_relu", &[self], |b| {
             needs_float(self, "operand")?;
             let low = b.with(Pw::Mul, self, negative_slope)?;
@@ -72,22 +89,34 @@ impl Tensor {
 
     /// x where it is positive, `alpha · (eˣ − 1)` elsewhere.
     #[track_caller]
-    pub fn elu_alpha(&self, alpha: f64) -> Tensor {
+    pub fn elu_with(&self, alpha: f64) -> Tensor {
         compose("elu", &[self], |b| exponential(b, self, 1.0, alpha))
+    }
+
+    /// x where it is positive, `eˣ − 1` elsewhere.
+    #[track_caller]
+    pub fn celu(&self) -> Tensor {
+        self.celu_with(1.0)
     }
 
     /// x where it is positive, `alpha · (e^(x / alpha) − 1)` elsewhere.
     #[track_caller]
-    pub fn celu(&self, alpha: f64) -> Tensor {
+    pub fn celu_with(&self, alpha: f64) -> Tensor {
         compose("celu", &[self], |b| {
             ensure!(alpha != 0.0, "alpha can't be 0");
             exponential(b, self, alpha, alpha)
         })
     }
 
+    /// x brought into −1..=1.
+    #[track_caller]
+    pub fn hardtanh(&self) -> Tensor {
+        self.hardtanh_with(-1, 1)
+    }
+
     /// x brought into `min_val..=max_val`.
     #[track_caller]
-    pub fn hardtanh(&self, min_val: impl Into<Scalar>, max_val: impl Into<Scalar>) -> Tensor {
+    pub fn hardtanh_with(&self, min_val: impl Into<Scalar>, max_val: impl Into<Scalar>) -> Tensor {
         let (low, high) = (min_val.into(), max_val.into());
         compose("hardtanh", &[self], |b| {
             ensure!(self.dtype() != DType::Bool, "is not defined on bool");
@@ -112,9 +141,15 @@ impl Tensor {
         })
     }
 
+    /// x where |x| is above ½, 0 elsewhere.
+    #[track_caller]
+    pub fn hardshrink(&self) -> Tensor {
+        self.hardshrink_with(0.5)
+    }
+
     /// x where |x| is above `lambd`, 0 elsewhere.
     #[track_caller]
-    pub fn hardshrink(&self, lambd: f64) -> Tensor {
+    pub fn hardshrink_with(&self, lambd: f64) -> Tensor {
         compose("hardshrink", &[self], |b| {
             needs_float(self, "operand")?;
             let above = b.with(Pw::Ge, self, -lambd)?;
@@ -124,9 +159,15 @@ impl Tensor {
         })
     }
 
+    /// x moved towards 0 by ½, and 0 within it.
+    #[track_caller]
+    pub fn softshrink(&self) -> Tensor {
+        self.softshrink_with(0.5)
+    }
+
     /// x moved towards 0 by `lambd`, and 0 within it.
     #[track_caller]
-    pub fn softshrink(&self, lambd: f64) -> Tensor {
+    pub fn softshrink_with(&self, lambd: f64) -> Tensor {
         compose("softshrink", &[self], |b| {
             needs_float(self, "operand")?;
             ensure!(lambd >= 0.0, "lambd must not be negative, but is {lambd}");
@@ -155,9 +196,10 @@ impl Tensor {
         })
     }
 
-    /// `log(1 + e^(beta · x)) / beta`, and x where `beta · x` is above `threshold`.
+    /// `log(1 + e^(beta · x)) / beta`, and x where `beta · x` is above a threshold.
     #[track_caller]
-    pub fn softplus_beta(&self, beta: f64, threshold: f64) -> Tensor {
+    pub fn softplus_with(&self, how: SoftPlus) -> Tensor {
+        let SoftPlus { beta, threshold } = how;
         compose("softplus", &[self], |b| {
             needs_float(self, "operand")?;
             let x = b.widened(self)?;

@@ -3,43 +3,64 @@
 use super::args::{known, known_dim, needs_float, same_dtype};
 use super::matmul::matmul;
 use crate::operand::AsTensor;
+use crate::options::options;
 use crate::record::{Recorder, compose};
 use crate::{Scalar, Tensor};
 use kiln_base::Dim;
-use kiln_ir::ops::Attention;
-use kiln_ir::{Builder, OpError, Shape, broadcast_shapes, ensure};
+use kiln_ir::{Builder, OpError, Shape, broadcast_shapes, ensure, ops};
+
+options! {
+    /// What [`Tensor::scaled_dot_product_attention`] takes beside query, key and value.
+    ///
+    /// ```
+    /// use kiln_tensor::{Attention, DType, Tensor};
+    /// let x = Tensor::randn([2, 4, 5, 8], DType::F32);
+    /// let y = x.scaled_dot_product_attention_with(&x, &x, Attention::new().is_causal(true));
+    /// assert_eq!(y.shape()?, [2, 4, 5, 8]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    Attention () {
+        /// With which probability each weight is dropped (default 0).
+        dropout_p: f64 = 0.0,
+        /// Whether query i sees keys 0 to i only (default no), which excludes a mask.
+        is_causal: bool = false,
+        /// The factor of the scores, 1 / √e unless given.
+        scale: Option<f64> = None,
+        /// Whether queries come in groups (default no): key and value `[.., h, s, _]` have fewer heads than
+        /// the query, and each serves as many heads in a row.
+        enable_gqa: bool = false,
+        ;
+        /// Which keys take part, of bools, or what is added to the scores, of floats: `[.., l, s]`, broadcast.
+        attn_mask,
+    }
+}
 
 impl Tensor {
-    /// `softmax(query · keyᵀ · scale + mask) · value` with the query `[.., l, e]`, key `[.., s, e]` and
-    /// value `[.., s, v]`: `[.., l, v]`; their other dims broadcast. A bool mask says which keys take
-    /// part, a float mask is added; `is_causal` lets query i see keys 0 to i only. The scale is 1 / √e
-    /// unless given. A query whose mask leaves no key gives zeros. Dropout of the weights with
-    /// probability `dropout_p`. With `enable_gqa` (grouped queries) the key and value `[.., h, s, _]`
-    /// have fewer heads than the query, and each serves as many heads in a row.
+    /// `softmax(query · keyᵀ / √e) · value` with the query `[.., l, e]`, key `[.., s, e]` and value
+    /// `[.., s, v]`: `[.., l, v]`; their other dims broadcast.
     #[track_caller]
-    #[allow(clippy::too_many_arguments)] // PyTorch's signature
-    pub fn scaled_dot_product_attention(
+    pub fn scaled_dot_product_attention(&self, key: impl AsTensor, value: impl AsTensor) -> Tensor {
+        self.scaled_dot_product_attention_with(key, value, Attention::new())
+    }
+
+    /// [`Tensor::scaled_dot_product_attention`] with a mask, dropout or another scale. A query whose mask
+    /// leaves no key gives zeros.
+    #[track_caller]
+    pub fn scaled_dot_product_attention_with(
         &self,
         key: impl AsTensor,
         value: impl AsTensor,
-        attn_mask: Option<&Tensor>,
-        dropout_p: f64,
-        is_causal: bool,
-        scale: Option<f64>,
-        enable_gqa: bool,
+        how: Attention,
     ) -> Tensor {
         let key: &Tensor = &key.as_tensor();
         let value: &Tensor = &value.as_tensor();
         let call = Call {
             operands: [self, key, value],
-            mask: attn_mask,
-            causal: is_causal,
-            scale,
-            grouped: enable_gqa,
+            how: &how,
         };
         let mut all = vec![self, key, value];
-        all.extend(attn_mask);
-        if dropout_p == 0.0 {
+        all.extend(&how.attn_mask);
+        if how.dropout_p == 0.0 {
             return compose("scaled_dot_product_attention", &all, |b| {
                 let (op, operands) = call.prepared(b)?;
                 let y = b.op(op, &operands)?;
@@ -50,7 +71,7 @@ impl Tensor {
             let (op, x) = call.prepared(b)?;
             op.weights(b, &x[0], &x[1], x.get(3))
         });
-        let dropped = weights.dropout(dropout_p, true);
+        let dropped = weights.dropout(how.dropout_p);
         all.push(&dropped);
         compose("scaled_dot_product_attention", &all, |b| {
             let (_, x) = call.prepared(b)?;
@@ -66,16 +87,13 @@ impl Tensor {
 struct Call<'a> {
     /// Query, key and value.
     operands: [&'a Tensor; 3],
-    mask: Option<&'a Tensor>,
-    causal: bool,
-    scale: Option<f64>,
-    grouped: bool,
+    how: &'a Attention,
 }
 
 impl Call<'_> {
     /// The op, and its operands with one batch shape. Grouped heads are two dims, along the second of which
     /// keys and values are the same.
-    fn prepared(&self, b: &mut Recorder) -> Result<(Attention, Vec<Tensor>), OpError> {
+    fn prepared(&self, b: &mut Recorder) -> Result<(ops::Attention, Vec<Tensor>), OpError> {
         let [query, key, value] = self.operands;
         needs_float(query, "query")?;
         same_dtype(query, "query", key, "key")?;
@@ -85,16 +103,16 @@ impl Call<'_> {
             "query, key and value need at least 2 dims"
         );
         ensure!(
-            !(self.causal && self.mask.is_some()),
+            !(self.how.is_causal && self.how.attn_mask.is_some()),
             "is_causal and a mask exclude each other"
         );
-        let scale = match self.scale {
+        let scale = match self.how.scale {
             Some(s) => s,
             None => 1.0 / (known_dim(&query.dims()[query.ndim() - 1], query)? as f64).sqrt(),
         };
         let mut operands = self.operands.map(Tensor::clone).to_vec();
-        operands.extend(self.mask.cloned());
-        if self.grouped {
+        operands.extend(self.how.attn_mask.clone());
+        if self.how.enable_gqa {
             operands = grouped(b, &operands)?;
         }
         let batch = operands.iter().map(|t| &t.dims()[..t.ndim().max(2) - 2]);
@@ -112,16 +130,16 @@ impl Call<'_> {
             }
             *x = b.broadcast_to(x, &shape)?;
         }
-        let op = Attention {
+        let op = ops::Attention {
             scale: Scalar::Float(scale),
-            causal: self.causal,
+            causal: self.how.is_causal,
         };
         Ok((op, operands))
     }
 
     /// The result, with one dim of heads.
     fn finished(&self, b: &mut Recorder, y: &Tensor) -> Result<Tensor, OpError> {
-        if !self.grouped {
+        if !self.how.enable_gqa {
             return Ok(y.clone());
         }
         let mut shape = Shape::from(y.dims());

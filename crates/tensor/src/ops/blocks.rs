@@ -2,6 +2,7 @@
 
 use super::args::{Int, IntList, addressable, known};
 use crate::operand::{AsTensor, listed};
+use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor, promote};
 use kiln_base::{Dim, numel};
@@ -87,6 +88,20 @@ fn three_dims(b: &mut Recorder, t: &Tensor) -> Recorded {
     at_least(b, &t, 3, 2)
 }
 
+options! {
+    /// A view by strides; its size alone stands for it.
+    Strided (
+        /// The result's size.
+        size: IntList
+    ) {
+        /// How many elements lie between two neighbours along each dim; `()`, the default, are the strides of
+        /// a contiguous tensor of that size.
+        stride: IntList = (),
+        /// The first element (default 0).
+        storage_offset: Int = 0,
+    }
+}
+
 impl Tensor {
     /// At least one dim: a number as `[1]`.
     #[track_caller]
@@ -108,15 +123,23 @@ impl Tensor {
 
     /// `out[i, j, ..] = flat[offset + i · stride[0] + j · stride[1] + ..]`, where `flat` are this
     /// tensor's elements in row-major order, however it came about.
+    ///
+    /// ```
+    /// use kiln_tensor::{Strided, Tensor};
+    /// let x = Tensor::arange(0, 6, 1);
+    /// let windows = x.as_strided(Strided::new([4, 3]).stride([1, 1]));
+    /// assert_eq!(windows.i(3).to_vec::<i64>()?, [3, 4, 5]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
     #[track_caller]
-    pub fn as_strided(
-        &self,
-        size: impl Into<IntList>,
-        stride: impl Into<IntList>,
-        storage_offset: impl Into<Int>,
-    ) -> Tensor {
-        let storage_offset = storage_offset.into().0;
-        let (size, stride) = (size.into().0, stride.into().0);
+    pub fn as_strided(&self, size: impl Into<Strided>) -> Tensor {
+        let how = size.into();
+        let storage_offset = how.storage_offset.0;
+        let (size, mut stride) = (how.size.0, how.stride.0);
+        if stride.is_empty() {
+            let behind = |a: usize| size[a + 1..].iter().fold(1i64, |n, d| n.saturating_mul(*d));
+            stride = (0..size.len()).map(behind).collect();
+        }
         compose("as_strided", &[self], |b| {
             ensure!(
                 size.len() == stride.len(),

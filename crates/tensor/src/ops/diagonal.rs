@@ -1,22 +1,55 @@
 //! Triangles and diagonals.
 
-use super::args::{DimArg, DimArgs, Int, MaybeInt, addressable, axis, known, listable};
-use super::index::inverse;
+use super::args::{DimArg, DimArgs, Int, IntList, addressable, axis, known, listable};
+use super::places::inverse;
 use crate::operand::AsTensor;
+use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
-use crate::{DType, Tensor};
+use crate::{DType, Scalar, Tensor};
 use kiln_base::Dim;
 use kiln_base::prim::ScatterKind;
 use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
+options! {
+    /// Which diagonal of which matrices.
+    ///
+    /// ```
+    /// use kiln_tensor::{Diagonal, Tensor};
+    /// let x = Tensor::arange(0, 9, 1).reshape([3, 3]);
+    /// assert_eq!(x.diagonal().to_vec::<i64>()?, [0, 4, 8]);
+    /// assert_eq!(x.diagonal_with(Diagonal::new().offset(1)).to_vec::<i64>()?, [1, 5]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    Diagonal () {
+        /// How far above the main one it is (default 0); negative ones are below.
+        offset: Int = 0,
+        /// The dim of the matrices' rows (default 0).
+        dim1: DimArg = 0,
+        /// The dim of the matrices' columns (default 1).
+        dim2: DimArg = 1,
+    }
+}
+
 impl Tensor {
-    /// Ones on the diagonal of an `[n, m]` matrix, zeros elsewhere.
+    /// Ones on the diagonal of a matrix, zeros elsewhere. One size is that of a square matrix, two are rows
+    /// and columns.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor};
+    /// assert_eq!(Tensor::eye(3, DType::F32).shape()?, [3, 3]);
+    /// assert_eq!(Tensor::eye([2, 3], DType::I64).to_vec::<i64>()?, [1, 0, 0, 0, 1, 0]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
     #[track_caller]
-    pub fn eye(n: impl Into<Int>, m: impl Into<MaybeInt>, dtype: DType) -> Tensor {
-        let n = n.into().0;
-        let m = m.into().0.unwrap_or(n);
+    pub fn eye(size: impl Into<IntList>, dtype: DType) -> Tensor {
+        let size = size.into().0;
         compose("eye", &[], |b| {
+            let (n, m) = match size[..] {
+                [n] => (n, n),
+                [n, m] => (n, m),
+                _ => return Err(OpError(format!("makes matrices, not tensors of {size:?}"))),
+            };
             ensure!(n >= 0, "n must not be negative, but is {n}");
             ensure!(m >= 0, "m must not be negative, but is {m}");
             let shape = [n.into(), m.into()];
@@ -27,23 +60,43 @@ impl Tensor {
         })
     }
 
-    /// The elements on and below the diagonal `diagonal` of each matrix; zeros above it.
+    /// The elements on and below the diagonal of each matrix; zeros above it.
     #[track_caller]
-    pub fn tril(&self, diagonal: impl Into<Int>) -> Tensor {
+    pub fn tril(&self) -> Tensor {
+        self.tril_with(0)
+    }
+
+    /// The elements on and below the diagonal `diagonal` of each matrix, which lies that far above the main
+    /// one; zeros above it.
+    #[track_caller]
+    pub fn tril_with(&self, diagonal: impl Into<Int>) -> Tensor {
         let diagonal = diagonal.into().0;
         compose("tril", &[self], |b| triangle(b, self, diagonal, Pw::Le))
     }
 
-    /// The elements on and above the diagonal `diagonal` of each matrix; zeros below it.
+    /// The elements on and above the diagonal of each matrix; zeros below it.
     #[track_caller]
-    pub fn triu(&self, diagonal: impl Into<Int>) -> Tensor {
+    pub fn triu(&self) -> Tensor {
+        self.triu_with(0)
+    }
+
+    /// The elements on and above the diagonal `diagonal` of each matrix, which lies that far above the main
+    /// one; zeros below it.
+    #[track_caller]
+    pub fn triu_with(&self, diagonal: impl Into<Int>) -> Tensor {
         let diagonal = diagonal.into().0;
         compose("triu", &[self], |b| triangle(b, self, diagonal, Pw::Ge))
     }
 
     /// The diagonal of a matrix, or the matrix with this vector as its diagonal.
     #[track_caller]
-    pub fn diag(&self, diagonal: impl Into<Int>) -> Tensor {
+    pub fn diag(&self) -> Tensor {
+        self.diag_with(0)
+    }
+
+    /// [`Tensor::diag`] for the diagonal that lies this far above the main one.
+    #[track_caller]
+    pub fn diag_with(&self, diagonal: impl Into<Int>) -> Tensor {
         let diagonal = diagonal.into().0;
         compose("diag", &[self], |b| match self.ndim() {
             1 => embed(b, self, diagonal),
@@ -55,17 +108,17 @@ impl Tensor {
         })
     }
 
-    /// The diagonals of the matrices that `dim1` and `dim2` span, as a new last dim.
+    /// The diagonals of the matrices that the first two dims span, as a new last dim.
     #[track_caller]
-    pub fn diagonal(
-        &self,
-        offset: impl Into<Int>,
-        dim1: impl Into<DimArg>,
-        dim2: impl Into<DimArg>,
-    ) -> Tensor {
-        let offset = offset.into().0;
-        let dim1 = dim1.into();
-        let dim2 = dim2.into();
+    pub fn diagonal(&self) -> Tensor {
+        self.diagonal_with(Diagonal::new())
+    }
+
+    /// [`Tensor::diagonal`] beside the main one, or of other dims.
+    #[track_caller]
+    pub fn diagonal_with(&self, which: Diagonal) -> Tensor {
+        let Diagonal { offset, dim1, dim2 } = which;
+        let offset = offset.0;
         compose("diagonal", &[self], |b| {
             let perm = matrices_last(self, &dim1, &dim2)?;
             let matrices = b.permute(self, &perm)?;
@@ -80,17 +133,16 @@ impl Tensor {
 
     /// This tensor with `src` in place of [`Tensor::diagonal`], whose shape it has.
     #[track_caller]
-    pub fn diagonal_scatter(
-        &self,
-        src: impl AsTensor,
-        offset: impl Into<Int>,
-        dim1: impl Into<DimArg>,
-        dim2: impl Into<DimArg>,
-    ) -> Tensor {
+    pub fn diagonal_scatter(&self, src: impl AsTensor) -> Tensor {
+        self.diagonal_scatter_with(src, Diagonal::new())
+    }
+
+    /// This tensor with `src` in place of [`Tensor::diagonal_with`], whose shape it has.
+    #[track_caller]
+    pub fn diagonal_scatter_with(&self, src: impl AsTensor, which: Diagonal) -> Tensor {
         let src: &Tensor = &src.as_tensor();
-        let offset = offset.into().0;
-        let dim1 = dim1.into();
-        let dim2 = dim2.into();
+        let Diagonal { offset, dim1, dim2 } = which;
+        let offset = offset.0;
         compose("diagonal_scatter", &[self, src], |b| {
             let perm = matrices_last(self, &dim1, &dim2)?;
             let matrices = b.permute(self, &perm)?;
@@ -123,20 +175,50 @@ impl Tensor {
         })
     }
 
-    /// Matrices, spanned by the dims `dim1` and `dim2` of the result, with the vectors of the last dim
-    /// on their diagonals.
+    /// This tensor with a number on its main diagonal, whose indices are the same in all dims; more than two
+    /// dims are of one size.
     #[track_caller]
-    pub fn diag_embed(
-        &self,
-        offset: impl Into<Int>,
-        dim1: impl Into<Int>,
-        dim2: impl Into<Int>,
-    ) -> Tensor {
-        let (offset, dim1, dim2) = (offset.into().0, dim1.into().0, dim2.into().0);
+    pub(crate) fn with_diagonal(&self, value: impl Into<Scalar>) -> Tensor {
+        let value = value.into();
+        compose("fill_diagonal_", &[self], |b| {
+            let n = self.ndim();
+            ensure!(n >= 2, "{} has fewer than 2 dims", self.fact());
+            let even = self.dims().windows(2).all(|d| d[0] == d[1]);
+            ensure!(n == 2 || even, "the dims of {} differ in size", self.fact());
+            super::index::check_fill(self.dtype(), value)?;
+            let mut inside: Option<Tensor> = None;
+            let first = b.iota(&self.dims()[0])?;
+            let first = b.along(&first, 0, n)?;
+            for a in 1..n {
+                let number = b.iota(&self.dims()[a])?;
+                let number = b.along(&number, a, n)?;
+                let same = b.binary(Pw::Eq, &first, &number)?;
+                inside = Some(match inside {
+                    Some(others) => b.binary(Pw::And, &others, &same)?,
+                    None => same,
+                });
+            }
+            let inside = inside.ok_or_else(|| OpError::new("needs at least 2 dims"))?;
+            b.fill_where(&inside, value, self)
+        })
+    }
+
+    /// Matrices with the vectors of the last dim on their diagonals, spanned by the last two dims of the
+    /// result.
+    #[track_caller]
+    pub fn diag_embed(&self) -> Tensor {
+        self.diag_embed_with(Diagonal::new().dim1(-2).dim2(-1))
+    }
+
+    /// [`Tensor::diag_embed`] beside the main diagonal, or spanned by these dims of the result.
+    #[track_caller]
+    pub fn diag_embed_with(&self, which: Diagonal) -> Tensor {
+        let Diagonal { offset, dim1, dim2 } = which;
+        let offset = offset.0;
         compose("diag_embed", &[self], |b| {
             ensure!(self.ndim() > 0, "a number has no last dim");
             let matrices = embed(b, self, offset)?;
-            let (rows, columns) = (axis(&matrices, dim1)?, axis(&matrices, dim2)?);
+            let (rows, columns) = (axis(&matrices, &dim1)?, axis(&matrices, &dim2)?);
             ensure!(rows != columns, "the dims {dim1} and {dim2} are the same");
             let n = matrices.ndim();
             let mut rest = 0..n - 2;
@@ -162,10 +244,16 @@ impl Tensor {
         })
     }
 
-    /// The matrix `[2, count]` of the positions on and below a diagonal of a `[row, col]` matrix, in
+    /// The matrix `[2, count]` of the positions on and below the diagonal of a `[row, col]` matrix, in
     /// row-major order.
     #[track_caller]
-    pub fn tril_indices(
+    pub fn tril_indices(row: impl Into<Int>, col: impl Into<Int>) -> Tensor {
+        Tensor::tril_indices_with(row, col, 0)
+    }
+
+    /// [`Tensor::tril_indices`] for the diagonal that lies `offset` above the main one.
+    #[track_caller]
+    pub fn tril_indices_with(
         row: impl Into<Int>,
         col: impl Into<Int>,
         offset: impl Into<Int>,
@@ -176,10 +264,16 @@ impl Tensor {
         })
     }
 
-    /// The matrix `[2, count]` of the positions on and above a diagonal of a `[row, col]` matrix, in
+    /// The matrix `[2, count]` of the positions on and above the diagonal of a `[row, col]` matrix, in
     /// row-major order.
     #[track_caller]
-    pub fn triu_indices(
+    pub fn triu_indices(row: impl Into<Int>, col: impl Into<Int>) -> Tensor {
+        Tensor::triu_indices_with(row, col, 0)
+    }
+
+    /// [`Tensor::triu_indices`] for the diagonal that lies `offset` above the main one.
+    #[track_caller]
+    pub fn triu_indices_with(
         row: impl Into<Int>,
         col: impl Into<Int>,
         offset: impl Into<Int>,

@@ -10,10 +10,15 @@ use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 use std::panic::Location;
 
 impl Tensor {
-    /// Zeroes each element with probability `p` and scales the others by 1 / (1 − p); the identity
-    /// unless `training`.
+    /// Zeroes each element with probability `p` and scales the others by 1 / (1 − p).
     #[track_caller]
-    pub fn dropout(&self, p: f64, training: bool) -> Tensor {
+    pub fn dropout(&self, p: f64) -> Tensor {
+        self.dropout_with(p, true)
+    }
+
+    /// [`Tensor::dropout`]; the identity unless `training`.
+    #[track_caller]
+    pub fn dropout_with(&self, p: f64, training: bool) -> Tensor {
         let loc = Location::caller();
         compose("dropout", &[self], |b| {
             if !drops(self, p, training)? {
@@ -29,7 +34,13 @@ impl Tensor {
 
     /// [`Tensor::dropout`] of whole channels of `[n, c, l]` or `[c, l]` (Tompson et al., 2015).
     #[track_caller]
-    pub fn dropout1d(&self, p: f64, training: bool) -> Tensor {
+    pub fn dropout1d(&self, p: f64) -> Tensor {
+        self.dropout1d_with(p, true)
+    }
+
+    /// [`Tensor::dropout1d`]; the identity unless `training`.
+    #[track_caller]
+    pub fn dropout1d_with(&self, p: f64, training: bool) -> Tensor {
         let loc = Location::caller();
         compose("dropout1d", &[self], |b| {
             let fits = matches!(self.ndim(), 2 | 3);
@@ -41,7 +52,13 @@ impl Tensor {
     /// [`Tensor::dropout`] of whole channels of `[n, c, h, w]`. Other ranks are `[n, c, ..]` too, so
     /// three dims are `[n, c, l]`.
     #[track_caller]
-    pub fn dropout2d(&self, p: f64, training: bool) -> Tensor {
+    pub fn dropout2d(&self, p: f64) -> Tensor {
+        self.dropout2d_with(p, true)
+    }
+
+    /// [`Tensor::dropout2d`]; the identity unless `training`.
+    #[track_caller]
+    pub fn dropout2d_with(&self, p: f64, training: bool) -> Tensor {
         let loc = Location::caller();
         compose("dropout2d", &[self], |b| {
             channels(b, self, p, training, 2, loc)
@@ -51,7 +68,13 @@ impl Tensor {
     /// [`Tensor::dropout`] of whole channels of `[n, c, d, h, w]`. Other ranks are `[c, ..]`, such as
     /// `[c, d, h, w]`.
     #[track_caller]
-    pub fn dropout3d(&self, p: f64, training: bool) -> Tensor {
+    pub fn dropout3d(&self, p: f64) -> Tensor {
+        self.dropout3d_with(p, true)
+    }
+
+    /// [`Tensor::dropout3d`]; the identity unless `training`.
+    #[track_caller]
+    pub fn dropout3d_with(&self, p: f64, training: bool) -> Tensor {
         let loc = Location::caller();
         compose("dropout3d", &[self], |b| {
             let own = if self.ndim() == 5 { 2 } else { 1 };
@@ -60,9 +83,15 @@ impl Tensor {
     }
 
     /// Sets elements to SELU's limit at −∞ with probability `p`, and moves all so that mean and variance
-    /// of standard normal inputs stay (Klambauer et al., 2017); the identity unless `training`.
+    /// of standard normal inputs stay (Klambauer et al., 2017).
     #[track_caller]
-    pub fn alpha_dropout(&self, p: f64, training: bool) -> Tensor {
+    pub fn alpha_dropout(&self, p: f64) -> Tensor {
+        self.alpha_dropout_with(p, true)
+    }
+
+    /// [`Tensor::alpha_dropout`]; the identity unless `training`.
+    #[track_caller]
+    pub fn alpha_dropout_with(&self, p: f64, training: bool) -> Tensor {
         let loc = Location::caller();
         compose("alpha_dropout", &[self], |b| {
             if !drops(self, p, training)? {
@@ -74,7 +103,13 @@ impl Tensor {
 
     /// [`Tensor::alpha_dropout`] of whole channels of `[n, c, ..]`.
     #[track_caller]
-    pub fn feature_alpha_dropout(&self, p: f64, training: bool) -> Tensor {
+    pub fn feature_alpha_dropout(&self, p: f64) -> Tensor {
+        self.feature_alpha_dropout_with(p, true)
+    }
+
+    /// [`Tensor::feature_alpha_dropout`]; the identity unless `training`.
+    #[track_caller]
+    pub fn feature_alpha_dropout_with(&self, p: f64, training: bool) -> Tensor {
         let loc = Location::caller();
         compose("feature_alpha_dropout", &[self], |b| {
             if !drops(self, p, training)? {

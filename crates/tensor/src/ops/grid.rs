@@ -4,6 +4,7 @@ use super::args::{Int, known, listable};
 use super::index::as_vector;
 use crate::Tensor;
 use crate::operand::{AsTensor, listed};
+use crate::options::options;
 use crate::record::{Recorder, compose, compose_many};
 use kiln_base::{Dim, numel};
 use kiln_ir::{Builder, OpError, Shape, ensure};
@@ -33,12 +34,33 @@ pub fn cartesian_prod(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     })
 }
 
+options! {
+    /// What [`Tensor::combinations`] chooses; the number of elements alone stands for it.
+    Combinations (
+        /// How many elements.
+        r: Int
+    ) {
+        /// Whether an element can be chosen again (default no).
+        with_replacement: bool = false,
+    }
+}
+
+/// Which of a grid's dims belongs to which of the vectors that span it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Indexing {
+    /// Dim i to vector i, as a matrix is indexed.
+    Ij,
+    /// The same with the first two dims swapped: Cartesian.
+    Xy,
+}
+
 impl Tensor {
-    /// Every choice of `r` elements of this vector (ascending in position; each once, or any number of
-    /// times `with_replacement`) as rows.
+    /// Every choice of so many elements of this vector as rows, ascending in position; each once, unless
+    /// [`Combinations`] says otherwise.
     #[track_caller]
-    pub fn combinations(&self, r: impl Into<Int>, with_replacement: bool) -> Tensor {
-        let r = r.into().0;
+    pub fn combinations(&self, r: impl Into<Combinations>) -> Tensor {
+        let how = r.into();
+        let (r, with_replacement) = (how.r.0, how.with_replacement);
         compose("combinations", &[self], |b| {
             ensure!(self.ndim() == 1, "needs a vector, not {}", self.fact());
             ensure!(r >= 0, "can't choose {r} elements");
@@ -84,10 +106,18 @@ fn choices(n: i64, r: i64, with_replacement: bool) -> Result<Vec<i64>, OpError> 
     Ok(out)
 }
 
-/// The coordinates of the grid that these vectors span, one tensor each. `xy` swaps the first two dims
-/// (Cartesian instead of matrix indexing).
+/// The coordinates of the grid that these vectors span, one tensor each.
 #[track_caller]
-pub fn meshgrid(tensors: impl IntoIterator<Item: AsTensor>, xy: bool) -> Vec<Tensor> {
+pub fn meshgrid(tensors: impl IntoIterator<Item: AsTensor>) -> Vec<Tensor> {
+    meshgrid_with(tensors, Indexing::Ij)
+}
+
+/// [`meshgrid`] with this indexing.
+#[track_caller]
+pub fn meshgrid_with(
+    tensors: impl IntoIterator<Item: AsTensor>,
+    indexing: Indexing,
+) -> Vec<Tensor> {
     let tensors = listed(tensors);
     let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     compose_many("meshgrid", tensors, tensors.len(), |b| {
@@ -96,7 +126,7 @@ pub fn meshgrid(tensors: impl IntoIterator<Item: AsTensor>, xy: bool) -> Vec<Ten
             ensure!(t.ndim() <= 1, "needs vectors, not {}", t.fact());
             vectors.push(as_vector(b, t)?);
         }
-        let swapped = xy && vectors.len() >= 2;
+        let swapped = indexing == Indexing::Xy && vectors.len() >= 2;
         let mut axes: Vec<usize> = (0..vectors.len()).collect();
         if swapped {
             axes.swap(0, 1);

@@ -4,15 +4,12 @@
 //! its bound and the line that recorded the call.
 
 use super::args::{DimArg, DimArgs, Int, axis, known};
-use super::select;
 use crate::operand::AsTensor;
 use crate::operand::Other;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
-use kiln_base::prim::ScatterKind;
-use kiln_base::{Dim, Kind, numel};
+use kiln_base::{Dim, Kind};
 use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
-use std::panic::Location;
 
 /// Errs unless the tensor can be an index.
 pub(crate) fn needs_index(t: &Tensor, what: &str) -> Result<(), OpError> {
@@ -187,27 +184,6 @@ impl Tensor {
                 return b.reshape(&y, &[]);
             }
             Ok(y)
-        })
-    }
-
-    /// `self[indices]` with an index tensor or nothing (a whole dim) for each of the first dims. Index
-    /// tensors broadcast together; their dims stand where the first of them is, or in front where
-    /// whole dims lie between them. Negative indices count from the end. A mask (bool or u8) stands for
-    /// the positions of its true elements, one index for each of its dims, and is computed.
-    #[track_caller]
-    pub fn index(&self, indices: &[Option<&Tensor>]) -> Tensor {
-        let found = match select::without_masks("index", self, indices) {
-            Ok(found) => found,
-            Err(e) => return Tensor::poisoned(e, Location::caller()),
-        };
-        let mut operands = vec![self];
-        operands.extend(found.iter().flatten());
-        let found: Vec<Option<&Tensor>> = found.iter().map(Option::as_ref).collect();
-        compose("index", &operands, |b| {
-            match Places::new(b, self, &found)? {
-                Some(places) => places.gather(b, self),
-                None => Ok(self.clone()),
-            }
         })
     }
 
@@ -425,143 +401,4 @@ pub(crate) fn wrapped_index(b: &mut Recorder, index: &Tensor, extent: i64) -> Re
     let negative = b.with(Pw::Lt, index, 0i64)?;
     let from_end = b.with(Pw::Add, index, extent)?;
     b.select(&negative, &from_end, index)
-}
-
-/// Where the index tensors of `x[..]` point. The indexed dims of x, brought to the front and made one,
-/// are indexed by `flat`; the other dims follow.
-pub(crate) struct Places {
-    /// The dims of x with the indexed ones first.
-    perm: Vec<usize>,
-    /// How many dims are indexed.
-    indexed: usize,
-    /// The shape that the indices broadcast to.
-    shape: Shape,
-    /// Positions within the indexed dims, row-major: one vector.
-    flat: Tensor,
-    /// Where the dims of the index stand among the other dims in the result.
-    at: usize,
-}
-
-impl Places {
-    /// Checks and combines the indices, i64 or i32; negative ones count from the end. `None` if no dim
-    /// is indexed.
-    pub(crate) fn new(
-        b: &mut Recorder,
-        x: &Tensor,
-        indices: &[Option<&Tensor>],
-    ) -> Result<Option<Places>, OpError> {
-        ensure!(
-            indices.len() <= x.ndim(),
-            "{} indices are too many for {}",
-            indices.len(),
-            x.fact()
-        );
-        let at: Vec<usize> = (0..indices.len())
-            .filter(|i| indices[*i].is_some())
-            .collect();
-        let Some(&first) = at.first() else {
-            return Ok(None);
-        };
-        let mut given = Vec::new();
-        for t in indices.iter().flatten() {
-            given.push(as_index(b, t, "index")?);
-        }
-        let shape = broadcast_shapes(given.iter().map(|t| t.dims()))
-            .ok_or_else(|| OpError::new("the shapes of the indices do not broadcast together"))?;
-        let mut flat = b.full(0i64, DType::I64, &[])?;
-        for (t, &a) in given.iter().zip(&at) {
-            let extent = known(x, a)?;
-            let i = b.reshape(t, &[t.fact().numel()])?;
-            let i = wrapped_index(b, &i, extent)?;
-            let i = checked_index(b, &i, &extent.into())?;
-            let i = b.reshape(&i, t.dims())?;
-            let scaled = b.with(Pw::Mul, &flat, extent)?;
-            flat = b.binary(Pw::Add, &scaled, &i)?;
-        }
-        let flat = b.broadcast_to(&flat, &shape)?;
-        let adjacent = at.windows(2).all(|w| w[1] == w[0] + 1);
-        let rest = (0..x.ndim()).filter(|a| !at.contains(a));
-        Ok(Some(Places {
-            perm: at.iter().copied().chain(rest).collect(),
-            indexed: at.len(),
-            flat: b.reshape(&flat, &[numel(&shape)])?,
-            shape,
-            at: if adjacent { first } else { 0 },
-        }))
-    }
-
-    /// The dims of x that are not indexed.
-    fn tail(&self, x: &Tensor) -> Shape {
-        let rest = self.perm[self.indexed..].iter();
-        rest.map(|a| x.dims()[*a].clone()).collect()
-    }
-
-    /// x with the indexed dims in front, made one.
-    fn front(&self, b: &mut Recorder, x: &Tensor) -> Recorded {
-        let moved = b.permute(x, &self.perm)?;
-        let mut shape = self.tail(x);
-        shape.insert(0, numel(&moved.dims()[..self.indexed]));
-        b.reshape(&moved, &shape)
-    }
-
-    /// The order of dims in which the result has those of the index, brought there from the front.
-    fn result_order(&self, rank: usize) -> Vec<usize> {
-        let n = self.shape.len();
-        let before = n..n + self.at;
-        before.chain(0..n).chain(n + self.at..rank).collect()
-    }
-
-    /// The shape of `x[..]`.
-    pub(crate) fn result_shape(&self, x: &Tensor) -> Shape {
-        let rows: Shape = self.shape.iter().cloned().chain(self.tail(x)).collect();
-        let perm = self.result_order(rows.len());
-        perm.iter().map(|a| rows[*a].clone()).collect()
-    }
-
-    /// `x[..]`.
-    pub(crate) fn gather(&self, b: &mut Recorder, x: &Tensor) -> Recorded {
-        let front = self.front(b, x)?;
-        let rows = b.index_select(&front, 0, &self.flat)?;
-        let shape: Shape = self.shape.iter().cloned().chain(self.tail(x)).collect();
-        let rows = b.reshape(&rows, &shape)?;
-        b.permute(&rows, &self.result_order(shape.len()))
-    }
-
-    /// x with `values`, broadcast to the shape of `x[..]`, in these places or added to what is there.
-    /// Of several values for one place the last stays.
-    pub(crate) fn put(
-        &self,
-        b: &mut Recorder,
-        x: &Tensor,
-        values: &Tensor,
-        accumulate: bool,
-    ) -> Recorded {
-        let wanted = self.result_shape(x);
-        let perm = self.result_order(wanted.len());
-        let values = b.broadcast_to(values, &wanted)?;
-        let values = b.permute(&values, &inverse(&perm))?;
-        let mut shape = self.tail(x);
-        shape.insert(0, numel(&self.shape));
-        let values = b.reshape(&values, &shape)?;
-        let front = self.front(b, x)?;
-        let index = b.along(&self.flat, 0, shape.len())?;
-        let index = b.broadcast_to(&index, &shape)?;
-        let kind = match accumulate {
-            true => ScatterKind::Sum,
-            false => ScatterKind::Set,
-        };
-        let front = b.scatter(kind, &front, 0, &index, &values)?;
-        let moved: Shape = self.perm.iter().map(|a| x.dims()[*a].clone()).collect();
-        let moved = b.reshape(&front, &moved)?;
-        b.permute(&moved, &inverse(&self.perm))
-    }
-}
-
-/// The permutation that undoes another.
-pub(crate) fn inverse(perm: &[usize]) -> Vec<usize> {
-    let mut out = vec![0; perm.len()];
-    for (i, &p) in perm.iter().enumerate() {
-        out[p] = i;
-    }
-    out
 }

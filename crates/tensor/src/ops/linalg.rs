@@ -5,7 +5,7 @@ use super::diagonal::row_and_column;
 use super::matmul::matmul;
 use super::reduce::norm;
 use super::short::wide;
-use crate::operand::{AsTensor, listed};
+use crate::operand::{AsTensor, MaybeTensor, listed};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::Reduction;
@@ -215,10 +215,16 @@ impl Tensor {
         })
     }
 
-    /// The powers `x⁰, …, xⁿ⁻¹` of each number in a new last dim (Vandermonde matrices); without n, as
-    /// many as the last dim has numbers.
+    /// The powers `x⁰, …, xⁿ⁻¹` of each number in a new last dim (Vandermonde matrices), as many as the last
+    /// dim has numbers.
     #[track_caller]
-    pub fn vander(&self, n: impl Into<MaybeInt>) -> Tensor {
+    pub fn vander(&self) -> Tensor {
+        self.vander_with(None)
+    }
+
+    /// [`Tensor::vander`] with so many powers.
+    #[track_caller]
+    pub fn vander_with(&self, n: impl Into<MaybeInt>) -> Tensor {
         let n = n.into().0;
         compose("vander", &[self], |b| {
             ensure!(self.dtype() != DType::Bool, "is not defined on bool");
@@ -235,14 +241,22 @@ impl Tensor {
         })
     }
 
-    /// `x1 · weight · x2 + bias`: with `[.., i]`, `[.., j]` and a weight `[o, i, j]`, `[.., o]`.
+    /// `x1 · weight · x2`: with `[.., i]`, `[.., j]` and a weight `[o, i, j]`, `[.., o]`.
     #[track_caller]
-    pub fn bilinear(
+    pub fn bilinear(&self, x2: impl AsTensor, weight: impl AsTensor) -> Tensor {
+        self.bilinear_with(x2, weight, None::<Tensor>)
+    }
+
+    /// `x1 · weight · x2 + bias`, see [`Tensor::bilinear`], with a bias `[o]` if there is one.
+    #[track_caller]
+    pub fn bilinear_with(
         &self,
         x2: impl AsTensor,
         weight: impl AsTensor,
-        bias: Option<&Tensor>,
+        bias: impl MaybeTensor,
     ) -> Tensor {
+        let bias = bias.into_option();
+        let bias = bias.as_ref();
         let x2: &Tensor = &x2.as_tensor();
         let weight: &Tensor = &weight.as_tensor();
         let mut operands = vec![self, x2, weight];

@@ -201,9 +201,15 @@ impl Tensor {
         })
     }
 
+    /// `other − self`.
+    #[track_caller]
+    pub fn rsub<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
+        self.rsub_scaled(other, 1)
+    }
+
     /// `other − alpha · self`.
     #[track_caller]
-    pub fn rsub<'a>(&self, other: impl Into<Other<'a>>, alpha: impl Into<Scalar>) -> Tensor {
+    pub fn rsub_scaled<'a>(&self, other: impl Into<Other<'a>>, alpha: impl Into<Scalar>) -> Tensor {
         let (other, alpha) = (other.into(), alpha.into());
         compose("rsub", &other.with(self), |b| {
             let (x, y) = other.promoted(b, self)?;
@@ -266,9 +272,15 @@ impl Tensor {
         })
     }
 
+    /// `self + tensor1 · tensor2`, promoted.
+    #[track_caller]
+    pub fn addcmul(&self, tensor1: impl AsTensor, tensor2: impl AsTensor) -> Tensor {
+        self.addcmul_with(tensor1, tensor2, 1)
+    }
+
     /// `self + value · tensor1 · tensor2`, promoted.
     #[track_caller]
-    pub fn addcmul(
+    pub fn addcmul_with(
         &self,
         tensor1: impl AsTensor,
         tensor2: impl AsTensor,
@@ -282,9 +294,15 @@ impl Tensor {
         })
     }
 
+    /// `self + tensor1 / tensor2`, floats only.
+    #[track_caller]
+    pub fn addcdiv(&self, tensor1: impl AsTensor, tensor2: impl AsTensor) -> Tensor {
+        self.addcdiv_with(tensor1, tensor2, 1)
+    }
+
     /// `self + value · tensor1 / tensor2`, floats only.
     #[track_caller]
-    pub fn addcdiv(
+    pub fn addcdiv_with(
         &self,
         tensor1: impl AsTensor,
         tensor2: impl AsTensor,

@@ -1,11 +1,30 @@
 //! Matrix products.
 
 use super::args::{DimArgs, Int, IntList, same_dtype};
-use crate::operand::AsTensor;
+use crate::operand::{AsTensor, MaybeTensor};
+use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{Scalar, Tensor, promote};
 use kiln_base::numel;
 use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
+
+options! {
+    /// The factors of [`Tensor::addmm_with`] and its kin: `beta · self + alpha · product`.
+    ///
+    /// ```
+    /// use kiln_tensor::{Factors, Tensor};
+    /// let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// let y = x.addmm_with(&x, &x, Factors::new().beta(0.0).alpha(0.5));
+    /// assert_eq!(y.to_vec::<f32>()?, [3.5, 5.0, 7.5, 11.0]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    Factors () {
+        /// The factor of what is added to (default 1). With 0, what that holds is ignored.
+        beta: Scalar = 1i64,
+        /// The factor of the product (default 1).
+        alpha: Scalar = 1i64,
+    }
+}
 
 impl Tensor {
     /// The matrix product (`torch.matmul`): vectors are rows on the left and columns on the right, and
@@ -75,65 +94,69 @@ impl Tensor {
         })
     }
 
-    /// `beta · self + alpha · mat1 · mat2` with the matrices `[n, k]` and `[k, m]`; self broadcasts.
+    /// `self + mat1 · mat2` with the matrices `[n, k]` and `[k, m]`; self broadcasts.
     #[track_caller]
-    pub fn addmm(
-        &self,
-        mat1: impl AsTensor,
-        mat2: impl AsTensor,
-        beta: impl Into<Scalar>,
-        alpha: impl Into<Scalar>,
-    ) -> Tensor {
+    pub fn addmm(&self, mat1: impl AsTensor, mat2: impl AsTensor) -> Tensor {
+        self.addmm_with(mat1, mat2, Factors::new())
+    }
+
+    /// `beta · self + alpha · mat1 · mat2`, see [`Tensor::addmm`].
+    #[track_caller]
+    pub fn addmm_with(&self, mat1: impl AsTensor, mat2: impl AsTensor, factors: Factors) -> Tensor {
         let mat1: &Tensor = &mat1.as_tensor();
         let mat2: &Tensor = &mat2.as_tensor();
-        let factors = (beta.into(), alpha.into());
         add_product("addmm", self, (mat1, 2), (mat2, 2), factors)
     }
 
-    /// `beta · self + alpha · mat · vec` with a matrix `[n, k]` and a vector `[k]`.
+    /// `self + mat · vec` with a matrix `[n, k]` and a vector `[k]`.
     #[track_caller]
-    pub fn addmv(
-        &self,
-        mat: impl AsTensor,
-        vec: impl AsTensor,
-        beta: impl Into<Scalar>,
-        alpha: impl Into<Scalar>,
-    ) -> Tensor {
+    pub fn addmv(&self, mat: impl AsTensor, vec: impl AsTensor) -> Tensor {
+        self.addmv_with(mat, vec, Factors::new())
+    }
+
+    /// `beta · self + alpha · mat · vec`, see [`Tensor::addmv`].
+    #[track_caller]
+    pub fn addmv_with(&self, mat: impl AsTensor, vec: impl AsTensor, factors: Factors) -> Tensor {
         let mat: &Tensor = &mat.as_tensor();
         let vec: &Tensor = &vec.as_tensor();
-        let factors = (beta.into(), alpha.into());
         add_product("addmv", self, (mat, 2), (vec, 1), factors)
     }
 
-    /// `beta · self + alpha · batch1 · batch2` with batches `[b, n, k]` and `[b, k, m]`; self
-    /// broadcasts.
+    /// `self + batch1 · batch2` with batches `[b, n, k]` and `[b, k, m]`; self broadcasts.
     #[track_caller]
-    pub fn baddbmm(
+    pub fn baddbmm(&self, batch1: impl AsTensor, batch2: impl AsTensor) -> Tensor {
+        self.baddbmm_with(batch1, batch2, Factors::new())
+    }
+
+    /// `beta · self + alpha · batch1 · batch2`, see [`Tensor::baddbmm`].
+    #[track_caller]
+    pub fn baddbmm_with(
         &self,
         batch1: impl AsTensor,
         batch2: impl AsTensor,
-        beta: impl Into<Scalar>,
-        alpha: impl Into<Scalar>,
+        factors: Factors,
     ) -> Tensor {
         let batch1: &Tensor = &batch1.as_tensor();
         let batch2: &Tensor = &batch2.as_tensor();
-        let factors = (beta.into(), alpha.into());
         add_product("baddbmm", self, (batch1, 3), (batch2, 3), factors)
     }
 
-    /// `beta · self + alpha · Σ batch1 · batch2` over the batch, with `[b, n, k]` and `[b, k, m]`; self
-    /// broadcasts.
+    /// `self + Σ batch1 · batch2` over the batch, with `[b, n, k]` and `[b, k, m]`; self broadcasts.
     #[track_caller]
-    pub fn addbmm(
+    pub fn addbmm(&self, batch1: impl AsTensor, batch2: impl AsTensor) -> Tensor {
+        self.addbmm_with(batch1, batch2, Factors::new())
+    }
+
+    /// `beta · self + alpha · Σ batch1 · batch2`, see [`Tensor::addbmm`].
+    #[track_caller]
+    pub fn addbmm_with(
         &self,
         batch1: impl AsTensor,
         batch2: impl AsTensor,
-        beta: impl Into<Scalar>,
-        alpha: impl Into<Scalar>,
+        factors: Factors,
     ) -> Tensor {
         let batch1: &Tensor = &batch1.as_tensor();
         let batch2: &Tensor = &batch2.as_tensor();
-        let factors = (beta.into(), alpha.into());
         compose("addbmm", &[self, batch1, batch2], |b| {
             check_ranks((batch1, 3), (batch2, 3))?;
             // The sum over the batch is part of one product.
@@ -148,23 +171,22 @@ impl Tensor {
             let left = b.permute(batch1, &[1, 0, 2])?;
             let left = b.reshape(&left, &[rows, long.clone()])?;
             let right = b.reshape(batch2, &[long, batch2.dims()[2].clone()])?;
-            sum_with_product(b, self, (&left, 2), (&right, 2), factors)
+            sum_with_product(b, self, (&left, 2), (&right, 2), &factors)
         })
     }
 
-    /// `beta · self + alpha · vec1 ⊗ vec2` with vectors `[n]` and `[m]`, promoted; self broadcasts. On
-    /// bool, sums are "or" and products "and".
+    /// `self + vec1 ⊗ vec2` with vectors `[n]` and `[m]`, promoted; self broadcasts. On bool, sums are "or"
+    /// and products "and".
     #[track_caller]
-    pub fn addr(
-        &self,
-        vec1: impl AsTensor,
-        vec2: impl AsTensor,
-        beta: impl Into<Scalar>,
-        alpha: impl Into<Scalar>,
-    ) -> Tensor {
+    pub fn addr(&self, vec1: impl AsTensor, vec2: impl AsTensor) -> Tensor {
+        self.addr_with(vec1, vec2, Factors::new())
+    }
+
+    /// `beta · self + alpha · vec1 ⊗ vec2`, see [`Tensor::addr`].
+    #[track_caller]
+    pub fn addr_with(&self, vec1: impl AsTensor, vec2: impl AsTensor, factors: Factors) -> Tensor {
         let vec1: &Tensor = &vec1.as_tensor();
         let vec2: &Tensor = &vec2.as_tensor();
-        let (beta, alpha) = (beta.into(), alpha.into());
         compose("addr", &[self, vec1, vec2], |b| {
             ensure!(
                 vec1.ndim() == 1 && vec2.ndim() == 1,
@@ -178,15 +200,23 @@ impl Tensor {
             let (x, left, right) = (x?, b.unsqueeze(&left?, 1)?, right?);
             let product = b.times(&left, &right)?;
             let x = b.broadcast_to(&x, product.dims())?;
-            let y = scaled_sum(b, &x, &product, (beta, alpha))?;
+            let y = scaled_sum(b, &x, &product, &factors)?;
             b.cast(&y, dtype)
         })
     }
 
-    /// `self · weightᵀ + bias` with a weight `[out, in]` (or `[in]`) and self `[.., in]`.
+    /// `self · weightᵀ` with a weight `[out, in]` (or `[in]`) and self `[.., in]`.
     #[track_caller]
-    pub fn linear(&self, weight: impl AsTensor, bias: Option<&Tensor>) -> Tensor {
+    pub fn linear(&self, weight: impl AsTensor) -> Tensor {
+        self.linear_with(weight, None::<Tensor>)
+    }
+
+    /// `self · weightᵀ + bias`, see [`Tensor::linear`], with a bias `[out]` if there is one.
+    #[track_caller]
+    pub fn linear_with(&self, weight: impl AsTensor, bias: impl MaybeTensor) -> Tensor {
         let weight: &Tensor = &weight.as_tensor();
+        let bias = bias.into_option();
+        let bias = bias.as_ref();
         let mut operands = vec![self, weight];
         operands.extend(bias);
         compose("linear", &operands, |b| {
@@ -298,10 +328,10 @@ fn add_product(
     x: &Tensor,
     left: (&Tensor, usize),
     right: (&Tensor, usize),
-    (beta, alpha): (Scalar, Scalar),
+    factors: Factors,
 ) -> Tensor {
     compose(called, &[x, left.0, right.0], |b| {
-        sum_with_product(b, x, left, right, (beta, alpha))
+        sum_with_product(b, x, left, right, &factors)
     })
 }
 
@@ -310,7 +340,7 @@ fn sum_with_product(
     x: &Tensor,
     left: (&Tensor, usize),
     right: (&Tensor, usize),
-    factors: (Scalar, Scalar),
+    factors: &Factors,
 ) -> Recorded {
     check_ranks(left, right)?;
     same_dtype(x, "added tensor", left.0, "product")?;
@@ -324,12 +354,8 @@ fn sum_with_product(
 }
 
 /// `beta · x + alpha · y`; a beta of 0 ignores what x holds. On bool the factors are truth values.
-fn scaled_sum(
-    b: &mut Recorder,
-    x: &Tensor,
-    y: &Tensor,
-    (beta, alpha): (Scalar, Scalar),
-) -> Recorded {
+fn scaled_sum(b: &mut Recorder, x: &Tensor, y: &Tensor, factors: &Factors) -> Recorded {
+    let (beta, alpha) = (factors.beta, factors.alpha);
     let bool = x.dtype() == crate::DType::Bool;
     for f in [beta, alpha] {
         ensure!(

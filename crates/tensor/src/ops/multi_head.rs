@@ -1,5 +1,6 @@
 //! Attention with several heads and its projections.
 
+use super::attention::Attention;
 use super::join::cat;
 use crate::operand::AsTensor;
 use crate::record::compose;
@@ -153,18 +154,24 @@ fn forward(x: &[Tensor; 3], call: &MultiHeadAttention) -> (Tensor, Option<Tensor
             3 => m.unflatten(0, [n, heads]),
             _ => m,
         });
-        let y = q.scaled_dot_product_attention(&k, &v, mask.as_ref(), dropout, false, None, false);
+        let how = Attention::new().attn_mask(mask).dropout_p(dropout);
+        let y = q.scaled_dot_product_attention_with(&k, &v, how);
         let y = y.permute([2, 0, 1, 3]).reshape([l, n, e]);
-        return (y.linear(call.out_proj_weight, call.out_proj_bias), None);
+        return (
+            y.linear_with(call.out_proj_weight, call.out_proj_bias),
+            None,
+        );
     }
     let scaled = q.mul((width as f64).sqrt().recip());
     let mut scores = scaled.matmul(k.transpose(1, 2));
     if let Some(mask) = mask {
         scores = scores.add(&mask);
     }
-    let weights = scores.softmax(-1).dropout(call.dropout_p, call.training);
+    let weights = scores
+        .softmax(-1)
+        .dropout_with(call.dropout_p, call.training);
     let y = weights.matmul(&v).transpose(0, 1).reshape([l, n, e]);
-    let y = y.linear(call.out_proj_weight, call.out_proj_bias);
+    let y = y.linear_with(call.out_proj_weight, call.out_proj_bias);
     let weights = weights.reshape([n, heads, l, size(&k, 1)]);
     let weights = match call.average_attn_weights {
         true => weights.mean(1),
@@ -180,8 +187,8 @@ fn projected(x: &[Tensor; 3], e: i64, call: &MultiHeadAttention) -> [Tensor; 3] 
         let from = i as i64 * e;
         let bias = call.in_proj_bias.map(|b| b.narrow(0, from, e));
         match call.in_proj_weight {
-            InProjection::Packed(w) => x[i].linear(w.narrow(0, from, e), bias.as_ref()),
-            InProjection::Separate(w) => x[i].linear(w[i], bias.as_ref()),
+            InProjection::Packed(w) => x[i].linear_with(w.narrow(0, from, e), &bias),
+            InProjection::Separate(w) => x[i].linear_with(w[i], &bias),
         }
     })
 }

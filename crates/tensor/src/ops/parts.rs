@@ -1,11 +1,23 @@
 //! Parts of tensors: slices, splits and windows.
 
-use super::args::{DimArg, DimArgs, Int, IntList, MaybeInt, axis, countable, known, known_dim};
+use super::args::{DimArg, DimArgs, Int, IntList, axis, countable, known, known_dim};
 use crate::Tensor;
+use crate::options::options;
 use crate::record::{Recorded, Recorder, compose, view_of, views_of};
 use kiln_base::Dim;
 use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Shape, ensure};
+
+options! {
+    /// The windows of [`Tensor::unfold`]; their size alone stands for it.
+    Window (
+        /// How many elements a window has.
+        size: Int
+    ) {
+        /// From one window to the next (default 1).
+        step: Int = 1,
+    }
+}
 
 impl Tensor {
     /// `length` elements of a dim from `start` on; a negative start counts from the end.
@@ -42,27 +54,6 @@ impl Tensor {
         view_of("select", &[self], |b| {
             let a = axis(self, &dim)?;
             select(b, self, a, index)
-        })
-    }
-
-    /// Elements `start, start + step, …` before `end` of a dim, as Python's `x[start:end:step]`:
-    /// negative numbers count from the end, numbers beyond the ends stop there, and `None` is the end
-    /// that the step comes from or goes to. Negative steps walk backwards.
-    #[track_caller]
-    pub fn slice(
-        &self,
-        dim: impl Into<DimArg>,
-        start: impl Into<MaybeInt>,
-        end: impl Into<MaybeInt>,
-        step: impl Into<Int>,
-    ) -> Tensor {
-        let step = step.into().0;
-        let dim = dim.into();
-        let (start, end) = (start.into().0, end.into().0);
-        view_of("slice", &[self], |b| {
-            let a = axis(self, &dim)?;
-            let part = python_slice(self, a, start, end, step)?;
-            b.slice_axis(self, a, part)
         })
     }
 
@@ -182,15 +173,19 @@ impl Tensor {
         })
     }
 
-    /// Windows of `size` elements along a dim, `step` apart: `[.., windows, .., size]`.
+    /// The windows along a dim, whose elements are a new last dim: `[.., windows, .., size]`.
+    ///
+    /// ```
+    /// use kiln_tensor::{Tensor, Window};
+    /// let x = Tensor::arange(0, 5, 1);
+    /// assert_eq!(x.unfold(0, 3).to_vec::<i64>()?, [0, 1, 2, 1, 2, 3, 2, 3, 4]);
+    /// assert_eq!(x.unfold(0, Window::new(3).step(2)).shape()?, [2, 3]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
     #[track_caller]
-    pub fn unfold(
-        &self,
-        dimension: impl Into<DimArg>,
-        size: impl Into<Int>,
-        step: impl Into<Int>,
-    ) -> Tensor {
-        let (size, step) = (size.into().0, step.into().0);
+    pub fn unfold(&self, dimension: impl Into<DimArg>, window: impl Into<Window>) -> Tensor {
+        let window = window.into();
+        let (size, step) = (window.size.0, window.step.0);
         let dimension = dimension.into();
         compose("unfold", &[self], |b| {
             ensure!(size >= 0, "the size can't be negative ({size})");
@@ -294,7 +289,7 @@ pub(crate) fn python_slice(
     end: Option<i64>,
     step: i64,
 ) -> Result<SliceAxis, OpError> {
-    ensure!(step != 0, "the step can't be 0");
+    ensure!(step > 0, "the step can't be {step}");
     let extent = &x.dims()[axis];
     if extent.as_const().is_none() {
         // Of an unknown size only what needs no rounding: a start, an end, steps of one.
@@ -307,15 +302,9 @@ pub(crate) fn python_slice(
     }
     let n = known_dim(extent, x)?;
     let wrapped = |i: i64| if i < 0 { i.saturating_add(n) } else { i };
-    let (start, len) = if step > 0 {
-        let start = wrapped(start.unwrap_or(0)).clamp(0, n);
-        let end = wrapped(end.unwrap_or(n)).clamp(0, n);
-        (start, steps(end - start, step))
-    } else {
-        let start = start.map_or(n - 1, wrapped).clamp(-1, n - 1);
-        let end = end.map_or(-1, wrapped).clamp(-1, n - 1);
-        (start, steps(start - end, step.saturating_neg()))
-    };
+    let start = wrapped(start.unwrap_or(0)).clamp(0, n);
+    let end = wrapped(end.unwrap_or(n)).clamp(0, n);
+    let len = steps(end - start, step);
     let start = if len == 0 { 0 } else { start };
     Ok(SliceAxis {
         start: start.into(),

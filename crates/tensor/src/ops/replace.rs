@@ -1,14 +1,15 @@
 //! Tensors with a part replaced.
 
-use super::args::{DimArg, Int, MaybeInt, axis, known};
+use super::args::{DimArg, Int, axis, known};
+use super::assign::put;
+use super::indices::Index;
 use super::parts::python_slice;
-use super::subscript::put;
 use crate::Tensor;
 use crate::operand::AsTensor;
 use crate::record::{Recorded, Recorder, compose};
 use kiln_base::Dim;
 use kiln_ir::ops::SliceAxis;
-use kiln_ir::{Builder, Shape, ensure};
+use kiln_ir::{Builder, OpError, Shape, ensure};
 
 impl Tensor {
     /// This tensor with `src` in place of the slice at `index` of a dim.
@@ -50,23 +51,32 @@ impl Tensor {
         })
     }
 
-    /// This tensor with `src` in place of the elements `start, start + step, …` before `end` of a dim.
+    /// This tensor with `src` in place of a range of a dim, or of every so many of it
+    /// ([`step`](crate::step)).
+    ///
+    /// ```
+    /// use kiln_tensor::{Tensor, step};
+    /// let x = Tensor::arange(0, 6, 1);
+    /// let y = x.slice_scatter(Tensor::from([7i64, 8]), 0, 1..3);
+    /// assert_eq!(y.to_vec::<i64>()?, [0, 7, 8, 3, 4, 5]);
+    /// let y = x.slice_scatter(Tensor::from([7i64, 8, 9]), 0, step(.., 2));
+    /// assert_eq!(y.to_vec::<i64>()?, [7, 1, 8, 3, 9, 5]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
     #[track_caller]
     pub fn slice_scatter(
         &self,
         src: impl AsTensor,
         dim: impl Into<DimArg>,
-        start: impl Into<MaybeInt>,
-        end: impl Into<MaybeInt>,
-        step: impl Into<Int>,
+        range: impl Into<Index>,
     ) -> Tensor {
         let src: &Tensor = &src.as_tensor();
-        let step = step.into().0;
-        let dim = dim.into();
-        let (start, end) = (start.into().0, end.into().0);
+        let (dim, range) = (dim.into(), range.into());
         compose("slice_scatter", &[self, src], |b| {
             let a = axis(self, &dim)?;
-            ensure!(step > 0, "the step must be positive, not {step}");
+            let Index::Slice { start, end, step } = range else {
+                return Err(OpError(format!("takes a range, not {range:?}")));
+            };
             let part = python_slice(self, a, start, end, step)?;
             let mut wanted = Shape::from(self.dims());
             wanted[a] = part.len.clone();

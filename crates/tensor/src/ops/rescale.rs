@@ -3,17 +3,50 @@
 use super::args::{DimArg, DimArgs, Int, axis, needs_float};
 use super::reduce::norm;
 use crate::Tensor;
+use crate::options::options;
 use crate::record::compose;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 /// The most channels to either side that a local response norm adds: each is recorded by itself.
 const LARGEST_WINDOW: i64 = 1 << 12;
 
+options! {
+    /// The norm of [`Tensor::normalize_with`].
+    Normalize () {
+        /// Its order (default 2).
+        p: f64 = 2.0,
+        /// What vectors are divided by where their norm is smaller (default 1e-12).
+        eps: f64 = 1e-12,
+    }
+}
+
+options! {
+    /// What [`Tensor::local_response_norm`] divides by; the number of channels alone stands for it.
+    LocalResponse (
+        /// How many neighbouring channels count.
+        size: Int
+    ) {
+        /// The factor of their mean square (default 1e-4).
+        alpha: f64 = 1e-4,
+        /// The power (default 0.75).
+        beta: f64 = 0.75,
+        /// Added to them (default 1).
+        k: f64 = 1.0,
+    }
+}
+
 impl Tensor {
-    /// Each vector along the dims divided by its p-norm, or by `eps` where that is larger.
+    /// Each vector along the dims divided by its length.
     #[track_caller]
-    pub fn normalize(&self, p: f64, dims: impl Into<DimArgs>, eps: f64) -> Tensor {
+    pub fn normalize(&self, dims: impl Into<DimArgs>) -> Tensor {
+        self.normalize_with(dims, Normalize::new())
+    }
+
+    /// [`Tensor::normalize`] by another norm.
+    #[track_caller]
+    pub fn normalize_with(&self, dims: impl Into<DimArgs>, how: Normalize) -> Tensor {
         let dims = dims.into();
+        let Normalize { p, eps } = how;
         compose("normalize", &[self], |b| {
             needs_float(self, "operand")?;
             let axes = dims.axes_or_all(self)?;
@@ -25,17 +58,13 @@ impl Tensor {
         })
     }
 
-    /// `x / (k + alpha · mean of x² over size neighbouring channels)^beta` of `[n, c, ..]` (Krizhevsky
-    /// et al., 2012).
+    /// `x / (k + alpha · mean of x² over neighbouring channels)^beta` of `[n, c, ..]` (Krizhevsky et al.,
+    /// 2012), with how many channels, alpha, beta and k as [`LocalResponse`] says.
     #[track_caller]
-    pub fn local_response_norm(
-        &self,
-        size: impl Into<Int>,
-        alpha: f64,
-        beta: f64,
-        k: f64,
-    ) -> Tensor {
-        let size = size.into().0;
+    pub fn local_response_norm(&self, size: impl Into<LocalResponse>) -> Tensor {
+        let how = size.into();
+        let LocalResponse { alpha, beta, k, .. } = how;
+        let size = how.size.0;
         compose("local_response_norm", &[self], |b| {
             ensure!(self.ndim() >= 3, "{} has fewer than 3 dims", self.fact());
             ensure!(size > 0, "the size must be positive, not {size}");

@@ -4,12 +4,24 @@ use super::entropy::within_0_and_1;
 use super::search::insertion;
 use crate::Int;
 use crate::operand::Other;
+use crate::options::options;
 use crate::random::numbers;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::{RandomKind, Reduction, ScanKind};
 use kiln_ir::{Builder, Pw, Shape, broadcast_shapes, ensure};
 use std::panic::Location;
+
+options! {
+    /// What [`Tensor::multinomial`] draws; the number of draws alone stands for it.
+    Multinomial (
+        /// How many indices of each row.
+        num_samples: Int
+    ) {
+        /// Whether an index can be drawn again (default no).
+        replacement: bool = false,
+    }
+}
 
 impl Tensor {
     /// The numbers from 0 up to n in random order, as i64.
@@ -45,7 +57,7 @@ impl Tensor {
 
     /// 1 with probability `p`, else 0, in this tensor's shape and dtype.
     #[track_caller]
-    pub fn bernoulli_p(&self, p: f64) -> Tensor {
+    pub fn bernoulli_with(&self, p: f64) -> Tensor {
         let loc = Location::caller();
         compose("bernoulli", &[self], |b| {
             ensure!((0.0..=1.0).contains(&p), "p must lie in 0..=1, not {p}");
@@ -55,12 +67,13 @@ impl Tensor {
         })
     }
 
-    /// For each row of weights (`[count]` or `[rows, count]`, floats), the i64 indices of `num_samples`
-    /// draws with probabilities in proportion to them. Without replacement no index is drawn twice. A
-    /// row whose weights are negative, not finite or all zero is a data error.
+    /// For each row of weights (`[count]` or `[rows, count]`, floats), the i64 indices of so many draws with
+    /// probabilities in proportion to them. Unless [`Multinomial`] says so, no index is drawn twice. A row
+    /// whose weights are negative, not finite or all zero is a data error.
     #[track_caller]
-    pub fn multinomial(&self, num_samples: impl Into<Int>, replacement: bool) -> Tensor {
-        let num_samples = num_samples.into().0;
+    pub fn multinomial(&self, num_samples: impl Into<Multinomial>) -> Tensor {
+        let how = num_samples.into();
+        let (num_samples, replacement) = (how.num_samples.0, how.replacement);
         let loc = Location::caller();
         compose("multinomial", &[self], |b| {
             super::args::needs_float(self, "weights")?;

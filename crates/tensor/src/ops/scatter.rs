@@ -5,19 +5,16 @@
 //! repeat.
 
 use super::args::{DimArg, axis, same_dtype};
-use super::index::{
-    Places, as_index, as_vector, check_index_shape, needs_index, no_larger, wrapped_index,
-};
-use super::select;
+use super::index::{as_index, as_vector, check_index_shape, needs_index, no_larger, wrapped_index};
 use super::short::wide;
 use crate::operand::AsTensor;
 use crate::operand::Other;
+use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_base::Kind;
 use kiln_base::prim::ScatterKind;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
-use std::panic::Location;
 
 /// How elements that go to one place combine, PyTorch's `reduce`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -32,6 +29,45 @@ pub enum ScatterReduction {
     Amax,
     /// The smallest.
     Amin,
+}
+
+options! {
+    /// How [`Tensor::scatter_reduce`] and [`Tensor::index_reduce`] combine; the reduction alone stands for it.
+    ///
+    /// ```
+    /// use kiln_tensor::{Combine, ScatterReduction, Tensor};
+    /// let (x, index) = (Tensor::from([9.0, 9.0]), Tensor::from([0i64, 0]));
+    /// let src = Tensor::from([1.0, 2.0]);
+    /// let y = x.scatter_reduce(0, &index, &src, ScatterReduction::Sum);
+    /// assert_eq!(y.to_vec::<f64>()?, [12.0, 9.0]);
+    /// let own = Combine::new(ScatterReduction::Sum).include_self(false);
+    /// assert_eq!(x.scatter_reduce(0, &index, &src, own).to_vec::<f64>()?, [3.0, 9.0]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    Combine (
+        /// How.
+        reduce: ScatterReduction
+    ) {
+        /// Whether what is there takes part (default yes).
+        include_self: bool = true,
+    }
+}
+
+options! {
+    /// How [`Tensor::put_with`] and [`Tensor::index_put_with`] write.
+    Put () {
+        /// Whether to add to what is there (default no), instead of replacing it.
+        accumulate: bool = false,
+    }
+}
+
+impl Put {
+    pub(super) fn kind(&self) -> ScatterKind {
+        match self.accumulate {
+            true => ScatterKind::Sum,
+            false => ScatterKind::Set,
+        }
+    }
 }
 
 impl std::str::FromStr for ScatterReduction {
@@ -101,17 +137,17 @@ impl Tensor {
         })
     }
 
-    /// Like [`Tensor::scatter`], combining what goes to one place, with what is there if `include_self`.
-    /// Places that nothing goes to stay.
+    /// Like [`Tensor::scatter`], combining what goes to one place, with what is there unless [`Combine`]
+    /// says otherwise. Places that nothing goes to stay.
     #[track_caller]
     pub fn scatter_reduce<'a>(
         &self,
         dim: impl Into<DimArg>,
         index: impl AsTensor,
         src: impl Into<Other<'a>>,
-        reduce: ScatterReduction,
-        include_self: bool,
+        reduce: impl Into<Combine>,
     ) -> Tensor {
+        let how = reduce.into();
         let index: &Tensor = &index.as_tensor();
         let dim = dim.into();
         let src = src.into();
@@ -119,15 +155,26 @@ impl Tensor {
         operands.push(index);
         compose("scatter_reduce", &operands, |b| {
             scattered(b, self, &dim, index, &src, |b, x, a, index, src| {
-                reduced(b, x, a, index, src, reduce, include_self)
+                reduced(b, x, a, index, src, how.reduce, how.include_self)
             })
         })
     }
 
-    /// Adds `alpha · source` to the slices of a dim that an index vector (i64 or i32) chooses. The
-    /// source has one slice for each index.
+    /// Adds the slices of `source` to those of a dim that an index vector (i64 or i32) chooses. The source
+    /// has one slice for each index.
     #[track_caller]
     pub fn index_add(
+        &self,
+        dim: impl Into<DimArg>,
+        index: impl AsTensor,
+        source: impl AsTensor,
+    ) -> Tensor {
+        self.index_add_scaled(dim, index, source, 1)
+    }
+
+    /// [`Tensor::index_add`] of `alpha · source`.
+    #[track_caller]
+    pub fn index_add_scaled(
         &self,
         dim: impl Into<DimArg>,
         index: impl AsTensor,
@@ -181,46 +228,29 @@ impl Tensor {
         dim: impl Into<DimArg>,
         index: impl AsTensor,
         source: impl AsTensor,
-        reduce: ScatterReduction,
-        include_self: bool,
+        reduce: impl Into<Combine>,
     ) -> Tensor {
+        let how = reduce.into();
         let index: &Tensor = &index.as_tensor();
         let source: &Tensor = &source.as_tensor();
         let dim = dim.into();
         compose("index_reduce", &[self, index, source], |b| {
             slices(b, self, &dim, index, source, |b, x, a, index, src| {
-                reduced(b, x, a, index, src, reduce, include_self)
+                reduced(b, x, a, index, src, how.reduce, how.include_self)
             })
         })
     }
 
-    /// This tensor with `values` (broadcast to the shape of `self[indices]`, see [`Tensor::index`]) in
-    /// the places that the indices choose, or added to what is there if `accumulate`.
+    /// This tensor with the elements of `source` at these indices of its flattened elements. Negative
+    /// indices count from the end.
     #[track_caller]
-    pub fn index_put(
-        &self,
-        indices: &[Option<&Tensor>],
-        values: impl AsTensor,
-        accumulate: bool,
-    ) -> Tensor {
-        let values: &Tensor = &values.as_tensor();
-        let found = match select::without_masks("index_put", self, indices) {
-            Ok(found) => found,
-            Err(e) => return Tensor::poisoned(e, Location::caller()),
-        };
-        let mut operands = vec![self, values];
-        operands.extend(found.iter().flatten());
-        let found: Vec<Option<&Tensor>> = found.iter().map(Option::as_ref).collect();
-        compose("index_put", &operands, |b| {
-            same_dtype(self, "tensor", values, "values")?;
-            put_at(b, self, &found, values, accumulate)
-        })
+    pub fn put(&self, index: impl AsTensor, source: impl AsTensor) -> Tensor {
+        self.put_with(index, source, Put::new())
     }
 
-    /// This tensor with the elements of `source` at these indices of its flattened elements, or added
-    /// to what is there if `accumulate`. Negative indices count from the end.
+    /// [`Tensor::put`], which can add to what is there.
     #[track_caller]
-    pub fn put(&self, index: impl AsTensor, source: impl AsTensor, accumulate: bool) -> Tensor {
+    pub fn put_with(&self, index: impl AsTensor, source: impl AsTensor, how: Put) -> Tensor {
         let index: &Tensor = &index.as_tensor();
         let source: &Tensor = &source.as_tensor();
         compose("put", &[self, index, source], |b| {
@@ -237,34 +267,9 @@ impl Tensor {
             let i = b.reshape(index, &[index.fact().numel()])?;
             let source = b.reshape(source, i.dims())?;
             let i = wrapped_index(b, &i, super::args::known(&x, 0)?)?;
-            let kind = match accumulate {
-                true => ScatterKind::Sum,
-                false => ScatterKind::Set,
-            };
-            let y = b.scatter(kind, &x, 0, &i, &source)?;
+            let y = b.scatter(how.kind(), &x, 0, &i, &source)?;
             b.reshape(&y, self.dims())
         })
-    }
-}
-
-/// x with `values` at the index tensors (no masks) of `x[..]`; the whole of x without any.
-pub(crate) fn put_at(
-    b: &mut Recorder,
-    x: &Tensor,
-    indices: &[Option<&Tensor>],
-    values: &Tensor,
-    accumulate: bool,
-) -> Recorded {
-    match Places::new(b, x, indices)? {
-        Some(places) => places.put(b, x, values, accumulate),
-        None => {
-            let values = b.broadcast_to(values, x.dims())?;
-            match (accumulate, x.dtype()) {
-                (false, _) => Ok(values),
-                (true, DType::Bool) => b.binary(Pw::Or, x, &values),
-                (true, _) => b.binary(Pw::Add, x, &values),
-            }
-        }
     }
 }
 

@@ -5,6 +5,7 @@ use super::host;
 use super::short::wide;
 use crate::operand::AsTensor;
 use crate::operand::Other;
+use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Error, ErrorKind, Tensor};
 use kiln_base::Kind;
@@ -12,19 +13,73 @@ use kiln_base::prim::{Reduction, ScatterKind};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 use std::panic::Location;
 
+options! {
+    /// How [`Tensor::searchsorted_with`] searches.
+    SearchSorted () {
+        /// Whether values are inserted behind equal elements (default no).
+        right: bool = false,
+        ;
+        /// The i64 indices that sort the lanes, where they aren't sorted themselves.
+        sorter,
+    }
+}
+
+options! {
+    /// How [`Tensor::bucketize_with`] searches.
+    Bucketize () {
+        /// Whether boundaries that equal an element count too (default no).
+        right: bool = false,
+    }
+}
+
+options! {
+    /// What [`Tensor::bincount_with`] counts.
+    BinCount () {
+        /// Of how many numbers at least (default 0).
+        minlength: Int = 0,
+        ;
+        /// What each element counts, floats of this vector's shape.
+        weights,
+    }
+}
+
+options! {
+    /// The parts whose elements [`Tensor::histc`] counts; their number alone stands for it.
+    ///
+    /// ```
+    /// use kiln_tensor::{Histogram, Tensor};
+    /// let x = Tensor::from([0.0f32, 1.0, 1.5, 4.0]);
+    /// assert_eq!(x.histc(2).to_vec::<f32>()?, [3.0, 1.0]);
+    /// assert_eq!(x.histc(Histogram::new(2).min(0.0).max(2.0)).to_vec::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    Histogram (
+        /// How many parts.
+        bins: Int
+    ) {
+        /// Where the first part begins (default 0).
+        min: f64 = 0.0,
+        /// Where the last part ends, which belongs to it (default 0). Where both are equal, the range is that
+        /// of the elements, which must then be finite (else a data error), and one more on both sides where
+        /// they are all equal.
+        max: f64 = 0.0,
+    }
+}
+
 impl Tensor {
     /// Where `values` would have to be inserted into the sorted lanes of this tensor's last dim to keep
-    /// them sorted: i64, in front of equal elements or, with `right`, behind them. This tensor is a
-    /// vector, or has the leading dims of the values. A `sorter` gives the order of a tensor that isn't
-    /// sorted itself. NaN is inserted at the end.
+    /// them sorted: i64, in front of equal elements. This tensor is a vector, or has the leading dims of
+    /// the values. NaN is inserted at the end.
     #[track_caller]
-    pub fn searchsorted<'a>(
-        &self,
-        values: impl Into<Other<'a>>,
-        right: bool,
-        sorter: Option<&Tensor>,
-    ) -> Tensor {
+    pub fn searchsorted<'a>(&self, values: impl Into<Other<'a>>) -> Tensor {
+        self.searchsorted_with(values, SearchSorted::new())
+    }
+
+    /// [`Tensor::searchsorted`] behind equal elements, or with the order of a tensor that isn't sorted.
+    #[track_caller]
+    pub fn searchsorted_with<'a>(&self, values: impl Into<Other<'a>>, how: SearchSorted) -> Tensor {
         let values = values.into();
+        let sorter = how.sorter.as_ref();
         let mut operands = values.with(self);
         operands.extend(sorter);
         compose("searchsorted", &operands, |b| {
@@ -43,14 +98,20 @@ impl Tensor {
                 Other::Tensor(v) => Tensor::clone(v),
                 Other::Number(n) => b.scalar_like(*n, self)?,
             };
-            insertion(b, &sequence, &values, right)
+            insertion(b, &sequence, &values, how.right)
         })
     }
 
     /// The number of the bucket of each element, i64: how many of the ascending `boundaries` (a vector)
-    /// are smaller than it or, with `right`, not larger.
+    /// are smaller than it.
     #[track_caller]
-    pub fn bucketize(&self, boundaries: impl AsTensor, right: bool) -> Tensor {
+    pub fn bucketize(&self, boundaries: impl AsTensor) -> Tensor {
+        self.bucketize_with(boundaries, Bucketize::new())
+    }
+
+    /// [`Tensor::bucketize`], where a boundary can belong to the bucket below it.
+    #[track_caller]
+    pub fn bucketize_with(&self, boundaries: impl AsTensor, how: Bucketize) -> Tensor {
         let boundaries: &Tensor = &boundaries.as_tensor();
         compose("bucketize", &[self, boundaries], |b| {
             ensure!(
@@ -58,13 +119,13 @@ impl Tensor {
                 "the boundaries must be a vector, not {}",
                 boundaries.fact()
             );
-            insertion(b, boundaries, self, right)
+            insertion(b, boundaries, self, how.right)
         })
     }
 
-    /// Whether each element is (or with `invert`, is not) among the test elements.
+    /// Whether each element is among the test elements.
     #[track_caller]
-    pub fn isin<'a>(&self, test_elements: impl Into<Other<'a>>, invert: bool) -> Tensor {
+    pub fn isin<'a>(&self, test_elements: impl Into<Other<'a>>) -> Tensor {
         let tests = test_elements.into();
         compose("isin", &tests.with(self), |b| {
             let (x, tests) = match &tests {
@@ -74,18 +135,13 @@ impl Tensor {
                 }
                 number => {
                     let (x, n) = number.promoted(b, self)?;
-                    let hit = b.binary(Pw::Eq, &x, &n)?;
-                    return if invert {
-                        b.unary(Pw::Not, &hit)
-                    } else {
-                        Ok(hit)
-                    };
+                    return b.binary(Pw::Eq, &x, &n);
                 }
             };
             let tests = b.reshape(&tests, &[tests.fact().numel()])?;
             let n = known(&tests, 0)?;
             if n == 0 {
-                return b.full(invert, DType::Bool, x.dims());
+                return b.full(false, DType::Bool, x.dims());
             }
             let order = b.arg_sort(&tests, 0, false, None)?;
             let tests = b.gather(&tests, 0, &order)?;
@@ -94,17 +150,21 @@ impl Tensor {
             let at = b.reshape(&at, &[x.fact().numel()])?;
             let found = b.gather(&tests, 0, &at)?;
             let found = b.reshape(&found, x.dims())?;
-            let op = if invert { Pw::Ne } else { Pw::Eq };
-            b.binary(op, &found, &x)
+            b.binary(Pw::Eq, &found, &x)
         })
     }
 
-    /// How often each number from 0 on occurs in this vector of integers, i64, or the sums of their
-    /// weights (f32 for f32, else f64); at least `minlength` of them. Computes this tensor, whose
+    /// How often each number from 0 on occurs in this vector of integers, i64. Computes this tensor, whose
     /// largest element decides the length.
     #[track_caller]
-    pub fn bincount(&self, weights: Option<&Tensor>, minlength: impl Into<Int>) -> Tensor {
-        let minlength = minlength.into().0;
+    pub fn bincount(&self) -> Tensor {
+        self.bincount_with(BinCount::new())
+    }
+
+    /// [`Tensor::bincount`] of at least so many numbers, or the sums of weights (f32 for f32, else f64).
+    #[track_caller]
+    pub fn bincount_with(&self, how: BinCount) -> Tensor {
+        let (minlength, weights) = (how.minlength.0, how.weights.as_ref());
         let loc = Location::caller();
         let numbers = compose("bincount", &[self], |b| {
             let int = self.dtype().kind() == Kind::Int;
@@ -148,12 +208,12 @@ impl Tensor {
         })
     }
 
-    /// How many elements lie in each of `bins` equal parts of `min..=max`, in the float's own dtype.
-    /// With `min == max` the range is that of the elements, which must then be finite (else a data
-    /// error), and one more on both sides where they are all equal. Elements outside aren't counted.
+    /// How many elements lie in each of equal parts of the range of the elements, or of the one that
+    /// [`Histogram`] says, in the float's own dtype. Elements outside aren't counted.
     #[track_caller]
-    pub fn histc(&self, bins: impl Into<Int>, min: f64, max: f64) -> Tensor {
-        let bins = bins.into().0;
+    pub fn histc(&self, bins: impl Into<Histogram>) -> Tensor {
+        let Histogram { bins, min, max } = bins.into();
+        let bins = bins.0;
         compose("histc", &[self], |b| {
             super::args::needs_float(self, "operand")?;
             ensure!(bins > 0, "the number of bins must be positive, not {bins}");

@@ -6,7 +6,7 @@
 use super::host;
 use crate::operand::AsTensor;
 use crate::record::compose;
-use crate::{DType, Error, ErrorKind, Result, Tensor};
+use crate::{DType, Result, Tensor};
 use kiln_base::prim::ScanKind;
 use kiln_base::{Dim, numel};
 use kiln_ir::{Builder, OpError, broadcast_shapes, ensure};
@@ -36,41 +36,6 @@ pub(crate) fn nonzero_vectors(mask: &Tensor) -> Result<Vec<Tensor>> {
 /// Whether a tensor in brackets is a mask and not an index. As in PyTorch, u8 is a mask.
 pub(crate) fn is_mask(t: &Tensor) -> bool {
     matches!(t.dtype(), DType::Bool | DType::U8)
-}
-
-/// The indices of `x[..]` with each mask replaced by the index vectors of its true elements, one for
-/// each dim that the mask covers. A mask of rank 0 or of another shape than those dims is an error.
-#[track_caller]
-pub(crate) fn without_masks(
-    called: &str,
-    x: &Tensor,
-    indices: &[Option<&Tensor>],
-) -> Result<Vec<Option<Tensor>>> {
-    let loc = Location::caller();
-    x.check()?;
-    let mut out: Vec<Option<Tensor>> = Vec::new();
-    for index in indices {
-        let Some(t) = index else {
-            out.push(None);
-            continue;
-        };
-        if !is_mask(t.check()?) {
-            out.push(Some((*t).clone()));
-            continue;
-        }
-        let covered = x.dims().get(out.len()..out.len() + t.ndim());
-        if t.ndim() == 0 || covered != Some(t.dims()) {
-            let message = format!(
-                "the mask {} does not have the shape of the dims of {} from {} on",
-                t.fact(),
-                x.fact(),
-                out.len()
-            );
-            return Err(Error::new(ErrorKind::Op, called, message, loc));
-        }
-        out.extend(nonzero_vectors(t)?.into_iter().map(Some));
-    }
-    Ok(out)
 }
 
 impl Tensor {

@@ -6,27 +6,55 @@
 use super::args::{DimArg, Int, ReducedDim, axis, known};
 use super::index::{as_vector, no_larger};
 use super::reduce::two;
+use crate::options::options;
 use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_base::prim::{Reduction, ScanKind};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
 
+options! {
+    /// How [`Tensor::sort_with`] and [`Tensor::argsort_with`] sort.
+    Sort () {
+        /// Whether the largest comes first (default no).
+        descending: bool = false,
+    }
+}
+
+options! {
+    /// Which elements [`Tensor::topk`] takes; their number alone stands for it.
+    TopK (
+        /// How many of each lane.
+        k: Int
+    ) {
+        /// The dim of the lanes (default the last one).
+        dim: DimArg = -1,
+        /// Whether the largest are taken (default yes), or the smallest.
+        largest: bool = true,
+    }
+}
+
 impl Tensor {
-    /// The elements of each lane of a dim in order, and the i64 indices where they were.
+    /// The elements of each lane of a dim in ascending order, and the i64 indices where they were.
     ///
     /// ```
     /// use kiln_tensor::Tensor;
-    /// let (values, indices) = Tensor::from_slice(&[3i64, 1, 2], [3]).sort(0, false);
+    /// let (values, indices) = Tensor::from_slice(&[3i64, 1, 2], [3]).sort(0);
     /// assert_eq!(values.shape()?, indices.shape()?);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn sort(&self, dim: impl Into<DimArg>, descending: bool) -> (Tensor, Tensor) {
+    pub fn sort(&self, dim: impl Into<DimArg>) -> (Tensor, Tensor) {
+        self.sort_with(dim, Sort::new())
+    }
+
+    /// [`Tensor::sort`] in the order that the options say.
+    #[track_caller]
+    pub fn sort_with(&self, dim: impl Into<DimArg>, how: Sort) -> (Tensor, Tensor) {
         let dim = dim.into();
         two(compose_many("sort", &[self], 2, |b| {
             let (x, a) = lanes(b, self, &dim)?;
-            let order = b.arg_sort(&x, a, descending, None)?;
+            let order = b.arg_sort(&x, a, how.descending, None)?;
             let values = b.gather(&x, a, &order)?;
             let back = |b: &mut Recorder, t: &Tensor| b.reshape(t, self.dims());
             Ok(vec![back(b, &values)?, back(b, &order)?])
@@ -35,11 +63,17 @@ impl Tensor {
 
     /// The i64 indices that sort each lane of a dim.
     #[track_caller]
-    pub fn argsort(&self, dim: impl Into<DimArg>, descending: bool) -> Tensor {
+    pub fn argsort(&self, dim: impl Into<DimArg>) -> Tensor {
+        self.argsort_with(dim, Sort::new())
+    }
+
+    /// [`Tensor::argsort`] in the order that the options say.
+    #[track_caller]
+    pub fn argsort_with(&self, dim: impl Into<DimArg>, how: Sort) -> Tensor {
         let dim = dim.into();
         compose("argsort", &[self], |b| {
             let (x, a) = lanes(b, self, &dim)?;
-            let order = b.arg_sort(&x, a, descending, None)?;
+            let order = b.arg_sort(&x, a, how.descending, None)?;
             b.reshape(&order, self.dims())
         })
     }
@@ -47,25 +81,25 @@ impl Tensor {
     /// The elements of each lane of the first dim in ascending order.
     #[track_caller]
     pub fn msort(&self) -> Tensor {
-        self.sort(0, false).0
+        self.sort(0).0
     }
 
-    /// The k largest (else smallest) elements of each lane of a dim and their i64 indices. They always
-    /// come in order, best first, which `sorted = false` allows, too.
+    /// The k largest elements of each lane of the last dim, or of what [`TopK`] says, and their i64 indices.
+    /// They come in order, best first.
+    ///
+    /// ```
+    /// use kiln_tensor::{Tensor, TopK};
+    /// let x = Tensor::from([[3i64, 1, 2], [4, 6, 5]]);
+    /// assert_eq!(x.topk(2).0.to_vec::<i64>()?, [3, 2, 6, 5]);
+    /// assert_eq!(x.topk(TopK::new(1).dim(0).largest(false)).0.to_vec::<i64>()?, [3, 1, 2]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
     #[track_caller]
-    pub fn topk(
-        &self,
-        k: impl Into<Int>,
-        dim: impl Into<DimArg>,
-        largest: bool,
-        sorted: bool,
-    ) -> (Tensor, Tensor) {
-        let k = k.into().0;
-        let dim = dim.into();
-        let _ = sorted;
+    pub fn topk(&self, k: impl Into<TopK>) -> (Tensor, Tensor) {
+        let TopK { k, dim, largest } = k.into();
         two(compose_many("topk", &[self], 2, |b| {
             let (x, a) = lanes(b, self, &dim)?;
-            let count = count(&x, a, k)?;
+            let count = count(&x, a, k.0)?;
             let order = b.arg_sort(&x, a, largest, Some(count))?;
             let values = b.gather(&x, a, &order)?;
             if self.ndim() == 0 && count == 1 {

@@ -81,7 +81,13 @@ impl Tensor {
     /// log(x / (1 − x)), the inverse of [`Tensor::sigmoid`]; with `eps`, x is kept within
     /// `eps..=1 − eps` first.
     #[track_caller]
-    pub fn logit(&self, eps: impl Into<Option<f64>>) -> Tensor {
+    pub fn logit(&self) -> Tensor {
+        self.logit_with(None)
+    }
+
+    /// [`Tensor::logit`] of what is brought into `eps..=1 − eps` first.
+    #[track_caller]
+    pub fn logit_with(&self, eps: impl Into<Option<f64>>) -> Tensor {
         let eps = eps.into();
         of_float("logit", self, |b, x| {
             let mut x = x.clone();

@@ -1,7 +1,11 @@
 //! Each factor times the others is the matrix.
 
 use crate::{FLOATS, SIZES, assert_near, identity, positive, random};
-use kiln_tensor::{DType, MatrixNorm, QrMode, Result, Tensor, keep};
+use kiln_tensor::Triangle::{Lower, Upper};
+use kiln_tensor::{
+    DType, Diagonal, MatrixNorm, QrMode, Rank, Result, Solve, SolveTriangular, Sort, Svd, Tensor,
+    Triangle, keep,
+};
 
 /// Rows and columns: square, tall and wide.
 fn rectangles() -> impl Iterator<Item = (usize, usize)> {
@@ -40,7 +44,7 @@ fn qr() -> Result<()> {
     each(|a, batch, m, n| {
         let k = m.min(n);
         for mode in [QrMode::Reduced, QrMode::Complete] {
-            let (q, r) = a.qr(mode);
+            let (q, r) = a.qr_with(mode);
             let width = if mode == QrMode::Reduced { k } else { m };
             assert_eq!(q.shape()?[batch.len()..], [m, width]);
             assert_eq!(r.shape()?[batch.len()..], [width, n]);
@@ -51,11 +55,11 @@ fn qr() -> Result<()> {
                 1.0,
                 m,
             );
-            assert_near(&r.triu(0), &r, 0.0, 0);
+            assert_near(&r.triu(), &r, 0.0, 0);
         }
-        let (none, r) = a.qr(QrMode::R);
+        let (none, r) = a.qr_with(QrMode::R);
         assert_eq!(none.shape()?, [0]);
-        assert_near(&r, &a.qr(QrMode::Reduced).1, 0.0, 0);
+        assert_near(&r, &a.qr().1, 0.0, 0);
         Ok(())
     })
 }
@@ -66,8 +70,8 @@ fn lu() -> Result<()> {
         let (p, l, u) = a.lu();
         assert_near(&p.matmul(&l).matmul(&u), &a, 10.0, m + n);
         assert_near(&p.matmul(t(&p)), &identity(batch, m, a.dtype()), 0.0, 0);
-        assert_near(&l.tril(0), &l, 0.0, 0);
-        assert_near(&u.triu(0), &u, 0.0, 0);
+        assert_near(&l.tril(), &l, 0.0, 0);
+        assert_near(&u.triu(), &u, 0.0, 0);
         // The largest of a column is the pivot.
         if l.numel()? > 0 {
             assert!(l.abs().amax(()).to_dtype(DType::F64).item::<f64>()? <= 1.0);
@@ -80,7 +84,7 @@ fn lu() -> Result<()> {
         if m == n {
             let b = random(5, &[m, 2], a.dtype());
             let x = both.lu_solve(&pivots, &b);
-            assert_near(&x, &a.solve(&b, true), 1e3, n);
+            assert_near(&x, &a.solve(&b), 1e3, n);
         }
         Ok(())
     })
@@ -91,7 +95,7 @@ fn svd() -> Result<()> {
     each(|a, batch, m, n| {
         let k = m.min(n);
         for full in [false, true] {
-            let (u, s, vt) = a.svd(full);
+            let (u, s, vt) = a.svd_with(Svd::new().full_matrices(full));
             let (rows, columns) = if full { (m, n) } else { (k, k) };
             assert_eq!(u.shape()?[batch.len()..], [m, rows]);
             assert_eq!(vt.shape()?[batch.len()..], [columns, n]);
@@ -106,7 +110,7 @@ fn svd() -> Result<()> {
                 n,
             );
             assert_near(&s, &a.svdvals(), 20.0, k);
-            let sorted = s.sort(-1, true).0;
+            let sorted = s.sort_with(-1, Sort::new().descending(true)).0;
             assert_near(&s.clamp_min(0.0), &sorted, 0.0, 0);
         }
         Ok(())
@@ -119,14 +123,14 @@ fn eigh() -> Result<()> {
         for n in SIZES {
             let x = random(n as u64, &[2, n, n], dtype);
             // Only one triangle is read.
-            let symmetric = x.tril(0) + t(&x.tril(-1));
-            let (l, v) = x.eigh(false);
+            let symmetric = x.tril() + t(&x.tril_with(-1));
+            let (l, v) = x.eigh();
             assert_near(&(&v * &l.unsqueeze(-2)).matmul(t(&v)), &symmetric, 20.0, n);
             assert_near(&t(&v).matmul(&v), &identity(&[2], n, dtype), 1.0, n);
-            assert_near(&l.sort(-1, false).0, &l, 0.0, 0);
-            assert_near(&x.eigvalsh(false), &l, 20.0, n);
-            assert_near(&t(&x).eigvalsh(true), &l, 20.0, n);
-            assert_near(&t(&x).eigh(true).0, &l, 20.0, n);
+            assert_near(&l.sort(-1).0, &l, 0.0, 0);
+            assert_near(&x.eigvalsh(), &l, 20.0, n);
+            assert_near(&t(&x).eigvalsh_with(Triangle::Upper), &l, 20.0, n);
+            assert_near(&t(&x).eigh_with(Triangle::Upper).0, &l, 20.0, n);
         }
     }
     Ok(())
@@ -138,21 +142,26 @@ fn cholesky() -> Result<()> {
         for n in SIZES {
             let a = positive(n as u64, &[2, n, n], dtype);
             let size = 4.0 * (n + 1) as f64;
-            let (l, u) = (a.tril(0).cholesky(false), a.triu(0).cholesky(true));
+            let (l, u) = (a.tril().cholesky(), a.triu().cholesky_with(Triangle::Upper));
             assert_near(&l.matmul(t(&l)), &a, size, n);
-            assert_near(&l.tril(0), &l, 0.0, 0);
+            assert_near(&l.tril(), &l, 0.0, 0);
             assert_near(&u, &t(&l), size, n);
             let b = random(9, &[2, n, 3], dtype);
-            assert_near(&a.matmul(b.cholesky_solve(&l, false)), &b, size * 10.0, n);
-            assert_near(&a.matmul(b.cholesky_solve(&u, true)), &b, size * 10.0, n);
-            let inverse = l.cholesky_inverse(false);
+            assert_near(&a.matmul(b.cholesky_solve(&l)), &b, size * 10.0, n);
+            assert_near(
+                &a.matmul(b.cholesky_solve_with(&u, Triangle::Upper)),
+                &b,
+                size * 10.0,
+                n,
+            );
+            let inverse = l.cholesky_inverse();
             assert_near(
                 &a.matmul(&inverse),
                 &identity(&[2], n, dtype),
                 size * 10.0,
                 n,
             );
-            assert_near(&u.cholesky_inverse(true), &inverse, 1.0, n);
+            assert_near(&u.cholesky_inverse_with(Triangle::Upper), &inverse, 1.0, n);
         }
     }
     Ok(())
@@ -165,18 +174,19 @@ fn solving() -> Result<()> {
             let a = positive(n as u64, &[2, 1, n, n], dtype);
             let size = 10.0 * (n + 1) as f64;
             let b = random(3, &[3, n, 4], dtype);
-            let x = a.solve(&b, true);
+            let x = a.solve(&b);
             assert_eq!(x.shape()?, [2, 3, n, 4]);
             let wide = b.expand([2, 3, n as i64, 4]);
             assert_near(&a.matmul(&x), &wide, size, n);
-            let x = a.solve(t(&b), false);
+            let x = a.solve_with(t(&b), Solve::new().left(false));
             assert_near(&x.matmul(&a), &t(&wide), size, n);
             let one = a.i((0, 0));
             let vector = random(4, &[n], dtype);
-            assert_near(&one.mv(one.solve(&vector, true)), &vector, size, n);
+            assert_near(&one.mv(one.solve(&vector)), &vector, size, n);
             assert_near(&one.matmul(one.inv()), &identity(&[], n, dtype), size, n);
-            for (upper, unit) in [(false, false), (false, true), (true, false), (true, true)] {
-                let mut whole = if upper { a.triu(0) } else { a.tril(0) };
+            for (triangle, unit) in [(Lower, false), (Lower, true), (Upper, false), (Upper, true)] {
+                let upper = triangle == Upper;
+                let mut whole = if upper { a.triu() } else { a.tril() };
                 // Divided, so that a unit triangle has no large inverse.
                 whole /= 2 * n as i64 + 1;
                 if unit {
@@ -184,14 +194,20 @@ fn solving() -> Result<()> {
                     whole = whole - diagonal + identity(&[], n, dtype);
                 }
                 let other = if upper {
-                    a.ones_like().tril(unit as i64 - 1)
+                    a.ones_like().tril_with(unit as i64 - 1)
                 } else {
-                    a.ones_like().triu(1 - unit as i64)
+                    a.ones_like().triu_with(1 - unit as i64)
                 };
                 let read = kiln_tensor::where_(other.gt(0.0), other.full_like(f64::NAN), &whole);
-                let x = read.solve_triangular(&b, upper, true, unit);
+                let x =
+                    read.solve_triangular(&b, SolveTriangular::new(triangle).unitriangular(unit));
                 assert_near(&whole.matmul(&x), &wide, size * 10.0, n);
-                let x = read.solve_triangular(t(&b), upper, false, unit);
+                let x = read.solve_triangular(
+                    t(&b),
+                    SolveTriangular::new(triangle)
+                        .left(false)
+                        .unitriangular(unit),
+                );
                 assert_near(&x.matmul(&whole), &t(&wide), size * 10.0, n);
             }
         }
@@ -206,7 +222,7 @@ fn determinants() -> Result<()> {
             let a = random(n as u64, &[2, n, n], dtype);
             let (p, _, u) = a.lu();
             // The sign of a permutation is the determinant of its matrix.
-            let diagonal = u.diagonal(0, -2, -1).prod(-1);
+            let diagonal = u.diagonal_with(Diagonal::new().dim1(-2).dim2(-1)).prod(-1);
             let det = a.det();
             assert_near(
                 &(diagonal * p.det()),
@@ -247,7 +263,7 @@ fn determinants() -> Result<()> {
 #[test]
 fn pseudo_inverses() -> Result<()> {
     each(|a, _, m, n| {
-        let y = a.pinv(None, None, false);
+        let y = a.pinv();
         let size = 50.0;
         assert_near(&a.matmul(&y).matmul(&a), &a, size, m + n);
         assert_near(&t(&a.matmul(&y)), &a.matmul(&y), size, m + n);
@@ -256,37 +272,33 @@ fn pseudo_inverses() -> Result<()> {
     })?;
     // Of rank 1, from one column times one row.
     let a = random(1, &[4, 1], DType::F64).matmul(random(2, &[1, 3], DType::F64));
-    let y = a.pinv(None, None, false);
+    let y = a.pinv();
     assert_near(&y.matmul(&a).matmul(&y), &y, 10.0, 7);
-    assert_eq!(a.matrix_rank(None, None, false).item::<i64>()?, 1);
+    assert_eq!(a.matrix_rank().item::<i64>()?, 1);
     let x = random(3, &[3, 3], DType::F64);
-    let symmetric = x.tril(0) + t(&x.tril(-1));
-    assert_near(&x.pinv(None, None, true), &symmetric.inv(), 100.0, 3);
+    let symmetric = x.tril() + t(&x.tril_with(-1));
+    assert_near(
+        &x.pinv_with(Rank::new().hermitian(true)),
+        &symmetric.inv(),
+        100.0,
+        3,
+    );
     Ok(())
 }
 
 #[test]
 fn ranks_follow_their_tolerances() -> Result<()> {
-    let a = Tensor::from([4.0, 2.0, 1.0, 0.0]).diag(0);
+    let a = Tensor::from([4.0, 2.0, 1.0, 0.0]).diag();
     let rank = |r: Tensor| r.item::<i64>();
-    assert_eq!(rank(a.matrix_rank(None, None, false))?, 3);
-    assert_eq!(rank(a.matrix_rank(None, None, true))?, 3);
-    assert_eq!(
-        rank(a.matrix_rank(kiln_tensor::Other::from(1.5), None, false))?,
-        2
-    );
-    assert_eq!(
-        rank(a.matrix_rank(None, kiln_tensor::Other::from(0.5), false))?,
-        1
-    );
+    assert_eq!(rank(a.matrix_rank())?, 3);
+    assert_eq!(rank(a.matrix_rank_with(Rank::new().hermitian(true)))?, 3);
+    assert_eq!(rank(a.matrix_rank_with(Rank::new().atol(1.5)))?, 2);
+    assert_eq!(rank(a.matrix_rank_with(Rank::new().rtol(0.5)))?, 1);
     let each = Tensor::from([0.5, 3.0]);
     let both = kiln_tensor::stack(&[&a, &a], 0);
-    let found = both.matrix_rank(kiln_tensor::Other::from(&each), None, false);
+    let found = both.matrix_rank_with(Rank::new().atol(&each));
     assert_eq!(found.to_vec::<i64>()?, [3, 1]);
-    assert_eq!(
-        rank(Tensor::zeros([0, 3], DType::F32).matrix_rank(None, None, false))?,
-        0
-    );
+    assert_eq!(rank(Tensor::zeros([0, 3], DType::F32).matrix_rank())?, 0);
     Ok(())
 }
 
@@ -295,7 +307,7 @@ fn least_squares() -> Result<()> {
     for (m, n) in [(5, 3), (3, 5), (4, 4), (17, 2)] {
         let a = random(m as u64, &[2, m, n], DType::F64);
         let b = random(n as u64, &[2, m, 2], DType::F64);
-        let (x, residuals, rank, values) = a.lstsq(&b, None);
+        let (x, residuals, rank, values) = a.lstsq(&b);
         // The rest is orthogonal to the columns of A.
         let off = a.matmul(&x) - &b;
         assert_near(&t(&a).matmul(&off), &x.zeros_like(), 1e2, m);
@@ -311,7 +323,7 @@ fn least_squares() -> Result<()> {
         random(1, &[3, 5, 2], DType::F64),
         random(2, &[3, 5], DType::F64),
     );
-    assert_eq!(a.lstsq(&b, None).0.shape()?, [3, 2]);
+    assert_eq!(a.lstsq(&b).0.shape()?, [3, 2]);
     Ok(())
 }
 
@@ -327,7 +339,7 @@ fn norms_and_condition_numbers() -> Result<()> {
         assert_near(&a.matrix_norm(ord, [2, 0]), &expected, 10.0, 5);
         assert_eq!(a.matrix_norm(ord, keep([2, 0])).shape()?, [1, 4, 1, 2]);
     }
-    let d = Tensor::from([4.0, 2.0, 1.0]).diag(0);
+    let d = Tensor::from([4.0, 2.0, 1.0]).diag();
     let number = |x: Tensor| x.item::<f64>();
     for (p, expected) in [
         (2.0, 4.0),
@@ -372,7 +384,7 @@ fn extreme_sizes_of_numbers() -> Result<()> {
             let a = positive(1, &[5, 5], dtype);
             let near = |x: Tensor, y: Tensor| assert_near(&(x / scale), &y, 100.0, 5);
             near((&a * scale).svdvals(), a.svdvals());
-            near((&a * scale).eigvalsh(false), a.eigvalsh(false));
+            near((&a * scale).eigvalsh(), a.eigvalsh());
         }
     }
     Ok(())

@@ -1,9 +1,10 @@
 //! Gradients, once and twice, against central differences.
 
 use crate::{positive, random};
+use kiln_tensor::Triangle::{Lower, Upper};
 use kiln_tensor::{
-    DType, Grad, GradCheck, MatrixNorm, QrMode, Result, Tensor, cond, grad_with, gradcheck_with,
-    no_grad, scan,
+    DType, Grad, GradCheck, MatrixNorm, QrMode, Result, Solve, SolveTriangular, Svd, Tensor, cond,
+    grad_with, gradcheck_with, no_grad, scan,
 };
 
 const F: DType = DType::F64;
@@ -51,14 +52,14 @@ fn symmetric(x: &Tensor) -> Tensor {
 
 #[test]
 fn cholesky() {
-    for upper in [false, true] {
+    for triangle in [Lower, Upper] {
         let a = positive(1, &[2, 3, 3], F);
-        check(|x| vec![symmetric(&x[0]).cholesky(upper)], &[&a]);
+        check(|x| vec![symmetric(&x[0]).cholesky_with(triangle)], &[&a]);
     }
-    let l = positive(2, &[3, 3], F).cholesky(false);
+    let l = positive(2, &[3, 3], F).cholesky();
     let b = random(3, &[3, 2], F);
-    check(|x| vec![x[1].cholesky_solve(&x[0], false)], &[&l, &b]);
-    check(|x| vec![x[0].cholesky_inverse(false)], &[&l]);
+    check(|x| vec![x[1].cholesky_solve(&x[0])], &[&l, &b]);
+    check(|x| vec![x[0].cholesky_inverse()], &[&l]);
 }
 
 #[test]
@@ -67,7 +68,7 @@ fn qr() {
         let a = random(1, shape, F);
         check(
             |x| {
-                let (q, r) = x[0].qr(QrMode::Reduced);
+                let (q, r) = x[0].qr();
                 vec![q, r]
             },
             &[&a],
@@ -76,7 +77,7 @@ fn qr() {
     let a = random(2, &[3, 4], F);
     check(
         |x| {
-            let (q, r) = x[0].qr(QrMode::Complete);
+            let (q, r) = x[0].qr_with(QrMode::Complete);
             vec![q, r]
         },
         &[&a],
@@ -105,14 +106,14 @@ fn singular_values_and_vectors() {
         // What does not depend on the signs of the vectors.
         check(
             |x| {
-                let (u, s, v) = x[0].svd(false);
+                let (u, s, v) = x[0].svd_with(Svd::new().full_matrices(false));
                 vec![u.square(), s, v.square()]
             },
             &[&a],
         );
         check(
             |x| {
-                let (u, _, v) = x[0].svd(false);
+                let (u, _, v) = x[0].svd_with(Svd::new().full_matrices(false));
                 vec![u.matmul(&v)]
             },
             &[&a],
@@ -120,7 +121,7 @@ fn singular_values_and_vectors() {
         let k = shape[shape.len() - 1].min(shape[shape.len() - 2]) as i64;
         check(
             |x| {
-                let (u, s, v) = x[0].svd(true);
+                let (u, s, v) = x[0].svd();
                 vec![u.narrow(-1, 0, k).square(), s, v.narrow(-2, 0, k).square()]
             },
             &[&a],
@@ -138,16 +139,16 @@ fn singular_values_and_vectors() {
 
 #[test]
 fn eigenvalues_and_vectors() {
-    for upper in [false, true] {
+    for triangle in [Lower, Upper] {
         let a = random(6, &[2, 3, 3], F);
         check(
             |x| {
-                let (l, v) = symmetric(&x[0]).eigh(upper);
+                let (l, v) = symmetric(&x[0]).eigh_with(triangle);
                 vec![l, v.square()]
             },
             &[&a],
         );
-        check(|x| vec![symmetric(&x[0]).eigvalsh(upper)], &[&a]);
+        check(|x| vec![symmetric(&x[0]).eigvalsh_with(triangle)], &[&a]);
     }
 }
 
@@ -155,29 +156,48 @@ fn eigenvalues_and_vectors() {
 fn solutions() {
     let a = positive(7, &[2, 3, 3], F);
     let b = random(8, &[3, 4], F);
-    check(|x| vec![x[0].solve(&x[1], true)], &[&a, &b]);
-    check(|x| vec![x[0].solve(t(&x[1]), false)], &[&a, &b]);
+    check(|x| vec![x[0].solve(&x[1])], &[&a, &b]);
+    check(
+        |x| vec![x[0].solve_with(t(&x[1]), Solve::new().left(false))],
+        &[&a, &b],
+    );
     check(|x| vec![x[0].inv()], &[&a]);
     check(|x| vec![x[0].matrix_power(-2)], &[&a]);
     check(|x| vec![x[0].cond(1.0)], &[&a]);
-    for (upper, unit) in [(false, false), (false, true), (true, false), (true, true)] {
+    for (triangle, unit) in [(Lower, false), (Lower, true), (Upper, false), (Upper, true)] {
         check(
-            |x| vec![x[0].solve_triangular(&x[1], upper, true, unit)],
+            |x| {
+                vec![
+                    x[0].solve_triangular(
+                        &x[1],
+                        SolveTriangular::new(triangle).unitriangular(unit),
+                    ),
+                ]
+            },
             &[&a, &b],
         );
         check(
-            |x| vec![x[0].solve_triangular(t(&x[1]), upper, false, unit)],
+            |x| {
+                vec![
+                    x[0].solve_triangular(
+                        t(&x[1]),
+                        SolveTriangular::new(triangle)
+                            .left(false)
+                            .unitriangular(unit),
+                    ),
+                ]
+            },
             &[&a, &b],
         );
     }
     let (tall, wide) = (random(9, &[2, 4, 2], F), random(10, &[2, 4], F));
     for a in [&tall, &wide, &a] {
-        check(|x| vec![x[0].pinv(None, None, false)], &[a]);
+        check(|x| vec![x[0].pinv()], &[a]);
     }
     let b = random(11, &[2, 4, 3], F);
     check(
         |x| {
-            let (x, residuals, ..) = x[0].lstsq(&x[1], None);
+            let (x, residuals, ..) = x[0].lstsq(&x[1]);
             vec![x, residuals]
         },
         &[&tall, &b],
@@ -204,7 +224,7 @@ fn a_singular_matrix_has_a_gradient_of_its_determinant() {
             vec![4.0, -2.0, -2.0, 1.0],
         ),
         (Tensor::from([[0.0]]), vec![1.0]),
-        (Tensor::from([1.0, 0.0, 0.0]).diag(0), vec![0.0; 9]),
+        (Tensor::from([1.0, 0.0, 0.0]).diag(), vec![0.0; 9]),
         (
             Tensor::from([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 0.0]]),
             vec![0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0],
@@ -221,24 +241,27 @@ fn a_singular_matrix_has_a_gradient_of_its_determinant() {
 
 #[test]
 fn equal_singular_values_have_gradients() -> Result<()> {
-    let one = Tensor::eye(3, None, F).requires_grad_(true);
+    let one = Tensor::eye(3, F).requires_grad_(true);
     one.svdvals().sum(()).backward()?;
     assert_eq!(
         one.grad().unwrap().to_vec::<f64>()?,
-        Tensor::eye(3, None, F).to_vec::<f64>()?
+        Tensor::eye(3, F).to_vec::<f64>()?
     );
     one.zero_grad();
     // Of the values alone, through all three.
-    one.svd(false).1.sum(()).backward()?;
+    one.svd_with(Svd::new().full_matrices(false))
+        .1
+        .sum(())
+        .backward()?;
     assert_eq!(
         one.grad().unwrap().to_vec::<f64>()?,
-        Tensor::eye(3, None, F).to_vec::<f64>()?
+        Tensor::eye(3, F).to_vec::<f64>()?
     );
     one.zero_grad();
-    one.eigh(false).0.sum(()).backward()?;
+    one.eigh().0.sum(()).backward()?;
     assert_eq!(
         one.grad().unwrap().to_vec::<f64>()?,
-        Tensor::eye(3, None, F).to_vec::<f64>()?
+        Tensor::eye(3, F).to_vec::<f64>()?
     );
     Ok(())
 }
@@ -250,11 +273,11 @@ fn empty_matrices_have_empty_gradients() -> Result<()> {
         let y = x.det().sum(())
             + x.inv().sum(())
             + x.svdvals().sum(())
-            + x.cholesky(false).sum(())
-            + x.qr(QrMode::Reduced).0.sum(())
-            + x.eigh(false).1.sum(())
+            + x.cholesky().sum(())
+            + x.qr().0.sum(())
+            + x.eigh().1.sum(())
             + x.lu().2.sum(())
-            + x.pinv(None, None, false).sum(());
+            + x.pinv().sum(());
         y.backward()?;
         assert_eq!(x.grad().unwrap().shape()?, shape);
         x.grad().unwrap().realize()?;
@@ -269,7 +292,7 @@ fn gradients_flow_through_loops_and_branches() -> Result<()> {
     check(
         |x| {
             let (last, all) = scan(Tensor::zeros([3], F), steps.clone(), |h, s| {
-                let y = x[0].solve(&(&h + &s), true);
+                let y = x[0].solve(&(&h + &s));
                 (y.clone(), y)
             });
             vec![last, all]

@@ -1,7 +1,7 @@
 //! What can't be computed says so, at the user's line.
 
 use crate::{positive, random};
-use kiln_tensor::{DType, ErrorKind, QrMode, Result, Spec, Tensor, compile};
+use kiln_tensor::{DType, ErrorKind, QrMode, Result, Solve, Spec, Svd, Tensor, Triangle, compile};
 
 fn message(x: &Tensor) -> String {
     x.to_bytes().unwrap_err().to_string()
@@ -15,13 +15,13 @@ fn singular_matrices_are_data_errors() {
     let text = e.to_string();
     assert!(text.contains("linalg.inv: The diagonal element 2 is zero, the inversion could not be completed because the input matrix is singular."), "{text}");
     assert!(text.contains("errors.rs"), "{text}");
-    let text = message(&singular.solve(Tensor::ones([2], DType::F64), true));
+    let text = message(&singular.solve(Tensor::ones([2], DType::F64)));
     assert!(
         text.contains("linalg.solve: The solver failed because the input matrix is singular."),
         "{text}"
     );
     assert!(message(&singular.matrix_power(-2)).contains("singular"));
-    let both = kiln_tensor::stack(&[&Tensor::eye(2, None, DType::F64), &singular], 0);
+    let both = kiln_tensor::stack(&[&Tensor::eye(2, DType::F64), &singular], 0);
     assert!(message(&both.inv()).contains("(Batch element 1): The diagonal element 2"));
 }
 
@@ -31,15 +31,15 @@ fn what_is_not_positive_definite_names_element_and_minor() {
         for order in [1, 2, n - 1, n] {
             let mut diagonal = vec![1.0; n];
             diagonal[order - 1] = -1.0;
-            let bad = Tensor::from_slice(&diagonal, [n]).diag(0);
-            let good = Tensor::eye(n as i64, None, DType::F64);
-            let text = message(&kiln_tensor::stack(&[&good, &bad], 0).cholesky(false));
+            let bad = Tensor::from_slice(&diagonal, [n]).diag();
+            let good = Tensor::eye(n as i64, DType::F64);
+            let text = message(&kiln_tensor::stack(&[&good, &bad], 0).cholesky());
             let expected = format!(
                 "(Batch element 1): The factorization could not be completed because the input is not positive-definite (the leading minor of order {order} is not positive-definite)."
             );
             assert!(text.contains(&expected), "{text}");
             // The first line, since others show this file.
-            let first = message(&bad.cholesky(true));
+            let first = message(&bad.cholesky_with(Triangle::Upper));
             assert!(!first.lines().next().unwrap().contains("(Batch element"));
         }
     }
@@ -51,27 +51,27 @@ fn nan_and_infinities_end() -> Result<()> {
         for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             let x = positive(1, &[n, n], DType::F64).set((0, 0), bad);
             for y in [
-                x.svd(false).1,
+                x.svd_with(Svd::new().full_matrices(false)).1,
                 x.svdvals(),
-                x.eigh(false).0,
-                x.eigvalsh(false),
-                x.pinv(None, None, false),
+                x.eigh().0,
+                x.eigvalsh(),
+                x.pinv(),
             ] {
                 assert!(message(&y).contains("non-finite values"), "{}", message(&y));
             }
             // These pass them on, or refuse them.
             for y in [
                 x.lu().2,
-                x.qr(QrMode::Complete).1,
+                x.qr_with(QrMode::Complete).1,
                 x.inv(),
                 x.det(),
                 x.slogdet().1,
-                x.solve_triangular(&x, true, true, false),
+                x.solve_triangular(&x, Triangle::Upper),
             ] {
                 y.realize()?;
             }
             if bad != f64::INFINITY {
-                assert!(message(&x.cholesky(false)).contains("leading minor of order 1"));
+                assert!(message(&x.cholesky()).contains("leading minor of order 1"));
             }
         }
     }
@@ -90,11 +90,11 @@ fn wrong_operands_are_refused_when_recorded() {
     for x in [
         wide.det(),
         wide.inv(),
-        wide.cholesky(false),
-        wide.eigh(false).0,
+        wide.cholesky(),
+        wide.eigh().0,
         wide.slogdet().0,
-        wide.solve(&wide, true),
-        wide.eigvalsh(true),
+        wide.solve(&wide),
+        wide.eigvalsh_with(Triangle::Upper),
         wide.matrix_power(-1),
     ] {
         refused(x, not_square);
@@ -109,15 +109,15 @@ fn wrong_operands_are_refused_when_recorded() {
         "takes matrices of f32 or f64",
     );
     refused(
-        square.solve(wide.to_dtype(DType::F64), true),
+        square.solve(wide.to_dtype(DType::F64)),
         "incompatible sides",
     );
     refused(
-        square.solve(random(3, &[3, 2], DType::F32), true),
+        square.solve(random(3, &[3, 2], DType::F32)),
         "incompatible sides",
     );
     refused(
-        square.solve(random(3, &[2], DType::F32), false),
+        square.solve_with(random(3, &[2], DType::F32), Solve::new().left(false)),
         "left must be true",
     );
     refused(
@@ -127,7 +127,7 @@ fn wrong_operands_are_refused_when_recorded() {
     refused(square.matrix_norm(2.0, [0, 0]), "are the same");
     let stacked = random(4, &[3, 2, 2], DType::F32);
     refused(
-        random(5, &[2, 2, 2], DType::F32).solve(&stacked, true),
+        random(5, &[2, 2, 2], DType::F32).solve(&stacked),
         "do not broadcast",
     );
 }
@@ -136,7 +136,7 @@ fn wrong_operands_are_refused_when_recorded() {
 fn a_complete_tall_qr_has_no_derivative() {
     let a = random(1, &[4, 2], DType::F64).requires_grad_(true);
     let e = a
-        .qr(QrMode::Complete)
+        .qr_with(QrMode::Complete)
         .0
         .sum(())
         .backward()

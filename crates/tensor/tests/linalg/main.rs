@@ -22,7 +22,7 @@ fn random(seed: u64, shape: &[usize], dtype: DType) -> Tensor {
 fn positive(seed: u64, shape: &[usize], dtype: DType) -> Tensor {
     let n = shape[shape.len() - 1] as i64;
     let x = random(seed, shape, dtype);
-    x.matmul(x.transpose(-1, -2)) + Tensor::eye(n, None, dtype)
+    x.matmul(x.transpose(-1, -2)) + Tensor::eye(n, dtype)
 }
 
 /// Whether all elements agree to some hundred roundings of numbers of this size, and n of them.
@@ -51,5 +51,5 @@ fn assert_near(found: &Tensor, expected: &Tensor, size: f64, n: usize) {
 fn identity(batch: &[usize], n: usize, dtype: DType) -> Tensor {
     let mut shape: Vec<i64> = batch.iter().map(|d| *d as i64).collect();
     shape.extend([n as i64; 2]);
-    Tensor::eye(n as i64, None, dtype).expand(shape)
+    Tensor::eye(n as i64, dtype).expand(shape)
 }

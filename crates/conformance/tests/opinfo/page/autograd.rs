@@ -2,16 +2,16 @@
 
 use super::rows;
 use kiln_tensor::{
-    Backward, Compiled, CustomOp, Device, Grad, GradCheck, GradFn, HookHandle, Pullback, Result,
-    Scan, Spec, Tensor, Var, assign_together, backends, checkpoint, compile, cond, custom_function,
-    detect_anomaly, enable_grad, explain, grad, grad_with, gradcheck, gradcheck_with, hessian,
-    is_anomaly_enabled, is_grad_enabled, jacobian, jvp, no_grad, profiler, realize_all, scan,
-    scan_with, set_detect_anomaly, set_grad_enabled, set_threads, threads, vjp, watch_gradients,
-    with_error_note,
+    Backward, Compiled, CustomOp, Device, Factors, Grad, GradCheck, GradFn, HookHandle, Pullback,
+    Result, Scan, ScatterReduction, Spec, Tensor, Var, assign_together, backends, checkpoint,
+    compile, cond, custom_function, detect_anomaly, enable_grad, explain, grad, grad_with,
+    gradcheck, gradcheck_with, hessian, is_anomaly_enabled, is_grad_enabled, jacobian, jvp,
+    no_grad, profiler, realize_all, scan, scan_with, set_detect_anomaly, set_grad_enabled,
+    set_threads, threads, vjp, watch_gradients, with_error_note,
 };
 
 rows! {
-    (x: &Tensor, y: &Tensor, loss: &Tensor, w: &Var, f: fn(Tensor) -> Tensor, pull: Pullback<Tensor, Tensor>, unused: &Tensor, b: &Var, handle: &HookHandle, spec: Spec, step: &Compiled<(Tensor, Tensor), Tensor>, op: CustomOp, custom: &CustomOp, profile: &profiler::Profile, device: Device, node: &GradFn);
+    (x: &Tensor, y: &Tensor, loss: &Tensor, w: &Var, f: fn(Tensor) -> Tensor, pull: Pullback<Tensor, Tensor>, unused: &Tensor, index: &Tensor, b: &Var, handle: &HookHandle, spec: Spec, step: &Compiled<(Tensor, Tensor), Tensor>, op: CustomOp, custom: &CustomOp, profile: &profiler::Profile, device: Device, node: &GradFn);
     "Tensor.requires_grad_" = { x.requires_grad_(true) } "a new handle; the old one stays data";
     "Tensor.requires_grad" = { x.requires_grad() };
     "Tensor.is_leaf" = { x.is_leaf() };
@@ -79,7 +79,7 @@ rows! {
     "Tensor.copy_" = { w.copy_(x)? } "broadcasts and casts";
     "Tensor.fill_" = { w.fill_(1)? };
     "Tensor.zero_" = { w.zero_()? };
-    "Tensor.clamp_" = { w.clamp_(0, 1)? } "also those of functions of one tensor, and of `scatter`, `index_add` and the like";
+    "Tensor.clamp_" = { w.clamp_(0, 1)? } "also those of functions of one tensor";
     "Tensor.t_" = { w.t_()? } "of a square matrix: shapes stay";
     "Tensor.uniform_" = { w.uniform_(-0.5, 0.5)? };
     "Tensor.normal_" = { w.normal_(0.0, 0.02)? };
@@ -108,7 +108,20 @@ rows! {
     "Tensor.pow_" = { w.pow_(x)? };
     "Tensor.remainder_" = { w.remainder_(x)? };
     "Tensor.xlogy_" = { w.xlogy_(x)? };
-    "Tensor.bernoulli_" = { w.bernoulli_(0.5)? };
+    "Tensor.copysign_" = { w.copysign_(x)? };
+    "Tensor.float_power_" = { w.float_power_(x)? };
+    "Tensor.true_divide_" = { w.true_divide_(x)? };
+    "Tensor.addmm_" = { w.addmm_(x, y)? } "also those of its kin";
+    "Tensor.addmm_(beta=, alpha=)" = { w.addmm_with_(x, y, Factors::new().beta(0.9))? } "`addcmul_with_`, `put_with_`, …: `_with` stands in front of `_`";
+    "Tensor.fill_diagonal_" = { w.fill_diagonal_(1)? };
+    "Tensor.scatter_reduce_" = { w.scatter_reduce_(0, index, x, ScatterReduction::Sum)? } "also `scatter_`, `scatter_add_`, and those of `index_add` and the like";
+    "Tensor.index_put_" = { w.index_put_((.., index), x)? };
+    "Tensor.put_" = { w.put_(index, x)? };
+    "Tensor.bernoulli_" = { w.bernoulli_(0.5)? } "or a tensor of probabilities";
+    "Tensor.exponential_" = { w.exponential_(1.0)? };
+    "Tensor.geometric_" = { w.geometric_(0.5)? };
+    "Tensor.cauchy_" = { w.cauchy_(0.0, 1.0)? };
+    "Tensor.log_normal_" = { w.log_normal_(1.0, 2.0)? };
     "Tensor.random_" = { w.random_(0, 10)? };
     "torch.compile" = { compile((x, Spec::new(x.dtype(), ("batch", 3))), |(w, x)| x.matmul(w))? } "compiles at once, for tensors like these, or for `Spec`s, in which sizes left open are named";
     "torch.compile of a function of one tensor" = { compile(spec, f)? };

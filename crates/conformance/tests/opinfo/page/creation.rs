@@ -2,9 +2,10 @@
 
 use super::rows;
 use kiln_tensor::{
-    DType, PrintOptions, Result, Tensor, cartesian_prod, default_dtype, draw_seed, get_rng_state,
-    manual_seed, meshgrid, normal, ones, printoptions, rand, randn, set_printoptions,
-    set_rng_state, with_default_dtype, with_seed, zeros,
+    Combinations, DType, Indexing, Multinomial, PrintOptions, Result, Tensor, cartesian_prod,
+    default_dtype, draw_seed, get_rng_state, manual_seed, meshgrid, meshgrid_with, normal, ones,
+    printoptions, rand, randn, set_printoptions, set_rng_state, with_default_dtype, with_seed,
+    zeros,
 };
 
 rows! {
@@ -21,22 +22,27 @@ rows! {
     "torch.zeros_like" = { x.zeros_like() };
     "torch.ones_like" = { x.ones_like() };
     "torch.full_like" = { x.full_like(7) };
-    "torch.eye" = { Tensor::eye(3, None, dtype) };
+    "torch.eye" = { Tensor::eye(3, dtype) };
+    "torch.eye(m=)" = { Tensor::eye([3, 4], dtype) };
     "torch.arange" = { Tensor::arange(0, 10, 2) } "start, end and step: i64 for integers, f32 for floats";
     "torch.arange(dtype=)" = { Tensor::arange_dtype(0, 10, 2, dtype) };
     "torch.linspace" = { Tensor::linspace(0, 1, 11, dtype) };
     "torch.logspace" = { Tensor::logspace(0, 2, 3, 10.0, dtype) };
-    "torch.tril_indices" = { Tensor::tril_indices(3, 3, 0) } "i64";
-    "torch.triu_indices" = { Tensor::triu_indices(3, 3, 0) } "i64";
-    "torch.meshgrid" = { meshgrid(&[x, y], false) } "`true` for `indexing=\"xy\"`";
+    "torch.tril_indices" = { Tensor::tril_indices(3, 3) } "i64";
+    "torch.tril_indices(offset=)" = { Tensor::tril_indices_with(3, 3, 1) };
+    "torch.triu_indices" = { Tensor::triu_indices(3, 3) } "i64";
+    "torch.triu_indices(offset=)" = { Tensor::triu_indices_with(3, 3, 1) };
+    "torch.meshgrid" = { meshgrid(&[x, y]) };
+    "torch.meshgrid(indexing=)" = { meshgrid_with(&[x, y], Indexing::Xy) };
     "torch.cartesian_prod" = { cartesian_prod(&[x, y]) };
-    "torch.combinations" = { x.combinations(2, false) };
+    "torch.combinations" = { x.combinations(2) };
+    "torch.combinations(with_replacement=)" = { x.combinations(Combinations::new(2).with_replacement(true)) };
     "torch.get_default_dtype" = { default_dtype() };
     "torch.set_default_dtype" = { with_default_dtype(dtype, || randn([2, 3])) } "inside, on this thread; layers too";
     "torch.manual_seed" = { manual_seed(0) } "not PyTorch's numbers";
     "torch.get_rng_state" = { get_rng_state() } "seed and offset";
     "torch.set_rng_state" = { set_rng_state([0, 7]) };
-    "torch.random.fork_rng" = { with_seed(0, || x.dropout(0.5, true)) } "inside, numbers come from this seed, on this thread alone";
+    "torch.random.fork_rng" = { with_seed(0, || x.dropout(0.5)) } "inside, numbers come from this seed, on this thread alone";
     "torch.empty((), dtype=torch.int64).random_().item()" = { draw_seed() } "a seed for random numbers made elsewhere";
     "torch.rand" = { rand([2, 3]) };
     "torch.rand(dtype=)" = { Tensor::rand([2, 3], dtype) };
@@ -46,8 +52,9 @@ rows! {
     "torch.randperm" = { Tensor::randperm(10) };
     "torch.rand_like" = { x.rand_like() };
     "torch.bernoulli" = { x.bernoulli() };
-    "torch.bernoulli(p=)" = { x.bernoulli_p(p) };
-    "torch.multinomial" = { x.multinomial(3, false) };
+    "torch.bernoulli(p=)" = { x.bernoulli_with(p) };
+    "torch.multinomial" = { x.multinomial(3) };
+    "torch.multinomial(replacement=)" = { x.multinomial(Multinomial::new(3).replacement(true)) };
     "torch.normal" = { normal(x, 1.0) };
     "Tensor.item" = { x.item::<f32>()? } "a `T` of another dtype, too, where that loses nothing in kind";
     "Tensor.tolist", "Tensor.numpy" = { x.to_vec::<f32>()? } "row-major; `to_ndarray` with the feature `ndarray`";

@@ -9,7 +9,8 @@ rows! {
     "torch.add(alpha=)" = { x.add_scaled(y, alpha) };
     "torch.sub", "torch.subtract" = { x.sub(y) } "`x - y`";
     "torch.sub(alpha=)" = { x.sub_scaled(y, alpha) };
-    "torch.rsub" = { x.rsub(y, 1) };
+    "torch.rsub" = { x.rsub(y) };
+    "torch.rsub(alpha=)" = { x.rsub_scaled(y, alpha) };
     "torch.mul", "torch.multiply" = { x.mul(y) } "`x * y`";
     "torch.div", "torch.divide" = { x.div(y) } "`x / y`, always a float";
     "torch.div(rounding_mode=)" = { x.div_rounding(y, RoundingMode::Floor) };
@@ -74,7 +75,8 @@ rows! {
     "torch.special.i1" = { x.i1() };
     "torch.special.i1e" = { x.i1e() };
     "torch.sigmoid", "torch.special.expit", "torch.nn.functional.sigmoid" = { x.sigmoid() };
-    "torch.logit", "torch.special.logit" = { x.logit(1e-6) } "`None` without a bound";
+    "torch.logit", "torch.special.logit" = { x.logit() };
+    "torch.logit(eps=)", "torch.special.logit(eps=)" = { x.logit_with(1e-6) };
     "torch.floor" = { x.floor() };
     "torch.ceil" = { x.ceil() };
     "torch.round" = { x.round() } "halves to even";
@@ -95,8 +97,10 @@ rows! {
     "torch.clamp_min", "torch.clamp(min=)" = { x.clamp_min(0.0) };
     "torch.clamp_max", "torch.clamp(max=)" = { x.clamp_max(1.0) };
     "torch.lerp" = { x.lerp(y, 0.5) };
-    "torch.addcmul" = { x.addcmul(y, z, 1) };
-    "torch.addcdiv" = { x.addcdiv(y, z, 1) };
+    "torch.addcmul" = { x.addcmul(y, z) };
+    "torch.addcmul(value=)" = { x.addcmul_with(y, z, 0.5) };
+    "torch.addcdiv" = { x.addcdiv(y, z) };
+    "torch.addcdiv(value=)" = { x.addcdiv_with(y, z, 0.5) };
     "torch.nan_to_num" = { x.nan_to_num() };
     "torch.nan_to_num(nan, posinf)" = { x.nan_to_num_with(NanToNum::new().nan(1.0).posinf(9.0)) } "and `.neginf(..)`";
     "torch.eq" = { x.eq(y) } "Rust's `==` can't give a tensor";

@@ -2,7 +2,8 @@
 
 use super::rows;
 use kiln_tensor::{
-    Cosine, MatrixNorm, Pairwise, Result, Scalar, Tensor, cdist, cdist_with, einsum, multi_dot,
+    Cosine, Factors, MatrixNorm, Pairwise, Result, Scalar, Tensor, cdist, cdist_with, einsum,
+    multi_dot,
 };
 
 rows! {
@@ -14,16 +15,23 @@ rows! {
     "torch.dot", "torch.vdot" = { x.dot(y) };
     "torch.inner" = { x.inner(y) };
     "torch.outer", "torch.ger" = { x.outer(y) };
-    "torch.addmm" = { x.addmm(y, z, beta, alpha) };
-    "torch.addmv" = { x.addmv(y, z, beta, alpha) };
-    "torch.addr" = { x.addr(y, z, beta, alpha) };
-    "torch.addbmm" = { x.addbmm(y, z, beta, alpha) };
-    "torch.baddbmm" = { x.baddbmm(y, z, beta, alpha) };
+    "torch.addmm" = { x.addmm(y, z) };
+    "torch.addmm(beta=, alpha=)" = { x.addmm_with(y, z, Factors::new().beta(beta).alpha(alpha)) };
+    "torch.addmv" = { x.addmv(y, z) };
+    "torch.addmv(beta=, alpha=)" = { x.addmv_with(y, z, Factors::new().alpha(alpha)) };
+    "torch.addr" = { x.addr(y, z) };
+    "torch.addr(beta=, alpha=)" = { x.addr_with(y, z, Factors::new().alpha(alpha)) };
+    "torch.addbmm" = { x.addbmm(y, z) };
+    "torch.addbmm(beta=, alpha=)" = { x.addbmm_with(y, z, Factors::new().alpha(alpha)) };
+    "torch.baddbmm" = { x.baddbmm(y, z) };
+    "torch.baddbmm(beta=, alpha=)" = { x.baddbmm_with(y, z, Factors::new().alpha(alpha)) };
     "torch.einsum" = { einsum("bij,bjk->bik", &[x, y]) };
     "torch.tensordot" = { x.tensordot(y, 2) };
     "torch.tensordot(dims=(.., ..))" = { x.tensordot_dims(y, [0, 1], [1, 0]) };
-    "torch.nn.functional.linear" = { x.linear(weight, Some(bias)) };
-    "torch.nn.functional.bilinear" = { x.bilinear(y, weight, Some(bias)) };
+    "torch.nn.functional.linear" = { x.linear(weight) };
+    "torch.nn.functional.linear(bias=)" = { x.linear_with(weight, bias) };
+    "torch.nn.functional.bilinear" = { x.bilinear(y, weight) };
+    "torch.nn.functional.bilinear(bias=)" = { x.bilinear_with(y, weight, bias) };
     "torch.kron" = { x.kron(y) };
     "torch.cross" = { x.cross(y, -1) } "the dim must be given";
     "torch.linalg.cross" = { x.cross(y, -1) };
@@ -33,7 +41,8 @@ rows! {
     "torch.matrix_exp", "torch.linalg.matrix_exp" = { x.matrix_exp() } "NaN for a norm above 2¹⁵";
     "torch.linalg.matrix_norm" = { x.matrix_norm(MatrixNorm::Frobenius, [-2, -1]) } "the orders 1, −1, ±∞ and Frobenius; others with the feature `linalg`";
     "torch.linalg.norm" = { x.vector_norm(2.0, ()) } "of vectors or the flattened tensor; `matrix_norm` for matrices with an order";
-    "torch.linalg.vander" = { x.vander(4) } "`None` for as many powers as numbers";
+    "torch.linalg.vander" = { x.vander() };
+    "torch.linalg.vander(N=)" = { x.vander_with(4) };
     "torch.trace" = { x.trace() };
     "torch.dist" = { x.dist(y) };
     "torch.dist(p)" = { x.dist_with(y, p) };

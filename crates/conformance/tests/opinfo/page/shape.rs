@@ -2,8 +2,8 @@
 
 use super::rows;
 use kiln_tensor::{
-    Device, Dim, PadSequence, Result, Tensor, block_diag, cat, column_stack, dstack, hstack,
-    pad_sequence, pad_sequence_with, stack, vstack,
+    Device, Diagonal, Dim, PadSequence, Result, Strided, Tensor, Window, block_diag, cat,
+    column_stack, dstack, hstack, pad_sequence, pad_sequence_with, stack, vstack,
 };
 
 rows! {
@@ -39,8 +39,8 @@ rows! {
     "torch.atleast_1d" = { x.atleast_1d() };
     "torch.atleast_2d" = { x.atleast_2d() };
     "torch.atleast_3d" = { x.atleast_3d() };
-    "torch.as_strided" = { x.as_strided([3, 2], [2, 1], 0) } "walks the elements in row-major order; a copy";
-    "Tensor.unfold" = { x.unfold(dim, 3, 1) };
+    "torch.as_strided" = { x.as_strided(Strided::new([3, 2]).stride([2, 1])) } "walks the elements in row-major order; a copy";
+    "Tensor.unfold" = { x.unfold(dim, Window::new(3).step(2)) } "`x.unfold(dim, 3)` has a step of 1";
     "torch.cat", "torch.concat", "torch.concatenate" = { cat(&[x, y], dim) };
     "torch.stack" = { stack(&[x, y], 0) };
     "torch.nn.utils.rnn.pad_sequence" = { pad_sequence([x, y]) };
@@ -66,13 +66,18 @@ rows! {
     "torch.roll" = { x.roll(1, dim) } "`()` for the flattened tensor";
     "torch.fft.fftshift" = { x.roll([2, 3], [0, 1]) } "by half of each dim's size";
     "torch.rot90" = { x.rot90(1, [0, 1]) };
-    "torch.tril" = { x.tril(0) };
-    "torch.triu" = { x.triu(0) };
-    "torch.diag" = { x.diag(0) };
-    "torch.diagflat" = { x.flatten(0, -1).diag(0) };
-    "torch.diagonal" = { x.diagonal(0, 0, 1) };
-    "torch.linalg.diagonal" = { x.diagonal(0, -2, -1) };
-    "torch.diag_embed" = { x.diag_embed(0, -2, -1) };
+    "torch.tril" = { x.tril() };
+    "torch.tril(diagonal=)" = { x.tril_with(1) };
+    "torch.triu" = { x.triu() };
+    "torch.triu(diagonal=)" = { x.triu_with(1) };
+    "torch.diag" = { x.diag() };
+    "torch.diag(diagonal=)" = { x.diag_with(1) };
+    "torch.diagflat" = { x.flatten(0, -1).diag() };
+    "torch.diagonal" = { x.diagonal() };
+    "torch.diagonal(offset=, dim1=, dim2=)" = { x.diagonal_with(Diagonal::new().offset(1)) };
+    "torch.linalg.diagonal" = { x.diagonal_with(Diagonal::new().dim1(-2).dim2(-1)) };
+    "torch.diag_embed" = { x.diag_embed() };
+    "torch.diag_embed(offset=, dim1=, dim2=)" = { x.diag_embed_with(Diagonal::new().offset(1).dim1(0).dim2(-1)) };
     "Tensor.refine_names" = { x.refine_names(["N", "C", "..."]) } "names go where a dim's number goes: `x.sum(\"C\")`";
     "Tensor.rename" = { x.rename(["batch", "..."]) };
     "Tensor.rename(None)" = { x.drop_names() };

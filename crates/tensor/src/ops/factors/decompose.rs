@@ -22,15 +22,29 @@ pub enum QrMode {
     R,
 }
 
+/// A triangle of matrices, with the diagonal.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Triangle {
+    /// On and below the diagonal.
+    Lower,
+    /// On and above the diagonal.
+    Upper,
+}
+
 impl Tensor {
-    /// The lower triangular L of `A = L Lᵀ`, or the upper triangular U of `A = Uᵀ U`. That triangle of A
-    /// alone is read.
+    /// The lower triangular L of `A = L Lᵀ`. That triangle of A alone is read.
     ///
     /// Reading it is an error if a matrix is not positive-definite.
     #[track_caller]
-    pub fn cholesky(&self, upper: bool) -> Tensor {
+    pub fn cholesky(&self) -> Tensor {
+        self.cholesky_with(Triangle::Lower)
+    }
+
+    /// [`Tensor::cholesky`], or from the upper triangle of A the upper triangular U of `A = Uᵀ U`.
+    #[track_caller]
+    pub fn cholesky_with(&self, triangle: Triangle) -> Tensor {
         one_on_host("linalg.cholesky", [self], |b, [a]| {
-            if !upper {
+            if triangle == Triangle::Lower {
                 return routine(b, Routine::Cholesky, &[a]);
             }
             square(a)?;
@@ -40,35 +54,52 @@ impl Tensor {
         })
     }
 
-    /// The solution X of `A X = B` for this B `[.., n, k]` and the Cholesky factor of A, the upper one if
-    /// `upper`.
+    /// The solution X of `A X = B` for this B `[.., n, k]` and the lower Cholesky factor of A.
     #[track_caller]
-    pub fn cholesky_solve(&self, factor: impl AsTensor, upper: bool) -> Tensor {
+    pub fn cholesky_solve(&self, factor: impl AsTensor) -> Tensor {
+        self.cholesky_solve_with(factor, Triangle::Lower)
+    }
+
+    /// [`Tensor::cholesky_solve`] with a factor that is this triangle.
+    #[track_caller]
+    pub fn cholesky_solve_with(&self, factor: impl AsTensor, triangle: Triangle) -> Tensor {
         let factor: &Tensor = &factor.as_tensor();
         one_on_host("cholesky_solve", [self, factor], |b, [x, l]| {
             square(l)?;
             let [l, x] = super::beside(b, l, x)?;
-            with_factor(b, &l, &x, upper)
+            with_factor(b, &l, &x, triangle)
         })
     }
 
-    /// The inverse of the matrices of which this is the Cholesky factor, the upper one if `upper`.
+    /// The inverse of the matrices of which this is the lower Cholesky factor.
     #[track_caller]
-    pub fn cholesky_inverse(&self, upper: bool) -> Tensor {
+    pub fn cholesky_inverse(&self) -> Tensor {
+        self.cholesky_inverse_with(Triangle::Lower)
+    }
+
+    /// [`Tensor::cholesky_inverse`] of a factor that is this triangle.
+    #[track_caller]
+    pub fn cholesky_inverse_with(&self, triangle: Triangle) -> Tensor {
         one_on_host("cholesky_inverse", [self], |b, [l]| {
             square(l)?;
             let (row, column) = row_and_column(b, l.dims())?;
             let one = b.binary(Pw::Eq, &row, &column)?;
             let one = b.cast(&one, l.dtype())?;
             let one = b.broadcast_to(&one, l.dims())?;
-            with_factor(b, l, &one, upper)
+            with_factor(b, l, &one, triangle)
         })
     }
 
-    /// `A = Q R` with orthogonal columns of Q and an upper triangular R. The derivative needs the first
-    /// k columns of A to be independent, and a reduced Q where there are more rows than columns.
+    /// `A = Q R` with orthogonal columns of a reduced Q and an upper triangular R. The derivative needs the
+    /// first k columns of A to be independent, and a reduced Q where there are more rows than columns.
     #[track_caller]
-    pub fn qr(&self, mode: QrMode) -> (Tensor, Tensor) {
+    pub fn qr(&self) -> (Tensor, Tensor) {
+        self.qr_with(QrMode::Reduced)
+    }
+
+    /// [`Tensor::qr`] in this mode.
+    #[track_caller]
+    pub fn qr_with(&self, mode: QrMode) -> (Tensor, Tensor) {
         let [q, r] = on_host("linalg.qr", [self], |b, [a]| {
             let (_, m, n) = sizes(a)?;
             let (op, k) = match mode {
@@ -151,12 +182,12 @@ fn with_factor(
     b: &mut Recorder,
     factor: &Tensor,
     x: &Tensor,
-    upper: bool,
+    triangle: Triangle,
 ) -> Result<Tensor, OpError> {
     let turned = b.transposed(factor)?;
-    let (l, u) = match upper {
-        true => (&turned, factor),
-        false => (factor, &turned),
+    let (l, u) = match triangle {
+        Triangle::Upper => (&turned, factor),
+        Triangle::Lower => (factor, &turned),
     };
     let unit = false;
     let x = routine(b, Routine::SolveTriangular { upper: false, unit }, &[l, x])?;

@@ -7,7 +7,9 @@ mod decompose;
 mod solve;
 mod spectrum;
 
-pub use decompose::QrMode;
+pub use decompose::{QrMode, Triangle};
+pub use solve::{Solve, SolveTriangular};
+pub use spectrum::{Cutoff, Rank, Svd};
 
 use crate::record::{Recorder, compose_many};
 use crate::{Device, Tensor};

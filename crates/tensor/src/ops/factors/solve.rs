@@ -1,14 +1,37 @@
 //! Systems of equations, inverses and determinants.
 
-use super::spectrum::tolerances;
+use super::decompose::Triangle;
+use super::spectrum::{Cutoff, Rank, tolerances};
 use super::{beside, epsilon, inverse, on_host, one_on_host, routine, sizes, square};
 use crate::operand::AsTensor;
 use crate::ops::matmul::matmul;
+use crate::options::options;
 use crate::record::Recorder;
-use crate::{DType, Other, Tensor};
+use crate::{DType, Tensor};
 use kiln_base::linalg::Routine;
 use kiln_ir::linalg::least;
 use kiln_ir::{Builder, OpError, Pw, ensure};
+
+options! {
+    /// On which side [`Tensor::solve_with`] has its matrix.
+    Solve () {
+        /// Whether it solves `A X = B` (default yes), or `X A = B`.
+        left: bool = true,
+    }
+}
+
+options! {
+    /// What [`Tensor::solve_triangular`] solves; the triangle alone stands for it.
+    SolveTriangular (
+        /// The triangle of the matrix that is read.
+        triangle: Triangle
+    ) {
+        /// Whether it solves `A X = B` (default yes), or `X A = B`.
+        left: bool = true,
+        /// Whether ones stand for the diagonal (default no).
+        unitriangular: bool = false,
+    }
+}
 
 impl Tensor {
     /// The inverse of square matrices. Reading it is an error if one is singular.
@@ -17,11 +40,17 @@ impl Tensor {
         one_on_host("linalg.inv", [self], |b, [a]| inverse(b, a))
     }
 
-    /// The solution X of `A X = B`, or with `left` false of `X A = B`. B is a vector `[n]` (or one for each
-    /// matrix of A) or matrices whose batch dims broadcast with A's. Reading it is an error if A is
-    /// singular.
+    /// The solution X of `A X = B`. B is a vector `[n]` (or one for each matrix of A) or matrices whose batch
+    /// dims broadcast with A's. Reading it is an error if A is singular.
     #[track_caller]
-    pub fn solve(&self, other: impl AsTensor, left: bool) -> Tensor {
+    pub fn solve(&self, other: impl AsTensor) -> Tensor {
+        self.solve_with(other, Solve::new())
+    }
+
+    /// [`Tensor::solve`], where A can stand on the other side.
+    #[track_caller]
+    pub fn solve_with(&self, other: impl AsTensor, how: Solve) -> Tensor {
+        let left = how.left;
         let other: &Tensor = &other.as_tensor();
         one_on_host("linalg.solve", [self, other], |b, [a, x]| {
             square(a)?;
@@ -43,21 +72,30 @@ impl Tensor {
         })
     }
 
-    /// The solution X of `A X = B`, or with `left` false of `X A = B`, for a triangular A, of which that
-    /// triangle alone is read; with `unitriangular` ones stand for its diagonal. A zero on the diagonal
-    /// gives infinities or NaN.
+    /// The solution X of `A X = B` for a triangular A, of which this triangle alone is read. A zero on the
+    /// diagonal gives infinities or NaN.
+    ///
+    /// ```
+    /// use kiln_tensor::{SolveTriangular, Tensor, Triangle};
+    /// let a = Tensor::from([[2.0, 0.0], [1.0, 4.0]]);
+    /// let b = Tensor::from([[2.0], [5.0]]);
+    /// assert_eq!(a.solve_triangular(&b, Triangle::Lower).to_vec::<f64>()?, [1.0, 1.0]);
+    /// let how = SolveTriangular::new(Triangle::Lower).unitriangular(true);
+    /// assert_eq!(a.solve_triangular(&b, how).to_vec::<f64>()?, [2.0, 3.0]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
     #[track_caller]
     pub fn solve_triangular(
         &self,
         other: impl AsTensor,
-        upper: bool,
-        left: bool,
-        unitriangular: bool,
+        how: impl Into<SolveTriangular>,
     ) -> Tensor {
         let other: &Tensor = &other.as_tensor();
+        let how = how.into();
+        let upper = how.triangle == Triangle::Upper;
         one_on_host("linalg.solve_triangular", [self, other], |b, [a, x]| {
             square(a)?;
-            let unit = unitriangular;
+            let unit = how.unitriangular;
             let (own, turned) = (
                 Routine::SolveTriangular { upper, unit },
                 Routine::SolveTriangular {
@@ -65,7 +103,7 @@ impl Tensor {
                     unit,
                 },
             );
-            sided(b, own, turned, a, x, left)
+            sided(b, own, turned, a, x, how.left)
         })
     }
 
@@ -105,35 +143,39 @@ impl Tensor {
         })
     }
 
-    /// The Moore-Penrose pseudo-inverse `[.., n, m]`. Singular values of at most
-    /// `max(atol, rtol · largest)` count as 0; both tolerances are numbers, or tensors that broadcast to
-    /// the batch. Without either, `rtol` is `max(m, n) ε`. With `hermitian`, the lower triangle stands for
-    /// a symmetric matrix.
+    /// The Moore-Penrose pseudo-inverse `[.., n, m]`; see [`Rank`] for the singular values that count as 0.
     #[track_caller]
-    pub fn pinv<'a>(
-        &self,
-        atol: impl Into<Option<Other<'a>>>,
-        rtol: impl Into<Option<Other<'a>>>,
-        hermitian: bool,
-    ) -> Tensor {
-        let (atol, rtol) = (atol.into(), rtol.into());
+    pub fn pinv(&self) -> Tensor {
+        self.pinv_with(Rank::new())
+    }
+
+    /// [`Tensor::pinv`] with other tolerances.
+    #[track_caller]
+    pub fn pinv_with(&self, how: Rank) -> Tensor {
         one_on_host("linalg.pinv", [self], |b, [a]| {
-            let a = symmetric_if(hermitian, b, a)?;
-            let [atol, rtol] = tolerances(b, &a, atol.as_ref(), rtol.as_ref())?;
+            let a = symmetric_if(how.hermitian, b, a)?;
+            let [atol, rtol] = tolerances(b, &a, &how.atol, &how.rtol)?;
             routine(b, Routine::PseudoInverse, &[&a, &atol, &rtol])
         })
     }
 
     /// The solution X of the least squares of `A X − B` that is smallest itself, the squares that are left
     /// `[.., k]`, the rank of A and its singular values. Singular values of at most `rcond · largest` count
-    /// as 0; `rcond` is `max(m, n) ε` unless given. There are no squares, `[0]`, unless A has more rows than
+    /// as 0 with an `rcond` of `max(m, n) ε`. There are no squares, `[0]`, unless A has more rows than
     /// columns; those of a matrix without full rank are given too.
     #[track_caller]
-    pub fn lstsq(
+    pub fn lstsq(&self, other: impl AsTensor) -> (Tensor, Tensor, Tensor, Tensor) {
+        self.lstsq_with(other, Cutoff::Default)
+    }
+
+    /// [`Tensor::lstsq`] with another `rcond`.
+    #[track_caller]
+    pub fn lstsq_with(
         &self,
         other: impl AsTensor,
-        rcond: Option<f64>,
+        rcond: impl Into<Cutoff>,
     ) -> (Tensor, Tensor, Tensor, Tensor) {
+        let rcond = rcond.into();
         let other: &Tensor = &other.as_tensor();
         let [x, residuals, rank, values] =
             on_host("linalg.lstsq", [self, other], |b, [a, other]| {
@@ -144,8 +186,7 @@ impl Tensor {
                     true => b.unsqueeze(other, other.ndim())?,
                     false => other.clone(),
                 };
-                let rcond = rcond.map(|r| Other::Number(r.into()));
-                let [atol, rtol] = tolerances(b, a, None, rcond.as_ref())?;
+                let [atol, rtol] = tolerances(b, a, &Cutoff::Default, &rcond)?;
                 let inverse = routine(b, Routine::PseudoInverse, &[a, &atol, &rtol])?;
                 let x = matmul(b, &inverse, &right)?;
                 let residuals = match least(&m, &n)? == m {

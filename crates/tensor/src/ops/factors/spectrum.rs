@@ -1,27 +1,95 @@
 //! Singular values, eigenvalues, and what they say of a matrix.
 
+use super::decompose::Triangle;
 use super::solve::{default_tolerance, symmetric_if};
 use super::{on_host, one_on_host, routine, sizes, square};
+use crate::options::options;
 use crate::record::Recorder;
-use crate::{DType, MatrixNorm, Other, Tensor};
+use crate::{DType, MatrixNorm, Tensor};
 use kiln_base::Dim;
 use kiln_base::linalg::Routine;
 use kiln_base::prim::Reduction;
 use kiln_ir::linalg::{least, parts};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
+options! {
+    /// How large the factors of [`Tensor::svd_with`] are.
+    Svd () {
+        /// Whether U is `[.., m, m]` and Vᵀ `[.., n, n]` (default yes), or `[.., m, k]` and `[.., k, n]` with
+        /// k = min(m, n).
+        full_matrices: bool = true,
+    }
+}
+
+/// Up to where a singular value counts as 0: a number, or a tensor that broadcasts to the batch.
+#[derive(Clone, Debug, Default)]
+pub enum Cutoff {
+    /// Not said.
+    #[default]
+    Default,
+    /// For all matrices.
+    Number(f64),
+    /// For each matrix.
+    Tensor(Tensor),
+}
+
+impl From<f64> for Cutoff {
+    fn from(n: f64) -> Cutoff {
+        Cutoff::Number(n)
+    }
+}
+
+impl From<&Tensor> for Cutoff {
+    fn from(t: &Tensor) -> Cutoff {
+        Cutoff::Tensor(t.clone())
+    }
+}
+
+impl From<Tensor> for Cutoff {
+    fn from(t: Tensor) -> Cutoff {
+        Cutoff::Tensor(t)
+    }
+}
+
+options! {
+    /// Which singular values [`Tensor::pinv_with`] and [`Tensor::matrix_rank_with`] take for 0: those of at
+    /// most `max(atol, rtol · largest)`. Without either, `rtol` is `max(m, n) ε`.
+    ///
+    /// ```
+    /// use kiln_tensor::{Rank, Tensor};
+    /// let x = Tensor::from([[3.0, 0.0], [0.0, 1e-3]]);
+    /// assert_eq!(x.matrix_rank().item::<i64>()?, 2);
+    /// assert_eq!(x.matrix_rank_with(Rank::new().rtol(1e-2)).item::<i64>()?, 1);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    Rank () {
+        /// The absolute tolerance.
+        atol: Cutoff = Cutoff::Default,
+        /// The relative tolerance.
+        rtol: Cutoff = Cutoff::Default,
+        /// Whether the lower triangle stands for a symmetric matrix (default no).
+        hermitian: bool = false,
+    }
+}
+
 impl Tensor {
-    /// U, the singular values S, descending, and Vᵀ of `A = U diag(S) Vᵀ`: U `[.., m, k]` and Vᵀ
-    /// `[.., k, n]` with k = min(m, n), or with `full_matrices` `[.., m, m]` and `[.., n, n]`. Signs, and
-    /// directions of equal singular values, are any; a gradient that depends on them means nothing.
+    /// U `[.., m, m]`, the singular values S `[.., min(m, n)]`, descending, and Vᵀ `[.., n, n]` of
+    /// `A = U diag(S) Vᵀ`. Signs, and directions of equal singular values, are any; a gradient that depends
+    /// on them means nothing.
     ///
     /// Reading it is an error if a matrix holds NaN or an infinity.
     #[track_caller]
-    pub fn svd(&self, full_matrices: bool) -> (Tensor, Tensor, Tensor) {
+    pub fn svd(&self) -> (Tensor, Tensor, Tensor) {
+        self.svd_with(Svd::new())
+    }
+
+    /// [`Tensor::svd`], which can leave out what no singular value belongs to.
+    #[track_caller]
+    pub fn svd_with(&self, how: Svd) -> (Tensor, Tensor, Tensor) {
         let [u, s, v] = on_host("linalg.svd", [self], |b, [a]| {
             let (_, m, n) = sizes(a)?;
             let k = least(&m, &n)?;
-            let (op, rows, columns) = match full_matrices {
+            let (op, rows, columns) = match how.full_matrices {
                 true => (Routine::SvdFull, m.clone(), n.clone()),
                 false => (Routine::Svd, k.clone(), k.clone()),
             };
@@ -42,15 +110,21 @@ impl Tensor {
     }
 
     /// The eigenvalues `[.., n]`, ascending, of symmetric matrices, and their eigenvectors as columns of
-    /// `[.., n, n]`, from the lower triangle, or from the upper one if `upper`. Signs, and directions of
-    /// equal eigenvalues, are any; a gradient that depends on them means nothing.
+    /// `[.., n, n]`, from the lower triangle. Signs, and directions of equal eigenvalues, are any; a gradient
+    /// that depends on them means nothing.
     ///
     /// Reading it is an error if that triangle holds NaN or an infinity.
     #[track_caller]
-    pub fn eigh(&self, upper: bool) -> (Tensor, Tensor) {
+    pub fn eigh(&self) -> (Tensor, Tensor) {
+        self.eigh_with(Triangle::Lower)
+    }
+
+    /// [`Tensor::eigh`] from this triangle.
+    #[track_caller]
+    pub fn eigh_with(&self, triangle: Triangle) -> (Tensor, Tensor) {
         let [l, v] = on_host("linalg.eigh", [self], |b, [a]| {
             let (_, n) = square(a)?;
-            let a = turned(b, a, upper)?;
+            let a = turned(b, a, triangle)?;
             let packed = routine(b, Routine::Eigh, &[&a])?;
             let shapes: [&[Dim]; 2] = [std::slice::from_ref(&n), &[n.clone(), n.clone()]];
             let found = parts(b, &packed, &shapes)?;
@@ -61,27 +135,32 @@ impl Tensor {
 
     /// The eigenvalues of [`Tensor::eigh`] alone.
     #[track_caller]
-    pub fn eigvalsh(&self, upper: bool) -> Tensor {
+    pub fn eigvalsh(&self) -> Tensor {
+        self.eigvalsh_with(Triangle::Lower)
+    }
+
+    /// [`Tensor::eigvalsh`] from this triangle.
+    #[track_caller]
+    pub fn eigvalsh_with(&self, triangle: Triangle) -> Tensor {
         one_on_host("linalg.eigvalsh", [self], |b, [a]| {
             square(a)?;
-            let a = turned(b, a, upper)?;
+            let a = turned(b, a, triangle)?;
             routine(b, Routine::Eigenvalues, &[&a])
         })
     }
 
-    /// How many singular values (with `hermitian`, sizes of eigenvalues) are above
-    /// `max(atol, rtol · largest)`, as i64; see [`Tensor::pinv`] for the tolerances.
+    /// How many singular values are not about 0, as i64; see [`Rank`].
     #[track_caller]
-    pub fn matrix_rank<'a>(
-        &self,
-        atol: impl Into<Option<Other<'a>>>,
-        rtol: impl Into<Option<Other<'a>>>,
-        hermitian: bool,
-    ) -> Tensor {
-        let (atol, rtol) = (atol.into(), rtol.into());
+    pub fn matrix_rank(&self) -> Tensor {
+        self.matrix_rank_with(Rank::new())
+    }
+
+    /// [`Tensor::matrix_rank`] with other tolerances.
+    #[track_caller]
+    pub fn matrix_rank_with(&self, how: Rank) -> Tensor {
         one_on_host("linalg.matrix_rank", [self], |b, [a]| {
-            let a = symmetric_if(hermitian, b, a)?;
-            let [atol, rtol] = tolerances(b, &a, atol.as_ref(), rtol.as_ref())?;
+            let a = symmetric_if(how.hermitian, b, a)?;
+            let [atol, rtol] = tolerances(b, &a, &how.atol, &how.rtol)?;
             let values = super::singular_values(b, &a)?;
             rank(b, &values, &atol, &rtol)
         })
@@ -130,10 +209,10 @@ impl Tensor {
 }
 
 /// The transpose if the upper triangle is meant.
-fn turned(b: &mut Recorder, a: &Tensor, upper: bool) -> Result<Tensor, OpError> {
-    match upper {
-        true => b.transposed(a),
-        false => Ok(a.clone()),
+fn turned(b: &mut Recorder, a: &Tensor, triangle: Triangle) -> Result<Tensor, OpError> {
+    match triangle {
+        Triangle::Upper => b.transposed(a),
+        Triangle::Lower => Ok(a.clone()),
     }
 }
 
@@ -141,13 +220,13 @@ fn turned(b: &mut Recorder, a: &Tensor, upper: bool) -> Result<Tensor, OpError> 
 pub(super) fn tolerances(
     b: &mut Recorder,
     a: &Tensor,
-    atol: Option<&Other>,
-    rtol: Option<&Other>,
+    atol: &Cutoff,
+    rtol: &Cutoff,
 ) -> Result<[Tensor; 2], OpError> {
     let (batch, ..) = sizes(a)?;
-    let mut of = |given: Option<&Other>| {
+    let mut of = |given: &Cutoff| {
         let number = match given {
-            Some(Other::Tensor(t)) => {
+            Cutoff::Tensor(t) => {
                 ensure!(
                     t.dtype().is_float(),
                     "a tolerance must be a float, not {}",
@@ -156,13 +235,13 @@ pub(super) fn tolerances(
                 let t = t.to(crate::Device::Cpu);
                 b.cast(&t, a.dtype())?
             }
-            Some(Other::Number(n)) => b.full(*n, a.dtype(), &[])?,
-            None => b.full(0.0, a.dtype(), &[])?,
+            Cutoff::Number(n) => b.full(*n, a.dtype(), &[])?,
+            Cutoff::Default => b.full(0.0, a.dtype(), &[])?,
         };
         b.broadcast_to(&number, &batch)
     };
     let (absolute, relative) = (of(atol)?, of(rtol)?);
-    if rtol.is_some() {
+    if !matches!(rtol, Cutoff::Default) {
         return Ok([absolute, relative]);
     }
     // An absolute tolerance above 0 replaces the default of the relative one.

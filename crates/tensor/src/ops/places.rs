@@ -1,0 +1,144 @@
+//! Where index tensors point.
+
+use super::args::known;
+use super::index::{as_index, checked_index, wrapped_index};
+use crate::record::{Recorded, Recorder};
+use crate::{DType, Tensor};
+use kiln_base::numel;
+use kiln_base::prim::ScatterKind;
+use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
+
+/// Where the index tensors of `x[..]` point. The indexed dims of x, brought to the front and made one,
+/// are indexed by `flat`; the other dims follow.
+pub(crate) struct Places {
+    /// The dims of x with the indexed ones first.
+    perm: Vec<usize>,
+    /// How many dims are indexed.
+    indexed: usize,
+    /// The shape that the indices broadcast to.
+    shape: Shape,
+    /// Positions within the indexed dims, row-major: one vector.
+    flat: Tensor,
+    /// Where the dims of the index stand among the other dims in the result.
+    at: usize,
+}
+
+impl Places {
+    /// Checks and combines the indices, i64 or i32; negative ones count from the end. `None` if no dim
+    /// is indexed.
+    pub(crate) fn new(
+        b: &mut Recorder,
+        x: &Tensor,
+        indices: &[Option<&Tensor>],
+    ) -> Result<Option<Places>, OpError> {
+        ensure!(
+            indices.len() <= x.ndim(),
+            "{} indices are too many for {}",
+            indices.len(),
+            x.fact()
+        );
+        let at: Vec<usize> = (0..indices.len())
+            .filter(|i| indices[*i].is_some())
+            .collect();
+        let Some(&first) = at.first() else {
+            return Ok(None);
+        };
+        let mut given = Vec::new();
+        for t in indices.iter().flatten() {
+            given.push(as_index(b, t, "index")?);
+        }
+        let shape = broadcast_shapes(given.iter().map(|t| t.dims()))
+            .ok_or_else(|| OpError::new("the shapes of the indices do not broadcast together"))?;
+        let mut flat = b.full(0i64, DType::I64, &[])?;
+        for (t, &a) in given.iter().zip(&at) {
+            let extent = known(x, a)?;
+            let i = b.reshape(t, &[t.fact().numel()])?;
+            let i = wrapped_index(b, &i, extent)?;
+            let i = checked_index(b, &i, &extent.into())?;
+            let i = b.reshape(&i, t.dims())?;
+            let scaled = b.with(Pw::Mul, &flat, extent)?;
+            flat = b.binary(Pw::Add, &scaled, &i)?;
+        }
+        let flat = b.broadcast_to(&flat, &shape)?;
+        let adjacent = at.windows(2).all(|w| w[1] == w[0] + 1);
+        let rest = (0..x.ndim()).filter(|a| !at.contains(a));
+        Ok(Some(Places {
+            perm: at.iter().copied().chain(rest).collect(),
+            indexed: at.len(),
+            flat: b.reshape(&flat, &[numel(&shape)])?,
+            shape,
+            at: if adjacent { first } else { 0 },
+        }))
+    }
+
+    /// The dims of x that are not indexed.
+    fn tail(&self, x: &Tensor) -> Shape {
+        let rest = self.perm[self.indexed..].iter();
+        rest.map(|a| x.dims()[*a].clone()).collect()
+    }
+
+    /// x with the indexed dims in front, made one.
+    fn front(&self, b: &mut Recorder, x: &Tensor) -> Recorded {
+        let moved = b.permute(x, &self.perm)?;
+        let mut shape = self.tail(x);
+        shape.insert(0, numel(&moved.dims()[..self.indexed]));
+        b.reshape(&moved, &shape)
+    }
+
+    /// The order of dims in which the result has those of the index, brought there from the front.
+    fn result_order(&self, rank: usize) -> Vec<usize> {
+        let n = self.shape.len();
+        let before = n..n + self.at;
+        before.chain(0..n).chain(n + self.at..rank).collect()
+    }
+
+    /// The shape of `x[..]`.
+    pub(crate) fn result_shape(&self, x: &Tensor) -> Shape {
+        let rows: Shape = self.shape.iter().cloned().chain(self.tail(x)).collect();
+        let perm = self.result_order(rows.len());
+        perm.iter().map(|a| rows[*a].clone()).collect()
+    }
+
+    /// `x[..]`.
+    pub(crate) fn gather(&self, b: &mut Recorder, x: &Tensor) -> Recorded {
+        let front = self.front(b, x)?;
+        let rows = b.index_select(&front, 0, &self.flat)?;
+        let shape: Shape = self.shape.iter().cloned().chain(self.tail(x)).collect();
+        let rows = b.reshape(&rows, &shape)?;
+        b.permute(&rows, &self.result_order(shape.len()))
+    }
+
+    /// x with `values`, broadcast to the shape of `x[..]`, in these places; of several for one place the
+    /// last, or their sum.
+    pub(crate) fn put(
+        &self,
+        b: &mut Recorder,
+        x: &Tensor,
+        values: &Tensor,
+        kind: ScatterKind,
+    ) -> Recorded {
+        let wanted = self.result_shape(x);
+        let perm = self.result_order(wanted.len());
+        let values = b.broadcast_to(values, &wanted)?;
+        let values = b.permute(&values, &inverse(&perm))?;
+        let mut shape = self.tail(x);
+        shape.insert(0, numel(&self.shape));
+        let values = b.reshape(&values, &shape)?;
+        let front = self.front(b, x)?;
+        let index = b.along(&self.flat, 0, shape.len())?;
+        let index = b.broadcast_to(&index, &shape)?;
+        let front = b.scatter(kind, &front, 0, &index, &values)?;
+        let moved: Shape = self.perm.iter().map(|a| x.dims()[*a].clone()).collect();
+        let moved = b.reshape(&front, &moved)?;
+        b.permute(&moved, &inverse(&self.perm))
+    }
+}
+
+/// The permutation that undoes another.
+pub(crate) fn inverse(perm: &[usize]) -> Vec<usize> {
+    let mut out = vec![0; perm.len()];
+    for (i, &p) in perm.iter().enumerate() {
+        out[p] = i;
+    }
+    out
+}

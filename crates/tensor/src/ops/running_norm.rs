@@ -1,0 +1,303 @@
+//! Normalisation by channel, with statistics that can be running ones.
+
+use super::args::needs_float;
+use super::norm::{PerChannel, centred_and_scaled, check_channels};
+use super::reduce::variance;
+use crate::options::options;
+use crate::record::{Recorded, Recorder, compose};
+use crate::{Scalar, Tensor, Var, assign_together, promote};
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
+
+options! {
+    /// What [`Tensor::batch_norm`] takes beside its input. Statistics and parameters are of `[c]`.
+    ///
+    /// ```
+    /// use kiln_tensor::{BatchStats, DType, Tensor, Var};
+    /// let x = Tensor::randn([8, 3, 4, 4], DType::F32);
+    /// let mean = Var::new(Tensor::zeros([3], DType::F32))?;
+    /// let variance = Var::new(Tensor::ones([3], DType::F32))?;
+    /// let how = BatchStats::new().running_mean(&mean).running_var(&variance);
+    /// x.batch_norm_with(how.clone().training(true)).realize()?; // updates both
+    /// let y = x.batch_norm_with(how); // normalises with them
+    /// assert_eq!(y.shape()?, [8, 3, 4, 4]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    BatchStats () {
+        /// The running mean.
+        running_mean: Option<Var> = None,
+        /// The running variance, the unbiased one.
+        running_var: Option<Var> = None,
+        /// Whether the batch's own statistics normalise, and the running ones are updated (default no).
+        training: bool = false,
+        /// How far running statistics move towards the batch's: they become
+        /// `(1 − momentum) · old + momentum · batch` (default 0.1).
+        momentum: f64 = 0.1,
+        /// What is added to the variance (default 1e-5).
+        eps: f64 = 1e-5,
+        ;
+        /// What each channel is multiplied by.
+        weight,
+        /// What is added to each channel.
+        bias,
+    }
+}
+
+options! {
+    /// What [`Tensor::instance_norm`] takes beside its input. Statistics and parameters are of `[c]`.
+    InstanceStats () {
+        /// The running mean.
+        running_mean: Option<Var> = None,
+        /// The running variance, the unbiased one.
+        running_var: Option<Var> = None,
+        /// Whether each instance's own statistics normalise, with whose mean over the batch the running ones
+        /// are updated (default yes).
+        use_input_stats: bool = true,
+        /// How far running statistics move towards the batch's: they become
+        /// `(1 − momentum) · old + momentum · batch` (default 0.1).
+        momentum: f64 = 0.1,
+        /// What is added to the variance (default 1e-5).
+        eps: f64 = 1e-5,
+        ;
+        /// What each channel is multiplied by.
+        weight,
+        /// What is added to each channel.
+        bias,
+    }
+}
+
+impl Tensor {
+    /// Batch normalisation of `[n, c, ..]` over everything but the channels (Ioffe and Szegedy, 2015):
+    /// `(x − mean) / √(variance + eps)` with the batch's mean and variance.
+    #[track_caller]
+    pub fn batch_norm(&self) -> Tensor {
+        self.batch_norm_with(BatchStats::new())
+    }
+
+    /// [`Tensor::batch_norm`] `· weight + bias`, or with running statistics: those normalise, unless
+    /// `training` has the batch's do so and updates them. Without running statistics it's always the
+    /// batch's.
+    #[track_caller]
+    pub fn batch_norm_with(&self, how: BatchStats) -> Tensor {
+        let (training, eps) = (how.training, how.eps);
+        let (weight, bias) = (how.weight.as_ref(), how.bias.as_ref());
+        let cells = [how.running_mean.as_ref(), how.running_var.as_ref()];
+        let [mean, var] = cells.map(|cell| cell.map(Var::get));
+        let running = (mean, var);
+        let mut operands = vec![self];
+        operands.extend([&running.0, &running.1].into_iter().flatten());
+        operands.extend(weight.into_iter().chain(bias));
+        let mut updates = None;
+        let y = compose("batch_norm", &operands, |b| {
+            needs_float(self, "input")?;
+            ensure!(eps >= 0.0, "eps must not be negative, but is {eps}");
+            let is_empty = self.fact().numel().is(0);
+            if is_empty && self.ndim() == 1 {
+                return Ok(self.clone()); // without channels
+            }
+            ensure!(
+                self.ndim() >= 2,
+                "{} has no channel dim (dim 1)",
+                self.fact()
+            );
+            let given = match &running {
+                (Some(mean), Some(var)) => Some((mean.clone(), var.clone())),
+                (None, None) => None,
+                _ => return Err(OpError::new("needs both running statistics or neither")),
+            };
+            let affine = PerChannel { weight, bias };
+            affine.check(self)?;
+            if let Some((mean, var)) = &given {
+                check_channels(self, mean, "running mean")?;
+                check_channels(self, var, "running variance")?;
+            }
+            match given {
+                // An empty batch says nothing about the statistics.
+                Some((mean, var)) if !training || is_empty => {
+                    normalise(b, self, &mean, &var, &affine, eps)
+                }
+                given => {
+                    let axes: Vec<usize> = (0..self.ndim()).filter(|a| *a != 1).collect();
+                    let values: Shape = axes.iter().map(|a| self.dims()[*a].clone()).collect();
+                    ensure!(
+                        !training || !kiln_base::numel(&values).is(1),
+                        "{} has one value a channel, whose variance is 0; needs more to train",
+                        self.fact()
+                    );
+                    let batch = batch_statistics(b, self, &axes)?;
+                    if let (Some(old), true) = (given, training) {
+                        updates = Some(updated(b, &batch, old, how.momentum)?);
+                    }
+                    normalise(b, self, &batch.mean, &batch.var, &affine, eps)
+                }
+            }
+        });
+        match updates {
+            Some(updates) => assigned(y, cells, updates),
+            None => y,
+        }
+    }
+
+    /// Instance normalisation of `[n, c, ..]`: each channel of each sample by its own statistics.
+    #[track_caller]
+    pub fn instance_norm(&self) -> Tensor {
+        self.instance_norm_with(InstanceStats::new())
+    }
+
+    /// [`Tensor::instance_norm`] `· weight + bias`, or with running statistics, which are updated with the
+    /// mean over the batch, or normalise where `use_input_stats` is false.
+    #[track_caller]
+    pub fn instance_norm_with(&self, how: InstanceStats) -> Tensor {
+        if !how.use_input_stats {
+            return self.batch_norm_with(BatchStats {
+                running_mean: how.running_mean,
+                running_var: how.running_var,
+                training: false,
+                momentum: how.momentum,
+                eps: how.eps,
+                weight: how.weight,
+                bias: how.bias,
+            });
+        }
+        let (weight, bias) = (how.weight.as_ref(), how.bias.as_ref());
+        let cells = [how.running_mean.as_ref(), how.running_var.as_ref()];
+        let [mean, var] = cells.map(|cell| cell.map(Var::get));
+        let running = (mean, var);
+        let mut operands = vec![self];
+        operands.extend([&running.0, &running.1].into_iter().flatten());
+        operands.extend(weight.into_iter().chain(bias));
+        let mut updates = None;
+        let y = compose("instance_norm", &operands, |b| {
+            needs_float(self, "input")?;
+            ensure!(
+                self.ndim() >= 3,
+                "{} has no dims after its channels",
+                self.fact()
+            );
+            let affine = PerChannel { weight, bias };
+            affine.check(self)?;
+            let axes: Vec<usize> = (2..self.ndim()).collect();
+            let values: Shape = self.dims()[2..].into();
+            ensure!(
+                !kiln_base::numel(&values).is(1),
+                "{} has one value a channel, whose variance is 0",
+                self.fact()
+            );
+            let x = b.widened(self)?;
+            let (var, mean) = variance(b, &x, &axes, 0.0)?;
+            let mut y = centred_and_scaled(b, &x, &mean, &var, how.eps)?;
+            y = affine.apply(b, &y, 1)?;
+            if let (Some(old_mean), Some(old_var)) = &running {
+                check_channels(self, old_mean, "running mean")?;
+                check_channels(self, old_var, "running variance")?;
+                let over_batch = |b: &mut Recorder, t: &Tensor| {
+                    let t = b.reshape(t, &self.dims()[..2])?;
+                    b.mean(&t, &[0], false)
+                };
+                let batch = Batch {
+                    mean: over_batch(b, &mean)?,
+                    var: over_batch(b, &var)?,
+                    count: b.count(&x, &axes, x.dtype())?,
+                };
+                let old = (old_mean.clone(), old_var.clone());
+                updates = Some(updated(b, &batch, old, how.momentum)?);
+            }
+            b.cast(&y, self.dtype())
+        });
+        match updates {
+            Some(updates) => assigned(y, cells, updates),
+            None => y,
+        }
+    }
+}
+
+/// Statistics of a batch, one a channel, in the dtype that they are computed in.
+struct Batch {
+    mean: Tensor,
+    /// Biased.
+    var: Tensor,
+    /// How many values each is made of.
+    count: Tensor,
+}
+
+fn batch_statistics(b: &mut Recorder, x: &Tensor, axes: &[usize]) -> Result<Batch, OpError> {
+    let x = b.widened(x)?;
+    let (var, mean) = variance(b, &x, axes, 0.0)?;
+    let channels = std::slice::from_ref(&x.dims()[1]);
+    Ok(Batch {
+        mean: b.reshape(&mean, channels)?,
+        var: b.reshape(&var, channels)?,
+        count: b.count(&x, axes, x.dtype())?,
+    })
+}
+
+/// The next running mean and variance, in the dtypes of the old ones.
+fn updated(
+    b: &mut Recorder,
+    batch: &Batch,
+    (mean, var): (Tensor, Tensor),
+    momentum: f64,
+) -> Result<[Tensor; 2], OpError> {
+    let freedom = b.with(Pw::Sub, &batch.count, 1.0)?;
+    let correction = b.binary(Pw::Div, &batch.count, &freedom)?;
+    let unbiased = b.binary(Pw::Mul, &batch.var, &correction)?;
+    Ok([
+        blended(b, &mean, &batch.mean, momentum)?,
+        blended(b, &var, &unbiased, momentum)?,
+    ])
+}
+
+/// `(1 − momentum) · old + momentum · new`.
+fn blended(b: &mut Recorder, old: &Tensor, new: &Tensor, momentum: f64) -> Recorded {
+    let dtype = promote::common(&[old, new])?;
+    let (wide_old, new) = (b.cast(old, dtype)?, b.cast(new, dtype)?);
+    let kept = b.with(Pw::Mul, &wide_old, 1.0 - momentum)?;
+    let added = b.with(Pw::Mul, &new, momentum)?;
+    let sum = b.binary(Pw::Add, &kept, &added)?;
+    b.cast(&sum, old.dtype())
+}
+
+/// The result, once the running statistics are assigned.
+#[track_caller]
+fn assigned(y: Tensor, vars: [Option<&Var>; 2], updates: [Tensor; 2]) -> Tensor {
+    if y.error().is_some() {
+        return y;
+    }
+    let cells = vars.into_iter().zip(&updates);
+    let given = assign_together(cells.filter_map(|(var, value)| Some((var?, value))));
+    given.map_or_else(Tensor::from_error, |()| y)
+}
+
+/// Normalisation with these statistics, in one dtype for all of them.
+fn normalise(
+    b: &mut Recorder,
+    x: &Tensor,
+    mean: &Tensor,
+    var: &Tensor,
+    affine: &PerChannel,
+    eps: f64,
+) -> Recorded {
+    let mut tensors = vec![x, mean, var];
+    tensors.extend(affine.weight.into_iter().chain(affine.bias));
+    let dtype = promote::common(&tensors)?;
+    let mut inputs = Vec::new();
+    for t in [x, mean, var] {
+        inputs.push(b.cast(t, dtype)?);
+    }
+    let has_affine = affine.weight.is_some() || affine.bias.is_some();
+    if has_affine {
+        let channels = std::slice::from_ref(&x.dims()[1]);
+        for (t, default) in [(affine.weight, 1.0), (affine.bias, 0.0)] {
+            inputs.push(match t {
+                Some(t) => b.cast(t, dtype)?,
+                None => b.full(default, dtype, channels)?,
+            });
+        }
+    }
+    let eps = Scalar::Float(eps);
+    let op = ops::BatchNorm {
+        eps,
+        affine: has_affine,
+    };
+    let y = b.op(op, &inputs)?;
+    b.cast(&y, x.dtype())
+}
