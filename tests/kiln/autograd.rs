@@ -102,7 +102,7 @@ fn wrong_calls_are_errors_at_the_users_line() {
     );
     let x = leaf(&[1.0]);
     let wrong = Tensor::zeros([2], DType::F32);
-    assert!(x.set_grad(Some(&wrong)).is_err());
+    assert!(x.set_grad(&wrong).is_err());
     let e = x
         .square()
         .backward_with(Backward::new().gradient(&wrong))

@@ -1,7 +1,8 @@
 //! Arguments in the forms that people type.
 
 use kiln::{
-    DType, PadSequence, Tensor, TopK, Var, cat, einsum, pad_sequence, pad_sequence_with, stack,
+    DType, PadSequence, Spec, Tensor, TopK, Var, cat, compile, einsum, pad_sequence,
+    pad_sequence_with, stack,
 };
 
 fn floats(t: impl std::borrow::Borrow<Tensor>) -> Vec<f32> {
@@ -197,6 +198,31 @@ fn an_operator_that_can_not_assign_leaves_its_error_in_the_cell() {
     w.assign(Tensor::from([3i64, 4])).unwrap();
     w += 1;
     assert_eq!(w.get().to_vec::<i64>().unwrap(), [4, 5]);
+}
+
+#[test]
+fn a_cell_has_the_methods_of_a_tensor() {
+    let w = Var::parameter(Tensor::from([[1.0f32, -2.0], [3.0, 4.0]])).unwrap();
+    assert_eq!(floats(w.t()), [1.0, 3.0, -2.0, 4.0]);
+    assert_eq!(floats(w.sort(1).0), [-2.0, 1.0, 3.0, 4.0]);
+    assert_eq!(w.to_vec::<f32>().unwrap(), [1.0, -2.0, 3.0, 4.0]);
+    assert_eq!(w.sum(()).item::<f64>().unwrap(), 6.0);
+    // Gradients flow to the cell, and what was computed stays when the cell changes.
+    let norm = w.square().sum(());
+    let old = w.flatten(0, -1);
+    norm.backward().unwrap();
+    w.sub_(w.grad().unwrap() * 0.5).unwrap();
+    assert_eq!(floats(&old), [1.0, -2.0, 3.0, 4.0]);
+    assert_eq!(floats(w.detach()), [0.0; 4]);
+    assert!(w.abs().requires_grad() && !w.detach().requires_grad());
+    // A compiled function reads what the cell holds at each run.
+    let f = compile(Spec::new(DType::F32, [2]), |x| x.matmul(w.t())).unwrap();
+    let ones = Tensor::ones([2], DType::F32);
+    assert_eq!(floats(f.run(&ones).unwrap()), [0.0; 2]);
+    w.fill_(2).unwrap();
+    assert_eq!(floats(f.run(&ones).unwrap()), [4.0; 2]);
+    let text = w.reshape([3]).error().unwrap().to_string();
+    assert!(text.contains("calls.rs"), "{text}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `#[derive(Module)]` and `#[derive(Nest)]`; see `kiln_nn::Module` and `kiln_tensor::Nest` for what they are
-//! about.
+//! about. And `#[on_cells]`, which gives cells the methods of tensors.
 
+mod cells;
 mod nest;
 
 use proc_macro2::TokenStream;
@@ -52,6 +53,19 @@ pub fn nest(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
 #[proc_macro_derive(KilnNest)]
 pub fn kiln_nest(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     nested(input, quote!(::kiln))
+}
+
+/// On an `impl Tensor` of the crate `kiln-tensor`: gives `Var` its public methods too, as those of the tensor that
+/// the cell holds.
+#[doc(hidden)]
+#[proc_macro_attribute]
+pub fn on_cells(
+    _: proc_macro::TokenStream,
+    item: proc_macro::TokenStream,
+) -> proc_macro::TokenStream {
+    cells::expand(item.into())
+        .unwrap_or_else(Error::into_compile_error)
+        .into()
 }
 
 fn nested(input: proc_macro::TokenStream, tensor: TokenStream) -> proc_macro::TokenStream {

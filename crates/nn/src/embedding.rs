@@ -2,7 +2,7 @@
 
 use crate::layer::{self, fact, invalid, looking_up, wrong};
 use crate::{Forward, Hooks, Module, init};
-use kiln_tensor::{BagMode, Bags, Int, MaybeInt, Result, Tensor, Var, options, where_};
+use kiln_tensor::{AsTensor, BagMode, Bags, Int, MaybeInt, Result, Tensor, Var, options, where_};
 
 options! {
     /// How an embedding is made.
@@ -60,7 +60,8 @@ impl Embedding {
     /// # Errors
     /// If `rows` is not a matrix of floats.
     #[track_caller]
-    pub fn from_pretrained(rows: &Tensor) -> Result<Embedding> {
+    pub fn from_pretrained(rows: impl AsTensor) -> Result<Embedding> {
+        let rows: &Tensor = &rows.as_tensor();
         if rows.check()?.ndim() != 2 {
             let message = format!("the rows must be a matrix, not {}", fact(rows));
             return Err(invalid("Embedding", message));

@@ -1,7 +1,7 @@
 //! Initialisers (`torch.nn.init`). They assign a cell new values of its own shape and dtype, drawn from
 //! the generator that [`manual_seed`](kiln_tensor::manual_seed) seeds.
 
-use kiln_tensor::{DType, Error, PadMode, Result, Tensor, Var};
+use kiln_tensor::{DType, Error, PadMode, Result, Tensor, Var, options};
 
 /// Which dims of a weight a scaled initialiser counts: its inputs keep the variance of the forward pass,
 /// its outputs that of the backward pass.
@@ -63,12 +63,40 @@ pub fn normal_(var: &Var, mean: f64, std: f64) -> Result<()> {
     var.normal_(mean, std)
 }
 
+options! {
+    /// The distribution of [`trunc_normal_`].
+    TruncNormal () {
+        /// The mean before numbers are left out (default 0).
+        mean: f64 = 0.0,
+        /// The deviation before numbers are left out (default 1).
+        std: f64 = 1.0,
+        /// The smallest number (default −2): PyTorch's `a`.
+        low: f64 = -2.0,
+        /// The largest number (default 2): PyTorch's `b`.
+        high: f64 = 2.0,
+    }
+}
+
 /// Normal numbers, of which those outside `[low, high]` are drawn again.
+///
+/// ```
+/// use kiln_nn::init::{TruncNormal, trunc_normal_};
+/// use kiln_tensor::{DType, Tensor, Var};
+/// let w = Var::parameter(Tensor::zeros([4, 3], DType::F32))?;
+/// trunc_normal_(&w, TruncNormal::new().std(0.02))?;
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
 ///
 /// # Errors
 /// If the cell does not hold floats, or the range is empty.
 #[track_caller]
-pub fn trunc_normal_(var: &Var, mean: f64, std: f64, low: f64, high: f64) -> Result<()> {
+pub fn trunc_normal_(var: &Var, how: TruncNormal) -> Result<()> {
+    let TruncNormal {
+        mean,
+        std,
+        low,
+        high,
+    } = how;
     floats(var, "trunc_normal_")?;
     if low >= high || std <= 0.0 {
         let message = format!("nothing lies in {low}..{high} with a deviation of {std}");

@@ -5,7 +5,8 @@ use crate::norm::reset_affine;
 use crate::print::{float, optional, python};
 use crate::{Forward, Hooks, Mode, Module, tree};
 use kiln_tensor::{
-    BatchStats, DType, Flat, InstanceStats, Int, Nest, Result, Tensor, Var, assign_together, no_grad, options,
+    BatchStats, DType, Flat, InstanceStats, Int, Nest, Result, Tensor, Var, assign_together,
+    no_grad, options,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -2,7 +2,7 @@
 
 use crate::hooks::Registered;
 use crate::{Hooks, Module, tree};
-use kiln_tensor::{Error, Result, Tensor, Var};
+use kiln_tensor::{AsTensor, Error, Result, Tensor, Var};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The values of a module's parameters and buffers by name, in order. Making one out of another is how
@@ -47,11 +47,11 @@ impl StateDict {
     }
 
     /// Sets the value of a name, in its place if it has one, else at the end.
-    pub fn insert(&mut self, name: impl Into<String>, value: &Tensor) {
-        let name = name.into();
+    pub fn insert(&mut self, name: impl Into<String>, value: impl AsTensor) {
+        let (name, value) = (name.into(), value.as_tensor().into_owned());
         match self.0.iter_mut().find(|(n, _)| *n == name) {
-            Some((_, old)) => *old = value.clone(),
-            None => self.0.push((name, value.clone())),
+            Some((_, old)) => *old = value,
+            None => self.0.push((name, value)),
         }
     }
 

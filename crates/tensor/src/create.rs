@@ -5,6 +5,7 @@ use crate::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{DType, Device, Error, ErrorKind, IntList, Result, Scalar, Tensor, is_recording};
 use kiln_base::Dim;
+use kiln_derive::on_cells;
 use kiln_ir::eval::Array;
 use kiln_ir::{Builder, OpError, Pw, Role, ensure, ops};
 use kiln_lazy::run::read;
@@ -140,6 +141,7 @@ fn symbolic_range(start: Scalar, end: &Dim, step: Scalar) -> Tensor {
     })
 }
 
+#[on_cells]
 impl Tensor {
     /// A tensor of the elements of a slice in row-major order. A slice of another length than the
     /// shape needs gives a tensor that carries that error.
@@ -290,7 +292,9 @@ impl Tensor {
         let values = self.handle.node.ready(self.handle.output);
         values.map_or(0, |values| values.len() * self.element_size())
     }
+}
 
+impl Tensor {
     /// Computes the values, if they aren't yet.
     ///
     /// # Errors
@@ -302,7 +306,10 @@ impl Tensor {
         read::realize_at(&[&self.handle], loc)?;
         Ok(self)
     }
+}
 
+#[on_cells]
+impl Tensor {
     /// The elements in row-major order.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 
 use crate::{Result, Tensor};
 use kiln_base::{Dim, contiguous_strides, numel};
+use kiln_derive::on_cells;
 use kiln_ir::Op;
 use kiln_lazy::Handle;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 /// The distance in elements between neighbours along each dim, of a tensor that isn't contiguous.
 pub(crate) type Strides = Arc<[Dim]>;
 
+#[on_cells]
 impl Tensor {
     /// The distance in memory, in elements, between neighbours along each dim, as PyTorch would have
     /// it: views share the memory of what they view, everything else is contiguous.

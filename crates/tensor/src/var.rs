@@ -1,6 +1,6 @@
 //! Cells that hold a tensor.
 
-use crate::{AsTensor, DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor};
+use crate::{AsTensor, AsVar, DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor};
 use kiln_ir::Role;
 use kiln_lazy::cell::Cell;
 use kiln_lazy::grad::edge::Edge;
@@ -10,10 +10,23 @@ use std::sync::Arc;
 
 /// A parameter, running statistic or optimiser moment: a cell that holds a tensor.
 ///
-/// [`Var::get`] takes a snapshot that never changes; [`Var::assign`] swaps what the cell holds. A
+/// It stands where a tensor does: as an argument, as an operand of `+` and the like, and with the methods of
+/// tensors, which are those of what it holds at that moment. [`Var::get`] takes a snapshot that never changes;
+/// [`Var::assign`] swaps what the cell holds. A
 /// pending (not yet computed) value is committed when any value of its recording is read. If that
 /// run fails, the cell returns to its last computed value. Cloning gives another handle to the same
 /// cell.
+///
+/// ```
+/// use kiln_tensor::{Tensor, Var};
+/// let w = Var::parameter(Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]))?;
+/// let x = Tensor::from([1.0f32, 1.0]);
+/// let loss = x.matmul(w.t()).square().sum(()) + w.abs().sum(()) * 0.5;
+/// loss.backward()?;
+/// assert_eq!(w.to_vec::<f32>()?, [1.0, 2.0, 3.0, 4.0]);
+/// assert_eq!(w.grad().unwrap().to_vec::<f32>()?, [6.5, 6.5, 14.5, 14.5]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Var {
     pub(crate) cell: Arc<Cell>,
@@ -83,6 +96,12 @@ impl Var {
         handle.into()
     }
 
+    /// What the cell holds now, without its gradient.
+    #[track_caller]
+    pub fn detach(&self) -> Tensor {
+        self.get().detach()
+    }
+
     /// Makes the cell hold `value`. Inside `compile` the assignment is recorded and happens at each
     /// run.
     ///
@@ -91,7 +110,7 @@ impl Var {
     /// keeps what it holds.
     #[track_caller]
     pub fn assign(&self, value: impl AsTensor) -> Result<()> {
-        assign_together([(self, &*value.as_tensor())])
+        assign_together([(self, value)])
     }
 
     /// Makes the cell give an error until it is assigned anew.
@@ -236,7 +255,7 @@ impl Var {
 /// let mean = Var::new(&Tensor::from([0.0, 0.0]))?;
 /// let count = Var::new(&Tensor::from(0i64))?;
 /// let row = Tensor::from([[1.0, 2.0]]).index_select(0, &Tensor::from([7i64]));
-/// assign_together([(&mean, &row.squeeze(0)), (&count, &(count.get() + 1))])?;
+/// assign_together([(&mean, row.squeeze(0)), (&count, &count + 1)])?;
 /// assert!(mean.get().to_vec::<f64>().is_err(), "there is no row 7");
 /// assert_eq!(count.get().item::<i64>()?, 0);
 /// # Ok::<(), kiln_tensor::Error>(())
@@ -245,17 +264,18 @@ impl Var {
 /// # Errors
 /// As [`Var::assign`], for any of them; nothing is then assigned.
 #[track_caller]
-pub fn assign_together<'a>(
-    assignments: impl IntoIterator<Item = (&'a Var, &'a Tensor)>,
+pub fn assign_together<V: AsVar, T: AsTensor>(
+    assignments: impl IntoIterator<Item = (V, T)>,
 ) -> Result<()> {
     let loc = Location::caller();
     let mut fitting = Vec::new();
     for (var, value) in assignments {
-        fitting.push((var, var.fitting(value, loc)?));
+        let value = var.as_var().fitting(&value.as_tensor(), loc)?;
+        fitting.push((var, value));
     }
     if scope::is_recording() {
         for (var, value) in &fitting {
-            scope::assign(&var.cell, &value.handle);
+            scope::assign(&var.as_var().cell, &value.handle);
         }
         return Ok(());
     }
@@ -270,7 +290,7 @@ pub fn assign_together<'a>(
         recordings.for_each(|other| first.join(&other));
     }
     for (var, value) in &fitting {
-        var.cell.hold(&value.handle, loc);
+        var.as_var().cell.hold(&value.handle, loc);
     }
     Ok(())
 }

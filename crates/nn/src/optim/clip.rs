@@ -110,7 +110,7 @@ pub fn clip_grad_value_(parameters: impl Vars, clip_value: impl Into<f64>) -> Re
 #[track_caller]
 fn set_all(with: &[(Var, Tensor)], gradients: &[Tensor]) -> Result<()> {
     let mut both = with.iter().zip(gradients);
-    both.try_for_each(|((p, _), g)| p.set_grad(Some(g)))
+    both.try_for_each(|((p, _), g)| p.set_grad(g))
 }
 
 fn with_gradients(parameters: impl Vars) -> Vec<(Var, Tensor)> {

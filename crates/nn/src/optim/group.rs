@@ -328,8 +328,7 @@ mod tests {
         let mut optimizer = Optimizer::new(&all, rule)?;
         for i in 1..4 {
             optimizer.set_lr(0.1 / i as f64)?;
-            all.iter()
-                .try_for_each(|p| p.set_grad(Some(&p.get().detach())))?;
+            all.iter().try_for_each(|p| p.set_grad(p.detach()))?;
             optimizer.step()?;
         }
         Ok(optimizer.groups[0].updates.recorded.kinds())

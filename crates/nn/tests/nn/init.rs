@@ -1,6 +1,7 @@
 //! The distributions that parameters start with.
 
 use crate::support::held;
+use kiln_nn::init::TruncNormal;
 use kiln_nn::init::{self, FanMode, Nonlinearity};
 use kiln_nn::*;
 use kiln_tensor::{DType, Tensor, Var};
@@ -114,7 +115,11 @@ fn plain_initialisers_fill() {
 #[test]
 fn truncated_normals_keep_their_shape_within_the_range() {
     let w = var(&[4000]);
-    init::trunc_normal_(&w, 1.0, 2.0, -1.0, 3.0).unwrap();
+    init::trunc_normal_(
+        &w,
+        TruncNormal::new().mean(1.0).std(2.0).low(-1.0).high(3.0),
+    )
+    .unwrap();
     let x = held(&w);
     assert!(x.iter().all(|v| (-1.0..=3.0).contains(v)));
     let mean = x.iter().sum::<f64>() / 4000.0;
@@ -122,7 +127,7 @@ fn truncated_normals_keep_their_shape_within_the_range() {
     assert!((mean - 1.0).abs() < 0.1, "{mean}");
     // A normal cut at one deviation has 0.2911 of its variance left.
     assert!((var_ / 4.0 - 0.2911).abs() < 0.03, "{var_}");
-    assert!(init::trunc_normal_(&w, 0.0, 1.0, 2.0, 1.0).is_err());
+    assert!(init::trunc_normal_(&w, TruncNormal::new().low(2.0).high(1.0)).is_err());
 }
 
 #[test]

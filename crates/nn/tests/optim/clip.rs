@@ -13,7 +13,7 @@ fn with_gradients(seed: u64) -> (Vec<Var>, Vec<f64>) {
         let n = shape.iter().product();
         let g = numbers(seed + i as u64, n);
         let p = Var::parameter(Tensor::from_slice(&vec![0.0; n], *shape)).unwrap();
-        p.set_grad(Some(&Tensor::from_slice(&g, *shape))).unwrap();
+        p.set_grad(Tensor::from_slice(&g, *shape)).unwrap();
         all.push(p);
         gradients.extend(g);
     }
@@ -54,7 +54,7 @@ fn the_norm_of_all_gradients_is_limited() {
 fn a_norm_that_is_not_finite_is_an_error_where_asked_for() {
     let p = Var::parameter(Tensor::from_slice(&[0f32; 2], [2])).unwrap();
     let g = Tensor::from_slice(&[f32::NAN, 1.0], [2]);
-    p.set_grad(Some(&g)).unwrap();
+    p.set_grad(&g).unwrap();
     let strict = ClipNorm::new().error_if_nonfinite(true);
     let e = clip_grad_norm_with([&p], 1.0, strict).unwrap_err();
     assert!(e.message().contains("NaN"), "{e}");

@@ -48,7 +48,7 @@ fn it_follows_its_formula() {
     let mut m = [0.0; 5];
     for t in 1..=6u64 {
         let g = random(10 + t, &[5]);
-        p.set_grad(Some(&g)).unwrap();
+        p.set_grad(&g).unwrap();
         optimizer.step().unwrap();
         let g: Vec<f64> = g.to_dtype(DType::F64).to_vec().unwrap();
         for i in 0..5 {
@@ -156,7 +156,7 @@ fn names_that_there_are_not_are_errors() {
         let p = crate::parameter(1, &[3]);
         let before: Vec<f32> = p.get().to_vec().unwrap();
         let mut optimizer = Optimizer::new(&p, wrong).unwrap();
-        p.set_grad(Some(&random(2, &[3]))).unwrap();
+        p.set_grad(random(2, &[3])).unwrap();
         let e = optimizer.step().unwrap_err();
         assert!(e.message().contains(wanted), "{e}");
         assert_eq!(p.get().to_vec::<f32>().unwrap(), before);

@@ -22,8 +22,8 @@ pub use watch::watch_gradients;
 use crate::options::options;
 use crate::record::compose;
 use crate::{
-    Error, ErrorKind, HookHandle, Result, Tensor, Var, is_grad_enabled, is_recording, no_grad,
-    realize_all,
+    Error, ErrorKind, HookHandle, MaybeTensor, Result, Tensor, Var, is_grad_enabled, is_recording,
+    no_grad, realize_all,
 };
 use kiln_base::Loc;
 use kiln_ir::{Builder, ensure};
@@ -110,14 +110,14 @@ impl Tensor {
         self.keeper().and_then(|leaf| leaf.grad()).map(Tensor::from)
     }
 
-    /// Replaces the gradient; `None` clears it.
+    /// Replaces the gradient; none clears it.
     ///
     /// # Errors
     /// If dtype, shape or device differ from this tensor's.
     #[track_caller]
-    pub fn set_grad(&self, grad: Option<&Tensor>) -> Result<()> {
+    pub fn set_grad(&self, grad: impl MaybeTensor) -> Result<()> {
         match self.keeper() {
-            Some(leaf) => replace(&leaf, grad, Location::caller()),
+            Some(leaf) => replace(&leaf, grad.into_option(), Location::caller()),
             None => Ok(()),
         }
     }
@@ -231,8 +231,8 @@ fn seen(
 }
 
 /// Replaces the gradient that a leaf holds.
-fn replace(leaf: &Leaf, grad: Option<&Tensor>, loc: &'static Location<'static>) -> Result<()> {
-    if let Some(g) = grad {
+fn replace(leaf: &Leaf, grad: Option<Tensor>, loc: &'static Location<'static>) -> Result<()> {
+    if let Some(g) = &grad {
         g.check()?;
         if *g.fact() != leaf.fact || g.device() != leaf.device.get() {
             let name = leaf.label.get().map(|name| format!("`{name}`, "));
@@ -247,7 +247,7 @@ fn replace(leaf: &Leaf, grad: Option<&Tensor>, loc: &'static Location<'static>) 
             return Err(Error::new(ErrorKind::Value, "set_grad", message, loc));
         }
     }
-    leaf.set_grad(grad.map(|g| g.handle.clone()));
+    leaf.set_grad(grad.map(|g| g.handle));
     Ok(())
 }
 
@@ -323,13 +323,13 @@ impl Var {
         self.cell.leaf.grad().map(Tensor::from)
     }
 
-    /// Replaces the gradient; `None` clears it.
+    /// Replaces the gradient; none clears it.
     ///
     /// # Errors
     /// If dtype, shape or device differ from the cell's.
     #[track_caller]
-    pub fn set_grad(&self, grad: Option<&Tensor>) -> Result<()> {
-        replace(&self.cell.leaf, grad, Location::caller())
+    pub fn set_grad(&self, grad: impl MaybeTensor) -> Result<()> {
+        replace(&self.cell.leaf, grad.into_option(), Location::caller())
     }
 
     /// Clears the gradient.

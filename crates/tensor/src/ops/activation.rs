@@ -7,6 +7,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor};
 use kiln_base::Dim;
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
 
 options! {
@@ -19,6 +20,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// `eˣ / Σ eˣ` along a dim of a float tensor.
     #[track_caller]

@@ -6,10 +6,12 @@ use super::reduce::two;
 use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Tensor};
 use kiln_base::prim::Reduction;
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 macro_rules! adaptive_pools {
     ($($(#[$doc:meta])* $name:ident $spatial:literal;)*) => {
+        #[on_cells]
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]
@@ -37,6 +39,7 @@ adaptive_pools! {
 
 macro_rules! adaptive_max_pools {
     ($($(#[$doc:meta])* $name:ident $with_indices:ident $spatial:literal;)*) => {
+        #[on_cells]
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]

@@ -4,6 +4,7 @@ use crate::operand::{AsTensor, Other};
 use crate::record::{Recorder, compose};
 use crate::{DType, Scalar, Tensor, names, promote};
 use kiln_base::Kind;
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 use smallvec::{SmallVec, smallvec};
 
@@ -121,6 +122,7 @@ pub(crate) fn unary(called: &'static str, op: Pw, float: bool, t: &Tensor) -> Te
 
 macro_rules! unary_methods {
     ($($(#[$doc:meta])* $name:ident = $row:ident $float:literal;)*) => {
+        #[on_cells]
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]
@@ -248,6 +250,7 @@ unary_methods! {
 
 macro_rules! binary_methods {
     ($($(#[$doc:meta])* $name:ident = $row:ident $rule:ident;)*) => {
+        #[on_cells]
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]
@@ -326,6 +329,7 @@ binary_methods! {
     bitwise_right_shift = Shr Plain;
 }
 
+#[on_cells]
 impl Tensor {
     /// The values converted to another dtype.
     #[track_caller]

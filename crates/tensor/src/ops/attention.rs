@@ -7,6 +7,7 @@ use crate::options::options;
 use crate::record::{Recorder, compose};
 use crate::{Scalar, Tensor};
 use kiln_base::Dim;
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Shape, broadcast_shapes, ensure, ops};
 
 options! {
@@ -35,6 +36,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// `softmax(query · keyᵀ / √e) · value` with the query `[.., l, e]`, key `[.., s, e]` and value
     /// `[.., s, v]`: `[.., l, v]`; their other dims broadcast.

@@ -6,6 +6,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor, promote};
 use kiln_base::{Dim, numel};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 /// The blocks on the diagonal of a matrix, zeros elsewhere, in the dtype they promote to. Vectors are
@@ -102,6 +103,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// At least one dim: a number as `[1]`.
     #[track_caller]

@@ -6,6 +6,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
+use kiln_derive::on_cells;
 use kiln_ir::ops::{self, Axes};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
@@ -75,6 +76,7 @@ options! {
 
 macro_rules! convolutions {
     ($($(#[$doc:meta])* $name:ident $with:ident $spatial:literal;)*) => {
+        #[on_cells]
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]
@@ -227,6 +229,7 @@ fn with_bias(b: &mut Recorder, y: &Tensor, bias: Option<&Tensor>, dtype: DType) 
 
 macro_rules! transposed_convolutions {
     ($($(#[$doc:meta])* $name:ident $with:ident $spatial:literal;)*) => {
+        #[on_cells]
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]

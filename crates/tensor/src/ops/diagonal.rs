@@ -8,6 +8,7 @@ use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor};
 use kiln_base::Dim;
 use kiln_base::prim::ScatterKind;
+use kiln_derive::on_cells;
 use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
@@ -31,6 +32,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// Ones on the diagonal of a matrix, zeros elsewhere. One size is that of a square matrix, two are rows
     /// and columns.

@@ -7,6 +7,7 @@ use crate::operand::AsTensor;
 use crate::options::options;
 use crate::record::{Recorder, compose};
 use crate::{Tensor, promote};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
@@ -31,6 +32,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// The cosine of the angle between vectors along dim 1.
     #[track_caller]
@@ -109,6 +111,7 @@ impl Tensor {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// The Euclidean distances of the rows of a matrix, `[n · (n − 1) / 2]`: row 0 to rows 1, 2, …, then
     /// row 1, and so on.

@@ -6,9 +6,11 @@ use crate::random::numbers;
 use crate::record::{Recorded, Recorder, compose};
 use kiln_base::prim::RandomKind;
 use kiln_base::{DType, Dim};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 use std::panic::Location;
 
+#[on_cells]
 impl Tensor {
     /// Zeroes each element with probability `p` and scales the others by 1 / (1 − p).
     #[track_caller]

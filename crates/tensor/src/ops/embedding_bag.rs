@@ -9,6 +9,7 @@ use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::ScatterKind;
 use kiln_base::{Dim, numel};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 /// How the rows of a bag combine.
@@ -52,6 +53,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// The mean of the rows of this `[count, size]` weight that each bag of indices (i64 or i32) chooses:
     /// `[bags, size]`. Bags are the rows of an index matrix; an empty one gives zeros.

@@ -7,6 +7,7 @@ use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Reduction, Tensor};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
@@ -76,6 +77,7 @@ impl Settings for BinaryCrossEntropy {}
 impl Settings for BinaryCrossEntropyWithLogits {}
 impl Settings for Nll {}
 
+#[on_cells]
 impl Tensor {
     /// `−(target · log input + (1 − target) · log(1 − input))` of probabilities, with logarithms of at
     /// least −100. An input or target outside 0..=1 is a data error.

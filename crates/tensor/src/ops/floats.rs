@@ -5,8 +5,10 @@ use crate::operand::AsTensor;
 use crate::operand::Other;
 use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Tensor, promote};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw};
 
+#[on_cells]
 impl Tensor {
     /// Whether the sign is negative, also that of −0.
     #[track_caller]

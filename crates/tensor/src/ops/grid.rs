@@ -7,6 +7,7 @@ use crate::operand::{AsTensor, listed};
 use crate::options::options;
 use crate::record::{Recorder, compose, compose_many};
 use kiln_base::{Dim, numel};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Shape, ensure};
 
 /// Every combination of one element of each vector, as rows; a single vector stays.
@@ -54,6 +55,7 @@ pub enum Indexing {
     Xy,
 }
 
+#[on_cells]
 impl Tensor {
     /// Every choice of so many elements of this vector as rows, ascending in position; each once, unless
     /// [`Combinations`] says otherwise.

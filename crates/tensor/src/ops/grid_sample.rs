@@ -7,6 +7,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::{Dim, numel};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 /// How [`Tensor::grid_sample`] makes a value between elements.
@@ -70,6 +71,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// The values of `[N, C, H, W]` images at the places `[N, Ho, Wo, 2]` (x before y) of a grid:
     /// `[N, C, Ho, Wo]`. Likewise for volumes `[N, C, D, H, W]` with `[N, Do, Ho, Wo, 3]`. Places −1 and

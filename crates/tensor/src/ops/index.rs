@@ -9,6 +9,7 @@ use crate::operand::Other;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_base::{Dim, Kind};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
 
 /// Errs unless the tensor can be an index.
@@ -71,6 +72,7 @@ pub(crate) fn as_vector(b: &mut Recorder, t: &Tensor) -> Recorded {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// `out[.., i, ..] = self[.., index[.., i, ..], ..]` along a dim. The index has as many dims as the
     /// tensor and is no larger off the dim; the result has the index's shape.

@@ -7,6 +7,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{Tensor, promote};
 use kiln_base::Dim;
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Shape, ensure};
 
 /// The tensors one after the other along a dim, in the dtype they promote to. Empty vectors count as
@@ -127,6 +128,7 @@ impl Recorder {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// The tensor repeated `sizes[i]` times along each dim; more sizes than dims add dims in front.
     #[track_caller]

@@ -6,6 +6,7 @@ use crate::options::{Settings, options};
 use crate::record::compose;
 use crate::{Reduction, Tensor};
 use kiln_base::Dim;
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 use std::f64::consts::TAU;
 
@@ -45,6 +46,7 @@ impl Settings for GaussianNll {
 
 impl Settings for PoissonNll {}
 
+#[on_cells]
 impl Tensor {
     /// The loss of means (this tensor) and variances of normal distributions for a target:
     /// `½ (log var + (input − target)² / var)`. Variances below [`GaussianNll::eps`] count as that, but keep

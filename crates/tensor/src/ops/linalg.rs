@@ -10,6 +10,7 @@ use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::Reduction;
 use kiln_base::{Dim, numel};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 /// Which norm of a matrix.
@@ -40,6 +41,7 @@ impl From<f64> for MatrixNorm {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// The norm of the matrices that two dims span, of rows and of columns; `()` stands for the last two.
     #[track_caller]

@@ -8,6 +8,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_base::Kind;
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, Pw, ensure};
 
 /// How [`Tensor::div_rounding`] rounds.
@@ -43,6 +44,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// Whether both are not zero, as bool.
     #[track_caller]

@@ -5,6 +5,7 @@ use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor, promote};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 /// What a loss makes of its elements.
@@ -130,6 +131,7 @@ fn distance(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     b.unary(Pw::Abs, &difference)
 }
 
+#[on_cells]
 impl Tensor {
     /// (input − target)².
     ///

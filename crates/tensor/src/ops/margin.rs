@@ -8,6 +8,7 @@ use crate::options::{Settings, options};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Reduction, Tensor, promote};
 use kiln_base::prim::Reduction as Fold;
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
@@ -79,6 +80,7 @@ impl Settings for HingeEmbedding {}
 impl Settings for MultiLabelSoftMargin {}
 impl Settings for MarginRanking {}
 
+#[on_cells]
 impl Tensor {
     /// With the cosine c of the angle between the rows of this and `input2`, both `[n, d]` (or `[d]`):
     /// `1 − c` where the target `[n]` (or a number) is 1, `max(0, c − margin)` where it is −1; the margin

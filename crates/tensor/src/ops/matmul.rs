@@ -6,6 +6,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{Scalar, Tensor, promote};
 use kiln_base::numel;
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
 
 options! {
@@ -26,6 +27,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// The matrix product (`torch.matmul`): vectors are rows on the left and columns on the right, and
     /// batch dims broadcast. Dtypes must be equal.

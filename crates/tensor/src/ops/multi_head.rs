@@ -5,6 +5,7 @@ use super::join::cat;
 use crate::operand::AsTensor;
 use crate::record::compose;
 use crate::{DType, Tensor};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 /// The weights that make query, key and value.
@@ -50,6 +51,7 @@ pub struct MultiHeadAttention<'a> {
     pub static_kv: [Option<&'a Tensor>; 2],
 }
 
+#[on_cells]
 impl Tensor {
     /// Attention of this query `[l, n, e]` to a key `[s, n, _]` and a value `[s, n, _]` (or all without
     /// n): the output `[l, n, e]` and, if wanted, the weights `[n, l, s]`, or `[n, heads, l, s]` if they

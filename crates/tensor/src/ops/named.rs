@@ -4,9 +4,11 @@ use crate::Tensor;
 use crate::names::DimNames;
 use crate::operand::AsTensor;
 use crate::record::{compose, view_of};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, ensure};
 use std::sync::Arc;
 
+#[on_cells]
 impl Tensor {
     /// Names for the dims that have none yet; a dim that has another name is an error. `"..."` stands
     /// for dims that stay as they are.

@@ -6,6 +6,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
@@ -39,6 +40,7 @@ impl Affine {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// Layer normalisation over the last dims, of sizes `normalized_shape` (Ba et al., 2016).
     #[track_caller]

@@ -4,6 +4,7 @@ use super::args::{IntList, addressable, known};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{Scalar, Tensor};
 use kiln_base::Dim;
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Shape, ensure};
 
 /// What a border holds.
@@ -24,6 +25,7 @@ impl PadMode {
     pub const ZEROS: PadMode = PadMode::Constant(Scalar::Int(0));
 }
 
+#[on_cells]
 impl Tensor {
     /// A border around the last dims: `pad` holds the sizes in front of and behind the last dim, then
     /// the one before it, and so on. Negative sizes cut. All modes but a constant pad `[n, c, ..]` or

@@ -5,6 +5,7 @@ use crate::Tensor;
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose, view_of, views_of};
 use kiln_base::Dim;
+use kiln_derive::on_cells;
 use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Shape, ensure};
 
@@ -19,6 +20,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// `length` elements of a dim from `start` on; a negative start counts from the end.
     #[track_caller]

@@ -9,6 +9,7 @@ use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Scalar, Tensor};
 use kiln_base::prim::Reduction;
 use kiln_base::{Dim, Kind, numel};
+use kiln_derive::on_cells;
 use kiln_ir::ops::{self, Axes, WindowReduce, window_extent};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
@@ -204,6 +205,7 @@ pub(crate) fn check_input(spatial: usize, x: &Tensor) -> Result<(), OpError> {
 
 macro_rules! max_pools {
     ($($(#[$doc:meta])* $name:ident $with_indices:ident $spatial:literal;)*) => {
+        #[on_cells]
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]
@@ -286,6 +288,7 @@ fn positions(b: &mut Recorder, x: &Tensor, w: &Windows) -> Recorded {
 
 macro_rules! average_pools {
     ($($(#[$doc:meta])* $name:ident $spatial:literal;)*) => {
+        #[on_cells]
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]
@@ -365,6 +368,7 @@ fn covered(n: i64, count: i64, a: usize, w: &Windows, include_pad: bool) -> Vec<
     (0..count).map(extent).collect()
 }
 
+#[on_cells]
 impl Tensor {
     /// The windows of `[n, c, h, w]` (or `[c, h, w]`) as columns: `[n, c · kh · kw, windows]`
     /// (`torch.nn.functional.unfold`, im2col).

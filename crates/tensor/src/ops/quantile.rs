@@ -6,6 +6,7 @@ use crate::operand::Other;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 /// What a quantile between two elements is.
@@ -38,6 +39,7 @@ impl std::str::FromStr for Interpolation {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// The q-quantiles of f32 or f64 lanes of a dim, or of all elements, in proportion to the distances from
     /// the two elements around it; NaN for lanes with a NaN. `q` is a number in 0..=1, or a tensor of them

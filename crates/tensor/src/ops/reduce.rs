@@ -9,6 +9,7 @@ use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_base::Dim;
 use kiln_base::prim::Reduction;
+use kiln_derive::on_cells;
 use kiln_ir::ops::{self, Axes};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
@@ -17,6 +18,7 @@ pub(crate) fn sum_dtype(dtype: DType) -> DType {
     if dtype.is_float() { dtype } else { DType::I64 }
 }
 
+#[on_cells]
 impl Tensor {
     /// The sum; integers and bool give i64.
     ///

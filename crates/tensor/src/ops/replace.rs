@@ -8,9 +8,11 @@ use crate::Tensor;
 use crate::operand::AsTensor;
 use crate::record::{Recorded, Recorder, compose};
 use kiln_base::Dim;
+use kiln_derive::on_cells;
 use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Shape, ensure};
 
+#[on_cells]
 impl Tensor {
     /// This tensor with `src` in place of the slice at `index` of a dim.
     #[track_caller]

@@ -5,6 +5,7 @@ use super::reduce::norm;
 use crate::Tensor;
 use crate::options::options;
 use crate::record::compose;
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 /// The most channels to either side that a local response norm adds: each is recorded by itself.
@@ -35,6 +36,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// Each vector along the dims divided by its length.
     #[track_caller]

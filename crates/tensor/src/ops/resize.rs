@@ -4,6 +4,7 @@ use super::adaptive_pool::adaptive_average;
 use super::args::{IntList, known, listable, needs_float};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 /// How [`Tensor::interpolate`] makes new elements.
@@ -39,6 +40,7 @@ pub enum InterpolateSize {
 /// One output element along an axis: (input element, weight) pairs.
 type Taps = Vec<(i64, f64)>;
 
+#[on_cells]
 impl Tensor {
     /// `[n, c, ..]` with its spatial dims resized.
     #[track_caller]

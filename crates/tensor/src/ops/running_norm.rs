@@ -6,6 +6,7 @@ use super::reduce::variance;
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{Scalar, Tensor, Var, assign_together, promote};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
 
 options! {
@@ -65,6 +66,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// Batch normalisation of `[n, c, ..]` over everything but the channels (Ioffe and Szegedy, 2015):
     /// `(x − mean) / √(variance + eps)` with the batch's mean and variance.

@@ -9,6 +9,7 @@ use crate::random::numbers;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::{RandomKind, Reduction, ScanKind};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, Pw, Shape, broadcast_shapes, ensure};
 use std::panic::Location;
 
@@ -23,6 +24,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// The numbers from 0 up to n in random order, as i64.
     #[track_caller]

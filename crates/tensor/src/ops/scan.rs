@@ -10,6 +10,7 @@ use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_base::prim::ScanKind;
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
@@ -27,6 +28,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// Running sums; integers and bool give i64.
     ///

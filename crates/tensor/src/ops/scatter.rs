@@ -14,6 +14,7 @@ use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_base::Kind;
 use kiln_base::prim::ScatterKind;
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 /// How elements that go to one place combine, PyTorch's `reduce`.
@@ -86,6 +87,7 @@ impl std::str::FromStr for ScatterReduction {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// A copy in which `out[.., index[.., i, ..], ..] = src[.., i, ..]` along a dim. The index has as
     /// many dims as the tensor and is no larger than it off the dim, and no larger than the source,

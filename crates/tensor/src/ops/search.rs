@@ -10,6 +10,7 @@ use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Error, ErrorKind, Tensor};
 use kiln_base::Kind;
 use kiln_base::prim::{Reduction, ScatterKind};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 use std::panic::Location;
 
@@ -66,6 +67,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// Where `values` would have to be inserted into the sorted lanes of this tensor's last dim to keep
     /// them sorted: i64, in front of equal elements. This tensor is a vector, or has the leading dims of

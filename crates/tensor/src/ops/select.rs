@@ -9,6 +9,7 @@ use crate::record::compose;
 use crate::{DType, Result, Tensor};
 use kiln_base::prim::ScanKind;
 use kiln_base::{Dim, numel};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, broadcast_shapes, ensure};
 use std::panic::Location;
 
@@ -38,6 +39,7 @@ pub(crate) fn is_mask(t: &Tensor) -> bool {
     matches!(t.dtype(), DType::Bool | DType::U8)
 }
 
+#[on_cells]
 impl Tensor {
     /// Where the elements are that are not zero, in row-major order: i64 `[count, rank]`. Computes this
     /// tensor.

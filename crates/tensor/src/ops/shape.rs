@@ -5,6 +5,7 @@ use crate::operand::AsTensor;
 use crate::record::{Recorded, Recorder, compose, view_of};
 use crate::{Error, ErrorKind, IntoShape, Result, Tensor};
 use kiln_base::{Dim, numel};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Shape, ensure};
 use std::panic::Location;
 
@@ -35,6 +36,7 @@ fn inferred(total: &Dim, shape: &[Dim]) -> std::result::Result<Shape, OpError> {
     Ok(dims)
 }
 
+#[on_cells]
 impl Tensor {
     /// The sizes, to be taken apart: PyTorch's `n, c, h, w = x.size()`.
     ///

@@ -11,6 +11,7 @@ use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_base::prim::{Reduction, ScanKind};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
 
 options! {
@@ -34,6 +35,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// The elements of each lane of a dim in ascending order, and the i64 indices where they were.
     ///

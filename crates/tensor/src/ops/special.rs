@@ -6,6 +6,7 @@ use crate::Int;
 use crate::operand::Other;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, Pw, ensure};
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
@@ -24,6 +25,7 @@ fn of_float(
     })
 }
 
+#[on_cells]
 impl Tensor {
     /// The n-th derivative of [`Tensor::digamma`]; n is not negative.
     #[track_caller]

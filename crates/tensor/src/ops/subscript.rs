@@ -12,10 +12,12 @@ use super::select::{is_mask, nonzero_vectors};
 use crate::record::{Recorded, Recorder, view_of};
 use crate::{DType, Device, Error, ErrorKind, Result, Tensor};
 use kiln_base::Dim;
+use kiln_derive::on_cells;
 use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, ensure};
 use std::panic::Location;
 
+#[on_cells]
 impl Tensor {
     /// Python's `self[items]`: one item or a tuple of them, for the dims from the first on.
     ///

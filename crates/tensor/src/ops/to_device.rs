@@ -2,10 +2,12 @@
 
 use crate::record::compose;
 use crate::{Device, Tensor};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, ops};
 use kiln_lazy::run::transfer;
 use std::panic::Location;
 
+#[on_cells]
 impl Tensor {
     /// The same values on another device: this tensor if it is there. Gradients flow back. What depends on
     /// no data yet (zeros, random numbers) will be computed there; other values are computed where they

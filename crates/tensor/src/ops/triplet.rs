@@ -5,6 +5,7 @@ use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::compose;
 use crate::{Pairwise, Reduction, Tensor};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
@@ -52,6 +53,7 @@ impl Settings for TripletMarginWithDistance {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// `max(0, margin + d(anchor, positive) − d(anchor, negative))` with this tensor as the anchor and
     /// the distance of [`Tensor::pairwise_distance`]; the margin is 1.

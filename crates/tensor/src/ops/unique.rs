@@ -8,11 +8,13 @@ use super::host;
 use crate::record::compose;
 use crate::{Error, ErrorKind, Result, Tensor};
 use kiln_base::Loc;
+use kiln_derive::on_cells;
 use kiln_ir::Builder;
 use kiln_ir::eval::{Array, Data};
 use std::cmp::Ordering;
 use std::panic::Location;
 
+#[on_cells]
 impl Tensor {
     /// The distinct elements in ascending order (a vector), or the distinct slices of a dim in
     /// lexicographic order; where in them each element or slice is (i64); and how often each occurs

@@ -3,18 +3,22 @@
 use super::args::known;
 use super::conv::batched;
 use super::pool::Unpool;
+use crate::operand::AsTensor;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::ScatterKind;
 use kiln_base::{Dim, numel};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Shape, ensure};
 
 macro_rules! unpools {
     ($($(#[$doc:meta])* $name:ident $spatial:literal;)*) => {
+        #[on_cells]
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]
-            pub fn $name(&self, indices: &Tensor, windows: impl Into<Unpool>) -> Tensor {
+            pub fn $name(&self, indices: impl AsTensor, windows: impl Into<Unpool>) -> Tensor {
+                let indices: &Tensor = &indices.as_tensor();
                 unpool(stringify!($name), $spatial, self, indices, &windows.into())
             })*
         }

@@ -16,7 +16,7 @@ rows! {
     "Tensor.requires_grad" = { x.requires_grad() };
     "Tensor.is_leaf" = { x.is_leaf() };
     "Tensor.grad" = { x.grad() } "an `Option`";
-    "Tensor.grad = g" = { x.set_grad(Some(y))? };
+    "Tensor.grad = g" = { x.set_grad(y)? };
     "Tensor.grad.zero_" = { x.zero_grad() };
     "Tensor.detach" = { x.detach() };
     "Tensor.clone" = { x.clone() } "free: a tensor never changes";
@@ -69,6 +69,7 @@ rows! {
     "isinstance(w, torch.nn.Parameter)" = { w.is_parameter() } "a frozen one, too";
     "id(w)" = { w.id() };
     "Parameter.data" = { w.get() } "a snapshot, which later updates don't change; gradients flow to the cell";
+    "methods of a Parameter" = { w.t() } "a `Var` has the methods of tensors, of what it holds";
     "Parameter.data = parameter.to(device)" = { w.to_(device)? } "`Module::to` moves a whole module";
     "Parameter.data = value" = { w.assign(x)? } "of the same dtype and shape";
     "Tensor.__setitem__ on a parameter" = { w.set((0, ..), x)? };

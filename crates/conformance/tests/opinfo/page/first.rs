@@ -29,12 +29,12 @@ lines! {
     "total = z.sum(dim=1, keepdim=True)" = { let total = z.sum(keep(1)); };
     "print(total); total.tolist()" = { println!("{total}"); total.to_vec::<f32>()?; };
     "w = nn.Parameter(torch.ones(2, 2))" = { let w = Var::parameter(&y)?; };
-    "loss = F.mse_loss(x @ w, y)" = { let loss = x.matmul(w.get()).mse_loss(&y); };
+    "loss = F.mse_loss(x @ w, y)" = { let loss = x.matmul(&w).mse_loss(&y); };
     "loss.backward()" = { loss.backward()?; };
     "with torch.no_grad(): w -= 0.1 * w.grad" = { if let Some(g) = w.grad() { w.sub_(&(g * 0.1))?; } };
     "w.grad = None" = { w.zero_grad(); };
-    "with torch.no_grad(): p = x @ w" = { let p = no_grad(|| x.matmul(w.get())); };
-    "f = torch.compile(lambda x: (x @ w).relu())" = { let f = compile(&x, |x| x.matmul(w.get()).relu())?; };
+    "with torch.no_grad(): p = x @ w" = { let p = no_grad(|| x.matmul(&w)); };
+    "f = torch.compile(lambda x: (x @ w).relu())" = { let f = compile(&x, |x| x.matmul(&w).relu())?; };
     "q = f(x)" = { let q = f.run(&x)?; };
     => vec![
         size.into_iter().map(|n| n as f32).collect(),

@@ -7,6 +7,7 @@ use crate::record::Recorder;
 use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_base::linalg::Routine;
+use kiln_derive::on_cells;
 use kiln_ir::linalg::{least, parts, permutation, unit_lower};
 use kiln_ir::{Builder, OpError, Pw};
 
@@ -31,6 +32,7 @@ pub enum Triangle {
     Upper,
 }
 
+#[on_cells]
 impl Tensor {
     /// The lower triangular L of `A = L Lᵀ`. That triangle of A alone is read.
     ///

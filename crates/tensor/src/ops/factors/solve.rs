@@ -9,6 +9,7 @@ use crate::options::options;
 use crate::record::Recorder;
 use crate::{DType, Tensor};
 use kiln_base::linalg::Routine;
+use kiln_derive::on_cells;
 use kiln_ir::linalg::least;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
@@ -33,6 +34,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// The inverse of square matrices. Reading it is an error if one is singular.
     #[track_caller]

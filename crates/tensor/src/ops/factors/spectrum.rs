@@ -9,6 +9,7 @@ use crate::{DType, MatrixNorm, Tensor};
 use kiln_base::Dim;
 use kiln_base::linalg::Routine;
 use kiln_base::prim::Reduction;
+use kiln_derive::on_cells;
 use kiln_ir::linalg::{least, parts};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
@@ -72,6 +73,7 @@ options! {
     }
 }
 
+#[on_cells]
 impl Tensor {
     /// U `[.., m, m]`, the singular values S `[.., min(m, n)]`, descending, and Vᵀ `[.., n, n]` of
     /// `A = U diag(S) Vᵀ`. Signs, and directions of equal singular values, are any; a gradient that depends
