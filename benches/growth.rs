@@ -133,8 +133,8 @@ fn gpt(layers: usize) -> Result<Gpt> {
 }
 
 fn loss(gpt: &Gpt, tokens: &Tensor) -> Tensor {
-    let scores = gpt.call(tokens).flatten(0, 1);
-    scores.cross_entropy(tokens.flatten(0, 1))
+    let scores = gpt.call(tokens).flatten((0, 1));
+    scores.cross_entropy(tokens.flatten((0, 1)))
 }
 
 fn optimizer<'a>(parameters: impl IntoIterator<Item = &'a Var>, name: &str) -> Result<Optimizer> {

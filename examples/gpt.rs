@@ -45,8 +45,8 @@ fn main() -> Result<()> {
     let mut opt = Optimizer::new(model.parameters(), AdamW::new().lr(3e-4))?;
     for step in 0..10 {
         let ids = Tensor::randint(0, 96, [4, 33]);
-        let scores = model.call(ids.i((.., ..-1))).flatten(0, 1);
-        let loss = scores.cross_entropy(ids.i((.., 1..)).flatten(0, 1));
+        let scores = model.call(ids.i((.., ..-1))).flatten((0, 1));
+        let loss = scores.cross_entropy(ids.i((.., 1..)).flatten((0, 1)));
         opt.zero_grad();
         loss.backward()?;
         opt.step()?;

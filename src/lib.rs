@@ -49,7 +49,7 @@
 //! on [`Var`] alone, where they assign the cell a new value (snapshots that [`Var::get`] gave stay as
 //! they are), and whether that value is written over the old memory is decided by the compiler. An
 //! in-place result takes the cell's dtype and must have its shape. Parts are views in reading only:
-//! `w.get().i(0)` is a value, and writing to row 0 is `w.set(0, row)`.
+//! `w.i(0)` is a value, and writing to row 0 is `w.set(0, row)`.
 //!
 //! ```
 //! use kiln::{Tensor, Var};
@@ -60,7 +60,7 @@
 //! let weight = Var::new(&x)?;
 //! weight.add_(&Tensor::from([1.0f32, 0.0, 0.0]))?; // weight.add_(..)
 //! weight.set(1.., 0.0)?; // weight[1:] = 0
-//! assert_eq!(weight.get().to_vec::<f32>()?, [21.0, 0.0, 0.0]);
+//! assert_eq!(weight.to_vec::<f32>()?, [21.0, 0.0, 0.0]);
 //! # Ok::<(), kiln::Error>(())
 //! ```
 //!
@@ -88,7 +88,7 @@ pub mod nn {
     //! impl Forward for Net {
     //!     fn forward(&self, x: Tensor) -> Result<Tensor> {
     //!         let x = self.norm.call(self.conv.call(x)).relu();
-    //!         Ok(self.head.call(x.max_pool2d(2).flatten(1, -1)))
+    //!         Ok(self.head.call(x.max_pool2d(2).flatten(1)))
     //!     }
     //! }
     //!

@@ -198,7 +198,7 @@ fn second_order_of_a_network() {
         let mean = y.mean(keep([0, 2, 3]));
         let var = (&y - &mean).square().mean(keep([0, 2, 3]));
         let y = &(&(&y - &mean) / &(&var + 1e-3).sqrt()) * &gamma.reshape([1, 3, 1, 1]);
-        y.tanh().flatten(1, -1).softmax(1).square().sum(())
+        y.tanh().flatten(1).softmax(1).square().sum(())
     };
     let slopes = |p: [Tensor; 2]| {
         let p = p.map(|p| match p.requires_grad() {
@@ -331,7 +331,7 @@ fn a_loss_that_is_read_before_backward_leaves_what_backward_needs() {
         let var = (&y - &mean).square().mean(keep([0, 2, 3]));
         let y = (&y - &mean) * (var + 1e-3).rsqrt() * q[1].reshape([1, 4, 1, 1]);
         let y = y.relu().conv2d_with(&q[2], Conv::new().padding(1));
-        y.flatten(1, -1).log_softmax(1).square().sum(())
+        y.flatten(1).log_softmax(1).square().sum(())
     };
     let check = |loss: &dyn Fn() -> Tensor, leaves: &[Tensor], op: &str, counts: [usize; 2]| {
         let backward = |read: bool| {

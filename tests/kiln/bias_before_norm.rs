@@ -102,7 +102,7 @@ fn check_on<L: Forward + Module, N: Forward + Module>(
     };
     near(
         &running("running_mean"),
-        &(mean.flatten(0, -1) * 0.1),
+        &(mean.flatten(()) * 0.1),
         "the running mean",
     );
 
@@ -193,7 +193,7 @@ fn a_bias_behind_a_view_is_dropped() -> Outcome {
             linear.call(x).reshape([28, 5])
         }),
         (vec![4, 3, 6, 7], of_conv.clone(), &|x| {
-            conv.call(x).flatten(2, 3)
+            conv.call(x).flatten((2, 3))
         }),
         (vec![4, 3, 6, 7], of_conv, &|x| {
             conv.call(x).permute([0, 2, 3, 1]).reshape([80, 5])

@@ -209,7 +209,7 @@ fn a_cell_has_the_methods_of_a_tensor() {
     assert_eq!(w.sum(()).item::<f64>().unwrap(), 6.0);
     // Gradients flow to the cell, and what was computed stays when the cell changes.
     let norm = w.square().sum(());
-    let old = w.flatten(0, -1);
+    let old = w.flatten(());
     norm.backward().unwrap();
     w.sub_(w.grad().unwrap() * 0.5).unwrap();
     assert_eq!(floats(&old), [1.0, -2.0, 3.0, 4.0]);

@@ -2,7 +2,7 @@
 
 use crate::{assert_close, matrix, vector};
 use kiln::{
-    BatchStats, Conv, DType, Dim, ErrorKind, Spec, Tensor, Var, compile, evaluate_reference,
+    Conv, DType, Dim, ErrorKind, RunningStats, Spec, Tensor, Var, compile, evaluate_reference,
 };
 
 fn batch(n: usize) -> Tensor {
@@ -36,7 +36,7 @@ impl Block {
             Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
         );
         y.batch_norm_with(
-            BatchStats::new()
+            RunningStats::new()
                 .running_mean(&self.mean)
                 .running_var(&self.variance),
         )
@@ -170,7 +170,7 @@ fn symbols_of_0_and_1_run() {
         let y = x.matmul(weight.get()).softmax(-1);
         seen.assign(&(seen.get() + y.sum([0, 1]))).unwrap();
         let row = Tensor::arange(0, n, 1).unsqueeze(1).unsqueeze(2);
-        [y.mean([1]), y + row, x.flatten(0, 1)]
+        [y.mean([1]), y + row, x.flatten((0, 1))]
     })
     .unwrap();
     let mut total = Tensor::zeros([2], DType::F32);
@@ -188,7 +188,7 @@ fn symbols_of_0_and_1_run() {
         let x = Tensor::from_slice(&vec![0.25f32; n * m * 2], [n, m, 2]);
         let y = x.matmul(weight.get()).softmax(-1);
         let row = Tensor::arange(0, n as i64, 1).unsqueeze(1).unsqueeze(2);
-        let wanted = [y.mean([1]), &y + row, x.flatten(0, 1)];
+        let wanted = [y.mean([1]), &y + row, x.flatten((0, 1))];
         for (found, wanted) in f.run(&x).unwrap().iter().zip(&wanted) {
             assert_eq!(found.shape().unwrap(), wanted.shape().unwrap());
             let (found, wanted) = (found.to_vec::<f32>(), wanted.to_vec::<f32>());

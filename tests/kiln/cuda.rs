@@ -62,7 +62,7 @@ fn losses_of_sequences_and_softmaxes_in_clusters_are_the_same_there() {
         softmax.to(device).unwrap();
         let x = Var::parameter((matrix(7 * 3, 5) * 0.2).reshape([7, 3, 5]).to(device)).unwrap();
         let [y, steps, labels] = [
-            Tensor::from([[1i64, 2, 2], [3, 1, 4], [4, 4, 0]]).flatten(0, 1),
+            Tensor::from([[1i64, 2, 2], [3, 1, 4], [4, 4, 0]]).flatten((0, 1)),
             Tensor::from([7i64, 4, 6]),
             Tensor::from([3i64, 2, 1]),
         ]

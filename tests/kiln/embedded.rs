@@ -1,7 +1,7 @@
 //! The plan that the runtime's own tests run with nothing above the runtime linked.
 
 use crate::vector;
-use kiln::{BatchStats, Conv, DType, Pool, Spec, Tensor, Var, compile};
+use kiln::{Conv, DType, Pool, RunningStats, Spec, Tensor, Var, compile};
 use kiln_runtime::{Buffer, Executable};
 use std::path::PathBuf;
 
@@ -21,14 +21,18 @@ fn plan() -> Vec<u8> {
             conv.get(),
             Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
         );
-        let y = y.batch_norm_with(BatchStats::new().running_mean(&mean).running_var(&variance));
+        let y = y.batch_norm_with(
+            RunningStats::new()
+                .running_mean(&mean)
+                .running_var(&variance),
+        );
         let y = y.relu().max_pool2d(
             Pool::new([2, 2])
                 .stride([2, 2])
                 .padding([0, 0])
                 .dilation([1, 1]),
         );
-        y.flatten(1, -1).matmul(linear.get()).softmax(1)
+        y.flatten(1).matmul(linear.get()).softmax(1)
     });
     f.unwrap().to_bytes()
 }

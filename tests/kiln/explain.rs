@@ -3,7 +3,7 @@
 use crate::{matrix, vector};
 use kiln::nn::{Conv2d, Forward};
 use kiln::{
-    BatchStats, CompileOptions, Compiled, Conv, DType, Explain, KernelInfo, Spec, Tensor, Var,
+    CompileOptions, Compiled, Conv, DType, Explain, KernelInfo, RunningStats, Spec, Tensor, Var,
     compile, compile_with, memory,
 };
 
@@ -26,7 +26,11 @@ fn passes_kernels_and_memory_are_explained() {
             weight.get(),
             Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
         );
-        let y = y.batch_norm_with(BatchStats::new().running_mean(&mean).running_var(&variance));
+        let y = y.batch_norm_with(
+            RunningStats::new()
+                .running_mean(&mean)
+                .running_var(&variance),
+        );
         y.relu().mean([2, 3]).softmax(1)
     })
     .unwrap();
@@ -47,7 +51,11 @@ fn exact_leaves_rounding_alone() {
             weight.get(),
             Conv::new().stride([1, 1]).padding([1, 1]).dilation([1, 1]),
         );
-        y.batch_norm_with(BatchStats::new().running_mean(&mean).running_var(&variance))
+        y.batch_norm_with(
+            RunningStats::new()
+                .running_mean(&mean)
+                .running_var(&variance),
+        )
     })
     .unwrap();
     assert_eq!(f.explain().folded(), 0);
@@ -88,7 +96,11 @@ fn network() -> Compiled<Tensor, Tensor> {
     let variance = Var::new(vector(&[1.0; 4])).unwrap();
     compile(Spec::new(DType::F32, [2, 2, 6, 6]), |x| {
         let y = conv.call(&x);
-        let y = y.batch_norm_with(BatchStats::new().running_mean(&mean).running_var(&variance));
+        let y = y.batch_norm_with(
+            RunningStats::new()
+                .running_mean(&mean)
+                .running_var(&variance),
+        );
         let y = y.relu().mean([2, 3]);
         let first = y.sum([0]);
         let (_, y) = kiln::scan(first, y, |state: Tensor, x: Tensor| {
@@ -524,7 +536,7 @@ fn residual_network() -> Compiled<Tensor, Tensor> {
             let (scale, shift) = (scale.get(), shift.get());
             let (scale, shift) = (Some(&scale), Some(&shift));
             y.batch_norm_with(
-                BatchStats::new()
+                RunningStats::new()
                     .running_mean(mean)
                     .running_var(variance)
                     .weight(scale)

@@ -2,7 +2,7 @@
 
 use crate::cuda;
 use kiln::{
-    Affine, Attention, BatchStats, Bisection, Conv, CrossEntropy, DType, Device, Explain, Tensor,
+    Affine, Attention, Bisection, Conv, CrossEntropy, DType, Device, Explain, RunningStats, Tensor,
     Var, cat, compile, grad, with_seed,
 };
 use kiln_plan::Kernel;
@@ -31,7 +31,7 @@ const PIECES: &[Piece] = &[
         &[&[8, 32, 7, 7], &[32]],
         |x| {
             vec![
-                x[0].batch_norm_with(BatchStats::new().weight(&x[1]).bias(&x[1]).training(true))
+                x[0].batch_norm_with(RunningStats::new().weight(&x[1]).bias(&x[1]).training(true))
                     .relu(),
             ]
         },
@@ -394,7 +394,7 @@ fn views_stand_in_the_way_of_no_folding() -> kiln::Result<()> {
     let norm = |y: Tensor| {
         let [weight, bias] = [&vectors[0], &vectors[1]].map(Var::get);
         y.batch_norm_with(
-            BatchStats::new()
+            RunningStats::new()
                 .running_mean(&vectors[2])
                 .running_var(&variance)
                 .weight(&weight)
@@ -406,7 +406,7 @@ fn views_stand_in_the_way_of_no_folding() -> kiln::Result<()> {
     type Case<'a> = (&'static str, &'a Tensor, &'a dyn Fn(&Tensor) -> Tensor);
     let cases: [Case<'_>; 5] = [
         ("conv_batch_norm", &image, &|x| {
-            norm(convolved(x).flatten(2, 3))
+            norm(convolved(x).flatten((2, 3)))
         }),
         ("scaled_product", &image, &|x| {
             convolved(x).permute([0, 2, 3, 1]) * vectors[0].get()

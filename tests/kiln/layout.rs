@@ -66,7 +66,7 @@ fn compiled(layers: &Layers, x: &Tensor, layout: Layout) -> Result<Compiled<Tens
     compile_with(x, &options, |x| {
         let y = layers.call(&x);
         // One result is an image, one is what a reshape makes of one.
-        vec![y.clone(), (&y * 2.0).flatten(1, 3).softmax(1)]
+        vec![y.clone(), (&y * 2.0).flatten((1, 3)).softmax(1)]
     })
 }
 

@@ -30,7 +30,7 @@ fn a_name_stands_for_its_number() {
     same(x.narrow("W", 1, 2), plain.narrow(3, 1, 2));
     same(x.transpose("H", "W"), plain.transpose(2, 3));
     same(x.permute(["W", "N", "C", "H"]), plain.permute([3, 0, 1, 2]));
-    same(x.flatten("C", "W"), plain.flatten(1, 3));
+    same(x.flatten(("C", "W")), plain.flatten((1, 3)));
     same(x.max("W").0, plain.max(3).0);
     same(x.var_with("N", 0.0), plain.var_with(0, 0.0));
     same(cat(&[&x, &x], "H"), cat(&[&plain, &plain], 2));
@@ -68,7 +68,7 @@ fn names_follow_operations() {
     assert_names(&x.i((0, .., 1..3)), &["C", "H", "W"]);
     assert_names(&x.i((.., [2, 0, 2])), &["N", "C", "H", "W"]);
     assert_names(&x.narrow(0, 0, 1).squeeze("N"), &["C", "H", "W"]);
-    assert_names(&x.flatten("C", "W"), &["N", "_"]);
+    assert_names(&x.flatten(("C", "W")), &["N", "_"]);
     assert_names(&cat(&[&x, &x], 0), &["N", "C", "H", "W"]);
     assert_names(&x.clone(), &["N", "C", "H", "W"]);
     // What can't say which dims it has drops them.

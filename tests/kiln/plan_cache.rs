@@ -134,7 +134,7 @@ fn numbers_in_indices_are_inputs() {
     });
     // Sizes: the first three, one for all, and a size of 1 where there is one.
     steps(60, 5, |i| {
-        checked(&[&x.flatten(0, 1).topk(TopK::new(i as i64 + 1).dim(0)).0])
+        checked(&[&x.flatten((0, 1)).topk(TopK::new(i as i64 + 1).dim(0)).0])
     });
     steps(58, 5, |i| checked(&[&x.i(i..).sum([0])]));
     steps(58, 5, |i| checked(&[&x.i(..i + 1).mean([0])]));

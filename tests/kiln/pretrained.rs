@@ -1,7 +1,7 @@
 //! A network trained in PyTorch gives PyTorch's predictions: exactly 1676 of 1797 digits right, by the
 //! compiled plan, equal to the reference on every prediction.
 
-use kiln::{BatchStats, Conv, DType, Pool, Spec, Tensor, Var, compile, evaluate_reference};
+use kiln::{Conv, DType, Pool, RunningStats, Spec, Tensor, Var, compile, evaluate_reference};
 use std::collections::HashMap;
 use std::io::Read;
 
@@ -57,7 +57,7 @@ impl Network {
                     .padding([0, 0])
                     .dilation([1, 1]),
             )
-            .flatten(1, -1);
+            .flatten(1);
         let x = self.linear(&x, "fc1").relu();
         self.linear(&x, "fc2").argmax(1)
     }
@@ -70,7 +70,7 @@ impl Network {
         );
         let statistic = |what: &str| self.weights[&format!("{norm}.{what}")].clone();
         x.batch_norm_with(
-            BatchStats::new()
+            RunningStats::new()
                 .running_mean(statistic("running_mean"))
                 .running_var(statistic("running_var"))
                 .weight(&self.get(norm, "weight"))

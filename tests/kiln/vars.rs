@@ -1,7 +1,7 @@
 //! Cells: snapshots, swaps, commits, donation, failures, threads.
 
 use crate::{assert_close, matrix, vector};
-use kiln::{BatchStats, DType, ErrorKind, Spec, Tensor, Var, compile};
+use kiln::{DType, ErrorKind, RunningStats, Spec, Tensor, Var, compile};
 use std::sync::Arc;
 
 #[test]
@@ -168,7 +168,7 @@ fn batch_norm_keeps_running_statistics_flat() {
     for step in 0..20 {
         let x = matrix(4, 3) * (step as f64 + 1.0);
         let y = x.batch_norm_with(
-            BatchStats::new()
+            RunningStats::new()
                 .running_mean(&mean)
                 .running_var(&variance)
                 .training(true),

@@ -6,7 +6,7 @@ use kiln::nn::{
     BatchNorm2d, Conv2d, Dropout, Forward, Linear, Module, ReLU, Sequential, sequential,
 };
 use kiln::{
-    BatchStats, Bisection, CompileOptions, Compiled, Conv, DType, ErrorKind, Spec, Tensor, Var,
+    Bisection, CompileOptions, Compiled, Conv, DType, ErrorKind, RunningStats, Spec, Tensor, Var,
     compile,
 };
 use kiln_base::prim::Unary;
@@ -269,7 +269,7 @@ fn a_fold_that_overflows_is_the_rewrite_that_bisect_names() {
         );
         let (scale, shift) = (scale.get(), shift.get());
         y.batch_norm_with(
-            BatchStats::new()
+            RunningStats::new()
                 .running_mean(&mean)
                 .running_var(&variance)
                 .weight(&scale)

@@ -27,7 +27,7 @@ fn strides_follow_the_chain_of_views() {
     assert_strides(&x.i(0).expand([4, 3, 5]), &[0, 5, 1], false);
     assert_strides(&ones(&[3, 1]).expand([-1, 4]), &[1, 0], false);
     assert_strides(&x.unsqueeze(1).squeeze(1), &[15, 5, 1], true);
-    assert_strides(&x.flatten(0, 1), &[5, 1], true);
+    assert_strides(&x.flatten((0, 1)), &[5, 1], true);
     assert_strides(&x.transpose(1, 2).chunk(2, 0)[1], &[15, 1, 5], false);
     let t = ones(&[10, 10]).t();
     assert_strides(&t, &[1, 10], false);

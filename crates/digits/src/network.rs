@@ -19,7 +19,7 @@ impl Forward for Network {
     fn forward(&self, images: Tensor) -> Result<Tensor> {
         let x = self.bn1.call(self.conv1.call(images)).relu();
         let x = self.bn2.call(self.conv2.call(&x)).relu();
-        let x = x.max_pool2d(2).flatten(1, -1);
+        let x = x.max_pool2d(2).flatten(1);
         Ok(self.fc2.call(self.fc1.call(&x).relu()))
     }
 }

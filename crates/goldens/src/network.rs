@@ -2,7 +2,7 @@
 
 use crate::engine::Array;
 use crate::train::TrainError;
-use kiln_tensor::{Affine, BatchStats, Conv, DType, Device, Result, Tensor, Var};
+use kiln_tensor::{Affine, Conv, DType, Device, Result, RunningStats, Tensor, Var};
 use std::collections::BTreeMap;
 
 /// Named parameters and buffers. Those of the convolutional network include `conv1.weight`, those of
@@ -70,7 +70,7 @@ impl Network {
             x = x.conv2d_with(&weight, Conv::new().bias(bias.as_ref()).padding(1));
             x = self.batch_norm(&x, &format!("bn{i}"))?.relu();
         }
-        let x = x.max_pool2d(2).flatten(1, -1);
+        let x = x.max_pool2d(2).flatten(1);
         self.linear(&self.linear(&x, "fc1")?.relu(), "fc2")
     }
 
@@ -80,7 +80,7 @@ impl Network {
             count.assign(&(count.get() + 1))?;
         }
         Ok(x.batch_norm_with(
-            BatchStats::new()
+            RunningStats::new()
                 .running_mean(cell("running_mean").cloned())
                 .running_var(cell("running_var").cloned())
                 .weight(cell("weight"))
@@ -98,14 +98,14 @@ impl Network {
             let y = self.layer_norm(&x, &layer("ln1"))?;
             let part = |name: &str| Ok::<_, TrainError>(heads(&self.linear(&y, &layer(name))?));
             let mixed = attention(&part("q")?, &part("k")?, &part("v")?)?;
-            let mixed = mixed.transpose(1, 2).flatten(2, -1);
+            let mixed = mixed.transpose(1, 2).flatten(2);
             x += self.linear(&mixed, &layer("o"))?;
             let y = self.layer_norm(&x, &layer("ln2"))?;
             let hidden = self.linear(&y, &layer("fc1"))?.gelu();
             x += self.linear(&hidden, &layer("fc2"))?;
         }
         let scores = self.linear(&self.layer_norm(&x, "lnf")?, "head")?;
-        Ok(scores.flatten(0, 1))
+        Ok(scores.flatten((0, 1)))
     }
 
     fn layer_norm(&self, x: &Tensor, layer: &str) -> Result<Tensor, TrainError> {

@@ -26,7 +26,7 @@ fn digits() -> std::result::Result<(Tensor, Tensor), Failed> {
     let all = table.tensor::<f32>(table.headers().to_vec())?;
     let images = all.narrow(1, 0, 64) / 16.0;
     let labels = all.narrow(1, 64, 1).to_dtype(DType::I64);
-    Ok((images.reshape([-1, 1, 8, 8]), labels.flatten(0, 1)))
+    Ok((images.reshape([-1, 1, 8, 8]), labels.flatten((0, 1))))
 }
 
 fn network() -> Result<Sequential> {

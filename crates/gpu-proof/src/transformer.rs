@@ -45,9 +45,9 @@ fn train(device: Device, dtype: DType, start: &StateDict) -> Result<Vec<(String,
         let token = |i: usize| ((i * 31 + i * i * 7 + step * 11) % TOKENS) as i64;
         let text: Vec<i64> = (0..BATCH * (LENGTH as usize + 1)).map(token).collect();
         let text = Tensor::from_slice(&text, [BATCH, LENGTH as usize + 1]).to(device);
-        let next = text.narrow(1, 1, LENGTH).flatten(0, 1);
+        let next = text.narrow(1, 1, LENGTH).flatten((0, 1));
         optimizer.zero_grad();
-        let scores = network.call(text.narrow(1, 0, LENGTH)).flatten(0, 1);
+        let scores = network.call(text.narrow(1, 0, LENGTH)).flatten((0, 1));
         let loss = scores.cross_entropy(&next);
         loss.backward()?;
         optimizer.step()?;

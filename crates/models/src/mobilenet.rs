@@ -203,7 +203,7 @@ impl MobileNetV3 {
 impl Forward for MobileNetV3 {
     fn forward(&self, images: Tensor) -> Result<Tensor> {
         let x = self.features.call(images);
-        let x = x.adaptive_avg_pool2d(1).flatten(1, -1);
+        let x = x.adaptive_avg_pool2d(1).flatten(1);
         Ok(self.classifier.call(&x))
     }
 }

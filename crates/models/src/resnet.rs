@@ -203,6 +203,6 @@ impl Forward for ResNet {
         let x = x.max_pool2d(Pool::new(3).stride(2).padding(1));
         let x = self.layer2.call(self.layer1.call(&x));
         let x = self.layer4.call(self.layer3.call(&x));
-        Ok(self.fc.call(x.adaptive_avg_pool2d(1).flatten(1, -1)))
+        Ok(self.fc.call(x.adaptive_avg_pool2d(1).flatten(1)))
     }
 }

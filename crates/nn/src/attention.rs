@@ -227,7 +227,7 @@ impl MultiheadAttention {
         let y = q.scaled_dot_product_attention_with(&k, &v, how.is_causal(causal));
         // Computed only if somebody reads them.
         let weights = self.weights(&q, &k, mask.as_ref(), causal);
-        let y = y.transpose(1, 2).flatten(2, 3);
+        let y = y.transpose(1, 2).flatten((2, 3));
         let y = y.linear_with(&self.out_proj.weight, &self.out_proj.bias);
         let y = match (unbatched, self.batch_first) {
             (true, _) => y.squeeze(0),
@@ -387,7 +387,7 @@ impl Forward<(Tensor, Tensor, Tensor, AttentionMasks), (Tensor, Tensor)> for Mul
 fn behind(query: &Tensor, key: &Tensor) -> Tensor {
     let column = |t: &Tensor| {
         let batch = t.ndim() as i64 - 3;
-        let t = t.detach().narrow(-1, 0, 1).flatten(0, batch);
+        let t = t.detach().narrow(-1, 0, 1).flatten((0, batch));
         t.select(0, 0)
     };
     let square = column(query).matmul(column(key).transpose(0, 1));

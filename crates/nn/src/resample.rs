@@ -245,8 +245,8 @@ impl Forward for Fold {
             return wrong(self, format!("{message}, not {}", fact(&x)));
         }
         let taps = places.dims()[0].as_const().unwrap_or(1);
-        let elements = x.unflatten(-2, [-1, taps]).flatten(-2, -1);
-        let places = places.flatten(0, 1).expand_as(&elements);
+        let elements = x.unflatten(-2, [-1, taps]).flatten(-2);
+        let places = places.flatten((0, 1)).expand_as(&elements);
         let image = elements.narrow(-1, 0, 1).zeros_like();
         let image = image.pad([0, h * w], PadMode::ZEROS);
         let image = image.scatter_add(-1, &places, &elements);

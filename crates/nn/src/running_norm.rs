@@ -5,8 +5,7 @@ use crate::norm::reset_affine;
 use crate::print::{float, optional, python};
 use crate::{Forward, Hooks, Mode, Module, tree};
 use kiln_tensor::{
-    BatchStats, DType, Flat, InstanceStats, Int, Nest, Result, Tensor, Var, assign_together,
-    no_grad, options,
+    DType, Flat, Int, Nest, Result, RunningStats, Tensor, Var, assign_together, no_grad, options,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -352,7 +351,7 @@ impl<'a> Parts<'a> {
         self.check(x, fits, 1)?;
         let (mean, var) = self.running.unzip();
         let (training, momentum) = (self.mode.is_training(), self.momentum.get());
-        let how = BatchStats::new().weight(self.weight).bias(self.bias);
+        let how = RunningStats::new().weight(self.weight).bias(self.bias);
         let how = how.running_mean(mean.cloned()).running_var(var.cloned());
         let how = how.training(training).eps(self.eps);
         let normalised = |momentum| x.batch_norm_with(how.momentum(momentum));
@@ -387,9 +386,9 @@ impl<'a> Parts<'a> {
         let batch = if unbatched { x.unsqueeze(0) } else { x.clone() };
         let own = self.mode.is_training() || self.running.is_none();
         let momentum = self.momentum.get().unwrap_or(0.0);
-        let how = InstanceStats::new().weight(self.weight).bias(self.bias);
+        let how = RunningStats::new().weight(self.weight).bias(self.bias);
         let how = how.running_mean(mean.cloned()).running_var(var.cloned());
-        let how = how.use_input_stats(own).momentum(momentum).eps(self.eps);
+        let how = how.training(own).momentum(momentum).eps(self.eps);
         let y = batch.instance_norm_with(how);
         Ok(if unbatched { y.squeeze(0) } else { y })
     }

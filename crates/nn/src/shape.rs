@@ -55,7 +55,7 @@ impl Default for Flatten {
 
 impl Forward for Flatten {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
-        Ok(x.flatten(self.start_dim, self.end_dim))
+        Ok(x.flatten((self.start_dim, self.end_dim)))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Arguments out of range: what PyTorch refuses is refused, what it takes is taken.
 
 use kiln::{
-    Bags, BatchStats, BinaryCrossEntropy, CrossEntropy, DType, ErrorKind, GaussianNll, MultiMargin,
-    Multinomial, Nll, Reduction, ScatterReduction, Tensor, keep,
+    Bags, BinaryCrossEntropy, CrossEntropy, DType, ErrorKind, GaussianNll, MultiMargin,
+    Multinomial, Nll, Reduction, RunningStats, ScatterReduction, Tensor, keep,
 };
 
 fn floats(values: &[f32]) -> Tensor {
@@ -298,7 +298,7 @@ fn a_batch_norm_of_nothing_gives_nothing_and_updates_nothing() {
         for training in [false, true] {
             let (mean, var) = (running(5.0), running(7.0));
             let y = x.batch_norm_with(
-                BatchStats::new()
+                RunningStats::new()
                     .running_mean(&mean)
                     .running_var(&var)
                     .training(training),
@@ -307,12 +307,12 @@ fn a_batch_norm_of_nothing_gives_nothing_and_updates_nothing() {
             assert!(y.to_vec::<f32>().unwrap().is_empty());
             assert_eq!(mean.get().to_vec::<f32>().unwrap(), vec![5.0; c]);
             assert_eq!(var.get().to_vec::<f32>().unwrap(), vec![7.0; c]);
-            let y = x.batch_norm_with(BatchStats::new().training(training));
+            let y = x.batch_norm_with(RunningStats::new().training(training));
             assert!(y.to_vec::<f32>().unwrap().is_empty());
         }
     }
     let x = Tensor::ones([2, 3], DType::F32);
-    let y = x.batch_norm_with(BatchStats::new().training(true).eps(-1.0));
+    let y = x.batch_norm_with(RunningStats::new().training(true).eps(-1.0));
     assert!(y.error().unwrap().message().contains("eps"));
 }
 

@@ -3,8 +3,8 @@
 use crate::spec::{Conv, Unary, Workload};
 use kiln::nn::{Conv1d, Conv2d, Conv3d, Forward, Kernel, Module, Sequential};
 use kiln::{
-    BatchStats, CompileOptions, DType, Device, Grad, Pool, Result, Tensor, compile_with, grad_with,
-    no_grad,
+    CompileOptions, DType, Device, Grad, Pool, Result, RunningStats, Tensor, compile_with,
+    grad_with, no_grad,
 };
 use kiln_models::workloads::{self, Setup};
 
@@ -130,7 +130,7 @@ fn unary(op: Unary, x: &[Tensor]) -> Tensor {
         Unary::Cumsum => x[0].cumsum(-1),
         Unary::LayerNorm => x[0].layer_norm([last()]),
         Unary::BatchNorm => x[0]
-            .batch_norm_with(BatchStats::new().training(true))
+            .batch_norm_with(RunningStats::new().training(true))
             .relu(),
     }
 }

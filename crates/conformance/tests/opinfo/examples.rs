@@ -1,7 +1,7 @@
 //! Worked examples of PyTorch's users, with their values.
 
 use kiln_tensor::{
-    BatchStats, Conv, CrossEntropy, DType, ErrorKind, Im2Col, Index, IntList, Nll, Reduction,
+    Conv, CrossEntropy, DType, ErrorKind, Im2Col, Index, IntList, Nll, Reduction, RunningStats,
     Tensor, Var, cat, stack,
 };
 
@@ -121,7 +121,7 @@ fn normalised(training: bool, tracked: bool) -> (Vec<f32>, f32, f32) {
     let mean = Var::new(f32s(&[1.0], &[1])).unwrap();
     let var = Var::new(f32s(&[4.0], &[1])).unwrap();
     let y = x.batch_norm_with(
-        BatchStats::new()
+        RunningStats::new()
             .running_mean(tracked.then(|| mean.clone()))
             .running_var(tracked.then(|| var.clone()))
             .training(training)

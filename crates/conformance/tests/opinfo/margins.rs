@@ -104,7 +104,7 @@ fn multilabel_margin() {
     let x = f64s(&[0.1, 0.2, 0.4, 0.8], &[1, 4]);
     let target = Tensor::from_slice(&[3i64, 0, -1, 1], [1, 4]);
     check(&[0.85], |r| x.multilabel_margin_loss_with(&target, r));
-    let flat = x.flatten(0, -1);
+    let flat = x.flatten(());
     let full = Tensor::from_slice(&[0i64, 1, 2, 3], [4]);
     close(&flat.multilabel_margin_loss_with(&full, ALL[0]), &[0.0]);
     let none = Tensor::from_slice(&[-1i64, 1, 2, 3], [4]);

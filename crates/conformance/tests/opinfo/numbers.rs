@@ -301,7 +301,7 @@ fn exponentials_of_matrices() {
     // Matrices of one batch that need 0 to 10 squarings.
     let sizes = [0.0, 0.1, 0.5, 0.7, 3.0, -40.0, 300.0];
     let x = f64s(&sizes, &[7, 1]).diag_embed();
-    close(&x.matrix_exp().flatten(0, -1), &sizes.map(f64::exp), 1e-12);
+    close(&x.matrix_exp().flatten(()), &sizes.map(f64::exp), 1e-12);
     let sum = f64s(&[1.0, 2.0, 3.0, -1.0], &[2, 2]);
     let product = sum.matrix_exp().matmul(sum.neg().matrix_exp());
     close(&product, &[1.0, 0.0, 0.0, 1.0], 1e-12);

@@ -3,9 +3,9 @@
 use super::{Outputs, rejected, typed_input, unsupported};
 use crate::args::{Arg, Args, Failure, Found};
 use kiln_tensor::{
-    Affine, Attention, BatchStats, Conv, ConvTranspose, Cosine, GridSample, InProjection,
-    InstanceStats, IntList, InterpolateMode, InterpolateSize, LocalResponse, MultiHeadAttention,
-    Normalize, Padding, Pairwise, SoftPlus, Tensor, Var, cdist_with,
+    Affine, Attention, Conv, ConvTranspose, Cosine, GridSample, InProjection, IntList,
+    InterpolateMode, InterpolateSize, LocalResponse, MultiHeadAttention, Normalize, Padding,
+    Pairwise, RunningStats, SoftPlus, Tensor, Var, cdist_with,
 };
 
 pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
@@ -261,34 +261,17 @@ fn statistics(name: &str, a: &Args) -> Found<Outputs> {
     let (weight, bias) = (a.opt_tensor(3, "weight")?, a.opt_tensor(4, "bias")?);
     let cell = |given: &Option<(String, Var)>| given.as_ref().map(|(_, cell)| cell.clone());
     let (momentum, eps) = (a.float_or(6, "momentum", 0.1)?, a.float_or(7, "eps", 1e-5)?);
+    let how = RunningStats::new()
+        .running_mean(cell(&mean))
+        .running_var(cell(&var))
+        .weight(&weight)
+        .bias(&bias)
+        .momentum(momentum)
+        .eps(eps);
     let x = a.input()?;
     let y = match name {
-        "batch_norm" => {
-            let training = a.bool_or(5, "training", false)?;
-            x.batch_norm_with(
-                BatchStats::new()
-                    .running_mean(cell(&mean))
-                    .running_var(cell(&var))
-                    .weight(&weight)
-                    .bias(&bias)
-                    .training(training)
-                    .momentum(momentum)
-                    .eps(eps),
-            )
-        }
-        _ => {
-            let own = a.bool_or(5, "use_input_stats", true)?;
-            x.instance_norm_with(
-                InstanceStats::new()
-                    .running_mean(cell(&mean))
-                    .running_var(cell(&var))
-                    .weight(&weight)
-                    .bias(&bias)
-                    .use_input_stats(own)
-                    .momentum(momentum)
-                    .eps(eps),
-            )
-        }
+        "batch_norm" => x.batch_norm_with(how.training(a.bool_or(5, "training", false)?)),
+        _ => x.instance_norm_with(how.training(a.bool_or(5, "use_input_stats", true)?)),
     };
     Ok(Outputs {
         tensors: vec![y],

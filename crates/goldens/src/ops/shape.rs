@@ -27,9 +27,9 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         "unsqueeze" => a.input()?.unsqueeze(a.int(1, "dim")?),
         "flatten" => {
             let (start, end) = (a.int_or(1, "start_dim", 0)?, a.int_or(2, "end_dim", -1)?);
-            a.input()?.flatten(start, end)
+            a.input()?.flatten((start, end))
         }
-        "ravel" => a.input()?.flatten(0, -1),
+        "ravel" => a.input()?.flatten(()),
         "unflatten" => a.input()?.unflatten(a.int(1, "dim")?, a.ints(2, "sizes")?),
         "movedim" => a
             .input()?

@@ -3,7 +3,7 @@
 use super::{Case, median, randn, seconds, table};
 use crate::driver::Driver;
 use crate::{Failed, Report, Settings};
-use kiln_tensor::{Affine, BatchStats, DType, Grad, Result, Tensor, grad_with};
+use kiln_tensor::{Affine, DType, Grad, Result, RunningStats, Tensor, grad_with};
 use std::time::Instant;
 
 /// The bandwidth of copies in bytes a second, of bytes read and written.
@@ -34,7 +34,7 @@ fn layer_norm(x: &[Tensor], width: usize) -> Tensor {
 }
 
 fn batch_norm(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Tensor {
-    x.batch_norm_with(BatchStats::new().weight(weight).bias(bias).training(true))
+    x.batch_norm_with(RunningStats::new().weight(weight).bias(bias).training(true))
 }
 
 /// A case's name, its inputs' shapes, how often its first input's bytes move at least, and its function.

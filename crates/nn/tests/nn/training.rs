@@ -26,7 +26,7 @@ impl Net {
 impl Forward for Net {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
         let x = self.norm.call(self.conv.call(x)).relu();
-        Ok(self.head.call(self.drop.call(x.flatten(1, -1))))
+        Ok(self.head.call(self.drop.call(x.flatten(1))))
     }
 }
 

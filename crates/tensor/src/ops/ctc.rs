@@ -279,7 +279,7 @@ fn losses(x: &Tensor, targets: &Tensor, lengths: [Tensor; 2], blank: i64) -> Ten
     });
     let blanks = PadMode::Constant(blank.into());
     let states = stack([&labels.full_like(blank), &labels], 2)
-        .flatten(1, 2)
+        .flatten((1, 2))
         .pad([0, 1], blanks);
     let before = states.pad([2, 0], blanks).narrow(1, 0, count);
     let jumps = states.ne(blank).logical_and(states.ne(before));

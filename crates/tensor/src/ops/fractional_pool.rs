@@ -195,11 +195,9 @@ fn pooled(
         let elements = starts.unsqueeze(-1) + Tensor::arange(0, k, 1);
         places = places * n + elements.reshape(shape);
     }
-    let places = places.flatten(2 + spatial as i64, -1);
-    let plane = batch.flatten(2, -1);
-    let elements = plane
-        .gather(2, places.flatten(2, -1))
-        .reshape(places.dims());
+    let places = places.flatten(2 + spatial);
+    let plane = batch.flatten(2);
+    let elements = plane.gather(2, places.flatten(2)).reshape(places.dims());
     let largest = elements.argmax(-1).unsqueeze(-1);
     let found = (
         elements.gather(-1, &largest).squeeze(-1),

@@ -4,8 +4,7 @@ use super::args::{DimArgs, Int, MaybeInt, ReducedDims, axis, known, needs_float,
 use super::diagonal::row_and_column;
 use super::matmul::matmul;
 use super::reduce::norm;
-use super::short::wide;
-use crate::operand::{AsTensor, MaybeTensor, listed};
+use crate::operand::{AsTensor, MaybeTensor};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::Reduction;
@@ -447,92 +446,4 @@ fn exponential(b: &mut Recorder, x: &Tensor) -> Recorded {
     }
     let beyond = b.with(Pw::Gt, &norm, 2f64.powi(SQUARINGS as i32 - 1))?;
     b.fill_where(&beyond, f64::NAN, &y)
-}
-
-/// The product of matrices, in the order that takes the fewest multiplications. The first and the last
-/// may be vectors: a row and a column.
-#[track_caller]
-pub fn multi_dot(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
-    let tensors = listed(tensors);
-    let tensors = &tensors.iter().collect::<Vec<_>>()[..];
-    compose("multi_dot", tensors, |b| {
-        let [first, middle @ .., last] = tensors else {
-            return Err(OpError::new("needs at least 2 tensors"));
-        };
-        ensure!(
-            [first, last].iter().all(|t| (1..=2).contains(&t.ndim()))
-                && middle.iter().all(|t| t.ndim() == 2),
-            "multiplies matrices, of which the first and the last may be vectors"
-        );
-        let dtype = first.dtype();
-        for t in tensors {
-            same_dtype(first, "first tensor", t, "others")?;
-        }
-        let mut chain = Vec::new();
-        for t in tensors {
-            chain.push(b.cast(t, wide(dtype))?);
-        }
-        let count = chain.len();
-        if first.ndim() == 1 {
-            chain[0] = b.unsqueeze(&chain[0], 0)?;
-        }
-        if last.ndim() == 1 {
-            chain[count - 1] = b.unsqueeze(&chain[count - 1], 1)?;
-        }
-        let mut sizes = vec![known(&chain[0], 0)?];
-        for t in &chain {
-            sizes.push(known(t, 1)?);
-        }
-        let product = in_order(b, &chain, &best_splits(&sizes), 0, count - 1)?;
-        let ends = [(first, 0), (last, 1)].into_iter();
-        let shape: Shape = ends
-            .filter(|(t, _)| t.ndim() == 2)
-            .map(|(_, a)| product.dims()[a].clone())
-            .collect();
-        let product = b.reshape(&product, &shape)?;
-        b.cast(&product, dtype)
-    })
-}
-
-/// For the product of the matrices i to j, `[i][j]` is the matrix after which it is split (Cormen et
-/// al., Introduction to Algorithms: matrix-chain multiplication). Matrix i is `sizes[i]` by
-/// `sizes[i + 1]`.
-fn best_splits(sizes: &[i64]) -> Vec<Vec<usize>> {
-    let n = sizes.len() - 1;
-    let mut cost = vec![vec![0f64; n]; n];
-    let mut split = vec![vec![0; n]; n];
-    for length in 1..n {
-        for i in 0..n - length {
-            let j = i + length;
-            let of = |k: usize, cost: &[Vec<f64>]| {
-                let own = [i, k + 1, j + 1].map(|s| sizes[s] as f64);
-                cost[i][k] + cost[k + 1][j] + own.iter().product::<f64>()
-            };
-            let mut best = i;
-            for k in i + 1..j {
-                if of(k, &cost) < of(best, &cost) {
-                    best = k;
-                }
-            }
-            cost[i][j] = of(best, &cost);
-            split[i][j] = best;
-        }
-    }
-    split
-}
-
-fn in_order(
-    b: &mut Recorder,
-    chain: &[Tensor],
-    split: &[Vec<usize>],
-    i: usize,
-    j: usize,
-) -> Recorded {
-    if i == j {
-        return Ok(chain[i].clone());
-    }
-    let k = split[i][j];
-    let left = in_order(b, chain, split, i, k)?;
-    let right = in_order(b, chain, split, k + 1, j)?;
-    matmul(b, &left, &right)
 }

@@ -10,49 +10,28 @@ use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
 
 options! {
-    /// What [`Tensor::batch_norm`] takes beside its input. Statistics and parameters are of `[c]`.
+    /// What [`Tensor::batch_norm`] and [`Tensor::instance_norm`] take beside their input. Statistics and parameters
+    /// are of `[c]`.
     ///
     /// ```
-    /// use kiln_tensor::{BatchStats, DType, Tensor, Var};
+    /// use kiln_tensor::{RunningStats, DType, Tensor, Var};
     /// let x = Tensor::randn([8, 3, 4, 4], DType::F32);
     /// let mean = Var::new(Tensor::zeros([3], DType::F32))?;
     /// let variance = Var::new(Tensor::ones([3], DType::F32))?;
-    /// let how = BatchStats::new().running_mean(&mean).running_var(&variance);
+    /// let how = RunningStats::new().running_mean(&mean).running_var(&variance);
     /// x.batch_norm_with(how.clone().training(true)).realize()?; // updates both
     /// let y = x.batch_norm_with(how); // normalises with them
     /// assert_eq!(y.shape()?, [8, 3, 4, 4]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    BatchStats () {
+    RunningStats () {
         /// The running mean.
         running_mean: Option<Var> = None,
         /// The running variance, the unbiased one.
         running_var: Option<Var> = None,
-        /// Whether the batch's own statistics normalise, and the running ones are updated (default no).
-        training: bool = false,
-        /// How far running statistics move towards the batch's: they become
-        /// `(1 − momentum) · old + momentum · batch` (default 0.1).
-        momentum: f64 = 0.1,
-        /// What is added to the variance (default 1e-5).
-        eps: f64 = 1e-5,
-        ;
-        /// What each channel is multiplied by.
-        weight,
-        /// What is added to each channel.
-        bias,
-    }
-}
-
-options! {
-    /// What [`Tensor::instance_norm`] takes beside its input. Statistics and parameters are of `[c]`.
-    InstanceStats () {
-        /// The running mean.
-        running_mean: Option<Var> = None,
-        /// The running variance, the unbiased one.
-        running_var: Option<Var> = None,
-        /// Whether each instance's own statistics normalise, with whose mean over the batch the running ones
-        /// are updated (default yes).
-        use_input_stats: bool = true,
+        /// Whether the input's own statistics normalise, and the running ones are updated with them, or with their
+        /// mean over the batch: PyTorch's `training`, default no, and its `use_input_stats`, default yes.
+        training: Option<bool> = None,
         /// How far running statistics move towards the batch's: they become
         /// `(1 − momentum) · old + momentum · batch` (default 0.1).
         momentum: f64 = 0.1,
@@ -72,15 +51,15 @@ impl Tensor {
     /// `(x − mean) / √(variance + eps)` with the batch's mean and variance.
     #[track_caller]
     pub fn batch_norm(&self) -> Tensor {
-        self.batch_norm_with(BatchStats::new())
+        self.batch_norm_with(RunningStats::new())
     }
 
     /// [`Tensor::batch_norm`] `· weight + bias`, or with running statistics: those normalise, unless
     /// `training` has the batch's do so and updates them. Without running statistics it's always the
     /// batch's.
     #[track_caller]
-    pub fn batch_norm_with(&self, how: BatchStats) -> Tensor {
-        let (training, eps) = (how.training, how.eps);
+    pub fn batch_norm_with(&self, how: RunningStats) -> Tensor {
+        let (training, eps) = (how.training.unwrap_or(false), how.eps);
         let (weight, bias) = (how.weight.as_ref(), how.bias.as_ref());
         let cells = [how.running_mean.as_ref(), how.running_var.as_ref()];
         let [mean, var] = cells.map(|cell| cell.map(Var::get));
@@ -142,23 +121,15 @@ impl Tensor {
     /// Instance normalisation of `[n, c, ..]`: each channel of each sample by its own statistics.
     #[track_caller]
     pub fn instance_norm(&self) -> Tensor {
-        self.instance_norm_with(InstanceStats::new())
+        self.instance_norm_with(RunningStats::new())
     }
 
     /// [`Tensor::instance_norm`] `· weight + bias`, or with running statistics, which are updated with the
-    /// mean over the batch, or normalise where `use_input_stats` is false.
+    /// mean over the batch, or normalise where `training` is false.
     #[track_caller]
-    pub fn instance_norm_with(&self, how: InstanceStats) -> Tensor {
-        if !how.use_input_stats {
-            return self.batch_norm_with(BatchStats {
-                running_mean: how.running_mean,
-                running_var: how.running_var,
-                training: false,
-                momentum: how.momentum,
-                eps: how.eps,
-                weight: how.weight,
-                bias: how.bias,
-            });
+    pub fn instance_norm_with(&self, how: RunningStats) -> Tensor {
+        if how.training == Some(false) {
+            return self.batch_norm_with(how);
         }
         let (weight, bias) = (how.weight.as_ref(), how.bias.as_ref());
         let cells = [how.running_mean.as_ref(), how.running_var.as_ref()];

@@ -221,12 +221,27 @@ impl Tensor {
         })
     }
 
-    /// The dims from `start_dim` to `end_dim` (inclusive) made one.
+    /// Neighbouring dims made one: from the first to the second of `dims`, from one alone to the last, or with
+    /// `()` all.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor};
+    /// let x = Tensor::zeros([2, 3, 4, 5], DType::F32);
+    /// assert_eq!(x.flatten(1).shape()?, [2, 60]);
+    /// assert_eq!(x.flatten((1, 2)).shape()?, [2, 12, 5]);
+    /// assert_eq!(x.flatten(()).shape()?, [120]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
     #[track_caller]
-    pub fn flatten(&self, start_dim: impl Into<DimArg>, end_dim: impl Into<DimArg>) -> Tensor {
-        let start_dim = start_dim.into();
-        let end_dim = end_dim.into();
+    pub fn flatten(&self, dims: impl Into<DimArgs>) -> Tensor {
+        let dims = dims.into();
         view_of("flatten", &[self], |b| {
+            let (start_dim, end_dim) = match &dims.0[..] {
+                [] => (DimArg::Index(0), DimArg::Index(-1)),
+                [start] => (start.clone(), DimArg::Index(-1)),
+                [start, end] => (start.clone(), end.clone()),
+                _ => return Err(OpError(format!("takes up to 2 dims, not {:?}", dims.0))),
+            };
             if self.ndim() == 0 {
                 DimArgs::from(&start_dim).axes(self)?;
                 DimArgs::from(&end_dim).axes(self)?;

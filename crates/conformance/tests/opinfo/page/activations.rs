@@ -2,17 +2,17 @@
 
 use super::rows;
 use kiln_tensor::{
-    Affine, Attention, BatchStats, InstanceStats, LocalResponse, MultiHeadAttention, Normalize,
-    Result, SoftPlus, Tensor, Var,
+    Affine, Attention, LocalResponse, MultiHeadAttention, Normalize, Result, RunningStats,
+    SoftPlus, Tensor, Var,
 };
 
 rows! {
     (x: &Tensor, y: &Tensor, z: &Tensor, weight: &Tensor, bias: &Tensor, mean: &Var, var: &Var, mask: &Tensor, slope: &Tensor, call: &MultiHeadAttention, dim: i64, training: bool, causal: bool);
-    "torch.nn.functional.batch_norm" = { x.batch_norm_with(BatchStats::new().running_mean(mean).running_var(var)) } "running statistics are `Var`s";
+    "torch.nn.functional.batch_norm" = { x.batch_norm_with(RunningStats::new().running_mean(mean).running_var(var)) } "running statistics are `Var`s";
     "torch.nn.functional.batch_norm by the batch alone" = { x.batch_norm() };
-    "torch.nn.functional.batch_norm(weight=, bias=, training=)" = { x.batch_norm_with(BatchStats::new().weight(weight).bias(bias).training(training)) } "assigns the running statistics; also `.momentum(..)`, `.eps(..)`";
+    "torch.nn.functional.batch_norm(weight=, bias=, training=)" = { x.batch_norm_with(RunningStats::new().weight(weight).bias(bias).training(training)) } "assigns the running statistics; also `.momentum(..)`, `.eps(..)`";
     "torch.nn.functional.instance_norm" = { x.instance_norm() };
-    "torch.nn.functional.instance_norm(running_mean=, use_input_stats=)" = { x.instance_norm_with(InstanceStats::new().running_mean(mean).running_var(var).use_input_stats(training)) } "also `.weight(..)`, `.bias(..)`, `.momentum(..)`, `.eps(..)`";
+    "torch.nn.functional.instance_norm(running_mean=, use_input_stats=)" = { x.instance_norm_with(RunningStats::new().running_mean(mean).running_var(var).training(training)) } "also `.weight(..)`, `.bias(..)`, `.momentum(..)`, `.eps(..)`";
     "torch.nn.functional.layer_norm" = { x.layer_norm(64) };
     "torch.nn.functional.layer_norm(weight=, bias=, eps=)" = { x.layer_norm_with([8, 64], Affine::new().weight(weight).bias(bias).eps(1e-6)) };
     "torch.nn.functional.rms_norm" = { x.rms_norm(64) };

@@ -16,7 +16,7 @@ rows! {
     "torch.div(rounding_mode=)" = { x.div_rounding(y, RoundingMode::Floor) };
     "torch.true_divide" = { x.true_divide(y) };
     "torch.floor_divide" = { x.floor_divide(y) } "`//`";
-    "torch.remainder" = { x.remainder(y) } "`x % y` between references";
+    "torch.remainder" = { x.remainder(y) } "`x % y`";
     "torch.fmod" = { x.fmod(y) };
     "torch.pow" = { x.pow(2) };
     "torch.float_power" = { x.float_power(y) };

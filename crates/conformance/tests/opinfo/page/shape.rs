@@ -33,8 +33,8 @@ rows! {
     "torch.squeeze" = { x.squeeze_all() };
     "torch.squeeze(dim=)" = { x.squeeze([0, 2]) };
     "torch.unsqueeze" = { x.unsqueeze(0) };
-    "torch.flatten" = { x.flatten(1, -1) };
-    "torch.ravel" = { x.flatten(0, -1) };
+    "torch.flatten" = { x.flatten(1) };
+    "torch.ravel" = { x.flatten(()) };
     "torch.unflatten" = { x.unflatten(dim, [2, -1]) };
     "torch.atleast_1d" = { x.atleast_1d() };
     "torch.atleast_2d" = { x.atleast_2d() };
@@ -72,7 +72,7 @@ rows! {
     "torch.triu(diagonal=)" = { x.triu_with(1) };
     "torch.diag" = { x.diag() };
     "torch.diag(diagonal=)" = { x.diag_with(1) };
-    "torch.diagflat" = { x.flatten(0, -1).diag() };
+    "torch.diagflat" = { x.flatten(()).diag() };
     "torch.diagonal" = { x.diagonal() };
     "torch.diagonal(offset=, dim1=, dim2=)" = { x.diagonal_with(Diagonal::new().offset(1)) };
     "torch.linalg.diagonal" = { x.diagonal_with(Diagonal::new().dim1(-2).dim2(-1)) };
