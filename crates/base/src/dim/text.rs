@@ -1,0 +1,244 @@
+//! Sizes as text, and as data.
+
+use super::{Dim, Factor, Monomial, Poly, Sym};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+
+/// A dim under names of symbols.
+struct Named<'a, N>(&'a Dim, N);
+
+impl Dim {
+    /// The dim as text, with these names in place of `s0`, `s1`, ….
+    pub fn named<'n>(&self, name: impl Fn(Sym) -> Option<&'n str>) -> String {
+        Named(self, &name).to_string()
+    }
+}
+
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Named(self, &|_| None).fmt(f)
+    }
+}
+
+impl<'n, N: Fn(Sym) -> Option<&'n str>> fmt::Display for Named<'_, &N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Named(dim, name) = self;
+        let poly = match dim {
+            Dim::Const(c) => return write!(f, "{c}"),
+            Dim::Expr(p) => p,
+        };
+        for (i, m) in poly.0.iter().enumerate() {
+            let c = m.coefficient;
+            if c < 0 {
+                f.write_str("-")?;
+            } else if i > 0 {
+                f.write_str("+")?;
+            }
+            let magnitude = c.unsigned_abs();
+            if magnitude != 1 || m.factors.is_empty() {
+                write!(f, "{magnitude}")?;
+                if !m.factors.is_empty() {
+                    f.write_str("*")?;
+                }
+            }
+            let alone = c == 1 && m.factors.len() == 1;
+            for (j, factor) in m.factors.iter().enumerate() {
+                f.write_str(if j > 0 { "*" } else { "" })?;
+                match factor {
+                    Factor::Symbol(s) => match name(*s) {
+                        Some(name) => f.write_str(name)?,
+                        None => write!(f, "s{}", s.0)?,
+                    },
+                    Factor::Quotient(q) => {
+                        let of = Named(&q.of, *name);
+                        let symbol = q.of.symbols().any(|s| q.of == Dim::symbol(s));
+                        let of = if symbol {
+                            format!("{of}")
+                        } else {
+                            format!("({of})")
+                        };
+                        match alone {
+                            true => write!(f, "{of}//{}", q.by)?,
+                            false => write!(f, "({of}//{})", q.by)?,
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Dim {
+    /// Parses what `Display` prints, such as `12`, `s0`, `2*s0*s1-3` or `(s0-1)//2+1`, as Python reads it.
+    pub fn parse(text: &str) -> Option<Dim> {
+        let mut p = Parser {
+            rest: text,
+            depth: 0,
+        };
+        let sum = p.sum()?;
+        p.rest.trim().is_empty().then_some(sum)
+    }
+}
+
+struct Parser<'t> {
+    rest: &'t str,
+    /// Of parentheses.
+    depth: usize,
+}
+
+impl Parser<'_> {
+    fn sum(&mut self) -> Option<Dim> {
+        let sign = if self.accept("-") { -1 } else { 1 };
+        let mut sum = self.product(Dim::Const(sign))?;
+        loop {
+            let sign = match (self.accept("+"), self.accept("-")) {
+                (true, _) => 1,
+                (_, true) => -1,
+                _ => return Some(sum),
+            };
+            let term = self.product(Dim::ONE)?;
+            sum = &sum + &(&term * &Dim::Const(sign));
+        }
+    }
+
+    fn product(&mut self, sign: Dim) -> Option<Dim> {
+        let mut product = &sign * &self.factor()?;
+        loop {
+            if self.accept("*") {
+                product = &product * &self.factor()?;
+            } else if self.accept("//") {
+                product = product.div_floor(self.number().filter(|n| *n > 0)?);
+            } else {
+                return Some(product);
+            }
+        }
+    }
+
+    fn factor(&mut self) -> Option<Dim> {
+        /// Each quotient has two at most.
+        const DEEPEST: usize = 2 * super::quotient::DEEPEST;
+        if self.accept("s") {
+            return Some(Dim::symbol(Sym(self.number()?.try_into().ok()?)));
+        }
+        if !self.accept("(") {
+            return self.number().map(Dim::Const);
+        }
+        self.depth += 1;
+        let sum = (self.depth <= DEEPEST).then(|| self.sum())??;
+        self.depth -= 1;
+        self.accept(")").then_some(sum)
+    }
+
+    fn number(&mut self) -> Option<i64> {
+        let rest = self.rest.trim_start();
+        let end = rest.find(|c: char| !c.is_ascii_digit());
+        let (digits, rest) = rest.split_at(end.unwrap_or(rest.len()));
+        self.rest = rest;
+        digits.parse().ok()
+    }
+
+    fn accept(&mut self, token: &str) -> bool {
+        let after = self.rest.trim_start().strip_prefix(token);
+        self.rest = after.unwrap_or(self.rest);
+        after.is_some()
+    }
+}
+
+// Text formats write a number or the printed expression; binary formats write the polynomial.
+impl Serialize for Dim {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Dim::Const(c) if s.is_human_readable() => s.serialize_i64(*c),
+            d if s.is_human_readable() => s.collect_str(d),
+            d => Poly(d.monomials()).serialize(s),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Dim {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Dim, D::Error> {
+        if !d.is_human_readable() {
+            let mut terms = Poly::deserialize(d)?.0;
+            let sort = |m: &mut Monomial| m.factors.sort();
+            terms.iter_mut().for_each(sort);
+            return Ok(Dim::from_monomials(terms));
+        }
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Dim;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or an expression such as \"2*s0\"")
+            }
+            fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<Dim, E> {
+                Ok(Dim::Const(n))
+            }
+            fn visit_u64<E: serde::de::Error>(self, n: u64) -> Result<Dim, E> {
+                i64::try_from(n).map(Dim::Const).map_err(E::custom)
+            }
+            fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<Dim, E> {
+                Dim::parse(s).ok_or_else(|| E::custom(format!("not a size: {s:?}")))
+            }
+        }
+        d.deserialize_any(Visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn s(i: u32) -> Dim {
+        Dim::symbol(Sym(i))
+    }
+
+    /// Sizes of every form.
+    fn forms() -> Vec<Dim> {
+        let half = (&s(0) - &Dim::ONE).div_floor(2);
+        let deep = (&half * &Dim::Const(2)).div_floor(3);
+        vec![
+            Dim::Const(-4),
+            Dim::ZERO,
+            s(0),
+            &(&s(0) * &s(1)) - &Dim::Const(7),
+            &Dim::Const(0) - &s(2),
+            s(1).div_floor(4),
+            &Dim::ZERO - &s(1).div_floor(4),
+            &half + &Dim::ONE,
+            &(&half * &half) - &(&s(1) * &deep),
+            deep,
+        ]
+    }
+
+    #[test]
+    fn text_round_trips() {
+        for d in forms() {
+            assert_eq!(Dim::parse(&d.to_string()), Some(d));
+        }
+        assert_eq!(
+            Dim::parse("2 * s0 // 3"),
+            Some((&s(0) * &Dim::Const(2)).div_floor(3))
+        );
+        for wrong in [
+            "", "s", "-", "s0//", "s0//0", "(s0", "s0)", "s0/2", "s0 s1", "--1",
+        ] {
+            assert_eq!(Dim::parse(wrong), None, "{wrong}");
+        }
+        let deep = "(".repeat(100_000);
+        assert_eq!(Dim::parse(&deep), None);
+    }
+
+    #[test]
+    fn binary_round_trips() {
+        for d in forms() {
+            let bytes = postcard::to_allocvec(&d).unwrap();
+            assert_eq!(postcard::from_bytes::<Dim>(&bytes).unwrap(), d);
+        }
+    }
+}
