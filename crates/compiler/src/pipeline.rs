@@ -7,8 +7,9 @@ use crate::stages::{Stages, with_lines};
 use crate::tune::{self, Precision, Settings};
 use crate::{lean, recompute};
 use kiln_codegen::{self as codegen, Hints};
-use kiln_ir::{Graph, Loc, Op, Role, Target};
+use kiln_ir::{Graph, Loc, Need, Op, Role, Target};
 use kiln_optimize as optimize;
+use kiln_plan as plan;
 use kiln_runtime::{Error as RunError, Executable, cuda};
 use std::sync::Arc;
 use std::time::Instant;
@@ -237,6 +238,7 @@ pub fn compile_with(
     }
     let start = Instant::now();
     let graph = written_inputs_are_data(graph);
+    let needs = graph.needs().into_iter().map(need).collect();
     let mut dump = Dump::new()?;
     if dump.on() {
         dump.graph("recorded", &with_lines(graph.clone(), locs))?;
@@ -286,7 +288,8 @@ pub fn compile_with(
     explain.limited = limited;
     explain.tuning = tuning;
     let stages = Arc::new(Stages::new(graph, optimized, program, &placed, locs));
-    let (plan, outputs) = (placed.plan, placed.outputs);
+    let (mut plan, outputs) = (placed.plan, placed.outputs);
+    plan.needs = needs;
     let sized = plan.symbols.is_empty();
     let executable = match &gpu {
         None => Executable::new(plan),
@@ -327,6 +330,13 @@ fn internal(e: RunError) -> CompileError {
         },
         e => CompileError::Internal(e.to_string()),
     }
+}
+
+/// A number that must not be negative, at its node's marked position.
+fn need(Need { size, node, id }: Need<'_>) -> plan::Need {
+    let at = node.loc.position().unwrap_or(id.index());
+    let (op, node) = (node.op.name().to_string(), at as u32);
+    plan::Need { size, op, node }
 }
 
 /// What depends on a cell that the program writes runs every time, so such an input is no parameter.

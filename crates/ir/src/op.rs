@@ -69,6 +69,12 @@ pub trait OpDef: Clone + PartialEq {
     /// The facts of its outputs, or why it does not apply. The number of operands is already checked.
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError>;
 
+    /// What must not be negative, beside the sizes of its outputs, where symbols decide that and
+    /// [`infer`](OpDef::infer) therefore could not; other numbers may be among them.
+    fn needs(&self, _inputs: &[&Fact]) -> Vec<Dim> {
+        Vec::new()
+    }
+
     /// What computing it again costs beside keeping its result.
     fn cost(&self) -> Cost {
         Cost::Work
@@ -141,6 +147,11 @@ macro_rules! ops {
                 let facts = match self { $(Op::$name(op) => op.infer(inputs)?),* };
                 facts.iter().try_for_each(Fact::check)?;
                 Ok(facts)
+            }
+
+            /// What must not be negative, beside the sizes of its outputs, where symbols decide that.
+            pub fn needs(&self, inputs: &[&Fact]) -> Vec<Dim> {
+                match self { $(Op::$name(op) => op.needs(inputs)),* }
             }
 
             /// What computing it again costs beside keeping its result.

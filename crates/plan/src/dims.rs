@@ -23,6 +23,7 @@ fn plan(p: &Plan, holds: &mut Visit<'_>) -> bool {
     p.inputs.iter().all(|i| i.shape.iter().all(&mut *holds))
         && p.outputs.iter().all(|o| o.shape.iter().all(&mut *holds))
         && p.buffers.iter().all(|b| holds(&b.len))
+        && p.needs.iter().all(|n| holds(&n.size))
         && p.kernels.iter().all(|k| kernel(k, holds))
 }
 

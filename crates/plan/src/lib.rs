@@ -68,6 +68,8 @@ pub struct Plan {
     pub commit: u32,
     /// Places that can report a data error.
     pub sites: Vec<Site>,
+    /// What must hold of the values of symbols, beside the smallest value of each.
+    pub needs: Vec<Need>,
 }
 
 impl Plan {
@@ -184,6 +186,17 @@ pub struct Site {
     pub op: String,
     /// What goes wrong there.
     pub kind: SiteKind,
+    /// The graph node, by which the caller finds the user's source line.
+    pub node: u32,
+}
+
+/// A number that must not be negative when symbols have values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Need {
+    /// The number.
+    pub size: Dim,
+    /// The op that needs it, such as `conv`.
+    pub op: String,
     /// The graph node, by which the caller finds the user's source line.
     pub node: u32,
 }

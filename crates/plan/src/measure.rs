@@ -25,7 +25,9 @@ impl Plan {
         let kernels = self.kernels.iter().map(kernel);
         let lists = steps.chain(inputs).chain(outputs).chain(constants);
         let lists = lists.chain(kernels).sum::<usize>();
-        lists + 6 * self.buffers.len() + 16 * self.sites.len() + 16 * self.symbols.len()
+        lists
+            + 6 * self.buffers.len()
+            + 16 * (self.sites.len() + self.symbols.len() + self.needs.len())
     }
 }
 

@@ -50,6 +50,20 @@ pub enum Error {
         /// The smallest legal value.
         min: i64,
     },
+    /// An operation does not apply to tensors of such sizes.
+    #[error("{op} needs {size} to be at least 0, and it is {value} for {given}")]
+    Size {
+        /// The op, such as `conv`.
+        op: String,
+        /// The graph node.
+        node: u32,
+        /// A number that is made of sizes, with symbols by name.
+        size: String,
+        /// Its value.
+        value: i64,
+        /// The values of the symbols.
+        given: String,
+    },
     /// The data made an operation undefined. Nothing that was donated has been touched.
     #[error("{}", data_error(op, *kind, *index, *bound))]
     Data {

@@ -67,7 +67,7 @@ pub fn random_graph(seed: u64) -> Graph {
 }
 
 /// What a program uses: `op:conv`, `row:add`, `dtype:f16`, `row:add:f16`, and from the structure
-/// `outputs`, `symbols`, `kept`, `assign`, `parameter`, `rank:4`, `empty`, `dead`.
+/// `outputs`, `symbols`, `kept`, `assign`, `parameter`, `rank:4`, `empty`, `quotient`, `dead`.
 pub fn features(graph: &Graph) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut used = vec![false; graph.len()];
@@ -96,6 +96,9 @@ pub fn features(graph: &Graph) -> BTreeSet<String> {
             found.insert(format!("rank:{}", fact.rank()));
             if fact.shape.iter().any(|d| d.is(0)) {
                 found.insert("empty".into());
+            }
+            if fact.shape.iter().any(|d| d.to_string().contains("//")) {
+                found.insert("quotient".into());
             }
         }
         for body in node.op.bodies() {

@@ -119,11 +119,14 @@ impl Generator {
                         step: if backwards { -step } else { step },
                     }
                 }
-                None if self.rng.chance(0.3) => SliceAxis {
-                    start: Dim::ONE,
-                    len: d - &Dim::ONE,
-                    step: 1,
-                },
+                None if self.rng.chance(0.3) => {
+                    let step = self.rng.one([1, 1, 2, 3]);
+                    SliceAxis {
+                        start: Dim::ONE,
+                        len: (d + &Dim::Const(step - 2)).div_floor(step),
+                        step,
+                    }
+                }
                 _ => SliceAxis::all(d),
             };
             axes.push(part);
@@ -351,7 +354,12 @@ impl Generator {
             shape[0] = Dim::symbol(kiln_base::Sym(0));
         }
         for _ in 0..self.rng.one([1, 2, 2, 2, 3]) {
-            shape.push(Dim::Const(self.rng.range(2, 6)));
+            shape.push(match self.graph.symbols.len() {
+                n if n > 0 && self.rng.chance(0.3) => {
+                    Dim::symbol(kiln_base::Sym(self.rng.below(n) as u32))
+                }
+                _ => Dim::Const(self.rng.range(2, 6)),
+            });
         }
         self.input(dtype, &shape, Role::Data)
     }
@@ -380,11 +388,9 @@ impl Generator {
             dilation: Axes::new(),
             groups: groups as usize,
         };
-        for d in &shape[2..] {
+        for _ in &shape[2..] {
             weight.push(self.rng.one([1, 2, 3, 3]));
-            let plain = d.as_const().is_none();
-            op.stride
-                .push(if plain { 1 } else { self.rng.one([1, 1, 2, 3]) });
+            op.stride.push(self.rng.one([1, 1, 2, 3]));
             op.padding
                 .push(self.rng.one([(0, 0), (1, 1), (1, 1), (0, 2)]));
             op.dilation.push(self.rng.one([1, 1, 1, 2]));
@@ -413,12 +419,10 @@ impl Generator {
             padding: vec![],
             dilation: Axes::new(),
         };
-        for d in &shape[shape.len() - spatial..] {
+        for _ in &shape[shape.len() - spatial..] {
             let kernel = self.rng.one([1, 2, 2, 3]);
-            let plain = d.as_const().is_none();
             op.kernel.push(kernel);
-            op.stride
-                .push(if plain { 1 } else { 1 + self.rng.below(3) });
+            op.stride.push(1 + self.rng.below(3));
             // Every window has an element that is not padding.
             op.padding.push((self.rng.below(kernel), 0));
             op.dilation.push(self.rng.one([1, 1, 2]));

@@ -72,13 +72,22 @@ impl OpDef for Conv {
         }
         one(x.dtype, shape)
     }
+
+    fn needs(&self, inputs: &[&Fact]) -> Vec<Dim> {
+        let (x, w) = (inputs[0], inputs[1]);
+        let room = |a: usize| {
+            let (extent, kernel) = (&x.shape[a + 2], &w.shape[a + 2]);
+            window_room(extent, kernel, self.padding[a], self.dilation[a]).ok()
+        };
+        (0..self.stride.len()).filter_map(room).collect()
+    }
 }
 
 /// How many positions a window has: `(extent + padding − dilation · (kernel − 1) − 1) / stride + 1`,
 /// rounded down.
 ///
 /// # Errors
-/// If the window is larger than the padded axis, or a symbolic size does not divide.
+/// If the window is known to be larger than the padded axis.
 pub fn window_extent(
     extent: &Dim,
     kernel: &Dim,
@@ -87,15 +96,32 @@ pub fn window_extent(
     dilation: usize,
 ) -> Result<Dim, OpError> {
     ensure!(stride > 0, "a stride must be at least 1");
+    ensure!(
+        stride <= i32::MAX as usize,
+        "a stride of {stride} is too large: at most {} is supported",
+        i32::MAX
+    );
+    let room = window_room(extent, kernel, padding, dilation)?;
+    Ok(&room.div_floor(stride as i64) + &Dim::ONE)
+}
+
+/// How much longer a padded axis is than a window.
+///
+/// # Errors
+/// If it is known to be shorter, or engines do not count so far.
+pub(super) fn window_room(
+    extent: &Dim,
+    kernel: &Dim,
+    padding: (usize, usize),
+    dilation: usize,
+) -> Result<Dim, OpError> {
     ensure!(dilation > 0, "a dilation must be at least 1");
     // As far as engines, and other libraries, count steps.
-    for (what, step) in [("a stride", stride), ("a dilation", dilation)] {
-        ensure!(
-            step <= i32::MAX as usize,
-            "{what} of {step} is too large: at most {} is supported",
-            i32::MAX
-        );
-    }
+    ensure!(
+        dilation <= i32::MAX as usize,
+        "a dilation of {dilation} is too large: at most {} is supported",
+        i32::MAX
+    );
     let k = kernel.as_const().ok_or_else(|| {
         OpError(format!(
             "a kernel of unknown size {kernel} is not supported"
@@ -116,19 +142,9 @@ pub fn window_extent(
         .filter(|p| *p <= i32::MAX as usize);
     let border = Dim::from(border.ok_or_else(too_large)?);
     let room = &(extent + &border) - &Dim::Const(span);
-    match room.as_const() {
-        Some(room) => {
-            ensure!(
-                room >= 0,
-                "a kernel that spans {span} does not fit into {extent} plus padding {padding:?}"
-            );
-            Ok(Dim::Const(
-                ((room as u64 / stride as u64) as i64).saturating_add(1),
-            ))
-        }
-        None => Ok(&room
-            .div_exact(&Dim::from(stride))
-            .map_err(|e| OpError(e.to_string()))?
-            + &Dim::ONE),
-    }
+    ensure!(
+        room.as_const().is_none_or(|room| room >= 0),
+        "a kernel that spans {span} does not fit into {extent} plus padding {padding:?}"
+    );
+    Ok(room)
 }

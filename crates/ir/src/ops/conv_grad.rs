@@ -70,6 +70,14 @@ impl OpDef for ConvTranspose {
         one(x.dtype, x.shape)
     }
 
+    fn needs(&self, inputs: &[&Fact]) -> Vec<Dim> {
+        let (y, w) = (inputs[0], inputs[1]);
+        let channels = &w.shape[1] * &Dim::from(self.conv.groups);
+        let shape = [&y.shape[0], &channels].into_iter().chain(&self.input);
+        let x = Fact::new(y.dtype, shape.cloned());
+        self.conv.needs(&[&x, w])
+    }
+
     fn has_sizes(&self) -> bool {
         true
     }
@@ -107,7 +115,9 @@ impl ConvTranspose {
             let low = reach - self.conv.padding[a].0 as i64;
             // The windows that the stride left out at the end, and what the padding hides.
             let extent = b.fact(&y).shape[axis].clone();
-            let high = known(&(&(&(input - &extent) - &Dim::Const(low)) + &Dim::Const(reach)))?;
+            let high = &(&(input - &extent) - &Dim::Const(low)) + &Dim::Const(reach);
+            let most = reach - self.conv.padding[a].1 as i64 + self.conv.stride[a] as i64 - 1;
+            let high = high.as_const().unwrap_or(most);
             let border;
             (y, border) = cropped(b, &y, axis, low, high)?;
             padding.push(border);
@@ -118,7 +128,11 @@ impl ConvTranspose {
             dilation: self.conv.dilation.clone(),
             groups: self.conv.groups,
         };
-        b.op(op, &[y, weight])
+        let mut x = b.op(op, &[y, weight])?;
+        for (a, input) in self.input.iter().enumerate() {
+            x = b.narrow(&x, a + 2, 0i64, input.clone())?;
+        }
+        Ok(x)
     }
 }
 
@@ -199,6 +213,14 @@ impl OpDef for ConvWeight {
             forward[0]
         );
         one(w.dtype, w.shape)
+    }
+
+    fn needs(&self, inputs: &[&Fact]) -> Vec<Dim> {
+        let (x, y) = (inputs[0], inputs[1]);
+        let channels = [&y.shape[1], &x.shape[1]].into_iter().cloned();
+        let kernel = self.kernel.iter().map(|k| Dim::from(*k));
+        self.conv
+            .needs(&[x, &Fact::new(x.dtype, channels.chain(kernel))])
     }
 
     fn decompose<B: Builder>(

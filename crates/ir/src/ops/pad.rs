@@ -40,6 +40,10 @@ impl OpDef for Pad {
         one(x.dtype, shape.map(|((d, l), h)| &(d + l) + h).collect())
     }
 
+    fn needs(&self, _: &[&Fact]) -> Vec<Dim> {
+        self.low.iter().chain(&self.high).cloned().collect()
+    }
+
     fn cost(&self) -> Cost {
         Cost::Little
     }

@@ -50,9 +50,22 @@ impl OpDef for Slice {
         );
         for (axis, (s, extent)) in self.axes.iter().zip(&x.shape).enumerate() {
             ensure!(s.step != 0, "the step of axis {axis} is 0");
-            check_range(axis, s, extent, true)?;
+            check_range(axis, s, extent)?;
         }
         one(x.dtype, self.axes.iter().map(|s| s.len.clone()).collect())
+    }
+
+    fn needs(&self, inputs: &[&Fact]) -> Vec<Dim> {
+        let axes = self.axes.iter().zip(&inputs[0].shape);
+        let some = axes.filter(|(s, extent)| !s.len.is(0) && **s != SliceAxis::all(extent));
+        let needs = some.map(|(s, extent)| {
+            let (low, high) = match s.step > 0 {
+                true => (s.start.clone(), s.last()),
+                false => (s.last(), s.start.clone()),
+            };
+            [low, &(extent - &Dim::ONE) - &high]
+        });
+        needs.flatten().collect()
     }
 
     fn cost(&self) -> Cost {
@@ -75,36 +88,28 @@ impl OpDef for Slice {
     }
 }
 
-impl Slice {
-    /// Whether what is taken of the symbolic axes is inside them whatever values symbols have. Inference
-    /// refuses only what is known to be outside: a program that was recorded with known sizes is right
-    /// for them, also where its sizes became symbols later.
-    ///
-    /// # Errors
-    /// Names the axis that may be left.
-    pub fn check(&self, x: &Fact) -> Result<(), OpError> {
-        let mut axes = self.axes.iter().zip(&x.shape).enumerate();
-        axes.try_for_each(|(axis, (s, extent))| check_range(axis, s, extent, false))
+impl SliceAxis {
+    /// The last index.
+    fn last(&self) -> Dim {
+        &self.start + &(&(&self.len - &Dim::ONE) * &Dim::Const(self.step))
     }
 }
 
-/// Known numbers are checked. Of symbolic ones `start + (len − 1) · step` must lie a known distance inside
-/// the extent, unless what isn't known `may` be so.
-fn check_range(axis: usize, s: &SliceAxis, extent: &Dim, may: bool) -> Result<(), OpError> {
-    let last = &s.start + &(&(&s.len - &Dim::ONE) * &Dim::Const(s.step));
-    let inside = |index: &Dim| match (index.as_const(), extent.as_const()) {
-        (Some(i), Some(e)) => 0 <= i && i < e,
-        (Some(i), None) => 0 <= i && (may || i < 2),
-        (None, _) => (extent - index).as_const().map_or(may, |gap| gap >= 1),
+/// Known numbers are checked; what symbols decide is left to when they have values ([`OpDef::needs`]).
+fn check_range(axis: usize, s: &SliceAxis, extent: &Dim) -> Result<(), OpError> {
+    let inside = |index: &Dim| {
+        let room = &(extent - &Dim::ONE) - index;
+        let negative = |d: &Dim| d.as_const().is_some_and(|n| n < 0);
+        !negative(index) && !negative(&room)
     };
     let legal = match s.len.as_const() {
         Some(n) if n < 0 => false,
         Some(0) => s.start.as_const().is_none_or(|i| i >= 0),
         // A step that leaves the axis at once must not come back by wrapping.
         Some(n) if n > 1 => {
-            (n - 1).checked_mul(s.step).is_some() && inside(&s.start) && inside(&last)
+            (n - 1).checked_mul(s.step).is_some() && inside(&s.start) && inside(&s.last())
         }
-        _ => inside(&s.start) && inside(&last),
+        _ => inside(&s.start) && inside(&s.last()),
     };
     ensure!(
         legal,

@@ -1,7 +1,7 @@
 //! Pooling.
 
+use super::conv::{window_extent, window_room};
 use super::prelude::*;
-use super::window_extent;
 use kiln_base::prim::Reduction;
 
 /// Combines the elements of a sliding window over the last axes of `[.., spatial..]`. Padding holds
@@ -56,5 +56,14 @@ impl OpDef for WindowReduce {
             )?;
         }
         one(x.dtype, shape)
+    }
+
+    fn needs(&self, inputs: &[&Fact]) -> Vec<Dim> {
+        let extents = &inputs[0].shape[inputs[0].rank() - self.kernel.len()..];
+        let room = |(a, extent): (usize, &Dim)| {
+            let kernel = Dim::from(self.kernel[a]);
+            window_room(extent, &kernel, self.padding[a], self.dilation[a]).ok()
+        };
+        extents.iter().enumerate().filter_map(room).collect()
     }
 }

@@ -5,4 +5,5 @@ mod oracle;
 mod programs;
 mod rows;
 mod sorting;
+mod symbols;
 mod text;

@@ -106,6 +106,7 @@ fn random_programs_cover_everything() {
         ("data", 0.5),
         ("randomkey", 0.05),
         ("empty", 0.05),
+        ("quotient", 0.01),
         ("dead", 0.2),
     ] {
         wanted.push((feature.into(), least));

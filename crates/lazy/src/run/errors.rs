@@ -75,6 +75,17 @@ pub fn run_error_with(
         RunError::Custom { node, op, text } => {
             Error::new(ErrorKind::Data, &op, text, gather.loc(node as usize))
         }
+        RunError::Size {
+            node,
+            size,
+            value,
+            given,
+            ..
+        } => {
+            let node = node as usize;
+            let text = format!("needs {size} to be at least 0, and it is {value} for {given}");
+            Error::new(ErrorKind::Op, &gather.called(node), text, gather.loc(node))
+        }
         RunError::Cancelled => Error::new(ErrorKind::Cancelled, "run", text, loc),
         RunError::Forked => Error::new(ErrorKind::Unsupported, "run", text, loc),
         RunError::Cuda(_) => Error::new(ErrorKind::Device, "run", text, loc),

@@ -13,7 +13,7 @@ use super::link::supported;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result, damaged};
 use crate::memory::Storage;
-use kiln_base::{DType, Dim};
+use kiln_base::{DType, Dim, Sym};
 use kiln_plan::{
     self as plan, Algorithm, ArgUse, BufferId, Contract, Kernel, Output, Place, Plan, Reads, Role,
     Step,
@@ -423,20 +423,37 @@ pub(super) fn inputs(plan: &Plan, inputs: &[Buffer]) -> Result<SmallVec<[i64; 4]
     Ok(values)
 }
 
-fn shape_error(plan: &Plan, input: usize, found: &Buffer) -> Error {
-    let mut expected = String::new();
-    for (i, d) in plan.inputs[input].shape.iter().enumerate() {
-        if i > 0 {
-            expected.push_str(", ");
-        }
-        match (0..plan.symbols.len()).find(|s| Plan::symbol(*s) == *d) {
-            Some(s) => expected.push_str(&plan.symbols[s].name),
-            None => expected.push_str(&d.to_string()),
+/// Checks what the plan needs of the symbols' values.
+pub(super) fn needs(plan: &Plan, values: &[i64]) -> Result<()> {
+    for need in &plan.needs {
+        let value = need.size.eval_checked(values);
+        let value = value.ok_or_else(|| damaged!("a size without a value"))?;
+        if value < 0 {
+            let given = plan.symbols.iter().zip(values).enumerate();
+            let given = given.filter(|(s, _)| need.size.symbols().any(|used| used.0 == *s as u32));
+            let given = given.map(|(_, (s, value))| format!("{} = {value}", s.name));
+            return Err(Error::Size {
+                op: need.op.clone(),
+                node: need.node,
+                size: need.size.named(|s| name(plan, s)),
+                value,
+                given: given.collect::<Vec<_>>().join(", "),
+            });
         }
     }
+    Ok(())
+}
+
+fn name(plan: &Plan, symbol: Sym) -> Option<&str> {
+    plan.symbols.get(symbol.0 as usize).map(|s| s.name.as_str())
+}
+
+fn shape_error(plan: &Plan, input: usize, found: &Buffer) -> Error {
+    let dims = plan.inputs[input].shape.iter();
+    let dims = dims.map(|d| d.named(|s| name(plan, s)));
     Error::InputShape {
         input,
-        expected,
+        expected: dims.collect::<Vec<_>>().join(", "),
         found: found.shape().to_vec(),
     }
 }

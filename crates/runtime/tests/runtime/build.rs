@@ -229,6 +229,7 @@ pub fn empty() -> Plan {
         run: vec![],
         commit: 0,
         sites: vec![],
+        needs: vec![],
     }
 }
 

@@ -221,6 +221,45 @@ fn prepared_results_follow_the_identity_of_the_parameters() {
 }
 
 #[test]
+fn what_a_plan_needs_of_symbols_is_asked_of_them() {
+    let n = Plan::symbol(0);
+    let mut plan = model(&n, false);
+    plan.needs.push(Need {
+        size: &n.div_floor(2) - &Dim::Const(3),
+        op: "conv".into(),
+        node: 7,
+    });
+    let bytes = plan.to_bytes();
+    assert_eq!(Plan::from_bytes(&bytes).unwrap(), plan);
+    let exe = Executable::new(plan).unwrap();
+    for (len, legal) in [(6, true), (5, false), (7, true), (2, false), (5, false)] {
+        let x = vec![1.0; len];
+        let mut given = vec![tensor(&x), tensor(&x), tensor(&x)];
+        match exe.run(&mut given, &[]) {
+            Ok(out) => assert!(legal && out[0].shape() == [len as i64]),
+            Err(e) => {
+                assert!(!legal && matches!(e, Error::Size { node: 7, .. }), "{e}");
+                let value = len as i64 / 2 - 3;
+                let text =
+                    format!("conv needs n//2-3 to be at least 0, and it is {value} for n = {len}");
+                assert_eq!(e.to_string(), text);
+            }
+        }
+    }
+    assert_eq!(exe.stats().bindings, 2);
+    // A size of symbols that the plan does not have is no size.
+    let mut plan = model(&n, false);
+    plan.needs.push(Need {
+        size: Plan::symbol(1).div_floor(2),
+        op: "conv".into(),
+        node: 7,
+    });
+    let exe = Executable::new(plan).unwrap();
+    let mut given = vec![tensor(&[1.0; 4]), tensor(&[1.0; 4]), tensor(&[1.0; 4])];
+    assert!(matches!(exe.run(&mut given, &[]), Err(Error::Plan(_))));
+}
+
+#[test]
 fn symbols_take_their_values_from_the_inputs() {
     let n = Plan::symbol(0);
     let exe = Executable::new(model(&n, false)).unwrap();

@@ -38,7 +38,8 @@ impl Phases {
         let inverse = inverses.map(Dim::Const).collect();
         let shared = |whole: &[Dim], by: &[i64]| -> Vec<Dim> {
             let each = whole.iter().zip(by);
-            each.map(|(n, by)| shares(n, *by)).collect()
+            each.map(|(n, by)| (n + &Dim::Const(by - 1)).div_floor(*by))
+                .collect()
         };
         Phases {
             count: strides.iter().product(),
@@ -122,12 +123,6 @@ impl Phases {
             false => [filters(&phase), places("")],
         }
     }
-}
-
-/// `n / by`, rounded up; `n` where that is not known. Shares beyond the end are empty.
-fn shares(n: &Dim, by: i64) -> Dim {
-    let whole = (0..by).find_map(|more| (n + &Dim::Const(more)).div_exact(&Dim::Const(by)).ok());
-    whole.unwrap_or_else(|| n.clone())
 }
 
 /// `x` with `a * x` = 1 modulo `m`, of numbers that share no divisor.

@@ -139,6 +139,7 @@ pub fn chain() -> Plan {
         ],
         commit: 3,
         sites: vec![],
+        needs: vec![],
     }
 }
 
@@ -178,6 +179,7 @@ pub fn take_and_update() -> Plan {
             kind: SiteKind::IndexOutOfRange,
             node: 42,
         }],
+        needs: vec![],
     }
 }
 

@@ -1,0 +1,48 @@
+//! What a program needs of the values of its symbols, beside that each is at least 2.
+//!
+//! Inference refuses what is wrong whatever symbols are. What is wrong for some of their values, such as a window
+//! that is larger than the axis, is found when they have values: by these numbers, which are then not negative.
+
+use crate::{Fact, Graph, Node, NodeId};
+use hashbrown::HashSet;
+use kiln_base::Dim;
+use smallvec::SmallVec;
+
+/// A number that must not be negative.
+#[derive(Clone, Debug)]
+pub struct Need<'g> {
+    /// It.
+    pub size: Dim,
+    /// The node that needs it, in the graph or in a body.
+    pub node: &'g Node,
+    /// Its id there.
+    pub id: NodeId,
+}
+
+impl Graph {
+    /// The numbers that may be negative for some values of symbols and must not be, each once.
+    pub fn needs(&self) -> Vec<Need<'_>> {
+        let mut found = Vec::new();
+        if !self.symbols.is_empty() {
+            collect(self, &mut HashSet::new(), &mut found);
+        }
+        found
+    }
+}
+
+fn collect<'g>(graph: &'g Graph, seen: &mut HashSet<Dim>, found: &mut Vec<Need<'g>>) {
+    for (id, node) in graph.iter() {
+        let operands = node.inputs.iter().map(|v| graph.fact(*v));
+        let operands: SmallVec<[&Fact; 4]> = operands.collect();
+        let sizes = node.facts.iter().flat_map(|f| f.shape.iter().cloned());
+        for size in node.op.needs(&operands).into_iter().chain(sizes) {
+            let open = size.as_const().is_none() && seen.insert(size.clone());
+            if open && size.at_least().is_none_or(|least| least < 0) {
+                found.push(Need { size, node, id });
+            }
+        }
+        for body in node.op.bodies() {
+            collect(body, seen, found);
+        }
+    }
+}
