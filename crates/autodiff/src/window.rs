@@ -37,9 +37,9 @@ fn sum<B: Builder>(
         let low = reach - op.padding[a].0 as i64;
         let extent = b.fact(&g).shape[axis].clone();
         let high = &(&(&shape[axis] - &extent) - &Dim::Const(low)) + &Dim::Const(reach);
-        let high = high
-            .as_const()
-            .ok_or_else(|| OpError(format!("needs a known size, not {}", shape[axis])))?;
+        // What the stride left out at the end, at most.
+        let most = reach - op.padding[a].1 as i64 + op.stride[a] as i64 - 1;
+        let high = high.as_const().unwrap_or(most);
         let border;
         (g, border) = cropped(b, &g, axis, low, high)?;
         padding.push(border);
@@ -51,7 +51,11 @@ fn sum<B: Builder>(
         padding,
         dilation: op.dilation.clone(),
     };
-    b.op(op, &[g])
+    let mut dx = b.op(op, &[g])?;
+    for (axis, extent) in shape.iter().enumerate().skip(first) {
+        dx = b.narrow(&dx, axis, 0i64, extent.clone())?;
+    }
+    Ok(dx)
 }
 
 /// Each gradient goes to the first extreme of its window, or the first NaN.
@@ -64,7 +68,9 @@ fn extreme<B: Builder>(
     let shape = b.fact(x).shape;
     let first = shape.len() - op.kernel.len();
     let out = b.fact(g).shape;
-    let steps = steps(&shape[first..])?;
+    let steps: Vec<Dim> = (first..shape.len())
+        .map(|a| numel(&shape[a + 1..]))
+        .collect();
     // The places within the plane where each window begins, and of its first element that is none of
     // the padding: it stays the extreme where all are infinite.
     let mut start = b.full(0i64, DType::I64, &out)?;
@@ -75,7 +81,7 @@ fn extreme<B: Builder>(
         let at = b.with(Pw::Sub, &at, op.padding[a].0 as i64)?;
         let inside = inside(b, &at, op.dilation[a] as i64, op.padding[a].0 > 0)?;
         for (sum, at) in [(&mut start, at), (&mut place, inside)] {
-            let at = b.with(Pw::Mul, &at, *step)?;
+            let at = b.with_size(Pw::Mul, &at, step)?;
             *sum = b.pointwise(Pw::Add, &[sum.clone(), at])?;
         }
     }
@@ -86,13 +92,14 @@ fn extreme<B: Builder>(
     };
     let mut best = taps[0].0.clone();
     for (value, within) in &taps[1..] {
-        let offset: i64 = within.iter().zip(&steps).map(|(w, s)| w * s).sum();
+        let offset = within.iter().zip(&steps);
+        let offset = offset.fold(Dim::ZERO, |sum, (w, s)| &sum + &(&Dim::Const(*w) * s));
         // Beaten by nothing, a NaN is taken, and kept.
         let worse = b.pointwise(beaten, &[value.clone(), best.clone()])?;
         let known = b.pointwise(Pw::Eq, &[best.clone(), best.clone()])?;
         let better = b.pointwise(Pw::Not, &[worse])?;
         let better = b.pointwise(Pw::And, &[better, known])?;
-        let at = b.with(Pw::Add, &start, offset)?;
+        let at = b.with_size(Pw::Add, &start, &offset)?;
         best = b.pointwise(Pw::Select, &[better.clone(), value.clone(), best])?;
         place = b.pointwise(Pw::Select, &[better, at, place])?;
     }
@@ -107,16 +114,6 @@ fn extreme<B: Builder>(
     };
     let dx = b.op(scatter, &[zero, place, g])?;
     b.reshape(&dx, &shape)
-}
-
-/// How far apart neighbours along each axis of a row-major plane are.
-fn steps(plane: &[Dim]) -> Result<Vec<i64>, OpError> {
-    let step = |a: usize| {
-        let step = numel(&plane[a + 1..]);
-        let known = step.as_const();
-        known.ok_or_else(|| OpError(format!("needs known sizes, not {step}")))
-    };
-    (0..plane.len()).map(step).collect()
 }
 
 /// The first of start, start + dilation, … that is not negative.

@@ -193,6 +193,19 @@ pub trait Builder {
         self.pointwise(op, &[v.clone(), number])
     }
 
+    /// A pointwise op on i64 and a size.
+    ///
+    /// # Errors
+    /// If the value is not of i64.
+    fn with_size(&mut self, op: Pw, v: &Self::Value, size: &Dim) -> Result<Self::Value, OpError> {
+        if let Some(n) = size.as_const() {
+            return self.with(op, v, n);
+        }
+        let shape = Shape::from_iter([size.clone()]);
+        let size = self.op(ops::Numel { shape }, &[])?;
+        self.pointwise(op, &[v.clone(), size])
+    }
+
     /// The axes in another order; itself where they are in order.
     ///
     /// # Errors

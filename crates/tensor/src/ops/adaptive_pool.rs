@@ -1,10 +1,11 @@
 //! Pooling to a given size.
 
-use super::args::{OutputSize, addressable, known, listable};
+use super::args::{OutputSize, addressable, known, known_dim, listable};
 use super::pool::check_input;
 use super::reduce::two;
 use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Tensor};
+use kiln_base::Dim;
 use kiln_base::prim::Reduction;
 use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
@@ -79,8 +80,8 @@ fn region(i: i64, n: i64, out: i64) -> (i64, i64) {
     (start as i64, end as i64) // at most n
 }
 
-/// Input and output size of each spatial axis.
-fn sizes(x: &Tensor, spatial: usize, size: &OutputSize) -> Result<Vec<(i64, i64)>, OpError> {
+/// Output size of each spatial axis.
+fn sizes(x: &Tensor, spatial: usize, size: &OutputSize) -> Result<Vec<Dim>, OpError> {
     ensure!(
         size.0.len() == spatial || size.0.len() == 1,
         "the output size needs one number or {spatial}, not {:?}",
@@ -88,14 +89,18 @@ fn sizes(x: &Tensor, spatial: usize, size: &OutputSize) -> Result<Vec<(i64, i64)
     );
     let mut sizes = Vec::new();
     for a in 0..spatial {
-        let n = known(x, x.ndim() - spatial + a)?;
-        let out = size.0[a % size.0.len()].unwrap_or(n);
-        ensure!(out >= 0, "an output size can't be {out}; None keeps a size");
-        sizes.push((n, out));
+        let n = x.dims()[x.ndim() - spatial + a].clone();
+        let out = size.0[a % size.0.len()].map_or(n, Dim::from);
+        let negative = out.as_const().is_some_and(|n| n < 0);
+        ensure!(
+            !negative,
+            "an output size can't be {out}; None keeps a size"
+        );
+        sizes.push(out);
     }
     let mut shape = Shape::from(x.dims());
-    for (a, &(_, out)) in sizes.iter().enumerate() {
-        shape[x.ndim() - spatial + a] = out.into();
+    for (a, out) in sizes.iter().enumerate() {
+        shape[x.ndim() - spatial + a] = out.clone();
     }
     addressable(&shape, x.dtype())?;
     Ok(sizes)
@@ -110,22 +115,23 @@ pub(crate) fn adaptive_average(
 ) -> Recorded {
     let first = t.ndim() - spatial;
     let mut x = b.widened(t)?;
-    for (a, &(n, out)) in sizes(t, spatial, size)?.iter().enumerate() {
-        if out != n {
-            x = average_axis(b, &x, first + a, n, out)?;
+    for (a, out) in sizes(t, spatial, size)?.iter().enumerate() {
+        if *out != t.dims()[first + a] {
+            x = average_axis(b, &x, first + a, known_dim(out, t)?)?;
         }
     }
     b.cast(&x, t.dtype())
 }
 
-fn average_axis(b: &mut Recorder, x: &Tensor, axis: usize, n: i64, out: i64) -> Recorded {
+fn average_axis(b: &mut Recorder, x: &Tensor, axis: usize, out: i64) -> Recorded {
+    let n = &x.dims()[axis];
     if out == 0 {
         return b.narrow(x, axis, 0i64, 0i64);
     }
-    if n % out == 0 {
+    if let Ok(each) = n.div_exact(&out.into()) {
         let mut shape = Shape::from(x.dims());
         shape[axis] = out.into();
-        shape.insert(axis + 1, (n / out).into());
+        shape.insert(axis + 1, each);
         let split = b.reshape(x, &shape)?;
         return b.mean(&split, &[axis + 1], false);
     }
@@ -135,8 +141,9 @@ fn average_axis(b: &mut Recorder, x: &Tensor, axis: usize, n: i64, out: i64) -> 
     );
     let mut parts = Vec::new();
     for i in 0..out {
-        let (start, end) = region(i, n, out);
-        let region = b.narrow(x, axis, start, end - start)?;
+        let start = (n * &Dim::Const(i)).div_floor(out);
+        let end = &(n * &Dim::Const(i + 1)) + &Dim::Const(out - 1);
+        let region = b.narrow(x, axis, start.clone(), &end.div_floor(out) - &start)?;
         parts.push(b.mean(&region, &[axis], true)?);
     }
     b.concat(&parts, axis)
@@ -151,7 +158,10 @@ fn adaptive_max(
     size: &OutputSize,
 ) -> Result<Vec<Tensor>, OpError> {
     let first = x.ndim() - spatial;
-    let sizes = sizes(x, spatial, size)?;
+    let out = sizes(x, spatial, size)?;
+    let pairs = out.iter().enumerate();
+    let pairs = pairs.map(|(a, out)| Ok((known(x, first + a)?, known_dim(out, x)?)));
+    let sizes = pairs.collect::<Result<Vec<(i64, i64)>, OpError>>()?;
     addressable(x.dims(), DType::I64)?;
     if sizes.iter().any(|(_, out)| *out == 0) {
         let mut shape = Shape::from(x.dims());

@@ -1,6 +1,6 @@
 //! Parts of tensors: slices, splits and windows.
 
-use super::args::{DimArg, DimArgs, Int, IntList, axis, countable, known, known_dim};
+use super::args::{DimArg, DimArgs, Int, IntList, axis, countable, known};
 use crate::Tensor;
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose, view_of, views_of};
@@ -198,17 +198,17 @@ impl Tensor {
                 return b.reshape(self, &[Dim::Const(size)]);
             }
             let a = axis(self, &dimension)?;
-            let n = known(self, a)?;
+            let room = &self.dims()[a] - &Dim::Const(size);
             ensure!(
-                size <= n,
+                room.as_const().is_none_or(|room| room >= 0),
                 "dim {dimension} of {} has no window of {size} elements",
                 self.fact()
             );
-            let count = (n - size) / step + 1;
+            let count = &room.div_floor(step) + &Dim::ONE;
             let mut strides = self.strides();
             strides.push(strides[a].clone());
             strides[a] = &strides[a] * &Dim::Const(step);
-            Ok(windows(b, self, a, count, size, step, 1)?.with_strides(strides))
+            Ok(windows(b, self, a, &count, size, step, 1)?.with_strides(strides))
         })
     }
 
@@ -293,16 +293,21 @@ pub(crate) fn python_slice(
 ) -> Result<SliceAxis, OpError> {
     ensure!(step > 0, "the step can't be {step}");
     let extent = &x.dims()[axis];
-    if extent.as_const().is_none() {
-        // Of an unknown size only what needs no rounding: a start, an end, steps of one.
-        let start = start.map_or(Dim::ZERO, |s| from_end(s, extent));
-        let end = end.map_or(extent.clone(), |e| from_end(e, extent));
-        if step == 1 {
-            let len = &end - &start;
-            return Ok(SliceAxis { start, len, step });
-        }
-    }
-    let n = known_dim(extent, x)?;
+    let Some(n) = extent.as_const() else {
+        // Of an unknown size what is asked for must be there.
+        let at = |i: Option<i64>, default: Dim| i.map_or(default, |i| from_end(i, extent));
+        let start = at(start, Dim::ZERO);
+        let distance = &at(end, extent.clone()) - &start;
+        let len = (&distance + &Dim::Const(step - 1)).div_floor(step);
+        return Ok(match len.as_const() {
+            Some(n) if n <= 0 => SliceAxis {
+                start: Dim::ZERO,
+                len: Dim::ZERO,
+                step: 1,
+            },
+            _ => SliceAxis { start, len, step },
+        });
+    };
     let wrapped = |i: i64| if i < 0 { i.saturating_add(n) } else { i };
     let start = wrapped(start.unwrap_or(0)).clamp(0, n);
     let end = wrapped(end.unwrap_or(n)).clamp(0, n);
@@ -322,7 +327,7 @@ pub(crate) fn windows(
     b: &mut Recorder,
     x: &Tensor,
     axis: usize,
-    count: i64,
+    count: &Dim,
     size: i64,
     step: i64,
     dilation: i64,
@@ -331,7 +336,7 @@ pub(crate) fn windows(
     for i in 0..size {
         let part = SliceAxis {
             start: (i * dilation).into(),
-            len: count.into(),
+            len: count.clone(),
             step,
         };
         let tap = b.slice_axis(x, axis, part)?;
@@ -339,7 +344,7 @@ pub(crate) fn windows(
     }
     if taps.is_empty() {
         let mut shape = Shape::from(x.dims());
-        shape[axis] = count.into();
+        shape[axis] = count.clone();
         shape.push(Dim::ZERO);
         return b.full(0i64, x.dtype(), &shape);
     }

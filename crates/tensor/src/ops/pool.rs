@@ -1,6 +1,6 @@
 //! Pooling.
 
-use super::args::{IntList, known};
+use super::args::IntList;
 use super::conv::batched;
 use super::parts::windows;
 use super::reduce::two;
@@ -134,31 +134,19 @@ impl Windows {
     }
 
     /// Elements in front of and behind each axis: with `ceil_mode`, enough behind for a last window
-    /// that starts inside the input or its front padding.
-    fn borders(&self, x: &Tensor) -> Result<Vec<(usize, usize)>, OpError> {
-        let first = x.ndim() - self.spatial();
-        let mut out = Vec::new();
-        for a in 0..self.spatial() {
-            let (low, mut high) = (self.padding[a], self.padding[a]);
-            if self.ceil_mode {
-                let n = known(x, first + a)? as usize;
-                let span = self.dilation[a] * (self.kernel[a] - 1) + 1;
-                ensure!(
-                    n + 2 * low >= span,
-                    "a window of {span} does not fit into dim {} of {}",
-                    first + a,
-                    x.fact()
-                );
-                let mut count = (n + 2 * low - span).div_ceil(self.stride[a]) + 1;
-                if (count - 1) * self.stride[a] >= n + low {
-                    count -= 1;
-                }
-                let needed = (count - 1) * self.stride[a] + span;
-                high = high.max(needed.saturating_sub(n + low));
+    /// that reaches beyond the end and starts inside the input or its front padding.
+    fn borders(&self) -> Vec<(usize, usize)> {
+        let border = |a: usize| {
+            let low = self.padding[a];
+            if !self.ceil_mode {
+                return (low, low);
             }
-            out.push((low, high));
-        }
-        Ok(out)
+            let span = self.dilation[a]
+                .saturating_mul(self.kernel[a] - 1)
+                .saturating_add(1);
+            (low, low.saturating_add(self.stride[a]).min(span) - 1)
+        };
+        (0..self.spatial()).map(border).collect()
     }
 
     fn reduce(&self, b: &mut Recorder, kind: Reduction, x: &Tensor) -> Recorded {
@@ -166,7 +154,7 @@ impl Windows {
             kind,
             kernel: self.kernel.clone(),
             stride: self.stride.clone(),
-            padding: self.borders(x)?,
+            padding: self.borders(),
             dilation: self.dilation.clone(),
         };
         b.op(op, std::slice::from_ref(x))
@@ -175,15 +163,13 @@ impl Windows {
     /// Every window's elements as new last dims, over the padded input.
     fn elements(&self, b: &mut Recorder, x: &Tensor, fill: Scalar) -> Recorded {
         let first = x.ndim() - self.spatial();
-        let borders = self.borders(x)?;
         let mut y = x.clone();
-        for (a, &(low, high)) in borders.iter().enumerate() {
+        for (a, &(low, high)) in self.borders().iter().enumerate() {
             let extent = &x.dims()[first + a];
             let (k, s, d) = (self.kernel[a], self.stride[a], self.dilation[a]);
             let count = window_extent(extent, &Dim::from(k), s, (low, high), d)?;
-            let count = super::args::known_dim(&count, x)?;
             y = b.pad_axis(&y, first + a, low, high, fill)?;
-            y = windows(b, &y, first + a, count, k as i64, s as i64, d as i64)?;
+            y = windows(b, &y, first + a, &count, k as i64, s as i64, d as i64)?;
         }
         Ok(y)
     }
@@ -279,7 +265,7 @@ fn positions(b: &mut Recorder, x: &Tensor, w: &Windows) -> Recorded {
         let start = b.along(&start, first + a, x.ndim())?;
         let tap = b.with(Pw::Mul, &tap, w.dilation[a] as i64)?;
         let at = b.binary(Pw::Add, &start, &tap)?;
-        let at = b.with(Pw::Mul, &at, super::args::known_dim(&stride, x)?)?;
+        let at = b.with_size(Pw::Mul, &at, &stride)?;
         plane = b.binary(Pw::Add, &plane, &at)?;
         stride = &stride * &x.dims()[first + a];
     }
@@ -339,9 +325,8 @@ fn average(b: &mut Recorder, spatial: usize, t: &Tensor, pool: AvgPool) -> Recor
             let mut y = sum.clone();
             let mut divisor = b.scalar_like(1i64, &sum)?;
             for a in 0..w.spatial() {
-                let n = known(&x, first + a)?;
-                let counts = covered(n, known(&sum, first + a)?, a, w, count_include_pad);
-                let counts = b.constant(&counts)?;
+                let (n, count) = (&x.dims()[first + a], &sum.dims()[first + a]);
+                let counts = covered(b, n, count, a, w, count_include_pad)?;
                 let counts = b.cast(&counts, sum.dtype())?;
                 let counts = b.along(&counts, a, w.spatial())?;
                 divisor = b.binary(Pw::Mul, &divisor, &counts)?;
@@ -354,18 +339,25 @@ fn average(b: &mut Recorder, spatial: usize, t: &Tensor, pool: AvgPool) -> Recor
 }
 
 /// How many elements of axis `a` of `n` each of `count` windows covers.
-fn covered(n: i64, count: i64, a: usize, w: &Windows, include_pad: bool) -> Vec<i64> {
+fn covered(
+    b: &mut Recorder,
+    n: &Dim,
+    count: &Dim,
+    a: usize,
+    w: &Windows,
+    include_pad: bool,
+) -> Recorded {
     let (k, s, p) = (w.kernel[a] as i64, w.stride[a] as i64, w.padding[a] as i64);
-    let extent = |i: i64| {
-        let start = i * s - p;
-        let end = (start + k).min(n + p);
-        if include_pad {
-            end - start
-        } else {
-            end.min(n) - start.max(0)
-        }
-    };
-    (0..count).map(extent).collect()
+    let window = b.iota(count)?;
+    let start = b.with(Pw::Mul, &window, s)?;
+    let mut start = b.with(Pw::Sub, &start, p)?;
+    let end = b.with(Pw::Add, &start, k)?;
+    let mut limit = n + &Dim::Const(p);
+    if !include_pad {
+        (start, limit) = (b.with(Pw::Maximum, &start, 0i64)?, n.clone());
+    }
+    let end = b.with_size(Pw::Minimum, &end, &limit)?;
+    b.binary(Pw::Sub, &end, &start)
 }
 
 #[on_cells]

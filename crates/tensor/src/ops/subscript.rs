@@ -4,7 +4,6 @@
 //! together, and their dims stand where the first of them was if they are neighbours, else in front.
 //! A mask of k dims stands for the k vectors of the positions where it is true.
 
-use super::args::known_dim;
 use super::indices::{Index, Indices};
 use super::parts::{python_slice, select};
 use super::places::Places;
@@ -280,13 +279,10 @@ pub(super) fn part_of(
     if range.len.is(0) {
         return Ok(range);
     }
-    let len = match step {
-        -1 => range.len.clone(),
-        _ => Dim::Const((known_dim(&range.len, x)? - 1) / step.saturating_neg() + 1),
-    };
+    let rest = &range.len - &Dim::ONE;
     Ok(SliceAxis {
-        start: &(&range.start + &range.len) - &Dim::ONE,
-        len,
+        start: &range.start + &rest,
+        len: &rest.div_floor(step.saturating_neg()) + &Dim::ONE,
         step,
     })
 }
