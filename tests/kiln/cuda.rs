@@ -49,6 +49,11 @@ fn loops_and_branches_run_there() {
 }
 
 #[test]
+fn windows_need_not_divide_there() {
+    runs_on_a_gpu("any_size");
+}
+
+#[test]
 fn plans_take_offsets_and_sizes_there() {
     runs_on_a_gpu("plan_cache_fuzz");
 }

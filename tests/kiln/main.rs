@@ -2,6 +2,7 @@
 
 mod access;
 mod anomaly;
+mod any_size;
 mod attention;
 mod autograd;
 mod bias_before_norm;

@@ -1,7 +1,9 @@
 //! The plan cache: what compiles anew and what does not. The counters are the process's, so each test
 //! counts in a process of its own.
 
-use kiln::{CacheStats, DType, Pool, Tensor, TopK, Var, cache_stats, explain, set_warning_hook};
+use kiln::{
+    AvgPool, CacheStats, Conv, DType, Pool, Tensor, TopK, Var, cache_stats, explain, set_warning_hook,
+};
 use std::sync::{Arc, Mutex};
 
 /// Whether this process runs the test alone; if not, it has been run in a child that does.
@@ -268,6 +270,30 @@ fn what_compiles_often_is_said() {
     let said = said.lock().unwrap();
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(said[0].contains("plan_cache.rs"), "{said:?}");
+}
+
+#[test]
+fn images_of_any_size_share_a_plan() {
+    if !alone("images_of_any_size_share_a_plan") {
+        return;
+    }
+    let weight = counted(&[4, 3, 3, 3]) / 97.0;
+    let classify = |h: usize, w: usize| {
+        let x = counted(&[2, 3, h, w]) / 97.0;
+        let y = x
+            .conv2d_with(&weight, Conv::new().stride(2).padding(1))
+            .relu();
+        let y = y.max_pool2d(Pool::new(3).stride(2).padding(1));
+        let sums = AvgPool::new(2).stride(2).padding(1).ceil_mode(true);
+        checked(&[&y.avg_pool2d(sums.count_include_pad(false))]);
+    };
+    let sizes = [[16, 16], [17, 23], [31, 18], [22, 9], [40, 41], [13, 37]];
+    for [h, w] in sizes {
+        classify(h, w);
+    }
+    let more = [[19, 21], [64, 6], [5, 7], [38, 38]];
+    let plans = compiled(|| more.iter().for_each(|[h, w]| classify(*h, *w)));
+    assert_eq!(plans, 0, "height and width are symbols");
 }
 
 #[test]

@@ -18,8 +18,9 @@ pub struct Spec {
 pub enum DimSpec {
     /// This size.
     Known(i64),
-    /// Any size, the same in every place where the name stands. Sizes of 0 and 1 have plans of their own,
-    /// compiled when a run first has one.
+    /// Any size, the same in every place where the name stands. Strides need not divide it. Sizes of 0 and 1
+    /// have plans of their own, compiled when a run first has one; those that are too small, for a window, say,
+    /// are errors of the run.
     Symbol(String),
 }
 

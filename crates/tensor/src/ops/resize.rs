@@ -1,11 +1,12 @@
 //! Resizing images.
 
 use super::adaptive_pool::adaptive_average;
-use super::args::{IntList, known, listable, needs_float};
+use super::args::{IntList, known_dim, listable, needs_float};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
+use kiln_base::Dim;
 use kiln_derive::on_cells;
-use kiln_ir::{Builder, OpError, Pw, ensure};
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
 
 /// How [`Tensor::interpolate`] makes new elements.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -37,8 +38,9 @@ pub enum InterpolateSize {
     ScaleFactor(Vec<f64>),
 }
 
-/// One output element along an axis: (input element, weight) pairs.
-type Taps = Vec<(i64, f64)>;
+/// What every output element along an axis takes of one input element: which that is, and the weight, if it is
+/// not 1, rounded to the image's dtype, as PyTorch's are.
+type Tap = (Tensor, Option<Tensor>);
 
 #[on_cells]
 impl Tensor {
@@ -61,7 +63,8 @@ impl Tensor {
             );
             let axes = axes(self, spatial, &size)?;
             if mode == InterpolateMode::Area {
-                let sizes = axes.iter().map(|a| a.out).collect();
+                let sizes = axes.iter().map(|a| known_dim(&a.out, self));
+                let sizes = sizes.collect::<Result<_, _>>()?;
                 return adaptive_average(b, spatial, self, &IntList(sizes).into());
             }
             let mut x = b.widened(self)?;
@@ -72,8 +75,11 @@ impl Tensor {
                 DType::F64
             };
             for (i, axis) in axes.iter().enumerate() {
-                let taps: Vec<Taps> = (0..axis.out).map(|o| axis.taps(o, mode, dtype)).collect();
-                x = blended(b, &x, i + 2, &taps, self.dtype())?;
+                let taps = match axis.known() {
+                    Some(known) => known.listed(b, mode, dtype, self.dtype())?,
+                    None => axis.computed(b, mode, dtype, self)?,
+                };
+                x = blended(b, &x, i + 2, &taps)?;
             }
             b.cast(&x, self.dtype())
         })
@@ -81,14 +87,14 @@ impl Tensor {
 }
 
 /// An axis being resized.
-struct Axis {
-    n: i64,
-    out: i64,
+struct Axis<N> {
+    n: N,
+    out: N,
     /// Input elements a step of the output, where the caller fixed it.
     scale: Option<f64>,
 }
 
-fn axes(t: &Tensor, spatial: usize, size: &InterpolateSize) -> Result<Vec<Axis>, OpError> {
+fn axes(t: &Tensor, spatial: usize, size: &InterpolateSize) -> Result<Vec<Axis<Dim>>, OpError> {
     let count = match size {
         InterpolateSize::Size(s) => s.0.len(),
         InterpolateSize::ScaleFactor(f) => f.len(),
@@ -99,43 +105,172 @@ fn axes(t: &Tensor, spatial: usize, size: &InterpolateSize) -> Result<Vec<Axis>,
     );
     let mut out = Vec::new();
     for a in 0..spatial {
-        let n = known(t, a + 2)?;
+        let n = t.dims()[a + 2].clone();
         let axis = match size {
             InterpolateSize::ScaleFactor(f) if !f[a % count].is_finite() => {
                 return Err(OpError(format!("can't resize by {}", f[a % count])));
             }
             InterpolateSize::Size(s) => Axis {
                 n,
-                out: s.0[a % count],
+                out: s.0[a % count].into(),
                 scale: None,
             },
             InterpolateSize::ScaleFactor(f) => {
                 let factor = f[a % count];
                 Axis {
+                    out: scaled(&n, factor, t)?,
                     n,
-                    out: (n as f64 * factor).floor() as i64,
                     scale: Some(1.0 / factor),
                 }
             }
         };
+        let positive = |d: &Dim| d.as_const().is_none_or(|n| n > 0);
         ensure!(
-            axis.n > 0 && axis.out > 0,
+            positive(&axis.n) && positive(&axis.out),
             "can't resize {} elements to {}",
             axis.n,
             axis.out
         );
-        listable(
-            Some(axis.out),
-            &format!("resizing {} elements to {}", axis.n, axis.out),
-        )?;
+        if let Some(Axis { n, out, .. }) = axis.known() {
+            listable(Some(out), &format!("resizing {n} elements to {out}"))?;
+        }
         out.push(axis);
     }
     Ok(out)
 }
 
-impl Axis {
-    /// What output element `o` is made of; linear weights are rounded to `dtype`.
-    fn taps(&self, o: i64, mode: InterpolateMode, dtype: DType) -> Taps {
+/// `n · factor`, rounded down. A size that is not known can be a multiple of halves, quarters and so on.
+fn scaled(n: &Dim, factor: f64, t: &Tensor) -> Result<Dim, OpError> {
+    const MOST_HALVINGS: i32 = 10;
+    if let Some(n) = n.as_const() {
+        return Ok(Dim::Const((n as f64 * factor).floor() as i64));
+    }
+    let whole = |k: &i32| (factor * 2f64.powi(*k)).fract() == 0.0;
+    let halvings = (0..=MOST_HALVINGS).find(whole);
+    let halvings = halvings.ok_or_else(|| {
+        OpError(format!(
+            "needs a known size, not {n} of {}, to resize it by {factor}",
+            t.fact()
+        ))
+    })?;
+    let times = (factor * 2f64.powi(halvings)) as i64;
+    Ok((n * &Dim::Const(times)).div_floor(1 << halvings))
+}
+
+impl Axis<Dim> {
+    /// The same, if the sizes are known.
+    fn known(&self) -> Option<Axis<i64>> {
+        Some(Axis {
+            n: self.n.as_const()?,
+            out: self.out.as_const()?,
+            scale: self.scale,
+        })
+    }
+
+    /// How many input elements a step of the output is, as a number of f64.
+    fn step(&self, b: &mut Recorder, corners: bool) -> Recorded {
+        let (mut n, mut out) = (self.n.clone(), self.out.clone());
+        if corners {
+            // From the first element to the last; one alone takes no step.
+            (n, out) = (&n - &Dim::ONE, &out - &Dim::ONE);
+        } else if let Some(step) = self.scale {
+            return b.full(step, DType::F64, &[]);
+        }
+        let [n, out] = [n, out].map(|d| {
+            let shape = Shape::from_iter([d]);
+            let size = b.op(ops::Numel { shape }, &[])?;
+            b.cast(&size, DType::F64)
+        });
+        let out = b.with(Pw::Maximum, &out?, 1.0)?;
+        b.binary(Pw::Div, &n?, &out)
+    }
+
+    /// What output elements are made of, worked out in the program; linear weights are rounded to `dtype`.
+    fn computed(
+        &self,
+        b: &mut Recorder,
+        mode: InterpolateMode,
+        dtype: DType,
+        t: &Tensor,
+    ) -> Result<Vec<Tap>, OpError> {
+        let last = &self.n - &Dim::ONE;
+        let clamped = |b: &mut Recorder, at: &Tensor| {
+            let at = b.cast(at, DType::I64)?;
+            let at = b.with(Pw::Maximum, &at, 0i64)?;
+            b.with_size(Pw::Minimum, &at, &last)
+        };
+        // Behind a first one, so that a size for which there is none is an error.
+        let later = b.iota(&(&self.out - &Dim::ONE))?;
+        let later = b.with(Pw::Add, &later, 1i64)?;
+        let o = b.pad_axis(&later, 0, 1i64, 0i64, 0i64)?;
+        let o = b.cast(&o, DType::F64)?;
+        let (corners, centre) = match mode {
+            InterpolateMode::Nearest => (false, 0.0),
+            InterpolateMode::Linear {
+                align_corners: true,
+            } => (true, 0.0),
+            _ => (false, 0.5),
+        };
+        let step = self.step(b, corners)?;
+        match mode {
+            InterpolateMode::Nearest | InterpolateMode::NearestExact => {
+                let (o, step) = (b.cast(&o, DType::F32)?, b.cast(&step, DType::F32)?);
+                let o = b.with(Pw::Add, &o, centre)?;
+                let at = b.binary(Pw::Mul, &o, &step)?;
+                Ok(vec![(clamped(b, &at)?, None)])
+            }
+            InterpolateMode::Linear { .. } => {
+                let o = b.with(Pw::Add, &o, centre)?;
+                let at = b.binary(Pw::Mul, &step, &o)?;
+                let at = b.with(Pw::Sub, &at, centre)?;
+                let at = b.with(Pw::Maximum, &at, 0.0)?;
+                let low = clamped(b, &at)?;
+                let whole = b.cast(&low, DType::F64)?;
+                let weight = b.binary(Pw::Sub, &at, &whole)?;
+                let weight = b.with(Pw::Minimum, &weight, 1.0)?;
+                let weight = b.cast(&weight, dtype)?;
+                let weight = b.cast(&weight, DType::F64)?;
+                let one = b.scalar_like(1.0, &weight)?;
+                let rest = b.binary(Pw::Sub, &one, &weight)?;
+                let next = b.with(Pw::Add, &low, 1i64)?;
+                let next = b.with_size(Pw::Minimum, &next, &last)?;
+                let [rest, weight] = [rest, weight].map(|w| b.cast(&w, t.dtype()));
+                Ok(vec![(low, Some(rest?)), (next, Some(weight?))])
+            }
+            InterpolateMode::Bicubic { .. } | InterpolateMode::Area => {
+                let (n, out) = (&self.n, &self.out);
+                let fact = t.fact();
+                Err(OpError(format!(
+                    "needs known sizes to resize {n} elements of {fact} to {out} so"
+                )))
+            }
+        }
+    }
+}
+
+impl Axis<i64> {
+    /// What output elements are made of, as lists.
+    fn listed(
+        &self,
+        b: &mut Recorder,
+        mode: InterpolateMode,
+        dtype: DType,
+        image: DType,
+    ) -> Result<Vec<Tap>, OpError> {
+        let all: Vec<_> = (0..self.out).map(|o| self.taps(o, mode, dtype)).collect();
+        let mut taps = Vec::new();
+        for i in 0..all.first().map_or(0, Vec::len) {
+            let (index, weights): (Vec<i64>, Vec<f64>) = all.iter().map(|t| t[i]).unzip();
+            let index = b.constant(&index)?;
+            let weighs = weights.iter().any(|w| *w != 1.0);
+            let weights = weighs.then(|| b.constant_float(&weights, image));
+            taps.push((index, weights.transpose()?));
+        }
+        Ok(taps)
+    }
+
+    /// What output element `o` is made of, (input element, weight) pairs; linear weights are rounded to `dtype`.
+    fn taps(&self, o: i64, mode: InterpolateMode, dtype: DType) -> Vec<(i64, f64)> {
         let step = self.scale.unwrap_or(self.n as f64 / self.out as f64);
         let clamped = |i: i64| i.clamp(0, self.n - 1);
         match mode {
@@ -182,18 +317,13 @@ fn cubic(t: f64) -> [f64; 4] {
     [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)]
 }
 
-/// Σ weight · element along an axis, for every output element; all have equally many taps. The weights
-/// are rounded to the image's dtype, as PyTorch's are.
-fn blended(b: &mut Recorder, x: &Tensor, axis: usize, taps: &[Taps], dtype: DType) -> Recorded {
+/// Σ weight · element along an axis, for every output element.
+fn blended(b: &mut Recorder, x: &Tensor, axis: usize, taps: &[Tap]) -> Recorded {
     let mut sum: Option<Tensor> = None;
-    for i in 0..taps.first().map_or(0, Vec::len) {
-        let index: Vec<i64> = taps.iter().map(|t| t[i].0).collect();
-        let index = b.constant(&index)?;
-        let mut term = b.index_select(x, axis, &index)?;
-        if taps.iter().any(|t| t[i].1 != 1.0) {
-            let weights: Vec<f64> = taps.iter().map(|t| t[i].1).collect();
-            let weights = b.constant_float(&weights, dtype)?;
-            let weights = b.cast(&weights, x.dtype())?;
+    for (index, weights) in taps {
+        let mut term = b.index_select(x, axis, index)?;
+        if let Some(weights) = weights {
+            let weights = b.cast(weights, x.dtype())?;
             let weights = b.along(&weights, axis, x.ndim())?;
             term = b.binary(Pw::Mul, &term, &weights)?;
         }

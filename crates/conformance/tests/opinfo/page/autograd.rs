@@ -124,7 +124,7 @@ rows! {
     "Tensor.cauchy_" = { w.cauchy_(0.0, 1.0)? };
     "Tensor.log_normal_" = { w.log_normal_(1.0, 2.0)? };
     "Tensor.random_" = { w.random_(0, 10)? };
-    "torch.compile" = { compile((x, Spec::new(x.dtype(), ("batch", 3))), |(w, x)| x.matmul(w))? } "compiles at once, for tensors like these, or for `Spec`s, in which sizes left open are named";
+    "torch.compile" = { compile((x, Spec::new(x.dtype(), ("batch", 3))), |(w, x)| x.matmul(w))? } "compiles at once, for tensors like these, or for `Spec`s, in which sizes left open are named and need not be multiples of strides";
     "torch.compile of a function of one tensor" = { compile(spec, f)? };
     "calling a compiled function" = { step.run((x, y))? };
     "torch._dynamo.explain" = { explain(x)? };
