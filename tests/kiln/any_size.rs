@@ -195,6 +195,24 @@ const CASES: &[Case] = &[
         |x| x.adaptive_avg_pool2d([None, Some(4)]),
         [1, 1],
     ),
+    ("the maximum of all", |x| x.adaptive_max_pool2d(1), [1, 1]),
+    (
+        "where the maxima are",
+        |x| {
+            let (y, at) = x.adaptive_max_pool2d_with_indices([None, Some(1)]);
+            y * at.to_dtype(DType::F64)
+        },
+        [1, 1],
+    ),
+    (
+        "where the maxima of windows are",
+        |x| {
+            let (y, at) =
+                x.max_pool2d_with_indices(Pool::new(3).stride(2).padding(1).ceil_mode(true));
+            y * at.to_dtype(DType::F64)
+        },
+        [1, 1],
+    ),
     (
         "columns",
         |x| x.im2col(Im2Col::new([3, 2]).stride(2).padding(1)),

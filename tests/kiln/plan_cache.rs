@@ -2,7 +2,8 @@
 //! counts in a process of its own.
 
 use kiln::{
-    AvgPool, CacheStats, Conv, DType, Pool, Tensor, TopK, Var, cache_stats, explain, set_warning_hook,
+    AvgPool, CacheStats, Conv, DType, Pool, Tensor, TopK, Var, cache_stats, explain,
+    set_warning_hook,
 };
 use std::sync::{Arc, Mutex};
 

@@ -1,12 +1,12 @@
 //! Pooling to a given size.
 
-use super::args::{OutputSize, addressable, known, known_dim, listable};
+use super::args::{OutputSize, addressable, known_dim, listable};
 use super::pool::check_input;
 use super::reduce::two;
 use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Tensor};
-use kiln_base::Dim;
 use kiln_base::prim::Reduction;
+use kiln_base::{Dim, numel};
 use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
@@ -149,8 +149,8 @@ fn average_axis(b: &mut Recorder, x: &Tensor, axis: usize, out: i64) -> Recorded
     b.concat(&parts, axis)
 }
 
-/// Values and positions. The regions are gathered as windows of one size: shorter ones repeat their
-/// last element, which is never the first maximum.
+/// Values and positions. Regions of different sizes are gathered as windows of one size: shorter ones repeat
+/// their last element, which is never the first maximum.
 fn adaptive_max(
     b: &mut Recorder,
     spatial: usize,
@@ -158,69 +158,76 @@ fn adaptive_max(
     size: &OutputSize,
 ) -> Result<Vec<Tensor>, OpError> {
     let first = x.ndim() - spatial;
-    let out = sizes(x, spatial, size)?;
-    let pairs = out.iter().enumerate();
-    let pairs = pairs.map(|(a, out)| Ok((known(x, first + a)?, known_dim(out, x)?)));
-    let sizes = pairs.collect::<Result<Vec<(i64, i64)>, OpError>>()?;
+    let sizes = sizes(x, spatial, size)?;
     addressable(x.dims(), DType::I64)?;
-    if sizes.iter().any(|(_, out)| *out == 0) {
+    if sizes.iter().any(|out| out.is(0)) {
         let mut shape = Shape::from(x.dims());
-        for (a, (_, out)) in sizes.iter().enumerate() {
-            shape[first + a] = (*out).into();
-        }
+        shape[first..].clone_from_slice(&sizes);
         return Ok(vec![
             b.full(0i64, x.dtype(), &shape)?,
             b.full(0i64, DType::I64, &shape)?,
         ]);
     }
     let mut windows = x.clone();
-    let mut widths = Vec::new();
-    for (a, &(n, out)) in sizes.iter().enumerate() {
-        listable(
-            out.checked_mul(n / out + 2),
-            &format!("pooling {n} elements to {out}"),
-        )?;
-        let regions = || (0..out).map(move |i| region(i, n, out));
-        let width = regions().map(|(start, end)| end - start).max().unwrap_or(1);
-        let index: Vec<i64> = regions()
-            .flat_map(|(start, end)| (0..width).map(move |t| (start + t).min(end - 1)))
-            .collect();
-        windows = windowed(b, &windows, first + a, &index, out)?;
+    let (mut widths, mut starts) = (Vec::new(), Vec::new());
+    for (a, out) in sizes.iter().enumerate() {
+        let n = &x.dims()[first + a];
+        let (width, start);
+        if let Ok(each) = n.div_exact(out) {
+            let window = b.iota(out)?;
+            (width, start) = (each.clone(), b.with_size(Pw::Mul, &window, &each)?);
+        } else {
+            let (index, firsts) = uneven(known_dim(n, x)?, known_dim(out, x)?)?;
+            let chosen = b.constant(&index)?;
+            windows = b.index_select(&windows, first + a, &chosen)?;
+            width = (index.len() / firsts.len()).into();
+            start = b.constant(&firsts)?;
+        }
+        windows = windowed(b, &windows, first + a, out, &width)?;
         addressable(windows.dims(), DType::I64)?;
         widths.push(width);
+        starts.push(start);
     }
     let mut shape = Shape::from(&windows.dims()[..x.ndim()]);
-    shape.push(widths.iter().product::<i64>().into());
+    shape.push(numel(&widths));
     let flat = b.reshape(&windows, &shape)?;
     let (values, index) = super::reduce::first_extreme(b, Reduction::Max, &flat, x.ndim())?;
     let values = b.squeeze(&values, &[x.ndim()])?;
     // The index within the window, taken apart into one within each axis of it.
     let mut rest = b.squeeze(&index, &[x.ndim()])?;
     let mut plane = b.full(0i64, DType::I64, values.dims())?;
-    let mut stride = 1;
+    let mut stride = Dim::ONE;
     for a in (0..spatial).rev() {
-        let (n, out) = sizes[a];
-        let tap = b.with(Pw::Remainder, &rest, widths[a])?;
-        rest = b.with(Pw::FloorDivide, &rest, widths[a])?;
-        let starts: Vec<i64> = (0..out).map(|i| region(i, n, out).0).collect();
-        let starts = b.constant(&starts)?;
-        let starts = b.along(&starts, first + a, x.ndim())?;
-        let at = b.binary(Pw::Add, &starts, &tap)?;
-        let at = b.with(Pw::Mul, &at, stride)?;
+        let tap = b.with_size(Pw::Remainder, &rest, &widths[a])?;
+        rest = b.with_size(Pw::FloorDivide, &rest, &widths[a])?;
+        let start = b.along(&starts[a], first + a, x.ndim())?;
+        let at = b.binary(Pw::Add, &start, &tap)?;
+        let at = b.with_size(Pw::Mul, &at, &stride)?;
         plane = b.binary(Pw::Add, &plane, &at)?;
-        stride *= n;
+        stride = &stride * &x.dims()[first + a];
     }
     Ok(vec![values, plane])
 }
 
-/// `count` windows of equally many elements of an axis, which are a new last dim.
-fn windowed(b: &mut Recorder, x: &Tensor, axis: usize, index: &[i64], count: i64) -> Recorded {
-    let chosen = b.constant(index)?;
-    let y = b.index_select(x, axis, &chosen)?;
-    let mut shape = Shape::from(y.dims());
-    shape[axis] = count.into();
-    shape.insert(axis + 1, (index.len() as i64 / count).into());
-    let y = b.reshape(&y, &shape)?;
+/// The elements of regions of different sizes, as many of each, and where the regions begin.
+fn uneven(n: i64, out: i64) -> Result<(Vec<i64>, Vec<i64>), OpError> {
+    listable(
+        out.checked_mul(n / out + 2),
+        &format!("pooling {n} elements to {out}"),
+    )?;
+    let regions = || (0..out).map(move |i| region(i, n, out));
+    let width = regions().map(|(start, end)| end - start).max().unwrap_or(1);
+    let index =
+        regions().flat_map(|(start, end)| (0..width).map(move |t| (start + t).min(end - 1)));
+    Ok((index.collect(), regions().map(|r| r.0).collect()))
+}
+
+/// Parts of equally many elements of an axis, which are a new last dim.
+fn windowed(b: &mut Recorder, x: &Tensor, axis: usize, count: &Dim, width: &Dim) -> Recorded {
+    let mut shape = Shape::from(x.dims());
+    shape[axis] = count.clone();
+    shape.insert(axis + 1, width.clone());
+    let y = b.reshape(x, &shape)?;
     let mut perm: Vec<usize> = (0..shape.len()).filter(|p| *p != axis + 1).collect();
     perm.push(axis + 1);
     b.permute(&y, &perm)
