@@ -82,6 +82,7 @@ impl<T: AsTensor> MaybeTensor for Option<T> {
 
 impl<T: AsTensor> MaybeTensor for &Option<T> {
     #[track_caller]
+    #[allow(clippy::manual_map)] // a closure would hide whose line it is
     fn into_option(self) -> Option<Tensor> {
         match self {
             Some(t) => Some(t.as_tensor().into_owned()),

@@ -60,8 +60,9 @@ mod tests {
     fn an_anomaly_in_what_was_recorded_before_is_named() {
         let mut roots = Repeated::default();
         let line = line!() + 2;
-        let mut call =
-            |x: &Tensor| no_grad(|| roots.call(&[x.clone()], |x| vec![x[0].sqrt() + 1.0]));
+        let mut call = |x: &Tensor| {
+            no_grad(|| roots.call(std::slice::from_ref(x), |x| vec![x[0].sqrt() + 1.0]))
+        };
         call(&Tensor::from([1.0f32, 4.0]));
         let y = call(&Tensor::from([4.0f32, -1.0])).swap_remove(0);
         let after = &y * 2.0;

@@ -10,6 +10,7 @@ use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::compose;
 use crate::{DType, Int, Reduction, Tensor, scan};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 use kiln_lazy::caller::on_behalf_of_caller;
 
@@ -32,6 +33,7 @@ const SOURCE: &str = {
     this.split_at(this.len() - "ctc.rs".len()).0
 };
 
+#[on_cells]
 impl Tensor {
     /// How unlikely log probabilities `[t, n, c]` (or `[t, c]`) make label sequences, whatever their alignment
     /// (Graves et al., "Connectionist Temporal Classification", 2006): `−log Σ Π p` over all paths of t classes

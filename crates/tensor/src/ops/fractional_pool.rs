@@ -7,6 +7,7 @@ use crate::options::{Settings, options};
 use crate::record::compose;
 use crate::{DType, Tensor};
 use kiln_base::Dim;
+use kiln_derive::on_cells;
 use kiln_ir::{OpError, ensure};
 use kiln_lazy::caller::on_behalf_of_caller;
 
@@ -112,6 +113,7 @@ impl FractionalPool {
 
 macro_rules! fractional_pools {
     ($($(#[$doc:meta])* $name:ident $with_indices:ident $spatial:literal;)*) => {
+        #[on_cells]
         impl Tensor {
             $($(#[$doc])*
             #[track_caller]
