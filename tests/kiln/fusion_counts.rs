@@ -402,7 +402,7 @@ fn views_stand_in_the_way_of_no_folding() -> kiln::Result<()> {
         )
     };
     let bias = || vectors[1].get();
-    let convolved = |x: &Tensor| x.conv2d_with(conv.get(), Conv::new().bias(&bias()).padding(1));
+    let convolved = |x: &Tensor| x.conv2d_with(conv.get(), Conv::new().bias(bias()).padding(1));
     type Case<'a> = (&'static str, &'a Tensor, &'a dyn Fn(&Tensor) -> Tensor);
     let cases: [Case<'_>; 5] = [
         ("conv_batch_norm", &image, &|x| {
@@ -415,7 +415,7 @@ fn views_stand_in_the_way_of_no_folding() -> kiln::Result<()> {
             -(convolved(x).permute([0, 2, 3, 1]).reshape([70, 6]) - vectors[0].get())
         }),
         ("linear_batch_norm", &rows, &|x| {
-            norm(x.linear_with(linear.get(), &bias()).transpose(1, 2))
+            norm(x.linear_with(linear.get(), bias()).transpose(1, 2))
         }),
         ("linear_batch_norm", &rows, &|x| {
             norm(x.linear(linear.get()).reshape([14, 6]))

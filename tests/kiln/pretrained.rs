@@ -73,14 +73,14 @@ impl Network {
             RunningStats::new()
                 .running_mean(statistic("running_mean"))
                 .running_var(statistic("running_var"))
-                .weight(&self.get(norm, "weight"))
-                .bias(&self.get(norm, "bias")),
+                .weight(self.get(norm, "weight"))
+                .bias(self.get(norm, "bias")),
         )
         .relu()
     }
 
     fn linear(&self, x: &Tensor, name: &str) -> Tensor {
-        x.linear_with(self.get(name, "weight"), &self.get(name, "bias"))
+        x.linear_with(self.get(name, "weight"), self.get(name, "bias"))
     }
 
     fn get(&self, layer: &str, what: &str) -> Tensor {

@@ -88,7 +88,7 @@ fn bags_are_rows_of_a_matrix_and_rows_have_weights() {
     assert!(bag(BagMode::Sum, None).error().is_some());
     let late = weight.embedding_bag_with(
         indices.reshape([6]),
-        Bags::new().offsets(&ints(&[1], &[1])).mode(BagMode::Sum),
+        Bags::new().offsets(ints(&[1], &[1])).mode(BagMode::Sum),
     );
     assert!(late.to_vec::<f32>().is_err(), "the first bag begins at 0");
 }

@@ -113,7 +113,7 @@ fn counts_and_sums_of_weights() {
         &sums,
     );
     assert_is(
-        &x.bincount_with(BinCount::new().weights(&w.to_dtype(DType::F16))),
+        &x.bincount_with(BinCount::new().weights(w.to_dtype(DType::F16))),
         DType::F64,
         &sums,
     );

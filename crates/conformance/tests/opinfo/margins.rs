@@ -85,7 +85,7 @@ fn multi_margin() {
         x.multi_margin_loss_with(
             &target,
             MultiMargin::new()
-                .weight(&f64s(&[1.0], &[1]))
+                .weight(f64s(&[1.0], &[1]))
                 .reduction(ALL[0]),
         ),
     ] {

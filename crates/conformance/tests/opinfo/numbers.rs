@@ -442,7 +442,7 @@ fn sums_with_products() {
     let w = Tensor::arange(0.0, 12.0, 1.0).reshape([2, 2, 3]);
     let (a, b) = (f32s(&[1.0, -1.0]), f32s(&[1.0, 2.0, 3.0]));
     close(
-        &a.bilinear_with(&b, &w, &f32s(&[0.5, 0.0])),
+        &a.bilinear_with(&b, &w, f32s(&[0.5, 0.0])),
         &[-17.5, -18.0],
         0.0,
     );

@@ -24,7 +24,7 @@ fn samples2() -> Tensor {
 fn windows2() -> FractionalPool {
     FractionalPool::new([2, 3])
         .output_size([3, 4])
-        .random_samples(&samples2())
+        .random_samples(samples2())
 }
 
 const MAXIMA: [i64; 48] = [
@@ -53,7 +53,7 @@ fn pytorchs_values() {
 
     let ratio = FractionalPool::new(3)
         .output_ratio([0.5, 0.6])
-        .random_samples(&samples2());
+        .random_samples(samples2());
     let y = FractionalMaxPool2d::new(ratio).unwrap().call(x2());
     assert_eq!(y.shape().unwrap(), [2, 2, 3, 5]);
     assert_eq!(
@@ -98,7 +98,7 @@ fn ends_of_the_range() {
     assert_eq!(ints(&pool(one, &x2().select(0, 0))), [39, 37]);
     let all = FractionalPool::new(2)
         .output_size([6, 8])
-        .random_samples(&samples2());
+        .random_samples(samples2());
     assert_eq!(
         ints(&pool(all, &x2()))[..10],
         [37, 38, 38, 34, 30, 26, 22, 18, 10, 38]
@@ -155,7 +155,7 @@ fn gradients_go_to_the_maxima() {
     let x = random([2, 2, 7, 9]);
     let how = FractionalPool::new([2, 3])
         .output_size([3, 4])
-        .random_samples(&samples2());
+        .random_samples(samples2());
     gradcheck_with(
         |x: Tensor| x.fractional_max_pool2d(how.clone()),
         &x,
@@ -213,7 +213,7 @@ fn what_does_not_fit_is_named() {
     );
     let samples = FractionalPool::new(2)
         .output_size(3)
-        .random_samples(&samples2().narrow(0, 0, 1));
+        .random_samples(samples2().narrow(0, 0, 1));
     assert!(called(samples).contains("random_samples must be [2, 2, 2], not f32[1, 2, 2]"));
     assert!(
         called(FractionalPool::new(2).output_ratio([0.5, 0.5, 0.5]))

@@ -434,7 +434,7 @@ fn the_weights_of_losses_are_buffers() {
     assert!(refused.message().contains("reshape") || refused.to_string().contains("reshape"));
     let how = BinaryCrossEntropyWithLogits::new()
         .weight(weight)
-        .pos_weight(&numbers(3));
+        .pos_weight(numbers(3));
     let logits = BCEWithLogitsLoss::with(how).unwrap();
     assert_eq!(names(&logits), ["weight", "pos_weight"]);
     let (x, y) = (random([4, 3]), random([4, 3]).sigmoid());
@@ -444,8 +444,8 @@ fn the_weights_of_losses_are_buffers() {
     let wanted = x.binary_cross_entropy_with_logits_with(
         &y,
         BinaryCrossEntropyWithLogits::new()
-            .weight(&w.get())
-            .pos_weight(&p.get()),
+            .weight(w.get())
+            .pos_weight(p.get()),
     );
     near(&logits.call((&x, &y)), &values(&wanted));
 }

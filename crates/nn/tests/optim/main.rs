@@ -52,7 +52,7 @@ impl Net {
 
     fn forward(&self, x: &Tensor) -> Tensor {
         let w = |i: usize| self.all[i].get();
-        x.linear_with(w(0), &w(1)).tanh().linear_with(w(2), &w(3))
+        x.linear_with(w(0), w(1)).tanh().linear_with(w(2), w(3))
     }
 
     fn loss(&self, x: &Tensor) -> Tensor {

@@ -113,7 +113,7 @@ rows! {
     "Tensor.float_power_" = { w.float_power_(x)? };
     "Tensor.true_divide_" = { w.true_divide_(x)? };
     "Tensor.addmm_" = { w.addmm_(x, y)? } "also those of its kin";
-    "Tensor.addmm_(beta=, alpha=)" = { w.addmm_with_(x, y, Factors::new().beta(0.9))? } "`addcmul_with_`, `put_with_`, …: `_with` stands in front of `_`";
+    "Tensor.addmm_(beta=, alpha=)" = { w.addmm_with_(x, y, Factors::new().beta(0.9))? } "also `addcmul_with_`, `put_with_` and the like";
     "Tensor.fill_diagonal_" = { w.fill_diagonal_(1)? };
     "Tensor.scatter_reduce_" = { w.scatter_reduce_(0, index, x, ScatterReduction::Sum)? } "also `scatter_`, `scatter_add_`, and those of `index_add` and the like";
     "Tensor.index_put_" = { w.index_put_((.., index), x)? };
