@@ -13,6 +13,8 @@ pub struct Loc(At);
 enum At {
     Unknown,
     Source(Source),
+    /// Boxed since few places say the function.
+    Call(Box<(Source, Cow<'static, str>)>),
     Recorded(u32),
 }
 
@@ -21,7 +23,6 @@ struct Source {
     file: Cow<'static, str>,
     line: u32,
     column: u32,
-    called: Option<Cow<'static, str>>,
 }
 
 impl Loc {
@@ -34,16 +35,15 @@ impl Loc {
             file: file.into(),
             line,
             column,
-            called: None,
         }))
     }
 
     /// The same place, where the user called this function.
-    pub fn calling(mut self, function: &'static str) -> Loc {
-        if let At::Source(source) = &mut self.0 {
-            source.called = Some(function.into());
+    pub fn calling(self, function: &'static str) -> Loc {
+        match self.0 {
+            At::Source(source) => Loc(At::Call(Box::new((source, function.into())))),
+            other => Loc(other),
         }
-        self
     }
 
     /// That of the op at this position of a recording, to be looked up when somebody asks: programs that are
@@ -74,6 +74,7 @@ impl Loc {
     fn source(&self) -> Option<&Source> {
         match &self.0 {
             At::Source(source) => Some(source),
+            At::Call(call) => Some(&call.0),
             _ => None,
         }
     }
@@ -95,7 +96,10 @@ impl Loc {
 
     /// The function that the user called there, where that is said.
     pub fn called(&self) -> Option<Cow<'static, str>> {
-        self.source()?.called.clone()
+        match &self.0 {
+            At::Call(call) => Some(call.1.clone()),
+            _ => None,
+        }
     }
 }
 
@@ -107,10 +111,10 @@ impl From<&'static Location<'static>> for Loc {
 
 impl fmt::Display for Loc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            At::Unknown => f.write_str("<unknown>"),
-            At::Source(s) => write!(f, "{}:{}:{}", s.file, s.line, s.column),
-            At::Recorded(position) => write!(f, "op {position} of its recording"),
+        match (&self.0, self.source()) {
+            (At::Recorded(position), _) => write!(f, "op {position} of its recording"),
+            (_, Some(s)) => write!(f, "{}:{}:{}", s.file, s.line, s.column),
+            (_, None) => f.write_str("<unknown>"),
         }
     }
 }

@@ -68,7 +68,7 @@ pub fn check(
         layout: Layout::ChannelsFirst, // elements are numbered in row-major order
         ..Options::default()
     };
-    let positions: Vec<Loc> = (0..gather.len()).map(Loc::recorded).collect();
+    let positions: Vec<Loc> = (0..gather.positions()).map(Loc::recorded).collect();
     let c = compile(&graph, &positions, &options);
     let c = c.map_err(|e| errors::compile_error(e, gather, loc))?;
     let recorded = |at: usize| gather.serial(at);

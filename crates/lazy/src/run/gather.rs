@@ -238,7 +238,7 @@ impl Gather {
     }
 
     /// How many nodes there are, in bodies too.
-    pub fn len(&self) -> usize {
+    pub fn positions(&self) -> usize {
         let mut count = self.entries.len();
         for e in &self.entries {
             e.recorded().inner_nodes(&mut |_| count += 1);
