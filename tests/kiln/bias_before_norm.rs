@@ -308,7 +308,7 @@ fn a_dropped_bias_is_saved_and_loaded() -> Outcome {
     other.load_state_dict(&saved, true)?;
     assert_eq!(bias(&other.state_dict()), kept);
     // The step reads what was loaded: the running mean includes the new bias.
-    saved.insert("bias", &crate::vector(&[100.0; 4]));
+    saved.insert("bias", crate::vector(&[100.0; 4]));
     conv.load_state_dict(&saved, true)?;
     step.run(&x)?;
     let mean = norm

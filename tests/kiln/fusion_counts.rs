@@ -345,7 +345,7 @@ fn check_rotary(device: Device) -> kiln::Result<()> {
     let angles = Tensor::rand([10, 4], DType::F32).to(device);
     let f = compile([&x, &angles], |[x, z]| {
         let part = |i: usize, heads: i64| {
-            let y = x.linear_with(vars[i][0].get(), &vars[i][1].get());
+            let y = x.linear_with(vars[i][0].get(), vars[i][1].get());
             y.reshape([2, 10, heads, 8]).transpose(1, 2)
         };
         let rotated = |y: Tensor| {

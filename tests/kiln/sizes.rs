@@ -220,11 +220,11 @@ fn sweep_sizes(s: &mut Sweep) {
         volume.adaptive_max_pool3d(v); volume.adaptive_avg_pool3d([v, v, 1]);
         image.im2col(v); image.im2col(Im2Col::new(2).dilation(v)); image.im2col(Im2Col::new(2).padding(v));
         image.im2col(Im2Col::new(2).stride(v)); image.im2col(Im2Col::new(v).stride(v).padding(v).dilation(v));
-        image.max_unpool2d(&image.zeros_like().to_dtype(DType::I64), v);
-        image.max_unpool2d(&image.zeros_like().to_dtype(DType::I64), Unpool::new(2).stride(v));
-        image.max_unpool2d(&image.zeros_like().to_dtype(DType::I64), Unpool::new(2).stride(2).padding(v));
-        image.max_unpool2d(&image.zeros_like().to_dtype(DType::I64), Unpool::new(2).stride(2).output_size([v, v]));
-        lines.max_unpool1d(&lines.zeros_like().to_dtype(DType::I64), Unpool::new(v).stride(v).padding(v).output_size([v]));
+        image.max_unpool2d(image.zeros_like().to_dtype(DType::I64), v);
+        image.max_unpool2d(image.zeros_like().to_dtype(DType::I64), Unpool::new(2).stride(v));
+        image.max_unpool2d(image.zeros_like().to_dtype(DType::I64), Unpool::new(2).stride(2).padding(v));
+        image.max_unpool2d(image.zeros_like().to_dtype(DType::I64), Unpool::new(2).stride(2).output_size([v, v]));
+        lines.max_unpool1d(lines.zeros_like().to_dtype(DType::I64), Unpool::new(v).stride(v).padding(v).output_size([v]));
         image.conv2d_with(weight, Conv::new().stride(v)); image.conv2d_with(weight, Conv::new().padding(v));
         image.conv2d_with(weight, Conv::new().dilation(v)); image.conv2d_with(weight, Conv::new().groups(v));
         image.conv2d_with(weight, Conv::new().stride(v).padding(v).dilation(v));

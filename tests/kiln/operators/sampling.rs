@@ -115,11 +115,7 @@ fn unpooling_undoes_pooling() {
             .error()
             .is_some()
     );
-    assert!(
-        y.max_unpool2d(&at.narrow(0, 0, 1), [2, 3])
-            .error()
-            .is_some()
-    );
+    assert!(y.max_unpool2d(at.narrow(0, 0, 1), [2, 3]).error().is_some());
     let (y, at) = x
         .select(0, 0)
         .select(0, 0)

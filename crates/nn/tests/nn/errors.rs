@@ -213,6 +213,6 @@ fn impossible_sizes_name_the_layer_and_the_line() {
     let e = TransformerEncoderLayer::with(4, 2, how).err();
     check(e, line, &["TransformerEncoderLayer", "dim_feedforward"]);
     let line = line!() + 1;
-    let e = Embedding::from_pretrained(&zeros([3])).err();
+    let e = Embedding::from_pretrained(zeros([3])).err();
     check(e, line, &["Embedding", "f32[3]"]);
 }

@@ -138,7 +138,7 @@ fn embeddings_choose_rows_and_padding_gets_no_gradient() {
     assert_eq!(held(&layer.weight)[6..9], [0.0; 3]);
     assert_eq!(layer.to_string(), "Embedding(5, 3, padding_idx=2)");
 
-    let given = Embedding::from_pretrained(&Tensor::ones([2, 2], DType::F32)).unwrap();
+    let given = Embedding::from_pretrained(Tensor::ones([2, 2], DType::F32)).unwrap();
     assert_eq!((given.num_parameters(), given.num_trainable()), (4, 0));
     let y = given.call(Tensor::from_slice(&[1i32], [1]));
     assert_eq!(y.to_vec::<f32>().unwrap(), [1.0, 1.0]);

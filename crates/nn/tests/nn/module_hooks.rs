@@ -336,7 +336,7 @@ fn state_hooks_run_where_states_are_taken_and_loaded() {
 
     // An older model called the head's parameters otherwise, and had one more.
     let mut old = state.rename(|name| Some(name.replace("head.", "head.fc_")));
-    old.insert("extra", &random([1]));
+    old.insert("extra", random([1]));
     assert!(model.load_state_dict(&old, true).is_err());
     model["head"]
         .register_load_state_dict_pre_hook(|_, state, prefix| {

@@ -83,10 +83,10 @@ fn every_dtype_and_the_empty_tensor_survive_a_file() {
     ];
     let mut state = StateDict::new();
     for dtype in all {
-        state.insert(format!("{dtype}"), &Tensor::arange(0, 7, 1).to_dtype(dtype));
+        state.insert(format!("{dtype}"), Tensor::arange(0, 7, 1).to_dtype(dtype));
     }
-    state.insert("empty", &Tensor::zeros([2, 0], DType::F32));
-    state.insert("scalar", &Tensor::full((), f64::NEG_INFINITY, DType::F64));
+    state.insert("empty", Tensor::zeros([2, 0], DType::F32));
+    state.insert("scalar", Tensor::full((), f64::NEG_INFINITY, DType::F64));
     state.save(&path).unwrap();
     assert_same(&state, &StateDict::load(&path).unwrap());
     std::fs::remove_dir_all(dir).unwrap();
@@ -123,7 +123,7 @@ fn a_failed_save_leaves_the_old_file() {
     model(2).save_state_dict(&path).unwrap();
     let before = std::fs::read(&path).unwrap();
     let mut state = StateDict::new();
-    state.insert("bad", &Tensor::zeros([2], DType::F32).reshape([3]));
+    state.insert("bad", Tensor::zeros([2], DType::F32).reshape([3]));
     assert!(state.save(&path).is_err());
     assert_eq!(std::fs::read(&path).unwrap(), before);
     std::fs::remove_dir_all(dir).unwrap();
@@ -135,7 +135,7 @@ fn loading_is_all_or_nothing_and_lists_everything_that_is_wrong() {
     let before = m.state_dict();
     let mut state = model(3).state_dict();
     state.remove("body.bias");
-    state.insert("extra", &Tensor::zeros([1], DType::F32));
+    state.insert("extra", Tensor::zeros([1], DType::F32));
     let e = m.load_state_dict(&state, true).unwrap_err();
     let text = e.to_string();
     for part in [
@@ -163,7 +163,7 @@ fn a_value_that_fails_when_it_is_computed_loads_nothing() {
     let mut state = model(2).state_dict();
     // An index out of range is only found when the values are computed.
     let bad = Tensor::zeros([2, 2], DType::F32).embedding(Tensor::from_slice(&[5i64], [1]));
-    state.insert("head.bias", &bad.reshape([2]));
+    state.insert("head.bias", bad.reshape([2]));
     assert!(m.load_state_dict(&state, true).is_err());
     assert_same(&before, &m.state_dict());
 }
@@ -174,7 +174,7 @@ fn loading_without_strictness_reports_what_differs() {
     let body = held(&m.get_parameter("body.weight").unwrap());
     let other = model(2);
     let mut state = other.state_dict().filter(|name| name.starts_with("head."));
-    state.insert("unknown", &Tensor::zeros([1], DType::F32));
+    state.insert("unknown", Tensor::zeros([1], DType::F32));
     let report = m.load_state_dict(&state, false).unwrap();
     assert_eq!(report.unexpected, ["unknown"]);
     assert_eq!(report.missing.len(), 2 + 5);
@@ -206,8 +206,8 @@ fn prefixes_are_stripped_and_parts_are_taken() {
 fn values_are_cast_to_what_the_module_holds() {
     let m = Linear::new(2, 1).unwrap();
     let mut state = StateDict::new();
-    state.insert("weight", &Tensor::from_slice(&[1.5f64, -2.0], [1, 2]));
-    state.insert("bias", &Tensor::from_slice(&[3i64], [1]));
+    state.insert("weight", Tensor::from_slice(&[1.5f64, -2.0], [1, 2]));
+    state.insert("bias", Tensor::from_slice(&[3i64], [1]));
     m.load_state_dict(&state, true).unwrap();
     assert_eq!(m.weight.get().to_vec::<f32>().unwrap(), [1.5, -2.0]);
     assert_eq!(
@@ -236,7 +236,7 @@ fn the_last_value_of_a_name_counts() {
         .collect();
     assert_eq!(state.names().collect::<Vec<_>>(), ["a", "b"]);
     assert_eq!(values(state.get("a").unwrap()), [3.0]);
-    state.insert("a", &one(4.0));
+    state.insert("a", one(4.0));
     assert_eq!(
         (state.len(), values(state.get("a").unwrap())),
         (2, vec![4.0])
