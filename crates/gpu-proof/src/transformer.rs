@@ -34,7 +34,7 @@ fn train(device: Device, dtype: DType, start: &StateDict) -> Result<Vec<(String,
     let network = with_default_dtype(dtype, network)?;
     let mut state = StateDict::new();
     for (name, value) in start.iter() {
-        state.insert(name, &value.to_dtype(dtype));
+        state.insert(name, value.to_dtype(dtype));
     }
     network.load_state_dict(&state, true)?;
     network.to(device)?;

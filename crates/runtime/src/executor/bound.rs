@@ -131,6 +131,9 @@ impl Holders {
     }
 }
 
+/// A kernel and the lengths of its arguments.
+type Called = (u32, SmallVec<[i64; 6]>);
+
 pub(super) struct Binder<'a> {
     plan: &'a Plan,
     facts: &'a Facts,
@@ -144,7 +147,7 @@ pub(super) struct Binder<'a> {
     fixed: Vec<Loc>,
     /// One number for all buffers that may be the same memory.
     memory: Vec<usize>,
-    linked: HashMap<(u32, SmallVec<[i64; 6]>), Arc<dyn Work>>,
+    linked: HashMap<Called, Arc<dyn Work>>,
 }
 
 /// Who runs a bound plan.
