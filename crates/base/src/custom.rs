@@ -27,7 +27,7 @@ pub type CpuKernel =
 ///
 /// `T` is `bool`'s `unsigned char`, `signed char`, `short`, `int`, `long long` and their unsigned
 /// kinds, `float`, `double`, and for f16 and bf16 the `unsigned short` of their bits. The kernel's
-/// source is compiled behind [`PRELUDE`](crate::cuda::PRELUDE), without headers, in a unit of its own.
+/// source is compiled behind the prelude of a plan's kernels, without headers, in a unit of its own.
 pub struct CudaFunction {
     /// CUDA C++.
     pub source: String,

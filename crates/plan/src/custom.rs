@@ -5,7 +5,7 @@ use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
 use kiln_base::Dim;
 use serde::{Deserialize, Serialize};
 
-/// A call of a registered operator; see [`crate::custom`]. Its failure is reported at the kernel's one
+/// A call of a registered operator; see [`kiln_base::custom`]. Its failure is reported at the kernel's one
 /// site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Custom {

@@ -281,10 +281,18 @@ with_arguments! {
     index_add_scaled_ = index_add_scaled(
         dim: impl Into<DimArg>, index: impl AsTensor, source: impl AsTensor, alpha: impl Into<Scalar>
     );
-    fill_diagonal_ = with_diagonal(value: impl Into<Scalar>);
 }
 
 impl Var {
+    /// Puts a number on the main diagonal, where all indices are equal.
+    ///
+    /// # Errors
+    /// If there is none; the cell then keeps what it holds.
+    #[track_caller]
+    pub fn fill_diagonal_(&self, value: impl Into<Scalar>) -> Result<()> {
+        self.hold("fill_diagonal_", &self.get().detach().with_diagonal(value))
+    }
+
     /// Assigns `value`, broadcast to the cell's shape and cast to its dtype: PyTorch's `x.copy_(value)`.
     /// [`Var::assign`] is the strict form.
     ///
