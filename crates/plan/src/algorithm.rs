@@ -45,6 +45,21 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// All but [`Algorithm::Panels`], which has sizes.
+    pub const PLAIN: [Algorithm; 11] = [
+        Algorithm::Auto,
+        Algorithm::Vector,
+        Algorithm::Small,
+        Algorithm::Packed,
+        Algorithm::Columns,
+        Algorithm::Direct,
+        Algorithm::Depthwise,
+        Algorithm::Winograd2,
+        Algorithm::Winograd4,
+        Algorithm::Fft,
+        Algorithm::Parts,
+    ];
+
     /// The sizes of [`Algorithm::Panels`] that are worth trying.
     pub const PANELS: [u8; 4] = [21, 23, 25, 27];
 
@@ -263,20 +278,7 @@ impl FromStr for Algorithm {
 
     /// Reads what `Display` writes.
     fn from_str(text: &str) -> Result<Algorithm, UnknownAlgorithm> {
-        let fixed = [
-            Algorithm::Auto,
-            Algorithm::Vector,
-            Algorithm::Small,
-            Algorithm::Packed,
-            Algorithm::Columns,
-            Algorithm::Direct,
-            Algorithm::Depthwise,
-            Algorithm::Winograd2,
-            Algorithm::Winograd4,
-            Algorithm::Fft,
-            Algorithm::Parts,
-        ];
-        let found = fixed.into_iter().find(|a| a.to_string() == text);
+        let found = Algorithm::PLAIN.into_iter().find(|a| a.to_string() == text);
         let panels = || text.strip_prefix("panels_")?.parse().ok();
         (found.or_else(|| panels().map(Algorithm::Panels)))
             .filter(|a| a.to_string() == text)
@@ -344,21 +346,7 @@ mod tests {
 
     #[test]
     fn names_parse_back() {
-        let all = [
-            Algorithm::Auto,
-            Algorithm::Panels(23),
-            Algorithm::Vector,
-            Algorithm::Small,
-            Algorithm::Packed,
-            Algorithm::Columns,
-            Algorithm::Direct,
-            Algorithm::Depthwise,
-            Algorithm::Winograd2,
-            Algorithm::Winograd4,
-            Algorithm::Fft,
-            Algorithm::Parts,
-        ];
-        for a in all {
+        for a in Algorithm::PLAIN.into_iter().chain([Algorithm::Panels(23)]) {
             assert_eq!(a.to_string().parse(), Ok(a));
         }
         for wrong in [

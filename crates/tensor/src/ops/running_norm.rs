@@ -62,11 +62,9 @@ impl Tensor {
         let (training, eps) = (how.training.unwrap_or(false), how.eps);
         let (weight, bias) = (how.weight.as_ref(), how.bias.as_ref());
         let cells = [how.running_mean.as_ref(), how.running_var.as_ref()];
-        let [mean, var] = cells.map(|cell| cell.map(Var::get));
-        let running = (mean, var);
-        let mut operands = vec![self];
-        operands.extend([&running.0, &running.1].into_iter().flatten());
-        operands.extend(weight.into_iter().chain(bias));
+        let running = cells.map(|cell| cell.map(Var::get));
+        let given = running.iter().flatten().chain(weight).chain(bias);
+        let operands: Vec<&Tensor> = [self].into_iter().chain(given).collect();
         let mut updates = None;
         let y = compose("batch_norm", &operands, |b| {
             needs_float(self, "input")?;
@@ -81,8 +79,8 @@ impl Tensor {
                 self.fact()
             );
             let given = match &running {
-                (Some(mean), Some(var)) => Some((mean.clone(), var.clone())),
-                (None, None) => None,
+                [Some(mean), Some(var)] => Some((mean.clone(), var.clone())),
+                [None, None] => None,
                 _ => return Err(OpError::new("needs both running statistics or neither")),
             };
             let affine = PerChannel { weight, bias };
@@ -133,11 +131,9 @@ impl Tensor {
         }
         let (weight, bias) = (how.weight.as_ref(), how.bias.as_ref());
         let cells = [how.running_mean.as_ref(), how.running_var.as_ref()];
-        let [mean, var] = cells.map(|cell| cell.map(Var::get));
-        let running = (mean, var);
-        let mut operands = vec![self];
-        operands.extend([&running.0, &running.1].into_iter().flatten());
-        operands.extend(weight.into_iter().chain(bias));
+        let running = cells.map(|cell| cell.map(Var::get));
+        let given = running.iter().flatten().chain(weight).chain(bias);
+        let operands: Vec<&Tensor> = [self].into_iter().chain(given).collect();
         let mut updates = None;
         let y = compose("instance_norm", &operands, |b| {
             needs_float(self, "input")?;
@@ -159,7 +155,7 @@ impl Tensor {
             let (var, mean) = variance(b, &x, &axes, 0.0)?;
             let mut y = centred_and_scaled(b, &x, &mean, &var, how.eps)?;
             y = affine.apply(b, &y, 1)?;
-            if let (Some(old_mean), Some(old_var)) = &running {
+            if let [Some(old_mean), Some(old_var)] = &running {
                 check_channels(self, old_mean, "running mean")?;
                 check_channels(self, old_var, "running variance")?;
                 let over_batch = |b: &mut Recorder, t: &Tensor| {
