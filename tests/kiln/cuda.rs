@@ -2,7 +2,7 @@
 
 use crate::{assert_close, matrix, vector};
 use kiln::nn::optim::{Adam, Optimizer};
-use kiln::nn::{Forward, Linear, Module, ReLU, sequential};
+use kiln::nn::{AdaptiveLogSoftmaxWithLoss, Forward, Linear, Module, ReLU, sequential};
 use kiln::{
     Attention, CudaGrid, CustomOp, DType, Device, ErrorKind, Spec, Tensor, Var, compile, cond,
     keep, scan,
@@ -62,8 +62,8 @@ fn plans_take_offsets_and_sizes_there() {
 fn losses_of_sequences_and_softmaxes_in_clusters_are_the_same_there() {
     let Some(gpu) = device() else { return };
     let run = |device: Device| {
-        kiln::manual_seed(5);
-        let softmax = kiln::nn::AdaptiveLogSoftmaxWithLoss::new(5, 9, [3, 6]).unwrap();
+        let softmax = kiln::with_seed(5, || AdaptiveLogSoftmaxWithLoss::new(5, 9, [3, 6]));
+        let softmax = softmax.unwrap();
         softmax.to(device).unwrap();
         let x = Var::parameter((matrix(7 * 3, 5) * 0.2).reshape([7, 3, 5]).to(device)).unwrap();
         let [y, steps, labels] = [

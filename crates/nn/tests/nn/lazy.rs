@@ -3,7 +3,7 @@
 use crate::support::*;
 use kiln_nn::optim::{Optimizer, SGD};
 use kiln_nn::*;
-use kiln_tensor::{DType, Result, Spec, Tensor, compile, manual_seed};
+use kiln_tensor::{DType, Result, Spec, Tensor, compile, with_seed};
 
 const WAITING: &str = "is made at its first input: call the model once before";
 
@@ -110,18 +110,17 @@ fn each_becomes_the_layer_of_its_input() {
 
 #[test]
 fn it_is_then_as_if_it_had_been_made_so() {
-    manual_seed(3);
     let lazy = model().unwrap();
     let x = random([2, 3, 6, 6]).to_dtype(DType::F32);
-    manual_seed(4);
-    let y = values(&lazy.call(&x));
-    manual_seed(4);
-    let made = sequential![
-        Conv2d::new(3, 4, Kernel::new(3).padding(1)),
-        BatchNorm2d::new(4),
-        Flatten::new(),
-        Linear::new(144, 5),
-    ];
+    let y = with_seed(4, || values(&lazy.call(&x)));
+    let made = with_seed(4, || {
+        sequential![
+            Conv2d::new(3, 4, Kernel::new(3).padding(1)),
+            BatchNorm2d::new(4),
+            Flatten::new(),
+            Linear::new(144, 5),
+        ]
+    });
     let made = made.unwrap();
     assert_eq!(y, values(&made.call(&x)));
     assert_eq!(names(&lazy), names(&made));
