@@ -206,8 +206,8 @@ fn picks(folder: &Path) -> Result<(), Failed> {
 /// All candidates of a program's kernel that has some.
 fn exhaustive(program: &Program, effort: &Effort) -> Result<Vec<Trial>, Failed> {
     let stages = program.explain().stages.as_ref().ok_or("no stages")?;
-    let launches = 0..stages.program.launches.len();
-    let tried = launches.map(|l| measure(&stages.program, l, 0, Precision::Default, effort, None));
+    let tasks = stages.program.tasks.iter();
+    let tried = tasks.map(|task| measure(task, 0, Precision::Default, effort, None));
     Ok(tried.max_by_key(Vec::len).unwrap_or_default())
 }
 

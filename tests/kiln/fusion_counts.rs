@@ -5,7 +5,7 @@ use kiln::{
     Affine, Attention, Bisection, Conv, CrossEntropy, DType, Device, Explain, RunningStats, Tensor,
     Var, cat, compile, grad, with_seed,
 };
-use kiln_plan::Kernel;
+use kiln_codegen::Body;
 
 type Program = fn(&[Tensor]) -> Vec<Tensor>;
 
@@ -312,8 +312,8 @@ fn check_projections(device: Device) -> kiln::Result<()> {
                 ..Default::default()
             };
             let program = kiln_codegen::lower(graph, &options).expect("it was lowered before");
-            for launch in program.launches {
-                if let (Kernel::MatMul(m), false) = (&launch.kernel, device == Device::Cpu) {
+            for task in program.tasks {
+                if let (Body::MatMul(m), false) = (&task.work.body, device == Device::Cpu) {
                     assert_eq!(m.dtype, dtype, "{what}");
                 }
             }

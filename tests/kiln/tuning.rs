@@ -6,6 +6,7 @@ use kiln::{
     ArrayView, ArrayViewMut, CompileOptions, Compiled, Conv, CudaGrid, CustomOp, DType, Device,
     Layout, Program, Result, Spec, Tensor, Var, cache_stats, compile_with, keep, tuning,
 };
+use kiln_codegen::{Body, Task, Way};
 use kiln_compiler::tune::{Effort, Record, measure};
 use kiln_plan::Kernel;
 use kiln_runtime::{Buffer, Executable};
@@ -260,16 +261,19 @@ fn every_way_to_run_a_fused_kernel_is_right() {
         (values[5], values[77]) = (f32::NAN, f32::INFINITY);
         let x = Buffer::from_slice(&values, &shape.map(|d| d as i64)).unwrap();
         let stages = made.explain().stages.clone().unwrap();
-        for launch in &stages.program.launches {
+        for task in &stages.program.tasks {
             let streams = |name: &str| matches!(name, "streamed" | "cached");
-            let large = launch.variants.iter().any(|(name, _)| streams(name));
-            for (name, variant) in &launch.variants {
+            let kernel = |way: &Way| way.printed.steps[0].kernel.clone();
+            let (default, others) = task.ways.split_first().unwrap();
+            let large = others.iter().any(|way| streams(&way.name));
+            for way in others {
+                let name = &way.name;
                 if large && !streams(name) {
                     continue; // the smaller programs have it too
                 }
                 let mut plan = made.plan().clone();
-                let same = plan.kernels.iter().position(|k| *k == launch.kernel);
-                plan.kernels[same.unwrap()] = variant.clone();
+                let same = plan.kernels.iter().position(|k| *k == kernel(default));
+                plan.kernels[same.unwrap()] = kernel(way);
                 let executable = Executable::new(plan).unwrap();
                 let x = std::slice::from_ref(&x);
                 let checked = kiln_compiler::verify(&stages, &executable, x).unwrap();
@@ -694,13 +698,11 @@ fn every_way_on_a_gpu_is_checked_and_wrong_ones_are_found() {
     };
     let options = options(Mode::Off, &store("ways-checked"));
     let device = gpu.gpu().unwrap();
-    let tried = |program: &kiln_codegen::Program, l: usize| {
-        measure(program, l, 0, Precision::Default, &ONCE, Some(&device))
-    };
+    let tried = |task: &Task| measure(task, 0, Precision::Default, &ONCE, Some(&device));
     let every_way_is_right = |made: &Program| {
         let program = lowered_for_a_gpu(made);
         let mut trials = 0;
-        for trial in (0..program.launches.len()).flat_map(|l| tried(&program, l)) {
+        for trial in program.tasks.iter().flat_map(tried) {
             let right = matches!(trial.outcome, Outcome::Timed(_) | Outcome::Pruned(_));
             assert!(right, "{trial}");
             assert!(trial.time().is_none_or(|t| t.as_nanos() > 0), "{trial}");
@@ -715,14 +717,12 @@ fn every_way_on_a_gpu_is_checked_and_wrong_ones_are_found() {
     let linear = compile_with(&halves, &options, |[x, w, b]| x.linear_with(w, &b));
     every_way_is_right(&linear.unwrap());
     let mut program = every_way_is_right(&on_a_gpu(gpu, &options));
-    let is_product = |l: &kiln_codegen::Launch| {
-        let of = l.ways.as_ref().map(|w| &w.launch.kernel);
-        matches!(of, Some(Kernel::MatMul(_)))
-    };
-    let product = program.launches.iter().position(is_product).unwrap();
-    let ways = program.launches[product].ways.as_mut().unwrap();
-    for way in &mut ways.list[1..] {
-        let kernel = &mut way.printed.steps[0].kernel;
+    let is_product = |t: &&mut Task| matches!(t.work.body, Body::MatMul(_));
+    let product = program.tasks.iter_mut().find(is_product).unwrap();
+    for way in &mut product.ways[1..] {
+        let Kernel::Cuda(kernel) = &mut way.printed.steps[0].kernel else {
+            panic!("{} is for a GPU", way.name)
+        };
         let (right, entry) = ("fma(x[i], y[j], ", format!("{}_wrong", kernel.entry));
         assert!(kernel.source.contains(right));
         kernel.source = kernel
@@ -731,7 +731,7 @@ fn every_way_on_a_gpu_is_checked_and_wrong_ones_are_found() {
         kernel.source = kernel.source.replace(&kernel.entry, &entry);
         kernel.entry = entry;
     }
-    let trials = tried(&program, product);
+    let trials = tried(product);
     let (default, others) = trials.split_first().unwrap();
     assert!(matches!(default.outcome, Outcome::Timed(_)), "{default}");
     let wrong = |t: &&Trial| matches!(t.outcome, Outcome::Wrong(_));

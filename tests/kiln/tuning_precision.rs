@@ -6,6 +6,7 @@ use kiln::tuning::{Mode, Outcome, Precision, Trial, Why};
 use kiln::{CompileOptions, Compiled, Conv, DType, Device, Spec, Tensor, compile_with};
 use kiln_codegen::{Approximation, Program};
 use kiln_compiler::tune::measure;
+use kiln_plan::Kernel;
 
 const SHAPES: [[usize; 2]; 4] = [[41, 210], [210, 37], [23, 63], [13, 207]];
 
@@ -115,18 +116,16 @@ fn approximations_on_a_gpu_are_checked_and_wrong_ones_are_found() {
     let mut program = lowered(gpu);
     let device = gpu.gpu().unwrap();
     let tried = |program: &Program| -> Vec<Trial> {
-        let launches = 0..program.launches.len();
         let fast = Precision::Fast;
-        let trials = launches.flat_map(|l| measure(program, l, 0, fast, &ONCE, Some(&device)));
+        let tasks = program.tasks.iter();
+        let trials = tasks.flat_map(|task| measure(task, 0, fast, &ONCE, Some(&device)));
         trials.filter(|t| class(&t.name).is_some()).collect()
     };
-    for launch in &mut program.launches {
+    for task in &mut program.tasks {
         // Those that give up nothing have a test of their own.
-        if let Some(ways) = &mut launch.ways {
-            let default = ways.list[0].name.clone();
-            let list = &mut ways.list;
-            list.retain(|w| w.name == default || w.approximation.is_some());
-        }
+        let default = task.ways[0].name.clone();
+        let ways = &mut task.ways;
+        ways.retain(|w| w.name == default || w.approximation.is_some());
     }
     let timed = |t: &Trial| matches!(t.outcome, Outcome::Timed(_));
     let wrong = |t: &Trial| matches!(t.outcome, Outcome::Wrong(_));
@@ -140,8 +139,7 @@ fn approximations_on_a_gpu_are_checked_and_wrong_ones_are_found() {
     };
     all_are(&program, &timed);
     // Factors off by a hundredth, and tiles that are turned.
-    let ways = program.launches.iter_mut().filter_map(|l| l.ways.as_mut());
-    for way in ways.flat_map(|w| &mut w.list) {
+    for way in program.tasks.iter_mut().flat_map(|t| &mut t.ways) {
         let (right, wrong) = match way.approximation {
             None => continue,
             Some(Approximation::FastMath(_)) => ("__expf(", "__expf(0.99f * "),
@@ -149,7 +147,9 @@ fn approximations_on_a_gpu_are_checked_and_wrong_ones_are_found() {
             Some(_) => ("part(*b.place(", "part(0.99f * *b.place("),
         };
         for step in &mut way.printed.steps {
-            let kernel = &mut step.kernel;
+            let Kernel::Cuda(kernel) = &mut step.kernel else {
+                continue;
+            };
             if !kernel.source.contains(right) {
                 continue;
             }

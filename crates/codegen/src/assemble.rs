@@ -1,22 +1,21 @@
-//! Groups as launches over buffers.
+//! Groups as tasks over buffers.
 
 mod control;
 mod order;
 
 pub(crate) use order::peak;
 
-use crate::affine::estimate;
 use crate::emit::{ArgOf, Emitted, emit, emit_prologue};
 use crate::flow::{Flow, Nid, Op};
 use crate::fuse::{Anchor, Group, Operand};
+use crate::work::{Arg, Body, Work};
 use crate::{
-    BufId, BufferInfo, Cost, GroupReport, Launch, LayoutReport, LowerError, Options, Origin,
-    Program, Target, cuda, kir, tile,
+    BufId, BufferInfo, LayoutReport, LowerError, Options, Origin, Program, Task, engine, kir, tile,
 };
 use hashbrown::HashSet;
-use kiln_base::{DType, Dim, custom, numel};
+use kiln_base::{DType, Dim, numel};
 use kiln_ir::NodeId;
-use kiln_plan::{self as plan, Epilogue, Kernel, Matrix, Prologue};
+use kiln_plan::{self as plan, Matrix};
 use order::order;
 
 /// The program of a grouped flow.
@@ -34,16 +33,15 @@ pub(crate) fn assemble(
         options,
         program: Program {
             buffers: Vec::new(),
-            launches: Vec::new(),
+            tasks: Vec::new(),
             outputs: Vec::new(),
-            groups: Vec::new(),
             layout,
         },
         buffer: vec![None; flow.nodes.len()],
     };
     a.leaves(groups);
     for g in order(flow, groups) {
-        a.launch(&groups[g])?;
+        a.task(&groups[g])?;
     }
     a.outputs();
     Ok(a.program)
@@ -117,7 +115,7 @@ impl Assembler<'_> {
         self.program.outputs = outputs;
     }
 
-    fn launch(&mut self, group: &Group) -> Result<(), LowerError> {
+    fn task(&mut self, group: &Group) -> Result<(), LowerError> {
         for (n, _) in &group.roots {
             let node = &self.flow.nodes[*n];
             let origin = match node.helper {
@@ -132,68 +130,29 @@ impl Assembler<'_> {
             // Results of another dtype than the operands pass through an epilogue.
             one && (!node.is_product() || self.multiplied(a) == node.dtype)
         };
-        let mut launch = match &group.anchor {
+        let (work, args, sites) = match &group.anchor {
             Some(anchor) if matches!(self.flow.nodes[anchor.node].op, Op::Control(_)) => {
                 self.control(group, anchor)?
             }
-            Some(anchor) if alone(anchor) => self.plain_library(group, anchor)?,
-            _ => self.tiled(group)?,
+            Some(anchor) if alone(anchor) => self.alone(group, anchor)?,
+            _ => self.fused(group)?,
         };
         let before = group.before.iter().flat_map(|b| &b.group.members);
         let members = group.members.iter().chain(before);
-        launch.nodes = members.map(|m| self.flow.nodes[*m].source.node).collect();
-        launch.nodes.sort();
-        launch.nodes.dedup();
-        match self.options.target {
-            Target::Cpu => self.push(group, launch),
-            Target::Cuda => self.on_cuda(group, launch)?,
-        }
-        Ok(())
-    }
-
-    fn push(&mut self, group: &Group, launch: Launch) {
-        self.program.groups.push(GroupReport {
-            name: launch.kernel.name().to_string(),
-            nodes: launch.nodes.clone(),
+        let mut nodes: Vec<NodeId> = (members.map(|m| self.flow.nodes[*m].source.node)).collect();
+        nodes.sort();
+        nodes.dedup();
+        let value = self.flow.nodes[group.roots[0].0].source;
+        let ways = engine::ways(&work, self.options);
+        self.program.tasks.push(Task {
+            ways: ways.map_err(|text| LowerError::new(value.node, text))?,
+            chosen: 0,
+            args: args.into_iter().map(|n| self.buffer(n)).collect(),
+            work,
+            sites,
+            nodes,
             why_not: group.why_not.clone(),
         });
-        self.program.launches.push(launch);
-    }
-
-    /// Adds a launch as it is on a GPU.
-    fn on_cuda(&mut self, group: &Group, launch: Launch) -> Result<(), LowerError> {
-        let value = self.flow.nodes[group.roots[0].0].source;
-        let fail = |text| LowerError::new(value.node, text);
-        match &launch.kernel {
-            // Their bodies are on the GPU already.
-            Kernel::Loop(_) | Kernel::If(_) => {
-                self.push(group, launch);
-                return Ok(());
-            }
-            // What it brings along is looked for by name when sizes are known.
-            Kernel::Custom(c) => {
-                let kernels = custom::find(&c.name).map_err(fail)?;
-                kernels.cuda(c.kernel.as_deref()).map_err(fail)?;
-                self.push(group, launch);
-                return Ok(());
-            }
-            _ => {}
-        }
-        let list = cuda::print(&launch, self.options.ways).map_err(fail)?;
-        let ways = (list.len() > 1).then(|| cuda::Ways {
-            launch: launch.clone(),
-            list: list.clone(),
-        });
-        let Some(default) = list.into_iter().next() else {
-            return Err(fail("no kernel was printed".into()));
-        };
-        let mut launches = self.program.expand(&launch, default.printed);
-        if let Some(first) = launches.first_mut() {
-            first.ways = ways.map(Box::new);
-        }
-        for launch in launches {
-            self.push(group, launch);
-        }
         Ok(())
     }
 
@@ -205,23 +164,75 @@ impl Assembler<'_> {
         self.buffer[n].expect("buffers are written before they are read")
     }
 
-    /// A library kernel that writes its result itself.
-    fn plain_library(&self, group: &Group, anchor: &Anchor) -> Result<Launch, LowerError> {
+    /// An anchor that writes its result itself.
+    fn alone(&self, group: &Group, anchor: &Anchor) -> Result<Parts, LowerError> {
         let (mut nodes, made) = self.operands(group, anchor)?;
         let out = nodes.len() as u16;
         nodes.push(group.roots[0].0);
-        let position = |n: Nid| nodes.iter().position(|x| *x == n).unwrap_or(0) as u16;
-        let kernel = self.library(anchor, &position, out, None);
-        let mut launch = self.empty(kernel);
-        launch.args = nodes.iter().map(|n| self.buffer(*n)).collect();
-        launch.written = (0..nodes.len()).map(|i| i == out as usize).collect();
-        self.alone(anchor, &nodes, &mut launch);
-        self.prologues(&mut launch, made, &nodes);
-        launch.cost = self.cost(&launch, None, Some(anchor));
-        Ok(launch)
+        let body = self.body(anchor, &nodes, out);
+        let args = self.args(&nodes, |at| at == usize::from(out));
+        let mut work = self.work(body, args, made, &nodes);
+        let node = &self.flow.nodes[anchor.node];
+        let once = self.readers(&nodes[..nodes.len() - 1], nodes[0]) == 1;
+        if matches!(node.op, Op::Scan { .. } | Op::Scatter(..))
+            && once
+            && anchor.operands[1..].iter().all(|o| o.held != nodes[0])
+        {
+            work.in_place.push((0, nodes.len() - 1));
+        }
+        let site = |op: &str, kind| plan::Site {
+            op: op.into(),
+            kind,
+            node: node.source.node.0,
+        };
+        let sites = match &node.op {
+            Op::Scatter(..) => vec![site("scatter", plan::SiteKind::IndexOutOfRange)],
+            Op::Custom(name) => vec![site(name, plan::SiteKind::Custom)],
+            _ => Vec::new(),
+        };
+        Ok((work, nodes, sites))
     }
 
-    /// What a library kernel reads: its operands, or what these are made of, and what makes them.
+    /// Some work without anything behind its body.
+    fn work(&self, body: Body, args: Vec<Arg>, made: Vec<Made>, nodes: &[Nid]) -> Work {
+        let mut work = Work {
+            body,
+            before: [None, None],
+            behind: None,
+            args,
+            in_place: Vec::new(),
+        };
+        for (side, emitted) in made {
+            work.before[side] = Some(Box::new(self.before(emitted, nodes)));
+            match &mut work.body {
+                Body::MatMul(m) => [&mut m.lhs, &mut m.rhs][side].arg = u16::MAX,
+                Body::Conv(c) => c.operands[side] = u16::MAX,
+                _ => unreachable!("only operands of products are made"),
+            }
+        }
+        work
+    }
+
+    fn args(&self, nodes: &[Nid], written: impl Fn(usize) -> bool) -> Vec<Arg> {
+        let arg = |(at, n): (usize, &Nid)| {
+            let buffer = &self.program.buffers[self.buffer(*n).0 as usize];
+            Arg {
+                dtype: buffer.dtype,
+                len: numel(&buffer.shape),
+                written: written(at),
+                fixed: buffer.parameter_only && !written(at),
+            }
+        };
+        nodes.iter().enumerate().map(arg).collect()
+    }
+
+    /// How many of these nodes lie where another does.
+    fn readers(&self, nodes: &[Nid], n: Nid) -> usize {
+        let same = |x: &&Nid| self.buffer(**x) == self.buffer(n);
+        nodes.iter().filter(same).count()
+    }
+
+    /// What an anchor reads: its operands, or what these are made of, and what makes them.
     fn operands(
         &self,
         group: &Group,
@@ -245,151 +256,54 @@ impl Assembler<'_> {
         Ok((nodes, made))
     }
 
-    /// Gives a product or convolution what makes its operands, of these arguments of the launch.
-    fn prologues(&self, launch: &mut Launch, made: Vec<Made>, nodes: &[Nid]) {
-        for (side, Emitted { builder, args }) in made {
-            let mut kernel = builder.kernel;
-            let place = |of: &ArgOf| match of {
-                ArgOf::Buffer(n) => nodes.iter().position(|x| x == n),
-                ArgOf::Raw => Some(nodes.len()),
-            };
-            for access in &mut kernel.accesses {
-                let arg = place(&args[access.arg as usize]);
-                access.arg = arg.expect("launches take what their prologues read") as u16;
-            }
-            let read = nodes.iter().map(|n| kir::Arg {
-                dtype: self.flow.nodes[*n].dtype,
-                written: false,
-            });
-            let whole = kernel.args.pop().expect("what is made comes last");
-            kernel.args = read.chain([whole]).collect();
-            let mut program = tile::print(&kernel).program;
-            program.cut.stream = Some(false);
-            let (operand, prologue) = match &mut launch.kernel {
-                Kernel::MatMul(m) => {
-                    let x = if side == 0 { &mut m.lhs } else { &mut m.rhs };
-                    (&mut x.arg, &mut m.prologues[side])
-                }
-                Kernel::Conv(c) => (&mut c.operands[side], &mut c.prologue),
-                _ => continue,
-            };
-            *operand = u16::MAX;
-            *prologue = Some(Box::new(Prologue { program }));
-            launch.made.push(kernel);
-        }
-    }
-
-    /// What kernels of their own add to their launch: where the result may lie, and what can go wrong.
-    fn alone(&self, anchor: &Anchor, nodes: &[Nid], launch: &mut Launch) {
-        let node = &self.flow.nodes[anchor.node];
-        // Several nodes may lie in one buffer.
-        let same = |a: &Nid, b: Nid| self.buffer(*a) == self.buffer(b);
-        let read = |n: Nid| {
-            nodes[..nodes.len() - 1]
-                .iter()
-                .filter(|x| same(x, n))
-                .count()
+    /// What makes an operand, of the arguments of the work.
+    fn before(&self, Emitted { builder, args }: Emitted, nodes: &[Nid]) -> kir::Kernel {
+        let mut kernel = builder.kernel;
+        let place = |of: &ArgOf| match of {
+            ArgOf::Buffer(n) => nodes.iter().position(|x| x == n),
+            ArgOf::Raw => Some(nodes.len()),
         };
-        if matches!(node.op, Op::Scan { .. } | Op::Scatter(..))
-            && read(nodes[0]) == 1
-            && anchor.operands[1..].iter().all(|o| o.held != nodes[0])
-        {
-            launch.in_place.push((0, nodes.len() - 1));
+        for access in &mut kernel.accesses {
+            let arg = place(&args[access.arg as usize]);
+            access.arg = arg.expect("work takes what makes its operands") as u16;
         }
-        let (op, kind) = match &node.op {
-            Op::Scatter(..) => ("scatter", plan::SiteKind::IndexOutOfRange),
-            Op::Custom(name) => (&**name, plan::SiteKind::Custom),
-            _ => return,
-        };
-        launch.sites.push(plan::Site {
-            op: op.into(),
-            kind,
-            node: node.source.node.0,
+        let read = nodes.iter().map(|n| kir::Arg {
+            dtype: self.flow.nodes[*n].dtype,
+            written: false,
         });
+        let whole = kernel.args.pop().expect("what is made comes last");
+        kernel.args = read.chain([whole]).collect();
+        kernel
     }
 
-    fn tiled(&self, group: &Group) -> Result<Launch, LowerError> {
+    /// A group that Kernel IR says everything about, but for its anchor.
+    fn fused(&self, group: &Group) -> Result<Parts, LowerError> {
         let (operands, made) = match &group.anchor {
             Some(anchor) => self.operands(group, anchor)?,
             None => Default::default(),
         };
         let Emitted { builder, args } = emit(self.flow, group, &operands)?;
-        let printed = match &group.anchor {
-            None => tile::print(&builder.kernel),
-            Some(_) => tile::print_epilogue(&builder.kernel),
-        };
+        let kernel = builder.kernel;
         let nodes: Vec<Nid> = buffers(&args).collect();
-        let mut in_place = printed.in_place;
-        let kernel = match &group.anchor {
-            None => Kernel::Tile(printed.program),
-            Some(anchor) => {
-                let position = |n: Nid| nodes.iter().position(|x| *x == n).unwrap_or(0) as u16;
-                // Operands come first.
-                in_place.retain(|p| args[p.0] != ArgOf::Raw && p.0 >= operands.len());
-                let epilogue = Epilogue {
-                    program: printed.program,
-                };
-                self.library(anchor, &position, u16::MAX, Some(epilogue))
-            }
+        let mut in_place = match &group.anchor {
+            None => tile::in_place(&kernel),
+            Some(_) => tile::in_place_behind(&kernel),
         };
-        let readers = |n: Nid| {
-            nodes
-                .iter()
-                .filter(|o| self.buffer(**o) == self.buffer(n))
-                .count()
-        };
-        in_place.retain(|p| readers(nodes[p.0]) == 1);
+        // Operands come first, and the body's result last.
+        in_place.retain(|p| (operands.len()..nodes.len()).contains(&p.0));
+        in_place.retain(|p| self.readers(&nodes, nodes[p.0]) == 1);
         in_place.retain(|p| self.flow.numel(nodes[p.0]) == self.flow.numel(nodes[p.1]));
-        let mut launch = self.empty(kernel);
-        launch.args = nodes.iter().map(|n| self.buffer(*n)).collect();
-        launch.written = builder.kernel.args[..nodes.len()]
-            .iter()
-            .map(|a| a.written)
-            .collect();
-        launch.sites = builder.sites;
-        launch.in_place = in_place;
-        self.prologues(&mut launch, made, &nodes);
-        launch.cost = self.cost(&launch, Some(&builder.kernel), group.anchor.as_ref());
-        launch.variants = self.variants(&launch, &builder.kernel);
-        launch.kir = Some(builder.kernel);
-        Ok(launch)
-    }
-
-    /// Other ways to run the launch of a kernel on the CPU, where these are asked for.
-    fn variants(&self, launch: &Launch, kernel: &kir::Kernel) -> Vec<(String, Kernel)> {
-        let Kernel::Tile(program) = &launch.kernel else {
-            return Vec::new();
+        let args = self.args(&nodes, |at| kernel.args[at].written);
+        let (body, behind) = match &group.anchor {
+            None => (Body::Fused(kernel), None),
+            Some(anchor) => (self.body(anchor, &nodes, u16::MAX), Some(kernel)),
         };
-        if !self.options.ways || self.options.target != Target::Cpu {
-            return Vec::new();
-        }
-        let written = launch.args.iter().zip(&launch.written).filter(|a| *a.1);
-        let result = written.map(|(b, _)| {
-            let buffer = &self.program.buffers[b.0 as usize];
-            estimate(&numel(&buffer.shape)).saturating_mul(buffer.dtype.size() as i64)
-        });
-        let result = result.max().unwrap_or(0);
-        let bytes = estimate(&launch.cost.bytes);
-        let all = tile::variants(kernel, program, &launch.in_place, bytes, result);
-        let kernels = all.into_iter().map(|(name, p)| (name, Kernel::Tile(p)));
-        kernels.collect()
-    }
-
-    fn empty(&self, kernel: Kernel) -> Launch {
-        Launch {
-            kernel,
-            variants: Vec::new(),
-            kir: None,
-            made: Vec::new(),
-            args: Vec::new(),
-            written: Vec::new(),
-            bodies: Vec::new(),
-            sites: Vec::new(),
-            nodes: Vec::<NodeId>::new(),
-            in_place: Vec::new(),
-            cost: Cost::default(),
-            ways: None,
-        }
+        let work = Work {
+            behind,
+            in_place,
+            ..self.work(body, args, made, &nodes)
+        };
+        Ok((work, nodes, builder.sites))
     }
 
     /// The dtype of the elements that a product multiplies.
@@ -397,15 +311,11 @@ impl Assembler<'_> {
         self.flow.nodes[anchor.operands[0].held].dtype
     }
 
-    fn library(
-        &self,
-        anchor: &Anchor,
-        position: &dyn Fn(Nid) -> u16,
-        out: u16,
-        epilogue: Option<Epilogue>,
-    ) -> Kernel {
+    /// What an anchor computes of these nodes, with its result in argument `out`.
+    fn body(&self, anchor: &Anchor, nodes: &[Nid], out: u16) -> Body {
         let node = &self.flow.nodes[anchor.node];
         let shape = &node.shape;
+        let position = |n: Nid| nodes.iter().position(|x| *x == n).unwrap_or(0) as u16;
         let operand = |i: usize| &self.flow.nodes[node.inputs[i]].shape;
         let whole = |i: usize| position(anchor.operands[i].held);
         let strided = |i: usize| plan::Strided {
@@ -413,12 +323,13 @@ impl Assembler<'_> {
             offset: anchor.operands[i].offset.clone(),
             strides: anchor.operands[i].strides.clone(),
         };
+        let matrix = |i: usize| matrix(&anchor.operands[i], whole(i));
         match &node.op {
             Op::Scan {
                 kind,
                 axis,
                 reverse,
-            } => Kernel::Scan(plan::Scan {
+            } => Body::Scan(plan::Scan {
                 dtype: node.dtype,
                 kind: *kind,
                 reverse: *reverse,
@@ -428,7 +339,7 @@ impl Assembler<'_> {
                 x: whole(0),
                 out,
             }),
-            Op::ArgSort { descending } => Kernel::ArgSort(plan::ArgSort {
+            Op::ArgSort { descending } => Body::ArgSort(plan::ArgSort {
                 dtype: self.flow.nodes[node.inputs[0]].dtype,
                 descending: *descending,
                 lanes: numel(&shape[..shape.len() - 1]),
@@ -437,7 +348,7 @@ impl Assembler<'_> {
                 x: whole(0),
                 out,
             }),
-            Op::Scatter(kind, axis) => Kernel::Scatter(plan::Scatter {
+            Op::Scatter(kind, axis) => Body::Scatter(plan::Scatter {
                 dtype: node.dtype,
                 kind: *kind,
                 axis: *axis as u16,
@@ -455,14 +366,14 @@ impl Assembler<'_> {
                     shape: self.flow.nodes[n].shape.to_vec(),
                 };
                 let operands = node.inputs.iter().enumerate();
-                Kernel::Custom(plan::Custom {
+                Body::Custom(plan::Custom {
                     name: name.to_string(),
                     kernel: None,
                     operands: operands.map(|(i, n)| array(*n, whole(i))).collect(),
                     out: array(anchor.node, out),
                 })
             }
-            Op::Conv(c) => Kernel::Conv(plan::Conv {
+            Op::Conv(c) => Body::Conv(plan::Conv {
                 dtype: self.multiplied(anchor),
                 role: c.role,
                 batch: c.batch.clone(),
@@ -478,15 +389,14 @@ impl Assembler<'_> {
                 operands: [whole(0), whole(1)],
                 out,
                 prologue: None,
-                epilogue,
+                epilogue: None,
                 algorithm: Default::default(),
                 images: c.images,
             }),
             Op::Attention { scale, causal } => {
                 let batch = shape.len() - 2;
-                let matrix = |i: usize| matrix(&anchor.operands[i], position);
                 let mask = node.inputs.get(3).map(|n| self.flow.nodes[*n].dtype);
-                Kernel::Attention(Box::new(plan::Attention {
+                Body::Attention(Box::new(plan::Attention {
                     dtype: node.dtype,
                     scale: scale.as_f64(),
                     causal: *causal,
@@ -500,67 +410,31 @@ impl Assembler<'_> {
                     value: matrix(2),
                     mask: mask.map(|dtype| (matrix(3), dtype)),
                     out,
-                    epilogue,
+                    epilogue: None,
                 }))
             }
             _ => {
                 let batch = shape.len() - 2;
-                Kernel::MatMul(plan::MatMul {
+                Body::MatMul(plan::MatMul {
                     dtype: self.multiplied(anchor),
                     batch: shape[..batch].to_vec(),
                     m: shape[batch].clone(),
                     k: operand(0)[batch + 1].clone(),
                     n: shape[batch + 1].clone(),
-                    lhs: matrix(&anchor.operands[0], position),
-                    rhs: matrix(&anchor.operands[1], position),
+                    lhs: matrix(0),
+                    rhs: matrix(1),
                     out,
                     prologues: [None, None],
-                    epilogue,
+                    epilogue: None,
                     algorithm: Default::default(),
                 })
             }
         }
     }
-
-    fn cost(&self, launch: &Launch, kernel: Option<&kir::Kernel>, anchor: Option<&Anchor>) -> Cost {
-        let mut flops = Dim::ZERO;
-        if let Some(anchor) = anchor {
-            let node = &self.flow.nodes[anchor.node];
-            let x = &self.flow.nodes[node.inputs[0]].shape;
-            let sums = |len: Dim| &(&numel(&node.shape) * &len) * &Dim::Const(2);
-            flops = match &node.op {
-                Op::Conv(c) => {
-                    let channels = [Dim::from(2 * c.groups), c.in_channels.clone()];
-                    let sizes = [&numel(&c.output), &numel(&c.kernel), &c.batch];
-                    let products = &c.out_channels * &numel(&channels);
-                    sizes.iter().fold(products, |n, s| &n * *s)
-                }
-                Op::MatMul => sums(x[x.len() - 1].clone()),
-                Op::Attention { .. } => {
-                    let keys = &self.flow.nodes[node.inputs[1]].shape;
-                    let (s, e) = (&keys[keys.len() - 2], &keys[keys.len() - 1]);
-                    let scores = &numel(&x[..x.len() - 1]) * s;
-                    &sums(s.clone()) + &(&scores * &(e * &Dim::Const(2)))
-                }
-                Op::Scatter(..) => self.flow.numel(node.inputs[2]),
-                _ => numel(x),
-            };
-        }
-        for k in launch.made.iter().chain(kernel) {
-            flops = &flops + &kir::flops(k);
-        }
-        let bytes = self.bytes(launch);
-        Cost { flops, bytes }
-    }
-
-    /// Bytes of the buffers touched.
-    fn bytes(&self, launch: &Launch) -> Dim {
-        launch.args.iter().fold(Dim::ZERO, |sum, b| {
-            let info = &self.program.buffers[b.0 as usize];
-            &sum + &(&numel(&info.shape) * &Dim::from(info.dtype.size()))
-        })
-    }
 }
+
+/// Some work, the nodes that are its arguments, and what can go wrong.
+type Parts = (Work, Vec<Nid>, Vec<plan::Site>);
 
 /// What makes an operand of a product, and which.
 type Made = (usize, Emitted);
@@ -574,15 +448,15 @@ fn buffers(args: &[ArgOf]) -> impl Iterator<Item = Nid> {
 }
 
 /// An operand whose last two axes are a matrix's.
-fn matrix(operand: &Operand, position: &dyn Fn(Nid) -> u16) -> Matrix {
+fn matrix(operand: &Operand, arg: u16) -> Matrix {
     let Operand {
-        held,
+        held: _,
         offset,
         strides,
     } = operand;
     let batch = strides.len() - 2;
     Matrix {
-        arg: position(*held),
+        arg,
         offset: offset.clone(),
         batch_strides: strides[..batch].to_vec(),
         row: strides[batch].clone(),

@@ -1,20 +1,26 @@
 //! Graph → fused groups → Kernel IR → tile programs and library kernels.
 //!
-//! [`lower`] turns a decomposed [`Graph`] into a [`Program`]: buffers and kernel launches. The stages
+//! [`lower`] turns a decomposed [`Graph`] into a [`Program`]: buffers, and tasks over them. The stages
 //! are, in order: `flow` (the op set cut down to what index maps and reductions express), `fuse`
-//! (which nodes share a launch), `layout` (how images lie in memory), `emit` (groups as [`kir`]) and
-//! `tile` (Kernel IR printed as a tile program).
+//! (which nodes share a task), `layout` (how images lie in memory), `emit` (groups as [`kir`]) and
+//! `engine`: the ways to compute each task's [`Work`], in kernels of the CPU engine (`cpu`, with Kernel IR
+//! printed as tile programs by `tile`) or in CUDA C++ (`cuda`). By the ways that are chosen a program is a
+//! [`Sequence`] of kernel launches.
 
 mod affine;
 mod assemble;
+mod cpu;
 mod cuda;
 mod emit;
+mod engine;
 mod flow;
 mod fuse;
 pub mod kir;
 mod layout;
 mod program;
+mod sequence;
 mod tile;
+mod work;
 
 // Tests of what only this crate sees run programs as its other tests do.
 #[cfg(test)]
@@ -31,14 +37,15 @@ mod run;
 #[path = "../tests/codegen/tiles.rs"]
 mod tiles;
 
-pub use cuda::{
-    Approximation, Printed, Slot, Step, Way, Ways, fit_in_a_launch, shares_a_launch, side_by_side,
-};
+pub use cpu::kernel as cpu_kernel;
+pub use cuda::{Approximation, fit_in_a_launch, shares_a_launch, side_by_side};
 pub use program::{
-    BufId, BufferInfo, Conversion, Cost, GroupReport, Hint, Hints, Launch, Layout, LayoutReport,
-    LowerError, Options, Origin, Program, Target,
+    BufId, BufferInfo, Conversion, Cost, Hint, Hints, Layout, LayoutReport, LowerError, Options,
+    Origin, Program, Target, Task,
 };
+pub use sequence::{Launch, Sequence};
 pub use tile::tile_text;
+pub use work::{Arg, Body, Printed, Slot, Step, Way, Work};
 
 use kiln_ir::Graph;
 

@@ -1,11 +1,10 @@
-//! What lowering gives: buffers, launches and the fusion report.
+//! What lowering gives: buffers and tasks.
 
-use crate::cuda::Ways;
-use crate::kir;
+use crate::work::{Way, Work};
 use hashbrown::HashMap;
 use kiln_base::{DType, Dim};
 use kiln_ir::{NodeId, Value};
-use kiln_plan::{self as plan, Kernel};
+use kiln_plan as plan;
 use std::fmt;
 use std::sync::Arc;
 
@@ -39,8 +38,7 @@ pub struct Options {
     pub max_buffers: usize,
     /// How images lie in memory.
     pub layout: Layout,
-    /// Whether launches say every way to compute them, for a tuner to choose: [`Launch::variants`] on the CPU,
-    /// [`Program::choose`] on a GPU.
+    /// Whether tasks have every way to compute them, for a tuner to choose.
     pub ways: bool,
 }
 
@@ -103,18 +101,16 @@ impl LowerError {
     }
 }
 
-/// A graph as a list of kernel launches over buffers.
+/// A graph as a list of tasks over buffers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
-    /// Every buffer: inputs by input index, then constants, then what launches write, in order.
+    /// Every buffer: inputs by input index, then constants, then what tasks write, in order.
     pub buffers: Vec<BufferInfo>,
-    /// The launches, in an order in which they can run.
-    pub launches: Vec<Launch>,
+    /// The tasks, in an order in which they can run.
+    pub tasks: Vec<Task>,
     /// The buffer of each graph output. `None` only for [`kiln_ir::Target::Kept`] values that the
     /// program does not write to memory.
     pub outputs: Vec<Option<BufId>>,
-    /// What was fused, one entry a launch, and why not more.
-    pub groups: Vec<GroupReport>,
     /// How images lie in memory, and why.
     pub layout: LayoutReport,
 }
@@ -203,55 +199,42 @@ pub enum Origin {
     Input(u32),
     /// The graph: little-endian elements.
     Constant(Arc<[u8]>),
-    /// A launch that writes this value of the graph.
+    /// A task that writes this value of the graph.
     Value(Value),
-    /// A launch that writes a rearrangement or an intermediate of this value: reordered convolution
+    /// A task that writes a rearrangement or an intermediate of this value: reordered convolution
     /// weights, partial sums, a copy of an input.
     Derived(Value),
 }
 
-/// One kernel call.
+/// Some work of a program, and what it is computed by.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Launch {
-    /// The kernel.
-    pub kernel: Kernel,
-    /// Other ways to run a kernel of the CPU, each with a name: kernels with the same arguments. None unless
-    /// [`Options::ways`] asks for them.
-    pub variants: Vec<(String, Kernel)>,
-    /// The Kernel IR of a tile kernel, or of the epilogue of a library kernel.
-    pub kir: Option<kir::Kernel>,
-    /// The Kernel IR of what makes operands of a matrix product.
-    pub made: Vec<kir::Kernel>,
-    /// The buffer of each kernel argument (the raw result that an epilogue reads is not among them).
+pub struct Task {
+    /// What is computed.
+    pub work: Work,
+    /// The ways to compute it, the default first; others only where [`Options::ways`] asks for them.
+    pub ways: Vec<Way>,
+    /// Which of the ways it is computed by.
+    pub chosen: usize,
+    /// The buffer of each of the work's arguments.
     pub args: Vec<BufId>,
-    /// Which of `args` are written.
-    pub written: Vec<bool>,
-    /// The programs that a loop or branch runs; their plans are still missing in `kernel`.
-    pub bodies: Vec<Program>,
-    /// The data-error sites that the kernel names by position.
+    /// The data-error sites that kernels name by position.
     pub sites: Vec<plan::Site>,
     /// The graph nodes computed here, ascending.
     pub nodes: Vec<NodeId>,
-    /// Pairs (read argument, written argument) that may share memory: every element is read before
-    /// it is written, at the same address, with the same dtype and size.
-    pub in_place: Vec<(usize, usize)>,
-    /// What the launch costs.
-    pub cost: Cost,
-    /// The ways to compute what this launch computes, with those behind it that belong to the same; see
-    /// [`Options::ways`].
-    pub ways: Option<Box<Ways>>,
+    /// For values that cross the border of the task: why they were not fused.
+    pub why_not: Vec<String>,
 }
 
-impl Launch {
-    /// The Kernel IR of all that is fused into it, as text.
-    pub fn kir_text(&self) -> Option<String> {
-        let all: Vec<String> = self
-            .made
-            .iter()
-            .chain(&self.kir)
-            .map(|k| k.to_string())
-            .collect();
-        (!all.is_empty()).then(|| all.join("\n"))
+impl Task {
+    /// The way that it is computed by.
+    pub fn way(&self) -> &Way {
+        &self.ways[self.chosen]
+    }
+
+    /// The buffers that it writes.
+    pub fn written(&self) -> impl Iterator<Item = BufId> {
+        let args = self.args.iter().zip(&self.work.args);
+        args.filter(|(_, a)| a.written).map(|(b, _)| *b)
     }
 }
 
@@ -271,15 +254,4 @@ impl Default for Cost {
             bytes: Dim::ZERO,
         }
     }
-}
-
-/// What was fused into one launch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupReport {
-    /// The kernel's name.
-    pub name: String,
-    /// The graph nodes computed here, ascending.
-    pub nodes: Vec<NodeId>,
-    /// For values that cross a launch boundary here: why they were not fused.
-    pub why_not: Vec<String>,
 }

@@ -83,7 +83,7 @@ impl Tracer for Watcher<'_> {
         self.read.clear();
         let launch = self.launch(step);
         for (i, id) in launch.args.iter().enumerate() {
-            let dtype = self.stages.program.buffers[id.0 as usize].dtype;
+            let dtype = self.stages.sequence.buffers[id.0 as usize].dtype;
             let wanted = self.wanted(id.0);
             if launch.written[i] || !dtype.is_float() && wanted.is_none() {
                 continue;
@@ -100,7 +100,7 @@ impl Tracer for Watcher<'_> {
     fn after(&mut self, step: &Traced) -> Result<(), Error> {
         let launch = self.launch(step);
         for (i, id) in launch.args.iter().enumerate() {
-            let info = &self.stages.program.buffers[id.0 as usize];
+            let info = &self.stages.sequence.buffers[id.0 as usize];
             let wanted = self.wanted(id.0);
             let float = match info.origin {
                 Origin::Value(v) | Origin::Derived(v) if info.dtype.is_float() => Some(v),
@@ -147,7 +147,7 @@ impl<'a> Watcher<'a> {
     }
 
     fn launch(&self, step: &Traced) -> &'a Launch {
-        &self.stages.program.launches[self.stages.launch(step.prepare, step.step)]
+        &self.stages.sequence.launches[self.stages.launch(step.prepare, step.step)]
     }
 
     fn judge(&mut self, launch: &Launch, value: Value, found: Contents, shape: Vec<i64>) {

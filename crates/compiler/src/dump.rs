@@ -1,7 +1,8 @@
 //! What every stage gave, written to files where the environment asks for it.
 
+use crate::explain::why_not;
 use crate::{CompileError, Explain, Stages};
-use kiln_codegen::{Launch, tile_text};
+use kiln_codegen::tile_text;
 use kiln_ir::Graph;
 use kiln_plan::Kernel;
 use std::fmt::Write as _;
@@ -84,12 +85,19 @@ impl Dump {
             return Ok(());
         }
         self.stage("groups.txt", || groups(stages))?;
-        self.stage("kernel-ir.txt", || code(stages, Launch::kir_text))?;
+        self.stage("kernel-ir.txt", || {
+            let tasks = stages.program.tasks.iter();
+            code(tasks.map(|t| (t.work.name(), t.work.kir_text())))
+        })?;
         self.stage("kernels.txt", || {
-            code(stages, |l| match &l.kernel {
-                Kernel::Cuda(k) => Some(k.source.clone()),
-                other => tiles(other),
-            })
+            let launches = stages.sequence.launches.iter();
+            code(launches.map(|l| {
+                let text = match &l.kernel {
+                    Kernel::Cuda(k) => Some(k.source.clone()),
+                    other => tiles(other),
+                };
+                (l.kernel.name(), text)
+            }))
         })?;
         self.stage("memory.txt", || memory(explain))?;
         self.stage("explain.txt", || explain.to_string())?;
@@ -104,29 +112,24 @@ fn failed(path: &std::path::Path, e: &std::io::Error) -> CompileError {
 
 fn groups(stages: &Stages) -> String {
     let mut out = String::new();
-    for (i, group) in stages.program.groups.iter().enumerate() {
+    for (i, launch) in stages.sequence.launches.iter().enumerate() {
         // Writing to a string does not fail.
-        let _ = writeln!(out, "{i}: {}", group.name);
-        for id in &group.nodes {
+        let _ = writeln!(out, "{i}: {}", launch.kernel.name());
+        for id in &launch.nodes {
             let _ = writeln!(out, "  {}", stages.optimized.line(*id));
         }
-        for why in &group.why_not {
+        for why in why_not(&stages.program, launch) {
             let _ = writeln!(out, "  not fused: {why}");
         }
     }
     out
 }
 
-fn code(stages: &Stages, of: impl Fn(&kiln_codegen::Launch) -> Option<String>) -> String {
+fn code<'a>(list: impl Iterator<Item = (&'a str, Option<String>)>) -> String {
     let mut out = String::new();
-    for (i, launch) in stages.program.launches.iter().enumerate() {
-        if let Some(text) = of(launch) {
-            let _ = writeln!(
-                out,
-                "# {i}: {}\n{}\n",
-                launch.kernel.name(),
-                text.trim_end()
-            );
+    for (i, (name, text)) in list.enumerate() {
+        if let Some(text) = text {
+            let _ = writeln!(out, "# {i}: {name}\n{}\n", text.trim_end());
         }
     }
     out

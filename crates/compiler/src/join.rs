@@ -10,7 +10,7 @@
 //! out; there it also decides whether their kernels fit in one.
 
 use crate::uses::{ix, read, written};
-use kiln_codegen::{Launch, Program, fit_in_a_launch};
+use kiln_codegen::{Launch, Sequence, fit_in_a_launch};
 use kiln_ir::{Graph, Target};
 use kiln_plan::Kernel;
 
@@ -28,7 +28,7 @@ pub(crate) fn can_join(launch: &Launch) -> bool {
 
 /// What decides whether launches are in each other's way.
 pub(crate) struct Joiner<'a> {
-    program: &'a Program,
+    sequence: &'a Sequence,
     /// The places in memory that each launch touches: buffers, and those whose memory they may take over.
     touches: Vec<Vec<usize>>,
     /// Those of them that it writes.
@@ -69,28 +69,28 @@ impl<'a> Joiner<'a> {
     /// `donors` are the inputs' buffers that the graph's outputs may be written over.
     pub(crate) fn new(
         graph: &Graph,
-        program: &'a Program,
+        sequence: &'a Sequence,
         donors: impl Iterator<Item = Option<usize>>,
         near: usize,
         can: fn(&Launch) -> bool,
     ) -> Joiner<'a> {
-        let mut donor = vec![None; program.buffers.len()];
-        let mut assigned = vec![false; program.buffers.len()];
-        for ((out, over), output) in program.outputs.iter().zip(donors).zip(&graph.outputs) {
+        let mut donor = vec![None; sequence.buffers.len()];
+        let mut assigned = vec![false; sequence.buffers.len()];
+        for ((out, over), output) in sequence.outputs.iter().zip(donors).zip(&graph.outputs) {
             let Some(out) = out.map(ix) else { continue };
             donor[out] = over;
             assigned[out] |= matches!(output.target, Target::Assign(_));
         }
         let places = |b| [Some(ix(b)), donor[ix(b)]].into_iter().flatten();
-        let all = program.launches.iter();
+        let all = sequence.launches.iter();
         let writes = all.clone().map(|l| written(l).flat_map(places).collect());
         let touches = all.map(|l| read(l).chain(written(l)).flat_map(places).collect());
         let (writes, touches): (Vec<Vec<usize>>, Vec<Vec<usize>>) =
             (writes.collect(), touches.collect());
         Joiner {
-            program,
-            touching: turned(&touches, program.buffers.len()),
-            writing: turned(&writes, program.buffers.len()),
+            sequence,
+            touching: turned(&touches, sequence.buffers.len()),
+            writing: turned(&writes, sequence.buffers.len()),
             touches,
             writes,
             assigned,
@@ -102,7 +102,7 @@ impl<'a> Joiner<'a> {
     /// The launches in groups that start together, in an order that keeps every launch behind those it
     /// depends on.
     pub(crate) fn groups(&self, launches: &[usize]) -> Vec<Vec<usize>> {
-        let mut groups = Groups::new(self.program.launches.len());
+        let mut groups = Groups::new(self.sequence.launches.len());
         for &l in launches {
             match self.host(&groups, l, Way::Before(None)) {
                 Some(g) => groups.put(l, g),
@@ -170,7 +170,7 @@ impl<'a> Joiner<'a> {
 
     /// Whether there is room for all these in a group.
     fn fit(&self, group: &[usize], joining: &[usize]) -> bool {
-        let launch = |l: &usize| &self.program.launches[*l];
+        let launch = |l: &usize| &self.sequence.launches[*l];
         match launch(&group[0]).kernel {
             Kernel::Cuda(_) => {
                 let all = group.iter().chain(joining).map(launch);
@@ -181,7 +181,7 @@ impl<'a> Joiner<'a> {
     }
 
     fn joins(&self, l: usize) -> bool {
-        let launch = &self.program.launches[l];
+        let launch = &self.sequence.launches[l];
         let wanted = match launch.kernel {
             Kernel::Tile(_) => self.is_update(l) || self.is_small(l),
             Kernel::Cuda(_) => self.near > 0 || self.is_update(l) || self.is_small(l),
@@ -191,12 +191,12 @@ impl<'a> Joiner<'a> {
     }
 
     fn is_small(&self, l: usize) -> bool {
-        let bytes = self.program.launches[l].cost.bytes.as_const();
+        let bytes = self.sequence.launches[l].cost.bytes.as_const();
         bytes.is_some_and(|b| (1..=SMALL).contains(&b))
     }
 
     fn is_update(&self, l: usize) -> bool {
-        written(&self.program.launches[l]).all(|b| self.assigned[ix(b)])
+        written(&self.sequence.launches[l]).all(|b| self.assigned[ix(b)])
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::join::{Joiner, can_join};
 use crate::uses::{Uses, ix, read, written};
 use hashbrown::HashMap;
-use kiln_codegen::{BufId, Launch, Program};
+use kiln_codegen::{BufId, Launch, Sequence};
 use kiln_ir::{Graph, Target};
 use kiln_plan::Kernel;
 
@@ -29,7 +29,7 @@ struct Wish {
 
 /// What decides which launches may write over an input.
 struct Donation<'a> {
-    program: &'a Program,
+    sequence: &'a Sequence,
     uses: &'a Uses,
     /// When each launch of the run is its turn.
     turn: Vec<Option<usize>>,
@@ -38,27 +38,27 @@ struct Donation<'a> {
 }
 
 impl Order {
-    pub fn new(program: &Program) -> Order {
+    pub fn new(sequence: &Sequence) -> Order {
         // A value that the caller gets is written in every run, even where it depends on parameters
         // alone: the caller owns it afterwards.
-        let mut prepared = vec![false; program.launches.len()];
-        let mut is_output = vec![false; program.buffers.len()];
-        for b in program.outputs.iter().flatten() {
+        let mut prepared = vec![false; sequence.launches.len()];
+        let mut is_output = vec![false; sequence.buffers.len()];
+        for b in sequence.outputs.iter().flatten() {
             is_output[ix(*b)] = true;
         }
-        for (l, launch) in program.launches.iter().enumerate() {
-            prepared[l] =
-                written(launch).all(|b| program.buffers[ix(b)].parameter_only && !is_output[ix(b)]);
+        for (l, launch) in sequence.launches.iter().enumerate() {
+            prepared[l] = written(launch)
+                .all(|b| sequence.buffers[ix(b)].parameter_only && !is_output[ix(b)]);
         }
         // A step may only be prepared if what it reads is.
-        let mut run_writes = vec![false; program.buffers.len()];
-        for (l, launch) in program.launches.iter().enumerate() {
+        let mut run_writes = vec![false; sequence.buffers.len()];
+        for (l, launch) in sequence.launches.iter().enumerate() {
             prepared[l] &= read(launch).all(|b| !run_writes[ix(b)]);
             if !prepared[l] {
                 written(launch).for_each(|b| run_writes[ix(b)] = true);
             }
         }
-        let (prepare, run) = (0..program.launches.len()).partition(|l| prepared[*l]);
+        let (prepare, run) = (0..sequence.launches.len()).partition(|l| prepared[*l]);
         Order {
             prepare,
             commit_from: run.len(),
@@ -71,14 +71,14 @@ impl Order {
     pub fn join(
         &self,
         graph: &Graph,
-        program: &Program,
+        sequence: &Sequence,
         uses: &Uses,
         donors: &[Option<u32>],
         near: usize,
         can: fn(&Launch) -> bool,
     ) -> Vec<Vec<usize>> {
         let donors = donors.iter().map(|d| d.and_then(|d| uses.input(d)));
-        let joiner = Joiner::new(graph, program, donors, near, can);
+        let joiner = Joiner::new(graph, sequence, donors, near, can);
         let all: Vec<usize> = self.run.iter().chain(&self.commit).copied().collect();
         let (run, commit) = all.split_at(self.commit_from);
         [joiner.groups(run), joiner.groups(commit)].concat()
@@ -86,18 +86,18 @@ impl Order {
 
     /// Moves the launches of donated outputs to the end where they are not safe already; gives each
     /// output's donor.
-    pub fn donate(&mut self, graph: &Graph, program: &Program, uses: &Uses) -> Vec<Option<u32>> {
-        let donation = Donation::new(self, program, uses);
+    pub fn donate(&mut self, graph: &Graph, sequence: &Sequence, uses: &Uses) -> Vec<Option<u32>> {
+        let donation = Donation::new(self, sequence, uses);
         let wishes: Vec<Option<Wish>> = graph
             .outputs
             .iter()
-            .zip(&program.outputs)
+            .zip(&sequence.outputs)
             .map(|(o, new)| match o.target {
                 Target::Assign(input) => donation.wish(input, (*new)?),
                 _ => None,
             })
             .collect();
-        let mut moving = vec![false; program.launches.len()];
+        let mut moving = vec![false; sequence.launches.len()];
         for wish in wishes.iter().flatten() {
             moving[wish.launch] = donation.movable(wish.launch);
         }
@@ -121,14 +121,14 @@ impl Order {
 }
 
 impl<'a> Donation<'a> {
-    fn new(order: &Order, program: &'a Program, uses: &'a Uses) -> Donation<'a> {
-        let mut turn = vec![None; program.launches.len()];
+    fn new(order: &Order, sequence: &'a Sequence, uses: &'a Uses) -> Donation<'a> {
+        let mut turn = vec![None; sequence.launches.len()];
         for (at, l) in order.run.iter().enumerate() {
             turn[*l] = Some(at);
         }
-        let fallible = |l: &usize| can_fail(&program.launches[*l]);
+        let fallible = |l: &usize| can_fail(&sequence.launches[*l]);
         Donation {
-            program,
+            sequence,
             uses,
             turn,
             safe: order.run.iter().rposition(fallible).map_or(0, |at| at + 1),
@@ -148,7 +148,7 @@ impl<'a> Donation<'a> {
 
     /// A launch may move if nothing reads what it writes and it cannot fail.
     fn movable(&self, l: usize) -> bool {
-        let launch = &self.program.launches[l];
+        let launch = &self.sequence.launches[l];
         !can_fail(launch) && written(launch).all(|b| self.uses.readers[ix(b)].is_empty())
     }
 
@@ -170,7 +170,7 @@ impl<'a> Donation<'a> {
 
     /// Whether an output may be written over an input, if these launches are moved to the end.
     fn grants(&self, wish: &Wish, moving: &[bool]) -> bool {
-        let launch = &self.program.launches[wish.launch];
+        let launch = &self.sequence.launches[wish.launch];
         // Other launches that move to the end must not read the old value.
         let mut readers = self.uses.readers[wish.old].iter();
         let alone = readers.all(|l| *l == wish.launch || !moving[*l]);
@@ -189,7 +189,7 @@ impl<'a> Donation<'a> {
     fn commit(&self, order: &mut Order, over: &HashMap<usize, Vec<usize>>, staying: bool) {
         let is_moved = |l: usize| over.contains_key(&l);
         let waits = |l: &Launch| matches!(l.kernel, Kernel::Tile(_)) && can_join(l);
-        let early = |l: usize| !waits(&self.program.launches[l]);
+        let early = |l: usize| !waits(&self.sequence.launches[l]);
         let from = order.run[..self.safe].iter().filter(|l| !is_moved(**l));
         let from = from.count();
         let mut run: Vec<usize> = Vec::with_capacity(order.run.len());

@@ -148,6 +148,8 @@ pub struct Compilation {
 pub(crate) struct Lowered {
     pub graph: Graph,
     pub program: codegen::Program,
+    /// The program by the ways that are chosen.
+    pub sequence: codegen::Sequence,
     pub placed: Placed,
 }
 
@@ -167,19 +169,27 @@ impl Lowered {
     ) -> Result<Lowered, CompileError> {
         let program = codegen::lower_with(&graph, options, hints);
         let program = program.map_err(|e| lower_error(&graph, e))?;
-        let placed = place::place(&graph, &program)?;
+        Lowered::chosen(graph, program)
+    }
+
+    /// # Errors
+    /// If the program contradicts itself; that would be a bug.
+    pub fn chosen(graph: Graph, program: codegen::Program) -> Result<Lowered, CompileError> {
+        let sequence = program.sequence();
+        let placed = place::place(&graph, &sequence)?;
         Ok(Lowered {
             graph,
             program,
+            sequence,
             placed,
         })
     }
 
     /// Makes one launch of several for a GPU, if that needs hardly more memory and every cell that is written
-    /// over its old value still is. Which launches each of the new ones is made of, if it does.
-    fn merge(&mut self, options: &Options) -> Result<Option<Vec<Vec<usize>>>, CompileError> {
+    /// over its old value still is.
+    fn merge(&mut self, options: &Options) -> Result<(), CompileError> {
         if options.gpu.is_none() || !options.fuse {
-            return Ok(None);
+            return Ok(());
         }
         let budget = options.memory_budget.unwrap_or(usize::MAX);
         let most = (self.peak()).map(|peak| (peak + (peak / place::MORE).max(HARDLY)).min(budget));
@@ -188,18 +198,18 @@ impl Lowered {
             outputs.filter(|o| o.donor.is_some()).count()
         };
         for near in [place::NEAR, 1, 0] {
-            let groups = place::groups(&self.graph, &self.program, near);
+            let groups = place::groups(&self.graph, &self.sequence, near);
             if groups.iter().all(|g| g.len() == 1) {
                 break;
             }
-            let program = codegen::side_by_side(&self.program, &groups);
-            let placed = place::place(&self.graph, &program)?;
+            let sequence = codegen::side_by_side(&self.sequence, &groups);
+            let placed = place::place(&self.graph, &sequence)?;
             if placed.peak() <= most && donated(&placed) >= donated(&self.placed) {
-                (self.program, self.placed) = (program, placed);
-                return Ok(Some(groups));
+                (self.sequence, self.placed) = (sequence, placed);
+                break;
             }
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Bytes of temporaries that a run needs, where sizes are known.
@@ -274,20 +284,14 @@ pub fn compile_with(
     // What keeps memory small is left as it is.
     let may_change = options.fuse && limited.is_none() && options.memory_budget.is_none();
     let tuned = tune::tune(lowered, &known, options, may_change, gpu.as_ref())?;
-    let (mut lowered, mut tuned, tuning) = tuned;
-    if let Some(groups) = lowered.merge(options)? {
-        tuned.merge(&groups);
-    }
-    let Lowered {
-        graph: optimized,
-        program,
-        placed,
-    } = lowered;
-    let mut explain = Explain::new(&optimized, &program, &placed, &fired, locs, &tuned);
+    let (mut lowered, tuned, tuning) = tuned;
+    lowered.merge(options)?;
+    let mut explain = Explain::new(&lowered, &fired, locs, &tuned);
     explain.recomputed = recomputed;
     explain.limited = limited;
     explain.tuning = tuning;
-    let stages = Arc::new(Stages::new(graph, optimized, program, &placed, locs));
+    let (stages, placed) = Stages::new(graph, lowered, locs);
+    let stages = Arc::new(stages);
     let (mut plan, outputs) = (placed.plan, placed.outputs);
     plan.needs = needs;
     let sized = plan.symbols.is_empty();

@@ -11,13 +11,13 @@ use crate::join::can_join;
 use crate::order::Order;
 use crate::uses::{Uses, ix, read, written};
 use hashbrown::HashMap;
-use kiln_codegen::{Launch, Origin, Program, shares_a_launch};
+use kiln_codegen::{Launch, Origin, Sequence, shares_a_launch};
 use kiln_ir::{Graph, NodeId, Op};
 use kiln_plan::memory::planned;
 use kiln_plan::{Buffer, BufferId, Constant, Input, Kernel, Output, Place, Plan, Step, Symbol};
 use std::sync::OnceLock;
 
-/// The plan of a lowered program. Sites name the position that their node's location marks, where it marks
+/// The plan of a lowered sequence. Sites name the position that their node's location marks, where it marks
 /// one.
 pub(crate) struct Placed {
     pub plan: Plan,
@@ -43,17 +43,17 @@ impl Placed {
 }
 
 /// Decides when launches run and where buffers live.
-pub(crate) fn place(graph: &Graph, program: &Program) -> Result<Placed, CompileError> {
+pub(crate) fn place(graph: &Graph, sequence: &Sequence) -> Result<Placed, CompileError> {
     let symbols = symbols(graph)?;
-    let uses = Uses::new(program);
+    let uses = Uses::new(sequence);
     let arranged = |near: usize| {
-        let mut placed = arrange(graph, program, &uses, Order::new(program), near);
+        let mut placed = arrange(graph, sequence, &uses, Order::new(sequence), near);
         placed.plan.symbols.clone_from(&symbols);
         placed
     };
     let placed = arranged(NEAR);
-    let product = |l: usize| !matches!(program.launches[l].kernel, Kernel::Tile(_));
-    if !(0..program.launches.len()).any(|l| placed.joined[l] && product(l)) {
+    let product = |l: usize| !matches!(sequence.launches[l].kernel, Kernel::Tile(_));
+    if !(0..sequence.launches.len()).any(|l| placed.joined[l] && product(l)) {
         return Ok(placed);
     }
     // What runs at the same time is in memory at the same time.
@@ -68,12 +68,12 @@ pub(crate) fn place(graph: &Graph, program: &Program) -> Result<Placed, CompileE
 
 /// The launches of a program for a GPU in groups that can be one, in the order in which they run. Any that
 /// is not small may be moved over `near` others.
-pub(crate) fn groups(graph: &Graph, program: &Program, near: usize) -> Vec<Vec<usize>> {
-    let uses = Uses::new(program);
-    let mut order = Order::new(program);
-    let donors = order.donate(graph, program, &uses);
+pub(crate) fn groups(graph: &Graph, sequence: &Sequence, near: usize) -> Vec<Vec<usize>> {
+    let uses = Uses::new(sequence);
+    let mut order = Order::new(sequence);
+    let donors = order.donate(graph, sequence, &uses);
     let mut groups: Vec<Vec<usize>> = order.prepare.iter().map(|l| vec![*l]).collect();
-    groups.extend(order.join(graph, program, &uses, &donors, near, shares_a_launch));
+    groups.extend(order.join(graph, sequence, &uses, &donors, near, shares_a_launch));
     groups
 }
 
@@ -82,22 +82,28 @@ pub(crate) const NEAR: usize = 4;
 /// Launches start together if the peak of memory grows by no more than this part of it.
 pub(crate) const MORE: usize = 50;
 
-/// The plan of a body: its sizes use the symbols of the program, and every step runs every time.
-fn body(graph: &Graph, program: &Program) -> Plan {
+/// The plan of a body: its sizes use the symbols of the sequence, and every step runs every time.
+fn body(graph: &Graph, sequence: &Sequence) -> Plan {
     let order = Order {
         prepare: Vec::new(),
-        run: (0..program.launches.len()).collect(),
+        run: (0..sequence.launches.len()).collect(),
         commit: Vec::new(),
-        commit_from: program.launches.len(),
+        commit_from: sequence.launches.len(),
     };
-    arrange(graph, program, &Uses::new(program), order, NEAR).plan
+    arrange(graph, sequence, &Uses::new(sequence), order, NEAR).plan
 }
 
-fn arrange(graph: &Graph, program: &Program, uses: &Uses, mut order: Order, near: usize) -> Placed {
-    let donors = order.donate(graph, program, uses);
-    let groups = order.join(graph, program, uses, &donors, near, can_join);
+fn arrange(
+    graph: &Graph,
+    sequence: &Sequence,
+    uses: &Uses,
+    mut order: Order,
+    near: usize,
+) -> Placed {
+    let donors = order.donate(graph, sequence, uses);
+    let groups = order.join(graph, sequence, uses, &donors, near, can_join);
     let mut plan = Plan {
-        buffers: program
+        buffers: sequence
             .buffers
             .iter()
             .map(|b| Buffer {
@@ -108,10 +114,10 @@ fn arrange(graph: &Graph, program: &Program, uses: &Uses, mut order: Order, near
             .collect(),
         ..Plan::default()
     };
-    inputs_and_constants(graph, program, &mut plan);
-    let positions = outputs(program, &donors, &mut plan);
+    inputs_and_constants(graph, sequence, &mut plan);
+    let positions = outputs(sequence, &donors, &mut plan);
     for &l in &order.prepare {
-        for buffer in written(&program.launches[l]) {
+        for buffer in written(&sequence.launches[l]) {
             let place = &mut plan.buffers[ix(buffer)].place;
             if *place == Place::Temporary {
                 *place = Place::Prepared;
@@ -120,12 +126,12 @@ fn arrange(graph: &Graph, program: &Program, uses: &Uses, mut order: Order, near
     }
     let mut steps = Steps::new(graph, &mut plan);
     let prepare: Vec<Step> = (order.prepare.iter())
-        .map(|l| steps.step(&program.launches[*l]))
+        .map(|l| steps.step(&sequence.launches[*l]))
         .collect();
     let mut run = Vec::with_capacity(order.run.len() + order.commit.len());
     for group in &groups {
         for (i, &l) in group.iter().enumerate() {
-            let step = steps.step(&program.launches[l]);
+            let step = steps.step(&sequence.launches[l]);
             run.push(Step {
                 joined: i > 0,
                 ..step
@@ -134,13 +140,13 @@ fn arrange(graph: &Graph, program: &Program, uses: &Uses, mut order: Order, near
     }
     (plan.prepare, plan.run) = (prepare, run);
     plan.commit = order.commit_from as u32;
-    in_place(program, &groups, &mut plan);
-    let mut joined = vec![false; program.launches.len()];
+    in_place(sequence, &groups, &mut plan);
+    let mut joined = vec![false; sequence.launches.len()];
     for l in groups.iter().flat_map(|g| &g[1..]) {
         joined[*l] = true;
     }
     let (prepare, run) = (order.prepare, groups.concat());
-    let mut steps: Vec<usize> = (0..program.launches.len()).collect();
+    let mut steps: Vec<usize> = (0..sequence.launches.len()).collect();
     for (at, l) in prepare.iter().enumerate().chain(run.iter().enumerate()) {
         steps[*l] = at;
     }
@@ -182,9 +188,9 @@ fn symbols(graph: &Graph) -> Result<Vec<Symbol>, CompileError> {
     graph.symbols.iter().enumerate().map(define).collect()
 }
 
-fn inputs_and_constants(graph: &Graph, program: &Program, plan: &mut Plan) {
+fn inputs_and_constants(graph: &Graph, sequence: &Sequence, plan: &mut Plan) {
     let mut given = vec![None; graph.inputs().len()];
-    for (i, info) in program.buffers.iter().enumerate() {
+    for (i, info) in sequence.buffers.iter().enumerate() {
         match &info.origin {
             Origin::Input(index) => {
                 plan.buffers[i].place = Place::Input;
@@ -222,11 +228,11 @@ fn inputs_and_constants(graph: &Graph, program: &Program, plan: &mut Plan) {
     }
 }
 
-fn outputs(program: &Program, donors: &[Option<u32>], plan: &mut Plan) -> Vec<Option<usize>> {
+fn outputs(sequence: &Sequence, donors: &[Option<u32>], plan: &mut Plan) -> Vec<Option<usize>> {
     let mut positions = Vec::new();
-    for (output, donor) in program.outputs.iter().zip(donors) {
+    for (output, donor) in sequence.outputs.iter().zip(donors) {
         positions.push(output.map(|buffer| {
-            let info = &program.buffers[ix(buffer)];
+            let info = &sequence.buffers[ix(buffer)];
             plan.buffers[ix(buffer)].place = Place::Output;
             plan.outputs.push(Output {
                 dtype: info.dtype,
@@ -266,13 +272,13 @@ impl<'a> Steps<'a> {
         }
         if let [node] = launch.nodes[..] {
             let graphs = self.graph.node(node).op.bodies().iter();
-            for ((plan, graph), program) in kernel
+            for ((plan, graph), sequence) in kernel
                 .bodies_mut()
                 .iter_mut()
                 .zip(graphs)
                 .zip(&launch.bodies)
             {
-                *plan = body(graph, program);
+                *plan = body(graph, sequence);
                 sites.extend(plan.sites.iter().cloned());
             }
         }
@@ -300,21 +306,21 @@ impl<'a> Steps<'a> {
 }
 
 /// Lets a temporary take over the memory of one that dies where it is written.
-fn in_place(program: &Program, groups: &[Vec<usize>], plan: &mut Plan) {
+fn in_place(sequence: &Sequence, groups: &[Vec<usize>], plan: &mut Plan) {
     let mut last_read = vec![0; plan.buffers.len()];
     for (at, group) in groups.iter().enumerate() {
-        for b in group.iter().flat_map(|l| read(&program.launches[*l])) {
+        for b in group.iter().flat_map(|l| read(&sequence.launches[*l])) {
             last_read[ix(b)] = at;
         }
     }
     let mut taken = vec![false; plan.buffers.len()];
     for (at, group) in groups.iter().enumerate() {
         for &l in group {
-            let launch = &program.launches[l];
+            let launch = &sequence.launches[l];
             // What another launch reads at the same time must stay.
             let others = || group.iter().filter(|o| **o != l);
             let read_beside =
-                |b: usize| others().any(|o| read(&program.launches[*o]).any(|r| ix(r) == b));
+                |b: usize| others().any(|o| read(&sequence.launches[*o]).any(|r| ix(r) == b));
             for &(r, w) in &launch.in_place {
                 let (from, to) = (ix(launch.args[r]), ix(launch.args[w]));
                 let temporary = |p: Place| matches!(p, Place::Temporary | Place::InPlace(_));

@@ -192,7 +192,7 @@ fn holders(
         let Some(buffer) = buffer else {
             return format!("{size} bytes inside a loop or branch");
         };
-        match &lowered.program.buffers[buffer].origin {
+        match &lowered.sequence.buffers[buffer].origin {
             Origin::Value(v) | Origin::Derived(v) => {
                 let node = lowered.graph.node(v.node);
                 let loc = resolved(&node.loc, locs);

@@ -1,9 +1,10 @@
 //! What the stages of one compilation gave, for whoever looks at it afterwards.
 
 use crate::explain::resolved;
+use crate::pipeline::Lowered;
 use crate::place::Placed;
 use hashbrown::HashMap;
-use kiln_codegen::Program;
+use kiln_codegen::{Program, Sequence};
 use kiln_ir::{Graph, Loc, Op};
 
 /// What the stages of one compilation gave. Locations are the user's lines.
@@ -13,8 +14,10 @@ pub struct Stages {
     pub recorded: Graph,
     /// The program that was lowered: optimised, and without composites.
     pub optimized: Graph,
-    /// Its launches.
+    /// Its tasks, with the ways to compute them.
     pub program: Program,
+    /// Its launches, by the ways that were chosen.
+    pub sequence: Sequence,
     /// For each step of the plan's *prepare* part the launch it is.
     pub prepare: Vec<usize>,
     /// For each step of the plan's *run* part the launch it is.
@@ -24,31 +27,33 @@ pub struct Stages {
 }
 
 impl Stages {
-    pub(crate) fn new(
-        recorded: Graph,
-        optimized: Graph,
-        program: Program,
-        placed: &Placed,
-        locs: &[Loc],
-    ) -> Stages {
+    pub(crate) fn new(recorded: Graph, lowered: Lowered, locs: &[Loc]) -> (Stages, Placed) {
+        let Lowered {
+            graph: optimized,
+            program,
+            sequence,
+            placed,
+        } = lowered;
         let marks = recorded
             .iter()
             .map(|(id, n)| (n.loc.position(), id.index()));
         let marks: HashMap<Option<usize>, usize> = marks.collect();
         let origin = |loc: &Loc| marks.get(&Some(loc.position()?)).copied();
-        Stages {
+        let stages = Stages {
             came_from: optimized.iter().map(|(_, n)| origin(&n.loc)).collect(),
             recorded: with_lines(recorded, locs),
             optimized: with_lines(optimized, locs),
             program,
+            sequence,
             prepare: placed.prepare.clone(),
             run: placed.run.clone(),
-        }
+        };
+        (stages, placed)
     }
 
     /// For each node of the optimised graph the launches that compute it, ascending.
     pub fn kernels(&self) -> Vec<Vec<usize>> {
-        launches_of(&self.optimized, &self.program)
+        launches_of(&self.optimized, &self.sequence)
     }
 
     /// The launch of a step.
@@ -61,9 +66,9 @@ impl Stages {
 }
 
 /// For each node of a graph the launches of its program that compute it, ascending.
-pub(crate) fn launches_of(graph: &Graph, program: &Program) -> Vec<Vec<usize>> {
+pub(crate) fn launches_of(graph: &Graph, sequence: &Sequence) -> Vec<Vec<usize>> {
     let mut launches = vec![Vec::new(); graph.len()];
-    for (l, launch) in program.launches.iter().enumerate() {
+    for (l, launch) in sequence.launches.iter().enumerate() {
         for id in &launch.nodes {
             if !matches!(graph.node(*id).op, Op::Input(_)) {
                 launches[id.index()].push(l);

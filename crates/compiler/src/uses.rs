@@ -1,9 +1,9 @@
 //! Which launches touch which buffers.
 
 use hashbrown::HashMap;
-use kiln_codegen::{BufId, Launch, Origin, Program};
+use kiln_codegen::{BufId, Launch, Origin, Sequence};
 
-/// Who reads and writes each buffer of a program.
+/// Who reads and writes each buffer of a sequence.
 pub(crate) struct Uses {
     /// For each buffer the launches that read it, ascending.
     pub readers: Vec<Vec<usize>>,
@@ -14,18 +14,18 @@ pub(crate) struct Uses {
 }
 
 impl Uses {
-    pub fn new(program: &Program) -> Uses {
-        let inputs = program.buffers.iter().enumerate();
+    pub fn new(sequence: &Sequence) -> Uses {
+        let inputs = sequence.buffers.iter().enumerate();
         let inputs = inputs.filter_map(|(b, info)| match info.origin {
             Origin::Input(index) => Some((index, b)),
             _ => None,
         });
         let mut uses = Uses {
-            readers: vec![Vec::new(); program.buffers.len()],
-            writers: vec![Vec::new(); program.buffers.len()],
+            readers: vec![Vec::new(); sequence.buffers.len()],
+            writers: vec![Vec::new(); sequence.buffers.len()],
             inputs: inputs.collect(),
         };
-        for (l, launch) in program.launches.iter().enumerate() {
+        for (l, launch) in sequence.launches.iter().enumerate() {
             read(launch).for_each(|b| note(&mut uses.readers[ix(b)], l));
             written(launch).for_each(|b| note(&mut uses.writers[ix(b)], l));
         }

@@ -104,7 +104,7 @@ pub(crate) fn symbols(plan: &Plan, inputs: &[Buffer]) -> Result<Vec<i64>, Error>
 
 /// The value of the graph that a buffer holds.
 pub(crate) fn held(stages: &Stages, buffer: u32) -> Option<Value> {
-    match stages.program.buffers[buffer as usize].origin {
+    match stages.sequence.buffers[buffer as usize].origin {
         Origin::Value(value) => Some(value),
         Origin::Input(i) => Some(stages.optimized.inputs()[i as usize].value()),
         _ => None,
@@ -171,7 +171,7 @@ impl Tracer for Verifier<'_> {
             }
             let bytes = step.bytes(i)?;
             self.seen.insert(id.0, hash(&bytes));
-            match self.stages.program.buffers[id.0 as usize].origin {
+            match self.stages.sequence.buffers[id.0 as usize].origin {
                 Origin::Value(value) => {
                     let bytes = self.row_major(id.0, &bytes);
                     let check = self.compare(step, value, &bytes, &read);
@@ -188,12 +188,12 @@ impl Tracer for Verifier<'_> {
 
 impl<'a> Verifier<'a> {
     fn launch(&self, step: &Traced) -> &'a Launch {
-        &self.stages.program.launches[self.stages.launch(step.prepare, step.step)]
+        &self.stages.sequence.launches[self.stages.launch(step.prepare, step.step)]
     }
 
     /// What a buffer holds, in row-major order.
     fn row_major<'b>(&self, buffer: u32, bytes: &'b [u8]) -> Cow<'b, [u8]> {
-        let info = &self.stages.program.buffers[buffer as usize];
+        let info = &self.stages.sequence.buffers[buffer as usize];
         if !info.channels_last {
             return bytes.into();
         }

@@ -3,7 +3,7 @@
 use super::{Effort, Measured, program};
 use crate::spec::Workload;
 use kiln::{CompileOptions, DType, Device, Error, ErrorKind, Result, tuning::Mode};
-use kiln_codegen::{Launch, Options, Target, lower};
+use kiln_codegen::{Options, Target, Work, lower};
 use kiln_compiler::tune::{self, Precision, Settings, Trial};
 use std::time::Duration;
 
@@ -43,40 +43,33 @@ pub fn candidates(
         patience: Settings::default().patience,
     };
     let mut kernels: Vec<(usize, Vec<Trial>)> = Vec::new();
-    for (l, launch) in program.launches.iter().enumerate() {
-        let same = |(other, _): &(usize, _)| {
-            whole(&program.launches[*other]).kernel == whole(launch).kernel
-        };
+    for (t, task) in program.tasks.iter().enumerate() {
+        let same = |(other, _): &(usize, _)| program.tasks[*other].work == task.work;
         if !kernels.iter().any(same) {
             let precision = Precision::current();
-            let trials = tune::measure(&program, l, 0, precision, &effort, gpu.as_ref());
-            kernels.push((l, trials));
+            let trials = tune::measure(task, 0, precision, &effort, gpu.as_ref());
+            kernels.push((t, trials));
         }
     }
     kernels.retain(|(_, trials)| trials.len() > 1);
     let several = kernels.len() > 1;
     let (mut timed, mut out) = (Vec::new(), Vec::new());
-    for (l, trials) in &kernels {
-        let launch = whole(&program.launches[*l]);
+    for (t, trials) in &kernels {
+        let work = &program.tasks[*t].work;
         let name = match several {
-            true => format!("{workload} {l} {}", launch.kernel.name()),
+            true => format!("{workload} {t} {}", work.name()),
             false => workload.to_string(),
         };
         for trial in trials {
             match times(trial) {
                 Some(times) => {
-                    timed.push(measured(&name, workload.dtype(dtype), launch, trial, times))
+                    timed.push(measured(&name, workload.dtype(dtype), work, trial, times))
                 }
                 None => out.push(format!("{name}: {trial}")),
             }
         }
     }
     Ok((timed, out))
-}
-
-/// What a launch computes, on a GPU with those behind it that belong to the same.
-fn whole(launch: &Launch) -> &Launch {
-    launch.ways.as_ref().map_or(launch, |w| &w.launch)
 }
 
 /// The seconds of its runs, where it was timed.
@@ -89,15 +82,16 @@ fn times(trial: &Trial) -> Option<Vec<f64>> {
     }
 }
 
-fn measured(name: &str, dtype: DType, launch: &Launch, trial: &Trial, times: Vec<f64>) -> Measured {
+fn measured(name: &str, dtype: DType, work: &Work, trial: &Trial, times: Vec<f64>) -> Measured {
+    let cost = work.cost();
     let number = |d: &kiln::Dim| d.as_const().unwrap_or(0) as f64;
     Measured {
         workload: name.to_string(),
         dtype: dtype.to_string(),
         algorithms: vec![trial.name.clone()],
         kernels: 1,
-        flops: number(&launch.cost.flops),
-        bytes: number(&launch.cost.bytes),
+        flops: number(&cost.flops),
+        bytes: number(&cost.bytes),
         times,
     }
 }

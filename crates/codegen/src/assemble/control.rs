@@ -1,16 +1,16 @@
-//! Loops and branches: launches that run programs.
+//! Loops and branches: work that runs programs.
 
-use super::Assembler;
+use super::{Assembler, Parts};
 use crate::flow::{Nid, Op};
 use crate::fuse::{Anchor, Group};
-use crate::{Cost, Launch, LowerError, Program};
-use kiln_base::Dim;
+use crate::work::{Body, Work};
+use crate::{LowerError, Program};
 use kiln_ir::Op as IrOp;
-use kiln_plan::{self as plan, Kernel, Plan};
+use kiln_plan::{self as plan, Plan};
 
 impl Assembler<'_> {
-    /// The launch of a loop or branch. Its bodies become plans when memory is planned.
-    pub(super) fn control(&self, group: &Group, anchor: &Anchor) -> Result<Launch, LowerError> {
+    /// A loop or branch. Its bodies become plans when memory is planned.
+    pub(super) fn control(&self, group: &Group, anchor: &Anchor) -> Result<Parts, LowerError> {
         let node = &self.flow.nodes[anchor.node];
         let mut nodes: Vec<Nid> = Vec::new();
         let operands = anchor.operands.iter().map(|o| {
@@ -30,17 +30,14 @@ impl Assembler<'_> {
         let lowered = op.bodies().iter().map(|b| crate::lower(b, self.options));
         let bodies: Result<Vec<Program>, LowerError> = lowered.collect();
         let bodies = bodies.map_err(|e| LowerError::new(node.source.node, e.to_string()))?;
-        let mut flops = bodies
-            .iter()
-            .flat_map(|b| &b.launches)
-            .fold(Dim::ZERO, |n, l| &n + &l.cost.flops);
-        let kernel = match &**op {
+        let mut bodies = bodies.into_iter();
+        let mut next = || Box::new(bodies.next().expect("loops have a body, branches two"));
+        let body = match &**op {
             IrOp::Loop(l) => {
-                flops = &flops * &l.trips;
                 let (first, rest) = operands.split_at(l.carried);
                 let (scanned, alike) = rest.split_at(l.scanned);
                 let (last, stacked) = outputs.split_at(l.carried);
-                Kernel::Loop(plan::Loop {
+                let own = plan::Loop {
                     trips: l.trips.clone(),
                     reverse: l.reverse,
                     first: first.to_vec(),
@@ -49,23 +46,26 @@ impl Assembler<'_> {
                     last: last.to_vec(),
                     stacked: stacked.to_vec(),
                     body: Box::default(),
-                })
+                };
+                Body::Loop(own, next())
             }
-            _ => Kernel::If(plan::If {
-                condition: operands[0],
-                inputs: operands[1..].to_vec(),
-                outputs,
-                branches: Box::new([Plan::default(), Plan::default()]),
-            }),
+            _ => {
+                let own = plan::If {
+                    condition: operands[0],
+                    inputs: operands[1..].to_vec(),
+                    outputs,
+                    branches: Box::new([Plan::default(), Plan::default()]),
+                };
+                Body::If(own, Box::new([*next(), *next()]))
+            }
         };
-        let mut launch = self.empty(kernel);
-        launch.args = nodes.iter().map(|n| self.buffer(*n)).collect();
-        launch.written = (0..nodes.len()).map(|i| i >= reads).collect();
-        launch.bodies = bodies;
-        launch.cost = Cost {
-            flops,
-            bytes: self.bytes(&launch),
+        let work = Work {
+            body,
+            before: [None, None],
+            behind: None,
+            args: self.args(&nodes, |at| at >= reads),
+            in_place: Vec::new(),
         };
-        Ok(launch)
+        Ok((work, nodes, Vec::new()))
     }
 }

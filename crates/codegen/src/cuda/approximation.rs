@@ -3,7 +3,7 @@
 use kiln_plan::Algorithm;
 use std::fmt;
 
-/// What a way to compute a launch on a GPU gives up against the others, which differ in the order of sums alone. A
+/// What a way to compute some work gives up against the others, which differ in the order of sums alone. A
 /// way's name begins with it, as in `tf32: tile 64x64 by 128 threads`.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Approximation {

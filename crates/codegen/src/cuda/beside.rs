@@ -9,7 +9,8 @@ use super::families::multiplies;
 use super::parts;
 use super::source::{RESIDENT, SHARED};
 use crate::Cost;
-use crate::program::{BufId, GroupReport, Launch, Program};
+use crate::program::BufId;
+use crate::sequence::{Launch, Sequence};
 use kiln_base::Dim;
 use kiln_ir::NodeId;
 use kiln_plan::Kernel;
@@ -46,24 +47,18 @@ pub fn fit_in_a_launch(launches: &[&Launch]) -> bool {
         && parts.iter().map(|k| k.args.len()).sum::<usize>() <= MOST_ARGS
 }
 
-/// The program with the launches of each group as one, in the order of the groups.
+/// The sequence with the launches of each group as one, in the order of the groups.
 ///
 /// # Panics
 /// If a group of several does not [fit](fit_in_a_launch).
-pub fn side_by_side(program: &Program, groups: &[Vec<usize>]) -> Program {
-    let (mut launches, mut reports) = (Vec::new(), Vec::new());
-    for group in groups {
-        let (launch, report) = match group[..] {
-            [one] => (program.launches[one].clone(), program.groups[one].clone()),
-            _ => together(program, group),
-        };
-        launches.push(launch);
-        reports.push(report);
-    }
-    Program {
-        launches,
-        groups: reports,
-        ..program.clone()
+pub fn side_by_side(sequence: &Sequence, groups: &[Vec<usize>]) -> Sequence {
+    let launch = |group: &Vec<usize>| match group[..] {
+        [one] => sequence.launches[one].clone(),
+        _ => together(&sequence.launches, group),
+    };
+    Sequence {
+        launches: groups.iter().map(launch).collect(),
+        ..sequence.clone()
     }
 }
 
@@ -83,11 +78,11 @@ fn part(launch: &Launch) -> Option<&CudaKernel> {
 }
 
 /// The launches of a set as one.
-fn together(program: &Program, set: &[usize]) -> (Launch, GroupReport) {
+fn together(launches: &[Launch], set: &[usize]) -> Launch {
     let mut set = set.to_vec();
     // Equal kernels are one function.
-    set.sort_by_key(|l| part(&program.launches[*l]).map(|k| &k.entry));
-    let launches: Vec<&Launch> = set.iter().map(|l| &program.launches[*l]).collect();
+    set.sort_by_key(|l| part(&launches[*l]).map(|k| &k.entry));
+    let launches: Vec<&Launch> = set.iter().map(|l| &launches[*l]).collect();
     let kernels = launches.iter().map(|l| part(l).expect("the set fits"));
     let kernel = parts::together(&kernels.collect::<Vec<_>>());
     let args: Vec<BufId> = launches.iter().flat_map(|l| l.args.clone()).collect();
@@ -104,17 +99,8 @@ fn together(program: &Program, set: &[usize]) -> (Launch, GroupReport) {
     nodes.sort();
     nodes.dedup();
     let sum = |of: fn(&Cost) -> &Dim| launches.iter().fold(Dim::ZERO, |n, l| &n + of(&l.cost));
-    let reports = set.iter().map(|l| &program.groups[*l]);
-    let report = GroupReport {
-        name: kernel.name.clone(),
-        nodes: nodes.clone(),
-        why_not: reports.flat_map(|g| g.why_not.clone()).collect(),
-    };
-    let launch = Launch {
+    Launch {
         kernel: Kernel::Cuda(kernel),
-        variants: Vec::new(),
-        kir: None,
-        made: Vec::new(),
         args,
         written: launches.iter().flat_map(|l| l.written.clone()).collect(),
         bodies: Vec::new(),
@@ -125,7 +111,6 @@ fn together(program: &Program, set: &[usize]) -> (Launch, GroupReport) {
             flops: sum(|c| &c.flops),
             bytes: sum(|c| &c.bytes),
         },
-        ways: None,
-    };
-    (launch, report)
+        tasks: launches.iter().flat_map(|l| l.tasks.clone()).collect(),
+    }
 }

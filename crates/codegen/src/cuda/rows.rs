@@ -67,7 +67,7 @@ pub(super) fn may_share(
     shape: &Shape,
 ) -> Vec<(usize, usize)> {
     let (plans, _) = tile::plan(kernel, &shape.keep);
-    let mut pairs = tile::in_place(kernel, &plans);
+    let mut pairs = tile::may_share(kernel, &plans);
     pairs.retain(|p| in_place.contains(p) && shape.may_share(kernel, p.1));
     pairs
 }

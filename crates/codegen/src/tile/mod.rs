@@ -18,13 +18,6 @@ mod variants;
 pub use text::tile_text;
 pub(crate) use variants::variants;
 
-/// A printed kernel.
-pub(crate) struct Printed {
-    pub program: TileProgram,
-    /// Pairs (read argument, written argument) whose accesses agree, reads first.
-    pub in_place: Vec<(usize, usize)>,
-}
-
 /// What runs in one stage, before registers are chosen.
 pub(crate) struct Plan {
     pub over_inner: bool,
@@ -56,33 +49,51 @@ const LONGEST_SLOT: i64 = 1 << 18;
 const MOST_SLOTS: u16 = 8;
 
 /// The tile program of a kernel.
-pub(crate) fn print(kernel: &Kernel) -> Printed {
+pub(crate) fn print(kernel: &Kernel) -> TileProgram {
     print_as(kernel, schedule(kernel))
 }
 
 /// The tile program of what is behind a product, of whose rows a block holds all.
-pub(crate) fn print_epilogue(kernel: &Kernel) -> Printed {
-    let schedule = match kernel.inner.is_empty() {
+pub(crate) fn print_epilogue(kernel: &Kernel) -> TileProgram {
+    print_as(kernel, schedule_behind(kernel))
+}
+
+fn schedule_behind(kernel: &Kernel) -> Schedule {
+    match kernel.inner.is_empty() {
         true => Schedule::Lanes,
         false => Schedule::Rows,
-    };
-    print_as(kernel, schedule)
+    }
 }
 
 /// The tile program of a kernel, cut in this way.
-fn print_as(kernel: &Kernel, schedule: Schedule) -> Printed {
-    let keep = Keep {
+fn print_as(kernel: &Kernel, schedule: Schedule) -> TileProgram {
+    let (plans, slots) = plan(kernel, &keep(kernel, schedule));
+    inst::program(kernel, schedule, &plans, &slots)
+}
+
+fn keep(kernel: &Kernel, schedule: Schedule) -> Keep {
+    Keep {
         dear: dear(kernel),
         most: if can_keep(kernel, schedule) {
             MOST_SLOTS
         } else {
             0
         },
-    };
-    let (plans, slots) = plan(kernel, &keep);
-    let in_place = in_place(kernel, &plans);
-    let program = inst::program(kernel, schedule, &plans, &slots);
-    Printed { program, in_place }
+    }
+}
+
+/// Pairs (read argument, written argument) of a kernel that may share memory, as it is walked by default.
+pub(crate) fn in_place(kernel: &Kernel) -> Vec<(usize, usize)> {
+    in_place_as(kernel, schedule(kernel))
+}
+
+/// Those of what is behind a product.
+pub(crate) fn in_place_behind(kernel: &Kernel) -> Vec<(usize, usize)> {
+    in_place_as(kernel, schedule_behind(kernel))
+}
+
+fn in_place_as(kernel: &Kernel, schedule: Schedule) -> Vec<(usize, usize)> {
+    may_share(kernel, &plan(kernel, &keep(kernel, schedule)).0)
 }
 
 /// Whether tiles are cut from the inner axes or the parallel ones: whichever is contiguous in more
@@ -233,7 +244,7 @@ pub(crate) fn dear(kernel: &Kernel) -> Vec<bool> {
 
 /// Pairs of a read and a written argument of one dtype where every load is at the address of the
 /// store and in its stage or before.
-pub(crate) fn in_place(kernel: &Kernel, plans: &[Plan]) -> Vec<(usize, usize)> {
+pub(crate) fn may_share(kernel: &Kernel, plans: &[Plan]) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
     for (at, plan) in plans.iter().enumerate() {
         for s in plan.stores.iter().filter(|s| s.combine.is_none()) {

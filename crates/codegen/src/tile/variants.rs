@@ -1,6 +1,6 @@
 //! Other ways to run the program of a kernel, for a tuner to try.
 
-use super::print_as;
+use super::{in_place_as, print_as};
 use crate::kir::Kernel;
 use kiln_plan::tile::{Cut, Schedule, TileProgram};
 
@@ -29,9 +29,9 @@ pub(crate) fn variants(
         Schedule::Rows => Schedule::Lanes,
     };
     if !kernel.inner.is_empty() && !kernel.axes.is_empty() && kernel.serial == 0 {
-        let turned = print_as(kernel, turned);
-        if in_place.iter().all(|p| turned.in_place.contains(p)) {
-            all.push(("turned".into(), turned.program));
+        let may_share = in_place_as(kernel, turned);
+        if in_place.iter().all(|p| may_share.contains(p)) {
+            all.push(("turned".into(), print_as(kernel, turned)));
         }
     }
     let mut cut = |name: String, cut: Cut| {

@@ -1,7 +1,7 @@
 //! Runs kernels in CUDA C++: compiled by NVRTC, executed by the emulator.
 
 use kiln_base::DType;
-use kiln_codegen::{Launch, Program};
+use kiln_codegen::{Launch, Sequence};
 use kiln_gpu_emulator as emulator;
 use kiln_ir::eval::{Array, Data};
 use kiln_plan::Kernel;
@@ -22,11 +22,11 @@ pub fn nvrtc() -> Option<&'static Nvrtc> {
     }
 }
 
-/// The kernels of a program as one translation unit.
-pub fn unit(program: &Program) -> String {
+/// The kernels of launches as one translation unit.
+pub fn unit(sequence: &Sequence) -> String {
     let mut text = String::from(PRELUDE);
     let mut seen = HashSet::new();
-    for l in &program.launches {
+    for l in &sequence.launches {
         if let Kernel::Cuda(k) = &l.kernel
             && seen.insert(&k.entry)
         {
@@ -43,9 +43,9 @@ pub struct Compiled {
     memory: Arc<emulator::Memory>,
 }
 
-/// Compiles the kernels of a program together.
-pub fn compile(program: &Program) -> Compiled {
-    let text = unit(program);
+/// Compiles the kernels of launches together.
+pub fn compile(sequence: &Sequence) -> Compiled {
+    let text = unit(sequence);
     let nvrtc = nvrtc().expect("the caller has asked whether there is a compiler");
     let compiled = nvrtc
         .compile(&text, Code::Ptx(90))

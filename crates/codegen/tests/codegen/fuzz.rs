@@ -77,11 +77,9 @@ pub fn difference(
 
 pub fn show(graph: &Graph, program: &kiln_codegen::Program) {
     println!("{graph}");
-    for l in &program.launches {
-        println!("{:?} {:?} {}", l.args, l.nodes, l.kernel.name());
-        if let Some(k) = &l.kir {
-            println!("{k}");
-        }
+    for t in &program.tasks {
+        println!("{:?} {:?} {}", t.args, t.nodes, t.work.name());
+        t.work.kernels().for_each(|k| println!("{k}"));
     }
 }
 
@@ -171,7 +169,9 @@ fn random_programs_cover_the_rules() {
     let mut seen = std::collections::BTreeMap::new();
     for seed in 0..count() {
         let program = lowered(&decomposed(&config().graph(seed)), &Options::default());
-        for l in &program.launches {
+        for l in &program.sequence().launches {
+            let work = &program.tasks[l.tasks[0]].work;
+            let made = work.made().iter().flatten().count();
             let mut note = |name: &'static str, holds: bool| {
                 *seen.entry(name).or_insert(0) += holds as u32;
             };
@@ -179,8 +179,8 @@ fn random_programs_cover_the_rules() {
             let library = !matches!(l.kernel, Kernel::Tile(_));
             note("epilogue", library && tile.is_some());
             let of_images = matches!(l.kernel, Kernel::Conv(_));
-            note("prologue", !l.made.is_empty());
-            note("prologue of images", of_images && !l.made.is_empty());
+            note("prologue", made > 0);
+            note("prologue of images", of_images && made > 0);
             let rows = |p: &TileProgram| p.schedule == Schedule::Rows;
             note("epilogue of rows", library && tile.is_some_and(rows));
             note("scan", matches!(l.kernel, Kernel::Scan(_)));
@@ -190,7 +190,7 @@ fn random_programs_cover_the_rules() {
                 note("scatter in place", !l.in_place.is_empty());
                 note("scatter by a view", s.index.strides.iter().any(|d| d.is(0)));
             }
-            let combines = l.kir.as_ref().is_some_and(|k| k.serial > 0);
+            let combines = work.kernels().any(|k| k.serial > 0);
             note("rows and columns", combines);
             note("in place", !l.in_place.is_empty());
             note(

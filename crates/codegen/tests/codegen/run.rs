@@ -2,7 +2,7 @@
 
 use crate::tiles;
 use kiln_base::{DType, Dim, round_float};
-use kiln_codegen::{Options, Origin, Program, kir, lower};
+use kiln_codegen::{Launch, Options, Origin, Program, Sequence, Task, Work, kir, lower};
 use kiln_ir::eval::{Array, Data, Mode, evaluate};
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Op, Role, Target, Value, ops};
 use kiln_plan::{Conv, ConvRole, Images, Kernel, MatMul};
@@ -80,22 +80,21 @@ pub fn checked(graph: &Graph, program: &Program) {
     for (i, b) in program.buffers.iter().enumerate() {
         written[i] = matches!(b.origin, Origin::Input(_) | Origin::Constant(_));
     }
-    for launch in &program.launches {
-        if let Some(k) = &launch.kir {
+    for task in &program.tasks {
+        for k in task.work.kernels() {
             assert_eq!(k.verify(), Vec::<String>::new(), "{k}\n{graph}");
         }
-        for (a, is_written) in launch.args.iter().zip(&launch.written) {
-            assert!(*is_written || written[a.0 as usize], "read before written");
+        for (b, a) in task.args.iter().zip(&task.work.args) {
+            assert!(a.written || written[b.0 as usize], "read before written");
         }
-        let results = launch.args.iter().zip(&launch.written).filter(|a| *a.1);
         let mut only: Vec<bool> = Vec::new();
-        for (a, _) in results {
+        for a in task.written() {
             assert!(!written[a.0 as usize], "written twice");
             written[a.0 as usize] = true;
             only.push(program.buffers[a.0 as usize].parameter_only);
         }
         only.dedup();
-        assert_eq!(only.len(), 1, "prepare and run work in one launch");
+        assert_eq!(only.len(), 1, "prepare and run work in one task");
     }
     for (o, b) in graph.outputs.iter().zip(&program.outputs) {
         assert!(b.is_some() || o.target == Target::Kept);
@@ -114,13 +113,26 @@ pub fn run(
     symbols: &[i64],
     engine: Engine,
 ) -> Option<Vec<Option<Array>>> {
-    let compiled = (engine == Engine::Device).then(|| crate::device::compile(program));
-    run_compiled(program, inputs, symbols, engine, compiled.as_ref())
+    let sequence = program.sequence();
+    let compiled = (engine == Engine::Device).then(|| crate::device::compile(&sequence));
+    let device = compiled.as_ref();
+    run_sequence(&program.tasks, &sequence, inputs, symbols, engine, device)
 }
 
-/// The same, where the device's kernels are compiled.
+/// The outputs of launches whose kernels are compiled for the device; `None` on a data error.
 pub fn run_compiled(
-    program: &Program,
+    sequence: &Sequence,
+    inputs: &[Array],
+    symbols: &[i64],
+    compiled: &crate::device::Compiled,
+) -> Option<Vec<Option<Array>>> {
+    let device = Some(compiled);
+    run_sequence(&[], sequence, inputs, symbols, Engine::Device, device)
+}
+
+fn run_sequence(
+    tasks: &[Task],
+    program: &Sequence,
     inputs: &[Array],
     symbols: &[i64],
     engine: Engine,
@@ -147,19 +159,23 @@ pub fn run_compiled(
     let dtypes: Vec<DType> = program.buffers.iter().map(|b| b.dtype).collect();
     for launch in &program.launches {
         let mut args: Vec<usize> = launch.args.iter().map(|a| a.0 as usize).collect();
-        let kernel = with_operands(launch, &mut memory, &mut args, symbols, engine);
+        if let Kernel::Cuda(_) | Kernel::Attention(_) = &launch.kernel {
+            let compiled = compiled.expect("compiled for the device");
+            ok &= compiled.run(launch, &dtypes, &mut memory, symbols) == 0;
+            continue;
+        }
+        let work = &tasks[launch.tasks[0]].work;
+        let kernel = with_operands((launch, work), &mut memory, &mut args, symbols, engine);
         let own = launch.args.len();
         match &kernel {
             Kernel::Tile(p) => match engine {
-                Engine::Points => {
-                    ok &= points(launch.kir.as_ref().unwrap(), &mut memory, &args, symbols)
-                }
+                Engine::Points => ok &= points(behind(work), &mut memory, &args, symbols),
                 _ => ok &= tiles::run(p, &mut memory, &args, &launch.in_place, symbols),
             },
             Kernel::MatMul(m) => {
                 let raw = matmul(m, &memory, &args, symbols);
                 ok &= finish(
-                    launch,
+                    (launch, work),
                     raw,
                     m.out,
                     m.epilogue.as_ref(),
@@ -169,11 +185,7 @@ pub fn run_compiled(
                     engine,
                 );
             }
-            Kernel::Cuda(_) | Kernel::Attention(_) => {
-                let compiled = compiled.expect("compiled for the device");
-                ok &= compiled.run(launch, &dtypes, &mut memory, symbols) == 0;
-            }
-            Kernel::Loop(_) | Kernel::If(_) => {
+            Kernel::Cuda(_) | Kernel::Attention(_) | Kernel::Loop(_) | Kernel::If(_) => {
                 panic!("{} is not lowered to a launch", launch.kernel.name())
             }
             Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) | Kernel::Custom(_) => {
@@ -182,7 +194,7 @@ pub fn run_compiled(
             Kernel::Conv(c) => {
                 let raw = conv(c, &memory, &args, symbols);
                 ok &= finish(
-                    launch,
+                    (launch, work),
                     raw,
                     c.out,
                     c.epilogue.as_ref(),
@@ -205,9 +217,9 @@ pub fn run_compiled(
 /// Runs a kernel without epilogue by the reference evaluation of its op.
 fn alone(
     kernel: &Kernel,
-    program: &Program,
+    program: &Sequence,
     memory: &mut [Data],
-    launch: &kiln_codegen::Launch,
+    launch: &Launch,
     symbols: &[i64],
 ) -> bool {
     let buffer = |arg: u16| launch.args[arg as usize].0 as usize;
@@ -289,7 +301,7 @@ fn alone(
 
 #[allow(clippy::too_many_arguments)]
 fn finish(
-    launch: &kiln_codegen::Launch,
+    (launch, work): (&Launch, &Work),
     raw: Vec<f64>,
     out: u16,
     epilogue: Option<&kiln_plan::Epilogue>,
@@ -306,7 +318,7 @@ fn finish(
     let mut args = args.to_vec();
     args.push(memory.len() - 1);
     let ok = match engine {
-        Engine::Points => points(launch.kir.as_ref().unwrap(), memory, &args, symbols),
+        Engine::Points => points(behind(work), memory, &args, symbols),
         _ => tiles::run(&epilogue.program, memory, &args, &launch.in_place, symbols),
     };
     memory.pop();
@@ -322,6 +334,11 @@ fn points(kernel: &kir::Kernel, memory: &mut [Data], args: &[usize], symbols: &[
         }
     }
     ok
+}
+
+/// What Kernel IR says of the result.
+fn behind(work: &Work) -> &kir::Kernel {
+    work.kernels().last().expect("fused work has a kernel")
 }
 
 fn floats(data: &Data) -> &[f64] {
@@ -349,19 +366,19 @@ pub fn each_point(extents: &[i64], mut f: impl FnMut(&[i64])) {
 
 /// The kernel with operands in memory, behind its arguments, for those that prologues make.
 fn with_operands(
-    launch: &kiln_codegen::Launch,
+    (launch, work): (&Launch, &Work),
     memory: &mut Vec<Data>,
     args: &mut Vec<usize>,
     symbols: &[i64],
     engine: Engine,
 ) -> Kernel {
     let mut with = launch.kernel.clone();
-    let mut kernels = launch.made.iter();
-    for (side, prologue) in launch.kernel.prologues().iter().enumerate() {
-        let Some(prologue) = prologue else {
+    let prologues = launch.kernel.prologues().iter().zip(work.made());
+    for (side, (prologue, kernel)) in prologues.enumerate() {
+        let (Some(prologue), Some(kernel)) = (prologue, kernel) else {
+            assert!(prologue.is_none() && kernel.is_none());
             continue;
         };
-        let kernel = kernels.next().expect("a kernel for each prologue");
         assert_eq!(kernel.verify(), Vec::<String>::new(), "{kernel}");
         let len: i64 = evaluated(&prologue.program.axes, symbols).iter().product();
         memory.push(Data::Float(vec![777.25; len as usize]));

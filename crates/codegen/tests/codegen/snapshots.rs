@@ -15,7 +15,7 @@ fn program(text: &str) -> Program {
 /// Launches, one a line.
 fn launches(p: &Program) -> String {
     let mut out = String::new();
-    for (l, g) in p.launches.iter().zip(&p.groups) {
+    for l in &p.sequence().launches {
         let kind = match &l.kernel {
             Kernel::Tile(_) => "tile",
             Kernel::MatMul(_) => "matmul",
@@ -44,7 +44,7 @@ fn launches(p: &Program) -> String {
             args.join(", ")
         )
         .unwrap();
-        for why in &g.why_not {
+        for why in &p.tasks[l.tasks[0]].why_not {
             writeln!(out, "  {why}").unwrap();
         }
     }
@@ -54,8 +54,9 @@ fn launches(p: &Program) -> String {
 /// Launches, Kernel IR and tile programs.
 fn everything(p: &Program) -> String {
     let mut out = launches(p);
-    for l in &p.launches {
-        for (k, tile) in l.made.iter().chain(&l.kir).zip(l.kernel.programs()) {
+    for l in &p.sequence().launches {
+        let kernels = p.tasks[l.tasks[0]].work.kernels();
+        for (k, tile) in kernels.zip(l.kernel.programs()) {
             writeln!(out, "\n{k}\nin place {:?}\n{}", l.in_place, tile_text(tile)).unwrap();
         }
     }
@@ -344,8 +345,10 @@ fn ordered() {
          return %9, %10",
     );
     let mut text = launches(&p);
-    for l in p.launches.iter().filter(|l| l.kir.is_none()) {
-        writeln!(text, "{:?}\n  in place {:?}", l.kernel, l.in_place).unwrap();
+    for t in p.tasks.iter().filter(|t| t.work.kernels().next().is_none()) {
+        let printed = &t.way().printed;
+        let (kernel, in_place) = (&printed.steps[0].kernel, &printed.in_place);
+        writeln!(text, "{kernel:?}\n  in place {in_place:?}").unwrap();
     }
     insta::assert_snapshot!(text);
 }
@@ -378,7 +381,11 @@ fn what_makes_images() {
             ..Options::default()
         };
         let p = lowered(&decomposed(&graph), &options);
-        let made: usize = p.launches.iter().map(|l| l.made.len()).sum();
+        let made: usize = p
+            .tasks
+            .iter()
+            .map(|t| t.work.made().iter().flatten().count())
+            .sum();
         assert_eq!(made, 1, "{layout:?}\n{}", launches(&p));
     }
 }

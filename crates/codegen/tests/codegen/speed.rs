@@ -41,7 +41,7 @@ fn a_thousand_nodes_lower_quickly() {
     assert!(graph.len() >= 1000, "{}", graph.len());
     let program = lowered(&graph, &Options::default());
     // The first normalisation, and products with what is between them.
-    assert_eq!(program.launches.len(), 1 + 56);
+    assert_eq!(program.tasks.len(), 1 + 56);
     let best = (0..5)
         .map(|_| {
             let start = Instant::now();

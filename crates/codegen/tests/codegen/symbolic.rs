@@ -64,7 +64,7 @@ fn symbolic_batches_equal_known_ones() {
         let want = evaluate(&known, &inputs, &[], Mode::Exact).unwrap();
         for (graph, symbols) in [(&symbolic, vec![n as i64]), (&known, vec![])] {
             let program = lowered(graph, &Options::default());
-            assert!(program.launches.len() <= 2, "{:?}", program.groups);
+            assert!(program.tasks.len() <= 2, "{:?}", program.tasks);
             for engine in [Engine::Points, Engine::Tiles] {
                 let got = run(&program, &inputs, &symbols, engine).unwrap();
                 let got = got[0].as_ref().unwrap().to_f64();
@@ -106,7 +106,7 @@ fn excluded_points_report_no_data_error() {
     let x = Array::from_f64(DType::F32, &[3], &[0.0, 0.5, 1.0]).unwrap();
     let ints = |v: [i64; 2]| Array::from_i64(DType::I64, &[2], &v).unwrap();
     let program = lowered(&graph, &Options::default());
-    assert_eq!(program.launches.len(), 1);
+    assert_eq!(program.tasks.len(), 1);
     for engine in [Engine::Points, Engine::Tiles] {
         let ok = run(
             &program,
@@ -136,7 +136,7 @@ fn excluded_points_report_no_data_error() {
             .is_none()
         );
     }
-    let kinds: Vec<&str> = program.launches[0]
+    let kinds: Vec<&str> = program.tasks[0]
         .sites
         .iter()
         .map(|s| s.op.as_str())

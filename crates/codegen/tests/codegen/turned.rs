@@ -67,7 +67,7 @@ pub fn graph(dtype: DType, sizes: [usize; 2], text: &str) -> (Graph, Vec<Array>)
 
 /// Kernels that combine rows.
 fn turned(program: &Program) -> usize {
-    let kernels = program.launches.iter().flat_map(|l| &l.kir);
+    let kernels = program.tasks.iter().flat_map(|t| t.work.kernels());
     kernels.filter(|k| k.serial > 0).count()
 }
 
@@ -105,7 +105,7 @@ fn are_one_kernel() {
             let cut = (rows * columns >= 1 << 17) as usize;
             let count = 1 + cut * text.matches("axes: [0]").count();
             assert_eq!(
-                (turned(&program), program.launches.len()),
+                (turned(&program), program.tasks.len()),
                 (1, count),
                 "{graph}"
             );
@@ -137,7 +137,8 @@ fn on_a_device() {
         for sizes in [[3, 5], [67, 130], [9000, 2], [2048, 129], [64, 2050]] {
             let (graph, inputs) = graph(dtype, sizes, text);
             let program = cuda::lowered(&decomposed(&graph), true).unwrap();
-            let combines = program.launches.iter().filter(|l| {
+            let launches = program.sequence().launches;
+            let combines = launches.iter().filter(|l| {
                 let text = format!("{:?}", l.kernel);
                 text.contains("int turn = 0")
             });

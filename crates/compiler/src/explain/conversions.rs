@@ -3,7 +3,7 @@
 use super::place_of;
 use crate::uses::written;
 use kiln_base::Dim;
-use kiln_codegen::{Conversion, Launch, Origin, Program};
+use kiln_codegen::{Conversion, Launch, Origin, Program, Sequence};
 use kiln_ir::{Graph, Loc, Value};
 use std::fmt;
 
@@ -30,13 +30,13 @@ pub struct ConversionInfo {
 /// The conversions of a program.
 pub(super) fn conversions(
     graph: &Graph,
-    program: &Program,
+    (program, sequence): (&Program, &Sequence),
     resolve: &dyn Fn(&Loc) -> Loc,
 ) -> Vec<ConversionInfo> {
     let info = |c: &Conversion| {
         let node = graph.node(c.value.node);
         let fact = &node.facts[c.value.output as usize];
-        let name = |v| kernel_of(program, v).map(|l| l.kernel.name().to_string());
+        let name = |v| kernel_of(sequence, v).map(|l| l.kernel.name().to_string());
         ConversionInfo {
             value: place_of(node.op.name(), fact, &resolve(&node.loc)),
             bytes: c.bytes.clone(),
@@ -51,12 +51,12 @@ pub(super) fn conversions(
 }
 
 /// The launch that writes a value, or what it is computed from.
-fn kernel_of(program: &Program, value: Value) -> Option<&Launch> {
+fn kernel_of(sequence: &Sequence, value: Value) -> Option<&Launch> {
     let writes = |launch: &&Launch| {
-        let mut origins = written(launch).map(|b| &program.buffers[b.0 as usize].origin);
+        let mut origins = written(launch).map(|b| &sequence.buffers[b.0 as usize].origin);
         origins.any(|o| matches!(o, Origin::Value(v) | Origin::Derived(v) if *v == value))
     };
-    program.launches.iter().find(writes)
+    sequence.launches.iter().find(writes)
 }
 
 impl ConversionInfo {

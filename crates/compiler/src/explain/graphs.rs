@@ -5,7 +5,7 @@ use super::layout::{HEIGHT, layout};
 use super::page::{colour, escaped, inner_name, label};
 use crate::Stages;
 use crate::stages::launches_of;
-use kiln_codegen::Program;
+use kiln_codegen::Sequence;
 use kiln_ir::{Graph, Node, Op};
 use std::fmt::Write;
 
@@ -48,31 +48,31 @@ pub(super) fn graphs(stages: &Stages) -> String {
          recorded</button></div>\n<div class=\"stage\" id=\"lowered\">\n{}{}</div>\n<div \
          class=\"stage\" id=\"recorded\" hidden>\n{}{}</div>\n<div id=\"info\"></div>\n",
         drawing(&stages.optimized, &Kernels::of(lowered, &name)),
-        bodies(&stages.optimized, Some((&stages.program, &name))),
+        bodies(&stages.optimized, Some((&stages.sequence, &name))),
         drawing(&stages.recorded, &Kernels::of(recorded, &name)),
         bodies(&stages.recorded, None),
     )
 }
 
 /// The bodies of a graph's loops and branches, with their kernels where its program is given.
-fn bodies(graph: &Graph, lowered: Option<(&Program, &dyn Fn(usize) -> String)>) -> String {
+fn bodies(graph: &Graph, lowered: Option<(&Sequence, &dyn Fn(usize) -> String)>) -> String {
     let mut out = String::new();
     for (id, node) in graph.iter() {
         for (i, body) in node.op.bodies().iter().enumerate() {
             let title = escaped(&title(node, i));
             let _ = writeln!(out, "<details class=\"body\"><summary>{title}</summary>");
-            let launch = lowered.and_then(|(program, name)| {
-                let at = program
+            let launch = lowered.and_then(|(sequence, name)| {
+                let at = sequence
                     .launches
                     .iter()
                     .position(|l| l.nodes.contains(&id))?;
-                Some((program.launches[at].bodies.get(i)?, name(at)))
+                Some((sequence.launches[at].bodies.get(i)?, name(at)))
             });
             match launch {
-                Some((program, around)) => {
+                Some((sequence, around)) => {
                     let name = |l: usize| inner_name(&around, i, l);
-                    out += &drawing(body, &Kernels::of(launches_of(body, program), &name));
-                    out += &bodies(body, Some((program, &name)));
+                    out += &drawing(body, &Kernels::of(launches_of(body, sequence), &name));
+                    out += &bodies(body, Some((sequence, &name)));
                 }
                 None => {
                     out += &drawing(body, &vec![Kernels::default(); body.len()]);

@@ -9,12 +9,13 @@ mod timeline;
 
 pub use conversions::ConversionInfo;
 
+use crate::pipeline::Lowered;
 use crate::place::Placed;
-use crate::tune::{Choice, Mode, Tuned, Tuning, algorithm, assigned};
+use crate::tune::{Choice, Mode, Tuned, Tuning, algorithm};
 use crate::uses::{ix, written};
 use crate::{Recomputed, Stages};
 use hashbrown::HashMap;
-use kiln_codegen::{Cost, Launch, LayoutReport, Origin, Program};
+use kiln_codegen::{Cost, Launch, LayoutReport, Origin, Program, Sequence};
 use kiln_ir::{Fact, Graph, Loc, Op};
 use kiln_optimize::{Fired, Report};
 use kiln_plan::{Algorithm, Place};
@@ -103,14 +104,13 @@ pub struct KernelInfo {
 }
 
 impl Explain {
-    pub(crate) fn new(
-        graph: &Graph,
-        program: &Program,
-        placed: &Placed,
-        fired: &Report,
-        locs: &[Loc],
-        tuned: &Tuned,
-    ) -> Explain {
+    pub(crate) fn new(lowered: &Lowered, fired: &Report, locs: &[Loc], tuned: &Tuned) -> Explain {
+        let Lowered {
+            graph,
+            program,
+            sequence,
+            placed,
+        } = lowered;
         let resolve = |loc: &Loc| resolved(loc, locs);
         let rewrites = fired.fired.iter().map(|f| Fired {
             loc: resolve(&f.loc),
@@ -119,11 +119,11 @@ impl Explain {
         Explain {
             rewrites: rewrites.collect(),
             counts: fired.counts(),
-            kernels: kernels(graph, (program, tuned), Some(placed), &resolve),
+            kernels: kernels(graph, (program, sequence, tuned), Some(placed), &resolve),
             recomputed: Vec::new(),
             limited: None,
             layout: program.layout.clone(),
-            conversions: conversions::conversions(graph, program, &resolve),
+            conversions: conversions::conversions(graph, (program, sequence), &resolve),
             memory: None,
             tuning: Tuning::default(),
             time: Duration::ZERO,
@@ -224,49 +224,59 @@ impl Explain {
 
 fn kernels(
     graph: &Graph,
-    (program, tuned): (&Program, &Tuned),
+    (program, sequence, tuned): (&Program, &Sequence, &Tuned),
     placed: Option<&Placed>,
     resolve: &dyn Fn(&Loc) -> Loc,
 ) -> Vec<KernelInfo> {
     let prepared = |launch: &Launch| {
         let Some(placed) = placed else { return false };
-        let mut written = launch.args.iter().zip(&launch.written).filter(|(_, w)| **w);
-        written.all(|(b, _)| placed.plan.buffers[b.0 as usize].place == Place::Prepared)
+        let mut written = written(launch);
+        written.all(|b| placed.plan.buffers[ix(b)].place == Place::Prepared)
     };
-    let assigned = assigned(graph);
-    let mut kernels: Vec<KernelInfo> = program
-        .launches
-        .iter()
-        .zip(&program.groups)
-        .enumerate()
-        .map(|(i, (launch, group))| KernelInfo {
+    let info = |(i, launch): (usize, &Launch)| {
+        let task = match launch.tasks[..] {
+            [task] => Some(task),
+            _ => None,
+        };
+        KernelInfo {
             name: launch.kernel.name().to_string(),
-            algorithm: algorithm(graph, &assigned, program, launch),
-            choice: tuned.launches.get(i).cloned().flatten(),
-            fusion: fusion(program, launch, tuned),
+            algorithm: algorithm(graph, program, launch),
+            choice: task.and_then(|t| tuned.tasks.get(t).cloned().flatten()),
+            fusion: fusion(sequence, launch, tuned),
             step: placed.map_or(i, |p| p.steps[i]),
             cost: launch.cost.clone(),
             prepared: prepared(launch),
             joined: placed.is_some_and(|p| p.joined[i]),
-            ops: group
+            ops: launch
                 .nodes
                 .iter()
                 .map(|id| graph.node(*id))
                 .filter(|n| !matches!(n.op, Op::Input(_)))
                 .map(|n| place_of(n.op.name(), &n.facts[0], &resolve(&n.loc)))
                 .collect(),
-            why_not: group.why_not.clone(),
-            kir: launch.kir_text(),
-            inner: inner(graph, launch, tuned.bodies.get(i), resolve),
-        })
-        .collect();
+            why_not: why_not(program, launch).cloned().collect(),
+            kir: task.and_then(|t| program.tasks[t].work.kir_text()),
+            inner: inner(graph, program, launch, tuned, resolve),
+        }
+    };
+    let launches = sequence.launches.iter().enumerate();
+    let mut kernels: Vec<KernelInfo> = launches.map(info).collect();
     kernels.sort_by_key(|k| !k.prepared);
     kernels
 }
 
+/// Why more was not fused into what a launch computes.
+pub(crate) fn why_not<'a>(
+    program: &'a Program,
+    launch: &'a Launch,
+) -> impl Iterator<Item = &'a String> {
+    let tasks = launch.tasks.iter();
+    tasks.flat_map(|t| &program.tasks[*t].why_not)
+}
+
 /// What was chosen for one of the values that a launch gives.
-fn fusion(program: &Program, launch: &Launch, tuned: &Tuned) -> Option<Arc<Choice>> {
-    let mut choices = written(launch).filter_map(|b| match &program.buffers[ix(b)].origin {
+fn fusion(sequence: &Sequence, launch: &Launch, tuned: &Tuned) -> Option<Arc<Choice>> {
+    let mut choices = written(launch).filter_map(|b| match &sequence.buffers[ix(b)].origin {
         Origin::Value(value) => tuned.fusion.get(value),
         _ => None,
     });
@@ -276,20 +286,24 @@ fn fusion(program: &Program, launch: &Launch, tuned: &Tuned) -> Option<Arc<Choic
 /// The kernels in the bodies of a launch.
 fn inner(
     graph: &Graph,
+    program: &Program,
     launch: &Launch,
-    tuned: Option<&Vec<Tuned>>,
+    tuned: &Tuned,
     resolve: &dyn Fn(&Loc) -> Loc,
 ) -> Vec<KernelInfo> {
-    let bodies = launch
-        .nodes
-        .first()
-        .map_or(&[][..], |id| graph.node(*id).op.bodies());
-    let pairs = bodies.iter().zip(&launch.bodies).enumerate();
+    if launch.bodies.is_empty() {
+        return Vec::new();
+    }
+    let task = launch.tasks[0];
+    let graphs = graph.node(launch.nodes[0]).op.bodies().iter();
+    let programs = program.tasks[task].work.bodies().iter();
+    let bodies = graphs.zip(programs.zip(&launch.bodies)).enumerate();
     let plain = Tuned::default();
-    pairs
-        .flat_map(|(i, (graph, program))| {
-            let tuned = tuned.and_then(|list| list.get(i)).unwrap_or(&plain);
-            kernels(graph, (program, tuned), None, resolve)
+    bodies
+        .flat_map(|(i, (graph, (program, sequence)))| {
+            let tuned = tuned.bodies.get(task).and_then(|list| list.get(i));
+            let lowered = (program, sequence, tuned.unwrap_or(&plain));
+            kernels(graph, lowered, None, resolve)
         })
         .collect()
 }

@@ -146,7 +146,7 @@ fn kernels(explain: &Explain) -> String {
     for kernel in &explain.kernels {
         let launch = explain.stages.as_ref().map(|s| {
             let at = s.launch(kernel.prepared, kernel.step);
-            (at.to_string(), at, &s.program.launches[at])
+            (at.to_string(), at, &s.sequence.launches[at])
         });
         out.push_str(&row(kernel, launch));
     }
@@ -219,8 +219,8 @@ fn row(kernel: &KernelInfo, launch: Option<(String, usize, &Launch)>) -> String 
     // In the order of the bodies, and of the launches in each.
     let mut launches = launch.iter().flat_map(|(name, _, launch)| {
         let bodies = launch.bodies.iter().enumerate();
-        bodies.flat_map(move |(body, program)| {
-            let launches = program.launches.iter().enumerate();
+        bodies.flat_map(move |(body, sequence)| {
+            let launches = sequence.launches.iter().enumerate();
             launches.map(move |(at, l)| (inner_name(name, body, at), at, l))
         })
     });

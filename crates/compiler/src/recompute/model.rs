@@ -115,12 +115,12 @@ impl Model {
             }
         }
         model.hold(base, &of);
-        let launches = base.placed.run.iter().map(|l| &base.program.launches[*l]);
+        let launches = base.placed.run.iter().map(|l| &base.sequence.launches[*l]);
         let fallible: Vec<&Launch> = launches.filter(|l| !l.sites.is_empty()).collect();
         for (buffer, item) in of.iter().enumerate() {
             let Some(item) = *item else { continue };
             let fails = |l: &&Launch| written(l).any(|b| ix(b) == buffer);
-            if let Origin::Value(v) = base.program.buffers[buffer].origin
+            if let Origin::Value(v) = base.sequence.buffers[buffer].origin
                 && !fallible.iter().any(fails)
             {
                 model.items[item].again = model.again(&base.graph, v, item);
@@ -165,7 +165,7 @@ impl Model {
         };
         let mut of: Vec<Option<usize>> = vec![None; plan.buffers.len()];
         for (&l, &time) in base.placed.run.iter().zip(&temporaries.times) {
-            let launch = &base.program.launches[l];
+            let launch = &base.sequence.launches[l];
             for b in read(launch).map(ix) {
                 if let Some(item) = of[b] {
                     self.items[item].uses.push(time);
@@ -185,14 +185,14 @@ impl Model {
 
     /// Notes what is in memory, and which step reads it.
     fn hold(&mut self, base: &Lowered, of: &[Option<usize>]) {
-        let (program, plan) = (&base.program, &base.placed.plan);
+        let (sequence, plan) = (&base.sequence, &base.placed.plan);
         let inputs = base.graph.inputs();
-        let value = |b: usize| match &program.buffers[b].origin {
+        let value = |b: usize| match &sequence.buffers[b].origin {
             Origin::Value(v) => Some(*v),
             Origin::Input(i) => Some(inputs[*i as usize].value()),
             _ => None,
         };
-        for (b, info) in program.buffers.iter().enumerate() {
+        for (b, info) in sequence.buffers.iter().enumerate() {
             let Some(v) = value(b) else { continue };
             let key = match &info.origin {
                 Origin::Input(i) => plan.inputs[*i as usize].role == Role::RandomKey,
@@ -208,7 +208,7 @@ impl Model {
         let mut time = 0;
         for (i, &l) in base.placed.run.iter().enumerate() {
             time += (i > 0 && !plan.run[i].joined) as usize;
-            let launch = &program.launches[l];
+            let launch = &sequence.launches[l];
             self.reads[time].extend(read(launch).filter_map(|b| value(ix(b))));
             for v in written(launch).filter_map(|b| value(ix(b))) {
                 if let Some(held) = self.held.get_mut(&v) {

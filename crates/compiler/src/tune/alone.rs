@@ -2,6 +2,7 @@
 
 use super::key::bytes;
 use kiln_base::{DType, Dim};
+pub(super) use kiln_codegen::Arg;
 use kiln_ir::eval::Array;
 use kiln_plan::{
     Buffer as PlanBuffer, BufferId, Input, Kernel, Output, Place, Plan, Role, Site, SiteKind, Step,
@@ -10,17 +11,6 @@ use kiln_plan::{
 use kiln_runtime::{Buffer, Error, Executable, cuda};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// An argument of a kernel.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Arg {
-    pub dtype: DType,
-    /// Number of elements.
-    pub len: Dim,
-    pub written: bool,
-    /// Whether it depends on parameters alone, so that what is made of it is kept from run to run.
-    pub parameter: bool,
-}
 
 /// A kernel of such a program.
 pub(super) struct Part {
@@ -81,7 +71,7 @@ pub(super) fn plan_of(
     for arg in args {
         ids.push(match arg.written {
             false => {
-                let role = match arg.parameter {
+                let role = match arg.fixed {
                     true => Role::Parameter,
                     false => Role::Data,
                 };
@@ -128,18 +118,18 @@ pub(super) fn plan_of(
 
 /// The inputs of a plan, then its outputs.
 pub(super) fn args(plan: &Plan) -> Vec<Arg> {
-    let arg = |at: BufferId, parameter, written| {
+    let arg = |at: BufferId, fixed, written| {
         let buffer = &plan.buffers[at.0 as usize];
         Arg {
             dtype: buffer.dtype,
             len: buffer.len.clone(),
             written,
-            parameter,
+            fixed,
         }
     };
     let inputs = plan.inputs.iter().map(|i| {
-        let parameter = i.role == Role::Parameter;
-        arg(i.buffer, parameter, false)
+        let fixed = i.role == Role::Parameter;
+        arg(i.buffer, fixed, false)
     });
     let outputs = plan.outputs.iter().map(|o| arg(o.buffer, false, true));
     inputs.chain(outputs).collect()

@@ -125,7 +125,7 @@ fn operand(
         dtype: program.args.last().map_or(DType::F32, |a| a.dtype),
         len: numel(&program.axes),
         written: true,
-        parameter: false,
+        fixed: false,
     };
     // What the product writes is an argument that nothing reads here.
     let read = args.iter().cloned().zip(&program.args);
@@ -184,7 +184,7 @@ pub(super) fn product(
             dtype: DType::F64,
             len: Dim::from(of.len()),
             written: false,
-            parameter: false,
+            fixed: false,
         });
         inputs.push(buffer(DType::F64, &of)?);
     }
@@ -192,7 +192,7 @@ pub(super) fn product(
         dtype: DType::F64,
         len: parts.total.clone(),
         written: true,
-        parameter: false,
+        fixed: false,
     });
     let plan = alone::plan(in_f64(kernel), &reference_args, values.len());
     let raw = load(plan, None)?.run_shared(&inputs)?;
@@ -211,7 +211,7 @@ pub(super) fn product(
             dtype: rounded,
             len: parts.total.clone(),
             written: false,
-            parameter: false,
+            fixed: false,
         };
         let args = args.iter().cloned().chain([raw]).collect();
         (Kernel::Tile(e.program.clone()), args)

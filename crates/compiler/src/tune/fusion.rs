@@ -10,9 +10,9 @@ use crate::part::{Part, part};
 use crate::pipeline::{CompileError, Lowered};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::{Dim, numel};
-use kiln_codegen::{Hint, Hints, Launch, Options, Origin, Program};
+use kiln_codegen::{Body, Hint, Hints, Options, Origin, Program, Task, Work};
 use kiln_ir::{Graph, NodeId, Op, Value};
-use kiln_plan::{Kernel, Plan};
+use kiln_plan::Plan;
 use kiln_runtime::cuda;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const LEAST_PART: i64 = 8;
 /// The most values of a launch that are tried apart.
 const MOST_APART: usize = 3;
 
-/// The launches that compute some values, and the ways to do so.
+/// The tasks that compute some values, and the ways to cut these into launches.
 pub(super) struct Region {
     name: String,
     part: Part,
@@ -40,9 +40,9 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// The region of a launch; none where there is no choice.
-    pub fn of(graph: &Graph, program: &Program, launch: usize) -> Option<Region> {
-        let (values, given) = borders(program, launch)?;
+    /// The region of a task; none where there is no choice.
+    pub fn of(graph: &Graph, program: &Program, task: usize) -> Option<Region> {
+        let (values, given) = borders(program, task)?;
         let inputs = graph.inputs();
         let value = |origin: &Origin| match origin {
             Origin::Value(v) => Some(*v),
@@ -53,7 +53,7 @@ impl Region {
         let values: Vec<Value> = values.iter().filter_map(value).collect();
         let part = part(graph, &values, |v| given.contains(&v));
         let region = Region {
-            name: program.launches[launch].kernel.name().to_string(),
+            name: program.tasks[task].work.name().to_string(),
             ways: ways(&part.graph),
             part,
             values,
@@ -163,32 +163,30 @@ pub(super) fn structure(graph: &Graph) -> u64 {
     hasher.finish()
 }
 
-/// What a launch gives, and what it is computed from. What exists only on the way to it, such as partial
+/// What a task gives, and what it is computed from. What exists only on the way to it, such as partial
 /// sums, is of the same region. `None` where that is not worth looking at, or not a region.
-fn borders(program: &Program, launch: usize) -> Option<(Vec<Origin>, Vec<Origin>)> {
-    let buffer = |b: &kiln_codegen::BufId| &program.buffers[b.0 as usize];
-    let mut members = vec![launch];
+fn borders(program: &Program, task: usize) -> Option<(Vec<Origin>, Vec<Origin>)> {
+    let mut members = vec![task];
     let (mut values, mut given, mut bytes) = (Vec::new(), Vec::new(), 0);
     let mut at = 0;
-    while let Some(&l) = members.get(at) {
-        let member = &program.launches[l];
-        if !is_fused(member) {
+    while let Some(&t) = members.get(at) {
+        let member = &program.tasks[t];
+        if !is_fused(&member.work) {
             return None;
         }
-        bytes += member.cost.bytes.as_const()?;
-        for (b, written) in member.args.iter().zip(&member.written) {
-            let info = buffer(b);
-            if info.channels_last || info.parameter_only && *written {
+        bytes += member.work.cost().bytes.as_const()?;
+        for (b, arg) in member.args.iter().zip(&member.work.args) {
+            let info = &program.buffers[b.0 as usize];
+            if info.channels_last || info.parameter_only && arg.written {
                 return None;
             }
             let derived = matches!(info.origin, Origin::Derived(_));
-            match (&info.origin, written) {
+            match (&info.origin, arg.written) {
                 (_, true) if derived => {}
                 (origin, true) => values.push(origin.clone()),
                 (_, false) if derived => {
-                    let writes =
-                        |l: &Launch| l.args.iter().zip(&l.written).any(|(x, w)| *w && x == b);
-                    let writer = program.launches.iter().position(writes)?;
+                    let writes = |t: &Task| t.written().any(|x| x == *b);
+                    let writer = program.tasks.iter().position(writes)?;
                     if !members.contains(&writer) {
                         members.push(writer);
                     }
@@ -201,11 +199,11 @@ fn borders(program: &Program, launch: usize) -> Option<(Vec<Origin>, Vec<Origin>
     (bytes >= LEAST_BYTES && !values.is_empty()).then_some((values, given))
 }
 
-/// Whether Kernel IR says what a launch does, but for a product.
-fn is_fused(launch: &Launch) -> bool {
-    let fused = launch.kir.is_some() || !launch.made.is_empty();
-    match launch.kernel {
-        Kernel::Tile(_) | Kernel::MatMul(_) | Kernel::Cuda(_) => fused,
+/// Whether Kernel IR says what some work is, but for a product.
+fn is_fused(work: &Work) -> bool {
+    match work.body {
+        Body::Fused(_) => true,
+        Body::MatMul(_) => work.kernels().next().is_some(),
         _ => false,
     }
 }
@@ -303,7 +301,7 @@ mod tests {
         let compiled = compile(graph, &[], &Options::default()).unwrap();
         let (whole, program) = (&compiled.stages.optimized, &compiled.stages.program);
         let options = Options::default().codegen();
-        let regions = (0..program.launches.len()).filter_map(|l| Region::of(whole, program, l));
+        let regions = (0..program.tasks.len()).filter_map(|l| Region::of(whole, program, l));
         let mut names = Vec::new();
         for region in regions {
             let mut random = super::super::alone::Numbers(7);

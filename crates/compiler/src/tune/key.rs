@@ -1,60 +1,46 @@
-//! What stands for a kernel in the store: everything that its best algorithm depends on.
+//! What stands for some work in the store: everything that its best algorithm depends on.
 
-use super::kernel::{fixed_weights, named, with};
+use super::ways::fixed_weights;
 use kiln_base::{DType, Dim};
-use kiln_plan::tile::TileProgram;
-use kiln_plan::{
-    Algorithm, Array, Conv, Custom, Epilogue, FORMAT, Images, Kernel, MatMul, Matrix, Prologue,
-};
+use kiln_codegen::{Body, Work, kir};
+use kiln_plan::{Array, Conv, Custom, FORMAT, Images, MatMul, Matrix};
 use kiln_runtime::{Level, cuda};
 use std::fmt::Write;
 use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Changes when kernels become faster or slower without their algorithms getting other names.
-const GENERATION: u32 = 4;
+const GENERATION: u32 = 5;
 
-/// The key of a kernel on a device: the op with its sizes, what is fused with it, its default, the device,
-/// the engine. `None` for a kernel that has one candidate only.
+/// The key of some work on a device: the op with its sizes, what is fused with it, the default way, the device,
+/// the engine. `None` for work that is computed in one way only.
 ///
 /// Sizes that change from run to run (batches, lengths, images) count by quarter octaves (1 to 8, 10, 12,
 /// 14, 16, 20, …), so that a new length is rarely a new key; channels count exactly, and so do all sizes of a
 /// custom op, which alone knows what its kernels can do. What is legal is decided by the exact sizes all the same.
-///
-/// `fixed` says of each argument whether it depends on parameters alone: such weights are packed once.
-pub fn key(kernel: &Kernel, values: &[i64], fixed: &[bool], device: &str) -> Option<String> {
-    let op = op(kernel, values)?;
-    let weights = match fixed_weights(kernel, fixed) {
+pub(super) fn key(work: &Work, values: &[i64], default: &str, device: &str) -> Option<String> {
+    let sizes = Sizes(values);
+    let op = match &work.body {
+        Body::MatMul(m) => sizes.matmul(m),
+        Body::Conv(c) => sizes.conv(c),
+        Body::Custom(c) => sizes.custom(c),
+        Body::Fused(k) => sizes.fused(k),
+        _ => return None,
+    };
+    let made = work.made().into_iter().zip([" left", " right"]);
+    let made = made.filter_map(|(k, side)| Some(format!("{side}{}", fused(k?))));
+    let behind = work.behind.as_ref().map(fused).unwrap_or_default();
+    // Weights that do not change are packed once.
+    let weights = match fixed_weights(work) {
         true => " fixed",
         false => "",
     };
+    let made = made.collect::<String>();
     // Bits are compared with the default's.
-    let default = named(&with(kernel, Algorithm::Auto), values, fixed);
-    let default = default.map_or_else(String::new, |by| format!(" default {by}"));
-    Some(format!("{op}{weights}{default} | {}", stamp(device)))
-}
-
-/// The key of what a launch computes on a GPU, whose default has this name.
-pub(super) fn of_way(
-    kernel: &Kernel,
-    values: &[i64],
-    default: &str,
-    device: &str,
-) -> Option<String> {
-    let op = op(kernel, values)?;
-    Some(format!("{op} default {default} | {}", stamp(device)))
-}
-
-/// An op with its sizes, and what is fused with it.
-fn op(kernel: &Kernel, values: &[i64]) -> Option<String> {
-    let sizes = Sizes(values);
-    match kernel {
-        Kernel::MatMul(m) => Some(sizes.matmul(m)),
-        Kernel::Conv(c) => Some(sizes.conv(c)),
-        Kernel::Custom(c) => Some(sizes.custom(c)),
-        Kernel::Tile(p) => Some(sizes.tile(p)),
-        _ => None,
-    }
+    let stamp = stamp(device);
+    Some(format!(
+        "{op}{made}{behind}{weights} default {default} | {stamp}"
+    ))
 }
 
 /// The end of every key: the device and the engine.
@@ -154,10 +140,8 @@ impl Sizes<'_> {
         let [rows, sum, columns] = [&m.m, &m.k, &m.n].map(|d| self.rough(d));
         let batch = self.list(&m.batch, Sizes::rough);
         let [lhs, rhs] = [&m.lhs, &m.rhs].map(|x| self.layout(x));
-        let before = before(&m.prologues, &["lhs", "rhs"]);
-        let behind = behind(&m.epilogue);
         format!(
-            "matmul {} [{batch}] {rows}x{sum}x{columns} {lhs} {rhs}{before}{behind}",
+            "matmul {} [{batch}] {rows}x{sum}x{columns} {lhs} {rhs}",
             m.dtype
         )
     }
@@ -178,7 +162,7 @@ impl Sizes<'_> {
         let rough = |dims: &[Dim]| self.list(dims, Sizes::rough);
         let exact = |dims: &[Dim]| self.list(dims, Sizes::exact);
         format!(
-            "{} {}{} {} x {}:{}->{} [{}] -> [{}] filter {} step {} zeros {} spread {}{}{}",
+            "{} {}{} {} x {}:{}->{} [{}] -> [{}] filter {} step {} zeros {} spread {}",
             c.role.name(),
             c.dtype,
             match c.images {
@@ -197,15 +181,12 @@ impl Sizes<'_> {
             exact(&c.stride),
             exact(&c.padding),
             exact(&c.dilation),
-            before(std::slice::from_ref(&c.prologue), &["x"]),
-            behind(&c.epilogue)
         )
     }
 
-    fn tile(&self, p: &TileProgram) -> String {
-        let [axes, inner] = [&p.axes, &p.inner].map(|d| self.list(d, Sizes::rough));
-        let schedule = format!("{:?}", p.schedule).to_lowercase();
-        format!("{schedule} [{axes}] [{inner}]{}", fused(p))
+    fn fused(&self, kernel: &kir::Kernel) -> String {
+        let [axes, inner] = [&kernel.axes, &kernel.inner].map(|d| self.list(d, Sizes::rough));
+        format!("fused [{axes}] [{inner}]{}", fused(kernel))
     }
 
     fn custom(&self, c: &Custom) -> String {
@@ -216,38 +197,20 @@ impl Sizes<'_> {
     }
 }
 
-/// The work that makes operands of these names.
-fn before(prologues: &[Option<Box<Prologue>>], names: &[&str]) -> String {
-    let made = prologues.iter().zip(names);
-    made.filter_map(|(p, name)| Some(format!(" {name}{}", fused(&p.as_ref()?.program))))
-        .collect()
-}
-
-/// The work on a product's result.
-fn behind(epilogue: &Option<Epilogue>) -> String {
-    let program = epilogue.as_ref().map(|e| fused(&e.program));
-    program.unwrap_or_default()
-}
-
-/// Fused work: a name, and what tells it from other work, but for sizes.
-fn fused(program: &TileProgram) -> String {
-    let TileProgram {
+/// Fused work: a name, and what tells it from other work, but for the sizes of its axes and arguments.
+fn fused(kernel: &kir::Kernel) -> String {
+    let kir::Kernel {
         name,
+        axes: _,
+        serial,
+        inner: _,
         args,
         accesses,
-        registers,
-        constants,
-        stages,
-        slots,
-        serial,
-        schedule,
-        ..
-    } = program;
-    let mut text =
-        format!("{registers:?} {constants:?} {stages:?} {slots:?} {serial} {schedule:?}");
-    for arg in args {
-        let _ = write!(text, " {:?} {}", arg.dtype, arg.written);
-    }
+        body,
+        stores,
+        sites: _,
+    } = kernel;
+    let mut text = format!("{body:?} {stores:?} {serial} {args:?}");
     for access in accesses {
         let steps = access.strides.iter().map(|s| match s {
             s if s.is(0) => '=',
@@ -277,15 +240,10 @@ mod tests {
     #[test]
     fn work_that_differs_in_anything_but_sizes_has_a_key_of_its_own() {
         use kiln_base::Scalar;
-        use kiln_plan::tile::{Access, Schedule};
-        let program = TileProgram {
+        use kiln_codegen::kir::{Access, Kernel};
+        let kernel = Kernel {
             name: "pad".into(),
             axes: vec![Dim::Const(4)],
-            inner: vec![],
-            serial: 0,
-            schedule: Schedule::Lanes,
-            cut: Default::default(),
-            args: vec![],
             accesses: vec![Access {
                 arg: 0,
                 offset: Dim::ZERO,
@@ -293,20 +251,16 @@ mod tests {
                 bounds: vec![],
                 fill: Scalar::Float(0.0),
             }],
-            registers: vec![],
-            constants: vec![],
-            slots: vec![],
-            stages: vec![],
-            sites: 0,
+            ..Kernel::default()
         };
-        let own = fused(&program);
+        let own = fused(&kernel);
         let hash = own.rsplit(' ').next().unwrap_or_default();
         assert_eq!(hash.len(), 32, "{own}");
-        let mut filled = program.clone();
+        let mut filled = kernel.clone();
         filled.accesses[0].fill = Scalar::Float(1.0);
-        let mut rows = program.clone();
-        rows.schedule = Schedule::Rows;
-        let mut longer = program.clone();
+        let mut rows = kernel.clone();
+        rows.serial = 1;
+        let mut longer = kernel.clone();
         longer.axes[0] = Dim::Const(5);
         assert_ne!(fused(&filled), own);
         assert_ne!(fused(&rows), own);

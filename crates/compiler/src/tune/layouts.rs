@@ -2,19 +2,18 @@
 
 use super::choose::{NETWORK, Why};
 use super::fusion::{add, structure};
-use super::kernel::is_last;
 use super::program::Tuner;
 use super::record::{Limits, Outcome, Record, Trial};
 use super::search::Candidate;
 use super::settings::Mode;
 use super::store::Store;
 use super::subject::KernelSubject;
+use super::ways::is_last;
 use super::{alone, key};
 use crate::pipeline::{CompileError, Lowered, Options, lower_error};
-use crate::place;
-use kiln_codegen::{Hint, Hints, Launch, Layout, Program};
+use kiln_codegen::{Body, Hint, Hints, Layout, Printed, Task, cpu_kernel};
 use kiln_ir::{Graph, NodeId, Op};
-use kiln_plan::{ConvRole, Images, Kernel, Plan};
+use kiln_plan::{Images, Plan};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -106,8 +105,11 @@ impl Tuner<'_> {
             let hints = hints(graph, &times.trials, way);
             let mut lowered = Lowered::hinted(graph.clone(), &options.codegen(), &hints)?;
             self.program(&mut lowered.program);
-            lowered.placed = place::place(graph, &lowered.program)?;
-            add(&mut list, way, lowered);
+            add(
+                &mut list,
+                way,
+                Lowered::chosen(lowered.graph, lowered.program)?,
+            );
         }
         let names: Vec<Candidate> = list.iter().map(|(c, _)| c.clone()).collect();
         let choice = self.chooser.choose(key, &names, || {
@@ -145,19 +147,16 @@ impl Tuner<'_> {
             return Ok(None);
         }
         let (mut trials, mut all) = (Vec::new(), true);
-        for first in &programs[0].launches {
+        for first in &programs[0].tasks {
             let Some(id) = convolution(graph, first).filter(|_| all) else {
                 continue;
             };
-            let same = |l: &&Launch| convolution(graph, l) == Some(id) && is_last(&l.kernel);
-            let Some(last) = programs[1].launches.iter().find(same) else {
+            let same = |t: &&Task| convolution(graph, t) == Some(id) && is_last(&t.work.body);
+            let Some(last) = programs[1].tasks.iter().find(same) else {
                 continue;
             };
             // One after the other, since a machine is not as fast at all times.
-            let times = [
-                self.times(&programs[0], first),
-                self.times(&programs[1], last),
-            ];
+            let times = [self.times(first), self.times(last)];
             let [Some([default, first]), Some([_, last])] = times else {
                 all = false;
                 continue;
@@ -177,26 +176,25 @@ impl Tuner<'_> {
         Ok(Some((trials, all)))
     }
 
-    /// What a launch takes by default, and as it is chosen; none where that is not known.
-    fn times(&mut self, program: &Program, launch: &Launch) -> Option<[Duration; 2]> {
-        let mut launch = launch.clone();
-        if let Kernel::Conv(c) = &mut launch.kernel
+    /// What a task takes by default, and as it is chosen; none where that is not known.
+    fn times(&mut self, task: &Task) -> Option<[Duration; 2]> {
+        let mut task = task.clone();
+        if let Body::Conv(c) = &mut task.work.body
             && c.images == Images::Turned
         {
             // What it costs to turn the image is known apart from that.
             c.images = Images::ChannelsLast;
+            task.ways[0].printed = Printed::one(cpu_kernel(&task.work), &task.work);
         }
-        let (choice, _) = self.choose(program, &launch)?;
+        let choice = self.choose(&mut task)?;
         let time = |name: &str| choice.trials.iter().find(|t| t.name == name)?.time();
         Some([time(choice.candidates.first()?)?, time(&choice.chosen)?])
     }
 }
 
-/// The convolution that a launch computes.
-fn convolution(graph: &Graph, launch: &Launch) -> Option<NodeId> {
+/// The convolution that a task computes.
+fn convolution(graph: &Graph, task: &Task) -> Option<NodeId> {
     let is_conv = |id: &&NodeId| matches!(graph.node(**id).op, Op::Conv(_));
-    match &launch.kernel {
-        Kernel::Conv(c) if c.role == ConvRole::Result => launch.nodes.iter().find(is_conv).copied(),
-        _ => None,
-    }
+    let conv = task.work.body.is_conv();
+    conv.then(|| task.nodes.iter().find(is_conv).copied())?
 }

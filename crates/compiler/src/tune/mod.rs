@@ -1,10 +1,9 @@
 //! Choosing algorithms: the fastest candidate of each kernel, measured once for a device and remembered.
 //!
 //! # The way of a choice
-//! A kernel of a lowered program has candidates: itself as the default, and the same kernel by other
-//! algorithms that are legal for its exact sizes and within the [`Precision`]; on a GPU the ways that its
-//! launch comes with ([`kiln_codegen::Ways`]); of a custom op, its further kernels. The kernel's [`key()`]
-//! says all that the best one depends on. Under that key the [`Store`] may hold a [`Record`] of what was
+//! A task of a lowered program has [ways](kiln_codegen::Way) to be computed: those that lowering gives, on the CPU
+//! other algorithms that are legal for its exact sizes, of a custom op its further kernels; all of them within the
+//! [`Precision`]. Its key says all that the best one depends on. Under that key the [`Store`] may hold a [`Record`] of what was
 //! tried, from which the choice follows; else the candidates are tried. Those that the cost model gives no chance are left out. The others run on operands of the
 //! kernel's sizes and must give what the kernel must give (within a bound that follows from the
 //! algorithm); wrong ones, failing ones, and those that never answer are out and reported. The right ones
@@ -23,7 +22,6 @@ mod alone;
 mod choose;
 mod expect;
 mod fusion;
-mod kernel;
 mod key;
 mod layouts;
 mod program;
@@ -35,11 +33,10 @@ mod subject;
 mod ways;
 
 pub use choose::{Choice, Chooser, Tuning, Why, measured};
-pub use kernel::candidates;
-pub use key::{device, key};
+pub use key::device;
 pub(crate) use layouts::known;
 pub use program::measure;
-pub(crate) use program::{Tuned, algorithm, assigned, tune};
+pub(crate) use program::{Tuned, algorithm, tune};
 pub use record::{Limits, Outcome, Record, SCHEMA, Trial};
 pub use search::{
     Answer, Candidate, Checked, Clock, Effort, Rejected, Subject, SystemClock, search,

@@ -1,11 +1,12 @@
 //! A kernel of a plan as something that can be computed in several ways.
 
-use super::alone::{self, Arg, Numbers, load, symbol_inputs};
+use super::alone::{self, Arg, Numbers, Part, load, symbol_inputs};
 use super::expect::{Product, far, multiplied, product};
 use super::key::bytes;
 use super::search::{Candidate, Checked, Rejected, Subject};
+use super::ways;
 use kiln_base::numel;
-use kiln_codegen::Approximation;
+use kiln_codegen::{Approximation, Body, Slot, Way, Work, cpu_kernel};
 use kiln_plan::tile::{Inst, TileProgram};
 use kiln_plan::{Algorithm, Conv, Kernel, MatMul, Plan};
 use kiln_runtime::{Buffer, Error, Executable, cuda, memory};
@@ -29,9 +30,10 @@ const REPLAYS: usize = 32;
 /// Candidates that compute the same of the same arguments.
 pub(super) struct KernelSubject {
     candidates: Vec<Candidate>,
-    /// What each computes, and by which algorithm; none of programs that only the default says is right of.
-    kernels: Vec<Kernel>,
-    /// What each gives up, where that is not the algorithm's.
+    /// A kernel of the CPU engine that says what they compute; none of programs that only the default says is
+    /// right of.
+    kernel: Option<Kernel>,
+    /// What each gives up.
     approximations: Vec<Option<Approximation>>,
     /// The programs that run them.
     plans: Vec<Plan>,
@@ -64,42 +66,23 @@ struct Trial {
 }
 
 impl KernelSubject {
-    /// Of kernels with the same arguments.
-    pub fn new(
-        list: Vec<(Candidate, Kernel)>,
-        args: Vec<Arg>,
+    /// Of ways to compute some work.
+    pub fn of_work(
+        work: &Work,
+        ways: &[Way],
         values: Vec<i64>,
         gpu: Option<Arc<cuda::Device>>,
     ) -> KernelSubject {
-        let (candidates, kernels): (Vec<Candidate>, Vec<Kernel>) = list.into_iter().unzip();
-        let plan = |kernel: &Kernel| alone::plan(kernel.clone(), &args, values.len());
+        let plans = ways.iter().map(|w| plan(w, &work.args, values.len()));
+        let list = ways::candidates(ways, &values).into_iter().zip(plans);
+        let terms = match &work.body {
+            Body::Fused(kernel) if !kernel.inner.is_empty() => numel(&kernel.inner).eval(&values),
+            _ => 0,
+        };
         KernelSubject {
-            plans: kernels.iter().map(plan).collect(),
-            approximations: vec![None; kernels.len()],
-            terms: Some(kernels.first().map_or(0, |k| terms(k, &values))),
-            candidates,
-            kernels,
-            args,
-            values,
-            gpu,
-            trial: OnceLock::new(),
-        }
-    }
-
-    /// Of programs of these arguments, which all compute what the kernel does, with what each gives up.
-    pub fn of_ways(
-        kernel: &Kernel,
-        list: Vec<(Candidate, (Plan, Option<Approximation>))>,
-        args: Vec<Arg>,
-        values: Vec<i64>,
-        gpu: Option<Arc<cuda::Device>>,
-    ) -> KernelSubject {
-        let approximations = list.iter().map(|(_, (_, a))| *a).collect();
-        let list: Vec<_> = list.into_iter().map(|(c, (plan, _))| (c, plan)).collect();
-        KernelSubject {
-            kernels: vec![kernel.clone(); list.len()],
-            approximations,
-            ..KernelSubject::of_plans(list, terms(kernel, &values), args, values, gpu)
+            kernel: Some(cpu_kernel(work)),
+            approximations: ways.iter().map(|w| w.approximation).collect(),
+            ..KernelSubject::of_plans(list.collect(), terms, work.args.clone(), values, gpu)
         }
     }
 
@@ -113,7 +96,7 @@ impl KernelSubject {
     ) -> KernelSubject {
         let (candidates, plans): (Vec<Candidate>, Vec<Plan>) = list.into_iter().unzip();
         KernelSubject {
-            kernels: Vec::new(),
+            kernel: None,
             approximations: vec![None; plans.len()],
             terms: Some(terms),
             candidates,
@@ -151,7 +134,7 @@ impl KernelSubject {
     ) -> Result<Vec<Buffer>, Error> {
         let read = self.args.iter().filter(|arg| !arg.written);
         let parameter = symbols.iter().map(|_| false);
-        let parameter = parameter.chain(read.map(|arg| arg.parameter));
+        let parameter = parameter.chain(read.map(|arg| arg.fixed));
         let inputs = symbols.iter().chain(given.iter().flatten()).zip(parameter);
         let brought = inputs.enumerate().map(|(i, (b, parameter))| {
             match (others.filter(|_| parameter), &self.gpu) {
@@ -197,7 +180,7 @@ impl KernelSubject {
         let default = inputs[..different].iter().map(|i| run(&default, i));
         let default = default.collect::<Result<_, Error>>()?;
         let given = all.into_iter().next().unwrap_or_default();
-        let product = match self.kernels.first() {
+        let product = match &self.kernel {
             Some(kernel) => product(kernel, &self.args, &given, &symbols, self.gpu.is_some())?,
             None => None,
         };
@@ -212,7 +195,7 @@ impl KernelSubject {
 
     /// Random elements for the arguments; `None` for those that are written.
     fn operands(&self, random: &mut Numbers) -> Result<Vec<Option<Buffer>>, Error> {
-        let signed = self.kernels.first().map_or_else(Vec::new, multiplied);
+        let signed = self.kernel.as_ref().map_or_else(Vec::new, multiplied);
         let indices = self
             .plans
             .iter()
@@ -230,9 +213,8 @@ impl KernelSubject {
     fn compare(&self, i: usize, trial: &Trial, got: &[Buffer]) -> Result<Option<String>, Error> {
         match &trial.product {
             Some(product) => {
-                let algorithm = self.kernels[i].algorithm().unwrap_or(Algorithm::Auto);
-                let approximation =
-                    self.approximations[i].unwrap_or(Approximation::Algorithm(algorithm));
+                let plain = Approximation::Algorithm(Algorithm::Auto);
+                let approximation = self.approximations[i].unwrap_or(plain);
                 product.compare(approximation, got, &trial.given, &trial.symbols)
             }
             None => {
@@ -266,12 +248,22 @@ fn takes_indices(kernel: &Kernel) -> bool {
     }
 }
 
-/// Terms in the sums of a fused kernel.
-fn terms(kernel: &Kernel, values: &[i64]) -> i64 {
-    match kernel {
-        Kernel::Tile(t) if !t.inner.is_empty() => numel(&t.inner).eval(values),
-        _ => 0,
-    }
+/// The program that runs a way alone.
+fn plan(way: &Way, args: &[Arg], symbols: usize) -> Plan {
+    let printed = &way.printed;
+    let parts = printed.steps.iter().map(|step| Part {
+        kernel: step.kernel.clone(),
+        args: (step.args.iter())
+            .map(|slot| match slot {
+                Slot::Arg(a) => *a,
+                Slot::Scratch(s) => args.len() + s,
+            })
+            .collect(),
+        sites: step.sites.iter().map(|s| *s as u32).collect(),
+    });
+    let scratch = printed.scratch.iter();
+    let scratch = scratch.map(|(dtype, shape)| (*dtype, numel(shape)));
+    alone::plan_of(parts.collect(), args, scratch.collect(), symbols)
 }
 
 /// Results on the host.
@@ -331,6 +323,7 @@ mod tests {
     use super::super::search::Subject as _;
     use super::*;
     use kiln_base::{DType, Dim};
+    use kiln_codegen::Printed;
     use kiln_plan::{ConvRole, Images, Matrix};
 
     fn dims(list: &[i64]) -> Vec<Dim> {
@@ -362,7 +355,7 @@ mod tests {
             dtype,
             len: Dim::Const(len),
             written,
-            parameter: false,
+            fixed: false,
         };
         let args = vec![arg(m * k, false), arg(k * n, false), arg(m * n, true)];
         (product, args)
@@ -399,24 +392,38 @@ mod tests {
             dtype: DType::F32,
             len: Dim::Const(*len),
             written: i == 2,
-            parameter: i == 1,
+            fixed: i == 1,
         };
         (conv, lens.iter().enumerate().map(arg).collect())
     }
 
+    /// Kernels that should compute what the first does.
+    fn subject(kernels: Vec<Kernel>, args: Vec<Arg>) -> KernelSubject {
+        let work = Work {
+            body: match kernels[0].clone() {
+                Kernel::MatMul(m) => Body::MatMul(m),
+                Kernel::Conv(c) => Body::Conv(c),
+                other => panic!("{} is not tried here", other.name()),
+            },
+            before: [None, None],
+            behind: None,
+            args,
+            in_place: Vec::new(),
+        };
+        let way = |kernel: Kernel| Way {
+            name: "made up".into(),
+            approximation: kernel.algorithm().map(Approximation::Algorithm),
+            predicted: None,
+            printed: Printed::one(kernel, &work),
+        };
+        let ways: Vec<Way> = kernels.into_iter().map(way).collect();
+        KernelSubject::of_work(&work, &ways, Vec::new(), None)
+    }
+
     /// What becomes of each of these kernels, of which the first is right.
     fn tried(kernels: Vec<Kernel>, args: Vec<Arg>) -> Vec<Result<bool, Rejected>> {
-        let candidate = |kernel: Kernel| {
-            let candidate = Candidate {
-                name: "made up".into(),
-                workspace: 0,
-                predicted: None,
-            };
-            (candidate, kernel)
-        };
-        let list: Vec<_> = kernels.into_iter().map(candidate).collect();
-        let count = list.len();
-        let subject = KernelSubject::new(list, args, Vec::new(), None);
+        let count = kernels.len();
+        let subject = subject(kernels, args);
         let start = |i| subject.start(i).map(|checked| checked.same_bits);
         (0..count).map(start).collect()
     }
@@ -501,20 +508,10 @@ mod tests {
         }
     }
 
-    fn alone_by_the_default(product: MatMul, args: Vec<Arg>) -> KernelSubject {
-        let candidate = Candidate {
-            name: "auto".into(),
-            workspace: 0,
-            predicted: None,
-        };
-        let list = vec![(candidate, Kernel::MatMul(product))];
-        KernelSubject::new(list, args, Vec::new(), None)
-    }
-
     #[test]
     fn times_are_taken() {
         let (product, args) = matmul(DType::F32, [64, 64, 64]);
-        let subject = alone_by_the_default(product, args);
+        let subject = subject(vec![Kernel::MatMul(product)], args);
         let mut checked = subject.start(0).unwrap_or_else(|e| panic!("{e:?}"));
         for input in 0..300 {
             assert!((checked.run)(input).unwrap().as_nanos() > 0);

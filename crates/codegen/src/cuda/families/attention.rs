@@ -9,18 +9,18 @@ use super::{Call, Store};
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
 use crate::cuda::{Printed, Slot, scalar};
-use crate::program::Launch;
+use crate::work::Work;
 use kiln_base::{DType, Dim, numel};
 use kiln_plan::{Attention, Matrix};
 
-pub(super) fn print(launch: &Launch, a: &Attention) -> Printed {
-    let name = match &launch.kir {
+pub(super) fn print(work: &Work, a: &Attention) -> Printed {
+    let name = match &work.behind {
         Some(kir) => kir.name.clone(),
         None => format!("attention_{}", a.dtype),
     };
-    let store = Store::of(launch, a.out, a.dtype);
+    let store = Store::of(work, a.out, a.dtype);
     let index = index(a, &store);
-    let mut call = Call::new(launch);
+    let mut call = Call::new(work);
     store.push(&mut call);
     for x in [&a.query, &a.key, &a.value] {
         call.push(Slot::Arg(x.arg as usize), a.dtype, false);
@@ -44,7 +44,7 @@ pub(super) fn print(launch: &Launch, a: &Attention) -> Printed {
     Printed {
         steps: vec![call.step(source.finish(grid, [tile.threads, 1, 1], 0))],
         scratch: Vec::new(),
-        in_place: launch.in_place.clone(),
+        in_place: work.in_place.clone(),
     }
 }
 

@@ -18,7 +18,7 @@ use super::{Call, Store, conv_each, conv_last, made, winograd};
 use crate::cuda::source::Source;
 use crate::cuda::{Way, scalar};
 use crate::kir;
-use crate::program::Launch;
+use crate::work::Work;
 use kiln_base::{Dim, numel};
 use kiln_plan::{Conv, ConvRole, Images, MatMul, Matrix};
 
@@ -59,26 +59,25 @@ impl Sizes {
 }
 
 /// What the kernel is called.
-pub(super) fn name(launch: &Launch, c: &Conv) -> String {
-    match launch.kir.iter().chain(&launch.made).next() {
-        Some(kir) => kir.name.clone(),
-        None => format!("{}_{}", c.role.name(), c.dtype),
-    }
+pub(super) fn name(work: &Work, c: &Conv) -> String {
+    let own = || format!("{}_{}", c.role.name(), c.dtype);
+    work.fused_name().map_or_else(own, str::to_string)
 }
 
-pub(super) fn print(launch: &Launch, c: &Conv, all: bool) -> Vec<Way> {
+pub(super) fn print(work: &Work, c: &Conv, all: bool) -> Vec<Way> {
     if conv_each::computes(c) {
-        let mut ways = vec![conv_each::print(launch, c)];
+        let mut ways = vec![conv_each::print(work, c)];
         if all {
-            ways.extend(winograd::ways(launch, c, &name(launch, c)));
+            ways.extend(winograd::ways(work, c, &name(work, c)));
         }
         return ways;
     }
     if c.images != Images::ChannelsFirst {
-        return conv_last::print(launch, c, all);
+        return conv_last::print(work, c, all);
     }
     if let Some(product) = plain_product(c) {
-        return super::matmul::print(launch, &product, all);
+        let [made, _] = work.made();
+        return super::matmul::print(work, &product, [None, made], all);
     }
     let (sizes, phases) = (Sizes::of(c), Phases::of(c));
     let reach = sizes.reach(c);
@@ -102,10 +101,10 @@ pub(super) fn print(launch: &Launch, c: &Conv, all: bool) -> Vec<Way> {
             &reach[2],
         ),
     };
-    let name = name(launch, c);
-    let made = c.prologue.as_ref().and_then(|_| launch.made.first());
+    let name = name(work, c);
+    let made = work.made()[0];
     let gemm = Gemm {
-        launch,
+        work,
         name: &name,
         dtype: c.dtype,
         batches: match c.role {
@@ -118,7 +117,7 @@ pub(super) fn print(launch: &Launch, c: &Conv, all: bool) -> Vec<Way> {
         total: total.clone(),
         reach: reach.to_vec(),
         at: at(c.role).into(),
-        store: Store::of(launch, c.out, c.dtype),
+        store: Store::of(work, c.out, c.dtype),
         reads: made::reads([made, None], c.operands, c.dtype),
         operands: made.map_or("", |_| made::CLASS).to_string() + &classes(c, &phases),
         costly: c.role == ConvRole::Input || made.is_some_and(made::is_costly),
@@ -134,7 +133,7 @@ pub(super) fn print(launch: &Launch, c: &Conv, all: bool) -> Vec<Way> {
         ],
     });
     if all {
-        ways.extend(winograd::ways(launch, c, &name));
+        ways.extend(winograd::ways(work, c, &name));
     }
     ways
 }
@@ -229,7 +228,7 @@ fn plain_product(c: &Conv) -> Option<MatMul> {
             col: Dim::ONE,
         },
         out: c.out,
-        prologues: [None, c.prologue.clone()],
+        prologues: [None, None],
         epilogue: None,
         algorithm: Default::default(),
     })

@@ -8,7 +8,7 @@ use super::{Call, Store, elements, few, line_of_blocks, lines, made};
 use crate::cuda::source::Index;
 use crate::cuda::values::Values;
 use crate::cuda::{Printed, Slot, Way};
-use crate::program::Launch;
+use crate::work::Work;
 use kiln_plan::{Conv, ConvRole, Images};
 
 const THREADS: u32 = 256;
@@ -20,21 +20,21 @@ pub(super) fn computes(c: &Conv) -> bool {
     c.role == ConvRole::Result && c.in_channels.is(1) && c.out_channels.is(1)
 }
 
-pub(super) fn print(launch: &Launch, c: &Conv) -> Way {
-    let (sizes, store) = (Sizes::of(c), Store::of(launch, c.out, c.dtype));
-    let made = c.prologue.as_ref().and_then(|_| launch.made.first());
-    let mut call = Call::new(launch);
+pub(super) fn print(work: &Work, c: &Conv) -> Way {
+    let (sizes, store) = (Sizes::of(c), Store::of(work, c.out, c.dtype));
+    let made = work.made()[0];
+    let mut call = Call::new(work);
     store.push(&mut call);
     for (slot, dtype) in made::reads([made, None], c.operands, c.dtype) {
         call.push(slot, dtype, false);
     }
-    let kernels = launch.kir.iter().chain(&launch.made);
+    let kernels = work.kernels();
     let short = sizes.reach(c).iter().all(few)
         && kernels
             .into_iter()
             .all(|k| Values::index_type(k) == Index::Int);
     let index = if short { Index::Int } else { Index::Long };
-    let mut source = call.source(&name(launch, c), index);
+    let mut source = call.source(&name(work, c), index);
     source.scope(&elements(c.dtype, index));
     source.scope(&classes(c, made));
     let x = patches(&mut source, &call, c, &sizes, made);
@@ -82,7 +82,7 @@ for (Index k = 0; k < {taps}; k++) raw = fma(load(a.at(window, k)), load({w}[cha
         printed: Printed {
             steps: vec![step],
             scratch: Vec::new(),
-            in_place: launch.in_place.clone(),
+            in_place: work.in_place.clone(),
         },
     }
 }

@@ -18,16 +18,16 @@ use super::{Call, Store, made};
 use crate::cuda::source::Source;
 use crate::cuda::{Slot, Way};
 use crate::kir;
-use crate::program::Launch;
+use crate::work::Work;
 use kiln_base::{DType, Dim};
 use kiln_plan::{Conv, ConvRole, MatMul, Matrix};
 
-pub(super) fn print(launch: &Launch, c: &Conv, all: bool) -> Vec<Way> {
+pub(super) fn print(work: &Work, c: &Conv, all: bool) -> Vec<Way> {
     if let Some(product) = plain_product(c) {
-        return super::matmul::print(launch, &product, all);
+        return super::matmul::print(work, &product, work.made(), all);
     }
     let (sizes, phases) = (Sizes::of(c), Phases::of(c));
-    let made = c.prologue.as_ref().and_then(|_| launch.made.first());
+    let made = work.made()[0];
     let reach = sizes.reach(c);
     let (ins, outs, groups) = (&c.in_channels, &c.out_channels, &c.groups);
     let (m, n, k, total) = match c.role {
@@ -51,8 +51,8 @@ pub(super) fn print(launch: &Launch, c: &Conv, all: bool) -> Vec<Way> {
         ),
     };
     let gemm = Gemm {
-        launch,
-        name: &name(launch, c),
+        work,
+        name: &name(work, c),
         dtype: c.dtype,
         batches: match c.role {
             ConvRole::Input => groups * &Dim::Const(phases.count),
@@ -64,7 +64,7 @@ pub(super) fn print(launch: &Launch, c: &Conv, all: bool) -> Vec<Way> {
         total: total.clone(),
         reach: reach.to_vec(),
         at: at(c.role).into(),
-        store: Store::of(launch, c.out, c.dtype),
+        store: Store::of(work, c.out, c.dtype),
         reads: made::reads([made, None], c.operands, c.dtype),
         operands: match c.role {
             ConvRole::Input => super::conv::classes(c, &phases),
@@ -164,7 +164,7 @@ fn plain_product(c: &Conv) -> Option<MatMul> {
         lhs,
         rhs: matrix(1, &shared, row, col),
         out: c.out,
-        prologues: [c.prologue.clone(), None],
+        prologues: [None, None],
         epilogue: None,
         algorithm: Default::default(),
     })

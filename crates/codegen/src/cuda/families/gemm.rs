@@ -8,13 +8,13 @@ use crate::cuda::source::{Index, SHARED, Source, memory};
 use crate::cuda::values::Values;
 use crate::cuda::{Printed, Slot, Step, Way, rows, rows_shape};
 use crate::kir;
-use crate::program::Launch;
+use crate::work::Work;
 use kiln_base::{DType, Dim};
 use kiln_plan::cuda::CudaKernel;
 
 /// `batches` products of m × k and k × n.
 pub(super) struct Gemm<'a> {
-    pub launch: &'a Launch,
+    pub work: &'a Work,
     pub name: &'a str,
     pub dtype: DType,
     pub batches: Dim,
@@ -131,9 +131,9 @@ impl Gemm<'_> {
             in_place: match self.rows() {
                 Some(kernel) => {
                     let shape = rows_shape::Shape::of_block(kernel, shape.cut.tile.threads);
-                    rows::may_share(kernel, &self.launch.in_place, &shape)
+                    rows::may_share(kernel, &self.work.in_place, &shape)
                 }
-                None => self.launch.in_place.clone(),
+                None => self.work.in_place.clone(),
             },
         }
     }
@@ -174,7 +174,7 @@ impl Gemm<'_> {
         operands: &impl Fn(&mut Source, &Call) -> [Operand; 2],
     ) -> Step {
         let Cut { tile, splits, .. } = shape.cut;
-        let mut call = Call::new(self.launch);
+        let mut call = Call::new(self.work);
         let name = match splits {
             1 => {
                 self.store.push(&mut call);
@@ -290,7 +290,7 @@ Acc raw = shared.out[e / BN][e % BN];
 
     /// The kernel that adds the parts of sums and stores the result.
     fn sum(&self, shape: &Shape) -> Step {
-        let mut call = Call::new(self.launch);
+        let mut call = Call::new(self.work);
         self.store.push(&mut call);
         call.push(PARTS, shape.acc, false);
         let mut source = call.source(self.name, shape.index);
@@ -317,7 +317,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
             Store::Plain { .. } => Index::Int,
         };
         let few = self.reach.iter().chain([total, &self.k]).all(super::few);
-        let mut made = self.launch.made.iter();
+        let mut made = self.work.made().into_iter().flatten();
         match few && made.all(|k| Values::index_type(k) == Index::Int) {
             true => epilogue,
             false => Index::Long,

@@ -13,7 +13,7 @@ pub(super) const CLASS: &str = include_str!("made.cu");
 /// More values than this take a thread long.
 const LONG: usize = 16;
 
-/// What operands are, which are these arguments of a launch, or what they are made of.
+/// What operands are, which are these arguments of some work, or what they are made of.
 pub(super) fn reads(
     made: [Option<&Kernel>; 2],
     args: [u16; 2],
@@ -58,7 +58,7 @@ pub(super) fn function(source: &mut Source, call: &Call, prologue: &Kernel, name
 }
 
 /// Declares what gives elements of an operand by position, with its type and the place of the first: an argument
-/// of the launch, or what a prologue makes.
+/// of the work, or what a prologue makes.
 pub(super) fn place(
     source: &mut Source,
     call: &Call,

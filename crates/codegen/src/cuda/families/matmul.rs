@@ -5,20 +5,22 @@ use super::{Call, Store, made};
 use crate::cuda::source::Source;
 use crate::cuda::{Slot, Way};
 use crate::kir;
-use crate::program::Launch;
+use crate::work::Work;
 use kiln_base::{Dim, numel};
 use kiln_plan::{MatMul, Matrix};
 use std::fmt::Write;
 
-pub(super) fn print(launch: &Launch, m: &MatMul, all: bool) -> Vec<Way> {
-    let name = match launch.kir.iter().chain(&launch.made).next() {
-        Some(kir) => kir.name.clone(),
-        None => format!("matmul_{}", m.dtype),
-    };
-    let mut made = launch.made.iter();
-    let made = (m.prologues.each_ref()).map(|p| p.as_ref().and_then(|_| made.next()));
+/// The ways of a product that some work is, with what makes its operands.
+pub(super) fn print(
+    work: &Work,
+    m: &MatMul,
+    made: [Option<&kir::Kernel>; 2],
+    all: bool,
+) -> Vec<Way> {
+    let own = || format!("matmul_{}", m.dtype);
+    let name = work.fused_name().map_or_else(own, str::to_string);
     let gemm = Gemm {
-        launch,
+        work,
         name: &name,
         dtype: m.dtype,
         batches: numel(&m.batch),
@@ -31,13 +33,13 @@ pub(super) fn print(launch: &Launch, m: &MatMul, all: bool) -> Vec<Way> {
         ],
         total: &(&numel(&m.batch) * &m.m) * &m.n,
         at: "const Index at = (batch * m + i) * n + j;".into(),
-        store: Store::of(launch, m.out, m.dtype),
+        store: Store::of(work, m.out, m.dtype),
         reads: made::reads(made, [m.lhs.arg, m.rhs.arg], m.dtype),
         operands: match made {
             [None, None] => String::new(),
             _ => made::CLASS.into(),
         },
-        costly: launch.made.iter().any(made::is_costly),
+        costly: made.into_iter().flatten().any(made::is_costly),
     };
     let (b, lhs, rhs) = (&m.batch, &m.lhs, &m.rhs);
     gemm.print(all, |source, call| {

@@ -3,10 +3,10 @@
 
 use super::source::{Index, Source, memory};
 use super::values::Values;
-use super::{Slot, Step, Way, scalar};
+use super::{Printed, Slot, Step, Way, scalar};
 use crate::kir;
-use crate::program::Launch;
-use kiln_base::{DType, Dim};
+use crate::work::{Body, Work};
+use kiln_base::{DType, Dim, custom};
 use kiln_plan::Kernel;
 use kiln_plan::cuda::{Blocks, CudaKernel};
 use kiln_plan::tile::Arg;
@@ -27,38 +27,39 @@ mod winograd;
 
 pub(super) use gemm::multiplies;
 
-/// A launch of a library kernel in CUDA C++: the default, and with `all` every other way to compute it.
+/// The ways of work that is not fused alone: the default, and with `all` every other.
 ///
 /// # Errors
 /// What is not supported.
-pub(super) fn print(launch: &Launch, all: bool) -> Result<Vec<Way>, String> {
-    match &launch.kernel {
-        Kernel::MatMul(m) => Ok(matmul::print(launch, m, all)),
-        Kernel::Conv(c) => Ok(conv::print(launch, c, all)),
-        Kernel::Attention(a) => Ok(Way::only(attention::print(launch, a))),
-        Kernel::Scan(s) => Ok(Way::only(scan::print(launch, s))),
-        Kernel::ArgSort(s) => Ok(Way::only(sort::print(launch, s))),
-        Kernel::Scatter(s) => Ok(Way::only(scatter::print(launch, s))),
-        other => Err(format!("{} has no CUDA kernel yet", other.name())),
+pub(super) fn print(work: &Work, all: bool) -> Result<Vec<Way>, String> {
+    match &work.body {
+        Body::MatMul(m) => Ok(matmul::print(work, m, work.made(), all)),
+        Body::Conv(c) => Ok(conv::print(work, c, all)),
+        Body::Attention(a) => Ok(Way::only(attention::print(work, a))),
+        Body::Scan(s) => Ok(Way::only(scan::print(work, s))),
+        Body::ArgSort(s) => Ok(Way::only(sort::print(work, s))),
+        Body::Scatter(s) => Ok(Way::only(scatter::print(work, s))),
+        // What it brings along is looked for by name when sizes are known.
+        Body::Custom(c) => {
+            custom::find(&c.name)?.cuda(c.kernel.as_deref())?;
+            Ok(Way::only(Printed::one(Kernel::Custom(c.clone()), work)))
+        }
+        Body::Fused(_) | Body::Loop(..) | Body::If(..) => Err("it is no library kernel".into()),
     }
 }
 
 /// What a kernel is called with.
 struct Call<'a> {
-    launch: &'a Launch,
+    work: &'a Work,
     args: Vec<(Slot, Arg)>,
     sites: Vec<usize>,
 }
 
 impl<'a> Call<'a> {
     /// Nothing yet.
-    fn new(launch: &'a Launch) -> Call<'a> {
+    fn new(work: &'a Work) -> Call<'a> {
         let (args, sites) = (Vec::new(), Vec::new());
-        Call {
-            launch,
-            args,
-            sites,
-        }
+        Call { work, args, sites }
     }
 
     fn push(&mut self, slot: Slot, dtype: DType, written: bool) {
@@ -89,7 +90,7 @@ impl<'a> Call<'a> {
         let args: Vec<Arg> = self.args.iter().map(|a| a.1).collect();
         let mut source = Source::new(name, &args, self.sites.len() as u32, index);
         let place = |arg: usize| self.args.iter().position(|a| a.0 == Slot::Arg(arg));
-        for (r, w) in &self.launch.in_place {
+        for (r, w) in &self.work.in_place {
             if let (Some(r), Some(w)) = (place(*r), place(*w)) {
                 source.share(r, w);
             }
@@ -99,7 +100,7 @@ impl<'a> Call<'a> {
 
     fn step(self, kernel: CudaKernel) -> Step {
         Step {
-            kernel,
+            kernel: Kernel::Cuda(kernel),
             args: self.args.iter().map(|a| a.0).collect(),
             sites: self.sites,
         }
@@ -110,13 +111,13 @@ impl<'a> Call<'a> {
 enum Store<'a> {
     /// They are the result, or an intermediate one.
     Plain(Slot, DType),
-    /// They pass through an epilogue, whose arguments are the launch's.
+    /// They pass through an epilogue, whose arguments are the work's.
     Epilogue(&'a kir::Kernel),
 }
 
 impl<'a> Store<'a> {
-    fn of(launch: &'a Launch, out: u16, dtype: DType) -> Store<'a> {
-        match &launch.kir {
+    fn of(work: &'a Work, out: u16, dtype: DType) -> Store<'a> {
+        match &work.behind {
             Some(kir) => Store::Epilogue(kir),
             None => Store::Plain(Slot::Arg(out as usize), dtype),
         }

@@ -5,7 +5,7 @@
 use super::{Call, elements, few, line_of_blocks, lines};
 use crate::cuda::source::Index;
 use crate::cuda::{Printed, Slot, Step, scalar};
-use crate::program::Launch;
+use crate::work::Work;
 use kiln_base::prim::{Reduction, ScanKind};
 use kiln_base::{DType, Dim, Scalar};
 use kiln_plan::Scan;
@@ -21,7 +21,7 @@ struct Block {
     run: i64,
 }
 
-pub(super) fn print(launch: &Launch, s: &Scan) -> Printed {
+pub(super) fn print(work: &Work, s: &Scan) -> Printed {
     let block = match s.inner.is(1) {
         true => Block {
             columns: 1,
@@ -38,19 +38,19 @@ pub(super) fn print(launch: &Launch, s: &Scan) -> Printed {
     let acc = accumulator(s.dtype);
     if chunks == 1 {
         return Printed {
-            steps: vec![kernel(launch, s, &block, 1, chunk, true)],
+            steps: vec![kernel(work, s, &block, 1, chunk, true)],
             scratch: Vec::new(),
-            in_place: launch.in_place.clone(),
+            in_place: work.in_place.clone(),
         };
     }
     let totals = vec![s.outer.clone(), s.inner.clone(), Dim::Const(chunks)];
     Printed {
         steps: vec![
-            kernel(launch, s, &block, chunks, chunk, false),
-            kernel(launch, s, &block, chunks, chunk, true),
+            kernel(work, s, &block, chunks, chunk, false),
+            kernel(work, s, &block, chunks, chunk, true),
         ],
         scratch: vec![(acc, totals)],
-        in_place: launch.in_place.clone(),
+        in_place: work.in_place.clone(),
     }
 }
 
@@ -83,8 +83,8 @@ fn accumulator(dtype: DType) -> DType {
 }
 
 /// The kernel that stores results, or what chunks combine to.
-fn kernel(launch: &Launch, s: &Scan, block: &Block, chunks: i64, chunk: i64, stores: bool) -> Step {
-    let mut call = Call::new(launch);
+fn kernel(work: &Work, s: &Scan, block: &Block, chunks: i64, chunk: i64, stores: bool) -> Step {
+    let mut call = Call::new(work);
     call.push(Slot::Arg(s.x as usize), s.dtype, false);
     if stores {
         call.push(Slot::Arg(s.out as usize), s.dtype, true);

@@ -9,7 +9,7 @@ use super::sort::Sort;
 use super::{Call, elements, few, line_of_blocks, lines};
 use crate::cuda::source::Index;
 use crate::cuda::{Printed, Slot};
-use crate::program::Launch;
+use crate::work::Work;
 use kiln_base::prim::ScatterKind;
 use kiln_base::{DType, Dim, contiguous_strides, numel};
 use kiln_plan::Scatter;
@@ -24,13 +24,13 @@ const PARTS: i64 = 1024;
 /// The fewest indices that are worth sorting.
 const LONG: i64 = 2048;
 
-pub(super) fn print(launch: &Launch, s: &Scatter) -> Printed {
+pub(super) fn print(work: &Work, s: &Scatter) -> Printed {
     let axis = s.axis as usize;
     let long = s.index_shape[axis].as_const().is_some_and(|n| n >= LONG);
     let shared = |a: usize| a == axis || s.index.strides[a].is(0) || s.index_shape[a].is(1);
     match long && (0..s.shape.len()).all(shared) {
-        true => sorted(launch, s),
-        false => walked(launch, s),
+        true => sorted(work, s),
+        false => walked(work, s),
     }
 }
 
@@ -62,10 +62,10 @@ fn combining(s: &Scatter) -> String {
 }
 
 /// Each element of the result finds its source elements in the sorted index.
-fn sorted(launch: &Launch, s: &Scatter) -> Printed {
+fn sorted(work: &Work, s: &Scatter) -> Printed {
     let axis = s.axis as usize;
     let sort = Sort {
-        launch,
+        work,
         dtype: DType::I64,
         descending: false,
         lanes: Dim::ONE,
@@ -79,7 +79,7 @@ fn sorted(launch: &Launch, s: &Scatter) -> Printed {
     let (mut steps, scratch) = sort.print();
     let records = Slot::Scratch(scratch.len() - 1);
     let [x, src, out] = [s.x, s.src.arg, s.out].map(|a| Slot::Arg(a as usize));
-    let mut call = Call::new(launch);
+    let mut call = Call::new(work);
     call.push(x, s.dtype, false);
     call.push(src, s.dtype, false);
     call.push(out, s.dtype, true);
@@ -139,15 +139,15 @@ for (; low < {count} && records[low].key == key; low++) value = combine(value, {
     Printed {
         steps,
         scratch,
-        in_place: launch.in_place.clone(),
+        in_place: work.in_place.clone(),
     }
 }
 
 /// Each part of a lane walks the lane's source.
-fn walked(launch: &Launch, s: &Scatter) -> Printed {
+fn walked(work: &Work, s: &Scatter) -> Printed {
     let axis = s.axis as usize;
     let [x, index, src, out] = [s.x, s.index.arg, s.src.arg, s.out].map(|a| Slot::Arg(a as usize));
-    let mut call = Call::new(launch);
+    let mut call = Call::new(work);
     call.sites = vec![0];
     call.push(x, s.dtype, false);
     call.push(index, DType::I64, false);
@@ -223,6 +223,6 @@ const Index to = at + (Index)d * {step};
     Printed {
         steps: vec![call.step(source.finish(grid, [THREADS as u32, 1, 1], 0))],
         scratch: Vec::new(),
-        in_place: launch.in_place.clone(),
+        in_place: work.in_place.clone(),
     }
 }

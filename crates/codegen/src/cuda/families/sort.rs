@@ -5,7 +5,7 @@
 use super::{Call, few, line_of_blocks, lines};
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::{Printed, Slot, Step};
-use crate::program::Launch;
+use crate::work::Work;
 use kiln_base::{DType, Dim};
 use kiln_plan::ArgSort;
 
@@ -16,9 +16,9 @@ const THREADS: i64 = 64;
 /// Runs that are merged at once.
 const WAYS: i64 = 16;
 
-pub(super) fn print(launch: &Launch, s: &ArgSort) -> Printed {
+pub(super) fn print(work: &Work, s: &ArgSort) -> Printed {
     let sort = Sort {
-        launch,
+        work,
         dtype: s.dtype,
         descending: s.descending,
         lanes: s.lanes.clone(),
@@ -39,7 +39,7 @@ pub(super) fn print(launch: &Launch, s: &ArgSort) -> Printed {
 
 /// Lanes to be sorted.
 pub(super) struct Sort<'a> {
-    pub launch: &'a Launch,
+    pub work: &'a Work,
     pub dtype: DType,
     pub descending: bool,
     pub lanes: Dim,
@@ -129,7 +129,7 @@ impl Sort<'_> {
             width *= 2;
         }
         let together = (2 * THREADS / width).max(1);
-        let mut call = Call::new(self.launch);
+        let mut call = Call::new(self.work);
         call.push(Slot::Arg(s.x as usize), s.dtype, false);
         call.push(to, DType::I64, true);
         let mut source = match &s.bound {
@@ -196,7 +196,7 @@ const Index at = part % parts * WIDTH + e % WIDTH;",
     fn merge(&self, pass: usize, run: i64, span: &Dim, to: Slot) -> Step {
         let s = self;
         let from = Slot::Scratch(pass - 1);
-        let mut call = Call::new(self.launch);
+        let mut call = Call::new(self.work);
         call.push(from, DType::I64, false);
         call.push(to, DType::I64, true);
         let mut source = self.source(&call, "sort_merge", WIDTH);

@@ -6,7 +6,7 @@ use super::{Call, Store, few, line_of_blocks, lines};
 use crate::cuda::source::{Index, Source};
 use crate::cuda::values::Values;
 use crate::cuda::{Approximation, Printed, Slot, Step, Way};
-use crate::program::Launch;
+use crate::work::Work;
 use kiln_base::{DType, Dim};
 use kiln_plan::{Algorithm, Conv, ConvRole};
 
@@ -21,7 +21,7 @@ const PRODUCTS: Slot = Slot::Scratch(2);
 const THREADS: u32 = 128;
 
 /// The ways by Winograd's algorithms, where these can compute the convolution and its sizes are known.
-pub(super) fn ways(launch: &Launch, c: &Conv, name: &str) -> Vec<Way> {
+pub(super) fn ways(work: &Work, c: &Conv, name: &str) -> Vec<Way> {
     if c.role != ConvRole::Result {
         return Vec::new();
     }
@@ -29,7 +29,7 @@ pub(super) fn ways(launch: &Launch, c: &Conv, name: &str) -> Vec<Way> {
     let all = [(Algorithm::Winograd2, 2), (Algorithm::Winograd4, 4)];
     let all = all.into_iter().filter(|(a, _)| legal.contains(a));
     let ways = all.filter_map(|(algorithm, m)| {
-        let winograd = Winograd::new(launch, c, name, m)?;
+        let winograd = Winograd::new(work, c, name, m)?;
         let (printed, predicted) = winograd.print();
         let approximation = Approximation::Algorithm(algorithm);
         Some(Way {
@@ -43,7 +43,7 @@ pub(super) fn ways(launch: &Launch, c: &Conv, name: &str) -> Vec<Way> {
 }
 
 struct Winograd<'a> {
-    launch: &'a Launch,
+    work: &'a Work,
     c: &'a Conv,
     name: &'a str,
     /// Results of a tile along an axis.
@@ -60,14 +60,14 @@ struct Winograd<'a> {
 }
 
 impl<'a> Winograd<'a> {
-    fn new(launch: &'a Launch, c: &'a Conv, name: &'a str, m: i64) -> Option<Winograd<'a>> {
+    fn new(work: &'a Work, c: &'a Conv, name: &'a str, m: i64) -> Option<Winograd<'a>> {
         let [groups, ins, outs, batch] =
             [&c.groups, &c.in_channels, &c.out_channels, &c.batch].map(Dim::as_const);
         let along = |d: &Dim| d.as_const().map(|n| (n + m - 1) / m);
         let tiled = [along(&c.output[0])?, along(&c.output[1])?];
         let tiles = batch? * tiled[0] * tiled[1];
         let mut winograd = Winograd {
-            launch,
+            work,
             c,
             name,
             m,
@@ -110,7 +110,7 @@ impl<'a> Winograd<'a> {
     }
 
     fn store(&self) -> Store<'a> {
-        Store::of(self.launch, self.c.out, DType::F32)
+        Store::of(self.work, self.c.out, DType::F32)
     }
 
     /// The kernels, and their time by the model of products.
@@ -122,7 +122,7 @@ impl<'a> Winograd<'a> {
         let printed = Printed {
             steps: vec![self.inputs(), self.weights(), product, self.results()],
             scratch: scratch.into(),
-            in_place: self.launch.in_place.clone(),
+            in_place: self.work.in_place.clone(),
         };
         (printed, time.map(|time| time + passed))
     }
@@ -163,7 +163,7 @@ const Index image = tile / {}, row = tile / {across} % {down} * M, column = tile
     }
 
     fn inputs(&self) -> Step {
-        let mut call = Call::new(self.launch);
+        let mut call = Call::new(self.work);
         let x = Slot::Arg(self.c.operands[0] as usize);
         call.push(x, DType::F32, false);
         call.push(INPUTS, DType::F32, true);
@@ -190,7 +190,7 @@ transform_inputs(from, {rows}, {columns}, row - {above}, column - {left}, to, {}
     }
 
     fn weights(&self) -> Step {
-        let mut call = Call::new(self.launch);
+        let mut call = Call::new(self.work);
         let w = Slot::Arg(self.c.operands[1] as usize);
         call.push(w, DType::F32, false);
         call.push(WEIGHTS, DType::F32, true);
@@ -213,7 +213,7 @@ transform_weights({} + thread * 9, to, {each});",
         let name = format!("{}_products", self.name);
         let [inputs, weights, products] = self.sizes().map(Dim::Const);
         let gemm = Gemm {
-            launch: self.launch,
+            work: self.work,
             name: &name,
             dtype: DType::F32,
             batches: Dim::Const(self.groups * self.elements),
@@ -249,7 +249,7 @@ transform_weights({} + thread * 9, to, {each});",
     }
 
     fn results(&self) -> Step {
-        let mut call = Call::new(self.launch);
+        let mut call = Call::new(self.work);
         let store = self.store();
         store.push(&mut call);
         call.push(PRODUCTS, DType::F32, false);

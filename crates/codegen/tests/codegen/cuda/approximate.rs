@@ -5,9 +5,9 @@ use super::library::samples;
 use super::ways::{convolution, every, lowered, together};
 use super::{parsed, sources};
 use crate::device;
-use crate::run::{Engine, decomposed_for_cuda, run_compiled};
+use crate::run::{decomposed_for_cuda, run_compiled};
 use kiln_base::DType;
-use kiln_codegen::{Approximation, Program};
+use kiln_codegen::{Approximation, Sequence};
 use kiln_ir::eval::{Array, Data, Mode, evaluate};
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Graph, Pw, ops};
@@ -17,7 +17,7 @@ use kiln_runtime::cuda::Code;
 /// Half the distance from 1 to the next f32.
 const U: f64 = f32::EPSILON as f64 / 2.0;
 
-type Approximate = (String, Approximation, Program);
+type Approximate = (String, Approximation, Sequence);
 
 fn approximate(graph: &Graph) -> Vec<Approximate> {
     let all = every(&lowered(&decomposed_for_cuda(graph))).into_iter();
@@ -31,7 +31,7 @@ fn results(graph: &Graph, inputs: &[Array]) -> Vec<(String, Approximation, Vec<f
     assert!(!ways.is_empty(), "no way gives anything up:\n{graph}");
     let compiled = device::compile(&together(ways.iter().map(|(_, _, p)| p)));
     let run = |(name, approximation, program): Approximate| {
-        let got = run_compiled(&program, inputs, &[], Engine::Device, Some(&compiled));
+        let got = run_compiled(&program, inputs, &[], &compiled);
         let got = got.expect("no data error").swap_remove(0);
         let got = got.expect("it is computed").to_f64();
         (name, approximation, got)
@@ -142,8 +142,8 @@ fn products_of_what_is_made() {
         });
         let y = case.op(ops::MatMul {}, &[a, b]);
         case.graph.add_output(y);
-        let ways = approximate(&case.graph);
-        assert!(ways.iter().all(|(_, _, p)| p.launches[0].made.len() == 2));
+        let tasks = lowered(&decomposed_for_cuda(&case.graph)).tasks;
+        assert!(tasks[0].work.made().iter().all(Option::is_some));
         sums(&case.graph, &case.inputs, k);
     }
 }
@@ -435,7 +435,7 @@ fn machine_code() {
     let samples = samples().into_iter();
     let samples = samples.filter(|(name, _)| names.contains(name));
     for (name, graph) in samples.chain([("conv_f32", convolution)]) {
-        let default = device::unit(&lowered(&graph));
+        let default = device::unit(&lowered(&graph).sequence());
         let ways = approximate(&graph);
         let text = device::unit(&together(ways.iter().map(|(_, _, p)| p)));
         let products = |text: &str| {

@@ -162,6 +162,7 @@ fn scores_stay_on_chip() {
     let y = case.op(op, &x);
     case.graph.add_output(y);
     let program = lowered(&case.graph, true).unwrap();
-    assert_eq!(program.launches.len(), 1);
-    assert_eq!(program.buffers.len(), 4);
+    let sequence = program.sequence();
+    assert_eq!(sequence.launches.len(), 1);
+    assert_eq!(sequence.buffers.len(), 4);
 }

@@ -3,7 +3,7 @@
 use super::families::finite;
 use super::{check_as, lowered, parsed};
 use crate::device;
-use kiln_codegen::{Launch, Program, fit_in_a_launch, side_by_side};
+use kiln_codegen::{Launch, Sequence, fit_in_a_launch, side_by_side};
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Graph, Op};
@@ -12,8 +12,8 @@ use kiln_runtime::cuda::Code;
 
 /// Makes one launch of all that fit: each joins the first that it can, behind all that write what it touches
 /// or touch what it writes.
-fn merged(program: Program) -> Program {
-    let launches = &program.launches;
+fn merged(sequence: Sequence) -> Sequence {
+    let launches = &sequence.launches;
     let touches = |of: &Launch, other: &Launch| {
         let mut written = of.args.iter().zip(&of.written).filter(|a| *a.1);
         written.any(|(b, _)| other.args.contains(b))
@@ -32,7 +32,7 @@ fn merged(program: Program) -> Program {
             None => groups.push(vec![l]),
         }
     }
-    side_by_side(&program, &groups)
+    side_by_side(&sequence, &groups)
 }
 
 /// What does not depend on each other: products of several shapes, two of which are alike, a convolution's
@@ -92,13 +92,15 @@ fn parts_compute_what_they_compute_alone() {
         let graph = independent(dtype, size);
         let apart = lowered(&graph, false)
             .expect("these have a printer")
+            .sequence()
             .launches
             .len();
-        let ran = check_as(&graph, &inputs(&graph, &mut rng), true, |program| {
-            let together = merged(program);
+        let ran = check_as(&graph, &inputs(&graph, &mut rng), true, |sequence| {
+            let together = merged(sequence);
             let (one, name) = (together.launches.len(), "_beside_");
             assert!(one < apart, "{one} of {apart}");
-            assert!(together.groups.iter().any(|g| g.name.contains(name)));
+            let launches = together.launches.iter();
+            assert!(launches.into_iter().any(|l| l.kernel.name().contains(name)));
             together
         });
         assert_eq!(ran, Ok(true), "{dtype} {size:?}");
@@ -127,8 +129,8 @@ fn products_that_take_others_in_share_a_launch() {
              %10: {dtype}[37, 40] = softmax(axis: 1, log: true) %9
              return %7, %10"
         ));
-        let ran = check_as(&graph, &inputs(&graph, &mut rng), false, |program| {
-            let together = merged(program);
+        let ran = check_as(&graph, &inputs(&graph, &mut rng), false, |sequence| {
+            let together = merged(sequence);
             assert_eq!(together.launches.len(), 1, "{dtype}");
             together
         });
@@ -143,7 +145,8 @@ fn machine_code_of_parts() {
         return;
     };
     for dtype in ["f32", "bf16"] {
-        let program = merged(lowered(&independent(dtype, [512, 256, 768]), true).unwrap());
+        let program = lowered(&independent(dtype, [512, 256, 768]), true).unwrap();
+        let program = merged(program.sequence());
         let products = |l: &&Launch| l.kernel.name().contains("_beside_");
         assert!(program.launches.iter().filter(products).count() > 0);
         for capability in [80, 90] {
@@ -169,7 +172,7 @@ fn machine_code_of_parts() {
 
 #[test]
 fn what_differs_too_much_stays_apart() {
-    let launches = |text: &str| lowered(&parsed(text), true).unwrap().launches;
+    let launches = |text: &str| lowered(&parsed(text), true).unwrap().sequence().launches;
     let product = |m: usize| {
         launches(&format!(
             "%0: f32[{m}, 64] = input(index: 0, role: Data)

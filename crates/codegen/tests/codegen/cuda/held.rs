@@ -15,10 +15,8 @@ use kiln_ir::{Builder, Graph, GraphBuilder, Pw, Value, ops};
 /// The launches of a program, each with whether it reduces.
 fn launches(graph: &Graph) -> Vec<bool> {
     let program = lowered(&decomposed_for_cuda(graph), true).unwrap();
-    let reduces = program.launches.iter().map(|l| {
-        let kir = l.kir.as_ref();
-        kir.is_some_and(|k| !k.inner.is_empty())
-    });
+    let tasks = program.tasks.iter();
+    let reduces = tasks.map(|t| t.work.kernels().any(|k| !k.inner.is_empty()));
     reduces.collect()
 }
 

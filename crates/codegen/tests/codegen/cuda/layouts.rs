@@ -4,9 +4,9 @@ use super::families::{Case, FLOATS, cases, finite, wild};
 use super::ways::{every, together};
 use super::{Expected, parsed, sources};
 use crate::device;
-use crate::run::{Engine, run};
+use crate::run::run_compiled;
 use kiln_base::{DType, Dim};
-use kiln_codegen::{Launch, Layout, LayoutReport, Options, Program, Target, lower};
+use kiln_codegen::{Launch, Layout, LayoutReport, Options, Program, Sequence, Target, lower};
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Fact, Graph, Pw, Role, Value, ops};
@@ -165,20 +165,25 @@ fn chain(
     case.graph.add_output(y);
     let expected = Expected::of(&case.graph, &case.inputs).unwrap();
     let program = lowered(&expected.lowered, Layout::ChannelsLast, false);
-    let mut programs = vec![("default".to_string(), program.clone())];
+    let mut sequences = vec![("default".to_string(), program.sequence())];
     if ways {
         let all = every(&lowered(&expected.lowered, Layout::ChannelsLast, true));
         let exact = all.into_iter().filter(|(_, a, _)| a.is_none());
-        programs.extend(exact.map(|(name, _, p)| (name, p)));
+        sequences.extend(exact.map(|(name, _, p)| (name, p)));
     }
-    for (way, program) in &programs {
-        let got = run(program, &case.inputs, &expected.symbols, Engine::Device);
+    for (way, sequence) in &sequences {
+        let compiled = device::compile(sequence);
+        let got = run_compiled(sequence, &case.inputs, &expected.symbols, &compiled);
         let got = got.unwrap_or_else(|| panic!("{what}: a false data error"));
         if let Err(e) = expected.compare(&got) {
-            panic!("{what} by {way}: {e}\n{}\n{}", case.graph, sources(program));
+            panic!(
+                "{what} by {way}: {e}\n{}\n{}",
+                case.graph,
+                sources(sequence)
+            );
         }
     }
-    (program.layout.clone(), sources(&program))
+    (program.layout.clone(), sources(&program.sequence()))
 }
 
 #[test]
@@ -318,7 +323,7 @@ fn what_a_result_reads_has_channels_first() {
 fn filters_are_copied_once() {
     let graph = block("f16", 64, 14);
     let count = |layout: Layout| {
-        let program = lowered(&graph, layout, false);
+        let program = lowered(&graph, layout, false).sequence();
         let written = |l: &Launch| l.args.iter().zip(&l.written).find(|a| *a.1).map(|a| *a.0);
         let prepared =
             |l: &&Launch| written(l).is_some_and(|b| program.buffers[b.0 as usize].parameter_only);
@@ -367,7 +372,7 @@ fn machine_code() {
     for dtype in ["f32", "f64", "f16", "bf16"] {
         for graph in [block(dtype, 256, 28), grouped(dtype), gradients(dtype)] {
             let program = lowered(&graph, Layout::ChannelsLast, true);
-            let ways: Vec<Program> = every(&program).into_iter().map(|(.., p)| p).collect();
+            let ways: Vec<Sequence> = every(&program).into_iter().map(|(.., p)| p).collect();
             let text = device::unit(&together(&ways));
             for capability in [80, 90] {
                 let compiled = nvrtc.compile(&text, Code::Cubin(capability)).unwrap();
@@ -378,7 +383,7 @@ fn machine_code() {
         }
         let program = lowered(&block(dtype, 64, 28), Layout::ChannelsLast, false);
         let ptx = nvrtc
-            .compile(&device::unit(&program), Code::Ptx(80))
+            .compile(&device::unit(&program.sequence()), Code::Ptx(80))
             .unwrap();
         let ptx = String::from_utf8_lossy(&ptx.image).into_owned();
         let kernels = ptx.split(".entry").skip(1);

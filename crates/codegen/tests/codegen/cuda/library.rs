@@ -97,7 +97,7 @@ pub fn samples() -> Vec<(&'static str, Graph)> {
 fn sources_are_as_reviewed() {
     for (name, graph) in samples() {
         let program = lowered(&graph, true).unwrap();
-        insta::assert_snapshot!(format!("family_{name}"), sources(&program));
+        insta::assert_snapshot!(format!("family_{name}"), sources(&program.sequence()));
     }
 }
 
@@ -108,7 +108,7 @@ fn machine_code() {
         return;
     };
     for (name, graph) in samples() {
-        let program = lowered(&graph, true).unwrap();
+        let program = lowered(&graph, true).unwrap().sequence();
         let text = device::unit(&program);
         for capability in [80, 90] {
             let compiled = nvrtc.compile(&text, Code::Cubin(capability));
@@ -177,7 +177,7 @@ fn halves_with_a_bias() {
         let mut alone = linear.clone();
         alone.outputs.remove(0);
         for (name, graph) in [("linear", linear), ("alone", alone), ("conv", conv)] {
-            let program = lowered(&graph, true).unwrap();
+            let program = lowered(&graph, true).unwrap().sequence();
             assert_eq!(program.launches.len(), 1, "{name}");
             let ptx = nvrtc
                 .compile(&device::unit(&program), Code::Ptx(80))

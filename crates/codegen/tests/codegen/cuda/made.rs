@@ -12,7 +12,8 @@ use kiln_ir::{Builder, Graph, Pw, Value, ops};
 /// How many operands a program makes while they are read.
 fn made(graph: &Graph) -> usize {
     let program = lowered(&decomposed_for_cuda(graph), true).unwrap();
-    program.launches.iter().map(|l| l.made.len()).sum()
+    let made = program.tasks.iter().flat_map(|t| t.work.made());
+    made.flatten().count()
 }
 
 /// What may stand in front of a product.

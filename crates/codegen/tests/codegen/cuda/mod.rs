@@ -2,8 +2,8 @@
 
 use crate::device;
 use crate::fuzz::{coarsest, config, difference, show};
-use crate::run::{Engine, decomposed, decomposed_for_cuda, run};
-use kiln_codegen::{Options, Program, Target, lower};
+use crate::run::{decomposed, decomposed_for_cuda, run_compiled};
+use kiln_codegen::{Options, Program, Sequence, Target, lower};
 use kiln_ir::Graph;
 use kiln_ir::eval::{Array, Mode, evaluate, symbol_values};
 use kiln_ir::fuzz::random_inputs;
@@ -36,9 +36,9 @@ pub fn lowered(graph: &Graph, fuse: bool) -> Option<Program> {
     }
 }
 
-pub fn sources(program: &Program) -> String {
+pub fn sources(sequence: &Sequence) -> String {
     let mut text = String::new();
-    for l in &program.launches {
+    for l in &sequence.launches {
         if let Kernel::Cuda(k) = &l.kernel {
             text += &format!(
                 "// grid {:?} block {:?} in place {:?}\n{}\n",
@@ -51,27 +51,29 @@ pub fn sources(program: &Program) -> String {
 
 /// Runs a graph fused, with `both` also unfused, and compares with the reference.
 pub fn check(graph: &Graph, inputs: &[Array], both: bool) -> Result<bool, String> {
-    check_as(graph, inputs, both, |program| program)
+    check_as(graph, inputs, both, |sequence| sequence)
 }
 
-/// [`check`] of what is made of the program.
+/// [`check`] of what is made of the launches.
 pub fn check_as(
     graph: &Graph,
     inputs: &[Array],
     both: bool,
-    made: impl Fn(Program) -> Program,
+    made: impl Fn(Sequence) -> Sequence,
 ) -> Result<bool, String> {
     let expected = Expected::of(graph, inputs)?;
     for fuse in if both { &[true, false][..] } else { &[true] } {
-        let Some(program) = lowered(&expected.lowered, *fuse).map(&made) else {
+        let Some(program) = lowered(&expected.lowered, *fuse) else {
             return Ok(false);
         };
-        let got = run(&program, inputs, &expected.symbols, Engine::Device);
+        let sequence = made(program.sequence());
+        let compiled = device::compile(&sequence);
+        let got = run_compiled(&sequence, inputs, &expected.symbols, &compiled);
         let compared = expected.compare(&got.ok_or("a false data error")?);
         if let Err(d) = compared {
             if std::env::var("KILN_SHOW").is_ok() {
                 show(&expected.lowered, &program);
-                println!("{}", sources(&program));
+                println!("{}", sources(&sequence));
             }
             return Err(format!("fuse {fuse}, {d}"));
         }

@@ -231,7 +231,7 @@ fn data_errors() {
     );
     let x = Array::from_f64(DType::F32, &[3], &[0.0, 0.5, 1.0]).unwrap();
     let ints = |v: [i64; 2]| Array::from_i64(DType::I64, &[2], &v).unwrap();
-    let program = lowered(&graph, true).unwrap();
+    let program = lowered(&graph, true).unwrap().sequence();
     let kinds: Vec<&str> = program.launches[0]
         .sites
         .iter()

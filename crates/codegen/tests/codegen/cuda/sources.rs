@@ -9,7 +9,8 @@ use kiln_runtime::cuda::Code;
 
 fn printed(text: &str) -> String {
     let graph = decomposed(&parsed(text));
-    sources(&lowered(&graph, true).expect("these have a printer"))
+    let program = lowered(&graph, true).expect("these have a printer");
+    sources(&program.sequence())
 }
 
 const POINTWISE: &str = "%0: bf16[8, 16] = input(index: 0, role: Data)
@@ -129,7 +130,7 @@ fn nothing_spills() {
     {
         let program = lowered(&decomposed(graph), fuse).expect("these have a printer");
         for capability in [80, 90] {
-            let unit = device::unit(&program);
+            let unit = device::unit(&program.sequence());
             let compiled = nvrtc.compile(&unit, Code::Cubin(capability)).unwrap();
             let resources = compiled.resources();
             assert!(!resources.is_empty(), "{}", compiled.log);

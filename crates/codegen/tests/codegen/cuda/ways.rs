@@ -4,10 +4,10 @@ use super::families::{Case, FLOATS, epilogue, finite};
 use super::library::samples;
 use super::{Expected, parsed};
 use crate::device;
-use crate::run::{Engine, decomposed_for_cuda, run_compiled};
+use crate::run::{decomposed_for_cuda, run_compiled};
 use crate::turned::{NORM, graph};
 use kiln_base::{DType, Dim};
-use kiln_codegen::{Approximation, Options, Program, Target, lower};
+use kiln_codegen::{Approximation, Options, Program, Sequence, Target, lower};
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::{Rng, random_inputs};
 use kiln_ir::{Builder, Graph, Op, ops};
@@ -23,36 +23,33 @@ pub fn lowered(graph: &Graph) -> Program {
     lower(graph, &options).unwrap_or_else(|e| panic!("{e}\n{graph}"))
 }
 
-/// The program with each way of each launch that gives nothing up in place of the default, with the way's name.
-fn all(program: &Program) -> Vec<(String, Program)> {
+/// The program by each way of each task that gives nothing up in place of the default, with the way's name.
+fn all(program: &Program) -> Vec<(String, Sequence)> {
     let all = every(program).into_iter();
     let exact = all.filter(|(_, approximation, _)| approximation.is_none());
-    exact.map(|(name, _, program)| (name, program)).collect()
+    exact.map(|(name, _, sequence)| (name, sequence)).collect()
 }
 
-/// The program with each way of each launch in place of the default, with its name and what it gives up.
-pub fn every(program: &Program) -> Vec<(String, Option<Approximation>, Program)> {
+/// The program by each way of each task that has several, with its name and what it gives up.
+pub fn every(program: &Program) -> Vec<(String, Option<Approximation>, Sequence)> {
     let mut all = Vec::new();
-    for (l, launch) in program.launches.iter().enumerate() {
-        let list = launch.ways.iter().flat_map(|ways| &ways.list);
-        for (w, way) in list.enumerate() {
+    for (t, task) in program.tasks.iter().enumerate() {
+        let several = task.ways.iter().filter(|_| task.ways.len() > 1);
+        for (w, way) in several.enumerate() {
             let mut other = program.clone();
-            let count = other.choose(l, w);
-            assert_eq!(count, way.printed.steps.len());
-            assert_eq!(other.launches.len(), other.groups.len());
-            assert!(other.launches[l].ways.is_none(), "chosen");
-            all.push((way.name.clone(), way.approximation, other));
+            other.tasks[t].chosen = w;
+            all.push((way.name.clone(), way.approximation, other.sequence()));
         }
     }
     all
 }
 
-/// Kernels of several programs as one unit.
-pub fn together<'a>(programs: impl IntoIterator<Item = &'a Program>) -> Program {
-    let mut programs = programs.into_iter();
-    let mut unit = programs.next().expect("there is one").clone();
-    for program in programs {
-        unit.launches.extend(program.launches.clone());
+/// Kernels of several sequences as one unit.
+pub fn together<'a>(sequences: impl IntoIterator<Item = &'a Sequence>) -> Sequence {
+    let mut sequences = sequences.into_iter();
+    let mut unit = sequences.next().expect("there is one").clone();
+    for sequence in sequences {
+        unit.launches.extend(sequence.launches.clone());
     }
     unit
 }
@@ -66,7 +63,7 @@ fn check(graph: &Graph, inputs: &[Array], what: &str) -> Vec<String> {
     let compiled = device::compile(&together(ways.iter().map(|(_, p)| p)));
     for (name, program) in &ways {
         let symbols = &expected.symbols;
-        let got = run_compiled(program, inputs, symbols, Engine::Device, Some(&compiled));
+        let got = run_compiled(program, inputs, symbols, &compiled);
         let got = got.unwrap_or_else(|| panic!("{what} by {name}: a false data error"));
         if let Err(e) = expected.compare(&got) {
             panic!("{what} by {name}: {e}\n{graph}");

@@ -1,0 +1,33 @@
+//! What computes work: the CPU engine's kernels, and CUDA C++.
+
+use crate::cpu::Cpu;
+use crate::cuda::Cuda;
+use crate::program::{Options, Target};
+use crate::work::{Body, Printed, Way, Work};
+use kiln_plan::Kernel;
+
+/// What computes work.
+pub(crate) trait Engine {
+    /// The ways to compute some work: the default, and with `all` every other.
+    ///
+    /// # Errors
+    /// What is not supported.
+    fn ways(&self, work: &Work, all: bool) -> Result<Vec<Way>, String>;
+}
+
+/// The ways to compute some work as the options say.
+///
+/// # Errors
+/// What is not supported.
+pub(crate) fn ways(work: &Work, options: &Options) -> Result<Vec<Way>, String> {
+    let engine: &dyn Engine = match options.target {
+        Target::Cpu => &Cpu,
+        Target::Cuda => &Cuda,
+    };
+    match &work.body {
+        // Their bodies have ways of their own.
+        Body::Loop(l, _) => Ok(Way::only(Printed::one(Kernel::Loop(l.clone()), work))),
+        Body::If(i, _) => Ok(Way::only(Printed::one(Kernel::If(i.clone()), work))),
+        _ => engine.ways(work, options.ways),
+    }
+}

@@ -1,0 +1,118 @@
+//! The kernels of a program, once it is chosen how its tasks are computed.
+
+use crate::program::{BufId, BufferInfo, Cost, Origin, Program, Task};
+use crate::work::{Slot, Step};
+use kiln_ir::NodeId;
+use kiln_plan::{Kernel, Site};
+
+/// A program as a list of kernel launches over buffers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sequence {
+    /// The buffers of the program, then memory that only the launches of one task use.
+    pub buffers: Vec<BufferInfo>,
+    /// The launches, in an order in which they can run.
+    pub launches: Vec<Launch>,
+    /// The buffer of each graph output, as the program has them.
+    pub outputs: Vec<Option<BufId>>,
+}
+
+/// One kernel call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// The buffer of each kernel argument.
+    pub args: Vec<BufId>,
+    /// Which of `args` are written.
+    pub written: Vec<bool>,
+    /// The programs that a loop or branch runs; their plans are still missing in `kernel`.
+    pub bodies: Vec<Sequence>,
+    /// The data-error sites that the kernel names by position.
+    pub sites: Vec<Site>,
+    /// The graph nodes computed here, ascending.
+    pub nodes: Vec<NodeId>,
+    /// Pairs (read argument, written argument) that may share memory: every element is read before
+    /// it is written, at the same address, with the same dtype and size.
+    pub in_place: Vec<(usize, usize)>,
+    /// What the launch costs; where a task has several launches, the last costs what all do.
+    pub cost: Cost,
+    /// The program's tasks that it computes, or of which it computes a part.
+    pub tasks: Vec<usize>,
+}
+
+impl Program {
+    /// The launches by the ways that are chosen.
+    pub fn sequence(&self) -> Sequence {
+        let mut sequence = Sequence {
+            buffers: self.buffers.clone(),
+            launches: Vec::with_capacity(self.tasks.len()),
+            outputs: self.outputs.clone(),
+        };
+        for (at, task) in self.tasks.iter().enumerate() {
+            sequence.add(at, task);
+        }
+        sequence
+    }
+}
+
+impl Sequence {
+    fn add(&mut self, at: usize, task: &Task) {
+        let printed = &task.way().printed;
+        let scratch = self.buffers.len() as u32;
+        if !printed.scratch.is_empty() {
+            let result = task.written().next().expect("a task writes something");
+            let result = &self.buffers[result.0 as usize];
+            let (parameter_only, origin) = match result.origin {
+                Origin::Value(v) | Origin::Derived(v) => {
+                    (result.parameter_only, Origin::Derived(v))
+                }
+                _ => unreachable!("nothing else is written"),
+            };
+            let buffers = printed.scratch.iter().map(|(dtype, shape)| BufferInfo {
+                dtype: *dtype,
+                shape: shape.clone(),
+                origin: origin.clone(),
+                parameter_only,
+                channels_last: false,
+            });
+            self.buffers.extend(buffers);
+        }
+        for (i, step) in printed.steps.iter().enumerate() {
+            let of = |a: usize| step.args.iter().position(|s| *s == Slot::Arg(a));
+            let together = |(r, w): &(usize, usize)| Some((of(*r)?, of(*w)?));
+            let args = step.args.iter().map(|slot| match slot {
+                Slot::Arg(a) => task.args[*a],
+                Slot::Scratch(s) => BufId(scratch + *s as u32),
+            });
+            let bodies = task.work.bodies().iter().map(Program::sequence);
+            self.launches.push(Launch {
+                args: args.collect(),
+                written: task.written_by(step),
+                bodies: bodies.collect(),
+                sites: step.sites.iter().map(|s| task.sites[*s].clone()).collect(),
+                nodes: task.nodes.clone(),
+                in_place: printed.in_place.iter().filter_map(together).collect(),
+                cost: match i + 1 == printed.steps.len() {
+                    true => task.work.cost(),
+                    false => Cost::default(),
+                },
+                kernel: step.kernel.clone(),
+                tasks: vec![at],
+            });
+        }
+    }
+}
+
+impl Task {
+    /// Which of its arguments a step writes.
+    fn written_by(&self, step: &Step) -> Vec<bool> {
+        if let Kernel::Cuda(kernel) = &step.kernel {
+            return kernel.args.iter().map(|a| a.written).collect();
+        }
+        let written = |slot: &Slot| match slot {
+            Slot::Arg(a) => self.work.args[*a].written,
+            Slot::Scratch(_) => true,
+        };
+        step.args.iter().map(written).collect()
+    }
+}

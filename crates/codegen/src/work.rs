@@ -1,0 +1,265 @@
+//! Work: what is to be computed, whatever computes it, and the ways to do so.
+
+use crate::cuda::Approximation;
+use crate::kir;
+use crate::program::{Cost, Program};
+use kiln_base::{DType, Dim, numel};
+use kiln_plan::{
+    ArgSort, Attention, Conv, ConvRole, Custom, Described, If, Kernel, Loop, MatMul, Scan, Scatter,
+};
+
+/// What is to be computed of some arguments: a body, which may read operands that pointwise work in front of it
+/// makes, and whose result may pass through work behind it before it is stored.
+///
+/// The arguments of the kernels before and behind are those of the work, and one more: the operand that is made,
+/// or the body's result. Neither is in memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Work {
+    /// What is computed.
+    pub body: Body,
+    /// What makes the operands of a product or a convolution, one for each.
+    pub before: [Option<Box<kir::Kernel>>; 2],
+    /// What happens to the result.
+    pub behind: Option<kir::Kernel>,
+    /// What it reads and writes.
+    pub args: Vec<Arg>,
+    /// Pairs (read argument, written argument) that may share memory: every element is read before it is written,
+    /// at the same address, with the same dtype and size.
+    pub in_place: Vec<(usize, usize)>,
+}
+
+/// The heart of some work. Descriptions say nothing of how they are computed: their algorithm is open, and what is
+/// before and behind them is the [`Work`]'s.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Body {
+    /// What a kernel says.
+    Fused(kir::Kernel),
+    /// A batched matrix product.
+    MatMul(MatMul),
+    /// A convolution, or a gradient of one.
+    Conv(Conv),
+    /// Attention.
+    Attention(Box<Attention>),
+    /// Running results along an axis.
+    Scan(Scan),
+    /// The order of the elements of lanes.
+    ArgSort(ArgSort),
+    /// Elements placed by index.
+    Scatter(Scatter),
+    /// A user's operator.
+    Custom(Custom),
+    /// A program run a number of times.
+    Loop(Loop, Box<Program>),
+    /// One of two programs.
+    If(If, Box<[Program; 2]>),
+}
+
+/// An argument of some work.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Arg {
+    /// Element type.
+    pub dtype: DType,
+    /// Elements.
+    pub len: Dim,
+    /// Whether it is written, or read.
+    pub written: bool,
+    /// Whether it is read and depends on parameters and constants alone: what is made of it is kept.
+    pub fixed: bool,
+}
+
+/// A way to compute some work.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Way {
+    /// What tells it from the others, such as `tile 64x64 by 128 threads in 4 parts`; empty where there are no
+    /// others.
+    pub name: String,
+    /// What it gives up; the default gives up nothing.
+    pub approximation: Option<Approximation>,
+    /// What it costs by a model, in a unit that the ways of some work share.
+    pub predicted: Option<f64>,
+    /// Its kernels.
+    pub printed: Printed,
+}
+
+/// Kernels that compute some work.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Printed {
+    /// What runs, in order.
+    pub steps: Vec<Step>,
+    /// Memory that only these steps use: dtype and shape.
+    pub scratch: Vec<(DType, Vec<Dim>)>,
+    /// Pairs (read argument, written argument) of the work that may share memory.
+    pub in_place: Vec<(usize, usize)>,
+}
+
+/// One kernel call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// One for each of the kernel's arguments.
+    pub args: Vec<Slot>,
+    /// For each of the kernel's sites its position among the work's.
+    pub sites: Vec<usize>,
+}
+
+/// What a kernel argument is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// An argument of the work.
+    Arg(usize),
+    /// One of [`Printed::scratch`].
+    Scratch(usize),
+}
+
+impl Work {
+    /// Its Kernel IR, in the order in which it runs: what makes operands, then the body or what is behind it.
+    pub fn kernels(&self) -> impl Iterator<Item = &kir::Kernel> {
+        let own = match &self.body {
+            Body::Fused(kernel) => Some(kernel),
+            _ => self.behind.as_ref(),
+        };
+        self.before.iter().flatten().map(|k| &**k).chain(own)
+    }
+
+    /// Its Kernel IR as text, if it has any.
+    pub fn kir_text(&self) -> Option<String> {
+        let all: Vec<String> = self.kernels().map(|k| k.to_string()).collect();
+        (!all.is_empty()).then(|| all.join("\n"))
+    }
+
+    /// What makes operands, one for each that may be made.
+    pub fn made(&self) -> [Option<&kir::Kernel>; 2] {
+        self.before.each_ref().map(Option::as_deref)
+    }
+
+    /// A readable name.
+    pub fn name(&self) -> &str {
+        let body: &dyn Described = match &self.body {
+            Body::Fused(kernel) => return &kernel.name,
+            Body::MatMul(m) => m,
+            Body::Conv(c) => c,
+            Body::Attention(a) => &**a,
+            Body::Scan(s) => s,
+            Body::ArgSort(s) => s,
+            Body::Scatter(s) => s,
+            Body::Custom(c) => c,
+            Body::Loop(l, _) => l,
+            Body::If(i, _) => i,
+        };
+        self.fused_name().unwrap_or(body.name())
+    }
+
+    /// The name of what is fused into it: of what is behind it, or else of what makes an operand.
+    pub(crate) fn fused_name(&self) -> Option<&str> {
+        let before = self.before.iter().flatten().map(|k| &**k);
+        let named = self.behind.iter().chain(before).next();
+        named.map(|k| &k.name[..])
+    }
+
+    /// How many places in it can report a data error, but for those in the programs that it runs.
+    pub fn sites(&self) -> usize {
+        match &self.body {
+            Body::Fused(kernel) => kernel.sites as usize,
+            Body::Scatter(_) | Body::Custom(_) => 1,
+            _ => self.behind.as_ref().map_or(0, |k| k.sites as usize),
+        }
+    }
+
+    /// What it costs.
+    pub fn cost(&self) -> Cost {
+        let kernels = self.kernels().map(kir::flops);
+        let arg = |a: &Arg| &a.len * &Dim::from(a.dtype.size());
+        Cost {
+            flops: kernels.fold(self.body.flops(), |n, k| &n + &k),
+            bytes: self.args.iter().fold(Dim::ZERO, |n, a| &n + &arg(a)),
+        }
+    }
+
+    /// The programs that it runs.
+    pub fn bodies(&self) -> &[Program] {
+        match &self.body {
+            Body::Loop(_, body) => std::slice::from_ref(body),
+            Body::If(_, branches) => &branches[..],
+            _ => &[],
+        }
+    }
+
+    /// The programs that it runs, to change.
+    pub fn bodies_mut(&mut self) -> &mut [Program] {
+        match &mut self.body {
+            Body::Loop(_, body) => std::slice::from_mut(body),
+            Body::If(_, branches) => &mut branches[..],
+            _ => &mut [],
+        }
+    }
+}
+
+impl Body {
+    /// Arithmetic operations of a run, but for those of Kernel IR.
+    fn flops(&self) -> Dim {
+        let product = |dims: &[&Dim]| dims.iter().fold(Dim::ONE, |n, d| &n * *d);
+        let twice = |dims: &[&Dim]| &product(dims) * &Dim::Const(2);
+        let inside = |program: &Program| {
+            let tasks = program.tasks.iter();
+            tasks.fold(Dim::ZERO, |n, t| &n + &t.work.cost().flops)
+        };
+        match self {
+            Body::Fused(_) => Dim::ZERO,
+            Body::MatMul(m) => twice(&[&numel(&m.batch), &m.m, &m.n, &m.k]),
+            Body::Conv(c) => twice(&[
+                &c.batch,
+                &c.groups,
+                &c.in_channels,
+                &c.out_channels,
+                &numel(&c.output),
+                &numel(&c.kernel),
+            ]),
+            Body::Attention(a) => {
+                let scores = product(&[&numel(&a.batch), &a.length, &a.keys]);
+                twice(&[&scores, &(&a.width + &a.columns)])
+            }
+            Body::Scan(s) => product(&[&s.outer, &s.len, &s.inner]),
+            Body::ArgSort(s) => &s.lanes * &s.len,
+            Body::Scatter(s) => numel(&s.index_shape),
+            Body::Custom(c) => c
+                .operands
+                .first()
+                .map_or(Dim::ZERO, |operand| numel(&operand.shape)),
+            Body::Loop(l, body) => &inside(body) * &l.trips,
+            Body::If(_, branches) => &inside(&branches[0]) + &inside(&branches[1]),
+        }
+    }
+
+    /// Whether it is the result of a convolution, and not a gradient.
+    pub fn is_conv(&self) -> bool {
+        matches!(self, Body::Conv(c) if c.role == ConvRole::Result)
+    }
+}
+
+impl Way {
+    /// The only one.
+    pub(crate) fn only(printed: Printed) -> Vec<Way> {
+        vec![Way {
+            name: String::new(),
+            approximation: None,
+            predicted: None,
+            printed,
+        }]
+    }
+}
+
+impl Printed {
+    /// One kernel, which takes what the work takes.
+    pub fn one(kernel: Kernel, work: &Work) -> Printed {
+        Printed {
+            steps: vec![Step {
+                kernel,
+                args: (0..work.args.len()).map(Slot::Arg).collect(),
+                sites: (0..work.sites()).collect(),
+            }],
+            scratch: Vec::new(),
+            in_place: work.in_place.clone(),
+        }
+    }
+}
