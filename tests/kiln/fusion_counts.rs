@@ -303,15 +303,13 @@ fn check_projections(device: Device) -> kiln::Result<()> {
                 _ => 3,
             };
             assert!(explain.kernels_run() <= most, "{what}\n{explain}");
-            let graph = &explain.stages.as_ref().expect("stages").optimized;
+            let stages = explain.stages.as_ref().expect("stages");
             let options = kiln_codegen::Options {
-                target: match device {
-                    Device::Cpu => kiln_codegen::Target::Cpu,
-                    _ => kiln_codegen::Target::Cuda,
-                },
+                machine: stages.program.machine,
                 ..Default::default()
             };
-            let program = kiln_codegen::lower(graph, &options).expect("it was lowered before");
+            let program =
+                kiln_codegen::lower(&stages.optimized, &options).expect("it was lowered before");
             for task in program.tasks {
                 if let (Body::MatMul(m), false) = (&task.work.body, device == Device::Cpu) {
                     assert_eq!(m.dtype, dtype, "{what}");

@@ -6,6 +6,7 @@ use kiln::{
     ArrayView, ArrayViewMut, CompileOptions, Compiled, Conv, CudaGrid, CustomOp, DType, Device,
     Layout, Program, Result, Spec, Tensor, Var, cache_stats, compile_with, keep, tuning,
 };
+use kiln_base::{Gpu, Machine};
 use kiln_codegen::{Body, Task, Way};
 use kiln_compiler::tune::{Effort, Record, measure};
 use kiln_plan::Kernel;
@@ -684,7 +685,7 @@ pub const ONCE: Effort = Effort {
 pub fn lowered_for_a_gpu(made: &Program) -> kiln_codegen::Program {
     let graph = &made.explain().stages.as_ref().unwrap().optimized;
     let lowering = kiln_codegen::Options {
-        target: kiln_codegen::Target::Cuda,
+        machine: Machine::Gpu(Gpu::H100),
         ways: true,
         ..Default::default()
     };

@@ -1,4 +1,4 @@
-//! Words that every Kiln crate shares: [`DType`]s, [`Scalar`]s, [`Dim`]s, source locations ([`Loc`]),
+//! Words that every Kiln crate shares: [`DType`]s, [`Scalar`]s, [`Dim`]s, source locations ([`Loc`]), [`Machine`]s,
 //! the scalar primitives of kernels ([`prim`], [`special`]), the registry of [`custom`] operators, the names of those
 //! of [`linalg`], and [files](mod@file) that are replaced whole.
 
@@ -7,8 +7,10 @@ mod dim;
 mod dtype;
 mod element;
 pub mod file;
+mod level;
 pub mod linalg;
 mod loc;
+mod machine;
 pub mod prim;
 mod role;
 mod scalar;
@@ -18,7 +20,9 @@ pub mod special;
 pub use dim::{Dim, NotDivisible, Sym, SymbolValues, addressable, contiguous_strides, numel};
 pub use dtype::{Compute, DType, Float, Kind};
 pub use element::{Element, round_float};
+pub use level::{Level, LevelError};
 pub use loc::Loc;
+pub use machine::{Cpu, Gpu, Machine};
 pub use role::Role;
 pub use scalar::{Scalar, float_to_int, wrap_int};
 pub use scoped::{Scoped, Slot};

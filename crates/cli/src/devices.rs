@@ -2,8 +2,8 @@
 
 use crate::failure::message;
 use kiln::Device;
+use kiln_base::{Gpu, Machine};
 use kiln_compiler::tune;
-use kiln_runtime::Level;
 use serde::Serialize;
 use std::fmt::{self, Write as _};
 
@@ -13,13 +13,15 @@ pub struct Info {
     /// How programs name it: `cpu`, `cuda:0`.
     pub device: String,
     /// Its maker's name.
-    pub name: String,
+    pub name: &'static str,
     /// Of a CPU: the instructions that kernels use: `baseline`, `avx2`, `avx512`.
     pub instructions: Option<&'static str>,
-    /// Of a GPU: its compute capability.
-    pub capability: Option<(u32, u32)>,
+    /// Of a CPU: bytes of its caches, from the first level to the third; 0 where the system does not say.
+    pub caches: Option<[u64; 3]>,
     /// Of a CPU: Kiln's threads.
     pub threads: Option<usize>,
+    /// Of a GPU: what programs are compiled for.
+    pub gpu: Option<Gpu>,
     /// Of a GPU: bytes of memory.
     pub memory: Option<usize>,
     /// What measurements of it are kept under.
@@ -38,38 +40,35 @@ pub fn list() -> (Vec<Info>, Option<String>) {
     (all, why)
 }
 
-/// What is known of a device.
+/// What is known of a device. That the environment asks for CPU instructions which are not there is told by what runs.
 pub fn info(device: Device) -> Info {
     let gpu = device.gpu();
-    let level = || Level::current().map_or("unknown", Level::name);
+    let machine = kiln_runtime::machine(gpu.as_deref()).unwrap_or_default();
+    let (name, cpu) = match machine {
+        Machine::Cpu(cpu) => (cpu.name, Some(cpu)),
+        Machine::Gpu(gpu) => (gpu.name, None),
+    };
     Info {
         device: device.to_string(),
-        name: match gpu {
-            None => processor(),
-            Some(_) => device.name(),
-        },
-        instructions: gpu.is_none().then(level),
-        capability: device.capability(),
-        threads: gpu.is_none().then(kiln::threads),
-        memory: gpu.as_ref().map(|g| g.total_memory()),
-        traits: tune::device(gpu.as_deref()),
+        name,
+        instructions: cpu.map(|cpu| cpu.level.name()),
+        caches: cpu.map(|cpu| cpu.caches),
+        threads: cpu.map(|_| kiln::threads()),
+        gpu: machine.gpu().copied(),
+        memory: gpu.map(|g| g.total_memory()),
+        traits: tune::device(&machine),
     }
-}
-
-/// The model of the processor, where the system says it, else its architecture.
-fn processor() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = info.lines().find(|line| line.starts_with("model name"));
-    let model = line.and_then(|line| Some(line.split_once(':')?.1.trim().to_string()));
-    let model = model.or_else(|| std::env::var("PROCESSOR_IDENTIFIER").ok());
-    model.unwrap_or_else(|| std::env::consts::ARCH.into())
 }
 
 impl fmt::Display for Info {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)?;
-        if let Some((major, minor)) = self.capability {
-            write!(f, ", compute capability {major}.{minor}")?;
+        f.write_str(self.name)?;
+        if let Some(gpu) = &self.gpu {
+            let ((major, minor), processors) = (gpu.arch, gpu.processors);
+            write!(
+                f,
+                ", compute capability {major}.{minor}, {processors} multiprocessors"
+            )?;
         }
         if let Some(bytes) = self.memory {
             write!(f, ", {:.1} GiB", bytes as f64 / (1u64 << 30) as f64)?;

@@ -32,6 +32,7 @@ pub(crate) fn assemble(
         flow,
         options,
         program: Program {
+            machine: options.machine,
             buffers: Vec::new(),
             tasks: Vec::new(),
             outputs: Vec::new(),

@@ -2,8 +2,9 @@
 
 use crate::cpu::Cpu;
 use crate::cuda::Cuda;
-use crate::program::{Options, Target};
+use crate::program::Options;
 use crate::work::{Body, Printed, Way, Work};
+use kiln_base::Machine;
 use kiln_plan::Kernel;
 
 /// What computes work.
@@ -20,9 +21,9 @@ pub(crate) trait Engine {
 /// # Errors
 /// What is not supported.
 pub(crate) fn ways(work: &Work, options: &Options) -> Result<Vec<Way>, String> {
-    let engine: &dyn Engine = match options.target {
-        Target::Cpu => &Cpu,
-        Target::Cuda => &Cuda,
+    let engine: &dyn Engine = match &options.machine {
+        Machine::Cpu(_) => &Cpu,
+        Machine::Gpu(gpu) => &Cuda(gpu),
     };
     match &work.body {
         // Their bodies have ways of their own.

@@ -22,9 +22,9 @@ use crate::affine::estimate;
 use crate::flow::{ConvSpec, Flow, Nid, Op};
 use crate::fuse::Group;
 use crate::program::NEVER;
-use crate::{Conversion, Layout, LayoutReport, Options, Target};
+use crate::{Conversion, Layout, LayoutReport, Options};
 use hashbrown::{HashMap, HashSet};
-use kiln_base::Dim;
+use kiln_base::{Dim, Machine};
 use kiln_plan::{ConvRole, Images};
 use petgraph::algo::maximum_flow::dinics;
 use petgraph::graph::{DiGraph, NodeIndex};
@@ -41,7 +41,7 @@ const IMPOSSIBLE: u64 = NEVER << 6;
 pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options) -> LayoutReport {
     let convs: Vec<Option<ConvSpec>> = groups
         .iter()
-        .map(|g| image_conv(flow, g, options.target))
+        .map(|g| image_conv(flow, g, options.machine))
         .collect();
     let mut report = LayoutReport {
         convolutions: convs.iter().flatten().count(),
@@ -79,7 +79,7 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options
         }
         sort_axes(flow, group);
     }
-    if options.target == Target::Cuda {
+    if options.machine.gpu().is_some() {
         let readers = reads_filters(&network.convs).into_iter().zip(&last);
         let readers: Vec<bool> = readers.map(|(reads, last)| reads && *last).collect();
         filters::turn(flow, groups, &readers);
@@ -112,12 +112,12 @@ fn sort_axes(flow: &Flow, group: &mut Group) {
 }
 
 /// The convolution of a launch that has kernels for both layouts.
-fn image_conv(flow: &Flow, group: &Group, target: Target) -> Option<ConvSpec> {
+fn image_conv(flow: &Flow, group: &Group, machine: Machine) -> Option<ConvSpec> {
     let node = &flow.nodes[group.anchor.as_ref()?.node];
     let Op::Conv(spec) = &node.op else {
         return None;
     };
-    let both = spec.role == ConvRole::Result || target == Target::Cuda;
+    let both = spec.role == ConvRole::Result || machine.gpu().is_some();
     (both && !group.parameter_only).then(|| (**spec).clone())
 }
 
@@ -132,7 +132,7 @@ fn reads_filters(convs: &[Option<ConvSpec>]) -> Vec<bool> {
 
 /// The launches, and what labels cost.
 struct Network {
-    target: Target,
+    machine: Machine,
     /// The launch that stores a value.
     storer: HashMap<Nid, usize>,
     /// The values that may have channels last.
@@ -170,7 +170,7 @@ impl Network {
             .collect();
         let filters = filters::Filters::of(flow, groups, &reads_filters(&convs));
         let mut network = Network {
-            target: options.target,
+            machine: options.machine,
             free: free(flow, groups, &convs),
             storer,
             own: vec![(0, 0); groups.len()],
@@ -215,9 +215,9 @@ impl Network {
             return (0, if plain { pinned } else { IMPOSSIBLE });
         };
         let writes_filters = conv.role == ConvRole::Weight;
-        let [mut first, mut last] = match self.target {
-            Target::Cpu => cpu::conv_cost(conv),
-            Target::Cuda => gpu::conv_cost(conv),
+        let [mut first, mut last] = match self.machine {
+            Machine::Cpu(_) => cpu::conv_cost(conv),
+            Machine::Gpu(_) => gpu::conv_cost(conv),
         };
         if let Some((by_first, by_last)) = conv.measured {
             last = first / 1000 * u64::from(by_last);
@@ -239,23 +239,23 @@ impl Network {
     /// What a convolution with channels last costs for weights that are no parameters, in every run.
     fn weights(&self, flow: &Flow, group: &Group, filters: &filters::Filters) -> u64 {
         let weights = group.anchor.iter().map(|a| a.operands[1].held);
-        let cost = |w: Nid| match self.target {
+        let cost = |w: Nid| match self.machine {
             // They are laid into panels.
-            Target::Cpu if flow.nodes[w].parameter_only => 0,
-            Target::Cpu => elements(flow, w) * cpu::PACKED,
-            Target::Cuda if filters.are_copied(flow, w) => {
+            Machine::Cpu(_) if flow.nodes[w].parameter_only => 0,
+            Machine::Cpu(_) => elements(flow, w) * cpu::PACKED,
+            Machine::Gpu(_) if filters.are_copied(flow, w) => {
                 gpu::filters(elements(flow, w), flow.nodes[w].dtype.size())
             }
-            Target::Cuda => 0,
+            Machine::Gpu(_) => 0,
         };
         weights.map(cost).sum()
     }
 
     /// What an element of a value costs that is read or written in the other order.
     fn strided(&self, flow: &Flow, n: Nid) -> u64 {
-        match self.target {
-            Target::Cpu => cpu::STRIDED,
-            Target::Cuda => gpu::strided(flow.nodes[n].dtype.size()),
+        match self.machine {
+            Machine::Cpu(_) => cpu::STRIDED,
+            Machine::Gpu(_) => gpu::strided(flow.nodes[n].dtype.size()),
         }
     }
 
@@ -271,9 +271,9 @@ impl Network {
 
     /// What a convolution costs for its image.
     fn image(&mut self, flow: &Flow, g: usize, conv: &ConvSpec, operand: usize, n: Nid) {
-        let turn = match self.target {
-            Target::Cpu => elements(flow, n) * cpu::TURNED,
-            Target::Cuda => gpu::turned(conv, operand),
+        let turn = match self.machine {
+            Machine::Cpu(_) => elements(flow, n) * cpu::TURNED,
+            Machine::Gpu(_) => gpu::turned(conv, operand),
         };
         if differs(flow, n) {
             self.differ(n, g, turn, IMPOSSIBLE);
@@ -466,7 +466,7 @@ mod tests {
                 back: cost(),
             });
             let network = Network {
-                target: Target::Cpu,
+                machine: Machine::default(),
                 storer: HashMap::new(),
                 free: HashSet::new(),
                 convs: Vec::new(),

@@ -41,7 +41,7 @@ pub use cpu::kernel as cpu_kernel;
 pub use cuda::{Approximation, fit_in_a_launch, shares_a_launch, side_by_side};
 pub use program::{
     BufId, BufferInfo, Conversion, Cost, Hint, Hints, Layout, LayoutReport, LowerError, Options,
-    Origin, Program, Target, Task,
+    Origin, Program, Task,
 };
 pub use sequence::{Launch, Sequence};
 pub use tile::tile_text;

@@ -2,7 +2,7 @@
 
 use crate::work::{Way, Work};
 use hashbrown::HashMap;
-use kiln_base::{DType, Dim};
+use kiln_base::{DType, Dim, Machine};
 use kiln_ir::{NodeId, Value};
 use kiln_plan as plan;
 use std::fmt;
@@ -15,21 +15,11 @@ pub(crate) const NEVER: u64 = 1 << 50;
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufId(pub u32);
 
-/// What kernels are printed in.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Target {
-    /// Tile programs and the CPU engine's own kernels.
-    #[default]
-    Cpu,
-    /// CUDA C++.
-    Cuda,
-}
-
 /// How to lower.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What kernels are printed in.
-    pub target: Target,
+    /// What programs are lowered for: on a CPU tile programs and the engine's own kernels, on a GPU CUDA C++.
+    pub machine: Machine,
     /// Whether to fuse. Without it every op is its own kernel (for differential tests).
     pub fuse: bool,
     /// The most operations one kernel may hold.
@@ -57,7 +47,7 @@ pub enum Layout {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            target: Target::Cpu,
+            machine: Machine::default(),
             fuse: true,
             max_ops: 128,
             max_buffers: 12,
@@ -104,6 +94,8 @@ impl LowerError {
 /// A graph as a list of tasks over buffers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
+    /// What it was lowered for.
+    pub machine: Machine,
     /// Every buffer: inputs by input index, then constants, then what tasks write, in order.
     pub buffers: Vec<BufferInfo>,
     /// The tasks, in an order in which they can run.

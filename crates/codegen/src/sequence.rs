@@ -2,12 +2,15 @@
 
 use crate::program::{BufId, BufferInfo, Cost, Origin, Program, Task};
 use crate::work::{Slot, Step};
+use kiln_base::Machine;
 use kiln_ir::NodeId;
 use kiln_plan::{Kernel, Site};
 
 /// A program as a list of kernel launches over buffers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sequence {
+    /// What it was lowered for.
+    pub machine: Machine,
     /// The buffers of the program, then memory that only the launches of one task use.
     pub buffers: Vec<BufferInfo>,
     /// The launches, in an order in which they can run.
@@ -44,6 +47,7 @@ impl Program {
     /// The launches by the ways that are chosen.
     pub fn sequence(&self) -> Sequence {
         let mut sequence = Sequence {
+            machine: self.machine,
             buffers: self.buffers.clone(),
             launches: Vec::with_capacity(self.tasks.len()),
             outputs: self.outputs.clone(),

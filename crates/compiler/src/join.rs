@@ -22,7 +22,7 @@ const SMALL: i64 = 1 << 18;
 const REACH: usize = 64;
 
 /// Whether a launch on the CPU may start together with others at all.
-pub(crate) fn can_join(launch: &Launch) -> bool {
+pub(crate) fn can_join(_: &Sequence, launch: &Launch) -> bool {
     launch.kernel.in_parts() && launch.sites.is_empty()
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Joiner<'a> {
     /// they are read; 0: none starts with others.
     near: usize,
     /// Whether a launch may start together with others at all.
-    can: fn(&Launch) -> bool,
+    can: fn(&Sequence, &Launch) -> bool,
 }
 
 /// Groups in the making, in order.
@@ -72,7 +72,7 @@ impl<'a> Joiner<'a> {
         sequence: &'a Sequence,
         donors: impl Iterator<Item = Option<usize>>,
         near: usize,
-        can: fn(&Launch) -> bool,
+        can: fn(&Sequence, &Launch) -> bool,
     ) -> Joiner<'a> {
         let mut donor = vec![None; sequence.buffers.len()];
         let mut assigned = vec![false; sequence.buffers.len()];
@@ -174,7 +174,7 @@ impl<'a> Joiner<'a> {
         match launch(&group[0]).kernel {
             Kernel::Cuda(_) => {
                 let all = group.iter().chain(joining).map(launch);
-                fit_in_a_launch(&all.collect::<Vec<_>>())
+                fit_in_a_launch(self.sequence, &all.collect::<Vec<_>>())
             }
             _ => group.len() + joining.len() <= MOST,
         }
@@ -187,7 +187,7 @@ impl<'a> Joiner<'a> {
             Kernel::Cuda(_) => self.near > 0 || self.is_update(l) || self.is_small(l),
             _ => self.near > 0,
         };
-        wanted && (self.can)(launch)
+        wanted && (self.can)(self.sequence, launch)
     }
 
     fn is_small(&self, l: usize) -> bool {

@@ -5,7 +5,7 @@
 //! tried, and in the end none are fused.
 
 use crate::CompileError;
-use crate::pipeline::{Lowered, Options, lower_error};
+use crate::pipeline::{Lowered, lower_error};
 use kiln_codegen as codegen;
 
 /// Bytes of temporaries below which memory is not looked at.
@@ -16,15 +16,14 @@ const SMALLER: [(usize, usize); 2] = [(48, 8), (16, 5)];
 /// The plan, or one with smaller kernels and why it is that one. Plans of which a size is not known stay.
 pub(crate) fn no_more_than_unfused(
     lowered: Lowered,
-    options: &Options,
+    options: &codegen::Options,
 ) -> Result<(Lowered, Option<String>), CompileError> {
     let Some(fused) = lowered.peak().filter(|p| options.fuse && *p >= WORTH) else {
         return Ok((lowered, None));
     };
-    let with = options.codegen();
     let plain = codegen::Options {
         fuse: false,
-        ..with
+        ..*options
     };
     let graph = &lowered.graph;
     let least = codegen::live_bytes(graph, &plain).map_err(|e| lower_error(graph, e))?;
@@ -44,7 +43,7 @@ pub(crate) fn no_more_than_unfused(
         let smaller = codegen::Options {
             max_ops,
             max_buffers,
-            ..with
+            ..*options
         };
         let found = Lowered::with(graph.clone(), &smaller)?;
         if found.peak().is_some_and(|p| p <= most) {

@@ -75,7 +75,7 @@ impl Order {
         uses: &Uses,
         donors: &[Option<u32>],
         near: usize,
-        can: fn(&Launch) -> bool,
+        can: fn(&Sequence, &Launch) -> bool,
     ) -> Vec<Vec<usize>> {
         let donors = donors.iter().map(|d| d.and_then(|d| uses.input(d)));
         let joiner = Joiner::new(graph, sequence, donors, near, can);
@@ -188,7 +188,7 @@ impl<'a> Donation<'a> {
     /// nothing behind `safe` can fail.
     fn commit(&self, order: &mut Order, over: &HashMap<usize, Vec<usize>>, staying: bool) {
         let is_moved = |l: usize| over.contains_key(&l);
-        let waits = |l: &Launch| matches!(l.kernel, Kernel::Tile(_)) && can_join(l);
+        let waits = |l: &Launch| matches!(l.kernel, Kernel::Tile(_)) && can_join(self.sequence, l);
         let early = |l: usize| !waits(&self.sequence.launches[l]);
         let from = order.run[..self.safe].iter().filter(|l| !is_moved(**l));
         let from = from.count();

@@ -6,6 +6,7 @@ use crate::place::{self, Placed};
 use crate::stages::{Stages, with_lines};
 use crate::tune::{self, Precision, Settings};
 use crate::{lean, recompute};
+use kiln_base::Machine;
 use kiln_codegen::{self as codegen, Hints};
 use kiln_ir::{Graph, Loc, Need, Op, Role, Target};
 use kiln_optimize as optimize;
@@ -78,12 +79,9 @@ impl Default for Options {
 
 impl Options {
     /// How to lower.
-    pub(crate) fn codegen(&self) -> codegen::Options {
+    pub(crate) fn codegen(&self, machine: &Machine) -> codegen::Options {
         codegen::Options {
-            target: match self.gpu {
-                None => codegen::Target::Cpu,
-                Some(_) => codegen::Target::Cuda,
-            },
+            machine: *machine,
             fuse: self.fuse,
             layout: self.layout,
             // Ways differ in the memory that they take, which a budget is kept without.
@@ -253,9 +251,16 @@ pub fn compile_with(
     if dump.on() {
         dump.graph("recorded", &with_lines(graph.clone(), locs))?;
     }
-    let (optimized, mut fired) = run_passes(graph.clone(), options, passes, &mut dump, locs)?;
-    let known = tune::known(&optimized, options);
-    let mut lowered = Lowered::hinted(optimized, &options.codegen(), &known)?;
+    let gpu = options.gpu.map(cuda::Device::get).transpose();
+    let gpu = gpu.map_err(internal)?;
+    let machine = kiln_runtime::machine(gpu.as_deref()).map_err(internal)?;
+    let lowering = options.codegen(&machine);
+    let mut run = |graph: &Graph, passes: &[optimize::Pass]| {
+        run_passes(graph.clone(), &machine, options, passes, &mut dump, locs)
+    };
+    let (optimized, mut fired) = run(&graph, passes)?;
+    let known = tune::known(&optimized, &machine, options);
+    let mut lowered = Lowered::hinted(optimized, &lowering, &known)?;
     // Products that were made one hold all their results until the last is read.
     if lowered
         .peak()
@@ -268,22 +273,27 @@ pub fn compile_with(
             .copied()
             .filter(|p| !MERGING.contains(&p.name));
         let apart: Vec<optimize::Pass> = apart.collect();
-        let (graph, report) = run_passes(graph.clone(), options, &apart, &mut dump, locs)?;
-        let apart = Lowered::with(graph, &options.codegen())?;
+        let (graph, report) = run(&graph, &apart)?;
+        let apart = Lowered::with(graph, &lowering)?;
         if apart.peak() < lowered.peak() {
             (lowered, fired) = (apart, report);
         }
     }
-    let (lowered, limited) = lean::no_more_than_unfused(lowered, options)?;
+    let (lowered, limited) = lean::no_more_than_unfused(lowered, &lowering)?;
     let (lowered, recomputed) = match options.memory_budget {
-        Some(budget) => recompute::within(lowered, budget, &options.codegen(), locs)?,
+        Some(budget) => recompute::within(lowered, budget, &lowering, locs)?,
         None => (lowered, Vec::new()),
     };
-    let gpu = options.gpu.map(cuda::Device::get).transpose();
-    let gpu = gpu.map_err(internal)?;
     // What keeps memory small is left as it is.
     let may_change = options.fuse && limited.is_none() && options.memory_budget.is_none();
-    let tuned = tune::tune(lowered, &known, options, may_change, gpu.as_ref())?;
+    let tuned = tune::tune(
+        lowered,
+        &known,
+        options,
+        &lowering,
+        may_change,
+        gpu.as_ref(),
+    )?;
     let (mut lowered, tuned, tuning) = tuned;
     lowered.merge(options)?;
     let mut explain = Explain::new(&lowered, &fired, locs, &tuned);
@@ -326,6 +336,7 @@ pub fn compile_with(
 fn internal(e: RunError) -> CompileError {
     match e {
         RunError::Cuda(text) => CompileError::Device(text),
+        RunError::Level(e) => CompileError::Environment(e.to_string()),
         RunError::OutOfMemory { .. } => CompileError::Memory(e.to_string()),
         RunError::Custom { node, op, text } => CompileError::Custom {
             at: node as usize,
@@ -360,17 +371,14 @@ fn written_inputs_are_data(graph: &Graph) -> Graph {
 /// Optimises, takes composites apart, and optimises what that leaves.
 fn run_passes(
     graph: Graph,
+    machine: &Machine,
     options: &Options,
     list: &[optimize::Pass],
     dump: &mut Dump,
     locs: &[Loc],
 ) -> Result<(Graph, optimize::Report), CompileError> {
-    let engine = match options.gpu {
-        None => optimize::Engine::Cpu,
-        Some(_) => optimize::Engine::Gpu,
-    };
     if !options.optimize {
-        let graph = optimize::decompose(graph, engine);
+        let graph = optimize::decompose(graph, machine);
         return Ok((graph, optimize::Report::default()));
     }
     let mut passes = optimize::Options {
@@ -391,7 +399,7 @@ fn run_passes(
     };
     let (graph, mut report) = run(graph, &passes)?;
     passes.max_patches = options.max_patches.map(|n| n - report.fired.len().min(n));
-    let (graph, rest) = run(optimize::decompose(graph, engine), &passes)?;
+    let (graph, rest) = run(optimize::decompose(graph, machine), &passes)?;
     report.fired.extend(rest.fired);
     report.stopped |= rest.stopped;
     report.nodes_after = rest.nodes_after;

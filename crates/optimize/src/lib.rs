@@ -41,7 +41,7 @@ pub use driver::{optimize, optimize_seen, optimize_with};
 pub use error::OptimizeError;
 pub use options::{Options, Select};
 pub use pass::{Pass, Rule, Run, passes};
-pub use passes::decompose::{Engine, decompose};
+pub use passes::decompose::decompose;
 pub use patch::{Patch, PatchBuilder};
 pub use report::{Fired, Report};
 pub use rewriter::Rewriter;

@@ -1,6 +1,6 @@
 //! What can go wrong.
 
-use kiln_base::DType;
+use kiln_base::{DType, LevelError};
 use kiln_plan::SiteKind;
 
 /// Why a plan cannot be loaded or a run failed.
@@ -107,13 +107,8 @@ pub enum Error {
         holders: Vec<(String, usize)>,
     },
     /// A CPU level that does not exist or that this machine lacks.
-    #[error("CPU level {asked:?}: {why}")]
-    Level {
-        /// What was asked for.
-        asked: String,
-        /// What is wrong with it.
-        why: String,
-    },
+    #[error(transparent)]
+    Level(#[from] LevelError),
     /// A buffer was made or read with the wrong dtype or size.
     #[error("{0}")]
     Buffer(String),

@@ -36,6 +36,8 @@ mod sums;
 mod tile;
 mod workspace;
 
+use kiln_base::{Cpu, Machine};
+
 pub use buffer::Buffer;
 pub use cancel::Cancel;
 pub use error::{Error, Result};
@@ -45,3 +47,14 @@ pub use executor::{
 pub use kiln_base::{Element, custom as custom_ops};
 pub use simd::Level;
 pub use workspace::{computed_by, tile_elements, workspace};
+
+/// What programs are compiled for that run on a GPU, or on the CPU.
+///
+/// # Errors
+/// [`Error::Level`] if the environment asks for a CPU level that does not exist or that this machine lacks.
+pub fn machine(gpu: Option<&cuda::Device>) -> Result<Machine> {
+    match gpu {
+        None => Ok(Machine::Cpu(Cpu::current()?)),
+        Some(gpu) => Ok(gpu.machine()),
+    }
+}

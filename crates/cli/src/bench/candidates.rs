@@ -3,7 +3,7 @@
 use super::{Effort, Measured, program};
 use crate::spec::Workload;
 use kiln::{CompileOptions, DType, Device, Error, ErrorKind, Result, tuning::Mode};
-use kiln_codegen::{Options, Target, Work, lower};
+use kiln_codegen::{Options, Work, lower};
 use kiln_compiler::tune::{self, Precision, Settings, Trial};
 use std::time::Duration;
 
@@ -26,10 +26,7 @@ pub fn candidates(
     };
     let gpu = device.gpu();
     let with_ways = Options {
-        target: match gpu {
-            None => Target::Cpu,
-            Some(_) => Target::Cuda,
-        },
+        machine: stages.program.machine,
         ways: true,
         ..Options::default()
     };

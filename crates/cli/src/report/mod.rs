@@ -171,7 +171,7 @@ impl Report {
                 (r.flops_per_second() / 1e9).to_string(),
                 (r.bytes_per_second() / 1e9).to_string(),
                 share.map_or(String::new(), |s| s.to_string()),
-                self.device.name.clone(),
+                self.device.name.into(),
                 self.device.instructions.unwrap_or_default().into(),
                 threads.clone(),
                 self.version.clone(),

@@ -7,11 +7,11 @@
 
 use super::families::multiplies;
 use super::parts;
-use super::source::{RESIDENT, SHARED};
+use super::source::SHARED;
 use crate::Cost;
 use crate::program::BufId;
 use crate::sequence::{Launch, Sequence};
-use kiln_base::Dim;
+use kiln_base::{Dim, Machine};
 use kiln_ir::NodeId;
 use kiln_plan::Kernel;
 use kiln_plan::cuda::{Blocks, CudaKernel};
@@ -22,23 +22,26 @@ const MOST: usize = 16;
 const MOST_PRODUCTS: usize = 4;
 /// The most pointers of a launch.
 const MOST_ARGS: usize = 256;
-/// Multiprocessors of a large GPU.
-const PROCESSORS: i64 = 132;
-/// Threads of a kernel that such a GPU runs in two turns, with as many registers each as a thread may have.
-/// More keep it busy without others.
-const SHORT: i64 = 2 * PROCESSORS * RESIDENT as i64;
+/// The turns of a GPU's threads, with as many registers each as a thread may have, that a kernel takes at most. More
+/// keep it busy without others.
+const TURNS: i64 = 2;
 
-/// Whether a launch for a GPU may share one with others: its size is known and small, and it can't fail.
-pub fn shares_a_launch(launch: &Launch) -> bool {
-    part(launch).is_some()
+/// Whether a launch may share one with others: it is for a GPU, its size is known and small, and it can't
+/// fail.
+pub fn shares_a_launch(sequence: &Sequence, launch: &Launch) -> bool {
+    part(sequence, launch).is_some()
 }
 
 /// Whether launches that each [share one](shares_a_launch) can be a single one: their blocks have as many
 /// threads, and beside products, which take many registers, is only what a block a multiprocessor does.
-pub fn fit_in_a_launch(launches: &[&Launch]) -> bool {
-    let parts: Vec<&CudaKernel> = launches.iter().filter_map(|l| part(l)).collect();
+pub fn fit_in_a_launch(sequence: &Sequence, launches: &[&Launch]) -> bool {
+    let Machine::Gpu(gpu) = &sequence.machine else {
+        return false;
+    };
+    let parts = launches.iter().filter_map(|l| part(sequence, l));
+    let parts: Vec<&CudaKernel> = parts.collect();
     let products = parts.iter().filter(|k| multiplies(k)).count();
-    let light = |k: &CudaKernel| multiplies(k) || k.grid[0].count(&[]) <= PROCESSORS;
+    let light = |k: &CudaKernel| multiplies(k) || k.grid[0].count(&[]) <= gpu.processors.into();
     parts.len() == launches.len()
         && parts.len() <= MOST
         && products <= MOST_PRODUCTS
@@ -54,7 +57,7 @@ pub fn fit_in_a_launch(launches: &[&Launch]) -> bool {
 pub fn side_by_side(sequence: &Sequence, groups: &[Vec<usize>]) -> Sequence {
     let launch = |group: &Vec<usize>| match group[..] {
         [one] => sequence.launches[one].clone(),
-        _ => together(&sequence.launches, group),
+        _ => together(sequence, group),
     };
     Sequence {
         launches: groups.iter().map(launch).collect(),
@@ -63,8 +66,8 @@ pub fn side_by_side(sequence: &Sequence, groups: &[Vec<usize>]) -> Sequence {
 }
 
 /// The kernel of a launch that may be a part of another.
-fn part(launch: &Launch) -> Option<&CudaKernel> {
-    let Kernel::Cuda(kernel) = &launch.kernel else {
+fn part<'a>(sequence: &Sequence, launch: &'a Launch) -> Option<&'a CudaKernel> {
+    let (Kernel::Cuda(kernel), Machine::Gpu(gpu)) = (&launch.kernel, &sequence.machine) else {
         return None;
     };
     let threads: u32 = kernel.block.iter().product();
@@ -73,18 +76,21 @@ fn part(launch: &Launch) -> Option<&CudaKernel> {
     let plain = kernel.sites == 0 && kernel.shared == 0;
     let own = kernel.source.matches("__shared__").count();
     let shared = own == kernel.source.matches(SHARED).count() && own <= 1;
-    let short = || kernel.grid[0].count(&[]).saturating_mul(threads.into()) <= SHORT;
+    let turn = i64::from(gpu.processors) * i64::from(gpu.resident());
+    let short = || kernel.grid[0].count(&[]).saturating_mul(threads.into()) <= TURNS * turn;
     (row && known && plain && shared && short()).then_some(kernel)
 }
 
 /// The launches of a set as one.
-fn together(launches: &[Launch], set: &[usize]) -> Launch {
+fn together(sequence: &Sequence, set: &[usize]) -> Launch {
     let mut set = set.to_vec();
     // Equal kernels are one function.
-    set.sort_by_key(|l| part(&launches[*l]).map(|k| &k.entry));
-    let launches: Vec<&Launch> = set.iter().map(|l| &launches[*l]).collect();
-    let kernels = launches.iter().map(|l| part(l).expect("the set fits"));
-    let kernel = parts::together(&kernels.collect::<Vec<_>>());
+    set.sort_by_key(|l| part(sequence, &sequence.launches[*l]).map(|k| &k.entry));
+    let launches: Vec<&Launch> = set.iter().map(|l| &sequence.launches[*l]).collect();
+    let kernels = launches.iter().map(|l| part(sequence, l));
+    let kernels: Option<Vec<_>> = kernels.collect();
+    let (kernels, gpu) = (kernels.zip(sequence.machine.gpu())).expect("the set fits");
+    let kernel = parts::together(gpu, &kernels);
     let args: Vec<BufId> = launches.iter().flat_map(|l| l.args.clone()).collect();
     let mut in_place = Vec::new();
     let mut first = 0;

@@ -4,8 +4,10 @@
 use crate::engine::Engine;
 use crate::kir;
 use crate::work::{Body, Printed, Slot, Step, Way, Work};
+use kiln_base::Gpu;
 use kiln_plan::Kernel;
 use kiln_plan::cuda::CudaKernel;
+use std::ops::Deref;
 
 mod approximation;
 mod beside;
@@ -24,22 +26,38 @@ mod walk;
 pub use approximation::Approximation;
 pub use beside::{fit_in_a_launch, shares_a_launch, side_by_side};
 
-/// CUDA C++.
-pub(crate) struct Cuda;
+/// Work that is printed for a GPU.
+#[derive(Copy, Clone)]
+struct Job<'a> {
+    work: &'a Work,
+    gpu: &'a Gpu,
+}
 
-impl Engine for Cuda {
+impl<'a> Deref for Job<'a> {
+    type Target = &'a Work;
+
+    fn deref(&self) -> &&'a Work {
+        &self.work
+    }
+}
+
+/// CUDA C++ for a GPU.
+pub(crate) struct Cuda<'a>(pub &'a Gpu);
+
+impl Engine for Cuda<'_> {
     fn ways(&self, work: &Work, all: bool) -> Result<Vec<Way>, String> {
+        let job = Job { work, gpu: self.0 };
         match &work.body {
-            Body::Fused(kernel) => Ok(fused(kernel, &work.in_place, all)),
-            _ => families::print(work, all),
+            Body::Fused(kernel) => Ok(fused(job, kernel, all)),
+            _ => families::print(job, all),
         }
     }
 }
 
 /// The ways of a kernel that the Kernel IR says everything about.
-fn fused(kernel: &kir::Kernel, in_place: &[(usize, usize)], all: bool) -> Vec<Way> {
+fn fused(job: Job, kernel: &kir::Kernel, all: bool) -> Vec<Way> {
     let fast = fast::approximation(kernel).filter(|_| all);
-    let by = |approximation| fused_by(kernel, in_place, all, approximation);
+    let by = |approximation| fused_by(job, kernel, all, approximation);
     let mut ways = by(None);
     ways.extend(fast.into_iter().flat_map(|a| by(Some(a))));
     ways
@@ -47,12 +65,12 @@ fn fused(kernel: &kir::Kernel, in_place: &[(usize, usize)], all: bool) -> Vec<Wa
 
 /// Those that give up nothing, or those with fast math.
 fn fused_by(
+    job: Job,
     kernel: &kir::Kernel,
-    in_place: &[(usize, usize)],
     all: bool,
     approximation: Option<Approximation>,
 ) -> Vec<Way> {
-    let fast = approximation.is_some();
+    let (in_place, fast) = (&job.in_place, approximation.is_some());
     let way = |name: String, kernel, in_place| Way {
         name: approximation.map_or(name.clone(), |a| format!("{a}: {name}")),
         approximation,
@@ -66,17 +84,17 @@ fn fused_by(
     match kernel.inner.is_empty() {
         true => {
             let print = |(name, vector)| {
-                let kernel = points::print(kernel, in_place, &vector, fast);
-                way(name, kernel, in_place.to_vec())
+                let kernel = points::print(job, kernel, &vector, fast);
+                way(name, kernel, in_place.clone())
             };
             points::shapes(kernel, all).into_iter().map(print).collect()
         }
         false => {
             let print = |(name, shape)| {
-                let (kernel, in_place) = rows::print(kernel, in_place, &shape, fast);
+                let (kernel, in_place) = rows::print(job, kernel, &shape, fast);
                 way(name, kernel, in_place)
             };
-            let shapes = rows_shape::shapes(kernel, all);
+            let shapes = rows_shape::shapes(kernel, job.gpu, all);
             shapes.into_iter().map(print).collect()
         }
     }

@@ -4,13 +4,13 @@
 //! since a block runs one of them.
 
 use super::source::{ENTRY, KERNEL, SHARED, head, named, pointer};
-use kiln_base::Dim;
+use kiln_base::{Dim, Gpu};
 use kiln_plan::cuda::{Blocks, CudaKernel};
 use kiln_plan::tile::Arg;
 use std::fmt::Write;
 
 /// Kernels of equal blocks, known grids along x, no numbers and no sites as one. Equal ones are neighbours.
-pub(super) fn together(kernels: &[&CudaKernel]) -> CudaKernel {
+pub(super) fn together(gpu: &Gpu, kernels: &[&CudaKernel]) -> CudaKernel {
     let args: Vec<Arg> = kernels.iter().flat_map(|k| k.args.clone()).collect();
     let (mut functions, mut calls, mut room) = (String::new(), String::new(), String::new());
     let (mut first, mut begin) = (0, 0);
@@ -39,7 +39,11 @@ pub(super) fn together(kernels: &[&CudaKernel]) -> CudaKernel {
     let block = kernels[0].block;
     let text = format!(
         "{functions}{} {{\n    const unsigned at = blockIdx.x;\n{calls}}}\n",
-        head(block, &format!("{params}kiln_errors* errors, int guarded"))
+        head(
+            gpu.resident(),
+            block,
+            &format!("{params}kiln_errors* errors, int guarded")
+        )
     );
     let name = format!("{}_beside_{}_more", kernels[0].name, kernels.len() - 1);
     let (entry, source) = named(&name, &text);

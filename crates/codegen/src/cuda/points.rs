@@ -1,5 +1,6 @@
 //! Kernels without reductions: a thread a point, or a vector of them.
 
+use super::Job;
 use super::source::{Index, Source};
 use super::values::Values;
 use super::vector::Vector;
@@ -42,16 +43,11 @@ fn name(width: u32) -> String {
     }
 }
 
-/// The kernel, with pairs of arguments that may share memory, and with fast math if so.
-pub(super) fn print(
-    kernel: &Kernel,
-    in_place: &[(usize, usize)],
-    vector: &Vector,
-    fast: bool,
-) -> CudaKernel {
+/// The kernel, with fast math if so.
+pub(super) fn print(job: Job, kernel: &Kernel, vector: &Vector, fast: bool) -> CudaKernel {
     let index = Values::index_type(kernel);
-    let mut source = Source::new(&kernel.name, &kernel.args, kernel.sites, index);
-    for (a, b) in in_place {
+    let mut source = Source::new(job.gpu, &kernel.name, &kernel.args, kernel.sites, index);
+    for (a, b) in &job.in_place {
         source.share(*a, *b);
     }
     let mut values = Values::new(kernel);

@@ -1,6 +1,7 @@
 //! Kernels with reductions: some threads of a block share the inner points of a row. Where stores combine rows, these
 //! threads walk over the rows in order, and each keeps what it has of its points in registers.
 
+use super::Job;
 use super::rows_shape::{Order, Shape};
 use super::scalar::{ctype, identity};
 use super::source::{Index, SHARED, Source};
@@ -11,15 +12,16 @@ use crate::tile::{self, Plan, Step};
 use kiln_base::{Dim, numel};
 use kiln_plan::cuda::{Blocks, CudaKernel};
 
-/// The kernel, with fast math if so, and the pairs of arguments among `in_place` that may share memory.
+/// The kernel, with fast math if so, and the pairs of arguments that may share memory.
 pub(super) fn print(
+    job: Job,
     kernel: &Kernel,
-    in_place: &[(usize, usize)],
     shape: &Shape,
     fast: bool,
 ) -> (CudaKernel, Vec<(usize, usize)>) {
-    let pairs = may_share(kernel, in_place, shape);
+    let pairs = may_share(kernel, &job.in_place, shape);
     let mut source = Source::new(
+        job.gpu,
         &kernel.name,
         &kernel.args,
         kernel.sites,

@@ -4,7 +4,7 @@ use super::vector::Vector;
 use crate::affine::estimate;
 use crate::kir::{Expr, Kernel};
 use crate::tile::{Keep, dear};
-use kiln_base::numel;
+use kiln_base::{Gpu, numel};
 
 /// Which of its two coordinates a thread's number counts first.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -29,8 +29,6 @@ pub(super) struct Shape {
     pub keep: Keep,
 }
 
-/// Threads that fill a device.
-const FILL: i64 = 1 << 17;
 /// The most trips of an unrolled walk.
 const MOST_TRIPS: i64 = 8;
 /// The most points of each row of which a thread has the sums over rows.
@@ -39,20 +37,18 @@ const MOST_SUMS: u32 = 16;
 const THREADS: u32 = 256;
 /// Rows of a block whose neighbouring threads read neighbouring rows.
 const COLUMNS: u32 = 32;
-/// Bytes of shared memory that every device has for a block.
-const MOST_SHARED: u32 = 48 << 10;
 
 /// The shapes of a kernel, each with a name: the default, and with `all` others. They differ in the threads of a
 /// row, and in whether values are kept for later walks.
-pub(super) fn shapes(kernel: &Kernel, all: bool) -> Vec<(String, Shape)> {
-    let default = Shape::of(kernel);
+pub(super) fn shapes(kernel: &Kernel, gpu: &Gpu, all: bool) -> Vec<(String, Shape)> {
+    let default = Shape::of(kernel, gpu);
     let (order, vector, lanes) = (default.order, default.vector.clone(), default.lanes);
     let keeps = default.keep.most > 0;
     let mut shapes = vec![(name(lanes), default)];
     if !all {
         return shapes;
     }
-    for other in other_lanes(kernel, order, &vector, lanes) {
+    for other in other_lanes(kernel, gpu, order, &vector, lanes) {
         let shape = Shape::new(kernel, order, vector.clone(), other);
         if kernel.serial == 0 || shape.trips.unwrap_or(0) * shape.vector.width <= MOST_SUMS {
             shapes.push((name(other), shape));
@@ -75,7 +71,7 @@ fn name(lanes: u32) -> String {
 }
 
 impl Shape {
-    fn of(kernel: &Kernel) -> Shape {
+    fn of(kernel: &Kernel, gpu: &Gpu) -> Shape {
         let parallel = kernel.axes.len() - kernel.serial;
         let rows = estimate(&numel(&kernel.axes[..parallel])).max(1);
         let order = order(kernel);
@@ -85,10 +81,12 @@ impl Shape {
         };
         let steps = steps(kernel, &vector);
         let lanes = match order {
-            Order::InnerFirst => inner_lanes(kernel, rows, steps),
+            Order::InnerFirst => inner_lanes(kernel, gpu, rows, steps),
             Order::RowsFirst => {
-                let wanted = power(FILL / rows).min(power(steps / 4)).clamp(1, 32) as u32;
-                wanted.min(most_row_lanes(kernel))
+                let wanted = power(gpu.filled() / rows)
+                    .min(power(steps / 4))
+                    .clamp(1, 32) as u32;
+                wanted.min(most_row_lanes(kernel, gpu))
             }
         };
         Shape::new(kernel, order, vector, lanes)
@@ -139,16 +137,22 @@ fn steps(kernel: &Kernel, vector: &Vector) -> i64 {
 
 /// The most lanes of blocks whose neighbouring threads read neighbouring rows, by what they leave in shared
 /// memory.
-fn most_row_lanes(kernel: &Kernel) -> u32 {
-    let room = MOST_SHARED / (COLUMNS * shared_bytes(kernel).max(1));
+fn most_row_lanes(kernel: &Kernel, gpu: &Gpu) -> u32 {
+    let room = gpu.shared / (COLUMNS * shared_bytes(kernel).max(1));
     (power(i64::from(room) + 1) as u32 / 2).clamp(1, 32)
 }
 
 /// Numbers of lanes beside the default: a quarter and a sixteenth, four and sixteen times as many.
-fn other_lanes(kernel: &Kernel, order: Order, vector: &Vector, default: u32) -> Vec<u32> {
+fn other_lanes(
+    kernel: &Kernel,
+    gpu: &Gpu,
+    order: Order,
+    vector: &Vector,
+    default: u32,
+) -> Vec<u32> {
     let most = match order {
         Order::InnerFirst => power(steps(kernel, vector)).min(1024) as u32,
-        Order::RowsFirst => most_row_lanes(kernel),
+        Order::RowsFirst => most_row_lanes(kernel, gpu),
     };
     let all = [default / 16, default / 4, default * 4, default * 16];
     all.into_iter().filter(|l| (1..=most).contains(l)).collect()
@@ -175,15 +179,15 @@ fn order(kernel: &Kernel) -> Order {
 }
 
 /// Lanes of a row whose threads go `steps` steps in all.
-fn inner_lanes(kernel: &Kernel, rows: i64, steps: i64) -> u32 {
+fn inner_lanes(kernel: &Kernel, gpu: &Gpu, rows: i64, steps: i64) -> u32 {
     if numel(&kernel.inner).as_const().is_none() {
         return 128;
     }
-    if steps <= 4 && rows * steps >= FILL {
+    if steps <= 4 && rows * steps >= gpu.filled() {
         return 1;
     }
     let mut lanes = power(steps).min(32).max(power((steps + 3) / 4)).min(1024);
-    while rows * lanes < FILL && lanes < power(steps) && lanes < 1024 {
+    while rows * lanes < gpu.filled() && lanes < power(steps) && lanes < 1024 {
         lanes *= 2;
     }
     lanes as u32

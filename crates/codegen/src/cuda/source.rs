@@ -1,6 +1,6 @@
 //! The text of a CUDA kernel while it is written.
 
-use kiln_base::Dim;
+use kiln_base::{Dim, Gpu};
 pub(super) use kiln_plan::cuda::memory;
 use kiln_plan::cuda::{Blocks, CudaKernel};
 use kiln_plan::tile::Arg;
@@ -30,6 +30,8 @@ impl Index {
 /// `s1`, … (see [`Source::dim`]); sites are `site0`, …; then `errors` and `guarded`.
 #[derive(Debug)]
 pub(super) struct Source {
+    /// Threads of a multiprocessor that the kernel leaves room for.
+    resident: u32,
     name: String,
     args: Vec<Arg>,
     /// For each argument whether it may share memory with another.
@@ -43,10 +45,6 @@ pub(super) struct Source {
     depth: usize,
 }
 
-/// Threads of a multiprocessor that a kernel leaves room for, by taking at most 128 registers each. Without a
-/// number the compiler aims at more, and spills.
-pub(super) const RESIDENT: u32 = 512;
-
 /// How a kernel begins.
 pub(super) const KERNEL: &str = "extern \"C\" __global__ void __launch_bounds__";
 
@@ -57,9 +55,10 @@ pub(super) const ENTRY: &str = "@entry@";
 pub(super) const SHARED: &str = "__shared__ Shared shared;";
 
 impl Source {
-    /// A kernel without a body. `sites` is the number of data-error sites that it names.
-    pub fn new(name: &str, args: &[Arg], sites: u32, index: Index) -> Source {
+    /// A kernel for a GPU, without a body. `sites` is the number of data-error sites that it names.
+    pub fn new(gpu: &Gpu, name: &str, args: &[Arg], sites: u32, index: Index) -> Source {
         Source {
+            resident: gpu.resident(),
             name: name.into(),
             args: args.to_vec(),
             shares: vec![false; args.len()],
@@ -170,7 +169,7 @@ impl Source {
         let text = format!(
             "{}{} {{\n    if (guarded && errors->state) return;\n{}}}\n",
             self.globals,
-            head(block, &params.join(", ")),
+            head(self.resident, block, &params.join(", ")),
             self.body
         );
         let (entry, source) = named(&self.name, &text);
@@ -188,10 +187,11 @@ impl Source {
     }
 }
 
-/// The declaration of a kernel.
-pub(super) fn head(block: [u32; 3], params: &str) -> String {
+/// The declaration of a kernel that leaves room for so many threads of a multiprocessor: as many as have 128 registers
+/// each. Without a number the compiler aims at more, and spills.
+pub(super) fn head(resident: u32, block: [u32; 3], params: &str) -> String {
     let threads: u32 = block.iter().product();
-    let blocks = (RESIDENT / threads).max(1);
+    let blocks = (resident / threads).max(1);
     format!("{KERNEL}({threads}, {blocks}) {ENTRY}({params})")
 }
 

@@ -1,10 +1,10 @@
 //! From the op graph.
 
 use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, View, WIDE};
-use crate::{Hint, Hints, LowerError, Options, Target};
+use crate::{Hint, Hints, LowerError, Options};
 use hashbrown::HashMap;
 use kiln_base::prim::Reduction;
-use kiln_base::{DType, Dim, Scalar};
+use kiln_base::{DType, Dim, Machine, Scalar};
 use kiln_ir::{Graph, NodeId, Op as IrOp, Role, Value};
 use kiln_plan::ConvRole;
 use smallvec::SmallVec;
@@ -47,20 +47,20 @@ const ROW: i64 = 256;
 const MOST_ROWS: i64 = 1 << 13;
 
 impl TwoSteps {
-    /// The ones that a target runs in two steps.
-    fn of(target: Target) -> TwoSteps {
-        match target {
-            Target::Cpu => TwoSteps {
+    /// The ones that a machine runs in two steps.
+    fn of(machine: &Machine) -> TwoSteps {
+        match machine {
+            Machine::Cpu(_) => TwoSteps {
                 few: 64,
                 long: 1 << 15,
                 few_columns: 1 << 13,
                 large: 1 << 17,
             },
-            Target::Cuda => TwoSteps {
-                few: 512,
+            Machine::Gpu(gpu) => TwoSteps {
+                few: 4 * gpu.busy(),
                 long: 1 << 16,
-                few_columns: 1 << 17,
-                large: 1 << 18,
+                few_columns: gpu.filled(),
+                large: 2 * gpu.filled(),
             },
         }
     }
@@ -77,9 +77,9 @@ pub(crate) fn build(graph: &Graph, options: &Options, hints: &Hints) -> Result<F
             node: NodeId(0),
             output: 0,
         },
-        two_steps: options.fuse.then(|| TwoSteps::of(options.target)),
+        two_steps: options.fuse.then(|| TwoSteps::of(&options.machine)),
         hint: None,
-        target: options.target,
+        on_gpu: options.machine.gpu().is_some(),
         casts: HashMap::new(),
     };
     let mut of_node: Vec<SmallVec<[Nid; 1]>> = Vec::with_capacity(graph.len());
@@ -115,7 +115,7 @@ pub(super) struct FlowBuilder {
     two_steps: Option<TwoSteps>,
     /// How the current node is lowered, against the rules.
     hint: Option<Hint>,
-    pub(super) target: Target,
+    pub(super) on_gpu: bool,
     /// Values that library kernels read in another dtype.
     pub(super) casts: HashMap<(Nid, DType), Nid>,
 }
@@ -163,9 +163,7 @@ impl FlowBuilder {
                 let result = &node.fact().shape;
                 self.conv_gradient(id, &c.conv, ConvRole::Weight, inputs, result)?
             }
-            IrOp::Attention(a)
-                if self.target == Target::Cuda || node.fact().dtype == DType::F32 =>
-            {
+            IrOp::Attention(a) if self.on_gpu || node.fact().dtype == DType::F32 => {
                 let (scale, causal) = (a.scale, a.causal);
                 let shape = node.fact().shape.iter().cloned();
                 let op = Op::Attention { scale, causal };

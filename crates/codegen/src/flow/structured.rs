@@ -7,7 +7,7 @@
 
 use super::build::FlowBuilder;
 use super::{ConvSpec, DimIndex, Nid, Op, Result, View};
-use crate::{LowerError, Target};
+use crate::LowerError;
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim};
 use kiln_ir::{NodeId, Pw, ops};
@@ -15,9 +15,9 @@ use kiln_plan::{ConvRole, Images};
 use smallvec::SmallVec;
 
 /// The dtype in which library kernels compute products of a dtype; none where there are no such kernels.
-fn library_dtype(dtype: DType, target: Target) -> Option<DType> {
+fn library_dtype(dtype: DType, on_gpu: bool) -> Option<DType> {
     match dtype {
-        DType::F16 | DType::BF16 if target == Target::Cpu => Some(DType::F32),
+        DType::F16 | DType::BF16 if !on_gpu => Some(DType::F32),
         float => float.is_float().then_some(float),
     }
 }
@@ -65,7 +65,7 @@ impl FlowBuilder {
     /// Operands that are f16 or bf16 cast to f32, as they were, on a GPU.
     fn halves(&mut self, operands: &[Nid]) -> Option<[Nid; 2]> {
         let [a, b] = [operands[0], operands[1]].map(|n| self.half(n));
-        let fits = self.target == Target::Cuda && a.is_some() && a == b;
+        let fits = self.on_gpu && a.is_some() && a == b;
         let half = a.filter(|_| fits)?;
         Some([operands[0], operands[1]].map(|n| self.read_as_half(n, half)))
     }
@@ -122,7 +122,7 @@ impl FlowBuilder {
         let (k, n) = (sa[r - 1].clone(), sb[r - 1].clone());
         let mut shape = sa.clone();
         shape[r - 1] = n;
-        if let Some(wide) = library_dtype(dtype, self.target) {
+        if let Some(wide) = library_dtype(dtype, self.on_gpu) {
             return self.library(Op::MatMul, inputs, wide, &shape);
         }
         shape.push(k); // [batch.., m, n, k]
@@ -186,7 +186,7 @@ impl FlowBuilder {
         result: &[Dim],
     ) -> Result<Nid> {
         let dtype = self.dtype(inputs[0]);
-        match library_dtype(dtype, self.target) {
+        match library_dtype(dtype, self.on_gpu) {
             Some(wide) => Ok(self.library_conv(conv, role, [inputs[0], inputs[1]], wide, result)),
             None => {
                 let text = format!(
@@ -201,7 +201,7 @@ impl FlowBuilder {
     pub(super) fn conv(&mut self, conv: &ops::Conv, inputs: &[Nid], result: &[Dim]) -> Nid {
         let (x, w) = (inputs[0], inputs[1]);
         let dtype = self.dtype(x);
-        if let Some(wide) = library_dtype(dtype, self.target) {
+        if let Some(wide) = library_dtype(dtype, self.on_gpu) {
             return self.library_conv(conv, ConvRole::Result, [x, w], wide, result);
         }
         let sw = self.shape(w);

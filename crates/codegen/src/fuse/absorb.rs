@@ -5,10 +5,10 @@
 //! result, or report data errors.
 
 use super::Group;
+use crate::Options;
 use crate::affine::estimate;
 use crate::flow::{ConvSpec, Flow, Nid, Op};
-use crate::{Options, Target};
-use kiln_base::{DType, Dim};
+use kiln_base::{DType, Dim, Machine};
 use kiln_plan::{ConvRole, Images};
 
 /// The most primitives for an element, which each thread that reads it computes.
@@ -47,7 +47,7 @@ pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<
     }
     let all = groups.iter();
     let into: Vec<_> = all
-        .map(|g| reader(flow, &groups, g, &readers, &stored, options.target))
+        .map(|g| reader(flow, &groups, g, &readers, &stored, options.machine))
         .collect();
     // A product's other operand may be made by a group that is none itself.
     let mut taken: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
@@ -102,7 +102,7 @@ fn reader(
     group: &Group,
     readers: &[Vec<usize>],
     stored: &[bool],
-    target: Target,
+    machine: Machine,
 ) -> Result<(usize, usize), Option<&'static str>> {
     let Some((v, map)) = group.roots.first() else {
         return Err(None);
@@ -134,15 +134,15 @@ fn reader(
     if others.any(|m| flow.nodes[*m].inputs.contains(v)) {
         return Err(Some("work behind the product reads it too"));
     }
-    let makes = match (target, &node.op) {
-        (Target::Cuda, _) => is_read_by_few(flow, group, product, side),
+    let makes = match (machine, &node.op) {
+        (Machine::Gpu(_), _) => is_read_by_few(flow, group, product, side),
         (_, Op::MatMul) => has_lines(flow, product, side),
         (_, Op::Conv(spec)) => side == 0 && has_time(group, spec),
         _ => false,
     };
     if !makes {
-        return Err(Some(match (target, &node.op) {
-            (Target::Cuda, _) => "so many blocks of the product would compute it again",
+        return Err(Some(match (machine, &node.op) {
+            (Machine::Gpu(_), _) => "so many blocks of the product would compute it again",
             (_, Op::MatMul) => {
                 "the product reads it as a vector, across its rows, or for a whole batch"
             }

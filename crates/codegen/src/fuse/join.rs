@@ -2,10 +2,9 @@
 
 use super::cost::{DEAR, own_cost};
 use super::{Anchor, Fuser, Group, Use};
-use crate::Target;
 use crate::affine::{Affine, Ax, Map, Space, estimate};
 use crate::flow::{Nid, Op};
-use kiln_base::{Dim, numel};
+use kiln_base::{Dim, Machine, numel};
 
 /// The most values a group stores.
 pub(super) const MAX_ROOTS: usize = 6;
@@ -21,10 +20,10 @@ const LEAST_ROWS: i64 = 64;
 const SMALL_WORK: i64 = 1 << 18;
 const LONGEST_ROW: i64 = 4096;
 
-/// The most elements of a row that a block of a GPU holds, and the rows of so many blocks that its sums are not
-/// shared out; there may be fewer where a row takes few multiply-adds.
+/// The most elements of a row that a block of a GPU holds, and the rows of such a block; there are blocks that keep the
+/// GPU busy, since their sums are not shared out. There may be fewer where a row takes few multiply-adds.
 const LONGEST_HELD: i64 = 128;
-const LEAST_HELD: i64 = 1 << 11;
+const ROWS_HELD: i64 = 16;
 const SHORT_WORK: i64 = 1 << 14;
 
 /// How a node joins a group.
@@ -47,10 +46,10 @@ pub(super) enum Join {
 
 /// Whether enough rows run in parallel: a row that a reduction keeps to itself is not too long and there
 /// are enough of them, unless the whole space is so small that it is done at once.
-pub(super) fn keeps_parallel(space: &Space, target: Target) -> bool {
-    let (longest, fewest, small) = match target {
-        Target::Cpu => (1 << 20, 8, 1 << 16),
-        Target::Cuda => (1 << 16, 64, 1 << 18),
+pub(super) fn keeps_parallel(space: &Space, machine: &Machine) -> bool {
+    let (longest, fewest, small) = match machine {
+        Machine::Cpu(_) => (1 << 20, 8, 1 << 16),
+        Machine::Gpu(gpu) => (1 << 16, gpu.busy() / 2, 2 * gpu.filled()),
     };
     let parallel = space.axes.iter().filter(|a| !space.ordered.contains(a));
     let points = |n: i64, a: &Ax| n.saturating_mul(estimate(space.extent(*a)));
@@ -228,7 +227,7 @@ impl Fuser<'_> {
             }
             (false, false) => return Err(other()),
         };
-        if group.space.inner.is_empty() && !keeps_parallel(&space, self.options.target) {
+        if group.space.inner.is_empty() && !keeps_parallel(&space, &self.options.machine) {
             return Err("too few rows to run in parallel, or too long ones".into());
         }
         Ok(Join::Reduce {
@@ -273,9 +272,9 @@ impl Fuser<'_> {
     fn can_reduce_rows(&self, v: Nid, sorted: &Space, rows: usize) -> Result<(), String> {
         let node = self.node(v);
         let columns = &node.shape[node.shape.len() - 1];
-        let held = |n: &Dim| match self.options.target {
-            Target::Cpu => true,
-            Target::Cuda => n.as_const().is_some_and(|n| n <= LONGEST_HELD),
+        let held = |n: &Dim| match &self.options.machine {
+            Machine::Cpu(_) => true,
+            Machine::Gpu(_) => n.as_const().is_some_and(|n| n <= LONGEST_HELD),
         };
         if !matches!(node.op, Op::MatMul) || !held(columns) {
             return Err(
@@ -289,9 +288,13 @@ impl Fuser<'_> {
         }
         let (columns, points) = (estimate(columns), self.facts.numel[v]);
         let terms = self.node(node.inputs[0]).shape.last().map_or(1, estimate);
-        let (least, work, most) = match self.options.target {
-            Target::Cpu => (LEAST_ROWS, points.saturating_mul(terms), SMALL_WORK),
-            Target::Cuda => (LEAST_HELD, columns.saturating_mul(terms), SHORT_WORK),
+        let (least, work, most) = match &self.options.machine {
+            Machine::Cpu(_) => (LEAST_ROWS, points.saturating_mul(terms), SMALL_WORK),
+            Machine::Gpu(gpu) => (
+                ROWS_HELD * gpu.busy(),
+                columns.saturating_mul(terms),
+                SHORT_WORK,
+            ),
         };
         let parallel = points >= least.saturating_mul(columns) || work <= most;
         match parallel && (2..=LONGEST_ROW).contains(&columns) {
@@ -322,7 +325,7 @@ impl Fuser<'_> {
         let row = numel(&space.extents(&free));
         space.axes.retain(|a| !free.contains(a));
         space.inner = free;
-        if keeps_parallel(&space, self.options.target) && self.leads_to_reduction(v, &row) {
+        if keeps_parallel(&space, &self.options.machine) && self.leads_to_reduction(v, &row) {
             self.groups[u.group].space = space;
         }
     }

@@ -6,10 +6,9 @@
 
 use super::join::{covers, keeps_parallel};
 use super::{Fuser, Group};
-use crate::Target;
 use crate::affine::{Ax, Map, Space, flatten};
 use crate::flow::Op;
-use kiln_base::{DType, Dim, numel};
+use kiln_base::{DType, Dim, Machine, numel};
 
 /// The most columns: a thread of a CPU keeps a number for each, those of a block of a GPU in registers.
 const MOST_COLUMNS: i64 = 1 << 16;
@@ -52,16 +51,16 @@ impl Fuser<'_> {
         space.axes.retain(|a| !columns.contains(a));
         space.ordered = std::mem::replace(&mut space.inner, columns.to_vec());
         space.axes.extend(&space.ordered);
-        let target = self.options.target;
-        (keeps_parallel(&space, target) && keeps_columns(&space, target)).then_some(space)
+        let machine = &self.options.machine;
+        (keeps_parallel(&space, machine) && keeps_columns(&space, machine)).then_some(space)
     }
 }
 
 /// Whether a number for each column can be kept.
-pub(super) fn keeps_columns(space: &Space, target: Target) -> bool {
-    let most = match target {
-        Target::Cpu => MOST_COLUMNS,
-        Target::Cuda => MOST_IN_REGISTERS,
+pub(super) fn keeps_columns(space: &Space, machine: &Machine) -> bool {
+    let most = match machine {
+        Machine::Cpu(_) => MOST_COLUMNS,
+        Machine::Gpu(_) => MOST_IN_REGISTERS,
     };
     let columns = numel(&space.extents(&space.inner)).as_const();
     columns.is_some_and(|n| n <= most)

@@ -300,7 +300,7 @@ mod tests {
     fn tried(graph: &Graph) -> Vec<String> {
         let compiled = compile(graph, &[], &Options::default()).unwrap();
         let (whole, program) = (&compiled.stages.optimized, &compiled.stages.program);
-        let options = Options::default().codegen();
+        let options = Options::default().codegen(&kiln_runtime::machine(None).unwrap());
         let regions = (0..program.tasks.len()).filter_map(|l| Region::of(whole, program, l));
         let mut names = Vec::new();
         for region in regions {

@@ -1,12 +1,10 @@
 //! What stands for some work in the store: everything that its best algorithm depends on.
 
 use super::ways::fixed_weights;
-use kiln_base::{DType, Dim};
+use kiln_base::{DType, Dim, Machine};
 use kiln_codegen::{Body, Work, kir};
 use kiln_plan::{Array, Conv, Custom, FORMAT, Images, MatMul, Matrix};
-use kiln_runtime::{Level, cuda};
 use std::fmt::Write;
-use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Changes when kernels become faster or slower without their algorithms getting other names.
@@ -49,55 +47,11 @@ pub(super) fn stamp(device: &str) -> String {
     format!("{device} | kiln {version} plan {FORMAT} kernels {GENERATION}")
 }
 
-/// What of the CPU, or of the GPU and of what makes its code, decides how fast kernels are. Two machines of
-/// one name share measurements, and so does every number of threads: algorithms differ in their rounding, so
-/// that results would depend on it through what is chosen.
-pub fn device(gpu: Option<&cuda::Device>) -> String {
-    match gpu {
-        None => {
-            let level = Level::current().map_or("unknown", Level::name);
-            plain(&format!("cpu {} {level}", processor()))
-        }
-        Some(gpu) => {
-            let (major, minor) = gpu.capability();
-            let name = gpu.name();
-            let version = |v: Option<String>| v.unwrap_or_else(|| "unknown".into());
-            let driver = gpu.driver_version().ok();
-            let driver = version(driver.map(|(major, minor)| format!("{major}.{minor}")));
-            let nvrtc = cuda::compiler_version();
-            let nvrtc = version(nvrtc.map(|(major, minor)| format!("{major}.{minor}")));
-            plain(&format!(
-                "cuda {name} sm_{major}{minor} driver {driver} nvrtc {nvrtc}"
-            ))
-        }
-    }
-}
-
-/// The model of the processor and its cache, as far as the system says.
-fn processor() -> &'static str {
-    /// What `/proc/cpuinfo` has on x86 and on Arm. In virtual machines many models have one name.
-    const TRAITS: [&str; 7] = [
-        "model name",
-        "cpu family",
-        "model",
-        "stepping",
-        "cache size",
-        "CPU implementer",
-        "CPU part",
-    ];
-    static NAME: OnceLock<String> = OnceLock::new();
-    NAME.get_or_init(|| {
-        let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let pairs = || info.lines().filter_map(|line| line.split_once(':'));
-        let of = |name: &&str| pairs().find(|(key, _)| key.trim() == *name);
-        let traits = TRAITS.iter().filter_map(of).map(|(_, value)| value.trim());
-        let traits = traits.collect::<Vec<_>>().join(" ");
-        match traits.is_empty() {
-            true => std::env::var("PROCESSOR_IDENTIFIER")
-                .unwrap_or_else(|_| std::env::consts::ARCH.into()),
-            false => traits,
-        }
-    })
+/// What of a machine decides how fast kernels are, and of what makes a GPU's code. Two machines of one name share
+/// measurements, and so does every number of threads: algorithms differ in their rounding, so that results would
+/// depend on it through what is chosen.
+pub fn device(machine: &Machine) -> String {
+    plain(&machine.to_string())
 }
 
 /// The text without what a key may not hold.

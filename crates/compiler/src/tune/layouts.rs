@@ -11,7 +11,8 @@ use super::subject::KernelSubject;
 use super::ways::is_last;
 use super::{alone, key};
 use crate::pipeline::{CompileError, Lowered, Options, lower_error};
-use kiln_codegen::{Body, Hint, Hints, Layout, Printed, Task, cpu_kernel};
+use kiln_base::Machine;
+use kiln_codegen::{Body, Hint, Hints, Layout, Options as Lowering, Printed, Task, cpu_kernel};
 use kiln_ir::{Graph, NodeId, Op};
 use kiln_plan::{Images, Plan};
 use std::sync::Arc;
@@ -24,13 +25,13 @@ const LAYOUTS: [&str; 3] = ["default", "channels first", "channels last"];
 const WAYS: [&str; 4] = ["by rule", "measured", "channels_first", "channels_last"];
 
 /// What was chosen of the layouts of a graph earlier; nothing if that is not known.
-pub(crate) fn known(graph: &Graph, options: &Options) -> Hints {
+pub(crate) fn known(graph: &Graph, machine: &Machine, options: &Options) -> Hints {
     let may = options.tune.mode != Mode::Off && options.gpu.is_none() && graph.symbols.is_empty();
     if !may || !are_measured(options) {
         return Hints::default();
     }
     let store = Store::of(&options.tune.store_path());
-    let [network, times] = keys(graph, &key::device(None));
+    let [network, times] = keys(graph, &key::device(machine));
     let limits = Limits {
         workspace: options.tune.workspace,
         same_bits: false,
@@ -84,7 +85,7 @@ impl Tuner<'_> {
     pub(super) fn layouts(
         &mut self,
         graph: &Graph,
-        options: &Options,
+        options: &Lowering,
     ) -> Result<Hints, CompileError> {
         let [key, times_key] = keys(graph, &self.device);
         if let Some(choice) = self.chooser.known(&key)
@@ -103,7 +104,7 @@ impl Tuner<'_> {
         let mut list: Vec<(Candidate, Plan)> = Vec::new();
         for way in WAYS {
             let hints = hints(graph, &times.trials, way);
-            let mut lowered = Lowered::hinted(graph.clone(), &options.codegen(), &hints)?;
+            let mut lowered = Lowered::hinted(graph.clone(), options, &hints)?;
             self.program(&mut lowered.program);
             add(
                 &mut list,
@@ -130,13 +131,10 @@ impl Tuner<'_> {
     fn convolutions(
         &mut self,
         graph: &Graph,
-        options: &Options,
+        options: &Lowering,
     ) -> Result<Option<(Vec<Trial>, bool)>, CompileError> {
         let lowered = |layout| {
-            let with = kiln_codegen::Options {
-                layout,
-                ..options.codegen()
-            };
+            let with = Lowering { layout, ..*options };
             kiln_codegen::lower(graph, &with).map_err(|e| lower_error(graph, e))
         };
         let programs = [

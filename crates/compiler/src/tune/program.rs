@@ -37,6 +37,7 @@ pub(crate) fn tune(
     mut lowered: Lowered,
     known: &Hints,
     options: &Options,
+    lowering: &kiln_codegen::Options,
     may_change: bool,
     gpu: Option<&Arc<cuda::Device>>,
 ) -> Result<(Lowered, Tuned, Tuning), CompileError> {
@@ -49,20 +50,20 @@ pub(crate) fn tune(
     let emulated = gpu.is_some_and(|gpu| gpu.is_emulated());
     let mut tuner = Tuner {
         chooser: Chooser::new(settings, &clock, emulated),
-        device: key::device(gpu.map(|gpu| &**gpu)),
+        device: key::device(&lowering.machine),
         symbols: lowered.graph.symbols.len(),
         precision: options.precision(),
         gpu,
     };
     let mut fusion = HashMap::new();
     if may_change && lowered.graph.symbols.is_empty() {
-        let mut hints = tuner.fusion(&lowered, &options.codegen(), &mut fusion)?;
+        let mut hints = tuner.fusion(&lowered, lowering, &mut fusion)?;
         let images = lowered.program.layout.convolutions > 0 && layouts::are_measured(options);
         if gpu.is_none() && images {
-            hints.extend(tuner.layouts(&lowered.graph, options)?);
+            hints.extend(tuner.layouts(&lowered.graph, lowering)?);
         }
         if hints != *known {
-            lowered = Lowered::hinted(lowered.graph, &options.codegen(), &hints)?;
+            lowered = Lowered::hinted(lowered.graph, lowering, &hints)?;
         }
     }
     let mut tuned = tuner.program(&mut lowered.program);

@@ -8,16 +8,8 @@
 
 use super::emptiness::Empty;
 use crate::{Options, Pass, Patch, Rule, Run, View, optimize_with};
+use kiln_base::Machine;
 use kiln_ir::{DType, Graph, NodeId, Op};
-
-/// What a graph is taken apart for.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Engine {
-    /// Computes whole the gradients of convolutions of floats, and attention of f32.
-    Cpu,
-    /// Attention of other floats too.
-    Gpu,
-}
 
 /// The pass. Not part of [`crate::passes()`].
 const fn pass(run: Run) -> Pass {
@@ -28,15 +20,15 @@ const fn pass(run: Run) -> Pass {
         run,
     }
 }
-const FOR_CPU: Pass = pass(Run::Rules(&[&Empty, &Decompose(Engine::Cpu)]));
-const FOR_GPU: Pass = pass(Run::Rules(&[&Empty, &Decompose(Engine::Gpu)]));
+const FOR_CPU: Pass = pass(Run::Rules(&[&Empty, &Decompose { on_gpu: false }]));
+const FOR_GPU: Pass = pass(Run::Rules(&[&Empty, &Decompose { on_gpu: true }]));
 
-/// Writes the composites of a graph and of its bodies in terms of primitives. A composite that can't
-/// be written so is left.
-pub fn decompose(graph: Graph, engine: Engine) -> Graph {
-    let pass = match engine {
-        Engine::Cpu => FOR_CPU,
-        Engine::Gpu => FOR_GPU,
+/// Writes the composites of a graph and of its bodies in terms of primitives, but for those that a machine computes
+/// whole. A composite that can't be written so is left.
+pub fn decompose(graph: Graph, machine: &Machine) -> Graph {
+    let pass = match machine {
+        Machine::Cpu(_) => FOR_CPU,
+        Machine::Gpu(_) => FOR_GPU,
     };
     let options = Options {
         verify: cfg!(debug_assertions),
@@ -51,7 +43,9 @@ pub fn decompose(graph: Graph, engine: Engine) -> Graph {
     }
 }
 
-struct Decompose(Engine);
+struct Decompose {
+    on_gpu: bool,
+}
 
 impl Rule for Decompose {
     fn name(&self) -> &'static str {
@@ -64,7 +58,7 @@ impl Rule for Decompose {
             Op::Attention(_) => !weights_are_read(view, id),
             _ => true,
         };
-        if whole && self.0.has_kernel(&node.op, node.facts[0].dtype) {
+        if whole && self.has_kernel(&node.op, node.facts[0].dtype) {
             return None;
         }
         let mut patch = view.patch(id);
@@ -84,12 +78,13 @@ fn weights_are_read(view: &View<'_>, id: NodeId) -> bool {
         .all(|v| view.users(v.node).iter().all(attention))
 }
 
-impl Engine {
-    /// Whether it computes the op whole.
-    fn has_kernel(self, op: &Op, dtype: DType) -> bool {
+impl Decompose {
+    /// Whether the machine computes the op whole: the gradients of convolutions of floats, and attention of f32, on a
+    /// GPU of other floats too.
+    fn has_kernel(&self, op: &Op, dtype: DType) -> bool {
         match op {
             Op::ConvTranspose(_) | Op::ConvWeight(_) => dtype.is_float(),
-            Op::Attention(_) => dtype == DType::F32 || self == Engine::Gpu,
+            Op::Attention(_) => dtype == DType::F32 || self.on_gpu,
             _ => false,
         }
     }

@@ -1,12 +1,13 @@
 //! The driver: options, order, outputs, bodies and time.
 
 use crate::rng::loc;
+use kiln_base::{Gpu, Machine};
 use kiln_ir::ops::{self, If, Loop};
 use kiln_ir::{
     Builder, DType, Dim, Fact, Graph, GraphBuilder, Op, Output, Pw, Role, Sym, SymbolInfo, Target,
     Value,
 };
-use kiln_optimize::{Engine, OptimizeError, Options, Select, decompose, optimize, passes};
+use kiln_optimize::{OptimizeError, Options, Select, decompose, optimize, passes};
 use std::time::Instant;
 
 fn f32s(shape: &[i64]) -> Fact {
@@ -293,7 +294,7 @@ fn decompose_leaves_no_composite_in_graph_or_bodies() {
     let op = Loop::repeat(Dim::from(2), body);
     let y = b.op(op, &[y]).unwrap();
     graph.add_output(y);
-    let text = decompose(graph, Engine::Cpu).to_string();
+    let text = decompose(graph, &Machine::default()).to_string();
     assert!(
         !text.contains("softmax") && text.matches("exp").count() == 2,
         "{text}"
@@ -318,15 +319,15 @@ fn attention_stays_whole_unless_its_weights_are_read() {
         }
         graph
     };
-    let text = |trained: bool, engine: Engine| {
+    let text = |trained: bool, machine: Machine| {
         let (graph, _) = optimize(graph(trained), &Options::default()).unwrap();
-        let graph = decompose(graph, engine);
+        let graph = decompose(graph, &machine);
         optimize(graph, &Options::default()).unwrap().0.to_string()
     };
     let products = |text: &str| text.matches("matmul").count();
-    for engine in [Engine::Cpu, Engine::Gpu] {
-        assert!(text(false, engine).contains("attention"));
-        let text = text(true, engine);
+    for machine in [Machine::default(), Machine::Gpu(Gpu::H100)] {
+        assert!(text(false, machine).contains("attention"));
+        let text = text(true, machine);
         assert!(
             !text.contains("attention") && products(&text) == 2,
             "{text}"

@@ -2,11 +2,12 @@
 
 use crate::norms::{Bias, Case};
 use crate::rng::loc;
+use kiln_base::Machine;
 use kiln_ir::ops::{self, SliceAxis};
 use kiln_ir::{
     Builder, DType, Dim, Fact, Graph, GraphBuilder, OpError, Output, Pw, Role, Target, Value,
 };
-use kiln_optimize::{Engine, Options, Select, decompose, optimize};
+use kiln_optimize::{Options, Select, decompose, optimize};
 
 /// The graph, what a pass does to it, and the graph that it makes.
 fn before_and_after(pass: &str, build: fn(&mut GraphBuilder<'_>) -> Result<Vec<Value>, OpError>) {
@@ -124,7 +125,7 @@ fn gathers() {
     let mut graph = Graph::default();
     let outputs = picked(&mut GraphBuilder::new(&mut graph, loc(1))).expect("a legal graph");
     outputs.into_iter().for_each(|v| graph.add_output(v));
-    show("gathers", decompose(graph, Engine::Cpu));
+    show("gathers", decompose(graph, &Machine::default()));
 }
 
 fn norm() -> Case {
@@ -152,5 +153,8 @@ fn folding() {
 
 #[test]
 fn decomposed() {
-    insta::assert_snapshot!("decompose", decompose(norm().graph(false), Engine::Cpu));
+    insta::assert_snapshot!(
+        "decompose",
+        decompose(norm().graph(false), &Machine::default())
+    );
 }

@@ -67,9 +67,12 @@ const LIMIT: u64 = 1 << 30;
 pub(super) struct Cache(Option<PathBuf>);
 
 /// The version of the NVRTC that kernels are compiled by; nothing where there is none.
-pub fn compiler_version() -> Option<(i32, i32)> {
-    static VERSION: OnceLock<Option<(i32, i32)>> = OnceLock::new();
-    *VERSION.get_or_init(|| Some(Cache::of_user().compiler()?.version))
+pub(super) fn compiler_version() -> Option<(u32, u32)> {
+    static VERSION: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    *VERSION.get_or_init(|| {
+        let (major, minor) = Cache::of_user().compiler()?.version;
+        Some((major as u32, minor as u32))
+    })
 }
 
 static HITS: AtomicU64 = AtomicU64::new(0);

@@ -1,5 +1,6 @@
 //! Devices: their context, their figures, and the lanes that work goes through.
 
+use super::cache::compiler_version;
 use super::driver::{Driver, Handle};
 use super::memory::Figures;
 use super::module::Modules;
@@ -7,6 +8,7 @@ use super::outcome::{Outcome, Slots};
 use super::stream::{Lane, Staging, Stream};
 use crate::error::{Error, Result};
 use crate::memory::MemoryStats;
+use kiln_base::{Gpu, Machine};
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,8 +18,8 @@ pub struct Device {
     pub(super) driver: &'static Driver,
     ordinal: u32,
     context: Handle,
-    name: String,
-    capability: (u32, u32),
+    /// All of it but the compiler's version.
+    about: Gpu,
     total_memory: usize,
     pub(super) pool: Handle,
     pub(super) figures: Mutex<Figures>,
@@ -46,9 +48,16 @@ pub fn count() -> Result<u32> {
 }
 
 /// Attributes by the driver's numbers.
+const SHARED_PER_BLOCK: c_int = 8;
+const PROCESSORS: c_int = 16;
+const THREADS_PER_PROCESSOR: c_int = 39;
 const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 const COMPUTE_CAPABILITY_MINOR: c_int = 76;
+const SHARED_PER_PROCESSOR: c_int = 81;
+const REGISTERS_PER_PROCESSOR: c_int = 82;
+const MOST_SHARED_PER_BLOCK: c_int = 97;
 const MEMORY_POOLS_SUPPORTED: c_int = 115;
+const CLUSTER_LAUNCH: c_int = 120;
 const POOL_RELEASE_THRESHOLD: c_int = 4;
 const POOL_RESERVED: c_int = 5;
 
@@ -106,6 +115,23 @@ impl Device {
             let message = format!("cuda:{ordinal} ({name}) has no memory pools");
             return Err(Error::Cuda(message));
         }
+        let about = Gpu {
+            name: name.leak(),
+            arch: (
+                attribute(COMPUTE_CAPABILITY_MAJOR)?,
+                attribute(COMPUTE_CAPABILITY_MINOR)?,
+            ),
+            processors: attribute(PROCESSORS)?,
+            registers: attribute(REGISTERS_PER_PROCESSOR)?,
+            threads: attribute(THREADS_PER_PROCESSOR)?,
+            shared: attribute(SHARED_PER_BLOCK)?,
+            most_shared: attribute(MOST_SHARED_PER_BLOCK)?,
+            processor_shared: attribute(SHARED_PER_PROCESSOR)?,
+            // Drivers that know no clusters launch none.
+            clusters: attribute(CLUSTER_LAUNCH).is_ok_and(|can| can != 0),
+            driver: driver.version().ok(),
+            nvrtc: None,
+        };
         let mut keep = u64::MAX;
         // SAFETY: the pool outlives the process's use of the device, and the attribute is a 64-bit
         // number.
@@ -120,11 +146,7 @@ impl Device {
             driver,
             ordinal,
             context,
-            name,
-            capability: (
-                attribute(COMPUTE_CAPABILITY_MAJOR)?,
-                attribute(COMPUTE_CAPABILITY_MINOR)?,
-            ),
+            about,
             total_memory: total,
             pool,
             figures: Mutex::default(),
@@ -155,30 +177,26 @@ impl Device {
     }
 
     /// Its name, such as `NVIDIA H200`.
-    pub fn name(&self) -> &str {
-        &self.name
+    pub fn name(&self) -> &'static str {
+        self.about.name
     }
 
     /// Whether it is the emulated one of the test suites, whose times mean nothing.
     pub fn is_emulated(&self) -> bool {
-        self.name.starts_with("Kiln GPU emulator")
+        self.about.name.starts_with("Kiln GPU emulator")
     }
 
     /// Its compute capability, such as (9, 0).
     pub fn capability(&self) -> (u32, u32) {
-        self.capability
+        self.about.arch
     }
 
-    /// The version of CUDA that the driver supports: major and minor.
-    ///
-    /// # Errors
-    /// If the driver does not say.
-    pub fn driver_version(&self) -> Result<(u32, u32)> {
-        let mut version = 0;
-        // SAFETY: the place is writable.
-        let status = unsafe { (self.driver.functions.version)(&mut version) };
-        self.driver.check("cuDriverGetVersion", status)?;
-        Ok((version as u32 / 1000, version as u32 % 1000 / 10))
+    /// What programs are compiled for that run on it.
+    pub fn machine(&self) -> Machine {
+        Machine::Gpu(Gpu {
+            nvrtc: compiler_version(),
+            ..self.about
+        })
     }
 
     /// Bytes of its memory.
@@ -274,6 +292,6 @@ impl std::fmt::Display for Device {
 
 impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Device(cuda:{} {:?})", self.ordinal, self.name)
+        write!(f, "Device(cuda:{} {:?})", self.ordinal, self.about.name)
     }
 }

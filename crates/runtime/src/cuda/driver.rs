@@ -115,6 +115,15 @@ pub(super) struct Driver {
 }
 
 impl Driver {
+    /// The version of CUDA that it supports, major and minor.
+    pub(super) fn version(&self) -> Result<(u32, u32)> {
+        let mut version = 0;
+        // SAFETY: the place is writable.
+        let status = unsafe { (self.functions.version)(&mut version) };
+        self.check("cuDriverGetVersion", status)?;
+        Ok((version as u32 / 1000, version as u32 % 1000 / 10))
+    }
+
     /// The driver of this machine: `KILN_CUDA_DRIVER` (a file) or [`set_driver`]'s, else the system's. Looked
     /// for once.
     ///

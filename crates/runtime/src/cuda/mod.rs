@@ -40,7 +40,7 @@ mod resources;
 mod session;
 mod stream;
 
-pub use cache::{cache_hits, compiler_version};
+pub use cache::cache_hits;
 pub(crate) use control::{SIDES, branch, copy, joined};
 pub use device::{Device, count};
 pub use driver::set_driver;

@@ -8,12 +8,11 @@ use super::matmul::{place, reach, strided};
 use super::{Call, Store};
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
-use crate::cuda::{Printed, Slot, scalar};
-use crate::work::Work;
+use crate::cuda::{Job, Printed, Slot, scalar};
 use kiln_base::{DType, Dim, numel};
 use kiln_plan::{Attention, Matrix};
 
-pub(super) fn print(work: &Work, a: &Attention) -> Printed {
+pub(super) fn print(work: Job, a: &Attention) -> Printed {
     let name = match &work.behind {
         Some(kir) => kir.name.clone(),
         None => format!("attention_{}", a.dtype),

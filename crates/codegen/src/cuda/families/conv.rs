@@ -16,9 +16,8 @@ use super::conv_phases::Phases;
 use super::gemm::{Gemm, Operand};
 use super::{Call, Store, conv_each, conv_last, made, winograd};
 use crate::cuda::source::Source;
-use crate::cuda::{Way, scalar};
+use crate::cuda::{Job, Way, scalar};
 use crate::kir;
-use crate::work::Work;
 use kiln_base::{Dim, numel};
 use kiln_plan::{Conv, ConvRole, Images, MatMul, Matrix};
 
@@ -59,12 +58,12 @@ impl Sizes {
 }
 
 /// What the kernel is called.
-pub(super) fn name(work: &Work, c: &Conv) -> String {
+pub(super) fn name(work: Job, c: &Conv) -> String {
     let own = || format!("{}_{}", c.role.name(), c.dtype);
     work.fused_name().map_or_else(own, str::to_string)
 }
 
-pub(super) fn print(work: &Work, c: &Conv, all: bool) -> Vec<Way> {
+pub(super) fn print(work: Job, c: &Conv, all: bool) -> Vec<Way> {
     if conv_each::computes(c) {
         let mut ways = vec![conv_each::print(work, c)];
         if all {

@@ -7,8 +7,7 @@ use super::conv_last::{classes, patches};
 use super::{Call, Store, elements, few, line_of_blocks, lines, made};
 use crate::cuda::source::Index;
 use crate::cuda::values::Values;
-use crate::cuda::{Printed, Slot, Way};
-use crate::work::Work;
+use crate::cuda::{Job, Printed, Slot, Way};
 use kiln_plan::{Conv, ConvRole, Images};
 
 const THREADS: u32 = 256;
@@ -20,7 +19,7 @@ pub(super) fn computes(c: &Conv) -> bool {
     c.role == ConvRole::Result && c.in_channels.is(1) && c.out_channels.is(1)
 }
 
-pub(super) fn print(work: &Work, c: &Conv) -> Way {
+pub(super) fn print(work: Job, c: &Conv) -> Way {
     let (sizes, store) = (Sizes::of(c), Store::of(work, c.out, c.dtype));
     let made = work.made()[0];
     let mut call = Call::new(work);

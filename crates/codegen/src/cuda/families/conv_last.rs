@@ -16,13 +16,12 @@ use super::conv_phases::Phases;
 use super::gemm::{Gemm, Operand};
 use super::{Call, Store, made};
 use crate::cuda::source::Source;
-use crate::cuda::{Slot, Way};
+use crate::cuda::{Job, Slot, Way};
 use crate::kir;
-use crate::work::Work;
 use kiln_base::{DType, Dim};
 use kiln_plan::{Conv, ConvRole, MatMul, Matrix};
 
-pub(super) fn print(work: &Work, c: &Conv, all: bool) -> Vec<Way> {
+pub(super) fn print(work: Job, c: &Conv, all: bool) -> Vec<Way> {
     if let Some(product) = plain_product(c) {
         return super::matmul::print(work, &product, work.made(), all);
     }

@@ -6,15 +6,14 @@ use super::gemm_tile::{Arithmetic, Tile, tile_constants, tile_text};
 use super::{Call, Store, line_of_blocks};
 use crate::cuda::source::{Index, SHARED, Source, memory};
 use crate::cuda::values::Values;
-use crate::cuda::{Printed, Slot, Step, Way, rows, rows_shape};
+use crate::cuda::{Job, Printed, Slot, Step, Way, rows, rows_shape};
 use crate::kir;
-use crate::work::Work;
 use kiln_base::{DType, Dim};
 use kiln_plan::cuda::CudaKernel;
 
 /// `batches` products of m × k and k × n.
 pub(super) struct Gemm<'a> {
-    pub work: &'a Work,
+    pub work: Job<'a>,
     pub name: &'a str,
     pub dtype: DType,
     pub batches: Dim,
@@ -49,8 +48,6 @@ pub(super) struct Operand {
 
 /// Where blocks that share a sum leave their parts.
 const PARTS: Slot = Slot::Scratch(0);
-/// Blocks that keep a GPU busy.
-pub(super) const BUSY: i64 = 128;
 /// The fewest products that are worth a block of their own.
 const SHARE: i64 = 512;
 /// The fewest products that may be a block's.
@@ -335,9 +332,10 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
             true => &tiles[1..],
             false => &tiles[..],
         };
+        let busy = self.busy();
         let (m, n) = (
-            self.m.as_const().unwrap_or(BUSY),
-            self.n.as_const().unwrap_or(BUSY),
+            self.m.as_const().unwrap_or(busy),
+            self.n.as_const().unwrap_or(busy),
         );
         let batches = self.batches.as_const().unwrap_or(1);
         let fits = |t: &&Tile| {
@@ -346,9 +344,14 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
                 .saturating_mul(blocks(n, t.n))
                 .saturating_mul(batches);
             let computed = blocks.saturating_mul(t.m * t.n);
-            blocks >= BUSY && computed / 2 <= m.saturating_mul(n).saturating_mul(batches)
+            blocks >= busy && computed / 2 <= m.saturating_mul(n).saturating_mul(batches)
         };
         *tiles.iter().find(fits).unwrap_or(&tiles[tiles.len() - 1])
+    }
+
+    /// Blocks that keep the GPU busy.
+    fn busy(&self) -> i64 {
+        self.work.gpu.busy()
     }
 
     /// The length of the rows that a block has to hold.
@@ -368,11 +371,11 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
     }
 
     fn default_cut(&self) -> Cut {
-        let (arithmetic, tile) = (Arithmetic::of(self.dtype), self.tile());
+        let (arithmetic, tile, busy) = (Arithmetic::of(self.dtype), self.tile(), self.busy());
         match self.blocks(&tile) {
             _ if self.rows().is_some() => self.cut(arithmetic, tile, 1),
-            Some((blocks, k)) if (1..BUSY / 2).contains(&blocks) && k >= 2 * SHARE => {
-                self.cut(arithmetic, tile, (BUSY / blocks).min(k / SHARE))
+            Some((blocks, k)) if (1..busy / 2).contains(&blocks) && k >= 2 * SHARE => {
+                self.cut(arithmetic, tile, (busy / blocks).min(k / SHARE))
             }
             _ => self.cut(arithmetic, tile, 1),
         }
@@ -422,10 +425,10 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
             }
             let known = self.blocks(&tile).filter(|(blocks, _)| *blocks > 0);
             let Some((blocks, k)) = known else { continue };
-            let busy = 2 * BUSY * 256 / i64::from(tile.threads);
-            let most = (busy / blocks).min(k / LEAST_SHARE);
+            let most = 2 * self.busy() * 256 / i64::from(tile.threads);
+            let most = (most / blocks).min(k / LEAST_SHARE);
             let powers = (1..=most.max(1).ilog2()).map(|p| 1i64 << p);
-            let enough = powers.filter(|p| p * blocks >= BUSY / 2 || 2 * p > most);
+            let enough = powers.filter(|p| p * blocks >= self.busy() / 2 || 2 * p > most);
             cuts.extend(enough.map(|p| self.cut(arithmetic, tile, p)));
         }
         cuts
@@ -474,10 +477,11 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
             1 => (k, 1),
             splits => (cut.chunk, splits + 1),
         };
-        let rounds = (blocks as f64 * cut.splits as f64 / BUSY as f64).ceil();
+        let busy = self.busy() as f64;
+        let rounds = (blocks as f64 * cut.splits as f64 / busy).ceil();
         let products = rounds * (chunk * cut.tile.m * cut.tile.n) as f64;
         let elements = self.total.as_const()? as f64 * passed as f64;
-        Some(products + PASS * elements / BUSY as f64)
+        Some(products + PASS * elements / busy)
     }
 }
 

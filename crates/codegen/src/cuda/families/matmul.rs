@@ -3,20 +3,14 @@
 use super::gemm::{Gemm, Operand};
 use super::{Call, Store, made};
 use crate::cuda::source::Source;
-use crate::cuda::{Slot, Way};
+use crate::cuda::{Job, Slot, Way};
 use crate::kir;
-use crate::work::Work;
 use kiln_base::{Dim, numel};
 use kiln_plan::{MatMul, Matrix};
 use std::fmt::Write;
 
 /// The ways of a product that some work is, with what makes its operands.
-pub(super) fn print(
-    work: &Work,
-    m: &MatMul,
-    made: [Option<&kir::Kernel>; 2],
-    all: bool,
-) -> Vec<Way> {
+pub(super) fn print(work: Job, m: &MatMul, made: [Option<&kir::Kernel>; 2], all: bool) -> Vec<Way> {
     let own = || format!("matmul_{}", m.dtype);
     let name = work.fused_name().map_or_else(own, str::to_string);
     let gemm = Gemm {

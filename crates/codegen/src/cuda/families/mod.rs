@@ -3,9 +3,9 @@
 
 use super::source::{Index, Source, memory};
 use super::values::Values;
-use super::{Printed, Slot, Step, Way, scalar};
+use super::{Job, Printed, Slot, Step, Way, scalar};
 use crate::kir;
-use crate::work::{Body, Work};
+use crate::work::Body;
 use kiln_base::{DType, Dim, custom};
 use kiln_plan::Kernel;
 use kiln_plan::cuda::{Blocks, CudaKernel};
@@ -31,7 +31,7 @@ pub(super) use gemm::multiplies;
 ///
 /// # Errors
 /// What is not supported.
-pub(super) fn print(work: &Work, all: bool) -> Result<Vec<Way>, String> {
+pub(super) fn print(work: Job, all: bool) -> Result<Vec<Way>, String> {
     match &work.body {
         Body::MatMul(m) => Ok(matmul::print(work, m, work.made(), all)),
         Body::Conv(c) => Ok(conv::print(work, c, all)),
@@ -42,7 +42,7 @@ pub(super) fn print(work: &Work, all: bool) -> Result<Vec<Way>, String> {
         // What it brings along is looked for by name when sizes are known.
         Body::Custom(c) => {
             custom::find(&c.name)?.cuda(c.kernel.as_deref())?;
-            Ok(Way::only(Printed::one(Kernel::Custom(c.clone()), work)))
+            Ok(Way::only(Printed::one(Kernel::Custom(c.clone()), &work)))
         }
         Body::Fused(_) | Body::Loop(..) | Body::If(..) => Err("it is no library kernel".into()),
     }
@@ -50,14 +50,14 @@ pub(super) fn print(work: &Work, all: bool) -> Result<Vec<Way>, String> {
 
 /// What a kernel is called with.
 struct Call<'a> {
-    work: &'a Work,
+    work: Job<'a>,
     args: Vec<(Slot, Arg)>,
     sites: Vec<usize>,
 }
 
 impl<'a> Call<'a> {
     /// Nothing yet.
-    fn new(work: &'a Work) -> Call<'a> {
+    fn new(work: Job<'a>) -> Call<'a> {
         let (args, sites) = (Vec::new(), Vec::new());
         Call { work, args, sites }
     }
@@ -88,7 +88,7 @@ impl<'a> Call<'a> {
     /// An empty kernel.
     fn source(&self, name: &str, index: Index) -> Source {
         let args: Vec<Arg> = self.args.iter().map(|a| a.1).collect();
-        let mut source = Source::new(name, &args, self.sites.len() as u32, index);
+        let mut source = Source::new(self.work.gpu, name, &args, self.sites.len() as u32, index);
         let place = |arg: usize| self.args.iter().position(|a| a.0 == Slot::Arg(arg));
         for (r, w) in &self.work.in_place {
             if let (Some(r), Some(w)) = (place(*r), place(*w)) {
@@ -116,7 +116,7 @@ enum Store<'a> {
 }
 
 impl<'a> Store<'a> {
-    fn of(work: &'a Work, out: u16, dtype: DType) -> Store<'a> {
+    fn of(work: Job<'a>, out: u16, dtype: DType) -> Store<'a> {
         match &work.behind {
             Some(kir) => Store::Epilogue(kir),
             None => Store::Plain(Slot::Arg(out as usize), dtype),

@@ -4,15 +4,11 @@
 
 use super::{Call, elements, few, line_of_blocks, lines};
 use crate::cuda::source::Index;
-use crate::cuda::{Printed, Slot, Step, scalar};
-use crate::work::Work;
+use crate::cuda::{Job, Printed, Slot, Step, scalar};
 use kiln_base::prim::{Reduction, ScanKind};
 use kiln_base::{DType, Dim, Scalar};
 use kiln_plan::Scan;
 use std::fmt::Write;
-
-/// Blocks that keep a GPU busy.
-const BUSY: i64 = 128;
 
 /// How a block is shaped.
 struct Block {
@@ -21,7 +17,7 @@ struct Block {
     run: i64,
 }
 
-pub(super) fn print(work: &Work, s: &Scan) -> Printed {
+pub(super) fn print(work: Job, s: &Scan) -> Printed {
     let block = match s.inner.is(1) {
         true => Block {
             columns: 1,
@@ -34,7 +30,7 @@ pub(super) fn print(work: &Work, s: &Scan) -> Printed {
             run: 4,
         },
     };
-    let (chunks, chunk) = chunks(s, &block);
+    let (chunks, chunk) = chunks(s, &block, work.gpu.busy());
     let acc = accumulator(s.dtype);
     if chunks == 1 {
         return Printed {
@@ -54,8 +50,8 @@ pub(super) fn print(work: &Work, s: &Scan) -> Printed {
     }
 }
 
-/// Into how many chunks lanes are cut, and the length of one.
-fn chunks(s: &Scan, block: &Block) -> (i64, i64) {
+/// Into how many chunks lanes are cut for so many blocks to share, and the length of one.
+fn chunks(s: &Scan, block: &Block, busy: i64) -> (i64, i64) {
     let [Some(outer), Some(len), Some(inner)] = [&s.outer, &s.len, &s.inner].map(Dim::as_const)
     else {
         return (1, 0);
@@ -64,10 +60,10 @@ fn chunks(s: &Scan, block: &Block) -> (i64, i64) {
         block.runs * block.run,
         outer * ((inner + block.columns - 1) / block.columns),
     );
-    if blocks == 0 || blocks >= BUSY / 2 || len < 8 * step {
+    if blocks == 0 || blocks >= busy / 2 || len < 8 * step {
         return (1, 0);
     }
-    let chunks = (BUSY / blocks).min(len / (4 * step)).max(1);
+    let chunks = (busy / blocks).min(len / (4 * step)).max(1);
     let chunk = ((len + chunks - 1) / chunks + step - 1) / step * step;
     ((len + chunk - 1) / chunk, chunk)
 }
@@ -83,7 +79,7 @@ fn accumulator(dtype: DType) -> DType {
 }
 
 /// The kernel that stores results, or what chunks combine to.
-fn kernel(work: &Work, s: &Scan, block: &Block, chunks: i64, chunk: i64, stores: bool) -> Step {
+fn kernel(work: Job, s: &Scan, block: &Block, chunks: i64, chunk: i64, stores: bool) -> Step {
     let mut call = Call::new(work);
     call.push(Slot::Arg(s.x as usize), s.dtype, false);
     if stores {

@@ -8,23 +8,20 @@
 use super::sort::Sort;
 use super::{Call, elements, few, line_of_blocks, lines};
 use crate::cuda::source::Index;
-use crate::cuda::{Printed, Slot};
-use crate::work::Work;
+use crate::cuda::{Job, Printed, Slot};
 use kiln_base::prim::ScatterKind;
 use kiln_base::{DType, Dim, contiguous_strides, numel};
 use kiln_plan::Scatter;
 
 /// Threads of a block.
 const THREADS: i64 = 128;
-/// Threads that keep a GPU busy.
-const BUSY: i64 = 128 * THREADS;
 /// The most threads that share a lane.
 const PARTS: i64 = 1024;
 
 /// The fewest indices that are worth sorting.
 const LONG: i64 = 2048;
 
-pub(super) fn print(work: &Work, s: &Scatter) -> Printed {
+pub(super) fn print(work: Job, s: &Scatter) -> Printed {
     let axis = s.axis as usize;
     let long = s.index_shape[axis].as_const().is_some_and(|n| n >= LONG);
     let shared = |a: usize| a == axis || s.index.strides[a].is(0) || s.index_shape[a].is(1);
@@ -62,7 +59,7 @@ fn combining(s: &Scatter) -> String {
 }
 
 /// Each element of the result finds its source elements in the sorted index.
-fn sorted(work: &Work, s: &Scatter) -> Printed {
+fn sorted(work: Job, s: &Scatter) -> Printed {
     let axis = s.axis as usize;
     let sort = Sort {
         work,
@@ -144,7 +141,7 @@ for (; low < {count} && records[low].key == key; low++) value = combine(value, {
 }
 
 /// Each part of a lane walks the lane's source.
-fn walked(work: &Work, s: &Scatter) -> Printed {
+fn walked(work: Job, s: &Scatter) -> Printed {
     let axis = s.axis as usize;
     let [x, index, src, out] = [s.x, s.index.arg, s.src.arg, s.out].map(|a| Slot::Arg(a as usize));
     let mut call = Call::new(work);
@@ -158,7 +155,10 @@ fn walked(work: &Work, s: &Scatter) -> Printed {
     source.scope(&combining(s));
     let lanes = numel(&[&s.shape[..axis], &s.shape[axis + 1..]].concat());
     let parts = match (lanes.as_const(), s.shape[axis].as_const()) {
-        (Some(lanes), Some(bound)) => (BUSY / lanes.max(1)).min(PARTS).min(bound).max(1),
+        (Some(lanes), Some(bound)) => {
+            let threads = work.gpu.busy() * THREADS;
+            (threads / lanes.max(1)).min(PARTS).min(bound).max(1)
+        }
         _ => 1,
     };
     let (x, index, src, out) = (

@@ -4,8 +4,7 @@
 
 use super::{Call, few, line_of_blocks, lines};
 use crate::cuda::source::{Index, Source, memory};
-use crate::cuda::{Printed, Slot, Step};
-use crate::work::Work;
+use crate::cuda::{Job, Printed, Slot, Step};
 use kiln_base::{DType, Dim};
 use kiln_plan::ArgSort;
 
@@ -16,7 +15,7 @@ const THREADS: i64 = 64;
 /// Runs that are merged at once.
 const WAYS: i64 = 16;
 
-pub(super) fn print(work: &Work, s: &ArgSort) -> Printed {
+pub(super) fn print(work: Job, s: &ArgSort) -> Printed {
     let sort = Sort {
         work,
         dtype: s.dtype,
@@ -39,7 +38,7 @@ pub(super) fn print(work: &Work, s: &ArgSort) -> Printed {
 
 /// Lanes to be sorted.
 pub(super) struct Sort<'a> {
-    pub work: &'a Work,
+    pub work: Job<'a>,
     pub dtype: DType,
     pub descending: bool,
     pub lanes: Dim,

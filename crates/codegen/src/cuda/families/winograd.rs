@@ -1,12 +1,11 @@
 //! Winograd's convolutions in four kernels: inputs and weights are transformed, multiplied as one matrix product for
 //! each of the a × a elements of a transformed tile, and the results of the tiles computed from these.
 
-use super::gemm::{BUSY, Gemm, Operand, PASS};
+use super::gemm::{Gemm, Operand, PASS};
 use super::{Call, Store, few, line_of_blocks, lines};
 use crate::cuda::source::{Index, Source};
 use crate::cuda::values::Values;
-use crate::cuda::{Approximation, Printed, Slot, Step, Way};
-use crate::work::Work;
+use crate::cuda::{Approximation, Job, Printed, Slot, Step, Way};
 use kiln_base::{DType, Dim};
 use kiln_plan::{Algorithm, Conv, ConvRole};
 
@@ -21,7 +20,7 @@ const PRODUCTS: Slot = Slot::Scratch(2);
 const THREADS: u32 = 128;
 
 /// The ways by Winograd's algorithms, where these can compute the convolution and its sizes are known.
-pub(super) fn ways(work: &Work, c: &Conv, name: &str) -> Vec<Way> {
+pub(super) fn ways(work: Job, c: &Conv, name: &str) -> Vec<Way> {
     if c.role != ConvRole::Result {
         return Vec::new();
     }
@@ -43,7 +42,7 @@ pub(super) fn ways(work: &Work, c: &Conv, name: &str) -> Vec<Way> {
 }
 
 struct Winograd<'a> {
-    work: &'a Work,
+    work: Job<'a>,
     c: &'a Conv,
     name: &'a str,
     /// Results of a tile along an axis.
@@ -60,7 +59,7 @@ struct Winograd<'a> {
 }
 
 impl<'a> Winograd<'a> {
-    fn new(work: &'a Work, c: &'a Conv, name: &'a str, m: i64) -> Option<Winograd<'a>> {
+    fn new(work: Job<'a>, c: &'a Conv, name: &'a str, m: i64) -> Option<Winograd<'a>> {
         let [groups, ins, outs, batch] =
             [&c.groups, &c.in_channels, &c.out_channels, &c.batch].map(Dim::as_const);
         let along = |d: &Dim| d.as_const().map(|n| (n + m - 1) / m);
@@ -117,7 +116,7 @@ impl<'a> Winograd<'a> {
     fn print(&self) -> (Printed, Option<f64>) {
         let (product, time) = self.product();
         let sizes = self.sizes();
-        let passed = sizes.iter().sum::<i64>() as f64 * PASS / BUSY as f64;
+        let passed = sizes.iter().sum::<i64>() as f64 * PASS / self.work.gpu.busy() as f64;
         let scratch = sizes.map(|n| (DType::F32, vec![Dim::Const(n)]));
         let printed = Printed {
             steps: vec![self.inputs(), self.weights(), product, self.results()],

@@ -3,6 +3,7 @@
 use super::families::finite;
 use super::{check_as, lowered, parsed};
 use crate::device;
+use kiln_base::{Gpu, Machine};
 use kiln_codegen::{Launch, Sequence, fit_in_a_launch, side_by_side};
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
@@ -25,7 +26,7 @@ fn merged(sequence: Sequence) -> Sequence {
         let free = behind.map_or(0, |g| g + 1);
         let fits = |g: &usize| {
             let all = groups[*g].iter().chain([&l]).map(|l| &launches[*l]);
-            fit_in_a_launch(&all.collect::<Vec<_>>())
+            fit_in_a_launch(&sequence, &all.collect::<Vec<_>>())
         };
         match (free..groups.len()).find(fits) {
             Some(g) => groups[g].push(l),
@@ -172,9 +173,9 @@ fn machine_code_of_parts() {
 
 #[test]
 fn what_differs_too_much_stays_apart() {
-    let launches = |text: &str| lowered(&parsed(text), true).unwrap().sequence().launches;
+    let program = |text: &str| lowered(&parsed(text), true).unwrap().sequence();
     let product = |m: usize| {
-        launches(&format!(
+        program(&format!(
             "%0: f32[{m}, 64] = input(index: 0, role: Data)
              %1: f32[64, 1024] = input(index: 1, role: Data)
              %2: f32[{m}, 1024] = matmul %0, %1
@@ -182,18 +183,31 @@ fn what_differs_too_much_stays_apart() {
         ))
     };
     let pointwise = |n: usize| {
-        launches(&format!(
+        program(&format!(
             "%0: f32[{n}] = input(index: 0, role: Data)
              %1: f32[{n}] = exp %0
              return %1"
         ))
     };
     let (few, some, many) = (product(512), product(1024), product(65536));
-    assert!(fit_in_a_launch(&[&few[0], &some[0]]));
+    let fit = |programs: &[&Sequence]| {
+        let launches: Vec<&Launch> = programs.iter().map(|p| &p.launches[0]).collect();
+        fit_in_a_launch(programs[0], &launches)
+    };
+    assert!(fit(&[&few, &some]));
     // It fills a GPU for long.
-    assert!(!fit_in_a_launch(&[&few[0], &many[0]]));
+    assert!(!fit(&[&few, &many]));
     // Blocks of 128 and of 256 threads.
-    assert!(!fit_in_a_launch(&[&few[0], &pointwise(10)[0]]));
-    assert!(fit_in_a_launch(&[&pointwise(7)[0], &pointwise(100_000)[0]]));
-    assert!(!fit_in_a_launch(&[&few[0]; 5]), "five products");
+    assert!(!fit(&[&few, &pointwise(10)]));
+    assert!(fit(&[&pointwise(7), &pointwise(100_000)]));
+    assert!(!fit(&[&few; 5]), "five products");
+    // A smaller GPU has enough to do with one of them.
+    let on = |processors: u32, mut program: Sequence| {
+        program.machine = Machine::Gpu(Gpu {
+            processors,
+            ..Gpu::H100
+        });
+        program
+    };
+    assert!(fit(&[&on(132, few.clone()), &few]) && !fit(&[&on(4, few.clone()), &few]));
 }

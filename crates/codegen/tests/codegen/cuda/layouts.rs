@@ -5,8 +5,8 @@ use super::ways::{every, together};
 use super::{Expected, parsed, sources};
 use crate::device;
 use crate::run::run_compiled;
-use kiln_base::{DType, Dim};
-use kiln_codegen::{Launch, Layout, LayoutReport, Options, Program, Sequence, Target, lower};
+use kiln_base::{DType, Dim, Gpu, Machine};
+use kiln_codegen::{Launch, Layout, LayoutReport, Options, Program, Sequence, lower};
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Fact, Graph, Pw, Role, Value, ops};
@@ -14,7 +14,7 @@ use kiln_runtime::cuda::Code;
 
 pub fn lowered(graph: &Graph, layout: Layout, ways: bool) -> Program {
     let options = Options {
-        target: Target::Cuda,
+        machine: Machine::Gpu(Gpu::H100),
         layout,
         ways,
         ..Options::default()
@@ -307,14 +307,14 @@ fn what_a_result_reads_has_channels_first() {
          %4: f32[2, 8, 6, 6] = {conv} %3, %1
          return %4"
     ));
-    for target in [Target::Cpu, Target::Cuda] {
+    for machine in [Machine::default(), Machine::Gpu(Gpu::H100)] {
         let options = Options {
-            target,
+            machine,
             layout: Layout::ChannelsLast,
             ..Options::default()
         };
         let report = lower(&graph, &options).unwrap().layout;
-        assert_eq!(report.channels_last, 0, "{target:?}: {report}");
+        assert_eq!(report.channels_last, 0, "{machine:?}: {report}");
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::device;
 use crate::fuzz::{coarsest, config, difference, show};
 use crate::run::{decomposed, decomposed_for_cuda, run_compiled};
-use kiln_codegen::{Options, Program, Sequence, Target, lower};
+use kiln_base::{Gpu, Machine};
+use kiln_codegen::{Options, Program, Sequence, lower};
 use kiln_ir::Graph;
 use kiln_ir::eval::{Array, Mode, evaluate, symbol_values};
 use kiln_ir::fuzz::random_inputs;
@@ -26,7 +27,7 @@ mod ways;
 pub fn lowered(graph: &Graph, fuse: bool) -> Option<Program> {
     let options = Options {
         fuse,
-        target: Target::Cuda,
+        machine: Machine::Gpu(Gpu::H100),
         ..Options::default()
     };
     match lower(graph, &options) {

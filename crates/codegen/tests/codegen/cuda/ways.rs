@@ -6,8 +6,8 @@ use super::{Expected, parsed};
 use crate::device;
 use crate::run::{decomposed_for_cuda, run_compiled};
 use crate::turned::{NORM, graph};
-use kiln_base::{DType, Dim};
-use kiln_codegen::{Approximation, Options, Program, Sequence, Target, lower};
+use kiln_base::{DType, Dim, Gpu, Machine};
+use kiln_codegen::{Approximation, Options, Program, Sequence, lower};
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::{Rng, random_inputs};
 use kiln_ir::{Builder, Graph, Op, ops};
@@ -15,8 +15,12 @@ use kiln_runtime::cuda::Code;
 
 /// Lowered with all ways.
 pub fn lowered(graph: &Graph) -> Program {
+    lowered_for(Gpu::H100, graph)
+}
+
+fn lowered_for(gpu: Gpu, graph: &Graph) -> Program {
     let options = Options {
-        target: Target::Cuda,
+        machine: Machine::Gpu(gpu),
         ways: true,
         ..Options::default()
     };
@@ -141,6 +145,35 @@ fn names() {
         names(4096, 4096, 1, "f32"),
         names(8, 4096, 4096, "bf16")
     ]);
+}
+
+#[test]
+fn defaults_follow_the_size_of_the_gpu() {
+    let product = "%0: f32[64, 8192] = input(index: 0, role: Data)
+         %1: f32[8192, 64] = input(index: 1, role: Data)
+         %2: f32[64, 64] = matmul %0, %1
+         return %2";
+    let sums = |sizes: [usize; 2], axis: usize| {
+        format!(
+            "%0: f32{sizes:?} = input(index: 0, role: Data)
+             %1: f32[64] = reduce(kind: Sum, axes: [{axis}]) %0
+             return %1"
+        )
+    };
+    let (along, across) = (sums([64, 4096], 1), sums([4096, 64], 0));
+    let default = |gpu: Gpu, text: &str| every(&lowered_for(gpu, &parsed(text))).remove(0).0;
+    let (large, small) = (
+        Gpu::H100,
+        Gpu {
+            processors: 16,
+            threads: 1024,
+            shared: 2 << 10,
+            ..Gpu::H100
+        },
+    );
+    insta::assert_debug_snapshot!(
+        [large, small].map(|gpu| { [product, &along, &across].map(|text| default(gpu, text)) })
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Running on a device.
 
 use super::build::*;
-use kiln_base::{DType, Dim};
+use kiln_base::{DType, Dim, Gpu};
 use kiln_plan::{Place, Plan, Role, SiteKind};
 use kiln_runtime::{Buffer, Error, Executable};
 use std::sync::Arc;
@@ -298,6 +298,27 @@ fn kernels_of_one_name_and_other_text_are_not_taken_for_each_other() {
     let of = |exe: &Executable| exe.run_shared(&x).unwrap()[0].to_vec::<f32>().unwrap();
     assert_eq!(of(&one), [2.0, 3.0, 4.0]);
     assert_eq!(of(&other), [2.0, 4.0, 6.0]);
-    assert!(device.driver_version().unwrap() >= (12, 0));
-    assert!(kiln_runtime::cuda::compiler_version().is_some());
+    let machine = device.machine();
+    let gpu = machine.gpu().unwrap();
+    assert!(gpu.driver.unwrap() >= (12, 0) && gpu.nvrtc.is_some());
+    assert_eq!((gpu.name, gpu.arch), (device.name(), device.capability()));
+    if device.is_emulated() {
+        // Choices for it are those for the GPU that it stands for.
+        let Gpu {
+            name,
+            arch,
+            driver,
+            nvrtc,
+            ..
+        } = *gpu;
+        let like = Gpu {
+            name,
+            arch,
+            driver,
+            nvrtc,
+            clusters: false,
+            ..Gpu::H100
+        };
+        assert_eq!(*gpu, like);
+    }
 }

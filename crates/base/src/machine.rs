@@ -1,0 +1,253 @@
+//! What programs are compiled for.
+
+use crate::{Level, LevelError};
+use serde::Serialize;
+use std::fmt;
+use std::sync::OnceLock;
+
+/// A machine that kernels run on: all of it that decides how programs are lowered and how fast they are. Its text
+/// is what measurements are kept under.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Machine {
+    /// A CPU.
+    Cpu(Cpu),
+    /// An NVIDIA GPU.
+    Gpu(Gpu),
+}
+
+/// A CPU.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Cpu {
+    /// The model of the processor, where the system says it, else its architecture.
+    pub name: &'static str,
+    /// What else the system says of the model. In virtual machines many models have one name.
+    pub model: &'static str,
+    /// The instructions that kernels use.
+    pub level: Level,
+    /// Threads that run at once. No plan and no choice depends on it: results would.
+    pub threads: usize,
+    /// Bytes of the caches of a core for data, from the first level to the third; 0 where the system does not say.
+    pub caches: [u64; 3],
+}
+
+/// An NVIDIA GPU.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Gpu {
+    /// Its maker's name, such as `NVIDIA H200`.
+    pub name: &'static str,
+    /// Its compute capability, such as (9, 0).
+    pub arch: (u32, u32),
+    /// Multiprocessors.
+    pub processors: u32,
+    /// Registers of a multiprocessor, of 32 bits each.
+    pub registers: u32,
+    /// Threads that a multiprocessor holds.
+    pub threads: u32,
+    /// Bytes of shared memory that a block may declare.
+    pub shared: u32,
+    /// Bytes of shared memory that a block gets if it is launched with so much.
+    pub most_shared: u32,
+    /// Bytes of shared memory of a multiprocessor.
+    pub processor_shared: u32,
+    /// Whether blocks can be launched in clusters, which read each other's shared memory.
+    pub clusters: bool,
+    /// The version of CUDA that the driver supports, where it says so.
+    pub driver: Option<(u32, u32)>,
+    /// The version of the NVRTC that compiles for it, where there is one.
+    pub nvrtc: Option<(u32, u32)>,
+}
+
+impl Machine {
+    /// The GPU, if it is one.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        match self {
+            Machine::Cpu(_) => None,
+            Machine::Gpu(gpu) => Some(gpu),
+        }
+    }
+}
+
+/// What every CPU of the target has.
+impl Default for Machine {
+    fn default() -> Machine {
+        Machine::Cpu(Cpu::default())
+    }
+}
+
+impl Default for Cpu {
+    fn default() -> Cpu {
+        Cpu {
+            name: std::env::consts::ARCH,
+            model: "",
+            level: Level::Baseline,
+            threads: 1,
+            caches: [0; 3],
+        }
+    }
+}
+
+impl Cpu {
+    /// The one that this process runs on, with the [level in use](Level::current).
+    ///
+    /// # Errors
+    /// If there is no such level.
+    pub fn current() -> Result<Cpu, LevelError> {
+        static FOUND: OnceLock<Cpu> = OnceLock::new();
+        Ok(Cpu {
+            level: Level::current()?,
+            ..*FOUND.get_or_init(Cpu::find)
+        })
+    }
+
+    /// All of it but the level.
+    fn find() -> Cpu {
+        /// What tells models apart in `/proc/cpuinfo`, on x86 and on Arm.
+        const MODEL: [&str; 6] = [
+            "cpu family",
+            "model",
+            "stepping",
+            "cache size",
+            "CPU implementer",
+            "CPU part",
+        ];
+        let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let of = |name: &str| {
+            let mut pairs = info.lines().filter_map(|line| line.split_once(':'));
+            Some(pairs.find(|(key, _)| key.trim() == name)?.1.trim())
+        };
+        let name = of("model name").map(String::from);
+        let name = name.or_else(|| std::env::var("PROCESSOR_IDENTIFIER").ok());
+        let model: Vec<&str> = MODEL.into_iter().filter_map(of).collect();
+        Cpu {
+            name: name.map_or(std::env::consts::ARCH, |name| name.leak()),
+            model: model.join(" ").leak(),
+            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            caches: [1, 2, 3].map(cache),
+            ..Cpu::default()
+        }
+    }
+}
+
+/// Bytes of the first core's cache of a level for data, where the system says them.
+fn cache(level: u32) -> u64 {
+    let of = |index: u32| {
+        let folder = format!("/sys/devices/system/cpu/cpu0/cache/index{index}");
+        let read = |name| std::fs::read_to_string(format!("{folder}/{name}")).ok();
+        let [at, kind, size] = ["level", "type", "size"].map(read);
+        let fits = at?.trim().parse() == Ok(level) && kind?.trim() != "Instruction";
+        let size = size.filter(|_| fits)?;
+        let kib = size.trim().strip_suffix('K')?.parse::<u64>().ok()?;
+        kib.checked_mul(1 << 10)
+    };
+    (0..8).find_map(of).unwrap_or(0)
+}
+
+impl Gpu {
+    /// An H100 (SXM5), to print kernels for where no GPU is.
+    pub const H100: Gpu = Gpu {
+        name: "NVIDIA H100",
+        arch: (9, 0),
+        processors: 132,
+        registers: 1 << 16,
+        threads: 2048,
+        shared: 48 << 10,
+        most_shared: 227 << 10,
+        processor_shared: 228 << 10,
+        clusters: true,
+        driver: None,
+        nvrtc: None,
+    };
+
+    /// Blocks that keep it busy: one a multiprocessor, in whole sixteens, since many grids are powers of 2.
+    pub fn busy(&self) -> i64 {
+        let processors = i64::from(self.processors.max(1));
+        match processors / 16 {
+            0 => processors,
+            sixteens => 16 * sixteens,
+        }
+    }
+
+    /// Threads that fill it: half of those that as many multiprocessors hold.
+    pub fn filled(&self) -> i64 {
+        self.busy() * i64::from(self.threads) / 2
+    }
+
+    /// Threads of a multiprocessor, each of which has 128 registers.
+    pub fn resident(&self) -> u32 {
+        self.registers / 128
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Machine::Cpu(cpu) => {
+                let (name, model, level) = (cpu.name, cpu.model, cpu.level.name());
+                match model {
+                    "" => write!(f, "cpu {name} {level}"),
+                    _ => write!(f, "cpu {name} {model} {level}"),
+                }
+            }
+            Machine::Gpu(gpu) => {
+                let version = |v: Option<(u32, u32)>| match v {
+                    Some((major, minor)) => format!("{major}.{minor}"),
+                    None => "unknown".into(),
+                };
+                let (name, (major, minor)) = (gpu.name, gpu.arch);
+                let [driver, nvrtc] = [gpu.driver, gpu.nvrtc].map(version);
+                write!(
+                    f,
+                    "cuda {name} sm_{major}{minor} driver {driver} nvrtc {nvrtc}"
+                )
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_is_kept_busy_by_whole_sixteens_of_blocks() {
+        let busy = |processors| {
+            let gpu = Gpu {
+                processors,
+                ..Gpu::H100
+            };
+            gpu.busy()
+        };
+        assert_eq!(
+            [0, 1, 15, 16, 46, 108, 132, 148].map(busy),
+            [1, 1, 15, 16, 32, 96, 128, 144]
+        );
+        assert_eq!(Gpu::H100.filled(), 1 << 17);
+        assert_eq!(Gpu::H100.resident(), 512);
+    }
+
+    #[test]
+    fn machines_that_compute_at_other_speeds_have_other_names() {
+        let cpu = Cpu::current().unwrap();
+        let mut machines: Vec<Machine> = Vec::new();
+        machines.extend(Level::ALL.map(|level| Machine::Cpu(Cpu { level, ..cpu })));
+        machines.push(Machine::Gpu(Gpu::H100));
+        for version in [(12, 4), (13, 0)] {
+            let newer = Some(version);
+            machines.push(Machine::Gpu(Gpu {
+                driver: newer,
+                ..Gpu::H100
+            }));
+            machines.push(Machine::Gpu(Gpu {
+                nvrtc: newer,
+                ..Gpu::H100
+            }));
+        }
+        let mut names: Vec<String> = machines.iter().map(Machine::to_string).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), machines.len(), "{names:?}");
+        // Results must not depend on how many threads there are, by what was chosen for so many.
+        let one = Cpu { threads: 1, ..cpu };
+        assert_eq!(Machine::Cpu(one).to_string(), Machine::Cpu(cpu).to_string());
+    }
+}
