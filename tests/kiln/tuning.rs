@@ -266,10 +266,10 @@ fn every_way_to_run_a_fused_kernel_is_right() {
             let streams = |name: &str| matches!(name, "streamed" | "cached");
             let kernel = |way: &Way| way.printed.steps[0].kernel.clone();
             let (default, others) = task.ways.split_first().unwrap();
-            let large = others.iter().any(|way| streams(&way.name));
+            let large = others.iter().any(|way| streams(&way.name()));
             for way in others {
-                let name = &way.name;
-                if large && !streams(name) {
+                let name = way.name();
+                if large && !streams(&name) {
                     continue; // the smaller programs have it too
                 }
                 let mut plan = made.plan().clone();
@@ -722,7 +722,7 @@ fn every_way_on_a_gpu_is_checked_and_wrong_ones_are_found() {
     let product = program.tasks.iter_mut().find(is_product).unwrap();
     for way in &mut product.ways[1..] {
         let Kernel::Cuda(kernel) = &mut way.printed.steps[0].kernel else {
-            panic!("{} is for a GPU", way.name)
+            panic!("{} is for a GPU", way.name())
         };
         let (right, entry) = ("fma(x[i], y[j], ", format!("{}_wrong", kernel.entry));
         assert!(kernel.source.contains(right));

@@ -123,9 +123,9 @@ fn approximations_on_a_gpu_are_checked_and_wrong_ones_are_found() {
     };
     for task in &mut program.tasks {
         // Those that give up nothing have a test of their own.
-        let default = task.ways[0].name.clone();
+        let default = task.ways[0].name();
         let ways = &mut task.ways;
-        ways.retain(|w| w.name == default || w.approximation.is_some());
+        ways.retain(|w| w.name() == default || w.approximation.is_some());
     }
     let timed = |t: &Trial| matches!(t.outcome, Outcome::Timed(_));
     let wrong = |t: &Trial| matches!(t.outcome, Outcome::Wrong(_));

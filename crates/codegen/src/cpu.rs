@@ -21,11 +21,12 @@ impl Engine for Cpu {
             };
             let (touched, result) = (bytes(false).sum(), bytes(true).max().unwrap_or(0));
             let variants = tile::variants(kir, &program, &work.in_place, touched, result);
-            for (name, program) in variants {
-                let printed = Printed::one(Kernel::Tile(program), work);
-                let [way] = Way::only(printed).try_into().expect("there is one");
-                ways.push(Way { name, ..way });
-            }
+            ways.extend(variants.into_iter().map(|(schedule, program)| Way {
+                schedule,
+                approximation: None,
+                predicted: None,
+                printed: Printed::one(Kernel::Tile(program), work),
+            }));
         }
         Ok(ways)
     }

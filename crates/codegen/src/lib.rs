@@ -18,6 +18,7 @@ mod fuse;
 pub mod kir;
 mod layout;
 mod program;
+mod schedule;
 mod sequence;
 mod tile;
 mod work;
@@ -43,6 +44,7 @@ pub use program::{
     BufId, BufferInfo, Conversion, Cost, Hint, Hints, Layout, LayoutReport, LowerError, Options,
     Origin, Program, Task,
 };
+pub use schedule::Schedule;
 pub use sequence::{Launch, Sequence};
 pub use tile::tile_text;
 pub use work::{Arg, Body, Printed, Slot, Step, Way, Work};

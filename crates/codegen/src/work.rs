@@ -3,6 +3,7 @@
 use crate::cuda::Approximation;
 use crate::kir;
 use crate::program::{Cost, Program};
+use crate::schedule::Schedule;
 use kiln_base::{DType, Dim, numel};
 use kiln_plan::{
     ArgSort, Attention, Conv, ConvRole, Custom, Described, If, Kernel, Loop, MatMul, Scan, Scatter,
@@ -70,9 +71,8 @@ pub struct Arg {
 /// A way to compute some work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Way {
-    /// What tells it from the others, such as `tile 64x64 by 128 threads in 4 parts`; empty where there are no
-    /// others.
-    pub name: String,
+    /// How it is cut among threads.
+    pub schedule: Schedule,
     /// What it gives up; the default gives up nothing.
     pub approximation: Option<Approximation>,
     /// What it costs by a model, in a unit that the ways of some work share.
@@ -238,10 +238,18 @@ impl Body {
 }
 
 impl Way {
+    /// What tells it from the other ways of some work, such as `tf32: tile 64x64 by 128 threads in 4 parts`.
+    pub fn name(&self) -> String {
+        match self.approximation {
+            None | Some(Approximation::Algorithm(_)) => self.schedule.to_string(),
+            Some(approximation) => format!("{approximation}: {}", self.schedule),
+        }
+    }
+
     /// The only one.
     pub(crate) fn only(printed: Printed) -> Vec<Way> {
         vec![Way {
-            name: String::new(),
+            schedule: Schedule::Default,
             approximation: None,
             predicted: None,
             printed,

@@ -3,11 +3,13 @@
 
 use crate::engine::Engine;
 use crate::kir;
+use crate::schedule::Schedule;
 use crate::work::{Body, Printed, Slot, Step, Way, Work};
 use kiln_base::Gpu;
 use kiln_plan::Kernel;
 use kiln_plan::cuda::CudaKernel;
 use std::ops::Deref;
+use vector::Vector;
 
 mod approximation;
 mod beside;
@@ -71,8 +73,8 @@ fn fused_by(
     approximation: Option<Approximation>,
 ) -> Vec<Way> {
     let (in_place, fast) = (&job.in_place, approximation.is_some());
-    let way = |name: String, kernel, in_place| Way {
-        name: approximation.map_or(name.clone(), |a| format!("{a}: {name}")),
+    let way = |schedule, kernel, in_place| Way {
+        schedule,
         approximation,
         predicted: None,
         printed: Printed {
@@ -83,16 +85,16 @@ fn fused_by(
     };
     match kernel.inner.is_empty() {
         true => {
-            let print = |(name, vector)| {
+            let print = |vector: Vector| {
                 let kernel = points::print(job, kernel, &vector, fast);
-                way(name, kernel, in_place.clone())
+                way(Schedule::Elements(vector.width), kernel, in_place.clone())
             };
             points::shapes(kernel, all).into_iter().map(print).collect()
         }
         false => {
-            let print = |(name, shape)| {
+            let print = |(schedule, shape)| {
                 let (kernel, in_place) = rows::print(job, kernel, &shape, fast);
-                way(name, kernel, in_place)
+                way(schedule, kernel, in_place)
             };
             let shapes = rows_shape::shapes(kernel, job.gpu, all);
             shapes.into_iter().map(print).collect()

@@ -16,9 +16,9 @@ const THREADS: u32 = 256;
 /// The most values that the text of a thread defines if it takes more than fill 16 bytes.
 const LONGEST: usize = 256;
 
-/// The points that a thread takes, with a name: the default, and with `all` each other number of them, up to
+/// The points that a thread takes: the default, and with `all` each other number of them, up to
 /// two vectors of 16 bytes.
-pub(super) fn shapes(kernel: &Kernel, all: bool) -> Vec<(String, Vector)> {
+pub(super) fn shapes(kernel: &Kernel, all: bool) -> Vec<Vector> {
     let default = match kernel.axes.len() {
         0 => Vector::scalar(kernel),
         n => Vector::along(kernel, n - 1),
@@ -33,14 +33,7 @@ pub(super) fn shapes(kernel: &Kernel, all: bool) -> Vec<(String, Vector)> {
         shapes.extend(narrower.filter_map(vector));
         shapes.extend((width > 1).then(|| Vector::scalar(kernel)));
     }
-    shapes.into_iter().map(|v| (name(v.width), v)).collect()
-}
-
-fn name(width: u32) -> String {
-    match width {
-        1 => "an element a thread".into(),
-        n => format!("{n} elements a thread"),
-    }
+    shapes
 }
 
 /// The kernel, with fast math if so.

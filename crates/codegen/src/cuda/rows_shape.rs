@@ -3,6 +3,7 @@
 use super::vector::Vector;
 use crate::affine::estimate;
 use crate::kir::{Expr, Kernel};
+use crate::schedule::Schedule;
 use crate::tile::{Keep, dear};
 use kiln_base::{Gpu, numel};
 
@@ -38,36 +39,33 @@ const THREADS: u32 = 256;
 /// Rows of a block whose neighbouring threads read neighbouring rows.
 const COLUMNS: u32 = 32;
 
-/// The shapes of a kernel, each with a name: the default, and with `all` others. They differ in the threads of a
+/// The shapes of a kernel, each as data too: the default, and with `all` others. They differ in the threads of a
 /// row, and in whether values are kept for later walks.
-pub(super) fn shapes(kernel: &Kernel, gpu: &Gpu, all: bool) -> Vec<(String, Shape)> {
+pub(super) fn shapes(kernel: &Kernel, gpu: &Gpu, all: bool) -> Vec<(Schedule, Shape)> {
     let default = Shape::of(kernel, gpu);
     let (order, vector, lanes) = (default.order, default.vector.clone(), default.lanes);
     let keeps = default.keep.most > 0;
-    let mut shapes = vec![(name(lanes), default)];
+    let mut shapes = vec![(rows(lanes, false), default)];
     if !all {
         return shapes;
     }
     for other in other_lanes(kernel, gpu, order, &vector, lanes) {
         let shape = Shape::new(kernel, order, vector.clone(), other);
         if kernel.serial == 0 || shape.trips.unwrap_or(0) * shape.vector.width <= MOST_SUMS {
-            shapes.push((name(other), shape));
+            shapes.push((rows(other, false), shape));
         }
     }
     let mut again = Shape::new(kernel, order, vector, lanes);
     again.keep.most = 0;
     let kept = |shape: &Shape| crate::tile::plan(kernel, &shape.keep).1;
     if keeps && kept(&shapes[0].1) != kept(&again) {
-        shapes.push((format!("{}, values read again", name(lanes)), again));
+        shapes.push((rows(lanes, true), again));
     }
     shapes
 }
 
-fn name(lanes: u32) -> String {
-    match lanes {
-        1 => "a thread a row".into(),
-        n => format!("{n} threads a row"),
-    }
+fn rows(threads: u32, again: bool) -> Schedule {
+    Schedule::Rows { threads, again }
 }
 
 impl Shape {

@@ -174,7 +174,7 @@ impl Tuner<'_> {
             return None;
         }
         let values = key::typical(self.symbols);
-        let key = key::key(&task.work, &values, &ways[0].name, &self.device)?;
+        let key = key::key(&task.work, &values, &ways[0].name(), &self.device)?;
         let candidates = candidates(&ways, &values);
         let choice = self.chooser.choose(key, &candidates, || {
             let gpu = self.gpu.cloned();
@@ -182,7 +182,7 @@ impl Tuner<'_> {
         });
         // Tasks of one key may differ in what is legal.
         let choice = choice.among(candidates.iter().map(|c| &c.name));
-        let chosen = ways.iter().position(|w| w.name == choice.chosen);
+        let chosen = ways.iter().position(|w| w.name() == choice.chosen);
         (task.ways, task.chosen) = (ways, chosen.unwrap_or(0));
         Some(choice)
     }

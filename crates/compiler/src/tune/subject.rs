@@ -323,7 +323,7 @@ mod tests {
     use super::super::search::Subject as _;
     use super::*;
     use kiln_base::{DType, Dim};
-    use kiln_codegen::Printed;
+    use kiln_codegen::{Printed, Schedule};
     use kiln_plan::{ConvRole, Images, Matrix};
 
     fn dims(list: &[i64]) -> Vec<Dim> {
@@ -411,7 +411,7 @@ mod tests {
             in_place: Vec::new(),
         };
         let way = |kernel: Kernel| Way {
-            name: "made up".into(),
+            schedule: Schedule::Default,
             approximation: kernel.algorithm().map(Approximation::Algorithm),
             predicted: None,
             printed: Printed::one(kernel, &work),

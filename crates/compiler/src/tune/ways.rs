@@ -4,7 +4,8 @@ use super::key;
 use super::search::Candidate;
 use super::settings::Precision;
 use kiln_base::{Dim, custom, numel};
-use kiln_codegen::{Approximation, Body, Printed, Task, Way, Work};
+use kiln_codegen::{Approximation, Body, Printed, Schedule, Task, Way, Work};
+use kiln_plan::tile::Cut;
 use kiln_plan::{Algorithm, Conv, Images, Kernel, MatMul};
 
 /// A size that stands for every large one.
@@ -42,7 +43,7 @@ pub(super) fn candidates(ways: &[Way], values: &[i64]) -> Vec<Candidate> {
             bytes.ok().flatten()
         });
         Candidate {
-            name: way.name.clone(),
+            name: way.name(),
             workspace: scratch.chain(own).sum::<usize>() as u64,
             predicted: way.predicted,
         }
@@ -52,12 +53,10 @@ pub(super) fn candidates(ways: &[Way], values: &[i64]) -> Vec<Candidate> {
 
 /// Whether tiles of the size that a way asks for are what the default has anyway.
 fn is_cut_alike(way: &Way, default: &Kernel, symbols: usize) -> bool {
-    let tile = kiln_runtime::tile_elements(default, &key::typical(symbols));
-    let alike = |kernel: &Kernel| match kernel {
-        Kernel::Tile(p) => p.cut.tile.is_some_and(|t| tile == Ok(Some(t.into()))),
-        _ => false,
+    let Schedule::Cut(Cut { tile: Some(t), .. }) = way.schedule else {
+        return false;
     };
-    way.printed.steps.iter().any(|s| alike(&s.kernel))
+    kiln_runtime::tile_elements(default, &key::typical(symbols)) == Ok(Some(t.into()))
 }
 
 /// Other kernels of the CPU engine, or of a custom operator, that compute the same.
@@ -134,19 +133,22 @@ fn algorithms(kernel: &Kernel, symbols: usize, values: &[i64], work: &Work) -> V
 /// A kernel of the CPU engine as a way to compute some work.
 fn way(kernel: Kernel, symbols: usize, work: &Work) -> Way {
     let values = key::typical(symbols);
-    let (name, predicted) = match &kernel {
+    let (schedule, predicted) = match &kernel {
         Kernel::MatMul(m) => {
             let cost = matmul_cost(m, &values, fixed_weights(work));
-            (m.algorithm.to_string(), cost)
+            (Schedule::Algorithm(m.algorithm), cost)
         }
-        Kernel::Conv(_) if is_last(&work.body) => ("channels_last".into(), None),
-        Kernel::Conv(c) => (c.algorithm.to_string(), conv_cost(c, &values)),
-        Kernel::Custom(c) => (c.kernel.clone().unwrap_or_else(|| "default".into()), None),
-        _ => ("default".into(), None),
+        Kernel::Conv(_) if is_last(&work.body) => (Schedule::ChannelsLast, None),
+        Kernel::Conv(c) => (Schedule::Algorithm(c.algorithm), conv_cost(c, &values)),
+        Kernel::Custom(c) => {
+            let named = c.kernel.clone().map(Schedule::Custom);
+            (named.unwrap_or(Schedule::Default), None)
+        }
+        _ => (Schedule::Default, None),
     };
     let algorithm = kernel.algorithm().filter(|a| !a.only_sums());
     Way {
-        name,
+        schedule,
         predicted,
         approximation: algorithm.map(Approximation::Algorithm),
         printed: Printed::one(kernel, work),

@@ -8,6 +8,7 @@ use super::{Call, Store, elements, few, line_of_blocks, lines, made};
 use crate::cuda::source::Index;
 use crate::cuda::values::Values;
 use crate::cuda::{Job, Printed, Slot, Way};
+use crate::schedule::Schedule;
 use kiln_plan::{Conv, ConvRole, Images};
 
 const THREADS: u32 = 256;
@@ -75,7 +76,7 @@ for (Index k = 0; k < {taps}; k++) raw = fma(load(a.at(window, k)), load({w}[cha
     let grid = line_of_blocks(sizes.reach(c)[1].clone(), THREADS);
     let step = call.step(source.finish(grid, [THREADS, 1, 1], 0));
     Way {
-        name: "a thread an element".into(),
+        schedule: Schedule::Sums,
         approximation: None,
         predicted: None,
         printed: Printed {

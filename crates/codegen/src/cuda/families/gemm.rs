@@ -8,6 +8,7 @@ use crate::cuda::source::{Index, SHARED, Source, memory};
 use crate::cuda::values::Values;
 use crate::cuda::{Job, Printed, Slot, Step, Way, rows, rows_shape};
 use crate::kir;
+use crate::schedule::Schedule;
 use kiln_base::{DType, Dim};
 use kiln_plan::cuda::CudaKernel;
 
@@ -96,12 +97,13 @@ impl Gemm<'_> {
     ) -> Vec<Way> {
         let mut cuts = vec![self.default_cut()];
         for cut in if all { self.cuts() } else { Vec::new() } {
-            if cuts.iter().all(|c| c.name() != cut.name()) {
+            let same = |c: &Cut| c.arithmetic == cut.arithmetic && c.schedule() == cut.schedule();
+            if !cuts.iter().any(same) {
                 cuts.push(cut);
             }
         }
         let way = |cut: &Cut| Way {
-            name: cut.name(),
+            schedule: cut.schedule(),
             approximation: cut.arithmetic.approximation(),
             predicted: self.predicted(cut),
             printed: self.kernels(cut, &operands),
@@ -501,13 +503,12 @@ const Index row = batch * m + i0 + line;"
 }
 
 impl Cut {
-    fn name(&self) -> String {
+    fn schedule(&self) -> Schedule {
         let Tile { m, n, threads, .. } = self.tile;
-        let parts = match self.splits {
-            1 => String::new(),
-            parts => format!(" in {parts} parts"),
-        };
-        let class = (self.arithmetic.approximation()).map_or(String::new(), |a| format!("{a}: "));
-        format!("{class}tile {m}x{n} by {threads} threads{parts}")
+        Schedule::Tiles {
+            tile: [m, n],
+            threads,
+            parts: self.splits,
+        }
     }
 }

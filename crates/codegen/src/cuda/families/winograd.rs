@@ -6,6 +6,7 @@ use super::{Call, Store, few, line_of_blocks, lines};
 use crate::cuda::source::{Index, Source};
 use crate::cuda::values::Values;
 use crate::cuda::{Approximation, Job, Printed, Slot, Step, Way};
+use crate::schedule::Schedule;
 use kiln_base::{DType, Dim};
 use kiln_plan::{Algorithm, Conv, ConvRole};
 
@@ -30,10 +31,9 @@ pub(super) fn ways(work: Job, c: &Conv, name: &str) -> Vec<Way> {
     let ways = all.filter_map(|(algorithm, m)| {
         let winograd = Winograd::new(work, c, name, m)?;
         let (printed, predicted) = winograd.print();
-        let approximation = Approximation::Algorithm(algorithm);
         Some(Way {
-            name: approximation.to_string(),
-            approximation: Some(approximation),
+            schedule: Schedule::Algorithm(algorithm),
+            approximation: Some(Approximation::Algorithm(algorithm)),
             predicted,
             printed,
         })

@@ -42,7 +42,7 @@ pub fn every(program: &Program) -> Vec<(String, Option<Approximation>, Sequence)
         for (w, way) in several.enumerate() {
             let mut other = program.clone();
             other.tasks[t].chosen = w;
-            all.push((way.name.clone(), way.approximation, other.sequence()));
+            all.push((way.name(), way.approximation, other.sequence()));
         }
     }
     all

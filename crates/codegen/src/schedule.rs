@@ -1,0 +1,95 @@
+//! How work is cut among threads, as data.
+
+use kiln_plan::Algorithm;
+use kiln_plan::tile::Cut;
+use std::fmt;
+
+/// What tells a way to compute some work from the others, on either engine. Its text is its name in explanations
+/// and in the tuner's store.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Schedule {
+    /// As the engine decides by itself, or the only one.
+    Default,
+    /// A tile program that is cut otherwise.
+    Cut(Cut),
+    /// A tile program that walks the other axes.
+    Turned,
+    /// An algorithm of the CPU engine, or of a family of kernels.
+    Algorithm(Algorithm),
+    /// A convolution of images with channels last, which the CPU engine has one algorithm for.
+    ChannelsLast,
+    /// A further kernel of a user's operator.
+    Custom(String),
+    /// So many neighbouring elements a thread.
+    Elements(u32),
+    /// Rows that threads share.
+    Rows {
+        /// Threads of a row.
+        threads: u32,
+        /// Whether later walks read values again that they could have kept.
+        again: bool,
+    },
+    /// Tiles of a product's result, one a block.
+    Tiles {
+        /// Rows and columns of a tile.
+        tile: [i64; 2],
+        /// Threads of a block.
+        threads: u32,
+        /// Into how many parts sums are cut.
+        parts: i64,
+    },
+    /// A thread an element of a result, with all of its sum.
+    Sums,
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Schedule::Default => f.write_str("default"),
+            Schedule::Cut(cut) => cut_text(cut, f),
+            Schedule::Turned => f.write_str("turned"),
+            Schedule::Algorithm(algorithm) => algorithm.fmt(f),
+            Schedule::ChannelsLast => f.write_str("channels_last"),
+            Schedule::Custom(name) => f.write_str(name),
+            Schedule::Elements(1) => f.write_str("an element a thread"),
+            Schedule::Elements(n) => write!(f, "{n} elements a thread"),
+            Schedule::Rows { threads, again } => {
+                match threads {
+                    1 => f.write_str("a thread a row")?,
+                    n => write!(f, "{n} threads a row")?,
+                }
+                f.write_str(if *again { ", values read again" } else { "" })
+            }
+            Schedule::Tiles {
+                tile: [m, n],
+                threads,
+                parts,
+            } => {
+                write!(f, "tile {m}x{n} by {threads} threads")?;
+                match parts {
+                    1 => Ok(()),
+                    parts => write!(f, " in {parts} parts"),
+                }
+            }
+            Schedule::Sums => f.write_str("a thread an element"),
+        }
+    }
+}
+
+fn cut_text(cut: &Cut, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let Cut {
+        tile,
+        stream,
+        parts,
+    } = cut;
+    let stream = stream.map(|s| if s { "streamed" } else { "cached" });
+    let parts = parts.map(|n| match n {
+        0 => "one_thread".to_string(),
+        1 => "one_part_a_thread".to_string(),
+        n => format!("{n}_parts_a_thread"),
+    });
+    let tile = tile.map(|n| format!("tile_{n}"));
+    let all = [tile, stream.map(String::from), parts];
+    let all: Vec<String> = all.into_iter().flatten().collect();
+    f.write_str(&all.join(" "))
+}
