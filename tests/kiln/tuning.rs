@@ -235,12 +235,6 @@ fn sizes_left_open_are_tuned_once_and_run_at_every_size() {
     }
 }
 
-/// A program whose launches say in which ways a tuner may run them.
-fn with_variants(f: fn(&Tensor) -> Tensor, shape: [usize; 2]) -> Compiled<Tensor, Tensor> {
-    let frozen = options(Mode::Frozen, &store("variants"));
-    compile_with(Spec::new(DType::F32, shape), &frozen, |x| f(&x)).unwrap()
-}
-
 #[test]
 fn every_way_to_run_a_fused_kernel_is_right() {
     type Build = fn(&Tensor) -> Tensor;
@@ -257,12 +251,19 @@ fn every_way_to_run_a_fused_kernel_is_right() {
     ];
     let mut names: Vec<String> = Vec::new();
     for (build, shape) in programs {
-        let made = with_variants(build, shape);
+        let options = options(Mode::Off, &store("variants"));
+        let made = compile_with(Spec::new(DType::F32, shape), &options, |x| build(&x)).unwrap();
         let mut values = matrix(shape[0], shape[1]).to_vec::<f32>().unwrap();
         (values[5], values[77]) = (f32::NAN, f32::INFINITY);
         let x = Buffer::from_slice(&values, &shape.map(|d| d as i64)).unwrap();
         let stages = made.explain().stages.clone().unwrap();
-        for task in &stages.program.tasks {
+        let options = kiln_codegen::Options {
+            machine: stages.program.machine,
+            ways: true,
+            ..Default::default()
+        };
+        let program = kiln_codegen::lower(&stages.optimized, &options).unwrap();
+        for task in &program.tasks {
             let streams = |name: &str| matches!(name, "streamed" | "cached");
             let kernel = |way: &Way| way.printed.steps[0].kernel.clone();
             let (default, others) = task.ways.split_first().unwrap();

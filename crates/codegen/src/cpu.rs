@@ -1,10 +1,9 @@
 //! Work as kernels of the CPU engine: tile programs, and descriptions with tile programs before and behind them.
 
 use crate::affine::estimate;
-use crate::engine::Engine;
 use crate::kir;
 use crate::tile;
-use crate::work::{Body, Printed, Way, Work};
+use crate::work::{Body, Engine, Printed, Way, Work};
 use kiln_plan::{Conv, Epilogue, Kernel, MatMul, Prologue};
 
 /// The CPU engine.

@@ -3,18 +3,9 @@
 use crate::cpu::Cpu;
 use crate::cuda::Cuda;
 use crate::program::Options;
-use crate::work::{Body, Printed, Way, Work};
+use crate::work::{Body, Engine, Printed, Way, Work};
 use kiln_base::Machine;
 use kiln_plan::Kernel;
-
-/// What computes work.
-pub(crate) trait Engine {
-    /// The ways to compute some work: the default, and with `all` every other.
-    ///
-    /// # Errors
-    /// What is not supported.
-    fn ways(&self, work: &Work, all: bool) -> Result<Vec<Way>, String>;
-}
 
 /// The ways to compute some work as the options say.
 ///

@@ -8,6 +8,7 @@
 //! [`Sequence`] of kernel launches.
 
 mod affine;
+mod approximation;
 mod assemble;
 mod cpu;
 mod cuda;
@@ -38,8 +39,9 @@ mod run;
 #[path = "../tests/codegen/tiles.rs"]
 mod tiles;
 
+pub use approximation::Approximation;
 pub use cpu::kernel as cpu_kernel;
-pub use cuda::{Approximation, fit_in_a_launch, shares_a_launch, side_by_side};
+pub use cuda::{fit_in_a_launch, shares_a_launch, side_by_side};
 pub use program::{
     BufId, BufferInfo, Conversion, Cost, Hint, Hints, Layout, LayoutReport, LowerError, Options,
     Origin, Program, Task,

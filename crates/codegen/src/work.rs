@@ -1,6 +1,6 @@
 //! Work: what is to be computed, whatever computes it, and the ways to do so.
 
-use crate::cuda::Approximation;
+use crate::approximation::Approximation;
 use crate::kir;
 use crate::program::{Cost, Program};
 use crate::schedule::Schedule;
@@ -79,6 +79,15 @@ pub struct Way {
     pub predicted: Option<f64>,
     /// Its kernels.
     pub printed: Printed,
+}
+
+/// What computes work.
+pub(crate) trait Engine {
+    /// The ways to compute some work: the default, and with `all` every other.
+    ///
+    /// # Errors
+    /// What is not supported.
+    fn ways(&self, work: &Work, all: bool) -> Result<Vec<Way>, String>;
 }
 
 /// Kernels that compute some work.

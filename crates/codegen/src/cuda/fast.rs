@@ -1,6 +1,6 @@
 //! Functions of f32 in cheaper forms; see [`Approximation::FastMath`] for their errors.
 
-use super::Approximation;
+use crate::approximation::Approximation;
 use crate::kir::{Expr, Kernel};
 use kiln_base::Compute;
 use kiln_base::prim::{Binary, Reduction, Unary};

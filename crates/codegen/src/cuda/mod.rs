@@ -1,20 +1,20 @@
 //! Work printed in CUDA C++: often as one kernel, or as several with memory between them (partial results of a
 //! split reduction, passes of a sort).
 
-use crate::engine::Engine;
+use crate::Approximation;
 use crate::kir;
 use crate::schedule::Schedule;
-use crate::work::{Body, Printed, Slot, Step, Way, Work};
+use crate::work::{Body, Engine, Printed, Slot, Step, Way, Work};
+use job::Job;
 use kiln_base::Gpu;
 use kiln_plan::Kernel;
 use kiln_plan::cuda::CudaKernel;
-use std::ops::Deref;
 use vector::Vector;
 
-mod approximation;
 mod beside;
 mod families;
 mod fast;
+mod job;
 mod parts;
 mod points;
 mod rows;
@@ -25,23 +25,7 @@ mod values;
 mod vector;
 mod walk;
 
-pub use approximation::Approximation;
 pub use beside::{fit_in_a_launch, shares_a_launch, side_by_side};
-
-/// Work that is printed for a GPU.
-#[derive(Copy, Clone)]
-struct Job<'a> {
-    work: &'a Work,
-    gpu: &'a Gpu,
-}
-
-impl<'a> Deref for Job<'a> {
-    type Target = &'a Work;
-
-    fn deref(&self) -> &&'a Work {
-        &self.work
-    }
-}
 
 /// CUDA C++ for a GPU.
 pub(crate) struct Cuda<'a>(pub &'a Gpu);

@@ -1,6 +1,6 @@
 //! Kernels without reductions: a thread a point, or a vector of them.
 
-use super::Job;
+use super::job::Job;
 use super::source::{Index, Source};
 use super::values::Values;
 use super::vector::Vector;

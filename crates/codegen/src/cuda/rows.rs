@@ -1,7 +1,7 @@
 //! Kernels with reductions: some threads of a block share the inner points of a row. Where stores combine rows, these
 //! threads walk over the rows in order, and each keeps what it has of its points in registers.
 
-use super::Job;
+use super::job::Job;
 use super::rows_shape::{Order, Shape};
 use super::scalar::{ctype, identity};
 use super::source::{Index, SHARED, Source};

@@ -4,7 +4,7 @@
 //! stays a launch where it would be computed often ([`MOST_OPS`], [`MOST_AGAIN`]), keep more alive than its
 //! result, or report data errors.
 
-use super::Group;
+use super::fuser::{Before, Group};
 use crate::Options;
 use crate::affine::estimate;
 use crate::flow::{ConvSpec, Flow, Nid, Op};
@@ -22,15 +22,6 @@ const BLOCK: i64 = 64;
 const ALONE: i64 = 8;
 /// What all blocks compute in less time than it takes to start a kernel.
 const LITTLE: i64 = 1 << 22;
-
-/// What makes an operand of a product.
-#[derive(Clone, Debug)]
-pub(crate) struct Before {
-    /// Which operand.
-    pub side: usize,
-    /// The group whose only value it is.
-    pub group: Group,
-}
 
 /// Makes groups part of the products and convolutions that alone read them.
 pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<Group> {

@@ -1,8 +1,7 @@
 //! What nodes cost.
 
-use super::Fuser;
 use crate::affine::estimate;
-use crate::flow::{Flow, Nid, Op};
+use crate::flow::{Flow, Op};
 use kiln_base::prim::{Binary, ScalarBuilder, Unary};
 use kiln_ir::Pw;
 
@@ -100,11 +99,4 @@ fn pointwise_cost(pw: Pw) -> u32 {
     let mut count = Count { cost: 0, next: 3 };
     (pw.row().expr)(&mut count, &[0, 1, 2][..pw.row().arity]);
     count.cost
-}
-
-impl Fuser<'_> {
-    /// Whether every group that reads the value may compute it.
-    pub(super) fn is_cheap(&self, v: Nid) -> bool {
-        matches!(self.node(v).op, Op::Pw(_) | Op::Cast) && self.facts.cost[v] <= CHEAP
-    }
 }

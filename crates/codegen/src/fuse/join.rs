@@ -1,7 +1,7 @@
 //! Which node may be computed by a group that reads it.
 
 use super::cost::{DEAR, own_cost};
-use super::{Anchor, Fuser, Group, Use};
+use super::fuser::{Anchor, Fuser, Group, Use};
 use crate::affine::{Affine, Ax, Map, Space, estimate};
 use crate::flow::{Nid, Op};
 use kiln_base::{Dim, Machine, numel};

@@ -1,38 +1,13 @@
 //! Merging groups that read the same value over the same space.
 
+use super::fuser::{Fuser, Group, Merged, Names, Use, renamed, to};
 use super::join::{LARGE, MAX_ROOTS, keeps_parallel};
 use super::turn::keeps_columns;
-use super::{Fuser, Use};
 use crate::affine::{Affine, Ax, Map, Space};
 use crate::flow::Nid;
-use smallvec::SmallVec;
 
 /// How many groups that read one value are looked at.
 const MAX_READERS: usize = 8;
-
-/// What axes of one space are called in another.
-type Names = SmallVec<[(Ax, Ax); 4]>;
-
-/// What became of a group that was merged into another.
-#[derive(Clone, Debug)]
-pub(super) struct Merged {
-    pub into: usize,
-    /// The space that it had, and what the axes are called in the other's.
-    space: Space,
-    names: Names,
-}
-
-impl Merged {
-    /// A map over the space that the group had, over the other's.
-    pub fn map(&self, map: &Map) -> Map {
-        renamed(&self.space, &self.names, map)
-    }
-}
-
-fn renamed(space: &Space, names: &[(Ax, Ax)], map: &Map) -> Map {
-    let map = space.resolve_map(map);
-    map.iter().map(|e| e.renamed(|a| to(names, a))).collect()
-}
 
 impl Fuser<'_> {
     /// Merges the groups that read `v` where they run over the same space and none needs another's
@@ -70,7 +45,7 @@ impl Fuser<'_> {
             return None;
         }
         // The group whose space stays is the one with the stronger wishes.
-        let wishes = |g: &super::Group| g.anchor.is_some() || !g.space.inner.is_empty();
+        let wishes = |g: &Group| g.anchor.is_some() || !g.space.inner.is_empty();
         let (keep, gone) = if wishes(gb) && !wishes(ga) {
             (b, a)
         } else {
@@ -229,8 +204,4 @@ fn split_as(space: &mut Space, mut flat: Affine, other: &Space, by: &Affine) -> 
 fn free(flat: &Affine, space: &Space) -> Vec<Ax> {
     let all = space.axes.iter().chain(&space.inner).copied();
     all.filter(|a| flat.coefficient(*a).is(0)).collect()
-}
-
-fn to(rename: &[(Ax, Ax)], a: Ax) -> Ax {
-    rename.iter().find(|r| r.0 == a).map_or(a, |r| r.1)
 }

@@ -1,6 +1,6 @@
 //! What computing a node at a map asks of its operands.
 
-use super::{Anchor, Fuser, Operand};
+use super::fuser::{Anchor, Fuser, Operand};
 use crate::affine::{Affine, Map, Space, flatten};
 use crate::flow::{Flow, Nid, Op, View};
 use kiln_base::Dim;

@@ -4,8 +4,8 @@
 //! walks some of them in order ([`Space::ordered`]), and combines what they have for each column as it goes; the
 //! columns have become its inner axes, which reductions of the rows can run over.
 
+use super::fuser::{Fuser, Group};
 use super::join::{covers, keeps_parallel};
-use super::{Fuser, Group};
 use crate::affine::{Ax, Map, Space, flatten};
 use crate::flow::Op;
 use kiln_base::{DType, Dim, Machine, numel};

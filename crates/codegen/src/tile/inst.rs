@@ -1,7 +1,7 @@
 //! Instructions.
 
 use super::regs::Allocator;
-use super::{Plan, Step, same};
+use super::stages::{Plan, Step, keep, plan, same};
 use crate::affine::estimate;
 use crate::kir::{Expr, Kernel, Store, Val};
 use hashbrown::HashMap;
@@ -17,8 +17,14 @@ struct Uses {
     last_stage: Vec<usize>,
 }
 
+/// The tile program of a kernel, cut in this way.
+pub(super) fn print(kernel: &Kernel, schedule: Schedule) -> TileProgram {
+    let (plans, slots) = plan(kernel, &keep(kernel, schedule));
+    program(kernel, schedule, &plans, &slots)
+}
+
 /// The program of a kernel whose stages are planned.
-pub(super) fn program(
+fn program(
     kernel: &Kernel,
     schedule: Schedule,
     plans: &[Plan],

@@ -1,6 +1,7 @@
 //! Other ways to run the program of a kernel, for a tuner to try.
 
-use super::{in_place_as, print_as};
+use super::inst::print;
+use super::stages::in_place_as;
 use crate::Schedule;
 use crate::kir::Kernel;
 use kiln_plan::tile::{self, Cut, TileProgram};
@@ -32,7 +33,7 @@ pub(crate) fn variants(
     if !kernel.inner.is_empty() && !kernel.axes.is_empty() && kernel.serial == 0 {
         let may_share = in_place_as(kernel, turned);
         if in_place.iter().all(|p| may_share.contains(p)) {
-            all.push((Schedule::Turned, print_as(kernel, turned)));
+            all.push((Schedule::Turned, print(kernel, turned)));
         }
     }
     let (mut cuts, cut) = (Vec::new(), Cut::default());

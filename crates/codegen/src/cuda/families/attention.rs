@@ -2,13 +2,15 @@
 //! keys, so that scores never reach memory. Values wider than a block's columns are cut into strips, each of
 //! which computes the scores again.
 
+use super::call::{Call, Store, elements, few, line_of_blocks, lines};
 use super::gemm::Operand;
 use super::gemm_tile::{Arithmetic, tile_constants, tile_text};
 use super::matmul::{place, reach, strided};
-use super::{Call, Store};
+use crate::cuda::job::Job;
+use crate::cuda::scalar;
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
-use crate::cuda::{Job, Printed, Slot, scalar};
+use crate::work::{Printed, Slot};
 use kiln_base::{DType, Dim, numel};
 use kiln_plan::{Attention, Matrix};
 
@@ -39,7 +41,7 @@ pub(super) fn print(work: Job, a: &Attention) -> Printed {
         None => d + &Dim::Const(each - 1),
     };
     let points = &up(&a.length, tile.m) * &up(&a.columns, tile.columns);
-    let grid = super::line_of_blocks(&points * &numel(&a.batch), (tile.m * tile.columns) as u32);
+    let grid = line_of_blocks(&points * &numel(&a.batch), (tile.m * tile.columns) as u32);
     Printed {
         steps: vec![call.step(source.finish(grid, [tile.threads, 1, 1], 0))],
         scratch: Vec::new(),
@@ -90,7 +92,7 @@ impl Tile {
             dtype => scalar::loaded("x", dtype),
         };
         let arithmetic = Arithmetic::of(a.dtype);
-        let mut text = super::elements(a.dtype, index);
+        let mut text = elements(a.dtype, index);
         text += &tile_constants(
             [self.m, self.n],
             self.part,
@@ -194,7 +196,7 @@ const Index at = (batch * length + i) * columns + c;",
         operands.mask[0],
         operands.mask[1],
     );
-    super::lines(source, &text);
+    lines(source, &text);
 }
 
 /// The type of indices: 32 bits where everything is known to be small.
@@ -215,7 +217,7 @@ fn index(a: &Attention, store: &Store) -> Index {
     if let Some((mask, _)) = &a.mask {
         all.push(reach(mask, &a.length, &a.keys));
     }
-    match all.iter().all(super::few) {
+    match all.iter().all(few) {
         true => epilogue,
         false => Index::Long,
     }

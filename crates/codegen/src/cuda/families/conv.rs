@@ -12,56 +12,17 @@
 //! Where a filter has one tap that falls on every position, nothing needs to be gathered: images are then
 //! a batch of plain products.
 
+use super::call::{Call, Store};
 use super::conv_phases::Phases;
+use super::conv_sizes::{Sizes, is_pointwise, name, windows_of};
 use super::gemm::{Gemm, Operand};
-use super::{Call, Store, conv_each, conv_last, made, winograd};
+use super::{conv_each, conv_last, made, winograd};
+use crate::cuda::job::Job;
 use crate::cuda::source::Source;
-use crate::cuda::{Job, Way, scalar};
 use crate::kir;
+use crate::work::Way;
 use kiln_base::{Dim, numel};
 use kiln_plan::{Conv, ConvRole, Images, MatMul, Matrix};
-
-/// Sizes of a convolution.
-pub(super) struct Sizes {
-    /// Elements of a channel of x, of a filter's channel, and of a channel of y.
-    pub input: Dim,
-    pub kernel: Dim,
-    pub output: Dim,
-    /// Elements from image to image of x and y, and from group to group of w.
-    pub x_image: Dim,
-    pub y_image: Dim,
-    pub w_group: Dim,
-}
-
-impl Sizes {
-    pub fn of(c: &Conv) -> Sizes {
-        let (input, kernel, output) = (numel(&c.input), numel(&c.kernel), numel(&c.output));
-        let product = |dims: &[&Dim]| dims.iter().fold(Dim::ONE, |n, d| &n * *d);
-        Sizes {
-            x_image: product(&[&c.groups, &c.in_channels, &input]),
-            y_image: product(&[&c.groups, &c.out_channels, &output]),
-            w_group: product(&[&c.out_channels, &c.in_channels, &kernel]),
-            input,
-            kernel,
-            output,
-        }
-    }
-
-    /// Elements of x, y and w.
-    pub fn reach(&self, c: &Conv) -> [Dim; 3] {
-        [
-            &self.x_image * &c.batch,
-            &self.y_image * &c.batch,
-            &self.w_group * &c.groups,
-        ]
-    }
-}
-
-/// What the kernel is called.
-pub(super) fn name(work: Job, c: &Conv) -> String {
-    let own = || format!("{}_{}", c.role.name(), c.dtype);
-    work.fused_name().map_or_else(own, str::to_string)
-}
 
 pub(super) fn print(work: Job, c: &Conv, all: bool) -> Vec<Way> {
     if conv_each::computes(c) {
@@ -118,7 +79,7 @@ pub(super) fn print(work: Job, c: &Conv, all: bool) -> Vec<Way> {
         at: at(c.role).into(),
         store: Store::of(work, c.out, c.dtype),
         reads: made::reads([made, None], c.operands, c.dtype),
-        operands: made.map_or("", |_| made::CLASS).to_string() + &classes(c, &phases),
+        operands: made.map_or("", |_| made::CLASS).to_string() + &phases.classes(c),
         costly: c.role == ConvRole::Input || made.is_some_and(made::is_costly),
     };
     let mut ways = gemm.print(all, |source, call| match c.role {
@@ -154,44 +115,8 @@ const Index at = ((place.outer * (batches / PHASES) + group) * m + i) * plane + 
     }
 }
 
-/// The classes of the operands, behind what they are compiled for.
-pub(super) fn classes(c: &Conv, phases: &Phases) -> String {
-    let axes = format!("constexpr int AXES = {};\n", c.kernel.len().max(1));
-    let [own, classes] = match c.role {
-        ConvRole::Input => [
-            format!(
-                "constexpr int PHASES = {};\nconstexpr bool CHANNELS_LAST = {};\n\
-                 __device__ __forceinline__ Acc load(Elem x) {{ return {}; }}\n",
-                phases.count,
-                c.images != Images::ChannelsFirst,
-                scalar::loaded("x", c.dtype)
-            ),
-            include_str!("conv_phases.cu").into(),
-        ],
-        role => [
-            format!(
-                "constexpr bool TAPS_ARE_LINES = {};\n",
-                role == ConvRole::Weight
-            ),
-            concat!(
-                include_str!("conv_interleaved.cu"),
-                include_str!("conv_windows.cu")
-            )
-            .into(),
-        ],
-    };
-    axes + &own + include_str!("conv.cu") + &classes
-}
-
 /// Positions of an image that fill a good part of a tile.
 const MANY: i64 = 32;
-
-/// Whether its filter has one tap that falls on every position.
-pub(super) fn is_pointwise(c: &Conv) -> bool {
-    let all = |dims: &[Dim], n: i64| dims.iter().all(|d| d.is(n));
-    let unpadded = all(&c.padding, 0) && c.input == c.output;
-    all(&c.kernel, 1) && all(&c.stride, 1) && unpadded
-}
 
 /// The convolution as products of a filter matrix and images, if that is all it is.
 fn plain_product(c: &Conv) -> Option<MatMul> {
@@ -257,20 +182,4 @@ fn windows(
         along_k: c.role == ConvRole::Weight,
         vector: false,
     }
-}
-
-/// What a class of windows is made with: sizes, steps, padding and distances of taps, along each axis.
-pub(super) fn windows_of(source: &mut Source, c: &Conv) -> String {
-    let sizes = [&c.input, &c.output, &c.kernel, &c.stride].map(|dims| list(source, dims, 1));
-    let padding = list(source, &c.padding, 0);
-    let dilation = list(source, &c.dilation, 1);
-    format!("{}, {padding}, {dilation}", sizes.join(", "))
-}
-
-/// One number an axis, as C++. Without spatial axes there is one position, and `none` is its number.
-pub(super) fn list(source: &mut Source, dims: &[Dim], none: i64) -> String {
-    let none = [Dim::Const(none)];
-    let dims = if dims.is_empty() { &none } else { dims };
-    let dims: Vec<String> = dims.iter().map(|d| source.dim(d)).collect();
-    format!("{{{}}}", dims.join(", "))
 }

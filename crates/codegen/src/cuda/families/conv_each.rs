@@ -2,13 +2,15 @@
 //! nothing is shared that tiles of products would share. Neighbouring threads have neighbouring elements, in
 //! either layout.
 
-use super::conv::{Sizes, name};
+use super::call::{Call, Store, elements, few, line_of_blocks, lines};
 use super::conv_last::{classes, patches};
-use super::{Call, Store, elements, few, line_of_blocks, lines, made};
+use super::conv_sizes::{Sizes, name};
+use super::made;
+use crate::cuda::job::Job;
 use crate::cuda::source::Index;
 use crate::cuda::values::Values;
-use crate::cuda::{Job, Printed, Slot, Way};
 use crate::schedule::Schedule;
+use crate::work::{Printed, Slot, Way};
 use kiln_plan::{Conv, ConvRole, Images};
 
 const THREADS: u32 = 256;

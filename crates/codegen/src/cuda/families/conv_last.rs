@@ -11,13 +11,15 @@
 //! gradient of w, which has channels first. An image that is read may have channels first: then it is read
 //! through strides, by lanes of neighbouring positions.
 
-use super::conv::{Sizes, is_pointwise, name, windows_of};
+use super::call::{Call, Store};
 use super::conv_phases::Phases;
+use super::conv_sizes::{Sizes, eights, is_pointwise, name, windows_of};
 use super::gemm::{Gemm, Operand};
-use super::{Call, Store, made};
+use super::made;
+use crate::cuda::job::Job;
 use crate::cuda::source::Source;
-use crate::cuda::{Job, Slot, Way};
 use crate::kir;
+use crate::work::{Slot, Way};
 use kiln_base::{DType, Dim};
 use kiln_plan::{Conv, ConvRole, MatMul, Matrix};
 
@@ -66,7 +68,7 @@ pub(super) fn print(work: Job, c: &Conv, all: bool) -> Vec<Way> {
         store: Store::of(work, c.out, c.dtype),
         reads: made::reads([made, None], c.operands, c.dtype),
         operands: match c.role {
-            ConvRole::Input => super::conv::classes(c, &phases),
+            ConvRole::Input => phases.classes(c),
             _ => classes(c, made),
         },
         // Each line that a thread reads is a position, which takes registers.
@@ -179,11 +181,6 @@ pub(super) fn classes(c: &Conv, made: Option<&kir::Kernel>) -> String {
         include_str!("conv_last.cu"),
     );
     made.to_string() + &axes + classes
-}
-
-/// Whether runs of so many elements are copied 16 bytes at a time.
-pub(super) fn eights(d: &Dim) -> bool {
-    d.as_const().is_some_and(|n| n % 8 == 0)
 }
 
 /// The operand that is gathered: x, of which product `batch` is of the channels of one group.

@@ -1,14 +1,14 @@
 //! The gradient of a convolution's input, by phases of its stride: along an axis of stride s, the places
 //! q · s + r of one phase r meet only every so many taps of the filter, and no other phase meets these.
 
-use super::Call;
-use super::conv::{Sizes, list};
-use super::conv_last::eights;
+use super::call::Call;
+use super::conv_sizes::{Sizes, eights, list};
 use super::gemm::Operand;
-use crate::cuda::Slot;
+use crate::cuda::scalar;
 use crate::cuda::source::Source;
+use crate::work::Slot;
 use kiln_base::Dim;
-use kiln_plan::{Conv, Images};
+use kiln_plan::{Conv, ConvRole, Images};
 
 /// How the places and taps of a convolution fall into phases.
 pub(super) struct Phases {
@@ -49,6 +49,34 @@ impl Phases {
             unit: units.into_iter().map(Dim::Const).collect(),
             inverse,
         }
+    }
+    /// The classes of the operands of a convolution or of one of its gradients, behind what they are compiled for.
+    pub fn classes(&self, c: &Conv) -> String {
+        let axes = format!("constexpr int AXES = {};\n", c.kernel.len().max(1));
+        let [own, classes] = match c.role {
+            ConvRole::Input => [
+                format!(
+                    "constexpr int PHASES = {};\nconstexpr bool CHANNELS_LAST = {};\n\
+                     __device__ __forceinline__ Acc load(Elem x) {{ return {}; }}\n",
+                    self.count,
+                    c.images != Images::ChannelsFirst,
+                    scalar::loaded("x", c.dtype)
+                ),
+                include_str!("conv_phases.cu").into(),
+            ],
+            role => [
+                format!(
+                    "constexpr bool TAPS_ARE_LINES = {};\n",
+                    role == ConvRole::Weight
+                ),
+                concat!(
+                    include_str!("conv_interleaved.cu"),
+                    include_str!("conv_windows.cu")
+                )
+                .into(),
+            ],
+        };
+        axes + &own + include_str!("conv.cu") + &classes
     }
 
     /// The filters, and what of y the places of a phase meet; with channels last the other way round.

@@ -2,13 +2,15 @@
 //! then pass through the epilogue. Where the result has few tiles and the sums are long, blocks share a
 //! sum, and a second kernel adds their parts in order.
 
+use super::call::{Call, Store, few, line_of_blocks, lines};
 use super::gemm_tile::{Arithmetic, Tile, tile_constants, tile_text};
-use super::{Call, Store, line_of_blocks};
+use crate::cuda::job::Job;
 use crate::cuda::source::{Index, SHARED, Source, memory};
 use crate::cuda::values::Values;
-use crate::cuda::{Job, Printed, Slot, Step, Way, rows, rows_shape};
+use crate::cuda::{rows, rows_shape};
 use crate::kir;
 use crate::schedule::Schedule;
+use crate::work::{Printed, Slot, Step, Way};
 use kiln_base::{DType, Dim};
 use kiln_plan::cuda::CudaKernel;
 
@@ -269,7 +271,7 @@ if (split >= {splits}) return;
 {MULTIPLY}",
             operands[0].text, operands[1].text
         );
-        super::lines(source, &text);
+        lines(source, &text);
     }
 
     /// Opens a loop in which element `raw` of the result goes to `at`.
@@ -284,7 +286,7 @@ Acc raw = shared.out[e / BN][e % BN];
 {}",
             self.at
         );
-        super::lines(source, &text);
+        lines(source, &text);
     }
 
     /// The kernel that adds the parts of sums and stores the result.
@@ -303,7 +305,7 @@ Acc raw = {parts}[at];
 for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
             shape.cut.splits
         );
-        super::lines(&mut source, &text);
+        lines(&mut source, &text);
         self.store.print(&mut source, &call);
         let grid = line_of_blocks(self.total.clone(), 256);
         call.step(source.finish(grid, [256, 1, 1], 0))
@@ -315,7 +317,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
             Store::Epilogue(kir) => Values::index_type(kir),
             Store::Plain { .. } => Index::Int,
         };
-        let few = self.reach.iter().chain([total, &self.k]).all(super::few);
+        let few = self.reach.iter().chain([total, &self.k]).all(few);
         let mut made = self.work.made().into_iter().flatten();
         match few && made.all(|k| Values::index_type(k) == Index::Int) {
             true => epilogue,
@@ -498,7 +500,7 @@ const int lane = threadIdx.x % {lanes};
 for (int line = threadIdx.x / {lanes}; line < BM && i0 + line < m; line += {rows}) {{
 const Index row = batch * m + i0 + line;"
     );
-    super::lines(source, &text);
+    lines(source, &text);
     rows::behind(kernel, &shape, "shared.out[line][i]", source);
 }
 

@@ -1,7 +1,7 @@
 //! The tile of a product that a block computes: what multiplies, its sizes, and its text.
 
 use super::gemm::Operand;
-use crate::cuda::Approximation;
+use crate::Approximation;
 use kiln_base::DType;
 use std::fmt::Write;
 

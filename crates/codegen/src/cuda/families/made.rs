@@ -1,10 +1,11 @@
 //! Operands of products that prologues make while they are read.
 
-use super::Call;
+use super::call::Call;
+use crate::cuda::scalar;
 use crate::cuda::source::Source;
 use crate::cuda::values::Values;
-use crate::cuda::{Slot, scalar};
 use crate::kir::{Arg, Kernel};
+use crate::work::Slot;
 use kiln_base::DType;
 
 /// The class of such operands, behind the type of elements.

@@ -1,10 +1,12 @@
 //! Matrix products.
 
+use super::call::{Call, Store};
 use super::gemm::{Gemm, Operand};
-use super::{Call, Store, made};
+use super::made;
+use crate::cuda::job::Job;
 use crate::cuda::source::Source;
-use crate::cuda::{Job, Slot, Way};
 use crate::kir;
+use crate::work::{Slot, Way};
 use kiln_base::{Dim, numel};
 use kiln_plan::{MatMul, Matrix};
 use std::fmt::Write;

@@ -2,9 +2,11 @@
 //! what each chunk of it combines to, and a second scans each chunk behind what the chunks before it
 //! combine to.
 
-use super::{Call, elements, few, line_of_blocks, lines};
+use super::call::{Call, elements, few, line_of_blocks, lines};
+use crate::cuda::job::Job;
+use crate::cuda::scalar;
 use crate::cuda::source::Index;
-use crate::cuda::{Job, Printed, Slot, Step, scalar};
+use crate::work::{Printed, Slot, Step};
 use kiln_base::prim::{Reduction, ScanKind};
 use kiln_base::{DType, Dim, Scalar};
 use kiln_plan::Scan;

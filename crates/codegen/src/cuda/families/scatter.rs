@@ -5,10 +5,11 @@
 //! Where all lanes share one long index, as in the gradient of an embedding, the index is sorted first.
 //! A thread then owns one element of the result, and finds what goes there side by side and in order.
 
+use super::call::{Call, elements, few, line_of_blocks, lines};
 use super::sort::Sort;
-use super::{Call, elements, few, line_of_blocks, lines};
+use crate::cuda::job::Job;
 use crate::cuda::source::Index;
-use crate::cuda::{Job, Printed, Slot};
+use crate::work::{Printed, Slot};
 use kiln_base::prim::ScatterKind;
 use kiln_base::{DType, Dim, contiguous_strides, numel};
 use kiln_plan::Scatter;

@@ -2,9 +2,10 @@
 //! are merged, several at once and all where their number is not known: each record finds its place by
 //! binary search in the other parts.
 
-use super::{Call, few, line_of_blocks, lines};
+use super::call::{Call, few, line_of_blocks, lines};
+use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source, memory};
-use crate::cuda::{Job, Printed, Slot, Step};
+use crate::work::{Printed, Slot, Step};
 use kiln_base::{DType, Dim};
 use kiln_plan::ArgSort;
 

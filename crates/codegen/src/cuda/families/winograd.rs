@@ -1,12 +1,14 @@
 //! Winograd's convolutions in four kernels: inputs and weights are transformed, multiplied as one matrix product for
 //! each of the a × a elements of a transformed tile, and the results of the tiles computed from these.
 
+use super::call::{Call, Store, few, line_of_blocks, lines};
 use super::gemm::{Gemm, Operand, PASS};
-use super::{Call, Store, few, line_of_blocks, lines};
+use crate::Approximation;
+use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source};
 use crate::cuda::values::Values;
-use crate::cuda::{Approximation, Job, Printed, Slot, Step, Way};
 use crate::schedule::Schedule;
+use crate::work::{Printed, Slot, Step, Way};
 use kiln_base::{DType, Dim};
 use kiln_plan::{Algorithm, Conv, ConvRole};
 

@@ -1,0 +1,20 @@
+//! Work that is printed for a GPU.
+
+use crate::work::Work;
+use kiln_base::Gpu;
+use std::ops::Deref;
+
+/// Work that is printed for a GPU.
+#[derive(Copy, Clone)]
+pub(super) struct Job<'a> {
+    pub work: &'a Work,
+    pub gpu: &'a Gpu,
+}
+
+impl<'a> Deref for Job<'a> {
+    type Target = &'a Work;
+
+    fn deref(&self) -> &&'a Work {
+        &self.work
+    }
+}

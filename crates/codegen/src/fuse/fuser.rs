@@ -1,0 +1,272 @@
+//! Groups in the making: what nodes are wanted as, and by whom.
+
+use super::cost::{CHEAP, NodeFacts};
+use crate::Options;
+use crate::affine::{Affine, Ax, Map, Space, flatten};
+use crate::flow::{Flow, Nid, Node, Op};
+use hashbrown::{HashMap, HashSet};
+use kiln_base::Dim;
+use smallvec::SmallVec;
+
+/// A launch in the making.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Group {
+    pub space: Space,
+    /// What it stores, and under which map.
+    pub roots: Vec<(Nid, Map)>,
+    /// What it reads from memory.
+    pub loaded: HashSet<Nid>,
+    /// The library kernel whose result the rest works on.
+    pub anchor: Option<Anchor>,
+    /// What makes operands of the library kernel.
+    pub before: Vec<Before>,
+    /// For each reduction in it, the index of the reduced dims over the inner axes, or over those walked in order.
+    pub reduced: HashMap<Nid, Map>,
+    /// The nodes it computes, users before operands.
+    pub members: Vec<Nid>,
+    pub parameter_only: bool,
+    /// Groups that must run before it; while groups are made, some more than once.
+    pub deps: Vec<usize>,
+    /// Why values that cross its border were not fused.
+    pub why_not: Vec<String>,
+    pub(super) ops: usize,
+    pub(super) pending: HashSet<Nid>,
+    pub(super) merged: Option<Box<Merged>>,
+}
+
+impl Group {
+    /// A launch that makes `copy` of a value, behind the groups `deps`.
+    pub fn copying(flow: &Flow, value: Nid, copy: Nid, deps: Vec<usize>) -> Group {
+        let node = &flow.nodes[copy];
+        let (space, map) = Space::over(&node.shape);
+        Group {
+            space,
+            roots: vec![(copy, map)],
+            loaded: HashSet::from_iter([value]),
+            members: vec![copy],
+            parameter_only: node.parameter_only,
+            deps,
+            ..Group::default()
+        }
+    }
+}
+
+/// A library kernel in a group.
+#[derive(Clone, Debug)]
+pub(crate) struct Anchor {
+    pub node: Nid,
+    pub operands: Vec<Operand>,
+    /// The map under which the group reads the result.
+    pub map: Map,
+}
+
+/// An operand of a library kernel.
+#[derive(Clone, Debug)]
+pub(crate) struct Operand {
+    /// The node that is in memory.
+    pub held: Nid,
+    /// In elements, for operands that are read through strides.
+    pub offset: Dim,
+    /// One an axis (of a matrix product: `[batch.., row, column]`); none where it is read as a whole.
+    pub strides: Vec<Dim>,
+}
+
+/// What a group wants of a node: its value under a map, or that it is in memory.
+#[derive(Clone, Debug)]
+pub(super) struct Demand {
+    pub(super) group: usize,
+    pub(super) map: Option<Map>,
+}
+
+/// What one group wants of a node.
+#[derive(Clone, Debug)]
+pub(super) struct Use {
+    pub(super) group: usize,
+    pub(super) maps: Vec<Map>,
+    pub(super) in_memory: bool,
+}
+
+/// What makes an operand of a product.
+#[derive(Clone, Debug)]
+pub(crate) struct Before {
+    /// Which operand.
+    pub side: usize,
+    /// The group whose only value it is.
+    pub group: Group,
+}
+
+/// What became of a group that was merged into another.
+#[derive(Clone, Debug)]
+pub(super) struct Merged {
+    pub into: usize,
+    /// The space that it had, and what the axes are called in the other's.
+    pub(super) space: Space,
+    pub(super) names: Names,
+}
+
+impl Merged {
+    /// A map over the space that the group had, over the other's.
+    pub fn map(&self, map: &Map) -> Map {
+        renamed(&self.space, &self.names, map)
+    }
+}
+
+pub(super) struct Fuser<'a> {
+    pub(super) flow: &'a Flow,
+    pub(super) options: &'a Options,
+    pub(super) facts: NodeFacts,
+    pub(super) groups: Vec<Group>,
+    pub(super) demands: Vec<Vec<Demand>>,
+    pub(super) required: Vec<bool>,
+    /// The groups of loops and branches of which an output is needed.
+    pub(super) control: HashMap<Nid, usize>,
+    /// The outputs of loops and branches.
+    pub(super) parts: HashMap<Nid, Vec<Nid>>,
+}
+
+impl<'a> Fuser<'a> {
+    pub(super) fn node(&self, v: Nid) -> &'a Node {
+        &self.flow.nodes[v]
+    }
+
+    /// The group that a merged group is part of now.
+    pub(super) fn find(&self, mut g: usize) -> usize {
+        while let Some(merged) = &self.groups[g].merged {
+            g = merged.into;
+        }
+        g
+    }
+
+    /// The group that a demand's is part of now, and the map over its space.
+    pub(super) fn current(&self, demand: Demand) -> (usize, Option<Map>) {
+        let Demand { group, mut map } = demand;
+        let mut g = group;
+        while let Some(merged) = &self.groups[g].merged {
+            map = map.map(|m| merged.map(&m));
+            g = merged.into;
+        }
+        (g, map.map(|m| self.groups[g].space.resolve_map(&m)))
+    }
+
+    /// The demands on a node, by group, with resolved maps and without repetition.
+    pub(super) fn uses(&mut self, v: Nid) -> Vec<Use> {
+        let mut uses: Vec<Use> = Vec::new();
+        let mut known: HashMap<usize, usize> = HashMap::new();
+        for d in std::mem::take(&mut self.demands[v]) {
+            let (group, map) = self.current(d);
+            let at = *known.entry(group).or_insert_with(|| {
+                uses.push(Use {
+                    group,
+                    maps: Vec::new(),
+                    in_memory: false,
+                });
+                uses.len() - 1
+            });
+            match map {
+                None => uses[at].in_memory = true,
+                Some(m) if !uses[at].maps.contains(&m) => uses[at].maps.push(m),
+                Some(_) => {}
+            }
+        }
+        uses
+    }
+
+    /// Makes `readers` load `v`, which `own` stores.
+    pub(super) fn load_from(&mut self, v: Nid, own: usize, readers: &[usize]) {
+        for &g in readers {
+            let group = &mut self.groups[g];
+            group.loaded.insert(v);
+            if group.deps.last() != Some(&own) {
+                group.deps.push(own);
+            }
+        }
+    }
+
+    /// The extents that a reduction runs over.
+    pub(super) fn reduced_dims(&self, v: Nid) -> Vec<Dim> {
+        let node = self.node(v);
+        let shape = &self.node(node.inputs[0]).shape;
+        match &node.op {
+            Op::Reduce(_, axes) => axes.iter().map(|a| shape[*a].clone()).collect(),
+            Op::ArgReduce(_, axis) => vec![shape[*axis].clone()],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Leaves a demand.
+    pub(super) fn demand(&mut self, v: Nid, group: usize, map: Option<Map>) {
+        if self.facts.sources[v] > 0 {
+            self.groups[group].pending.insert(v);
+        }
+        let demand = Demand { group, map };
+        self.demands[v].push(demand);
+    }
+
+    /// Whether group `a` needs, directly or not, that group `b` has run.
+    pub(super) fn depends(&self, a: usize, b: usize) -> bool {
+        let (a, b) = (self.find(a), self.find(b));
+        let mut seen = HashSet::new();
+        let mut stack = vec![a];
+        while let Some(g) = stack.pop() {
+            for d in self.groups[g].deps.iter().map(|d| self.find(*d)) {
+                if d == b {
+                    return true;
+                }
+                if seen.insert(d) {
+                    stack.push(d);
+                }
+            }
+        }
+        false
+    }
+
+    /// The flat index of a value under a map, over the space as it is now.
+    pub(super) fn flat(&self, v: Nid, g: usize, map: &[Affine]) -> Affine {
+        let map = self.groups[g].space.resolve_map(map);
+        flatten(&map, &self.node(v).shape)
+    }
+
+    /// Drops merged groups and renumbers.
+    pub(super) fn finish(mut self) -> Vec<Group> {
+        let mut number = vec![usize::MAX; self.groups.len()];
+        let live: Vec<usize> = (0..self.groups.len())
+            .filter(|g| self.groups[*g].merged.is_none())
+            .collect();
+        for (new, old) in live.iter().enumerate() {
+            number[*old] = new;
+        }
+        let renumber: Vec<usize> = (0..self.groups.len())
+            .map(|g| number[self.find(g)])
+            .collect();
+        let mut groups = Vec::with_capacity(live.len());
+        for &old in &live {
+            let mut g = std::mem::take(&mut self.groups[old]);
+            for d in &mut g.deps {
+                *d = renumber[*d];
+            }
+            g.deps.sort();
+            g.deps.dedup();
+            groups.push(g);
+        }
+        groups
+    }
+}
+
+impl Fuser<'_> {
+    /// Whether every group that reads the value may compute it.
+    pub(super) fn is_cheap(&self, v: Nid) -> bool {
+        matches!(self.node(v).op, Op::Pw(_) | Op::Cast) && self.facts.cost[v] <= CHEAP
+    }
+}
+
+/// What axes of one space are called in another.
+pub(super) type Names = SmallVec<[(Ax, Ax); 4]>;
+
+pub(super) fn renamed(space: &Space, names: &[(Ax, Ax)], map: &Map) -> Map {
+    let map = space.resolve_map(map);
+    map.iter().map(|e| e.renamed(|a| to(names, a))).collect()
+}
+
+pub(super) fn to(rename: &[(Ax, Ax)], a: Ax) -> Ax {
+    rename.iter().find(|r| r.0 == a).map_or(a, |r| r.1)
+}

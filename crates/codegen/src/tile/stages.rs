@@ -1,0 +1,286 @@
+//! The stages of a kernel, and what follows from them.
+
+use crate::affine::estimate;
+use crate::kir::{Expr, Kernel, Store, Val};
+use kiln_base::{DType, Dim};
+use kiln_plan::tile::{Schedule, TILE};
+
+/// What runs in one stage, before registers are chosen.
+pub(crate) struct Plan {
+    pub over_inner: bool,
+    /// Values to define, ascending.
+    pub defs: Vec<Step>,
+    pub stores: Vec<Store>,
+}
+
+/// How a stage comes by a value.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// By its definition; it is then kept in a slot, if one is named.
+    Compute(Val),
+    /// From the slot.
+    Kept(Val),
+}
+
+/// Which values may be kept from one walk over the inner points for a later one.
+pub(crate) struct Keep {
+    /// For each value, whether it is worth it.
+    pub dear: Vec<bool>,
+    /// How many at most.
+    pub most: u16,
+}
+
+/// The most inner points that a row slot holds.
+const LONGEST_SLOT: i64 = 1 << 18;
+/// The most row slots of a kernel.
+const MOST_SLOTS: u16 = 8;
+
+pub(super) fn keep(kernel: &Kernel, schedule: Schedule) -> Keep {
+    Keep {
+        dear: dear(kernel),
+        most: if can_keep(kernel, schedule) {
+            MOST_SLOTS
+        } else {
+            0
+        },
+    }
+}
+
+/// Pairs (read argument, written argument) of a kernel that may share memory, as it is walked by default.
+pub(crate) fn in_place(kernel: &Kernel) -> Vec<(usize, usize)> {
+    in_place_as(kernel, schedule(kernel))
+}
+
+/// Those of what is behind a product.
+pub(crate) fn in_place_behind(kernel: &Kernel) -> Vec<(usize, usize)> {
+    in_place_as(kernel, schedule_behind(kernel))
+}
+
+pub(super) fn in_place_as(kernel: &Kernel, schedule: Schedule) -> Vec<(usize, usize)> {
+    may_share(kernel, &plan(kernel, &keep(kernel, schedule)).0)
+}
+
+/// Whether tiles are cut from the inner axes or the parallel ones: whichever is contiguous in more
+/// accesses, unless it is short.
+pub(super) fn schedule(kernel: &Kernel) -> Schedule {
+    let (Some(_), outer) = (kernel.inner.last(), kernel.axes.len()) else {
+        return Schedule::Lanes;
+    };
+    if outer == 0 || kernel.serial > 0 {
+        return Schedule::Rows;
+    }
+    let points = |dims: &[Dim]| dims.iter().fold(1i64, |n, d| n.saturating_mul(estimate(d)));
+    let (rows, row) = (points(&kernel.axes), points(&kernel.inner));
+    let (mut along_inner, mut along_axes) = (0, 0);
+    for a in &kernel.accesses {
+        if a.strides[outer..].iter().all(|s| s.is(0)) {
+            continue;
+        }
+        along_inner += a.strides.last().is_some_and(|s| s.is(1)) as usize;
+        along_axes += a.strides[outer - 1].is(1) as usize;
+    }
+    if row < 16 && rows >= 4 {
+        Schedule::Lanes
+    } else if along_inner > along_axes || rows < 16 {
+        Schedule::Rows
+    } else if along_axes > along_inner || rows >= 64 {
+        Schedule::Lanes
+    } else {
+        Schedule::Rows
+    }
+}
+
+/// How many reductions lie below each value.
+fn depths(kernel: &Kernel) -> Vec<usize> {
+    let mut depth: Vec<usize> = Vec::with_capacity(kernel.body.len());
+    for def in &kernel.body {
+        let mut d = 0;
+        def.expr.operands(|o| d = d.max(depth[o.index()]));
+        depth.push(d + def.expr.is_reduction() as usize);
+    }
+    depth
+}
+
+/// The stages, and the slot of each value that is kept.
+pub(crate) fn plan(kernel: &Kernel, keep: &Keep) -> (Vec<Plan>, Vec<Option<u16>>) {
+    let varies = kernel.varies_inside();
+    let depth = depths(kernel);
+    let outer = kernel.axes.len();
+    let is_const = |v: Val| matches!(kernel.body[v.index()].expr, Expr::Const(_));
+    let inside = |s: &Store| {
+        let a = &kernel.accesses[s.access as usize];
+        varies[s.value.index()] || a.strides[outer..].iter().any(|s| !s.is(0))
+    };
+    let last = depth.iter().copied().max().unwrap_or(0);
+    let mut slots: Vec<Option<u16>> = vec![None; kernel.body.len()];
+    let mut next_slot = 0u16;
+    let mut computed = vec![false; kernel.body.len()]; // inside, in an earlier walk
+    let mut plans = Vec::new();
+    for p in 0..=last {
+        let by_row = |v: &Val| {
+            let i = v.index();
+            let reduction = kernel.body[i].expr.is_reduction();
+            !varies[i] && depth[i] == p && !reduction && !is_const(*v)
+        };
+        let all = (0..kernel.body.len() as u32).map(Val);
+        plans.push(Plan {
+            over_inner: false,
+            defs: all.filter(by_row).map(Step::Compute).collect(),
+            stores: stores_of(kernel, |s| !inside(s) && depth[s.value.index()] == p),
+        });
+        let stores = stores_of(kernel, |s| inside(s) && depth[s.value.index()] == p);
+        let mut wanted = vec![false; kernel.body.len()];
+        for s in &stores {
+            wanted[s.value.index()] = true;
+        }
+        for (i, def) in kernel.body.iter().enumerate() {
+            wanted[i] |= def.expr.is_reduction() && depth[i] == p + 1;
+        }
+        let mut defs = Vec::new();
+        for i in (0..kernel.body.len()).rev() {
+            let v = Val(i as u32);
+            let reduction = kernel.body[i].expr.is_reduction() && depth[i] == p + 1;
+            if !wanted[i] || !(varies[i] || reduction) {
+                continue;
+            }
+            let keepable = computed[i] && keep.dear[i] && same(kernel, v) == v;
+            if keepable && (slots[i].is_some() || next_slot < keep.most) {
+                if slots[i].is_none() {
+                    slots[i] = Some(next_slot);
+                    next_slot += 1;
+                }
+                defs.push(Step::Kept(v));
+                continue;
+            }
+            defs.push(Step::Compute(v));
+            kernel.body[i].expr.operands(|o| wanted[o.index()] = true);
+        }
+        defs.reverse();
+        for d in &defs {
+            if let Step::Compute(v) = d {
+                computed[v.index()] = true;
+            }
+        }
+        plans.push(Plan {
+            over_inner: true,
+            defs,
+            stores,
+        });
+    }
+    plans.retain(|p| !p.defs.is_empty() || !p.stores.is_empty());
+    (plans, slots)
+}
+
+fn stores_of(kernel: &Kernel, wanted: impl Fn(&Store) -> bool) -> Vec<Store> {
+    kernel
+        .stores
+        .iter()
+        .filter(|s| wanted(s))
+        .cloned()
+        .collect()
+}
+
+/// Whether a slot for every inner point (of a tile of rows, with lanes) stays small.
+fn can_keep(kernel: &Kernel, schedule: Schedule) -> bool {
+    let row = kernel
+        .inner
+        .iter()
+        .fold(1i64, |n, d| n.saturating_mul(estimate(d)));
+    match schedule {
+        Schedule::Rows => row <= LONGEST_SLOT,
+        Schedule::Lanes => row.saturating_mul(TILE as i64) <= LONGEST_SLOT / 2,
+    }
+}
+
+/// Whether computing a value that varies inside takes something costly.
+pub(crate) fn dear(kernel: &Kernel) -> Vec<bool> {
+    let varies = kernel.varies_inside();
+    let mut dear: Vec<bool> = Vec::with_capacity(kernel.body.len());
+    for (i, def) in kernel.body.iter().enumerate() {
+        let mut d = def.expr.is_expensive();
+        if !def.expr.is_reduction() {
+            def.expr.operands(|o| d |= dear[o.index()]);
+        }
+        dear.push(d && varies[i]);
+    }
+    dear
+}
+
+/// Pairs of a read and a written argument of one dtype where every load is at the address of the
+/// store and in its stage or before.
+pub(crate) fn may_share(kernel: &Kernel, plans: &[Plan]) -> Vec<(usize, usize)> {
+    let mut pairs = Vec::new();
+    for (at, plan) in plans.iter().enumerate() {
+        for s in plan.stores.iter().filter(|s| s.combine.is_none()) {
+            let to = &kernel.accesses[s.access as usize];
+            let written = to.arg as usize;
+            for (read, arg) in kernel.args.iter().enumerate() {
+                if arg.written || arg.dtype != kernel.args[written].dtype {
+                    continue;
+                }
+                let fits = |p: usize, v: &Val| match &kernel.body[v.index()].expr {
+                    Expr::Load { access } => {
+                        let from = &kernel.accesses[*access as usize];
+                        from.arg as usize != read
+                            || (p <= at
+                                && from.bounds.is_empty()
+                                && from.offset == to.offset
+                                && from.strides == to.strides)
+                    }
+                    Expr::LoadAt { access, .. } => {
+                        kernel.accesses[*access as usize].arg as usize != read
+                    }
+                    _ => true,
+                };
+                let all = plans.iter().enumerate().all(|(p, plan)| {
+                    plan.defs.iter().all(|d| match d {
+                        Step::Compute(v) => fits(p, v),
+                        Step::Kept(_) => true,
+                    })
+                });
+                let is_read = kernel.body.iter().any(|d| match &d.expr {
+                    Expr::Load { access } => kernel.accesses[*access as usize].arg as usize == read,
+                    _ => false,
+                });
+                if all && is_read {
+                    pairs.push((read, written));
+                }
+            }
+        }
+    }
+    pairs
+}
+
+/// Whether a cast leaves every value of `from` as it is, given the type that kernels compute it in.
+pub(crate) fn is_no_op(from: DType, to: DType) -> bool {
+    if from == to {
+        return true;
+    }
+    if from.compute() != to.compute() {
+        return false;
+    }
+    match (from.int_range(), to.int_range()) {
+        (Some(_), Some(_)) if from.size() == 8 && to.size() == 8 => true,
+        (Some(a), Some(b)) => b.0 <= a.0 && a.1 <= b.1,
+        _ => to == DType::F32,
+    }
+}
+
+/// The value that a value is the same as, casts that change nothing aside.
+pub(crate) fn same(kernel: &Kernel, mut v: Val) -> Val {
+    loop {
+        let def = &kernel.body[v.index()];
+        match def.expr {
+            Expr::Convert { a, from } if is_no_op(from, def.dtype) => v = a,
+            _ => return v,
+        }
+    }
+}
+
+/// How what is behind a product is walked, of whose rows a block holds all.
+pub(super) fn schedule_behind(kernel: &Kernel) -> Schedule {
+    match kernel.inner.is_empty() {
+        true => Schedule::Lanes,
+        false => Schedule::Rows,
+    }
+}
