@@ -101,7 +101,7 @@ fn kernels() -> Result<(), Failed> {
     let mut alone = Vec::new();
     for k in &kernels {
         let start = Instant::now();
-        Nvrtc::get()?.compile(&format!("{PRELUDE}{}", k.source), code)?;
+        Nvrtc::get()?.compile(&format!("{PRELUDE}{}", k.source()), code)?;
         alone.push((start.elapsed().as_secs_f64(), &k.name));
     }
     alone.sort_by(|a, b| b.0.total_cmp(&a.0));

@@ -725,13 +725,10 @@ fn every_way_on_a_gpu_is_checked_and_wrong_ones_are_found() {
         let Kernel::Cuda(kernel) = &mut way.printed.steps[0].kernel else {
             panic!("{} is for a GPU", way.name())
         };
-        let (right, entry) = ("fma(x[i], y[j], ", format!("{}_wrong", kernel.entry));
-        assert!(kernel.source.contains(right));
-        kernel.source = kernel
-            .source
-            .replace(right, "fma(x[i], y[j] * Elem(0.99), ");
-        kernel.source = kernel.source.replace(&kernel.entry, &entry);
-        kernel.entry = entry;
+        let (right, wrong) = ("fma(x[i], y[j], ", "fma(x[i], y[j] * Elem(0.99), ");
+        assert!(kernel.text.scope.contains(right));
+        kernel.text.scope = kernel.text.scope.replace(right, wrong);
+        *kernel = kernel.clone().named();
     }
     let trials = tried(product);
     let (default, others) = trials.split_first().unwrap();

@@ -93,7 +93,7 @@ impl Dump {
             let launches = stages.sequence.launches.iter();
             code(launches.map(|l| {
                 let text = match &l.kernel {
-                    Kernel::Cuda(k) => Some(k.source.clone()),
+                    Kernel::Cuda(k) => Some(k.source()),
                     other => tiles(other),
                 };
                 (l.kernel.name(), text)

@@ -25,7 +25,7 @@ pub enum DecodeError {
 const MAGIC: &[u8; 8] = b"kilnplan";
 
 /// The format that [`Plan::to_bytes`] writes.
-pub const FORMAT: u32 = 13;
+pub const FORMAT: u32 = 14;
 
 impl Plan {
     /// The plan as bytes: a header with format and checksum, then the contents.

@@ -1,24 +1,24 @@
 //! Kernels in CUDA C++.
 //!
-//! A [`CudaKernel`] is source text without headers: what it may lean on is [`PRELUDE`], in front of
-//! which it is compiled. Several kernels share a translation unit, so everything at file scope is
-//! named after the kernel's own `entry`.
+//! A [`CudaKernel`] is text in parts, without headers: what it may lean on is [`PRELUDE`], in front of which it is
+//! compiled. Several kernels share a translation unit, so what stands at file scope is in a namespace of the kernel's
+//! own.
 //!
 //! # How a kernel is called
 //! The parameters of `extern "C" __global__ void entry(..)` are, in order:
 //!
-//! 1. one pointer an argument (`const T* __restrict__` unless it is written or may share memory with one
-//!    that is), in the order of `args`; bool is `unsigned char` and f16 and bf16 are `unsigned short`;
-//! 2. one `long long` for each of `scalars`, the value of that [`Dim`] under the run's binding;
-//! 3. one `unsigned` a site: the plan's number of the site;
+//! 1. `arg0`, `arg1`, …: one pointer an argument (`const T*` unless it is written), in the order of `args`; bool is
+//!    `unsigned char` and f16 and bf16 are `unsigned short`;
+//! 2. `s0`, `s1`, …: one `long long` for each of `scalars`, the value of that [`Dim`] under the run's binding;
+//! 3. `site0`, `site1`, …: one `unsigned` a site, the plan's number of the site;
 //! 4. `kiln_errors* errors`, the run's [`ErrorRecord`];
-//! 5. `int guarded`: whether this step writes memory that an error must leave untouched. Such a kernel
-//!    begins with `if (guarded && errors->state) return;`.
+//! 5. `int guarded`: whether this step writes memory that an error must leave untouched. A kernel begins with
+//!    `if (guarded && errors->state) return;`.
 
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
-use crate::tile::Arg;
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
 
 /// What every kernel's source may use.
 pub const PRELUDE: &str = concat!(
@@ -31,22 +31,110 @@ pub const PRELUDE: &str = concat!(
 pub struct CudaKernel {
     /// A readable name, such as `mul_add_relu`.
     pub name: String,
-    /// The name of the function: `name` and a hash of the source, so that equal names mean equal code.
+    /// The name of the function: `name` and a hash of the text, so that equal names mean equal code.
     pub entry: String,
-    /// The text behind the prelude.
-    pub source: String,
+    /// What it does.
+    pub text: Text,
     /// The pointers it is called with.
-    pub args: Vec<Arg>,
+    pub args: Vec<Pointer>,
     /// The numbers it is called with.
     pub scalars: Vec<Dim>,
+    /// How many data-error sites the text names.
+    pub sites: u32,
     /// Blocks along x, y and z. A grid without blocks is not launched.
     pub grid: [Blocks; 3],
     /// Threads of a block along x, y and z.
     pub block: [u32; 3],
+    /// The blocks that a multiprocessor has registers for at least, which bounds those of a thread.
+    pub resident: u32,
     /// Bytes of dynamic shared memory of a block.
     pub shared: u32,
-    /// How many data-error sites the source names.
-    pub sites: u32,
+}
+
+/// The text of a kernel, but for the head of its function, which follows from how it is called.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Text {
+    /// What stands at file scope, in a namespace that the body uses.
+    pub scope: String,
+    /// The class of its static shared memory, all of which is one object called `shared`.
+    pub shared: Option<String>,
+    /// The lines of the function, behind the guard.
+    pub body: String,
+    /// What it may share a launch with.
+    pub beside: Beside,
+}
+
+/// What a kernel may share a launch with, whose blocks all get the registers of the largest.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Beside {
+    /// Anything.
+    #[default]
+    Anything,
+    /// A few like it, and little else: it takes many registers and long to compile.
+    Few,
+    /// Nothing.
+    Nothing,
+}
+
+/// A pointer that a kernel is called with.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pointer {
+    /// What it points to.
+    pub dtype: DType,
+    /// Whether the kernel writes there.
+    pub written: bool,
+    /// Whether what is written there is read and written through no other pointer (`__restrict__`).
+    pub alone: bool,
+}
+
+impl Pointer {
+    /// The parameter of a function.
+    pub fn parameter(&self, name: &str) -> String {
+        let constant = if self.written { "" } else { "const " };
+        let restrict = if self.alone { " __restrict__" } else { "" };
+        format!("{constant}{}*{restrict} {name}", memory(self.dtype))
+    }
+}
+
+impl CudaKernel {
+    /// The kernel with an entry by its name and text.
+    #[must_use]
+    pub fn named(mut self) -> CudaKernel {
+        let allowed = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+        let name: String = self.name.chars().map(allowed).collect();
+        self.entry = String::new();
+        let hash = xxh3_128(self.source().as_bytes());
+        self.entry = format!("kiln_{name}_{hash:032x}");
+        self
+    }
+
+    /// The text behind the prelude.
+    pub fn source(&self) -> String {
+        let (entry, text) = (&self.entry, &self.text);
+        let threads: u32 = self.block.iter().product();
+        let (mut globals, mut declared) = (String::new(), String::new());
+        if !text.scope.is_empty() {
+            globals = format!(
+                "namespace {entry}_scope {{\n{}\n}}\n",
+                text.scope.trim_end()
+            );
+            declared = format!("    using namespace {entry}_scope;\n");
+        }
+        if let Some(class) = &text.shared {
+            declared += &format!("    __shared__ {class} shared;\n");
+        }
+        let args = self.args.iter().enumerate();
+        let mut params: Vec<String> = args.map(|(i, a)| a.parameter(&format!("arg{i}"))).collect();
+        params.extend((0..self.scalars.len()).map(|i| format!("long long s{i}")));
+        params.extend((0..self.sites).map(|i| format!("unsigned site{i}")));
+        let params: String = params.into_iter().map(|p| p + ", ").collect();
+        format!(
+            "{globals}extern \"C\" __global__ void __launch_bounds__({threads}, {}) \
+             {entry}({params}kiln_errors* errors, int guarded) {{\n    \
+             if (guarded && errors->state) return;\n{declared}{}}}\n",
+            self.resident, text.body
+        )
+    }
 }
 
 impl Described for CudaKernel {
@@ -70,13 +158,14 @@ impl Described for CudaKernel {
         let CudaKernel {
             name: _,
             entry: _,
-            source: _,
+            text: _,
             args: _,
             scalars,
+            sites: _,
             grid,
             block: _,
+            resident: _,
             shared: _,
-            sites: _,
         } = self;
         scalars.iter().all(&mut *holds) && grid.iter().all(|b| holds(&b.points))
     }

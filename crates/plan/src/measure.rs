@@ -43,7 +43,7 @@ fn kernel(kernel: &Kernel) -> usize {
         code.chain(accesses).sum::<usize>() + rest
     });
     let source = match kernel {
-        Kernel::Cuda(k) => k.source.len(),
+        Kernel::Cuda(k) => k.text.scope.len() + k.text.body.len(),
         _ => 0,
     };
     32 + source + bodies.chain(programs).sum::<usize>()

@@ -5,16 +5,14 @@
 //! blocks are shared out, some to each kernel, whose code stays as it is: the gradients of queries and of
 //! keys, or the updates of all biases. Which of them, the compiler decides.
 
-use super::families::multiplies;
 use super::parts;
-use super::source::SHARED;
 use crate::Cost;
 use crate::program::BufId;
 use crate::sequence::{Launch, Sequence};
 use kiln_base::{Dim, Machine};
 use kiln_ir::NodeId;
 use kiln_plan::Kernel;
-use kiln_plan::cuda::{Blocks, CudaKernel};
+use kiln_plan::cuda::{Beside, Blocks, CudaKernel};
 
 /// The most kernels of a launch.
 const MOST: usize = 16;
@@ -40,8 +38,9 @@ pub fn fit_in_a_launch(sequence: &Sequence, launches: &[&Launch]) -> bool {
     };
     let parts = launches.iter().filter_map(|l| part(sequence, l));
     let parts: Vec<&CudaKernel> = parts.collect();
-    let products = parts.iter().filter(|k| multiplies(k)).count();
-    let light = |k: &CudaKernel| multiplies(k) || k.grid[0].count(&[]) <= gpu.processors.into();
+    let product = |k: &CudaKernel| k.text.beside == Beside::Few;
+    let products = parts.iter().filter(|k| product(k)).count();
+    let light = |k: &CudaKernel| product(k) || k.grid[0].count(&[]) <= gpu.processors.into();
     parts.len() == launches.len()
         && parts.len() <= MOST
         && products <= MOST_PRODUCTS
@@ -73,12 +72,10 @@ fn part<'a>(sequence: &Sequence, launch: &'a Launch) -> Option<&'a CudaKernel> {
     let threads: u32 = kernel.block.iter().product();
     let row = kernel.grid[1..].iter().all(|b| *b == Blocks::one());
     let known = kernel.scalars.is_empty() && kernel.grid[0].points.as_const().is_some();
-    let plain = kernel.sites == 0 && kernel.shared == 0;
-    let own = kernel.source.matches("__shared__").count();
-    let shared = own == kernel.source.matches(SHARED).count() && own <= 1;
+    let plain = kernel.sites == 0 && kernel.shared == 0 && kernel.text.beside != Beside::Nothing;
     let turn = i64::from(gpu.processors) * i64::from(gpu.resident());
     let short = || kernel.grid[0].count(&[]).saturating_mul(threads.into()) <= TURNS * turn;
-    (row && known && plain && shared && short()).then_some(kernel)
+    (row && known && plain && short()).then_some(kernel)
 }
 
 /// The launches of a set as one.
@@ -89,8 +86,7 @@ fn together(sequence: &Sequence, set: &[usize]) -> Launch {
     let launches: Vec<&Launch> = set.iter().map(|l| &sequence.launches[*l]).collect();
     let kernels = launches.iter().map(|l| part(sequence, l));
     let kernels: Option<Vec<_>> = kernels.collect();
-    let (kernels, gpu) = (kernels.zip(sequence.machine.gpu())).expect("the set fits");
-    let kernel = parts::together(gpu, &kernels);
+    let kernel = parts::together(&kernels.expect("the set fits"));
     let args: Vec<BufId> = launches.iter().flat_map(|l| l.args.clone()).collect();
     let mut in_place = Vec::new();
     let mut first = 0;

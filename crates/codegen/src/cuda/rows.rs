@@ -4,7 +4,7 @@
 use super::job::Job;
 use super::rows_shape::{Order, Shape};
 use super::scalar::{ctype, identity};
-use super::source::{Index, SHARED, Source};
+use super::source::{Index, Source};
 use super::values::Values;
 use super::walk::{Walk, combine, first, sum};
 use crate::kir::{Expr, Kernel, Store, Val};
@@ -115,7 +115,7 @@ impl<'a> Rows<'a> {
         let places: String = reductions.map(place).collect();
         if !places.is_empty() {
             self.source.scope(&format!("struct Shared {{\n{places}}};"));
-            self.line(SHARED);
+            self.source.shared("Shared");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use kiln_base::{Dim, Gpu};
 pub(super) use kiln_plan::cuda::memory;
-use kiln_plan::cuda::{Blocks, CudaKernel};
+use kiln_plan::cuda::{Beside, Blocks, CudaKernel, Pointer, Text};
 use kiln_plan::tile::Arg;
 
 /// The integer type that indices and addresses are computed in.
@@ -30,42 +30,40 @@ impl Index {
 /// `s1`, … (see [`Source::dim`]); sites are `site0`, …; then `errors` and `guarded`.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// Threads of a multiprocessor that the kernel leaves room for.
+    /// Threads of a multiprocessor that have registers enough.
     resident: u32,
     name: String,
-    args: Vec<Arg>,
-    /// For each argument whether it may share memory with another.
-    shares: Vec<bool>,
+    args: Vec<Pointer>,
     scalars: Vec<Dim>,
     sites: u32,
     /// The type of indices.
     pub index: Index,
-    globals: String,
+    /// What it may share a launch with.
+    pub beside: Beside,
+    scope: String,
+    shared: Option<String>,
     body: String,
     depth: usize,
 }
 
-/// How a kernel begins.
-pub(super) const KERNEL: &str = "extern \"C\" __global__ void __launch_bounds__";
-
-/// The place of the entry's name in [`Source::global`] texts.
-pub(super) const ENTRY: &str = "@entry@";
-/// How a kernel declares its static shared memory, if it has any: one object, whose class is in its
-/// [scope](Source::scope).
-pub(super) const SHARED: &str = "__shared__ Shared shared;";
-
 impl Source {
     /// A kernel for a GPU, without a body. `sites` is the number of data-error sites that it names.
     pub fn new(gpu: &Gpu, name: &str, args: &[Arg], sites: u32, index: Index) -> Source {
+        let alone = |a: &Arg| Pointer {
+            dtype: a.dtype,
+            written: a.written,
+            alone: true,
+        };
         Source {
             resident: gpu.resident(),
             name: name.into(),
-            args: args.to_vec(),
-            shares: vec![false; args.len()],
+            args: args.iter().map(alone).collect(),
             scalars: Vec::new(),
             sites,
             index,
-            globals: String::new(),
+            beside: Beside::default(),
+            scope: String::new(),
+            shared: None,
             body: String::new(),
             depth: 1,
         }
@@ -73,8 +71,8 @@ impl Source {
 
     /// Notes that two arguments may share memory.
     pub fn share(&mut self, a: usize, b: usize) {
-        self.shares[a] = true;
-        self.shares[b] = true;
+        self.args[a].alone = false;
+        self.args[b].alone = false;
     }
 
     /// Adds a line to the body. One that ends in `{` indents those after it, up to one that begins with
@@ -104,19 +102,15 @@ impl Source {
             .collect()
     }
 
-    /// Adds text at file scope, in front of the kernel. What it declares is named after [`ENTRY`].
-    pub fn global(&mut self, text: &str) {
-        self.globals += text;
-        self.globals += "\n";
+    /// Adds text at file scope, where its names are the kernel's own.
+    pub fn scope(&mut self, text: &str) {
+        self.scope += text.trim_end();
+        self.scope += "\n";
     }
 
-    /// Puts text at file scope, where its names are the kernel's own.
-    pub fn scope(&mut self, text: &str) {
-        self.global(&format!(
-            "namespace {ENTRY}_scope {{\n{}\n}}",
-            text.trim_end()
-        ));
-        self.line(format!("using namespace {ENTRY}_scope;"));
+    /// Gives a block static shared memory: the object `shared` of a class in the scope.
+    pub fn shared(&mut self, class: &str) {
+        self.shared = Some(class.into());
     }
 
     /// A number as a C expression: a literal, or a parameter.
@@ -155,57 +149,29 @@ impl Source {
         terms.join(" + ")
     }
 
-    /// The kernel, called with a grid of blocks of threads and bytes of dynamic shared memory.
+    /// The kernel, called with a grid of blocks of threads and bytes of dynamic shared memory. Registers of a thread are
+    /// bounded by the threads that a multiprocessor is to hold; without a bound the compiler aims at more, and spills.
     pub fn finish(self, grid: [Blocks; 3], block: [u32; 3], shared: u32) -> CudaKernel {
-        let mut params: Vec<String> = Vec::new();
-        for (i, arg) in self.args.iter().enumerate() {
-            let restrict = if self.shares[i] { "" } else { " __restrict__" };
-            params.push(format!("{}{restrict} arg{i}", pointer(arg)));
-        }
-        params.extend((0..self.scalars.len()).map(|i| format!("long long s{i}")));
-        params.extend((0..self.sites).map(|i| format!("unsigned site{i}")));
-        params.push("kiln_errors* errors".into());
-        params.push("int guarded".into());
-        let text = format!(
-            "{}{} {{\n    if (guarded && errors->state) return;\n{}}}\n",
-            self.globals,
-            head(self.resident, block, &params.join(", ")),
-            self.body
-        );
-        let (entry, source) = named(&self.name, &text);
-        CudaKernel {
+        let threads: u32 = block.iter().product();
+        let kernel = CudaKernel {
             name: self.name,
-            source,
-            entry,
+            entry: String::new(),
+            text: Text {
+                scope: self.scope,
+                shared: self.shared,
+                body: self.body,
+                beside: self.beside,
+            },
             args: self.args,
             scalars: self.scalars,
+            sites: self.sites,
             grid,
             block,
+            resident: (self.resident / threads).max(1),
             shared,
-            sites: self.sites,
-        }
+        };
+        kernel.named()
     }
-}
-
-/// The declaration of a kernel that leaves room for so many threads of a multiprocessor: as many as have 128 registers
-/// each. Without a number the compiler aims at more, and spills.
-pub(super) fn head(resident: u32, block: [u32; 3], params: &str) -> String {
-    let threads: u32 = block.iter().product();
-    let blocks = (resident / threads).max(1);
-    format!("{KERNEL}({threads}, {blocks}) {ENTRY}({params})")
-}
-
-/// The entry of a text in which it is called [`ENTRY`], and the text with its name.
-pub(super) fn named(name: &str, text: &str) -> (String, String) {
-    let entry = format!("{}_{:016x}", identifier(name), hash(text));
-    let text = text.replace(ENTRY, &entry);
-    (entry, text)
-}
-
-/// The C type of an argument.
-pub(super) fn pointer(arg: &Arg) -> String {
-    let constant = if arg.written { "" } else { "const " };
-    format!("{constant}{}*", memory(arg.dtype))
 }
 
 /// A literal of type `long long`.
@@ -215,17 +181,4 @@ pub(super) fn long(c: i64) -> String {
         c if c < 0 => format!("({c}LL)"),
         c => format!("{c}LL"),
     }
-}
-
-/// A name with nothing in it that C does not allow.
-fn identifier(name: &str) -> String {
-    let allowed = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-    format!("kiln_{}", name.chars().map(allowed).collect::<String>())
-}
-
-/// FNV-1a.
-fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| {
-        (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
-    })
 }

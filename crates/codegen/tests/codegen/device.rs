@@ -31,7 +31,7 @@ pub fn unit(sequence: &Sequence) -> String {
             && seen.insert(&k.entry)
         {
             text += "\n";
-            text += &k.source;
+            text += &k.source();
         }
     }
     text
@@ -109,7 +109,7 @@ impl Compiled {
         for (i, a) in args.iter().enumerate().filter(|(i, _)| launch.written[*i]) {
             let mut bytes = vec![0; array(*a, memory).to_bytes().len()];
             if let Some(at) = self.memory.first_unwritten(pointers[i], bytes.len()) {
-                panic!("argument {i} is not written at {at}\n{}", kernel.source);
+                panic!("argument {i} is not written at {at}\n{}", kernel.source());
             }
             self.memory
                 .read(pointers[i], &mut bytes)
@@ -149,7 +149,7 @@ impl Compiled {
             options: emulator::Options::default(),
         };
         if let Err(fault) = launch.run(&self.memory) {
-            panic!("{fault}\n{}", kernel.source);
+            panic!("{fault}\n{}", kernel.source());
         }
     }
 }

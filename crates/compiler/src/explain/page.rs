@@ -208,7 +208,7 @@ fn row(kernel: &KernelInfo, launch: Option<(String, usize, &Launch)>) -> String 
     }
     if let Some((.., launch)) = &launch {
         match &launch.kernel {
-            Kernel::Cuda(k) => code("CUDA C++", &k.source),
+            Kernel::Cuda(k) => code("CUDA C++", &k.source()),
             other => {
                 for program in other.programs() {
                     code("tile program", &tile_text(program));

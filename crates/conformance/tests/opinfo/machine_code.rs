@@ -89,7 +89,7 @@ fn collect(plan: &Plan, kernels: &mut Kernels) {
 /// What is wrong with the kernels of a unit.
 fn check(unit: &[CudaKernel], most: &Mutex<BTreeMap<&str, (u32, String)>>) -> Vec<String> {
     let mut text = String::from(PRELUDE);
-    unit.iter().for_each(|k| text += &k.source);
+    unit.iter().for_each(|k| text += &k.source());
     let nvrtc = Nvrtc::get().unwrap();
     let mut wrong = Vec::new();
     for capability in [80, 90] {
@@ -134,7 +134,8 @@ fn over_budget(kernel: &CudaKernel, r: &Resources) -> Option<String> {
 /// aligned.
 fn without_tensor_cores(unit: &[CudaKernel]) -> Vec<String> {
     let product = |k: &&CudaKernel| {
-        let has = |text: &str| k.source.contains(text);
+        let source = k.source();
+        let has = |text: &str| source.contains(text);
         let empty = ["m", "n", "k", "batches"].map(|size| has(&format!("Index {size} = 0;")));
         has("constexpr int BM =") && has("typedef unsigned short Elem;") && !empty.contains(&true)
     };
@@ -143,14 +144,14 @@ fn without_tensor_cores(unit: &[CudaKernel]) -> Vec<String> {
         return Vec::new();
     }
     let mut text = String::from(PRELUDE);
-    halves.iter().for_each(|k| text += &k.source);
+    halves.iter().for_each(|k| text += &k.source());
     let ptx = Nvrtc::get().unwrap().compile(&text, Code::Ptx(80)).unwrap();
     let ptx = String::from_utf8_lossy(&ptx.image).into_owned();
     let mut wrong = Vec::new();
     for k in halves {
         let body = ptx.split(&format!(".entry {}(", k.entry)).nth(1).unwrap();
         let body = body.split(".entry ").next().unwrap();
-        let vector = k.source.contains("_VECTOR = true");
+        let vector = k.text.scope.contains("_VECTOR = true");
         for (instruction, wanted) in [("mma.sync.aligned.m16n8k16", true), ("cp.async.cg", vector)]
         {
             if body.contains(instruction) != wanted {

@@ -2,12 +2,11 @@
 
 use super::device::Device;
 use super::launch::{GRID, Launch};
+use super::module::Unloaded;
 use crate::custom::Array;
 use crate::error::{Error, Result};
-use kiln_base::Dim;
 use kiln_base::custom::CudaFunction;
-use kiln_plan::cuda::{Blocks, CudaKernel, memory};
-use kiln_plan::tile::Arg;
+use kiln_plan::cuda::Pointer;
 use std::fmt::Write;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
@@ -31,34 +30,28 @@ impl Launch {
                 "no GPU runs {blocks:?} blocks of {threads:?} threads"
             )));
         }
-        let mut args: Vec<Option<Arg>> = Vec::new();
+        let mut args: Vec<Option<Pointer>> = Vec::new();
         for (array, written) in operands.iter().map(|o| (o, false)).chain([(out, true)]) {
             if args.len() <= array.arg {
                 args.resize(array.arg + 1, None);
             }
             let dtype = array.dtype;
-            args[array.arg] = Some(Arg { dtype, written });
+            args[array.arg] = Some(Pointer {
+                dtype,
+                written,
+                alone: false,
+            });
         }
-        let args = args.into_iter().flatten().collect::<Vec<Arg>>();
+        let args = args.into_iter().flatten().collect::<Vec<Pointer>>();
         let text = text(name, function, operands, out, &args, grid.numbers.len());
         let entry = format!("kiln_custom_{:016x}", xxh3_64(text.as_bytes()));
-        let block = |n: &u32| Blocks {
-            points: Dim::from(*n as usize),
-            each: 1,
-        };
-        let [x, y, z] = grid.blocks;
-        let kernel = CudaKernel {
-            name: name.into(),
-            source: text.replace(ENTRY, &entry),
-            entry,
-            args,
-            scalars: grid.numbers.iter().map(|n| Dim::Const(*n)).collect(),
-            grid: [block(&x), block(&y), block(&z)],
-            block: grid.threads,
+        let kernel = Unloaded {
+            name,
+            entry: &entry,
+            source: text.replace(ENTRY, &entry).into(),
             shared: grid.shared,
-            sites: 0,
         };
-        Launch::of(device, &kernel, &[])
+        Launch::of(device, kernel, grid.blocks, grid.threads, grid.numbers)
     }
 }
 
@@ -69,13 +62,12 @@ fn text(
     function: &CudaFunction,
     operands: &[Array],
     out: &Array,
-    args: &[Arg],
+    args: &[Pointer],
     numbers: usize,
 ) -> String {
     let mut parameters = String::new();
     for (i, arg) in args.iter().enumerate() {
-        let constant = if arg.written { "" } else { "const " };
-        let _ = write!(parameters, "{constant}{}* arg{i}, ", memory(arg.dtype));
+        let _ = write!(parameters, "{}, ", arg.parameter(&format!("arg{i}")));
     }
     for i in 0..numbers {
         let _ = write!(parameters, "long long n{i}, ");

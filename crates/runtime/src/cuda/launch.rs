@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::driver::{Address, Driver, Handle, KernelNode};
-use super::module::Function;
+use super::module::{Function, Unloaded};
 use super::stream::Stream;
 use crate::error::{Error, Result, damaged};
 use kiln_plan::cuda::CudaKernel;
@@ -54,9 +54,23 @@ impl Launch {
     }
 
     /// A kernel that is no plan's, linked.
-    pub(super) fn of(device: &Device, kernel: &CudaKernel, values: &[i64]) -> Result<Arc<Launch>> {
+    pub(super) fn of(
+        device: &Device,
+        kernel: Unloaded,
+        grid: [u32; 3],
+        block: [u32; 3],
+        scalars: Vec<i64>,
+    ) -> Result<Arc<Launch>> {
+        let shared = kernel.shared;
         let function = device.functions(&[kernel])?.swap_remove(0); // as many as kernels
-        Ok(Arc::new(Launch::new(kernel, function, values)?))
+        Ok(Arc::new(Launch {
+            function,
+            grid,
+            block,
+            shared,
+            scalars,
+            sites: 0,
+        }))
     }
 
     /// The CUDA kernels of a plan, linked for these sizes; nothing in the place of the others.
@@ -80,11 +94,11 @@ impl Launch {
 }
 
 /// The CUDA kernels of a plan, and with `bodies` those of the plans in it.
-fn cuda_kernels(plan: &Plan, bodies: bool) -> Vec<&CudaKernel> {
+fn cuda_kernels(plan: &Plan, bodies: bool) -> Vec<Unloaded<'_>> {
     let mut found = Vec::new();
     for kernel in &plan.kernels {
         if let Kernel::Cuda(k) = kernel {
-            found.push(k);
+            found.push(k.into());
         }
         let inner = kernel.bodies().iter().filter(|_| bodies);
         found.extend(inner.flat_map(|body| cuda_kernels(body, true)));

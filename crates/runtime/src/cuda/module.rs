@@ -7,6 +7,7 @@ use super::nvrtc::{Code, Nvrtc};
 use crate::error::{Error, Result};
 use hashbrown::HashMap;
 use kiln_plan::cuda::{CudaKernel, PRELUDE};
+use std::borrow::Cow;
 use std::ffi::{CString, c_int};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -49,15 +50,40 @@ pub(crate) struct Function {
     module: Arc<Module>,
 }
 
+/// A kernel to be loaded.
+pub(super) struct Unloaded<'a> {
+    /// What messages call it.
+    pub(super) name: &'a str,
+    /// The name of its function.
+    pub(super) entry: &'a str,
+    /// Its text behind the prelude.
+    pub(super) source: Cow<'a, str>,
+    /// Bytes of dynamic shared memory of a block.
+    pub(super) shared: u32,
+}
+
+impl<'a> From<&'a CudaKernel> for Unloaded<'a> {
+    fn from(kernel: &'a CudaKernel) -> Unloaded<'a> {
+        Unloaded {
+            name: &kernel.name,
+            entry: &kernel.entry,
+            source: kernel.source().into(),
+            shared: kernel.shared,
+        }
+    }
+}
+
 /// What stands for a kernel's name and all of its text. The prelude in front of it is one for a process.
 type Text = u128;
 
-fn text(kernel: &CudaKernel) -> Text {
-    let mut hash = Xxh3Default::new();
-    hash.update(&(kernel.entry.len() as u64).to_le_bytes());
-    hash.update(kernel.entry.as_bytes());
-    hash.update(kernel.source.as_bytes());
-    hash.digest128()
+impl Unloaded<'_> {
+    fn text(&self) -> Text {
+        let mut hash = Xxh3Default::new();
+        hash.update(&(self.entry.len() as u64).to_le_bytes());
+        hash.update(self.entry.as_bytes());
+        hash.update(self.source.as_bytes());
+        hash.digest128()
+    }
 }
 
 impl Modules {
@@ -99,16 +125,16 @@ impl Device {
     ///
     /// # Errors
     /// If a kernel can't be compiled, or NVRTC is needed and missing.
-    pub(super) fn functions(&self, kernels: &[&CudaKernel]) -> Result<Vec<Function>> {
+    pub(super) fn functions(&self, kernels: &[Unloaded]) -> Result<Vec<Function>> {
         let mut modules = lock(&self.modules);
         let mut found: HashMap<Text, Function> = HashMap::new();
-        let mut missing: Vec<(&CudaKernel, Text)> = Vec::new();
-        let texts: Vec<Text> = kernels.iter().map(|k| text(k)).collect();
+        let mut missing: Vec<(&Unloaded, Text)> = Vec::new();
+        let texts: Vec<Text> = kernels.iter().map(Unloaded::text).collect();
         for (k, text) in kernels.iter().zip(&texts) {
             match modules.function(*text) {
                 Some(function) => drop(found.insert(*text, function)),
                 None if missing.iter().any(|m| m.1 == *text) => {}
-                None => missing.push((*k, *text)),
+                None => missing.push((k, *text)),
             }
         }
         if !missing.is_empty() {
@@ -124,7 +150,7 @@ impl Device {
     fn load(
         &self,
         modules: &mut Modules,
-        missing: Vec<(&CudaKernel, Text)>,
+        missing: Vec<(&Unloaded, Text)>,
         found: &mut HashMap<Text, Function>,
     ) -> Result<()> {
         let cache = Cache::of_user();
@@ -132,7 +158,7 @@ impl Device {
         let compiler = cache.compiler();
         let version = compiler.as_ref().map(|c| c.version);
         let code = self.code(modules, &cache, compiler.as_ref())?;
-        let mut left: Vec<(&CudaKernel, Text, Key)> = Vec::new();
+        let mut left: Vec<(&Unloaded, Text, Key)> = Vec::new();
         for (kernel, text) in missing {
             let key = key(&format!("{PRELUDE}{}", kernel.source), code);
             let module = self.cached(modules, &cache, key, version);
@@ -148,10 +174,10 @@ impl Device {
             return Ok(());
         }
         let nvrtc = Nvrtc::get()?;
-        let units: Vec<&[(&CudaKernel, Text, Key)]> = left.chunks(unit_size(left.len())).collect();
+        let units: Vec<&[(&Unloaded, Text, Key)]> = left.chunks(unit_size(left.len())).collect();
         let sources = units
             .iter()
-            .map(|unit| unit_source(unit.iter().map(|u| u.0)));
+            .map(|unit| unit_source(unit.iter().map(|u| u.0.source.as_ref())));
         let sources: Vec<String> = sources.collect();
         let images = compile(nvrtc, &sources, code)?;
         for ((unit, source), image) in units.iter().zip(&sources).zip(images) {
@@ -248,8 +274,8 @@ impl Device {
         }
     }
 
-    fn function(&self, module: &Arc<Module>, kernel: &CudaKernel) -> Result<Function> {
-        let entry = CString::new(kernel.entry.as_str());
+    fn function(&self, module: &Arc<Module>, kernel: &Unloaded) -> Result<Function> {
+        let entry = CString::new(kernel.entry);
         let entry = entry.map_err(|_| Error::Cuda("a kernel's name holds a zero byte".into()))?;
         let mut function = Handle::NULL;
         let f = &self.driver.functions;
@@ -287,13 +313,16 @@ fn unit_size(kernels: usize) -> usize {
 /// If NVRTC is missing or a kernel can't be compiled.
 pub fn compile_units(kernels: &[&CudaKernel], code: Code) -> Result<Vec<Vec<u8>>> {
     let units = kernels.chunks(unit_size(kernels.len()));
-    let sources: Vec<String> = units.map(|u| unit_source(u.iter().copied())).collect();
+    let source = |unit: &[&CudaKernel]| {
+        let sources: Vec<String> = unit.iter().map(|k| k.source()).collect();
+        unit_source(sources.iter().map(String::as_str))
+    };
+    let sources: Vec<String> = units.map(source).collect();
     compile(Nvrtc::get()?, &sources, code)
 }
 
 /// The text of a unit.
-fn unit_source<'k>(kernels: impl Iterator<Item = &'k CudaKernel>) -> String {
-    let sources = kernels.map(|k| k.source.as_str());
+fn unit_source<'k>(sources: impl Iterator<Item = &'k str>) -> String {
     std::iter::once(PRELUDE).chain(sources).collect()
 }
 

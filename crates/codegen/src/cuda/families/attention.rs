@@ -12,6 +12,7 @@ use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
 use crate::work::{Printed, Slot};
 use kiln_base::{DType, Dim, numel};
+use kiln_plan::cuda::Beside;
 use kiln_plan::{Attention, Matrix};
 
 pub(super) fn print(work: Job, a: &Attention) -> Printed {
@@ -33,6 +34,8 @@ pub(super) fn print(work: Job, a: &Attention) -> Printed {
     let tile = Tile::of(a);
     let operands = Operands::print(&mut source, &call, a);
     source.scope(&tile.scope(a, index, &operands));
+    source.shared("Block");
+    source.beside = Beside::Nothing;
     block(&mut source, a, &operands);
     store.print(&mut source, &call);
     source.line("}");
@@ -182,13 +185,12 @@ tile /= strips;
 const Index i0 = tile % rows * BM, batch = tile / rows;
 if (batch >= batches) return;
 {}{}{}{}const Scores scores = {{{scale}, {}}};
-__shared__ Block block;
-attend(block, q, k, v, scores, i0, c0, length, keys, width);
+attend(shared, q, k, v, scores, i0, c0, length, keys, width);
 #pragma unroll 1 // the text below may be long
 for (int e = threadIdx.x; e < BM * BV; e += THREADS) {{
 const Index i = i0 + e / BV, c = c0 + e % BV;
 if (i >= length || c >= columns) continue;
-const Acc raw = block.out[e / BV][e % BV] * block.total[e / BV];
+const Acc raw = shared.out[e / BV][e % BV] * shared.total[e / BV];
 const Index at = (batch * length + i) * columns + c;",
         operands.query.text,
         operands.key.text,

@@ -5,14 +5,14 @@
 use super::call::{Call, Store, few, line_of_blocks, lines};
 use super::gemm_tile::{Arithmetic, Tile, tile_constants, tile_text};
 use crate::cuda::job::Job;
-use crate::cuda::source::{Index, SHARED, Source, memory};
+use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
 use crate::cuda::{rows, rows_shape};
 use crate::kir;
 use crate::schedule::Schedule;
 use crate::work::{Printed, Slot, Step, Way};
 use kiln_base::{DType, Dim};
-use kiln_plan::cuda::CudaKernel;
+use kiln_plan::cuda::Beside;
 
 /// `batches` products of m × k and k × n.
 pub(super) struct Gemm<'a> {
@@ -64,14 +64,6 @@ pub(super) const PASS: f64 = 32.0;
 const FEW: i64 = 8;
 /// The most products in a sum that is not worth rounding its operands for.
 const SHORT: i64 = 31;
-
-/// How a kernel calls [`tile_text`].
-const MULTIPLY: &str = "multiply(shared, a, b, i0, j0, first, end);";
-
-/// Whether a kernel is a block's product and not what follows it.
-pub(in crate::cuda) fn multiplies(kernel: &CudaKernel) -> bool {
-    kernel.source.contains(MULTIPLY)
-}
 
 /// What multiplies, a tile, into how many parts sums are cut, and the length of one.
 #[derive(Copy, Clone, Debug)]
@@ -192,6 +184,8 @@ impl Gemm<'_> {
         let mut source = call.source(&name, shape.index);
         let [a, b] = operands(&mut source, &call);
         source.scope(&self.scope(shape, &a, &b));
+        source.shared("Shared");
+        source.beside = Beside::Few;
         self.block(&mut source, shape, [&a, &b]);
         match (splits, self.rows()) {
             (1, Some(kernel)) => each_row(&mut source, kernel, tile.threads),
@@ -267,8 +261,7 @@ tile /= rows;
 const Index batch = tile % batches, split = tile / batches;
 if (split >= {splits}) return;
 {}{}const Index first = split * {chunk}, end = {end};
-{SHARED}
-{MULTIPLY}",
+multiply(shared, a, b, i0, j0, first, end);",
             operands[0].text, operands[1].text
         );
         lines(source, &text);

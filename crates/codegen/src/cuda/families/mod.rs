@@ -22,8 +22,6 @@ mod scatter;
 mod sort;
 mod winograd;
 
-pub(super) use gemm::multiplies;
-
 /// The ways of work that is not fused alone: the default, and with `all` every other.
 ///
 /// # Errors

@@ -3,11 +3,15 @@
 
 constexpr int STEP = RUNS * RUN;
 
+struct Shared {
+    Acc totals[RUNS][COLUMNS];
+};
+
 // Elements first <= i < end in the order of the scan, of the lane that begins at `lane`; `carry` is what
 // comes before them. Gives what they and `carry` combine to.
 template <bool STORES>
-__device__ __forceinline__ Acc scan(const Elem* x, Elem* out, Index lane, bool exists, Index len, Index inner, Index first, Index end, Acc carry) {
-    __shared__ Acc totals[RUNS][COLUMNS];
+__device__ __forceinline__ Acc scan(Shared& shared, const Elem* x, Elem* out, Index lane, bool exists, Index len, Index inner, Index first, Index end, Acc carry) {
+    auto& totals = shared.totals;
     const int run = threadIdx.x / COLUMNS, column = threadIdx.x % COLUMNS;
     auto place = [&](Index i) { return lane + (REVERSE ? len - 1 - i : i) * inner; };
     for (; first < end; first += STEP) {

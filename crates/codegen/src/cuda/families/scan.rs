@@ -10,6 +10,7 @@ use crate::work::{Printed, Slot, Step};
 use kiln_base::prim::{Reduction, ScanKind};
 use kiln_base::{DType, Dim, Scalar};
 use kiln_plan::Scan;
+use kiln_plan::cuda::Beside;
 use std::fmt::Write;
 
 /// How a block is shaped.
@@ -140,6 +141,8 @@ constexpr int COLUMNS = {}, RUNS = {}, RUN = {};
     );
     text += include_str!("scan.cu");
     source.scope(&text);
+    source.shared("Shared");
+    source.beside = Beside::Nothing;
     let [outer, len, inner] = [&s.outer, &s.len, &s.inner].map(|d| source.dim(d));
     let x = call.pointer(Slot::Arg(s.x as usize));
     lines(
@@ -176,10 +179,10 @@ const Index first = chunk * {chunk}, end = len < first + {chunk} ? len : first +
             source.line("for (int c = 0; c < chunk; c++) carry = combine(carry, totals[c]);");
         }
         source.line(format!(
-            "scan<true>({x}, {out}, lane, exists, len, inner, first, end, carry);"
+            "scan<true>(shared, {x}, {out}, lane, exists, len, inner, first, end, carry);"
         ));
     } else {
-        source.line(format!("const Acc total = scan<false>({x}, (Elem*)0, lane, exists, len, inner, first, end, identity());"));
+        source.line(format!("const Acc total = scan<false>(shared, {x}, (Elem*)0, lane, exists, len, inner, first, end, identity());"));
         source.line("if (exists && threadIdx.x < COLUMNS) totals[chunk] = total;");
     }
     let groups = match s.inner.as_const() {

@@ -8,6 +8,7 @@ use crate::cuda::source::{Index, Source, memory};
 use crate::work::{Printed, Slot, Step};
 use kiln_base::{DType, Dim};
 use kiln_plan::ArgSort;
+use kiln_plan::cuda::Beside;
 
 /// Records that a block sorts at most.
 const WIDTH: i64 = 1024;
@@ -139,6 +140,11 @@ impl Sort<'_> {
             }
             None => self.source(&call, "sort", width),
         };
+        source.scope(&format!(
+            "struct Shared {{\n    Record records[WIDTH * {together}];\n}};"
+        ));
+        source.shared("Shared");
+        source.beside = Beside::Nothing;
         let x = call.pointer(Slot::Arg(s.x as usize));
         let (key, bits) = key(s.dtype);
         let flip = match s.descending {
@@ -163,7 +169,7 @@ impl Sort<'_> {
             &format!(
                 "\
 const Index parts = (len + WIDTH - 1) / WIDTH;
-__shared__ Record records[WIDTH * {together}];
+Record* records = shared.records;
 for (int e = threadIdx.x; e < WIDTH * {together}; e += blockDim.x) {{
 const Index part = (Index)blockIdx.x * {together} + e / WIDTH, lane = part / parts;
 const Index at = part % parts * WIDTH + e % WIDTH;

@@ -43,7 +43,10 @@ pub fn sources(sequence: &Sequence) -> String {
         if let Kernel::Cuda(k) = &l.kernel {
             text += &format!(
                 "// grid {:?} block {:?} in place {:?}\n{}\n",
-                k.grid, k.block, l.in_place, k.source
+                k.grid,
+                k.block,
+                l.in_place,
+                k.source()
             );
         }
     }

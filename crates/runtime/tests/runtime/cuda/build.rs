@@ -1,8 +1,7 @@
 //! Kernels and plans written by hand, and the device that runs them.
 
 use kiln_base::{DType, Dim};
-use kiln_plan::cuda::{Blocks, CudaKernel};
-use kiln_plan::tile::Arg;
+use kiln_plan::cuda::{Blocks, CudaKernel, Pointer, Text};
 use kiln_plan::*;
 use kiln_runtime::cuda::{self, Device, Nvrtc};
 use kiln_runtime::{Buffer, Result};
@@ -21,32 +20,24 @@ pub fn device() -> Option<Arc<Device>> {
 
 /// A kernel over the `n` elements of arrays: `body` for the element `i`. The last argument is written.
 pub fn kernel(name: &str, body: &str, dtypes: &[DType], n: &Dim, sites: u32) -> Kernel {
-    let mut parameters = Vec::new();
-    for (i, dtype) in dtypes.iter().enumerate() {
-        let ty = match dtype {
-            DType::F32 => "float",
-            DType::I64 => "long long",
-            other => panic!("no {other} here"),
-        };
-        parameters.push(format!("{ty}* x{i}"));
-    }
-    parameters.push("long long n".into());
-    parameters.extend((0..sites).map(|s| format!("unsigned site{s}")));
-    let source = format!(
-        "extern \"C\" __global__ void {name}({}, kiln_errors* errors, int guarded) {{\n\
-         if (guarded && errors->state) return;\n\
-         long long i = blockIdx.x * 64ll + threadIdx.x;\n\
-         if (i < n) {{ {body} }}\n}}\n",
-        parameters.join(", ")
-    );
-    let arg = |(i, dtype): (usize, &DType)| Arg {
+    let arg = |(i, dtype): (usize, &DType)| Pointer {
         dtype: *dtype,
         written: i + 1 == dtypes.len(),
+        alone: false,
+    };
+    let names = (0..dtypes.len()).map(|i| format!("auto x{i} = arg{i}; "));
+    let names: String = names.collect();
+    let text = Text {
+        body: format!(
+            "{names}const long long n = s0, i = blockIdx.x * 64ll + threadIdx.x;\n\
+             if (i < n) {{ {body} }}\n"
+        ),
+        ..Text::default()
     };
     Kernel::Cuda(CudaKernel {
         name: name.into(),
         entry: name.into(),
-        source,
+        text,
         args: dtypes.iter().enumerate().map(arg).collect(),
         scalars: vec![n.clone()],
         grid: [
@@ -58,6 +49,7 @@ pub fn kernel(name: &str, body: &str, dtypes: &[DType], n: &Dim, sites: u32) -> 
             Blocks::one(),
         ],
         block: [64, 1, 1],
+        resident: 1,
         shared: 0,
         sites,
     })
