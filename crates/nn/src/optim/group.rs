@@ -39,15 +39,20 @@ impl Group {
         }
         let home = parameters.first().map(Var::device).unwrap_or_default();
         let values: Vec<_> = about.numbers.iter().map(|n| (n.name, n.value)).collect();
+        let named = |name: &str, cell: Var| {
+            cell.set_name(&format!("{}.{name}", about.name));
+            cell
+        };
         let count = |(name, start): (&'static str, f64)| {
             let all = vector(parameters.iter().map(|_| start));
-            Ok((name, Var::new(all.to(home))?))
+            Ok((name, named(name, Var::new(all.to(home))?)))
         };
         let counts = [("step", 0.0)]
             .into_iter()
             .chain(about.counts.iter().copied());
+        let data = Var::volatile(vector(values.iter().map(|(_, v)| *v)).to(home))?;
         let mut group = Group {
-            data: Var::volatile(vector(values.iter().map(|(_, v)| *v)).to(home))?,
+            data: named("numbers", data),
             counts: counts.map(count).collect::<Result<_>>()?,
             state: parameters.iter().map(|_| None).collect(),
             updates: Updates::default(),
@@ -240,7 +245,11 @@ impl Group {
                 start += state.value;
                 start.realize()?;
             }
-            cells.push((state.name, Var::new(start.to(p.device()))?));
+            let cell = Var::new(start.to(p.device()))?;
+            if let Some(of) = p.name() {
+                cell.set_name(&format!("{of}.{}", state.name));
+            }
+            cells.push((state.name, cell));
         }
         self.state[i] = Some(cells);
         Ok(())
