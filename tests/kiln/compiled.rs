@@ -280,11 +280,50 @@ fn captured_tensors_and_random_numbers_work_in_compiled_functions() {
 }
 
 #[test]
-fn a_plan_travels_as_bytes() {
+fn a_compiled_function_travels_as_bytes() {
     let block = Block::new(0.2);
     let f = compile(image(), |x| block.forward(&x)).unwrap();
-    let plan = kiln_plan::Plan::from_bytes(&f.to_bytes()).unwrap();
-    assert_eq!(plan, *f.plan());
+    let entry = kiln_plan::Entry::from_bytes(&f.to_bytes()).unwrap();
+    assert_eq!(
+        (entry.plan, &entry.signature),
+        (f.plan().clone(), f.signature())
+    );
+}
+
+#[test]
+fn names_say_where_captured_tensors_and_states_are_from() {
+    let var = |name: Option<&str>| {
+        let var = Var::new(vector(&[1.0, 2.0])).unwrap();
+        name.into_iter().for_each(|n| var.set_name(n));
+        var
+    };
+    // Two modules may have parameters of the same name.
+    let [a, b] = [(); 2].map(|()| var(Some("weight")));
+    let (bias, unnamed) = (var(Some("bias")), var(None));
+    let (held, made) = (bias.get(), vector(&[3.0, 4.0]));
+    let specs = [(); 2].map(|()| Spec::new(DType::F32, 2));
+    let f = compile(specs, |[x, _]| {
+        let _read_by_nothing = &unnamed + &bias;
+        (vec![&x * &a.get() + &b], &held * &made - &unnamed)
+    });
+    let f = f.unwrap();
+    let signature = f.signature();
+    let names = |list: &[kiln_plan::Named]| -> Vec<String> {
+        list.iter().map(|n| n.name.clone()).collect()
+    };
+    assert_eq!(names(&signature.arguments), ["0", "1"]);
+    assert_eq!(names(&signature.results), ["0.0", "1"]);
+    assert_eq!(names(&signature.captured), ["bias", "captured.1"]);
+    let states: Vec<&str> = signature.states.iter().map(|s| &s.name[..]).collect();
+    assert_eq!(states, ["state.0", "weight", "weight_1"]);
+    let ids: Vec<u64> = f.states().iter().map(Var::id).collect();
+    assert_eq!(ids, [unnamed.id(), a.id(), b.id()]);
+    let captured: Vec<_> = f
+        .captured()
+        .iter()
+        .map(|t| t.to_vec::<f32>().unwrap())
+        .collect();
+    assert_eq!(captured, [[1.0, 2.0], [3.0, 4.0]]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use kiln::{
     compile, custom_function, evaluate_reference, explain, grad, grad_with, gradcheck_with,
     no_grad,
 };
-use kiln_plan::Plan;
+use kiln_plan::Entry;
 use kiln_runtime::{Buffer, Executable};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -329,15 +329,15 @@ fn what_does_not_apply_says_so() -> Result<()> {
 }
 
 #[test]
-fn a_plan_runs_where_its_operators_are_registered() -> Result<()> {
+fn a_compiled_function_runs_where_its_operators_are_registered() -> Result<()> {
     let f = compile(Spec::new(DType::F32, "n"), |x| CUBE.call(&x) + 1.0)?;
     let bytes = f.to_bytes();
-    let executable = Executable::new(Plan::from_bytes(&bytes).unwrap()).unwrap();
+    let executable = Executable::new(Entry::from_bytes(&bytes).unwrap().plan).unwrap();
     let x = Buffer::from_slice(&[1.0f32, 2.0, 3.0], &[3]).unwrap();
     let y = executable.run(&mut [x], &[]).unwrap();
     assert_eq!(y[0].as_slice::<f32>().unwrap(), [2.0, 9.0, 28.0]);
     // Under a name that nobody registered.
-    let mut plan = Plan::from_bytes(&bytes).unwrap();
+    let mut plan = Entry::from_bytes(&bytes).unwrap().plan;
     for kernel in &mut plan.kernels {
         if let kiln_plan::Kernel::Custom(c) = kernel {
             c.name = "test::elsewhere".into();

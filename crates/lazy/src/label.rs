@@ -1,4 +1,4 @@
-//! What the user calls a cell.
+//! What the user calls things.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,5 +15,13 @@ impl Label {
     /// Says the name.
     pub fn set(&self, name: &str) {
         *self.0.lock().unwrap_or_else(|e| e.into_inner()) = Some(name.into());
+    }
+}
+
+/// What messages call a part of a structure: `argument 1.weight`, `the argument`.
+pub fn called(what: &str, path: &str) -> String {
+    match path {
+        "" => format!("the {what}"),
+        path => format!("{what} {path}"),
     }
 }

@@ -1,43 +1,32 @@
-//! Plans as bytes.
+//! Plans and entries as bytes.
 
-use crate::Plan;
+use crate::{Entry, Plan};
+use serde::{Serialize, de::DeserializeOwned};
 
-/// Why bytes are not a plan of this version.
+/// Why bytes are not a plan or an entry of this version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The bytes are something else.
-    #[error("not a Kiln plan (it does not begin with the plan header)")]
-    NotAPlan,
+    #[error("not a Kiln {0} (it does not begin with the header of one)")]
+    SomethingElse(&'static str),
     /// Written by another version.
-    #[error(
-        "the plan was written in format {found}, this build reads format {}",
-        FORMAT
-    )]
+    #[error("it was written in format {found}, this build reads format {}", FORMAT)]
     Version {
         /// The format of the bytes.
         found: u32,
     },
     /// Cut off or changed.
-    #[error("the plan is damaged: {0}")]
+    #[error("what was written is damaged: {0}")]
     Damaged(String),
 }
 
-const MAGIC: &[u8; 8] = b"kilnplan";
-
-/// The format that [`Plan::to_bytes`] writes.
-pub const FORMAT: u32 = 14;
+/// The format that [`Plan::to_bytes`] and [`Entry::to_bytes`] write.
+pub const FORMAT: u32 = 15;
 
 impl Plan {
     /// The plan as bytes: a header with format and checksum, then the contents.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let body =
-            postcard::to_allocvec(self).expect("plans hold only plain data, which always encodes");
-        let mut bytes = Vec::with_capacity(body.len() + 20);
-        bytes.extend_from_slice(MAGIC);
-        bytes.extend_from_slice(&FORMAT.to_le_bytes());
-        bytes.extend_from_slice(&checksum(&body).to_le_bytes());
-        bytes.extend_from_slice(&body);
-        bytes
+        encoded(PLAN, self)
     }
 
     /// Reads what [`Plan::to_bytes`] wrote.
@@ -45,24 +34,72 @@ impl Plan {
     /// # Errors
     /// If the bytes are not a plan, are of another format, or are damaged.
     pub fn from_bytes(bytes: &[u8]) -> Result<Plan, DecodeError> {
-        let header = bytes.get(..20).filter(|h| &h[..8] == MAGIC);
-        let header = header.ok_or(DecodeError::NotAPlan)?;
-        let word = |at: usize, n: usize| {
-            header[at..at + n]
-                .iter()
-                .rev()
-                .fold(0u64, |a, b| a << 8 | *b as u64)
-        };
-        let found = word(8, 4) as u32;
-        if found != FORMAT {
-            return Err(DecodeError::Version { found });
-        }
-        let body = &bytes[20..];
-        if checksum(body) != word(12, 8) {
-            return Err(DecodeError::Damaged("its checksum does not match".into()));
-        }
-        postcard::from_bytes(body).map_err(|e| DecodeError::Damaged(e.to_string()))
+        decoded(PLAN, bytes)
     }
+}
+
+impl Entry {
+    /// The entry as bytes, like [`Plan::to_bytes`].
+    pub fn to_bytes(&self) -> Vec<u8> {
+        encoded(ENTRY, self)
+    }
+
+    /// Reads what [`Entry::to_bytes`] wrote. The plan is checked where it is made ready to run.
+    ///
+    /// # Errors
+    /// If the bytes are not an entry, are of another format, or are damaged, or if the signature is none of the
+    /// plan ([`Signature::check`](crate::Signature::check)).
+    pub fn from_bytes(bytes: &[u8]) -> Result<Entry, DecodeError> {
+        let entry: Entry = decoded(ENTRY, bytes)?;
+        let checked = entry.signature.check(&entry.plan);
+        checked.map_err(|e| DecodeError::Damaged(e.to_string()))?;
+        Ok(entry)
+    }
+}
+
+/// What bytes begin with, and what messages call them.
+type Header = (&'static [u8; 8], &'static str);
+
+const PLAN: Header = (b"kilnplan", "plan");
+const ENTRY: Header = (b"kilnentr", "entry");
+
+fn encoded((magic, _): Header, contents: &impl Serialize) -> Vec<u8> {
+    let body =
+        postcard::to_allocvec(contents).expect("plans hold only plain data, which always encodes");
+    let mut bytes = Vec::with_capacity(body.len() + 20);
+    bytes.extend_from_slice(magic);
+    bytes.extend_from_slice(&FORMAT.to_le_bytes());
+    bytes.extend_from_slice(&checksum(&body).to_le_bytes());
+    bytes.extend_from_slice(&body);
+    bytes
+}
+
+fn decoded<T: DeserializeOwned>((magic, called): Header, bytes: &[u8]) -> Result<T, DecodeError> {
+    let header = bytes.get(..20).filter(|h| &h[..8] == magic);
+    let header = header.ok_or(DecodeError::SomethingElse(called))?;
+    let word = |at: usize, n: usize| {
+        header[at..at + n]
+            .iter()
+            .rev()
+            .fold(0u64, |a, b| a << 8 | *b as u64)
+    };
+    let found = word(8, 4) as u32;
+    if found != FORMAT {
+        return Err(DecodeError::Version { found });
+    }
+    let body = &bytes[20..];
+    if checksum(body) != word(12, 8) {
+        return Err(DecodeError::Damaged("its checksum does not match".into()));
+    }
+    postcard::from_bytes(body).map_err(|e| DecodeError::Damaged(e.to_string()))
+}
+
+#[cfg(test)]
+/// The bytes with the checksum that they should have.
+pub(crate) fn mended(mut bytes: Vec<u8>) -> Vec<u8> {
+    let sum = checksum(&bytes[20..]);
+    bytes[12..20].copy_from_slice(&sum.to_le_bytes());
+    bytes
 }
 
 /// FNV-1a, 64 bit: guards against truncation and bit rot.

@@ -2,7 +2,8 @@
 //!
 //! A [`Plan`] is data: buffers, kernels, and two lists of [`Step`]s. The *prepare* steps depend only on
 //! parameters and run again only when one of those changes; the *run* steps run every time. Sizes
-//! may be symbolic; binding the inputs' shapes gives every symbol a value.
+//! may be symbolic; binding the inputs' shapes gives every symbol a value. A plan does not say what its inputs and
+//! outputs are to anybody; with a [`Signature`], which does, it is an [`Entry`].
 
 mod algorithm;
 mod attention;
@@ -14,6 +15,7 @@ pub mod cuda;
 mod custom;
 mod depth;
 mod dims;
+mod entry;
 mod fft;
 mod kernel;
 mod matmul;
@@ -31,6 +33,7 @@ pub use control::{If, Loop};
 pub use conv::{Conv, ConvRole, Images};
 pub use custom::Custom;
 pub use depth::MAX_DEPTH;
+pub use entry::{Draw, Entry, Named, Signature, State};
 pub use fft::FftTile;
 pub use kernel::{Epilogue, Kernel, Prologue};
 pub use kiln_base::Role;

@@ -1,12 +1,13 @@
 //! Loops and branches on values.
 
-use crate::nest::{Counts, Flat, built, called};
+use crate::nest::{Counts, Flat, built};
 use crate::options::options;
 use crate::record::{compose_many, user_error};
 use crate::{AsTensor, DType, Device, ErrorKind, MaybeInt, Nest, Result, Returned, Tensor};
 use kiln_base::Dim;
 use kiln_ir::{Builder, Fact, Op, ops};
 use kiln_lazy::body::{Captured, Traced, trace};
+use kiln_lazy::label::called;
 use std::panic::Location;
 use std::sync::Arc;
 

@@ -1,11 +1,12 @@
 //! Compiled functions, and what they take and give.
 
-use crate::nest::{Counts, Flat, built, called};
-use crate::{DimSpec, Error, ErrorKind, Nest, Program, Result, Returned, Spec, Tensor};
+use crate::nest::{Counts, Flat, built};
+use crate::{DimSpec, Error, ErrorKind, Nest, Program, Result, Returned, Spec, Tensor, Var};
 use kiln_base::{Dim, Sym};
 use kiln_compiler::{Bisection, Options, Verification};
 use kiln_ir::Fact;
 use kiln_lazy::Handle;
+use kiln_lazy::label::called;
 use kiln_lazy::run::compiled::{Argument, Compiling};
 use smallvec::SmallVec;
 use std::marker::PhantomData;
@@ -56,16 +57,15 @@ pub fn compile_with<S: Nest<Spec>, R: Returned>(
     let loc = Location::caller();
     let (specs, paths) = Flat::named(&specs);
     let takes = specs.counts.clone();
-    let (arguments, symbols) = arguments(specs, &paths, loc)?;
+    let (arguments, symbols) = arguments(specs, paths, loc)?;
     let compiling = Compiling::start(arguments, symbols, loc)?;
     let given = compiling.arguments.iter().cloned().map(Tensor::from);
     let results = f(built::<S, Spec>(&takes, given)).into_result()?;
-    let results = Flat::of(&results);
+    let (results, paths) = Flat::named(&results);
     Ok(Compiled {
-        program: compiling.finish(&results.all, options)?,
+        program: compiling.finish(&results.all, paths, options)?,
         takes,
         gives: results.counts,
-        paths,
         types: PhantomData,
     })
 }
@@ -73,16 +73,16 @@ pub fn compile_with<S: Nest<Spec>, R: Returned>(
 /// The arguments that specs describe, and the names of their symbols.
 fn arguments(
     specs: Flat<Spec>,
-    paths: &[String],
+    paths: Vec<String>,
     loc: &'static Location<'static>,
 ) -> Result<(Vec<Argument>, Vec<String>)> {
     if let Some(e) = specs.error {
         return Err(e);
     }
     let mut names: Vec<String> = Vec::new();
-    let argument = |(spec, path): (&Spec, &String)| {
-        let name = called("argument", path);
+    let argument = |(spec, path): (&Spec, String)| {
         if spec.dims.iter().any(|d| matches!(d, DimSpec::Known(..0))) {
+            let name = called("argument", &path);
             let message = format!("{name} can't be {spec}: a size is negative");
             return Err(Error::new(ErrorKind::Value, "compile", message, loc));
         }
@@ -97,7 +97,7 @@ fn arguments(
             }
         };
         Ok(Argument {
-            name,
+            path,
             fact: Fact::new(spec.dtype, spec.dims.iter().map(dim).collect::<Vec<_>>()),
             device: spec.device,
         })
@@ -123,8 +123,6 @@ pub struct Compiled<I = Vec<Tensor>, O = Vec<Tensor>> {
     program: Program,
     takes: Counts,
     gives: Counts,
-    /// Where the arguments are among what the function takes.
-    paths: Vec<String>,
     types: PhantomData<fn(I) -> O>,
 }
 
@@ -211,8 +209,10 @@ impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Compiled<I, O> {
         given: &[String],
         loc: &'static Location<'static>,
     ) -> Error {
+        let takes = self.signature().arguments.iter();
+        let takes: Vec<String> = takes.map(|a| a.name.clone()).collect();
         let lacks = |a: &[String], b: &[String]| a.iter().find(|p| !b.contains(p)).cloned();
-        let message = match (lacks(&self.paths, given), lacks(given, &self.paths)) {
+        let message = match (lacks(&takes, given), lacks(given, &takes)) {
             (Some(path), _) => format!("{} is not given", called("argument", &path)),
             (None, Some(path)) => {
                 let argument = called("argument", &path);
@@ -223,9 +223,35 @@ impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Compiled<I, O> {
                 return Error::new(ErrorKind::Value, op, text, loc);
             }
         };
-        let counted = format!("{} tensors, not {}", self.paths.len(), given.len());
+        let counted = format!("{} tensors, not {}", takes.len(), given.len());
         let message = format!("{message}: the function takes {counted}");
         Error::new(ErrorKind::Value, op, message, loc)
+    }
+}
+
+impl<I, O> Compiled<I, O> {
+    /// The [`Var`]s that the function reads or assigns, in the order of `signature().states`.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Spec, Tensor, Var, compile};
+    ///
+    /// let total = Var::new(Tensor::zeros(2, DType::F32))?;
+    /// total.set_name("total");
+    /// let add = compile(Spec::new(DType::F32, ("rows", 2)), |rows| total.add_(rows.sum(0)))?;
+    /// let state = &add.signature().states[0];
+    /// assert_eq!((&state.name[..], state.input, state.output), ("total", Some(1), Some(0)));
+    /// assert_eq!(add.states()[0].id(), total.id());
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    pub fn states(&self) -> Vec<Var> {
+        let cells = self.program.cells().iter();
+        cells.map(|cell| Var { cell: cell.clone() }).collect()
+    }
+
+    /// The tensors that the function captured, in the order of `signature().captured`.
+    pub fn captured(&self) -> Vec<Tensor> {
+        let handles = self.program.captured();
+        handles.map(Tensor::from).collect()
     }
 }
 

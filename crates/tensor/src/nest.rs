@@ -188,14 +188,6 @@ pub(crate) fn built<N: Nest<L>, L>(
     })
 }
 
-/// What messages call a part of a structure: `argument 1.weight`, `the argument`.
-pub(crate) fn called(what: &str, path: &str) -> String {
-    match path {
-        "" => format!("the {what}"),
-        path => format!("{what} {path}"),
-    }
-}
-
 /// What a function may return: a [`Nest`], or a `Result` of one.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not what a function of tensors returns",

@@ -176,13 +176,13 @@ impl Var {
         self.cell.id
     }
 
-    /// What errors call this cell: its path in a module, such as `fc.weight`, once a walk over that has
+    /// What errors, and signatures of compiled functions, call this cell: its path in a module, such as `fc.weight`, once a walk over that has
     /// seen it, or what [`Var::set_name`] said.
     pub fn name(&self) -> Option<Arc<str>> {
         self.cell.leaf.label.get()
     }
 
-    /// Says what errors call this cell, for every handle to it.
+    /// Says what errors, and signatures of functions compiled from now on, call this cell, for every handle to it.
     ///
     /// ```
     /// use kiln_tensor::{DType, Tensor, Var};

@@ -1,8 +1,9 @@
 //! Compiled functions: what was recorded once and runs any number of times.
 //!
 //! A run takes values of arguments, cells and random numbers, and gives results and the next values of cells,
-//! which it commits as lazy reads do ([`commit`]). What its arguments are in the user's types is the business of
-//! who calls it.
+//! which it commits as lazy reads do ([`commit`]). What the plan's inputs and outputs are, its [`Signature`] says;
+//! here are only the cells and tensors that are behind that. What the arguments are in the user's types is the
+//! business of who calls it.
 
 mod record;
 mod small;
@@ -13,12 +14,13 @@ use super::commit::{self, Donor, Given, Inputs, Running};
 use super::gather::Gather;
 use super::{anomaly, errors, profiler, read};
 use crate::cell::{Busy, Cell};
+use crate::label::called;
 use crate::node::Node;
 use crate::{Device, Error, ErrorKind, Handle, Result, random, symbols};
-use kiln_base::{Dim, Loc};
+use kiln_base::Loc;
 use kiln_compiler::{Explain, Options, Stages};
 use kiln_ir::{Fact, Output, Role};
-use kiln_plan::Plan;
+use kiln_plan::{Entry, Input, Named, Plan, Signature, State, Symbol};
 use kiln_runtime::{Buffer, Executable};
 pub use record::Compiling;
 use smallvec::SmallVec;
@@ -29,47 +31,29 @@ use std::sync::{Arc, Mutex};
 const RUN: &str = "Compiled::run";
 
 /// What a compiled function is given.
-#[derive(Clone)]
 pub struct Argument {
-    /// What messages call it.
-    pub name: String,
+    /// Its path among the arguments.
+    pub path: String,
     /// Dtype and shape; a size is a number or a symbol.
     pub fact: Fact,
     /// Where it is.
     pub device: Device,
 }
 
-/// Where a plan input comes from at each run.
-#[derive(Clone)]
-enum Binding {
-    Argument(usize),
-    Captured(Buffer),
-    Cell(usize),
-    Key(usize),
-}
-
 /// What was compiled, apart from the types of what it takes and gives: what every compiled function holds.
 pub struct Program {
     executable: Executable,
+    /// What the plan's inputs and outputs are. The arguments are the first inputs, in their order.
+    signature: Signature,
+    /// The values of what it captured.
+    captured: Vec<Buffer>,
+    /// The cells of its states.
+    cells: Vec<Arc<Cell>>,
     explain: Explain,
     stages: Arc<Stages>,
     options: Options,
+    /// Where it runs, and its arguments are.
     device: Device,
-    takes: Vec<Argument>,
-    /// The names of the symbols.
-    names: Vec<String>,
-    bindings: Vec<Binding>,
-    /// The cells that it reads or writes.
-    cells: Vec<Arc<Cell>>,
-    /// How many numbers each use of a generator draws, in recording order.
-    keys: Vec<Dim>,
-    /// Positions of the results among the plan's outputs.
-    results: Vec<usize>,
-    writes: Vec<Write>,
-    /// For each of `cells` whether it is among `writes`.
-    written: Vec<bool>,
-    /// For each symbol the argument and axis that give it.
-    symbols: Vec<(usize, usize)>,
     /// For messages: the recorded ops.
     gather: Arc<Gather>,
     /// What the program was asked for.
@@ -77,16 +61,6 @@ pub struct Program {
     /// The same function for symbols that are 0 or 1, which no plan with symbols takes.
     small: Mutex<Vec<(Small, Arc<Program>)>>,
     loc: &'static Location<'static>,
-}
-
-#[derive(Clone)]
-struct Write {
-    cell: usize,
-    /// Its place among the cells that a run takes.
-    taken: usize,
-    output: usize,
-    /// The plan input that holds the old value.
-    input: Option<usize>,
 }
 
 impl Program {
@@ -105,28 +79,23 @@ impl Program {
             return other.run_at(arguments, loc);
         }
         if anomaly::is_anomaly_enabled() {
-            let graph = record::graph(&self.gather, &self.asked, (&self.names, &[]), loc)?;
+            let names = self.symbol_names();
+            let graph = record::graph(&self.gather, &self.asked, (&names, &[]), loc)?;
             let inputs = self.inputs(RUN, arguments, loc)?;
             anomaly::check(&self.gather, graph, self.options.gpu, &inputs, loc)?;
         }
         read::realize_at(arguments, loc)?;
         // Everything but the cells that are written is read before those are locked: a run that waits
         // for a cell holds none.
-        let counts = self.draws(arguments);
-        let keys = match counts.is_empty() {
-            true => SmallVec::new(),
-            false => keys(
-                random::reserve_default(counts.iter().sum::<i64>() as u64),
-                &counts,
-            ),
-        };
-        let mut inputs: SmallVec<[Option<Buffer>; 8]> = SmallVec::new();
-        for binding in &self.bindings {
-            inputs.push(self.input(binding, arguments, &keys, loc)?);
-        }
+        let keys = self.keys(arguments, |n| random::reserve_default(n as u64), loc)?;
+        let mut inputs = self.known(arguments, &keys, |s| s.output.is_none(), loc)?;
         let cells = self.take_written(loc)?;
-        let inputs = self.with_written(inputs, loc)?;
-        let mut running = Running::new(inputs, self.donors(&cells));
+        for (cell, state) in self.written() {
+            if let Some(input) = state.input {
+                inputs[input as usize] = Some(self.value(&cell.now(), loc)?);
+            }
+        }
+        let mut running = Running::new(self.whole(inputs, loc)?, self.donors(&cells));
         let values = running.run(|inputs, donate| {
             profiler::watched(&self.executable, &self.explain, inputs, loc, |i| {
                 self.executable.run(i, donate)
@@ -136,16 +105,20 @@ impl Program {
             let given = |node: &Arc<Node>| self.given(node, running.inputs());
             errors::run_error_with(e, &self.gather, loc, &given)
         })?;
-        let given = self.writes.iter().map(|w| Given {
-            cell: &cells[w.taken],
-            position: w.output,
-            old: w.input,
-            loc,
+        let given = self.written().filter_map(|(cell, state)| {
+            Some(Given {
+                cell: busy(&cells, cell),
+                position: state.output? as usize,
+                old: state.input.map(|i| i as usize),
+                loc,
+            })
         });
         running.finish(&values, given, &self.plan().sites, &self.gather);
-        let result =
-            |at: &usize| Handle::leaf(values[*at].clone(), Role::Data, Some(self.device), loc, RUN);
-        Ok(self.results.iter().map(result).collect())
+        let result = |named: &Named| {
+            let value = values[named.at as usize].clone();
+            Handle::leaf(value, Role::Data, Some(self.device), loc, RUN)
+        };
+        Ok(self.signature.results.iter().map(result).collect())
     }
 
     /// What a run was given for a placeholder.
@@ -164,11 +137,11 @@ impl Program {
         loc: &'static Location<'static>,
     ) -> Result<()> {
         let wrong = |m: String| Err(Error::new(ErrorKind::Value, op, m, loc));
-        for (t, takes) in arguments.iter().zip(&self.takes) {
+        for (t, (named, takes)) in arguments.iter().zip(self.takes()) {
             t.check()?;
-            let (dims, sizes) = (t.dims(), &takes.fact.shape);
-            let fits = t.dtype() == takes.fact.dtype
-                && (t.node.device.is_none() || t.device() == takes.device)
+            let (dims, sizes) = (t.dims(), &takes.shape);
+            let fits = t.dtype() == takes.dtype
+                && (t.node.device.is_none() || t.device() == self.device)
                 && dims.len() == sizes.len()
                 && (dims.iter().zip(sizes)).all(|(d, size)| match size.as_const() {
                     Some(n) => d.is(n),
@@ -176,39 +149,52 @@ impl Program {
                 });
             if !fits {
                 let (fact, device) = (t.fact(), t.device());
-                let (name, takes) = (&takes.name, self.wanted(takes));
+                let (name, takes) = (called("argument", &named.name), self.wanted(takes));
                 return wrong(format!("{name} must be {takes}, not {fact} on {device}"));
             }
         }
         self.sizes_agree(arguments).or_else(wrong)
     }
 
+    /// The inputs that are arguments.
+    fn takes(&self) -> impl Iterator<Item = (&Named, &Input)> {
+        self.signature.arguments.iter().zip(&self.plan().inputs)
+    }
+
     /// Dtype, shape and device of an argument, with the user's names of symbols.
-    fn wanted(&self, argument: &Argument) -> String {
-        let fact = symbols::replaced(&argument.fact.to_string(), &self.names);
-        match argument.device {
+    fn wanted(&self, takes: &Input) -> String {
+        let fact = Fact::new(takes.dtype, takes.shape.clone());
+        let fact = symbols::replaced(&fact.to_string(), &self.symbol_names());
+        match self.device {
             Device::Cpu => fact,
             device => format!("{fact} on {device}"),
         }
     }
 
+    fn symbol_names(&self) -> Vec<String> {
+        let symbols = self.plan().symbols.iter();
+        symbols.map(|s| s.name.clone()).collect()
+    }
+
     /// Says which two arguments give one symbol different sizes.
     fn sizes_agree(&self, arguments: &[&Handle]) -> Result<(), String> {
-        for (t, takes) in arguments.iter().zip(&self.takes) {
-            for (axis, size) in takes.fact.shape.iter().enumerate() {
+        for (t, (named, takes)) in arguments.iter().zip(self.takes()) {
+            for (axis, size) in takes.shape.iter().enumerate() {
                 let Some(symbol) = size.max_symbol() else {
                     continue;
                 };
-                let (symbol, by) = (symbol.0 as usize, &t.dims()[axis]);
-                let (first, at) = self.symbols[symbol];
-                let (from, known) = (&self.takes[first].name, arguments[first]);
+                let symbol = &self.plan().symbols[symbol.0 as usize];
+                let (by, at) = (&t.dims()[axis], symbol.axis as usize);
+                let known = arguments[symbol.input as usize];
                 if known.dims()[at] != *by {
+                    let from = &self.signature.arguments[symbol.input as usize];
                     return Err(format!(
-                        "`{}` is {} by dim {at} of {from}, {}, but {by} by dim {axis} of {}, {}",
-                        self.names[symbol],
+                        "`{}` is {} by dim {at} of {}, {}, but {by} by dim {axis} of {}, {}",
+                        symbol.name,
                         known.dims()[at],
+                        called("argument", &from.name),
                         known.fact(),
-                        takes.name,
+                        called("argument", &named.name),
                         t.fact()
                     ));
                 }
@@ -217,9 +203,15 @@ impl Program {
         Ok(())
     }
 
+    /// The states that a run gives new values, and their cells.
+    fn written(&self) -> impl Iterator<Item = (&Arc<Cell>, &State)> {
+        let states = self.cells.iter().zip(&self.signature.states);
+        states.filter(|(_, s)| s.output.is_some())
+    }
+
     /// Takes the cells that the run writes, in the order of their ids, each with a computed value.
     fn take_written(&self, loc: &'static Location<'static>) -> Result<Vec<Busy>> {
-        let written = self.writes.iter().map(|w| self.cells[w.cell].clone());
+        let written = self.written().map(|(cell, _)| cell.clone());
         let cells = commit::take(written.collect(), &[]);
         // Computed while the cells are taken: nobody can assign them anything new meanwhile.
         let held: Vec<Handle> = cells.iter().map(|b| b.state().current.clone()).collect();
@@ -229,36 +221,59 @@ impl Program {
 
     /// The old values of the cells that nobody else holds.
     fn donors(&self, cells: &[Busy]) -> SmallVec<[Donor; 4]> {
-        let donor = |w: &Write| {
-            let (input, leaf) = (w.input?, cells[w.taken].state().sole_leaf()?);
+        let donor = |(cell, state): (&Arc<Cell>, &State)| {
+            let input = state.input? as usize;
+            let leaf = busy(cells, cell).state().sole_leaf()?;
             Some(Donor { input, leaf })
         };
-        self.writes.iter().filter_map(donor).collect()
+        self.written().filter_map(donor).collect()
     }
 
-    /// An input; `None` for a cell that the run writes.
-    fn input(
+    /// The inputs, without the values of states that are not asked for.
+    fn known(
         &self,
-        binding: &Binding,
         arguments: &[&Handle],
         keys: &[[i64; 2]],
+        asks: impl Fn(&State) -> bool,
         loc: &'static Location<'static>,
-    ) -> Result<Option<Buffer>> {
-        match binding {
-            Binding::Argument(a) => self.value(arguments[*a], loc).map(Some),
-            Binding::Captured(buffer) => Ok(Some(buffer.clone())),
-            Binding::Cell(v) if self.written[*v] => Ok(None),
-            Binding::Cell(v) => {
-                let current = self.cells[*v].idle().current.clone();
-                self.value(&current, loc).map(Some)
-            }
-            Binding::Key(k) => {
-                let buffer = Buffer::from_slice(&keys[*k], &[2]);
-                buffer
-                    .map(Some)
-                    .map_err(|e| errors::run_error(e, &self.gather, loc))
+    ) -> Result<SmallVec<[Option<Buffer>; 8]>> {
+        let Signature {
+            captured,
+            states,
+            draws,
+            ..
+        } = &self.signature;
+        let mut inputs = SmallVec::from_elem(None, self.plan().inputs.len());
+        for (input, t) in inputs.iter_mut().zip(arguments) {
+            *input = Some(self.value(t, loc)?);
+        }
+        for (named, buffer) in captured.iter().zip(&self.captured) {
+            inputs[named.at as usize] = Some(buffer.clone());
+        }
+        for (state, cell) in states.iter().zip(&self.cells).filter(|(s, _)| asks(s)) {
+            if let Some(input) = state.input {
+                let current = cell.idle().current.clone();
+                inputs[input as usize] = Some(self.value(&current, loc)?);
             }
         }
+        for (draw, key) in draws.iter().zip(keys) {
+            if let Some(input) = draw.input {
+                let key = Buffer::from_slice(key, &[2]);
+                let key = key.map_err(|e| errors::run_error(e, &self.gather, loc))?;
+                inputs[input as usize] = Some(key);
+            }
+        }
+        Ok(inputs)
+    }
+
+    fn whole(
+        &self,
+        inputs: SmallVec<[Option<Buffer>; 8]>,
+        loc: &'static Location<'static>,
+    ) -> Result<Inputs> {
+        let missing = || Error::new(ErrorKind::Internal, RUN, "an input has no value", loc);
+        let inputs = inputs.into_iter();
+        inputs.map(|i| i.ok_or_else(missing)).collect()
     }
 
     /// A computed value, where the program runs.
@@ -269,15 +284,22 @@ impl Program {
 
     /// The values of the symbols.
     fn values(&self, arguments: &[&Handle]) -> SmallVec<[i64; 4]> {
-        let value = |(a, axis): &(usize, usize)| arguments[*a].dims()[*axis].as_const();
-        let values = self.symbols.iter().map(value);
+        let value = |s: &Symbol| arguments[s.input as usize].dims()[s.axis as usize].as_const();
+        let values = self.plan().symbols.iter().map(value);
         values.map(|v| v.unwrap_or(0)).collect()
     }
 
-    /// How many numbers each use of a generator draws.
-    fn draws(&self, arguments: &[&Handle]) -> SmallVec<[i64; 2]> {
-        let values = self.values(arguments);
-        self.keys.iter().map(|c| c.eval(&values)).collect()
+    /// The random keys of a run: consecutive ranges in recording order, as if the function had been recorded
+    /// lazily.
+    fn keys(
+        &self,
+        arguments: &[&Handle],
+        reserve: impl FnOnce(i64) -> [i64; 2],
+        loc: &'static Location<'static>,
+    ) -> Result<Vec<[i64; 2]>> {
+        let keys = self.signature.keys(&self.values(arguments), reserve);
+        let text = "draws more random numbers than an i64 counts";
+        keys.ok_or_else(|| Error::new(ErrorKind::Value, RUN, text, loc))
     }
 
     /// The inputs of a run that changes nothing: values of cells as they are, random numbers as the
@@ -287,7 +309,7 @@ impl Program {
         op: &'static str,
         arguments: &[&Handle],
         loc: &'static Location<'static>,
-    ) -> Result<Vec<Buffer>> {
+    ) -> Result<Inputs> {
         self.check(op, arguments, loc)?;
         if self.values(arguments).iter().any(|v| *v < 2) {
             let text =
@@ -295,44 +317,9 @@ impl Program {
             return Err(Error::new(ErrorKind::Value, op, text, loc));
         }
         read::realize_at(arguments, loc)?;
-        let keys = keys(
-            random::get_rng_state().map(|w| w as i64),
-            &self.draws(arguments),
-        );
-        let bindings = self.bindings.iter();
-        let input = |binding: &Binding| match binding {
-            Binding::Cell(v) => {
-                let current = self.cells[*v].idle().current.clone();
-                self.value(&current, loc)
-            }
-            binding => {
-                let known = self.input(binding, arguments, &keys, loc)?;
-                known.ok_or_else(|| self.missing(loc))
-            }
-        };
-        bindings.map(input).collect()
-    }
-
-    fn missing(&self, loc: &'static Location<'static>) -> Error {
-        let text = "an input has no value";
-        Error::new(ErrorKind::Internal, RUN, text, loc)
-    }
-
-    /// The inputs with the values of the locked cells filled in.
-    fn with_written(
-        &self,
-        inputs: SmallVec<[Option<Buffer>; 8]>,
-        loc: &'static Location<'static>,
-    ) -> Result<Inputs> {
-        let filled =
-            inputs
-                .into_iter()
-                .zip(&self.bindings)
-                .map(|(buffer, binding)| match binding {
-                    Binding::Cell(v) if buffer.is_none() => self.value(&self.cells[*v].now(), loc),
-                    _ => buffer.ok_or_else(|| self.missing(loc)),
-                });
-        filled.collect()
+        let next = || random::get_rng_state().map(|w| w as i64);
+        let keys = self.keys(arguments, |_| next(), loc)?;
+        self.whole(self.known(arguments, &keys, |_| true, loc)?, loc)
     }
 
     /// What the compiler did and why.
@@ -345,10 +332,37 @@ impl Program {
         self.executable.plan()
     }
 
-    /// The program as bytes that `kiln_runtime` runs with nothing else linked. Its inputs are the
-    /// arguments, then captured tensors, `Var`s and random keys as [`Plan::inputs`] lists them.
+    /// What the plan's inputs and outputs are: arguments and results by their paths, states by the names of their
+    /// cells, captured tensors by those of the cells that they were read from.
+    pub fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// The tensors of [`Signature::captured`].
+    pub fn captured(&self) -> impl Iterator<Item = Handle> {
+        let handle = |b: &Buffer| {
+            let device = Some(self.device);
+            Handle::leaf(b.clone(), Role::Data, device, self.loc, "compile")
+        };
+        self.captured.iter().map(handle)
+    }
+
+    /// The cells of [`Signature::states`].
+    pub fn cells(&self) -> &[Arc<Cell>] {
+        &self.cells
+    }
+
+    /// The program with all that is to be known of it but values: what leaves the process.
+    pub fn entry(&self) -> Entry {
+        Entry {
+            signature: self.signature.clone(),
+            plan: self.plan().clone(),
+        }
+    }
+
+    /// [`Program::entry`] as bytes, which `kiln_plan` reads and `kiln_runtime` runs with nothing else linked.
     pub fn to_bytes(&self) -> Vec<u8> {
-        self.plan().to_bytes()
+        self.entry().to_bytes()
     }
 
     /// The executable, for its figures.
@@ -362,14 +376,9 @@ impl Program {
     }
 }
 
-/// Seed and offset of each use of a generator: consecutive ranges in recording order, as if the function
-/// had been recorded lazily.
-fn keys([seed, mut offset]: [i64; 2], counts: &[i64]) -> SmallVec<[[i64; 2]; 2]> {
-    let take = |count: &i64| {
-        offset = offset.wrapping_add(*count);
-        [seed, offset.wrapping_sub(*count)]
-    };
-    counts.iter().map(take).collect()
+/// The cell among those that were taken, which are in the order of their ids.
+fn busy<'a>(taken: &'a [Busy], cell: &Cell) -> &'a Busy {
+    &taken[taken.partition_point(|b| b.cell().id < cell.id)]
 }
 
 impl std::fmt::Debug for Program {

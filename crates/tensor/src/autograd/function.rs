@@ -1,11 +1,12 @@
 //! Functions with a derivative of the user's own.
 
-use crate::nest::{Counts, Flat, built, called};
+use crate::nest::{Counts, Flat, built};
 use crate::record::{compose_many, user_error};
 use crate::{ErrorKind, Nest, Returned, Tensor, is_grad_enabled, no_grad};
 use kiln_ir::{Builder, OpError, ensure, ops};
 use kiln_lazy::caller::user_line;
 use kiln_lazy::grad::edge::{CustomRule, Edge, GradNode, Leaf};
+use kiln_lazy::label::called;
 use kiln_lazy::{Handle, body};
 use std::panic::Location;
 use std::sync::Arc;

@@ -1,11 +1,12 @@
 //! Gradients as functions.
 
 use super::seed;
-use crate::nest::{Flat, called, partly};
+use crate::nest::{Flat, partly};
 use crate::options::options;
 use crate::{DType, Error, ErrorKind, Nest, Result, Returned, Tensor};
 use kiln_lazy::Handle;
 use kiln_lazy::grad::engine::{self, Keep};
+use kiln_lazy::label::called;
 use std::panic::Location;
 
 options! {

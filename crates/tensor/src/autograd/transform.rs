@@ -5,7 +5,7 @@
 //! beyond that (of what was given, or of what the function captures), results can be differentiated again.
 
 use super::seed;
-use crate::nest::{Counts, Flat, NestOf, built, built_of, called};
+use crate::nest::{Counts, Flat, NestOf, built, built_of};
 use crate::record::compose;
 use crate::{
     Error, ErrorKind, Nest, Result, Returned, Tensor, enable_grad, is_grad_enabled, no_grad,
@@ -15,6 +15,7 @@ use kiln_ir::{Builder, ops};
 use kiln_lazy::grad::edge::{Edge, Leaf};
 use kiln_lazy::grad::engine::{self, Keep};
 use kiln_lazy::grad::walk::{Entry, Walk};
+use kiln_lazy::label::called;
 use kiln_lazy::{Handle, body};
 use std::marker::PhantomData;
 use std::panic::Location;

@@ -1,16 +1,19 @@
 //! Compiling what a function recorded.
 
-use super::{Argument, Binding, Program, Write};
+use super::{Argument, Program};
+use crate::cell::Cell;
 use crate::node::Handle;
 use crate::postorder::Key;
 use crate::run::errors::{self, leaked};
 use crate::run::gather::{Gather, Source};
 use crate::scope::{Recording, Scope, placeholder};
 use crate::{Device, Error, ErrorKind, Result};
-use hashbrown::HashMap;
-use kiln_base::{Dim, Sym};
+use hashbrown::{HashMap, HashSet};
+use kiln_base::Dim;
 use kiln_compiler::{Compilation, Options};
 use kiln_ir::{Graph, Output, Role, SymbolInfo, Target};
+use kiln_plan::{Draw, Named, Signature, State};
+use kiln_runtime::Buffer;
 use std::panic::Location;
 use std::sync::{Arc, Mutex};
 
@@ -46,11 +49,16 @@ impl Compiling {
         })
     }
 
-    /// Ends the recording, and compiles the results.
+    /// Ends the recording, and compiles the results, which have these paths.
     ///
     /// # Errors
     /// If an operation is invalid, or the engine can't run it.
-    pub fn finish<T: AsRef<Handle>>(self, results: &[T], options: &Options) -> Result<Program> {
+    pub fn finish<T: AsRef<Handle>>(
+        self,
+        results: &[T],
+        paths: Vec<String>,
+        options: &Options,
+    ) -> Result<Program> {
         Recorded {
             scope: self.recording.finish(),
             takes: self.takes,
@@ -58,13 +66,8 @@ impl Compiling {
             arguments: self.arguments,
             loc: self.loc,
         }
-        .compile(results, options)
+        .compile(results, paths, options)
     }
-}
-
-/// The positions of values.
-fn positions<'a>(values: impl Iterator<Item = &'a Handle>) -> HashMap<Key, usize> {
-    values.enumerate().map(|(i, t)| (t.key(), i)).collect()
 }
 
 /// What was recorded as a graph whose symbols have these names, with other dims `by` in their place, if any are
@@ -93,10 +96,9 @@ pub(super) fn graph(
     })
 }
 
-/// Compiles a [`graph`].
+/// Compiles a [`graph`] with this signature.
 pub(super) fn compiled(
-    gather: &Gather,
-    asked: &[Output],
+    (gather, asked, signature): (&Gather, &[Output], &Signature),
     symbols: (&[String], &[Dim]),
     options: &Options,
     loc: &'static Location<'static>,
@@ -104,7 +106,10 @@ pub(super) fn compiled(
     let graph = graph(gather, asked, symbols, loc)?;
     let locs = gather.recording(Vec::new()).locs();
     let compiled = kiln_compiler::compile(&graph, &locs, options);
-    compiled.map_err(|e| errors::compile_error(e, gather, loc))
+    let compiled = compiled.map_err(|e| errors::compile_error(e, gather, loc))?;
+    let checked = signature.check(compiled.executable.plan());
+    checked.map_err(|e| Error::new(ErrorKind::Internal, "compile", e.to_string(), loc))?;
+    Ok(compiled)
 }
 
 /// What a function recorded.
@@ -117,74 +122,41 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn compile<T: AsRef<Handle>>(self, results: &[T], options: &Options) -> Result<Program> {
+    fn compile<T: AsRef<Handle>>(
+        self,
+        results: &[T],
+        paths: Vec<String>,
+        options: &Options,
+    ) -> Result<Program> {
         let mut gather = Gather::default();
         for a in &self.arguments {
             gather.add(a)?;
         }
         let mut asked = gather.ask(results)?;
-        let cells = self.scope.cells.iter().enumerate();
-        let written: Vec<_> = cells.filter(|(_, c)| c.written).collect();
-        let mut ids: Vec<u64> = written.iter().map(|(_, c)| c.cell.id).collect();
-        ids.sort_unstable();
-        let assigned = gather.ask(&written.iter().map(|(_, c)| &c.current).collect::<Vec<_>>())?;
+        let written = self.scope.cells.iter().filter(|c| c.written);
+        let assigned = gather.ask(&written.map(|c| &c.current).collect::<Vec<_>>())?;
         let device = self.device(&gather)?;
-        let bindings = self.bindings(&mut gather, device)?;
-        let inputs = bindings.iter().enumerate().filter_map(|(i, b)| match b {
-            Binding::Cell(v) => Some((*v, i)),
-            _ => None,
-        });
-        let inputs: HashMap<usize, usize> = inputs.collect();
-        let mut writes = Vec::new();
-        for ((cell, scoped), Output { value, .. }) in written.into_iter().zip(assigned) {
-            let input = inputs.get(&cell).copied();
-            let target = input.map_or(Target::Result, |i| Target::Assign(i as u32));
-            writes.push(Write {
-                cell,
-                taken: ids.partition_point(|id| *id < scoped.cell.id),
-                output: asked.len(),
-                input,
-            });
+        let (signature, captured, cells) = self.bind(&mut gather, device, paths)?;
+        let written = signature.states.iter().filter(|s| s.output.is_some());
+        for (state, Output { value, .. }) in written.zip(assigned) {
+            let target = state.input.map_or(Target::Result, Target::Assign);
             asked.push(Output { value, target });
         }
         let options = Options {
             gpu: device.ordinal(),
             ..options.clone()
         };
-        let compilation = compiled(&gather, &asked, (&self.names, &[]), &options, self.loc)?;
-        let position = |i: usize| {
-            compilation.outputs[i].ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Internal,
-                    "compile",
-                    "a result has no place",
-                    self.loc,
-                )
-            })
-        };
-        for w in &mut writes {
-            w.output = position(w.output)?;
-        }
+        let recorded = (&gather, &asked[..], &signature);
+        let compilation = compiled(recorded, (&self.names, &[]), &options, self.loc)?;
         Ok(Program {
-            results: (0..results.len()).map(position).collect::<Result<_>>()?,
             executable: compilation.executable,
+            signature,
+            captured,
+            cells,
             explain: compilation.explain,
             stages: compilation.stages,
             options,
             device,
-            symbols: self.symbol_places(),
-            takes: self.takes,
-            names: self.names,
-            bindings,
-            writes,
-            keys: self
-                .scope
-                .keys
-                .into_iter()
-                .map(|(_, count)| count)
-                .collect(),
-            written: self.scope.cells.iter().map(|v| v.written).collect(),
-            cells: self.scope.cells.into_iter().map(|v| v.cell).collect(),
             gather: Arc::new(gather.without_values()),
             asked,
             small: Mutex::default(),
@@ -205,42 +177,80 @@ impl Recorded {
         Err(Error::new(ErrorKind::Op, "compile", message, gather.loc(i)))
     }
 
-    /// What each input of the program is; captured tensors become parameters.
-    fn bindings(&self, gather: &mut Gather, device: Device) -> Result<Vec<Binding>> {
-        let mut bindings = Vec::new();
-        let arguments = positions(self.arguments.iter());
-        let cells = positions(self.scope.cells.iter().map(|v| &v.placeholder));
-        let keys = positions(self.scope.keys.iter().map(|(t, _)| t));
+    /// What the plan's inputs and outputs are, and what is behind captured tensors, which become parameters, and
+    /// behind states.
+    fn bind(
+        &self,
+        gather: &mut Gather,
+        device: Device,
+        results: Vec<String>,
+    ) -> Result<(Signature, Vec<Buffer>, Vec<Arc<Cell>>)> {
+        let mut outputs = 0u32..;
+        let results = results.into_iter().zip(&mut outputs);
+        let mut signature = Signature {
+            results: results.map(|(name, at)| Named { name, at }).collect(),
+            ..Signature::default()
+        };
+        let (mut captured, mut cells) = (Vec::new(), Vec::new());
+        let (mut tensors, mut states) = (HashSet::new(), HashSet::new());
+        let mut open = HashMap::new();
         for i in 0..gather.inputs.len() {
+            let at = i as u32;
             let Source { entry, output, .. } = gather.inputs[i];
             let node = &gather.entries[entry].node;
-            let key = Key::of(node, output);
-            if let Some(buffer) = gather.inputs[i].buffer.take() {
-                gather.make_parameter(i);
-                let brought = device.bring(buffer);
-                let buffer = brought.map_err(|e| errors::run_error(e, gather, self.loc))?;
-                bindings.push(Binding::Captured(buffer));
-            } else if let Some(a) = arguments.get(&key) {
-                bindings.push(Binding::Argument(*a));
-            } else if let Some(v) = cells.get(&key) {
-                bindings.push(Binding::Cell(*v));
-            } else if let Some(k) = keys.get(&key) {
-                bindings.push(Binding::Key(*k));
-            } else {
-                return Err(leaked(node));
+            let Some(buffer) = gather.inputs[i].buffer.take() else {
+                open.insert(Key::of(node, output), at);
+                continue;
+            };
+            let label = node.about.as_ref().and_then(|a| a.label.as_ref()?.get());
+            let number = format!("captured.{}", captured.len());
+            let name = unique(&mut tensors, label, number);
+            signature.captured.push(Named { name, at });
+            gather.make_parameter(i);
+            let brought = device.bring(buffer);
+            captured.push(brought.map_err(|e| errors::run_error(e, gather, self.loc))?);
+        }
+        let mut input = |t: &Handle| open.remove(&t.key());
+        for (a, t) in self.takes.iter().zip(&self.arguments) {
+            let name = a.path.clone();
+            signature
+                .arguments
+                .extend(input(t).map(|at| Named { name, at }));
+        }
+        for (key, count) in &self.scope.keys {
+            let (count, input) = (count.clone(), input(key));
+            signature.draws.push(Draw { count, input });
+        }
+        for c in &self.scope.cells {
+            let input = input(&c.placeholder);
+            let output = if c.written { outputs.next() } else { None };
+            if input.or(output).is_some() {
+                let number = format!("state.{}", cells.len());
+                let name = unique(&mut states, c.cell.leaf.label.get(), number);
+                signature.states.push(State {
+                    name,
+                    input,
+                    output,
+                });
+                cells.push(c.cell.clone());
             }
         }
-        Ok(bindings)
+        match open.into_values().min() {
+            Some(i) => Err(leaked(
+                &gather.entries[gather.inputs[i as usize].entry].node,
+            )),
+            None => Ok((signature, captured, cells)),
+        }
     }
+}
 
-    fn symbol_places(&self) -> Vec<(usize, usize)> {
-        let place = |s: usize| {
-            let dim = Dim::symbol(Sym(s as u32));
-            self.arguments.iter().enumerate().find_map(|(a, t)| {
-                let axis = t.dims().iter().position(|d| *d == dim)?;
-                Some((a, axis))
-            })
-        };
-        (0..self.names.len()).filter_map(place).collect()
+/// The label, if there is one, else the number; and a further number if that name is taken.
+fn unique(taken: &mut HashSet<String>, label: Option<Arc<str>>, number: String) -> String {
+    let wanted = label.map_or(number, |label| label.to_string());
+    let (mut name, mut more) = (wanted.clone(), 0);
+    while !taken.insert(name.clone()) {
+        more += 1;
+        name = format!("{wanted}_{more}");
     }
+    name
 }

@@ -3,10 +3,9 @@
 //! A symbol is at least 2, so that shapes broadcast in one way. A smaller size takes the place of its symbol in
 //! what was recorded, and the plan for that is compiled when it is first asked for.
 
-use super::{Argument, Program, RUN, record};
-use crate::{Error, ErrorKind, Handle, Result};
+use super::{Program, RUN, record};
+use crate::{Error, Handle, Result};
 use kiln_base::{Dim, Sym};
-use kiln_compiler::Compilation;
 use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::{Arc, Mutex};
@@ -40,7 +39,8 @@ impl Program {
     fn specialised(&self, small: &Small, loc: &'static Location<'static>) -> Result<Program> {
         let value = |s: usize| small.iter().find(|(symbol, _)| *symbol == s);
         let mut kept = 0;
-        let by = (0..self.names.len()).map(|s| match value(s) {
+        let symbols = &self.plan().symbols;
+        let by = (0..symbols.len()).map(|s| match value(s) {
             Some((_, v)) => Dim::Const(*v),
             None => {
                 kept += 1;
@@ -48,15 +48,18 @@ impl Program {
             }
         });
         let by: Vec<Dim> = by.collect();
-        let left = (0..self.names.len()).filter(|s| value(*s).is_none());
-        let names: Vec<String> = left.clone().map(|s| self.names[s].clone()).collect();
-        let symbols = (&names[..], &by[..]);
-        let compiled =
-            record::compiled(&self.gather, &self.asked, symbols, &self.options, self.loc);
+        let left = (0..symbols.len()).filter(|s| value(*s).is_none());
+        let names: Vec<String> = left.map(|s| symbols[s].name.clone()).collect();
+        let mut signature = self.signature.clone();
+        for draw in &mut signature.draws {
+            draw.count = draw.count.substitute(&by);
+        }
+        let recorded = (&*self.gather, &self.asked[..], &signature);
+        let compiled = record::compiled(recorded, (&names, &by), &self.options, self.loc);
         let compilation = compiled.map_err(|e| {
             let sizes = small
                 .iter()
-                .map(|(s, v)| format!("{} = {v}", self.names[*s]));
+                .map(|(s, v)| format!("{} = {v}", symbols[*s].name));
             let sizes = sizes.collect::<Vec<_>>().join(", ");
             let text = format!(
                 "the function can't be compiled for {sizes}: {}",
@@ -64,41 +67,15 @@ impl Program {
             );
             Error::new(e.kind(), RUN, text, loc)
         })?;
-        let Compilation {
-            executable,
-            explain,
-            stages,
-            outputs,
-        } = compilation;
-        // The plan's outputs may stand elsewhere than in this one's.
-        let place = |asked: usize| {
-            let lost = "a result has no place";
-            outputs[asked].ok_or_else(|| Error::new(ErrorKind::Internal, RUN, lost, loc))
-        };
-        let results = self.results.len();
-        let mut writes = self.writes.clone();
-        for (i, w) in writes.iter_mut().enumerate() {
-            w.output = place(results + i)?;
-        }
-        let mut takes = self.takes.clone();
-        for Argument { fact, .. } in &mut takes {
-            fact.shape.iter_mut().for_each(|d| *d = d.substitute(&by));
-        }
         Ok(Program {
-            executable,
-            explain,
-            stages,
+            executable: compilation.executable,
+            signature,
+            captured: self.captured.clone(),
+            cells: self.cells.clone(),
+            explain: compilation.explain,
+            stages: compilation.stages,
             options: self.options.clone(),
             device: self.device,
-            takes,
-            names,
-            bindings: self.bindings.clone(),
-            cells: self.cells.clone(),
-            written: self.written.clone(),
-            keys: self.keys.iter().map(|k| k.substitute(&by)).collect(),
-            results: (0..results).map(place).collect::<Result<_>>()?,
-            writes,
-            symbols: left.map(|s| self.symbols[s]).collect(),
             gather: self.gather.clone(),
             asked: self.asked.clone(),
             small: Mutex::default(),
