@@ -27,7 +27,8 @@ pub type CpuKernel =
 ///
 /// `T` is `bool`'s `unsigned char`, `signed char`, `short`, `int`, `long long` and their unsigned
 /// kinds, `float`, `double`, and for f16 and bf16 the `unsigned short` of their bits. The kernel's
-/// source is compiled behind the prelude of a plan's kernels, without headers, in a unit of its own.
+/// source is compiled behind the prelude of a plan's kernels, without headers, in a unit of its own. Calls of which
+/// neither needs the other's result may run at the same time, so it keeps nothing in global variables.
 pub struct CudaFunction {
     /// CUDA C++.
     pub source: String,

@@ -1,12 +1,12 @@
 //! The state of the driver: one per process.
 
 use crate::config::Config;
+use crate::graph::{Nodes, Placed};
 use crate::pool::Accounts;
 use crate::status::{
     Failure, INVALID_CONTEXT, INVALID_HANDLE, NOT_INITIALIZED, OUT_OF_MEMORY, Status, failure,
 };
 use crate::stream::{Captures, Event, Stream};
-use crate::work::{Node, Nodes};
 use kiln_gpu_emulator::{Kernel, Memory, Program, Statistics};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -25,7 +25,7 @@ pub(crate) struct Function {
 /// A graph that was captured or built.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
-    pub nodes: Vec<(usize, Node)>,
+    pub nodes: Vec<Placed>,
 }
 
 /// What was executed, for tests that count.

@@ -7,7 +7,9 @@
 //! the first call of cudarc, a test calls [`install`], which loads the library. It is named `libcuda.so`, as
 //! cudarc asks for it, and the loader gives what is loaded under that name.
 //!
-//! Work is queued, and carried out when someone waits for it. A program that forgets to wait sees old data.
+//! Work is queued, and carried out when someone waits for it. A program that forgets to wait sees old data. The nodes
+//! of a graph come in an order drawn anew at every launch, and kernels of it that meet in memory where neither
+//! depends on the other are a fault.
 //! Anything that the emulator finds wrong, a race say, makes this and every later call fail, as a fault does on
 //! hardware; [`last_fault`] tells what it was, and it is printed.
 //!
@@ -19,7 +21,7 @@
 //! | `KILN_FAKE_CUDA_MEMORY` | bytes of memory of each | 4 GiB |
 //! | `KILN_FAKE_CUDA_CAPABILITY` | compute capability, without the dot | 90 |
 //! | `KILN_FAKE_CUDA_CHECKS` | 0: don't look for races, nor for missing waits and uninitialised reads in shared memory | 1 |
-//! | `KILN_FAKE_CUDA_SEED` | order of warps and blocks, and how early queued work is carried out; 0: natural | 0 |
+//! | `KILN_FAKE_CUDA_SEED` | order of warps and blocks, and how early queued work is carried out, natural for 0; order of a graph's nodes | 0 |
 //! | `KILN_FAKE_CUDA_THREADS` | threads of the host for a kernel | all |
 //! | `KILN_FAKE_CUDA_LIMIT` | instructions of a block before it is taken for endless | 2³¹ |
 //! | `KILN_FAKE_CUDA_FAULT_FILE` | where to write the last fault | – |
@@ -32,6 +34,7 @@ pub mod api;
 mod config;
 mod driver;
 mod find;
+mod graph;
 mod pool;
 mod status;
 mod stream;

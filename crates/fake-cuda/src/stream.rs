@@ -2,6 +2,7 @@
 //! old data, as it may on hardware.
 
 use crate::driver::{Driver, State};
+use crate::graph::{Placed, execute};
 use crate::status::{CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, Failure, INVALID_HANDLE, Status};
 use crate::work::{Broken, Node, Work};
 use std::collections::{HashMap, VecDeque};
@@ -53,7 +54,7 @@ pub(crate) struct Capture {
     pub mode: CaptureMode,
     pub thread: ThreadId,
     pub graph: usize,
-    pub nodes: Vec<(usize, Node)>,
+    pub nodes: Vec<Placed>,
     pub broken: bool,
 }
 
@@ -120,7 +121,13 @@ impl Driver {
             state.stream(stream)?.unjoined = true;
             let handle = state.new_handle();
             let capture = state.captures.get_mut(&id).ok_or(INVALID_HANDLE)?;
-            capture.nodes.push((handle, node));
+            // What several streams give to a capture is one chain, in the order in which they do.
+            let after = capture.nodes.len().checked_sub(1).into_iter().collect();
+            capture.nodes.push(Placed {
+                handle,
+                node,
+                after,
+            });
             return Ok(());
         }
         drop(state);
@@ -263,7 +270,7 @@ impl Driver {
     fn carry_out(&self, work: Work) -> Result<(), Broken> {
         match work {
             Work::Node(node) => node.execute(self),
-            Work::Graph(nodes) => nodes.iter().try_for_each(|(_, node)| node.execute(self)),
+            Work::Graph(nodes, seed) => execute(&nodes, seed, self),
             Work::Free(address) => {
                 self.release(address);
                 Ok(())

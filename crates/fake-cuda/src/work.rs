@@ -2,8 +2,9 @@
 
 use crate::abi::HostFunction;
 use crate::driver::Driver;
+use crate::graph::Nodes;
 use crate::status::{ILLEGAL_ADDRESS, LAUNCH_FAILED, LAUNCH_TIMEOUT, MISALIGNED_ADDRESS, Status};
-use kiln_gpu_emulator::{Fault, FaultKind, Kernel, Launch, Program};
+use kiln_gpu_emulator::{Fault, FaultKind, Kernel, Launch, Program, Trail};
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Instant;
@@ -61,14 +62,12 @@ pub(crate) enum Node {
     Empty,
 }
 
-/// The nodes of a graph in an order that respects their dependencies.
-pub(crate) type Nodes = Arc<Vec<(usize, Node)>>;
-
 /// An item of a stream's queue.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Node(Node),
-    Graph(Nodes),
+    /// A graph, and what its nodes' order is drawn from.
+    Graph(Nodes, u64),
     Free(u64),
     /// An event and which of its recordings.
     Record(usize, u64),
@@ -107,7 +106,7 @@ impl Node {
     /// Executes the operation.
     pub fn execute(&self, driver: &Driver) -> Result<(), Broken> {
         match self {
-            Node::Kernel(node) => node.execute(driver),
+            Node::Kernel(node) => node.execute(driver, false).map(drop),
             Node::Copy { to, from, len } => copy(driver, to, from, *len),
             Node::Fill {
                 to,
@@ -131,7 +130,8 @@ impl Node {
 }
 
 impl KernelNode {
-    fn execute(&self, driver: &Driver) -> Result<(), Broken> {
+    /// Runs the kernel; gives what it touched, if that is wanted.
+    pub fn execute(&self, driver: &Driver, traced: bool) -> Result<Trail, Broken> {
         let launch = Launch {
             kernel: &self.kernel,
             grid: self.grid,
@@ -141,7 +141,11 @@ impl KernelNode {
             options: driver.config.options,
         };
         let start = Instant::now();
-        let statistics = launch.run(&driver.memory).map_err(|fault| *fault)?;
+        let ran = match traced {
+            true => launch.traced(&driver.memory),
+            false => launch.run(&driver.memory).map(|s| (s, Trail::default())),
+        };
+        let (statistics, trail) = ran.map_err(|fault| *fault)?;
         driver.count(&statistics);
         if driver.config.print_statistics {
             let seconds = start.elapsed().as_secs_f64();
@@ -155,7 +159,7 @@ impl KernelNode {
                 seconds * 1e3
             );
         }
-        Ok(())
+        Ok(trail)
     }
 }
 

@@ -207,6 +207,78 @@ fn nodes_of_a_graph_get_new_arguments() {
 }
 
 #[test]
+fn kernels_of_a_graph_that_meet_are_a_fault_unless_one_depends_on_the_other() {
+    let _turn = turn();
+    use cudarc::driver::DevicePtr;
+    // The last node works on what the first wrote, or on numbers of its own; through an empty node, or directly.
+    for (meets, depends, through) in [
+        (true, false, false),
+        (true, true, false),
+        (true, true, true),
+        (false, false, false),
+    ] {
+        let d = device(0);
+        let [x, y] = [1f32, 5.0].map(|v| d.stream.clone_htod(&[v]).unwrap());
+        d.stream.synchronize().unwrap();
+        let places = [&x, if meets { &x } else { &y }].map(|p| p.device_ptr(&d.stream).0);
+        d.context.bind_to_thread().unwrap();
+        // SAFETY: the arguments are those of the functions.
+        let launched = unsafe {
+            let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
+            sys::cuGraphCreate(&mut graph, 0).result().unwrap();
+            let mut before = Vec::new();
+            for (place, factor) in places.into_iter().zip([2f32, 3.0]) {
+                let (mut address, mut factor, mut n) = (place, factor, 1u32);
+                let mut arguments: [*mut std::ffi::c_void; 3] =
+                    [&raw mut address as _, &raw mut factor as _, &raw mut n as _];
+                let mut params: sys::CUDA_KERNEL_NODE_PARAMS = std::mem::zeroed();
+                params.func = d.scale.cu_function();
+                (params.gridDimX, params.gridDimY, params.gridDimZ) = (1, 1, 1);
+                (params.blockDimX, params.blockDimY, params.blockDimZ) = (1, 1, 1);
+                params.kernelParams = arguments.as_mut_ptr();
+                let mut node = std::ptr::null_mut();
+                let add = sys::cuGraphAddKernelNode_v2;
+                let twice: Vec<_> = before.iter().chain(&before).copied().collect();
+                if !twice.is_empty() {
+                    let refused = add(&mut node, graph, twice.as_ptr(), twice.len(), &params);
+                    assert_eq!(refused, sys::CUresult::CUDA_ERROR_INVALID_VALUE);
+                }
+                let added = add(&mut node, graph, before.as_ptr(), before.len(), &params);
+                added.result().unwrap();
+                if through {
+                    let from = node;
+                    let empty = sys::cuGraphAddEmptyNode(&mut node, graph, &from, 1);
+                    empty.result().unwrap();
+                }
+                before = Vec::from_iter(depends.then_some(node));
+            }
+            sys::cuGraphInstantiateWithFlags(&mut executable, graph, 0)
+                .result()
+                .unwrap();
+            sys::cuGraphLaunch(executable, d.stream.cu_stream())
+                .result()
+                .unwrap();
+            let synchronized = d.stream.synchronize();
+            sys::cuGraphExecDestroy(executable).result().unwrap();
+            sys::cuGraphDestroy(graph).result().unwrap();
+            synchronized
+        };
+        assert_eq!(launched.is_err(), meets && !depends, "{meets} {depends}");
+        match meets && !depends {
+            true => {
+                let fault = kiln_fake_cuda::last_fault().unwrap();
+                assert!(fault.contains("neither depends on the other"), "{fault}");
+                kiln_fake_cuda::reset();
+            }
+            false => {
+                let want = if meets { [10.0] } else { [3.0] };
+                assert_eq!(d.stream.clone_dtoh(&x).unwrap(), want);
+            }
+        }
+    }
+}
+
+#[test]
 fn waiting_breaks_a_capture() {
     let _turn = turn();
     let d = device(0);

@@ -1,6 +1,6 @@
 //! Launches: blocks over threads of the host.
 
-use crate::exec::{Block, Footprint};
+use crate::exec::{Block, Footprint, Trail};
 use crate::fault::Fault;
 use crate::memory::Memory;
 use crate::program::Kernel;
@@ -68,12 +68,27 @@ impl Launch<'_> {
     /// # Errors
     /// The first fault that is found.
     pub fn run(&self, memory: &Memory) -> Result<Statistics, Box<Fault>> {
+        let alone = self.grid == [1; 3];
+        let (statistics, _) = self.noting(memory, !alone)?;
+        Ok(statistics)
+    }
+
+    /// Runs every block, and gives what they touched, of which nothing is known where races in global memory are
+    /// not looked for.
+    ///
+    /// # Errors
+    /// The first fault that is found.
+    pub fn traced(&self, memory: &Memory) -> Result<(Statistics, Trail), Box<Fault>> {
+        self.noting(memory, true)
+    }
+
+    fn noting(&self, memory: &Memory, notes: bool) -> Result<(Statistics, Trail), Box<Fault>> {
         self.check()?;
         let view = memory.view();
         let [gx, gy, gz] = self.grid.map(|n| n as usize);
         let total = gx * gy * gz;
         let order = self.order(total);
-        let footprint = (self.options.global_races && total > 1).then(Footprint::default);
+        let footprint = (self.options.global_races && notes).then(Footprint::default);
         let (next, result) = (
             AtomicUsize::new(0),
             Mutex::new((Statistics::default(), None)),
@@ -118,7 +133,10 @@ impl Launch<'_> {
         }
         match result.into_inner().expect("no worker panicked") {
             (_, Some(fault)) => Err(fault),
-            (statistics, None) => Ok(statistics),
+            (statistics, None) => {
+                let trail = footprint.map(|f| f.trail(&view));
+                Ok((statistics, trail.unwrap_or_default()))
+            }
         }
     }
 

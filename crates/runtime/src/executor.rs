@@ -1,11 +1,13 @@
 //! Plans that are ready to run.
 
+mod after;
 mod bound;
 mod check;
 mod control;
 mod gpu;
 mod link;
 mod moved;
+mod pack;
 mod profile;
 mod replay;
 mod run;

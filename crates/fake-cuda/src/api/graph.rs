@@ -3,21 +3,40 @@
 use super::launch::kernel_node;
 use crate::abi::{Arguments, In, KernelNodeParams, Memcpy3d, MemcpySide, MemsetNodeParams, Out};
 use crate::driver::{Graph, driver};
+use crate::graph::Placed;
 use crate::status::{Failure, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, failure};
 use crate::work::{Node, Place, Work};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-/// Adds a node to a graph. Nodes are in the order in which they are added, so dependencies are respected.
-fn add(out: Out<usize>, graph: usize, node: Node) -> Result<(), Failure> {
+/// Adds a node to a graph, behind others of it.
+fn add(
+    out: Out<usize>,
+    graph: usize,
+    dependencies: In<usize>,
+    count: usize,
+    node: Node,
+) -> Result<(), Failure> {
     let mut state = driver().state();
     let handle = state.new_handle();
-    state
-        .graphs
-        .get_mut(&graph)
-        .ok_or(INVALID_HANDLE)?
-        .nodes
-        .push((handle, node));
+    let graph = state.graphs.get_mut(&graph).ok_or(INVALID_HANDLE)?;
+    // Handles ascend.
+    let at = |of: usize| graph.nodes.binary_search_by_key(&of, |n| n.handle).ok();
+    let after = dependencies.several(count)?.into_iter().map(at);
+    let after: Option<Vec<usize>> = after.collect();
+    let mut after = after.ok_or(INVALID_VALUE)?;
+    after.sort_unstable();
+    if after.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(failure(
+            INVALID_VALUE,
+            "a node that depends on another twice",
+        ));
+    }
+    graph.nodes.push(Placed {
+        handle,
+        node,
+        after,
+    });
     out.set(handle)
 }
 
@@ -28,11 +47,8 @@ fn of_graph<T>(
 ) -> Result<T, Failure> {
     let mut state = driver().state();
     let nodes = state.graphs.values_mut().flat_map(|g| &mut g.nodes);
-    let (_, node) = nodes
-        .into_iter()
-        .find(|(h, _)| *h == handle)
-        .ok_or(INVALID_HANDLE)?;
-    with(node)
+    let found = nodes.into_iter().find(|n| n.handle == handle);
+    with(&mut found.ok_or(INVALID_HANDLE)?.node)
 }
 
 /// Replaces a node of an executable graph by one of the same kind.
@@ -44,10 +60,8 @@ fn replace(executable: usize, handle: usize, new: Node) -> Result<(), Failure> {
         .ok_or(INVALID_HANDLE)?;
     // Launches that are queued keep the old node.
     let nodes = Arc::make_mut(nodes);
-    let (_, node) = nodes
-        .iter_mut()
-        .find(|(h, _)| *h == handle)
-        .ok_or(INVALID_HANDLE)?;
+    let found = nodes.iter_mut().find(|n| n.handle == handle);
+    let node = &mut found.ok_or(INVALID_HANDLE)?.node;
     if kind(node) != kind(&new) {
         return Err(INVALID_VALUE.into());
     }
@@ -125,43 +139,43 @@ exports! {
     fn cuGraphAddKernelNode_v2(
         node: Out<usize>,
         graph: usize,
-        _dependencies: *const usize,
-        _count: usize,
+        dependencies: In<usize>,
+        count: usize,
         params: In<KernelNodeParams>,
     ) {
         let kernel = kernel_node(&params.get()?)?;
-        add(node, graph, Node::Kernel(kernel))
+        add(node, graph, dependencies, count, Node::Kernel(kernel))
     }
 
     fn cuGraphAddMemcpyNode(
         node: Out<usize>,
         graph: usize,
-        _dependencies: *const usize,
-        _count: usize,
+        dependencies: In<usize>,
+        count: usize,
         params: In<Memcpy3d>,
         _context: usize,
     ) {
-        add(node, graph, copy(params)?)
+        add(node, graph, dependencies, count, copy(params)?)
     }
 
     fn cuGraphAddMemsetNode(
         node: Out<usize>,
         graph: usize,
-        _dependencies: *const usize,
-        _count: usize,
+        dependencies: In<usize>,
+        count: usize,
         params: In<MemsetNodeParams>,
         _context: usize,
     ) {
-        add(node, graph, fill(params)?)
+        add(node, graph, dependencies, count, fill(params)?)
     }
 
     fn cuGraphAddEmptyNode(
         node: Out<usize>,
         graph: usize,
-        _dependencies: *const usize,
-        _count: usize,
+        dependencies: In<usize>,
+        count: usize,
     ) {
-        add(node, graph, Node::Empty)
+        add(node, graph, dependencies, count, Node::Empty)
     }
 
     fn cuGraphGetNodes(graph: usize, nodes: Out<usize>, count: Out<usize>) {
@@ -173,9 +187,9 @@ exports! {
         // SAFETY: the caller passes the room that `count` says.
         let room = unsafe { count.pointer().read() };
         let written = room.min(graph.nodes.len());
-        for (i, (handle, _)) in graph.nodes.iter().take(written).enumerate() {
+        for (i, node) in graph.nodes.iter().take(written).enumerate() {
             // SAFETY: as above.
-            unsafe { nodes.pointer().add(i).write(*handle) };
+            unsafe { nodes.pointer().add(i).write(node.handle) };
         }
         count.set(written)
     }
@@ -230,13 +244,13 @@ exports! {
     fn cuGraphLaunch(executable: usize, stream: usize) {
         let driver = driver();
         let stream = driver.stream(stream)?;
-        let nodes = {
+        let work = {
             let mut state = driver.state();
             let nodes = state.executables.get(&executable).ok_or(INVALID_HANDLE)?.clone();
             state.counters.graphs += 1;
-            nodes
+            Work::Graph(nodes, driver.config.options.seed ^ state.counters.graphs)
         };
-        driver.enqueue(stream, Work::Graph(nodes))
+        driver.enqueue(stream, work)
     }
 
     fn cuGraphExecDestroy(executable: usize) {
@@ -275,14 +289,14 @@ exports! {
         let nodes = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.nodes.clone();
         let old = state.executables.get_mut(&executable).ok_or(INVALID_HANDLE)?;
         let same = old.len() == nodes.len()
-            && old.iter().zip(&nodes).all(|((_, a), (_, b))| kind(a) == kind(b));
+            && old.iter().zip(&nodes).all(|(a, b)| kind(&a.node) == kind(&b.node) && a.after == b.after);
         if !same {
             // CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
             return Err(910.into());
         }
         // The executable keeps the handles of the graph that it was made from.
-        let handles: Vec<usize> = old.iter().map(|(handle, _)| *handle).collect();
-        *old = Arc::new(handles.into_iter().zip(nodes.into_iter().map(|(_, n)| n)).collect());
+        let kept = old.iter().map(|n| n.handle);
+        *old = Arc::new(nodes.into_iter().zip(kept).map(|(n, handle)| Placed { handle, ..n }).collect());
         Ok(())
     }
 }

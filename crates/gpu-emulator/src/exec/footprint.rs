@@ -5,6 +5,8 @@
 //! neither on the order of the blocks nor on the threads of the host.
 //!
 //! An order that blocks make among themselves, by atomics and fences, is not followed.
+//!
+//! Launches that nothing orders must not meet either: the bits of all blocks of a launch are its [`Trail`].
 
 use crate::fault::{FaultKind, Raised};
 use crate::memory::View;
@@ -129,6 +131,38 @@ impl Footprint {
             touched.empty.push(mine);
         }
         race.map_or(Ok(()), |why| Err(Raised::new(FaultKind::GlobalRace, why)))
+    }
+}
+
+/// What a launch touched of global memory.
+#[derive(Default)]
+pub struct Trail(Vec<(u64, Box<Page>)>);
+
+impl Footprint {
+    /// What all blocks touched.
+    pub fn trail(self, view: &View) -> Trail {
+        let pages = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let of = |(base, pages): (u64, Vec<Option<Box<Page>>>)| {
+            let at = move |i: usize| base + (i * PAGE) as u64;
+            let pages = pages.into_iter().enumerate();
+            pages.filter_map(move |(i, page)| Some((at(i), page?)))
+        };
+        let bases = view.iter().map(|a| a.base);
+        Trail(bases.zip(pages).flat_map(of).collect())
+    }
+}
+
+impl Trail {
+    /// Where this launch meets another, if one of them writes there, and what each does.
+    pub fn meets(&self, other: &Trail) -> Option<String> {
+        let mut theirs = other.0.iter().peekable();
+        self.0.iter().find_map(|(at, mine)| {
+            while theirs.next_if(|(address, _)| address < at).is_some() {}
+            let (_, their) = theirs.next_if(|(address, _)| address == at)?;
+            let (offset, ours, other) = (0..WORDS).find_map(|w| meeting(mine, their, w))?;
+            let at = at + offset as u64;
+            Some(format!("{ours} {at:#x}, which the other {other}"))
+        })
     }
 }
 

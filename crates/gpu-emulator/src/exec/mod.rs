@@ -21,6 +21,7 @@ pub(crate) use atomic::is_atomic;
 pub(crate) use block::{Block, Random};
 pub use bulk::TensorMap;
 pub(crate) use footprint::Footprint;
+pub use footprint::Trail;
 
 /// Generic addresses of shared memory start here.
 pub(crate) const SHARED_WINDOW: u64 = 1 << 56;

@@ -5,6 +5,7 @@ use super::driver::{Driver, Handle};
 use super::launch::{Call, Words};
 use super::stream::Stream;
 use crate::error::{Error, Result};
+use smallvec::SmallVec;
 use std::sync::Mutex;
 
 /// Graphs of one bound plan, by the addresses it was run with.
@@ -59,7 +60,7 @@ impl Graphs {
     }
 }
 
-/// A graph that can be launched: its kernels one after the other.
+/// A graph that can be launched: its kernels, each behind those that it waits for.
 pub(crate) struct Graph {
     driver: &'static Driver,
     graph: Handle,
@@ -93,20 +94,19 @@ impl Graph {
         Ok(made)
     }
 
-    /// Adds a launch behind the others.
+    /// Adds a launch behind those that it waits for.
     fn add(&mut self, call: &Call) -> Result<()> {
-        if call.is_empty() {
-            return Ok(());
-        }
         let add = self.driver.functions.graph_add_kernel;
         let (graph, mut handle, mut words) = (self.graph, Handle::NULL, call.words());
-        let before = self.nodes.last().map(|n| n.handle);
+        let mut after = call.after.clone();
+        after.sort_unstable();
+        after.dedup();
+        let before = after.iter().map(|at| self.nodes[*at as usize].handle);
+        let before: SmallVec<[Handle; 4]> = before.collect();
         let status = call.node(&mut words, |node| {
-            let (before, count) = (before.as_ref(), before.is_some() as usize);
-            let before = before.map_or(std::ptr::null(), std::ptr::from_ref);
-            // SAFETY: graph and node before are alive; the driver copies the parameters, which fit the
+            // SAFETY: graph and nodes before are alive; the driver copies the parameters, which fit the
             // function as in a launch.
-            unsafe { add(&mut handle, graph, before, count, node) }
+            unsafe { add(&mut handle, graph, before.as_ptr(), before.len(), node) }
         });
         self.driver.check("cuGraphAddKernelNode", status)?;
         self.nodes.push(Node { handle, words });
@@ -119,9 +119,6 @@ impl Graph {
         let (driver, executable) = (self.driver, self.executable);
         let mut nodes = self.nodes.iter_mut();
         calls(&mut |call| {
-            if call.is_empty() {
-                return Ok(());
-            }
             let node = nodes.next();
             let node = node.ok_or_else(|| Error::Internal("a run of more launches".into()))?;
             let words = call.words();

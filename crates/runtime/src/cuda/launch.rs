@@ -125,6 +125,8 @@ pub(crate) struct Call<'a> {
     pub(crate) guarded: bool,
     /// The plan's step that it belongs to.
     pub(crate) step: usize,
+    /// The calls before it, by position, that it waits for.
+    pub(crate) after: SmallVec<[u32; 4]>,
 }
 
 /// Every parameter of a call in 8 bytes; narrow ones are read from the low end.
@@ -132,7 +134,7 @@ pub(super) type Words = SmallVec<[u64; 16]>;
 
 impl Call<'_> {
     /// Whether there is nothing to do.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.launch.grid.contains(&0)
     }
 
@@ -166,9 +168,6 @@ impl Call<'_> {
 
     /// Gives the launch to a stream.
     pub(super) fn launch(&self, driver: &Driver, stream: &Stream) -> Result<()> {
-        if self.is_empty() {
-            return Ok(());
-        }
         let status = self.node(&mut self.words(), |n| {
             let ([gx, gy, gz], [bx, by, bz]) = (n.grid, n.block);
             let f = driver.functions.launch;

@@ -12,7 +12,8 @@
 //!
 //! # Order
 //! A run goes through a *lane* (a stream and an error record) that it holds while it is given to the
-//! device; runs one after the other use the same lane, runs at the same time different ones. Memory
+//! device; runs one after the other use the same lane, runs at the same time different ones. From its
+//! second run on a plan is a graph, whose kernels depend on those alone that they meet in memory. Memory
 //! knows the events of its last uses: whoever reads it on another stream waits, on the device, for what
 //! wrote it, and whoever writes or frees it for all of them. A run returns as soon as it is given to the
 //! device.

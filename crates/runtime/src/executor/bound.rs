@@ -1,10 +1,11 @@
 //! A plan with known sizes: linked kernels and places for every buffer.
 
 use super::MemoryReport;
+use super::after::{After, narrow};
 use super::check::Facts;
 use super::gpu::OnGpu;
 use super::link::{Linker, at_site};
-use super::work::{Pack, Packs, Work};
+use super::work::Work;
 use crate::cuda::{self, Launch};
 use crate::error::{Result, damaged};
 use crate::memory::{ALIGN, too_much};
@@ -12,8 +13,8 @@ use crate::simd::Level;
 use hashbrown::HashMap;
 use kiln_base::Dim;
 use kiln_plan::memory::{Temporaries, solve};
-use kiln_plan::{BufferId, Contract, Kernel, Place, Plan, Reads, Role, Step};
-use smallvec::{SmallVec, smallvec};
+use kiln_plan::{BufferId, Contract, Kernel, Place, Plan, Reads, Step};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Where a buffer is during a run.
@@ -47,6 +48,8 @@ pub(super) struct BoundStep {
     pub parallel: bool,
     /// Whether it runs at the same time as the step before it.
     pub joined: bool,
+    /// The steps of its part that it waits for.
+    pub after: After,
 }
 
 /// Memory that outlives a run.
@@ -135,8 +138,8 @@ impl Holders {
 type Called = (u32, SmallVec<[i64; 6]>);
 
 pub(super) struct Binder<'a> {
-    plan: &'a Plan,
-    facts: &'a Facts,
+    pub plan: &'a Plan,
+    pub facts: &'a Facts,
     values: &'a [i64],
     level: Level,
     gpu: Option<&'a Arc<cuda::Device>>,
@@ -146,7 +149,7 @@ pub(super) struct Binder<'a> {
     /// Places of all buffers but temporaries.
     fixed: Vec<Loc>,
     /// One number for all buffers that may be the same memory.
-    memory: Vec<usize>,
+    pub memory: Vec<usize>,
     linked: HashMap<Called, Arc<dyn Work>>,
 }
 
@@ -195,10 +198,16 @@ impl Bound {
         });
         b.fixed = fixed.collect();
         b.check_lens()?;
-        let mut prepare = b.steps(&plan.prepare)?;
-        let mut run = b.steps(&plan.run)?;
-        for step in run.steps.iter_mut().filter(|_| owner == Owner::Executable) {
-            prepare.steps.extend(b.pack(step, &mut prepared));
+        let mut prepare = b.steps(&plan.prepare, plan.prepare.len())?;
+        let mut run = b.steps(&plan.run, plan.commit as usize)?;
+        match owner {
+            Owner::Executable => {
+                for step in &mut run.steps {
+                    let packs = b.pack(step, &prepare.steps, &mut prepared);
+                    prepare.steps.extend(packs);
+                }
+            }
+            Owner::Body => narrow(&mut run.steps),
         }
         let outputs = b.outputs()?;
         for at in &run.bare {
@@ -326,8 +335,9 @@ impl Binder<'_> {
         outputs.collect()
     }
 
-    /// Links the steps of one part and lays out its temporaries.
-    fn steps(&mut self, steps: &[Step]) -> Result<Laid> {
+    /// Links the steps of one part, of which those from `commit` on do nothing after a data error, and lays out its
+    /// temporaries.
+    fn steps(&mut self, steps: &[Step], commit: usize) -> Result<Laid> {
         let works = steps.iter().map(|s| self.link(s));
         let works = works.collect::<Result<Vec<_>>>()?;
         let sizes: Vec<usize> = (self.lens.iter().zip(&self.plan.buffers))
@@ -361,11 +371,10 @@ impl Binder<'_> {
                 sites: step.sites.iter().copied().collect(),
                 parallel,
                 joined: step.joined,
+                after: After::new(),
             });
         }
-        steps
-            .chunk_by(|_, next| next.joined)
-            .try_for_each(|group| self.apart(group))?;
+        self.order(steps, &mut bound, &sizes, commit)?;
         let mut holds = vec![None; blocks.len()];
         for (buffer, block) in block_of.iter().enumerate().rev() {
             block.iter().for_each(|b| holds[*b] = Some(buffer as u32));
@@ -386,64 +395,6 @@ impl Binder<'_> {
             peak: layout.peak,
             lower_bound: layout.lower_bound,
         })
-    }
-
-    /// Lets a convolution or a product read weights that depend on parameters alone, and that the run does not
-    /// write over, from a packed copy; gives the step of *prepare* that makes it.
-    fn pack(&self, step: &mut BoundStep, prepared: &mut Vec<usize>) -> Option<BoundStep> {
-        let Packs { weights, bytes } = step.work.packs()?;
-        let weights = step.args[weights];
-        let known = match weights {
-            Loc::Input(i) => {
-                let parameter = self.plan.inputs[i].role == Role::Parameter;
-                parameter && !self.facts.donors.contains(&Some(i))
-            }
-            Loc::Constant(_) | Loc::Prepared(_) => true,
-            Loc::Slot(_) | Loc::Arena(_) => false,
-        };
-        if !known {
-            return None;
-        }
-        let to = Loc::Prepared(prepared.len());
-        prepared.push(bytes);
-        step.args.push(to);
-        step.packed = true;
-        Some(BoundStep {
-            work: Arc::new(Pack(step.work.clone())),
-            args: smallvec![weights, to],
-            packed: false,
-            writes: smallvec![false, true],
-            scratch: 0,
-            step: self.plan.prepare.len(),
-            sites: smallvec![],
-            parallel: true,
-            joined: false,
-        })
-    }
-
-    /// Checks that steps which run together can, and that none touches what another writes.
-    fn apart(&self, group: &[Step]) -> Result<()> {
-        // For each place in memory the steps that touch it, and whether they write.
-        let mut touched: HashMap<usize, (usize, bool)> = HashMap::new();
-        for (i, step) in group.iter().enumerate().filter(|_| group.len() > 1) {
-            let kernel = &self.plan.kernels[step.kernel as usize];
-            let contract = self.contract(step);
-            if !kernel.in_parts() || contract.sites > 0 {
-                let name = kernel.name();
-                return Err(damaged!(
-                    "{name} is joined with others but can only run alone"
-                ));
-            }
-            for (id, arg) in step.args.iter().zip(&contract.args) {
-                let place = self.memory[id.0 as usize];
-                let (other, written) = touched.entry(place).or_insert((i, arg.writes));
-                if *other != i && (arg.writes || *written) {
-                    return Err(damaged!("joined steps write what the others touch"));
-                }
-                *written |= arg.writes;
-            }
-        }
-        Ok(())
     }
 
     /// The buffers whose first step is not known to write all of them, and whether there are such in bodies.
@@ -484,7 +435,7 @@ impl Binder<'_> {
     }
 
     /// What a step does with its arguments.
-    fn contract(&self, step: &Step) -> &Contract {
+    pub fn contract(&self, step: &Step) -> &Contract {
         &self.facts.contracts[step.kernel as usize]
     }
 

@@ -2,7 +2,7 @@
 
 use super::bound::{Bound, Loc, Owner, Setting};
 use super::check;
-use super::gpu::Sink;
+use super::gpu::{Calls, Ends};
 use super::run::run_steps;
 use super::work::{Call, Expand, Work};
 use crate::buffer::Buffer;
@@ -363,8 +363,8 @@ impl Work for Loop {
         })
     }
 
-    fn expand(&self, with: Expand, sink: &mut Sink) -> Result<()> {
-        self.unrolled(&with, sink)
+    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
+        self.unrolled(&with, calls)
     }
 
     fn scratch(&self) -> usize {
@@ -409,8 +409,8 @@ impl Work for If {
         }))
     }
 
-    fn expand(&self, with: Expand, sink: &mut Sink) -> Result<()> {
-        self.sides(&with, sink)
+    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
+        self.sides(&with, calls)
     }
 
     /// On a GPU both sides' error records, then a side's arena.

@@ -1,9 +1,10 @@
-//! What a plan gives to a GPU: its steps as a list of calls, in which loops are unrolled and branches
-//! have both their sides.
+//! What a plan gives to a GPU: its steps as a list of calls, each with those before it that it waits for. Loops are
+//! unrolled, and branches have both their sides.
 //!
 //! Nothing waits for a condition. A kernel at the branch writes an error record for each side, of which one says
 //! that there was an error, and all kernels of a side are guarded by its record; so those of the side
-//! that is not taken do nothing. Data errors of the other are passed on outwards behind the branch.
+//! that is not taken do nothing. Data errors of the other are passed on outwards behind the branch. The sides have
+//! scratch memory in common, so one comes after the other.
 
 use super::bound::{BoundStep, Loc};
 use super::control::{Body, If, Loop, Places};
@@ -63,8 +64,30 @@ impl OnGpu {
     }
 }
 
+/// Calls by position, those behind which something is done.
+pub(super) type Ends = SmallVec<[u32; 4]>;
+
 /// Where calls go, in order.
-pub(super) type Sink<'a> = dyn FnMut(Call) -> Result<()> + 'a;
+pub(super) struct Calls<'a> {
+    sink: &'a mut dyn FnMut(Call) -> Result<()>,
+    made: u32,
+}
+
+impl<'a> Calls<'a> {
+    pub fn new(sink: &'a mut dyn FnMut(Call) -> Result<()>) -> Calls<'a> {
+        Calls { sink, made: 0 }
+    }
+
+    /// Gives a call; in its place, if there is nothing to do, stands what it would wait for.
+    pub fn add(&mut self, call: Call) -> Result<Ends> {
+        if call.is_empty() {
+            return Ok(call.after);
+        }
+        (self.sink)(call)?;
+        self.made += 1;
+        Ok(smallvec![self.made - 1])
+    }
+}
 
 /// What steps have around them.
 #[derive(Copy, Clone)]
@@ -76,25 +99,38 @@ pub(super) struct Around<'a> {
     /// In a body, the numbers of its sites in the plan around all, and the step there.
     pub sites: Option<&'a [u32]>,
     pub step: Option<usize>,
+    /// The calls that all of it waits for.
+    pub after: &'a [u32],
 }
 
-/// Gives the calls of these steps to the sink.
+/// Gives the calls of these steps, which are a whole part; gives those behind which all are done.
 pub(super) fn expand(
     steps: &[BoundStep],
     place: &dyn Fn(Loc) -> *mut u8,
     around: Around,
-    sink: &mut Sink,
-) -> Result<()> {
+    calls: &mut Calls,
+) -> Result<Ends> {
+    let mut ends: Vec<Ends> = Vec::with_capacity(steps.len());
+    let mut last = vec![true; steps.len()];
     for step in steps {
         let site = |s: &u32| around.sites.map_or(*s, |outer| outer[*s as usize]);
         let sites: SmallVec<[u32; 2]> = step.sites.iter().map(site).collect();
         let guarded = step.step >= around.guarded_from;
         let args: SmallVec<[*mut u8; 12]> = step.args.iter().map(|a| place(*a)).collect();
+        let mut after = Ends::new();
+        for before in step.after.iter().map(|s| *s as usize) {
+            after.extend_from_slice(&ends[before]);
+            last[before] = false;
+        }
+        if step.after.is_empty() {
+            after.extend_from_slice(around.after);
+        }
         let within = Around {
             record: around.record,
             guarded_from: if guarded { 0 } else { usize::MAX },
             sites: Some(&sites),
             step: around.step.or(Some(step.step)),
+            after: &after,
         };
         let scratch = place(Loc::Arena(step.scratch));
         let with = Expand {
@@ -102,9 +138,13 @@ pub(super) fn expand(
             scratch,
             within,
         };
-        step.work.expand(with, sink)?;
+        ends.push(step.work.expand(with, calls)?);
     }
-    Ok(())
+    if steps.is_empty() {
+        return Ok(around.after.into());
+    }
+    let last = ends.iter().zip(last).filter(|(_, last)| *last);
+    Ok(last.flat_map(|(ends, _)| ends).copied().collect())
 }
 
 impl Around<'_> {
@@ -115,6 +155,7 @@ impl Around<'_> {
             guarded_from,
             sites: None,
             step: None,
+            after: &[],
         }
     }
 
@@ -132,13 +173,14 @@ impl Around<'_> {
             record: self.record as u64,
             guarded: self.guarded(),
             step: self.step.unwrap_or(0),
+            after: self.after.into(),
         }
     }
 }
 
 impl Body {
-    fn expand(&self, at: &Places, around: Around, sink: &mut Sink) -> Result<()> {
-        expand(&self.bound.run, &self.places(at), around, sink)
+    fn expand(&self, at: &Places, around: Around, calls: &mut Calls) -> Result<Ends> {
+        expand(&self.bound.run, &self.places(at), around, calls)
     }
 
     fn held(&self) -> impl Iterator<Item = &Buffer> {
@@ -152,20 +194,26 @@ impl Loop {
         self.numbers.iter().chain(self.body.held()).collect()
     }
 
-    /// The calls of all its steps.
-    pub(super) fn unrolled(&self, with: &Expand, sink: &mut Sink) -> Result<()> {
+    /// The calls of all its steps, each behind the one before.
+    pub(super) fn unrolled(&self, with: &Expand, calls: &mut Calls) -> Result<Ends> {
         let (args, scratch, around) = (&with.args, with.scratch, with.within);
+        let mut ends = Ends::from(around.after);
         for ((from, to, _), copy) in self.unchanged(args).zip(&self.copies) {
-            sink(around.call(copy, smallvec![from, to]))?;
+            ends.extend(calls.add(around.call(copy, smallvec![from, to]))?);
         }
         let numbers = self.numbers.as_ref().map(|n| n.storage().ptr());
         let numbers = numbers.ok_or_else(|| Error::Internal("a loop for the CPU".into()))?;
         let done: Option<()> = self.steps(args, scratch, |number, at| {
             at.inputs[0] = numbers.wrapping_add(number as usize * size_of::<i64>());
-            self.body.expand(at, around, sink).map(|()| None)
+            let around = Around {
+                after: &ends,
+                ..around
+            };
+            ends = self.body.expand(at, around, calls)?;
+            Ok(None)
         })?;
         debug_assert!(done.is_none());
-        Ok(())
+        Ok(ends)
     }
 }
 
@@ -176,11 +224,11 @@ impl If {
     }
 
     /// The calls of both sides.
-    pub(super) fn sides(&self, with: &Expand, sink: &mut Sink) -> Result<()> {
+    pub(super) fn sides(&self, with: &Expand, calls: &mut Calls) -> Result<Ends> {
         let (args, scratch, around) = (&with.args, with.scratch, with.within);
         let branch = self.branch.as_ref();
         let branch = branch.ok_or_else(|| Error::Internal("a branch for the CPU".into()))?;
-        sink(around.call(branch, smallvec![args[self.condition], scratch]))?;
+        let mut ends = calls.add(around.call(branch, smallvec![args[self.condition], scratch]))?;
         let at = self.places(args, scratch);
         let sites = around.sites.unwrap_or_default();
         let (of_then, of_other) = sites.split_at(self.branches[0].sites().min(sites.len()));
@@ -190,12 +238,19 @@ impl If {
                 guarded_from: 0,
                 sites: Some(sites),
                 step: around.step,
+                after: &ends,
             };
-            body.expand(&at, side, sink)?;
+            ends = body.expand(&at, side, calls)?;
         }
         match &self.joined {
-            Some(joined) => sink(around.call(joined, smallvec![scratch])),
-            None => Ok(()),
+            Some(joined) => {
+                let around = Around {
+                    after: &ends,
+                    ..around
+                };
+                calls.add(around.call(joined, smallvec![scratch]))
+            }
+            None => Ok(ends),
         }
     }
 }

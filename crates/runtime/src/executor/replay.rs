@@ -78,6 +78,7 @@ impl Replays {
             let held = exe.constants.iter().chain(&bound.run_on_gpu.held);
             let read = sets.iter().flatten().chain(held).map(Buffer::storage);
             let graph = session.capture(read.chain(made), &|record, sink| {
+                let (mut calls, mut ends) = (gpu::Calls::new(sink), gpu::Ends::new());
                 for set in sets {
                     let storage = |loc: Loc| match loc {
                         Loc::Input(i) => set[i].storage(),
@@ -86,8 +87,12 @@ impl Replays {
                         Loc::Prepared(p) => &made[p],
                         Loc::Arena(_) => arena,
                     };
-                    let around = gpu::Around::plan(record, exe.plan.commit as usize);
-                    gpu::expand(&bound.run, &|loc| address(&storage, loc), around, sink)?;
+                    let around = gpu::Around {
+                        after: &ends,
+                        ..gpu::Around::plan(record, exe.plan.commit as usize)
+                    };
+                    let place = |loc| address(&storage, loc);
+                    ends = gpu::expand(&bound.run, &place, around, &mut calls)?;
                 }
                 Ok(())
             })?;

@@ -213,7 +213,8 @@ impl<'a> Part<'a> {
                     false => exe.plan.commit as usize,
                 };
                 let around = gpu::Around::plan(record, guarded_from);
-                gpu::expand(steps, &place, around, sink)
+                let mut calls = gpu::Calls::new(sink);
+                gpu::expand(steps, &place, around, &mut calls).map(drop)
             },
             count: on_gpu.calls,
             fallible: on_gpu.fallible,

@@ -1,5 +1,6 @@
 //! Looking on while a plan runs.
 
+use super::after::After;
 use super::bound::{BoundStep, Loc};
 use super::gpu::OnGpu;
 use super::run::Part;
@@ -101,7 +102,11 @@ impl Part<'_> {
                 contents: &contents,
             };
             tracer.before(&traced)?;
-            let one = std::slice::from_ref(step);
+            // It waits for nothing: all before it is done.
+            let one = &[BoundStep {
+                after: After::new(),
+                ..step.clone()
+            }];
             match &self.exe.gpu {
                 None => self.on_cpu(one, storage, None)?,
                 Some(gpu) => {

@@ -1,6 +1,6 @@
 //! What a step runs once sizes are known, whatever kind of kernel it is.
 
-use super::gpu::{Around, Sink};
+use super::gpu::{Around, Calls, Ends};
 use crate::attention::Attention;
 use crate::buffer::Buffer;
 use crate::conv::Conv;
@@ -14,7 +14,6 @@ use crate::sort::ArgSort;
 use crate::tile::{self, Failure, Failures, Linked};
 use kiln_plan::Site;
 use smallvec::SmallVec;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// What a kernel on the CPU is called with.
@@ -60,9 +59,9 @@ pub(super) trait Work: Send + Sync {
         Err(Error::Internal("a GPU kernel for the CPU".into()))
     }
 
-    /// Gives its calls to the sink.
-    fn expand(&self, with: Expand, sink: &mut Sink) -> Result<()> {
-        let _ = (with, sink);
+    /// Gives its calls; gives those behind which it is done.
+    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
+        let _ = (with, calls);
         Err(Error::Internal("a CPU kernel for a GPU".into()))
     }
 
@@ -183,17 +182,6 @@ impl Work for Conv {
     }
 }
 
-/// The step of *prepare* that packs weights for another.
-pub(super) struct Pack(pub Arc<dyn Work>);
-
-impl Work for Pack {
-    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: the caller's.
-        unsafe { self.0.pack(call) };
-        Ok(None)
-    }
-}
-
 impl Work for Attention {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         // SAFETY: the caller's.
@@ -248,8 +236,8 @@ impl Work for Custom {
 }
 
 impl Work for cuda::Launch {
-    fn expand(&self, with: Expand, sink: &mut Sink) -> Result<()> {
-        sink(with.within.call(self, with.args))
+    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
+        calls.add(with.within.call(self, with.args))
     }
 
     fn can_fail(&self) -> bool {
