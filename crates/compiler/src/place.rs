@@ -289,6 +289,7 @@ impl<'a> Steps<'a> {
             sites: (first..self.plan.sites.len() as u32).collect(),
             args: launch.args.iter().map(|b| BufferId(b.0)).collect(),
             joined: false,
+            guard: None,
         }
     }
 

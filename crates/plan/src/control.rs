@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// A program run for each step 0, 1, …, or from the last step to the first.
 ///
-/// The body is a plan without symbols of its own (sizes use those of the plan around it), parameters,
-/// *prepare* and donors. Its inputs are the rank-0 i64 number of the step, the carried values, one
+/// The body is a plan without symbols of its own (sizes use those of the plan around it), parameters
+/// and *prepare*; a donor says what an output begins with, and gives no memory. Its inputs are the rank-0 i64 number of the step, the carried values, one
 /// slice of each scanned argument, and what all steps get alike. Its outputs are the next carried
 /// values, then one slice of each stacked argument. The kernel's sites are the body's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -180,6 +180,16 @@ pub struct Step {
     /// Whether it starts together with the step before it. Such steps are tile kernels that report no
     /// data error, and none touches what another writes.
     pub joined: bool,
+    /// One bool or i32: if that is not 0 when the step is about to run, the step writes nothing. It reports no data
+    /// error, and writes outputs with a donor alone, which then hold what that held.
+    pub guard: Option<BufferId>,
+}
+
+impl Step {
+    /// Every buffer that it touches: its arguments, then its guard.
+    pub fn touched(&self) -> impl Iterator<Item = BufferId> {
+        self.args.iter().copied().chain(self.guard)
+    }
 }
 
 /// A place that can report a data error.

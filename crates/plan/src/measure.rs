@@ -75,6 +75,7 @@ mod tests {
                 args: vec![BufferId(i as u32); 3],
                 sites: Vec::new(),
                 joined: false,
+                guard: None,
             });
         }
         let (about, exact) = (plan.estimated_len() - empty, plan.to_bytes().len());

@@ -110,6 +110,7 @@ pub(super) fn plan_of(
             args: part.args.into_iter().map(|a| ids[a]).collect(),
             sites: part.sites,
             joined: false,
+            guard: None,
         });
         plan.kernels.push(part.kernel);
     }

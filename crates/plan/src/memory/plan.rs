@@ -34,7 +34,7 @@ impl Temporaries {
         for (i, step) in steps.iter().enumerate() {
             time += (i > 0 && !step.joined) as usize;
             t.times.push(time);
-            for at in step.args.iter().map(|id| id.0 as usize) {
+            for at in step.touched().map(|id| id.0 as usize) {
                 if plan.buffers[root[at]].place != Place::Temporary {
                     continue;
                 }

@@ -26,6 +26,12 @@ pub(crate) fn branch(device: &Device) -> Result<Arc<Launch>> {
     Launch::of(device, kernel, [1; 3], [1; 3], Vec::new())
 }
 
+/// From a guard of so many bytes to the record of a step that it may leave out. Guarded by what is around the step.
+pub(crate) fn guard(device: &Device, bytes: usize) -> Result<Arc<Launch>> {
+    let kernel = kernel("kiln_guard", include_str!("control/guard.cu"));
+    Launch::of(device, kernel, [1; 3], [1; 3], vec![bytes as i64])
+}
+
 /// From the records of the two sides to the record of what is around the branch.
 pub(crate) fn joined(device: &Device) -> Result<Arc<Launch>> {
     let kernel = kernel("kiln_joined", include_str!("control/joined.cu"));

@@ -69,6 +69,7 @@ functions! {
         host_free = "cuMemFreeHost"(*mut c_void);
         upload = "cuMemcpyHtoDAsync_v2"(Address, *const c_void, usize, Handle);
         download = "cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, Handle);
+        copy = "cuMemcpyDtoDAsync_v2"(Address, Address, usize, Handle);
         copy_between = "cuMemcpyPeerAsync"(Address, Handle, Address, Handle, usize, Handle);
         fill = "cuMemsetD8Async"(Address, u8, usize, Handle);
         stream_create = "cuStreamCreate"(*mut Handle, c_uint);

@@ -42,7 +42,7 @@ mod session;
 mod stream;
 
 pub use cache::cache_hits;
-pub(crate) use control::{SIDES, branch, copy, joined};
+pub(crate) use control::{SIDES, branch, copy, guard, joined};
 pub use device::{Device, count};
 pub use driver::set_driver;
 pub(crate) use graph::{Graph, Graphs};

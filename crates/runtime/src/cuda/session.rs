@@ -60,6 +60,28 @@ impl Session {
         Ok(Storage::on_gpu(memory, bytes))
     }
 
+    /// Copies what one holds to another of the same size, in front of what follows.
+    pub(crate) fn copy(&self, from: &Storage, to: &Storage) -> Result<()> {
+        let (stream, len) = (&self.lane()?.stream, to.len());
+        let [source, target] = [from.ptr() as Address, to.ptr() as Address];
+        let (Some(from), Some(to)) = (from.gpu(), to.gpu()) else {
+            return Err(Error::Internal("a copy of what is not on a device".into()));
+        };
+        if len == 0 {
+            return Ok(());
+        }
+        from.before_reading(stream)?;
+        to.before_writing(stream)?;
+        let copy = self.device.driver.functions.copy;
+        // SAFETY: both have that many bytes on this device, and are freed behind this use of them.
+        let status = unsafe { copy(target, source, len, stream.handle()) };
+        self.device.driver.check("cuMemcpyDtoDAsync", status)?;
+        let done = stream.event()?;
+        from.used(&done, false);
+        to.used(&done, true);
+        Ok(())
+    }
+
     /// Runs a job. One that can fail gives its outcome, whose error `explain` makes of the record.
     pub(crate) fn run(
         mut self,

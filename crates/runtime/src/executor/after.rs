@@ -9,7 +9,7 @@
 use super::bound::{Binder, BoundStep, Loc};
 use crate::error::{Result, damaged};
 use hashbrown::HashSet;
-use kiln_plan::Step;
+use kiln_plan::{BufferId, Step};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -202,23 +202,26 @@ impl Binder<'_> {
 
     /// What a step touches.
     fn touches(&self, step: &Step, bound: &BoundStep, sizes: &[usize], guarded: bool) -> Touches {
-        let args = step.args.iter().zip(&bound.args).zip(&bound.writes);
-        let args = args.map(|((id, loc), writes)| {
-            let (buffer, bytes) = (id.0 as usize, sizes[id.0 as usize]);
-            let (space, start) = match *loc {
+        let touch = |id: BufferId, loc: Loc, writes: bool| {
+            let at = id.0 as usize;
+            let (space, start) = match loc {
                 Loc::Arena(offset) => (Space::Arena, offset),
-                _ => (Space::Buffer(self.memory[buffer]), 0),
+                _ => (Space::Buffer(self.memory[at]), 0),
             };
-            let (bytes, writes) = (start..start + bytes, *writes);
+            let bytes = start..start + sizes[at];
             Touch {
                 space,
                 bytes,
                 writes,
             }
-        });
+        };
+        let args = step.args.iter().zip(&bound.args).zip(&bound.writes);
+        let args = args.map(|((id, loc), writes)| touch(*id, *loc, *writes));
+        let guard = step.guard.zip(bound.guard.as_ref());
+        let guard = guard.map(|(id, guard)| touch(id, guard.loc, false));
         let scratch = Touch {
             space: Space::Arena,
-            bytes: bound.scratch..bound.scratch + bound.work.scratch(),
+            bytes: bound.scratch..bound.scratch + bound.scratch_bytes(),
             writes: true,
         };
         let fallible = !step.sites.is_empty();
@@ -228,7 +231,7 @@ impl Binder<'_> {
             writes: fallible,
         });
         Touches {
-            all: args.chain([scratch]).chain(errors).collect(),
+            all: args.chain(guard).chain([scratch]).chain(errors).collect(),
             joined: step.joined,
         }
     }

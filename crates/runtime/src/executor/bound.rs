@@ -4,6 +4,7 @@ use super::MemoryReport;
 use super::after::{After, narrow};
 use super::check::Facts;
 use super::gpu::OnGpu;
+use super::guard::Guard;
 use super::link::{Linker, at_site};
 use super::work::Work;
 use crate::cuda::{self, Launch};
@@ -38,6 +39,8 @@ pub(super) struct BoundStep {
     pub packed: bool,
     /// Which of these it writes.
     pub writes: SmallVec<[bool; 6]>,
+    /// What may leave it out.
+    pub guard: Option<Guard>,
     /// The byte offset of its scratch memory in the arena.
     pub scratch: usize,
     /// Index into the plan's steps.
@@ -50,6 +53,14 @@ pub(super) struct BoundStep {
     pub joined: bool,
     /// The steps of its part that it waits for.
     pub after: After,
+}
+
+impl BoundStep {
+    /// Bytes of its scratch memory.
+    pub fn scratch_bytes(&self) -> usize {
+        let record = self.guard.as_ref().and_then(|g| g.launch.as_ref());
+        record.map_or_else(|| self.work.scratch(), |(_, record)| record + ALIGN)
+    }
 }
 
 /// Memory that outlives a run.
@@ -68,6 +79,8 @@ pub(super) struct Bound {
     pub run: Vec<BoundStep>,
     /// Buffers that this run allocates for its outputs.
     pub slots: Vec<Slot>,
+    /// The inputs whose contents slots begin with, unless they take their memory.
+    pub kept: Vec<(usize, usize)>,
     /// Bytes of each prepared buffer.
     pub prepared: Vec<usize>,
     /// Where each output is, and its shape.
@@ -140,12 +153,12 @@ type Called = (u32, SmallVec<[i64; 6]>);
 pub(super) struct Binder<'a> {
     pub plan: &'a Plan,
     pub facts: &'a Facts,
-    values: &'a [i64],
+    pub values: &'a [i64],
     level: Level,
-    gpu: Option<&'a Arc<cuda::Device>>,
+    pub gpu: Option<&'a Arc<cuda::Device>>,
     /// The CUDA kernels, by kernel.
     launches: Vec<Option<Arc<Launch>>>,
-    lens: Vec<i64>,
+    pub lens: Vec<i64>,
     /// Places of all buffers but temporaries.
     fixed: Vec<Loc>,
     /// One number for all buffers that may be the same memory.
@@ -172,7 +185,7 @@ impl Bound {
         } = with;
         let mut b = Binder::new(with, values)?;
         let lens = b.lens.clone();
-        let mut slots = Vec::new();
+        let (mut slots, mut kept) = (Vec::new(), Vec::new());
         let mut prepared = Vec::new();
         let bytes = |i: usize| lens[i] as usize * plan.buffers[i].dtype.size();
         let inputs = first_of(plan.inputs.iter().map(|x| x.buffer));
@@ -188,6 +201,7 @@ impl Bound {
                     donor: outputs.get(&i).and_then(|o| facts.donors[*o]),
                     clear: false,
                 });
+                kept.extend(facts.kept[i].map(|input| (input, slots.len() - 1)));
                 Loc::Slot(slots.len() - 1)
             }
             Place::Prepared => {
@@ -210,7 +224,7 @@ impl Bound {
             Owner::Body => narrow(&mut run.steps),
         }
         let outputs = b.outputs()?;
-        for at in &run.bare {
+        for at in run.bare.iter().filter(|at| facts.kept[**at].is_none()) {
             if let Loc::Slot(slot) = b.fixed[*at] {
                 // What is not written over keeps nothing of the donor's.
                 (slots[slot].clear, slots[slot].donor) = (true, None);
@@ -242,6 +256,7 @@ impl Bound {
             prepare: prepare.steps,
             run: run.steps,
             slots,
+            kept,
             prepared,
             outputs,
             arena: run.peak,
@@ -343,7 +358,11 @@ impl Binder<'_> {
         let sizes: Vec<usize> = (self.lens.iter().zip(&self.plan.buffers))
             .map(|(len, b)| *len as usize * b.dtype.size())
             .collect();
-        let scratch = |i: usize| works[i].scratch();
+        let guarded_there = |i: usize| steps[i].guard.is_some() && self.gpu.is_some();
+        let scratch = |i: usize| match guarded_there(i) {
+            true => Guard::record_behind(works[i].scratch()) + ALIGN,
+            false => works[i].scratch(),
+        };
         let found = Temporaries::new(self.plan, steps, &sizes, &self.facts.root, scratch);
         let (blocks, block_of) = (found.blocks, found.of);
         let total = blocks
@@ -361,7 +380,12 @@ impl Binder<'_> {
             };
             let args = step.args.iter().map(place).collect();
             let (parallel, writes) = self.parallel(step, &*work)?;
+            let guard = step.guard.map(|id| {
+                let dtype = self.plan.buffers[id.0 as usize].dtype;
+                Guard::new(place(&id), dtype, work.scratch(), self.gpu)
+            });
             bound.push(BoundStep {
+                guard: guard.transpose()?,
                 work,
                 args,
                 packed: false,
@@ -395,43 +419,6 @@ impl Binder<'_> {
             peak: layout.peak,
             lower_bound: layout.lower_bound,
         })
-    }
-
-    /// The buffers whose first step is not known to write all of them, and whether there are such in bodies.
-    fn bare(&self, steps: &[Step], works: &[Arc<dyn Work>]) -> (Vec<usize>, bool) {
-        let mut bare = Vec::new();
-        let mut bare_bodies = false;
-        if self.gpu.is_some() {
-            return (bare, false); // what the text of a kernel does is the compiler's word
-        }
-        let mut written = vec![false; self.lens.len()];
-        for (step, work) in steps.iter().zip(works) {
-            let args = &self.contract(step).args;
-            let covered = self.covered(step, &**work, self.values);
-            bare_bodies |= work.is_bare();
-            for (arg, id) in step
-                .args
-                .iter()
-                .enumerate()
-                .filter(|(arg, _)| args[*arg].writes)
-            {
-                let at = id.0 as usize;
-                let first = !std::mem::replace(&mut written[at], true);
-                if first && !covered[arg] {
-                    bare.push(at);
-                }
-            }
-        }
-        (bare, bare_bodies)
-    }
-
-    /// For each argument of a step whether it writes all of it, and reads nothing of it before.
-    pub fn covered(&self, step: &Step, work: &dyn Work, values: &[i64]) -> SmallVec<[bool; 6]> {
-        let kernel = &self.plan.kernels[step.kernel as usize];
-        let lens = step.args.iter().map(|id| self.lens[id.0 as usize]);
-        let all = lens.enumerate();
-        all.map(|(arg, len)| covers(work, kernel, values, arg, len))
-            .collect()
     }
 
     /// What a step does with its arguments.
@@ -499,18 +486,4 @@ fn memory(plan: &Plan, facts: &Facts) -> Vec<usize> {
         }
     }
     memory
-}
-
-/// Whether a step writes all of an argument of `len` elements, and reads nothing of it before.
-fn covers(work: &dyn Work, kernel: &Kernel, values: &[i64], arg: usize, len: i64) -> bool {
-    if work.has_bodies() {
-        return !work.is_bare();
-    }
-    match work.last() {
-        Some(program) => program.covered.get(arg) == Some(&true),
-        None => kernel.results().is_some_and(|dims| {
-            let size = |n: i64, d: &Dim| n.checked_mul(d.eval_checked(values)?);
-            dims.into_iter().try_fold(1, size) == Some(len)
-        }),
-    }
 }

@@ -5,10 +5,12 @@
 //! * inputs, outputs and constants whose buffers have the right place and dtype;
 //! * steps whose arguments have the dtypes of their kernel, that write only what they may, and that
 //!   read only what an earlier step wrote (or the caller, or the plan);
+//! * guards that are one bool or i32, of steps that write outputs with a donor only;
 //! * prepare steps that depend on parameters only;
 //! * in-place chains that end in a temporary.
 
 use super::control::check_body;
+use super::guard;
 use super::link::supported;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result, damaged};
@@ -38,6 +40,8 @@ pub(super) struct Facts {
     pub donors: Vec<Option<usize>>,
     /// The buffers that are wrong if the run has a data error.
     pub doubtful: Vec<bool>,
+    /// For each buffer the input whose contents it begins with, since a guarded step writes it.
+    pub kept: Vec<Option<usize>>,
 }
 
 pub(super) fn check(plan: &Plan) -> Result<Facts> {
@@ -99,6 +103,7 @@ pub(super) fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
         root,
         prepare_is_symbolic: prepare_is_symbolic(plan),
         donors: donors(plan, &contracts),
+        kept: guard::kept(plan, &contracts),
         kernel_symbols: kernel_symbols(plan),
         size_symbols: size_symbols(plan),
         contracts,
@@ -199,8 +204,8 @@ fn check_step(
     let contract = contracts.get(step.kernel as usize);
     let contract = contract.ok_or_else(|| damaged!("no kernel {}", step.kernel))?;
     let name = plan.kernels[step.kernel as usize].name();
-    for id in &step.args {
-        buffer(plan, *id)?;
+    for id in step.touched() {
+        buffer(plan, id)?;
     }
     let dtypes = step.args.iter().map(|id| plan.buffers[id.0 as usize].dtype);
     if !dtypes.eq(contract.args.iter().map(|a| a.dtype)) {
@@ -230,6 +235,7 @@ fn check_step(
             return Err(damaged!("{name} writes a buffer at {place:?}"));
         }
     }
+    guard::check(plan, contract, step, written)?;
     for (id, arg) in step.args.iter().zip(&contract.args) {
         written[id.0 as usize] |= arg.writes;
     }
@@ -244,7 +250,7 @@ fn doubtful(plan: &Plan, contracts: &[Contract], root: &[usize]) -> Vec<bool> {
         let at = |id: &BufferId| root[id.0 as usize];
         let spoils = !step.sites.is_empty()
             || i >= plan.commit as usize
-            || step.args.iter().any(|id| doubtful[at(id)]);
+            || step.touched().any(|id| doubtful[at(&id)]);
         for (id, arg) in step.args.iter().zip(&contracts[step.kernel as usize].args) {
             doubtful[at(id)] |= spoils && arg.writes;
         }
@@ -317,9 +323,11 @@ fn donors(plan: &Plan, contracts: &[Contract]) -> Vec<Option<usize>> {
     let mut first_write = vec![None; plan.buffers.len()];
     let mut last_touch = vec![None; plan.buffers.len()];
     for (i, step) in plan.run.iter().enumerate() {
+        for id in step.touched() {
+            last_touch[id.0 as usize] = Some(i);
+        }
         for (id, arg) in step.args.iter().zip(&contracts[step.kernel as usize].args) {
             let at = id.0 as usize;
-            last_touch[at] = Some(i);
             if arg.writes && first_write[at].is_none() {
                 first_write[at] = Some(i);
             }

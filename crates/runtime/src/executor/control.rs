@@ -30,6 +30,8 @@ pub(super) struct Body {
     outputs: Vec<usize>,
     /// The slot of each output.
     slots: Vec<usize>,
+    /// On a GPU, what copies each input that an output begins with.
+    pub copies: Vec<Arc<Launch>>,
 }
 
 pub(super) type Pointers = SmallVec<[*mut u8; 12]>;
@@ -51,6 +53,8 @@ impl Body {
                 *constant = constant.to_gpu(device)?;
             }
         }
+        let kept = bound.kept.iter().map(|(_, slot)| bound.slots[*slot].bytes);
+        let copies = kept.filter_map(|bytes| Some(cuda::copy(engine.1?, bytes)));
         let slot = |(loc, _): &(Loc, Vec<i64>)| match loc {
             Loc::Slot(s) => Ok(*s),
             _ => Err(damaged!("a body's output has no buffer of its own")),
@@ -69,6 +73,7 @@ impl Body {
                 .map(|o| plan.buffer_bytes(o.buffer, values))
                 .collect(),
             slots: bound.outputs.iter().map(slot).collect::<Result<_>>()?,
+            copies: copies.collect::<Result<_>>()?,
             bound,
         })
     }
@@ -103,9 +108,33 @@ impl Body {
         }
     }
 
+    /// What its outputs begin with, which is in inputs: from where, to where and how many bytes.
+    pub fn begun<'a>(
+        &'a self,
+        at: &'a Places,
+    ) -> impl Iterator<Item = (*mut u8, *mut u8, usize)> + 'a {
+        let place = self.places(at);
+        self.bound.kept.iter().map(move |(input, slot)| {
+            let bytes = self.bound.slots[*slot].bytes;
+            (place(Loc::Input(*input)), place(Loc::Slot(*slot)), bytes)
+        })
+    }
+
     /// Runs the program.
     fn run(&self, at: &Places, kernels: &AtomicU64) -> Result<Option<Failure>> {
+        for (from, to, bytes) in self.begun(at) {
+            // SAFETY: both have this size, and a kernel's results share memory with no operand of its.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+        }
         run_steps(&self.bound.run, self.places(at), &self.sites, kernels, None)
+    }
+
+    /// How many calls it makes on a GPU, at most.
+    pub fn calls(&self) -> usize {
+        self.bound
+            .run_on_gpu
+            .calls
+            .saturating_add(self.copies.len())
     }
 
     /// Whether something may be read, or be a result, that nothing has written.
@@ -135,7 +164,7 @@ pub(super) fn check_body(plan: &Plan, depth: usize) -> Result<()> {
     let own = |o: &plan::Output| {
         let others = plan.outputs.iter().filter(|p| p.buffer == o.buffer);
         let place = plan.buffers.get(o.buffer.0 as usize).map(|b| b.place);
-        place == Some(plan::Place::Output) && o.donor.is_none() && others.count() == 1
+        place == Some(plan::Place::Output) && others.count() == 1
     };
     let prepared = |b: &plan::Buffer| b.place == plan::Place::Prepared;
     let parameter = |i: &plan::Input| i.role == plan::Role::Parameter;
@@ -384,7 +413,7 @@ impl Work for Loop {
     }
 
     fn calls(&self) -> usize {
-        (self.body.bound.run_on_gpu.calls)
+        (self.body.calls())
             .saturating_mul(self.trips as usize)
             .saturating_add(self.copies.len())
     }
@@ -432,8 +461,7 @@ impl Work for If {
     }
 
     fn calls(&self) -> usize {
-        let of = |body: &Body| body.bound.run_on_gpu.calls;
-        (self.branches.iter().map(of)).fold(2, usize::saturating_add)
+        (self.branches.iter().map(Body::calls)).fold(2, usize::saturating_add)
     }
 
     fn can_fail(&self) -> bool {

@@ -8,6 +8,7 @@
 
 use super::bound::{BoundStep, Loc};
 use super::control::{Body, If, Loop, Places};
+use super::guard::Guard;
 use super::work::Expand;
 use crate::buffer::Buffer;
 use crate::cuda::{Call, Graphs, Launch};
@@ -36,14 +37,15 @@ impl OnGpu {
         let mut part = OnGpu::default();
         let mut known = HashSet::new();
         for step in steps {
-            let scratch = step.work.has_bodies();
+            let scratch = step.work.has_bodies() || step.guard.is_some();
             let scratch = scratch.then_some((Loc::Arena(step.scratch), true));
+            let guard = step.guard.iter().map(|g| (g.loc, false));
             let args = step.args.iter().copied().zip(step.writes.iter().copied());
-            for (loc, writes) in args.chain(scratch) {
+            for (loc, writes) in args.chain(scratch).chain(guard) {
                 part.touches(loc, writes, &mut known);
             }
             part.held.extend(step.work.held().into_iter().cloned());
-            part.calls += step.work.calls();
+            part.calls += step.work.calls() + usize::from(step.guard.is_some());
             part.fallible |= step.work.can_fail();
         }
         part
@@ -125,7 +127,7 @@ pub(super) fn expand(
         if step.after.is_empty() {
             after.extend_from_slice(around.after);
         }
-        let within = Around {
+        let mut within = Around {
             record: around.record,
             guarded_from: if guarded { 0 } else { usize::MAX },
             sites: Some(&sites),
@@ -133,6 +135,22 @@ pub(super) fn expand(
             after: &after,
         };
         let scratch = place(Loc::Arena(step.scratch));
+        let looked: Ends;
+        if let Some(Guard {
+            loc,
+            launch: Some((launch, record)),
+            ..
+        }) = &step.guard
+        {
+            let record = scratch.wrapping_add(*record);
+            looked = calls.add(within.call(launch, smallvec![place(*loc), record]))?;
+            within = Around {
+                record,
+                guarded_from: 0,
+                after: &looked,
+                ..within
+            };
+        }
         let with = Expand {
             args,
             scratch,
@@ -180,6 +198,14 @@ impl Around<'_> {
 
 impl Body {
     fn expand(&self, at: &Places, around: Around, calls: &mut Calls) -> Result<Ends> {
+        let mut after = Ends::from(around.after);
+        for ((from, to, _), copy) in self.begun(at).zip(&self.copies) {
+            after.extend(calls.add(around.call(copy, smallvec![from, to]))?);
+        }
+        let around = Around {
+            after: &after,
+            ..around
+        };
         expand(&self.bound.run, &self.places(at), around, calls)
     }
 

@@ -52,6 +52,7 @@ impl Bound {
             prepare,
             run,
             slots: self.slots.clone(),
+            kept: self.kept.clone(),
             prepared: self.prepared.clone(),
             outputs: self.outputs.clone(),
             arena: self.arena,

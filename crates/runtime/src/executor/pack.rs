@@ -55,6 +55,7 @@ impl Binder<'_> {
             args: smallvec![weights, to],
             packed: false,
             writes: smallvec![false, true],
+            guard: None,
             scratch: 0,
             step: self.plan.prepare.len(),
             sites: smallvec![],

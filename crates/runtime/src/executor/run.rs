@@ -1,6 +1,7 @@
 //! Running a bound plan.
 
 use super::bound::{Bound, BoundStep, Loc};
+use super::guard::Guard;
 use super::profile::Profile;
 use super::trace::{self, Tracer};
 use super::work::Call;
@@ -89,6 +90,11 @@ pub(super) fn run(
             }
         });
     }
+    for (input, slot) in &bound.kept {
+        if let Memory::Fresh(to) = &mut slots[*slot] {
+            part.copy(inputs.all()[*input].storage(), to)?;
+        }
+    }
     if slots.iter().any(|s| matches!(s, Memory::Donated(..))) {
         part.firm = exe.plan.commit as usize;
     }
@@ -135,6 +141,18 @@ impl<'a> Part<'a> {
         match &self.session {
             None => Storage::new(bytes),
             Some(session) => session.allocate(bytes, what),
+        }
+    }
+
+    /// Copies what an input holds to memory of the same size.
+    fn copy(&self, from: &Storage, to: &mut Storage) -> Result<()> {
+        match &self.session {
+            _ if from.len() != to.len() => Err(Error::Internal("a copy of another size".into())),
+            None => {
+                to.bytes_mut().copy_from_slice(from.bytes());
+                Ok(())
+            }
+            Some(session) => session.copy(from, to),
         }
     }
 
@@ -264,12 +282,20 @@ pub(super) fn run_steps(
     let failures = Failures::of(Cancel::current());
     for group in steps.chunk_by(|_, next| next.joined) {
         cancel::check()?;
+        let first = group[0].step;
+        // SAFETY: binding proved that guards lie within their memory, and no step of the group writes one.
+        let set = |guard: &Guard| unsafe { guard.is_set(place(guard.loc)) };
+        let kept = |step: &&BoundStep| !step.guard.as_ref().is_some_and(set);
+        let group: SmallVec<[&BoundStep; 1]> = group.iter().filter(kept).collect();
+        if group.is_empty() {
+            continue;
+        }
         let args = |step: &BoundStep| -> SmallVec<[*mut u8; 12]> {
             step.args.iter().map(|a| place(*a)).collect()
         };
         let mut inner = None;
         let start = profile.is_some().then(Instant::now);
-        let args: SmallVec<[_; 1]> = group.iter().map(args).collect();
+        let args: SmallVec<[_; 1]> = group.iter().map(|step| args(step)).collect();
         let calls = group.iter().zip(&args).map(|(step, args)| {
             let (args, packed) = match args.split_last() {
                 Some((packed, args)) if step.packed => (args, Some(*packed)),
@@ -291,13 +317,13 @@ pub(super) fn run_steps(
         // and prepared results are only read; outputs and the arena belong to this run; `parallel`
         // says when parts would disturb each other, and joined steps don't.
         unsafe {
-            match group {
+            match &group[..] {
                 [step] => inner = step.work.run(&calls[0])?,
-                _ => run_group(group, &calls, &failures),
+                group => run_group(group, &calls, &failures),
             }
         }
         if let (Some(start), Some(profile)) = (start, profile) {
-            profile.add(group[0].step, start, start.elapsed());
+            profile.add(first, start, start.elapsed());
         }
         kernels.fetch_add(1, Ordering::Relaxed);
         if let Some(mut failure) = inner.or(failures.take()?) {
@@ -313,7 +339,7 @@ pub(super) fn run_steps(
 ///
 /// # Safety
 /// As [`Work::run`](super::work::Work::run); no step touches what another writes.
-unsafe fn run_group(group: &[BoundStep], calls: &[Call], failures: &Failures) {
+unsafe fn run_group(group: &[&BoundStep], calls: &[Call], failures: &Failures) {
     let mut launches: Vec<Launch> = Vec::new();
     let mut jobs: Vec<Box<dyn FnMut() + '_>> = Vec::new();
     for (step, call) in group.iter().zip(calls) {

@@ -211,6 +211,7 @@ pub fn plan_of(kernel: Kernel, args: &[(DType, i64, bool)]) -> Plan {
         args: (0..args.len() as u32).map(BufferId).collect(),
         sites: (0..sites).collect(),
         joined: false,
+        guard: None,
     });
     plan.kernels.push(kernel);
     plan.commit = 1;

@@ -88,6 +88,7 @@ fn plans() -> Vec<Plan> {
         super::algorithms::made_convolution(),
     ];
     plans.extend(super::ordered::plans());
+    plans.extend(super::guards::plans());
     let alone = super::hostile::alone();
     plans.extend(alone.iter().flat_map(|p| [repeated(p), branched(p)]));
     plans.push(super::hostile::nested(3, 2, 2));

@@ -62,6 +62,7 @@ fn step(kernel: u32, args: &[BufferId]) -> Step {
         args: args.to_vec(),
         sites: vec![],
         joined: false,
+        guard: None,
     }
 }
 
@@ -180,6 +181,7 @@ fn a_data_error_leaves_donated_memory_alone() {
         args: vec![a, b, q],
         sites: vec![0],
         joined: false,
+        guard: None,
     });
     p.run.push(step(1, &[a, q, out]));
     p.commit = 1;

@@ -237,6 +237,7 @@ fn one_of_copied(n: i64) -> Plan {
         args: vec![temporary, out],
         sites: vec![],
         joined: false,
+        guard: None,
     });
     plan.commit = 2;
     plan

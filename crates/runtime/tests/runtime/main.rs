@@ -10,6 +10,7 @@ mod cuda;
 mod custom;
 mod damage;
 mod executor;
+mod guards;
 mod hostile;
 mod oracle;
 mod ordered;

@@ -69,6 +69,7 @@ pub fn step(kernel: u32, args: &[u32], sites: &[u32]) -> Step {
         args: args.iter().map(|a| BufferId(*a)).collect(),
         sites: sites.to_vec(),
         joined: false,
+        guard: None,
     }
 }
 

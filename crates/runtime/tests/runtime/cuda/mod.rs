@@ -1,6 +1,6 @@
 //! The CUDA engine, on whatever driver there is.
 
 mod alone;
-mod build;
+pub mod build;
 mod compile;
 mod run;

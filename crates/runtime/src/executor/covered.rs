@@ -1,0 +1,61 @@
+//! What steps write whole. The rest of a buffer would show what memory held before, so it begins as zeros.
+
+use super::bound::Binder;
+use super::work::Work;
+use kiln_base::Dim;
+use kiln_plan::{Kernel, Step};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+impl Binder<'_> {
+    /// The buffers whose first step is not known to write all of them, and whether there are such in bodies.
+    pub fn bare(&self, steps: &[Step], works: &[Arc<dyn Work>]) -> (Vec<usize>, bool) {
+        let mut bare = Vec::new();
+        let mut bare_bodies = false;
+        if self.gpu.is_some() {
+            return (bare, false); // what the text of a kernel does is the compiler's word
+        }
+        let mut written = vec![false; self.lens.len()];
+        for (step, work) in steps.iter().zip(works) {
+            let args = &self.contract(step).args;
+            let covered = self.covered(step, &**work, self.values);
+            bare_bodies |= work.is_bare();
+            for (arg, id) in step
+                .args
+                .iter()
+                .enumerate()
+                .filter(|(arg, _)| args[*arg].writes)
+            {
+                let at = id.0 as usize;
+                let first = !std::mem::replace(&mut written[at], true);
+                if first && !covered[arg] {
+                    bare.push(at);
+                }
+            }
+        }
+        (bare, bare_bodies)
+    }
+
+    /// For each argument of a step whether it writes all of it, and reads nothing of it before.
+    pub fn covered(&self, step: &Step, work: &dyn Work, values: &[i64]) -> SmallVec<[bool; 6]> {
+        let kernel = &self.plan.kernels[step.kernel as usize];
+        let lens = step.args.iter().map(|id| self.lens[id.0 as usize]);
+        let all = lens.enumerate();
+        all.map(|(arg, len)| covers(work, kernel, values, arg, len))
+            .collect()
+    }
+}
+
+/// Whether a step writes all of an argument of `len` elements, and reads nothing of it before.
+fn covers(work: &dyn Work, kernel: &Kernel, values: &[i64], arg: usize, len: i64) -> bool {
+    if work.has_bodies() {
+        return !work.is_bare();
+    }
+    match work.last() {
+        Some(program) => program.covered.get(arg) == Some(&true),
+        None => kernel.results().is_some_and(|dims| {
+            let size = |n: i64, d: &Dim| n.checked_mul(d.eval_checked(values)?);
+            dims.into_iter().try_fold(1, size) == Some(len)
+        }),
+    }
+}

@@ -1,0 +1,112 @@
+//! Guards: steps that are left out where a number on the device says so.
+//!
+//! A step that is left out writes nothing, so what it would write must hold something already: a guarded step writes
+//! outputs with a donor alone, and where such an output has memory of its own, that begins as a copy of the donor's. The
+//! CPU looks at the guard when the step is about to run. On a GPU nothing waits for it: a kernel in front of the step writes
+//! an error record which says that there was an error if the guard is set, and the step is guarded by that record, as a
+//! side of a branch is by its own.
+
+use super::bound::Loc;
+use crate::cuda::{self, Launch};
+use crate::error::{Result, damaged};
+use crate::memory::ALIGN;
+use kiln_base::DType;
+use kiln_plan::{Contract, Output, Place, Plan, Step};
+use std::sync::Arc;
+
+/// What leaves a step out, if one of its bytes is not 0.
+#[derive(Clone)]
+pub(super) struct Guard {
+    pub loc: Loc,
+    pub bytes: usize,
+    /// On a GPU, what looks at it, and where the record that it writes lies in the step's scratch memory.
+    pub launch: Option<(Arc<Launch>, usize)>,
+}
+
+impl Guard {
+    /// Of a step whose work needs that much scratch memory.
+    pub fn new(
+        loc: Loc,
+        dtype: DType,
+        scratch: usize,
+        gpu: Option<&Arc<cuda::Device>>,
+    ) -> Result<Guard> {
+        let bytes = dtype.size();
+        let launch = gpu.map(|device| cuda::guard(device, bytes)).transpose()?;
+        Ok(Guard {
+            loc,
+            bytes,
+            launch: launch.map(|launch| (launch, Guard::record_behind(scratch))),
+        })
+    }
+
+    /// Where its record lies behind that much scratch memory of the work; it takes no more than [`ALIGN`].
+    pub fn record_behind(scratch: usize) -> usize {
+        scratch.next_multiple_of(ALIGN)
+    }
+
+    /// Whether it leaves the step out now.
+    ///
+    /// # Safety
+    /// It lies at `at`, and nobody writes it.
+    pub unsafe fn is_set(&self, at: *const u8) -> bool {
+        // SAFETY: it has that many bytes there.
+        let bytes = unsafe { std::slice::from_raw_parts(at, self.bytes) };
+        bytes.iter().any(|b| *b != 0)
+    }
+}
+
+/// Errs unless a step's guard is a number that is there, and all that it writes may be left as it is.
+pub(super) fn check(plan: &Plan, contract: &Contract, step: &Step, written: &[bool]) -> Result<()> {
+    let Some(guard) = step.guard else {
+        return Ok(());
+    };
+    let name = plan.kernels[step.kernel as usize].name();
+    let buffer = &plan.buffers[guard.0 as usize];
+    if !matches!(buffer.dtype, DType::Bool | DType::I32) || !buffer.len.is(1) {
+        return Err(damaged!(
+            "the guard of {name} is no bool or i32, but {} of {}",
+            buffer.len,
+            buffer.dtype
+        ));
+    }
+    if !written[guard.0 as usize] {
+        return Err(damaged!("the guard of {name} is read before it is written"));
+    }
+    if !step.sites.is_empty() {
+        return Err(damaged!("{name} has a guard and may report a data error"));
+    }
+    let args = step.args.iter().zip(&contract.args);
+    for (id, _) in args.filter(|(_, arg)| arg.writes) {
+        let mut outputs = plan.outputs.iter().filter(|o| o.buffer == *id);
+        let kept = outputs.next().is_some_and(|o| keeps(plan, o).is_some());
+        if *id == guard || !kept || outputs.next().is_some() {
+            return Err(damaged!(
+                "{name} has a guard and writes what holds nothing before"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The input whose contents an output holds before it is written.
+fn keeps(plan: &Plan, output: &Output) -> Option<usize> {
+    let donor = output.donor? as usize;
+    let from = &plan.buffers[plan.inputs.get(donor)?.buffer.0 as usize];
+    let to = &plan.buffers[output.buffer.0 as usize];
+    let alike = from.dtype == to.dtype && from.len == to.len && to.place == Place::Output;
+    alike.then_some(donor)
+}
+
+/// For each buffer the input whose contents it begins with, since a guarded step writes it.
+pub(super) fn kept(plan: &Plan, contracts: &[Contract]) -> Vec<Option<usize>> {
+    let mut kept = vec![None; plan.buffers.len()];
+    for step in plan.run.iter().filter(|s| s.guard.is_some()) {
+        let args = step.args.iter().zip(&contracts[step.kernel as usize].args);
+        for (id, _) in args.filter(|(_, arg)| arg.writes) {
+            let output = plan.outputs.iter().find(|o| o.buffer == *id);
+            kept[id.0 as usize] = output.and_then(|o| keeps(plan, o));
+        }
+    }
+    kept
+}
