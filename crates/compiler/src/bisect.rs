@@ -1,6 +1,7 @@
 //! Finding the rewrite that makes a compiled result wrong.
 
-use crate::pipeline::{Compilation, CompileError, Options, compile_with};
+use crate::pipeline::{Compilation, compile_with};
+use crate::{CompileError, Options};
 use kiln_ir::{Graph, Loc};
 use kiln_optimize::{Fired, Pass, first_wrong, passes};
 

@@ -1,7 +1,7 @@
 //! One structure of the plan cache: what was seen of it, and its variants.
 
-use crate::cache::{Fit, Recorded, Recording};
 use crate::generalize::same_sizes;
+use crate::recording::{Fit, Recorded, Recording};
 use crate::variant::{Kind, Sizes, Variant, kinds};
 use kiln_ir::{Graph, Op, Output, Value};
 use std::ops::Range;

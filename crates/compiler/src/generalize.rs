@@ -6,8 +6,8 @@
 //! (`n + 1` behind a `cat`, `b · l` behind a reshape) is known to later ones. The more examples there are,
 //! the fewer guesses are wrong.
 
-use crate::Recording;
 use crate::places::Places;
+use crate::recording::Recording;
 use crate::variant::{Expectation, Kind, Sizes, Symbol};
 use hashbrown::HashMap;
 use kiln_base::{Dim, Loc, Scalar, Sym};

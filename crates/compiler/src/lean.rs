@@ -5,7 +5,8 @@
 //! tried, and in the end none are fused.
 
 use crate::CompileError;
-use crate::pipeline::{Lowered, lower_error};
+use crate::error::lower_error;
+use crate::lowered::Lowered;
 use kiln_codegen as codegen;
 
 /// Bytes of temporaries below which memory is not looked at.

@@ -1,17 +1,17 @@
 //! Graph in, plan out.
 
 use crate::dump::Dump;
+use crate::error::internal;
 use crate::explain::Explain;
-use crate::place::{self, Placed};
-use crate::stages::{Stages, with_lines};
-use crate::tune::{self, Precision, Settings};
-use crate::{lean, recompute};
+use crate::lines::with_lines;
+use crate::lowered::Lowered;
+use crate::tune::{self, Precision};
+use crate::{CompileError, Options, Stages, lean, recompute};
 use kiln_base::Machine;
-use kiln_codegen::{self as codegen, Hints};
 use kiln_ir::{Graph, Loc, Need, Op, Role, Target};
 use kiln_optimize as optimize;
 use kiln_plan as plan;
-use kiln_runtime::{Error as RunError, Executable, cuda};
+use kiln_runtime::{Executable, cuda};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,114 +20,6 @@ const MERGING: [&str; 2] = [
     optimize::passes::merging::PASS.name,
     optimize::passes::stacking::PASS.name,
 ];
-
-/// Bytes of temporaries that do not matter to a GPU.
-const HARDLY: usize = 1 << 16;
-
-/// How to compile.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Options {
-    /// Which approximations may be used.
-    pub precision: Precision,
-    /// The same as [`Precision::Exact`], whatever `precision` says.
-    pub exact: bool,
-    /// How algorithms are chosen.
-    pub tune: Settings,
-    /// The number of the GPU to compile for; `None` for the CPU.
-    pub gpu: Option<u32>,
-    /// Whether to optimise the graph at all.
-    pub optimize: bool,
-    /// Whether to fuse ops into common kernels.
-    pub fuse: bool,
-    /// How images lie in memory between the kernels of the CPU engine.
-    pub layout: codegen::Layout,
-    /// Stops after this many rewrites, to find the one that makes a result wrong.
-    pub max_patches: Option<usize>,
-    /// The most bytes of temporaries that a run may need. Values that live long and are cheap to compute
-    /// again from what is in memory anyway are then computed again instead of being kept, as many as it
-    /// takes; [`Explain::recomputed`] lists them. Parameters, inputs and results do not count. Sizes must
-    /// be known.
-    pub memory_budget: Option<usize>,
-}
-
-impl Options {
-    /// Which approximations may be used.
-    pub fn precision(&self) -> Precision {
-        match self.exact {
-            true => Precision::Exact,
-            false => self.precision,
-        }
-    }
-}
-
-/// Precision and tuning are those of the process; see [`tune::set_precision`] and [`tune::set`].
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            precision: Precision::current(),
-            exact: false,
-            tune: Settings::current(),
-            gpu: None,
-            optimize: true,
-            fuse: true,
-            layout: codegen::Layout::Auto,
-            max_patches: None,
-            memory_budget: None,
-        }
-    }
-}
-
-impl Options {
-    /// How to lower.
-    pub(crate) fn codegen(&self, machine: &Machine) -> codegen::Options {
-        codegen::Options {
-            machine: *machine,
-            fuse: self.fuse,
-            layout: self.layout,
-            // Ways differ in the memory that they take, which a budget is kept without.
-            ways: self.tune.mode != tune::Mode::Off && self.memory_budget.is_none(),
-            ..codegen::Options::default()
-        }
-    }
-}
-
-/// Why a graph could not be compiled.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum CompileError {
-    /// The engine can't run an op.
-    #[error("{message}")]
-    Unsupported {
-        /// The position of the op in its recording, where that is known.
-        at: Option<usize>,
-        /// What can't be done.
-        message: String,
-    },
-    /// The kernel of a custom op can't be compiled.
-    #[error("{op}: {text}")]
-    Custom {
-        /// The position of the call in its recording, or its node.
-        at: usize,
-        /// The op's name.
-        op: String,
-        /// What is wrong.
-        text: String,
-    },
-    /// The device, its driver or its compiler is missing or failed.
-    #[error("{0}")]
-    Device(String),
-    /// The memory budget can't be kept.
-    #[error("{0}")]
-    Memory(String),
-    /// What the stages gave can't be written where the environment asks for it.
-    #[error("{0}")]
-    Dump(String),
-    /// A setting in the environment can't be read.
-    #[error("{0}")]
-    Environment(String),
-    /// A defect in the compiler.
-    #[error("internal error of the compiler: {0}")]
-    Internal(String),
-}
 
 /// A compiled graph.
 pub struct Compilation {
@@ -140,80 +32,6 @@ pub struct Compilation {
     pub explain: Explain,
     /// What the stages gave.
     pub stages: Arc<Stages>,
-}
-
-/// A graph that is lowered, with its memory plan.
-pub(crate) struct Lowered {
-    pub graph: Graph,
-    pub program: codegen::Program,
-    /// The program by the ways that are chosen.
-    pub sequence: codegen::Sequence,
-    pub placed: Placed,
-}
-
-impl Lowered {
-    /// # Errors
-    /// If an op is not supported by the engine.
-    pub fn with(graph: Graph, options: &codegen::Options) -> Result<Lowered, CompileError> {
-        Lowered::hinted(graph, options, &Hints::default())
-    }
-
-    /// # Errors
-    /// If an op is not supported by the engine.
-    pub fn hinted(
-        graph: Graph,
-        options: &codegen::Options,
-        hints: &Hints,
-    ) -> Result<Lowered, CompileError> {
-        let program = codegen::lower_with(&graph, options, hints);
-        let program = program.map_err(|e| lower_error(&graph, e))?;
-        Lowered::chosen(graph, program)
-    }
-
-    /// # Errors
-    /// If the program contradicts itself; that would be a bug.
-    pub fn chosen(graph: Graph, program: codegen::Program) -> Result<Lowered, CompileError> {
-        let sequence = program.sequence();
-        let placed = place::place(&graph, &sequence)?;
-        Ok(Lowered {
-            graph,
-            program,
-            sequence,
-            placed,
-        })
-    }
-
-    /// Makes one launch of several for a GPU, if that needs hardly more memory and every cell that is written
-    /// over its old value still is.
-    fn merge(&mut self, options: &Options) -> Result<(), CompileError> {
-        if options.gpu.is_none() || !options.fuse {
-            return Ok(());
-        }
-        let budget = options.memory_budget.unwrap_or(usize::MAX);
-        let most = (self.peak()).map(|peak| (peak + (peak / place::MORE).max(HARDLY)).min(budget));
-        let donated = |placed: &Placed| {
-            let outputs = placed.plan.outputs.iter();
-            outputs.filter(|o| o.donor.is_some()).count()
-        };
-        for near in [place::NEAR, 1, 0] {
-            let groups = place::groups(&self.graph, &self.sequence, near);
-            if groups.iter().all(|g| g.len() == 1) {
-                break;
-            }
-            let sequence = codegen::side_by_side(&self.sequence, &groups);
-            let placed = place::place(&self.graph, &sequence)?;
-            if placed.peak() <= most && donated(&placed) >= donated(&self.placed) {
-                (self.sequence, self.placed) = (sequence, placed);
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Bytes of temporaries that a run needs, where sizes are known.
-    pub fn peak(&self) -> Option<usize> {
-        self.placed.peak()
-    }
 }
 
 /// Compiles a graph: the whole pipeline.
@@ -333,20 +151,6 @@ pub fn compile_with(
     })
 }
 
-fn internal(e: RunError) -> CompileError {
-    match e {
-        RunError::Cuda(text) => CompileError::Device(text),
-        RunError::Level(e) => CompileError::Environment(e.to_string()),
-        RunError::OutOfMemory { .. } => CompileError::Memory(e.to_string()),
-        RunError::Custom { node, op, text } => CompileError::Custom {
-            at: node as usize,
-            op,
-            text,
-        },
-        e => CompileError::Internal(e.to_string()),
-    }
-}
-
 /// A number that must not be negative, at its node's marked position.
 fn need(Need { size, node, id }: Need<'_>) -> plan::Need {
     let at = node.loc.position().unwrap_or(id.index());
@@ -404,13 +208,4 @@ fn run_passes(
     report.stopped |= rest.stopped;
     report.nodes_after = rest.nodes_after;
     Ok((graph, report))
-}
-
-/// Why a graph can't be lowered, at the op's position in its recording.
-pub(crate) fn lower_error(graph: &Graph, e: codegen::LowerError) -> CompileError {
-    let node = graph.node(e.node);
-    CompileError::Unsupported {
-        at: node.loc.position(),
-        message: format!("{}: {}", node.op.name(), e.text),
-    }
 }

@@ -13,13 +13,13 @@ mod model;
 mod rewrite;
 
 use crate::CompileError;
-use crate::explain::{place_of, resolved};
-use crate::pipeline::Lowered;
+use crate::lines::{place_of, resolved};
+use crate::lowered::Lowered;
 use kiln_codegen::{self as codegen, Origin};
 use kiln_ir::Loc;
 use kiln_plan::memory::{Layout, Temporaries, planned};
+pub use model::Recomputed;
 use model::{Choice, Model};
-use std::fmt;
 
 /// Plans that are made while the choice is adapted to what plans of it need.
 const ADAPTATIONS: usize = 6;
@@ -27,29 +27,6 @@ const ADAPTATIONS: usize = 6;
 const RUNGS: usize = 16;
 /// The largest holders that an error names.
 const HOLDERS: usize = 5;
-
-/// A value that is computed again instead of being kept.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Recomputed {
-    /// The op, what it gives, and the user's line.
-    pub value: String,
-    /// The bytes that it would hold.
-    pub bytes: usize,
-    /// For how many steps it does not hold them.
-    pub steps: usize,
-    /// The arithmetic operations of computing it again.
-    pub flops: u64,
-}
-
-impl fmt::Display for Recomputed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} is computed again: frees {} bytes for {} steps, costs {} operations",
-            self.value, self.bytes, self.steps, self.flops
-        )
-    }
-}
 
 /// A plan of the graph that needs at most `budget` bytes of temporaries, and what it computes again.
 ///

@@ -1,7 +1,7 @@
 //! What the stages of one compilation gave, for whoever looks at it afterwards.
 
-use crate::explain::resolved;
-use crate::pipeline::Lowered;
+use crate::lines::with_lines;
+use crate::lowered::Lowered;
 use crate::place::Placed;
 use hashbrown::HashMap;
 use kiln_codegen::{Program, Sequence};
@@ -76,15 +76,4 @@ pub(crate) fn launches_of(graph: &Graph, sequence: &Sequence) -> Vec<Vec<usize>>
         }
     }
     launches
-}
-
-/// The graph with the user's lines in place of markers.
-pub(crate) fn with_lines(mut graph: Graph, locs: &[Loc]) -> Graph {
-    for id in graph.ids() {
-        let node = graph.node_mut(id);
-        node.loc = resolved(&node.loc, locs);
-        node.op
-            .inner_nodes_mut(&mut |n| n.loc = resolved(&n.loc, locs));
-    }
-    graph
 }

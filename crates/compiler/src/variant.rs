@@ -7,9 +7,8 @@
 //! guess from examples (see [`generalize`](crate::generalize)); a variant matches a program when its symbols give
 //! every size of the program exactly, so a wrong guess costs a compilation and never a result.
 
-use crate::Recording;
-use crate::cache::Found;
 use crate::places::Places;
+use crate::recording::{Found, Recording};
 use kiln_base::{DType, Dim, Loc, Scalar, Sym};
 use kiln_ir::{Fact, Graph, NodeId, Op, OpError, Role, SymbolInfo, Value, ops};
 use std::sync::Arc;

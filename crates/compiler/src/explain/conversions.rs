@@ -1,6 +1,6 @@
 //! Where images change between channels first and channels last, and why.
 
-use super::place_of;
+use crate::lines::place_of;
 use crate::uses::written;
 use kiln_base::Dim;
 use kiln_codegen::{Conversion, Launch, Origin, Program, Sequence};

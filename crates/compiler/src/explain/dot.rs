@@ -1,7 +1,7 @@
 //! The graph in the language of Graphviz.
 
+use super::html::{colour, label};
 use crate::Stages;
-use crate::explain::page::{colour, label};
 use std::fmt::Write;
 
 /// The optimised graph, nodes coloured by the kernel that computes them.

@@ -1,8 +1,8 @@
 //! Drawings of a compilation's graphs, as it was recorded and as it was lowered, with those of the bodies of
 //! its loops and branches behind each.
 
+use super::html::{colour, escaped, inner_name, label};
 use super::layout::{HEIGHT, layout};
-use super::page::{colour, escaped, inner_name, label};
 use crate::Stages;
 use crate::stages::launches_of;
 use kiln_codegen::Sequence;

@@ -3,44 +3,29 @@
 mod conversions;
 mod dot;
 mod graphs;
+mod html;
 mod layout;
 mod page;
+mod save;
 mod timeline;
 
 pub use conversions::ConversionInfo;
 
-use crate::pipeline::Lowered;
+use crate::lines::{place_of, resolved};
+use crate::lowered::Lowered;
 use crate::place::Placed;
 use crate::tune::{Choice, Mode, Tuned, Tuning, algorithm};
 use crate::uses::{ix, written};
 use crate::{Recomputed, Stages};
 use hashbrown::HashMap;
 use kiln_codegen::{Cost, Launch, LayoutReport, Origin, Program, Sequence};
-use kiln_ir::{Fact, Graph, Loc, Op};
+use kiln_ir::{Graph, Loc, Op};
 use kiln_optimize::{Fired, Report};
 use kiln_plan::{Algorithm, Place};
 use kiln_runtime::{MemoryBlock, MemoryReport};
 use std::fmt;
-use std::io::{self, Write};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The user's line: that of the op at a position of the recording, any other as it is.
-pub(crate) fn resolved(loc: &Loc, locs: &[Loc]) -> Loc {
-    match loc.position() {
-        Some(at) => locs.get(at).cloned().unwrap_or(Loc::UNKNOWN),
-        None => loc.clone(),
-    }
-}
-
-/// An op, what it gives, and the user's line where that is known.
-pub(crate) fn place_of(op: &str, fact: &Fact, loc: &Loc) -> String {
-    match loc.is_known() {
-        true => format!("{op} {fact} at {loc}"),
-        false => format!("{op} {fact}"),
-    }
-}
 
 /// What the compiler did: passes that fired, kernels, memory. Displays as text; [`Explain::to_html`] is
 /// a page with the graphs, [`Explain::to_dot`] the optimised graph for Graphviz.
@@ -131,37 +116,6 @@ impl Explain {
             temporaries: Vec::new(),
             stages: None,
         }
-    }
-
-    /// A page that needs no other file and no network: the graph as it was recorded and as it was
-    /// lowered, coloured by kernel; kernels with their cost, Kernel IR and code; rewrites; memory over
-    /// the steps of a run.
-    pub fn to_html(&self) -> String {
-        page::page(self)
-    }
-
-    /// The optimised graph in the language of Graphviz, nodes coloured by kernel. Empty for programs of
-    /// the plan cache, which keeps no graphs.
-    pub fn to_dot(&self) -> String {
-        self.stages
-            .as_ref()
-            .map_or_else(String::new, |s| dot::dot(s))
-    }
-
-    /// Writes the explanation as what the name of the file ends in: a page (`.html`), Graphviz (`.dot`,
-    /// `.gv`), else text. A file that is there is replaced whole.
-    ///
-    /// # Errors
-    /// If the file can't be written.
-    pub fn save(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        let path = path.as_ref();
-        let text = match path.extension().and_then(|e| e.to_str()) {
-            Some("html" | "htm") => self.to_html(),
-            Some("dot" | "gv") => self.to_dot(),
-            _ => self.to_string(),
-        };
-        kiln_base::file::replace(path, |f| f.write_all(text.as_bytes()))
-            .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
     }
 
     /// How often a rule fired.

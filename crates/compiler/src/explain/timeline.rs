@@ -1,8 +1,8 @@
 //! The arena over the steps of a run, as a drawing: a temporary is a box from the step that writes it to
 //! the last that reads it, at its place in the arena.
 
+use super::html::{bytes, colour};
 use crate::Explain;
-use crate::explain::page::{bytes, colour};
 use std::fmt::Write;
 
 const WIDTH: f64 = 1000.0;

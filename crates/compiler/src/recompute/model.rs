@@ -9,9 +9,8 @@
 //! takes most off the bytes above the target, summed over steps, for each operation that it costs. So
 //! pointwise work goes before products, and large values with long pauses before others.
 
-use super::Recomputed;
-use crate::explain::{place_of, resolved};
-use crate::pipeline::Lowered;
+use crate::lines::{place_of, resolved};
+use crate::lowered::Lowered;
 use crate::uses::{ix, read, written};
 use hashbrown::HashMap;
 use kiln_base::{Role, numel};
@@ -20,6 +19,30 @@ use kiln_ir::{Graph, Loc, NodeId, Op, Pw, Value};
 use kiln_plan::memory::Temporaries;
 use kiln_plan::{Place, Plan};
 use std::cmp::Reverse;
+use std::fmt;
+
+/// A value that is computed again instead of being kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recomputed {
+    /// The op, what it gives, and the user's line.
+    pub value: String,
+    /// The bytes that it would hold.
+    pub bytes: usize,
+    /// For how many steps it does not hold them.
+    pub steps: usize,
+    /// The arithmetic operations of computing it again.
+    pub flops: u64,
+}
+
+impl fmt::Display for Recomputed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} is computed again: frees {} bytes for {} steps, costs {} operations",
+            self.value, self.bytes, self.steps, self.flops
+        )
+    }
+}
 
 /// What is computed again: positions of values in the model, ascending by when they are first written.
 pub(super) type Choice = Vec<Pick>;

@@ -1,0 +1,76 @@
+//! What pages and drawings share: text in HTML, colours, numbers for people.
+
+use kiln_ir::{Node, Op, Role};
+
+/// Text between tags or quotes.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// A light colour for a kernel; neighbours in the list are far apart in hue.
+pub(super) fn colour(kernel: usize) -> String {
+    let hue = (kernel as f64 * 137.508) % 360.0;
+    let lightness = [0.80, 0.70, 0.86][kernel % 3];
+    // Conversion from HSL with a saturation of 0.62.
+    let a = 0.62 * f64::min(lightness, 1.0 - lightness);
+    let part = |n: f64| {
+        let k = (n + hue / 30.0) % 12.0;
+        let x = lightness - a * f64::min(k - 3.0, 9.0 - k).clamp(-1.0, 1.0);
+        (x * 255.0).round() as u8
+    };
+    format!("#{:02x}{:02x}{:02x}", part(0.0), part(8.0), part(4.0))
+}
+
+/// A number of bytes for people.
+pub(super) fn bytes(n: f64) -> String {
+    scaled(n, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"])
+}
+
+pub(super) fn count(n: f64) -> String {
+    scaled(n, 1000.0, &["", "k", "M", "G", "T"])
+}
+
+fn scaled(mut n: f64, base: f64, units: &[&str]) -> String {
+    let mut unit = 0;
+    while n >= base && unit + 1 < units.len() {
+        n /= base;
+        unit += 1;
+    }
+    let digits = usize::from(unit > 0 && n < 100.0);
+    format!("{n:.digits$} {}", units[unit])
+        .trim_end()
+        .to_string()
+}
+
+/// The name of a node in drawings.
+pub(super) fn label(node: &Node) -> String {
+    let fact = node
+        .facts
+        .first()
+        .map_or_else(String::new, |f| f.to_string());
+    match &node.op {
+        Op::Input(i) => match i.role {
+            Role::Parameter => format!("parameter {} {fact}", i.index),
+            Role::RandomKey => format!("random key {}", i.index),
+            Role::Data => format!("input {} {fact}", i.index),
+        },
+        Op::Full(full) => format!("{} {fact}", full.value.as_f64()),
+        op => format!("{} {fact}", op.name()),
+    }
+}
+
+/// The name on the page of a launch in a body of another.
+pub(super) fn inner_name(around: &str, body: usize, at: usize) -> String {
+    format!("{around}-{body}-{at}")
+}

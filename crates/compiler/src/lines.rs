@@ -1,0 +1,30 @@
+//! The user's lines.
+
+use kiln_ir::{Fact, Graph, Loc};
+
+/// The user's line: that of the op at a position of the recording, any other as it is.
+pub(crate) fn resolved(loc: &Loc, locs: &[Loc]) -> Loc {
+    match loc.position() {
+        Some(at) => locs.get(at).cloned().unwrap_or(Loc::UNKNOWN),
+        None => loc.clone(),
+    }
+}
+
+/// An op, what it gives, and the user's line where that is known.
+pub(crate) fn place_of(op: &str, fact: &Fact, loc: &Loc) -> String {
+    match loc.is_known() {
+        true => format!("{op} {fact} at {loc}"),
+        false => format!("{op} {fact}"),
+    }
+}
+
+/// The graph with the user's lines in place of markers.
+pub(crate) fn with_lines(mut graph: Graph, locs: &[Loc]) -> Graph {
+    for id in graph.ids() {
+        let node = graph.node_mut(id);
+        node.loc = resolved(&node.loc, locs);
+        node.op
+            .inner_nodes_mut(&mut |n| n.loc = resolved(&n.loc, locs));
+    }
+    graph
+}

@@ -1,0 +1,84 @@
+//! A graph that is lowered, with the launches and the memory plan that follow from it.
+
+use crate::error::lower_error;
+use crate::place::{self, Placed};
+use crate::{CompileError, Options};
+use kiln_codegen::{self as codegen, Hints};
+use kiln_ir::Graph;
+
+/// Bytes of temporaries that do not matter to a GPU.
+const HARDLY: usize = 1 << 16;
+
+/// A graph that is lowered, with its memory plan.
+pub(crate) struct Lowered {
+    pub graph: Graph,
+    pub program: codegen::Program,
+    /// The program by the ways that are chosen.
+    pub sequence: codegen::Sequence,
+    pub placed: Placed,
+}
+
+impl Lowered {
+    /// # Errors
+    /// If an op is not supported by the engine.
+    pub fn with(graph: Graph, options: &codegen::Options) -> Result<Lowered, CompileError> {
+        Lowered::hinted(graph, options, &Hints::default())
+    }
+
+    /// # Errors
+    /// If an op is not supported by the engine.
+    pub fn hinted(
+        graph: Graph,
+        options: &codegen::Options,
+        hints: &Hints,
+    ) -> Result<Lowered, CompileError> {
+        let program = codegen::lower_with(&graph, options, hints);
+        let program = program.map_err(|e| lower_error(&graph, e))?;
+        Lowered::chosen(graph, program)
+    }
+
+    /// # Errors
+    /// If the program contradicts itself; that would be a bug.
+    pub fn chosen(graph: Graph, program: codegen::Program) -> Result<Lowered, CompileError> {
+        let sequence = program.sequence();
+        let placed = place::place(&graph, &sequence)?;
+        Ok(Lowered {
+            graph,
+            program,
+            sequence,
+            placed,
+        })
+    }
+
+    /// Makes one launch of several for a GPU, if that needs hardly more memory and every cell that is written
+    /// over its old value still is.
+    pub fn merge(&mut self, options: &Options) -> Result<(), CompileError> {
+        if options.gpu.is_none() || !options.fuse {
+            return Ok(());
+        }
+        let budget = options.memory_budget.unwrap_or(usize::MAX);
+        let most = (self.peak()).map(|peak| (peak + (peak / place::MORE).max(HARDLY)).min(budget));
+        let donated = |placed: &Placed| {
+            let outputs = placed.plan.outputs.iter();
+            outputs.filter(|o| o.donor.is_some()).count()
+        };
+        for near in [place::NEAR, 1, 0] {
+            let groups = place::groups(&self.graph, &self.sequence, near);
+            if groups.iter().all(|g| g.len() == 1) {
+                break;
+            }
+            let sequence = codegen::side_by_side(&self.sequence, &groups);
+            let placed = place::place(&self.graph, &sequence)?;
+            if placed.peak() <= most && donated(&placed) >= donated(&self.placed) {
+                (self.sequence, self.placed) = (sequence, placed);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of temporaries that a run needs, where sizes are known.
+    pub fn peak(&self) -> Option<usize> {
+        self.placed.peak()
+    }
+}
