@@ -127,6 +127,10 @@ rows! {
     "torch.compile" = { compile((x, Spec::new(x.dtype(), ("batch", 3))), |(w, x)| x.matmul(w))? } "compiles at once, for tensors like these, or for `Spec`s, in which sizes left open are named and need not be multiples of strides";
     "torch.compile of a function of one tensor" = { compile(spec, f)? };
     "calling a compiled function" = { step.run((x, y))? };
+    "torch.export.save" = { step.to_bytes() } "without values; `kiln_plan::Entry` reads it";
+    "ExportedProgram.graph_signature" = { step.signature() } "names of arguments and results, states, captured tensors, draws of random numbers";
+    "ExportedProgram.state_dict" = { step.states() } "the cells themselves";
+    "ExportedProgram.constants" = { step.captured() };
     "torch._dynamo.explain" = { explain(x)? };
     "torch._dynamo.explain of a compiled function" = { step.explain().to_html() } "a page; `to_dot`, `save`, and text";
     "torch._dynamo.repro (accuracy)" = { step.verify((x, y))? } "the error of every kernel against the f64 reference";
