@@ -1,11 +1,11 @@
 //! Requests for what comes next, spread over code that computes, so that memory works meanwhile.
 
-use super::bind::Bound;
+use super::bound::Bound;
+use super::code::Code;
 use super::inst::stage_cost;
 use super::linked::Stage;
 use super::load;
 use super::lower::plain;
-use super::run::Code;
 use super::walk::{Shape, Walk};
 use kiln_plan::tile::{Schedule, TILE, Turn};
 

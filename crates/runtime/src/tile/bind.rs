@@ -1,72 +1,11 @@
 //! From a tile program to one with known numbers that is safe to run.
 
 use super::affine::{Affine, Limit, Proof, eval, extent, product, prove};
+use super::bound::{Bound, BoundAccess, BoundDynamic};
 use super::check;
 use crate::error::{Result, damaged};
-use kiln_base::{DType, Scalar};
+use kiln_base::Scalar;
 use kiln_plan::tile::{Access, Inst, Schedule, TileProgram, Turn};
-
-/// An access with known numbers. Its strides are split into `outer` and `lane` axes by [`Bound`].
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct BoundAccess {
-    /// `None` for the value of an `Index` instruction.
-    pub arg: Option<usize>,
-    pub address: Affine,
-    pub limits: Vec<Limit>,
-    pub fill: Scalar,
-}
-
-/// A data-dependent part of an address.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct BoundDynamic {
-    pub index: u16,
-    pub stride: i64,
-    pub extent: i64,
-    pub site: u32,
-}
-
-/// A checked program with known numbers.
-///
-/// Axes are ordered outer first: those that are stepped through one index at a time, then those cut
-/// into tiles. Extents of 1 are dropped.
-#[derive(Debug)]
-pub(crate) struct Bound<'a> {
-    pub program: &'a TileProgram,
-    /// Extents of the stepped axes.
-    pub outer: Vec<i64>,
-    /// Extents of the tiled axes.
-    pub lane: Vec<i64>,
-    /// The program's accesses, then one for each `Index` instruction in program order.
-    pub accesses: Vec<BoundAccess>,
-    /// For each `LoadAt` in program order.
-    pub dynamics: Vec<Vec<BoundDynamic>>,
-    /// Elements of each argument, as the proofs assumed.
-    pub lens: Vec<i64>,
-    /// Whether parts may run at the same time: every store goes to a place of its own.
-    pub parallel: bool,
-    /// Points of the parallel axes that one thread runs in order.
-    pub serial: i64,
-    /// For each argument, whether all of it is written, and nothing of it read before.
-    pub covered: Vec<bool>,
-}
-
-impl Bound<'_> {
-    /// Points of the inner axes.
-    pub(crate) fn inner_len(&self) -> i64 {
-        match self.program.schedule {
-            Schedule::Lanes => self.outer.iter().product(),
-            Schedule::Rows => self.lane.iter().product(),
-        }
-    }
-
-    /// Points of the parallel axes.
-    pub(crate) fn axes_len(&self) -> i64 {
-        match self.program.schedule {
-            Schedule::Lanes => self.lane.iter().product(),
-            Schedule::Rows => self.outer.iter().product(),
-        }
-    }
-}
 
 /// Checks `program` and gives its symbols values. `lens` are the argument buffers' lengths.
 ///
@@ -338,16 +277,4 @@ fn split(
         }
     }
     (outer, lane.into_iter().map(extent).collect())
-}
-
-/// The dtype that a register type stores as without any change.
-pub(crate) fn plain_dtype(ty: kiln_base::Compute) -> DType {
-    use kiln_base::Compute;
-    match ty {
-        Compute::F32 => DType::F32,
-        Compute::F64 => DType::F64,
-        Compute::I32 => DType::I32,
-        Compute::I64 => DType::I64,
-        Compute::Mask => DType::Bool,
-    }
 }

@@ -1,7 +1,7 @@
 //! Conversions between register types.
 
+use super::code::{Call, Op};
 use super::lanes::map1;
-use super::run::{Call, Op};
 use crate::simd::convert::{Mem, Source, Target, Unsigned, with_dtype};
 use crate::simd::{Isa, Kernel, Level, baseline, compiled};
 use kiln_base::{Compute, DType};

@@ -1,7 +1,7 @@
 //! Loads at data-dependent addresses.
 
+use super::code::{Call, Op};
 use super::lanes::{Elem, from_bits};
-use super::run::{Call, Op};
 use crate::simd::convert::{Mem, with_dtype};
 use crate::simd::{Isa, Kernel, Level, compiled};
 use kiln_base::DType;

@@ -1,6 +1,6 @@
 //! Facts about single instructions.
 
-use super::bind::Bound;
+use super::bound::Bound;
 use kiln_base::Compute;
 use kiln_plan::tile::{Inst, Reg, Schedule, TILE};
 

@@ -1,9 +1,9 @@
 //! Pointwise primitives: which exist for which type, and their loops.
 
+use super::code::{Call, Op};
+use super::compute::with_compute;
 use super::lanes::{Elem, map1, map2, map3};
-use super::run::{Call, Op};
 use super::wide;
-use super::with_compute;
 use crate::simd::{Isa, Kernel, Level, baseline, compiled, math};
 use kiln_base::prim::{self, Binary, Unary};
 use kiln_base::{Compute, special};

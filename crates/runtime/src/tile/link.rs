@@ -1,32 +1,20 @@
 //! From a checked program to code.
 
-use super::bind::{Bound, BoundDynamic, plain_dtype};
+use super::bound::{Bound, BoundDynamic};
+use super::code::Code;
+use super::compute::{plain_dtype, scalar_bits};
 use super::frame::Frame;
 use super::inst::{cost, operands};
 use super::linked::{Linked, Stage};
-use super::lower::{self, Draft, Make, Value, draft, plain};
-use super::run::Code;
+use super::lower::{self, Draft, Hidden, Make, Value, draft, plain};
 use super::walk::{Shape, Walk};
-use super::{ahead, kernels, live, load, random, reduce, scalar_bits};
+use super::{ahead, kernels, live, load, random, reduce};
 use crate::error::{Result, damaged};
 use crate::memory::ALIGN;
 use crate::simd::Level;
 use hashbrown::{HashMap, HashSet};
 use kiln_base::Compute;
 use kiln_plan::tile::{Inst, Reg, Schedule, TILE};
-
-/// What a code names beside its operands.
-#[derive(Copy, Clone)]
-pub(super) enum Hidden {
-    None,
-    /// A list of dynamic address parts.
-    Dynamics(u32),
-    /// An accumulator and the register beside it.
-    Reduce {
-        acc: u32,
-        beside: u32,
-    },
-}
 
 /// A result of at least this many bytes bypasses the cache.
 const STREAM_BYTES: i64 = 32 << 20;

@@ -1,7 +1,7 @@
 //! A program as code.
 
-use super::bind::BoundDynamic;
-use super::run::Code;
+use super::bound::BoundDynamic;
+use super::code::Code;
 use super::walk::{Shape, Walk};
 use kiln_base::Compute;
 use kiln_plan::tile::{Schedule, Turn};

@@ -1,9 +1,9 @@
 //! Loads, stores and index numbers.
 
+use super::code::{Call, Code, Ctx, Op};
+use super::compute::with_compute;
 use super::lanes::{Elem, from_bits};
-use super::run::{Call, Code, Ctx, Op};
 use super::walk::{Shape, Walk};
-use super::with_compute;
 use crate::simd::convert::{Mem, with_dtype};
 use crate::simd::copy::Stream;
 use crate::simd::{Isa, Kernel, Level, compiled};

@@ -1,12 +1,24 @@
 //! One stage: instructions become drafts with virtual registers, then code with physical ones.
 
+use super::code::{Code, Op};
 use super::frame::Frame;
-use super::link::Hidden;
-use super::run::{Code, Op};
 use super::walk::Shape;
 use super::{cast, gather, kernels, load};
 use crate::simd::Level;
 use kiln_base::{Compute, DType};
+
+/// What a code names beside its operands.
+#[derive(Copy, Clone)]
+pub(super) enum Hidden {
+    None,
+    /// A list of dynamic address parts.
+    Dynamics(u32),
+    /// An accumulator and the register beside it.
+    Reduce {
+        acc: u32,
+        beside: u32,
+    },
+}
 
 /// A value: one register definition within a stage, or a register that outlives stages.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

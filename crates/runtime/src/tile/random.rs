@@ -1,7 +1,7 @@
 //! Counter-based random numbers.
 
+use super::code::{Call, Op};
 use super::lanes::map3;
-use super::run::{Call, Op};
 use crate::simd::{Isa, Kernel, Level, compiled};
 use kiln_base::Compute;
 use kiln_base::prim::{self, RandomKind};

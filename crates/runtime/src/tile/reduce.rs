@@ -1,8 +1,8 @@
 //! Reductions. Every order of combination is fixed by the shapes alone.
 
+use super::code::{Call, Op};
+use super::compute::with_compute;
 use super::lanes::Elem;
-use super::run::{Call, Op};
-use super::with_compute;
 use crate::simd::{Isa, Kernel, Level, compiled};
 use kiln_base::Compute;
 use kiln_base::prim::Reduction;

@@ -1,6 +1,6 @@
 //! How an access moves through memory within a tile.
 
-use super::bind::BoundAccess;
+use super::bound::BoundAccess;
 use crate::error::{Result, damaged};
 use crate::tile::Ctx;
 

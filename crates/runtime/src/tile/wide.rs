@@ -1,7 +1,7 @@
 //! Functions that AVX-512 has an instruction for, and their loops without it.
 
+use super::code::{Call, Op};
 use super::lanes::map1;
-use super::run::{Call, Op};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::erf::ErfTable;
 use crate::simd::{Isa, Kernel, Level, compiled, math};

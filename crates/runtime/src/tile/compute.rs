@@ -1,0 +1,55 @@
+//! Types of registers as Rust's.
+
+use kiln_base::{Compute, DType};
+
+/// Evaluates `$body` with the type `$T` of a register's elements.
+macro_rules! with_compute {
+    ($ty:expr, $T:ident => $body:expr) => {
+        match $ty {
+            kiln_base::Compute::F32 => {
+                type $T = f32;
+                $body
+            }
+            kiln_base::Compute::F64 => {
+                type $T = f64;
+                $body
+            }
+            kiln_base::Compute::I32 => {
+                type $T = i32;
+                $body
+            }
+            kiln_base::Compute::I64 => {
+                type $T = i64;
+                $body
+            }
+            kiln_base::Compute::Mask => {
+                type $T = u8;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_compute;
+
+/// The bits of a constant in a register of type `ty`, in the low bytes.
+pub(crate) fn scalar_bits(value: kiln_base::Scalar, ty: Compute) -> u64 {
+    match ty {
+        Compute::F32 => (value.as_f64() as f32).to_bits() as u64,
+        Compute::F64 => value.as_f64().to_bits(),
+        Compute::I32 => value.as_i64() as i32 as u32 as u64,
+        Compute::I64 => value.as_i64() as u64,
+        Compute::Mask => value.as_bool() as u64,
+    }
+}
+
+/// The dtype that a register type stores as without any change.
+pub(crate) fn plain_dtype(ty: kiln_base::Compute) -> DType {
+    use kiln_base::Compute;
+    match ty {
+        Compute::F32 => DType::F32,
+        Compute::F64 => DType::F64,
+        Compute::I32 => DType::I32,
+        Compute::I64 => DType::I64,
+        Compute::Mask => DType::Bool,
+    }
+}
