@@ -227,3 +227,100 @@ pub struct ErrorRecord {
     /// The exclusive upper bound of the index (0 for a division by zero).
     pub bound: i64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel() -> CudaKernel {
+        let pointer = |written, alone| Pointer {
+            dtype: DType::BF16,
+            written,
+            alone,
+        };
+        let kernel = CudaKernel {
+            name: "add.relu".into(),
+            entry: String::new(),
+            text: Text {
+                scope: "struct Room { int x; };\n".into(),
+                shared: Some("Room".into()),
+                body: "    arg2[0] = arg0[s0];\n".into(),
+                beside: Beside::Anything,
+            },
+            args: vec![
+                pointer(false, true),
+                pointer(false, false),
+                pointer(true, false),
+            ],
+            scalars: vec![Dim::Const(7)],
+            sites: 2,
+            grid: [Blocks::one(), Blocks::one(), Blocks::one()],
+            block: [32, 2, 1],
+            resident: 8,
+            shared: 0,
+        };
+        kernel.named()
+    }
+
+    #[test]
+    fn the_source_is_made_of_the_parts() {
+        let kernel = kernel();
+        let text = kernel.source().replace(&kernel.entry, "entry");
+        assert_eq!(
+            text,
+            "\
+namespace entry_scope {
+struct Room { int x; };
+}
+extern \"C\" __global__ void __launch_bounds__(64, 8) entry(const unsigned short* __restrict__ arg0, \
+             const unsigned short* arg1, unsigned short* arg2, long long s0, unsigned site0, unsigned site1, \
+             kiln_errors* errors, int guarded) {
+    if (guarded && errors->state) return;
+    using namespace entry_scope;
+    __shared__ Room shared;
+    arg2[0] = arg0[s0];
+}
+"
+        );
+        let plain = CudaKernel {
+            text: Text {
+                body: kernel.text.body.clone(),
+                ..Text::default()
+            },
+            ..kernel
+        };
+        let text = plain.source();
+        assert!(
+            !text.contains("namespace") && !text.contains("__shared__"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn kernels_of_one_name_have_one_text() {
+        let named = |change: &dyn Fn(&mut CudaKernel)| {
+            let mut kernel = kernel();
+            change(&mut kernel);
+            kernel.named().entry
+        };
+        let entry = named(&|_| {});
+        assert!(entry.starts_with("kiln_add_relu_"), "{entry}");
+        let same = named(&|k| k.grid[0].points = Dim::Const(5));
+        assert_eq!(same, entry, "the grid is no part of the text");
+        let changes: [&dyn Fn(&mut CudaKernel); 8] = [
+            &|k| k.text.scope += "struct Other;\n",
+            &|k| k.text.shared = None,
+            &|k| k.text.body += "    return;\n",
+            &|k| k.args[1].alone = true,
+            &|k| k.args[1].dtype = DType::F32,
+            &|k| k.sites = 1,
+            &|k| k.block[0] = 64,
+            &|k| k.resident = 4,
+        ];
+        let mut all: Vec<String> = changes.map(named).into();
+        all.push(entry);
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), 9);
+    }
+}

@@ -237,7 +237,7 @@ fn replays_run_as_often_as_they_say() {
     let mut plan = chain();
     plan.kernels[1] = kernel(
         "scaled_and_counted",
-        "x0[i] += 1.0f; x2[i] = x0[i] * x1[0];",
+        "float* count = (float*)x0; count[i] += 1.0f; x2[i] = count[i] * x1[0];",
         &[f, f, f],
         &n,
         0,
