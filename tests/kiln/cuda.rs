@@ -4,10 +4,10 @@ use crate::{assert_close, matrix, vector};
 use kiln::nn::optim::{Adam, Optimizer};
 use kiln::nn::{AdaptiveLogSoftmaxWithLoss, Forward, Linear, Module, ReLU, sequential};
 use kiln::{
-    Attention, CudaGrid, CustomOp, DType, Device, ErrorKind, Spec, Tensor, Var, compile, cond,
-    keep, scan,
+    Attention, Conv, CudaGrid, CustomOp, DType, Device, ErrorKind, Spec, Tensor, Var, compile,
+    cond, keep, scan,
 };
-use kiln_runtime::cuda;
+use kiln_runtime::{Executable, cuda};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The device, or a line that says what is skipped.
@@ -485,5 +485,32 @@ fn attention_is_one_kernel_unless_it_is_trained() {
     };
     for (a, b) in gradients(&there).iter().zip(gradients(&x)) {
         assert_close(a, &b);
+    }
+}
+
+/// What a kernel touches is known of its work, so a plan whose buffers are too short for it is refused, whatever the
+/// text of its kernels is.
+#[test]
+fn a_plan_with_a_buffer_that_is_too_short_is_refused() {
+    let Some(gpu) = device() else { return };
+    let device = gpu.gpu().unwrap();
+    let spec = |shape: &[usize]| Spec::new(DType::F32, shape.to_vec()).on(gpu);
+    let specs = [spec(&[2, 3, 9, 9]), spec(&[5, 3, 3, 3]), spec(&[125, 33])];
+    let made = compile(&specs, |[x, w, m]| {
+        let y = x.conv2d_with(&w, Conv::new().stride(2).padding(1)).relu();
+        let y = y.reshape([2, -1]).softmax(1).matmul(&m);
+        y.sort(1).0.cumsum(0)
+    })
+    .unwrap();
+    let plan = made.plan();
+    assert!(plan.kernels.len() > 3, "{}", plan.kernels.len());
+    let touched = plan.prepare.iter().chain(&plan.run).flat_map(|s| &s.args);
+    for buffer in touched.map(|b| b.0 as usize) {
+        let mut short = plan.clone();
+        let len = short.buffers[buffer].len.as_const().unwrap();
+        short.buffers[buffer].len = (len - 1).into();
+        let refused = Executable::on_gpu(short, &device).map(|_| ());
+        let text = refused.expect_err("it is too short").to_string();
+        assert!(text.contains("damaged"), "buffer {buffer}: {text}");
     }
 }

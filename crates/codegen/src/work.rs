@@ -6,7 +6,8 @@ use crate::program::{Cost, Program};
 use crate::schedule::Schedule;
 use kiln_base::{DType, Dim, numel};
 use kiln_plan::{
-    ArgSort, Attention, Conv, ConvRole, Custom, Described, If, Kernel, Loop, MatMul, Scan, Scatter,
+    ArgSort, Attention, Conv, ConvRole, Custom, Described, If, Kernel, Loop, MatMul, Reach, Scan,
+    Scatter,
 };
 
 /// What is to be computed of some arguments: a body, which may read operands that pointwise work in front of it
@@ -144,19 +145,11 @@ impl Work {
 
     /// A readable name.
     pub fn name(&self) -> &str {
-        let body: &dyn Described = match &self.body {
-            Body::Fused(kernel) => return &kernel.name,
-            Body::MatMul(m) => m,
-            Body::Conv(c) => c,
-            Body::Attention(a) => &**a,
-            Body::Scan(s) => s,
-            Body::ArgSort(s) => s,
-            Body::Scatter(s) => s,
-            Body::Custom(c) => c,
-            Body::Loop(l, _) => l,
-            Body::If(i, _) => i,
+        let own = match &self.body {
+            Body::Fused(kernel) => Some(&kernel.name[..]),
+            body => body.described().map(|d| d.name()),
         };
-        self.fused_name().unwrap_or(body.name())
+        self.fused_name().or(own).unwrap_or_default()
     }
 
     /// The name of what is fused into it: of what is behind it, or else of what makes an operand.
@@ -185,6 +178,15 @@ impl Work {
         }
     }
 
+    /// Which elements of its arguments it touches.
+    pub fn reaches(&self) -> Vec<Reach> {
+        let here = |r: &Reach| usize::from(r.arg) < self.args.len();
+        let kernels = self.kernels().flat_map(kir::reaches);
+        let own = self.body.described().into_iter();
+        let all = own.flat_map(|d| d.reaches()).chain(kernels);
+        all.filter(here).collect()
+    }
+
     /// The programs that it runs.
     pub fn bodies(&self) -> &[Program] {
         match &self.body {
@@ -205,6 +207,22 @@ impl Work {
 }
 
 impl Body {
+    /// What describes it, but for Kernel IR.
+    fn described(&self) -> Option<&dyn Described> {
+        Some(match self {
+            Body::Fused(_) => return None,
+            Body::MatMul(m) => m,
+            Body::Conv(c) => c,
+            Body::Attention(a) => &**a,
+            Body::Scan(s) => s,
+            Body::ArgSort(s) => s,
+            Body::Scatter(s) => s,
+            Body::Custom(c) => c,
+            Body::Loop(l, _) => l,
+            Body::If(i, _) => i,
+        })
+    }
+
     /// Arithmetic operations of a run, but for those of Kernel IR.
     fn flops(&self) -> Dim {
         let product = |dims: &[&Dim]| dims.iter().fold(Dim::ONE, |n, d| &n * *d);

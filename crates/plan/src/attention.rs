@@ -2,7 +2,7 @@
 
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
 use crate::tile::TileProgram;
-use crate::{Epilogue, Matrix};
+use crate::{Epilogue, Matrix, Reach};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 
@@ -90,6 +90,29 @@ impl Described for Attention {
                 .chain([&self.length, &self.columns])
                 .collect(),
         )
+    }
+
+    fn reaches(&self) -> Vec<Reach> {
+        let Attention {
+            batch,
+            length,
+            keys,
+            width,
+            columns,
+            ..
+        } = self;
+        let mut reaches = vec![
+            self.query.reach(batch, length, width),
+            self.key.reach(batch, keys, width),
+            self.value.reach(batch, keys, columns),
+        ];
+        let mask = self.mask.as_ref();
+        reaches.extend(mask.map(|(mask, _)| mask.reach(batch, length, keys)));
+        if self.epilogue.is_none() {
+            let result = batch.iter().chain([length, columns]);
+            reaches.push(Reach::whole(self.out, result));
+        }
+        reaches
     }
 
     fn in_parts(&self) -> bool {

@@ -4,7 +4,7 @@
 //! share memory reads the [`Contract`] and nothing else.
 
 use crate::tile::{Inst, TileProgram};
-use crate::{Epilogue, Plan, Prologue};
+use crate::{Epilogue, Plan, Prologue, Reach};
 use kiln_base::{DType, Dim};
 
 /// What a kernel does with its arguments.
@@ -77,6 +77,11 @@ pub trait Described {
     /// The extents whose product is the number of elements of the one result that it writes whole, if it does.
     fn results(&self) -> Option<Vec<&Dim>> {
         None
+    }
+
+    /// Which elements of its arguments it touches, but for those of its programs and bodies.
+    fn reaches(&self) -> Vec<Reach> {
+        Vec::new()
     }
 
     /// Whether it runs on the CPU in parts, so that steps of it can start together with others.

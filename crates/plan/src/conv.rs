@@ -2,7 +2,7 @@
 
 use crate::contract::{Contract, Contradiction, Described, Draft};
 use crate::tile::TileProgram;
-use crate::{Algorithm, Epilogue, Prologue};
+use crate::{Algorithm, Epilogue, Prologue, Reach};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 
@@ -163,6 +163,28 @@ impl Described for Conv {
             ),
         };
         Some(extents.iter().chain(channels).collect())
+    }
+
+    fn reaches(&self) -> Vec<Reach> {
+        let channels = [&self.groups, &self.in_channels, &self.out_channels];
+        let [groups, ins, outs] = channels;
+        let x = self.input.iter().chain([&self.batch, groups, ins]);
+        let y = self.output.iter().chain([&self.batch, groups, outs]);
+        let w = self.kernel.iter().chain([groups, ins, outs]);
+        let [x, w, y]: [Vec<&Dim>; 3] = [x.collect(), w.collect(), y.collect()];
+        let [first, second, out] = match self.role {
+            ConvRole::Result => [x, w, y],
+            ConvRole::Input => [y, w, x],
+            ConvRole::Weight => [x, y, w],
+        };
+        let mut reaches = vec![Reach::whole(self.operands[1], second)];
+        if self.prologue.is_none() {
+            reaches.push(Reach::whole(self.operands[0], first));
+        }
+        if self.epilogue.is_none() {
+            reaches.push(Reach::whole(self.out, out));
+        }
+        reaches
     }
 
     fn in_parts(&self) -> bool {

@@ -15,6 +15,7 @@
 //! 5. `int guarded`: whether this step writes memory that an error must leave untouched. A kernel begins with
 //!    `if (guarded && errors->state) return;`.
 
+use crate::Reach;
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,8 @@ pub struct CudaKernel {
     pub scalars: Vec<Dim>,
     /// How many data-error sites the text names.
     pub sites: u32,
+    /// Which elements of its arguments it touches, by what it was printed from.
+    pub reaches: Vec<Reach>,
     /// Blocks along x, y and z. A grid without blocks is not launched.
     pub grid: [Blocks; 3],
     /// Threads of a block along x, y and z.
@@ -162,12 +165,19 @@ impl Described for CudaKernel {
             args: _,
             scalars,
             sites: _,
+            reaches,
             grid,
             block: _,
             resident: _,
             shared: _,
         } = self;
-        scalars.iter().all(&mut *holds) && grid.iter().all(|b| holds(&b.points))
+        scalars.iter().all(&mut *holds)
+            && grid.iter().all(|b| holds(&b.points))
+            && reaches.iter().all(|r| r.all_dims(holds))
+    }
+
+    fn reaches(&self) -> Vec<Reach> {
+        self.reaches.clone()
     }
 }
 
@@ -254,6 +264,7 @@ mod tests {
             ],
             scalars: vec![Dim::Const(7)],
             sites: 2,
+            reaches: Vec::new(),
             grid: [Blocks::one(), Blocks::one(), Blocks::one()],
             block: [32, 2, 1],
             resident: 8,

@@ -1,7 +1,7 @@
 //! Calls of registered operators.
 
-use crate::Array;
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
+use crate::{Array, Reach};
 use kiln_base::Dim;
 use serde::{Deserialize, Serialize};
 
@@ -52,5 +52,10 @@ impl Described for Custom {
 
     fn results(&self) -> Option<Vec<&Dim>> {
         Some(self.out.shape.iter().collect())
+    }
+
+    fn reaches(&self) -> Vec<Reach> {
+        let arrays = self.operands.iter().chain([&self.out]);
+        arrays.map(|a| Reach::whole(a.arg, &a.shape)).collect()
     }
 }

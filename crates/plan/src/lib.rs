@@ -23,6 +23,7 @@ mod measure;
 pub mod memory;
 mod operand;
 mod ordered;
+mod reach;
 pub mod tile;
 
 pub use algorithm::{Algorithm, UnknownAlgorithm};
@@ -41,6 +42,7 @@ use kiln_base::{DType, Dim, Sym};
 pub use matmul::MatMul;
 pub use operand::{Array, Matrix, Strided};
 pub use ordered::{ArgSort, Scan, Scatter};
+pub use reach::Reach;
 use serde::{Deserialize, Serialize};
 
 /// A buffer of a plan.

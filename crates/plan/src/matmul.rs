@@ -2,7 +2,7 @@
 
 use crate::contract::{Contract, Contradiction, Described, Draft};
 use crate::tile::TileProgram;
-use crate::{Algorithm, Epilogue, Matrix, Prologue};
+use crate::{Algorithm, Epilogue, Matrix, Prologue, Reach};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +68,17 @@ impl Described for MatMul {
 
     fn results(&self) -> Option<Vec<&Dim>> {
         Some(self.batch.iter().chain([&self.m, &self.n]).collect())
+    }
+
+    fn reaches(&self) -> Vec<Reach> {
+        let MatMul { batch, m, k, n, .. } = self;
+        let lhs = || self.lhs.reach(batch, m, k);
+        let rhs = || self.rhs.reach(batch, k, n);
+        let [left, right] = self.prologues.each_ref().map(Option::is_none);
+        let own = self.epilogue.is_none();
+        let out = || Reach::whole(self.out, batch.iter().chain([m, n]));
+        let all = [left.then(lhs), right.then(rhs), own.then(out)];
+        all.into_iter().flatten().collect()
     }
 
     fn in_parts(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Kernels that walk along an axis in an order: scans, sorts and scatters.
 
-use crate::Strided;
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
+use crate::{Reach, Strided};
 use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
@@ -103,6 +103,11 @@ impl Described for Scan {
     fn results(&self) -> Option<Vec<&Dim>> {
         Some(vec![&self.outer, &self.len, &self.inner])
     }
+
+    fn reaches(&self) -> Vec<Reach> {
+        let all = [&self.outer, &self.len, &self.inner];
+        [self.x, self.out].map(|arg| Reach::whole(arg, all)).into()
+    }
 }
 
 impl Described for ArgSort {
@@ -132,6 +137,13 @@ impl Described for ArgSort {
 
     fn results(&self) -> Option<Vec<&Dim>> {
         Some(vec![&self.lanes, &self.kept])
+    }
+
+    fn reaches(&self) -> Vec<Reach> {
+        vec![
+            Reach::whole(self.x, [&self.lanes, &self.len]),
+            Reach::whole(self.out, [&self.lanes, &self.kept]),
+        ]
     }
 }
 
@@ -168,5 +180,11 @@ impl Described for Scatter {
 
     fn results(&self) -> Option<Vec<&Dim>> {
         Some(self.shape.iter().collect())
+    }
+
+    fn reaches(&self) -> Vec<Reach> {
+        let whole = [self.x, self.out].map(|arg| Reach::whole(arg, &self.shape));
+        let strided = [&self.index, &self.src].map(|x| x.reach(&self.index_shape));
+        whole.into_iter().chain(strided).collect()
     }
 }

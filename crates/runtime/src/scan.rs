@@ -5,11 +5,11 @@
 //! are what the chunks start from.
 
 use crate::combine::{Combine, LogSumExp, Max, Min, Number, Prod, Sum, with_number};
-use crate::error::{Result, damaged};
+use crate::error::Result;
 use crate::matmul::{Args, split};
 use crate::simd::convert::{self as c, Mem};
 use crate::simd::{Isa, Kernel, Level, baseline, compiled};
-use crate::tile::affine::{ceil, extent, product};
+use crate::tile::affine::{ceil, extent};
 use kiln_base::DType;
 use kiln_base::prim::ScanKind;
 use kiln_plan as plan;
@@ -41,14 +41,10 @@ const CHUNK: i64 = 1 << 15;
 const WORK: i64 = 8;
 
 impl Scan {
-    /// Checks and links a scan whose arguments have these lengths.
-    pub(crate) fn new(p: &plan::Scan, values: &[i64], lens: &[i64], level: Level) -> Result<Scan> {
+    /// Links a scan.
+    pub(crate) fn new(p: &plan::Scan, values: &[i64], level: Level) -> Result<Scan> {
         let (outer, len) = (extent(&p.outer, values)?, extent(&p.len, values)?);
         let inner = extent(&p.inner, values)?;
-        let total = product(&[outer, len, inner])?;
-        if lens[p.x as usize].min(lens[p.out as usize]) < total {
-            return Err(damaged!("a scan is larger than its buffers"));
-        }
         let items = outer.saturating_mul(ceil(inner, COLUMNS)).max(1);
         let least = CHUNK / inner.clamp(1, COLUMNS);
         let chunk = ceil(len, (len / least).clamp(1, ceil(PARTS, items))).max(1);

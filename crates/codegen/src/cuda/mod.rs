@@ -7,8 +7,8 @@ use crate::schedule::Schedule;
 use crate::work::{Body, Engine, Printed, Slot, Step, Way, Work};
 use job::Job;
 use kiln_base::Gpu;
-use kiln_plan::Kernel;
 use kiln_plan::cuda::CudaKernel;
+use kiln_plan::{Kernel, Reach};
 use vector::Vector;
 
 mod beside;
@@ -33,10 +33,33 @@ pub(crate) struct Cuda<'a>(pub &'a Gpu);
 impl Engine for Cuda<'_> {
     fn ways(&self, work: &Work, all: bool) -> Result<Vec<Way>, String> {
         let job = Job { work, gpu: self.0 };
-        match &work.body {
-            Body::Fused(kernel) => Ok(fused(job, kernel, all)),
-            _ => families::print(job, all),
+        let mut ways = match &work.body {
+            Body::Fused(kernel) => fused(job, kernel, all),
+            _ => families::print(job, all)?,
+        };
+        let reaches = work.reaches();
+        for way in &mut ways {
+            reach(&mut way.printed, &reaches);
         }
+        Ok(ways)
+    }
+}
+
+/// Says of kernels what they touch: of the work's arguments what the work does, of memory between them all of it.
+fn reach(printed: &mut Printed, work: &[Reach]) {
+    let Printed { steps, scratch, .. } = printed;
+    for Step { kernel, args, .. } in steps {
+        let Kernel::Cuda(kernel) = kernel else {
+            continue;
+        };
+        let of = |(arg, slot): (u16, &Slot)| match *slot {
+            Slot::Arg(a) => {
+                let own = work.iter().filter(|r| usize::from(r.arg) == a);
+                own.map(|r| Reach { arg, ..r.clone() }).collect()
+            }
+            Slot::Scratch(s) => vec![Reach::whole(arg, &scratch[s].1)],
+        };
+        kernel.reaches = (0..).zip(&*args).flat_map(of).collect();
     }
 }
 

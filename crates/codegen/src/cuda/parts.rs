@@ -4,6 +4,7 @@
 //! it. Their shared memory is one union, since a block runs one of them.
 
 use kiln_base::Dim;
+use kiln_plan::Reach;
 use kiln_plan::cuda::{Beside, Blocks, CudaKernel, Pointer, Text};
 use std::fmt::Write;
 
@@ -45,12 +46,27 @@ pub(super) fn together(kernels: &[&CudaKernel]) -> CudaKernel {
         args: args.map(shares).collect(),
         scalars: Vec::new(),
         sites: 0,
+        reaches: reaches(kernels),
         grid: [Blocks { points, each: 1 }, Blocks::one(), Blocks::one()],
         block: kernels[0].block,
         resident: kernels[0].resident,
         shared: 0,
     };
     kernel.named()
+}
+
+/// What kernels touch of the arguments of all, which follow each other.
+fn reaches(kernels: &[&CudaKernel]) -> Vec<Reach> {
+    let mut all = Vec::new();
+    let mut first = 0;
+    for kernel in kernels {
+        all.extend(kernel.reaches.iter().map(|r| Reach {
+            arg: first + r.arg,
+            ..r.clone()
+        }));
+        first += kernel.args.len() as u16;
+    }
+    all
 }
 
 /// A kernel as a function.

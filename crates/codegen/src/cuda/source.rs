@@ -165,6 +165,7 @@ impl Source {
             args: self.args,
             scalars: self.scalars,
             sites: self.sites,
+            reaches: Vec::new(),
             grid,
             block,
             resident: (self.resident / threads).max(1),

@@ -22,6 +22,7 @@ mod verify;
 pub use interpret::{DataError, interpret};
 
 pub(crate) use build::{KernelBuilder, PointwiseBuilder, wide};
+use kiln_plan::Reach;
 pub use kiln_plan::tile::{Access, Arg, Bound};
 
 /// A value: an index into [`Kernel::body`].
@@ -295,4 +296,54 @@ pub(crate) fn flops(kernel: &Kernel) -> Dim {
         }
     }
     &(&rows * &Dim::Const(by_row)) + &(&points * &Dim::Const(inside))
+}
+
+/// Which elements of its arguments a kernel touches: those of each load and store, and of a load at a data-dependent
+/// address all that its parts may name.
+pub(crate) fn reaches(kernel: &Kernel) -> Vec<Reach> {
+    let (axes, inner) = (&kernel.axes, &kernel.inner);
+    let reach = |access: u16, dynamic: &[Dynamic]| {
+        let Access {
+            arg,
+            offset,
+            strides,
+            bounds,
+            fill: _,
+        } = &kernel.accesses[access as usize];
+        let moves = |s: &[Dim]| s[axes.len()..].iter().any(|s| !s.is(0));
+        let inside = moves(strides) || bounds.iter().any(|b| moves(&b.strides));
+        // What has one value a row is there for rows without points too.
+        let inner = inner.iter().map(|n| if inside { n } else { &Dim::ONE });
+        let extents = axes.iter().chain(inner).cloned();
+        let further = |b: &Bound| Bound {
+            strides: (b.strides.iter().cloned())
+                .chain(dynamic.iter().map(|_| Dim::ZERO))
+                .collect(),
+            ..b.clone()
+        };
+        Reach {
+            arg: *arg,
+            extents: extents
+                .chain(dynamic.iter().map(|d| d.extent.clone()))
+                .collect(),
+            offset: offset.clone(),
+            strides: (strides.iter().cloned())
+                .chain(dynamic.iter().map(|d| d.stride.clone()))
+                .collect(),
+            bounds: bounds.iter().map(further).collect(),
+        }
+    };
+    let loads = kernel.body.iter().filter_map(|def| match &def.expr {
+        Expr::Load { access } => Some(reach(*access, &[])),
+        Expr::LoadAt { access, dynamic } => Some(reach(*access, dynamic)),
+        _ => None,
+    });
+    let stores = kernel.stores.iter().map(|s| reach(s.access, &[]));
+    let mut reaches: Vec<Reach> = Vec::new();
+    for reach in loads.chain(stores) {
+        if !reaches.contains(&reach) {
+            reaches.push(reach);
+        }
+    }
+    reaches
 }

@@ -13,9 +13,10 @@ use crate::scatter::Scatter;
 use crate::simd::Level;
 use crate::sort::ArgSort;
 use crate::tile;
+use crate::tile::affine::{Affine, Limit, Proof, eval, extent, prove};
 use kiln_base::DType;
 use kiln_base::prim::{ScanKind, ScatterKind};
-use kiln_plan::{Contract, Kernel};
+use kiln_plan::{Contract, Kernel, Reach};
 use std::sync::Arc;
 
 /// What kernels are linked with.
@@ -37,6 +38,9 @@ impl Linker<'_> {
         launch: Option<&Arc<cuda::Launch>>,
     ) -> Result<Arc<dyn Work>> {
         let (values, level) = (self.values, self.level);
+        for reach in kernel.reaches() {
+            within(kernel.name(), &reach, values, lens)?;
+        }
         let bytes = || -> Vec<usize> {
             let sizes = contract.args.iter().map(|a| a.dtype.size());
             lens.iter()
@@ -62,10 +66,32 @@ impl Linker<'_> {
             (Kernel::MatMul(m), None) => Arc::new(MatMul::new(m, values, lens, level)?),
             (Kernel::Conv(c), None) => Arc::new(Conv::new(c, values, lens, level)?),
             (Kernel::Attention(a), None) => Arc::new(Attention::new(a, values, lens, level)?),
-            (Kernel::Scan(s), None) => Arc::new(Scan::new(s, values, lens, level)?),
-            (Kernel::ArgSort(s), None) => Arc::new(ArgSort::new(s, values, lens, level)?),
-            (Kernel::Scatter(s), None) => Arc::new(Scatter::new(s, values, lens, level)?),
+            (Kernel::Scan(s), None) => Arc::new(Scan::new(s, values, level)?),
+            (Kernel::ArgSort(s), None) => Arc::new(ArgSort::new(s, values, level)?),
+            (Kernel::Scatter(s), None) => Arc::new(Scatter::new(s, values, level)?),
         })
+    }
+}
+
+/// Errs unless all that a kernel touches of an argument is there.
+fn within(name: &str, reach: &Reach, values: &[i64], lens: &[i64]) -> Result<()> {
+    let extents = reach.extents.iter().map(|d| extent(d, values));
+    let extents: Vec<i64> = extents.collect::<Result<_>>()?;
+    let rank = extents.len();
+    let address = Affine::new(&reach.offset, &reach.strides, rank, values)?;
+    let limits = reach.bounds.iter().map(|b| {
+        Ok(Limit {
+            value: Affine::new(&b.offset, &b.strides, rank, values)?,
+            extent: eval(&b.extent, values)?,
+        })
+    });
+    let limits: Vec<Limit> = limits.collect::<Result<_>>()?;
+    let len = lens.get(usize::from(reach.arg)).copied().unwrap_or(0);
+    match prove(&address, &limits, &extents, len) {
+        Proof::Inside => Ok(()),
+        // What conditions leave of an access is not always known: these are the code's to hold.
+        Proof::Unknown if !limits.is_empty() => Ok(()),
+        Proof::Unknown => Err(damaged!("{name} is larger than argument {}", reach.arg)),
     }
 }
 

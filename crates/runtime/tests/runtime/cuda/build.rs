@@ -52,6 +52,7 @@ pub fn kernel(name: &str, body: &str, dtypes: &[DType], n: &Dim, sites: u32) -> 
         resident: 1,
         shared: 0,
         sites,
+        reaches: Vec::new(),
     })
 }
 

@@ -1,0 +1,85 @@
+//! Which elements kernels touch.
+
+use crate::contract::Visit;
+use crate::tile::Bound;
+use crate::{Matrix, Strided};
+use kiln_base::{Dim, numel};
+use serde::{Deserialize, Serialize};
+
+/// Elements of an argument that a kernel touches: `offset + Σ strides · index` for every index of a box that is
+/// within all bounds. Whoever binds a plan proves that they lie within the argument, whatever the kernel's code is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reach {
+    /// Which argument.
+    pub arg: u16,
+    /// The extents of the box.
+    pub extents: Vec<Dim>,
+    /// The element at index zero.
+    pub offset: Dim,
+    /// One stride an axis of the box.
+    pub strides: Vec<Dim>,
+    /// Conditions that must all hold, else nothing is touched.
+    pub bounds: Vec<Bound>,
+}
+
+impl Reach {
+    /// The first elements of an argument, as many as these extents multiply to.
+    pub fn whole<'a>(arg: u16, extents: impl IntoIterator<Item = &'a Dim>) -> Reach {
+        let extents: Vec<Dim> = extents.into_iter().cloned().collect();
+        Reach {
+            arg,
+            extents: vec![numel(&extents)],
+            offset: Dim::ZERO,
+            strides: vec![Dim::ONE],
+            bounds: Vec::new(),
+        }
+    }
+
+    /// Whether something holds for every size in it.
+    pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
+        let Reach {
+            arg: _,
+            extents,
+            offset,
+            strides,
+            bounds,
+        } = self;
+        let bounds = bounds.iter().flat_map(|b| {
+            let Bound {
+                offset,
+                strides,
+                extent,
+            } = b;
+            strides.iter().chain([offset, extent])
+        });
+        let own = extents.iter().chain(strides).chain([offset]);
+        own.chain(bounds).all(holds)
+    }
+}
+
+impl Matrix {
+    /// The elements of a batch of matrices of so many rows and columns.
+    pub fn reach(&self, batch: &[Dim], rows: &Dim, columns: &Dim) -> Reach {
+        let strides = self.batch_strides.iter().chain([&self.row, &self.col]);
+        Reach {
+            arg: self.arg,
+            extents: batch.iter().chain([rows, columns]).cloned().collect(),
+            offset: self.offset.clone(),
+            strides: strides.cloned().collect(),
+            bounds: Vec::new(),
+        }
+    }
+}
+
+impl Strided {
+    /// The elements of a box of these extents.
+    pub fn reach(&self, extents: &[Dim]) -> Reach {
+        Reach {
+            arg: self.arg,
+            extents: extents.to_vec(),
+            offset: self.offset.clone(),
+            strides: self.strides.clone(),
+            bounds: Vec::new(),
+        }
+    }
+}
