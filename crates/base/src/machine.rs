@@ -24,7 +24,8 @@ pub struct Cpu {
     pub model: &'static str,
     /// The instructions that kernels use.
     pub level: Level,
-    /// Threads that run at once. No plan and no choice depends on it: results would.
+    /// Threads that run at once. It is no part of the machine's text: what was chosen for one number of threads serves
+    /// all, so that results don't depend on it.
     pub threads: usize,
     /// Bytes of the caches of a core for data, from the first level to the third; 0 where the system does not say.
     pub caches: [u64; 3],
