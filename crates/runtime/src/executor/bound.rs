@@ -213,7 +213,11 @@ impl Bound {
         b.fixed = fixed.collect();
         b.check_lens()?;
         let mut prepare = b.steps(&plan.prepare, plan.prepare.len())?;
-        let mut run = b.steps(&plan.run, plan.commit as usize)?;
+        let commit = match owner {
+            Owner::Executable => plan.commit as usize,
+            Owner::Body => 0, // a branch's steps do nothing after an error of their side
+        };
+        let mut run = b.steps(&plan.run, commit)?;
         match owner {
             Owner::Executable => {
                 for step in &mut run.steps {

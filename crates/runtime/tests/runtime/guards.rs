@@ -381,6 +381,58 @@ fn after_a_data_error_a_guarded_step_leaves_donated_memory_alone_whatever_its_gu
 }
 
 #[test]
+fn a_data_error_of_a_branch_is_told_of_whatever_else_the_side_computes() {
+    for engine in Engine::all() {
+        let mut side = empty();
+        let [a, b] = [0, 1].map(|_| input(&mut side, DType::I64, 2));
+        let x = input(&mut side, F, 9);
+        let quotient = output(&mut side, DType::I64, 2, None);
+        let twice = output(&mut side, F, 9, None);
+        side.sites.push(Site {
+            op: "div".into(),
+            kind: SiteKind::DivisionByZero,
+            node: 5,
+        });
+        step(&mut side, engine.divide(2), [a, b, quotient], None);
+        step(&mut side, engine.add(F, 9), [x, x, twice], None);
+        side.run[0].sites.push(0);
+        side.commit = 2;
+        let kernel = Kernel::If(If {
+            condition: 5,
+            inputs: vec![0, 1, 2],
+            outputs: vec![3, 4],
+            branches: Box::new([side.clone(), side]),
+        });
+        let args = [
+            (DType::I64, 2, false),
+            (DType::I64, 2, false),
+            (F, 9, false),
+            (DType::I64, 2, true),
+            (F, 9, true),
+            (DType::Bool, 1, false),
+        ];
+        let exe = engine.executable(&plan_of(kernel, &args)).unwrap();
+        for (divisor, side) in [(0, true), (2, true), (0, false), (2, false), (0, true)] {
+            let inputs = [
+                engine.tensor(&[8i64, 6], &[2]),
+                engine.tensor(&[1i64, divisor], &[2]),
+                engine.numbers(&[1.0; 9]),
+                engine.tensor(&[side], &[1]),
+            ];
+            let ran = exe.run_shared(&inputs);
+            let found = ran.and_then(|out| Ok((out[0].to_vec::<i64>()?, numbers(&out[1]))));
+            match divisor {
+                0 => assert!(
+                    matches!(found, Err(Error::Data { site, .. }) if site == u32::from(!side)),
+                    "{found:?}"
+                ),
+                _ => assert_eq!(found.unwrap(), (vec![8, 3], vec![2.0; 9])),
+            }
+        }
+    }
+}
+
+#[test]
 fn what_a_guard_may_not_do_is_refused() {
     let engine = Engine(None);
     let plan = || update(&engine, 7, DType::I32);
