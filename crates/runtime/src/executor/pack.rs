@@ -13,7 +13,7 @@ struct Pack(Arc<dyn Work>);
 
 impl Work for Pack {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: the caller's.
+        // SAFETY: the arguments are the weights and what was allocated for them as packed.
         unsafe { self.0.pack(call) };
         Ok(None)
     }

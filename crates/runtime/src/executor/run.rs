@@ -350,14 +350,14 @@ unsafe fn run_group(group: &[&BoundStep], calls: &[Call], failures: &Failures) {
                 parallel: call.parallel,
             }),
             None => jobs.push(Box::new(move || {
-                // SAFETY: the caller's.
+                // SAFETY: the call is the step's own, and no other step of the group touches what it writes.
                 if let Err(e) = unsafe { step.work.run(call) } {
                     failures.broken(e);
                 }
             })),
         }
     }
-    // SAFETY: the caller's.
+    // SAFETY: as for the others; each program was bound for the arguments of its call.
     let tiles = || unsafe { run_all(&launches, failures) };
     if jobs.is_empty() {
         return tiles();

@@ -128,7 +128,7 @@ impl Work for Linked {
             args,
             parallel,
         };
-        // SAFETY: the caller's.
+        // SAFETY: the program was bound for arguments of these lengths, within which it was proven to stay.
         unsafe { tile::run_all(&[launch], call.failures) };
         Ok(None)
     }
@@ -140,7 +140,7 @@ impl Work for Linked {
 
 impl Work for MatMul {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: the caller's.
+        // SAFETY: linked for arguments of these lengths; what is packed was packed by this kind of work.
         unsafe { self.run(call.args, call.packed, call.parallel, call.failures) };
         Ok(None)
     }
@@ -155,14 +155,14 @@ impl Work for MatMul {
     }
 
     unsafe fn pack(&self, call: &Call<'_>) {
-        // SAFETY: the caller's.
+        // SAFETY: the first is the weights, the second has the bytes that `packs` says.
         unsafe { self.pack(call.args[0], call.args[1], call.parallel) }
     }
 }
 
 impl Work for Conv {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: the caller's.
+        // SAFETY: linked for arguments of these lengths; what is packed was packed by this kind of work.
         unsafe { self.run(call.args, call.packed, call.parallel, call.failures) };
         Ok(None)
     }
@@ -177,14 +177,14 @@ impl Work for Conv {
     }
 
     unsafe fn pack(&self, call: &Call<'_>) {
-        // SAFETY: the caller's.
+        // SAFETY: the first is the weights, the second has the bytes that `packs` says.
         unsafe { self.pack(call.args[0], call.args[1], call.parallel, call.failures) }
     }
 }
 
 impl Work for Attention {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: the caller's.
+        // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
         unsafe { self.run(call.args, call.parallel, call.failures) };
         Ok(None)
     }
@@ -196,7 +196,7 @@ impl Work for Attention {
 
 impl Work for Scan {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: the caller's.
+        // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
         unsafe { self.run(call.args, call.parallel) };
         Ok(None)
     }
@@ -204,7 +204,7 @@ impl Work for Scan {
 
 impl Work for ArgSort {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: the caller's.
+        // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
         unsafe { self.run(call.args, call.parallel, call.failures) };
         Ok(None)
     }
@@ -212,7 +212,7 @@ impl Work for ArgSort {
 
 impl Work for Scatter {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: the caller's.
+        // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
         unsafe { self.run(call.args, call.parallel, call.failures) };
         Ok(None)
     }
@@ -220,7 +220,7 @@ impl Work for Scatter {
 
 impl Work for Custom {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: the caller's.
+        // SAFETY: linked for arguments of these lengths, of which nobody else touches the result.
         let done = unsafe { self.run(call.args) };
         done.map_err(|text| {
             let site = call.step_sites.first();
