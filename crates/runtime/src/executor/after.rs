@@ -1,10 +1,10 @@
 //! What each step of a part waits for.
 //!
 //! A step waits for those before it that it meets in memory: for what wrote what it reads, and for what read or wrote
-//! what it writes. That is derived from the ranges of memory that steps touch, whatever the order in the plan is
-//! for. What any run may lay over each other counts as one: an output and its donor. The error record is such a
-//! range too: who can report a data error writes it, one after the other, so that the first is the first in
-//! the plan's order; who stands behind `commit` reads it.
+//! what it writes. That follows from the ranges of memory that steps touch, and nothing of a plan is believed but the
+//! order. An output and its donor count as one, since a run may lay them over each other. The error record is a
+//! range too: steps that can report a data error write it, one after the other, so that the first in the plan's order
+//! is told of; those behind `commit` read it.
 
 use super::bound::{Binder, BoundStep, Loc};
 use crate::error::{Result, damaged};
@@ -19,7 +19,7 @@ pub(super) type After = SmallVec<[u32; 4]>;
 
 /// Whose bytes a range is of.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Space {
+enum Space {
     Errors,
     Arena,
     /// By a number that buffers have in common that may be the same memory.
@@ -27,18 +27,18 @@ pub(super) enum Space {
 }
 
 /// What a step touches.
-#[derive(Clone, Debug)]
-pub(super) struct Touch {
-    pub space: Space,
-    pub bytes: Range<usize>,
-    pub writes: bool,
+#[derive(Debug)]
+struct Touch {
+    space: Space,
+    bytes: Range<usize>,
+    writes: bool,
 }
 
 /// Everything that a step touches, and whether it starts together with the step before it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Touches {
-    pub all: SmallVec<[Touch; 6]>,
-    pub joined: bool,
+#[derive(Debug)]
+struct Touches {
+    all: SmallVec<[Touch; 6]>,
+    joined: bool,
 }
 
 /// A range has at most so many readers at a time: a later one waits for these, so that whoever writes there then
@@ -46,7 +46,7 @@ pub(super) struct Touches {
 const READERS: usize = 16;
 
 /// What each of these steps waits for.
-pub(super) fn after(steps: &[Touches]) -> Vec<After> {
+fn after(steps: &[Touches]) -> Vec<After> {
     let all = || steps.iter().flat_map(|s| &s.all);
     let written: HashSet<Space> = all().filter(|t| t.writes).map(|t| t.space).collect();
     let mut memory = Memory::default();
@@ -259,146 +259,4 @@ impl Binder<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, n: usize) -> usize {
-            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1);
-            (self.0 >> 33) as usize % n
-        }
-
-        /// Steps that touch ranges of an arena, buffers, and the error record.
-        fn steps(&mut self, n: usize) -> Vec<Touches> {
-            let step = |_| {
-                let touch = |_| {
-                    let start = self.below(40);
-                    let (space, bytes) = match self.below(6) {
-                        0 => (Space::Errors, 0..1),
-                        1 | 2 => (Space::Buffer(self.below(3)), 0..8),
-                        _ => (Space::Arena, start..start + self.below(12)),
-                    };
-                    let writes = self.below(3) == 0;
-                    Touch {
-                        space,
-                        bytes,
-                        writes,
-                    }
-                };
-                Touches {
-                    all: (0..3).map(touch).collect(),
-                    joined: false,
-                }
-            };
-            (0..n).map(step).collect()
-        }
-    }
-
-    fn meet(a: &Touch, b: &Touch) -> bool {
-        let bytes = a.bytes.start.max(b.bytes.start) < a.bytes.end.min(b.bytes.end);
-        a.space == b.space && bytes && (a.writes || b.writes)
-    }
-
-    /// The first pair of steps that meet, of which neither waits for the other.
-    fn fault(steps: &[Touches], waits: &[After]) -> Option<(usize, usize)> {
-        let mut reached: Vec<Vec<bool>> = Vec::new();
-        for (i, after) in waits.iter().enumerate() {
-            let mut all = vec![false; i];
-            for before in after.iter().map(|s| *s as usize) {
-                all[before] = true;
-                let theirs = reached[before].iter().enumerate();
-                theirs.for_each(|(s, reached)| all[s] |= reached);
-            }
-            let meets = |s: &Touches| {
-                let mut pairs = steps[i]
-                    .all
-                    .iter()
-                    .flat_map(|a| s.all.iter().map(move |b| (a, b)));
-                pairs.any(|(a, b)| meet(a, b))
-            };
-            if let Some(s) = (0..i).find(|s| !all[*s] && meets(&steps[*s])) {
-                return Some((s, i));
-            }
-            reached.push(all);
-        }
-        None
-    }
-
-    fn touches(all: &[(Space, Range<usize>, bool)], joined: bool) -> Touches {
-        let touch = |(space, bytes, writes): &(Space, Range<usize>, bool)| Touch {
-            space: *space,
-            bytes: bytes.clone(),
-            writes: *writes,
-        };
-        Touches {
-            all: all.iter().map(touch).collect(),
-            joined,
-        }
-    }
-
-    #[test]
-    fn steps_wait_for_those_they_meet_and_for_no_other() {
-        let (arena, input) = (Space::Arena, Space::Buffer(0));
-        let steps = [
-            touches(&[(input, 0..8, false), (arena, 0..8, true)], false),
-            touches(&[(arena, 0..8, false), (arena, 8..16, true)], false),
-            touches(&[(arena, 0..8, false), (arena, 16..24, true)], false),
-            touches(&[(arena, 8..16, false), (arena, 16..24, true)], false),
-            // Over what is left of others, and nothing.
-            touches(&[(arena, 4..12, true), (arena, 20..20, true)], false),
-            touches(&[(arena, 24..32, true), (input, 0..8, false)], false),
-        ];
-        let waits: Vec<Vec<u32>> = after(&steps).iter().map(|w| w.to_vec()).collect();
-        assert_eq!(
-            waits,
-            [vec![], vec![0], vec![0], vec![1, 2], vec![3], vec![]]
-        );
-    }
-
-    #[test]
-    fn steps_that_start_together_wait_for_none_of_each_other_whatever_they_read() {
-        let mut steps = vec![touches(&[(Space::Arena, 0..8, true)], false)];
-        for i in 0..3 * READERS {
-            let own = Space::Buffer(i);
-            steps.push(touches(
-                &[(Space::Arena, 0..8, false), (own, 0..8, true)],
-                i > 0,
-            ));
-        }
-        steps.push(touches(&[(Space::Arena, 0..8, true)], false));
-        let waits = after(&steps);
-        assert!(waits[1..=3 * READERS].iter().all(|w| w[..] == [0]));
-        assert_eq!(waits[3 * READERS + 1].len(), 3 * READERS);
-        // One after the other, few wait for few.
-        steps.iter_mut().for_each(|s| s.joined = false);
-        let waits = after(&steps);
-        assert!(waits.iter().all(|w| w.len() <= READERS + 1));
-        assert_eq!(fault(&steps, &waits), None);
-    }
-
-    #[test]
-    fn no_two_steps_that_meet_are_without_order_and_a_dropped_wait_is_found() {
-        let mut random = Random(7);
-        let mut waits_dropped = 0;
-        for case in 0..200 {
-            let n = 1 + random.below(40);
-            let steps = random.steps(n);
-            let mut waits = after(&steps);
-            assert_eq!(fault(&steps, &waits), None, "case {case}");
-            for i in 0..n {
-                for at in 0..waits[i].len() {
-                    let wait = waits[i].remove(at);
-                    assert!(
-                        fault(&steps, &waits).is_some(),
-                        "case {case}: {i} and {wait}"
-                    );
-                    waits[i].insert(at, wait);
-                    waits_dropped += 1;
-                }
-            }
-        }
-        assert!(waits_dropped > 1000);
-    }
-}
+mod tests;
