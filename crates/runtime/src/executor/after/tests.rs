@@ -171,6 +171,7 @@ fn sums() -> Plan {
         block: [4, 1, 1],
         shared: 0,
         sites: 0,
+        reaches: vec![],
     };
     let [x, first, last, a, b, c] = [0, 1, 2, 3, 4, 5].map(BufferId);
     let (temporary, shape) = (Place::Temporary, vec![n.clone()]);
