@@ -6,7 +6,8 @@
 //! extent `E` may be split into `(E/t, t)`. Expressions name axes by stable ids, so a split only
 //! records how the old axis is written in terms of the two new ones.
 
-use kiln_base::{Dim, contiguous_strides, numel};
+use kiln_base::{Dim, Sym, contiguous_strides, numel};
+use kiln_plan::Described;
 use smallvec::SmallVec;
 
 /// An axis: an index into the space's table.
@@ -130,9 +131,21 @@ pub(crate) struct Space {
 
 /// A size to decide by: symbols count as 64.
 pub(crate) fn estimate(d: &Dim) -> i64 {
-    let symbols = d.max_symbol().map_or(0, |s| s.0 as usize + 1);
-    let values: SmallVec<[i64; 8]> = SmallVec::from_elem(64, symbols);
-    d.eval_checked(&values).unwrap_or(i64::MAX)
+    d.eval_checked(&values(d.max_symbol())).unwrap_or(i64::MAX)
+}
+
+/// The values of symbols to decide by, for the sizes of a kernel.
+pub(crate) fn typical(kernel: &dyn Described) -> SmallVec<[i64; 8]> {
+    let mut last = None;
+    kernel.own_dims(&mut |d| {
+        last = last.max(d.max_symbol());
+        true
+    });
+    values(last)
+}
+
+fn values(last: Option<Sym>) -> SmallVec<[i64; 8]> {
+    SmallVec::from_elem(64, last.map_or(0, |s| s.0 as usize + 1))
 }
 
 impl Space {

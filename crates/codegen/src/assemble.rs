@@ -13,12 +13,13 @@ use crate::{
     BufId, BufferInfo, LayoutReport, LowerError, Options, Origin, Program, Task, engine, kir, tile,
 };
 use hashbrown::HashSet;
-use kiln_base::{DType, Dim, numel};
+use kiln_base::{DType, numel};
 use kiln_ir::NodeId;
 use kiln_plan::{self as plan, Matrix};
 use order::order;
 
-/// The program of a grouped flow.
+/// The program of a grouped flow; `keeps` says whether what its runs make of parameters is kept, which it is not in
+/// bodies.
 ///
 /// # Errors
 /// If a group can't be expressed; that would be a bug.
@@ -27,10 +28,12 @@ pub(crate) fn assemble(
     groups: &[Group],
     options: &Options,
     layout: LayoutReport,
+    keeps: bool,
 ) -> Result<Program, LowerError> {
     let mut a = Assembler {
         flow,
         options,
+        keeps,
         program: Program {
             machine: options.machine,
             buffers: Vec::new(),
@@ -51,6 +54,8 @@ pub(crate) fn assemble(
 struct Assembler<'a> {
     flow: &'a Flow,
     options: &'a Options,
+    /// Whether what is made of parameters is kept from run to run.
+    keeps: bool,
     program: Program,
     buffer: Vec<Option<BufId>>,
 }
@@ -215,13 +220,21 @@ impl Assembler<'_> {
     }
 
     fn args(&self, nodes: &[Nid], written: impl Fn(usize) -> bool) -> Vec<Arg> {
+        let kept = |n: Nid| {
+            let flow = self.flow;
+            let given = |b: BufId| flow.outputs.iter().any(|o| self.buffer[o.node] == Some(b));
+            flow.nodes[n].parameter_only && (flow.nodes[n].is_leaf() || !given(self.buffer(n)))
+        };
+        // What is computed once keeps nothing from run to run, and bodies don't.
+        let mut results = (nodes.iter().enumerate()).filter(|(at, _)| written(*at));
+        let runs = self.keeps && !results.all(|(_, n)| kept(*n));
         let arg = |(at, n): (usize, &Nid)| {
             let buffer = &self.program.buffers[self.buffer(*n).0 as usize];
             Arg {
                 dtype: buffer.dtype,
                 len: numel(&buffer.shape),
                 written: written(at),
-                fixed: buffer.parameter_only && !written(at),
+                fixed: runs && !written(at) && kept(*n),
             }
         };
         nodes.iter().enumerate().map(arg).collect()
@@ -376,23 +389,9 @@ impl Assembler<'_> {
             }
             Op::Conv(c) => Body::Conv(plan::Conv {
                 dtype: self.multiplied(anchor),
-                role: c.role,
-                batch: c.batch.clone(),
-                groups: Dim::from(c.groups),
-                in_channels: c.in_channels.clone(),
-                out_channels: c.out_channels.clone(),
-                input: c.input.clone(),
-                output: c.output.clone(),
-                kernel: c.kernel.clone(),
-                stride: c.stride.iter().map(|s| Dim::from(*s)).collect(),
-                padding: c.padding.iter().map(|s| Dim::from(*s)).collect(),
-                dilation: c.dilation.iter().map(|s| Dim::from(*s)).collect(),
                 operands: [whole(0), whole(1)],
                 out,
-                prologue: None,
-                epilogue: None,
-                algorithm: Default::default(),
-                images: c.images,
+                ..(**c).clone()
             }),
             Op::Attention { scale, causal } => {
                 let batch = shape.len() - 2;

@@ -4,12 +4,12 @@
 //! have no library kernel become products of views under a reduction; composites are refused. Each
 //! node remembers the value of the graph it stands for.
 
-use crate::affine::{Affine, estimate, flatten, stored};
+use crate::affine::{Affine, flatten, stored};
 use crate::{Hint, LowerError};
 use kiln_base::prim::{RandomKind, Reduction, ScanKind, ScatterKind};
 use kiln_base::{DType, Dim, Scalar};
 use kiln_ir::{Pw, Value};
-use kiln_plan::{ConvRole, Images};
+use kiln_plan::Conv;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -47,7 +47,8 @@ pub(crate) enum Op {
     Reduce(Reduction, SmallVec<[usize; 4]>),
     ArgReduce(Reduction, usize),
     MatMul,
-    Conv(Box<ConvSpec>),
+    /// Operands are those of the node, and the result is the node.
+    Conv(Box<Conv>),
     /// Of query, key, value and perhaps a mask.
     Attention {
         scale: Scalar,
@@ -88,54 +89,12 @@ pub(crate) struct DimIndex {
     pub terms: SmallVec<[(usize, Dim); 2]>,
 }
 
-/// What a library convolution, or gradient of one, needs beside its operands.
-#[derive(Clone, Debug)]
-pub(crate) struct ConvSpec {
-    /// What is multiplied.
-    pub dtype: DType,
-    pub role: ConvRole,
-    pub batch: Dim,
-    pub groups: usize,
-    /// Channels of a group.
-    pub in_channels: Dim,
-    pub out_channels: Dim,
-    pub input: Vec<Dim>,
-    pub output: Vec<Dim>,
-    pub kernel: Vec<Dim>,
-    pub stride: Vec<usize>,
-    pub padding: Vec<usize>,
-    pub dilation: Vec<usize>,
-    pub images: Images,
-    /// What it was measured to take, as [`Hint::Images`](crate::Hint::Images) says.
-    pub measured: Option<(u32, u32)>,
-}
-
-impl ConvSpec {
-    /// Whether a GPU copies eight channels at a time where they lie side by side.
-    pub fn copies_channels(&self) -> bool {
-        let eights = estimate(&self.in_channels) % 8 == 0;
-        self.dtype.size() == 2 && eights
-    }
-
-    /// Which operands are images.
-    pub fn images(&self) -> &'static [usize] {
-        match self.role {
-            ConvRole::Weight => &[0, 1],
-            _ => &[0],
-        }
-    }
-
-    fn writes_channels_last(&self) -> bool {
-        self.role != ConvRole::Weight && self.images != Images::ChannelsFirst
-    }
-}
-
 impl Node {
     /// Notes what a hint says of it.
     fn follow(&mut self, hint: Hint) {
-        match (hint, &mut self.op) {
+        match (hint, &self.op) {
             (Hint::Apart, _) => self.apart = true,
-            (Hint::Images(first, last), Op::Conv(c)) => c.measured = Some((first, last)),
+            (Hint::Images(first, last), Op::Conv(_)) => self.measured = Some((first, last)),
             _ => {}
         }
     }
@@ -158,6 +117,8 @@ pub(crate) struct Node {
     pub channels_last: bool,
     /// Whether a launch of its own computes it, whatever could.
     pub apart: bool,
+    /// What a convolution was measured to take, as [`Hint::Images`](crate::Hint::Images) says.
+    pub measured: Option<(u32, u32)>,
 }
 
 /// A graph output.

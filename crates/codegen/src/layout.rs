@@ -19,13 +19,13 @@
 //! On a GPU filters lie as images do ([`filters`]).
 
 use crate::affine::estimate;
-use crate::flow::{ConvSpec, Flow, Nid, Op};
+use crate::flow::{Flow, Nid, Op};
 use crate::fuse::Group;
 use crate::program::NEVER;
 use crate::{Conversion, Layout, LayoutReport, Options};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::{Dim, Machine};
-use kiln_plan::{ConvRole, Images};
+use kiln_plan::{Conv, ConvRole, Images};
 use petgraph::algo::maximum_flow::dinics;
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::EdgeRef;
@@ -39,7 +39,7 @@ const IMPOSSIBLE: u64 = NEVER << 6;
 
 /// Chooses layouts and writes them into the flow and the groups' spaces.
 pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options) -> LayoutReport {
-    let convs: Vec<Option<ConvSpec>> = groups
+    let convs: Vec<Option<Conv>> = groups
         .iter()
         .map(|g| image_conv(flow, g, options.machine))
         .collect();
@@ -112,7 +112,7 @@ fn sort_axes(flow: &Flow, group: &mut Group) {
 }
 
 /// The convolution of a launch that has kernels for both layouts.
-fn image_conv(flow: &Flow, group: &Group, machine: Machine) -> Option<ConvSpec> {
+fn image_conv(flow: &Flow, group: &Group, machine: Machine) -> Option<Conv> {
     let node = &flow.nodes[group.anchor.as_ref()?.node];
     let Op::Conv(spec) = &node.op else {
         return None;
@@ -122,8 +122,8 @@ fn image_conv(flow: &Flow, group: &Group, machine: Machine) -> Option<ConvSpec> 
 }
 
 /// Which convolutions read filters, as operand 1.
-fn reads_filters(convs: &[Option<ConvSpec>]) -> Vec<bool> {
-    let reads = |c: &ConvSpec| c.role != ConvRole::Weight;
+fn reads_filters(convs: &[Option<Conv>]) -> Vec<bool> {
+    let reads = |c: &Conv| c.role != ConvRole::Weight;
     convs
         .iter()
         .map(|c| c.as_ref().is_some_and(reads))
@@ -137,7 +137,7 @@ struct Network {
     storer: HashMap<Nid, usize>,
     /// The values that may have channels last.
     free: HashSet<Nid>,
-    convs: Vec<Option<ConvSpec>>,
+    convs: Vec<Option<Conv>>,
     /// What a launch costs with channels first, and last.
     own: Vec<(u64, u64)>,
     /// What launches read of images that others write.
@@ -158,12 +158,7 @@ struct Pair {
 }
 
 impl Network {
-    fn new(
-        flow: &Flow,
-        groups: &[Group],
-        convs: Vec<Option<ConvSpec>>,
-        options: &Options,
-    ) -> Network {
+    fn new(flow: &Flow, groups: &[Group], convs: Vec<Option<Conv>>, options: &Options) -> Network {
         let roots = groups.iter().enumerate();
         let storer: HashMap<Nid, usize> = roots
             .flat_map(|(g, group)| group.roots.iter().map(move |(n, _)| (*n, g)))
@@ -187,7 +182,7 @@ impl Network {
                 network.read(flow, group, g, n);
             }
             if let Some((conv, anchor)) = conv {
-                for i in conv.images() {
+                for i in conv.image_operands() {
                     network.image(flow, g, &conv, *i, anchor.operands[*i].held);
                 }
             }
@@ -219,7 +214,8 @@ impl Network {
             Machine::Cpu(_) => cpu::conv_cost(conv),
             Machine::Gpu(_) => gpu::conv_cost(conv),
         };
-        if let Some((by_first, by_last)) = conv.measured {
+        let measured = (group.anchor.as_ref()).and_then(|a| flow.nodes[a.node].measured);
+        if let Some((by_first, by_last)) = measured {
             last = first / 1000 * u64::from(by_last);
             first = first / 1000 * u64::from(by_first);
         } else if !writes_filters {
@@ -270,7 +266,7 @@ impl Network {
     }
 
     /// What a convolution costs for its image.
-    fn image(&mut self, flow: &Flow, g: usize, conv: &ConvSpec, operand: usize, n: Nid) {
+    fn image(&mut self, flow: &Flow, g: usize, conv: &Conv, operand: usize, n: Nid) {
         let turn = match self.machine {
             Machine::Cpu(_) => elements(flow, n) * cpu::TURNED,
             Machine::Gpu(_) => gpu::turned(conv, operand),
@@ -379,11 +375,11 @@ impl Network {
 }
 
 /// The values that may have channels last.
-fn free(flow: &Flow, groups: &[Group], convs: &[Option<ConvSpec>]) -> HashSet<Nid> {
+fn free(flow: &Flow, groups: &[Group], convs: &[Option<Conv>]) -> HashSet<Nid> {
     let mut pinned = pinned(flow);
     for (group, conv) in groups.iter().zip(convs) {
         if let Some(anchor) = &group.anchor {
-            let images = conv.as_ref().map_or(&[][..], ConvSpec::images);
+            let images = conv.as_ref().map_or(&[][..], Conv::image_operands);
             let others = anchor.operands.iter().enumerate();
             let others = others.filter(|(i, _)| !images.contains(i));
             pinned.extend(others.map(|(_, o)| o.held));

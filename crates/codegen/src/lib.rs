@@ -40,7 +40,7 @@ mod run;
 mod tiles;
 
 pub use approximation::Approximation;
-pub use cpu::kernel as cpu_kernel;
+pub use cpu::{kernel as cpu_kernel, way as cpu_way};
 pub use cuda::{fit_in_a_launch, shares_a_launch, side_by_side};
 pub use program::{
     BufId, BufferInfo, Conversion, Cost, Hint, Hints, Layout, LayoutReport, LowerError, Options,
@@ -66,11 +66,25 @@ pub fn lower(graph: &Graph, options: &Options) -> Result<Program, LowerError> {
 /// # Errors
 /// As [`lower`].
 pub fn lower_with(graph: &Graph, options: &Options, hints: &Hints) -> Result<Program, LowerError> {
+    lowered(graph, options, hints, true)
+}
+
+/// Lowers the body of a loop, or a side of a branch.
+fn lower_body(graph: &Graph, options: &Options) -> Result<Program, LowerError> {
+    lowered(graph, options, &Hints::default(), false)
+}
+
+fn lowered(
+    graph: &Graph,
+    options: &Options,
+    hints: &Hints,
+    keeps: bool,
+) -> Result<Program, LowerError> {
     let mut flow = flow::build(graph, options, hints)?;
     let mut groups = fuse::group(&flow, options);
     let layout = layout::assign(&mut flow, &mut groups, options);
     let groups = fuse::absorb(&flow, groups, options);
-    assemble::assemble(&flow, &groups, options, layout)
+    assemble::assemble(&flow, &groups, options, layout, keeps)
 }
 
 /// About the most bytes of temporaries that are alive at one step of what [`lower`] gives, for typical

@@ -1,6 +1,6 @@
 //! How work is cut among threads, as data.
 
-use kiln_plan::Algorithm;
+use kiln_plan::Decision;
 use kiln_plan::tile::Cut;
 use std::fmt;
 
@@ -14,10 +14,8 @@ pub enum Schedule {
     Cut(Cut),
     /// A tile program that walks the other axes.
     Turned,
-    /// An algorithm of the CPU engine, or of a family of kernels.
-    Algorithm(Algorithm),
-    /// A convolution of images with channels last, which the CPU engine has one algorithm for.
-    ChannelsLast,
+    /// An algorithm of the CPU engine, or several between which sizes decide, or one of a family of kernels.
+    Algorithm(Decision),
     /// A further kernel of a user's operator.
     Custom(String),
     /// So many neighbouring elements a thread.
@@ -49,7 +47,6 @@ impl fmt::Display for Schedule {
             Schedule::Cut(cut) => cut_text(cut, f),
             Schedule::Turned => f.write_str("turned"),
             Schedule::Algorithm(algorithm) => algorithm.fmt(f),
-            Schedule::ChannelsLast => f.write_str("channels_last"),
             Schedule::Custom(name) => f.write_str(name),
             Schedule::Elements(1) => f.write_str("an element a thread"),
             Schedule::Elements(n) => write!(f, "{n} elements a thread"),

@@ -65,7 +65,7 @@ pub struct Arg {
     pub len: Dim,
     /// Whether it is written, or read.
     pub written: bool,
-    /// Whether it is read and depends on parameters and constants alone: what is made of it is kept.
+    /// Whether it is read in runs and depends on parameters and constants alone: what is made of it is kept.
     pub fixed: bool,
 }
 
@@ -157,6 +157,16 @@ impl Work {
         let before = self.before.iter().flatten().map(|k| &**k);
         let named = self.behind.iter().chain(before).next();
         named.map(|k| &k.name[..])
+    }
+
+    /// Whether the weights of a convolution, or the right matrix of a product, can be packed once for all runs.
+    pub fn packs(&self) -> bool {
+        let weights = match &self.body {
+            Body::MatMul(m) => m.rhs.arg,
+            Body::Conv(c) => c.operands[1],
+            _ => return false,
+        };
+        self.args.get(usize::from(weights)).is_some_and(|a| a.fixed)
     }
 
     /// How many places in it can report a data error, but for those in the programs that it runs.

@@ -3,19 +3,15 @@
 //! All ways of one kernel read and write the same arguments. They differ in time, in scratch memory and,
 //! where [`Algorithm::error_growth`] is above 1, in the bound of their rounding error.
 
-use crate::{Conv, ConvRole, Epilogue, FftTile, Images, Kernel, MatMul};
-use kiln_base::{DType, Dim};
+use crate::FftTile;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// How a [`MatMul`] or a [`Conv`] is computed on the CPU. Whatever it is, results do not depend on the
+/// How a [`MatMul`](crate::MatMul) or a [`Conv`](crate::Conv) is computed on the CPU. Whatever it is, results do not depend on the
 /// number of threads: how work is cut follows from the algorithm and the sizes.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Algorithm {
-    /// The engine chooses by the sizes, when these are known, among those that only sum.
-    #[default]
-    Auto,
     /// A product in blocks of about two to this many multiply-adds, each by the packing kernels of the
     /// `gemm` crates.
     Panels(u8),
@@ -40,6 +36,9 @@ pub enum Algorithm {
     Winograd4,
     /// A convolution of many taps as products of Fourier transforms; see [`FftTile`].
     Fft,
+    /// A convolution whose result has channels last: vectors run over channels, and a list says where they lie that
+    /// each tap of each position reads.
+    ChannelsLast,
     /// A product of few results with long sums: parts of the sums on their own, which are added in their order.
     Parts,
 }
@@ -47,7 +46,6 @@ pub enum Algorithm {
 impl Algorithm {
     /// All but [`Algorithm::Panels`], which has sizes.
     pub const PLAIN: [Algorithm; 11] = [
-        Algorithm::Auto,
         Algorithm::Vector,
         Algorithm::Small,
         Algorithm::Packed,
@@ -57,6 +55,7 @@ impl Algorithm {
         Algorithm::Winograd2,
         Algorithm::Winograd4,
         Algorithm::Fft,
+        Algorithm::ChannelsLast,
         Algorithm::Parts,
     ];
 
@@ -100,158 +99,9 @@ impl Algorithm {
     }
 }
 
-impl Kernel {
-    /// How it is computed, where there are several ways.
-    pub fn algorithm(&self) -> Option<Algorithm> {
-        match self {
-            Kernel::MatMul(MatMul { algorithm, .. }) | Kernel::Conv(Conv { algorithm, .. }) => {
-                Some(*algorithm)
-            }
-            _ => None,
-        }
-    }
-
-    /// How it is computed, to change.
-    pub fn algorithm_mut(&mut self) -> Option<&mut Algorithm> {
-        match self {
-            Kernel::MatMul(MatMul { algorithm, .. }) | Kernel::Conv(Conv { algorithm, .. }) => {
-                Some(algorithm)
-            }
-            _ => None,
-        }
-    }
-
-    /// Every algorithm that can compute it where symbols have these values; none for a kernel that has
-    /// no choice, or whose sizes have no value.
-    pub fn algorithms(&self, values: &[i64]) -> Vec<Algorithm> {
-        match self {
-            Kernel::MatMul(m) => m.algorithms(values),
-            Kernel::Conv(c) => c.algorithms(values),
-            _ => Vec::new(),
-        }
-    }
-}
-
-impl MatMul {
-    /// Every algorithm that can compute it where symbols have these values.
-    pub fn algorithms(&self, values: &[i64]) -> Vec<Algorithm> {
-        let all = || {
-            let size = |d: &Dim| d.eval_checked(values);
-            let (m, k, n) = (size(&self.m)?, size(&self.k)?, size(&self.n)?);
-            let [left, right] = self.prologues.each_ref().map(Option::is_none);
-            let mut legal = Algorithm::PANELS.map(Algorithm::Panels).to_vec();
-            if (m == 1 || n == 1) && left && right && !self.reduces_rows() {
-                legal.push(Algorithm::Vector);
-            }
-            let work = m.checked_mul(k).and_then(|w| w.checked_mul(n));
-            let small = m <= Algorithm::FEW || work.is_some_and(|w| w <= 1 << Algorithm::SMALL);
-            if small && left && right {
-                legal.push(Algorithm::Small);
-            }
-            if self.shares_right() && right {
-                legal.push(Algorithm::Packed);
-            }
-            let sizes = self.batch.iter().chain([&self.m, &self.n]).map(size);
-            let results = sizes.reduce(|a, b| a?.checked_mul(b?)).flatten();
-            let few = results.is_some_and(|r| r <= Algorithm::FEW_RESULTS);
-            if k >= Algorithm::LONG && few && left && right && !self.reduces_rows() {
-                legal.push(Algorithm::Parts);
-            }
-            Some(legal)
-        };
-        all().unwrap_or_default()
-    }
-
-    /// Whether what is behind it works on whole rows.
-    pub fn reduces_rows(&self) -> bool {
-        self.epilogue.as_ref().is_some_and(Epilogue::over_rows)
-    }
-
-    /// Whether all products of the batch have one right matrix.
-    pub fn shares_right(&self) -> bool {
-        let mut strides = self.rhs.batch_strides.iter().zip(&self.batch);
-        strides.all(|(stride, extent)| stride.is(0) || extent.is(1))
-    }
-}
-
-impl Conv {
-    /// Every algorithm that can compute it where symbols have these values.
-    pub fn algorithms(&self, values: &[i64]) -> Vec<Algorithm> {
-        if self.images != Images::ChannelsFirst {
-            return Vec::new();
-        }
-        let all = || {
-            let size = |d: &Dim| d.eval_checked(values);
-            let (cin, cout) = (size(&self.in_channels)?, size(&self.out_channels)?);
-            let list = |d: &[Dim]| d.iter().map(size).collect::<Option<Vec<i64>>>();
-            let (kernel, stride) = (list(&self.kernel)?, list(&self.stride)?);
-            let dilation = list(&self.dilation)?;
-            let steps = |n: &[i64]| n.iter().all(|s| *s == 1);
-            let result = match self.role {
-                ConvRole::Result => true,
-                // It is the result of a convolution too, of filters that are turned.
-                ConvRole::Input => steps(&stride) && self.reads_weights_alone(),
-                ConvRole::Weight => false,
-            };
-            let mut legal = vec![Algorithm::Columns];
-            if result || self.role == ConvRole::Weight {
-                legal.push(Algorithm::Direct);
-            }
-            if self.prologue.is_some() {
-                return Some(legal);
-            }
-            if result && cin == 1 && cout == 1 {
-                legal.push(Algorithm::Depthwise);
-            }
-            let plain = kernel == [3, 3] && steps(&stride) && steps(&dilation);
-            if result && self.dtype == DType::F32 && plain {
-                legal.extend([Algorithm::Winograd2, Algorithm::Winograd4]);
-            }
-            if self.fft_tile(values).is_some() {
-                legal.push(Algorithm::Fft);
-            }
-            Some(legal)
-        };
-        all().unwrap_or_default()
-    }
-
-    /// Whether nothing but the convolution reads its weights.
-    fn reads_weights_alone(&self) -> bool {
-        let [other, weights] = self.operands;
-        let programs = self.epilogue.iter().map(|e| &e.program);
-        let mut read = programs.flat_map(|p| p.accesses.iter().map(|a| a.arg));
-        other != weights && !read.any(|arg| arg == weights)
-    }
-
-    /// The tiles of [`Algorithm::Fft`], where that can compute it: results in f32 without steps, of one or two
-    /// spatial axes, and of taps enough.
-    pub fn fft_tile(&self, values: &[i64]) -> Option<FftTile> {
-        let size = |d: &Dim| d.eval_checked(values);
-        let dense = |d: &Dim| size(d) == Some(1);
-        let rank = self.kernel.len();
-        let plain = self.role == ConvRole::Result
-            && self.dtype == DType::F32
-            && self.images == Images::ChannelsFirst
-            && (1..=2).contains(&rank)
-            && self.stride.iter().chain(&self.dilation).all(dense);
-        if !plain {
-            return None;
-        }
-        let pair = |d: &[Dim]| {
-            Some([
-                d[..rank - 1].first().map_or(Some(1), size)?,
-                size(&d[rank - 1])?,
-            ])
-        };
-        let channels = [size(&self.in_channels)?, size(&self.out_channels)?];
-        FftTile::new(pair(&self.output)?, pair(&self.kernel)?, channels)
-    }
-}
-
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
-            Algorithm::Auto => "auto",
             Algorithm::Panels(work) => return write!(f, "panels_{work}"),
             Algorithm::Vector => "vector",
             Algorithm::Small => "small",
@@ -262,6 +112,7 @@ impl fmt::Display for Algorithm {
             Algorithm::Winograd2 => "winograd_2",
             Algorithm::Winograd4 => "winograd_4",
             Algorithm::Fft => "fft",
+            Algorithm::ChannelsLast => "channels_last",
             Algorithm::Parts => "parts",
         };
         f.write_str(name)

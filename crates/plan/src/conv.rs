@@ -2,7 +2,7 @@
 
 use crate::contract::{Contract, Contradiction, Described, Draft};
 use crate::tile::TileProgram;
-use crate::{Algorithm, Epilogue, Prologue, Reach};
+use crate::{Decision, Epilogue, Prologue, Reach};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 
@@ -103,11 +103,26 @@ pub struct Conv {
     /// Work on the result.
     pub epilogue: Option<Epilogue>,
     /// How the CPU computes it.
-    pub algorithm: Algorithm,
+    pub algorithm: Decision,
     /// How x and y lie in memory. On the CPU only results have channels last, and by one algorithm. On a GPU a w
     /// that is read then lies as `[groups · out, kernel.., in]`. An epilogue's linear space is that of what is
     /// written, as it lies.
     pub images: Images,
+}
+
+impl Conv {
+    /// Which operands are images.
+    pub fn image_operands(&self) -> &'static [usize] {
+        match self.role {
+            ConvRole::Weight => &[0, 1],
+            _ => &[0],
+        }
+    }
+
+    /// Whether the result has channels last.
+    pub fn writes_channels_last(&self) -> bool {
+        self.role != ConvRole::Weight && self.images != Images::ChannelsFirst
+    }
 }
 
 impl Described for Conv {
@@ -142,12 +157,13 @@ impl Described for Conv {
             out: _,
             prologue: _,
             epilogue: _,
-            algorithm: _,
+            algorithm,
             images: _,
         } = self;
         let lists = [input, output, kernel, stride, padding, dilation];
         let one = [batch, groups, in_channels, out_channels];
-        lists.into_iter().flatten().chain(one).all(holds)
+        let mut sizes = lists.into_iter().flatten().chain(one);
+        sizes.all(&mut *holds) && algorithm.all_dims(holds)
     }
 
     fn results(&self) -> Option<Vec<&Dim>> {

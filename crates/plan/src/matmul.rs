@@ -2,7 +2,7 @@
 
 use crate::contract::{Contract, Contradiction, Described, Draft};
 use crate::tile::TileProgram;
-use crate::{Algorithm, Epilogue, Matrix, Prologue, Reach};
+use crate::{Decision, Epilogue, Matrix, Prologue, Reach};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,7 @@ pub struct MatMul {
     /// Work on the result.
     pub epilogue: Option<Epilogue>,
     /// How the CPU computes it.
-    pub algorithm: Algorithm,
+    pub algorithm: Decision,
 }
 
 impl Described for MatMul {
@@ -61,9 +61,11 @@ impl Described for MatMul {
             out: _,
             prologues: _,
             epilogue: _,
-            algorithm: _,
+            algorithm,
         } = self;
-        batch.iter().chain([m, k, n]).all(&mut *holds) && lhs.all_dims(holds) && rhs.all_dims(holds)
+        batch.iter().chain([m, k, n]).all(&mut *holds)
+            && [lhs, rhs].iter().all(|x| x.all_dims(holds))
+            && algorithm.all_dims(holds)
     }
 
     fn results(&self) -> Option<Vec<&Dim>> {

@@ -11,7 +11,7 @@ mod build;
 
 use build::*;
 use kiln_base::{DType, Dim};
-use kiln_plan::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul, Matrix, Role};
+use kiln_plan::{Conv, ConvRole, Images, Kernel, MatMul, Matrix, Role};
 use kiln_runtime::pool::Pool;
 use kiln_runtime::{Buffer, Executable};
 use std::io::{BufRead, BufReader, Write};
@@ -95,7 +95,7 @@ fn convolution(batch: i64, (name, cin, cout, groups, extent, kernel, stride): La
         out: 2,
         prologue: None,
         epilogue: None,
-        algorithm: Algorithm::Auto,
+        algorithm: Default::default(),
         images: Images::default(),
     };
     let (w, y) = (
@@ -147,7 +147,7 @@ fn product(batch: i64, m: i64, k: i64, n: i64) -> Case {
         out: 2,
         prologues: [None, None],
         epilogue: None,
-        algorithm: Algorithm::Auto,
+        algorithm: Default::default(),
     };
     Case {
         name: format!("product {m}·{k}·{n} x{batch}"),
@@ -230,11 +230,9 @@ fn measure(case: &mut Case, torch: &mut Option<Torch>, rounds: usize) {
         Buffer::from_slice(&x, &[n]).unwrap()
     };
     let inputs = [floats(case.lens[0]), floats(case.lens[1])];
-    let mut ways = vec![("auto".to_string(), case.kernel.clone())];
-    for a in case.kernel.algorithms(&[]) {
-        *case.kernel.algorithm_mut().unwrap() = a;
-        ways.push((a.to_string(), case.kernel.clone()));
-    }
+    let mut ways = vec![("default".to_string(), case.kernel.clone())];
+    let all = case.kernel.algorithms(&[]).into_iter();
+    ways.extend(all.map(|a| (a.to_string(), case.kernel.clone().by(a))));
     if let Kernel::Conv(c) = &ways[0].1 {
         let mut last = c.clone();
         last.images = Images::ChannelsLast;

@@ -19,12 +19,12 @@ use crate::matmul::{Made, chosen, epilogue, link};
 use crate::memory::Storage;
 use crate::simd::Level;
 use crate::sums::Lane;
-use crate::tile::affine::{ceil, eval, extent, product};
+use crate::tile::affine::{ceil, extent, product};
 use crate::tile::{Failures, Linked};
-use columns::{Axis, Geometry};
 use direct::Cut;
 use fft::Fft;
 use kiln_base::{DType, Dim};
+use kiln_plan::cost::geometry::{Axis, Geometry};
 use kiln_plan::{self as plan, Algorithm, ConvRole, FftTile, Images};
 use winograd::{Four, Two};
 
@@ -56,40 +56,13 @@ pub(crate) struct Conv {
 
 /// Elements of the columns of a block.
 const COLUMN_ELEMENTS: i64 = 1 << 17;
-/// Input channels that fill most of a vector.
-const LEAST_CHANNELS: i64 = 12;
-/// Positions that are worth turning the filters for that all of them read.
-const TURNED_POSITIONS: i64 = 1 << 10;
 /// Blocks that there must be at least, so that threads can share them.
 const LEAST_BLOCKS: i64 = 8;
 
 impl Conv {
     /// Checks and links a convolution whose arguments have these lengths.
     pub(crate) fn new(p: &plan::Conv, values: &[i64], lens: &[i64], level: Level) -> Result<Conv> {
-        let rank = p.input.len();
-        let lists = [&p.output, &p.kernel, &p.stride, &p.padding, &p.dilation];
-        if rank > 3 || lists.iter().any(|l| l.len() != rank) {
-            return Err(damaged!("a convolution over {rank} axes"));
-        }
-        let positive = |d: &Dim| match eval(d, values)? {
-            v if (1..1 << 31).contains(&v) => Ok(v),
-            v => Err(damaged!("a convolution with a step of {v}")),
-        };
-        let mut axes = [Axis::ONE; 3];
-        for i in 0..rank {
-            axes[3 - rank + i] = Axis {
-                input: extent(&p.input[i], values)?,
-                output: extent(&p.output[i], values)?,
-                kernel: extent(&p.kernel[i], values)?,
-                stride: positive(&p.stride[i])?,
-                padding: eval(&p.padding[i], values)?,
-                dilation: positive(&p.dilation[i])?,
-            };
-            if axes[3 - rank + i].padding.abs() >= 1 << 31 {
-                return Err(damaged!("a convolution with too much padding"));
-            }
-        }
-        let g = Geometry { axes };
+        let g = p.geometry(values).map_err(|e| damaged!("{e}"))?;
         let get = |d: &Dim| extent(d, values);
         let (batch, groups) = (get(&p.batch)?, get(&p.groups)?);
         let (cin, cout) = (get(&p.in_channels)?, get(&p.out_channels)?);
@@ -120,8 +93,6 @@ impl Conv {
         {
             return Err(damaged!("a convolution is larger than its buffers"));
         }
-        let legal = p.algorithms(values);
-        chosen(p.algorithm, &legal)?;
         product(&[cin.max(1), k.max(1), o.max(1), cout.max(1), batch.max(1)])?;
         let mut conv = Conv {
             dtype: p.dtype,
@@ -134,7 +105,7 @@ impl Conv {
             operands: p.operands.map(|a| a as usize),
             out: p.out as usize,
             level,
-            algorithm: p.algorithm,
+            algorithm: chosen(p.computed_by(values), &p.algorithms(values))?,
             cut: None,
             fft: None,
             last: None,
@@ -142,75 +113,29 @@ impl Conv {
             made: made.map(|(linked, _)| linked),
             epilogue: epilogue(&p.epilogue, values, lens, (total, None), level)?,
         };
-        if p.images == Images::ChannelsFirst {
-            conv.choose(legal.contains(&Algorithm::Direct), || p.fft_tile(values))?;
-        } else if conv.geometry.kernels() == 0 {
-            return Err(damaged!("filters without taps and channels last"));
-        } else if p.role != ConvRole::Result {
-            return Err(damaged!("a gradient of images with channels last"));
-        } else {
-            conv.last = Some(last::Cut::new(&conv, p.images == Images::Turned));
+        match conv.algorithm {
+            Algorithm::ChannelsLast => {
+                conv.last = Some(last::Cut::new(&conv, p.images == Images::Turned));
+            }
+            _ => conv.prepare(|| p.fft_tile(values))?,
         }
         Ok(conv)
     }
 
-    /// Decides how it is computed where the plan leaves that open: in register tiles, unless results would
-    /// fill less than half of the vectors, padding would multiply the images, or the columns are the images
-    /// themselves. Where there is nothing to sum, columns know what to do. A gradient of images for which `direct` is
-    /// legal is the result of a convolution, where that is large enough to turn the filters for.
-    fn choose(&mut self, direct: bool, tile: impl Fn() -> Option<FftTile>) -> Result<()> {
-        let g = &self.geometry;
-        let sums = [
-            self.batch,
-            self.groups,
-            self.cin,
-            self.cout,
-            g.outputs(),
-            g.kernels(),
-        ];
-        let open = self.algorithm == Algorithm::Auto;
-        if sums.contains(&0) || open && self.role != ConvRole::Result {
-            self.algorithm = Algorithm::Columns;
-        } else if open {
-            self.algorithm = match (self.cin, self.cout) {
-                (1, 1) if self.made.is_none() => Algorithm::Depthwise,
-                _ => Algorithm::Direct,
-            };
-        }
-        if self.role == ConvRole::Weight {
-            // Channels fill vectors, and several taps read what is copied.
-            let pays = self.cin >= LEAST_CHANNELS && g.kernels() > 1 && !sums.contains(&0);
-            if open && pays && self.correlates() {
-                self.algorithm = Algorithm::Direct;
-            } else if self.algorithm == Algorithm::Direct && !self.correlates() {
-                return Err(damaged!("a direct gradient with too much padding"));
-            }
-            return Ok(());
-        }
-        if self.role == ConvRole::Input {
-            let often = self.batch * self.geometry.inputs() >= TURNED_POSITIONS;
-            if !open && self.algorithm != Algorithm::Columns || open && direct && often {
-                self.turn(open)?;
-            }
-            return Ok(());
-        }
-        match self.algorithm {
-            Algorithm::Direct | Algorithm::Depthwise => self.cut = Cut::new(self),
-            Algorithm::Winograd2 | Algorithm::Winograd4 => {
-                product(&[36, self.cin + self.cout, g.outputs()])?;
-            }
-            Algorithm::Fft => {
+    /// Cuts it as its algorithm wants it.
+    fn prepare(&mut self, tile: impl Fn() -> Option<FftTile>) -> Result<()> {
+        match (self.role, self.algorithm) {
+            (_, Algorithm::Columns) | (ConvRole::Weight, _) => {}
+            (ConvRole::Input, _) => self.turn()?,
+            (_, Algorithm::Direct | Algorithm::Depthwise) => self.cut = Cut::new(self),
+            (_, Algorithm::Fft) => {
                 self.fft = tile().map(|tile| Box::new(Fft::new(tile)));
                 let transform = self.fft.as_ref().map_or(0, |fft| fft.numbers());
                 product(&[self.groups, self.cin, self.cout, transform])?;
             }
-            _ => return Ok(()),
-        }
-        let poor = open && !self.cut.as_ref().is_some_and(|cut| cut.pays(self));
-        if poor {
-            (self.algorithm, self.cut) = (Algorithm::Columns, None);
-        } else if self.cut.is_none() && self.packed_bytes().is_none() {
-            return Err(damaged!("a direct convolution with too much padding"));
+            _ => {
+                product(&[36, self.cin + self.cout, self.geometry.outputs()])?;
+            }
         }
         Ok(())
     }
@@ -314,11 +239,6 @@ impl Conv {
                 (Some(cut), _) => self.pack_last::<f32>(cut, weights.cast(), to.cast(), parallel),
             }
         }
-    }
-
-    /// The algorithm that was chosen.
-    pub(crate) fn computed_by(&self) -> Algorithm {
-        self.algorithm
     }
 
     /// The work on its result.

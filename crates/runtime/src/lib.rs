@@ -46,7 +46,7 @@ pub use executor::{
 };
 pub use kiln_base::{Element, custom as custom_ops};
 pub use simd::Level;
-pub use workspace::{computed_by, tile_elements, workspace};
+pub use workspace::{tile_elements, workspace};
 
 /// What programs are compiled for that run on a GPU, or on the CPU.
 ///

@@ -9,7 +9,6 @@ mod small;
 mod vector;
 mod work;
 
-pub(crate) use block::Behind;
 pub(crate) use number::{Number, add_product_of, product_of};
 pub(crate) use operand::{Made, Operand, link};
 pub(crate) use work::{Args, Work, epilogue, run_blocks, split};
@@ -21,6 +20,7 @@ use crate::tile::affine::{ceil, extent, product};
 use crate::tile::{Failures, Linked};
 use block::Block;
 use kiln_base::DType;
+use kiln_plan::cost::Behind;
 use kiln_plan::{self as plan, Algorithm};
 
 /// A linked matrix product.
@@ -34,7 +34,7 @@ pub(crate) struct MatMul {
     rhs: Operand,
     out: usize,
     behind: Behind,
-    /// Whether its right matrix is to be packed in *prepare*, where that can be.
+    /// Whether its right matrix is packed in *prepare*, where that can be.
     packable: bool,
     /// Rows and columns of a block.
     block: (i64, i64),
@@ -78,30 +78,20 @@ impl MatMul {
                 Some(made) => Operand::of_prologue(x, made, shape, values, lens, level),
             }
         };
-        chosen(p.algorithm, &p.algorithms(values))?;
+        let algorithm = chosen(p.computed_by(values), &p.algorithms(values))?;
         let epilogue = epilogue(&p.epilogue, values, lens, (total, Some(n)), level)?;
         if epilogue.is_none() && lens[p.out as usize] < total {
             return Err(damaged!("a matrix product is larger than its buffer"));
         }
-        let behind = Behind::of(p);
-        let most = match p.algorithm {
-            Algorithm::Panels(most) => most,
-            _ => behind.block_work(),
-        };
         let mut linked = MatMul {
             dtype: p.dtype,
             lhs: operand(0, m, k)?,
             rhs: operand(1, k, n)?,
             out: p.out as usize,
-            behind,
-            packable: packed::packable(p),
+            behind: p.behind(),
+            packable: p.algorithm.names().any(|by| by == Algorithm::Packed),
             block: (1, 1),
-            algorithm: match p.algorithm {
-                Algorithm::Auto if p.algorithms(values).contains(&Algorithm::Vector) => {
-                    Algorithm::Vector
-                }
-                chosen => chosen,
-            },
+            algorithm,
             level,
             batch,
             m,
@@ -109,7 +99,9 @@ impl MatMul {
             n,
             epilogue,
         };
-        linked.block = linked.cut(most);
+        if let Algorithm::Panels(most) = algorithm {
+            linked.block = linked.cut(most);
+        }
         Ok(linked)
     }
 
@@ -154,13 +146,11 @@ impl MatMul {
     ) {
         // SAFETY: the caller's.
         unsafe {
-            match (self.algorithm, packed) {
-                (Algorithm::Packed, _) | (_, Some(_)) => {
-                    self.by_packed::<T>(args, packed, parallel, failures);
-                }
-                (Algorithm::Vector, _) => self.vector::<T>(args, parallel, failures),
-                (Algorithm::Small, _) => self.small::<T>(args, parallel, failures),
-                (Algorithm::Parts, _) => self.in_parts::<T>(args, parallel, failures),
+            match self.algorithm {
+                Algorithm::Packed => self.by_packed::<T>(args, packed, parallel, failures),
+                Algorithm::Vector => self.vector::<T>(args, parallel, failures),
+                Algorithm::Small => self.small::<T>(args, parallel, failures),
+                Algorithm::Parts => self.in_parts::<T>(args, parallel, failures),
                 _ => self.panels::<T>(args, parallel, failures),
             }
         }
@@ -224,10 +214,11 @@ impl MatMul {
     }
 }
 
-/// Refuses an algorithm that is none of the legal ones.
-pub(crate) fn chosen(algorithm: Algorithm, legal: &[Algorithm]) -> Result<()> {
-    if algorithm == Algorithm::Auto || legal.contains(&algorithm) {
-        return Ok(());
+/// The algorithm that a plan names, if it is one of the legal ones.
+pub(crate) fn chosen(named: Option<Algorithm>, legal: &[Algorithm]) -> Result<Algorithm> {
+    match named {
+        Some(named) if legal.contains(&named) => Ok(named),
+        Some(named) => Err(damaged!("{named} can't compute this kernel")),
+        None => Err(damaged!("it is not said how a kernel is computed")),
     }
-    Err(damaged!("{algorithm} can't compute this kernel"))
 }

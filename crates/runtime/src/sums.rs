@@ -22,7 +22,7 @@ pub(crate) fn rows_of(level: Level) -> i64 {
     }
 }
 /// Elements behind the last position that are read and written: no vector has more lanes.
-pub(crate) const SLACK: i64 = 16;
+pub(crate) const SLACK: i64 = kiln_plan::cost::geometry::LANES;
 
 /// A number that vectors hold.
 pub(crate) trait Lane: Number + std::ops::Add<Output = Self> {

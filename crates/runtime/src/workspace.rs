@@ -1,11 +1,11 @@
-//! What the algorithms of a kernel are, and how much memory they take beside its arguments.
+//! How much memory kernels take beside their arguments.
 
 use crate::conv::Conv;
 use crate::error::Result;
-use crate::matmul::{Behind, MatMul};
+use crate::matmul::MatMul;
 use crate::simd::Level;
 use crate::tile;
-use kiln_plan::{self as plan, Algorithm, Kernel};
+use kiln_plan::{self as plan, Decision, Kernel};
 
 /// A kernel without what happens to its result, linked to arguments of any size.
 enum Alone {
@@ -15,6 +15,10 @@ enum Alone {
 
 fn alone(kernel: &Kernel, values: &[i64]) -> Result<Option<Alone>> {
     let (lens, level) = ([i64::MAX; 3], Level::current()?);
+    // What it is computed by as a whole.
+    let algorithm = kernel
+        .computed_by(values)
+        .map_or_else(Decision::default, Decision::from);
     Ok(match kernel {
         Kernel::MatMul(m) => {
             let matrix = |x: &plan::Matrix, arg| plan::Matrix { arg, ..x.clone() };
@@ -24,6 +28,7 @@ fn alone(kernel: &Kernel, values: &[i64]) -> Result<Option<Alone>> {
                 out: 2,
                 prologues: [None, None],
                 epilogue: None,
+                algorithm,
                 ..m.clone()
             };
             Some(Alone::MatMul(MatMul::new(&alone, values, &lens, level)?))
@@ -34,6 +39,7 @@ fn alone(kernel: &Kernel, values: &[i64]) -> Result<Option<Alone>> {
                 out: 2,
                 prologue: None,
                 epilogue: None,
+                algorithm,
                 ..c.clone()
             };
             Some(Alone::Conv(Conv::new(&alone, values, &lens, level)?))
@@ -74,20 +80,4 @@ pub fn tile_elements(kernel: &Kernel, values: &[i64]) -> Result<Option<usize>> {
     let lens = vec![i64::MAX; program.args.len()];
     let linked = tile::link(&tile::bind(program, values, &lens)?, Level::current()?)?;
     Ok(Some(linked.tile))
-}
-
-/// The algorithm that a matrix product or convolution is computed by where symbols have these values: what
-/// [`Algorithm::Auto`] stands for, and one name for those that do the same. `fixed` says whether weights,
-/// or the right matrix, depend on parameters alone. None for other kernels.
-///
-/// # Errors
-/// If the kernel's sizes or its algorithm are impossible.
-pub fn computed_by(kernel: &Kernel, values: &[i64], fixed: bool) -> Result<Option<Algorithm>> {
-    Ok(match (alone(kernel, values)?, kernel) {
-        (Some(Alone::MatMul(linked)), Kernel::MatMul(m)) => {
-            Some(linked.computed_by(Behind::of(m), fixed))
-        }
-        (Some(Alone::Conv(linked)), _) => Some(linked.computed_by()),
-        _ => None,
-    })
 }

@@ -114,7 +114,7 @@ impl Ready {
         let mut algorithms: Vec<String> = Vec::new();
         for kernel in &explain.kernels {
             let chosen = kernel.choice.as_ref().map(|c| c.chosen.clone());
-            if let Some(a) = kernel.algorithm.map(|a| a.to_string()).or(chosen)
+            if let Some(a) = kernel.algorithm.as_ref().map(|a| a.to_string()).or(chosen)
                 && !algorithms.contains(&a)
             {
                 algorithms.push(a);

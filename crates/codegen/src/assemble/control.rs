@@ -27,7 +27,10 @@ impl Assembler<'_> {
         let Op::Control(op) = &node.op else {
             return Err(LowerError::new(node.source.node, "not a loop or branch"));
         };
-        let lowered = op.bodies().iter().map(|b| crate::lower(b, self.options));
+        let lowered = op
+            .bodies()
+            .iter()
+            .map(|b| crate::lower_body(b, self.options));
         let bodies: Result<Vec<Program>, LowerError> = lowered.collect();
         let bodies = bodies.map_err(|e| LowerError::new(node.source.node, e.to_string()))?;
         let mut bodies = bodies.into_iter();

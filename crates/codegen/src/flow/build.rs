@@ -143,6 +143,7 @@ impl FlowBuilder {
             parameter_only,
             channels_last: false,
             apart: false,
+            measured: None,
         });
         self.flow.nodes.len() - 1
     }

@@ -6,12 +6,12 @@
 //! become a reduction over a window view or a product of two views.
 
 use super::build::FlowBuilder;
-use super::{ConvSpec, DimIndex, Nid, Op, Result, View};
+use super::{DimIndex, Nid, Op, Result, View};
 use crate::LowerError;
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim};
 use kiln_ir::{NodeId, Pw, ops};
-use kiln_plan::{ConvRole, Images};
+use kiln_plan::{Conv, ConvRole, Images};
 use smallvec::SmallVec;
 
 /// The dtype in which library kernels compute products of a dtype; none where there are no such kernels.
@@ -156,21 +156,26 @@ impl FlowBuilder {
             ConvRole::Input => (result, &b[..], &a[..]),
             ConvRole::Weight => (&a[..], result, &b[..]),
         };
-        let spec = ConvSpec {
+        let dims = |list: &[usize]| list.iter().map(|n| Dim::from(*n)).collect();
+        let spec = Conv {
             dtype: wide,
             role,
             batch: x[0].clone(),
-            groups: conv.groups,
+            groups: conv.groups.into(),
             in_channels: w[1].clone(),
             out_channels: group_of(&w[0], conv),
             input: x[2..].to_vec(),
             output: y[2..].to_vec(),
             kernel: w[2..].to_vec(),
-            stride: conv.stride.to_vec(),
-            padding: conv.padding.iter().map(|p| p.0).collect(),
-            dilation: conv.dilation.to_vec(),
+            stride: dims(&conv.stride),
+            padding: conv.padding.iter().map(|p| p.0.into()).collect(),
+            dilation: dims(&conv.dilation),
+            operands: [0, 1],
+            out: 2,
+            prologue: None,
+            epilogue: None,
+            algorithm: Default::default(),
             images: Images::ChannelsFirst,
-            measured: None,
         };
         self.library(Op::Conv(Box::new(spec)), &operands, wide, result)
     }

@@ -7,9 +7,9 @@
 use super::fuser::{Before, Group};
 use crate::Options;
 use crate::affine::estimate;
-use crate::flow::{ConvSpec, Flow, Nid, Op};
-use kiln_base::{DType, Dim, Machine};
-use kiln_plan::{ConvRole, Images};
+use crate::flow::{Flow, Nid, Op};
+use kiln_base::{DType, Dim, Machine, numel};
+use kiln_plan::{Conv, ConvRole, Images};
 
 /// The most primitives for an element, which each thread that reads it computes.
 const MOST_OPS: usize = 32;
@@ -188,18 +188,16 @@ fn has_lines(flow: &Flow, product: &Group, side: usize) -> bool {
 /// Whether a convolution multiplies so much that it has time to make its images, also where blocks that lie side by
 /// side make the same rows. Where it could transform them instead (Winograd's algorithms, Fourier's) they
 /// stay in memory, so that this can be tried.
-fn has_time(group: &Group, spec: &ConvSpec) -> bool {
-    let pointwise = spec.kernel.iter().all(|k| k.is(1));
-    let dense = spec.stride.iter().chain(&spec.dilation).all(|n| *n == 1);
+fn has_time(group: &Group, spec: &Conv) -> bool {
     // Each row is made for all rows of the filter, so these don't count.
-    let steps = spec.stride.iter().skip(1).product::<usize>();
+    let steps = estimate(&numel(spec.stride.get(1..).unwrap_or_default()));
     let taps = spec.kernel.iter().skip(1).map(estimate);
     let products = taps.fold(estimate(&spec.out_channels), i64::saturating_mul);
     spec.role == ConvRole::Result
         && spec.images != Images::Turned
-        && spec.groups == 1
-        && (pointwise || !dense)
-        && (group.ops * steps) as i64 <= products
+        && spec.groups.is(1)
+        && !spec.may_be_transformed()
+        && (group.ops as i64).saturating_mul(steps) <= products
 }
 
 /// Whether the blocks of a GPU compute little more than it saves to keep the operand out of memory.
@@ -212,7 +210,7 @@ fn is_read_by_few(flow: &Flow, group: &Group, product: &Group, side: usize) -> b
         Op::MatMul => blocks(&node.shape, &anchor.operands[side].strides, side),
         Op::Conv(spec) if side == 0 && spec.role == ConvRole::Result => {
             // Where its images could be transformed they stay in memory, so that this can be tried.
-            if spec.dtype == DType::F32 && has_few_taps(spec) {
+            if spec.dtype == DType::F32 && spec.is_3_by_3() {
                 return false;
             }
             taps(spec).saturating_mul(in_blocks(estimate(&spec.out_channels)))
@@ -220,7 +218,10 @@ fn is_read_by_few(flow: &Flow, group: &Group, product: &Group, side: usize) -> b
         _ => return false,
     };
     let copied = match &node.op {
-        Op::Conv(spec) => spec.copies_channels() && spec.images == Images::ChannelsLast,
+        Op::Conv(spec) => {
+            let eights = estimate(&spec.in_channels) % 8 == 0;
+            spec.dtype.size() == 2 && eights && spec.images == Images::ChannelsLast
+        }
         _ => flow.nodes[anchor.operands[side].held].dtype.size() == 2,
     };
     let alone = if copied { ALONE } else { 0 };
@@ -244,22 +245,12 @@ fn blocks(shape: &[Dim], strides: &[Dim], side: usize) -> i64 {
 }
 
 /// How many taps of a convolution's filter meet an element of an image.
-fn taps(spec: &ConvSpec) -> i64 {
+fn taps(spec: &Conv) -> i64 {
     let kernel = spec.kernel.iter().map(estimate);
-    let along = kernel.zip(&spec.stride).map(|(k, s)| {
-        let s = *s as i64;
-        (k + s - 1) / s
-    });
+    let along = kernel
+        .zip(spec.stride.iter().map(estimate))
+        .map(|(k, s)| (k + s - 1) / s);
     along.fold(1, |n, taps| n.saturating_mul(taps))
-}
-
-/// Whether Winograd's algorithms can compute a convolution.
-fn has_few_taps(spec: &ConvSpec) -> bool {
-    let ones = |list: &[usize]| list.iter().all(|n| *n == 1);
-    spec.kernel.len() == 2
-        && spec.kernel.iter().all(|k| k.is(3))
-        && ones(&spec.stride)
-        && ones(&spec.dilation)
 }
 
 /// Whether the temporaries that a group reads take no more than what it gives, or hardly: a factor for each channel.

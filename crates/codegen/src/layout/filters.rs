@@ -78,6 +78,7 @@ fn copy(flow: &mut Flow, groups: &mut Vec<Group>, n: Nid) -> (Nid, usize) {
         helper: true,
         channels_last: true,
         apart: false,
+        measured: None,
         ..flow.nodes[n].clone()
     };
     let at = flow.nodes.len();

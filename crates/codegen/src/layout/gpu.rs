@@ -12,9 +12,8 @@
 //! * who walks over an image in the other order uses one element of each sector.
 
 use crate::affine::estimate;
-use crate::flow::ConvSpec;
 use kiln_base::{Dim, numel};
-use kiln_plan::ConvRole;
+use kiln_plan::{Conv, ConvRole};
 
 /// Multiply-adds in the time in which a sector passes through memory.
 const SECTOR: u64 = 256;
@@ -31,14 +30,14 @@ const MOST: u64 = 1 << 38;
 const START: u64 = 1 << 22;
 
 /// What a convolution costs with channels first, and last.
-pub(super) fn conv_cost(c: &ConvSpec) -> [u64; 2] {
+pub(super) fn conv_cost(c: &Conv) -> [u64; 2] {
     if is_each(c) {
         return [0; 2];
     }
     let bytes = c.dtype.size();
     let (inputs, positions) = (product(&c.input), product(&c.output));
     let (cin, cout) = (size(&c.in_channels), size(&c.out_channels));
-    let groups = c.groups as u64;
+    let groups = size(&c.groups);
     let pointwise = is_pointwise(c);
     let copied_first = pointwise && bytes == 2 && positions.is_multiple_of(8);
     let read = |i: &usize| {
@@ -47,7 +46,7 @@ pub(super) fn conv_cost(c: &ConvSpec) -> [u64; 2] {
         let find_first = if pointwise { STEP } else { find };
         [first * find_first, last * find]
     };
-    let read: Vec<[u64; 2]> = c.images().iter().map(read).collect();
+    let read: Vec<[u64; 2]> = c.image_operands().iter().map(read).collect();
     let sum = |layout: usize| read.iter().map(|r| r[layout]).sum::<u64>();
     let gaps = |channels: u64, all: u64| {
         let run = channels * bytes as u64;
@@ -63,9 +62,9 @@ pub(super) fn conv_cost(c: &ConvSpec) -> [u64; 2] {
 
 /// What it costs a convolution with channels last that image number `operand` has channels first: it is read
 /// element by element, by a filter a channel through strides.
-pub(super) fn turned(c: &ConvSpec, operand: usize) -> u64 {
+pub(super) fn turned(c: &Conv, operand: usize) -> u64 {
     if is_each(c) {
-        let image = product(&c.input).saturating_mul(c.groups as u64 * size(&c.batch));
+        let image = product(&c.input).saturating_mul(size(&c.groups) * size(&c.batch));
         return image.min(MOST >> 8) * strided(c.dtype.size());
     }
     let (loads, find, copied) = reads(c, operand);
@@ -84,7 +83,7 @@ pub(super) fn filters(elements: u64, bytes: usize) -> u64 {
 
 /// How often elements of an image are read, which is an operand, how many instructions that takes with channels
 /// last, and whether eight are copied at a time there.
-fn reads(c: &ConvSpec, operand: usize) -> (u64, u64, bool) {
+fn reads(c: &Conv, operand: usize) -> (u64, u64, bool) {
     let (cin, cout) = (size(&c.in_channels), size(&c.out_channels));
     let (positions, taps) = (product(&c.output), product(&c.kernel));
     let blocks = |n: u64| n.div_ceil(BLOCK);
@@ -98,9 +97,9 @@ fn reads(c: &ConvSpec, operand: usize) -> (u64, u64, bool) {
         ConvRole::Weight if y => [positions, 1, cout, blocks(cin * taps)],
         _ => [positions, taps, cin, blocks(cout)],
     };
-    let all = [c.groups as u64, size(&c.batch)];
+    let all = [size(&c.groups), size(&c.batch)];
     let loads = loads.into_iter().chain(all).fold(1, u64::saturating_mul);
-    let plain = is_pointwise(c) && c.groups == 1 || c.role == ConvRole::Weight && y;
+    let plain = is_pointwise(c) && c.groups.is(1) || c.role == ConvRole::Weight && y;
     let channels = if y { cout } else { cin };
     (
         loads.min(MOST),
@@ -110,13 +109,13 @@ fn reads(c: &ConvSpec, operand: usize) -> (u64, u64, bool) {
 }
 
 /// Whether each channel has a filter of its own; neighbouring lanes then have neighbouring elements.
-fn is_each(c: &ConvSpec) -> bool {
+fn is_each(c: &Conv) -> bool {
     c.role == ConvRole::Result && c.in_channels.is(1) && c.out_channels.is(1)
 }
 
-fn is_pointwise(c: &ConvSpec) -> bool {
-    let ones = c.kernel.iter().all(|k| k.is(1)) && c.stride.iter().all(|s| *s == 1);
-    ones && c.padding.iter().all(|p| *p == 0)
+fn is_pointwise(c: &Conv) -> bool {
+    let ones = c.kernel.iter().all(|k| k.is(1)) && c.stride.iter().all(|s| s.is(1));
+    ones && c.padding.iter().all(|p| p.is(0))
 }
 
 fn size(d: &Dim) -> u64 {

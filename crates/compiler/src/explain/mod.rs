@@ -14,14 +14,14 @@ pub use conversions::ConversionInfo;
 use crate::lines::{place_of, resolved};
 use crate::lowered::Lowered;
 use crate::place::Placed;
-use crate::tune::{Choice, Mode, Tuned, Tuning, algorithm};
+use crate::tune::{Choice, Mode, Tuned, Tuning};
 use crate::uses::{ix, written};
 use crate::{Recomputed, Stages};
 use hashbrown::HashMap;
 use kiln_codegen::{Cost, Launch, LayoutReport, Origin, Program, Sequence};
 use kiln_ir::{Graph, Loc, Op};
 use kiln_optimize::{Fired, Report};
-use kiln_plan::{Algorithm, Place};
+use kiln_plan::{Decision, Place};
 use kiln_runtime::{MemoryBlock, MemoryReport};
 use std::fmt;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ pub struct KernelInfo {
     /// The kernel's name.
     pub name: String,
     /// How it is computed, where there are several ways.
-    pub algorithm: Option<Algorithm>,
+    pub algorithm: Option<Decision>,
     /// Why it is computed like that, where the tuner had a choice.
     pub choice: Option<Arc<Choice>>,
     /// Why it is fused like that, where the tuner had a choice.
@@ -194,7 +194,7 @@ fn kernels(
         };
         KernelInfo {
             name: launch.kernel.name().to_string(),
-            algorithm: algorithm(graph, program, launch),
+            algorithm: launch.kernel.decision().cloned(),
             choice: task.and_then(|t| tuned.tasks.get(t).cloned().flatten()),
             fusion: fusion(sequence, launch, tuned),
             step: placed.map_or(i, |p| p.steps[i]),
@@ -269,9 +269,9 @@ impl KernelInfo {
             (_, true) => " (together with another)",
             _ => "",
         };
-        let how = match (&self.choice, self.algorithm) {
+        let how = match (&self.choice, &self.algorithm) {
             (Some(choice), _) => format!(" by {choice}"),
-            (_, None | Some(Algorithm::Auto)) => String::new(),
+            (_, None) => String::new(),
             (_, Some(algorithm)) => format!(" by {algorithm}"),
         };
         writeln!(f, "{:indent$}{}{how}{when}", "", self.name)?;

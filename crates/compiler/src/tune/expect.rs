@@ -16,7 +16,7 @@
 use super::alone::{self, Arg, Numbers, buffer, load, numbers};
 use kiln_base::{DType, Dim, Float, numel};
 use kiln_codegen::Approximation;
-use kiln_plan::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul, Reads};
+use kiln_plan::{Conv, ConvRole, Images, Kernel, MatMul, Reads};
 use kiln_runtime::{Buffer, Error};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -261,18 +261,19 @@ fn in_f64(kernel: &Kernel) -> Kernel {
     let mut kernel = kernel.clone();
     match &mut kernel {
         Kernel::MatMul(m) => {
-            (m.dtype, m.epilogue, m.algorithm) = (DType::F64, None, Algorithm::Auto);
+            (m.dtype, m.epilogue) = (DType::F64, None);
             (m.lhs.arg, m.rhs.arg, m.out) = (0, 1, 2);
             m.prologues = [None, None];
         }
         Kernel::Conv(c) => {
-            (c.dtype, c.epilogue, c.algorithm) = (DType::F64, None, Algorithm::Auto);
+            (c.dtype, c.epilogue) = (DType::F64, None);
             (c.operands, c.out, c.images) = ([0, 1], 2, Images::ChannelsFirst);
             c.prologue = None;
         }
         _ => {}
     }
-    kernel
+    let by = kernel.by_default(false);
+    kernel.by(by)
 }
 
 impl Product {
@@ -282,19 +283,19 @@ impl Product {
     /// If the work behind the product can't be run.
     pub fn compare(
         &self,
-        approximation: Approximation,
+        approximation: Option<Approximation>,
         got: &[Buffer],
         given: &[Option<Buffer>],
         symbols: &[Buffer],
     ) -> Result<Option<String>, Error> {
-        let growth = approximation.growth();
+        let growth = approximation.map_or(1.0, Approximation::growth);
         let terms = match approximation {
-            Approximation::Algorithm(a) if !a.only_sums() => self.terms + TRANSFORMS,
+            Some(Approximation::Algorithm(a)) if !a.only_sums() => self.terms + TRANSFORMS,
             _ => self.terms,
         };
         // The reference in f64 is off too.
         let unit = (epsilon(summed_in(self.dtype)) + epsilon(DType::F64)) / 2.0;
-        let rounded = approximation.error() / 2.0;
+        let rounded = approximation.map_or(0.0, Approximation::error) / 2.0;
         let mut bound = LAMBDA * terms.sqrt() * (unit * terms * growth + rounded);
         if summed_in(self.rounded) != self.rounded {
             // Sums are in f32, and rounded before what is fused behind them, or not.

@@ -1,6 +1,5 @@
 //! What stands for some work in the store: everything that its best algorithm depends on.
 
-use super::ways::fixed_weights;
 use kiln_base::{DType, Dim, Machine};
 use kiln_codegen::{Body, Work, kir};
 use kiln_plan::{Array, Conv, Custom, FORMAT, Images, MatMul, Matrix};
@@ -29,7 +28,7 @@ pub(super) fn key(work: &Work, values: &[i64], default: &str, device: &str) -> O
     let made = made.filter_map(|(k, side)| Some(format!("{side}{}", fused(k?))));
     let behind = work.behind.as_ref().map(fused).unwrap_or_default();
     // Weights that do not change are packed once.
-    let weights = match fixed_weights(work) {
+    let weights = match work.packs() {
         true => " fixed",
         false => "",
     };

@@ -36,7 +36,7 @@ pub use choose::{Choice, Chooser, Tuning, Why, measured};
 pub use key::device;
 pub(crate) use layouts::known;
 pub use program::measure;
-pub(crate) use program::{Tuned, algorithm, tune};
+pub(crate) use program::{Tuned, tune};
 pub use record::{Limits, Outcome, Record, SCHEMA, Trial};
 pub use search::{
     Answer, Candidate, Checked, Clock, Effort, Rejected, Subject, SystemClock, search,

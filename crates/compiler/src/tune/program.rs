@@ -6,14 +6,13 @@ use super::record::{Limits, Trial};
 use super::search::{Effort, Subject, SystemClock, search};
 use super::settings::Precision;
 use super::subject::KernelSubject;
-use super::ways::{candidates, is_last, named, ways};
+use super::ways::{candidates, is_last, ways};
 use super::{Mode, Why, key, layouts};
 use crate::lowered::Lowered;
 use crate::{CompileError, Options};
 use hashbrown::HashMap;
-use kiln_codegen::{Body, Hints, Launch, Program, Task};
-use kiln_ir::{Graph, Value};
-use kiln_plan::Algorithm;
+use kiln_codegen::{Body, Hints, Program, Task};
+use kiln_ir::Value;
 use kiln_runtime::{cuda, memory};
 use std::sync::Arc;
 use std::time::Instant;
@@ -80,17 +79,6 @@ pub(crate) fn tune(
     }
     tuning.time = start.elapsed();
     Ok((lowered, tuned, tuning))
-}
-
-/// How a launch of the program of a graph is computed, where the CPU engine has several ways: where the sizes
-/// decide that and are known, what they decide on.
-pub(crate) fn algorithm(graph: &Graph, program: &Program, launch: &Launch) -> Option<Algorithm> {
-    let algorithm = launch.kernel.algorithm();
-    if algorithm != Some(Algorithm::Auto) || !graph.symbols.is_empty() {
-        return algorithm;
-    }
-    let task = &program.tasks[launch.tasks[0]];
-    named(&launch.kernel, &[], &task.work).or(algorithm)
 }
 
 /// Tries the ways to compute a task as long as `effort` says, whatever the store knows, and remembers

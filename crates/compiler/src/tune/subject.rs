@@ -8,7 +8,7 @@ use super::ways;
 use kiln_base::numel;
 use kiln_codegen::{Approximation, Body, Slot, Way, Work, cpu_kernel};
 use kiln_plan::tile::{Inst, TileProgram};
-use kiln_plan::{Algorithm, Conv, Kernel, MatMul, Plan};
+use kiln_plan::{Conv, Kernel, MatMul, Plan};
 use kiln_runtime::{Buffer, Error, Executable, cuda, memory};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -213,8 +213,7 @@ impl KernelSubject {
     fn compare(&self, i: usize, trial: &Trial, got: &[Buffer]) -> Result<Option<String>, Error> {
         match &trial.product {
             Some(product) => {
-                let plain = Approximation::Algorithm(Algorithm::Auto);
-                let approximation = self.approximations[i].unwrap_or(plain);
+                let approximation = self.approximations[i];
                 product.compare(approximation, got, &trial.given, &trial.symbols)
             }
             None => {
@@ -323,7 +322,7 @@ mod tests {
     use super::super::search::Subject as _;
     use super::*;
     use kiln_base::{DType, Dim};
-    use kiln_codegen::{Printed, Schedule};
+    use kiln_codegen::cpu_way;
     use kiln_plan::{ConvRole, Images, Matrix};
 
     fn dims(list: &[i64]) -> Vec<Dim> {
@@ -349,7 +348,7 @@ mod tests {
             out: 2,
             prologues: [None, None],
             epilogue: None,
-            algorithm: Algorithm::Auto,
+            algorithm: Default::default(),
         };
         let arg = |len, written| Arg {
             dtype,
@@ -385,7 +384,7 @@ mod tests {
             out: 2,
             prologue: None,
             epilogue: None,
-            algorithm: Algorithm::Auto,
+            algorithm: Default::default(),
             images: Default::default(),
         };
         let arg = |(i, len): (usize, &i64)| Arg {
@@ -410,11 +409,12 @@ mod tests {
             args,
             in_place: Vec::new(),
         };
-        let way = |kernel: Kernel| Way {
-            schedule: Schedule::Default,
-            approximation: kernel.algorithm().map(Approximation::Algorithm),
-            predicted: None,
-            printed: Printed::one(kernel, &work),
+        // By the default, where no algorithm is named.
+        let way = |mut kernel: Kernel| {
+            if kernel.decision().is_none() {
+                kernel.decide(kernel.by_default(false));
+            }
+            cpu_way(kernel, &work)
         };
         let ways: Vec<Way> = kernels.into_iter().map(way).collect();
         KernelSubject::of_work(&work, &ways, Vec::new(), None)
@@ -469,12 +469,7 @@ mod tests {
             let (right, args) = conv(role);
             let mut list = vec![Kernel::Conv(right.clone())];
             let legal = Kernel::Conv(right.clone()).algorithms(&[]);
-            list.extend(legal.iter().map(|a| {
-                Kernel::Conv(Conv {
-                    algorithm: *a,
-                    ..right.clone()
-                })
-            }));
+            list.extend(legal.iter().map(|a| Kernel::Conv(right.clone()).by(*a)));
             // Shifted by one, and taps further apart.
             list.push(Kernel::Conv(Conv {
                 padding: dims(&[1, 0]),

@@ -8,7 +8,6 @@
 #![allow(clippy::needless_range_loop)] // register tiles are indexed
 
 use super::Conv;
-use super::columns::Axis;
 use crate::error::Result;
 use crate::matmul::{Work, run_blocks};
 use crate::memory::{Storage, room};
@@ -167,16 +166,6 @@ unsafe fn tile<T: Lane, V: Vector<Lane = T>, const R: usize, const N: usize>(
 }
 
 impl Conv {
-    /// Whether a copied row is not much longer than the image's and the result's, and a plane has not many more.
-    pub(super) fn correlates(&self) -> bool {
-        let near = |a: &Axis| {
-            let copied = i128::from(a.output) * i128::from(a.stride)
-                + i128::from(a.kernel) * i128::from(a.dilation);
-            copied <= 4 * i128::from(a.input + a.output) + 64
-        };
-        self.geometry.axes.iter().all(near)
-    }
-
     fn correlate_cut(&self) -> Cut {
         let g = &self.geometry;
         let cin = self.cin.max(1);

@@ -1,7 +1,7 @@
 //! The result of a convolution as sums in register tiles: some output channels by some vectors of positions,
 //! over all input channels and taps, read from a padded copy of image rows.
 
-use super::padded::Padded;
+use super::padded::fill;
 use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS};
 use crate::error::Result;
 use crate::matmul::{Made, Work, run_blocks};
@@ -11,6 +11,7 @@ use crate::sums::{Lane, ROWS, RegisterSums, SLACK, Sums, rows_of};
 use crate::tile::Failures;
 use crate::tile::affine::ceil;
 use kiln_plan::Algorithm;
+use kiln_plan::cost::geometry::Padded;
 use std::marker::PhantomData;
 
 /// Elements of several depthwise channels that pass through an epilogue together.
@@ -53,8 +54,7 @@ impl<T: Lane> Kernel<Fill<'_, T>> for FillPadded<T> {
             // SAFETY: the caller's.
             unsafe {
                 let x = f.x.offset((c * f.apart) as isize);
-                f.padded
-                    .fill(g, x, f.part, f.dst.offset((c * pitch) as isize));
+                fill(f.padded, g, x, f.part, f.dst.offset((c * pitch) as isize));
             }
         }
     }
@@ -119,18 +119,6 @@ impl Cut {
         };
         let positions = self.padded.positions(&c.geometry, self.rows);
         channels * pitch + SLACK + rows * (positions + SLACK)
-    }
-
-    /// Whether vectors are filled by results, at least half of them, and the copy is not much larger than the
-    /// images.
-    pub(super) fn pays(&self, c: &Conv) -> bool {
-        let [depth, height, width] = &c.geometry.axes;
-        let plane = height.output * width.output;
-        let positions = self.padded.positions(&c.geometry, height.output);
-        let copy = self.padded.channel(&c.geometry, height.output) / depth.kernel;
-        let depthwise = c.algorithm == Algorithm::Depthwise;
-        (depthwise || !c.geometry.is_pointwise() && 2 * plane >= ceil(positions, SLACK) * SLACK)
-            && copy <= 4 * (height.input * width.input + plane)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::matmul::{Args, split};
 use crate::memory::room;
 use crate::sums::Lane;
 use crate::tile::Failures;
-use kiln_plan::{Algorithm, ConvRole};
+use kiln_plan::ConvRole;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,40 +19,24 @@ impl Conv {
         self.groups * self.cin * self.cout * self.geometry.kernels()
     }
 
-    /// Makes a gradient of the images without steps the result of a convolution: by the same algorithm, or if the
-    /// choice is `open` by what is chosen there, unless these are columns.
-    pub(super) fn turn(&mut self, open: bool) -> Result<()> {
-        let mut geometry = self.geometry;
-        for a in &mut geometry.axes {
-            let reach = (a.kernel - 1).checked_mul(a.dilation);
-            let padding = reach.and_then(|r| r.checked_sub(a.padding));
-            let padding = padding.filter(|p| p.abs() < 1 << 31 && a.stride == 1);
-            a.padding = padding.ok_or_else(|| damaged!("a gradient with too much padding"))?;
-            (a.input, a.output) = (a.output, a.input);
-        }
+    /// Makes a gradient of the images without steps the result of a convolution, by the same algorithm.
+    pub(super) fn turn(&mut self) -> Result<()> {
+        let geometry = self.geometry.turned();
         let mut conv = Conv {
             role: ConvRole::Result,
             cin: self.cout,
             cout: self.cin,
-            geometry,
+            geometry: geometry.ok_or_else(|| damaged!("a gradient with too much padding"))?,
             cut: None,
             fft: None,
             last: None,
             turned: None,
             made: None,
             epilogue: self.epilogue.take(),
-            algorithm: match open {
-                true => Algorithm::Auto,
-                false => self.algorithm,
-            },
             ..*self
         };
-        conv.choose(true, || None)?;
-        self.algorithm = conv.algorithm;
-        match self.algorithm {
-            Algorithm::Columns => self.epilogue = conv.epilogue,
-            _ => self.turned = Some(Box::new(conv)),
-        }
+        conv.prepare(|| None)?;
+        self.turned = Some(Box::new(conv));
         Ok(())
     }
 

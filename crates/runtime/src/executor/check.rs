@@ -17,8 +17,7 @@ use crate::error::{Error, Result, damaged};
 use crate::memory::Storage;
 use kiln_base::{DType, Dim, Sym};
 use kiln_plan::{
-    self as plan, Algorithm, ArgUse, BufferId, Contract, Kernel, Output, Place, Plan, Reads, Role,
-    Step,
+    self as plan, ArgUse, BufferId, Contract, Kernel, Output, Place, Plan, Reads, Role, Step,
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -269,13 +268,9 @@ fn prepare_is_symbolic(plan: &Plan) -> bool {
         let buffer = |a: &BufferId| symbolic(&plan.buffers[a.0 as usize].len);
         !kernel.all_dims(|d| !symbolic(d)) || s.args.iter().any(buffer)
     };
-    // How weights are transformed follows from the sizes of the images.
-    let transformed = |s: &Step| {
-        let kernel = &plan.kernels[s.kernel as usize];
-        kernel.algorithm() == Some(Algorithm::Fft) && !kernel.all_dims(|d| !symbolic(d))
-    };
+    let packed = |s: &Step| plan.kernels[s.kernel as usize].packs_by_symbols();
     !plan.symbols.is_empty()
-        && (plan.run.iter().any(transformed)
+        && (plan.run.iter().any(packed)
             || plan.buffers.iter().any(buffer)
             || plan.inputs.iter().any(parameter)
             || plan.prepare.iter().any(step))

@@ -1,15 +1,15 @@
 //! Products whose right matrix is packed: panels of columns, each of which lies in memory in the order in which
 //! register tiles read it. A right matrix that depends on parameters alone is packed in *prepare*.
 
-use super::{Args, Behind, Block, Made, MatMul, Work, run_blocks, split};
+use super::{Args, Block, Made, MatMul, Work, run_blocks, split};
 use crate::error::Result;
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
 use crate::sums::{Lane, RegisterSums, Sums, rows_of};
 use crate::tile::Failures;
 use crate::tile::affine::ceil;
-use kiln_base::{DType, Dim};
-use kiln_plan::{self as plan, Algorithm};
+use kiln_base::DType;
+use kiln_plan::cost::Behind;
 
 /// Columns of a panel: whole vectors at every level, and as many as a register tile has.
 const PANEL: i64 = 48;
@@ -19,29 +19,6 @@ const BLOCK_WORK: i64 = 1 << 19;
 const BLOCK_TILES: i64 = 8;
 /// Rows that reading an element of the right matrix costs as much as, where there are fewer.
 const READ_ROWS: i64 = 8;
-/// With more rows, packing in every run costs next to nothing and no memory.
-const MOST_ROWS: i64 = 512;
-/// Fewer columns would leave most of a panel empty.
-const LEAST_COLUMNS: i64 = 32;
-
-/// Whether a product's right matrix is packed in *prepare* where it depends on parameters alone. What symbols
-/// are does not matter, since the packed matrix serves all runs.
-pub(super) fn packable(p: &plan::MatMul) -> bool {
-    let rhs = [&p.k, &p.n, &p.rhs.offset, &p.rhs.row, &p.rhs.col];
-    let size = |d: &Dim| d.as_const().unwrap_or(0);
-    p.shares_right()
-        && p.prologues[1].is_none()
-        && rhs.iter().all(|d| d.as_const().is_some())
-        && size(&p.k) > 0
-        && match p.algorithm {
-            Algorithm::Packed => size(&p.n) > 0,
-            Algorithm::Auto => {
-                let rows = p.m.as_const().unwrap_or(MOST_ROWS);
-                size(&p.n) >= LEAST_COLUMNS && (2..=MOST_ROWS).contains(&rows)
-            }
-            _ => false,
-        }
-}
 
 impl MatMul {
     fn panels_across(&self) -> i64 {
@@ -53,10 +30,11 @@ impl MatMul {
         self.panels_across() * PANEL * self.k
     }
 
-    /// Bytes of the right matrix once it is packed; none where it is not packed in *prepare*.
+    /// Bytes of the right matrix once it is packed; none where it never is. Where another algorithm computes it for
+    /// these sizes, what is packed in *prepare* is for other runs.
     pub(crate) fn packed_bytes(&self) -> Option<usize> {
         let bytes = self.packed_elements() as usize * self.dtype.size();
-        self.packable.then_some(bytes)
+        (self.packable && bytes > 0).then_some(bytes)
     }
 
     /// The argument that is packed.
@@ -101,7 +79,7 @@ impl MatMul {
         });
     }
 
-    /// Runs a product by [`Algorithm::Packed`].
+    /// Runs a product by [`Algorithm::Packed`](kiln_plan::Algorithm::Packed).
     ///
     /// # Safety
     /// As [`MatMul::run`].

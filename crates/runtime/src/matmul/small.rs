@@ -1,12 +1,13 @@
 //! Products of few rows, or small ones, in register tiles. Both matrices are read where they lie; of the right
 //! one only the columns that fill no vector are copied, or all of them where columns lie in memory side by side.
 
-use super::{Behind, Block, MatMul, Work, run_blocks};
+use super::{Block, MatMul, Work, run_blocks};
 use crate::error::Result;
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
 use crate::sums::{Lane, ROWS, RegisterSums, SLACK, Sums, rows_of};
 use crate::tile::Failures;
+use kiln_plan::cost::Behind;
 
 /// Multiply-adds of a block.
 const BLOCK_WORK: i64 = 1 << 18;

@@ -4,7 +4,7 @@
 use super::build::*;
 use super::products::{scaled, turned};
 use kiln_base::{DType, Dim};
-use kiln_plan::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul, Plan, Role};
+use kiln_plan::{Algorithm, Conv, ConvRole, Images, Kernel, Plan, Role};
 use kiln_runtime::pool::Pool;
 use kiln_runtime::{Buffer, Error, Level, Traced, Tracer};
 
@@ -60,7 +60,7 @@ fn conv(dtype: DType, s: &Shape) -> Conv {
         out: 2,
         prologue: None,
         epilogue: None,
-        algorithm: Algorithm::Auto,
+        algorithm: Default::default(),
         images: Images::default(),
     }
 }
@@ -138,7 +138,8 @@ fn bounds(dtype: DType, algorithm: Algorithm, terms: f64) -> (f64, f64) {
 
 /// The largest errors of an algorithm over all levels, in terms of the bounds.
 fn errors(p: &Conv, inputs: &[Buffer], want: &[f64], terms: f64) -> (f64, f64) {
-    let (strict, usual) = bounds(p.dtype, p.algorithm, terms);
+    let by = p.computed_by(&[]).expect("it names one");
+    let (strict, usual) = bounds(p.dtype, by, terms);
     let mut worst: f64 = 0.0;
     for result in run(&plan(p), inputs) {
         let got = floats(&result.unwrap()[0]);
@@ -161,7 +162,7 @@ fn check(dtype: DType, shape: &Shape, r: &mut Random) {
     let inputs = [random(dtype, x, r), random(dtype, w, r)];
     let (want, terms) = reference(&p, &floats(&inputs[0]), &floats(&inputs[1]));
     for algorithm in p.algorithms(&[]) {
-        p.algorithm = algorithm;
+        p.algorithm = algorithm.into();
         holds(&p, &inputs, &want, terms);
     }
     let (p, inputs, want) = channels_last(&conv(dtype, shape), &inputs, &want);
@@ -177,11 +178,9 @@ fn check_made(dtype: DType, shape: &Shape, r: &mut Random) {
     let made: Vec<f64> = floats(&inputs[0]).iter().map(|x| 0.5 * x + 0.25).collect();
     let (want, terms) = reference(&p, &made, &floats(&inputs[1]));
     for algorithm in p.algorithms(&[]) {
-        p.algorithm = algorithm;
+        p.algorithm = algorithm.into();
         holds(&p, &inputs, &want, terms);
     }
-    p.algorithm = Algorithm::Auto;
-    holds(&p, &inputs, &want, terms);
     let (p, inputs, want) = channels_last(&p, &inputs, &want);
     holds(&p, &inputs, &want, terms);
 }
@@ -203,8 +202,8 @@ pub fn made_convolution() -> Plan {
 pub fn convolutions() -> Vec<Plan> {
     let each = LARGER.iter().flat_map(|shape| {
         let p = conv(DType::F32, shape);
-        let by = |algorithm| Conv {
-            algorithm,
+        let by = |algorithm: Algorithm| Conv {
+            algorithm: algorithm.into(),
             ..p.clone()
         };
         let last = Conv {
@@ -224,7 +223,7 @@ fn channels_last(p: &Conv, inputs: &[Buffer], want: &[f64]) -> (Conv, [Buffer; 2
     let x = turned(&floats(&inputs[0]), c(&p.batch), cin);
     let last = Conv {
         images: Images::ChannelsLast,
-        algorithm: Algorithm::Auto,
+        algorithm: Algorithm::ChannelsLast.into(),
         ..p.clone()
     };
     let inputs = [buffer(p.dtype, &x), inputs[1].clone()];
@@ -243,7 +242,7 @@ fn two_weights_in_each_others_place_are_noticed() {
         swapped.swap(1, 2);
         let inputs = [x, buffer(DType::F32, &swapped)];
         for algorithm in p.algorithms(&[]) {
-            p.algorithm = algorithm;
+            p.algorithm = algorithm.into();
             assert!(errors(&p, &inputs, &want, terms).1 > 1.0, "{algorithm}");
         }
         let (p, inputs, want) = channels_last(&p, &inputs, &want);
@@ -268,7 +267,7 @@ fn weights_that_are_parameters_are_packed_once() {
         (3, Algorithm::Fft),
     ] {
         let mut p = conv(DType::F32, &LARGER[shape]);
-        p.algorithm = algorithm;
+        p.algorithm = algorithm.into();
         let [x, w, _] = lens(&p);
         let x = random(DType::F32, x, &mut r);
         let weights = [0, 1].map(|_| random(DType::F32, w, &mut r));
@@ -310,13 +309,13 @@ fn right_matrices_that_are_parameters_are_packed_once() {
         (4, 0, 50, false),
     ] {
         for (algorithm, transposed) in [
-            (Algorithm::Auto, false),
-            (Algorithm::Auto, true),
-            (Algorithm::Packed, false),
-            (Algorithm::Packed, true),
+            (None, false),
+            (None, true),
+            (Some(Algorithm::Packed), false),
+            (Some(Algorithm::Packed), true),
         ] {
             let mut p = product(m, k, n);
-            p.algorithm = algorithm;
+            p.algorithm = algorithm.map_or_else(Default::default, Into::into);
             if transposed {
                 (p.rhs.row, p.rhs.col) = (Dim::ONE, k.into());
             }
@@ -339,7 +338,7 @@ fn right_matrices_that_are_parameters_are_packed_once() {
                     let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-4;
                     assert!(got.iter().zip(&want).all(close), "{p:?}");
                 }
-                let packs = packs || algorithm == Algorithm::Packed && k > 0;
+                let packs = packs || algorithm.is_some() && k > 0;
                 let bytes = packed.memory(&[]).unwrap().prepared;
                 assert_eq!(bytes > 0, packs, "{p:?}");
                 assert_eq!(plain.memory(&[]).unwrap().prepared, 0);
@@ -420,7 +419,7 @@ fn convolutions_of_many_taps_stay_within_their_error_bounds() {
             continue;
         }
         transformed += 1;
-        p.algorithm = Algorithm::Fft;
+        p.algorithm = Algorithm::Fft.into();
         let [x, w, _] = lens(&p);
         let inputs = [random(DType::F32, x, &mut r), random(DType::F32, w, &mut r)];
         let (want, terms) = reference(&p, &floats(&inputs[0]), &floats(&inputs[1]));
@@ -495,11 +494,11 @@ fn no_algorithm_depends_on_the_number_of_threads() {
     };
     for shape in &LARGER {
         let mut p = conv(DType::F32, shape);
-        for algorithm in super::products::with_auto(p.algorithms(&[])) {
-            p.algorithm = algorithm;
+        for algorithm in p.algorithms(&[]) {
+            p.algorithm = algorithm.into();
             check(format!("{p:?}"), plan(&p));
         }
-        p.algorithm = Algorithm::Auto;
+        p.algorithm = Default::default();
         for images in [Images::ChannelsLast, Images::Turned] {
             p.images = images;
             check(format!("{p:?}"), plan(&p));
@@ -514,8 +513,8 @@ fn no_algorithm_depends_on_the_number_of_threads() {
         (70, 9001, 65),
     ] {
         let mut p = product(m, k, n);
-        for algorithm in super::products::with_auto(p.algorithms(&[])) {
-            p.algorithm = algorithm;
+        for algorithm in p.algorithms(&[]) {
+            p.algorithm = algorithm.into();
             let lens = [(m * k, false), (k * n, false), (m * n, true)];
             let args = lens.map(|(len, written)| (DType::F32, len, written));
             check(format!("{p:?}"), plan_of(Kernel::MatMul(p.clone()), &args));
@@ -534,10 +533,9 @@ fn a_plan_with_an_illegal_algorithm_is_damaged() {
         }
     };
     let mut r = Random(3);
-    let all = Algorithm::PLAIN
-        .into_iter()
-        .filter(|a| *a != Algorithm::Auto);
-    let all: Vec<Algorithm> = all.chain([Algorithm::Panels(200)]).collect();
+    let all: Vec<Algorithm> = (Algorithm::PLAIN.into_iter())
+        .chain([Algorithm::Panels(200)])
+        .collect();
     // Two channels, of which the filter steps by 2.
     let shape = Shape {
         stride: [2, 2],
@@ -549,7 +547,7 @@ fn a_plan_with_an_illegal_algorithm_is_damaged() {
     let legal = p.algorithms(&[]);
     assert_eq!(legal, [Algorithm::Columns, Algorithm::Direct]);
     for algorithm in all.iter().copied().filter(|a| !legal.contains(a)) {
-        p.algorithm = algorithm;
+        p.algorithm = algorithm.into();
         refused(&plan(&p), &inputs, algorithm);
     }
     let mut p = product(200, 200, 200);
@@ -559,7 +557,7 @@ fn a_plan_with_an_illegal_algorithm_is_damaged() {
     let panels = Algorithm::PANELS.map(Algorithm::Panels);
     assert_eq!(legal, [&panels[..], &[Algorithm::Packed]].concat());
     for algorithm in all.iter().copied().filter(|a| !legal.contains(a)) {
-        p.algorithm = algorithm;
+        p.algorithm = algorithm.into();
         refused(
             &plan_of(Kernel::MatMul(p.clone()), &args),
             &inputs,
@@ -576,7 +574,7 @@ fn what_the_algorithms_need_beside_their_arguments() {
         bytes.unwrap().unwrap() as i64
     };
     for algorithm in p.algorithms(&[]) {
-        p.algorithm = algorithm;
+        p.algorithm = algorithm.into();
         let (one, four) = (bytes(&p, 1), bytes(&p, 4));
         match algorithm {
             // Weights, inputs and products of transformed tiles are shared.
@@ -595,26 +593,18 @@ fn what_the_algorithms_need_beside_their_arguments() {
     }
     // Transforms of inputs, results and weights.
     let mut p = conv(DType::F32, &LARGER[3]);
-    p.algorithm = Algorithm::Fft;
+    p.algorithm = Algorithm::Fft.into();
     let tile = p.fft_tile(&[]).unwrap();
     let pairs = (2 * tile.count[0] * tile.count[1] + 1) / 2;
     assert!(bytes(&p, 1) >= 8 * tile.size() * ((3 + 5) * pairs + 15));
-    let product = |algorithm| {
-        Kernel::MatMul(MatMul {
-            algorithm,
-            ..product(1, 500, 300)
-        })
-    };
+    let product = |algorithm: Algorithm| Kernel::MatMul(product(1, 500, 300)).by(algorithm);
     let of = |algorithm| kiln_runtime::workspace(&product(algorithm), &[], 2).unwrap();
     assert_eq!(of(Algorithm::Vector), Some(2 * 500 * 4));
     assert_eq!(of(Algorithm::Panels(25)), Some(0));
     assert_eq!(of(Algorithm::Packed), Some(500 * 336 * 4));
     assert!(kiln_runtime::workspace(&product(Algorithm::Direct), &[], 2).is_err());
     // 8 parts of 1,125 terms each of 70 x 65 results, on any number of threads.
-    let parts = Kernel::MatMul(MatMul {
-        algorithm: Algorithm::Parts,
-        ..self::product(70, 9001, 65)
-    });
+    let parts = Kernel::MatMul(self::product(70, 9001, 65)).by(Algorithm::Parts);
     let bytes = [1, 4].map(|threads| kiln_runtime::workspace(&parts, &[], threads).unwrap());
     assert_eq!(bytes, [Some(8 * 70 * 65 * 4); 2]);
 }

@@ -3,9 +3,7 @@
 use kiln_base::prim::{Binary, Reduction, Unary};
 use kiln_base::{Compute, DType, Dim, Scalar};
 use kiln_plan::tile::*;
-use kiln_plan::{
-    Algorithm, BufferId, Input, Kernel, MatMul, Matrix, Output, Place, Plan, Role, Step,
-};
+use kiln_plan::{BufferId, Input, Kernel, MatMul, Matrix, Output, Place, Plan, Role, Step};
 use kiln_runtime::{Buffer, Executable, Level, Result};
 use std::sync::Mutex;
 
@@ -172,7 +170,11 @@ impl Program {
 }
 
 /// A plan of one kernel: the read-only arguments are the inputs, the written ones the outputs.
-pub fn plan_of(kernel: Kernel, args: &[(DType, i64, bool)]) -> Plan {
+pub fn plan_of(mut kernel: Kernel, args: &[(DType, i64, bool)]) -> Plan {
+    if kernel.decision().is_none() {
+        let decision = kernel.by_default(true);
+        kernel = kernel.by(decision);
+    }
     let sites = kernel.contract().map_or(0, |c| c.sites);
     let mut plan = empty();
     for (dtype, len, written) in args {
@@ -331,6 +333,6 @@ pub fn product(m: i64, k: i64, n: i64) -> MatMul {
         out: 2,
         prologues: [None, None],
         epilogue: None,
-        algorithm: Algorithm::Auto,
+        algorithm: Default::default(),
     }
 }

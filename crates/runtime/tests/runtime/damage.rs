@@ -317,7 +317,7 @@ fn contradictions_in_prologues_are_refused() {
     };
     convolution("its images are turned", &|c| c.images = Images::Turned);
     convolution("its images are transformed", &|c| {
-        c.algorithm = Algorithm::Winograd2
+        c.algorithm = Algorithm::Winograd2.into()
     });
     convolution("its images are more", &|c| c.batch = Dim::Const(77));
     convolution("a gradient", &|c| {
@@ -326,7 +326,7 @@ fn contradictions_in_prologues_are_refused() {
     changed("its rows and columns are apart", &|m| {
         m.lhs.col = Dim::Const(2)
     });
-    changed("a vector of it", &|m| m.algorithm = Algorithm::Small);
+    changed("a vector of it", &|m| m.algorithm = Algorithm::Small.into());
 }
 
 #[test]

@@ -413,5 +413,5 @@ fn filters_without_taps_are_refused_where_channels_come_last() {
     };
     assert_eq!(conv.images, Images::ChannelsLast);
     conv.kernel[0] = Dim::ZERO;
-    refused(&plan, "without taps");
+    refused(&plan, "channels_last can't compute");
 }

@@ -233,8 +233,8 @@ fn check_made(dtype: DType, p: &MatMul, behind: Behind, made: [bool; 2]) {
         p.prologues[side] = Some(twice_and_one(dtype, side as u16, &args));
         [&mut p.lhs, &mut p.rhs][side].arg = u16::MAX;
     }
-    for algorithm in with_auto(p.algorithms(&[])) {
-        p.algorithm = algorithm;
+    for algorithm in p.algorithms(&[]) {
+        p.algorithm = algorithm.into();
         let plan = plan_of(Kernel::MatMul(p.clone()), &args);
         for result in run(&plan, &inputs) {
             // Small integers: every order of summation is exact.
@@ -500,12 +500,12 @@ fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild:
             );
         }
     }
-    for algorithm in with_auto(conv.algorithms(&[])) {
+    for algorithm in conv.algorithms(&[]) {
         if wild && !algorithm.only_sums() {
             continue; // what is not a number reaches the other results of a tile
         }
         let conv = Conv {
-            algorithm,
+            algorithm: algorithm.into(),
             ..conv.clone()
         };
         for result in run(&plan_of(Kernel::Conv(conv), &args), &inputs) {
@@ -536,12 +536,6 @@ pub fn turned<T: Copy>(x: &[T], batch: i64, channels: i64) -> Vec<T> {
     };
     let elements = (0..batch as usize * positions).flat_map(element);
     elements.map(|i| x[i]).collect()
-}
-
-/// These and what the engine chooses.
-pub fn with_auto(mut algorithms: Vec<Algorithm>) -> Vec<Algorithm> {
-    algorithms.push(Algorithm::Auto);
-    algorithms
 }
 
 /// Every product of the convolution, added up where the role says. Padding counts, as zeros.

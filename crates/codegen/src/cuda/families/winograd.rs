@@ -34,7 +34,7 @@ pub(super) fn ways(work: Job, c: &Conv, name: &str) -> Vec<Way> {
         let winograd = Winograd::new(work, c, name, m)?;
         let (printed, predicted) = winograd.print();
         Some(Way {
-            schedule: Schedule::Algorithm(algorithm),
+            schedule: Schedule::Algorithm(algorithm.into()),
             approximation: Some(Approximation::Algorithm(algorithm)),
             predicted,
             printed,

@@ -1,0 +1,212 @@
+//! Matrix products.
+
+use super::MOVE;
+use super::decision::{Decision, Guard};
+use crate::{Algorithm, Epilogue, MatMul};
+use kiln_base::Dim;
+
+/// Rows of the result for which a right matrix that is packed once is read from its panels. With more, packing in
+/// every run costs next to nothing and no memory.
+const PACKED_ROWS: (i64, i64) = (2, 512);
+/// Columns of one: fewer would leave most of a panel empty.
+const PACKED_COLUMNS: i64 = 32;
+/// Rows of a register tile, at most.
+const ROWS: i64 = 8;
+/// The work of a block, as [`Algorithm::Panels`] has it, unless a tuner says another...
+const BLOCK_WORK: u8 = 25;
+/// ...or blocks hold whole rows...
+const ROWS_WORK: u8 = 27;
+/// ...and its elements, where an epilogue wants them hot...
+const BLOCK_ELEMENTS: i64 = 1 << 17;
+/// ...but not below this many rows or columns.
+const BLOCK_SIDE: i64 = 192;
+/// How many times as much work a block of whole rows is, and how many of these there are at least, where there
+/// are so many rows.
+const PACKS_ALL: i64 = 4;
+const LEAST_BLOCKS: i64 = 8;
+
+/// What is behind a product.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Behind {
+    /// Nothing.
+    Nothing,
+    /// Work on each element.
+    Elements,
+    /// Work on each row.
+    Rows,
+}
+
+/// The rows and columns of a block of at most `most` multiply-adds, by [`Algorithm::Panels`].
+pub fn block(batch: &[i64], (m, k, n): (i64, i64, i64), behind: Behind, most: i64) -> (i64, i64) {
+    let (mut rows, mut cols) = (m.max(1), n.max(1));
+    if behind == Behind::Rows {
+        // Each block packs the whole right matrix.
+        let wanted = most * PACKS_ALL / (k * n).max(1);
+        return (whole_rows(batch, (m, n), wanted, ROWS), cols);
+    }
+    let hot = behind == Behind::Elements;
+    let large = |rows: i64, cols: i64| {
+        let elements = rows.saturating_mul(cols);
+        elements.saturating_mul(k.max(1)) > most || hot && elements > BLOCK_ELEMENTS
+    };
+    // Halves are rounded up to whole register tiles of the kernels behind.
+    let half = |x: i64| (x / 2 + 47) / 48 * 48;
+    while large(rows, cols) {
+        if rows >= 2 * BLOCK_SIDE && (rows >= cols || hot) {
+            rows = half(rows);
+        } else if cols >= 2 * BLOCK_SIDE {
+            cols = half(cols);
+        } else if rows >= 2 * BLOCK_SIDE {
+            rows = half(rows);
+        } else {
+            break;
+        }
+    }
+    (rows, cols)
+}
+
+/// How many of `m` whole rows a block holds, if that is to be about so many: whole register tiles of `tile` rows, few
+/// enough to stay hot, and blocks enough for threads to share.
+pub fn whole_rows(batch: &[i64], (m, n): (i64, i64), wanted: i64, tile: i64) -> i64 {
+    let ceil = |a: i64, b: i64| (a + b - 1) / b;
+    let hot = BLOCK_ELEMENTS / n.max(1);
+    let shared = ceil(m * batch.iter().product::<i64>(), LEAST_BLOCKS).min(m);
+    ceil(wanted.min(hot).min(shared).max(1), tile) * tile
+}
+
+/// The extents of a product.
+struct Sizes {
+    batch: Vec<i64>,
+    m: i64,
+    k: i64,
+    n: i64,
+}
+
+impl MatMul {
+    /// Its extents, where they have values.
+    fn sizes(&self, values: &[i64]) -> Option<Sizes> {
+        let size = |d: &Dim| d.eval_checked(values);
+        Some(Sizes {
+            batch: self.batch.iter().map(size).collect::<Option<_>>()?,
+            m: size(&self.m)?,
+            k: size(&self.k)?,
+            n: size(&self.n)?,
+        })
+    }
+
+    /// Every algorithm that can compute it where symbols have these values.
+    pub fn algorithms(&self, values: &[i64]) -> Vec<Algorithm> {
+        let Some(Sizes { batch, m, k, n }) = self.sizes(values) else {
+            return Vec::new();
+        };
+        let mut legal = Algorithm::PANELS.map(Algorithm::Panels).to_vec();
+        if (m == 1 || n == 1) && self.walks() {
+            legal.push(Algorithm::Vector);
+        }
+        let in_memory = self.prologues.iter().all(Option::is_none);
+        let all = |list: &[i64]| list.iter().fold(1i64, |n, s| n.saturating_mul(*s));
+        if (m <= Algorithm::FEW || all(&[m, k, n]) <= 1 << Algorithm::SMALL) && in_memory {
+            legal.push(Algorithm::Small);
+        }
+        if self.shares_right() {
+            legal.push(Algorithm::Packed);
+        }
+        let few = all(&[all(&batch), m, n]) <= Algorithm::FEW_RESULTS;
+        if k >= Algorithm::LONG && few && self.walks() {
+            legal.push(Algorithm::Parts);
+        }
+        legal
+    }
+
+    /// Whether its operands are in memory and nothing behind it wants whole rows.
+    fn walks(&self) -> bool {
+        self.prologues.iter().all(Option::is_none) && self.behind() != Behind::Rows
+    }
+
+    /// What is behind it.
+    pub fn behind(&self) -> Behind {
+        match &self.epilogue {
+            None => Behind::Nothing,
+            Some(e) if Epilogue::over_rows(e) => Behind::Rows,
+            Some(_) => Behind::Elements,
+        }
+    }
+
+    /// Whether all products of the batch have one right matrix, which is in memory.
+    fn shares_right(&self) -> bool {
+        let mut strides = self.rhs.batch_strides.iter().zip(&self.batch);
+        let shared = strides.all(|(stride, extent)| stride.is(0) || extent.is(1));
+        shared && self.prologues[1].is_none()
+    }
+
+    /// Whether the right matrix is packed alike whatever values symbols have.
+    pub(super) fn packs_alike(&self) -> bool {
+        let rhs = [
+            &self.k,
+            &self.n,
+            &self.rhs.offset,
+            &self.rhs.row,
+            &self.rhs.col,
+        ];
+        rhs.iter().all(|d| d.as_const().is_some())
+    }
+
+    /// See [`Kernel::by_default`](crate::Kernel::by_default).
+    pub fn by_default(&self, packs: bool) -> Decision {
+        let within = |d: &Dim, least, most| Guard::Within(d.clone(), least, most);
+        let mut table = Vec::new();
+        if self.walks() {
+            let vectors = [&self.m, &self.n].map(|d| (Algorithm::Vector, vec![within(d, 1, 1)]));
+            table.extend(vectors);
+        }
+        if packs && self.shares_right() {
+            let (least, most) = PACKED_ROWS;
+            let sizes = vec![
+                within(&self.k, 1, i64::MAX),
+                within(&self.n, PACKED_COLUMNS, i64::MAX),
+                within(&self.m, least, most),
+            ];
+            table.push((Algorithm::Packed, sizes));
+        }
+        let work = match self.behind() {
+            Behind::Rows => ROWS_WORK,
+            _ => BLOCK_WORK,
+        };
+        table.push((Algorithm::Panels(work), vec![]));
+        let decision = Decision::of(table, &|_, _| None);
+        // Of known sizes by its one name.
+        let by = decision.one().filter(|_| self.sizes(&[]).is_some());
+        by.map_or(decision, |by| self.named(by, &[]).into())
+    }
+
+    /// The algorithm that it names where symbols have these values.
+    pub fn computed_by(&self, values: &[i64]) -> Option<Algorithm> {
+        self.algorithm.at(values, &|_, _| None)
+    }
+
+    /// The name of an algorithm: of panels that are the same, the smallest.
+    pub(super) fn named(&self, by: Algorithm, values: &[i64]) -> Algorithm {
+        let (Algorithm::Panels(most), Some(s)) = (by, self.sizes(values)) else {
+            return by;
+        };
+        let cut = |most: u8| block(&s.batch, (s.m, s.k, s.n), self.behind(), 1 << most);
+        let mut panels = Algorithm::PANELS.into_iter();
+        let same = panels.find(|p| cut(*p) == cut(most));
+        Algorithm::Panels(same.unwrap_or(most))
+    }
+
+    /// See [`Kernel::cost`](crate::Kernel::cost).
+    pub(super) fn cost(&self, by: Algorithm, values: &[i64], packs: bool) -> Option<f64> {
+        let Sizes { m, k, n, .. } = self.sizes(values)?;
+        let [m, k, n] = [m, k, n].map(|size| size as f64);
+        let (work, lhs, rhs) = (m * k * n, m * k, k * n);
+        Some(match by {
+            Algorithm::Panels(_) | Algorithm::Parts => work + MOVE * (lhs + rhs),
+            // Memory is what it waits for, and nothing is used twice.
+            Algorithm::Vector => 4.0 * work,
+            Algorithm::Packed if !packs => work + MOVE * rhs,
+            Algorithm::Small | Algorithm::Packed => work,
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,167 @@
+use crate::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul, Matrix};
+use kiln_base::{DType, Dim, Sym};
+
+/// A product of f32, whose matrices lie row by row.
+fn product([m, k, n]: [Dim; 3]) -> Kernel {
+    let matrix = |arg, row: &Dim| Matrix {
+        arg,
+        offset: Dim::ZERO,
+        batch_strides: vec![],
+        row: row.clone(),
+        col: Dim::ONE,
+    };
+    Kernel::MatMul(MatMul {
+        dtype: DType::F32,
+        batch: vec![],
+        lhs: matrix(0, &k),
+        rhs: matrix(1, &n),
+        m,
+        k,
+        n,
+        out: 2,
+        prologues: [None, None],
+        epilogue: None,
+        algorithm: Default::default(),
+    })
+}
+
+/// A convolution of images of this height and width, of which a filter sees `kernel` rows and columns and as much
+/// border as keeps the size, and its gradients.
+fn conv(
+    role: ConvRole,
+    [batch, cin, cout, height, width]: [Dim; 5],
+    [kernel, stride]: [i64; 2],
+) -> Kernel {
+    let pair = |n: i64| vec![Dim::from(n); 2];
+    let out = |d: &Dim| &(d - &Dim::ONE).div_floor(stride) + &Dim::ONE;
+    Kernel::Conv(Conv {
+        dtype: DType::F32,
+        role,
+        batch,
+        groups: Dim::ONE,
+        in_channels: cin,
+        out_channels: cout,
+        output: vec![out(&height), out(&width)],
+        input: vec![height, width],
+        kernel: pair(kernel),
+        stride: pair(stride),
+        padding: pair(kernel / 2),
+        dilation: pair(1),
+        operands: [0, 1],
+        out: 2,
+        prologue: None,
+        epilogue: None,
+        algorithm: Default::default(),
+        images: Images::ChannelsFirst,
+    })
+}
+
+/// Numbers that look random, of these.
+fn picks(seed: u64) -> impl FnMut(&[i64]) -> i64 {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    move |from| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        from[(state >> 11) as usize % from.len()]
+    }
+}
+
+/// What a kernel of `N` sizes is computed by for these, whichever of them were known when that was decided.
+fn alike<const N: usize>(sizes: [i64; N], kernel: impl Fn([Dim; N]) -> Kernel) -> Algorithm {
+    let decided = |packs, open: usize| {
+        let dim = |i: usize| match open >> i & 1 {
+            1 => Dim::symbol(Sym(i as u32)),
+            _ => Dim::from(sizes[i]),
+        };
+        let kernel = kernel(std::array::from_fn(dim));
+        let decision = kernel.by_default(packs);
+        assert!(open > 0 || decision.one().is_some(), "{decision}");
+        kernel
+            .by(decision)
+            .computed_by(&sizes)
+            .expect("there is a way")
+    };
+    let [by, packed] = [false, true].map(|packs| {
+        let known = decided(packs, 0);
+        for open in 1..1 << N {
+            // Symbols are at least 2.
+            if (0..N).all(|i| open >> i & 1 == 0 || sizes[i] >= 2) {
+                assert_eq!(decided(packs, open), known, "{sizes:?}, open {open:b}");
+            }
+        }
+        let legal = kernel(sizes.map(Dim::from)).algorithms(&sizes);
+        assert!(legal.contains(&known), "{known} of {legal:?}");
+        known
+    });
+    assert!(packed == by || packed == Algorithm::Packed);
+    packed
+}
+
+#[test]
+fn open_and_known_sizes_decide_alike() {
+    const SIZES: [i64; 14] = [1, 2, 3, 7, 11, 12, 31, 32, 33, 64, 200, 512, 513, 3000];
+    const CHANNELS: [i64; 6] = [1, 2, 11, 12, 13, 64];
+    let mut seen = Vec::new();
+    for seed in 0..400 {
+        let mut pick = picks(seed);
+        let sizes = [0; 3].map(|_| pick(&SIZES));
+        seen.push(alike(sizes, product));
+        let role = [ConvRole::Result, ConvRole::Input, ConvRole::Weight][seed as usize % 3];
+        let filter = [pick(&[1, 3, 5]), pick(&[1, 1, 2])];
+        let channels = [pick(&[1, 2, 8]), pick(&CHANNELS), pick(&CHANNELS)];
+        let sizes = [
+            channels[0],
+            channels[1],
+            channels[2],
+            pick(&SIZES[..11]),
+            pick(&SIZES[..11]),
+        ];
+        seen.push(alike(sizes, |sizes| conv(role, sizes, filter)));
+    }
+    for by in [
+        Algorithm::Vector,
+        Algorithm::Packed,
+        Algorithm::Panels(21),
+        Algorithm::Panels(23),
+        Algorithm::Columns,
+        Algorithm::Direct,
+        Algorithm::Depthwise,
+    ] {
+        assert!(seen.contains(&by), "{by}");
+    }
+}
+
+#[test]
+fn what_is_known_is_decided() {
+    let rows = || Dim::symbol(Sym(0));
+    let text = |kernel: Kernel, packs| kernel.by_default(packs).to_string();
+    let product = |k: i64, n: i64| product([rows(), k.into(), n.into()]);
+    assert_eq!(text(product(64, 64), true), "packed or panels_25");
+    assert_eq!(text(product(64, 64), false), "panels_25");
+    assert_eq!(text(product(64, 31), true), "panels_25");
+    assert_eq!(text(product(64, 1), true), "vector");
+    let image = |n: i64| [rows(), 16.into(), 16.into(), n.into(), n.into()];
+    let open = [2.into(), 16.into(), 16.into(), rows(), rows()];
+    assert_eq!(
+        text(conv(ConvRole::Result, image(56), [3, 1]), false),
+        "direct"
+    );
+    assert_eq!(
+        text(conv(ConvRole::Result, image(56), [1, 1]), false),
+        "columns"
+    );
+    assert_eq!(
+        text(conv(ConvRole::Result, open, [3, 1]), false),
+        "direct or columns"
+    );
+    // One image is too few for turned filters, many are not.
+    assert_eq!(
+        text(conv(ConvRole::Input, image(14), [3, 1]), false),
+        "direct or columns"
+    );
+    assert_eq!(
+        text(conv(ConvRole::Input, image(14), [3, 2]), false),
+        "columns"
+    );
+}

@@ -1,0 +1,149 @@
+//! A program for any size, and the same for the size at hand, are computed by the same algorithms, to the bit.
+
+use kiln::{CompileOptions, Conv, DType, Layout, Result, Spec, Tensor, Var, compile_with, grad};
+use kiln_plan::{Algorithm, Plan};
+
+fn data(shape: &[usize]) -> Tensor {
+    let n: usize = shape.iter().product();
+    let values: Vec<f32> = (0..n).map(|i| (i as f32 * 1.7 + 0.3).sin()).collect();
+    Tensor::from_slice(&values, shape)
+}
+
+/// What the steps of a plan are computed by where symbols have the values that its inputs have in `known`.
+fn algorithms(plan: &Plan, known: &Plan) -> Vec<Algorithm> {
+    let value = |s: &kiln_plan::Symbol| {
+        let shape = &known.inputs[s.input as usize].shape;
+        shape[s.axis as usize].as_const().unwrap()
+    };
+    let values: Vec<i64> = plan.symbols.iter().map(value).collect();
+    let steps = plan.prepare.iter().chain(&plan.run);
+    let by = steps.filter_map(|s| plan.kernels[s.kernel as usize].computed_by(&values));
+    by.collect()
+}
+
+/// Compares a function of a tensor that was compiled for any size with what is compiled for each of these shapes,
+/// and gives the algorithms by which it was computed.
+fn same(
+    name: &str,
+    any: Spec,
+    shapes: &[&[usize]],
+    f: impl Fn(Tensor) -> Result<Vec<Tensor>>,
+) -> Result<Vec<Algorithm>> {
+    // Which layout costs less is estimated where sizes are open.
+    let options = CompileOptions {
+        layout: Layout::ChannelsFirst,
+        ..CompileOptions::default()
+    };
+    let any = compile_with(any, &options, &f)?;
+    let mut seen = Vec::new();
+    for shape in shapes {
+        let x = data(shape);
+        let known = compile_with(&x, &options, &f)?;
+        let results = [any.run(&x)?, known.run(&x)?];
+        let [any_bits, known_bits] = results.map(|all| -> Vec<Vec<u32>> {
+            let bits = |t: &Tensor| {
+                t.to_vec::<f32>()
+                    .unwrap()
+                    .into_iter()
+                    .map(f32::to_bits)
+                    .collect()
+            };
+            all.iter().map(bits).collect()
+        });
+        assert!(any_bits == known_bits, "{name} of {shape:?}");
+        let (any, known) = (any.plan(), known.plan());
+        let by = algorithms(known, known);
+        // A symbol is 2 at least: with 1 in its place the program was compiled again.
+        if !shape.contains(&1) {
+            assert_eq!(algorithms(any, known), by, "{name} of {shape:?}");
+        }
+        seen.extend(by);
+    }
+    Ok(seen)
+}
+
+#[test]
+fn products_for_any_number_of_rows() -> Result<()> {
+    let shapes: Vec<[usize; 2]> = [1, 2, 3, 31, 64, 67, 511, 512, 513, 700]
+        .map(|m| [m, 67])
+        .into();
+    let shapes: Vec<&[usize]> = shapes.iter().map(|s| &s[..]).collect();
+    let rows = || Spec::new(DType::F32, ("rows", 67));
+    let wide = Var::new(data(&[67, 90]))?;
+    let by = same("a parameter", rows(), &shapes, |x| {
+        Ok(vec![x.matmul(wide.get()).relu()])
+    })?;
+    assert!(
+        by.contains(&Algorithm::Packed) && by.contains(&Algorithm::Panels(23)),
+        "{by:?}"
+    );
+    let narrow = Var::new(data(&[67, 31]))?;
+    let by = same("a narrow one", rows(), &shapes, |x| {
+        Ok(vec![x.matmul(narrow.get())])
+    })?;
+    assert!(!by.contains(&Algorithm::Packed), "{by:?}");
+    let column = Var::new(data(&[67, 1]))?;
+    let by = same("a vector", rows(), &shapes, |x| {
+        Ok(vec![x.matmul(column.get()).exp()])
+    })?;
+    assert!(by.iter().all(|by| *by == Algorithm::Vector), "{by:?}");
+    same("its transpose", rows(), &shapes, |x| {
+        Ok(vec![x.t().matmul(&x)])
+    })?;
+    same("rows and their softmax", rows(), &shapes, |x| {
+        Ok(vec![x.matmul(wide.get()).softmax(1)])
+    })?;
+    same("gradients", rows(), &shapes, |x| {
+        let x = x.detach().requires_grad_(true);
+        let w = wide.get().detach().requires_grad_(true);
+        let y = x.matmul(&w).tanh();
+        Ok(grad((&y * y.detach()).sum(()), [&x, &w])?.into())
+    })?;
+    Ok(())
+}
+
+#[test]
+fn convolutions_for_any_size() -> Result<()> {
+    let sizes = [
+        [1, 7, 7],
+        [2, 9, 5],
+        [3, 1, 13],
+        [2, 14, 1],
+        [2, 33, 31],
+        [5, 40, 64],
+    ];
+    // Groups, channels and filters of each, and steps.
+    let cases: [([usize; 4], usize, usize, Algorithm); 6] = [
+        ([1, 3, 20, 3], 1, 1, Algorithm::Direct),
+        ([1, 16, 5, 3], 2, 1, Algorithm::Direct),
+        ([1, 14, 9, 1], 1, 0, Algorithm::Columns),
+        ([2, 13, 4, 5], 1, 2, Algorithm::Direct),
+        ([6, 1, 1, 3], 1, 1, Algorithm::Depthwise),
+        ([6, 1, 1, 5], 2, 2, Algorithm::Depthwise),
+    ];
+    for ([groups, cin, cout, kernel], stride, padding, usual) in cases {
+        let channels = groups * cin;
+        let shapes = sizes.map(|[n, h, w]| [n, channels, h, w]);
+        let shapes: Vec<&[usize]> = shapes.iter().map(|s| &s[..]).collect();
+        let options = || {
+            Conv::new()
+                .stride(stride)
+                .padding(padding)
+                .groups(groups as i64)
+        };
+        let w = data(&[groups * cout, cin, kernel, kernel]);
+        let name = format!("{groups} x {cin}:{cout} by {kernel}, step {stride}");
+        let any = || Spec::new(DType::F32, ("images", channels, "h", "w"));
+        let by = same(&name, any(), &shapes, |x| {
+            Ok(vec![x.conv2d_with(&w, options()).relu()])
+        })?;
+        assert!(by.contains(&usual), "{name}: {by:?}");
+        same(&format!("gradients of {name}"), any(), &shapes, |x| {
+            let x = x.detach().requires_grad_(true);
+            let w = w.detach().requires_grad_(true);
+            let y = x.conv2d_with(&w, options());
+            Ok(grad((&y * y.detach()).sum(()), [&x, &w])?.into())
+        })?;
+    }
+    Ok(())
+}
