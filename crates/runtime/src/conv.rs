@@ -72,26 +72,19 @@ impl Conv {
         let x = product(&[batch, groups, cin, i])?;
         let w = product(&[groups, cout, cin, k])?;
         let y = product(&[batch, groups, cout, o])?;
-        let (operands, total) = match p.role {
-            ConvRole::Result => ([x, w], y),
-            ConvRole::Input => ([y, w], x),
-            ConvRole::Weight => ([x, y], w),
+        let total = match p.role {
+            ConvRole::Result => y,
+            ConvRole::Input => x,
+            ConvRole::Weight => w,
         };
-        let fits = |arg: u16, len: i64| lens[arg as usize] >= len;
         let made = p
             .prologue
             .as_ref()
             .map(|made| link(made, values, lens, level));
         let made = made.transpose()?;
-        let images = match &made {
-            Some((_, len)) => *len == x && p.role == ConvRole::Result && p.images != Images::Turned,
-            None => fits(p.operands[0], operands[0]),
-        };
-        if !images
-            || !fits(p.operands[1], operands[1])
-            || p.epilogue.is_none() && !fits(p.out, total)
-        {
-            return Err(damaged!("a convolution is larger than its buffers"));
+        let can_be_made = p.role == ConvRole::Result && p.images != Images::Turned;
+        if (made.as_ref()).is_some_and(|(_, len)| *len != x || !can_be_made) {
+            return Err(damaged!("a convolution of images that are made otherwise"));
         }
         product(&[cin.max(1), k.max(1), o.max(1), cout.max(1), batch.max(1)])?;
         let mut conv = Conv {
