@@ -6,49 +6,75 @@ use crate::kir;
 use crate::schedule::Schedule;
 use crate::tile;
 use crate::work::{Body, Engine, Printed, Way, Work};
-use kiln_plan::{Conv, Custom, Decision, Epilogue, Kernel, MatMul, Prologue};
+use kiln_plan::tile::TileProgram;
+use kiln_plan::{Algorithm, Conv, Decision, Epilogue, Kernel, MatMul, Prologue};
 
 /// The CPU engine.
 pub(crate) struct Cpu;
+
+/// A size that stands for every large one.
+const LARGE: i64 = 1 << 20;
 
 impl Engine for Cpu {
     fn ways(&self, work: &Work, all: bool) -> Result<Vec<Way>, String> {
         let kernel = kernel(work);
         let mut ways = vec![way(kernel.clone(), work)];
-        if let (true, Body::Fused(kir), Kernel::Tile(program)) = (all, &work.body, kernel) {
-            let bytes = |written: bool| {
-                let args = work.args.iter().filter(move |a| a.written || !written);
-                args.map(|a| estimate(&a.len).saturating_mul(a.dtype.size() as i64))
-            };
-            let (touched, result) = (bytes(false).sum(), bytes(true).max().unwrap_or(0));
-            let variants = tile::variants(kir, &program, &work.in_place, touched, result);
-            ways.extend(variants.into_iter().map(|(schedule, program)| Way {
-                schedule,
-                approximation: None,
-                predicted: None,
-                printed: Printed::one(Kernel::Tile(program), work),
-            }));
+        if !all {
+            return Ok(ways);
+        }
+        match (&work.body, &kernel) {
+            (Body::Fused(kir), Kernel::Tile(program)) => ways.extend(cuts(kir, program, work)),
+            _ => {
+                let default = kernel.decision().and_then(Decision::one);
+                let others = algorithms(&kernel).into_iter();
+                let others = others.filter(|by| default != Some(*by));
+                ways.extend(others.map(|by| way(kernel.clone().by(by), work)));
+            }
         }
         Ok(ways)
     }
 }
 
-/// A kernel of the CPU engine, or of a custom operator, as a way to compute some work.
-pub fn way(kernel: Kernel, work: &Work) -> Way {
+/// Other ways to run the program of a kernel.
+fn cuts(kir: &kir::Kernel, program: &TileProgram, work: &Work) -> Vec<Way> {
+    let bytes = |written: bool| {
+        let args = work.args.iter().filter(move |a| a.written || !written);
+        args.map(|a| estimate(&a.len).saturating_mul(a.dtype.size() as i64))
+    };
+    let (touched, result) = (bytes(false).sum(), bytes(true).max().unwrap_or(0));
+    let variants = tile::variants(kir, program, &work.in_place, touched, result);
+    let way = |(schedule, program)| Way {
+        schedule,
+        approximation: None,
+        predicted: None,
+        printed: Printed::one(Kernel::Tile(program), work),
+    };
+    variants.into_iter().map(way).collect()
+}
+
+/// The algorithms that are legal whatever values symbols have, and differ.
+fn algorithms(kernel: &Kernel) -> Vec<Algorithm> {
+    let values = typical(&**kernel);
+    let mut legal = kernel.algorithms(&values);
+    if !kernel.all_dims(|d| d.as_const().is_some()) {
+        for extreme in [2, LARGE] {
+            let also = kernel.algorithms(&vec![extreme; values.len()]);
+            legal.retain(|a| also.contains(a));
+        }
+    }
+    legal.retain(|a| kernel.clone().by(*a).computed_by(&values) == Some(*a));
+    legal
+}
+
+/// A kernel of the CPU engine as a way to compute some work.
+fn way(kernel: Kernel, work: &Work) -> Way {
     let decision = kernel.decision();
     let by = decision.and_then(Decision::one);
     let cost = |by| kernel.cost(by, &typical(&*kernel), work.packs());
     Way {
-        schedule: match (&kernel, decision) {
-            (
-                Kernel::Custom(Custom {
-                    kernel: Some(k), ..
-                }),
-                _,
-            ) => Schedule::Custom(k.clone()),
-            (_, Some(decision)) => Schedule::Algorithm(decision.clone()),
-            _ => Schedule::Default,
-        },
+        schedule: decision
+            .cloned()
+            .map_or(Schedule::Default, Schedule::Algorithm),
         approximation: (by.filter(|by| !by.only_sums())).map(Approximation::Algorithm),
         predicted: by.and_then(cost),
         printed: Printed::one(kernel, work),

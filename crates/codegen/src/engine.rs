@@ -3,9 +3,10 @@
 use crate::cpu::Cpu;
 use crate::cuda::Cuda;
 use crate::program::Options;
+use crate::schedule::Schedule;
 use crate::work::{Body, Engine, Printed, Way, Work};
-use kiln_base::Machine;
-use kiln_plan::Kernel;
+use kiln_base::{Machine, custom};
+use kiln_plan::{Custom, Kernel};
 
 /// The ways to compute some work as the options say.
 ///
@@ -20,6 +21,37 @@ pub(crate) fn ways(work: &Work, options: &Options) -> Result<Vec<Way>, String> {
         // Their bodies have ways of their own.
         Body::Loop(l, _) => Ok(Way::only(Printed::one(Kernel::Loop(l.clone()), work))),
         Body::If(i, _) => Ok(Way::only(Printed::one(Kernel::If(i.clone()), work))),
+        Body::Custom(custom) => custom_ways(custom, work, options),
         _ => engine.ways(work, options.ways),
     }
+}
+
+/// The kernels of a user's operator. On a GPU what it brings along is looked for by name when sizes are known, and
+/// which sizes kernels can compute only the operator knows.
+fn custom_ways(custom: &Custom, work: &Work, options: &Options) -> Result<Vec<Way>, String> {
+    let kernels = custom::find(&custom.name)?;
+    let gpu = options.machine.gpu().is_some();
+    if gpu {
+        kernels.cuda(custom.kernel.as_deref())?;
+    }
+    let mut ways = Way::only(Printed::one(Kernel::Custom(custom.clone()), work));
+    let known = || work.args.iter().all(|a| a.len.as_const().is_some());
+    let others = match options.ways && known() {
+        true => kernels.alternatives(gpu),
+        false => Vec::new(),
+    };
+    let way = |name: String| {
+        let kernel = Kernel::Custom(Custom {
+            kernel: Some(name.clone()),
+            ..custom.clone()
+        });
+        Way {
+            schedule: Schedule::Custom(name),
+            approximation: None,
+            predicted: None,
+            printed: Printed::one(kernel, work),
+        }
+    };
+    ways.extend(others.into_iter().map(way));
+    Ok(ways)
 }

@@ -40,7 +40,7 @@ mod run;
 mod tiles;
 
 pub use approximation::Approximation;
-pub use cpu::{kernel as cpu_kernel, way as cpu_way};
+pub use cpu::kernel as cpu_kernel;
 pub use cuda::{fit_in_a_launch, shares_a_launch, side_by_side};
 pub use program::{
     BufId, BufferInfo, Conversion, Cost, Hint, Hints, Layout, LayoutReport, LowerError, Options,

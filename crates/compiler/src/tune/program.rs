@@ -90,7 +90,7 @@ pub fn measure(
     effort: &Effort,
     gpu: Option<&Arc<cuda::Device>>,
 ) -> Vec<Trial> {
-    let ways = ways(task, symbols, precision, gpu.is_some());
+    let ways = ways(task, symbols, precision);
     if ways.len() < 2 {
         return Vec::new();
     }
@@ -157,7 +157,7 @@ impl Tuner<'_> {
 
     /// Chooses the way of a task, where there is a choice.
     pub(super) fn choose(&mut self, task: &mut Task) -> Option<Arc<Choice>> {
-        let ways = ways(task, self.symbols, self.precision, self.gpu.is_some());
+        let ways = ways(task, self.symbols, self.precision);
         // How long it takes is for the layout to know.
         if ways.len() < 2 && !is_last(&task.work.body) {
             return None;

@@ -322,7 +322,8 @@ mod tests {
     use super::super::search::Subject as _;
     use super::*;
     use kiln_base::{DType, Dim};
-    use kiln_codegen::cpu_way;
+    use kiln_codegen::{Printed, Schedule};
+    use kiln_plan::Decision;
     use kiln_plan::{ConvRole, Images, Matrix};
 
     fn dims(list: &[i64]) -> Vec<Dim> {
@@ -414,7 +415,14 @@ mod tests {
             if kernel.decision().is_none() {
                 kernel.decide(kernel.by_default(false));
             }
-            cpu_way(kernel, &work)
+            let by = kernel.decision().and_then(Decision::one);
+            let by = by.filter(|by| !by.only_sums());
+            Way {
+                schedule: Schedule::Default,
+                approximation: by.map(Approximation::Algorithm),
+                predicted: None,
+                printed: Printed::one(kernel, &work),
+            }
         };
         let ways: Vec<Way> = kernels.into_iter().map(way).collect();
         KernelSubject::of_work(&work, &ways, Vec::new(), None)

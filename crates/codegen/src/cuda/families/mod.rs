@@ -2,9 +2,7 @@
 //! dtype stands in `.cu` files, behind the types and numbers that a kernel is printed with.
 
 use super::job::Job;
-use crate::work::{Body, Printed, Way};
-use kiln_base::custom;
-use kiln_plan::Kernel;
+use crate::work::{Body, Way};
 
 mod attention;
 mod call;
@@ -34,11 +32,8 @@ pub(super) fn print(work: Job, all: bool) -> Result<Vec<Way>, String> {
         Body::Scan(s) => Ok(Way::only(scan::print(work, s))),
         Body::ArgSort(s) => Ok(Way::only(sort::print(work, s))),
         Body::Scatter(s) => Ok(Way::only(scatter::print(work, s))),
-        // What it brings along is looked for by name when sizes are known.
-        Body::Custom(c) => {
-            custom::find(&c.name)?.cuda(c.kernel.as_deref())?;
-            Ok(Way::only(Printed::one(Kernel::Custom(c.clone()), &work)))
+        Body::Fused(_) | Body::Custom(_) | Body::Loop(..) | Body::If(..) => {
+            Err("it is no library kernel".into())
         }
-        Body::Fused(_) | Body::Loop(..) | Body::If(..) => Err("it is no library kernel".into()),
     }
 }
