@@ -6,7 +6,7 @@ mod order;
 pub(crate) use order::peak;
 
 use crate::emit::{ArgOf, Emitted, emit, emit_prologue};
-use crate::flow::{Flow, Nid, Op};
+use crate::flow::{Call, Flow, Nid, Op};
 use crate::fuse::{Anchor, Group, Operand};
 use crate::work::{Arg, Body, Work};
 use crate::{
@@ -180,22 +180,22 @@ impl Assembler<'_> {
         let mut work = self.work(body, args, made, &nodes);
         let node = &self.flow.nodes[anchor.node];
         let once = self.readers(&nodes[..nodes.len() - 1], nodes[0]) == 1;
-        if matches!(node.op, Op::Scan { .. } | Op::Scatter(..))
+        if work.body.reads_first()
             && once
             && anchor.operands[1..].iter().all(|o| o.held != nodes[0])
         {
             work.in_place.push((0, nodes.len() - 1));
         }
-        let site = |op: &str, kind| plan::Site {
+        let site = match &node.op {
+            Op::Library(_, op) => op.site(),
+            _ => None,
+        };
+        let site = site.map(|(op, kind)| plan::Site {
             op: op.into(),
             kind,
             node: node.source.node.0,
-        };
-        let sites = match &node.op {
-            Op::Scatter(..) => vec![site("scatter", plan::SiteKind::IndexOutOfRange)],
-            Op::Custom(name) => vec![site(name, plan::SiteKind::Custom)],
-            _ => Vec::new(),
-        };
+        });
+        let sites = site.into_iter().collect();
         Ok((work, nodes, sites))
     }
 
@@ -339,53 +339,18 @@ impl Assembler<'_> {
         };
         let matrix = |i: usize| matrix(&anchor.operands[i], whole(i));
         match &node.op {
-            Op::Scan {
-                kind,
-                axis,
-                reverse,
-            } => Body::Scan(plan::Scan {
-                dtype: node.dtype,
-                kind: *kind,
-                reverse: *reverse,
-                outer: numel(&shape[..*axis]),
-                len: shape[*axis].clone(),
-                inner: numel(&shape[axis + 1..]),
-                x: whole(0),
-                out,
-            }),
-            Op::ArgSort { descending } => Body::ArgSort(plan::ArgSort {
-                dtype: self.flow.nodes[node.inputs[0]].dtype,
-                descending: *descending,
-                lanes: numel(&shape[..shape.len() - 1]),
-                len: operand(0)[shape.len() - 1].clone(),
-                kept: shape[shape.len() - 1].clone(),
-                x: whole(0),
-                out,
-            }),
-            Op::Scatter(kind, axis) => Body::Scatter(plan::Scatter {
-                dtype: node.dtype,
-                kind: *kind,
-                axis: *axis as u16,
-                shape: shape.to_vec(),
-                index_shape: operand(1).to_vec(),
-                x: whole(0),
-                index: strided(1),
-                src: strided(2),
-                out,
-            }),
-            Op::Custom(name) => {
+            Op::Library(_, op) => {
                 let array = |n: Nid, arg: u16| plan::Array {
                     arg,
                     dtype: self.flow.nodes[n].dtype,
                     shape: self.flow.nodes[n].shape.to_vec(),
                 };
                 let operands = node.inputs.iter().enumerate();
-                Body::Custom(plan::Custom {
-                    name: name.to_string(),
-                    kernel: None,
+                Body::Library(op.kernel(&Call {
                     operands: operands.map(|(i, n)| array(*n, whole(i))).collect(),
+                    strided: (0..node.inputs.len()).map(strided).collect(),
                     out: array(anchor.node, out),
-                })
+                }))
             }
             Op::Conv(c) => Body::Conv(plan::Conv {
                 dtype: self.multiplied(anchor),

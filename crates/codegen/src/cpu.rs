@@ -110,10 +110,7 @@ fn undecided(work: &Work) -> Kernel {
             attention.epilogue = epilogue;
             Kernel::Attention(attention)
         }
-        Body::Scan(s) => Kernel::Scan(s.clone()),
-        Body::ArgSort(s) => Kernel::ArgSort(s.clone()),
-        Body::Scatter(s) => Kernel::Scatter(s.clone()),
-        Body::Custom(c) => Kernel::Custom(c.clone()),
+        Body::Library(kernel) => kernel.clone(),
         Body::Loop(l, _) => Kernel::Loop(l.clone()),
         Body::If(i, _) => Kernel::If(i.clone()),
     }

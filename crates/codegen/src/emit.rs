@@ -288,12 +288,7 @@ impl<'a> Emitter<'a> {
         }
         Ok(match &node.op {
             Op::Input(_) | Op::Data(_) | Op::After => unreachable!("leaves are loaded"),
-            Op::Scan { .. }
-            | Op::ArgSort { .. }
-            | Op::Scatter(..)
-            | Op::Custom(_)
-            | Op::Control(_)
-            | Op::Part => {
+            Op::Library(..) | Op::Control(_) | Op::Part => {
                 return Err(self.bug(v, "a kernel of its own has work on its result"));
             }
             Op::Scalar(s) => self.k.constant(*s, node.dtype),

@@ -21,7 +21,7 @@ pub(crate) fn ways(work: &Work, options: &Options) -> Result<Vec<Way>, String> {
         // Their bodies have ways of their own.
         Body::Loop(l, _) => Ok(Way::only(Printed::one(Kernel::Loop(l.clone()), work))),
         Body::If(i, _) => Ok(Way::only(Printed::one(Kernel::If(i.clone()), work))),
-        Body::Custom(custom) => custom_ways(custom, work, options),
+        Body::Library(Kernel::Custom(custom)) => custom_ways(custom, work, options),
         _ => engine.ways(work, options.ways),
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::affine::{Affine, flatten, stored};
 use crate::{Hint, LowerError};
-use kiln_base::prim::{RandomKind, Reduction, ScanKind, ScatterKind};
+use kiln_base::prim::{RandomKind, Reduction};
 use kiln_base::{DType, Dim, Scalar};
 use kiln_ir::{Pw, Value};
 use kiln_plan::Conv;
@@ -17,10 +17,11 @@ use std::sync::Arc;
 pub(crate) const WIDE: usize = 32;
 
 mod build;
-mod ordered;
+mod library;
 mod structured;
 
 pub(crate) use build::build;
+pub(crate) use library::{Call, Library};
 
 /// A node: an index into [`Flow::nodes`].
 pub(crate) type Nid = usize;
@@ -54,24 +55,14 @@ pub(crate) enum Op {
         scale: Scalar,
         causal: bool,
     },
-    Scan {
-        kind: ScanKind,
-        axis: usize,
-        reverse: bool,
-    },
-    /// Along the last axis.
-    ArgSort {
-        descending: bool,
-    },
-    Scatter(ScatterKind, usize),
+    /// What a kernel of its own computes, by name.
+    Library(&'static str, Arc<dyn Library>),
     /// A loop or branch, whose outputs are its [`Op::Part`]s.
     Control(Arc<kiln_ir::Op>),
     /// An output of the operand.
     Part,
     /// The first operand, where it lies, once all operands are computed.
     After,
-    /// The registered operator of this name.
-    Custom(Arc<str>),
 }
 
 /// An affine renaming of indices: operand index d is `index[d]` over the result's indices.
@@ -187,10 +178,7 @@ impl Node {
 
     /// Whether its library kernel takes no work on the result.
     pub fn is_alone(&self) -> bool {
-        matches!(
-            self.op,
-            Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..) | Op::Custom(_) | Op::Control(_)
-        )
+        matches!(self.op, Op::Library(..) | Op::Control(_))
     }
 
     /// The name that kernels are called by.
@@ -216,13 +204,10 @@ impl Node {
             Op::MatMul => "matmul",
             Op::Conv(c) => c.role.name(),
             Op::Attention { .. } => "attention",
-            Op::Scan { .. } => "scan",
-            Op::ArgSort { .. } => "arg_sort",
-            Op::Scatter(..) => "scatter",
+            Op::Library(name, _) => name,
             Op::Control(op) => op.name(),
             Op::Part => "output",
             Op::After => "barrier",
-            Op::Custom(_) => "custom",
         }
     }
 }

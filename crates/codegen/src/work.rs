@@ -5,10 +5,7 @@ use crate::kir;
 use crate::program::{Cost, Program};
 use crate::schedule::Schedule;
 use kiln_base::{DType, Dim, numel};
-use kiln_plan::{
-    ArgSort, Attention, Conv, ConvRole, Custom, Described, If, Kernel, Loop, MatMul, Reach, Scan,
-    Scatter,
-};
+use kiln_plan::{Attention, Conv, ConvRole, Described, If, Kernel, Loop, MatMul, Reach, Reads};
 
 /// What is to be computed of some arguments: a body, which may read operands that pointwise work in front of it
 /// makes, and whose result may pass through work behind it before it is stored.
@@ -42,14 +39,8 @@ pub enum Body {
     Conv(Conv),
     /// Attention.
     Attention(Box<Attention>),
-    /// Running results along an axis.
-    Scan(Scan),
-    /// The order of the elements of lanes.
-    ArgSort(ArgSort),
-    /// Elements placed by index.
-    Scatter(Scatter),
-    /// A user's operator.
-    Custom(Custom),
+    /// A kernel from memory to memory, which nothing is before or behind: a scan, a sort, a scatter, a user's operator.
+    Library(Kernel),
     /// A program run a number of times.
     Loop(Loop, Box<Program>),
     /// One of two programs.
@@ -173,7 +164,7 @@ impl Work {
     pub fn sites(&self) -> usize {
         match &self.body {
             Body::Fused(kernel) => kernel.sites as usize,
-            Body::Scatter(_) | Body::Custom(_) => 1,
+            Body::Library(kernel) => kernel.contract().map_or(0, |c| c.sites as usize),
             _ => self.behind.as_ref().map_or(0, |k| k.sites as usize),
         }
     }
@@ -224,10 +215,7 @@ impl Body {
             Body::MatMul(m) => m,
             Body::Conv(c) => c,
             Body::Attention(a) => &**a,
-            Body::Scan(s) => s,
-            Body::ArgSort(s) => s,
-            Body::Scatter(s) => s,
-            Body::Custom(c) => c,
+            Body::Library(kernel) => &**kernel,
             Body::Loop(l, _) => l,
             Body::If(i, _) => i,
         })
@@ -256,16 +244,19 @@ impl Body {
                 let scores = product(&[&numel(&a.batch), &a.length, &a.keys]);
                 twice(&[&scores, &(&a.width + &a.columns)])
             }
-            Body::Scan(s) => product(&[&s.outer, &s.len, &s.inner]),
-            Body::ArgSort(s) => &s.lanes * &s.len,
-            Body::Scatter(s) => numel(&s.index_shape),
-            Body::Custom(c) => c
-                .operands
-                .first()
-                .map_or(Dim::ZERO, |operand| numel(&operand.shape)),
+            Body::Library(kernel) => kernel.operations(),
             Body::Loop(l, body) => &inside(body) * &l.trips,
             Body::If(_, branches) => &inside(&branches[0]) + &inside(&branches[1]),
         }
+    }
+
+    /// Whether it is a kernel of its own that reads each element of its first operand before it writes there.
+    pub(crate) fn reads_first(&self) -> bool {
+        let Body::Library(kernel) = self else {
+            return false;
+        };
+        let contract = kernel.contract();
+        contract.is_ok_and(|c| c.args.first().is_some_and(|x| x.reads == Reads::First))
     }
 
     /// Whether it is the result of a convolution, and not a gradient.

@@ -79,6 +79,12 @@ pub trait Described {
         None
     }
 
+    /// Arithmetic operations of a run, as an estimate, of a kernel that nothing is fused with.
+    fn operations(&self) -> Dim {
+        let results = self.results().into_iter().flatten();
+        results.fold(Dim::ONE, |n, d| &n * d)
+    }
+
     /// Which elements of its arguments it touches, but for those of its programs and bodies.
     fn reaches(&self) -> Vec<Reach> {
         Vec::new()

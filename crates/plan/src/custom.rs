@@ -2,7 +2,7 @@
 
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
 use crate::{Array, Reach};
-use kiln_base::Dim;
+use kiln_base::{Dim, numel};
 use serde::{Deserialize, Serialize};
 
 /// A call of a registered operator; see [`kiln_base::custom`]. Its failure is reported at the kernel's one
@@ -52,6 +52,11 @@ impl Described for Custom {
 
     fn results(&self) -> Option<Vec<&Dim>> {
         Some(self.out.shape.iter().collect())
+    }
+
+    fn operations(&self) -> Dim {
+        let first = self.operands.first();
+        first.map_or(Dim::ZERO, |x| numel(&x.shape))
     }
 
     fn reaches(&self) -> Vec<Reach> {

@@ -3,7 +3,7 @@
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
 use crate::{Reach, Strided};
 use kiln_base::prim::{ScanKind, ScatterKind};
-use kiln_base::{DType, Dim};
+use kiln_base::{DType, Dim, numel};
 use serde::{Deserialize, Serialize};
 
 /// `out[o, i, j] = x[o, 0, j] ∘ … ∘ x[o, i, j]`, or from the end; all of one dtype. f16 and bf16
@@ -139,6 +139,10 @@ impl Described for ArgSort {
         Some(vec![&self.lanes, &self.kept])
     }
 
+    fn operations(&self) -> Dim {
+        &self.lanes * &self.len
+    }
+
     fn reaches(&self) -> Vec<Reach> {
         vec![
             Reach::whole(self.x, [&self.lanes, &self.len]),
@@ -180,6 +184,10 @@ impl Described for Scatter {
 
     fn results(&self) -> Option<Vec<&Dim>> {
         Some(self.shape.iter().collect())
+    }
+
+    fn operations(&self) -> Dim {
+        numel(&self.index_shape)
     }
 
     fn reaches(&self) -> Vec<Reach> {

@@ -179,7 +179,7 @@ impl FlowBuilder {
             IrOp::Scatter(s) => self.scatter(s, inputs),
             IrOp::Custom(c) => {
                 let shape = node.fact().shape.iter().cloned();
-                self.helper(Op::Custom(c.name.clone()), inputs, node.fact().dtype, shape)
+                self.own_kernel(c, inputs, node.fact().dtype, shape)
             }
             IrOp::Concat(c) if inputs.len() > WIDE => {
                 self.wide_concat(c.axis, inputs, &node.fact().shape)

@@ -96,8 +96,7 @@ impl<'a> Fuser<'a> {
         match &node.op {
             Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota | Op::Size(_) => {}
             Op::MatMul | Op::Conv(_) | Op::Attention { .. } => {}
-            Op::Control(_) | Op::Part | Op::After => {}
-            Op::Scan { .. } | Op::ArgSort { .. } | Op::Scatter(..) | Op::Custom(_) => {}
+            Op::Library(..) | Op::Control(_) | Op::Part | Op::After => {}
             Op::Pw(_) | Op::Cast | Op::Copy => {
                 for &i in &node.inputs {
                     self.demand(i, g, Some(map.into()));
@@ -164,11 +163,13 @@ impl<'a> Fuser<'a> {
         let operands = match &node.op {
             Op::MatMul => self.matrices(v),
             Op::Attention { .. } => node.inputs.iter().map(|n| self.strided(*n)).collect(),
-            Op::Scatter(..) => vec![
-                self.whole(node.inputs[0]),
-                self.strided(node.inputs[1]),
-                self.strided(node.inputs[2]),
-            ],
+            Op::Library(_, op) => {
+                let operand = |(i, n): (usize, &Nid)| match op.is_strided(i) {
+                    true => self.strided(*n),
+                    false => self.whole(*n),
+                };
+                node.inputs.iter().enumerate().map(operand).collect()
+            }
             _ => node.inputs.iter().map(|n| self.whole(*n)).collect(),
         };
         for o in &operands {

@@ -2,7 +2,7 @@
 
 use kiln_base::{DType, Dim, Machine};
 use kiln_codegen::{Body, Work, kir};
-use kiln_plan::{Array, Conv, Custom, FORMAT, Images, MatMul, Matrix};
+use kiln_plan::{Array, Conv, Custom, FORMAT, Images, Kernel, MatMul, Matrix};
 use std::fmt::Write;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -20,7 +20,7 @@ pub(super) fn key(work: &Work, values: &[i64], default: &str, device: &str) -> O
     let op = match &work.body {
         Body::MatMul(m) => sizes.matmul(m),
         Body::Conv(c) => sizes.conv(c),
-        Body::Custom(c) => sizes.custom(c),
+        Body::Library(Kernel::Custom(c)) => sizes.custom(c),
         Body::Fused(k) => sizes.fused(k),
         _ => return None,
     };

@@ -3,6 +3,7 @@
 
 use super::job::Job;
 use crate::work::{Body, Way};
+use kiln_plan::Kernel;
 
 mod attention;
 mod call;
@@ -29,11 +30,10 @@ pub(super) fn print(work: Job, all: bool) -> Result<Vec<Way>, String> {
         Body::MatMul(m) => Ok(matmul::print(work, m, work.made(), all)),
         Body::Conv(c) => Ok(conv::print(work, c, all)),
         Body::Attention(a) => Ok(Way::only(attention::print(work, a))),
-        Body::Scan(s) => Ok(Way::only(scan::print(work, s))),
-        Body::ArgSort(s) => Ok(Way::only(sort::print(work, s))),
-        Body::Scatter(s) => Ok(Way::only(scatter::print(work, s))),
-        Body::Fused(_) | Body::Custom(_) | Body::Loop(..) | Body::If(..) => {
-            Err("it is no library kernel".into())
-        }
+        Body::Library(Kernel::Scan(s)) => Ok(Way::only(scan::print(work, s))),
+        Body::Library(Kernel::ArgSort(s)) => Ok(Way::only(sort::print(work, s))),
+        Body::Library(Kernel::Scatter(s)) => Ok(Way::only(scatter::print(work, s))),
+        Body::Library(kernel) => Err(format!("{} has no CUDA kernel yet", kernel.name())),
+        Body::Fused(_) | Body::Loop(..) | Body::If(..) => Err("it is no library kernel".into()),
     }
 }
