@@ -25,6 +25,7 @@ mod custom;
 mod error;
 mod executor;
 pub mod fork;
+mod lock;
 mod matmul;
 pub mod memory;
 pub mod pool;

@@ -5,18 +5,19 @@
 
 mod block;
 mod evict;
+mod figures;
 
 use crate::cuda::Memory as GpuMemory;
 use crate::error::{Error, Result};
+use crate::lock::lock;
+pub use block::ALIGN;
 use block::Block;
 pub use evict::can_evict;
 pub(crate) use evict::evict;
+pub use figures::MemoryStats;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-
-/// Every storage begins at a multiple of this many bytes.
-pub const ALIGN: usize = 64;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// An aligned block of bytes, on the host or a GPU, with a globally unique identity.
 ///
@@ -34,19 +35,6 @@ enum Home {
     Host(Block),
     /// A part of a block, which begins so many bytes behind it.
     Gpu(Arc<GpuMemory>, usize),
-}
-
-/// Bytes of all storages.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct MemoryStats {
-    /// In use.
-    pub allocated: usize,
-    /// The most that were ever in use, or since [`reset_peak`].
-    pub peak: usize,
-    /// Taken from the system: in use or kept for reuse.
-    pub reserved: usize,
-    /// The limit on `allocated`, where one is set.
-    pub limit: Option<usize>,
 }
 
 struct Cache {
@@ -70,7 +58,7 @@ static CACHE: Mutex<Cache> = Mutex::new(Cache {
 });
 
 fn cache() -> MutexGuard<'static, Cache> {
-    CACHE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&CACHE)
 }
 
 fn next_id() -> u64 {

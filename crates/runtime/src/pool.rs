@@ -4,12 +4,13 @@
 //! threads, so results cannot either.
 
 use crate::fork;
+use crate::lock::lock;
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -78,10 +79,6 @@ type Gather<'a> = dyn FnMut(usize, &Parts<'_>) + 'a;
 thread_local! {
     /// What the next run on this thread gives its parts to.
     static GATHER: Cell<Option<NonNull<Gather<'static>>>> = const { Cell::new(None) };
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Pool {

@@ -7,11 +7,12 @@ use super::module::Modules;
 use super::outcome::{Outcome, Slots};
 use super::stream::{Lane, Staging, Stream};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::memory::MemoryStats;
 use kiln_base::{Gpu, Machine};
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// An NVIDIA GPU. May be used from any number of threads.
 pub struct Device {
@@ -33,10 +34,6 @@ pub struct Device {
     pub(super) slots: Mutex<Slots>,
     pub(super) outcomes: Mutex<Vec<Arc<Outcome>>>,
     graphs: AtomicBool,
-}
-
-pub(super) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How many devices there are; `CUDA_VISIBLE_DEVICES` restricts them.

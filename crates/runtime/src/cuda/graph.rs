@@ -1,10 +1,10 @@
 //! CUDA graphs: what a bound plan launches, given to the device at once.
 
-use super::device::lock;
 use super::driver::{Driver, Handle};
 use super::launch::{Call, Words};
 use super::stream::Stream;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use smallvec::SmallVec;
 use std::sync::Mutex;
 

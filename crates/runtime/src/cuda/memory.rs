@@ -1,9 +1,10 @@
 //! Memory on a device, from its stream-ordered pool.
 
-use super::device::{Device, lock};
+use super::device::Device;
 use super::driver::{Address, OUT_OF_MEMORY};
 use super::stream::{Event, Pinned, Staging, Stream};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::memory::MemoryStats;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;

@@ -1,10 +1,11 @@
 //! From sources to functions: several kernels a translation unit, compiled in parallel, kept on disk.
 
 use super::cache::{Cache, Compiler, Key, key};
-use super::device::{Device, lock};
+use super::device::Device;
 use super::driver::{Driver, Handle, NO_BINARY_FOR_GPU};
 use super::nvrtc::{Code, Nvrtc};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use hashbrown::HashMap;
 use kiln_plan::cuda::{CudaKernel, PRELUDE};
 use std::borrow::Cow;

@@ -1,8 +1,9 @@
 //! How a run that may have a data error ended, for those who depend on it.
 
-use super::device::{Device, lock};
+use super::device::Device;
 use super::stream::{Event, Pinned};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use kiln_plan::cuda::ErrorRecord;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! A run on a device: memory for it, what it waits for, and who waits for it.
 
-use super::device::{Device, lock};
+use super::device::Device;
 use super::driver::Address;
 use super::graph::{Graph, Graphs};
 use super::launch::Call;
@@ -8,6 +8,7 @@ use super::memory::Memory;
 use super::outcome::Outcome;
 use super::stream::{Event, Lane};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::memory::Storage;
 use kiln_plan::cuda::ErrorRecord;
 use std::sync::Arc;

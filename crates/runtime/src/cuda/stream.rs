@@ -1,10 +1,11 @@
 //! Streams, events, and page-locked memory for copies.
 
-use super::device::{Device, lock};
+use super::device::Device;
 use super::driver::{Address, Driver, Handle, NOT_READY};
 use super::memory::Memory;
 use super::outcome::Slot;
 use crate::error::Result;
+use crate::lock::lock;
 use kiln_plan::cuda::ErrorRecord;
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -6,16 +6,15 @@
 //! range too: steps that can report a data error write it, one after the other, so that the first in the plan's order
 //! is told of; those behind `commit` read it.
 
-use super::bound::{Binder, BoundStep, Loc};
+use super::binder::Binder;
+use super::loc::Loc;
+use super::step::{After, BoundStep};
 use crate::error::{Result, damaged};
 use hashbrown::HashSet;
 use kiln_plan::{BufferId, Step};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
-
-/// Steps that another waits for, by position, in order; of those near by, none that others of them come after.
-pub(super) type After = SmallVec<[u32; 4]>;
 
 /// Whose bytes a range is of.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

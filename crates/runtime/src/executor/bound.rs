@@ -1,67 +1,18 @@
 //! A plan with known sizes: linked kernels and places for every buffer.
 
-use super::MemoryReport;
-use super::after::{After, narrow};
-use super::check::Facts;
-use super::gpu::OnGpu;
+use super::after::narrow;
+use super::binder::{Binder, Owner, Setting};
 use super::guard::Guard;
-use super::link::{Linker, at_site};
-use super::work::Work;
-use crate::cuda::{self, Launch};
+use super::loc::Loc;
+use super::on_gpu::OnGpu;
+use super::report::{MemoryBlock, MemoryReport};
+use super::step::{After, BoundStep};
 use crate::error::{Result, damaged};
-use crate::memory::{ALIGN, too_much};
-use crate::simd::Level;
+use crate::memory::ALIGN;
 use hashbrown::HashMap;
-use kiln_base::Dim;
 use kiln_plan::memory::{Temporaries, solve};
-use kiln_plan::{BufferId, Contract, Kernel, Place, Plan, Reads, Step};
-use smallvec::SmallVec;
+use kiln_plan::{BufferId, Place, Plan, Step};
 use std::sync::Arc;
-
-/// Where a buffer is during a run.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Loc {
-    Input(usize),
-    /// Index into [`Bound::slots`].
-    Slot(usize),
-    Constant(usize),
-    Prepared(usize),
-    /// Byte offset in the arena.
-    Arena(usize),
-}
-
-/// A step with known sizes.
-#[derive(Clone)]
-pub(super) struct BoundStep {
-    pub work: Arc<dyn Work>,
-    /// The arguments, and behind them the weights that were packed in *prepare*, if `packed` says so.
-    pub args: SmallVec<[Loc; 6]>,
-    pub packed: bool,
-    /// Which of these it writes.
-    pub writes: SmallVec<[bool; 6]>,
-    /// What may leave it out.
-    pub guard: Option<Guard>,
-    /// The byte offset of its scratch memory in the arena.
-    pub scratch: usize,
-    /// Index into the plan's steps.
-    pub step: usize,
-    /// The plan's site for each of the kernel's.
-    pub sites: SmallVec<[u32; 2]>,
-    /// Whether its parts may run at the same time.
-    pub parallel: bool,
-    /// Whether it runs at the same time as the step before it.
-    pub joined: bool,
-    /// The steps of its part that it waits for.
-    pub after: After,
-}
-
-impl BoundStep {
-    /// Bytes of its scratch memory.
-    pub fn scratch_bytes(&self) -> usize {
-        let record = self.guard.as_ref().and_then(|g| g.launch.as_ref());
-        record.map_or_else(|| self.work.scratch(), |(_, record)| record + ALIGN)
-    }
-}
 
 /// Memory that outlives a run.
 #[derive(Clone)]
@@ -100,21 +51,6 @@ pub(super) struct Bound {
     pub holders: Holders,
 }
 
-/// A part of the arena and the steps that use it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemoryBlock {
-    /// The first buffer of the plan that it holds; `None` for scratch memory of a step.
-    pub buffer: Option<u32>,
-    /// Where it begins in the arena, in bytes.
-    pub offset: usize,
-    /// Its size in bytes.
-    pub bytes: usize,
-    /// The first step that uses it; steps that start together are one.
-    pub first: usize,
-    /// The last step that uses it.
-    pub last: usize,
-}
-
 /// The steps of a part, its arena and what is in that.
 struct Laid {
     steps: Vec<BoundStep>,
@@ -146,37 +82,6 @@ impl Holders {
         }
     }
 }
-
-/// A kernel and the lengths of its arguments.
-type Called = (u32, SmallVec<[i64; 6]>);
-
-pub(super) struct Binder<'a> {
-    pub plan: &'a Plan,
-    pub facts: &'a Facts,
-    pub values: &'a [i64],
-    level: Level,
-    pub gpu: Option<&'a Arc<cuda::Device>>,
-    /// The CUDA kernels, by kernel.
-    launches: Vec<Option<Arc<Launch>>>,
-    pub lens: Vec<i64>,
-    /// Places of all buffers but temporaries.
-    fixed: Vec<Loc>,
-    /// One number for all buffers that may be the same memory.
-    pub memory: Vec<usize>,
-    linked: HashMap<Called, Arc<dyn Work>>,
-}
-
-/// Who runs a bound plan.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
-    /// It runs *prepare* and keeps the results.
-    Executable,
-    /// A loop or branch, which has neither a *prepare* nor memory for its results.
-    Body,
-}
-
-/// The most bytes of one buffer.
-const BUFFER_LIMIT: i64 = 1 << 46;
 
 impl Bound {
     pub(super) fn new(with: Setting<'_>, values: &[i64]) -> Result<Bound> {
@@ -274,16 +179,6 @@ impl Bound {
     }
 }
 
-/// What a plan is bound with.
-#[derive(Copy, Clone)]
-pub(super) struct Setting<'a> {
-    pub plan: &'a Plan,
-    pub facts: &'a Facts,
-    pub level: Level,
-    pub gpu: Option<&'a Arc<cuda::Device>>,
-    pub owner: Owner,
-}
-
 /// For each buffer of a list its first position there.
 fn first_of(ids: impl Iterator<Item = BufferId>) -> HashMap<usize, usize> {
     let mut first = HashMap::new();
@@ -291,38 +186,6 @@ fn first_of(ids: impl Iterator<Item = BufferId>) -> HashMap<usize, usize> {
         first.entry(id.0 as usize).or_insert(at);
     }
     first
-}
-
-impl<'a> Binder<'a> {
-    /// Without places of buffers.
-    pub fn new(with: Setting<'a>, values: &'a [i64]) -> Result<Binder<'a>> {
-        let known = |d: &Dim| d.eval_checked(values).is_some();
-        if with.owner == Owner::Executable && !with.plan.all_dims(known) {
-            return Err(damaged!("a size without a value"));
-        }
-        let lens = with.plan.buffers.iter().map(|b| {
-            let len = b.len.eval_checked(values).filter(|len| *len >= 0);
-            match len.ok_or_else(|| damaged!("a buffer of {} elements", b.len))? {
-                len if len < BUFFER_LIMIT / 8 => Ok(len),
-                len => Err(too_much((len as usize).saturating_mul(b.dtype.size()))),
-            }
-        });
-        Ok(Binder {
-            plan: with.plan,
-            facts: with.facts,
-            values,
-            level: with.level,
-            gpu: with.gpu,
-            lens: lens.collect::<Result<_>>()?,
-            launches: match with.gpu {
-                Some(device) => Launch::all(device, with.plan, values)?,
-                None => Vec::new(),
-            },
-            fixed: Vec::new(),
-            memory: memory(with.plan, with.facts),
-            linked: HashMap::new(),
-        })
-    }
 }
 
 impl Binder<'_> {
@@ -424,70 +287,4 @@ impl Binder<'_> {
             lower_bound: layout.lower_bound,
         })
     }
-
-    /// What a step does with its arguments.
-    pub fn contract(&self, step: &Step) -> &Contract {
-        &self.facts.contracts[step.kernel as usize]
-    }
-
-    pub fn link(&mut self, step: &Step) -> Result<Arc<dyn Work>> {
-        let lens = step.args.iter().map(|id| self.lens[id.0 as usize]);
-        let lens: SmallVec<[i64; 6]> = lens.collect();
-        let key = (step.kernel, lens);
-        if let Some(work) = self.linked.get(&key) {
-            return Ok(work.clone());
-        }
-        let linker = Linker {
-            values: self.values,
-            level: self.level,
-            gpu: self.gpu,
-        };
-        let kernel = &self.plan.kernels[step.kernel as usize];
-        let launch = self.launches.get(step.kernel as usize);
-        let launch = launch.and_then(Option::as_ref);
-        let work = linker.link(kernel, self.contract(step), &key.1, launch);
-        let site = step.sites.first();
-        let site = site.and_then(|s| self.plan.sites.get(*s as usize));
-        let custom = matches!(kernel, Kernel::Custom(_));
-        let work = work.map_err(|e| at_site(site.filter(|_| custom), e))?;
-        self.linked.insert(key, work.clone());
-        Ok(work)
-    }
-
-    /// Whether the parts of a step may run at the same time, and which arguments it writes. They may
-    /// where each place in memory that the step writes is touched by one part only.
-    pub fn parallel(&self, step: &Step, work: &dyn Work) -> Result<(bool, SmallVec<[bool; 6]>)> {
-        let args = &self.contract(step).args;
-        let linked = work.last();
-        let mut parallel = linked.is_none_or(|l| l.parallel);
-        for w in (0..step.args.len()).filter(|w| args[*w].writes) {
-            let same: Vec<usize> = (0..step.args.len())
-                .filter(|a| self.shares(step.args[*a], step.args[w]))
-                .collect();
-            if same.iter().any(|a| args[*a].reads == Reads::Throughout) {
-                let name = self.plan.kernels[step.kernel as usize].name();
-                return Err(damaged!("a {name} writes over its own operand"));
-            }
-            let size = |a: usize| args[a].dtype.size();
-            let sizes_differ = same.iter().any(|a| size(*a) != size(w));
-            parallel &= !sizes_differ && linked.is_none_or(|l| l.keeps_apart(&same));
-        }
-        Ok((parallel, args.iter().map(|a| a.writes).collect()))
-    }
-
-    /// Whether two buffers may be the same memory.
-    fn shares(&self, a: BufferId, b: BufferId) -> bool {
-        self.memory[a.0 as usize] == self.memory[b.0 as usize]
-    }
-}
-
-/// One number for all buffers that may be the same memory.
-fn memory(plan: &Plan, facts: &Facts) -> Vec<usize> {
-    let mut memory = facts.root.clone();
-    for (o, donor) in plan.outputs.iter().zip(&facts.donors) {
-        if let Some(input) = donor {
-            memory[o.buffer.0 as usize] = plan.inputs[*input].buffer.0 as usize;
-        }
-    }
-    memory
 }

@@ -9,9 +9,8 @@
 //! * prepare steps that depend on parameters only;
 //! * in-place chains that end in a temporary.
 
-use super::control::check_body;
 use super::guard;
-use super::link::supported;
+use super::supported::supported;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result, damaged};
 use crate::memory::Storage;
@@ -48,7 +47,7 @@ pub(super) fn check(plan: &Plan) -> Result<Facts> {
 }
 
 /// Checks a plan in which so many bodies may be in each other.
-pub(super) fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
+fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
     symbols(plan)?;
     places(plan)?;
     // Once each, however many steps call them.
@@ -107,6 +106,27 @@ pub(super) fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
         size_symbols: size_symbols(plan),
         contracts,
     })
+}
+
+/// Errs unless a plan may be a body, in which so many others may be in each other.
+fn check_body(plan: &Plan, depth: usize) -> Result<()> {
+    let own = |o: &Output| {
+        let others = plan.outputs.iter().filter(|p| p.buffer == o.buffer);
+        let place = plan.buffers.get(o.buffer.0 as usize).map(|b| b.place);
+        place == Some(Place::Output) && others.count() == 1
+    };
+    let prepared = |b: &plan::Buffer| b.place == Place::Prepared;
+    let parameter = |i: &plan::Input| i.role == Role::Parameter;
+    let plain = plan.symbols.is_empty()
+        && plan.prepare.is_empty()
+        && !plan.buffers.iter().any(prepared)
+        && !plan.inputs.iter().any(parameter);
+    match plain && plan.outputs.iter().all(own) {
+        true => check_within(plan, depth).map(|_| ()),
+        false => Err(damaged!(
+            "a body with symbols, parameters or shared outputs"
+        )),
+    }
 }
 
 fn symbols(plan: &Plan) -> Result<()> {

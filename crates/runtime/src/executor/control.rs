@@ -1,24 +1,22 @@
 //! Loops and branches: programs that a step runs.
 
-use super::bound::{Bound, Loc, Owner, Setting};
+use super::binder::{Owner, Setting};
+use super::bound::Bound;
+use super::calls::{Calls, Ends};
 use super::check;
-use super::gpu::{Calls, Ends};
-use super::run::run_steps;
-use super::work::{Call, Expand, Work};
+use super::loc::Loc;
+use super::steps::run_steps;
+use super::work::{Call, Expand, Link, Work};
 use crate::buffer::Buffer;
 use crate::cuda::{self, Launch};
 use crate::error::{Result, damaged};
 use crate::memory::ALIGN;
-use crate::simd::Level;
 use crate::tile::Failure;
 use crate::tile::affine::extent;
 use kiln_plan::{self as plan, Plan, Site};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-
-/// What a program is linked for: a CPU level, or a GPU.
-pub(super) type Engine<'a> = (Level, Option<&'a Arc<cuda::Device>>);
 
 /// A program with known sizes whose inputs and outputs the step around it places.
 pub(super) struct Body {
@@ -37,24 +35,23 @@ pub(super) struct Body {
 pub(super) type Pointers = SmallVec<[*mut u8; 12]>;
 
 impl Body {
-    fn new(plan: &Plan, values: &[i64], engine: Engine) -> Result<Body> {
+    fn new(plan: &Plan, values: &[i64], linker: &dyn Link) -> Result<Body> {
         let facts = check::check(plan)?;
         let with = Setting {
             plan,
             facts: &facts,
-            level: engine.0,
-            gpu: engine.1,
+            linker,
             owner: Owner::Body,
         };
         let bound = Bound::new(with, values)?;
         let mut constants = check::constants(plan)?;
-        if let Some(device) = engine.1 {
+        if let Some(device) = linker.gpu() {
             for constant in &mut constants {
                 *constant = constant.to_gpu(device)?;
             }
         }
         let kept = bound.kept.iter().map(|(_, slot)| bound.slots[*slot].bytes);
-        let copies = kept.filter_map(|bytes| Some(cuda::copy(engine.1?, bytes)));
+        let copies = kept.filter_map(|bytes| Some(cuda::copy(linker.gpu()?, bytes)));
         let slot = |(loc, _): &(Loc, Vec<i64>)| match loc {
             Loc::Slot(s) => Ok(*s),
             _ => Err(damaged!("a body's output has no buffer of its own")),
@@ -159,27 +156,6 @@ pub(super) struct Places {
     pub arena: *mut u8,
 }
 
-/// Errs unless a plan may be a body, in which so many others may be in each other.
-pub(super) fn check_body(plan: &Plan, depth: usize) -> Result<()> {
-    let own = |o: &plan::Output| {
-        let others = plan.outputs.iter().filter(|p| p.buffer == o.buffer);
-        let place = plan.buffers.get(o.buffer.0 as usize).map(|b| b.place);
-        place == Some(plan::Place::Output) && others.count() == 1
-    };
-    let prepared = |b: &plan::Buffer| b.place == plan::Place::Prepared;
-    let parameter = |i: &plan::Input| i.role == plan::Role::Parameter;
-    let plain = plan.symbols.is_empty()
-        && plan.prepare.is_empty()
-        && !plan.buffers.iter().any(prepared)
-        && !plan.inputs.iter().any(parameter);
-    match plain && plan.outputs.iter().all(own) {
-        true => check::check_within(plan, depth).map(|_| ()),
-        false => Err(damaged!(
-            "a body with symbols, parameters or shared outputs"
-        )),
-    }
-}
-
 /// A linked loop.
 pub(crate) struct Loop {
     pub(super) trips: i64,
@@ -224,13 +200,13 @@ impl Loop {
         p: &plan::Loop,
         values: &[i64],
         bytes: &[usize],
-        engine: Engine,
+        linker: &dyn Link,
     ) -> Result<Loop> {
         let trips = extent(&p.trips, values)?;
-        if engine.1.is_some() && trips > GPU_TRIPS {
+        if linker.gpu().is_some() && trips > GPU_TRIPS {
             return Err(damaged!("a loop of {trips} steps on a GPU"));
         }
-        let body = Body::new(&p.body, values, engine)?;
+        let body = Body::new(&p.body, values, linker)?;
         let (carried, scanned) = (p.first.len(), p.scanned.len());
         let inputs = &body.inputs[1..];
         Body::fits(&inputs[..carried], &p.first, bytes, 1)?;
@@ -251,7 +227,7 @@ impl Loop {
             scratch += bytes.next_multiple_of(ALIGN);
         }
         let (mut numbers, mut copies) = (None, Vec::new());
-        if let Some(device) = engine.1 {
+        if let Some(device) = linker.gpu() {
             let all: Vec<i64> = (0..trips).collect();
             numbers = Some(Buffer::from_slice(&all, &[trips])?.to_gpu(device)?);
             let bytes = inputs[..carried].iter().filter(|_| trips == 0);
@@ -338,11 +314,16 @@ impl Loop {
 
 impl If {
     /// Links a branch whose arguments have these sizes in bytes.
-    pub(super) fn new(p: &plan::If, values: &[i64], bytes: &[usize], engine: Engine) -> Result<If> {
+    pub(super) fn new(
+        p: &plan::If,
+        values: &[i64],
+        bytes: &[usize],
+        linker: &dyn Link,
+    ) -> Result<If> {
         let [then, other] = &*p.branches;
         let branches = [
-            Body::new(then, values, engine)?,
-            Body::new(other, values, engine)?,
+            Body::new(then, values, linker)?,
+            Body::new(other, values, linker)?,
         ];
         for body in &branches {
             Body::fits(&body.inputs, &p.inputs, bytes, 1)?;
@@ -352,13 +333,13 @@ impl If {
             return Err(damaged!("a condition of several elements"));
         }
         let can_fail = branches.iter().any(Body::can_fail);
-        let joins = engine.1.filter(|_| can_fail);
+        let joins = linker.gpu().filter(|_| can_fail);
         Ok(If {
             condition: p.condition as usize,
             inputs: positions(&p.inputs),
             outputs: positions(&p.outputs),
             branches,
-            branch: engine.1.map(|d| cuda::branch(d)).transpose()?,
+            branch: linker.gpu().map(|d| cuda::branch(d)).transpose()?,
             joined: joins.map(|d| cuda::joined(d)).transpose()?,
         })
     }

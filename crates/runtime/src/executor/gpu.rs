@@ -6,104 +6,16 @@
 //! that is not taken do nothing. Data errors of the other are passed on outwards behind the branch. The sides have
 //! scratch memory in common, so one comes after the other.
 
-use super::bound::{BoundStep, Loc};
+use super::calls::{Around, Calls, Ends};
 use super::control::{Body, If, Loop, Places};
 use super::guard::Guard;
+use super::loc::Loc;
+use super::step::BoundStep;
 use super::work::Expand;
 use crate::buffer::Buffer;
-use crate::cuda::{Call, Graphs, Launch};
 use crate::error::{Error, Result};
-use hashbrown::HashSet;
 use kiln_plan::cuda::ErrorRecord;
 use smallvec::{SmallVec, smallvec};
-
-/// What a part of a plan does on a GPU, apart from the calls.
-#[derive(Default)]
-pub(super) struct OnGpu {
-    pub graphs: Graphs,
-    /// Memory that it reads and writes; the arena once.
-    pub read: Vec<Loc>,
-    pub written: Vec<Loc>,
-    /// Memory of loops and branches that it reads.
-    pub held: Vec<Buffer>,
-    /// How many calls it makes.
-    pub calls: usize,
-    /// Whether one of them may report a data error.
-    pub fallible: bool,
-}
-
-impl OnGpu {
-    pub(super) fn new(steps: &[BoundStep]) -> OnGpu {
-        let mut part = OnGpu::default();
-        let mut known = HashSet::new();
-        for step in steps {
-            let scratch = step.work.has_bodies() || step.guard.is_some();
-            let scratch = scratch.then_some((Loc::Arena(step.scratch), true));
-            let guard = step.guard.iter().map(|g| (g.loc, false));
-            let args = step.args.iter().copied().zip(step.writes.iter().copied());
-            for (loc, writes) in args.chain(scratch).chain(guard) {
-                part.touches(loc, writes, &mut known);
-            }
-            part.held.extend(step.work.held().into_iter().cloned());
-            part.calls += step.work.calls() + usize::from(step.guard.is_some());
-            part.fallible |= step.work.can_fail();
-        }
-        part
-    }
-
-    /// `known` is what is listed.
-    fn touches(&mut self, loc: Loc, writes: bool, known: &mut HashSet<(Loc, bool)>) {
-        let loc = match loc {
-            Loc::Arena(_) => Loc::Arena(0),
-            loc => loc,
-        };
-        if known.insert((loc, writes)) {
-            match writes {
-                true => self.written.push(loc),
-                false => self.read.push(loc),
-            }
-        }
-    }
-}
-
-/// Calls by position, those behind which something is done.
-pub(super) type Ends = SmallVec<[u32; 4]>;
-
-/// Where calls go, in order.
-pub(super) struct Calls<'a> {
-    sink: &'a mut dyn FnMut(Call) -> Result<()>,
-    made: u32,
-}
-
-impl<'a> Calls<'a> {
-    pub fn new(sink: &'a mut dyn FnMut(Call) -> Result<()>) -> Calls<'a> {
-        Calls { sink, made: 0 }
-    }
-
-    /// Gives a call; in its place, if there is nothing to do, stands what it would wait for.
-    pub fn add(&mut self, call: Call) -> Result<Ends> {
-        if call.is_empty() {
-            return Ok(call.after);
-        }
-        (self.sink)(call)?;
-        self.made += 1;
-        Ok(smallvec![self.made - 1])
-    }
-}
-
-/// What steps have around them.
-#[derive(Copy, Clone)]
-pub(super) struct Around<'a> {
-    /// The error record.
-    pub record: *mut u8,
-    /// The step from which on an error before leaves out the effect.
-    pub guarded_from: usize,
-    /// In a body, the numbers of its sites in the plan around all, and the step there.
-    pub sites: Option<&'a [u32]>,
-    pub step: Option<usize>,
-    /// The calls that all of it waits for.
-    pub after: &'a [u32],
-}
 
 /// Gives the calls of these steps, which are a whole part; gives those behind which all are done.
 pub(super) fn expand(
@@ -163,37 +75,6 @@ pub(super) fn expand(
     }
     let last = ends.iter().zip(last).filter(|(_, last)| *last);
     Ok(last.flat_map(|(ends, _)| ends).copied().collect())
-}
-
-impl Around<'_> {
-    /// A plan by itself.
-    pub(super) fn plan(record: u64, guarded_from: usize) -> Around<'static> {
-        Around {
-            record: record as *mut u8,
-            guarded_from,
-            sites: None,
-            step: None,
-            after: &[],
-        }
-    }
-
-    fn guarded(&self) -> bool {
-        self.guarded_from == 0
-    }
-
-    /// A launch with what is around it; the engine's own have no site.
-    pub(super) fn call<'l>(&self, launch: &'l Launch, args: SmallVec<[*mut u8; 12]>) -> Call<'l> {
-        let sites = self.sites.unwrap_or_default();
-        Call {
-            launch,
-            args,
-            sites: sites.iter().copied().take(launch.sites()).collect(),
-            record: self.record as u64,
-            guarded: self.guarded(),
-            step: self.step.unwrap_or(0),
-            after: self.after.into(),
-        }
-    }
 }
 
 impl Body {

@@ -6,7 +6,7 @@
 //! an error record which says that there was an error if the guard is set, and the step is guarded by that record, as a
 //! side of a branch is by its own.
 
-use super::bound::Loc;
+use super::loc::Loc;
 use crate::cuda::{self, Launch};
 use crate::error::{Result, damaged};
 use crate::memory::ALIGN;

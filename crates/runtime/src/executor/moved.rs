@@ -1,7 +1,9 @@
 //! Bindings that differ in an offset alone.
 
-use super::bound::{Binder, Bound, BoundStep, Setting};
-use super::gpu::OnGpu;
+use super::binder::{Binder, Setting};
+use super::bound::Bound;
+use super::on_gpu::OnGpu;
+use super::step::BoundStep;
 use crate::error::Result;
 use kiln_plan::Step;
 

@@ -1,6 +1,8 @@
 //! Weights that are packed once.
 
-use super::bound::{Binder, BoundStep, Loc};
+use super::binder::Binder;
+use super::loc::Loc;
+use super::step::BoundStep;
 use super::work::{Call, Packs, Work};
 use crate::error::Result;
 use crate::tile::Failure;

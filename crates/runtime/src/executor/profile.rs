@@ -1,6 +1,7 @@
 //! Where the time of runs goes.
 
-use super::{Executable, lock};
+use crate::lock::lock;
+use kiln_plan::Plan;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -64,35 +65,30 @@ impl Profile {
         times[step].1 += time;
         times[step].2 = times[step].2.min(time);
     }
-}
 
-impl Executable {
-    /// Switches the collection of [`step_times`](Executable::step_times) on or off; what was collected
-    /// before is forgotten. On a GPU the times are the device's, and runs are waited for meanwhile.
-    pub fn profile(&self, on: bool) {
-        lock(&self.profile.times).clear();
-        self.profile.on.store(on, Ordering::Relaxed);
+    /// Switches the collection of times on or off, and forgets those that were collected.
+    pub(super) fn collect(&self, on: bool) {
+        lock(&self.times).clear();
+        self.on.store(on, Ordering::Relaxed);
     }
 
-    /// Switches the recording of [`take_events`](Executable::take_events) on or off; what was recorded
-    /// before is forgotten.
-    pub fn record_events(&self, on: bool) {
-        lock(&self.profile.events).clear();
-        self.profile.recording.store(on, Ordering::Relaxed);
+    /// Switches the recording of events on or off, and forgets those that were recorded.
+    pub(super) fn record(&self, on: bool) {
+        lock(&self.events).clear();
+        self.recording.store(on, Ordering::Relaxed);
     }
 
-    /// The executions of steps of the *run* part since recording was switched on or they were last
-    /// taken, in the order in which they ended.
-    pub fn take_events(&self) -> Vec<StepEvent> {
-        std::mem::take(&mut lock(&self.profile.events))
+    /// The events since recording was switched on or they were last taken.
+    pub(super) fn take_events(&self) -> Vec<StepEvent> {
+        std::mem::take(&mut lock(&self.events))
     }
 
-    /// The time that each step of the *run* part has taken since profiling was switched on.
-    pub fn step_times(&self) -> Vec<StepTime> {
-        let times = lock(&self.profile.times).clone();
+    /// The times of the steps of a plan.
+    pub(super) fn times(&self, plan: &Plan) -> Vec<StepTime> {
+        let times = lock(&self.times).clone();
         let named = |(step, (runs, total, least)): (usize, Times)| StepTime {
             step,
-            kernel: self.plan.kernels[self.plan.run[step].kernel as usize]
+            kernel: plan.kernels[plan.run[step].kernel as usize]
                 .name()
                 .to_string(),
             runs,

@@ -1,8 +1,11 @@
 //! Runs of a plan as CUDA graphs that are launched again and again, to measure what a run takes.
 
-use super::bound::{Bound, Loc};
-use super::run::{Prepared, address};
-use super::{Executable, gpu, guarded};
+use super::bound::Bound;
+use super::calls::{Around, Calls, Ends};
+use super::executable::{Executable, Prepared, guarded};
+use super::gpu::expand;
+use super::loc::Loc;
+use super::part::address;
 use crate::buffer::Buffer;
 use crate::cuda::{Graph, Session};
 use crate::error::{Error, Result};
@@ -78,7 +81,7 @@ impl Replays {
             let held = exe.constants.iter().chain(&bound.run_on_gpu.held);
             let read = sets.iter().flatten().chain(held).map(Buffer::storage);
             let graph = session.capture(read.chain(made), &|record, sink| {
-                let (mut calls, mut ends) = (gpu::Calls::new(sink), gpu::Ends::new());
+                let (mut calls, mut ends) = (Calls::new(sink), Ends::new());
                 for set in sets {
                     let storage = |loc: Loc| match loc {
                         Loc::Input(i) => set[i].storage(),
@@ -87,12 +90,12 @@ impl Replays {
                         Loc::Prepared(p) => &made[p],
                         Loc::Arena(_) => arena,
                     };
-                    let around = gpu::Around {
+                    let around = Around {
                         after: &ends,
-                        ..gpu::Around::plan(record, exe.plan.commit as usize)
+                        ..Around::plan(record, exe.plan.commit as usize)
                     };
                     let place = |loc| address(&storage, loc);
-                    ends = gpu::expand(&bound.run, &place, around, &mut calls)?;
+                    ends = expand(&bound.run, &place, around, &mut calls)?;
                 }
                 Ok(())
             })?;

@@ -1,36 +1,114 @@
 //! Running a bound plan.
 
-use super::bound::{Bound, BoundStep, Loc};
-use super::guard::Guard;
-use super::profile::Profile;
-use super::trace::{self, Tracer};
-use super::work::Call;
-use super::{Executable, gpu};
+use super::bound::Bound;
+use super::executable::{Executable, Prepared, guarded, recent, remember};
+use super::loc::Loc;
+use super::part::Part;
+use super::trace::Tracer;
 use crate::buffer::Buffer;
-use crate::cancel::{self, Cancel};
-use crate::cuda::{Job, Outcome, Session};
+use crate::cancel;
+use crate::cuda::Outcome;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::memory::Storage;
-use crate::pool::Pool;
-use crate::tile::{Failure, Failures, Launch, run_all};
-use kiln_plan::Site;
-use kiln_plan::cuda::ErrorRecord;
+use kiln_plan::Role;
 use smallvec::SmallVec;
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-/// Results of *prepare* for one set of parameters.
-pub(super) struct Prepared {
-    /// The parameters' contents that it was made from.
-    pub contents: Vec<Weak<u64>>,
-    pub values: Vec<i64>,
-    pub storages: Vec<Arc<Storage>>,
+/// Sets of prepared results kept for reuse.
+const PREPARED: usize = 4;
+
+impl Executable {
+    /// Runs the plan: one buffer an input in, one an output out.
+    ///
+    /// Inputs must be where the plan runs. On a GPU, numbers (rank 0) and random keys may come from the
+    /// host. Outputs are there before they are computed, and reading them waits. A data error is found
+    /// later too: by reading an output that it spoils, or by a run that takes one as an input (see
+    /// [`Buffer::outcome`]); donated memory then still holds what it held.
+    ///
+    /// `donate[i]` offers the memory of input `i` to an output; it is taken where the plan can use
+    /// it and the caller holds the only reference. The input's place then holds an empty buffer.
+    /// `donate` may be shorter than the inputs.
+    ///
+    /// # Errors
+    /// For wrong inputs, data errors, or lack of memory; every input is then as it was.
+    pub fn run(&self, inputs: &mut [Buffer], donate: &[bool]) -> Result<Vec<Buffer>> {
+        guarded(|| {
+            let bound = self.bind(inputs)?;
+            inputs.iter().try_for_each(Buffer::settled)?;
+            for (i, moved) in self.bring(inputs)? {
+                inputs[i] = moved;
+            }
+            run(self, &bound, Inputs::Owned { inputs, donate }, None)
+        })
+    }
+
+    /// Runs the plan without donating anything.
+    ///
+    /// # Errors
+    /// As for [`Executable::run`].
+    pub fn run_shared(&self, inputs: &[Buffer]) -> Result<Vec<Buffer>> {
+        self.shared(inputs, None)
+    }
+
+    fn shared(&self, inputs: &[Buffer], tracer: Option<&mut dyn Tracer>) -> Result<Vec<Buffer>> {
+        guarded(|| {
+            let bound = self.bind(inputs)?;
+            inputs.iter().try_for_each(Buffer::settled)?;
+            let mut inputs = Cow::Borrowed(inputs);
+            for (i, moved) in self.bring(&inputs)? {
+                inputs.to_mut()[i] = moved;
+            }
+            run(self, &bound, Inputs::Shared(&inputs), tracer)
+        })
+    }
+
+    /// Runs the plan one step after the other and shows each to `tracer`, those of the *prepare* part
+    /// first. Kernels, memory layout and results are those of a run that is given nothing.
+    ///
+    /// # Errors
+    /// As for [`Executable::run`], and what the tracer returns.
+    pub fn trace(&self, inputs: &[Buffer], tracer: &mut dyn Tracer) -> Result<Vec<Buffer>> {
+        self.shared(inputs, Some(tracer))
+    }
+
+    /// The prepared results for the parameters among the inputs, computed if need be.
+    pub(super) fn prepared(&self, bound: &Bound, inputs: &[Buffer]) -> Result<Arc<Prepared>> {
+        let roles = self.plan.inputs.iter().zip(inputs);
+        let parameters = roles.filter(|(i, _)| i.role == Role::Parameter);
+        let parameters: Vec<&Storage> = parameters.map(|(_, b)| &**b.storage()).collect();
+        let values = if self.facts.prepare_is_symbolic {
+            &bound.values[..]
+        } else {
+            &[]
+        };
+        // Held while preparing, so that runs that need the same results wait for them.
+        let mut list = lock(&self.prepared);
+        let made_from_these = |p: &Arc<Prepared>| {
+            let mut pairs = p.contents.iter().zip(&parameters);
+            p.values == values && pairs.all(|(made_from, s)| s.holds(made_from))
+        };
+        if let Some(found) = recent(&mut list, made_from_these) {
+            return Ok(found);
+        }
+        // What was made from contents that are gone is asked for by nobody.
+        list.retain(|p| p.contents.iter().all(|c| c.strong_count() > 0));
+        self.counts.prepares.fetch_add(1, Ordering::Relaxed);
+        let storages = prepare(self, bound, inputs, None)?;
+        let made = Arc::new(Prepared {
+            contents: parameters.iter().map(|s| s.contents()).collect(),
+            values: values.to_vec(),
+            storages,
+        });
+        remember(&mut list, made.clone(), PREPARED);
+        Ok(made)
+    }
 }
 
 /// The inputs, and whether their memory may be taken.
-pub(super) enum Inputs<'a> {
+enum Inputs<'a> {
     Shared(&'a [Buffer]),
     Owned {
         inputs: &'a mut [Buffer],
@@ -65,19 +143,25 @@ enum Memory {
     Donated(usize, Buffer),
 }
 
-pub(super) fn run(
+fn run(
     exe: &Executable,
     bound: &Bound,
     mut inputs: Inputs,
     mut tracer: Option<&mut dyn Tracer>,
 ) -> Result<Vec<Buffer>> {
     exe.counts.runs.fetch_add(1, Ordering::Relaxed);
-    let prepared = match (bound.prepared.is_empty(), &mut tracer) {
-        (true, _) if bound.prepare.is_empty() => None,
-        (_, None) => Some(exe.prepared(bound, inputs.all())?),
-        (_, Some(t)) => Some(Arc::new(trace::prepare(exe, bound, inputs.all(), *t)?)),
+    let (kept, traced);
+    let prepared: &[Arc<Storage>] = match (bound.prepared.is_empty(), &mut tracer) {
+        (true, _) if bound.prepare.is_empty() => &[],
+        (_, None) => {
+            kept = exe.prepared(bound, inputs.all())?;
+            &kept.storages
+        }
+        (_, Some(tracer)) => {
+            traced = prepare(exe, bound, inputs.all(), Some(&mut **tracer))?;
+            &traced
+        }
     };
-    let prepared: &[Arc<Storage>] = prepared.as_ref().map_or(&[], |p| &p.storages);
     cancel::check()?;
     let mut part = Part::new(exe, bound, false)?;
     let mut slots: SmallVec<[Memory; 4]> = SmallVec::new();
@@ -114,48 +198,7 @@ pub(super) fn run(
     finish(exe, bound, inputs, slots, prepared, outcome)
 }
 
-/// A part of a plan being run: *prepare* or the rest.
-pub(super) struct Part<'a> {
-    pub(super) exe: &'a Executable,
-    pub(super) bound: &'a Bound,
-    pub(super) preparing: bool,
-    /// The first step that writes over donated memory, which no run leaves half written.
-    firm: usize,
-    /// On a GPU, what the part goes through.
-    session: Option<Session>,
-}
-
-impl<'a> Part<'a> {
-    fn new(exe: &'a Executable, bound: &'a Bound, preparing: bool) -> Result<Part<'a>> {
-        let session = exe.gpu.as_ref().map(Session::new).transpose()?;
-        Ok(Part {
-            exe,
-            bound,
-            preparing,
-            firm: usize::MAX,
-            session,
-        })
-    }
-
-    fn allocate(&self, bytes: usize, what: &Arc<str>) -> Result<Storage> {
-        match &self.session {
-            None => Storage::new(bytes),
-            Some(session) => session.allocate(bytes, what),
-        }
-    }
-
-    /// Copies what an input holds to memory of the same size.
-    fn copy(&self, from: &Storage, to: &mut Storage) -> Result<()> {
-        match &self.session {
-            _ if from.len() != to.len() => Err(Error::Internal("a copy of another size".into())),
-            None => {
-                to.bytes_mut().copy_from_slice(from.bytes());
-                Ok(())
-            }
-            Some(session) => session.copy(from, to),
-        }
-    }
-
+impl Part<'_> {
     /// Runs the steps up to the first data error. On a GPU they may still be running afterwards; if they
     /// can have one, that is the outcome.
     fn run<'s>(
@@ -180,192 +223,6 @@ impl<'a> Part<'a> {
             }
         }
     }
-
-    pub(super) fn on_cpu<'s>(
-        &self,
-        steps: &[BoundStep],
-        storage: &impl Fn(Loc) -> &'s Storage,
-        profile: Option<&Profile>,
-    ) -> Result<()> {
-        let (sites, kernels) = (&self.exe.plan.sites, &self.exe.counts.kernels);
-        let run = |steps: &[BoundStep]| {
-            run_steps(steps, |loc| address(storage, loc), sites, kernels, profile)
-        };
-        let (before, firm) = steps.split_at(self.firm.min(steps.len()));
-        let mut found = run(before)?;
-        if found.is_none() && !firm.is_empty() {
-            found = cancel::unwatched(|| run(firm))?;
-        }
-        match found {
-            Some(found) => Err(data_error(sites, found.site, found.index, found.bound)),
-            None => Ok(()),
-        }
-    }
-
-    /// `on_gpu` is what a GPU needs to know of the steps.
-    pub(super) fn on_gpu<'s>(
-        &self,
-        session: Session,
-        steps: &[BoundStep],
-        on_gpu: &gpu::OnGpu,
-        storage: &impl Fn(Loc) -> &'s Storage,
-    ) -> Result<Option<Arc<Outcome>>> {
-        let exe = self.exe;
-        let place = |loc: Loc| address(storage, loc);
-        let held = on_gpu.held.iter().map(|b| &**b.storage());
-        let read: Vec<&Storage> = (on_gpu.read.iter().map(|l| storage(*l)))
-            .chain(held)
-            .collect();
-        let written: Vec<&Storage> = on_gpu.written.iter().map(|l| storage(*l)).collect();
-        // The device says how long each step took, and they run one after the other.
-        let start = Cell::new(Instant::now());
-        let add = |step, time| {
-            exe.profile.add(step, start.get(), time);
-            start.set(start.get() + time);
-        };
-        let profiled = !self.preparing && exe.profile.on();
-        let job = Job {
-            calls: &|record, sink| {
-                let guarded_from = match self.preparing {
-                    true => usize::MAX,
-                    false => exe.plan.commit as usize,
-                };
-                let around = gpu::Around::plan(record, guarded_from);
-                let mut calls = gpu::Calls::new(sink);
-                gpu::expand(steps, &place, around, &mut calls).map(drop)
-            },
-            count: on_gpu.calls,
-            fallible: on_gpu.fallible,
-            profile: profiled.then_some(&add),
-            graphs: (!self.preparing).then_some(&on_gpu.graphs),
-            read: &read,
-            written: &written,
-        };
-        let sites = exe.sites.clone();
-        let explain = move |r: ErrorRecord| data_error(&sites, r.state - 1, r.index, r.bound);
-        let outcome = session.run(&job, explain)?;
-        let count = on_gpu.calls as u64;
-        exe.counts.kernels.fetch_add(count, Ordering::Relaxed);
-        Ok(outcome)
-    }
-}
-
-pub(super) fn address<'s>(storage: &impl Fn(Loc) -> &'s Storage, loc: Loc) -> *mut u8 {
-    match loc {
-        Loc::Arena(offset) => storage(loc).ptr().wrapping_add(offset),
-        _ => storage(loc).ptr(),
-    }
-}
-
-fn data_error(sites: &[Site], site: u32, index: i64, bound: i64) -> Error {
-    let Some(info) = sites.get(site as usize) else {
-        return Error::Internal(format!("a kernel reports an error at site {site}"));
-    };
-    Error::Data {
-        site,
-        op: info.op.clone(),
-        kind: info.kind,
-        node: info.node,
-        index,
-        bound,
-    }
-}
-
-/// Runs steps one after the other on the CPU, up to the first data error, which names one of `sites`.
-pub(super) fn run_steps(
-    steps: &[BoundStep],
-    place: impl Fn(Loc) -> *mut u8,
-    sites: &[Site],
-    kernels: &AtomicU64,
-    profile: Option<&Profile>,
-) -> Result<Option<Failure>> {
-    let failures = Failures::of(Cancel::current());
-    for group in steps.chunk_by(|_, next| next.joined) {
-        cancel::check()?;
-        let first = group[0].step;
-        // SAFETY: binding proved that guards lie within their memory, and no step of the group writes one.
-        let set = |guard: &Guard| unsafe { guard.is_set(place(guard.loc)) };
-        let kept = |step: &&BoundStep| !step.guard.as_ref().is_some_and(set);
-        let group: SmallVec<[&BoundStep; 1]> = group.iter().filter(kept).collect();
-        if group.is_empty() {
-            continue;
-        }
-        let args = |step: &BoundStep| -> SmallVec<[*mut u8; 12]> {
-            step.args.iter().map(|a| place(*a)).collect()
-        };
-        let mut inner = None;
-        let start = profile.is_some().then(Instant::now);
-        let args: SmallVec<[_; 1]> = group.iter().map(|step| args(step)).collect();
-        let calls = group.iter().zip(&args).map(|(step, args)| {
-            let (args, packed) = match args.split_last() {
-                Some((packed, args)) if step.packed => (args, Some(*packed)),
-                _ => (&args[..], None),
-            };
-            Call {
-                args,
-                packed,
-                scratch: place(Loc::Arena(step.scratch)),
-                parallel: step.parallel,
-                step_sites: &step.sites,
-                sites,
-                kernels,
-                failures: &failures,
-            }
-        });
-        let calls: SmallVec<[Call; 1]> = calls.collect();
-        // SAFETY: binding proved that the work stays within its arguments' lengths; inputs, constants
-        // and prepared results are only read; outputs and the arena belong to this run; `parallel`
-        // says when parts would disturb each other, and joined steps don't.
-        unsafe {
-            match &group[..] {
-                [step] => inner = step.work.run(&calls[0])?,
-                group => run_group(group, &calls, &failures),
-            }
-        }
-        if let (Some(start), Some(profile)) = (start, profile) {
-            profile.add(first, start, start.elapsed());
-        }
-        kernels.fetch_add(1, Ordering::Relaxed);
-        if let Some(mut failure) = inner.or(failures.take()?) {
-            let site = group[0].sites.get(failure.site as usize);
-            failure.site = site.copied().unwrap_or(0);
-            return Ok(Some(failure));
-        }
-    }
-    Ok(None)
-}
-
-/// Runs steps at the same time.
-///
-/// # Safety
-/// As [`Work::run`](super::work::Work::run); no step touches what another writes.
-unsafe fn run_group(group: &[&BoundStep], calls: &[Call], failures: &Failures) {
-    let mut launches: Vec<Launch> = Vec::new();
-    let mut jobs: Vec<Box<dyn FnMut() + '_>> = Vec::new();
-    for (step, call) in group.iter().zip(calls) {
-        match step.work.tile() {
-            Some(program) => launches.push(Launch {
-                program,
-                args: call.args,
-                parallel: call.parallel,
-            }),
-            None => jobs.push(Box::new(move || {
-                // SAFETY: the call is the step's own, and no other step of the group touches what it writes.
-                if let Err(e) = unsafe { step.work.run(call) } {
-                    failures.broken(e);
-                }
-            })),
-        }
-    }
-    // SAFETY: as for the others; each program was bound for the arguments of its call.
-    let tiles = || unsafe { run_all(&launches, failures) };
-    if jobs.is_empty() {
-        return tiles();
-    }
-    if !launches.is_empty() {
-        jobs.push(Box::new(tiles));
-    }
-    Pool::global().together(&mut jobs);
 }
 
 /// Memory with zeros in it, where that is asked for.
@@ -417,7 +274,7 @@ fn finish(
 }
 
 /// Runs the *prepare* part.
-pub(super) fn prepare(
+fn prepare(
     exe: &Executable,
     bound: &Bound,
     inputs: &[Buffer],

@@ -1,14 +1,13 @@
 //! Looking on while a plan runs.
 
-use super::after::After;
-use super::bound::{BoundStep, Loc};
-use super::gpu::OnGpu;
-use super::run::Part;
-use super::{Executable, run};
-use crate::buffer::Buffer;
+use super::loc::Loc;
+use super::on_gpu::OnGpu;
+use super::part::Part;
+use super::step::{After, BoundStep};
 use crate::cuda::Session;
 use crate::error::{Error, Result};
 use crate::memory::Storage;
+use kiln_plan::Plan;
 
 /// What a traced run shows its steps to. An error ends the run.
 pub trait Tracer {
@@ -48,30 +47,6 @@ impl Traced<'_> {
     }
 }
 
-impl Executable {
-    /// Runs the plan one step after the other and shows each to `tracer`, those of the *prepare* part
-    /// first. Kernels, memory layout and results are those of a run that is given nothing.
-    ///
-    /// # Errors
-    /// As for [`Executable::run`], and what the tracer returns.
-    pub fn trace(&self, inputs: &[Buffer], tracer: &mut dyn Tracer) -> Result<Vec<Buffer>> {
-        self.shared(inputs, Some(tracer))
-    }
-
-    /// What the buffers of a step's arguments take, in bytes.
-    fn sizes(&self, step: &BoundStep, prepare: bool, values: &[i64]) -> Vec<usize> {
-        let steps = match prepare {
-            true => &self.plan.prepare,
-            false => &self.plan.run,
-        };
-        let args = steps[step.step].args.iter();
-        let buffers = args.map(|id| &self.plan.buffers[id.0 as usize]);
-        buffers
-            .map(|b| b.len.eval(values) as usize * b.dtype.size())
-            .collect()
-    }
-}
-
 impl Part<'_> {
     /// Runs the steps one by one under the eyes of a tracer.
     pub(super) fn trace<'s>(
@@ -86,7 +61,7 @@ impl Part<'_> {
                 self.on_cpu(std::slice::from_ref(step), storage, None)?;
                 continue;
             }
-            let sizes = self.exe.sizes(step, self.preparing, &self.bound.values);
+            let sizes = sizes(&self.exe.plan, step, self.preparing, &self.bound.values);
             let contents = |arg: usize| {
                 let outside = || Error::Internal(format!("a step has no argument {arg}"));
                 let loc = *step.args.get(arg).ok_or_else(outside)?;
@@ -121,6 +96,19 @@ impl Part<'_> {
     }
 }
 
+/// What the buffers of a step's arguments take, in bytes.
+fn sizes(plan: &Plan, step: &BoundStep, prepare: bool, values: &[i64]) -> Vec<usize> {
+    let steps = match prepare {
+        true => &plan.prepare,
+        false => &plan.run,
+    };
+    let args = steps[step.step].args.iter();
+    let buffers = args.map(|id| &plan.buffers[id.0 as usize]);
+    buffers
+        .map(|b| b.len.eval(values) as usize * b.dtype.size())
+        .collect()
+}
+
 /// A copy of a part of some memory, once it is computed.
 fn copied(storage: &Storage, offset: usize, len: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; len];
@@ -138,18 +126,4 @@ fn copied(storage: &Storage, offset: usize, len: usize) -> Result<Vec<u8>> {
         },
     }
     Ok(bytes)
-}
-
-/// The prepared results of a traced run, which are computed anew.
-pub(super) fn prepare(
-    exe: &Executable,
-    bound: &super::bound::Bound,
-    inputs: &[Buffer],
-    tracer: &mut dyn Tracer,
-) -> Result<run::Prepared> {
-    Ok(run::Prepared {
-        contents: Vec::new(),
-        values: Vec::new(),
-        storages: run::prepare(exe, bound, inputs, Some(tracer))?,
-    })
 }

@@ -1,6 +1,6 @@
 //! What a step runs once sizes are known, whatever kind of kernel it is.
 
-use super::gpu::{Around, Calls, Ends};
+use super::calls::{Around, Calls, Ends};
 use crate::attention::Attention;
 use crate::buffer::Buffer;
 use crate::conv::Conv;
@@ -12,8 +12,9 @@ use crate::scan::Scan;
 use crate::scatter::Scatter;
 use crate::sort::ArgSort;
 use crate::tile::{self, Failure, Failures, Linked};
-use kiln_plan::Site;
+use kiln_plan::{Contract, Kernel, Site};
 use smallvec::SmallVec;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// What a kernel on the CPU is called with.
@@ -117,6 +118,31 @@ pub(super) trait Work: Send + Sync {
     fn can_fail(&self) -> bool {
         false
     }
+}
+
+/// What a kernel is linked for.
+#[derive(Copy, Clone)]
+pub(super) struct Sizes<'a> {
+    /// The values of symbols.
+    pub values: &'a [i64],
+    /// The lengths of the arguments in elements.
+    pub lens: &'a [i64],
+}
+
+/// What makes work of kernels, for a CPU or a GPU. A program that a step runs is given what its own kernels are
+/// linked by.
+pub(super) trait Link {
+    /// The GPU.
+    fn gpu(&self) -> Option<&Arc<cuda::Device>>;
+
+    /// Links a kernel; `launch` is a CUDA kernel's.
+    fn link(
+        &self,
+        kernel: &Kernel,
+        contract: &Contract,
+        sizes: Sizes<'_>,
+        launch: Option<&Arc<cuda::Launch>>,
+    ) -> Result<Arc<dyn Work>>;
 }
 
 impl Work for Linked {

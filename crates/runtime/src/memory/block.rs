@@ -1,8 +1,10 @@
 //! Blocks of memory straight from the system.
 
-use super::ALIGN;
 use std::alloc::Layout;
 use std::ptr::NonNull;
+
+/// Every storage begins at a multiple of this many bytes.
+pub const ALIGN: usize = 64;
 
 /// Blocks of at least this many bytes are mapped, with huge pages where the system has them.
 const MAPPED: usize = 2 << 20;

@@ -4,8 +4,9 @@ use super::bound::BoundDynamic;
 use super::walk::Walk;
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
+use crate::lock::lock;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// What an instruction is called with.
 pub(crate) type Call = (*mut Ctx, *const Code);
@@ -117,7 +118,7 @@ impl Failures {
     }
 
     pub(crate) fn report(&self, failure: Failure) {
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut first = lock(&self.first);
         if first.is_none_or(|f| failure < f) {
             *first = Some(failure);
         }
@@ -126,7 +127,7 @@ impl Failures {
 
     /// Notes that a part could not run at all.
     pub(crate) fn broken(&self, error: Error) {
-        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        *lock(&self.error) = Some(error);
         self.any.store(true, Ordering::Release);
     }
 
@@ -138,18 +139,10 @@ impl Failures {
         if !self.any.swap(false, Ordering::Acquire) {
             return Ok(None);
         }
-        let error = self
-            .error
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let error = lock(&self.error).take();
         match error {
             Some(e) => Err(e),
-            None => Ok(self
-                .first
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take()),
+            None => Ok(lock(&self.first).take()),
         }
     }
 }

@@ -1,8 +1,9 @@
-use super::super::{Executable, lock};
+use super::super::Executable;
 use super::*;
 use crate::buffer::Buffer;
 use crate::cuda::{self, Device, Nvrtc};
 use crate::error::Result;
+use crate::lock::lock;
 use kiln_base::{DType, Dim};
 use kiln_plan::cuda::{Blocks, CudaKernel, Pointer, Text};
 use kiln_plan::{Input, Kernel, Output, Place, Plan, Role};

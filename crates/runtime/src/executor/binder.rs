@@ -1,0 +1,164 @@
+//! What binds a plan: its sizes, and its kernels linked for them.
+
+use super::check::Facts;
+use super::loc::Loc;
+use super::work::{Link, Sizes, Work};
+use crate::cuda::{self, Launch};
+use crate::error::{Error, Result, damaged};
+use crate::memory::too_much;
+use hashbrown::HashMap;
+use kiln_base::Dim;
+use kiln_plan::{BufferId, Contract, Kernel, Plan, Reads, Site, Step};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Who runs a bound plan.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// It runs *prepare* and keeps the results.
+    Executable,
+    /// A loop or branch, which has neither a *prepare* nor memory for its results.
+    Body,
+}
+
+/// What a plan is bound with.
+#[derive(Copy, Clone)]
+pub(super) struct Setting<'a> {
+    pub plan: &'a Plan,
+    pub facts: &'a Facts,
+    pub linker: &'a dyn Link,
+    pub owner: Owner,
+}
+
+/// A kernel and the lengths of its arguments.
+type Called = (u32, SmallVec<[i64; 6]>);
+
+pub(super) struct Binder<'a> {
+    pub plan: &'a Plan,
+    pub facts: &'a Facts,
+    pub values: &'a [i64],
+    linker: &'a dyn Link,
+    pub gpu: Option<&'a Arc<cuda::Device>>,
+    /// The CUDA kernels, by kernel.
+    launches: Vec<Option<Arc<Launch>>>,
+    pub lens: Vec<i64>,
+    /// Places of all buffers but temporaries.
+    pub fixed: Vec<Loc>,
+    /// One number for all buffers that may be the same memory.
+    pub memory: Vec<usize>,
+    linked: HashMap<Called, Arc<dyn Work>>,
+}
+
+/// The most bytes of one buffer.
+const BUFFER_LIMIT: i64 = 1 << 46;
+
+impl<'a> Binder<'a> {
+    /// Without places of buffers.
+    pub fn new(with: Setting<'a>, values: &'a [i64]) -> Result<Binder<'a>> {
+        let known = |d: &Dim| d.eval_checked(values).is_some();
+        if with.owner == Owner::Executable && !with.plan.all_dims(known) {
+            return Err(damaged!("a size without a value"));
+        }
+        let lens = with.plan.buffers.iter().map(|b| {
+            let len = b.len.eval_checked(values).filter(|len| *len >= 0);
+            match len.ok_or_else(|| damaged!("a buffer of {} elements", b.len))? {
+                len if len < BUFFER_LIMIT / 8 => Ok(len),
+                len => Err(too_much((len as usize).saturating_mul(b.dtype.size()))),
+            }
+        });
+        Ok(Binder {
+            plan: with.plan,
+            facts: with.facts,
+            values,
+            linker: with.linker,
+            gpu: with.linker.gpu(),
+            lens: lens.collect::<Result<_>>()?,
+            launches: match with.linker.gpu() {
+                Some(device) => Launch::all(device, with.plan, values)?,
+                None => Vec::new(),
+            },
+            fixed: Vec::new(),
+            memory: memory(with.plan, with.facts),
+            linked: HashMap::new(),
+        })
+    }
+}
+
+impl Binder<'_> {
+    /// What a step does with its arguments.
+    pub fn contract(&self, step: &Step) -> &Contract {
+        &self.facts.contracts[step.kernel as usize]
+    }
+
+    pub fn link(&mut self, step: &Step) -> Result<Arc<dyn Work>> {
+        let lens = step.args.iter().map(|id| self.lens[id.0 as usize]);
+        let lens: SmallVec<[i64; 6]> = lens.collect();
+        let key = (step.kernel, lens);
+        if let Some(work) = self.linked.get(&key) {
+            return Ok(work.clone());
+        }
+        let kernel = &self.plan.kernels[step.kernel as usize];
+        let launch = self.launches.get(step.kernel as usize);
+        let launch = launch.and_then(Option::as_ref);
+        let sizes = Sizes {
+            values: self.values,
+            lens: &key.1,
+        };
+        let work = (self.linker).link(kernel, self.contract(step), sizes, launch);
+        let site = step.sites.first();
+        let site = site.and_then(|s| self.plan.sites.get(*s as usize));
+        let custom = matches!(kernel, Kernel::Custom(_));
+        let work = work.map_err(|e| at_site(site.filter(|_| custom), e))?;
+        self.linked.insert(key, work.clone());
+        Ok(work)
+    }
+
+    /// Whether the parts of a step may run at the same time, and which arguments it writes. They may
+    /// where each place in memory that the step writes is touched by one part only.
+    pub fn parallel(&self, step: &Step, work: &dyn Work) -> Result<(bool, SmallVec<[bool; 6]>)> {
+        let args = &self.contract(step).args;
+        let linked = work.last();
+        let mut parallel = linked.is_none_or(|l| l.parallel);
+        for w in (0..step.args.len()).filter(|w| args[*w].writes) {
+            let same: Vec<usize> = (0..step.args.len())
+                .filter(|a| self.shares(step.args[*a], step.args[w]))
+                .collect();
+            if same.iter().any(|a| args[*a].reads == Reads::Throughout) {
+                let name = self.plan.kernels[step.kernel as usize].name();
+                return Err(damaged!("a {name} writes over its own operand"));
+            }
+            let size = |a: usize| args[a].dtype.size();
+            let sizes_differ = same.iter().any(|a| size(*a) != size(w));
+            parallel &= !sizes_differ && linked.is_none_or(|l| l.keeps_apart(&same));
+        }
+        Ok((parallel, args.iter().map(|a| a.writes).collect()))
+    }
+
+    /// Whether two buffers may be the same memory.
+    fn shares(&self, a: BufferId, b: BufferId) -> bool {
+        self.memory[a.0 as usize] == self.memory[b.0 as usize]
+    }
+}
+
+/// One number for all buffers that may be the same memory.
+fn memory(plan: &Plan, facts: &Facts) -> Vec<usize> {
+    let mut memory = facts.root.clone();
+    for (o, donor) in plan.outputs.iter().zip(&facts.donors) {
+        if let Some(input) = donor {
+            memory[o.buffer.0 as usize] = plan.inputs[*input].buffer.0 as usize;
+        }
+    }
+    memory
+}
+
+/// Why a custom op can't run, at its site.
+fn at_site(site: Option<&Site>, e: Error) -> Error {
+    match (site, e) {
+        (Some(site), Error::Cuda(text)) => Error::Custom {
+            op: site.op.clone(),
+            text,
+            node: site.node,
+        },
+        (_, e) => e,
+    }
+}

@@ -1,0 +1,334 @@
+//! Plans that are ready to run: what is made of them once, and kept.
+
+use super::binder::{Owner, Setting};
+use super::bound::Bound;
+use super::check::{self, Facts};
+use super::link::Linker;
+use super::profile::{Profile, StepEvent, StepTime};
+use super::report::{MemoryBlock, MemoryReport};
+use crate::buffer::Buffer;
+use crate::cuda;
+use crate::error::{Error, Result};
+use crate::fork;
+use crate::lock::lock;
+use crate::memory::{ALIGN, Storage, evict};
+use crate::simd::Level;
+use kiln_plan::{Plan, Role, Site};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+/// Bindings kept for reuse.
+const BINDINGS: usize = 16;
+
+/// A checked plan, ready to run from any number of threads.
+///
+/// Programs for known sizes are made at the first run with those sizes and kept; so are the results
+/// of the plan's *prepare* part, as long as the parameters' storages keep their identity.
+pub struct Executable {
+    pub(super) plan: Plan,
+    /// The plan's, for errors that are found when it may be gone.
+    pub(super) sites: Arc<[Site]>,
+    pub(super) facts: Facts,
+    level: Level,
+    /// The GPU it runs on, if it does.
+    pub(super) gpu: Option<Arc<cuda::Device>>,
+    /// The kernels there, which stay loaded for later sizes.
+    _functions: Vec<cuda::Function>,
+    pub(super) constants: Vec<Buffer>,
+    /// Most recently used last.
+    pub(super) bindings: Mutex<Vec<Arc<Bound>>>,
+    /// Most recently used last.
+    pub(super) prepared: Mutex<Vec<Arc<Prepared>>>,
+    pub(super) counts: Counts,
+    pub(super) profile: Profile,
+}
+
+/// Results of *prepare* for one set of parameters.
+pub(super) struct Prepared {
+    /// The parameters' contents that it was made from.
+    pub contents: Vec<Weak<u64>>,
+    pub values: Vec<i64>,
+    pub storages: Vec<Arc<Storage>>,
+}
+
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) runs: AtomicU64,
+    pub(super) kernels: AtomicU64,
+    pub(super) prepares: AtomicU64,
+    pub(super) bindings: AtomicU64,
+}
+
+/// What an [`Executable`] has done so far.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Runs that were started.
+    pub runs: u64,
+    /// Kernels that were run, those of *prepare* among them.
+    pub kernels: u64,
+    /// Times *prepare* was run.
+    pub prepares: u64,
+    /// For how many sets of parameters results of *prepare* are kept.
+    pub prepared: usize,
+    /// Times the plan was bound to new sizes.
+    pub bindings: u64,
+}
+
+/// The entry that `found` picks, moved to the end.
+pub(super) fn recent<T>(
+    list: &mut Vec<Arc<T>>,
+    found: impl FnMut(&Arc<T>) -> bool,
+) -> Option<Arc<T>> {
+    let at = list.iter().position(found)?;
+    if at + 1 < list.len() {
+        let entry = list.remove(at);
+        list.push(entry);
+    }
+    list.last().cloned()
+}
+
+pub(super) fn remember<T>(list: &mut Vec<Arc<T>>, entry: Arc<T>, most: usize) {
+    if list.len() >= most {
+        list.remove(0);
+    }
+    list.push(entry);
+}
+
+/// Turns a panic, which would be a bug of this crate, into an error.
+pub(super) fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    fork::check()?;
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+    result.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(Error::Internal(text.unwrap_or("a panic").to_string()))
+    })
+}
+
+impl Executable {
+    /// Checks a plan for [`Level::current`]. Without symbols, its programs are made here.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] if anything in the plan is contradictory, [`Error::Level`] if the environment
+    /// asks for a level that this machine lacks.
+    pub fn new(plan: Plan) -> Result<Executable> {
+        guarded(|| Executable::load(plan, None))
+    }
+
+    /// Checks a plan of CUDA kernels and compiles or loads those for a GPU.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] if anything in the plan is contradictory, [`Error::Cuda`] if a kernel can't be
+    /// compiled or loaded.
+    pub fn on_gpu(plan: Plan, device: &Arc<cuda::Device>) -> Result<Executable> {
+        guarded(|| Executable::load(plan, Some(device.clone())))
+    }
+
+    fn load(plan: Plan, gpu: Option<Arc<cuda::Device>>) -> Result<Executable> {
+        let facts = check::check(&plan)?;
+        let mut constants = check::constants(&plan)?;
+        let mut functions = Vec::new();
+        if let Some(device) = &gpu {
+            functions = device.prepare(&plan)?;
+            for constant in &mut constants {
+                *constant = constant.to_gpu(device)?;
+            }
+        }
+        let exe = Executable {
+            facts,
+            level: Level::current()?,
+            gpu,
+            _functions: functions,
+            constants,
+            bindings: Mutex::default(),
+            prepared: Mutex::default(),
+            counts: Counts::default(),
+            profile: Profile::default(),
+            sites: plan.sites.clone().into(),
+            plan,
+        };
+        if exe.plan.symbols.is_empty() {
+            exe.bound(&[])?;
+        }
+        Ok(exe)
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The CPU level the plan runs at.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// The GPU the plan runs on; `None` for the CPU.
+    pub fn gpu(&self) -> Option<&Arc<cuda::Device>> {
+        self.gpu.as_ref()
+    }
+
+    /// The memory that runs with these symbol values need.
+    ///
+    /// # Errors
+    /// If the values do not fit the plan.
+    pub fn memory(&self, values: &[i64]) -> Result<MemoryReport> {
+        guarded(|| {
+            if values.len() != self.plan.symbols.len() {
+                let (takes, given) = (self.plan.symbols.len(), values.len());
+                return Err(Error::Buffer(format!(
+                    "the plan has {takes} symbols, {given} values given"
+                )));
+            }
+            Ok(self.bound(values)?.report)
+        })
+    }
+
+    /// The temporaries of runs with these symbol values, in the order of their first use.
+    ///
+    /// # Errors
+    /// If the values do not fit the plan.
+    pub fn temporaries(&self, values: &[i64]) -> Result<Vec<MemoryBlock>> {
+        self.memory(values)?;
+        guarded(|| Ok(self.bound(values)?.blocks.clone()))
+    }
+
+    /// What has been done so far.
+    pub fn stats(&self) -> Stats {
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        Stats {
+            runs: get(&self.counts.runs),
+            kernels: get(&self.counts.kernels),
+            prepares: get(&self.counts.prepares),
+            prepared: lock(&self.prepared).len(),
+            bindings: get(&self.counts.bindings),
+        }
+    }
+
+    /// Forgets prepared results and bindings; later runs make them again.
+    pub fn clear(&self) {
+        lock(&self.bindings).clear();
+        lock(&self.prepared).clear();
+    }
+
+    /// Switches the collection of [`step_times`](Executable::step_times) on or off; what was collected
+    /// before is forgotten. On a GPU the times are the device's, and runs are waited for meanwhile.
+    pub fn profile(&self, on: bool) {
+        self.profile.collect(on);
+    }
+
+    /// Switches the recording of [`take_events`](Executable::take_events) on or off; what was recorded
+    /// before is forgotten.
+    pub fn record_events(&self, on: bool) {
+        self.profile.record(on);
+    }
+
+    /// The executions of steps of the *run* part since recording was switched on or they were last
+    /// taken, in the order in which they ended.
+    pub fn take_events(&self) -> Vec<StepEvent> {
+        self.profile.take_events()
+    }
+
+    /// The time that each step of the *run* part has taken since profiling was switched on.
+    pub fn step_times(&self) -> Vec<StepTime> {
+        self.profile.times(&self.plan)
+    }
+
+    /// Numbers and random keys of the host where the plan runs, in one copy.
+    pub(super) fn bring(&self, inputs: &[Buffer]) -> Result<Vec<(usize, Buffer)>> {
+        let here = |b: &Buffer| match (&self.gpu, b.gpu()) {
+            (None, None) => true,
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        };
+        let mut bytes: Vec<u8> = Vec::new();
+        let mut places: Vec<(usize, usize)> = Vec::new();
+        for (i, input) in inputs.iter().enumerate().filter(|(_, b)| !here(b)) {
+            let key = self.plan.inputs[i].role == Role::RandomKey;
+            if self.gpu.is_none() || input.gpu().is_some() || !key && !input.shape().is_empty() {
+                let name =
+                    |d: Option<&Arc<cuda::Device>>| d.map_or("cpu".into(), |d| d.to_string());
+                let (found, runs) = (name(input.gpu()), name(self.gpu.as_ref()));
+                return Err(Error::Buffer(format!(
+                    "input {i} is on {found}, the plan runs on {runs}"
+                )));
+            }
+            bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
+            places.push((i, bytes.len()));
+            bytes.extend_from_slice(input.storage().bytes());
+        }
+        let (Some(device), false) = (&self.gpu, places.is_empty()) else {
+            return Ok(Vec::new());
+        };
+        let memory = Arc::new(device.upload(&bytes)?);
+        let brought = places.into_iter().map(|(i, offset)| {
+            let (memory, len) = (memory.clone(), inputs[i].storage().len());
+            let storage = Arc::new(Storage::part_on_gpu(memory, offset, len));
+            let (dtype, shape) = (inputs[i].dtype(), inputs[i].shape().to_vec());
+            (i, Buffer::new(dtype, shape, storage))
+        });
+        Ok(brought.collect())
+    }
+
+    /// Checks the inputs and finds or makes the programs for their sizes.
+    pub(super) fn bind(&self, inputs: &[Buffer]) -> Result<Arc<Bound>> {
+        let values = check::inputs(&self.plan, inputs)?;
+        self.bound(&values)
+    }
+
+    fn bound(&self, values: &[i64]) -> Result<Arc<Bound>> {
+        let mut bindings = lock(&self.bindings);
+        if let Some(bound) = recent(&mut bindings, |b| b.values[..] == *values) {
+            return Ok(bound);
+        }
+        check::needs(&self.plan, values)?;
+        self.counts.bindings.fetch_add(1, Ordering::Relaxed);
+        let linker = Linker {
+            level: self.level,
+            gpu: self.gpu.as_ref(),
+        };
+        let with = Setting {
+            plan: &self.plan,
+            facts: &self.facts,
+            linker: &linker,
+            owner: Owner::Executable,
+        };
+        // What differs is often an offset.
+        let mut latest = bindings.iter().rev();
+        let moved = latest.find_map(|b| b.moved(with, values).transpose());
+        let bound = Arc::new(match moved {
+            Some(bound) => bound?,
+            None => Bound::new(with, values)?,
+        });
+        remember(&mut bindings, bound.clone(), BINDINGS);
+        Ok(bound)
+    }
+
+    /// Takes these buffers on the host, and what was prepared, out of the processor's caches, where
+    /// [`memory::can_evict`](crate::memory::can_evict): what reads them next finds them in memory alone, as an
+    /// operand that was written long ago is found.
+    ///
+    /// # Errors
+    /// If the contents of a buffer are those of a run that failed.
+    pub fn evict(&self, buffers: &[Buffer]) -> Result<()> {
+        for buffer in buffers.iter().filter(|b| b.gpu().is_none()) {
+            evict(buffer.bytes()?);
+        }
+        let prepared = lock(&self.prepared).clone();
+        let storages = prepared.iter().flat_map(|p| &p.storages);
+        for storage in storages.filter(|s| s.gpu().is_none()) {
+            evict(storage.bytes());
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Executable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Executable")
+            .field("level", &self.level)
+            .field("kernels", &self.plan.kernels.len())
+            .field("steps", &self.plan.run.len())
+            .finish_non_exhaustive()
+    }
+}

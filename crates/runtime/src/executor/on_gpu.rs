@@ -1,0 +1,56 @@
+//! What a GPU needs to know of a part of a plan.
+
+use super::loc::Loc;
+use super::step::BoundStep;
+use crate::buffer::Buffer;
+use crate::cuda::Graphs;
+use hashbrown::HashSet;
+
+/// What a part of a plan does on a GPU, apart from the calls.
+#[derive(Default)]
+pub(super) struct OnGpu {
+    pub graphs: Graphs,
+    /// Memory that it reads and writes; the arena once.
+    pub read: Vec<Loc>,
+    pub written: Vec<Loc>,
+    /// Memory of loops and branches that it reads.
+    pub held: Vec<Buffer>,
+    /// How many calls it makes.
+    pub calls: usize,
+    /// Whether one of them may report a data error.
+    pub fallible: bool,
+}
+
+impl OnGpu {
+    pub(super) fn new(steps: &[BoundStep]) -> OnGpu {
+        let mut part = OnGpu::default();
+        let mut known = HashSet::new();
+        for step in steps {
+            let scratch = step.work.has_bodies() || step.guard.is_some();
+            let scratch = scratch.then_some((Loc::Arena(step.scratch), true));
+            let guard = step.guard.iter().map(|g| (g.loc, false));
+            let args = step.args.iter().copied().zip(step.writes.iter().copied());
+            for (loc, writes) in args.chain(scratch).chain(guard) {
+                part.touches(loc, writes, &mut known);
+            }
+            part.held.extend(step.work.held().into_iter().cloned());
+            part.calls += step.work.calls() + usize::from(step.guard.is_some());
+            part.fallible |= step.work.can_fail();
+        }
+        part
+    }
+
+    /// `known` is what is listed.
+    fn touches(&mut self, loc: Loc, writes: bool, known: &mut HashSet<(Loc, bool)>) {
+        let loc = match loc {
+            Loc::Arena(_) => Loc::Arena(0),
+            loc => loc,
+        };
+        if known.insert((loc, writes)) {
+            match writes {
+                true => self.written.push(loc),
+                false => self.read.push(loc),
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! A part of a bound plan on its engine.
+
+use super::bound::Bound;
+use super::calls::{Around, Calls};
+use super::executable::Executable;
+use super::gpu::expand;
+use super::loc::Loc;
+use super::on_gpu::OnGpu;
+use super::profile::Profile;
+use super::step::BoundStep;
+use super::steps::run_steps;
+use crate::cancel;
+use crate::cuda::{Job, Outcome, Session};
+use crate::error::{Error, Result};
+use crate::memory::Storage;
+use kiln_plan::Site;
+use kiln_plan::cuda::ErrorRecord;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// A part of a plan being run: *prepare* or the rest.
+pub(super) struct Part<'a> {
+    pub(super) exe: &'a Executable,
+    pub(super) bound: &'a Bound,
+    pub(super) preparing: bool,
+    /// The first step that writes over donated memory, which no run leaves half written.
+    pub(super) firm: usize,
+    /// On a GPU, what the part goes through.
+    pub(super) session: Option<Session>,
+}
+
+impl<'a> Part<'a> {
+    pub(super) fn new(exe: &'a Executable, bound: &'a Bound, preparing: bool) -> Result<Part<'a>> {
+        let session = exe.gpu.as_ref().map(Session::new).transpose()?;
+        Ok(Part {
+            exe,
+            bound,
+            preparing,
+            firm: usize::MAX,
+            session,
+        })
+    }
+
+    pub(super) fn allocate(&self, bytes: usize, what: &Arc<str>) -> Result<Storage> {
+        match &self.session {
+            None => Storage::new(bytes),
+            Some(session) => session.allocate(bytes, what),
+        }
+    }
+
+    /// Copies what an input holds to memory of the same size.
+    pub(super) fn copy(&self, from: &Storage, to: &mut Storage) -> Result<()> {
+        match &self.session {
+            _ if from.len() != to.len() => Err(Error::Internal("a copy of another size".into())),
+            None => {
+                to.bytes_mut().copy_from_slice(from.bytes());
+                Ok(())
+            }
+            Some(session) => session.copy(from, to),
+        }
+    }
+
+    pub(super) fn on_cpu<'s>(
+        &self,
+        steps: &[BoundStep],
+        storage: &impl Fn(Loc) -> &'s Storage,
+        profile: Option<&Profile>,
+    ) -> Result<()> {
+        let (sites, kernels) = (&self.exe.plan.sites, &self.exe.counts.kernels);
+        let run = |steps: &[BoundStep]| {
+            run_steps(steps, |loc| address(storage, loc), sites, kernels, profile)
+        };
+        let (before, firm) = steps.split_at(self.firm.min(steps.len()));
+        let mut found = run(before)?;
+        if found.is_none() && !firm.is_empty() {
+            found = cancel::unwatched(|| run(firm))?;
+        }
+        match found {
+            Some(found) => Err(data_error(sites, found.site, found.index, found.bound)),
+            None => Ok(()),
+        }
+    }
+
+    /// `on_gpu` is what a GPU needs to know of the steps.
+    pub(super) fn on_gpu<'s>(
+        &self,
+        session: Session,
+        steps: &[BoundStep],
+        on_gpu: &OnGpu,
+        storage: &impl Fn(Loc) -> &'s Storage,
+    ) -> Result<Option<Arc<Outcome>>> {
+        let exe = self.exe;
+        let place = |loc: Loc| address(storage, loc);
+        let held = on_gpu.held.iter().map(|b| &**b.storage());
+        let read: Vec<&Storage> = (on_gpu.read.iter().map(|l| storage(*l)))
+            .chain(held)
+            .collect();
+        let written: Vec<&Storage> = on_gpu.written.iter().map(|l| storage(*l)).collect();
+        // The device says how long each step took, and they run one after the other.
+        let start = Cell::new(Instant::now());
+        let add = |step, time| {
+            exe.profile.add(step, start.get(), time);
+            start.set(start.get() + time);
+        };
+        let profiled = !self.preparing && exe.profile.on();
+        let job = Job {
+            calls: &|record, sink| {
+                let guarded_from = match self.preparing {
+                    true => usize::MAX,
+                    false => exe.plan.commit as usize,
+                };
+                let around = Around::plan(record, guarded_from);
+                let mut calls = Calls::new(sink);
+                expand(steps, &place, around, &mut calls).map(drop)
+            },
+            count: on_gpu.calls,
+            fallible: on_gpu.fallible,
+            profile: profiled.then_some(&add),
+            graphs: (!self.preparing).then_some(&on_gpu.graphs),
+            read: &read,
+            written: &written,
+        };
+        let sites = exe.sites.clone();
+        let explain = move |r: ErrorRecord| data_error(&sites, r.state - 1, r.index, r.bound);
+        let outcome = session.run(&job, explain)?;
+        let count = on_gpu.calls as u64;
+        exe.counts.kernels.fetch_add(count, Ordering::Relaxed);
+        Ok(outcome)
+    }
+}
+
+pub(super) fn address<'s>(storage: &impl Fn(Loc) -> &'s Storage, loc: Loc) -> *mut u8 {
+    match loc {
+        Loc::Arena(offset) => storage(loc).ptr().wrapping_add(offset),
+        _ => storage(loc).ptr(),
+    }
+}
+
+fn data_error(sites: &[Site], site: u32, index: i64, bound: i64) -> Error {
+    let Some(info) = sites.get(site as usize) else {
+        return Error::Internal(format!("a kernel reports an error at site {site}"));
+    };
+    Error::Data {
+        site,
+        op: info.op.clone(),
+        kind: info.kind,
+        node: info.node,
+        index,
+        bound,
+    }
+}

@@ -1,0 +1,35 @@
+//! The memory that a run needs.
+
+/// Bytes that a run needs, known before it.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryReport {
+    /// The arena of one run.
+    pub peak: usize,
+    /// The most bytes of temporaries that are alive at one step.
+    pub lower_bound: usize,
+    /// The arena that *prepare* needs while it runs.
+    pub prepare_peak: usize,
+    /// Results of *prepare*.
+    pub prepared: usize,
+    /// Outputs, without those in donated memory or handed through.
+    pub outputs: usize,
+    /// Data baked into the plan.
+    pub constants: usize,
+    /// Of these, what begins as zeros since it is not known that all of it is written.
+    pub cleared: usize,
+}
+
+/// A part of the arena and the steps that use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryBlock {
+    /// The first buffer of the plan that it holds; `None` for scratch memory of a step.
+    pub buffer: Option<u32>,
+    /// Where it begins in the arena, in bytes.
+    pub offset: usize,
+    /// Its size in bytes.
+    pub bytes: usize,
+    /// The first step that uses it; steps that start together are one.
+    pub first: usize,
+    /// The last step that uses it.
+    pub last: usize,
+}
