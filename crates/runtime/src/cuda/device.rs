@@ -1,38 +1,37 @@
 //! Devices: their context, their figures, and the lanes that work goes through.
 
 use super::cache::compiler_version;
+use super::context::Context;
 use super::driver::{Driver, Handle};
-use super::memory::Figures;
-use super::module::Modules;
-use super::outcome::{Outcome, Slots};
-use super::stream::{Lane, Staging, Stream};
+use super::lane::Lane;
+use super::module::{Function, Modules, Unloaded};
+use super::outcome::{Outcome, Outcomes};
+use super::pool::Pool;
+use super::slot::Slots;
+use super::stream::{Staging, Stream};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::memory::MemoryStats;
 use kiln_base::{Gpu, Machine};
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// An NVIDIA GPU. May be used from any number of threads.
 pub struct Device {
-    pub(super) driver: &'static Driver,
     ordinal: u32,
-    context: Handle,
+    pub(super) context: Context,
     /// All of it but the compiler's version.
     about: Gpu,
-    total_memory: usize,
-    pub(super) pool: Handle,
-    pub(super) figures: Mutex<Figures>,
-    pub(super) modules: Mutex<Modules>,
+    pub(super) pool: Arc<Pool>,
+    modules: Mutex<Modules>,
     /// Lanes that no run holds; the most recently used last.
     pub(super) lanes: Mutex<Vec<Lane>>,
     /// Carries data to the device.
     pub(super) copies: Arc<Stream>,
     pub(super) staging: Mutex<Vec<Staging>>,
-    /// Places for records that no run uses, and runs of which nobody has waited for the end.
-    pub(super) slots: Mutex<Slots>,
-    pub(super) outcomes: Mutex<Vec<Arc<Outcome>>>,
+    pub(super) slots: Arc<Slots>,
+    pub(super) outcomes: Outcomes,
     graphs: AtomicBool,
 }
 
@@ -55,8 +54,6 @@ const REGISTERS_PER_PROCESSOR: c_int = 82;
 const MOST_SHARED_PER_BLOCK: c_int = 97;
 const MEMORY_POOLS_SUPPORTED: c_int = 115;
 const CLUSTER_LAUNCH: c_int = 120;
-const POOL_RELEASE_THRESHOLD: c_int = 4;
-const POOL_RESERVED: c_int = 5;
 
 impl Device {
     /// The device of this number, opened at the first call.
@@ -85,7 +82,7 @@ impl Device {
             )));
         }
         let f = &driver.functions;
-        let (mut device, mut context, mut pool) = (0, Handle::NULL, Handle::NULL);
+        let (mut device, mut handle) = (0, Handle::NULL);
         let (mut total, mut name) = (0usize, [0u8; 256]);
         // SAFETY: every place is writable and as large as said.
         unsafe {
@@ -95,10 +92,11 @@ impl Device {
             driver.check("cuDeviceGetName", status)?;
             let status = (f.device_memory)(&mut total, device);
             driver.check("cuDeviceTotalMem", status)?;
-            let status = (f.context_retain)(&mut context, device);
+            let status = (f.context_retain)(&mut handle, device);
             driver.check("cuDevicePrimaryCtxRetain", status)?;
-            driver.check("cuCtxSetCurrent", (f.context_set)(context))?;
         }
+        let context = Context { driver, handle };
+        context.activate()?;
         let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
         let name = name.to_string_lossy().into_owned();
         let attribute = |which: c_int| {
@@ -129,43 +127,41 @@ impl Device {
             driver: driver.version().ok(),
             nvrtc: None,
         };
-        let mut keep = u64::MAX;
-        // SAFETY: the pool outlives the process's use of the device, and the attribute is a 64-bit
-        // number.
-        unsafe {
-            let status = (f.pool_default)(&mut pool, device);
-            driver.check("cuDeviceGetDefaultMemPool", status)?;
-            let value = (&raw mut keep).cast::<c_void>();
-            let status = (f.pool_set)(pool, POOL_RELEASE_THRESHOLD, value);
-            driver.check("cuMemPoolSetAttribute", status)?;
-        }
         Ok(Device {
-            driver,
             ordinal,
             context,
+            pool: Arc::new(Pool::new(context, device, total)?),
+            modules: Mutex::new(Modules::new(context, about.arch)),
             about,
-            total_memory: total,
-            pool,
-            figures: Mutex::default(),
-            modules: Mutex::default(),
             lanes: Mutex::default(),
-            copies: Arc::new(Stream::new(driver, context)?),
+            copies: Arc::new(Stream::new(context)?),
             staging: Mutex::default(),
-            slots: Mutex::default(),
-            outcomes: Mutex::default(),
+            slots: Arc::new(Slots::new(context)),
+            outcomes: Outcomes::default(),
             graphs: AtomicBool::new(std::env::var_os("KILN_CUDA_GRAPHS").is_none_or(|v| v != "0")),
         })
     }
 
-    /// Makes the context that of the calling thread.
-    pub(super) fn activate(&self) -> Result<()> {
-        // SAFETY: the context is retained for the process's lifetime.
-        let status = unsafe { (self.driver.functions.context_set)(self.context) };
-        self.driver.check("cuCtxSetCurrent", status)
+    /// A lane that nobody holds, with the context current.
+    pub(super) fn lane(&self) -> Result<Lane> {
+        self.context.activate()?;
+        let idle = lock(&self.lanes).pop();
+        idle.map_or_else(|| Lane::new(&self.pool), Ok)
     }
 
-    pub(super) fn context(&self) -> Handle {
-        self.context
+    /// The functions of these kernels, in order; compiled where neither this process nor the disk
+    /// has them.
+    ///
+    /// # Errors
+    /// If a kernel can't be compiled, or NVRTC is needed and missing.
+    pub(super) fn functions(&self, kernels: &[Unloaded]) -> Result<Vec<Function>> {
+        lock(&self.modules).functions(kernels)
+    }
+
+    /// Runs of this device that may have a data error of which nobody was told, oldest first. Those that
+    /// went well are forgotten in time.
+    pub fn outcomes(&self) -> Vec<Arc<Outcome>> {
+        self.outcomes.unreported()
     }
 
     /// Its number.
@@ -198,7 +194,7 @@ impl Device {
 
     /// Bytes of its memory.
     pub fn total_memory(&self) -> usize {
-        self.total_memory
+        self.pool.total
     }
 
     /// Bytes of its memory that nobody on the machine uses.
@@ -206,45 +202,29 @@ impl Device {
     /// # Errors
     /// If the driver gives none.
     pub fn free_memory(&self) -> Result<usize> {
-        self.activate()?;
+        self.context.activate()?;
+        let driver = self.context.driver;
         let (mut free, mut total) = (0, 0);
         // SAFETY: the places are writable.
-        let status = unsafe { (self.driver.functions.memory_info)(&mut free, &mut total) };
-        self.driver.check("cuMemGetInfo", status)?;
+        let status = unsafe { (driver.functions.memory_info)(&mut free, &mut total) };
+        driver.check("cuMemGetInfo", status)?;
         Ok(free)
     }
 
     /// What this process holds of its memory.
     pub fn memory(&self) -> MemoryStats {
-        let reserved = self.reserved();
-        let mut stats = lock(&self.figures).stats;
-        stats.reserved = reserved.max(stats.allocated);
-        stats
-    }
-
-    /// Bytes that the pool has taken from the device.
-    pub(super) fn reserved(&self) -> usize {
-        let mut reserved = 0u64;
-        // SAFETY: the pool is alive and the attribute a 64-bit number.
-        let status = unsafe {
-            let value = (&raw mut reserved).cast::<c_void>();
-            (self.driver.functions.pool_get)(self.pool, POOL_RESERVED, value)
-        };
-        if status == 0 { reserved as usize } else { 0 }
+        self.pool.stats()
     }
 
     /// Makes the peak start again from what is in use now.
     pub fn reset_peak(&self) {
-        let mut figures = lock(&self.figures);
-        figures.stats.peak = figures.stats.allocated;
+        self.pool.reset_peak();
     }
 
     /// Limits the bytes in use; an allocation beyond gives [`Error::OutOfMemory`]. Memory that is kept for
     /// reuse beyond the limit is given back, so that other programs have the rest of the device.
     pub fn set_limit(&self, limit: Option<usize>) {
-        let mut figures = lock(&self.figures);
-        figures.stats.limit = limit;
-        figures.floor = 0;
+        self.pool.set_limit(limit);
     }
 
     /// Gives unused memory back to the system.
@@ -252,10 +232,7 @@ impl Device {
     /// # Errors
     /// If the driver fails.
     pub fn empty_cache(&self) -> Result<()> {
-        self.synchronize()?;
-        // SAFETY: the pool is alive.
-        let status = unsafe { (self.driver.functions.pool_trim)(self.pool, 0) };
-        self.driver.check("cuMemPoolTrimTo", status)
+        self.pool.trim()
     }
 
     /// Waits for everything that was given to the device. What data errors there were,
@@ -264,10 +241,7 @@ impl Device {
     /// # Errors
     /// If the device failed.
     pub fn synchronize(&self) -> Result<()> {
-        self.activate()?;
-        // SAFETY: the context is current.
-        let status = unsafe { (self.driver.functions.context_synchronize)() };
-        self.driver.check("the GPU's work failed", status)
+        self.context.synchronize()
     }
 
     /// Whether repeated runs of a plan are replayed as CUDA graphs. On unless `KILN_CUDA_GRAPHS=0`.

@@ -26,19 +26,23 @@
 //! *Prepare* is waited for, since its results are kept.
 
 mod cache;
+mod context;
 mod control;
 mod custom;
 mod device;
 mod driver;
 mod graph;
+mod lane;
 mod launch;
 mod library;
 mod memory;
 mod module;
 mod nvrtc;
 mod outcome;
+mod pool;
 mod resources;
 mod session;
+mod slot;
 mod stream;
 
 pub use cache::cache_hits;

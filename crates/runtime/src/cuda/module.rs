@@ -1,8 +1,8 @@
 //! From sources to functions: several kernels a translation unit, compiled in parallel, kept on disk.
 
 use super::cache::{Cache, Compiler, Key, key};
-use super::device::Device;
-use super::driver::{Driver, Handle, NO_BINARY_FOR_GPU};
+use super::context::Context;
+use super::driver::{Handle, NO_BINARY_FOR_GPU};
 use super::nvrtc::{Code, Nvrtc};
 use crate::error::{Error, Result};
 use crate::lock::lock;
@@ -15,8 +15,10 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// What a device has loaded: what somebody still holds of it.
-#[derive(Default)]
 pub(super) struct Modules {
+    context: Context,
+    /// The device's compute capability.
+    capability: (u32, u32),
     /// By what was compiled.
     functions: HashMap<Text, (Weak<Module>, Handle)>,
     /// Loaded units of the cache.
@@ -27,19 +29,15 @@ pub(super) struct Modules {
 
 /// A loaded unit; unloaded when dropped, once the device has done what may use it.
 pub(crate) struct Module {
-    driver: &'static Driver,
-    context: Handle,
+    context: Context,
     handle: Handle,
 }
 
 impl Drop for Module {
     fn drop(&mut self) {
-        let f = &self.driver.functions;
-        // SAFETY: nobody holds a function of the module, and what was launched is waited for.
-        unsafe {
-            if (f.context_set)(self.context) == 0 && (f.context_synchronize)() == 0 {
-                (f.module_unload)(self.handle);
-            }
+        if self.context.synchronize().is_ok() {
+            // SAFETY: nobody holds a function of the module, and what was launched is waited for.
+            unsafe { (self.context.driver.functions.module_unload)(self.handle) };
         }
     }
 }
@@ -88,7 +86,17 @@ impl Unloaded<'_> {
 }
 
 impl Modules {
-    fn function(&self, text: Text) -> Option<Function> {
+    pub(super) fn new(context: Context, capability: (u32, u32)) -> Modules {
+        Modules {
+            context,
+            capability,
+            functions: HashMap::new(),
+            units: HashMap::new(),
+            code: None,
+        }
+    }
+
+    fn known(&self, text: Text) -> Option<Function> {
         let (module, handle) = self.functions.get(&text)?;
         Some(Function {
             handle: *handle,
@@ -120,28 +128,27 @@ const MAX_DYNAMIC_SHARED: c_int = 8;
 /// A kernel that does nothing, by which a device shows what it loads.
 const PROBE: &str = "extern \"C\" __global__ void kiln_probe() {}\n";
 
-impl Device {
+impl Modules {
     /// The functions of these kernels, in order; compiled where neither this process nor the disk
     /// has them.
     ///
     /// # Errors
     /// If a kernel can't be compiled, or NVRTC is needed and missing.
-    pub(super) fn functions(&self, kernels: &[Unloaded]) -> Result<Vec<Function>> {
-        let mut modules = lock(&self.modules);
+    pub(super) fn functions(&mut self, kernels: &[Unloaded]) -> Result<Vec<Function>> {
         let mut found: HashMap<Text, Function> = HashMap::new();
         let mut missing: Vec<(&Unloaded, Text)> = Vec::new();
         let texts: Vec<Text> = kernels.iter().map(Unloaded::text).collect();
         for (k, text) in kernels.iter().zip(&texts) {
-            match modules.function(*text) {
+            match self.known(*text) {
                 Some(function) => drop(found.insert(*text, function)),
                 None if missing.iter().any(|m| m.1 == *text) => {}
                 None => missing.push((k, *text)),
             }
         }
         if !missing.is_empty() {
-            self.activate()?;
-            modules.forget();
-            self.load(&mut modules, missing, &mut found)?;
+            self.context.activate()?;
+            self.forget();
+            self.load(missing, &mut found)?;
         }
         let lost = || Error::Internal("a loaded kernel is gone".into());
         let function = |text: &Text| found.get(text).cloned().ok_or_else(lost);
@@ -149,8 +156,7 @@ impl Device {
     }
 
     fn load(
-        &self,
-        modules: &mut Modules,
+        &mut self,
         missing: Vec<(&Unloaded, Text)>,
         found: &mut HashMap<Text, Function>,
     ) -> Result<()> {
@@ -158,14 +164,14 @@ impl Device {
         // Without NVRTC, code of any version is welcome.
         let compiler = cache.compiler();
         let version = compiler.as_ref().map(|c| c.version);
-        let code = self.code(modules, &cache, compiler.as_ref())?;
+        let code = self.code(&cache, compiler.as_ref())?;
         let mut left: Vec<(&Unloaded, Text, Key)> = Vec::new();
         for (kernel, text) in missing {
             let key = key(&format!("{PRELUDE}{}", kernel.source), code);
-            let module = self.cached(modules, &cache, key, version);
+            let module = self.cached(&cache, key, version);
             match module.and_then(|module| self.function(&module, kernel).ok()) {
                 Some(function) => {
-                    modules.keep(text, &function);
+                    self.keep(text, &function);
                     found.insert(text, function);
                 }
                 None => left.push((kernel, text, key)),
@@ -183,7 +189,7 @@ impl Device {
         let images = compile(nvrtc, &sources, code)?;
         for ((unit, source), image) in units.iter().zip(&sources).zip(images) {
             let module = self.load_image(&image).map_err(|status| {
-                let failed = self.driver.check("cuModuleLoadData", status);
+                let failed = self.context.driver.check("cuModuleLoadData", status);
                 failed
                     .err()
                     .unwrap_or_else(|| Error::Internal("no module".into()))
@@ -191,10 +197,10 @@ impl Device {
             let keys: Vec<Key> = unit.iter().map(|u| u.2).collect();
             let unit_key = key(source, code);
             cache.keep(unit_key, &keys, &image, nvrtc.version());
-            modules.units.insert(unit_key, Arc::downgrade(&module));
+            self.units.insert(unit_key, Arc::downgrade(&module));
             for (kernel, text, _) in *unit {
                 let function = self.function(&module, kernel)?;
-                modules.keep(*text, &function);
+                self.keep(*text, &function);
                 found.insert(*text, function);
             }
         }
@@ -203,16 +209,11 @@ impl Device {
     }
 
     /// What kind of code this device takes: machine code, or PTX where it refuses that.
-    fn code(
-        &self,
-        modules: &mut Modules,
-        cache: &Cache,
-        compiler: Option<&Compiler>,
-    ) -> Result<Code> {
-        if let Some(code) = modules.code {
+    fn code(&mut self, cache: &Cache, compiler: Option<&Compiler>) -> Result<Code> {
+        if let Some(code) = self.code {
             return Ok(code);
         }
-        let (major, minor) = self.capability();
+        let (major, minor) = self.capability;
         let capability = 10 * major + minor;
         let known = compiler.map_or(&[][..], |c| &c.architectures);
         let version = compiler.map(|c| c.version);
@@ -220,7 +221,7 @@ impl Device {
             code @ Code::Cubin(_) if !self.takes(cache, version, code)? => Code::Ptx(capability),
             code => code,
         };
-        modules.code = Some(code);
+        self.code = Some(code);
         Ok(code)
     }
 
@@ -238,37 +239,40 @@ impl Device {
         };
         match self.load_image(&image) {
             Err(NO_BINARY_FOR_GPU) => Ok(false),
-            Err(status) => self.driver.check("cuModuleLoadData", status).map(|()| true),
+            Err(status) => self
+                .context
+                .driver
+                .check("cuModuleLoadData", status)
+                .map(|()| true),
             Ok(_) => Ok(true),
         }
     }
 
     /// The module of the unit that the cache has for a kernel; nothing if anything of it is damaged.
     fn cached(
-        &self,
-        modules: &mut Modules,
+        &mut self,
         cache: &Cache,
         kernel: Key,
         version: Option<(i32, i32)>,
     ) -> Option<Arc<Module>> {
         let unit = cache.unit_of(kernel, version)?;
-        if let Some(module) = modules.units.get(&unit).and_then(Weak::upgrade) {
+        if let Some(module) = self.units.get(&unit).and_then(Weak::upgrade) {
             return Some(module);
         }
         let module = self.load_image(&cache.code(unit, version)?).ok()?;
-        modules.units.insert(unit, Arc::downgrade(&module));
+        self.units.insert(unit, Arc::downgrade(&module));
         Some(module)
     }
 
     fn load_image(&self, image: &[u8]) -> std::result::Result<Arc<Module>, c_int> {
         let mut handle = Handle::NULL;
         // SAFETY: the image is machine code, or PTX that ends in a zero byte.
-        let status =
-            unsafe { (self.driver.functions.module_load)(&mut handle, image.as_ptr().cast()) };
+        let status = unsafe {
+            (self.context.driver.functions.module_load)(&mut handle, image.as_ptr().cast())
+        };
         match status {
             0 => Ok(Arc::new(Module {
-                driver: self.driver,
-                context: self.context(),
+                context: self.context,
                 handle,
             })),
             status => Err(status),
@@ -279,17 +283,18 @@ impl Device {
         let entry = CString::new(kernel.entry);
         let entry = entry.map_err(|_| Error::Cuda("a kernel's name holds a zero byte".into()))?;
         let mut function = Handle::NULL;
-        let f = &self.driver.functions;
+        let f = &self.context.driver.functions;
         // SAFETY: the module is loaded and the name ends in zero.
         let status = unsafe { (f.module_function)(&mut function, module.handle, entry.as_ptr()) };
-        self.driver
+        self.context
+            .driver
             .check(&format!("no kernel {}", kernel.entry), status)?;
         if kernel.shared > 0 {
             let bytes = kernel.shared as c_int;
             // SAFETY: the function is loaded.
             let status = unsafe { (f.function_set)(function, MAX_DYNAMIC_SHARED, bytes) };
             let what = format!("{bytes} bytes of shared memory for {}", kernel.name);
-            self.driver.check(&what, status)?;
+            self.context.driver.check(&what, status)?;
         }
         Ok(Function {
             handle: function,

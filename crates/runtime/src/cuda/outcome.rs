@@ -1,7 +1,7 @@
 //! How a run that may have a data error ended, for those who depend on it.
 
-use super::device::Device;
-use super::stream::{Event, Pinned};
+use super::slot::{Slot, Slots};
+use super::stream::Event;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use kiln_plan::cuda::ErrorRecord;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 pub struct Outcome {
     event: Arc<Event>,
     slot: Mutex<Option<Slot>>,
-    device: Arc<Device>,
+    slots: Arc<Slots>,
     /// The error of a record.
     explain: Box<dyn Fn(ErrorRecord) -> Error + Send + Sync>,
     ended: Mutex<Option<Result<()>>>,
@@ -27,25 +27,20 @@ pub type Note = Arc<dyn Any + Send + Sync>;
 
 impl Outcome {
     pub(super) fn new(
-        device: &Arc<Device>,
+        slots: &Arc<Slots>,
         event: Arc<Event>,
         slot: Slot,
         explain: Box<dyn Fn(ErrorRecord) -> Error + Send + Sync>,
-    ) -> Arc<Outcome> {
-        let made = Arc::new(Outcome {
+    ) -> Outcome {
+        Outcome {
             event,
             slot: Mutex::new(Some(slot)),
-            device: device.clone(),
+            slots: slots.clone(),
             explain,
             ended: Mutex::default(),
             reported: AtomicBool::new(false),
             note: Mutex::default(),
-        });
-        let mut open = lock(&device.outcomes);
-        // Those that went well are of no interest, those that failed are until somebody was told.
-        open.retain(|o| !o.event.happened() || o.ended().is_err() && !o.reported());
-        open.push(made.clone());
-        made
+        }
     }
 
     /// Waits for the run.
@@ -83,12 +78,12 @@ impl Outcome {
         if let Some(ended) = &*ended {
             return ended.clone();
         }
-        let result = self.device.activate().and_then(|()| {
+        let result = self.slots.context.activate().and_then(|()| {
             self.event.synchronize()?;
             let slot = lock(&self.slot).take();
             let record = slot.map_or(ErrorRecord::default(), |slot| {
                 let record = slot.read();
-                lock(&self.device.slots).push((slot, None));
+                self.slots.give(slot, None);
                 record
             });
             match record.state {
@@ -108,7 +103,7 @@ impl Drop for Outcome {
     fn drop(&mut self) {
         if let Some(slot) = lock(&self.slot).take() {
             // The device may still write there.
-            lock(&self.device.slots).push((slot, Some(self.event.clone())));
+            self.slots.give(slot, Some(self.event.clone()));
         }
     }
 }
@@ -119,54 +114,23 @@ impl std::fmt::Debug for Outcome {
     }
 }
 
-/// A place in page-locked memory for one record.
-pub(super) struct Slot {
-    page: Arc<Pinned>,
-    index: usize,
-}
+/// Runs of a device of which nobody has waited for the end.
+#[derive(Default)]
+pub(super) struct Outcomes(Mutex<Vec<Arc<Outcome>>>);
 
-/// Places, with the event up to which the device uses them.
-pub(super) type Slots = Vec<(Slot, Option<Arc<Event>>)>;
-
-/// Places of a page.
-const PAGE: usize = 128;
-
-impl Slot {
-    pub(super) fn ptr(&self) -> *mut ErrorRecord {
-        let first = self.page.ptr.cast::<ErrorRecord>();
-        first.wrapping_add(self.index)
+impl Outcomes {
+    pub(super) fn add(&self, outcome: Outcome) -> Arc<Outcome> {
+        let made = Arc::new(outcome);
+        let mut open = lock(&self.0);
+        // Those that went well are of no interest, those that failed are until somebody was told.
+        open.retain(|o| !o.event.happened() || o.ended().is_err() && !o.reported());
+        open.push(made.clone());
+        made
     }
 
-    fn read(&self) -> ErrorRecord {
-        // SAFETY: the page is aligned and has room for this record of plain numbers, which the device
-        // has finished to write.
-        unsafe { self.ptr().read() }
-    }
-}
-
-impl Device {
-    /// Runs of this device that may have a data error of which nobody was told, oldest first. Those that
-    /// went well are forgotten in time.
-    pub fn outcomes(&self) -> Vec<Arc<Outcome>> {
-        let open = lock(&self.outcomes);
+    /// Those of which nobody was told, oldest first.
+    pub(super) fn unreported(&self) -> Vec<Arc<Outcome>> {
+        let open = lock(&self.0);
         open.iter().filter(|o| !o.reported()).cloned().collect()
-    }
-
-    /// A place that the device does not use.
-    pub(super) fn slot(&self) -> Result<Slot> {
-        let mut slots = lock(&self.slots);
-        let free = |(_, until): &(Slot, Option<Arc<Event>>)| {
-            until.as_ref().is_none_or(|event| event.happened())
-        };
-        if let Some(at) = slots.iter().position(free) {
-            return Ok(slots.swap_remove(at).0);
-        }
-        let page = Arc::new(Pinned::new(self.driver, PAGE * size_of::<ErrorRecord>())?);
-        let slot = |index| Slot {
-            page: page.clone(),
-            index,
-        };
-        slots.extend((1..PAGE).map(|i| (slot(i), None)));
-        Ok(slot(0))
     }
 }

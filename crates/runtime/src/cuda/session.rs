@@ -3,10 +3,11 @@
 use super::device::Device;
 use super::driver::Address;
 use super::graph::{Graph, Graphs};
+use super::lane::Lane;
 use super::launch::Call;
 use super::memory::Memory;
 use super::outcome::Outcome;
-use super::stream::{Event, Lane};
+use super::stream::Event;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::memory::Storage;
@@ -73,10 +74,13 @@ impl Session {
         }
         from.before_reading(stream)?;
         to.before_writing(stream)?;
-        let copy = self.device.driver.functions.copy;
+        let copy = self.device.context.driver.functions.copy;
         // SAFETY: both have that many bytes on this device, and are freed behind this use of them.
         let status = unsafe { copy(target, source, len, stream.handle()) };
-        self.device.driver.check("cuMemcpyDtoDAsync", status)?;
+        self.device
+            .context
+            .driver
+            .check("cuMemcpyDtoDAsync", status)?;
         let done = stream.event()?;
         from.used(&done, false);
         to.used(&done, true);
@@ -89,7 +93,7 @@ impl Session {
         job: &Job,
         explain: impl Fn(ErrorRecord) -> Error + Send + Sync + 'static,
     ) -> Result<Option<Arc<Outcome>>> {
-        let slot = job.fallible.then(|| self.device.slot()).transpose()?;
+        let slot = job.fallible.then(|| self.device.slots.take()).transpose()?;
         let lane = self.lane()?;
         let handed_over = || slot.as_ref().map_or(Ok(()), |slot| lane.hand_over(slot));
         let enqueued = self.enqueue(job).and_then(|()| handed_over());
@@ -106,7 +110,11 @@ impl Session {
         };
         memories(job.read, false);
         memories(job.written, true);
-        Ok(slot.map(|slot| Outcome::new(&self.device, event, slot, Box::new(explain))))
+        let outcome = |slot| {
+            let outcome = Outcome::new(&self.device.slots, event, slot, Box::new(explain));
+            self.device.outcomes.add(outcome)
+        };
+        Ok(slot.map(outcome))
     }
 
     fn enqueue(&self, job: &Job) -> Result<()> {
@@ -117,7 +125,7 @@ impl Session {
         for memory in job.written.iter().filter_map(|s| s.gpu()) {
             memory.before_writing(&lane.stream)?;
         }
-        let (driver, record) = (self.device.driver, lane.record());
+        let (driver, record) = (self.device.context.driver, lane.record());
         if let Some(profile) = job.profile {
             return self.profiled(job, profile);
         }
@@ -141,7 +149,7 @@ impl Session {
             if starts.last().is_none_or(|(step, _)| *step != call.step) {
                 starts.push((call.step, lane.stream.timed_event()?));
             }
-            call.launch(self.device.driver, &lane.stream)
+            call.launch(self.device.context.driver, &lane.stream)
         })?;
         let end = lane.stream.timed_event()?;
         end.synchronize()?;
@@ -165,13 +173,15 @@ impl Session {
             memory.before_reading(&lane.stream)?;
         }
         let record = lane.record();
-        Graph::new(self.device.driver, Vec::new(), &|sink| calls(record, sink))
+        Graph::new(self.device.context.driver, Vec::new(), &|sink| {
+            calls(record, sink)
+        })
     }
 
     /// The device's time for a graph, which is waited for. Data errors are forgotten.
     pub(crate) fn time(&self, graph: &Graph) -> Result<Duration> {
         let lane = self.lane()?;
-        self.device.activate()?;
+        self.device.context.activate()?;
         let start = lane.stream.timed_event()?;
         graph.launch(&lane.stream)?;
         let end = lane.stream.timed_event()?;

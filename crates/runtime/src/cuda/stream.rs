@@ -1,12 +1,8 @@
 //! Streams, events, and page-locked memory for copies.
 
-use super::device::Device;
-use super::driver::{Address, Driver, Handle, NOT_READY};
-use super::memory::Memory;
-use super::outcome::Slot;
+use super::context::Context;
+use super::driver::{Driver, Handle, NOT_READY};
 use crate::error::Result;
-use crate::lock::lock;
-use kiln_plan::cuda::ErrorRecord;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +10,7 @@ use std::time::Duration;
 
 /// A queue of work: what is given to it happens in order.
 pub(super) struct Stream {
-    driver: &'static Driver,
-    context: Handle,
+    context: Context,
     handle: Handle,
     id: u64,
 }
@@ -24,7 +19,8 @@ const NON_BLOCKING: u32 = 1;
 const DISABLE_TIMING: u32 = 2;
 
 impl Stream {
-    pub(super) fn new(driver: &'static Driver, context: Handle) -> Result<Stream> {
+    pub(super) fn new(context: Context) -> Result<Stream> {
+        let driver = context.driver;
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let mut handle = Handle::NULL;
         // SAFETY: the context is current and the place writable.
@@ -32,7 +28,6 @@ impl Stream {
         driver.check("cuStreamCreate", status)?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Ok(Stream {
-            driver,
             context,
             handle,
             id,
@@ -43,6 +38,10 @@ impl Stream {
         self.id
     }
 
+    pub(super) fn context(&self) -> Context {
+        self.context
+    }
+
     pub(super) fn handle(&self) -> Handle {
         self.handle
     }
@@ -50,8 +49,8 @@ impl Stream {
     /// Waits, on the host, for everything that was given to it.
     pub(super) fn synchronize(&self) -> Result<()> {
         // SAFETY: the stream is alive.
-        let status = unsafe { (self.driver.functions.stream_synchronize)(self.handle) };
-        self.driver.check("the GPU's work failed", status)
+        let status = unsafe { (self.context.driver.functions.stream_synchronize)(self.handle) };
+        self.context.driver.check("the GPU's work failed", status)
     }
 
     /// Makes what follows wait for an event of another stream.
@@ -60,8 +59,9 @@ impl Stream {
             return Ok(());
         }
         // SAFETY: both are alive.
-        let status = unsafe { (self.driver.functions.stream_wait)(self.handle, event.handle, 0) };
-        self.driver.check("cuStreamWaitEvent", status)
+        let status =
+            unsafe { (self.context.driver.functions.stream_wait)(self.handle, event.handle, 0) };
+        self.context.driver.check("cuStreamWaitEvent", status)
     }
 
     /// An event that happens once everything given so far is done.
@@ -75,30 +75,28 @@ impl Stream {
     }
 
     fn record(self: &Arc<Stream>, flags: u32) -> Result<Arc<Event>> {
-        let f = &self.driver.functions;
+        let f = &self.context.driver.functions;
         let mut handle = Handle::NULL;
         // SAFETY: the context is current and the place writable.
         let status = unsafe { (f.event_create)(&mut handle, flags) };
-        self.driver.check("cuEventCreate", status)?;
+        self.context.driver.check("cuEventCreate", status)?;
         let event = Event {
-            driver: self.driver,
+            driver: self.context.driver,
             handle,
             stream: self.clone(),
         };
         // SAFETY: both are alive.
         let status = unsafe { (f.event_record)(event.handle, self.handle) };
-        self.driver.check("cuEventRecord", status)?;
+        self.context.driver.check("cuEventRecord", status)?;
         Ok(Arc::new(event))
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        let _ = self.context.activate();
         // SAFETY: nobody holds the stream any more; the driver finishes what was given to it.
-        unsafe {
-            (self.driver.functions.context_set)(self.context);
-            (self.driver.functions.stream_destroy)(self.handle);
-        }
+        unsafe { (self.context.driver.functions.stream_destroy)(self.handle) };
     }
 }
 
@@ -175,56 +173,4 @@ impl Drop for Pinned {
 pub(super) struct Staging {
     pub(super) memory: Pinned,
     pub(super) done: Option<Arc<Event>>,
-}
-
-/// What a run works through: a stream, and the record of data errors that its kernels write to. The
-/// record is zero while no run holds the lane.
-pub(super) struct Lane {
-    pub(super) stream: Arc<Stream>,
-    driver: &'static Driver,
-    record: Memory,
-}
-
-impl Device {
-    /// A lane that nobody holds, with the context current.
-    pub(super) fn lane(self: &Arc<Device>) -> Result<Lane> {
-        self.activate()?;
-        if let Some(lane) = lock(&self.lanes).pop() {
-            return Ok(lane);
-        }
-        let stream = Arc::new(Stream::new(self.driver, self.context())?);
-        let size = size_of::<ErrorRecord>();
-        let lane = Lane {
-            record: Memory::new(self, size, &stream, &"an error record".into())?,
-            driver: self.driver,
-            stream,
-        };
-        lane.clear()?;
-        Ok(lane)
-    }
-}
-
-impl Lane {
-    pub(super) fn record(&self) -> Address {
-        self.record.address()
-    }
-
-    /// Makes the record zero again.
-    pub(super) fn clear(&self) -> Result<()> {
-        let driver = self.driver;
-        let (at, len) = (self.record(), size_of::<ErrorRecord>());
-        // SAFETY: the record has that many bytes.
-        let status = unsafe { (driver.functions.fill)(at, 0, len, self.stream.handle()) };
-        driver.check("cuMemsetD8Async", status)
-    }
-
-    /// Copies what was recorded so far to a place of the host, and makes the record zero again.
-    pub(super) fn hand_over(&self, slot: &Slot) -> Result<()> {
-        let (at, len) = (self.record(), size_of::<ErrorRecord>());
-        let (driver, stream) = (self.driver, self.stream.handle());
-        // SAFETY: both sides have that many bytes, and the place is nobody else's until the copy is done.
-        let status = unsafe { (driver.functions.download)(slot.ptr().cast(), at, len, stream) };
-        driver.check("cuMemcpyDtoHAsync", status)?;
-        self.clear()
-    }
 }
