@@ -2,13 +2,13 @@
 
 use super::bound::Bound;
 use super::calls::{Around, Calls};
+use super::cpu::run_steps;
 use super::executable::Executable;
 use super::gpu::expand;
 use super::loc::Loc;
 use super::on_gpu::OnGpu;
 use super::profile::Profile;
 use super::step::BoundStep;
-use super::steps::run_steps;
 use crate::cancel;
 use crate::cuda::{Job, Outcome, Session};
 use crate::error::{Error, Result};

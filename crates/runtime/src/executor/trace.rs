@@ -103,10 +103,7 @@ fn sizes(plan: &Plan, step: &BoundStep, prepare: bool, values: &[i64]) -> Vec<us
         false => &plan.run,
     };
     let args = steps[step.step].args.iter();
-    let buffers = args.map(|id| &plan.buffers[id.0 as usize]);
-    buffers
-        .map(|b| b.len.eval(values) as usize * b.dtype.size())
-        .collect()
+    args.map(|id| plan.buffer_bytes(*id, values)).collect()
 }
 
 /// A copy of a part of some memory, once it is computed.
@@ -119,11 +116,7 @@ fn copied(storage: &Storage, offset: usize, len: usize) -> Result<Vec<u8>> {
                 .device()
                 .download(memory, first + offset, &mut bytes)?;
         }
-        // SAFETY: binding proved that the buffer lies within the storage, and no step is running.
-        None => unsafe {
-            let from = storage.ptr().wrapping_add(offset);
-            std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), len);
-        },
+        None => bytes.copy_from_slice(&storage.bytes()[offset..offset + len]),
     }
     Ok(bytes)
 }
