@@ -92,7 +92,7 @@ impl Attention {
         }
         let cost = self.rows * self.keys * (self.width + self.columns + 1);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
-        // SAFETY: the caller's; blocks write different places.
+        // SAFETY: `args` are those it was linked for, blocks lie within them, and write different places.
         run_blocks(
             (batch * blocks, cost),
             launch,
@@ -229,7 +229,7 @@ const LANES: usize = 16;
 impl Kernel<Row> for Softmax {
     #[inline(always)]
     unsafe fn run<I: Isa>(row: Row) {
-        // SAFETY: the caller's.
+        // SAFETY: the row has so many scores, which nobody else touches.
         let scores = unsafe { std::slice::from_raw_parts_mut(row.start, row.len) };
         let mut most = [f32::NEG_INFINITY; LANES];
         for chunk in scores.chunks(LANES) {

@@ -68,7 +68,7 @@ impl Scan {
     /// # Safety
     /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`].
     pub(crate) unsafe fn run(&self, args: &[*mut u8], parallel: bool) {
-        // SAFETY: the caller's.
+        // SAFETY: `args` are those it was linked for, with elements of this dtype.
         unsafe {
             match (self.kind, self.dtype) {
                 (ScanKind::Sum, _) => self.run_kind::<Sum>(args, parallel),
@@ -83,31 +83,37 @@ impl Scan {
         }
     }
 
+    /// # Safety
+    /// As [`Scan::run`].
     unsafe fn run_kind<K: Combine>(&self, args: &[*mut u8], parallel: bool) {
         with_number!(
             self.dtype,
             M => {
                 let run = compiled::<ScanPart<M, K>, _>(self.level);
-                // SAFETY: the caller's.
+                // SAFETY: the elements are `M`, and the machine has the level that this was linked for.
                 unsafe { self.run_typed::<M, K>(run, args, parallel) }
             },
             {
                 let run = baseline::<ScanPart<M, K>, _>();
-                // SAFETY: the caller's.
+                // SAFETY: the elements are `M`, and every machine has the baseline.
                 unsafe { self.run_typed::<M, K>(run, args, parallel) }
             }
         )
     }
 
+    /// # Safety
+    /// As [`Scan::run`]; the elements are `M`.
     unsafe fn run_slow<M: Mem>(&self, args: &[*mut u8], parallel: bool)
     where
         M::C: Number,
     {
         let run = baseline::<ScanPart<M, LogSumExp>, _>();
-        // SAFETY: the caller's.
+        // SAFETY: the elements are `M`, and every machine has the baseline.
         unsafe { self.run_typed::<M, LogSumExp>(run, args, parallel) }
     }
 
+    /// # Safety
+    /// As [`Scan::run`]; the elements are `M`, and the machine has the level of `run`.
     unsafe fn run_typed<M: Mem, K: Combine>(
         &self,
         run: unsafe fn(Part<M>),
@@ -222,7 +228,7 @@ where
             };
             let x = p.x.wrapping_add(lane * p.pitch);
             let out = p.out.map(|out| out.wrapping_add(lane * p.pitch));
-            // SAFETY: the caller's: all rows exist, and the result's are this part's own.
+            // SAFETY: all rows exist, and the result's are this part's own.
             unsafe {
                 match p.step {
                     1 => line::<M, K, 1>(x, out, carry, p.rows),
@@ -235,6 +241,9 @@ where
 }
 
 /// Neighbouring columns, row by row.
+///
+/// # Safety
+/// There are `p.rows` rows of `p.width` elements from `x` on, and as many results, if any, and carried values.
 #[inline(always)]
 unsafe fn columns<M: Mem, K: Combine>(
     mut x: *const M::Raw,
@@ -244,7 +253,7 @@ unsafe fn columns<M: Mem, K: Combine>(
 ) where
     M::C: Number,
 {
-    // SAFETY: the caller's.
+    // SAFETY: rows and columns are those that there are.
     unsafe {
         for _ in 0..p.rows {
             match out {
@@ -273,6 +282,9 @@ const RUNS: usize = 8;
 const RUN: usize = 128;
 
 /// One column of neighbouring rows.
+///
+/// # Safety
+/// There are `rows` elements from `x` on, as many results, if any, and a carried value.
 #[inline(always)]
 unsafe fn line<M: Mem, K: Combine, const STEP: isize>(
     x: *const M::Raw,
@@ -282,7 +294,7 @@ unsafe fn line<M: Mem, K: Combine, const STEP: isize>(
 ) where
     M::C: Number,
 {
-    // SAFETY: the caller's.
+    // SAFETY: every index is below `rows`.
     unsafe {
         let load = |i: usize| M::load(*x.offset(i as isize * STEP));
         let mut total = *carry;

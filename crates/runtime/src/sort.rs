@@ -73,7 +73,7 @@ impl ArgSort {
         if self.lanes == 0 || self.kept == 0 {
             return;
         }
-        // SAFETY: the caller's.
+        // SAFETY: `args` are those it was linked for, and a key and a position fit the word that is chosen.
         unsafe {
             if key_bits(self.dtype) <= 32 && self.len <= 1 << 32 {
                 self.run_packed::<u64>(args, parallel, failures)
@@ -200,7 +200,7 @@ impl<M: Key> Kernel<Keys> for MakeKeys<M> {
     unsafe fn run<I: Isa>(k: Keys) {
         let x = k.x.cast::<M::Raw>();
         for i in 0..k.count {
-            // SAFETY: the caller's: there are `count` elements and places for their keys.
+            // SAFETY: there are `count` elements and places for their keys.
             unsafe { *k.to.add(i) = M::key(*x.add(i)) ^ k.flip };
         }
     }
@@ -287,14 +287,14 @@ struct Scratch<R> {
 /// A list that threads write different parts of.
 #[derive(Copy, Clone)]
 struct Shared<T>(*mut T);
-// SAFETY: see the uses.
+// SAFETY: who writes promises that nobody else touches the element.
 unsafe impl<T> Sync for Shared<T> {}
 impl<T> Shared<T> {
     /// # Safety
     /// The element exists and nobody else touches it now.
     #[inline(always)]
     unsafe fn write(&self, at: usize, value: T) {
-        // SAFETY: the caller's.
+        // SAFETY: the element exists, and nobody else touches it now.
         unsafe { *self.0.add(at) = value }
     }
 }

@@ -85,7 +85,8 @@ impl<T: Lane> Kernel<Sums<'_, T>> for RegisterSums<T> {
         let lanes = T::Vector::<I>::LANES;
         let vectors = s.positions.div_ceil(lanes);
         let mut at = 0;
-        // SAFETY: the caller's; the copy has slack for the lanes behind the last position.
+        // SAFETY: operands and results have room for these rows and for whole vectors of the positions: what is read has
+        // slack behind the last.
         unsafe {
             while at < vectors {
                 let left = vectors - at;
@@ -130,7 +131,7 @@ unsafe fn add_products<T: Lane, V: Vector<Lane = T>, const R: usize, const N: us
     weights: &[*const T; R],
     w: isize,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: `N` vectors can be loaded at `x`, and each row has a weight `w`.
     unsafe {
         let mut values = [V::splat(T::ZERO); N];
         for n in 0..N {
@@ -156,7 +157,7 @@ unsafe fn tile<T: Lane, V: Vector<Lane = T>, const R: usize, const N: usize>(
     from: usize,
     row: usize,
 ) -> usize {
-    // SAFETY: the caller's.
+    // SAFETY: rows stop at the last, and the vectors can be loaded and have room.
     unsafe {
         let mut sums = [[V::splat(T::ZERO); N]; R];
         let mut weights = [s.weights; R];

@@ -62,7 +62,7 @@ impl ErfTable {
     #[inline(always)]
     pub(crate) unsafe fn of(&self, x: std::arch::x86_64::__m512) -> std::arch::x86_64::__m512 {
         use std::arch::x86_64::*;
-        // SAFETY: the caller's; rows of the table are 32 floats.
+        // SAFETY: the machine has these instructions; rows of the table are 32 floats.
         unsafe {
             let sign = _mm512_set1_ps(-0.0);
             // The second operand goes through where one is NaN.

@@ -55,13 +55,13 @@ macro_rules! four {
             }
             #[inline(always)]
             unsafe fn load(from: *const $lane) -> Self {
-                // SAFETY: the caller's.
+                // SAFETY: four numbers can be read there.
                 let lanes = unsafe { from.cast::<[$lane; 4]>().read_unaligned() };
                 Four(lanes, std::marker::PhantomData)
             }
             #[inline(always)]
             unsafe fn store(self, to: *mut $lane) {
-                // SAFETY: the caller's.
+                // SAFETY: four numbers can be written there.
                 unsafe { to.cast::<[$lane; 4]>().write_unaligned(self.0) }
             }
             #[inline(always)]

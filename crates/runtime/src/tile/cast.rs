@@ -15,7 +15,7 @@ where
 {
     #[inline(always)]
     unsafe fn run<I: Isa>(call: Call) {
-        // SAFETY: the caller's; the operand's type was checked.
+        // SAFETY: the call is of this instruction, whose operand's type was checked.
         unsafe {
             map1::<S, D::C>(
                 call,

@@ -63,7 +63,7 @@ impl Ctx {
     /// `reg` is a register of the program whose elements are `T`.
     #[inline(always)]
     pub(crate) unsafe fn reg<T>(&self, reg: u32) -> *mut T {
-        // SAFETY: the caller's.
+        // SAFETY: there is a pointer for each register of the program.
         unsafe { (*self.ptrs.add(reg as usize)).cast() }
     }
 

@@ -44,7 +44,7 @@ macro_rules! kernel {
         impl $(<$T: $bound>)? Kernel<Call> for $name $(<$T>)? {
             #[inline(always)]
             unsafe fn run<$I: Isa>($call: Call) {
-                // SAFETY: the caller's.
+                // SAFETY: the call is of this instruction, with the types that the loop was chosen for.
                 unsafe { $body }
             }
         }
@@ -59,7 +59,7 @@ macro_rules! one {
         impl Kernel<Call> for K {
             #[inline(always)]
             unsafe fn run<$I: Isa>(call: Call) {
-                // SAFETY: the caller's; the operand's type was checked.
+                // SAFETY: the call is of this instruction, whose operand's type was checked.
                 unsafe {
                     map1::<$A, $R>(
                         call,
@@ -80,7 +80,7 @@ macro_rules! slow {
         impl Kernel<Call> for K {
             #[inline(always)]
             unsafe fn run<I: Isa>(call: Call) {
-                // SAFETY: the caller's; the operand's type was checked.
+                // SAFETY: the call is of this instruction, whose operand's type was checked.
                 unsafe { map1::<$A, $R>(call, |$x| $e) }
             }
         }
@@ -94,7 +94,7 @@ macro_rules! two {
         impl Kernel<Call> for K {
             #[inline(always)]
             unsafe fn run<I: Isa>(call: Call) {
-                // SAFETY: the caller's; the operands' types were checked.
+                // SAFETY: the call is of this instruction, whose operands' types were checked.
                 unsafe {
                     map2::<$A, $A, $R>(
                         call,
@@ -188,7 +188,7 @@ fn trig<const SINE: bool>(level: Level) -> Op {
     impl<const SINE: bool> Kernel<Call> for K<SINE> {
         #[inline(always)]
         unsafe fn run<I: Isa>(call: Call) {
-            // SAFETY: the caller's; the operand's type was checked.
+            // SAFETY: the call is of this instruction, whose operand's type was checked.
             unsafe {
                 map1::<f32, f32>(
                     call,
@@ -371,7 +371,7 @@ fn divide<T: Elem + Into<i64> + TryFrom<i64>, const OP: u8>() -> Op {
         #[inline(always)]
         unsafe fn run<I: Isa>((ctx, c): Call) {
             let op = [Binary::Div, Binary::FloorDiv, Binary::Rem, Binary::FloorMod][OP as usize];
-            // SAFETY: the caller's; the operands' types were checked.
+            // SAFETY: the call is of this instruction, whose operands' types were checked.
             unsafe {
                 let (ctx, c) = (&*ctx, &*c);
                 let (d, a, b) = (ctx.reg::<T>(c.dst), ctx.reg::<T>(c.a), ctx.reg::<T>(c.b));

@@ -117,7 +117,7 @@ pub(crate) fn from_bits<T: Elem>(bits: u64) -> T {
 /// As for every instruction; the registers' elements are `R` and `A`, and differ in memory.
 #[inline(always)]
 pub(crate) unsafe fn map1<A: Copy, R>((ctx, c): (*mut Ctx, *const Code), f: impl Fn(A) -> R) {
-    // SAFETY: the caller's.
+    // SAFETY: the context is the program's, whose registers have `n` elements, of these types.
     unsafe {
         let (ctx, c) = (&*ctx, &*c);
         let (d, a) = (ctx.reg::<R>(c.dst), ctx.reg::<A>(c.a));
@@ -136,7 +136,7 @@ pub(crate) unsafe fn map2<A: Copy, B: Copy, R>(
     (ctx, c): (*mut Ctx, *const Code),
     f: impl Fn(A, B) -> R,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: the context is the program's, whose registers have `n` elements, of these types.
     unsafe {
         let (ctx, c) = (&*ctx, &*c);
         let (d, a, b) = (ctx.reg::<R>(c.dst), ctx.reg::<A>(c.a), ctx.reg::<B>(c.b));
@@ -155,7 +155,7 @@ pub(crate) unsafe fn map3<A: Copy, B: Copy, C: Copy, R>(
     (ctx, c): (*mut Ctx, *const Code),
     f: impl Fn(A, B, C) -> R,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: the context is the program's, whose registers have `n` elements, of these types.
     unsafe {
         let (ctx, c) = (&*ctx, &*c);
         let (d, x) = (ctx.reg::<R>(c.dst), ctx.reg::<A>(c.a));

@@ -25,7 +25,7 @@ struct At<'a> {
 /// As for every instruction; `x` is a walk.
 #[inline(always)]
 unsafe fn at<'a>((ctx, code): Call) -> At<'a> {
-    // SAFETY: the caller's.
+    // SAFETY: the context is the program's, which has the walk `x` and the argument that it is over.
     unsafe {
         let (ctx, code) = (&mut *ctx, &*code);
         let walk = &*ctx.walks.add(code.x as usize);
@@ -141,7 +141,7 @@ where
 /// Both sides have `n` elements, the source `stride` apart.
 #[inline(always)]
 unsafe fn load_run<M: Mem>(d: *mut M::C, s: *const M::Raw, stride: i64, n: usize) {
-    // SAFETY: the caller's.
+    // SAFETY: every index is below `n`.
     unsafe {
         match stride {
             1 => {

@@ -34,7 +34,7 @@ pub(super) fn random(kind: RandomKind, ty: Compute, level: Level) -> Op {
             impl Kernel<Call> for K {
                 #[inline(always)]
                 unsafe fn run<I: Isa>(call: Call) {
-                    // SAFETY: the caller's; the operands' types were checked.
+                    // SAFETY: the call is of this instruction, whose operands' types were checked.
                     unsafe {
                         map3::<i64, i64, i64, $R>(
                             call,

@@ -48,7 +48,7 @@ unsafe fn fold<T: Elem, C: Combine<T>>(a: *const T, n: usize) -> T {
     let mut acc = [C::identity(); WIDTH];
     let mut rest = [C::identity(); WIDTH];
     let whole = n / WIDTH * WIDTH;
-    // SAFETY: the caller's.
+    // SAFETY: every index is below `n`.
     unsafe {
         let mut i = 0;
         while i < whole {

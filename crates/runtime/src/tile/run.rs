@@ -92,7 +92,7 @@ impl<'a> Runner<'a> {
             Schedule::Lanes => (to - from).min(p.tile as i64),
             Schedule::Rows => p.lane_len.min(p.tile as i64).max(1),
         };
-        // SAFETY: the caller's; constants are filled for the widest tile that follows.
+        // SAFETY: arguments and range are the program's; constants are filled for the widest tile that follows.
         unsafe {
             self.fill_constants(widest as usize);
             match p.schedule {
@@ -124,6 +124,8 @@ impl<'a> Runner<'a> {
         }
     }
 
+    /// # Safety
+    /// As [`Runner::range`]; the constants are filled.
     unsafe fn lanes(&mut self, from: i64, to: i64) {
         let p = self.program;
         let mut start = from;
@@ -131,7 +133,7 @@ impl<'a> Runner<'a> {
             self.ctx.n = (to - start).min(p.tile as i64) as usize;
             self.ctx.start = start;
             for stage in &p.stages {
-                // SAFETY: the caller's.
+                // SAFETY: the range is within the program's points, so every tile of it is.
                 unsafe {
                     self.set_start(stage, start);
                     if stage.over_inner {
@@ -146,10 +148,12 @@ impl<'a> Runner<'a> {
         }
     }
 
+    /// # Safety
+    /// As [`Runner::lanes`]; the start of the tile is set.
     unsafe fn lanes_inner(&mut self, stage: &Stage) {
         let p = self.program;
         self.point.fill(0);
-        // SAFETY: the caller's.
+        // SAFETY: the tile is set, and every step is one of the program's.
         unsafe {
             self.ctx.outer = 0;
             self.ctx.run(&stage.begin);
@@ -167,6 +171,8 @@ impl<'a> Runner<'a> {
         }
     }
 
+    /// # Safety
+    /// As [`Runner::range`]; the constants are filled.
     unsafe fn rows(&mut self, from: i64, to: i64) {
         let p = self.program;
         let mut rest = from;
@@ -186,7 +192,7 @@ impl<'a> Runner<'a> {
                     Turn::Last if turn < p.serial - 1 => continue,
                     _ => {}
                 }
-                // SAFETY: the caller's.
+                // SAFETY: the row is one of the program's, and so is every tile of it.
                 unsafe {
                     self.set_outer(stage);
                     if stage.over_inner {
@@ -203,9 +209,11 @@ impl<'a> Runner<'a> {
         }
     }
 
+    /// # Safety
+    /// As [`Runner::rows`]; the row is set.
     unsafe fn row_tiles(&mut self, stage: &Stage) {
         let p = self.program;
-        // SAFETY: the caller's.
+        // SAFETY: the row is set, and tiles stop at its end.
         unsafe {
             self.ctx.run(&stage.begin);
             let mut start = 0;
@@ -274,7 +282,7 @@ pub(crate) unsafe fn run_range(
     (from, to): (i64, i64),
     failures: &Failures,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: arguments and range are those of the program.
     unsafe {
         match Runner::new(program, args, failures) {
             Ok(mut runner) => runner.range(from, to),
@@ -328,7 +336,7 @@ impl Launch<'_> {
         let first = |i: i64| (units as i128 * i as i128 / parts as i128) as i64;
         let edge = |i: i64| first(i).saturating_mul(unit).min(points);
         let range = (edge(part), edge(part + 1));
-        // SAFETY: the caller's.
+        // SAFETY: parts lie within the program's points, whose arguments these are.
         unsafe { run_range(self.program, self.args.as_ptr(), range, failures) }
     }
 }
@@ -356,7 +364,7 @@ pub(crate) unsafe fn run_all(launches: &[Launch], failures: &Failures) {
     let run = |part: usize| {
         let at = shared.partition_point(|(first, ..)| *first <= part as i64) - 1;
         let (first, launch, cut) = &shared[at];
-        // SAFETY: the caller's; parts write different places.
+        // SAFETY: each program is run on its arguments; parts, and launches, write different places.
         unsafe { launch.run(part as i64 - first, *cut, failures) }
     };
     match cost < 2.0 * PART_NS {

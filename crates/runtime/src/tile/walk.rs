@@ -174,7 +174,7 @@ impl Walk {
             let moved = s.outer.iter().zip(point).map(|(s, i)| s * i);
             s.offset + moved.sum::<i64>()
         };
-        // SAFETY: the caller's.
+        // SAFETY: the numbers are one for the address and one a limit, for which there is room.
         unsafe {
             *bases.add(self.base_at) = at(&self.address);
             for (i, (limit, _)) in self.limits.iter().enumerate() {
@@ -189,7 +189,7 @@ impl Walk {
     /// `coords` has room for this walk's numbers.
     pub(crate) unsafe fn set_start(&self, coords: *mut i64, mut start: i64) {
         for (d, lane) in self.lanes.iter().enumerate().rev() {
-            // SAFETY: the caller's.
+            // SAFETY: the numbers are one a lane axis, for which there is room.
             let c = unsafe { &mut *coords.add(self.coord_at + d) };
             if d == 0 {
                 *c = start;
@@ -213,7 +213,7 @@ impl Walk {
     ) {
         let last = self.lanes.len() - 1;
         let mut c = [0i64; MAX];
-        // SAFETY: the caller's.
+        // SAFETY: the numbers that are read are this walk's, which are set.
         let (mut address, mut limits) = unsafe {
             for (d, c) in c[..=last].iter_mut().enumerate() {
                 *c = *ctx.coords.add(self.coord_at + d);

@@ -13,7 +13,7 @@ macro_rules! lanes {
         impl Kernel<Call> for $name {
             #[inline(always)]
             unsafe fn run<I: Isa>(call: Call) {
-                // SAFETY: the caller's; the operand's type was checked.
+                // SAFETY: the call is of this instruction, whose operand's type was checked.
                 unsafe { map1::<f32, f32>(call, #[inline(always)] |x| math::$f::<I>(x)) }
             }
         }
@@ -40,7 +40,7 @@ impl Kernel<Call> for ErfLookup {
     #[inline(always)]
     unsafe fn run<I: Isa>(call: Call) {
         let table = ErfTable::get();
-        // SAFETY: the caller's; the operand's type was checked. Only AVX-512 machines come here.
+        // SAFETY: the call is of this instruction, whose operand's type was checked. Only AVX-512 machines come here.
         unsafe {
             map16(
                 call,
@@ -88,7 +88,7 @@ unsafe fn map16(
     f: impl Fn(std::arch::x86_64::__m512) -> std::arch::x86_64::__m512,
 ) {
     use std::arch::x86_64::*;
-    // SAFETY: the caller's.
+    // SAFETY: the context is the program's, whose registers have `n` elements and hold f32; the machine has AVX-512 F.
     unsafe {
         let (ctx, c) = (&*ctx, &*c);
         let (d, a) = (ctx.reg::<f32>(c.dst), ctx.reg::<f32>(c.a));
