@@ -18,6 +18,7 @@ pub(crate) const WIDE: usize = 32;
 
 mod build;
 mod library;
+mod ordered;
 mod structured;
 
 pub(crate) use build::build;

@@ -1,0 +1,74 @@
+//! Nodes of ops that a kernel of their own computes.
+
+use super::build::{FlowBuilder, broadcast, permute};
+use super::library::Library;
+use super::{Nid, Op};
+use kiln_base::prim::ScatterKind;
+use kiln_base::{DType, Dim};
+use kiln_ir::{OpDef, ops};
+use std::sync::Arc;
+
+impl FlowBuilder {
+    /// A node that an op's own kernel computes.
+    pub(super) fn own_kernel(
+        &mut self,
+        op: &(impl Library + OpDef + Clone + 'static),
+        inputs: &[Nid],
+        dtype: DType,
+        shape: impl IntoIterator<Item = Dim>,
+    ) -> Nid {
+        let op = Op::Library(op.name(), Arc::new(op.clone()));
+        self.helper(op, inputs, dtype, shape)
+    }
+
+    pub(super) fn scan(&mut self, scan: &ops::Scan, x: Nid) -> Nid {
+        let (dtype, shape) = (self.dtype(x), self.shape(x));
+        self.own_kernel(scan, &[x], dtype, shape)
+    }
+
+    /// The kernel sorts contiguous lanes, so another axis than the last is moved there and back.
+    pub(super) fn arg_sort(&mut self, sort: &ops::ArgSort, x: Nid, result: &[Dim]) -> Nid {
+        let (dtype, mut shape) = (self.dtype(x), self.shape(x));
+        let (axis, last) = (sort.axis, shape.len() - 1);
+        let mut out = shape.clone();
+        out[axis] = result[axis].clone();
+        if axis == last {
+            return self.own_kernel(sort, &[x], DType::I64, out);
+        }
+        let mut perm: Vec<usize> = (0..=last).collect();
+        perm.swap(axis, last);
+        shape.swap(axis, last);
+        out.swap(axis, last);
+        let moved = self.helper(Op::View(permute(&perm)), &[x], dtype, shape);
+        let sort = ops::ArgSort {
+            axis: last,
+            ..sort.clone()
+        };
+        let sorted = self.own_kernel(&sort, &[moved], DType::I64, out);
+        let back = Op::View(permute(&perm));
+        self.helper(back, &[sorted], DType::I64, result.iter().cloned())
+    }
+
+    pub(super) fn scatter(&mut self, scatter: &ops::Scatter, inputs: &[Nid]) -> Nid {
+        let (x, index, mut src) = (inputs[0], inputs[1], inputs[2]);
+        let (dtype, shape) = (self.dtype(x), self.shape(x));
+        // One number for all is read from one place.
+        if matches!(self.flow.nodes[src].op, Op::Scalar(_)) {
+            let number = self.flow.nodes[src].op.clone();
+            let one = self.helper(number, &[], dtype, []);
+            let whole = self.shape(src);
+            src = self.helper(Op::View(broadcast(&[], &whole)), &[one], dtype, whole);
+        }
+        let half = matches!(dtype, DType::F16 | DType::BF16);
+        if !half || !matches!(scatter.kind, ScatterKind::Sum | ScatterKind::Prod) {
+            return self.own_kernel(scatter, &[x, index, src], dtype, shape);
+        }
+        let wide = |b: &mut Self, n: Nid| {
+            let shape = b.shape(n);
+            b.helper(Op::Cast, &[n], DType::F32, shape)
+        };
+        let (x, src) = (wide(self, x), wide(self, src));
+        let sums = self.own_kernel(scatter, &[x, index, src], DType::F32, shape.clone());
+        self.helper(Op::Cast, &[sums], dtype, shape)
+    }
+}
