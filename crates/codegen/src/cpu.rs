@@ -3,6 +3,7 @@
 use crate::affine::{estimate, typical};
 use crate::approximation::Approximation;
 use crate::kir;
+use crate::limits::{Few, HeldRows, Limits, TwoSteps};
 use crate::schedule::Schedule;
 use crate::tile;
 use crate::work::{Body, Engine, Printed, Way, Work};
@@ -16,6 +17,28 @@ pub(crate) struct Cpu;
 const LARGE: i64 = 1 << 20;
 
 impl Engine for Cpu {
+    fn limits(&self) -> Limits {
+        Limits {
+            two_steps: TwoSteps {
+                few: 64,
+                long: 1 << 15,
+                few_columns: 1 << 13,
+                large: 1 << 17,
+            },
+            longest_row: 1 << 20,
+            fewest_rows: 8,
+            few_points: 1 << 16,
+            // A thread keeps them.
+            most_columns: 1 << 16,
+            held_rows: HeldRows {
+                longest: None,
+                least: 64,
+                // One thread computes these.
+                few: Few::InAll(1 << 18),
+            },
+        }
+    }
+
     fn ways(&self, work: &Work, all: bool) -> Result<Vec<Way>, String> {
         let kernel = kernel(work);
         let mut ways = vec![way(kernel.clone(), work)];

@@ -2,27 +2,36 @@
 
 use crate::cpu::Cpu;
 use crate::cuda::Cuda;
+use crate::limits::Limits;
 use crate::program::Options;
 use crate::schedule::Schedule;
 use crate::work::{Body, Engine, Printed, Way, Work};
 use kiln_base::{Machine, custom};
 use kiln_plan::{Custom, Kernel};
 
+fn of(options: &Options) -> Box<dyn Engine + '_> {
+    match &options.machine {
+        Machine::Cpu(_) => Box::new(Cpu),
+        Machine::Gpu(gpu) => Box::new(Cuda(gpu)),
+    }
+}
+
+/// How much work the machine of the options shares out.
+pub(crate) fn limits(options: &Options) -> Limits {
+    of(options).limits()
+}
+
 /// The ways to compute some work as the options say.
 ///
 /// # Errors
 /// What is not supported.
 pub(crate) fn ways(work: &Work, options: &Options) -> Result<Vec<Way>, String> {
-    let engine: &dyn Engine = match &options.machine {
-        Machine::Cpu(_) => &Cpu,
-        Machine::Gpu(gpu) => &Cuda(gpu),
-    };
     match &work.body {
         // Their bodies have ways of their own.
         Body::Loop(l, _) => Ok(Way::only(Printed::one(Kernel::Loop(l.clone()), work))),
         Body::If(i, _) => Ok(Way::only(Printed::one(Kernel::If(i.clone()), work))),
         Body::Library(Kernel::Custom(custom)) => custom_ways(custom, work, options),
-        _ => engine.ways(work, options.ways),
+        _ => of(options).ways(work, options.ways),
     }
 }
 

@@ -18,6 +18,7 @@ mod flow;
 mod fuse;
 pub mod kir;
 mod layout;
+mod limits;
 mod program;
 mod schedule;
 mod sequence;

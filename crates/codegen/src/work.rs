@@ -2,6 +2,7 @@
 
 use crate::approximation::Approximation;
 use crate::kir;
+use crate::limits::Limits;
 use crate::program::{Cost, Program};
 use crate::schedule::Schedule;
 use kiln_base::{DType, Dim, numel};
@@ -75,6 +76,9 @@ pub struct Way {
 
 /// What computes work.
 pub(crate) trait Engine {
+    /// How much work its machine shares out.
+    fn limits(&self) -> Limits;
+
     /// The ways to compute some work: the default, and with `all` every other.
     ///
     /// # Errors

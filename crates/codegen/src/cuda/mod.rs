@@ -3,6 +3,7 @@
 
 use crate::Approximation;
 use crate::kir;
+use crate::limits::{Few, HeldRows, Limits, TwoSteps};
 use crate::schedule::Schedule;
 use crate::work::{Body, Engine, Printed, Slot, Step, Way, Work};
 use job::Job;
@@ -31,6 +32,29 @@ pub use beside::{fit_in_a_launch, shares_a_launch, side_by_side};
 pub(crate) struct Cuda<'a>(pub &'a Gpu);
 
 impl Engine for Cuda<'_> {
+    fn limits(&self) -> Limits {
+        let (busy, filled) = (self.0.busy(), self.0.filled());
+        Limits {
+            two_steps: TwoSteps {
+                few: 4 * busy,
+                long: 1 << 16,
+                few_columns: filled,
+                large: 2 * filled,
+            },
+            longest_row: 1 << 16,
+            fewest_rows: busy / 2,
+            few_points: 2 * filled,
+            // The threads of a block keep them in registers.
+            most_columns: 1 << 13,
+            held_rows: HeldRows {
+                longest: Some(128),
+                // Blocks of 16 rows that keep it busy, since their sums are not shared out.
+                least: 16 * busy,
+                few: Few::ARow(1 << 14),
+            },
+        }
+    }
+
     fn ways(&self, work: &Work, all: bool) -> Result<Vec<Way>, String> {
         let job = Job { work, gpu: self.0 };
         let mut ways = match &work.body {

@@ -1,28 +1,15 @@
 //! From the op graph.
 
 use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, View, WIDE};
-use crate::{Hint, Hints, LowerError, Options};
+use crate::limits::TwoSteps;
+use crate::{Hint, Hints, LowerError, Options, engine};
 use hashbrown::HashMap;
 use kiln_base::prim::Reduction;
-use kiln_base::{DType, Dim, Machine, Scalar};
+use kiln_base::{DType, Dim, Scalar};
 use kiln_ir::{Graph, NodeId, Op as IrOp, Role, Value};
 use kiln_plan::ConvRole;
 use smallvec::SmallVec;
 use std::sync::Arc;
-
-/// Which reductions run in two steps, so that threads can share the work.
-#[derive(Copy, Clone, Debug)]
-struct TwoSteps {
-    /// Those along rows with fewer results than this, ...
-    few: i64,
-    /// ... each of at least so many elements.
-    long: i64,
-    /// Those of columns with fewer results than this, ...
-    few_columns: i64,
-    /// ... of at least so many elements in all. There, threads share the work by runs of neighbouring
-    /// results.
-    large: i64,
-}
 
 /// The first of two steps.
 #[derive(Copy, Clone)]
@@ -46,26 +33,6 @@ struct Run {
 const ROW: i64 = 256;
 const MOST_ROWS: i64 = 1 << 13;
 
-impl TwoSteps {
-    /// The ones that a machine runs in two steps.
-    fn of(machine: &Machine) -> TwoSteps {
-        match machine {
-            Machine::Cpu(_) => TwoSteps {
-                few: 64,
-                long: 1 << 15,
-                few_columns: 1 << 13,
-                large: 1 << 17,
-            },
-            Machine::Gpu(gpu) => TwoSteps {
-                few: 4 * gpu.busy(),
-                long: 1 << 16,
-                few_columns: gpu.filled(),
-                large: 2 * gpu.filled(),
-            },
-        }
-    }
-}
-
 /// The graph in few ops.
 ///
 /// # Errors
@@ -77,7 +44,7 @@ pub(crate) fn build(graph: &Graph, options: &Options, hints: &Hints) -> Result<F
             node: NodeId(0),
             output: 0,
         },
-        two_steps: options.fuse.then(|| TwoSteps::of(&options.machine)),
+        two_steps: options.fuse.then(|| engine::limits(options).two_steps),
         hint: None,
         on_gpu: options.machine.gpu().is_some(),
         casts: HashMap::new(),

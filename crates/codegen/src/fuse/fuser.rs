@@ -4,6 +4,7 @@ use super::cost::{CHEAP, NodeFacts};
 use crate::Options;
 use crate::affine::{Affine, Ax, Map, Space, flatten};
 use crate::flow::{Flow, Nid, Node, Op};
+use crate::limits::Limits;
 use hashbrown::{HashMap, HashSet};
 use kiln_base::Dim;
 use smallvec::SmallVec;
@@ -114,6 +115,7 @@ impl Merged {
 pub(super) struct Fuser<'a> {
     pub(super) flow: &'a Flow,
     pub(super) options: &'a Options,
+    pub(super) limits: Limits,
     pub(super) facts: NodeFacts,
     pub(super) groups: Vec<Group>,
     pub(super) demands: Vec<Vec<Demand>>,

@@ -4,7 +4,8 @@ use super::cost::{DEAR, own_cost};
 use super::fuser::{Anchor, Fuser, Group, Use};
 use crate::affine::{Affine, Ax, Map, Space, estimate};
 use crate::flow::{Nid, Op};
-use kiln_base::{Dim, Machine, numel};
+use crate::limits::{Few, Limits};
+use kiln_base::{Dim, numel};
 
 /// The most values a group stores.
 pub(super) const MAX_ROOTS: usize = 6;
@@ -13,18 +14,9 @@ const FEW: i64 = 1024;
 /// How many such buffers weigh as much as a larger one.
 pub(super) const LARGE: usize = 4;
 
-/// The least rows of a product whose rows a group reduces, and the most elements of one: some of them are a
-/// block that stays in the second-level cache. There may be fewer in a product of so few multiply-adds, which one
-/// thread computes.
-const LEAST_ROWS: i64 = 64;
-const SMALL_WORK: i64 = 1 << 18;
+/// The most elements of a row of a product that a group reduces: some rows are a block that stays in the second-level
+/// cache.
 const LONGEST_ROW: i64 = 4096;
-
-/// The most elements of a row that a block of a GPU holds, and the rows of such a block; there are blocks that keep the
-/// GPU busy, since their sums are not shared out. There may be fewer where a row takes few multiply-adds.
-const LONGEST_HELD: i64 = 128;
-const ROWS_HELD: i64 = 16;
-const SHORT_WORK: i64 = 1 << 14;
 
 /// How a node joins a group.
 pub(super) enum Join {
@@ -46,15 +38,11 @@ pub(super) enum Join {
 
 /// Whether enough rows run in parallel: a row that a reduction keeps to itself is not too long and there
 /// are enough of them, unless the whole space is so small that it is done at once.
-pub(super) fn keeps_parallel(space: &Space, machine: &Machine) -> bool {
-    let (longest, fewest, small) = match machine {
-        Machine::Cpu(_) => (1 << 20, 8, 1 << 16),
-        Machine::Gpu(gpu) => (1 << 16, gpu.busy() / 2, 2 * gpu.filled()),
-    };
+pub(super) fn keeps_parallel(space: &Space, limits: &Limits) -> bool {
     let parallel = space.axes.iter().filter(|a| !space.ordered.contains(a));
     let points = |n: i64, a: &Ax| n.saturating_mul(estimate(space.extent(*a)));
     let (rows, row) = (parallel.fold(1, points), space.inner.iter().fold(1, points));
-    space.points() <= small || (rows >= fewest && row <= longest)
+    space.points() <= limits.few_points || (rows >= limits.fewest_rows && row <= limits.longest_row)
 }
 
 impl Fuser<'_> {
@@ -227,7 +215,7 @@ impl Fuser<'_> {
             }
             (false, false) => return Err(other()),
         };
-        if group.space.inner.is_empty() && !keeps_parallel(&space, &self.options.machine) {
+        if group.space.inner.is_empty() && !keeps_parallel(&space, &self.limits) {
             return Err("too few rows to run in parallel, or too long ones".into());
         }
         Ok(Join::Reduce {
@@ -272,11 +260,9 @@ impl Fuser<'_> {
     fn can_reduce_rows(&self, v: Nid, sorted: &Space, rows: usize) -> Result<(), String> {
         let node = self.node(v);
         let columns = &node.shape[node.shape.len() - 1];
-        let held = |n: &Dim| match &self.options.machine {
-            Machine::Cpu(_) => true,
-            Machine::Gpu(_) => n.as_const().is_some_and(|n| n <= LONGEST_HELD),
-        };
-        if !matches!(node.op, Op::MatMul) || !held(columns) {
+        let limits = &self.limits.held_rows;
+        let short = |most| columns.as_const().is_some_and(|n| n <= most);
+        if !matches!(node.op, Op::MatMul) || !limits.longest.is_none_or(short) {
             return Err(
                 "it is computed in blocks, none of which holds a whole row of what is reduced"
                     .into(),
@@ -288,15 +274,11 @@ impl Fuser<'_> {
         }
         let (columns, points) = (estimate(columns), self.facts.numel[v]);
         let terms = self.node(node.inputs[0]).shape.last().map_or(1, estimate);
-        let (least, work, most) = match &self.options.machine {
-            Machine::Cpu(_) => (LEAST_ROWS, points.saturating_mul(terms), SMALL_WORK),
-            Machine::Gpu(gpu) => (
-                ROWS_HELD * gpu.busy(),
-                columns.saturating_mul(terms),
-                SHORT_WORK,
-            ),
+        let few = match limits.few {
+            Few::InAll(most) => points.saturating_mul(terms) <= most,
+            Few::ARow(most) => columns.saturating_mul(terms) <= most,
         };
-        let parallel = points >= least.saturating_mul(columns) || work <= most;
+        let parallel = points >= limits.least.saturating_mul(columns) || few;
         match parallel && (2..=LONGEST_ROW).contains(&columns) {
             true => Ok(()),
             false => Err("too few rows of the product to run in parallel, or too long ones".into()),
@@ -325,7 +307,7 @@ impl Fuser<'_> {
         let row = numel(&space.extents(&free));
         space.axes.retain(|a| !free.contains(a));
         space.inner = free;
-        if keeps_parallel(&space, &self.options.machine) && self.leads_to_reduction(v, &row) {
+        if keeps_parallel(&space, &self.limits) && self.leads_to_reduction(v, &row) {
             self.groups[u.group].space = space;
         }
     }

@@ -58,7 +58,7 @@ impl Fuser<'_> {
         }
         let renamed = |list: &[Ax]| -> Vec<Ax> { list.iter().map(|x| to(&rename, *x)).collect() };
         if gg.space.inner.is_empty() {
-            if !gk.space.inner.is_empty() && !keeps_parallel(&gk.space, &self.options.machine) {
+            if !gk.space.inner.is_empty() && !keeps_parallel(&gk.space, &self.limits) {
                 return None;
             }
         } else if gk.anchor.is_some() {
@@ -73,7 +73,7 @@ impl Fuser<'_> {
             } else if !ordered.is_empty() {
                 return None;
             }
-            if !keeps_parallel(&spaces[0], &self.options.machine) {
+            if !keeps_parallel(&spaces[0], &self.limits) {
                 return None;
             }
         }
@@ -108,7 +108,7 @@ impl Fuser<'_> {
         let columns = called(&spaces[0].inner, &back);
         if let Some(turned) = self.turned(gone, &spaces[1], &columns) {
             spaces[1] = turned;
-            return keeps_columns(&spaces[0], &self.options.machine).then_some(());
+            return keeps_columns(&spaces[0], &self.limits).then_some(());
         }
         let columns = called(&spaces[1].inner, rename);
         spaces[0] = self.turned(keep, &spaces[0], &columns)?;

@@ -16,9 +16,9 @@
 //! only are not computed by groups that depend on data, unless they would be larger than what they
 //! are made of.
 
-use crate::Options;
 use crate::affine::{Map, Space};
 use crate::flow::{Flow, Nid, Op, WIDE};
+use crate::{Options, engine};
 use hashbrown::HashMap;
 
 mod absorb;
@@ -54,6 +54,7 @@ pub(crate) fn group(flow: &Flow, options: &Options) -> Vec<Group> {
     let mut fuser = Fuser {
         flow,
         options,
+        limits: engine::limits(options),
         facts,
         groups: Vec::new(),
         demands: vec![Vec::new(); n],

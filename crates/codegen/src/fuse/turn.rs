@@ -8,11 +8,8 @@ use super::fuser::{Fuser, Group};
 use super::join::{covers, keeps_parallel};
 use crate::affine::{Ax, Map, Space, flatten};
 use crate::flow::Op;
-use kiln_base::{DType, Dim, Machine, numel};
-
-/// The most columns: a thread of a CPU keeps a number for each, those of a block of a GPU in registers.
-const MOST_COLUMNS: i64 = 1 << 16;
-const MOST_IN_REGISTERS: i64 = 1 << 13;
+use crate::limits::Limits;
+use kiln_base::{DType, Dim, numel};
 
 impl Fuser<'_> {
     /// A group's `space` turned so that `columns`, of its axes, become the inner ones. It must do nothing with
@@ -51,17 +48,13 @@ impl Fuser<'_> {
         space.axes.retain(|a| !columns.contains(a));
         space.ordered = std::mem::replace(&mut space.inner, columns.to_vec());
         space.axes.extend(&space.ordered);
-        let machine = &self.options.machine;
-        (keeps_parallel(&space, machine) && keeps_columns(&space, machine)).then_some(space)
+        let limits = &self.limits;
+        (keeps_parallel(&space, limits) && keeps_columns(&space, limits)).then_some(space)
     }
 }
 
 /// Whether a number for each column can be kept.
-pub(super) fn keeps_columns(space: &Space, machine: &Machine) -> bool {
-    let most = match machine {
-        Machine::Cpu(_) => MOST_COLUMNS,
-        Machine::Gpu(_) => MOST_IN_REGISTERS,
-    };
+pub(super) fn keeps_columns(space: &Space, limits: &Limits) -> bool {
     let columns = numel(&space.extents(&space.inner)).as_const();
-    columns.is_some_and(|n| n <= most)
+    columns.is_some_and(|n| n <= limits.most_columns)
 }
