@@ -173,7 +173,7 @@ fn training_goes_on_without_the_compiler() {
         ]
         .unwrap()
     });
-    let mut optimizer = Optimizer::new(&net.parameters(), Adam::new()).unwrap();
+    let mut optimizer = Optimizer::new(net.parameters(), Adam::new()).unwrap();
     let var = |value: f32| Var::volatile(vector(&[value; 2])).unwrap();
     let (last, turns, returns) = (var(0.0), var(1.0), var(2.0));
     last.set_name("last");

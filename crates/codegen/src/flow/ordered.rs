@@ -12,7 +12,7 @@ impl FlowBuilder {
     /// A node that an op's own kernel computes.
     pub(super) fn own_kernel(
         &mut self,
-        op: &(impl Library + OpDef + Clone + 'static),
+        op: &(impl Library + OpDef + 'static),
         inputs: &[Nid],
         dtype: DType,
         shape: impl IntoIterator<Item = Dim>,
