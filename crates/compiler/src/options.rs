@@ -25,7 +25,7 @@ pub struct Options {
     pub max_patches: Option<usize>,
     /// The most bytes of temporaries that a run may need. Values that live long and are cheap to compute
     /// again from what is in memory anyway are then computed again instead of being kept, as many as it
-    /// takes; [`Explain::recomputed`] lists them. Parameters, inputs and results do not count. Sizes must
+    /// takes; [`Explain::recomputed`](crate::Explain::recomputed) lists them. Parameters, inputs and results do not count. Sizes must
     /// be known.
     pub memory_budget: Option<usize>,
 }

@@ -11,7 +11,7 @@ pub const SCHEMA: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// What they are candidates for: the op with its sizes, the work fused with it, the device's traits, and
-    /// the engine's version. See [`key()`](super::key()).
+    /// the engine's version.
     pub key: String,
     /// [`SCHEMA`].
     pub version: u32,
