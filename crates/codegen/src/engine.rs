@@ -9,6 +9,7 @@ use crate::work::{Body, Engine, Printed, Way, Work};
 use kiln_base::{Machine, custom};
 use kiln_plan::{Custom, Kernel};
 
+/// The engine for the machine of the options.
 fn of(options: &Options) -> Box<dyn Engine + '_> {
     match &options.machine {
         Machine::Cpu(_) => Box::new(Cpu),

@@ -1,5 +1,5 @@
 //! How much work a machine shares out, and how much of it a part keeps to itself: what an engine says before there are
-//! kernels, so that the rules by which these are made know no machine.
+//! kernels.
 
 /// What decides how nodes are grouped into kernels.
 #[derive(Copy, Clone, Debug)]
