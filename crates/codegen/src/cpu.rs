@@ -41,10 +41,10 @@ impl Engine for Cpu {
 
     fn ways(&self, work: &Work, all: bool) -> Result<Vec<Way>, String> {
         let kernel = kernel(work);
-        let mut ways = vec![way(kernel.clone(), work)];
         if !all {
-            return Ok(ways);
+            return Ok(vec![way(kernel, work)]);
         }
+        let mut ways = vec![way(kernel.clone(), work)];
         match (&work.body, &kernel) {
             (Body::Fused(kir), Kernel::Tile(program)) => ways.extend(cuts(kir, program, work)),
             _ => {

@@ -44,16 +44,8 @@ impl Reach {
             strides,
             bounds,
         } = self;
-        let bounds = bounds.iter().flat_map(|b| {
-            let Bound {
-                offset,
-                strides,
-                extent,
-            } = b;
-            strides.iter().chain([offset, extent])
-        });
-        let own = extents.iter().chain(strides).chain([offset]);
-        own.chain(bounds).all(holds)
+        let mut own = extents.iter().chain(strides).chain([offset]);
+        own.all(&mut *holds) && bounds.iter().all(|b| b.all_dims(holds))
     }
 }
 

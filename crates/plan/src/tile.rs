@@ -347,15 +347,19 @@ impl Access {
             bounds,
             fill: _,
         } = self;
-        let bound = |Bound {
-                         offset,
-                         strides,
-                         extent,
-                     }: &Bound,
-                     holds: &mut Visit<'_>| {
-            strides.iter().chain([offset, extent]).all(holds)
-        };
-        strides.iter().chain([offset]).all(&mut *holds) && bounds.iter().all(|b| bound(b, holds))
+        strides.iter().chain([offset]).all(&mut *holds) && bounds.iter().all(|b| b.all_dims(holds))
+    }
+}
+
+impl Bound {
+    /// Whether something holds for every size in it.
+    pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
+        let Bound {
+            offset,
+            strides,
+            extent,
+        } = self;
+        strides.iter().chain([offset, extent]).all(holds)
     }
 }
 

@@ -6,7 +6,7 @@ use super::record::{Limits, Trial};
 use super::search::{Effort, Subject, SystemClock, search};
 use super::settings::Precision;
 use super::subject::KernelSubject;
-use super::ways::{candidates, is_last, ways};
+use super::ways::{candidates, is_last, limit};
 use super::{Mode, Why, key, layouts};
 use crate::lowered::Lowered;
 use crate::{CompileError, Options};
@@ -90,7 +90,8 @@ pub fn measure(
     effort: &Effort,
     gpu: Option<&Arc<cuda::Device>>,
 ) -> Vec<Trial> {
-    let ways = ways(task, symbols, precision);
+    let mut ways = task.ways.clone();
+    limit(&mut ways, symbols, precision);
     if ways.len() < 2 {
         return Vec::new();
     }
@@ -157,22 +158,23 @@ impl Tuner<'_> {
 
     /// Chooses the way of a task, where there is a choice.
     pub(super) fn choose(&mut self, task: &mut Task) -> Option<Arc<Choice>> {
-        let ways = ways(task, self.symbols, self.precision);
+        limit(&mut task.ways, self.symbols, self.precision);
+        let ways = &task.ways;
         // How long it takes is for the layout to know.
         if ways.len() < 2 && !is_last(&task.work.body) {
             return None;
         }
         let values = key::typical(self.symbols);
         let key = key::key(&task.work, &values, &ways[0].name(), &self.device)?;
-        let candidates = candidates(&ways, &values);
+        let candidates = candidates(ways, &values);
         let choice = self.chooser.choose(key, &candidates, || {
             let gpu = self.gpu.cloned();
-            Arc::new(KernelSubject::of_work(&task.work, &ways, values, gpu))
+            Arc::new(KernelSubject::of_work(&task.work, ways, values, gpu))
         });
         // Tasks of one key may differ in what is legal.
         let choice = choice.among(candidates.iter().map(|c| &c.name));
         let chosen = ways.iter().position(|w| w.name() == choice.chosen);
-        (task.ways, task.chosen) = (ways, chosen.unwrap_or(0));
+        task.chosen = chosen.unwrap_or(0);
         Some(choice)
     }
 }

@@ -4,16 +4,26 @@ use super::key;
 use super::search::Candidate;
 use super::settings::Precision;
 use kiln_base::numel;
-use kiln_codegen::{Body, Schedule, Task, Way};
+use kiln_codegen::{Body, Schedule, Way};
 use kiln_plan::Images;
 use kiln_plan::tile::Cut;
 
-/// The ways to compute a task, the default first. Those that are too inaccurate are not among them.
-pub(super) fn ways(task: &Task, symbols: usize, precision: Precision) -> Vec<Way> {
-    let allowed = |w: &&Way| w.approximation.is_none_or(|a| precision.allows(a));
-    let differs = |w: &&Way| !is_cut_alike(w, &task.ways[0], symbols);
-    let ways = task.ways.iter().filter(allowed).filter(differs);
-    ways.cloned().collect()
+/// Leaves the ways of a task, the default first, that may be chosen: those that are not too inaccurate, and differ.
+pub(super) fn limit(ways: &mut Vec<Way>, symbols: usize, precision: Precision) {
+    if ways.len() < 2 {
+        return;
+    }
+    // Of that size the default's tiles are anyway.
+    let default = &ways[0].printed.steps[0].kernel;
+    let tile = kiln_runtime::tile_elements(default, &key::typical(symbols));
+    ways.retain(|way| {
+        let allowed = way.approximation.is_none_or(|a| precision.allows(a));
+        let alike = match way.schedule {
+            Schedule::Cut(Cut { tile: Some(t), .. }) => tile == Ok(Some(t.into())),
+            _ => false,
+        };
+        allowed && !alike
+    });
 }
 
 /// The ways for whoever tries them.
@@ -35,15 +45,6 @@ pub(super) fn candidates(ways: &[Way], values: &[i64]) -> Vec<Candidate> {
         }
     };
     ways.iter().map(candidate).collect()
-}
-
-/// Whether tiles of the size that a way asks for are what the default has anyway.
-fn is_cut_alike(way: &Way, default: &Way, symbols: usize) -> bool {
-    let Schedule::Cut(Cut { tile: Some(t), .. }) = way.schedule else {
-        return false;
-    };
-    let kernel = &default.printed.steps[0].kernel;
-    kiln_runtime::tile_elements(kernel, &key::typical(symbols)) == Ok(Some(t.into()))
 }
 
 /// Whether some work is a convolution with channels last.

@@ -13,7 +13,7 @@ use crate::scatter::Scatter;
 use crate::simd::Level;
 use crate::sort::ArgSort;
 use crate::tile;
-use crate::tile::affine::{Affine, Limit, Proof, eval, extent, prove};
+use crate::tile::affine::{Affine, Limit, Proof, extent, prove};
 use kiln_plan::{Contract, Kernel, Reach};
 use std::sync::Arc;
 
@@ -77,12 +77,7 @@ fn within(name: &str, reach: &Reach, values: &[i64], lens: &[i64]) -> Result<()>
     let extents: Vec<i64> = extents.collect::<Result<_>>()?;
     let rank = extents.len();
     let address = Affine::new(&reach.offset, &reach.strides, rank, values)?;
-    let limits = reach.bounds.iter().map(|b| {
-        Ok(Limit {
-            value: Affine::new(&b.offset, &b.strides, rank, values)?,
-            extent: eval(&b.extent, values)?,
-        })
-    });
+    let limits = reach.bounds.iter().map(|b| Limit::new(b, rank, values));
     let limits: Vec<Limit> = limits.collect::<Result<_>>()?;
     let len = lens.get(usize::from(reach.arg)).copied().unwrap_or(0);
     match prove(&address, &limits, &extents, len) {

@@ -2,6 +2,7 @@
 
 use crate::error::{Result, damaged};
 use kiln_base::Dim;
+use kiln_plan::tile::Bound;
 
 /// Numbers are kept below this, so that sums of a few of them fit an i64.
 const LARGE: i128 = 1 << 60;
@@ -131,6 +132,16 @@ impl Affine {
 pub(crate) struct Limit {
     pub value: Affine,
     pub extent: i64,
+}
+
+impl Limit {
+    /// A bound over `rank` axes with known numbers.
+    pub(crate) fn new(bound: &Bound, rank: usize, values: &[i64]) -> Result<Limit> {
+        Ok(Limit {
+            value: Affine::new(&bound.offset, &bound.strides, rank, values)?,
+            extent: eval(&bound.extent, values)?.max(0),
+        })
+    }
 }
 
 /// What is known about an access.

@@ -90,12 +90,7 @@ fn bind_access(a: &Access, rank: usize, values: &[i64], args: usize) -> Result<B
     if a.arg as usize >= args {
         return Err(damaged!("an access names argument {} of {args}", a.arg));
     }
-    let limits = a.bounds.iter().map(|b| {
-        Ok(Limit {
-            value: Affine::new(&b.offset, &b.strides, rank, values)?,
-            extent: eval(&b.extent, values)?.max(0),
-        })
-    });
+    let limits = a.bounds.iter().map(|b| Limit::new(b, rank, values));
     Ok(BoundAccess {
         arg: Some(a.arg as usize),
         address: Affine::new(&a.offset, &a.strides, rank, values)?,
