@@ -1,0 +1,472 @@
+//! The assembler.
+
+use crate::op::{Form, Kind, Op};
+use crate::operand::{Base, Gpr, Index, Mask, Mem, Operand, Operands, Width};
+use iced_x86::{Code, Encoder, Instruction, MemoryOperand, OpKind, Register};
+
+/// Collects instructions and the constants that they read.
+///
+/// Instructions have the encoding of the level that the code is for: VEX, or EVEX, which has 32 vector registers,
+/// masks and broadcasts from memory.
+///
+/// An instruction that there is not, or whose operands are of another kind than it takes, is a mistake of whoever
+/// prints: it panics.
+pub struct Asm {
+    evex: bool,
+    encoder: Encoder,
+    /// Bytes of the instructions so far.
+    at: usize,
+    labels: Vec<Option<usize>>,
+    /// Where four bytes hold the distance to a label.
+    jumps: Vec<(usize, Label)>,
+    /// Where four bytes hold the distance to a constant, where the instruction ends, and the constant.
+    reads: Vec<(usize, usize, u32)>,
+    constants: Vec<u8>,
+}
+
+/// A place in the code.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Label(usize);
+
+/// When a jump is taken, after a comparison: what follows is unsigned where it says so.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Condition {
+    Below = 2,
+    AboveOrEqual = 3,
+    Equal = 4,
+    NotEqual = 5,
+    Less = 12,
+    GreaterOrEqual = 13,
+    LessOrEqual = 14,
+    Greater = 15,
+}
+
+/// The alignment of constants, and of the code before them.
+const ALIGN: usize = 64;
+
+impl Asm {
+    /// Code in EVEX encoding, or in VEX.
+    pub fn new(evex: bool) -> Asm {
+        Asm {
+            evex,
+            encoder: Encoder::new(64),
+            at: 0,
+            labels: Vec::new(),
+            jumps: Vec::new(),
+            reads: Vec::new(),
+            constants: Vec::new(),
+        }
+    }
+
+    /// Whether the encoding is EVEX.
+    pub fn is_evex(&self) -> bool {
+        self.evex
+    }
+
+    /// How many vector registers there are.
+    pub fn registers(&self) -> u8 {
+        if self.evex { 32 } else { 16 }
+    }
+
+    /// Whether an instruction has an encoding for vectors of a width.
+    pub fn has(&self, op: Op, width: Width) -> bool {
+        self.form(op, width).code != Code::INVALID
+    }
+
+    fn form(&self, op: Op, width: Width) -> Form {
+        match (self.evex, width) {
+            (true, _) => op.forms[2 + width as usize],
+            (false, Width::Z) => panic!("no {} of 512 bits in VEX", op.name),
+            (false, _) => op.forms[width as usize],
+        }
+    }
+
+    /// A vector instruction, the result first.
+    pub fn op(&mut self, op: Op, width: Width, operands: impl Operands) {
+        let instruction = self.instruction(op, width, operands);
+        self.encode(&instruction);
+    }
+
+    /// One that leaves the lanes without their bit in the mask as they are, or clears them.
+    pub fn masked(
+        &mut self,
+        op: Op,
+        width: Width,
+        (mask, clears): (Mask, bool),
+        operands: impl Operands,
+    ) {
+        let mut instruction = self.instruction(op, width, operands);
+        instruction.set_op_mask(mask.register());
+        instruction.set_zeroing_masking(clears);
+        self.encode(&instruction);
+    }
+
+    fn instruction(&self, op: Op, width: Width, operands: impl Operands) -> Instruction {
+        let form = self.form(op, width);
+        assert!(form.code != Code::INVALID, "no {} of {width:?}", op.name);
+        let (operands, count) = operands.list();
+        let mut instruction = Instruction::new();
+        instruction.set_code(form.code);
+        for (i, operand) in operands[..count].iter().enumerate() {
+            match *operand {
+                Operand::Vector(r) => {
+                    let first = match form.operands[i] {
+                        Kind::Ymm => Register::YMM0,
+                        Kind::Zmm => Register::ZMM0,
+                        _ => Register::XMM0,
+                    };
+                    set_register(&mut instruction, i, first + u32::from(r.0));
+                }
+                Operand::Mask(k) => set_register(&mut instruction, i, k.register()),
+                Operand::Gpr(r) => {
+                    let wide = form.operands[i] == Kind::Gpr64;
+                    let register = if wide { r.wide() } else { r.narrow() };
+                    set_register(&mut instruction, i, register);
+                }
+                Operand::Memory(m, broadcast) => {
+                    instruction.set_op_kind(i as u32, OpKind::Memory);
+                    self.set_memory(&mut instruction, m);
+                    instruction.set_is_broadcast(broadcast);
+                }
+                Operand::Immediate(n) => {
+                    instruction.set_op_kind(i as u32, OpKind::Immediate8);
+                    instruction.set_immediate8(n);
+                }
+            }
+        }
+        instruction
+    }
+
+    fn set_memory(&self, instruction: &mut Instruction, m: Mem) {
+        let m = address(m);
+        instruction.set_memory_base(m.base);
+        instruction.set_memory_index(m.index);
+        instruction.set_memory_index_scale(m.scale);
+        instruction.set_memory_displacement64(m.displacement as u64);
+        instruction.set_memory_displ_size(m.displ_size);
+    }
+
+    /// Any instruction.
+    ///
+    /// # Panics
+    /// If it can't be encoded.
+    fn encode(&mut self, instruction: &Instruction) {
+        let encoded = self.encoder.encode(instruction, self.at as u64);
+        match encoded {
+            Ok(len) => {
+                let end = self.at + len;
+                if let Some(constant) = constant_of(instruction) {
+                    let at = self.encoder.get_constant_offsets().displacement_offset();
+                    self.reads.push((self.at + at, end, constant));
+                }
+                self.at = end;
+            }
+            Err(e) => panic!("{instruction:?}: {e}"),
+        }
+    }
+
+    /// Two general registers, or a register and memory.
+    fn two(&mut self, code: Code, a: Gpr, b: Operand) {
+        let done = match b {
+            Operand::Gpr(b) => Instruction::with2(code, a.wide(), b.wide()),
+            Operand::Memory(m, _) => Instruction::with2(code, a.wide(), address(m)),
+            _ => panic!("{code:?} of {b:?}"),
+        };
+        self.encode(&done.unwrap_or_else(|e| panic!("{code:?}: {e}")));
+    }
+
+    fn with_immediate(&mut self, code: Code, a: Gpr, n: i32) {
+        let done = Instruction::with2(code, a.wide(), n);
+        self.encode(&done.unwrap_or_else(|e| panic!("{code:?}: {e}")));
+    }
+
+    /// `a = b`, 64 bits.
+    pub fn mov(&mut self, a: Gpr, b: impl Into<Operand>) {
+        self.two(Code::Mov_r64_rm64, a, b.into());
+    }
+
+    /// Writes a register, 64 bits.
+    pub fn store(&mut self, to: Mem, a: Gpr) {
+        let done = Instruction::with2(Code::Mov_rm64_r64, address(to), a.wide());
+        self.encode(&done.unwrap_or_else(|e| panic!("mov: {e}")));
+    }
+
+    /// A number.
+    pub fn mov_number(&mut self, a: Gpr, n: i64) {
+        let done = match (i32::try_from(n), u32::try_from(n)) {
+            (_, Ok(n)) => Instruction::with2(Code::Mov_r32_imm32, a.narrow(), n),
+            (Ok(n), _) => Instruction::with2(Code::Mov_rm64_imm32, a.wide(), n),
+            _ => Instruction::with2(Code::Mov_r64_imm64, a.wide(), n),
+        };
+        self.encode(&done.unwrap_or_else(|e| panic!("mov: {e}")));
+    }
+
+    /// `a += b`, and sets the flags, as all that follow.
+    pub fn add(&mut self, a: Gpr, b: impl Into<Operand>) {
+        self.two(Code::Add_r64_rm64, a, b.into());
+    }
+
+    /// `a += n`.
+    pub fn add_number(&mut self, a: Gpr, n: i32) {
+        self.with_immediate(Code::Add_rm64_imm32, a, n);
+    }
+
+    /// `a -= b`.
+    pub fn sub(&mut self, a: Gpr, b: impl Into<Operand>) {
+        self.two(Code::Sub_r64_rm64, a, b.into());
+    }
+
+    /// `a *= b`.
+    pub fn mul(&mut self, a: Gpr, b: impl Into<Operand>) {
+        self.two(Code::Imul_r64_rm64, a, b.into());
+    }
+
+    /// `a <<= n`.
+    pub fn shl(&mut self, a: Gpr, n: u8) {
+        let done = Instruction::with2(Code::Shl_rm64_imm8, a.wide(), u32::from(n));
+        self.encode(&done.unwrap_or_else(|e| panic!("shl: {e}")));
+    }
+
+    /// Compares two numbers.
+    pub fn cmp(&mut self, a: Gpr, b: impl Into<Operand>) {
+        self.two(Code::Cmp_r64_rm64, a, b.into());
+    }
+
+    /// Compares with a number.
+    pub fn cmp_number(&mut self, a: Gpr, n: i32) {
+        self.with_immediate(Code::Cmp_rm64_imm32, a, n);
+    }
+
+    /// The address itself.
+    pub fn lea(&mut self, a: Gpr, of: Mem) {
+        self.two(Code::Lea_r64_m, a, of.into());
+    }
+
+    /// Asks for a line of memory to be brought into the caches of this level (0 to 2) and those behind it.
+    pub fn prefetch(&mut self, level: u8, of: Mem) {
+        let code = [
+            Code::Prefetcht0_m8,
+            Code::Prefetcht1_m8,
+            Code::Prefetcht2_m8,
+        ];
+        let code = code[usize::from(level)];
+        let done = Instruction::with1(code, address(of));
+        self.encode(&done.unwrap_or_else(|e| panic!("prefetch: {e}")));
+    }
+
+    /// The low bits of a register, up to 64, as a mask.
+    pub fn kmov(&mut self, mask: Mask, from: Gpr) {
+        let done = Instruction::with2(Code::VEX_Kmovq_kr_r64, mask.register(), from.wide());
+        self.encode(&done.unwrap_or_else(|e| panic!("kmovq: {e}")));
+    }
+
+    /// A mask as the low bits of a register.
+    pub fn kmov_to(&mut self, to: Gpr, mask: Mask) {
+        let done = Instruction::with2(Code::VEX_Kmovq_r64_kr, to.wide(), mask.register());
+        self.encode(&done.unwrap_or_else(|e| panic!("kmovq: {e}")));
+    }
+
+    /// Combines masks of up to 64 bits: `and`, `or`, `xor`, `and not` (of the first), `equal` bits.
+    pub fn mask_op(&mut self, op: MaskOp, a: Mask, b: Mask, c: Mask) {
+        let code = match op {
+            MaskOp::And => Code::VEX_Kandq_kr_kr_kr,
+            MaskOp::Or => Code::VEX_Korq_kr_kr_kr,
+            MaskOp::Xor => Code::VEX_Kxorq_kr_kr_kr,
+            MaskOp::AndNot => Code::VEX_Kandnq_kr_kr_kr,
+            MaskOp::Equal => Code::VEX_Kxnorq_kr_kr_kr,
+        };
+        let done = Instruction::with3(code, a.register(), b.register(), c.register());
+        self.encode(&done.unwrap_or_else(|e| panic!("{code:?}: {e}")));
+    }
+
+    /// A place that is not known yet.
+    pub fn label(&mut self) -> Label {
+        self.labels.push(None);
+        Label(self.labels.len() - 1)
+    }
+
+    /// The label stands for here.
+    pub fn bind(&mut self, label: Label) {
+        self.labels[label.0] = Some(self.at);
+    }
+
+    /// A label that stands for here.
+    pub fn here(&mut self) -> Label {
+        let label = self.label();
+        self.bind(label);
+        label
+    }
+
+    /// Goes on there.
+    pub fn jump(&mut self, to: Label) {
+        self.raw(&[0xE9, 0, 0, 0, 0]);
+        self.jumps.push((self.at - 4, to));
+    }
+
+    /// Goes on there if the condition holds.
+    pub fn jump_if(&mut self, condition: Condition, to: Label) {
+        self.raw(&[0x0F, 0x80 | condition as u8, 0, 0, 0, 0]);
+        self.jumps.push((self.at - 4, to));
+    }
+
+    /// Bytes as they are.
+    fn raw(&mut self, bytes: &[u8]) {
+        // The encoder takes no bytes but instructions: these are declared as data.
+        let done = Instruction::with_declare_byte(bytes);
+        self.encode(&done.unwrap_or_else(|e| panic!("bytes: {e}")));
+    }
+
+    /// Fills up to a multiple of so many bytes.
+    pub fn align(&mut self, to: usize) {
+        const NOPS: [&[u8]; 4] = [
+            &[0x90],
+            &[0x66, 0x90],
+            &[0x0F, 0x1F, 0x00],
+            &[0x0F, 0x1F, 0x40, 0x00],
+        ];
+        while !self.at.is_multiple_of(to) {
+            let gap = to - self.at % to;
+            self.raw(NOPS[gap.min(NOPS.len()) - 1]);
+        }
+    }
+
+    /// Saves general registers and makes room on the stack, which is then aligned to 64 bytes where there is any;
+    /// [`Asm::leave`] takes the same. Uses `RBP` where there is room.
+    pub fn enter(&mut self, saved: &[Gpr], room: i32) {
+        for r in saved {
+            self.push(*r);
+        }
+        if room > 0 {
+            self.push(Gpr::RBP);
+            self.mov(Gpr::RBP, Gpr::RSP);
+            self.add_number(Gpr::RSP, -room);
+            self.with_immediate(Code::And_rm64_imm32, Gpr::RSP, -64);
+        }
+    }
+
+    /// Gives back what [`Asm::enter`] took, and returns.
+    pub fn leave(&mut self, saved: &[Gpr], room: i32) {
+        if room > 0 {
+            self.mov(Gpr::RSP, Gpr::RBP);
+            self.pop(Gpr::RBP);
+        }
+        for r in saved.iter().rev() {
+            self.pop(*r);
+        }
+        self.encode(&Instruction::with(Code::VEX_Vzeroupper));
+        self.encode(&Instruction::with(Code::Retnq));
+    }
+
+    fn push(&mut self, r: Gpr) {
+        let done = Instruction::with1(Code::Push_r64, r.wide());
+        self.encode(&done.unwrap_or_else(|e| panic!("push: {e}")));
+    }
+
+    fn pop(&mut self, r: Gpr) {
+        let done = Instruction::with1(Code::Pop_r64, r.wide());
+        self.encode(&done.unwrap_or_else(|e| panic!("pop: {e}")));
+    }
+
+    /// Where a constant of 4, 8, 16, 32 or 64 bytes lies: behind the code, once, aligned to its size.
+    ///
+    /// # Panics
+    /// For another size.
+    pub fn constant(&mut self, bytes: &[u8]) -> Mem {
+        let size = bytes.len();
+        assert!(matches!(size, 4 | 8 | 16 | 32 | 64), "a constant of {size}");
+        let found = (self.constants.chunks_exact(size)).position(|c| c == bytes);
+        let at = found.map_or_else(
+            || {
+                self.constants
+                    .resize(self.constants.len().next_multiple_of(size), 0);
+                self.constants.extend(bytes);
+                self.constants.len() - size
+            },
+            |i| i * size,
+        );
+        Mem {
+            base: Base::Constant(at as u32),
+            index: None,
+            scale: 1,
+            offset: 0,
+        }
+    }
+
+    /// The code, and behind it the constants.
+    ///
+    /// # Panics
+    /// If a label that is jumped to stands for nothing.
+    pub fn finish(mut self) -> Vec<u8> {
+        let mut code = self.encoder.take_buffer();
+        let mut patch = |at: usize, from: usize, to: usize| {
+            let distance = (to as i64 - from as i64) as i32;
+            code[at..at + 4].copy_from_slice(&distance.to_le_bytes());
+        };
+        for (at, label) in &self.jumps {
+            match self.labels[label.0] {
+                Some(to) => patch(*at, at + 4, to),
+                None => panic!("a jump to nowhere"),
+            }
+        }
+        let constants = self.at.next_multiple_of(ALIGN);
+        for (at, end, constant) in &self.reads {
+            patch(*at, *end, constants + *constant as usize);
+        }
+        if !self.constants.is_empty() {
+            code.resize(constants, 0xCC);
+            code.append(&mut self.constants);
+        }
+        code
+    }
+}
+
+/// How masks are combined.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum MaskOp {
+    And,
+    Or,
+    Xor,
+    /// `!b & c`.
+    AndNot,
+    /// Bits that are alike.
+    Equal,
+}
+
+fn set_register(instruction: &mut Instruction, i: usize, register: Register) {
+    instruction.set_op_kind(i as u32, OpKind::Register);
+    instruction.set_op_register(i as u32, register);
+}
+
+/// An address as the encoder takes it. That of a constant is filled in when the code ends; until then it is such that
+/// its distance takes four bytes, and tells which constant it is.
+fn address(m: Mem) -> MemoryOperand {
+    let index = match m.index {
+        None => Register::None,
+        Some(Index::Gpr(r)) => r.wide(),
+        Some(Index::Vector(v, width)) => {
+            let first = [Register::XMM0, Register::YMM0, Register::ZMM0][width as usize];
+            first + u32::from(v.0)
+        }
+    };
+    let (base, displacement, size) = match m.base {
+        Base::Gpr(r) => (r.wide(), i64::from(m.offset), u32::from(m.offset != 0)),
+        Base::Constant(at) => (Register::RIP, i64::from(at) + i64::from(m.offset), 8),
+    };
+    MemoryOperand {
+        segment_prefix: Register::None,
+        base,
+        index,
+        scale: u32::from(m.scale),
+        displacement,
+        displ_size: size,
+        is_broadcast: false,
+    }
+}
+
+/// Which constant an instruction reads.
+fn constant_of(instruction: &Instruction) -> Option<u32> {
+    let constant = instruction.memory_base() == Register::RIP;
+    constant.then(|| instruction.memory_displacement64() as u32)
+}

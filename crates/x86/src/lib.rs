@@ -1,0 +1,15 @@
+//! Machine code for x86-64: an assembler for the instructions that kernels are printed in, and the memory that
+//! printed code runs from. It knows nothing of tensors.
+//!
+//! [`Asm`] collects instructions; [`Asm::finish`] gives bytes, and [`Code::new`] makes them executable. Memory is
+//! never writable and executable at once.
+
+mod asm;
+mod memory;
+pub mod op;
+mod operand;
+
+pub use asm::{Asm, Condition, Label, MaskOp};
+pub use memory::{Code, CodeError};
+pub use op::Op;
+pub use operand::{Gpr, Mask, Mem, Operand, Operands, Vreg, Width};

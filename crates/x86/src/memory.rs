@@ -1,0 +1,77 @@
+//! Memory that code runs from: written, then made executable, never both.
+
+use std::io;
+
+/// Why code can't be made executable.
+#[derive(Debug, thiserror::Error)]
+#[error("no executable memory of {bytes} bytes: {why}")]
+pub struct CodeError {
+    bytes: usize,
+    why: io::Error,
+}
+
+/// Executable code. It is unmapped when dropped.
+#[derive(Debug)]
+pub struct Code {
+    at: *mut libc::c_void,
+    /// Mapped bytes.
+    bytes: usize,
+    /// Bytes of code and constants.
+    len: usize,
+}
+
+// SAFETY: nobody writes to the memory once it is executable.
+unsafe impl Send for Code {}
+// SAFETY: as above.
+unsafe impl Sync for Code {}
+
+impl Code {
+    /// Makes what [`Asm::finish`](crate::Asm::finish) gave executable.
+    ///
+    /// # Errors
+    /// If the system gives no such memory.
+    pub fn new(code: &[u8]) -> Result<Code, CodeError> {
+        const PAGE: usize = 4096;
+        let bytes = code.len().max(1).div_ceil(PAGE) * PAGE;
+        let failed = || CodeError {
+            bytes,
+            why: io::Error::last_os_error(),
+        };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let writable = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: asks for new pages, wherever they are.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, writable, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(failed());
+        }
+        let len = code.len();
+        let mapped = Code { at, bytes, len };
+        // SAFETY: the pages are new, at least as long as the code, and nobody else knows of them yet.
+        let protected = unsafe {
+            std::ptr::copy_nonoverlapping(code.as_ptr(), at.cast(), len);
+            libc::mprotect(at, bytes, libc::PROT_READ | libc::PROT_EXEC)
+        };
+        match protected {
+            0 => Ok(mapped),
+            _ => Err(failed()),
+        }
+    }
+
+    /// The first instruction.
+    pub fn entry(&self) -> *const u8 {
+        self.at.cast_const().cast()
+    }
+
+    /// Code and constants.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: so much was copied there, and it stays as long as this value.
+        unsafe { std::slice::from_raw_parts(self.at.cast(), self.len) }
+    }
+}
+
+impl Drop for Code {
+    fn drop(&mut self) {
+        // SAFETY: the pages are this value's, and whoever runs code holds the value.
+        unsafe { libc::munmap(self.at, self.bytes) };
+    }
+}

@@ -1,0 +1,186 @@
+//! Registers and addresses.
+
+use iced_x86::Register;
+
+/// A general register of 64 bits.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Gpr(pub(crate) u8);
+
+macro_rules! gprs {
+    ($($name:ident $number:literal)*) => {
+        #[allow(missing_docs)] // the processor's names
+        impl Gpr {
+            $(pub const $name: Gpr = Gpr($number);)*
+        }
+    };
+}
+gprs! { RAX 0 RCX 1 RDX 2 RBX 3 RSP 4 RBP 5 RSI 6 RDI 7 R8 8 R9 9 R10 10 R11 11 R12 12 R13 13 R14 14 R15 15 }
+
+impl Gpr {
+    /// Those that hold the first six arguments of a call (System V), in their order.
+    pub const ARGUMENTS: [Gpr; 6] = [Gpr::RDI, Gpr::RSI, Gpr::RDX, Gpr::RCX, Gpr::R8, Gpr::R9];
+
+    /// Those that a function must leave as it found them, but for the stack's.
+    pub const SAVED: [Gpr; 6] = [Gpr::RBX, Gpr::RBP, Gpr::R12, Gpr::R13, Gpr::R14, Gpr::R15];
+
+    pub(crate) fn wide(self) -> Register {
+        Register::RAX + u32::from(self.0)
+    }
+
+    pub(crate) fn narrow(self) -> Register {
+        Register::EAX + u32::from(self.0)
+    }
+}
+
+/// A vector register, of whatever width an instruction uses: 16 with VEX, 32 with EVEX.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Vreg(pub u8);
+
+/// A mask register; that of number 0 can't mask.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Mask(pub u8);
+
+impl Mask {
+    pub(crate) fn register(self) -> Register {
+        Register::K0 + u32::from(self.0)
+    }
+}
+
+/// The width of vectors.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Width {
+    /// 128 bits.
+    X,
+    /// 256 bits.
+    Y,
+    /// 512 bits.
+    Z,
+}
+
+impl Width {
+    /// Bytes of a vector.
+    pub const fn bytes(self) -> usize {
+        16 << self as usize
+    }
+
+    /// Half as wide.
+    ///
+    /// # Panics
+    /// For the least.
+    pub const fn half(self) -> Width {
+        match self {
+            Width::Z => Width::Y,
+            Width::Y => Width::X,
+            Width::X => panic!("no half of a vector of 128 bits"),
+        }
+    }
+}
+
+/// An address: `base + index · scale + offset`, or that of a constant behind the code.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Mem {
+    pub(crate) base: Base,
+    pub(crate) index: Option<Index>,
+    pub(crate) scale: u8,
+    pub(crate) offset: i32,
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Base {
+    Gpr(Gpr),
+    /// Bytes behind the first constant.
+    Constant(u32),
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Index {
+    Gpr(Gpr),
+    Vector(Vreg, Width),
+}
+
+impl Mem {
+    /// What a register points to.
+    pub fn at(base: Gpr) -> Mem {
+        Mem {
+            base: Base::Gpr(base),
+            index: None,
+            scale: 1,
+            offset: 0,
+        }
+    }
+
+    /// Some bytes further on.
+    pub fn plus(mut self, bytes: i32) -> Mem {
+        self.offset += bytes;
+        self
+    }
+
+    /// With a register times 1, 2, 4 or 8 added.
+    pub fn index(mut self, index: Gpr, scale: u8) -> Mem {
+        (self.index, self.scale) = (Some(Index::Gpr(index)), scale);
+        self
+    }
+
+    /// With each lane of a vector times 1, 2, 4 or 8 added, for gathers.
+    pub fn gather(mut self, index: Vreg, width: Width, scale: u8) -> Mem {
+        (self.index, self.scale) = (Some(Index::Vector(index, width)), scale);
+        self
+    }
+
+    /// One element there for all lanes; with EVEX, and for instructions that have it.
+    pub fn broadcast(self) -> Operand {
+        Operand::Memory(self, true)
+    }
+}
+
+/// What an instruction works on.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Operand {
+    Vector(Vreg),
+    Mask(Mask),
+    Gpr(Gpr),
+    /// Memory, and whether one element of it stands for all lanes.
+    Memory(Mem, bool),
+    Immediate(u8),
+}
+
+macro_rules! from {
+    ($($from:ty => $variant:expr;)*) => {
+        $(impl From<$from> for Operand {
+            fn from(x: $from) -> Operand {
+                $variant(x)
+            }
+        })*
+    };
+}
+from! {
+    Vreg => Operand::Vector;
+    Mask => Operand::Mask;
+    Gpr => Operand::Gpr;
+    Mem => |m| Operand::Memory(m, false);
+    u8 => Operand::Immediate;
+}
+
+/// Up to four operands, the result first.
+pub trait Operands {
+    /// As a list; how many there are.
+    fn list(self) -> ([Operand; 4], usize);
+}
+
+macro_rules! operands {
+    ($n:literal $($t:ident $rest:expr),*) => {
+        impl<$($t: Into<Operand>),*> Operands for ($($t,)*) {
+            #[allow(non_snake_case)]
+            fn list(self) -> ([Operand; 4], usize) {
+                let ($($t,)*) = self;
+                let mut list = [Operand::Immediate(0); 4];
+                $(list[$rest] = $t.into();)*
+                (list, $n)
+            }
+        }
+    };
+}
+operands!(2 A 0, B 1);
+operands!(3 A 0, B 1, C 2);
+operands!(4 A 0, B 1, C 2, D 3);
