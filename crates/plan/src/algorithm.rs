@@ -12,8 +12,7 @@ use std::str::FromStr;
 /// number of threads: how work is cut follows from the algorithm and the sizes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Algorithm {
-    /// A product in blocks of about two to this many multiply-adds, each by the packing kernels of the
-    /// `gemm` crates.
+    /// A product in blocks of about two to this many multiply-adds, which copy what is read often or lies apart.
     Panels(u8),
     /// A product with a vector: one walk over the matrix, nothing is packed.
     Vector,

@@ -1,8 +1,9 @@
 //! Attention: scores, their softmax and the weighted sum of the values, a block of rows at a time, so that
 //! no more scores exist than fit into a cache.
 
+use crate::contraction::multiply;
 use crate::error::{Result, damaged};
-use crate::matmul::{LONGEST, Operand, Work, add_product_of, epilogue, product_of, run_blocks};
+use crate::matmul::{LONGEST, Operand, Work, epilogue, run_blocks};
 use crate::memory::{Storage, room};
 use crate::simd::{Isa, Kernel, Level, compiled, math};
 use crate::tile::affine::{ceil, extent, product};
@@ -27,6 +28,7 @@ pub(crate) struct Attention {
     /// Rows of a block.
     rows: i64,
     softmax: unsafe fn(Row),
+    level: Level,
     pub(crate) epilogue: Option<Linked>,
 }
 
@@ -71,6 +73,8 @@ impl Attention {
             out: p.out as usize,
             rows: (BLOCK_SCORES / keys.max(1)).clamp(BLOCK_ROWS.0, BLOCK_ROWS.1),
             softmax: compiled::<Softmax, Row>(level),
+
+            level,
             epilogue,
             batch,
             length,
@@ -128,12 +132,14 @@ impl Attention {
         // the scratch memory.
         unsafe {
             let (query, key) = (at(&self.query, first), at(&self.key, 0));
-            product_of(
+            multiply(
+                self.level,
                 (rows, seen, self.width),
-                (scores, self.keys, 1),
+                (scores, self.keys),
                 (query, self.query.row, self.query.col),
                 (key, self.key.col, self.key.row),
-            );
+                false,
+            )?;
             for i in 0..rows {
                 let row = std::slice::from_raw_parts_mut(
                     scores.offset((i * self.keys) as isize),
@@ -152,10 +158,11 @@ impl Attention {
                 });
             }
             let value = at(&self.value, 0);
-            let product = |from: i64, to: i64, add: bool| {
-                add_product_of(
+            let weighted = |from: i64, to: i64, add: bool| {
+                multiply(
+                    self.level,
                     (rows, self.columns, to - from),
-                    (dst, self.columns, 1),
+                    (dst, self.columns),
                     (scores.offset(from as isize).cast_const(), self.keys, 1),
                     (
                         value.wrapping_offset((from * self.value.row) as isize),
@@ -163,12 +170,12 @@ impl Attention {
                         self.value.col,
                     ),
                     add,
-                );
+                )
             };
-            product(0, seen, false);
+            weighted(0, seen, false)?;
             // A weight of zero still makes NaN of what is not finite.
             if seen < self.keys && !self.finite(value, seen) {
-                product(seen, self.keys, true);
+                weighted(seen, self.keys, true)?;
             }
             work.finish(
                 (dst, self.columns),

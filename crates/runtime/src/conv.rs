@@ -46,7 +46,7 @@ pub(crate) struct Conv {
     /// How it is transformed, where the algorithm does that.
     fft: Option<Box<Fft>>,
     /// How it is cut where the result has channels last.
-    last: Option<last::Cut>,
+    last: Option<Box<last::Cut>>,
     /// The convolution of the result's gradient with turned filters that a gradient of the images is.
     turned: Option<Box<Conv>>,
     /// What makes the images, a part at a time.
@@ -108,7 +108,8 @@ impl Conv {
         };
         match conv.algorithm {
             Algorithm::ChannelsLast => {
-                conv.last = Some(last::Cut::new(&conv, p.images == Images::Turned));
+                let cut = last::Cut::new(&conv, p.images == Images::Turned)?;
+                conv.last = Some(Box::new(cut));
             }
             _ => conv.prepare(|| p.fft_tile(values))?,
         }

@@ -19,6 +19,7 @@ mod attention;
 mod buffer;
 mod cancel;
 mod combine;
+mod contraction;
 mod conv;
 pub mod cuda;
 mod custom;

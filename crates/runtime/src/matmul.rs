@@ -1,18 +1,16 @@
 //! Batched matrix products: blocks of a size that depends on the shapes alone, spread over the pool.
 
 mod block;
-mod number;
 mod operand;
 mod packed;
 mod parts;
-mod small;
 mod vector;
 mod work;
 
-pub(crate) use number::{Number, add_product_of, product_of};
 pub(crate) use operand::{Made, Operand, link};
 pub(crate) use work::{Args, Work, epilogue, run_blocks, split};
 
+use crate::contraction::multiply;
 use crate::error::{Result, damaged};
 use crate::simd::Level;
 use crate::sums::Lane;
@@ -96,9 +94,11 @@ impl MatMul {
             n,
             epilogue,
         };
-        if let Algorithm::Panels(most) = algorithm {
-            linked.block = linked.cut(most);
-        }
+        linked.block = match algorithm {
+            Algorithm::Panels(most) => linked.cut(most),
+            Algorithm::Small => linked.small_cut(),
+            _ => linked.block,
+        };
         Ok(linked)
     }
 
@@ -106,7 +106,6 @@ impl MatMul {
     pub(crate) fn workspace(&self, threads: i64) -> i64 {
         match self.algorithm {
             Algorithm::Vector => threads * self.k,
-            Algorithm::Small => threads * self.small_workspace(),
             Algorithm::Packed => self.packed_elements(),
             Algorithm::Parts => self.parts_workspace(),
             _ => 0,
@@ -146,14 +145,13 @@ impl MatMul {
             match self.algorithm {
                 Algorithm::Packed => self.by_packed::<T>(args, packed, parallel, failures),
                 Algorithm::Vector => self.vector::<T>(args, parallel, failures),
-                Algorithm::Small => self.small::<T>(args, parallel, failures),
                 Algorithm::Parts => self.in_parts::<T>(args, parallel, failures),
                 _ => self.panels::<T>(args, parallel, failures),
             }
         }
     }
 
-    unsafe fn panels<T: Number>(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
+    unsafe fn panels<T: Lane>(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
         let batch: i64 = self.batch.iter().product();
         let (rows, cols) = (ceil(self.m, self.block.0), ceil(self.n, self.block.1));
         let blocks = batch * rows * cols;
@@ -175,7 +173,7 @@ impl MatMul {
         });
     }
 
-    unsafe fn block<T: Number>(
+    unsafe fn block<T: Lane>(
         &self,
         args: &[*mut u8],
         b: i64,
@@ -204,7 +202,7 @@ impl MatMul {
         // SAFETY: linking proved the operands within their buffers; the block lies within the result
         // or the scratch memory.
         unsafe {
-            product_of((h, w, self.k), (dst, pitch, 1), lhs, rhs);
+            multiply(self.level, (h, w, self.k), (dst, pitch), lhs, rhs, false)?;
             work.finish((dst, pitch), first, (h, self.n), w);
         }
         Ok(())

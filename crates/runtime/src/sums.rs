@@ -6,9 +6,9 @@
 
 #![allow(clippy::needless_range_loop)] // register tiles are indexed
 
-use crate::matmul::Number;
 use crate::simd::vector::Vector;
 use crate::simd::{Isa, Kernel, Level, fma32, fma64};
+use kiln_base::DType;
 use std::marker::PhantomData;
 
 /// Rows that share a walk over the values, at most.
@@ -25,13 +25,17 @@ pub(crate) fn rows_of(level: Level) -> i64 {
 pub(crate) const SLACK: i64 = kiln_plan::cost::geometry::LANES;
 
 /// A number that vectors hold.
-pub(crate) trait Lane: Number + std::ops::Add<Output = Self> {
+pub(crate) trait Lane: Copy + PartialEq + std::ops::Add<Output = Self> + 'static {
+    const ZERO: Self;
+    const DTYPE: DType;
     /// A level's widest vector of it.
     type Vector<I: Isa>: Vector<Lane = Self>;
     fn mul_add<I: Isa>(self, b: Self, c: Self) -> Self;
     fn is_finite(self) -> bool;
 }
 impl Lane for f32 {
+    const ZERO: f32 = 0.0;
+    const DTYPE: DType = DType::F32;
     type Vector<I: Isa> = I::F32;
 
     #[inline(always)]
@@ -45,6 +49,8 @@ impl Lane for f32 {
     }
 }
 impl Lane for f64 {
+    const ZERO: f64 = 0.0;
+    const DTYPE: DType = DType::F64;
     type Vector<I: Isa> = I::F64;
 
     #[inline(always)]

@@ -50,7 +50,7 @@ fn alone(kernel: &Kernel, values: &[i64]) -> Result<Option<Alone>> {
 
 /// Bytes that a matrix product or convolution takes beside its arguments, by its algorithm, on so many threads
 /// and where symbols have these values: copies of operands and what lies between its steps, but neither what
-/// an epilogue keeps hot nor the few hundred kilobytes a thread that the `gemm` crates pack. None for other
+/// an epilogue keeps hot nor the few hundred kilobytes that a thread copies parts of matrices into. None for other
 /// kernels.
 ///
 /// # Errors

@@ -212,6 +212,12 @@ impl Asm {
         self.with_immediate(Code::Add_rm64_imm32, a, n);
     }
 
+    /// Adds to eight bytes in memory.
+    pub fn add_at(&mut self, at: Mem, n: i32) {
+        let done = Instruction::with2(Code::Add_rm64_imm32, address(at), n);
+        self.encode(&done.unwrap_or_else(|e| panic!("add: {e}")));
+    }
+
     /// `a -= b`.
     pub fn sub(&mut self, a: Gpr, b: impl Into<Operand>) {
         self.two(Code::Sub_r64_rm64, a, b.into());
@@ -358,12 +364,14 @@ impl Asm {
         self.encode(&Instruction::with(Code::Retnq));
     }
 
-    fn push(&mut self, r: Gpr) {
+    /// Puts a register onto the stack.
+    pub fn push(&mut self, r: Gpr) {
         let done = Instruction::with1(Code::Push_r64, r.wide());
         self.encode(&done.unwrap_or_else(|e| panic!("push: {e}")));
     }
 
-    fn pop(&mut self, r: Gpr) {
+    /// Takes a register from the stack.
+    pub fn pop(&mut self, r: Gpr) {
         let done = Instruction::with1(Code::Pop_r64, r.wide());
         self.encode(&done.unwrap_or_else(|e| panic!("pop: {e}")));
     }

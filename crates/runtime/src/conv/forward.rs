@@ -3,8 +3,9 @@
 
 use super::columns::{Fill, FillColumns};
 use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS};
+use crate::contraction::multiply;
 use crate::error::Result;
-use crate::matmul::{Args, Made, Work, product_of, run_blocks, split};
+use crate::matmul::{Args, Made, Work, run_blocks, split};
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
 use crate::sums::Lane;
@@ -147,12 +148,14 @@ impl Conv {
                 });
                 (cols.cast_const(), w)
             };
-            product_of(
+            multiply(
+                self.level,
                 (h, w, depth),
-                (dst, pitch, 1),
+                (dst, pitch),
                 (weights, depth, 1),
                 (cols, cols_row, 1),
-            );
+                false,
+            )?;
             work.finish((dst, pitch), first, (h, all), w);
         }
         Ok(())
@@ -258,12 +261,14 @@ impl Conv {
         // SAFETY: linking checked the buffers' lengths against the geometry; the columns are there, and
         // the raw product has the room reserved above.
         unsafe {
-            product_of(
+            multiply(
+                self.level,
                 (channels, width, depth),
-                (raw, width, 1),
+                (raw, width),
                 (weights, depth, 1),
                 (columns, pitch, 1),
-            );
+                false,
+            )?;
             for i in 0..images {
                 for c in 0..channels {
                     let from = raw.wrapping_offset((c * width + i * all) as isize);

@@ -3,8 +3,9 @@
 
 use super::columns::{AddColumns, Fill};
 use super::{COLUMN_ELEMENTS, Conv, Scratch};
+use crate::contraction::multiply;
 use crate::error::Result;
-use crate::matmul::{Work, product_of, run_blocks};
+use crate::matmul::{Work, run_blocks};
 use crate::memory::room;
 use crate::simd::compiled;
 use crate::sums::Lane;
@@ -111,12 +112,14 @@ impl Conv {
                     }
                 };
                 let columns = room::<T>(&mut scratch.columns, rows * width)?;
-                product_of(
+                multiply(
+                    self.level,
                     (rows, width, self.cout),
-                    (columns, width, 1),
+                    (columns, width),
                     (weights, 1, self.cin * taps),
                     (y, y_row, 1),
-                );
+                    false,
+                )?;
                 for i in 0..b.images {
                     add(Fill {
                         geometry: g,

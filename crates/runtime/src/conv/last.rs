@@ -1,30 +1,29 @@
 //! The result of a convolution whose images hold the channels of a position side by side.
 //!
-//! A list of pointers says where the channels lie that each tap of each result position reads; padding is a
-//! row of zeros. So no image is copied, whatever the filter, its steps and its padding. Vectors run over
-//! channels: of the result, by weights that are packed into panels, or, with a channel a group, of both.
+//! Rows of register tiles are positions, columns are channels of the result, whose weights are packed into panels. A
+//! list of pointers says where the channels lie that each tap of each position reads; padding is a row of zeros. So no
+//! image is copied, whatever the filter, its steps and its padding, but those that are still to be turned: these are
+//! copied with their padding, and the taps of a row are one. With a channel a group, vectors run over channels of both.
 
 // Register tiles are indexed: a loop of a known length is unrolled, and only then do sums stay in registers.
 #![allow(clippy::needless_range_loop)]
 
 use super::{Conv, LEAST_BLOCKS};
+use crate::contraction::{Call, Kernel as Sums, Left, Tile as SumsTile, lanes, most_rows};
 use crate::error::Result;
 use crate::matmul::{Args, Made, Work, run_blocks, split};
 use crate::memory::{Storage, room};
+use crate::simd::transpose::{Transpose, Turn};
 use crate::simd::vector::Vector;
-use crate::simd::{Isa, Kernel, Level, compiled};
+use crate::simd::{Isa, Kernel, compiled};
 use crate::sums::Lane;
 use crate::tile::Failures;
-use crate::tile::affine::ceil;
+use crate::tile::affine::{ceil, product};
+use kiln_plan::cost::geometry::{Axis, Geometry};
 use std::marker::PhantomData;
 
-/// Positions that share a walk over the weights, with a channel a group and else.
+/// Positions that share a walk over the weights, with a channel a group.
 const DEPTHWISE: usize = 4;
-const DENSE: usize = 8;
-/// Columns of a panel of weights, at most: three vectors of sixteen lanes.
-const PANEL: i64 = 48;
-/// The most lanes of a vector.
-const LANES: i64 = 16;
 /// Weights that stay in the second-level cache while positions pass.
 const HOT_WEIGHTS: i64 = 1 << 18;
 /// Results of a block, which an epilogue wants hot.
@@ -33,12 +32,13 @@ const BLOCK_ELEMENTS: i64 = 1 << 14;
 const BLOCK_POSITIONS: i64 = 128;
 /// What a multiply-add costs that shares no weight between channels.
 const DEPTHWISE_WORK: i64 = 3;
+/// Vectors of a register tile.
+const VECTORS: i64 = 2;
 
-/// How a convolution is cut; it follows from the shapes alone.
-#[derive(Debug)]
+/// How a convolution is cut; it follows from the shapes and the level alone.
 pub(super) struct Cut {
-    /// Whether the images are still to be turned.
-    turned: bool,
+    /// The images with their padding, where they are still to be turned.
+    turned: Option<Geometry>,
     /// Whether each channel has a filter of its own; all of them are then columns of one group.
     depthwise: bool,
     groups: i64,
@@ -46,55 +46,150 @@ pub(super) struct Cut {
     /// Positions and output channels of a block.
     positions: i64,
     channels: i64,
+    /// Positions of a register tile.
+    rows: i64,
     /// Columns of a panel of weights, and panels of a group.
     panel: i64,
     panels: i64,
+    /// The register tiles: of all rows or of those that are left at the end, of a whole panel or of the last.
+    tiles: Option<[[Sums; 2]; 2]>,
 }
 
 impl Cut {
-    pub(super) fn new(c: &Conv, turned: bool) -> Cut {
+    pub(super) fn new(c: &Conv, turned: bool) -> Result<Cut> {
         let (all, sums) = (c.batch * c.geometry.outputs(), c.cin * c.geometry.kernels());
         let depthwise = (c.cin, c.cout) == (1, 1);
+        let turned = match turned {
+            true => Some(padded(c)?),
+            false => None,
+        };
         let (groups, columns) = match depthwise {
             true => (1, c.groups),
             false => (c.groups, c.cout),
         };
+        let lanes = i64::from(lanes(c.level, c.dtype));
         let cout = c.cout.max(1);
-        let panel = ceil(ceil(cout, ceil(cout, PANEL)), LANES) * LANES;
+        let vectors = VECTORS.min(ceil(cout, lanes));
+        let (panel, panels) = match depthwise {
+            true => (columns, 1),
+            false => (vectors * lanes, ceil(cout, vectors * lanes)),
+        };
         let large = !depthwise && sums * cout > HOT_WEIGHTS;
         let channels = match large {
             true => {
-                (HOT_WEIGHTS / (2 * sums))
-                    .min(cout / LEAST_BLOCKS)
-                    .max(panel)
-                    / panel
-                    * panel
+                let some = (HOT_WEIGHTS / (2 * sums)).min(cout / LEAST_BLOCKS);
+                some.max(panel) / panel * panel
             }
             false => columns,
         };
-        let rows = if depthwise { DEPTHWISE } else { DENSE } as i64;
-        let most = (BLOCK_ELEMENTS / channels.max(1)).clamp(rows, BLOCK_POSITIONS);
-        let share = if large { all } else { ceil(all, LEAST_BLOCKS) };
-        let (panel, panels) = match depthwise {
-            true => (columns, 1),
-            false => (panel, ceil(cout, panel)),
-        };
-        Cut {
+        let mut cut = Cut {
             turned,
             depthwise,
             groups,
             columns,
-            positions: ceil(share.clamp(1, most), rows) * rows,
+            positions: 0,
             channels: channels.min(columns).max(1),
+            rows: DEPTHWISE as i64,
             panel,
             panels,
+            tiles: None,
+        };
+        if !depthwise {
+            let most = i64::from(most_rows(c.level, vectors as u8, !cut.is_matrix(c)));
+            // No tile has many rows less than the others.
+            cut.rows = ceil(all.max(1), ceil(all.max(1), most));
         }
+        let rows = cut.rows;
+        let most = (BLOCK_ELEMENTS / channels.max(1)).clamp(rows, BLOCK_POSITIONS.max(rows));
+        let share = if large { all } else { ceil(all, LEAST_BLOCKS) };
+        cut.positions = ceil(share.clamp(1, most), rows) * rows;
+        if !depthwise && all * cout > 0 {
+            cut.tiles = Some(cut.link(c, all)?);
+        }
+        Ok(cut)
+    }
+
+    /// Whether the positions of the result are those of the images.
+    fn is_matrix(&self, c: &Conv) -> bool {
+        self.turned.is_none() && c.geometry.is_pointwise()
+    }
+
+    /// How many lists of pointers a position has, and how many numbers are read at each.
+    fn taps(&self, c: &Conv) -> (i64, i64) {
+        let g = &c.geometry;
+        match self.turned {
+            // The taps of a row lie side by side.
+            Some(t) if (t.axes[2].dilation, t.axes[2].padding, c.groups) == (1, 0, 1) => {
+                let width = g.axes[2].kernel;
+                (g.kernels() / width.max(1), width * c.cin)
+            }
+            _ => (g.kernels(), c.cin),
+        }
+    }
+
+    fn link(&self, c: &Conv, all: i64) -> Result<[[Sums; 2]; 2]> {
+        let size = c.dtype.size() as i64;
+        let (taps, steps) = self.taps(c);
+        let left = match self.is_matrix(c) {
+            true => Left::Matrix {
+                row: c.groups * c.cin * size,
+                step: size,
+            },
+            false => Left::Listed,
+        };
+        let pitch = match c.epilogue {
+            Some(_) => self.channels,
+            None => c.groups * c.cout,
+        };
+        let last = self.columns - (self.panels - 1) * self.panel;
+        let of = |rows: i64, columns: i64| {
+            Sums::of(SumsTile {
+                level: c.level,
+                dtype: c.dtype,
+                rows: rows as u8,
+                columns: columns as u16,
+                left: left.clone(),
+                right: self.panel * size,
+                padded: true,
+                steps: steps as u32,
+                taps: taps as u32,
+                out: pitch * size,
+                adds: false,
+            })
+        };
+        let rest = match all % self.rows {
+            0 => self.rows,
+            rest => rest,
+        };
+        let whole = self.panel.min(self.columns);
+        Ok([
+            [of(self.rows, whole)?, of(self.rows, last)?],
+            [of(rest, whole)?, of(rest, last)?],
+        ])
     }
 
     /// Elements of the packed weights.
     pub(super) fn packed(&self, c: &Conv) -> i64 {
         self.groups * self.panels * self.panel * c.cin * c.geometry.kernels()
     }
+}
+
+/// The geometry over copies of the images that have the padding, unless these were much larger.
+fn padded(c: &Conv) -> Result<Geometry> {
+    let padded = |a: &Axis| Axis {
+        input: ((a.output - 1) * a.stride + a.span()).max(0),
+        padding: 0,
+        ..*a
+    };
+    let own = c.geometry;
+    let g = Geometry {
+        axes: own.axes.each_ref().map(padded),
+    };
+    let [depth, height, width] = g.axes.map(|a| i128::from(a.input));
+    let near = depth * height * width <= 4 * i128::from(own.inputs() + own.outputs());
+    let g = if near { g } else { own };
+    product(&[c.batch, c.groups, c.cin, g.inputs()])?;
+    Ok(g)
 }
 
 /// What a thread keeps from block to block.
@@ -106,15 +201,14 @@ struct Scratch {
     made: Made,
 }
 
-/// Sums of some positions over some columns.
+/// Sums of some positions, with a channel a group.
 struct Tile<T> {
     /// For each tap the addresses of the positions' channels.
     sources: *const *const T,
     taps: usize,
-    /// Where in the channels, and how many of them are summed.
+    /// Where in the channels.
     first: usize,
-    channels: usize,
-    /// Weights `[taps, channels, columns]`; rows this far apart.
+    /// Weights `[taps, columns]`; rows this far apart.
     weights: *const T,
     pitch: usize,
     columns: usize,
@@ -122,110 +216,6 @@ struct Tile<T> {
     rows: usize,
     dst: *mut T,
     step: usize,
-}
-
-/// Stores a vector of which `left` lanes exist.
-#[inline(always)]
-unsafe fn store<T: Lane, V: Vector<Lane = T>>(v: V, to: *mut T, left: usize) {
-    // SAFETY: the caller's; no vector has more lanes.
-    unsafe {
-        if left >= V::LANES {
-            return v.store(to);
-        }
-        let mut lanes = [T::ZERO; LANES as usize];
-        v.store(lanes.as_mut_ptr());
-        std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, left);
-    }
-}
-
-struct Dense<T>(PhantomData<T>);
-impl<T: Lane> Kernel<Tile<T>> for Dense<T> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(t: Tile<T>) {
-        let lanes = T::Vector::<I>::LANES;
-        let mut at = 0;
-        // SAFETY: the caller's; panels are padded to whole vectors.
-        unsafe {
-            while at < t.columns {
-                let left = (t.columns - at).div_ceil(lanes);
-                at += lanes
-                    * match (I::LEVEL, t.rows) {
-                        (_, 1) if left >= 3 => dense::<T, T::Vector<I>, 1, 3>(&t, at, 0),
-                        (_, 1) => dense::<T, T::Vector<I>, 1, 1>(&t, at, 0),
-                        (Level::Avx512, 5..) if left >= 3 => {
-                            dense::<T, T::Vector<I>, 8, 3>(&t, at, 0)
-                        }
-                        (Level::Avx512, 5..) if left == 2 => {
-                            dense::<T, T::Vector<I>, 8, 2>(&t, at, 0)
-                        }
-                        (Level::Avx512, 5..) => dense::<T, T::Vector<I>, 8, 1>(&t, at, 0),
-                        (_, rows) => {
-                            let wide = left >= 3;
-                            for row in (0..rows).step_by(4) {
-                                match wide {
-                                    true => dense::<T, T::Vector<I>, 4, 3>(&t, at, row),
-                                    false => dense::<T, T::Vector<I>, 4, 1>(&t, at, row),
-                                };
-                            }
-                            if wide { 3 } else { 1 }
-                        }
-                    };
-            }
-        }
-    }
-}
-
-/// `R` positions from `row` on by `N` vectors of columns from `at` on. Gives `N`.
-///
-/// # Safety
-/// All that is read exists; the results have room for the columns.
-#[inline(always)]
-unsafe fn dense<T: Lane, V: Vector<Lane = T>, const R: usize, const N: usize>(
-    t: &Tile<T>,
-    at: usize,
-    row: usize,
-) -> usize {
-    // SAFETY: the caller's.
-    unsafe {
-        let mut sums = [[V::splat(T::ZERO); N]; R];
-        let mut weights = t.weights.add(at);
-        let taps = if t.channels == 0 { 0 } else { t.taps };
-        for tap in 0..taps {
-            let mut x = [std::ptr::null(); R];
-            for (r, x) in x.iter_mut().enumerate() {
-                *x = (*t.sources.add(tap * DENSE + row + r)).add(t.first);
-            }
-            // A walk of at least one step: its sums have one way in, so none is moved or spilled.
-            let mut c = 0;
-            loop {
-                let mut values = [V::splat(T::ZERO); N];
-                for n in 0..N {
-                    values[n] = V::load(weights.add(n * V::LANES));
-                }
-                for r in 0..R {
-                    let x = V::splat(*x[r].add(c));
-                    for n in 0..N {
-                        sums[r][n] = values[n].mul_add(x, sums[r][n]);
-                    }
-                }
-                weights = weights.add(t.pitch);
-                c += 1;
-                if c >= t.channels {
-                    break;
-                }
-            }
-        }
-        for r in 0..R {
-            if row + r < t.rows {
-                for n in 0..N {
-                    let column = at + n * V::LANES;
-                    let dst = t.dst.add((row + r) * t.step + column);
-                    store(sums[r][n], dst, t.columns - column);
-                }
-            }
-        }
-    }
-    N
 }
 
 struct Depthwise<T>(PhantomData<T>);
@@ -294,8 +284,8 @@ unsafe fn depthwise<T: Lane, V: Vector<Lane = T>, const N: usize>(t: &Tile<T>, a
 impl Conv {
     /// Elements that it takes beside its arguments.
     pub(super) fn last_workspace(&self, cut: &Cut) -> i64 {
-        let images = self.batch * self.groups * self.cin * self.geometry.inputs();
-        cut.packed(self) + if cut.turned { images } else { 0 }
+        let inputs = cut.turned.as_ref().map_or(0, Geometry::inputs);
+        cut.packed(self) + self.batch * self.groups * self.cin * inputs
     }
 
     /// Packs the weights, which depend on no other operand.
@@ -408,32 +398,67 @@ impl Conv {
             }
         };
         let x = self.operand::<T>(args, 0, 0);
-        if !cut.turned {
+        let Some(turned) = &cut.turned else {
             return Ok([x, weights]);
-        }
-        let (inputs, channels) = (self.geometry.inputs(), self.groups * self.cin);
-        let to = room::<T>(images, self.batch * inputs * channels)?;
+        };
+        let channels = self.groups * self.cin;
+        let to = room::<T>(images, self.batch * turned.inputs() * channels)?;
+        // SAFETY: there is room for the copies; the images have their elements.
+        unsafe { self.turn_images(turned, x, to, parallel) };
+        Ok([to.cast_const(), weights])
+    }
+
+    /// Copies images with channels first into such with channels last, and with their padding.
+    ///
+    /// # Safety
+    /// The images have the elements that linking checked, and there is room for the copies.
+    unsafe fn turn_images<T: Lane>(&self, g: &Geometry, x: *const T, to: *mut T, parallel: bool) {
+        let channels = self.groups * self.cin;
+        let [depth, height, width] = &self.geometry.axes;
+        let [planes, lines, across] = g.axes.map(|a| a.input);
+        // Padding that the copies have.
+        let shift = |i: usize| self.geometry.axes[i].padding - g.axes[i].padding;
+        let shift = [0, 1, 2].map(shift);
         let pair = [x.cast_mut().cast::<u8>(), to.cast()];
         let pair = Args(&pair);
-        split(
-            self.batch * inputs,
-            channels * 4,
-            parallel,
-            |from, until| {
-                let pair = &pair;
-                let (x, to) = (pair.0[0].cast::<T>(), pair.0[1].cast::<T>());
-                for c in 0..channels {
-                    for i in from..until {
-                        let source = (i / inputs * channels + c) * inputs + i % inputs;
-                        // SAFETY: linking checked the images' length; positions are written by one part each.
-                        unsafe {
-                            *to.offset((i * channels + c) as isize) = *x.offset(source as isize)
-                        };
-                    }
-                }
-            },
+        let rows = self.batch * planes * lines;
+        // The part of a row that is no padding.
+        let (from, until) = (
+            shift[2].clamp(0, across),
+            (shift[2] + width.input).clamp(0, across),
         );
-        Ok([to.cast_const(), weights])
+        split(rows, across * channels * 4, parallel, |first, end| {
+            let pair = &pair;
+            let (x, to) = (pair.0[0].cast::<T>(), pair.0[1].cast::<T>());
+            for row in first..end {
+                let (image, plane, line) =
+                    (row / (planes * lines), row / lines % planes, row % lines);
+                let (d, h) = (plane - shift[0], line - shift[1]);
+                let is_there = (0..depth.input).contains(&d) && (0..height.input).contains(&h);
+                let to = to.wrapping_offset((row * across * channels) as isize);
+                let (from, until) = if is_there {
+                    (from, until.max(from))
+                } else {
+                    (across, across)
+                };
+                let source = (image * channels * depth.input + d) * height.input + h;
+                // SAFETY: the caller's; rows are written by one part each, and what is read lies in the images.
+                unsafe {
+                    for at in (0..from * channels).chain(until * channels..across * channels) {
+                        *to.offset(at as isize) = T::ZERO;
+                    }
+                    let plane = depth.input * height.input * width.input;
+                    compiled::<Turn<T>, _>(self.level)(Transpose {
+                        from: x.wrapping_offset((source * width.input + from - shift[2]) as isize),
+                        pitch: plane as isize,
+                        rows: channels as usize,
+                        columns: (until - from) as usize,
+                        to: to.wrapping_offset((from * channels) as isize),
+                        to_pitch: channels as isize,
+                    });
+                }
+            }
+        });
     }
 
     unsafe fn last_block<T: Lane>(
@@ -444,57 +469,108 @@ impl Conv {
         scratch: &mut Scratch,
         work: &mut Work,
     ) -> Result<()> {
-        let (taps, channels) = (self.geometry.kernels(), self.groups * self.cin);
-        let rows = if cut.depthwise { DEPTHWISE } else { DENSE };
+        let channels = self.groups * self.cin;
         let zeros = zeros::<T>(&mut scratch.zeros, channels)?;
         // SAFETY: the caller's.
         let x = unsafe { self.images_of(args, b, &mut scratch.made, work.failures)? };
-        self.sources(b, x, rows, zeros, &mut scratch.sources);
         let width = self.groups * self.cout;
         let first = b.position * width + b.group * self.cout + b.channel;
         let (dst, pitch) = match self.epilogue {
-            Some(_) => (work.scratch::<T>(b.positions * b.channels)?, b.channels),
+            Some(_) => (work.scratch::<T>(b.positions * cut.channels)?, cut.channels),
             None => (self.result_at::<T>(args, first), width),
         };
-        // A depthwise block is one panel, of which it reads some columns.
-        let panel = if cut.depthwise { b.channels } else { cut.panel };
-        for column in (0..b.channels).step_by(panel as usize) {
-            let weights = match cut.depthwise {
-                true => b.channel,
-                false => {
-                    let panels = b.group * cut.panels + (b.channel + column) / panel;
-                    panels * taps * self.cin * panel
-                }
-            };
-            for (i, position) in (0..b.positions).step_by(rows).enumerate() {
-                let tile = Tile {
-                    sources: scratch.sources[i * rows * taps as usize..].as_ptr().cast(),
-                    taps: taps as usize,
-                    first: match cut.depthwise {
-                        true => b.channel,
-                        false => b.group * self.cin,
-                    } as usize,
-                    channels: self.cin as usize,
-                    weights: b.weights.wrapping_offset(weights as isize),
-                    pitch: cut.panel as usize,
-                    columns: panel.min(b.channels - column) as usize,
-                    rows: rows.min((b.positions - position) as usize),
-                    dst: dst.wrapping_offset((position * pitch + column) as isize),
-                    step: pitch as usize,
-                };
-                // SAFETY: linking checked the buffers' lengths against the geometry; sources are within
-                // the images, or zeros as long as the channels.
-                unsafe {
-                    match cut.depthwise {
-                        true => compiled::<Depthwise<T>, _>(self.level)(tile),
-                        false => compiled::<Dense<T>, _>(self.level)(tile),
-                    }
-                }
+        if !cut.is_matrix(self) {
+            self.sources(cut, b, x, zeros, &mut scratch.sources);
+        }
+        let sources = &scratch.sources;
+        // SAFETY: linking checked the buffers' lengths against the geometry; sources are within the images, or zeros as
+        // long as the channels.
+        unsafe {
+            match &cut.tiles {
+                Some(tiles) => self.dense_block(cut, tiles, b, (x, sources), (dst, pitch)),
+                None => self.depthwise_block(cut, b, sources, (dst, pitch)),
             }
         }
         // SAFETY: the raw results are there.
         unsafe { work.finish((dst, pitch), first, (b.positions, width), b.channels) };
         Ok(())
+    }
+
+    /// The sums of a block.
+    ///
+    /// # Safety
+    /// The images, or what the list names, and the weights have what the tiles read, and there is room for the results.
+    unsafe fn dense_block<T: Lane>(
+        &self,
+        cut: &Cut,
+        tiles: &[[Sums; 2]; 2],
+        b: &Block<T>,
+        (x, sources): (*const T, &[usize]),
+        (dst, pitch): (*mut T, i64),
+    ) {
+        let channels = self.groups * self.cin;
+        let sums = self.cin * self.geometry.kernels();
+        let (taps, _) = cut.taps(self);
+        for column in (0..b.channels).step_by(cut.panel as usize) {
+            let panel = (b.channel + column) / cut.panel;
+            let at = (b.group * cut.panels + panel) * sums * cut.panel;
+            let weights = b.weights.wrapping_offset(at as isize);
+            for position in (0..b.positions).step_by(cut.rows as usize) {
+                let tile = usize::from(b.positions - position < cut.rows);
+                let tile = &tiles[tile][usize::from(panel + 1 == cut.panels)];
+                let left: *const u8 = match cut.is_matrix(self) {
+                    true => {
+                        let at = (b.position + position) * channels + b.group * self.cin;
+                        x.wrapping_offset(at as isize).cast()
+                    }
+                    false => sources
+                        .as_ptr()
+                        .wrapping_add((position * taps) as usize)
+                        .cast(),
+                };
+                let call = Call {
+                    left,
+                    right: weights.cast_const().cast(),
+                    out: dst
+                        .wrapping_offset((position * pitch + column) as isize)
+                        .cast(),
+                };
+                // SAFETY: the caller's.
+                unsafe { tile.run(&call) };
+            }
+        }
+    }
+
+    /// As [`Conv::dense_block`], with a channel a group.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn depthwise_block<T: Lane>(
+        &self,
+        cut: &Cut,
+        b: &Block<T>,
+        sources: &[usize],
+        (dst, pitch): (*mut T, i64),
+    ) {
+        let taps = self.geometry.kernels();
+        for position in (0..b.positions).step_by(DEPTHWISE) {
+            let tile = Tile {
+                sources: sources
+                    .as_ptr()
+                    .wrapping_add((position * taps) as usize)
+                    .cast(),
+                taps: taps as usize,
+                first: b.channel as usize,
+                weights: b.weights.wrapping_offset(b.channel as isize),
+                pitch: cut.panel as usize,
+                columns: b.channels as usize,
+                rows: DEPTHWISE.min((b.positions - position) as usize),
+                dst: dst.wrapping_offset((position * pitch) as isize),
+                step: pitch as usize,
+            };
+            // SAFETY: the caller's.
+            unsafe { compiled::<Depthwise<T>, _>(self.level)(tile) }
+        }
     }
 
     /// Where the images begin, of which what a block reads is there.
@@ -528,32 +604,48 @@ impl Conv {
         Ok(to.wrapping_offset(-at as isize))
     }
 
-    /// For each tile of positions and tap the addresses of the positions' channels; where a tile has fewer
-    /// positions, the last one stands again.
+    /// For each tile of positions and tap the addresses of the positions' channels. A tile at the end has as many as
+    /// there are, but with a channel a group, where the last one stands again.
     fn sources<T>(
         &self,
+        cut: &Cut,
         b: &Block<T>,
         x: *const T,
-        rows: usize,
         zeros: *const T,
         to: &mut Vec<usize>,
     ) {
-        let g = &self.geometry;
+        let g = cut.turned.as_ref().unwrap_or(&self.geometry);
         let [depth, height, width] = &g.axes;
         let channels = self.groups * self.cin;
-        let tile = rows * g.kernels() as usize;
+        // Taps of a row that are one.
+        let (taps, _) = cut.taps(self);
+        let across = if taps < g.kernels() { 1 } else { width.kernel };
+        let x = x.wrapping_offset(if cut.depthwise {
+            0
+        } else {
+            (b.group * self.cin) as isize
+        });
+        let (rows, taps) = (cut.rows as usize, taps as usize);
+        let count = b.positions as usize;
+        let padded = if cut.depthwise {
+            count.next_multiple_of(rows)
+        } else {
+            count
+        };
         to.clear();
-        to.resize((b.positions as usize).div_ceil(rows) * tile, 0);
+        to.resize(padded * taps, 0);
         let (mut image, at) = (b.position / g.outputs(), b.position % g.outputs());
         let (row, mut w) = (at / width.output, at % width.output);
         let (mut d, mut h) = (row / height.output, row % height.output);
-        for p in 0..to.len() / g.kernels() as usize {
-            let mut slot = p / rows * tile + p % rows;
+        for p in 0..padded {
+            let first = p / rows * rows;
+            let of_tile = rows.min(padded - first);
+            let mut slot = first * taps + p % rows;
             for kd in 0..depth.kernel {
                 for kh in 0..height.kernel {
                     let row = g.row((d, h), (kd, kh));
                     let row = row.map(|row| (image * g.inputs() + row) * channels);
-                    for kw in 0..width.kernel {
+                    for kw in 0..across {
                         let column = width.source(w, kw);
                         to[slot] = match row {
                             Some(row) if (0..width.input).contains(&column) => {
@@ -561,11 +653,11 @@ impl Conv {
                             }
                             _ => zeros as usize,
                         };
-                        slot += rows;
+                        slot += of_tile;
                     }
                 }
             }
-            if p + 1 < b.positions as usize {
+            if p + 1 < count {
                 w += 1;
                 if w == width.output {
                     (w, h) = (0, h + 1);

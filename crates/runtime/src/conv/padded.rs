@@ -1,6 +1,6 @@
 //! Padded copies of image rows.
 
-use crate::matmul::Number;
+use crate::sums::Lane;
 use kiln_plan::cost::geometry::{Axis, Geometry, Padded};
 
 /// Copies what the result rows `from..from + rows` at depth `d` need of one channel.
@@ -8,7 +8,7 @@ use kiln_plan::cost::geometry::{Axis, Geometry, Padded};
 /// # Safety
 /// `x` is the whole channel; `dst` has room for [`Padded::channel`] elements.
 #[inline(always)]
-pub(super) unsafe fn fill<T: Number>(
+pub(super) unsafe fn fill<T: Lane>(
     p: &Padded,
     g: &Geometry,
     x: *const T,

@@ -3,8 +3,9 @@
 
 use super::columns::{Fill, FillColumns};
 use super::{COLUMN_ELEMENTS, Conv, Scratch};
+use crate::contraction::multiply;
 use crate::error::Result;
-use crate::matmul::{Work, add_product_of, run_blocks};
+use crate::matmul::{Work, run_blocks};
 use crate::memory::room;
 use crate::simd::compiled;
 use crate::sums::Lane;
@@ -124,13 +125,14 @@ impl Conv {
                             (y.cast_const(), depth)
                         }
                     };
-                    add_product_of(
+                    multiply(
+                        self.level,
                         (self.cout, width, depth),
-                        (dst, pitch, 1),
+                        (dst, pitch),
                         (y, y_row, 1),
                         (columns.cast_const(), 1, depth),
                         image > 0 || from > 0,
-                    );
+                    )?;
                     from += count;
                 }
                 image += images;

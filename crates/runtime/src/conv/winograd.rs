@@ -8,11 +8,12 @@
 mod transform;
 
 use super::Conv;
+use crate::contraction::multiply;
 use crate::error::Result;
 use crate::matmul::{Args, Work, run_blocks, split};
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
-use crate::sums::{ROWS, RegisterSums, SLACK, Sums, rows_of};
+use crate::sums::{ROWS, SLACK};
 use crate::tile::Failures;
 use crate::tile::affine::ceil;
 use kiln_plan::Algorithm;
@@ -189,7 +190,7 @@ impl Conv {
                         products,
                     };
                     self.transform_inputs::<W>(args, &chunk, parallel, failures);
-                    self.products::<W>(&chunk, parallel);
+                    self.products::<W>(&chunk, parallel, failures);
                     self.transform_outputs::<W>(args, &chunk, parallel, failures);
                     row += rows;
                 }
@@ -277,29 +278,31 @@ impl Conv {
     }
 
     /// For each element of a tile the product of weights and inputs.
-    unsafe fn products<W: Transform>(&self, chunk: &Chunk, parallel: bool) {
-        let tile = rows_of(self.level);
-        let down = ceil(self.cout, tile);
+    unsafe fn products<W: Transform>(&self, chunk: &Chunk, parallel: bool, failures: &Failures) {
+        let down = ceil(self.cout, ROWS);
         let items = (W::A * W::A) as i64 * down;
-        let work = tile * self.cin * chunk.tiles;
+        let work = ROWS * self.cin * chunk.tiles;
         split(items, work, parallel, |from, until| {
             for item in from..until {
-                let (element, row) = (item / down, item % down * tile);
-                let sums = Sums {
-                    x: chunk.inputs.at(element, 0, 0),
-                    x_pitch: chunk.inputs.row as isize,
-                    channels: self.cin as isize,
-                    taps: &[0],
-                    weights: chunk.weights.at(element, row, 0),
-                    weight_row: chunk.weights.row as isize,
-                    weight_step: 1,
-                    rows: tile.min(self.cout - row) as usize,
-                    positions: chunk.tiles as usize,
-                    dst: chunk.products.at(element, row, 0),
-                    pitch: chunk.products.row as usize,
-                };
+                let (element, row) = (item / down, item % down * ROWS);
+                let sizes = (ROWS.min(self.cout - row), chunk.tiles, self.cin);
+                let to = chunk.products.at(element, row, 0);
+                let weights = chunk.weights.at(element, row, 0).cast_const();
+                let inputs = chunk.inputs.at(element, 0, 0).cast_const();
                 // SAFETY: the rooms have their sizes; each item writes rows of its own.
-                unsafe { compiled::<RegisterSums<f32>, _>(self.level)(sums) }
+                let done = unsafe {
+                    multiply(
+                        self.level,
+                        sizes,
+                        (to, chunk.products.row),
+                        (weights, chunk.weights.row, 1),
+                        (inputs, chunk.inputs.row, 1),
+                        false,
+                    )
+                };
+                if let Err(e) = done {
+                    failures.broken(e);
+                }
             }
         });
     }

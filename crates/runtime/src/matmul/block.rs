@@ -17,6 +17,13 @@ pub(super) struct Block {
     pub(super) cols: i64,
 }
 
+/// Multiply-adds of a block of a small product, ...
+const SMALL_WORK: i64 = 1 << 18;
+/// ...of whose rows it has a multiple of so many...
+const SMALL_ROWS: i64 = 8;
+/// ...and columns that it has at least, where there are so many.
+const LEAST_COLUMNS: i64 = 96;
+
 impl MatMul {
     /// How many whole rows a block of register tiles holds, if that is to be about so many.
     pub(super) fn whole_rows(&self, wanted: i64) -> i64 {
@@ -36,6 +43,18 @@ impl MatMul {
             cols = cols.min(made);
         }
         (rows, cols)
+    }
+
+    /// Rows and columns of a block: all columns, as long as eight rows of them are no more than its work; then
+    /// as many rows as are.
+    pub(super) fn small_cut(&self) -> (i64, i64) {
+        let eight = (SMALL_ROWS * self.k).max(1);
+        if self.behind == Behind::Rows {
+            let wanted = SMALL_ROWS * SMALL_WORK / (eight * self.n).max(1);
+            return (self.whole_rows(wanted), self.n);
+        }
+        let cols = (SMALL_WORK / eight).max(LEAST_COLUMNS).min(self.n.max(1));
+        ((SMALL_WORK / (eight * cols)).max(1) * SMALL_ROWS, cols)
     }
 
     /// How many blocks of so many rows and columns there are.

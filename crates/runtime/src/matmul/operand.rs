@@ -1,9 +1,10 @@
 //! What a product multiplies: matrices in memory, or those that prologues make, a part at a time.
 
-use super::{MatMul, Number};
+use super::MatMul;
 use crate::error::{Result, damaged};
 use crate::memory::{Storage, room};
 use crate::simd::Level;
+use crate::sums::Lane;
 use crate::tile::affine::{Affine, eval, extent, product};
 use crate::tile::{self, Failures, Linked, Runner};
 use kiln_plan::tile::Schedule;
@@ -169,7 +170,7 @@ impl MatMul {
     ///
     /// # Safety
     /// As [`MatMul::run`]; the rows exist.
-    pub(super) unsafe fn rows<T: Number>(
+    pub(super) unsafe fn rows<T: Lane>(
         &self,
         args: &[*mut u8],
         (b, first, count): (i64, i64, i64),
@@ -186,7 +187,7 @@ impl MatMul {
     ///
     /// # Safety
     /// As [`MatMul::run`]; the columns exist.
-    pub(super) unsafe fn columns<T: Number>(
+    pub(super) unsafe fn columns<T: Lane>(
         &self,
         args: &[*mut u8],
         (b, first, count): (i64, i64, i64),
@@ -204,7 +205,7 @@ impl MatMul {
     ///
     /// # Safety
     /// As [`MatMul::run`]; they exist.
-    unsafe fn lines<T: Number>(
+    unsafe fn lines<T: Lane>(
         &self,
         rows: bool,
         args: &[*mut u8],

@@ -2,32 +2,44 @@
 //! register tiles read it. A right matrix that depends on parameters alone is packed in *prepare*.
 
 use super::{Args, Block, Made, MatMul, Work, run_blocks, split};
+use crate::contraction::{Call, Kernels, Left, Tile, VECTORS, lanes, most_rows, pack};
 use crate::error::Result;
 use crate::memory::{Storage, room};
-use crate::simd::compiled;
-use crate::sums::{Lane, RegisterSums, Sums, rows_of};
+use crate::sums::Lane;
 use crate::tile::Failures;
 use crate::tile::affine::ceil;
 use kiln_base::DType;
 use kiln_plan::cost::Behind;
 
-/// Columns of a panel: whole vectors at every level, and as many as a register tile has.
-const PANEL: i64 = 48;
 /// Multiply-adds of a block.
-const BLOCK_WORK: i64 = 1 << 19;
+const BLOCK_WORK: i64 = 1 << 20;
 /// The most register tiles of a block, one below the other: these and a panel stay in the second-level cache.
 const BLOCK_TILES: i64 = 8;
 /// Rows that reading an element of the right matrix costs as much as, where there are fewer.
 const READ_ROWS: i64 = 8;
 
 impl MatMul {
+    /// Columns of a panel: whole vectors, as many as a register tile has.
+    fn panel(&self) -> i64 {
+        let lanes = i64::from(lanes(self.level, self.dtype));
+        VECTORS.min(ceil(self.n, lanes)).max(1) * lanes
+    }
+
+    /// Rows of a register tile: none has many less than the others.
+    fn tile_rows(&self) -> i64 {
+        let vectors = self.panel() / i64::from(lanes(self.level, self.dtype));
+        let most = i64::from(most_rows(self.level, vectors as u8, false));
+        let m = self.m.max(1);
+        ceil(m, ceil(m, most))
+    }
+
     fn panels_across(&self) -> i64 {
-        ceil(self.n, PANEL)
+        ceil(self.n, self.panel())
     }
 
     /// Elements of the packed matrix.
     pub(super) fn packed_elements(&self) -> i64 {
-        self.panels_across() * PANEL * self.k
+        self.panels_across() * self.panel() * self.k
     }
 
     /// Bytes of the right matrix once it is packed; none where it never is. Where another algorithm computes it for
@@ -58,22 +70,26 @@ impl MatMul {
 
     unsafe fn pack_typed<T: Lane>(&self, from: *mut u8, to: *mut u8, parallel: bool) {
         let args = Args(&[from, to]);
-        let work = PANEL * self.k * READ_ROWS;
+        let panel = self.panel();
+        let work = panel * self.k * READ_ROWS;
         split(self.panels_across(), work, parallel, |first, until| {
             let args = &args;
             let [from, to] = [args.0[0], args.0[1]].map(|p| p.cast::<T>());
             let from = from.wrapping_offset(self.rhs.offset as isize);
-            for panel in first..until {
-                let to = to.wrapping_offset((panel * PANEL * self.k) as isize);
-                for at in 0..self.k * PANEL {
-                    let (k, j) = (at / PANEL, panel * PANEL + at % PANEL);
-                    // SAFETY: linking proved the operand within its buffer; panels are apart.
-                    unsafe {
-                        *to.offset(at as isize) = match j < self.n {
-                            true => *from.offset((k * self.rhs.row + j * self.rhs.col) as isize),
-                            false => T::ZERO,
-                        };
+            for i in first..until {
+                let (column, k) = (i * panel, self.k);
+                let columns = panel.min(self.n - column);
+                let from = from.wrapping_offset((column * self.rhs.col) as isize);
+                // SAFETY: linking proved the operand within its buffer; panels are apart.
+                unsafe {
+                    let to = to.offset((column * k) as isize);
+                    for row in 0..k {
+                        for at in columns..panel {
+                            *to.offset((row * panel + at) as isize) = T::ZERO;
+                        }
                     }
+                    let from = (from.cast_const(), self.rhs.row, self.rhs.col);
+                    pack(self.level, from, (k, columns), (to, panel));
                 }
             }
         });
@@ -103,18 +119,19 @@ impl MatMul {
             },
         };
         let whole = self.behind == Behind::Rows || self.lhs.made.is_some();
-        let most = BLOCK_TILES * rows_of(self.level);
+        let (tile, panel) = (self.tile_rows(), self.panel());
+        let most = BLOCK_TILES * tile;
         let rows = match whole {
-            true => self.whole_rows(most),
+            true => ceil(self.whole_rows(most), tile) * tile,
             false => self.m.clamp(1, most),
         };
-        let panel_work = rows.max(READ_ROWS) * PANEL * self.k.max(1);
+        let panel_work = rows.max(READ_ROWS) * panel * self.k.max(1);
         let across = self.panels_across().max(1);
         let panels = match whole {
             true => across,
             false => (BLOCK_WORK / panel_work).clamp(1, across),
         };
-        let cut = (rows, panels * PANEL);
+        let cut = (rows, panels * panel);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
         let packed = Args(&[packed]);
         // SAFETY: the caller's; blocks write different places.
@@ -133,55 +150,54 @@ impl MatMul {
         args: &[*mut u8],
         packed: *const T,
         b: &Block,
-        (flat, made): &mut (Option<Storage>, Made),
+        (flat, made, kernels): &mut (Option<Storage>, Made, Kernels),
         work: &mut Work,
     ) -> Result<()> {
         // Blocks begin with a panel.
-        let panels = ceil(b.cols, PANEL);
+        let (panel, tile_rows, size) = (self.panel(), self.tile_rows(), size_of::<T>() as i64);
         let first = (b.batch * self.m + b.row) * self.n + b.col;
         // Where the results belong, unless more follows.
-        let out = match self.epilogue {
-            Some(_) => None,
-            None => Some(args[self.out].cast::<T>().wrapping_offset(first as isize)),
-        };
-        let (dst, pitch) = match out {
-            Some(out) if b.cols % PANEL == 0 => (out, self.n),
-            _ => {
-                let pitch = panels * PANEL;
-                (room::<T>(flat, b.rows * pitch)?, pitch)
+        let (dst, pitch) = match self.epilogue {
+            Some(_) => (room::<T>(flat, b.rows * b.cols)?, b.cols),
+            None => {
+                let out = args[self.out].cast::<T>();
+                (out.wrapping_offset(first as isize), self.n)
             }
         };
-        // SAFETY: linking proved the operands within their buffers; the results have room for whole panels.
+        // SAFETY: linking proved the operands within their buffers; the results have room.
         unsafe {
             let rows = (b.batch, b.row, b.rows);
             let (lhs, down, across) = self.rows::<T>(args, rows, made, work.failures)?;
-            let (run, tile) = (
-                compiled::<RegisterSums<T>, _>(self.level),
-                rows_of(self.level),
-            );
-            for panel in 0..panels {
-                let at = (b.col + panel * PANEL) * self.k;
-                for row in (0..b.rows).step_by(tile as usize) {
-                    run(Sums {
-                        x: packed.wrapping_offset(at as isize),
-                        x_pitch: PANEL as isize,
-                        channels: self.k as isize,
-                        taps: &[0],
-                        weights: lhs.wrapping_offset((row * down) as isize),
-                        weight_row: down as isize,
-                        weight_step: across as isize,
-                        rows: tile.min(b.rows - row) as usize,
-                        positions: PANEL as usize,
-                        dst: dst.wrapping_offset((row * pitch + panel * PANEL) as isize),
-                        pitch: pitch as usize,
-                    });
-                }
-            }
-            if let Some(out) = out.filter(|out| *out != dst) {
-                for row in 0..b.rows {
-                    let from = dst.offset((row * pitch) as isize);
-                    let to = out.offset((row * self.n) as isize);
-                    std::ptr::copy_nonoverlapping(from, to, b.cols as usize);
+            for column in (0..b.cols).step_by(panel as usize) {
+                let right = packed.wrapping_offset(((b.col + column) * self.k) as isize);
+                let tile = |rows: i64| Tile {
+                    level: self.level,
+                    dtype: self.dtype,
+                    rows: rows as u8,
+                    columns: panel.min(b.cols - column) as u16,
+                    left: Left::Matrix {
+                        row: down * size,
+                        step: across * size,
+                    },
+                    right: panel * size,
+                    padded: true,
+                    steps: self.k as u32,
+                    taps: 1,
+                    out: pitch * size,
+                    adds: false,
+                };
+                let mut kernel = kernels.get(&tile(tile_rows.min(b.rows)))?;
+                for row in (0..b.rows).step_by(tile_rows as usize) {
+                    let rows = tile_rows.min(b.rows - row);
+                    if rows < tile_rows && row > 0 {
+                        kernel = kernels.get(&tile(rows))?;
+                    }
+                    let call = Call {
+                        left: lhs.wrapping_offset((row * down) as isize).cast(),
+                        right: right.cast(),
+                        out: dst.wrapping_offset((row * pitch + column) as isize).cast(),
+                    };
+                    kernel.run(&call);
                 }
             }
             work.finish((dst, pitch), first, (b.rows, self.n), b.cols);

@@ -1,7 +1,8 @@
 //! Products of few results with long sums: parts of the sums by the packing kernels, each on its own, which are
 //! then added in their order. Blocks of the result would be too few for several threads.
 
-use super::{MatMul, Work, product_of, run_blocks};
+use super::{MatMul, Work, run_blocks};
+use crate::contraction::multiply;
 use crate::error::Result;
 use crate::memory::room;
 use crate::sums::Lane;
@@ -59,8 +60,7 @@ impl MatMul {
         let launch = (None, &with_sums[..], parallel, failures);
         run_blocks((parts * batch, cost), launch, |i, args, _: &mut (), _| {
             // SAFETY: the caller's; each part of each product has a place of its own.
-            unsafe { self.part::<T>(args, (i / batch, parts), i % batch) };
-            Ok(())
+            unsafe { self.part::<T>(args, (i / batch, parts), i % batch) }
         });
         let launch = (
             self.epilogue.as_ref(),
@@ -82,16 +82,22 @@ impl MatMul {
     }
 
     /// Part `at` of so many of the sums of product `b`. The last argument is where parts lie.
-    unsafe fn part<T: Lane>(&self, args: &[*mut u8], (at, parts): (i64, i64), b: i64) {
+    unsafe fn part<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        (at, parts): (i64, i64),
+        b: i64,
+    ) -> Result<()> {
         let edge = |at: i64| (self.k as i128 * at as i128 / parts as i128) as i64;
         let (from, to) = (edge(at), edge(at + 1));
         let sums = args[args.len() - 1].cast::<T>();
         let place = at * self.results() + b * self.m * self.n;
         // SAFETY: linking proved the operands within their buffers; the part has its place.
         unsafe {
-            product_of(
+            multiply(
+                self.level,
                 (self.m, self.n, to - from),
-                (sums.offset(place as isize), self.n, 1),
+                (sums.offset(place as isize), self.n),
                 (
                     self.at::<T>(&self.lhs, args, b, 0, from),
                     self.lhs.row,
@@ -102,7 +108,8 @@ impl MatMul {
                     self.rhs.row,
                     self.rhs.col,
                 ),
-            );
+                false,
+            )
         }
     }
 

@@ -7,6 +7,7 @@ pub(crate) mod convert;
 pub(crate) mod copy;
 pub(crate) mod erf;
 pub(crate) mod math;
+pub(crate) mod transpose;
 pub(crate) mod vector;
 
 pub use kiln_base::Level;

@@ -601,7 +601,12 @@ fn what_the_algorithms_need_beside_their_arguments() {
     let of = |algorithm| kiln_runtime::workspace(&product(algorithm), &[], 2).unwrap();
     assert_eq!(of(Algorithm::Vector), Some(2 * 500 * 4));
     assert_eq!(of(Algorithm::Panels(25)), Some(0));
-    assert_eq!(of(Algorithm::Packed), Some(500 * 336 * 4));
+    // Whole panels of two vectors.
+    let packed = of(Algorithm::Packed).unwrap();
+    assert!(
+        (500 * 300 * 4..=500 * 320 * 4).contains(&packed),
+        "{packed}"
+    );
     assert!(kiln_runtime::workspace(&product(Algorithm::Direct), &[], 2).is_err());
     // 8 parts of 1,125 terms each of 70 x 65 results, on any number of threads.
     let parts = Kernel::MatMul(self::product(70, 9001, 65)).by(Algorithm::Parts);

@@ -1,0 +1,18 @@
+//! Contractions: products of matrices, and what comes down to them, in register tiles.
+//!
+//! A [`Tile`] describes some sums that stay in registers. A [`Kernel`] computes them: machine code that is printed for
+//! the description, or, on processors that nothing is printed for, one portable loop. How much of an operand is
+//! walked over, and in which order, is the caller's.
+
+mod kernel;
+mod portable;
+#[cfg(all(target_arch = "x86_64", unix))]
+mod print;
+mod product;
+#[cfg(test)]
+mod tests;
+mod tile;
+
+pub(crate) use kernel::{Kernel, Kernels};
+pub(crate) use product::{VECTORS, multiply, pack};
+pub(crate) use tile::{Call, Left, Tile, lanes, most_rows};

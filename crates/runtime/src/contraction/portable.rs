@@ -1,0 +1,78 @@
+//! Register tiles on processors that nothing is printed for.
+
+use super::tile::{Call, Left, Tile};
+use crate::simd::Baseline;
+use crate::sums::Lane;
+
+/// Rows and columns that are summed at a time.
+const ROWS: usize = 4;
+const COLUMNS: usize = 16;
+
+/// Computes a tile.
+///
+/// # Safety
+/// As [`Kernel::run`](super::Kernel::run); the numbers are those of the tile's dtype.
+pub(super) unsafe fn run<T: Lane>(tile: &Tile, call: &Call) {
+    for row in (0..usize::from(tile.rows)).step_by(ROWS) {
+        for column in (0..usize::from(tile.columns)).step_by(COLUMNS) {
+            // SAFETY: the caller's; rows and columns are the tile's.
+            unsafe { block::<T>(tile, call, row, column) }
+        }
+    }
+}
+
+/// Some rows from number `row` on by some columns. Where there are fewer rows, the last one is computed again.
+///
+/// # Safety
+/// As [`run`].
+unsafe fn block<T: Lane>(tile: &Tile, call: &Call, row: usize, column: usize) {
+    let size = size_of::<T>() as isize;
+    let rows: [usize; ROWS] = std::array::from_fn(|r| (row + r).min(usize::from(tile.rows) - 1));
+    let columns = COLUMNS.min(usize::from(tile.columns) - column);
+    let out = |r: usize| {
+        let out = call
+            .out
+            .wrapping_offset(rows[r] as isize * tile.out as isize);
+        out.cast::<T>().wrapping_add(column)
+    };
+    let mut sums = [[T::ZERO; COLUMNS]; ROWS];
+    // SAFETY: taps, steps, rows and columns are those that the operands have.
+    unsafe {
+        if tile.adds {
+            for (r, sums) in sums.iter_mut().enumerate() {
+                std::ptr::copy_nonoverlapping(out(r), sums.as_mut_ptr(), columns);
+            }
+        }
+        let mut right = call.right.cast::<T>().wrapping_add(column);
+        for tap in 0..tile.taps as usize {
+            let (left, apart): ([*const u8; ROWS], isize) = match tile.left {
+                Left::Matrix { row, step } => {
+                    let at = |r: usize| call.left.wrapping_offset(r as isize * row as isize);
+                    (rows.map(at), step as isize)
+                }
+                Left::Listed => {
+                    let list = call.left.cast::<*const u8>();
+                    let first = tap * usize::from(tile.rows);
+                    (rows.map(|r| *list.add(first + r)), size)
+                }
+            };
+            for step in 0..tile.steps as isize {
+                let mut values = [T::ZERO; COLUMNS];
+                match columns {
+                    COLUMNS => values = right.cast::<[T; COLUMNS]>().read_unaligned(),
+                    _ => std::ptr::copy_nonoverlapping(right, values.as_mut_ptr(), columns),
+                }
+                for r in 0..ROWS {
+                    let x = *left[r].wrapping_offset(step * apart).cast::<T>();
+                    for j in 0..COLUMNS {
+                        sums[r][j] = x.mul_add::<Baseline>(values[j], sums[r][j]);
+                    }
+                }
+                right = right.wrapping_byte_offset(tile.right as isize);
+            }
+        }
+        for (r, sums) in sums.iter().enumerate() {
+            std::ptr::copy_nonoverlapping(sums.as_ptr(), out(r), columns);
+        }
+    }
+}

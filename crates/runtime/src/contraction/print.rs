@@ -1,0 +1,299 @@
+//! Register tiles as machine code.
+
+use super::tile::{Left, Tile, lanes};
+use kiln_base::{DType, Level};
+use kiln_x86::{Asm, Condition, Gpr, Mask, Mem, Op, Vreg, Width, op};
+
+/// Steps of one turn of the loop.
+const UNROLL: u32 = 4;
+
+const CALL: Gpr = Gpr::RDI;
+const RIGHT: Gpr = Gpr::RSI;
+const AT: Gpr = Gpr::RDX;
+/// The first row of a matrix, or those of a list.
+const ROWS: [Gpr; 12] = [
+    Gpr::RAX,
+    Gpr::RCX,
+    Gpr::R8,
+    Gpr::R9,
+    Gpr::R10,
+    Gpr::R11,
+    Gpr::RBX,
+    Gpr::RBP,
+    Gpr::R12,
+    Gpr::R13,
+    Gpr::R14,
+    Gpr::R15,
+];
+/// The mask of the last vector.
+const TAIL: Mask = Mask(1);
+
+struct Printer<'a> {
+    tile: &'a Tile,
+    asm: Asm,
+    width: Width,
+    vectors: u8,
+    /// Lanes of the last vector that exist, where not all do.
+    tail: Option<u16>,
+    /// The next register for a number of the left operand.
+    turn: u8,
+}
+
+/// The code of a tile.
+pub(super) fn print(tile: &Tile) -> Vec<u8> {
+    let lanes = lanes(tile.level, tile.dtype);
+    let evex = tile.level == Level::Avx512;
+    let over = tile.columns % lanes;
+    let mut p = Printer {
+        tile,
+        asm: Asm::new(evex),
+        width: if evex { Width::Z } else { Width::Y },
+        vectors: tile.columns.div_ceil(lanes) as u8,
+        tail: (over != 0).then_some(over),
+        turn: 0,
+    };
+    p.function();
+    p.asm.finish()
+}
+
+impl Printer<'_> {
+    fn is_f32(&self) -> bool {
+        self.tile.dtype == DType::F32
+    }
+
+    fn pick(&self, single: Op, double: Op) -> Op {
+        if self.is_f32() { single } else { double }
+    }
+
+    fn sum(&self, row: u8, vector: u8) -> Vreg {
+        Vreg(row * self.vectors + vector)
+    }
+
+    fn value(&self, vector: u8) -> Vreg {
+        Vreg(self.tile.rows * self.vectors + vector)
+    }
+
+    /// A register for a number of the left operand; those that are left take turns.
+    fn number(&mut self) -> Vreg {
+        let first = (self.tile.rows + 1) * self.vectors;
+        let masks = u8::from(self.tail.is_some() && !self.asm.is_evex());
+        let free = self.asm.registers() - first - masks;
+        self.turn = (self.turn + 1) % free.max(1);
+        Vreg(first + self.turn)
+    }
+
+    /// The vector that masks the last one, with VEX.
+    fn tail_vector(&self) -> Vreg {
+        Vreg(self.asm.registers() - 1)
+    }
+
+    fn function(&mut self) {
+        let listed = self.tile.left == Left::Listed;
+        let used = if listed { self.tile.rows } else { 1 };
+        let saved: Vec<Gpr> = (ROWS[..usize::from(used)].iter().copied())
+            .filter(|r| Gpr::SAVED.contains(r))
+            .collect();
+        self.asm.enter(&saved, 0);
+        self.asm.mov(RIGHT, Mem::at(CALL).plus(8));
+        self.prepare_tail();
+        self.begin();
+        match self.tile.left {
+            Left::Matrix { row, step } => {
+                self.asm.mov(ROWS[0], Mem::at(CALL));
+                self.matrix(row, step);
+            }
+            Left::Listed => self.listed(),
+        }
+        self.end();
+        self.asm.leave(&saved, 0);
+    }
+
+    fn prepare_tail(&mut self) {
+        let Some(tail) = self.tail else { return };
+        if self.asm.is_evex() {
+            self.asm.mov_number(AT, (1 << tail) - 1);
+            self.asm.kmov(TAIL, AT);
+        } else {
+            let lane = self.tile.dtype.size();
+            let ones = usize::from(tail) * lane;
+            let mask: Vec<u8> = (0..32).map(|i| if i < ones { 0xFF } else { 0 }).collect();
+            let mask = self.asm.constant(&mask);
+            let to = self.tail_vector();
+            self.asm.op(op::VMOVUPS, self.width, (to, mask));
+        }
+    }
+
+    /// Loads a vector of columns, of which the last may not be whole.
+    fn load(&mut self, to: Vreg, from: Mem, partial: bool) {
+        match partial {
+            false => self.asm.op(op::VMOVUPS, self.width, (to, from)),
+            true if self.asm.is_evex() => {
+                let load = self.pick(op::VMOVUPS, op::VMOVUPD);
+                self.asm.masked(load, self.width, (TAIL, true), (to, from));
+            }
+            true => {
+                let (load, mask) = (
+                    self.pick(op::VMASKMOVPS, op::VMASKMOVPD),
+                    self.tail_vector(),
+                );
+                self.asm.op(load, self.width, (to, mask, from));
+            }
+        }
+    }
+
+    fn store(&mut self, to: Mem, from: Vreg, partial: bool) {
+        match partial {
+            false => self.asm.op(op::VMOVUPS_STORE, self.width, (to, from)),
+            true if self.asm.is_evex() => {
+                let store = self.pick(op::VMOVUPS_STORE, op::VMOVUPD_STORE);
+                self.asm
+                    .masked(store, self.width, (TAIL, false), (to, from));
+            }
+            true => {
+                let store = self.pick(op::VMASKMOVPS_STORE, op::VMASKMOVPD_STORE);
+                let mask = self.tail_vector();
+                self.asm.op(store, self.width, (to, mask, from));
+            }
+        }
+    }
+
+    fn is_partial(&self, vector: u8) -> bool {
+        self.tail.is_some() && vector + 1 == self.vectors
+    }
+
+    /// The sums before the first step.
+    fn begin(&mut self) {
+        let bytes = self.width.bytes() as i32;
+        let out = ROWS[0];
+        self.asm.mov(out, Mem::at(CALL).plus(16));
+        for row in 0..self.tile.rows {
+            for vector in 0..self.vectors {
+                let sum = self.sum(row, vector);
+                let at = Mem::at(out)
+                    .plus(i32::from(row) * self.tile.out as i32 + i32::from(vector) * bytes);
+                if self.tile.adds {
+                    self.load(sum, at, self.is_partial(vector));
+                } else {
+                    self.asm.op(op::VXORPS, self.width, (sum, sum, sum));
+                    self.asm.prefetch(0, at);
+                }
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        let bytes = self.width.bytes() as i32;
+        let out = ROWS[0];
+        self.asm.mov(out, Mem::at(CALL).plus(16));
+        for row in 0..self.tile.rows {
+            for vector in 0..self.vectors {
+                let at = Mem::at(out)
+                    .plus(i32::from(row) * self.tile.out as i32 + i32::from(vector) * bytes);
+                self.store(at, self.sum(row, vector), self.is_partial(vector));
+            }
+        }
+    }
+
+    /// The products of one step, some steps behind where the registers point.
+    fn step(&mut self, behind: u32, left: impl Fn(u8) -> Mem) {
+        let bytes = self.width.bytes() as i32;
+        let at = Mem::at(RIGHT).plus(behind as i32 * self.tile.right as i32);
+        for vector in 0..self.vectors {
+            let partial = self.is_partial(vector) && !self.tile.padded;
+            self.load(
+                self.value(vector),
+                at.plus(i32::from(vector) * bytes),
+                partial,
+            );
+        }
+        let spread = self.pick(op::VBROADCASTSS, op::VBROADCASTSD);
+        let add = self.pick(op::VFMADD231PS, op::VFMADD231PD);
+        for row in 0..self.tile.rows {
+            let number = self.number();
+            self.asm.op(spread, self.width, (number, left(row)));
+            for vector in 0..self.vectors {
+                let sum = self.sum(row, vector);
+                self.asm
+                    .op(add, self.width, (sum, number, self.value(vector)));
+            }
+        }
+    }
+
+    /// Walks over the steps of a matrix.
+    fn matrix(&mut self, row: i64, step: i64) {
+        let (steps, right) = (self.tile.steps, self.tile.right as i32);
+        let left = |behind: u32| {
+            move |r: u8| {
+                Mem::at(ROWS[0]).plus((i64::from(r) * row + i64::from(behind) * step) as i32)
+            }
+        };
+        let turns = steps / UNROLL;
+        if turns > 0 {
+            self.asm.mov_number(AT, i64::from(turns));
+            self.asm.align(32);
+            let top = self.asm.here();
+            for behind in 0..UNROLL {
+                self.step(behind, left(behind));
+            }
+            self.asm
+                .add_number(ROWS[0], (i64::from(UNROLL) * step) as i32);
+            self.asm.add_number(RIGHT, UNROLL as i32 * right);
+            self.asm.add_number(AT, -1);
+            self.asm.jump_if(Condition::NotEqual, top);
+        }
+        for behind in 0..steps % UNROLL {
+            self.step(behind, left(behind));
+        }
+    }
+
+    /// Walks over the taps of a list, and over the steps of each.
+    fn listed(&mut self) {
+        let (steps, right) = (self.tile.steps, self.tile.right as i32);
+        if steps == 0 || self.tile.taps == 0 {
+            return;
+        }
+        let lane = self.tile.dtype.size() as i32;
+        let each = i32::from(self.tile.rows) * 8;
+        // Rows take all registers: the number of taps that are left, and the call, are on the stack.
+        let list = CALL;
+        self.asm.mov_number(AT, i64::from(self.tile.taps));
+        self.asm.push(AT);
+        self.asm.push(CALL);
+        self.asm.mov(list, Mem::at(CALL));
+        let taps = self.asm.here();
+        for (r, row) in ROWS[..usize::from(self.tile.rows)].iter().enumerate() {
+            self.asm.mov(*row, Mem::at(list).plus(8 * r as i32));
+        }
+        self.asm.add_number(list, each);
+        let left = |behind: u32| {
+            move |r: u8| {
+                Mem::at(ROWS[usize::from(r)])
+                    .index(AT, 1)
+                    .plus(behind as i32 * lane)
+            }
+        };
+        let turns = steps / UNROLL;
+        self.asm.mov_number(AT, 0);
+        if turns > 0 {
+            self.asm.align(32);
+            let top = self.asm.here();
+            for behind in 0..UNROLL {
+                self.step(behind, left(behind));
+            }
+            self.asm.add_number(RIGHT, UNROLL as i32 * right);
+            self.asm.add_number(AT, UNROLL as i32 * lane);
+            self.asm.cmp_number(AT, (turns * UNROLL) as i32 * lane);
+            self.asm.jump_if(Condition::NotEqual, top);
+        }
+        for behind in 0..steps % UNROLL {
+            self.step(behind, left(behind));
+        }
+        if steps % UNROLL > 0 {
+            self.asm.add_number(RIGHT, (steps % UNROLL) as i32 * right);
+        }
+        self.asm.add_at(Mem::at(Gpr::RSP).plus(8), -1);
+        self.asm.jump_if(Condition::NotEqual, taps);
+        self.asm.pop(CALL);
+        self.asm.pop(AT);
+    }
+}

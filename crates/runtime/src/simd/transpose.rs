@@ -1,0 +1,83 @@
+//! Matrices turned over.
+
+use super::{Isa, Kernel, Level};
+use crate::sums::Lane;
+use std::marker::PhantomData;
+
+/// A matrix and where its transpose goes: `to[j, i] = from[i, j]`. Rows are that many elements apart.
+pub(crate) struct Transpose<T> {
+    pub from: *const T,
+    pub pitch: isize,
+    pub rows: usize,
+    pub columns: usize,
+    pub to: *mut T,
+    pub to_pitch: isize,
+}
+
+/// Turns matrices over.
+pub(crate) struct Turn<T>(PhantomData<T>);
+impl<T: Lane> Kernel<Transpose<T>> for Turn<T> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(t: Transpose<T>) {
+        /// Rows and columns of a block.
+        const SIDE: usize = 8;
+        let wide = size_of::<T>() == 4 && I::LEVEL != Level::Baseline;
+        // SAFETY: the elements exist, and there is room for them.
+        unsafe {
+            for i in (0..t.rows).step_by(SIDE) {
+                for j in (0..t.columns).step_by(SIDE) {
+                    let from = t.from.offset(i as isize * t.pitch + j as isize);
+                    let to = t.to.offset(j as isize * t.to_pitch + i as isize);
+                    let (h, w) = (SIDE.min(t.rows - i), SIDE.min(t.columns - j));
+                    #[cfg(target_arch = "x86_64")]
+                    if wide && (h, w) == (SIDE, SIDE) {
+                        eight(from.cast(), t.pitch, to.cast(), t.to_pitch);
+                        continue;
+                    }
+                    for c in 0..w as isize {
+                        for r in 0..h as isize {
+                            *to.offset(c * t.to_pitch + r) = *from.offset(r * t.pitch + c);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Turns eight rows of eight.
+///
+/// # Safety
+/// The elements exist, and there is room for them; the processor has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn eight(from: *const f32, pitch: isize, to: *mut f32, to_pitch: isize) {
+    use std::arch::x86_64::*;
+    // SAFETY: the caller's.
+    unsafe {
+        let row = |i: isize| _mm256_loadu_ps(from.offset(i * pitch));
+        let pair = |i: isize| {
+            let (a, b) = (row(i), row(i + 1));
+            (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b))
+        };
+        let four = |i: isize| {
+            let ((a, b), (c, d)) = (pair(i), pair(i + 2));
+            [
+                _mm256_shuffle_ps::<0x44>(a, c),
+                _mm256_shuffle_ps::<0xEE>(a, c),
+                _mm256_shuffle_ps::<0x44>(b, d),
+                _mm256_shuffle_ps::<0xEE>(b, d),
+            ]
+        };
+        let (upper, lower) = (four(0), four(4));
+        for (i, (a, b)) in upper.into_iter().zip(lower).enumerate() {
+            let i = i as isize;
+            let (low, high) = (
+                _mm256_permute2f128_ps::<0x20>(a, b),
+                _mm256_permute2f128_ps::<0x31>(a, b),
+            );
+            _mm256_storeu_ps(to.offset(i * to_pitch), low);
+            _mm256_storeu_ps(to.offset((i + 4) * to_pitch), high);
+        }
+    }
+}
