@@ -30,6 +30,8 @@ mod lock;
 mod matmul;
 pub mod memory;
 pub mod pool;
+#[cfg(all(target_arch = "x86_64", unix))]
+mod printed;
 mod scan;
 mod scatter;
 mod simd;

@@ -36,6 +36,7 @@ pub enum Condition {
     AboveOrEqual = 3,
     Equal = 4,
     NotEqual = 5,
+    BelowOrEqual = 6,
     Less = 12,
     GreaterOrEqual = 13,
     LessOrEqual = 14,
@@ -223,6 +224,11 @@ impl Asm {
         self.two(Code::Sub_r64_rm64, a, b.into());
     }
 
+    /// `a &= n`.
+    pub fn and_number(&mut self, a: Gpr, n: i32) {
+        self.with_immediate(Code::And_rm64_imm32, a, n);
+    }
+
     /// `a *= b`.
     pub fn mul(&mut self, a: Gpr, b: impl Into<Operand>) {
         self.two(Code::Imul_r64_rm64, a, b.into());
@@ -286,6 +292,38 @@ impl Asm {
         self.encode(&done.unwrap_or_else(|e| panic!("{code:?}: {e}")));
     }
 
+    /// A mask of up to 64 bits from memory.
+    pub fn kmov_load(&mut self, mask: Mask, from: Mem) {
+        let done = Instruction::with2(Code::VEX_Kmovq_kr_km64, mask.register(), address(from));
+        self.encode(&done.unwrap_or_else(|e| panic!("kmovq: {e}")));
+    }
+
+    /// Writes a mask of up to 64 bits.
+    pub fn kmov_store(&mut self, to: Mem, mask: Mask) {
+        let done = Instruction::with2(Code::VEX_Kmovq_m64_kr, address(to), mask.register());
+        self.encode(&done.unwrap_or_else(|e| panic!("kmovq: {e}")));
+    }
+
+    /// The upper bits of a mask as a mask of its own.
+    pub fn kshiftr(&mut self, to: Mask, from: Mask, by: u8) {
+        let (to, from) = (to.register(), from.register());
+        let done = Instruction::with3(Code::VEX_Kshiftrq_kr_kr_imm8, to, from, u32::from(by));
+        self.encode(&done.unwrap_or_else(|e| panic!("kshiftrq: {e}")));
+    }
+
+    /// Sixteen bits of two masks: those of `high`, then the lower eight.
+    pub fn kunpack(&mut self, to: Mask, high: Mask, low: Mask) {
+        let (to, high, low) = (to.register(), high.register(), low.register());
+        let done = Instruction::with3(Code::VEX_Kunpckbw_kr_kr_kr, to, high, low);
+        self.encode(&done.unwrap_or_else(|e| panic!("kunpckbw: {e}")));
+    }
+
+    /// Calls what a register points to.
+    pub fn call(&mut self, to: Gpr) {
+        let done = Instruction::with1(Code::Call_rm64, to.wide());
+        self.encode(&done.unwrap_or_else(|e| panic!("call: {e}")));
+    }
+
     /// A place that is not known yet.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
@@ -347,7 +385,7 @@ impl Asm {
             self.push(Gpr::RBP);
             self.mov(Gpr::RBP, Gpr::RSP);
             self.add_number(Gpr::RSP, -room);
-            self.with_immediate(Code::And_rm64_imm32, Gpr::RSP, -64);
+            self.and_number(Gpr::RSP, -64);
         }
     }
 

@@ -304,5 +304,14 @@ ops! {
     VMOVQ_TO_GPR: VEX_Vmovq_rm64_xmm - EVEX_Vmovq_rm64_xmm - -;
     VPERMT2PS: - - EVEX_Vpermt2ps_xmm_k1z_xmm_xmmm128b32 EVEX_Vpermt2ps_ymm_k1z_ymm_ymmm256b32 EVEX_Vpermt2ps_zmm_k1z_zmm_zmmm512b32;
     VPERMI2PS: - - EVEX_Vpermi2ps_xmm_k1z_xmm_xmmm128b32 EVEX_Vpermi2ps_ymm_k1z_ymm_ymmm256b32 EVEX_Vpermi2ps_zmm_k1z_zmm_zmmm512b32;
+    VMOVAPS: VEX_Vmovaps_xmm_xmmm128 VEX_Vmovaps_ymm_ymmm256 EVEX_Vmovaps_xmm_k1z_xmmm128 EVEX_Vmovaps_ymm_k1z_ymmm256 EVEX_Vmovaps_zmm_k1z_zmmm512;
+    VMOVSS: VEX_Vmovss_xmm_m32 - EVEX_Vmovss_xmm_k1z_m32 - -;
+    VMOVSS_STORE: VEX_Vmovss_m32_xmm - EVEX_Vmovss_m32_k1_xmm - -;
+    VMOVSD: VEX_Vmovsd_xmm_m64 - EVEX_Vmovsd_xmm_k1z_m64 - -;
+    VMOVSD_STORE: VEX_Vmovsd_m64_xmm - EVEX_Vmovsd_m64_k1_xmm - -;
+    VPEXTRB: VEX_Vpextrb_r32m8_xmm_imm8 - - - -;
+    VPEXTRW: VEX_Vpextrw_r32m16_xmm_imm8 - - - -;
+    VPINSRB: VEX_Vpinsrb_xmm_xmm_r32m8_imm8 - - - -;
+    VPINSRW: VEX_Vpinsrw_xmm_xmm_r32m16_imm8 - - - -;
     VPTEST: VEX_Vptest_xmm_xmmm128 VEX_Vptest_ymm_ymmm256 - - -;
 }

@@ -54,6 +54,17 @@ impl ErfTable {
         table
     }
 
+    /// The two halves of a row: the centres, then the coefficients from that of `r^0` on.
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub(crate) fn row(&self, row: usize) -> [[u8; 64]; 2] {
+        let row = match row {
+            0 => &self.centres,
+            n => &self.series[n - 1],
+        };
+        let byte = |i: usize| row[i / 4].to_le_bytes()[i % 4];
+        [0, 64].map(|from| std::array::from_fn(|i| byte(from + i)))
+    }
+
     /// The error function of 16 numbers: the Taylor series at the nearest centre.
     ///
     /// # Safety

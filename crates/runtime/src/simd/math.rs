@@ -26,7 +26,7 @@ fn select(c: bool, a: f32, b: f32) -> f32 {
 }
 
 /// Adding it rounds a small float to an integer, which then stands in the low bits.
-pub(super) const ROUND: f32 = 12_582_912.0;
+pub(crate) const ROUND: f32 = 12_582_912.0;
 
 /// The nearest integer as float and as integer, for |x| < 2^21.
 #[inline(always)]
@@ -54,7 +54,7 @@ fn clamp(x: f32, low: f32, high: f32) -> f32 {
 }
 
 /// `(e^r - 1 - r) / r²` for |r| <= ln 2 / 2, highest coefficient first.
-const EXP_TAIL: [f32; 6] = [
+pub(crate) const EXP_TAIL: [f32; 6] = [
     1.987_569_1e-4,
     1.398_199_9e-3,
     8.333_452e-3,
@@ -69,7 +69,7 @@ fn exp_tail<I: Isa>(r: f32) -> f32 {
 }
 
 /// -ln 2 in two parts, the first of which few bits hold.
-const MINUS_LN_2: (f32, f32) = (-0.693_359_4, 2.121_944_4e-4);
+pub(crate) const MINUS_LN_2: (f32, f32) = (-0.693_359_4, 2.121_944_4e-4);
 
 /// `x = n ln 2 + r`.
 #[inline(always)]
@@ -80,7 +80,7 @@ fn reduce_exp<I: Isa>(x: f32) -> (f32, i32) {
 }
 
 /// Beyond these e^x is 0 or infinite.
-const EXP_LIMITS: (f32, f32) = (-104.5, 89.0);
+pub(crate) const EXP_LIMITS: (f32, f32) = (-104.5, 89.0);
 
 /// e^x.
 #[inline(always)]
@@ -148,22 +148,24 @@ fn reduce_log(x: f32) -> (f32, f32) {
     (m - 1.0, e)
 }
 
+/// Those of the cubic and higher terms of `ln(1 + f)`, divided by `f³`.
+pub(crate) const LOG_TAIL: [f32; 9] = [
+    7.037_683_6e-2,
+    -1.151_461e-1,
+    1.167_699_9e-1,
+    -1.242_014_1e-1,
+    1.424_932_3e-1,
+    -1.666_805_8e-1,
+    2.000_071_5e-1,
+    -2.499_999_4e-1,
+    3.333_333e-1,
+];
+
 /// `ln(1 + f) - f` in two parts, whose sum is the value: the cubic and higher terms, and -f²/2.
 #[inline(always)]
 fn log_tail<I: Isa>(f: f32) -> (f32, f32) {
-    let c = [
-        7.037_683_6e-2,
-        -1.151_461e-1,
-        1.167_699_9e-1,
-        -1.242_014_1e-1,
-        1.424_932_3e-1,
-        -1.666_805_8e-1,
-        2.000_071_5e-1,
-        -2.499_999_4e-1,
-        3.333_333e-1,
-    ];
     let z = f * f;
-    (poly::<I, 9>(f, c) * z * f, -0.5 * z)
+    (poly::<I, 9>(f, LOG_TAIL) * z * f, -0.5 * z)
 }
 
 /// Puts in the values of a logarithm at its special arguments.
@@ -218,19 +220,21 @@ pub(crate) fn log1p<I: Isa>(x: f32) -> f32 {
     select(x.abs() < 1e-8, x, y)
 }
 
+/// `(tanh x - x) / x³`, of `x²`.
+pub(crate) const TANH_SMALL: [f32; 5] = [
+    -5.704_988_7e-3,
+    2.063_909e-2,
+    -5.373_971_6e-2,
+    1.333_144_2e-1,
+    -3.333_328e-1,
+];
+
 /// The hyperbolic tangent.
 #[inline(always)]
 pub(crate) fn tanh<I: Isa>(x: f32) -> f32 {
     let a = x.abs();
     let z = x * x;
-    let c = [
-        -5.704_988_7e-3,
-        2.063_909e-2,
-        -5.373_971_6e-2,
-        1.333_144_2e-1,
-        -3.333_328e-1,
-    ];
-    let small = fma32::<I>(poly::<I, 5>(z, c) * z, x, x);
+    let small = fma32::<I>(poly::<I, 5>(z, TANH_SMALL) * z, x, x);
     let large = 1.0 - 2.0 / (exp::<I>(2.0 * clamp(a, 0.0, 10.0)) + 1.0);
     select(a < 0.625, small, large).copysign(x)
 }
@@ -242,35 +246,37 @@ pub(crate) fn sigmoid<I: Isa>(x: f32) -> f32 {
     select(x < 0.0, e, 1.0) / (1.0 + e)
 }
 
+/// `erf x / x - 1`, of `x²`, for small x.
+pub(crate) const ERF_SMALL: [f32; 6] = [
+    -5.967_617e-4,
+    4.991_194e-3,
+    -2.676_813_5e-2,
+    1.128_199_25e-1,
+    -3.761_253_4e-1,
+    1.283_791_7e-1,
+];
+
+/// `ln(1 - erf x) / x + 1` for the others.
+pub(crate) const ERF_LARGE: [f32; 7] = [
+    -1.728_534_7e-5,
+    3.831_972e-4,
+    -3.883_964_4e-3,
+    2.425_462_2e-2,
+    -1.067_778_8e-1,
+    -6.348_468_7e-1,
+    -1.287_175_1e-1,
+];
+
 /// The error function.
 #[inline(always)]
 pub(crate) fn erf<I: Isa>(x: f32) -> f32 {
     let t = x.abs();
     let s = x * x;
-    let small = poly::<I, 6>(
-        s,
-        [
-            -5.967_617e-4,
-            4.991_194e-3,
-            -2.676_813_5e-2,
-            1.128_199_25e-1,
-            -3.761_253_4e-1,
-            1.283_791_7e-1,
-        ],
-    );
+    let small = poly::<I, 6>(s, ERF_SMALL);
     let small = fma32::<I>(small, x, x);
-    let c = [
-        -1.728_534_7e-5,
-        3.831_972e-4,
-        -3.883_964_4e-3,
-        2.425_462_2e-2,
-        -1.067_778_8e-1,
-        -6.348_468_7e-1,
-        -1.287_175_1e-1,
-    ];
     // Between -16.6 and 0 where it is used, so that the power of 2 is a normal number.
     let t = clamp(t, 0.0, 4.0);
-    let (r, n) = reduce_exp::<I>(fma32::<I>(poly::<I, 7>(t, c), t, -t));
+    let (r, n) = reduce_exp::<I>(fma32::<I>(poly::<I, 7>(t, ERF_LARGE), t, -t));
     let p = fma32::<I>(exp_tail::<I>(r), r * r, r) + 1.0;
     let power = f32::from_bits((n.wrapping_add(127) as u32) << 23);
     let large = fma32::<I>(-p, power, 1.0);

@@ -1,6 +1,7 @@
 //! What instructions are, and what they see while a program runs.
 
 use super::bound::BoundDynamic;
+use super::call::Printed;
 use super::walk::Walk;
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
@@ -25,8 +26,10 @@ pub(crate) struct Code {
     pub a: u32,
     pub b: u32,
     pub c: u32,
-    /// A walk, slot, state or site, as the instruction has it.
+    /// A walk, slot, state, site or printed function, as the instruction has it.
     pub x: u32,
+    /// Whether it calls a printed function, whose number is `x`.
+    pub is_call: bool,
 }
 
 /// What instructions see while a program runs.
@@ -40,6 +43,7 @@ pub(crate) struct Ctx {
     pub bases: *mut i64,
     pub coords: *mut i64,
     pub dynamics: *const Vec<BoundDynamic>,
+    pub printed: *const Printed,
     pub slots: *const *mut u8,
     pub states: *mut [u64; 2],
     /// Lanes of this tile.

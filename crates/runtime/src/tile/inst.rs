@@ -5,7 +5,7 @@ use kiln_base::Compute;
 use kiln_plan::tile::{Inst, Reg, Schedule, TILE};
 
 /// The registers an instruction reads, and the one it writes.
-pub(super) fn operands(inst: &Inst) -> (Vec<Reg>, Option<Reg>) {
+pub(crate) fn operands(inst: &Inst) -> (Vec<Reg>, Option<Reg>) {
     match inst {
         Inst::Load { dst, .. } | Inst::Index { dst, .. } | Inst::Kept { dst, .. } => {
             (vec![], Some(*dst))

@@ -1,16 +1,20 @@
 //! From a checked program to code.
 
 use super::bound::{Bound, BoundDynamic};
+use super::call::Printed;
 use super::code::Code;
 use super::compute::{plain_dtype, scalar_bits};
 use super::frame::Frame;
 use super::inst::{cost, operands};
 use super::linked::{Linked, Stage};
 use super::lower::{self, Draft, Hidden, Make, Value, draft, plain};
+use super::rounds::{self, Name, Round};
 use super::walk::{Shape, Walk};
 use super::{ahead, kernels, live, load, random, reduce};
 use crate::error::{Result, damaged};
 use crate::memory::ALIGN;
+#[cfg(all(target_arch = "x86_64", unix))]
+use crate::printed::Target;
 use crate::simd::Level;
 use hashbrown::{HashMap, HashSet};
 use kiln_base::Compute;
@@ -28,22 +32,27 @@ const LEAST_TILE: usize = 64;
 /// The most working memory of one thread.
 const FRAME_LIMIT: usize = 1 << 32;
 
-struct Linker<'a> {
-    bound: &'a Bound<'a>,
-    level: Level,
+pub(super) struct Linker<'a> {
+    pub(super) bound: &'a Bound<'a>,
+    pub(super) level: Level,
     frame: Frame,
     /// The registers that have a place of their own, by stage.
-    fixed: Vec<HashSet<u16>>,
-    /// Their physical registers.
+    pub(super) fixed: Vec<HashSet<u16>>,
+    /// Their physical registers, and those of constants, where something is in them.
     globals: HashMap<u16, u32>,
-    walks: Vec<Walk>,
+    /// What interpreted code over the lanes of a row reads of these.
+    spread: HashSet<u16>,
+    pub(super) printed: Vec<Printed>,
+    /// Whether anything is printed.
+    prints: bool,
+    pub(super) walks: Vec<Walk>,
     walk_of: HashMap<(usize, bool), u32>,
     states: u32,
     /// `Index` and `LoadAt` instructions met so far.
     indices: usize,
     gathers: usize,
     dynamics: Vec<Vec<BoundDynamic>>,
-    streams: bool,
+    pub(super) streams: bool,
 }
 
 /// Compiles a checked program for `level`.
@@ -51,6 +60,11 @@ struct Linker<'a> {
 /// # Errors
 /// If it needs more axes or memory than the engine has.
 pub(crate) fn link(bound: &Bound, level: Level) -> Result<Linked> {
+    link_as(bound, level, true)
+}
+
+/// The same, and whether what has a printed form is printed.
+pub(super) fn link_as(bound: &Bound, level: Level, prints: bool) -> Result<Linked> {
     let program = bound.program;
     let mut l = Linker {
         bound,
@@ -58,6 +72,9 @@ pub(crate) fn link(bound: &Bound, level: Level) -> Result<Linked> {
         frame: Frame::default(),
         fixed: live::fixed(program),
         globals: HashMap::new(),
+        spread: HashSet::new(),
+        printed: vec![],
+        prints,
         walks: vec![],
         walk_of: HashMap::new(),
         states: 0,
@@ -66,23 +83,26 @@ pub(crate) fn link(bound: &Bound, level: Level) -> Result<Linked> {
         dynamics: vec![],
         streams: false,
     };
-    let mut fixed: Vec<u16> = l.fixed.iter().flatten().copied().collect();
-    fixed.extend(program.constants.iter().map(|(r, _)| r.0));
-    fixed.sort();
-    fixed.dedup();
-    for r in fixed {
-        let p = l.frame.fresh(program.registers[r as usize], false);
-        l.globals.insert(r, p);
-    }
     let mut stages = (0..program.stages.len())
         .map(|i| l.stage(i))
         .collect::<Result<Vec<_>>>()?;
+    l.spread(&mut stages);
     ahead::fetch(bound, &l.walks, &mut stages);
     l.finish(stages)
 }
 
 impl Linker<'_> {
-    fn walk(&mut self, access: usize, over_inner: bool) -> Result<u32> {
+    /// The physical register of one that has a place of its own.
+    pub(super) fn global(&mut self, r: u16) -> u32 {
+        if let Some(p) = self.globals.get(&r) {
+            return *p;
+        }
+        let p = self.frame.fresh(self.bound.program.registers[usize::from(r)], false);
+        self.globals.insert(r, p);
+        p
+    }
+
+    pub(super) fn walk(&mut self, access: usize, over_inner: bool) -> Result<u32> {
         let key = (access, over_inner);
         if let Some(w) = self.walk_of.get(&key) {
             return Ok(*w);
@@ -106,7 +126,7 @@ impl Linker<'_> {
     }
 
     /// Whether a store to `arg` should bypass the cache: large, if nothing else is said, and not read here.
-    fn streams(&self, arg: usize) -> bool {
+    pub(super) fn streams(&self, arg: usize) -> bool {
         let program = self.bound.program;
         let bytes = self.bound.lens[arg].saturating_mul(program.args[arg].dtype.size() as i64);
         let reads = |inst: &Inst| match inst {
@@ -123,54 +143,47 @@ impl Linker<'_> {
     fn stage(&mut self, index: usize) -> Result<Stage> {
         let program = self.bound.program;
         let source = &program.stages[index];
-        let mut stage = lower::Stage::default();
-        let mut current: HashMap<u16, Value> = HashMap::new();
-        let mut out = Stage {
-            over_inner: source.over_inner,
-            turn: source.turn,
-            begin: vec![],
-            body: vec![],
-            end: vec![],
+        let mut draft = Drafting {
+            index,
+            names: rounds::names(&source.code),
+            stage: lower::Stage::default(),
+            values: HashMap::new(),
             walks: vec![],
-            moving: vec![],
-            general: vec![],
+            out: Stage {
+                over_inner: source.over_inner,
+                turn: source.turn,
+                begin: vec![],
+                body: vec![],
+                end: vec![],
+                walks: vec![],
+                moving: vec![],
+                general: vec![],
+                step: 0,
+            },
         };
-        let mut walks = Vec::new();
+        let (mut indices, mut gathers) = (vec![], vec![]);
         for inst in &source.code {
-            let (_, writes) = operands(inst);
-            let read = |r: Reg, current: &HashMap<u16, Value>| match current.get(&r.0) {
-                Some(v) => *v,
-                None => Value::Global(self.globals[&r.0]),
-            };
-            let (reads, _) = operands(inst);
-            let mut sources = [None; 3];
-            if !matches!(inst, Inst::LoadAt { .. }) {
-                for (s, r) in sources.iter_mut().zip(reads) {
-                    *s = Some(read(r, &current));
-                }
-            }
-            let ty = writes.map(|r| program.registers[r.0 as usize]);
-            let dst = writes.map(|r| {
-                if self.fixed[index].contains(&r.0) {
-                    return Value::Global(self.globals[&r.0]);
-                }
-                let v = stage.local(program.registers[r.0 as usize]);
-                current.insert(r.0, v);
-                v
-            });
-            let parts = Parts { sources, dst };
-            self.inst(
-                inst,
-                source.over_inner,
-                parts,
-                &mut stage,
-                &mut out,
-                &mut walks,
-            )?
-            .into_iter()
-            .for_each(|d| stage.push(d, ty.unwrap_or(Compute::F32), self.level));
+            indices.push(self.indices);
+            gathers.push(self.gathers);
+            self.indices += usize::from(matches!(inst, Inst::Index { .. }));
+            self.gathers += usize::from(matches!(inst, Inst::LoadAt { .. }));
         }
-        out.body = stage.emit(&mut self.frame, self.level);
+        for round in self.rounds(index)? {
+            if round.printed {
+                self.function(&mut draft, &round.code)?;
+                continue;
+            }
+            for i in round.code {
+                self.interpreted(&mut draft, i, (indices[i], gathers[i]))?;
+            }
+        }
+        let Drafting {
+            stage,
+            mut walks,
+            mut out,
+            ..
+        } = draft;
+        out.body = stage.emit(&mut self.frame, &mut self.printed, self.level);
         walks.sort();
         walks.dedup();
         let walk = |w: &u32| &self.walks[*w as usize];
@@ -181,29 +194,100 @@ impl Linker<'_> {
             .filter(|w| walk(w).shape == Shape::General)
             .collect();
         out.walks = walks;
-        if program.schedule == Schedule::Rows && !source.over_inner {
-            self.spread(index, &mut out);
-        }
         Ok(out)
     }
 
-    /// Spreads what a stage outside `inner` wrote and a stage over `inner` reads.
-    fn spread(&self, index: usize, out: &mut Stage) {
+    /// Adds an instruction that is interpreted.
+    pub(super) fn interpreted(
+        &mut self,
+        draft: &mut Drafting,
+        i: usize,
+        numbers: (usize, usize),
+    ) -> Result<()> {
         let program = self.bound.program;
-        let mut read: HashSet<u16> = HashSet::new();
-        for s in program.stages.iter().filter(|s| s.over_inner) {
-            read.extend(s.code.iter().flat_map(|i| operands(i).0).map(|r| r.0));
+        let source = &program.stages[draft.index];
+        let inst = &source.code[i];
+        let (reads, writes) = operands(inst);
+        let mut sources = [None; 3];
+        for (k, name) in draft.names[i].clone().into_iter().enumerate() {
+            let value = self.value(draft, name, reads[k].0);
+            if let (Value::Global(_), true) = (value, source.over_inner) {
+                self.spread.insert(reads[k].0);
+            }
+            if !matches!(inst, Inst::LoadAt { .. }) {
+                sources[k] = Some(value);
+            }
         }
-        let mut written: Vec<u16> = (program.stages[index].code.iter())
-            .filter_map(|i| operands(i).1)
-            .map(|r| r.0)
-            .filter(|r| self.fixed[index].contains(r) && read.contains(r))
-            .collect();
-        written.sort();
-        written.dedup();
-        for r in written {
-            let f = kernels::spread(program.registers[r as usize], self.level);
-            out.end.push(plain(f, self.globals[&r], 0));
+        let ty = writes.map(|r| program.registers[r.0 as usize]);
+        let dst = writes.map(|r| self.made(draft, i, r));
+        let parts = Parts { sources, dst };
+        let made = self.inst(inst, source.over_inner, parts, draft, numbers)?;
+        for d in made {
+            draft.stage.push(d, ty.unwrap_or(Compute::F32), self.level);
+        }
+        Ok(())
+    }
+
+    /// Where a register's value is that instructions of other rounds may read.
+    pub(super) fn value(&mut self, draft: &Drafting, name: Name, r: u16) -> Value {
+        match name {
+            Name::Made(i) if !self.fixed[draft.index].contains(&r) => draft.values[&i],
+            _ => Value::Global(self.global(r)),
+        }
+    }
+
+    /// Where an instruction writes its result.
+    pub(super) fn made(&mut self, draft: &mut Drafting, i: usize, r: Reg) -> Value {
+        if self.fixed[draft.index].contains(&r.0) {
+            return Value::Global(self.global(r.0));
+        }
+        let ty = self.bound.program.registers[r.0 as usize];
+        let value = draft.stage.local(ty);
+        draft.values.insert(i, value);
+        value
+    }
+
+    /// The instructions of a stage, as those that run together.
+    fn rounds(&mut self, index: usize) -> Result<Vec<Round>> {
+        let code = &self.bound.program.stages[index].code;
+        #[cfg(all(target_arch = "x86_64", unix))]
+        if self.prints && let Some(target) = Target::of(self.level) {
+            let printed = self.which_are_printed(target, index)?;
+            return Ok(rounds::rounds(code, &self.fixed[index], &printed));
+        }
+        Ok(vec![Round {
+            printed: false,
+            code: (0..code.len()).collect(),
+        }])
+    }
+
+    #[cfg(not(all(target_arch = "x86_64", unix)))]
+    fn function(&mut self, _: &mut Drafting, _: &[usize]) -> Result<()> {
+        Err(damaged!("nothing is printed on this machine"))
+    }
+
+    /// Spreads what is read over the lanes of a row, and written for the row as a whole.
+    fn spread(&self, stages: &mut [Stage]) {
+        let program = self.bound.program;
+        if program.schedule != Schedule::Rows {
+            return;
+        }
+        for (i, (stage, out)) in program.stages.iter().zip(stages).enumerate() {
+            let mut written: Vec<u16> = (stage.code.iter())
+                .filter(|inst| {
+                    let reduces = matches!(inst, Inst::Reduce { .. } | Inst::ArgReduce { .. });
+                    !stage.over_inner || reduces
+                })
+                .filter_map(|i| operands(i).1)
+                .map(|r| r.0)
+                .filter(|r| self.fixed[i].contains(r) && self.spread.contains(r))
+                .collect();
+            written.sort();
+            written.dedup();
+            for r in written {
+                let f = kernels::spread(program.registers[r as usize], self.level);
+                out.end.push(plain(f, self.globals[&r], 0));
+            }
         }
     }
 
@@ -212,14 +296,16 @@ impl Linker<'_> {
         inst: &Inst,
         over_inner: bool,
         Parts { sources, dst }: Parts,
-        stage: &mut lower::Stage,
-        out: &mut Stage,
-        walks: &mut Vec<u32>,
-    ) -> Result<Option<Draft>> {
+        drafting: &mut Drafting,
+        (index, gather): (usize, usize),
+    ) -> Result<Vec<Draft>> {
         let (program, level) = (self.bound.program, self.level);
         let ty = |r: &Reg| program.registers[r.0 as usize];
         let place = || dst.ok_or_else(|| damaged!("an instruction without a result"));
-        Ok(Some(match inst {
+        let Drafting {
+            stage, out, walks, ..
+        } = drafting;
+        Ok(vec![match inst {
             Inst::Load { access, .. } | Inst::Store { access, .. } => {
                 let x = self.walk(*access as usize, over_inner)?;
                 walks.push(x);
@@ -261,10 +347,9 @@ impl Linker<'_> {
                 self.walks[x as usize].dynamic = true;
                 walks.push(x);
                 let arg = program.accesses[*access as usize].arg as usize;
-                let mut list = self.bound.dynamics[self.gathers].clone();
-                self.gathers += 1;
+                let mut list = self.bound.dynamics[gather].clone();
                 for d in &mut list {
-                    d.index = self.globals[&d.index] as u16;
+                    d.index = self.global(d.index) as u16;
                 }
                 self.dynamics.push(list);
                 Draft {
@@ -278,8 +363,7 @@ impl Linker<'_> {
                 }
             }
             Inst::Index { .. } => {
-                let x = self.walk(self.indices, over_inner)?;
-                self.indices += 1;
+                let x = self.walk(index, over_inner)?;
                 self.walks[x as usize].shape = Shape::General;
                 walks.push(x);
                 draft(load::index(level), place()?, sources, x)
@@ -312,19 +396,21 @@ impl Linker<'_> {
                 hidden: Hidden::None,
             },
             Inst::Reduce { acc, .. } | Inst::ArgReduce { acc, .. } => {
-                self.reduction(inst, self.globals[&acc.0], sources, out)
+                let acc = self.global(acc.0);
+                let (draft, after) = self.reduction(inst, acc, sources, out);
+                return Ok([draft].into_iter().chain(after).collect());
             }
-        }))
+        }])
     }
 
-    /// Adds what comes before and after the tiles, and gives the draft for each tile.
-    fn reduction(
+    /// Adds what comes before and after the tiles, and gives the draft for each tile, and of what may follow it.
+    pub(super) fn reduction(
         &mut self,
         inst: &Inst,
         acc: u32,
         sources: [Option<Value>; 3],
         out: &mut Stage,
-    ) -> Draft {
+    ) -> (Draft, Option<Draft>) {
         let program = self.bound.program;
         let level = self.level;
         let rows = program.schedule == Schedule::Rows;
@@ -337,8 +423,8 @@ impl Linker<'_> {
                 } else {
                     reduce::lanes(*op, ty, steps, level)
                 };
-                let long = parts.long;
-                (parts, long.then_some(Compute::F64))
+                let beside = parts.after.map(|_| Compute::F64);
+                (parts, beside)
             }
             Inst::ArgReduce { op, a, .. } => {
                 let ty = program.registers[a.0 as usize];
@@ -361,13 +447,17 @@ impl Linker<'_> {
             out.begin.push(code(*f, if i == 0 { acc } else { beside }));
         }
         out.end.extend(parts.end.map(|f| code(f, acc)));
-        Draft {
-            make: Make::Plain(parts.body),
+        let draft = |f, sources| Draft {
+            make: Make::Plain(f),
             dst: None,
             sources,
             x,
             hidden: Hidden::Reduce { acc, beside },
-        }
+        };
+        (
+            draft(parts.body, sources),
+            parts.after.map(|f| draft(f, [None; 3])),
+        )
     }
 
     fn finish(mut self, stages: Vec<Stage>) -> Result<Linked> {
@@ -408,12 +498,13 @@ impl Linker<'_> {
             return Err(damaged!("{} needs {frame} bytes of scratch", program.name));
         }
         let constants = (program.constants.iter())
-            .map(|(r, value)| {
+            .filter_map(|(r, value)| {
                 let ty = program.registers[r.0 as usize];
-                (self.globals[&r.0], ty, scalar_bits(*value, ty))
+                let p = self.globals.get(&r.0)?;
+                Some((*p, ty, scalar_bits(*value, ty)))
             })
             .collect();
-        Ok(Linked {
+        let mut linked = Linked {
             schedule: program.schedule,
             outer: bound.outer.clone(),
             outer_len,
@@ -421,6 +512,8 @@ impl Linker<'_> {
             points: bound.axes_len(),
             serial: bound.serial,
             tile,
+            step: tile,
+            printed: self.printed,
             walks: self.walks,
             stages,
             dynamics: self.dynamics,
@@ -436,7 +529,9 @@ impl Linker<'_> {
             parts: i64::from(program.cut.parts.unwrap_or(PARTS)),
             parallel: bound.parallel,
             covered: bound.covered.clone(),
-        })
+        };
+        linked.set_steps();
+        Ok(linked)
     }
 
     /// Lanes of a tile: fewer where many registers would leave the first-level cache, or the slots
@@ -461,6 +556,18 @@ impl Linker<'_> {
         }
         tile
     }
+}
+
+/// A stage while its instructions are gathered.
+pub(super) struct Drafting {
+    pub index: usize,
+    /// What each instruction reads.
+    pub names: Vec<Vec<Name>>,
+    pub stage: lower::Stage,
+    /// What instructions made that others read.
+    pub values: HashMap<usize, Value>,
+    pub walks: Vec<u32>,
+    pub out: Stage,
 }
 
 /// An instruction's operands as values.

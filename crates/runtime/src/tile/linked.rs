@@ -1,6 +1,7 @@
 //! A program as code.
 
 use super::bound::BoundDynamic;
+use super::call::Printed;
 use super::code::Code;
 use super::walk::{Shape, Walk};
 use kiln_base::Compute;
@@ -22,6 +23,8 @@ pub(crate) struct Stage {
     pub moving: Vec<u32>,
     /// Walks that need the coordinates of the tile's first lane.
     pub general: Vec<u32>,
+    /// Lanes that it runs over at once: more than a tile where nothing of it is kept in registers of the program.
+    pub step: usize,
 }
 
 /// A program as code for one CPU level.
@@ -36,6 +39,10 @@ pub(crate) struct Linked {
     pub serial: i64,
     /// Lanes of a full tile.
     pub tile: usize,
+    /// Lanes that all stages run over at once, of tiles of the parallel axes: as a stage's.
+    pub step: usize,
+    /// Functions that are machine code.
+    pub printed: Vec<Printed>,
     pub walks: Vec<Walk>,
     pub stages: Vec<Stage>,
     pub dynamics: Vec<Vec<BoundDynamic>>,
@@ -62,6 +69,20 @@ pub(crate) struct Linked {
 }
 
 impl Linked {
+    /// Finds how many lanes stages run over at once.
+    pub(super) fn set_steps(&mut self) {
+        #[cfg(all(target_arch = "x86_64", unix))]
+        let steps: Vec<usize> = (self.stages.iter())
+            .map(|s| super::print::step(self, s))
+            .collect();
+        #[cfg(not(all(target_arch = "x86_64", unix)))]
+        let steps = vec![self.tile; self.stages.len()];
+        for (stage, step) in self.stages.iter_mut().zip(&steps) {
+            stage.step = *step;
+        }
+        self.step = steps.into_iter().min().unwrap_or(self.tile);
+    }
+
     /// Whether accesses to these arguments, which may be one memory, never meet at an element from
     /// different points.
     pub(crate) fn keeps_apart(&self, args: &[usize]) -> bool {

@@ -1,5 +1,6 @@
 //! One stage: instructions become drafts with virtual registers, then code with physical ones.
 
+use super::call::{self, Place, Printed};
 use super::code::{Code, Op};
 use super::frame::Frame;
 use super::walk::Shape;
@@ -45,6 +46,15 @@ pub(super) enum Make {
     },
     Keep(Compute),
     Kept(Compute),
+    /// The printed function of this number, whose registers are in [`Stage::printed`].
+    Printed(usize),
+}
+
+/// A printed function before registers are allocated.
+pub(super) struct Function {
+    pub printed: Printed,
+    /// Values of operands that are registers, by position, and whether they are written.
+    pub values: Vec<(usize, Value, bool)>,
 }
 
 /// An instruction before registers are allocated.
@@ -58,11 +68,12 @@ pub(super) struct Draft {
     pub hidden: Hidden,
 }
 
-/// The drafts of a stage and the types of its local values.
+/// The drafts of a stage, the types of its local values, and what of it is printed.
 #[derive(Default)]
 pub(super) struct Stage {
     pub drafts: Vec<Draft>,
     pub types: Vec<Compute>,
+    pub functions: Vec<Function>,
 }
 
 impl Stage {
@@ -91,16 +102,32 @@ impl Stage {
         }
     }
 
+    /// The local values that a draft reads, and those it writes.
+    fn uses(&self, d: &Draft) -> (Vec<usize>, Vec<usize>) {
+        let local = |v: &Value| match v {
+            Value::Local(v) => Some(*v),
+            Value::Global(_) => None,
+        };
+        let mut reads: Vec<usize> = d.sources.iter().flatten().filter_map(local).collect();
+        let mut writes: Vec<usize> = d.dst.iter().filter_map(local).collect();
+        if let Make::Printed(f) = d.make {
+            for (_, value, written) in &self.functions[f].values {
+                let list = if *written { &mut writes } else { &mut reads };
+                list.extend(local(value));
+            }
+        }
+        (reads, writes)
+    }
+
     /// Where each local value is defined and last used.
     fn lifetimes(&self) -> Vec<(usize, usize)> {
         let mut lives = vec![(0, 0); self.types.len()];
         for (i, d) in self.drafts.iter().enumerate() {
-            for s in d.sources.iter().flatten() {
-                if let Value::Local(v) = s {
-                    lives[*v].1 = i;
-                }
+            let (reads, writes) = self.uses(d);
+            for v in reads {
+                lives[v].1 = i;
             }
-            if let Some(Value::Local(v)) = d.dst {
+            for v in writes {
                 lives[v] = (i, i);
             }
         }
@@ -122,6 +149,8 @@ impl Stage {
                     let plain = shape == Shape::Contiguous && load::is_direct(dtype);
                     !(plain && i + 1 + k == last)
                 }
+                // They may write anything.
+                Make::Printed(_) => true,
                 _ => false,
             })
     }
@@ -146,7 +175,12 @@ impl Stage {
     }
 
     /// Allocates registers and gives the code.
-    pub(super) fn emit(&self, frame: &mut Frame, level: Level) -> Vec<Code> {
+    pub(super) fn emit(
+        &self,
+        frame: &mut Frame,
+        printed: &mut Vec<Printed>,
+        level: Level,
+    ) -> Vec<Code> {
         let lives = self.lifetimes();
         let mut place: Vec<u32> = vec![0; self.types.len()];
         let mut pointable: Vec<bool> = vec![false; self.types.len()];
@@ -173,22 +207,42 @@ impl Stage {
                     code.push(plain(load::aim(ty), place[v], slot));
                 }
             }
-            if !skip[i] {
+            if let Make::Printed(f) = d.make {
+                for (_, value, written) in &self.functions[f].values {
+                    if let (Value::Local(v), true) = (value, written) {
+                        place[*v] = frame.take(self.types[*v], false);
+                    }
+                }
+                code.push(self.call(f, &place, printed));
+            } else if !skip[i] {
                 self.code(i, &place, direct, frame, level, &mut code);
             }
-            let mut ended = d.sources.to_vec();
-            ended.push(d.dst);
+            let (reads, writes) = self.uses(d);
+            let mut ended = [reads, writes].concat();
+            ended.sort_unstable();
             ended.dedup();
-            for (k, s) in ended.iter().enumerate() {
-                if let Some(Value::Local(v)) = s
-                    && lives[*v].1 == i
-                    && !ended[..k].contains(s)
-                {
-                    frame.give(self.types[*v], pointable[*v], place[*v]);
-                }
+            for v in ended.into_iter().filter(|v| lives[*v].1 == i) {
+                frame.give(self.types[v], pointable[v], place[v]);
             }
         }
         code
+    }
+
+    /// The call of a printed function.
+    fn call(&self, f: usize, place: &[u32], printed: &mut Vec<Printed>) -> Code {
+        let mut function = self.functions[f].printed.clone();
+        for (operand, value, _) in &self.functions[f].values {
+            let r = match value {
+                Value::Local(v) => place[*v],
+                Value::Global(p) => *p,
+            };
+            function.operands[*operand].place = Place::Register(r);
+        }
+        printed.push(function);
+        Code {
+            is_call: true,
+            ..plain(call::call, 0, printed.len() as u32 - 1)
+        }
     }
 
     fn code(
@@ -229,6 +283,7 @@ impl Stage {
                 dtype,
                 stream,
             } => load::store(shape, dtype, stream, level),
+            Make::Printed(_) => return,
             Make::Keep(ty) => load::keep(ty, level),
             Make::Kept(ty) if direct => load::aim(ty),
             Make::Kept(ty) => {
@@ -252,6 +307,7 @@ pub(super) fn plain(f: Op, dst: u32, x: u32) -> Code {
         b: 0,
         c: 0,
         x,
+        is_call: false,
     }
 }
 

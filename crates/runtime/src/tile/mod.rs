@@ -8,6 +8,7 @@ pub(crate) mod affine;
 mod ahead;
 mod bind;
 mod bound;
+mod call;
 mod cast;
 mod check;
 mod code;
@@ -22,14 +23,21 @@ mod linked;
 mod live;
 mod load;
 mod lower;
+#[cfg(all(target_arch = "x86_64", unix))]
+mod print;
 mod random;
 mod reduce;
+mod rounds;
 mod run;
 mod walk;
 mod wide;
 
 pub(crate) use bind::bind;
 pub(crate) use code::{Code, Ctx, Failure, Failures};
+#[cfg(all(target_arch = "x86_64", unix))]
+pub(crate) use compute::{plain_dtype, scalar_bits};
+#[cfg(all(target_arch = "x86_64", unix))]
+pub(crate) use inst::operands;
 pub(crate) use lanes::Elem;
 pub(crate) use link::link;
 pub(crate) use linked::Linked;

@@ -153,12 +153,7 @@ impl<T: Elem, K: Carry<T>> Kernel<Call> for RowEnd<T, K> {
         unsafe {
             let (ctx, code) = (&*ctx, &*code);
             let state = ctx.states.add(code.x as usize).cast::<K::State>();
-            let value = K::finish(*state);
-            let d = ctx.reg::<T>(code.dst);
-            *d = value;
-            for i in 1..ctx.n {
-                *d.add(i) = value;
-            }
+            *ctx.reg::<T>(code.dst) = K::finish(*state);
         }
     }
 }
@@ -196,15 +191,14 @@ impl<T: Elem, C: Combine<T>> Kernel<Call> for LaneBody<T, C> {
     }
 }
 
-/// An f32 sum: `dst` is flushed into the f64 register `b`.
-struct LongBody;
-impl Kernel<Call> for LongBody {
+/// An f32 sum is now and then flushed into the f64 register `b`.
+struct Flush;
+impl Kernel<Call> for Flush {
     #[inline(always)]
-    unsafe fn run<I: Isa>(call: Call) {
+    unsafe fn run<I: Isa>((ctx, code): Call) {
         // SAFETY: the types were checked; linking made `b` an f64 register.
         unsafe {
-            LaneBody::<f32, Sum>::run::<I>(call);
-            let (ctx, code) = (&*call.0, &*call.1);
+            let (ctx, code) = (&*ctx, &*code);
             if ctx.outer % FLUSH == FLUSH - 1 {
                 let (d, long) = (ctx.reg::<f32>(code.dst), ctx.reg::<f64>(code.b));
                 for i in 0..ctx.n {
@@ -220,7 +214,7 @@ struct LongEnd;
 impl Kernel<Call> for LongEnd {
     #[inline(always)]
     unsafe fn run<I: Isa>((ctx, code): Call) {
-        // SAFETY: as for `LongBody`.
+        // SAFETY: as for `Flush`.
         unsafe {
             let (ctx, code) = (&*ctx, &*code);
             let (d, long) = (ctx.reg::<f32>(code.dst), ctx.reg::<f64>(code.b));
@@ -235,9 +229,9 @@ impl Kernel<Call> for LongEnd {
 pub(super) struct Parts {
     pub begin: Vec<Op>,
     pub body: Op,
+    /// After `body`, with an f64 register beside the reduction's own; `begin` clears that one last.
+    pub after: Option<Op>,
     pub end: Option<Op>,
-    /// Whether the reduction needs an f64 register beside its own; `begin` clears that one last.
-    pub long: bool,
 }
 
 /// A reduction across the lanes of a row; `x` is its state.
@@ -246,8 +240,8 @@ pub(super) fn rows(op: Reduction, ty: Compute, level: Level) -> Parts {
         Parts {
             begin: vec![compiled::<RowBegin<T, K>, Call>(Level::Baseline)],
             body: compiled::<RowBody<T, C, K>, Call>(level),
+            after: None,
             end: Some(compiled::<RowEnd<T, K>, Call>(level)),
-            long: false,
         }
     }
     match (op, ty) {
@@ -265,8 +259,8 @@ pub(super) fn lanes(op: Reduction, ty: Compute, steps: i64, level: Level) -> Par
         Parts {
             begin: vec![compiled::<LaneBegin<T, C>, Call>(level)],
             body: compiled::<LaneBody<T, C>, Call>(level),
+            after: None,
             end: None,
-            long: false,
         }
     }
     match (op, ty) {
@@ -275,9 +269,9 @@ pub(super) fn lanes(op: Reduction, ty: Compute, steps: i64, level: Level) -> Par
                 compiled::<LaneBegin<f32, Sum>, Call>(level),
                 compiled::<LaneBegin<f64, Sum>, Call>(level),
             ],
-            body: compiled::<LongBody, Call>(level),
+            body: compiled::<LaneBody<f32, Sum>, Call>(level),
+            after: Some(compiled::<Flush, Call>(level)),
             end: Some(compiled::<LongEnd, Call>(level)),
-            long: true,
         },
         (Reduction::Sum, ty) => with_compute!(ty, T => parts::<T, Sum>(level)),
         (Reduction::Prod, ty) => with_compute!(ty, T => parts::<T, Prod>(level)),
@@ -339,7 +333,7 @@ impl<T: Elem, const L: bool> Kernel<Call> for ArgRowBody<T, L> {
     }
 }
 
-/// Spreads the index, which is the state after `x`.
+/// The index, which is the state after `x`.
 struct ArgRowEnd;
 impl Kernel<Call> for ArgRowEnd {
     #[inline(always)]
@@ -348,11 +342,7 @@ impl Kernel<Call> for ArgRowEnd {
         unsafe {
             let (ctx, code) = (&*ctx, &*code);
             let value = *ctx.states.add(code.x as usize + 1).cast::<i64>();
-            let d = ctx.reg::<i64>(code.dst);
-            *d = value;
-            for i in 1..ctx.n {
-                *d.add(i) = value;
-            }
+            *ctx.reg::<i64>(code.dst) = value;
         }
     }
 }
@@ -399,8 +389,8 @@ pub(super) fn arg_rows(op: Reduction, ty: Compute, level: Level) -> Parts {
         Parts {
             begin: vec![compiled::<ArgRowBegin<T, L>, Call>(Level::Baseline)],
             body: compiled::<ArgRowBody<T, L>, Call>(level),
+            after: None,
             end: Some(compiled::<ArgRowEnd, Call>(level)),
-            long: false,
         }
     }
     match op {
@@ -415,8 +405,8 @@ pub(super) fn arg_lanes(op: Reduction, ty: Compute, level: Level) -> Parts {
         Parts {
             begin: vec![compiled::<ArgLaneBegin<T, L>, Call>(level)],
             body: compiled::<ArgLaneBody<T, L>, Call>(level),
+            after: None,
             end: None,
-            long: false,
         }
     }
     match op {

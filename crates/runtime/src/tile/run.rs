@@ -56,6 +56,7 @@ impl<'a> Runner<'a> {
             bases: bases.cast(),
             coords: coords.cast(),
             dynamics: program.dynamics.as_ptr(),
+            printed: program.printed.as_ptr(),
             slots: slots.cast(),
             states: coords.wrapping_add(program.coords).cast(),
             n: 0,
@@ -130,7 +131,7 @@ impl<'a> Runner<'a> {
         let p = self.program;
         let mut start = from;
         while start < to && !self.cancelled() {
-            self.ctx.n = (to - start).min(p.tile as i64) as usize;
+            self.ctx.n = (to - start).min(p.step as i64) as usize;
             self.ctx.start = start;
             for stage in &p.stages {
                 // SAFETY: the range is within the program's points, so every tile of it is.
@@ -218,7 +219,7 @@ impl<'a> Runner<'a> {
             self.ctx.run(&stage.begin);
             let mut start = 0;
             while start < p.lane_len && !self.cancelled() {
-                self.ctx.n = (p.lane_len - start).min(p.tile as i64) as usize;
+                self.ctx.n = (p.lane_len - start).min(stage.step as i64) as usize;
                 self.ctx.start = start;
                 self.ctx.slot_at = start as usize;
                 self.set_start(stage, start);

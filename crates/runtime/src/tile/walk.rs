@@ -200,6 +200,34 @@ impl Walk {
         }
     }
 
+    /// The address of a lane, and how many lanes from it on lie along the innermost lane axis.
+    ///
+    /// # Safety
+    /// The bases are set.
+    #[inline]
+    pub(crate) unsafe fn run_at(&self, bases: *const i64, mut lane: i64) -> (i64, i64) {
+        // SAFETY: the number is this walk's, which is set.
+        let mut address = unsafe { *bases.add(self.base_at) };
+        let mut left = 0;
+        for (d, axis) in self.lanes.iter().enumerate().rev() {
+            let at = if d == 0 { lane } else { lane % axis.extent };
+            address += at * axis.stride;
+            if d + 1 == self.lanes.len() {
+                left = axis.extent - at;
+            }
+            lane /= axis.extent;
+        }
+        (address, left)
+    }
+
+    /// The stride of the innermost axis, if lanes lie along it for so long that code for one such run at a time pays.
+    pub(crate) fn long_runs(&self) -> Option<i64> {
+        const LEAST: i64 = 32;
+        let inner = self.lanes.last()?;
+        let simple = self.limits.is_empty() && !self.dynamic && self.reads_memory;
+        (simple && inner.extent >= LEAST).then_some(inner.stride)
+    }
+
     /// Visits the tile as runs along the innermost lane axis: first lane, address, stride, number of
     /// lanes, and the part `low..high` of them that the limits allow.
     ///

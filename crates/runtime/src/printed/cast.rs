@@ -1,0 +1,223 @@
+//! Conversions between register types, by the rules of casts.
+
+use super::ir::{Cmp, Ir, Src, Virt};
+use super::lines::{Build, Unprintable, Value, as_number, is_set, is_wide};
+use kiln_base::{Compute, DType};
+use kiln_x86::op;
+
+/// Parts that are constants, brought into registers.
+pub(super) fn in_registers(ir: &mut Ir, parts: [Src; 2]) -> [Virt; 2] {
+    parts.map(|s| match s {
+        Src::Virt(v) => v,
+        s @ Src::Const(_) => ir.op2(op::VPOR, s, s),
+    })
+}
+
+/// A value of dtype `from` as one of dtype `to`.
+pub(super) fn convert(ir: &mut Ir, a: Value, from: DType, to: DType) -> Result<Value, Unprintable> {
+    let ty = to.compute();
+    // Such a number may not be what its register says.
+    if from == DType::U64 && (ty.is_float() || to == DType::U32) {
+        return Err(Unprintable);
+    }
+    match ty {
+        Compute::Mask => Ok(Value::one(ty, is_set(ir, a)?)),
+        _ if a.ty == Compute::Mask => {
+            let number = as_number(ir, a.mask()?, ty)?;
+            match ty {
+                Compute::F32 => Ok(number), // 0 and 1 are numbers of every dtype
+                _ => Ok(number),
+            }
+        }
+        Compute::F32 => to_f32(ir, a, to),
+        Compute::F64 => to_f64(ir, a),
+        Compute::I32 => to_i32(ir, a, to),
+        Compute::I64 => to_i64(ir, a, to),
+    }
+}
+
+/// The bits of a bf16, in the low half of each lane, with some above.
+pub(super) fn to_bf16(ir: &mut Ir, x: Src) -> Virt {
+    let width = ir.width();
+    let [x, _] = in_registers(ir, [x, x]);
+    let upper = ir.op1_of(op::VPSRLD, width, Some(16), x);
+    let (one, half, quiet) = (ir.i32(1), ir.i32(0x7fff), ir.i32(0x40));
+    let odd = ir.op2(op::VPAND, upper, one);
+    let up = ir.op2(op::VPADDD, odd, half);
+    let rounded = ir.op2(op::VPADDD, up, x);
+    let rounded = ir.op1_of(op::VPSRLD, width, Some(16), rounded);
+    let nan = ir.op2(op::VPOR, upper, quiet);
+    let is_nan = ir.compare(false, Cmp::Unordered, x, x);
+    ir.select(false, is_nan, nan, rounded)
+}
+
+fn to_f32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
+    let width = ir.width();
+    let half = matches!(to, DType::F16 | DType::BF16);
+    let parts = in_registers(ir, a.parts);
+    let value = match a.ty {
+        Compute::F32 if to == DType::F16 => {
+            let bits = ir.op1_of(op::VCVTPS2PH, width, Some(0), parts[0]);
+            ir.op1(op::VCVTPH2PS, bits)
+        }
+        Compute::F32 if to == DType::BF16 => {
+            let bits = to_bf16(ir, parts[0].into());
+            ir.op1_of(op::VPSLLD, width, Some(16), bits)
+        }
+        Compute::F32 => parts[0],
+        // These are rounded once, from f64.
+        _ if half => return Err(Unprintable),
+        Compute::I32 => ir.op1(op::VCVTDQ2PS, parts[0]),
+        Compute::F64 => {
+            let [low, high] = parts.map(|p| ir.op1(op::VCVTPD2PS, p));
+            ir.joined(low, high)
+        }
+        Compute::I64 if ir.target.evex => {
+            let [low, high] = parts.map(|p| ir.op1(op::VCVTQQ2PS, p));
+            ir.joined(low, high)
+        }
+        _ => return Err(Unprintable),
+    };
+    Ok(Value::one(Compute::F32, value))
+}
+
+fn to_f64(ir: &mut Ir, a: Value) -> Result<Value, Unprintable> {
+    let parts = in_registers(ir, a.parts);
+    let parts = match a.ty {
+        Compute::F64 => parts,
+        Compute::F32 | Compute::I32 => {
+            let op = match a.ty {
+                Compute::F32 => op::VCVTPS2PD,
+                _ => op::VCVTDQ2PD,
+            };
+            let upper = ir.upper(parts[0]);
+            [ir.op1(op, parts[0]), ir.op1(op, upper)]
+        }
+        Compute::I64 if ir.target.evex => parts.map(|p| ir.op1(op::VCVTQQ2PD, p)),
+        _ => return Err(Unprintable),
+    };
+    Ok(Value {
+        ty: Compute::F64,
+        parts: parts.map(Src::Virt),
+    })
+}
+
+/// The ends of a dtype of integers, as numbers that are kept in an i32 or i64.
+fn range(to: DType) -> Option<(f64, f64)> {
+    let (low, high) = to.int_range()?;
+    Some((low as f64, high as f64))
+}
+
+/// `x` within the ends of a dtype, and 0 where it is NaN.
+fn clamped(ir: &mut Ir, wide: bool, x: Src, (low, high): (f64, f64)) -> Virt {
+    let pick = |single, double| if wide { double } else { single };
+    let (low, high) = match wide {
+        true => (ir.f64(low), ir.f64(high)),
+        false => (ir.f32(low as f32), ir.f32(high as f32)),
+    };
+    let y = ir.op2(pick(op::VMAXPS, op::VMAXPD), low, x);
+    let y = ir.op2(pick(op::VMINPS, op::VMINPD), high, y);
+    let zero = if wide { ir.i64(0) } else { ir.i32(0) };
+    let nan = ir.compare(wide, Cmp::Unordered, x, x);
+    ir.select(wide, nan, zero, y)
+}
+
+fn to_i32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
+    let width = ir.width();
+    let range = range(to).ok_or(Unprintable)?;
+    let value = match a.ty {
+        Compute::F32 if to == DType::I32 => {
+            let x = a.parts[0];
+            let cut = ir.op1(op::VCVTTPS2DQ, x);
+            // What is too large, or NaN, became the least number: 2^31 and above want all its other bits.
+            let (limit, zero, ones) = (ir.f32(2_147_483_648.0), ir.i32(0), ir.i32(-1));
+            let large = ir.compare(false, Cmp::Ge, x, limit);
+            let turned = ir.op2(op::VPXOR, cut, ones);
+            let kept = ir.select(false, large, turned, cut);
+            let nan = ir.compare(false, Cmp::Unordered, x, x);
+            ir.select(false, nan, zero, kept)
+        }
+        Compute::F32 => {
+            let y = clamped(ir, false, a.parts[0], range);
+            ir.op1(op::VCVTTPS2DQ, y)
+        }
+        Compute::F64 => {
+            let [low, high] = a.parts.map(|p| {
+                let y = clamped(ir, true, p, range);
+                ir.op1(op::VCVTTPD2DQ, y)
+            });
+            ir.joined(low, high)
+        }
+        Compute::I32 | Compute::I64 => {
+            let parts = in_registers(ir, a.parts);
+            let narrow = match a.ty {
+                Compute::I32 => parts[0],
+                _ if ir.target.evex => {
+                    let [low, high] = parts.map(|p| ir.op1(op::VPMOVQD, p));
+                    ir.joined(low, high)
+                }
+                _ => ir.narrow64(parts[0], parts[1]),
+            };
+            let shifted = |ir: &mut Ir, n: u8| {
+                let up = ir.op1_of(op::VPSLLD, width, Some(n), narrow);
+                ir.op1_of(op::VPSRAD, width, Some(n), up)
+            };
+            match to {
+                DType::I8 => shifted(ir, 24),
+                DType::I16 => shifted(ir, 16),
+                DType::U8 | DType::U16 => {
+                    let bits = ir.i32(if to == DType::U8 { 0xff } else { 0xffff });
+                    ir.op2(op::VPAND, narrow, bits)
+                }
+                _ => narrow,
+            }
+        }
+        Compute::Mask => return Err(Unprintable),
+    };
+    Ok(Value::one(Compute::I32, value))
+}
+
+fn to_i64(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
+    let ty = Compute::I64;
+    if a.ty.is_float() {
+        if !ir.target.evex || to == DType::U64 {
+            return Err(Unprintable);
+        }
+        let a = to_f64(ir, a)?;
+        return Ok(Build::value_of(ty, |p| {
+            let x = a.parts[usize::from(p)];
+            if to == DType::U32 {
+                let y = clamped(ir, true, x, (0.0, f64::from(u32::MAX)));
+                return ir.op1(op::VCVTTPD2QQ, y).into();
+            }
+            // As for 32 bits.
+            let cut = ir.op1(op::VCVTTPD2QQ, x);
+            let limit = ir.f64(9_223_372_036_854_775_808.0);
+            let (zero, ones) = (ir.i64(0), ir.i64(-1));
+            let large = ir.compare(true, Cmp::Ge, x, limit);
+            let turned = ir.op2(op::VPXOR, cut, ones);
+            let kept = ir.select(true, large, turned, cut);
+            let nan = ir.compare(true, Cmp::Unordered, x, x);
+            ir.select(true, nan, zero, kept).into()
+        }));
+    }
+    let parts = in_registers(ir, a.parts);
+    let parts = match is_wide(a.ty) {
+        true => parts,
+        false => {
+            let upper = ir.upper(parts[0]);
+            [ir.op1(op::VPMOVSXDQ, parts[0]), ir.op1(op::VPMOVSXDQ, upper)]
+        }
+    };
+    let parts = match to {
+        DType::U32 => {
+            let bits = ir.i64(0xffff_ffff);
+            parts.map(|p| ir.op2(op::VPAND, p, bits))
+        }
+        _ => parts,
+    };
+    Ok(Value {
+        ty,
+        parts: parts.map(Src::Virt),
+    })
+}

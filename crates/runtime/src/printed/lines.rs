@@ -1,0 +1,764 @@
+//! Instructions of a tile program for one group of lanes.
+//!
+//! A group has as many lanes as a vector has f32: 16 at `Level::Avx512`, 8 at `Level::Avx2`. A value of 64 bits a lane
+//! takes two registers, a mask one: a mask register with EVEX, a vector of lanes of 32 bits with VEX.
+//!
+//! Whoever prints a loop around them, or puts them behind a product, makes [`Lines`] of the list, asks how many
+//! registers it [needs](Lines::needs) and how much [stack](Lines::stack), and prints it where wanted, with
+//! [`Places`] that say where accesses, and registers of the program that come from elsewhere, are.
+
+use super::Target;
+use super::emit::{Emit, constant_uses, load_constant, pressure};
+use super::ir::{Cmp, Form, Ir, Src, Virt};
+pub(crate) use super::ir::Key;
+use super::{cast, math};
+use crate::tile::{plain_dtype, scalar_bits};
+use hashbrown::{HashMap, HashSet};
+use kiln_base::prim::{Binary, Reduction, Unary};
+use kiln_base::{Compute, DType, Scalar};
+use kiln_plan::tile::{Inst, Reg};
+use kiln_x86::{Asm, Gpr, Mask, MaskOp, Mem, Vreg, op};
+
+/// A list has something that is not printed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unprintable;
+
+/// Where elements of a group of lanes are.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub(crate) enum Place {
+    /// Side by side in memory, in the order of lanes.
+    Vector(Mem),
+    /// The same, to be written past the cache: 32 or 64 bits an element, aligned to a group's vector.
+    Stream(Mem),
+    /// One element for all lanes.
+    Splat(Mem),
+    /// In registers already (one; two for 64 bits a lane), as the compute type has them: f32 for f16. Values that
+    /// are read must not be masks with EVEX. With `last`, the registers are for other use once they are read.
+    Register { at: [Vreg; 2], last: bool },
+}
+
+/// Says where things are. It is asked where code is printed that reads or writes them, and may print code of its own
+/// that changes no vector register, and no general one that the caller doesn't know of.
+pub(crate) trait Places {
+    /// Where what is named lies: [`Key::Access`] in memory as the access' dtype, the others as their register's type
+    /// ([`Key::Slot`] as the slot's); masks as bytes of 0 and 1.
+    fn place(&mut self, asm: &mut Asm, key: Key) -> Place;
+}
+
+/// The lanes of the last group, where it is not whole.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub(crate) enum Tail {
+    /// With EVEX: a bit a lane, and those of the upper half shifted down.
+    Bits { low: Mask, high: Mask },
+    /// With VEX: eight numbers of 32 bits in memory, all bits set for a lane, and how many lanes there are.
+    Memory { mask: Mem, lanes: Gpr },
+}
+
+/// What a list of instructions is about.
+pub(crate) struct About<'a> {
+    /// The type of each register.
+    pub registers: &'a [Compute],
+    /// Registers that are constants.
+    pub constants: &'a [(Reg, Scalar)],
+    /// The types of row slots.
+    pub slots: &'a [Compute],
+    /// The dtype that each access has in memory.
+    pub dtypes: &'a dyn Fn(u16) -> DType,
+}
+
+/// A list of instructions, as vector code.
+pub(crate) struct Lines {
+    ir: Ir,
+    needs: usize,
+    stack: usize,
+    /// Constants, those that are read most often first.
+    popular: Vec<u32>,
+}
+
+/// Constants of [`Lines`] that are in registers.
+#[derive(Clone, Default)]
+pub(crate) struct Pinned(Vec<Option<Vreg>>);
+
+impl Lines {
+    /// Vector code for `code`; `outputs` are registers that are read elsewhere.
+    ///
+    /// # Errors
+    /// If something in it is not printed.
+    pub(crate) fn new(
+        target: Target,
+        about: &About,
+        code: &[Inst],
+        outputs: &[Reg],
+    ) -> Result<Lines, Unprintable> {
+        let mut build = Build {
+            ir: Ir::new(target),
+            about,
+            values: HashMap::new(),
+            accumulators: HashSet::new(),
+        };
+        for inst in code {
+            build.inst(inst)?;
+        }
+        for r in outputs {
+            let value = build.value(*r)?;
+            let dtype = plain_dtype(value.ty);
+            build.store(Key::Output(*r), dtype, value)?;
+        }
+        let ir = build.ir;
+        let (needs, slots) = pressure(&ir);
+        let uses = constant_uses(&ir);
+        let mut popular: Vec<u32> = (0..uses.len() as u32).collect();
+        popular.sort_by_key(|c| std::cmp::Reverse(uses[*c as usize]));
+        Ok(Lines {
+            ir,
+            needs,
+            stack: slots * 64,
+            popular,
+        })
+    }
+
+    /// With so many free vector registers nothing goes to the stack.
+    pub(crate) fn needs(&self) -> usize {
+        self.needs
+    }
+
+    /// The fewest registers that it can be printed with.
+    pub(crate) const LEAST: usize = 6;
+
+    /// Bytes that it may want on the stack.
+    pub(crate) fn stack(&self) -> usize {
+        self.stack
+    }
+
+    /// How many constants it reads.
+    pub(crate) fn constants(&self) -> usize {
+        self.popular.len()
+    }
+
+    /// Brings constants into these registers, in front of a loop.
+    pub(crate) fn pin(&self, asm: &mut Asm, registers: &[Vreg]) -> Pinned {
+        let mut pinned = vec![None; self.ir.constants.len()];
+        for (c, r) in self.popular.iter().zip(registers) {
+            let constant = &self.ir.constants[*c as usize];
+            load_constant(asm, constant, self.ir.target.width(), *r);
+            pinned[*c as usize] = Some(*r);
+        }
+        Pinned(pinned)
+    }
+
+    /// Prints the code for one group of lanes: all of them, or those of the tail. It uses the registers `free` (at
+    /// least [`Lines::LEAST`], and those that places give), the masks 3 to 7, and the bytes on the
+    /// [stack](Lines::stack) from `stack`.
+    pub(crate) fn print(
+        &self,
+        asm: &mut Asm,
+        places: &mut impl Places,
+        (free, stack): (&[Vreg], Mem),
+        pinned: &Pinned,
+        tail: Option<Tail>,
+    ) {
+        let none = vec![None; self.ir.constants.len()];
+        let pinned = if pinned.0.is_empty() { &none } else { &pinned.0 };
+        Emit::new(&self.ir, asm, places, free, stack, pinned, tail).run();
+    }
+}
+
+/// A value of a group of lanes.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Value {
+    pub ty: Compute,
+    /// The second only of 64 bits a lane.
+    pub parts: [Src; 2],
+}
+
+impl Value {
+    pub(super) fn one(ty: Compute, part: impl Into<Src>) -> Value {
+        let part = part.into();
+        Value {
+            ty,
+            parts: [part, part],
+        }
+    }
+
+    pub(super) fn mask(&self) -> Result<Virt, Unprintable> {
+        match self.parts[0] {
+            Src::Virt(v) => Ok(v),
+            Src::Const(_) => Err(Unprintable),
+        }
+    }
+}
+
+pub(super) fn is_wide(ty: Compute) -> bool {
+    matches!(ty, Compute::F64 | Compute::I64)
+}
+
+pub(super) struct Build<'a> {
+    pub ir: Ir,
+    about: &'a About<'a>,
+    values: HashMap<u16, Value>,
+    accumulators: HashSet<u16>,
+}
+
+impl Build<'_> {
+    fn ty(&self, r: Reg) -> Result<Compute, Unprintable> {
+        let ty = self.about.registers.get(usize::from(r.0));
+        ty.copied().ok_or(Unprintable)
+    }
+
+    fn value(&mut self, r: Reg) -> Result<Value, Unprintable> {
+        if let Some(v) = self.values.get(&r.0) {
+            return Ok(*v);
+        }
+        if self.accumulators.contains(&r.0) {
+            return Err(Unprintable);
+        }
+        let ty = self.ty(r)?;
+        let constant = self.about.constants.iter().find(|(c, _)| *c == r);
+        let value = match constant {
+            Some((_, x)) => self.constant(*x, ty)?,
+            None => self.load(Key::Input(r), plain_dtype(ty)),
+        };
+        self.values.insert(r.0, value);
+        Ok(value)
+    }
+
+    fn constant(&mut self, x: Scalar, ty: Compute) -> Result<Value, Unprintable> {
+        let bits = scalar_bits(x, ty);
+        Ok(match ty {
+            Compute::F32 => Value::one(ty, self.ir.f32(f32::from_bits(bits as u32))),
+            Compute::I32 => Value::one(ty, self.ir.i32(bits as i32)),
+            Compute::F64 => Value::one(ty, self.ir.f64(f64::from_bits(bits))),
+            Compute::I64 => Value::one(ty, self.ir.i64(bits as i64)),
+            Compute::Mask => {
+                let (a, b) = (self.ir.i32(bits as i32), self.ir.i32(1));
+                Value::one(ty, self.ir.compare_int(false, Cmp::Eq, a, b))
+            }
+        })
+    }
+
+    pub(super) fn value_of(ty: Compute, mut part: impl FnMut(u8) -> Src) -> Value {
+        if is_wide(ty) {
+            let low = part(0);
+            let parts = [low, part(1)];
+            return Value { ty, parts };
+        }
+        Value::one(ty, part(0))
+    }
+
+    /// Elements of a dtype, as its compute type.
+    fn load(&mut self, from: Key, dtype: DType) -> Value {
+        let ty = dtype.compute();
+        let ir = &mut self.ir;
+        let word = |ir: &mut Ir, form: Form| Value::one(ty, ir.load(from, form, false));
+        match dtype {
+            DType::F32 | DType::I32 => word(ir, Form::Word),
+            DType::U8 => word(ir, Form::Byte { signed: false }),
+            DType::I8 => word(ir, Form::Byte { signed: true }),
+            DType::U16 => word(ir, Form::Short { signed: false }),
+            DType::I16 => word(ir, Form::Short { signed: true }),
+            DType::F16 => word(ir, Form::Half),
+            DType::BF16 => {
+                let low = ir.load(from, Form::Short { signed: false }, false);
+                let width = ir.width();
+                Value::one(ty, ir.op1_of(op::VPSLLD, width, Some(16), low))
+            }
+            DType::F64 | DType::I64 | DType::U64 => {
+                Build::value_of(ty, |p| ir.load(from, Form::Double(p), false).into())
+            }
+            DType::U32 => Build::value_of(ty, |p| ir.load(from, Form::Unsigned(p), false).into()),
+            DType::Bool if ir.target.evex => Value::one(ty, ir.load(from, Form::Bits, true)),
+            DType::Bool => {
+                let bytes = ir.load(from, Form::Byte { signed: false }, false);
+                let zero = ir.i32(0);
+                Value::one(ty, ir.compare_int(false, Cmp::Gt, bytes.into(), zero))
+            }
+        }
+    }
+
+    /// Writes a value as elements of a dtype, which has its compute type.
+    fn store(&mut self, to: Key, dtype: DType, value: Value) -> Result<(), Unprintable> {
+        let ir = &mut self.ir;
+        let evex = ir.target.evex;
+        let [low, high] = value.parts;
+        match dtype {
+            DType::F32 | DType::I32 => ir.store(to, Form::Word, low),
+            DType::F64 | DType::I64 | DType::U64 => {
+                ir.store(to, Form::Double(0), low);
+                ir.store(to, Form::Double(1), high);
+            }
+            DType::U32 if evex => {
+                ir.store(to, Form::Unsigned(0), low);
+                ir.store(to, Form::Unsigned(1), high);
+            }
+            DType::U32 => {
+                let [low, high] = cast::in_registers(ir, value.parts);
+                let narrow = ir.narrow64(low, high);
+                ir.store(to, Form::Word, narrow.into());
+            }
+            DType::F16 => ir.store(to, Form::Half, low),
+            DType::BF16 => {
+                let bits = cast::to_bf16(ir, low);
+                self.store_short(to, bits.into());
+            }
+            DType::U16 | DType::I16 => self.store_short(to, low),
+            DType::U8 | DType::I8 => self.store_byte(to, low),
+            DType::Bool if evex => {
+                let m = value.mask()?;
+                ir.store(to, Form::Bits, m.into());
+            }
+            DType::Bool => {
+                let one = ir.i32(1);
+                let bytes = ir.op2(op::VPAND, value.mask()?, one);
+                self.store_byte(to, bytes.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn store_short(&mut self, to: Key, value: Src) {
+        let ir = &mut self.ir;
+        if ir.target.evex {
+            return ir.store(to, Form::Short { signed: false }, value);
+        }
+        let shorts = self.shorts(value, 0xffff);
+        self.ir.store(to, Form::Shorts, shorts.into());
+    }
+
+    fn store_byte(&mut self, to: Key, value: Src) {
+        if self.ir.target.evex {
+            return self.ir.store(to, Form::Byte { signed: false }, value);
+        }
+        let shorts = self.shorts(value, 0xff);
+        let width = kiln_x86::Width::X;
+        let bytes = self
+            .ir
+            .op2_of(op::VPACKUSWB, width, None, shorts, shorts);
+        self.ir.store(to, Form::Bytes, bytes.into());
+    }
+
+    /// With VEX, the low bits of eight lanes as numbers of 16 bits.
+    fn shorts(&mut self, value: Src, bits: i32) -> Virt {
+        let ir = &mut self.ir;
+        let bits = ir.i32(bits);
+        let low = ir.either(op::VPAND, value, bits);
+        let packed = ir.op2(op::VPACKUSDW, low, low);
+        let width = ir.width();
+        ir.op1_of(op::VPERMQ, width, Some(0x08), packed)
+    }
+
+    fn inst(&mut self, inst: &Inst) -> Result<(), Unprintable> {
+        let (dst, value) = match inst {
+            Inst::Load { dst, access } => {
+                let dtype = (self.about.dtypes)(*access);
+                (*dst, self.load(Key::Access(*access), dtype))
+            }
+            Inst::Kept { dst, slot } => {
+                let ty = self.about.slots[usize::from(*slot)];
+                (*dst, self.load(Key::Slot(*slot), plain_dtype(ty)))
+            }
+            Inst::Unary { op, dst, a } => {
+                let a = self.value(*a)?;
+                (*dst, unary(&mut self.ir, *op, a)?)
+            }
+            Inst::Binary { op, dst, a, b, .. } => {
+                let (a, b) = (self.value(*a)?, self.value(*b)?);
+                (*dst, binary(&mut self.ir, *op, a, b)?)
+            }
+            Inst::Select { dst, mask, a, b } => {
+                let m = self.value(*mask)?.mask()?;
+                let (a, b) = (self.value(*a)?, self.value(*b)?);
+                (*dst, select(&mut self.ir, m, a, b)?)
+            }
+            Inst::Convert { dst, a, from, to } => {
+                let a = self.value(*a)?;
+                (*dst, cast::convert(&mut self.ir, a, *from, *to)?)
+            }
+            Inst::Reduce { op, acc, a } => return self.reduce(*op, *acc, *a),
+            Inst::Keep { slot, src } => {
+                let value = self.value(*src)?;
+                return self.store(Key::Slot(*slot), plain_dtype(value.ty), value);
+            }
+            Inst::Store { access, src } => {
+                let value = self.value(*src)?;
+                let dtype = (self.about.dtypes)(*access);
+                let value = if value.ty == dtype.compute() {
+                    value
+                } else {
+                    cast::convert(&mut self.ir, value, plain_dtype(value.ty), dtype)?
+                };
+                return self.store(Key::Access(*access), dtype, value);
+            }
+            Inst::LoadAt { .. }
+            | Inst::Index { .. }
+            | Inst::Random { .. }
+            | Inst::ArgReduce { .. } => return Err(Unprintable),
+        };
+        self.accumulators.remove(&dst.0);
+        self.values.insert(dst.0, value);
+        Ok(())
+    }
+
+    fn reduce(&mut self, reduction: Reduction, acc: Reg, a: Reg) -> Result<(), Unprintable> {
+        let a = self.value(a)?;
+        let ty = a.ty;
+        if ty == Compute::Mask {
+            return Err(Unprintable);
+        }
+        let wide = is_wide(ty);
+        let parts = Build::value_of(ty, |p| {
+            let code = if wide { p + 1 } else { 0 };
+            let part = a.parts[usize::from(p)];
+            self.ir.neutral(reduction, code, ty.is_float(), part).into()
+        });
+        let sum = self.load(Key::Accumulator(acc), plain_dtype(ty));
+        let sum = binary(&mut self.ir, reduction.combine(), sum, parts)?;
+        self.store(Key::Accumulator(acc), plain_dtype(ty), sum)?;
+        self.values.remove(&acc.0);
+        self.accumulators.insert(acc.0);
+        Ok(())
+    }
+}
+
+/// `mask ? a : b`.
+pub(super) fn select(ir: &mut Ir, m: Virt, a: Value, b: Value) -> Result<Value, Unprintable> {
+    let ty = a.ty;
+    if ty == Compute::Mask {
+        let (a, b) = (a.mask()?, b.mask()?);
+        let left = ir.masks(MaskOp::And, m, a);
+        let right = ir.masks(MaskOp::AndNot, m, b);
+        return Ok(Value::one(ty, ir.masks(MaskOp::Or, left, right)));
+    }
+    if !is_wide(ty) {
+        return Ok(Value::one(ty, ir.select(false, m, a.parts[0], b.parts[0])));
+    }
+    let masks = ir.split_mask(m);
+    Ok(Build::value_of(ty, |p| {
+        let p = usize::from(p);
+        ir.select(true, masks[p], a.parts[p], b.parts[p]).into()
+    }))
+}
+
+/// A mask of what holds for each part of a value.
+pub(super) fn per_part(ir: &mut Ir, ty: Compute, mut f: impl FnMut(&mut Ir, usize) -> Virt) -> Value {
+    let low = f(ir, 0);
+    if !is_wide(ty) {
+        return Value::one(Compute::Mask, low);
+    }
+    let high = f(ir, 1);
+    Value::one(Compute::Mask, ir.join_masks(low, high))
+}
+
+/// A value of what is done to each part of one.
+fn each(ir: &mut Ir, ty: Compute, mut f: impl FnMut(&mut Ir, usize) -> Virt) -> Value {
+    Build::value_of(ty, |p| f(ir, usize::from(p)).into())
+}
+
+/// 1 where a mask is set, else 0.
+pub(super) fn as_number(ir: &mut Ir, m: Virt, ty: Compute) -> Result<Value, Unprintable> {
+    let of = |ir: &mut Ir, x: i64| {
+        let part = match ty {
+            Compute::F32 => ir.f32(x as f32),
+            Compute::F64 => ir.f64(x as f64),
+            Compute::I32 => ir.i32(x as i32),
+            _ => ir.i64(x),
+        };
+        Value {
+            ty,
+            parts: [part, part],
+        }
+    };
+    let (one, zero) = (of(ir, 1), of(ir, 0));
+    select(ir, m, one, zero)
+}
+
+/// Zero of a type.
+pub(super) fn zero(ir: &mut Ir, ty: Compute) -> Src {
+    if is_wide(ty) { ir.i64(0) } else { ir.i32(0) }
+}
+
+/// Where a value is not zero.
+pub(super) fn is_set(ir: &mut Ir, a: Value) -> Result<Virt, Unprintable> {
+    if a.ty == Compute::Mask {
+        return a.mask();
+    }
+    let zero = zero(ir, a.ty);
+    let wide = is_wide(a.ty);
+    per_part(ir, a.ty, |ir, p| match a.ty.is_float() {
+        true => ir.compare(wide, Cmp::Ne, a.parts[p], zero),
+        false => ir.compare_int(wide, Cmp::Ne, a.parts[p], zero),
+    })
+    .mask()
+}
+
+fn unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, Unprintable> {
+    match a.ty {
+        Compute::F32 | Compute::F64 => float_unary(ir, what, a),
+        Compute::I32 | Compute::I64 => int_unary(ir, what, a),
+        Compute::Mask => {
+            let m = a.mask()?;
+            Ok(Value::one(Compute::Mask, ir.not_mask(m)))
+        }
+    }
+}
+
+fn float_unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, Unprintable> {
+    use Unary::*;
+    let ty = a.ty;
+    let wide = is_wide(ty);
+    let pick = |single, double| if wide { double } else { single };
+    let width = ir.width();
+    let constant = |ir: &mut Ir, x: f64| match wide {
+        true => ir.f64(x),
+        false => ir.f32(x as f32),
+    };
+    let magnitude = |ir: &mut Ir| match wide {
+        true => ir.i64(i64::MAX),
+        false => ir.i32(i32::MAX),
+    };
+    Ok(match what {
+        Neg => {
+            let sign = constant(ir, -0.0);
+            let xor = pick(op::VXORPS, op::VXORPD);
+            each(ir, ty, |ir, p| ir.either(xor, a.parts[p], sign))
+        }
+        Abs => {
+            let bits = magnitude(ir);
+            let and = pick(op::VANDPS, op::VANDPD);
+            each(ir, ty, |ir, p| ir.either(and, a.parts[p], bits))
+        }
+        Not => {
+            let zero = zero(ir, ty);
+            let m = per_part(ir, ty, |ir, p| {
+                ir.compare(wide, Cmp::Eq, a.parts[p], zero)
+            });
+            as_number(ir, m.mask()?, ty)?
+        }
+        Sqrt => each(ir, ty, |ir, p| {
+            ir.op1(pick(op::VSQRTPS, op::VSQRTPD), a.parts[p])
+        }),
+        Rsqrt | Recip => {
+            let one = constant(ir, 1.0);
+            each(ir, ty, |ir, p| {
+                let below = match what {
+                    Rsqrt => ir
+                        .op1(pick(op::VSQRTPS, op::VSQRTPD), a.parts[p])
+                        .into(),
+                    _ => a.parts[p],
+                };
+                ir.op2(pick(op::VDIVPS, op::VDIVPD), one, below)
+            })
+        }
+        Floor | Ceil | Round | Trunc => {
+            let mode = match what {
+                Round => 8,
+                Floor => 9,
+                Ceil => 10,
+                _ => 11,
+            };
+            let round = pick(op::VROUNDPS, op::VROUNDPD);
+            each(ir, ty, |ir, p| {
+                ir.op1_of(round, width, Some(mode), a.parts[p])
+            })
+        }
+        IsNan => per_part(ir, ty, |ir, p| {
+            ir.compare(wide, Cmp::Unordered, a.parts[p], a.parts[p])
+        }),
+        IsInf => {
+            let bits = magnitude(ir);
+            let infinity = constant(ir, f64::INFINITY);
+            per_part(ir, ty, |ir, p| {
+                let x = ir.either(pick(op::VANDPS, op::VANDPD), a.parts[p], bits);
+                ir.compare(wide, Cmp::Eq, x, infinity)
+            })
+        }
+        SignBit => {
+            let parts = cast::in_registers(ir, a.parts);
+            per_part(ir, ty, |ir, p| ir.signs(wide, parts[p]))
+        }
+        _ if ty == Compute::F32 => {
+            let x = cast::in_registers(ir, a.parts)[0];
+            Value::one(ty, math::unary(ir, what, x).ok_or(Unprintable)?)
+        }
+        _ => return Err(Unprintable),
+    })
+}
+
+fn int_unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, Unprintable> {
+    use Unary::*;
+    let ty = a.ty;
+    let wide = is_wide(ty);
+    let zero = zero(ir, ty);
+    Ok(match what {
+        Neg => {
+            let sub = if wide { op::VPSUBQ } else { op::VPSUBD };
+            each(ir, ty, |ir, p| ir.op2(sub, zero, a.parts[p]))
+        }
+        Abs if !wide => Value::one(ty, ir.op1(op::VPABSD, a.parts[0])),
+        Abs if ir.target.evex => each(ir, ty, |ir, p| ir.op1(op::VPABSQ, a.parts[p])),
+        Abs => each(ir, ty, |ir, p| {
+            let sign = ir.op2(op::VPCMPGTQ, zero, a.parts[p]);
+            let turned = ir.op2(op::VPXOR, a.parts[p], sign);
+            ir.op2(op::VPSUBQ, turned, sign)
+        }),
+        Not => {
+            let ones = ir.i32(-1);
+            each(ir, ty, |ir, p| ir.either(op::VPXOR, a.parts[p], ones))
+        }
+        Floor | Ceil | Round | Trunc => a,
+        IsNan | IsInf => {
+            let (zero, one) = (ir.i32(0), ir.i32(1));
+            Value::one(Compute::Mask, ir.compare_int(false, Cmp::Eq, zero, one))
+        }
+        _ => return Err(Unprintable),
+    })
+}
+
+fn comparison(what: Binary) -> Option<Cmp> {
+    Some(match what {
+        Binary::Eq => Cmp::Eq,
+        Binary::Ne => Cmp::Ne,
+        Binary::Lt => Cmp::Lt,
+        Binary::Le => Cmp::Le,
+        Binary::Gt => Cmp::Gt,
+        Binary::Ge => Cmp::Ge,
+        _ => return None,
+    })
+}
+
+/// A primitive on two values.
+pub(super) fn binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, Unprintable> {
+    let ty = a.ty;
+    let wide = is_wide(ty);
+    if ty == Compute::Mask {
+        return mask_binary(ir, what, a.mask()?, b.mask()?);
+    }
+    if let Some(cmp) = comparison(what) {
+        return Ok(per_part(ir, ty, |ir, p| match ty.is_float() {
+            true => ir.compare(wide, cmp, a.parts[p], b.parts[p]),
+            false => ir.compare_int(wide, cmp, a.parts[p], b.parts[p]),
+        }));
+    }
+    match ty.is_float() {
+        true => float_binary(ir, what, a, b),
+        false => int_binary(ir, what, a, b),
+    }
+}
+
+fn mask_binary(ir: &mut Ir, what: Binary, a: Virt, b: Virt) -> Result<Value, Unprintable> {
+    let m = match what {
+        Binary::And | Binary::Min => ir.masks(MaskOp::And, a, b),
+        Binary::Or | Binary::Max => ir.masks(MaskOp::Or, a, b),
+        Binary::Xor | Binary::Ne => ir.masks(MaskOp::Xor, a, b),
+        Binary::Lt => ir.masks(MaskOp::AndNot, a, b),
+        Binary::Gt => ir.masks(MaskOp::AndNot, b, a),
+        Binary::Eq => ir.masks(MaskOp::Equal, a, b),
+        Binary::Le => {
+            let m = ir.masks(MaskOp::AndNot, b, a);
+            ir.not_mask(m)
+        }
+        Binary::Ge => {
+            let m = ir.masks(MaskOp::AndNot, a, b);
+            ir.not_mask(m)
+        }
+        _ => return Err(Unprintable),
+    };
+    Ok(Value::one(Compute::Mask, m))
+}
+
+fn float_binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, Unprintable> {
+    let ty = a.ty;
+    let wide = is_wide(ty);
+    let pick = |single, double| if wide { double } else { single };
+    let width = ir.width();
+    Ok(match what {
+        Binary::Add => each(ir, ty, |ir, p| {
+            ir.either(pick(op::VADDPS, op::VADDPD), a.parts[p], b.parts[p])
+        }),
+        Binary::Mul => each(ir, ty, |ir, p| {
+            ir.either(pick(op::VMULPS, op::VMULPD), a.parts[p], b.parts[p])
+        }),
+        Binary::Sub => each(ir, ty, |ir, p| {
+            ir.op2(pick(op::VSUBPS, op::VSUBPD), a.parts[p], b.parts[p])
+        }),
+        Binary::Div => each(ir, ty, |ir, p| {
+            ir.op2(pick(op::VDIVPS, op::VDIVPD), a.parts[p], b.parts[p])
+        }),
+        Binary::FloorDiv => each(ir, ty, |ir, p| {
+            let q = ir.op2(pick(op::VDIVPS, op::VDIVPD), a.parts[p], b.parts[p]);
+            ir.op1_of(pick(op::VROUNDPS, op::VROUNDPD), width, Some(9), q)
+        }),
+        // The processor gives the second operand where one is NaN; a NaN in the first wins too.
+        Binary::Max | Binary::Min => {
+            let best = match what {
+                Binary::Max => pick(op::VMAXPS, op::VMAXPD),
+                _ => pick(op::VMINPS, op::VMINPD),
+            };
+            each(ir, ty, |ir, p| {
+                let best = ir.op2(best, a.parts[p], b.parts[p]);
+                let nan = ir.compare(wide, Cmp::Unordered, a.parts[p], a.parts[p]);
+                ir.select(wide, nan, a.parts[p], best)
+            })
+        }
+        Binary::And | Binary::Or | Binary::Xor => {
+            let (a, b) = (is_set(ir, a)?, is_set(ir, b)?);
+            let how = match what {
+                Binary::And => MaskOp::And,
+                Binary::Or => MaskOp::Or,
+                _ => MaskOp::Xor,
+            };
+            let m = ir.masks(how, a, b);
+            as_number(ir, m, ty)?
+        }
+        _ => return Err(Unprintable),
+    })
+}
+
+fn int_binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, Unprintable> {
+    let ty = a.ty;
+    let wide = is_wide(ty);
+    let evex = ir.target.evex;
+    let pick = |single, double| if wide { double } else { single };
+    let either = |ir: &mut Ir, op| each(ir, ty, |ir, p| ir.either(op, a.parts[p], b.parts[p]));
+    let plain = |ir: &mut Ir, op| each(ir, ty, |ir, p| ir.op2(op, a.parts[p], b.parts[p]));
+    Ok(match what {
+        Binary::Add => either(ir, pick(op::VPADDD, op::VPADDQ)),
+        Binary::Sub => plain(ir, pick(op::VPSUBD, op::VPSUBQ)),
+        Binary::Mul if !wide => either(ir, op::VPMULLD),
+        Binary::Mul if evex => either(ir, op::VPMULLQ),
+        Binary::Mul => each(ir, ty, |ir, p| {
+            let (x, y) = (a.parts[p], b.parts[p]);
+            let width = ir.width();
+            let [xr, yr] = cast::in_registers(ir, [x, y]);
+            let (xh, yh) = (
+                ir.op1_of(op::VPSRLQ, width, Some(32), xr),
+                ir.op1_of(op::VPSRLQ, width, Some(32), yr),
+            );
+            let one = ir.op2(op::VPMULUDQ, xr, yh);
+            let other = ir.op2(op::VPMULUDQ, xh, yr);
+            let middle = ir.op2(op::VPADDQ, one, other);
+            let middle = ir.op1_of(op::VPSLLQ, width, Some(32), middle);
+            let low = ir.op2(op::VPMULUDQ, xr, yr);
+            ir.op2(op::VPADDQ, low, middle)
+        }),
+        Binary::Max if !wide => either(ir, op::VPMAXSD),
+        Binary::Min if !wide => either(ir, op::VPMINSD),
+        Binary::Max if evex => either(ir, op::VPMAXSQ),
+        Binary::Min if evex => either(ir, op::VPMINSQ),
+        Binary::Max | Binary::Min => each(ir, ty, |ir, p| {
+            let (x, y) = (a.parts[p], b.parts[p]);
+            let greater = ir.op2(op::VPCMPGTQ, x, y);
+            match what {
+                Binary::Max => ir.select(true, greater, x, y),
+                _ => ir.select(true, greater, y, x),
+            }
+        }),
+        Binary::And => either(ir, op::VPAND),
+        Binary::Or => either(ir, op::VPOR),
+        Binary::Xor => either(ir, op::VPXOR),
+        // Beyond the width the processor shifts everything out, as asked.
+        Binary::Shl => plain(ir, pick(op::VPSLLVD, op::VPSLLVQ)),
+        Binary::Shr if !wide => plain(ir, op::VPSRAVD),
+        Binary::Shr if evex => plain(ir, op::VPSRAVQ),
+        _ => return Err(Unprintable),
+    })
+}

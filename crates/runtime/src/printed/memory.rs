@@ -1,0 +1,253 @@
+//! Elements between memory and registers.
+
+use super::emit::{Emit, part};
+use super::ir::{Form, Src};
+use super::lines::{Place, Places, Tail};
+use kiln_x86::{Condition, Gpr, Mask, Mem, Op, Vreg, Width, op};
+
+/// Bytes that each form has for a group of lanes, before part `p`, as a multiple of the vector's.
+fn offset(form: Form, full: Width) -> i32 {
+    match form {
+        Form::Double(1) => full.bytes() as i32,
+        Form::Unsigned(1) => full.bytes() as i32 / 2,
+        _ => 0,
+    }
+}
+
+impl<P: Places> Emit<'_, P> {
+    fn width(&self) -> Width {
+        self.ir.target.width()
+    }
+
+    /// With VEX, the tail's lanes as a vector; with EVEX, any register.
+    pub(super) fn tail_vector(
+        &mut self,
+        tail: Tail,
+        wide: bool,
+        part: u8,
+        now: u32,
+        busy: &[Option<Src>],
+    ) -> Vreg {
+        match tail {
+            Tail::Bits { .. } => Vreg(0),
+            Tail::Memory { mask, .. } => {
+                let r = self.temporary(now, busy);
+                let at = mask.plus(16 * i32::from(part));
+                match wide {
+                    true => self.asm.op(op::VPMOVSXDQ, Width::Y, (r, at)),
+                    false => self.asm.op(op::VMOVUPS, Width::Y, (r, mask)),
+                }
+                r
+            }
+        }
+    }
+
+    /// Elements from memory, as `form` has them, into a register.
+    pub(super) fn load_vector(&mut self, place: Place, form: Form, to: Vreg, now: u32) {
+        let full = self.width();
+        let from = match place {
+            Place::Splat(m) => return self.load_splat(m, form, to),
+            Place::Vector(m) | Place::Stream(m) => m.plus(offset(form, full)),
+            Place::Register { .. } => panic!("registers are not loaded"),
+        };
+        let op = match form {
+            Form::Word => op::VMOVUPS,
+            Form::Double(_) => op::VMOVUPD,
+            Form::Byte { signed: false } => op::VPMOVZXBD,
+            Form::Byte { signed: true } => op::VPMOVSXBD,
+            Form::Short { signed: false } => op::VPMOVZXWD,
+            Form::Short { signed: true } => op::VPMOVSXWD,
+            Form::Half => op::VCVTPH2PS,
+            Form::Unsigned(_) => op::VPMOVZXDQ,
+            Form::Bits | Form::Shorts | Form::Bytes => panic!("{form:?} is not loaded"),
+        };
+        let upper = part(form) == 1;
+        match self.tail {
+            None => self.asm.op(op, full, (to, from)),
+            Some(Tail::Bits { low, high }) => {
+                let k = if upper { high } else { low };
+                self.asm.masked(op, full, (k, true), (to, from));
+            }
+            Some(tail @ Tail::Memory { lanes, .. }) => {
+                let wide = matches!(form, Form::Double(_));
+                let size = match form {
+                    Form::Word | Form::Double(_) | Form::Unsigned(_) => None,
+                    Form::Byte { .. } => Some((op::VPINSRB, 1)),
+                    _ => Some((op::VPINSRW, 2)),
+                };
+                match (size, form) {
+                    (Some((insert, size)), _) => {
+                        self.asm.op(op::VXORPS, Width::X, (to, to, to));
+                        self.each_lane(lanes, |asm, lane| {
+                            let at = from.plus(size * i32::from(lane));
+                            asm.op(insert, Width::X, (to, to, at, lane));
+                        });
+                        self.asm.op(op, full, (to, to));
+                    }
+                    (None, Form::Unsigned(p)) => {
+                        let mask = self.tail_vector(tail, false, 0, now, &[]);
+                        if p == 1 {
+                            self.asm.op(op::VEXTRACT128, Width::Y, (mask, mask, 1u8));
+                        }
+                        self.asm.op(op::VMASKMOVPS, Width::X, (to, mask, from));
+                        self.asm.op(op, full, (to, to));
+                    }
+                    _ => {
+                        let mask = self.tail_vector(tail, wide, part(form) as u8, now, &[]);
+                        let op = if wide {
+                            op::VMASKMOVPD
+                        } else {
+                            op::VMASKMOVPS
+                        };
+                        self.asm.op(op, full, (to, mask, from));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does something for each lane that is one.
+    fn each_lane(&mut self, lanes: Gpr, mut f: impl FnMut(&mut kiln_x86::Asm, u8)) {
+        let end = self.asm.label();
+        for lane in 0..8 {
+            self.asm.cmp_number(lanes, i32::from(lane));
+            self.asm.jump_if(Condition::LessOrEqual, end);
+            f(self.asm, lane);
+        }
+        self.asm.bind(end);
+    }
+
+    fn load_splat(&mut self, from: Mem, form: Form, to: Vreg) {
+        let full = self.width();
+        let half = full.half();
+        match form {
+            Form::Word => self.asm.op(op::VBROADCASTSS, full, (to, from)),
+            Form::Double(_) => self.asm.op(op::VBROADCASTSD, full, (to, from)),
+            Form::Byte { signed } => {
+                self.asm.op(op::VPBROADCASTB, Width::X, (to, from));
+                let op = if signed { op::VPMOVSXBD } else { op::VPMOVZXBD };
+                self.asm.op(op, full, (to, to));
+            }
+            Form::Short { signed } => {
+                self.asm.op(op::VPBROADCASTW, half, (to, from));
+                let op = if signed { op::VPMOVSXWD } else { op::VPMOVZXWD };
+                self.asm.op(op, full, (to, to));
+            }
+            Form::Half => {
+                self.asm.op(op::VPBROADCASTW, half, (to, from));
+                self.asm.op(op::VCVTPH2PS, full, (to, to));
+            }
+            Form::Unsigned(_) => {
+                self.asm.op(op::VPBROADCASTD, half, (to, from));
+                self.asm.op(op::VPMOVZXDQ, full, (to, to));
+            }
+            Form::Bits | Form::Shorts | Form::Bytes => panic!("{form:?} is not loaded"),
+        }
+    }
+
+    /// Bytes that are 0 or not, as a mask; `r` is a register for it.
+    pub(super) fn load_bits(&mut self, place: Place, to: Mask, r: Vreg) {
+        match (place, self.tail) {
+            (Place::Splat(m), _) => self.asm.op(op::VPBROADCASTB, Width::X, (r, m)),
+            (Place::Vector(m) | Place::Stream(m), Some(Tail::Bits { low, .. })) => {
+                self.asm
+                    .masked(op::VMOVDQU8, Width::X, (low, true), (r, m));
+            }
+            (Place::Vector(m) | Place::Stream(m), _) => {
+                self.asm.op(op::VMOVDQU, Width::X, (r, m));
+            }
+            (Place::Register { .. }, _) => panic!("registers are not loaded"),
+        }
+        self.asm.op(op::VPTESTMB, Width::X, (to, r, r));
+    }
+
+    /// A mask as bytes of 0 and 1.
+    pub(super) fn store_bits(&mut self, place: Place, from: Mask, r: Vreg) {
+        let (Place::Vector(m) | Place::Stream(m)) = place else {
+            panic!("bytes are stored side by side");
+        };
+        let ones = self.asm.constant(&[1; 16]);
+        self.asm
+            .masked(op::VMOVDQU8, Width::X, (from, true), (r, ones));
+        match self.tail {
+            Some(Tail::Bits { low, .. }) => {
+                self.asm
+                    .masked(op::VMOVDQU8_STORE, Width::X, (low, false), (m, r));
+            }
+            _ => self.asm.op(op::VMOVDQU_STORE, Width::X, (m, r)),
+        }
+    }
+
+    /// A register as elements in memory.
+    pub(super) fn store_vector(
+        &mut self,
+        place: Place,
+        form: Form,
+        from: Vreg,
+        now: u32,
+        busy: &[Option<Src>],
+    ) {
+        let full = self.width();
+        let (to, stream) = match place {
+            Place::Vector(m) => (m, false),
+            Place::Stream(m) => (m, true),
+            Place::Splat(_) | Place::Register { .. } => panic!("a store to {place:?}"),
+        };
+        let to = to.plus(offset(form, full));
+        let upper = part(form) == 1;
+        let tail = self.tail;
+        let plain = |op: Op, emit: &mut Self| match tail {
+            Some(Tail::Bits { low, high }) => {
+                let k = if upper { high } else { low };
+                emit.asm.masked(op, full, (k, false), (to, from));
+            }
+            _ => emit.asm.op(op, full, (to, from)),
+        };
+        match (form, tail) {
+            (Form::Word | Form::Double(_), None) if stream => {
+                self.asm.op(op::VMOVNTPS, full, (to, from));
+            }
+            (Form::Word | Form::Double(_), Some(t @ Tail::Memory { .. })) => {
+                let wide = matches!(form, Form::Double(_));
+                let mask = self.tail_vector(t, wide, part(form) as u8, now, busy);
+                let op = if wide {
+                    op::VMASKMOVPD_STORE
+                } else {
+                    op::VMASKMOVPS_STORE
+                };
+                self.asm.op(op, full, (to, mask, from));
+            }
+            (Form::Word, _) => plain(op::VMOVUPS_STORE, self),
+            (Form::Double(_), _) => plain(op::VMOVUPD_STORE, self),
+            (Form::Byte { .. }, _) => plain(op::VPMOVDB, self),
+            (Form::Short { .. }, _) => plain(op::VPMOVDW, self),
+            (Form::Unsigned(_), _) => plain(op::VPMOVQD, self),
+            (Form::Half, Some(Tail::Memory { lanes, .. })) => {
+                let r = self.temporary(now, busy);
+                self.asm.op(op::VCVTPS2PH, full, (r, from, 0u8));
+                self.store_lanes(lanes, op::VPEXTRW, 2, to, r);
+            }
+            (Form::Half, Some(Tail::Bits { low, .. })) => {
+                self.asm
+                    .masked(op::VCVTPS2PH, full, (low, false), (to, from, 0u8));
+            }
+            (Form::Half, None) => self.asm.op(op::VCVTPS2PH, full, (to, from, 0u8)),
+            (Form::Shorts, Some(Tail::Memory { lanes, .. })) => {
+                self.store_lanes(lanes, op::VPEXTRW, 2, to, from);
+            }
+            (Form::Shorts, _) => self.asm.op(op::VMOVDQU_STORE, Width::X, (to, from)),
+            (Form::Bytes, Some(Tail::Memory { lanes, .. })) => {
+                self.store_lanes(lanes, op::VPEXTRB, 1, to, from);
+            }
+            (Form::Bytes, _) => self.asm.op(op::VMOVSD_STORE, Width::X, (to, from)),
+            (Form::Bits, _) => panic!("masks are stored as bytes"),
+        }
+    }
+
+    fn store_lanes(&mut self, lanes: Gpr, extract: Op, size: i32, to: Mem, from: Vreg) {
+        self.each_lane(lanes, |asm, lane| {
+            let at = to.plus(size * i32::from(lane));
+            asm.op(extract, Width::X, (at, from, lane));
+        });
+    }
+}

@@ -1,0 +1,47 @@
+//! Kernels printed as machine code: x86-64 with VEX (`Level::Avx2`) or EVEX (`Level::Avx512`).
+//!
+//! What a kernel does is described by a list of instructions of a tile program ([`lines::Lines`]), which is lowered to
+//! vector code with as many registers as it likes ([`ir`]), and then given the machine's ([`emit`]). What is printed
+//! computes the bits that the interpreter does; what can't be printed stays with it.
+
+pub(crate) mod cache;
+mod cast;
+mod emit;
+pub(crate) mod ir;
+pub(crate) mod lines;
+mod math;
+mod memory;
+pub(crate) mod stage;
+#[cfg(test)]
+mod tests;
+
+use crate::simd::Level;
+use kiln_x86::Width;
+
+/// What code is printed for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// EVEX, with 32 registers and masks, or VEX, with 16.
+    pub evex: bool,
+}
+
+impl Target {
+    /// The target of a level, if code is printed for it.
+    pub(crate) fn of(level: Level) -> Option<Target> {
+        match level {
+            Level::Baseline => None,
+            Level::Avx2 => Some(Target { evex: false }),
+            Level::Avx512 => Some(Target { evex: true }),
+        }
+    }
+
+    /// The widest vector.
+    pub(crate) fn width(self) -> Width {
+        if self.evex { Width::Z } else { Width::Y }
+    }
+
+    /// Elements that one group of lanes has: as many f32 as a vector holds.
+    pub(crate) fn lanes(self) -> usize {
+        self.width().bytes() / 4
+    }
+}

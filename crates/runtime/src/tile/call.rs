@@ -1,0 +1,180 @@
+//! Calls of printed functions.
+
+use super::code::Call;
+use std::sync::Arc;
+
+/// Where an operand of a printed function is.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Place {
+    /// A line of consecutive elements, by its walk.
+    Line(u32),
+    /// The element at lane index zero.
+    First(u32),
+    /// What a walk has at the lane at hand: the lanes are then visited in runs.
+    Run(u32),
+    /// The elements of a register.
+    Register(u32),
+    Slot(u32),
+    State(u32),
+}
+
+/// An operand of a printed function.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Operand {
+    pub place: Place,
+    /// Bytes of an element.
+    pub size: usize,
+    /// Bytes to the next lane.
+    pub step: usize,
+    /// Whether it is written past the cache.
+    pub streams: bool,
+}
+
+/// A function that is machine code, with what it is called with.
+#[derive(Clone)]
+pub(crate) struct Printed {
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub code: Arc<kiln_x86::Code>,
+    /// The same without stores past the cache, which need aligned memory.
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub plain: Option<Arc<kiln_x86::Code>>,
+    #[cfg(not(all(target_arch = "x86_64", unix)))]
+    pub none: Arc<std::convert::Infallible>,
+    pub operands: Vec<Operand>,
+    /// Whether lanes are visited in runs.
+    pub runs: bool,
+}
+
+/// The most operands of a printed function.
+pub(crate) const MAX: usize = 96;
+
+#[cfg(all(target_arch = "x86_64", unix))]
+mod native {
+    use super::{Call, MAX, Place, Printed};
+    use crate::tile::Ctx;
+    use kiln_x86::Code;
+
+    /// Bytes of a cache line.
+    const LINE: usize = 64;
+
+    /// # Safety
+    /// The code is a function over lanes; each address of the table has what its operand has for `n` lanes.
+    unsafe fn enter(code: &Code, table: &[*mut u8], n: usize) {
+        type Function = unsafe extern "sysv64" fn(*const *mut u8, usize);
+        // SAFETY: that is what such code is a function of.
+        unsafe {
+            let f: Function = std::mem::transmute(code.entry());
+            f(table.as_ptr(), n)
+        }
+    }
+
+    /// The instruction: `x` is the function.
+    ///
+    /// # Safety
+    /// As for every instruction.
+    pub(crate) unsafe fn call((ctx, code): Call) {
+        // SAFETY: linking made the function of operands that are the program's.
+        unsafe {
+            let ctx = &*ctx;
+            let f = &*ctx.printed.add((*code).x as usize);
+            let mut table = [std::ptr::null_mut(); MAX];
+            let table = &mut table[..f.operands.len()];
+            if !f.runs {
+                f.addresses(ctx, 0, ctx.n, table);
+                return f.lanes(table, ctx.n);
+            }
+            let mut lane = 0;
+            while lane < ctx.n {
+                let n = f.addresses(ctx, lane, ctx.n - lane, table);
+                f.lanes(table, n);
+                lane += n;
+            }
+        }
+    }
+
+    impl Printed {
+        /// Where the operands of the lanes from `lane` on are; for how many of `n` lanes that is right.
+        ///
+        /// # Safety
+        /// As for every instruction.
+        #[inline(always)]
+        unsafe fn addresses(
+            &self,
+            ctx: &Ctx,
+            lane: usize,
+            mut n: usize,
+            table: &mut [*mut u8],
+        ) -> usize {
+            for (to, operand) in table.iter_mut().zip(&self.operands) {
+                let moved = lane * operand.step;
+                // SAFETY: walks, registers, slots and states are the program's.
+                *to = unsafe {
+                    let walk = |x: u32| &*ctx.walks.add(x as usize);
+                    let element = |arg: usize, at: i64| {
+                        (*ctx.args.add(arg)).wrapping_offset(at as isize * operand.size as isize)
+                    };
+                    match operand.place {
+                        Place::Line(x) => {
+                            let w = walk(x);
+                            let base = *ctx.bases.add(w.base_at);
+                            element(w.arg, base + ctx.start + lane as i64)
+                        }
+                        Place::First(x) => {
+                            let w = walk(x);
+                            element(w.arg, *ctx.bases.add(w.base_at))
+                        }
+                        Place::Run(x) => {
+                            let w = walk(x);
+                            let (at, left) = w.run_at(ctx.bases, ctx.start + lane as i64);
+                            n = n.min(left as usize);
+                            element(w.arg, at)
+                        }
+                        Place::Register(r) => ctx.reg::<u8>(r).wrapping_add(moved),
+                        Place::Slot(s) => (*ctx.slots.add(s as usize))
+                            .wrapping_add(ctx.slot_at * operand.size + moved),
+                        Place::State(x) => ctx.states.add(x as usize).cast(),
+                    }
+                };
+            }
+            n
+        }
+
+        /// Runs over lanes whose operands the table has.
+        ///
+        /// # Safety
+        /// As for [`enter`].
+        unsafe fn lanes(&self, table: &mut [*mut u8], mut n: usize) {
+            let Some(plain) = &self.plain else {
+                // SAFETY: passed on to the caller.
+                return unsafe { enter(&self.code, table, n) };
+            };
+            let mut streams = self.operands.iter().zip(&*table).filter(|(o, _)| o.streams);
+            let head = streams.next().map_or(0, |(o, at)| {
+                (at.addr().next_multiple_of(LINE) - at.addr()) / o.size
+            });
+            let aligned = |at: &*mut u8, size: usize| (at.addr() + head * size).is_multiple_of(LINE);
+            let mut all = self.operands.iter().zip(&*table);
+            let fits = all.all(|(o, at)| !o.streams || aligned(at, o.size));
+            let first = if fits { head.min(n) } else { n };
+            // SAFETY: passed on to the caller; a part of the lanes is theirs too.
+            unsafe {
+                if first > 0 {
+                    enter(plain, table, first);
+                    for (at, o) in table.iter_mut().zip(&self.operands) {
+                        *at = at.wrapping_add(first * o.step);
+                    }
+                    n -= first;
+                }
+                if n > 0 {
+                    enter(&self.code, table, n);
+                }
+            }
+        }
+    }
+}
+#[cfg(all(target_arch = "x86_64", unix))]
+pub(super) use native::call;
+
+/// Nothing is printed for this machine.
+#[cfg(not(all(target_arch = "x86_64", unix)))]
+pub(super) unsafe fn call(_: Call) {}
