@@ -1,8 +1,10 @@
 //! Conversions.
 
 use super::Action;
+use crate::cpu::Cpu;
+use crate::fault::Outcome;
 use crate::number::{Float, Rounding, bfloat, from_half, narrow, to_half, widen};
-use crate::step::{Place, Step};
+use crate::step::Step;
 use iced_x86::Mnemonic::*;
 
 const NEAREST: Rounding = Rounding::Nearest;
@@ -77,48 +79,65 @@ fn narrowed(step: &Step) -> Option<Action> {
     })
 }
 
-/// Between the lowest lane and a general register.
+/// Of the lowest lane, between floats, or to and from a general register.
 fn scalars(step: &Step) -> Option<Action> {
-    let wide = matches!(
-        (step.mnemonic, step.bytes(0), step.bytes(2)),
-        (Vcvtsi2ss | Vcvtsi2sd, _, 8) | (Vcvtss2si | Vcvttss2si | Vcvtsd2si | Vcvttsd2si, 8, _)
-    );
-    if step.operands[3] != Place::None {
-        return None;
-    }
-    Some(match (step.mnemonic, wide) {
-        (Vcvtss2sd, _) => |c, s| {
-            let x = c.lanes::<f32>(s, 2, c.active(s) & 1)?;
+    Some(match step.mnemonic {
+        Vcvtss2sd => |c, s| {
+            let (x, active) = (c.lanes::<f32>(s, 2, c.active(s) & 1)?, c.active(s));
             let mut result = c.vector(s, 1)?;
             result.set(0, widen(x.get(0)));
-            c.set_active::<f64>(s, &result, 2, c.active(s) | !1)
+            c.set_active::<f64>(s, &result, 2, active | !1)
         },
-        (Vcvtsd2ss, _) => |c, s| {
-            let x = c.lanes::<f64>(s, 2, c.active(s) & 1)?;
+        Vcvtsd2ss => |c, s| {
+            let (x, active) = (c.lanes::<f64>(s, 2, c.active(s) & 1)?, c.active(s));
             let mut result = c.vector(s, 1)?;
             result.set(0, narrow(x.get(0)));
-            c.set_active::<f32>(s, &result, 4, c.active(s) | !1)
+            c.set_active::<f32>(s, &result, 4, active | !1)
         },
-        (Vcvtsi2ss, wide) => match wide {
-            true => |c, s| {
-                let x = c.value(s, 2)? as i64 as f32;
-                c.first(s, |_: f32, _| x)
-            },
-            false => |c, s| {
-                let x = c.value(s, 2)? as i32 as f32;
-                c.first(s, |_: f32, _| x)
-            },
+        Vcvtsi2ss => |c, s| {
+            let x = integer(c, s)? as f32;
+            c.first(s, |_: f32, _| x)
         },
-        (Vcvtsi2sd, wide) => match wide {
-            true => |c, s| {
-                let x = c.value(s, 2)? as i64 as f64;
-                c.first(s, |_: f64, _| x)
-            },
-            false => |c, s| {
-                let x = f64::from(c.value(s, 2)? as i32);
-                c.first(s, |_: f64, _| x)
-            },
+        Vcvtsi2sd => |c, s| {
+            let x = integer(c, s)? as f64;
+            c.first(s, |_: f64, _| x)
+        },
+        Vcvtss2si | Vcvttss2si => |c, s| {
+            let x = f32::from_bits(c.value(s, 1)? as u32);
+            let rounding = if s.mnemonic == Vcvtss2si {
+                NEAREST
+            } else {
+                ZERO
+            };
+            set_integer(c, s, x, rounding)
+        },
+        Vcvtsd2si | Vcvttsd2si => |c, s| {
+            let x = f64::from_bits(c.value(s, 1)?);
+            let rounding = if s.mnemonic == Vcvtsd2si {
+                NEAREST
+            } else {
+                ZERO
+            };
+            set_integer(c, s, x, rounding)
         },
         _ => return None,
     })
+}
+
+/// Operand 2 with its sign.
+fn integer(cpu: &Cpu, step: &Step) -> Outcome<i64> {
+    let x = cpu.value(step, 2)?;
+    Ok(if step.bytes(2) == 4 {
+        i64::from(x as i32)
+    } else {
+        x as i64
+    })
+}
+
+fn set_integer(cpu: &mut Cpu, step: &Step, x: impl Float, rounding: Rounding) -> Outcome<()> {
+    let x = match step.bytes(0) {
+        4 => x.to_i32(rounding) as u64,
+        _ => x.to_i64(rounding) as u64,
+    };
+    cpu.set_value(step, 0, x)
 }

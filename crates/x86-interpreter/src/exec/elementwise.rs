@@ -61,4 +61,13 @@ impl Cpu<'_, '_> {
         result.set(0, f(a.get(0), b.get(0)));
         self.set_active::<A>(step, &result, 16 / A::SIZE, active | !1)
     }
+
+    /// As `zip3`, for the lowest lane only; the rest up to 128 bits stays.
+    pub fn first3<A: Lane>(&mut self, step: &Step, f: impl Fn(A, A, A) -> A) -> Outcome<()> {
+        let active = self.active(step) & 1;
+        let mut result = self.vector(step, 0)?;
+        let (a, b) = (self.vector(step, 1)?, self.lanes::<A>(step, 2, active)?);
+        result.set(0, f(result.get(0), a.get(0), b.get(0)));
+        self.set_active::<A>(step, &result, 16 / A::SIZE, active | !1)
+    }
 }

@@ -36,49 +36,70 @@ fn arithmetic(mnemonic: Mnemonic) -> Option<Action> {
 /// The numbers in the name say which operands are multiplied, and which is added.
 fn fused(mnemonic: Mnemonic) -> Option<Action> {
     macro_rules! table {
-        ($($mnemonic:ident $t:ident |$($x:ident),*| $e:expr;)*) => {
+        ($($all:ident $first:ident $t:ident |$($x:ident),*| $e:expr;)*) => {
             Some(match mnemonic {
-                $($mnemonic => |c: &mut Cpu, s: &Step| c.zip3(s, |$($x: $t),*| $e),)*
+                $(
+                    $all => |c: &mut Cpu, s: &Step| c.zip3(s, |$($x: $t),*| $e),
+                    $first => |c: &mut Cpu, s: &Step| c.first3(s, |$($x: $t),*| $e),
+                )*
                 _ => return None,
             })
         };
     }
     table! {
-        Vfmadd132ps f32 |a, b, c| a.fused(c, b);
-        Vfmadd213ps f32 |a, b, c| b.fused(a, c);
-        Vfmadd231ps f32 |a, b, c| b.fused(c, a);
-        Vfmadd132pd f64 |a, b, c| a.fused(c, b);
-        Vfmadd213pd f64 |a, b, c| b.fused(a, c);
-        Vfmadd231pd f64 |a, b, c| b.fused(c, a);
-        Vfmsub132ps f32 |a, b, c| subtracted(a, c, b);
-        Vfmsub213ps f32 |a, b, c| subtracted(b, a, c);
-        Vfmsub231ps f32 |a, b, c| subtracted(b, c, a);
-        Vfmsub132pd f64 |a, b, c| subtracted(a, c, b);
-        Vfmsub213pd f64 |a, b, c| subtracted(b, a, c);
-        Vfmsub231pd f64 |a, b, c| subtracted(b, c, a);
-        Vfnmadd132ps f32 |a, b, c| negated(a, c, b);
-        Vfnmadd213ps f32 |a, b, c| negated(b, a, c);
-        Vfnmadd231ps f32 |a, b, c| negated(b, c, a);
-        Vfnmadd132pd f64 |a, b, c| negated(a, c, b);
-        Vfnmadd213pd f64 |a, b, c| negated(b, a, c);
-        Vfnmadd231pd f64 |a, b, c| negated(b, c, a);
+        Vfmadd132ps Vfmadd132ss f32 |a, b, c| sum(a, c, b);
+        Vfmadd132pd Vfmadd132sd f64 |a, b, c| sum(a, c, b);
+        Vfmadd213ps Vfmadd213ss f32 |a, b, c| sum(b, a, c);
+        Vfmadd213pd Vfmadd213sd f64 |a, b, c| sum(b, a, c);
+        Vfmadd231ps Vfmadd231ss f32 |a, b, c| sum(b, c, a);
+        Vfmadd231pd Vfmadd231sd f64 |a, b, c| sum(b, c, a);
+        Vfmsub132ps Vfmsub132ss f32 |a, b, c| difference(a, c, b);
+        Vfmsub132pd Vfmsub132sd f64 |a, b, c| difference(a, c, b);
+        Vfmsub213ps Vfmsub213ss f32 |a, b, c| difference(b, a, c);
+        Vfmsub213pd Vfmsub213sd f64 |a, b, c| difference(b, a, c);
+        Vfmsub231ps Vfmsub231ss f32 |a, b, c| difference(b, c, a);
+        Vfmsub231pd Vfmsub231sd f64 |a, b, c| difference(b, c, a);
+        Vfnmadd132ps Vfnmadd132ss f32 |a, b, c| negated_sum(a, c, b);
+        Vfnmadd132pd Vfnmadd132sd f64 |a, b, c| negated_sum(a, c, b);
+        Vfnmadd213ps Vfnmadd213ss f32 |a, b, c| negated_sum(b, a, c);
+        Vfnmadd213pd Vfnmadd213sd f64 |a, b, c| negated_sum(b, a, c);
+        Vfnmadd231ps Vfnmadd231ss f32 |a, b, c| negated_sum(b, c, a);
+        Vfnmadd231pd Vfnmadd231sd f64 |a, b, c| negated_sum(b, c, a);
+        Vfnmsub132ps Vfnmsub132ss f32 |a, b, c| negated_difference(a, c, b);
+        Vfnmsub132pd Vfnmsub132sd f64 |a, b, c| negated_difference(a, c, b);
+        Vfnmsub213ps Vfnmsub213ss f32 |a, b, c| negated_difference(b, a, c);
+        Vfnmsub213pd Vfnmsub213sd f64 |a, b, c| negated_difference(b, a, c);
+        Vfnmsub231ps Vfnmsub231ss f32 |a, b, c| negated_difference(b, c, a);
+        Vfnmsub231pd Vfnmsub231sd f64 |a, b, c| negated_difference(b, c, a);
     }
 }
 
-/// `x · y - z`, with NaNs as they are.
-fn subtracted<T: Float>(x: T, y: T, z: T) -> T {
+// NaNs keep their sign.
+
+fn sum<T: Float>(x: T, y: T, z: T) -> T {
+    x.fused(y, z)
+}
+
+fn difference<T: Float>(x: T, y: T, z: T) -> T {
     x.fused(y, if z.is_nan() { z } else { z.negative() })
 }
 
-/// `-(x · y) + z`, with NaNs as they are.
-fn negated<T: Float>(x: T, y: T, z: T) -> T {
+/// `-(x · y) + z`.
+fn negated_sum<T: Float>(x: T, y: T, z: T) -> T {
     (if x.is_nan() { x } else { x.negative() }).fused(y, z)
+}
+
+/// `-(x · y) - z`.
+fn negated_difference<T: Float>(x: T, y: T, z: T) -> T {
+    difference(if x.is_nan() { x } else { x.negative() }, y, z)
 }
 
 fn parts(mnemonic: Mnemonic) -> Option<Action> {
     Some(match mnemonic {
-        Vroundps | Vrndscaleps => |c, s| c.map(s, |x: f32| x.rounded(s.immediate())),
-        Vroundpd | Vrndscalepd => |c, s| c.map(s, |x: f64| x.rounded(s.immediate())),
+        Vroundps => |c, s| c.map(s, |x: f32| x.rounded(s.immediate() & 15)),
+        Vroundpd => |c, s| c.map(s, |x: f64| x.rounded(s.immediate() & 15)),
+        Vrndscaleps => |c, s| c.map(s, |x: f32| x.rounded(s.immediate())),
+        Vrndscalepd => |c, s| c.map(s, |x: f64| x.rounded(s.immediate())),
         Vscalefps => |c, s| c.zip(s, f32::scaled),
         Vscalefpd => |c, s| c.zip(s, f64::scaled),
         Vgetexpps => |c, s| c.map(s, f32::exponent),

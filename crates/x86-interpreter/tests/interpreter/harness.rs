@@ -162,6 +162,8 @@ pub fn runs_here(code: &[u8]) -> bool {
         CpuidFeature::AVX512_VNNI => is_x86_feature_detected!("avx512vnni"),
         CpuidFeature::AVX512_BITALG => is_x86_feature_detected!("avx512bitalg"),
         CpuidFeature::AVX512_VPOPCNTDQ => is_x86_feature_detected!("avx512vpopcntdq"),
+        CpuidFeature::POPCNT => is_x86_feature_detected!("popcnt"),
+        CpuidFeature::CMOV | CpuidFeature::INTEL286 | CpuidFeature::INTEL486 => true,
         CpuidFeature::BMI1 => is_x86_feature_detected!("bmi1"),
         CpuidFeature::BMI2 => is_x86_feature_detected!("bmi2"),
         CpuidFeature::INTEL8086

@@ -7,5 +7,6 @@ mod faults;
 mod forms;
 mod harness;
 mod inputs;
+mod more;
 mod scalar;
 mod vector;

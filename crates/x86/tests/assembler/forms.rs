@@ -3,6 +3,7 @@
 
 use fastrand::Rng;
 use kiln_x86::{Gpr, Mask, Mem, Op, Operand, Operands, Vreg, Width, op};
+use std::ops::Deref;
 
 /// What an operand may be.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -18,13 +19,26 @@ pub enum Kind {
     Immediate,
 }
 
-/// One encoding.
-#[derive(Clone, Debug)]
+/// One encoding of an instruction.
 pub struct Form {
     pub op: Op,
-    pub evex: bool,
     pub width: Width,
-    pub name: &'static str,
+    pub shape: Shape,
+}
+
+impl Deref for Form {
+    type Target = Shape;
+
+    fn deref(&self) -> &Shape {
+        &self.shape
+    }
+}
+
+/// What an encoding's name says.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub name: String,
+    pub evex: bool,
     pub operands: Vec<Kind>,
     /// Whether the result may be masked.
     pub masks: bool,
@@ -44,27 +58,37 @@ pub fn all() -> Vec<Form> {
             (true, Width::Z),
         ] {
             if let Some(name) = op.encoding(evex, width) {
-                forms.push(Form::new(*op, evex, width, name));
+                let shape = Shape::new(name).unwrap_or_else(|| panic!("{name} is not known"));
+                assert_eq!(shape.evex, evex, "{name}");
+                let op = *op;
+                forms.push(Form { op, width, shape });
             }
         }
     }
     forms
 }
 
-impl Form {
-    fn new(op: Op, evex: bool, width: Width, name: &'static str) -> Form {
+impl Shape {
+    /// From a name; `None` if an operand is not known.
+    pub fn new(name: &str) -> Option<Shape> {
+        let (mut operands, mut masks, mut clears) = (Vec::new(), false, false);
         let fields: Vec<&str> = name.split('_').collect();
-        assert_eq!(fields[0], if evex { "EVEX" } else { "VEX" }, "{name}");
-        let operands = fields[2..].iter().filter_map(|f| kind(f)).collect();
-        Form {
-            op,
-            evex,
-            width,
-            name,
-            operands,
-            masks: fields.contains(&"k1") || fields.contains(&"k1z"),
-            clears: fields.contains(&"k1z"),
+        let encoded = ["VEX", "EVEX"].contains(&fields[0]);
+        for field in &fields[if encoded { 2 } else { 1 }..] {
+            match *field {
+                "k1" => masks = true,
+                "k1z" => (masks, clears) = (true, true),
+                "er" | "sae" => {}
+                field => operands.push(kind(field)?),
+            }
         }
+        Some(Shape {
+            name: name.to_string(),
+            evex: fields[0] == "EVEX",
+            operands,
+            masks,
+            clears,
+        })
     }
 
     /// Whether it loads by the lanes of a vector.
@@ -184,23 +208,23 @@ fn kind(field: &str) -> Option<Kind> {
         _ => None,
     };
     Some(match field {
-        "k1" | "k1z" | "er" | "sae" => return None,
         "kr" => Kind::Mask,
         "imm8" => Kind::Immediate,
         "r32" | "rm32" => Kind::Gpr(4, field == "rm32"),
         "r64" | "rm64" => Kind::Gpr(8, field == "rm64"),
-        _ if field.starts_with("vm") => match field.as_bytes()[4] {
-            b'x' => Kind::Gather(16),
-            b'y' => Kind::Gather(32),
-            _ => Kind::Gather(64),
-        },
+        "vm32x" | "vm64x" => Kind::Gather(16),
+        "vm32y" | "vm64y" => Kind::Gather(32),
+        "vm32z" | "vm64z" => Kind::Gather(64),
         _ if register.is_some() => {
-            let (all, one) = field[3..].strip_prefix('m').map_or((None, None), memory);
+            let (all, one) = match &field[3..] {
+                "" => (None, None),
+                rest => memory(rest.strip_prefix('m')?),
+            };
             Kind::Vector(register, all, one)
         }
         _ => match field.strip_prefix('m').map(memory) {
             Some((Some(all), one)) => Kind::Vector(None, Some(all), one),
-            _ => panic!("the operand {field} is not known"),
+            _ => return None,
         },
     })
 }
