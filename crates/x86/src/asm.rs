@@ -1,6 +1,6 @@
 //! The assembler.
 
-use crate::op::{Form, Kind, Op};
+use crate::op::{Kind, Op};
 use crate::operand::{Base, Gpr, Index, Mask, Mem, Operand, Operands, Width};
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, OpKind, Register};
 
@@ -72,15 +72,7 @@ impl Asm {
 
     /// Whether an instruction has an encoding for vectors of a width.
     pub fn has(&self, op: Op, width: Width) -> bool {
-        self.form(op, width).code != Code::INVALID
-    }
-
-    fn form(&self, op: Op, width: Width) -> Form {
-        match (self.evex, width) {
-            (true, _) => op.forms[2 + width as usize],
-            (false, Width::Z) => panic!("no {} of 512 bits in VEX", op.name),
-            (false, _) => op.forms[width as usize],
-        }
+        op.encoding(self.evex, width).is_some()
     }
 
     /// A vector instruction, the result first.
@@ -97,16 +89,23 @@ impl Asm {
         (mask, clears): (Mask, bool),
         operands: impl Operands,
     ) {
+        let form = op.form(self.evex, width);
+        let takes = form.name.contains("_k1") && mask.0 > 0;
+        assert!(takes, "{} does not take {mask:?}", op.name);
         let mut instruction = self.instruction(op, width, operands);
+        let may = form.name.contains("_k1z") && instruction.op0_kind() == OpKind::Register;
+        assert!(may || !clears, "{} does not clear", op.name);
         instruction.set_op_mask(mask.register());
         instruction.set_zeroing_masking(clears);
         self.encode(&instruction);
     }
 
     fn instruction(&self, op: Op, width: Width, operands: impl Operands) -> Instruction {
-        let form = self.form(op, width);
+        let form = op.form(self.evex, width);
         assert!(form.code != Code::INVALID, "no {} of {width:?}", op.name);
         let (operands, count) = operands.list();
+        let takes = form.operands.iter().filter(|k| **k != Kind::None);
+        assert_eq!(takes.count(), count, "the operands of {}", op.name);
         let mut instruction = Instruction::new();
         instruction.set_code(form.code);
         for (i, operand) in operands[..count].iter().enumerate() {
@@ -126,6 +125,8 @@ impl Asm {
                     set_register(&mut instruction, i, register);
                 }
                 Operand::Memory(m, broadcast) => {
+                    let may = ["b16", "b32", "b64"].iter().any(|b| form.name.contains(b));
+                    assert!(may || !broadcast, "no broadcast of {width:?} {}", op.name);
                     instruction.set_op_kind(i as u32, OpKind::Memory);
                     self.set_memory(&mut instruction, m);
                     instruction.set_is_broadcast(broadcast);

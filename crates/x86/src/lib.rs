@@ -2,14 +2,18 @@
 //! printed code runs from. It knows nothing of tensors.
 //!
 //! [`Asm`] collects instructions; [`Asm::finish`] gives bytes, and [`Code::new`] makes them executable. Memory is
-//! never writable and executable at once.
+//! never writable and executable at once. With the feature `disassembly`, `disassemble` turns bytes into text for people.
 
 mod asm;
+#[cfg(feature = "disassembly")]
+mod disassembly;
 mod memory;
 pub mod op;
 mod operand;
 
 pub use asm::{Asm, Condition, Label, MaskOp};
+#[cfg(feature = "disassembly")]
+pub use disassembly::disassemble;
 pub use memory::{Code, CodeError};
 pub use op::Op;
 pub use operand::{Gpr, Mask, Mem, Operand, Operands, Vreg, Width};

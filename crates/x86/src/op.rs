@@ -5,6 +5,7 @@
 
 #![allow(missing_docs)] // mnemonics say what they are
 
+use crate::operand::Width;
 use iced_x86::Code;
 
 /// A vector instruction: its encodings with VEX for vectors of 128 and 256 bits, with EVEX for 128, 256 and 512.
@@ -20,7 +21,25 @@ pub struct Op {
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Form {
     pub code: Code,
+    pub name: &'static str,
     pub operands: [Kind; 4],
+}
+
+impl Op {
+    /// The encoding for vectors of a width, EVEX or VEX, by the name that `iced_x86` gives it: it says what the
+    /// operands may be. `None` if there is none.
+    pub fn encoding(&self, evex: bool, width: Width) -> Option<&'static str> {
+        let form = self.form(evex, width);
+        (form.code != Code::INVALID).then_some(form.name)
+    }
+
+    pub(crate) fn form(&self, evex: bool, width: Width) -> Form {
+        match (evex, width) {
+            (true, _) => self.forms[2 + width as usize],
+            (false, Width::Z) => Form::NONE,
+            (false, _) => self.forms[width as usize],
+        }
+    }
 }
 
 /// What an operand of an instruction is, if it is a register.
@@ -40,7 +59,7 @@ pub(crate) enum Kind {
 impl Form {
     /// Reads the operands off the name that the encoding has in `iced_x86`, such as
     /// `EVEX_Vaddps_zmm_k1z_zmm_zmmm512b32_er`.
-    const fn new(code: Code, name: &str) -> Form {
+    const fn new(code: Code, name: &'static str) -> Form {
         let text = name.as_bytes();
         let mut operands = [Kind::None; 4];
         let (mut at, mut field, mut n) = (0, 0, 0);
@@ -72,11 +91,16 @@ impl Form {
             field += 1;
             at += 1;
         }
-        Form { code, operands }
+        Form {
+            code,
+            name,
+            operands,
+        }
     }
 
     const NONE: Form = Form {
         code: Code::INVALID,
+        name: "",
         operands: [Kind::None; 4],
     };
 }

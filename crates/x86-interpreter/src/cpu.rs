@@ -1,0 +1,215 @@
+//! Registers and how instructions use their operands.
+
+use crate::fault::{FaultKind, Outcome, Raised};
+use crate::memory::Memory;
+use crate::step::{Address, Index, Place, Step};
+use crate::vector::{Lane, Vector};
+
+/// The number of the stack's register.
+pub(crate) const RSP: usize = 4;
+
+/// The flags that decisions are made by; `None` where an instruction leaves one undefined.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct Flags {
+    pub carry: Option<bool>,
+    pub parity: Option<bool>,
+    pub zero: Option<bool>,
+    pub sign: Option<bool>,
+    pub overflow: Option<bool>,
+}
+
+pub(crate) struct Cpu<'m, 'a> {
+    pub gprs: [u64; 16],
+    pub vectors: [Vector; 32],
+    pub masks: [u64; 8],
+    pub flags: Flags,
+    /// The address of the next instruction.
+    pub next: u64,
+    pub memory: &'m mut Memory<'a>,
+}
+
+impl<'m, 'a> Cpu<'m, 'a> {
+    /// With registers that hold numbers that no code should rely on.
+    pub fn new(memory: &'m mut Memory<'a>) -> Cpu<'m, 'a> {
+        Cpu {
+            gprs: std::array::from_fn(|i| 0xDEAD_BEEF_0000_0000 + i as u64),
+            // Signalling NaNs.
+            vectors: [Vector(
+                [0xFF, 0xFF, 0xBF, 0x7F]
+                    .repeat(16)
+                    .try_into()
+                    .unwrap_or([0; 64]),
+            ); 32],
+            masks: [0xA5A5_A5A5_A5A5_A5A5; 8],
+            flags: Flags::default(),
+            next: 0,
+            memory,
+        }
+    }
+
+    pub fn push(&mut self, x: u64) -> Outcome<()> {
+        let at = self.gprs[RSP].wrapping_sub(8);
+        self.memory.write(at, &x.to_le_bytes())?;
+        self.gprs[RSP] = at;
+        Ok(())
+    }
+
+    pub fn pop(&mut self) -> Outcome<u64> {
+        let mut bytes = [0; 8];
+        self.memory.read(self.gprs[RSP], &mut bytes)?;
+        self.gprs[RSP] = self.gprs[RSP].wrapping_add(8);
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// The address of an operand in memory.
+    pub fn address(&self, m: &Address) -> u64 {
+        let index = match m.index {
+            Index::Gpr(r) => self.gprs[usize::from(r)].wrapping_mul(m.scale),
+            _ => 0,
+        };
+        let base = m.base.map_or(0, |r| self.gprs[usize::from(r)]);
+        base.wrapping_add(index).wrapping_add(m.displacement)
+    }
+
+    /// The address of an operand in memory, which must be a multiple of its size.
+    pub fn check_aligned(&self, step: &Step, i: usize) -> Outcome<()> {
+        if let Place::Memory(m) = &step.operands[i] {
+            let address = self.address(m);
+            if !address.is_multiple_of(m.bytes as u64) {
+                let message = format!("{address:#x} is not a multiple of {}", m.bytes);
+                return Err(Raised::new(FaultKind::Misaligned, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// An operand of up to 64 bits.
+    pub fn value(&self, step: &Step, i: usize) -> Outcome<u64> {
+        Ok(match &step.operands[i] {
+            Place::Gpr(r, bytes) => self.gprs[usize::from(*r)] & ones(8 * bytes),
+            Place::Vector(r, _) => self.vectors[usize::from(*r)].get(0),
+            Place::Mask(k) => self.masks[usize::from(*k)],
+            Place::Memory(m) => {
+                let mut bytes = [0; 8];
+                self.memory
+                    .read(self.address(m), &mut bytes[..m.bytes.min(8)])?;
+                u64::from_le_bytes(bytes)
+            }
+            Place::Immediate(n) | Place::Branch(n) => *n,
+            Place::None => 0,
+        })
+    }
+
+    /// Writes an operand of up to 64 bits; the rest of a register of 32 bits or more becomes 0.
+    pub fn set_value(&mut self, step: &Step, i: usize, x: u64) -> Outcome<()> {
+        match step.operands[i] {
+            Place::Gpr(r, bytes) => {
+                let kept = if bytes < 4 { !ones(8 * bytes) } else { 0 };
+                let r = &mut self.gprs[usize::from(r)];
+                *r = *r & kept | x & ones(8 * bytes);
+            }
+            Place::Vector(r, _) => self.vectors[usize::from(r)] = Vector::from(1, |_| x),
+            Place::Mask(k) => self.masks[usize::from(k)] = x,
+            Place::Memory(m) => {
+                let address = self.address(&m);
+                self.memory
+                    .write(address, &x.to_le_bytes()[..m.bytes.min(8)])?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The lanes that an instruction works on, a bit each.
+    pub fn active(&self, step: &Step) -> u64 {
+        step.mask.map_or(!0, |k| self.masks[usize::from(k)])
+    }
+
+    /// A vector operand, all of it.
+    pub fn vector(&self, step: &Step, i: usize) -> Outcome<Vector> {
+        self.lanes::<u8>(step, i, !0)
+    }
+
+    /// A vector operand whose active lanes are used: only they are read from memory.
+    pub fn lanes<T: Lane>(&self, step: &Step, i: usize, active: u64) -> Outcome<Vector> {
+        match &step.operands[i] {
+            Place::Memory(m) => self.load::<T>(m, active),
+            Place::Vector(r, _) => Ok(self.vectors[usize::from(*r)]),
+            _ => self.value(step, i).map(|x| Vector::from(1, |_| x)),
+        }
+    }
+
+    fn load<T: Lane>(&self, m: &Address, active: u64) -> Outcome<Vector> {
+        let address = self.address(m);
+        let mut v = Vector::ZERO;
+        if let Some(bytes) = m.spread {
+            let lanes = bytes / m.bytes;
+            if active & ones(lanes) != 0 {
+                let (one, rest) = v.0.split_at_mut(m.bytes);
+                self.memory.read(address, one)?;
+                let rest = rest[..bytes - m.bytes].chunks_exact_mut(m.bytes);
+                rest.for_each(|lane| lane.copy_from_slice(one));
+            }
+            return Ok(v);
+        }
+        let count = m.bytes / T::SIZE;
+        if count == 0 || active & ones(count) == ones(count) {
+            self.memory.read(address, &mut v.0[..m.bytes])?;
+            return Ok(v);
+        }
+        for i in (0..count).filter(|i| active >> i & 1 == 1) {
+            let at = address.wrapping_add((i * T::SIZE) as u64);
+            self.memory.read(at, &mut v.0[i * T::SIZE..][..T::SIZE])?;
+        }
+        Ok(v)
+    }
+
+    /// Writes the first lanes of a vector as the result: in memory the active ones, in a register all, those that are
+    /// not active as the instruction says, with 0 behind.
+    pub fn set_lanes<T: Lane>(&mut self, step: &Step, v: &Vector, count: usize) -> Outcome<()> {
+        self.set_active::<T>(step, v, count, self.active(step))
+    }
+
+    /// The same, with the active lanes given.
+    pub fn set_active<T: Lane>(
+        &mut self,
+        step: &Step,
+        v: &Vector,
+        count: usize,
+        active: u64,
+    ) -> Outcome<()> {
+        match step.operands[0] {
+            Place::Vector(r, _) => {
+                let before = self.vectors[usize::from(r)];
+                self.vectors[usize::from(r)] = Vector::from(count, |i| {
+                    if active >> i & 1 == 1 {
+                        v.get::<T>(i)
+                    } else if step.clears {
+                        T::all(false)
+                    } else {
+                        before.get(i)
+                    }
+                });
+            }
+            Place::Memory(m) => {
+                let address = self.address(&m);
+                if active & ones(count) == ones(count) {
+                    return self.memory.write(address, &v.0[..count * T::SIZE]);
+                }
+                for i in (0..count).filter(|i| active >> i & 1 == 1) {
+                    let at = address.wrapping_add((i * T::SIZE) as u64);
+                    self.memory.write(at, &v.0[i * T::SIZE..][..T::SIZE])?;
+                }
+            }
+            _ => return Err(Raised::new(FaultKind::Unknown, "the result is no vector")),
+        }
+        Ok(())
+    }
+}
+
+/// So many low bits.
+pub(crate) fn ones(bits: usize) -> u64 {
+    u64::MAX
+        .checked_shr(64u32.saturating_sub(bits as u32))
+        .unwrap_or(0)
+}

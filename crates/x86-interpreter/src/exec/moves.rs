@@ -1,0 +1,136 @@
+//! Loads, stores, broadcasts and selections.
+
+use super::Action;
+use crate::cpu::Cpu;
+use crate::fault::Outcome;
+use crate::step::{Place, Step};
+use crate::vector::{Lane, Vector};
+use iced_x86::Mnemonic::*;
+
+pub(super) fn find(step: &Step) -> Option<Action> {
+    whole(step)
+        .or_else(|| parts(step))
+        .or_else(|| selections(step))
+}
+
+fn whole(step: &Step) -> Option<Action> {
+    Some(match step.mnemonic {
+        Vmovups | Vmovdqu | Vmovdqu32 | Vlddqu => |c, s| c.map(s, |x: u32| x),
+        Vmovupd | Vmovdqu64 => |c, s| c.map(s, |x: u64| x),
+        Vmovdqu8 => |c, s| c.map(s, |x: u8| x),
+        Vmovdqu16 => |c, s| c.map(s, |x: u16| x),
+        Vmovaps | Vmovdqa | Vmovdqa32 | Vmovntps | Vmovntdq | Vmovntdqa => |c, s| {
+            c.check_aligned(s, 0)?;
+            c.check_aligned(s, 1)?;
+            c.map(s, |x: u32| x)
+        },
+        Vmovapd | Vmovdqa64 | Vmovntpd => |c, s| {
+            c.check_aligned(s, 0)?;
+            c.check_aligned(s, 1)?;
+            c.map(s, |x: u64| x)
+        },
+        _ => return None,
+    })
+}
+
+fn parts(step: &Step) -> Option<Action> {
+    Some(match step.mnemonic {
+        Vmovd => |c, s| {
+            let x = c.value(s, 1)? & 0xFFFF_FFFF;
+            c.set_value(s, 0, x)
+        },
+        Vmovq => |c, s| {
+            let x = c.value(s, 1)?;
+            c.set_value(s, 0, x)
+        },
+        Vmovss => |c, s| c.move_first::<u32>(s),
+        Vmovsd => |c, s| c.move_first::<u64>(s),
+        Vbroadcastss | Vpbroadcastd => |c, s| c.broadcast::<u32>(s),
+        Vbroadcastsd | Vpbroadcastq => |c, s| c.broadcast::<u64>(s),
+        Vpbroadcastb => |c, s| c.broadcast::<u8>(s),
+        Vpbroadcastw => |c, s| c.broadcast::<u16>(s),
+        Vbroadcastf128 | Vbroadcasti128 => |c, s| c.broadcast::<u128>(s),
+        _ => return None,
+    })
+}
+
+fn selections(step: &Step) -> Option<Action> {
+    Some(match step.mnemonic {
+        Vblendvps => |c, s| c.blend::<u32>(s, |_, selector| selector.sign()),
+        Vblendvpd => |c, s| c.blend::<u64>(s, |_, selector| selector.sign()),
+        Vpblendvb => |c, s| c.blend::<u8>(s, |_, selector| selector.sign()),
+        Vblendps | Vpblendd => |c, s| c.blend::<u32>(s, |i, _| s.immediate() >> i & 1 == 1),
+        Vblendpd => |c, s| c.blend::<u64>(s, |i, _| s.immediate() >> i & 1 == 1),
+        Vpblendw => |c, s| c.blend::<u16>(s, |i, _| s.immediate() >> (i % 8) & 1 == 1),
+        Vblendmps | Vpblendmd => |c, s| c.blend_by_mask::<u32>(s),
+        Vblendmpd | Vpblendmq => |c, s| c.blend_by_mask::<u64>(s),
+        Vpblendmb => |c, s| c.blend_by_mask::<u8>(s),
+        Vpblendmw => |c, s| c.blend_by_mask::<u16>(s),
+        Vmaskmovps | Vpmaskmovd => |c, s| c.move_masked::<u32>(s),
+        Vmaskmovpd | Vpmaskmovq => |c, s| c.move_masked::<u64>(s),
+        _ => return None,
+    })
+}
+
+impl Cpu<'_, '_> {
+    /// One lane, from the lowest of a vector, memory or a general register, for all.
+    fn broadcast<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
+        let count = step.bytes(0) / T::SIZE;
+        let active = self.active(step) & crate::cpu::ones(count);
+        // Memory is not read if no lane wants it.
+        let x = match active {
+            0 => Vector::ZERO,
+            _ => self.lanes::<T>(step, 1, 1)?,
+        };
+        let result = Vector::from(count, |_| x.get::<T>(0));
+        self.set_lanes::<T>(step, &result, count)
+    }
+
+    /// The lowest lane; from memory with 0 behind, between registers with the rest of operand 1 up to 128 bits.
+    fn move_first<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
+        let active = self.active(step);
+        if step.operands[2] != Place::None {
+            return self.first(step, |_: T, b| b);
+        }
+        let x = self.lanes::<T>(step, 1, active & 1)?;
+        let stores = matches!(step.operands[0], Place::Memory(_));
+        let count = if stores { 1 } else { 16 / T::SIZE };
+        let result = Vector::from(1, |_| x.get::<T>(0));
+        self.set_active::<T>(step, &result, count, active & 1 | !1)
+    }
+
+    /// Operand 2 where a function of the lane's number and operand 3 says so, else operand 1.
+    fn blend<T: Lane>(&mut self, step: &Step, second: impl Fn(usize, T) -> bool) -> Outcome<()> {
+        let selector = self.vector(step, 3)?;
+        self.zip_indexed(step, |i, a: T, b| {
+            if second(i, selector.get(i % (64 / T::SIZE))) {
+                b
+            } else {
+                a
+            }
+        })
+    }
+
+    /// Operand 2 where the mask is set, else operand 1, or 0 if the instruction clears.
+    fn blend_by_mask<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
+        let (count, active) = (step.bytes(0) / T::SIZE, self.active(step));
+        let (a, b) = (self.vector(step, 1)?, self.lanes::<T>(step, 2, active)?);
+        let result = Vector::from(count, |i| match active >> i & 1 {
+            1 => b.get::<T>(i),
+            _ if step.clears => T::all(false),
+            _ => a.get(i),
+        });
+        self.set_active::<T>(step, &result, count, !0)
+    }
+
+    /// Lanes whose sign in operand 1 is set.
+    fn move_masked<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
+        let (signs, count) = (self.vector(step, 1)?, step.bytes(1) / T::SIZE);
+        let signs = (0..count).filter(|i| signs.get::<T>(*i).sign());
+        let active = signs.fold(0, |bits, i| bits | 1 << i);
+        let x = self.lanes::<T>(step, 2, active)?;
+        let stores = matches!(step.operands[0], Place::Memory(_));
+        let written = if stores { active } else { !0 };
+        self.set_active::<T>(step, &x, count, written)
+    }
+}

@@ -1,0 +1,320 @@
+//! General registers, the stack and jumps.
+
+use super::Action;
+use crate::cpu::{Cpu, Flags, RSP, ones};
+use crate::fault::{FaultKind, Outcome, Raised};
+use crate::step::{Place, Step};
+use iced_x86::Mnemonic::{self, *};
+
+pub(super) fn find(step: &Step) -> Option<Action> {
+    moves(step)
+        .or_else(|| arithmetic(step))
+        .or_else(|| shifts(step))
+        .or_else(|| control(step))
+}
+
+fn moves(step: &Step) -> Option<Action> {
+    Some(match step.mnemonic {
+        Mov | Movzx => |c, s| {
+            let x = c.value(s, 1)?;
+            c.set_value(s, 0, x)
+        },
+        Movsx | Movsxd => |c, s| {
+            let x = signed(c.value(s, 1)?, s.bytes(1)) as u64;
+            c.set_value(s, 0, x)
+        },
+        Lea => |c, s| {
+            let Place::Memory(m) = &s.operands[1] else {
+                return Err(Raised::new(FaultKind::Unknown, "no address"));
+            };
+            let x = c.address(m);
+            c.set_value(s, 0, x)
+        },
+        Push => |c, s| {
+            let x = c.value(s, 0)?;
+            c.push(x)
+        },
+        Pop => |c, s| {
+            let x = c.pop()?;
+            c.set_value(s, 0, x)
+        },
+        Cmovb | Cmovae | Cmove | Cmovne | Cmovbe | Cmova | Cmovs | Cmovns | Cmovl | Cmovge
+        | Cmovle | Cmovg => |c, s| {
+            let x = if c.holds(s.mnemonic)? {
+                c.value(s, 1)?
+            } else {
+                c.value(s, 0)?
+            };
+            c.set_value(s, 0, x)
+        },
+        Setb | Setae | Sete | Setne | Setbe | Seta | Sets | Setns | Setl | Setge | Setle | Setg => {
+            |c, s| {
+                let x = c.holds(s.mnemonic)?;
+                c.set_value(s, 0, u64::from(x))
+            }
+        }
+        _ => return None,
+    })
+}
+
+fn arithmetic(step: &Step) -> Option<Action> {
+    Some(match step.mnemonic {
+        Add => |c, s| {
+            let sum = c.sum(s, false)?;
+            c.set_value(s, 0, sum)
+        },
+        Sub => |c, s| {
+            let difference = c.sum(s, true)?;
+            c.set_value(s, 0, difference)
+        },
+        Cmp => |c, s| c.sum(s, true).map(|_| ()),
+        And => |c, s| {
+            let x = c.logic(s, |a, b| a & b)?;
+            c.set_value(s, 0, x)
+        },
+        Or => |c, s| {
+            let x = c.logic(s, |a, b| a | b)?;
+            c.set_value(s, 0, x)
+        },
+        Xor => |c, s| {
+            let x = c.logic(s, |a, b| a ^ b)?;
+            c.set_value(s, 0, x)
+        },
+        Test => |c, s| c.logic(s, |a, b| a & b).map(|_| ()),
+        Not => |c, s| {
+            let x = !c.value(s, 0)?;
+            c.set_value(s, 0, x)
+        },
+        Neg => |c, s| {
+            let (x, bytes) = (c.value(s, 0)?, s.bytes(0));
+            let difference = c.difference_flags(0, x, bytes);
+            c.set_value(s, 0, difference)
+        },
+        Inc | Dec => |c, s| {
+            let (x, bytes, carry) = (c.value(s, 0)?, s.bytes(0), c.flags.carry);
+            let x = match s.mnemonic {
+                Inc => c.sum_flags(x, 1, bytes),
+                _ => c.difference_flags(x, 1, bytes),
+            };
+            c.flags.carry = carry;
+            c.set_value(s, 0, x)
+        },
+        Imul if step.operands[1] != Place::None => multiply,
+        Popcnt => |c, s| {
+            let x = c.value(s, 1)?;
+            c.set_value(s, 0, u64::from(x.count_ones()))?;
+            c.flags = Flags {
+                zero: Some(x == 0),
+                ..CLEARED
+            };
+            Ok(())
+        },
+        Tzcnt => |c, s| {
+            let (x, bits) = (c.value(s, 1)?, 8 * s.bytes(1) as u64);
+            let n = u64::from(x.trailing_zeros()).min(bits);
+            c.flags = Flags {
+                zero: Some(n == 0),
+                carry: Some(n == bits),
+                ..Flags::default()
+            };
+            c.set_value(s, 0, n)
+        },
+        _ => return None,
+    })
+}
+
+fn shifts(step: &Step) -> Option<Action> {
+    Some(match step.mnemonic {
+        Shl | Shr | Sar => shift,
+        Shlx | Shrx | Sarx => |c, s| {
+            let (x, bits) = (c.value(s, 1)?, 8 * s.bytes(0) as u32);
+            let by = c.value(s, 2)? as u32 & (bits - 1);
+            let x = match s.mnemonic {
+                Shlx => x << by,
+                Shrx => x >> by,
+                _ => (signed(x, s.bytes(0)) >> by) as u64,
+            };
+            c.set_value(s, 0, x)
+        },
+        Bzhi => |c, s| {
+            let (x, bits) = (c.value(s, 1)?, 8 * s.bytes(0));
+            let by = c.value(s, 2)? as u8 as usize;
+            let kept = x & ones(by.min(bits));
+            c.result_flags(kept, s.bytes(0));
+            c.flags.carry = Some(by >= bits);
+            c.flags.parity = None;
+            c.set_value(s, 0, kept)
+        },
+        _ => return None,
+    })
+}
+
+fn control(step: &Step) -> Option<Action> {
+    let jumps = matches!(step.operands[0], Place::Branch(_));
+    Some(match step.mnemonic {
+        Jmp if jumps => |c, s| {
+            c.next = c.value(s, 0)?;
+            Ok(())
+        },
+        Jb | Jae | Je | Jne | Jbe | Ja | Js | Jns | Jl | Jge | Jle | Jg => |c, s| {
+            if c.holds(s.mnemonic)? {
+                c.next = c.value(s, 0)?;
+            }
+            Ok(())
+        },
+        Ret if step.operands[0] == Place::None => |c, _| {
+            c.next = c.pop()?;
+            Ok(())
+        },
+        Leave => |c, _| {
+            c.gprs[RSP] = c.gprs[5];
+            c.gprs[5] = c.pop()?;
+            Ok(())
+        },
+        Vzeroupper => |c, _| {
+            c.vectors[..16].iter_mut().for_each(|v| v.0[16..].fill(0));
+            Ok(())
+        },
+        Nop | Endbr64 | Sfence | Lfence | Mfence | Pause | Prefetcht0 | Prefetcht1 | Prefetcht2
+        | Prefetchnta | Prefetchw => |_, _| Ok(()),
+        _ => return None,
+    })
+}
+
+const CLEARED: Flags = Flags {
+    carry: Some(false),
+    parity: Some(false),
+    zero: Some(false),
+    sign: Some(false),
+    overflow: Some(false),
+};
+
+/// A number of so many bytes, with its sign.
+fn signed(x: u64, bytes: usize) -> i64 {
+    let unused = 64 - 8 * bytes.min(8) as u32;
+    (x << unused) as i64 >> unused
+}
+
+fn multiply(cpu: &mut Cpu, step: &Step) -> Outcome<()> {
+    let first = if step.operands[2] == Place::None {
+        0
+    } else {
+        1
+    };
+    let bytes = step.bytes(0);
+    let factor = |i| cpu.value(step, i).map(|x| i128::from(signed(x, bytes)));
+    let product = factor(first)? * factor(first + 1)?;
+    let overflows = product != i128::from(signed(product as u64, bytes));
+    cpu.flags = Flags {
+        carry: Some(overflows),
+        overflow: Some(overflows),
+        ..Flags::default()
+    };
+    cpu.set_value(step, 0, product as u64)
+}
+
+fn shift(cpu: &mut Cpu, step: &Step) -> Outcome<()> {
+    let (x, bytes) = (cpu.value(step, 0)?, step.bytes(0));
+    let bits = 8 * bytes as u32;
+    let by = cpu.value(step, 1)? as u32 & if bits == 64 { 63 } else { 31 };
+    if by == 0 {
+        return cpu.set_value(step, 0, x);
+    }
+    let wide = u128::from(x);
+    let (result, carry) = match step.mnemonic {
+        Shl => ((wide << by) as u64, wide << by >> bits & 1 == 1),
+        Shr => ((wide >> by) as u64, wide >> (by - 1) & 1 == 1),
+        _ => {
+            let x = i128::from(signed(x, bytes));
+            ((x >> by) as u64, x >> (by - 1) & 1 == 1)
+        }
+    };
+    cpu.result_flags(result, bytes);
+    let top = |x: u64| x >> (bits - 1) & 1 == 1;
+    let overflow = match step.mnemonic {
+        Shl => top(result) != carry,
+        Shr => top(x),
+        _ => false,
+    };
+    let defined = by <= bits || step.mnemonic == Sar;
+    cpu.flags.carry = defined.then_some(carry);
+    cpu.flags.overflow = (by == 1).then_some(overflow);
+    cpu.set_value(step, 0, result)
+}
+
+impl Cpu<'_, '_> {
+    /// Parity, zero and sign, as a result of so many bytes has them; no carry, no overflow.
+    fn result_flags(&mut self, result: u64, bytes: usize) {
+        self.flags = Flags {
+            carry: Some(false),
+            overflow: Some(false),
+            parity: Some((result as u8).count_ones().is_multiple_of(2)),
+            zero: Some(result & ones(8 * bytes) == 0),
+            sign: Some(signed(result, bytes) < 0),
+        };
+    }
+
+    fn sum_flags(&mut self, a: u64, b: u64, bytes: usize) -> u64 {
+        let all = ones(8 * bytes);
+        let (sum, signs) = (
+            a.wrapping_add(b),
+            signed(a, bytes).checked_add(signed(b, bytes)),
+        );
+        self.result_flags(sum, bytes);
+        self.flags.carry = Some(u128::from(a & all) + u128::from(b & all) > u128::from(all));
+        self.flags.overflow = Some(signs.is_none_or(|s| s != signed(sum, bytes)));
+        sum
+    }
+
+    fn difference_flags(&mut self, a: u64, b: u64, bytes: usize) -> u64 {
+        let all = ones(8 * bytes);
+        let (difference, signs) = (
+            a.wrapping_sub(b),
+            signed(a, bytes).checked_sub(signed(b, bytes)),
+        );
+        self.result_flags(difference, bytes);
+        self.flags.carry = Some(a & all < b & all);
+        self.flags.overflow = Some(signs.is_none_or(|s| s != signed(difference, bytes)));
+        difference
+    }
+
+    fn sum(&mut self, step: &Step, subtracts: bool) -> Outcome<u64> {
+        let (a, b, bytes) = (self.value(step, 0)?, self.value(step, 1)?, step.bytes(0));
+        Ok(match subtracts {
+            true => self.difference_flags(a, b, bytes),
+            false => self.sum_flags(a, b, bytes),
+        })
+    }
+
+    fn logic(&mut self, step: &Step, f: impl Fn(u64, u64) -> u64) -> Outcome<u64> {
+        let result = f(self.value(step, 0)?, self.value(step, 1)?);
+        self.result_flags(result, step.bytes(0));
+        Ok(result)
+    }
+
+    /// Whether the condition of an instruction holds.
+    fn holds(&self, mnemonic: Mnemonic) -> Outcome<bool> {
+        let flag = |flag: Option<bool>, name: &str| {
+            let message = || format!("depends on the {name} flag, which no instruction set");
+            flag.ok_or_else(|| Raised::new(FaultKind::UndefinedFlag, message()))
+        };
+        let carry = || flag(self.flags.carry, "carry");
+        let zero = || flag(self.flags.zero, "zero");
+        let sign = || flag(self.flags.sign, "sign");
+        let less = || Ok(sign()? != flag(self.flags.overflow, "overflow")?);
+        Ok(match mnemonic {
+            Jb | Cmovb | Setb => carry()?,
+            Jae | Cmovae | Setae => !carry()?,
+            Je | Cmove | Sete => zero()?,
+            Jne | Cmovne | Setne => !zero()?,
+            Jbe | Cmovbe | Setbe => carry()? | zero()?,
+            Ja | Cmova | Seta => !(carry()? | zero()?),
+            Js | Cmovs | Sets => sign()?,
+            Jns | Cmovns | Setns => !sign()?,
+            Jl | Cmovl | Setl => less()?,
+            Jge | Cmovge | Setge => !less()?,
+            Jle | Cmovle | Setle => less()? | zero()?,
+            _ => !(less()? | zero()?),
+        })
+    }
+}

@@ -1,0 +1,169 @@
+//! Calls.
+
+use crate::cpu::{Cpu, RSP};
+use crate::fault::{Fault, FaultKind, Outcome, Raised};
+use crate::memory::{Memory, Plain};
+use crate::program::Program;
+use crate::step::Step;
+
+/// A processor, and the memory that code may use.
+pub struct Machine<'a> {
+    memory: Memory<'a>,
+    stack: Vec<u64>,
+    limit: u64,
+    /// The code that was called last.
+    program: Option<Program>,
+}
+
+/// Where the first six arguments are: `RDI`, `RSI`, `RDX`, `RCX`, `R8`, `R9`.
+const ARGUMENTS: [usize; 6] = [7, 6, 2, 1, 8, 9];
+
+/// Those that a function gives back as they were: `RBX`, `RBP`, `R12` to `R15`.
+const KEPT: [usize; 6] = [3, 5, 12, 13, 14, 15];
+
+const NAMES: [&str; 16] = [
+    "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
+    "r14", "r15",
+];
+
+/// Where a function returns to: no code is there.
+const CALLER: u64 = 0xCA11_0000_CA11_0000;
+
+impl Default for Machine<'_> {
+    fn default() -> Self {
+        Machine::new()
+    }
+}
+
+impl<'a> Machine<'a> {
+    /// One whose code may use its stack of 64 KiB and its constants.
+    pub fn new() -> Machine<'a> {
+        Machine {
+            memory: Memory::new(),
+            stack: vec![0; 8192],
+            limit: 1 << 30,
+            program: None,
+        }
+    }
+
+    /// Code may read these elements.
+    pub fn readable<T: Plain>(mut self, x: &'a [T]) -> Machine<'a> {
+        self.memory.readable(x);
+        self
+    }
+
+    /// Code may read and write these elements.
+    pub fn writable<T: Plain>(mut self, x: &'a mut [T]) -> Machine<'a> {
+        self.memory.writable(x);
+        self
+    }
+
+    /// Code may read these bytes, and write them if `writable`. Regions may overlap.
+    ///
+    /// # Safety
+    /// The bytes can be read, and written if so said, as long as the machine is used, and nobody else writes to
+    /// them while code runs.
+    pub unsafe fn region(mut self, at: *mut u8, bytes: usize, writable: bool) -> Machine<'a> {
+        // SAFETY: what the caller promised.
+        unsafe { self.memory.add(at, bytes, writable) };
+        self
+    }
+
+    /// Calls may take so many instructions.
+    pub fn limit(mut self, instructions: u64) -> Machine<'a> {
+        self.limit = instructions;
+        self
+    }
+
+    /// Calls code that [`kiln_x86::Asm::finish`] gave as a System V function, with up to six integers or addresses,
+    /// and gives what it returns in `RAX`.
+    ///
+    /// # Errors
+    /// What is wrong with the code.
+    ///
+    /// # Panics
+    /// If there are more arguments.
+    pub fn call(&mut self, code: &[u8], arguments: &[u64]) -> Result<u64, Fault> {
+        assert!(arguments.len() <= 6, "{} arguments", arguments.len());
+        let known = self.program.take().filter(|p| p.bytes() == code);
+        let program = known.unwrap_or_else(|| Program::new(code));
+        let given = self.memory.regions();
+        let constants = program.constants();
+        // SAFETY: neither the constants nor the stack are used otherwise until the regions are taken back below.
+        unsafe {
+            let at = constants.as_ptr().cast_mut();
+            self.memory.add(at, constants.len(), false);
+            let stack = self.stack.as_mut_ptr().cast();
+            self.memory.add(stack, size_of_val(&self.stack[..]), true);
+        }
+        let result = self.run(&program, arguments);
+        self.memory.truncate(given);
+        self.program = Some(program);
+        result
+    }
+
+    fn run(&mut self, program: &Program, arguments: &[u64]) -> Result<u64, Fault> {
+        let top = (self.stack.as_ptr() as u64 + 8 * self.stack.len() as u64) & !63;
+        let mut cpu = Cpu::new(&mut self.memory);
+        for (argument, register) in arguments.iter().zip(ARGUMENTS) {
+            cpu.gprs[register] = *argument;
+        }
+        cpu.gprs[RSP] = top;
+        let kept = cpu.gprs;
+        cpu.next = program.start();
+        let mut last = None;
+        // The stack has room for the caller's address.
+        let begun = cpu.push(CALLER);
+        begun.map_err(|raised| fault(raised, program, 0, None))?;
+        for _ in 0..self.limit {
+            let at = cpu.next;
+            let Some(step) = program.step(at) else {
+                let message = match last {
+                    None => "there is no code".to_string(),
+                    Some(_) => "goes on where no code is".to_string(),
+                };
+                let raised = Raised::new(FaultKind::NotCode, message);
+                return Err(fault(raised, program, at, last));
+            };
+            last = Some(step);
+            cpu.next = program.start() + step.end as u64;
+            execute(&mut cpu, step).map_err(|raised| fault(raised, program, at, last))?;
+            if cpu.next == CALLER {
+                returned(&cpu, &kept).map_err(|raised| fault(raised, program, at, last))?;
+                return Ok(cpu.gprs[0]);
+            }
+        }
+        let message = format!("more than {} instructions", self.limit);
+        let raised = Raised::new(FaultKind::Endless, message);
+        Err(fault(raised, program, cpu.next, last))
+    }
+}
+
+fn execute(cpu: &mut Cpu, step: &Step) -> Outcome<()> {
+    match step.action {
+        Some(action) => action(cpu, step),
+        None => Err(Raised::new(FaultKind::Unknown, "is not interpreted")),
+    }
+}
+
+/// What a function must keep is as it was.
+fn returned(cpu: &Cpu, before: &[u64; 16]) -> Outcome<()> {
+    let changed = (KEPT.into_iter().chain([RSP])).find(|r| cpu.gprs[*r] != before[*r]);
+    match changed {
+        None => Ok(()),
+        Some(r) => {
+            let (name, was, is) = (NAMES[r], before[r], cpu.gprs[r]);
+            let message = format!("{name} was {was:#x} and is {is:#x} on return");
+            Err(Raised::new(FaultKind::NotKept, message))
+        }
+    }
+}
+
+fn fault(raised: Raised, program: &Program, at: u64, step: Option<&Step>) -> Fault {
+    Fault {
+        kind: raised.kind,
+        message: raised.message,
+        offset: step.map_or(at.wrapping_sub(program.start()) as usize, |s| s.at),
+        instruction: step.map_or(String::new(), Step::text),
+    }
+}

@@ -1,0 +1,197 @@
+//! Decoded instructions.
+
+use crate::exec::{self, Action};
+use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register};
+
+/// An instruction: what it does and to what.
+pub(crate) struct Step {
+    pub mnemonic: Mnemonic,
+    /// `None` for what is not interpreted.
+    pub action: Option<Action>,
+    pub operands: [Place; 5],
+    /// The mask register of the result, if it has one.
+    pub mask: Option<u8>,
+    /// Whether lanes without their bit become 0.
+    pub clears: bool,
+    /// Bytes of code before the instruction and up to its end.
+    pub at: usize,
+    pub end: usize,
+    /// To tell people.
+    pub instruction: Instruction,
+}
+
+/// What an operand is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    None,
+    /// A vector register and its bytes.
+    Vector(u8, usize),
+    Mask(u8),
+    /// A general register and its bytes.
+    Gpr(u8, usize),
+    Memory(Address),
+    Immediate(u64),
+    /// An address to go on at.
+    Branch(u64),
+}
+
+/// Where an operand in memory is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    /// A general register.
+    pub base: Option<u8>,
+    pub index: Index,
+    pub scale: u64,
+    pub displacement: u64,
+    /// Bytes there.
+    pub bytes: usize,
+    /// Bytes of the operand, if what is there stands for all its lanes.
+    pub spread: Option<usize>,
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Index {
+    None,
+    Gpr(u8),
+    /// A vector register and its bytes.
+    Vector(u8, usize),
+}
+
+impl Step {
+    pub fn new(instruction: &Instruction, at: usize) -> Step {
+        let mut operands = [Place::None; 5];
+        let mut known = true;
+        for (i, operand) in operands.iter_mut().enumerate() {
+            if (i as u32) < instruction.op_count() {
+                let place = place(instruction, i as u32);
+                known &= place.is_some();
+                *operand = place.unwrap_or(Place::None);
+            }
+        }
+        let mask = instruction.op_mask();
+        let step = Step {
+            mnemonic: instruction.mnemonic(),
+            action: None,
+            operands,
+            mask: number(mask, Register::K0, 8),
+            clears: instruction.zeroing_masking(),
+            at,
+            end: at + instruction.len(),
+            instruction: *instruction,
+        };
+        // What can't be told from the operands: rounding within the instruction.
+        known &= instruction.rounding_control() == iced_x86::RoundingControl::None;
+        let action = exec::find(&step).filter(|_| known);
+        Step { action, ..step }
+    }
+
+    /// The instruction for people.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        IntelFormatter::new().format(&self.instruction, &mut text);
+        text
+    }
+
+    /// The last operand, if it is an immediate.
+    pub fn immediate(&self) -> u8 {
+        let last = self.operands.iter().rev().find(|p| **p != Place::None);
+        match last {
+            Some(Place::Immediate(n)) => *n as u8,
+            _ => 0,
+        }
+    }
+
+    /// Bytes of an operand.
+    pub fn bytes(&self, i: usize) -> usize {
+        match self.operands[i] {
+            Place::Vector(_, bytes) | Place::Gpr(_, bytes) => bytes,
+            Place::Memory(m) => m.spread.unwrap_or(m.bytes),
+            _ => 8,
+        }
+    }
+}
+
+/// The number of a register among those that begin with the first.
+fn number(register: Register, first: Register, count: usize) -> Option<u8> {
+    let n = (register as usize).wrapping_sub(first as usize);
+    (n < count).then_some(n as u8)
+}
+
+fn vector(register: Register) -> Option<(u8, usize)> {
+    let classes = [
+        (Register::XMM0, 16),
+        (Register::YMM0, 32),
+        (Register::ZMM0, 64),
+    ];
+    let found = |(first, bytes)| Some((number(register, first, 32)?, bytes));
+    classes.into_iter().find_map(found)
+}
+
+fn gpr(register: Register) -> Option<(u8, usize)> {
+    let classes = [(Register::AX, 2), (Register::EAX, 4), (Register::RAX, 8)];
+    let found = |(first, bytes)| Some((number(register, first, 16)?, bytes));
+    let low = match register {
+        Register::AL | Register::CL | Register::DL | Register::BL => {
+            Some((register as usize - Register::AL as usize) as u8)
+        }
+        _ => number(register, Register::SPL, 12).map(|n| n + 4),
+    };
+    (classes.into_iter().find_map(found)).or(low.map(|n| (n, 1)))
+}
+
+fn place(instruction: &Instruction, i: u32) -> Option<Place> {
+    match instruction.op_kind(i) {
+        OpKind::Register => {
+            let register = instruction.op_register(i);
+            let mask = || number(register, Register::K0, 8).map(Place::Mask);
+            (vector(register).map(|(n, bytes)| Place::Vector(n, bytes)))
+                .or_else(|| gpr(register).map(|(n, bytes)| Place::Gpr(n, bytes)))
+                .or_else(mask)
+        }
+        OpKind::Memory => memory(instruction).map(Place::Memory),
+        OpKind::NearBranch64 => Some(Place::Branch(instruction.near_branch64())),
+        _ => instruction.try_immediate(i).ok().map(Place::Immediate),
+    }
+}
+
+fn memory(instruction: &Instruction) -> Option<Address> {
+    // The segments whose memory does not begin at 0.
+    if [Register::FS, Register::GS].contains(&instruction.memory_segment()) {
+        return None;
+    }
+    let base = match instruction.memory_base() {
+        // The displacement is the whole address.
+        Register::None | Register::RIP => None,
+        register => match gpr(register) {
+            Some((n, 8)) => Some(n),
+            _ => return None,
+        },
+    };
+    let index = match instruction.memory_index() {
+        Register::None => Index::None,
+        register => match (gpr(register), vector(register)) {
+            (Some((n, 8)), _) => Index::Gpr(n),
+            (_, Some((n, bytes))) => Index::Vector(n, bytes),
+            _ => return None,
+        },
+    };
+    Some(Address {
+        base,
+        index,
+        scale: u64::from(instruction.memory_index_scale()),
+        displacement: instruction.memory_displacement64(),
+        bytes: instruction.memory_size().size(),
+        spread: spread(instruction),
+    })
+}
+
+/// The bytes that an element in memory is spread to. The decoder gives them only within names, such as
+/// `Broadcast512_Float32`.
+fn spread(instruction: &Instruction) -> Option<usize> {
+    if !instruction.is_broadcast() {
+        return None;
+    }
+    let name = format!("{:?}", instruction.memory_size());
+    let bits = name.strip_prefix("Broadcast")?.split('_').next()?;
+    bits.parse().ok().map(|bits: usize| bits / 8)
+}

@@ -1,0 +1,12 @@
+//! The interpreter does what the processor does, and finds what is wrong with code.
+#![cfg(all(target_arch = "x86_64", unix))]
+
+mod conversions;
+mod faults;
+#[path = "../../../x86/tests/assembler/forms.rs"]
+mod forms;
+mod harness;
+mod inputs;
+mod more;
+mod scalar;
+mod vector;
