@@ -79,7 +79,7 @@ fn kernels() -> Result<(), Failed> {
     let explain = compiled.explain();
     let mut kernels: Vec<&CudaKernel> = Vec::new();
     for k in &compiled.plan().kernels {
-        if let Kernel::Cuda(k) = k
+        if let Kernel::Cuda(k) = &**k
             && kernels.iter().all(|other| other.entry != k.entry)
         {
             kernels.push(k);

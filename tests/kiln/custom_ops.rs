@@ -8,8 +8,8 @@ use kiln::{
 };
 use kiln_plan::Entry;
 use kiln_runtime::{Buffer, Executable};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 /// x³, of f32 or f64.
 static CUBE: LazyLock<CustomOp> = LazyLock::new(|| {
@@ -339,7 +339,7 @@ fn a_compiled_function_runs_where_its_operators_are_registered() -> Result<()> {
     // Under a name that nobody registered.
     let mut plan = Entry::from_bytes(&bytes).unwrap().plan;
     for kernel in &mut plan.kernels {
-        if let kiln_plan::Kernel::Custom(c) = kernel {
+        if let kiln_plan::Kernel::Custom(c) = Arc::make_mut(kernel) {
             c.name = "test::elsewhere".into();
         }
     }

@@ -10,6 +10,7 @@ use kiln_plan::tile::{Inst, Stage, TileProgram};
 use kiln_plan::{Conv, ConvRole, Images, Kernel, Loop, Place, Plan};
 use kiln_runtime::Executable;
 use kiln_testkit::programs::differentiated;
+use std::sync::Arc;
 
 /// A bug: changes a plan, or leaves it alone where it does not apply.
 type Bug = fn(&mut Plan) -> bool;
@@ -145,7 +146,7 @@ const BUGS: &[(&str, Bug)] = &[
         true
     }),
     ("matrix operands are transposed", |p| {
-        p.kernels.iter_mut().any(|k| match k {
+        p.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
             Kernel::MatMul(m) => {
                 std::mem::swap(&mut m.lhs.row, &mut m.lhs.col);
                 true
@@ -154,7 +155,7 @@ const BUGS: &[(&str, Bug)] = &[
         })
     }),
     ("a convolution forgets its padding", |p| {
-        p.kernels.iter_mut().any(|k| match k {
+        p.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
             Kernel::Conv(c) => c
                 .padding
                 .iter_mut()
@@ -181,7 +182,7 @@ const BUGS: &[(&str, Bug)] = &[
         },
     ),
     ("a scan loses what its second half starts from", |p| {
-        p.kernels.iter_mut().any(|k| match k {
+        p.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
             // Lanes cut in two that both start from nothing.
             Kernel::Scan(s) if s.outer.is(1) && s.inner.is(1) => match s.len.as_const() {
                 Some(n) if n > 2 && n % 2 == 0 => {
@@ -194,7 +195,7 @@ const BUGS: &[(&str, Bug)] = &[
         })
     }),
     ("a scan runs the other way", |p| {
-        p.kernels.iter_mut().any(|k| match k {
+        p.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
             Kernel::Scan(s) => {
                 s.reverse = !s.reverse;
                 true
@@ -203,7 +204,7 @@ const BUGS: &[(&str, Bug)] = &[
         })
     }),
     ("a sort goes the other way", |p| {
-        p.kernels.iter_mut().any(|k| match k {
+        p.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
             Kernel::ArgSort(s) => {
                 s.descending = !s.descending;
                 true
@@ -212,7 +213,7 @@ const BUGS: &[(&str, Bug)] = &[
         })
     }),
     ("the first to a place wins a scatter", |p| {
-        p.kernels.iter_mut().any(|k| match k {
+        p.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
             Kernel::Scatter(s) if s.kind == ScatterKind::Set => {
                 // The source from its end.
                 let a = s.axis as usize;
@@ -227,7 +228,7 @@ const BUGS: &[(&str, Bug)] = &[
         })
     }),
     ("a scatter keeps another element", |p| {
-        p.kernels.iter_mut().any(|k| match k {
+        p.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
             Kernel::Scatter(s) if s.dtype.computes() => {
                 s.kind = match s.kind {
                     ScatterKind::Min => ScatterKind::Max,
@@ -263,7 +264,7 @@ const BUGS: &[(&str, Bug)] = &[
         change_loop(p, |l| l.body.run.pop().is_some())
     }),
     ("a branch is taken for the other", |p| {
-        p.kernels.iter_mut().any(|k| match k {
+        p.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
             Kernel::If(i) => {
                 i.branches.reverse();
                 true
@@ -272,7 +273,7 @@ const BUGS: &[(&str, Bug)] = &[
         })
     }),
     ("a branch gets its inputs in another order", |p| {
-        p.kernels.iter_mut().any(|k| match k {
+        p.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
             Kernel::If(i) => {
                 i.inputs.reverse();
                 i.inputs.len() > 1
@@ -286,23 +287,26 @@ const BUGS: &[(&str, Bug)] = &[
 ];
 
 fn programs(plan: &mut Plan) -> impl Iterator<Item = &mut TileProgram> {
-    plan.kernels.iter_mut().filter_map(|k| match k {
-        Kernel::Tile(t) => Some(t),
-        Kernel::MatMul(m) => m.epilogue.as_mut().map(|e| &mut e.program),
-        Kernel::Conv(c) => c.epilogue.as_mut().map(|e| &mut e.program),
-        _ => None,
-    })
+    plan.kernels
+        .iter_mut()
+        .map(Arc::make_mut)
+        .filter_map(|k| match k {
+            Kernel::Tile(t) => Some(t),
+            Kernel::MatMul(m) => m.epilogue.as_mut().map(|e| &mut e.program),
+            Kernel::Conv(c) => c.epilogue.as_mut().map(|e| &mut e.program),
+            _ => None,
+        })
 }
 
 fn change_conv(plan: &mut Plan, role: ConvRole, mut f: impl FnMut(&mut Conv) -> bool) -> bool {
-    plan.kernels.iter_mut().any(|k| match k {
+    plan.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
         Kernel::Conv(c) if c.role == role => f(c),
         _ => false,
     })
 }
 
 fn change_loop(plan: &mut Plan, mut f: impl FnMut(&mut Loop) -> bool) -> bool {
-    plan.kernels.iter_mut().any(|k| match k {
+    plan.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
         Kernel::Loop(l) => f(l),
         _ => false,
     })

@@ -560,7 +560,7 @@ fn on_an_emulated_gpu_nothing_is_timed_and_further_kernels_run() {
     );
     assert_eq!(choice.chosen, "default", "the other one is wrong");
     let mut plan = made.plan().clone();
-    let Kernel::Custom(call) = &mut plan.kernels[0] else {
+    let Kernel::Custom(call) = Arc::make_mut(&mut plan.kernels[0]) else {
         panic!("{plan:?}");
     };
     call.kernel = Some("other".into());
@@ -722,7 +722,7 @@ fn every_way_on_a_gpu_is_checked_and_wrong_ones_are_found() {
     let is_product = |t: &&mut Task| matches!(t.work.body, Body::MatMul(_));
     let product = program.tasks.iter_mut().find(is_product).unwrap();
     for way in &mut product.ways[1..] {
-        let Kernel::Cuda(kernel) = &mut way.printed.steps[0].kernel else {
+        let Kernel::Cuda(kernel) = Arc::make_mut(&mut way.printed.steps[0].kernel) else {
             panic!("{} is for a GPU", way.name())
         };
         let (right, wrong) = ("fma(x[i], y[j], ", "fma(x[i], y[j] * Elem(0.99), ");

@@ -17,6 +17,7 @@ use kiln_optimize::{Pass, Patch, Rule, Run, View};
 use kiln_plan::tile::{Inst, TileProgram};
 use kiln_plan::{Kernel, Place, Plan};
 use kiln_runtime::{Buffer, Executable};
+use std::sync::Arc;
 
 fn buffers(graph: &Graph, seed: u64, executable: &Executable) -> Vec<Buffer> {
     let arrays = random_inputs(graph, seed).into_iter();
@@ -182,10 +183,13 @@ fn two_chains() -> Graph {
 }
 
 fn tile_programs(plan: &mut Plan) -> impl Iterator<Item = &mut TileProgram> {
-    plan.kernels.iter_mut().filter_map(|k| match k {
-        Kernel::Tile(t) => Some(t),
-        _ => None,
-    })
+    plan.kernels
+        .iter_mut()
+        .map(Arc::make_mut)
+        .filter_map(|k| match k {
+            Kernel::Tile(t) => Some(t),
+            _ => None,
+        })
 }
 
 #[test]

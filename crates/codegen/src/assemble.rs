@@ -3,7 +3,7 @@
 mod control;
 mod order;
 
-pub(crate) use order::peak;
+pub(crate) use order::order;
 
 use crate::emit::{ArgOf, Emitted, emit, emit_prologue};
 use crate::flow::{Call, Flow, Nid, Op};
@@ -16,7 +16,6 @@ use hashbrown::HashSet;
 use kiln_base::{DType, numel};
 use kiln_ir::NodeId;
 use kiln_plan::{self as plan, Matrix};
-use order::order;
 
 /// The program of a grouped flow; `keeps` says whether what its runs make of parameters is kept, which it is not in
 /// bodies.
@@ -44,7 +43,7 @@ pub(crate) fn assemble(
         buffer: vec![None; flow.nodes.len()],
     };
     a.leaves(groups);
-    for g in order(flow, groups) {
+    for g in order(flow, groups).groups {
         a.task(&groups[g])?;
     }
     a.outputs();

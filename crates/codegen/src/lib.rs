@@ -96,5 +96,5 @@ fn lowered(
 pub fn live_bytes(graph: &Graph, options: &Options) -> Result<i64, LowerError> {
     let flow = flow::build(graph, options, &Hints::default())?;
     let groups = fuse::absorb(&flow, fuse::group(&flow, options), options);
-    Ok(assemble::peak(&flow, &groups))
+    Ok(assemble::order(&flow, &groups).peak)
 }

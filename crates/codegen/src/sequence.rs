@@ -5,6 +5,7 @@ use crate::work::{Slot, Step};
 use kiln_base::Machine;
 use kiln_ir::NodeId;
 use kiln_plan::{Kernel, Site};
+use std::sync::Arc;
 
 /// A program as a list of kernel launches over buffers.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +24,7 @@ pub struct Sequence {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
     /// The kernel.
-    pub kernel: Kernel,
+    pub kernel: Arc<Kernel>,
     /// The buffer of each kernel argument.
     pub args: Vec<BufId>,
     /// Which of `args` are written.
@@ -110,7 +111,7 @@ impl Sequence {
 impl Task {
     /// Which of its arguments a step writes.
     fn written_by(&self, step: &Step) -> Vec<bool> {
-        if let Kernel::Cuda(kernel) = &step.kernel {
+        if let Kernel::Cuda(kernel) = &*step.kernel {
             return kernel.args.iter().map(|a| a.written).collect();
         }
         let written = |slot: &Slot| match slot {

@@ -7,6 +7,7 @@ use crate::program::{Cost, Program};
 use crate::schedule::Schedule;
 use kiln_base::{DType, Dim, numel};
 use kiln_plan::{Attention, Conv, ConvRole, Described, If, Kernel, Loop, MatMul, Reach, Reads};
+use std::sync::Arc;
 
 /// What is to be computed of some arguments: a body, which may read operands that pointwise work in front of it
 /// makes, and whose result may pass through work behind it before it is stored.
@@ -101,7 +102,7 @@ pub struct Printed {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     /// The kernel.
-    pub kernel: Kernel,
+    pub kernel: Arc<Kernel>,
     /// One for each of the kernel's arguments.
     pub args: Vec<Slot>,
     /// For each of the kernel's sites its position among the work's.
@@ -294,7 +295,7 @@ impl Printed {
     pub fn one(kernel: Kernel, work: &Work) -> Printed {
         Printed {
             steps: vec![Step {
-                kernel,
+                kernel: Arc::new(kernel),
                 args: (0..work.args.len()).map(Slot::Arg).collect(),
                 sites: (0..work.sites()).collect(),
             }],

@@ -92,7 +92,7 @@ impl Dump {
         self.stage("kernels.txt", || {
             let launches = stages.sequence.launches.iter();
             code(launches.map(|l| {
-                let text = match &l.kernel {
+                let text = match &*l.kernel {
                     Kernel::Cuda(k) => Some(k.source()),
                     other => tiles(other),
                 };

@@ -171,7 +171,7 @@ impl<'a> Joiner<'a> {
     /// Whether there is room for all these in a group.
     fn fit(&self, group: &[usize], joining: &[usize]) -> bool {
         let launch = |l: &usize| &self.sequence.launches[*l];
-        match launch(&group[0]).kernel {
+        match *launch(&group[0]).kernel {
             Kernel::Cuda(_) => {
                 let all = group.iter().chain(joining).map(launch);
                 fit_in_a_launch(self.sequence, &all.collect::<Vec<_>>())
@@ -182,7 +182,7 @@ impl<'a> Joiner<'a> {
 
     fn joins(&self, l: usize) -> bool {
         let launch = &self.sequence.launches[l];
-        let wanted = match launch.kernel {
+        let wanted = match *launch.kernel {
             Kernel::Tile(_) => self.is_update(l) || self.is_small(l),
             Kernel::Cuda(_) => self.near > 0 || self.is_update(l) || self.is_small(l),
             _ => self.near > 0,

@@ -188,7 +188,7 @@ impl<'a> Donation<'a> {
     /// nothing behind `safe` can fail.
     fn commit(&self, order: &mut Order, over: &HashMap<usize, Vec<usize>>, staying: bool) {
         let is_moved = |l: usize| over.contains_key(&l);
-        let waits = |l: &Launch| matches!(l.kernel, Kernel::Tile(_)) && can_join(self.sequence, l);
+        let waits = |l: &Launch| matches!(*l.kernel, Kernel::Tile(_)) && can_join(self.sequence, l);
         let early = |l: usize| !waits(&self.sequence.launches[l]);
         let from = order.run[..self.safe].iter().filter(|l| !is_moved(**l));
         let from = from.count();

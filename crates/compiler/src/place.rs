@@ -15,7 +15,7 @@ use kiln_codegen::{Launch, Origin, Sequence, shares_a_launch};
 use kiln_ir::{Graph, NodeId, Op};
 use kiln_plan::memory::planned;
 use kiln_plan::{Buffer, BufferId, Constant, Input, Kernel, Output, Place, Plan, Step, Symbol};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// The plan of a lowered sequence. Sites name the position that their node's location marks, where it marks
 /// one.
@@ -52,7 +52,7 @@ pub(crate) fn place(graph: &Graph, sequence: &Sequence) -> Result<Placed, Compil
         placed
     };
     let placed = arranged(NEAR);
-    let product = |l: usize| !matches!(sequence.launches[l].kernel, Kernel::Tile(_));
+    let product = |l: usize| !matches!(*sequence.launches[l].kernel, Kernel::Tile(_));
     if !(0..sequence.launches.len()).any(|l| placed.joined[l] && product(l)) {
         return Ok(placed);
     }
@@ -272,12 +272,8 @@ impl<'a> Steps<'a> {
         }
         if let [node] = launch.nodes[..] {
             let graphs = self.graph.node(node).op.bodies().iter();
-            for ((plan, graph), sequence) in kernel
-                .bodies_mut()
-                .iter_mut()
-                .zip(graphs)
-                .zip(&launch.bodies)
-            {
+            for (at, (graph, sequence)) in graphs.zip(&launch.bodies).enumerate() {
+                let plan = &mut Arc::make_mut(&mut kernel).bodies_mut()[at];
                 *plan = body(graph, sequence);
                 sites.extend(plan.sites.iter().cloned());
             }
@@ -294,7 +290,7 @@ impl<'a> Steps<'a> {
     }
 
     /// The position of a kernel in the plan, which has each once.
-    fn kernel(&mut self, kernel: Kernel) -> u32 {
+    fn kernel(&mut self, kernel: Arc<Kernel>) -> u32 {
         let kernels = &mut self.plan.kernels;
         let alike = self.kernels.entry(kernel.fingerprint()).or_default();
         if let Some(at) = alike.iter().find(|at| kernels[**at as usize] == kernel) {

@@ -241,19 +241,20 @@ impl Body<'_> {
     }
 
     fn depends(&mut self, operand: &Operand) -> bool {
-        let visited = postorder(operand.node.clone(), |node, is_last| {
+        let visited = postorder(operand.node.clone(), |node, is_last, first| {
             if self.depends.contains_key(&Key::whole(node)) {
-                return Ok::<_, Infallible>(None);
+                return Ok::<_, Infallible>(false);
             }
             let is_input = self.inputs.iter().any(|t| Arc::ptr_eq(&t.node, node));
             let operands = self.operands(node).unwrap_or_default();
             if !is_input && !is_last {
-                return Ok(Some(operands.into_iter().map(|o| o.node)));
+                first.extend(operands.into_iter().map(|o| o.node));
+                return Ok(true);
             }
             let depends = |o: &Operand| self.depends.get(&Key::whole(&o.node)) == Some(&true);
             let any = is_input || operands.iter().any(depends);
             self.depends.insert(Key::whole(node), any);
-            Ok(None)
+            Ok(false)
         });
         let Ok(()) = visited;
         self.depends[&Key::whole(&operand.node)]
@@ -272,19 +273,20 @@ impl Body<'_> {
     }
 
     fn value(&mut self, root: &Operand) -> Result<Value> {
-        postorder(root.clone(), |operand, is_last| {
+        postorder(root.clone(), |operand, is_last, first| {
             if self.map.contains_key(&operand.key()) {
-                return Ok::<_, Error>(None);
+                return Ok::<_, Error>(false);
             }
             if !is_last && !self.belongs(operand) {
                 let v = self.capture(operand)?;
                 self.map.insert(operand.key(), v);
-                return Ok(None);
+                return Ok(false);
             }
             let node = &operand.node;
             let operands = self.operands(node).unwrap_or_default();
             if !is_last {
-                return Ok(Some(operands));
+                first.extend(operands);
+                return Ok(true);
             }
             let id: NodeId = self.graph.push(kiln_ir::Node {
                 op: node.op.clone(),
@@ -296,7 +298,7 @@ impl Body<'_> {
                 let value = Value { node: id, output };
                 self.map.insert(Key::of(node, output), value);
             }
-            Ok(None)
+            Ok(false)
         })?;
         Ok(self.map[&root.key()])
     }

@@ -378,8 +378,11 @@ impl Drop for Handle {
 impl Drop for Node {
     fn drop(&mut self) {
         let mut stack = take_inputs(&mut self.state);
-        while let Some(operand) = stack.pop() {
-            if let Some(mut node) = Arc::into_inner(operand.node) {
+        while let Some(mut operand) = stack.pop() {
+            // Where it is, if nobody else is left that could let go of it at the same time.
+            if let Some(node) = Arc::get_mut(&mut operand.node) {
+                stack.append(&mut take_inputs(&mut node.state));
+            } else if let Some(mut node) = Arc::into_inner(operand.node) {
                 stack.append(&mut take_inputs(&mut node.state));
             }
         }

@@ -1,10 +1,18 @@
 //! Walking over what is recorded.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// What tells outputs of nodes apart, for as long as these are alive.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Key(usize, u32);
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Nodes lie further apart than most have outputs.
+        state.write_usize(self.0.wrapping_add(self.1 as usize));
+    }
+}
 
 impl Key {
     /// That of an output.
@@ -23,24 +31,22 @@ impl Key {
 /// Visits what lies behind an item and then the item: operands before users, the first operand first, without
 /// recursion, since programs are millions of operations deep.
 ///
-/// `visit` is asked for an item whether anything is to be visited before it, and what; where it has said so, it
-/// is asked again, with `true`, when that is done, and then has nothing more to say. It knows itself what it has
-/// been asked for before.
+/// `visit` is asked for an item whether anything is to be visited before it, and adds what to the list that it is
+/// given; where it has said so, it is asked again, with `true`, when that is done, and then has nothing more to say.
+/// It knows itself what it has been asked for before.
 ///
 /// # Errors
 /// The first of `visit`.
-pub fn postorder<T, I, E>(
+pub fn postorder<T, E>(
     item: T,
-    mut visit: impl FnMut(&T, bool) -> Result<Option<I>, E>,
-) -> Result<(), E>
-where
-    I: IntoIterator<Item = T, IntoIter: DoubleEndedIterator>,
-{
+    mut visit: impl FnMut(&T, bool, &mut Vec<T>) -> Result<bool, E>,
+) -> Result<(), E> {
     let mut stack = vec![(item, false)];
+    let mut first = Vec::new();
     while let Some((item, is_last)) = stack.pop() {
-        if let Some(first) = visit(&item, is_last)? {
+        if visit(&item, is_last, &mut first)? {
             stack.push((item, true));
-            stack.extend(first.into_iter().rev().map(|t| (t, false)));
+            stack.extend(first.drain(..).rev().map(|t| (t, false)));
         }
     }
     Ok(())

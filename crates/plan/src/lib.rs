@@ -46,6 +46,7 @@ pub use operand::{Array, Matrix, Strided};
 pub use ordered::{ArgSort, Scan, Scatter};
 pub use reach::Reach;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// A buffer of a plan.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -65,7 +66,7 @@ pub struct Plan {
     /// Every buffer.
     pub buffers: Vec<Buffer>,
     /// The kernels that steps call.
-    pub kernels: Vec<Kernel>,
+    pub kernels: Vec<Arc<Kernel>>,
     /// Steps that depend on parameters only, in order.
     pub prepare: Vec<Step>,
     /// The other steps, in order.

@@ -22,7 +22,7 @@ impl Plan {
         let inputs = self.inputs.iter().map(|i| 8 + 3 * i.shape.len());
         let outputs = self.outputs.iter().map(|o| 8 + 3 * o.shape.len());
         let constants = self.constants.iter().map(|c| 8 + c.bytes.len());
-        let kernels = self.kernels.iter().map(kernel);
+        let kernels = self.kernels.iter().map(|k| kernel(k));
         let lists = steps.chain(inputs).chain(outputs).chain(constants);
         let lists = lists.chain(kernels).sum::<usize>();
         lists

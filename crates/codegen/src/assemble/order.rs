@@ -3,32 +3,36 @@
 use crate::affine::estimate;
 use crate::flow::{Flow, Nid, Op};
 use crate::fuse::Group;
-use hashbrown::HashMap;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+
+/// An order in which groups can run, and the most bytes of temporaries that are alive in it, if every operand that
+/// dies is written over by a result of its size.
+pub(crate) struct Order {
+    pub groups: Vec<usize>,
+    pub peak: i64,
+}
 
 /// An order in which groups can run. Among those that can, one that frees more temporary memory than it
 /// takes comes first (a weight's gradient as soon as the activation that it needs has no other reader);
 /// then the one that comes first in the program. If an order that always goes on with what takes least
 /// needs clearly less memory, it is that one.
-pub(super) fn order(flow: &Flow, groups: &[Group]) -> Vec<usize> {
-    let program = freeing_first(Scheduler::new(flow, groups));
-    let least = least_first(Scheduler::new(flow, groups));
-    let [needed, less] = [&program, &least].map(|o| Scheduler::new(flow, groups).peak(o));
-    match less < needed - needed / 64 {
+pub(crate) fn order(flow: &Flow, groups: &[Group]) -> Order {
+    let needs = Needs::new(flow, groups);
+    let program = freeing_first(Scheduler::new(&needs));
+    let least = least_first(Scheduler::new(&needs));
+    let [program, least] = [program, least].map(|groups| Order {
+        peak: Scheduler::new(&needs).peak(&groups),
+        groups,
+    });
+    match least.peak < program.peak - program.peak / 64 {
         true => least,
         false => program,
     }
 }
 
-/// The most bytes of temporaries that are alive in a run of the groups, if every operand that dies is
-/// written over by a result of its size.
-pub(crate) fn peak(flow: &Flow, groups: &[Group]) -> i64 {
-    Scheduler::new(flow, groups).peak(&order(flow, groups))
-}
-
 fn freeing_first(mut s: Scheduler) -> Vec<usize> {
-    let n = s.groups.len();
+    let n = s.waiting.len();
     let mut ready: BinaryHeap<Reverse<(Nid, usize)>> = BinaryHeap::new();
     let mut freeing: BinaryHeap<Reverse<(Nid, usize)>> = BinaryHeap::new();
     ready.extend(s.ready().map(|g| Reverse((s.key(g), g))));
@@ -57,7 +61,7 @@ fn least_first(mut s: Scheduler) -> Vec<usize> {
     let mut ready: BinaryHeap<Reverse<(i64, Nid, usize)>> = BinaryHeap::new();
     let entry = |s: &Scheduler, g: usize| Reverse((s.takes(g), s.key(g), g));
     ready.extend(s.ready().map(|g| entry(&s, g)));
-    let mut out = Vec::with_capacity(s.groups.len());
+    let mut out = Vec::with_capacity(s.waiting.len());
     while let Some(Reverse((_, _, g))) = ready.pop() {
         if s.has_run[g] {
             continue;
@@ -70,96 +74,122 @@ fn least_first(mut s: Scheduler) -> Vec<usize> {
     out
 }
 
-/// The groups that read a temporary.
+/// What groups need of each other, whatever the order.
+struct Needs {
+    /// The bytes of each temporary of the run...
+    bytes: Vec<i64>,
+    /// ...and the groups that read it.
+    readers: Vec<Vec<usize>>,
+    groups: Vec<Need>,
+}
+
+/// What a group needs, and who needs it.
 #[derive(Default)]
-struct Readers {
-    all: Vec<usize>,
-    /// How many of them have not run.
-    left: usize,
+struct Need {
+    /// What comes first in the program.
+    key: Nid,
+    /// The temporaries that it reads...
+    reads: Vec<usize>,
+    /// ...and writes.
+    writes: Vec<usize>,
+    /// How many groups it waits for.
+    waits: usize,
+    /// Which wait for it.
+    users: Vec<usize>,
 }
 
-struct Scheduler<'a> {
-    flow: &'a Flow,
-    groups: &'a [Group],
-    has_run: Vec<bool>,
-    /// The groups that read each temporary of the run.
-    readers: HashMap<Nid, Readers>,
-    /// The temporaries that each group reads.
-    reads: Vec<Vec<Nid>>,
-    /// How many groups each group waits for, and which wait for it.
-    waiting: Vec<usize>,
-    users: Vec<Vec<usize>>,
-}
-
-impl Scheduler<'_> {
-    fn new<'a>(flow: &'a Flow, groups: &'a [Group]) -> Scheduler<'a> {
+impl Needs {
+    fn new(flow: &Flow, groups: &[Group]) -> Needs {
         let mut is_output = vec![false; flow.nodes.len()];
         flow.outputs.iter().for_each(|o| is_output[o.node] = true);
-        let in_run = groups.iter().filter(|g| !g.parameter_only);
-        let roots = in_run.flat_map(|g| &g.roots).map(|(n, _)| *n);
-        let mut readers: HashMap<Nid, Readers> = HashMap::new();
-        readers.extend(
-            roots
-                .filter(|n| !is_output[*n])
-                .map(|n| (n, Readers::default())),
-        );
-        let mut reads = vec![Vec::new(); groups.len()];
-        let mut users: Vec<Vec<usize>> = vec![Vec::new(); groups.len()];
+        let mut temporary: Vec<Option<usize>> = vec![None; flow.nodes.len()];
+        let mut needs = Needs {
+            bytes: Vec::new(),
+            readers: Vec::new(),
+            groups: Vec::with_capacity(groups.len()),
+        };
+        for group in groups {
+            let mut need = Need {
+                key: group.roots.iter().map(|r| r.0).max().unwrap_or(0),
+                waits: group.deps.len(),
+                ..Need::default()
+            };
+            let in_run = group.roots.iter().filter(|_| !group.parameter_only);
+            for n in in_run.map(|r| r.0).filter(|n| !is_output[*n]) {
+                let size = flow.nodes[n].dtype.size() as i64;
+                let bytes = estimate(&flow.numel(n)).saturating_mul(size);
+                temporary[n] = Some(needs.bytes.len());
+                need.writes.push(needs.bytes.len());
+                needs.bytes.push(bytes);
+            }
+            needs.groups.push(need);
+        }
+        needs.readers = vec![Vec::new(); needs.bytes.len()];
         for (g, group) in groups.iter().enumerate() {
-            group.deps.iter().for_each(|d| users[*d].push(g));
+            for d in &group.deps {
+                needs.groups[*d].users.push(g);
+            }
             for n in &group.loaded {
                 let mut n = *n;
-                while !readers.contains_key(&n)
-                    && matches!(flow.nodes[n].op, Op::After | Op::Reshape)
+                while temporary[n].is_none() && matches!(flow.nodes[n].op, Op::After | Op::Reshape)
                 {
                     n = flow.nodes[n].inputs[0];
                 }
-                if let Some(of) = readers.get_mut(&n)
-                    && of.all.last() != Some(&g)
+                if let Some(t) = temporary[n]
+                    && needs.readers[t].last() != Some(&g)
                 {
-                    of.all.push(g);
-                    of.left += 1;
-                    reads[g].push(n);
+                    needs.readers[t].push(g);
+                    needs.groups[g].reads.push(t);
                 }
             }
         }
+        needs
+    }
+}
+
+struct Scheduler<'a> {
+    needs: &'a Needs,
+    has_run: Vec<bool>,
+    /// How many readers of each temporary have not run.
+    left: Vec<usize>,
+    /// How many groups each group still waits for.
+    waiting: Vec<usize>,
+}
+
+impl Scheduler<'_> {
+    fn new(needs: &Needs) -> Scheduler<'_> {
         Scheduler {
-            flow,
-            groups,
-            has_run: vec![false; groups.len()],
-            readers,
-            reads,
-            waiting: groups.iter().map(|g| g.deps.len()).collect(),
-            users,
+            needs,
+            has_run: vec![false; needs.groups.len()],
+            left: needs.readers.iter().map(Vec::len).collect(),
+            waiting: needs.groups.iter().map(|g| g.waits).collect(),
         }
     }
 
-    /// What comes first in the program.
     fn key(&self, g: usize) -> Nid {
-        self.groups[g].roots.iter().map(|r| r.0).max().unwrap_or(0)
+        self.needs.groups[g].key
     }
 
     /// The groups that wait for no other.
     fn ready(&self) -> impl Iterator<Item = usize> {
-        (0..self.groups.len()).filter(|g| self.waiting[*g] == 0)
+        (0..self.waiting.len()).filter(|g| self.waiting[*g] == 0)
     }
 
     /// Notes that a group has run; gives those that became the last readers of something, and those that
     /// can run now.
     fn run(&mut self, g: usize) -> (Vec<usize>, Vec<usize>) {
         self.has_run[g] = true;
+        let need = &self.needs.groups[g];
         let mut last = Vec::new();
-        for n in &self.reads[g] {
-            let Some(of) = self.readers.get_mut(n) else {
-                continue;
-            };
-            of.left -= 1;
-            if of.left == 1 {
-                last.extend(of.all.iter().find(|r| !self.has_run[**r]));
+        for &t in &need.reads {
+            self.left[t] -= 1;
+            if self.left[t] == 1 {
+                let mut readers = self.needs.readers[t].iter();
+                last.extend(readers.find(|r| !self.has_run[**r]));
             }
         }
         let mut ready = Vec::new();
-        for &u in &self.users[g] {
+        for &u in &need.users {
             self.waiting[u] -= 1;
             if self.waiting[u] == 0 {
                 ready.push(u);
@@ -168,22 +198,18 @@ impl Scheduler<'_> {
         (last, ready)
     }
 
-    fn bytes(&self, n: Nid) -> i64 {
-        let size = self.flow.nodes[n].dtype.size() as i64;
-        estimate(&self.flow.numel(n)).saturating_mul(size)
-    }
-
     /// The temporaries of which a group that has not run is the last reader.
     fn frees(&self, g: usize) -> impl Iterator<Item = i64> {
-        let freed = self.reads[g].iter().filter(|n| self.readers[*n].left == 1);
-        freed.map(|n| self.bytes(*n))
+        let freed = self.needs.groups[g].reads.iter();
+        let freed = freed.filter(|t| self.left[**t] == 1);
+        freed.map(|t| self.needs.bytes[*t])
     }
 
     /// The temporaries that a group writes and another reads.
     fn writes(&self, g: usize) -> impl Iterator<Item = i64> {
-        let roots = self.groups[g].roots.iter().map(|(n, _)| *n);
-        let read = |n: &Nid| self.readers.get(n).is_some_and(|r| r.left > 0);
-        roots.filter(read).map(|n| self.bytes(n))
+        let written = self.needs.groups[g].writes.iter();
+        let read = written.filter(|t| self.left[**t] > 0);
+        read.map(|t| self.needs.bytes[*t])
     }
 
     /// The bytes of temporary memory that running a group takes more than it frees.

@@ -66,7 +66,7 @@ pub fn side_by_side(sequence: &Sequence, groups: &[Vec<usize>]) -> Sequence {
 
 /// The kernel of a launch that may be a part of another.
 fn part<'a>(sequence: &Sequence, launch: &'a Launch) -> Option<&'a CudaKernel> {
-    let (Kernel::Cuda(kernel), Machine::Gpu(gpu)) = (&launch.kernel, &sequence.machine) else {
+    let (Kernel::Cuda(kernel), Machine::Gpu(gpu)) = (&*launch.kernel, &sequence.machine) else {
         return None;
     };
     let threads: u32 = kernel.block.iter().product();
@@ -102,7 +102,7 @@ fn together(sequence: &Sequence, set: &[usize]) -> Launch {
     nodes.dedup();
     let sum = |of: fn(&Cost) -> &Dim| launches.iter().fold(Dim::ZERO, |n, l| &n + of(&l.cost));
     Launch {
-        kernel: Kernel::Cuda(kernel),
+        kernel: Kernel::Cuda(kernel).into(),
         args,
         written: launches.iter().flat_map(|l| l.written.clone()).collect(),
         bodies: Vec::new(),

@@ -10,6 +10,7 @@ use job::Job;
 use kiln_base::Gpu;
 use kiln_plan::cuda::CudaKernel;
 use kiln_plan::{Kernel, Reach};
+use std::sync::Arc;
 use vector::Vector;
 
 mod beside;
@@ -73,7 +74,7 @@ impl Engine for Cuda<'_> {
 fn reach(printed: &mut Printed, work: &[Reach]) {
     let Printed { steps, scratch, .. } = printed;
     for Step { kernel, args, .. } in steps {
-        let Kernel::Cuda(kernel) = kernel else {
+        let Kernel::Cuda(kernel) = Arc::make_mut(kernel) else {
             continue;
         };
         let of = |(arg, slot): (u16, &Slot)| match *slot {
@@ -138,6 +139,6 @@ fn whole(kernel: CudaKernel) -> Step {
     Step {
         args: (0..kernel.args.len()).map(Slot::Arg).collect(),
         sites: (0..kernel.sites as usize).collect(),
-        kernel: Kernel::Cuda(kernel),
+        kernel: Kernel::Cuda(kernel).into(),
     }
 }

@@ -257,6 +257,16 @@ impl Expr {
 }
 
 impl Kernel {
+    /// The argument that a value is loaded from, if it is.
+    pub(crate) fn loaded(&self, v: Val) -> Option<usize> {
+        match self.body[v.index()].expr {
+            Expr::Load { access } | Expr::LoadAt { access, .. } => {
+                Some(usize::from(self.accesses[access as usize].arg))
+            }
+            _ => None,
+        }
+    }
+
     /// For each value, whether it varies inside.
     pub fn varies_inside(&self) -> Vec<bool> {
         let outer = self.axes.len();

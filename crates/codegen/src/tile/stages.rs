@@ -57,7 +57,13 @@ pub(crate) fn in_place_behind(kernel: &Kernel) -> Vec<(usize, usize)> {
 }
 
 pub(super) fn in_place_as(kernel: &Kernel, schedule: Schedule) -> Vec<(usize, usize)> {
-    may_share(kernel, &plan(kernel, &keep(kernel, schedule)).0)
+    match kernel.inner.is_empty() {
+        // There is but one stage.
+        true => (kernel.stores.iter())
+            .flat_map(|s| in_its_place(kernel, s))
+            .collect(),
+        false => may_share(kernel, &plan(kernel, &keep(kernel, schedule)).0),
+    }
 }
 
 /// Whether tiles are cut from the inner axes or the parallel ones: whichever is contiguous in more
@@ -211,44 +217,36 @@ pub(crate) fn dear(kernel: &Kernel) -> Vec<bool> {
 pub(crate) fn may_share(kernel: &Kernel, plans: &[Plan]) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
     for (at, plan) in plans.iter().enumerate() {
-        for s in plan.stores.iter().filter(|s| s.combine.is_none()) {
-            let to = &kernel.accesses[s.access as usize];
-            let written = to.arg as usize;
-            for (read, arg) in kernel.args.iter().enumerate() {
-                if arg.written || arg.dtype != kernel.args[written].dtype {
-                    continue;
-                }
-                let fits = |p: usize, v: &Val| match &kernel.body[v.index()].expr {
-                    Expr::Load { access } => {
-                        let from = &kernel.accesses[*access as usize];
-                        from.arg as usize != read
-                            || (p <= at
-                                && from.bounds.is_empty()
-                                && from.offset == to.offset
-                                && from.strides == to.strides)
-                    }
-                    Expr::LoadAt { access, .. } => {
-                        kernel.accesses[*access as usize].arg as usize != read
-                    }
-                    _ => true,
-                };
-                let all = plans.iter().enumerate().all(|(p, plan)| {
-                    plan.defs.iter().all(|d| match d {
-                        Step::Compute(v) => fits(p, v),
-                        Step::Kept(_) => true,
-                    })
-                });
-                let is_read = kernel.body.iter().any(|d| match &d.expr {
-                    Expr::Load { access } => kernel.accesses[*access as usize].arg as usize == read,
-                    _ => false,
-                });
-                if all && is_read {
-                    pairs.push((read, written));
-                }
-            }
-        }
+        let later = |pair: &(usize, usize)| {
+            let mut defs = plans[at + 1..].iter().flat_map(|p| &p.defs);
+            defs.any(|d| matches!(d, Step::Compute(v) if kernel.loaded(*v) == Some(pair.0)))
+        };
+        let places = plan.stores.iter().flat_map(|s| in_its_place(kernel, s));
+        pairs.extend(places.filter(|pair| !later(pair)));
     }
     pairs
+}
+
+/// The read arguments of a store's dtype that are loaded at its address only, each with the argument that it writes.
+fn in_its_place(kernel: &Kernel, store: &Store) -> impl Iterator<Item = (usize, usize)> {
+    let to = &kernel.accesses[store.access as usize];
+    let written = usize::from(to.arg);
+    let there = move |v: Val| match &kernel.body[v.index()].expr {
+        Expr::Load { access } => {
+            let from = &kernel.accesses[*access as usize];
+            from.bounds.is_empty() && from.offset == to.offset && from.strides == to.strides
+        }
+        _ => false,
+    };
+    let fits = move |read: usize| {
+        let all = (0..kernel.body.len() as u32).map(Val);
+        let mut loads = all.filter(|v| kernel.loaded(*v) == Some(read)).peekable();
+        loads.peek().is_some() && loads.all(there)
+    };
+    let args = kernel.args.iter().enumerate();
+    let alike = args.filter(move |(_, a)| !a.written && a.dtype == kernel.args[written].dtype);
+    let pairs = alike.filter(move |(read, _)| store.combine.is_none() && fits(*read));
+    pairs.map(move |(read, _)| (read, written))
 }
 
 /// Whether a cast leaves every value of `from` as it is, given the type that kernels compute it in.

@@ -27,7 +27,7 @@ pub fn unit(sequence: &Sequence) -> String {
     let mut text = String::from(PRELUDE);
     let mut seen = HashSet::new();
     for l in &sequence.launches {
-        if let Kernel::Cuda(k) = &l.kernel
+        if let Kernel::Cuda(k) = &*l.kernel
             && seen.insert(&k.entry)
         {
             text += "\n";
@@ -67,7 +67,7 @@ impl Compiled {
         memory: &mut [Data],
         symbols: &[i64],
     ) -> u32 {
-        let Kernel::Cuda(kernel) = &launch.kernel else {
+        let Kernel::Cuda(kernel) = &*launch.kernel else {
             panic!("{} is not for a GPU", launch.kernel.name());
         };
         let args: Vec<usize> = launch.args.iter().map(|a| a.0 as usize).collect();

@@ -176,16 +176,16 @@ fn random_programs_cover_the_rules() {
                 *seen.entry(name).or_insert(0) += holds as u32;
             };
             let tile = l.kernel.program();
-            let library = !matches!(l.kernel, Kernel::Tile(_));
+            let library = !matches!(*l.kernel, Kernel::Tile(_));
             note("epilogue", library && tile.is_some());
-            let of_images = matches!(l.kernel, Kernel::Conv(_));
+            let of_images = matches!(*l.kernel, Kernel::Conv(_));
             note("prologue", made > 0);
             note("prologue of images", of_images && made > 0);
             let rows = |p: &TileProgram| p.schedule == Schedule::Rows;
             note("epilogue of rows", library && tile.is_some_and(rows));
-            note("scan", matches!(l.kernel, Kernel::Scan(_)));
-            note("arg_sort", matches!(l.kernel, Kernel::ArgSort(_)));
-            if let Kernel::Scatter(s) = &l.kernel {
+            note("scan", matches!(*l.kernel, Kernel::Scan(_)));
+            note("arg_sort", matches!(*l.kernel, Kernel::ArgSort(_)));
+            if let Kernel::Scatter(s) = &*l.kernel {
                 note("scatter", true);
                 note("scatter in place", !l.in_place.is_empty());
                 note("scatter by a view", s.index.strides.iter().any(|d| d.is(0)));

@@ -159,7 +159,7 @@ fn run_sequence(
     let dtypes: Vec<DType> = program.buffers.iter().map(|b| b.dtype).collect();
     for launch in &program.launches {
         let mut args: Vec<usize> = launch.args.iter().map(|a| a.0 as usize).collect();
-        if let Kernel::Cuda(_) | Kernel::Attention(_) = &launch.kernel {
+        if let Kernel::Cuda(_) | Kernel::Attention(_) = &*launch.kernel {
             let compiled = compiled.expect("compiled for the device");
             ok &= compiled.run(launch, &dtypes, &mut memory, symbols) == 0;
             continue;
@@ -372,7 +372,7 @@ fn with_operands(
     symbols: &[i64],
     engine: Engine,
 ) -> Kernel {
-    let mut with = launch.kernel.clone();
+    let mut with = (*launch.kernel).clone();
     let prologues = launch.kernel.prologues().iter().zip(work.made());
     for (side, (prologue, kernel)) in prologues.enumerate() {
         let (Some(prologue), Some(kernel)) = (prologue, kernel) else {

@@ -16,7 +16,7 @@ fn program(text: &str) -> Program {
 fn launches(p: &Program) -> String {
     let mut out = String::new();
     for l in &p.sequence().launches {
-        let kind = match &l.kernel {
+        let kind = match &*l.kernel {
             Kernel::Tile(_) => "tile",
             Kernel::MatMul(_) => "matmul",
             Kernel::Conv(_) => "conv",

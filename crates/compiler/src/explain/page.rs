@@ -139,7 +139,7 @@ fn row(kernel: &KernelInfo, launch: Option<(String, usize, &Launch)>) -> String 
         code("Kernel IR", kir);
     }
     if let Some((.., launch)) = &launch {
-        match &launch.kernel {
+        match &*launch.kernel {
             Kernel::Cuda(k) => code("CUDA C++", &k.source()),
             other => {
                 for program in other.programs() {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// A kernel of such a program.
 pub(super) struct Part {
-    pub kernel: Kernel,
+    pub kernel: Arc<Kernel>,
     /// What it is called with: arguments of the whole, and behind these memory of the program's own.
     pub args: Vec<usize>,
     /// Its sites among those of the whole.
@@ -27,7 +27,7 @@ pub(super) fn plan(kernel: Kernel, args: &[Arg], symbols: usize) -> Plan {
     let part = Part {
         args: (0..args.len()).collect(),
         sites: (0..kernel.contract().map_or(0, |c| c.sites)).collect(),
-        kernel,
+        kernel: Arc::new(kernel),
     };
     plan_of(vec![part], args, Vec::new(), symbols)
 }
@@ -97,7 +97,7 @@ pub(super) fn plan_of(
         let sites = part.sites.iter().map(|s| *s as usize + 1).max();
         let site = Site {
             op: part.kernel.name().to_string(),
-            kind: match part.kernel {
+            kind: match *part.kernel {
                 Kernel::Custom(_) => SiteKind::Custom,
                 _ => SiteKind::IndexOutOfRange,
             },

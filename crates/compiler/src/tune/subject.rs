@@ -200,7 +200,7 @@ impl KernelSubject {
             .plans
             .iter()
             .flat_map(|p| &p.kernels)
-            .any(takes_indices);
+            .any(|k| takes_indices(k));
         let arg = |(i, arg): (usize, &Arg)| {
             let len = arg.len.eval(&self.values);
             let signed = signed.contains(&(i as u16));

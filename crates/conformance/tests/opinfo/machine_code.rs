@@ -80,7 +80,7 @@ fn kernels(device: Device) -> Kernels {
 
 fn collect(plan: &Plan, kernels: &mut Kernels) {
     for k in &plan.kernels {
-        if let Kernel::Cuda(k) = k {
+        if let Kernel::Cuda(k) = &**k {
             kernels.insert(k.entry.clone(), k.clone());
         }
     }

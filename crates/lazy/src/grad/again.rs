@@ -133,38 +133,42 @@ struct Entry {
 impl Region {
     /// Where the gradient of a tensor goes; adds what lies behind.
     fn add(&mut self, t: &Handle) -> Source {
-        let visited = postorder((t.operand(), t.edge.clone()), |(operand, edge), is_last| {
-            let Some(key) = edge.key().filter(|_| self.source(edge).is_none()) else {
-                return Ok::<_, Infallible>(None);
-            };
-            let saved = match edge {
-                Edge::Node(node, _) if node.serial >= self.start => node.saved(),
-                _ => None,
-            };
-            let (Edge::Node(grad, _), Some(saved)) = (edge, saved) else {
-                self.known.insert(key, Known::Outer(self.frontier.len()));
-                let mut outer = Handle::output_of(&operand.node, operand.output);
-                outer.edge = edge.clone();
-                self.frontier.push(outer);
-                return Ok(None);
-            };
-            if !is_last {
-                return Ok(Some(saved.inputs));
-            }
-            let inputs = saved.inputs.iter();
-            let entry = Entry {
-                grad: grad.clone(),
-                inputs: inputs
-                    .map(|(o, e)| (o.clone(), self.source(e).unwrap_or(Source::None)))
-                    .collect(),
-                node: saved.held.node().clone(),
-                custom: saved.custom,
-            };
-            let at = Known::Entry(self.entries.len());
-            self.known.insert(Key::whole(grad), at);
-            self.entries.push(entry);
-            Ok(None)
-        });
+        let visited = postorder(
+            (t.operand(), t.edge.clone()),
+            |(operand, edge), is_last, first| {
+                let Some(key) = edge.key().filter(|_| self.source(edge).is_none()) else {
+                    return Ok::<_, Infallible>(false);
+                };
+                let saved = match edge {
+                    Edge::Node(node, _) if node.serial >= self.start => node.saved(),
+                    _ => None,
+                };
+                let (Edge::Node(grad, _), Some(saved)) = (edge, saved) else {
+                    self.known.insert(key, Known::Outer(self.frontier.len()));
+                    let mut outer = Handle::output_of(&operand.node, operand.output);
+                    outer.edge = edge.clone();
+                    self.frontier.push(outer);
+                    return Ok(false);
+                };
+                if !is_last {
+                    first.extend(saved.inputs);
+                    return Ok(true);
+                }
+                let inputs = saved.inputs.iter();
+                let entry = Entry {
+                    grad: grad.clone(),
+                    inputs: inputs
+                        .map(|(o, e)| (o.clone(), self.source(e).unwrap_or(Source::None)))
+                        .collect(),
+                    node: saved.held.node().clone(),
+                    custom: saved.custom,
+                };
+                let at = Known::Entry(self.entries.len());
+                self.known.insert(Key::whole(grad), at);
+                self.entries.push(entry);
+                Ok(false)
+            },
+        );
         let Ok(()) = visited;
         self.source(&t.edge).unwrap_or(Source::None)
     }
@@ -276,9 +280,9 @@ impl<'a> Again<'a> {
     }
 
     fn value(&mut self, b: &mut Recorder, root: &Operand) -> Result<Handle, OpError> {
-        postorder(root.clone(), |operand, is_last| {
+        postorder(root.clone(), |operand, is_last, first| {
             if self.map.contains_key(&operand.key()) {
-                return Ok::<_, OpError>(None);
+                return Ok::<_, OpError>(false);
             }
             let node = &operand.node;
             let inputs = match &*node.state() {
@@ -290,10 +294,11 @@ impl<'a> Again<'a> {
             let Some(inputs) = inputs.filter(|_| node.ready(operand.output).is_none()) else {
                 let t = Handle::output_of(node, operand.output);
                 self.map.insert(operand.key(), t);
-                return Ok(None);
+                return Ok(false);
             };
             if !is_last {
-                return Ok(Some(inputs));
+                first.extend(inputs);
+                return Ok(true);
             }
             let entry = self.entries.get(&Key::whole(node));
             let operand_of = |(i, o): (usize, &Operand)| {
@@ -306,7 +311,7 @@ impl<'a> Again<'a> {
             let outputs = b.emit(node.op.clone(), &inputs)?;
             let keys = (0..).map(|output| Key::of(node, output));
             self.map.extend(keys.zip(outputs));
-            Ok(None)
+            Ok(false)
         })?;
         Ok(self.map[&root.key()].clone())
     }

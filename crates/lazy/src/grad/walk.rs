@@ -65,12 +65,12 @@ impl Walk {
     ) -> Result<()> {
         // What the nodes need whose operands are being added.
         let mut open: Vec<Saved> = Vec::new();
-        postorder(edge.clone(), |edge, is_last| {
+        postorder(edge.clone(), |edge, is_last, first| {
             if !is_last && self.place(edge).is_some() {
-                return Ok(None);
+                return Ok(false);
             }
             let (key, entry) = match edge {
-                Edge::None => return Ok(None),
+                Edge::None => return Ok(false),
                 Edge::Leaf(leaf) => (Key::whole(leaf), Entry::Leaf(leaf.clone())),
                 Edge::Node(node, _) => {
                     let saved = match is_last {
@@ -84,9 +84,9 @@ impl Walk {
                         false => {
                             let new = |edge: &&Edge| self.place(edge).is_none();
                             let inputs = saved.inputs.iter().map(|(_, edge)| edge).filter(new);
-                            let inputs: SmallVec<[Edge; 2]> = inputs.cloned().collect();
+                            first.extend(inputs.cloned());
                             open.push(saved);
-                            return Ok(Some(inputs));
+                            return Ok(true);
                         }
                     };
                     (Key::whole(node), entry)
@@ -94,7 +94,7 @@ impl Walk {
             };
             self.known.insert(key, self.entries.len());
             self.entries.push(entry);
-            Ok(None)
+            Ok(false)
         })
     }
 

@@ -98,9 +98,9 @@ impl Gather {
     /// Adds a value and everything it needs.
     pub fn add(&mut self, t: &Handle) -> Result<Value, Missing> {
         let root = t.operand();
-        postorder(root.clone(), |operand, is_last| {
+        postorder(root.clone(), |operand, is_last, first| {
             if !is_last && self.find(operand).is_some() {
-                return Ok(None);
+                return Ok(false);
             }
             // Another run may compute it between the first visit and the last.
             let buffer = match &*operand.node.state() {
@@ -108,14 +108,17 @@ impl Gather {
                 State::Placeholder => None,
                 State::Lazy { kept, inputs, .. } => match kept.get(operand.output as usize) {
                     Some(Some(buffer)) => Some(buffer.clone()),
-                    _ if is_last => return self.computed(&operand.node, inputs).map(|()| None),
-                    _ => return Ok(Some(inputs.clone())),
+                    _ if is_last => return self.computed(&operand.node, inputs).map(|()| false),
+                    _ => {
+                        first.extend(inputs.iter().cloned());
+                        return Ok(true);
+                    }
                 },
                 State::Donated => return Err(Missing::Donated),
                 State::Poisoned => return Err(lost(&operand.node)),
             };
             self.given(operand, buffer);
-            Ok(None)
+            Ok(false)
         })?;
         self.find(&root).ok_or_else(|| lost(&root.node))
     }

@@ -102,7 +102,7 @@ pub fn planned(plan: &Plan, values: &[i64]) -> Option<(Temporaries, Layout)> {
 /// what it carries, and its body's arena; a branch the larger arena.
 fn scratch(plan: &Plan, step: &Step, bytes: &[usize], values: &[i64]) -> Option<usize> {
     let peak = |body: &Plan| Some(planned(body, values)?.1.peak);
-    Some(match &plan.kernels[step.kernel as usize] {
+    Some(match &*plan.kernels[step.kernel as usize] {
         Kernel::Loop(l) => {
             let of = |a: &u16| bytes[step.args[*a as usize].0 as usize].next_multiple_of(ALIGN);
             ALIGN + l.first.iter().map(of).sum::<usize>() + peak(&l.body)?

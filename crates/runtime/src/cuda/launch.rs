@@ -80,7 +80,7 @@ impl Launch {
         values: &[i64],
     ) -> Result<Vec<Option<Arc<Launch>>>> {
         let mut functions = device.functions(&cuda_kernels(plan, false))?.into_iter();
-        let link = |kernel: &Kernel| match kernel {
+        let link = |kernel: &Arc<Kernel>| match &**kernel {
             Kernel::Cuda(k) => {
                 let function = functions.next();
                 let lost = || Error::Internal("fewer functions than kernels".into());
@@ -97,7 +97,7 @@ impl Launch {
 fn cuda_kernels(plan: &Plan, bodies: bool) -> Vec<Unloaded<'_>> {
     let mut found = Vec::new();
     for kernel in &plan.kernels {
-        if let Kernel::Cuda(k) = kernel {
+        if let Kernel::Cuda(k) = &**kernel {
             found.push(k.into());
         }
         let inner = kernel.bodies().iter().filter(|_| bodies);

@@ -107,7 +107,7 @@ impl Binder<'_> {
         let work = (self.linker).link(kernel, self.contract(step), sizes, launch);
         let site = step.sites.first();
         let site = site.and_then(|s| self.plan.sites.get(*s as usize));
-        let custom = matches!(kernel, Kernel::Custom(_));
+        let custom = matches!(**kernel, Kernel::Custom(_));
         let work = work.map_err(|e| at_site(site.filter(|_| custom), e))?;
         self.linked.insert(key, work.clone());
         Ok(work)

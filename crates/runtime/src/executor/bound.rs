@@ -125,10 +125,8 @@ impl Bound {
         let mut run = b.steps(&plan.run, commit)?;
         match owner {
             Owner::Executable => {
-                for step in &mut run.steps {
-                    let packs = b.pack(step, &prepare.steps, &mut prepared);
-                    prepare.steps.extend(packs);
-                }
+                let packs = b.packs(&mut run.steps, &prepare.steps, &mut prepared);
+                prepare.steps.extend(packs);
             }
             Owner::Body => narrow(&mut run.steps),
         }

@@ -57,7 +57,7 @@ fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
             left.ok_or_else(|| damaged!("more than {} bodies in each other", plan::MAX_DEPTH))?;
         check_body(body, left)?;
     }
-    let contract = |kernel: &Kernel| {
+    let contract = |kernel: &Arc<Kernel>| {
         supported(kernel)?;
         kernel.contract().map_err(|e| damaged!("{e}"))
     };
@@ -307,7 +307,7 @@ fn mark(used: &mut [bool], d: &Dim) {
 
 /// The symbols that each kernel uses.
 fn kernel_symbols(plan: &Plan) -> Vec<Vec<bool>> {
-    let of = |kernel: &Kernel| {
+    let of = |kernel: &Arc<Kernel>| {
         let mut used = vec![false; plan.symbols.len()];
         // A plan without symbols has nothing to look for.
         if !used.is_empty() {

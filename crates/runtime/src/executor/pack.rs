@@ -2,7 +2,7 @@
 
 use super::binder::Binder;
 use super::loc::Loc;
-use super::step::BoundStep;
+use super::step::{After, BoundStep};
 use super::work::{Call, Packs, Work};
 use crate::error::Result;
 use crate::tile::Failure;
@@ -22,36 +22,53 @@ impl Work for Pack {
 }
 
 impl Binder<'_> {
-    /// Lets a convolution or a product read weights that depend on parameters alone, and that the run does not
-    /// write over, from a packed copy; gives the step of *prepare* that makes it.
-    pub fn pack(
+    /// Lets convolutions and products read weights that depend on parameters alone, and that the run does not
+    /// write over, from packed copies; gives the steps of *prepare* that make these.
+    pub fn packs(
+        &self,
+        run: &mut [BoundStep],
+        prepare: &[BoundStep],
+        prepared: &mut Vec<usize>,
+    ) -> Vec<BoundStep> {
+        let mut makers = vec![After::new(); prepared.len()];
+        for (i, step) in prepare.iter().enumerate() {
+            for (arg, writes) in step.args.iter().zip(&step.writes) {
+                if let (Loc::Prepared(at), true) = (arg, writes)
+                    && makers[*at].last() != Some(&(i as u32))
+                {
+                    makers[*at].push(i as u32);
+                }
+            }
+        }
+        let steps = run.iter_mut();
+        steps
+            .filter_map(|step| self.pack(step, &makers, prepared))
+            .collect()
+    }
+
+    /// Lets a step read its weights from a packed copy. `makers` are the steps that make each buffer of *prepare*.
+    fn pack(
         &self,
         step: &mut BoundStep,
-        prepare: &[BoundStep],
+        makers: &[After],
         prepared: &mut Vec<usize>,
     ) -> Option<BoundStep> {
         let Packs { weights, bytes } = step.work.packs()?;
         let weights = step.args[weights];
-        let known = match weights {
+        let after = match weights {
             Loc::Input(i) => {
                 let parameter = self.plan.inputs[i].role == Role::Parameter;
-                parameter && !self.facts.donors.contains(&Some(i))
+                let kept = parameter && !self.facts.donors.contains(&Some(i));
+                kept.then(After::new)?
             }
-            Loc::Constant(_) | Loc::Prepared(_) => true,
-            Loc::Slot(_) | Loc::Arena(_) => false,
+            Loc::Constant(_) => After::new(),
+            Loc::Prepared(at) => makers[at].clone(),
+            Loc::Slot(_) | Loc::Arena(_) => return None,
         };
-        if !known {
-            return None;
-        }
         let to = Loc::Prepared(prepared.len());
         prepared.push(bytes);
         step.args.push(to);
         step.packed = true;
-        let makes = |s: &BoundStep| {
-            let mut args = s.args.iter().zip(&s.writes);
-            args.any(|(arg, writes)| *writes && *arg == weights)
-        };
-        let makers = prepare.iter().enumerate().filter(|(_, s)| makes(s));
         Some(BoundStep {
             work: Arc::new(Pack(step.work.clone())),
             args: smallvec![weights, to],
@@ -63,7 +80,7 @@ impl Binder<'_> {
             sites: smallvec![],
             parallel: true,
             joined: false,
-            after: makers.map(|(i, _)| i as u32).collect(),
+            after,
         })
     }
 }

@@ -215,7 +215,7 @@ pub fn plan_of(mut kernel: Kernel, args: &[(DType, i64, bool)]) -> Plan {
         joined: false,
         guard: None,
     });
-    plan.kernels.push(kernel);
+    plan.kernels.push(kernel.into());
     plan.commit = 1;
     plan
 }

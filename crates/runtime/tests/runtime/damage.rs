@@ -8,6 +8,7 @@ use kiln_base::{Compute, DType, Dim};
 use kiln_plan::tile::*;
 use kiln_plan::*;
 use kiln_runtime::{Buffer as Tensor, Cancel, Error, Executable};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 fn tensors(plan: &Plan) -> Vec<Tensor> {
@@ -275,7 +276,7 @@ fn contradictions_in_prologues_are_refused() {
     assert!(Executable::new(plan.clone()).is_ok());
     let changed = |what: &str, change: &dyn Fn(&mut MatMul)| {
         let mut plan = plan.clone();
-        match &mut plan.kernels[0] {
+        match Arc::make_mut(&mut plan.kernels[0]) {
             Kernel::MatMul(product) => change(product),
             _ => panic!("a product"),
         }
@@ -309,7 +310,7 @@ fn contradictions_in_prologues_are_refused() {
     assert!(Executable::new(plan.clone()).is_ok());
     let convolution = |what: &str, change: &dyn Fn(&mut Conv)| {
         let mut plan = plan.clone();
-        match &mut plan.kernels[0] {
+        match Arc::make_mut(&mut plan.kernels[0]) {
             Kernel::Conv(conv) => change(conv),
             _ => panic!("a convolution"),
         }
@@ -343,7 +344,7 @@ fn overlapping_stores_and_reads_run_without_harm() {
     ));
 
     let mut plan = model(&6i64.into(), false);
-    if let Kernel::Tile(p) = &mut plan.kernels[0] {
+    if let Kernel::Tile(p) = Arc::make_mut(&mut plan.kernels[0]) {
         p.accesses[0].offset = Dim::Const(5);
         p.accesses[0].strides[0] = Dim::Const(-1);
     }

@@ -89,8 +89,10 @@ pub fn model(n: &Dim, constants: bool) -> Plan {
     let state2 = buffer_at(&mut p, f, n, Place::Output);
     output(&mut p, y, None);
     output(&mut p, state2, Some(2));
-    p.kernels.push(Kernel::Tile(binary(Binary::Add, f, n)));
-    p.kernels.push(Kernel::Tile(binary(Binary::Mul, f, n)));
+    p.kernels
+        .push(Kernel::Tile(binary(Binary::Add, f, n)).into());
+    p.kernels
+        .push(Kernel::Tile(binary(Binary::Mul, f, n)).into());
     p.prepare.push(step(0, &[w, w, w2]));
     p.run.push(step(1, &[x, w2, t]));
     p.run.push(step(0, &[t, t, u]));
@@ -168,9 +170,9 @@ fn a_data_error_leaves_donated_memory_alone() {
     let out = buffer_at(&mut p, DType::I64, &n, Place::Output);
     output(&mut p, out, Some(0));
     p.kernels
-        .push(Kernel::Tile(binary(Binary::Div, DType::I64, &n)));
+        .push(Kernel::Tile(binary(Binary::Div, DType::I64, &n)).into());
     p.kernels
-        .push(Kernel::Tile(binary(Binary::Add, DType::I64, &n)));
+        .push(Kernel::Tile(binary(Binary::Add, DType::I64, &n)).into());
     p.sites.push(Site {
         op: "div".into(),
         kind: SiteKind::DivisionByZero,

@@ -22,19 +22,19 @@ impl Engine {
     }
 
     /// `x2 = x0 + x1` of n elements.
-    fn add(&self, dtype: DType, n: i64) -> Kernel {
+    fn add(&self, dtype: DType, n: i64) -> Arc<Kernel> {
         let text = "x2[i] = x0[i] + x1[i];";
         match self.0 {
-            None => Kernel::Tile(binary(Binary::Add, dtype, &n.into())),
+            None => Kernel::Tile(binary(Binary::Add, dtype, &n.into())).into(),
             Some(_) => kernel(&format!("add_{dtype}"), text, &[dtype; 3], &n.into(), 0),
         }
     }
 
     /// `x2 = x0 / x1` of n elements of i64, where none of x1 is 0.
-    fn divide(&self, n: i64) -> Kernel {
+    fn divide(&self, n: i64) -> Arc<Kernel> {
         let text = "if (x1[i]) x2[i] = x0[i] / x1[i]; else kiln_report(errors, site0, x0[i], 0);";
         match self.0 {
-            None => Kernel::Tile(binary(Binary::Div, DType::I64, &n.into())),
+            None => Kernel::Tile(binary(Binary::Div, DType::I64, &n.into())).into(),
             Some(_) => kernel("divide", text, &[DType::I64; 3], &n.into(), 1),
         }
     }
@@ -85,7 +85,7 @@ fn output(plan: &mut Plan, dtype: DType, n: i64, donor: Option<u32>) -> BufferId
     buffer
 }
 
-fn step(plan: &mut Plan, kernel: Kernel, args: [BufferId; 3], guard: Option<BufferId>) {
+fn step(plan: &mut Plan, kernel: Arc<Kernel>, args: [BufferId; 3], guard: Option<BufferId>) {
     let known = plan.kernels.iter().position(|k| *k == kernel);
     let kernel = known.unwrap_or_else(|| {
         plan.kernels.push(kernel);

@@ -7,6 +7,7 @@ use kiln_base::{Compute, DType, Dim};
 use kiln_plan::tile::*;
 use kiln_plan::*;
 use kiln_runtime::{Buffer as Tensor, Cancel, Error, Executable};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[track_caller]
@@ -330,7 +331,7 @@ fn an_epilogue_reads_its_own_results_alone() {
 fn bodies_without_what_they_need_are_refused() {
     let body = |change: &dyn Fn(&mut Plan)| {
         let mut plan = nested(1, 2, 1);
-        change(&mut plan.kernels[0].bodies_mut()[0]);
+        change(&mut Arc::make_mut(&mut plan.kernels[0]).bodies_mut()[0]);
         plan
     };
     Executable::new(body(&|_| {})).unwrap();
@@ -408,7 +409,7 @@ fn sizes_that_overflow_are_no_small_sizes() {
 #[test]
 fn filters_without_taps_are_refused_where_channels_come_last() {
     let mut plan = super::algorithms::convolutions().pop().unwrap();
-    let Kernel::Conv(conv) = &mut plan.kernels[0] else {
+    let Kernel::Conv(conv) = Arc::make_mut(&mut plan.kernels[0]) else {
         panic!("a convolution");
     };
     assert_eq!(conv.images, Images::ChannelsLast);

@@ -63,7 +63,7 @@ impl<'a> Call<'a> {
 
     pub fn step(self, kernel: CudaKernel) -> Step {
         Step {
-            kernel: Kernel::Cuda(kernel),
+            kernel: Kernel::Cuda(kernel).into(),
             args: self.args.iter().map(|a| a.0).collect(),
             sites: self.sites,
         }

@@ -156,9 +156,9 @@ fn machine_code_of_parts() {
                 .unwrap_or_else(|e| panic!("{dtype}: {e}"))
                 .resources()
             {
-                let of = |l: &&Launch| matches!(&l.kernel, Kernel::Cuda(k) if k.entry == r.entry);
+                let of = |l: &&Launch| matches!(&*l.kernel, Kernel::Cuda(k) if k.entry == r.entry);
                 let Some(Kernel::Cuda(kernel)) =
-                    program.launches.iter().find(of).map(|l| &l.kernel)
+                    program.launches.iter().find(of).map(|l| &*l.kernel)
                 else {
                     unreachable!("each entry is a kernel's")
                 };

@@ -117,7 +117,7 @@ fn machine_code() {
                 .resources();
             assert_eq!(resources.len(), program.launches.len(), "{name}");
             for (launch, r) in program.launches.iter().zip(resources) {
-                let Kernel::Cuda(kernel) = &launch.kernel else {
+                let Kernel::Cuda(kernel) = &*launch.kernel else {
                     unreachable!("everything runs as CUDA kernels")
                 };
                 // A multiprocessor holds two blocks at least.

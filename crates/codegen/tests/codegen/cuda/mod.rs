@@ -40,7 +40,7 @@ pub fn lowered(graph: &Graph, fuse: bool) -> Option<Program> {
 pub fn sources(sequence: &Sequence) -> String {
     let mut text = String::new();
     for l in &sequence.launches {
-        if let Kernel::Cuda(k) = &l.kernel {
+        if let Kernel::Cuda(k) = &*l.kernel {
             text += &format!(
                 "// grid {:?} block {:?} in place {:?}\n{}\n",
                 k.grid,

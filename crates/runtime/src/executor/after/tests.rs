@@ -212,7 +212,7 @@ fn sums() -> Plan {
                 place,
             })
             .to_vec(),
-        kernels: vec![Kernel::Cuda(kernel)],
+        kernels: vec![Kernel::Cuda(kernel).into()],
         run: [[x, x, a], [a, x, first], [a, a, b], [b, b, c], [c, x, last]]
             .map(step)
             .to_vec(),

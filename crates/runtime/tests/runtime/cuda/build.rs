@@ -19,7 +19,7 @@ pub fn device() -> Option<Arc<Device>> {
 }
 
 /// A kernel over the `n` elements of arrays: `body` for the element `i`. The last argument is written.
-pub fn kernel(name: &str, body: &str, dtypes: &[DType], n: &Dim, sites: u32) -> Kernel {
+pub fn kernel(name: &str, body: &str, dtypes: &[DType], n: &Dim, sites: u32) -> Arc<Kernel> {
     let arg = |(i, dtype): (usize, &DType)| Pointer {
         dtype: *dtype,
         written: i + 1 == dtypes.len(),
@@ -34,7 +34,7 @@ pub fn kernel(name: &str, body: &str, dtypes: &[DType], n: &Dim, sites: u32) -> 
         ),
         ..Text::default()
     };
-    Kernel::Cuda(CudaKernel {
+    Arc::new(Kernel::Cuda(CudaKernel {
         name: name.into(),
         entry: name.into(),
         text,
@@ -53,7 +53,7 @@ pub fn kernel(name: &str, body: &str, dtypes: &[DType], n: &Dim, sites: u32) -> 
         shared: 0,
         sites,
         reaches: Vec::new(),
-    })
+    }))
 }
 
 pub fn buffer(dtype: DType, len: &Dim, place: Place) -> kiln_plan::Buffer {
