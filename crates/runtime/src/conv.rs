@@ -15,7 +15,7 @@ mod weight;
 mod winograd;
 
 use crate::error::{Result, damaged};
-use crate::matmul::{Made, chosen, epilogue, link};
+use crate::matmul::{Made, chosen, epilogue, finish, link};
 use crate::memory::Storage;
 use crate::simd::Level;
 use crate::sums::Lane;
@@ -108,7 +108,13 @@ impl Conv {
         };
         match conv.algorithm {
             Algorithm::ChannelsLast => {
-                let cut = last::Cut::new(&conv, p.images == Images::Turned)?;
+                let one = (conv.cin, conv.cout) == (1, 1);
+                let width = conv.groups * conv.cout;
+                let finish = match p.dtype {
+                    DType::F32 if !one => finish(&p.epilogue, values, lens, (total, width), level)?,
+                    _ => None,
+                };
+                let cut = last::Cut::new(&conv, p.images == Images::Turned, finish)?;
                 conv.last = Some(Box::new(cut));
             }
             _ => conv.prepare(|| p.fft_tile(values))?,

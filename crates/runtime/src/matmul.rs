@@ -8,9 +8,9 @@ mod vector;
 mod work;
 
 pub(crate) use operand::{Made, Operand, link};
-pub(crate) use work::{Args, Work, epilogue, run_blocks, split};
+pub(crate) use work::{Args, Work, epilogue, finish, run_blocks, split};
 
-use crate::contraction::multiply;
+use crate::contraction::{Finish, multiply};
 use crate::error::{Result, damaged};
 use crate::simd::Level;
 use crate::sums::Lane;
@@ -20,6 +20,7 @@ use block::Block;
 use kiln_base::DType;
 use kiln_plan::cost::Behind;
 use kiln_plan::{self as plan, Algorithm};
+use std::sync::Arc;
 
 /// A linked matrix product.
 pub(crate) struct MatMul {
@@ -39,6 +40,8 @@ pub(crate) struct MatMul {
     algorithm: Algorithm,
     level: Level,
     pub(crate) epilogue: Option<Linked>,
+    /// The same while sums are in registers, where it can be.
+    finish: Option<Arc<Finish>>,
 }
 
 /// The most terms of a sum, which is computed without a pause. Only rows whose elements are one need not be in
@@ -93,7 +96,11 @@ impl MatMul {
             k,
             n,
             epilogue,
+            finish: None,
         };
+        if (algorithm, p.dtype) == (Algorithm::Packed, DType::F32) {
+            linked.finish = finish(&p.epilogue, values, lens, (total, linked.n), level)?;
+        }
         linked.block = match algorithm {
             Algorithm::Panels(most) => linked.cut(most),
             Algorithm::Small => linked.small_cut(),

@@ -4,6 +4,7 @@
 //! the description, or, on processors that nothing is printed for, one portable loop. How much of an operand is
 //! walked over, and in which order, is the caller's.
 
+mod finish;
 mod kernel;
 mod portable;
 #[cfg(all(target_arch = "x86_64", unix))]
@@ -13,6 +14,7 @@ mod product;
 mod tests;
 mod tile;
 
+pub(crate) use finish::{Accesses, Finish};
 pub(crate) use kernel::{Kernel, Kernels};
 pub(crate) use product::{VECTORS, multiply, pack};
 pub(crate) use tile::{Call, Left, Tile, lanes, most_rows};

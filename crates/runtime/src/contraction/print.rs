@@ -1,6 +1,9 @@
 //! Register tiles as machine code.
 
+use super::finish::Finish;
 use super::tile::{Left, Tile, lanes};
+use crate::printed::Target;
+use crate::printed::lines::{Key, Lines, Pinned, Place, Places, Tail};
 use kiln_base::{DType, Level};
 use kiln_x86::{Asm, Condition, Gpr, Mask, Mem, Op, Vreg, Width, op};
 
@@ -25,6 +28,8 @@ const ROWS: [Gpr; 12] = [
     Gpr::R14,
     Gpr::R15,
 ];
+/// The frame, while there is room on the stack.
+const FRAME: Gpr = Gpr::RBP;
 /// The mask of the last vector.
 const TAIL: Mask = Mask(1);
 
@@ -90,8 +95,16 @@ impl Printer<'_> {
     fn function(&mut self) {
         let listed = self.tile.left == Left::Listed;
         let used = if listed { self.tile.rows } else { 1 };
-        let saved: Vec<Gpr> = (ROWS[..usize::from(used)].iter().copied())
-            .filter(|r| Gpr::SAVED.contains(r))
+        let finish = self.tile.finish.clone();
+        // What follows the sums keeps addresses in these registers, and the stack in the frame's.
+        let accesses = finish
+            .as_ref()
+            .map_or(0, |f| f.places.len().min(ROWS.len()));
+        let saved: Vec<Gpr> = (ROWS.iter().enumerate())
+            .filter(|(i, r)| {
+                *i < accesses.max(usize::from(used)) || finish.is_some() && **r == FRAME
+            })
+            .filter_map(|(_, r)| Gpr::SAVED.contains(r).then_some(*r))
             .collect();
         self.asm.enter(&saved, 0);
         self.asm.mov(RIGHT, Mem::at(CALL).plus(8));
@@ -104,7 +117,10 @@ impl Printer<'_> {
             }
             Left::Listed => self.listed(),
         }
-        self.end();
+        match finish {
+            Some(finish) => self.finish(&finish),
+            None => self.end(),
+        }
         self.asm.leave(&saved, 0);
     }
 
@@ -165,6 +181,7 @@ impl Printer<'_> {
     fn begin(&mut self) {
         let bytes = self.width.bytes() as i32;
         let out = ROWS[0];
+        let finished = self.tile.finish.is_some();
         self.asm.mov(out, Mem::at(CALL).plus(16));
         for row in 0..self.tile.rows {
             for vector in 0..self.vectors {
@@ -175,7 +192,9 @@ impl Printer<'_> {
                     self.load(sum, at, self.is_partial(vector));
                 } else {
                     self.asm.op(op::VXORPS, self.width, (sum, sum, sum));
-                    self.asm.prefetch(0, at);
+                    if !finished {
+                        self.asm.prefetch(0, at);
+                    }
                 }
             }
         }
@@ -295,5 +314,121 @@ impl Printer<'_> {
         self.asm.jump_if(Condition::NotEqual, taps);
         self.asm.pop(CALL);
         self.asm.pop(AT);
+    }
+}
+
+/// Where things are while one vector of sums is worked on.
+struct Sums<'a> {
+    finish: &'a Finish,
+    /// The sums: in a register, or on the stack.
+    sums: Place,
+    row: i64,
+    /// Bytes of f32 in front of the vector.
+    column: i64,
+}
+
+impl Places for Sums<'_> {
+    fn place(&mut self, asm: &mut Asm, key: Key) -> Place {
+        let Key::Access(access) = key else {
+            panic!("{key:?} behind a product");
+        };
+        let Some(place) = &self.finish.places[usize::from(access)] else {
+            return self.sums;
+        };
+        let base = match ROWS.get(usize::from(access)) {
+            Some(r) if *r != FRAME => *r,
+            _ => {
+                asm.mov(AT, Mem::at(RIGHT).plus(8 * i32::from(access)));
+                AT
+            }
+        };
+        let at = (self.row * place.row + self.column / 4 * place.column) * place.size as i64;
+        let at = Mem::at(base).plus(at as i32);
+        match place.column {
+            0 => Place::Splat(at),
+            _ => Place::Vector(at),
+        }
+    }
+}
+
+impl Printer<'_> {
+    /// What is done with the sums. Those of the first rows come first; as many of the last wait on the stack as there
+    /// are registers missing.
+    fn finish(&mut self, finish: &Finish) {
+        let target = Target {
+            evex: self.asm.is_evex(),
+        };
+        let Some(lines) = Finish::lines(&finish.body, target) else {
+            panic!("an epilogue that is not printed");
+        };
+        let bytes = self.width.bytes() as i32;
+        let (rows, vectors) = (self.tile.rows, self.vectors);
+        let sums = rows * vectors;
+        let all = self.asm.registers();
+        let mut free: Vec<Vreg> = (sums..all).map(Vreg).collect();
+        let needs = lines.needs().clamp(Lines::LEAST, usize::from(all));
+        let missing = needs.saturating_sub(free.len()).min(usize::from(sums));
+        let kept = sums - missing as u8;
+        self.asm.mov(FRAME, Gpr::RSP);
+        self.asm
+            .add_number(Gpr::RSP, -(missing as i32 * bytes + lines.stack() as i32));
+        self.asm.and_number(Gpr::RSP, -64);
+        let waiting = Mem::at(Gpr::RSP).plus(lines.stack() as i32);
+        for sum in kept..sums {
+            let to = waiting.plus(i32::from(sum - kept) * bytes);
+            self.asm.op(op::VMOVUPS_STORE, self.width, (to, Vreg(sum)));
+            free.push(Vreg(sum));
+        }
+        self.asm.mov(RIGHT, Mem::at(CALL).plus(24));
+        for (i, r) in ROWS.iter().enumerate().take(finish.places.len()) {
+            if *r != FRAME {
+                self.asm.mov(*r, Mem::at(RIGHT).plus(8 * i as i32));
+            }
+        }
+        let tail = self.tail.map(|lanes| {
+            if target.evex {
+                return Tail::Bits {
+                    low: TAIL,
+                    high: TAIL,
+                };
+            }
+            self.asm.mov_number(CALL, i64::from(lanes));
+            let mask: Vec<u8> = (0..8u16)
+                .flat_map(|i| (if i < lanes { u32::MAX } else { 0 }).to_le_bytes())
+                .collect();
+            let mask = self.asm.constant(&mask);
+            Tail::Memory { mask, lanes: CALL }
+        });
+        for row in 0..rows {
+            for vector in 0..vectors {
+                let sum = self.sum(row, vector);
+                let at = match sum.0 < kept {
+                    true => Place::Register {
+                        at: [sum; 2],
+                        last: false,
+                    },
+                    false => Place::Vector(waiting.plus(i32::from(sum.0 - kept) * bytes)),
+                };
+                let mut places = Sums {
+                    finish,
+                    sums: at,
+                    row: i64::from(row),
+                    column: i64::from(vector) * i64::from(bytes),
+                };
+                let tail = tail.filter(|_| self.is_partial(vector));
+                let stack = Mem::at(Gpr::RSP);
+                lines.print(
+                    &mut self.asm,
+                    &mut places,
+                    (&free, stack),
+                    &Pinned::default(),
+                    tail,
+                );
+                if sum.0 < kept {
+                    free.push(sum);
+                }
+            }
+        }
+        self.asm.mov(Gpr::RSP, FRAME);
     }
 }

@@ -164,6 +164,7 @@ impl Cut {
                 taps: 1,
                 out: pitch * size,
                 adds: self.adds,
+                finish: None,
             };
             let mut kernel = copies.kernels.get(&tile(rows.min(self.m)))?;
             for row in (0..self.m).step_by(rows as usize) {
@@ -177,6 +178,7 @@ impl Cut {
                         .cast(),
                     right: panel.cast(),
                     out: out.wrapping_offset((row * pitch + column) as isize).cast(),
+                    finish: std::ptr::null(),
                 };
                 // SAFETY: the caller's; the tile lies within the part.
                 unsafe { kernel.run(&call) };

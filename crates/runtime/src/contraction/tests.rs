@@ -95,6 +95,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng) {
         taps: taps as u32,
         out: (out * size) as i64,
         adds,
+        finish: None,
     };
     let call = Call {
         left: if listed {
@@ -104,6 +105,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng) {
         },
         right: b.as_ptr().cast(),
         out: c.as_mut_ptr().cast(),
+        finish: std::ptr::null(),
     };
     // SAFETY: the operands were made for the tile.
     unsafe { Kernel::of(tile.clone()).unwrap().run(&call) };
@@ -242,6 +244,7 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
         taps: 1,
         out: 32,
         adds: false,
+        finish: None,
     };
     assert!(matches!(Kernel::of(tile), Ok(Kernel::Portable(_))));
 }

@@ -4,7 +4,9 @@
 //! vectors of the right one are read side by side, and all sums of a tile stay in registers. An element is summed in
 //! order, whatever the tile.
 
+use super::finish::Finish;
 use kiln_base::{DType, Level};
+use std::sync::Arc;
 
 /// A register tile, for known sizes. All distances are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +29,8 @@ pub(crate) struct Tile {
     pub out: i64,
     /// Whether sums are added to what the result holds.
     pub adds: bool,
+    /// What is done with them, which then writes results of its own.
+    pub finish: Option<Arc<Finish>>,
 }
 
 /// Where the rows of the left operand lie.
@@ -45,6 +49,8 @@ pub(crate) struct Call {
     pub left: *const u8,
     pub right: *const u8,
     pub out: *mut u8,
+    /// For each access of what is done with the sums where it lies for the first of them.
+    pub finish: *const *mut u8,
 }
 
 /// The most rows of a tile whose rows are listed: their addresses are in general registers.

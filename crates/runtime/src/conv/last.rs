@@ -9,7 +9,9 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::{Conv, LEAST_BLOCKS};
-use crate::contraction::{Call, Kernel as Sums, Left, Tile as SumsTile, lanes, most_rows};
+use crate::contraction::{
+    Accesses, Call, Finish, Kernel as Sums, Left, Tile as SumsTile, lanes, most_rows,
+};
 use crate::error::Result;
 use crate::matmul::{Args, Made, Work, run_blocks, split};
 use crate::memory::{Storage, room};
@@ -21,6 +23,7 @@ use crate::tile::Failures;
 use crate::tile::affine::{ceil, product};
 use kiln_plan::cost::geometry::{Axis, Geometry};
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// Positions that share a walk over the weights, with a channel a group.
 const DEPTHWISE: usize = 4;
@@ -53,10 +56,12 @@ pub(super) struct Cut {
     panels: i64,
     /// The register tiles: of all rows or of those that are left at the end, of a whole panel or of the last.
     tiles: Option<[[Sums; 2]; 2]>,
+    /// What is done with sums while they are in registers.
+    finish: Option<Arc<Finish>>,
 }
 
 impl Cut {
-    pub(super) fn new(c: &Conv, turned: bool) -> Result<Cut> {
+    pub(super) fn new(c: &Conv, turned: bool, finish: Option<Arc<Finish>>) -> Result<Cut> {
         let (all, sums) = (c.batch * c.geometry.outputs(), c.cin * c.geometry.kernels());
         let depthwise = (c.cin, c.cout) == (1, 1);
         let turned = match turned {
@@ -93,6 +98,7 @@ impl Cut {
             panel,
             panels,
             tiles: None,
+            finish,
         };
         if !depthwise {
             let most = i64::from(most_rows(c.level, vectors as u8, !cut.is_matrix(c)));
@@ -155,6 +161,7 @@ impl Cut {
                 taps: taps as u32,
                 out: pitch * size,
                 adds: false,
+                finish: self.finish.clone(),
             })
         };
         let rest = match all % self.rows {
@@ -487,12 +494,14 @@ impl Conv {
         // long as the channels.
         unsafe {
             match &cut.tiles {
-                Some(tiles) => self.dense_block(cut, tiles, b, (x, sources), (dst, pitch)),
+                Some(tiles) => self.dense_block(cut, tiles, b, (x, sources), (dst, pitch), args),
                 None => self.depthwise_block(cut, b, sources, (dst, pitch)),
             }
         }
-        // SAFETY: the raw results are there.
-        unsafe { work.finish((dst, pitch), first, (b.positions, width), b.channels) };
+        if cut.finish.is_none() {
+            // SAFETY: the raw results are there.
+            unsafe { work.finish((dst, pitch), first, (b.positions, width), b.channels) };
+        }
         Ok(())
     }
 
@@ -507,6 +516,7 @@ impl Conv {
         b: &Block<T>,
         (x, sources): (*const T, &[usize]),
         (dst, pitch): (*mut T, i64),
+        args: &[*mut u8],
     ) {
         let channels = self.groups * self.cin;
         let sums = self.cin * self.geometry.kernels();
@@ -528,12 +538,21 @@ impl Conv {
                         .wrapping_add((position * taps) as usize)
                         .cast(),
                 };
+                let at = (
+                    b.position + position,
+                    b.group * self.cout + b.channel + column,
+                );
+                let accesses: Accesses = match &cut.finish {
+                    Some(finish) => finish.addresses(args, at).collect(),
+                    None => Accesses::new(),
+                };
                 let call = Call {
                     left,
                     right: weights.cast_const().cast(),
                     out: dst
                         .wrapping_offset((position * pitch + column) as isize)
                         .cast(),
+                    finish: accesses.as_ptr(),
                 };
                 // SAFETY: the caller's.
                 unsafe { tile.run(&call) };

@@ -2,7 +2,7 @@
 //! register tiles read it. A right matrix that depends on parameters alone is packed in *prepare*.
 
 use super::{Args, Block, Made, MatMul, Work, run_blocks, split};
-use crate::contraction::{Call, Kernels, Left, Tile, VECTORS, lanes, most_rows, pack};
+use crate::contraction::{Accesses, Call, Kernels, Left, Tile, VECTORS, lanes, most_rows, pack};
 use crate::error::Result;
 use crate::memory::{Storage, room};
 use crate::sums::Lane;
@@ -158,6 +158,7 @@ impl MatMul {
         let first = (b.batch * self.m + b.row) * self.n + b.col;
         // Where the results belong, unless more follows.
         let (dst, pitch) = match self.epilogue {
+            Some(_) if self.finish.is_some() => (std::ptr::null_mut(), 0),
             Some(_) => (room::<T>(flat, b.rows * b.cols)?, b.cols),
             None => {
                 let out = args[self.out].cast::<T>();
@@ -185,6 +186,7 @@ impl MatMul {
                     taps: 1,
                     out: pitch * size,
                     adds: false,
+                    finish: self.finish.clone(),
                 };
                 let mut kernel = kernels.get(&tile(tile_rows.min(b.rows)))?;
                 for row in (0..b.rows).step_by(tile_rows as usize) {
@@ -192,15 +194,23 @@ impl MatMul {
                     if rows < tile_rows && row > 0 {
                         kernel = kernels.get(&tile(rows))?;
                     }
+                    let at = (b.batch * self.m + b.row + row, b.col + column);
+                    let accesses: Accesses = match &self.finish {
+                        Some(finish) => finish.addresses(args, at).collect(),
+                        None => Accesses::new(),
+                    };
                     let call = Call {
                         left: lhs.wrapping_offset((row * down) as isize).cast(),
                         right: right.cast(),
                         out: dst.wrapping_offset((row * pitch + column) as isize).cast(),
+                        finish: accesses.as_ptr(),
                     };
                     kernel.run(&call);
                 }
             }
-            work.finish((dst, pitch), first, (b.rows, self.n), b.cols);
+            if self.finish.is_none() {
+                work.finish((dst, pitch), first, (b.rows, self.n), b.cols);
+            }
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Blocks on threads, and what is done with their results.
 
+use crate::contraction::Finish;
 use crate::error::{Result, damaged};
 use crate::memory::Storage;
 use crate::pool::Pool;
@@ -8,6 +9,7 @@ use crate::tile::{self, Failures, Linked, Runner};
 use kiln_plan::Epilogue;
 use kiln_plan::tile::Schedule;
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// Multiply-adds that make it worth waking another thread.
 const PART_WORK: i64 = 1 << 18;
@@ -53,6 +55,22 @@ pub(crate) fn run_blocks<S: Default>(
             }
         }
     });
+}
+
+/// What an epilogue of f32 does with sums while they are in registers, where that can be printed for rows of this width.
+pub(crate) fn finish(
+    epilogue: &Option<Epilogue>,
+    values: &[i64],
+    lens: &[i64],
+    (total, width): (i64, i64),
+    level: Level,
+) -> Result<Option<Arc<Finish>>> {
+    let Some(Epilogue { program }) = epilogue else {
+        return Ok(None);
+    };
+    let lens: Vec<i64> = lens.iter().copied().chain([total]).collect();
+    let bound = tile::bind(program, values, &lens)?;
+    Ok(Finish::of(&bound, width, level).map(Arc::new))
 }
 
 /// Links an epilogue over `total` results, or over whole rows of them where these have a length.

@@ -296,12 +296,7 @@ impl Ir {
     }
 
     /// `a · b + c`, rounded once.
-    pub(super) fn fma(
-        &mut self,
-        a: impl Into<Src>,
-        b: impl Into<Src>,
-        c: impl Into<Src>,
-    ) -> Virt {
+    pub(super) fn fma(&mut self, a: impl Into<Src>, b: impl Into<Src>, c: impl Into<Src>) -> Virt {
         let what = Do::Fma {
             negated: false,
             wide: false,

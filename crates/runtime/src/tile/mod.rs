@@ -33,6 +33,7 @@ mod walk;
 mod wide;
 
 pub(crate) use bind::bind;
+pub(crate) use bound::{Bound, BoundAccess};
 pub(crate) use code::{Code, Ctx, Failure, Failures};
 #[cfg(all(target_arch = "x86_64", unix))]
 pub(crate) use compute::{plain_dtype, scalar_bits};
