@@ -8,6 +8,14 @@ use crate::vector::{Lane, Vector};
 /// The number of the stack's register.
 pub(crate) const RSP: usize = 4;
 
+/// What registers hold that no code should rely on: no address, NaNs.
+fn unspecified(register: usize) -> u64 {
+    0xDEAD_BEEF_0000_0000 + register as u64
+}
+
+const UNSPECIFIED_VECTORS: [Vector; 32] = [Vector([0xFF; 64]); 32];
+const UNSPECIFIED_MASKS: [u64; 8] = [0xA5A5_A5A5_A5A5_A5A5; 8];
+
 /// The flags that decisions are made by; `None` where an instruction leaves one undefined.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Flags {
@@ -26,25 +34,50 @@ pub(crate) struct Cpu<'m, 'a> {
     /// The address of the next instruction.
     pub next: u64,
     pub memory: &'m mut Memory<'a>,
+    /// What the code may call.
+    pub functions: &'m [Function],
 }
+
+/// A function with up to six integers or addresses as arguments.
+pub type Function = unsafe extern "sysv64" fn(u64, u64, u64, u64, u64, u64) -> u64;
 
 impl<'m, 'a> Cpu<'m, 'a> {
     /// With registers that hold numbers that no code should rely on.
-    pub fn new(memory: &'m mut Memory<'a>) -> Cpu<'m, 'a> {
+    pub fn new(memory: &'m mut Memory<'a>, functions: &'m [Function]) -> Cpu<'m, 'a> {
         Cpu {
-            gprs: std::array::from_fn(|i| 0xDEAD_BEEF_0000_0000 + i as u64),
-            // Signalling NaNs.
-            vectors: [Vector(
-                [0xFF, 0xFF, 0xBF, 0x7F]
-                    .repeat(16)
-                    .try_into()
-                    .unwrap_or([0; 64]),
-            ); 32],
-            masks: [0xA5A5_A5A5_A5A5_A5A5; 8],
+            gprs: std::array::from_fn(unspecified),
+            vectors: UNSPECIFIED_VECTORS,
+            masks: UNSPECIFIED_MASKS,
             flags: Flags::default(),
             next: 0,
             memory,
+            functions,
         }
+    }
+
+    /// Calls a function of the process, which leaves no register but those that it must keep.
+    pub fn call(&mut self, to: u64) -> Outcome<()> {
+        if !self.gprs[RSP].is_multiple_of(16) {
+            let message = format!("calls with {:#x} in rsp, no multiple of 16", self.gprs[RSP]);
+            return Err(Raised::new(FaultKind::Misaligned, message));
+        }
+        let Some(f) = self.functions.iter().find(|f| **f as usize as u64 == to) else {
+            let message = format!("calls {to:#x}, which is no function that it was given");
+            return Err(Raised::new(FaultKind::NotCode, message));
+        };
+        // The caller's address lies there for the time of the call.
+        self.push(self.next)?;
+        self.gprs[RSP] += 8;
+        let g = self.gprs;
+        // SAFETY: whoever gave the function answers for calls of it by the code.
+        let result = unsafe { f(g[7], g[6], g[2], g[1], g[8], g[9]) };
+        for r in [1, 2, 6, 7, 8, 9, 10, 11] {
+            self.gprs[r] = unspecified(r);
+        }
+        self.gprs[0] = result;
+        (self.vectors, self.masks) = (UNSPECIFIED_VECTORS, UNSPECIFIED_MASKS);
+        self.flags = Flags::default();
+        Ok(())
     }
 
     pub fn push(&mut self, x: u64) -> Outcome<()> {

@@ -42,6 +42,7 @@ mod program;
 mod step;
 mod vector;
 
+pub use cpu::Function;
 pub use fault::{Fault, FaultKind};
 pub use machine::Machine;
 pub use memory::Plain;

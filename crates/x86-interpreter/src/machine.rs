@@ -1,6 +1,6 @@
 //! Calls.
 
-use crate::cpu::{Cpu, RSP};
+use crate::cpu::{Cpu, Function, RSP};
 use crate::fault::{Fault, FaultKind, Outcome, Raised};
 use crate::memory::{Memory, Plain};
 use crate::program::Program;
@@ -10,6 +10,7 @@ use crate::step::Step;
 pub struct Machine<'a> {
     memory: Memory<'a>,
     stack: Vec<u64>,
+    functions: Vec<Function>,
     limit: u64,
     /// The code that was called last.
     program: Option<Program>,
@@ -41,6 +42,7 @@ impl<'a> Machine<'a> {
         Machine {
             memory: Memory::new(),
             stack: vec![0; 8192],
+            functions: Vec::new(),
             limit: 1 << 30,
             program: None,
         }
@@ -66,6 +68,16 @@ impl<'a> Machine<'a> {
     pub unsafe fn region(mut self, at: *mut u8, bytes: usize, writable: bool) -> Machine<'a> {
         // SAFETY: what the caller promised.
         unsafe { self.memory.add(at, bytes, writable) };
+        self
+    }
+
+    /// Code may call this function, which then runs on the processor.
+    ///
+    /// # Safety
+    /// The function can be called with what the code passes to it, and uses no memory of the machine but what was
+    /// given by [`Machine::region`].
+    pub unsafe fn function(mut self, f: Function) -> Machine<'a> {
+        self.functions.push(f);
         self
     }
 
@@ -104,7 +116,7 @@ impl<'a> Machine<'a> {
 
     fn run(&mut self, program: &Program, arguments: &[u64]) -> Result<u64, Fault> {
         let top = (self.stack.as_ptr() as u64 + 8 * self.stack.len() as u64) & !63;
-        let mut cpu = Cpu::new(&mut self.memory);
+        let mut cpu = Cpu::new(&mut self.memory, &self.functions);
         for (argument, register) in arguments.iter().zip(ARGUMENTS) {
             cpu.gprs[register] = *argument;
         }

@@ -4,13 +4,16 @@ use super::Action;
 use crate::cpu::{Cpu, Flags};
 use crate::fault::Outcome;
 use crate::step::{Place, Step};
+use crate::vector::Lane;
 use iced_x86::Mnemonic::*;
 
 pub(super) fn find(step: &Step) -> Option<Action> {
-    logic(step).or_else(|| by_lanes(step)).or_else(|| {
-        // With a vector instead of the immediate, all lanes shift by its low 64 bits.
-        matches!(step.operands[2], Place::Immediate(_)).then(|| by_immediate(step))?
-    })
+    logic(step)
+        .or_else(|| by_lanes(step))
+        .or_else(|| match step.operands[2] {
+            Place::Immediate(_) => by_immediate(step),
+            _ => by_one(step),
+        })
 }
 
 fn logic(step: &Step) -> Option<Action> {
@@ -73,6 +76,8 @@ fn by_lanes(step: &Step) -> Option<Action> {
         Vpsravw => |c, s| c.zip(s, |a: i16, n| a >> (n as u16).min(15)),
         Vpsravd => |c, s| c.zip(s, |a: i32, n| a >> (n as u32).min(31)),
         Vpsravq => |c, s| c.zip(s, |a: i64, n| a >> (n as u64).min(63)),
+        Vprolvq => |c, s| c.zip(s, |a: u64, n| a.rotate_left((n % 64) as u32)),
+        Vprorvq => |c, s| c.zip(s, |a: u64, n| a.rotate_right((n % 64) as u32)),
         Vprolvd => |c, s| c.zip(s, |a: u32, n| a.rotate_left(n % 32)),
         Vprorvd => |c, s| c.zip(s, |a: u32, n| a.rotate_right(n % 32)),
         _ => return None,
@@ -90,10 +95,33 @@ fn by_immediate(step: &Step) -> Option<Action> {
         Vpsraw => |c, s| c.map(s, |a: i16| a >> s.immediate().min(15)),
         Vpsrad => |c, s| c.map(s, |a: i32| a >> s.immediate().min(31)),
         Vpsraq => |c, s| c.map(s, |a: i64| a >> s.immediate().min(63)),
+        Vprolq => |c, s| c.map(s, |a: u64| a.rotate_left(u32::from(s.immediate()) % 64)),
+        Vprorq => |c, s| c.map(s, |a: u64| a.rotate_right(u32::from(s.immediate()) % 64)),
         Vprold => |c, s| c.map(s, |a: u32| a.rotate_left(u32::from(s.immediate()) % 32)),
         Vprord => |c, s| c.map(s, |a: u32| a.rotate_right(u32::from(s.immediate()) % 32)),
         _ => return None,
     })
+}
+
+/// All lanes by the low 64 bits of operand 2.
+fn by_one(step: &Step) -> Option<Action> {
+    Some(match step.mnemonic {
+        Vpsllw => |c, s| by_one_amount(c, s, |a: u16, n| shifted(a.checked_shl(n))),
+        Vpslld => |c, s| by_one_amount(c, s, |a: u32, n| shifted(a.checked_shl(n))),
+        Vpsllq => |c, s| by_one_amount(c, s, |a: u64, n| shifted(a.checked_shl(n))),
+        Vpsrlw => |c, s| by_one_amount(c, s, |a: u16, n| shifted(a.checked_shr(n))),
+        Vpsrld => |c, s| by_one_amount(c, s, |a: u32, n| shifted(a.checked_shr(n))),
+        Vpsrlq => |c, s| by_one_amount(c, s, |a: u64, n| shifted(a.checked_shr(n))),
+        Vpsraw => |c, s| by_one_amount(c, s, |a: i16, n| a >> n.min(15)),
+        Vpsrad => |c, s| by_one_amount(c, s, |a: i32, n| a >> n.min(31)),
+        Vpsraq => |c, s| by_one_amount(c, s, |a: i64, n| a >> n.min(63)),
+        _ => return None,
+    })
+}
+
+fn by_one_amount<T: Lane>(cpu: &mut Cpu, step: &Step, f: impl Fn(T, u32) -> T) -> Outcome<()> {
+    let by = amount(cpu.vector(step, 2)?.get(0));
+    cpu.map(step, |a| f(a, by))
 }
 
 fn shifted<T: Default>(x: Option<T>) -> T {

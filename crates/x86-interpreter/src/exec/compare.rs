@@ -1,7 +1,7 @@
 //! Comparisons: masks, or lanes of which all bits are set.
 
 use super::Action;
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, Flags};
 use crate::fault::Outcome;
 use crate::number::Float;
 use crate::step::{Place, Step};
@@ -9,7 +9,9 @@ use crate::vector::{Lane, Vector};
 use iced_x86::Mnemonic::*;
 
 pub(super) fn find(step: &Step) -> Option<Action> {
-    predicates(step).or_else(|| fixed(step))
+    predicates(step)
+        .or_else(|| fixed(step))
+        .or_else(|| scalars(step))
 }
 
 fn predicates(step: &Step) -> Option<Action> {
@@ -50,7 +52,34 @@ fn fixed(step: &Step) -> Option<Action> {
     })
 }
 
+/// Of the lowest lane: flags.
+fn scalars(step: &Step) -> Option<Action> {
+    Some(match step.mnemonic {
+        Vucomiss | Vcomiss => |c, s| {
+            let [a, b] = [c.value(s, 0)?, c.value(s, 1)?].map(|x| f32::from_bits(x as u32));
+            c.order_flags(a, b)
+        },
+        Vucomisd | Vcomisd => |c, s| {
+            let [a, b] = [c.value(s, 0)?, c.value(s, 1)?].map(f64::from_bits);
+            c.order_flags(a, b)
+        },
+        _ => return None,
+    })
+}
+
 impl Cpu<'_, '_> {
+    fn order_flags<T: Float>(&mut self, a: T, b: T) -> Outcome<()> {
+        let unordered = a.is_nan() || b.is_nan();
+        self.flags = Flags {
+            zero: Some(unordered || a == b),
+            parity: Some(unordered),
+            carry: Some(unordered || a < b),
+            sign: Some(false),
+            overflow: Some(false),
+        };
+        Ok(())
+    }
+
     fn compare<T: Lane>(&mut self, step: &Step, f: impl Fn(T, T) -> bool) -> Outcome<()> {
         let Place::Mask(k) = step.operands[0] else {
             return self.zip(step, |a: T, b: T| T::all(f(a, b)));

@@ -39,6 +39,16 @@ fn products(step: &Step) -> Option<Action> {
         Vpmullq => |c, s| c.zip(s, u64::wrapping_mul),
         Vpmulhw => |c, s| c.zip(s, |a: i16, b| ((i32::from(a) * i32::from(b)) >> 16) as i16),
         Vpmulhuw => |c, s| c.zip(s, |a: u16, b| ((u32::from(a) * u32::from(b)) >> 16) as u16),
+        Vpavgb => |c, s| {
+            c.zip(s, |a: u8, b| {
+                (u32::from(a) + u32::from(b)).div_ceil(2) as u8
+            })
+        },
+        Vpavgw => |c, s| {
+            c.zip(s, |a: u16, b| {
+                (u32::from(a) + u32::from(b)).div_ceil(2) as u16
+            })
+        },
         // Of the low halves.
         Vpmuludq => |c, s| c.zip(s, |a: u64, b| (a & 0xFFFF_FFFF) * (b & 0xFFFF_FFFF)),
         Vpmuldq => |c, s| c.zip(s, |a: i64, b| i64::from(a as i32) * i64::from(b as i32)),
@@ -53,6 +63,12 @@ fn products(step: &Step) -> Option<Action> {
             c.zip(s, |a: u16, b| {
                 let product = |i: u32| i32::from((a >> i) as u8) * i32::from((b >> i) as i8);
                 (product(0) + product(8)).clamp(-32768, 32767) as i16
+            })
+        },
+        Vpdpwssd => |c, s| {
+            c.zip3(s, |d: i32, a, b| {
+                let product = |i: u32| i32::from((a >> i) as i16) * i32::from((b >> i) as i16);
+                (0..2).fold(d, |sum, i| sum.wrapping_add(product(16 * i)))
             })
         },
         Vpdpbusd => |c, s| {

@@ -56,6 +56,12 @@ fn shuffled(step: &Step) -> Option<Action> {
                 a[by.get::<u32>(4 * block + i) as usize & 3]
             })
         },
+        Vpermilpd => |c, s| {
+            let by = c.vector(s, 2)?;
+            c.within1::<u64>(s, |i, block, a| {
+                a[by.get::<u64>(2 * block + i) as usize >> 1 & 1]
+            })
+        },
         Vpshuflw => |c, s| {
             c.within1::<u16>(s, |i, _, a| match i {
                 0..4 => a[usize::from(s.immediate() >> (2 * i) & 3)],

@@ -1,7 +1,7 @@
 //! Loads, stores, broadcasts and selections.
 
 use super::Action;
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, ones};
 use crate::fault::Outcome;
 use crate::step::{Place, Step};
 use crate::vector::{Lane, Vector};
@@ -43,6 +43,14 @@ fn parts(step: &Step) -> Option<Action> {
             let x = c.value(s, 1)?;
             c.set_value(s, 0, x)
         },
+        Vpextrb => |c, s| c.pick::<u8>(s),
+        Vpextrw => |c, s| c.pick::<u16>(s),
+        Vpextrd | Vextractps => |c, s| c.pick::<u32>(s),
+        Vpextrq => |c, s| c.pick::<u64>(s),
+        Vpinsrb => |c, s| c.put::<u8>(s),
+        Vpinsrw => |c, s| c.put::<u16>(s),
+        Vpinsrd => |c, s| c.put::<u32>(s),
+        Vpinsrq => |c, s| c.put::<u64>(s),
         Vmovss => |c, s| c.move_first::<u32>(s),
         Vmovsd => |c, s| c.move_first::<u64>(s),
         Vbroadcastss | Vpbroadcastd => |c, s| c.broadcast::<u32>(s),
@@ -50,6 +58,11 @@ fn parts(step: &Step) -> Option<Action> {
         Vpbroadcastb => |c, s| c.broadcast::<u8>(s),
         Vpbroadcastw => |c, s| c.broadcast::<u16>(s),
         Vbroadcastf128 | Vbroadcasti128 => |c, s| c.broadcast::<u128>(s),
+        Vbroadcastf32x4 | Vbroadcasti32x4 | Vbroadcastf32x2 | Vbroadcasti32x2 | Vbroadcastf32x8
+        | Vbroadcasti32x8 => |c, s| c.repeat::<u32>(s),
+        Vbroadcastf64x2 | Vbroadcasti64x2 | Vbroadcastf64x4 | Vbroadcasti64x4 => {
+            |c, s| c.repeat::<u64>(s)
+        }
         _ => return None,
     })
 }
@@ -76,7 +89,7 @@ impl Cpu<'_, '_> {
     /// One lane, from the lowest of a vector, memory or a general register, for all.
     fn broadcast<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let count = step.bytes(0) / T::SIZE;
-        let active = self.active(step) & crate::cpu::ones(count);
+        let active = self.active(step) & ones(count);
         // Memory is not read if no lane wants it.
         let x = match active {
             0 => Vector::ZERO,
@@ -84,6 +97,41 @@ impl Cpu<'_, '_> {
         };
         let result = Vector::from(count, |_| x.get::<T>(0));
         self.set_lanes::<T>(step, &result, count)
+    }
+
+    /// Some lanes, again and again: so many as memory has, or two of a register.
+    fn repeat<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
+        let count = step.bytes(0) / T::SIZE;
+        let lanes = match &step.operands[1] {
+            Place::Memory(m) => m.bytes / T::SIZE,
+            _ => 2,
+        };
+        // Memory is read where a lane wants it.
+        let active = self.active(step) & ones(count);
+        let wanted = (0..count).filter(|i| active >> i & 1 == 1);
+        let wanted = wanted.fold(0, |bits, i| bits | 1 << (i % lanes));
+        let x = self.lanes::<T>(step, 1, wanted)?;
+        let result = Vector::from(count, |i| x.get::<T>(i % lanes));
+        self.set_lanes::<T>(step, &result, count)
+    }
+
+    /// One lane of operand 1 to a general register or memory.
+    fn pick<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
+        let x = self.vector(step, 1)?;
+        let lane = Vector::from(1, |_| {
+            x.get::<T>(usize::from(step.immediate()) % (16 / T::SIZE))
+        });
+        self.set_value(step, 0, lane.get(0))
+    }
+
+    /// Operand 1 with one lane from a general register or memory.
+    fn put<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
+        let (mut x, lane) = (self.vector(step, 1)?, self.lanes::<u8>(step, 2, !0)?);
+        x.set(
+            usize::from(step.immediate()) % (16 / T::SIZE),
+            lane.get::<T>(0),
+        );
+        self.set_active::<T>(step, &x, 16 / T::SIZE, !0)
     }
 
     /// The lowest lane; from memory with 0 behind, between registers with the rest of operand 1 up to 128 bits.

@@ -38,8 +38,8 @@ fn moves(step: &Step) -> Option<Action> {
             let x = c.pop()?;
             c.set_value(s, 0, x)
         },
-        Cmovb | Cmovae | Cmove | Cmovne | Cmovbe | Cmova | Cmovs | Cmovns | Cmovl | Cmovge
-        | Cmovle | Cmovg => |c, s| {
+        Cmovb | Cmovae | Cmove | Cmovne | Cmovbe | Cmova | Cmovs | Cmovns | Cmovp | Cmovnp
+        | Cmovl | Cmovge | Cmovle | Cmovg => |c, s| {
             let x = if c.holds(s.mnemonic)? {
                 c.value(s, 1)?
             } else {
@@ -47,12 +47,11 @@ fn moves(step: &Step) -> Option<Action> {
             };
             c.set_value(s, 0, x)
         },
-        Setb | Setae | Sete | Setne | Setbe | Seta | Sets | Setns | Setl | Setge | Setle | Setg => {
-            |c, s| {
-                let x = c.holds(s.mnemonic)?;
-                c.set_value(s, 0, u64::from(x))
-            }
-        }
+        Setb | Setae | Sete | Setne | Setbe | Seta | Sets | Setns | Setp | Setnp | Setl | Setge
+        | Setle | Setg => |c, s| {
+            let x = c.holds(s.mnemonic)?;
+            c.set_value(s, 0, u64::from(x))
+        },
         _ => return None,
     })
 }
@@ -156,7 +155,7 @@ fn control(step: &Step) -> Option<Action> {
             c.next = c.value(s, 0)?;
             Ok(())
         },
-        Jb | Jae | Je | Jne | Jbe | Ja | Js | Jns | Jl | Jge | Jle | Jg => |c, s| {
+        Jb | Jae | Je | Jne | Jbe | Ja | Js | Jns | Jp | Jnp | Jl | Jge | Jle | Jg => |c, s| {
             if c.holds(s.mnemonic)? {
                 c.next = c.value(s, 0)?;
             }
@@ -165,6 +164,10 @@ fn control(step: &Step) -> Option<Action> {
         Ret if step.operands[0] == Place::None => |c, _| {
             c.next = c.pop()?;
             Ok(())
+        },
+        Call if matches!(step.operands[0], Place::Gpr(_, 8)) => |c, s| {
+            let to = c.value(s, 0)?;
+            c.call(to)
         },
         Leave => |c, _| {
             c.gprs[RSP] = c.gprs[5];
@@ -311,6 +314,8 @@ impl Cpu<'_, '_> {
             Ja | Cmova | Seta => !(carry()? | zero()?),
             Js | Cmovs | Sets => sign()?,
             Jns | Cmovns | Setns => !sign()?,
+            Jp | Cmovp | Setp => flag(self.flags.parity, "parity")?,
+            Jnp | Cmovnp | Setnp => !flag(self.flags.parity, "parity")?,
             Jl | Cmovl | Setl => less()?,
             Jge | Cmovge | Setge => !less()?,
             Jle | Cmovle | Setle => less()? | zero()?,

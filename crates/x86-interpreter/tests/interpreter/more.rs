@@ -23,7 +23,7 @@ fn encoded(encoding: Encoding, shape: &Shape, choice: Choice, rng: &mut Rng) -> 
         let gpr = [0, 1, 8, 9, 10, 11][rng.usize(..6)];
         match (*kind, choice) {
             (Kind::Vector(_, _, Some(_)), Choice::Broadcast)
-            | (Kind::Vector(_, Some(_), _) | Kind::Gpr(_, true), Choice::Memory) => {
+            | (Kind::Vector(_, Some(_), _) | Kind::Gpr(_, Some(_)), Choice::Memory) => {
                 i.set_op_kind(n, OpKind::Memory);
                 i.set_memory_base(Register::RDX);
                 i.set_memory_index_scale(1);

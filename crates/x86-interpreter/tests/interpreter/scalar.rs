@@ -3,7 +3,7 @@
 use crate::harness::{GPRS, Registers, difference, interpreted, native, runs_here, wrapped};
 use fastrand::Rng;
 use kiln_x86::{Asm, Code, Condition, Gpr, Mask, MaskOp, Mem, Operand, disassemble};
-use kiln_x86_interpreter::Machine;
+use kiln_x86_interpreter::{FaultKind, Machine};
 
 const CONDITIONS: [Condition; 8] = [
     Condition::Below,
@@ -147,4 +147,36 @@ fn functions_with_frames_return() {
     let mut machine = Machine::new();
     assert_eq!(machine.call(&code, &arguments), Ok(expected));
     assert_eq!(machine.call(&code, &arguments), Ok(expected));
+}
+
+extern "sysv64" fn sum(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> u64 {
+    a + 2 * b + 3 * c + 4 * d + 5 * e + 6 * f
+}
+
+/// `call rax`, which the assembler need not have, between what aligns the stack.
+fn calls(aligned: bool) -> Vec<u8> {
+    const MARK: i64 = 0x0123_4567_89AB_CDEF;
+    let mut a = Asm::new(false);
+    a.mov_number(Gpr::RAX, sum as *const () as i64);
+    a.add_number(Gpr::RSP, if aligned { -8 } else { -16 });
+    a.mov_number(Gpr::RCX, MARK);
+    a.add_number(Gpr::RSP, if aligned { 8 } else { 16 });
+    a.leave(&[], 0);
+    let mut code = a.finish();
+    let found = code.windows(8).position(|w| w == MARK.to_le_bytes());
+    let begin = found.unwrap() - 2;
+    code.splice(begin..begin + 10, [0xFF, 0xD0]);
+    code
+}
+
+#[test]
+fn code_calls_the_functions_that_it_was_given() {
+    let arguments = [1, 2, 3, 4, 5, 6];
+    // SAFETY: the function takes any small numbers.
+    let mut machine = unsafe { Machine::new().function(sum) };
+    assert_eq!(machine.call(&calls(true), &arguments), Ok(91));
+    let found = machine.call(&calls(false), &arguments).unwrap_err();
+    assert_eq!(found.kind, FaultKind::Misaligned);
+    let found = Machine::new().call(&calls(true), &arguments).unwrap_err();
+    assert_eq!(found.kind, FaultKind::NotCode);
 }

@@ -14,8 +14,8 @@ pub enum Kind {
     /// Memory at the lanes of a vector of so many bytes.
     Gather(usize),
     Mask,
-    /// A general register of so many bytes; whether it may be memory.
-    Gpr(usize, bool),
+    /// A general register of so many bytes; memory of so many bytes, if it may be.
+    Gpr(usize, Option<usize>),
     Immediate,
 }
 
@@ -106,7 +106,7 @@ impl Shape {
         if may(|k| {
             matches!(
                 k,
-                Kind::Vector(_, Some(_), _) | Kind::Gather(_) | Kind::Gpr(_, true)
+                Kind::Vector(_, Some(_), _) | Kind::Gather(_) | Kind::Gpr(_, Some(_))
             )
         }) {
             choices.push(Choice::Memory);
@@ -122,7 +122,7 @@ impl Shape {
         let bytes = |k: &Kind| match (*k, choice) {
             (Kind::Vector(_, _, Some(n)), Choice::Broadcast) => Some(n),
             (Kind::Vector(_, Some(n), _), Choice::Memory) => Some(n),
-            (Kind::Gpr(n, true), Choice::Memory) => Some(n),
+            (Kind::Gpr(_, Some(n)), Choice::Memory) => Some(n),
             (Kind::Gather(_), _) => Some(8),
             _ => None,
         };
@@ -140,7 +140,7 @@ impl Shape {
         };
         let operand = |(i, kind): (usize, &Kind)| match (*kind, choice) {
             (Kind::Vector(_, _, Some(_)), Choice::Broadcast) => m.broadcast(),
-            (Kind::Vector(_, Some(_), _) | Kind::Gpr(_, true), Choice::Memory) => m.into(),
+            (Kind::Vector(_, Some(_), _) | Kind::Gpr(_, Some(_)), Choice::Memory) => m.into(),
             (Kind::Vector(..), _) => register(i, rng).into(),
             (Kind::Gather(bytes), _) => {
                 let width = [Width::X, Width::Y, Width::Z][bytes / 32];
@@ -210,8 +210,12 @@ fn kind(field: &str) -> Option<Kind> {
     Some(match field {
         "kr" => Kind::Mask,
         "imm8" => Kind::Immediate,
-        "r32" | "rm32" => Kind::Gpr(4, field == "rm32"),
-        "r64" | "rm64" => Kind::Gpr(8, field == "rm64"),
+        "r32" => Kind::Gpr(4, None),
+        "r64" => Kind::Gpr(8, None),
+        "rm32" => Kind::Gpr(4, Some(4)),
+        "rm64" => Kind::Gpr(8, Some(8)),
+        "r32m8" => Kind::Gpr(4, Some(1)),
+        "r32m16" => Kind::Gpr(4, Some(2)),
         "vm32x" | "vm64x" => Kind::Gather(16),
         "vm32y" | "vm64y" => Kind::Gather(32),
         "vm32z" | "vm64z" => Kind::Gather(64),

@@ -188,7 +188,7 @@ fn instructions_read_their_constants() {
             let bytes = form.memory_bytes(choice);
             let stores = matches!(
                 form.operands[0],
-                Kind::Vector(_, Some(_), _) | Kind::Gpr(_, true)
+                Kind::Vector(_, Some(_), _) | Kind::Gpr(_, Some(_))
             );
             if form.gathers() || stores || !matches!(bytes, 4 | 8 | 16 | 32 | 64) {
                 continue;
