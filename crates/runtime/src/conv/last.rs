@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// Positions that share a walk over the weights, with a channel a group.
 const DEPTHWISE: usize = 4;
 /// Weights that stay in the second-level cache while positions pass.
-const HOT_WEIGHTS: i64 = 1 << 18;
+const HOT_WEIGHTS: i64 = 1 << 17;
 /// Results of a block, which an epilogue wants hot.
 const BLOCK_ELEMENTS: i64 = 1 << 14;
 /// Positions of a block at most, so that the list of pointers stays short.
@@ -79,13 +79,10 @@ impl Cut {
             true => (columns, 1),
             false => (vectors * lanes, ceil(cout, vectors * lanes)),
         };
-        let large = !depthwise && sums * cout > HOT_WEIGHTS;
-        let channels = match large {
-            true => {
-                let some = (HOT_WEIGHTS / (2 * sums)).min(cout / LEAST_BLOCKS);
-                some.max(panel) / panel * panel
-            }
-            false => columns,
+        // Some panels whose weights stay hot while positions pass, or all.
+        let channels = match depthwise || sums * cout <= HOT_WEIGHTS {
+            true => columns,
+            false => (HOT_WEIGHTS / sums).max(panel) / panel * panel,
         };
         let mut cut = Cut {
             turned,
@@ -105,9 +102,13 @@ impl Cut {
             // No tile has many rows less than the others.
             cut.rows = ceil(all.max(1), ceil(all.max(1), most));
         }
+        // A block is a row of tiles, but where more is done for it than to sum.
         let rows = cut.rows;
-        let most = (BLOCK_ELEMENTS / channels.max(1)).clamp(rows, BLOCK_POSITIONS.max(rows));
-        let share = if large { all } else { ceil(all, LEAST_BLOCKS) };
+        let most = match depthwise || c.made.is_some() {
+            true => (BLOCK_ELEMENTS / channels.max(1)).clamp(rows, BLOCK_POSITIONS.max(rows)),
+            false => rows,
+        };
+        let share = ceil(all, LEAST_BLOCKS);
         cut.positions = ceil(share.clamp(1, most), rows) * rows;
         if !depthwise && all * cout > 0 {
             cut.tiles = Some(cut.link(c, all)?);
@@ -205,6 +206,8 @@ struct Scratch {
     zeros: Option<Storage>,
     /// For each tile and tap the addresses of the positions' channels.
     sources: Vec<usize>,
+    /// Of which group and positions, and of which images.
+    holds: Option<(i64, i64, usize)>,
     made: Made,
 }
 
@@ -486,8 +489,11 @@ impl Conv {
             Some(_) => (work.scratch::<T>(b.positions * cut.channels)?, cut.channels),
             None => (self.result_at::<T>(args, first), width),
         };
-        if !cut.is_matrix(self) {
+        // Positions often come again, for other channels.
+        let which = (b.group, b.position, x as usize);
+        if !cut.is_matrix(self) && scratch.holds != Some(which) {
             self.sources(cut, b, x, zeros, &mut scratch.sources);
+            scratch.holds = Some(which);
         }
         let sources = &scratch.sources;
         // SAFETY: linking checked the buffers' lengths against the geometry; sources are within the images, or zeros as
