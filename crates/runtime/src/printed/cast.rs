@@ -206,7 +206,10 @@ fn to_i64(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
         true => parts,
         false => {
             let upper = ir.upper(parts[0]);
-            [ir.op1(op::VPMOVSXDQ, parts[0]), ir.op1(op::VPMOVSXDQ, upper)]
+            [
+                ir.op1(op::VPMOVSXDQ, parts[0]),
+                ir.op1(op::VPMOVSXDQ, upper),
+            ]
         }
     };
     let parts = match to {

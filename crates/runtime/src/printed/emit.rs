@@ -218,9 +218,8 @@ impl<'a, P: Places> Emit<'a, P> {
             return r;
         }
         let stays = |v: usize| busy.contains(&Some(Src::Virt(Virt(v as u32))));
-        let candidates = (0..self.at.len()).filter(|v| {
-            matches!(self.at[*v], At::Vector(_)) && !self.borrowed[*v] && !stays(*v)
-        });
+        let candidates = (0..self.at.len())
+            .filter(|v| matches!(self.at[*v], At::Vector(_)) && !self.borrowed[*v] && !stays(*v));
         let last = candidates.max_by_key(|v| self.next_use(*v, now));
         let Some(v) = last else {
             panic!("too few vector registers");
@@ -643,12 +642,7 @@ impl<'a, P: Places> Emit<'a, P> {
         self.end(step, now);
     }
 
-    fn neutral(
-        &mut self,
-        (reduction, wide, float): (Reduction, u8, bool),
-        step: &Step,
-        now: u32,
-    ) {
+    fn neutral(&mut self, (reduction, wide, float): (Reduction, u8, bool), step: &Step, now: u32) {
         let Some(value) = step.from[0] else {
             panic!("nothing to reduce");
         };

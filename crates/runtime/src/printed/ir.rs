@@ -273,14 +273,21 @@ impl Ir {
         a: impl Into<Src>,
         b: impl Into<Src>,
     ) -> Virt {
+        let (a, b) = (a.into(), b.into());
+        // With EVEX these broadcast numbers of 32 bits.
+        let narrow = matches!(op.name, "VPAND" | "VPOR" | "VPXOR" | "VPANDN");
+        let wide = match b {
+            Src::Const(c) => matches!(self.constants[c as usize], Constant::Lanes64(_)),
+            Src::Virt(_) => false,
+        };
         let what = Do::Op {
             op,
             width,
             immediate,
-            memory: width == self.width(),
+            memory: width == self.width() && !(narrow && wide),
             tied: false,
         };
-        self.push(what, false, [Some(a.into()), Some(b.into()), None])
+        self.push(what, false, [Some(a), Some(b), None])
     }
 
     /// An instruction that overwrites its first operand, `op(a, b, c)`.
@@ -296,12 +303,7 @@ impl Ir {
     }
 
     /// `a · b + c`, rounded once.
-    pub(super) fn fma(
-        &mut self,
-        a: impl Into<Src>,
-        b: impl Into<Src>,
-        c: impl Into<Src>,
-    ) -> Virt {
+    pub(super) fn fma(&mut self, a: impl Into<Src>, b: impl Into<Src>, c: impl Into<Src>) -> Virt {
         let what = Do::Fma {
             negated: false,
             wide: false,

@@ -9,8 +9,8 @@
 
 use super::Target;
 use super::emit::{Emit, constant_uses, load_constant, pressure};
-use super::ir::{Cmp, Form, Ir, Src, Virt};
 pub(crate) use super::ir::Key;
+use super::ir::{Cmp, Form, Ir, Src, Virt};
 use super::{cast, math};
 use crate::tile::{plain_dtype, scalar_bits};
 use hashbrown::{HashMap, HashSet};
@@ -158,7 +158,11 @@ impl Lines {
         tail: Option<Tail>,
     ) {
         let none = vec![None; self.ir.constants.len()];
-        let pinned = if pinned.0.is_empty() { &none } else { &pinned.0 };
+        let pinned = if pinned.0.is_empty() {
+            &none
+        } else {
+            &pinned.0
+        };
         Emit::new(&self.ir, asm, places, free, stack, pinned, tail).run();
     }
 }
@@ -330,9 +334,7 @@ impl Build<'_> {
         }
         let shorts = self.shorts(value, 0xff);
         let width = kiln_x86::Width::X;
-        let bytes = self
-            .ir
-            .op2_of(op::VPACKUSWB, width, None, shorts, shorts);
+        let bytes = self.ir.op2_of(op::VPACKUSWB, width, None, shorts, shorts);
         self.ir.store(to, Form::Bytes, bytes.into());
     }
 
@@ -439,7 +441,11 @@ pub(super) fn select(ir: &mut Ir, m: Virt, a: Value, b: Value) -> Result<Value, 
 }
 
 /// A mask of what holds for each part of a value.
-pub(super) fn per_part(ir: &mut Ir, ty: Compute, mut f: impl FnMut(&mut Ir, usize) -> Virt) -> Value {
+pub(super) fn per_part(
+    ir: &mut Ir,
+    ty: Compute,
+    mut f: impl FnMut(&mut Ir, usize) -> Virt,
+) -> Value {
     let low = f(ir, 0);
     if !is_wide(ty) {
         return Value::one(Compute::Mask, low);
@@ -528,9 +534,7 @@ fn float_unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, Unprintable>
         }
         Not => {
             let zero = zero(ir, ty);
-            let m = per_part(ir, ty, |ir, p| {
-                ir.compare(wide, Cmp::Eq, a.parts[p], zero)
-            });
+            let m = per_part(ir, ty, |ir, p| ir.compare(wide, Cmp::Eq, a.parts[p], zero));
             as_number(ir, m.mask()?, ty)?
         }
         Sqrt => each(ir, ty, |ir, p| {
@@ -540,9 +544,7 @@ fn float_unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, Unprintable>
             let one = constant(ir, 1.0);
             each(ir, ty, |ir, p| {
                 let below = match what {
-                    Rsqrt => ir
-                        .op1(pick(op::VSQRTPS, op::VSQRTPD), a.parts[p])
-                        .into(),
+                    Rsqrt => ir.op1(pick(op::VSQRTPS, op::VSQRTPD), a.parts[p]).into(),
                     _ => a.parts[p],
                 };
                 ir.op2(pick(op::VDIVPS, op::VDIVPD), one, below)

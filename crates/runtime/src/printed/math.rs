@@ -112,11 +112,7 @@ fn scale(ir: &mut Ir, x: Virt, n: Virt) -> Virt {
 }
 
 fn reduce_exp(ir: &mut Ir, x: Virt) -> (Virt, Virt) {
-    let (log2_e, high, low) = (
-        ir.f32(LOG2_E),
-        ir.f32(MINUS_LN_2.0),
-        ir.f32(MINUS_LN_2.1),
-    );
+    let (log2_e, high, low) = (ir.f32(LOG2_E), ir.f32(MINUS_LN_2.0), ir.f32(MINUS_LN_2.1));
     let turns = mul(ir, x, log2_e);
     let (n, i) = nearest(ir, turns);
     let r = ir.fma(n, high, x);

@@ -94,11 +94,7 @@ impl<P: Places> Emit<'_, P> {
                     }
                     _ => {
                         let mask = self.tail_vector(tail, wide, part(form) as u8, now, &[]);
-                        let op = if wide {
-                            op::VMASKMOVPD
-                        } else {
-                            op::VMASKMOVPS
-                        };
+                        let op = if wide { op::VMASKMOVPD } else { op::VMASKMOVPS };
                         self.asm.op(op, full, (to, mask, from));
                     }
                 }
@@ -150,8 +146,7 @@ impl<P: Places> Emit<'_, P> {
         match (place, self.tail) {
             (Place::Splat(m), _) => self.asm.op(op::VPBROADCASTB, Width::X, (r, m)),
             (Place::Vector(m) | Place::Stream(m), Some(Tail::Bits { low, .. })) => {
-                self.asm
-                    .masked(op::VMOVDQU8, Width::X, (low, true), (r, m));
+                self.asm.masked(op::VMOVDQU8, Width::X, (low, true), (r, m));
             }
             (Place::Vector(m) | Place::Stream(m), _) => {
                 self.asm.op(op::VMOVDQU, Width::X, (r, m));

@@ -12,8 +12,6 @@ pub(crate) mod lines;
 mod math;
 mod memory;
 pub(crate) mod stage;
-#[cfg(test)]
-mod tests;
 
 use crate::simd::Level;
 use kiln_x86::Width;

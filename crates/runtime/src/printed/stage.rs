@@ -519,7 +519,9 @@ impl<'a> Printer<'a> {
             asm.kshiftr(high, low, 8);
             return Tail::Bits { low, high };
         }
-        let table: Vec<u8> = (0..16).flat_map(|i| [if i < 8 { 0xff } else { 0u8 }; 4]).collect();
+        let table: Vec<u8> = (0..16)
+            .flat_map(|i| [if i < 8 { 0xff } else { 0u8 }; 4])
+            .collect();
         let table = self.asm.constant(&table);
         let asm = &mut self.asm;
         let few = asm.label();
@@ -578,10 +580,7 @@ impl<'a> Printer<'a> {
             let Some(i) = self.body.operands.iter().position(|(k, _)| *k == state) else {
                 panic!("a reduction without a state");
             };
-            let mut places = FoldPlaces {
-                groups,
-                operand: i,
-            };
+            let mut places = FoldPlaces { groups, operand: i };
             let stack = (&self.free[..], self.spills);
             super::emit::Emit::new(
                 &ir,

@@ -152,7 +152,8 @@ mod native {
             let head = streams.next().map_or(0, |(o, at)| {
                 (at.addr().next_multiple_of(LINE) - at.addr()) / o.size
             });
-            let aligned = |at: &*mut u8, size: usize| (at.addr() + head * size).is_multiple_of(LINE);
+            let aligned =
+                |at: &*mut u8, size: usize| (at.addr() + head * size).is_multiple_of(LINE);
             let mut all = self.operands.iter().zip(&*table);
             let fits = all.all(|(o, at)| !o.streams || aligned(at, o.size));
             let first = if fits { head.min(n) } else { n };

@@ -97,7 +97,9 @@ impl Linker<'_> {
         if let Some(p) = self.globals.get(&r) {
             return *p;
         }
-        let p = self.frame.fresh(self.bound.program.registers[usize::from(r)], false);
+        let p = self
+            .frame
+            .fresh(self.bound.program.registers[usize::from(r)], false);
         self.globals.insert(r, p);
         p
     }
@@ -251,7 +253,9 @@ impl Linker<'_> {
     fn rounds(&mut self, index: usize) -> Result<Vec<Round>> {
         let code = &self.bound.program.stages[index].code;
         #[cfg(all(target_arch = "x86_64", unix))]
-        if self.prints && let Some(target) = Target::of(self.level) {
+        if self.prints
+            && let Some(target) = Target::of(self.level)
+        {
             let printed = self.which_are_printed(target, index)?;
             return Ok(rounds::rounds(code, &self.fixed[index], &printed));
         }

@@ -25,6 +25,8 @@ mod load;
 mod lower;
 #[cfg(all(target_arch = "x86_64", unix))]
 mod print;
+#[cfg(all(test, target_arch = "x86_64", unix))]
+mod print_tests;
 mod random;
 mod reduce;
 mod rounds;

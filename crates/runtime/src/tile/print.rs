@@ -26,7 +26,9 @@ pub(super) fn is_printed(target: Target, bound: &Bound, inst: &Inst) -> bool {
         registers: &program.registers,
         constants: &program.constants,
         slots: &program.slots,
-        dtypes: &|access| program.args[usize::from(program.accesses[usize::from(access)].arg)].dtype,
+        dtypes: &|access| {
+            program.args[usize::from(program.accesses[usize::from(access)].arg)].dtype
+        },
     };
     Lines::new(target, &about, std::slice::from_ref(inst), &[]).is_ok()
 }
@@ -76,7 +78,11 @@ pub(super) fn step(program: &super::Linked, stage: &Stage) -> usize {
     let long = stage.over_inner == rows
         && !stage.body.is_empty()
         && stage.body.iter().all(|c| is_call(c) && whole(c));
-    if long { STEP.max(program.tile) } else { program.tile }
+    if long {
+        STEP.max(program.tile)
+    } else {
+        program.tile
+    }
 }
 
 impl Linker<'_> {
