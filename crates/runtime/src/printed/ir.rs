@@ -44,6 +44,8 @@ pub(crate) enum Key {
     Output(Reg),
     /// What a reduction adds to.
     Accumulator(Reg),
+    /// What is fetched for later.
+    Ahead(u16),
 }
 
 /// How elements lie in memory, beside how they lie in a register; of those that take two registers, which of them.

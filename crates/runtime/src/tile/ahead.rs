@@ -35,35 +35,59 @@ pub(super) fn fetch(bound: &Bound, walks: &[Walk], stages: &mut [Stage]) {
     }
 }
 
-/// Rows are read from memory by the first stage, so the others, the costliest of them, ask for the next
-/// one.
-fn next_row(bound: &Bound, walks: &[Walk], stages: &mut [Stage]) {
-    let program = bound.program;
+/// The costliest of the stages over the lanes of a row, where there are several: rows are read from memory by the first
+/// stage, so this one asks for the next row.
+pub(super) fn costliest(bound: &Bound) -> Option<usize> {
+    let stages = &bound.program.stages;
     let mut inner: Vec<usize> = (0..stages.len())
         .filter(|i| stages[*i].over_inner && stages[*i].turn == Turn::Every)
         .collect();
-    if inner.len() < 2 {
-        return;
+    if bound.program.schedule != Schedule::Rows || inner.len() < 2 {
+        return None;
     }
-    let mut read: Vec<u32> = inner
-        .iter()
-        .flat_map(|i| stages[*i].walks.clone())
-        .collect();
-    read.sort();
-    read.dedup();
-    let row_bytes = |w: &Walk| {
-        let size = program.args[w.arg].dtype.size() as i64;
-        bound.lane.iter().product::<i64>().saturating_mul(size)
-    };
-    let requests = requests(bound, walks, &read, |w| {
-        let step = *w.address.outer.last()?;
-        (step > 0 && row_bytes(w) <= FETCH_ROW).then(|| u32::try_from(step).ok())?
-    });
     inner.sort_by(|a, b| {
         let cost = |i: &usize| stage_cost(bound, *i);
         cost(b).total_cmp(&cost(a))
     });
-    spread(requests, &mut stages[inner[0]].body);
+    Some(inner[0])
+}
+
+/// How far ahead the next row of a walk is fetched.
+pub(super) fn distance(bound: &Bound, walk: &Walk) -> Option<u32> {
+    let arg = bound.program.args[walk.arg];
+    let size = arg.dtype.size() as i64;
+    let row_bytes = bound.lane.iter().product::<i64>().saturating_mul(size);
+    let step = *walk.address.outer.last()?;
+    (step > 0 && row_bytes <= FETCH_ROW && is_fetched(bound, walk))
+        .then(|| u32::try_from(step).ok())?
+}
+
+/// Whether a walk reads a large argument line by line.
+fn is_fetched(bound: &Bound, walk: &Walk) -> bool {
+    let arg = bound.program.args[walk.arg];
+    let bytes = bound.lens[walk.arg].saturating_mul(arg.dtype.size() as i64);
+    let line = walk.reads_memory && walk.shape == Shape::Contiguous;
+    line && !arg.written && bytes >= FETCH_BYTES
+}
+
+/// What an interpreted stage of rows fetches.
+fn next_row(bound: &Bound, walks: &[Walk], stages: &mut [Stage]) {
+    let Some(costliest) = costliest(bound) else {
+        return;
+    };
+    // One that is printed does so itself.
+    if stages[costliest].body.iter().any(|c| c.is_call) {
+        return;
+    }
+    let mut read: Vec<u32> = stages
+        .iter()
+        .filter(|s| s.over_inner && s.turn == Turn::Every)
+        .flat_map(|s| s.walks.clone())
+        .collect();
+    read.sort();
+    read.dedup();
+    let requests = requests(bound, walks, &read, |w| distance(bound, w));
+    spread(requests, &mut stages[costliest].body);
 }
 
 /// Requests for a tile of each of these walks that reads a large argument line by line, as many
@@ -79,14 +103,9 @@ fn requests(
     for &x in which {
         let walk = &walks[x as usize];
         let arg = bound.program.args[walk.arg];
-        let bytes = bound.lens[walk.arg].saturating_mul(arg.dtype.size() as i64);
-        let line = walk.reads_memory && walk.shape == Shape::Contiguous;
-        let Some(distance) = distance(walk).filter(|_| line && !arg.written) else {
+        let Some(distance) = distance(walk).filter(|_| is_fetched(bound, walk)) else {
             continue;
         };
-        if bytes < FETCH_BYTES {
-            continue;
-        }
         let lines = (tile * arg.dtype.size()).div_ceil(load::LINE) as u32;
         out.extend((0..lines).step_by(FETCH_LINES as usize).map(|from| Code {
             a: from,

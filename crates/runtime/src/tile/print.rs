@@ -1,5 +1,6 @@
 //! What of a stage is printed, and as what.
 
+use super::ahead;
 use super::bound::Bound;
 use super::call::{MAX, Operand, Place, Printed};
 use super::code::Code;
@@ -133,6 +134,9 @@ impl Linker<'_> {
         let mut made = Making::new(self, draft.index, code);
         let added = code.iter().all(|i| made.inst(self, draft, *i).is_ok());
         made.outputs(self, draft, code);
+        if ahead::costliest(self.bound) == Some(draft.index) && draft.stage.functions.is_empty() {
+            made.ahead(self)?;
+        }
         let Making {
             mut body,
             operands,
@@ -433,6 +437,31 @@ impl Making {
             self.made.insert(i, dst);
         }
         self.body.code.push(new);
+        Ok(())
+    }
+
+    /// Adds what is fetched for the next row.
+    fn ahead(&mut self, linker: &mut Linker) -> Result<()> {
+        let bound = linker.bound;
+        let program = bound.program;
+        let inner = program.stages.iter().filter(|s| s.over_inner);
+        let mut fetched: Vec<u32> = vec![];
+        for inst in inner.flat_map(|s| &s.code) {
+            let Inst::Load { access, .. } = inst else {
+                continue;
+            };
+            let x = linker.walk(usize::from(*access), true)?;
+            let walk = &linker.walks[x as usize];
+            let Some(distance) = ahead::distance(bound, walk).filter(|_| !fetched.contains(&x))
+            else {
+                continue;
+            };
+            fetched.push(x);
+            let n = self.body.dtypes.len() as u16;
+            self.body.dtypes.push(program.args[walk.arg].dtype);
+            self.operand(Key::Ahead(n), Kind::Line, Place::Ahead(x, distance));
+            self.walks.push(x);
+        }
         Ok(())
     }
 
