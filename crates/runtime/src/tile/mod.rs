@@ -5,6 +5,7 @@
 //! of the CPU level) and [`run`] (the interpreter). After `bind` nothing can reach outside a buffer.
 
 pub(crate) mod affine;
+#[cfg(all(target_arch = "x86_64", unix))]
 mod ahead;
 mod bind;
 mod bound;

@@ -295,14 +295,19 @@ impl Making {
             return Ok(new);
         }
         let value = linker.value(draft, name, r.0);
-        let mut writers = program.stages.iter().filter(|s| s.over_inner);
-        let varies = writers.any(|s| {
-            s.code.iter().any(|i| {
+        // Other stages may use the register as a name for something else.
+        let mut lines = (0..program.stages.len())
+            .filter(|s| program.stages[*s].over_inner && linker.fixed[*s].contains(&r.0));
+        let varies = lines.any(|s| {
+            program.stages[s].code.iter().any(|i| {
                 let reduces = matches!(i, Inst::Reduce { .. } | Inst::ArgReduce { .. });
                 !reduces && operands(i).1 == Some(r)
             })
         });
         let same = self.along && !varies && matches!(name, Name::Before(_));
+        if let (Value::Global(_), true, false) = (value, self.along, same) {
+            linker.spread.insert(r.0);
+        }
         let kind = if same { Kind::Splat } else { Kind::Line };
         let at = self.operand(Key::Input(new), kind, Place::Register(0));
         self.values.push((at, value, false));

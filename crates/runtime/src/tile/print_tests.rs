@@ -2,10 +2,15 @@
 
 use super::link::link_as;
 use super::{Failures, bind, kernels, run::run_range};
+use crate::printed::bugs::{names, seed};
 use crate::simd::Level;
 use kiln_base::prim::{Binary, Reduction, Unary};
 use kiln_base::{Compute, DType, Scalar};
 use kiln_plan::tile::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Random programs of each kind.
+const SEEDS: u64 = 600;
 
 const SIZES: [i64; 14] = [1, 2, 3, 5, 7, 15, 16, 17, 31, 33, 511, 512, 513, 1000];
 const TYPES: [Compute; 5] = [
@@ -426,44 +431,49 @@ fn random_code(
     code
 }
 
+/// A random program over elements.
+fn elementwise(r: &mut Random) -> Case {
+    let loads: Vec<DType> = (0..1 + r.below(4)).map(|_| r.one_of(&DTYPES)).collect();
+    let mut registers: Vec<Compute> = loads.iter().map(|d| d.compute()).collect();
+    let constants = r.below(4);
+    let scalars = [0.0, 1.0, -2.5, 1e10, f64::NAN];
+    let of_constants: Vec<(Reg, Scalar)> = (0..constants)
+        .map(|i| {
+            let value = Scalar::Float(r.one_of(&scalars));
+            (Reg((loads.len() + i) as u16), value)
+        })
+        .collect();
+    for _ in 0..constants {
+        registers.push(r.one_of(&TYPES));
+    }
+    let steps = if r.below(10) == 0 {
+        120
+    } else {
+        1 + r.below(20)
+    };
+    let code = random_code(r, &mut registers, 0, steps);
+    let stores: Vec<(Reg, DType)> = (0..1 + r.below(3))
+        .map(|i| {
+            let last = registers.len() - 1 - i.min(registers.len() - 1);
+            (Reg(last as u16), r.one_of(&DTYPES))
+        })
+        .collect();
+    let n = r.one_of(&SIZES);
+    let mut case = pointwise(n, &loads, registers, code, &stores);
+    case.program.constants = of_constants;
+    case.program.cut.stream = [None, Some(true)][r.below(2)];
+    case
+}
+
 #[test]
 fn random_programs() {
-    let seeds = if cfg!(debug_assertions) { 400 } else { 2000 };
     let mut printed = 0;
-    for seed in 0..seeds {
+    for seed in 0..SEEDS {
         let mut r = Random(seed * 977 + 13);
-        let loads: Vec<DType> = (0..1 + r.below(4)).map(|_| r.one_of(&DTYPES)).collect();
-        let mut registers: Vec<Compute> = loads.iter().map(|d| d.compute()).collect();
-        let constants = r.below(4);
-        let scalars = [0.0, 1.0, -2.5, 1e10, f64::NAN];
-        let of_constants: Vec<(Reg, Scalar)> = (0..constants)
-            .map(|i| {
-                let value = Scalar::Float(r.one_of(&scalars));
-                (Reg((loads.len() + i) as u16), value)
-            })
-            .collect();
-        for _ in 0..constants {
-            registers.push(r.one_of(&TYPES));
-        }
-        let steps = if r.below(10) == 0 {
-            120
-        } else {
-            1 + r.below(20)
-        };
-        let code = random_code(&mut r, &mut registers, 0, steps);
-        let stores: Vec<(Reg, DType)> = (0..1 + r.below(3))
-            .map(|i| {
-                let last = registers.len() - 1 - i.min(registers.len() - 1);
-                (Reg(last as u16), r.one_of(&DTYPES))
-            })
-            .collect();
-        let n = r.one_of(&SIZES);
-        let mut case = pointwise(n, &loads, registers, code, &stores);
-        case.program.constants = of_constants;
-        case.program.cut.stream = [None, Some(true)][r.below(2)];
+        let case = elementwise(&mut r);
         printed += compare(&case, &format!("seed {seed}"), &mut r);
     }
-    assert!(printed > seeds as usize, "{printed} functions");
+    assert!(printed > SEEDS as usize, "{printed} functions");
 }
 
 /// A program over rows: reductions of random code, work on their results, and more random code with these.
@@ -530,6 +540,23 @@ fn rows(r: &mut Random) -> Case {
         let steps = r.below(4);
         middle.extend(random_code(r, &mut registers, between, steps));
     }
+    // A register that the first stage uses too may hold a row's value afterwards.
+    if let (Some(Inst::Convert { dst, a, .. }), true) = (middle.first(), r.below(2) == 0) {
+        let (dst, a) = (*dst, *a);
+        let ty = registers[usize::from(dst.0)];
+        let free = (0..loads.len()).find(|i| {
+            let r = Reg(*i as u16);
+            registers[*i] == ty && r != a
+        });
+        if let Some(name) = free {
+            middle.push(Inst::Convert {
+                dst: Reg(name as u16),
+                a: dst,
+                from: plain(ty),
+                to: plain(ty),
+            });
+        }
+    }
     let mut last = vec![load(&mut registers, 0)];
     registers.push(slots[0]);
     last.push(Inst::Kept {
@@ -539,6 +566,19 @@ fn rows(r: &mut Random) -> Case {
     // What rows have, and what was loaded anew.
     let steps = 1 + r.below(6);
     last.extend(random_code(r, &mut registers, between, steps));
+    // What the middle may have left in a name of the first stage.
+    if let Some(Inst::Convert { dst, to, .. }) = middle.last()
+        && usize::from(dst.0) < loads.len()
+        && middle.len() > 1
+    {
+        registers.push(to.compute());
+        last.push(Inst::Convert {
+            dst: Reg(registers.len() as u16 - 1),
+            a: *dst,
+            from: *to,
+            to: *to,
+        });
+    }
     let results: Vec<(Reg, DType)> = (1..3)
         .map(|i| (Reg((registers.len() - i) as u16), r.one_of(&DTYPES)))
         .collect();
@@ -593,12 +633,28 @@ fn rows(r: &mut Random) -> Case {
 
 #[test]
 fn random_rows() {
-    let seeds = if cfg!(debug_assertions) { 300 } else { 2000 };
     let mut printed = 0;
-    for seed in 0..seeds {
+    for seed in 0..SEEDS {
         let mut r = Random(seed * 1033 + 7);
         let case = rows(&mut r);
         printed += compare(&case, &format!("rows {seed}"), &mut r);
     }
-    assert!(printed > seeds as usize, "{printed} functions");
+    assert!(printed > SEEDS as usize, "{printed} functions");
+}
+
+#[test]
+fn seeded_bugs_are_found() {
+    for (bug, name) in names().into_iter().enumerate() {
+        seed(Some(bug));
+        let found = (0..4000).any(|i| {
+            let mut r = Random(i * 1033 + 7);
+            let case = match i % 2 {
+                0 => rows(&mut r),
+                _ => elementwise(&mut r),
+            };
+            catch_unwind(AssertUnwindSafe(|| compare(&case, name, &mut r))).is_err()
+        });
+        seed(None);
+        assert!(found, "{name} is not found");
+    }
 }
