@@ -2,7 +2,7 @@
 //!
 //! A [`TileProgram`](kiln_plan::tile::TileProgram) goes through [`bind`] (symbols get values,
 //! everything is checked), [`link`] (registers are allocated, every instruction becomes a function
-//! of the CPU level) and [`run`] (the interpreter). After `bind` nothing can reach outside a buffer.
+//! of the CPU level, or with others one that is printed) and [`run`] (the interpreter). After `bind` nothing can reach outside a buffer.
 
 pub(crate) mod affine;
 #[cfg(all(target_arch = "x86_64", unix))]
