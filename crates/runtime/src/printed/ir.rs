@@ -44,6 +44,8 @@ pub(crate) enum Key {
     Output(Reg),
     /// What a reduction adds to.
     Accumulator(Reg),
+    /// What is fetched for later.
+    Ahead(u16),
 }
 
 /// How elements lie in memory, beside how they lie in a register; of those that take two registers, which of them.
@@ -273,14 +275,21 @@ impl Ir {
         a: impl Into<Src>,
         b: impl Into<Src>,
     ) -> Virt {
+        let (a, b) = (a.into(), b.into());
+        // With EVEX these broadcast numbers of 32 bits.
+        let narrow = matches!(op.name, "VPAND" | "VPOR" | "VPXOR" | "VPANDN");
+        let wide = match b {
+            Src::Const(c) => matches!(self.constants[c as usize], Constant::Lanes64(_)),
+            Src::Virt(_) => false,
+        };
         let what = Do::Op {
             op,
             width,
             immediate,
-            memory: width == self.width(),
+            memory: width == self.width() && !(narrow && wide),
             tied: false,
         };
-        self.push(what, false, [Some(a.into()), Some(b.into()), None])
+        self.push(what, false, [Some(a), Some(b), None])
     }
 
     /// An instruction that overwrites its first operand, `op(a, b, c)`.

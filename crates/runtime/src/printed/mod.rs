@@ -4,6 +4,8 @@
 //! vector code with as many registers as it likes ([`ir`]), and then given the machine's ([`emit`]). What is printed
 //! computes the bits that the interpreter does; what can't be printed stays with it.
 
+#[cfg(test)]
+pub(crate) mod bugs;
 pub(crate) mod cache;
 mod cast;
 mod emit;
@@ -12,8 +14,6 @@ pub(crate) mod lines;
 mod math;
 mod memory;
 pub(crate) mod stage;
-#[cfg(test)]
-mod tests;
 
 use crate::simd::Level;
 use kiln_x86::Width;

@@ -95,6 +95,8 @@ impl Body {
     /// All that the code depends on, as bytes.
     pub(crate) fn key(&self, target: Target) -> Vec<u8> {
         let mut key = vec![b's', u8::from(target.evex)];
+        #[cfg(test)]
+        key.push(super::bugs::mark());
         let mut number = |n: u64| key.extend((n as u32).to_le_bytes());
         number(self.registers.len() as u64);
         self.registers.iter().for_each(|t| number(*t as u64));
@@ -120,6 +122,7 @@ impl Body {
                 Key::Input(r) => (2, r.0),
                 Key::Output(r) => (3, r.0),
                 Key::Accumulator(r) => (4, r.0),
+                Key::Ahead(n) => (5, n),
             };
             number(tag);
             number(u64::from(n));
@@ -260,7 +263,7 @@ impl Body {
     /// Bytes of an element.
     pub(crate) fn size(&self, key: Key) -> usize {
         match key {
-            Key::Access(a) => self.dtypes[usize::from(a)].size(),
+            Key::Access(a) | Key::Ahead(a) => self.dtypes[usize::from(a)].size(),
             Key::Slot(s) => self.slots[usize::from(s)].size(),
             Key::Input(r) | Key::Output(r) | Key::Accumulator(r) => {
                 self.registers[usize::from(r.0)].size()
@@ -491,6 +494,7 @@ impl<'a> Printer<'a> {
         let top = self.asm.here();
         let lines = self.lines;
         for group in 0..self.groups {
+            self.ahead(group);
             self.code(lines, pinned, (group, true), None);
         }
         self.asm.add_number(AT, step);
@@ -509,6 +513,28 @@ impl<'a> Printer<'a> {
             self.code(lines, pinned, (group, true), Some(tail));
         }
         self.asm.bind(done);
+    }
+
+    /// Asks for what is wanted later, a cache line at a time.
+    fn ahead(&mut self, group: usize) {
+        const LINE: usize = 64;
+        for (i, (key, _)) in self.body.operands.iter().enumerate() {
+            let Key::Ahead(_) = key else {
+                continue;
+            };
+            let size = self.body.size(*key);
+            let bytes = self.target.lanes() * size;
+            let from = group * bytes;
+            // Where a group has less than a line, one of several groups asks for it.
+            if from % LINE.max(bytes) != 0 && from % LINE != 0 {
+                continue;
+            }
+            let base = pointer(self.asm, i);
+            for line in (0..bytes).step_by(LINE) {
+                let at = Mem::at(base).index(AT, size as u8);
+                self.asm.prefetch(1, at.plus((from + line) as i32));
+            }
+        }
     }
 
     /// The lanes that are left, up to those of a group.

@@ -8,6 +8,8 @@ use std::sync::Arc;
 pub(crate) enum Place {
     /// A line of consecutive elements, by its walk.
     Line(u32),
+    /// The same, so many elements further on.
+    Ahead(u32, u32),
     /// The element at lane index zero.
     First(u32),
     /// What a walk has at the lane at hand: the lanes are then visited in runs.
@@ -117,6 +119,11 @@ mod native {
                         Place::Line(x) => {
                             let w = walk(x);
                             let base = *ctx.bases.add(w.base_at);
+                            element(w.arg, base + ctx.start + lane as i64)
+                        }
+                        Place::Ahead(x, by) => {
+                            let w = walk(x);
+                            let base = *ctx.bases.add(w.base_at) + i64::from(by);
                             element(w.arg, base + ctx.start + lane as i64)
                         }
                         Place::First(x) => {

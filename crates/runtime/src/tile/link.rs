@@ -10,7 +10,7 @@ use super::linked::{Linked, Stage};
 use super::lower::{self, Draft, Hidden, Make, Value, draft, plain};
 use super::rounds::{self, Name, Round};
 use super::walk::{Shape, Walk};
-use super::{ahead, kernels, live, load, random, reduce};
+use super::{kernels, live, load, random, reduce};
 use crate::error::{Result, damaged};
 use crate::memory::ALIGN;
 #[cfg(all(target_arch = "x86_64", unix))]
@@ -41,7 +41,7 @@ pub(super) struct Linker<'a> {
     /// Their physical registers, and those of constants, where something is in them.
     globals: HashMap<u16, u32>,
     /// What interpreted code over the lanes of a row reads of these.
-    spread: HashSet<u16>,
+    pub(super) spread: HashSet<u16>,
     pub(super) printed: Vec<Printed>,
     /// Whether anything is printed.
     prints: bool,
@@ -87,7 +87,6 @@ pub(super) fn link_as(bound: &Bound, level: Level, prints: bool) -> Result<Linke
         .map(|i| l.stage(i))
         .collect::<Result<Vec<_>>>()?;
     l.spread(&mut stages);
-    ahead::fetch(bound, &l.walks, &mut stages);
     l.finish(stages)
 }
 

@@ -164,51 +164,6 @@ unsafe fn load_run<M: Mem>(d: *mut M::C, s: *const M::Raw, stride: i64, n: usize
     }
 }
 
-/// Asks for lines `a..b` of what a line of consecutive elements reads in the next tile, into the nearest
-/// cache; or `c` elements further on, if that is not 0, into the next nearest.
-struct Prefetch<M>(PhantomData<M>);
-impl<M: Mem> Kernel<Call> for Prefetch<M> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(call: Call) {
-        // SAFETY: a prefetch reads nothing, wherever it points.
-        unsafe {
-            let l = at(call);
-            let here = l.base + l.ctx.start;
-            let lines = l.code.a as usize..l.code.b as usize;
-            match l.code.c as i64 {
-                0 => ask::<true>(element::<M::Raw>(l.memory, here + l.ctx.n as i64), lines),
-                c => ask::<false>(element::<M::Raw>(l.memory, here + c), lines),
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn ask<const NEAR: bool>(from: *const impl Sized, lines: std::ops::Range<usize>) {
-    for line in lines {
-        let s = from.cast::<i8>().wrapping_add(line * LINE);
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch reads nothing, wherever it points, and every x86-64 machine has it.
-        unsafe {
-            use std::arch::x86_64::*;
-            if NEAR {
-                _mm_prefetch::<_MM_HINT_T0>(s);
-            } else {
-                _mm_prefetch::<_MM_HINT_T1>(s);
-            }
-        }
-        let _ = s;
-    }
-}
-
-/// Bytes of a cache line.
-pub(super) const LINE: usize = 64;
-
-/// The instruction that fetches ahead for a load of consecutive elements.
-pub(super) fn prefetch(dtype: DType) -> Op {
-    with_dtype!(dtype, M => compiled::<Prefetch<M>, Call>(Level::Baseline))
-}
-
 /// Consecutive elements.
 struct StoreLine<M>(PhantomData<M>);
 impl<M: Mem> Kernel<Call> for StoreLine<M> {

@@ -2,9 +2,10 @@
 //!
 //! A [`TileProgram`](kiln_plan::tile::TileProgram) goes through [`bind`] (symbols get values,
 //! everything is checked), [`link`] (registers are allocated, every instruction becomes a function
-//! of the CPU level) and [`run`] (the interpreter). After `bind` nothing can reach outside a buffer.
+//! of the CPU level, or with others one that is printed) and [`run`] (the interpreter). After `bind` nothing can reach outside a buffer.
 
 pub(crate) mod affine;
+#[cfg(all(target_arch = "x86_64", unix))]
 mod ahead;
 mod bind;
 mod bound;
@@ -25,6 +26,8 @@ mod load;
 mod lower;
 #[cfg(all(target_arch = "x86_64", unix))]
 mod print;
+#[cfg(all(test, target_arch = "x86_64", unix))]
+mod print_tests;
 mod random;
 mod reduce;
 mod rounds;

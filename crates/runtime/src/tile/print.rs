@@ -1,5 +1,6 @@
 //! What of a stage is printed, and as what.
 
+use super::ahead;
 use super::bound::Bound;
 use super::call::{MAX, Operand, Place, Printed};
 use super::code::Code;
@@ -133,6 +134,9 @@ impl Linker<'_> {
         let mut made = Making::new(self, draft.index, code);
         let added = code.iter().all(|i| made.inst(self, draft, *i).is_ok());
         made.outputs(self, draft, code);
+        if ahead::costliest(self.bound) == Some(draft.index) && draft.stage.functions.is_empty() {
+            made.ahead(self)?;
+        }
         let Making {
             mut body,
             operands,
@@ -291,14 +295,19 @@ impl Making {
             return Ok(new);
         }
         let value = linker.value(draft, name, r.0);
-        let mut writers = program.stages.iter().filter(|s| s.over_inner);
-        let varies = writers.any(|s| {
-            s.code.iter().any(|i| {
+        // Other stages may use the register as a name for something else.
+        let mut lines = (0..program.stages.len())
+            .filter(|s| program.stages[*s].over_inner && linker.fixed[*s].contains(&r.0));
+        let varies = lines.any(|s| {
+            program.stages[s].code.iter().any(|i| {
                 let reduces = matches!(i, Inst::Reduce { .. } | Inst::ArgReduce { .. });
                 !reduces && operands(i).1 == Some(r)
             })
         });
         let same = self.along && !varies && matches!(name, Name::Before(_));
+        if let (Value::Global(_), true, false) = (value, self.along, same) {
+            linker.spread.insert(r.0);
+        }
         let kind = if same { Kind::Splat } else { Kind::Line };
         let at = self.operand(Key::Input(new), kind, Place::Register(0));
         self.values.push((at, value, false));
@@ -433,6 +442,31 @@ impl Making {
             self.made.insert(i, dst);
         }
         self.body.code.push(new);
+        Ok(())
+    }
+
+    /// Adds what is fetched for the next row.
+    fn ahead(&mut self, linker: &mut Linker) -> Result<()> {
+        let bound = linker.bound;
+        let program = bound.program;
+        let inner = program.stages.iter().filter(|s| s.over_inner);
+        let mut fetched: Vec<u32> = vec![];
+        for inst in inner.flat_map(|s| &s.code) {
+            let Inst::Load { access, .. } = inst else {
+                continue;
+            };
+            let x = linker.walk(usize::from(*access), true)?;
+            let walk = &linker.walks[x as usize];
+            let Some(distance) = ahead::distance(bound, walk).filter(|_| !fetched.contains(&x))
+            else {
+                continue;
+            };
+            fetched.push(x);
+            let n = self.body.dtypes.len() as u16;
+            self.body.dtypes.push(program.args[walk.arg].dtype);
+            self.operand(Key::Ahead(n), Kind::Line, Place::Ahead(x, distance));
+            self.walks.push(x);
+        }
         Ok(())
     }
 
