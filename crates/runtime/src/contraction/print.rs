@@ -225,6 +225,12 @@ impl Printer<'_> {
                 partial,
             );
         }
+        if self.tile.ahead != 0 {
+            for vector in 0..self.vectors {
+                let from = at.plus(self.tile.ahead as i32 + i32::from(vector) * bytes);
+                self.asm.prefetch(1, from);
+            }
+        }
         let spread = self.pick(op::VBROADCASTSS, op::VBROADCASTSD);
         let add = self.pick(op::VFMADD231PS, op::VFMADD231PD);
         for row in 0..self.tile.rows {

@@ -161,6 +161,7 @@ impl Cut {
                 right: step * size,
                 padded: copied,
                 steps: self.k as u32,
+                ahead: 0,
                 taps: 1,
                 out: pitch * size,
                 adds: self.adds,

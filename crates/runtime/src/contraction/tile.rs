@@ -22,6 +22,9 @@ pub(crate) struct Tile {
     pub right: i64,
     /// Whether the right operand holds whole vectors, whatever the columns.
     pub padded: bool,
+    /// How far behind what is read of the right operand the caches are asked for more of it, for later tiles; 0 for
+    /// nothing.
+    pub ahead: i64,
     /// Steps of a tap, and taps.
     pub steps: u32,
     pub taps: u32,
@@ -89,6 +92,7 @@ impl Tile {
             .saturating_add(8i64.saturating_mul(step.saturating_abs()));
         fits(farthest)
             && fits(steps.saturating_mul(step))
+            && fits(self.ahead)
             && fits(8i64.saturating_mul(self.right))
             && fits(rows.saturating_mul(self.out))
     }

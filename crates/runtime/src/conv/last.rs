@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// Positions that share a walk over the weights, with a channel a group.
 const DEPTHWISE: usize = 4;
 /// Weights that stay in the second-level cache while positions pass.
-const HOT_WEIGHTS: i64 = 1 << 17;
+const HOT_WEIGHTS: i64 = 1 << 16;
 /// Results of a block, which an epilogue wants hot.
 const BLOCK_ELEMENTS: i64 = 1 << 14;
 /// Positions of a block at most, so that the list of pointers stays short.
@@ -149,6 +149,11 @@ impl Cut {
             None => c.groups * c.cout,
         };
         let last = self.columns - (self.panels - 1) * self.panel;
+        // Weights of the next block come while those of this one are used.
+        let ahead = match self.channels < self.columns {
+            true => self.channels * taps * steps * size,
+            false => 0,
+        };
         let of = |rows: i64, columns: i64| {
             Sums::of(SumsTile {
                 level: c.level,
@@ -159,6 +164,7 @@ impl Cut {
                 right: self.panel * size,
                 padded: true,
                 steps: steps as u32,
+                ahead,
                 taps: taps as u32,
                 out: pitch * size,
                 adds: false,
@@ -652,38 +658,63 @@ impl Conv {
         });
         let (rows, taps) = (cut.rows as usize, taps as usize);
         let count = b.positions as usize;
-        let padded = if cut.depthwise {
-            count.next_multiple_of(rows)
-        } else {
-            count
+        let padded = match cut.depthwise {
+            true => count.next_multiple_of(rows),
+            false => count,
         };
         to.clear();
         to.resize(padded * taps, 0);
         let (mut image, at) = (b.position / g.outputs(), b.position % g.outputs());
         let (row, mut w) = (at / width.output, at % width.output);
         let (mut d, mut h) = (row / height.output, row % height.output);
-        for p in 0..padded {
-            let first = p / rows * rows;
+        let step = (width.stride * channels) as usize * size_of::<T>();
+        for first in (0..count).step_by(rows) {
+            let there = rows.min(count - first);
             let of_tile = rows.min(padded - first);
-            let mut slot = first * taps + p % rows;
-            for kd in 0..depth.kernel {
-                for kh in 0..height.kernel {
-                    let row = g.row((d, h), (kd, kh));
-                    let row = row.map(|row| (image * g.inputs() + row) * channels);
-                    for kw in 0..across {
-                        let column = width.source(w, kw);
-                        to[slot] = match row {
-                            Some(row) if (0..width.input).contains(&column) => {
+            let list = &mut to[first * taps..(first + of_tile) * taps];
+            let mut r = 0;
+            while r < there {
+                // Positions of one row of the result.
+                let n = (there - r).min((width.output - w) as usize);
+                let mut slot = r;
+                for kd in 0..depth.kernel {
+                    for kh in 0..height.kernel {
+                        let row = g.row((d, h), (kd, kh));
+                        let row = row.map(|row| (image * g.inputs() + row) * channels);
+                        for kw in 0..across {
+                            let column = width.source(w, kw);
+                            let last = column + (n as i64 - 1) * width.stride;
+                            let at = |row: i64, column: i64| {
                                 x.wrapping_offset((row + column * channels) as isize) as usize
+                            };
+                            let line = &mut list[slot..slot + n];
+                            match row {
+                                Some(row) if column >= 0 && last < width.input => {
+                                    let mut next = at(row, column);
+                                    for to in line {
+                                        *to = next;
+                                        next = next.wrapping_add(step);
+                                    }
+                                }
+                                Some(row) => {
+                                    for (i, to) in line.iter_mut().enumerate() {
+                                        let column = column + i as i64 * width.stride;
+                                        let there = (0..width.input).contains(&column);
+                                        *to = if there {
+                                            at(row, column)
+                                        } else {
+                                            zeros as usize
+                                        };
+                                    }
+                                }
+                                None => line.fill(zeros as usize),
                             }
-                            _ => zeros as usize,
-                        };
-                        slot += of_tile;
+                            slot += of_tile;
+                        }
                     }
                 }
-            }
-            if p + 1 < count {
-                w += 1;
+                r += n;
+                w += n as i64;
                 if w == width.output {
                     (w, h) = (0, h + 1);
                 }
@@ -693,6 +724,10 @@ impl Conv {
                 if d == depth.output {
                     (d, image) = (0, image + 1);
                 }
+            }
+            for tap in list.chunks_exact_mut(of_tile) {
+                let last = tap[there - 1];
+                tap[there..].fill(last);
             }
         }
     }

@@ -183,6 +183,7 @@ impl MatMul {
                     right: panel * size,
                     padded: true,
                     steps: self.k as u32,
+                    ahead: 0,
                     taps: 1,
                     out: pitch * size,
                     adds: false,
