@@ -179,7 +179,9 @@ fn rows(address: &Affine, extents: &[i64], width: i64) -> Option<(i64, i64)> {
         }
         Some(*step)
     };
-    (left == 1).then_some((even(&rows)?, even(&columns)?))
+    // Of one column nothing says where the next would be.
+    let column = if width == 1 { 1 } else { even(&columns)? };
+    (left == 1).then_some((even(&rows)?, column))
 }
 
 #[cfg(test)]

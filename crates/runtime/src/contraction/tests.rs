@@ -1,8 +1,12 @@
 //! Register tiles and products beside sums in f64, at every level that the machine has.
 
-use super::{Call, Kernel, Left, Tile, lanes, most_rows, multiply};
+use super::{Accesses, Call, Finish, Kernel, Left, Tile, lanes, most_rows, multiply};
 use crate::sums::Lane;
-use kiln_base::{DType, Level};
+use crate::tile;
+use kiln_base::prim::Binary;
+use kiln_base::{Compute, DType, Level, Scalar};
+use kiln_plan::tile::{Access, Arg, Inst, Reg, Schedule, Stage, TileProgram, Turn};
+use std::sync::Arc;
 
 /// Random numbers, all of them whole and small, so that sums are exact in whatever order.
 struct Rng(u64);
@@ -42,12 +46,60 @@ impl Whole for f64 {
     }
 }
 
+/// Who computes a tile.
+#[derive(Copy, Clone, Debug, PartialEq)]
+enum By {
+    Processor,
+    /// An interpreter of what is printed, which errs if anything but these is touched.
+    Interpreter,
+}
+
+impl By {
+    /// Computes a tile whose operands are in `read` and `list`, and whose results are in `written`.
+    fn run<T: Whole>(
+        self,
+        tile: &Tile,
+        call: &Call,
+        read: &[&[T]],
+        list: &[u64],
+        written: &mut [T],
+    ) {
+        if self == By::Processor {
+            // SAFETY: the operands were made for the tile.
+            return unsafe { Kernel::of(tile.clone()).unwrap().run(call) };
+        }
+        #[cfg(all(target_arch = "x86_64", unix))]
+        {
+            let words = [
+                call.left as u64,
+                call.right as u64,
+                call.out as u64,
+                call.finish as u64,
+            ];
+            let code = super::print::print(tile);
+            let bytes = |x: &[T]| (x.as_ptr().cast::<u8>(), size_of_val(x));
+            let mut machine = kiln_x86_interpreter::Machine::new()
+                .readable(&words)
+                .readable(list);
+            for x in read {
+                let (at, len) = bytes(x);
+                // SAFETY: the memory is borrowed for longer than the machine lives.
+                machine = unsafe { machine.region(at.cast_mut(), len, false) };
+            }
+            let (at, len) = bytes(written);
+            // SAFETY: as above, and nobody else uses it.
+            let mut machine = unsafe { machine.region(at.cast_mut(), len, true) };
+            machine.call(&code, &[words.as_ptr() as u64]).unwrap();
+        }
+    }
+}
+
 fn levels() -> impl Iterator<Item = Level> {
     Level::ALL.into_iter().filter(|l| l.is_supported())
 }
 
 /// A tile of random sizes; what lies around its result must stay as it is.
-fn a_tile<T: Whole>(level: Level, rng: &mut Rng) {
+fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
     let lanes = usize::from(lanes(level, T::DTYPE));
     let vectors = 1 + rng.below(4);
     let columns = (vectors - 1) * lanes + 1 + rng.below(lanes);
@@ -73,8 +125,8 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng) {
     let before: Vec<T> = rng.numbers(rows * out + 7);
     let mut c = before.clone();
     let listed_rows = if listed { taps * rows } else { 0 };
-    let list: Vec<*const T> = (0..listed_rows)
-        .map(|i| a[i * (steps + 1)..].as_ptr())
+    let list: Vec<u64> = (0..listed_rows)
+        .map(|i| a[i * (steps + 1)..].as_ptr() as u64)
         .collect();
     let left = match listed {
         true => Left::Listed,
@@ -108,8 +160,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng) {
         out: c.as_mut_ptr().cast(),
         finish: std::ptr::null(),
     };
-    // SAFETY: the operands were made for the tile.
-    unsafe { Kernel::of(tile.clone()).unwrap().run(&call) };
+    by.run(&tile, &call, &[&a, &b], &list, &mut c);
     for (i, (found, old)) in c.iter().zip(&before).enumerate() {
         let (r, j) = (i / out, i % out);
         let mut expected = old.value();
@@ -133,8 +184,205 @@ fn tiles_of_any_size_are_sums_of_products() {
     for level in levels() {
         let mut rng = Rng(level as u64 + 1);
         for _ in 0..1500 {
-            a_tile::<f32>(level, &mut rng);
-            a_tile::<f64>(level, &mut rng);
+            a_tile::<f32>(level, &mut rng, By::Processor);
+            a_tile::<f64>(level, &mut rng, By::Processor);
+        }
+    }
+}
+
+#[test]
+#[cfg(all(target_arch = "x86_64", unix))]
+fn printed_tiles_touch_nothing_but_their_operands() {
+    for level in [Level::Avx2, Level::Avx512] {
+        let mut rng = Rng(level as u64 + 3);
+        for _ in 0..60 {
+            a_tile::<f32>(level, &mut rng, By::Interpreter);
+            a_tile::<f64>(level, &mut rng, By::Interpreter);
+            a_finished_tile(level, &mut rng, By::Interpreter);
+        }
+    }
+}
+
+/// `max(sums · residual + bias, sums) - row`, in rows of `width` results, as work on sums.
+fn work(rows: i64, width: i64, heavy: bool) -> TileProgram {
+    let access = |arg: u16, strides: [i64; 2]| Access {
+        arg,
+        offset: 0i64.into(),
+        strides: strides.map(Into::into).to_vec(),
+        bounds: vec![],
+        fill: Scalar::Float(0.0),
+    };
+    let load = |dst: u16, access: u16| Inst::Load {
+        dst: Reg(dst),
+        access,
+    };
+    let binary = |op, dst: u16, a: u16, b: u16| Inst::Binary {
+        op,
+        dst: Reg(dst),
+        a: Reg(a),
+        b: Reg(b),
+        site: 0,
+    };
+    let mut code = vec![load(0, 4), load(1, 0), load(2, 1), load(3, 2)];
+    if heavy {
+        // Many values at a time: more than there are registers beside the sums.
+        code.extend((0..9).map(|i| binary(Binary::Add, 10 + i, 2, 20 + i)));
+        code.extend((0..9).map(|i| binary(Binary::Sub, 30 + i, 10 + i, 20 + i)));
+        code.extend((1..9).map(|i| binary(Binary::Max, 30, 30, 30 + i)));
+        code.push(binary(Binary::Min, 2, 2, 30));
+    }
+    code.extend([
+        binary(Binary::Mul, 4, 0, 2),
+        binary(Binary::Add, 5, 4, 1),
+        binary(Binary::Max, 6, 5, 0),
+        binary(Binary::Sub, 7, 6, 3),
+        Inst::Store {
+            access: 3,
+            src: Reg(7),
+        },
+    ]);
+    let arg = |written| Arg {
+        dtype: DType::F32,
+        written,
+    };
+    TileProgram {
+        name: "work".into(),
+        axes: vec![rows.into(), width.into()],
+        inner: vec![],
+        serial: 0,
+        schedule: Schedule::Lanes,
+        cut: Default::default(),
+        args: vec![arg(false), arg(false), arg(false), arg(true), arg(false)],
+        accesses: vec![
+            access(0, [0, 1]),
+            access(1, [width, 1]),
+            access(2, [1, 0]),
+            access(3, [width, 1]),
+            access(4, [width, 1]),
+        ],
+        registers: vec![Compute::F32; 40],
+        constants: (0..9)
+            .map(|i| (Reg(20 + i), Scalar::Float(f64::from(i) - 4.0)))
+            .collect(),
+        slots: vec![],
+        stages: vec![Stage {
+            over_inner: false,
+            turn: Turn::Every,
+            code,
+        }],
+        sites: 0,
+    }
+}
+
+/// A tile of random sizes somewhere in a result, with work on its sums.
+fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
+    let lanes = usize::from(lanes(level, DType::F32));
+    let vectors = 1 + rng.below(3);
+    let columns = (vectors - 1) * lanes + 1 + rng.below(lanes);
+    let listed = rng.below(2) == 0;
+    let rows = 1 + rng.below(most_rows(level, vectors as u8, listed).into());
+    let steps = rng.below(7);
+    let (above, before) = (rng.below(3), rng.below(4));
+    let (height, width) = (above + rows + rng.below(2), before + columns + rng.below(3));
+    let program = work(height as i64, width as i64, rng.below(2) == 0);
+    let all = (height * width) as i64;
+    let lens = [width as i64, all, height as i64, all, all];
+    let bound = tile::bind(&program, &[], &lens).unwrap();
+    let finish = Finish::of(&bound, width as i64, level)
+        .map(Arc::new)
+        .unwrap();
+    let a: Vec<f32> = rng.numbers(rows * steps + 1);
+    let b: Vec<f32> = rng.numbers(steps * columns + 1);
+    let bias: Vec<f32> = rng.numbers(width);
+    let residual: Vec<f32> = rng.numbers(height * width);
+    let row: Vec<f32> = rng.numbers(height);
+    let mut out = vec![77.0f32; height * width];
+    let list: Vec<u64> = (0..rows).map(|r| a[r * steps..].as_ptr() as u64).collect();
+    let tile = Tile {
+        level,
+        dtype: DType::F32,
+        rows: rows as u8,
+        columns: columns as u16,
+        left: match listed {
+            true => Left::Listed,
+            false => Left::Matrix {
+                row: 4 * steps as i64,
+                step: 4,
+            },
+        },
+        right: 4 * columns as i64,
+        padded: false,
+        ahead: 0,
+        steps: steps as u32,
+        taps: 1,
+        out: 0,
+        adds: false,
+        finish: Some(finish.clone()),
+    };
+    let args = [
+        bias.as_ptr(),
+        residual.as_ptr(),
+        row.as_ptr(),
+        out.as_ptr(),
+        std::ptr::null(),
+    ];
+    let args = args.map(|p| p.cast_mut().cast::<u8>());
+    let accesses: Accesses = finish
+        .addresses(&args, (above as i64, before as i64))
+        .collect();
+    // SAFETY: addresses as numbers.
+    let words: &[u64] =
+        unsafe { std::slice::from_raw_parts(accesses.as_ptr().cast(), accesses.len()) };
+    let call = Call {
+        left: if listed {
+            list.as_ptr().cast()
+        } else {
+            a.as_ptr().cast()
+        },
+        right: b.as_ptr().cast(),
+        out: std::ptr::null_mut(),
+        finish: accesses.as_ptr(),
+    };
+    let numbers: Vec<u64> = list.iter().chain(words).copied().collect();
+    let call = Call {
+        left: if listed {
+            numbers.as_ptr().cast()
+        } else {
+            call.left
+        },
+        finish: numbers[list.len()..].as_ptr().cast(),
+        ..call
+    };
+    by.run(
+        &tile,
+        &call,
+        &[&a, &b, &bias, &residual, &row],
+        &numbers,
+        &mut out,
+    );
+    for (i, found) in out.iter().enumerate() {
+        let (r, j) = (i / width, i % width);
+        let inside = (above..above + rows).contains(&r) && (before..before + columns).contains(&j);
+        let expected = match inside {
+            true => {
+                let terms =
+                    (0..steps).map(|t| a[(r - above) * steps + t] * b[t * columns + j - before]);
+                let sum: f32 = terms.sum();
+                (sum * residual[i] + bias[j]).max(sum) - row[r]
+            }
+            false => 77.0,
+        };
+        assert_eq!(*found, expected, "row {r}, column {j} of {tile:?}");
+    }
+}
+
+#[test]
+#[cfg(all(target_arch = "x86_64", unix))]
+fn work_on_sums_reads_and_writes_where_it_should() {
+    for level in levels().filter(|l| *l != Level::Baseline) {
+        let mut rng = Rng(level as u64 + 11);
+        for _ in 0..400 {
+            a_finished_tile(level, &mut rng, By::Processor);
         }
     }
 }
