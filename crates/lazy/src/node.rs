@@ -377,21 +377,21 @@ impl Drop for Handle {
 // A chain of a million nodes must not overflow the stack when it is dropped.
 impl Drop for Node {
     fn drop(&mut self) {
-        let mut stack = take_inputs(&mut self.state);
-        while let Some(mut operand) = stack.pop() {
-            // Where it is, if nobody else is left that could let go of it at the same time.
-            if let Some(node) = Arc::get_mut(&mut operand.node) {
-                stack.append(&mut take_inputs(&mut node.state));
-            } else if let Some(mut node) = Arc::into_inner(operand.node) {
-                stack.append(&mut take_inputs(&mut node.state));
+        let mut stack = Operands::new();
+        take_inputs(&mut self.state, &mut stack);
+        while let Some(operand) = stack.pop() {
+            if let Some(mut node) = Arc::into_inner(operand.node) {
+                take_inputs(&mut node.state, &mut stack);
             }
         }
     }
 }
 
-fn take_inputs(state: &mut Mutex<State>) -> Operands {
-    match state.get_mut().unwrap_or_else(|e| e.into_inner()) {
-        State::Lazy { inputs, .. } => std::mem::take(inputs),
-        _ => Operands::new(),
+fn take_inputs(state: &mut Mutex<State>, stack: &mut Operands) {
+    let state = state.get_mut().unwrap_or_else(|e| e.into_inner());
+    if let State::Lazy { inputs, .. } = state {
+        while let Some(operand) = inputs.pop() {
+            stack.push(operand);
+        }
     }
 }

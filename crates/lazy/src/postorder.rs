@@ -8,6 +8,7 @@ use std::sync::Arc;
 pub struct Key(usize, u32);
 
 impl Hash for Key {
+    #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         // Nodes lie further apart than most have outputs.
         state.write_usize(self.0.wrapping_add(self.1 as usize));
@@ -39,15 +40,26 @@ impl Key {
 /// The first of `visit`.
 pub fn postorder<T, E>(
     item: T,
-    mut visit: impl FnMut(&T, bool, &mut Vec<T>) -> Result<bool, E>,
+    mut visit: impl FnMut(&T, bool, &mut First<T>) -> Result<bool, E>,
 ) -> Result<(), E> {
-    let mut stack = vec![(item, false)];
-    let mut first = Vec::new();
-    while let Some((item, is_last)) = stack.pop() {
-        if visit(&item, is_last, &mut first)? {
-            stack.push((item, true));
-            stack.extend(first.drain(..).rev().map(|t| (t, false)));
+    let mut stack = First(vec![(item, false)]);
+    while let Some((item, is_last)) = stack.0.pop() {
+        let rest = stack.0.len();
+        if visit(&item, is_last, &mut stack)? {
+            stack.0.push((item, true));
+            stack.0[rest..].reverse();
         }
     }
     Ok(())
+}
+
+/// What is to be visited, and whether for the last time.
+pub struct First<T>(Vec<(T, bool)>);
+
+impl<T> First<T> {
+    /// Adds what is visited before an item.
+    #[inline]
+    pub fn extend(&mut self, items: impl IntoIterator<Item = T>) {
+        self.0.extend(items.into_iter().map(|t| (t, false)));
+    }
 }
