@@ -521,7 +521,7 @@ impl<'a> Printer<'a> {
             let bytes = self.target.lanes() * size;
             let from = group * bytes;
             // Where a group has less than a line, one of several groups asks for it.
-            if from % LINE.max(bytes) != 0 && from % LINE != 0 {
+            if !from.is_multiple_of(LINE) {
                 continue;
             }
             let base = pointer(self.asm, i);
