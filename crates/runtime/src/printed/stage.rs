@@ -205,6 +205,8 @@ struct Env<'a> {
     /// Those of each group, in the order of the reductions.
     accumulators: &'a [(Reg, Vec<Place>)],
     group: usize,
+    /// The first of those that are printed together.
+    first: usize,
     lanes: usize,
     /// Whether operands move with the lane.
     moves: bool,
@@ -212,6 +214,10 @@ struct Env<'a> {
 }
 
 impl Places for Env<'_> {
+    fn turn(&mut self, group: usize) {
+        self.group = self.first + group;
+    }
+
     fn place(&mut self, asm: &mut Asm, key: Key) -> Place {
         if let Key::Input(r) | Key::Output(r) = key
             && let Some((_, place)) = self.hoisted.iter().find(|(h, _)| *h == r)
@@ -267,8 +273,11 @@ impl Body {
     }
 }
 
-/// The least code for which a second group in a turn of the loop is not worth it.
-const LONG: usize = 8;
+/// Code from this length on is of two groups, step by step in turns.
+const CHAIN: usize = 12;
+
+/// How many more registers that may want than there are.
+const OVER: usize = 4;
 
 /// The code of a function over lanes.
 ///
@@ -290,7 +299,12 @@ pub(crate) fn print(body: &Body, target: Target) -> Result<Vec<u8>, Unprintable>
     let front = body.lines(target, &before, &hoisted)?;
     let lines = body.lines(target, &inside, &body.outputs)?;
     let mut asm = Asm::new(target.evex);
-    let mut printer = Printer::new(&mut asm, body, target, &front, &lines, &inside, &hoisted);
+    let twice = lines.twice();
+    let registers = usize::from(asm.registers());
+    let in_turns = lines.len() >= CHAIN && twice.needs() <= registers + OVER;
+    let pair = in_turns.then_some(&twice);
+    let lines = (&lines, pair);
+    let mut printer = Printer::new(&mut asm, body, target, &front, lines, &inside, &hoisted);
     printer.function()?;
     Ok(asm.finish())
 }
@@ -301,6 +315,8 @@ struct Printer<'a> {
     target: Target,
     front: &'a Lines,
     lines: &'a Lines,
+    /// Those of two groups, if they are printed together.
+    pair: Option<&'a Lines>,
     /// Groups of lanes in a turn of the loop.
     groups: usize,
     reductions: Vec<(Reduction, Reg)>,
@@ -327,7 +343,7 @@ impl<'a> Printer<'a> {
         body: &'a Body,
         target: Target,
         front: &'a Lines,
-        lines: &'a Lines,
+        (lines, pair): (&'a Lines, Option<&'a Lines>),
         inside: &[Inst],
         hoisted: &[Reg],
     ) -> Printer<'a> {
@@ -341,7 +357,7 @@ impl<'a> Printer<'a> {
             .collect();
         let groups = match reductions.is_empty() {
             false => WIDTH / target.lanes(),
-            true if inside.len() < LONG => 2,
+            true if pair.is_some() || lines.len() < CHAIN => 2,
             true => 1,
         };
         let bytes = target.width().bytes() as i32;
@@ -354,7 +370,7 @@ impl<'a> Printer<'a> {
         };
         let all = if target.evex { 32 } else { 16 };
         let mut free: Vec<Vreg> = (0..all).map(Vreg).collect();
-        let needs = lines.needs().max(Lines::LEAST);
+        let needs = pair.unwrap_or(lines).needs().max(Lines::LEAST);
         let mut take = |n: usize| {
             let fits = free.len() >= needs + n;
             fits.then(|| free.split_off(free.len() - n))
@@ -396,7 +412,8 @@ impl<'a> Printer<'a> {
             .collect();
         let rest = free.len().saturating_sub(needs).min(lines.constants());
         let constants = free.split_off(free.len() - rest);
-        let spills = memory(lines.stack().max(front.stack()) as i32);
+        let stack = pair.unwrap_or(lines).stack().max(lines.stack());
+        let spills = memory(stack.max(front.stack()) as i32);
         // The code that combines accumulators has few values, but for those of 64 bits.
         memory(64 * 40);
         Printer {
@@ -405,6 +422,7 @@ impl<'a> Printer<'a> {
             target,
             front,
             lines,
+            pair,
             groups,
             reductions,
             hoisted,
@@ -466,6 +484,7 @@ impl<'a> Printer<'a> {
             hoisted: &self.hoisted,
             accumulators: &self.accumulators,
             group,
+            first: group,
             lanes: self.target.lanes(),
             moves,
             tail: tail.is_some(),
@@ -490,7 +509,11 @@ impl<'a> Printer<'a> {
         let lines = self.lines;
         for group in 0..self.groups {
             self.ahead(group);
-            self.code(lines, pinned, (group, true), None);
+            match self.pair {
+                None => self.code(lines, pinned, (group, true), None),
+                Some(pair) if group % 2 == 0 => self.code(pair, pinned, (group, true), None),
+                Some(_) => {}
+            }
         }
         self.asm.add_number(AT, step);
         self.asm.cmp(AT, WHOLE);
