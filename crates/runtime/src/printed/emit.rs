@@ -180,7 +180,7 @@ impl<'a, P: Places> Emit<'a, P> {
                 },
                 Some(Src::Virt(v)),
             ) = (step.what, step.from[0])
-                && let Place::Register { at, .. } = self.places.place(self.asm, key)
+                && let Place::Register { at, .. } = self.find(key, step)
             {
                 self.wanted[v.0 as usize] = Some(at[part(form)]);
             }
@@ -190,6 +190,12 @@ impl<'a, P: Places> Emit<'a, P> {
             let temporary = std::mem::take(&mut self.temporary);
             self.free.extend(temporary);
         }
+    }
+
+    /// Where something is, for the group of lanes that a step is for.
+    fn find(&mut self, key: Key, step: &Step) -> Place {
+        self.places.turn(usize::from(step.group));
+        self.places.place(self.asm, key)
     }
 
     fn full(&self) -> Width {
@@ -600,7 +606,7 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 
     fn load(&mut self, key: Key, form: Form, step: &Step, now: u32) {
-        let place = self.places.place(self.asm, key);
+        let place = self.find(key, step);
         let Some(to) = step.to else {
             panic!("a load for nothing");
         };
@@ -623,7 +629,7 @@ impl<'a, P: Places> Emit<'a, P> {
         let Some(value) = step.from[0] else {
             panic!("a store of nothing");
         };
-        let place = self.places.place(self.asm, key);
+        let place = self.find(key, step);
         if let Place::Register { at, .. } = place {
             let from = self.register(value, now, &step.from);
             let to = at[part(form)];

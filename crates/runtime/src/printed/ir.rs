@@ -118,6 +118,8 @@ pub(super) struct Step {
     pub what: Do,
     pub to: Option<Virt>,
     pub from: [Option<Src>; 3],
+    /// Which group of lanes it is for, of several whose code is interleaved.
+    pub group: u8,
 }
 
 /// Collects vector code.
@@ -180,6 +182,32 @@ impl Ir {
         }
     }
 
+    /// The code of two groups of lanes, step by step in turns: while one waits for a result, the other goes on.
+    pub(super) fn twice(&self) -> Ir {
+        let values = self.masks.len() as u32;
+        let second = |v: Virt| Virt(v.0 + values);
+        let mut steps = Vec::with_capacity(2 * self.steps.len());
+        for step in &self.steps {
+            let from = step.from.map(|s| match s {
+                Some(Src::Virt(v)) => Some(Src::Virt(second(v))),
+                s => s,
+            });
+            steps.push(*step);
+            steps.push(Step {
+                to: step.to.map(second),
+                from,
+                group: 1,
+                ..*step
+            });
+        }
+        Ir {
+            target: self.target,
+            steps,
+            constants: self.constants.clone(),
+            masks: self.masks.repeat(2),
+        }
+    }
+
     pub(super) fn width(&self) -> Width {
         self.target.width()
     }
@@ -224,6 +252,7 @@ impl Ir {
             what,
             to: Some(to),
             from,
+            group: 0,
         });
         to
     }
@@ -470,6 +499,7 @@ impl Ir {
             what: Do::Store { to, form },
             to: None,
             from: [Some(value), None, None],
+            group: 0,
         });
     }
 

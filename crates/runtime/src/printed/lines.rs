@@ -43,6 +43,11 @@ pub(crate) trait Places {
     /// Where what is named lies: [`Key::Access`] in memory as the access' dtype, the others as their register's type
     /// ([`Key::Slot`] as the slot's); masks as bytes of 0 and 1.
     fn place(&mut self, asm: &mut Asm, key: Key) -> Place;
+
+    /// What follows is about this group, of several that are printed together.
+    fn turn(&mut self, group: usize) {
+        let _ = group;
+    }
 }
 
 /// The lanes of the last group, where it is not whole.
@@ -131,6 +136,24 @@ impl Lines {
     /// Bytes that it may want on the stack.
     pub(crate) fn stack(&self) -> usize {
         self.stack
+    }
+
+    /// The same for two groups of lanes at once, whose code is interleaved: worth it where long chains of operations
+    /// would leave the processor waiting.
+    pub(crate) fn twice(&self) -> Lines {
+        let ir = self.ir.twice();
+        let (needs, slots) = pressure(&ir);
+        Lines {
+            ir,
+            needs,
+            stack: slots * 64,
+            popular: self.popular.clone(),
+        }
+    }
+
+    /// How many instructions it is, roughly.
+    pub(crate) fn len(&self) -> usize {
+        self.ir.steps.len()
     }
 
     /// How many constants it reads.

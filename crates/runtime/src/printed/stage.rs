@@ -210,6 +210,8 @@ struct Env<'a> {
     /// Those of each group, in the order of the reductions.
     accumulators: &'a [(Reg, Vec<Place>)],
     group: usize,
+    /// The first of those that are printed together.
+    first: usize,
     lanes: usize,
     /// Whether operands move with the lane.
     moves: bool,
@@ -217,6 +219,10 @@ struct Env<'a> {
 }
 
 impl Places for Env<'_> {
+    fn turn(&mut self, group: usize) {
+        self.group = self.first + group;
+    }
+
     fn place(&mut self, asm: &mut Asm, key: Key) -> Place {
         if let Key::Input(r) | Key::Output(r) = key
             && let Some((_, place)) = self.hoisted.iter().find(|(h, _)| *h == r)
@@ -272,8 +278,11 @@ impl Body {
     }
 }
 
-/// The least code for which a second group in a turn of the loop is not worth it.
-const LONG: usize = 8;
+/// Code from this length on is of two groups, step by step in turns.
+const CHAIN: usize = 12;
+
+/// How many more registers that may want than there are.
+const OVER: usize = 4;
 
 /// The code of a function over lanes.
 ///
@@ -295,7 +304,12 @@ pub(crate) fn print(body: &Body, target: Target) -> Result<Vec<u8>, Unprintable>
     let front = body.lines(target, &before, &hoisted)?;
     let lines = body.lines(target, &inside, &body.outputs)?;
     let mut asm = Asm::new(target.evex);
-    let mut printer = Printer::new(&mut asm, body, target, &front, &lines, &inside, &hoisted);
+    let twice = lines.twice();
+    let registers = usize::from(asm.registers());
+    let in_turns = lines.len() >= CHAIN && twice.needs() <= registers + OVER;
+    let pair = in_turns.then_some(&twice);
+    let lines = (&lines, pair);
+    let mut printer = Printer::new(&mut asm, body, target, &front, lines, &inside, &hoisted);
     printer.function()?;
     Ok(asm.finish())
 }
@@ -306,6 +320,8 @@ struct Printer<'a> {
     target: Target,
     front: &'a Lines,
     lines: &'a Lines,
+    /// Those of two groups, if they are printed together.
+    pair: Option<&'a Lines>,
     /// Groups of lanes in a turn of the loop.
     groups: usize,
     reductions: Vec<(Reduction, Reg)>,
@@ -332,7 +348,7 @@ impl<'a> Printer<'a> {
         body: &'a Body,
         target: Target,
         front: &'a Lines,
-        lines: &'a Lines,
+        (lines, pair): (&'a Lines, Option<&'a Lines>),
         inside: &[Inst],
         hoisted: &[Reg],
     ) -> Printer<'a> {
@@ -346,7 +362,7 @@ impl<'a> Printer<'a> {
             .collect();
         let groups = match reductions.is_empty() {
             false => WIDTH / target.lanes(),
-            true if inside.len() < LONG => 2,
+            true if pair.is_some() || lines.len() < CHAIN => 2,
             true => 1,
         };
         let bytes = target.width().bytes() as i32;
@@ -359,7 +375,7 @@ impl<'a> Printer<'a> {
         };
         let all = if target.evex { 32 } else { 16 };
         let mut free: Vec<Vreg> = (0..all).map(Vreg).collect();
-        let needs = lines.needs().max(Lines::LEAST);
+        let needs = pair.unwrap_or(lines).needs().max(Lines::LEAST);
         let mut take = |n: usize| {
             let fits = free.len() >= needs + n;
             fits.then(|| free.split_off(free.len() - n))
@@ -401,7 +417,8 @@ impl<'a> Printer<'a> {
             .collect();
         let rest = free.len().saturating_sub(needs).min(lines.constants());
         let constants = free.split_off(free.len() - rest);
-        let spills = memory(lines.stack().max(front.stack()) as i32);
+        let stack = pair.unwrap_or(lines).stack().max(lines.stack());
+        let spills = memory(stack.max(front.stack()) as i32);
         // The code that combines accumulators has few values, but for those of 64 bits.
         memory(64 * 40);
         Printer {
@@ -410,6 +427,7 @@ impl<'a> Printer<'a> {
             target,
             front,
             lines,
+            pair,
             groups,
             reductions,
             hoisted,
@@ -471,6 +489,7 @@ impl<'a> Printer<'a> {
             hoisted: &self.hoisted,
             accumulators: &self.accumulators,
             group,
+            first: group,
             lanes: self.target.lanes(),
             moves,
             tail: tail.is_some(),
@@ -495,7 +514,11 @@ impl<'a> Printer<'a> {
         let lines = self.lines;
         for group in 0..self.groups {
             self.ahead(group);
-            self.code(lines, pinned, (group, true), None);
+            match self.pair {
+                None => self.code(lines, pinned, (group, true), None),
+                Some(pair) if group % 2 == 0 => self.code(pair, pinned, (group, true), None),
+                Some(_) => {}
+            }
         }
         self.asm.add_number(AT, step);
         self.asm.cmp(AT, WHOLE);
@@ -526,7 +549,7 @@ impl<'a> Printer<'a> {
             let bytes = self.target.lanes() * size;
             let from = group * bytes;
             // Where a group has less than a line, one of several groups asks for it.
-            if from % LINE.max(bytes) != 0 && from % LINE != 0 {
+            if !from.is_multiple_of(LINE) {
                 continue;
             }
             let base = pointer(self.asm, i);
