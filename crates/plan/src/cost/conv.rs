@@ -233,7 +233,8 @@ impl Conv {
     /// for each channel copies it first. With channels last, channels fill vectors, and an address is found for
     /// each position and tap.
     pub fn cost(&self, by: Algorithm, values: &[i64]) -> Option<f64> {
-        const ADDRESS: f64 = 110.0;
+        const ADDRESS: f64 = 60.0;
+        const START: f64 = 80.0;
         const EACH: f64 = 2.6;
         let size = |d: &Dim| Some(d.eval_checked(values)?.max(1) as f64);
         let all = |dims: &[Dim]| size(&numel(dims));
@@ -271,8 +272,13 @@ impl Conv {
                 return Some(batch * (outputs * taps * ADDRESS + groups * (outputs * taps * EACH)));
             }
             Algorithm::ChannelsLast => {
-                let starts = outputs * taps * (cout / (3.0 * LANES)).ceil() * 28.0;
-                sums * 0.95 * whole(cout) / cout + outputs * taps * ADDRESS + starts
+                // Images of few channels are copied, and the taps of a row are one.
+                let taps = match cin <= 4.0 && groups == 1.0 {
+                    true => taps / width(&self.kernel)?,
+                    false => taps,
+                };
+                let panels = (cout / (2.0 * LANES)).ceil();
+                sums * 0.75 * whole(cout) / cout + outputs * taps * (ADDRESS + panels * START)
             }
             Algorithm::Winograd2 => sums * 16.0 / 36.0 + tiles(4.0, 32.0, 24.0),
             Algorithm::Winograd4 => sums * 36.0 / 144.0 + tiles(16.0, 156.0, 100.0),
