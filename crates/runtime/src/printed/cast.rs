@@ -1,7 +1,8 @@
 //! Conversions between register types, by the rules of casts.
 
 use super::ir::{Cmp, Ir, Src, Virt};
-use super::lines::{Build, Unprintable, Value, as_number, is_set, is_wide};
+use super::lines::{Build, Unprintable, Value, is_wide};
+use super::primitive::{as_number, is_set};
 use kiln_base::{Compute, DType};
 use kiln_x86::op;
 
@@ -22,13 +23,8 @@ pub(super) fn convert(ir: &mut Ir, a: Value, from: DType, to: DType) -> Result<V
     }
     match ty {
         Compute::Mask => Ok(Value::one(ty, is_set(ir, a)?)),
-        _ if a.ty == Compute::Mask => {
-            let number = as_number(ir, a.mask()?, ty)?;
-            match ty {
-                Compute::F32 => Ok(number), // 0 and 1 are numbers of every dtype
-                _ => Ok(number),
-            }
-        }
+        // 0 and 1 are numbers of every dtype.
+        _ if a.ty == Compute::Mask => as_number(ir, a.mask()?, ty),
         Compute::F32 => to_f32(ir, a, to),
         Compute::F64 => to_f64(ir, a),
         Compute::I32 => to_i32(ir, a, to),

@@ -7,9 +7,8 @@
 use super::Target;
 use super::emit::{identity, load_constant};
 use super::ir::{Form, Ir, Src, Virt};
-use super::lines::{
-    About, Key, Lines, Pinned, Place, Places, Tail, Unprintable, Value, binary, is_wide,
-};
+use super::lines::{About, Key, Lines, Pinned, Place, Places, Tail, Unprintable, Value, is_wide};
+use super::primitive::binary;
 use hashbrown::HashSet;
 use kiln_base::prim::Reduction;
 use kiln_base::{Compute, DType, Scalar};

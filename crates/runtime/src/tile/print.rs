@@ -62,6 +62,24 @@ pub(super) fn code(target: Target, body: &Body) -> Option<Arc<kiln_x86::Code>> {
     code.filter(|c| !failed && !c.bytes().is_empty())
 }
 
+/// The code of a body, and where that writes past the cache, the same without that.
+type Functions = (Arc<kiln_x86::Code>, Option<Arc<kiln_x86::Code>>);
+
+/// As [`code`], for memory that is aligned and for other.
+fn functions(target: Target, body: &mut Body) -> Option<Functions> {
+    let first = code(target, body)?;
+    let streams = body.operands.iter().any(|(_, k)| *k == Kind::Stream);
+    if !streams {
+        return Some((first, None));
+    }
+    for (_, kind) in &mut body.operands {
+        if *kind == Kind::Stream {
+            *kind = Kind::Line;
+        }
+    }
+    Some((first, Some(code(target, body)?)))
+}
+
 /// Lanes that printed stages run over at once; between them a run may be ended early.
 const STEP: usize = 1 << 15;
 
@@ -146,23 +164,15 @@ impl Linker<'_> {
             ..
         } = made;
         let streams = body.operands.iter().any(|(_, k)| *k == Kind::Stream);
-        let printed = (added && operands.len() <= MAX)
-            .then(|| self::code(target, &body))
+        let function = (added && operands.len() <= MAX)
+            .then(|| functions(target, &mut body))
             .flatten();
-        let Some(printed) = printed else {
+        let Some((printed, plain)) = function else {
             for i in code {
                 self.interpreted(draft, *i, (0, 0))?;
             }
             return Ok(());
         };
-        let plain = streams.then(|| {
-            for (_, kind) in &mut body.operands {
-                if *kind == Kind::Stream {
-                    *kind = Kind::Line;
-                }
-            }
-            self::code(target, &body)
-        });
         self.streams |= streams;
         draft.walks.extend(walks);
         let mut operands = operands;
@@ -183,7 +193,7 @@ impl Linker<'_> {
         draft.stage.functions.push(Function {
             printed: Printed {
                 code: printed,
-                plain: plain.flatten(),
+                plain,
                 operands,
                 runs,
             },
