@@ -15,24 +15,18 @@
 //! # Ok::<(), kiln_runtime::Error>(())
 //! ```
 
-mod attention;
 mod buffer;
 mod cancel;
 mod combine;
-mod conv;
 pub mod cuda;
-mod custom;
 mod error;
 mod executor;
 pub mod fork;
+mod kernels;
 mod lock;
-mod matmul;
 pub mod memory;
 pub mod pool;
-mod scan;
-mod scatter;
 mod simd;
-mod sort;
 mod sums;
 mod tile;
 mod workspace;

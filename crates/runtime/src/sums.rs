@@ -6,7 +6,7 @@
 
 #![allow(clippy::needless_range_loop)] // register tiles are indexed
 
-use crate::matmul::Number;
+use crate::kernels::matmul::Number;
 use crate::simd::vector::Vector;
 use crate::simd::{Isa, Kernel, Level, fma32, fma64};
 use std::marker::PhantomData;

@@ -9,7 +9,7 @@
 
 use super::{Conv, LEAST_BLOCKS};
 use crate::error::Result;
-use crate::matmul::{Args, Made, Work, run_blocks, split};
+use crate::kernels::matmul::{Args, Made, Work, run_blocks, split};
 use crate::memory::{Storage, room};
 use crate::simd::vector::Vector;
 use crate::simd::{Isa, Kernel, Level, compiled};

@@ -1,6 +1,6 @@
 //! Padded copies of image rows.
 
-use crate::matmul::Number;
+use crate::kernels::matmul::Number;
 use kiln_plan::cost::geometry::{Axis, Geometry, Padded};
 
 /// Copies what the result rows `from..from + rows` at depth `d` need of one channel.

@@ -4,7 +4,7 @@
 use super::columns::{AddColumns, Fill};
 use super::{COLUMN_ELEMENTS, Conv, Scratch};
 use crate::error::Result;
-use crate::matmul::{Work, product_of, run_blocks};
+use crate::kernels::matmul::{Work, product_of, run_blocks};
 use crate::memory::room;
 use crate::simd::compiled;
 use crate::sums::Lane;

@@ -9,7 +9,7 @@ mod transform;
 
 use super::Conv;
 use crate::error::Result;
-use crate::matmul::{Args, Work, run_blocks, split};
+use crate::kernels::matmul::{Args, Work, run_blocks, split};
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
 use crate::sums::{ROWS, RegisterSums, SLACK, Sums, rows_of};
