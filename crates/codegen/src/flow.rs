@@ -17,12 +17,12 @@ use std::sync::Arc;
 pub(crate) const WIDE: usize = 32;
 
 mod build;
-mod library;
+mod ops;
 mod ordered;
 mod structured;
 
 pub(crate) use build::build;
-pub(crate) use library::{Call, Library};
+pub(crate) use ops::{Call, Library};
 
 /// A node: an index into [`Flow::nodes`].
 pub(crate) type Nid = usize;

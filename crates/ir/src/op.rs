@@ -1,7 +1,7 @@
 //! The closed set of ops.
 //!
-//! Each op is a struct in its own file under [`crate::ops`] that implements [`OpDef`]; the list at the
-//! end of this file makes them one enum. Adding an op is one file and one line.
+//! Each op is a struct in its own file under [`crate::ops`] that implements [`OpDef`]; the list there makes
+//! them one enum.
 
 use crate::{Builder, Fact, Graph, Node, Role, ops::*};
 use kiln_base::{DType, Dim, Scalar};
@@ -205,15 +205,7 @@ macro_rules! ops {
     };
 }
 
-ops! {
-    Input, Full, Constant, Iota, Numel, Random,
-    Pointwise, Cast,
-    Broadcast, Reshape, Permute, Slice, Pad, Concat,
-    Reduce, ArgReduce, Scan, ArgSort, Gather, Scatter,
-    MatMul, Conv, ConvTranspose, ConvWeight, WindowReduce,
-    Softmax, BatchNorm, Attention,
-    If, Loop, Barrier, Custom,
-}
+crate::ops::each!(ops);
 
 impl Op {
     /// Every size among the attributes, in a fixed order.

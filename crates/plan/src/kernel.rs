@@ -1,10 +1,23 @@
-//! What a step runs.
+//! What a step runs: each kind in a file of its own.
+
+mod attention;
+mod control;
+mod conv;
+mod custom;
+mod matmul;
+mod ordered;
+
+pub use attention::Attention;
+pub use control::{If, Loop};
+pub use conv::{Conv, ConvRole, Images};
+pub use custom::Custom;
+pub use matmul::MatMul;
+pub use ordered::{ArgSort, Scan, Scatter};
 
 use crate::Plan;
 use crate::contract::Described;
 use crate::cuda::CudaKernel;
 use crate::tile::{Schedule, TileProgram};
-use crate::{ArgSort, Attention, Conv, Custom, If, Loop, MatMul, Scan, Scatter};
 use serde::{Deserialize, Serialize};
 use std::ops::Deref;
 

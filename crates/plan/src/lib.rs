@@ -6,44 +6,32 @@
 //! outputs are to anybody; with a [`Signature`], which does, it is an [`Entry`].
 
 mod algorithm;
-mod attention;
 mod bytes;
 mod contract;
-mod control;
-mod conv;
 pub mod cost;
 pub mod cuda;
-mod custom;
 mod depth;
 mod dims;
 mod entry;
 mod fft;
 mod kernel;
-mod matmul;
 mod measure;
 pub mod memory;
 mod operand;
-mod ordered;
 mod reach;
 pub mod tile;
 
 pub use algorithm::{Algorithm, UnknownAlgorithm};
-pub use attention::Attention;
 pub use bytes::{DecodeError, FORMAT};
 pub use contract::{ArgUse, Contract, Contradiction, Described, Reads};
-pub use control::{If, Loop};
-pub use conv::{Conv, ConvRole, Images};
 pub use cost::Decision;
-pub use custom::Custom;
 pub use depth::MAX_DEPTH;
 pub use entry::{Draw, Entry, Named, Signature, State};
 pub use fft::FftTile;
-pub use kernel::{Epilogue, Kernel, Prologue};
+pub use kernel::*;
 pub use kiln_base::Role;
 use kiln_base::{DType, Dim, Sym};
-pub use matmul::MatMul;
 pub use operand::{Array, Matrix, Strided};
-pub use ordered::{ArgSort, Scan, Scatter};
 pub use reach::Reach;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

@@ -3,7 +3,6 @@
 mod after;
 mod binder;
 mod bound;
-mod calls;
 mod check;
 mod control;
 mod covered;
@@ -11,7 +10,6 @@ mod cpu;
 mod executable;
 mod gpu;
 mod guard;
-mod link;
 mod loc;
 mod moved;
 mod on_gpu;
@@ -22,10 +20,9 @@ mod replay;
 mod report;
 mod run;
 mod step;
-mod supported;
 mod trace;
-mod work;
 
+pub(crate) use control::{If, Loop};
 pub use executable::{Executable, Stats};
 pub use profile::{StepEvent, StepTime};
 pub use replay::Replays;

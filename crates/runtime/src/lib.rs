@@ -15,27 +15,21 @@
 //! # Ok::<(), kiln_runtime::Error>(())
 //! ```
 
-mod attention;
 mod buffer;
 mod cancel;
 mod combine;
 mod contraction;
-mod conv;
 pub mod cuda;
-mod custom;
 mod error;
 mod executor;
 pub mod fork;
+mod kernels;
 mod lock;
-mod matmul;
 pub mod memory;
 pub mod pool;
 #[cfg(all(target_arch = "x86_64", unix))]
 mod printed;
-mod scan;
-mod scatter;
 mod simd;
-mod sort;
 mod sums;
 mod tile;
 mod workspace;

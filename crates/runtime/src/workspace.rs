@@ -1,8 +1,8 @@
 //! How much memory kernels take beside their arguments.
 
-use crate::conv::Conv;
 use crate::error::Result;
-use crate::matmul::MatMul;
+use crate::kernels::conv::Conv;
+use crate::kernels::matmul::MatMul;
 use crate::simd::Level;
 use crate::tile;
 use kiln_plan::{self as plan, Decision, Kernel};

@@ -2,12 +2,11 @@
 
 use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, View, WIDE};
 use crate::limits::TwoSteps;
-use crate::{Hint, Hints, LowerError, Options, engine};
+use crate::{Hint, Hints, Options, engine};
 use hashbrown::HashMap;
 use kiln_base::prim::Reduction;
-use kiln_base::{DType, Dim, Scalar};
-use kiln_ir::{Graph, NodeId, Op as IrOp, Role, Value};
-use kiln_plan::ConvRole;
+use kiln_base::{DType, Dim};
+use kiln_ir::{Graph, NodeId, Op as IrOp, Value};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -115,64 +114,9 @@ impl FlowBuilder {
         self.flow.nodes.len() - 1
     }
 
-    fn node(&mut self, graph: &Graph, id: NodeId, inputs: &[Nid]) -> Result<Nid> {
-        let node = graph.node(id);
-        let fact = node.facts.first().cloned();
-        let n = match &node.op {
-            IrOp::MatMul(_) => self.matmul(inputs),
-            IrOp::Conv(c) => self.conv(c, inputs, &node.fact().shape),
-            IrOp::WindowReduce(w) => self.window_reduce(w, inputs[0], &node.fact().shape),
-            IrOp::Reduce(r) => self.reduce(r.kind, &r.axes, inputs[0]),
-            IrOp::ConvTranspose(c) => {
-                let result = &node.fact().shape;
-                self.conv_gradient(id, &c.conv, ConvRole::Input, inputs, result)?
-            }
-            IrOp::ConvWeight(c) => {
-                let result = &node.fact().shape;
-                self.conv_gradient(id, &c.conv, ConvRole::Weight, inputs, result)?
-            }
-            IrOp::Attention(a) if self.on_gpu || node.fact().dtype == DType::F32 => {
-                let (scale, causal) = (a.scale, a.causal);
-                let shape = node.fact().shape.iter().cloned();
-                let op = Op::Attention { scale, causal };
-                self.helper(op, inputs, node.fact().dtype, shape)
-            }
-            IrOp::Softmax(_) | IrOp::BatchNorm(_) | IrOp::Attention(_) => {
-                let text = format!("{} is a composite; decompose it first", node.op.name());
-                return Err(LowerError::new(id, text));
-            }
-            IrOp::Scan(s) => self.scan(s, inputs[0]),
-            IrOp::ArgSort(s) => self.arg_sort(s, inputs[0], &node.fact().shape),
-            IrOp::Scatter(s) => self.scatter(s, inputs),
-            IrOp::Custom(c) => {
-                let shape = node.fact().shape.iter().cloned();
-                self.own_kernel(c, inputs, node.fact().dtype, shape)
-            }
-            IrOp::Concat(c) if inputs.len() > WIDE => {
-                self.wide_concat(c.axis, inputs, &node.fact().shape)
-            }
-            op => {
-                let fact = fact.expect("all other ops have one output");
-                let op = self.plain(op, inputs, &fact.shape);
-                let inputs = if matches!(op, Op::Scalar(_)) {
-                    &[]
-                } else {
-                    inputs
-                };
-                self.helper(op, inputs, fact.dtype, fact.shape)
-            }
-        };
-        let last = &mut self.flow.nodes[n];
-        last.helper = false;
-        if let IrOp::Input(i) = &node.op {
-            last.parameter_only = i.role == Role::Parameter;
-        }
-        Ok(n)
-    }
-
     /// A concatenation of many values in steps, so that its kernels, which look at each of their parts for
     /// every element, have few.
-    fn wide_concat(&mut self, axis: usize, parts: &[Nid], shape: &[Dim]) -> Nid {
+    pub(super) fn wide_concat(&mut self, axis: usize, parts: &[Nid], shape: &[Dim]) -> Nid {
         let dtype = self.dtype(parts[0]);
         let mut parts = parts.to_vec();
         while parts.len() > 1 {
@@ -228,74 +172,9 @@ impl FlowBuilder {
         outputs
     }
 
-    /// Ops that are one node.
-    fn plain(&self, op: &IrOp, inputs: &[Nid], shape: &[Dim]) -> Op {
-        let operand = |i: usize| &self.flow.nodes[inputs[i]];
-        match op {
-            IrOp::Input(i) => Op::Input(i.index),
-            IrOp::Full(f) => Op::Scalar(f.value),
-            IrOp::Constant(c) => match Scalar::from_bytes(c.dtype, &c.bytes) {
-                Some(s) => Op::Scalar(s),
-                None => Op::Data(c.bytes.clone()),
-            },
-            IrOp::Iota(_) => Op::Iota,
-            IrOp::Numel(n) => Op::Size(kiln_base::numel(&n.shape)),
-            IrOp::Random(r) => Op::Random(r.kind),
-            IrOp::Pointwise(p) => Op::Pw(p.0),
-            IrOp::Cast(_) => Op::Cast,
-            IrOp::Broadcast(_) => Op::View(broadcast(&operand(0).shape, shape)),
-            IrOp::Reshape(_) => Op::Reshape,
-            IrOp::Permute(p) => Op::View(permute(&p.perm)),
-            IrOp::Slice(s) => Op::View(View {
-                index: s
-                    .axes
-                    .iter()
-                    .enumerate()
-                    .map(|(a, s)| DimIndex {
-                        offset: s.start.clone(),
-                        terms: SmallVec::from_iter([(a, Dim::Const(s.step))]),
-                    })
-                    .collect(),
-                fill: None,
-            }),
-            IrOp::Pad(p) => {
-                let bordered = (0..p.low.len()).filter(|a| !p.low[*a].is(0) || !p.high[*a].is(0));
-                let bordered: SmallVec<[usize; 4]> = bordered.collect();
-                let index = p.low.iter().enumerate().map(|(a, low)| DimIndex {
-                    offset: &Dim::ZERO - low,
-                    terms: SmallVec::from_iter([(a, Dim::ONE)]),
-                });
-                Op::View(View {
-                    index: index.collect(),
-                    fill: (!bordered.is_empty()).then_some((bordered, p.value)),
-                })
-            }
-            IrOp::Concat(c) => Op::Concat(c.axis),
-            IrOp::Gather(g) => Op::Gather(g.axis),
-            IrOp::ArgReduce(r) if operand(0).shape[r.axis].is(1) => Op::Scalar(Scalar::Int(0)),
-            IrOp::ArgReduce(r) => Op::ArgReduce(r.kind, r.axis),
-            IrOp::MatMul(_)
-            | IrOp::Conv(_)
-            | IrOp::WindowReduce(_)
-            | IrOp::Reduce(_)
-            | IrOp::Softmax(_)
-            | IrOp::BatchNorm(_)
-            | IrOp::Attention(_)
-            | IrOp::ConvTranspose(_)
-            | IrOp::ConvWeight(_)
-            | IrOp::Scan(_)
-            | IrOp::ArgSort(_)
-            | IrOp::Scatter(_)
-            | IrOp::Custom(_)
-            | IrOp::If(_)
-            | IrOp::Loop(_)
-            | IrOp::Barrier(_) => unreachable!("handled by `build` and `node`"),
-        }
-    }
-
     /// A reduction; one with few results and many elements runs in two steps that depend on the shape only,
     /// so that threads can share the work.
-    fn reduce(&mut self, kind: Reduction, axes: &[usize], x: Nid) -> Nid {
+    pub(super) fn reduce(&mut self, kind: Reduction, axes: &[usize], x: Nid) -> Nid {
         let (dtype, shape) = {
             let x = &self.flow.nodes[x];
             (x.dtype, x.shape.clone())

@@ -1,7 +1,7 @@
 //! Nodes of ops that a kernel of their own computes.
 
 use super::build::{FlowBuilder, broadcast, permute};
-use super::library::Library;
+use super::ops::Library;
 use super::{Nid, Op};
 use kiln_base::prim::ScatterKind;
 use kiln_base::{DType, Dim};

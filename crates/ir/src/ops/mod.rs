@@ -63,6 +63,22 @@ pub use slice::{Slice, SliceAxis};
 pub use softmax::Softmax;
 pub use window_reduce::WindowReduce;
 
+/// Hands every op to a macro.
+macro_rules! each {
+    ($to:ident) => {
+        $to! {
+            Input, Full, Constant, Iota, Numel, Random,
+            Pointwise, Cast,
+            Broadcast, Reshape, Permute, Slice, Pad, Concat,
+            Reduce, ArgReduce, Scan, ArgSort, Gather, Scatter,
+            MatMul, Conv, ConvTranspose, ConvWeight, WindowReduce,
+            Softmax, BatchNorm, Attention,
+            If, Loop, Barrier, Custom,
+        }
+    };
+}
+pub(crate) use each;
+
 /// A short list of axes or per-axis numbers.
 pub type Axes = smallvec::SmallVec<[usize; 4]>;
 

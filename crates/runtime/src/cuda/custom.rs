@@ -3,8 +3,8 @@
 use super::device::Device;
 use super::launch::{GRID, Launch};
 use super::module::Unloaded;
-use crate::custom::Array;
 use crate::error::{Error, Result};
+use crate::kernels::custom::Array;
 use kiln_base::custom::CudaFunction;
 use kiln_plan::cuda::Pointer;
 use std::fmt::Write;

@@ -5,6 +5,8 @@ use super::driver::{Address, Driver, Handle, KernelNode};
 use super::module::{Function, Unloaded};
 use super::stream::Stream;
 use crate::error::{Error, Result, damaged};
+use crate::kernels::calls::{Calls, Ends};
+use crate::kernels::work::{Expand, Work};
 use kiln_plan::cuda::CudaKernel;
 use kiln_plan::{Kernel, Plan};
 use smallvec::SmallVec;
@@ -19,6 +21,16 @@ pub(crate) struct Launch {
     shared: u32,
     scalars: Vec<i64>,
     sites: usize,
+}
+
+impl Work for Launch {
+    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
+        calls.add(with.within.call(self, with.args))
+    }
+
+    fn can_fail(&self) -> bool {
+        self.sites() > 0
+    }
 }
 
 /// The most blocks along x, y and z.

@@ -2,9 +2,9 @@
 
 use super::check::Facts;
 use super::loc::Loc;
-use super::work::{Link, Sizes, Work};
 use crate::cuda::{self, Launch};
 use crate::error::{Error, Result, damaged};
+use crate::kernels::work::{Link, Sizes, Work};
 use crate::memory::too_much;
 use hashbrown::HashMap;
 use kiln_base::Dim;

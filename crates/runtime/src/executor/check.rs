@@ -10,9 +10,9 @@
 //! * in-place chains that end in a temporary.
 
 use super::guard;
-use super::supported::supported;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result, damaged};
+use crate::kernels::supported;
 use crate::memory::Storage;
 use kiln_base::{DType, Dim, Sym};
 use kiln_plan::{

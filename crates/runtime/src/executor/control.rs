@@ -2,14 +2,14 @@
 
 use super::binder::{Owner, Setting};
 use super::bound::Bound;
-use super::calls::{Calls, Ends};
 use super::check;
 use super::cpu::run_steps;
 use super::loc::Loc;
-use super::work::{Call, Expand, Link, Work};
 use crate::buffer::Buffer;
 use crate::cuda::{self, Launch};
 use crate::error::{Result, damaged};
+use crate::kernels::calls::{Calls, Ends};
+use crate::kernels::work::{Call, Expand, Link, Work};
 use crate::memory::ALIGN;
 use crate::tile::Failure;
 use crate::tile::affine::extent;
@@ -196,7 +196,7 @@ fn positions(args: &[u16]) -> Vec<usize> {
 
 impl Loop {
     /// Links a loop whose arguments have these sizes in bytes.
-    pub(super) fn new(
+    pub(crate) fn new(
         p: &plan::Loop,
         values: &[i64],
         bytes: &[usize],
@@ -314,7 +314,7 @@ impl Loop {
 
 impl If {
     /// Links a branch whose arguments have these sizes in bytes.
-    pub(super) fn new(
+    pub(crate) fn new(
         p: &plan::If,
         values: &[i64],
         bytes: &[usize],

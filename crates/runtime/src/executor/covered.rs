@@ -1,7 +1,7 @@
 //! What steps write whole. The rest of a buffer would show what memory held before, so it begins as zeros.
 
 use super::binder::Binder;
-use super::work::Work;
+use crate::kernels::work::Work;
 use kiln_base::Dim;
 use kiln_plan::{Kernel, Step};
 use smallvec::SmallVec;

@@ -4,9 +4,9 @@ use super::guard::Guard;
 use super::loc::Loc;
 use super::profile::Profile;
 use super::step::BoundStep;
-use super::work::Call;
 use crate::cancel::{self, Cancel};
 use crate::error::Result;
+use crate::kernels::work::Call;
 use crate::pool::Pool;
 use crate::tile::{Failure, Failures, Launch, run_all};
 use kiln_plan::Site;
@@ -81,7 +81,7 @@ pub(super) fn run_steps(
 /// Runs steps at the same time.
 ///
 /// # Safety
-/// As [`Work::run`](super::work::Work::run); no step touches what another writes.
+/// As [`Work::run`](crate::kernels::work::Work::run); no step touches what another writes.
 unsafe fn run_group(group: &[&BoundStep], calls: &[Call], failures: &Failures) {
     let mut launches: Vec<Launch> = Vec::new();
     let mut jobs: Vec<Box<dyn FnMut() + '_>> = Vec::new();

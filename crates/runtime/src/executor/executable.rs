@@ -3,13 +3,13 @@
 use super::binder::{Owner, Setting};
 use super::bound::Bound;
 use super::check::{self, Facts};
-use super::link::Linker;
 use super::profile::{Profile, StepEvent, StepTime};
 use super::report::{MemoryBlock, MemoryReport};
 use crate::buffer::Buffer;
 use crate::cuda;
 use crate::error::{Error, Result};
 use crate::fork;
+use crate::kernels::Linker;
 use crate::lock::lock;
 use crate::memory::{ALIGN, Storage, evict};
 use crate::simd::Level;

@@ -6,14 +6,14 @@
 //! that is not taken do nothing. Data errors of the other are passed on outwards behind the branch. The sides have
 //! scratch memory in common, so one comes after the other.
 
-use super::calls::{Around, Calls, Ends};
 use super::control::{Body, If, Loop, Places};
 use super::guard::Guard;
 use super::loc::Loc;
 use super::step::BoundStep;
-use super::work::Expand;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
+use crate::kernels::calls::{Around, Calls, Ends};
+use crate::kernels::work::Expand;
 use kiln_plan::cuda::ErrorRecord;
 use smallvec::{SmallVec, smallvec};
 

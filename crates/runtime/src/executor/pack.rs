@@ -3,8 +3,8 @@
 use super::binder::Binder;
 use super::loc::Loc;
 use super::step::{After, BoundStep};
-use super::work::{Call, Packs, Work};
 use crate::error::Result;
+use crate::kernels::work::{Call, Packs, Work};
 use crate::tile::Failure;
 use kiln_plan::Role;
 use smallvec::smallvec;

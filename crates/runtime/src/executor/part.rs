@@ -1,7 +1,6 @@
 //! A part of a bound plan on its engine.
 
 use super::bound::Bound;
-use super::calls::{Around, Calls};
 use super::cpu::run_steps;
 use super::executable::Executable;
 use super::gpu::expand;
@@ -12,6 +11,7 @@ use super::step::BoundStep;
 use crate::cancel;
 use crate::cuda::{Job, Outcome, Session};
 use crate::error::{Error, Result};
+use crate::kernels::calls::{Around, Calls};
 use crate::memory::Storage;
 use kiln_plan::Site;
 use kiln_plan::cuda::ErrorRecord;

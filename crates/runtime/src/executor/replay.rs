@@ -1,7 +1,6 @@
 //! Runs of a plan as CUDA graphs that are launched again and again, to measure what a run takes.
 
 use super::bound::Bound;
-use super::calls::{Around, Calls, Ends};
 use super::executable::{Executable, Prepared, guarded};
 use super::gpu::expand;
 use super::loc::Loc;
@@ -9,6 +8,7 @@ use super::part::address;
 use crate::buffer::Buffer;
 use crate::cuda::{Graph, Session};
 use crate::error::{Error, Result};
+use crate::kernels::calls::{Around, Calls, Ends};
 use crate::memory::Storage;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -2,7 +2,7 @@
 
 use super::guard::Guard;
 use super::loc::Loc;
-use super::work::Work;
+use crate::kernels::work::Work;
 use crate::memory::ALIGN;
 use smallvec::SmallVec;
 use std::sync::Arc;

@@ -4,6 +4,9 @@ use super::bound::BoundDynamic;
 use super::call::Printed;
 use super::code::Code;
 use super::walk::{Shape, Walk};
+use crate::error::Result;
+use crate::kernels::work::{Call, Work};
+use crate::tile::{Failure, Launch, run_all};
 use kiln_base::Compute;
 use kiln_plan::tile::{Schedule, Turn};
 
@@ -66,6 +69,25 @@ pub(crate) struct Linked {
     pub parallel: bool,
     /// For each argument, whether all of it is written, and nothing of it read before.
     pub covered: Vec<bool>,
+}
+
+impl Work for Linked {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        let (args, parallel) = (call.args, call.parallel);
+        let program = self;
+        let launch = Launch {
+            program,
+            args,
+            parallel,
+        };
+        // SAFETY: the program was bound for arguments of these lengths, within which it was proven to stay.
+        unsafe { run_all(&[launch], call.failures) };
+        Ok(None)
+    }
+
+    fn tile(&self) -> Option<&Linked> {
+        Some(self)
+    }
 }
 
 impl Linked {

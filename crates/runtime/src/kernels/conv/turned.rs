@@ -5,7 +5,7 @@
 
 use super::Conv;
 use crate::error::{Result, damaged};
-use crate::matmul::{Args, split};
+use crate::kernels::matmul::{Args, split};
 use crate::memory::room;
 use crate::sums::Lane;
 use crate::tile::Failures;

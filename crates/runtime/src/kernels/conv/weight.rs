@@ -5,7 +5,7 @@ use super::columns::{Fill, FillColumns};
 use super::{COLUMN_ELEMENTS, Conv, Scratch};
 use crate::contraction::multiply;
 use crate::error::Result;
-use crate::matmul::{Work, run_blocks};
+use crate::kernels::matmul::{Work, run_blocks};
 use crate::memory::room;
 use crate::simd::compiled;
 use crate::sums::Lane;

@@ -5,7 +5,7 @@ use super::columns::{Fill, FillColumns};
 use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS};
 use crate::contraction::multiply;
 use crate::error::Result;
-use crate::matmul::{Args, Made, Work, run_blocks, split};
+use crate::kernels::matmul::{Args, Made, Work, run_blocks, split};
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
 use crate::sums::Lane;

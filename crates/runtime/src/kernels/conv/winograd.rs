@@ -10,7 +10,7 @@ mod transform;
 use super::Conv;
 use crate::contraction::multiply;
 use crate::error::Result;
-use crate::matmul::{Args, Work, run_blocks, split};
+use crate::kernels::matmul::{Args, Work, run_blocks, split};
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
 use crate::sums::{ROWS, SLACK};

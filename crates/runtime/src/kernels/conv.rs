@@ -14,13 +14,14 @@ mod turned;
 mod weight;
 mod winograd;
 
+use super::work::{Call, Packs, Work};
 use crate::error::{Result, damaged};
-use crate::matmul::{Made, chosen, epilogue, finish, link};
+use crate::kernels::matmul::{Made, chosen, epilogue, finish, link};
 use crate::memory::Storage;
 use crate::simd::Level;
 use crate::sums::Lane;
 use crate::tile::affine::{ceil, extent, product};
-use crate::tile::{Failures, Linked};
+use crate::tile::{Failure, Failures, Linked};
 use direct::Cut;
 use fft::Fft;
 use kiln_base::{DType, Dim};
@@ -54,12 +55,39 @@ pub(crate) struct Conv {
     epilogue: Option<Linked>,
 }
 
+impl Work for Conv {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: linked for arguments of these lengths; what is packed was packed by this kind of work.
+        unsafe { self.run(call.args, call.packed, call.parallel, call.failures) };
+        Ok(None)
+    }
+
+    fn last(&self) -> Option<&Linked> {
+        self.epilogue()
+    }
+
+    fn packs(&self) -> Option<Packs> {
+        let (weights, bytes) = (self.weights(), self.packed_bytes()?);
+        Some(Packs { weights, bytes })
+    }
+
+    unsafe fn pack(&self, call: &Call<'_>) {
+        // SAFETY: the first is the weights, the second has the bytes that `packs` says.
+        unsafe { self.pack(call.args[0], call.args[1], call.parallel, call.failures) }
+    }
+}
+
 /// Elements of the columns of a block.
 const COLUMN_ELEMENTS: i64 = 1 << 17;
 /// Blocks that there must be at least, so that threads can share them.
 const LEAST_BLOCKS: i64 = 8;
 
 impl Conv {
+    /// Whether there is code for it.
+    pub(crate) fn computes(p: &plan::Conv) -> bool {
+        matches!(p.dtype, DType::F32 | DType::F64)
+    }
+
     /// Checks and links a convolution whose arguments have these lengths.
     pub(crate) fn new(p: &plan::Conv, values: &[i64], lens: &[i64], level: Level) -> Result<Conv> {
         let g = p.geometry(values).map_err(|e| damaged!("{e}"))?;

@@ -10,12 +10,13 @@ mod work;
 pub(crate) use operand::{Made, Operand, link};
 pub(crate) use work::{Args, Work, epilogue, finish, run_blocks, split};
 
+use super::work::{Call, Packs};
 use crate::contraction::{Finish, multiply};
 use crate::error::{Result, damaged};
 use crate::simd::Level;
 use crate::sums::Lane;
 use crate::tile::affine::{ceil, extent, product};
-use crate::tile::{Failures, Linked};
+use crate::tile::{Failure, Failures, Linked};
 use block::Block;
 use kiln_base::DType;
 use kiln_plan::cost::Behind;
@@ -44,11 +45,38 @@ pub(crate) struct MatMul {
     finish: Option<Arc<Finish>>,
 }
 
+impl super::work::Work for MatMul {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: linked for arguments of these lengths; what is packed was packed by this kind of work.
+        unsafe { self.run(call.args, call.packed, call.parallel, call.failures) };
+        Ok(None)
+    }
+
+    fn last(&self) -> Option<&Linked> {
+        self.epilogue.as_ref()
+    }
+
+    fn packs(&self) -> Option<Packs> {
+        let (weights, bytes) = (self.right(), self.packed_bytes()?);
+        Some(Packs { weights, bytes })
+    }
+
+    unsafe fn pack(&self, call: &Call<'_>) {
+        // SAFETY: the first is the weights, the second has the bytes that `packs` says.
+        unsafe { self.pack(call.args[0], call.args[1], call.parallel) }
+    }
+}
+
 /// The most terms of a sum, which is computed without a pause. Only rows whose elements are one need not be in
 /// memory.
 pub(crate) const LONGEST: i64 = 1 << 36;
 
 impl MatMul {
+    /// Whether there is code for it.
+    pub(crate) fn computes(p: &plan::MatMul) -> bool {
+        matches!(p.dtype, DType::F32 | DType::F64)
+    }
+
     /// Checks and links a product whose arguments have these lengths.
     pub(crate) fn new(
         p: &plan::MatMul,

@@ -9,7 +9,7 @@
 
 use super::Conv;
 use crate::error::Result;
-use crate::matmul::{Work, run_blocks};
+use crate::kernels::matmul::{Work, run_blocks};
 use crate::memory::{Storage, room};
 use crate::simd::vector::Vector;
 use crate::simd::{Isa, Kernel, Level, compiled};

@@ -9,7 +9,7 @@ mod transform;
 
 use super::{Conv, LEAST_BLOCKS};
 use crate::error::Result;
-use crate::matmul::{Args, Work, run_blocks, split};
+use crate::kernels::matmul::{Args, Work, run_blocks, split};
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
 use crate::tile::Failures;

@@ -13,7 +13,7 @@ use crate::contraction::{
     Accesses, Call, Finish, Kernel as Sums, Left, Tile as SumsTile, lanes, most_rows,
 };
 use crate::error::Result;
-use crate::matmul::{Args, Made, Work, run_blocks, split};
+use crate::kernels::matmul::{Args, Made, Work, run_blocks, split};
 use crate::memory::{Storage, room};
 use crate::simd::transpose::{Transpose, Turn};
 use crate::simd::vector::Vector;

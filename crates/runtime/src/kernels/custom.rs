@@ -1,7 +1,9 @@
 //! Calls of registered operators.
 
+use super::work::{Call, Work};
 use crate::cuda::{Device, Launch};
 use crate::error::{Error, Result, damaged};
+use crate::tile::Failure;
 use kiln_base::DType;
 use kiln_base::custom::{self, ArrayView, ArrayViewMut, CustomKernels, find};
 use kiln_plan as plan;
@@ -15,6 +17,23 @@ pub(crate) struct Custom {
     kernels: Arc<CustomKernels>,
     operands: Vec<Array>,
     out: Array,
+}
+
+impl Work for Custom {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: linked for arguments of these lengths, of which nobody else touches the result.
+        let done = unsafe { self.run(call.args) };
+        done.map_err(|text| {
+            let site = call.step_sites.first();
+            let site = site.and_then(|s| call.sites.get(*s as usize));
+            Error::Custom {
+                op: site.map_or_else(String::new, |s| s.op.clone()),
+                text,
+                node: site.map_or(0, |s| s.node),
+            }
+        })?;
+        Ok(None)
+    }
 }
 
 pub(crate) struct Array {

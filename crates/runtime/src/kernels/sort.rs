@@ -5,14 +5,15 @@
 //! order, on any number of threads. Short lanes go through the standard library's sort, long ones
 //! through a radix sort; where only a few of the first are wanted, one pass collects candidates.
 
+use super::work::{Call, Work};
 use crate::error::{Error, Result, damaged};
-use crate::matmul::{Args, split};
+use crate::kernels::matmul::{Args, split};
 use crate::memory::Storage;
 use crate::pool::Pool;
 use crate::simd::convert::{self as c, Mem, with_dtype};
 use crate::simd::{Isa, Kernel, Level, compiled};
-use crate::tile::Failures;
 use crate::tile::affine::extent;
+use crate::tile::{Failure, Failures};
 use kiln_base::DType;
 use kiln_plan as plan;
 use std::marker::PhantomData;
@@ -29,6 +30,14 @@ pub(crate) struct ArgSort {
     flip: u64,
 }
 
+impl Work for ArgSort {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
+        unsafe { self.run(call.args, call.parallel, call.failures) };
+        Ok(None)
+    }
+}
+
 /// Lanes of fewer elements are not sorted by radix.
 const RADIX_LEN: usize = 512;
 /// The most of the first elements that are found without sorting the lane.
@@ -41,6 +50,11 @@ const BLOCK: usize = 256;
 const DIGIT: u32 = 11;
 
 impl ArgSort {
+    /// Whether there is code for it.
+    pub(crate) fn computes(p: &plan::ArgSort) -> bool {
+        p.dtype.computes()
+    }
+
     /// Checks and links a sort.
     pub(crate) fn new(p: &plan::ArgSort, values: &[i64], level: Level) -> Result<ArgSort> {
         let (lanes, len) = (extent(&p.lanes, values)?, extent(&p.len, values)?);

@@ -2,7 +2,7 @@
 
 #![allow(clippy::needless_range_loop)] // register tiles are indexed
 
-use crate::conv::Conv;
+use crate::kernels::conv::Conv;
 use crate::simd::vector::Vector;
 use crate::simd::{Isa, Kernel};
 use crate::sums::SLACK;
@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 /// The elements of a row of the largest tile.
 const MOST: usize = 6;
 /// The transformations of one axis; elements beyond a tile's are not used.
-pub(in crate::conv) trait Transform: Sync {
+pub(in crate::kernels::conv) trait Transform: Sync {
     /// Results of a tile.
     const M: usize;
     /// Inputs of a tile.
@@ -27,7 +27,7 @@ pub(in crate::conv) trait Transform: Sync {
 }
 
 /// F(2×2, 3×3).
-pub(in crate::conv) struct Two;
+pub(in crate::kernels::conv) struct Two;
 impl Transform for Two {
     const M: usize = 2;
     const A: usize = 4;
@@ -63,7 +63,7 @@ impl Transform for Two {
 }
 
 /// F(4×4, 3×3).
-pub(in crate::conv) struct Four;
+pub(in crate::kernels::conv) struct Four;
 impl Transform for Four {
     const M: usize = 4;
     const A: usize = 6;

@@ -5,10 +5,10 @@ use crate::error::Result;
 use smallvec::{SmallVec, smallvec};
 
 /// Calls by position, those behind which something is done.
-pub(super) type Ends = SmallVec<[u32; 4]>;
+pub(crate) type Ends = SmallVec<[u32; 4]>;
 
 /// Where calls go, in order.
-pub(super) struct Calls<'a> {
+pub(crate) struct Calls<'a> {
     sink: &'a mut dyn FnMut(Call) -> Result<()>,
     made: u32,
 }
@@ -31,7 +31,7 @@ impl<'a> Calls<'a> {
 
 /// What steps have around them.
 #[derive(Copy, Clone)]
-pub(super) struct Around<'a> {
+pub(crate) struct Around<'a> {
     /// The error record.
     pub record: *mut u8,
     /// The step from which on an error before leaves out the effect.
@@ -45,7 +45,7 @@ pub(super) struct Around<'a> {
 
 impl Around<'_> {
     /// A plan by itself.
-    pub(super) fn plan(record: u64, guarded_from: usize) -> Around<'static> {
+    pub(crate) fn plan(record: u64, guarded_from: usize) -> Around<'static> {
         Around {
             record: record as *mut u8,
             guarded_from,
@@ -60,7 +60,7 @@ impl Around<'_> {
     }
 
     /// A launch with what is around it; the engine's own have no site.
-    pub(super) fn call<'l>(&self, launch: &'l Launch, args: SmallVec<[*mut u8; 12]>) -> Call<'l> {
+    pub(crate) fn call<'l>(&self, launch: &'l Launch, args: SmallVec<[*mut u8; 12]>) -> Call<'l> {
         let sites = self.sites.unwrap_or_default();
         Call {
             launch,

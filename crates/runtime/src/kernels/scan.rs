@@ -4,11 +4,13 @@
 //! A long lane is cut into chunks. What each chunk combines to is found first; combined in order, these
 //! are what the chunks start from.
 
+use super::work::{Call, Work};
 use crate::combine::{Combine, LogSumExp, Max, Min, Number, Prod, Sum, with_number};
 use crate::error::Result;
-use crate::matmul::{Args, split};
+use crate::kernels::matmul::{Args, split};
 use crate::simd::convert::{self as c, Mem};
 use crate::simd::{Isa, Kernel, Level, baseline, compiled};
+use crate::tile::Failure;
 use crate::tile::affine::{ceil, extent};
 use kiln_base::DType;
 use kiln_base::prim::ScanKind;
@@ -31,6 +33,14 @@ pub(crate) struct Scan {
     level: Level,
 }
 
+impl Work for Scan {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
+        unsafe { self.run(call.args, call.parallel) };
+        Ok(None)
+    }
+}
+
 /// Lanes side by side that one part works on, where the axis is not the last.
 const COLUMNS: i64 = 512;
 /// Lanes are cut where there are fewer parts than this...
@@ -41,6 +51,12 @@ const CHUNK: i64 = 1 << 15;
 const WORK: i64 = 8;
 
 impl Scan {
+    /// Whether there is code for it.
+    pub(crate) fn computes(p: &plan::Scan) -> bool {
+        let kind = p.dtype.is_float() || p.kind != ScanKind::LogSumExp;
+        p.dtype.computes() && p.dtype != DType::Bool && kind
+    }
+
     /// Links a scan.
     pub(crate) fn new(p: &plan::Scan, values: &[i64], level: Level) -> Result<Scan> {
         let (outer, len) = (extent(&p.outer, values)?, extent(&p.len, values)?);

@@ -4,9 +4,10 @@
 //! order, so the result is that of one thread. Off the indexed axis a part owns a range of columns or
 //! of what lies outside; where there is one lane, a range of the axis.
 
+use super::work::{Call, Work};
 use crate::combine::{Combine, Max, Min, Number, Prod, Sum, with_number};
 use crate::error::{Result, damaged};
-use crate::matmul::{Args, split};
+use crate::kernels::matmul::{Args, split};
 use crate::pool::Pool;
 use crate::simd::convert::{self as c, Mem};
 use crate::simd::{Isa, Kernel, Level, baseline, compiled};
@@ -48,6 +49,14 @@ pub(crate) struct Scatter {
     level: Level,
 }
 
+impl Work for Scatter {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
+        unsafe { self.run(call.args, call.parallel, call.failures) };
+        Ok(None)
+    }
+}
+
 /// Indices looked at together.
 const BLOCK: i64 = 512;
 /// Columns that threads share out.
@@ -58,6 +67,13 @@ const SHARED: i64 = 1 << 16;
 const COPY: i64 = 1 << 20;
 
 impl Scatter {
+    /// Whether there is code for it.
+    pub(crate) fn computes(p: &plan::Scatter) -> bool {
+        let narrow = matches!(p.dtype, DType::Bool | DType::F16 | DType::BF16);
+        let adds = matches!(p.kind, ScatterKind::Sum | ScatterKind::Prod);
+        p.kind == ScatterKind::Set || p.dtype.computes() && !(adds && narrow)
+    }
+
     /// Checks and links a scatter.
     pub(crate) fn new(p: &plan::Scatter, values: &[i64], level: Level) -> Result<Scatter> {
         let rank = p.shape.len();

@@ -1,13 +1,14 @@
 //! Attention: scores, their softmax and the weighted sum of the values, a block of rows at a time, so that
 //! no more scores exist than fit into a cache.
 
+use super::work::Call;
 use crate::contraction::multiply;
 use crate::error::{Result, damaged};
-use crate::matmul::{LONGEST, Operand, Work, epilogue, run_blocks};
+use crate::kernels::matmul::{LONGEST, Operand, Work, epilogue, run_blocks};
 use crate::memory::{Storage, room};
 use crate::simd::{Isa, Kernel, Level, compiled, math};
 use crate::tile::affine::{ceil, extent, product};
-use crate::tile::{Failures, Linked};
+use crate::tile::{Failure, Failures, Linked};
 use kiln_base::{DType, Dim};
 use kiln_plan as plan;
 
@@ -32,12 +33,31 @@ pub(crate) struct Attention {
     pub(crate) epilogue: Option<Linked>,
 }
 
+impl super::work::Work for Attention {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
+        unsafe { self.run(call.args, call.parallel, call.failures) };
+        Ok(None)
+    }
+
+    fn last(&self) -> Option<&Linked> {
+        self.epilogue.as_ref()
+    }
+}
+
 /// Scores of a block.
 const BLOCK_SCORES: i64 = 1 << 17;
 /// Rows of a block, at least and at most.
 const BLOCK_ROWS: (i64, i64) = (8, 128);
 
 impl Attention {
+    /// Whether there is code for it.
+    pub(crate) fn computes(p: &plan::Attention) -> bool {
+        let mask = p.mask.as_ref().map(|m| m.1);
+        let mask = mask.is_none_or(|m| m == DType::F32 || m == DType::Bool);
+        p.dtype == DType::F32 && mask
+    }
+
     /// Checks and links attention whose arguments have these lengths.
     pub(crate) fn new(
         p: &plan::Attention,

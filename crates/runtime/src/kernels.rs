@@ -1,24 +1,53 @@
-//! Kernels of a plan, linked for known sizes: the one place that tells their kinds apart.
+//! Kernels of a plan, checked, and linked for known sizes: the one room that tells their kinds apart, a file each.
 
-use super::control::{If, Loop};
-use super::work::{Link, Sizes, Work};
-use crate::attention::Attention;
-use crate::conv::Conv;
+mod attention;
+pub(crate) mod calls;
+pub(crate) mod conv;
+pub(crate) mod custom;
+pub(crate) mod matmul;
+mod reach;
+mod scan;
+mod scatter;
+mod sort;
+pub(crate) mod work;
+
 use crate::cuda;
-use crate::custom::Custom;
 use crate::error::{Result, damaged};
-use crate::matmul::MatMul;
-use crate::scan::Scan;
-use crate::scatter::Scatter;
+use crate::executor::{If, Loop};
 use crate::simd::Level;
-use crate::sort::ArgSort;
 use crate::tile;
-use crate::tile::affine::{Affine, Limit, Proof, extent, prove};
-use kiln_plan::{Contract, Kernel, Reach};
+use attention::Attention;
+use conv::Conv;
+use custom::Custom;
+use kiln_plan::{Contract, Kernel};
+use matmul::MatMul;
+use reach::within;
+use scan::Scan;
+use scatter::Scatter;
+use sort::ArgSort;
 use std::sync::Arc;
+use work::{Link, Sizes, Work};
+
+/// Errs unless there is code for a kernel of these dtypes on the CPU.
+pub(crate) fn supported(kernel: &Kernel) -> Result<()> {
+    let (dtype, computes) = match kernel {
+        Kernel::MatMul(m) => (m.dtype, MatMul::computes(m)),
+        Kernel::Conv(c) => (c.dtype, Conv::computes(c)),
+        Kernel::Attention(a) => (a.dtype, Attention::computes(a)),
+        Kernel::Scan(s) => (s.dtype, Scan::computes(s)),
+        Kernel::ArgSort(s) => (s.dtype, ArgSort::computes(s)),
+        Kernel::Scatter(s) => (s.dtype, Scatter::computes(s)),
+        Kernel::Custom(c) => return custom::registered(&c.name).map(|_| ()),
+        Kernel::Tile(_) | Kernel::Loop(_) | Kernel::If(_) | Kernel::Cuda(_) => return Ok(()),
+    };
+    match computes {
+        true => Ok(()),
+        false => Err(damaged!("a {} of {dtype}", kernel.name())),
+    }
+}
 
 /// What kernels are linked for.
-pub(super) struct Linker<'a> {
+pub(crate) struct Linker<'a> {
     pub level: Level,
     pub gpu: Option<&'a Arc<cuda::Device>>,
 }
@@ -68,22 +97,5 @@ impl Link for Linker<'_> {
             (Kernel::ArgSort(s), None) => Arc::new(ArgSort::new(s, values, level)?),
             (Kernel::Scatter(s), None) => Arc::new(Scatter::new(s, values, level)?),
         })
-    }
-}
-
-/// Errs unless all that a kernel touches of an argument is there.
-fn within(name: &str, reach: &Reach, values: &[i64], lens: &[i64]) -> Result<()> {
-    let extents = reach.extents.iter().map(|d| extent(d, values));
-    let extents: Vec<i64> = extents.collect::<Result<_>>()?;
-    let rank = extents.len();
-    let address = Affine::new(&reach.offset, &reach.strides, rank, values)?;
-    let limits = reach.bounds.iter().map(|b| Limit::new(b, rank, values));
-    let limits: Vec<Limit> = limits.collect::<Result<_>>()?;
-    let len = lens.get(usize::from(reach.arg)).copied().unwrap_or(0);
-    match prove(&address, &limits, &extents, len) {
-        Proof::Inside => Ok(()),
-        // What conditions leave of an access is not always known: these are the code's to hold.
-        Proof::Unknown if !limits.is_empty() => Ok(()),
-        Proof::Unknown => Err(damaged!("{name} is larger than argument {}", reach.arg)),
     }
 }

@@ -4,7 +4,7 @@
 use super::padded::fill;
 use super::{COLUMN_ELEMENTS, Conv, LEAST_BLOCKS};
 use crate::error::Result;
-use crate::matmul::{Made, Work, run_blocks};
+use crate::kernels::matmul::{Made, Work, run_blocks};
 use crate::memory::{Storage, room};
 use crate::simd::{Isa, Kernel, compiled};
 use crate::sums::{Lane, ROWS, RegisterSums, SLACK, Sums, rows_of};
