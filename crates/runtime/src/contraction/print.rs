@@ -32,6 +32,7 @@ const ROWS: [Gpr; 12] = [
 const FRAME: Gpr = Gpr::RBP;
 /// The mask of the last vector.
 const TAIL: Mask = Mask(1);
+const UPPER_TAIL: Mask = Mask(2);
 
 struct Printer<'a> {
     tile: &'a Tile,
@@ -129,6 +130,9 @@ impl Printer<'_> {
         if self.asm.is_evex() {
             self.asm.mov_number(AT, (1 << tail) - 1);
             self.asm.kmov(TAIL, AT);
+            // Of elements of 64 bits behind the sums a vector holds half as many.
+            self.asm.mov_number(AT, ((1 << tail) - 1) >> 8);
+            self.asm.kmov(UPPER_TAIL, AT);
         } else {
             let lane = self.tile.dtype.size();
             let ones = usize::from(tail) * lane;
@@ -395,7 +399,7 @@ impl Printer<'_> {
             if target.evex {
                 return Tail::Bits {
                     low: TAIL,
-                    high: TAIL,
+                    high: UPPER_TAIL,
                 };
             }
             self.asm.mov_number(CALL, i64::from(lanes));

@@ -63,6 +63,7 @@ impl By {
         read: &[&[T]],
         list: &[u64],
         written: &mut [T],
+        wide: &mut [f64],
     ) {
         if self == By::Processor {
             // SAFETY: the operands were made for the tile.
@@ -88,7 +89,8 @@ impl By {
             }
             let (at, len) = bytes(written);
             // SAFETY: as above, and nobody else uses it.
-            let mut machine = unsafe { machine.region(at.cast_mut(), len, true) };
+            let machine = unsafe { machine.region(at.cast_mut(), len, true) };
+            let mut machine = machine.writable(wide);
             machine.call(&code, &[words.as_ptr() as u64]).unwrap();
         }
     }
@@ -160,7 +162,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
         out: c.as_mut_ptr().cast(),
         finish: std::ptr::null(),
     };
-    by.run(&tile, &call, &[&a, &b], &list, &mut c);
+    by.run(&tile, &call, &[&a, &b], &list, &mut c, &mut []);
     for (i, (found, old)) in c.iter().zip(&before).enumerate() {
         let (r, j) = (i / out, i % out);
         let mut expected = old.value();
@@ -203,7 +205,7 @@ fn printed_tiles_touch_nothing_but_their_operands() {
     }
 }
 
-/// `max(sums · residual + bias, sums) - row`, in rows of `width` results, as work on sums.
+/// `max(sums · residual + bias, sums) - row`, in rows of `width` results, as work on sums; in f32 and in f64.
 fn work(rows: i64, width: i64, heavy: bool) -> TileProgram {
     let access = |arg: u16, strides: [i64; 2]| Access {
         arg,
@@ -240,11 +242,27 @@ fn work(rows: i64, width: i64, heavy: bool) -> TileProgram {
             access: 3,
             src: Reg(7),
         },
+        Inst::Convert {
+            dst: Reg(8),
+            a: Reg(7),
+            from: DType::F32,
+            to: DType::F64,
+        },
+        Inst::Store {
+            access: 5,
+            src: Reg(8),
+        },
     ]);
     let arg = |written| Arg {
         dtype: DType::F32,
         written,
     };
+    let wide = Arg {
+        dtype: DType::F64,
+        written: true,
+    };
+    let mut registers = vec![Compute::F32; 40];
+    registers[8] = Compute::F64;
     TileProgram {
         name: "work".into(),
         axes: vec![rows.into(), width.into()],
@@ -252,15 +270,23 @@ fn work(rows: i64, width: i64, heavy: bool) -> TileProgram {
         serial: 0,
         schedule: Schedule::Lanes,
         cut: Default::default(),
-        args: vec![arg(false), arg(false), arg(false), arg(true), arg(false)],
+        args: vec![
+            arg(false),
+            arg(false),
+            arg(false),
+            arg(true),
+            wide,
+            arg(false),
+        ],
         accesses: vec![
             access(0, [0, 1]),
             access(1, [width, 1]),
             access(2, [1, 0]),
             access(3, [width, 1]),
+            access(5, [width, 1]),
             access(4, [width, 1]),
         ],
-        registers: vec![Compute::F32; 40],
+        registers,
         constants: (0..9)
             .map(|i| (Reg(20 + i), Scalar::Float(f64::from(i) - 4.0)))
             .collect(),
@@ -286,7 +312,7 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
     let (height, width) = (above + rows + rng.below(2), before + columns + rng.below(3));
     let program = work(height as i64, width as i64, rng.below(2) == 0);
     let all = (height * width) as i64;
-    let lens = [width as i64, all, height as i64, all, all];
+    let lens = [width as i64, all, height as i64, all, all, all];
     let bound = tile::bind(&program, &[], &lens).unwrap();
     let finish = Finish::of(&bound, width as i64, level)
         .map(Arc::new)
@@ -297,6 +323,7 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
     let residual: Vec<f32> = rng.numbers(height * width);
     let row: Vec<f32> = rng.numbers(height);
     let mut out = vec![77.0f32; height * width];
+    let mut wide = vec![77.0f64; height * width];
     let list: Vec<u64> = (0..rows).map(|r| a[r * steps..].as_ptr() as u64).collect();
     let tile = Tile {
         level,
@@ -324,6 +351,7 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
         residual.as_ptr(),
         row.as_ptr(),
         out.as_ptr(),
+        wide.as_mut_ptr().cast(),
         std::ptr::null(),
     ];
     let args = args.map(|p| p.cast_mut().cast::<u8>());
@@ -359,6 +387,7 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
         &[&a, &b, &bias, &residual, &row],
         &numbers,
         &mut out,
+        &mut wide,
     );
     for (i, found) in out.iter().enumerate() {
         let (r, j) = (i / width, i % width);
@@ -373,6 +402,11 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
             false => 77.0,
         };
         assert_eq!(*found, expected, "row {r}, column {j} of {tile:?}");
+        assert_eq!(
+            wide[i],
+            f64::from(expected),
+            "row {r}, column {j} of {tile:?}"
+        );
     }
 }
 

@@ -118,7 +118,7 @@ impl Cut {
 
     /// Whether the positions of the result are those of the images.
     fn is_matrix(&self, c: &Conv) -> bool {
-        self.turned.is_none() && c.geometry.is_pointwise()
+        !self.depthwise && self.turned.is_none() && c.geometry.is_pointwise()
     }
 
     /// How many lists of pointers a position has, and how many numbers are read at each.
@@ -126,7 +126,10 @@ impl Cut {
         let g = &c.geometry;
         match self.turned {
             // The taps of a row lie side by side.
-            Some(t) if (t.axes[2].dilation, t.axes[2].padding, c.groups) == (1, 0, 1) => {
+            Some(t)
+                if !self.depthwise
+                    && (t.axes[2].dilation, t.axes[2].padding, c.groups) == (1, 0, 1) =>
+            {
                 let width = g.axes[2].kernel;
                 (g.kernels() / width.max(1), width * c.cin)
             }

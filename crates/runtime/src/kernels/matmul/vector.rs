@@ -13,7 +13,7 @@ use crate::tile::affine::ceil;
 use std::marker::PhantomData;
 
 /// Elements of the result of a block.
-const BLOCK: i64 = 256;
+const BLOCK: i64 = 64;
 /// Rows, or columns, that are walked together.
 const TOGETHER: usize = 4;
 /// What reading an element of the matrix costs, in multiply-adds of a large product.
