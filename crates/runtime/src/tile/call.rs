@@ -43,8 +43,8 @@ pub(crate) struct Printed {
     #[cfg(not(all(target_arch = "x86_64", unix)))]
     pub none: Arc<std::convert::Infallible>,
     pub operands: Vec<Operand>,
-    /// Whether lanes are visited in runs.
-    pub runs: bool,
+    /// Walks that are visited run by run.
+    pub runs: Vec<u32>,
 }
 
 /// The most operands of a printed function.
@@ -81,14 +81,21 @@ mod native {
             let f = &*ctx.printed.add((*code).x as usize);
             let mut table = [std::ptr::null_mut(); MAX];
             let table = &mut table[..f.operands.len()];
-            if !f.runs {
+            if f.runs.is_empty() {
                 f.addresses(ctx, 0, ctx.n, table);
                 return f.lanes(table, ctx.n);
+            }
+            let walk = |x: &u32| &*ctx.walks.add(*x as usize);
+            for x in &f.runs {
+                walk(x).begin_runs(ctx);
             }
             let mut lane = 0;
             while lane < ctx.n {
                 let n = f.addresses(ctx, lane, ctx.n - lane, table);
                 f.lanes(table, n);
+                for x in &f.runs {
+                    walk(x).end_run(ctx, n);
+                }
                 lane += n;
             }
         }
@@ -131,10 +138,9 @@ mod native {
                             element(w.arg, *ctx.bases.add(w.base_at))
                         }
                         Place::Run(x) => {
-                            let w = walk(x);
-                            let (at, left) = w.run_at(ctx.bases, ctx.start + lane as i64);
+                            let (at, left) = walk(x).run_at(ctx, operand.size);
                             n = n.min(left as usize);
-                            element(w.arg, at)
+                            at
                         }
                         Place::Register(r) => ctx.reg::<u8>(r).wrapping_add(moved),
                         Place::Slot(s) => (*ctx.slots.add(s as usize))

@@ -470,7 +470,7 @@ impl Linker<'_> {
         for w in &mut self.walks {
             (w.base_at, w.coord_at) = (bases, coords);
             bases += 1 + w.limits.len();
-            coords += w.lanes.len();
+            coords += w.numbers();
         }
         let outer_len: i64 = bound.outer.iter().product();
         let lane_len: i64 = bound.lane.iter().product();

@@ -288,6 +288,20 @@ pub(super) fn is_direct(dtype: DType) -> bool {
     with_dtype!(dtype, M => M::DIRECT)
 }
 
+/// The element in memory whose load gives these bits of a register, which are those of an element.
+pub(super) fn in_memory(bits: u64, dtype: DType) -> Vec<u8> {
+    fn bytes<M: Mem>(bits: u64) -> Vec<u8>
+    where
+        M::C: Elem,
+    {
+        let raw = M::store(from_bits::<M::C>(bits));
+        let at = (&raw const raw).cast::<u8>();
+        // SAFETY: elements in memory are numbers, which are bytes without gaps.
+        unsafe { std::slice::from_raw_parts(at, size_of::<M::Raw>()) }.to_vec()
+    }
+    with_dtype!(dtype, M => bytes::<M>(bits))
+}
+
 /// Writes a register to its row slot.
 struct Keep<T>(PhantomData<T>);
 impl<T: Elem> Kernel<Call> for Keep<T> {

@@ -32,6 +32,11 @@ mod random;
 mod reduce;
 mod rounds;
 mod run;
+#[cfg_attr(
+    not(all(target_arch = "x86_64", unix)),
+    allow(dead_code, reason = "only printed code visits runs one by one")
+)]
+mod runs;
 mod walk;
 mod wide;
 

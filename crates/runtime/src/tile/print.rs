@@ -41,6 +41,8 @@ pub(super) fn kind(walk: &Walk, is_store: bool, one: bool) -> Option<Kind> {
         Shape::Contiguous => Some(Kind::Line),
         Shape::Splat if is_store => one.then_some(Kind::Line),
         Shape::Splat => Some(Kind::Splat),
+        // What limits exclude is not to be written.
+        Shape::General if is_store && !walk.limits.is_empty() => None,
         Shape::General => match walk.long_runs()? {
             1 => Some(Kind::Line),
             0 if !is_store => Some(Kind::Splat),
@@ -189,7 +191,14 @@ impl Linker<'_> {
             }
             after.extend(flush);
         }
-        let runs = operands.iter().any(|o| matches!(o.place, Place::Run(_)));
+        let mut runs: Vec<u32> = (operands.iter())
+            .filter_map(|o| match o.place {
+                Place::Run(x) => Some(x),
+                _ => None,
+            })
+            .collect();
+        runs.sort();
+        runs.dedup();
         draft.stage.functions.push(Function {
             printed: Printed {
                 code: printed,
@@ -344,6 +353,7 @@ impl Making {
             Shape::General => Place::Run(x),
         };
         let streams = is_store && walk.shape == Shape::Contiguous && !self.reduces;
+        linker.walks[x as usize].make_fills(dtype);
         if streams && load::is_direct(dtype) && dtype.size() >= 4 && linker.streams(arg) {
             kind = Kind::Stream;
         }

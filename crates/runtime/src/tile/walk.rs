@@ -1,6 +1,7 @@
 //! How an access moves through memory within a tile.
 
 use super::bound::BoundAccess;
+use super::runs::Fills;
 use crate::error::{Result, damaged};
 use crate::tile::Ctx;
 
@@ -47,7 +48,7 @@ pub(crate) struct Walk {
     pub limits: Vec<(Split, i64)>,
     /// Where the context keeps the address for lane index zero; the limits' values follow.
     pub base_at: usize,
-    /// Where the context keeps the lane coordinates of the tile's first element.
+    /// Where the context keeps the lane coordinates of the tile's first element; numbers of the lane at hand follow.
     pub coord_at: usize,
     /// Elements of the argument.
     pub len: i64,
@@ -59,6 +60,8 @@ pub(crate) struct Walk {
     pub dynamic: bool,
     /// Bits of what an excluded load gives, in the register's type.
     pub fill: u64,
+    /// The same in memory, where printed code reads it.
+    pub fills: Fills,
 }
 
 impl Walk {
@@ -94,6 +97,7 @@ impl Walk {
             range: (0, 0),
             dynamic: false,
             fill,
+            fills: Fills::default(),
         };
         let extents = w.merge(lane);
         let strides = w.address.lane.iter();
@@ -200,34 +204,6 @@ impl Walk {
         }
     }
 
-    /// The address of a lane, and how many lanes from it on lie along the innermost lane axis.
-    ///
-    /// # Safety
-    /// The bases are set.
-    #[inline]
-    pub(crate) unsafe fn run_at(&self, bases: *const i64, mut lane: i64) -> (i64, i64) {
-        // SAFETY: the number is this walk's, which is set.
-        let mut address = unsafe { *bases.add(self.base_at) };
-        let mut left = 0;
-        for (d, axis) in self.lanes.iter().enumerate().rev() {
-            let at = if d == 0 { lane } else { lane % axis.extent };
-            address += at * axis.stride;
-            if d + 1 == self.lanes.len() {
-                left = axis.extent - at;
-            }
-            lane /= axis.extent;
-        }
-        (address, left)
-    }
-
-    /// The stride of the innermost axis, if lanes lie along it for so long that code for one such run at a time pays.
-    pub(crate) fn long_runs(&self) -> Option<i64> {
-        const LEAST: i64 = 32;
-        let inner = self.lanes.last()?;
-        let simple = self.limits.is_empty() && !self.dynamic && self.reads_memory;
-        (simple && inner.extent >= LEAST).then_some(inner.stride)
-    }
-
     /// Visits the tile as runs along the innermost lane axis: first lane, address, stride, number of
     /// lanes, and the part `low..high` of them that the limits allow.
     ///
@@ -294,7 +270,7 @@ impl Walk {
 
     /// The part of a run of `len` lanes where every limit holds, given the limits' first values.
     #[inline(always)]
-    fn allowed(&self, first: &[i64; MAX], len: usize) -> (usize, usize) {
+    pub(super) fn allowed(&self, first: &[i64], len: usize) -> (usize, usize) {
         let (mut low, mut high) = (0i64, len as i64);
         for (&v, (limit, extent)) in first.iter().zip(&self.limits) {
             let s = limit.lane[limit.lane.len() - 1];

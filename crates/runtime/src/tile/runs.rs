@@ -1,0 +1,164 @@
+//! Where the lanes of a tile lie, run by run: printed code is called once for each.
+
+use super::load;
+use super::walk::Walk;
+use crate::tile::Ctx;
+use kiln_base::DType;
+
+/// The most lanes of a run that lie in a block of what excluded loads give.
+const BLOCK: i64 = 512;
+
+/// A cache line.
+#[derive(Copy, Clone, Debug)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// What excluded loads give, as memory has it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fills {
+    lines: Vec<Line>,
+    /// Lanes that may read it.
+    lanes: i64,
+}
+
+impl Walk {
+    /// The stride of the innermost axis, if lanes lie along it for so long that code for one such run at a time pays.
+    pub(super) fn long_runs(&self) -> Option<i64> {
+        const LEAST: i64 = 32;
+        let inner = self.lanes.last()?;
+        let simple = !self.dynamic && self.reads_memory;
+        (simple && inner.extent >= LEAST).then_some(inner.stride)
+    }
+
+    /// Makes the memory that is read in place of what the limits exclude; the innermost stride is 0 or 1.
+    pub(super) fn make_fills(&mut self, dtype: DType) {
+        let inner = self.lanes[self.lanes.len() - 1];
+        if self.limits.is_empty() || self.fills.lanes > 0 {
+            return;
+        }
+        let (elements, lanes) = match inner.stride {
+            0 => (1, i64::MAX),
+            _ => (inner.extent.min(BLOCK), BLOCK),
+        };
+        let element = load::in_memory(self.fill, dtype);
+        let bytes: Vec<u8> = element.repeat(elements as usize);
+        let line = |bytes: &[u8]| {
+            let mut line = Line([0; 64]);
+            line.0[..bytes.len()].copy_from_slice(bytes);
+            line
+        };
+        let lines = bytes.chunks(64).map(line).collect();
+        self.fills = Fills { lines, lanes };
+    }
+
+    /// How many numbers the context keeps of a tile's first lane, and of the lane at hand: its coordinates, address and
+    /// the limits' values.
+    pub(super) fn numbers(&self) -> usize {
+        2 * self.lanes.len() + 1 + self.limits.len()
+    }
+
+    /// Goes to the first lane of the tile.
+    ///
+    /// # Safety
+    /// The context's bases and coordinates are set.
+    #[inline]
+    pub(super) unsafe fn begin_runs(&self, ctx: &Ctx) {
+        // SAFETY: the numbers are this walk's; those that are read are set.
+        unsafe {
+            let mut here = Here::of(self, ctx);
+            let base = ctx.bases.add(self.base_at);
+            *here.address = *base;
+            for (i, limit) in here.limits.iter_mut().enumerate() {
+                *limit = *base.add(1 + i);
+            }
+            here.coords.fill(0);
+            for d in 0..self.lanes.len() {
+                let by = *ctx.coords.add(self.coord_at + d);
+                if by != 0 {
+                    here.move_by(d, by);
+                }
+            }
+        }
+    }
+
+    /// Where the element of the lane at hand is, of a size in bytes, and for how many lanes from there it goes on like
+    /// this along the innermost axis. Of a store there are no limits.
+    ///
+    /// # Safety
+    /// [`Walk::begin_runs`] was called for this tile; the fills are made.
+    #[inline]
+    pub(super) unsafe fn run_at(&self, ctx: &Ctx, size: usize) -> (*mut u8, i64) {
+        // SAFETY: the numbers are this walk's, and set; the argument is the program's.
+        let (here, memory) = unsafe { (Here::of(self, ctx), *ctx.args.add(self.arg)) };
+        let last = self.lanes.len() - 1;
+        let left = self.lanes[last].extent - here.coords[last];
+        let at = memory.wrapping_offset(*here.address as isize * size as isize);
+        if self.limits.is_empty() {
+            return (at, left);
+        }
+        let (low, high) = self.allowed(here.limits, left as usize);
+        if low == 0 && high > 0 {
+            return (at, high as i64);
+        }
+        let excluded = if low > 0 { low as i64 } else { left };
+        // It is not written through, since this is a load.
+        let fills = self.fills.lines.as_ptr().cast_mut().cast();
+        (fills, excluded.min(self.fills.lanes))
+    }
+
+    /// Goes on by so many lanes, at most to the end of the run.
+    ///
+    /// # Safety
+    /// [`Walk::begin_runs`] was called for this tile.
+    #[inline]
+    pub(super) unsafe fn end_run(&self, ctx: &Ctx, n: usize) {
+        // SAFETY: the numbers are this walk's, and set.
+        let mut here = unsafe { Here::of(self, ctx) };
+        let mut by = n as i64;
+        for (d, lane) in self.lanes.iter().enumerate().rev() {
+            here.move_by(d, by);
+            let at = here.coords[d];
+            if at < lane.extent {
+                return;
+            }
+            here.move_by(d, -at);
+            by = 1;
+        }
+    }
+}
+
+/// The numbers of the lane at hand.
+struct Here<'a> {
+    walk: &'a Walk,
+    coords: &'a mut [i64],
+    address: &'a mut i64,
+    limits: &'a mut [i64],
+}
+
+impl<'a> Here<'a> {
+    /// # Safety
+    /// The context is that of a runner of the walk's program, and there is no other of this walk meanwhile.
+    #[inline(always)]
+    unsafe fn of(walk: &'a Walk, ctx: &'a Ctx) -> Here<'a> {
+        let lanes = walk.lanes.len();
+        // SAFETY: there is room for `numbers`, of which these are the last, and the runner alone has them.
+        unsafe {
+            let at = ctx.coords.add(walk.coord_at + lanes);
+            Here {
+                walk,
+                coords: std::slice::from_raw_parts_mut(at, lanes),
+                address: &mut *at.add(lanes),
+                limits: std::slice::from_raw_parts_mut(at.add(lanes + 1), walk.limits.len()),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn move_by(&mut self, axis: usize, by: i64) {
+        self.coords[axis] += by;
+        *self.address += by * self.walk.lanes[axis].stride;
+        for (l, (limit, _)) in self.limits.iter_mut().zip(&self.walk.limits) {
+            *l += by * limit.lane[axis];
+        }
+    }
+}
