@@ -9,7 +9,6 @@ use crate::tile::{Bound, BoundAccess};
 use kiln_base::DType;
 use kiln_plan::tile::Inst;
 use smallvec::SmallVec;
-use std::hash::{Hash, Hasher};
 
 #[cfg(all(target_arch = "x86_64", unix))]
 use crate::printed::{Target, lines::Lines, stage::Body};
@@ -45,13 +44,13 @@ impl PartialEq for Finish {
     }
 }
 impl Eq for Finish {}
-impl Hash for Finish {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.key.hash(state);
-    }
-}
 
 impl Finish {
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub(super) fn key(&self) -> &[u8] {
+        &self.key
+    }
+
     /// The work of an epilogue on rows of `width` results, if it can be printed behind sums of f32.
     #[cfg(all(target_arch = "x86_64", unix))]
     pub(crate) fn of(bound: &Bound, width: i64, level: crate::simd::Level) -> Option<Finish> {

@@ -1,10 +1,18 @@
 //! Descriptions as functions.
 
 use super::portable;
+#[cfg(all(target_arch = "x86_64", unix))]
+use super::print::print;
 use super::tile::{Call, Tile};
 use crate::error::{Error, Result};
-use kiln_base::{DType, Level};
+#[cfg(all(target_arch = "x86_64", unix))]
+use crate::printed::cache;
+use kiln_base::DType;
 use std::sync::Arc;
+
+/// A tile as a function.
+#[cfg(all(target_arch = "x86_64", unix))]
+type Function = unsafe extern "sysv64" fn(*const Call);
 
 /// The kernels that a thread has used lately, which it finds without a lock.
 #[derive(Default)]
@@ -43,12 +51,19 @@ impl Kernel {
     /// The kernel of a description.
     ///
     /// # Errors
-    /// If the system gives no memory for code.
+    /// If there is work on the sums, and the system gives no memory for code.
     pub(crate) fn of(tile: Tile) -> Result<Kernel> {
-        match tile.level {
-            #[cfg(all(target_arch = "x86_64", unix))]
-            Level::Avx2 | Level::Avx512 if tile.is_printed() => printed::code(tile),
-            _ => Ok(Kernel::Portable(Arc::new(tile))),
+        #[cfg(all(target_arch = "x86_64", unix))]
+        if tile.is_printed()
+            && let Some(code) = cache::code(tile.key(), || print(&tile))
+        {
+            return Ok(Kernel::Printed(code));
+        }
+        match tile.finish {
+            None => Ok(Kernel::Portable(Arc::new(tile))),
+            Some(_) => Err(Error::Internal(
+                "work behind sums that can't be printed".into(),
+            )),
         }
     }
 
@@ -63,7 +78,7 @@ impl Kernel {
             #[cfg(all(target_arch = "x86_64", unix))]
             Kernel::Printed(code) => {
                 // SAFETY: what was printed is a function of this type.
-                let run: printed::Function = unsafe { std::mem::transmute(code.entry()) };
+                let run: Function = unsafe { std::mem::transmute(code.entry()) };
                 // SAFETY: the caller's.
                 unsafe { run(call) }
             }
@@ -77,38 +92,5 @@ impl Kernel {
                 }
             }
         }
-    }
-}
-
-#[cfg(all(target_arch = "x86_64", unix))]
-mod printed {
-    use super::super::print::print;
-    use super::*;
-    use crate::lock::lock;
-    use hashbrown::HashMap;
-    use kiln_x86::Code;
-    use std::sync::Mutex;
-
-    /// A tile as a function.
-    pub(super) type Function = unsafe extern "sysv64" fn(*const Call);
-
-    /// The most tiles whose code is kept; with one more, all begin anew.
-    const KEPT: usize = 4096;
-    static CODES: Mutex<Option<HashMap<Tile, Arc<Code>>>> = Mutex::new(None);
-
-    /// The code of a tile, which is printed once.
-    pub(super) fn code(tile: Tile) -> Result<Kernel> {
-        let mut codes = lock(&CODES);
-        let codes = codes.get_or_insert_default();
-        if let Some(code) = codes.get(&tile) {
-            return Ok(Kernel::Printed(code.clone()));
-        }
-        let code = Code::new(&print(&tile)).map_err(|e| Error::Internal(e.to_string()))?;
-        let code = Arc::new(code);
-        if codes.len() == KEPT {
-            codes.clear();
-        }
-        codes.insert(tile, code.clone());
-        Ok(Kernel::Printed(code))
     }
 }

@@ -9,7 +9,7 @@ use kiln_base::{DType, Level};
 use std::sync::Arc;
 
 /// A register tile, for known sizes. All distances are in bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {
     pub level: Level,
     /// F32 or F64.
@@ -37,7 +37,7 @@ pub(crate) struct Tile {
 }
 
 /// Where the rows of the left operand lie.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     /// A matrix: the distances of two rows and of two steps. There is one tap.
     Matrix { row: i64, step: i64 },
@@ -79,8 +79,31 @@ pub(crate) fn most_rows(level: Level, vectors: u8, listed: bool) -> u8 {
 }
 
 impl Tile {
-    /// Whether all of its distances fit into instructions.
+    /// All that printed code depends on.
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub(super) fn key(&self) -> Vec<u8> {
+        let flags = [b'c', self.level as u8, self.dtype as u8, self.rows];
+        let [padded, adds] = [self.padded, self.adds].map(u8::from);
+        let (listed, row, step) = match self.left {
+            Left::Listed => (1, 0, 0),
+            Left::Matrix { row, step } => (0, row, step),
+        };
+        let numbers = [row, step, self.right, self.ahead, self.out];
+        let counts = [u32::from(self.columns), self.steps, self.taps];
+        let mut key = flags.to_vec();
+        key.extend([padded, adds, listed]);
+        key.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
+        key.extend(counts.iter().flat_map(|n| n.to_le_bytes()));
+        key.extend(self.finish.iter().flat_map(|f| f.key()));
+        key
+    }
+
+    /// Whether code is printed for its level, and all of its distances fit into instructions.
+    #[cfg(all(target_arch = "x86_64", unix))]
     pub(super) fn is_printed(&self) -> bool {
+        if self.level == Level::Baseline {
+            return false;
+        }
         let rows = i64::from(self.rows);
         let steps = i64::from(self.steps);
         let (row, step) = match self.left {

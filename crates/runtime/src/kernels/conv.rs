@@ -139,7 +139,9 @@ impl Conv {
                 let one = (conv.cin, conv.cout) == (1, 1);
                 let width = conv.groups * conv.cout;
                 let finish = match p.dtype {
-                    DType::F32 if !one => finish(&p.epilogue, values, lens, (total, width), level)?,
+                    DType::F32 if !one && conv.groups * conv.cin < 1 << 24 => {
+                        finish(&p.epilogue, values, lens, (total, width), level)?
+                    }
                     _ => None,
                 };
                 let cut = last::Cut::new(&conv, p.images == Images::Turned, finish)?;

@@ -67,6 +67,9 @@ impl super::work::Work for MatMul {
     }
 }
 
+/// Elements up to which rows of a left matrix reach where instructions hold all distances.
+const NEAR: i64 = 1 << 24;
+
 /// The most terms of a sum, which is computed without a pause. Only rows whose elements are one need not be in
 /// memory.
 pub(crate) const LONGEST: i64 = 1 << 36;
@@ -126,7 +129,10 @@ impl MatMul {
             epilogue,
             finish: None,
         };
-        if (algorithm, p.dtype) == (Algorithm::Packed, DType::F32) {
+        let distances = [linked.lhs.row, linked.lhs.col, k].map(i64::abs);
+        let near = distances.into_iter().all(|n| n < NEAR)
+            && linked.lhs.col.abs().saturating_mul(k) < NEAR;
+        if near && (algorithm, p.dtype) == (Algorithm::Packed, DType::F32) {
             linked.finish = finish(&p.epilogue, values, lens, (total, linked.n), level)?;
         }
         linked.block = match algorithm {
