@@ -43,8 +43,8 @@ pub(crate) struct Printed {
     #[cfg(not(all(target_arch = "x86_64", unix)))]
     pub none: Arc<std::convert::Infallible>,
     pub operands: Vec<Operand>,
-    /// Walks that are visited run by run.
-    pub runs: Vec<u32>,
+    /// Walks that are visited run by run, and which operands they are.
+    pub runs: Vec<(u32, Vec<usize>)>,
 }
 
 /// The most operands of a printed function.
@@ -81,41 +81,48 @@ mod native {
             let f = &*ctx.printed.add((*code).x as usize);
             let mut table = [std::ptr::null_mut(); MAX];
             let table = &mut table[..f.operands.len()];
+            f.addresses(ctx, table);
             if f.runs.is_empty() {
-                f.addresses(ctx, 0, ctx.n, table);
                 return f.lanes(table, ctx.n);
             }
-            let walk = |x: &u32| &*ctx.walks.add(*x as usize);
-            for x in &f.runs {
-                walk(x).begin_runs(ctx);
+            let walk = |x: u32| &*ctx.walks.add(x as usize);
+            for (x, _) in &f.runs {
+                walk(*x).begin_runs(ctx);
             }
-            let mut lane = 0;
-            while lane < ctx.n {
-                let n = f.addresses(ctx, lane, ctx.n - lane, table);
-                f.lanes(table, n);
-                for x in &f.runs {
-                    walk(x).end_run(ctx, n);
+            let mut left = ctx.n;
+            loop {
+                let mut n = left;
+                for (x, operands) in &f.runs {
+                    let w = walk(*x);
+                    let (at, lanes) = w.run_at(ctx, f.operands[operands[0]].size);
+                    n = n.min(lanes as usize);
+                    for o in operands {
+                        table[*o] = at;
+                    }
                 }
-                lane += n;
+                f.lanes(table, n);
+                left -= n;
+                if left == 0 {
+                    return;
+                }
+                for (x, _) in &f.runs {
+                    walk(*x).end_run(ctx, n);
+                }
+                for (at, operand) in table.iter_mut().zip(&f.operands) {
+                    *at = at.wrapping_add(n * operand.step);
+                }
             }
         }
     }
 
     impl Printed {
-        /// Where the operands of the lanes from `lane` on are; for how many of `n` lanes that is right.
+        /// Where the operands of the first lane are, but for those that are visited in runs.
         ///
         /// # Safety
         /// As for every instruction.
         #[inline(always)]
-        unsafe fn addresses(
-            &self,
-            ctx: &Ctx,
-            lane: usize,
-            mut n: usize,
-            table: &mut [*mut u8],
-        ) -> usize {
+        unsafe fn addresses(&self, ctx: &Ctx, table: &mut [*mut u8]) {
             for (to, operand) in table.iter_mut().zip(&self.operands) {
-                let moved = lane * operand.step;
                 // SAFETY: walks, registers, slots and states are the program's.
                 *to = unsafe {
                     let walk = |x: u32| &*ctx.walks.add(x as usize);
@@ -125,31 +132,26 @@ mod native {
                     match operand.place {
                         Place::Line(x) => {
                             let w = walk(x);
-                            let base = *ctx.bases.add(w.base_at);
-                            element(w.arg, base + ctx.start + lane as i64)
+                            element(w.arg, *ctx.bases.add(w.base_at) + ctx.start)
                         }
                         Place::Ahead(x, by) => {
                             let w = walk(x);
                             let base = *ctx.bases.add(w.base_at) + i64::from(by);
-                            element(w.arg, base + ctx.start + lane as i64)
+                            element(w.arg, base + ctx.start)
                         }
                         Place::First(x) => {
                             let w = walk(x);
                             element(w.arg, *ctx.bases.add(w.base_at))
                         }
-                        Place::Run(x) => {
-                            let (at, left) = walk(x).run_at(ctx, operand.size);
-                            n = n.min(left as usize);
-                            at
+                        Place::Run(_) => std::ptr::null_mut(),
+                        Place::Register(r) => ctx.reg::<u8>(r),
+                        Place::Slot(s) => {
+                            (*ctx.slots.add(s as usize)).wrapping_add(ctx.slot_at * operand.size)
                         }
-                        Place::Register(r) => ctx.reg::<u8>(r).wrapping_add(moved),
-                        Place::Slot(s) => (*ctx.slots.add(s as usize))
-                            .wrapping_add(ctx.slot_at * operand.size + moved),
                         Place::State(x) => ctx.states.add(x as usize).cast(),
                     }
                 };
             }
-            n
         }
 
         /// Runs over lanes whose operands the table has.
@@ -174,10 +176,18 @@ mod native {
             unsafe {
                 if first > 0 {
                     enter(plain, table, first);
+                    n -= first;
+                    if n == 0 {
+                        return;
+                    }
                     for (at, o) in table.iter_mut().zip(&self.operands) {
                         *at = at.wrapping_add(first * o.step);
                     }
-                    n -= first;
+                    enter(&self.code, table, n);
+                    for (at, o) in table.iter_mut().zip(&self.operands) {
+                        *at = at.wrapping_sub(first * o.step);
+                    }
+                    return;
                 }
                 if n > 0 {
                     enter(&self.code, table, n);

@@ -191,14 +191,15 @@ impl Linker<'_> {
             }
             after.extend(flush);
         }
-        let mut runs: Vec<u32> = (operands.iter())
-            .filter_map(|o| match o.place {
-                Place::Run(x) => Some(x),
-                _ => None,
-            })
-            .collect();
-        runs.sort();
-        runs.dedup();
+        let mut runs: Vec<(u32, Vec<usize>)> = vec![];
+        for (i, operand) in operands.iter().enumerate() {
+            if let Place::Run(x) = operand.place {
+                match runs.iter_mut().find(|(y, _)| *y == x) {
+                    Some((_, operands)) => operands.push(i),
+                    None => runs.push((x, vec![i])),
+                }
+            }
+        }
         draft.stage.functions.push(Function {
             printed: Printed {
                 code: printed,

@@ -19,6 +19,8 @@ pub(crate) struct Fills {
     lines: Vec<Line>,
     /// Lanes that may read it.
     lanes: i64,
+    /// Whether a run along the innermost axis is excluded as a whole or not at all.
+    whole: bool,
 }
 
 impl Walk {
@@ -48,7 +50,12 @@ impl Walk {
             line
         };
         let lines = bytes.chunks(64).map(line).collect();
-        self.fills = Fills { lines, lanes };
+        let whole = self.limits.iter().all(|(l, _)| l.lane.last() == Some(&0));
+        self.fills = Fills {
+            lines,
+            lanes,
+            whole,
+        };
     }
 
     /// How many numbers the context keeps of a tile's first lane, and of the lane at hand: its coordinates, address and
@@ -96,13 +103,20 @@ impl Walk {
         if self.limits.is_empty() {
             return (at, left);
         }
+        // It is not written through, since this is a load.
+        let fills = self.fills.lines.as_ptr().cast_mut().cast();
+        if self.fills.whole {
+            let mut limits = here.limits.iter().zip(&self.limits);
+            if limits.all(|(v, (_, extent))| (0..*extent).contains(v)) {
+                return (at, left);
+            }
+            return (fills, left.min(self.fills.lanes));
+        }
         let (low, high) = self.allowed(here.limits, left as usize);
         if low == 0 && high > 0 {
             return (at, high as i64);
         }
         let excluded = if low > 0 { low as i64 } else { left };
-        // It is not written through, since this is a load.
-        let fills = self.fills.lines.as_ptr().cast_mut().cast();
         (fills, excluded.min(self.fills.lanes))
     }
 
@@ -114,15 +128,21 @@ impl Walk {
     pub(super) unsafe fn end_run(&self, ctx: &Ctx, n: usize) {
         // SAFETY: the numbers are this walk's, and set.
         let mut here = unsafe { Here::of(self, ctx) };
-        let mut by = n as i64;
-        for (d, lane) in self.lanes.iter().enumerate().rev() {
-            here.move_by(d, by);
+        let last = self.lanes.len() - 1;
+        let at = here.coords[last];
+        if at + (n as i64) < self.lanes[last].extent {
+            return here.move_by(last, n as i64);
+        }
+        if at != 0 {
+            here.move_by(last, -at);
+        }
+        for (d, lane) in self.lanes[..last].iter().enumerate().rev() {
+            here.move_by(d, 1);
             let at = here.coords[d];
             if at < lane.extent {
                 return;
             }
             here.move_by(d, -at);
-            by = 1;
         }
     }
 }
