@@ -21,6 +21,7 @@ use lexopt::prelude::*;
 use side::Side;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// What stops the comparison.
 type Failure = Box<dyn std::error::Error>;
@@ -28,6 +29,8 @@ type Failure = Box<dyn std::error::Error>;
 /// Rounds, where nothing else is asked for; each is [`STEPS`] runs of every side.
 const ROUNDS: usize = 11;
 const STEPS: usize = 3;
+/// Before a side's turn: threads of others go on spinning for some milliseconds after their last run.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Runs before the rounds, whose results must agree.
 const WARM_UP: usize = 5;
 /// How far results may be apart, relatively: f32 sums of other orders. For the losses of a training step's
@@ -211,6 +214,7 @@ fn compare(name: &str, arguments: &Arguments) -> Result<Ratios, Failure> {
     warm_up(&mut sides)?;
     for _ in 0..arguments.rounds {
         for side in &mut sides {
+            std::thread::sleep(PAUSE);
             side.round(STEPS)?;
         }
     }

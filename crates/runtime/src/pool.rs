@@ -3,6 +3,8 @@
 //! Parts of a run are handed out in order to whoever is free. Nothing else depends on the number of
 //! threads, so results cannot either.
 
+mod apart;
+
 use crate::fork;
 use crate::lock::lock;
 use std::any::Any;
@@ -41,6 +43,8 @@ struct Shared {
     state: AtomicUsize,
     /// The next part to hand out.
     next: AtomicUsize,
+    /// The processor of the thread that woke workers last.
+    waker: AtomicUsize,
     /// Workers with this number or a higher one take no parts.
     limit: AtomicUsize,
     /// Written only while `state` is 0, read only between entering and leaving.
@@ -122,6 +126,7 @@ impl Pool {
             shared: Arc::new(Shared {
                 epoch: AtomicUsize::new(0),
                 state: AtomicUsize::new(0),
+                waker: AtomicUsize::new(usize::MAX),
                 next: AtomicUsize::new(0),
                 limit: AtomicUsize::new(0),
                 job: UnsafeCell::new(Job {
@@ -203,6 +208,7 @@ impl Pool {
         let helpers = (parts - 1).min(s.limit.load(Ordering::Relaxed));
         for w in &workers[..helpers] {
             if w.parked.load(Ordering::SeqCst) {
+                s.waker.store(apart::here(), Ordering::Relaxed);
                 w.thread.unpark();
             }
         }
@@ -340,6 +346,7 @@ fn work(shared: &Shared, number: usize, parked: &AtomicBool) {
             // unparks, or this thread sees the run.
             if shared.epoch.load(Ordering::SeqCst) == seen {
                 std::thread::park();
+                apart::keep_from(shared.waker.load(Ordering::Relaxed));
             }
             parked.store(false, Ordering::SeqCst);
         }
