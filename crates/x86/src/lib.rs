@@ -2,11 +2,12 @@
 //! printed code runs from. It knows nothing of tensors.
 //!
 //! [`Asm`] collects instructions; [`Asm::finish`] gives bytes, and [`Code::new`] makes them executable. Memory is
-//! never writable and executable at once. With the feature `disassembly`, `disassemble` turns bytes into text for people.
+//! never writable and executable at once; it is there on Unix alone. With the feature `disassembly`, `disassemble` turns bytes into text for people.
 
 mod asm;
 #[cfg(feature = "disassembly")]
 mod disassembly;
+#[cfg(unix)]
 mod memory;
 pub mod op;
 mod operand;
@@ -14,6 +15,7 @@ mod operand;
 pub use asm::{Asm, Condition, Label, MaskOp};
 #[cfg(feature = "disassembly")]
 pub use disassembly::disassemble;
+#[cfg(unix)]
 pub use memory::{Code, CodeError};
 pub use op::Op;
 pub use operand::{Gpr, Mask, Mem, Operand, Operands, Vreg, Width};

@@ -1,6 +1,6 @@
 //! Matrices turned over.
 
-use super::{Isa, Kernel, Level};
+use super::{Isa, Kernel};
 use crate::sums::Lane;
 use std::marker::PhantomData;
 
@@ -21,7 +21,6 @@ impl<T: Lane> Kernel<Transpose<T>> for Turn<T> {
     unsafe fn run<I: Isa>(t: Transpose<T>) {
         /// Rows and columns of a block.
         const SIDE: usize = 8;
-        let wide = size_of::<T>() == 4 && I::LEVEL != Level::Baseline;
         // SAFETY: the elements exist, and there is room for them.
         unsafe {
             if t.rows == 3 {
@@ -39,7 +38,10 @@ impl<T: Lane> Kernel<Transpose<T>> for Turn<T> {
                     let to = t.to.offset(j as isize * t.to_pitch + i as isize);
                     let (h, w) = (SIDE.min(t.rows - i), SIDE.min(t.columns - j));
                     #[cfg(target_arch = "x86_64")]
-                    if wide && (h, w) == (SIDE, SIDE) {
+                    if size_of::<T>() == 4
+                        && I::LEVEL != super::Level::Baseline
+                        && (h, w) == (SIDE, SIDE)
+                    {
                         eight(from.cast(), t.pitch, to.cast(), t.to_pitch);
                         continue;
                     }
