@@ -71,18 +71,18 @@ impl Finish {
             code: stages.iter().flat_map(|s| s.code.iter().cloned()).collect(),
             ..Body::default()
         };
+        let is_written = |i: usize| {
+            let by =
+                |c: &Inst| matches!(c, Inst::Store { access, .. } if usize::from(*access) == i);
+            body.code.iter().any(by)
+        };
         let place = |(i, access): (usize, &BoundAccess)| -> Option<Option<Place>> {
             if access.arg == Some(raw) {
-                let read =
-                    |c: &Inst| matches!(c, Inst::Store { access, .. } if usize::from(*access) == i);
-                let sums = body.dtypes[i] == DType::F32 && !body.code.iter().any(read);
+                let sums = body.dtypes[i] == DType::F32 && !is_written(i);
                 return sums.then_some(None);
             }
             let (row, column) = rows(&access.address, &bound.lane, width)?;
-            let written =
-                |c: &Inst| matches!(c, Inst::Store { access, .. } if usize::from(*access) == i);
-            let fits = access.limits.is_empty()
-                && (column == 1 || column == 0 && !body.code.iter().any(written));
+            let fits = access.limits.is_empty() && (column == 1 || column == 0 && !is_written(i));
             let size = body.dtypes[i].size();
             fits.then_some(Some(Place {
                 arg: access.arg?,
@@ -101,16 +101,13 @@ impl Finish {
             let place = place.as_ref().map_or([-1, -1], |p| [p.row, p.column]);
             place.iter().for_each(|n| key.extend(n.to_le_bytes()));
         }
-        let distances = places.iter().flatten();
         let near = |p: &Place| {
             p.row
                 .checked_mul(32 * p.size as i64)
                 .is_some_and(|n| n.abs() < 1 << 30)
         };
-        distances
-            .clone()
-            .all(near)
-            .then_some(Finish { body, places, key })
+        let all_near = places.iter().flatten().all(near);
+        all_near.then_some(Finish { body, places, key })
     }
 
     /// Nothing is printed here.

@@ -17,4 +17,4 @@ mod tile;
 pub(crate) use finish::{Accesses, Finish};
 pub(crate) use kernel::{Kernel, Kernels};
 pub(crate) use product::{VECTORS, multiply, pack};
-pub(crate) use tile::{Call, Left, Tile, lanes, most_rows};
+pub(crate) use tile::{Call, Left, Tile, even_rows, lanes, most_rows};

@@ -5,12 +5,13 @@
 //! of its rows lie far apart. An element is summed in order, however it is cut.
 
 use super::kernel::Kernels;
-use super::tile::{Call, Left, Tile, lanes, most_rows};
+use super::tile::{Call, Left, Tile, even_rows, lanes, most_rows};
 use crate::error::Result;
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
 use crate::simd::transpose::{Transpose, Turn};
 use crate::sums::Lane;
+use crate::tile::affine::ceil;
 use kiln_base::{DType, Level};
 use std::cell::RefCell;
 
@@ -66,7 +67,8 @@ pub(crate) unsafe fn multiply<T: Lane>(
         while from < k || from == 0 {
             let terms = (k - from).min(TERMS);
             for row in (0..m).step_by(ROWS as usize) {
-                let cut = Cut::new(level, (ROWS.min(m - row), n, terms), adds || from > 0);
+                let sizes = (ROWS.min(m - row), n, terms);
+                let cut = Cut::new::<T>(level, sizes, adds || from > 0);
                 let at = |(x, row, col): Matrix<T>, i: i64, j: i64| {
                     (x.wrapping_offset((i * row + j * col) as isize), row, col)
                 };
@@ -94,40 +96,39 @@ struct Cut {
     n: i64,
     k: i64,
     adds: bool,
-    /// Rows of a register tile, and columns.
+    /// Rows of a register tile, and columns of a panel.
     rows: i64,
     columns: i64,
 }
 
 impl Cut {
-    fn new(level: Level, (m, n, k): (i64, i64, i64), adds: bool) -> Cut {
+    fn new<T: Lane>(level: Level, (m, n, k): (i64, i64, i64), adds: bool) -> Cut {
+        let (rows, vectors) = shape(level, T::DTYPE, m, n);
         Cut {
             level,
             m,
             n,
             k,
             adds,
-            rows: 1,
-            columns: 1,
+            rows,
+            columns: vectors * i64::from(lanes(level, T::DTYPE)),
         }
     }
 
     /// # Safety
     /// As [`multiply`].
     unsafe fn run<T: Lane>(
-        mut self,
+        self,
         (out, pitch): (*mut T, i64),
         left: Matrix<T>,
         right: Matrix<T>,
         copies: &mut Copies,
     ) -> Result<()> {
         let size = size_of::<T>() as i64;
-        let (rows, vectors) = shape(self.level, T::DTYPE, self.m, self.n);
-        self.rows = rows;
-        self.columns = vectors * i64::from(lanes(self.level, T::DTYPE));
+        let rows = self.rows;
         // SAFETY: the caller's.
         let (left, apart) = unsafe { self.left(left, &mut copies.left)? };
-        let tiles = (self.m + rows - 1) / rows;
+        let tiles = ceil(self.m, rows);
         let copied = right.2 != 1 || tiles >= WALKS;
         let step = if copied { self.columns } else { right.1 };
         for column in (0..self.n).step_by(self.columns as usize) {
@@ -239,15 +240,13 @@ impl Cut {
 /// Rows and vectors of a register tile: two vectors, more where rows are few, so that sums don't wait for each other.
 fn shape(level: Level, dtype: DType, m: i64, n: i64) -> (i64, i64) {
     let lanes = i64::from(lanes(level, dtype));
-    let across = (n + lanes - 1) / lanes;
-    let most = |vectors: i64| i64::from(most_rows(level, vectors as u8, false));
+    let across = ceil(n, lanes);
+    let most = |vectors: i64| most_rows(level, vectors as u8, false);
     let mut vectors = VECTORS.min(across.max(1));
-    while vectors < MOST_VECTORS.min(across) && most(vectors + 1) >= m {
+    while vectors < MOST_VECTORS.min(across) && i64::from(most(vectors + 1)) >= m {
         vectors += 1;
     }
-    // No tile has many rows less than the others.
-    let tiles = (m + most(vectors) - 1) / most(vectors);
-    ((m + tiles - 1) / tiles.max(1), vectors)
+    (even_rows(m, most(vectors)), vectors)
 }
 
 /// Copies columns of a matrix into a panel whose rows are `pitch` elements apart.

@@ -5,6 +5,7 @@
 //! order, whatever the tile.
 
 use super::finish::Finish;
+use crate::tile::affine::ceil;
 use kiln_base::{DType, Level};
 use std::sync::Arc;
 
@@ -76,6 +77,12 @@ pub(crate) fn most_rows(level: Level, vectors: u8, listed: bool) -> u8 {
         true => rows.min(LISTED_ROWS),
         false => rows,
     }
+}
+
+/// Rows of a tile where there are `all` of them and a tile has `most`: none has many less than the others.
+pub(crate) fn even_rows(all: i64, most: u8) -> i64 {
+    let all = all.max(1);
+    ceil(all, ceil(all, i64::from(most)))
 }
 
 impl Tile {

@@ -10,7 +10,8 @@
 
 use super::{Conv, LEAST_BLOCKS};
 use crate::contraction::{
-    Accesses, Call, Finish, Kernel as Sums, Left, Tile as SumsTile, lanes, most_rows,
+    Accesses, Call, Finish, Kernel as Sums, Left, Tile as SumsTile, VECTORS, even_rows, lanes,
+    most_rows,
 };
 use crate::error::Result;
 use crate::kernels::matmul::{Args, Made, Work, run_blocks, split};
@@ -35,8 +36,6 @@ const BLOCK_ELEMENTS: i64 = 1 << 14;
 const BLOCK_POSITIONS: i64 = 128;
 /// What a multiply-add costs that shares no weight between channels.
 const DEPTHWISE_WORK: i64 = 3;
-/// Vectors of a register tile.
-const VECTORS: i64 = 2;
 
 /// How a convolution is cut; it follows from the shapes and the level alone.
 pub(super) struct Cut {
@@ -98,9 +97,7 @@ impl Cut {
             finish,
         };
         if !depthwise {
-            let most = i64::from(most_rows(c.level, vectors as u8, !cut.is_matrix(c)));
-            // No tile has many rows less than the others.
-            cut.rows = ceil(all.max(1), ceil(all.max(1), most));
+            cut.rows = even_rows(all, most_rows(c.level, vectors as u8, !cut.is_matrix(c)));
         }
         // A block is a row of tiles, but where more is done for it than to sum.
         let rows = cut.rows;

@@ -2,7 +2,9 @@
 //! register tiles read it. A right matrix that depends on parameters alone is packed in *prepare*.
 
 use super::{Args, Block, Made, MatMul, Work, run_blocks, split};
-use crate::contraction::{Accesses, Call, Kernels, Left, Tile, VECTORS, lanes, most_rows, pack};
+use crate::contraction::{
+    Accesses, Call, Kernels, Left, Tile, VECTORS, even_rows, lanes, most_rows, pack,
+};
 use crate::error::Result;
 use crate::memory::{Storage, room};
 use crate::sums::Lane;
@@ -25,12 +27,10 @@ impl MatMul {
         VECTORS.min(ceil(self.n, lanes)).max(1) * lanes
     }
 
-    /// Rows of a register tile: none has many less than the others.
+    /// Rows of a register tile.
     fn tile_rows(&self) -> i64 {
         let vectors = self.panel() / i64::from(lanes(self.level, self.dtype));
-        let most = i64::from(most_rows(self.level, vectors as u8, false));
-        let m = self.m.max(1);
-        ceil(m, ceil(m, most))
+        even_rows(self.m, most_rows(self.level, vectors as u8, false))
     }
 
     fn panels_across(&self) -> i64 {
