@@ -192,6 +192,34 @@ class Decoder(nn.TransformerDecoderLayer):
         return super().forward(x, memory, mask, tgt_is_causal=True)
 
 
+class CachedBlock(nn.Module):
+    def __init__(self, width, heads, hidden):
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.fc1 = nn.Linear(width, hidden)
+        self.fc2 = nn.Linear(hidden, width)
+
+    def forward(self, x, keys, values):
+        n, length, width = x.shape
+        split = self.qkv(self.norm1(x)).view(n, length, 3 * self.heads, width // self.heads)
+        q, k, v = split.transpose(1, 2).chunk(3, 1)
+        k, v = torch.cat([keys, k], 2), torch.cat([values, v], 2)
+        y = functional.scaled_dot_product_attention(q, k, v)
+        x = x + self.out(y.transpose(1, 2).reshape(n, length, width))
+        return x + self.fc2(functional.gelu(self.fc1(self.norm2(x)))), k, v
+
+
+def lstm(features, hidden):
+    """Gives the results of all steps alone."""
+    made = nn.LSTM(features, hidden)
+    made.register_forward_hook(lambda module, x, result: result[0])
+    return made
+
+
 class Function(nn.Module):
     def __init__(self, f):
         super().__init__()
@@ -216,14 +244,20 @@ MODELS = {
     "batch-norm-relu": lambda: BatchNormRelu(64),
     "gelu-chain": lambda: Function(lambda x, a, b, c: functional.gelu(x * a + b) * c),
     "matmul": lambda: Function(torch.matmul),
+    "linear": lambda: nn.Linear(768, 3072),
+    "bmm": lambda: Function(torch.matmul),
+    "matvec": lambda: Function(torch.matmul),
     "resnet50": lambda: ResNet(Bottleneck, [3, 4, 6, 3], 4, 1000),
+    "resnet50-8": lambda: ResNet(Bottleneck, [3, 4, 6, 3], 4, 1000),
     "mobilenet": lambda: MobileNetV3(1000),
     "unet": lambda: UNet(3, 16, 4, 2),
     "encoder": lambda: transformer(nn.TransformerEncoderLayer),
     "decoder": lambda: transformer(Decoder),
+    "decoder-cached": lambda: CachedBlock(768, 12, 3072),
     "lstm": lambda: LstmCell(128, 256),
     "resnet18-step": lambda: ResNet(BasicBlock, [2, 2, 2, 2], 1, 1000),
     "encoder-step": lambda: transformer(nn.TransformerEncoderLayer),
+    "lstm-step": lambda: lstm(128, 256),
 }
 
 

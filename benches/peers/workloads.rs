@@ -1,11 +1,11 @@
 //! What is compared: single operations, and the networks and training steps.
 
-use kiln::nn::{BatchNorm2d, Forward, LayerNorm, Module, Sequential};
+use kiln::nn::{BatchNorm2d, Forward, LayerNorm, Linear, Module, Sequential};
 use kiln::{CompileOptions, DType, Result, Tensor, compile, no_grad};
 use kiln_models::workloads::{self, Workload};
 
 /// The operations: names and what they are.
-const OPERATIONS: [(&str, &str); 5] = [
+const OPERATIONS: [(&str, &str); 8] = [
     ("softmax", "softmax of rows, 4096x4096"),
     ("layer-norm", "layer norm, 8192x1024"),
     (
@@ -17,6 +17,9 @@ const OPERATIONS: [(&str, &str); 5] = [
         "gelu(x * a + b) * c, four arrays of 4096x4096",
     ),
     ("matmul", "matrix product, 1024x1024x1024"),
+    ("linear", "linear layer, 256 rows, 768 to 3072 features"),
+    ("bmm", "64 matrix products, 64x64x64"),
+    ("matvec", "matrix times vector, 4096x4096"),
 ];
 
 /// Every workload: its name and what it is.
@@ -51,6 +54,18 @@ pub fn workload(name: &str) -> Result<Workload> {
             let x = [0, 1].map(|_| random(&[1024, 1024])).to_vec();
             operation(none(), x, |_, x| x[0].matmul(&x[1]))
         }
+        "linear" => operation(
+            Linear::new(768, 3072)?,
+            vec![random(&[256, 768])],
+            |m, x| m.call(&x[0]),
+        ),
+        "bmm" => {
+            let x = [0, 1].map(|_| random(&[64, 64, 64])).to_vec();
+            operation(none(), x, |_, x| x[0].matmul(&x[1]))
+        }
+        "matvec" => operation(none(), vec![large(), random(&[4096])], |_, x| {
+            x[0].matmul(&x[1])
+        }),
         _ => workloads::make(name, (&CompileOptions::default()).into()),
     }
 }

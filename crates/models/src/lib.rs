@@ -18,5 +18,5 @@ pub use gpt::{Gpt, GptConfig};
 pub use lstm::LstmCell;
 pub use mobilenet::MobileNetV3;
 pub use resnet::{ResNet, ResNetBlock, ResNetConfig};
-pub use transformer::TransformerConfig;
+pub use transformer::{CachedBlock, TransformerConfig};
 pub use unet::{UNet, UNetConfig};

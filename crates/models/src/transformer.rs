@@ -1,9 +1,10 @@
 //! Blocks of transformers.
 
-use kiln::Result;
 use kiln::nn::{
-    TransformerActivation, TransformerDecoderLayer, TransformerEncoderLayer, TransformerOptions,
+    Forward, Hooks, LayerNorm, Linear, Module, TransformerActivation, TransformerDecoderLayer,
+    TransformerEncoderLayer, TransformerOptions,
 };
+use kiln::{Error, Result, Tensor, cat};
 
 /// The sizes of a block of a transformer ("Attention Is All You Need", Vaswani et al., 2017) with GELU, for
 /// tokens `[n, length, width]`. The default is BERT-base's (Devlin et al., 2018).
@@ -71,5 +72,75 @@ impl TransformerConfig {
             .activation(TransformerActivation::Gelu)
             .batch_first(true)
             .norm_first(self.norm_first)
+    }
+}
+
+/// A block of a transformer with norms in front that continues a text token by token ("Language Models are Unsupervised
+/// Multitask Learners", Radford et al., 2019): tokens `[n, length, width]`, and the keys and values
+/// `[n, heads, before, width / heads]` of those before them, to the block's result and all keys and values.
+///
+/// ```
+/// use kiln::nn::Forward;
+/// use kiln::{DType, Tensor};
+/// use kiln_models::CachedBlock;
+///
+/// let block = CachedBlock::new(64, 4, 256)?;
+/// let token = Tensor::randn([2, 1, 64], DType::F32);
+/// let cache = Tensor::randn([2, 4, 7, 16], DType::F32);
+/// let [y, keys, _] = block.call((&token, &cache, &cache));
+/// assert_eq!((y.shape()?, keys.shape()?), (vec![2, 1, 64], vec![2, 4, 8, 16]));
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Module)]
+pub struct CachedBlock {
+    norm1: LayerNorm,
+    qkv: Linear,
+    out: Linear,
+    norm2: LayerNorm,
+    fc1: Linear,
+    fc2: Linear,
+    #[skip]
+    heads: usize,
+    hooks: Hooks,
+}
+
+impl CachedBlock {
+    /// With random weights.
+    ///
+    /// # Errors
+    /// If the heads don't divide the width, or inside `compile`: make networks before.
+    pub fn new(width: usize, heads: usize, hidden: usize) -> Result<CachedBlock> {
+        if heads == 0 || !width.is_multiple_of(heads) {
+            return Err(Error::invalid(
+                "CachedBlock::new",
+                format!("{heads} heads of a width of {width}"),
+            ));
+        }
+        Ok(CachedBlock {
+            norm1: LayerNorm::new(width)?,
+            qkv: Linear::new(width, 3 * width)?,
+            out: Linear::new(width, width)?,
+            norm2: LayerNorm::new(width)?,
+            fc1: Linear::new(width, hidden)?,
+            fc2: Linear::new(hidden, width)?,
+            heads,
+            hooks: Hooks::new(),
+        })
+    }
+}
+
+impl Forward<(Tensor, Tensor, Tensor), [Tensor; 3]> for CachedBlock {
+    fn forward(&self, (x, keys, values): (Tensor, Tensor, Tensor)) -> Result<[Tensor; 3]> {
+        let [n, length, width] = x.size()?;
+        let shape = [n, length, 3 * self.heads, width / self.heads];
+        let split = self.qkv.call(self.norm1.call(&x)).view(shape);
+        let parts = split.transpose(1, 2).chunk(3, 1);
+        let [q, k, v] = <[Tensor; 3]>::try_from(parts)
+            .map_err(|_| Error::invalid("CachedBlock", "tokens without numbers"))?;
+        let (k, v) = (cat(&[keys, k], 2), cat(&[values, v], 2));
+        let y = q.scaled_dot_product_attention(&k, &v).transpose(1, 2);
+        let x = x + self.out.call(y.reshape([n, length, width]));
+        let y = self.fc1.call(self.norm2.call(&x)).gelu();
+        Ok([x + self.fc2.call(y), k, v])
     }
 }

@@ -8,9 +8,9 @@
 //! # Ok::<(), kiln::Error>(())
 //! ```
 
-use crate::{LstmCell, MobileNetV3, ResNet, TransformerConfig, UNet, UNetConfig};
+use crate::{CachedBlock, LstmCell, MobileNetV3, ResNet, TransformerConfig, UNet, UNetConfig};
 use kiln::nn::optim::{AdamW, Optimizer, SGD};
-use kiln::nn::{AttentionMasks, Forward, Module};
+use kiln::nn::{AttentionMasks, Forward, LSTM, Module};
 use kiln::{CompileOptions, Compiled, DType, Device, Error, Result, Tensor, compile_with, no_grad};
 
 /// A compiled program.
@@ -50,6 +50,11 @@ pub type Entry = (&'static str, &'static str, Make);
 pub const WORKLOADS: &[Entry] = &[
     ("resnet50", "ResNet-50, inference, 224x224", resnet50),
     (
+        "resnet50-8",
+        "ResNet-50, inference, 8 images of 224x224",
+        resnet50_8,
+    ),
+    (
         "mobilenet",
         "MobileNetV3-Small, inference, 224x224",
         mobilenet,
@@ -66,8 +71,13 @@ pub const WORKLOADS: &[Entry] = &[
         decoder,
     ),
     (
+        "decoder-cached",
+        "decoder block, inference, d 768, 12 heads, one token behind 255 of a cache",
+        decoder_cached,
+    ),
+    (
         "lstm",
-        "LSTM step, inference, 128 features, 256 hidden",
+        "LSTM cell, inference, 4 of 128 features, 256 hidden",
         lstm,
     ),
     (
@@ -79,6 +89,11 @@ pub const WORKLOADS: &[Entry] = &[
         "encoder-step",
         "encoder block, training step, d 768, 12 heads, 256 tokens, batch 4, AdamW",
         encoder_step,
+    ),
+    (
+        "lstm-step",
+        "LSTM, training step, 32 steps of 16 of 128 features, 256 hidden, AdamW",
+        lstm_step,
     ),
 ];
 
@@ -142,17 +157,22 @@ fn training<M: Module + 'static>(
     })
 }
 
-fn images<M: Forward + 'static>(model: M, size: usize, setup: Setup) -> Result<Workload> {
-    let images = Tensor::randn([1, 3, size, size], DType::F32);
+fn images<M: Forward + 'static>(model: M, shape: [usize; 2], setup: Setup) -> Result<Workload> {
+    let [count, size] = shape;
+    let images = Tensor::randn([count, 3, size, size], DType::F32);
     inference(model, vec![images], setup, |m, x| vec![m.call(&x[0])])
 }
 
 fn resnet50(setup: Setup) -> Result<Workload> {
-    images(ResNet::resnet50(1000)?, 224, setup)
+    images(ResNet::resnet50(1000)?, [1, 224], setup)
+}
+
+fn resnet50_8(setup: Setup) -> Result<Workload> {
+    images(ResNet::resnet50(1000)?, [8, 224], setup)
 }
 
 fn mobilenet(setup: Setup) -> Result<Workload> {
-    images(MobileNetV3::small(1000)?, 224, setup)
+    images(MobileNetV3::small(1000)?, [1, 224], setup)
 }
 
 fn unet(setup: Setup) -> Result<Workload> {
@@ -161,7 +181,7 @@ fn unet(setup: Setup) -> Result<Workload> {
         width: 16,
         ..UNetConfig::default()
     };
-    images(UNet::new(config)?, 128, setup)
+    images(UNet::new(config)?, [1, 128], setup)
 }
 
 fn block() -> TransformerConfig {
@@ -188,6 +208,14 @@ fn decoder(setup: Setup) -> Result<Workload> {
         setup,
         |m, x| vec![m.call((&x[0], &x[1], &causal))],
     )
+}
+
+fn decoder_cached(setup: Setup) -> Result<Workload> {
+    let sizes = [&[1, 1, 768][..], &[1, 12, 255, 64], &[1, 12, 255, 64]];
+    let inputs = sizes.map(|s| Tensor::randn(s, DType::F32)).to_vec();
+    inference(CachedBlock::new(768, 12, 3072)?, inputs, setup, |m, x| {
+        m.call((&x[0], &x[1], &x[2])).to_vec()
+    })
 }
 
 fn lstm(setup: Setup) -> Result<Workload> {
@@ -218,5 +246,15 @@ fn encoder_step(setup: Setup) -> Result<Workload> {
     let optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
     training(model, optimizer, batch.to_vec(), setup, |m, x| {
         m.call(&x[0]).mse_loss(&x[1])
+    })
+}
+
+fn lstm_step(setup: Setup) -> Result<Workload> {
+    let model = LSTM::new(128, 256)?;
+    model.to(setup.device)?;
+    let batch = [128, 256].map(|n| Tensor::randn([32, 16, n], DType::F32));
+    let optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
+    training(model, optimizer, batch.to_vec(), setup, |m, x| {
+        m.call(&x[0]).0.mse_loss(&x[1])
     })
 }

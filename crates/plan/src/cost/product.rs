@@ -7,7 +7,7 @@ use kiln_base::Dim;
 
 /// Rows of the result for which a right matrix that is packed once is read from its panels. With more, packing in
 /// every run costs next to nothing and no memory.
-const PACKED_ROWS: (i64, i64) = (2, 512);
+const PACKED_ROWS: (i64, i64) = (1, 512);
 /// Columns of one: fewer would leave most of a panel empty.
 const PACKED_COLUMNS: i64 = 32;
 /// Rows of a register tile, at most.
@@ -155,10 +155,6 @@ impl MatMul {
     pub fn by_default(&self, packs: bool) -> Decision {
         let within = |d: &Dim, least, most| Guard::Within(d.clone(), least, most);
         let mut table = Vec::new();
-        if self.walks() {
-            let vectors = [&self.m, &self.n].map(|d| (Algorithm::Vector, vec![within(d, 1, 1)]));
-            table.extend(vectors);
-        }
         if packs && self.shares_right() {
             let (least, most) = PACKED_ROWS;
             let sizes = vec![
@@ -167,6 +163,10 @@ impl MatMul {
                 within(&self.m, least, most),
             ];
             table.push((Algorithm::Packed, sizes));
+        }
+        if self.walks() {
+            let vectors = [&self.m, &self.n].map(|d| (Algorithm::Vector, vec![within(d, 1, 1)]));
+            table.extend(vectors);
         }
         let work = match self.behind() {
             Behind::Rows => ROWS_WORK,
