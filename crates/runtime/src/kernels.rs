@@ -88,7 +88,11 @@ impl Link for Linker<'_> {
             (_, Some(_)) => return Err(damaged!("{name} is a CPU kernel in a plan for a GPU")),
             (Kernel::Tile(p), None) => {
                 let bound = tile::bind(p, values, lens)?;
-                Arc::new(tile::link(&bound, level)?)
+                let mut linked = tile::link(&bound, level)?;
+                linked.pieces = (tile::pieces(p, values)?.iter())
+                    .map(|piece| tile::link(&tile::bind(piece, values, lens)?, level))
+                    .collect::<Result<_>>()?;
+                Arc::new(linked)
             }
             (Kernel::MatMul(m), None) => Arc::new(MatMul::new(m, values, lens, level)?),
             (Kernel::Conv(c), None) => Arc::new(Conv::new(c, values, lens, level)?),

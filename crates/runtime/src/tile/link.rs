@@ -532,6 +532,7 @@ impl Linker<'_> {
             parts: i64::from(program.cut.parts.unwrap_or(PARTS)),
             parallel: bound.parallel,
             covered: bound.covered.clone(),
+            pieces: Vec::new(),
         };
         linked.set_steps();
         Ok(linked)

@@ -69,6 +69,8 @@ pub(crate) struct Linked {
     pub parallel: bool,
     /// For each argument, whether all of it is written, and nothing of it read before.
     pub covered: Vec<bool>,
+    /// Programs that together are this one and take less time, if there are any.
+    pub pieces: Vec<Linked>,
 }
 
 impl Work for Linked {

@@ -24,6 +24,7 @@ mod linked;
 mod live;
 mod load;
 mod lower;
+mod pieces;
 #[cfg(all(target_arch = "x86_64", unix))]
 mod print;
 #[cfg(all(test, target_arch = "x86_64", unix))]
@@ -50,4 +51,5 @@ pub(crate) use inst::operands;
 pub(crate) use lanes::Elem;
 pub(crate) use link::link;
 pub(crate) use linked::Linked;
+pub(crate) use pieces::pieces;
 pub(crate) use run::{Launch, Runner, run_all};

@@ -307,7 +307,23 @@ pub(crate) struct Launch<'a> {
 // SAFETY: the pointers are only passed on; what may be done with them is the caller's promise.
 unsafe impl Sync for Launch<'_> {}
 
-impl Launch<'_> {
+impl<'a> Launch<'a> {
+    /// The launches of its pieces, or itself.
+    fn pieces(&self) -> impl Iterator<Item = Launch<'a>> + use<'a> {
+        let (program, args, parallel) = (self.program, self.args, self.parallel);
+        let pieces = match parallel {
+            true => &program.pieces[..],
+            false => &[],
+        };
+        let whole = pieces.is_empty().then_some(program);
+        let all = pieces.iter().chain(whole);
+        all.map(move |program| Launch {
+            program,
+            args,
+            parallel,
+        })
+    }
+
     /// How many parts its points are shared out in, and how many points a part is a multiple of.
     fn parts(&self, threads: i64) -> (i64, i64) {
         let points = self.program.points;
@@ -350,17 +366,18 @@ impl Launch<'_> {
 pub(crate) unsafe fn run_all(launches: &[Launch], failures: &Failures) {
     let pool = Pool::global();
     let threads = pool.threads() as i64;
-    let busy = launches.iter().filter(|l| l.program.points > 0);
+    let busy = launches.iter().flat_map(Launch::pieces);
+    let busy = busy.filter(|l| l.program.points > 0);
     // The first part of each launch among the parts of all.
     let mut parts = 0;
-    type Share<'a> = (i64, &'a Launch<'a>, (i64, i64));
+    type Share<'a> = (i64, Launch<'a>, (i64, i64));
     let mut shared: SmallVec<[Share; 4]> = SmallVec::new();
     let mut cost = 0.0;
     for l in busy {
         let cut = l.parts(threads);
-        shared.push((parts, l, cut));
         parts += cut.0;
         cost += l.program.cost * l.program.points as f64;
+        shared.push((parts - cut.0, l, cut));
     }
     let run = |part: usize| {
         let at = shared.partition_point(|(first, ..)| *first <= part as i64) - 1;

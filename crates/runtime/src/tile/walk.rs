@@ -35,6 +35,33 @@ pub(crate) struct Split {
     pub lane: Vec<i64>,
 }
 
+impl Split {
+    /// Whether axis `i`, of extent `e`, goes on where the one before it ends.
+    fn joins(&self, i: usize, e: i64) -> bool {
+        self.lane[i].checked_mul(e) == Some(self.lane[i - 1])
+    }
+
+    /// The same limit for axes i - 1 and `i`, of extent `e`, as one; none where it is no limit of both: one that counts
+    /// the indices of the first then counts those of the second.
+    fn finer(&self, extent: i64, i: usize, e: i64) -> Option<(Split, i64)> {
+        if self.joins(i, e) {
+            return Some((self.clone(), extent));
+        }
+        if (self.lane[i - 1], self.lane[i]) != (1, 0) {
+            return None;
+        }
+        let times =
+            |all: &[i64]| -> Option<Vec<i64>> { all.iter().map(|s| s.checked_mul(e)).collect() };
+        let mut finer = Split {
+            offset: self.offset.checked_mul(e)?,
+            outer: times(&self.outer)?,
+            lane: times(&self.lane)?,
+        };
+        finer.lane[i] = 1;
+        Some((finer, extent.checked_mul(e)?))
+    }
+}
+
 /// An access as the interpreter uses it.
 #[derive(Clone, Debug)]
 pub(crate) struct Walk {
@@ -148,8 +175,12 @@ impl Walk {
         let mut i = 1;
         while i < extents.len() {
             let e = extents[i];
-            let joins = |s: &Split| s.lane[i].checked_mul(e) == Some(s.lane[i - 1]);
-            if e > 0 && joins(&self.address) && self.limits.iter().all(|l| joins(&l.0)) {
+            self.free_stride(i - 1, e);
+            let limits: Option<Vec<_>> = (self.limits.iter())
+                .map(|(limit, extent)| limit.finer(*extent, i, e))
+                .collect();
+            if let (true, Some(limits)) = (e > 0 && self.address.joins(i, e), limits) {
+                self.limits = limits;
                 self.address.lane.remove(i - 1);
                 for l in &mut self.limits {
                     l.0.lane.remove(i - 1);
@@ -161,6 +192,30 @@ impl Walk {
             }
         }
         extents
+    }
+
+    /// Where limits leave one index of an axis, the address may move along it as if it joined the next, of this
+    /// extent.
+    fn free_stride(&mut self, axis: usize, next: i64) {
+        let only = self.limits.iter().find_map(|(limit, extent)| {
+            let is_own = |(d, s): (usize, &i64)| *s == i64::from(d == axis);
+            let plain = limit.lane.iter().enumerate().all(is_own)
+                && limit.outer.iter().all(|s| *s == 0)
+                && *extent == 1;
+            plain.then_some(-limit.offset)
+        });
+        let [old, new] = [
+            Some(self.address.lane[axis]),
+            self.address.lane[axis + 1].checked_mul(next),
+        ];
+        let moved = |only: i64| {
+            let by = old?.checked_sub(new?)?.checked_mul(only)?;
+            self.address.offset.checked_add(by)
+        };
+        if let (Some(offset), Some(new)) = (only.and_then(moved), new) {
+            self.address.offset = offset;
+            self.address.lane[axis] = new;
+        }
     }
 
     /// Whether the address or a limit depends on the outer axes.
