@@ -16,15 +16,18 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// The most kernels that each program runs: launches, of which those that start together are one, as the updates
 /// of many parameters in a `foreach` kernel of PyTorch are.
-const MOST: [(&str, usize); 8] = [
+const MOST: [(&str, usize); 11] = [
     ("resnet50", 56),
+    ("resnet50-8", 56),
     ("mobilenet", 67),
     ("unet", 31),
     ("encoder", 5),
     ("decoder", 8),
+    ("decoder-cached", 9),
     ("lstm", 3),
     ("resnet18-step", 85),
     ("encoder-step", 19),
+    ("lstm-step", 7),
 ];
 
 /// The first words of the kernels' names with how often they run.

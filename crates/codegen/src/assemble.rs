@@ -17,8 +17,18 @@ use kiln_base::{DType, numel};
 use kiln_ir::NodeId;
 use kiln_plan::{self as plan, Matrix};
 
-/// The program of a grouped flow; `keeps` says whether what its runs make of parameters is kept, which it is not in
-/// bodies.
+/// What a program's runs have in common, so that what is packed of it serves all of them.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Keeps {
+    /// Parameters, and what is made of them alone.
+    Parameters,
+    /// The inputs from this number on, over the steps of a loop.
+    Inputs(u32),
+    /// Nothing: a side of a branch.
+    Nothing,
+}
+
+/// The program of a grouped flow.
 ///
 /// # Errors
 /// If a group can't be expressed; that would be a bug.
@@ -27,7 +37,7 @@ pub(crate) fn assemble(
     groups: &[Group],
     options: &Options,
     layout: LayoutReport,
-    keeps: bool,
+    keeps: Keeps,
 ) -> Result<Program, LowerError> {
     let mut a = Assembler {
         flow,
@@ -53,8 +63,7 @@ pub(crate) fn assemble(
 struct Assembler<'a> {
     flow: &'a Flow,
     options: &'a Options,
-    /// Whether what is made of parameters is kept from run to run.
-    keeps: bool,
+    keeps: Keeps,
     program: Program,
     buffer: Vec<Option<BufId>>,
 }
@@ -219,14 +228,20 @@ impl Assembler<'_> {
     }
 
     fn args(&self, nodes: &[Nid], written: impl Fn(usize) -> bool) -> Vec<Arg> {
-        let kept = |n: Nid| {
-            let flow = self.flow;
-            let given = |b: BufId| flow.outputs.iter().any(|o| self.buffer[o.node] == Some(b));
-            flow.nodes[n].parameter_only && (flow.nodes[n].is_leaf() || !given(self.buffer(n)))
+        let flow = self.flow;
+        let given = |b: BufId| flow.outputs.iter().any(|o| self.buffer[o.node] == Some(b));
+        let kept = |n: Nid| match self.keeps {
+            Keeps::Parameters => {
+                flow.nodes[n].parameter_only && (flow.nodes[n].is_leaf() || !given(self.buffer(n)))
+            }
+            Keeps::Inputs(from) => {
+                matches!(flow.nodes[n].op, Op::Input(i) if i >= from) && !given(self.buffer(n))
+            }
+            Keeps::Nothing => false,
         };
-        // What is computed once keeps nothing from run to run, and bodies don't.
+        // What is computed once keeps nothing from run to run.
         let mut results = (nodes.iter().enumerate()).filter(|(at, _)| written(*at));
-        let runs = self.keeps && !results.all(|(_, n)| kept(*n));
+        let runs = !results.all(|(_, n)| kept(*n));
         let arg = |(at, n): (usize, &Nid)| {
             let buffer = &self.program.buffers[self.buffer(*n).0 as usize];
             Arg {

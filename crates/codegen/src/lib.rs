@@ -52,6 +52,7 @@ pub use sequence::{Launch, Sequence};
 pub use tile::tile_text;
 pub use work::{Arg, Body, Printed, Slot, Step, Way, Work};
 
+use assemble::Keeps;
 use kiln_ir::Graph;
 
 /// Lowers a graph.
@@ -67,19 +68,19 @@ pub fn lower(graph: &Graph, options: &Options) -> Result<Program, LowerError> {
 /// # Errors
 /// As [`lower`].
 pub fn lower_with(graph: &Graph, options: &Options, hints: &Hints) -> Result<Program, LowerError> {
-    lowered(graph, options, hints, true)
+    lowered(graph, options, hints, Keeps::Parameters)
 }
 
 /// Lowers the body of a loop, or a side of a branch.
-fn lower_body(graph: &Graph, options: &Options) -> Result<Program, LowerError> {
-    lowered(graph, options, &Hints::default(), false)
+fn lower_body(graph: &Graph, options: &Options, keeps: Keeps) -> Result<Program, LowerError> {
+    lowered(graph, options, &Hints::default(), keeps)
 }
 
 fn lowered(
     graph: &Graph,
     options: &Options,
     hints: &Hints,
-    keeps: bool,
+    keeps: Keeps,
 ) -> Result<Program, LowerError> {
     let mut flow = flow::build(graph, options, hints)?;
     let mut groups = fuse::group(&flow, options);

@@ -1,6 +1,6 @@
 //! Loops and branches: work that runs programs.
 
-use super::{Assembler, Parts};
+use super::{Assembler, Keeps, Parts};
 use crate::flow::{Nid, Op};
 use crate::fuse::{Anchor, Group};
 use crate::work::{Body, Work};
@@ -27,10 +27,11 @@ impl Assembler<'_> {
         let Op::Control(op) = &node.op else {
             return Err(LowerError::new(node.source.node, "not a loop or branch"));
         };
-        let lowered = op
-            .bodies()
-            .iter()
-            .map(|b| crate::lower_body(b, self.options));
+        let keeps = match &**op {
+            IrOp::Loop(l) => Keeps::Inputs((1 + l.carried + l.scanned) as u32),
+            _ => Keeps::Nothing,
+        };
+        let lowered = (op.bodies().iter()).map(|b| crate::lower_body(b, self.options, keeps));
         let bodies: Result<Vec<Program>, LowerError> = lowered.collect();
         let bodies = bodies.map_err(|e| LowerError::new(node.source.node, e.to_string()))?;
         let mut bodies = bodies.into_iter();

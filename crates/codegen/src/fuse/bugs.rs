@@ -163,7 +163,15 @@ fn lower_changed(graph: &Graph, bug: Bug) -> Option<Result<Program, crate::Lower
     let mut groups = group(&flow, &options);
     let layout = layout::assign(&mut flow, &mut groups, &options);
     let mut groups = absorb(&flow, groups, &options);
-    bug(&flow, &mut groups).then(|| assemble::assemble(&flow, &groups, &options, layout, true))
+    bug(&flow, &mut groups).then(|| {
+        assemble::assemble(
+            &flow,
+            &groups,
+            &options,
+            layout,
+            assemble::Keeps::Parameters,
+        )
+    })
 }
 
 /// Whether a program gives what the right one gives.

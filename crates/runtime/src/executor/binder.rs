@@ -17,8 +17,9 @@ use std::sync::Arc;
 pub(super) enum Owner {
     /// It runs *prepare* and keeps the results.
     Executable,
-    /// A loop or branch, which has neither a *prepare* nor memory for its results.
-    Body,
+    /// A loop or branch, which has neither a *prepare* nor memory for its results. The inputs from this number on are
+    /// the same for all steps of a loop: what is packed of them is kept from its first.
+    Body(usize),
 }
 
 /// What a plan is bound with.

@@ -120,15 +120,13 @@ impl Bound {
         let mut prepare = b.steps(&plan.prepare, plan.prepare.len())?;
         let commit = match owner {
             Owner::Executable => plan.commit as usize,
-            Owner::Body => 0, // a branch's steps do nothing after an error of their side
+            Owner::Body(_) => 0, // a branch's steps do nothing after an error of their side
         };
         let mut run = b.steps(&plan.run, commit)?;
-        match owner {
-            Owner::Executable => {
-                let packs = b.packs(&mut run.steps, &prepare.steps, &mut prepared);
-                prepare.steps.extend(packs);
-            }
-            Owner::Body => narrow(&mut run.steps),
+        let packs = b.packs(owner, &mut run.steps, &prepare.steps, &mut prepared);
+        prepare.steps.extend(packs);
+        if owner != Owner::Executable {
+            narrow(&mut run.steps);
         }
         let outputs = b.outputs()?;
         for at in run.bare.iter().filter(|at| facts.kept[**at].is_none()) {

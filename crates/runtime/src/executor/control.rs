@@ -28,6 +28,9 @@ pub(super) struct Body {
     outputs: Vec<usize>,
     /// The slot of each output.
     slots: Vec<usize>,
+    /// Where each packed copy of weights begins, and the bytes of all.
+    packed: Vec<usize>,
+    packed_bytes: usize,
     /// On a GPU, what copies each input that an output begins with.
     pub copies: Vec<Arc<Launch>>,
 }
@@ -35,13 +38,14 @@ pub(super) struct Body {
 pub(super) type Pointers = SmallVec<[*mut u8; 12]>;
 
 impl Body {
-    fn new(plan: &Plan, values: &[i64], linker: &dyn Link) -> Result<Body> {
+    /// A program whose inputs from number `alike` on are the same for all of its runs.
+    fn new(plan: &Plan, values: &[i64], linker: &dyn Link, alike: usize) -> Result<Body> {
         let facts = check::check(plan)?;
         let with = Setting {
             plan,
             facts: &facts,
             linker,
-            owner: Owner::Body,
+            owner: Owner::Body(alike),
         };
         let bound = Bound::new(with, values)?;
         let mut constants = check::constants(plan)?;
@@ -56,7 +60,16 @@ impl Body {
             Loc::Slot(s) => Ok(*s),
             _ => Err(damaged!("a body's output has no buffer of its own")),
         };
+        let mut packed_bytes = 0;
+        let packed = (bound.prepared.iter()).map(|bytes| {
+            let at = packed_bytes;
+            packed_bytes += bytes.next_multiple_of(ALIGN);
+            at
+        });
+        let packed = packed.collect();
         Ok(Body {
+            packed,
+            packed_bytes,
             constants,
             sites: plan.sites.clone(),
             inputs: plan
@@ -101,7 +114,7 @@ impl Body {
             Loc::Slot(s) => slots[s],
             Loc::Constant(c) => self.constants[c].storage().ptr(),
             Loc::Arena(offset) => at.arena.wrapping_add(offset),
-            Loc::Prepared(_) => unreachable!("a body's plan is checked to have nothing prepared"),
+            Loc::Prepared(p) => at.packed.wrapping_add(self.packed[p]),
         }
     }
 
@@ -115,6 +128,17 @@ impl Body {
             let bytes = self.bound.slots[*slot].bytes;
             (place(Loc::Input(*input)), place(Loc::Slot(*slot)), bytes)
         })
+    }
+
+    /// Packs the weights that are the same for all runs.
+    fn pack(&self, at: &Places, kernels: &AtomicU64) -> Result<Option<Failure>> {
+        run_steps(
+            &self.bound.prepare,
+            self.places(at),
+            &self.sites,
+            kernels,
+            None,
+        )
     }
 
     /// Runs the program.
@@ -154,6 +178,7 @@ pub(super) struct Places {
     pub inputs: Pointers,
     pub outputs: Pointers,
     pub arena: *mut u8,
+    pub packed: *mut u8,
 }
 
 /// A linked loop.
@@ -166,10 +191,11 @@ pub(crate) struct Loop {
     last: Vec<usize>,
     stacked: Vec<usize>,
     pub(super) body: Body,
-    /// In the scratch memory: each carried value's second buffer, and the body's arena. The step's
+    /// In the scratch memory: each carried value's second buffer, the body's arena and its packed weights. The step's
     /// number stands in front.
     second: Vec<usize>,
     arena: usize,
+    packed: usize,
     scratch: usize,
     /// On a GPU, the numbers of all steps, and without steps what copies each carried value.
     pub(super) numbers: Option<Buffer>,
@@ -206,8 +232,8 @@ impl Loop {
         if linker.gpu().is_some() && trips > GPU_TRIPS {
             return Err(damaged!("a loop of {trips} steps on a GPU"));
         }
-        let body = Body::new(&p.body, values, linker)?;
         let (carried, scanned) = (p.first.len(), p.scanned.len());
+        let body = Body::new(&p.body, values, linker, 1 + carried + scanned)?;
         let inputs = &body.inputs[1..];
         Body::fits(&inputs[..carried], &p.first, bytes, 1)?;
         Body::fits(
@@ -247,7 +273,8 @@ impl Loop {
             stacked: positions(&p.stacked),
             second,
             arena: scratch,
-            scratch: scratch + body.bound.arena,
+            packed: scratch + body.bound.arena.next_multiple_of(ALIGN),
+            scratch: scratch + body.bound.arena.next_multiple_of(ALIGN) + body.packed_bytes,
             body,
         })
     }
@@ -287,6 +314,7 @@ impl Loop {
             inputs: Pointers::new(),
             outputs: Pointers::new(),
             arena: scratch.wrapping_add(self.arena),
+            packed: scratch.wrapping_add(self.packed),
         };
         for i in 0..self.trips {
             let number = if self.reverse { self.trips - 1 - i } else { i };
@@ -322,8 +350,8 @@ impl If {
     ) -> Result<If> {
         let [then, other] = &*p.branches;
         let branches = [
-            Body::new(then, values, linker)?,
-            Body::new(other, values, linker)?,
+            Body::new(then, values, linker, usize::MAX)?,
+            Body::new(other, values, linker, usize::MAX)?,
         ];
         for body in &branches {
             Body::fits(&body.inputs, &p.inputs, bytes, 1)?;
@@ -356,6 +384,7 @@ impl If {
             inputs: at(&self.inputs),
             outputs: at(&self.outputs),
             arena: scratch.wrapping_add(self.records()),
+            packed: std::ptr::null_mut(),
         }
     }
 }
@@ -366,9 +395,13 @@ impl Work for Loop {
             // SAFETY: both have this size, and the result shares memory with no operand.
             unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
         }
+        let mut first = true;
         self.steps(call.args, call.scratch, |number, at| {
             // SAFETY: the scratch memory begins with a place for the number.
             unsafe { call.scratch.cast::<i64>().write(number) };
+            if std::mem::take(&mut first) {
+                self.body.pack(at, call.kernels)?;
+            }
             self.body.run(at, call.kernels)
         })
     }

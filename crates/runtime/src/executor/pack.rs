@@ -1,6 +1,6 @@
 //! Weights that are packed once.
 
-use super::binder::Binder;
+use super::binder::{Binder, Owner};
 use super::loc::Loc;
 use super::step::{After, BoundStep};
 use crate::error::Result;
@@ -22,10 +22,12 @@ impl Work for Pack {
 }
 
 impl Binder<'_> {
-    /// Lets convolutions and products read weights that depend on parameters alone, and that the run does not
-    /// write over, from packed copies; gives the steps of *prepare* that make these.
+    /// Lets convolutions and products read weights that depend on parameters alone, or in a loop on what is the same
+    /// for all of its steps, and that the run does not write over, from packed copies; gives the steps of *prepare*
+    /// that make these.
     pub fn packs(
         &self,
+        owner: Owner,
         run: &mut [BoundStep],
         prepare: &[BoundStep],
         prepared: &mut Vec<usize>,
@@ -42,13 +44,14 @@ impl Binder<'_> {
         }
         let steps = run.iter_mut();
         steps
-            .filter_map(|step| self.pack(step, &makers, prepared))
+            .filter_map(|step| self.pack(owner, step, &makers, prepared))
             .collect()
     }
 
     /// Lets a step read its weights from a packed copy. `makers` are the steps that make each buffer of *prepare*.
     fn pack(
         &self,
+        owner: Owner,
         step: &mut BoundStep,
         makers: &[After],
         prepared: &mut Vec<usize>,
@@ -57,11 +60,15 @@ impl Binder<'_> {
         let weights = step.args[weights];
         let after = match weights {
             Loc::Input(i) => {
-                let parameter = self.plan.inputs[i].role == Role::Parameter;
-                let kept = parameter && !self.facts.donors.contains(&Some(i));
+                let same = match owner {
+                    Owner::Executable => self.plan.inputs[i].role == Role::Parameter,
+                    Owner::Body(from) => i >= from,
+                };
+                let kept = same && !self.facts.donors.contains(&Some(i));
                 kept.then(After::new)?
             }
-            Loc::Constant(_) => After::new(),
+            // A branch has one run.
+            Loc::Constant(_) => (owner != Owner::Body(usize::MAX)).then(After::new)?,
             Loc::Prepared(at) => makers[at].clone(),
             Loc::Slot(_) | Loc::Arena(_) => return None,
         };
