@@ -1,5 +1,7 @@
 //! Descriptions as functions.
 
+use super::each::Each;
+use super::finish::Finish;
 use super::portable;
 #[cfg(all(target_arch = "x86_64", unix))]
 use super::print::print;
@@ -45,6 +47,7 @@ pub(crate) enum Kernel {
     #[cfg(all(target_arch = "x86_64", unix))]
     Printed(Arc<kiln_x86::Code>),
     Portable(Arc<Tile>),
+    PortableEach(Arc<Each>),
 }
 
 impl Kernel {
@@ -59,12 +62,23 @@ impl Kernel {
         {
             return Ok(Kernel::Printed(code));
         }
-        match tile.finish {
-            None => Ok(Kernel::Portable(Arc::new(tile))),
-            Some(_) => Err(Error::Internal(
-                "work behind sums that can't be printed".into(),
-            )),
+        portable_without(&tile.finish)?;
+        Ok(Kernel::Portable(Arc::new(tile)))
+    }
+
+    /// The kernel of a tile whose columns have left operands of their own.
+    ///
+    /// # Errors
+    /// As [`Kernel::of`].
+    pub(crate) fn of_each(each: Each) -> Result<Kernel> {
+        #[cfg(all(target_arch = "x86_64", unix))]
+        if each.is_printed()
+            && let Some(code) = cache::code(each.key(), || each.print())
+        {
+            return Ok(Kernel::Printed(code));
         }
+        portable_without(&each.tile.finish)?;
+        Ok(Kernel::PortableEach(Arc::new(each)))
     }
 
     /// Computes a tile.
@@ -91,6 +105,24 @@ impl Kernel {
                     }
                 }
             }
+            Kernel::PortableEach(each) => {
+                // SAFETY: the caller's; the dtype tells the numbers.
+                unsafe {
+                    match each.tile.dtype {
+                        DType::F64 => each.run::<f64>(call),
+                        _ => each.run::<f32>(call),
+                    }
+                }
+            }
         }
+    }
+}
+
+fn portable_without(finish: &Option<Arc<Finish>>) -> Result<()> {
+    match finish {
+        None => Ok(()),
+        Some(_) => Err(Error::Internal(
+            "work behind sums that can't be printed".into(),
+        )),
     }
 }

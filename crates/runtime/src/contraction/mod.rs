@@ -4,6 +4,7 @@
 //! the description, or, on processors that nothing is printed for, one portable loop. How much of an operand is
 //! walked over, and in which order, is the caller's.
 
+mod each;
 mod finish;
 mod kernel;
 mod portable;
@@ -14,6 +15,7 @@ mod product;
 mod tests;
 mod tile;
 
+pub(crate) use each::{Each, most_each_rows};
 pub(crate) use finish::{Accesses, Finish};
 pub(crate) use kernel::{Kernel, Kernels};
 pub(crate) use product::{VECTORS, multiply, pack};

@@ -10,11 +10,11 @@ use kiln_x86::{Asm, Condition, Gpr, Mask, Mem, Op, Vreg, Width, op};
 /// Steps of one turn of the loop.
 const UNROLL: u32 = 4;
 
-const CALL: Gpr = Gpr::RDI;
-const RIGHT: Gpr = Gpr::RSI;
-const AT: Gpr = Gpr::RDX;
+pub(super) const CALL: Gpr = Gpr::RDI;
+pub(super) const RIGHT: Gpr = Gpr::RSI;
+pub(super) const AT: Gpr = Gpr::RDX;
 /// The first row of a matrix, or those of a list.
-const ROWS: [Gpr; 12] = [
+pub(super) const ROWS: [Gpr; 12] = [
     Gpr::RAX,
     Gpr::RCX,
     Gpr::R8,
@@ -29,49 +29,60 @@ const ROWS: [Gpr; 12] = [
     Gpr::R15,
 ];
 /// The frame, while there is room on the stack.
-const FRAME: Gpr = Gpr::RBP;
+pub(super) const FRAME: Gpr = Gpr::RBP;
 /// The mask of the last vector.
 const TAIL: Mask = Mask(1);
 const UPPER_TAIL: Mask = Mask(2);
 
-struct Printer<'a> {
-    tile: &'a Tile,
-    asm: Asm,
-    width: Width,
-    vectors: u8,
+pub(super) struct Printer<'a> {
+    pub(super) tile: &'a Tile,
+    pub(super) asm: Asm,
+    pub(super) width: Width,
+    pub(super) vectors: u8,
     /// Lanes of the last vector that exist, where not all do.
-    tail: Option<u16>,
+    pub(super) tail: Option<u16>,
+    /// A register with the first column of the vectors, where these are walked over.
+    pub(super) walked: Option<Gpr>,
     /// The next register for a number of the left operand.
     turn: u8,
 }
 
 /// The code of a tile.
 pub(super) fn print(tile: &Tile) -> Vec<u8> {
-    let lanes = lanes(tile.level, tile.dtype);
-    let evex = tile.level == Level::Avx512;
-    let over = tile.columns % lanes;
-    let mut p = Printer {
-        tile,
-        asm: Asm::new(evex),
-        width: if evex { Width::Z } else { Width::Y },
-        vectors: tile.columns.div_ceil(lanes) as u8,
-        tail: (over != 0).then_some(over),
-        turn: 0,
-    };
+    let mut p = Printer::new(tile);
     p.function();
     p.asm.finish()
 }
 
 impl Printer<'_> {
+    pub(super) fn new(tile: &Tile) -> Printer<'_> {
+        let lanes = lanes(tile.level, tile.dtype);
+        let evex = tile.level == Level::Avx512;
+        let over = tile.columns % lanes;
+        Printer {
+            tile,
+            asm: Asm::new(evex),
+            width: if evex { Width::Z } else { Width::Y },
+            vectors: tile.columns.div_ceil(lanes) as u8,
+            walked: None,
+            tail: (over != 0).then_some(over),
+            turn: 0,
+        }
+    }
+
+    pub(super) fn lanes(&self) -> u16 {
+        lanes(self.tile.level, self.tile.dtype)
+    }
+
     fn is_f32(&self) -> bool {
         self.tile.dtype == DType::F32
     }
 
-    fn pick(&self, single: Op, double: Op) -> Op {
+    pub(super) fn pick(&self, single: Op, double: Op) -> Op {
         if self.is_f32() { single } else { double }
     }
 
-    fn sum(&self, row: u8, vector: u8) -> Vreg {
+    pub(super) fn sum(&self, row: u8, vector: u8) -> Vreg {
         Vreg(row * self.vectors + vector)
     }
 
@@ -96,36 +107,34 @@ impl Printer<'_> {
     fn function(&mut self) {
         let listed = self.tile.left == Left::Listed;
         let used = if listed { self.tile.rows } else { 1 };
-        let finish = self.tile.finish.clone();
-        // What follows the sums keeps addresses in these registers, and the stack in the frame's.
-        let accesses = finish
-            .as_ref()
-            .map_or(0, |f| f.places.len().min(ROWS.len()));
-        let saved: Vec<Gpr> = (ROWS.iter().enumerate())
-            .filter(|(i, r)| {
-                *i < accesses.max(usize::from(used)) || finish.is_some() && **r == FRAME
-            })
-            .filter_map(|(_, r)| Gpr::SAVED.contains(r).then_some(*r))
+        let rows = &ROWS[..usize::from(used)];
+        let saved: Vec<Gpr> = (Gpr::SAVED.into_iter())
+            .filter(|r| rows.contains(r) || self.is_for_work(*r))
             .collect();
         self.asm.enter(&saved, 0);
         self.asm.mov(RIGHT, Mem::at(CALL).plus(8));
         self.prepare_tail();
         self.begin();
-        match self.tile.left {
-            Left::Matrix { row, step } => {
-                self.asm.mov(ROWS[0], Mem::at(CALL));
-                self.matrix(row, step);
-            }
-            Left::Listed => self.listed(),
+        if let Left::Matrix { row, step } = self.tile.left {
+            self.asm.mov(ROWS[0], Mem::at(CALL));
+            self.matrix(row, step);
+        } else {
+            self.listed();
         }
-        match finish {
+        match self.tile.finish.clone() {
             Some(finish) => self.finish(&finish),
             None => self.end(),
         }
         self.asm.leave(&saved, 0);
     }
 
-    fn prepare_tail(&mut self) {
+    /// Whether what follows the sums keeps an address in this register, or the stack.
+    pub(super) fn is_for_work(&self, r: Gpr) -> bool {
+        let finish = self.tile.finish.as_ref();
+        finish.is_some_and(|f| ROWS.iter().take(f.places.len()).any(|b| *b == r) || r == FRAME)
+    }
+
+    pub(super) fn prepare_tail(&mut self) {
         let Some(tail) = self.tail else { return };
         if self.asm.is_evex() {
             self.asm.mov_number(AT, (1 << tail) - 1);
@@ -144,7 +153,7 @@ impl Printer<'_> {
     }
 
     /// Loads a vector of columns, of which the last may not be whole.
-    fn load(&mut self, to: Vreg, from: Mem, partial: bool) {
+    pub(super) fn load(&mut self, to: Vreg, from: Mem, partial: bool) {
         match partial {
             false => self.asm.op(op::VMOVUPS, self.width, (to, from)),
             true if self.asm.is_evex() => {
@@ -161,7 +170,7 @@ impl Printer<'_> {
         }
     }
 
-    fn store(&mut self, to: Mem, from: Vreg, partial: bool) {
+    pub(super) fn store(&mut self, to: Mem, from: Vreg, partial: bool) {
         match partial {
             false => self.asm.op(op::VMOVUPS_STORE, self.width, (to, from)),
             true if self.asm.is_evex() => {
@@ -333,8 +342,9 @@ struct Sums<'a> {
     /// The sums: in a register, or on the stack.
     sums: Place,
     row: i64,
-    /// Bytes of f32 in front of the vector.
+    /// Bytes of f32 in front of the vector, and a register with columns in front of that.
     column: i64,
+    walked: Option<Gpr>,
 }
 
 impl Places for Sums<'_> {
@@ -346,7 +356,7 @@ impl Places for Sums<'_> {
             return self.sums;
         };
         let base = match ROWS.get(usize::from(access)) {
-            Some(r) if *r != FRAME => *r,
+            Some(r) if *r != FRAME && Some(*r) != self.walked => *r,
             _ => {
                 asm.mov(AT, Mem::at(RIGHT).plus(8 * i32::from(access)));
                 AT
@@ -354,9 +364,10 @@ impl Places for Sums<'_> {
         };
         let at = (self.row * place.row + self.column / 4 * place.column) * place.size as i64;
         let at = Mem::at(base).plus(at as i32);
-        match place.column {
-            0 => Place::Splat(at),
-            _ => Place::Vector(at),
+        match (place.column, self.walked) {
+            (0, _) => Place::Splat(at),
+            (_, None) => Place::Vector(at),
+            (_, Some(columns)) => Place::Vector(at.index(columns, place.size as u8)),
         }
     }
 }
@@ -364,7 +375,7 @@ impl Places for Sums<'_> {
 impl Printer<'_> {
     /// What is done with the sums. Those of the first rows come first; as many of the last wait on the stack as there
     /// are registers missing.
-    fn finish(&mut self, finish: &Finish) {
+    pub(super) fn finish(&mut self, finish: &Finish) {
         let target = Target {
             evex: self.asm.is_evex(),
         };
@@ -391,7 +402,7 @@ impl Printer<'_> {
         }
         self.asm.mov(RIGHT, Mem::at(CALL).plus(24));
         for (i, r) in ROWS.iter().enumerate().take(finish.places.len()) {
-            if *r != FRAME {
+            if *r != FRAME && Some(*r) != self.walked {
                 self.asm.mov(*r, Mem::at(RIGHT).plus(8 * i as i32));
             }
         }
@@ -424,6 +435,7 @@ impl Printer<'_> {
                     sums: at,
                     row: i64::from(row),
                     column: i64::from(vector) * i64::from(bytes),
+                    walked: self.walked,
                 };
                 let tail = tail.filter(|_| self.is_partial(vector));
                 let stack = Mem::at(Gpr::RSP);

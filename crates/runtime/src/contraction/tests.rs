@@ -9,10 +9,10 @@ use kiln_plan::tile::{Access, Arg, Inst, Reg, Schedule, Stage, TileProgram, Turn
 use std::sync::Arc;
 
 /// Random numbers, all of them whole and small, so that sums are exact in whatever order.
-struct Rng(u64);
+pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
-    fn below(&mut self, n: usize) -> usize {
+    pub(super) fn below(&mut self, n: usize) -> usize {
         self.0 = self
             .0
             .wrapping_mul(6364136223846793005)
@@ -20,12 +20,12 @@ impl Rng {
         (self.0 >> 33) as usize % n.max(1)
     }
 
-    fn numbers<T: Whole>(&mut self, n: usize) -> Vec<T> {
+    pub(super) fn numbers<T: Whole>(&mut self, n: usize) -> Vec<T> {
         (0..n).map(|_| T::of(self.below(9) as i32 - 4)).collect()
     }
 }
 
-trait Whole: Lane + std::fmt::Debug {
+pub(super) trait Whole: Lane + std::fmt::Debug {
     fn of(n: i32) -> Self;
     fn value(self) -> f64;
 }
@@ -96,7 +96,7 @@ impl By {
     }
 }
 
-fn levels() -> impl Iterator<Item = Level> {
+pub(super) fn levels() -> impl Iterator<Item = Level> {
     Level::ALL.into_iter().filter(|l| l.is_supported())
 }
 
@@ -206,7 +206,7 @@ fn printed_tiles_touch_nothing_but_their_operands() {
 }
 
 /// `max(sums · residual + bias, sums) - row`, in rows of `width` results, as work on sums; in f32 and in f64.
-fn work(rows: i64, width: i64, heavy: bool) -> TileProgram {
+pub(super) fn work(rows: i64, width: i64, heavy: bool) -> TileProgram {
     let access = |arg: u16, strides: [i64; 2]| Access {
         arg,
         offset: 0i64.into(),

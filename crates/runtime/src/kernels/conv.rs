@@ -4,6 +4,7 @@
 
 mod columns;
 mod correlate;
+mod depthwise;
 mod direct;
 mod fft;
 mod forward;
@@ -48,6 +49,8 @@ pub(crate) struct Conv {
     fft: Option<Box<Fft>>,
     /// How it is cut where the result has channels last.
     last: Option<Box<last::Cut>>,
+    /// The same with a channel a group.
+    each: Option<Box<depthwise::Cut>>,
     /// The convolution of the result's gradient with turned filters that a gradient of the images is.
     turned: Option<Box<Conv>>,
     /// What makes the images, a part at a time.
@@ -130,22 +133,32 @@ impl Conv {
             cut: None,
             fft: None,
             last: None,
+            each: None,
             turned: None,
             made: made.map(|(linked, _)| linked),
             epilogue: epilogue(&p.epilogue, values, lens, (total, None), level)?,
         };
         match conv.algorithm {
             Algorithm::ChannelsLast => {
-                let one = (conv.cin, conv.cout) == (1, 1);
+                let each = (conv.cin, conv.cout) == (1, 1);
                 let width = conv.groups * conv.cout;
+                let is_near = match each {
+                    true => depthwise::is_near(&conv),
+                    false => conv.groups * conv.cin < 1 << 24,
+                };
                 let finish = match p.dtype {
-                    DType::F32 if !one && conv.groups * conv.cin < 1 << 24 => {
+                    DType::F32 if is_near => {
                         finish(&p.epilogue, values, lens, (total, width), level)?
                     }
                     _ => None,
                 };
-                let cut = last::Cut::new(&conv, p.images == Images::Turned, finish)?;
-                conv.last = Some(Box::new(cut));
+                let turned = p.images == Images::Turned;
+                if each {
+                    let cut = depthwise::Cut::new(&conv, turned, finish)?;
+                    conv.each = Some(Box::new(cut));
+                } else {
+                    conv.last = Some(Box::new(last::Cut::new(&conv, turned, finish)?));
+                }
             }
             _ => conv.prepare(|| p.fft_tile(values))?,
         }
@@ -203,6 +216,9 @@ impl Conv {
             if let Some(conv) = &self.turned {
                 return self.turned::<T>(conv, args, parallel, failures);
             }
+            if let Some(cut) = &self.each {
+                return self.each::<T>(args, cut, packed, parallel, failures);
+            }
             if let Some(cut) = &self.last {
                 return self.last::<T>(args, cut, packed, parallel, failures);
             }
@@ -236,11 +252,12 @@ impl Conv {
 
     /// Bytes of the weights once they are packed; none for algorithms that read them as they are.
     pub(crate) fn packed_bytes(&self) -> Option<usize> {
-        let elements = match (&self.last, &self.fft) {
+        let elements = match (&self.last, &self.each, &self.fft) {
             _ if self.turned.is_some() => return None,
-            (Some(cut), _) => cut.packed(self),
-            (None, Some(fft)) => self.fft_packed(fft),
-            (None, None) => self.winograd_packed()?,
+            (Some(cut), ..) => cut.packed(self),
+            (_, Some(cut), _) => cut.packed(self),
+            (.., Some(fft)) => self.fft_packed(fft),
+            (None, None, None) => self.winograd_packed()?,
         };
         Some(elements as usize * self.dtype.size())
     }
@@ -261,12 +278,20 @@ impl Conv {
             if let Some(fft) = &self.fft {
                 return self.fft_pack(fft, weights, to, parallel, failures);
             }
-            match (&self.last, self.dtype) {
-                (None, _) => self.winograd_pack(weights, to, parallel),
-                (Some(cut), DType::F64) => {
-                    self.pack_last::<f64>(cut, weights.cast(), to.cast(), parallel);
-                }
-                (Some(cut), _) => self.pack_last::<f32>(cut, weights.cast(), to.cast(), parallel),
+            match self.dtype {
+                DType::F64 => self.pack_typed::<f64>(weights, to, parallel),
+                _ => self.pack_typed::<f32>(weights, to, parallel),
+            }
+        }
+    }
+
+    unsafe fn pack_typed<T: Lane>(&self, weights: *mut u8, to: *mut u8, parallel: bool) {
+        // SAFETY: the caller's.
+        unsafe {
+            match (&self.last, &self.each) {
+                (Some(cut), _) => self.pack_last::<T>(cut, weights.cast(), to.cast(), parallel),
+                (_, Some(cut)) => self.pack_each::<T>(cut, weights.cast(), to.cast()),
+                (None, None) => self.winograd_pack(weights, to, parallel),
             }
         }
     }
@@ -326,6 +351,9 @@ impl Conv {
         }
         if let Some(cut) = &self.last {
             return self.last_workspace(cut);
+        }
+        if let Some(cut) = &self.each {
+            return self.each_workspace(cut);
         }
         if let Some(fft) = &self.fft {
             return self.fft_workspace(fft, threads);

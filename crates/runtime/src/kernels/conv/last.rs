@@ -3,10 +3,7 @@
 //! Rows of register tiles are positions, columns are channels of the result, whose weights are packed into panels. A
 //! list of pointers says where the channels lie that each tap of each position reads; padding is a row of zeros. So no
 //! image is copied, whatever the filter, its steps and its padding, but those that are still to be turned: these are
-//! copied with their padding, and the taps of a row are one. With a channel a group, vectors run over channels of both.
-
-// Register tiles are indexed: a loop of a known length is unrolled, and only then do sums stay in registers.
-#![allow(clippy::needless_range_loop)]
+//! copied with their padding, and the taps of a row are one. A channel a group is a matter of its own (`depthwise`).
 
 use super::{Conv, LEAST_BLOCKS};
 use crate::contraction::{
@@ -16,35 +13,25 @@ use crate::contraction::{
 use crate::error::Result;
 use crate::kernels::matmul::{Args, Made, Work, run_blocks, split};
 use crate::memory::{Storage, room};
+use crate::simd::compiled;
 use crate::simd::transpose::{Transpose, Turn};
-use crate::simd::vector::Vector;
-use crate::simd::{Isa, Kernel, compiled};
 use crate::sums::Lane;
 use crate::tile::Failures;
 use crate::tile::affine::{ceil, product};
 use kiln_plan::cost::geometry::{Axis, Geometry};
-use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Positions that share a walk over the weights, with a channel a group.
-const DEPTHWISE: usize = 4;
 /// Weights that stay in the second-level cache while positions pass.
 const HOT_WEIGHTS: i64 = 1 << 16;
 /// Results of a block, which an epilogue wants hot.
 const BLOCK_ELEMENTS: i64 = 1 << 14;
 /// Positions of a block at most, so that the list of pointers stays short.
 const BLOCK_POSITIONS: i64 = 128;
-/// What a multiply-add costs that shares no weight between channels.
-const DEPTHWISE_WORK: i64 = 3;
 
 /// How a convolution is cut; it follows from the shapes and the level alone.
 pub(super) struct Cut {
     /// The images with their padding, where they are still to be turned.
     turned: Option<Geometry>,
-    /// Whether each channel has a filter of its own; all of them are then columns of one group.
-    depthwise: bool,
-    groups: i64,
-    columns: i64,
     /// Positions and output channels of a block.
     positions: i64,
     channels: i64,
@@ -62,52 +49,39 @@ pub(super) struct Cut {
 impl Cut {
     pub(super) fn new(c: &Conv, turned: bool, finish: Option<Arc<Finish>>) -> Result<Cut> {
         let (all, sums) = (c.batch * c.geometry.outputs(), c.cin * c.geometry.kernels());
-        let depthwise = (c.cin, c.cout) == (1, 1);
         let turned = match turned {
             true => Some(padded(c)?),
             false => None,
         };
-        let (groups, columns) = match depthwise {
-            true => (1, c.groups),
-            false => (c.groups, c.cout),
-        };
         let lanes = i64::from(lanes(c.level, c.dtype));
         let cout = c.cout.max(1);
         let vectors = VECTORS.min(ceil(cout, lanes));
-        let (panel, panels) = match depthwise {
-            true => (columns, 1),
-            false => (vectors * lanes, ceil(cout, vectors * lanes)),
-        };
+        let (panel, panels) = (vectors * lanes, ceil(cout, vectors * lanes));
         // Some panels whose weights stay hot while positions pass, or all.
-        let channels = match depthwise || sums * cout <= HOT_WEIGHTS {
-            true => columns,
+        let channels = match sums * cout <= HOT_WEIGHTS {
+            true => c.cout,
             false => (HOT_WEIGHTS / sums).max(panel) / panel * panel,
         };
         let mut cut = Cut {
             turned,
-            depthwise,
-            groups,
-            columns,
             positions: 0,
-            channels: channels.min(columns).max(1),
-            rows: DEPTHWISE as i64,
+            channels: channels.min(c.cout).max(1),
+            rows: 0,
             panel,
             panels,
             tiles: None,
             finish,
         };
-        if !depthwise {
-            cut.rows = even_rows(all, most_rows(c.level, vectors as u8, !cut.is_matrix(c)));
-        }
+        cut.rows = even_rows(all, most_rows(c.level, vectors as u8, !cut.is_matrix(c)));
         // A block is a row of tiles, but where more is done for it than to sum.
         let rows = cut.rows;
-        let most = match depthwise || c.made.is_some() {
+        let most = match c.made.is_some() {
             true => (BLOCK_ELEMENTS / channels.max(1)).clamp(rows, BLOCK_POSITIONS.max(rows)),
             false => rows,
         };
         let share = ceil(all, LEAST_BLOCKS);
         cut.positions = ceil(share.clamp(1, most), rows) * rows;
-        if !depthwise && all * cout > 0 {
+        if all * cout > 0 {
             cut.tiles = Some(cut.link(c, all)?);
         }
         Ok(cut)
@@ -115,7 +89,7 @@ impl Cut {
 
     /// Whether the positions of the result are those of the images.
     fn is_matrix(&self, c: &Conv) -> bool {
-        !self.depthwise && self.turned.is_none() && c.geometry.is_pointwise()
+        self.turned.is_none() && c.geometry.is_pointwise()
     }
 
     /// How many lists of pointers a position has, and how many numbers are read at each.
@@ -123,10 +97,7 @@ impl Cut {
         let g = &c.geometry;
         match self.turned {
             // The taps of a row lie side by side.
-            Some(t)
-                if !self.depthwise
-                    && (t.axes[2].dilation, t.axes[2].padding, c.groups) == (1, 0, 1) =>
-            {
+            Some(t) if (t.axes[2].dilation, t.axes[2].padding, c.groups) == (1, 0, 1) => {
                 let width = g.axes[2].kernel;
                 (g.kernels() / width.max(1), width * c.cin)
             }
@@ -148,9 +119,9 @@ impl Cut {
             Some(_) => self.channels,
             None => c.groups * c.cout,
         };
-        let last = self.columns - (self.panels - 1) * self.panel;
+        let last = c.cout - (self.panels - 1) * self.panel;
         // Weights of the next block come while those of this one are used.
-        let ahead = match self.channels < self.columns {
+        let ahead = match self.channels < c.cout {
             true => self.channels * taps * steps * size,
             false => 0,
         };
@@ -175,7 +146,7 @@ impl Cut {
             0 => self.rows,
             rest => rest,
         };
-        let whole = self.panel.min(self.columns);
+        let whole = self.panel.min(c.cout);
         Ok([
             [of(self.rows, whole)?, of(self.rows, last)?],
             [of(rest, whole)?, of(rest, last)?],
@@ -184,7 +155,7 @@ impl Cut {
 
     /// Elements of the packed weights.
     pub(super) fn packed(&self, c: &Conv) -> i64 {
-        self.groups * self.panels * self.panel * c.cin * c.geometry.kernels()
+        c.groups * self.panels * self.panel * c.cin * c.geometry.kernels()
     }
 }
 
@@ -217,86 +188,6 @@ struct Scratch {
     made: Made,
 }
 
-/// Sums of some positions, with a channel a group.
-struct Tile<T> {
-    /// For each tap the addresses of the positions' channels.
-    sources: *const *const T,
-    taps: usize,
-    /// Where in the channels.
-    first: usize,
-    /// Weights `[taps, columns]`; rows this far apart.
-    weights: *const T,
-    pitch: usize,
-    columns: usize,
-    /// Positions, and the results, rows this far apart.
-    rows: usize,
-    dst: *mut T,
-    step: usize,
-}
-
-struct Depthwise<T>(PhantomData<T>);
-impl<T: Lane> Kernel<Tile<T>> for Depthwise<T> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(t: Tile<T>) {
-        let lanes = T::Vector::<I>::LANES;
-        let mut at = 0;
-        // SAFETY: the caller's. The last vector begins early enough to end with the channels.
-        unsafe {
-            while at + 2 * lanes <= t.columns {
-                depthwise::<T, T::Vector<I>, 2>(&t, at);
-                at += 2 * lanes;
-            }
-            while at < t.columns && lanes <= t.columns {
-                depthwise::<T, T::Vector<I>, 1>(&t, at.min(t.columns - lanes));
-                at += lanes;
-            }
-            for at in at..t.columns {
-                for r in 0..t.rows {
-                    let mut sum = T::ZERO;
-                    for tap in 0..t.taps {
-                        let x = *t.sources.add(tap * DEPTHWISE + r);
-                        let weight = *t.weights.add(tap * t.pitch + at);
-                        sum = (*x.add(t.first + at)).mul_add::<I>(weight, sum);
-                    }
-                    *t.dst.add(r * t.step + at) = sum;
-                }
-            }
-        }
-    }
-}
-
-/// All positions by `N` vectors of channels from `at` on.
-///
-/// # Safety
-/// All that is read exists; the results have room for the channels.
-#[inline(always)]
-unsafe fn depthwise<T: Lane, V: Vector<Lane = T>, const N: usize>(t: &Tile<T>, at: usize) {
-    // SAFETY: the caller's.
-    unsafe {
-        let mut sums = [[V::splat(T::ZERO); N]; DEPTHWISE];
-        for tap in 0..t.taps {
-            let weights = t.weights.add(tap * t.pitch + at);
-            let mut values = [V::splat(T::ZERO); N];
-            for (n, v) in values.iter_mut().enumerate() {
-                *v = V::load(weights.add(n * V::LANES));
-            }
-            for (r, sums) in sums.iter_mut().enumerate() {
-                let x = (*t.sources.add(tap * DEPTHWISE + r)).add(t.first + at);
-                for (n, (v, sum)) in values.iter().zip(sums).enumerate() {
-                    *sum = V::load(x.add(n * V::LANES)).mul_add(*v, *sum);
-                }
-            }
-        }
-        for r in 0..DEPTHWISE {
-            if r < t.rows {
-                for n in 0..N {
-                    sums[r][n].store(t.dst.add(r * t.step + at + n * V::LANES));
-                }
-            }
-        }
-    }
-}
-
 impl Conv {
     /// Elements that it takes beside its arguments.
     pub(super) fn last_workspace(&self, cut: &Cut) -> i64 {
@@ -316,7 +207,7 @@ impl Conv {
         parallel: bool,
     ) {
         let (taps, cin) = (self.geometry.kernels(), self.cin);
-        let (panel, columns, panels) = (cut.panel, cut.columns, cut.groups * cut.panels);
+        let (panel, columns, panels) = (cut.panel, self.cout, self.groups * cut.panels);
         let args = [weights.cast_mut().cast::<u8>(), to.cast()];
         let args = Args(&args);
         split(panels, taps * cin * panel, parallel, |from, until| {
@@ -365,30 +256,29 @@ impl Conv {
         if all * self.groups * self.cout == 0 {
             return;
         }
-        let (across, down) = (ceil(all, cut.positions), ceil(cut.columns, cut.channels));
+        let (across, down) = (ceil(all, cut.positions), ceil(self.cout, cut.channels));
         let sums = self.cin * self.geometry.kernels();
-        let dear = if cut.depthwise { DEPTHWISE_WORK } else { 1 };
-        let cost = cut.positions * cut.channels * sums * dear;
+        let cost = cut.positions * cut.channels * sums;
         // What blocks read stands in front of the arguments.
         let shared = [x.cast_mut().cast::<u8>(), weights.cast_mut().cast()];
         let shared = Args(&shared);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
         // SAFETY: the caller's; blocks write different places.
         run_blocks(
-            (cut.groups * down * across, cost.max(1)),
+            (self.groups * down * across, cost.max(1)),
             launch,
             |i, args, scratch: &mut Scratch, work| unsafe {
                 let shared = &shared;
                 let (group, position) = (i / (across * down), i % across * cut.positions);
                 let channel = i / across % down * cut.channels;
                 let block = Block {
-                    x: shared.0[0].cast::<T>(),
+                    x: shared.0[0].cast::<T>().cast_const(),
                     weights: shared.0[1].cast::<T>(),
                     group,
                     position,
                     positions: cut.positions.min(all - position),
                     channel,
-                    channels: cut.channels.min(cut.columns - channel),
+                    channels: cut.channels.min(self.cout - channel),
                 };
                 self.last_block(args, cut, &block, scratch, work)
             },
@@ -413,15 +303,31 @@ impl Conv {
                 to
             }
         };
+        // SAFETY: the caller's.
+        let x = unsafe { self.turned_images(args, cut.turned.as_ref(), images, parallel)? };
+        Ok([x, weights])
+    }
+
+    /// The images, or copies of them with the channels of a position side by side and with this padding.
+    ///
+    /// # Safety
+    /// As [`Conv::run`].
+    pub(super) unsafe fn turned_images<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        turned: Option<&Geometry>,
+        storage: &mut Option<Storage>,
+        parallel: bool,
+    ) -> Result<*const T> {
         let x = self.operand::<T>(args, 0, 0);
-        let Some(turned) = &cut.turned else {
-            return Ok([x, weights]);
+        let Some(turned) = turned else {
+            return Ok(x);
         };
         let channels = self.groups * self.cin;
-        let to = room::<T>(images, self.batch * turned.inputs() * channels)?;
+        let to = room::<T>(storage, self.batch * turned.inputs() * channels)?;
         // SAFETY: there is room for the copies; the images have their elements.
         unsafe { self.turn_images(turned, x, to, parallel) };
-        Ok([to.cast_const(), weights])
+        Ok(to)
     }
 
     /// Copies images with channels first into such with channels last, and with their padding.
@@ -488,7 +394,15 @@ impl Conv {
         let channels = self.groups * self.cin;
         let zeros = zeros::<T>(&mut scratch.zeros, channels)?;
         // SAFETY: the caller's.
-        let x = unsafe { self.images_of(args, b, &mut scratch.made, work.failures)? };
+        let x = unsafe {
+            self.images_of(
+                args,
+                b.x,
+                (b.position, b.positions),
+                &mut scratch.made,
+                work.failures,
+            )?
+        };
         let width = self.groups * self.cout;
         let first = b.position * width + b.group * self.cout + b.channel;
         let (dst, pitch) = match self.epilogue {
@@ -505,9 +419,8 @@ impl Conv {
         // SAFETY: linking checked the buffers' lengths against the geometry; sources are within the images, or zeros as
         // long as the channels.
         unsafe {
-            match &cut.tiles {
-                Some(tiles) => self.dense_block(cut, tiles, b, (x, sources), (dst, pitch), args),
-                None => self.depthwise_block(cut, b, sources, (dst, pitch)),
+            if let Some(tiles) = &cut.tiles {
+                self.dense_block(cut, tiles, b, (x, sources), (dst, pitch), args);
             }
         }
         if cut.finish.is_none() {
@@ -572,56 +485,25 @@ impl Conv {
         }
     }
 
-    /// As [`Conv::dense_block`], with a channel a group.
-    ///
-    /// # Safety
-    /// As there.
-    unsafe fn depthwise_block<T: Lane>(
-        &self,
-        cut: &Cut,
-        b: &Block<T>,
-        sources: &[usize],
-        (dst, pitch): (*mut T, i64),
-    ) {
-        let taps = self.geometry.kernels();
-        for position in (0..b.positions).step_by(DEPTHWISE) {
-            let tile = Tile {
-                sources: sources
-                    .as_ptr()
-                    .wrapping_add((position * taps) as usize)
-                    .cast(),
-                taps: taps as usize,
-                first: b.channel as usize,
-                weights: b.weights.wrapping_offset(b.channel as isize),
-                pitch: cut.panel as usize,
-                columns: b.channels as usize,
-                rows: DEPTHWISE.min((b.positions - position) as usize),
-                dst: dst.wrapping_offset((position * pitch) as isize),
-                step: pitch as usize,
-            };
-            // SAFETY: the caller's.
-            unsafe { compiled::<Depthwise<T>, _>(self.level)(tile) }
-        }
-    }
-
-    /// Where the images begin, of which what a block reads is there.
+    /// Where the images begin, of which what so many positions read is there.
     ///
     /// # Safety
     /// As [`Conv::run`].
-    unsafe fn images_of<T>(
+    pub(super) unsafe fn images_of<T>(
         &self,
         args: &[*mut u8],
-        b: &Block<T>,
+        x: *const T,
+        (position, positions): (i64, i64),
         made: &mut Made,
         failures: &Failures,
     ) -> Result<*const T> {
         let Some(program) = &self.made else {
-            return Ok(b.x);
+            return Ok(x);
         };
-        let (g, last) = (&self.geometry, b.position + b.positions - 1);
+        let (g, last) = (&self.geometry, position + positions - 1);
         let (all, inputs) = (g.outputs(), g.inputs());
-        let (first, image) = (b.position / all, last / all);
-        let (begin, end) = (b.position % all, last % all + 1);
+        let (first, image) = (position / all, last / all);
+        let (begin, end) = (position % all, last % all + 1);
         let (from, to) = match first == image {
             true => g.reach(begin, end),
             // The images between are read whole.
@@ -636,7 +518,7 @@ impl Conv {
     }
 
     /// For each tile of positions and tap the addresses of the positions' channels. A tile at the end has as many as
-    /// there are, but with a channel a group, where the last one stands again.
+    /// there are.
     fn sources<T>(
         &self,
         cut: &Cut,
@@ -651,27 +533,18 @@ impl Conv {
         // Taps of a row that are one.
         let (taps, _) = cut.taps(self);
         let across = if taps < g.kernels() { 1 } else { width.kernel };
-        let x = x.wrapping_offset(if cut.depthwise {
-            0
-        } else {
-            (b.group * self.cin) as isize
-        });
+        let x = x.wrapping_offset((b.group * self.cin) as isize);
         let (rows, taps) = (cut.rows as usize, taps as usize);
         let count = b.positions as usize;
-        let padded = match cut.depthwise {
-            true => count.next_multiple_of(rows),
-            false => count,
-        };
         to.clear();
-        to.resize(padded * taps, 0);
+        to.resize(count * taps, 0);
         let (mut image, at) = (b.position / g.outputs(), b.position % g.outputs());
         let (row, mut w) = (at / width.output, at % width.output);
         let (mut d, mut h) = (row / height.output, row % height.output);
         let step = (width.stride * channels) as usize * size_of::<T>();
         for first in (0..count).step_by(rows) {
             let there = rows.min(count - first);
-            let of_tile = rows.min(padded - first);
-            let list = &mut to[first * taps..(first + of_tile) * taps];
+            let list = &mut to[first * taps..(first + there) * taps];
             let mut r = 0;
             while r < there {
                 // Positions of one row of the result.
@@ -709,7 +582,7 @@ impl Conv {
                                 }
                                 None => line.fill(zeros as usize),
                             }
-                            slot += of_tile;
+                            slot += there;
                         }
                     }
                 }
@@ -725,17 +598,13 @@ impl Conv {
                     (d, image) = (0, image + 1);
                 }
             }
-            for tap in list.chunks_exact_mut(of_tile) {
-                let last = tap[there - 1];
-                tap[there..].fill(last);
-            }
         }
     }
 }
 
 /// Some output channels of some positions.
 struct Block<T> {
-    x: *mut T,
+    x: *const T,
     weights: *mut T,
     group: i64,
     /// Among those of all images.

@@ -30,6 +30,7 @@ impl Conv {
             cut: None,
             fft: None,
             last: None,
+            each: None,
             turned: None,
             made: None,
             epilogue: self.epilogue.take(),

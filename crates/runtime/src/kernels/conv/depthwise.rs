@@ -1,0 +1,361 @@
+//! The result of a convolution with a filter for each channel, whose images hold the channels of a position side by
+//! side.
+//!
+//! Rows of register tiles are neighbouring positions of the result, columns are channels (`contraction::Each`). A list
+//! names the lines of the images that a row of the result reads, with the weights of each; lines that are padding have
+//! what their taps add, zeros times weights, summed beside the weights. So no image is copied but those that are still
+//! to be turned.
+
+use super::{Conv, LEAST_BLOCKS};
+use crate::contraction::{Accesses, Call, Each, Finish, Kernel, Left, Tile, lanes};
+use crate::contraction::{even_rows, most_each_rows};
+use crate::error::Result;
+use crate::kernels::matmul::{Args, Made, Work, run_blocks};
+use crate::memory::room;
+use crate::sums::Lane;
+use crate::tile::Failures;
+use crate::tile::affine::{ceil, product};
+use std::sync::Arc;
+
+/// Bytes of the lines that a tile reads, which stay in the first-level cache for the next row of the result.
+const HOT_LINES: i64 = 3 << 13;
+/// Multiply-adds of a block, where there are enough.
+const BLOCK_WORK: i64 = 1 << 16;
+/// What a multiply-add costs that shares no weight between channels.
+const WORK: i64 = 2;
+
+/// Whether tiles of its sums are always printed, so that work on them can be printed behind them.
+pub(super) fn is_near(c: &Conv) -> bool {
+    let width = &c.geometry.axes[2];
+    width.kernel <= 64 && width.stride <= 32 && width.dilation <= 32 && c.groups < 1 << 17
+}
+
+/// How a convolution is cut; it follows from the shapes and the level alone.
+pub(super) struct Cut {
+    turned: bool,
+    /// Channels with weights behind them, so that vectors are whole.
+    panel: i64,
+    /// Rows of the result and channels of a block.
+    lines: i64,
+    channels: i64,
+    /// Positions of a register tile.
+    rows: i64,
+    /// The tiles of a row of the result.
+    tiles: Vec<Same>,
+    finish: Option<Arc<Finish>>,
+}
+
+/// Tiles that follow each other and are alike.
+struct Same {
+    /// How many they are.
+    count: i64,
+    /// Of the channels of a block, or of those of the last.
+    kernels: [Kernel; 2],
+}
+
+impl Cut {
+    pub(super) fn new(c: &Conv, turned: bool, finish: Option<Arc<Finish>>) -> Result<Cut> {
+        let size = c.dtype.size() as i64;
+        let lanes = i64::from(lanes(c.level, c.dtype));
+        let [depth, height, width] = &c.geometry.axes;
+        let panel = ceil(c.groups.max(1), lanes) * lanes;
+        product(&[panel, c.geometry.kernels() + depth.kernel * height.kernel])?;
+        // As many channels as have hot lines, but some vectors.
+        let read = (depth.kernel * height.kernel).saturating_mul(width.input.max(1) * size * lanes);
+        let vectors = (HOT_LINES / read).clamp(2, 64);
+        let channels = even_rows(panel / lanes, vectors as u8) * lanes;
+        let each = (width.output.max(1))
+            .saturating_mul(channels)
+            .saturating_mul(c.geometry.kernels());
+        let share = ceil(c.lines() * ceil(c.groups, channels), LEAST_BLOCKS);
+        let taps = u32::try_from(width.kernel).unwrap_or(u32::MAX);
+        let mut cut = Cut {
+            turned,
+            panel,
+            lines: (BLOCK_WORK / each).min(share).max(1),
+            channels: channels.min(c.groups).max(1),
+            rows: even_rows(width.output, most_each_rows(c.level, taps)),
+            tiles: Vec::new(),
+            finish,
+        };
+        if c.batch * c.geometry.outputs() * c.groups > 0 {
+            cut.link(c, taps)?;
+        }
+        Ok(cut)
+    }
+
+    /// Makes the kernels of the tiles of a row.
+    fn link(&mut self, c: &Conv, taps: u32) -> Result<()> {
+        let size = c.dtype.size() as i64;
+        let width = &c.geometry.axes[2];
+        let pitch = match c.epilogue {
+            Some(_) => self.channels,
+            None => c.groups,
+        };
+        let last = c.groups - (c.groups - 1) / self.channels * self.channels;
+        let mut before: Option<(i64, Vec<[u32; 2]>)> = None;
+        for at in (0..width.output).step_by(self.rows as usize) {
+            let rows = self.rows.min(width.output - at);
+            // Taps that read the line: those of the first and the last row say whether all do.
+            let inside = |row: i64| {
+                let first = width.source(at + row, 0);
+                let from = (-first).max(0).div_euclid(width.dilation)
+                    + i64::from((-first).max(0) % width.dilation != 0);
+                let to = ceil((width.input - first).max(0), width.dilation);
+                let from = from.min(width.kernel);
+                [from as u32, to.clamp(from, width.kernel) as u32]
+            };
+            let all = [0, taps];
+            let inside = match inside(0) == all && inside(rows - 1) == all {
+                true => vec![],
+                false => (0..rows).map(inside).collect(),
+            };
+            let which = (rows, inside);
+            if let (Some(same), true) = (self.tiles.last_mut(), before.as_ref() == Some(&which)) {
+                same.count += 1;
+                continue;
+            }
+            let of = |columns: i64| {
+                let tile = Tile {
+                    level: c.level,
+                    dtype: c.dtype,
+                    rows: rows as u8,
+                    columns: columns as u16,
+                    left: Left::Listed,
+                    right: self.panel * size,
+                    padded: true,
+                    ahead: 0,
+                    steps: 1,
+                    taps,
+                    out: pitch * size,
+                    adds: false,
+                    finish: self.finish.clone(),
+                };
+                Kernel::of_each(Each {
+                    tile,
+                    stride: width.stride as u32,
+                    dilation: width.dilation as u32,
+                    position: c.groups * size,
+                    inside: which.1.clone(),
+                })
+            };
+            let kernels = [of(self.channels)?, of(last)?];
+            self.tiles.push(Same { count: 1, kernels });
+            before = Some(which);
+        }
+        Ok(())
+    }
+
+    /// Elements of the packed weights: for each line of a filter its taps, and what they add that read padding.
+    pub(super) fn packed(&self, c: &Conv) -> i64 {
+        let [depth, height, width] = &c.geometry.axes;
+        depth.kernel * height.kernel * (width.kernel + 1) * self.panel
+    }
+}
+
+/// What a thread keeps from block to block.
+#[derive(Default)]
+struct Scratch {
+    made: Made,
+    /// The lines that a row of the result reads with their weights, and the weights of those that are padding.
+    lines: Vec<[usize; 2]>,
+    padding: Vec<usize>,
+    list: Vec<usize>,
+}
+
+/// Some channels of some rows of the result.
+struct Block<T> {
+    x: *const T,
+    weights: *const T,
+    /// Among those of all images.
+    line: i64,
+    lines: i64,
+    channel: i64,
+    channels: i64,
+}
+
+impl Conv {
+    /// Rows of the result.
+    fn lines(&self) -> i64 {
+        let [depth, height, _] = &self.geometry.axes;
+        self.batch * depth.output * height.output
+    }
+
+    /// Elements that it takes beside its arguments.
+    pub(super) fn each_workspace(&self, cut: &Cut) -> i64 {
+        let copies = self.batch * self.groups * self.geometry.inputs();
+        cut.packed(self) + if cut.turned { copies } else { 0 }
+    }
+
+    /// Packs the weights, which depend on no other operand.
+    ///
+    /// # Safety
+    /// As [`Conv::pack`].
+    pub(super) unsafe fn pack_each<T: Lane>(&self, cut: &Cut, weights: *const T, to: *mut T) {
+        let taps = self.geometry.axes[2].kernel;
+        let lines = self.geometry.kernels() / taps;
+        let at = |line: i64, tap: i64| ((line * (taps + 1) + tap) * cut.panel) as usize;
+        for (line, channel) in (0..lines).flat_map(|l| (0..cut.panel).map(move |c| (l, c))) {
+            // SAFETY: linking checked the weights' length, and there is room for all lines.
+            unsafe {
+                let to = to.add(channel as usize);
+                let mut nothing = T::ZERO;
+                for tap in 0..taps {
+                    let value = match channel < self.groups {
+                        true => *weights.offset(((channel * lines + line) * taps + tap) as isize),
+                        false => T::ZERO,
+                    };
+                    nothing = T::ZERO.mul_add::<crate::simd::Baseline>(value, nothing);
+                    *to.add(at(line, tap)) = value;
+                }
+                *to.add(at(line, taps)) = nothing;
+            }
+        }
+    }
+
+    /// Runs a convolution with a filter a channel whose images have, or get, channels last.
+    ///
+    /// # Safety
+    /// As [`Conv::run`].
+    pub(super) unsafe fn each<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        packed: Option<*mut u8>,
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        let [mut images, mut own] = [None, None];
+        // SAFETY: the caller's; there is room for the weights.
+        let found = unsafe {
+            let turned = cut.turned.then_some(&self.geometry);
+            let x = self.turned_images::<T>(args, turned, &mut images, parallel);
+            let weights = match packed {
+                Some(packed) => Ok(packed.cast::<T>()),
+                None => room::<T>(&mut own, cut.packed(self)).inspect(|to| {
+                    self.pack_each(cut, self.operand(args, 1, 0), *to);
+                }),
+            };
+            x.and_then(|x| Ok([x.cast_mut(), weights?]))
+        };
+        let shared = match found {
+            Ok(found) => found.map(|p| p.cast::<u8>()),
+            Err(e) => return failures.broken(e),
+        };
+        if cut.tiles.is_empty() {
+            return;
+        }
+        let shared = Args(&shared);
+        let (lines, across) = (self.lines(), ceil(self.groups, cut.channels));
+        let sums = self.geometry.axes[2].output * self.geometry.kernels();
+        let cost = (cut.lines * cut.channels * WORK).saturating_mul(sums);
+        let launch = (self.epilogue.as_ref(), args, parallel, failures);
+        run_blocks(
+            (ceil(lines, cut.lines) * across, cost),
+            launch,
+            |i, args, scratch: &mut Scratch, work| {
+                let shared = &shared;
+                let (line, channel) = (i / across * cut.lines, i % across * cut.channels);
+                let block = Block {
+                    x: shared.0[0].cast::<T>().cast_const(),
+                    weights: shared.0[1].cast::<T>().cast_const(),
+                    line,
+                    lines: cut.lines.min(lines - line),
+                    channel,
+                    channels: cut.channels.min(self.groups - channel),
+                };
+                // SAFETY: the caller's; blocks write different places.
+                unsafe { self.each_block(args, cut, &block, scratch, work) }
+            },
+        );
+    }
+
+    unsafe fn each_block<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        b: &Block<T>,
+        scratch: &mut Scratch,
+        work: &mut Work,
+    ) -> Result<()> {
+        let width = &self.geometry.axes[2];
+        let (first, positions) = (b.line * width.output, b.lines * width.output);
+        // SAFETY: the caller's.
+        let x = unsafe {
+            let positions = (first, positions);
+            self.images_of(args, b.x, positions, &mut scratch.made, work.failures)?
+        };
+        let result = first * self.groups + b.channel;
+        let (dst, pitch) = match self.epilogue {
+            Some(_) => (work.scratch::<T>(positions * cut.channels)?, cut.channels),
+            None => (self.result_at::<T>(args, result), self.groups),
+        };
+        let is_last = usize::from(b.channel + b.channels == self.groups);
+        let step = (cut.rows * width.stride * self.groups) as usize * size_of::<T>();
+        for line in 0..b.lines {
+            self.lines_of(cut, b, (x, b.line + line), scratch);
+            let mut at = line * width.output;
+            for same in &cut.tiles {
+                for _ in 0..same.count {
+                    scratch.list.clear();
+                    scratch.list.extend(scratch.lines.as_flattened());
+                    scratch.list.push(0);
+                    scratch.list.extend(&scratch.padding);
+                    scratch.list.push(0);
+                    let accesses: Accesses = match &cut.finish {
+                        Some(finish) => finish.addresses(args, (first + at, b.channel)).collect(),
+                        None => Accesses::new(),
+                    };
+                    let call = Call {
+                        left: scratch.list.as_ptr().cast(),
+                        right: std::ptr::null(),
+                        out: dst.wrapping_offset((at * pitch) as isize).cast(),
+                        finish: accesses.as_ptr(),
+                    };
+                    // SAFETY: linking checked the buffers' lengths against the geometry; taps that leave a line read
+                    // zeros.
+                    unsafe { same.kernels[is_last].run(&call) };
+                    at += cut.rows;
+                    for [line, _] in &mut scratch.lines {
+                        *line = line.wrapping_add(step);
+                    }
+                }
+            }
+        }
+        if cut.finish.is_none() {
+            // SAFETY: the raw results are there.
+            unsafe { work.finish((dst, pitch), result, (positions, self.groups), b.channels) };
+        }
+        Ok(())
+    }
+
+    /// The lines that a row of the result reads, from the first tap of its first position on, and their weights.
+    fn lines_of<T>(
+        &self,
+        cut: &Cut,
+        b: &Block<T>,
+        (x, line): (*const T, i64),
+        scratch: &mut Scratch,
+    ) {
+        let g = &self.geometry;
+        let [depth, height, width] = &g.axes;
+        let (image, line) = (
+            line / (depth.output * height.output),
+            line % (depth.output * height.output),
+        );
+        scratch.lines.clear();
+        scratch.padding.clear();
+        for (kd, kh) in (0..depth.kernel).flat_map(|d| (0..height.kernel).map(move |h| (d, h))) {
+            let taps = (kd * height.kernel + kh) * (width.kernel + 1) * cut.panel + b.channel;
+            let weights = b.weights.wrapping_offset(taps as isize) as usize;
+            match g.row((line / height.output, line % height.output), (kd, kh)) {
+                Some(row) => {
+                    let at = (image * g.inputs() + row - width.padding) * self.groups + b.channel;
+                    let at = x.wrapping_offset(at as isize) as usize;
+                    scratch.lines.push([at, weights]);
+                }
+                None => scratch.padding.push(weights),
+            }
+        }
+    }
+}
