@@ -480,7 +480,8 @@ fn every_stage_is_dumped_where_the_environment_asks_for_it() {
         names.sort();
         names
     };
-    let compilations = list(&folder);
+    let mut compilations = list(&folder);
+    compilations.retain(|name| name != "code");
     assert_eq!(compilations.len(), 4, "{compilations:?}");
     for c in &compilations {
         let files = list(&folder.join(c));
@@ -515,6 +516,33 @@ fn every_stage_is_dumped_where_the_environment_asks_for_it() {
     std::fs::write(&folder, "a file").unwrap();
     assert!(!in_a_process(test, &folder));
     std::fs::remove_file(&folder).unwrap();
+}
+
+#[test]
+#[ignore = "run by the test of dumps, in a process of its own"]
+fn runs_a_product() {
+    let x = Tensor::ones([40, 40], DType::F32);
+    let f = compile(&x, |x| x.matmul(&x).relu()).unwrap();
+    assert_eq!(f.run(&x).unwrap().to_vec::<f32>().unwrap(), [40.0; 1600]);
+}
+
+#[cfg(all(target_arch = "x86_64", unix))]
+#[test]
+fn machine_code_is_dumped_where_the_environment_asks_for_it() {
+    if kiln_base::Level::current().unwrap() == kiln_base::Level::Baseline {
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("kiln-code-{}", std::process::id()));
+    assert!(in_a_process("explain::runs_a_product", &folder));
+    let files = std::fs::read_dir(folder.join("code")).unwrap();
+    let files: Vec<_> = files.map(|e| e.unwrap().path()).collect();
+    let of = |part: &str| files.iter().find(|f| f.to_string_lossy().contains(part));
+    let code = std::fs::read(of("F32").expect("register tiles")).unwrap();
+    match cfg!(feature = "disassembly") {
+        true => assert!(String::from_utf8(code).unwrap().contains("vfmadd231ps")),
+        false => assert!(code.len() > 100),
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// Convolutions, batch norms and residual sums of ResNet-50's arrangement, narrow.

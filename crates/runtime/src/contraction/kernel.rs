@@ -58,7 +58,7 @@ impl Kernel {
     pub(crate) fn of(tile: Tile) -> Result<Kernel> {
         #[cfg(all(target_arch = "x86_64", unix))]
         if tile.is_printed()
-            && let Some(code) = cache::code(tile.key(), || print(&tile))
+            && let Some(code) = cache::code(tile.key(), || tile.name("sums"), || print(&tile))
         {
             return Ok(Kernel::Printed(code));
         }
@@ -73,7 +73,11 @@ impl Kernel {
     pub(crate) fn of_each(each: Each) -> Result<Kernel> {
         #[cfg(all(target_arch = "x86_64", unix))]
         if each.is_printed()
-            && let Some(code) = cache::code(each.key(), || each.print())
+            && let Some(code) = cache::code(
+                each.key(),
+                || each.tile.name("sums a column"),
+                || each.print(),
+            )
         {
             return Ok(Kernel::Printed(code));
         }

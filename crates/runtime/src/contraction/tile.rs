@@ -86,6 +86,15 @@ pub(crate) fn even_rows(all: i64, most: u8) -> i64 {
 }
 
 impl Tile {
+    /// What people see it as, beside others of its kind.
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub(super) fn name(&self, kind: &str) -> String {
+        let (level, dtype, rows) = (self.level, self.dtype, self.rows);
+        let (columns, taps, steps) = (self.columns, self.taps, self.steps);
+        let finish = self.finish.as_ref().map_or("", |_| ", finished");
+        format!("{kind}, {level:?} {dtype:?} {rows}x{columns}, {taps} x {steps} steps{finish}")
+    }
+
     /// All that printed code depends on.
     #[cfg(all(target_arch = "x86_64", unix))]
     pub(super) fn key(&self) -> Vec<u8> {

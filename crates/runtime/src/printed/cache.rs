@@ -3,6 +3,8 @@
 use crate::lock::lock;
 use hashbrown::HashMap;
 use kiln_x86::Code;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
 /// Code is dropped from the cache when there is more than this; what is in use lives on.
@@ -27,11 +29,15 @@ struct Entry {
 
 static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
 
-/// The code that `key` describes, printed if it is not there. `None` if the system gives no memory that code can run
-/// from.
+/// The code that `key` describes, printed if it is not there, under a name for people. `None` if the system gives no
+/// memory that code can run from.
 ///
 /// A key begins with a byte of its own for each kind of printer, and says all that the code depends on.
-pub(crate) fn code(key: Vec<u8>, print: impl FnOnce() -> Vec<u8>) -> Option<Arc<Code>> {
+pub(crate) fn code(
+    key: Vec<u8>,
+    name: impl FnOnce() -> String,
+    print: impl FnOnce() -> Vec<u8>,
+) -> Option<Arc<Code>> {
     {
         let mut cache = lock(&CACHE);
         cache.clock += 1;
@@ -42,9 +48,30 @@ pub(crate) fn code(key: Vec<u8>, print: impl FnOnce() -> Vec<u8>) -> Option<Arc<
         }
     }
     // Printing is done outside the lock; two threads that print the same both get right code.
-    let code = Arc::new(Code::new(&print()).ok()?);
+    let (name, bytes) = (name(), print());
+    dump(&name, &bytes);
+    let code = Arc::new(Code::named(&bytes, &name).ok()?);
     lock(&CACHE).insert(key, code.clone());
     Some(code)
+}
+
+/// Writes code to a file of the folder `code`, where the environment asks for dumps: as text, or without the feature
+/// `disassembly` as it is. Code runs as well without: that a file can't be written is no error.
+fn dump(name: &str, code: &[u8]) {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let Some(place) = std::env::var_os("KILN_DUMP").filter(|p| !p.is_empty()) else {
+        return;
+    };
+    let folder = Path::new(&place).join("code");
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    let slug: String = name.chars().map(plain).collect();
+    let (process, n) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    #[cfg(feature = "disassembly")]
+    let (end, text) = ("asm", format!("; {name}\n{}", kiln_x86::disassemble(code)));
+    #[cfg(not(feature = "disassembly"))]
+    let (end, text) = ("bin", code);
+    let file = folder.join(format!("{process}-{n:04}-{slug}.{end}"));
+    let _ = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(file, text));
 }
 
 impl Cache {
@@ -76,15 +103,16 @@ mod tests {
     fn code_is_printed_once_and_the_oldest_goes() {
         let print = |_: &[u8]| vec![0xC3u8; 1 << 20];
         let key = |i: u32| [b"cache test".as_slice(), &i.to_le_bytes()].concat();
-        let first = code(key(0), || print(&[])).unwrap();
-        let again = code(key(0), || panic!("printed twice")).unwrap();
+        let code = |key, print: &mut dyn FnMut() -> Vec<u8>| code(key, String::new, print);
+        let first = code(key(0), &mut || print(&[])).unwrap();
+        let again = code(key(0), &mut || panic!("printed twice")).unwrap();
         assert!(Arc::ptr_eq(&first, &again));
         for i in 1..40 {
-            code(key(i), || print(&[])).unwrap();
+            code(key(i), &mut || print(&[])).unwrap();
         }
         assert!(lock(&CACHE).bytes <= BYTES + (1 << 21));
         let mut printed = false;
-        code(key(0), || {
+        code(key(0), &mut || {
             printed = true;
             print(&[])
         });

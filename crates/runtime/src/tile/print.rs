@@ -55,7 +55,8 @@ pub(super) fn kind(walk: &Walk, is_store: bool, one: bool) -> Option<Kind> {
 pub(super) fn code(target: Target, body: &Body) -> Option<Arc<kiln_x86::Code>> {
     // Printed here and not in the cache's hands: a body may turn out not to be printable.
     let mut failed = false;
-    let code = cache::code(body.key(target), || {
+    let name = || format!("fused work of {} instructions", body.code.len());
+    let code = cache::code(body.key(target), name, || {
         print(body, target).unwrap_or_else(|_| {
             failed = true;
             vec![]
