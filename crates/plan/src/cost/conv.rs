@@ -262,6 +262,7 @@ impl Conv {
         const EACH: f64 = 2.6;
         const TRANSFORM: f64 = 6.0;
         const READ: f64 = 11.0;
+        const TILE: f64 = 2000.0;
         let size = |d: &Dim| Some(d.eval_checked(values)?.max(1) as f64);
         let all = |dims: &[Dim]| size(&numel(dims));
         let width = |dims: &[Dim]| dims.last().map_or(Some(1.0), size);
@@ -311,7 +312,8 @@ impl Conv {
                 let tiles = across.try_fold(1.0, |n, d| Some(n * d?))?;
                 let squares = (winograd.side() * winograd.side()) as f64;
                 let products = tiles * cin * whole(cout) * 0.8;
-                squares * (products + tiles * (cin + cout) * TRANSFORM + cin * cout * READ)
+                let moved = tiles * (cin + cout) * TRANSFORM + cin * cout * READ;
+                squares * (products + moved) + tiles * TILE
             }
             Algorithm::Fft => self.fft_tile(values)?.cost([cin as i64, cout as i64]),
             _ => return None,
