@@ -1,6 +1,8 @@
 //! A program for any size, and the same for the size at hand, are computed by the same algorithms, to the bit.
 
-use kiln::{CompileOptions, Conv, DType, Layout, Result, Spec, Tensor, Var, compile_with, grad};
+use kiln::{
+    CompileOptions, Conv, DType, Layout, Precision, Result, Spec, Tensor, Var, compile_with, grad,
+};
 use kiln_plan::{Algorithm, Plan};
 
 fn data(shape: &[usize]) -> Tensor {
@@ -21,9 +23,20 @@ fn algorithms(plan: &Plan, known: &Plan) -> Vec<Algorithm> {
     by.collect()
 }
 
+/// As [`same_in`], with channels first.
+fn same(
+    name: &str,
+    any: Spec,
+    shapes: &[&[usize]],
+    f: impl Fn(Tensor) -> Result<Vec<Tensor>>,
+) -> Result<Vec<Algorithm>> {
+    same_in(Layout::ChannelsFirst, name, any, shapes, f)
+}
+
 /// Compares a function of a tensor that was compiled for any size with what is compiled for each of these shapes,
 /// and gives the algorithms by which it was computed.
-fn same(
+fn same_in(
+    layout: Layout,
     name: &str,
     any: Spec,
     shapes: &[&[usize]],
@@ -31,7 +44,7 @@ fn same(
 ) -> Result<Vec<Algorithm>> {
     // Which layout costs less is estimated where sizes are open.
     let options = CompileOptions {
-        layout: Layout::ChannelsFirst,
+        layout,
         ..CompileOptions::default()
     };
     let any = compile_with(any, &options, &f)?;
@@ -145,5 +158,65 @@ fn convolutions_for_any_size() -> Result<()> {
             Ok(grad((&y * y.detach()).sum(()), [&x, &w])?.into())
         })?;
     }
+    Ok(())
+}
+
+#[test]
+fn convolutions_with_channels_last_for_any_size() -> Result<()> {
+    let shapes: [[usize; 4]; 4] = [
+        [1, 24, 7, 7],
+        [2, 24, 14, 13],
+        [3, 24, 1, 2],
+        [2, 24, 31, 5],
+    ];
+    let shapes: Vec<&[usize]> = shapes.iter().map(|s| &s[..]).collect();
+    let any = || Spec::new(DType::F32, ("images", 24, "h", "w"));
+    let w = Var::new(data(&[40, 24, 3, 3]))?;
+    let first = Var::new(data(&[24, 24, 1, 1]))?;
+    let last = Layout::ChannelsLast;
+    let by = same_in(last, "3 by 3", any(), &shapes, |x| {
+        let x = x.conv2d(first.get()).relu();
+        let y = x.conv2d_with(w.get(), Conv::new().padding(1)).relu();
+        Ok(vec![y.sum((2, 3))])
+    })?;
+    assert!(by.contains(&Algorithm::Winograd2), "{by:?}");
+    // Weights that a run is given would be transformed each time.
+    let by = same_in(last, "of given weights", any(), &shapes, |x| {
+        let x = x.conv2d(first.get()).relu();
+        let w = w.get() * x.sum(()).tanh();
+        Ok(vec![x.conv2d_with(&w, Conv::new().padding(1)).sum((2, 3))])
+    })?;
+    assert!(!by.contains(&Algorithm::Winograd2), "{by:?}");
+    Ok(())
+}
+
+#[test]
+fn sums_of_products_are_computed_as_such_where_that_is_asked_for() -> Result<()> {
+    let first = Var::new(data(&[24, 24, 1, 1]))?;
+    let w = Var::new(data(&[40, 24, 3, 3]))?;
+    let x = data(&[2, 24, 15, 14]);
+    let run = |precision| -> Result<(Vec<f32>, Vec<Algorithm>)> {
+        let options = CompileOptions {
+            layout: Layout::ChannelsLast,
+            precision,
+            ..CompileOptions::default()
+        };
+        let f = |x: Tensor| {
+            let x = x.conv2d(first.get()).relu();
+            let y = x.conv2d_with(w.get(), Conv::new().padding(1));
+            y.relu().sum((2, 3))
+        };
+        let f = compile_with(&x, &options, f)?;
+        Ok((f.run(&x)?.to_vec()?, algorithms(f.plan(), f.plan())))
+    };
+    let (exact, sums) = run(Precision::Exact)?;
+    let (fast, transformed) = run(Precision::Default)?;
+    assert!(!sums.contains(&Algorithm::Winograd2), "{sums:?}");
+    assert!(
+        transformed.contains(&Algorithm::Winograd2),
+        "{transformed:?}"
+    );
+    let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-4 * a.abs().max(1.0);
+    assert!(exact.iter().zip(&fast).all(close));
     Ok(())
 }

@@ -4,6 +4,7 @@ use crate::affine::{estimate, typical};
 use crate::approximation::Approximation;
 use crate::kir;
 use crate::limits::{Few, HeldRows, Limits, TwoSteps};
+use crate::program::Options;
 use crate::schedule::Schedule;
 use crate::tile;
 use crate::work::{Body, Engine, Printed, Way, Work};
@@ -39,9 +40,9 @@ impl Engine for Cpu {
         }
     }
 
-    fn ways(&self, work: &Work, all: bool) -> Result<Vec<Way>, String> {
-        let kernel = kernel(work);
-        if !all {
+    fn ways(&self, work: &Work, options: &Options) -> Result<Vec<Way>, String> {
+        let kernel = kernel(work, options.exact);
+        if !options.ways {
             return Ok(vec![way(kernel, work)]);
         }
         let mut ways = vec![way(kernel.clone(), work)];
@@ -104,10 +105,11 @@ fn way(kernel: Kernel, work: &Work) -> Way {
     }
 }
 
-/// The kernel of the CPU engine that computes some work by default; of a loop or branch without its bodies.
-pub fn kernel(work: &Work) -> Kernel {
+/// The kernel of the CPU engine that computes some work by default, exactly or not (see [`Options::exact`]); of a loop
+/// or branch without its bodies.
+pub fn kernel(work: &Work, exact: bool) -> Kernel {
     let mut kernel = undecided(work);
-    kernel.decide(kernel.by_default(work.packs()));
+    kernel.decide(kernel.by_default(work.packs(), exact));
     kernel
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn ways(work: &Work, options: &Options) -> Result<Vec<Way>, String> {
         Body::Loop(l, _) => Ok(Way::only(Printed::one(Kernel::Loop(l.clone()), work))),
         Body::If(i, _) => Ok(Way::only(Printed::one(Kernel::If(i.clone()), work))),
         Body::Library(Kernel::Custom(custom)) => custom_ways(custom, work, options),
-        _ => of(options).ways(work, options.ways),
+        _ => of(options).ways(work, options),
     }
 }
 

@@ -133,6 +133,8 @@ fn reads_filters(convs: &[Option<Conv>]) -> Vec<bool> {
 /// The launches, and what labels cost.
 struct Network {
     machine: Machine,
+    /// Whether sums are to be sums of products.
+    exact: bool,
     /// The launch that stores a value.
     storer: HashMap<Nid, usize>,
     /// The values that may have channels last.
@@ -166,6 +168,7 @@ impl Network {
         let filters = filters::Filters::of(flow, groups, &reads_filters(&convs));
         let mut network = Network {
             machine: options.machine,
+            exact: options.exact,
             free: free(flow, groups, &convs),
             storer,
             own: vec![(0, 0); groups.len()],
@@ -211,7 +214,7 @@ impl Network {
         };
         let writes_filters = conv.role == ConvRole::Weight;
         let [mut first, mut last] = match self.machine {
-            Machine::Cpu(_) => cpu::conv_cost(conv),
+            Machine::Cpu(_) => cpu::conv_cost(conv, self.packs(flow, group) && !self.exact),
             Machine::Gpu(_) => gpu::conv_cost(conv),
         };
         let measured = (group.anchor.as_ref()).and_then(|a| flow.nodes[a.node].measured);
@@ -230,6 +233,12 @@ impl Network {
             Layout::ChannelsLast => (NEVER, last),
             _ => (first, last + pinned),
         }
+    }
+
+    /// Whether the weights of a launch's convolution depend on parameters alone.
+    fn packs(&self, flow: &Flow, group: &Group) -> bool {
+        let anchor = group.anchor.as_ref();
+        anchor.is_some_and(|a| flow.nodes[a.operands[1].held].parameter_only)
     }
 
     /// What a convolution with channels last costs for weights that are no parameters, in every run.
@@ -463,6 +472,7 @@ mod tests {
             });
             let network = Network {
                 machine: Machine::default(),
+                exact: false,
                 storer: HashMap::new(),
                 free: HashSet::new(),
                 convs: Vec::new(),

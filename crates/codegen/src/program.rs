@@ -28,6 +28,8 @@ pub struct Options {
     pub max_buffers: usize,
     /// How images lie in memory.
     pub layout: Layout,
+    /// Whether sums of products are computed as such, unless a way is asked for that isn't.
+    pub exact: bool,
     /// Whether tasks have every way to compute them, for a tuner to choose.
     pub ways: bool,
 }
@@ -52,6 +54,7 @@ impl Default for Options {
             max_ops: 128,
             max_buffers: 12,
             layout: Layout::Auto,
+            exact: false,
             ways: false,
         }
     }

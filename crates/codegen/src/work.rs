@@ -3,7 +3,7 @@
 use crate::approximation::Approximation;
 use crate::kir;
 use crate::limits::Limits;
-use crate::program::{Cost, Program};
+use crate::program::{Cost, Options, Program};
 use crate::schedule::Schedule;
 use kiln_base::{DType, Dim, numel};
 use kiln_plan::{Attention, Conv, ConvRole, Described, If, Kernel, Loop, MatMul, Reach, Reads};
@@ -80,11 +80,11 @@ pub(crate) trait Engine {
     /// How much work its machine shares out.
     fn limits(&self) -> Limits;
 
-    /// The ways to compute some work: the default, and with `all` every other.
+    /// The ways to compute some work: the default, and where the options ask for ways every other.
     ///
     /// # Errors
     /// What is not supported.
-    fn ways(&self, work: &Work, all: bool) -> Result<Vec<Way>, String>;
+    fn ways(&self, work: &Work, options: &Options) -> Result<Vec<Way>, String>;
 }
 
 /// Kernels that compute some work.

@@ -64,6 +64,7 @@ impl Options {
             machine: *machine,
             fuse: self.fuse,
             layout: self.layout,
+            exact: self.precision() == tune::Precision::Exact,
             // Ways differ in the memory that they take, which a budget is kept without.
             ways: self.tune.mode != tune::Mode::Off && self.memory_budget.is_none(),
             ..codegen::Options::default()

@@ -20,6 +20,7 @@ pub mod memory;
 mod operand;
 mod reach;
 pub mod tile;
+mod winograd;
 
 pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use bytes::{DecodeError, FORMAT};
@@ -35,6 +36,7 @@ pub use operand::{Array, Matrix, Strided};
 pub use reach::Reach;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+pub use winograd::{Rows, Winograd};
 
 /// A buffer of a plan.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -4,6 +4,7 @@
 use crate::Approximation;
 use crate::kir;
 use crate::limits::{Few, HeldRows, Limits, TwoSteps};
+use crate::program::Options;
 use crate::schedule::Schedule;
 use crate::work::{Body, Engine, Printed, Slot, Step, Way, Work};
 use job::Job;
@@ -56,8 +57,9 @@ impl Engine for Cuda<'_> {
         }
     }
 
-    fn ways(&self, work: &Work, all: bool) -> Result<Vec<Way>, String> {
+    fn ways(&self, work: &Work, options: &Options) -> Result<Vec<Way>, String> {
         let job = Job { work, gpu: self.0 };
+        let all = options.ways;
         let mut ways = match &work.body {
             Body::Fused(kernel) => fused(job, kernel, all),
             _ => families::print(job, all)?,

@@ -272,7 +272,7 @@ fn in_f64(kernel: &Kernel) -> Kernel {
         }
         _ => {}
     }
-    let by = kernel.by_default(false);
+    let by = kernel.by_default(false, true);
     kernel.by(by)
 }
 

@@ -6,6 +6,7 @@ use super::program::Tuner;
 use super::record::{Limits, Outcome, Record, Trial};
 use super::search::Candidate;
 use super::settings::Mode;
+use super::settings::Precision;
 use super::store::Store;
 use super::subject::KernelSubject;
 use super::ways::is_last;
@@ -179,12 +180,13 @@ impl Tuner<'_> {
     /// What a task takes by default, and as it is chosen; none where that is not known.
     fn times(&mut self, task: &Task) -> Option<[Duration; 2]> {
         let mut task = task.clone();
+        let exact = self.precision == Precision::Exact;
         if let Body::Conv(c) = &mut task.work.body
             && c.images == Images::Turned
         {
             // What it costs to turn the image is known apart from that.
             c.images = Images::ChannelsLast;
-            task.ways[0].printed = Printed::one(cpu_kernel(&task.work), &task.work);
+            task.ways[0].printed = Printed::one(cpu_kernel(&task.work, exact), &task.work);
         }
         let choice = self.choose(&mut task)?;
         let time = |name: &str| choice.trials.iter().find(|t| t.name == name)?.time();

@@ -110,7 +110,7 @@ pub(super) struct Tuner<'a> {
     pub chooser: Chooser<'a>,
     pub device: String,
     pub symbols: usize,
-    precision: Precision,
+    pub precision: Precision,
     pub gpu: Option<&'a Arc<cuda::Device>>,
 }
 

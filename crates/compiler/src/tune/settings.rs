@@ -24,8 +24,9 @@ pub enum Mode {
     Deterministic,
 }
 
-/// Which approximations may be used. Each is a candidate, which runs only where it was measured to be faster: without
-/// tuning there are none but the rewrites. In the bounds below, u is 2⁻²⁴, half the distance from 1 to the next f32,
+/// Which approximations may be used. Each is a candidate, which runs only where it was measured to be faster. Without
+/// tuning there are none but the rewrites and, on the CPU, Winograd's F(2×2, 3×3): convolutions of images with channels
+/// last whose weights are parameters are computed so where the model says that it pays. In the bounds below, u is 2⁻²⁴, half the distance from 1 to the next f32,
 /// and S is the sum of the absolute values of the products in a sum of k. A plain sum is off by γ(k) · S at most,
 /// where γ(k) = k · u / (1 − k · u).
 ///

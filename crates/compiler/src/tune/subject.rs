@@ -80,7 +80,7 @@ impl KernelSubject {
             _ => 0,
         };
         KernelSubject {
-            kernel: Some(cpu_kernel(work)),
+            kernel: Some(cpu_kernel(work, true)),
             approximations: ways.iter().map(|w| w.approximation).collect(),
             ..KernelSubject::of_plans(list.collect(), terms, work.args.clone(), values, gpu)
         }
@@ -413,7 +413,7 @@ mod tests {
         // By the default, where no algorithm is named.
         let way = |mut kernel: Kernel| {
             if kernel.decision().is_none() {
-                kernel.decide(kernel.by_default(false));
+                kernel.decide(kernel.by_default(false, true));
             }
             let by = kernel.decision().and_then(Decision::one);
             let by = by.filter(|by| !by.only_sums());

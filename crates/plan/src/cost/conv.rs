@@ -4,7 +4,7 @@ use super::MOVE;
 use super::decision::{Decision, Guard};
 use super::geometry::{Axis, Geometry};
 use crate::contract::contradiction;
-use crate::{Algorithm, Contradiction, Conv, ConvRole, FftTile, Images};
+use crate::{Algorithm, Contradiction, Conv, ConvRole, FftTile, Images, Winograd};
 use kiln_base::{DType, Dim, numel};
 
 /// Input channels that fill most of a vector.
@@ -58,7 +58,11 @@ impl Conv {
         };
         if self.images != Images::ChannelsFirst {
             let legal = self.role == ConvRole::Result && g.axes.iter().all(|a| a.kernel > 0);
-            return Vec::from_iter(legal.then_some(Algorithm::ChannelsLast));
+            let mut legal = Vec::from_iter(legal.then_some(Algorithm::ChannelsLast));
+            if self.may_use_winograd() {
+                legal.extend([Algorithm::Winograd2, Algorithm::Winograd4]);
+            }
+            return legal;
         }
         let mut legal = vec![Algorithm::Columns];
         // What is computed as the result of a convolution: a gradient of images is one, of filters that are turned.
@@ -82,9 +86,6 @@ impl Conv {
         if direct && result.is_some() && (cin, cout) == (1, 1) {
             legal.push(Algorithm::Depthwise);
         }
-        if result.is_some() && self.dtype == DType::F32 && self.is_3_by_3() {
-            legal.extend([Algorithm::Winograd2, Algorithm::Winograd4]);
-        }
         if self.fft_tile(values).is_some() {
             legal.push(Algorithm::Fft);
         }
@@ -103,6 +104,14 @@ impl Conv {
     pub fn is_3_by_3(&self) -> bool {
         let is = |dims: &[Dim], n: i64| dims.len() == 2 && dims.iter().all(|d| d.is(n));
         is(&self.kernel, 3) && is(&self.stride, 1) && is(&self.dilation, 1)
+    }
+
+    /// Whether the CPU can compute it by Winograd's algorithms, whatever its sizes.
+    fn may_use_winograd(&self) -> bool {
+        (self.role, self.dtype) == (ConvRole::Result, DType::F32)
+            && self.images == Images::ChannelsLast
+            && self.prologue.is_none()
+            && self.is_3_by_3()
     }
 
     /// The tiles of [`Algorithm::Fft`], where that can compute it: results in f32 without steps, of one or two
@@ -135,10 +144,14 @@ impl Conv {
     /// In register tiles, unless results would fill less than half of the vectors, padding would multiply the images,
     /// or the columns are the images themselves. A gradient of images is the result of a convolution where it is
     /// large enough to turn the filters for; in one of weights channels fill vectors, and several taps read what is
-    /// copied.
-    pub fn by_default(&self) -> Decision {
+    /// copied. With channels last, weights may be `transformed` where they are packed anyway, if that pays.
+    pub fn by_default(&self, transformed: bool) -> Decision {
         if self.images != Images::ChannelsFirst {
-            return Algorithm::ChannelsLast.into();
+            let mut table = vec![(Algorithm::ChannelsLast, vec![])];
+            if transformed && self.may_use_winograd() {
+                table.insert(0, (Algorithm::Winograd2, vec![Guard::Pays]));
+            }
+            return Decision::of(table, &|by, values| self.pays(by, values));
         }
         let least = |size: Dim, least| Guard::Within(size, least, i64::MAX);
         let one = |d: &Dim| Guard::Within(d.clone(), 1, 1);
@@ -167,8 +180,11 @@ impl Conv {
         }
     }
 
-    /// Whether register tiles pay; none where its sizes have no values.
+    /// Whether register tiles pay, or transforms; none where its sizes have no values.
     fn pays(&self, by: Algorithm, values: &[i64]) -> Option<bool> {
+        if by == Algorithm::Winograd2 {
+            return Some(self.cost(by, values)? < self.cost(Algorithm::ChannelsLast, values)?);
+        }
         let g = self.geometry(values).ok()?;
         let each = by == Algorithm::Depthwise;
         let channels = |d: &Dim| d.eval_checked(values);
@@ -209,15 +225,23 @@ impl Conv {
         self.at(&self.algorithm, values)
     }
 
-    /// The algorithm that it is computed by, if not told otherwise, where symbols have these values.
-    pub fn usual(&self, values: &[i64]) -> Option<Algorithm> {
-        self.at(&self.by_default(), values)
+    /// The algorithm that it is computed by, if not told otherwise, where symbols have these values; `transformed` as
+    /// for [`Conv::by_default`].
+    pub fn usual(&self, transformed: bool, values: &[i64]) -> Option<Algorithm> {
+        self.at(&self.by_default(transformed), values)
     }
 
     fn at(&self, decision: &Decision, values: &[i64]) -> Option<Algorithm> {
         let by = decision.at(values, &|by, values| self.pays(by, values))?;
-        let nothing = by != Algorithm::ChannelsLast && self.is_empty(values)?;
-        Some(if nothing { Algorithm::Columns } else { by })
+        let for_nothing = match self.images {
+            Images::ChannelsFirst => Algorithm::Columns,
+            _ => Algorithm::ChannelsLast,
+        };
+        Some(if by != for_nothing && self.is_empty(values)? {
+            for_nothing
+        } else {
+            by
+        })
     }
 
     /// Whether an algorithm may transform its images, at some sizes: filters are larger than one tap, and nothing
@@ -231,11 +255,14 @@ impl Conv {
     ///
     /// With channels first, positions fill vectors, of which those at the end of an image's rows are lost; a filter
     /// for each channel copies it first. With channels last, channels fill vectors, and an address is found for
-    /// each position and tap.
+    /// each position and tap; or tiles are transformed, and each transformed filter is read.
     pub fn cost(&self, by: Algorithm, values: &[i64]) -> Option<f64> {
         const ADDRESS: f64 = 60.0;
         const START: f64 = 80.0;
         const EACH: f64 = 2.6;
+        const TRANSFORM: f64 = 6.0;
+        const READ: f64 = 11.0;
+        const TILE: f64 = 2000.0;
         let size = |d: &Dim| Some(d.eval_checked(values)?.max(1) as f64);
         let all = |dims: &[Dim]| size(&numel(dims));
         let width = |dims: &[Dim]| dims.last().map_or(Some(1.0), size);
@@ -245,8 +272,6 @@ impl Conv {
         let (outputs, taps) = (all(&self.output)?, all(&self.kernel)?);
         let steps = self.stride.iter().any(|s| !s.is(1));
         let sums = outputs * cin * cout * taps;
-        // Additions of the transforms of a tile with so many results, an input and an output channel.
-        let tiles = |results: f64, x: f64, y: f64| outputs / results * (x * cin + y * cout);
         let group = match by {
             Algorithm::Columns => {
                 // Of several small images together.
@@ -280,8 +305,16 @@ impl Conv {
                 let panels = (cout / (2.0 * LANES)).ceil();
                 sums * 0.75 * whole(cout) / cout + outputs * taps * (ADDRESS + panels * START)
             }
-            Algorithm::Winograd2 => sums * 16.0 / 36.0 + tiles(4.0, 32.0, 24.0),
-            Algorithm::Winograd4 => sums * 36.0 / 144.0 + tiles(16.0, 156.0, 100.0),
+            Algorithm::Winograd2 | Algorithm::Winograd4 => {
+                let winograd = Winograd::of(by)?;
+                let step = winograd.step() as f64;
+                let mut across = self.output.iter().map(|d| Some((size(d)? / step).ceil()));
+                let tiles = across.try_fold(1.0, |n, d| Some(n * d?))?;
+                let squares = (winograd.side() * winograd.side()) as f64;
+                let products = tiles * cin * whole(cout) * 0.8;
+                let moved = tiles * (cin + cout) * TRANSFORM + cin * cout * READ;
+                squares * (products + moved) + tiles * TILE
+            }
             Algorithm::Fft => self.fft_tile(values)?.cost([cin as i64, cout as i64]),
             _ => return None,
         };

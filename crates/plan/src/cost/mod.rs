@@ -15,7 +15,7 @@ mod tests;
 pub use decision::Decision;
 pub use product::{Behind, block, whole_rows};
 
-use crate::{Algorithm, Kernel};
+use crate::{Algorithm, Kernel, Winograd};
 
 /// Multiply-adds that take as long as packing or gathering an element does.
 const MOVE: f64 = 8.0;
@@ -57,11 +57,12 @@ impl Kernel {
     }
 
     /// How it is computed unless a tuner knows better, as far as sizes are known. `packs` says whether its weights,
-    /// or its right matrix, depend on parameters alone and are packed once for all runs.
-    pub fn by_default(&self, packs: bool) -> Decision {
+    /// or its right matrix, depend on parameters alone and are packed once for all runs, `exact` whether sums are to
+    /// be sums of products.
+    pub fn by_default(&self, packs: bool, exact: bool) -> Decision {
         match self {
             Kernel::MatMul(m) => m.by_default(packs),
-            Kernel::Conv(c) => c.by_default(),
+            Kernel::Conv(c) => c.by_default(packs && !exact),
             _ => Decision::default(),
         }
     }
@@ -90,10 +91,12 @@ impl Kernel {
             Kernel::MatMul(m) => {
                 !m.packs_alike() && m.algorithm.names().any(|a| a == Algorithm::Packed)
             }
-            // Weights are transformed as the images' sizes want it.
+            // Weights are transformed as the images' sizes want it, or not at all.
             Kernel::Conv(c) => {
                 let known = self.all_dims(|d| d.as_const().is_some());
-                !known && c.algorithm.names().any(|a| a == Algorithm::Fft)
+                let (mut names, one) = (c.algorithm.names(), c.algorithm.one().is_some());
+                let transforms = |a| a == Algorithm::Fft || !one && Winograd::of(a).is_some();
+                !known && names.any(transforms)
             }
             _ => false,
         }

@@ -75,7 +75,7 @@ fn alike<const N: usize>(sizes: [i64; N], kernel: impl Fn([Dim; N]) -> Kernel) -
             _ => Dim::from(sizes[i]),
         };
         let kernel = kernel(std::array::from_fn(dim));
-        let decision = kernel.by_default(packs);
+        let decision = kernel.by_default(packs, false);
         assert!(open > 0 || decision.one().is_some(), "{decision}");
         kernel
             .by(decision)
@@ -135,7 +135,7 @@ fn open_and_known_sizes_decide_alike() {
 #[test]
 fn what_is_known_is_decided() {
     let rows = || Dim::symbol(Sym(0));
-    let text = |kernel: Kernel, packs| kernel.by_default(packs).to_string();
+    let text = |kernel: Kernel, packs| kernel.by_default(packs, false).to_string();
     let product = |k: i64, n: i64| product([rows(), k.into(), n.into()]);
     assert_eq!(text(product(64, 64), true), "packed or panels_25");
     assert_eq!(text(product(64, 64), false), "panels_25");
@@ -164,4 +164,50 @@ fn what_is_known_is_decided() {
         text(conv(ConvRole::Input, image(14), [3, 2]), false),
         "columns"
     );
+}
+
+#[test]
+fn tiles_are_transformed_where_weights_are_packed_and_that_pays() {
+    let rows = || Dim::symbol(Sym(0));
+    let last = |sizes: [Dim; 5], filter| {
+        let Kernel::Conv(c) = conv(ConvRole::Result, sizes, filter) else {
+            panic!("a convolution");
+        };
+        Kernel::Conv(Conv {
+            images: Images::ChannelsLast,
+            ..c
+        })
+    };
+    let image = |channels: i64, n: i64| [1, channels, channels, n, n].map(Dim::from);
+    let text = |kernel: Kernel, packs, exact| kernel.by_default(packs, exact).to_string();
+    for (channels, n) in [(64, 56), (128, 28), (256, 14), (32, 128)] {
+        let of = |packs, exact| text(last(image(channels, n), [3, 1]), packs, exact);
+        assert_eq!(of(true, false), "winograd_2");
+        assert_eq!([of(false, false), of(true, true)], ["channels_last"; 2]);
+    }
+    // Most of a tile lies outside of the image, filters step, or are of another size.
+    for (sizes, filter) in [
+        (image(256, 1), [3, 1]),
+        (image(64, 56), [3, 2]),
+        (image(64, 56), [1, 1]),
+    ] {
+        assert_eq!(text(last(sizes, filter), true, false), "channels_last");
+    }
+    let open = || [2.into(), 64.into(), 64.into(), rows(), rows()];
+    let kernel = last(open(), [3, 1]);
+    assert_eq!(
+        text(kernel.clone(), true, false),
+        "winograd_2 or channels_last"
+    );
+    let kernel = kernel.clone().by(kernel.by_default(true, false));
+    assert!(kernel.packs_by_symbols());
+    for n in 2..70 {
+        let known = last([2, 64, 64, n, n].map(Dim::from), [3, 1]);
+        let known = known.clone().by(known.by_default(true, false));
+        assert_eq!(kernel.computed_by(&[n]), known.computed_by(&[]), "{n}");
+    }
+    // Nothing is transformed where there is nothing to sum.
+    let none = last([0, 64, 64, 9, 9].map(Dim::from), [3, 1]);
+    let none = none.clone().by(none.by_default(true, false));
+    assert_eq!(none.computed_by(&[]), Some(Algorithm::ChannelsLast));
 }

@@ -104,7 +104,7 @@ pub struct Conv {
     pub epilogue: Option<Epilogue>,
     /// How the CPU computes it.
     pub algorithm: Decision,
-    /// How x and y lie in memory. On the CPU only results have channels last, and by one algorithm. On a GPU a w
+    /// How x and y lie in memory. On the CPU only results have channels last. On a GPU a w
     /// that is read then lies as `[groups · out, kernel.., in]`. An epilogue's linear space is that of what is
     /// written, as it lies.
     pub images: Images,

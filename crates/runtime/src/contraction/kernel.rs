@@ -6,6 +6,7 @@ use super::portable;
 #[cfg(all(target_arch = "x86_64", unix))]
 use super::print::print;
 use super::tile::{Call, Tile};
+use super::transform::{self, Transform};
 use crate::error::{Error, Result};
 #[cfg(all(target_arch = "x86_64", unix))]
 use crate::printed::cache;
@@ -48,6 +49,7 @@ pub(crate) enum Kernel {
     Printed(Arc<kiln_x86::Code>),
     Portable(Arc<Tile>),
     PortableEach(Arc<Each>),
+    PortableTransform(Arc<Transform>),
 }
 
 impl Kernel {
@@ -85,6 +87,21 @@ impl Kernel {
         Ok(Kernel::PortableEach(Arc::new(each)))
     }
 
+    /// The kernel of a transform, of the square at `left` to where `out` is.
+    ///
+    /// # Errors
+    /// As [`Kernel::of`].
+    pub(crate) fn of_transform(transform: Transform) -> Result<Kernel> {
+        #[cfg(all(target_arch = "x86_64", unix))]
+        if transform.is_printed()
+            && let Some(code) = cache::code(transform.key(), || transform::print::print(&transform))
+        {
+            return Ok(Kernel::Printed(code));
+        }
+        portable_without(&transform.finish)?;
+        Ok(Kernel::PortableTransform(Arc::new(transform)))
+    }
+
     /// Computes a tile.
     ///
     /// # Safety
@@ -109,6 +126,8 @@ impl Kernel {
                     }
                 }
             }
+            // SAFETY: the caller's.
+            Kernel::PortableTransform(t) => unsafe { transform::run(t, call) },
             Kernel::PortableEach(each) => {
                 // SAFETY: the caller's; the dtype tells the numbers.
                 unsafe {

@@ -14,9 +14,11 @@ mod product;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod transform;
 
 pub(crate) use each::{Each, most_each_rows};
 pub(crate) use finish::{Accesses, Finish};
 pub(crate) use kernel::{Kernel, Kernels};
 pub(crate) use product::{VECTORS, multiply, pack};
 pub(crate) use tile::{Call, Left, Tile, even_rows, lanes, most_rows};
+pub(crate) use transform::Transform;

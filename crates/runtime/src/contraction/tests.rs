@@ -48,7 +48,7 @@ impl Whole for f64 {
 
 /// Who computes a tile.
 #[derive(Copy, Clone, Debug, PartialEq)]
-enum By {
+pub(super) enum By {
     Processor,
     /// An interpreter of what is printed, which errs if anything but these is touched.
     Interpreter,
@@ -71,29 +71,42 @@ impl By {
         }
         #[cfg(all(target_arch = "x86_64", unix))]
         {
-            let words = [
-                call.left as u64,
-                call.right as u64,
-                call.out as u64,
-                call.finish as u64,
-            ];
             let code = super::print::print(tile);
-            let bytes = |x: &[T]| (x.as_ptr().cast::<u8>(), size_of_val(x));
-            let mut machine = kiln_x86_interpreter::Machine::new()
-                .readable(&words)
-                .readable(list);
-            for x in read {
-                let (at, len) = bytes(x);
-                // SAFETY: the memory is borrowed for longer than the machine lives.
-                machine = unsafe { machine.region(at.cast_mut(), len, false) };
-            }
-            let (at, len) = bytes(written);
-            // SAFETY: as above, and nobody else uses it.
-            let machine = unsafe { machine.region(at.cast_mut(), len, true) };
-            let mut machine = machine.writable(wide);
-            machine.call(&code, &[words.as_ptr() as u64]).unwrap();
+            interpret(&code, call, read, list, written, wide);
         }
     }
+}
+
+/// Interprets a function that is called so; `numbers` are addresses that it reads.
+#[cfg(all(target_arch = "x86_64", unix))]
+pub(super) fn interpret<T: Whole>(
+    code: &[u8],
+    call: &Call,
+    read: &[&[T]],
+    numbers: &[u64],
+    written: &mut [T],
+    wide: &mut [f64],
+) {
+    let words = [
+        call.left as u64,
+        call.right as u64,
+        call.out as u64,
+        call.finish as u64,
+    ];
+    let bytes = |x: &[T]| (x.as_ptr().cast::<u8>(), size_of_val(x));
+    let mut machine = kiln_x86_interpreter::Machine::new()
+        .readable(&words)
+        .readable(numbers);
+    for x in read {
+        let (at, len) = bytes(x);
+        // SAFETY: the memory is borrowed for longer than the machine lives.
+        machine = unsafe { machine.region(at.cast_mut(), len, false) };
+    }
+    let (at, len) = bytes(written);
+    // SAFETY: as above, and nobody else uses it.
+    let machine = unsafe { machine.region(at.cast_mut(), len, true) };
+    let mut machine = machine.writable(wide);
+    machine.call(code, &[words.as_ptr() as u64]).unwrap();
 }
 
 pub(super) fn levels() -> impl Iterator<Item = Level> {

@@ -1,6 +1,6 @@
 //! Convolutions and their gradients: products of matrices whose columns are gathered from images, or added up
-//! to images, a block at a time; or sums in register tiles; for the result also Winograd's algorithms, which the
-//! gradient of the images may use too, and Fourier transforms.
+//! to images, a block at a time; or sums in register tiles; for the result also Winograd's algorithms and Fourier
+//! transforms.
 
 mod columns;
 mod correlate;
@@ -27,8 +27,7 @@ use direct::Cut;
 use fft::Fft;
 use kiln_base::{DType, Dim};
 use kiln_plan::cost::geometry::{Axis, Geometry};
-use kiln_plan::{self as plan, Algorithm, ConvRole, FftTile, Images};
-use winograd::{Four, Two};
+use kiln_plan::{self as plan, Algorithm, ConvRole, FftTile, Images, Winograd};
 
 /// A linked convolution or gradient of one.
 pub(crate) struct Conv {
@@ -51,6 +50,8 @@ pub(crate) struct Conv {
     last: Option<Box<last::Cut>>,
     /// The same with a channel a group.
     each: Option<Box<depthwise::Cut>>,
+    /// How it is cut by one of Winograd's algorithms.
+    winograd: Option<Box<winograd::Cut>>,
     /// The convolution of the result's gradient with turned filters that a gradient of the images is.
     turned: Option<Box<Conv>>,
     /// What makes the images, a part at a time.
@@ -134,31 +135,35 @@ impl Conv {
             fft: None,
             last: None,
             each: None,
+            winograd: None,
             turned: None,
             made: made.map(|(linked, _)| linked),
             epilogue: epilogue(&p.epilogue, values, lens, (total, None), level)?,
         };
-        match conv.algorithm {
-            Algorithm::ChannelsLast => {
-                let each = (conv.cin, conv.cout) == (1, 1);
-                let width = conv.groups * conv.cout;
-                let is_near = match each {
-                    true => depthwise::is_near(&conv),
-                    false => conv.groups * conv.cin < 1 << 24,
-                };
-                let finish = match p.dtype {
-                    DType::F32 if is_near => {
-                        finish(&p.epilogue, values, lens, (total, width), level)?
-                    }
-                    _ => None,
-                };
+        let finished = |conv: &Conv, is_near: bool| {
+            let width = conv.groups * conv.cout;
+            match p.dtype {
+                DType::F32 if is_near => finish(&p.epilogue, values, lens, (total, width), level),
+                _ => Ok(None),
+            }
+        };
+        let is_near = conv.groups * conv.cin < 1 << 24;
+        match (conv.algorithm, Winograd::of(conv.algorithm)) {
+            (Algorithm::ChannelsLast, _) => {
                 let turned = p.images == Images::Turned;
-                if each {
+                if (conv.cin, conv.cout) == (1, 1) {
+                    let finish = finished(&conv, depthwise::is_near(&conv))?;
                     let cut = depthwise::Cut::new(&conv, turned, finish)?;
                     conv.each = Some(Box::new(cut));
                 } else {
+                    let finish = finished(&conv, is_near)?;
                     conv.last = Some(Box::new(last::Cut::new(&conv, turned, finish)?));
                 }
+            }
+            (_, Some(winograd)) => {
+                let finish = finished(&conv, is_near)?;
+                let cut = winograd::Cut::new(&conv, winograd, finish)?;
+                conv.winograd = Some(Box::new(cut));
             }
             _ => conv.prepare(|| p.fft_tile(values))?,
         }
@@ -176,9 +181,7 @@ impl Conv {
                 let transform = self.fft.as_ref().map_or(0, |fft| fft.numbers());
                 product(&[self.groups, self.cin, self.cout, transform])?;
             }
-            _ => {
-                product(&[36, self.cin + self.cout, self.geometry.outputs()])?;
-            }
+            _ => {}
         }
         Ok(())
     }
@@ -222,6 +225,9 @@ impl Conv {
             if let Some(cut) = &self.last {
                 return self.last::<T>(args, cut, packed, parallel, failures);
             }
+            if let Some(cut) = &self.winograd {
+                return self.winograd(args, cut, packed, parallel, failures);
+            }
             match self.role {
                 ConvRole::Result => match (self.algorithm, &self.cut) {
                     (Algorithm::Direct, Some(cut)) => {
@@ -232,12 +238,6 @@ impl Conv {
                     }
                     (Algorithm::Fft, _) if let Some(fft) = &self.fft => {
                         self.fft(fft, args, packed, parallel, failures);
-                    }
-                    (Algorithm::Winograd2, _) => {
-                        self.winograd::<Two>(args, packed, parallel, failures)
-                    }
-                    (Algorithm::Winograd4, _) => {
-                        self.winograd::<Four>(args, packed, parallel, failures)
                     }
                     _ => self.columns::<T>(args, parallel, failures),
                 },
@@ -252,12 +252,12 @@ impl Conv {
 
     /// Bytes of the weights once they are packed; none for algorithms that read them as they are.
     pub(crate) fn packed_bytes(&self) -> Option<usize> {
-        let elements = match (&self.last, &self.each, &self.fft) {
+        let elements = match (&self.last, &self.each, &self.fft, &self.winograd) {
             _ if self.turned.is_some() => return None,
             (Some(cut), ..) => cut.packed(self),
-            (_, Some(cut), _) => cut.packed(self),
-            (.., Some(fft)) => self.fft_packed(fft),
-            (None, None, None) => self.winograd_packed()?,
+            (_, Some(cut), ..) => cut.packed(self),
+            (_, _, Some(fft), _) => self.fft_packed(fft),
+            (.., cut) => cut.as_ref()?.packed(self),
         };
         Some(elements as usize * self.dtype.size())
     }
@@ -278,6 +278,9 @@ impl Conv {
             if let Some(fft) = &self.fft {
                 return self.fft_pack(fft, weights, to, parallel, failures);
             }
+            if let Some(cut) = &self.winograd {
+                return self.winograd_pack(cut, weights.cast(), to.cast(), parallel, failures);
+            }
             match self.dtype {
                 DType::F64 => self.pack_typed::<f64>(weights, to, parallel),
                 _ => self.pack_typed::<f32>(weights, to, parallel),
@@ -291,7 +294,7 @@ impl Conv {
             match (&self.last, &self.each) {
                 (Some(cut), _) => self.pack_last::<T>(cut, weights.cast(), to.cast(), parallel),
                 (_, Some(cut)) => self.pack_each::<T>(cut, weights.cast(), to.cast()),
-                (None, None) => self.winograd_pack(weights, to, parallel),
+                (None, None) => {}
             }
         }
     }
@@ -355,12 +358,14 @@ impl Conv {
         if let Some(cut) = &self.each {
             return self.each_workspace(cut);
         }
+        if let Some(cut) = &self.winograd {
+            return cut.workspace(self, threads);
+        }
         if let Some(fft) = &self.fft {
             return self.fft_workspace(fft, threads);
         }
         match (self.role, &self.cut) {
             (ConvRole::Result, Some(cut)) => threads * cut.workspace(self),
-            (ConvRole::Result, _) if self.packed_bytes().is_some() => self.winograd_workspace(),
             (ConvRole::Result, _) => self.column_workspace(threads),
             (ConvRole::Weight, _) if self.algorithm == Algorithm::Direct => {
                 threads * self.correlate_workspace()

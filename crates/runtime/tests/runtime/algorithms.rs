@@ -165,8 +165,11 @@ fn check(dtype: DType, shape: &Shape, r: &mut Random) {
         p.algorithm = algorithm.into();
         holds(&p, &inputs, &want, terms);
     }
-    let (p, inputs, want) = channels_last(&conv(dtype, shape), &inputs, &want);
-    holds(&p, &inputs, &want, terms);
+    let (mut p, inputs, want) = channels_last(&conv(dtype, shape), &inputs, &want);
+    for algorithm in p.algorithms(&[]) {
+        p.algorithm = algorithm.into();
+        holds(&p, &inputs, &want, terms);
+    }
     check_made(dtype, shape, r);
 }
 
@@ -202,16 +205,18 @@ pub fn made_convolution() -> Plan {
 pub fn convolutions() -> Vec<Plan> {
     let each = LARGER.iter().flat_map(|shape| {
         let p = conv(DType::F32, shape);
-        let by = |algorithm: Algorithm| Conv {
-            algorithm: algorithm.into(),
-            ..p.clone()
-        };
         let last = Conv {
             images: Images::ChannelsLast,
             ..p.clone()
         };
-        let mut all: Vec<Conv> = p.algorithms(&[]).into_iter().map(by).collect();
-        all.extend([p.clone(), last]);
+        let mut all = vec![p.clone()];
+        for p in [p, last] {
+            let by = |algorithm: Algorithm| Conv {
+                algorithm: algorithm.into(),
+                ..p.clone()
+            };
+            all.extend(p.algorithms(&[]).into_iter().map(by));
+        }
         all
     });
     each.map(|p| plan(&p)).collect()
@@ -245,8 +250,11 @@ fn two_weights_in_each_others_place_are_noticed() {
             p.algorithm = algorithm.into();
             assert!(errors(&p, &inputs, &want, terms).1 > 1.0, "{algorithm}");
         }
-        let (p, inputs, want) = channels_last(&p, &inputs, &want);
-        assert!(errors(&p, &inputs, &want, terms).1 > 1.0, "{p:?}");
+        let (mut p, inputs, want) = channels_last(&p, &inputs, &want);
+        for algorithm in p.algorithms(&[]) {
+            p.algorithm = algorithm.into();
+            assert!(errors(&p, &inputs, &want, terms).1 > 1.0, "{p:?}");
+        }
     }
 }
 
@@ -268,6 +276,9 @@ fn weights_that_are_parameters_are_packed_once() {
     ] {
         let mut p = conv(DType::F32, &LARGER[shape]);
         p.algorithm = algorithm.into();
+        if algorithm != Algorithm::Fft {
+            p.images = Images::ChannelsLast;
+        }
         let [x, w, _] = lens(&p);
         let x = random(DType::F32, x, &mut r);
         let weights = [0, 1].map(|_| random(DType::F32, w, &mut r));
@@ -577,20 +588,20 @@ fn what_the_algorithms_need_beside_their_arguments() {
     for algorithm in p.algorithms(&[]) {
         p.algorithm = algorithm.into();
         let (one, four) = (bytes(&p, 1), bytes(&p, 4));
-        match algorithm {
-            // Weights, inputs and products of transformed tiles are shared.
-            Algorithm::Winograd4 => {
-                assert_eq!(one, four);
-                let tiles = 3 * 10 * 9;
-                assert!(one >= 36 * 4 * (40 * 44 + (40 + 44) * tiles), "{one}");
-            }
-            Algorithm::Winograd2 => assert_eq!(one, four),
-            // A thread copies at least the images that a block reads, as they are or as columns.
-            _ => assert!(
-                four == 4 * one && one >= 4 * 40 * 35 * 19,
-                "{algorithm} {one}"
-            ),
-        }
+        // A thread copies at least the images that a block reads, as they are or as columns.
+        assert!(
+            four == 4 * one && one >= 4 * 40 * 35 * 19,
+            "{algorithm} {one}"
+        );
+    }
+    // Transformed weights, which threads share, and in each the inputs and products of a tile at least.
+    p.images = Images::ChannelsLast;
+    for (algorithm, elements) in [(Algorithm::Winograd2, 16), (Algorithm::Winograd4, 36)] {
+        p.algorithm = algorithm.into();
+        let (one, four) = (bytes(&p, 1), bytes(&p, 4));
+        let each = (four - one) / 3;
+        assert!(each >= elements * 4 * (40 + 44), "{algorithm} {each}");
+        assert!(one - each >= elements * 4 * 40 * 44, "{algorithm} {one}");
     }
     // Transforms of inputs, results and weights.
     let mut p = conv(DType::F32, &LARGER[3]);

@@ -172,7 +172,7 @@ impl Program {
 /// A plan of one kernel: the read-only arguments are the inputs, the written ones the outputs.
 pub fn plan_of(mut kernel: Kernel, args: &[(DType, i64, bool)]) -> Plan {
     if kernel.decision().is_none() {
-        let decision = kernel.by_default(true);
+        let decision = kernel.by_default(true, true);
         kernel = kernel.by(decision);
     }
     let sites = kernel.contract().map_or(0, |c| c.sites);

@@ -10,7 +10,7 @@ use crate::cuda::values::Values;
 use crate::schedule::Schedule;
 use crate::work::{Printed, Slot, Step, Way};
 use kiln_base::{DType, Dim};
-use kiln_plan::{Algorithm, Conv, ConvRole};
+use kiln_plan::{Algorithm, Conv, ConvRole, Images};
 
 /// Transformed inputs `[groups, a · a, in, tiles]`...
 const INPUTS: Slot = Slot::Scratch(0);
@@ -24,13 +24,14 @@ const THREADS: u32 = 128;
 
 /// The ways by Winograd's algorithms, where these can compute the convolution and its sizes are known.
 pub(super) fn ways(work: Job, c: &Conv, name: &str) -> Vec<Way> {
-    if c.role != ConvRole::Result {
+    let is_known = !c.algorithms(&[]).is_empty();
+    let is_plain = c.prologue.is_none() && c.images == Images::ChannelsFirst;
+    let is_result = (c.role, c.dtype) == (ConvRole::Result, DType::F32);
+    if !(is_known && is_plain && is_result && c.is_3_by_3()) {
         return Vec::new();
     }
-    let legal = c.algorithms(&[]);
     let all = [(Algorithm::Winograd2, 2), (Algorithm::Winograd4, 4)];
-    let all = all.into_iter().filter(|(a, _)| legal.contains(a));
-    let ways = all.filter_map(|(algorithm, m)| {
+    let ways = all.into_iter().filter_map(|(algorithm, m)| {
         let winograd = Winograd::new(work, c, name, m)?;
         let (printed, predicted) = winograd.print();
         Some(Way {

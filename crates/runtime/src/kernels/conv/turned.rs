@@ -31,6 +31,7 @@ impl Conv {
             fft: None,
             last: None,
             each: None,
+            winograd: None,
             turned: None,
             made: None,
             epilogue: self.epilogue.take(),

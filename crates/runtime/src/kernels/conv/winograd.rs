@@ -1,383 +1,366 @@
-//! Winograd's convolutions F(m×m, 3×3): tiles of a × a inputs, a = m + 2, give m × m results.
+//! Winograd's convolutions of images with channels last: tiles of a × a inputs, a = m + 2, give m × m results by a²
+//! products for each pair of channels; see [`Winograd`].
 //!
-//! With the matrices of Lavin and Gray (arXiv:1509.09308), a tile is `Y = Aᵀ [(G g Gᵀ) ∘ (Bᵀ d B)] A`: three
-//! transformations, and a product of weights and inputs for each of the a² elements of a transformed tile.
-//! Tiles lie side by side in vectors. A chunk of tile rows goes through all three steps, so that what
-//! lies between them stays in the cache.
+//! A tile is transformed channel by channel, side by side; then each of its a² elements is a row of a matrix of
+//! tiles by input channels, which is multiplied with that of the transformed filters, packed into panels of output
+//! channels. A block, some tiles by some panels, goes through all steps while it is in the second-level cache.
 
-mod transform;
+mod cut;
 
 use super::Conv;
-use crate::contraction::multiply;
+use crate::contraction::{Accesses, Call, Kernel};
 use crate::error::Result;
 use crate::kernels::matmul::{Args, Work, run_blocks, split};
 use crate::memory::{Storage, room};
-use crate::simd::compiled;
-use crate::sums::{ROWS, SLACK};
 use crate::tile::Failures;
 use crate::tile::affine::ceil;
-use kiln_plan::Algorithm;
-pub(super) use transform::{Four, Transform, Two};
-use transform::{
-    Inputs, Outputs, Part, TransformInputs, TransformOutputs, TransformWeights, Weights, phase_row,
-};
+pub(super) use cut::Cut;
+use cut::Sizes;
+use std::ops::Range;
 
-/// Elements of a chunk between the steps.
-const CHUNK: i64 = 1 << 21;
-/// What transforming an element costs, in multiply-adds.
-const TRANSFORM_WORK: i64 = 32;
+/// What transforming an element of the weights costs, in multiply-adds.
+const TRANSFORM_WORK: i64 = 128;
 
-/// The a² elements of transformed tiles, of which each is a matrix, in memory that all threads read, or
-/// write parts of.
-#[derive(Copy, Clone)]
-struct Elements {
-    start: *mut f32,
-    /// Distance of two rows of a matrix.
-    row: i64,
-    /// Distance of two matrices.
-    element: i64,
-}
-// SAFETY: the pointer is only passed on; who writes where is said where it is used.
-unsafe impl Sync for Elements {}
-
-impl Elements {
-    /// The distances for so many rows of `len` elements and slack.
-    fn sized(start: *mut f32, rows: i64, len: i64) -> Elements {
-        let row = len + SLACK;
-        // The elements of a tile must not fall on the same lines of the cache.
-        let element = rows * row + 3 * SLACK;
-        Elements {
-            start,
-            row,
-            element,
-        }
-    }
-
-    /// The same, with room for `count` matrices.
-    fn new(storage: &mut Option<Storage>, count: i64, rows: i64, len: i64) -> Result<Elements> {
-        let sized = Elements::sized(std::ptr::null_mut(), rows, len);
-        let start = room(storage, count * sized.element)?;
-        Ok(Elements { start, ..sized })
-    }
-
-    fn at(&self, element: i64, row: i64, i: i64) -> *mut f32 {
-        let at = element * self.element + row * self.row + i;
-        self.start.wrapping_offset(at as isize)
-    }
+/// What a thread keeps from block to block.
+#[derive(Default)]
+struct Scratch {
+    copy: Option<Storage>,
+    inputs: Option<Storage>,
+    products: Option<Storage>,
+    /// The group and first tile of the inputs.
+    holds: Option<(i64, i64)>,
 }
 
-/// Tile rows that go through the steps together.
-struct Chunk {
+/// Some output channels of some tiles.
+struct Block {
     group: i64,
-    parts: Vec<Part>,
-    /// How many tiles.
+    /// Among those of all images.
+    tile: i64,
     tiles: i64,
-    /// Rows of output channels, of input channels.
-    weights: Elements,
-    /// Rows of input channels, of tiles.
-    inputs: Elements,
-    /// Rows of output channels, of tiles.
-    products: Elements,
+    panel: i64,
+    panels: i64,
+}
+
+/// A tile of an image.
+struct Place {
+    image: i64,
+    row: i64,
+    column: i64,
 }
 
 impl Conv {
-    /// Elements of a transformed tile; none for algorithms that read the weights as they are.
-    fn tile_elements(&self) -> Option<i64> {
-        match self.algorithm {
-            Algorithm::Winograd2 => Some(16),
-            Algorithm::Winograd4 => Some(36),
-            _ => None,
-        }
-    }
-
-    /// Rows of tiles of an image, tiles of a row, and rows of a chunk.
-    fn tile_rows(&self, m: i64, elements: i64) -> (i64, i64, i64) {
-        let [_, height, width] = self.geometry.axes.map(|a| a.output);
-        let (down, across) = (ceil(height, m), ceil(width, m));
-        let row = (self.cin + self.cout) * elements * across;
-        (down, across, (CHUNK / row).clamp(1, self.batch * down))
-    }
-
-    /// Elements between the steps, and of the packed weights of a group.
-    pub(super) fn winograd_workspace(&self) -> i64 {
-        let elements = self.tile_elements().unwrap_or(0);
-        let m = if elements == 36 { 4 } else { 2 };
-        let (_, across, most) = self.tile_rows(m, elements);
-        let sizes = [
-            (self.cout, self.cin),
-            (self.cin, most * across),
-            (self.cout, most * across),
-        ];
-        let room = |(rows, len)| Elements::sized(std::ptr::null_mut(), rows, len).element;
-        elements * sizes.map(room).iter().sum::<i64>()
-    }
-
-    /// Elements of the transformed weights; none for other algorithms.
-    pub(super) fn winograd_packed(&self) -> Option<i64> {
-        let group = self.packed(std::ptr::null_mut(), 0).element * self.tile_elements()?;
-        Some(self.groups * group)
-    }
-
-    /// Where the packed weights of a group are.
-    fn packed(&self, start: *mut f32, group: i64) -> Elements {
-        let packed = Elements::sized(start, self.cout, self.cin);
-        let group = group * self.tile_elements().unwrap_or(0) * packed.element;
-        Elements {
-            start: start.wrapping_offset(group as isize),
-            ..packed
-        }
-    }
-
-    /// Transforms the weights.
+    /// Transforms the weights, which depend on no other operand, into panels.
     ///
     /// # Safety
     /// As [`Conv::pack`].
-    pub(super) unsafe fn winograd_pack(&self, weights: *mut u8, to: *mut u8, parallel: bool) {
-        for group in 0..self.groups {
-            let (weights, to) = (weights.cast::<f32>(), self.packed(to.cast(), group));
-            // SAFETY: the caller's.
-            unsafe {
-                match self.algorithm {
-                    Algorithm::Winograd2 => {
-                        self.transform_weights::<Two>(weights, group, to, parallel);
-                    }
-                    _ => self.transform_weights::<Four>(weights, group, to, parallel),
-                }
+    pub(super) unsafe fn winograd_pack(
+        &self,
+        cut: &Cut,
+        weights: *const f32,
+        to: *mut f32,
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        let s = &cut.sizes;
+        let args = [weights.cast_mut().cast::<u8>(), to.cast()];
+        let args = Args(&args);
+        let work = self.cin * s.panel * TRANSFORM_WORK;
+        split(self.groups * s.panels, work, parallel, |from, until| {
+            let args = &args;
+            let both = (
+                args.0[0].cast::<f32>().cast_const(),
+                args.0[1].cast::<f32>(),
+            );
+            // SAFETY: the caller's; each part has panels of its own.
+            if let Err(e) = unsafe { self.winograd_panels(s, both, from..until) } {
+                failures.broken(e);
             }
-        }
+        });
     }
 
-    /// Runs a convolution by [`Algorithm::Winograd2`] or its sibling.
+    /// Transforms the weights of some panels, among those of all groups.
+    ///
+    /// # Safety
+    /// As [`Conv::pack`].
+    unsafe fn winograd_panels(
+        &self,
+        s: &Sizes,
+        (weights, to): (*const f32, *mut f32),
+        panels: Range<i64>,
+    ) -> Result<()> {
+        let mut storage = None;
+        let taps = room::<f32>(&mut storage, 9 * s.panel)?;
+        let filters = s.filters(self)?;
+        for (p, c) in panels.flat_map(|p| (0..self.cin).map(move |c| (p, c))) {
+            let (group, panel) = (p / s.panels, p % s.panels);
+            for (tap, column) in (0..9).flat_map(|t| (0..s.panel).map(move |c| (t, c))) {
+                let filter = panel * s.panel + column;
+                let at = ((group * self.cout + filter) * self.cin + c) * 9 + tap;
+                // SAFETY: linking checked the weights' length; there is room for the taps.
+                unsafe {
+                    let weight = match filter < self.cout {
+                        true => *weights.offset(at as isize),
+                        false => 0.0,
+                    };
+                    *taps.offset((tap * s.panel + column) as isize) = weight;
+                }
+            }
+            let at = (p * s.squares * self.cin + c) * s.panel;
+            // SAFETY: the taps are there; each panel has a place of its own.
+            unsafe { transform(&filters, taps, to.wrapping_offset(at as isize)) };
+        }
+        Ok(())
+    }
+
+    /// Runs a convolution by one of Winograd's algorithms.
     ///
     /// # Safety
     /// As [`Conv::run`].
-    pub(super) unsafe fn winograd<W: Transform>(
+    pub(super) unsafe fn winograd(
         &self,
         args: &[*mut u8],
+        cut: &Cut,
         packed: Option<*mut u8>,
         parallel: bool,
         failures: &Failures,
     ) {
-        let elements = (W::A * W::A) as i64;
-        let (down, across, most) = self.tile_rows(W::M as i64, elements);
-        let tiles = most * across;
-        let mut storage = [None, None, None];
-        let [weights, inputs, products] = match self.elements(packed, elements, tiles, &mut storage)
-        {
-            Ok(rooms) => rooms,
-            Err(e) => return failures.broken(e),
-        };
-        for group in 0..self.groups {
-            // SAFETY: the caller's; all rooms have their sizes.
-            unsafe {
-                let weights = match packed {
-                    Some(packed) => self.packed(packed.cast(), group),
-                    None => {
-                        let raw = args[self.operands[1]].cast::<f32>();
-                        self.transform_weights::<W>(raw, group, weights, parallel);
-                        weights
-                    }
-                };
-                let mut row = 0;
-                while row < self.batch * down {
-                    let rows = most.min(self.batch * down - row);
-                    let chunk = Chunk {
-                        group,
-                        parts: parts(row, rows, down, across),
-                        tiles: rows * across,
-                        weights,
-                        inputs,
-                        products,
-                    };
-                    self.transform_inputs::<W>(args, &chunk, parallel, failures);
-                    self.products::<W>(&chunk, parallel, failures);
-                    self.transform_outputs::<W>(args, &chunk, parallel, failures);
-                    row += rows;
-                }
-            }
-        }
-    }
-
-    /// Places for transformed weights, if they are not packed, for inputs and for products.
-    fn elements(
-        &self,
-        packed: Option<*mut u8>,
-        count: i64,
-        tiles: i64,
-        [weights, inputs, products]: &mut [Option<Storage>; 3],
-    ) -> Result<[Elements; 3]> {
+        let s = &cut.sizes;
+        let mut storage = None;
         let weights = match packed {
-            Some(packed) => self.packed(packed.cast(), 0),
-            None => Elements::new(weights, count, self.cout, self.cin)?,
-        };
-        let inputs = Elements::new(inputs, count, self.cin, tiles)?;
-        let products = Elements::new(products, count, self.cout, tiles)?;
-        Ok([weights, inputs, products])
-    }
-
-    unsafe fn transform_weights<W: Transform>(
-        &self,
-        weights: *const f32,
-        group: i64,
-        to: Elements,
-        parallel: bool,
-    ) {
-        let args = Args(&[weights.cast_mut().cast()]);
-        let work = self.cin * TRANSFORM_WORK * 9;
-        split(self.cout, work, parallel, |from, until| {
-            let (args, to) = (&args, &to);
-            for o in from..until {
-                let row = (group * self.cout + o) * self.cin * 9;
-                // SAFETY: linking checked the weights' length; each output channel has rows of its own.
-                unsafe {
-                    compiled::<TransformWeights<W>, _>(self.level)(Weights {
-                        from: args.0[0].cast::<f32>().wrapping_offset(row as isize),
-                        channels: self.cin as usize,
-                        to: to.at(0, o, 0),
-                        pitch: to.element as usize,
-                    });
+            Some(packed) => packed.cast::<f32>(),
+            None => match room::<f32>(&mut storage, cut.packed(self)) {
+                Ok(to) => {
+                    let weights = self.operand(args, 1, 0);
+                    // SAFETY: the caller's; there is room for all panels.
+                    unsafe { self.winograd_pack(cut, weights, to, parallel, failures) };
+                    to
                 }
-            }
-        });
-    }
-
-    unsafe fn transform_inputs<W: Transform>(
-        &self,
-        args: &[*mut u8],
-        chunk: &Chunk,
-        parallel: bool,
-        failures: &Failures,
-    ) {
-        let g = &self.geometry;
-        let row = phase_row(ceil(g.axes[2].output, W::M as i64));
-        let args = Args(args);
-        let work = chunk.tiles * (W::A * W::A) as i64 * TRANSFORM_WORK / 8;
-        split(self.cin, work, parallel, |from, until| {
-            let (args, mut storage) = (&args, None);
-            let phases = match room::<f32>(&mut storage, (W::A * W::M) as i64 * row) {
-                Ok(phases) => phases,
                 Err(e) => return failures.broken(e),
-            };
-            for c in from..until {
-                for part in &chunk.parts {
-                    let channel = (part.image * self.groups + chunk.group) * self.cin + c;
-                    // SAFETY: linking checked the input's length; each channel has rows of its own.
-                    unsafe {
-                        compiled::<TransformInputs<W>, _>(self.level)(Inputs {
-                            conv: self,
-                            x: self.operand(args.0, 0, channel * g.inputs()),
-                            part: *part,
-                            phases,
-                            to: chunk.inputs.at(0, c, part.tile),
-                            pitch: chunk.inputs.element as usize,
-                        });
-                    }
-                }
-            }
-        });
-    }
-
-    /// For each element of a tile the product of weights and inputs.
-    unsafe fn products<W: Transform>(&self, chunk: &Chunk, parallel: bool, failures: &Failures) {
-        let down = ceil(self.cout, ROWS);
-        let items = (W::A * W::A) as i64 * down;
-        let work = ROWS * self.cin * chunk.tiles;
-        split(items, work, parallel, |from, until| {
-            for item in from..until {
-                let (element, row) = (item / down, item % down * ROWS);
-                let sizes = (ROWS.min(self.cout - row), chunk.tiles, self.cin);
-                let to = chunk.products.at(element, row, 0);
-                let weights = chunk.weights.at(element, row, 0).cast_const();
-                let inputs = chunk.inputs.at(element, 0, 0).cast_const();
-                // SAFETY: the rooms have their sizes; each item writes rows of its own.
-                let done = unsafe {
-                    multiply(
-                        self.level,
-                        sizes,
-                        (to, chunk.products.row),
-                        (weights, chunk.weights.row, 1),
-                        (inputs, chunk.inputs.row, 1),
-                        false,
-                    )
-                };
-                if let Err(e) = done {
-                    failures.broken(e);
-                }
-            }
-        });
-    }
-
-    unsafe fn transform_outputs<W: Transform>(
-        &self,
-        args: &[*mut u8],
-        chunk: &Chunk,
-        parallel: bool,
-        failures: &Failures,
-    ) {
-        let down = ceil(self.cout, ROWS);
-        let items = chunk.parts.len() as i64 * down;
-        let tiles = chunk.tiles / chunk.parts.len() as i64;
-        let work = ROWS * tiles * (W::A * W::A) as i64 * TRANSFORM_WORK / 8;
+            },
+        };
+        if s.all * self.groups * self.cout == 0 {
+            return;
+        }
+        let (blocks, shares) = (ceil(s.all, s.tiles), ceil(s.panels, s.share));
+        let work = s.squares * s.tiles * self.cin * s.share * s.panel;
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
+        let weights = Args(&[weights.cast()]);
         // SAFETY: the caller's; blocks write different places.
-        run_blocks((items, work), launch, |i, args, _: &mut (), work| unsafe {
-            let (part, channel) = (&chunk.parts[(i / down) as usize], i % down * ROWS);
-            self.output_block::<W>(args, chunk, part, channel, work)
-        });
+        run_blocks(
+            (self.groups * blocks * shares, work.max(1)),
+            launch,
+            |i, args, scratch: &mut Scratch, work| unsafe {
+                let weights = &weights;
+                let (tile, panel) = (i / shares % blocks * s.tiles, i % shares * s.share);
+                let block = Block {
+                    group: i / shares / blocks,
+                    tile,
+                    tiles: s.tiles.min(s.all - tile),
+                    panel,
+                    panels: s.share.min(s.panels - panel),
+                };
+                self.winograd_block(args, cut, weights.0[0].cast(), &block, scratch, work)
+            },
+        );
     }
 
-    /// Some output channels of a part.
-    unsafe fn output_block<W: Transform>(
+    unsafe fn winograd_block(
         &self,
         args: &[*mut u8],
-        chunk: &Chunk,
-        part: &Part,
-        channel: i64,
+        cut: &Cut,
+        weights: *const f32,
+        b: &Block,
+        scratch: &mut Scratch,
         work: &mut Work,
     ) -> Result<()> {
-        let (all, [_, height, width]) = (self.geometry.outputs(), self.geometry.axes);
-        let channels = ROWS.min(self.cout - channel);
-        let row = part.row * W::M as i64;
-        let rows = (part.rows * W::M as i64).min(height.output - row);
-        let size = rows * width.output;
-        let first = (part.image * self.groups + chunk.group) * self.cout + channel;
-        let first = first * all + row * width.output;
-        let (dst, pitch) = match self.epilogue {
-            Some(_) => (work.scratch::<f32>(channels * size)?, size),
-            None => (self.result_at::<f32>(args, first), all),
-        };
-        for c in 0..channels {
-            let from = chunk.products.at(0, channel + c, part.tile);
-            // SAFETY: the products are there; the result or the scratch memory has the rows.
-            unsafe {
-                compiled::<TransformOutputs<W>, _>(self.level)(Outputs {
-                    conv: self,
-                    part: *part,
-                    from,
-                    pitch: chunk.products.element as usize,
-                    to: dst.wrapping_offset((c * pitch) as isize),
-                });
+        let s = &cut.sizes;
+        let copy = room::<f32>(&mut scratch.copy, s.squares * self.cin)?;
+        let inputs = room::<f32>(&mut scratch.inputs, s.squares * s.inputs.element)?;
+        let products = room::<f32>(&mut scratch.products, s.squares * s.products.element)?;
+        // SAFETY: linking checked the buffers' lengths against the geometry, and there is room.
+        unsafe {
+            // Tiles often come again, for other channels.
+            if scratch.holds != Some((b.group, b.tile)) {
+                for tile in 0..b.tiles {
+                    let to = inputs.offset((tile * s.inputs.row) as isize);
+                    self.transform_inputs(args, cut, b, tile, copy, to);
+                }
+                scratch.holds = Some((b.group, b.tile));
+            }
+            self.multiply_elements(cut, b, weights, inputs, products);
+            for tile in 0..b.tiles {
+                let from = products.offset((tile * s.products.row) as isize);
+                self.transform_results(args, cut, b, tile, from, work)?;
             }
         }
-        // SAFETY: as above.
-        unsafe { work.finish((dst, pitch), first, (channels, all), size) };
+        Ok(())
+    }
+
+    fn place(&self, cut: &Cut, tile: i64) -> Place {
+        let s = &cut.sizes;
+        Place {
+            image: tile / (s.down * s.across),
+            row: tile / s.across % s.down,
+            column: tile % s.across,
+        }
+    }
+
+    /// Transforms the inputs of a tile of a block; `copy` has room for them, with their padding.
+    ///
+    /// # Safety
+    /// As [`Conv::run`]; there is room at `to`.
+    unsafe fn transform_inputs(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        b: &Block,
+        tile: i64,
+        copy: *mut f32,
+        to: *mut f32,
+    ) {
+        let s = &cut.sizes;
+        let [_, height, width] = &self.geometry.axes;
+        let (place, side) = (self.place(cut, b.tile + tile), s.winograd.side());
+        let y = place.row * s.winograd.step() - height.padding;
+        let x = place.column * s.winograd.step() - width.padding;
+        let from = |y: i64, x: i64| {
+            let position = (place.image * height.input + y) * width.input + x;
+            let at = (position * self.groups + b.group) * self.cin;
+            self.operand::<f32>(args, 0, at)
+        };
+        let is_inside = y >= 0 && y + side <= height.input && x >= 0 && x + side <= width.input;
+        if is_inside {
+            // SAFETY: the caller's.
+            return unsafe { transform(&cut.transforms[0], from(y, x), to) };
+        }
+        for (i, j) in (0..side).flat_map(|i| (0..side).map(move |j| (i, j))) {
+            let to = copy.wrapping_offset(((i * side + j) * self.cin) as isize);
+            let is_there =
+                (0..height.input).contains(&(y + i)) && (0..width.input).contains(&(x + j));
+            // SAFETY: the position is there; the copy has room for all of the tile.
+            unsafe {
+                match is_there {
+                    true => {
+                        let from = from(y + i, x + j);
+                        std::ptr::copy_nonoverlapping(from, to, self.cin as usize);
+                    }
+                    false => std::ptr::write_bytes(to, 0, self.cin as usize),
+                }
+            }
+        }
+        // SAFETY: the copy is there.
+        unsafe { transform(&cut.transforms[1], copy, to) }
+    }
+
+    /// For each element of a block's tiles the products of inputs and weights.
+    ///
+    /// # Safety
+    /// All of them are there, and there is room for the products.
+    unsafe fn multiply_elements(
+        &self,
+        cut: &Cut,
+        b: &Block,
+        weights: *const f32,
+        inputs: *const f32,
+        products: *mut f32,
+    ) {
+        let s = &cut.sizes;
+        let rest = if b.tiles == s.tiles { 1 } else { 2 };
+        for panel in 0..b.panels {
+            let first = (b.group * s.panels + b.panel + panel) * s.squares;
+            for element in 0..s.squares {
+                let inputs = inputs.wrapping_offset((element * s.inputs.element) as isize);
+                let at = (first + element) * self.cin * s.panel;
+                let right = weights.wrapping_offset(at as isize);
+                let to = element * s.products.element + panel * s.panel;
+                let is_last = usize::from(b.panel + panel + 1 == s.panels);
+                for row in (0..b.tiles).step_by(s.rows as usize) {
+                    let of = if row + s.rows > b.tiles { rest } else { 0 };
+                    let to = to + row * s.products.row;
+                    let call = Call {
+                        left: inputs.wrapping_offset((row * s.inputs.row) as isize).cast(),
+                        right: right.cast(),
+                        out: products.wrapping_offset(to as isize).cast(),
+                        finish: std::ptr::null(),
+                    };
+                    // SAFETY: the caller's.
+                    unsafe { cut.sums[of][is_last].run(&call) };
+                }
+            }
+        }
+    }
+
+    /// Transforms the products of a tile of a block into results.
+    ///
+    /// # Safety
+    /// As [`Conv::run`]; the products are there.
+    unsafe fn transform_results(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        b: &Block,
+        tile: i64,
+        from: *const f32,
+        work: &mut Work,
+    ) -> Result<()> {
+        let s = &cut.sizes;
+        let [_, height, width] = self.geometry.axes.map(|a| a.output);
+        let (place, step) = (self.place(cut, b.tile + tile), s.winograd.step());
+        let ends = [place.row + 1 == s.down, place.column + 1 == s.across];
+        let is_last = b.panel + b.panels == s.panels;
+        let [down, across, channels] = [ends[0], ends[1], is_last].map(usize::from);
+        let results = &cut.results[down][across][channels];
+        let position = (place.image * height + place.row * step) * width + place.column * step;
+        let (channel, all) = (
+            b.group * self.cout + b.panel * s.panel,
+            self.groups * self.cout,
+        );
+        let first = position * all + channel;
+        let accesses: Accesses = match &cut.finish {
+            Some(finish) => finish.addresses(args, (position, channel)).collect(),
+            None => Accesses::new(),
+        };
+        let pitch = s.share * s.panel;
+        let raw = self.epilogue.is_some() && cut.finish.is_none();
+        let out = match (raw, &cut.finish) {
+            (true, _) => work.scratch::<f32>(step * step * pitch)?,
+            (false, Some(_)) => std::ptr::null_mut(),
+            (false, None) => self.result_at::<f32>(args, first),
+        };
+        let call = Call {
+            left: from.cast(),
+            right: std::ptr::null(),
+            out: out.cast(),
+            finish: accesses.as_ptr(),
+        };
+        // SAFETY: the caller's; tiles at the ends write what is there.
+        unsafe { results.run(&call) };
+        if raw {
+            let rows = step.min(height - place.row * step);
+            let columns = step.min(width - place.column * step);
+            let channels = (b.panels * s.panel).min(self.cout - b.panel * s.panel);
+            for row in 0..rows {
+                let raw = out.wrapping_offset((row * step * pitch) as isize);
+                let first = first + row * width * all;
+                // SAFETY: the raw results are there.
+                unsafe { work.finish((raw, pitch), first, (columns, all), channels) };
+            }
+        }
         Ok(())
     }
 }
 
-/// The parts of some tile rows, of which each image has `down` of `across` tiles.
-fn parts(mut row: i64, rows: i64, down: i64, across: i64) -> Vec<Part> {
-    let (first, end) = (row, row + rows);
-    let mut parts = Vec::new();
-    while row < end {
-        let rows = (down - row % down).min(end - row);
-        parts.push(Part {
-            image: row / down,
-            row: row % down,
-            rows,
-            tile: (row - first) * across,
-        });
-        row += rows;
-    }
-    parts
+/// Transforms a square.
+///
+/// # Safety
+/// As [`Kernel::run`].
+unsafe fn transform(by: &Kernel, from: *const f32, to: *mut f32) {
+    let call = Call {
+        left: from.cast(),
+        right: std::ptr::null(),
+        out: to.cast(),
+        finish: std::ptr::null(),
+    };
+    // SAFETY: the caller's.
+    unsafe { by.run(&call) }
 }
