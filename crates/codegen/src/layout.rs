@@ -404,11 +404,24 @@ fn free(flow: &Flow, groups: &[Group], convs: &[Option<Conv>]) -> HashSet<Nid> {
         .collect()
 }
 
-/// The values that keep channels first whatever the launches are: results, and what a reshape reads.
+/// The values that keep channels first whatever the launches are: results, and what a reshape reads. One that adds axes
+/// of 1 to what is then reduced, as poolings do, reads any layout.
 fn pinned(flow: &Flow) -> HashSet<Nid> {
     let mut pinned: HashSet<Nid> = flow.outputs.iter().map(|o| o.node).collect();
-    for node in &flow.nodes {
-        if matches!(node.op, Op::Reshape | Op::After) {
+    let mut read: HashSet<Nid> = pinned.clone();
+    for node in flow
+        .nodes
+        .iter()
+        .filter(|n| !matches!(n.op, Op::Reduce { .. }))
+    {
+        read.extend(&node.inputs);
+    }
+    for (n, node) in flow.nodes.iter().enumerate() {
+        let same = |n: Nid| flow.nodes[n].shape.iter().filter(|d| !d.is(1));
+        let of_ones = |i: &Nid| !read.contains(&n) && same(*i).eq(same(n));
+        if matches!(node.op, Op::After)
+            || matches!(node.op, Op::Reshape) && !node.inputs.iter().all(of_ones)
+        {
             pinned.extend(&node.inputs);
         }
     }

@@ -1,9 +1,12 @@
 //! A persistent fork-join pool: workers spin for a moment, then park.
 //!
-//! Parts of a run are handed out in order to whoever is free. Nothing else depends on the number of
-//! threads, so results cannot either.
+//! Each thread begins with a range of a run's parts of its own, so that from run to run it finds what it has written
+//! in its caches, and goes on with what is left of the others'. Nothing else depends on the number of threads, so
+//! results cannot either.
 
 mod apart;
+#[cfg(test)]
+mod tests;
 
 use crate::fork;
 use crate::lock::lock;
@@ -28,21 +31,27 @@ const PATIENCE: Duration = Duration::from_millis(5);
 const OPEN: usize = 1;
 /// One worker inside a job.
 const ONE: usize = 2;
+/// Ranges of parts, at most; more threads than these share them.
+const RANGES: usize = 64;
 
 #[derive(Copy, Clone)]
 struct Job {
     call: unsafe fn(*const (), usize),
     data: *const (),
     parts: usize,
+    ranges: usize,
 }
+
+/// The next part of a range to hand out, in a cache line of its own.
+#[repr(align(64))]
+struct Next(AtomicUsize);
 
 struct Shared {
     /// Counts jobs, so that a spinning worker notices a new one.
     epoch: AtomicUsize,
     /// [`OPEN`] plus [`ONE`] for every worker inside.
     state: AtomicUsize,
-    /// The next part to hand out.
-    next: AtomicUsize,
+    next: [Next; RANGES],
     /// The processor of the thread that woke workers last.
     waker: AtomicUsize,
     /// Workers with this number or a higher one take no parts.
@@ -127,12 +136,13 @@ impl Pool {
                 epoch: AtomicUsize::new(0),
                 state: AtomicUsize::new(0),
                 waker: AtomicUsize::new(usize::MAX),
-                next: AtomicUsize::new(0),
+                next: std::array::from_fn(|_| Next(AtomicUsize::new(0))),
                 limit: AtomicUsize::new(0),
                 job: UnsafeCell::new(Job {
                     call: nothing,
                     data: std::ptr::null(),
                     parts: 0,
+                    ranges: 0,
                 }),
                 panic: Mutex::new(None),
             }),
@@ -199,10 +209,13 @@ impl Pool {
             call: call::<F>,
             data: (&raw const part).cast(),
             parts,
+            ranges: parts.min(self.threads()).min(RANGES),
         };
         // SAFETY: the lock is ours and the previous run left only when no worker was inside.
         unsafe { *s.job.get() = job };
-        s.next.store(0, Ordering::Relaxed);
+        for (range, next) in s.next[..job.ranges].iter().enumerate() {
+            next.0.store(job.first(range), Ordering::Relaxed);
+        }
         s.state.store(OPEN, Ordering::Release);
         s.epoch.fetch_add(1, Ordering::SeqCst);
         let helpers = (parts - 1).min(s.limit.load(Ordering::Relaxed));
@@ -212,7 +225,7 @@ impl Pool {
                 w.thread.unpark();
             }
         }
-        s.take_parts(job);
+        s.take_parts(job, 0);
         s.state.fetch_and(!OPEN, Ordering::AcqRel);
         let mut spins = 0u32;
         while s.state.load(Ordering::Acquire) != 0 {
@@ -297,17 +310,28 @@ impl Pool {
     }
 }
 
+impl Job {
+    /// The first part of a range.
+    fn first(&self, range: usize) -> usize {
+        (self.parts as u128 * range as u128 / self.ranges as u128) as usize
+    }
+}
+
 impl Shared {
-    fn take_parts(&self, job: Job) {
-        loop {
-            let i = self.next.fetch_add(1, Ordering::Relaxed);
-            if i >= job.parts {
-                return;
-            }
-            // SAFETY: the run that owns the data waits until this thread is done.
-            let done = catch_unwind(AssertUnwindSafe(|| unsafe { (job.call)(job.data, i) }));
-            if let Err(panic) = done {
-                lock(&self.panic).get_or_insert(panic);
+    /// Takes parts, those of this thread's range first.
+    fn take_parts(&self, job: Job, thread: usize) {
+        for range in (0..job.ranges).map(|i| (thread + i) % job.ranges) {
+            let end = job.first(range + 1);
+            loop {
+                let i = self.next[range].0.fetch_add(1, Ordering::Relaxed);
+                if i >= end {
+                    break;
+                }
+                // SAFETY: the run that owns the data waits until this thread is done.
+                let done = catch_unwind(AssertUnwindSafe(|| unsafe { (job.call)(job.data, i) }));
+                if let Err(panic) = done {
+                    lock(&self.panic).get_or_insert(panic);
+                }
             }
         }
     }
@@ -354,141 +378,8 @@ fn work(shared: &Shared, number: usize, parked: &AtomicBool) {
         if number < shared.limit.load(Ordering::Relaxed) && shared.enter() {
             // SAFETY: the job stays as it is while this worker is inside.
             let job = unsafe { *shared.job.get() };
-            shared.take_parts(job);
+            shared.take_parts(job, number + 1);
             shared.state.fetch_sub(ONE, Ordering::Release);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_part_runs_once_from_many_threads_and_nested() {
-        let pool = Pool::new(4);
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for parts in [0, 1, 2, 7, 100] {
-                        let hits: Vec<AtomicUsize> = (0..parts).map(|_| 0.into()).collect();
-                        pool.run(parts, |i| {
-                            pool.run(2, |_| {
-                                hits[i].fetch_add(1, Ordering::Relaxed);
-                            });
-                        });
-                        assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 2));
-                    }
-                });
-            }
-        });
-    }
-
-    #[test]
-    fn jobs_share_their_first_run() {
-        let pool = Pool::new(3);
-        for sizes in [&[][..], &[0], &[5], &[3, 0, 4], &[1, 1, 1, 9]] {
-            // Jobs of no runs, one and two; what is around the runs is in order.
-            let hits: Vec<AtomicUsize> = sizes.iter().map(|_| 0.into()).collect();
-            let order = Mutex::new(Vec::new());
-            let mut jobs: Vec<Box<dyn FnMut() + '_>> = Vec::new();
-            for (j, parts) in sizes.iter().enumerate() {
-                let (hits, order, pool) = (&hits, &order, &pool);
-                jobs.push(Box::new(move || {
-                    lock(order).push(j);
-                    for _ in 0..j % 3 {
-                        pool.run(*parts, |i| {
-                            pool.run(2, |_| {
-                                hits[j].fetch_add(i + 1, Ordering::Relaxed);
-                            });
-                        });
-                    }
-                }));
-            }
-            pool.together(&mut jobs);
-            drop(jobs);
-            assert!(lock(&order).iter().copied().eq(0..sizes.len()));
-            for (j, (hits, parts)) in hits.iter().zip(sizes).enumerate() {
-                assert_eq!(hits.load(Ordering::Relaxed), j % 3 * parts * (parts + 1));
-            }
-        }
-        let panics = catch_unwind(AssertUnwindSafe(|| {
-            pool.together(&mut [Box::new(|| pool.run(4, |i| assert!(i != 2, "part two")))]);
-        }));
-        assert!(panics.is_err());
-        let sum = AtomicUsize::new(0);
-        pool.run(3, |i| {
-            sum.fetch_add(i, Ordering::Relaxed);
-        });
-        assert_eq!(sum.into_inner(), 3);
-    }
-
-    #[test]
-    fn a_pool_that_is_never_given_back_is_replaced() {
-        let threads = Pool::global().threads();
-        Pool::abandon();
-        let began = Arc::new(AtomicBool::new(false));
-        let begin = began.clone();
-        std::thread::spawn(move || {
-            Pool::global().run(2, |_| {
-                begin.store(true, Ordering::SeqCst);
-                loop {
-                    std::thread::park();
-                }
-            });
-        });
-        while !began.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
-        let held: *const Pool = Pool::global();
-        Pool::abandon();
-        assert!(!std::ptr::eq(held, Pool::global()));
-        Pool::global().set_threads(2);
-        // Both parts wait for the other one.
-        let inside = AtomicUsize::new(0);
-        Pool::global().run(2, |_| {
-            inside.fetch_add(1, Ordering::SeqCst);
-            while inside.load(Ordering::SeqCst) < 2 {
-                std::thread::yield_now();
-            }
-        });
-        Pool::global().set_threads(threads);
-    }
-
-    #[test]
-    fn threads_meet_but_for_one_that_has_another_job() {
-        assert!(Pool::new(1).meet());
-        let pool = Pool::new(2);
-        pool.run(2, |_| assert!(!pool.meet()));
-    }
-
-    #[test]
-    fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
-        let pool = Pool::new(3);
-        for _ in 0..20 {
-            let result = catch_unwind(AssertUnwindSafe(|| {
-                pool.run(10, |i| assert!(i != 5, "part five"));
-            }));
-            assert!(result.is_err());
-            let sum = AtomicUsize::new(0);
-            pool.run(10, |i| {
-                sum.fetch_add(i, Ordering::Relaxed);
-            });
-            assert_eq!(sum.into_inner(), 45);
-        }
-    }
-
-    #[test]
-    fn the_number_of_threads_can_change() {
-        let pool = Pool::new(1);
-        for threads in [1, 3, 2, 0, 4] {
-            pool.set_threads(threads);
-            assert_eq!(pool.threads(), threads.max(1));
-            let sum = AtomicUsize::new(0);
-            pool.run(50, |i| {
-                sum.fetch_add(i, Ordering::Relaxed);
-            });
-            assert_eq!(sum.into_inner(), 1225);
         }
     }
 }

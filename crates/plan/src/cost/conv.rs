@@ -293,8 +293,8 @@ impl Conv {
                 9000.0 + copy + outputs * taps * EACH
             }
             Algorithm::ChannelsLast if (cin, cout) == (1.0, 1.0) => {
-                // Groups share addresses.
-                return Some(batch * (outputs * taps * ADDRESS + groups * (outputs * taps * EACH)));
+                // Channels fill vectors; beside sums there are calls of tiles.
+                return Some(batch * outputs * whole(groups) * (taps * 1.6 + 4.0));
             }
             Algorithm::ChannelsLast => {
                 // Images of few channels are copied, and the taps of a row are one.

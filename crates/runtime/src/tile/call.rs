@@ -43,6 +43,8 @@ pub(crate) struct Printed {
     #[cfg(not(all(target_arch = "x86_64", unix)))]
     pub none: Arc<std::convert::Infallible>,
     pub operands: Vec<Operand>,
+    /// Whether it is called with a row of addresses for each of several steps, or runs.
+    pub steps: bool,
     /// Walks that are visited run by run, and which operands they are.
     pub runs: Vec<(u32, Vec<usize>)>,
 }
@@ -50,10 +52,21 @@ pub(crate) struct Printed {
 /// The most operands of a printed function.
 pub(crate) const MAX: usize = 96;
 
+/// The steps of a call: the context's bases of each, or of the first two where all follow evenly, and the addresses of
+/// the operands.
+#[derive(Default)]
+pub(crate) struct Steps {
+    pub count: usize,
+    pub given: usize,
+    pub bases: Vec<i64>,
+    table: Vec<*mut u8>,
+}
+
 #[cfg(all(target_arch = "x86_64", unix))]
 mod native {
-    use super::{Call, MAX, Place, Printed};
+    use super::{Call, MAX, Place, Printed, Steps};
     use crate::tile::Ctx;
+    use crate::tile::code::Code as Instruction;
     use kiln_x86::Code;
 
     /// Bytes of a cache line.
@@ -70,6 +83,19 @@ mod native {
         }
     }
 
+    /// As [`enter`], with a row of addresses for each of several steps or runs.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn enter_rows(code: &Code, table: &[*mut u8], n: usize, rows: usize) {
+        type Function = unsafe extern "sysv64" fn(*const *mut u8, usize, usize);
+        // SAFETY: that is what such code is a function of.
+        unsafe {
+            let f: Function = std::mem::transmute(code.entry());
+            f(table.as_ptr(), n, rows)
+        }
+    }
+
     /// The instruction: `x` is the function.
     ///
     /// # Safety
@@ -81,7 +107,7 @@ mod native {
             let f = &*ctx.printed.add((*code).x as usize);
             let mut table = [std::ptr::null_mut(); MAX];
             let table = &mut table[..f.operands.len()];
-            f.addresses(ctx, table);
+            f.addresses(ctx, ctx.bases, ctx.slot_at, table);
             if f.runs.is_empty() {
                 return f.lanes(table, ctx.n);
             }
@@ -94,34 +120,145 @@ mod native {
                 let mut n = left;
                 for (x, operands) in &f.runs {
                     let w = walk(*x);
-                    let (at, lanes) = w.run_at(ctx, f.operands[operands[0]].size);
+                    let (at, lanes) = w.run_at(ctx, ctx.bases, f.operands[operands[0]].size);
                     n = n.min(lanes as usize);
                     for o in operands {
                         table[*o] = at;
                     }
                 }
-                f.lanes(table, n);
+                let runs = if f.steps {
+                    f.alike(ctx, table, n, left)
+                } else {
+                    1
+                };
+                if !f.steps {
+                    f.lanes(table, n);
+                }
+                left -= n * runs;
+                if left == 0 {
+                    return;
+                }
+                for (x, _) in &f.runs {
+                    walk(*x).end_runs(ctx, n, runs as i64);
+                }
+                for (at, operand) in table.iter_mut().zip(&f.operands) {
+                    *at = at.wrapping_add(n * runs * operand.step);
+                }
+            }
+        }
+    }
+
+    /// The most addresses of a call over runs.
+    const ADDRESSES: usize = 256;
+
+    /// A call over steps.
+    ///
+    /// # Safety
+    /// As for every instruction; each step has the program's bases.
+    pub(crate) unsafe fn steps(ctx: &Ctx, code: &Instruction, tile: usize, steps: &mut Steps) {
+        // SAFETY: linking made the function of operands that are the program's.
+        unsafe {
+            let f = &*ctx.printed.add(code.x as usize);
+            let (operands, count) = (f.operands.len(), steps.count);
+            let width = steps.bases.len() / steps.given.max(1);
+            let bases = |step: usize| steps.bases.as_ptr().add(step * width);
+            steps.table.clear();
+            steps.table.resize(operands * count, std::ptr::null_mut());
+            for (step, row) in
+                (steps.table.chunks_exact_mut(operands).enumerate()).take(steps.given)
+            {
+                f.addresses(ctx, bases(step), ctx.slot_at + step * tile, row);
+            }
+            for i in steps.given * operands..count * operands {
+                let [before, last] = [2, 1].map(|n| steps.table[i - n * operands]);
+                let by = last.addr().wrapping_sub(before.addr());
+                steps.table[i] = last.wrapping_add(by);
+            }
+            if f.runs.is_empty() {
+                return enter_rows(&f.code, &steps.table, ctx.n, count);
+            }
+            let walk = |x: u32| &*ctx.walks.add(x as usize);
+            for (x, _) in &f.runs {
+                walk(*x).begin_runs(ctx);
+            }
+            let mut left = ctx.n;
+            loop {
+                let mut n = left;
+                for (x, which) in &f.runs {
+                    let (w, size) = (walk(*x), f.operands[which[0]].size);
+                    for (step, row) in steps.table.chunks_exact_mut(operands).enumerate() {
+                        let (at, lanes) = w.run_at(ctx, bases(step), size);
+                        n = n.min(lanes as usize);
+                        for o in which {
+                            row[*o] = at;
+                        }
+                    }
+                }
+                enter_rows(&f.code, &steps.table, n, count);
                 left -= n;
                 if left == 0 {
                     return;
                 }
                 for (x, _) in &f.runs {
-                    walk(*x).end_run(ctx, n);
+                    walk(*x).end_runs(ctx, n, 1);
                 }
-                for (at, operand) in table.iter_mut().zip(&f.operands) {
-                    *at = at.wrapping_add(n * operand.step);
+                for row in steps.table.chunks_exact_mut(operands) {
+                    for (at, operand) in row.iter_mut().zip(&f.operands) {
+                        *at = at.wrapping_add(n * operand.step);
+                    }
                 }
             }
         }
     }
 
     impl Printed {
-        /// Where the operands of the first lane are, but for those that are visited in runs.
+        /// Runs over a run of `n` lanes whose operands `first` has, and over those behind it that are alike, all of them
+        /// among the lanes that are left; gives how many.
         ///
         /// # Safety
-        /// As for every instruction.
+        /// As for every instruction, and for [`Walk::run_at`](crate::tile::walk::Walk::run_at).
+        unsafe fn alike(&self, ctx: &Ctx, first: &[*mut u8], n: usize, left: usize) -> usize {
+            let operands = self.operands.len();
+            let mut runs = (left / n).clamp(1, ADDRESSES / operands.max(3));
+            let mut by = [0; MAX];
+            for (by, operand) in by.iter_mut().zip(&self.operands) {
+                *by = n * operand.step;
+            }
+            let mut table = [std::ptr::null_mut(); ADDRESSES];
+            // SAFETY: the caller's.
+            unsafe {
+                for (x, which) in &self.runs {
+                    let (alike, apart) = (*ctx.walks.add(*x as usize)).alike(ctx, n as i64);
+                    runs = runs.min(alike as usize);
+                    for o in which {
+                        by[*o] = (apart as usize).wrapping_mul(self.operands[*o].size);
+                    }
+                }
+                table[..operands].copy_from_slice(first);
+                for row in 1..runs {
+                    for (o, by) in by[..operands].iter().enumerate() {
+                        let before = table[(row - 1) * operands + o];
+                        table[row * operands + o] = before.wrapping_add(*by);
+                    }
+                }
+                enter_rows(&self.code, &table, n, runs);
+            }
+            runs
+        }
+
+        /// Where the operands of the first lane are, but for those that are visited in runs, where the outer axes are as
+        /// these bases say.
+        ///
+        /// # Safety
+        /// As for every instruction; the bases are as many as the program has.
         #[inline(always)]
-        unsafe fn addresses(&self, ctx: &Ctx, table: &mut [*mut u8]) {
+        unsafe fn addresses(
+            &self,
+            ctx: &Ctx,
+            bases: *const i64,
+            slot_at: usize,
+            table: &mut [*mut u8],
+        ) {
             for (to, operand) in table.iter_mut().zip(&self.operands) {
                 // SAFETY: walks, registers, slots and states are the program's.
                 *to = unsafe {
@@ -132,21 +269,21 @@ mod native {
                     match operand.place {
                         Place::Line(x) => {
                             let w = walk(x);
-                            element(w.arg, *ctx.bases.add(w.base_at) + ctx.start)
+                            element(w.arg, *bases.add(w.base_at) + ctx.start)
                         }
                         Place::Ahead(x, by) => {
                             let w = walk(x);
-                            let base = *ctx.bases.add(w.base_at) + i64::from(by);
+                            let base = *bases.add(w.base_at) + i64::from(by);
                             element(w.arg, base + ctx.start)
                         }
                         Place::First(x) => {
                             let w = walk(x);
-                            element(w.arg, *ctx.bases.add(w.base_at))
+                            element(w.arg, *bases.add(w.base_at))
                         }
                         Place::Run(_) => std::ptr::null_mut(),
                         Place::Register(r) => ctx.reg::<u8>(r),
                         Place::Slot(s) => {
-                            (*ctx.slots.add(s as usize)).wrapping_add(ctx.slot_at * operand.size)
+                            (*ctx.slots.add(s as usize)).wrapping_add(slot_at * operand.size)
                         }
                         Place::State(x) => ctx.states.add(x as usize).cast(),
                     }
@@ -197,8 +334,12 @@ mod native {
     }
 }
 #[cfg(all(target_arch = "x86_64", unix))]
-pub(super) use native::call;
+pub(super) use native::{call, steps};
 
 /// Nothing is printed for this machine.
 #[cfg(not(all(target_arch = "x86_64", unix)))]
 pub(super) unsafe fn call(_: Call) {}
+
+/// As [`call`].
+#[cfg(not(all(target_arch = "x86_64", unix)))]
+pub(super) unsafe fn steps(_: &crate::tile::Ctx, _: &super::code::Code, _: usize, _: &mut Steps) {}

@@ -159,6 +159,7 @@ impl Linker<'_> {
                 walks: vec![],
                 moving: vec![],
                 general: vec![],
+                steps: false,
                 step: 0,
             },
         };
@@ -184,6 +185,9 @@ impl Linker<'_> {
             mut out,
             ..
         } = draft;
+        let lanes = self.bound.program.schedule == Schedule::Lanes;
+        let steps = stage.functions.iter().any(|f| f.printed.steps);
+        out.steps = lanes && out.over_inner && steps;
         out.body = stage.emit(&mut self.frame, &mut self.printed, self.level);
         walks.sort();
         walks.dedup();

@@ -26,6 +26,8 @@ pub(crate) struct Stage {
     pub moving: Vec<u32>,
     /// Walks that need the coordinates of the tile's first lane.
     pub general: Vec<u32>,
+    /// Whether a printed function runs over the steps.
+    pub steps: bool,
     /// Lanes that it runs over at once: more than a tile where nothing of it is kept in registers of the program.
     pub step: usize,
 }

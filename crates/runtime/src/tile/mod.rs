@@ -24,6 +24,8 @@ mod linked;
 mod live;
 mod load;
 mod lower;
+#[cfg(all(target_arch = "x86_64", unix))]
+mod making;
 mod pieces;
 #[cfg(all(target_arch = "x86_64", unix))]
 mod print;

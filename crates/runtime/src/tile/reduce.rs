@@ -159,7 +159,7 @@ impl<T: Elem, K: Carry<T>> Kernel<Call> for RowEnd<T, K> {
 }
 
 /// Inner steps after which a lane's f32 sum moves on into an f64.
-const FLUSH: i64 = 256;
+pub(super) const FLUSH: i64 = 256;
 
 struct LaneBegin<T, C>(PhantomData<(T, C)>);
 impl<T: Elem, C: Combine<T>> Kernel<Call> for LaneBegin<T, C> {

@@ -1,9 +1,11 @@
 //! The interpreter.
 
 use super::affine::ceil;
+use super::call::{self, Steps};
 use super::code::{Code, Ctx, Failures};
 use super::compute::with_compute;
 use super::linked::{Linked, Stage};
+use super::reduce::FLUSH;
 use crate::error::Result;
 use crate::memory::Storage;
 use crate::pool::Pool;
@@ -18,6 +20,9 @@ pub(crate) struct Runner<'a> {
     point: Vec<i64>,
     /// Lanes whose constants are in place.
     filled: usize,
+    steps: Steps,
+    /// The stage that they are all of, if it has no more.
+    stepped: Option<*const Stage>,
     // The context points into these.
     _frame: Storage,
     _tables: Vec<usize>,
@@ -77,6 +82,8 @@ impl<'a> Runner<'a> {
             ctx,
             point,
             filled: 0,
+            steps: Steps::default(),
+            stepped: None,
             _frame: frame,
             _tables: tables,
         })
@@ -137,7 +144,9 @@ impl<'a> Runner<'a> {
                 // SAFETY: the range is within the program's points, so every tile of it is.
                 unsafe {
                     self.set_start(stage, start);
-                    if stage.over_inner {
+                    if stage.steps {
+                        self.lanes_steps(stage);
+                    } else if stage.over_inner {
                         self.lanes_inner(stage);
                     } else {
                         self.ctx.outer = 0;
@@ -172,15 +181,57 @@ impl<'a> Runner<'a> {
         }
     }
 
+    /// As [`Runner::lanes_inner`], with many steps a call.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn lanes_steps(&mut self, stage: &Stage) {
+        let p = self.program;
+        let calls = stage.body.iter().filter(|c| c.is_call);
+        let runs = calls
+            .map(|c| p.printed[c.x as usize].runs.len())
+            .sum::<usize>();
+        let even = runs == 0 && p.outer.iter().filter(|e| **e > 1).count() <= 1;
+        // SAFETY: the tile is set, every step is one of the program's, and there are so many bases.
+        unsafe {
+            self.ctx.outer = 0;
+            self.ctx.run(&stage.begin);
+            for first in (0..p.outer_len).step_by(FLUSH as usize) {
+                if self.cancelled() {
+                    return;
+                }
+                let count = FLUSH.min(p.outer_len - first);
+                if self.stepped != Some(stage) {
+                    self.set_point(first);
+                    self.steps.given = if even { count.min(2) } else { count } as usize;
+                    self.steps.bases.clear();
+                    for _ in 0..self.steps.given {
+                        self.set_outer(stage);
+                        let bases = std::slice::from_raw_parts(self.ctx.bases, p.bases);
+                        self.steps.bases.extend_from_slice(bases);
+                        advance(&mut self.point, &p.outer);
+                    }
+                    self.steps.count = count as usize;
+                    self.stepped = (count == p.outer_len).then_some(stage);
+                }
+                self.ctx.outer = first + count - 1;
+                self.ctx.slot_at = first as usize * p.tile;
+                for c in &stage.body {
+                    match c.is_call {
+                        true => call::steps(&self.ctx, c, p.tile, &mut self.steps),
+                        false => (c.f)((&mut self.ctx, c)),
+                    }
+                }
+            }
+            self.ctx.run(&stage.end);
+        }
+    }
+
     /// # Safety
     /// As [`Runner::range`]; the constants are filled.
     unsafe fn rows(&mut self, from: i64, to: i64) {
         let p = self.program;
-        let mut rest = from;
-        for (i, e) in self.point.iter_mut().zip(&p.outer).rev() {
-            *i = rest % e;
-            rest /= e;
-        }
+        self.set_point(from);
         for row in from..to {
             if self.cancelled() {
                 return;
@@ -228,6 +279,14 @@ impl<'a> Runner<'a> {
             }
             self.ctx.n = p.lane_len.min(p.tile as i64) as usize;
             self.ctx.run(&stage.end);
+        }
+    }
+
+    /// Goes to a point of the outer axes, by its number in order.
+    fn set_point(&mut self, mut number: i64) {
+        for (i, e) in self.point.iter_mut().zip(&self.program.outer).rev() {
+            *i = number % e;
+            number /= e;
         }
     }
 

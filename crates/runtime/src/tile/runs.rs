@@ -24,12 +24,11 @@ pub(crate) struct Fills {
 }
 
 impl Walk {
-    /// The stride of the innermost axis, if lanes lie along it for so long that code for one such run at a time pays.
-    pub(super) fn long_runs(&self) -> Option<i64> {
-        const LEAST: i64 = 32;
+    /// The stride of the innermost axis, if that many lanes lie along it.
+    pub(super) fn long_runs(&self, least: i64) -> Option<i64> {
         let inner = self.lanes.last()?;
         let simple = !self.dynamic && self.reads_memory;
-        (simple && inner.extent >= LEAST).then_some(inner.stride)
+        (simple && inner.extent >= least).then_some(inner.stride)
     }
 
     /// Makes the memory that is read in place of what the limits exclude; the innermost stride is 0 or 1.
@@ -64,20 +63,17 @@ impl Walk {
         2 * self.lanes.len() + 1 + self.limits.len()
     }
 
-    /// Goes to the first lane of the tile.
+    /// Goes to the first lane of the tile; what the outer axes add is left to [`Walk::run_at`].
     ///
     /// # Safety
-    /// The context's bases and coordinates are set.
+    /// The context's coordinates are set.
     #[inline]
     pub(super) unsafe fn begin_runs(&self, ctx: &Ctx) {
         // SAFETY: the numbers are this walk's; those that are read are set.
         unsafe {
             let mut here = Here::of(self, ctx);
-            let base = ctx.bases.add(self.base_at);
-            *here.address = *base;
-            for (i, limit) in here.limits.iter_mut().enumerate() {
-                *limit = *base.add(1 + i);
-            }
+            *here.address = 0;
+            here.limits.fill(0);
             here.coords.fill(0);
             for d in 0..self.lanes.len() {
                 let by = *ctx.coords.add(self.coord_at + d);
@@ -92,27 +88,38 @@ impl Walk {
     /// this along the innermost axis. Of a store there are no limits.
     ///
     /// # Safety
-    /// [`Walk::begin_runs`] was called for this tile; the fills are made.
-    #[inline]
-    pub(super) unsafe fn run_at(&self, ctx: &Ctx, size: usize) -> (*mut u8, i64) {
+    /// [`Walk::begin_runs`] was called for this tile; the fills are made, and the program's bases are set.
+    #[inline(always)]
+    pub(super) unsafe fn run_at(
+        &self,
+        ctx: &Ctx,
+        bases: *const i64,
+        size: usize,
+    ) -> (*mut u8, i64) {
         // SAFETY: the numbers are this walk's, and set; the argument is the program's.
-        let (here, memory) = unsafe { (Here::of(self, ctx), *ctx.args.add(self.arg)) };
+        let (here, memory, bases) = unsafe {
+            let numbers = 1 + self.limits.len();
+            let bases = std::slice::from_raw_parts(bases.add(self.base_at), numbers);
+            (Here::of(self, ctx), *ctx.args.add(self.arg), bases)
+        };
         let last = self.lanes.len() - 1;
         let left = self.lanes[last].extent - here.coords[last];
-        let at = memory.wrapping_offset(*here.address as isize * size as isize);
+        let at = memory.wrapping_offset((bases[0] + *here.address) as isize * size as isize);
         if self.limits.is_empty() {
             return (at, left);
         }
         // It is not written through, since this is a load.
         let fills = self.fills.lines.as_ptr().cast_mut().cast();
         if self.fills.whole {
-            let mut limits = here.limits.iter().zip(&self.limits);
-            if limits.all(|(v, (_, extent))| (0..*extent).contains(v)) {
+            let values = here.limits.iter().zip(&bases[1..]).map(|(v, b)| v + b);
+            let mut limits = values.zip(&self.limits);
+            if limits.all(|(v, (_, extent))| (0..*extent).contains(&v)) {
                 return (at, left);
             }
             return (fills, left.min(self.fills.lanes));
         }
-        let (low, high) = self.allowed(here.limits, left as usize);
+        let values = here.limits.iter().zip(&bases[1..]).map(|(v, b)| v + b);
+        let (low, high) = self.allowed(values, left as usize);
         if low == 0 && high > 0 {
             return (at, high as i64);
         }
@@ -120,12 +127,29 @@ impl Walk {
         (fills, excluded.min(self.fills.lanes))
     }
 
-    /// Goes on by so many lanes, at most to the end of the run.
+    /// How many runs there are from the lane at hand on, of `n` lanes each, that lie one after the other at an even
+    /// distance, and that distance in elements.
     ///
     /// # Safety
     /// [`Walk::begin_runs`] was called for this tile.
     #[inline]
-    pub(super) unsafe fn end_run(&self, ctx: &Ctx, n: usize) {
+    pub(super) unsafe fn alike(&self, ctx: &Ctx, n: i64) -> (i64, i64) {
+        // SAFETY: the numbers are this walk's, and set.
+        let here = unsafe { Here::of(self, ctx) };
+        match (&self.lanes[..], &*here.coords) {
+            ([.., outer, inner], [.., row, 0]) if inner.extent == n && self.limits.is_empty() => {
+                (outer.extent - row, outer.stride)
+            }
+            _ => (1, 0),
+        }
+    }
+
+    /// Goes on by so many lanes, at most to the end of the run, or by several runs of so many that are alike.
+    ///
+    /// # Safety
+    /// [`Walk::begin_runs`] was called for this tile.
+    #[inline]
+    pub(super) unsafe fn end_runs(&self, ctx: &Ctx, n: usize, runs: i64) {
         // SAFETY: the numbers are this walk's, and set.
         let mut here = unsafe { Here::of(self, ctx) };
         let last = self.lanes.len() - 1;
@@ -136,13 +160,15 @@ impl Walk {
         if at != 0 {
             here.move_by(last, -at);
         }
+        let mut by = runs;
         for (d, lane) in self.lanes[..last].iter().enumerate().rev() {
-            here.move_by(d, 1);
+            here.move_by(d, by);
             let at = here.coords[d];
             if at < lane.extent {
                 return;
             }
             here.move_by(d, -at);
+            by = 1;
         }
     }
 }

@@ -288,7 +288,7 @@ impl Walk {
         let mut at = 0;
         while at < ctx.n {
             let len = (ctx.n - at).min((inner.extent - c[last]) as usize);
-            let (low, high) = self.allowed(&limits, len);
+            let (low, high) = self.allowed(limits.iter().copied(), len);
             f(at, address, inner.stride, len, low, high);
             at += len;
             if at == ctx.n {
@@ -325,9 +325,9 @@ impl Walk {
 
     /// The part of a run of `len` lanes where every limit holds, given the limits' first values.
     #[inline(always)]
-    pub(super) fn allowed(&self, first: &[i64], len: usize) -> (usize, usize) {
+    pub(super) fn allowed(&self, first: impl Iterator<Item = i64>, len: usize) -> (usize, usize) {
         let (mut low, mut high) = (0i64, len as i64);
-        for (&v, (limit, extent)) in first.iter().zip(&self.limits) {
+        for (v, (limit, extent)) in first.zip(&self.limits) {
             let s = limit.lane[limit.lane.len() - 1];
             let ceil = |a: i64, b: i64| -(-a).div_euclid(b);
             match s {

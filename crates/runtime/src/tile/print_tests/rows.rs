@@ -1,0 +1,270 @@
+//! Rows, whole and with limits.
+
+use super::*;
+
+/// A program over rows: reductions of random code, work on their results, and more random code with these.
+pub(super) fn rows(r: &mut Random) -> Case {
+    let (outer, lane) = (1 + r.below(3) as i64, r.one_of(&SIZES));
+    let loads: Vec<DType> = (0..1 + r.below(2)).map(|_| r.one_of(&DTYPES)).collect();
+    let mut registers: Vec<Compute> = loads.iter().map(|d| d.compute()).collect();
+    let load = |registers: &mut Vec<Compute>, i: usize| {
+        registers.push(loads[i].compute());
+        Inst::Load {
+            dst: Reg(registers.len() as u16 - 1),
+            access: i as u16,
+        }
+    };
+    let mut first: Vec<Inst> = (0..loads.len())
+        .map(|i| Inst::Load {
+            dst: Reg(i as u16),
+            access: i as u16,
+        })
+        .collect();
+    let steps = r.below(8);
+    first.extend(random_code(r, &mut registers, 0, steps));
+    let mut accumulators = vec![];
+    for _ in 0..1 + r.below(3) {
+        let a = Reg(r.below(registers.len()) as u16);
+        let ty = registers[usize::from(a.0)];
+        let op = r.one_of(Reduction::ALL);
+        if ty == Compute::Mask && op == Reduction::Sum {
+            continue;
+        }
+        accumulators.push((op, a));
+    }
+    let mut sums = vec![];
+    for (op, a) in accumulators {
+        let acc = Reg(registers.len() as u16);
+        registers.push(registers[usize::from(a.0)]);
+        first.push(Inst::Reduce { op, acc, a });
+        sums.push(acc);
+    }
+    let src = Reg(r.below(loads.len()) as u16);
+    let slots = vec![registers[usize::from(src.0)]];
+    first.push(Inst::Keep { slot: 0, src });
+    let between = registers.len();
+    registers.extend(
+        sums.iter()
+            .map(|r| registers[usize::from(r.0)])
+            .collect::<Vec<_>>(),
+    );
+    let mut middle: Vec<Inst> = sums
+        .iter()
+        .enumerate()
+        .map(|(i, r)| {
+            let (dst, a) = (Reg((between + i) as u16), *r);
+            let dtype = plain(registers[usize::from(r.0)]);
+            Inst::Convert {
+                dst,
+                a,
+                from: dtype,
+                to: dtype,
+            }
+        })
+        .collect();
+    if !sums.is_empty() {
+        let steps = r.below(4);
+        middle.extend(random_code(r, &mut registers, between, steps));
+    }
+    // A register that the first stage uses too may hold a row's value afterwards.
+    if let (Some(Inst::Convert { dst, a, .. }), true) = (middle.first(), r.below(2) == 0) {
+        let (dst, a) = (*dst, *a);
+        let ty = registers[usize::from(dst.0)];
+        let free = (0..loads.len()).find(|i| {
+            let r = Reg(*i as u16);
+            registers[*i] == ty && r != a
+        });
+        if let Some(name) = free {
+            middle.push(Inst::Convert {
+                dst: Reg(name as u16),
+                a: dst,
+                from: plain(ty),
+                to: plain(ty),
+            });
+        }
+    }
+    let mut last = vec![load(&mut registers, 0)];
+    registers.push(slots[0]);
+    last.push(Inst::Kept {
+        slot: 0,
+        dst: Reg(registers.len() as u16 - 1),
+    });
+    // What rows have, and what was loaded anew.
+    let steps = 1 + r.below(6);
+    last.extend(random_code(r, &mut registers, between, steps));
+    // What the middle may have left in a name of the first stage.
+    if let Some(Inst::Convert { dst, to, .. }) = middle.last()
+        && usize::from(dst.0) < loads.len()
+        && middle.len() > 1
+    {
+        registers.push(to.compute());
+        last.push(Inst::Convert {
+            dst: Reg(registers.len() as u16 - 1),
+            a: *dst,
+            from: *to,
+            to: *to,
+        });
+    }
+    let results: Vec<(Reg, DType)> = (1..3)
+        .map(|i| (Reg((registers.len() - i) as u16), r.one_of(&DTYPES)))
+        .collect();
+    let mut args: Vec<Arg> = loads
+        .iter()
+        .map(|d| Arg {
+            dtype: *d,
+            written: false,
+        })
+        .collect();
+    for (i, (src, dtype)) in results.iter().enumerate() {
+        args.push(Arg {
+            dtype: *dtype,
+            written: true,
+        });
+        last.push(Inst::Store {
+            access: (loads.len() + i) as u16,
+            src: *src,
+        });
+    }
+    let accesses: Vec<Access> = (0..args.len() as u16)
+        .map(|a| {
+            let mut access = line(a, 2);
+            access.strides[0] = lane.into();
+            access
+        })
+        .collect();
+    let stage = |over_inner, code| Stage {
+        over_inner,
+        turn: Turn::Every,
+        code,
+    };
+    Case {
+        lens: vec![outer * lane; args.len()],
+        program: TileProgram {
+            name: "t".into(),
+            axes: vec![outer.into()],
+            inner: vec![lane.into()],
+            serial: 0,
+            schedule: Schedule::Rows,
+            cut: Cut::default(),
+            args,
+            accesses,
+            registers,
+            constants: vec![],
+            slots,
+            stages: vec![stage(true, first), stage(false, middle), stage(true, last)],
+            sites: 1,
+        },
+    }
+}
+
+#[test]
+fn random_rows() {
+    let mut printed = 0;
+    for seed in 0..SEEDS {
+        let mut r = Random(seed * 1033 + 7);
+        let case = rows(&mut r);
+        printed += compare(&case, &format!("rows {seed}"), &mut r);
+    }
+    assert!(printed > SEEDS as usize, "{printed} functions");
+}
+
+/// Rows some of which are excluded, as a whole or in part, reduced; numbers that are the same for all lanes too.
+fn padded_rows(dtype: DType, lane: i64, r: &mut Random) -> Case {
+    let outer = 1 + r.below(5) as i64;
+    let (low, shift) = (r.below(3) as i64 - 1, r.below(9) as i64 - 4);
+    let limit = |offset: i64, strides: [i64; 2], extent: i64| Bound {
+        offset: offset.into(),
+        strides: strides.into_iter().map(|s| s.into()).collect(),
+        extent: extent.into(),
+    };
+    let access = |arg: u16, offset: i64, strides: [i64; 2], bounds: Vec<Bound>| Access {
+        arg,
+        offset: offset.into(),
+        strides: strides.into_iter().map(|s| s.into()).collect(),
+        bounds,
+        fill: Scalar::Int(1),
+    };
+    let whole = limit(-low, [1, 0], outer - 1);
+    let mut both = vec![whole.clone()];
+    if r.below(2) == 0 {
+        both.push(limit(shift, [0, 1], lane));
+    } else {
+        both.push(limit(lane + shift, [0, -1], lane));
+    }
+    let accesses = vec![
+        access(0, -low * lane + shift, [lane, 1], both),
+        access(1, -low, [1, 0], vec![whole]),
+        access(2, 0, [1, 0], vec![]),
+        access(3, 0, [lane, 1], vec![]),
+    ];
+    let ty = dtype.compute();
+    let op = r.one_of(&[Reduction::Max, Reduction::Min]);
+    let stage = |over_inner, code| Stage {
+        over_inner,
+        turn: Turn::Every,
+        code,
+    };
+    let load = |dst, access| Inst::Load { dst, access };
+    let maximum = |dst, a, b| Inst::Binary {
+        op: Binary::Max,
+        dst,
+        a,
+        b,
+        site: 0,
+    };
+    let first = vec![
+        load(R[0], 0),
+        Inst::Reduce {
+            op,
+            acc: R[1],
+            a: R[0],
+        },
+    ];
+    let middle = vec![
+        load(R[2], 1),
+        maximum(R[3], R[1], R[2]),
+        Inst::Store {
+            access: 2,
+            src: R[3],
+        },
+    ];
+    let (x, y, z) = (Reg(4), Reg(5), Reg(6));
+    let last = vec![
+        load(x, 0),
+        load(y, 1),
+        maximum(z, x, y),
+        Inst::Store { access: 3, src: z },
+    ];
+    let arg = |written| Arg { dtype, written };
+    Case {
+        lens: vec![(outer + 2) * lane, outer + 2, outer, outer * lane],
+        program: TileProgram {
+            name: "t".into(),
+            axes: vec![outer.into()],
+            inner: vec![lane.into()],
+            serial: 0,
+            schedule: Schedule::Rows,
+            cut: Cut::default(),
+            accesses,
+            args: vec![arg(false), arg(false), arg(true), arg(true)],
+            registers: vec![ty; 7],
+            constants: vec![],
+            slots: vec![],
+            stages: vec![stage(true, first), stage(false, middle), stage(true, last)],
+            sites: 1,
+        },
+    }
+}
+
+#[test]
+fn rows_with_limits() {
+    let mut r = Random(12);
+    for dtype in [DType::F32, DType::F16, DType::I64, DType::Bool, DType::U8] {
+        for lane in RUNS {
+            for i in 0..16 {
+                let case = padded_rows(dtype, lane, &mut r);
+                compare(&case, &format!("{dtype:?}, rows of {lane}, {i}"), &mut r);
+            }
+        }
+    }
+}

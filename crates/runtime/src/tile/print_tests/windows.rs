@@ -1,0 +1,286 @@
+//! Reductions lane by lane: windows over padded images, and sums of columns.
+
+use super::*;
+
+/// Whether an access of a printed function is visited run by run.
+fn visits_runs(case: &Case, level: Level) -> bool {
+    let bound = bind(&case.program, &[], &case.lens).unwrap();
+    let linked = link_as(&bound, level, true).unwrap();
+    linked.printed.iter().any(|p| !p.runs.is_empty())
+}
+
+/// One spatial axis of a window over a padded image.
+#[derive(Copy, Clone, Debug)]
+struct Axis {
+    size: i64,
+    window: i64,
+    stride: i64,
+    dilation: i64,
+    pad: i64,
+    out: i64,
+}
+
+impl Axis {
+    fn any(size: i64, r: &mut Random) -> Axis {
+        let (window, dilation) = (1 + r.below(3) as i64, 1 + r.below(2) as i64);
+        // A negative padding leaves the edge out.
+        let (stride, pad) = (r.one_of(&[1, 1, 2]), r.below(5) as i64 - 1);
+        let span = (window - 1) * dilation + 1;
+        // Windows beyond the image see nothing of it.
+        let out = ((size + 2 * pad - span) / stride).max(0) + 1 + r.below(2) as i64;
+        Axis {
+            size,
+            window,
+            stride,
+            dilation,
+            pad,
+            out,
+        }
+    }
+}
+
+/// What windows over a padded image have, reduced; the innermost axis is that of the channels or of the columns.
+fn windows(last: bool, dtype: DType, run: i64, r: &mut Random) -> Case {
+    let (images, channels) = (1 + r.below(2) as i64, if last { run } else { 2 });
+    let rows = Axis::any(1 + r.below(6) as i64, r);
+    let columns = Axis::any(if last { 1 + r.below(6) as i64 } else { run }, r);
+    let (height, width) = (rows.size, columns.size);
+    // The strides of image, channel, row and column.
+    let strides = |h: i64, w: i64| match last {
+        true => (h * w * channels, 1, w * channels, channels),
+        false => (h * w * channels, h * w, w, 1),
+    };
+    // The axes in the order of the result, then the window's.
+    let order = |image: i64, channel: i64, row: i64, column: i64| match last {
+        true => [image, row, column, channel],
+        false => [image, channel, row, column],
+    };
+    let of = |outer: [i64; 4], inner: [i64; 2]| -> Vec<kiln_base::Dim> {
+        outer.into_iter().chain(inner).map(|s| s.into()).collect()
+    };
+    let (image, channel, row, column) = strides(height, width);
+    let bound = |axis: Axis, outer: [i64; 4], inner: [i64; 2]| Bound {
+        offset: (-axis.pad).into(),
+        strides: of(outer, inner),
+        extent: axis.size.into(),
+    };
+    let fill = match r.below(3) {
+        _ if dtype == DType::Bool => Scalar::Bool(r.below(2) == 0),
+        0 => Scalar::Int(0),
+        1 if dtype.compute().is_float() => Scalar::Float(f64::NEG_INFINITY),
+        _ => Scalar::Int(100),
+    };
+    let load = Access {
+        arg: 0,
+        offset: (-rows.pad * row - columns.pad * column).into(),
+        strides: of(
+            order(image, channel, row * rows.stride, column * columns.stride),
+            [row * rows.dilation, column * columns.dilation],
+        ),
+        bounds: vec![
+            bound(rows, order(0, 0, rows.stride, 0), [rows.dilation, 0]),
+            bound(
+                columns,
+                order(0, 0, 0, columns.stride),
+                [0, columns.dilation],
+            ),
+        ],
+        fill,
+    };
+    let (image, channel, row, column) = strides(rows.out, columns.out);
+    let store = Access {
+        arg: 1,
+        offset: 0i64.into(),
+        strides: of(order(image, channel, row, column), [0, 0]),
+        bounds: vec![],
+        fill: Scalar::Int(0),
+    };
+    let axes = order(images, channels, rows.out, columns.out);
+    let op = match dtype {
+        DType::Bool => Reduction::Max,
+        _ => r.one_of(&[Reduction::Max, Reduction::Min, Reduction::Sum]),
+    };
+    let stage = |over_inner, code| Stage {
+        over_inner,
+        turn: Turn::Every,
+        code,
+    };
+    let (acc, a) = (R[1], R[0]);
+    let load_it = Inst::Load { dst: a, access: 0 };
+    let store_it = |src| Inst::Store { access: 1, src };
+    let arg = |written| Arg { dtype, written };
+    let pads = rows.window * columns.window == 1;
+    let stages = match pads {
+        // Without a window it is padded only.
+        true => vec![stage(false, vec![load_it, store_it(a)])],
+        false => vec![
+            stage(true, vec![load_it, Inst::Reduce { op, acc, a }]),
+            stage(false, vec![store_it(acc)]),
+        ],
+    };
+    let window = [rows.window, columns.window];
+    let inner: &[i64] = if pads { &[] } else { &window };
+    let mut accesses = vec![load, store];
+    for a in &mut accesses {
+        a.strides.truncate(4 + inner.len());
+        for b in &mut a.bounds {
+            b.strides.truncate(4 + inner.len());
+        }
+    }
+    Case {
+        lens: vec![
+            images * channels * height * width,
+            images * channels * rows.out * columns.out,
+        ],
+        program: TileProgram {
+            name: "t".into(),
+            axes: axes.into_iter().map(|e| e.into()).collect(),
+            inner: inner.iter().map(|e| (*e).into()).collect(),
+            serial: 0,
+            schedule: Schedule::Lanes,
+            cut: Cut::default(),
+            accesses,
+            args: vec![arg(false), arg(true)],
+            registers: vec![dtype.compute(); 2],
+            constants: vec![],
+            slots: vec![],
+            stages,
+            sites: 1,
+        },
+    }
+}
+
+#[test]
+fn windows_over_padded_images() {
+    let mut r = Random(11);
+    let mut visited = 0;
+    for dtype in [
+        DType::F32,
+        DType::F16,
+        DType::I64,
+        DType::Bool,
+        DType::I8,
+        DType::U32,
+    ] {
+        for run in RUNS {
+            for i in 0..24 {
+                let last = i % 2 == 0;
+                let mut case = windows(last, dtype, run, &mut r);
+                case.program.cut.stream = [None, Some(true)][r.below(2)];
+                let what = format!("{dtype:?} in runs of {run}, channels last: {last}, {i}");
+                compare(&case, &what, &mut r);
+                if last && Level::Avx2.is_supported() {
+                    let bounds = &case.program.accesses[0].bounds;
+                    let visits = visits_runs(&case, Level::Avx2);
+                    assert!(visits || run < 32, "{what}: {bounds:?}");
+                    visited += usize::from(visits);
+                }
+            }
+        }
+    }
+    assert!(
+        visited > 300 || !Level::Avx2.is_supported(),
+        "{visited} with runs"
+    );
+}
+
+/// Sums of columns of `x + bias`, whose terms are stored too, over as many rows as two axes have.
+fn columns(dtype: DType, [blocks, rows]: [i64; 2], n: i64, r: &mut Random) -> Case {
+    let ty = dtype.compute();
+    let access = |arg: u16, strides: [i64; 3]| Access {
+        arg,
+        offset: 0i64.into(),
+        strides: strides.map(Into::into).to_vec(),
+        bounds: vec![],
+        fill: Scalar::Int(0),
+    };
+    // Columns lie side by side, or rows do, whose terms are then stored one by one.
+    let turned = r.below(4) == 0;
+    let stored = match turned {
+        true => [blocks * rows, rows, 1],
+        false => [1, rows * n, n],
+    };
+    // What all columns add may differ from row to row.
+    let same = r.below(2) == 0;
+    let bias = if same { [0, rows, 1] } else { [1, 0, 0] };
+    let [x, b, term, acc, _] = R;
+    let op = r.one_of(&[Reduction::Sum, Reduction::Max, Reduction::Min]);
+    let inside = vec![
+        Inst::Load { dst: x, access: 0 },
+        Inst::Load { dst: b, access: 1 },
+        Inst::Binary {
+            op: Binary::Add,
+            dst: term,
+            a: x,
+            b,
+            site: 0,
+        },
+        Inst::Reduce { op, acc, a: term },
+        Inst::Store {
+            access: 2,
+            src: term,
+        },
+    ];
+    let stage = |over_inner, code| Stage {
+        over_inner,
+        turn: Turn::Every,
+        code,
+    };
+    let arg = |written| Arg { dtype, written };
+    let all = blocks * rows * n;
+    Case {
+        lens: vec![all, n.max(blocks * rows), all, n],
+        program: TileProgram {
+            name: "t".into(),
+            axes: vec![n.into()],
+            inner: vec![blocks.into(), rows.into()],
+            serial: 0,
+            schedule: Schedule::Lanes,
+            cut: Cut::default(),
+            accesses: vec![
+                access(0, [1, rows * n, n]),
+                access(1, bias),
+                access(2, stored),
+                access(3, [1, 0, 0]),
+            ],
+            args: vec![arg(false), arg(false), arg(true), arg(true)],
+            registers: vec![ty; 4],
+            constants: vec![],
+            slots: vec![],
+            stages: vec![
+                stage(true, inside),
+                stage(
+                    false,
+                    vec![Inst::Store {
+                        access: 3,
+                        src: acc,
+                    }],
+                ),
+            ],
+            sites: 1,
+        },
+    }
+}
+
+#[test]
+fn sums_of_columns_over_many_steps() {
+    let mut r = Random(91);
+    let mut stepped = 0;
+    for dtype in [DType::F32, DType::F64, DType::I32, DType::I64, DType::F16] {
+        for n in [1, 7, 16, 33, 64, 100, 515] {
+            for steps in [[1, 1], [1, 2], [1, 255], [256, 1], [1, 257], [3, 200]] {
+                let case = columns(dtype, steps, n, &mut r);
+                compare(&case, &format!("{dtype} {n} {steps:?}"), &mut r);
+                for level in [Level::Avx2, Level::Avx512]
+                    .into_iter()
+                    .filter(|l| l.is_supported())
+                {
+                    let bound = bind(&case.program, &[], &case.lens).unwrap();
+                    let linked = link_as(&bound, level, true).unwrap();
+                    stepped += usize::from(linked.stages.iter().any(|s| s.steps));
+                }
+            }
+        }
+    }
+    assert!(stepped > 100, "{stepped} programs");
+}
