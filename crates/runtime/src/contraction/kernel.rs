@@ -94,7 +94,11 @@ impl Kernel {
     pub(crate) fn of_transform(transform: Transform) -> Result<Kernel> {
         #[cfg(all(target_arch = "x86_64", unix))]
         if transform.is_printed()
-            && let Some(code) = cache::code(transform.key(), || transform::print::print(&transform))
+            && let Some(code) = cache::code(
+                transform.key(),
+                || transform.name(),
+                || transform::print::print(&transform),
+            )
         {
             return Ok(Kernel::Printed(code));
         }

@@ -34,6 +34,14 @@ pub(crate) struct Transform {
 }
 
 impl Transform {
+    /// What people see it as.
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub(super) fn name(&self) -> String {
+        let finish = self.finish.as_ref().map_or("", |_| ", finished");
+        let (level, channels, [rows, columns]) = (self.level, self.channels, self.kept);
+        format!("transform, {level:?} to {rows}x{columns}, {channels} channels{finish}")
+    }
+
     /// Whether there is code for its level, and what is done with results can be part of it.
     pub(crate) fn is_printed(&self) -> bool {
         let near = |n: i64| n.saturating_abs() < 1 << 26;
