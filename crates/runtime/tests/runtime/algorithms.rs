@@ -258,6 +258,59 @@ fn two_weights_in_each_others_place_are_noticed() {
     }
 }
 
+#[test]
+fn an_infinite_weight_over_padding_is_not_a_number() {
+    let shape = Shape {
+        batch: 2,
+        groups: 19,
+        cin: 1,
+        cout: 1,
+        input: [4, 21],
+        kernel: [3, 3],
+        stride: [1, 1],
+        padding: [1, 1],
+        behind: [1, 1],
+        dilation: [1, 1],
+    };
+    let p = conv(DType::F32, &shape);
+    let [x, w, _] = lens(&p);
+    for tap in [0, 4, 5, 8] {
+        let mut weights = vec![1.0; w as usize];
+        // Of one channel alone.
+        weights[9 * 7 + tap] = f64::INFINITY;
+        let inputs = [
+            buffer(DType::F32, &vec![1.0; x as usize]),
+            buffer(DType::F32, &weights),
+        ];
+        let by_columns = Conv {
+            algorithm: Algorithm::Columns.into(),
+            ..p.clone()
+        };
+        let expected = |i: usize| {
+            let (channel, row, column) = (i / (4 * 21) % 19, i / 21 % 4, i % 21);
+            let inside = |at: usize, tap: usize, n: usize| (1..=n).contains(&(at + tap));
+            let there = inside(row, tap / 3, 4) && inside(column, tap % 3, 21);
+            (channel == 7).then_some(if there { f64::INFINITY } else { f64::NAN })
+        };
+        let count = (2 * 19 * 4 * 21) as usize;
+        let want: Vec<f64> = (0..count).map(|i| expected(i).unwrap_or(0.0)).collect();
+        let (last, turned, want_last) = channels_last(&p, &inputs, &want);
+        for (p, inputs, want) in [(by_columns, inputs, want), (last, turned, want_last)] {
+            for result in run(&plan(&p), &inputs) {
+                for (got, want) in floats(&result.unwrap()[0]).iter().zip(&want) {
+                    match *want {
+                        0.0 => assert!(got.is_finite(), "{got}"),
+                        want if want.is_nan() => {
+                            assert!(got.is_nan(), "{got} for tap {tap} of {p:?}")
+                        }
+                        want => assert_eq!(*got, want, "tap {tap} of {p:?}"),
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Sees nothing.
 struct Blind;
 impl Tracer for Blind {

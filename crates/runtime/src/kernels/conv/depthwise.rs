@@ -61,13 +61,14 @@ impl Cut {
         let panel = ceil(c.groups.max(1), lanes) * lanes;
         product(&[panel, c.geometry.kernels() + depth.kernel * height.kernel])?;
         // As many channels as have hot lines, but some vectors.
-        let read = (depth.kernel * height.kernel).saturating_mul(width.input.max(1) * size * lanes);
-        let vectors = (HOT_LINES / read).clamp(2, 64);
+        let read = (depth.kernel * height.kernel).saturating_mul(width.input.max(1));
+        let vectors = (HOT_LINES / read / (size * lanes)).clamp(2, 64);
         let channels = even_rows(panel / lanes, vectors as u8) * lanes;
         let each = (width.output.max(1))
             .saturating_mul(channels)
             .saturating_mul(c.geometry.kernels());
-        let share = ceil(c.lines() * ceil(c.groups, channels), LEAST_BLOCKS);
+        let blocks = c.lines().saturating_mul(ceil(c.groups, channels));
+        let share = ceil(blocks.min(1 << 40), LEAST_BLOCKS);
         let taps = u32::try_from(width.kernel).unwrap_or(u32::MAX);
         let mut cut = Cut {
             turned,
@@ -178,7 +179,7 @@ impl Conv {
     /// Rows of the result.
     fn lines(&self) -> i64 {
         let [depth, height, _] = &self.geometry.axes;
-        self.batch * depth.output * height.output
+        (self.batch.saturating_mul(depth.output)).saturating_mul(height.output)
     }
 
     /// Elements that it takes beside its arguments.
