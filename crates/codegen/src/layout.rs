@@ -10,8 +10,8 @@
 //! * a convolution costs what its kernel takes in that layout, by measurement if it was measured, else by
 //!   a formula of the engine ([`cpu`], [`gpu`]);
 //! * a launch that reads or writes an image of the other layout steps through memory;
-//! * a convolution with channels last reads an image with channels first too, at a cost, and one with
-//!   channels first can't read another.
+//! * a convolution with channels last reads an image with channels first too, at a cost, and the other way round,
+//!   which it can't on a GPU.
 //!
 //! Costs of two labels each: the labels of least cost are a minimum cut between the launches with channels
 //! first and those with channels last. A value keeps channels first if it is a result, is read by a
@@ -61,23 +61,24 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options
         flow.nodes[*n].channels_last = true;
     }
     for (g, group) in groups.iter_mut().enumerate() {
-        if !last[g] {
-            continue;
-        }
         if let (Some(_), Some(anchor)) = (&network.convs[g], &group.anchor) {
             let held = anchor.operands.iter().map(|o| o.held);
-            let held = held.map(|n| flow.nodes[n].channels_last || !differs(flow, n));
+            let either = |n: Nid| last[g] && !differs(flow, n);
+            let held = held.map(|n| flow.nodes[n].channels_last || either(n));
             let held: Vec<bool> = held.collect();
             if let Op::Conv(spec) = &mut flow.nodes[anchor.node].op {
                 spec.images = Images::of(match spec.role {
-                    ConvRole::Result => [held[0], true],
-                    ConvRole::Input => [true, held[0]],
+                    ConvRole::Result => [held[0], last[g]],
+                    ConvRole::Input => [last[g], held[0]],
                     ConvRole::Weight => [held[0], held[1]],
                 });
-                report.channels_last += usize::from(spec.images != Images::ChannelsFirst);
+                let last = last[g] && spec.images != Images::ChannelsFirst;
+                report.channels_last += usize::from(last);
             }
         }
-        sort_axes(flow, group);
+        if last[g] {
+            sort_axes(flow, group);
+        }
     }
     if options.machine.gpu().is_some() {
         let readers = reads_filters(&network.convs).into_iter().zip(&last);
@@ -117,7 +118,7 @@ fn image_conv(flow: &Flow, group: &Group, machine: Machine) -> Option<Conv> {
     let Op::Conv(spec) = &node.op else {
         return None;
     };
-    let both = spec.role == ConvRole::Result || machine.gpu().is_some();
+    let both = spec.role != ConvRole::Weight || machine.gpu().is_some();
     (both && !group.parameter_only).then(|| (**spec).clone())
 }
 
@@ -210,7 +211,11 @@ impl Network {
         let Some(conv) = &self.convs[g] else {
             let plain =
                 group.anchor.is_none() && group.roots.iter().any(|(n, _)| self.free.contains(n));
-            return (0, if plain { pinned } else { IMPOSSIBLE });
+            let last = match self.machine {
+                Machine::Cpu(_) => pinned + joined(flow, group),
+                Machine::Gpu(_) => pinned,
+            };
+            return (0, if plain { last } else { IMPOSSIBLE });
         };
         let writes_filters = conv.role == ConvRole::Weight;
         let [mut first, mut last] = match self.machine {
@@ -276,12 +281,12 @@ impl Network {
 
     /// What a convolution costs for its image.
     fn image(&mut self, flow: &Flow, g: usize, conv: &Conv, operand: usize, n: Nid) {
-        let turn = match self.machine {
-            Machine::Cpu(_) => elements(flow, n) * cpu::TURNED,
-            Machine::Gpu(_) => gpu::turned(conv, operand),
+        let (turn, back) = match self.machine {
+            Machine::Cpu(_) => (elements(flow, n) * cpu::TURNED, cpu::returned(conv)),
+            Machine::Gpu(_) => (gpu::turned(conv, operand), IMPOSSIBLE),
         };
         if differs(flow, n) {
-            self.differ(n, g, turn, IMPOSSIBLE);
+            self.differ(n, g, turn, back);
         }
     }
 
@@ -432,6 +437,21 @@ fn pinned(flow: &Flow) -> HashSet<Nid> {
 fn differs(flow: &Flow, n: Nid) -> bool {
     let shape = &flow.nodes[n].shape;
     shape.len() >= 3 && !shape[1].is(1) && shape[2..].iter().any(|d| !d.is(1))
+}
+
+/// What it costs to put channels side by side that several values have: each is walked over for itself.
+fn joined(flow: &Flow, group: &Group) -> u64 {
+    let joined = group.members.iter().filter_map(|m| {
+        let node = &flow.nodes[*m];
+        let parts = node
+            .inputs
+            .iter()
+            .map(|n| flow.nodes[*n].shape.get(1).map(estimate));
+        let least = parts.flatten().min().unwrap_or(1).max(1) as u64;
+        let runs = elements(flow, *m) / least * node.inputs.len() as u64;
+        matches!(node.op, Op::Concat(1)).then_some(runs * cpu::RUN)
+    });
+    joined.sum()
 }
 
 /// What a launch reads through strides.

@@ -13,6 +13,8 @@ const LEAST_CHANNELS: i64 = 12;
 const LANES: f64 = super::geometry::LANES as f64;
 /// Positions that are worth turning the filters for that all of them read.
 const TURNED_POSITIONS: i64 = 1 << 10;
+/// Steps of filters for each of which a gradient of images is a convolution of its own, at most.
+const MOST_PHASES: i64 = 1 << 10;
 
 impl Conv {
     /// Its spatial axes.
@@ -57,7 +59,9 @@ impl Conv {
             return Vec::new();
         };
         if self.images != Images::ChannelsFirst {
-            let legal = self.role == ConvRole::Result && g.axes.iter().all(|a| a.kernel > 0);
+            let each = (cin, cout) == (1, 1);
+            let each = each && (self.role, self.images.last()[1]) != (ConvRole::Result, true);
+            let legal = !each && self.role != ConvRole::Weight && self.is_in_tiles(&g);
             let mut legal = Vec::from_iter(legal.then_some(Algorithm::ChannelsLast));
             if self.may_use_winograd() {
                 legal.extend([Algorithm::Winograd2, Algorithm::Winograd4]);
@@ -73,9 +77,9 @@ impl Conv {
             }
             ConvRole::Weight => None,
         };
-        let direct = match result {
-            Some((g, channels)) => g.is_copied(channels),
-            None => self.role == ConvRole::Weight && g.is_near(),
+        let direct = match self.role {
+            ConvRole::Weight => g.is_near(),
+            _ => self.is_in_tiles(&g),
         };
         if direct {
             legal.push(Algorithm::Direct);
@@ -83,13 +87,21 @@ impl Conv {
         if self.prologue.is_some() {
             return legal;
         }
-        if direct && result.is_some() && (cin, cout) == (1, 1) {
+        if result.is_some_and(|(g, n)| g.is_copied(n)) && (cin, cout) == (1, 1) {
             legal.push(Algorithm::Depthwise);
         }
         if self.fft_tile(values).is_some() {
             legal.push(Algorithm::Fft);
         }
         legal
+    }
+
+    /// Whether register tiles read what they need from a copy of it, if that is padded: a gradient of images is a
+    /// convolution for each step of the filter.
+    fn is_in_tiles(&self, g: &Geometry) -> bool {
+        let phases = g.axes.iter().map(|a| a.stride.min(a.input.max(1)));
+        let few = phases.fold(1i64, i64::saturating_mul) <= MOST_PHASES;
+        g.axes.iter().all(|a| a.kernel > 0) && g.is_near() && (few || self.role != ConvRole::Input)
     }
 
     /// Whether nothing but the convolution reads its weights.
@@ -186,6 +198,15 @@ impl Conv {
             return Some(self.cost(by, values)? < self.cost(Algorithm::ChannelsLast, values)?);
         }
         let g = self.geometry(values).ok()?;
+        if by == Algorithm::Direct && self.role != ConvRole::Weight {
+            // Whatever the batch.
+            let image = Conv {
+                batch: Dim::ONE,
+                ..self.clone()
+            };
+            let cost = |by| image.cost(by, values);
+            return Some(self.is_in_tiles(&g) && cost(by)? < cost(Algorithm::Columns)?);
+        }
         let each = by == Algorithm::Depthwise;
         let channels = |d: &Dim| d.eval_checked(values);
         Some(match self.role {
@@ -254,18 +275,18 @@ impl Conv {
     /// See [`Kernel::cost`](crate::Kernel::cost); the numbers are fitted to measurements.
     ///
     /// With channels first, positions fill vectors, of which those at the end of an image's rows are lost; a filter
-    /// for each channel copies it first. With channels last, channels fill vectors, and an address is found for
-    /// each position and tap; or tiles are transformed, and each transformed filter is read.
+    /// for each channel copies it first. With channels last, channels fill vectors, and what is padded is copied; or
+    /// tiles are transformed, and each transformed filter is read.
     pub fn cost(&self, by: Algorithm, values: &[i64]) -> Option<f64> {
-        const ADDRESS: f64 = 60.0;
-        const START: f64 = 80.0;
+        const START: f64 = 20.0;
+        const COPY: f64 = 6.0;
+        const TURN: f64 = 20.0;
         const EACH: f64 = 2.6;
         const TRANSFORM: f64 = 6.0;
         const READ: f64 = 11.0;
         const TILE: f64 = 2000.0;
         let size = |d: &Dim| Some(d.eval_checked(values)?.max(1) as f64);
         let all = |dims: &[Dim]| size(&numel(dims));
-        let width = |dims: &[Dim]| dims.last().map_or(Some(1.0), size);
         let whole = |n: f64| (n / LANES).ceil() * LANES;
         let (cin, cout) = (size(&self.in_channels)?, size(&self.out_channels)?);
         let (groups, batch) = (size(&self.groups)?, size(&self.batch)?);
@@ -283,11 +304,6 @@ impl Conv {
                 };
                 sums * filled * 1.08 + gather + cin * cout * taps * MOVE / images
             }
-            Algorithm::Direct => {
-                let gaps = (outputs / width(&self.output)? - 1.0) * (width(&self.kernel)? - 1.0);
-                let filled = whole(outputs + gaps) / outputs;
-                sums * filled * if steps { 1.25 } else { 1.0 }
-            }
             Algorithm::Depthwise => {
                 let copy = all(&self.input)? * if steps { 45.0 } else { 15.0 };
                 9000.0 + copy + outputs * taps * EACH
@@ -296,14 +312,19 @@ impl Conv {
                 // Channels fill vectors; beside sums there are calls of tiles.
                 return Some(batch * outputs * whole(groups) * (taps * 1.6 + 4.0));
             }
-            Algorithm::ChannelsLast => {
-                // Images of few channels are copied, and the taps of a row are one.
-                let taps = match cin <= 4.0 && groups == 1.0 {
-                    true => taps / width(&self.kernel)?,
-                    false => taps,
+            Algorithm::ChannelsLast | Algorithm::Direct => {
+                let (x, y) = (all(&self.input)? * cin, outputs * cout);
+                let (read, columns) = match self.role {
+                    ConvRole::Input => (y, cin),
+                    _ => (x, cout),
                 };
-                let panels = (cout / (2.0 * LANES)).ceil();
-                sums * 0.75 * whole(cout) / cout + outputs * taps * (ADDRESS + panels * START)
+                let copy = match by {
+                    Algorithm::Direct => (x + y) * TURN,
+                    _ if taps == 1.0 => 0.0,
+                    _ => read * COPY,
+                };
+                let tiles = outputs * (columns / (2.0 * LANES)).ceil();
+                sums * 0.65 * whole(columns) / columns + tiles * START + copy
             }
             Algorithm::Winograd2 | Algorithm::Winograd4 => {
                 let winograd = Winograd::of(by)?;

@@ -15,7 +15,7 @@ mod tests;
 pub use decision::Decision;
 pub use product::{Behind, block, whole_rows};
 
-use crate::{Algorithm, Kernel, Winograd};
+use crate::{Algorithm, ConvRole, Kernel, Winograd};
 
 /// Multiply-adds that take as long as packing or gathering an element does.
 const MOVE: f64 = 8.0;
@@ -91,12 +91,15 @@ impl Kernel {
             Kernel::MatMul(m) => {
                 !m.packs_alike() && m.algorithm.names().any(|a| a == Algorithm::Packed)
             }
-            // Weights are transformed as the images' sizes want it, or not at all.
             Kernel::Conv(c) => {
-                let known = self.all_dims(|d| d.as_const().is_some());
-                let (mut names, one) = (c.algorithm.names(), c.algorithm.one().is_some());
-                let transforms = |a| a == Algorithm::Fft || !one && Winograd::of(a).is_some();
-                !known && names.any(transforms)
+                let is_known = |d: &kiln_base::Dim| d.as_const().is_some();
+                let one = c.algorithm.one().is_some();
+                // Weights are transformed, or packed at all, as the images' sizes want it; of a gradient of images
+                // there are as many parts as the filter takes steps within them.
+                let packs = |a| a == Algorithm::Direct || Winograd::of(a).is_some();
+                let by_sizes = |a| a == Algorithm::Fft || !one && packs(a);
+                let steps = c.role == ConvRole::Input && !c.input.iter().all(is_known);
+                !self.all_dims(is_known) && (steps || c.algorithm.names().any(by_sizes))
             }
             _ => false,
         }

@@ -162,7 +162,7 @@ fn what_is_known_is_decided() {
     );
     assert_eq!(
         text(conv(ConvRole::Input, image(14), [3, 2]), false),
-        "columns"
+        "direct or columns"
     );
 }
 

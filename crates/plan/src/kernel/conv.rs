@@ -104,8 +104,9 @@ pub struct Conv {
     pub epilogue: Option<Epilogue>,
     /// How the CPU computes it.
     pub algorithm: Decision,
-    /// How x and y lie in memory. On the CPU only results have channels last. On a GPU a w
-    /// that is read then lies as `[groups · out, kernel.., in]`. An epilogue's linear space is that of what is
+    /// How x and y lie in memory. On the CPU only what is read and written of results and of gradients of x has
+    /// channels last. On a GPU a w that is read then lies as `[groups · out, kernel.., in]`. An epilogue's linear
+    /// space is that of what is
     /// written, as it lies.
     pub images: Images,
 }
@@ -121,7 +122,12 @@ impl Conv {
 
     /// Whether the result has channels last.
     pub fn writes_channels_last(&self) -> bool {
-        self.role != ConvRole::Weight && self.images != Images::ChannelsFirst
+        let [x, y] = self.images.last();
+        match self.role {
+            ConvRole::Result => y,
+            ConvRole::Input => x,
+            ConvRole::Weight => false,
+        }
     }
 }
 

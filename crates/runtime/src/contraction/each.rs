@@ -69,7 +69,7 @@ impl Each {
     /// Whether code is printed for its level, and all of its distances fit into instructions.
     #[cfg(all(target_arch = "x86_64", unix))]
     pub(super) fn is_printed(&self) -> bool {
-        let (rows, taps) = (i64::from(self.tile.rows), i64::from(self.tile.taps));
+        let (rows, taps) = (i64::from(self.tile.rows.count), i64::from(self.tile.taps));
         let last = rows * i64::from(self.stride) + taps * i64::from(self.dilation);
         let fits = |n: i64, bytes: i64| i32::try_from(n.saturating_mul(bytes)).is_ok();
         self.tile.level != Level::Baseline
@@ -88,7 +88,9 @@ impl Each {
         let list = call.left.cast::<*const T>();
         let size = size_of::<T>() as i64;
         let [pitch, position, out] = [tile.right, self.position, tile.out].map(|n| n / size);
-        for (row, column) in (0..tile.rows).flat_map(|r| (0..tile.columns).map(move |c| (r, c))) {
+        for (row, column) in
+            (0..tile.rows.count).flat_map(|r| (0..tile.columns).map(move |c| (r, c)))
+        {
             let column = usize::from(column);
             let weight = |at: usize, tap: u32| {
                 // SAFETY: the list has the line, and each line its weights.

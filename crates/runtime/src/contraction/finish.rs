@@ -122,6 +122,12 @@ impl Finish {
         body.lines(target, &body.code, &[]).ok()
     }
 
+    /// The farthest that an access moves from row to row, in bytes.
+    pub(super) fn farthest_row(&self) -> i64 {
+        let far = |p: &Place| p.row.saturating_abs().saturating_mul(p.size as i64);
+        self.places.iter().flatten().map(far).max().unwrap_or(0)
+    }
+
     /// The addresses of the accesses for the result in this row and column.
     pub(crate) fn addresses<'a>(
         &'a self,

@@ -1,6 +1,6 @@
 //! Register tiles on processors that nothing is printed for.
 
-use super::tile::{Call, Left, Tile};
+use super::tile::{Call, Tile};
 use crate::simd::Baseline;
 use crate::sums::Lane;
 
@@ -13,7 +13,7 @@ const COLUMNS: usize = 16;
 /// # Safety
 /// As [`Kernel::run`](super::Kernel::run); the numbers are those of the tile's dtype.
 pub(super) unsafe fn run<T: Lane>(tile: &Tile, call: &Call) {
-    for row in (0..usize::from(tile.rows)).step_by(ROWS) {
+    for row in (0..usize::from(tile.rows.count)).step_by(ROWS) {
         for column in (0..usize::from(tile.columns)).step_by(COLUMNS) {
             // SAFETY: the caller's; rows and columns are the tile's.
             unsafe { block::<T>(tile, call, row, column) }
@@ -26,13 +26,13 @@ pub(super) unsafe fn run<T: Lane>(tile: &Tile, call: &Call) {
 /// # Safety
 /// As [`run`].
 unsafe fn block<T: Lane>(tile: &Tile, call: &Call, row: usize, column: usize) {
-    let size = size_of::<T>() as isize;
-    let rows: [usize; ROWS] = std::array::from_fn(|r| (row + r).min(usize::from(tile.rows) - 1));
+    let rows: [u8; ROWS] =
+        std::array::from_fn(|r| (row + r).min(usize::from(tile.rows.count) - 1) as u8);
     let columns = COLUMNS.min(usize::from(tile.columns) - column);
     let out = |r: usize| {
         let out = call
             .out
-            .wrapping_offset(rows[r] as isize * tile.out as isize);
+            .wrapping_offset((tile.rows.result(rows[r]) * tile.out) as isize);
         out.cast::<T>().wrapping_add(column)
     };
     let mut sums = [[T::ZERO; COLUMNS]; ROWS];
@@ -45,17 +45,15 @@ unsafe fn block<T: Lane>(tile: &Tile, call: &Call, row: usize, column: usize) {
         }
         let mut right = call.right.cast::<T>().wrapping_add(column);
         for tap in 0..tile.taps as usize {
-            let (left, apart): ([*const u8; ROWS], isize) = match tile.left {
-                Left::Matrix { row, step } => {
-                    let at = |r: usize| call.left.wrapping_offset(r as isize * row as isize);
-                    (rows.map(at), step as isize)
-                }
-                Left::Listed => {
-                    let list = call.left.cast::<*const u8>();
-                    let first = tap * usize::from(tile.rows);
-                    (rows.map(|r| *list.add(first + r)), size)
-                }
+            let first = if tile.taps == 1 {
+                0
+            } else {
+                *call.taps.add(tap)
             };
+            let left = rows.map(|r| {
+                call.left
+                    .wrapping_offset((first + tile.rows.left(r)) as isize)
+            });
             for step in 0..tile.steps as isize {
                 let mut values = [T::ZERO; COLUMNS];
                 match columns {
@@ -63,7 +61,9 @@ unsafe fn block<T: Lane>(tile: &Tile, call: &Call, row: usize, column: usize) {
                     _ => std::ptr::copy_nonoverlapping(right, values.as_mut_ptr(), columns),
                 }
                 for r in 0..ROWS {
-                    let x = *left[r].wrapping_offset(step * apart).cast::<T>();
+                    let x = *left[r]
+                        .wrapping_offset(step * tile.step as isize)
+                        .cast::<T>();
                     for j in 0..COLUMNS {
                         sums[r][j] = x.mul_add::<Baseline>(values[j], sums[r][j]);
                     }

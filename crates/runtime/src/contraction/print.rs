@@ -1,7 +1,7 @@
 //! Register tiles as machine code.
 
 use super::finish::Finish;
-use super::tile::{Left, Tile, lanes};
+use super::tile::{Tile, lanes};
 use crate::printed::Target;
 use crate::printed::lines::{Key, Lines, Pinned, Place, Places, Tail};
 use kiln_base::{DType, Level};
@@ -13,7 +13,7 @@ const UNROLL: u32 = 4;
 pub(super) const CALL: Gpr = Gpr::RDI;
 pub(super) const RIGHT: Gpr = Gpr::RSI;
 pub(super) const AT: Gpr = Gpr::RDX;
-/// The first row of a matrix, or those of a list.
+/// What addresses are in; the first is that of the left operand.
 pub(super) const ROWS: [Gpr; 12] = [
     Gpr::RAX,
     Gpr::RCX,
@@ -28,6 +28,8 @@ pub(super) const ROWS: [Gpr; 12] = [
     Gpr::R14,
     Gpr::R15,
 ];
+/// The list of taps, how many are left, and the first row.
+const TAPS: [Gpr; 3] = [Gpr::RCX, Gpr::R8, Gpr::R9];
 /// The frame, while there is room on the stack.
 pub(super) const FRAME: Gpr = Gpr::RBP;
 /// The mask of the last vector.
@@ -87,12 +89,12 @@ impl Printer<'_> {
     }
 
     fn value(&self, vector: u8) -> Vreg {
-        Vreg(self.tile.rows * self.vectors + vector)
+        Vreg(self.tile.rows.count * self.vectors + vector)
     }
 
     /// A register for a number of the left operand; those that are left take turns.
     fn number(&mut self) -> Vreg {
-        let first = (self.tile.rows + 1) * self.vectors;
+        let first = (self.tile.rows.count + 1) * self.vectors;
         let masks = u8::from(self.tail.is_some() && !self.asm.is_evex());
         let free = self.asm.registers() - first - masks;
         self.turn = (self.turn + 1) % free.max(1);
@@ -105,22 +107,15 @@ impl Printer<'_> {
     }
 
     fn function(&mut self) {
-        let listed = self.tile.left == Left::Listed;
-        let used = if listed { self.tile.rows } else { 1 };
-        let rows = &ROWS[..usize::from(used)];
         let saved: Vec<Gpr> = (Gpr::SAVED.into_iter())
-            .filter(|r| rows.contains(r) || self.is_for_work(*r))
+            .filter(|r| self.is_for_work(*r))
             .collect();
         self.asm.enter(&saved, 0);
         self.asm.mov(RIGHT, Mem::at(CALL).plus(8));
         self.prepare_tail();
         self.begin();
-        if let Left::Matrix { row, step } = self.tile.left {
-            self.asm.mov(ROWS[0], Mem::at(CALL));
-            self.matrix(row, step);
-        } else {
-            self.listed();
-        }
+        self.asm.mov(ROWS[0], Mem::at(CALL));
+        self.sum_taps();
         match self.tile.finish.clone() {
             Some(finish) => self.finish(&finish),
             None => self.end(),
@@ -190,17 +185,21 @@ impl Printer<'_> {
         self.tail.is_some() && vector + 1 == self.vectors
     }
 
+    /// Where a vector of the result lies.
+    fn result(&self, row: u8, vector: u8) -> Mem {
+        let row = self.tile.rows.result(row) * self.tile.out;
+        let vector = i32::from(vector) * self.width.bytes() as i32;
+        Mem::at(ROWS[0]).plus(row as i32 + vector)
+    }
+
     /// The sums before the first step.
     fn begin(&mut self) {
-        let bytes = self.width.bytes() as i32;
-        let out = ROWS[0];
         let finished = self.tile.finish.is_some();
-        self.asm.mov(out, Mem::at(CALL).plus(16));
-        for row in 0..self.tile.rows {
+        self.asm.mov(ROWS[0], Mem::at(CALL).plus(16));
+        for row in 0..self.tile.rows.count {
             for vector in 0..self.vectors {
                 let sum = self.sum(row, vector);
-                let at = Mem::at(out)
-                    .plus(i32::from(row) * self.tile.out as i32 + i32::from(vector) * bytes);
+                let at = self.result(row, vector);
                 if self.tile.adds {
                     self.load(sum, at, self.is_partial(vector));
                 } else {
@@ -214,20 +213,17 @@ impl Printer<'_> {
     }
 
     fn end(&mut self) {
-        let bytes = self.width.bytes() as i32;
-        let out = ROWS[0];
-        self.asm.mov(out, Mem::at(CALL).plus(16));
-        for row in 0..self.tile.rows {
+        self.asm.mov(ROWS[0], Mem::at(CALL).plus(16));
+        for row in 0..self.tile.rows.count {
             for vector in 0..self.vectors {
-                let at = Mem::at(out)
-                    .plus(i32::from(row) * self.tile.out as i32 + i32::from(vector) * bytes);
+                let at = self.result(row, vector);
                 self.store(at, self.sum(row, vector), self.is_partial(vector));
             }
         }
     }
 
     /// The products of one step, some steps behind where the registers point.
-    fn step(&mut self, behind: u32, left: impl Fn(u8) -> Mem) {
+    fn step(&mut self, behind: u32) {
         let bytes = self.width.bytes() as i32;
         let at = Mem::at(RIGHT).plus(behind as i32 * self.tile.right as i32);
         for vector in 0..self.vectors {
@@ -246,9 +242,11 @@ impl Printer<'_> {
         }
         let spread = self.pick(op::VBROADCASTSS, op::VBROADCASTSD);
         let add = self.pick(op::VFMADD231PS, op::VFMADD231PD);
-        for row in 0..self.tile.rows {
+        for row in 0..self.tile.rows.count {
             let number = self.number();
-            self.asm.op(spread, self.width, (number, left(row)));
+            let at = self.tile.rows.left(row) + i64::from(behind) * self.tile.step;
+            let left = Mem::at(ROWS[0]).plus(at as i32);
+            self.asm.op(spread, self.width, (number, left));
             for vector in 0..self.vectors {
                 let sum = self.sum(row, vector);
                 self.asm
@@ -257,82 +255,47 @@ impl Printer<'_> {
         }
     }
 
-    /// Walks over the steps of a matrix.
-    fn matrix(&mut self, row: i64, step: i64) {
-        let (steps, right) = (self.tile.steps, self.tile.right as i32);
-        let left = |behind: u32| {
-            move |r: u8| {
-                Mem::at(ROWS[0]).plus((i64::from(r) * row + i64::from(behind) * step) as i32)
+    /// Walks over the taps.
+    fn sum_taps(&mut self) {
+        let [list, count, first] = TAPS;
+        match self.tile.taps {
+            _ if self.tile.steps == 0 => {}
+            0 => {}
+            1 => self.sum_steps(),
+            taps => {
+                self.asm.mov(first, ROWS[0]);
+                self.asm.mov(list, Mem::at(CALL).plus(32));
+                self.asm.mov_number(count, i64::from(taps));
+                let top = self.asm.here();
+                self.asm.mov(ROWS[0], Mem::at(list));
+                self.asm.add(ROWS[0], first);
+                self.asm.add_number(list, 8);
+                self.sum_steps();
+                self.asm.add_number(count, -1);
+                self.asm.jump_if(Condition::NotEqual, top);
             }
-        };
-        let turns = steps / UNROLL;
+        }
+    }
+
+    /// Walks over the steps of a tap.
+    fn sum_steps(&mut self) {
+        let (steps, right) = (self.tile.steps, self.tile.right as i32);
+        let (turns, rest) = (steps / UNROLL, steps % UNROLL);
         if turns > 0 {
             self.asm.mov_number(AT, i64::from(turns));
             self.asm.align(32);
             let top = self.asm.here();
-            for behind in 0..UNROLL {
-                self.step(behind, left(behind));
-            }
-            self.asm
-                .add_number(ROWS[0], (i64::from(UNROLL) * step) as i32);
+            (0..UNROLL).for_each(|behind| self.step(behind));
+            let step = UNROLL as i32 * self.tile.step as i32;
+            self.asm.add_number(ROWS[0], step);
             self.asm.add_number(RIGHT, UNROLL as i32 * right);
             self.asm.add_number(AT, -1);
             self.asm.jump_if(Condition::NotEqual, top);
         }
-        for behind in 0..steps % UNROLL {
-            self.step(behind, left(behind));
+        (0..rest).for_each(|behind| self.step(behind));
+        if rest > 0 && self.tile.taps > 1 {
+            self.asm.add_number(RIGHT, rest as i32 * right);
         }
-    }
-
-    /// Walks over the taps of a list, and over the steps of each.
-    fn listed(&mut self) {
-        let (steps, right) = (self.tile.steps, self.tile.right as i32);
-        if steps == 0 || self.tile.taps == 0 {
-            return;
-        }
-        let lane = self.tile.dtype.size() as i32;
-        let each = i32::from(self.tile.rows) * 8;
-        // Rows take all registers: the number of taps that are left, and the call, are on the stack.
-        let list = CALL;
-        self.asm.mov_number(AT, i64::from(self.tile.taps));
-        self.asm.push(AT);
-        self.asm.push(CALL);
-        self.asm.mov(list, Mem::at(CALL));
-        let taps = self.asm.here();
-        for (r, row) in ROWS[..usize::from(self.tile.rows)].iter().enumerate() {
-            self.asm.mov(*row, Mem::at(list).plus(8 * r as i32));
-        }
-        self.asm.add_number(list, each);
-        let left = |behind: u32| {
-            move |r: u8| {
-                Mem::at(ROWS[usize::from(r)])
-                    .index(AT, 1)
-                    .plus(behind as i32 * lane)
-            }
-        };
-        let turns = steps / UNROLL;
-        self.asm.mov_number(AT, 0);
-        if turns > 0 {
-            self.asm.align(32);
-            let top = self.asm.here();
-            for behind in 0..UNROLL {
-                self.step(behind, left(behind));
-            }
-            self.asm.add_number(RIGHT, UNROLL as i32 * right);
-            self.asm.add_number(AT, UNROLL as i32 * lane);
-            self.asm.cmp_number(AT, (turns * UNROLL) as i32 * lane);
-            self.asm.jump_if(Condition::NotEqual, top);
-        }
-        for behind in 0..steps % UNROLL {
-            self.step(behind, left(behind));
-        }
-        if steps % UNROLL > 0 {
-            self.asm.add_number(RIGHT, (steps % UNROLL) as i32 * right);
-        }
-        self.asm.add_at(Mem::at(Gpr::RSP).plus(8), -1);
-        self.asm.jump_if(Condition::NotEqual, taps);
-        self.asm.pop(CALL);
-        self.asm.pop(AT);
     }
 }
 
@@ -383,7 +346,7 @@ impl Printer<'_> {
             panic!("an epilogue that is not printed");
         };
         let bytes = self.width.bytes() as i32;
-        let (rows, vectors) = (self.tile.rows, self.vectors);
+        let (rows, vectors) = (self.tile.rows.count, self.vectors);
         let sums = rows * vectors;
         let all = self.asm.registers();
         let mut free: Vec<Vreg> = (sums..all).map(Vreg).collect();
@@ -433,7 +396,7 @@ impl Printer<'_> {
                 let mut places = Sums {
                     finish,
                     sums: at,
-                    row: i64::from(row),
+                    row: self.tile.rows.result(row),
                     column: i64::from(vector) * i64::from(bytes),
                     walked: self.walked,
                 };

@@ -5,7 +5,7 @@
 //! of its rows lie far apart. An element is summed in order, however it is cut.
 
 use super::kernel::Kernels;
-use super::tile::{Call, Left, Tile, even_rows, lanes, most_rows};
+use super::tile::{Call, Rows, Tile, even_rows, lanes, most_rows};
 use crate::error::Result;
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
@@ -153,12 +153,9 @@ impl Cut {
             let tile = |count: i64| Tile {
                 level: self.level,
                 dtype: T::DTYPE,
-                rows: count as u8,
+                rows: Rows::of_matrix(count, apart[0] * size),
                 columns: columns as u16,
-                left: Left::Matrix {
-                    row: apart[0] * size,
-                    step: apart[1] * size,
-                },
+                step: apart[1] * size,
                 right: step * size,
                 padded: copied,
                 steps: self.k as u32,
@@ -181,6 +178,7 @@ impl Cut {
                     right: panel.cast(),
                     out: out.wrapping_offset((row * pitch + column) as isize).cast(),
                     finish: std::ptr::null(),
+                    taps: std::ptr::null(),
                 };
                 // SAFETY: the caller's; the tile lies within the part.
                 unsafe { kernel.run(&call) };
@@ -241,7 +239,7 @@ impl Cut {
 fn shape(level: Level, dtype: DType, m: i64, n: i64) -> (i64, i64) {
     let lanes = i64::from(lanes(level, dtype));
     let across = ceil(n, lanes);
-    let most = |vectors: i64| most_rows(level, vectors as u8, false);
+    let most = |vectors: i64| most_rows(level, vectors as u8);
     let mut vectors = VECTORS.min(across.max(1));
     while vectors < MOST_VECTORS.min(across) && i64::from(most(vectors + 1)) >= m {
         vectors += 1;

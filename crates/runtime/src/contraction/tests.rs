@@ -1,6 +1,6 @@
 //! Register tiles and products beside sums in f64, at every level that the machine has.
 
-use super::{Accesses, Call, Finish, Kernel, Left, Tile, lanes, most_rows, multiply};
+use super::{Accesses, Call, Finish, Kernel, Rows, Tile, lanes, most_rows, multiply};
 use crate::sums::Lane;
 use crate::tile;
 use kiln_base::prim::Binary;
@@ -92,6 +92,7 @@ pub(super) fn interpret<T: Whole>(
         call.right as u64,
         call.out as u64,
         call.finish as u64,
+        call.taps as u64,
     ];
     let bytes = |x: &[T]| (x.as_ptr().cast::<u8>(), size_of_val(x));
     let mut machine = kiln_x86_interpreter::Machine::new()
@@ -113,49 +114,56 @@ pub(super) fn levels() -> impl Iterator<Item = Level> {
     Level::ALL.into_iter().filter(|l| l.is_supported())
 }
 
+/// Rows of random number, and where they are: side by side in lines.
+fn some_rows(rng: &mut Rng, most: u8, left: impl Fn(usize) -> [usize; 2], size: usize) -> Rows {
+    let count = 1 + rng.below(most.into());
+    let across = 1 + rng.below(count);
+    let apart = 1 + rng.below(2);
+    let line = across * apart + rng.below(3);
+    Rows {
+        count: count as u8,
+        across: across as u8,
+        left: left(across).map(|n| (n * size) as i64),
+        result: [apart as i64, line as i64],
+    }
+}
+
+/// How far row `r` is from the first, and which row of the result it is.
+fn row(rows: &Rows, r: usize) -> [usize; 2] {
+    let (line, r) = (r / usize::from(rows.across), r % usize::from(rows.across));
+    [rows.left, rows.result].map(|[apart, lines]| r * apart as usize + line * lines as usize)
+}
+
 /// A tile of random sizes; what lies around its result must stay as it is.
 fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
     let lanes = usize::from(lanes(level, T::DTYPE));
     let vectors = 1 + rng.below(4);
     let columns = (vectors - 1) * lanes + 1 + rng.below(lanes);
-    let listed = rng.below(2) == 0;
-    let rows = 1 + rng.below(most_rows(level, vectors as u8, listed).into());
-    let taps = if listed { rng.below(4) } else { 1 };
-    let steps = rng.below(11);
+    let size = T::DTYPE.size();
+    let (taps, steps) = (rng.below(4), rng.below(11));
+    let (step, gap) = (1 + rng.below(3), rng.below(3));
+    let most = most_rows(level, vectors as u8);
+    let far = |across: usize| [steps * step + gap, across * (steps * step + gap) + gap];
+    let rows = some_rows(rng, most, far, size);
+    let count = usize::from(rows.count);
     let padded = rng.below(2) == 0;
     let adds = rng.below(2) == 0;
     let (right, out) = (vectors * lanes + rng.below(3), columns + rng.below(5));
-    let (row, step) = match rng.below(2) {
-        0 => (steps + rng.below(3), 1),
-        _ => (1, rows + rng.below(3)),
-    };
-    let size = T::DTYPE.size();
     // Padded operands have the vector behind the last column, others not.
     let behind = if padded { vectors * lanes } else { columns };
-    let a: Vec<T> = match listed {
-        true => rng.numbers(taps * rows * (steps + 1)),
-        false => rng.numbers(rows * row + steps * step),
-    };
+    let [far, last] = row(&rows, count - 1);
+    let reach = far / size + steps * step + 1;
+    let list: Vec<i64> = (0..taps).map(|_| (rng.below(9) * size) as i64).collect();
+    let a: Vec<T> = rng.numbers(reach + 9);
     let b: Vec<T> = rng.numbers(((taps * steps).max(1) - 1) * right + behind);
-    let before: Vec<T> = rng.numbers(rows * out + 7);
+    let before: Vec<T> = rng.numbers((last + 1) * out + 7);
     let mut c = before.clone();
-    let listed_rows = if listed { taps * rows } else { 0 };
-    let list: Vec<u64> = (0..listed_rows)
-        .map(|i| a[i * (steps + 1)..].as_ptr() as u64)
-        .collect();
-    let left = match listed {
-        true => Left::Listed,
-        false => Left::Matrix {
-            row: (row * size) as i64,
-            step: (step * size) as i64,
-        },
-    };
     let tile = Tile {
         level,
         dtype: T::DTYPE,
-        rows: rows as u8,
+        rows,
         columns: columns as u16,
-        left,
+        step: (step * size) as i64,
         right: (right * size) as i64,
         padded,
         steps: steps as u32,
@@ -166,32 +174,38 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
         finish: None,
     };
     let call = Call {
-        left: if listed {
-            list.as_ptr().cast()
-        } else {
-            a.as_ptr().cast()
-        },
+        left: a.as_ptr().cast(),
         right: b.as_ptr().cast(),
         out: c.as_mut_ptr().cast(),
         finish: std::ptr::null(),
+        taps: list.as_ptr(),
     };
-    by.run(&tile, &call, &[&a, &b], &list, &mut c, &mut []);
-    for (i, (found, old)) in c.iter().zip(&before).enumerate() {
-        let (r, j) = (i / out, i % out);
-        let mut expected = old.value();
-        if r < rows && j < columns {
-            expected = if adds { expected } else { 0.0 };
+    let words: Vec<u64> = list.iter().map(|n| *n as u64).collect();
+    let call = Call {
+        taps: words.as_ptr().cast(),
+        ..call
+    };
+    by.run(&tile, &call, &[&a, &b], &words, &mut c, &mut []);
+    let mut expected: Vec<f64> = before.iter().map(|x| x.value()).collect();
+    for r in 0..count {
+        let [from, to] = row(&rows, r);
+        for j in 0..columns {
+            let sum = &mut expected[to * out + j];
+            *sum = if adds { *sum } else { 0.0 };
             for t in 0..taps * steps {
-                let (tap, s) = (t / steps, t % steps);
-                let x = match listed {
-                    true => a[(tap * rows + r) * (steps + 1) + s],
-                    false => a[r * row + s * step],
+                // One tap needs no list.
+                let tap = if taps == 1 {
+                    0
+                } else {
+                    list[t / steps] as usize
                 };
-                expected += x.value() * b[t * right + j].value();
+                let x = a[(from + tap) / size + t % steps * step];
+                *sum += x.value() * b[t * right + j].value();
             }
         }
-        assert_eq!(found.value(), expected, "row {r}, column {j} of {tile:?}");
     }
+    let found: Vec<f64> = c.iter().map(|x| x.value()).collect();
+    assert_eq!(found, expected, "{tile:?}");
 }
 
 #[test]
@@ -318,11 +332,16 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
     let lanes = usize::from(lanes(level, DType::F32));
     let vectors = 1 + rng.below(3);
     let columns = (vectors - 1) * lanes + 1 + rng.below(lanes);
-    let listed = rng.below(2) == 0;
-    let rows = 1 + rng.below(most_rows(level, vectors as u8, listed).into());
-    let steps = rng.below(7);
+    let (steps, taps) = (rng.below(7), 1 + rng.below(2));
+    let most = most_rows(level, vectors as u8);
+    let rows = some_rows(rng, most, |across| [steps, across * steps], 4);
+    let count = usize::from(rows.count);
+    let [_, last] = row(&rows, count - 1);
     let (above, before) = (rng.below(3), rng.below(4));
-    let (height, width) = (above + rows + rng.below(2), before + columns + rng.below(3));
+    let (height, width) = (
+        above + last + 1 + rng.below(2),
+        before + columns + rng.below(3),
+    );
     let program = work(height as i64, width as i64, rng.below(2) == 0);
     let all = (height * width) as i64;
     let lens = [width as i64, all, height as i64, all, all, all];
@@ -330,31 +349,25 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
     let finish = Finish::of(&bound, width as i64, level)
         .map(Arc::new)
         .unwrap();
-    let a: Vec<f32> = rng.numbers(rows * steps + 1);
-    let b: Vec<f32> = rng.numbers(steps * columns + 1);
+    let a: Vec<f32> = rng.numbers((count + taps) * steps + 1);
+    let b: Vec<f32> = rng.numbers(taps * steps * columns + 1);
     let bias: Vec<f32> = rng.numbers(width);
     let residual: Vec<f32> = rng.numbers(height * width);
-    let row: Vec<f32> = rng.numbers(height);
+    let each: Vec<f32> = rng.numbers(height);
     let mut out = vec![77.0f32; height * width];
     let mut wide = vec![77.0f64; height * width];
-    let list: Vec<u64> = (0..rows).map(|r| a[r * steps..].as_ptr() as u64).collect();
+    let list: Vec<u64> = (0..taps).map(|t| (4 * t * steps) as u64).collect();
     let tile = Tile {
         level,
         dtype: DType::F32,
-        rows: rows as u8,
+        rows,
         columns: columns as u16,
-        left: match listed {
-            true => Left::Listed,
-            false => Left::Matrix {
-                row: 4 * steps as i64,
-                step: 4,
-            },
-        },
+        step: 4,
         right: 4 * columns as i64,
         padded: false,
         ahead: 0,
         steps: steps as u32,
-        taps: 1,
+        taps: taps as u32,
         out: 0,
         adds: false,
         finish: Some(finish.clone()),
@@ -362,7 +375,7 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
     let args = [
         bias.as_ptr(),
         residual.as_ptr(),
-        row.as_ptr(),
+        each.as_ptr(),
         out.as_ptr(),
         wide.as_mut_ptr().cast(),
         std::ptr::null(),
@@ -374,45 +387,34 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
     // SAFETY: addresses as numbers.
     let words: &[u64] =
         unsafe { std::slice::from_raw_parts(accesses.as_ptr().cast(), accesses.len()) };
-    let call = Call {
-        left: if listed {
-            list.as_ptr().cast()
-        } else {
-            a.as_ptr().cast()
-        },
-        right: b.as_ptr().cast(),
-        out: std::ptr::null_mut(),
-        finish: accesses.as_ptr(),
-    };
     let numbers: Vec<u64> = list.iter().chain(words).copied().collect();
     let call = Call {
-        left: if listed {
-            numbers.as_ptr().cast()
-        } else {
-            call.left
-        },
-        finish: numbers[list.len()..].as_ptr().cast(),
-        ..call
+        left: a.as_ptr().cast(),
+        right: b.as_ptr().cast(),
+        out: std::ptr::null_mut(),
+        finish: numbers[taps..].as_ptr().cast(),
+        taps: numbers.as_ptr().cast(),
     };
     by.run(
         &tile,
         &call,
-        &[&a, &b, &bias, &residual, &row],
+        &[&a, &b, &bias, &residual, &each],
         &numbers,
         &mut out,
         &mut wide,
     );
     for (i, found) in out.iter().enumerate() {
         let (r, j) = (i / width, i % width);
-        let inside = (above..above + rows).contains(&r) && (before..before + columns).contains(&j);
-        let expected = match inside {
-            true => {
-                let terms =
-                    (0..steps).map(|t| a[(r - above) * steps + t] * b[t * columns + j - before]);
+        let of_tile = (0..count).find(|t| above + row(&rows, *t)[1] == r);
+        let of_tile = of_tile.filter(|_| (before..before + columns).contains(&j));
+        let expected = match of_tile {
+            Some(t) => {
+                let from = row(&rows, t)[0] / 4;
+                let terms = (0..taps * steps).map(|t| a[from + t] * b[t * columns + j - before]);
                 let sum: f32 = terms.sum();
-                (sum * residual[i] + bias[j]).max(sum) - row[r]
+                (sum * residual[i] + bias[j]).max(sum) - each[r]
             }
-            false => 77.0,
+            None => 77.0,
         };
         assert_eq!(*found, expected, "row {r}, column {j} of {tile:?}");
         assert_eq!(
@@ -528,12 +530,9 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
     let tile = Tile {
         level: Level::Avx2,
         dtype: DType::F32,
-        rows: 2,
+        rows: Rows::of_matrix(2, 1 << 40),
         columns: 8,
-        left: Left::Matrix {
-            row: 1 << 40,
-            step: 4,
-        },
+        step: 4,
         right: 32,
         padded: true,
         steps: 1,

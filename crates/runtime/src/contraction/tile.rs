@@ -15,18 +15,18 @@ pub(crate) struct Tile {
     pub level: Level,
     /// F32 or F64.
     pub dtype: DType,
-    pub rows: u8,
+    pub rows: Rows,
     /// Columns; what the last vector has beyond them is neither read nor written.
     pub columns: u16,
-    pub left: Left,
-    /// The distance of two steps of the right operand; taps follow each other.
+    /// The distances of two steps of the left and of the right operand; taps of the right one follow each other.
+    pub step: i64,
     pub right: i64,
     /// Whether the right operand holds whole vectors, whatever the columns.
     pub padded: bool,
     /// How far behind what is read of the right operand the caches are asked for more of it, for later tiles; 0 for
     /// nothing.
     pub ahead: i64,
-    /// Steps of a tap, and taps.
+    /// Steps of a tap, and taps. Where there are several, a list says where they begin.
     pub steps: u32,
     pub taps: u32,
     /// The distance of two rows of the result.
@@ -37,28 +37,66 @@ pub(crate) struct Tile {
     pub finish: Option<Arc<Finish>>,
 }
 
-/// Where the rows of the left operand lie.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
-    /// A matrix: the distances of two rows and of two steps. There is one tap.
-    Matrix { row: i64, step: i64 },
-    /// At addresses that a list has, one a tap and row; steps lie side by side.
-    Listed,
+/// The rows of a tile: as many side by side in each line, the last of which may have fewer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rows {
+    pub count: u8,
+    pub across: u8,
+    /// The distances of two rows and of two lines of the left operand.
+    pub left: [i64; 2],
+    /// How many rows of the result there are from one to the next, and from line to line.
+    pub result: [i64; 2],
+}
+
+impl Rows {
+    /// Rows of a matrix.
+    pub(crate) fn of_matrix(count: i64, apart: i64) -> Rows {
+        Rows {
+            count: count as u8,
+            across: count as u8,
+            left: [apart, 0],
+            result: [1, 0],
+        }
+    }
+
+    fn at(&self, row: u8, [apart, lines]: [i64; 2]) -> i64 {
+        let across = self.across.max(1);
+        i64::from(row % across) * apart + i64::from(row / across) * lines
+    }
+
+    /// Where a row of the left operand begins.
+    pub(super) fn left(&self, row: u8) -> i64 {
+        self.at(row, self.left)
+    }
+
+    /// Which row of the result it is.
+    pub(super) fn result(&self, row: u8) -> i64 {
+        self.at(row, self.result)
+    }
+
+    /// The farthest that a row is from the first, in bytes of the left operand and in rows of the result.
+    fn farthest(&self) -> [i64; 2] {
+        let lines = self.count.div_ceil(self.across.max(1));
+        [self.left, self.result].map(|[apart, line]| {
+            let far = |n: u8, apart: i64| i64::from(n).saturating_mul(apart.saturating_abs());
+            far(self.across, apart).saturating_add(far(lines, line))
+        })
+    }
 }
 
 /// What a tile's function is called with.
 #[repr(C)]
 pub(crate) struct Call {
-    /// The first row of the left operand, or the list of its rows.
+    /// The first row of the left operand.
     pub left: *const u8,
     pub right: *const u8,
     pub out: *mut u8,
     /// For each access of what is done with the sums where it lies for the first of them.
     pub finish: *const *mut u8,
+    /// For each tap how far from the first row it begins, where there are several.
+    pub taps: *const i64,
 }
 
-/// The most rows of a tile whose rows are listed: their addresses are in general registers.
-const LISTED_ROWS: u8 = 12;
 /// Lanes of a vector.
 pub(crate) fn lanes(level: Level, dtype: DType) -> u16 {
     let bytes = match level {
@@ -70,13 +108,9 @@ pub(crate) fn lanes(level: Level, dtype: DType) -> u16 {
 
 /// The rows of a tile of so many vectors, at most: sums, a vector of each column and what they are multiplied with are
 /// in registers, and with VEX the mask of the last vector.
-pub(crate) fn most_rows(level: Level, vectors: u8, listed: bool) -> u8 {
+pub(crate) fn most_rows(level: Level, vectors: u8) -> u8 {
     let registers: u8 = if level == Level::Avx512 { 32 } else { 15 };
-    let rows = (registers - vectors - 1) / vectors;
-    match listed {
-        true => rows.min(LISTED_ROWS),
-        false => rows,
-    }
+    (registers - vectors - 1) / vectors
 }
 
 /// Rows of a tile where there are `all` of them and a tile has `most`: none has many less than the others.
@@ -89,7 +123,7 @@ impl Tile {
     /// What people see it as, beside others of its kind.
     #[cfg(all(target_arch = "x86_64", unix))]
     pub(super) fn name(&self, kind: &str) -> String {
-        let (level, dtype, rows) = (self.level, self.dtype, self.rows);
+        let (level, dtype, rows) = (self.level, self.dtype, self.rows.count);
         let (columns, taps, steps) = (self.columns, self.taps, self.steps);
         let finish = self.finish.as_ref().map_or("", |_| ", finished");
         format!("{kind}, {level:?} {dtype:?} {rows}x{columns}, {taps} x {steps} steps{finish}")
@@ -98,41 +132,39 @@ impl Tile {
     /// All that printed code depends on.
     #[cfg(all(target_arch = "x86_64", unix))]
     pub(super) fn key(&self) -> Vec<u8> {
-        let flags = [b'c', self.level as u8, self.dtype as u8, self.rows];
+        let Rows {
+            count,
+            across,
+            left,
+            result,
+        } = self.rows;
+        let flags = [b'c', self.level as u8, self.dtype as u8, count, across];
         let [padded, adds] = [self.padded, self.adds].map(u8::from);
-        let (listed, row, step) = match self.left {
-            Left::Listed => (1, 0, 0),
-            Left::Matrix { row, step } => (0, row, step),
-        };
-        let numbers = [row, step, self.right, self.ahead, self.out];
+        let numbers = [self.step, self.right, self.ahead, self.out];
+        let numbers = left.iter().chain(&result).chain(&numbers);
         let counts = [u32::from(self.columns), self.steps, self.taps];
         let mut key = flags.to_vec();
-        key.extend([padded, adds, listed]);
-        key.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
+        key.extend([padded, adds]);
+        key.extend(numbers.flat_map(|n| n.to_le_bytes()));
         key.extend(counts.iter().flat_map(|n| n.to_le_bytes()));
         key.extend(self.finish.iter().flat_map(|f| f.key()));
         key
     }
 
     /// Whether code is printed for its level, and all of its distances fit into instructions.
-    #[cfg(all(target_arch = "x86_64", unix))]
-    pub(super) fn is_printed(&self) -> bool {
-        if self.level == Level::Baseline {
+    pub(crate) fn is_printed(&self) -> bool {
+        if self.level == Level::Baseline || cfg!(not(all(target_arch = "x86_64", unix))) {
             return false;
         }
-        let rows = i64::from(self.rows);
         let steps = i64::from(self.steps);
-        let (row, step) = match self.left {
-            Left::Matrix { row, step } => (row, step),
-            Left::Listed => (0, self.dtype.size() as i64),
-        };
         let fits = |n: i64| i32::try_from(n).is_ok();
-        let farthest = (rows.saturating_mul(row.saturating_abs()))
-            .saturating_add(8i64.saturating_mul(step.saturating_abs()));
-        fits(farthest)
-            && fits(steps.saturating_mul(step))
+        let [left, result] = self.rows.farthest();
+        let places = (self.finish.iter()).all(|f| fits(result.saturating_mul(f.farthest_row())));
+        places
+            && fits(left.saturating_add(8i64.saturating_mul(self.step.saturating_abs())))
+            && fits(steps.saturating_mul(self.step))
             && fits(self.ahead)
             && fits(8i64.saturating_mul(self.right))
-            && fits(rows.saturating_mul(self.out))
+            && fits(result.saturating_mul(self.out))
     }
 }

@@ -4,12 +4,13 @@
 
 mod columns;
 mod correlate;
+mod dense;
 mod depthwise;
 mod direct;
 mod fft;
 mod forward;
+mod images;
 mod input;
-mod last;
 mod padded;
 mod turned;
 mod weight;
@@ -46,9 +47,9 @@ pub(crate) struct Conv {
     cut: Option<Cut>,
     /// How it is transformed, where the algorithm does that.
     fft: Option<Box<Fft>>,
-    /// How it is cut where the result has channels last.
-    last: Option<Box<last::Cut>>,
-    /// The same with a channel a group.
+    /// How it is cut into register tiles...
+    dense: Option<Box<dense::Cut>>,
+    /// ...with a channel a group.
     each: Option<Box<depthwise::Cut>>,
     /// How it is cut by one of Winograd's algorithms.
     winograd: Option<Box<winograd::Cut>>,
@@ -133,35 +134,37 @@ impl Conv {
             algorithm: chosen(p.computed_by(values), &p.algorithms(values))?,
             cut: None,
             fft: None,
-            last: None,
+            dense: None,
             each: None,
             winograd: None,
             turned: None,
             made: made.map(|(linked, _)| linked),
             epilogue: epilogue(&p.epilogue, values, lens, (total, None), level)?,
         };
+        let is_input = p.role == ConvRole::Input;
         let finished = |conv: &Conv, is_near: bool| {
-            let width = conv.groups * conv.cout;
+            let channels = if is_input { conv.cin } else { conv.cout };
+            let sizes = (total, conv.groups * channels);
             match p.dtype {
-                DType::F32 if is_near => finish(&p.epilogue, values, lens, (total, width), level),
+                DType::F32 if is_near => finish(&p.epilogue, values, lens, sizes, level),
                 _ => Ok(None),
             }
         };
-        let is_near = conv.groups * conv.cin < 1 << 24;
         match (conv.algorithm, Winograd::of(conv.algorithm)) {
-            (Algorithm::ChannelsLast, _) => {
+            (Algorithm::ChannelsLast, _) if (conv.cin, conv.cout) == (1, 1) => {
                 let turned = p.images == Images::Turned;
-                if (conv.cin, conv.cout) == (1, 1) {
-                    let finish = finished(&conv, depthwise::is_near(&conv))?;
-                    let cut = depthwise::Cut::new(&conv, turned, finish)?;
-                    conv.each = Some(Box::new(cut));
-                } else {
-                    let finish = finished(&conv, is_near)?;
-                    conv.last = Some(Box::new(last::Cut::new(&conv, turned, finish)?));
-                }
+                let finish = finished(&conv, depthwise::is_near(&conv))?;
+                let cut = depthwise::Cut::new(&conv, turned, finish)?;
+                conv.each = Some(Box::new(cut));
+            }
+            (Algorithm::ChannelsLast | Algorithm::Direct, _) if p.role != ConvRole::Weight => {
+                let [x, y] = p.images.last().map(|last| !last);
+                let turned = if is_input { [y, x] } else { [x, y] };
+                let finish = finished(&conv, !turned[1])?;
+                conv.dense = Some(Box::new(dense::Cut::new(&conv, turned, finish)?));
             }
             (_, Some(winograd)) => {
-                let finish = finished(&conv, is_near)?;
+                let finish = finished(&conv, conv.groups * conv.cin < 1 << 24)?;
                 let cut = winograd::Cut::new(&conv, winograd, finish)?;
                 conv.winograd = Some(Box::new(cut));
             }
@@ -175,7 +178,7 @@ impl Conv {
         match (self.role, self.algorithm) {
             (_, Algorithm::Columns) | (ConvRole::Weight, _) => {}
             (ConvRole::Input, _) => self.turn()?,
-            (_, Algorithm::Direct | Algorithm::Depthwise) => self.cut = Cut::new(self),
+            (_, Algorithm::Depthwise) => self.cut = Cut::new(self),
             (_, Algorithm::Fft) => {
                 self.fft = tile().map(|tile| Box::new(Fft::new(tile)));
                 let transform = self.fft.as_ref().map_or(0, |fft| fft.numbers());
@@ -222,17 +225,14 @@ impl Conv {
             if let Some(cut) = &self.each {
                 return self.each::<T>(args, cut, packed, parallel, failures);
             }
-            if let Some(cut) = &self.last {
-                return self.last::<T>(args, cut, packed, parallel, failures);
+            if let Some(cut) = &self.dense {
+                return self.dense::<T>(args, cut, packed, parallel, failures);
             }
             if let Some(cut) = &self.winograd {
                 return self.winograd(args, cut, packed, parallel, failures);
             }
             match self.role {
                 ConvRole::Result => match (self.algorithm, &self.cut) {
-                    (Algorithm::Direct, Some(cut)) => {
-                        self.direct::<T>(args, cut, parallel, failures);
-                    }
                     (Algorithm::Depthwise, Some(cut)) => {
                         self.depthwise::<T>(args, cut, parallel, failures);
                     }
@@ -252,9 +252,9 @@ impl Conv {
 
     /// Bytes of the weights once they are packed; none for algorithms that read them as they are.
     pub(crate) fn packed_bytes(&self) -> Option<usize> {
-        let elements = match (&self.last, &self.each, &self.fft, &self.winograd) {
+        let elements = match (&self.dense, &self.each, &self.fft, &self.winograd) {
             _ if self.turned.is_some() => return None,
-            (Some(cut), ..) => cut.packed(self),
+            (Some(cut), ..) => cut.packed(),
             (_, Some(cut), ..) => cut.packed(self),
             (_, _, Some(fft), _) => self.fft_packed(fft),
             (.., cut) => cut.as_ref()?.packed(self),
@@ -291,8 +291,8 @@ impl Conv {
     unsafe fn pack_typed<T: Lane>(&self, weights: *mut u8, to: *mut u8, parallel: bool) {
         // SAFETY: the caller's.
         unsafe {
-            match (&self.last, &self.each) {
-                (Some(cut), _) => self.pack_last::<T>(cut, weights.cast(), to.cast(), parallel),
+            match (&self.dense, &self.each) {
+                (Some(cut), _) => self.pack_dense::<T>(cut, weights.cast(), to.cast(), parallel),
                 (_, Some(cut)) => self.pack_each::<T>(cut, weights.cast(), to.cast()),
                 (None, None) => {}
             }
@@ -352,8 +352,8 @@ impl Conv {
         if let Some(conv) = &self.turned {
             return self.filters() + conv.workspace(threads);
         }
-        if let Some(cut) = &self.last {
-            return self.last_workspace(cut);
+        if let Some(cut) = &self.dense {
+            return self.dense_workspace(cut, threads);
         }
         if let Some(cut) = &self.each {
             return self.each_workspace(cut);

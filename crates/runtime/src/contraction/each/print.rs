@@ -55,7 +55,7 @@ impl Printer<'_> {
     /// All rows by a vector of columns.
     fn vector(&mut self, each: &Each) {
         let [next, padding, done] = [(); 3].map(|()| self.asm.label());
-        for row in 0..self.tile.rows {
+        for row in 0..self.tile.rows.count {
             let sum = self.sum(row, 0);
             self.asm.op(op::VXORPS, self.width, (sum, sum, sum));
         }
@@ -82,7 +82,7 @@ impl Printer<'_> {
         let from = self.element(WEIGHTS, i64::from(self.tile.taps) * self.tile.right);
         self.asm.op(op::VMOVUPS, self.width, (nothing, from));
         let add = self.pick(op::VADDPS, op::VADDPD);
-        for row in 0..self.tile.rows {
+        for row in 0..self.tile.rows.count {
             let sum = self.sum(row, 0);
             self.asm.op(add, self.width, (sum, sum, nothing));
         }
@@ -92,7 +92,7 @@ impl Printer<'_> {
             Some(finish) => self.finish(&finish),
             None => {
                 self.asm.mov(LINE, Mem::at(CALL).plus(16));
-                for row in 0..self.tile.rows {
+                for row in 0..self.tile.rows.count {
                     let to = self.element(LINE, i64::from(row) * self.tile.out);
                     self.store(to, self.sum(row, 0), self.tail.is_some());
                 }
@@ -110,7 +110,7 @@ impl Printer<'_> {
         }
         // Which rows and taps read which element of the line: those that read padding multiply a zero.
         let mut readers: BTreeMap<Option<u32>, Vec<(u8, u8)>> = BTreeMap::new();
-        for row in 0..self.tile.rows {
+        for row in 0..self.tile.rows.count {
             for (i, tap) in taps.iter().enumerate() {
                 let at = u32::from(row) * each.stride + tap * each.dilation;
                 let at = each.is_inside(row, *tap).then_some(at);
@@ -136,7 +136,7 @@ impl Printer<'_> {
 
     /// A register that holds no sum.
     fn beside(&self, i: u8) -> Vreg {
-        Vreg(self.tile.rows + i)
+        Vreg(self.tile.rows.count + i)
     }
 
     /// So many bytes behind the element of this column.

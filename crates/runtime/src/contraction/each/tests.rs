@@ -2,7 +2,7 @@
 
 use super::{Each, most_each_rows};
 use crate::contraction::tests::{Rng, Whole, levels, work};
-use crate::contraction::{Accesses, Call, Finish, Kernel, Left, Tile, lanes};
+use crate::contraction::{Accesses, Call, Finish, Kernel, Rows, Tile, lanes};
 use crate::tile;
 use kiln_base::{DType, Level};
 use std::sync::Arc;
@@ -115,9 +115,9 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, (worked, interpreted): (bool, b
         tile: Tile {
             level,
             dtype: T::DTYPE,
-            rows: rows as u8,
+            rows: Rows::of_matrix(rows as i64, 0),
             columns: columns as u16,
-            left: Left::Listed,
+            step: 0,
             right: (panel * size) as i64,
             padded: true,
             ahead: 0,
@@ -137,6 +137,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, (worked, interpreted): (bool, b
         right: std::ptr::null(),
         out: out.as_mut_ptr().cast(),
         finish: list[both..].as_ptr().cast(),
+        taps: std::ptr::null(),
     };
     let read: [&[T]; 5] = [&a, &b, &bias, &residual, &of_row];
     run(&each, &call, &read, &list, &mut out, &mut wide, interpreted);
@@ -203,9 +204,9 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
         let tile = Tile {
             level: Level::Avx2,
             dtype: DType::F32,
-            rows: 1,
+            rows: Rows::of_matrix(1, 0),
             columns: 8,
-            left: Left::Listed,
+            step: 0,
             right: 32,
             padded: true,
             ahead: 0,
@@ -229,6 +230,7 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
             right: std::ptr::null(),
             out: out.as_mut_ptr().cast(),
             finish: std::ptr::null(),
+            taps: std::ptr::null(),
         };
         // SAFETY: the line has its taps.
         unsafe { kernel.run(&call) };

@@ -52,6 +52,7 @@ fn a_transform(matrix: &'static Rows, level: Level, rng: &mut Rng, by: By) {
         right: std::ptr::null(),
         out: out.as_mut_ptr().cast(),
         finish: std::ptr::null(),
+        taps: std::ptr::null(),
     };
     run(by, &transform, &call, &[&x], &[], (&mut out, &mut []));
     for channel in 0..channels {
@@ -164,6 +165,7 @@ fn a_finished_transform(matrix: &'static Rows, level: Level, rng: &mut Rng, by: 
         right: std::ptr::null(),
         out: std::ptr::null_mut(),
         finish: numbers.as_ptr().cast(),
+        taps: std::ptr::null(),
     };
     let read: [&[f32]; 4] = [&x, &bias, &residual, &row];
     run(

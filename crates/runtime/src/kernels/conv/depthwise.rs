@@ -7,7 +7,7 @@
 //! to be turned.
 
 use super::{Conv, LEAST_BLOCKS};
-use crate::contraction::{Accesses, Call, Each, Finish, Kernel, Left, Tile, lanes};
+use crate::contraction::{Accesses, Call, Each, Finish, Kernel, Rows, Tile, lanes};
 use crate::contraction::{even_rows, most_each_rows};
 use crate::error::Result;
 use crate::kernels::matmul::{Args, Made, Work, run_blocks};
@@ -120,9 +120,9 @@ impl Cut {
                 let tile = Tile {
                     level: c.level,
                     dtype: c.dtype,
-                    rows: rows as u8,
+                    rows: Rows::of_matrix(rows, 0),
                     columns: columns as u16,
-                    left: Left::Listed,
+                    step: 0,
                     right: self.panel * size,
                     padded: true,
                     ahead: 0,
@@ -312,6 +312,7 @@ impl Conv {
                         right: std::ptr::null(),
                         out: dst.wrapping_offset((at * pitch) as isize).cast(),
                         finish: accesses.as_ptr(),
+                        taps: std::ptr::null(),
                     };
                     // SAFETY: linking checked the buffers' lengths against the geometry; taps that leave a line read
                     // zeros.

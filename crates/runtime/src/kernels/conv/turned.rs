@@ -29,7 +29,7 @@ impl Conv {
             geometry: geometry.ok_or_else(|| damaged!("a gradient with too much padding"))?,
             cut: None,
             fft: None,
-            last: None,
+            dense: None,
             each: None,
             winograd: None,
             turned: None,

@@ -282,6 +282,7 @@ impl Conv {
                         right: right.cast(),
                         out: products.wrapping_offset(to as isize).cast(),
                         finish: std::ptr::null(),
+                        taps: std::ptr::null(),
                     };
                     // SAFETY: the caller's.
                     unsafe { cut.sums[of][is_last].run(&call) };
@@ -332,6 +333,7 @@ impl Conv {
             right: std::ptr::null(),
             out: out.cast(),
             finish: accesses.as_ptr(),
+            taps: std::ptr::null(),
         };
         // SAFETY: the caller's; tiles at the ends write what is there.
         unsafe { results.run(&call) };
@@ -360,6 +362,7 @@ unsafe fn transform(by: &Kernel, from: *const f32, to: *mut f32) {
         right: std::ptr::null(),
         out: to.cast(),
         finish: std::ptr::null(),
+        taps: std::ptr::null(),
     };
     // SAFETY: the caller's.
     unsafe { by.run(&call) }

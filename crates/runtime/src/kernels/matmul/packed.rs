@@ -3,7 +3,7 @@
 
 use super::{Args, Block, Made, MatMul, Work, run_blocks, split};
 use crate::contraction::{
-    Accesses, Call, Kernels, Left, Tile, VECTORS, even_rows, lanes, most_rows, pack,
+    Accesses, Call, Kernels, Rows, Tile, VECTORS, even_rows, lanes, most_rows, pack,
 };
 use crate::error::Result;
 use crate::memory::{Storage, room};
@@ -30,7 +30,7 @@ impl MatMul {
     /// Rows of a register tile.
     fn tile_rows(&self) -> i64 {
         let vectors = self.panel() / i64::from(lanes(self.level, self.dtype));
-        even_rows(self.m, most_rows(self.level, vectors as u8, false))
+        even_rows(self.m, most_rows(self.level, vectors as u8))
     }
 
     fn panels_across(&self) -> i64 {
@@ -174,12 +174,9 @@ impl MatMul {
                 let tile = |rows: i64| Tile {
                     level: self.level,
                     dtype: self.dtype,
-                    rows: rows as u8,
+                    rows: Rows::of_matrix(rows, down * size),
                     columns: panel.min(b.cols - column) as u16,
-                    left: Left::Matrix {
-                        row: down * size,
-                        step: across * size,
-                    },
+                    step: across * size,
                     right: panel * size,
                     padded: true,
                     steps: self.k as u32,
@@ -205,6 +202,7 @@ impl MatMul {
                         right: right.cast(),
                         out: dst.wrapping_offset((row * pitch + column) as isize).cast(),
                         finish: accesses.as_ptr(),
+                        taps: std::ptr::null(),
                     };
                     kernel.run(&call);
                 }

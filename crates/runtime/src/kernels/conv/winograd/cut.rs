@@ -1,9 +1,7 @@
 //! How Winograd's convolutions are cut, and the code for them.
 
 use super::super::{Conv, LEAST_BLOCKS};
-use crate::contraction::{
-    Finish, Kernel, Left, Tile, Transform, VECTORS, even_rows, lanes, most_rows,
-};
+use crate::contraction::{Finish, Kernel, Tile, Transform, VECTORS, even_rows, lanes, most_rows};
 use crate::error::Result;
 use crate::tile::affine::{ceil, product};
 use kiln_base::DType;
@@ -91,7 +89,7 @@ impl Sizes {
         product(&[squares, c.groups, panels, panel, cin])?;
         let [_, down, across] = c.geometry.axes.map(|a| ceil(a.output, winograd.step()));
         let all = c.batch * down * across;
-        let most_rows = most_rows(c.level, vectors as u8, false);
+        let most_rows = most_rows(c.level, vectors as u8);
         // As many blocks as threads can share: of fewer tiles, or of fewer panels, where tiles are few.
         let most = (HOT / (squares * cin)).max(LEAST_TILES * i64::from(most_rows));
         let blocks = match ceil(all.max(1), most) {
@@ -160,12 +158,9 @@ impl Sizes {
             Kernel::of(Tile {
                 level: c.level,
                 dtype: DType::F32,
-                rows: rows as u8,
+                rows: crate::contraction::Rows::of_matrix(rows, self.inputs.row * SIZE),
                 columns: columns as u16,
-                left: Left::Matrix {
-                    row: self.inputs.row * SIZE,
-                    step: SIZE,
-                },
+                step: SIZE,
                 right: self.panel * SIZE,
                 padded: true,
                 // Matrices follow each other as they are read.

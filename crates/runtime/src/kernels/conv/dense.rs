@@ -1,0 +1,306 @@
+//! Convolutions in register tiles: results, and gradients of images, with the channels of a position side by side.
+//!
+//! Rows of a register tile are positions of the result, side by side in some lines; columns are its channels, whose
+//! weights are packed into panels. What a block of lines reads is copied first, with its padding, unless nothing is
+//! padded and the images lie right: then the taps of a filter's row lie side by side, and are one run of steps. A
+//! gradient of images is a convolution for each step of the filter ([`Phase`]), with the taps turned round.
+
+mod copy;
+mod cut;
+mod pack;
+mod phase;
+
+pub(super) use cut::Cut;
+
+use super::Conv;
+use crate::contraction::{Accesses, Call};
+use crate::error::Result;
+use crate::kernels::matmul::{Args, Work, run_blocks};
+use crate::memory::room;
+use crate::simd::compiled;
+use crate::simd::transpose::{Transpose, Turn};
+use crate::sums::Lane;
+use crate::tile::Failures;
+use copy::{Scratch, Source};
+use cut::Part;
+
+/// Some channels of some lines of the result.
+struct Block {
+    image: i64,
+    group: i64,
+    /// From where to where in depth, height and width.
+    from: [i64; 3],
+    to: [i64; 3],
+    /// The first channel of the group, and how many.
+    channel: i64,
+    channels: i64,
+}
+
+impl Block {
+    fn of(cut: &Cut, mut item: i64) -> Block {
+        let mut next = |count: i64| {
+            let at = item % count;
+            item /= count;
+            at
+        };
+        let channel = next(cut.ranges()) * cut.channels;
+        let group = next(cut.groups);
+        let [w, h, d] = [2, 1, 0].map(|i| next(cut.blocks(i)) * cut.block[i]);
+        let from = [d, h, w];
+        let to = |i: usize| (from[i] + cut.block[i]).min(cut.result[i]);
+        Block {
+            image: item,
+            group,
+            from,
+            to: [0, 1, 2].map(to),
+            channel,
+            channels: cut.channels.min(cut.columns - channel),
+        }
+    }
+}
+
+/// Where results go: of the first position and channel of a block, and the distance of two positions.
+type Results<T> = (*mut T, i64);
+
+impl Conv {
+    /// Elements that it takes beside its arguments, on so many threads.
+    pub(super) fn dense_workspace(&self, cut: &Cut, threads: i64) -> i64 {
+        cut.packed() + threads * (cut.copied() + cut.results())
+    }
+
+    /// Runs it.
+    ///
+    /// # Safety
+    /// As [`Conv::run`].
+    pub(super) unsafe fn dense<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        packed: Option<*mut u8>,
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        if cut.items() == 0 {
+            return;
+        }
+        let mut storage = None;
+        let weights = match packed {
+            Some(packed) => packed.cast::<T>(),
+            None => match room::<T>(&mut storage, cut.packed()) {
+                Ok(to) => {
+                    // SAFETY: the caller's; there is room for all panels.
+                    unsafe { self.pack_dense(cut, self.operand(args, 1, 0), to, parallel) };
+                    to
+                }
+                Err(e) => return failures.broken(e),
+            },
+        };
+        // SAFETY: there is a number behind the panels.
+        let finite = unsafe { *weights.offset(cut.packed() as isize - 1) == T::ZERO };
+        let careful = !finite && cut.is_careful(self);
+        let shared = [weights.cast::<u8>()];
+        let shared = Args(&shared);
+        let launch = (self.epilogue.as_ref(), args, parallel, failures);
+        // SAFETY: the caller's; blocks write different places.
+        run_blocks(
+            (cut.items(), cut.cost()),
+            launch,
+            |i, args, scratch: &mut Scratch, work| unsafe {
+                let shared = &shared;
+                let weights = shared.0[0].cast::<T>().cast_const();
+                let block = Block::of(cut, i);
+                self.dense_block(args, cut, &block, (weights, careful), scratch, work)
+            },
+        );
+    }
+
+    unsafe fn dense_block<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        b: &Block,
+        (weights, careful): (*const T, bool),
+        scratch: &mut Scratch,
+        work: &mut Work,
+    ) -> Result<()> {
+        let width = cut.groups * cut.columns;
+        let position = cut.position(b.image, b.from);
+        let first = position * width + b.group * cut.columns + b.channel;
+        let [_, down, across] = [0, 1, 2].map(|i| b.to[i] - b.from[i]);
+        let positions = down * across;
+        let finished = cut.finish.is_some() && !careful;
+        let results: Results<T> = match self.epilogue {
+            Some(_) if finished => (std::ptr::null_mut(), 0),
+            _ if cut.returned => {
+                let to = room::<T>(&mut scratch.results, positions * cut.channels)?;
+                (to, cut.channels)
+            }
+            Some(_) => (work.scratch::<T>(positions * cut.channels)?, cut.channels),
+            None => (self.result_at::<T>(args, first), width),
+        };
+        // SAFETY: linking checked the buffers' lengths against the geometry; copies have what the block reads.
+        unsafe {
+            match careful {
+                true => self.add_taps(args, cut, b, weights, results)?,
+                false => {
+                    let source = self.bring::<T>(args, cut, b, scratch, work.failures)?;
+                    // Of many weights, positions pass those that stay in the cache.
+                    let end = b.channel + b.channels;
+                    for first in (b.channel..end).step_by(cut.hot as usize) {
+                        let columns = (first, end.min(first + cut.hot));
+                        for part in cut.parts.iter().filter(|p| cut.is_at(p, b.from[0])) {
+                            self.part(args, cut, b, part, (&source, weights, columns), results);
+                        }
+                    }
+                }
+            }
+            if cut.returned {
+                self.put_back(args, cut, b, results, work)?;
+            } else if !finished {
+                work.finish(results, first, (positions, width), b.channels);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the results of a block to where channels come first, and does what follows.
+    ///
+    /// # Safety
+    /// As [`Conv::run`]; the results are there.
+    unsafe fn put_back<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        b: &Block,
+        (from, pitch): Results<T>,
+        work: &mut Work,
+    ) -> Result<()> {
+        let all = cut.position(1, [0; 3]);
+        let positions = cut.position(0, b.to.map(|n| n - 1)) + 1 - cut.position(0, b.from);
+        let channel = (b.image * cut.groups + b.group) * cut.columns + b.channel;
+        let first = channel * all + cut.position(0, b.from);
+        let (to, apart) = match self.epilogue {
+            Some(_) => (work.scratch::<T>(positions * b.channels)?, positions),
+            None => (self.result_at::<T>(args, first), all),
+        };
+        // SAFETY: the caller's; there is room for the results.
+        unsafe {
+            compiled::<Turn<T>, _>(self.level)(Transpose {
+                from,
+                pitch: pitch as isize,
+                rows: positions as usize,
+                columns: b.channels as usize,
+                to,
+                to_pitch: apart as isize,
+            });
+            work.finish((to, apart), first, (b.channels, all), positions);
+        }
+        Ok(())
+    }
+
+    /// The results of a block and part, in some columns.
+    ///
+    /// # Safety
+    /// The source has what is read, and there is room for the results.
+    unsafe fn part<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        b: &Block,
+        part: &Part,
+        (source, weights, (column, end)): (&Source<T>, *const T, (i64, i64)),
+        (dst, pitch): Results<T>,
+    ) {
+        let phases = cut.phases_of(part);
+        let [(d, _), (top, bottom), (left, right)] =
+            [0, 1, 2].map(|i| phases[i].within(b.from[i], b.to[i]));
+        let line = b.to[2] - b.from[2];
+        let before = part.before * cut.sums * cut.panel;
+        let tiles = (top..bottom).step_by(cut.rows[0] as usize);
+        let tiles = tiles.flat_map(|h| {
+            (left..right)
+                .step_by(cut.rows[1] as usize)
+                .map(move |w| (h, w))
+        });
+        for (h, w) in tiles {
+            let at = [0, 1, 2].map(|i| phases[i].first + [d, h, w][i] * phases[i].step);
+            let read = [0, 1, 2].map(|i| phases[i].axis.source([d, h, w][i], 0));
+            let to = (at[1] - b.from[1]) * line + at[2] - b.from[2];
+            let to = dst.wrapping_offset((to * pitch - b.channel) as isize);
+            let position = cut.position(b.image, at);
+            for panel in (column..end).step_by(cut.panel as usize) {
+                let kernel = part.kernel(cut, [bottom - h, right - w, cut.columns - panel]);
+                let accesses: Accesses = match &cut.finish {
+                    Some(finish) => {
+                        let at = (position, b.group * cut.columns + panel);
+                        finish.addresses(args, at).collect()
+                    }
+                    None => Accesses::new(),
+                };
+                let at = cut.panel_at(b.group, panel) + before;
+                let call = Call {
+                    left: source.at(read).cast(),
+                    right: weights.wrapping_offset(at as isize).cast(),
+                    out: to.wrapping_offset(panel as isize).cast(),
+                    finish: accesses.as_ptr(),
+                    taps: part.taps.as_ptr(),
+                };
+                // SAFETY: the caller's.
+                unsafe { kernel.run(&call) };
+            }
+        }
+    }
+
+    /// The sums of a block without those that read padding, one tap of a position at a time.
+    ///
+    /// # Safety
+    /// As [`Conv::dense_block`].
+    unsafe fn add_taps<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        b: &Block,
+        weights: *const T,
+        (dst, pitch): Results<T>,
+    ) -> Result<()> {
+        let source = Source::<T>::images(cut, self.operand(args, 0, 0), b);
+        let line = b.to[2] - b.from[2];
+        for part in cut.parts.iter().filter(|p| cut.is_at(p, b.from[0])) {
+            let phases = cut.phases_of(part);
+            let ranges = [0, 1, 2].map(|i| phases[i].within(b.from[i], b.to[i]));
+            for panel in (b.channel..b.channel + b.channels).step_by(cut.panel as usize) {
+                let columns = cut.panel.min(cut.columns - panel);
+                let kernel = cut.one_tap(self, columns, pitch)?;
+                let weights = weights.wrapping_offset(cut.panel_at(b.group, panel) as isize);
+                for (h, w) in (ranges[1].0..ranges[1].1)
+                    .flat_map(|h| (ranges[2].0..ranges[2].1).map(move |w| (h, w)))
+                {
+                    let at = [ranges[0].0, h, w];
+                    let [_, y, x] = [0, 1, 2].map(|i| phases[i].first + at[i] * phases[i].step);
+                    let to = ((y - b.from[1]) * line + x - b.from[2]) * pitch + panel - b.channel;
+                    let to = dst.wrapping_offset(to as isize);
+                    // SAFETY: the caller's; only what lies in the images is read.
+                    unsafe {
+                        (0..columns).for_each(|i| *to.offset(i as isize) = T::ZERO);
+                        for tap in 0..part.count {
+                            let taps = part.tap(phases, tap);
+                            let read = [0, 1, 2].map(|i| phases[i].axis.source(at[i], taps[i]));
+                            if (0..3).any(|i| !(0..cut.image[i]).contains(&read[i])) {
+                                continue;
+                            }
+                            let row = (part.before + tap) * cut.sums * cut.panel;
+                            kernel.run(&Call {
+                                left: source.at(read).cast(),
+                                right: weights.wrapping_offset(row as isize).cast(),
+                                out: to.cast(),
+                                finish: std::ptr::null(),
+                                taps: std::ptr::null(),
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,189 @@
+//! What a block reads: the images themselves, or a copy of the lines that it needs, padding included.
+
+use super::cut::Cut;
+use super::phase::window;
+use super::{Block, Conv};
+use crate::error::Result;
+use crate::kernels::matmul::Made;
+use crate::memory::{Storage, room};
+use crate::simd::compiled;
+use crate::simd::transpose::{Transpose, Turn};
+use crate::sums::Lane;
+use crate::tile::Failures;
+
+/// What a thread keeps from block to block.
+#[derive(Default)]
+pub(super) struct Scratch {
+    copy: Option<Storage>,
+    /// Of which image and group, and from where on.
+    holds: Option<(i64, i64, [i64; 3])>,
+    made: Made,
+    /// Results that are still to be turned.
+    pub results: Option<Storage>,
+}
+
+/// Positions whose channels a block reads.
+pub(super) struct Source<T> {
+    /// The first position that is there...
+    first: *const T,
+    /// ...where that is in depth, height and width, and the distances to the next ones.
+    from: [i64; 3],
+    apart: [i64; 3],
+}
+
+impl<T> Source<T> {
+    /// The images.
+    pub(super) fn images(cut: &Cut, x: *const T, b: &Block) -> Source<T> {
+        let at = b.image * cut.image_len() + b.group * cut.sums * cut.channel_apart();
+        Source {
+            first: x.wrapping_offset(at as isize),
+            from: [0; 3],
+            apart: cut.apart_in_images(),
+        }
+    }
+
+    pub(super) fn at(&self, at: [i64; 3]) -> *const T {
+        let apart = (0..3).map(|i| (at[i] - self.from[i]) * self.apart[i]);
+        self.first.wrapping_offset(apart.sum::<i64>() as isize)
+    }
+}
+
+impl Conv {
+    /// What a block reads.
+    ///
+    /// # Safety
+    /// As [`Conv::run`].
+    pub(super) unsafe fn bring<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        b: &Block,
+        scratch: &mut Scratch,
+        failures: &Failures,
+    ) -> Result<Source<T>> {
+        let windows = [0, 1, 2].map(|i| window(&cut.phases[i], b.from[i], b.to[i]));
+        let from = windows.map(|w| w.0);
+        let copy = |to: *const T| Source {
+            first: to,
+            from,
+            apart: cut.apart(),
+        };
+        let which = (b.image, b.group, b.from);
+        if cut.is_copied && scratch.holds == Some(which) {
+            return Ok(copy(room::<T>(&mut scratch.copy, cut.copied())?));
+        }
+        // SAFETY: the caller's.
+        let (x, channel) =
+            unsafe { self.images_read::<T>(args, cut, b, windows, &mut scratch.made, failures)? };
+        let images = Source::images(cut, x, b);
+        if !cut.is_copied {
+            return Ok(images);
+        }
+        let to = room::<T>(&mut scratch.copy, cut.copied())?;
+        let source = copy(to);
+        for z in windows[0].0..windows[0].1 {
+            for y in windows[1].0..windows[1].1 {
+                let to = source.at([z, y, from[2]]).cast_mut();
+                let there = (0..cut.image[0]).contains(&z) && (0..cut.image[1]).contains(&y);
+                // SAFETY: there is room for all lines; what is read lies in the images.
+                unsafe { self.copy_line(cut, (&images, channel), (there, [z, y]), windows[2], to) };
+            }
+        }
+        scratch.holds = Some(which);
+        Ok(source)
+    }
+
+    /// Copies a line of an image, if it is there, from one place to another.
+    ///
+    /// # Safety
+    /// The part that lies in the image exists, and there is room.
+    unsafe fn copy_line<T: Lane>(
+        &self,
+        cut: &Cut,
+        (images, channel): (&Source<T>, i64),
+        (there, [z, y]): (bool, [i64; 2]),
+        (from, until): (i64, i64),
+        to: *mut T,
+    ) {
+        let (channels, width) = (cut.sums, if there { cut.image[2] } else { 0 });
+        let first = from.max(0).min(until);
+        let end = until.min(width).max(first);
+        let (front, behind, n) = (first - from, until - end, end - first);
+        let x = images.at([z, y, first]);
+        // SAFETY: the caller's.
+        unsafe {
+            to.write_bytes(0, (front * channels) as usize);
+            let to = to.offset((front * channels) as isize);
+            match cut.turned {
+                true => compiled::<Turn<T>, _>(self.level)(Transpose {
+                    from: x,
+                    pitch: channel as isize,
+                    rows: channels as usize,
+                    columns: n as usize,
+                    to,
+                    to_pitch: channels as isize,
+                }),
+                false if cut.groups == 1 => {
+                    std::ptr::copy_nonoverlapping(x, to, (n * channels) as usize);
+                }
+                false => (0..n).for_each(|i| {
+                    let x = x.offset((i * images.apart[2]) as isize);
+                    let to = to.offset((i * channels) as isize);
+                    std::ptr::copy_nonoverlapping(x, to, channels as usize);
+                }),
+            }
+            to.offset((n * channels) as isize)
+                .write_bytes(0, (behind * channels) as usize);
+        }
+    }
+
+    /// Where the images begin, of which what a block reads is there, and how far apart channels are.
+    ///
+    /// # Safety
+    /// As [`Conv::run`].
+    unsafe fn images_read<T>(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        b: &Block,
+        windows: [(i64, i64); 3],
+        made: &mut Made,
+        failures: &Failures,
+    ) -> Result<(*const T, i64)> {
+        let Some(program) = &self.made else {
+            return Ok((self.operand(args, 0, 0), cut.channel_apart()));
+        };
+        let [z, y, x] = [0, 1, 2].map(|i| {
+            let (from, until) = windows[i];
+            let from = from.clamp(0, cut.image[i]);
+            (from, until.clamp(from, cut.image[i]))
+        });
+        let [deep, high, _] = cut.apart_in_images();
+        let channels = cut.apart_in_images()[2];
+        let lines = |z: i64, y: i64| z * deep + y * high;
+        let image = b.image * cut.image_len();
+        // Of a single line only a part.
+        let (from, until) = match (z.1 - z.0, y.1 - y.0) {
+            (1, 1) => {
+                let line = lines(z.0, y.0);
+                (line + x.0 * channels, line + x.1 * channels)
+            }
+            (0, _) | (_, 0) => (0, 0),
+            _ => (lines(z.0, y.0), lines(z.1 - 1, y.1)),
+        };
+        let len = until - from;
+        if !cut.turned {
+            let at = image + from;
+            let lines = (1, len, len);
+            // SAFETY: the caller's.
+            let to = unsafe { made.bring::<T>(program, args, (at, len), at, lines, failures)? };
+            return Ok((to.wrapping_offset(-at as isize), 1));
+        }
+        // The same part of each channel of the group.
+        let group = image + b.group * cut.sums * cut.channel_apart();
+        let (at, lines) = (group + from, (cut.sums, cut.channel_apart(), len));
+        // SAFETY: the caller's.
+        let to = unsafe { made.bring::<T>(program, args, (at, len), at, lines, failures)? };
+        Ok((to.wrapping_offset(-at as isize), len))
+    }
+}

@@ -1,0 +1,93 @@
+//! Weights in panels: for each group some output channels side by side, for each tap and input channel.
+
+use super::Conv;
+use super::cut::Cut;
+use crate::kernels::matmul::{Args, split};
+use crate::simd::compiled;
+use crate::simd::transpose::{Transpose, Turn};
+use crate::sums::Lane;
+use kiln_plan::ConvRole;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Rows that are turned at a time.
+const ROWS: i64 = 256;
+
+impl Conv {
+    /// Packs the weights. A number behind them is zero if all are finite.
+    ///
+    /// # Safety
+    /// As [`Conv::pack`].
+    pub(in crate::kernels::conv) unsafe fn pack_dense<T: Lane>(
+        &self,
+        cut: &Cut,
+        weights: *const T,
+        to: *mut T,
+        parallel: bool,
+    ) {
+        let (taps, panel, sums) = (cut.taps.len() as i64, cut.panel, cut.sums);
+        let is_input = self.role == ConvRole::Input;
+        // What lies side by side for a filter: taps of some channels.
+        let channels = if is_input {
+            1
+        } else {
+            (ROWS / taps.max(1)).clamp(1, sums.max(1))
+        };
+        let pair = [weights.cast_mut().cast::<u8>(), to.cast()];
+        let pair = Args(&pair);
+        let finite = AtomicBool::new(true);
+        split(
+            cut.groups * cut.panels,
+            taps * sums * panel,
+            parallel,
+            |from, until| {
+                let pair = &pair;
+                let (weights, to) = (pair.0[0].cast::<T>(), pair.0[1].cast::<T>());
+                let mut rows = vec![T::ZERO; (channels * taps * panel) as usize];
+                let mut all = true;
+                for p in from..until {
+                    let (group, first) = (p / cut.panels, p % cut.panels * panel);
+                    let columns = panel.min(cut.columns - first);
+                    let to = to.wrapping_offset((p * taps * sums * panel) as isize);
+                    for c in (0..sums).step_by(channels as usize) {
+                        let count = channels.min(sums - c) * taps;
+                        let (at, pitch) = match is_input {
+                            true => ((group * sums + c) * cut.columns + first, taps),
+                            false => ((group * cut.columns + first) * sums + c, sums * taps),
+                        };
+                        // SAFETY: linking checked the weights' length; each panel has a place of its own.
+                        unsafe {
+                            compiled::<Turn<T>, _>(self.level)(Transpose {
+                                from: weights.offset((at * taps) as isize),
+                                pitch: pitch as isize,
+                                rows: columns as usize,
+                                columns: count as usize,
+                                to: rows.as_mut_ptr(),
+                                to_pitch: panel as isize,
+                            });
+                            for row in 0..count {
+                                let from = rows.as_ptr().offset((row * panel) as isize);
+                                let tap = cut.taps[(row % taps) as usize];
+                                if tap < 0 {
+                                    continue;
+                                }
+                                let at = tap * sums + c + row / taps;
+                                let to = to.offset((at * panel) as isize);
+                                std::ptr::copy_nonoverlapping(from, to, panel as usize);
+                            }
+                        }
+                        if is_input {
+                            all &= rows[..(count * panel) as usize]
+                                .iter()
+                                .all(|w| w.is_finite());
+                        }
+                    }
+                    rows.fill(T::ZERO);
+                }
+                finite.fetch_and(all, Ordering::Relaxed);
+            },
+        );
+        let behind = if finite.into_inner() { 0 } else { u8::MAX };
+        // SAFETY: there is room for it.
+        unsafe { to.offset(cut.packed() as isize - 1).write_bytes(behind, 1) };
+    }
+}
