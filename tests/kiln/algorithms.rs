@@ -164,15 +164,15 @@ fn convolutions_for_any_size() -> Result<()> {
 #[test]
 fn convolutions_with_channels_last_for_any_size() -> Result<()> {
     let shapes: [[usize; 4]; 4] = [
-        [1, 24, 7, 7],
-        [2, 24, 14, 13],
-        [3, 24, 1, 2],
-        [2, 24, 31, 5],
+        [1, 96, 7, 7],
+        [2, 96, 14, 13],
+        [3, 96, 1, 2],
+        [2, 96, 31, 5],
     ];
     let shapes: Vec<&[usize]> = shapes.iter().map(|s| &s[..]).collect();
-    let any = || Spec::new(DType::F32, ("images", 24, "h", "w"));
-    let w = Var::new(data(&[40, 24, 3, 3]))?;
-    let first = Var::new(data(&[24, 24, 1, 1]))?;
+    let any = || Spec::new(DType::F32, ("images", 96, "h", "w"));
+    let w = Var::new(data(&[112, 96, 3, 3]))?;
+    let first = Var::new(data(&[96, 96, 1, 1]))?;
     let last = Layout::ChannelsLast;
     let by = same_in(last, "3 by 3", any(), &shapes, |x| {
         let x = x.conv2d(first.get()).relu();
