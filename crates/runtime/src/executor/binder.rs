@@ -17,9 +17,11 @@ use std::sync::Arc;
 pub(super) enum Owner {
     /// It runs *prepare* and keeps the results.
     Executable,
-    /// A loop or branch, which has neither a *prepare* nor memory for its results. The inputs from this number on are
-    /// the same for all steps of a loop: what is packed of them is kept from its first.
-    Body(usize),
+    /// A loop, which has neither a *prepare* nor memory for its results. The inputs from number `alike` on are the
+    /// same for all of its steps: what is packed of them is kept from the first.
+    Loop { alike: usize },
+    /// A side of a branch: as a loop's body, with one run.
+    Side,
 }
 
 /// What a plan is bound with.

@@ -120,7 +120,7 @@ impl Bound {
         let mut prepare = b.steps(&plan.prepare, plan.prepare.len())?;
         let commit = match owner {
             Owner::Executable => plan.commit as usize,
-            Owner::Body(_) => 0, // a branch's steps do nothing after an error of their side
+            Owner::Loop { .. } | Owner::Side => 0, // a branch's steps do nothing after an error of their side
         };
         let mut run = b.steps(&plan.run, commit)?;
         let packs = b.packs(owner, &mut run.steps, &prepare.steps, &mut prepared);

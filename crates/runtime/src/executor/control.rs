@@ -38,14 +38,13 @@ pub(super) struct Body {
 pub(super) type Pointers = SmallVec<[*mut u8; 12]>;
 
 impl Body {
-    /// A program whose inputs from number `alike` on are the same for all of its runs.
-    fn new(plan: &Plan, values: &[i64], linker: &dyn Link, alike: usize) -> Result<Body> {
+    fn new(plan: &Plan, values: &[i64], linker: &dyn Link, owner: Owner) -> Result<Body> {
         let facts = check::check(plan)?;
         let with = Setting {
             plan,
             facts: &facts,
             linker,
-            owner: Owner::Body(alike),
+            owner,
         };
         let bound = Bound::new(with, values)?;
         let mut constants = check::constants(plan)?;
@@ -233,7 +232,8 @@ impl Loop {
             return Err(damaged!("a loop of {trips} steps on a GPU"));
         }
         let (carried, scanned) = (p.first.len(), p.scanned.len());
-        let body = Body::new(&p.body, values, linker, 1 + carried + scanned)?;
+        let alike = 1 + carried + scanned;
+        let body = Body::new(&p.body, values, linker, Owner::Loop { alike })?;
         let inputs = &body.inputs[1..];
         Body::fits(&inputs[..carried], &p.first, bytes, 1)?;
         Body::fits(
@@ -350,8 +350,8 @@ impl If {
     ) -> Result<If> {
         let [then, other] = &*p.branches;
         let branches = [
-            Body::new(then, values, linker, usize::MAX)?,
-            Body::new(other, values, linker, usize::MAX)?,
+            Body::new(then, values, linker, Owner::Side)?,
+            Body::new(other, values, linker, Owner::Side)?,
         ];
         for body in &branches {
             Body::fits(&body.inputs, &p.inputs, bytes, 1)?;

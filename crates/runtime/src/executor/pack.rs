@@ -62,13 +62,13 @@ impl Binder<'_> {
             Loc::Input(i) => {
                 let same = match owner {
                     Owner::Executable => self.plan.inputs[i].role == Role::Parameter,
-                    Owner::Body(from) => i >= from,
+                    Owner::Loop { alike } => i >= alike,
+                    Owner::Side => false,
                 };
                 let kept = same && !self.facts.donors.contains(&Some(i));
                 kept.then(After::new)?
             }
-            // A branch has one run.
-            Loc::Constant(_) => (owner != Owner::Body(usize::MAX)).then(After::new)?,
+            Loc::Constant(_) => (owner != Owner::Side).then(After::new)?,
             Loc::Prepared(at) => makers[at].clone(),
             Loc::Slot(_) | Loc::Arena(_) => return None,
         };
