@@ -4,6 +4,7 @@ use super::calls::{Around, Calls, Ends};
 use crate::buffer::Buffer;
 use crate::cuda;
 use crate::error::{Error, Result};
+use crate::memory::{Storage, room};
 use crate::tile::{Failure, Failures, Linked};
 use kiln_plan::{Contract, Kernel, Site};
 use smallvec::SmallVec;
@@ -39,6 +40,18 @@ pub(crate) struct Packs {
     /// The argument that they are.
     pub weights: usize,
     pub bytes: usize,
+}
+
+/// The weights that were packed before, or what `pack` makes of them now, so many elements.
+pub(crate) fn packed_weights<T>(
+    packed: Option<*mut u8>,
+    (storage, len): (&mut Option<Storage>, i64),
+    pack: impl FnOnce(*mut T),
+) -> Result<*mut T> {
+    match packed {
+        Some(packed) => Ok(packed.cast()),
+        None => room::<T>(storage, len).inspect(|to| pack(*to)),
+    }
 }
 
 /// A kernel with known sizes. One that runs on the CPU has [`Work::run`], one on a GPU [`Work::expand`].

@@ -16,6 +16,7 @@ use super::Conv;
 use crate::contraction::{Accesses, Call};
 use crate::error::Result;
 use crate::kernels::matmul::{Args, Work, run_blocks};
+use crate::kernels::work::packed_weights;
 use crate::memory::room;
 use crate::simd::compiled;
 use crate::simd::transpose::{Transpose, Turn};
@@ -84,16 +85,13 @@ impl Conv {
             return;
         }
         let mut storage = None;
-        let weights = match packed {
-            Some(packed) => packed.cast::<T>(),
-            None => match room::<T>(&mut storage, cut.packed()) {
-                Ok(to) => {
-                    // SAFETY: the caller's; there is room for all panels.
-                    unsafe { self.pack_dense(cut, self.operand(args, 1, 0), to, parallel) };
-                    to
-                }
-                Err(e) => return failures.broken(e),
-            },
+        let found = packed_weights(packed, (&mut storage, cut.packed()), |to| {
+            // SAFETY: the caller's; there is room for all panels.
+            unsafe { self.pack_dense::<T>(cut, self.operand(args, 1, 0), to, parallel) }
+        });
+        let weights = match found {
+            Ok(found) => found,
+            Err(e) => return failures.broken(e),
         };
         // SAFETY: there is a number behind the panels.
         let finite = unsafe { *weights.offset(cut.packed() as isize - 1) == T::ZERO };

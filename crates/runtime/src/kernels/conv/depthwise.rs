@@ -11,7 +11,7 @@ use crate::contraction::{Accesses, Call, Each, Finish, Kernel, Rows, Tile, lanes
 use crate::contraction::{even_rows, most_each_rows};
 use crate::error::Result;
 use crate::kernels::matmul::{Args, Made, Work, run_blocks};
-use crate::memory::room;
+use crate::kernels::work::packed_weights;
 use crate::sums::Lane;
 use crate::tile::Failures;
 use crate::tile::affine::{ceil, product};
@@ -229,14 +229,14 @@ impl Conv {
         let [mut images, mut own] = [None, None];
         // SAFETY: the caller's; there is room for the weights.
         let found = unsafe {
-            let turned = cut.turned.then_some(&self.geometry);
-            let x = self.turned_images::<T>(args, turned, &mut images, parallel);
-            let weights = match packed {
-                Some(packed) => Ok(packed.cast::<T>()),
-                None => room::<T>(&mut own, cut.packed(self)).inspect(|to| {
-                    self.pack_each(cut, self.operand(args, 1, 0), *to);
-                }),
+            let x = self.operand::<T>(args, 0, 0);
+            let x = match cut.turned {
+                true => self.turned_images(x, &mut images, parallel),
+                false => Ok(x),
             };
+            let weights = packed_weights(packed, (&mut own, cut.packed(self)), |to| {
+                self.pack_each::<T>(cut, self.operand(args, 1, 0), to);
+            });
             x.and_then(|x| Ok([x.cast_mut(), weights?]))
         };
         let shared = match found {

@@ -8,82 +8,43 @@ use crate::simd::compiled;
 use crate::simd::transpose::{Transpose, Turn};
 use crate::sums::Lane;
 use crate::tile::Failures;
-use kiln_plan::cost::geometry::Geometry;
 
 impl Conv {
-    /// The images, or copies of them with the channels of a position side by side and with this padding.
+    /// Copies of the images, which have channels first, with the channels of a position side by side.
     ///
     /// # Safety
     /// As [`Conv::run`].
     pub(super) unsafe fn turned_images<T: Lane>(
         &self,
-        args: &[*mut u8],
-        turned: Option<&Geometry>,
+        x: *const T,
         storage: &mut Option<Storage>,
         parallel: bool,
     ) -> Result<*const T> {
-        let x = self.operand::<T>(args, 0, 0);
-        let Some(turned) = turned else {
-            return Ok(x);
-        };
-        let channels = self.groups * self.cin;
-        let to = room::<T>(storage, self.batch * turned.inputs() * channels)?;
-        // SAFETY: there is room for the copies; the images have their elements.
-        unsafe { self.turn_images(turned, x, to, parallel) };
-        Ok(to)
-    }
-
-    /// Copies images with channels first into such with channels last, and with their padding.
-    ///
-    /// # Safety
-    /// The images have the elements that linking checked, and there is room for the copies.
-    unsafe fn turn_images<T: Lane>(&self, g: &Geometry, x: *const T, to: *mut T, parallel: bool) {
-        let channels = self.groups * self.cin;
-        let [depth, height, width] = &self.geometry.axes;
-        let [planes, lines, across] = g.axes.map(|a| a.input);
-        // Padding that the copies have.
-        let shift = |i: usize| self.geometry.axes[i].padding - g.axes[i].padding;
-        let shift = [0, 1, 2].map(shift);
+        let (channels, inputs) = (self.groups * self.cin, self.geometry.inputs());
+        let [depth, height, width] = self.geometry.axes.map(|a| a.input);
+        let to = room::<T>(storage, self.batch * inputs * channels)?;
         let pair = [x.cast_mut().cast::<u8>(), to.cast()];
         let pair = Args(&pair);
-        let rows = self.batch * planes * lines;
-        // The part of a row that is no padding.
-        let (from, until) = (
-            shift[2].clamp(0, across),
-            (shift[2] + width.input).clamp(0, across),
-        );
-        split(rows, across * channels * 4, parallel, |first, end| {
+        let lines = self.batch * depth * height;
+        split(lines, width * channels * 4, parallel, |first, end| {
             let pair = &pair;
             let (x, to) = (pair.0[0].cast::<T>(), pair.0[1].cast::<T>());
-            for row in first..end {
-                let (image, plane, line) =
-                    (row / (planes * lines), row / lines % planes, row % lines);
-                let (d, h) = (plane - shift[0], line - shift[1]);
-                let is_there = (0..depth.input).contains(&d) && (0..height.input).contains(&h);
-                let to = to.wrapping_offset((row * across * channels) as isize);
-                let (from, until) = if is_there {
-                    (from, until.max(from))
-                } else {
-                    (across, across)
-                };
-                let source = (image * channels * depth.input + d) * height.input + h;
-                // SAFETY: the caller's; rows are written by one part each, and what is read lies in the images.
+            for line in first..end {
+                let (image, at) = (line / (depth * height), line % (depth * height) * width);
+                // SAFETY: linking checked the images' length; a line is written by one part.
                 unsafe {
-                    for at in (0..from * channels).chain(until * channels..across * channels) {
-                        *to.offset(at as isize) = T::ZERO;
-                    }
-                    let plane = depth.input * height.input * width.input;
                     compiled::<Turn<T>, _>(self.level)(Transpose {
-                        from: x.wrapping_offset((source * width.input + from - shift[2]) as isize),
-                        pitch: plane as isize,
+                        from: x.offset((image * channels * inputs + at) as isize),
+                        pitch: inputs as isize,
                         rows: channels as usize,
-                        columns: (until - from) as usize,
-                        to: to.wrapping_offset((from * channels) as isize),
+                        columns: width as usize,
+                        to: to.offset((line * width * channels) as isize),
                         to_pitch: channels as isize,
                     });
                 }
             }
         });
+        Ok(to)
     }
 
     /// Where the images begin, of which what so many positions read is there.

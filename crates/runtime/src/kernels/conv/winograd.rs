@@ -11,6 +11,7 @@ use super::Conv;
 use crate::contraction::{Accesses, Call, Kernel};
 use crate::error::Result;
 use crate::kernels::matmul::{Args, Work, run_blocks, split};
+use crate::kernels::work::packed_weights;
 use crate::memory::{Storage, room};
 use crate::tile::Failures;
 use crate::tile::affine::ceil;
@@ -126,17 +127,14 @@ impl Conv {
     ) {
         let s = &cut.sizes;
         let mut storage = None;
-        let weights = match packed {
-            Some(packed) => packed.cast::<f32>(),
-            None => match room::<f32>(&mut storage, cut.packed(self)) {
-                Ok(to) => {
-                    let weights = self.operand(args, 1, 0);
-                    // SAFETY: the caller's; there is room for all panels.
-                    unsafe { self.winograd_pack(cut, weights, to, parallel, failures) };
-                    to
-                }
-                Err(e) => return failures.broken(e),
-            },
+        let found = packed_weights(packed, (&mut storage, cut.packed(self)), |to| {
+            let weights = self.operand(args, 1, 0);
+            // SAFETY: the caller's; there is room for all panels.
+            unsafe { self.winograd_pack(cut, weights, to, parallel, failures) }
+        });
+        let weights = match found {
+            Ok(found) => found,
+            Err(e) => return failures.broken(e),
         };
         if s.all * self.groups * self.cout == 0 {
             return;

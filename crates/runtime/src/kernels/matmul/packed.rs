@@ -6,6 +6,7 @@ use crate::contraction::{
     Accesses, Call, Kernels, Rows, Tile, VECTORS, even_rows, lanes, most_rows, pack,
 };
 use crate::error::Result;
+use crate::kernels::work::packed_weights;
 use crate::memory::{Storage, room};
 use crate::sums::Lane;
 use crate::tile::Failures;
@@ -107,16 +108,17 @@ impl MatMul {
         failures: &Failures,
     ) {
         let mut storage = None;
-        let packed = match packed {
-            Some(packed) => packed,
-            None => match room::<T>(&mut storage, self.packed_elements()) {
-                Ok(room) => {
-                    // SAFETY: the caller's; there is room.
-                    unsafe { self.pack(args[self.rhs.arg], room.cast(), parallel) };
-                    room.cast()
-                }
-                Err(e) => return failures.broken(e),
+        let found = packed_weights(
+            packed,
+            (&mut storage, self.packed_elements()),
+            |to: *mut T| {
+                // SAFETY: the caller's; there is room.
+                unsafe { self.pack(args[self.rhs.arg], to.cast(), parallel) }
             },
+        );
+        let packed = match found {
+            Ok(found) => found.cast(),
+            Err(e) => return failures.broken(e),
         };
         let whole = self.behind == Behind::Rows || self.lhs.made.is_some();
         let (tile, panel) = (self.tile_rows(), self.panel());
