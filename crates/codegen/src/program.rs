@@ -52,7 +52,7 @@ impl Default for Options {
             machine: Machine::default(),
             fuse: true,
             max_ops: 128,
-            max_buffers: 12,
+            max_buffers: 24,
             layout: Layout::Auto,
             exact: false,
             ways: false,

@@ -1,5 +1,5 @@
 //! Loops compute what is read: a stacked output that nothing reads goes, and with it what only it
-//! needed, whether carried, scanned or given to all steps.
+//! needed, whether carried, scanned or given to all steps. What is stacked twice is stacked once.
 //!
 //! A carried value stays while it is read behind the loop or by what stays of a step. The steps that
 //! stay compute what they did. A data error that only a removed part could report goes too, as with
@@ -15,10 +15,23 @@ pub const PASS: Pass = Pass {
     name: "loop_values",
     about: "removes what loops carry, scan and stack but nothing reads",
     exact: true,
-    run: Run::Walk(&["unread_loop_value"], shrink),
+    run: Run::Walk(&["twin_loop_value", "unread_loop_value"], shrink),
 };
 
 fn shrink(rewriter: &mut Rewriter<'_>) -> Result<(), OptimizeError> {
+    shrink_each(rewriter, |view, id| {
+        let Op::Loop(op) = &view.node(id).op else {
+            return None;
+        };
+        let twins = twins(op, &read(view, id));
+        let output = |output: usize| Value {
+            node: id,
+            output: output as u32,
+        };
+        let mut patch = view.patch(id);
+        (twins.iter()).for_each(|(first, twin)| patch.replace(output(*twin), output(*first)));
+        (!twins.is_empty()).then(|| ("twin_loop_value", patch.finish()))
+    })?;
     shrink_each(rewriter, |view, id| {
         let Op::Loop(op) = &view.node(id).op else {
             return None;
@@ -74,6 +87,17 @@ pub(super) fn read(view: &View<'_>, id: NodeId) -> Vec<bool> {
         read[v.output as usize] = true;
     }
     read
+}
+
+/// The stacked outputs that are read and have what an earlier one has, each behind that one.
+fn twins(op: &ops::Loop, read: &[bool]) -> Vec<(usize, usize)> {
+    let value = |o: usize| op.body.outputs[o].value;
+    let stacked = op.carried..read.len();
+    let first = |o: usize| (op.carried..o).find(|p| value(*p) == value(o));
+    (stacked
+        .filter(|o| read[*o])
+        .filter_map(|o| Some((first(o)?, o))))
+    .collect()
 }
 
 /// The outputs that stay, the loop with only these, and the operands that it takes; `None` where

@@ -457,8 +457,19 @@ impl Generator {
         let half = b.scalar_like(0.5, &sum).ok()?;
         let quarter = b.pointwise(Pw::Mul, &[half, half]).ok()?;
         let next = b.pointwise(Pw::Mul, &[sum, quarter]).ok()?;
-        body.add_output(next);
-        let op = ops::Loop::repeat(Dim::from(self.rng.below(3)), body);
-        self.emit(op, &[x])
+        // Carried and, by some loops, stacked twice.
+        let stacked = self.rng.below(2);
+        (0..1 + 2 * stacked).for_each(|_| body.add_output(next));
+        let trips = self.rng.below(3).max(stacked);
+        let op = ops::Loop {
+            carried: 1,
+            ..ops::Loop::repeat(Dim::from(trips), body)
+        };
+        let outputs = self.b().emit(op.into(), &[x]).ok()?;
+        match outputs[..] {
+            [last] => Some(last),
+            [_, one, two] => self.b().pointwise(Pw::Add, &[one, two]).ok(),
+            _ => None,
+        }
     }
 }

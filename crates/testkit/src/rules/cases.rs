@@ -455,6 +455,19 @@ pub(super) const CASES: &[Case] = &[
             m.b.emit(ops::Loop::repeat(Dim::from(3usize), body).into(), &x)?;
         m.pw(Pw::Exp, &outputs[1..])
     }),
+    ("twin_loop_value", |m| {
+        let n = m.size();
+        let x = [m.data(&[n]), m.data(&[n])];
+        let mut body = m.body(n, [Pw::Tanh, Pw::Sin], true)?;
+        let stacked = body.outputs[0].value;
+        [stacked; 2].map(|v| body.add_output(v));
+        let steps = ops::Loop {
+            carried: 2,
+            ..ops::Loop::repeat(Dim::from(3usize), body)
+        };
+        let outputs = m.b.emit(steps.into(), &x)?;
+        m.pw(Pw::Mul, &outputs[2..])
+    }),
     ("unread_branch_value", |m| {
         let n = m.size();
         let x = [m.data(&[n]), m.data(&[n])];
