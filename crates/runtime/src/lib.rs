@@ -23,6 +23,8 @@ pub mod cuda;
 mod error;
 mod executor;
 pub mod fork;
+#[cfg(test)]
+mod interpreted;
 mod kernels;
 mod lock;
 pub mod memory;
