@@ -16,6 +16,7 @@
 //! ```
 
 mod buffer;
+mod bugs;
 mod cancel;
 mod combine;
 mod contraction;

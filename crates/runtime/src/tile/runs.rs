@@ -2,6 +2,7 @@
 
 use super::load;
 use super::walk::Walk;
+use crate::bugs::bug;
 use crate::tile::Ctx;
 use kiln_base::DType;
 
@@ -146,7 +147,8 @@ impl Walk {
         let here = unsafe { Here::of(self, ctx) };
         match (&self.lanes[..], &*here.coords) {
             ([.., outer, inner], [.., row, 0]) if inner.extent == n && self.limits.is_empty() => {
-                (outer.extent - row, outer.stride)
+                let apart = bug("runs that are alike lie side by side", outer.stride, |_| n);
+                (outer.extent - row, apart)
             }
             _ => (1, 0),
         }
