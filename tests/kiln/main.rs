@@ -59,14 +59,7 @@ mod worked_examples;
 
 use kiln::{DType, Tensor};
 use kiln_testkit::oracle;
-
-/// The seeds of a test of random programs: so many from 0 on, unless `KILN_FUZZ_SEEDS` says how many and
-/// `KILN_FUZZ_FIRST` which comes first.
-fn seeds(count: u64) -> std::ops::Range<u64> {
-    let given = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
-    let first = given("KILN_FUZZ_FIRST").unwrap_or(0);
-    first..first + given("KILN_FUZZ_SEEDS").unwrap_or(count)
-}
+use kiln_testkit::sweep::seeds;
 
 /// An f32 tensor of these values, shape `[n]`.
 #[track_caller]

@@ -16,6 +16,7 @@
 //! ```
 
 mod buffer;
+mod bugs;
 mod cancel;
 mod combine;
 mod contraction;
@@ -23,6 +24,8 @@ pub mod cuda;
 mod error;
 mod executor;
 pub mod fork;
+#[cfg(test)]
+mod interpreted;
 mod kernels;
 mod lock;
 pub mod memory;

@@ -193,7 +193,10 @@ impl Storage {
     pub fn new(len: usize) -> Result<Storage> {
         let home = Home::Host(obtain(len)?);
         let id = Arc::new(next_id());
-        Ok(Storage { id, len, home })
+        let storage = Storage { id, len, home };
+        #[cfg(test)]
+        crate::interpreted::given(storage.ptr(), len, true);
+        Ok(storage)
     }
 
     /// Memory of a GPU.
@@ -313,6 +316,8 @@ pub(crate) fn room<T>(storage: &mut Option<Storage>, len: i64) -> Result<*mut T>
         *storage = Some(Storage::new(bytes)?);
     }
     let start = storage.as_ref().map_or(std::ptr::null_mut(), |s| s.ptr());
+    #[cfg(test)]
+    crate::interpreted::given(start, bytes, true);
     Ok(start.cast())
 }
 

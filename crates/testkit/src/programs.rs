@@ -35,6 +35,25 @@ fn rounds(rule: &str) -> bool {
 /// # Errors
 /// What is wrong, and compiled how.
 pub fn check(graph: &Graph, seed: u64, ways: &[Options]) -> Result<Vec<&'static str>, String> {
+    check_by(graph, seed, ways, &|engine, oracle| {
+        let outputs = engine.run(&oracle.inputs).map_err(|e| e.to_string())?;
+        oracle.check(&outputs)
+    })
+}
+
+/// Runs a compiled program on the inputs of an oracle, which judges it.
+pub type Run<'a> = dyn Fn(&Engine, &Oracle) -> Result<(), String> + 'a;
+
+/// As [`check`], run so.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_by(
+    graph: &Graph,
+    seed: u64,
+    ways: &[Options],
+    run: &Run<'_>,
+) -> Result<Vec<&'static str>, String> {
     let oracle = Oracle::new(graph, random_inputs(graph, seed));
     let mut fired = Vec::new();
     for options in ways {
@@ -49,7 +68,7 @@ pub fn check(graph: &Graph, seed: u64, ways: &[Options]) -> Result<Vec<&'static 
             .iter()
             .map(|(rule, _)| *rule)
             .collect();
-        let mut result = agree(&engine, &oracle);
+        let mut result = agree(&engine, &oracle, run);
         if result.is_err() && rules.iter().any(|rule| rounds(rule)) {
             let whole = rules.contains(&FOR_FINITE_DATA);
             let ids = graph.inputs().into_iter().zip(&oracle.inputs);
@@ -57,7 +76,7 @@ pub fn check(graph: &Graph, seed: u64, ways: &[Options]) -> Result<Vec<&'static 
                 Op::Input(i) if whole || i.role == Role::Parameter => finite(array),
                 _ => array.clone(),
             });
-            result = agree(&engine, &Oracle::new(graph, inputs.collect()));
+            result = agree(&engine, &Oracle::new(graph, inputs.collect()), run);
         }
         result.map_err(how)?;
         fired.extend(rules);
@@ -66,11 +85,8 @@ pub fn check(graph: &Graph, seed: u64, ways: &[Options]) -> Result<Vec<&'static 
 }
 
 /// Runs twice: the second run meets prepared values and a used arena.
-fn agree(engine: &Engine, oracle: &Oracle) -> Result<(), String> {
-    (0..2).try_for_each(|_| {
-        let outputs = engine.run(&oracle.inputs).map_err(|e| e.to_string())?;
-        oracle.check(&outputs)
-    })
+fn agree(engine: &Engine, oracle: &Oracle, run: &Run<'_>) -> Result<(), String> {
+    (0..2).try_for_each(|_| run(engine, oracle))
 }
 
 /// The array with 1 for what is not finite.

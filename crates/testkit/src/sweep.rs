@@ -3,6 +3,14 @@
 
 use std::ops::Range;
 
+/// The seeds of a test of random programs: so many from 0 on, unless `KILN_FUZZ_SEEDS` says how many and
+/// `KILN_FUZZ_FIRST` which comes first.
+pub fn seeds(count: u64) -> Range<u64> {
+    let given = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
+    let first = given("KILN_FUZZ_FIRST").unwrap_or(0);
+    first..first + given("KILN_FUZZ_SEEDS").unwrap_or(count)
+}
+
 /// A part of the full sweep.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Sweep {

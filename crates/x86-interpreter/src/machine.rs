@@ -5,6 +5,7 @@ use crate::fault::{Fault, FaultKind, Outcome, Raised};
 use crate::memory::{Memory, Plain};
 use crate::program::Program;
 use crate::step::Step;
+use std::collections::HashMap;
 
 /// A processor, and the memory that code may use.
 pub struct Machine<'a> {
@@ -12,8 +13,8 @@ pub struct Machine<'a> {
     stack: Vec<u64>,
     functions: Vec<Function>,
     limit: u64,
-    /// The code that was called last.
-    program: Option<Program>,
+    /// The code that was called.
+    programs: HashMap<Vec<u8>, Program>,
 }
 
 /// Where the first six arguments are: `RDI`, `RSI`, `RDX`, `RCX`, `R8`, `R9`.
@@ -44,7 +45,7 @@ impl<'a> Machine<'a> {
             stack: vec![0; 8192],
             functions: Vec::new(),
             limit: 1 << 30,
-            program: None,
+            programs: HashMap::new(),
         }
     }
 
@@ -68,6 +69,12 @@ impl<'a> Machine<'a> {
     pub unsafe fn region(mut self, at: *mut u8, bytes: usize, writable: bool) -> Machine<'a> {
         // SAFETY: what the caller promised.
         unsafe { self.memory.add(at, bytes, writable) };
+        self
+    }
+
+    /// Takes back all memory that code was given.
+    pub fn without_memory(mut self) -> Machine<'a> {
+        self.memory.truncate(0);
         self
     }
 
@@ -97,8 +104,8 @@ impl<'a> Machine<'a> {
     /// If there are more arguments.
     pub fn call(&mut self, code: &[u8], arguments: &[u64]) -> Result<u64, Fault> {
         assert!(arguments.len() <= 6, "{} arguments", arguments.len());
-        let known = self.program.take().filter(|p| p.bytes() == code);
-        let program = known.unwrap_or_else(|| Program::new(code));
+        let known = self.programs.remove_entry(code);
+        let (code, program) = known.unwrap_or_else(|| (code.to_vec(), Program::new(code)));
         let given = self.memory.regions();
         let constants = program.constants();
         // SAFETY: neither the constants nor the stack are used otherwise until the regions are taken back below.
@@ -110,7 +117,7 @@ impl<'a> Machine<'a> {
         }
         let result = self.run(&program, arguments);
         self.memory.truncate(given);
-        self.program = Some(program);
+        self.programs.insert(code, program);
         result
     }
 

@@ -11,6 +11,7 @@ mod print;
 mod tests;
 
 use super::tile::{Call, Tile};
+use crate::bugs::bug;
 use crate::simd::Baseline;
 use crate::sums::Lane;
 use kiln_base::Level;
@@ -50,7 +51,12 @@ impl Each {
     /// Whether a tap of a row lies in the line.
     fn is_inside(&self, row: u8, tap: u32) -> bool {
         let taps = self.inside.get(usize::from(row));
-        taps.is_none_or(|[from, to]| (*from..*to).contains(&tap))
+        let to = |to: &u32| {
+            bug("a tap behind a line is left out too early", *to, |to| {
+                to.max(1) - 1
+            })
+        };
+        taps.is_none_or(|[from, last]| (*from..to(last)).contains(&tap))
     }
 
     /// All that printed code depends on.

@@ -62,7 +62,7 @@ impl Kernel {
         if tile.is_printed()
             && let Some(code) = cache::code(tile.key(), || tile.name("sums"), || print(&tile))
         {
-            return Ok(Kernel::Printed(code));
+            return Ok(printed(code, &tile.finish, tile.taps, false));
         }
         portable_without(&tile.finish)?;
         Ok(Kernel::Portable(Arc::new(tile)))
@@ -81,7 +81,7 @@ impl Kernel {
                 || each.print(),
             )
         {
-            return Ok(Kernel::Printed(code));
+            return Ok(printed(code, &each.tile.finish, 0, true));
         }
         portable_without(&each.tile.finish)?;
         Ok(Kernel::PortableEach(Arc::new(each)))
@@ -100,7 +100,7 @@ impl Kernel {
                 || transform::print::print(&transform),
             )
         {
-            return Ok(Kernel::Printed(code));
+            return Ok(printed(code, &transform.finish, 0, false));
         }
         portable_without(&transform.finish)?;
         Ok(Kernel::PortableTransform(Arc::new(transform)))
@@ -116,6 +116,10 @@ impl Kernel {
         match self {
             #[cfg(all(target_arch = "x86_64", unix))]
             Kernel::Printed(code) => {
+                #[cfg(test)]
+                if crate::interpreted::tile(code.bytes(), call) {
+                    return;
+                }
                 // SAFETY: what was printed is a function of this type.
                 let run: Function = unsafe { std::mem::transmute(code.entry()) };
                 // SAFETY: the caller's.
@@ -143,6 +147,27 @@ impl Kernel {
             }
         }
     }
+}
+
+/// The kernel that is printed code, which is called with a list of so many taps, or of lines.
+#[cfg(all(target_arch = "x86_64", unix))]
+fn printed(
+    code: Arc<kiln_x86::Code>,
+    finish: &Option<Arc<Finish>>,
+    taps: u32,
+    lines: bool,
+) -> Kernel {
+    let _ = (finish, taps, lines);
+    #[cfg(test)]
+    crate::interpreted::takes(
+        code.bytes(),
+        crate::interpreted::Lists {
+            taps: if taps > 1 { taps as usize } else { 0 },
+            places: finish.as_ref().map_or(0, |f| f.places.len()),
+            lines,
+        },
+    );
+    Kernel::Printed(code)
 }
 
 fn portable_without(finish: &Option<Arc<Finish>>) -> Result<()> {

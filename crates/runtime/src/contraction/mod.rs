@@ -12,7 +12,7 @@ mod portable;
 mod print;
 mod product;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tile;
 mod transform;
 

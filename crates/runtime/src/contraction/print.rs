@@ -2,6 +2,7 @@
 
 use super::finish::Finish;
 use super::tile::{Tile, lanes};
+use crate::bugs::bug;
 use crate::printed::Target;
 use crate::printed::lines::{Key, Lines, Pinned, Place, Places, Tail};
 use kiln_base::{DType, Level};
@@ -131,6 +132,7 @@ impl Printer<'_> {
 
     pub(super) fn prepare_tail(&mut self) {
         let Some(tail) = self.tail else { return };
+        let tail = bug("the last vector has a lane too many", tail, |n| n + 1);
         if self.asm.is_evex() {
             self.asm.mov_number(AT, (1 << tail) - 1);
             self.asm.kmov(TAIL, AT);
@@ -237,14 +239,18 @@ impl Printer<'_> {
         if self.tile.ahead != 0 {
             for vector in 0..self.vectors {
                 let from = at.plus(self.tile.ahead as i32 + i32::from(vector) * bytes);
-                self.asm.prefetch(1, from);
+                match bug("what is fetched ahead is read", false, |_| true) {
+                    false => self.asm.prefetch(1, from),
+                    true => self.load(self.value(vector), from, false),
+                }
             }
         }
         let spread = self.pick(op::VBROADCASTSS, op::VBROADCASTSD);
         let add = self.pick(op::VFMADD231PS, op::VFMADD231PD);
         for row in 0..self.tile.rows.count {
             let number = self.number();
-            let at = self.tile.rows.left(row) + i64::from(behind) * self.tile.step;
+            let read = bug("a row multiplies what the first does", row, |_| 0);
+            let at = self.tile.rows.left(read) + i64::from(behind) * self.tile.step;
             let left = Mem::at(ROWS[0]).plus(at as i32);
             self.asm.op(spread, self.width, (number, left));
             for vector in 0..self.vectors {
@@ -267,7 +273,8 @@ impl Printer<'_> {
                 self.asm.mov(list, Mem::at(CALL).plus(32));
                 self.asm.mov_number(count, i64::from(taps));
                 let top = self.asm.here();
-                self.asm.mov(ROWS[0], Mem::at(list));
+                let next = bug("a tap is read where the one behind it lies", 0, |_| 8);
+                self.asm.mov(ROWS[0], Mem::at(list).plus(next));
                 self.asm.add(ROWS[0], first);
                 self.asm.add_number(list, 8);
                 self.sum_steps();
@@ -280,6 +287,7 @@ impl Printer<'_> {
     /// Walks over the steps of a tap.
     fn sum_steps(&mut self) {
         let (steps, right) = (self.tile.steps, self.tile.right as i32);
+        let steps = bug("a tap has a step too few", steps, |n| n - 1);
         let (turns, rest) = (steps / UNROLL, steps % UNROLL);
         if turns > 0 {
             self.asm.mov_number(AT, i64::from(turns));
@@ -293,7 +301,10 @@ impl Printer<'_> {
             self.asm.jump_if(Condition::NotEqual, top);
         }
         (0..rest).for_each(|behind| self.step(behind));
-        if rest > 0 && self.tile.taps > 1 {
+        let goes_on = bug("the next tap has the weights of the last", rest > 0, |_| {
+            false
+        });
+        if goes_on && self.tile.taps > 1 {
             self.asm.add_number(RIGHT, rest as i32 * right);
         }
     }
@@ -358,6 +369,7 @@ impl Printer<'_> {
             .add_number(Gpr::RSP, -(missing as i32 * bytes + lines.stack() as i32));
         self.asm.and_number(Gpr::RSP, -64);
         let waiting = Mem::at(Gpr::RSP).plus(lines.stack() as i32);
+        let waits = bug("a sum that waits lies where another does", 0, |_| 1);
         for sum in kept..sums {
             let to = waiting.plus(i32::from(sum - kept) * bytes);
             self.asm.op(op::VMOVUPS_STORE, self.width, (to, Vreg(sum)));
@@ -391,12 +403,16 @@ impl Printer<'_> {
                         at: [sum; 2],
                         last: false,
                     },
-                    false => Place::Vector(waiting.plus(i32::from(sum.0 - kept) * bytes)),
+                    false => Place::Vector(waiting.plus((i32::from(sum.0 - kept) - waits) * bytes)),
                 };
                 let mut places = Sums {
                     finish,
                     sums: at,
-                    row: self.tile.rows.result(row),
+                    row: bug(
+                        "work on sums is that of the next row",
+                        self.tile.rows.result(row),
+                        |n| n + 1,
+                    ),
                     column: i64::from(vector) * i64::from(bytes),
                     walked: self.walked,
                 };

@@ -6,6 +6,7 @@
 
 use super::kernel::Kernels;
 use super::tile::{Call, Rows, Tile, even_rows, lanes, most_rows};
+use crate::bugs::bug;
 use crate::error::Result;
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
@@ -68,7 +69,8 @@ pub(crate) unsafe fn multiply<T: Lane>(
             let terms = (k - from).min(TERMS);
             for row in (0..m).step_by(ROWS as usize) {
                 let sizes = (ROWS.min(m - row), n, terms);
-                let cut = Cut::new::<T>(level, sizes, adds || from > 0);
+                let adds = bug("the next terms are not added", adds || from > 0, |_| adds);
+                let cut = Cut::new::<T>(level, sizes, adds);
                 let at = |(x, row, col): Matrix<T>, i: i64, j: i64| {
                     (x.wrapping_offset((i * row + j * col) as isize), row, col)
                 };

@@ -232,6 +232,17 @@ fn printed_tiles_touch_nothing_but_their_operands() {
     }
 }
 
+/// Tiles of random sizes, interpreted.
+///
+/// # Panics
+/// If one is wrong.
+#[cfg(all(target_arch = "x86_64", unix))]
+pub(crate) fn some_tiles(seed: u64, level: Level) {
+    let mut rng = Rng(seed);
+    a_tile::<f32>(level, &mut rng, By::Interpreter);
+    a_finished_tile(level, &mut rng, By::Interpreter);
+}
+
 /// `max(sums · residual + bias, sums) - row`, in rows of `width` results, as work on sums; in f32 and in f64.
 pub(super) fn work(rows: i64, width: i64, heavy: bool) -> TileProgram {
     let access = |arg: u16, strides: [i64; 2]| Access {

@@ -252,6 +252,8 @@ impl Binder<'_> {
                 work,
                 args,
                 packed: false,
+                #[cfg(test)]
+                sizes: step.args.iter().map(|id| sizes[id.0 as usize]).collect(),
                 writes,
                 scratch: scratch.map_or(0, |b| layout.offsets[b]),
                 step: i,

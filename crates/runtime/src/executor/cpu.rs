@@ -56,6 +56,8 @@ pub(super) fn run_steps(
             }
         });
         let calls: SmallVec<[Call; 1]> = calls.collect();
+        #[cfg(test)]
+        let _declared = declare(&group, &args, &calls);
         // SAFETY: binding proved that the work stays within its arguments' lengths; inputs, constants
         // and prepared results are only read; outputs and the arena belong to this run; `parallel`
         // says when parts would disturb each other, and joined steps don't.
@@ -109,4 +111,22 @@ unsafe fn run_group(group: &[&BoundStep], calls: &[Call], failures: &Failures) {
         jobs.push(Box::new(tiles));
     }
     Pool::global().together(&mut jobs);
+}
+
+/// Says what steps may touch.
+#[cfg(test)]
+fn declare(
+    group: &[&BoundStep],
+    args: &[SmallVec<[*mut u8; 12]>],
+    calls: &[Call],
+) -> crate::interpreted::Declared {
+    let mut memory = vec![];
+    for ((step, args), call) in group.iter().zip(args).zip(calls) {
+        memory.push((call.scratch.cast_const(), step.scratch_bytes(), true));
+        for (i, at) in args.iter().enumerate() {
+            let written = step.writes.get(i).copied().unwrap_or(false);
+            memory.push((at.cast_const(), step.sizes[i], written));
+        }
+    }
+    crate::interpreted::declare(memory.into_iter())
 }

@@ -112,7 +112,7 @@ impl Executable {
     /// [`Error::Plan`] if anything in the plan is contradictory, [`Error::Level`] if the environment
     /// asks for a level that this machine lacks.
     pub fn new(plan: Plan) -> Result<Executable> {
-        guarded(|| Executable::load(plan, None))
+        guarded(|| Executable::load(plan, None, Level::current()?))
     }
 
     /// Checks a plan of CUDA kernels and compiles or loads those for a GPU.
@@ -121,10 +121,15 @@ impl Executable {
     /// [`Error::Plan`] if anything in the plan is contradictory, [`Error::Cuda`] if a kernel can't be
     /// compiled or loaded.
     pub fn on_gpu(plan: Plan, device: &Arc<cuda::Device>) -> Result<Executable> {
-        guarded(|| Executable::load(plan, Some(device.clone())))
+        guarded(|| Executable::load(plan, Some(device.clone()), Level::current()?))
     }
 
-    fn load(plan: Plan, gpu: Option<Arc<cuda::Device>>) -> Result<Executable> {
+    /// Checks a plan for a level.
+    pub(crate) fn load(
+        plan: Plan,
+        gpu: Option<Arc<cuda::Device>>,
+        level: Level,
+    ) -> Result<Executable> {
         let facts = check::check(&plan)?;
         let mut constants = check::constants(&plan)?;
         let mut functions = Vec::new();
@@ -136,7 +141,7 @@ impl Executable {
         }
         let exe = Executable {
             facts,
-            level: Level::current()?,
+            level,
             gpu,
             _functions: functions,
             constants,

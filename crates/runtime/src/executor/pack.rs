@@ -57,6 +57,8 @@ impl Binder<'_> {
         prepared: &mut Vec<usize>,
     ) -> Option<BoundStep> {
         let Packs { weights, bytes } = step.work.packs()?;
+        #[cfg(test)]
+        let sizes = smallvec![step.sizes[weights], bytes];
         let weights = step.args[weights];
         let after = match weights {
             Loc::Input(i) => {
@@ -76,10 +78,14 @@ impl Binder<'_> {
         prepared.push(bytes);
         step.args.push(to);
         step.packed = true;
+        #[cfg(test)]
+        step.sizes.push(bytes);
         Some(BoundStep {
             work: Arc::new(Pack(step.work.clone())),
             args: smallvec![weights, to],
             packed: false,
+            #[cfg(test)]
+            sizes,
             writes: smallvec![false, true],
             guard: None,
             scratch: 0,

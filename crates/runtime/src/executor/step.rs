@@ -19,6 +19,9 @@ pub(super) struct BoundStep {
     pub packed: bool,
     /// Which of these it writes.
     pub writes: SmallVec<[bool; 6]>,
+    /// Bytes of the arguments.
+    #[cfg(test)]
+    pub sizes: SmallVec<[usize; 6]>,
     /// What may leave it out.
     pub guard: Option<Guard>,
     /// The byte offset of its scratch memory in the arena.

@@ -2,37 +2,23 @@
 //! the interpreter find each.
 
 use super::ir::{Constant, Do, Form, Ir, Src, Step};
+use crate::bugs::seeded;
 use kiln_base::prim::Reduction;
 use kiln_x86::MaskOp;
-use std::cell::Cell;
 
 /// Changes code, or leaves it alone where it does not apply.
 type Bug = fn(&mut Ir);
 
-thread_local! {
-    /// The bug that code printed on this thread has, by position.
-    static BUG: Cell<Option<usize>> = const { Cell::new(None) };
-}
-
-/// Makes code that is printed on this thread have a bug, or none.
-pub(crate) fn seed(bug: Option<usize>) {
-    BUG.set(bug);
-}
-
 /// What each bug is.
-pub(crate) fn names() -> Vec<&'static str> {
-    BUGS.iter().map(|(name, _)| *name).collect()
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    BUGS.iter().map(|(name, _)| *name)
 }
 
-/// What tells code with a bug from that without.
-pub(super) fn mark() -> u8 {
-    BUG.get().map_or(0, |b| b as u8 + 1)
-}
-
-/// Puts the bug of this thread in.
+/// Puts the bug of this thread in, if it is one of these.
 pub(super) fn apply(ir: &mut Ir) {
-    if let Some(bug) = BUG.get() {
-        BUGS[bug].1(ir);
+    let is_it = |(name, _): &&(&str, Bug)| Some(*name) == seeded();
+    if let Some((_, bug)) = BUGS.iter().find(is_it) {
+        bug(ir);
     }
 }
 

@@ -34,10 +34,12 @@ static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
 ///
 /// A key begins with a byte of its own for each kind of printer, and says all that the code depends on.
 pub(crate) fn code(
-    key: Vec<u8>,
+    #[cfg_attr(not(test), expect(unused_mut))] mut key: Vec<u8>,
     name: impl FnOnce() -> String,
     print: impl FnOnce() -> Vec<u8>,
 ) -> Option<Arc<Code>> {
+    #[cfg(test)]
+    key.extend(crate::bugs::seeded().unwrap_or_default().bytes());
     {
         let mut cache = lock(&CACHE);
         cache.clock += 1;

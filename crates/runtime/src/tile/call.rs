@@ -69,31 +69,44 @@ mod native {
     use crate::tile::code::Code as Instruction;
     use kiln_x86::Code;
 
+    /// Bytes of the running value of a reduction.
+    #[cfg(test)]
+    const STATE: usize = 8;
+
     /// Bytes of a cache line.
     const LINE: usize = 64;
 
-    /// # Safety
-    /// The code is a function over lanes; each address of the table has what its operand has for `n` lanes.
-    unsafe fn enter(code: &Code, table: &[*mut u8], n: usize) {
-        type Function = unsafe extern "sysv64" fn(*const *mut u8, usize);
-        // SAFETY: that is what such code is a function of.
-        unsafe {
-            let f: Function = std::mem::transmute(code.entry());
-            f(table.as_ptr(), n)
-        }
-    }
-
-    /// As [`enter`], with a row of addresses for each of several steps or runs.
+    /// Calls code over lanes with a row of addresses for each of several steps or runs, or with one row.
     ///
     /// # Safety
-    /// As there.
-    unsafe fn enter_rows(code: &Code, table: &[*mut u8], n: usize, rows: usize) {
+    /// The code is a function over lanes, and of rows if there are several; each address of the table has what its
+    /// operand has for `n` lanes.
+    unsafe fn enter(f: &Printed, code: &Code, table: &[*mut u8], n: usize, rows: usize) {
+        #[cfg(test)]
+        if interpret(f, code, table, [n, rows]) {
+            return;
+        }
+        let _ = f;
         type Function = unsafe extern "sysv64" fn(*const *mut u8, usize, usize);
-        // SAFETY: that is what such code is a function of.
+        // SAFETY: that is what such code is a function of; without rows it takes no notice of their number.
         unsafe {
             let f: Function = std::mem::transmute(code.entry());
             f(table.as_ptr(), n, rows)
         }
+    }
+
+    /// Interprets a call, if this thread does so: beside what is declared, the table and the state of the row are there.
+    #[cfg(test)]
+    fn interpret(f: &Printed, code: &Code, table: &[*mut u8], [n, rows]: [usize; 2]) -> bool {
+        let mut beside = vec![(table.as_ptr().cast(), size_of_val(table), false)];
+        for (i, at) in table.iter().enumerate() {
+            let operand = &f.operands[i % f.operands.len()];
+            if matches!(operand.place, Place::State(_)) {
+                beside.push((at.cast_const(), STATE, true));
+            }
+        }
+        let arguments = [table.as_ptr() as u64, n as u64, rows as u64];
+        crate::interpreted::call(code.bytes(), &arguments, &beside)
     }
 
     /// The instruction: `x` is the function.
@@ -175,7 +188,7 @@ mod native {
                 steps.table[i] = last.wrapping_add(by);
             }
             if f.runs.is_empty() {
-                return enter_rows(&f.code, &steps.table, ctx.n, count);
+                return enter(f, &f.code, &steps.table, ctx.n, count);
             }
             let walk = |x: u32| &*ctx.walks.add(x as usize);
             for (x, _) in &f.runs {
@@ -194,7 +207,7 @@ mod native {
                         }
                     }
                 }
-                enter_rows(&f.code, &steps.table, n, count);
+                enter(f, &f.code, &steps.table, n, count);
                 left -= n;
                 if left == 0 {
                     return;
@@ -241,7 +254,7 @@ mod native {
                         table[row * operands + o] = before.wrapping_add(*by);
                     }
                 }
-                enter_rows(&self.code, &table, n, runs);
+                enter(self, &self.code, &table[..runs * operands], n, runs);
             }
             runs
         }
@@ -298,7 +311,7 @@ mod native {
         unsafe fn lanes(&self, table: &mut [*mut u8], mut n: usize) {
             let Some(plain) = &self.plain else {
                 // SAFETY: passed on to the caller.
-                return unsafe { enter(&self.code, table, n) };
+                return unsafe { enter(self, &self.code, table, n, 1) };
             };
             let mut streams = self.operands.iter().zip(&*table).filter(|(o, _)| o.streams);
             let head = streams.next().map_or(0, |(o, at)| {
@@ -312,7 +325,7 @@ mod native {
             // SAFETY: passed on to the caller; a part of the lanes is theirs too.
             unsafe {
                 if first > 0 {
-                    enter(plain, table, first);
+                    enter(self, plain, table, first, 1);
                     n -= first;
                     if n == 0 {
                         return;
@@ -320,14 +333,14 @@ mod native {
                     for (at, o) in table.iter_mut().zip(&self.operands) {
                         *at = at.wrapping_add(first * o.step);
                     }
-                    enter(&self.code, table, n);
+                    enter(self, &self.code, table, n, 1);
                     for (at, o) in table.iter_mut().zip(&self.operands) {
                         *at = at.wrapping_sub(first * o.step);
                     }
                     return;
                 }
                 if n > 0 {
-                    enter(&self.code, table, n);
+                    enter(self, &self.code, table, n, 1);
                 }
             }
         }

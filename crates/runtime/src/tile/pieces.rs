@@ -3,6 +3,7 @@
 
 use super::affine::{eval, extent};
 use super::inst::operands;
+use crate::bugs::bug;
 use crate::error::Result;
 use hashbrown::{HashMap, HashSet};
 use kiln_base::prim::Binary;
@@ -95,7 +96,12 @@ fn piece(
             }
         }
         *bounds = kept;
-        *offset = moved(offset, &strides[axis]);
+        let from = bug(
+            "a piece of a concatenation begins with the first element",
+            from,
+            |_| 0,
+        );
+        *offset = &*offset + &(&strides[axis] * &Dim::from(from));
     }
     // What is known of registers: numbers between two, truths, and that one is another.
     let mut ranges: HashMap<Reg, (i64, i64)> = HashMap::new();

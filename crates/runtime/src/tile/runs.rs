@@ -2,6 +2,7 @@
 
 use super::load;
 use super::walk::Walk;
+use crate::bugs::bug;
 use crate::tile::Ctx;
 use kiln_base::DType;
 
@@ -37,12 +38,9 @@ impl Walk {
         if self.limits.is_empty() || self.fills.lanes > 0 {
             return;
         }
-        let (elements, lanes) = match inner.stride {
-            0 => (1, i64::MAX),
-            _ => (inner.extent.min(BLOCK), BLOCK),
-        };
+        let lanes = if inner.stride == 0 { i64::MAX } else { BLOCK };
         let element = load::in_memory(self.fill, dtype);
-        let bytes: Vec<u8> = element.repeat(elements as usize);
+        let bytes: Vec<u8> = element.repeat(self.fill_elements() as usize);
         let line = |bytes: &[u8]| {
             let mut line = Line([0; 64]);
             line.0[..bytes.len()].copy_from_slice(bytes);
@@ -55,6 +53,15 @@ impl Walk {
             lanes,
             whole,
         };
+    }
+
+    /// How many elements that memory has.
+    fn fill_elements(&self) -> i64 {
+        let inner = self.lanes[self.lanes.len() - 1];
+        match inner.stride {
+            0 => 1,
+            _ => inner.extent.min(BLOCK),
+        }
     }
 
     /// How many numbers the context keeps of a tile's first lane, and of the lane at hand: its coordinates, address and
@@ -110,6 +117,8 @@ impl Walk {
         }
         // It is not written through, since this is a load.
         let fills = self.fills.lines.as_ptr().cast_mut().cast();
+        #[cfg(test)]
+        crate::interpreted::given(fills, self.fill_elements() as usize * size, false);
         if self.fills.whole {
             let values = here.limits.iter().zip(&bases[1..]).map(|(v, b)| v + b);
             let mut limits = values.zip(&self.limits);
@@ -138,7 +147,8 @@ impl Walk {
         let here = unsafe { Here::of(self, ctx) };
         match (&self.lanes[..], &*here.coords) {
             ([.., outer, inner], [.., row, 0]) if inner.extent == n && self.limits.is_empty() => {
-                (outer.extent - row, outer.stride)
+                let apart = bug("runs that are alike lie side by side", outer.stride, |_| n);
+                (outer.extent - row, apart)
             }
             _ => (1, 0),
         }

@@ -2,6 +2,7 @@
 //! in registers.
 
 use super::{Each, held_taps};
+use crate::bugs::bug;
 use crate::contraction::print::{AT, CALL, FRAME, Printer, RIGHT, ROWS};
 use kiln_x86::{Condition, Gpr, Mem, Op, Vreg, op};
 use std::collections::BTreeMap;
@@ -79,7 +80,8 @@ impl Printer<'_> {
         self.asm.cmp_number(WEIGHTS, 0);
         self.asm.jump_if(Condition::Equal, done);
         let nothing = self.beside(0);
-        let from = self.element(WEIGHTS, i64::from(self.tile.taps) * self.tile.right);
+        let taps = bug("padding multiplies the last tap", self.tile.taps, |n| n - 1);
+        let from = self.element(WEIGHTS, i64::from(taps) * self.tile.right);
         self.asm.op(op::VMOVUPS, self.width, (nothing, from));
         let add = self.pick(op::VADDPS, op::VADDPD);
         for row in 0..self.tile.rows.count {

@@ -3,6 +3,7 @@
 use super::super::finish::Finish;
 use super::super::tile::lanes;
 use super::{POINTERS, Transform};
+use crate::bugs::bug;
 use crate::printed::Target;
 use crate::printed::lines::{Key, Place, Places, Tail};
 use crate::printed::stage::Body;
@@ -77,7 +78,12 @@ pub(in crate::contraction) fn print(t: &Transform) -> Vec<u8> {
         asm.jump_if(Condition::NotEqual, top);
     }
     if !t.channels.is_multiple_of(lanes) {
-        let tail = tail(&mut asm, evex, t.channels % lanes);
+        let rest = bug(
+            "the last channel is not transformed",
+            t.channels % lanes,
+            |n| n - 1,
+        );
+        let tail = tail(&mut asm, evex, rest);
         group(&mut asm, Some(tail));
     }
     asm.leave(&saved, room);
@@ -238,7 +244,10 @@ fn sum(body: &mut Body, row: &[f64], x: &[Reg], dst: Reg) -> Inst {
                 emit(body, (Binary::Mul, *x, size))
             }
         };
-        let op = if *c < 0.0 { Binary::Sub } else { Binary::Add };
+        let less = bug("a coefficient has another sign", *c < 0.0, |less| {
+            !less && c.abs() != 1.0
+        });
+        let op = if less { Binary::Sub } else { Binary::Add };
         last = (op, sum, term);
     }
     binary(dst, last)

@@ -13,6 +13,7 @@ mod phase;
 pub(super) use cut::Cut;
 
 use super::Conv;
+use crate::bugs::bug;
 use crate::contraction::{Accesses, Call};
 use crate::error::Result;
 use crate::kernels::matmul::{Args, Work, run_blocks};
@@ -223,6 +224,9 @@ impl Conv {
         for (h, w) in tiles {
             let at = [0, 1, 2].map(|i| phases[i].first + [d, h, w][i] * phases[i].step);
             let read = [0, 1, 2].map(|i| phases[i].axis.source([d, h, w][i], 0));
+            let read = bug("a tile reads the line of the first", read, |[z, _, x]| {
+                [z, phases[1].axis.source(top, 0), x]
+            });
             let to = (at[1] - b.from[1]) * line + at[2] - b.from[2];
             let to = dst.wrapping_offset((to * pitch - b.channel) as isize);
             let position = cut.position(b.image, at);

@@ -7,6 +7,7 @@
 //! to be turned.
 
 use super::{Conv, LEAST_BLOCKS};
+use crate::bugs::bug;
 use crate::contraction::{Accesses, Call, Each, Finish, Kernel, Rows, Tile, lanes};
 use crate::contraction::{even_rows, most_each_rows};
 use crate::error::Result;
@@ -102,7 +103,12 @@ impl Cut {
                 let first = width.source(at + row, 0);
                 let from = (-first).max(0).div_euclid(width.dilation)
                     + i64::from((-first).max(0) % width.dilation != 0);
-                let to = ceil((width.input - first).max(0), width.dilation);
+                let inside = bug(
+                    "a filter a channel reads behind its line",
+                    width.input - first,
+                    |n| n - 1,
+                );
+                let to = ceil(inside.max(0), width.dilation);
                 let from = from.min(width.kernel);
                 [from as u32, to.clamp(from, width.kernel) as u32]
             };

@@ -2,6 +2,7 @@
 //! register tiles read it. A right matrix that depends on parameters alone is packed in *prepare*.
 
 use super::{Args, Block, Made, MatMul, Work, run_blocks, split};
+use crate::bugs::bug;
 use crate::contraction::{
     Accesses, Call, Kernels, Rows, Tile, VECTORS, even_rows, lanes, most_rows, pack,
 };
@@ -89,6 +90,7 @@ impl MatMul {
                             *to.offset((row * panel + at) as isize) = T::ZERO;
                         }
                     }
+                    let columns = bug("a panel misses its last column", columns, |n| n - 1);
                     let from = (from.cast_const(), self.rhs.row, self.rhs.col);
                     pack(self.level, from, (k, columns), (to, panel));
                 }

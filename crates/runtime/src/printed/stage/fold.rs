@@ -1,6 +1,7 @@
 //! Accumulators of reductions across lanes, which are combined into one number.
 
 use super::print::{Printer, Table, parts};
+use crate::bugs::bug;
 use crate::printed::Target;
 use crate::printed::emit::{Emit, identity, load_constant};
 use crate::printed::ir::{Form, Ir, Src, Virt};
@@ -126,7 +127,8 @@ fn fold(target: Target, op: Reduction, ty: Compute, groups: usize) -> Result<Ir,
     let upper = ir.op1_of(op::VEXTRACT128, Width::Y, Some(1), sum);
     sum = combine(&mut ir, sum, upper.into())?;
     for order in if wide { &[0x0E][..] } else { &[0x0E, 0x01] } {
-        let other = ir.op1_of(op::VPERMILPS, Width::X, Some(*order), sum);
+        let order = bug("two lanes of a sum are left out", *order, |_| 0x0E);
+        let other = ir.op1_of(op::VPERMILPS, Width::X, Some(order), sum);
         sum = combine(&mut ir, sum, other.into())?;
     }
     let state = Key::Input(Reg(0));

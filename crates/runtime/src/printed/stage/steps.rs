@@ -1,6 +1,7 @@
 //! Steps: each group of lanes goes through all of them, and its accumulators stay in registers.
 
 use super::print::{AT, END, LANES, Printer, TABLE, WHOLE, parts};
+use crate::bugs::bug;
 use crate::printed::lines::{Key, Pinned, Place, Tail};
 use kiln_x86::{Condition, Gpr, Mem, op};
 
@@ -60,6 +61,19 @@ impl Printer<'_> {
     fn each_step(&mut self, code: impl FnOnce(&mut Self)) {
         let operands = self.body.operands.len();
         self.asm.mov(self.table.row, TABLE);
+        let skipped = bug(
+            "the first step is left out where there are several",
+            0,
+            |_| self.row(),
+        );
+        if skipped > 0 {
+            let one = self.asm.label();
+            self.asm.lea(END, Mem::at(TABLE).plus(skipped));
+            self.asm.cmp(END, table_end());
+            self.asm.jump_if(Condition::Equal, one);
+            self.asm.mov(self.table.row, END);
+            self.asm.bind(one);
+        }
         let top = self.asm.here();
         self.table.read(self.asm, operands);
         code(self);

@@ -3,6 +3,7 @@
 use super::cut::Cut;
 use super::phase::window;
 use super::{Block, Conv};
+use crate::bugs::bug;
 use crate::error::Result;
 use crate::kernels::matmul::Made;
 use crate::memory::{Storage, room};
@@ -69,7 +70,10 @@ impl Conv {
             apart: cut.apart(),
         };
         let which = (b.image, b.group, b.from);
-        if cut.is_copied && scratch.holds == Some(which) {
+        let held = scratch
+            .holds
+            .map(|h| bug("a copy is taken for that of another block", h, |_| which));
+        if cut.is_copied && held == Some(which) {
             return Ok(copy(room::<T>(&mut scratch.copy, cut.copied())?));
         }
         // SAFETY: the caller's.
@@ -109,6 +113,7 @@ impl Conv {
         let first = from.max(0).min(until);
         let end = until.min(width).max(first);
         let (front, behind, n) = (first - from, until - end, end - first);
+        let behind = bug("padding behind a line is not zero", behind, |_| 0);
         let x = images.at([z, y, first]);
         // SAFETY: the caller's.
         unsafe {

@@ -2,6 +2,7 @@
 
 use super::Conv;
 use super::cut::Cut;
+use crate::bugs::bug;
 use crate::kernels::matmul::{Args, split};
 use crate::simd::compiled;
 use crate::simd::transpose::{Transpose, Turn};
@@ -66,7 +67,8 @@ impl Conv {
                             });
                             for row in 0..count {
                                 let from = rows.as_ptr().offset((row * panel) as isize);
-                                let tap = cut.taps[(row % taps) as usize];
+                                let tap = bug("weights lie a tap further", row, |row| row + 1);
+                                let tap = cut.taps[(tap % taps) as usize];
                                 if tap < 0 {
                                     continue;
                                 }

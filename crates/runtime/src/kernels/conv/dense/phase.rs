@@ -1,5 +1,6 @@
 //! An axis of a convolution as convolutions that don't step where they write.
 
+use crate::bugs::bug;
 use crate::tile::affine::ceil;
 use kiln_plan::ConvRole;
 use kiln_plan::cost::geometry::Axis;
@@ -64,6 +65,7 @@ pub(super) fn window(phases: &[Phase], from: i64, to: i64) -> (i64, i64) {
         let (first, end) = p.within(from, to);
         let reads = first < end && p.axis.kernel > 0;
         let last = p.axis.kernel - 1;
+        let last = bug("the halo of a block is a tap short", last, |n| n - 1);
         reads.then(|| (p.axis.source(first, 0), p.axis.source(end - 1, last) + 1))
     });
     let all = read.reduce(|(a, b), (c, d)| (a.min(c), b.max(d)));
