@@ -6,7 +6,7 @@
 use super::ir::{Constant, Do, Form, Ir, Key, Src, Step, Virt};
 use super::lines::{Place, Places, Tail};
 use kiln_base::prim::Reduction;
-use kiln_x86::{Asm, Mask, Mem, Op, Operand, Operands, Vreg, Width, op};
+use kiln_x86::{Asm, Mask, MaskOp, Mem, Op, Operand, Operands, Vreg, Width, op};
 
 /// Masks with a bit of their own name that code uses; those before are the tail's.
 const MASKS: [Mask; 5] = [Mask(3), Mask(4), Mask(5), Mask(6), Mask(7)];
@@ -104,7 +104,7 @@ pub(super) fn pressure(ir: &Ir) -> (usize, usize) {
 /// Registers that a step needs beside those of its values.
 fn temporaries(step: &Step) -> usize {
     match step.what {
-        Do::Store { .. } | Do::Load { .. } | Do::Neutral { .. } => 2,
+        Do::Store { .. } | Do::Load { .. } | Do::Neutral { .. } | Do::Gather { .. } => 2,
         _ => 0,
     }
 }
@@ -301,6 +301,14 @@ impl<'a, P: Places> Emit<'a, P> {
         }
     }
 
+    /// A value in a register of its kind.
+    pub(super) fn operand_of(&self, v: Virt) -> Operand {
+        match self.ir.masks[v.0 as usize] {
+            true => self.mask(v).into(),
+            false => self.vector(v).into(),
+        }
+    }
+
     /// A source in a register.
     pub(super) fn register(&mut self, s: Src, now: u32, busy: &[Option<Src>]) -> Vreg {
         match s {
@@ -364,7 +372,7 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 
     /// Gives back the registers of the sources that a step is the last to use.
-    fn end(&mut self, step: &Step, now: u32) {
+    pub(super) fn end(&mut self, step: &Step, now: u32) {
         for s in step.from.iter().flatten() {
             if let Src::Virt(v) = s
                 && self.dies(*v, now)
@@ -375,7 +383,7 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 
     /// A register for the result. Sources that end here have given theirs back.
-    fn result(&mut self, to: Virt, now: u32, busy: &[Option<Src>]) -> Vreg {
+    pub(super) fn result(&mut self, to: Virt, now: u32, busy: &[Option<Src>]) -> Vreg {
         let r = match self.wanted[to.0 as usize] {
             Some(r) if self.is_unused(r) => {
                 self.borrowed[to.0 as usize] = true;
@@ -457,6 +465,8 @@ impl<'a, P: Places> Emit<'a, P> {
             }
             Do::Load { from, form } => self.load(from, form, step, now),
             Do::Store { to, form } => self.store(to, form, step, now),
+            Do::Gather { from, wide } => self.gather(from, wide, step, now),
+            Do::Call(native) => self.call(native, step, now),
             Do::Neutral { op, wide, float } => self.neutral((op, wide, float), step, now),
         }
     }
@@ -606,10 +616,18 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 
     fn load(&mut self, key: Key, form: Form, step: &Step, now: u32) {
-        let place = self.find(key, step);
+        let mut place = self.find(key, step);
         let Some(to) = step.to else {
             panic!("a load for nothing");
         };
+        if let Some(Src::Virt(bytes)) = step.from[0] {
+            let slot = self.new_slot();
+            let (at, bytes) = (self.slot(slot), self.vector(bytes));
+            self.asm.op(op::VMOVSD_STORE, Width::X, (at, bytes));
+            place = Place::Vector(self.places.moved(self.asm, key, at));
+            self.free_slots.push(slot);
+            self.end(step, now);
+        }
         if let Place::Register { at, last } = place {
             self.at[to.0 as usize] = At::Vector(at[part(form)]);
             self.borrowed[to.0 as usize] = !last;
@@ -646,6 +664,33 @@ impl<'a, P: Places> Emit<'a, P> {
             self.store_vector(place, form, from, now, &step.from);
         }
         self.end(step, now);
+    }
+
+    fn gather(&mut self, key: Key, wide: bool, step: &Step, now: u32) {
+        let [Some(fill), Some(at), Some(last @ Src::Virt(mask))] = step.from else {
+            panic!("three operands");
+        };
+        let Place::Splat(base) = self.find(key, step) else {
+            panic!("a gather is from memory");
+        };
+        let (width, busy) = (self.full(), &step.from);
+        let addresses = self.register(at, now, busy);
+        let from = base.gather(addresses, width, if wide { 8 } else { 4 });
+        let op = if wide { op::VPGATHERQQ } else { op::VPGATHERDD };
+        // The processor clears the mask.
+        if self.ir.target.evex {
+            let k = self.take_mask(now, busy);
+            let mask = self.mask(mask);
+            self.asm.mask_op(MaskOp::And, k, mask, mask);
+            let to = self.over(fill, &[at, last], step, now);
+            self.asm.masked(op, width, (k, false), (to, from));
+            self.masks.push(k);
+        } else {
+            let (k, mask) = (self.temporary(now, busy), self.vector(mask));
+            self.asm.op(op::VMOVAPS, width, (k, mask));
+            let to = self.over(fill, &[at, last], step, now);
+            self.asm.op(op, width, (to, from, k));
+        }
     }
 
     fn neutral(&mut self, (reduction, wide, float): (Reduction, u8, bool), step: &Step, now: u32) {

@@ -11,14 +11,15 @@ use super::Target;
 use super::cast;
 use super::emit::{Emit, constant_uses, load_constant, pressure};
 pub(crate) use super::ir::Key;
-use super::ir::{Cmp, Form, Ir, Src, Virt};
+use super::ir::{Cmp, Do, Form, Ir, Src, Virt};
+use super::native;
 use super::primitive::{binary, select, unary};
 use crate::tile::{plain_dtype, scalar_bits};
 use hashbrown::{HashMap, HashSet};
-use kiln_base::prim::Reduction;
-use kiln_base::{Compute, DType, Scalar};
-use kiln_plan::tile::{Inst, Reg};
-use kiln_x86::{Asm, Gpr, Mask, Mem, Vreg, op};
+use kiln_base::prim::{Binary, Reduction};
+use kiln_base::{Compute, DType, Dim, Scalar};
+use kiln_plan::tile::{Dynamic, Inst, Reg};
+use kiln_x86::{Asm, Gpr, Mask, MaskOp, Mem, Vreg, op};
 
 /// A list has something that is not printed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,19 @@ pub(crate) enum Place {
     /// In registers already (one; two for 64 bits a lane), as the compute type has them: f32 for f16. Values that
     /// are read must not be masks with EVEX. With `last`, the registers are for other use once they are read.
     Register { at: [Vreg; 2], last: bool },
+    /// Numbers of 64 bits that count lanes: the first is `first + plus`.
+    Lanes { first: Gpr, plus: i32 },
+}
+
+/// What a function that reports data errors is told of the call that it happens in.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Run {
+    /// The lane at hand is what the register has and `group` more, counted from a number in memory.
+    pub lane: Gpr,
+    pub group: i32,
+    pub first: Mem,
+    /// Where the address of the context is.
+    pub context: Mem,
 }
 
 /// Says where things are. It is asked where code is printed that reads or writes them, and may print code of its own
@@ -44,6 +58,17 @@ pub(crate) trait Places {
     /// Where what is named lies: [`Key::Access`] in memory as the access' dtype, the others as their register's type
     /// ([`Key::Slot`] as the slot's); masks as bytes of 0 and 1.
     fn place(&mut self, asm: &mut Asm, key: Key) -> Place;
+
+    /// An access so many bytes further on as a number in memory says.
+    fn moved(&mut self, asm: &mut Asm, key: Key, by: Mem) -> Mem {
+        let _ = (asm, by);
+        panic!("{key:?} is not moved")
+    }
+
+    /// The call at hand, where data errors are reported.
+    fn run(&mut self) -> Option<Run> {
+        None
+    }
 
     /// What follows is about this group, of several that are printed together.
     fn turn(&mut self, group: usize) {
@@ -389,9 +414,21 @@ impl Build<'_> {
                 let a = self.value(*a)?;
                 (*dst, unary(&mut self.ir, *op, a)?)
             }
-            Inst::Binary { op, dst, a, b, .. } => {
+            Inst::Binary {
+                op,
+                dst,
+                a,
+                b,
+                site,
+            } => {
                 let (a, b) = (self.value(*a)?, self.value(*b)?);
-                (*dst, binary(&mut self.ir, *op, a, b)?)
+                let value = match binary(&mut self.ir, *op, a, b) {
+                    Err(Unprintable) if a.ty != Compute::Mask => {
+                        native::binary_of(&mut self.ir, *op, [a, b], *site)
+                    }
+                    value => value?,
+                };
+                (*dst, value)
             }
             Inst::Select { dst, mask, a, b } => {
                 let m = self.value(*mask)?.mask()?;
@@ -417,14 +454,153 @@ impl Build<'_> {
                 };
                 return self.store(Key::Access(*access), dtype, value);
             }
-            Inst::LoadAt { .. }
-            | Inst::Index { .. }
-            | Inst::Random { .. }
-            | Inst::ArgReduce { .. } => return Err(Unprintable),
+            Inst::LoadAt {
+                dst,
+                access,
+                dynamic,
+            } => (*dst, self.load_at(*access, dynamic)?),
+            // A number of the first lane by position, and what it grows by from lane to lane.
+            Inst::Index {
+                dst,
+                offset,
+                strides,
+            } => {
+                let [Dim::Const(stride)] = strides[..] else {
+                    return Err(Unprintable);
+                };
+                let Dim::Const(n) = offset else {
+                    return Err(Unprintable);
+                };
+                (*dst, self.index(*n as u16, stride)?)
+            }
+            Inst::Random {
+                kind,
+                dst,
+                seed,
+                offset,
+                index,
+            } => {
+                let from = [
+                    self.value(*seed)?,
+                    self.value(*offset)?,
+                    self.value(*index)?,
+                ];
+                let ty = self.ty(*dst)?;
+                (*dst, native::random_of(&mut self.ir, *kind, ty, from))
+            }
+            Inst::ArgReduce { .. } => return Err(Unprintable),
         };
         self.accumulators.remove(&dst.0);
         self.values.insert(dst.0, value);
         Ok(())
+    }
+
+    fn index(&mut self, number: u16, stride: i64) -> Result<Value, Unprintable> {
+        let first = self.load(Key::Number(number), DType::I64);
+        if stride == 0 {
+            return Ok(first);
+        }
+        let lanes = self.load(Key::Lane, DType::I64);
+        let by = self.times(lanes, stride)?;
+        binary(&mut self.ir, Binary::Add, first, by)
+    }
+
+    fn times(&mut self, x: Value, by: i64) -> Result<Value, Unprintable> {
+        if by == 1 {
+            return Ok(x);
+        }
+        let by = self.constant(Scalar::Int(by), Compute::I64)?;
+        binary(&mut self.ir, Binary::Mul, x, by)
+    }
+
+    /// Elements at addresses that depend on data. The first of the parts is what does not: its stride is 1, its extent
+    /// that of all addresses that there are, and its site says whether lanes lie side by side.
+    fn load_at(&mut self, access: u16, parts: &[Dynamic]) -> Result<Value, Unprintable> {
+        let [first, rest @ ..] = parts else {
+            return Err(Unprintable);
+        };
+        let number = |d: &Dim| match d {
+            Dim::Const(n) => Ok(*n),
+            _ => Err(Unprintable),
+        };
+        let zero = self.constant(Scalar::Int(0), Compute::I64)?;
+        let mut address = self.value(first.index)?;
+        for part in rest {
+            let index = self.value(part.index)?;
+            let extent = self.constant(Scalar::Int(number(&part.extent)?), Compute::I64)?;
+            let outside = self.outside(index, extent)?;
+            native::check(&mut self.ir, [index, extent], outside, part.site);
+            let by = self.times(index, number(&part.stride)?)?;
+            let by = select(&mut self.ir, outside, zero, by)?;
+            address = binary(&mut self.ir, Binary::Add, address, by)?;
+        }
+        let (key, dtype) = (Key::Access(access), (self.about.dtypes)(access));
+        let [low, high] = cast::in_registers(&mut self.ir, address.parts);
+        let ir = &mut self.ir;
+        let width = ir.width();
+        if first.site == 1 {
+            let bytes = match dtype.size() {
+                1 => low,
+                size => ir.op1_of(op::VPSLLQ, width, Some(size.ilog2() as u8), low),
+            };
+            let from = ir.steps.len();
+            let value = self.load(key, dtype);
+            for step in &mut self.ir.steps[from..] {
+                if matches!(step.what, Do::Load { .. }) {
+                    step.from[0] = Some(bytes.into());
+                }
+            }
+            return Ok(value);
+        }
+        // Lanes behind the last may have any address.
+        let length = number(&first.extent)?;
+        let extent = self.constant(Scalar::Int(length), Compute::I64)?;
+        let outside = self.outside(address, extent)?;
+        let ir = &mut self.ir;
+        let inside = ir.not_mask(outside);
+        let ty = dtype.compute();
+        let gather = |ir: &mut Ir, wide, at: Virt, mask: Virt| {
+            let nothing = ir.i32(0);
+            let what = Do::Gather { from: key, wide };
+            ir.push(
+                what,
+                false,
+                [Some(nothing), Some(at.into()), Some(mask.into())],
+            )
+        };
+        match dtype.size() {
+            8 => {
+                let masks = ir.split_mask(inside);
+                let parts = [
+                    gather(ir, true, low, masks[0]),
+                    gather(ir, true, high, masks[1]),
+                ];
+                Ok(Value {
+                    ty,
+                    parts: parts.map(Src::Virt),
+                })
+            }
+            4 if length <= i64::from(i32::MAX) => {
+                let narrow = cast::convert(ir, address, DType::I64, DType::I32)?;
+                let [at, _] = cast::in_registers(ir, narrow.parts);
+                let x = gather(ir, false, at, inside);
+                if dtype != DType::U32 {
+                    return Ok(Value::one(ty, x));
+                }
+                let upper = ir.upper(x);
+                let parts = [x, upper].map(|x| ir.op1(op::VPMOVZXDQ, x).into());
+                Ok(Value { ty, parts })
+            }
+            _ => Err(Unprintable),
+        }
+    }
+
+    /// Which numbers are not within `0..extent`.
+    fn outside(&mut self, x: Value, extent: Value) -> Result<Virt, Unprintable> {
+        let zero = self.constant(Scalar::Int(0), Compute::I64)?;
+        let below = binary(&mut self.ir, Binary::Lt, x, zero)?.mask()?;
+        let above = binary(&mut self.ir, Binary::Ge, x, extent)?.mask()?;
+        Ok(self.ir.masks(MaskOp::Or, below, above))
     }
 
     fn reduce(&mut self, reduction: Reduction, acc: Reg, a: Reg) -> Result<(), Unprintable> {
@@ -452,7 +628,7 @@ impl Build<'_> {
 mod tests {
     use super::*;
     use crate::simd::Level;
-    use kiln_base::prim::{Binary, Unary};
+    use kiln_base::prim::Unary;
     use kiln_x86::{Code, Width};
 
     /// Work behind a product: its accumulator is in a register, a bias is one number, a residual lies in memory.

@@ -13,7 +13,6 @@ use std::f32::consts::{LN_2, LOG2_E};
 /// A function that has a vector form.
 pub(super) fn unary(ir: &mut Ir, what: Unary, x: Virt) -> Option<Virt> {
     Some(match what {
-        Unary::Exp if ir.target.evex => exp_scaled(ir, x),
         Unary::Exp => exp(ir, x),
         Unary::Exp2 => exp2(ir, x),
         Unary::Expm1 => expm1(ir, x),
@@ -128,16 +127,6 @@ fn exp_less_one(ir: &mut Ir, r: Virt) -> Virt {
 
 fn exp(ir: &mut Ir, x: Virt) -> Virt {
     let x = clamp(ir, x, EXP_LIMITS.0, EXP_LIMITS.1);
-    let (r, n) = reduce_exp(ir, x);
-    let p = exp_less_one(ir, r);
-    let one = ir.f32(1.0);
-    let p = add(ir, p, one);
-    scale(ir, p, n)
-}
-
-/// As `exp16`.
-fn exp_scaled(ir: &mut Ir, x: Virt) -> Virt {
-    let x = clamp(ir, x, EXP_LIMITS.0, EXP_LIMITS.1);
     let (log2_e, round, one) = (ir.f32(LOG2_E), ir.f32(ROUND), ir.f32(1.0));
     let (high, low) = (ir.f32(MINUS_LN_2.0), ir.f32(MINUS_LN_2.1));
     // The constant that rounds is needed twice: from a register.
@@ -148,7 +137,12 @@ fn exp_scaled(ir: &mut Ir, x: Virt) -> Virt {
     let p = poly(ir, r, &EXP_TAIL);
     let p = ir.fma(p, r, one);
     let p = ir.fma(p, r, one);
-    ir.op2(op::VSCALEFPS, p, n)
+    if ir.target.evex {
+        return ir.op2(op::VSCALEFPS, p, n);
+    }
+    let bits = ir.i32(ROUND.to_bits() as i32);
+    let n = ir.op2(op::VPSUBD, turns, bits);
+    scale(ir, p, n)
 }
 
 fn exp2(ir: &mut Ir, x: Virt) -> Virt {

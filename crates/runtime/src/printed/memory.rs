@@ -47,6 +47,7 @@ impl<P: Places> Emit<'_, P> {
         let full = self.width();
         let from = match place {
             Place::Splat(m) => return self.load_splat(m, form, to),
+            Place::Lanes { first, plus } => return self.load_lanes(first, plus, form, to),
             Place::Vector(m) | Place::Stream(m) => m.plus(offset(form, full)),
             Place::Register { .. } => panic!("registers are not loaded"),
         };
@@ -141,6 +142,22 @@ impl<P: Places> Emit<'_, P> {
         }
     }
 
+    /// The numbers of the lanes, of which the first is `first + plus`.
+    fn load_lanes(&mut self, first: Gpr, plus: i32, form: Form, to: Vreg) {
+        let full = self.width();
+        let lanes = full.bytes() as i64 / 8;
+        let from = i64::from(plus) + part(form) as i64 * lanes;
+        let order: Vec<u8> = (from..from + lanes).flat_map(i64::to_le_bytes).collect();
+        let order = self.asm.constant(&order);
+        if self.ir.target.evex {
+            self.asm.op(op::VPBROADCASTQ_GPR, full, (to, first));
+        } else {
+            self.asm.op(op::VMOVQ_FROM_GPR, Width::X, (to, first));
+            self.asm.op(op::VPBROADCASTQ, full, (to, to));
+        }
+        self.asm.op(op::VPADDQ, full, (to, to, order));
+    }
+
     /// Bytes that are 0 or not, as a mask; `r` is a register for it.
     pub(super) fn load_bits(&mut self, place: Place, to: Mask, r: Vreg) {
         match (place, self.tail) {
@@ -151,7 +168,7 @@ impl<P: Places> Emit<'_, P> {
             (Place::Vector(m) | Place::Stream(m), _) => {
                 self.asm.op(op::VMOVDQU, Width::X, (r, m));
             }
-            (Place::Register { .. }, _) => panic!("registers are not loaded"),
+            (Place::Register { .. } | Place::Lanes { .. }, _) => panic!("bytes are in memory"),
         }
         self.asm.op(op::VPTESTMB, Width::X, (to, r, r));
     }
@@ -186,7 +203,7 @@ impl<P: Places> Emit<'_, P> {
         let (to, stream) = match place {
             Place::Vector(m) => (m, false),
             Place::Stream(m) => (m, true),
-            Place::Splat(_) | Place::Register { .. } => panic!("a store to {place:?}"),
+            place => panic!("a store to {place:?}"),
         };
         let to = to.plus(offset(form, full));
         let upper = part(form) == 1;

@@ -13,6 +13,7 @@ pub(crate) mod ir;
 pub(crate) mod lines;
 mod math;
 mod memory;
+mod native;
 mod primitive;
 pub(crate) mod stage;
 
