@@ -151,11 +151,7 @@ fn to_i32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
             let parts = in_registers(ir, a.parts);
             let narrow = match a.ty {
                 Compute::I32 => parts[0],
-                _ if ir.target.evex => {
-                    let [low, high] = parts.map(|p| ir.op1(op::VPMOVQD, p));
-                    ir.joined(low, high)
-                }
-                _ => ir.narrow64(parts[0], parts[1]),
+                _ => ir.low_halves(parts[0], parts[1]),
             };
             let shifted = |ir: &mut Ir, n: u8| {
                 let up = ir.op1_of(op::VPSLLD, width, Some(n), narrow);

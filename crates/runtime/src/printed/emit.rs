@@ -6,7 +6,7 @@
 use super::ir::{Constant, Do, Form, Ir, Key, Src, Step, Virt};
 use super::lines::{Place, Places, Tail};
 use kiln_base::prim::Reduction;
-use kiln_x86::{Asm, Mask, MaskOp, Mem, Op, Operand, Operands, Vreg, Width, op};
+use kiln_x86::{Asm, Mask, Mem, Op, Operand, Operands, Vreg, Width, op};
 
 /// Masks with a bit of their own name that code uses; those before are the tail's.
 const MASKS: [Mask; 5] = [Mask(3), Mask(4), Mask(5), Mask(6), Mask(7)];
@@ -31,7 +31,7 @@ pub(super) struct Emit<'a, P> {
     /// Constants that are in registers.
     pub pinned: &'a [Option<Vreg>],
     free: Vec<Vreg>,
-    masks: Vec<Mask>,
+    pub(super) masks: Vec<Mask>,
     at: Vec<At>,
     /// The steps that use each value, the last first.
     uses: Vec<Vec<u32>>,
@@ -193,7 +193,7 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 
     /// Where something is, for the group of lanes that a step is for.
-    fn find(&mut self, key: Key, step: &Step) -> Place {
+    pub(super) fn find(&mut self, key: Key, step: &Step) -> Place {
         self.places.turn(usize::from(step.group));
         self.places.place(self.asm, key)
     }
@@ -240,7 +240,7 @@ impl<'a, P: Places> Emit<'a, P> {
         r
     }
 
-    fn take_mask(&mut self, now: u32, busy: &[Option<Src>]) -> Mask {
+    pub(super) fn take_mask(&mut self, now: u32, busy: &[Option<Src>]) -> Mask {
         if let Some(k) = self.masks.pop() {
             return k;
         }
@@ -507,7 +507,7 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 
     /// The register of a result that overwrites `source`: its own if it ends here.
-    fn over(&mut self, source: Src, others: &[Src], step: &Step, now: u32) -> Vreg {
+    pub(super) fn over(&mut self, source: Src, others: &[Src], step: &Step, now: u32) -> Vreg {
         let Some(to) = step.to else {
             panic!("a result for nothing");
         };
@@ -664,33 +664,6 @@ impl<'a, P: Places> Emit<'a, P> {
             self.store_vector(place, form, from, now, &step.from);
         }
         self.end(step, now);
-    }
-
-    fn gather(&mut self, key: Key, wide: bool, step: &Step, now: u32) {
-        let [Some(fill), Some(at), Some(last @ Src::Virt(mask))] = step.from else {
-            panic!("three operands");
-        };
-        let Place::Splat(base) = self.find(key, step) else {
-            panic!("a gather is from memory");
-        };
-        let (width, busy) = (self.full(), &step.from);
-        let addresses = self.register(at, now, busy);
-        let from = base.gather(addresses, width, if wide { 8 } else { 4 });
-        let op = if wide { op::VPGATHERQQ } else { op::VPGATHERDD };
-        // The processor clears the mask.
-        if self.ir.target.evex {
-            let k = self.take_mask(now, busy);
-            let mask = self.mask(mask);
-            self.asm.mask_op(MaskOp::And, k, mask, mask);
-            let to = self.over(fill, &[at, last], step, now);
-            self.asm.masked(op, width, (k, false), (to, from));
-            self.masks.push(k);
-        } else {
-            let (k, mask) = (self.temporary(now, busy), self.vector(mask));
-            self.asm.op(op::VMOVAPS, width, (k, mask));
-            let to = self.over(fill, &[at, last], step, now);
-            self.asm.op(op, width, (to, from, k));
-        }
     }
 
     fn neutral(&mut self, (reduction, wide, float): (Reduction, u8, bool), step: &Step, now: u32) {

@@ -463,6 +463,15 @@ impl Ir {
         self.narrow64(low, high)
     }
 
+    /// The lower halves of the lanes of two vectors of 64 bits a lane.
+    pub(super) fn low_halves(&mut self, low: Virt, high: Virt) -> Virt {
+        if !self.target.evex {
+            return self.narrow64(low, high);
+        }
+        let [low, high] = [low, high].map(|x| self.op1(op::VPMOVQD, x));
+        self.joined(low, high)
+    }
+
     /// With VEX, the lower halves of the lanes of two vectors of 64 bits a lane.
     pub(super) fn narrow64(&mut self, low: Virt, high: Virt) -> Virt {
         let width = self.width();

@@ -11,15 +11,15 @@ use super::Target;
 use super::cast;
 use super::emit::{Emit, constant_uses, load_constant, pressure};
 pub(crate) use super::ir::Key;
-use super::ir::{Cmp, Do, Form, Ir, Src, Virt};
+use super::ir::{Cmp, Form, Ir, Src, Virt};
 use super::native;
 use super::primitive::{binary, select, unary};
 use crate::tile::{plain_dtype, scalar_bits};
 use hashbrown::{HashMap, HashSet};
-use kiln_base::prim::{Binary, Reduction};
+use kiln_base::prim::Reduction;
 use kiln_base::{Compute, DType, Dim, Scalar};
-use kiln_plan::tile::{Dynamic, Inst, Reg};
-use kiln_x86::{Asm, Gpr, Mask, MaskOp, Mem, Vreg, op};
+use kiln_plan::tile::{Inst, Reg};
+use kiln_x86::{Asm, Gpr, Mask, Mem, Vreg, op};
 
 /// A list has something that is not printed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -95,6 +95,8 @@ pub(crate) struct About<'a> {
     pub slots: &'a [Compute],
     /// The dtype that each access has in memory.
     pub dtypes: &'a dyn Fn(u16) -> DType,
+    /// Whether a register has the same in all lanes.
+    pub same: &'a dyn Fn(Reg) -> bool,
 }
 
 /// A list of instructions, as vector code.
@@ -126,6 +128,7 @@ impl Lines {
             about,
             values: HashMap::new(),
             accumulators: HashSet::new(),
+            lined: HashSet::new(),
         };
         for inst in code {
             build.inst(inst)?;
@@ -250,18 +253,20 @@ pub(super) fn is_wide(ty: Compute) -> bool {
 
 pub(super) struct Build<'a> {
     pub ir: Ir,
-    about: &'a About<'a>,
+    pub about: &'a About<'a>,
     values: HashMap<u16, Value>,
     accumulators: HashSet<u16>,
+    /// Registers that have numbers one after the other.
+    pub lined: HashSet<u16>,
 }
 
 impl Build<'_> {
-    fn ty(&self, r: Reg) -> Result<Compute, Unprintable> {
+    pub(super) fn ty(&self, r: Reg) -> Result<Compute, Unprintable> {
         let ty = self.about.registers.get(usize::from(r.0));
         ty.copied().ok_or(Unprintable)
     }
 
-    fn value(&mut self, r: Reg) -> Result<Value, Unprintable> {
+    pub(super) fn value(&mut self, r: Reg) -> Result<Value, Unprintable> {
         if let Some(v) = self.values.get(&r.0) {
             return Ok(*v);
         }
@@ -278,7 +283,7 @@ impl Build<'_> {
         Ok(value)
     }
 
-    fn constant(&mut self, x: Scalar, ty: Compute) -> Result<Value, Unprintable> {
+    pub(super) fn constant(&mut self, x: Scalar, ty: Compute) -> Result<Value, Unprintable> {
         let bits = scalar_bits(x, ty);
         Ok(match ty {
             Compute::F32 => Value::one(ty, self.ir.f32(f32::from_bits(bits as u32))),
@@ -302,7 +307,7 @@ impl Build<'_> {
     }
 
     /// Elements of a dtype, as its compute type.
-    fn load(&mut self, from: Key, dtype: DType) -> Value {
+    pub(super) fn load(&mut self, from: Key, dtype: DType) -> Value {
         let ty = dtype.compute();
         let ir = &mut self.ir;
         let word = |ir: &mut Ir, form: Form| Value::one(ty, ir.load(from, form, false));
@@ -471,7 +476,7 @@ impl Build<'_> {
                 let Dim::Const(n) = offset else {
                     return Err(Unprintable);
                 };
-                (*dst, self.index(*n as u16, stride)?)
+                (*dst, self.index(*dst, *n as u16, stride)?)
             }
             Inst::Random {
                 kind,
@@ -479,128 +484,12 @@ impl Build<'_> {
                 seed,
                 offset,
                 index,
-            } => {
-                let from = [
-                    self.value(*seed)?,
-                    self.value(*offset)?,
-                    self.value(*index)?,
-                ];
-                let ty = self.ty(*dst)?;
-                (*dst, native::random_of(&mut self.ir, *kind, ty, from))
-            }
+            } => (*dst, self.random(*kind, *dst, [*seed, *offset, *index])?),
             Inst::ArgReduce { .. } => return Err(Unprintable),
         };
         self.accumulators.remove(&dst.0);
         self.values.insert(dst.0, value);
         Ok(())
-    }
-
-    fn index(&mut self, number: u16, stride: i64) -> Result<Value, Unprintable> {
-        let first = self.load(Key::Number(number), DType::I64);
-        if stride == 0 {
-            return Ok(first);
-        }
-        let lanes = self.load(Key::Lane, DType::I64);
-        let by = self.times(lanes, stride)?;
-        binary(&mut self.ir, Binary::Add, first, by)
-    }
-
-    fn times(&mut self, x: Value, by: i64) -> Result<Value, Unprintable> {
-        if by == 1 {
-            return Ok(x);
-        }
-        let by = self.constant(Scalar::Int(by), Compute::I64)?;
-        binary(&mut self.ir, Binary::Mul, x, by)
-    }
-
-    /// Elements at addresses that depend on data. The first of the parts is what does not: its stride is 1, its extent
-    /// that of all addresses that there are, and its site says whether lanes lie side by side.
-    fn load_at(&mut self, access: u16, parts: &[Dynamic]) -> Result<Value, Unprintable> {
-        let [first, rest @ ..] = parts else {
-            return Err(Unprintable);
-        };
-        let number = |d: &Dim| match d {
-            Dim::Const(n) => Ok(*n),
-            _ => Err(Unprintable),
-        };
-        let zero = self.constant(Scalar::Int(0), Compute::I64)?;
-        let mut address = self.value(first.index)?;
-        for part in rest {
-            let index = self.value(part.index)?;
-            let extent = self.constant(Scalar::Int(number(&part.extent)?), Compute::I64)?;
-            let outside = self.outside(index, extent)?;
-            native::check(&mut self.ir, [index, extent], outside, part.site);
-            let by = self.times(index, number(&part.stride)?)?;
-            let by = select(&mut self.ir, outside, zero, by)?;
-            address = binary(&mut self.ir, Binary::Add, address, by)?;
-        }
-        let (key, dtype) = (Key::Access(access), (self.about.dtypes)(access));
-        let [low, high] = cast::in_registers(&mut self.ir, address.parts);
-        let ir = &mut self.ir;
-        let width = ir.width();
-        if first.site == 1 {
-            let bytes = match dtype.size() {
-                1 => low,
-                size => ir.op1_of(op::VPSLLQ, width, Some(size.ilog2() as u8), low),
-            };
-            let from = ir.steps.len();
-            let value = self.load(key, dtype);
-            for step in &mut self.ir.steps[from..] {
-                if matches!(step.what, Do::Load { .. }) {
-                    step.from[0] = Some(bytes.into());
-                }
-            }
-            return Ok(value);
-        }
-        // Lanes behind the last may have any address.
-        let length = number(&first.extent)?;
-        let extent = self.constant(Scalar::Int(length), Compute::I64)?;
-        let outside = self.outside(address, extent)?;
-        let ir = &mut self.ir;
-        let inside = ir.not_mask(outside);
-        let ty = dtype.compute();
-        let gather = |ir: &mut Ir, wide, at: Virt, mask: Virt| {
-            let nothing = ir.i32(0);
-            let what = Do::Gather { from: key, wide };
-            ir.push(
-                what,
-                false,
-                [Some(nothing), Some(at.into()), Some(mask.into())],
-            )
-        };
-        match dtype.size() {
-            8 => {
-                let masks = ir.split_mask(inside);
-                let parts = [
-                    gather(ir, true, low, masks[0]),
-                    gather(ir, true, high, masks[1]),
-                ];
-                Ok(Value {
-                    ty,
-                    parts: parts.map(Src::Virt),
-                })
-            }
-            4 if length <= i64::from(i32::MAX) => {
-                let narrow = cast::convert(ir, address, DType::I64, DType::I32)?;
-                let [at, _] = cast::in_registers(ir, narrow.parts);
-                let x = gather(ir, false, at, inside);
-                if dtype != DType::U32 {
-                    return Ok(Value::one(ty, x));
-                }
-                let upper = ir.upper(x);
-                let parts = [x, upper].map(|x| ir.op1(op::VPMOVZXDQ, x).into());
-                Ok(Value { ty, parts })
-            }
-            _ => Err(Unprintable),
-        }
-    }
-
-    /// Which numbers are not within `0..extent`.
-    fn outside(&mut self, x: Value, extent: Value) -> Result<Virt, Unprintable> {
-        let zero = self.constant(Scalar::Int(0), Compute::I64)?;
-        let below = binary(&mut self.ir, Binary::Lt, x, zero)?.mask()?;
-        let above = binary(&mut self.ir, Binary::Ge, x, extent)?.mask()?;
-        Ok(self.ir.masks(MaskOp::Or, below, above))
     }
 
     fn reduce(&mut self, reduction: Reduction, acc: Reg, a: Reg) -> Result<(), Unprintable> {
@@ -628,7 +517,7 @@ impl Build<'_> {
 mod tests {
     use super::*;
     use crate::simd::Level;
-    use kiln_base::prim::Unary;
+    use kiln_base::prim::{Binary, Unary};
     use kiln_x86::{Code, Width};
 
     /// Work behind a product: its accumulator is in a register, a bias is one number, a residual lies in memory.
@@ -691,6 +580,7 @@ mod tests {
             constants: &[(r(8), Scalar::Float(0.5f64.sqrt()))],
             slots: &[],
             dtypes: &|access| [DType::F32, DType::F32, DType::F16, DType::BF16][access as usize],
+            same: &|_| false,
         };
         let lines = Lines::new(target, &about, &code, &[]).unwrap();
         let registers: Vec<Vreg> = (1..=free as u8).map(Vreg).collect();

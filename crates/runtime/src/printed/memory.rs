@@ -1,9 +1,9 @@
 //! Elements between memory and registers.
 
 use super::emit::{Emit, part};
-use super::ir::{Form, Src};
+use super::ir::{Form, Key, Src, Step};
 use super::lines::{Place, Places, Tail};
-use kiln_x86::{Condition, Gpr, Mask, Mem, Op, Vreg, Width, op};
+use kiln_x86::{Condition, Gpr, Mask, MaskOp, Mem, Op, Vreg, Width, op};
 
 /// Bytes that each form has for a group of lanes, before part `p`, as a multiple of the vector's.
 fn offset(form: Form, full: Width) -> i32 {
@@ -139,6 +139,34 @@ impl<P: Places> Emit<'_, P> {
                 self.asm.op(op::VPMOVZXDQ, full, (to, to));
             }
             Form::Bits | Form::Shorts | Form::Bytes => panic!("{form:?} is not loaded"),
+        }
+    }
+
+    /// Elements at addresses of their own.
+    pub(super) fn gather(&mut self, key: Key, wide: bool, step: &Step, now: u32) {
+        let [Some(fill), Some(at), Some(last @ Src::Virt(mask))] = step.from else {
+            panic!("three operands");
+        };
+        let Place::Splat(base) = self.find(key, step) else {
+            panic!("a gather is from memory");
+        };
+        let (width, busy) = (self.width(), &step.from);
+        let addresses = self.register(at, now, busy);
+        let from = base.gather(addresses, width, if wide { 8 } else { 4 });
+        let op = if wide { op::VPGATHERQQ } else { op::VPGATHERDD };
+        // The processor clears the mask.
+        if self.ir.target.evex {
+            let k = self.take_mask(now, busy);
+            let mask = self.mask(mask);
+            self.asm.mask_op(MaskOp::And, k, mask, mask);
+            let to = self.over(fill, &[at, last], step, now);
+            self.asm.masked(op, width, (k, false), (to, from));
+            self.masks.push(k);
+        } else {
+            let (k, mask) = (self.temporary(now, busy), self.vector(mask));
+            self.asm.op(op::VMOVAPS, width, (k, mask));
+            let to = self.over(fill, &[at, last], step, now);
+            self.asm.op(op, width, (to, from, k));
         }
     }
 

@@ -143,6 +143,7 @@ where
     0
 }
 
+/// The second operand is the position.
 unsafe extern "sysv64" fn random(
     slots: *mut u8,
     count: u64,
@@ -152,18 +153,22 @@ unsafe extern "sysv64" fn random(
     _: u64,
 ) -> u64 {
     let told = Told::of(told);
+    let kind = RandomKind::ALL[usize::from(told.what)];
+    // Of 64 bits or, of normal numbers, 32.
+    let wide = told.site == 1;
     for i in 0..told.lanes(count).1 {
         // SAFETY: a slot has room for the lanes of a group.
         unsafe {
-            let [seed, offset, index] = [1, 2, 3].map(|n| *slot::<u64>(slots, n).add(i));
-            let words = prim::philox(offset.wrapping_add(index), seed);
-            let (single, double) = (slot::<f32>(slots, 0).add(i), slot::<f64>(slots, 0).add(i));
-            match (RandomKind::ALL[usize::from(told.what)], told.site) {
-                (RandomKind::Bits, _) => *double.cast() = prim::random_bits(words),
-                (RandomKind::Uniform, 0) => *single = prim::random_uniform_f32(words),
-                (RandomKind::Uniform, _) => *double = prim::random_uniform_f64(words),
-                (RandomKind::Normal, 0) => *single = prim::random_normal(words) as f32,
-                (RandomKind::Normal, _) => *double = prim::random_normal(words),
+            let [seed, position] = [1, 2].map(|n| *slot::<u64>(slots, n).add(i));
+            let words = prim::random_words(kind, wide, position, seed);
+            let to = slot::<f64>(slots, 0).add(i);
+            match kind {
+                RandomKind::Bits => *to.cast() = prim::random_bits(words),
+                RandomKind::Uniform => *to = prim::random_uniform_f64(words),
+                RandomKind::Normal if wide => *to = prim::random_normal(words),
+                RandomKind::Normal => {
+                    *slot::<f32>(slots, 0).add(i) = prim::random_normal(words) as f32;
+                }
             }
         }
     }
@@ -267,6 +272,15 @@ pub(super) fn unary_of(ir: &mut Ir, op: Unary, a: Value) -> Value {
     call(ir, (f, told), false, a.ty, &[a], None)
 }
 
+/// The same of f32 where any lane of a mask is set; else it is anything.
+pub(super) fn unary_where(ir: &mut Ir, op: Unary, a: Value, mask: Virt) -> Src {
+    let told = Told {
+        what: op as u8,
+        ..NOTHING
+    };
+    call(ir, (unary::<f32>, told), false, a.ty, &[a], Some(mask)).parts[0]
+}
+
 /// A primitive on two values, lane by lane; a division of integers reports where it divides by 0.
 pub(super) fn binary_of(ir: &mut Ir, op: Binary, [a, b]: [Value; 2], site: u32) -> Value {
     let f = with_compute!(a.ty, T => binary::<T> as Function);
@@ -291,8 +305,8 @@ pub(super) fn cast_of(ir: &mut Ir, a: Value, from: DType, to: DType) -> Value {
     call(ir, (f, NOTHING), false, to.compute(), &[a], None)
 }
 
-/// Random numbers of seeds, offsets and indices.
-pub(super) fn random_of(ir: &mut Ir, kind: RandomKind, ty: Compute, from: [Value; 3]) -> Value {
+/// Random numbers of seeds and positions, but uniform ones of 32 bits.
+pub(super) fn random_of(ir: &mut Ir, kind: RandomKind, ty: Compute, from: [Value; 2]) -> Value {
     let site = u32::from(is_wide(ty));
     let told = Told {
         what: kind as u8,

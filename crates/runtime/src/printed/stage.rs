@@ -68,6 +68,7 @@ impl Body {
             constants: &self.constants,
             slots: &self.slots,
             dtypes: &|access| self.dtypes[usize::from(access)],
+            same: &|r| self.is_same(r),
         })
     }
 

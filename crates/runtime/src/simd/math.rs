@@ -5,6 +5,7 @@
 //! looks up 32 numbers at once. Each is within 4 units in the last place.
 
 use std::f32::consts::{LN_2, LOG2_E};
+use std::f64::consts::FRAC_2_PI;
 
 /// Evaluates a polynomial, highest coefficient first.
 #[inline(always)]
@@ -271,19 +272,26 @@ pub(crate) fn erf(x: f32) -> f32 {
 /// [`sin`] and [`cos`] of what is beyond this are those of the standard library.
 pub(crate) const TRIG_LIMIT: f32 = 1e5;
 
+/// As [`ROUND`], of f64.
+pub(crate) const ROUND_F64: f64 = 6_755_399_441_055_744.0;
+/// π/2 in two parts, the first of which 33 bits hold.
+pub(crate) const QUARTER: (f64, f64) = (1.570_796_326_734_125_6, 6.077_100_506_506_192e-11);
+/// `(sin x - x) / x³` and `(cos x - 1 + x²/2) / x⁴`, of `x²`.
+pub(crate) const SINE: [f32; 3] = [-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1];
+pub(crate) const COSINE: [f32; 3] = [2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2];
+
 /// sin and cos of what is left of `x` after `q` quarter turns, and `q`.
 #[inline(always)]
 fn quarter(x: f32) -> (f32, f32, i32) {
     // The reduction is done in f64, where 33 bits of π/2 times a quadrant number are exact.
-    const ROUND: f64 = 6_755_399_441_055_744.0;
     let x = x as f64;
-    let t = x * std::f64::consts::FRAC_2_PI + ROUND;
-    let n = t - ROUND;
-    let r = x - n * 1.570_796_326_734_125_6 - n * 6.077_100_506_506_192e-11;
+    let t = x * FRAC_2_PI + ROUND_F64;
+    let n = t - ROUND_F64;
+    let r = x - n * QUARTER.0 - n * QUARTER.1;
     let r = r as f32;
     let z = r * r;
-    let s = poly(z, [-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1]);
-    let c = poly(z, [2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2]);
+    let s = poly(z, SINE);
+    let c = poly(z, COSINE);
     let sin = fma(s * z, r, r).copysign(r);
     let cos = fma(c * z, z, fma(-0.5, z, 1.0));
     (sin, cos, t.to_bits() as i32)

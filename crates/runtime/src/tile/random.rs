@@ -3,18 +3,19 @@
 use super::code::{Call, Op};
 use super::lanes::map3;
 use kiln_base::Compute;
-use kiln_base::prim::{self, RandomKind};
+use kiln_base::prim::{self, RandomKind, random_words};
 
 /// The loop of random numbers: seed, offset and index are operands `a`, `b` and `c`.
 pub(super) fn random(kind: RandomKind, ty: Compute) -> Op {
     macro_rules! random {
-        ($R:ty, $f:expr) => {{
+        ($kind:ident, $R:ty, $f:expr) => {{
             unsafe fn of(call: Call) {
                 // SAFETY: the call is of this instruction, whose operands' types were checked.
                 unsafe {
                     map3::<i64, i64, i64, $R>(call, |seed, offset, index| {
-                        let words = prim::philox(offset.wrapping_add(index) as u64, seed as u64);
-                        $f(words) as $R
+                        let (position, wide) = (offset.wrapping_add(index), size_of::<$R>() == 8);
+                        let kind = RandomKind::$kind;
+                        $f(random_words(kind, wide, position as u64, seed as u64)) as $R
                     })
                 }
             }
@@ -22,10 +23,10 @@ pub(super) fn random(kind: RandomKind, ty: Compute) -> Op {
         }};
     }
     match (kind, ty) {
-        (RandomKind::Uniform, Compute::F32) => random!(f32, prim::random_uniform_f32),
-        (RandomKind::Uniform, _) => random!(f64, prim::random_uniform_f64),
-        (RandomKind::Normal, Compute::F32) => random!(f32, prim::random_normal),
-        (RandomKind::Normal, _) => random!(f64, prim::random_normal),
-        (RandomKind::Bits, _) => random!(i64, prim::random_bits),
+        (RandomKind::Uniform, Compute::F32) => random!(Uniform, f32, prim::random_uniform_f32),
+        (RandomKind::Uniform, _) => random!(Uniform, f64, prim::random_uniform_f64),
+        (RandomKind::Normal, Compute::F32) => random!(Normal, f32, prim::random_normal),
+        (RandomKind::Normal, _) => random!(Normal, f64, prim::random_normal),
+        (RandomKind::Bits, _) => random!(Bits, i64, prim::random_bits),
     }
 }
