@@ -378,9 +378,9 @@ pub fn lcm(a: i64, b: i64) -> i64 {
     }
 }
 
-/// Philox4x32-10 (Salmon et al., 2011): four random words for a 64-bit counter and key.
-pub fn philox(counter: u64, key: u64) -> [u32; 4] {
-    let mut c = [counter as u32, (counter >> 32) as u32, 0, 0];
+/// Philox4x32-10 (Salmon et al., 2011): four random words for a 128-bit counter and a 64-bit key.
+pub fn philox(counter: [u32; 4], key: u64) -> [u32; 4] {
+    let mut c = counter;
     let mut k = [key as u32, (key >> 32) as u32];
     for round in 0..10 {
         if round > 0 {
@@ -397,6 +397,29 @@ pub fn philox(counter: u64, key: u64) -> [u32; 4] {
         ];
     }
     c
+}
+
+impl RandomKind {
+    /// How many numbers are made of a block: those that take one word, two, or all of it.
+    pub const fn numbers_a_block(self, wide: bool) -> u32 {
+        match self {
+            RandomKind::Uniform if !wide => 4,
+            RandomKind::Uniform | RandomKind::Bits => 2,
+            RandomKind::Normal => 1,
+        }
+    }
+}
+
+/// The words that the random number at a position of a stream is made of come first; `wide` says that it is of 64 bits.
+///
+/// Number `i` of a block is made of its words from `i * 4 / n` on, where a block has `n` numbers. The counter's third
+/// word is `n - 1`, so that no two kinds of numbers have a block in common.
+pub fn random_words(kind: RandomKind, wide: bool, position: u64, seed: u64) -> [u32; 4] {
+    let numbers = kind.numbers_a_block(wide);
+    let (block, number) = (position / u64::from(numbers), position % u64::from(numbers));
+    let mut words = philox([block as u32, (block >> 32) as u32, numbers - 1, 0], seed);
+    words.rotate_left(number as usize * 4 / numbers as usize);
+    words
 }
 
 /// 63 random bits from a Philox block.
@@ -444,8 +467,27 @@ mod tests {
     fn philox_known_answers() {
         // Vectors of the Random123 distribution (kat_vectors, philox4x32 10).
         assert_eq!(
-            philox(0, 0),
+            philox([0; 4], 0),
             [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]
+        );
+        let counter = [0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344];
+        assert_eq!(
+            philox(counter, 0x299f31d0_a4093822),
+            [0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1]
+        );
+    }
+
+    #[test]
+    fn every_word_of_a_block_is_of_one_number() {
+        let block = philox([5, 0, 3, 0], 9);
+        let words = (0..4).map(|i| random_words(RandomKind::Uniform, false, 20 + i, 9)[0]);
+        assert_eq!(words.collect::<Vec<_>>(), block);
+        let block = philox([10, 0, 1, 0], 9);
+        let [low, high] = [20, 21].map(|i| random_words(RandomKind::Bits, true, i, 9));
+        assert_eq!([low[0], low[1], high[0], high[1]], block);
+        assert_eq!(
+            random_words(RandomKind::Normal, true, 20, 9),
+            philox([20, 0, 0, 0], 9)
         );
     }
 

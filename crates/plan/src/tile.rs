@@ -232,11 +232,11 @@ pub enum Inst {
         /// The dtype of the result.
         to: DType,
     },
-    /// Random numbers: the Philox block of counter `offset + index` under key `seed`.
+    /// Random numbers: those at position `offset + index` of the stream of `seed`.
     Random {
         /// Result: i64 for bits, f32 or f64 otherwise.
         dst: Reg,
-        /// What is made of the block.
+        /// What is made of their words.
         kind: RandomKind,
         /// i64 register.
         seed: Reg,

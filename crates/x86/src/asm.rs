@@ -399,8 +399,13 @@ impl Asm {
         for r in saved.iter().rev() {
             self.pop(*r);
         }
-        self.encode(&Instruction::with(Code::VEX_Vzeroupper));
+        self.zero_upper();
         self.encode(&Instruction::with(Code::Retnq));
+    }
+
+    /// Clears what is above the low 128 bits of vectors, so that code of another level waits for nothing.
+    pub fn zero_upper(&mut self) {
+        self.encode(&Instruction::with(Code::VEX_Vzeroupper));
     }
 
     /// Puts a register onto the stack.

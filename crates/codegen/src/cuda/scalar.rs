@@ -253,7 +253,8 @@ pub(super) fn convert(x: &str, from: DType, to: DType) -> String {
 
 /// A random number.
 pub(super) fn random(kind: RandomKind, seed: &str, counter: &str, dtype: DType) -> String {
-    let block = format!("kiln_philox({counter}, {seed})");
+    let numbers = kind.numbers_a_block(matches!(dtype, DType::F64 | DType::I64));
+    let block = format!("kiln_random({counter}, {seed}, {numbers}u)");
     match (kind, dtype) {
         (RandomKind::Bits, _) => format!("kiln_random_bits({block})"),
         (RandomKind::Uniform, DType::F64) => format!("kiln_uniform_f64({block})"),

@@ -404,7 +404,8 @@ fn convert(a: Num, from: DType, to: DType) -> Num {
 }
 
 fn random(kind: RandomKind, counter: u64, key: u64, dtype: DType) -> Num {
-    let words = prim::philox(counter, key);
+    let wide = matches!(dtype, DType::F64 | DType::I64);
+    let words = prim::random_words(kind, wide, counter, key);
     match (kind, dtype) {
         (RandomKind::Bits, _) => Num::I(prim::random_bits(words)),
         (RandomKind::Uniform, DType::F64) => Num::F(prim::random_uniform_f64(words)),

@@ -146,9 +146,9 @@ pub enum Expr {
         /// The dtype the operand stands for.
         from: DType,
     },
-    /// A random number of the Philox block of counter `offset + index`.
+    /// The random number at position `offset + index`.
     Random {
-        /// What is made of the block.
+        /// What is made of its words.
         kind: RandomKind,
         /// An i64.
         seed: Val,

@@ -366,11 +366,10 @@ impl Machine<'_> {
                     let counter = get(self, *offset, l)
                         .i()
                         .wrapping_add(get(self, *index, l).i());
-                    random(
-                        *kind,
-                        prim::philox(counter as u64, get(self, *seed, l).i() as u64),
-                        c,
-                    )
+                    let wide = c.size() == 8;
+                    let seed = get(self, *seed, l).i() as u64;
+                    let words = prim::random_words(*kind, wide, counter as u64, seed);
+                    random(*kind, words, c)
                 }));
                 dst
             }

@@ -2,7 +2,7 @@ use super::{Array, Context, Data};
 use crate::ops::Random;
 use kiln_base::DType;
 use kiln_base::prim::{
-    RandomKind, philox, random_bits, random_normal, random_uniform_f32, random_uniform_f64,
+    RandomKind, random_bits, random_normal, random_uniform_f32, random_uniform_f64, random_words,
 };
 
 pub(super) fn eval(op: &Random, key: &Array, cx: &Context) -> Data {
@@ -11,7 +11,9 @@ pub(super) fn eval(op: &Random, key: &Array, cx: &Context) -> Data {
     };
     let (seed, offset) = (key[0] as u64, key[1] as u64);
     let n: usize = cx.shape.iter().product();
-    let blocks = (0..n as u64).map(|i| philox(offset.wrapping_add(i), seed));
+    let wide = matches!(op.dtype, DType::F64 | DType::I64);
+    let words = |i| random_words(op.kind, wide, offset.wrapping_add(i), seed);
+    let blocks = (0..n as u64).map(words);
     match op.kind {
         RandomKind::Bits => Data::Int(blocks.map(random_bits).collect()),
         RandomKind::Uniform if op.dtype == DType::F64 => {

@@ -4,10 +4,10 @@ use super::prelude::*;
 use kiln_base::prim::RandomKind;
 
 /// Counter-based random numbers. The operand is an i64 pair (seed, offset); the element at row-major
-/// index i is made of the Philox block of counter offset + i, see [`kiln_base::prim::philox`].
+/// index i is made of the words at position offset + i, see [`kiln_base::prim::random_words`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Random {
-    /// What is made of a block.
+    /// What is made of the words.
     pub kind: RandomKind,
     /// i64 for bits, a float for the others. Floats narrower than f64 round an f32.
     pub dtype: DType,

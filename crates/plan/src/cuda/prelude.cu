@@ -128,8 +128,11 @@ KILN_FN double kiln_floormod(double a, double b) { double r = fmod(a, b); return
 
 struct kiln_words { unsigned w[4]; };
 
-KILN_FN kiln_words kiln_philox(long long counter, long long key) {
-    kiln_words c = {{(unsigned)counter, (unsigned)((unsigned long long)counter >> 32), 0u, 0u}};
+// The words of the number at a position come first; a block has so many numbers.
+KILN_FN kiln_words kiln_random(long long position, long long key, unsigned numbers) {
+    unsigned long long block = (unsigned long long)position / numbers;
+    unsigned at = (unsigned)((unsigned long long)position % numbers) * (4u / numbers);
+    kiln_words c = {{(unsigned)block, (unsigned)(block >> 32), numbers - 1u, 0u}};
     unsigned k0 = (unsigned)key, k1 = (unsigned)((unsigned long long)key >> 32);
     #pragma unroll
     for (int round = 0; round < 10; ++round) {
@@ -138,6 +141,8 @@ KILN_FN kiln_words kiln_philox(long long counter, long long key) {
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
+    if (at & 2u) { c.w[0] = c.w[2]; c.w[1] = c.w[3]; }
+    if (at & 1u) c.w[0] = c.w[1];
     return c;
 }
 KILN_FN long long kiln_random_bits(kiln_words x) { return (long long)((((unsigned long long)x.w[1] << 32) | x.w[0]) >> 1); }

@@ -62,6 +62,17 @@ impl Finish {
             return None;
         }
         let raw = bound.lens.len() - 1;
+        // What asks where it is, or may fail, is not behind sums.
+        let asks = |inst: &Inst| match inst {
+            Inst::Index { .. } | Inst::LoadAt { .. } => true,
+            Inst::Binary { op, a, .. } => {
+                op.divides() && !program.registers[usize::from(a.0)].is_float()
+            }
+            _ => false,
+        };
+        if stages.iter().flat_map(|s| &s.code).any(asks) {
+            return None;
+        }
         let body = Body {
             registers: program.registers.clone(),
             constants: program.constants.clone(),

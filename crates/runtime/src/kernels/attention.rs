@@ -273,12 +273,12 @@ impl Kernel<Row> for Softmax {
         let (chunks, rest) = scores.as_chunks_mut::<LANES>();
         for chunk in chunks {
             for (sum, s) in sums.iter_mut().zip(chunk) {
-                *s = math::exp::<I>(*s - most);
+                *s = math::exp(*s - most);
                 *sum += *s;
             }
         }
         for (sum, s) in sums.iter_mut().zip(rest) {
-            *s = math::exp::<I>(*s - most);
+            *s = math::exp(*s - most);
             *sum += *s;
         }
         let sum: f32 = sums.iter().sum();

@@ -2,6 +2,7 @@
 
 use super::ir::{Cmp, Ir, Src, Virt};
 use super::lines::{Build, Unprintable, Value, is_wide};
+use super::native;
 use super::primitive::{as_number, is_set};
 use kiln_base::{Compute, DType};
 use kiln_x86::op;
@@ -17,19 +18,21 @@ pub(super) fn in_registers(ir: &mut Ir, parts: [Src; 2]) -> [Virt; 2] {
 /// A value of dtype `from` as one of dtype `to`.
 pub(super) fn convert(ir: &mut Ir, a: Value, from: DType, to: DType) -> Result<Value, Unprintable> {
     let ty = to.compute();
-    // Such a number may not be what its register says.
-    if from == DType::U64 && (ty.is_float() || to == DType::U32) {
-        return Err(Unprintable);
-    }
     match ty {
-        Compute::Mask => Ok(Value::one(ty, is_set(ir, a)?)),
+        Compute::Mask => return Ok(Value::one(ty, is_set(ir, a)?)),
         // 0 and 1 are numbers of every dtype.
-        _ if a.ty == Compute::Mask => as_number(ir, a.mask()?, ty),
+        _ if a.ty == Compute::Mask => return as_number(ir, a.mask()?, ty),
+        _ => {}
+    }
+    let value = match ty {
+        // Such a number may not be what its register says.
+        _ if from == DType::U64 && (ty.is_float() || to == DType::U32) => Err(Unprintable),
         Compute::F32 => to_f32(ir, a, to),
         Compute::F64 => to_f64(ir, a),
         Compute::I32 => to_i32(ir, a, to),
-        Compute::I64 => to_i64(ir, a, to),
-    }
+        _ => to_i64(ir, a, to),
+    };
+    Ok(value.unwrap_or_else(|_| native::cast_of(ir, a, from, to)))
 }
 
 /// The bits of a bf16, in the low half of each lane, with some above.
@@ -148,11 +151,7 @@ fn to_i32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
             let parts = in_registers(ir, a.parts);
             let narrow = match a.ty {
                 Compute::I32 => parts[0],
-                _ if ir.target.evex => {
-                    let [low, high] = parts.map(|p| ir.op1(op::VPMOVQD, p));
-                    ir.joined(low, high)
-                }
-                _ => ir.narrow64(parts[0], parts[1]),
+                _ => ir.low_halves(parts[0], parts[1]),
             };
             let shifted = |ir: &mut Ir, n: u8| {
                 let up = ir.op1_of(op::VPSLLD, width, Some(n), narrow);

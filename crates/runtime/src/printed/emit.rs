@@ -31,7 +31,7 @@ pub(super) struct Emit<'a, P> {
     /// Constants that are in registers.
     pub pinned: &'a [Option<Vreg>],
     free: Vec<Vreg>,
-    masks: Vec<Mask>,
+    pub(super) masks: Vec<Mask>,
     at: Vec<At>,
     /// The steps that use each value, the last first.
     uses: Vec<Vec<u32>>,
@@ -104,7 +104,7 @@ pub(super) fn pressure(ir: &Ir) -> (usize, usize) {
 /// Registers that a step needs beside those of its values.
 fn temporaries(step: &Step) -> usize {
     match step.what {
-        Do::Store { .. } | Do::Load { .. } | Do::Neutral { .. } => 2,
+        Do::Store { .. } | Do::Load { .. } | Do::Neutral { .. } | Do::Gather { .. } => 2,
         _ => 0,
     }
 }
@@ -193,7 +193,7 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 
     /// Where something is, for the group of lanes that a step is for.
-    fn find(&mut self, key: Key, step: &Step) -> Place {
+    pub(super) fn find(&mut self, key: Key, step: &Step) -> Place {
         self.places.turn(usize::from(step.group));
         self.places.place(self.asm, key)
     }
@@ -240,7 +240,7 @@ impl<'a, P: Places> Emit<'a, P> {
         r
     }
 
-    fn take_mask(&mut self, now: u32, busy: &[Option<Src>]) -> Mask {
+    pub(super) fn take_mask(&mut self, now: u32, busy: &[Option<Src>]) -> Mask {
         if let Some(k) = self.masks.pop() {
             return k;
         }
@@ -298,6 +298,14 @@ impl<'a, P: Places> Emit<'a, P> {
         match self.at[v.0 as usize] {
             At::Mask(k) => k,
             at => panic!("a mask is {at:?}"),
+        }
+    }
+
+    /// A value in a register of its kind.
+    pub(super) fn operand_of(&self, v: Virt) -> Operand {
+        match self.ir.masks[v.0 as usize] {
+            true => self.mask(v).into(),
+            false => self.vector(v).into(),
         }
     }
 
@@ -364,7 +372,7 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 
     /// Gives back the registers of the sources that a step is the last to use.
-    fn end(&mut self, step: &Step, now: u32) {
+    pub(super) fn end(&mut self, step: &Step, now: u32) {
         for s in step.from.iter().flatten() {
             if let Src::Virt(v) = s
                 && self.dies(*v, now)
@@ -375,7 +383,7 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 
     /// A register for the result. Sources that end here have given theirs back.
-    fn result(&mut self, to: Virt, now: u32, busy: &[Option<Src>]) -> Vreg {
+    pub(super) fn result(&mut self, to: Virt, now: u32, busy: &[Option<Src>]) -> Vreg {
         let r = match self.wanted[to.0 as usize] {
             Some(r) if self.is_unused(r) => {
                 self.borrowed[to.0 as usize] = true;
@@ -457,6 +465,8 @@ impl<'a, P: Places> Emit<'a, P> {
             }
             Do::Load { from, form } => self.load(from, form, step, now),
             Do::Store { to, form } => self.store(to, form, step, now),
+            Do::Gather { from, wide } => self.gather(from, wide, step, now),
+            Do::Call(native) => self.call(native, step, now),
             Do::Neutral { op, wide, float } => self.neutral((op, wide, float), step, now),
         }
     }
@@ -497,7 +507,7 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 
     /// The register of a result that overwrites `source`: its own if it ends here.
-    fn over(&mut self, source: Src, others: &[Src], step: &Step, now: u32) -> Vreg {
+    pub(super) fn over(&mut self, source: Src, others: &[Src], step: &Step, now: u32) -> Vreg {
         let Some(to) = step.to else {
             panic!("a result for nothing");
         };
@@ -606,10 +616,18 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 
     fn load(&mut self, key: Key, form: Form, step: &Step, now: u32) {
-        let place = self.find(key, step);
+        let mut place = self.find(key, step);
         let Some(to) = step.to else {
             panic!("a load for nothing");
         };
+        if let Some(Src::Virt(bytes)) = step.from[0] {
+            let slot = self.new_slot();
+            let (at, bytes) = (self.slot(slot), self.vector(bytes));
+            self.asm.op(op::VMOVSD_STORE, Width::X, (at, bytes));
+            place = Place::Vector(self.places.moved(self.asm, key, at));
+            self.free_slots.push(slot);
+            self.end(step, now);
+        }
         if let Place::Register { at, last } = place {
             self.at[to.0 as usize] = At::Vector(at[part(form)]);
             self.borrowed[to.0 as usize] = !last;

@@ -1,6 +1,7 @@
 //! Straight-line vector code with as many registers as it likes.
 
 use super::Target;
+use super::native::Native;
 use kiln_base::prim::Reduction;
 use kiln_plan::tile::Reg;
 use kiln_x86::{MaskOp, Op, Width, op};
@@ -46,6 +47,12 @@ pub(crate) enum Key {
     Accumulator(Reg),
     /// What is fetched for later.
     Ahead(u16),
+    /// A number of the first lane of a call, as 64 bits.
+    Number(u16),
+    /// The number of each lane of a call; as an operand, that of the first lane in its tile.
+    Lane,
+    /// The context of a run.
+    Context,
 }
 
 /// How elements lie in memory, beside how they lie in a register; of those that take two registers, which of them.
@@ -97,6 +104,7 @@ pub(super) enum Do {
     UpperBits,
     /// A mask of two of eight bits, the lower first.
     JoinBits,
+    /// If there is a source, so many bytes further on as its first lane says.
     Load {
         from: Key,
         form: Form,
@@ -105,6 +113,14 @@ pub(super) enum Do {
         to: Key,
         form: Form,
     },
+    /// Elements at addresses, counted in elements, where a mask is set: the sources are what the other lanes get, the
+    /// addresses and the mask. Of 64 bits or 32.
+    Gather {
+        from: Key,
+        wide: bool,
+    },
+    /// A function of Rust's on the sources; one with a condition is called where any lane of the last source is set.
+    Call(Native),
     /// At the tail, lanes that are none become what changes nothing.
     Neutral {
         op: Reduction,
@@ -246,7 +262,7 @@ impl Ir {
         Virt(self.masks.len() as u32 - 1)
     }
 
-    fn push(&mut self, what: Do, mask: bool, from: [Option<Src>; 3]) -> Virt {
+    pub(super) fn push(&mut self, what: Do, mask: bool, from: [Option<Src>; 3]) -> Virt {
         let to = self.fresh(mask);
         self.steps.push(Step {
             what,
@@ -445,6 +461,15 @@ impl Ir {
             return self.push(Do::JoinBits, true, from);
         }
         self.narrow64(low, high)
+    }
+
+    /// The lower halves of the lanes of two vectors of 64 bits a lane.
+    pub(super) fn low_halves(&mut self, low: Virt, high: Virt) -> Virt {
+        if !self.target.evex {
+            return self.narrow64(low, high);
+        }
+        let [low, high] = [low, high].map(|x| self.op1(op::VPMOVQD, x));
+        self.joined(low, high)
     }
 
     /// With VEX, the lower halves of the lanes of two vectors of 64 bits a lane.

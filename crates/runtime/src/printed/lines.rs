@@ -12,11 +12,12 @@ use super::cast;
 use super::emit::{Emit, constant_uses, load_constant, pressure};
 pub(crate) use super::ir::Key;
 use super::ir::{Cmp, Form, Ir, Src, Virt};
+use super::native;
 use super::primitive::{binary, select, unary};
 use crate::tile::{plain_dtype, scalar_bits};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::prim::Reduction;
-use kiln_base::{Compute, DType, Scalar};
+use kiln_base::{Compute, DType, Dim, Scalar};
 use kiln_plan::tile::{Inst, Reg};
 use kiln_x86::{Asm, Gpr, Mask, Mem, Vreg, op};
 
@@ -36,6 +37,19 @@ pub(crate) enum Place {
     /// In registers already (one; two for 64 bits a lane), as the compute type has them: f32 for f16. Values that
     /// are read must not be masks with EVEX. With `last`, the registers are for other use once they are read.
     Register { at: [Vreg; 2], last: bool },
+    /// Numbers of 64 bits that count lanes: the first is `first + plus`.
+    Lanes { first: Gpr, plus: i32 },
+}
+
+/// What a function that reports data errors is told of the call that it happens in.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Run {
+    /// The lane at hand is what the register has and `group` more, counted from a number in memory.
+    pub lane: Gpr,
+    pub group: i32,
+    pub first: Mem,
+    /// Where the address of the context is.
+    pub context: Mem,
 }
 
 /// Says where things are. It is asked where code is printed that reads or writes them, and may print code of its own
@@ -44,6 +58,17 @@ pub(crate) trait Places {
     /// Where what is named lies: [`Key::Access`] in memory as the access' dtype, the others as their register's type
     /// ([`Key::Slot`] as the slot's); masks as bytes of 0 and 1.
     fn place(&mut self, asm: &mut Asm, key: Key) -> Place;
+
+    /// An access so many bytes further on as a number in memory says.
+    fn moved(&mut self, asm: &mut Asm, key: Key, by: Mem) -> Mem {
+        let _ = (asm, by);
+        panic!("{key:?} is not moved")
+    }
+
+    /// The call at hand, where data errors are reported.
+    fn run(&mut self) -> Option<Run> {
+        None
+    }
 
     /// What follows is about this group, of several that are printed together.
     fn turn(&mut self, group: usize) {
@@ -70,6 +95,8 @@ pub(crate) struct About<'a> {
     pub slots: &'a [Compute],
     /// The dtype that each access has in memory.
     pub dtypes: &'a dyn Fn(u16) -> DType,
+    /// Whether a register has the same in all lanes.
+    pub same: &'a dyn Fn(Reg) -> bool,
 }
 
 /// A list of instructions, as vector code.
@@ -101,6 +128,7 @@ impl Lines {
             about,
             values: HashMap::new(),
             accumulators: HashSet::new(),
+            lined: HashSet::new(),
         };
         for inst in code {
             build.inst(inst)?;
@@ -225,18 +253,20 @@ pub(super) fn is_wide(ty: Compute) -> bool {
 
 pub(super) struct Build<'a> {
     pub ir: Ir,
-    about: &'a About<'a>,
+    pub about: &'a About<'a>,
     values: HashMap<u16, Value>,
     accumulators: HashSet<u16>,
+    /// Registers that have numbers one after the other.
+    pub lined: HashSet<u16>,
 }
 
 impl Build<'_> {
-    fn ty(&self, r: Reg) -> Result<Compute, Unprintable> {
+    pub(super) fn ty(&self, r: Reg) -> Result<Compute, Unprintable> {
         let ty = self.about.registers.get(usize::from(r.0));
         ty.copied().ok_or(Unprintable)
     }
 
-    fn value(&mut self, r: Reg) -> Result<Value, Unprintable> {
+    pub(super) fn value(&mut self, r: Reg) -> Result<Value, Unprintable> {
         if let Some(v) = self.values.get(&r.0) {
             return Ok(*v);
         }
@@ -253,7 +283,7 @@ impl Build<'_> {
         Ok(value)
     }
 
-    fn constant(&mut self, x: Scalar, ty: Compute) -> Result<Value, Unprintable> {
+    pub(super) fn constant(&mut self, x: Scalar, ty: Compute) -> Result<Value, Unprintable> {
         let bits = scalar_bits(x, ty);
         Ok(match ty {
             Compute::F32 => Value::one(ty, self.ir.f32(f32::from_bits(bits as u32))),
@@ -277,7 +307,7 @@ impl Build<'_> {
     }
 
     /// Elements of a dtype, as its compute type.
-    fn load(&mut self, from: Key, dtype: DType) -> Value {
+    pub(super) fn load(&mut self, from: Key, dtype: DType) -> Value {
         let ty = dtype.compute();
         let ir = &mut self.ir;
         let word = |ir: &mut Ir, form: Form| Value::one(ty, ir.load(from, form, false));
@@ -389,9 +419,21 @@ impl Build<'_> {
                 let a = self.value(*a)?;
                 (*dst, unary(&mut self.ir, *op, a)?)
             }
-            Inst::Binary { op, dst, a, b, .. } => {
+            Inst::Binary {
+                op,
+                dst,
+                a,
+                b,
+                site,
+            } => {
                 let (a, b) = (self.value(*a)?, self.value(*b)?);
-                (*dst, binary(&mut self.ir, *op, a, b)?)
+                let value = match binary(&mut self.ir, *op, a, b) {
+                    Err(Unprintable) if a.ty != Compute::Mask => {
+                        native::binary_of(&mut self.ir, *op, [a, b], *site)
+                    }
+                    value => value?,
+                };
+                (*dst, value)
             }
             Inst::Select { dst, mask, a, b } => {
                 let m = self.value(*mask)?.mask()?;
@@ -417,10 +459,33 @@ impl Build<'_> {
                 };
                 return self.store(Key::Access(*access), dtype, value);
             }
-            Inst::LoadAt { .. }
-            | Inst::Index { .. }
-            | Inst::Random { .. }
-            | Inst::ArgReduce { .. } => return Err(Unprintable),
+            Inst::LoadAt {
+                dst,
+                access,
+                dynamic,
+            } => (*dst, self.load_at(*access, dynamic)?),
+            // A number of the first lane by position, and what it grows by from lane to lane.
+            Inst::Index {
+                dst,
+                offset,
+                strides,
+            } => {
+                let [Dim::Const(stride)] = strides[..] else {
+                    return Err(Unprintable);
+                };
+                let Dim::Const(n) = offset else {
+                    return Err(Unprintable);
+                };
+                (*dst, self.index(*dst, *n as u16, stride)?)
+            }
+            Inst::Random {
+                kind,
+                dst,
+                seed,
+                offset,
+                index,
+            } => (*dst, self.random(*kind, *dst, [*seed, *offset, *index])?),
+            Inst::ArgReduce { .. } => return Err(Unprintable),
         };
         self.accumulators.remove(&dst.0);
         self.values.insert(dst.0, value);
@@ -515,6 +580,7 @@ mod tests {
             constants: &[(r(8), Scalar::Float(0.5f64.sqrt()))],
             slots: &[],
             dtypes: &|access| [DType::F32, DType::F32, DType::F16, DType::BF16][access as usize],
+            same: &|_| false,
         };
         let lines = Lines::new(target, &about, &code, &[]).unwrap();
         let registers: Vec<Vreg> = (1..=free as u8).map(Vreg).collect();

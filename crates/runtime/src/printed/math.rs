@@ -2,18 +2,22 @@
 //! bits.
 
 use super::ir::{Cmp, Ir, Src, Virt};
+use super::lines::Value;
+use super::native;
 use crate::simd::erf::ErfTable;
 use crate::simd::math::{
-    ERF_LARGE, ERF_SMALL, EXP_LIMITS, EXP_TAIL, LOG_TAIL, MINUS_LN_2, ROUND, TANH_SMALL,
+    COSINE, ERF_LARGE, ERF_SMALL, EXP_LIMITS, EXP_TAIL, LOG_TAIL, MINUS_LN_2, QUARTER, ROUND,
+    ROUND_F64, SINE, TANH_SMALL, TRIG_LIMIT,
 };
+use kiln_base::Compute;
 use kiln_base::prim::Unary;
 use kiln_x86::op;
 use std::f32::consts::{LN_2, LOG2_E};
+use std::f64::consts::FRAC_2_PI;
 
 /// A function that has a vector form.
 pub(super) fn unary(ir: &mut Ir, what: Unary, x: Virt) -> Option<Virt> {
     Some(match what {
-        Unary::Exp if ir.target.evex => exp_scaled(ir, x),
         Unary::Exp => exp(ir, x),
         Unary::Exp2 => exp2(ir, x),
         Unary::Expm1 => expm1(ir, x),
@@ -25,6 +29,7 @@ pub(super) fn unary(ir: &mut Ir, what: Unary, x: Virt) -> Option<Virt> {
         Unary::Sigmoid => sigmoid(ir, x),
         Unary::Erf if ir.target.evex => erf_by_table(ir, x),
         Unary::Erf => erf(ir, x),
+        Unary::Sin | Unary::Cos => turn(ir, what, x),
         _ => return None,
     })
 }
@@ -128,16 +133,6 @@ fn exp_less_one(ir: &mut Ir, r: Virt) -> Virt {
 
 fn exp(ir: &mut Ir, x: Virt) -> Virt {
     let x = clamp(ir, x, EXP_LIMITS.0, EXP_LIMITS.1);
-    let (r, n) = reduce_exp(ir, x);
-    let p = exp_less_one(ir, r);
-    let one = ir.f32(1.0);
-    let p = add(ir, p, one);
-    scale(ir, p, n)
-}
-
-/// As `exp16`.
-fn exp_scaled(ir: &mut Ir, x: Virt) -> Virt {
-    let x = clamp(ir, x, EXP_LIMITS.0, EXP_LIMITS.1);
     let (log2_e, round, one) = (ir.f32(LOG2_E), ir.f32(ROUND), ir.f32(1.0));
     let (high, low) = (ir.f32(MINUS_LN_2.0), ir.f32(MINUS_LN_2.1));
     // The constant that rounds is needed twice: from a register.
@@ -148,7 +143,12 @@ fn exp_scaled(ir: &mut Ir, x: Virt) -> Virt {
     let p = poly(ir, r, &EXP_TAIL);
     let p = ir.fma(p, r, one);
     let p = ir.fma(p, r, one);
-    ir.op2(op::VSCALEFPS, p, n)
+    if ir.target.evex {
+        return ir.op2(op::VSCALEFPS, p, n);
+    }
+    let bits = ir.i32(ROUND.to_bits() as i32);
+    let n = ir.op2(op::VPSUBD, turns, bits);
+    scale(ir, p, n)
 }
 
 fn exp2(ir: &mut Ir, x: Virt) -> Virt {
@@ -356,4 +356,50 @@ fn erf_by_table(ir: &mut Ir, x: Virt) -> Virt {
     }
     let sign = ir.op2(op::VANDPS, x, sign);
     ir.op2(op::VORPS, y, sign)
+}
+
+/// Sine or cosine. What is far from 0 is left to a function, where there is any.
+fn turn(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
+    let upper = ir.upper(x);
+    let (turns, round) = (ir.f64(FRAC_2_PI), ir.f64(ROUND_F64));
+    let (high, low) = (ir.f64(QUARTER.0), ir.f64(QUARTER.1));
+    let [(first, q), (second, q_upper)] = [x, upper].map(|x| {
+        let x = ir.op1(op::VCVTPS2PD, x);
+        let t = ir.op2(op::VMULPD, x, turns);
+        let t = ir.op2(op::VADDPD, t, round);
+        let n = ir.op2(op::VSUBPD, t, round);
+        let by = ir.op2(op::VMULPD, n, high);
+        let r = ir.op2(op::VSUBPD, x, by);
+        let by = ir.op2(op::VMULPD, n, low);
+        let r = ir.op2(op::VSUBPD, r, by);
+        (ir.op1(op::VCVTPD2PS, r), t)
+    });
+    let r = ir.joined(first, second);
+    let q = ir.low_halves(q, q_upper);
+    let z = mul(ir, r, r);
+    let s = poly(ir, z, &SINE);
+    let s = mul(ir, s, z);
+    let s = ir.fma(s, r, r);
+    let sine = copysign(ir, s, r);
+    let c = poly(ir, z, &COSINE);
+    let c = mul(ir, c, z);
+    let (half, one, two, zero) = (ir.f32(-0.5), ir.f32(1.0), ir.i32(2), ir.i32(0));
+    let rest = ir.fma(z, half, one);
+    let cosine = ir.fma(c, z, rest);
+    let (even, odd, by) = match what {
+        Unary::Sin => (sine, cosine, 0),
+        _ => (cosine, sine, 1),
+    };
+    let (bit, by) = (ir.i32(1), ir.i32(by));
+    let is_odd = ir.op2(op::VPAND, q, bit);
+    let is_even = ir.compare_int(false, Cmp::Eq, is_odd.into(), zero);
+    let y = ir.select(false, is_even, even, odd);
+    let q = ir.op2(op::VPADDD, q, by);
+    let sign = ir.op2(op::VPAND, q, two);
+    let sign = shift_left(ir, sign, 30);
+    let y = ir.op2(op::VXORPS, y, sign);
+    let (a, limit) = (abs(ir, x), ir.f32(TRIG_LIMIT));
+    let far = ir.compare(false, Cmp::Gt, a, limit);
+    let of_far = native::unary_where(ir, what, Value::one(Compute::F32, x), far);
+    ir.select(false, far, of_far, y)
 }

@@ -1,9 +1,9 @@
 //! Elements between memory and registers.
 
 use super::emit::{Emit, part};
-use super::ir::{Form, Src};
+use super::ir::{Form, Key, Src, Step};
 use super::lines::{Place, Places, Tail};
-use kiln_x86::{Condition, Gpr, Mask, Mem, Op, Vreg, Width, op};
+use kiln_x86::{Condition, Gpr, Mask, MaskOp, Mem, Op, Vreg, Width, op};
 
 /// Bytes that each form has for a group of lanes, before part `p`, as a multiple of the vector's.
 fn offset(form: Form, full: Width) -> i32 {
@@ -47,6 +47,7 @@ impl<P: Places> Emit<'_, P> {
         let full = self.width();
         let from = match place {
             Place::Splat(m) => return self.load_splat(m, form, to),
+            Place::Lanes { first, plus } => return self.load_lanes(first, plus, form, to),
             Place::Vector(m) | Place::Stream(m) => m.plus(offset(form, full)),
             Place::Register { .. } => panic!("registers are not loaded"),
         };
@@ -141,6 +142,50 @@ impl<P: Places> Emit<'_, P> {
         }
     }
 
+    /// Elements at addresses of their own.
+    pub(super) fn gather(&mut self, key: Key, wide: bool, step: &Step, now: u32) {
+        let [Some(fill), Some(at), Some(last @ Src::Virt(mask))] = step.from else {
+            panic!("three operands");
+        };
+        let Place::Splat(base) = self.find(key, step) else {
+            panic!("a gather is from memory");
+        };
+        let (width, busy) = (self.width(), &step.from);
+        let addresses = self.register(at, now, busy);
+        let from = base.gather(addresses, width, if wide { 8 } else { 4 });
+        let op = if wide { op::VPGATHERQQ } else { op::VPGATHERDD };
+        // The processor clears the mask.
+        if self.ir.target.evex {
+            let k = self.take_mask(now, busy);
+            let mask = self.mask(mask);
+            self.asm.mask_op(MaskOp::And, k, mask, mask);
+            let to = self.over(fill, &[at, last], step, now);
+            self.asm.masked(op, width, (k, false), (to, from));
+            self.masks.push(k);
+        } else {
+            let (k, mask) = (self.temporary(now, busy), self.vector(mask));
+            self.asm.op(op::VMOVAPS, width, (k, mask));
+            let to = self.over(fill, &[at, last], step, now);
+            self.asm.op(op, width, (to, from, k));
+        }
+    }
+
+    /// The numbers of the lanes, of which the first is `first + plus`.
+    fn load_lanes(&mut self, first: Gpr, plus: i32, form: Form, to: Vreg) {
+        let full = self.width();
+        let lanes = full.bytes() as i64 / 8;
+        let from = i64::from(plus) + part(form) as i64 * lanes;
+        let order: Vec<u8> = (from..from + lanes).flat_map(i64::to_le_bytes).collect();
+        let order = self.asm.constant(&order);
+        if self.ir.target.evex {
+            self.asm.op(op::VPBROADCASTQ_GPR, full, (to, first));
+        } else {
+            self.asm.op(op::VMOVQ_FROM_GPR, Width::X, (to, first));
+            self.asm.op(op::VPBROADCASTQ, full, (to, to));
+        }
+        self.asm.op(op::VPADDQ, full, (to, to, order));
+    }
+
     /// Bytes that are 0 or not, as a mask; `r` is a register for it.
     pub(super) fn load_bits(&mut self, place: Place, to: Mask, r: Vreg) {
         match (place, self.tail) {
@@ -151,7 +196,7 @@ impl<P: Places> Emit<'_, P> {
             (Place::Vector(m) | Place::Stream(m), _) => {
                 self.asm.op(op::VMOVDQU, Width::X, (r, m));
             }
-            (Place::Register { .. }, _) => panic!("registers are not loaded"),
+            (Place::Register { .. } | Place::Lanes { .. }, _) => panic!("bytes are in memory"),
         }
         self.asm.op(op::VPTESTMB, Width::X, (to, r, r));
     }
@@ -186,7 +231,7 @@ impl<P: Places> Emit<'_, P> {
         let (to, stream) = match place {
             Place::Vector(m) => (m, false),
             Place::Stream(m) => (m, true),
-            Place::Splat(_) | Place::Register { .. } => panic!("a store to {place:?}"),
+            place => panic!("a store to {place:?}"),
         };
         let to = to.plus(offset(form, full));
         let upper = part(form) == 1;

@@ -11,9 +11,12 @@ mod cast;
 mod emit;
 pub(crate) mod ir;
 pub(crate) mod lines;
+mod located;
 mod math;
 mod memory;
+mod native;
 mod primitive;
+mod random;
 pub(crate) mod stage;
 
 use crate::simd::Level;

@@ -2,7 +2,7 @@
 
 use super::ir::{Cmp, Ir, Src, Virt};
 use super::lines::{Build, Unprintable, Value, is_wide};
-use super::{cast, math};
+use super::{cast, math, native};
 use kiln_base::Compute;
 use kiln_base::prim::{Binary, Unary};
 use kiln_x86::{MaskOp, op};
@@ -166,9 +166,12 @@ fn float_unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, Unprintable>
         }
         _ if ty == Compute::F32 => {
             let x = cast::in_registers(ir, a.parts)[0];
-            Value::one(ty, math::unary(ir, what, x).ok_or(Unprintable)?)
+            match math::unary(ir, what, x) {
+                Some(y) => Value::one(ty, y),
+                None => native::unary_of(ir, what, a),
+            }
         }
-        _ => return Err(Unprintable),
+        _ => native::unary_of(ir, what, a),
     })
 }
 

@@ -15,7 +15,7 @@ mod tests;
 use super::Target;
 use super::lines::{About, Key, Lines, Unprintable};
 use hashbrown::HashSet;
-use kiln_base::{Compute, DType, Scalar};
+use kiln_base::{Compute, DType, Dim, Scalar};
 use kiln_plan::tile::{Inst, Reg};
 pub(crate) use print::print;
 
@@ -32,6 +32,12 @@ pub(crate) enum Kind {
     SplatOfRow,
     /// The running value of a reduction across lanes.
     State,
+    /// The first element of an argument, of which any may be read.
+    Memory,
+    /// A number that stands in the table itself.
+    Number,
+    /// The context of a run, where data errors are reported.
+    Context,
 }
 
 /// What is printed: instructions with registers and accesses of their own numbering, each register written once.
@@ -62,6 +68,7 @@ impl Body {
             constants: &self.constants,
             slots: &self.slots,
             dtypes: &|access| self.dtypes[usize::from(access)],
+            same: &|r| self.is_same(r),
         })
     }
 
@@ -103,6 +110,9 @@ impl Body {
                 Key::Output(r) => (3, r.0),
                 Key::Accumulator(r) => (4, r.0),
                 Key::Ahead(n) => (5, n),
+                Key::Number(n) => (6, n),
+                Key::Lane => (7, 0),
+                Key::Context => (8, 0),
             };
             number(tag);
             number(u64::from(n));
@@ -117,7 +127,13 @@ impl Body {
                 Inst::Load { dst, access } => list(&[0, r(dst), u64::from(*access)]),
                 Inst::Store { access, src } => list(&[1, u64::from(*access), r(src)]),
                 Inst::Unary { op, dst, a } => list(&[2, *op as u64, r(dst), r(a)]),
-                Inst::Binary { op, dst, a, b, .. } => list(&[3, *op as u64, r(dst), r(a), r(b)]),
+                Inst::Binary {
+                    op,
+                    dst,
+                    a,
+                    b,
+                    site,
+                } => list(&[3, *op as u64, r(dst), r(a), r(b), u64::from(*site)]),
                 Inst::Select { dst, mask, a, b } => list(&[4, r(dst), r(mask), r(a), r(b)]),
                 Inst::Convert { dst, a, from, to } => {
                     list(&[5, r(dst), r(a), *from as u64, *to as u64]);
@@ -125,14 +141,66 @@ impl Body {
                 Inst::Reduce { op, acc, a } => list(&[6, *op as u64, r(acc), r(a)]),
                 Inst::Keep { slot, src } => list(&[7, u64::from(*slot), r(src)]),
                 Inst::Kept { dst, slot } => list(&[8, r(dst), u64::from(*slot)]),
-                // These are not printed.
-                Inst::LoadAt { .. }
-                | Inst::Index { .. }
-                | Inst::Random { .. }
-                | Inst::ArgReduce { .. } => list(&[9]),
+                Inst::Index {
+                    dst,
+                    offset,
+                    strides,
+                } => {
+                    list(&[9, r(dst), number_of(offset)]);
+                    strides.iter().for_each(|s| list(&wide(s)));
+                }
+                Inst::Random {
+                    kind,
+                    dst,
+                    seed,
+                    offset,
+                    index,
+                } => list(&[10, *kind as u64, r(dst), r(seed), r(offset), r(index)]),
+                Inst::LoadAt {
+                    dst,
+                    access,
+                    dynamic,
+                } => {
+                    list(&[11, r(dst), u64::from(*access), dynamic.len() as u64]);
+                    for d in dynamic {
+                        list(&[r(&d.index), u64::from(d.site)]);
+                        list(&wide(&d.stride));
+                        list(&wide(&d.extent));
+                    }
+                }
+                // It is not printed.
+                Inst::ArgReduce { .. } => list(&[12]),
             }
         }
         key
+    }
+
+    /// Whether a register has the same in all lanes of a call, or of a row of it.
+    pub(crate) fn is_same(&self, r: Reg) -> bool {
+        let splat = |key: Key| {
+            let mut kinds = self.operands.iter().filter(|(k, _)| *k == key);
+            kinds.any(|(_, kind)| matches!(kind, Kind::Splat | Kind::SplatOfRow))
+        };
+        let is_constant = self.constants.iter().any(|(c, _)| *c == r);
+        let maker = self
+            .code
+            .iter()
+            .find(|i| crate::tile::operands(i).1 == Some(r));
+        match maker {
+            None => is_constant || splat(Key::Input(r)),
+            Some(Inst::Load { access, .. }) => splat(Key::Access(*access)),
+            Some(Inst::Index { strides, .. }) => wide(&strides[0]) == [0, 0],
+            Some(
+                Inst::Unary { .. }
+                | Inst::Binary { .. }
+                | Inst::Select { .. }
+                | Inst::Convert { .. },
+            ) => {
+                let reads = maker.map_or(vec![], |i| crate::tile::operands(i).0);
+                reads.iter().all(|r| self.is_same(*r))
+            }
+            Some(_) => false,
+        }
     }
 
     /// The code in front of the loop, and that in it.
@@ -148,10 +216,15 @@ impl Body {
         self.code.iter().cloned().partition(|inst| {
             let (dst, once) = match inst {
                 Inst::Load { dst, access } => (dst, splat(Key::Access(*access))),
+                Inst::Index { dst, strides, .. } => {
+                    (dst, !self.steps && wide(&strides[0]) == [0, 0])
+                }
                 Inst::Unary { dst, a, .. } | Inst::Convert { dst, a, .. } => {
                     (dst, of_one(&same, &[a]))
                 }
-                Inst::Binary { dst, a, b, .. } => (dst, of_one(&same, &[a, b])),
+                Inst::Binary { op, dst, a, b, .. } => {
+                    (dst, !op.divides() && of_one(&same, &[a, b]))
+                }
                 Inst::Select { dst, mask, a, b } => (dst, of_one(&same, &[mask, a, b])),
                 _ => return false,
             };
@@ -192,6 +265,21 @@ impl Body {
             Key::Input(r) | Key::Output(r) | Key::Accumulator(r) => {
                 self.registers[usize::from(r.0)].size()
             }
+            // Numbers count in ones.
+            Key::Number(_) | Key::Lane | Key::Context => 1,
         }
     }
+}
+
+fn number_of(d: &Dim) -> u64 {
+    match d {
+        Dim::Const(n) => *n as u64,
+        _ => panic!("a body has no symbols"),
+    }
+}
+
+/// A number in two words.
+fn wide(d: &Dim) -> [u64; 2] {
+    let n = number_of(d);
+    [n & 0xffff_ffff, n >> 32]
 }

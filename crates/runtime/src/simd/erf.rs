@@ -65,33 +65,14 @@ impl ErfTable {
         [0, 64].map(|from| std::array::from_fn(|i| byte(from + i)))
     }
 
-    /// The error function of 16 numbers: the Taylor series at the nearest centre.
-    ///
-    /// # Safety
-    /// The machine has AVX-512 F and DQ.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    pub(crate) unsafe fn of(&self, x: std::arch::x86_64::__m512) -> std::arch::x86_64::__m512 {
-        use std::arch::x86_64::*;
-        // SAFETY: the machine has these instructions; rows of the table are 32 floats.
-        unsafe {
-            let sign = _mm512_set1_ps(-0.0);
-            // The second operand goes through where one is NaN.
-            let t = _mm512_min_ps(_mm512_set1_ps(3.93), _mm512_andnot_ps(sign, x));
-            // Only the low five bits of an index count.
-            let at = _mm512_fmadd_ps(t, _mm512_set1_ps(8.0), _mm512_set1_ps(ROUND));
-            let at = _mm512_castps_si512(at);
-            let look = |row: &[f32; ERF_CENTRES]| {
-                let row = row.as_ptr();
-                let (low, high) = (_mm512_load_ps(row), _mm512_load_ps(row.add(16)));
-                _mm512_permutex2var_ps(low, at, high)
-            };
-            let r = _mm512_sub_ps(t, look(&self.centres));
-            let mut y = look(&self.series[5]);
-            for n in (0..5).rev() {
-                y = _mm512_fmadd_ps(y, r, look(&self.series[n]));
-            }
-            _mm512_or_ps(y, _mm512_and_ps(sign, x))
-        }
+    /// The error function: the Taylor series at the nearest centre.
+    pub(crate) fn of(&self, x: f32) -> f32 {
+        // NaN stays.
+        let t = if x.abs() > 3.93 { 3.93 } else { x.abs() };
+        let i = t.mul_add(8.0, ROUND).to_bits() as usize % ERF_CENTRES;
+        let r = t - self.centres[i];
+        let rows = self.series.iter().rev().map(|row| row[i]);
+        let y = rows.reduce(|y, c| y.mul_add(r, c)).unwrap_or(0.0);
+        f32::from_bits(y.to_bits() | x.to_bits() & (-0.0f32).to_bits())
     }
 }

@@ -4,7 +4,6 @@
 //! wrapper's target features are what the compiler vectorises it for.
 
 pub(crate) mod convert;
-pub(crate) mod copy;
 pub(crate) mod erf;
 pub(crate) mod math;
 pub(crate) mod transpose;

@@ -50,7 +50,7 @@ pub(crate) fn bind<'a>(
                     .iter()
                     .map(|d| {
                         Ok(BoundDynamic {
-                            index: d.index.0,
+                            index: d.index.0.into(),
                             stride: eval(&d.stride, values)?,
                             extent: extent(&d.extent, values)?,
                             site: d.site,

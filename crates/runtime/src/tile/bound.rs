@@ -17,7 +17,7 @@ pub(crate) struct BoundAccess {
 /// A data-dependent part of an address.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct BoundDynamic {
-    pub index: u16,
+    pub index: u32,
     pub stride: i64,
     pub extent: i64,
     pub site: u32,

@@ -18,6 +18,12 @@ pub(crate) enum Place {
     Register(u32),
     Slot(u32),
     State(u32),
+    /// The first element of an argument.
+    Argument(u32),
+    /// The context itself.
+    Context,
+    /// The number 0.
+    Zero,
 }
 
 /// An operand of a printed function.
@@ -30,6 +36,8 @@ pub(crate) struct Operand {
     pub step: usize,
     /// Whether it is written past the cache.
     pub streams: bool,
+    /// Whether it is the number that a walk has, and no address.
+    pub number: bool,
 }
 
 /// A function that is machine code, with what it is called with.
@@ -133,7 +141,7 @@ mod native {
                 let mut n = left;
                 for (x, operands) in &f.runs {
                     let w = walk(*x);
-                    let (at, lanes) = w.run_at(ctx, ctx.bases, f.operands[operands[0]].size);
+                    let (at, lanes) = w.run_at(ctx, ctx.bases, &f.operands[operands[0]]);
                     n = n.min(lanes as usize);
                     for o in operands {
                         table[*o] = at;
@@ -155,7 +163,7 @@ mod native {
                     walk(*x).end_runs(ctx, n, runs as i64);
                 }
                 for (at, operand) in table.iter_mut().zip(&f.operands) {
-                    *at = at.wrapping_add(n * runs * operand.step);
+                    *at = at.wrapping_add((n * runs).wrapping_mul(operand.step));
                 }
             }
         }
@@ -198,9 +206,9 @@ mod native {
             loop {
                 let mut n = left;
                 for (x, which) in &f.runs {
-                    let (w, size) = (walk(*x), f.operands[which[0]].size);
+                    let (w, operand) = (walk(*x), &f.operands[which[0]]);
                     for (step, row) in steps.table.chunks_exact_mut(operands).enumerate() {
-                        let (at, lanes) = w.run_at(ctx, bases(step), size);
+                        let (at, lanes) = w.run_at(ctx, bases(step), operand);
                         n = n.min(lanes as usize);
                         for o in which {
                             row[*o] = at;
@@ -217,7 +225,7 @@ mod native {
                 }
                 for row in steps.table.chunks_exact_mut(operands) {
                     for (at, operand) in row.iter_mut().zip(&f.operands) {
-                        *at = at.wrapping_add(n * operand.step);
+                        *at = at.wrapping_add(n.wrapping_mul(operand.step));
                     }
                 }
             }
@@ -235,7 +243,7 @@ mod native {
             let mut runs = (left / n).clamp(1, ADDRESSES / operands.max(3));
             let mut by = [0; MAX];
             for (by, operand) in by.iter_mut().zip(&self.operands) {
-                *by = n * operand.step;
+                *by = n.wrapping_mul(operand.step);
             }
             let mut table = [std::ptr::null_mut(); ADDRESSES];
             // SAFETY: the caller's.
@@ -276,8 +284,10 @@ mod native {
                 // SAFETY: walks, registers, slots and states are the program's.
                 *to = unsafe {
                     let walk = |x: u32| &*ctx.walks.add(x as usize);
-                    let element = |arg: usize, at: i64| {
-                        (*ctx.args.add(arg)).wrapping_offset(at as isize * operand.size as isize)
+                    let element = |arg: usize, at: i64| match operand.number {
+                        true => at as *mut u8,
+                        false => (*ctx.args.add(arg))
+                            .wrapping_offset(at as isize * operand.size as isize),
                     };
                     match operand.place {
                         Place::Line(x) => {
@@ -299,6 +309,9 @@ mod native {
                             (*ctx.slots.add(s as usize)).wrapping_add(slot_at * operand.size)
                         }
                         Place::State(x) => ctx.states.add(x as usize).cast(),
+                        Place::Argument(arg) => *ctx.args.add(arg as usize),
+                        Place::Context => (&raw const *ctx).cast_mut().cast(),
+                        Place::Zero => std::ptr::null_mut(),
                     }
                 };
             }
@@ -331,11 +344,11 @@ mod native {
                         return;
                     }
                     for (at, o) in table.iter_mut().zip(&self.operands) {
-                        *at = at.wrapping_add(first * o.step);
+                        *at = at.wrapping_add(first.wrapping_mul(o.step));
                     }
                     enter(self, &self.code, table, n, 1);
                     for (at, o) in table.iter_mut().zip(&self.operands) {
-                        *at = at.wrapping_sub(first * o.step);
+                        *at = at.wrapping_sub(first.wrapping_mul(o.step));
                     }
                     return;
                 }

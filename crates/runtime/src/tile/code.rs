@@ -34,9 +34,7 @@ pub(crate) struct Code {
 
 /// What instructions see while a program runs.
 pub(crate) struct Ctx {
-    /// Where each physical register's elements are right now.
-    pub ptrs: *mut *mut u8,
-    /// Where each physical register's own memory is.
+    /// Where each physical register's elements are.
     pub homes: *const *mut u8,
     pub args: *const *mut u8,
     pub walks: *const Walk,
@@ -68,7 +66,7 @@ impl Ctx {
     #[inline(always)]
     pub(crate) unsafe fn reg<T>(&self, reg: u32) -> *mut T {
         // SAFETY: there is a pointer for each register of the program.
-        unsafe { (*self.ptrs.add(reg as usize)).cast() }
+        unsafe { (*self.homes.add(reg as usize)).cast() }
     }
 
     /// Reports a data error of a lane.

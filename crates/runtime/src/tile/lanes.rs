@@ -1,6 +1,8 @@
 //! Lane-by-lane loops and the scalar semantics of register types.
 
+use crate::simd::math;
 use crate::tile::{Code, Ctx};
+use kiln_base::prim::{Binary, Unary};
 
 /// A register element.
 pub(crate) trait Elem: Copy + PartialOrd + 'static {
@@ -14,6 +16,14 @@ pub(crate) trait Elem: Copy + PartialOrd + 'static {
     fn add(self, b: Self) -> Self;
     fn mul(self, b: Self) -> Self;
     fn bits(bits: u64) -> Self;
+    /// A primitive that gives an element.
+    fn unary(op: Unary, x: Self) -> Self;
+    /// A primitive that gives an element; none where it divides by 0.
+    fn binary(op: Binary, x: Self, y: Self) -> Option<Self>;
+    /// A primitive that gives a mask.
+    fn test(op: Unary, x: Self) -> bool;
+    /// As the dividend of an error.
+    fn as_int(self) -> i64;
 
     /// The larger; NaN wins.
     #[inline(always)]
@@ -25,10 +35,23 @@ pub(crate) trait Elem: Copy + PartialOrd + 'static {
     fn min(self, b: Self) -> Self {
         if self < b || self.is_nan() { self } else { b }
     }
+
+    /// A primitive on two elements that gives a mask.
+    #[inline(always)]
+    fn compare(op: Binary, x: Self, y: Self) -> bool {
+        match op {
+            Binary::Eq => x == y,
+            Binary::Ne => x != y,
+            Binary::Lt => x < y,
+            Binary::Le => x <= y,
+            Binary::Gt => x > y,
+            _ => x >= y,
+        }
+    }
 }
 
 macro_rules! float_elem {
-    ($t:ident, $bits:ty) => {
+    ($t:ident, $bits:ty, |$op:ident, $x:ident| $unary:expr) => {
         impl Elem for $t {
             const ZERO: $t = 0.0;
             const ONE: $t = 1.0;
@@ -50,11 +73,52 @@ macro_rules! float_elem {
             fn bits(bits: u64) -> $t {
                 $t::from_bits(bits as $bits)
             }
+            #[inline(always)]
+            fn unary($op: Unary, $x: $t) -> $t {
+                $unary
+            }
+            #[inline(always)]
+            fn binary(op: Binary, x: $t, y: $t) -> Option<$t> {
+                Some(match op {
+                    Binary::Max => Elem::max(x, y),
+                    Binary::Min => Elem::min(x, y),
+                    // The quotient is rounded before.
+                    Binary::FloorDiv => (x / y).floor(),
+                    _ => op.eval_f64(x as f64, y as f64) as $t,
+                })
+            }
+            #[inline(always)]
+            fn test(op: Unary, x: $t) -> bool {
+                match op {
+                    Unary::IsNan => x.is_nan(),
+                    Unary::IsInf => x.is_infinite(),
+                    _ => x.is_sign_negative(),
+                }
+            }
+            fn as_int(self) -> i64 {
+                self as i64
+            }
         }
     };
 }
-float_elem!(f32, u32);
-float_elem!(f64, u64);
+// What rounds the same from f64 needs no form of its own.
+float_elem!(f32, u32, |op, x| match op {
+    Unary::Rsqrt => 1.0 / x.sqrt(),
+    Unary::Exp => math::exp(x),
+    Unary::Exp2 => math::exp2(x),
+    Unary::Expm1 => math::expm1(x),
+    Unary::Log => math::log(x),
+    Unary::Log2 => math::log2(x),
+    Unary::Log10 => math::log10(x),
+    Unary::Log1p => math::log1p(x),
+    Unary::Tanh => math::tanh(x),
+    Unary::Sigmoid => math::sigmoid(x),
+    Unary::Erf => math::erf(x),
+    Unary::Sin => math::sin(x),
+    Unary::Cos => math::cos(x),
+    _ => op.eval_f64(x as f64) as f32,
+});
+float_elem!(f64, u64, |op, x| op.eval_f64(x));
 
 macro_rules! int_elem {
     ($($t:ident),*) => {$(
@@ -77,6 +141,29 @@ macro_rules! int_elem {
             }
             fn bits(bits: u64) -> $t {
                 bits as $t
+            }
+            #[inline(always)]
+            fn unary(op: Unary, x: $t) -> $t {
+                op.eval_i64(x as i64).map_or(x, |y| y as $t)
+            }
+            #[inline(always)]
+            fn binary(op: Binary, x: $t, y: $t) -> Option<$t> {
+                const BITS: $t = $t::BITS as $t;
+                let within = (0..BITS).contains(&y);
+                Some(match op {
+                    Binary::Shl if within => x.wrapping_shl(y as u32),
+                    Binary::Shl => 0,
+                    Binary::Shr if within => x.wrapping_shr(y as u32),
+                    Binary::Shr => x >> (BITS - 1),
+                    _ => op.eval_i64(x as i64, y as i64).ok()? as $t,
+                })
+            }
+            #[inline(always)]
+            fn test(_: Unary, _: $t) -> bool {
+                false
+            }
+            fn as_int(self) -> i64 {
+                self as i64
             }
         }
     )*};
@@ -103,6 +190,25 @@ impl Elem for u8 {
     }
     fn bits(bits: u64) -> u8 {
         (bits != 0) as u8
+    }
+    #[inline(always)]
+    fn unary(_: Unary, x: u8) -> u8 {
+        x ^ 1
+    }
+    #[inline(always)]
+    fn binary(op: Binary, x: u8, y: u8) -> Option<u8> {
+        Some(match op {
+            Binary::And | Binary::Min => x & y,
+            Binary::Or | Binary::Max => x | y,
+            _ => x ^ y,
+        })
+    }
+    #[inline(always)]
+    fn test(_: Unary, _: u8) -> bool {
+        false
+    }
+    fn as_int(self) -> i64 {
+        self.into()
     }
 }
 

@@ -2,25 +2,21 @@
 
 use super::bound::{Bound, BoundDynamic};
 use super::call::Printed;
-use super::code::Code;
+use super::code::{Code, Op};
 use super::compute::{plain_dtype, scalar_bits};
-use super::frame::Frame;
 use super::inst::{cost, operands};
 use super::linked::{Linked, Stage};
-use super::lower::{self, Draft, Hidden, Make, Value, draft, plain};
-use super::rounds::{self, Name, Round};
-use super::walk::{Shape, Walk};
-use super::{kernels, live, load, random, reduce};
+use super::walk::Walk;
+use super::{cast, kernels, live, load, random, reduce};
 use crate::error::{Result, damaged};
 use crate::memory::ALIGN;
-#[cfg(all(target_arch = "x86_64", unix))]
-use crate::printed::Target;
 use crate::simd::Level;
 use hashbrown::{HashMap, HashSet};
 use kiln_base::Compute;
-use kiln_plan::tile::{Inst, Reg, Schedule, TILE};
+use kiln_plan::tile::{Inst, Schedule, TILE};
 
 /// A result of at least this many bytes bypasses the cache.
+#[cfg(all(target_arch = "x86_64", unix))]
 const STREAM_BYTES: i64 = 32 << 20;
 
 /// Parts of each thread: the last to end has little left to do, wherever it was interrupted.
@@ -35,12 +31,13 @@ const FRAME_LIMIT: usize = 1 << 32;
 pub(super) struct Linker<'a> {
     pub(super) bound: &'a Bound<'a>,
     pub(super) level: Level,
-    frame: Frame,
+    /// The types of physical registers.
+    types: Vec<Compute>,
     /// The registers that have a place of their own, by stage.
     pub(super) fixed: Vec<HashSet<u16>>,
-    /// Their physical registers, and those of constants, where something is in them.
+    /// The physical registers of those of the program.
     globals: HashMap<u16, u32>,
-    /// What interpreted code over the lanes of a row reads of these.
+    /// What code over the lanes of a row reads in each lane.
     pub(super) spread: HashSet<u16>,
     pub(super) printed: Vec<Printed>,
     /// Whether anything is printed.
@@ -48,9 +45,8 @@ pub(super) struct Linker<'a> {
     pub(super) walks: Vec<Walk>,
     walk_of: HashMap<(usize, bool), u32>,
     states: u32,
-    /// `Index` and `LoadAt` instructions met so far.
-    indices: usize,
-    gathers: usize,
+    /// Numbers among the `Index` and `LoadAt` instructions of the program, by stage and position.
+    pub(super) numbers: HashMap<(usize, usize), usize>,
     dynamics: Vec<Vec<BoundDynamic>>,
     pub(super) streams: bool,
 }
@@ -66,10 +62,23 @@ pub(crate) fn link(bound: &Bound, level: Level) -> Result<Linked> {
 /// The same, and whether what has a printed form is printed.
 pub(super) fn link_as(bound: &Bound, level: Level, prints: bool) -> Result<Linked> {
     let program = bound.program;
+    let (mut indices, mut gathers) = (program.accesses.len(), 0);
+    let mut numbers = HashMap::new();
+    for (stage, source) in program.stages.iter().enumerate() {
+        for (i, inst) in source.code.iter().enumerate() {
+            let next = match inst {
+                Inst::Index { .. } => &mut indices,
+                Inst::LoadAt { .. } => &mut gathers,
+                _ => continue,
+            };
+            numbers.insert((stage, i), *next);
+            *next += 1;
+        }
+    }
     let mut l = Linker {
         bound,
         level,
-        frame: Frame::default(),
+        types: vec![],
         fixed: live::fixed(program),
         globals: HashMap::new(),
         spread: HashSet::new(),
@@ -78,8 +87,7 @@ pub(super) fn link_as(bound: &Bound, level: Level, prints: bool) -> Result<Linke
         walks: vec![],
         walk_of: HashMap::new(),
         states: 0,
-        indices: program.accesses.len(),
-        gathers: 0,
+        numbers,
         dynamics: vec![],
         streams: false,
     };
@@ -91,14 +99,18 @@ pub(super) fn link_as(bound: &Bound, level: Level, prints: bool) -> Result<Linke
 }
 
 impl Linker<'_> {
-    /// The physical register of one that has a place of its own.
+    /// A physical register that is nothing of the program's.
+    pub(super) fn fresh(&mut self, ty: Compute) -> u32 {
+        self.types.push(ty);
+        self.types.len() as u32 - 1
+    }
+
+    /// The physical register of one of the program's.
     pub(super) fn global(&mut self, r: u16) -> u32 {
         if let Some(p) = self.globals.get(&r) {
             return *p;
         }
-        let p = self
-            .frame
-            .fresh(self.bound.program.registers[usize::from(r)], false);
+        let p = self.fresh(self.bound.program.registers[usize::from(r)]);
         self.globals.insert(r, p);
         p
     }
@@ -126,6 +138,7 @@ impl Linker<'_> {
         Ok(id)
     }
 
+    #[cfg(all(target_arch = "x86_64", unix))]
     /// Whether a store to `arg` should bypass the cache: large, if nothing else is said, and not read here.
     pub(super) fn streams(&self, arg: usize) -> bool {
         let program = self.bound.program;
@@ -142,135 +155,184 @@ impl Linker<'_> {
     }
 
     fn stage(&mut self, index: usize) -> Result<Stage> {
-        let program = self.bound.program;
-        let source = &program.stages[index];
-        let mut draft = Drafting {
-            index,
-            names: rounds::names(&source.code),
-            stage: lower::Stage::default(),
-            values: HashMap::new(),
+        let source = &self.bound.program.stages[index];
+        let empty = || Stage {
+            over_inner: source.over_inner,
+            turn: source.turn,
+            begin: vec![],
+            body: vec![],
+            end: vec![],
             walks: vec![],
-            out: Stage {
-                over_inner: source.over_inner,
-                turn: source.turn,
-                begin: vec![],
-                body: vec![],
-                end: vec![],
-                walks: vec![],
-                moving: vec![],
-                general: vec![],
-                steps: false,
-                step: 0,
-            },
+            moving: vec![],
+            general: vec![],
+            steps: false,
+            step: 0,
         };
-        let (mut indices, mut gathers) = (vec![], vec![]);
-        for inst in &source.code {
-            indices.push(self.indices);
-            gathers.push(self.gathers);
-            self.indices += usize::from(matches!(inst, Inst::Index { .. }));
-            self.gathers += usize::from(matches!(inst, Inst::LoadAt { .. }));
-        }
-        for round in self.rounds(index)? {
-            if round.printed {
-                self.function(&mut draft, &round.code)?;
-                continue;
-            }
-            for i in round.code {
-                self.interpreted(&mut draft, i, (indices[i], gathers[i]))?;
+        let mut out = empty();
+        #[cfg(all(target_arch = "x86_64", unix))]
+        let printed = self.prints && self.function(index, &mut out)?;
+        #[cfg(not(all(target_arch = "x86_64", unix)))]
+        let printed = false;
+        if !printed {
+            out = empty();
+            for (i, inst) in source.code.iter().enumerate() {
+                self.interpreted(index, i, inst, &mut out)?;
             }
         }
-        let Drafting {
-            stage,
-            mut walks,
-            mut out,
-            ..
-        } = draft;
-        let lanes = self.bound.program.schedule == Schedule::Lanes;
-        let steps = stage.functions.iter().any(|f| f.printed.steps);
-        out.steps = lanes && out.over_inner && steps;
-        out.body = stage.emit(&mut self.frame, &mut self.printed, self.level);
-        walks.sort();
-        walks.dedup();
-        let walk = |w: &u32| &self.walks[*w as usize];
-        out.moving = walks.iter().copied().filter(|w| walk(w).moves()).collect();
-        out.general = walks
-            .iter()
-            .copied()
-            .filter(|w| walk(w).shape == Shape::General)
-            .collect();
-        out.walks = walks;
+        for list in [&mut out.walks, &mut out.general] {
+            list.sort();
+            list.dedup();
+        }
+        let moves = |w: &&u32| self.walks[**w as usize].moves();
+        out.moving = out.walks.iter().filter(moves).copied().collect();
         Ok(out)
     }
 
     /// Adds an instruction that is interpreted.
-    pub(super) fn interpreted(
-        &mut self,
-        draft: &mut Drafting,
-        i: usize,
-        numbers: (usize, usize),
-    ) -> Result<()> {
+    fn interpreted(&mut self, index: usize, i: usize, inst: &Inst, out: &mut Stage) -> Result<()> {
         let program = self.bound.program;
-        let source = &program.stages[draft.index];
-        let inst = &source.code[i];
+        let over_inner = program.stages[index].over_inner;
         let (reads, writes) = operands(inst);
-        let mut sources = [None; 3];
-        for (k, name) in draft.names[i].clone().into_iter().enumerate() {
-            let value = self.value(draft, name, reads[k].0);
-            if let (Value::Global(_), true) = (value, source.over_inner) {
-                self.spread.insert(reads[k].0);
-            }
-            if !matches!(inst, Inst::LoadAt { .. }) {
-                sources[k] = Some(value);
+        if over_inner {
+            self.spread.extend(reads.iter().map(|r| r.0));
+        }
+        let mut from = [0; 3];
+        if !matches!(inst, Inst::LoadAt { .. }) {
+            for (to, r) in from.iter_mut().zip(&reads) {
+                *to = self.global(r.0);
             }
         }
-        let ty = writes.map(|r| program.registers[r.0 as usize]);
-        let dst = writes.map(|r| self.made(draft, i, r));
-        let parts = Parts { sources, dst };
-        let made = self.inst(inst, source.over_inner, parts, draft, numbers)?;
-        for d in made {
-            draft.stage.push(d, ty.unwrap_or(Compute::F32), self.level);
-        }
+        let dst = writes.map_or(0, |r| self.global(r.0));
+        let ty = |r: u16| program.registers[usize::from(r)];
+        let code = |f, x| Code {
+            a: from[0],
+            b: from[1],
+            c: from[2],
+            ..plain(f, dst, x)
+        };
+        let inst = match inst {
+            Inst::Load { access, .. } => {
+                let (x, dtype) = self.moved(*access, over_inner, out)?;
+                code(load::load(dtype), x)
+            }
+            Inst::Store { access, src } => {
+                let (x, dtype) = self.moved(*access, over_inner, out)?;
+                self.store(from[0], ty(src.0), (x, dtype), out);
+                return Ok(());
+            }
+            Inst::LoadAt { access, .. } => {
+                let (x, dtype) = self.moved(*access, over_inner, out)?;
+                // It reaches further than its walk says.
+                self.walks[x as usize].dynamic = true;
+                let mut list = self.bound.dynamics[self.numbers[&(index, i)]].clone();
+                for (d, r) in list.iter_mut().zip(&reads) {
+                    d.index = self.global(r.0);
+                }
+                self.dynamics.push(list);
+                let a = self.dynamics.len() as u32 - 1;
+                Code {
+                    a,
+                    ..plain(load::load_at(dtype), dst, x)
+                }
+            }
+            Inst::Index { .. } => {
+                let x = self.walk(self.numbers[&(index, i)], over_inner)?;
+                out.walks.push(x);
+                out.general.push(x);
+                code(load::index, x)
+            }
+            Inst::Unary { op, a, .. } => code(kernels::unary(*op, ty(a.0), self.level), 0),
+            Inst::Binary { op, a, site, .. } => code(kernels::binary(*op, ty(a.0)), *site),
+            Inst::Select { a, .. } => code(kernels::select(ty(a.0)), 0),
+            Inst::Convert { from, to, .. } => code(cast::cast(*from, *to), 0),
+            Inst::Random { kind, dst, .. } => code(random::random(*kind, ty(dst.0)), 0),
+            Inst::Keep { slot, src } => code(load::slot(ty(src.0), false), u32::from(*slot)),
+            Inst::Kept { slot, dst } => code(load::slot(ty(dst.0), true), u32::from(*slot)),
+            Inst::Reduce { .. } | Inst::ArgReduce { .. } => {
+                let (body, after) = self.reduction(inst, from[0], out);
+                out.body.push(body);
+                out.body.extend(after);
+                return Ok(());
+            }
+        };
+        out.body.push(inst);
         Ok(())
     }
 
-    /// Where a register's value is that instructions of other rounds may read.
-    pub(super) fn value(&mut self, draft: &Drafting, name: Name, r: u16) -> Value {
-        match name {
-            Name::Made(i) if !self.fixed[draft.index].contains(&r) => draft.values[&i],
-            _ => Value::Global(self.global(r)),
-        }
+    /// The walk of an access that is interpreted, and the dtype in memory.
+    pub(super) fn moved(
+        &mut self,
+        access: u16,
+        over_inner: bool,
+        out: &mut Stage,
+    ) -> Result<(u32, kiln_base::DType)> {
+        let program = self.bound.program;
+        let x = self.walk(usize::from(access), over_inner)?;
+        out.walks.push(x);
+        out.general.push(x);
+        let arg = program.accesses[usize::from(access)].arg;
+        Ok((x, program.args[usize::from(arg)].dtype))
     }
 
-    /// Where an instruction writes its result.
-    pub(super) fn made(&mut self, draft: &mut Drafting, i: usize, r: Reg) -> Value {
-        if self.fixed[draft.index].contains(&r.0) {
-            return Value::Global(self.global(r.0));
+    /// Adds the store of a physical register.
+    pub(super) fn store(
+        &mut self,
+        mut from: u32,
+        ty: Compute,
+        (x, dtype): (u32, kiln_base::DType),
+        out: &mut Stage,
+    ) {
+        if ty != dtype.compute() {
+            let converted = self.fresh(dtype.compute());
+            out.body.push(Code {
+                a: from,
+                ..plain(cast::cast(plain_dtype(ty), dtype), converted, 0)
+            });
+            from = converted;
         }
-        let ty = self.bound.program.registers[r.0 as usize];
-        let value = draft.stage.local(ty);
-        draft.values.insert(i, value);
-        value
+        out.body.push(Code {
+            a: from,
+            ..plain(load::store(dtype), 0, x)
+        });
     }
 
-    /// The instructions of a stage, as those that run together.
-    fn rounds(&mut self, index: usize) -> Result<Vec<Round>> {
-        let code = &self.bound.program.stages[index].code;
-        #[cfg(all(target_arch = "x86_64", unix))]
-        if self.prints
-            && let Some(target) = Target::of(self.level)
-        {
-            let printed = self.which_are_printed(target, index)?;
-            return Ok(rounds::rounds(code, &self.fixed[index], &printed));
+    /// Adds what comes before and after the tiles, and gives the code for each tile, and of what may follow it.
+    pub(super) fn reduction(
+        &mut self,
+        inst: &Inst,
+        a: u32,
+        out: &mut Stage,
+    ) -> (Code, Option<Code>) {
+        let rows = self.bound.program.schedule == Schedule::Rows;
+        let steps: i64 = self.bound.outer.iter().product();
+        let ty = |r: u16| self.bound.program.registers[usize::from(r)];
+        let (parts, beside, acc) = match inst {
+            Inst::Reduce { op, a, acc } => {
+                let parts = match rows {
+                    true => reduce::rows(*op, ty(a.0)),
+                    false => reduce::lanes(*op, ty(a.0), steps),
+                };
+                let beside = parts.after.map(|_| Compute::F64);
+                (parts, beside, acc)
+            }
+            Inst::ArgReduce { op, a, acc } if rows => (reduce::arg_rows(*op, ty(a.0)), None, acc),
+            Inst::ArgReduce { op, a, acc } => (reduce::arg_lanes(*op, ty(a.0)), Some(ty(a.0)), acc),
+            _ => unreachable!("called for reductions only"),
+        };
+        let acc = self.global(acc.0);
+        let beside = beside.map_or(0, |ty| self.fresh(ty));
+        let x = self.states;
+        self.states += 2;
+        let code = |f, dst| Code {
+            a,
+            b: beside,
+            ..plain(f, dst, x)
+        };
+        for (i, f) in parts.begin.iter().enumerate() {
+            out.begin.push(code(*f, if i == 0 { acc } else { beside }));
         }
-        Ok(vec![Round {
-            printed: false,
-            code: (0..code.len()).collect(),
-        }])
-    }
-
-    #[cfg(not(all(target_arch = "x86_64", unix)))]
-    fn function(&mut self, _: &mut Drafting, _: &[usize]) -> Result<()> {
-        Err(damaged!("nothing is printed on this machine"))
+        out.end.extend(parts.end.map(|f| code(f, acc)));
+        (code(parts.body, acc), parts.after.map(|f| code(f, acc)))
     }
 
     /// Spreads what is read over the lanes of a row, and written for the row as a whole.
@@ -279,7 +341,7 @@ impl Linker<'_> {
         if program.schedule != Schedule::Rows {
             return;
         }
-        for (i, (stage, out)) in program.stages.iter().zip(stages).enumerate() {
+        for (stage, out) in program.stages.iter().zip(stages) {
             let mut written: Vec<u16> = (stage.code.iter())
                 .filter(|inst| {
                     let reduces = matches!(inst, Inst::Reduce { .. } | Inst::ArgReduce { .. });
@@ -287,184 +349,15 @@ impl Linker<'_> {
                 })
                 .filter_map(|i| operands(i).1)
                 .map(|r| r.0)
-                .filter(|r| self.fixed[i].contains(r) && self.spread.contains(r))
+                .filter(|r| self.spread.contains(r) && self.globals.contains_key(r))
                 .collect();
             written.sort();
             written.dedup();
             for r in written {
-                let f = kernels::spread(program.registers[r as usize], self.level);
+                let f = kernels::spread(program.registers[r as usize]);
                 out.end.push(plain(f, self.globals[&r], 0));
             }
         }
-    }
-
-    fn inst(
-        &mut self,
-        inst: &Inst,
-        over_inner: bool,
-        Parts { sources, dst }: Parts,
-        drafting: &mut Drafting,
-        (index, gather): (usize, usize),
-    ) -> Result<Vec<Draft>> {
-        let (program, level) = (self.bound.program, self.level);
-        let ty = |r: &Reg| program.registers[r.0 as usize];
-        let place = || dst.ok_or_else(|| damaged!("an instruction without a result"));
-        let Drafting {
-            stage, out, walks, ..
-        } = drafting;
-        Ok(vec![match inst {
-            Inst::Load { access, .. } | Inst::Store { access, .. } => {
-                let x = self.walk(*access as usize, over_inner)?;
-                walks.push(x);
-                let shape = self.walks[x as usize].shape;
-                let arg = program.accesses[*access as usize].arg as usize;
-                let dtype = program.args[arg].dtype;
-                let mut sources = sources;
-                let make = match inst {
-                    Inst::Store { src, .. } => {
-                        if ty(src) != dtype.compute() {
-                            let cast = lower::convert(plain_dtype(ty(src)), dtype, level);
-                            let converted = stage.local(dtype.compute());
-                            stage.push(draft(cast, converted, sources, 0), dtype.compute(), level);
-                            sources = [Some(converted), None, None];
-                        }
-                        let plain = shape == Shape::Contiguous && load::is_direct(dtype);
-                        let stream = plain && self.streams(arg);
-                        self.streams |= stream;
-                        Make::Store {
-                            shape,
-                            dtype,
-                            stream,
-                        }
-                    }
-                    _ => Make::Load { shape, dtype },
-                };
-                Draft {
-                    make,
-                    dst,
-                    sources,
-                    x,
-                    hidden: Hidden::None,
-                }
-            }
-            Inst::LoadAt { access, .. } => {
-                let x = self.walk(*access as usize, over_inner)?;
-                // Its walk is visited in runs whatever its shape, and reaches further than it says.
-                self.walks[x as usize].shape = Shape::General;
-                self.walks[x as usize].dynamic = true;
-                walks.push(x);
-                let arg = program.accesses[*access as usize].arg as usize;
-                let mut list = self.bound.dynamics[gather].clone();
-                for d in &mut list {
-                    d.index = self.global(d.index) as u16;
-                }
-                self.dynamics.push(list);
-                Draft {
-                    hidden: Hidden::Dynamics(self.dynamics.len() as u32 - 1),
-                    ..draft(
-                        lower::load_at(program.args[arg].dtype, level),
-                        place()?,
-                        sources,
-                        x,
-                    )
-                }
-            }
-            Inst::Index { .. } => {
-                let x = self.walk(index, over_inner)?;
-                self.walks[x as usize].shape = Shape::General;
-                walks.push(x);
-                draft(load::index(level), place()?, sources, x)
-            }
-            Inst::Unary { op, a, .. } => {
-                draft(kernels::unary(*op, ty(a), level), place()?, sources, 0)
-            }
-            Inst::Binary { op, a, site, .. } => {
-                draft(kernels::binary(*op, ty(a), level), place()?, sources, *site)
-            }
-            Inst::Select { a, .. } => draft(kernels::select(ty(a), level), place()?, sources, 0),
-            Inst::Convert { from, to, .. } => {
-                draft(lower::convert(*from, *to, level), place()?, sources, 0)
-            }
-            Inst::Random { kind, dst, .. } => {
-                draft(random::random(*kind, ty(dst), level), place()?, sources, 0)
-            }
-            Inst::Keep { slot, src } => Draft {
-                make: Make::Keep(ty(src)),
-                dst: None,
-                sources,
-                x: *slot as u32,
-                hidden: Hidden::None,
-            },
-            Inst::Kept { slot, dst: r } => Draft {
-                make: Make::Kept(ty(r)),
-                dst,
-                sources,
-                x: *slot as u32,
-                hidden: Hidden::None,
-            },
-            Inst::Reduce { acc, .. } | Inst::ArgReduce { acc, .. } => {
-                let acc = self.global(acc.0);
-                let (draft, after) = self.reduction(inst, acc, sources, out);
-                return Ok([draft].into_iter().chain(after).collect());
-            }
-        }])
-    }
-
-    /// Adds what comes before and after the tiles, and gives the draft for each tile, and of what may follow it.
-    pub(super) fn reduction(
-        &mut self,
-        inst: &Inst,
-        acc: u32,
-        sources: [Option<Value>; 3],
-        out: &mut Stage,
-    ) -> (Draft, Option<Draft>) {
-        let program = self.bound.program;
-        let level = self.level;
-        let rows = program.schedule == Schedule::Rows;
-        let steps: i64 = self.bound.outer.iter().product();
-        let (parts, beside) = match inst {
-            Inst::Reduce { op, a, .. } => {
-                let ty = program.registers[a.0 as usize];
-                let parts = if rows {
-                    reduce::rows(*op, ty, level)
-                } else {
-                    reduce::lanes(*op, ty, steps, level)
-                };
-                let beside = parts.after.map(|_| Compute::F64);
-                (parts, beside)
-            }
-            Inst::ArgReduce { op, a, .. } => {
-                let ty = program.registers[a.0 as usize];
-                if rows {
-                    (reduce::arg_rows(*op, ty, level), None)
-                } else {
-                    (reduce::arg_lanes(*op, ty, level), Some(ty))
-                }
-            }
-            _ => unreachable!("called for reductions only"),
-        };
-        let beside = beside.map_or(0, |ty| self.frame.fresh(ty, false));
-        let x = self.states;
-        self.states += 2;
-        let code = |f, dst| Code {
-            b: beside,
-            ..plain(f, dst, x)
-        };
-        for (i, f) in parts.begin.iter().enumerate() {
-            out.begin.push(code(*f, if i == 0 { acc } else { beside }));
-        }
-        out.end.extend(parts.end.map(|f| code(f, acc)));
-        let draft = |f, sources| Draft {
-            make: Make::Plain(f),
-            dst: None,
-            sources,
-            x,
-            hidden: Hidden::Reduce { acc, beside },
-        };
-        (
-            draft(parts.body, sources),
-            parts.after.map(|f| draft(f, [None; 3])),
-        )
     }
 
     fn finish(mut self, stages: Vec<Stage>) -> Result<Linked> {
@@ -494,7 +387,7 @@ impl Linker<'_> {
             frame = frame.saturating_add(bytes / ALIGN * ALIGN);
             at
         };
-        let homes = self.frame.types.iter().map(|t| place(tile, t.size()));
+        let homes = self.types.iter().map(|t| place(tile, t.size()));
         let homes: Vec<usize> = homes.collect();
         let slots = program
             .slots
@@ -545,10 +438,7 @@ impl Linker<'_> {
     /// Lanes of a tile: fewer where many registers would leave the first-level cache, or the slots
     /// of a tile of rows the second.
     fn tile(&self, outer_len: i64, slot_bytes: usize) -> usize {
-        let live: usize = (self.frame.types.iter().zip(&self.frame.pointable))
-            .filter(|(_, pointable)| !**pointable)
-            .map(|(t, _)| t.size())
-            .sum();
+        let live: usize = self.types.iter().map(|t| t.size()).sum();
         if let Some(tile) = self.bound.program.cut.tile {
             return usize::from(tile).clamp(LEAST_TILE, TILE);
         }
@@ -566,20 +456,15 @@ impl Linker<'_> {
     }
 }
 
-/// A stage while its instructions are gathered.
-pub(super) struct Drafting {
-    pub index: usize,
-    /// What each instruction reads.
-    pub names: Vec<Vec<Name>>,
-    pub stage: lower::Stage,
-    /// What instructions made that others read.
-    pub values: HashMap<usize, Value>,
-    pub walks: Vec<u32>,
-    pub out: Stage,
-}
-
-/// An instruction's operands as values.
-struct Parts {
-    sources: [Option<Value>; 3],
-    dst: Option<Value>,
+/// Code without operands.
+pub(super) fn plain(f: Op, dst: u32, x: u32) -> Code {
+    Code {
+        f,
+        dst,
+        a: 0,
+        b: 0,
+        c: 0,
+        x,
+        is_call: false,
+    }
 }

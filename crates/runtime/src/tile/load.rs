@@ -1,289 +1,131 @@
-//! Loads, stores and index numbers.
+//! Loads, stores, index numbers and row slots.
 
 use super::code::{Call, Code, Ctx, Op};
 use super::compute::with_compute;
 use super::lanes::{Elem, from_bits};
-use super::walk::{Shape, Walk};
+use super::walk::Walk;
 use crate::simd::convert::{Mem, with_dtype};
-use crate::simd::copy::Stream;
-use crate::simd::{Isa, Kernel, Level, compiled};
 use kiln_base::{Compute, DType};
-use std::marker::PhantomData;
 
-/// What the operands of a load or store point at.
-struct At<'a> {
-    ctx: &'a mut Ctx,
-    code: &'a Code,
-    walk: &'a Walk,
-    /// The argument's element zero.
-    memory: *mut u8,
-    /// The address for lane index zero.
-    base: i64,
-}
-
+/// What the operands of a load or store point at: the context, its code, the walk, and the argument's element zero.
+///
 /// # Safety
 /// As for every instruction; `x` is a walk.
 #[inline(always)]
-unsafe fn at<'a>((ctx, code): Call) -> At<'a> {
+pub(super) unsafe fn at<'a, T>((ctx, code): Call) -> (&'a Ctx, &'a Code, &'a Walk, *mut T) {
     // SAFETY: the context is the program's, which has the walk `x` and the argument that it is over.
     unsafe {
-        let (ctx, code) = (&mut *ctx, &*code);
+        let (ctx, code) = (&*ctx, &*code);
         let walk = &*ctx.walks.add(code.x as usize);
-        let memory = *ctx.args.add(walk.arg);
-        let base = *ctx.bases.add(walk.base_at);
-        At {
-            ctx,
-            code,
-            walk,
-            memory,
-            base,
-        }
+        (ctx, code, walk, (*ctx.args.add(walk.arg)).cast())
     }
 }
 
-#[inline(always)]
-fn element<T>(memory: *mut u8, index: i64) -> *mut T {
-    memory.cast::<T>().wrapping_offset(index as isize)
-}
-
-/// The same element in every lane.
-struct LoadSplat<M>(PhantomData<M>);
-impl<M: Mem> Kernel<Call> for LoadSplat<M> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(call: Call) {
-        // SAFETY: binding proved the element within the argument.
-        unsafe {
-            let l = at(call);
-            let d = l.ctx.reg::<M::C>(l.code.dst);
-            let value = M::load(*element::<M::Raw>(l.memory, l.base));
-            for i in 0..l.ctx.n {
-                *d.add(i) = value;
-            }
-        }
-    }
-}
-
-/// Consecutive elements, converted.
-struct LoadLine<M>(PhantomData<M>);
-impl<M: Mem> Kernel<Call> for LoadLine<M> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(call: Call) {
-        // SAFETY: binding proved the elements within the argument.
-        unsafe {
-            let l = at(call);
-            let d = l.ctx.reg::<M::C>(l.code.dst);
-            let s = element::<M::Raw>(l.memory, l.base + l.ctx.start);
-            for i in 0..l.ctx.n {
-                *d.add(i) = M::load(*s.add(i));
-            }
-        }
-    }
-}
-
-/// Consecutive elements that are read where they are.
-struct LoadDirect<M>(PhantomData<M>);
-impl<M: Mem> Kernel<Call> for LoadDirect<M> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(call: Call) {
-        // SAFETY: linking gave the register no other writer, and no store comes between.
-        unsafe {
-            let l = at(call);
-            let s = element::<M::Raw>(l.memory, l.base + l.ctx.start);
-            *l.ctx.ptrs.add(l.code.dst as usize) = s.cast();
-        }
-    }
-}
-
-/// Any access. With `b` set, the register may point at memory where the tile is one run.
-struct LoadAny<M>(PhantomData<M>);
-impl<M: Mem> Kernel<Call> for LoadAny<M>
-where
-    M::C: Elem,
-{
-    #[inline(always)]
-    unsafe fn run<I: Isa>(call: Call) {
+/// The instruction of a load.
+pub(super) fn load(dtype: DType) -> Op {
+    unsafe fn of<M: Mem>(call: Call)
+    where
+        M::C: Elem,
+    {
         // SAFETY: binding proved what the limits allow to be within the argument.
         unsafe {
-            let l = at(call);
-            let (ctx, code) = (l.ctx, l.code);
-            let ptrs = ctx.ptrs;
-            let home = *ctx.homes.add(code.dst as usize);
-            *ptrs.add(code.dst as usize) = home;
-            let d = home.cast::<M::C>();
-            let fill = from_bits::<M::C>(l.walk.fill);
-            let n = ctx.n;
-            l.walk.runs(
-                ctx,
-                #[inline(always)]
-                |lane, address, stride, len, low, high| {
-                    if M::DIRECT && code.b != 0 && stride == 1 && low == 0 && high == n {
-                        *ptrs.add(code.dst as usize) = element::<M::Raw>(l.memory, address).cast();
-                        return;
-                    }
-                    let d = d.add(lane);
-                    for i in 0..low {
-                        *d.add(i) = fill;
-                    }
-                    for i in high..len {
-                        *d.add(i) = fill;
-                    }
-                    if low < high {
-                        let s = element::<M::Raw>(l.memory, address + low as i64 * stride);
-                        load_run::<M>(d.add(low), s, stride, high - low);
-                    }
-                },
-            );
+            let (ctx, code, walk, memory) = at::<M::Raw>(call);
+            let d = ctx.reg::<M::C>(code.dst);
+            let fill = from_bits::<M::C>(walk.fill);
+            walk.runs(ctx, |lane, address, stride, len, low, high| {
+                let d = d.add(lane);
+                for i in (0..low).chain(high..len) {
+                    *d.add(i) = fill;
+                }
+                let s = memory.wrapping_offset(address as isize);
+                match stride {
+                    1 => (low..high).for_each(|i| *d.add(i) = M::load(*s.wrapping_add(i))),
+                    _ => (low..high).for_each(|i| {
+                        *d.add(i) = M::load(*s.wrapping_offset(i as isize * stride as isize));
+                    }),
+                }
+            });
         }
     }
+    with_dtype!(dtype, M => of::<M>)
 }
 
-/// # Safety
-/// Both sides have `n` elements, the source `stride` apart.
-#[inline(always)]
-unsafe fn load_run<M: Mem>(d: *mut M::C, s: *const M::Raw, stride: i64, n: usize) {
-    // SAFETY: every index is below `n`.
-    unsafe {
-        match stride {
-            1 => {
-                for i in 0..n {
-                    *d.add(i) = M::load(*s.add(i));
-                }
-            }
-            0 => {
-                let value = M::load(*s);
-                for i in 0..n {
-                    *d.add(i) = value;
-                }
-            }
-            _ => {
-                for i in 0..n {
-                    *d.add(i) = M::load(*s.offset(i as isize * stride as isize));
-                }
-            }
-        }
-    }
-}
-
-/// Consecutive elements.
-struct StoreLine<M>(PhantomData<M>);
-impl<M: Mem> Kernel<Call> for StoreLine<M> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(call: Call) {
-        // SAFETY: binding proved the elements within the argument.
-        unsafe {
-            let l = at(call);
-            let s = l.ctx.reg::<M::C>(l.code.a);
-            let d = element::<M::Raw>(l.memory, l.base + l.ctx.start);
-            if M::DIRECT {
-                // The register may be this very memory.
-                std::ptr::copy(s.cast::<M::Raw>(), d, l.ctx.n);
-            } else {
-                for i in 0..l.ctx.n {
-                    *d.add(i) = M::store(*s.add(i));
-                }
-            }
-        }
-    }
-}
-
-/// Consecutive elements of a result too large for the cache.
-struct StoreStream<M>(PhantomData<M>);
-impl<M: Mem> Kernel<Call> for StoreStream<M> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(call: Call) {
-        // SAFETY: binding proved the elements within the argument; the source is a register's own
-        // memory, or memory that is read (linking streams only into what is not read).
-        unsafe {
-            let l = at(call);
-            let s = l.ctx.reg::<u8>(l.code.a);
-            let d = element::<M::Raw>(l.memory, l.base + l.ctx.start);
-            Stream::run::<I>((d.cast(), s, l.ctx.n * size_of::<M::Raw>()));
-        }
-    }
-}
-
-/// Any access.
-struct StoreAny<M>(PhantomData<M>);
-impl<M: Mem> Kernel<Call> for StoreAny<M> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(call: Call) {
+/// The instruction of a store.
+pub(super) fn store(dtype: DType) -> Op {
+    unsafe fn of<M: Mem>(call: Call) {
         // SAFETY: binding proved what the limits allow to be within the argument.
         unsafe {
-            let l = at(call);
-            let s = l.ctx.reg::<M::C>(l.code.a);
-            l.walk.runs(
-                l.ctx,
-                #[inline(always)]
-                |lane, address, stride, _len, low, high| {
-                    if low >= high {
-                        return;
-                    }
-                    let s = s.add(lane);
-                    let d = element::<M::Raw>(l.memory, address);
-                    if stride == 1 {
-                        for i in low..high {
-                            *d.wrapping_add(i) = M::store(*s.add(i));
+            let (ctx, code, walk, memory) = at::<M::Raw>(call);
+            let s = ctx.reg::<M::C>(code.a);
+            walk.runs(ctx, |lane, address, stride, _, low, high| {
+                let (s, d) = (s.add(lane), memory.wrapping_offset(address as isize));
+                match stride {
+                    1 => (low..high).for_each(|i| *d.wrapping_add(i) = M::store(*s.add(i))),
+                    _ => (low..high).for_each(|i| {
+                        *d.wrapping_offset(i as isize * stride as isize) = M::store(*s.add(i));
+                    }),
+                }
+            });
+        }
+    }
+    with_dtype!(dtype, M => of::<M>)
+}
+
+/// Reads lane by lane at data-dependent addresses: `x` is the walk, `a` the list of dynamic parts.
+pub(super) fn load_at(dtype: DType) -> Op {
+    unsafe fn of<M: Mem>(call: Call)
+    where
+        M::C: Elem,
+    {
+        // SAFETY: every address is checked against the argument's length before it is read.
+        unsafe {
+            let (ctx, code, walk, memory) = at::<M::Raw>(call);
+            let dynamic = &*ctx.dynamics.add(code.a as usize);
+            let d = ctx.reg::<M::C>(code.dst);
+            let fill = from_bits::<M::C>(walk.fill);
+            walk.runs(ctx, |lane, address, stride, len, low, high| {
+                for i in (0..low).chain(high..len) {
+                    *d.add(lane + i) = fill;
+                }
+                for i in low..high {
+                    let mut address = address.wrapping_add(stride.wrapping_mul(i as i64));
+                    for part in dynamic {
+                        let index = *ctx.reg::<i64>(part.index).add(lane + i);
+                        if index as u64 >= part.extent as u64 {
+                            ctx.fail(part.site, lane + i, index, part.extent);
+                        } else {
+                            address = address.wrapping_add(index.wrapping_mul(part.stride));
                         }
+                    }
+                    // An empty or badly described argument has nothing to read.
+                    *d.add(lane + i) = if (address as u64) < walk.len as u64 {
+                        M::load(*memory.add(address as usize))
                     } else {
-                        for i in low..high {
-                            *d.wrapping_offset(i as isize * stride as isize) = M::store(*s.add(i));
-                        }
-                    }
-                },
-            );
+                        fill
+                    };
+                }
+            });
         }
     }
+    with_dtype!(dtype, M => of::<M>)
 }
 
 /// The affine number itself.
-struct Index;
-impl Kernel<Call> for Index {
-    #[inline(always)]
-    unsafe fn run<I: Isa>((ctx, code): Call) {
-        // SAFETY: the register's elements are i64, by the checks.
-        unsafe {
-            let (ctx, code) = (&*ctx, &*code);
-            let walk = &*ctx.walks.add(code.x as usize);
-            let d = ctx.reg::<i64>(code.dst);
-            walk.runs(
-                ctx,
-                #[inline(always)]
-                |lane, value, stride, len, _, _| {
-                    let d = d.add(lane);
-                    for i in 0..len {
-                        *d.add(i) = value + i as i64 * stride;
-                    }
-                },
-            );
-        }
+pub(super) unsafe fn index((ctx, code): Call) {
+    // SAFETY: the register's elements are i64, by the checks; an index has a walk, but no argument.
+    unsafe {
+        let (ctx, code) = (&*ctx, &*code);
+        let d = ctx.reg::<i64>(code.dst);
+        (*ctx.walks.add(code.x as usize)).runs(ctx, |lane, value, stride, len, _, _| {
+            for i in 0..len {
+                *d.add(lane + i) = value + i as i64 * stride;
+            }
+        });
     }
 }
 
-/// The instruction of a load. `direct` says that the register may point at memory.
-pub(super) fn load(shape: Shape, dtype: DType, direct: bool, level: Level) -> Op {
-    with_dtype!(dtype, M => match shape {
-        Shape::Splat => compiled::<LoadSplat<M>, Call>(level),
-        Shape::Contiguous if M::DIRECT && direct => compiled::<LoadDirect<M>, Call>(Level::Baseline),
-        Shape::Contiguous => compiled::<LoadLine<M>, Call>(level),
-        Shape::General => compiled::<LoadAny<M>, Call>(level),
-    })
-}
-
-/// The instruction of a store. `stream` says that the result should bypass the cache.
-pub(super) fn store(shape: Shape, dtype: DType, stream: bool, level: Level) -> Op {
-    with_dtype!(dtype, M => match shape {
-        Shape::Contiguous if M::DIRECT && stream => compiled::<StoreStream<M>, Call>(level),
-        Shape::Contiguous => compiled::<StoreLine<M>, Call>(level),
-        Shape::Splat | Shape::General => compiled::<StoreAny<M>, Call>(level),
-    })
-}
-
-/// The instruction of an index number.
-pub(super) fn index(level: Level) -> Op {
-    compiled::<Index, Call>(level)
-}
-
 /// Whether elements of `dtype` are the same bits in memory and in a register.
+#[cfg(all(target_arch = "x86_64", unix))]
 pub(super) fn is_direct(dtype: DType) -> bool {
     with_dtype!(dtype, M => M::DIRECT)
 }
@@ -302,44 +144,20 @@ pub(super) fn in_memory(bits: u64, dtype: DType) -> Vec<u8> {
     with_dtype!(dtype, M => bytes::<M>(bits))
 }
 
-/// Writes a register to its row slot.
-struct Keep<T>(PhantomData<T>);
-impl<T: Elem> Kernel<Call> for Keep<T> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>((ctx, code): Call) {
+/// The instruction that writes a register to its place in the row slot `x`, or reads it from there.
+pub(super) fn slot(ty: Compute, reads: bool) -> Op {
+    unsafe fn of<T: Elem, const READS: bool>((ctx, code): Call) {
         // SAFETY: a slot has room for every inner point of a row or of a tile of rows.
         unsafe {
             let (ctx, code) = (&*ctx, &*code);
-            let d = (*ctx.slots.add(code.x as usize))
-                .cast::<T>()
-                .add(ctx.slot_at);
-            std::ptr::copy(ctx.reg::<T>(code.a), d, ctx.n);
+            let slot = *ctx.slots.add(code.x as usize);
+            let slot = slot.cast::<T>().add(ctx.slot_at);
+            let (from, to) = match READS {
+                true => (slot, ctx.reg::<T>(code.dst)),
+                false => (ctx.reg::<T>(code.a), slot),
+            };
+            std::ptr::copy_nonoverlapping(from, to, ctx.n);
         }
     }
-}
-
-/// Makes a register point at its place in a row slot.
-struct Aim<T>(PhantomData<T>);
-impl<T: Elem> Kernel<Call> for Aim<T> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>((ctx, code): Call) {
-        // SAFETY: as for `Keep`; linking made sure that the register points nowhere else meanwhile.
-        unsafe {
-            let (ctx, code) = (&*ctx, &*code);
-            let s = (*ctx.slots.add(code.x as usize))
-                .cast::<T>()
-                .add(ctx.slot_at);
-            *ctx.ptrs.add(code.dst as usize) = s.cast();
-        }
-    }
-}
-
-/// The instruction that writes a row slot.
-pub(super) fn keep(ty: Compute, level: Level) -> Op {
-    with_compute!(ty, T => compiled::<Keep<T>, Call>(level))
-}
-
-/// The instruction after which a register is its place in a row slot.
-pub(super) fn aim(ty: Compute) -> Op {
-    with_compute!(ty, T => compiled::<Aim<T>, Call>(Level::Baseline))
+    with_compute!(ty, T => if reads { of::<T, true> } else { of::<T, false> })
 }

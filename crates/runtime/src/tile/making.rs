@@ -1,20 +1,21 @@
 //! A printed body, while instructions of a stage are added to it.
 
 use super::ahead;
+use super::bound::BoundDynamic;
 use super::call::{Operand, Place};
+use super::code::Op;
 use super::inst::operands;
-use super::link::{Drafting, Linker};
+use super::link::{Linker, plain};
+use super::linked::Stage;
 use super::load;
-use super::lower::Value;
 use super::print::{kind, least_run};
-use super::rounds::Name;
-use super::walk::Shape;
+use super::walk::{Shape, Walk};
 use crate::error::{Result, damaged};
 use crate::printed::lines::Key;
 use crate::printed::stage::{Body, Kind};
 use hashbrown::{HashMap, HashSet};
-use kiln_base::Compute;
-use kiln_plan::tile::{Inst, Reg, Schedule, TILE};
+use kiln_base::{Compute, DType};
+use kiln_plan::tile::{Dynamic, Inst, Reg, Schedule, TILE};
 
 /// A body, while instructions are added to it.
 pub(super) struct Making {
@@ -25,51 +26,65 @@ pub(super) struct Making {
     one: bool,
     /// Whether lanes are reduced one by one.
     lane_by_lane: bool,
-    reduces: bool,
     pub body: Body,
     pub operands: Vec<Operand>,
-    /// Operands that are values of the stage, and whether they are written.
-    pub values: Vec<(usize, Value, bool)>,
     pub walks: Vec<u32>,
-    /// What instructions of this body made.
-    made: HashMap<usize, Reg>,
+    /// What instructions of this body made last, by the program's registers.
+    made: HashMap<u16, Reg>,
     /// What it reads from elsewhere.
-    given: HashMap<Name, Reg>,
+    given: HashMap<u16, Reg>,
     /// Loads by their walk.
     loads: HashMap<u32, u16>,
+    /// Registers that have the numbers of a walk.
+    numbers: HashMap<u32, Reg>,
     slots: HashMap<u16, u16>,
+    /// Physical registers that have what the body has in one.
+    homes: HashMap<u16, u32>,
     /// Reductions, and the operand of each.
     pub sums: Vec<(usize, usize)>,
+    /// What runs behind the printed function.
+    pub aside: Vec<Aside>,
+    /// Arguments that were stored to, and those of them that are stored to behind the printed function.
+    stored: HashSet<u16>,
+    late: HashSet<u16>,
+}
+
+/// An instruction behind the printed function, and the physical register that it reads.
+pub(super) struct Aside {
+    pub inst: usize,
+    pub from: u32,
 }
 
 impl Making {
-    pub(super) fn new(linker: &Linker, stage: usize, code: &[usize]) -> Making {
+    pub(super) fn new(linker: &Linker, stage: usize) -> Making {
         let program = linker.bound.program;
         let rows = program.schedule == Schedule::Rows;
         let source = &program.stages[stage];
-        let reduces = |i: &usize| matches!(source.code[*i], Inst::Reduce { .. });
         let along = rows && source.over_inner;
-        let reduces = code.iter().any(reduces);
+        let reduces = source.code.iter().any(|i| is_printed_sum(linker, i));
         let tile = program.cut.tile.map_or(TILE, usize::from).clamp(1, TILE);
         Making {
             stage,
             along,
             one: rows && !source.over_inner,
             lane_by_lane: !rows && source.over_inner,
-            reduces,
             body: Body {
                 block: (along && reduces).then_some(tile as u32),
-                steps: !rows && source.over_inner && code.len() == source.code.len(),
+                steps: !rows && source.over_inner,
                 ..Body::default()
             },
             operands: vec![],
-            values: vec![],
             walks: vec![],
             made: HashMap::new(),
             given: HashMap::new(),
             loads: HashMap::new(),
+            numbers: HashMap::new(),
             slots: HashMap::new(),
+            homes: HashMap::new(),
             sums: vec![],
+            aside: vec![],
+            stored: HashSet::new(),
+            late: HashSet::new(),
         }
     }
 
@@ -87,32 +102,27 @@ impl Making {
             size,
             step: match kind {
                 Kind::Line | Kind::Stream => size,
-                Kind::Splat | Kind::SplatOfRow | Kind::State => 0,
+                _ => 0,
             },
             streams: kind == Kind::Stream,
+            number: kind == Kind::Number,
         });
         self.operands.len() - 1
     }
 
     /// A register that an instruction reads.
-    fn read(&mut self, linker: &mut Linker, draft: &Drafting, name: Name, r: Reg) -> Result<Reg> {
-        if let Name::Made(i) = name
-            && let Some(r) = self.made.get(&i)
-        {
-            return Ok(*r);
-        }
-        if let Some(r) = self.given.get(&name) {
+    fn read(&mut self, linker: &mut Linker, r: Reg) -> Result<Reg> {
+        if let Some(r) = self.made.get(&r.0).or_else(|| self.given.get(&r.0)) {
             return Ok(*r);
         }
         let program = linker.bound.program;
         let new = self.register(program.registers[usize::from(r.0)])?;
-        self.given.insert(name, new);
+        self.given.insert(r.0, new);
         let constant = program.constants.iter().find(|(c, _)| *c == r);
         if let Some((_, x)) = constant {
             self.body.constants.push((new, *x));
             return Ok(new);
         }
-        let value = linker.value(draft, name, r.0);
         // Other stages may use the register as a name for something else.
         let mut lines = (0..program.stages.len())
             .filter(|s| program.stages[*s].over_inner && linker.fixed[*s].contains(&r.0));
@@ -122,54 +132,193 @@ impl Making {
                 !reduces && operands(i).1 == Some(r)
             })
         });
-        let same = self.along && !varies && matches!(name, Name::Before(_));
-        if let (Value::Global(_), true, false) = (value, self.along, same) {
+        let same = self.along && !varies;
+        if self.along && varies {
             linker.spread.insert(r.0);
         }
         let kind = if same { Kind::Splat } else { Kind::Line };
-        let at = self.operand(Key::Input(new), kind, Place::Register(0));
-        self.values.push((at, value, false));
+        let place = Place::Register(linker.global(r.0));
+        self.operand(Key::Input(new), kind, place);
         Ok(new)
     }
 
-    /// An access of a walk.
-    fn access(&mut self, linker: &mut Linker, access: u16, is_store: bool) -> Result<u16> {
-        let program = linker.bound.program;
-        let over_inner = program.stages[self.stage].over_inner;
-        let x = linker.walk(usize::from(access), over_inner)?;
-        if let (Some(n), false) = (self.loads.get(&x), is_store) {
-            return Ok(*n);
-        }
-        let walk = &linker.walks[x as usize];
-        let arg = usize::from(program.accesses[usize::from(access)].arg);
-        let dtype = program.args[arg].dtype;
-        let Some(mut kind) = kind(
-            walk,
-            is_store,
-            self.one,
-            least_run(self.along || self.lane_by_lane),
-        ) else {
-            return Err(damaged!("an access that is not printed"));
-        };
-        let place = match walk.shape {
+    /// A register that is written in front of the printed function.
+    fn before(
+        &mut self,
+        linker: &mut Linker,
+        ty: Compute,
+        (f, x): (Op, u32),
+        out: &mut Stage,
+    ) -> Result<Reg> {
+        let home = linker.fresh(ty);
+        out.body.push(plain(f, home, x));
+        out.general.push(x);
+        self.walks.push(x);
+        // It has one step.
+        self.body.steps = false;
+        let new = self.register(ty)?;
+        self.operand(Key::Input(new), Kind::Line, Place::Register(home));
+        self.homes.insert(new.0, home);
+        Ok(new)
+    }
+
+    /// Leaves an instruction that reads a register for behind the printed function.
+    fn behind(&mut self, linker: &mut Linker, inst: usize, r: Reg) {
+        self.body.steps = false;
+        let from = self.homes.get(&r.0).copied().unwrap_or_else(|| {
+            let from = linker.fresh(self.body.registers[usize::from(r.0)]);
+            self.body.outputs.push(r);
+            self.operand(Key::Output(r), Kind::Line, Place::Register(from));
+            self.homes.insert(r.0, from);
+            from
+        });
+        self.aside.push(Aside { inst, from });
+    }
+
+    fn least(&self) -> i64 {
+        least_run(self.along || self.lane_by_lane)
+    }
+
+    /// How an access lies, if it is one that is printed.
+    fn kind(&self, walk: &Walk, is_store: bool) -> Option<Kind> {
+        kind(walk, is_store, self.one, self.least())
+    }
+
+    /// The place of what a walk has.
+    fn place(walk: &Walk, x: u32) -> Place {
+        match walk.shape {
             Shape::Contiguous => Place::Line(x),
             Shape::Splat => Place::First(x),
             Shape::General => Place::Run(x),
-        };
-        let kept = self.reduces || self.body.steps;
+        }
+    }
+
+    /// An access of a walk.
+    fn access(
+        &mut self,
+        linker: &mut Linker,
+        (x, arg): (u32, u16),
+        mut kind: Kind,
+        is_store: bool,
+    ) -> u16 {
+        if let (Some(n), false) = (self.loads.get(&x), is_store) {
+            return *n;
+        }
+        let dtype = linker.bound.program.args[usize::from(arg)].dtype;
+        let walk = &mut linker.walks[x as usize];
+        let place = Making::place(walk, x);
+        walk.make_fills(dtype);
+        let kept = self.body.block.is_some() || self.lane_by_lane;
         let streams = is_store && walk.shape == Shape::Contiguous && !kept;
-        linker.walks[x as usize].make_fills(dtype);
-        if streams && load::is_direct(dtype) && dtype.size() >= 4 && linker.streams(arg) {
+        if streams && load::is_direct(dtype) && dtype.size() >= 4 && linker.streams(arg.into()) {
             kind = Kind::Stream;
         }
-        let n = self.body.dtypes.len() as u16;
-        self.body.dtypes.push(dtype);
-        self.operand(Key::Access(n), kind, place);
+        let n = self.memory(dtype, kind, place);
         self.walks.push(x);
         if !is_store {
             self.loads.insert(x, n);
         }
-        Ok(n)
+        n
+    }
+
+    fn memory(&mut self, dtype: DType, kind: Kind, place: Place) -> u16 {
+        let n = self.body.dtypes.len() as u16;
+        self.body.dtypes.push(dtype);
+        self.operand(Key::Access(n), kind, place);
+        n
+    }
+
+    /// The affine numbers of a walk without limits.
+    fn number(&mut self, linker: &mut Linker, x: u32, out: &mut Stage) -> Result<Reg> {
+        if let Some(r) = self.numbers.get(&x) {
+            return Ok(*r);
+        }
+        let walk = &linker.walks[x as usize];
+        let stride = match walk.shape {
+            Shape::Splat => Some(0),
+            Shape::Contiguous => Some(1),
+            Shape::General => walk.long_runs(self.least()),
+        };
+        let new = match stride {
+            None => self.before(linker, Compute::I64, (load::index, x), out)?,
+            Some(stride) => {
+                let place = Making::place(walk, x);
+                let new = self.register(Compute::I64)?;
+                let n = self.operands.len() as u16;
+                self.operand(Key::Number(n), Kind::Number, place);
+                self.operands[usize::from(n)].step = stride as usize;
+                self.walks.push(x);
+                self.body.code.push(Inst::Index {
+                    dst: new,
+                    offset: i64::from(n).into(),
+                    strides: vec![stride.into()],
+                });
+                new
+            }
+        };
+        self.numbers.insert(x, new);
+        Ok(new)
+    }
+
+    /// Data errors are reported: the function is told of the run, and has one step.
+    fn reports(&mut self) {
+        if !self.body.operands.iter().any(|(k, _)| *k == Key::Context) {
+            self.body.steps = false;
+            self.operand(Key::Context, Kind::Context, Place::Context);
+            let lane = self.operand(Key::Lane, Kind::Number, Place::Zero);
+            self.operands[lane].step = 1;
+        }
+    }
+
+    /// A load at addresses that depend on data, if it is one that is printed.
+    fn load_at(
+        &mut self,
+        linker: &mut Linker,
+        (i, access): (usize, u16),
+        indices: &[Reg],
+        out: &mut Stage,
+    ) -> Result<Option<(u16, Vec<Dynamic>)>> {
+        let program = linker.bound.program;
+        let arg = program.accesses[usize::from(access)].arg;
+        let dtype = program.args[usize::from(arg)].dtype;
+        let over_inner = program.stages[self.stage].over_inner;
+        let x = linker.walk(usize::from(access), over_inner)?;
+        // What else is of this walk then knows that it reaches further.
+        linker.walks[x as usize].dynamic = true;
+        let parts = linker.bound.dynamics[linker.numbers[&(self.stage, i)]].clone();
+        let walk = &linker.walks[x as usize];
+        let fits = walk.limits.is_empty() && stays(walk, &parts);
+        let wide = dtype.size() == 8 || dtype.size() == 4 && walk.len <= i64::from(i32::MAX);
+        let side_by_side = match walk.shape {
+            Shape::Contiguous => true,
+            Shape::Splat => self.one,
+            Shape::General => walk.long_runs(self.least()) == Some(1),
+        };
+        let of_one = self.one || indices.iter().all(|r| self.body.is_same(*r));
+        let same = side_by_side && of_one;
+        if !fits || !same && !wide || self.stored.contains(&arg) {
+            return Ok(None);
+        }
+        let first = Dynamic {
+            index: self.number(linker, x, out)?,
+            stride: 1i64.into(),
+            extent: linker.walks[x as usize].len.into(),
+            site: same.into(),
+        };
+        let rest = parts.iter().zip(indices).map(|(part, index)| Dynamic {
+            index: *index,
+            stride: part.stride.into(),
+            extent: part.extent.into(),
+            site: part.site,
+        });
+        self.reports();
+        let kind = if same { Kind::Line } else { Kind::Memory };
+        let access = self.memory(dtype, kind, Place::Argument(arg.into()));
+        // It begins at the element that the address says, whatever the lane.
+        if let Some(operand) = self.operands.last_mut() {
+            operand.step = 0;
+        }
+        Ok(Some((access, [first].into_iter().chain(rest).collect())))
     }
 
     fn slot(&mut self, linker: &Linker, slot: u16) -> u16 {
@@ -184,29 +333,90 @@ impl Making {
         n
     }
 
-    /// Adds an instruction.
-    pub(super) fn inst(&mut self, linker: &mut Linker, draft: &Drafting, i: usize) -> Result<()> {
+    /// Adds an instruction; gives whether that can be done.
+    pub(super) fn inst(&mut self, linker: &mut Linker, i: usize, out: &mut Stage) -> Result<bool> {
         let program = linker.bound.program;
         let inst = &program.stages[self.stage].code[i];
+        let over_inner = program.stages[self.stage].over_inner;
         let (reads, writes) = operands(inst);
         let mut from = vec![];
-        for (r, name) in reads.iter().zip(&draft.names[i]) {
-            from.push(self.read(linker, draft, *name, *r)?);
+        for r in &reads {
+            from.push(self.read(linker, *r)?);
         }
         let ty = |r: Reg| program.registers[usize::from(r.0)];
+        let made = |making: &mut Making, made: Reg| {
+            if let Some(r) = writes {
+                making.made.insert(r.0, made);
+            }
+            Ok(true)
+        };
+        match inst {
+            Inst::Load { access, .. } | Inst::Store { access, .. } => {
+                let is_store = matches!(inst, Inst::Store { .. });
+                let arg = program.accesses[usize::from(*access)].arg;
+                let x = linker.walk(usize::from(*access), over_inner)?;
+                let gathered =
+                    |i: &Inst| matches!(i, Inst::LoadAt { access: a, .. } if a == access);
+                let mut stages = program.stages.iter().flat_map(|s| &s.code);
+                if stages.any(gathered) {
+                    return Ok(false);
+                }
+                let kind = self.kind(&linker.walks[x as usize], is_store);
+                if !is_store {
+                    // What was stored is read back where it is known to be: not in front of all lanes or the function.
+                    let back = self.stored.contains(&arg);
+                    if self.late.contains(&arg) || back && kind != Some(Kind::Line) {
+                        return Ok(false);
+                    }
+                    let Some(kind) = kind else {
+                        let dtype = program.args[usize::from(arg)].dtype;
+                        let load = (load::load(dtype), x);
+                        let new = self.before(linker, dtype.compute(), load, out)?;
+                        return made(self, new);
+                    };
+                    let access = self.access(linker, (x, arg), kind, false);
+                    let dst = self.register(ty(writes.unwrap_or(Reg(0))))?;
+                    self.body.code.push(Inst::Load { dst, access });
+                    return made(self, dst);
+                }
+                self.stored.insert(arg);
+                let Some(kind) = kind.filter(|_| !self.late.contains(&arg)) else {
+                    self.late.insert(arg);
+                    self.behind(linker, i, from[0]);
+                    return Ok(true);
+                };
+                let access = self.access(linker, (x, arg), kind, true);
+                let src = from[0];
+                self.body.code.push(Inst::Store { access, src });
+                return Ok(true);
+            }
+            Inst::Reduce { .. } | Inst::ArgReduce { .. } if !is_printed_sum(linker, inst) => {
+                self.behind(linker, i, from[0]);
+                return Ok(true);
+            }
+            Inst::Index { .. } => {
+                let x = linker.walk(linker.numbers[&(self.stage, i)], over_inner)?;
+                let new = self.number(linker, x, out)?;
+                return made(self, new);
+            }
+            _ => {}
+        }
         let dst = match writes {
             Some(r) => self.register(ty(r))?,
             None => Reg(0),
         };
         let new = match inst {
-            Inst::Load { access, .. } => Inst::Load {
-                dst,
-                access: self.access(linker, *access, false)?,
-            },
-            Inst::Store { access, .. } => Inst::Store {
-                access: self.access(linker, *access, true)?,
-                src: from[0],
-            },
+            Inst::LoadAt { access, .. } => {
+                let Some((access, dynamic)) = self.load_at(linker, (i, *access), &from, out)?
+                else {
+                    return Ok(false);
+                };
+                Inst::LoadAt {
+                    dst,
+                    access,
+                    dynamic,
+                }
+            }
             Inst::Keep { slot, .. } => Inst::Keep {
                 slot: self.slot(linker, *slot),
                 src: from[0],
@@ -220,13 +430,18 @@ impl Making {
                 dst,
                 a: from[0],
             },
-            Inst::Binary { op, .. } => Inst::Binary {
-                op: *op,
-                dst,
-                a: from[0],
-                b: from[1],
-                site: 0,
-            },
+            Inst::Binary { op, a, site, .. } => {
+                if op.divides() && !ty(*a).is_float() {
+                    self.reports();
+                }
+                Inst::Binary {
+                    op: *op,
+                    dst,
+                    a: from[0],
+                    b: from[1],
+                    site: *site,
+                }
+            }
             Inst::Select { .. } => Inst::Select {
                 dst,
                 mask: from[0],
@@ -239,35 +454,35 @@ impl Making {
                 from: *of,
                 to: *to,
             },
+            Inst::Random { kind, .. } => Inst::Random {
+                kind: *kind,
+                dst,
+                seed: from[0],
+                offset: from[1],
+                index: from[2],
+            },
             Inst::Reduce { op, acc, .. } => {
                 let key = Key::Accumulator(dst);
-                let at = if self.along {
-                    self.operand(key, Kind::State, Place::State(0))
-                } else {
-                    let acc = Value::Global(linker.global(acc.0));
-                    let at = self.operand(key, Kind::Line, Place::Register(0));
-                    self.values.push((at, acc, true));
-                    at
+                let at = match self.along {
+                    true => self.operand(key, Kind::State, Place::State(0)),
+                    false => {
+                        let place = Place::Register(linker.global(acc.0));
+                        self.operand(key, Kind::Line, place)
+                    }
                 };
                 self.sums.push((i, at));
-                Inst::Reduce {
+                self.body.code.push(Inst::Reduce {
                     op: *op,
                     acc: dst,
                     a: from[0],
-                }
+                });
+                // It is read by later stages alone.
+                return Ok(true);
             }
-            Inst::LoadAt { .. }
-            | Inst::Index { .. }
-            | Inst::Random { .. }
-            | Inst::ArgReduce { .. } => {
-                return Err(damaged!("an instruction that is not printed"));
-            }
+            _ => return Ok(false),
         };
-        if writes.is_some() {
-            self.made.insert(i, dst);
-        }
         self.body.code.push(new);
-        Ok(())
+        made(self, dst)
     }
 
     /// Runs that are alike become rows of one call; what lies elsewhere from row to row is not read in front of all.
@@ -315,35 +530,44 @@ impl Making {
         Ok(())
     }
 
-    /// Adds what is read elsewhere of what `code` makes.
-    pub(super) fn outputs(&mut self, linker: &mut Linker, draft: &mut Drafting, code: &[usize]) {
-        let source = &linker.bound.program.stages[self.stage].code;
-        let elsewhere: HashSet<usize> = (0..source.len())
-            .filter(|i| !code.contains(i))
-            .flat_map(|i| &draft.names[i])
-            .filter_map(|n| match n {
-                Name::Made(i) => Some(*i),
-                Name::Before(_) => None,
-            })
-            .collect();
-        let mut given: HashSet<u16> = HashSet::new();
-        for i in code.iter().rev() {
-            let reduces = matches!(source[*i], Inst::Reduce { .. });
-            let Some(r) = operands(&source[*i]).1.filter(|_| !reduces) else {
+    /// Adds what later stages read.
+    pub(super) fn outputs(&mut self, linker: &mut Linker) {
+        let mut fixed: Vec<u16> = linker.fixed[self.stage].iter().copied().collect();
+        fixed.sort_unstable();
+        for r in fixed {
+            let Some(out) = self.made.get(&r).copied() else {
                 continue;
             };
-            let fixed = linker.fixed[self.stage].contains(&r.0);
-            // Of several writers the last one counts.
-            if !(fixed && given.insert(r.0) || !fixed && elsewhere.contains(i)) {
-                continue;
-            }
-            let value = linker.made(draft, *i, r);
-            let Some(out) = self.made.get(i).copied() else {
-                continue;
-            };
-            self.body.outputs.push(out);
-            let at = self.operand(Key::Output(out), Kind::Line, Place::Register(0));
-            self.values.push((at, value, true));
+            let place = Place::Register(linker.global(r));
+            // A value that has several names is one output for each.
+            let new = Reg(self.body.registers.len() as u16);
+            let ty = self.body.registers[usize::from(out.0)];
+            self.body.registers.push(ty);
+            let mask = crate::tile::plain_dtype(ty);
+            self.body.code.push(Inst::Convert {
+                dst: new,
+                a: out,
+                from: mask,
+                to: mask,
+            });
+            self.body.outputs.push(new);
+            self.operand(Key::Output(new), Kind::Line, place);
         }
     }
+}
+
+/// Whether a reduction is printed; others run behind.
+fn is_printed_sum(linker: &Linker, inst: &Inst) -> bool {
+    let ty = |r: &Reg| linker.bound.program.registers[usize::from(r.0)];
+    matches!(inst, Inst::Reduce { a, .. } if ty(a) != Compute::Mask)
+}
+
+/// Whether addresses stay within the argument whatever the data.
+fn stays(walk: &Walk, parts: &[BoundDynamic]) -> bool {
+    let (mut low, mut high) = walk.range;
+    for part in parts {
+        let far = i128::from(part.stride) * i128::from((part.extent - 1).max(0));
+        (low, high) = (low + far.min(0), high + far.max(0));
+    }
+    low >= 0 && high < i128::from(walk.len)
 }

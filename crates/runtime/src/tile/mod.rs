@@ -14,8 +14,6 @@ mod cast;
 mod check;
 mod code;
 mod compute;
-mod frame;
-mod gather;
 mod inst;
 mod kernels;
 mod lanes;
@@ -23,7 +21,6 @@ mod link;
 mod linked;
 mod live;
 mod load;
-mod lower;
 #[cfg(all(target_arch = "x86_64", unix))]
 mod making;
 mod pieces;
@@ -33,7 +30,6 @@ mod print;
 mod print_tests;
 mod random;
 mod reduce;
-mod rounds;
 mod run;
 #[cfg_attr(
     not(all(target_arch = "x86_64", unix)),
@@ -41,11 +37,12 @@ mod run;
 )]
 mod runs;
 mod walk;
-mod wide;
 
 pub(crate) use bind::bind;
 pub(crate) use bound::{Bound, BoundAccess};
 pub(crate) use code::{Code, Ctx, Failure, Failures};
+#[cfg(all(target_arch = "x86_64", unix))]
+pub(crate) use compute::with_compute;
 #[cfg(all(target_arch = "x86_64", unix))]
 pub(crate) use compute::{plain_dtype, scalar_bits};
 #[cfg(all(target_arch = "x86_64", unix))]

@@ -1,40 +1,22 @@
 //! What of a stage is printed, and as what.
 
 use super::ahead;
-use super::bound::Bound;
-use super::call::{MAX, Place, Printed};
+use super::call::{self, MAX, Place, Printed};
 use super::code::Code;
-use super::link::{Drafting, Linker};
+use super::link::{Linker, plain};
 use super::linked::Stage;
-use super::lower::{Draft, Function, Hidden, Make};
-use super::making::Making;
+use super::making::{Aside, Making};
 use super::walk::{Shape, Walk};
-use crate::error::{Result, damaged};
-use crate::printed::lines::{About, Lines};
+use crate::error::Result;
 use crate::printed::stage::{Body, Kind, print};
 use crate::printed::{Target, cache};
 use kiln_plan::tile::{Inst, Schedule};
 use std::sync::Arc;
 
-/// Whether an instruction has a printed form, as far as types say.
-pub(super) fn is_printed(target: Target, bound: &Bound, inst: &Inst) -> bool {
-    let program = bound.program;
-    let about = About {
-        registers: &program.registers,
-        constants: &program.constants,
-        slots: &program.slots,
-        dtypes: &|access| {
-            program.args[usize::from(program.accesses[usize::from(access)].arg)].dtype
-        },
-    };
-    Lines::new(target, &about, std::slice::from_ref(inst), &[]).is_ok()
-}
-
 /// How an access lies, if it is one that is printed; `one` says that there is one lane, `least` how many
 /// lanes of a run pay.
 pub(super) fn kind(walk: &Walk, is_store: bool, one: bool, least: i64) -> Option<Kind> {
     match walk.shape {
-        _ if walk.dynamic => None,
         Shape::Contiguous => Some(Kind::Line),
         Shape::Splat if is_store => one.then_some(Kind::Line),
         Shape::Splat => Some(Kind::Splat),
@@ -54,7 +36,7 @@ pub(super) fn least_run(over_inner: bool) -> i64 {
 }
 
 /// The code of a body. `None` if it can't be printed after all.
-pub(super) fn code(target: Target, body: &Body) -> Option<Arc<kiln_x86::Code>> {
+fn code(target: Target, body: &Body) -> Option<Arc<kiln_x86::Code>> {
     // Printed here and not in the cache's hands: a body may turn out not to be printable.
     let mut failed = false;
     let name = || format!("fused work of {} instructions", body.code.len());
@@ -94,7 +76,7 @@ pub(super) fn step(program: &super::Linked, stage: &Stage) -> usize {
     let whole = |c: &Code| {
         let operands = &program.printed[c.x as usize].operands;
         operands.iter().all(|o| match o.place {
-            super::call::Place::Register(_) => o.step == 0,
+            Place::Register(_) => o.step == 0,
             _ => true,
         })
     };
@@ -110,90 +92,58 @@ pub(super) fn step(program: &super::Linked, stage: &Stage) -> usize {
 }
 
 impl Linker<'_> {
-    /// Which instructions of a stage are printed.
-    pub(super) fn which_are_printed(&mut self, target: Target, index: usize) -> Result<Vec<bool>> {
-        let bound = self.bound;
-        let program = bound.program;
-        let stage = &program.stages[index];
-        let one = program.schedule == Schedule::Rows && !stage.over_inner;
-        let least = least_run(stage.over_inner);
-        let mut stored: Vec<u16> = vec![];
-        let mut printed = Vec::with_capacity(stage.code.len());
-        for inst in &stage.code {
-            let mut is = is_printed(target, bound, inst);
-            if let Inst::Load { access, .. } | Inst::Store { access, .. } = inst {
-                let is_store = matches!(inst, Inst::Store { .. });
-                let x = self.walk(usize::from(*access), stage.over_inner)?;
-                let kind = kind(&self.walks[x as usize], is_store, one, least);
-                let arg = program.accesses[usize::from(*access)].arg;
-                // What is the same for all lanes is read before any of them is written.
-                let again = kind == Some(Kind::Splat) && stored.contains(&arg);
-                is &= kind.is_some() && !again;
-                if is_store {
-                    stored.push(arg);
-                }
-            }
-            printed.push(is);
-        }
-        // A gather makes its walk one that is not printed, wherever it stands.
-        for (is, inst) in printed.iter_mut().zip(&stage.code) {
-            let gathered = |access: u16| {
-                let at = |i: &Inst| matches!(i, Inst::LoadAt { access: a, .. } if *a == access);
-                program.stages.iter().flat_map(|s| &s.code).any(at)
-            };
-            if let Inst::Load { access, .. } | Inst::Store { access, .. } = inst {
-                *is &= !gathered(*access);
-            }
-        }
-        Ok(printed)
-    }
-
-    /// Adds a printed function of some instructions, or these as they are if it can't be.
-    pub(super) fn function(&mut self, draft: &mut Drafting, code: &[usize]) -> Result<()> {
+    /// Makes a stage one printed function, and what of its memory that does not reach before and behind it. Gives whether
+    /// it can be.
+    pub(super) fn function(&mut self, index: usize, out: &mut Stage) -> Result<bool> {
         let program = self.bound.program;
-        let stage = &program.stages[draft.index];
+        let stage = &program.stages[index];
         let Some(target) = Target::of(self.level) else {
-            return Err(damaged!("nothing is printed at this level"));
+            return Ok(false);
         };
-        let mut made = Making::new(self, draft.index, code);
-        let added = code.iter().all(|i| made.inst(self, draft, *i).is_ok());
-        made.outputs(self, draft, code);
-        if ahead::costliest(self.bound) == Some(draft.index) && draft.stage.functions.is_empty() {
+        let mut made = Making::new(self, index);
+        for i in 0..stage.code.len() {
+            if !made.inst(self, i, out)? {
+                return Ok(false);
+            }
+        }
+        made.outputs(self);
+        if ahead::costliest(self.bound) == Some(index) {
             made.ahead(self)?;
         }
         made.rows(self);
         let Making {
             mut body,
-            operands,
-            values,
-            walks,
+            mut operands,
             sums,
+            aside,
+            walks,
             ..
         } = made;
         let streams = operands.iter().any(|o| o.streams);
+        if operands.len() > MAX {
+            return Ok(false);
+        }
+        // What stands aside alone has nothing to print.
         let steps = body.steps;
-        let function = (added && operands.len() <= MAX)
-            .then(|| functions(target, &mut body))
-            .flatten();
-        let Some((printed, plain)) = function else {
-            for i in code {
-                self.interpreted(draft, *i, (0, 0))?;
-            }
-            return Ok(());
+        let function = match body.code.is_empty() && body.outputs.is_empty() {
+            true => None,
+            false => match functions(target, &mut body) {
+                Some(function) => Some(function),
+                None => return Ok(false),
+            },
         };
         self.streams |= streams;
-        draft.walks.extend(walks);
-        let mut operands = operands;
+        let runs = operands.iter().filter_map(|o| match o.place {
+            Place::Run(x) => Some(x),
+            _ => None,
+        });
+        out.general.extend(runs);
+        out.walks.extend(walks);
         let mut after = vec![];
         for (i, operand) in sums {
-            let inst = &stage.code[i];
-            let Inst::Reduce { acc, .. } = inst else {
-                continue;
-            };
-            let acc = self.global(acc.0);
-            let (parts, flush) = self.reduction(inst, acc, [None; 3], &mut draft.out);
+            let (state, flush) = self.reduction(&stage.code[i], 0, out);
             if let Place::State(x) = &mut operands[operand].place {
-                *x = parts.x;
+                *x = state.x;
             }
             after.extend(flush);
         }
@@ -206,25 +156,35 @@ impl Linker<'_> {
                 }
             }
         }
-        draft.stage.functions.push(Function {
-            printed: Printed {
-                code: printed,
-                plain,
+        if let Some((code, plain_code)) = function {
+            self.printed.push(Printed {
+                code,
+                plain: plain_code,
                 operands,
                 steps,
                 runs,
-            },
-            values,
-        });
-        let f = draft.stage.functions.len() - 1;
-        draft.stage.drafts.push(Draft {
-            make: Make::Printed(f),
-            dst: None,
-            sources: [None; 3],
-            x: 0,
-            hidden: Hidden::None,
-        });
-        draft.stage.drafts.extend(after);
-        Ok(())
+            });
+            out.steps = program.schedule == Schedule::Lanes && stage.over_inner && steps;
+            out.body.push(Code {
+                is_call: true,
+                ..plain(call::call, 0, self.printed.len() as u32 - 1)
+            });
+        }
+        out.body.extend(after);
+        for Aside { inst, from } in aside {
+            match &stage.code[inst] {
+                Inst::Store { access, src } => {
+                    let moved = self.moved(*access, stage.over_inner, out)?;
+                    let ty = program.registers[usize::from(src.0)];
+                    self.store(from, ty, moved, out);
+                }
+                reduction => {
+                    let (body, flush) = self.reduction(reduction, from, out);
+                    out.body.push(body);
+                    out.body.extend(flush);
+                }
+            }
+        }
+        Ok(true)
     }
 }

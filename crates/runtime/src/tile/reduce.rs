@@ -3,7 +3,6 @@
 use super::code::{Call, Op};
 use super::compute::with_compute;
 use super::lanes::Elem;
-use crate::simd::{Isa, Kernel, Level, compiled};
 use kiln_base::Compute;
 use kiln_base::prim::Reduction;
 use std::marker::PhantomData;
@@ -122,108 +121,8 @@ impl Carry<f32> for Wide {
     }
 }
 
-struct RowBegin<T, K>(PhantomData<(T, K)>);
-impl<T: Elem, K: Carry<T>> Kernel<Call> for RowBegin<T, K> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>((ctx, code): Call) {
-        // SAFETY: state `x` belongs to this reduction and holds any of its kinds.
-        unsafe { *(*ctx).states.add((*code).x as usize).cast::<K::State>() = K::start() }
-    }
-}
-
-struct RowBody<T, C, K>(PhantomData<(T, C, K)>);
-impl<T: Elem, C: Combine<T>, K: Carry<T>> Kernel<Call> for RowBody<T, C, K> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>((ctx, code): Call) {
-        // SAFETY: as for `RowBegin`; the operand's type was checked.
-        unsafe {
-            let (ctx, code) = (&*ctx, &*code);
-            let state = ctx.states.add(code.x as usize).cast::<K::State>();
-            let tile = fold::<T, C>(ctx.reg::<T>(code.a), ctx.n);
-            *state = K::add(*state, tile);
-        }
-    }
-}
-
-struct RowEnd<T, K>(PhantomData<(T, K)>);
-impl<T: Elem, K: Carry<T>> Kernel<Call> for RowEnd<T, K> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>((ctx, code): Call) {
-        // SAFETY: as for `RowBegin`; the result's type was checked.
-        unsafe {
-            let (ctx, code) = (&*ctx, &*code);
-            let state = ctx.states.add(code.x as usize).cast::<K::State>();
-            *ctx.reg::<T>(code.dst) = K::finish(*state);
-        }
-    }
-}
-
 /// Inner steps after which a lane's f32 sum moves on into an f64.
 pub(super) const FLUSH: i64 = 256;
-
-struct LaneBegin<T, C>(PhantomData<(T, C)>);
-impl<T: Elem, C: Combine<T>> Kernel<Call> for LaneBegin<T, C> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>((ctx, code): Call) {
-        // SAFETY: the accumulator's type was checked.
-        unsafe {
-            let (ctx, code) = (&*ctx, &*code);
-            let d = ctx.reg::<T>(code.dst);
-            for i in 0..ctx.n {
-                *d.add(i) = C::identity();
-            }
-        }
-    }
-}
-
-struct LaneBody<T, C>(PhantomData<(T, C)>);
-impl<T: Elem, C: Combine<T>> Kernel<Call> for LaneBody<T, C> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>((ctx, code): Call) {
-        // SAFETY: the types were checked.
-        unsafe {
-            let (ctx, code) = (&*ctx, &*code);
-            let (d, a) = (ctx.reg::<T>(code.dst), ctx.reg::<T>(code.a));
-            for i in 0..ctx.n {
-                *d.add(i) = C::combine(*d.add(i), *a.add(i));
-            }
-        }
-    }
-}
-
-/// An f32 sum is now and then flushed into the f64 register `b`.
-struct Flush;
-impl Kernel<Call> for Flush {
-    #[inline(always)]
-    unsafe fn run<I: Isa>((ctx, code): Call) {
-        // SAFETY: the types were checked; linking made `b` an f64 register.
-        unsafe {
-            let (ctx, code) = (&*ctx, &*code);
-            if ctx.outer % FLUSH == FLUSH - 1 {
-                let (d, long) = (ctx.reg::<f32>(code.dst), ctx.reg::<f64>(code.b));
-                for i in 0..ctx.n {
-                    *long.add(i) += *d.add(i) as f64;
-                    *d.add(i) = 0.0;
-                }
-            }
-        }
-    }
-}
-
-struct LongEnd;
-impl Kernel<Call> for LongEnd {
-    #[inline(always)]
-    unsafe fn run<I: Isa>((ctx, code): Call) {
-        // SAFETY: as for `Flush`.
-        unsafe {
-            let (ctx, code) = (&*ctx, &*code);
-            let (d, long) = (ctx.reg::<f32>(code.dst), ctx.reg::<f64>(code.b));
-            for i in 0..ctx.n {
-                *d.add(i) = (*long.add(i) + *d.add(i) as f64) as f32;
-            }
-        }
-    }
-}
 
 /// The instructions before the first, at each, and after the last tile or step.
 pub(super) struct Parts {
@@ -234,49 +133,114 @@ pub(super) struct Parts {
     pub end: Option<Op>,
 }
 
-/// A reduction across the lanes of a row; `x` is its state.
-pub(super) fn rows(op: Reduction, ty: Compute, level: Level) -> Parts {
-    fn parts<T: Elem, C: Combine<T>, K: Carry<T>>(level: Level) -> Parts {
+impl Parts {
+    fn new(begin: Op, body: Op, end: Option<Op>) -> Parts {
         Parts {
-            begin: vec![compiled::<RowBegin<T, K>, Call>(Level::Baseline)],
-            body: compiled::<RowBody<T, C, K>, Call>(level),
+            begin: vec![begin],
+            body,
             after: None,
-            end: Some(compiled::<RowEnd<T, K>, Call>(level)),
+            end,
         }
     }
+}
+
+// SAFETY, of all that follows: the types were checked, state `x` and the one after it belong to the reduction and hold
+// any of its kinds, and linking made `b` a register of the type that the reduction wants beside its own.
+
+unsafe fn row_begin<T: Elem, K: Carry<T>>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe { *(*ctx).states.add((*code).x as usize).cast::<K::State>() = K::start() }
+}
+
+unsafe fn row_body<T: Elem, C: Combine<T>, K: Carry<T>>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let (ctx, code) = (&*ctx, &*code);
+        let state = ctx.states.add(code.x as usize).cast::<K::State>();
+        *state = K::add(*state, fold::<T, C>(ctx.reg::<T>(code.a), ctx.n));
+    }
+}
+
+unsafe fn row_end<T: Elem, K: Carry<T>>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let (ctx, code) = (&*ctx, &*code);
+        let state = ctx.states.add(code.x as usize).cast::<K::State>();
+        *ctx.reg::<T>(code.dst) = K::finish(*state);
+    }
+}
+
+/// A reduction across the lanes of a row; `x` is its state.
+pub(super) fn rows(op: Reduction, ty: Compute) -> Parts {
+    fn parts<T: Elem, C: Combine<T>, K: Carry<T>>() -> Parts {
+        let end = Some(row_end::<T, K> as Op);
+        Parts::new(row_begin::<T, K>, row_body::<T, C, K>, end)
+    }
     match (op, ty) {
-        (Reduction::Sum, Compute::F32) => parts::<f32, Sum, Wide>(level),
-        (Reduction::Sum, ty) => with_compute!(ty, T => parts::<T, Sum, Plain<Sum>>(level)),
-        (Reduction::Prod, ty) => with_compute!(ty, T => parts::<T, Prod, Plain<Prod>>(level)),
-        (Reduction::Max, ty) => with_compute!(ty, T => parts::<T, Max, Plain<Max>>(level)),
-        (Reduction::Min, ty) => with_compute!(ty, T => parts::<T, Min, Plain<Min>>(level)),
+        (Reduction::Sum, Compute::F32) => parts::<f32, Sum, Wide>(),
+        (Reduction::Sum, ty) => with_compute!(ty, T => parts::<T, Sum, Plain<Sum>>()),
+        (Reduction::Prod, ty) => with_compute!(ty, T => parts::<T, Prod, Plain<Prod>>()),
+        (Reduction::Max, ty) => with_compute!(ty, T => parts::<T, Max, Plain<Max>>()),
+        (Reduction::Min, ty) => with_compute!(ty, T => parts::<T, Min, Plain<Min>>()),
+    }
+}
+
+unsafe fn lane_begin<T: Elem, C: Combine<T>>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let d = (*ctx).reg::<T>((*code).dst);
+        (0..(*ctx).n).for_each(|i| *d.add(i) = C::identity());
+    }
+}
+
+unsafe fn lane_body<T: Elem, C: Combine<T>>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let (d, a) = ((*ctx).reg::<T>((*code).dst), (*ctx).reg::<T>((*code).a));
+        (0..(*ctx).n).for_each(|i| *d.add(i) = C::combine(*d.add(i), *a.add(i)));
+    }
+}
+
+/// An f32 sum is now and then flushed into the f64 register `b`.
+unsafe fn flush((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let (ctx, code) = (&*ctx, &*code);
+        if ctx.outer % FLUSH == FLUSH - 1 {
+            let (d, long) = (ctx.reg::<f32>(code.dst), ctx.reg::<f64>(code.b));
+            for i in 0..ctx.n {
+                *long.add(i) += *d.add(i) as f64;
+                *d.add(i) = 0.0;
+            }
+        }
+    }
+}
+
+unsafe fn long_end((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let (ctx, code) = (&*ctx, &*code);
+        let (d, long) = (ctx.reg::<f32>(code.dst), ctx.reg::<f64>(code.b));
+        (0..ctx.n).for_each(|i| *d.add(i) = (*long.add(i) + *d.add(i) as f64) as f32);
     }
 }
 
 /// A reduction lane by lane over `steps` inner points.
-pub(super) fn lanes(op: Reduction, ty: Compute, steps: i64, level: Level) -> Parts {
-    fn parts<T: Elem, C: Combine<T>>(level: Level) -> Parts {
-        Parts {
-            begin: vec![compiled::<LaneBegin<T, C>, Call>(level)],
-            body: compiled::<LaneBody<T, C>, Call>(level),
-            after: None,
-            end: None,
-        }
+pub(super) fn lanes(op: Reduction, ty: Compute, steps: i64) -> Parts {
+    fn parts<T: Elem, C: Combine<T>>() -> Parts {
+        Parts::new(lane_begin::<T, C>, lane_body::<T, C>, None)
     }
     match (op, ty) {
         (Reduction::Sum, Compute::F32) if steps > FLUSH => Parts {
-            begin: vec![
-                compiled::<LaneBegin<f32, Sum>, Call>(level),
-                compiled::<LaneBegin<f64, Sum>, Call>(level),
-            ],
-            body: compiled::<LaneBody<f32, Sum>, Call>(level),
-            after: Some(compiled::<Flush, Call>(level)),
-            end: Some(compiled::<LongEnd, Call>(level)),
+            begin: vec![lane_begin::<f32, Sum>, lane_begin::<f64, Sum>],
+            body: lane_body::<f32, Sum>,
+            after: Some(flush),
+            end: Some(long_end),
         },
-        (Reduction::Sum, ty) => with_compute!(ty, T => parts::<T, Sum>(level)),
-        (Reduction::Prod, ty) => with_compute!(ty, T => parts::<T, Prod>(level)),
-        (Reduction::Max, ty) => with_compute!(ty, T => parts::<T, Max>(level)),
-        (Reduction::Min, ty) => with_compute!(ty, T => parts::<T, Min>(level)),
+        (Reduction::Sum, ty) => with_compute!(ty, T => parts::<T, Sum>()),
+        (Reduction::Prod, ty) => with_compute!(ty, T => parts::<T, Prod>()),
+        (Reduction::Max, ty) => with_compute!(ty, T => parts::<T, Max>()),
+        (Reduction::Min, ty) => with_compute!(ty, T => parts::<T, Min>()),
     }
 }
 
@@ -287,130 +251,97 @@ fn beats<T: Elem, const LARGEST: bool>(x: T, best: T) -> bool {
     better | (x.is_nan() & !best.is_nan())
 }
 
-#[inline(always)]
 fn worst<T: Elem, const LARGEST: bool>() -> T {
     if LARGEST { T::LEAST } else { T::MOST }
 }
 
 /// Row state `x`: the best so far; state `x + 1`: its index.
-struct ArgRowBegin<T, const L: bool>(PhantomData<T>);
-impl<T: Elem, const L: bool> Kernel<Call> for ArgRowBegin<T, L> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>((ctx, code): Call) {
-        // SAFETY: both states belong to this reduction.
-        unsafe {
-            let state = (*ctx).states.add((*code).x as usize);
-            *state.cast::<T>() = worst::<T, L>();
-            *state.add(1).cast::<i64>() = 0;
-        }
+unsafe fn best_row_begin<T: Elem, const L: bool>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let state = (*ctx).states.add((*code).x as usize);
+        *state.cast::<T>() = worst::<T, L>();
+        *state.add(1).cast::<i64>() = 0;
     }
 }
 
-struct ArgRowBody<T, const L: bool>(PhantomData<T>);
-impl<T: Elem, const L: bool> Kernel<Call> for ArgRowBody<T, L> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>((ctx, code): Call) {
-        // SAFETY: as for `ArgRowBegin`; the operand's type was checked.
-        unsafe {
-            let (ctx, code) = (&*ctx, &*code);
-            let a = ctx.reg::<T>(code.a);
-            let state = ctx.states.add(code.x as usize);
-            let best = state.cast::<T>();
-            let tile = if L {
-                fold::<T, Max>(a, ctx.n)
-            } else {
-                fold::<T, Min>(a, ctx.n)
-            };
-            if !beats::<T, L>(tile, *best) {
-                return;
-            }
-            let same = |x: T| x == tile || x.is_nan() && tile.is_nan();
-            if let Some(i) = (0..ctx.n).find(|i| same(*a.add(*i))) {
-                *best = tile;
-                *state.add(1).cast::<i64>() = ctx.start + i as i64;
-            }
+unsafe fn best_row_body<T: Elem, const L: bool>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let (ctx, code) = (&*ctx, &*code);
+        let a = ctx.reg::<T>(code.a);
+        let state = ctx.states.add(code.x as usize);
+        let best = state.cast::<T>();
+        let tile = match L {
+            true => fold::<T, Max>(a, ctx.n),
+            false => fold::<T, Min>(a, ctx.n),
+        };
+        if !beats::<T, L>(tile, *best) {
+            return;
+        }
+        let same = |x: T| x == tile || x.is_nan() && tile.is_nan();
+        if let Some(i) = (0..ctx.n).find(|i| same(*a.add(*i))) {
+            *best = tile;
+            *state.add(1).cast::<i64>() = ctx.start + i as i64;
         }
     }
 }
 
 /// The index, which is the state after `x`.
-struct ArgRowEnd;
-impl Kernel<Call> for ArgRowEnd {
-    #[inline(always)]
-    unsafe fn run<I: Isa>((ctx, code): Call) {
-        // SAFETY: as for `ArgRowBegin`; the result's type was checked.
-        unsafe {
-            let (ctx, code) = (&*ctx, &*code);
-            let value = *ctx.states.add(code.x as usize + 1).cast::<i64>();
-            *ctx.reg::<i64>(code.dst) = value;
-        }
+unsafe fn best_row_end((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let value = *(*ctx).states.add((*code).x as usize + 1).cast::<i64>();
+        *(*ctx).reg::<i64>((*code).dst) = value;
     }
 }
 
 /// The best so far is register `b`.
-struct ArgLaneBegin<T, const L: bool>(PhantomData<T>);
-impl<T: Elem, const L: bool> Kernel<Call> for ArgLaneBegin<T, L> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>((ctx, code): Call) {
-        // SAFETY: the types were checked; linking made `b` a register of the operand's type.
-        unsafe {
-            let (ctx, code) = (&*ctx, &*code);
-            let (d, best) = (ctx.reg::<i64>(code.dst), ctx.reg::<T>(code.b));
-            for i in 0..ctx.n {
-                *d.add(i) = 0;
-                *best.add(i) = worst::<T, L>();
-            }
+unsafe fn best_lane_begin<T: Elem, const L: bool>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let (d, best) = ((*ctx).reg::<i64>((*code).dst), (*ctx).reg::<T>((*code).b));
+        for i in 0..(*ctx).n {
+            *d.add(i) = 0;
+            *best.add(i) = worst::<T, L>();
         }
     }
 }
 
-struct ArgLaneBody<T, const L: bool>(PhantomData<T>);
-impl<T: Elem, const L: bool> Kernel<Call> for ArgLaneBody<T, L> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>((ctx, code): Call) {
-        // SAFETY: as for `ArgLaneBegin`.
-        unsafe {
-            let (ctx, code) = (&*ctx, &*code);
-            let (d, best) = (ctx.reg::<i64>(code.dst), ctx.reg::<T>(code.b));
-            let a = ctx.reg::<T>(code.a);
-            for i in 0..ctx.n {
-                let (x, old) = (*a.add(i), *best.add(i));
-                let wins = beats::<T, L>(x, old);
-                *best.add(i) = if wins { x } else { old };
-                *d.add(i) = if wins { ctx.outer } else { *d.add(i) };
-            }
+unsafe fn best_lane_body<T: Elem, const L: bool>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let (ctx, code) = (&*ctx, &*code);
+        let (d, best) = (ctx.reg::<i64>(code.dst), ctx.reg::<T>(code.b));
+        let a = ctx.reg::<T>(code.a);
+        for i in 0..ctx.n {
+            let (x, old) = (*a.add(i), *best.add(i));
+            let wins = beats::<T, L>(x, old);
+            *best.add(i) = if wins { x } else { old };
+            *d.add(i) = if wins { ctx.outer } else { *d.add(i) };
         }
     }
 }
 
 /// An arg-reduction across the lanes of a row; `x` is the first of its two states.
-pub(super) fn arg_rows(op: Reduction, ty: Compute, level: Level) -> Parts {
-    fn parts<T: Elem, const L: bool>(level: Level) -> Parts {
-        Parts {
-            begin: vec![compiled::<ArgRowBegin<T, L>, Call>(Level::Baseline)],
-            body: compiled::<ArgRowBody<T, L>, Call>(level),
-            after: None,
-            end: Some(compiled::<ArgRowEnd, Call>(level)),
-        }
+pub(super) fn arg_rows(op: Reduction, ty: Compute) -> Parts {
+    fn parts<T: Elem, const L: bool>() -> Parts {
+        let end = Some(best_row_end as Op);
+        Parts::new(best_row_begin::<T, L>, best_row_body::<T, L>, end)
     }
     match op {
-        Reduction::Max => with_compute!(ty, T => parts::<T, true>(level)),
-        _ => with_compute!(ty, T => parts::<T, false>(level)),
+        Reduction::Max => with_compute!(ty, T => parts::<T, true>()),
+        _ => with_compute!(ty, T => parts::<T, false>()),
     }
 }
 
 /// An arg-reduction lane by lane; register `b` keeps the best.
-pub(super) fn arg_lanes(op: Reduction, ty: Compute, level: Level) -> Parts {
-    fn parts<T: Elem, const L: bool>(level: Level) -> Parts {
-        Parts {
-            begin: vec![compiled::<ArgLaneBegin<T, L>, Call>(level)],
-            body: compiled::<ArgLaneBody<T, L>, Call>(level),
-            after: None,
-            end: None,
-        }
+pub(super) fn arg_lanes(op: Reduction, ty: Compute) -> Parts {
+    fn parts<T: Elem, const L: bool>() -> Parts {
+        Parts::new(best_lane_begin::<T, L>, best_lane_body::<T, L>, None)
     }
     match op {
-        Reduction::Max => with_compute!(ty, T => parts::<T, true>(level)),
-        _ => with_compute!(ty, T => parts::<T, false>(level)),
+        Reduction::Max => with_compute!(ty, T => parts::<T, true>()),
+        _ => with_compute!(ty, T => parts::<T, false>()),
     }
 }

@@ -9,7 +9,6 @@ use super::reduce::FLUSH;
 use crate::error::Result;
 use crate::memory::Storage;
 use crate::pool::Pool;
-use crate::simd::copy;
 use kiln_plan::tile::{Schedule, Turn};
 use smallvec::SmallVec;
 
@@ -41,7 +40,7 @@ impl<'a> Runner<'a> {
         let frame = Storage::new(program.frame)?;
         let at = |offset: usize| frame.ptr().wrapping_add(offset) as usize;
         let homes = program.homes.iter().map(|o| at(*o));
-        let mut tables: Vec<usize> = homes.clone().chain(homes).collect();
+        let mut tables: Vec<usize> = homes.collect();
         tables.extend(program.slots.iter().map(|o| at(*o)));
         tables.resize(
             tables.len() + program.bases + program.coords + 2 * program.states,
@@ -49,13 +48,12 @@ impl<'a> Runner<'a> {
         );
         let regs = program.homes.len();
         let table = tables.as_mut_ptr();
-        let slots = table.wrapping_add(2 * regs);
+        let slots = table.wrapping_add(regs);
         let bases = slots.wrapping_add(program.slots.len());
         let coords = bases.wrapping_add(program.bases);
         let lanes = program.schedule == Schedule::Lanes;
         let ctx = Ctx {
-            ptrs: table.cast(),
-            homes: table.wrapping_add(regs).cast(),
+            homes: table.cast(),
             args,
             walks: program.walks.as_ptr(),
             bases: bases.cast(),
@@ -108,8 +106,10 @@ impl<'a> Runner<'a> {
                 Schedule::Rows => self.rows(from, to),
             }
         }
+        #[cfg(target_arch = "x86_64")]
         if p.streams {
-            copy::fence();
+            // SAFETY: every x86-64 machine has SSE.
+            unsafe { std::arch::x86_64::_mm_sfence() }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Where the lanes of a tile lie, run by run: printed code is called once for each.
 
+use super::call::Operand;
 use super::load;
 use super::walk::Walk;
 use crate::bugs::bug;
@@ -28,8 +29,7 @@ impl Walk {
     /// The stride of the innermost axis, if that many lanes lie along it.
     pub(super) fn long_runs(&self, least: i64) -> Option<i64> {
         let inner = self.lanes.last()?;
-        let simple = !self.dynamic && self.reads_memory;
-        (simple && inner.extent >= least).then_some(inner.stride)
+        (inner.extent >= least).then_some(inner.stride)
     }
 
     /// Makes the memory that is read in place of what the limits exclude; the innermost stride is 0 or 1.
@@ -91,7 +91,7 @@ impl Walk {
         }
     }
 
-    /// Where the element of the lane at hand is, of a size in bytes, and for how many lanes from there it goes on like
+    /// Where the element of the lane at hand is, or the number that is wanted of it, and for how many lanes from there it goes on like
     /// this along the innermost axis. Of a store there are no limits.
     ///
     /// # Safety
@@ -101,7 +101,7 @@ impl Walk {
         &self,
         ctx: &Ctx,
         bases: *const i64,
-        size: usize,
+        operand: &Operand,
     ) -> (*mut u8, i64) {
         // SAFETY: the numbers are this walk's, and set; the argument is the program's.
         let (here, memory, bases) = unsafe {
@@ -111,7 +111,11 @@ impl Walk {
         };
         let last = self.lanes.len() - 1;
         let left = self.lanes[last].extent - here.coords[last];
-        let at = memory.wrapping_offset((bases[0] + *here.address) as isize * size as isize);
+        let number = bases[0] + *here.address;
+        let at = match operand.number {
+            true => number as *mut u8,
+            false => memory.wrapping_offset(number as isize * operand.size as isize),
+        };
         if self.limits.is_empty() {
             return (at, left);
         }

@@ -274,8 +274,9 @@ impl State<'_> {
                 index,
             } => {
                 let counter = get(offset, self).i().wrapping_add(get(index, self).i());
-                let w = prim::philox(counter as u64, get(seed, self).i() as u64);
-                let wide = ty(dst, self) == Compute::F64;
+                let wide = ty(dst, self).size() == 8;
+                let seed = get(seed, self).i() as u64;
+                let w = prim::random_words(*kind, wide, counter as u64, seed);
                 let v = match kind {
                     RandomKind::Bits => I(prim::random_bits(w)),
                     RandomKind::Uniform if wide => F(prim::random_uniform_f64(w)),

@@ -2,7 +2,7 @@
 
 use super::{Body, Kind};
 use crate::printed::Target;
-use crate::printed::lines::{Key, Lines, Pinned, Place, Places, Tail, Unprintable, is_wide};
+use crate::printed::lines::{Key, Lines, Pinned, Place, Places, Run, Tail, Unprintable, is_wide};
 use hashbrown::HashSet;
 use kiln_base::Compute;
 use kiln_base::prim::Reduction;
@@ -51,7 +51,32 @@ struct Env<'a> {
     tail: bool,
 }
 
+impl Env<'_> {
+    fn operand(&self, key: Key) -> usize {
+        let found = self.body.operands.iter().position(|(k, _)| *k == key);
+        found.unwrap_or_else(|| panic!("{key:?} is no operand"))
+    }
+}
+
 impl Places for Env<'_> {
+    fn moved(&mut self, asm: &mut Asm, key: Key, by: Mem) -> Mem {
+        let base = self.table.pointer(asm, self.operand(key));
+        if base != SCRATCH {
+            asm.mov(SCRATCH, base);
+        }
+        asm.add(SCRATCH, by);
+        Mem::at(SCRATCH)
+    }
+
+    fn run(&mut self) -> Option<Run> {
+        Some(Run {
+            lane: AT,
+            group: (self.group * self.lanes) as i32,
+            first: self.table.entry(self.operand(Key::Lane)),
+            context: self.table.entry(self.operand(Key::Context)),
+        })
+    }
+
     fn turn(&mut self, group: usize) {
         self.group = self.first + group;
     }
@@ -68,13 +93,17 @@ impl Places for Env<'_> {
         {
             return groups[self.group];
         }
-        let found = self.body.operands.iter().position(|(k, _)| *k == key);
-        let Some(i) = found else {
-            panic!("{key:?} is no operand");
-        };
+        if key == Key::Lane {
+            let plus = (self.group * self.lanes) as i32;
+            return Place::Lanes { first: AT, plus };
+        }
+        let i = self.operand(key);
+        if let Key::Number(_) = key {
+            return Place::Splat(self.table.entry(i));
+        }
         let base = self.table.pointer(asm, i);
         let kind = self.body.operands[i].1;
-        if matches!(kind, Kind::Splat | Kind::SplatOfRow) {
+        if matches!(kind, Kind::Splat | Kind::SplatOfRow | Kind::Memory) {
             return Place::Splat(Mem::at(base));
         }
         let size = self.body.size(key);
@@ -101,12 +130,17 @@ impl Table {
         Table { row, registers }
     }
 
+    /// Where the address of operand `i` stands.
+    fn entry(self, i: usize) -> Mem {
+        Mem::at(self.row).plus(8 * i as i32)
+    }
+
     /// A register with the address of operand `i`.
     pub(super) fn pointer(self, asm: &mut Asm, i: usize) -> Gpr {
         if i < self.registers {
             return POINTERS[i];
         }
-        asm.mov(SCRATCH, Mem::at(self.row).plus(8 * i as i32));
+        asm.mov(SCRATCH, self.entry(i));
         SCRATCH
     }
 
@@ -117,7 +151,7 @@ impl Table {
             .enumerate()
             .take(operands.min(self.registers))
         {
-            asm.mov(*r, Mem::at(self.row).plus(8 * i as i32));
+            asm.mov(*r, self.entry(i));
         }
     }
 }

@@ -1,0 +1,117 @@
+//! Random numbers: Philox as [`prim::random_words`](kiln_base::prim::random_words) has it, a block in each lane of 64
+//! bits.
+
+use super::cast;
+use super::ir::{Cmp, Ir, Virt};
+use super::lines::Value;
+use kiln_base::Compute;
+use kiln_base::prim::RandomKind;
+use kiln_x86::op;
+
+/// The four words of some blocks, each in the low half of a lane, under keys.
+fn words(ir: &mut Ir, block: Virt, key: Virt) -> [Virt; 4] {
+    let width = ir.width();
+    let high = |ir: &mut Ir, x: Virt| ir.op1_of(op::VPSRLQ, width, Some(32), x);
+    let (first, second) = (ir.i64(0xD251_1F53), ir.i64(0xCD9E_8D57));
+    let zero = ir.i64(0);
+    let tag = RandomKind::Uniform.numbers_a_block(false) - 1;
+    let tag = ir.i64(tag.into());
+    let [c1, mut k1] = [high(ir, block), high(ir, key)];
+    let [c2, c3] = cast::in_registers(ir, [tag, zero]);
+    let (mut c, mut k0) = ([block, c1, c2, c3], key);
+    for _ in 0..10 {
+        let a = ir.op2(op::VPMULUDQ, c[0], first);
+        let b = ir.op2(op::VPMULUDQ, c[2], second);
+        // What stands in the upper halves is never read.
+        let mixed = |ir: &mut Ir, product: Virt, word: Virt, key: Virt| {
+            let upper = high(ir, product);
+            let x = ir.op2(op::VPXOR, upper, word);
+            ir.op2(op::VPXOR, x, key)
+        };
+        c = [mixed(ir, b, c[1], k0), b, mixed(ir, a, c[3], k1), a];
+        let (d0, d1) = (ir.i32(0x9E37_79B9u32 as i32), ir.i32(0xBB67_AE85u32 as i32));
+        k0 = ir.op2(op::VPADDD, k0, d0);
+        k1 = ir.op2(op::VPADDD, k1, d1);
+    }
+    c
+}
+
+/// `f32` in [0, 1): a word for each position. `side_by_side` says that positions follow one another from lane to lane,
+/// and that all lanes have one seed: they then share blocks.
+pub(super) fn uniform(ir: &mut Ir, seed: Value, position: Value, side_by_side: bool) -> Value {
+    let word = match side_by_side {
+        true => line(ir, seed, position),
+        false => each(ir, seed, position),
+    };
+    let (width, scale) = (ir.width(), ir.f32(1.0 / (1 << 24) as f32));
+    let bits = ir.op1_of(op::VPSRLD, width, Some(8), word);
+    let x = ir.op1(op::VCVTDQ2PS, bits);
+    Value::one(Compute::F32, ir.op2(op::VMULPS, x, scale))
+}
+
+/// The word of each position.
+fn each(ir: &mut Ir, seed: Value, position: Value) -> Virt {
+    let width = ir.width();
+    let (seeds, positions) = (
+        cast::in_registers(ir, seed.parts),
+        cast::in_registers(ir, position.parts),
+    );
+    let three = ir.i64(3);
+    let parts = [0, 1].map(|p| {
+        let block = ir.op1_of(op::VPSRLQ, width, Some(2), positions[p]);
+        let [mut word, rest @ ..] = words(ir, block, seeds[p]);
+        let which = ir.op2(op::VPAND, positions[p], three);
+        for (n, other) in rest.into_iter().enumerate() {
+            let n = ir.i64(n as i64 + 1);
+            let it = ir.compare_int(true, Cmp::Eq, which.into(), n);
+            word = ir.select(true, it, other, word);
+        }
+        word
+    });
+    ir.low_halves(parts[0], parts[1])
+}
+
+/// The words of positions that follow one another: those of some blocks, in order.
+fn line(ir: &mut Ir, seed: Value, position: Value) -> Virt {
+    let (width, lanes) = (ir.width(), ir.target.lanes());
+    let [first, _] = cast::in_registers(ir, position.parts);
+    let [seed, _] = cast::in_registers(ir, seed.parts);
+    let all = |numbers: &dyn Fn(usize) -> u64, size: usize| {
+        let bytes = (0..64 / size).flat_map(|i| numbers(i).to_le_bytes()[..size].to_vec());
+        let bytes: Vec<u8> = bytes.collect();
+        std::array::from_fn(|i| bytes[i])
+    };
+    let (order, order32) = (
+        ir.vector(all(&|i| i as u64, 8)),
+        ir.vector(all(&|i| i as u64, 4)),
+    );
+    let first32 = ir.op1(op::VPBROADCASTD, first);
+    let first = ir.op1(op::VPBROADCASTQ, first);
+    let block = ir.op1_of(op::VPSRLQ, width, Some(2), first);
+    let block = ir.op2(op::VPADDQ, block, order);
+    let [w0, w1, w2, w3] = words(ir, block, seed);
+    let low = ir.i64(0xffff_ffff);
+    let pair = |ir: &mut Ir, a: Virt, b: Virt| {
+        let a = ir.op2(op::VANDPD, a, low);
+        let b = ir.op1_of(op::VPSLLQ, width, Some(32), b);
+        ir.op2(op::VPOR, a, b)
+    };
+    let (even, odd) = (pair(ir, w0, w1), pair(ir, w2, w3));
+    // Word `w` of block `b` stands at `2b + w % 2` of the first pair or the second.
+    let (one, two, three) = (ir.i32(1), ir.i32(2), ir.i32(3));
+    let from = ir.op2(op::VPAND, first32, three);
+    let from = ir.op2(op::VPADDD, from, order32);
+    let block = ir.op1_of(op::VPSRLD, width, Some(2), from);
+    let block = ir.op2(op::VPADDD, block, block);
+    let at = ir.op2(op::VPAND, from, one);
+    let at = ir.op2(op::VPADDD, at, block);
+    let second = ir.op2(op::VPAND, from, two);
+    if lanes == 16 {
+        let second = ir.op1_of(op::VPSLLD, width, Some(3), second);
+        let at = ir.op2(op::VPADDD, at, second);
+        return ir.tied(op::VPERMT2PS, even.into(), at.into(), odd.into());
+    }
+    let [even, odd] = [even, odd].map(|x| ir.op2(op::VPERMPS, at, x));
+    let it = ir.compare_int(false, Cmp::Eq, second.into(), two);
+    ir.select(false, it, odd, even)
+}
