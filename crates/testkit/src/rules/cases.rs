@@ -460,7 +460,7 @@ pub(super) const CASES: &[Case] = &[
         let x = [m.data(&[n]), m.data(&[n])];
         let mut body = m.body(n, [Pw::Tanh, Pw::Sin], true)?;
         let stacked = body.outputs[0].value;
-        [stacked; 2].map(|v| body.add_output(v));
+        (0..2).for_each(|_| body.add_output(stacked));
         let steps = ops::Loop {
             carried: 2,
             ..ops::Loop::repeat(Dim::from(3usize), body)
