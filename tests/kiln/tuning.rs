@@ -352,7 +352,7 @@ fn what_is_fused_and_how_sums_are_cut_are_choices() {
 }
 
 #[test]
-fn a_convolution_is_tuned_with_what_makes_its_images() {
+fn a_convolution_is_timed_with_what_makes_its_images() {
     let on = options(Mode::On, &store("images"));
     let shapes = [[2, 24, 17, 13], [2, 24, 1, 1], [40, 24, 1, 1]];
     let specs = shapes.map(|s| Spec::new(DType::F32, s));
@@ -362,7 +362,7 @@ fn a_convolution_is_tuned_with_what_makes_its_images() {
     let choices = &tuned.explain().tuning.choices;
     let conv = choices.iter().find(|c| c.key.starts_with("conv f32 2 x "));
     let conv = conv.unwrap();
-    assert!(conv.trials.len() > 1, "{conv}");
+    assert!(!conv.trials.is_empty(), "{conv}");
     assert!(
         choices.iter().all(|c| c.faults().next().is_none()),
         "{conv}"

@@ -39,10 +39,7 @@ const IMPOSSIBLE: u64 = NEVER << 6;
 
 /// Chooses layouts and writes them into the flow and the groups' spaces.
 pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options) -> LayoutReport {
-    let convs: Vec<Option<Conv>> = groups
-        .iter()
-        .map(|g| image_conv(flow, g, options.machine))
-        .collect();
+    let convs: Vec<Option<Conv>> = groups.iter().map(|g| image_conv(flow, g)).collect();
     let mut report = LayoutReport {
         convolutions: convs.iter().flatten().count(),
         ..LayoutReport::default()
@@ -112,14 +109,13 @@ fn sort_axes(flow: &Flow, group: &mut Group) {
     }
 }
 
-/// The convolution of a launch that has kernels for both layouts.
-fn image_conv(flow: &Flow, group: &Group, machine: Machine) -> Option<Conv> {
+/// The convolution of a launch.
+fn image_conv(flow: &Flow, group: &Group) -> Option<Conv> {
     let node = &flow.nodes[group.anchor.as_ref()?.node];
     let Op::Conv(spec) = &node.op else {
         return None;
     };
-    let both = spec.role != ConvRole::Weight || machine.gpu().is_some();
-    (both && !group.parameter_only).then(|| (**spec).clone())
+    (!group.parameter_only).then(|| (**spec).clone())
 }
 
 /// Which convolutions read filters, as operand 1.

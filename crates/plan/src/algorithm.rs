@@ -21,14 +21,8 @@ pub enum Algorithm {
     /// A product whose right matrix, which the whole batch shares, is packed into panels of columns: once, if
     /// it depends on parameters alone.
     Packed,
-    /// A convolution, or a gradient of one, as products with columns that are gathered from the images (im2col), or
-    /// added up to them.
-    Columns,
-    /// A convolution as sums in register tiles over a padded copy of some image rows; the gradient of its images,
-    /// where the filter doesn't step, as such a convolution; that of its weights in tiles of filters by channels.
+    /// A convolution, or a gradient of one, as sums in register tiles, whose vectors run over channels.
     Direct,
-    /// A convolution of one channel a group, as sums over taps along the rows.
-    Depthwise,
     /// Winograd's F(2×2, 3×3): 16 products a tile of 2×2 results instead of 36. On the CPU, where the result has
     /// channels last.
     Winograd2,
@@ -36,26 +30,20 @@ pub enum Algorithm {
     Winograd4,
     /// A convolution of many taps as products of Fourier transforms; see [`FftTile`].
     Fft,
-    /// A convolution whose result has channels last: vectors run over channels, and a list says where they lie that
-    /// each tap of each position reads.
-    ChannelsLast,
     /// A product of few results with long sums: parts of the sums on their own, which are added in their order.
     Parts,
 }
 
 impl Algorithm {
     /// All but [`Algorithm::Panels`], which has sizes.
-    pub const PLAIN: [Algorithm; 11] = [
+    pub const PLAIN: [Algorithm; 8] = [
         Algorithm::Vector,
         Algorithm::Small,
         Algorithm::Packed,
-        Algorithm::Columns,
         Algorithm::Direct,
-        Algorithm::Depthwise,
         Algorithm::Winograd2,
         Algorithm::Winograd4,
         Algorithm::Fft,
-        Algorithm::ChannelsLast,
         Algorithm::Parts,
     ];
 
@@ -105,13 +93,10 @@ impl fmt::Display for Algorithm {
             Algorithm::Vector => "vector",
             Algorithm::Small => "small",
             Algorithm::Packed => "packed",
-            Algorithm::Columns => "columns",
             Algorithm::Direct => "direct",
-            Algorithm::Depthwise => "depthwise",
             Algorithm::Winograd2 => "winograd_2",
             Algorithm::Winograd4 => "winograd_4",
             Algorithm::Fft => "fft",
-            Algorithm::ChannelsLast => "channels_last",
             Algorithm::Parts => "parts",
         };
         f.write_str(name)

@@ -1,6 +1,5 @@
 //! What layouts cost on the CPU, in thousandths of a multiply-add of a matrix product.
 
-use super::IMPOSSIBLE;
 use crate::affine::{estimate, typical};
 use kiln_base::numel;
 use kiln_plan::{Algorithm, Conv, ConvRole, Images};
@@ -14,46 +13,30 @@ pub(super) const RUN: u64 = 3_000_000;
 /// ...and to lay a weight into its panel.
 pub(super) const PACKED: u64 = 30_000;
 
-/// What a convolution costs with channels first, and last, by its usual algorithms, if there is code for that. Its
-/// weights may be `transformed`.
+/// What a convolution costs with channels first, and last, by its usual algorithms. Its weights may be `transformed`.
 pub(super) fn conv_cost(c: &Conv, transformed: bool) -> [u64; 2] {
     let values = typical(c);
     [false, true].map(|last| {
-        if last && !is_computed(c, [true; 2], &values) {
-            return IMPOSSIBLE;
-        }
         let c = Conv {
             images: Images::of([last; 2]),
             ..c.clone()
         };
-        let by = c.usual(transformed, &values).unwrap_or(Algorithm::Columns);
+        let by = c.usual(transformed, &values).unwrap_or(Algorithm::Direct);
         let cost = c.cost(by, &values).unwrap_or(f64::INFINITY);
         (cost * 1e3).min(1e14) as u64
     })
 }
 
-/// What it costs beside a convolution with channels first that what it reads has channels last.
+/// What it costs beside a convolution with channels first that what it reads has channels last. A gradient of weights
+/// reads each image as it lies.
 pub(super) fn returned(c: &Conv) -> u64 {
-    let values = typical(c);
-    let (images, written) = match c.role {
-        ConvRole::Input => ([false, true], [&c.in_channels, &numel(&c.input)]),
-        _ => ([true, false], [&c.out_channels, &numel(&c.output)]),
+    let written = match c.role {
+        ConvRole::Result => [&c.out_channels, &numel(&c.output)],
+        ConvRole::Input => [&c.in_channels, &numel(&c.input)],
+        ConvRole::Weight => return 0,
     };
-    if c.role == ConvRole::Weight || !is_computed(c, images, &values) {
-        return IMPOSSIBLE;
-    }
     let sizes = [&c.batch, &c.groups].into_iter().chain(written);
     let written = sizes.map(estimate).fold(1i64, i64::saturating_mul);
     let [first, last] = conv_cost(c, false);
     (written.clamp(0, 1 << 32) as u64 * TURNED + last).saturating_sub(first)
-}
-
-/// Whether there is code for a convolution whose x and y have channels last, or not.
-fn is_computed(c: &Conv, last: [bool; 2], values: &[i64]) -> bool {
-    let images = Images::of(last);
-    let c = Conv {
-        images,
-        ..c.clone()
-    };
-    !c.algorithms(values).is_empty()
 }

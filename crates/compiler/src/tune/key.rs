@@ -7,7 +7,7 @@ use std::fmt::Write;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Changes when kernels become faster or slower without their algorithms getting other names.
-const GENERATION: u32 = 5;
+const GENERATION: u32 = 6;
 
 /// The key of some work on a device: the op with its sizes, what is fused with it, the default way, the device,
 /// the engine. `None` for work that is computed in one way only.

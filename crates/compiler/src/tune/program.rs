@@ -6,7 +6,7 @@ use super::record::{Limits, Trial};
 use super::search::{Effort, Subject, SystemClock, search};
 use super::settings::Precision;
 use super::subject::KernelSubject;
-use super::ways::{candidates, is_last, limit};
+use super::ways::{candidates, limit};
 use super::{Mode, Why, key, layouts};
 use crate::lowered::Lowered;
 use crate::{CompileError, Options};
@@ -161,7 +161,7 @@ impl Tuner<'_> {
         limit(&mut task.ways, self.symbols, self.precision);
         let ways = &task.ways;
         // How long it takes is for the layout to know.
-        if ways.len() < 2 && !is_last(&task.work.body) {
+        if ways.len() < 2 && !task.work.body.is_conv() {
             return None;
         }
         let values = key::typical(self.symbols);

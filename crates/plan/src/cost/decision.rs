@@ -24,7 +24,7 @@ pub(crate) struct Guarded {
 pub(crate) enum Guard {
     /// A size lies between these, both counted.
     Within(Dim, i64, i64),
-    /// What a convolution copies is little and fills vectors; see [`Geometry::pays`](super::geometry::Geometry::pays).
+    /// Transforms of a convolution cost less than its sums.
     Pays,
 }
 

@@ -1,10 +1,4 @@
-//! Where the taps of a convolution read, and the copies of image rows with their padding in which every tap reads the
-//! results' positions side by side.
-//!
-//! A result row is `Wp` positions apart from the next, so the position of result (h, w) is `h · Wp + w`, and
-//! tap k reads it at that position plus an offset of its own. Where the filter steps by s > 1, rows and
-//! columns are taken apart by their remainder mod s (phases), each of which is stepped through by 1. The
-//! zeros behind a row are those in front of the next.
+//! Where the taps of a convolution read.
 
 /// The most lanes of a vector.
 pub const LANES: i64 = 16;
@@ -88,49 +82,7 @@ impl Geometry {
         self.axes.iter().all(plain)
     }
 
-    /// The geometry of the convolution that the gradient of the images is, of the result's gradient with turned
-    /// filters; none where the filter steps, or with too much padding.
-    pub fn turned(&self) -> Option<Geometry> {
-        let turned = |a: &Axis| {
-            let padding = (a.kernel - 1) * a.dilation - a.padding;
-            let legal = a.stride == 1 && padding.abs() < 1 << 31;
-            legal.then_some(Axis {
-                input: a.output,
-                output: a.input,
-                padding,
-                ..*a
-            })
-        };
-        let [depth, height, width] = self.axes.each_ref().map(turned);
-        Some(Geometry {
-            axes: [depth?, height?, width?],
-        })
-    }
-
-    /// Whether register tiles pay, with a filter for `each` channel or for all: vectors are filled by results, at
-    /// least half of them, and the padded copy is not much larger than the images.
-    pub fn pays(&self, channels: i64, each: bool) -> bool {
-        let [depth, height, width] = &self.axes;
-        let Some(padded) = Padded::new(self, channels) else {
-            return false;
-        };
-        if self.outputs() == 0 || self.kernels() == 0 {
-            return false;
-        }
-        let plane = height.output * width.output;
-        let positions = padded.positions(self, height.output);
-        let vectors = (positions + LANES - 1) / LANES * LANES;
-        let copy = padded.channel(self, height.output) / depth.kernel;
-        (each || !self.is_pointwise() && 2 * plane >= vectors)
-            && copy <= 4 * (height.input * width.input + plane)
-    }
-
-    /// Whether padded copies of so many channels can be indexed.
-    pub fn is_copied(&self, channels: i64) -> bool {
-        Padded::new(self, channels).is_some()
-    }
-
-    /// Whether padding adds little to copies of whole rows, as the gradient of weights makes them.
+    /// Whether padding adds little to copies of whole rows.
     pub fn is_near(&self) -> bool {
         let near = |a: &Axis| {
             let [input, output, stride, kernel, dilation] =
@@ -182,94 +134,5 @@ impl Geometry {
         let (z, y) = (depth.source(d, kd), height.source(h, kh));
         let inside = (0..depth.input).contains(&z) && (0..height.input).contains(&y);
         inside.then(|| (z * height.input + y) * width.input)
-    }
-}
-
-/// The layout of the copy of one channel: `[kernel depth, row phases, column phases]` planes.
-#[derive(Debug)]
-pub struct Padded {
-    /// Distance of two result rows, and of two rows of a plane.
-    pub width: i64,
-    /// Elements of a row, some of which it shares with the next.
-    pub row: i64,
-    /// Rows of a plane beyond those of the result.
-    pub halo: i64,
-    /// Phases of rows and columns.
-    pub phases: (i64, i64),
-}
-
-/// The phases of an axis that taps read, and the largest step within one.
-fn phases(a: &Axis) -> (i64, i64) {
-    // After as many taps as the filter steps they come again.
-    let taps = 0..a.kernel.min(a.stride);
-    let phases = taps.map(|k| k * a.dilation % a.stride).max().unwrap_or(0) + 1;
-    (phases, (a.kernel - 1).max(0) * a.dilation / a.stride)
-}
-
-impl Padded {
-    /// None if the copies of `channels` channels would be too large to index.
-    pub fn new(g: &Geometry, channels: i64) -> Option<Padded> {
-        let [_, height, width] = &g.axes;
-        let ((row_phases, halo), (columns, reach)) = (phases(height), phases(width));
-        let row = width.output + reach;
-        let zeros = (0..columns).map(|p| {
-            let (low, high) = width.inside(p, 0, row);
-            low.min(row - high)
-        });
-        let planes = [g.axes[0].kernel, row_phases, columns];
-        let sizes = planes
-            .into_iter()
-            .chain([channels, height.output + halo, row]);
-        let mut sizes = sizes.map(i128::from);
-        if sizes.try_fold(1, i128::checked_mul)? >= 1 << 46 {
-            return None;
-        }
-        Some(Padded {
-            width: row - zeros.min().unwrap_or(0).min(reach),
-            row,
-            halo,
-            phases: (row_phases, columns),
-        })
-    }
-
-    /// Elements of one plane that holds what some result rows need.
-    pub fn plane(&self, rows: i64) -> i64 {
-        (rows + self.halo - 1) * self.width + self.row
-    }
-
-    /// Elements of one channel.
-    pub fn channel(&self, g: &Geometry, rows: i64) -> i64 {
-        g.axes[0].kernel * self.phases.0 * self.phases.1 * self.plane(rows)
-    }
-
-    /// Where each tap reads, from the position of its result on.
-    pub fn taps(&self, g: &Geometry, rows: i64) -> Vec<isize> {
-        let [depth, height, width] = &g.axes;
-        let mut taps = Vec::with_capacity(g.kernels() as usize);
-        for kd in 0..depth.kernel {
-            for kh in (0..height.kernel).map(|k| k * height.dilation) {
-                for kw in (0..width.kernel).map(|k| k * width.dilation) {
-                    let phase = (kd * self.phases.0 + kh % height.stride) * self.phases.1;
-                    let plane = (phase + kw % width.stride) * self.plane(rows);
-                    let at = plane + kh / height.stride * self.width + kw / width.stride;
-                    taps.push(at as isize);
-                }
-            }
-        }
-        taps
-    }
-
-    /// Positions of some result rows, the gaps between them included.
-    pub fn positions(&self, g: &Geometry, rows: i64) -> i64 {
-        (rows - 1) * self.width + g.axes[2].output
-    }
-
-    /// From where to where in its channel a copy of some rows at a depth is read.
-    pub fn reach(&self, g: &Geometry, (d, from, rows): (i64, i64, i64)) -> (i64, i64) {
-        let [depth, height, _] = &g.axes;
-        let planes = (depth.source(d, 0), depth.source(d, depth.kernel - 1) + 1);
-        let first = from * height.stride - height.padding;
-        let rows = (rows + self.halo - 1) * height.stride + self.phases.0;
-        g.rows_between(planes, (first, first + rows))
     }
 }

@@ -94,11 +94,11 @@ impl Kernel {
             Kernel::Conv(c) => {
                 let is_known = |d: &kiln_base::Dim| d.as_const().is_some();
                 let one = c.algorithm.one().is_some();
-                // Weights are transformed, or packed at all, as the images' sizes want it; of a gradient of images
-                // there are as many parts as the filter takes steps within them.
-                let packs = |a| a == Algorithm::Direct || Winograd::of(a).is_some();
-                let by_sizes = |a| a == Algorithm::Fft || !one && packs(a);
-                let steps = c.role == ConvRole::Input && !c.input.iter().all(is_known);
+                // Weights are transformed or not as the images' sizes want it; of a gradient of images there are as
+                // many parts as the filter takes steps within them.
+                let by_sizes = |a| a == Algorithm::Fft || !one && Winograd::of(a).is_some();
+                let axes = || c.input.iter().chain(&c.output);
+                let steps = c.role == ConvRole::Input && !axes().all(is_known);
                 !self.all_dims(is_known) && (steps || c.algorithm.names().any(by_sizes))
             }
             _ => false,

@@ -124,9 +124,7 @@ fn open_and_known_sizes_decide_alike() {
         Algorithm::Packed,
         Algorithm::Panels(21),
         Algorithm::Panels(23),
-        Algorithm::Columns,
         Algorithm::Direct,
-        Algorithm::Depthwise,
     ] {
         assert!(seen.contains(&by), "{by}");
     }
@@ -141,29 +139,8 @@ fn what_is_known_is_decided() {
     assert_eq!(text(product(64, 64), false), "panels_25");
     assert_eq!(text(product(64, 31), true), "panels_25");
     assert_eq!(text(product(64, 1), true), "vector");
-    let image = |n: i64| [rows(), 16.into(), 16.into(), n.into(), n.into()];
-    let open = [2.into(), 16.into(), 16.into(), rows(), rows()];
-    assert_eq!(
-        text(conv(ConvRole::Result, image(56), [3, 1]), false),
-        "direct"
-    );
-    assert_eq!(
-        text(conv(ConvRole::Result, image(56), [1, 1]), false),
-        "columns"
-    );
-    assert_eq!(
-        text(conv(ConvRole::Result, open, [3, 1]), false),
-        "direct or columns"
-    );
-    // One image is too few for turned filters, many are not.
-    assert_eq!(
-        text(conv(ConvRole::Input, image(14), [3, 1]), false),
-        "direct or columns"
-    );
-    assert_eq!(
-        text(conv(ConvRole::Input, image(14), [3, 2]), false),
-        "direct or columns"
-    );
+    let image = [rows(), 16.into(), 16.into(), 56.into(), 56.into()];
+    assert_eq!(text(conv(ConvRole::Result, image, [3, 1]), true), "direct");
 }
 
 #[test]
@@ -183,7 +160,7 @@ fn tiles_are_transformed_where_weights_are_packed_and_that_pays() {
     for (channels, n) in [(64, 56), (128, 28), (256, 14), (32, 128)] {
         let of = |packs, exact| text(last(image(channels, n), [3, 1]), packs, exact);
         assert_eq!(of(true, false), "winograd_2");
-        assert_eq!([of(false, false), of(true, true)], ["channels_last"; 2]);
+        assert_eq!([of(false, false), of(true, true)], ["direct"; 2]);
     }
     // Most of a tile lies outside of the image, filters step, or are of another size.
     for (sizes, filter) in [
@@ -191,14 +168,11 @@ fn tiles_are_transformed_where_weights_are_packed_and_that_pays() {
         (image(64, 56), [3, 2]),
         (image(64, 56), [1, 1]),
     ] {
-        assert_eq!(text(last(sizes, filter), true, false), "channels_last");
+        assert_eq!(text(last(sizes, filter), true, false), "direct");
     }
     let open = || [2.into(), 64.into(), 64.into(), rows(), rows()];
     let kernel = last(open(), [3, 1]);
-    assert_eq!(
-        text(kernel.clone(), true, false),
-        "winograd_2 or channels_last"
-    );
+    assert_eq!(text(kernel.clone(), true, false), "winograd_2 or direct");
     let kernel = kernel.clone().by(kernel.by_default(true, false));
     assert!(kernel.packs_by_symbols());
     for n in 2..70 {
@@ -209,5 +183,5 @@ fn tiles_are_transformed_where_weights_are_packed_and_that_pays() {
     // Nothing is transformed where there is nothing to sum.
     let none = last([0, 64, 64, 9, 9].map(Dim::from), [3, 1]);
     let none = none.clone().by(none.by_default(true, false));
-    assert_eq!(none.computed_by(&[]), Some(Algorithm::ChannelsLast));
+    assert_eq!(none.computed_by(&[]), Some(Algorithm::Direct));
 }

@@ -104,10 +104,8 @@ pub struct Conv {
     pub epilogue: Option<Epilogue>,
     /// How the CPU computes it.
     pub algorithm: Decision,
-    /// How x and y lie in memory. On the CPU only what is read and written of results and of gradients of x has
-    /// channels last. On a GPU a w that is read then lies as `[groups · out, kernel.., in]`. An epilogue's linear
-    /// space is that of what is
-    /// written, as it lies.
+    /// How x and y lie in memory. On a GPU a w that is read then lies as `[groups · out, kernel.., in]`. An epilogue's
+    /// linear space is that of what is written, as it lies.
     pub images: Images,
 }
 

@@ -19,7 +19,7 @@ use kiln_base::Level;
 /// A tile of positions by columns.
 #[derive(Clone, Debug)]
 pub(crate) struct Each {
-    /// Its rows are positions, its taps those of a line, whose weights are padded. Nothing is said of its left operand.
+    /// Its rows are positions, its taps those of a line. Nothing is said of its left operand.
     pub tile: Tile,
     /// Positions from row to row, and from tap to tap.
     pub stride: u32,
@@ -106,9 +106,12 @@ impl Each {
                         .add(column)
                 }
             };
-            let (mut sum, mut at) = (T::ZERO, 0);
             // SAFETY: the list ends with a zero for either kind of lines; lines and results have what is asked for.
             unsafe {
+                let to = (call.out.cast::<T>())
+                    .offset(i64::from(row) as isize * out as isize)
+                    .add(column);
+                let (mut sum, mut at) = (if tile.adds { *to } else { T::ZERO }, 0);
                 while !(*list.add(at)).is_null() {
                     for tap in 0..tile.taps {
                         let from = u64::from(self.stride) * u64::from(row)
@@ -127,11 +130,7 @@ impl Each {
                     at += 1;
                     sum = sum + weight(at, tile.taps);
                 }
-                *call
-                    .out
-                    .cast::<T>()
-                    .offset(i64::from(row) as isize * out as isize)
-                    .add(column) = sum;
+                *to = sum;
             }
         }
     }

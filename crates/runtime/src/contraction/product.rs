@@ -238,7 +238,7 @@ impl Cut {
 }
 
 /// Rows and vectors of a register tile: two vectors, more where rows are few, so that sums don't wait for each other.
-fn shape(level: Level, dtype: DType, m: i64, n: i64) -> (i64, i64) {
+pub(crate) fn shape(level: Level, dtype: DType, m: i64, n: i64) -> (i64, i64) {
     let lanes = i64::from(lanes(level, dtype));
     let across = ceil(n, lanes);
     let most = |vectors: i64| most_rows(level, vectors as u8);

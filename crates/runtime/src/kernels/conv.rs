@@ -1,34 +1,24 @@
-//! Convolutions and their gradients: products of matrices whose columns are gathered from images, or added up
-//! to images, a block at a time; or sums in register tiles; for the result also Winograd's algorithms and Fourier
+//! Convolutions and their gradients: sums in register tiles; for the result also Winograd's algorithms and Fourier
 //! transforms.
 
-mod columns;
-mod correlate;
 mod dense;
 mod depthwise;
-mod direct;
 mod fft;
-mod forward;
 mod images;
-mod input;
-mod padded;
-mod turned;
 mod weight;
 mod winograd;
 
 use super::work::{Call, Packs, Work};
 use crate::error::{Result, damaged};
-use crate::kernels::matmul::{Made, chosen, epilogue, finish, link};
-use crate::memory::Storage;
+use crate::kernels::matmul::{chosen, epilogue, finish, link};
 use crate::simd::Level;
 use crate::sums::Lane;
-use crate::tile::affine::{ceil, extent, product};
+use crate::tile::affine::{extent, product};
 use crate::tile::{Failure, Failures, Linked};
-use direct::Cut;
 use fft::Fft;
 use kiln_base::{DType, Dim};
 use kiln_plan::cost::geometry::{Axis, Geometry};
-use kiln_plan::{self as plan, Algorithm, ConvRole, FftTile, Images, Winograd};
+use kiln_plan::{self as plan, Algorithm, ConvRole, Images, Winograd};
 
 /// A linked convolution or gradient of one.
 pub(crate) struct Conv {
@@ -42,22 +32,24 @@ pub(crate) struct Conv {
     operands: [usize; 2],
     out: usize,
     level: Level,
-    algorithm: Algorithm,
-    /// How sums in register tiles are cut, where the algorithm is one of those.
-    cut: Option<Cut>,
-    /// How it is transformed, where the algorithm does that.
-    fft: Option<Box<Fft>>,
-    /// How it is cut into register tiles...
-    dense: Option<Box<dense::Cut>>,
-    /// ...with a channel a group.
-    each: Option<Box<depthwise::Cut>>,
-    /// How it is cut by one of Winograd's algorithms.
-    winograd: Option<Box<winograd::Cut>>,
-    /// The convolution of the result's gradient with turned filters that a gradient of the images is.
-    turned: Option<Box<Conv>>,
+    how: How,
     /// What makes the images, a part at a time.
     made: Option<Box<Linked>>,
     epilogue: Option<Linked>,
+}
+
+/// How a convolution is cut.
+enum How {
+    /// Not yet.
+    Unknown,
+    /// Into register tiles: a result, or a gradient of images, ...
+    Dense(Box<dense::Cut>),
+    /// ...one with a channel a group, ...
+    Each(Box<depthwise::Cut>),
+    /// ...or a gradient of weights.
+    Weight(Box<weight::Cut>),
+    Winograd(Box<winograd::Cut>),
+    Fft(Box<Fft>),
 }
 
 impl Work for Conv {
@@ -82,8 +74,6 @@ impl Work for Conv {
     }
 }
 
-/// Elements of the columns of a block.
-const COLUMN_ELEMENTS: i64 = 1 << 17;
 /// Blocks that there must be at least, so that threads can share them.
 const LEAST_BLOCKS: i64 = 8;
 
@@ -131,62 +121,55 @@ impl Conv {
             operands: p.operands.map(|a| a as usize),
             out: p.out as usize,
             level,
-            algorithm: chosen(p.computed_by(values), &p.algorithms(values))?,
-            cut: None,
-            fft: None,
-            dense: None,
-            each: None,
-            winograd: None,
-            turned: None,
+            how: How::Unknown,
             made: made.map(|(linked, _)| linked),
             epilogue: epilogue(&p.epilogue, values, lens, (total, None), level)?,
         };
-        let is_input = p.role == ConvRole::Input;
-        let finished = |conv: &Conv, is_near: bool| {
-            let channels = if is_input { conv.cin } else { conv.cout };
-            let sizes = (total, conv.groups * channels);
-            match p.dtype {
-                DType::F32 if is_near => finish(&p.epilogue, values, lens, sizes, level),
-                _ => Ok(None),
-            }
-        };
-        match (conv.algorithm, Winograd::of(conv.algorithm)) {
-            (Algorithm::ChannelsLast, _) if (conv.cin, conv.cout) == (1, 1) => {
-                let turned = p.images == Images::Turned;
-                let finish = finished(&conv, depthwise::is_near(&conv))?;
-                let cut = depthwise::Cut::new(&conv, turned, finish)?;
-                conv.each = Some(Box::new(cut));
-            }
-            (Algorithm::ChannelsLast | Algorithm::Direct, _) if p.role != ConvRole::Weight => {
-                let [x, y] = p.images.last().map(|last| !last);
-                let turned = if is_input { [y, x] } else { [x, y] };
-                let finish = finished(&conv, !turned[1])?;
-                conv.dense = Some(Box::new(dense::Cut::new(&conv, turned, finish)?));
-            }
-            (_, Some(winograd)) => {
-                let finish = finished(&conv, conv.groups * conv.cin < 1 << 24)?;
-                let cut = winograd::Cut::new(&conv, winograd, finish)?;
-                conv.winograd = Some(Box::new(cut));
-            }
-            _ => conv.prepare(|| p.fft_tile(values))?,
-        }
+        let algorithm = chosen(p.computed_by(values), &p.algorithms(values))?;
+        conv.how = conv.cut(p, algorithm, (values, lens, total))?;
         Ok(conv)
     }
 
-    /// Cuts it as its algorithm wants it.
-    fn prepare(&mut self, tile: impl Fn() -> Option<FftTile>) -> Result<()> {
-        match (self.role, self.algorithm) {
-            (_, Algorithm::Columns) | (ConvRole::Weight, _) => {}
-            (ConvRole::Input, _) => self.turn()?,
-            (_, Algorithm::Depthwise) => self.cut = Cut::new(self),
-            (_, Algorithm::Fft) => {
-                self.fft = tile().map(|tile| Box::new(Fft::new(tile)));
-                let transform = self.fft.as_ref().map_or(0, |fft| fft.numbers());
-                product(&[self.groups, self.cin, self.cout, transform])?;
+    /// How it is cut by an algorithm.
+    fn cut(
+        &self,
+        p: &plan::Conv,
+        algorithm: Algorithm,
+        (values, lens, total): (&[i64], &[i64], i64),
+    ) -> Result<How> {
+        let is_input = self.role == ConvRole::Input;
+        let finished = |is_near: bool| {
+            let channels = if is_input { self.cin } else { self.cout };
+            let sizes = (total, self.groups * channels);
+            match p.dtype {
+                DType::F32 if is_near => finish(&p.epilogue, values, lens, sizes, self.level),
+                _ => Ok(None),
             }
-            _ => {}
+        };
+        if let Some(winograd) = Winograd::of(algorithm) {
+            let finish = finished(self.groups * self.cin < 1 << 24)?;
+            let cut = winograd::Cut::new(self, winograd, finish)?;
+            return Ok(How::Winograd(Box::new(cut)));
         }
-        Ok(())
+        if let (Algorithm::Fft, Some(tile)) = (algorithm, p.fft_tile(values)) {
+            let fft = Fft::new(tile);
+            product(&[self.groups, self.cin, self.cout, fft.numbers()])?;
+            return Ok(How::Fft(Box::new(fft)));
+        }
+        let [x, y] = p.images.last().map(|last| !last);
+        if self.role == ConvRole::Weight {
+            return Ok(How::Weight(Box::new(weight::Cut::new(self, [x, y]))));
+        }
+        let turned = if is_input { [y, x] } else { [x, y] };
+        let g = &self.geometry;
+        let each = (self.cin, self.cout) == (1, 1) && g.is_near() && g.kernels() > 0;
+        if each && !(x && self.made.is_some()) {
+            let finish = finished(depthwise::is_near(self) && !turned[1])?;
+            let cut = depthwise::Cut::new(self, turned, finish)?;
+            return Ok(How::Each(Box::new(cut)));
+        }
+        let cut = dense::Cut::new(self, turned, finished(!turned[1])?, false)?;
+        Ok(How::Dense(Box::new(cut)))
     }
 
     /// Runs it, with weights that [`Conv::pack`] packed before, if there are any.
@@ -219,45 +202,25 @@ impl Conv {
     ) {
         // SAFETY: the caller's.
         unsafe {
-            if let Some(conv) = &self.turned {
-                return self.turned::<T>(conv, args, parallel, failures);
-            }
-            if let Some(cut) = &self.each {
-                return self.each::<T>(args, cut, packed, parallel, failures);
-            }
-            if let Some(cut) = &self.dense {
-                return self.dense::<T>(args, cut, packed, parallel, failures);
-            }
-            if let Some(cut) = &self.winograd {
-                return self.winograd(args, cut, packed, parallel, failures);
-            }
-            match self.role {
-                ConvRole::Result => match (self.algorithm, &self.cut) {
-                    (Algorithm::Depthwise, Some(cut)) => {
-                        self.depthwise::<T>(args, cut, parallel, failures);
-                    }
-                    (Algorithm::Fft, _) if let Some(fft) = &self.fft => {
-                        self.fft(fft, args, packed, parallel, failures);
-                    }
-                    _ => self.columns::<T>(args, parallel, failures),
-                },
-                ConvRole::Input => self.input::<T>(args, parallel, failures),
-                ConvRole::Weight if self.algorithm == Algorithm::Direct => {
-                    self.correlate::<T>(args, parallel, failures);
-                }
-                ConvRole::Weight => self.weight::<T>(args, parallel, failures),
+            match &self.how {
+                How::Unknown => {}
+                How::Dense(cut) => self.dense::<T>(args, cut, packed, parallel, failures),
+                How::Each(cut) => self.each::<T>(args, cut, packed, parallel, failures),
+                How::Weight(cut) => self.weight::<T>(args, cut, parallel, failures),
+                How::Winograd(cut) => self.winograd(args, cut, packed, parallel, failures),
+                How::Fft(fft) => self.fft(fft, args, packed, parallel, failures),
             }
         }
     }
 
     /// Bytes of the weights once they are packed; none for algorithms that read them as they are.
     pub(crate) fn packed_bytes(&self) -> Option<usize> {
-        let elements = match (&self.dense, &self.each, &self.fft, &self.winograd) {
-            _ if self.turned.is_some() => return None,
-            (Some(cut), ..) => cut.packed(),
-            (_, Some(cut), ..) => cut.packed(self),
-            (_, _, Some(fft), _) => self.fft_packed(fft),
-            (.., cut) => cut.as_ref()?.packed(self),
+        let elements = match &self.how {
+            How::Unknown | How::Weight(_) => return None,
+            How::Dense(cut) => cut.packed(),
+            How::Each(cut) => cut.packed(),
+            How::Winograd(cut) => cut.packed(self),
+            How::Fft(fft) => self.fft_packed(fft),
         };
         Some(elements as usize * self.dtype.size())
     }
@@ -275,36 +238,37 @@ impl Conv {
     ) {
         // SAFETY: the caller's; the dtype was checked.
         unsafe {
-            if let Some(fft) = &self.fft {
-                return self.fft_pack(fft, weights, to, parallel, failures);
-            }
-            if let Some(cut) = &self.winograd {
-                return self.winograd_pack(cut, weights.cast(), to.cast(), parallel, failures);
-            }
             match self.dtype {
-                DType::F64 => self.pack_typed::<f64>(weights, to, parallel),
-                _ => self.pack_typed::<f32>(weights, to, parallel),
+                DType::F64 => self.pack_typed::<f64>(weights, to, parallel, failures),
+                _ => self.pack_typed::<f32>(weights, to, parallel, failures),
             }
         }
     }
 
-    unsafe fn pack_typed<T: Lane>(&self, weights: *mut u8, to: *mut u8, parallel: bool) {
+    unsafe fn pack_typed<T: Lane>(
+        &self,
+        weights: *mut u8,
+        to: *mut u8,
+        parallel: bool,
+        failures: &Failures,
+    ) {
         // SAFETY: the caller's.
         unsafe {
-            match (&self.dense, &self.each) {
-                (Some(cut), _) => self.pack_dense::<T>(cut, weights.cast(), to.cast(), parallel),
-                (_, Some(cut)) => self.pack_each::<T>(cut, weights.cast(), to.cast()),
-                (None, None) => {}
+            match &self.how {
+                How::Unknown | How::Weight(_) => {}
+                How::Dense(cut) => self.pack_dense::<T>(cut, weights.cast(), to.cast(), parallel),
+                How::Each(cut) => self.pack_each::<T>(cut, weights.cast(), to.cast()),
+                How::Winograd(cut) => {
+                    self.winograd_pack(cut, weights.cast(), to.cast(), parallel, failures);
+                }
+                How::Fft(fft) => self.fft_pack(fft, weights, to, parallel, failures),
             }
         }
     }
 
     /// The work on its result.
     pub(crate) fn epilogue(&self) -> Option<&Linked> {
-        match &self.turned {
-            Some(conv) => conv.epilogue(),
-            None => self.epilogue.as_ref(),
-        }
+        self.epilogue.as_ref()
     }
 
     /// The argument of the weights, when they are an operand.
@@ -323,71 +287,20 @@ impl Conv {
         }
     }
 
-    /// Some channels from number `first` of all images' on, of which elements `from..to` are there: where they would
-    /// begin, and how far apart.
-    ///
-    /// # Safety
-    /// As [`Conv::run`]; they exist.
-    unsafe fn channels_at<T>(
-        &self,
-        args: &[*mut u8],
-        (first, count): (i64, i64),
-        (from, to): (i64, i64),
-        made: &mut Made,
-        failures: &Failures,
-    ) -> Result<(*const T, i64)> {
-        let inputs = self.geometry.inputs();
-        let Some(program) = &self.made else {
-            return Ok((self.operand(args, 0, first * inputs), inputs));
-        };
-        let (at, len) = (first * inputs + from, (to - from).max(0));
-        let lines = (count, inputs, len);
-        // SAFETY: the caller's.
-        let made = unsafe { made.bring::<T>(program, args, (at, len), at, lines, failures)? };
-        Ok((made.wrapping_offset(-from as isize), len))
+    /// The address of an element of the result.
+    fn result_at<T>(&self, args: &[*mut u8], at: i64) -> *mut T {
+        args[self.out].cast::<T>().wrapping_offset(at as isize)
     }
 
     /// Elements that it takes beside its arguments, on so many threads.
     pub(crate) fn workspace(&self, threads: i64) -> i64 {
-        if let Some(conv) = &self.turned {
-            return self.filters() + conv.workspace(threads);
-        }
-        if let Some(cut) = &self.dense {
-            return self.dense_workspace(cut, threads);
-        }
-        if let Some(cut) = &self.each {
-            return self.each_workspace(cut);
-        }
-        if let Some(cut) = &self.winograd {
-            return cut.workspace(self, threads);
-        }
-        if let Some(fft) = &self.fft {
-            return self.fft_workspace(fft, threads);
-        }
-        match (self.role, &self.cut) {
-            (ConvRole::Result, Some(cut)) => threads * cut.workspace(self),
-            (ConvRole::Result, _) => self.column_workspace(threads),
-            (ConvRole::Weight, _) if self.algorithm == Algorithm::Direct => {
-                threads * self.correlate_workspace()
-            }
-            // Columns and gathered gradients.
-            _ => 2 * threads * COLUMN_ELEMENTS,
+        match &self.how {
+            How::Unknown => 0,
+            How::Dense(cut) => self.dense_workspace(cut, threads),
+            How::Each(cut) => self.each_workspace(cut),
+            How::Weight(cut) => cut.workspace(self, threads),
+            How::Winograd(cut) => cut.workspace(self, threads),
+            How::Fft(fft) => self.fft_workspace(fft, threads),
         }
     }
-
-    /// How many blocks a number of channels is cut into, of how many each, where `per_channel` elements
-    /// are gathered for each one and `others` says how many blocks there are beside.
-    fn cut_channels(&self, channels: i64, per_channel: i64, others: i64) -> i64 {
-        let least = ceil(LEAST_BLOCKS, others);
-        let most = (COLUMN_ELEMENTS / per_channel.max(1)).max(1);
-        let blocks = least.max(ceil(channels, most)).min(channels.max(1));
-        ceil(channels, blocks)
-    }
-}
-
-/// Memory that a thread keeps from block to block of a gradient.
-#[derive(Default)]
-struct Scratch {
-    gathered: Option<Storage>,
-    columns: Option<Storage>,
 }

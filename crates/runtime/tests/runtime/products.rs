@@ -446,9 +446,7 @@ fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild:
         (dtype, b.len() as i64, false),
     ];
     let mut inputs = vec![a, b];
-    let mut epilogue = None;
     if with_epilogue {
-        epilogue = Some(bias_relu(dtype, result, 1));
         args.push((dtype, result[1], false));
         inputs.push(bias);
     }
@@ -470,30 +468,38 @@ fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild:
         operands: [0, 1],
         out,
         prologue: None,
-        epilogue,
+        epilogue: None,
         algorithm: Default::default(),
         images: Images::default(),
     };
-    for images in [Images::ChannelsLast, Images::Turned] {
-        if role != ConvRole::Result {
-            break;
+    let all = [false, true].map(|x| [false, true].map(|y| [x, y]));
+    for [x_last, y_last] in all.as_flattened() {
+        // Whether each operand and the result has channels last, and its shape.
+        let (lasts, shapes) = match role {
+            ConvRole::Result => ([*x_last, false, *y_last], [&x, &w, &y]),
+            ConvRole::Input => ([*y_last, false, *x_last], [&y, &w, &x]),
+            ConvRole::Weight => ([*x_last, *y_last, false], [&x, &y, &w]),
+        };
+        let lay = |i: usize, v: &[f64]| match lasts[i] {
+            true => turned(v, shapes[i][0], shapes[i][1]),
+            false => v.to_vec(),
+        };
+        let mut inputs = inputs.clone();
+        for (i, input) in inputs.iter_mut().take(2).enumerate() {
+            *input = buffer(dtype, &lay(i, &floats(input)));
         }
-        let last: Vec<i64> = [&y[..1], &y[2..], &y[1..2]].concat();
-        let epilogue = bias_relu(dtype, &last, last.len() - 1);
+        let last: Vec<i64> = [&result[..1], &result[2..], &result[1..2]].concat();
+        let epilogue = match lasts[2] {
+            true => bias_relu(dtype, &last, last.len() - 1),
+            false => bias_relu(dtype, result, 1),
+        };
         let conv = Conv {
-            images,
-            prologue: None,
+            images: Images::of([*x_last, *y_last]),
             epilogue: with_epilogue.then_some(epilogue),
             ..conv.clone()
         };
-        let mut inputs = inputs.clone();
-        if images == Images::ChannelsLast {
-            inputs[0] = buffer(dtype, &turned(&floats(&inputs[0]), x[0], x[1]));
-        }
-        let want = turned(&want, y[0], y[1]);
-        by_all(&conv, &args, &inputs, &want, wild);
+        by_all(&conv, &args, &inputs, &lay(2, &want), wild);
     }
-    by_all(&conv, &args, &inputs, &want, wild);
 }
 
 /// A convolution of small integers by all algorithms.
@@ -630,6 +636,20 @@ fn convolutions_and_their_gradients_match_a_plain_loop() {
         // One image in parts.
         case(1, 1, 3, 6, &[70, 71], &[7, 7], 2, 3, 1, 0),
         case(2, 1, 12, 2, &[130, 129], &[5, 3], 1, 0, 2, 0),
+        // Padding, or steps, far larger than the images.
+        case(2, 1, 3, 4, &[5, 3], &[3, 2], 1, 900, 901, 0),
+        case(1, 2, 2, 2, &[4], &[3], 1, 1000, 1000, 0),
+        case(1, 3, 1, 1, &[4, 5], &[2, 2], 1, 300, 600, 0),
+        case(2, 1, 2, 3, &[3, 4], &[2, 2], 700, 40, 30, 1),
+        case(1, 5, 1, 1, &[3, 4], &[2, 2], 700, 40, 30, 1),
+        case(1, 2, 3, 2, &[40, 60], &[1, 2], 50, 5, 1, 0),
+        // Lines of several parts, and channels a group that fill several vectors.
+        case(2, 37, 1, 1, &[9, 75], &[3, 3], 1, 1, 1, 0),
+        case(1, 19, 1, 1, &[17, 70], &[5, 5], 2, 2, 1, 0),
+        case(3, 21, 1, 1, &[40], &[21], 1, 10, 1, 0),
+        case(1, 1, 20, 33, &[2, 600], &[3, 3], 1, 1, 1, 0),
+        case(2, 1, 70, 40, &[14, 14], &[1, 1], 1, 0, 1, 0),
+        case(2, 1, 40, 300, &[4, 5], &[3, 3], 1, 1, 1, 0),
         // Many taps.
         case(3, 2, 2, 3, &[40, 19], &[9, 11], 1, 3, 1, 0),
         case(1, 1, 2, 5, &[700], &[129], 1, 64, 1, 2),

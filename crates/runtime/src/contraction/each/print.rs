@@ -56,9 +56,15 @@ impl Printer<'_> {
     /// All rows by a vector of columns.
     fn vector(&mut self, each: &Each) {
         let [next, padding, done] = [(); 3].map(|()| self.asm.label());
+        self.asm.mov(LINE, Mem::at(CALL).plus(16));
         for row in 0..self.tile.rows.count {
             let sum = self.sum(row, 0);
-            self.asm.op(op::VXORPS, self.width, (sum, sum, sum));
+            if self.tile.adds {
+                let from = self.element(LINE, i64::from(row) * self.tile.out);
+                self.load(sum, from, self.tail.is_some());
+            } else {
+                self.asm.op(op::VXORPS, self.width, (sum, sum, sum));
+            }
         }
         self.asm.mov(LIST, Mem::at(CALL));
         self.asm.bind(next);
@@ -107,8 +113,8 @@ impl Printer<'_> {
         let add: Op = self.pick(op::VFMADD231PS, op::VFMADD231PD);
         for (i, tap) in taps.iter().enumerate() {
             let from = self.element(WEIGHTS, i64::from(*tap) * self.tile.right);
-            let to = self.beside(i as u8);
-            self.asm.op(op::VMOVUPS, self.width, (to, from));
+            let partial = self.tail.is_some() && !self.tile.padded;
+            self.load(self.beside(i as u8), from, partial);
         }
         // Which rows and taps read which element of the line: those that read padding multiply a zero.
         let mut readers: BTreeMap<Option<u32>, Vec<(u8, u8)>> = BTreeMap::new();

@@ -66,8 +66,13 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, (worked, interpreted): (bool, b
     });
     let inside_taps: Vec<[u32; 2]> = if edges { ranges.collect() } else { vec![] };
     let apart = columns + rng.below(3);
-    let panel = columns.next_multiple_of(lanes);
-    let (lines, padding) = (rng.below(4), rng.below(3));
+    let (padded, adds) = (rng.below(2) == 0, !worked && rng.below(2) == 0);
+    // Of weights that are not padded no more than the columns may be read.
+    let (panel, padding) = match padded {
+        true => (columns.next_multiple_of(lanes), rng.below(3)),
+        false => (columns, 0),
+    };
+    let lines = rng.below(4);
     // What is outside is not there: lines begin behind it, and end in front of it.
     let (first, last) = match edges {
         true => (before, (reach - behind).max(before)),
@@ -119,12 +124,12 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, (worked, interpreted): (bool, b
             columns: columns as u16,
             step: 0,
             right: (panel * size) as i64,
-            padded: true,
+            padded,
             ahead: 0,
             steps: 1,
             taps: taps as u32,
             out: (out_pitch * size) as i64,
-            adds: false,
+            adds,
             finish,
         },
         stride: stride as u32,
@@ -147,7 +152,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, (worked, interpreted): (bool, b
             assert_eq!((found.value(), wide[i]), (unwritten[i].value(), 77.0));
             continue;
         }
-        let mut sum = 0.0;
+        let mut sum = if adds { unwritten[i].value() } else { 0.0 };
         for l in 0..lines {
             for t in (0..taps).filter(|t| inside(r, *t)) {
                 let at = l * line + (r * stride + t * dilation - first) * apart + j;

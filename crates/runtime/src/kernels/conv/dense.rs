@@ -5,6 +5,7 @@
 //! padded and the images lie right: then the taps of a filter's row lie side by side, and are one run of steps. A
 //! gradient of images is a convolution for each step of the filter ([`Phase`]), with the taps turned round.
 
+mod apart;
 mod copy;
 mod cut;
 mod pack;
@@ -19,8 +20,6 @@ use crate::error::Result;
 use crate::kernels::matmul::{Args, Work, run_blocks};
 use crate::kernels::work::packed_weights;
 use crate::memory::room;
-use crate::simd::compiled;
-use crate::simd::transpose::{Transpose, Turn};
 use crate::sums::Lane;
 use crate::tile::Failures;
 use copy::{Scratch, Source};
@@ -96,7 +95,7 @@ impl Conv {
         };
         // SAFETY: there is a number behind the panels.
         let finite = unsafe { *weights.offset(cut.packed() as isize - 1) == T::ZERO };
-        let careful = !finite && cut.is_careful(self);
+        let one_by_one = cut.apart || !finite && cut.is_careful(self);
         let shared = [weights.cast::<u8>()];
         let shared = Args(&shared);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
@@ -108,7 +107,7 @@ impl Conv {
                 let shared = &shared;
                 let weights = shared.0[0].cast::<T>().cast_const();
                 let block = Block::of(cut, i);
-                self.dense_block(args, cut, &block, (weights, careful), scratch, work)
+                self.dense_block(args, cut, &block, (weights, one_by_one), scratch, work)
             },
         );
     }
@@ -118,7 +117,7 @@ impl Conv {
         args: &[*mut u8],
         cut: &Cut,
         b: &Block,
-        (weights, careful): (*const T, bool),
+        (weights, one_by_one): (*const T, bool),
         scratch: &mut Scratch,
         work: &mut Work,
     ) -> Result<()> {
@@ -127,7 +126,7 @@ impl Conv {
         let first = position * width + b.group * cut.columns + b.channel;
         let [_, down, across] = [0, 1, 2].map(|i| b.to[i] - b.from[i]);
         let positions = down * across;
-        let finished = cut.finish.is_some() && !careful;
+        let finished = cut.finish.is_some() && !one_by_one;
         let results: Results<T> = match self.epilogue {
             Some(_) if finished => (std::ptr::null_mut(), 0),
             _ if cut.returned => {
@@ -139,8 +138,11 @@ impl Conv {
         };
         // SAFETY: linking checked the buffers' lengths against the geometry; copies have what the block reads.
         unsafe {
-            match careful {
-                true => self.add_taps(args, cut, b, weights, results)?,
+            match one_by_one {
+                true => {
+                    let results = (results, &mut *scratch);
+                    self.add_taps(args, cut, b, weights, results, work.failures)?;
+                }
                 false => {
                     let source = self.bring::<T>(args, cut, b, scratch, work.failures)?;
                     // Of many weights, positions pass those that stay in the cache.
@@ -154,45 +156,15 @@ impl Conv {
                 }
             }
             if cut.returned {
-                self.put_back(args, cut, b, results, work)?;
+                let (all, first) = (cut.position(1, [0; 3]), cut.position(0, b.from));
+                let channel = (b.image * cut.groups + b.group) * cut.columns + b.channel;
+                let (from, channels) = (results.0.cast_const(), (channel, b.channels));
+                // A block is a line, or whole lines of a plane.
+                let part = (all, first, positions);
+                self.put_back(args, (from, results.1), channels, part, work)?;
             } else if !finished {
                 work.finish(results, first, (positions, width), b.channels);
             }
-        }
-        Ok(())
-    }
-
-    /// Copies the results of a block to where channels come first, and does what follows.
-    ///
-    /// # Safety
-    /// As [`Conv::run`]; the results are there.
-    unsafe fn put_back<T: Lane>(
-        &self,
-        args: &[*mut u8],
-        cut: &Cut,
-        b: &Block,
-        (from, pitch): Results<T>,
-        work: &mut Work,
-    ) -> Result<()> {
-        let all = cut.position(1, [0; 3]);
-        let positions = cut.position(0, b.to.map(|n| n - 1)) + 1 - cut.position(0, b.from);
-        let channel = (b.image * cut.groups + b.group) * cut.columns + b.channel;
-        let first = channel * all + cut.position(0, b.from);
-        let (to, apart) = match self.epilogue {
-            Some(_) => (work.scratch::<T>(positions * b.channels)?, positions),
-            None => (self.result_at::<T>(args, first), all),
-        };
-        // SAFETY: the caller's; there is room for the results.
-        unsafe {
-            compiled::<Turn<T>, _>(self.level)(Transpose {
-                from,
-                pitch: pitch as isize,
-                rows: positions as usize,
-                columns: b.channels as usize,
-                to,
-                to_pitch: apart as isize,
-            });
-            work.finish((to, apart), first, (b.channels, all), positions);
         }
         Ok(())
     }
@@ -251,58 +223,5 @@ impl Conv {
                 unsafe { kernel.run(&call) };
             }
         }
-    }
-
-    /// The sums of a block without those that read padding, one tap of a position at a time.
-    ///
-    /// # Safety
-    /// As [`Conv::dense_block`].
-    unsafe fn add_taps<T: Lane>(
-        &self,
-        args: &[*mut u8],
-        cut: &Cut,
-        b: &Block,
-        weights: *const T,
-        (dst, pitch): Results<T>,
-    ) -> Result<()> {
-        let source = Source::<T>::images(cut, self.operand(args, 0, 0), b);
-        let line = b.to[2] - b.from[2];
-        for part in cut.parts.iter().filter(|p| cut.is_at(p, b.from[0])) {
-            let phases = cut.phases_of(part);
-            let ranges = [0, 1, 2].map(|i| phases[i].within(b.from[i], b.to[i]));
-            for panel in (b.channel..b.channel + b.channels).step_by(cut.panel as usize) {
-                let columns = cut.panel.min(cut.columns - panel);
-                let kernel = cut.one_tap(self, columns, pitch)?;
-                let weights = weights.wrapping_offset(cut.panel_at(b.group, panel) as isize);
-                for (h, w) in (ranges[1].0..ranges[1].1)
-                    .flat_map(|h| (ranges[2].0..ranges[2].1).map(move |w| (h, w)))
-                {
-                    let at = [ranges[0].0, h, w];
-                    let [_, y, x] = [0, 1, 2].map(|i| phases[i].first + at[i] * phases[i].step);
-                    let to = ((y - b.from[1]) * line + x - b.from[2]) * pitch + panel - b.channel;
-                    let to = dst.wrapping_offset(to as isize);
-                    // SAFETY: the caller's; only what lies in the images is read.
-                    unsafe {
-                        (0..columns).for_each(|i| *to.offset(i as isize) = T::ZERO);
-                        for tap in 0..part.count {
-                            let taps = part.tap(phases, tap);
-                            let read = [0, 1, 2].map(|i| phases[i].axis.source(at[i], taps[i]));
-                            if (0..3).any(|i| !(0..cut.image[i]).contains(&read[i])) {
-                                continue;
-                            }
-                            let row = (part.before + tap) * cut.sums * cut.panel;
-                            kernel.run(&Call {
-                                left: source.at(read).cast(),
-                                right: weights.wrapping_offset(row as isize).cast(),
-                                out: to.cast(),
-                                finish: std::ptr::null(),
-                                taps: std::ptr::null(),
-                            });
-                        }
-                    }
-                }
-            }
-        }
-        Ok(())
     }
 }

@@ -1,21 +1,25 @@
-//! The result of a convolution with a filter for each channel, whose images hold the channels of a position side by
-//! side.
+//! Convolutions with a filter for each channel: results, and gradients of images.
 //!
 //! Rows of register tiles are neighbouring positions of the result, columns are channels (`contraction::Each`). A list
 //! names the lines of the images that a row of the result reads, with the weights of each; lines that are padding have
 //! what their taps add, zeros times weights, summed beside the weights. So no image is copied but those that are still
-//! to be turned.
+//! to be turned. A gradient of images is the result for turned filters, of the gradient with zeros where the filter
+//! stepped over positions; weights that are not finite must not meet these (`dense` sums without them).
 
-use super::{Conv, LEAST_BLOCKS};
+use super::images::Laid;
+use super::{Conv, LEAST_BLOCKS, dense};
 use crate::bugs::bug;
 use crate::contraction::{Accesses, Call, Each, Finish, Kernel, Rows, Tile, lanes};
 use crate::contraction::{even_rows, most_each_rows};
 use crate::error::Result;
 use crate::kernels::matmul::{Args, Made, Work, run_blocks};
 use crate::kernels::work::packed_weights;
+use crate::memory::{Storage, room};
 use crate::sums::Lane;
 use crate::tile::Failures;
 use crate::tile::affine::{ceil, product};
+use kiln_plan::ConvRole;
+use kiln_plan::cost::geometry::{Axis, Geometry};
 use std::sync::Arc;
 
 /// Bytes of the lines that a tile reads, which stay in the first-level cache for the next row of the result.
@@ -33,7 +37,14 @@ pub(super) fn is_near(c: &Conv) -> bool {
 
 /// How a convolution is cut; it follows from the shapes and the level alone.
 pub(super) struct Cut {
-    turned: bool,
+    /// The convolution that it is the result of.
+    geometry: Geometry,
+    /// The copies of the images that are read.
+    laid: Option<Laid>,
+    /// Whether the result has channels first.
+    returned: bool,
+    /// For a gradient of images: how it is cut where weights are not finite.
+    careful: Option<Box<dense::Cut>>,
     /// Channels with weights behind them, so that vectors are whole.
     panel: i64,
     /// Rows of the result and channels of a block.
@@ -55,24 +66,45 @@ struct Same {
 }
 
 impl Cut {
-    pub(super) fn new(c: &Conv, turned: bool, finish: Option<Arc<Finish>>) -> Result<Cut> {
+    /// Of images that have channels first, or not, as has the result.
+    pub(super) fn new(
+        c: &Conv,
+        [turned, returned]: [bool; 2],
+        finish: Option<Arc<Finish>>,
+    ) -> Result<Cut> {
         let size = c.dtype.size() as i64;
         let lanes = i64::from(lanes(c.level, c.dtype));
-        let [depth, height, width] = &c.geometry.axes;
+        let axes = c.geometry.axes;
+        let is_input = c.role == ConvRole::Input;
+        let laid = match is_input {
+            true => Laid::apart(axes.map(|a| a.output), turned, axes.map(|a| a.stride)),
+            false => Laid::turned(axes.map(|a| a.input)),
+        };
+        let is_laid = turned || is_input && laid.copied() != axes.map(|a| a.output);
+        let geometry = match is_input {
+            true => transposed(&axes, laid.copied()),
+            false => c.geometry,
+        };
+        product(&[laid.len(c)])?;
+        let careful = is_input.then(|| dense::Cut::new(c, [turned, returned], None, true));
+        let [depth, height, width] = &geometry.axes;
         let panel = ceil(c.groups.max(1), lanes) * lanes;
-        product(&[panel, c.geometry.kernels() + depth.kernel * height.kernel])?;
+        product(&[panel, geometry.kernels() + depth.kernel * height.kernel])?;
         // As many channels as have hot lines, but some vectors.
         let read = (depth.kernel * height.kernel).saturating_mul(width.input.max(1));
         let vectors = (HOT_LINES / read / (size * lanes)).clamp(2, 64);
         let channels = even_rows(panel / lanes, vectors as u8) * lanes;
         let each = (width.output.max(1))
             .saturating_mul(channels)
-            .saturating_mul(c.geometry.kernels());
-        let blocks = c.lines().saturating_mul(ceil(c.groups, channels));
+            .saturating_mul(geometry.kernels());
+        let blocks = (lines(c, &geometry)).saturating_mul(ceil(c.groups, channels));
         let share = ceil(blocks.min(1 << 40), LEAST_BLOCKS);
         let taps = u32::try_from(width.kernel).unwrap_or(u32::MAX);
         let mut cut = Cut {
-            turned,
+            geometry,
+            laid: is_laid.then_some(laid),
+            returned,
+            careful: careful.transpose()?.map(Box::new),
             panel,
             lines: (BLOCK_WORK / each).min(share).max(1),
             channels: channels.min(c.groups).max(1),
@@ -80,7 +112,7 @@ impl Cut {
             tiles: Vec::new(),
             finish,
         };
-        if c.batch * c.geometry.outputs() * c.groups > 0 {
+        if c.batch * geometry.outputs() * c.groups > 0 {
             cut.link(c, taps)?;
         }
         Ok(cut)
@@ -89,10 +121,10 @@ impl Cut {
     /// Makes the kernels of the tiles of a row.
     fn link(&mut self, c: &Conv, taps: u32) -> Result<()> {
         let size = c.dtype.size() as i64;
-        let width = &c.geometry.axes[2];
+        let width = self.geometry.axes[2];
         let pitch = match c.epilogue {
-            Some(_) => self.channels,
-            None => c.groups,
+            None if !self.returned => c.groups,
+            _ => self.channels,
         };
         let last = c.groups - (c.groups - 1) / self.channels * self.channels;
         let mut before: Option<(i64, Vec<[u32; 2]>)> = None;
@@ -153,17 +185,40 @@ impl Cut {
         Ok(())
     }
 
-    /// Elements of the packed weights: for each line of a filter its taps, and what they add that read padding.
-    pub(super) fn packed(&self, c: &Conv) -> i64 {
-        let [depth, height, width] = &c.geometry.axes;
-        depth.kernel * height.kernel * (width.kernel + 1) * self.panel
+    /// Elements of the packed weights: for each line of a filter its taps, and what they add that read padding; and
+    /// one behind them.
+    pub(super) fn packed(&self) -> i64 {
+        let [depth, height, width] = &self.geometry.axes;
+        depth.kernel * height.kernel * (width.kernel + 1) * self.panel + 1
     }
+}
+
+/// The geometry of the convolution that a gradient of images is, of the result's gradient with turned filters.
+fn transposed(axes: &[Axis; 3], copied: [i64; 3]) -> Geometry {
+    let axis = |i: usize| Axis {
+        input: copied[i],
+        output: axes[i].input,
+        stride: 1,
+        padding: (axes[i].kernel - 1) * axes[i].dilation - axes[i].padding,
+        ..axes[i]
+    };
+    Geometry {
+        axes: [axis(0), axis(1), axis(2)],
+    }
+}
+
+/// Rows of the result.
+fn lines(c: &Conv, g: &Geometry) -> i64 {
+    let [depth, height, _] = &g.axes;
+    (c.batch.saturating_mul(depth.output)).saturating_mul(height.output)
 }
 
 /// What a thread keeps from block to block.
 #[derive(Default)]
 struct Scratch {
     made: Made,
+    /// Results that are still to be turned.
+    results: Option<Storage>,
     /// The lines that a row of the result reads with their weights, and the weights of those that are padding.
     lines: Vec<[usize; 2]>,
     padding: Vec<usize>,
@@ -182,45 +237,47 @@ struct Block<T> {
 }
 
 impl Conv {
-    /// Rows of the result.
-    fn lines(&self) -> i64 {
-        let [depth, height, _] = &self.geometry.axes;
-        (self.batch.saturating_mul(depth.output)).saturating_mul(height.output)
-    }
-
     /// Elements that it takes beside its arguments.
     pub(super) fn each_workspace(&self, cut: &Cut) -> i64 {
-        let copies = self.batch * self.groups * self.geometry.inputs();
-        cut.packed(self) + if cut.turned { copies } else { 0 }
+        cut.packed() + cut.laid.as_ref().map_or(0, |laid| laid.len(self))
     }
 
-    /// Packs the weights, which depend on no other operand.
+    /// Packs the weights, which depend on no other operand. A number behind them is zero if all are finite.
     ///
     /// # Safety
     /// As [`Conv::pack`].
     pub(super) unsafe fn pack_each<T: Lane>(&self, cut: &Cut, weights: *const T, to: *mut T) {
-        let taps = self.geometry.axes[2].kernel;
-        let lines = self.geometry.kernels() / taps;
+        let (all, taps) = (cut.geometry.kernels(), cut.geometry.axes[2].kernel);
+        let lines = all / taps;
         let at = |line: i64, tap: i64| ((line * (taps + 1) + tap) * cut.panel) as usize;
+        let mut finite = true;
         for (line, channel) in (0..lines).flat_map(|l| (0..cut.panel).map(move |c| (l, c))) {
             // SAFETY: linking checked the weights' length, and there is room for all lines.
             unsafe {
                 let to = to.add(channel as usize);
                 let mut nothing = T::ZERO;
                 for tap in 0..taps {
+                    let from = match self.role {
+                        ConvRole::Input => all - 1 - (line * taps + tap),
+                        _ => line * taps + tap,
+                    };
                     let value = match channel < self.groups {
-                        true => *weights.offset(((channel * lines + line) * taps + tap) as isize),
+                        true => *weights.offset((channel * all + from) as isize),
                         false => T::ZERO,
                     };
+                    finite &= value.is_finite();
                     nothing = T::ZERO.mul_add::<crate::simd::Baseline>(value, nothing);
                     *to.add(at(line, tap)) = value;
                 }
                 *to.add(at(line, taps)) = nothing;
             }
         }
+        let behind = if finite { 0 } else { u8::MAX };
+        // SAFETY: there is room for it.
+        unsafe { to.offset(cut.packed() as isize - 1).write_bytes(behind, 1) };
     }
 
-    /// Runs a convolution with a filter a channel whose images have, or get, channels last.
+    /// Runs it.
     ///
     /// # Safety
     /// As [`Conv::run`].
@@ -236,11 +293,11 @@ impl Conv {
         // SAFETY: the caller's; there is room for the weights.
         let found = unsafe {
             let x = self.operand::<T>(args, 0, 0);
-            let x = match cut.turned {
-                true => self.turned_images(x, &mut images, parallel),
-                false => Ok(x),
+            let x = match &cut.laid {
+                Some(laid) => self.lay(x, laid, &mut images, parallel),
+                None => Ok(x),
             };
-            let weights = packed_weights(packed, (&mut own, cut.packed(self)), |to| {
+            let weights = packed_weights(packed, (&mut own, cut.packed()), |to| {
                 self.pack_each::<T>(cut, self.operand(args, 1, 0), to);
             });
             x.and_then(|x| Ok([x.cast_mut(), weights?]))
@@ -252,9 +309,16 @@ impl Conv {
         if cut.tiles.is_empty() {
             return;
         }
+        // SAFETY: there is a number behind the weights.
+        let finite = unsafe { *shared[1].cast::<T>().offset(cut.packed() as isize - 1) == T::ZERO };
+        if let Some(careful) = cut.careful.as_ref().filter(|_| !finite) {
+            // SAFETY: the caller's.
+            return unsafe { self.dense::<T>(args, careful, None, parallel, failures) };
+        }
         let shared = Args(&shared);
-        let (lines, across) = (self.lines(), ceil(self.groups, cut.channels));
-        let sums = self.geometry.axes[2].output * self.geometry.kernels();
+        let g = &cut.geometry;
+        let (lines, across) = (lines(self, g), ceil(self.groups, cut.channels));
+        let sums = g.axes[2].output * g.kernels();
         let cost = (cut.lines * cut.channels * WORK).saturating_mul(sums);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
         run_blocks(
@@ -285,15 +349,20 @@ impl Conv {
         scratch: &mut Scratch,
         work: &mut Work,
     ) -> Result<()> {
-        let width = &self.geometry.axes[2];
+        let width = &cut.geometry.axes[2];
         let (first, positions) = (b.line * width.output, b.lines * width.output);
         // SAFETY: the caller's.
         let x = unsafe {
             let positions = (first, positions);
-            self.images_of(args, b.x, positions, &mut scratch.made, work.failures)?
+            let images = (&cut.geometry, b.x);
+            self.images_of(args, images, positions, &mut scratch.made, work.failures)?
         };
         let result = first * self.groups + b.channel;
         let (dst, pitch) = match self.epilogue {
+            _ if cut.returned => {
+                let to = room::<T>(&mut scratch.results, positions * cut.channels)?;
+                (to, cut.channels)
+            }
             Some(_) => (work.scratch::<T>(positions * cut.channels)?, cut.channels),
             None => (self.result_at::<T>(args, result), self.groups),
         };
@@ -330,7 +399,20 @@ impl Conv {
                 }
             }
         }
-        if cut.finish.is_none() {
+        if cut.returned {
+            let all = cut.geometry.outputs();
+            for line in 0..b.lines {
+                let (image, at) = (
+                    (first + line * width.output) / all,
+                    (first + line * width.output) % all,
+                );
+                let from = dst.wrapping_offset((line * width.output * pitch) as isize);
+                let channels = (image * self.groups + b.channel, b.channels);
+                let part = (all, at, width.output);
+                // SAFETY: the caller's; the raw results are there.
+                unsafe { self.put_back(args, (from.cast_const(), pitch), channels, part, work)? };
+            }
+        } else if cut.finish.is_none() {
             // SAFETY: the raw results are there.
             unsafe { work.finish((dst, pitch), result, (positions, self.groups), b.channels) };
         }
@@ -345,7 +427,7 @@ impl Conv {
         (x, line): (*const T, i64),
         scratch: &mut Scratch,
     ) {
-        let g = &self.geometry;
+        let g = &cut.geometry;
         let [depth, height, width] = &g.axes;
         let (image, line) = (
             line / (depth.output * height.output),

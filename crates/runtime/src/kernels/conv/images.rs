@@ -1,28 +1,76 @@
-//! Images as a convolution with a channel a group reads them where they hold the channels of a position side by side.
+//! Images in the layout that a kernel reads or writes.
 
 use super::Conv;
 use crate::error::Result;
-use crate::kernels::matmul::{Args, Made, split};
+use crate::kernels::matmul::{Args, Made, Work, split};
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
 use crate::simd::transpose::{Transpose, Turn};
 use crate::sums::Lane;
 use crate::tile::Failures;
+use kiln_plan::cost::geometry::Geometry;
+
+/// How copies of images lie, of a channel a group: channels side by side.
+pub(super) struct Laid {
+    /// The extents of an image.
+    extents: [i64; 3],
+    /// Whether channels came first.
+    turned: bool,
+    /// The distances of two positions in a copy; there are zeros between.
+    steps: [i64; 3],
+}
+
+impl Laid {
+    /// Copies of images that have channels first.
+    pub fn turned(extents: [i64; 3]) -> Laid {
+        Laid::apart(extents, true, [1; 3])
+    }
+
+    /// Copies whose positions are so far apart.
+    pub fn apart(extents: [i64; 3], turned: bool, steps: [i64; 3]) -> Laid {
+        Laid {
+            extents,
+            turned,
+            steps,
+        }
+    }
+
+    /// The extents of a copy.
+    pub fn copied(&self) -> [i64; 3] {
+        [0, 1, 2].map(|i| match self.extents[i] {
+            0 => 0,
+            n => (n - 1).saturating_mul(self.steps[i]) + 1,
+        })
+    }
+
+    /// Elements of all copies.
+    pub fn len(&self, c: &Conv) -> i64 {
+        let channels = c.batch.saturating_mul(c.groups);
+        self.copied()
+            .into_iter()
+            .fold(channels, i64::saturating_mul)
+    }
+}
 
 impl Conv {
-    /// Copies of the images, which have channels first, with the channels of a position side by side.
+    /// Copies of images.
     ///
     /// # Safety
-    /// As [`Conv::run`].
-    pub(super) unsafe fn turned_images<T: Lane>(
+    /// The images exist.
+    pub(super) unsafe fn lay<T: Lane>(
         &self,
         x: *const T,
+        laid: &Laid,
         storage: &mut Option<Storage>,
         parallel: bool,
     ) -> Result<*const T> {
-        let (channels, inputs) = (self.groups * self.cin, self.geometry.inputs());
-        let [depth, height, width] = self.geometry.axes.map(|a| a.input);
-        let to = room::<T>(storage, self.batch * inputs * channels)?;
+        let to = room::<T>(storage, laid.len(self))?;
+        let ([depth, height, width], [deep, high, wide]) = (laid.extents, laid.copied());
+        let (channels, inputs) = (self.groups, depth * height * width);
+        if laid.steps != [1; 3] {
+            // SAFETY: there is room.
+            unsafe { to.write_bytes(0, laid.len(self) as usize) };
+        }
         let pair = [x.cast_mut().cast::<u8>(), to.cast()];
         let pair = Args(&pair);
         let lines = self.batch * depth * height;
@@ -30,21 +78,67 @@ impl Conv {
             let pair = &pair;
             let (x, to) = (pair.0[0].cast::<T>(), pair.0[1].cast::<T>());
             for line in first..end {
-                let (image, at) = (line / (depth * height), line % (depth * height) * width);
-                // SAFETY: linking checked the images' length; a line is written by one part.
+                let (image, d, h) = (line / height / depth, line / height % depth, line % height);
+                let place = (image * deep + d * laid.steps[0]) * high + h * laid.steps[1];
+                let apart = laid.steps[2] * channels;
+                // SAFETY: the caller's; a line is written by one part.
                 unsafe {
-                    compiled::<Turn<T>, _>(self.level)(Transpose {
-                        from: x.offset((image * channels * inputs + at) as isize),
-                        pitch: inputs as isize,
-                        rows: channels as usize,
-                        columns: width as usize,
-                        to: to.offset((line * width * channels) as isize),
-                        to_pitch: channels as isize,
-                    });
+                    let to = to.offset((place * wide * channels) as isize);
+                    if laid.turned {
+                        let at = image * channels * inputs + (d * height + h) * width;
+                        compiled::<Turn<T>, _>(self.level)(Transpose {
+                            from: x.offset(at as isize),
+                            pitch: inputs as isize,
+                            rows: channels as usize,
+                            columns: width as usize,
+                            to,
+                            to_pitch: apart as isize,
+                        });
+                        continue;
+                    }
+                    let x = x.offset((line * width * channels) as isize);
+                    for i in 0..width {
+                        let to = to.offset((i * apart) as isize);
+                        let x = x.offset((i * channels) as isize);
+                        std::ptr::copy_nonoverlapping(x, to, channels as usize);
+                    }
                 }
             }
         });
         Ok(to)
+    }
+
+    /// Copies some positions of an image's result to where channels come first, and does what follows. `channel` is
+    /// among those of all images, `position` among the `all` of an image.
+    ///
+    /// # Safety
+    /// As [`Conv::run`]; the results are there.
+    pub(super) unsafe fn put_back<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        (from, pitch): (*const T, i64),
+        (channel, channels): (i64, i64),
+        (all, position, positions): (i64, i64, i64),
+        work: &mut Work,
+    ) -> Result<()> {
+        let first = channel * all + position;
+        let (to, apart) = match self.epilogue {
+            Some(_) => (work.scratch::<T>(positions * channels)?, positions),
+            None => (self.result_at::<T>(args, first), all),
+        };
+        // SAFETY: the caller's; there is room for the results.
+        unsafe {
+            compiled::<Turn<T>, _>(self.level)(Transpose {
+                from,
+                pitch: pitch as isize,
+                rows: positions as usize,
+                columns: channels as usize,
+                to,
+                to_pitch: apart as isize,
+            });
+            work.finish((to, apart), first, (channels, all), positions);
+        }
+        Ok(())
     }
 
     /// Where the images begin, of which what so many positions read is there.
@@ -54,7 +148,7 @@ impl Conv {
     pub(super) unsafe fn images_of<T>(
         &self,
         args: &[*mut u8],
-        x: *const T,
+        (g, x): (&Geometry, *const T),
         (position, positions): (i64, i64),
         made: &mut Made,
         failures: &Failures,
@@ -62,7 +156,7 @@ impl Conv {
         let Some(program) = &self.made else {
             return Ok(x);
         };
-        let (g, last) = (&self.geometry, position + positions - 1);
+        let last = position + positions - 1;
         let (all, inputs) = (g.outputs(), g.inputs());
         let (first, image) = (position / all, last / all);
         let (begin, end) = (position % all, last % all + 1);

@@ -1,25 +1,167 @@
-//! The gradient of a convolution's weights: products of the gradient of the result with gathered columns,
-//! summed over images and positions.
+//! The gradient of a convolution's weights.
+//!
+//! For each tap it is a product of the images, turned over, with the gradient of the result: rows are taps of input
+//! channels, columns output channels, and sums run over positions. With a channel a group all channels are columns of
+//! one group. Channels are cut into ranges, and sums, where that gives too few, into parts: by the shapes alone. What
+//! a range sums up is turned over once, to where filters lie.
 
-use super::columns::{Fill, FillColumns};
-use super::{COLUMN_ELEMENTS, Conv, Scratch};
-use crate::contraction::multiply;
+mod dense;
+mod each;
+
+use super::{Conv, LEAST_BLOCKS};
+use crate::contraction::Kernels;
 use crate::error::Result;
-use crate::kernels::matmul::{Work, run_blocks};
-use crate::memory::room;
+use crate::kernels::matmul::{Args, Work, run_blocks};
+use crate::memory::{Storage, room};
 use crate::simd::compiled;
+use crate::simd::transpose::{Transpose, Turn};
 use crate::sums::Lane;
 use crate::tile::Failures;
 use crate::tile::affine::ceil;
 
-/// Positions that one product sums over.
-const DEPTH: i64 = 1024;
+/// Sums of a range, at most, unless it is a register tile: they stay in the second-level cache.
+const SUMS: i64 = 1 << 17;
+/// Columns of a range, at most.
+const COLUMNS: i64 = 256;
+/// Elements of all parts, at most.
+const PARTS: i64 = 1 << 20;
 
-/// Some input channels of a group.
-struct Block {
+/// How a gradient of weights is cut; it follows from the shapes and the level alone.
+pub(super) struct Cut {
+    /// Input channels of a group, their taps, and output channels.
+    groups: i64,
+    cin: i64,
+    taps: i64,
+    cout: i64,
+    /// Channels of a range.
+    channels: i64,
+    columns: i64,
+    /// Parts of sums, and the blocks of positions that these have together.
+    parts: i64,
+    blocks: i64,
+    by: By,
+}
+
+/// How sums are computed.
+enum By {
+    Dense(dense::Cut),
+    Each(each::Cut),
+}
+
+/// What a range sums up: some blocks of positions, for some channels of a group.
+struct Range {
+    blocks: [i64; 2],
     group: i64,
     channel: i64,
     channels: i64,
+    column: i64,
+    columns: i64,
+}
+
+/// Where sums go: rows are taps of a range's channels, `pitch` apart.
+struct Sums<T> {
+    to: *mut T,
+    pitch: i64,
+}
+
+/// What a thread keeps from range to range.
+#[derive(Default)]
+struct Scratch {
+    sums: Option<Storage>,
+    images: Option<Storage>,
+    gradients: Option<Storage>,
+    kernels: Kernels,
+    list: Vec<usize>,
+    taps: Vec<i64>,
+}
+
+impl Cut {
+    /// How it is cut for images and a gradient of the result that have channels first, or not.
+    pub(super) fn new(c: &Conv, turned: [bool; 2]) -> Cut {
+        let taps = c.geometry.kernels();
+        let (by, blocks, groups, cin, cout, tile) = match (c.cin, c.cout) {
+            (1, 1) => {
+                let cut = each::Cut::new(c, turned);
+                let tile = [1, i64::from(crate::contraction::lanes(c.level, c.dtype))];
+                (By::Each(cut), each::Cut::blocks(c), 1, 1, c.groups, tile)
+            }
+            _ => {
+                let cut = dense::Cut::new(c, turned);
+                let (blocks, tile) = (cut.blocks(), cut.tile());
+                (By::Dense(cut), blocks, c.groups, c.cin, c.cout, tile)
+            }
+        };
+        let mut cut = Cut {
+            groups,
+            cin,
+            taps,
+            cout,
+            channels: cin,
+            columns: cout.min(COLUMNS),
+            parts: 1,
+            blocks,
+            by,
+        };
+        let half = |n: i64, unit: i64| ceil(ceil(n, 2), unit) * unit;
+        while cut.sums() > SUMS && cut.channels > tile[0] {
+            cut.channels = half(cut.channels, tile[0]);
+        }
+        while cut.sums() > SUMS && cut.columns > tile[1] {
+            cut.columns = half(cut.columns, tile[1]);
+        }
+        let all = (cut.groups.saturating_mul(cin).saturating_mul(cout)).saturating_mul(taps);
+        let wanted = ceil(LEAST_BLOCKS, cut.ranges().max(1));
+        cut.parts = wanted.min(PARTS / all.max(1)).min(blocks).max(1);
+        while cut.parts * cut.ranges() < LEAST_BLOCKS && cut.channels > tile[0] {
+            cut.channels = half(cut.channels, tile[0]);
+        }
+        while cut.parts * cut.ranges() < LEAST_BLOCKS && cut.columns > tile[1] {
+            cut.columns = half(cut.columns, tile[1]);
+        }
+        cut
+    }
+
+    /// The sums of a range.
+    fn sums(&self) -> i64 {
+        (self.channels.saturating_mul(self.taps)).saturating_mul(self.columns)
+    }
+
+    /// Ranges of all groups.
+    fn ranges(&self) -> i64 {
+        let ranges = ceil(self.cin, self.channels) * ceil(self.cout, self.columns);
+        ranges.saturating_mul(self.groups)
+    }
+
+    /// Elements that it takes beside its arguments, on so many threads.
+    pub(super) fn workspace(&self, c: &Conv, threads: i64) -> i64 {
+        let own = match &self.by {
+            By::Dense(cut) => threads * cut.copied(self),
+            By::Each(cut) => cut.workspace(c),
+        };
+        let sums = match self.parts {
+            1 => threads,
+            parts => parts * self.ranges(),
+        };
+        own + sums * self.sums()
+    }
+
+    /// Range number `item`, in this part of its sums.
+    fn range(&self, item: i64, part: i64) -> Range {
+        let (across, down) = (ceil(self.cout, self.columns), ceil(self.cin, self.channels));
+        let (column, channel) = (
+            item % across * self.columns,
+            item / across % down * self.channels,
+        );
+        let block = |part: i64| (self.blocks as i128 * part as i128 / self.parts as i128) as i64;
+        Range {
+            blocks: [block(part), block(part + 1)],
+            group: item / across / down,
+            channel,
+            channels: self.channels.min(self.cin - channel),
+            column,
+            columns: self.columns.min(self.cout - column),
+        }
+    }
 }
 
 impl Conv {
@@ -30,114 +172,130 @@ impl Conv {
     pub(super) unsafe fn weight<T: Lane>(
         &self,
         args: &[*mut u8],
+        cut: &Cut,
         parallel: bool,
         failures: &Failures,
     ) {
-        let g = &self.geometry;
-        let taps = g.kernels();
-        if self.groups * self.cin * taps * self.cout == 0 {
+        if cut.groups * cut.cin * cut.taps * cut.cout == 0 {
             return;
         }
-        let depth = (self.batch * g.outputs()).clamp(1, DEPTH);
-        let channels = self.cut_channels(self.cin, taps * depth, self.groups);
-        let down = ceil(self.cin, channels);
-        let work = channels * taps * self.cout * self.batch * g.outputs();
-        let items = self.groups * down;
-        let launch = (self.epilogue.as_ref(), args, parallel, failures);
-        // SAFETY: the caller's; blocks write different places.
+        let (ranges, several) = (cut.ranges(), cut.parts > 1);
+        let (mut memory, mut copies) = (None, [None, None]);
+        let all = if several {
+            cut.parts * ranges * cut.sums()
+        } else {
+            0
+        };
+        let found = room::<T>(&mut memory, all).and_then(|sums| {
+            let operands = [0, 1].map(|i| self.operand::<T>(args, i, 0));
+            let operands = match &cut.by {
+                By::Dense(_) => operands,
+                // SAFETY: the caller's.
+                By::Each(by) => unsafe { by.bring(self, operands, &mut copies, parallel)? },
+            };
+            let [x, y] = operands.map(|x| x.cast_mut().cast());
+            Ok([x, y, sums.cast::<u8>()])
+        });
+        let shared = match found {
+            Ok(shared) => shared,
+            Err(e) => return failures.broken(e),
+        };
+        let shared = Args(&shared);
+        let positions = self.batch * self.geometry.outputs();
+        let cost = cut.sums().saturating_mul(ceil(positions, cut.parts));
+        let epilogue = self.epilogue.as_ref();
+        let launch = (epilogue.filter(|_| !several), args, parallel, failures);
         run_blocks(
-            (items, work.max(1)),
+            (cut.parts * ranges, cost.max(1)),
             launch,
-            |i, args, scratch, work| unsafe {
-                let channel = i % down * channels;
-                let block = Block {
-                    group: i / down,
-                    channel,
-                    channels: channels.min(self.cin - channel),
+            |i, args, scratch: &mut Scratch, work| {
+                let shared = &shared;
+                let [x, y, sums] = [0, 1, 2].map(|i| shared.0[i].cast::<T>());
+                let range = cut.range(i % ranges, i / ranges);
+                let to = match several {
+                    true => sums.wrapping_offset((i * cut.sums()) as isize),
+                    false => room::<T>(&mut scratch.sums, cut.sums())?,
                 };
-                self.weight_block::<T>(args, &block, scratch, work)
+                let to = Sums {
+                    to,
+                    pitch: cut.columns,
+                };
+                let operands = [x.cast_const(), y.cast_const()];
+                // SAFETY: the caller's; there is room for the sums, which are of this range and part alone.
+                unsafe {
+                    if range.blocks[0] == range.blocks[1] {
+                        (0..cut.sums()).for_each(|i| *to.to.offset(i as isize) = T::ZERO);
+                    }
+                    match &cut.by {
+                        By::Dense(by) => by.sum(self, cut, operands, &range, &to, scratch)?,
+                        By::Each(by) => by.sum(self, operands, &range, &to, scratch)?,
+                    }
+                    if !several {
+                        self.put_weights(args, cut, &range, &to, work)?;
+                    }
+                }
+                Ok(())
+            },
+        );
+        if !several {
+            return;
+        }
+        let launch = (epilogue, args, parallel, failures);
+        run_blocks(
+            (ranges, cut.sums() * cut.parts),
+            launch,
+            |i, args, _: &mut (), work| {
+                let shared = &shared;
+                let part = |p: i64| {
+                    let at = (p * ranges + i) * cut.sums();
+                    shared.0[2].cast::<T>().wrapping_offset(at as isize)
+                };
+                let to = Sums {
+                    to: part(0),
+                    pitch: cut.columns,
+                };
+                // SAFETY: all parts are there; those of a range are read and written by one block.
+                unsafe {
+                    for p in 1..cut.parts {
+                        for i in 0..cut.sums() as usize {
+                            *to.to.add(i) = *to.to.add(i) + *part(p).add(i);
+                        }
+                    }
+                    self.put_weights(args, cut, &cut.range(i, 0), &to, work)
+                }
             },
         );
     }
 
-    unsafe fn weight_block<T: Lane>(
+    /// Turns the sums of a range over to where filters lie, and does what follows.
+    ///
+    /// # Safety
+    /// As [`Conv::run`]; the sums are there.
+    unsafe fn put_weights<T: Lane>(
         &self,
         args: &[*mut u8],
-        b: &Block,
-        scratch: &mut Scratch,
+        cut: &Cut,
+        range: &Range,
+        sums: &Sums<T>,
         work: &mut Work,
     ) -> Result<()> {
-        let g = &self.geometry;
-        let (taps, outputs) = (g.kernels(), g.outputs());
-        let width = b.channels * taps;
-        let step = self.cin * taps;
-        let first = b.group * self.cout * step + b.channel * taps;
-        let (dst, pitch) = if self.epilogue.is_some() {
-            (work.scratch::<T>(self.cout * width)?, width)
-        } else {
-            let out = args[self.out].cast::<T>();
-            (out.wrapping_offset(first as isize), step)
+        let (rows, step) = (range.channels * cut.taps, cut.cin * cut.taps);
+        let first = (range.group * cut.cout + range.column) * step + range.channel * cut.taps;
+        let (to, pitch) = match self.epilogue {
+            Some(_) => (work.scratch::<T>(rows * range.columns)?, rows),
+            None => (self.result_at::<T>(args, first), step),
         };
-        // The sum is over parts of images, or over all positions of several.
-        let most = DEPTH.min((COLUMN_ELEMENTS / width).max(16));
-        let images = (most / outputs.max(1)).clamp(1, self.batch.max(1));
-        let part = outputs.min(most).max(1);
-        // SAFETY: linking checked the buffers' lengths against the geometry; gathered gradients and
-        // columns have the room reserved for them.
+        // SAFETY: linking checked the result's length; there is room for what an epilogue reads.
         unsafe {
-            if self.batch * outputs == 0 {
-                for o in 0..self.cout {
-                    let row = dst.wrapping_offset((o * pitch) as isize);
-                    (0..width).for_each(|e| *row.offset(e as isize) = T::ZERO);
-                }
-            }
-            let fill = compiled::<FillColumns<T>, _>(self.level);
-            let mut image = 0;
-            while image < self.batch {
-                let images = images.min(self.batch - image);
-                let mut from = 0;
-                while from < outputs {
-                    let count = part.min(outputs - from);
-                    let depth = images * count;
-                    let columns = room::<T>(&mut scratch.columns, width * depth)?;
-                    for i in 0..images {
-                        let x = ((image + i) * self.groups + b.group) * self.cin + b.channel;
-                        fill(Fill {
-                            geometry: g,
-                            x: self.operand::<T>(args, 0, x * g.inputs()),
-                            apart: g.inputs(),
-                            cin: b.channels,
-                            from,
-                            count,
-                            pitch: depth,
-                            dst: columns.wrapping_offset((i * count) as isize),
-                        });
-                    }
-                    let (y, y_row) = match images {
-                        1 => {
-                            let row = (image * self.groups + b.group) * self.cout;
-                            (self.operand::<T>(args, 1, row * outputs + from), outputs)
-                        }
-                        _ => {
-                            let y = room::<T>(&mut scratch.gathered, self.cout * depth)?;
-                            let part = (image, images, from, count);
-                            self.gather::<T>(args, (1, b.group), part, y);
-                            (y.cast_const(), depth)
-                        }
-                    };
-                    multiply(
-                        self.level,
-                        (self.cout, width, depth),
-                        (dst, pitch),
-                        (y, y_row, 1),
-                        (columns.cast_const(), 1, depth),
-                        image > 0 || from > 0,
-                    )?;
-                    from += count;
-                }
-                image += images;
-            }
-            work.finish((dst, pitch), first, (self.cout, step), width);
+            compiled::<Turn<T>, _>(self.level)(Transpose {
+                from: sums.to,
+                pitch: sums.pitch as isize,
+                rows: rows as usize,
+                columns: range.columns as usize,
+                to,
+                to_pitch: pitch as isize,
+            });
+            work.finish((to, pitch), first, (range.columns, step), rows);
         }
         Ok(())
     }

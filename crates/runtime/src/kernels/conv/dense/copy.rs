@@ -1,7 +1,6 @@
 //! What a block reads: the images themselves, or a copy of the lines that it needs, padding included.
 
 use super::cut::Cut;
-use super::phase::window;
 use super::{Block, Conv};
 use crate::bugs::bug;
 use crate::error::Result;
@@ -18,7 +17,7 @@ pub(super) struct Scratch {
     copy: Option<Storage>,
     /// Of which image and group, and from where on.
     holds: Option<(i64, i64, [i64; 3])>,
-    made: Made,
+    pub made: Made,
     /// Results that are still to be turned.
     pub results: Option<Storage>,
 }
@@ -62,7 +61,7 @@ impl Conv {
         scratch: &mut Scratch,
         failures: &Failures,
     ) -> Result<Source<T>> {
-        let windows = [0, 1, 2].map(|i| window(&cut.phases[i], b.from[i], b.to[i]));
+        let windows = cut.windows(b.from, b.to);
         let from = windows.map(|w| w.0);
         let copy = |to: *const T| Source {
             first: to,
@@ -146,7 +145,7 @@ impl Conv {
     ///
     /// # Safety
     /// As [`Conv::run`].
-    unsafe fn images_read<T>(
+    pub(super) unsafe fn images_read<T>(
         &self,
         args: &[*mut u8],
         cut: &Cut,

@@ -15,6 +15,10 @@ const BLOCKS: i64 = 8;
 const TILES: i64 = 8;
 /// Elements of the copy of what a block reads, at most, unless a line needs more.
 const COPY: i64 = 1 << 16;
+/// Positions of a block whose taps are summed one by one.
+const LINE: i64 = 64;
+/// Steps of filters for each of which a gradient of images is a convolution of its own, at most.
+const PHASES: i64 = 1 << 10;
 /// Weights that stay in the second-level cache; of more, the next panel is asked for while one is used.
 const HOT_WEIGHTS: i64 = 1 << 16;
 
@@ -32,6 +36,10 @@ pub(in crate::kernels::conv) struct Cut {
     pub(super) parts: Vec<Part>,
     /// For each tap of a filter its place in a panel; none (-1) of one that meets padding alone.
     pub(super) taps: Vec<i64>,
+    /// The axes of the convolution, and whether each tap of a position is summed by itself: where copies of lines
+    /// would be far larger than the images.
+    pub(super) axes: [Axis; 3],
+    pub(super) apart: bool,
     /// Whether the images have channels first, and the result.
     pub(super) turned: bool,
     pub(super) returned: bool,
@@ -52,12 +60,19 @@ pub(in crate::kernels::conv) struct Cut {
     pub(super) finish: Option<Arc<Finish>>,
 }
 
+/// Whether lines are copied with their padding, and a gradient of images is a convolution for each step of the filter.
+fn is_near(c: &Conv) -> bool {
+    let axes = &c.geometry.axes;
+    let phases = axes.iter().map(|a| a.stride.min(a.input.max(1)));
+    let few = phases.fold(1i64, i64::saturating_mul) <= PHASES;
+    c.geometry.is_near() && (few || c.role != ConvRole::Input)
+}
+
 /// A phase of each axis.
 pub(super) struct Part {
     phases: [usize; 3],
-    /// Taps of the parts in front, and its own.
+    /// Taps of the parts in front.
     pub before: i64,
-    pub count: i64,
     /// How far from the first each run of steps begins, in bytes.
     pub taps: Vec<i64>,
     /// The register tiles: with all lines or those that are left at the end; so many positions; columns of a whole
@@ -76,12 +91,6 @@ impl Part {
         let [lines, positions, columns] = rest.map(usize::from);
         &self.kernels[4 * lines + 2 * positions + columns]
     }
-
-    /// The taps of each axis that its tap number `tap` is.
-    pub(super) fn tap(&self, phases: [&Phase; 3], tap: i64) -> [i64; 3] {
-        let [_, h, w] = phases.map(|p| p.axis.kernel);
-        [tap / w / h, tap / w % h, tap % w]
-    }
 }
 
 impl Cut {
@@ -89,6 +98,7 @@ impl Cut {
         c: &Conv,
         [turned, returned]: [bool; 2],
         finish: Option<Arc<Finish>>,
+        apart: bool,
     ) -> Result<Cut> {
         let is_input = c.role == ConvRole::Input;
         let (sums, columns) = match is_input {
@@ -123,9 +133,11 @@ impl Cut {
             phases: Default::default(),
             parts: vec![],
             taps: vec![],
+            axes,
+            apart: apart || !is_near(c),
             turned,
             returned,
-            is_copied: turned,
+            is_copied: false,
             copy: [0; 3],
             panel,
             panels: ceil(columns, panel),
@@ -135,10 +147,17 @@ impl Cut {
             rows: [1; 2],
             finish,
         };
+        let is_some = batch * c.groups * columns * result.iter().product::<i64>() > 0;
+        if cut.apart {
+            cut.finish = None;
+            cut.taps = (0..axes.iter().map(|a| a.kernel).product()).collect();
+            cut.block = [1, 1, result[2].clamp(1, LINE)];
+            return Ok(cut);
+        }
         // Panels are the same whatever the images.
         cut.phases = axes.each_ref().map(|a| Phase::all(a, c.role));
         cut.place_taps(axes);
-        if batch * c.groups * columns * result.iter().product::<i64>() > 0 {
+        if is_some {
             cut.shape(c)?;
             cut.link(c)?;
         }
@@ -180,7 +199,7 @@ impl Cut {
         self.rows = [down, across];
         let spans = [0, 1, 2].map(|i| window(&self.phases[i], 0, self.result[i]));
         let padded = (0..3).any(|i| spans[i].0 < 0 || spans[i].1 > self.image[i]);
-        self.is_copied |= padded;
+        self.is_copied = padded || self.turned;
         // Blocks are lines of a plane, or parts of its only line.
         let [deep, height, width] = self.result;
         let (axis, beside, unit) = match height {
@@ -242,7 +261,7 @@ impl Cut {
         let mut before = 0;
         for (at, run) in at.into_iter().zip(runs) {
             let phases = [0, 1, 2].map(|i| &self.phases[i][at[i]]);
-            let count = phases.iter().map(|p| p.axis.kernel).product();
+            let count: i64 = phases.iter().map(|p| p.axis.kernel).product();
             // What is left at the end, where lines, positions or columns are no whole tiles.
             let rest = |all: i64, part: i64| {
                 [
@@ -266,7 +285,6 @@ impl Cut {
             let part = Part {
                 phases: at,
                 before,
-                count,
                 taps: run.0,
                 kernels,
             };
@@ -306,7 +324,6 @@ impl Cut {
             None => self.groups * self.columns,
         };
         let panel = self.panel * self.sums * self.taps.len() as i64;
-        let many = |n: i64| u32::try_from(n).map_err(|_| damaged!("a sum of {n} terms"));
         Ok(Tile {
             level: c.level,
             dtype: c.dtype,
@@ -332,23 +349,17 @@ impl Cut {
         })
     }
 
-    /// A register tile that adds one tap of one position to what is there, as the images have it.
-    pub(super) fn one_tap(&self, c: &Conv, columns: i64, pitch: i64) -> Result<Kernel> {
-        let size = c.dtype.size() as i64;
-        let tile = self.tile(c, &(vec![0], self.sums), [1, 1, columns])?;
-        Kernel::of(Tile {
-            step: self.channel_apart() * size,
-            ahead: 0,
-            out: pitch * size,
-            adds: true,
-            finish: None,
-            ..tile
-        })
-    }
-
-    /// Whether infinite weights must not meet padding: a gradient of images is of what was read.
+    /// Whether weights that are not finite must not meet padding: a gradient of images is of what was read.
     pub(super) fn is_careful(&self, c: &Conv) -> bool {
         c.role == ConvRole::Input
+    }
+
+    /// What the results of a block read: from where to where, where some may be padding.
+    pub(super) fn windows(&self, from: [i64; 3], to: [i64; 3]) -> [(i64, i64); 3] {
+        [0, 1, 2].map(|i| match self.apart {
+            true => (0, self.image[i]),
+            false => window(&self.phases[i], from[i], to[i]),
+        })
     }
 
     /// How many blocks an axis has.
@@ -440,6 +451,11 @@ impl Cut {
         let (from, to) = self.phases[0][part.phases[0]].within(plane, plane + 1);
         from < to
     }
+}
+
+/// A number of steps or taps.
+pub(super) fn many(n: i64) -> Result<u32> {
+    u32::try_from(n).map_err(|_| damaged!("a sum of {n} terms"))
 }
 
 /// The distances of planes, lines and positions.
