@@ -122,7 +122,7 @@ impl Walk {
         // It is not written through, since this is a load.
         let fills = self.fills.lines.as_ptr().cast_mut().cast();
         #[cfg(test)]
-        crate::interpreted::given(fills, self.fill_elements() as usize * size, false);
+        crate::interpreted::given(fills, self.fill_elements() as usize * operand.size, false);
         if self.fills.whole {
             let values = here.limits.iter().zip(&bases[1..]).map(|(v, b)| v + b);
             let mut limits = values.zip(&self.limits);
