@@ -97,7 +97,7 @@ impl Maker<'_> {
             dilation: [apart; 2].into_iter().collect(),
             groups,
         };
-        let y = self.b.op(conv, &[x.clone(), w])?;
+        let y = self.b.op(conv, &[*x, w])?;
         self.finished(y, &[1, filters, 1, 1])
     }
 
