@@ -43,7 +43,8 @@
 //! | `torch.cond`, a recurrence (JAX's `lax.scan`), `torch.utils.checkpoint` | [`cond`], [`scan`], [`checkpoint`] |
 //! | `torch.from_numpy(a)`, `x.numpy()` | `Tensor::from_ndarray(&a)`, `x.to_ndarray::<f32>()?`, with the feature `ndarray` |
 //! | `torch.linalg.inv(x)`, `torch.linalg.svd_with(Svd::new().full_matrices(x))`, … | `x.inv()`, `x.svd()`, with the feature `linalg` |
-//! | `np.load` of an archive, `pd.read_csv` | `data::read_npz`, with the feature `npz`; `data::CsvTable`, with the feature `csv` |
+//! | `torch.load(f)`, `torch.save(x, f)` | [`load`]`(f)`, `kiln::save(x, f)`, with the feature `pytorch` |
+//! | `np.load` of an archive, `pd.read_csv` | `formats::read_npz`, with the feature `npz`; `formats::CsvTable`, with the feature `csv` |
 //!
 //! **In place.** A tensor never changes: what other names hold of it stays. So the in-place names exist
 //! on [`Var`] alone, where they assign the cell a new value (snapshots that [`Var::get`] gave stay as
@@ -68,6 +69,10 @@
 //! `is_contiguous` and the error of `view` follow PyTorch's rules all the same.
 
 pub use kiln_data as data;
+pub use kiln_formats as formats;
+#[cfg(feature = "pytorch")]
+pub use kiln_formats::save;
+pub use kiln_formats::{load, load_with};
 /// [`kiln_tensor::Nest`] for this crate's users.
 pub use kiln_tensor::KilnNest as Nest;
 pub use kiln_tensor::*;

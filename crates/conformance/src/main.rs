@@ -1,7 +1,8 @@
 //! `kiln-conformance opinfo --root R --cases LIST --out D [--engine cpu|plain|reference|cuda]` runs cases and
 //! writes their outputs; `kiln-conformance compare --root R [--cases LIST] [--engine …]` runs cases and
 //! compares with the expected outputs; `kiln-conformance train RUN_DIR --out F` trains a run and writes its
-//! losses, first gradients and final values; `kiln-conformance gpu` proves the GPU of this machine.
+//! losses, first gradients and final values; `kiln-conformance tensors FILE --out DUMP` writes every tensor of a
+//! checkpoint as one safetensors file; `kiln-conformance gpu` proves the GPU of this machine.
 
 use kiln_goldens::{Case, Engine, Run, Verdict, ids, judge, run, write_tensors};
 use kiln_tensor::Device;
@@ -13,6 +14,7 @@ const USAGE: &str =
     "usage: kiln-conformance opinfo --root DIR --cases LIST --out DIR [--engine cpu|plain|reference|cuda]
        kiln-conformance compare --root DIR [--cases LIST] [--engine cpu|plain|reference|cuda]
        kiln-conformance train RUN_DIR --out FILE
+       kiln-conformance tensors FILE --out FILE
        kiln-conformance gpu [options], which --help lists";
 
 type Failed = Box<dyn std::error::Error>;
@@ -50,6 +52,11 @@ fn command() -> Result<ExitCode, Failed> {
         write_tensors(out, &Run::load(&options.root)?.train(Device::Cpu)?)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if options.command == "tensors" {
+        let out = options.out.as_deref().ok_or(USAGE)?;
+        kiln_formats::load(&options.root)?.tensors()?.save(out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let cases = match &options.cases {
         Some(list) => {
             let text = std::fs::read_to_string(list)?;
@@ -85,7 +92,9 @@ fn parse(mut parser: lexopt::Parser) -> Result<Options, Failed> {
                 }
             }
             Value(v) if command.is_none() => command = Some(v.string()?),
-            Value(v) if root.is_none() && command.as_deref() == Some("train") => {
+            Value(v)
+                if root.is_none() && matches!(command.as_deref(), Some("train" | "tensors")) =>
+            {
                 root = Some(PathBuf::from(v));
             }
             other => return Err(format!("{}\n{USAGE}", other.unexpected()).into()),

@@ -1,72 +1,7 @@
 //! How errors of this crate are made.
 
 use kiln_tensor::{Error, ErrorKind};
-use std::fmt::Display;
 use std::panic::Location;
-use std::path::Path;
-
-/// What is wrong with a file.
-#[derive(Debug)]
-pub(crate) struct Fault {
-    kind: ErrorKind,
-    message: String,
-}
-
-impl Fault {
-    pub(crate) fn io(message: impl Display) -> Fault {
-        Fault {
-            kind: ErrorKind::Io,
-            message: message.to_string(),
-        }
-    }
-
-    pub(crate) fn unsupported(message: impl Into<String>) -> Fault {
-        Fault {
-            kind: ErrorKind::Unsupported,
-            message: message.into(),
-        }
-    }
-
-    /// This fault of a part of something.
-    pub(crate) fn within(mut self, part: impl Display) -> Fault {
-        self.message = format!("{part}: {}", self.message);
-        self
-    }
-
-    pub(crate) fn at(self, op: &str, loc: &'static Location<'static>) -> Error {
-        Error::new(self.kind, op, self.message, loc)
-    }
-
-    /// The error of a function that reads or writes the file at `path`.
-    pub(crate) fn in_file(self, op: &str, path: &Path, loc: &'static Location<'static>) -> Error {
-        self.within(path.display()).at(op, loc)
-    }
-}
-
-/// Damaged content.
-impl From<String> for Fault {
-    fn from(message: String) -> Fault {
-        Fault {
-            kind: ErrorKind::Value,
-            message,
-        }
-    }
-}
-
-impl From<std::io::Error> for Fault {
-    fn from(e: std::io::Error) -> Fault {
-        Fault::io(e)
-    }
-}
-
-impl From<Error> for Fault {
-    fn from(e: Error) -> Fault {
-        Fault {
-            kind: e.kind(),
-            message: e.message().to_string(),
-        }
-    }
-}
 
 /// An argument that doesn't fit.
 pub(crate) fn invalid(

@@ -2,7 +2,8 @@
 
 use crate::{Failed, Report, Settings};
 use flate2::read::GzDecoder;
-use kiln_data::{CsvOptions, CsvTable, DataLoader, TensorDataset, random_split};
+use kiln_data::{DataLoader, TensorDataset, random_split};
+use kiln_formats::{CsvOptions, CsvTable};
 use kiln_nn::optim::{AdamW, OneCycleLR, Optimizer, Scheduler};
 use kiln_nn::{
     BatchNorm2d, Conv2d, Flatten, Forward, Kernel, Linear, MaxPool2d, Module, ReLU, Sequential,

@@ -1,10 +1,10 @@
 //! Training that can go on after a stop.
 
-use crate::file::{self, named};
 use crate::optim::{GroupDict, Optimizer, OptimizerState, Scheduler, SchedulerState};
-use crate::state_dict::{StateDict, plan};
+use crate::state_dict::plan;
 use crate::{LoadReport, Module};
-use kiln_tensor::{Error, Result};
+use kiln_formats::{StateDict, read_safetensors, write_safetensors};
+use kiln_tensor::{Error, ErrorKind, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -170,7 +170,7 @@ impl Checkpoint {
         let path = path.as_ref();
         let json = named("save", path, serde_json::to_string(&self.header))?;
         let metadata = HashMap::from([(KEY.to_string(), json)]);
-        file::write(&self.tensors, Some(metadata), path)
+        write_safetensors(path, &self.tensors, Some(metadata))
     }
 
     /// Reads a file.
@@ -180,7 +180,7 @@ impl Checkpoint {
     #[track_caller]
     pub fn load(path: impl AsRef<Path>) -> Result<Checkpoint> {
         let path = path.as_ref();
-        let (tensors, metadata) = file::read(path)?;
+        let (tensors, metadata) = read_safetensors(path)?;
         let json = metadata.as_ref().and_then(|m| m.get(KEY));
         let problem = "holds tensors but no checkpoint; read it with StateDict::load";
         let json = named("load", path, json.ok_or(problem))?;
@@ -234,6 +234,18 @@ impl Checkpoint {
     }
 }
 
+/// A result whose error names the file and the user's line.
+#[track_caller]
+fn named<T, E: std::fmt::Display>(op: &str, path: &Path, result: Result<T, E>) -> Result<T> {
+    match result {
+        Ok(value) => Ok(value),
+        Err(e) => {
+            let message = format!("{}: {e}", path.display());
+            Err(Error::at_caller(ErrorKind::Io, op, message))
+        }
+    }
+}
+
 fn wrong(name: &str, part: &Part, wanted: &str) -> String {
     format!("`{name}` is {}, not {wanted}", part.kind())
 }
@@ -252,13 +264,16 @@ impl<'a> Restore<'a> {
     /// A model, whose parameters and buffers must be those that were saved.
     pub fn module(mut self, name: &str, module: &'a dyn Module) -> Restore<'a> {
         match self.checkpoint.part(name, "a module") {
-            Ok(Part::Module) => match plan(module, &self.checkpoint.state_dict(name), true) {
-                Ok(plan) if plan.problems.is_empty() => {
+            Ok(Part::Module) => match plan(module, &self.checkpoint.state_dict(name)) {
+                Ok(plan) if plan.problems(true).is_empty() => {
                     let apply = || plan.apply().map(|_: LoadReport| ());
                     self.apply.push(Box::new(apply));
                 }
                 Ok(plan) => {
-                    let lines = plan.problems.into_iter().map(|p| format!("{name}.{p}"));
+                    let lines = plan
+                        .problems(true)
+                        .into_iter()
+                        .map(|p| format!("{name}.{p}"));
                     self.problems.extend(lines);
                 }
                 Err(e) => self.error = self.error.or(Some(e)),

@@ -23,7 +23,6 @@ mod distance;
 mod dropout;
 mod embedding;
 mod extract;
-mod file;
 mod forward;
 mod fractional_pool;
 mod hooks;
@@ -73,6 +72,7 @@ pub use forward::{Forward, Output};
 pub use fractional_pool::{FractionalMaxPool2d, FractionalMaxPool3d};
 pub use hooks::{Hookable, Hooks, Replace};
 pub use kiln_derive::{KilnModule, Module};
+pub use kiln_formats::StateDict;
 pub use kiln_tensor::{HookHandle, Result};
 pub use lazy::{
     Lazy, LazyBatchNorm1d, LazyBatchNorm2d, LazyBatchNorm3d, LazyConv1d, LazyConv2d, LazyConv3d,
@@ -108,7 +108,7 @@ pub use running_norm::{
 pub use seq2seq::Transformer;
 pub use sequential::{IntoLayer, IntoResult, Lambda, Sequential};
 pub use shape::{Flatten, Unflatten, Unfold};
-pub use state_dict::{LoadReport, StateDict};
+pub use state_dict::LoadReport;
 pub use transformer::{
     TransformerActivation, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder,
     TransformerEncoderLayer, TransformerOptions,

@@ -356,11 +356,46 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// Assigns all parameters and buffers the values of the same names, cast to their dtypes: all of
     /// them, or none on an error. Not `strict` allows names on one side only and reports them.
     ///
+    /// ```
+    /// use kiln_nn::{Linear, Module, sequential};
+    /// let trained = sequential!["body": Linear::new(4, 8), "head": Linear::new(8, 2)]?;
+    /// let state = trained.state_dict();
+    ///
+    /// // Another head on the same body.
+    /// let model = sequential!["body": Linear::new(4, 8), "head": Linear::new(8, 5)]?;
+    /// let report = model.load_state_dict(&state.filter(|name| name.starts_with("body.")), false)?;
+    /// assert_eq!(report.missing, ["head.weight", "head.bias"]);
+    ///
+    /// // The body alone.
+    /// let body = Linear::new(4, 8)?;
+    /// body.load_state_dict(&state.part("body."), true)?;
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Lists every shape that differs and, if `strict`, every missing and unexpected name.
     #[track_caller]
     fn load_state_dict(&self, state: &StateDict, strict: bool) -> Result<LoadReport> {
         state_dict::load(self.as_module(), state, strict)
+    }
+
+    /// Assigns the parameters and buffers that have a value of their name and shape, and reports the rest: for
+    /// weights of a model whose last layer is another one.
+    ///
+    /// ```
+    /// use kiln_nn::{Linear, Module, sequential};
+    /// let trained = sequential!["body": Linear::new(4, 8), "head": Linear::new(8, 2)]?;
+    /// let model = sequential!["body": Linear::new(4, 8), "head": Linear::new(8, 5)]?;
+    /// let report = model.load_matching(&trained.state_dict())?;
+    /// assert_eq!(report.mismatched, ["head.weight", "head.bias"]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a value can't be computed.
+    #[track_caller]
+    fn load_matching(&self, state: &StateDict) -> Result<LoadReport> {
+        state_dict::load_matching(self.as_module(), state)
     }
 
     /// Writes [`Module::state_dict`] as a safetensors file; see [`StateDict::save`].

@@ -2,141 +2,27 @@
 
 use crate::hooks::Registered;
 use crate::{Hooks, Module, tree};
-use kiln_tensor::{AsTensor, Error, Result, Tensor, Var};
+use kiln_formats::StateDict;
+use kiln_tensor::{Error, Result, Tensor, Var};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The values of a module's parameters and buffers by name, in order. Making one out of another is how
-/// parts of a model are loaded:
-///
-/// ```
-/// use kiln_nn::{Linear, Module, sequential};
-/// let trained = sequential!["body": Linear::new(4, 8), "head": Linear::new(8, 2)]?;
-/// let state = trained.state_dict();
-///
-/// // Another head on the same body.
-/// let model = sequential!["body": Linear::new(4, 8), "head": Linear::new(8, 5)]?;
-/// let report = model.load_state_dict(&state.filter(|name| name.starts_with("body.")), false)?;
-/// assert_eq!(report.missing, ["head.weight", "head.bias"]);
-///
-/// // The body alone.
-/// let body = Linear::new(4, 8)?;
-/// body.load_state_dict(&state.part("body."), true)?;
-/// # Ok::<(), kiln_tensor::Error>(())
-/// ```
-#[derive(Clone, Default)]
-pub struct StateDict(Vec<(String, Tensor)>);
-
-/// The names that were on one side only.
+/// The names that were on one side only, or not of one shape.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadReport {
     /// Parameters and buffers of the module that no value was given for; they keep theirs.
     pub missing: Vec<String>,
     /// Values that the module has no place for.
     pub unexpected: Vec<String>,
-}
-
-impl StateDict {
-    /// No values.
-    pub fn new() -> StateDict {
-        StateDict::default()
-    }
-
-    /// The value of a name.
-    pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.0.iter().find(|(n, _)| n == name).map(|(_, t)| t)
-    }
-
-    /// Sets the value of a name, in its place if it has one, else at the end.
-    pub fn insert(&mut self, name: impl Into<String>, value: impl AsTensor) {
-        let (name, value) = (name.into(), value.as_tensor().into_owned());
-        match self.0.iter_mut().find(|(n, _)| *n == name) {
-            Some((_, old)) => *old = value,
-            None => self.0.push((name, value)),
-        }
-    }
-
-    /// Takes a value out.
-    pub fn remove(&mut self, name: &str) -> Option<Tensor> {
-        let at = self.0.iter().position(|(n, _)| n == name)?;
-        Some(self.0.remove(at).1)
-    }
-
-    /// The names, in order.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(name, _)| name.as_str())
-    }
-
-    /// Names and values, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value))
-    }
-
-    /// How many values there are.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there are no values.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The values whose names `f` accepts.
-    pub fn filter(&self, f: impl Fn(&str) -> bool) -> StateDict {
-        self.rename(|name| f(name).then(|| name.to_string()))
-    }
-
-    /// The values under the names that `f` gives them, without those it gives none.
-    pub fn rename(&self, f: impl Fn(&str) -> Option<String>) -> StateDict {
-        let renamed = self.iter().filter_map(|(n, t)| Some((f(n)?, t.clone())));
-        renamed.collect()
-    }
-
-    /// All values, with `prefix` taken off the names that start with it: `module.` is what wrappers for
-    /// data parallelism add.
-    pub fn strip_prefix(&self, prefix: &str) -> StateDict {
-        self.rename(|name| Some(name.strip_prefix(prefix).unwrap_or(name).to_string()))
-    }
-
-    /// The values whose names start with `prefix`, without it: those of a submodule.
-    pub fn part(&self, prefix: &str) -> StateDict {
-        self.rename(|name| name.strip_prefix(prefix).map(str::to_string))
-    }
-}
-
-impl FromIterator<(String, Tensor)> for StateDict {
-    fn from_iter<I: IntoIterator<Item = (String, Tensor)>>(values: I) -> StateDict {
-        // The last value of a name counts, in the place of the first.
-        let mut first = BTreeMap::new();
-        let mut kept: Vec<(String, Tensor)> = Vec::new();
-        for (name, value) in values {
-            match first.get(&name) {
-                Some(&at) => kept[at] = (name, value),
-                None => {
-                    first.insert(name.clone(), kept.len());
-                    kept.push((name, value));
-                }
-            }
-        }
-        StateDict(kept)
-    }
-}
-
-impl IntoIterator for StateDict {
-    type Item = (String, Tensor);
-    type IntoIter = std::vec::IntoIter<(String, Tensor)>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
-    }
+    /// Parameters and buffers whose shape is another than that of the value; they keep theirs.
+    pub mismatched: Vec<String>,
 }
 
 /// A state that was compared with a module.
 pub(crate) struct Plan<'a> {
     module: &'a dyn Module,
     report: LoadReport,
-    /// Why it can't be loaded, one line each.
-    pub(crate) problems: Vec<String>,
+    /// What is wrong with the shapes, one line each.
+    shapes: Vec<String>,
     assignments: Vec<(&'a Var, Tensor)>,
 }
 
@@ -160,11 +46,7 @@ pub(crate) fn of(module: &dyn Module) -> StateDict {
 }
 
 /// What loading assigns; nothing is assigned yet.
-pub(crate) fn plan<'a>(
-    module: &'a dyn Module,
-    state: &StateDict,
-    strict: bool,
-) -> Result<Plan<'a>> {
+pub(crate) fn plan<'a>(module: &'a dyn Module, state: &StateDict) -> Result<Plan<'a>> {
     let mut state = state.clone();
     hooked(module, |m, hooks, prefix| {
         hooks.before_loading(m, &mut state, prefix)
@@ -172,7 +54,7 @@ pub(crate) fn plan<'a>(
     let given: BTreeMap<&str, &Tensor> = state.iter().collect();
     let places = tree::vars(module);
     let mut report = LoadReport::default();
-    let mut problems = Vec::new();
+    let mut shapes = Vec::new();
     let mut assignments = Vec::new();
     for place in &places {
         let Some(value) = given.get(place.name.as_str()) else {
@@ -185,7 +67,8 @@ pub(crate) fn plan<'a>(
             assignments.push((place.var, value.to(place.var.device())));
         } else {
             let name = &place.name;
-            problems.push(match place.var.get().error() {
+            report.mismatched.push(name.clone());
+            shapes.push(match place.var.get().error() {
                 Some(e) => format!("{name}: {}", e.message()),
                 None => format!("{name}: the module's shape is {here:?}, the given one {there:?}"),
             });
@@ -194,10 +77,6 @@ pub(crate) fn plan<'a>(
     let known: BTreeSet<&str> = places.iter().map(|p| p.name.as_str()).collect();
     let unexpected = state.names().filter(|name| !known.contains(name));
     report.unexpected = unexpected.map(str::to_string).collect();
-    if strict {
-        problems.extend(report.missing.iter().map(|n| format!("{n}: missing")));
-        problems.extend(report.unexpected.iter().map(|n| format!("{n}: unexpected")));
-    }
     // Whatever can fail does so before the first assignment.
     for (_, value) in &assignments {
         value.realize()?;
@@ -205,12 +84,40 @@ pub(crate) fn plan<'a>(
     Ok(Plan {
         module,
         report,
-        problems,
+        shapes,
         assignments,
     })
 }
 
 impl Plan<'_> {
+    /// Why it can't be loaded, one line each.
+    pub(crate) fn problems(&self, strict: bool) -> Vec<String> {
+        let mut problems = self.shapes.clone();
+        if strict {
+            let LoadReport {
+                missing,
+                unexpected,
+                ..
+            } = &self.report;
+            problems.extend(missing.iter().map(|n| format!("{n}: missing")));
+            problems.extend(unexpected.iter().map(|n| format!("{n}: unexpected")));
+        }
+        problems
+    }
+
+    /// What wrappers put in front of all names, if that is why none fits.
+    fn wrapped(&self) -> Option<&'static str> {
+        let LoadReport {
+            missing,
+            unexpected,
+            ..
+        } = &self.report;
+        let all = |prefix: &&str| unexpected.iter().all(|name| name.starts_with(*prefix));
+        let nothing_fits =
+            !missing.is_empty() && !unexpected.is_empty() && self.assignments.is_empty();
+        WRAPPERS.into_iter().find(all).filter(|_| nothing_fits)
+    }
+
     pub(crate) fn apply(mut self) -> Result<LoadReport> {
         for (var, value) in &self.assignments {
             var.assign(value)?;
@@ -222,13 +129,26 @@ impl Plan<'_> {
     }
 }
 
+/// What `DataParallel` and `torch.compile` put in front of names.
+const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
+
 #[track_caller]
 pub(crate) fn load(module: &dyn Module, state: &StateDict, strict: bool) -> Result<LoadReport> {
-    let plan = plan(module, state, strict)?;
-    if !plan.problems.is_empty() {
+    let plan = plan(module, state)?;
+    let problems = plan.problems(strict);
+    if !problems.is_empty() {
         let title = format!("the values do not fit {}", module.name());
-        let error = Error::invalid("load_state_dict", title);
-        return Err(plan.problems.into_iter().fold(error, Error::with_note));
+        let mut error = Error::invalid("load_state_dict", title);
+        if let Some(prefix) = plan.wrapped() {
+            let hint =
+                format!("all names begin with `{prefix}`: load state.strip_prefix(\"{prefix}\")");
+            error = error.with_note(hint);
+        }
+        return Err(problems.into_iter().fold(error, Error::with_note));
     }
     plan.apply()
+}
+
+pub(crate) fn load_matching(module: &dyn Module, state: &StateDict) -> Result<LoadReport> {
+    plan(module, state)?.apply()
 }

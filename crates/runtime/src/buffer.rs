@@ -43,18 +43,18 @@ impl Buffer {
     /// # Errors
     /// If the shape needs another number of bytes, a bool is neither 0 nor 1, or memory is short.
     pub fn from_bytes(dtype: DType, shape: &[i64], bytes: &[u8]) -> Result<Buffer> {
-        let want = checked_len(dtype, shape)? * dtype.size();
-        if want != bytes.len() {
-            return Err(Error::Buffer(format!(
-                "{dtype} of shape {shape:?} takes {want} bytes, found {}",
-                bytes.len()
-            )));
-        }
-        if dtype == DType::Bool && bytes.iter().any(|b| *b > 1) {
-            return Err(Error::Buffer("a bool is neither 0 nor 1".into()));
-        }
+        fits(dtype, shape, bytes)?;
         let storage = Arc::new(Storage::from_bytes(bytes)?);
         Ok(Buffer::new(dtype, shape.to_vec(), storage))
+    }
+
+    /// A tensor of the native-endian bytes that memory of the host holds.
+    ///
+    /// # Errors
+    /// If the shape needs another number of bytes, or a bool is neither 0 nor 1.
+    pub fn from_storage(dtype: DType, shape: &[i64], storage: Storage) -> Result<Buffer> {
+        fits(dtype, shape, storage.bytes())?;
+        Ok(Buffer::new(dtype, shape.to_vec(), Arc::new(storage)))
     }
 
     /// A tensor of zeros.
@@ -258,6 +258,21 @@ impl Buffer {
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         copied(self.to_host()?.bytes()?)
     }
+}
+
+/// Whether these are the bytes of a tensor.
+fn fits(dtype: DType, shape: &[i64], bytes: &[u8]) -> Result<()> {
+    let want = checked_len(dtype, shape)? * dtype.size();
+    if want != bytes.len() {
+        return Err(Error::Buffer(format!(
+            "{dtype} of shape {shape:?} takes {want} bytes, found {}",
+            bytes.len()
+        )));
+    }
+    if dtype == DType::Bool && bytes.iter().any(|b| *b > 1) {
+        return Err(Error::Buffer("a bool is neither 0 nor 1".into()));
+    }
+    Ok(())
 }
 
 fn copied<T: Copy>(from: &[T]) -> Result<Vec<T>> {

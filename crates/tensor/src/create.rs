@@ -11,6 +11,7 @@ use kiln_ir::{Builder, OpError, Pw, Role, ensure, ops};
 use kiln_lazy::run::read;
 use kiln_lazy::run::reference::array;
 use kiln_runtime::Buffer;
+use kiln_runtime::memory::Storage;
 use std::panic::Location;
 
 pub use kiln_runtime::Element;
@@ -188,6 +189,38 @@ impl Tensor {
         }
     }
 
+    /// A tensor whose bytes `fill` writes where they stay: the little-endian bytes of its elements in row-major
+    /// order, for readers of files. What they hold before is not defined.
+    ///
+    /// # Errors
+    /// If the shape has no memory, and what `fill` says.
+    #[track_caller]
+    pub fn filled<E: From<Error>>(
+        dtype: DType,
+        shape: impl Into<IntList>,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<Tensor, E> {
+        let (loc, shape) = (Location::caller(), shape.into().0);
+        let error = |e| unread(e, "filled", loc);
+        let len = shape.iter().try_fold(dtype.size(), |bytes, d| {
+            bytes.checked_mul(usize::try_from(*d).ok()?)
+        });
+        let Some(len) = len else {
+            let message = format!("no memory holds {dtype} of shape {shape:?}");
+            return Err(Error::new(ErrorKind::Value, "filled", message, loc).into());
+        };
+        let mut storage = Storage::new(len).map_err(error)?;
+        fill(storage.bytes_mut())?;
+        let buffer = Buffer::from_storage(dtype, &shape, storage).map_err(error)?;
+        Ok(Tensor::leaf(
+            buffer,
+            Role::Data,
+            Some(Device::Cpu),
+            loc,
+            "filled",
+        ))
+    }
+
     /// A rank-0 tensor.
     #[track_caller]
     pub fn scalar<T: Element>(value: T) -> Tensor {
@@ -330,6 +363,19 @@ impl Tensor {
         let loc = Location::caller();
         let buffer = read::read(&self.handle, loc)?;
         buffer.to_bytes().map_err(|e| unread(e, "to_bytes", loc))
+    }
+
+    /// Gives the little-endian bytes of the elements in row-major order to `f`, without a copy of them where they
+    /// are on the host.
+    ///
+    /// # Errors
+    /// As [`Tensor::realize`].
+    #[track_caller]
+    pub fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let loc = Location::caller();
+        let buffer = read::read(&self.handle, loc)?;
+        let bytes = buffer.bytes().map_err(|e| unread(e, "with_bytes", loc))?;
+        Ok(f(bytes))
     }
 
     /// The only element. It becomes a `T` of another dtype where that loses nothing in kind: a float

@@ -2,6 +2,7 @@
 
 use super::Optimizer;
 use super::group::{Group, vector};
+use kiln_formats::Value;
 use kiln_tensor::{DType, Error, Result, Tensor, Var};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -27,6 +28,95 @@ pub struct GroupDict {
     /// Keys of [`OptimizerState::state`].
     pub params: Vec<usize>,
 }
+
+/// The state of one of PyTorch's optimisers, as a checkpoint holds it.
+///
+/// # Errors
+/// If it is none; the message says what is missing.
+impl TryFrom<&Value> for OptimizerState {
+    type Error = Error;
+
+    #[track_caller]
+    fn try_from(dict: &Value) -> Result<OptimizerState> {
+        let mut found = OptimizerState::default();
+        for (id, kept) in dict.get("state")?.entries() {
+            let moments = kept.entries().iter().filter_map(|(name, value)| {
+                let value = match value {
+                    Value::Tensor(t) => t.clone(),
+                    // Old versions kept steps as numbers. What an optimiser does not use is `None`.
+                    other => Tensor::scalar(other.float().ok()?),
+                };
+                Some((name.str().ok()?.to_string(), value))
+            });
+            found.state.insert(id.int()? as usize, moments.collect());
+        }
+        for group in dict.get("param_groups")?.list()? {
+            let mut to = GroupDict::default();
+            for id in group.get("params")?.list()? {
+                to.params.push(id.int()? as usize);
+            }
+            for (name, value) in group.entries() {
+                let name = name.str()?;
+                let several = SEVERAL.iter().find(|(torch, _)| *torch == name);
+                match (value, several) {
+                    (Value::Tuple(all) | Value::List(all), Some((_, names))) => {
+                        for (name, value) in names.iter().zip(all.iter()) {
+                            to.numbers.insert(name.to_string(), value.float()?);
+                        }
+                    }
+                    (Value::Bool(on), _) => drop(to.flags.insert(name.to_string(), *on)),
+                    (Value::Int(_) | Value::Float(_), _) => {
+                        to.numbers.insert(name.to_string(), value.float()?);
+                    }
+                    // A learning rate may be a tensor there.
+                    (Value::Tensor(t), _) if t.ndim() == 0 => {
+                        to.numbers
+                            .insert(name.to_string(), t.to_dtype(DType::F64).item()?);
+                    }
+                    _ => {} // what says how PyTorch computes
+                }
+            }
+            found.param_groups.push(to);
+        }
+        Ok(found)
+    }
+}
+
+/// What PyTorch's optimisers load.
+impl From<&OptimizerState> for Value {
+    fn from(dict: &OptimizerState) -> Value {
+        let state = dict.state.iter().map(|(id, kept)| (*id, Value::dict(kept)));
+        let groups = dict.param_groups.iter().map(|group| {
+            let of_several = |name: &str| SEVERAL.iter().any(|(_, names)| names.contains(&name));
+            let single = group.numbers.iter().filter(|(name, _)| !of_several(name));
+            let several = SEVERAL.iter().filter_map(|(torch, names)| {
+                let all = names
+                    .iter()
+                    .map(|name| group.numbers.get(*name).copied().map(Value::from));
+                Some((*torch, Value::Tuple(all.collect::<Option<_>>()?)))
+            });
+            let flags = group
+                .flags
+                .iter()
+                .map(|(name, on)| (name.as_str(), Value::from(*on)));
+            let single = single.map(|(name, value)| (name.as_str(), Value::from(*value)));
+            let params = ("params", Value::from(group.params.clone()));
+            Value::dict(single.chain(several).chain(flags).chain([params]))
+        });
+        let groups: Vec<Value> = groups.collect();
+        Value::dict([
+            ("state", Value::dict(state)),
+            ("param_groups", groups.into()),
+        ])
+    }
+}
+
+/// What PyTorch keeps as one tuple of numbers.
+const SEVERAL: [(&str, [&str; 2]); 3] = [
+    ("betas", ["beta1", "beta2"]),
+    ("etas", ["etaminus", "etaplus"]),
+    ("step_sizes", ["step_size_min", "step_size_max"]),
+];
 
 /// What loading changes, checked.
 pub(crate) struct Load {

@@ -17,6 +17,7 @@ mod lazy;
 mod making;
 mod module_hooks;
 mod more;
+mod pytorch;
 mod rnn;
 mod running_norm;
 mod state;

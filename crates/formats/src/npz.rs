@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek, Write};
 use std::panic::Location;
 use std::path::Path;
-use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
@@ -30,7 +29,7 @@ pub fn read_npz(path: impl AsRef<Path>) -> Result<BTreeMap<String, Tensor>> {
 /// one, never a part.
 ///
 /// ```
-/// use kiln_data::{read_npz, write_npz};
+/// use kiln_formats::{read_npz, write_npz};
 /// use kiln_tensor::Tensor;
 ///
 /// let path = std::env::temp_dir().join(format!("kiln-{}.npz", std::process::id()));
@@ -105,15 +104,4 @@ fn write_members<N: AsRef<str>, T: Borrow<Tensor>>(
         archive.finish()?.flush()?;
         Ok(())
     })
-}
-
-impl From<ZipError> for Fault {
-    fn from(e: ZipError) -> Fault {
-        match e {
-            ZipError::Io(e) => Fault::from(e),
-            ZipError::UnsupportedArchive(what) => Fault::unsupported(what),
-            ZipError::CompressionMethodNotSupported(_) => Fault::unsupported(e.to_string()),
-            _ => Fault::from(e.to_string()),
-        }
-    }
 }

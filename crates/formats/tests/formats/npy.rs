@@ -1,5 +1,6 @@
 use crate::{Folder, message};
-use kiln_data::{Rng, npy_from_bytes, npy_to_bytes, read_npy, write_npy};
+use kiln_data::Rng;
+use kiln_formats::{npy_from_bytes, npy_to_bytes, read_npy, write_npy};
 use kiln_tensor::{DType, ErrorKind, Result, Tensor};
 
 /// A file with this header.

@@ -4,6 +4,7 @@
 
 use crate::fault::Fault;
 use crate::npy_header::{Header, MAGIC};
+use crate::read::{read_exact, take};
 use kiln_tensor::{Result, Tensor};
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
@@ -98,25 +99,6 @@ pub(crate) fn decode(file: &mut impl Read) -> Result<Tensor, Fault> {
         true => tensor.permute((0..shape.len() as i64).rev().collect::<Vec<i64>>()),
         false => tensor,
     })
-}
-
-fn read_exact(file: &mut impl Read, bytes: &mut [u8], what: &str) -> Result<(), Fault> {
-    let found = take(file, bytes.len() as u64, what)?;
-    bytes.copy_from_slice(&found);
-    Ok(())
-}
-
-/// Reads `len` bytes; memory grows with what is there, not with what a damaged header promises.
-fn take(file: &mut impl Read, len: u64, what: &str) -> Result<Vec<u8>, Fault> {
-    let mut bytes = Vec::new();
-    file.by_ref().take(len).read_to_end(&mut bytes)?;
-    let found = bytes.len();
-    match found as u64 == len {
-        true => Ok(bytes),
-        false => Err(Fault::from(format!(
-            "{what} takes {len} bytes, but the file ends after {found} of them"
-        ))),
-    }
 }
 
 /// Writes the tensor in C order, little-endian.

@@ -1,5 +1,6 @@
 use crate::{Folder, message};
-use kiln_data::{Rng, read_npz, write_npz, write_npz_compressed};
+use kiln_data::Rng;
+use kiln_formats::{read_npz, write_npz, write_npz_compressed};
 use kiln_tensor::{DType, Result, Tensor};
 
 #[test]

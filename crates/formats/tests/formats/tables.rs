@@ -1,5 +1,5 @@
 use crate::{Folder, message};
-use kiln_data::{CsvOptions, CsvTable};
+use kiln_formats::{CsvOptions, CsvTable};
 use kiln_tensor::{DType, ErrorKind, Result};
 
 fn table(text: &str) -> Result<CsvTable> {

@@ -35,7 +35,7 @@ impl Default for CsvOptions {
 /// The fields of a CSV file as text, with their lines, so that what can't be read as a number is found.
 ///
 /// ```
-/// use kiln_data::{CsvOptions, CsvTable};
+/// use kiln_formats::{CsvOptions, CsvTable};
 ///
 /// let text = "width,height,kind\n1.5,2,iris\n3,4.25,rose\n";
 /// let table = CsvTable::from_reader(text.as_bytes(), &CsvOptions::default())?;

@@ -1,0 +1,36 @@
+//! Files that hold tensors.
+//!
+//! [`load`] reads PyTorch's checkpoints, safetensors files and sharded ones, and tells them apart by what they hold;
+//! `save` writes a checkpoint that `torch.load` opens. A [`StateDict`] is values by name, [`Value`] whatever else
+//! a checkpoint holds. [`read_npy`] reads NumPy's arrays; with the feature `npz` `read_npz` reads archives of
+//! them, with the feature `csv` `CsvTable` reads tables. PyTorch's checkpoints need the feature `pytorch`.
+
+#[cfg(feature = "csv")]
+mod csv;
+mod fault;
+mod load;
+mod npy;
+mod npy_header;
+#[cfg(feature = "npz")]
+mod npz;
+mod pretrained;
+#[cfg(feature = "pytorch")]
+mod pytorch;
+mod read;
+mod safetensors;
+mod shards;
+mod state_dict;
+mod value;
+
+#[cfg(feature = "csv")]
+pub use csv::{CsvOptions, CsvTable, Field};
+pub use load::{Load, load, load_with};
+pub use npy::{npy_from_bytes, npy_to_bytes, read_npy, write_npy};
+#[cfg(feature = "npz")]
+pub use npz::{read_npz, write_npz, write_npz_compressed};
+pub use pretrained::{Pretrained, SavePretrained};
+#[cfg(feature = "pytorch")]
+pub use pytorch::save;
+pub use safetensors::{Metadata, read_safetensors, write_safetensors};
+pub use state_dict::StateDict;
+pub use value::Value;

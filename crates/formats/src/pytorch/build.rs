@@ -1,0 +1,291 @@
+//! What the functions that pickles call build: tensors over storages, dicts, sizes.
+
+use super::names::Global;
+use super::pickle::{Builder, Graph, Id, Node, kind};
+use crate::fault::Fault;
+use kiln_tensor::DType;
+use std::collections::HashMap;
+
+/// Bytes of a checkpoint that tensors lie in.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Storage {
+    /// Its name in the file.
+    pub key: String,
+    /// The dtype of its elements; `None` for bytes.
+    pub dtype: Option<DType>,
+    /// How many bytes it has.
+    pub bytes: u64,
+}
+
+/// A tensor over a storage: the element at `i` is number `offset + Σ i · strides`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct View {
+    pub storage: usize,
+    pub dtype: DType,
+    pub offset: usize,
+    pub shape: Vec<usize>,
+    pub strides: Vec<usize>,
+}
+
+impl View {
+    /// How many elements it has.
+    pub(super) fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether its elements lie side by side in row-major order.
+    pub(super) fn is_contiguous(&self) -> bool {
+        let mut wanted = 1;
+        let dims = self.shape.iter().zip(&self.strides).rev();
+        self.len() == 0
+            || dims.filter(|(size, _)| **size != 1).all(|(size, stride)| {
+                let fits = *stride == wanted;
+                wanted *= size;
+                fits
+            })
+    }
+
+    /// That its bytes can be counted and lie in its storage.
+    fn check(&self, storage: &Storage) -> Result<(), String> {
+        let size = self.dtype.size() as u128;
+        let product = |sizes: &[usize]| {
+            let sizes = sizes.iter().map(|n| *n as u128);
+            sizes
+                .map(|n| n.max(1))
+                .try_fold(size, |a, n| a.checked_mul(n))
+        };
+        let most = product(&self.shape).filter(|n| *n <= isize::MAX as u128);
+        let last = self
+            .shape
+            .iter()
+            .zip(&self.strides)
+            .try_fold(self.offset as u128, |at, (n, stride)| {
+                at.checked_add(*stride as u128 * (*n as u128).saturating_sub(1))
+            });
+        let within = last.is_some_and(|at| {
+            at.saturating_add(1).saturating_mul(size) <= u128::from(storage.bytes)
+        });
+        match most.is_some() && (self.len() == 0 || within) {
+            true => Ok(()),
+            false => Err(format!(
+                "a tensor of {} of shape {:?}, strides {:?} and offset {} does not lie in its storage of {} bytes",
+                self.dtype, self.shape, self.strides, self.offset, storage.bytes
+            )),
+        }
+    }
+}
+
+/// The storages that a pickle names, and tensors that it names whole.
+#[derive(Default)]
+pub(super) struct Parts {
+    pub storages: Vec<Storage>,
+    by_key: HashMap<String, usize>,
+    /// Tensors of the tar form by key.
+    pub tensors: HashMap<String, Node>,
+}
+
+impl Parts {
+    /// The storage of a key, which is always of one size.
+    pub(super) fn storage(&mut self, storage: Storage) -> Result<usize, String> {
+        if let Some(&known) = self.by_key.get(&storage.key) {
+            let here = &self.storages[known];
+            return match *here == storage {
+                true => Ok(known),
+                false => Err(format!(
+                    "storage {} is {here:?} here and {storage:?} there",
+                    storage.key
+                )),
+            };
+        }
+        self.by_key.insert(storage.key.clone(), self.storages.len());
+        self.storages.push(storage);
+        Ok(self.storages.len() - 1)
+    }
+
+    /// The number of the storage with a key.
+    pub(super) fn find(&self, key: &str) -> Option<usize> {
+        self.by_key.get(key).copied()
+    }
+
+    /// `('storage', class, key, location, elements)`, with a view of it in old files.
+    fn persistent_storage(&mut self, graph: &Graph, parts: &[Id]) -> Result<Node, String> {
+        let (key, class) = (key(graph, parts[2])?, graph.node(parts[1]));
+        let dtype = match class {
+            Node::Global(class) => match &**class {
+                Global::StorageOf(dtype) => *dtype,
+                Global::Refused(why) => return Ok(Node::Refused(why.as_str().into())),
+                other => return Err(format!("a storage of {other:?}")),
+            },
+            other => return Err(format!("a storage of {}", kind(other))),
+        };
+        let bytes = size(graph, parts[4])?.checked_mul(dtype.map_or(1, DType::size));
+        let bytes = bytes.ok_or_else(|| format!("storage {key} has no size"))? as u64;
+        // Storages could be parts of others before 0.4: a key, the first element, and how many.
+        let start = match parts.get(5).map(|part| graph.node(*part)) {
+            None | Some(Node::None) => 0,
+            Some(Node::Tuple(part)) if part.len() == 3 => size(graph, part[1])?,
+            Some(other) => return Err(format!("a part of a storage that is {}", kind(other))),
+        };
+        let storage = self.storage(Storage { key, dtype, bytes })?;
+        Ok(Node::Storage(storage, start))
+    }
+
+    fn tensor(
+        &self,
+        graph: &Graph,
+        arguments: &[Id],
+        dtype: Option<DType>,
+    ) -> Result<Node, String> {
+        let [storage, offset, shape, strides, ..] = arguments else {
+            return Err("a tensor of too few arguments".to_string());
+        };
+        let (storage, start) = match graph.node(*storage) {
+            Node::Storage(at, start) => (*at, *start),
+            Node::Refused(why) => return Ok(Node::Refused(why.clone())),
+            other => return Err(format!("a tensor over {}", kind(other))),
+        };
+        let of = &self.storages[storage];
+        let Some(dtype) = dtype.or(of.dtype) else {
+            return Err("a tensor over bytes, of no dtype".to_string());
+        };
+        let view = View {
+            storage,
+            dtype,
+            offset: size(graph, *offset)?.saturating_add(start),
+            shape: sizes(graph, *shape)?,
+            strides: sizes(graph, *strides)?,
+        };
+        self.view(view)
+    }
+
+    /// A tensor that lies in its storage.
+    pub(super) fn view(&self, view: View) -> Result<Node, String> {
+        let storage = &self.storages[view.storage];
+        /// As PyTorch.
+        const MOST_DIMS: usize = 64;
+        if view.shape.len() != view.strides.len() || view.shape.len() > MOST_DIMS {
+            return Err(format!(
+                "a tensor of shape {:?} and strides {:?}",
+                view.shape, view.strides
+            ));
+        }
+        view.check(storage)?;
+        Ok(Node::Tensor(view.into()))
+    }
+
+    fn build(
+        &mut self,
+        graph: &Graph,
+        function: &Global,
+        arguments: &[Id],
+    ) -> Result<Node, String> {
+        let nodes: Vec<&Node> = arguments.iter().map(|id| graph.node(*id)).collect();
+        Ok(match (function, &nodes[..]) {
+            (Global::Refused(why), _) => Node::Refused(why.as_str().into()),
+            (Global::Dict, []) => Node::Dict(Vec::new()),
+            (Global::Dict, [Node::Dict(entries)]) => Node::Dict(entries.clone()),
+            (Global::Dict, [Node::List(pairs)]) => {
+                let pairs = pairs.iter().map(|pair| match graph.node(*pair) {
+                    Node::Tuple(pair) | Node::List(pair) if pair.len() == 2 => Ok((pair[0], pair[1])),
+                    other => Err(format!("a dict's entry that is {}", kind(other))),
+                });
+                Node::Dict(pairs.collect::<Result<_, _>>()?)
+            }
+            (Global::Size, [Node::Tuple(all) | Node::List(all)]) => Node::Tuple(all.clone()),
+            (Global::Device, [Node::Str(device)]) => Node::Str(device.clone()),
+            (Global::Device, [Node::Str(device), Node::Int(index)]) => {
+                Node::Str(format!("{device}:{index}").into())
+            }
+            (Global::Encode, [Node::Str(text), Node::Str(coding)]) if &**coding == "latin1" => {
+                let bytes = text.chars().map(|c| u8::try_from(u32::from(c)));
+                let bytes: Result<Vec<u8>, _> = bytes.collect();
+                Node::Bytes(bytes.map_err(|_| "bytes beyond 255".to_string())?.into())
+            }
+            // The class, called with a tensor, and functions whose first argument is one.
+            (
+                Global::Parameter | Global::TensorClass | Global::RebuildParameter,
+                [tensor @ (Node::Tensor(_) | Node::Refused(_)), ..],
+            ) => (*tensor).clone(),
+            (Global::Tensor, all) => match all.get(6) {
+                Some(Node::Dict(entries)) if !entries.is_empty() => Node::Refused(
+                    "a view of conjugates or of negatives; in PyTorch, save x.resolve_conj().resolve_neg()".into(),
+                ),
+                _ => self.tensor(graph, arguments, None)?,
+            },
+            (Global::TensorOfDtype, [.., _, _, Node::Global(dtype)])
+            | (Global::TensorOfDtype, [_, _, _, _, _, _, Node::Global(dtype), _]) => match &**dtype {
+                Global::Dtype(dtype) => self.tensor(graph, arguments, Some(*dtype))?,
+                Global::Refused(why) => Node::Refused(why.as_str().into()),
+                other => return Err(format!("a tensor of the dtype {other:?}")),
+            },
+            (Global::FromType, [Node::Global(function), Node::Global(class), Node::Tuple(all), ..])
+                if matches!(**class, Global::TensorClass | Global::Parameter)
+                    && **function != Global::FromType =>
+            {
+                let all = all.clone();
+                return self.build(graph, function, &all);
+            }
+            _ => {
+                let kinds: Vec<&str> = nodes.iter().map(|n| kind(n)).collect();
+                return Err(format!("a call of {function:?} with {kinds:?}"));
+            }
+        })
+    }
+}
+
+impl Builder for Parts {
+    fn persistent(&mut self, graph: &Graph, id: Id) -> Result<Node, Fault> {
+        Ok(match graph.node(id) {
+            Node::Tuple(parts)
+                if is_text(graph, parts.first(), "storage") && (5..7).contains(&parts.len()) =>
+            {
+                self.persistent_storage(graph, parts)?
+            }
+            // A class with its source.
+            Node::Tuple(parts) if is_text(graph, parts.first(), "module") && parts.len() > 1 => {
+                graph.node(parts[1]).clone()
+            }
+            _ => {
+                let key = key(graph, id)?;
+                let tensor = self.tensors.get(&key);
+                tensor
+                    .ok_or_else(|| format!("there is no tensor {key}"))?
+                    .clone()
+            }
+        })
+    }
+
+    fn call(&mut self, graph: &Graph, function: &Global, arguments: &[Id]) -> Result<Node, Fault> {
+        Ok(self.build(graph, function, arguments)?)
+    }
+}
+
+fn is_text(graph: &Graph, id: Option<&Id>, wanted: &str) -> bool {
+    id.is_some_and(|id| matches!(graph.node(*id), Node::Str(text) if &**text == wanted))
+}
+
+/// The name of a storage or tensor: a text, or a number in old files.
+pub(super) fn key(graph: &Graph, id: Id) -> Result<String, String> {
+    match graph.node(id) {
+        Node::Str(text) => Ok(text.to_string()),
+        Node::Int(number) => Ok(number.to_string()),
+        other => Err(format!("a key that is {}", kind(other))),
+    }
+}
+
+pub(super) fn size(graph: &Graph, id: Id) -> Result<usize, String> {
+    let found = match graph.node(id) {
+        Node::Int(size) => usize::try_from(*size)
+            .ok()
+            .filter(|n| *n <= isize::MAX as usize),
+        _ => None,
+    };
+    found.ok_or_else(|| format!("a size that is {:?}", graph.node(id)))
+}
+
+fn sizes(graph: &Graph, id: Id) -> Result<Vec<usize>, String> {
+    match graph.node(id) {
+        Node::Tuple(all) | Node::List(all) => all.iter().map(|id| size(graph, *id)).collect(),
+        other => Err(format!("sizes that are {}", kind(other))),
+    }
+}

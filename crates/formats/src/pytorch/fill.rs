@@ -1,0 +1,228 @@
+//! Reading the bytes of tensors.
+
+use super::build::{Storage, View};
+use crate::fault::Fault;
+use kiln_tensor::{Device, Tensor};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::sync::Arc;
+use zip::ZipArchive;
+
+/// Where the bytes of storages are.
+pub(super) enum Container {
+    /// In entries of an archive, under this folder. Storages of machines whose byte order is the other one are
+    /// in that.
+    Zip {
+        archive: ZipArchive<BufReader<File>>,
+        folder: String,
+        big_endian: bool,
+        file_bytes: u64,
+    },
+    /// In a file, at these places.
+    Flat {
+        file: BufReader<File>,
+        places: HashMap<String, u64>,
+        file_bytes: u64,
+    },
+}
+
+impl Container {
+    /// Gives a reader of a storage's bytes to `read`, which reads all of them. Checksums are then compared.
+    fn with_reader(
+        &mut self,
+        storage: &Storage,
+        read: &mut dyn FnMut(&mut dyn Read) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        match self {
+            Container::Zip {
+                archive, folder, ..
+            } => {
+                let name = format!("{folder}/data/{}", storage.key);
+                let entry = super::zip::entry(archive, &name);
+                let entry = entry.and_then(|mut entry| {
+                    if entry.size() != storage.bytes {
+                        let (found, wanted) = (entry.size(), storage.bytes);
+                        return Err(
+                            format!("it has {found} bytes, and the pickle says {wanted}").into(),
+                        );
+                    }
+                    read(&mut entry)?;
+                    // The checksum is compared at the end.
+                    match entry.read(&mut [0])? {
+                        0 => Ok(()),
+                        _ => Err("it is longer than the archive says".to_string().into()),
+                    }
+                });
+                entry.map_err(|e| e.within(name))
+            }
+            Container::Flat { file, places, .. } => {
+                let at = places.get(&storage.key);
+                let at =
+                    at.ok_or_else(|| format!("there are no bytes of storage {}", storage.key))?;
+                file.seek(SeekFrom::Start(*at))?;
+                read(file).map_err(|e| e.within(format!("storage {}", storage.key)))
+            }
+        }
+    }
+
+    fn big_endian(&self) -> bool {
+        matches!(
+            self,
+            Container::Zip {
+                big_endian: true,
+                ..
+            }
+        )
+    }
+
+    fn file_bytes(&self) -> u64 {
+        let (Container::Zip { file_bytes, .. } | Container::Flat { file_bytes, .. }) = self;
+        *file_bytes
+    }
+}
+
+/// The tensors of these views; equal views are one tensor. No more than one storage is held beside them, and
+/// none where a tensor is all of it.
+pub(super) fn tensors(
+    container: &mut Container,
+    storages: &[Storage],
+    views: Vec<(Arc<View>, String)>,
+    device: Device,
+) -> Result<HashMap<Arc<View>, Tensor>, Fault> {
+    within_reason(container, storages, &views)?;
+    let mut by_storage: BTreeMap<usize, Vec<(Arc<View>, String)>> = BTreeMap::new();
+    for (view, path) in views {
+        let of = by_storage.entry(view.storage).or_default();
+        if !of.iter().any(|(known, _)| *known == view) {
+            of.push((view, path));
+        }
+    }
+    let mut tensors = HashMap::new();
+    for (at, views) in by_storage {
+        let storage = &storages[at];
+        let swapped = match container.big_endian() {
+            // Bytes have the order of the tensors over them.
+            true => storage.dtype.unwrap_or(views[0].0.dtype).size(),
+            false => 1,
+        };
+        let whole =
+            |v: &View| v.is_contiguous() && (v.len() * v.dtype.size()) as u64 == storage.bytes;
+        let name = |e: Fault| e.within(&views[0].1);
+        if let [(view, _)] = &views[..]
+            && whole(view)
+        {
+            let tensor = Tensor::filled(view.dtype, &view.shape[..], |bytes| {
+                container.with_reader(storage, &mut |file| fill(file, bytes))?;
+                swap(bytes, swapped);
+                Ok(())
+            });
+            tensors.insert(view.clone(), tensor.map_err(name)?.to(device));
+            continue;
+        }
+        let mut bytes = Vec::new();
+        container
+            .with_reader(storage, &mut |file| {
+                read_all(file, storage.bytes, &mut bytes)
+            })
+            .map_err(name)?;
+        swap(&mut bytes, swapped);
+        for (view, path) in views {
+            let tensor = Tensor::filled(view.dtype, &view.shape[..], |to| {
+                gather(&view, &bytes, to);
+                Ok::<(), Fault>(())
+            });
+            tensors.insert(view, tensor.map_err(|e| e.within(path))?.to(device));
+        }
+    }
+    Ok(tensors)
+}
+
+/// That the tensors take no more memory than a file of this size accounts for: compressed storages, and tensors
+/// that repeat the elements of small ones, could take any.
+fn within_reason(
+    container: &Container,
+    storages: &[Storage],
+    views: &[(Arc<View>, String)],
+) -> Result<(), Fault> {
+    const TIMES: u64 = 8;
+    const BESIDE: u64 = 256 << 20;
+    let most = container
+        .file_bytes()
+        .saturating_mul(TIMES)
+        .saturating_add(BESIDE);
+    let named: HashMap<&View, &str> = views
+        .iter()
+        .map(|(view, path)| (&**view, path.as_str()))
+        .collect();
+    let mut largest = (0, "");
+    let mut total = storages.iter().fold(0u64, |n, s| n.saturating_add(s.bytes));
+    for (view, path) in named {
+        let bytes = (view.len() * view.dtype.size()) as u64;
+        total = total.saturating_add(bytes);
+        largest = largest.max((bytes, path));
+    }
+    match total <= 2 * most {
+        true => Ok(()),
+        false => Err(Fault::unsupported(format!(
+            "the tensors and their storages take {total} bytes, of which the file has {}; the largest is {}, of {} \
+             bytes. Tensors that repeat elements, as expand() makes them, are saved small: clone them first",
+            container.file_bytes(),
+            largest.1,
+            largest.0
+        ))),
+    }
+}
+
+/// Reads as many bytes, a part at a time, so that a checksum is made of what the caches hold.
+fn fill(file: &mut dyn Read, bytes: &mut [u8]) -> Result<(), Fault> {
+    const PART: usize = 1 << 18;
+    for part in bytes.chunks_mut(PART) {
+        let end = |e: std::io::Error| match e.kind() {
+            ErrorKind::UnexpectedEof => "the file ends within it".to_string().into(),
+            _ => Fault::from(e),
+        };
+        file.read_exact(part).map_err(end)?;
+    }
+    Ok(())
+}
+
+/// As [`fill`], with memory that grows with what is there.
+fn read_all(file: &mut dyn Read, len: u64, bytes: &mut Vec<u8>) -> Result<(), Fault> {
+    *bytes = crate::read::take(file, len, "a storage")?;
+    Ok(())
+}
+
+/// Turns the bytes of each element round.
+fn swap(bytes: &mut [u8], size: usize) {
+    if size > 1 {
+        bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
+    }
+}
+
+/// The elements of a view, which lies within the bytes, in row-major order.
+fn gather(view: &View, from: &[u8], to: &mut [u8]) {
+    let size = view.dtype.size();
+    if to.is_empty() {
+        return;
+    }
+    if view.is_contiguous() {
+        let start = view.offset * size;
+        to.copy_from_slice(&from[start..start + to.len()]);
+        return;
+    }
+    let mut index = vec![0; view.shape.len()];
+    let mut at = view.offset;
+    for element in to.chunks_exact_mut(size) {
+        element.copy_from_slice(&from[at * size..(at + 1) * size]);
+        for (d, i) in index.iter_mut().enumerate().rev() {
+            *i += 1;
+            at += view.strides[d];
+            if *i < view.shape[d] {
+                break;
+            }
+            at -= *i * view.strides[d];
+            *i = 0;
+        }
+    }
+}

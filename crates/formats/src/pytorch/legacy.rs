@@ -1,0 +1,271 @@
+//! The forms before the zip archive.
+//!
+//! Pickles one behind the other: a magic number, the protocol's version, facts about the system, the object, the keys
+//! of the storages; then for each key the number of elements and their bytes. The tar archive holds `storages`,
+//! each behind a pickle `(key, location, class)`, `tensors`, each a pickle `(key, storage, class)` with sizes
+//! behind it, and `pickle`, the object. All numbers and elements are little-endian, whatever wrote them.
+
+use super::Contents;
+use super::build::{Parts, Storage, View, key, size};
+use super::fill::Container;
+use super::names::Global;
+use super::pickle::{self, Graph, Id, Node, kind};
+use crate::fault::Fault;
+use crate::read::read_exact;
+use kiln_tensor::DType;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufReader, Seek, SeekFrom};
+
+/// What PyTorch's files of pickles begin with.
+const MAGIC: i128 = 0x1950_a86a_20f9_469c_fc6c;
+
+const VERSION: i128 = 1001;
+
+/// Reads the pickles of a file, and finds its storages.
+pub(super) fn open(file: File) -> Result<Contents, Fault> {
+    let file_bytes = file.metadata()?.len();
+    let mut file = BufReader::new(file);
+    let (mut graph, mut parts) = (Graph::default(), Parts::default());
+    let mut next = |what: &str, graph: &mut Graph, parts: &mut Parts| {
+        let id = pickle::read(&mut file, graph, parts);
+        id.map_err(|e| e.within(what))
+    };
+    let id = next("the magic number", &mut graph, &mut parts)?;
+    if !matches!(graph.node(id), Node::Int(MAGIC)) {
+        let message = "this is a pickle, but not one of torch.save's; save it with torch.save";
+        return Err(Fault::unsupported(message));
+    }
+    let id = next("the version", &mut graph, &mut parts)?;
+    if !matches!(graph.node(id), Node::Int(VERSION)) {
+        return Err(Fault::unsupported(format!(
+            "version {:?} of the format",
+            graph.node(id)
+        )));
+    }
+    next("the facts about the system", &mut graph, &mut parts)?;
+    let root = next("the pickle", &mut graph, &mut parts)?;
+    let keys = next("the keys of the storages", &mut graph, &mut parts)?;
+    let Node::List(keys) = graph.node(keys) else {
+        return Err(format!("the keys of the storages are {}", kind(graph.node(keys))).into());
+    };
+    let mut places = HashMap::new();
+    for id in keys {
+        let key = key(&graph, *id)?;
+        let elements = number(&mut file)?;
+        let Some(at) = parts.find(&key) else {
+            return Err(format!("there is a storage {key} that no tensor lies in").into());
+        };
+        let storage = &parts.storages[at];
+        skip(&mut file, storage, elements, file_bytes, &mut places)?;
+    }
+    let container = Container::Flat {
+        file,
+        places,
+        file_bytes,
+    };
+    Ok(Contents {
+        graph,
+        root,
+        parts,
+        container,
+    })
+}
+
+/// Reads the pickles of a tar archive, and finds its storages.
+pub(super) fn open_tar(mut file: File) -> Result<Contents, Fault> {
+    let file_bytes = file.metadata()?.len();
+    let mut members = HashMap::new();
+    for entry in tar::Archive::new(&mut file).entries_with_seek()? {
+        let entry = entry?;
+        let name = entry.path()?.to_string_lossy().into_owned();
+        members.insert(name, entry.raw_file_position());
+    }
+    let mut tar = Tar {
+        file: BufReader::new(file),
+        graph: Graph::default(),
+        parts: Parts::default(),
+        roots: HashMap::new(),
+    };
+    let mut places = HashMap::new();
+    let mut root = None;
+    for name in ["storages", "tensors", "pickle"] {
+        let Some(at) = members.get(name) else {
+            let message =
+                format!("this tar archive holds no `{name}`, and is no checkpoint of PyTorch's");
+            return Err(message.into());
+        };
+        tar.file.seek(SeekFrom::Start(*at))?;
+        let read = match name {
+            "storages" => tar.storages(file_bytes, &mut places),
+            "tensors" => tar.tensors(),
+            _ => tar.pickle().map(|id| root = Some(id)),
+        };
+        read.map_err(|e| e.within(name))?;
+    }
+    let Tar {
+        file, graph, parts, ..
+    } = tar;
+    let root = root.ok_or_else(|| "there is no object".to_string())?;
+    let container = Container::Flat {
+        file,
+        places,
+        file_bytes,
+    };
+    Ok(Contents {
+        graph,
+        root,
+        parts,
+        container,
+    })
+}
+
+/// A tar archive on the way.
+struct Tar {
+    file: BufReader<File>,
+    graph: Graph,
+    parts: Parts,
+    /// Storages by key, and where in them those begin that are parts of others.
+    roots: HashMap<String, (usize, usize)>,
+}
+
+impl Tar {
+    fn pickle(&mut self) -> Result<Id, Fault> {
+        pickle::read(&mut self.file, &mut self.graph, &mut self.parts)
+    }
+
+    /// The next pickle, a number.
+    fn count(&mut self) -> Result<usize, Fault> {
+        let id = self.pickle()?;
+        Ok(size(&self.graph, id)?)
+    }
+
+    /// The elements of a list or tuple of this many.
+    fn row(&self, id: Id, len: usize) -> Result<Vec<Id>, String> {
+        match self.graph.node(id) {
+            Node::Tuple(all) | Node::List(all) if all.len() == len => Ok(all.clone()),
+            other => Err(format!("{} in place of {len} values", kind(other))),
+        }
+    }
+
+    fn storages(
+        &mut self,
+        file_bytes: u64,
+        places: &mut HashMap<String, u64>,
+    ) -> Result<(), Fault> {
+        for _ in 0..self.count()? {
+            let id = self.pickle()?;
+            let row = self.row(id, 3)?;
+            let key = key(&self.graph, row[0])?;
+            let dtype = match self.graph.node(row[2]) {
+                Node::Global(class) => match &**class {
+                    Global::StorageOf(dtype) => *dtype,
+                    Global::Refused(why) => return Err(Fault::unsupported(why).within(key)),
+                    other => return Err(format!("storage {key} is of {other:?}").into()),
+                },
+                other => return Err(format!("storage {key} is of {}", kind(other)).into()),
+            };
+            let elements = number(&mut self.file)?;
+            let bytes = elements.saturating_mul(dtype.map_or(1, DType::size) as u64);
+            let storage = Storage {
+                key: key.clone(),
+                dtype,
+                bytes,
+            };
+            skip(&mut self.file, &storage, elements, file_bytes, places)?;
+            let at = self.parts.storage(storage)?;
+            self.roots.insert(key, (at, 0));
+        }
+        let id = self.pickle()?;
+        let Node::List(views) = self.graph.node(id).clone() else {
+            return Err("there is no list of parts of storages".to_string().into());
+        };
+        for view in views {
+            let row = self.row(view, 4)?;
+            let (at, start) = self.root(row[1])?;
+            let start = start.saturating_add(size(&self.graph, row[2])?);
+            self.roots.insert(key(&self.graph, row[0])?, (at, start));
+        }
+        Ok(())
+    }
+
+    fn root(&self, id: Id) -> Result<(usize, usize), String> {
+        let key = key(&self.graph, id)?;
+        let found = self.roots.get(&key).copied();
+        found.ok_or_else(|| format!("there is no storage {key}"))
+    }
+
+    fn tensors(&mut self) -> Result<(), Fault> {
+        for _ in 0..self.count()? {
+            let id = self.pickle()?;
+            let row = self.row(id, 3)?;
+            let name = key(&self.graph, row[0])?;
+            let (storage, start) = self.root(row[1])?;
+            let dtype = self.parts.storages[storage].dtype;
+            let dtype = dtype.ok_or_else(|| format!("tensor {name} has no dtype"))?;
+            // Of eight bytes four count.
+            let dims = number(&mut self.file)? as u32;
+            let mut sizes = || {
+                let sizes = (0..dims).map(|_| index(&mut self.file));
+                sizes.collect::<Result<Vec<usize>, Fault>>()
+            };
+            let (shape, strides) = (sizes()?, sizes()?);
+            let offset = index(&mut self.file)?.saturating_add(start);
+            let view = self.parts.view(View {
+                storage,
+                dtype,
+                offset,
+                shape,
+                strides,
+            });
+            let tensor = view.map_err(|e| format!("tensor {name}: {e}"))?;
+            self.parts.tensors.insert(name, tensor);
+        }
+        Ok(())
+    }
+}
+
+/// The next eight bytes, a number.
+fn number(file: &mut BufReader<File>) -> Result<u64, Fault> {
+    let mut bytes = [0; 8];
+    read_exact(file, &mut bytes, "a number")?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// A size, a stride or an offset.
+fn index(file: &mut BufReader<File>) -> Result<usize, Fault> {
+    let number = number(file)?;
+    let index = usize::try_from(number)
+        .ok()
+        .filter(|n| *n <= isize::MAX as usize);
+    Ok(index.ok_or_else(|| format!("{} is no size", number as i64))?)
+}
+
+/// Notes where the bytes of a storage are, which begin here, and goes on behind them.
+fn skip(
+    file: &mut BufReader<File>,
+    storage: &Storage,
+    elements: u64,
+    file_bytes: u64,
+    places: &mut HashMap<String, u64>,
+) -> Result<(), Fault> {
+    let at = file.stream_position()?;
+    let size = storage.dtype.map_or(1, DType::size) as u64;
+    if elements.checked_mul(size) != Some(storage.bytes) {
+        let message = format!(
+            "storage {} has {elements} elements of {size} bytes, and the pickle says {} bytes",
+            storage.key, storage.bytes
+        );
+        return Err(message.into());
+    }
+    if storage.bytes > file_bytes.saturating_sub(at) {
+        let message = format!(
+            "the file ends within storage {}, of {} bytes",
+            storage.key, storage.bytes
+        );
+        return Err(message.into());
+    }
+    places.insert(storage.key.clone(), at);
+    file.seek_relative(storage.bytes as i64)?;
+    Ok(())
+}

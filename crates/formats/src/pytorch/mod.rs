@@ -1,0 +1,61 @@
+//! PyTorch's checkpoints: what `torch.save` writes.
+//!
+//! Three forms, told apart by content: a zip archive (`zip`, since 1.6), pickles one behind the other
+//! with the storages' bytes at the end (`legacy`), and a tar archive of such (before 0.1.10, `legacy` too). In
+//! each a pickle describes the object, and tensors in it lie in storages. The pickle is read by `pickle`, which
+//! runs nothing; `names` lists what it may name, `build` makes tensors of it, `tree` values; `fill` reads storages.
+
+mod build;
+mod fill;
+mod legacy;
+mod names;
+mod pickle;
+mod tree;
+mod write;
+mod zip;
+
+pub use write::save;
+
+use crate::Value;
+use crate::fault::Fault;
+use build::Parts;
+use fill::Container;
+use kiln_tensor::Device;
+use pickle::{Graph, Id};
+use std::collections::HashMap;
+use std::fs::File;
+
+/// The object of a pickle, what it is made of, and where its bytes are.
+struct Contents {
+    graph: Graph,
+    root: Id,
+    parts: Parts,
+    container: Container,
+}
+
+/// Reads a checkpoint in a zip archive.
+pub(crate) fn read_zip(file: File, device: Device) -> Result<Value, Fault> {
+    finish(zip::open(file)?, device)
+}
+
+/// Reads a checkpoint of pickles.
+pub(crate) fn read_legacy(file: File, device: Device) -> Result<Value, Fault> {
+    finish(legacy::open(file)?, device)
+}
+
+/// Reads a checkpoint in a tar archive.
+pub(crate) fn read_tar(file: File, device: Device) -> Result<Value, Fault> {
+    finish(legacy::open_tar(file)?, device)
+}
+
+fn finish(contents: Contents, device: Device) -> Result<Value, Fault> {
+    let Contents {
+        graph,
+        root,
+        parts,
+        mut container,
+    } = contents;
+    let views = tree::Walk::over(&graph, root)?.views;
+    let tensors = fill::tensors(&mut container, &parts.storages, views, device)?;
+    tree::value(&graph, root, &tensors, &mut HashMap::new())
+}

@@ -1,0 +1,253 @@
+//! What pickles name: what is built of it, and what is refused.
+
+use kiln_tensor::DType;
+
+/// Kiln's dtypes under PyTorch's names, and the classes of their storages.
+pub(super) const DTYPES: [(DType, &str, &str); 13] = [
+    (DType::Bool, "bool", "BoolStorage"),
+    (DType::U8, "uint8", "ByteStorage"),
+    (DType::I8, "int8", "CharStorage"),
+    (DType::I16, "int16", "ShortStorage"),
+    (DType::I32, "int32", "IntStorage"),
+    (DType::I64, "int64", "LongStorage"),
+    (DType::U16, "uint16", UNTYPED),
+    (DType::U32, "uint32", UNTYPED),
+    (DType::U64, "uint64", UNTYPED),
+    (DType::F16, "float16", "HalfStorage"),
+    (DType::BF16, "bfloat16", "BFloat16Storage"),
+    (DType::F32, "float32", "FloatStorage"),
+    (DType::F64, "float64", "DoubleStorage"),
+];
+
+/// The storage of bytes, which newer dtypes have.
+pub(super) const UNTYPED: &str = "UntypedStorage";
+
+/// What is refused by name: what the names in a pickle begin with, what it is, and what to save in its place.
+/// The first row that fits counts. Names that are neither here nor known are refused as what would run code.
+const REFUSED: [(&str, &str, &str); 24] = [
+    ("torch.complex", "a complex tensor", "torch.view_as_real(x)"),
+    ("torch.Complex", "a complex tensor", "torch.view_as_real(x)"),
+    (
+        "torch.float8",
+        "an 8-bit float tensor",
+        "x.to(torch.bfloat16)",
+    ),
+    (
+        "torch.Float8",
+        "an 8-bit float tensor",
+        "x.to(torch.bfloat16)",
+    ),
+    (
+        "torch.float4",
+        "a 4-bit float tensor",
+        "x.to(torch.bfloat16)",
+    ),
+    ("torch.quint", "a quantised tensor", "x.dequantize()"),
+    ("torch.qint", "a quantised tensor", "x.dequantize()"),
+    ("torch.QU", "a quantised tensor", "x.dequantize()"),
+    ("torch.QI", "a quantised tensor", "x.dequantize()"),
+    ("torch.per_", "a quantised tensor", "x.dequantize()"),
+    (
+        "torch._utils._rebuild_qtensor",
+        "a quantised tensor",
+        "x.dequantize()",
+    ),
+    ("torch.bits", "a tensor of bits", "x.view(torch.uint8)"),
+    (
+        "torch.uint",
+        "a tensor of odd integers",
+        "x.to(torch.int64)",
+    ),
+    ("torch.int", "a tensor of odd integers", "x.to(torch.int64)"),
+    (
+        "torch._utils._rebuild_sparse_",
+        "a sparse tensor",
+        "x.to_dense()",
+    ),
+    (
+        "torch.serialization._get_layout",
+        "a sparse tensor",
+        "x.to_dense()",
+    ),
+    (
+        "torch._utils._rebuild_nested_",
+        "a nested tensor",
+        "list(x.unbind())",
+    ),
+    (
+        "torch._utils._rebuild_meta_",
+        "a tensor without values",
+        "it from a real device",
+    ),
+    (
+        "torch._utils._rebuild_device_",
+        "a tensor of another device",
+        "x.cpu()",
+    ),
+    (
+        "torch._utils._rebuild_xla_",
+        "a tensor of another device",
+        "x.cpu()",
+    ),
+    (
+        "torch._utils._rebuild_wrapper_",
+        "a tensor of a class of its own",
+        "plain tensors",
+    ),
+    (
+        "torch._tensor._rebuild_from_type",
+        "a tensor of a class of its own",
+        "x.as_subclass(torch.Tensor)",
+    ),
+    (
+        "torch.storage._load_from_bytes",
+        "a storage by itself",
+        "a tensor over it",
+    ),
+    (
+        "numpy.",
+        "a value of NumPy's",
+        "float(x), or torch.from_numpy(x)",
+    ),
+];
+
+/// What a name in a pickle is.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Global {
+    /// `OrderedDict`, and `Counter`, whose argument is a dict.
+    Dict,
+    /// `torch.Size`.
+    Size,
+    /// `torch.device`.
+    Device,
+    /// How protocol 2 writes bytes: a text and `latin1`.
+    Encode,
+    /// The class of tensors.
+    TensorClass,
+    /// The class of parameters, which old files call with a tensor.
+    Parameter,
+    /// `_rebuild_tensor` and `_rebuild_tensor_v2`: storage, offset, sizes, strides and what is not needed.
+    Tensor,
+    /// `_rebuild_tensor_v3`, with a dtype behind these.
+    TensorOfDtype,
+    /// `_rebuild_parameter` and `_rebuild_parameter_with_state`: a tensor and what is not needed.
+    RebuildParameter,
+    /// `_rebuild_from_type_v2`: a function, the class, arguments, attributes.
+    FromType,
+    /// A dtype.
+    Dtype(DType),
+    /// The class of storages of a dtype, or of old tensors; `None` for bytes.
+    StorageOf(Option<DType>),
+    /// What Kiln has no values for, and what to do.
+    Refused(String),
+}
+
+/// What `module.name` is.
+///
+/// # Errors
+/// If it is none of what is known: a message.
+pub(super) fn global(module: &str, name: &str) -> Result<Global, String> {
+    let path = format!("{module}.{name}");
+    if let Some(found) = torch_type(module, name) {
+        return Ok(found);
+    }
+    Ok(match path.as_str() {
+        "collections.OrderedDict" | "collections.Counter" => Global::Dict,
+        "torch.Size" => Global::Size,
+        "torch.device" => Global::Device,
+        "_codecs.encode" => Global::Encode,
+        "torch.Tensor" | "torch._tensor.Tensor" | "torch.autograd.variable.Variable" => {
+            Global::TensorClass
+        }
+        "torch.nn.parameter.Parameter" | "torch.nn.parameter.Buffer" => Global::Parameter,
+        "torch._utils._rebuild_tensor" | "torch._utils._rebuild_tensor_v2" => Global::Tensor,
+        "torch._utils._rebuild_tensor_v3" => Global::TensorOfDtype,
+        "torch._utils._rebuild_parameter" | "torch._utils._rebuild_parameter_with_state" => {
+            Global::RebuildParameter
+        }
+        "torch._tensor._rebuild_from_type_v2" => Global::FromType,
+        _ => match REFUSED.iter().find(|(start, ..)| path.starts_with(start)) {
+            Some((_, what, instead)) => Global::Refused(format!(
+                "{what} (`{path}`), which Kiln does not have; in PyTorch, save {instead}"
+            )),
+            None => return Err(unknown(&path)),
+        },
+    })
+}
+
+/// Dtypes and classes of storages.
+fn torch_type(module: &str, name: &str) -> Option<Global> {
+    if !matches!(module, "torch" | "torch.storage" | "torch.cuda") {
+        return None;
+    }
+    if name == UNTYPED {
+        return Some(Global::StorageOf(None));
+    }
+    DTYPES.iter().find_map(|(dtype, torch, storage)| {
+        let class = storage
+            .strip_suffix("Storage")
+            .filter(|_| *storage != UNTYPED);
+        if module == "torch" && name == *torch {
+            return Some(Global::Dtype(*dtype));
+        }
+        // Tensors had classes by dtype before storages were the only ones.
+        let plain = |suffix| class.is_some() && name.strip_suffix(suffix) == class;
+        (plain("Storage") || plain("Tensor")).then_some(Global::StorageOf(Some(*dtype)))
+    })
+}
+
+/// Why a name is refused that is not known.
+fn unknown(path: &str) -> String {
+    let hint = match path {
+        p if p.starts_with("__torch__") => {
+            "it is of a TorchScript program; in PyTorch, save torch.jit.load(f).state_dict()"
+        }
+        p if p.starts_with("torch.") || p.starts_with("__main__.") => {
+            "if the file holds a whole model or optimiser, save its state_dict() in PyTorch"
+        }
+        _ => "in PyTorch, save tensors, numbers, texts, lists and dicts alone",
+    };
+    format!(
+        "the pickle names `{path}`, and loading that would run code, which Kiln never does; {hint}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_known_refused_or_unknown() {
+        assert_eq!(global("torch", "float32"), Ok(Global::Dtype(DType::F32)));
+        let halves = Global::StorageOf(Some(DType::F16));
+        assert_eq!(global("torch", "HalfStorage"), Ok(halves.clone()));
+        assert_eq!(global("torch.cuda", "HalfTensor"), Ok(halves));
+        assert_eq!(
+            global("torch.storage", UNTYPED),
+            Ok(Global::StorageOf(None))
+        );
+        assert_eq!(global("torch", "Tensor"), Ok(Global::TensorClass));
+        for name in [
+            "complex64",
+            "ComplexFloatStorage",
+            "float8_e4m3fn",
+            "qint8",
+            "QUInt8Storage",
+            "uint4",
+        ] {
+            assert!(
+                matches!(global("torch", name), Ok(Global::Refused(_))),
+                "{name}"
+            );
+        }
+        for (module, name) in [
+            ("os", "system"),
+            ("builtins", "eval"),
+            ("torch", "load"),
+            ("os", "float32"),
+        ] {
+            let message = global(module, name).unwrap_err();
+            assert!(message.contains(&format!("`{module}.{name}`")), "{message}");
+        }
+    }
+}

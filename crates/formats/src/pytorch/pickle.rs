@@ -1,0 +1,481 @@
+//! Pickles, read without running anything: <https://docs.python.org/3/library/pickletools.html>.
+//!
+//! A pickle is a program for a machine with a stack. Objects are [`Node`]s of a [`Graph`], which name each other
+//! by number, so that what is named twice is there once. Functions are those of [`Global`] alone; what they
+//! build is in [`build`](super::build).
+
+use super::names::{Global, global};
+use crate::fault::Fault;
+use crate::read::take;
+use std::collections::HashMap;
+use std::io::Read;
+use std::sync::Arc;
+
+/// The number of a node.
+pub(super) type Id = u32;
+
+/// The most objects of a file. Real ones have a few for each tensor.
+const MOST_NODES: usize = 1 << 22;
+
+/// An object.
+#[derive(Clone, Debug)]
+pub(super) enum Node {
+    None,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Str(Arc<str>),
+    Bytes(Arc<[u8]>),
+    Tuple(Vec<Id>),
+    List(Vec<Id>),
+    Dict(Vec<(Id, Id)>),
+    Global(Arc<Global>),
+    /// The storage of this number, from this element on; see [`super::build::Storage`].
+    Storage(usize, usize),
+    Tensor(Arc<super::build::View>),
+    /// A value that Kiln can't hold: why.
+    Refused(Arc<str>),
+}
+
+/// The objects of pickles.
+#[derive(Default)]
+pub(super) struct Graph {
+    nodes: Vec<Node>,
+}
+
+impl Graph {
+    pub(super) fn add(&mut self, node: Node) -> Result<Id, Fault> {
+        if self.nodes.len() == MOST_NODES {
+            let message = format!("the pickle makes more than {MOST_NODES} objects");
+            return Err(Fault::unsupported(message));
+        }
+        self.nodes.push(node);
+        Ok(self.nodes.len() as Id - 1)
+    }
+
+    pub(super) fn node(&self, id: Id) -> &Node {
+        &self.nodes[id as usize]
+    }
+
+    pub(super) fn node_mut(&mut self, id: Id) -> &mut Node {
+        &mut self.nodes[id as usize]
+    }
+}
+
+/// What a pickle's environment makes of its calls.
+pub(super) trait Builder {
+    /// What a persistent id stands for.
+    fn persistent(&mut self, graph: &Graph, id: Id) -> Result<Node, Fault>;
+
+    /// What a function makes of arguments.
+    fn call(&mut self, graph: &Graph, function: &Global, arguments: &[Id]) -> Result<Node, Fault>;
+}
+
+/// Reads one pickle, up to its last byte, and gives its object.
+///
+/// # Errors
+/// If it is damaged or names what is not known. The message says at which of its bytes.
+pub(super) fn read(
+    file: &mut dyn Read,
+    graph: &mut Graph,
+    builder: &mut dyn Builder,
+) -> Result<Id, Fault> {
+    let mut machine = Machine {
+        file,
+        at: 0,
+        graph,
+        builder,
+        stack: Vec::new(),
+        marks: Vec::new(),
+        memo: HashMap::new(),
+    };
+    loop {
+        let at = machine.at;
+        let step = machine.step();
+        if let Some(object) = step.map_err(|e| e.within(format!("byte {at} of the pickle")))? {
+            return Ok(object);
+        }
+    }
+}
+
+struct Machine<'a> {
+    file: &'a mut dyn Read,
+    /// How many bytes were read.
+    at: u64,
+    graph: &'a mut Graph,
+    builder: &'a mut dyn Builder,
+    stack: Vec<Id>,
+    /// The heights of the stack where groups begin.
+    marks: Vec<usize>,
+    memo: HashMap<u64, Id>,
+}
+
+impl Machine<'_> {
+    /// Runs one instruction; the object if it was the last.
+    fn step(&mut self) -> Result<Option<Id>, Fault> {
+        let [op] = self.bytes()?;
+        match op {
+            b'.' => return self.pop().map(Some),
+            // The protocol and frames say nothing that is needed.
+            0x80 => {
+                let [protocol] = self.bytes()?;
+                if protocol > 5 {
+                    return Err(Fault::unsupported(format!(
+                        "pickles of protocol {protocol}"
+                    )));
+                }
+            }
+            0x95 => drop(self.number::<8>()?),
+            b'(' => self.marks.push(self.stack.len()),
+            b'0' => match self.marks.last() {
+                Some(mark) if *mark == self.stack.len() => drop(self.marks.pop()),
+                _ => drop(self.pop()?),
+            },
+            b'1' => drop(self.group()?),
+            b'2' => self.stack.push(self.top()?),
+            b'N' => self.push(Node::None)?,
+            0x88 => self.push(Node::Bool(true))?,
+            0x89 => self.push(Node::Bool(false))?,
+            b'J' => {
+                let bytes = self.bytes()?;
+                self.push(Node::Int(i32::from_le_bytes(bytes).into()))?;
+            }
+            b'K' => self.unsigned::<1>()?,
+            b'M' => self.unsigned::<2>()?,
+            0x8a => self.long::<1>()?,
+            0x8b => self.long::<4>()?,
+            b'I' | b'L' => self.decimal()?,
+            b'G' => {
+                let bytes = self.bytes()?;
+                self.push(Node::Float(f64::from_be_bytes(bytes)))?;
+            }
+            b'F' => {
+                let line = self.line()?;
+                let x = line.parse().map_err(|_| format!("{line:?} is no float"))?;
+                self.push(Node::Float(x))?;
+            }
+            0x8c => self.text::<1>()?,
+            b'X' => self.text::<4>()?,
+            0x8d => self.text::<8>()?,
+            b'V' => self.escaped_text()?,
+            // Python 2's texts.
+            b'U' => self.text::<1>()?,
+            b'T' => self.text::<4>()?,
+            b'S' => self.quoted()?,
+            b'C' => self.data::<1>()?,
+            b'B' => self.data::<4>()?,
+            0x8e | 0x96 => self.data::<8>()?,
+            b')' => self.push(Node::Tuple(Vec::new()))?,
+            0x85..=0x87 => {
+                let from = self.height(usize::from(op - 0x84))?;
+                let all = self.stack.split_off(from);
+                self.push(Node::Tuple(all))?;
+            }
+            b't' => {
+                let all = self.group()?;
+                self.push(Node::Tuple(all))?;
+            }
+            b']' => self.push(Node::List(Vec::new()))?,
+            b'l' => {
+                let all = self.group()?;
+                self.push(Node::List(all))?;
+            }
+            b'a' => {
+                let value = self.pop()?;
+                self.append(&[value])?;
+            }
+            b'e' => {
+                let values = self.group()?;
+                self.append(&values)?;
+            }
+            b'}' => self.push(Node::Dict(Vec::new()))?,
+            b'd' => {
+                let all = self.group()?;
+                self.push(Node::Dict(Vec::new()))?;
+                self.set(&all)?;
+            }
+            b's' => {
+                let from = self.height(2)?;
+                let pair = self.stack.split_off(from);
+                self.set(&pair)?;
+            }
+            b'u' => {
+                let all = self.group()?;
+                self.set(&all)?;
+            }
+            b'p' | b'g' => {
+                let line = self.line()?;
+                let key = line.parse().map_err(|_| format!("{line:?} is no number"))?;
+                self.remember_or_recall(op == b'p', key)?;
+            }
+            b'q' | b'h' => {
+                let key = self.number::<1>()?;
+                self.remember_or_recall(op == b'q', key)?;
+            }
+            b'r' | b'j' => {
+                let key = self.number::<4>()?;
+                self.remember_or_recall(op == b'r', key)?;
+            }
+            0x94 => self.remember_or_recall(true, self.memo.len() as u64)?,
+            b'c' => {
+                let (module, name) = (self.line()?, self.line()?);
+                self.push_global(&module, &name)?;
+            }
+            0x93 => {
+                let (name, module) = (self.pop()?, self.pop()?);
+                let text = |id| match self.graph.node(id) {
+                    Node::Str(text) => Ok(text.clone()),
+                    _ => Err("a name that is no text".to_string()),
+                };
+                let (module, name) = (text(module)?, text(name)?);
+                self.push_global(&module, &name)?;
+            }
+            b'R' | 0x81 => {
+                let (arguments, function) = (self.pop()?, self.pop()?);
+                /// More than any function takes.
+                const MOST: usize = 16;
+                match self.graph.node(arguments) {
+                    Node::Tuple(all) if all.len() <= MOST => self.call(function, &all.clone())?,
+                    other => return Err(format!("arguments that are {}", kind(other)).into()),
+                }
+            }
+            // Attributes of dicts and parameters are nothing that Kiln keeps.
+            b'b' => {
+                self.pop()?;
+                match self.graph.node(self.top()?) {
+                    Node::Dict(_) | Node::Tensor(_) | Node::Refused(_) => {}
+                    other => return Err(format!("attributes of {}", kind(other)).into()),
+                }
+            }
+            b'P' => {
+                let line = self.line()?;
+                let id = self.graph.add(Node::Str(line.into()))?;
+                self.persistent(id)?;
+            }
+            b'Q' => {
+                let id = self.pop()?;
+                self.persistent(id)?;
+            }
+            other => {
+                let message = format!("the instruction {other:#04x} is not one of checkpoints");
+                return Err(Fault::unsupported(message));
+            }
+        }
+        Ok(None)
+    }
+
+    fn take(&mut self, len: u64) -> Result<Vec<u8>, Fault> {
+        let bytes = take(self.file, len, "what is here")?;
+        self.at += len;
+        Ok(bytes)
+    }
+
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
+        let mut bytes = [0; N];
+        let end = |e: std::io::Error| match e.kind() {
+            std::io::ErrorKind::UnexpectedEof => "it ends here".to_string().into(),
+            _ => Fault::from(e),
+        };
+        self.file.read_exact(&mut bytes).map_err(end)?;
+        self.at += N as u64;
+        Ok(bytes)
+    }
+
+    /// An unsigned number of N bytes.
+    fn number<const N: usize>(&mut self) -> Result<u64, Fault> {
+        let bytes = self.bytes::<N>()?;
+        let number = bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
+        Ok(number)
+    }
+
+    /// The text up to the end of the line.
+    fn line(&mut self) -> Result<String, Fault> {
+        let mut line = Vec::new();
+        loop {
+            match self.bytes()? {
+                [b'\n'] => break,
+                [byte] => line.push(byte),
+            }
+        }
+        Ok(String::from_utf8(line).map_err(|_| "a line that is no text".to_string())?)
+    }
+
+    fn push(&mut self, node: Node) -> Result<(), Fault> {
+        let id = self.graph.add(node)?;
+        self.stack.push(id);
+        Ok(())
+    }
+
+    /// The height of the stack below `count` objects of this group.
+    fn height(&self, count: usize) -> Result<usize, Fault> {
+        let floor = self.marks.last().copied().unwrap_or(0);
+        let height = self.stack.len().checked_sub(count).filter(|h| *h >= floor);
+        Ok(height.ok_or_else(|| "the stack is empty".to_string())?)
+    }
+
+    fn pop(&mut self) -> Result<Id, Fault> {
+        let at = self.height(1)?;
+        Ok(self.stack.remove(at))
+    }
+
+    fn top(&self) -> Result<Id, Fault> {
+        Ok(self.stack[self.height(1)?])
+    }
+
+    /// Takes what lies above the last mark.
+    fn group(&mut self) -> Result<Vec<Id>, Fault> {
+        let mark = self
+            .marks
+            .pop()
+            .ok_or_else(|| "there is no mark".to_string())?;
+        Ok(self.stack.split_off(mark))
+    }
+
+    fn unsigned<const N: usize>(&mut self) -> Result<(), Fault> {
+        let number = self.number::<N>()?;
+        self.push(Node::Int(number.into()))
+    }
+
+    /// An integer in two's complement, with its length in front.
+    fn long<const N: usize>(&mut self) -> Result<(), Fault> {
+        let len = self.number::<N>()?;
+        let bytes = self.take(len)?;
+        let mut wide = match bytes.last() {
+            Some(last) if last & 0x80 != 0 => [0xff; 16],
+            _ => [0; 16],
+        };
+        if bytes.len() > wide.len() {
+            return Err(Fault::unsupported(format!("an integer of {len} bytes")));
+        }
+        wide[..bytes.len()].copy_from_slice(&bytes);
+        self.push(Node::Int(i128::from_le_bytes(wide)))
+    }
+
+    /// An integer, or a bool as `00` and `01`.
+    fn decimal(&mut self) -> Result<(), Fault> {
+        let line = self.line()?;
+        self.push(match line.as_str() {
+            "00" => Node::Bool(false),
+            "01" => Node::Bool(true),
+            line => {
+                let digits = line.strip_suffix('L').unwrap_or(line);
+                let number = digits.parse();
+                Node::Int(number.map_err(|_| format!("{line:?} is no integer of 128 bits"))?)
+            }
+        })
+    }
+
+    fn text<const N: usize>(&mut self) -> Result<(), Fault> {
+        let len = self.number::<N>()?;
+        let bytes = self.take(len)?;
+        let text = String::from_utf8(bytes).map_err(|_| "a text that is not UTF-8".to_string())?;
+        self.push(Node::Str(text.into()))
+    }
+
+    fn data<const N: usize>(&mut self) -> Result<(), Fault> {
+        let len = self.number::<N>()?;
+        let bytes = self.take(len)?;
+        self.push(Node::Bytes(bytes.into()))
+    }
+
+    /// A text of protocol 0, where `\uXXXX` stands for a character.
+    fn escaped_text(&mut self) -> Result<(), Fault> {
+        let line = self.line()?;
+        let mut text = String::new();
+        let mut rest = line.as_str();
+        while let Some((before, escape)) = rest.split_once('\\') {
+            text.push_str(before);
+            let digits = match escape.chars().next() {
+                Some('u') => escape.get(1..5),
+                Some('U') => escape.get(1..9),
+                _ => None,
+            };
+            let code = digits.and_then(|d| u32::from_str_radix(d, 16).ok());
+            let c = code.and_then(char::from_u32);
+            text.push(c.ok_or_else(|| format!("{line:?} has an escape that is none"))?);
+            rest = &escape[1 + digits.map_or(0, str::len)..];
+        }
+        text.push_str(rest);
+        self.push(Node::Str(text.into()))
+    }
+
+    /// A text of protocol 0 between quotes; none of PyTorch's has escapes.
+    fn quoted(&mut self) -> Result<(), Fault> {
+        let line = self.line()?;
+        let inner = ['\'', '"']
+            .iter()
+            .find_map(|q| line.strip_prefix(*q)?.strip_suffix(*q));
+        match inner.filter(|text| !text.contains('\\')) {
+            Some(text) => self.push(Node::Str(text.into())),
+            None => Err(format!("{line:?} is no text without escapes").into()),
+        }
+    }
+
+    fn append(&mut self, values: &[Id]) -> Result<(), Fault> {
+        match self.graph.node_mut(self.top()?) {
+            Node::List(list) => list.extend(values),
+            other => return Err(format!("elements of {}", kind(other)).into()),
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, values: &[Id]) -> Result<(), Fault> {
+        let (pairs, []) = values.as_chunks::<2>() else {
+            return Err("a key without a value".to_string().into());
+        };
+        match self.graph.node_mut(self.top()?) {
+            Node::Dict(dict) => dict.extend(pairs.iter().map(|[key, value]| (*key, *value))),
+            other => return Err(format!("entries of {}", kind(other)).into()),
+        }
+        Ok(())
+    }
+
+    fn remember_or_recall(&mut self, remember: bool, key: u64) -> Result<(), Fault> {
+        if remember {
+            self.memo.insert(key, self.top()?);
+        } else {
+            let found = self.memo.get(&key);
+            self.stack
+                .push(*found.ok_or_else(|| format!("nothing was remembered as {key}"))?);
+        }
+        Ok(())
+    }
+
+    fn push_global(&mut self, module: &str, name: &str) -> Result<(), Fault> {
+        let found = global(module, name).map_err(Fault::unsupported)?;
+        self.push(Node::Global(found.into()))
+    }
+
+    fn call(&mut self, function: Id, arguments: &[Id]) -> Result<(), Fault> {
+        let Node::Global(function) = self.graph.node(function).clone() else {
+            let what = kind(self.graph.node(function));
+            return Err(format!("a call of {what}").into());
+        };
+        let node = self.builder.call(self.graph, &function, arguments)?;
+        self.push(node)
+    }
+
+    fn persistent(&mut self, id: Id) -> Result<(), Fault> {
+        let node = self.builder.persistent(self.graph, id)?;
+        self.push(node)
+    }
+}
+
+/// What an object is, in a message.
+pub(super) fn kind(node: &Node) -> &'static str {
+    match node {
+        Node::None => "None",
+        Node::Bool(_) => "a bool",
+        Node::Int(_) => "an integer",
+        Node::Float(_) => "a float",
+        Node::Str(_) => "a text",
+        Node::Bytes(_) => "bytes",
+        Node::Tuple(_) => "a tuple",
+        Node::List(_) => "a list",
+        Node::Dict(_) => "a dict",
+        Node::Global(_) => "a function or a class",
+        Node::Storage(..) => "a storage",
+        Node::Tensor(_) => "a tensor",
+        Node::Refused(_) => "a value that Kiln does not have",
+    }
+}

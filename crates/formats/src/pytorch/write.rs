@@ -1,0 +1,206 @@
+//! Writing the zip form.
+
+use super::names::{DTYPES, UNTYPED};
+use crate::Value;
+use crate::fault::Fault;
+use kiln_tensor::{DType, Result, Tensor};
+use std::io::{Seek, Write};
+use std::panic::Location;
+use std::path::Path;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+/// Writes a checkpoint that PyTorch opens, `torch.load(path, weights_only=True)`: a tensor, a number, a text, or
+/// dicts and lists of these. A reader sees the old file or the whole new one, never a part.
+///
+/// ```no_run
+/// use kiln_formats::{StateDict, Value};
+/// # let (state, moments) = (StateDict::new(), Value::None);
+/// kiln_formats::save(&state, "model.pt")?; // what Module::state_dict gave
+/// let parts = [("model", Value::from(&state)), ("optimizer", moments), ("epoch", 7.into())];
+/// kiln_formats::save(Value::dict(parts), "last.pt")?;
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// If a value can't be computed or the file can't be written.
+#[track_caller]
+pub fn save(value: impl Into<Value>, path: impl AsRef<Path>) -> Result<()> {
+    let (path, loc) = (path.as_ref(), Location::caller());
+    let value = value.into();
+    let written = write(&value, path);
+    written.map_err(|fault| fault.in_file("save", path, loc))
+}
+
+fn write(value: &Value, path: &Path) -> Result<(), Fault> {
+    let mut pickle = Pickle {
+        bytes: vec![0x80, 2],
+        tensors: Vec::new(),
+    };
+    pickle.value(value)?;
+    pickle.bytes.push(b'.');
+    for t in &pickle.tensors {
+        t.realize()?;
+    }
+    // PyTorch names the folder after the file.
+    let folder = path
+        .file_stem()
+        .and_then(|s| s.to_str())
+        .unwrap_or("archive");
+    kiln_base::file::replace(path, |file| {
+        let mut archive = Archive {
+            zip: ZipWriter::new(file),
+            folder,
+        };
+        archive.file("data.pkl", pickle.bytes.len(), |w| {
+            Ok(w.write_all(&pickle.bytes)?)
+        })?;
+        archive.file("byteorder", 6, |w| Ok(w.write_all(b"little")?))?;
+        for (i, tensor) in pickle.tensors.iter().enumerate() {
+            let name = format!("data/{i}");
+            let write = |w: &mut dyn Write| Ok(tensor.with_bytes(|bytes| w.write_all(bytes))??);
+            archive.file(&name, tensor.nbytes()?, write)?;
+        }
+        archive.file("version", 2, |w| Ok(w.write_all(b"3\n")?))?;
+        archive.zip.finish()?.flush()?;
+        Ok(())
+    })
+}
+
+struct Archive<'a, W: Write + Seek> {
+    zip: ZipWriter<W>,
+    folder: &'a str,
+}
+
+impl<W: Write + Seek> Archive<'_, W> {
+    /// A file of about so many bytes, not compressed, which begins where PyTorch can map it into memory.
+    fn file(
+        &mut self,
+        name: &str,
+        bytes: usize,
+        write: impl FnOnce(&mut dyn Write) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        const ALIGNMENT: u16 = 64;
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Stored)
+            .with_alignment(ALIGNMENT)
+            .large_file(bytes as u64 > u64::from(u32::MAX));
+        self.zip
+            .start_file(format!("{}/{name}", self.folder), options)?;
+        write(&mut self.zip)
+    }
+}
+
+/// A pickle of protocol 2 that is being written.
+struct Pickle {
+    bytes: Vec<u8>,
+    /// Each has a storage, numbered in this order.
+    tensors: Vec<Tensor>,
+}
+
+impl Pickle {
+    fn value(&mut self, value: &Value) -> Result<(), Fault> {
+        match value {
+            Value::None => self.op(b"N"),
+            Value::Bool(b) => self.op(if *b { b"\x88" } else { b"\x89" }),
+            Value::Int(i) => self.int(*i),
+            Value::Float(x) => {
+                self.op(b"G");
+                self.op(&x.to_be_bytes());
+            }
+            Value::Str(text) => self.text(text)?,
+            Value::Bytes(bytes) => {
+                // As Python writes them in this protocol: a text of their characters.
+                self.op(b"c_codecs\nencode\n(");
+                let text: String = bytes.iter().map(|b| char::from(*b)).collect();
+                self.text(&text)?;
+                self.text("latin1")?;
+                self.op(b"tR");
+            }
+            Value::List(all) => {
+                self.op(b"](");
+                all.iter().try_for_each(|v| self.value(v))?;
+                self.op(b"e");
+            }
+            Value::Tuple(all) => {
+                self.op(b"(");
+                all.iter().try_for_each(|v| self.value(v))?;
+                self.op(b"t");
+            }
+            Value::Dict(entries) => {
+                self.op(b"}(");
+                for (key, value) in entries.iter() {
+                    self.value(key)?;
+                    self.value(value)?;
+                }
+                self.op(b"u");
+            }
+            Value::Tensor(tensor) => self.tensor(tensor)?,
+        }
+        Ok(())
+    }
+
+    fn op(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    fn int(&mut self, i: i128) {
+        match i32::try_from(i) {
+            Ok(i) => {
+                self.op(b"J");
+                self.op(&i.to_le_bytes());
+            }
+            Err(_) => {
+                self.op(b"\x8a\x10");
+                self.op(&i.to_le_bytes());
+            }
+        }
+    }
+
+    fn text(&mut self, text: &str) -> Result<(), Fault> {
+        let len = u32::try_from(text.len());
+        let len = len.map_err(|_| "a text of 4 GiB or more can't be written".to_string())?;
+        self.op(b"X");
+        self.op(&len.to_le_bytes());
+        self.op(text.as_bytes());
+        Ok(())
+    }
+
+    /// `_rebuild_tensor_v2(('storage', class, key, 'cpu', elements), 0, sizes, strides, False, {})`, or the third
+    /// version, with a dtype behind, where storages are of bytes.
+    fn tensor(&mut self, tensor: &Tensor) -> Result<(), Fault> {
+        let (dtype, shape) = (tensor.dtype(), tensor.shape()?);
+        let row = DTYPES.iter().find(|(d, ..)| *d == dtype);
+        let (_, name, class) = row.ok_or_else(|| format!("PyTorch has no {dtype}"))?;
+        let untyped = *class == UNTYPED;
+        let count: usize = shape.iter().product();
+        let (version, module, elements) = match untyped {
+            true => ("3", "torch.storage", count * DType::size(dtype)),
+            false => ("2", "torch", count),
+        };
+        self.op(format!("ctorch._utils\n_rebuild_tensor_v{version}\n((").as_bytes());
+        self.text("storage")?;
+        self.op(format!("c{module}\n{class}\n").as_bytes());
+        self.text(&self.tensors.len().to_string())?;
+        self.text("cpu")?;
+        self.int(elements as i128);
+        self.op(b"tQ");
+        self.int(0);
+        let mut strides = vec![1; shape.len()];
+        for d in (1..shape.len()).rev() {
+            strides[d - 1] = strides[d] * shape[d].max(1);
+        }
+        for sizes in [&shape, &strides] {
+            self.op(b"(");
+            sizes.iter().for_each(|n| self.int(*n as i128));
+            self.op(b"t");
+        }
+        self.op(b"\x89ccollections\nOrderedDict\n)R");
+        if untyped {
+            self.op(format!("ctorch\n{name}\n").as_bytes());
+        }
+        self.op(b"tR");
+        self.tensors.push(tensor.clone());
+        Ok(())
+    }
+}

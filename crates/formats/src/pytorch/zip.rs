@@ -1,0 +1,99 @@
+//! The zip form: `data.pkl` describes the object, `data/0`, `data/1`, … are storages, all in one folder.
+
+use super::build::Parts;
+use super::fill::Container;
+use super::{Contents, pickle};
+use crate::fault::Fault;
+use crate::read::take;
+use std::fs::File;
+use std::io::BufReader;
+use zip::ZipArchive;
+use zip::read::{ZipFile, ZipReadOptions};
+
+/// Reads the pickle of an archive.
+pub(super) fn open(file: File) -> Result<Contents, Fault> {
+    let file_bytes = file.metadata()?.len();
+    let mut archive = ZipArchive::new(BufReader::new(file))?;
+    let name = pickle_name(&archive)?;
+    let folder = name
+        .strip_suffix("/data.pkl")
+        .unwrap_or_default()
+        .to_string();
+    let big_endian = byte_order(&mut archive, &folder)?;
+    let (mut graph, mut parts) = (pickle::Graph::default(), Parts::default());
+    let root = entry(&mut archive, &name).and_then(|mut entry| {
+        let root = pickle::read(&mut BufReader::new(&mut entry), &mut graph, &mut parts)?;
+        // The checksum is compared at the end.
+        std::io::copy(&mut entry, &mut std::io::sink())?;
+        Ok(root)
+    });
+    let root = root.map_err(|e| e.within(&name))?;
+    let container = Container::Zip {
+        archive,
+        folder,
+        big_endian,
+        file_bytes,
+    };
+    Ok(Contents {
+        graph,
+        root,
+        parts,
+        container,
+    })
+}
+
+/// The name of the pickle.
+fn pickle_name(archive: &ZipArchive<BufReader<File>>) -> Result<String, Fault> {
+    let mut names = Vec::new();
+    for name in archive.file_names() {
+        names.push(name?.into_owned());
+    }
+    let has = |part: &str| names.iter().any(|name| name.contains(part));
+    if has("/code/") || has("/constants.pkl") {
+        let message = "this is a TorchScript program, whose code Kiln does not run; in PyTorch, save \
+            torch.jit.load(f).state_dict() with torch.save";
+        return Err(Fault::unsupported(message));
+    }
+    if names.iter().any(|name| name.ends_with(".npy")) {
+        return Err(Fault::unsupported(
+            "these are NumPy's arrays; read them with read_npz",
+        ));
+    }
+    let found = names
+        .iter()
+        .find(|name| name.split_once('/').is_some_and(|(_, n)| n == "data.pkl"));
+    let none =
+        || "this zip archive holds no `data.pkl`, and is no checkpoint of PyTorch's".to_string();
+    Ok(found.ok_or_else(none)?.clone())
+}
+
+/// Whether the storages are in the byte order that Kiln does not have.
+fn byte_order(archive: &mut ZipArchive<BufReader<File>>, folder: &str) -> Result<bool, Fault> {
+    let name = format!("{folder}/byteorder");
+    if archive.index_for_name(&name).is_none() {
+        return Ok(false); // files of PyTorch before 2.1
+    }
+    let order = entry(archive, &name).and_then(|mut entry| {
+        let len = entry.size();
+        let order = take(&mut entry, len.min(16), "a word")?;
+        std::io::copy(&mut entry, &mut std::io::sink())?;
+        match &order[..] {
+            b"little" => Ok(false),
+            b"big" => Ok(true),
+            other => Err(format!("no byte order: {}", other.escape_ascii()).into()),
+        }
+    });
+    order.map_err(|e| e.within(name))
+}
+
+/// A file of the archive. Its checksum is compared if it has one: PyTorch may write 0 for none.
+pub(super) fn entry<'a>(
+    archive: &'a mut ZipArchive<BufReader<File>>,
+    name: &str,
+) -> Result<ZipFile<'a, BufReader<File>>, Fault> {
+    let missing = || format!("there is no `{name}` in the archive");
+    let at = archive.index_for_name(name).ok_or_else(missing)?;
+    let none = archive.by_index_data(at)?.crc32() == 0;
+    let options = ZipReadOptions::new().ignore_crc32(none);
+    Ok(archive.by_index_with_options(at, options)?)
+}

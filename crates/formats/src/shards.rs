@@ -1,0 +1,63 @@
+//! Tensors in several files, with an index that says which is where: `model.safetensors.index.json`.
+
+use crate::StateDict;
+use crate::fault::Fault;
+use crate::load;
+use kiln_tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Component, Path};
+
+/// What the file holds.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Index {
+    /// `total_size` in bytes, and what else is said of them.
+    #[serde(default)]
+    pub metadata: Map<String, Json>,
+    /// The file of each name, in the index's folder.
+    pub weight_map: BTreeMap<String, String>,
+}
+
+/// Reads all files that an index names, one after the other.
+pub(crate) fn read(path: &Path, file: File, device: Device) -> Result<StateDict, Fault> {
+    /// The largest index: one of millions of tensors.
+    const MOST: u64 = 1 << 28;
+    let mut text = String::new();
+    let read = file.take(MOST).read_to_string(&mut text);
+    read.map_err(|e| Fault::unsupported(format!("this is no index of safetensors files: {e}")))?;
+    let index: Index = serde_json::from_str(&text)
+        .map_err(|e| Fault::unsupported(format!("this is no index of safetensors files: {e}")))?;
+    let mut by_file: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, file) in &index.weight_map {
+        by_file.entry(file).or_default().push(name);
+    }
+    let mut found: HashMap<&str, Tensor> = HashMap::new();
+    for (file, names) in by_file {
+        let shard = shard(path, file, device).map_err(|e| e.within(file))?;
+        let mut shard: HashMap<String, Tensor> = shard.into_iter().collect();
+        for name in names {
+            let missing =
+                || Fault::from(format!("{file}: it holds no {name}, which the index says"));
+            found.insert(name, shard.remove(name).ok_or_else(missing)?);
+        }
+    }
+    // A map of the index's has the names in order.
+    let names = index.weight_map.keys();
+    let named = names.filter_map(|name| Some((name.clone(), found.remove(name.as_str())?)));
+    Ok(named.collect())
+}
+
+fn shard(index: &Path, file: &str, device: Device) -> Result<StateDict, Fault> {
+    let mut parts = Path::new(file).components();
+    let (Some(Component::Normal(_)), None) = (parts.next(), parts.next()) else {
+        return Err("an index names files in its own folder".to_string().into());
+    };
+    if file.ends_with(".json") {
+        return Err("an index names no other index".to_string().into());
+    }
+    let path = index.with_file_name(file);
+    Ok(load::read(&path, device)?.state_dict()?)
+}

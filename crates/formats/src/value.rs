@@ -1,0 +1,378 @@
+//! What checkpoints hold beside tensors.
+
+use crate::StateDict;
+use crate::fault::Fault;
+use kiln_tensor::{Error, Result, Tensor};
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// What a checkpoint holds: a tensor, a number, a text, or lists and dicts of these. Clones are cheap.
+///
+/// ```
+/// use kiln_formats::Value;
+/// use kiln_tensor::Tensor;
+///
+/// let checkpoint = Value::dict([
+///     ("model", Value::dict([("weight", Tensor::from([1.0f32, 2.0]))])),
+///     ("epoch", 7.into()),
+/// ]);
+/// assert_eq!(checkpoint.get("epoch")?.int()?, 7);
+/// let state = checkpoint.get("model")?.state_dict()?;
+/// assert_eq!(state.names().collect::<Vec<_>>(), ["weight"]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[derive(Clone)]
+pub enum Value {
+    /// Python's `None`.
+    None,
+    /// A bool.
+    Bool(bool),
+    /// An integer of any Python size that 128 bits hold.
+    Int(i128),
+    /// A float.
+    Float(f64),
+    /// A text. A dtype is one too, `torch.float32`, and so is a device, `cuda:0`.
+    Str(Arc<str>),
+    /// Bytes.
+    Bytes(Arc<[u8]>),
+    /// A tensor or a parameter.
+    Tensor(Tensor),
+    /// A list.
+    List(Arc<[Value]>),
+    /// A tuple; a `torch.Size` is one.
+    Tuple(Arc<[Value]>),
+    /// A dict or an ordered dict. No key comes twice.
+    Dict(Arc<[(Value, Value)]>),
+}
+
+impl Value {
+    /// A dict. Of values under one key the last counts.
+    pub fn dict<K: Into<Value>, V: Into<Value>>(
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> Value {
+        let mut dict = Dict::default();
+        for (key, value) in entries {
+            dict.insert(key.into(), value.into());
+        }
+        dict.finish()
+    }
+
+    /// What a dict holds under a key, or a list or tuple at a place.
+    ///
+    /// # Errors
+    /// If there is nothing; the message lists the keys there are.
+    #[track_caller]
+    pub fn get(&self, key: impl Into<Value>) -> Result<&Value> {
+        let key = key.into();
+        let found = match (self, &key) {
+            (Value::Dict(entries), key) => {
+                let wanted = key.key();
+                entries
+                    .iter()
+                    .find(|(k, _)| k.key() == wanted)
+                    .map(|e| &e.1)
+            }
+            (Value::List(all) | Value::Tuple(all), Value::Int(at)) => {
+                usize::try_from(*at).ok().and_then(|at| all.get(at))
+            }
+            _ => None,
+        };
+        found.ok_or_else(|| {
+            Error::invalid("get", format!("there is no {key:?} in {}", self.outline()))
+        })
+    }
+
+    /// The entries of a dict in their order; none of anything else.
+    pub fn entries(&self) -> &[(Value, Value)] {
+        match self {
+            Value::Dict(entries) => entries,
+            _ => &[],
+        }
+    }
+
+    /// The integer.
+    ///
+    /// # Errors
+    /// If it is none, or 64 bits don't hold it.
+    #[track_caller]
+    pub fn int(&self) -> Result<i64> {
+        let int = match self {
+            Value::Int(i) => i64::try_from(*i).ok(),
+            _ => None,
+        };
+        int.ok_or_else(|| self.is_no("integer of 64 bits"))
+    }
+
+    /// The number, a float or an integer, as a float.
+    ///
+    /// # Errors
+    /// If it is none.
+    #[track_caller]
+    pub fn float(&self) -> Result<f64> {
+        match self {
+            Value::Float(x) => Ok(*x),
+            Value::Int(i) => Ok(*i as f64),
+            _ => Err(self.is_no("number")),
+        }
+    }
+
+    /// The bool.
+    ///
+    /// # Errors
+    /// If it is none.
+    #[track_caller]
+    pub fn bool(&self) -> Result<bool> {
+        match self {
+            Value::Bool(b) => Ok(*b),
+            _ => Err(self.is_no("bool")),
+        }
+    }
+
+    /// The text.
+    ///
+    /// # Errors
+    /// If it is none.
+    #[track_caller]
+    pub fn str(&self) -> Result<&str> {
+        match self {
+            Value::Str(text) => Ok(text),
+            _ => Err(self.is_no("text")),
+        }
+    }
+
+    /// The elements of a list or tuple.
+    ///
+    /// # Errors
+    /// If it is none.
+    #[track_caller]
+    pub fn list(&self) -> Result<&[Value]> {
+        match self {
+            Value::List(all) | Value::Tuple(all) => Ok(all),
+            _ => Err(self.is_no("list")),
+        }
+    }
+
+    /// The tensor.
+    ///
+    /// # Errors
+    /// If it is none.
+    #[track_caller]
+    pub fn tensor(&self) -> Result<&Tensor> {
+        match self {
+            Value::Tensor(t) => Ok(t),
+            _ => Err(self.is_no("tensor")),
+        }
+    }
+
+    /// The tensors of a dict by name, in order: what `state_dict()` gave. What a module adds under
+    /// `_extra_state` is left out if it is no tensor.
+    ///
+    /// # Errors
+    /// If it is no dict of tensors. The message says where within it there are such.
+    #[track_caller]
+    pub fn state_dict(&self) -> Result<StateDict> {
+        let Value::Dict(entries) = self else {
+            return Err(self.is_no("dict of tensors"));
+        };
+        let mut state = Vec::new();
+        for (key, value) in entries.iter() {
+            match (key, value) {
+                (Value::Str(name), Value::Tensor(t)) => state.push((name.to_string(), t.clone())),
+                (Value::Str(name), _) if name.ends_with("_extra_state") => {}
+                _ => {
+                    let dicts = entries.iter().filter(|(_, v)| matches!(v, Value::Dict(_)));
+                    let dicts: Vec<&Value> = dicts.map(|(k, _)| k).collect();
+                    let hint = match &dicts[..] {
+                        [] => String::new(),
+                        [first, ..] => {
+                            format!(
+                                "; take one of {dicts:?}, as by `.get({first:?})?.state_dict()?`"
+                            )
+                        }
+                    };
+                    let message = format!(
+                        "{key:?} is {}, so this is no dict of tensors{hint}",
+                        value.outline()
+                    );
+                    return Err(Error::invalid("state_dict", message));
+                }
+            }
+        }
+        Ok(state.into_iter().collect())
+    }
+
+    /// Every tensor within, under its path with dots: `optimizer.state.0.exp_avg`.
+    ///
+    /// # Errors
+    /// If two have one path.
+    #[track_caller]
+    pub fn tensors(&self) -> Result<StateDict> {
+        let loc = Location::caller();
+        let (mut all, mut path) = (Vec::new(), String::new());
+        self.collect(&mut path, &mut all);
+        let count = all.len();
+        let state: StateDict = all.into_iter().collect();
+        match state.len() == count {
+            true => Ok(state),
+            false => {
+                let message = "two tensors have the same path, such as those of the keys 0 and '0'";
+                Err(Fault::from(message.to_string()).at("tensors", loc))
+            }
+        }
+    }
+
+    fn collect(&self, path: &mut String, all: &mut Vec<(String, Tensor)>) {
+        let before = path.len();
+        let mut within = |name: fmt::Arguments, value: &Value| {
+            let dot = if before == 0 { "" } else { "." };
+            path.push_str(dot);
+            path.push_str(&name.to_string());
+            value.collect(path, all);
+            path.truncate(before);
+        };
+        match self {
+            Value::Tensor(t) => all.push((path.clone(), t.clone())),
+            Value::List(list) | Value::Tuple(list) => {
+                for (i, value) in list.iter().enumerate() {
+                    within(format_args!("{i}"), value);
+                }
+            }
+            Value::Dict(entries) => {
+                for (key, value) in entries.iter() {
+                    within(format_args!("{}", key.name()), value);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A key as a part of a path.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Value::Str(text) => text.to_string(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    /// What is equal for equal keys alone.
+    fn key(&self) -> String {
+        format!("{self:?}")
+    }
+
+    /// What it is, in a few words.
+    pub(crate) fn outline(&self) -> String {
+        match self {
+            Value::Dict(entries) => {
+                const SHOWN: usize = 20;
+                let mut keys: Vec<String> =
+                    entries.iter().take(SHOWN).map(|(k, _)| k.key()).collect();
+                if entries.len() > SHOWN {
+                    keys.push(format!("and {} more", entries.len() - SHOWN));
+                }
+                format!("a dict of {}", keys.join(", "))
+            }
+            Value::List(all) => format!("a list of {}", all.len()),
+            Value::Tuple(all) => format!("a tuple of {}", all.len()),
+            Value::Tensor(_) => format!("a tensor, {self:?}"),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn is_no(&self, what: &str) -> Error {
+        Error::invalid("load", format!("this is no {what} but {}", self.outline()))
+    }
+}
+
+/// A dict that is being made.
+#[derive(Default)]
+pub(crate) struct Dict {
+    entries: Vec<(Value, Value)>,
+    places: std::collections::HashMap<String, usize>,
+}
+
+impl Dict {
+    /// A value of an earlier key takes its place, as in Python.
+    pub(crate) fn insert(&mut self, key: Value, value: Value) {
+        match self.places.get(&key.key()) {
+            Some(at) => self.entries[*at].1 = value,
+            None => {
+                self.places.insert(key.key(), self.entries.len());
+                self.entries.push((key, value));
+            }
+        }
+    }
+
+    pub(crate) fn finish(self) -> Value {
+        Value::Dict(self.entries.into())
+    }
+}
+
+/// As Python writes it, tensors by dtype and shape.
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::None => f.write_str("None"),
+            Value::Bool(true) => f.write_str("True"),
+            Value::Bool(false) => f.write_str("False"),
+            Value::Int(i) => write!(f, "{i}"),
+            Value::Float(x) => write!(f, "{x:?}"),
+            Value::Str(text) => write!(f, "{text:?}"),
+            Value::Bytes(bytes) => write!(f, "b\"{}\"", bytes.escape_ascii()),
+            Value::Tensor(t) => write!(f, "{}{:?}", t.dtype(), t.shape().unwrap_or_default()),
+            Value::List(all) => f.debug_list().entries(all.iter()).finish(),
+            Value::Tuple(all) => {
+                let mut tuple = f.debug_tuple("");
+                all.iter().for_each(|v| {
+                    tuple.field(v);
+                });
+                tuple.finish()
+            }
+            Value::Dict(entries) => f
+                .debug_map()
+                .entries(entries.iter().map(|(k, v)| (k, v)))
+                .finish(),
+        }
+    }
+}
+
+macro_rules! from {
+    ($($ty:ty, $x:ident => $value:expr;)*) => {$(
+        impl From<$ty> for Value {
+            fn from($x: $ty) -> Value {
+                $value
+            }
+        }
+    )*};
+}
+
+from! {
+    bool, x => Value::Bool(x);
+    i32, x => Value::Int(x.into());
+    i64, x => Value::Int(x.into());
+    u64, x => Value::Int(x.into());
+    usize, x => Value::Int(x as i128);
+    f32, x => Value::Float(x.into());
+    f64, x => Value::Float(x);
+    &str, x => Value::Str(x.into());
+    String, x => Value::Str(x.into());
+    &String, x => Value::Str(x.as_str().into());
+    Tensor, x => Value::Tensor(x);
+    &Tensor, x => Value::Tensor(x.clone());
+    &StateDict, x => Value::dict(x.iter());
+    StateDict, x => Value::dict(x);
+    &Value, x => x.clone();
+}
+
+impl<V: Into<Value>> From<Vec<V>> for Value {
+    fn from(all: Vec<V>) -> Value {
+        Value::List(all.into_iter().map(V::into).collect())
+    }
+}
+
+impl<V: Into<Value>> From<Option<V>> for Value {
+    fn from(value: Option<V>) -> Value {
+        value.map_or(Value::None, V::into)
+    }
+}

@@ -1,0 +1,190 @@
+//! PyTorch's checkpoints, read and written. The files come from `fixtures.py`.
+
+use crate::{Folder, fixture, message};
+use kiln_formats::{StateDict, Value, load, read_safetensors, save};
+use kiln_tensor::{DType, Result, Tensor};
+
+#[track_caller]
+fn assert_same(found: &StateDict, wanted: &StateDict) -> Result<()> {
+    let names = |s: &StateDict| {
+        let mut names: Vec<String> = s.names().map(str::to_string).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(found), names(wanted));
+    for (name, t) in wanted.iter() {
+        let found = found.get(name).expect("it is there");
+        assert_eq!(
+            (found.dtype(), found.shape()?),
+            (t.dtype(), t.shape()?),
+            "{name}"
+        );
+        assert_eq!(found.to_bytes()?, t.to_bytes()?, "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn every_form_holds_what_pytorch_saved() -> Result<()> {
+    for name in [
+        "zip",
+        "legacy",
+        "protocol4",
+        "tensor",
+        "no_checksum",
+        "big_endian",
+        "compressed",
+        "tar",
+    ] {
+        let found = load(fixture(&format!("{name}.pt")))?.tensors()?;
+        let wanted = read_safetensors(fixture(&format!("{name}.safetensors")))?.0;
+        assert!(!wanted.is_empty());
+        assert_same(&found, &wanted)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_no_tensor_is_read_too() -> Result<()> {
+    for name in ["zip.pt", "legacy.pt", "protocol4.pt"] {
+        let found = load(fixture(name))?;
+        assert_eq!(
+            (found.get("epoch")?.int()?, found.get("loss")?.float()?),
+            (7, 0.1)
+        );
+        assert_eq!(format!("{:?}", found.get("seed")?), u64::MAX.to_string());
+        assert_eq!(found.get("negative")?.int()?, -(1 << 40));
+        assert!(found.get("flag")?.bool()? && matches!(found.get("none")?, Value::None));
+        assert_eq!(found.get("text")?.str()?, "Grüße \\ \n'");
+        assert!(matches!(found.get("bytes")?, Value::Bytes(b) if **b == [0, 255]));
+        assert_eq!(format!("{:?}", found.get("size")?), "(2, 3)");
+        assert_eq!(found.get("dtype")?.str()?, "torch.bfloat16");
+        assert_eq!(found.get("device")?.str()?, "cuda:1");
+        assert_eq!(format!("{:?}", found.get("milestones")?), "{30: 1, 80: 1}");
+        assert_eq!(found.get(5)?.str()?, "five");
+        assert_eq!(format!("{:?}", found.get("list")?), "[1, [2, (3,)]]");
+        let names = found.get("model")?.state_dict()?;
+        assert_eq!(names.names().collect::<Vec<_>>(), ["weight", "bias"]);
+
+        let text = message(found.state_dict());
+        assert!(
+            text.contains("no dict of tensors; take one of [\"dtypes\", \"model\""),
+            "{text}"
+        );
+        let text = message(found.get("modell"));
+        assert!(
+            text.contains("there is no \"modell\" in a dict of \"dtypes\""),
+            "{text}"
+        );
+        assert!(message(found.get("loss")?.int()).contains("no integer of 64 bits but 0.1"));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_state_dict_loads_from_any_file() -> Result<()> {
+    let folder = Folder::new("any");
+    let state = load(fixture("zip.pt"))?.get("model")?.state_dict()?;
+    let (torch, safe) = (folder.0.join("a.bin"), folder.0.join("b.bin"));
+    save(&state, &torch)?;
+    state.save(&safe)?;
+    assert_same(&StateDict::load(torch)?, &state)?;
+    assert_same(&StateDict::load(safe)?, &state)
+}
+
+#[test]
+fn what_is_written_is_read() -> Result<()> {
+    let folder = Folder::new("written");
+    let path = folder.0.join("all.pt");
+    for name in ["zip", "legacy", "tar", "tensor"] {
+        let value = load(fixture(&format!("{name}.pt")))?;
+        save(&value, &path)?;
+        let again = load(&path)?;
+        assert_eq!(format!("{again:?}"), format!("{value:?}"));
+        assert_same(&again.tensors()?, &value.tensors()?)?;
+    }
+    // All dtypes, and no tensors at all.
+    let all = DType::ALL.map(|d| (d.name(), Tensor::arange(0, 5, 1).to_dtype(d)));
+    save(Value::dict(all.clone()), &path)?;
+    assert_same(
+        &load(&path)?.tensors()?,
+        &all.map(|(n, t)| (n.to_string(), t)).into_iter().collect(),
+    )?;
+    save(vec![Some(-1), None, Some(i32::MAX)], &path)?;
+    assert_eq!(format!("{:?}", load(&path)?), "[-1, None, 2147483647]");
+    assert_eq!(folder.names(), ["all.pt"]);
+
+    let bad = Tensor::zeros([2], DType::F32).reshape([3]);
+    assert!(save(bad, &path).is_err());
+    assert!(load(&path).is_ok(), "the old file stays");
+    assert!(message(save(1, folder.0.join("none/x.pt"))).contains("x.pt"));
+    Ok(())
+}
+
+#[test]
+fn what_kiln_lacks_is_refused_by_name() {
+    for (name, part) in [
+        (
+            "complex",
+            "model.x: a complex tensor (`torch.ComplexFloatStorage`), which Kiln does not have",
+        ),
+        ("complex_half", "a complex tensor"),
+        ("conj", "model.x: a view of conjugates"),
+        ("neg", "model.x: a view of conjugates or of negatives"),
+        (
+            "quantised",
+            "a quantised tensor (`torch._utils._rebuild_qtensor`)",
+        ),
+        ("fp8", "an 8-bit float tensor (`torch.float8_e4m3fn`)"),
+        (
+            "sparse",
+            "a sparse tensor (`torch._utils._rebuild_sparse_tensor`)",
+        ),
+        ("csr", "in PyTorch, save x.to_dense()"),
+        ("nested", "a nested tensor"),
+        ("meta", "a tensor without values"),
+        ("numpy", "a value of NumPy's"),
+        (
+            "module",
+            "the pickle names `torch.nn.modules.linear.Linear`, and loading that would run code",
+        ),
+        ("storage", "a storage by itself"),
+        ("torchscript", "this is a TorchScript program"),
+    ] {
+        let text = message(load(fixture(&format!("refused/{name}.pt"))));
+        assert!(text.contains(part), "{name}: {text}");
+        assert!(
+            text.contains(&format!("{name}.pt: ")) && text.contains("checkpoints.rs"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn files_of_other_kinds_are_named() -> Result<()> {
+    let folder = Folder::new("others");
+    let path = folder.0.join("x.pt");
+    for (bytes, part) in [
+        (&b""[..], "the file is empty"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\n",
+            "git lfs pull",
+        ),
+        (b"<!DOCTYPE html>", "a web page"),
+        (b"\x1f\x8b\x08\x00", "gzip"),
+        (b"\x80\x02K\x01.", "not one of torch.save's"),
+        (b"{\"a\": 1}", "no index of safetensors files"),
+        (
+            b"neither",
+            "neither a checkpoint of PyTorch's nor a safetensors file",
+        ),
+        (b"PK\x03\x04", "x.pt: "),
+    ] {
+        std::fs::write(&path, bytes).expect("it can be written");
+        let text = message(load(&path));
+        assert!(text.contains(part), "{text}");
+    }
+    kiln_formats::write_npz(&path, [("x", &Tensor::from([1.0f32]))])?;
+    assert!(message(load(&path)).contains("read_npz"));
+    Ok(())
+}
