@@ -19,10 +19,10 @@ use crate::sums::Lane;
 use crate::tile::Failures;
 use crate::tile::affine::ceil;
 
-/// Sums of a range, at most, unless it is a register tile: they stay in the second-level cache.
+/// Sums of a range, at most, unless it is a register tile: they stay in the second-level cache, where they are turned.
 const SUMS: i64 = 1 << 17;
-/// Columns of a range, at most.
-const COLUMNS: i64 = 256;
+/// Columns of a range, at most: where there are fewer, what follows has longer rows.
+const COLUMNS: i64 = 128;
 /// Elements of all parts, at most.
 const PARTS: i64 = 1 << 20;
 
@@ -70,6 +70,8 @@ struct Scratch {
     sums: Option<Storage>,
     images: Option<Storage>,
     gradients: Option<Storage>,
+    /// Of which block, group and column the copies of gradients are.
+    holds: Option<[i64; 3]>,
     kernels: Kernels,
     list: Vec<usize>,
     taps: Vec<i64>,
@@ -148,14 +150,15 @@ impl Cut {
     /// Range number `item`, in this part of its sums.
     fn range(&self, item: i64, part: i64) -> Range {
         let (across, down) = (ceil(self.cout, self.columns), ceil(self.cin, self.channels));
-        let (column, channel) = (
-            item % across * self.columns,
-            item / across % down * self.channels,
+        // Neighbours among ranges are neighbours in a filter.
+        let (channel, column) = (
+            item % down * self.channels,
+            item / down % across * self.columns,
         );
         let block = |part: i64| (self.blocks as i128 * part as i128 / self.parts as i128) as i64;
         Range {
             blocks: [block(part), block(part + 1)],
-            group: item / across / down,
+            group: item / down / across,
             channel,
             channels: self.channels.min(self.cin - channel),
             column,

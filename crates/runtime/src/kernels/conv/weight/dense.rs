@@ -164,7 +164,11 @@ impl Cut {
             let block = self.block(at);
             // SAFETY: the caller's; there is room for the copies.
             unsafe {
-                self.copy_gradients(c, y, range, &block, gradients);
+                let holds = Some([at, range.group, range.column]);
+                if scratch.holds != holds {
+                    self.copy_gradients(c, y, range, &block, gradients);
+                    scratch.holds = holds;
+                }
                 for (d, h) in (0..deep).flat_map(|d| (0..high).map(move |h| (d, h))) {
                     for w in (0..wide).step_by(together as usize) {
                         self.copy_images(c, x, range, &block, [d, h, w], images);
