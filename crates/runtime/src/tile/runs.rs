@@ -91,8 +91,8 @@ impl Walk {
         }
     }
 
-    /// Where the element of the lane at hand is, or the number that is wanted of it, and for how many lanes from there it goes on like
-    /// this along the innermost axis. Of a store there are no limits.
+    /// Where the element of the lane at hand is, or the number that is wanted of it, and for how many lanes from there
+    /// it goes on like this along the innermost axis. Of a store there are no limits.
     ///
     /// # Safety
     /// [`Walk::begin_runs`] was called for this tile; the fills are made, and the program's bases are set.
@@ -122,7 +122,7 @@ impl Walk {
         // It is not written through, since this is a load.
         let fills = self.fills.lines.as_ptr().cast_mut().cast();
         #[cfg(test)]
-        crate::interpreted::given(fills, self.fill_elements() as usize * size, false);
+        crate::interpreted::given(fills, self.fill_elements() as usize * operand.size, false);
         if self.fills.whole {
             let values = here.limits.iter().zip(&bases[1..]).map(|(v, b)| v + b);
             let mut limits = values.zip(&self.limits);
