@@ -9,10 +9,12 @@ mod layers;
 mod programs;
 
 use crate::contraction::Call;
+use crate::lock::lock;
 use kiln_base::Level;
-use kiln_x86_interpreter::Machine;
+use kiln_x86_interpreter::{Function, Machine};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::Mutex;
 
 /// Memory: where, how many bytes, and whether it may be written.
 pub(crate) type Region = (*const u8, usize, bool);
@@ -31,8 +33,13 @@ pub(crate) struct Lists {
 struct Interpreter {
     machine: Machine<'static>,
     memory: Vec<Region>,
+    /// How many functions the machine knows.
+    functions: usize,
     calls: usize,
 }
+
+/// What printed code calls.
+static FUNCTIONS: Mutex<Vec<Function>> = Mutex::new(vec![]);
 
 thread_local! {
     static INTERPRETER: RefCell<Option<Interpreter>> = const { RefCell::new(None) };
@@ -87,6 +94,14 @@ pub(crate) fn takes(code: &[u8], lists: Lists) {
     LISTS.with_borrow_mut(|all| all.insert(code.as_ptr(), lists));
 }
 
+/// Code was printed that calls this function.
+pub(crate) fn calls(f: Function) {
+    let mut all = lock(&FUNCTIONS);
+    if !all.contains(&f) {
+        all.push(f);
+    }
+}
+
 /// Interprets a call of code, if this thread does so; it may touch `beside` too.
 pub(crate) fn call(code: &[u8], arguments: &[u64], beside: &[Region]) -> bool {
     let Some(mut i) = INTERPRETER.take() else {
@@ -96,6 +111,11 @@ pub(crate) fn call(code: &[u8], arguments: &[u64], beside: &[Region]) -> bool {
     for (at, bytes, written) in i.memory.iter().chain(beside) {
         // SAFETY: whoever declared it answers for it, and nobody else uses it while the call lasts.
         machine = unsafe { machine.region(at.cast_mut(), *bytes, *written) };
+    }
+    for f in lock(&FUNCTIONS).iter().skip(i.functions) {
+        // SAFETY: it uses the operands that code puts onto the stack, and the context of the run.
+        machine = unsafe { machine.function(*f) };
+        i.functions += 1;
     }
     let result = machine.call(code, arguments);
     i.machine = machine;

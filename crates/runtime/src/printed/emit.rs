@@ -5,15 +5,15 @@
 
 use super::ir::{Constant, Do, Form, Ir, Key, Src, Step, Virt};
 use super::lines::{Place, Places, Tail};
-use kiln_base::prim::Reduction;
-use kiln_x86::{Asm, Mask, Mem, Op, Operand, Operands, Vreg, Width, op};
+use super::pressure::uses;
+use kiln_x86::{Asm, Mask, Mem, Operand, Operands, Vreg, Width, op};
 
 /// Masks with a bit of their own name that code uses; those before are the tail's.
 const MASKS: [Mask; 5] = [Mask(3), Mask(4), Mask(5), Mask(6), Mask(7)];
 
 /// Where a value is.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum At {
+pub(super) enum At {
     Nowhere,
     Vector(Vreg),
     Mask(Mask),
@@ -32,17 +32,17 @@ pub(super) struct Emit<'a, P> {
     pub pinned: &'a [Option<Vreg>],
     free: Vec<Vreg>,
     pub(super) masks: Vec<Mask>,
-    at: Vec<At>,
+    pub(super) at: Vec<At>,
     /// The steps that use each value, the last first.
     uses: Vec<Vec<u32>>,
     /// Values in registers that are not ours.
-    borrowed: Vec<bool>,
+    pub(super) borrowed: Vec<bool>,
     /// The register that each value is wanted in at the end.
-    wanted: Vec<Option<Vreg>>,
+    pub(super) wanted: Vec<Option<Vreg>>,
     slots: u32,
     free_slots: Vec<u32>,
     /// Registers that only the step at hand uses.
-    temporary: Vec<Vreg>,
+    pub(super) temporary: Vec<Vreg>,
 }
 
 /// Operands in a list.
@@ -52,72 +52,6 @@ impl Operands for List {
     fn list(self) -> ([Operand; 4], usize) {
         (self.0, self.1)
     }
-}
-
-/// The steps that use each value, the last first.
-fn uses(ir: &Ir) -> Vec<Vec<u32>> {
-    let mut uses = vec![vec![]; ir.masks.len()];
-    for (i, step) in ir.steps.iter().enumerate().rev() {
-        for s in step.from.iter().flatten() {
-            if let Src::Virt(v) = s
-                && uses[v.0 as usize].last() != Some(&(i as u32))
-            {
-                uses[v.0 as usize].push(i as u32);
-            }
-        }
-    }
-    uses
-}
-
-/// The most vector registers that the code uses at once, if no constant is in one, and the most values that may be
-/// on the stack.
-pub(super) fn pressure(ir: &Ir) -> (usize, usize) {
-    let uses = uses(ir);
-    let is_mask = |v: Virt| ir.masks[v.0 as usize];
-    let (mut live, mut masks, mut most, mut all) = (0usize, 0usize, 0, 0);
-    for (i, step) in ir.steps.iter().enumerate() {
-        let constants = step.from.iter().flatten();
-        let constants = constants.filter(|s| matches!(s, Src::Const(_))).count();
-        most = most.max(live + constants + temporaries(step));
-        // One more where an operand is overwritten that lives on.
-        if step.to.is_some_and(|v| !is_mask(v)) {
-            most = most.max(live + constants + 1);
-        }
-        for (k, s) in step.from.iter().enumerate() {
-            if let Some(Src::Virt(v)) = s
-                && uses[v.0 as usize][0] == i as u32
-                && !step.from[..k].contains(s)
-            {
-                *(if is_mask(*v) { &mut masks } else { &mut live }) -= 1;
-            }
-        }
-        if let Some(to) = step.to
-            && !uses[to.0 as usize].is_empty()
-        {
-            *(if is_mask(to) { &mut masks } else { &mut live }) += 1;
-        }
-        all = all.max(live + masks);
-    }
-    (most + 1, all + 1)
-}
-
-/// Registers that a step needs beside those of its values.
-fn temporaries(step: &Step) -> usize {
-    match step.what {
-        Do::Store { .. } | Do::Load { .. } | Do::Neutral { .. } | Do::Gather { .. } => 2,
-        _ => 0,
-    }
-}
-
-/// How often each constant is read.
-pub(super) fn constant_uses(ir: &Ir) -> Vec<usize> {
-    let mut count = vec![0; ir.constants.len()];
-    for s in ir.steps.iter().flat_map(|s| s.from).flatten() {
-        if let Src::Const(c) = s {
-            count[c as usize] += 1;
-        }
-    }
-    count
 }
 
 /// Brings a constant into a register.
@@ -198,7 +132,7 @@ impl<'a, P: Places> Emit<'a, P> {
         self.places.place(self.asm, key)
     }
 
-    fn full(&self) -> Width {
+    pub(super) fn full(&self) -> Width {
         self.ir.target.width()
     }
 
@@ -219,7 +153,7 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 
     /// A free vector register; `busy` values stay where they are.
-    fn take(&mut self, now: u32, busy: &[Option<Src>]) -> Vreg {
+    pub(super) fn take(&mut self, now: u32, busy: &[Option<Src>]) -> Vreg {
         if let Some(r) = self.free.pop() {
             return r;
         }
@@ -326,7 +260,7 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 
     /// A source as an operand, which may be memory.
-    fn operand(
+    pub(super) fn operand(
         &mut self,
         s: Src,
         memory: bool,
@@ -358,11 +292,11 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 
     /// Whether a value is not used after a step.
-    fn dies(&self, v: Virt, now: u32) -> bool {
+    pub(super) fn dies(&self, v: Virt, now: u32) -> bool {
         self.uses[v.0 as usize].first().is_none_or(|u| *u <= now)
     }
 
-    fn release(&mut self, v: Virt) {
+    pub(super) fn release(&mut self, v: Virt) {
         match std::mem::replace(&mut self.at[v.0 as usize], At::Nowhere) {
             At::Vector(r) if !self.borrowed[v.0 as usize] => self.free.push(r),
             At::Mask(k) => self.masks.push(k),
@@ -396,11 +330,11 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 
     /// Whether no value is in a register that is not ours.
-    fn is_unused(&self, r: Vreg) -> bool {
+    pub(super) fn is_unused(&self, r: Vreg) -> bool {
         !self.at.contains(&At::Vector(r))
     }
 
-    fn place(&mut self, to: Virt, r: Vreg) {
+    pub(super) fn place(&mut self, to: Virt, r: Vreg) {
         self.at[to.0 as usize] = At::Vector(r);
         if self.uses[to.0 as usize].is_empty() {
             self.release(to);
@@ -490,7 +424,7 @@ impl<'a, P: Places> Emit<'a, P> {
         k
     }
 
-    fn target(&mut self, step: &Step, now: u32, busy: &[Option<Src>]) -> Operand {
+    pub(super) fn target(&mut self, step: &Step, now: u32, busy: &[Option<Src>]) -> Operand {
         let Some(to) = step.to else {
             panic!("a result for nothing");
         };
@@ -504,115 +438,6 @@ impl<'a, P: Places> Emit<'a, P> {
             &[]
         };
         self.result(to, now, busy).into()
-    }
-
-    /// The register of a result that overwrites `source`: its own if it ends here.
-    pub(super) fn over(&mut self, source: Src, others: &[Src], step: &Step, now: u32) -> Vreg {
-        let Some(to) = step.to else {
-            panic!("a result for nothing");
-        };
-        let busy = &step.from;
-        let from = self.register(source, now, busy);
-        let owned = match source {
-            Src::Virt(v) => self.dies(v, now) && !self.borrowed[v.0 as usize],
-            Src::Const(c) => self.pinned[c as usize].is_none(),
-        };
-        let wanted = self.wanted[to.0 as usize].filter(|r| *r == from || self.is_unused(*r));
-        let r = match wanted {
-            Some(r) => {
-                self.borrowed[to.0 as usize] = true;
-                r
-            }
-            None if owned => {
-                match source {
-                    Src::Virt(v) => self.at[v.0 as usize] = At::Nowhere,
-                    Src::Const(_) => self.temporary.retain(|t| *t != from),
-                }
-                from
-            }
-            // Not one that another operand is in: that is read after this one is written.
-            None => self.take(now, busy),
-        };
-        if r != from {
-            let width = self.full();
-            self.asm.op(op::VMOVAPS, width, (r, from));
-        }
-        for s in others.iter().chain([&source]) {
-            if let Src::Virt(v) = s
-                && self.dies(*v, now)
-            {
-                self.release(*v);
-            }
-        }
-        self.place(to, r);
-        r
-    }
-
-    fn tied(&mut self, op: Op, width: Width, step: &Step, now: u32) {
-        let [Some(a), Some(b), Some(c)] = step.from else {
-            panic!("three operands");
-        };
-        let second = self.operand(b, false, width, now, &step.from);
-        let third = self.operand(c, true, width, now, &step.from);
-        let to = self.over(a, &[b, c], step, now);
-        self.asm.op(op, width, (to, second, third));
-    }
-
-    fn fma(&mut self, negated: bool, wide: bool, step: &Step, now: u32) {
-        let [Some(a), Some(b), Some(c)] = step.from else {
-            panic!("three operands");
-        };
-        let width = self.full();
-        let ends = |s: Src| match s {
-            Src::Virt(v) => self.dies(v, now) && !self.borrowed[v.0 as usize],
-            Src::Const(_) => false,
-        };
-        // a · b + c over one of the three; a constant is best left in memory.
-        let (f213, f231) = match (negated, wide) {
-            (false, false) => (op::VFMADD213PS, op::VFMADD231PS),
-            (false, true) => (op::VFMADD213PD, op::VFMADD231PD),
-            (true, false) => (op::VFNMADD213PS, op::VFNMADD231PS),
-            (true, true) => (op::VFNMADD213PD, op::VFNMADD231PD),
-        };
-        let is_constant = |s: Src| matches!(s, Src::Const(_));
-        let (a, b) = if is_constant(a) { (b, a) } else { (a, b) };
-        let (op, over, second, third) = if is_constant(b) {
-            // c = a · memory + c, whatever c is.
-            (f231, c, a, b)
-        } else if ends(c) {
-            (f231, c, a, b)
-        } else if ends(b) && !ends(a) {
-            (f213, b, a, c)
-        } else {
-            (f213, a, b, c)
-        };
-        let second_at = self.operand(second, false, width, now, &step.from);
-        let third_at = self.operand(third, true, width, now, &step.from);
-        let to = self.over(over, &[second, third], step, now);
-        self.asm.op(op, width, (to, second_at, third_at));
-    }
-
-    fn blend(&mut self, wide: bool, step: &Step, now: u32) {
-        let [Some(a), Some(b), Some(Src::Virt(mask))] = step.from else {
-            panic!("two operands and a mask");
-        };
-        let width = self.full();
-        let first = self.operand(a, false, width, now, &step.from);
-        let second = self.operand(b, true, width, now, &step.from);
-        if self.ir.target.evex {
-            let mask = self.mask(mask);
-            self.end(step, now);
-            let to = self.target(step, now, &step.from);
-            let op = if wide { op::VBLENDMPD } else { op::VBLENDMPS };
-            self.asm
-                .masked(op, width, (mask, false), (to, first, second));
-        } else {
-            let mask = self.vector(mask);
-            self.end(step, now);
-            let to = self.target(step, now, &step.from);
-            let op = if wide { op::VBLENDVPD } else { op::VBLENDVPS };
-            self.asm.op(op, width, (to, first, second, mask));
-        }
     }
 
     fn load(&mut self, key: Key, form: Form, step: &Step, now: u32) {
@@ -665,55 +490,6 @@ impl<'a, P: Places> Emit<'a, P> {
         }
         self.end(step, now);
     }
-
-    fn neutral(&mut self, (reduction, wide, float): (Reduction, u8, bool), step: &Step, now: u32) {
-        let Some(value) = step.from[0] else {
-            panic!("nothing to reduce");
-        };
-        let Some(to) = step.to else {
-            panic!("a result for nothing");
-        };
-        let Some(tail) = self.tail else {
-            // The value itself.
-            match value {
-                Src::Virt(v) if self.dies(v, now) => {
-                    let at = std::mem::replace(&mut self.at[v.0 as usize], At::Nowhere);
-                    self.at[to.0 as usize] = at;
-                    self.borrowed[to.0 as usize] = self.borrowed[v.0 as usize];
-                }
-                _ => {
-                    let from = self.register(value, now, &step.from);
-                    let r = self.result(to, now, &step.from);
-                    let width = self.full();
-                    self.asm.op(op::VMOVAPS, width, (r, from));
-                }
-            }
-            return;
-        };
-        let width = self.full();
-        let from = self.register(value, now, &step.from);
-        let none = self.temporary(now, &step.from);
-        let constant = identity(reduction, wide > 0, float);
-        load_constant(self.asm, &constant, width, none);
-        let part = wide.saturating_sub(1);
-        let mask = self.tail_vector(tail, wide > 0, part, now, &step.from);
-        self.end(step, now);
-        let r = self.result(to, now, &step.from);
-        match tail {
-            Tail::Bits { low, high } => {
-                let k = if part == 1 { high } else { low };
-                let op = if wide > 0 {
-                    op::VBLENDMPD
-                } else {
-                    op::VBLENDMPS
-                };
-                self.asm.masked(op, width, (k, false), (r, none, from));
-            }
-            Tail::Memory { .. } => {
-                self.asm.op(op::VBLENDVPS, width, (r, none, from, mask));
-            }
-        }
-    }
 }
 
 /// Which register of a value of two a form is of.
@@ -721,27 +497,5 @@ pub(super) fn part(form: Form) -> usize {
     match form {
         Form::Double(p) | Form::Unsigned(p) => usize::from(p),
         _ => 0,
-    }
-}
-
-/// What changes nothing in a reduction.
-pub(super) fn identity(op: Reduction, wide: bool, float: bool) -> Constant {
-    let lanes64 = |x: i64| Constant::Lanes64(x as u64);
-    let lanes32 = |x: i32| Constant::Lanes32(x as u32);
-    match (float, wide) {
-        (true, true) => Constant::Lanes64(op.identity_f64().to_bits()),
-        (true, false) => Constant::Lanes32((op.identity_f64() as f32).to_bits()),
-        (false, true) => lanes64(match op {
-            Reduction::Sum => 0,
-            Reduction::Prod => 1,
-            Reduction::Max => i64::MIN,
-            Reduction::Min => i64::MAX,
-        }),
-        (false, false) => lanes32(match op {
-            Reduction::Sum => 0,
-            Reduction::Prod => 1,
-            Reduction::Max => i32::MIN,
-            Reduction::Min => i32::MAX,
-        }),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! What a kernel does is described by a list of instructions of a tile program ([`lines::Lines`]), which is lowered to
 //! vector code with as many registers as it likes ([`ir`]), and then given the machine's ([`emit`]). What is printed
-//! computes the bits that the interpreter does; what can't be printed stays with it.
+//! computes the bits that the interpreter does.
 
 #[cfg(test)]
 pub(crate) mod bugs;
@@ -15,9 +15,13 @@ mod located;
 mod math;
 mod memory;
 mod native;
+mod over;
+mod places;
+mod pressure;
 mod primitive;
 mod random;
 pub(crate) mod stage;
+mod step;
 
 use crate::simd::Level;
 use kiln_x86::Width;

@@ -14,19 +14,18 @@ use kiln_x86::{Condition, Gpr, Mask, Mem, Operand, Vreg, Width, op};
 
 /// Slots of the result and the operands, how many lanes there are, what the function is told, where data errors are
 /// reported and which lane the first one is.
-pub(super) type Function =
-    unsafe extern "sysv64" fn(*mut u8, u64, u64, *const Ctx, u64, u64) -> u64;
+type Function = unsafe extern "sysv64" fn(*mut u8, u64, u64, *const Ctx, u64, u64) -> u64;
 
 /// A call of a function.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Native {
-    pub f: Function,
+    f: Function,
     /// See [`Told`].
-    pub told: u64,
+    told: u64,
     /// Whether it reports data errors.
-    pub reports: bool,
+    reports: bool,
     /// Whether it is called only where any lane of the last source, a mask, is set.
-    pub asks: bool,
+    asks: bool,
 }
 
 /// A number of lanes that is not one of bits.
@@ -229,6 +228,11 @@ fn call(
         if let Some(mask) = asks {
             list[2] = Some(mask.into());
         }
+        // SAFETY: addresses are numbers to whoever interprets code.
+        #[cfg(test)]
+        crate::interpreted::calls(unsafe {
+            std::mem::transmute::<Function, kiln_x86_interpreter::Function>(f)
+        });
         let (told, asks) = (told.bits(), asks.is_some());
         ir.push(
             Do::Call(Native {

@@ -82,13 +82,16 @@ fn line(ir: &mut Ir, seed: Value, position: Value) -> Virt {
         std::array::from_fn(|i| bytes[i])
     };
     let (order, order32) = (
-        ir.vector(all(&|i| i as u64, 8)),
+        ir.vector(all(&|i| 4 * i as u64, 8)),
         ir.vector(all(&|i| i as u64, 4)),
     );
     let first32 = ir.op1(op::VPBROADCASTD, first);
     let first = ir.op1(op::VPBROADCASTQ, first);
-    let block = ir.op1_of(op::VPSRLQ, width, Some(2), first);
+    // Positions may begin anew at 0 within a line.
+    let whole = ir.i64(!3);
+    let block = ir.op2(op::VANDPD, first, whole);
     let block = ir.op2(op::VPADDQ, block, order);
+    let block = ir.op1_of(op::VPSRLQ, width, Some(2), block);
     let [w0, w1, w2, w3] = words(ir, block, seed);
     let low = ir.i64(0xffff_ffff);
     let pair = |ir: &mut Ir, a: Virt, b: Virt| {

@@ -1,7 +1,6 @@
 //! A printed body, while instructions of a stage are added to it.
 
 use super::ahead;
-use super::bound::BoundDynamic;
 use super::call::{Operand, Place};
 use super::code::Op;
 use super::inst::operands;
@@ -15,15 +14,15 @@ use crate::printed::lines::Key;
 use crate::printed::stage::{Body, Kind};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::{Compute, DType};
-use kiln_plan::tile::{Dynamic, Inst, Reg, Schedule, TILE};
+use kiln_plan::tile::{Inst, Reg, Schedule, TILE};
 
 /// A body, while instructions are added to it.
 pub(super) struct Making {
-    stage: usize,
+    pub(super) stage: usize,
     /// Whether its lanes are those of a row.
     along: bool,
     /// Whether there is one lane.
-    one: bool,
+    pub(super) one: bool,
     /// Whether lanes are reduced one by one.
     lane_by_lane: bool,
     pub body: Body,
@@ -36,7 +35,7 @@ pub(super) struct Making {
     /// Loads by their walk.
     loads: HashMap<u32, u16>,
     /// Registers that have the numbers of a walk.
-    numbers: HashMap<u32, Reg>,
+    pub(super) numbers: HashMap<u32, Reg>,
     slots: HashMap<u16, u16>,
     /// Physical registers that have what the body has in one.
     homes: HashMap<u16, u32>,
@@ -45,7 +44,7 @@ pub(super) struct Making {
     /// What runs behind the printed function.
     pub aside: Vec<Aside>,
     /// Arguments that were stored to, and those of them that are stored to behind the printed function.
-    stored: HashSet<u16>,
+    pub(super) stored: HashSet<u16>,
     late: HashSet<u16>,
 }
 
@@ -88,13 +87,13 @@ impl Making {
         }
     }
 
-    fn register(&mut self, ty: Compute) -> Result<Reg> {
+    pub(super) fn register(&mut self, ty: Compute) -> Result<Reg> {
         let n = u16::try_from(self.body.registers.len());
         self.body.registers.push(ty);
         Ok(Reg(n.map_err(|_| damaged!("a stage of too many values"))?))
     }
 
-    fn operand(&mut self, key: Key, kind: Kind, place: Place) -> usize {
+    pub(super) fn operand(&mut self, key: Key, kind: Kind, place: Place) -> usize {
         let size = self.body.size(key);
         self.body.operands.push((key, kind));
         self.operands.push(Operand {
@@ -143,7 +142,7 @@ impl Making {
     }
 
     /// A register that is written in front of the printed function.
-    fn before(
+    pub(super) fn before(
         &mut self,
         linker: &mut Linker,
         ty: Compute,
@@ -175,7 +174,7 @@ impl Making {
         self.aside.push(Aside { inst, from });
     }
 
-    fn least(&self) -> i64 {
+    pub(super) fn least(&self) -> i64 {
         least_run(self.along || self.lane_by_lane)
     }
 
@@ -185,7 +184,7 @@ impl Making {
     }
 
     /// The place of what a walk has.
-    fn place(walk: &Walk, x: u32) -> Place {
+    pub(super) fn place(walk: &Walk, x: u32) -> Place {
         match walk.shape {
             Shape::Contiguous => Place::Line(x),
             Shape::Splat => Place::First(x),
@@ -221,104 +220,11 @@ impl Making {
         n
     }
 
-    fn memory(&mut self, dtype: DType, kind: Kind, place: Place) -> u16 {
+    pub(super) fn memory(&mut self, dtype: DType, kind: Kind, place: Place) -> u16 {
         let n = self.body.dtypes.len() as u16;
         self.body.dtypes.push(dtype);
         self.operand(Key::Access(n), kind, place);
         n
-    }
-
-    /// The affine numbers of a walk without limits.
-    fn number(&mut self, linker: &mut Linker, x: u32, out: &mut Stage) -> Result<Reg> {
-        if let Some(r) = self.numbers.get(&x) {
-            return Ok(*r);
-        }
-        let walk = &linker.walks[x as usize];
-        let stride = match walk.shape {
-            Shape::Splat => Some(0),
-            Shape::Contiguous => Some(1),
-            Shape::General => walk.long_runs(self.least()),
-        };
-        let new = match stride {
-            None => self.before(linker, Compute::I64, (load::index, x), out)?,
-            Some(stride) => {
-                let place = Making::place(walk, x);
-                let new = self.register(Compute::I64)?;
-                let n = self.operands.len() as u16;
-                self.operand(Key::Number(n), Kind::Number, place);
-                self.operands[usize::from(n)].step = stride as usize;
-                self.walks.push(x);
-                self.body.code.push(Inst::Index {
-                    dst: new,
-                    offset: i64::from(n).into(),
-                    strides: vec![stride.into()],
-                });
-                new
-            }
-        };
-        self.numbers.insert(x, new);
-        Ok(new)
-    }
-
-    /// Data errors are reported: the function is told of the run, and has one step.
-    fn reports(&mut self) {
-        if !self.body.operands.iter().any(|(k, _)| *k == Key::Context) {
-            self.body.steps = false;
-            self.operand(Key::Context, Kind::Context, Place::Context);
-            let lane = self.operand(Key::Lane, Kind::Number, Place::Zero);
-            self.operands[lane].step = 1;
-        }
-    }
-
-    /// A load at addresses that depend on data, if it is one that is printed.
-    fn load_at(
-        &mut self,
-        linker: &mut Linker,
-        (i, access): (usize, u16),
-        indices: &[Reg],
-        out: &mut Stage,
-    ) -> Result<Option<(u16, Vec<Dynamic>)>> {
-        let program = linker.bound.program;
-        let arg = program.accesses[usize::from(access)].arg;
-        let dtype = program.args[usize::from(arg)].dtype;
-        let over_inner = program.stages[self.stage].over_inner;
-        let x = linker.walk(usize::from(access), over_inner)?;
-        // What else is of this walk then knows that it reaches further.
-        linker.walks[x as usize].dynamic = true;
-        let parts = linker.bound.dynamics[linker.numbers[&(self.stage, i)]].clone();
-        let walk = &linker.walks[x as usize];
-        let fits = walk.limits.is_empty() && stays(walk, &parts);
-        let wide = dtype.size() == 8 || dtype.size() == 4 && walk.len <= i64::from(i32::MAX);
-        let side_by_side = match walk.shape {
-            Shape::Contiguous => true,
-            Shape::Splat => self.one,
-            Shape::General => walk.long_runs(self.least()) == Some(1),
-        };
-        let of_one = self.one || indices.iter().all(|r| self.body.is_same(*r));
-        let same = side_by_side && of_one;
-        if !fits || !same && !wide || self.stored.contains(&arg) {
-            return Ok(None);
-        }
-        let first = Dynamic {
-            index: self.number(linker, x, out)?,
-            stride: 1i64.into(),
-            extent: linker.walks[x as usize].len.into(),
-            site: same.into(),
-        };
-        let rest = parts.iter().zip(indices).map(|(part, index)| Dynamic {
-            index: *index,
-            stride: part.stride.into(),
-            extent: part.extent.into(),
-            site: part.site,
-        });
-        self.reports();
-        let kind = if same { Kind::Line } else { Kind::Memory };
-        let access = self.memory(dtype, kind, Place::Argument(arg.into()));
-        // It begins at the element that the address says, whatever the lane.
-        if let Some(operand) = self.operands.last_mut() {
-            operand.step = 0;
-        }
-        Ok(Some((access, [first].into_iter().chain(rest).collect())))
     }
 
     fn slot(&mut self, linker: &Linker, slot: u16) -> u16 {
@@ -560,14 +466,4 @@ impl Making {
 fn is_printed_sum(linker: &Linker, inst: &Inst) -> bool {
     let ty = |r: &Reg| linker.bound.program.registers[usize::from(r.0)];
     matches!(inst, Inst::Reduce { a, .. } if ty(a) != Compute::Mask)
-}
-
-/// Whether addresses stay within the argument whatever the data.
-fn stays(walk: &Walk, parts: &[BoundDynamic]) -> bool {
-    let (mut low, mut high) = walk.range;
-    for part in parts {
-        let far = i128::from(part.stride) * i128::from((part.extent - 1).max(0));
-        (low, high) = (low + far.min(0), high + far.max(0));
-    }
-    low >= 0 && high < i128::from(walk.len)
 }

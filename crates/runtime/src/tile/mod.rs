@@ -1,8 +1,8 @@
 //! The tile-program engine.
 //!
 //! A [`TileProgram`](kiln_plan::tile::TileProgram) goes through [`bind`] (symbols get values,
-//! everything is checked), [`link`] (registers are allocated, every instruction becomes a function
-//! of the CPU level, or with others one that is printed) and [`run`] (the interpreter). After `bind` nothing can reach outside a buffer.
+//! everything is checked), [`link`] (each stage becomes a printed function, or its instructions become loops) and
+//! [`run`]. After `bind` nothing can reach outside a buffer.
 
 pub(crate) mod affine;
 #[cfg(all(target_arch = "x86_64", unix))]
@@ -21,6 +21,8 @@ mod link;
 mod linked;
 mod live;
 mod load;
+#[cfg(all(target_arch = "x86_64", unix))]
+mod located;
 #[cfg(all(target_arch = "x86_64", unix))]
 mod making;
 mod pieces;

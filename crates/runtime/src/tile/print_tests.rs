@@ -1,12 +1,14 @@
 //! What is printed computes the bits that the interpreter does.
 
+mod located;
 mod programs;
 mod rows;
 mod windows;
 
 use super::link::link_as;
-use super::{Failures, bind, kernels, run::run_range};
+use super::{Failure, Failures, bind, kernels, run::run_range};
 use crate::bugs::seed;
+use crate::interpreted::{declare, interpreting};
 use crate::printed::bugs::names;
 use crate::simd::Level;
 use kiln_base::prim::{Binary, Reduction, Unary};
@@ -139,10 +141,21 @@ struct Case {
     lens: Vec<i64>,
 }
 
+/// What a run gives: the arguments' bytes, how many functions are printed, and the data error.
+type Outcome = (Vec<Vec<u8>>, usize, Option<Failure>);
+
+/// How a program is run: as it is, printed, or printed and interpreted within its memory.
+#[derive(Copy, Clone, Debug, PartialEq)]
+enum How {
+    Plain,
+    Printed,
+    Interpreted,
+}
+
 /// Runs at a level.
-fn run(case: &Case, level: Level, prints: bool, args: &[Vec<u8>]) -> (Vec<Vec<u8>>, usize) {
+fn run(case: &Case, level: Level, how: How, args: &[Vec<u8>]) -> Outcome {
     let bound = bind(&case.program, &[], &case.lens).unwrap();
-    let linked = link_as(&bound, level, prints).unwrap();
+    let linked = link_as(&bound, level, how != How::Plain).unwrap();
     // In words, so that every element is aligned.
     let mut memory: Vec<Vec<u64>> = args.iter().map(|a| vec![0; a.len() / 8 + 2]).collect();
     for (to, from) in memory.iter_mut().zip(args) {
@@ -152,14 +165,25 @@ fn run(case: &Case, level: Level, prints: bool, args: &[Vec<u8>]) -> (Vec<Vec<u8
     let pointers: Vec<*mut u8> = memory.iter_mut().map(|m| m.as_mut_ptr().cast()).collect();
     let failures = Failures::default();
     // SAFETY: each argument has the length it was bound with.
-    unsafe { run_range(&linked, pointers.as_ptr(), (0, linked.points), &failures) };
-    assert_eq!(failures.take().unwrap(), None);
+    let go = || unsafe { run_range(&linked, pointers.as_ptr(), (0, linked.points), &failures) };
+    if how == How::Interpreted {
+        let written = case.program.args.iter().map(|a| a.written);
+        let regions = pointers.iter().zip(args).zip(written);
+        let regions = regions.map(|((at, a), written)| (at.cast_const(), a.len(), written));
+        interpreting(|| {
+            let _declared = declare(regions);
+            go();
+        });
+    } else {
+        go();
+    }
     let bytes = |m: &Vec<u64>, len: usize| {
         // SAFETY: so many bytes are there.
         unsafe { std::slice::from_raw_parts(m.as_ptr().cast::<u8>(), len + 8) }.to_vec()
     };
     let results = memory.iter().zip(args).map(|(m, a)| bytes(m, a.len()));
-    (results.collect(), linked.printed.len())
+    let failure = failures.take().unwrap();
+    (results.collect(), linked.printed.len(), failure)
 }
 
 /// Whether elements are the same, whatever NaN.
@@ -179,37 +203,57 @@ fn compare(case: &Case, what: &str, r: &mut Random) -> usize {
     let args: Vec<Vec<u8>> = (case.program.args.iter().zip(&case.lens))
         .map(|(a, n)| elements(a.dtype, *n as usize, r))
         .collect();
+    compare_of(case, &args, what, r)
+}
+
+/// The same of given arguments. Some of the printed code is interpreted too, at levels that are not there as well.
+fn compare_of(case: &Case, args: &[Vec<u8>], what: &str, r: &mut Random) -> usize {
     let mut printed = 0;
     for level in [Level::Avx2, Level::Avx512] {
-        if !level.is_supported() {
-            continue;
-        }
-        let (want, none) = run(case, level, false, &args);
-        let (got, some) = run(case, level, true, &args);
+        let (want, none, failure) = run(case, level, How::Plain, args);
         assert_eq!(none, 0);
-        printed += some;
-        for (i, arg) in case.program.args.iter().enumerate() {
-            let size = arg.dtype.size();
-            let whole = args[i].len();
-            assert_eq!(
-                got[i][whole..],
-                want[i][whole..],
-                "{what} at {level:?}: behind the end"
-            );
-            let pairs = got[i][..whole].chunks(size).zip(want[i].chunks(size));
-            for (k, (got, want)) in pairs.enumerate() {
-                assert!(
-                    same(arg.dtype, got, want),
-                    "{what} at {level:?}: argument {i} ({:?}), element {k} of {}: {got:?}, not {want:?}\n{:?} {:?}",
-                    arg.dtype,
-                    case.lens[i],
-                    case.program.stages,
-                    case.program.constants,
-                );
+        let interprets = r.below(12) == 0;
+        for how in [How::Printed, How::Interpreted] {
+            if how == How::Printed && !level.is_supported()
+                || how == How::Interpreted && !interprets
+            {
+                continue;
             }
+            let (got, some, found) = run(case, level, how, args);
+            printed += if how == How::Printed { some } else { 0 };
+            assert_eq!(found, failure, "{what} at {level:?}, {how:?}");
+            same_bytes(
+                case,
+                args,
+                [&got, &want],
+                &format!("{what} at {level:?}, {how:?}"),
+            );
         }
     }
     printed
+}
+
+/// Results are the same, and nothing behind them is touched.
+fn same_bytes(case: &Case, args: &[Vec<u8>], [got, want]: [&[Vec<u8>]; 2], what: &str) {
+    for (i, arg) in case.program.args.iter().enumerate() {
+        let (size, whole) = (arg.dtype.size(), args[i].len());
+        assert_eq!(
+            got[i][whole..],
+            want[i][whole..],
+            "{what}: behind the end of {i}"
+        );
+        let pairs = got[i][..whole].chunks(size).zip(want[i].chunks(size));
+        for (k, (got, want)) in pairs.enumerate() {
+            assert!(
+                same(arg.dtype, got, want),
+                "{what}: argument {i} ({:?}), element {k} of {}: {got:?}, not {want:?}\n{:?} {:?}",
+                arg.dtype,
+                case.lens[i],
+                case.program.stages,
+                case.program.constants,
+            );
+        }
+    }
 }
 
 fn line(arg: u16, axes: usize) -> Access {

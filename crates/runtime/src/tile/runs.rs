@@ -91,8 +91,8 @@ impl Walk {
         }
     }
 
-    /// Where the element of the lane at hand is, or the number that is wanted of it, and for how many lanes from there it goes on like
-    /// this along the innermost axis. Of a store there are no limits.
+    /// Where the element of the lane at hand is, or the number that is wanted of it, and for how many lanes from there
+    /// it goes on like this along the innermost axis. Of a store there are no limits.
     ///
     /// # Safety
     /// [`Walk::begin_runs`] was called for this tile; the fills are made, and the program's bases are set.

@@ -3,9 +3,10 @@
 use super::print::{Printer, Table, parts};
 use crate::bugs::bug;
 use crate::printed::Target;
-use crate::printed::emit::{Emit, identity, load_constant};
+use crate::printed::emit::{Emit, load_constant};
 use crate::printed::ir::{Form, Ir, Src, Virt};
 use crate::printed::lines::{Key, Place, Places, Unprintable, Value, is_wide};
+use crate::printed::over::identity;
 use crate::printed::primitive::binary;
 use kiln_base::Compute;
 use kiln_base::prim::Reduction;
