@@ -112,6 +112,30 @@ fn every_kernel_is_right_in_every_layout() -> Result<()> {
 
 /// There filters are copied once, so more is prepared, and as many kernels run.
 #[test]
+fn an_image_behind_a_reshape_is_read_as_it_lies() {
+    let text = r#"graph {
+  %0: i64[4536] = iota
+  %1: f32[4536] = cast %0
+  %2: f32[4536] = sin %1
+  %3: f32[1, 24, 9, 21] = reshape %2
+  %4: f32[24, 1, 3, 3] = input(index: 0, role: Data)
+  %5: f32[1, 1, 9, 21] = conv_transpose(conv: (stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1), input: [9, 21]) %3, %4
+  %6: f32[5, 24, 3, 3] = input(index: 1, role: Parameter)
+  %7: f32[1, 5, 9, 21] = conv(stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1) %3, %6
+  %8: f32[1, 5, 9, 21] = relu %7
+  return %5, %8
+}"#;
+    let graph = kiln_ir::Graph::parse(text).unwrap();
+    for layout in LAYOUTS {
+        let options = CompileOptions {
+            layout,
+            ..CompileOptions::default()
+        };
+        kiln_testkit::programs::check(&graph, 0, &[options]).unwrap();
+    }
+}
+
+#[test]
 fn every_kernel_is_right_in_every_layout_on_a_gpu() -> Result<()> {
     let Some(gpu) = cuda::device() else {
         return Ok(());

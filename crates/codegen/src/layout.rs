@@ -59,9 +59,11 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options
     }
     for (g, group) in groups.iter_mut().enumerate() {
         if let (Some(_), Some(anchor)) = (&network.convs[g], &group.anchor) {
-            let held = anchor.operands.iter().map(|o| o.held);
+            let inputs = &flow.nodes[anchor.node].inputs;
+            let held = anchor.operands.iter().zip(inputs);
             let either = |n: Nid| last[g] && !differs(flow, n);
-            let held = held.map(|n| flow.nodes[n].channels_last || either(n));
+            // What is held may be no image: a list of numbers, behind a reshape.
+            let held = held.map(|(o, n)| flow.nodes[o.held].channels_last || either(*n));
             let held: Vec<bool> = held.collect();
             if let Op::Conv(spec) = &mut flow.nodes[anchor.node].op {
                 spec.images = Images::of(match spec.role {
@@ -182,7 +184,9 @@ impl Network {
                 network.read(flow, group, g, n);
             }
             if let Some((conv, anchor)) = conv {
-                for i in conv.image_operands() {
+                let inputs = &flow.nodes[anchor.node].inputs;
+                let images = conv.image_operands().iter();
+                for i in images.filter(|i| differs(flow, inputs[**i])) {
                     network.image(flow, g, &conv, *i, anchor.operands[*i].held);
                 }
             }
@@ -281,9 +285,7 @@ impl Network {
             Machine::Cpu(_) => (elements(flow, n) * cpu::TURNED, cpu::returned(conv)),
             Machine::Gpu(_) => (gpu::turned(conv, operand), IMPOSSIBLE),
         };
-        if differs(flow, n) {
-            self.differ(n, g, turn, back);
-        }
+        self.differ(n, g, turn, back);
     }
 
     /// Adds what it costs if a reader has channels last and the value first, and the other way round.

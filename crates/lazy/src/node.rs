@@ -153,11 +153,16 @@ impl Node {
 
     /// The realised value of an output.
     pub fn ready(&self, output: u32) -> Option<Buffer> {
-        match &*self.state() {
-            State::Ready(values) => values.get(output as usize).cloned(),
-            State::Lazy { kept, .. } => kept.get(output as usize).cloned().flatten(),
+        self.with_ready(output, |value| value.cloned())
+    }
+
+    /// What `f` gives for the realised value of an output.
+    fn with_ready<R>(&self, output: u32, f: impl FnOnce(Option<&Buffer>) -> R) -> R {
+        f(match &*self.state() {
+            State::Ready(values) => values.get(output as usize),
+            State::Lazy { kept, .. } => kept.get(output as usize).and_then(Option::as_ref),
             _ => None,
-        }
+        })
     }
 }
 
@@ -336,7 +341,7 @@ impl Handle {
     /// Whether the values are in memory, so that reading them runs nothing.
     #[inline]
     pub fn is_realized(&self) -> bool {
-        self.node.ready(self.output).is_some()
+        self.node.with_ready(self.output, |value| value.is_some())
     }
 }
 

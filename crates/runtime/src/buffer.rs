@@ -4,13 +4,14 @@ use crate::cuda::{Device, Outcome};
 use crate::error::{Error, Result};
 use crate::memory::{self, Storage};
 use kiln_base::{DType, Element};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// A contiguous row-major tensor in the memory of the host or of a GPU. Cloning shares the memory.
 #[derive(Clone, Debug)]
 pub struct Buffer {
     dtype: DType,
-    shape: Vec<i64>,
+    shape: SmallVec<[i64; 4]>,
     storage: Arc<Storage>,
     /// The run after whose data error the values would be wrong.
     outcome: Option<Arc<Outcome>>,
@@ -45,7 +46,7 @@ impl Buffer {
     pub fn from_bytes(dtype: DType, shape: &[i64], bytes: &[u8]) -> Result<Buffer> {
         fits(dtype, shape, bytes)?;
         let storage = Arc::new(Storage::from_bytes(bytes)?);
-        Ok(Buffer::new(dtype, shape.to_vec(), storage))
+        Ok(Buffer::new(dtype, shape, storage))
     }
 
     /// A tensor of the native-endian bytes that memory of the host holds.
@@ -65,14 +66,14 @@ impl Buffer {
         let bytes = checked_len(dtype, shape)? * dtype.size();
         let mut storage = Storage::new(bytes)?;
         storage.bytes_mut().fill(0);
-        Ok(Buffer::new(dtype, shape.to_vec(), Arc::new(storage)))
+        Ok(Buffer::new(dtype, shape, Arc::new(storage)))
     }
 
     /// `storage` holds exactly the elements of `shape`.
-    pub(crate) fn new(dtype: DType, shape: Vec<i64>, storage: Arc<Storage>) -> Buffer {
+    pub(crate) fn new(dtype: DType, shape: &[i64], storage: Arc<Storage>) -> Buffer {
         Buffer {
             dtype,
-            shape,
+            shape: SmallVec::from_slice(shape),
             storage,
             outcome: None,
         }
@@ -112,7 +113,7 @@ impl Buffer {
 
     /// What stands in a donated buffer's place after the run: no elements, no memory.
     pub(crate) fn vacant(dtype: DType) -> Result<Buffer> {
-        Ok(Buffer::new(dtype, vec![0], Arc::new(Storage::new(0)?)))
+        Ok(Buffer::new(dtype, &[0], Arc::new(Storage::new(0)?)))
     }
 
     /// The element type.
@@ -155,7 +156,7 @@ impl Buffer {
                 self.shape
             )));
         }
-        self.shape = shape.to_vec();
+        self.shape = SmallVec::from_slice(shape);
         Ok(self)
     }
 
@@ -176,16 +177,12 @@ impl Buffer {
                 let memory = self.storage.gpu().map(|m| m.copy_to(device)).transpose()?;
                 let lost = || Error::Internal("a buffer without its device".into());
                 let storage = Storage::on_gpu(memory.ok_or_else(lost)?, self.storage.len());
-                Ok(Buffer::new(
-                    self.dtype,
-                    self.shape.clone(),
-                    Arc::new(storage),
-                ))
+                Ok(Buffer::new(self.dtype, &self.shape, Arc::new(storage)))
             }
             None => {
                 let memory = device.upload(self.storage.bytes())?;
                 let storage = Arc::new(Storage::on_gpu(memory, self.storage.len()));
-                Ok(Buffer::new(self.dtype, self.shape.clone(), storage))
+                Ok(Buffer::new(self.dtype, &self.shape, storage))
             }
         }
     }
@@ -201,11 +198,7 @@ impl Buffer {
         };
         let mut storage = Storage::new(self.storage.len())?;
         memory.device().download(memory, 0, storage.bytes_mut())?;
-        Ok(Buffer::new(
-            self.dtype,
-            self.shape.clone(),
-            Arc::new(storage),
-        ))
+        Ok(Buffer::new(self.dtype, &self.shape, Arc::new(storage)))
     }
 
     /// The native-endian bytes.

@@ -145,6 +145,9 @@ fn size_class(bytes: usize) -> Option<usize> {
 
 fn obtain(bytes: usize) -> Result<Block> {
     crate::fork::here();
+    if bytes == 0 {
+        return Ok(Block::EMPTY);
+    }
     let mut c = cache();
     let oom = |c: &Cache| Error::OutOfMemory {
         requested: bytes,
@@ -296,6 +299,9 @@ impl Drop for Storage {
         };
         let block = std::mem::replace(block, Block::EMPTY);
         let class = block.len();
+        if class == 0 {
+            return;
+        }
         let mut c = cache();
         c.stats.allocated -= class;
         if c.free_bytes + class <= c.free_limit {

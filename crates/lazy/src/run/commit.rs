@@ -85,7 +85,7 @@ pub fn take(mut cells: Vec<Arc<Cell>>, held: &[Busy]) -> Vec<Busy> {
 }
 
 /// The values that a run computes from.
-pub type Inputs = SmallVec<[Buffer; 8]>;
+pub type Inputs = SmallVec<[Buffer; 4]>;
 
 /// An old value whose memory a run may write over.
 pub struct Donor {

@@ -211,8 +211,11 @@ impl Program {
 
     /// Takes the cells that the run writes, in the order of their ids, each with a computed value.
     fn take_written(&self, loc: &'static Location<'static>) -> Result<Vec<Busy>> {
-        let written = self.written().map(|(cell, _)| cell.clone());
-        let cells = commit::take(written.collect(), &[]);
+        let written: Vec<Arc<Cell>> = self.written().map(|(cell, _)| cell.clone()).collect();
+        if written.is_empty() {
+            return Ok(Vec::new());
+        }
+        let cells = commit::take(written, &[]);
         // Computed while the cells are taken: nobody can assign them anything new meanwhile.
         let held: Vec<Handle> = cells.iter().map(|b| b.state().current.clone()).collect();
         read::realize_holding(&held.iter().collect::<Vec<_>>(), &cells, loc)?;
@@ -236,7 +239,7 @@ impl Program {
         keys: &[[i64; 2]],
         asks: impl Fn(&State) -> bool,
         loc: &'static Location<'static>,
-    ) -> Result<SmallVec<[Option<Buffer>; 8]>> {
+    ) -> Result<SmallVec<[Option<Buffer>; 4]>> {
         let Signature {
             captured,
             states,
@@ -268,7 +271,7 @@ impl Program {
 
     fn whole(
         &self,
-        inputs: SmallVec<[Option<Buffer>; 8]>,
+        inputs: SmallVec<[Option<Buffer>; 4]>,
         loc: &'static Location<'static>,
     ) -> Result<Inputs> {
         let missing = || Error::new(ErrorKind::Internal, RUN, "an input has no value", loc);

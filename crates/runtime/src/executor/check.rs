@@ -398,8 +398,7 @@ pub(super) fn constants(plan: &Plan) -> Result<Vec<Buffer>> {
                 element.reverse();
             }
         }
-        let shape = vec![len.unwrap_or(0)];
-        Ok(Buffer::new(c.dtype, shape, Arc::new(storage)))
+        Ok(Buffer::new(c.dtype, &[len.unwrap_or(0)], Arc::new(storage)))
     };
     plan.constants.iter().map(constant).collect()
 }

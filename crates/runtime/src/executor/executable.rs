@@ -269,7 +269,7 @@ impl Executable {
         let brought = places.into_iter().map(|(i, offset)| {
             let (memory, len) = (memory.clone(), inputs[i].storage().len());
             let storage = Arc::new(Storage::part_on_gpu(memory, offset, len));
-            let (dtype, shape) = (inputs[i].dtype(), inputs[i].shape().to_vec());
+            let (dtype, shape) = (inputs[i].dtype(), inputs[i].shape());
             (i, Buffer::new(dtype, shape, storage))
         });
         Ok(brought.collect())

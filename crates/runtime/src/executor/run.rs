@@ -266,7 +266,7 @@ fn finish(
             Loc::Prepared(p) => &prepared[p],
             Loc::Arena(_) => return Err(Error::Internal("an output in the arena".into())),
         };
-        let buffer = Buffer::new(o.dtype, shape.clone(), storage.clone());
+        let buffer = Buffer::new(o.dtype, shape, storage.clone());
         let doubtful = exe.facts.doubtful[o.buffer.0 as usize];
         Ok(buffer.with_outcome(outcome.clone().filter(|_| doubtful)))
     });

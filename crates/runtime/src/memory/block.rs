@@ -21,10 +21,14 @@ unsafe impl Send for Block {}
 // SAFETY: as above; a shared block gives out only its address.
 unsafe impl Sync for Block {}
 
+/// What an address of no memory is aligned to.
+#[repr(align(64))]
+struct Line;
+
 impl Block {
-    /// No memory.
+    /// No memory, at an address that is aligned as any.
     pub(super) const EMPTY: Block = Block {
-        ptr: NonNull::dangling(),
+        ptr: NonNull::<Line>::dangling().cast(),
         len: 0,
     };
 
