@@ -3,7 +3,7 @@
 use super::build::{Storage, View};
 use crate::fault::Fault;
 use kiln_tensor::{Device, Tensor};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::sync::Arc;
@@ -92,9 +92,10 @@ pub(super) fn tensors(
 ) -> Result<HashMap<Arc<View>, Tensor>, Fault> {
     within_reason(container, storages, &views)?;
     let mut by_storage: BTreeMap<usize, Vec<(Arc<View>, String)>> = BTreeMap::new();
+    let mut known = HashSet::new();
     for (view, path) in views {
-        let of = by_storage.entry(view.storage).or_default();
-        if !of.iter().any(|(known, _)| *known == view) {
+        if known.insert(view.clone()) {
+            let of = by_storage.entry(view.storage).or_default();
             of.push((view, path));
         }
     }

@@ -239,6 +239,13 @@ impl Machine<'_> {
                     other => return Err(format!("arguments that are {}", kind(other)).into()),
                 }
             }
+            b'i' => {
+                let (module, name) = (self.line()?, self.line()?);
+                let arguments = self.group()?;
+                self.push_global(&module, &name)?;
+                let function = self.pop()?;
+                self.call(function, &arguments)?;
+            }
             // Attributes of dicts and parameters are nothing that Kiln keeps.
             b'b' => {
                 self.pop()?;
@@ -255,6 +262,10 @@ impl Machine<'_> {
             b'Q' => {
                 let id = self.pop()?;
                 self.persistent(id)?;
+            }
+            0x8f..=0x91 => {
+                let message = "a set, which Kiln does not have; in PyTorch, save sorted(x)";
+                return Err(Fault::unsupported(message));
             }
             other => {
                 let message = format!("the instruction {other:#04x} is not one of checkpoints");
