@@ -6,8 +6,8 @@
 use super::emit::Emit;
 use super::ir::{Do, Ir, Src, Step, Virt};
 use super::lines::{Places, Tail, Value, is_wide};
-use crate::simd::convert::{Mem as Element, Source, Target as Goal, Unsigned, with_dtype};
-use crate::tile::{Ctx, Elem, with_compute};
+use crate::simd::convert::{Mem as Element, with_dtype};
+use crate::tile::{Ctx, Elem, cast_one, with_compute};
 use kiln_base::prim::{self, Binary, RandomKind, Unary};
 use kiln_base::{Compute, DType};
 use kiln_x86::{Condition, Gpr, Mask, Mem, Operand, Vreg, Width, op};
@@ -114,7 +114,12 @@ unsafe extern "sysv64" fn binary<T: Elem>(
             let x = *slot::<T>(slots, 1).add(i);
             let y = T::binary(op, x, *slot::<T>(slots, 2).add(i));
             *slot::<T>(slots, 0).add(i) = y.unwrap_or_else(|| {
-                (*ctx).fail(told.site, lane as usize + first + i, x.as_int(), 0);
+                (*ctx).fail(
+                    told.site,
+                    lane as usize + first + i,
+                    x.number().int(DType::I64),
+                    0,
+                );
                 T::ZERO
             });
         }
@@ -122,7 +127,7 @@ unsafe extern "sysv64" fn binary<T: Elem>(
     0
 }
 
-unsafe extern "sysv64" fn cast<S: Source, D: Element>(
+unsafe extern "sysv64" fn cast<S: Elem, D: Element, const UNSIGNED: bool>(
     slots: *mut u8,
     count: u64,
     told: u64,
@@ -131,12 +136,13 @@ unsafe extern "sysv64" fn cast<S: Source, D: Element>(
     _: u64,
 ) -> u64
 where
-    D::C: Goal,
+    D::C: Elem,
 {
     for i in 0..Told::of(told).lanes(count).1 {
         // SAFETY: a slot has room for the lanes of a group.
         unsafe {
-            *slot::<D::C>(slots, 0).add(i) = Goal::cast(*slot::<S>(slots, 1).add(i), D::DTYPE)
+            let x = *slot::<S>(slots, 1).add(i);
+            *slot::<D::C>(slots, 0).add(i) = cast_one::<S, D, UNSIGNED>(x);
         }
     }
     0
@@ -299,13 +305,10 @@ pub(super) fn binary_of(ir: &mut Ir, op: Binary, [a, b]: [Value; 2], site: u32) 
 
 /// A conversion, lane by lane, of what is no mask.
 pub(super) fn cast_of(ir: &mut Ir, a: Value, from: DType, to: DType) -> Value {
-    let f = with_dtype!(to, D => match from.compute() {
-        _ if from == DType::U64 => cast::<Unsigned, D> as Function,
-        Compute::F32 => cast::<f32, D>,
-        Compute::F64 => cast::<f64, D>,
-        Compute::I32 => cast::<i32, D>,
-        _ => cast::<i64, D>,
-    });
+    let f = with_dtype!(to, D => with_compute!(from.compute(), S => match from {
+        DType::U64 => cast::<S, D, true> as Function,
+        _ => cast::<S, D, false>,
+    }));
     call(ir, (f, NOTHING), false, to.compute(), &[a], None)
 }
 

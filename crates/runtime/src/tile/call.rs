@@ -129,43 +129,7 @@ mod native {
             let mut table = [std::ptr::null_mut(); MAX];
             let table = &mut table[..f.operands.len()];
             f.addresses(ctx, ctx.bases, ctx.slot_at, table);
-            if f.runs.is_empty() {
-                return f.lanes(table, ctx.n);
-            }
-            let walk = |x: u32| &*ctx.walks.add(x as usize);
-            for (x, _) in &f.runs {
-                walk(*x).begin_runs(ctx);
-            }
-            let mut left = ctx.n;
-            loop {
-                let mut n = left;
-                for (x, operands) in &f.runs {
-                    let w = walk(*x);
-                    let (at, lanes) = w.run_at(ctx, ctx.bases, &f.operands[operands[0]]);
-                    n = n.min(lanes as usize);
-                    for o in operands {
-                        table[*o] = at;
-                    }
-                }
-                let runs = if f.steps {
-                    f.alike(ctx, table, n, left)
-                } else {
-                    1
-                };
-                if !f.steps {
-                    f.lanes(table, n);
-                }
-                left -= n * runs;
-                if left == 0 {
-                    return;
-                }
-                for (x, _) in &f.runs {
-                    walk(*x).end_runs(ctx, n, runs as i64);
-                }
-                for (at, operand) in table.iter_mut().zip(&f.operands) {
-                    *at = at.wrapping_add((n * runs).wrapping_mul(operand.step));
-                }
-            }
+            f.go(ctx, table, &|_| ctx.bases, false);
         }
     }
 
@@ -195,44 +159,68 @@ mod native {
                 let by = last.addr().wrapping_sub(before.addr());
                 steps.table[i] = last.wrapping_add(by);
             }
-            if f.runs.is_empty() {
-                return enter(f, &f.code, &steps.table, ctx.n, count);
-            }
-            let walk = |x: u32| &*ctx.walks.add(x as usize);
-            for (x, _) in &f.runs {
-                walk(*x).begin_runs(ctx);
-            }
-            let mut left = ctx.n;
-            loop {
-                let mut n = left;
-                for (x, which) in &f.runs {
-                    let (w, operand) = (walk(*x), &f.operands[which[0]]);
-                    for (step, row) in steps.table.chunks_exact_mut(operands).enumerate() {
-                        let (at, lanes) = w.run_at(ctx, bases(step), operand);
-                        n = n.min(lanes as usize);
-                        for o in which {
-                            row[*o] = at;
-                        }
-                    }
-                }
-                enter(f, &f.code, &steps.table, n, count);
-                left -= n;
-                if left == 0 {
-                    return;
-                }
-                for (x, _) in &f.runs {
-                    walk(*x).end_runs(ctx, n, 1);
-                }
-                for row in steps.table.chunks_exact_mut(operands) {
-                    for (at, operand) in row.iter_mut().zip(&f.operands) {
-                        *at = at.wrapping_add(n.wrapping_mul(operand.step));
-                    }
-                }
-            }
+            f.go(ctx, &mut steps.table, &bases, true);
         }
     }
 
     impl Printed {
+        /// Runs over the lanes of a tile, run by run where walks are visited so, with a row of addresses for each step
+        /// (`many`), or one. `bases` gives those of a step.
+        ///
+        /// # Safety
+        /// As for every instruction; the rows have all addresses but those that are visited in runs.
+        unsafe fn go(
+            &self,
+            ctx: &Ctx,
+            table: &mut [*mut u8],
+            bases: &dyn Fn(usize) -> *const i64,
+            many: bool,
+        ) {
+            let operands = self.operands.len();
+            let walk = |x: u32| {
+                // SAFETY: walks are the program's.
+                unsafe { &*ctx.walks.add(x as usize) }
+            };
+            // SAFETY: passed on to the caller.
+            unsafe {
+                for (x, _) in &self.runs {
+                    walk(*x).begin_runs(ctx);
+                }
+                let mut left = ctx.n;
+                while left > 0 {
+                    let mut n = left;
+                    for (x, which) in &self.runs {
+                        for (step, row) in table.chunks_exact_mut(operands).enumerate() {
+                            let operand = &self.operands[which[0]];
+                            let (at, lanes) = walk(*x).run_at(ctx, bases(step), operand);
+                            n = n.min(lanes as usize);
+                            which.iter().for_each(|o| row[*o] = at);
+                        }
+                    }
+                    let mut runs = 1;
+                    if many {
+                        enter(self, &self.code, table, n, table.len() / operands);
+                    } else if self.steps {
+                        runs = self.alike(ctx, table, n, left);
+                    } else {
+                        self.lanes(table, n);
+                    }
+                    left -= n * runs;
+                    if left == 0 {
+                        return;
+                    }
+                    for (x, _) in &self.runs {
+                        walk(*x).end_runs(ctx, n, runs as i64);
+                    }
+                    for row in table.chunks_exact_mut(operands) {
+                        for (at, operand) in row.iter_mut().zip(&self.operands) {
+                            *at = at.wrapping_add((n * runs).wrapping_mul(operand.step));
+                        }
+                    }
+                }
+            }
+        }
+
         /// Runs over a run of `n` lanes whose operands `first` has, and over those behind it that are alike, all of them
         /// among the lanes that are left; gives how many.
         ///

@@ -1,25 +1,35 @@
 //! Conversions between register types.
 
 use super::code::{Call, Op};
-use super::lanes::map1;
-use crate::simd::convert::{Mem, Source, Target, Unsigned, with_dtype};
-use kiln_base::{Compute, DType};
+use super::compute::with_compute;
+use super::lanes::{Elem, Number, map1};
+use crate::simd::convert::{Mem, with_dtype};
+use kiln_base::DType;
+
+/// A register element that stands for one of a dtype, as one of another.
+#[inline(always)]
+pub(crate) fn cast_one<S: Elem, D: Mem, const UNSIGNED: bool>(x: S) -> D::C
+where
+    D::C: Elem,
+{
+    let number = match x.number() {
+        Number::Int(x) if UNSIGNED => Number::Unsigned(x as u64),
+        number => number,
+    };
+    D::C::cast(number, D::DTYPE)
+}
 
 /// The loop that converts a value of dtype `from` to dtype `to`.
 pub(super) fn cast(from: DType, to: DType) -> Op {
-    unsafe fn of<S: Source, D: Mem>(call: Call)
+    unsafe fn of<S: Elem, D: Mem, const UNSIGNED: bool>(call: Call)
     where
-        D::C: Target,
+        D::C: Elem,
     {
         // SAFETY: the call is of this instruction, whose operand's type was checked.
-        unsafe { map1::<S, D::C>(call, |x| D::C::cast(x, D::DTYPE)) }
+        unsafe { map1::<S, D::C>(call, |x| cast_one::<S, D, UNSIGNED>(x)) }
     }
-    with_dtype!(to, D => match from.compute() {
-        _ if from == DType::U64 => of::<Unsigned, D>,
-        Compute::F32 => of::<f32, D>,
-        Compute::F64 => of::<f64, D>,
-        Compute::I32 => of::<i32, D>,
-        Compute::I64 => of::<i64, D>,
-        Compute::Mask => of::<u8, D>,
-    })
+    with_dtype!(to, D => with_compute!(from.compute(), S => match from {
+        DType::U64 => of::<S, D, true>,
+        _ => of::<S, D, false>,
+    }))
 }

@@ -5,8 +5,8 @@ use super::compute::with_compute;
 use super::lanes::{Elem, map1, map2, map3};
 use crate::simd::Level;
 use crate::simd::erf::ErfTable;
-use kiln_base::Compute;
 use kiln_base::prim::{Binary, Unary};
+use kiln_base::{Compute, DType};
 
 /// The type a primitive on one operand of type `ty` gives, if there is one.
 pub(super) fn unary_result(op: Unary, ty: Compute) -> Option<Compute> {
@@ -88,7 +88,7 @@ pub(super) fn binary(op: Binary, ty: Compute) -> Op {
             for i in 0..ctx.n {
                 let x = *a.add(i);
                 *d.add(i) = T::binary(Binary::ALL[N], x, *b.add(i)).unwrap_or_else(|| {
-                    ctx.fail(c.x, i, x.as_int(), 0);
+                    ctx.fail(c.x, i, x.number().int(DType::I64), 0);
                     T::ZERO
                 });
             }

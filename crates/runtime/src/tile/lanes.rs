@@ -3,11 +3,44 @@
 use crate::simd::math;
 use crate::tile::{Code, Ctx};
 use kiln_base::prim::{Binary, Unary};
+use kiln_base::{DType, float_to_int, round_float, wrap_int};
+
+/// What casts are from: halves and f32 are f64 as well.
+#[derive(Copy, Clone)]
+pub(crate) enum Number {
+    Float(f64),
+    Int(i64),
+    Unsigned(u64),
+}
+
+impl Number {
+    /// As it is rounded to a float of 64 bits.
+    #[inline(always)]
+    pub(crate) fn float(self) -> f64 {
+        match self {
+            Number::Float(x) => x,
+            Number::Int(x) => x as f64,
+            Number::Unsigned(x) => x as f64,
+        }
+    }
+
+    /// As an integer of a dtype, saturating from floats and wrapping from integers.
+    #[inline(always)]
+    pub(crate) fn int(self, to: DType) -> i64 {
+        match self {
+            Number::Float(x) => float_to_int(x, to),
+            Number::Int(x) => wrap_int(x, to),
+            Number::Unsigned(x) => wrap_int(x as i64, to),
+        }
+    }
+}
 
 /// A register element.
 pub(crate) trait Elem: Copy + PartialOrd + 'static {
     const ZERO: Self;
     const ONE: Self;
+    /// Whether it is an f32, of which long sums are f64.
+    const IS_F32: bool = false;
     /// What every other element is at least (floats: minus infinity).
     const LEAST: Self;
     /// What every other element is at most.
@@ -22,8 +55,10 @@ pub(crate) trait Elem: Copy + PartialOrd + 'static {
     fn binary(op: Binary, x: Self, y: Self) -> Option<Self>;
     /// A primitive that gives a mask.
     fn test(op: Unary, x: Self) -> bool;
-    /// As the dividend of an error.
-    fn as_int(self) -> i64;
+    /// As a number, to be cast.
+    fn number(self) -> Number;
+    /// A number as a value of a dtype, by the rules of casts.
+    fn cast(x: Number, to: DType) -> Self;
 
     /// The larger; NaN wins.
     #[inline(always)]
@@ -55,6 +90,7 @@ macro_rules! float_elem {
         impl Elem for $t {
             const ZERO: $t = 0.0;
             const ONE: $t = 1.0;
+            const IS_F32: bool = size_of::<$t>() == 4;
             const LEAST: $t = $t::NEG_INFINITY;
             const MOST: $t = $t::INFINITY;
             #[inline(always)]
@@ -95,8 +131,19 @@ macro_rules! float_elem {
                     _ => x.is_sign_negative(),
                 }
             }
-            fn as_int(self) -> i64 {
-                self as i64
+            #[inline(always)]
+            fn number(self) -> Number {
+                Number::Float(self as f64)
+            }
+            #[inline(always)]
+            fn cast(x: Number, to: DType) -> $t {
+                match (x, to) {
+                    (_, DType::F16 | DType::BF16) => round_float(x.float(), to) as $t,
+                    // Rounded once.
+                    (Number::Int(x), _) => x as $t,
+                    (Number::Unsigned(x), _) => x as $t,
+                    (Number::Float(x), _) => x as $t,
+                }
             }
         }
     };
@@ -162,8 +209,13 @@ macro_rules! int_elem {
             fn test(_: Unary, _: $t) -> bool {
                 false
             }
-            fn as_int(self) -> i64 {
-                self as i64
+            #[inline(always)]
+            fn number(self) -> Number {
+                Number::Int(self as i64)
+            }
+            #[inline(always)]
+            fn cast(x: Number, to: DType) -> $t {
+                x.int(to) as $t
             }
         }
     )*};
@@ -207,8 +259,13 @@ impl Elem for u8 {
     fn test(_: Unary, _: u8) -> bool {
         false
     }
-    fn as_int(self) -> i64 {
-        self.into()
+    #[inline(always)]
+    fn number(self) -> Number {
+        Number::Int(self.into())
+    }
+    #[inline(always)]
+    fn cast(x: Number, _: DType) -> u8 {
+        (x.float() != 0.0) as u8
     }
 }
 

@@ -42,6 +42,8 @@ mod walk;
 
 pub(crate) use bind::bind;
 pub(crate) use bound::{Bound, BoundAccess};
+#[cfg(all(target_arch = "x86_64", unix))]
+pub(crate) use cast::cast_one;
 pub(crate) use code::{Code, Ctx, Failure, Failures};
 #[cfg(all(target_arch = "x86_64", unix))]
 pub(crate) use compute::with_compute;

@@ -2,37 +2,46 @@
 
 use super::code::{Call, Op};
 use super::compute::with_compute;
-use super::lanes::Elem;
-use kiln_base::Compute;
+use super::lanes::{Elem, Number};
 use kiln_base::prim::Reduction;
-use std::marker::PhantomData;
+use kiln_base::{Compute, DType};
 
-/// How a reduction combines, at compile time.
-trait Combine<T>: 'static {
-    fn identity() -> T;
-    fn combine(a: T, b: T) -> T;
+/// The element that changes nothing in the reduction of a number.
+#[inline(always)]
+fn identity<T: Elem, const OP: usize>() -> T {
+    match Reduction::ALL[OP] {
+        Reduction::Sum => T::ZERO,
+        Reduction::Prod => T::ONE,
+        Reduction::Max => T::LEAST,
+        Reduction::Min => T::MOST,
+    }
 }
 
-macro_rules! combine {
-    ($($name:ident: $identity:ident, $f:ident;)*) => {$(
-        struct $name;
-        impl<T: Elem> Combine<T> for $name {
-            #[inline(always)]
-            fn identity() -> T {
-                T::$identity
-            }
-            #[inline(always)]
-            fn combine(a: T, b: T) -> T {
-                a.$f(b)
-            }
-        }
-    )*};
+#[inline(always)]
+fn combine<T: Elem, const OP: usize>(a: T, b: T) -> T {
+    match Reduction::ALL[OP] {
+        Reduction::Sum => a.add(b),
+        Reduction::Prod => a.mul(b),
+        Reduction::Max => a.max(b),
+        Reduction::Min => a.min(b),
+    }
 }
-combine! {
-    Sum: ZERO, add;
-    Prod: ONE, mul;
-    Max: LEAST, max;
-    Min: MOST, min;
+
+const SUM: usize = Reduction::Sum as usize;
+const PROD: usize = Reduction::Prod as usize;
+const MAX: usize = Reduction::Max as usize;
+const MIN: usize = Reduction::Min as usize;
+
+/// What a function gives for a type and a reduction that are known to the compiler.
+macro_rules! of {
+    ($f:ident, $op:expr, $ty:expr) => {
+        with_compute!($ty, T => match $op {
+            Reduction::Sum => $f::<T, SUM>(),
+            Reduction::Prod => $f::<T, PROD>(),
+            Reduction::Max => $f::<T, MAX>(),
+            Reduction::Min => $f::<T, MIN>(),
+        })
+    };
 }
 
 /// Lanes that one row's reduction runs in.
@@ -42,83 +51,22 @@ const WIDTH: usize = 64;
 ///
 /// # Safety
 /// There are `n` elements at `a`.
-#[inline(always)]
-unsafe fn fold<T: Elem, C: Combine<T>>(a: *const T, n: usize) -> T {
-    let mut acc = [C::identity(); WIDTH];
-    let mut rest = [C::identity(); WIDTH];
-    let whole = n / WIDTH * WIDTH;
-    // SAFETY: every index is below `n`.
-    unsafe {
-        let mut i = 0;
-        while i < whole {
-            // Not in place: a maximum that leaves its accumulator would become a conditional store,
-            // and `acc` live in memory.
-            let mut next = acc;
-            for (j, (next, acc)) in next.iter_mut().zip(&acc).enumerate() {
-                *next = C::combine(*acc, *a.add(i + j));
-            }
-            acc = next;
-            i += WIDTH;
-        }
-        if whole < n {
-            std::ptr::copy_nonoverlapping(a.add(whole), rest.as_mut_ptr(), n - whole);
+unsafe fn fold<T: Elem, const OP: usize>(a: *const T, n: usize) -> T {
+    let mut acc = [identity::<T, OP>(); WIDTH];
+    for from in (0..n).step_by(WIDTH) {
+        for (j, acc) in acc.iter_mut().enumerate().take(n - from) {
+            // SAFETY: every index is below `n`.
+            *acc = combine::<T, OP>(*acc, unsafe { *a.add(from + j) });
         }
     }
-    // Nothing but loops of known length may touch `acc`, or it would live in memory.
-    for (acc, rest) in acc.iter().zip(&mut rest) {
-        *rest = C::combine(*acc, *rest);
+    let mut half = WIDTH;
+    while half > 1 {
+        half /= 2;
+        for j in 0..half {
+            acc[j] = combine::<T, OP>(acc[j], acc[j + half]);
+        }
     }
-    let acc = halve::<T, C, 32>(&rest);
-    let acc = halve::<T, C, 16>(&acc);
-    let acc = halve::<T, C, 8>(&acc);
-    let acc = halve::<T, C, 4>(&acc);
-    let acc = halve::<T, C, 2>(&acc);
-    halve::<T, C, 1>(&acc)[0]
-}
-
-/// Combines the first `N` elements with the `N` after them.
-#[inline(always)]
-fn halve<T: Elem, C: Combine<T>, const N: usize>(acc: &[T]) -> [T; N] {
-    std::array::from_fn(
-        #[inline(always)]
-        |j| C::combine(acc[j], acc[j + N]),
-    )
-}
-
-/// How a row's running value is kept between tiles: f32 sums in f64.
-trait Carry<T>: 'static {
-    type State: Copy;
-    fn start() -> Self::State;
-    fn add(state: Self::State, tile: T) -> Self::State;
-    fn finish(state: Self::State) -> T;
-}
-
-struct Plain<C>(PhantomData<C>);
-impl<T: Elem, C: Combine<T>> Carry<T> for Plain<C> {
-    type State = T;
-    fn start() -> T {
-        C::identity()
-    }
-    fn add(state: T, tile: T) -> T {
-        C::combine(state, tile)
-    }
-    fn finish(state: T) -> T {
-        state
-    }
-}
-
-struct Wide;
-impl Carry<f32> for Wide {
-    type State = f64;
-    fn start() -> f64 {
-        0.0
-    }
-    fn add(state: f64, tile: f32) -> f64 {
-        state + tile as f64
-    }
-    fn finish(state: f64) -> f32 {
-        state as f32
-    }
+    acc[0]
 }
 
 /// Inner steps after which a lane's f32 sum moves on into an f64.
@@ -147,57 +95,72 @@ impl Parts {
 // SAFETY, of all that follows: the types were checked, state `x` and the one after it belong to the reduction and hold
 // any of its kinds, and linking made `b` a register of the type that the reduction wants beside its own.
 
-unsafe fn row_begin<T: Elem, K: Carry<T>>((ctx, code): Call) {
-    // SAFETY: see above.
-    unsafe { *(*ctx).states.add((*code).x as usize).cast::<K::State>() = K::start() }
+/// Whether a row's running sum is kept in f64.
+const fn is_long<T: Elem, const OP: usize>() -> bool {
+    T::IS_F32 && OP == SUM
 }
 
-unsafe fn row_body<T: Elem, C: Combine<T>, K: Carry<T>>((ctx, code): Call) {
+unsafe fn row_begin<T: Elem, const OP: usize>((ctx, code): Call) {
     // SAFETY: see above.
     unsafe {
-        let (ctx, code) = (&*ctx, &*code);
-        let state = ctx.states.add(code.x as usize).cast::<K::State>();
-        *state = K::add(*state, fold::<T, C>(ctx.reg::<T>(code.a), ctx.n));
+        let state = (*ctx).states.add((*code).x as usize);
+        match is_long::<T, OP>() {
+            true => *state.cast::<f64>() = 0.0,
+            false => *state.cast::<T>() = identity::<T, OP>(),
+        }
     }
 }
 
-unsafe fn row_end<T: Elem, K: Carry<T>>((ctx, code): Call) {
+unsafe fn row_body<T: Elem, const OP: usize>((ctx, code): Call) {
     // SAFETY: see above.
     unsafe {
         let (ctx, code) = (&*ctx, &*code);
-        let state = ctx.states.add(code.x as usize).cast::<K::State>();
-        *ctx.reg::<T>(code.dst) = K::finish(*state);
+        let state = ctx.states.add(code.x as usize);
+        let tile = fold::<T, OP>(ctx.reg::<T>(code.a), ctx.n);
+        match is_long::<T, OP>() {
+            true => *state.cast::<f64>() += tile.number().float(),
+            false => {
+                let state = state.cast::<T>();
+                *state = combine::<T, OP>(*state, tile);
+            }
+        }
+    }
+}
+
+unsafe fn row_end<T: Elem, const OP: usize>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let (ctx, code) = (&*ctx, &*code);
+        let state = ctx.states.add(code.x as usize);
+        *ctx.reg::<T>(code.dst) = match is_long::<T, OP>() {
+            true => T::cast(Number::Float(*state.cast()), DType::F32),
+            false => *state.cast(),
+        };
     }
 }
 
 /// A reduction across the lanes of a row; `x` is its state.
 pub(super) fn rows(op: Reduction, ty: Compute) -> Parts {
-    fn parts<T: Elem, C: Combine<T>, K: Carry<T>>() -> Parts {
-        let end = Some(row_end::<T, K> as Op);
-        Parts::new(row_begin::<T, K>, row_body::<T, C, K>, end)
+    fn parts<T: Elem, const OP: usize>() -> Parts {
+        let end = Some(row_end::<T, OP> as Op);
+        Parts::new(row_begin::<T, OP>, row_body::<T, OP>, end)
     }
-    match (op, ty) {
-        (Reduction::Sum, Compute::F32) => parts::<f32, Sum, Wide>(),
-        (Reduction::Sum, ty) => with_compute!(ty, T => parts::<T, Sum, Plain<Sum>>()),
-        (Reduction::Prod, ty) => with_compute!(ty, T => parts::<T, Prod, Plain<Prod>>()),
-        (Reduction::Max, ty) => with_compute!(ty, T => parts::<T, Max, Plain<Max>>()),
-        (Reduction::Min, ty) => with_compute!(ty, T => parts::<T, Min, Plain<Min>>()),
-    }
+    of!(parts, op, ty)
 }
 
-unsafe fn lane_begin<T: Elem, C: Combine<T>>((ctx, code): Call) {
+unsafe fn lane_begin<T: Elem, const OP: usize>((ctx, code): Call) {
     // SAFETY: see above.
     unsafe {
         let d = (*ctx).reg::<T>((*code).dst);
-        (0..(*ctx).n).for_each(|i| *d.add(i) = C::identity());
+        (0..(*ctx).n).for_each(|i| *d.add(i) = identity::<T, OP>());
     }
 }
 
-unsafe fn lane_body<T: Elem, C: Combine<T>>((ctx, code): Call) {
+unsafe fn lane_body<T: Elem, const OP: usize>((ctx, code): Call) {
     // SAFETY: see above.
     unsafe {
         let (d, a) = ((*ctx).reg::<T>((*code).dst), (*ctx).reg::<T>((*code).a));
-        (0..(*ctx).n).for_each(|i| *d.add(i) = C::combine(*d.add(i), *a.add(i)));
+        (0..(*ctx).n).for_each(|i| *d.add(i) = combine::<T, OP>(*d.add(i), *a.add(i)));
     }
 }
 
@@ -227,21 +190,18 @@ unsafe fn long_end((ctx, code): Call) {
 
 /// A reduction lane by lane over `steps` inner points.
 pub(super) fn lanes(op: Reduction, ty: Compute, steps: i64) -> Parts {
-    fn parts<T: Elem, C: Combine<T>>() -> Parts {
-        Parts::new(lane_begin::<T, C>, lane_body::<T, C>, None)
+    fn parts<T: Elem, const OP: usize>() -> Parts {
+        Parts::new(lane_begin::<T, OP>, lane_body::<T, OP>, None)
     }
-    match (op, ty) {
-        (Reduction::Sum, Compute::F32) if steps > FLUSH => Parts {
-            begin: vec![lane_begin::<f32, Sum>, lane_begin::<f64, Sum>],
-            body: lane_body::<f32, Sum>,
+    if (op, ty) == (Reduction::Sum, Compute::F32) && steps > FLUSH {
+        return Parts {
+            begin: vec![lane_begin::<f32, SUM>, lane_begin::<f64, SUM>],
+            body: lane_body::<f32, SUM>,
             after: Some(flush),
             end: Some(long_end),
-        },
-        (Reduction::Sum, ty) => with_compute!(ty, T => parts::<T, Sum>()),
-        (Reduction::Prod, ty) => with_compute!(ty, T => parts::<T, Prod>()),
-        (Reduction::Max, ty) => with_compute!(ty, T => parts::<T, Max>()),
-        (Reduction::Min, ty) => with_compute!(ty, T => parts::<T, Min>()),
+        };
     }
+    of!(parts, op, ty)
 }
 
 /// Whether `x` takes the place of `best`: strictly better, or the first NaN.
@@ -273,8 +233,8 @@ unsafe fn best_row_body<T: Elem, const L: bool>((ctx, code): Call) {
         let state = ctx.states.add(code.x as usize);
         let best = state.cast::<T>();
         let tile = match L {
-            true => fold::<T, Max>(a, ctx.n),
-            false => fold::<T, Min>(a, ctx.n),
+            true => fold::<T, MAX>(a, ctx.n),
+            false => fold::<T, MIN>(a, ctx.n),
         };
         if !beats::<T, L>(tile, *best) {
             return;
