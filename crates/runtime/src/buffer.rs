@@ -55,7 +55,7 @@ impl Buffer {
     /// If the shape needs another number of bytes, or a bool is neither 0 nor 1.
     pub fn from_storage(dtype: DType, shape: &[i64], storage: Storage) -> Result<Buffer> {
         fits(dtype, shape, storage.bytes())?;
-        Ok(Buffer::new(dtype, shape.to_vec(), Arc::new(storage)))
+        Ok(Buffer::new(dtype, shape, Arc::new(storage)))
     }
 
     /// A tensor of zeros.
