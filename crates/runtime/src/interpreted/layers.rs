@@ -59,7 +59,11 @@ impl Maker<'_> {
     fn product(&mut self) -> Result<Value, OpError> {
         let batch = self.rng.one([1, 1, 1, 3]);
         let most = self.rng.one([4, 40, 70]);
-        let [m, n, k] = [0; 3].map(|_| self.size(most));
+        let [m, n, mut k] = [0; 3].map(|_| self.size(most));
+        if most == 4 && self.rng.chance(0.3) {
+            // Longer than what is summed at a time.
+            k += 512;
+        }
         let mut matrix = |rows: usize, columns: usize| {
             let turned = self.rng.chance(0.3);
             let shape = if turned {

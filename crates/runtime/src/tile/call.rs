@@ -1,6 +1,7 @@
 //! Calls of printed functions.
 
 use super::code::Call;
+use crate::simd::Level;
 use std::sync::Arc;
 
 /// Where an operand of a printed function is.
@@ -16,6 +17,9 @@ pub(crate) enum Place {
     Run(u32),
     /// The elements of a register.
     Register(u32),
+    /// What a walk with one distance between lanes has, copied: for one step into a register, for many into memory of
+    /// the steps'.
+    Turned(u32, u32),
     Slot(u32),
     State(u32),
     /// The first element of an argument.
@@ -50,6 +54,7 @@ pub(crate) struct Printed {
     pub plain: Option<Arc<kiln_x86::Code>>,
     #[cfg(not(all(target_arch = "x86_64", unix)))]
     pub none: Arc<std::convert::Infallible>,
+    pub level: Level,
     pub operands: Vec<Operand>,
     /// Whether it is called with a row of addresses for each of several steps, or runs.
     pub steps: bool,
@@ -68,11 +73,15 @@ pub(crate) struct Steps {
     pub given: usize,
     pub bases: Vec<i64>,
     table: Vec<*mut u8>,
+    /// What is copied for an operand, one beside the other, a step a row.
+    turned: Vec<Vec<u64>>,
 }
 
 #[cfg(all(target_arch = "x86_64", unix))]
 mod native {
-    use super::{Call, MAX, Place, Printed, Steps};
+    use super::{Call, MAX, Operand, Place, Printed, Steps};
+    use crate::contraction::pack;
+    use crate::sums::Lane;
     use crate::tile::Ctx;
     use crate::tile::code::Code as Instruction;
     use kiln_x86::Code;
@@ -129,6 +138,12 @@ mod native {
             let mut table = [std::ptr::null_mut(); MAX];
             let table = &mut table[..f.operands.len()];
             f.addresses(ctx, ctx.bases, ctx.slot_at, table);
+            for (operand, to) in f.operands.iter().zip(&*table) {
+                if let Place::Turned(x, _) = operand.place {
+                    let base = *ctx.bases.add((*ctx.walks.add(x as usize)).base_at);
+                    f.turn(ctx, (operand, x), &[base], *to);
+                }
+            }
             f.go(ctx, table, &|_| ctx.bases, false);
         }
     }
@@ -159,11 +174,101 @@ mod native {
                 let by = last.addr().wrapping_sub(before.addr());
                 steps.table[i] = last.wrapping_add(by);
             }
+            f.turn_all(ctx, steps);
+            let bases = |step: usize| steps.bases.as_ptr().add(step * width);
             f.go(ctx, &mut steps.table, &bases, true);
         }
     }
 
     impl Printed {
+        /// Copies what a walk has for the lanes of steps with these bases, a step a row.
+        ///
+        /// # Safety
+        /// As for every instruction; the operand is a [`Place::Turned`] of the walk, and there is room.
+        unsafe fn turn(
+            &self,
+            ctx: &Ctx,
+            (operand, x): (&Operand, u32),
+            bases: &[i64],
+            to: *mut u8,
+        ) {
+            // SAFETY: the caller's; elements are copied, whatever they are.
+            unsafe {
+                match operand.size {
+                    8 => self.turn_typed::<f64>(ctx, x, bases, to.cast()),
+                    _ => self.turn_typed::<f32>(ctx, x, bases, to.cast()),
+                }
+            }
+        }
+
+        unsafe fn turn_typed<T: Lane>(&self, ctx: &Ctx, x: u32, bases: &[i64], to: *mut T) {
+            // SAFETY: the caller's; binding proved all elements to be within the argument.
+            unsafe {
+                let walk = &*ctx.walks.add(x as usize);
+                let memory = (*ctx.args.add(walk.arg)).cast::<T>();
+                let (apart, lanes) = (walk.lanes[0].stride, ctx.n as i64);
+                let mut step = 0;
+                // Steps of which each reads the elements behind those of the one before it are turned over as a matrix.
+                while step < bases.len() {
+                    let next = (step + 1..bases.len()).find(|s| bases[*s] != bases[s - 1] + 1);
+                    let end = next.unwrap_or(bases.len());
+                    let first = bases[step] + ctx.start * apart;
+                    let from = memory.wrapping_offset(first as isize).cast_const();
+                    let sizes = ((end - step) as i64, lanes);
+                    pack(
+                        self.level,
+                        (from, 1, apart),
+                        sizes,
+                        (to.add(step * ctx.n), lanes),
+                    );
+                    step = end;
+                }
+            }
+        }
+
+        /// Copies what lies apart from lane to lane, for all steps.
+        ///
+        /// # Safety
+        /// As [`steps`].
+        unsafe fn turn_all(&self, ctx: &Ctx, steps: &mut Steps) {
+            let operands = self.operands.len();
+            let width = steps.bases.len() / steps.given.max(1);
+            let mut memories = 0;
+            for (o, operand) in self.operands.iter().enumerate() {
+                let Place::Turned(x, _) = operand.place else {
+                    continue;
+                };
+                // SAFETY: the walk is the program's.
+                let at = unsafe { (*ctx.walks.add(x as usize)).base_at };
+                let mut bases: Vec<i64> = steps
+                    .bases
+                    .iter()
+                    .skip(at)
+                    .step_by(width)
+                    .copied()
+                    .collect();
+                while bases.len() < steps.count {
+                    let [before, last] = [2, 1].map(|n| bases[bases.len() - n]);
+                    bases.push(2 * last - before);
+                }
+                if steps.turned.len() == memories {
+                    steps.turned.push(vec![]);
+                }
+                let memory = &mut steps.turned[memories];
+                memories += 1;
+                let row = ctx.n * operand.size;
+                memory.resize((steps.count * row).div_ceil(8).max(memory.len()), 0);
+                let to = memory.as_mut_ptr().cast::<u8>();
+                #[cfg(test)]
+                crate::interpreted::given(to, steps.count * row, false);
+                // SAFETY: the caller's; there is room.
+                unsafe { self.turn(ctx, (operand, x), &bases, to) };
+                for (step, addresses) in steps.table.chunks_exact_mut(operands).enumerate() {
+                    addresses[o] = to.wrapping_add(step * row);
+                }
+            }
+        }
+
         /// Runs over the lanes of a tile, run by run where walks are visited so, with a row of addresses for each step
         /// (`many`), or one. `bases` gives those of a step.
         ///
@@ -292,7 +397,7 @@ mod native {
                             element(w.arg, *bases.add(w.base_at))
                         }
                         Place::Run(_) => std::ptr::null_mut(),
-                        Place::Register(r) => ctx.reg::<u8>(r),
+                        Place::Register(r) | Place::Turned(_, r) => ctx.reg::<u8>(r),
                         Place::Slot(s) => {
                             (*ctx.slots.add(s as usize)).wrapping_add(slot_at * operand.size)
                         }

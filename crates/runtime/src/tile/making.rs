@@ -220,6 +220,18 @@ impl Making {
         n
     }
 
+    /// The access of a walk that is copied for many steps at once.
+    fn turned(&mut self, linker: &mut Linker, x: u32, dtype: DType) -> u16 {
+        if let Some(n) = self.loads.get(&x) {
+            return *n;
+        }
+        let home = linker.fresh(dtype.compute());
+        let n = self.memory(dtype, Kind::Line, Place::Turned(x, home));
+        self.walks.push(x);
+        self.loads.insert(x, n);
+        n
+    }
+
     pub(super) fn memory(&mut self, dtype: DType, kind: Kind, place: Place) -> u16 {
         let n = self.body.dtypes.len() as u16;
         self.body.dtypes.push(dtype);
@@ -276,6 +288,12 @@ impl Making {
                     }
                     let Some(kind) = kind else {
                         let dtype = program.args[usize::from(arg)].dtype;
+                        if self.lane_by_lane && linker.walks[x as usize].turns(dtype) {
+                            let access = self.turned(linker, x, dtype);
+                            let dst = self.register(dtype.compute())?;
+                            self.body.code.push(Inst::Load { dst, access });
+                            return made(self, dst);
+                        }
                         let load = (load::load(dtype), x);
                         let new = self.before(linker, dtype.compute(), load, out)?;
                         return made(self, new);

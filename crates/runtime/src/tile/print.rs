@@ -77,6 +77,7 @@ pub(super) fn step(program: &super::Linked, stage: &Stage) -> usize {
         let operands = &program.printed[c.x as usize].operands;
         operands.iter().all(|o| match o.place {
             Place::Register(_) => o.step == 0,
+            Place::Turned(..) => false,
             _ => true,
         })
     };
@@ -160,6 +161,7 @@ impl Linker<'_> {
             self.printed.push(Printed {
                 code,
                 plain: plain_code,
+                level: self.level,
                 operands,
                 steps,
                 runs,

@@ -32,6 +32,12 @@ impl Walk {
         (inner.extent >= least).then_some(inner.stride)
     }
 
+    /// Whether it has one distance between lanes, and elements that are copied as they are.
+    pub(super) fn turns(&self, dtype: DType) -> bool {
+        let plain = self.lanes.len() == 1 && self.limits.is_empty() && !self.dynamic;
+        plain && load::is_direct(dtype) && matches!(dtype.size(), 4 | 8)
+    }
+
     /// Makes the memory that is read in place of what the limits exclude; the innermost stride is 0 or 1.
     pub(super) fn make_fills(&mut self, dtype: DType) {
         let inner = self.lanes[self.lanes.len() - 1];
