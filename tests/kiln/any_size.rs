@@ -326,6 +326,7 @@ fn a_network_is_compiled_and_trained_for_any_size() -> Result<()> {
         blocks: [1, 1, 1, 0],
         channels: 2,
         classes: 5,
+        ..ResNetConfig::default()
     })?;
     net.to(test_device())?;
     let any = || Spec::new(DType::F32, ("n", 2, "h", "w")).on(test_device());

@@ -13,6 +13,7 @@ mod mobilenet;
 mod resnet;
 mod transformer;
 mod unet;
+mod vgg;
 
 pub use gpt::{Gpt, GptConfig};
 pub use lstm::LstmCell;
@@ -20,3 +21,4 @@ pub use mobilenet::MobileNetV3;
 pub use resnet::{ResNet, ResNetBlock, ResNetConfig};
 pub use transformer::{CachedBlock, TransformerConfig};
 pub use unet::{UNet, UNetConfig};
+pub use vgg::{AlexNet, Vgg};

@@ -6,7 +6,11 @@ use kiln::nn::{
 use kiln::{Pool, Result, Tensor};
 
 fn conv(from: usize, to: usize, kernel: usize, stride: usize) -> Result<Conv2d> {
-    let kernel = Kernel::new(kernel).padding(kernel / 2);
+    grouped(from, to, kernel, stride, 1)
+}
+
+fn grouped(from: usize, to: usize, kernel: usize, stride: usize, groups: usize) -> Result<Conv2d> {
+    let kernel = Kernel::new(kernel).padding(kernel / 2).groups(groups);
     Conv2d::new(from, to, kernel.stride(stride).bias(false))
 }
 
@@ -45,15 +49,15 @@ impl Forward for BasicBlock {
 }
 
 module!(
-    /// A 3x3 convolution between two 1x1 ones, which narrow and widen the channels by four.
-    struct Bottleneck(from: usize, width: usize, stride: usize) {
+    /// A 3x3 convolution of `width` channels in groups between two 1x1 ones.
+    struct Bottleneck(from: usize, width: usize, groups: usize, to: usize, stride: usize) {
         conv1: Conv2d = conv(from, width, 1, 1),
         bn1: BatchNorm2d = BatchNorm2d::new(width),
-        conv2: Conv2d = conv(width, width, 3, stride),
+        conv2: Conv2d = grouped(width, width, 3, stride, groups),
         bn2: BatchNorm2d = BatchNorm2d::new(width),
-        conv3: Conv2d = conv(width, 4 * width, 1, 1),
-        bn3: BatchNorm2d = BatchNorm2d::new(4 * width),
-        downsample: Option<Sequential> = shortcut(from, 4 * width, stride),
+        conv3: Conv2d = conv(width, to, 1, 1),
+        bn3: BatchNorm2d = BatchNorm2d::new(to),
+        downsample: Option<Sequential> = shortcut(from, to, stride),
     }
 );
 
@@ -96,6 +100,10 @@ pub struct ResNetConfig {
     pub channels: usize,
     /// Scores of an image.
     pub classes: usize,
+    /// Groups of the 3x3 convolutions of bottlenecks.
+    pub groups: usize,
+    /// Channels of each group where there are 64 channels, and as many times more where there are more.
+    pub width_per_group: usize,
 }
 
 impl Default for ResNetConfig {
@@ -105,12 +113,15 @@ impl Default for ResNetConfig {
             blocks: [3, 4, 6, 3],
             channels: 3,
             classes: 1000,
+            groups: 1,
+            width_per_group: 64,
         }
     }
 }
 
-/// Residual networks ("Deep Residual Learning for Image Recognition", He et al., 2015): images `[n, 3, h, w]` to
-/// scores `[n, classes]`. In bottlenecks the 3x3 convolution has the stride, as torchvision has it.
+/// Residual networks ("Deep Residual Learning for Image Recognition", He et al., 2015), with groups ResNeXt (Xie et
+/// al., 2016), with more channels within the blocks wide ones (Zagoruyko and Komodakis, 2016): images `[n, 3, h, w]`
+/// to scores `[n, classes]`. In bottlenecks the 3x3 convolution has the stride, as torchvision has it.
 ///
 /// ```
 /// use kiln::nn::{Forward, Module};
@@ -121,6 +132,29 @@ impl Default for ResNetConfig {
 /// model.eval();
 /// let images = Tensor::rand([2, 3, 64, 64], DType::F32);
 /// assert_eq!(model.call(&images).shape()?, [2, 10]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+///
+/// Fine-tuning: torchvision's weights for another number of classes. With the feature `pytorch` the file may be
+/// torchvision's own, `resnet18-f37072fd.pth`.
+///
+/// ```no_run
+/// use kiln::nn::optim::{Adam, Optimizer};
+/// use kiln::nn::{Module, StateDict};
+/// use kiln_models::ResNet;
+///
+/// let model = ResNet::resnet18(5)?;
+/// let report = model.load_matching(&StateDict::load("resnet18.safetensors")?)?;
+/// assert_eq!(report.mismatched, ["fc.weight", "fc.bias"]); // a new last layer
+/// model.freeze_where(&|name| name.starts_with("layer1.") || name.starts_with("layer2."));
+/// let (head, body): (Vec<_>, Vec<_>) = model
+///     .named_parameters()
+///     .into_iter()
+///     .filter(|(_, p)| p.requires_grad())
+///     .partition(|(name, _)| name.starts_with("fc."));
+/// let only = |named: Vec<(String, _)>| named.into_iter().map(|(_, p)| p).collect::<Vec<_>>();
+/// let mut optimizer = Optimizer::new(only(body), Adam::new().lr(1e-5))?;
+/// optimizer.add_group(only(head), Adam::new().lr(1e-3))?;
 /// # Ok::<(), kiln::Error>(())
 /// ```
 #[derive(Module)]
@@ -136,7 +170,7 @@ pub struct ResNet {
 }
 
 macro_rules! sizes {
-    ($($(#[$doc:meta])* $name:ident = $block:ident $blocks:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident = $block:ident $blocks:expr $(, $groups:literal x $width:literal)?;)*) => {$(
         $(#[$doc])*
         ///
         /// # Errors
@@ -146,6 +180,7 @@ macro_rules! sizes {
                 block: ResNetBlock::$block,
                 blocks: $blocks,
                 classes,
+                $(groups: $groups, width_per_group: $width,)?
                 ..ResNetConfig::default()
             })
         }
@@ -164,6 +199,16 @@ impl ResNet {
         resnet101 = Bottleneck [3, 4, 23, 3];
         /// ResNet-152, for images with three channels.
         resnet152 = Bottleneck [3, 8, 36, 3];
+        /// ResNeXt-50 of 32 groups of 4 channels, for images with three channels.
+        resnext50_32x4d = Bottleneck [3, 4, 6, 3], 32 x 4;
+        /// ResNeXt-101 of 32 groups of 8 channels, for images with three channels.
+        resnext101_32x8d = Bottleneck [3, 4, 23, 3], 32 x 8;
+        /// ResNeXt-101 of 64 groups of 4 channels, for images with three channels.
+        resnext101_64x4d = Bottleneck [3, 4, 23, 3], 64 x 4;
+        /// ResNet-50 with twice the channels within blocks, for images with three channels.
+        wide_resnet50_2 = Bottleneck [3, 4, 6, 3], 1 x 128;
+        /// ResNet-101 with twice the channels within blocks, for images with three channels.
+        wide_resnet101_2 = Bottleneck [3, 4, 23, 3], 1 x 128;
     }
 
     /// With random weights.
@@ -176,11 +221,15 @@ impl ResNet {
             let mut layer = Sequential::new();
             for block in 0..config.blocks[i] {
                 let (width, stride) = (64 << i, if i > 0 && block == 0 { 2 } else { 1 });
+                let to = width * config.block.expansion();
                 layer = match config.block {
-                    ResNetBlock::Basic => layer.add(BasicBlock::new(from, width, stride)?),
-                    ResNetBlock::Bottleneck => layer.add(Bottleneck::new(from, width, stride)?),
+                    ResNetBlock::Basic => layer.add(BasicBlock::new(from, to, stride)?),
+                    ResNetBlock::Bottleneck => {
+                        let within = (config.width_per_group << i) * config.groups;
+                        layer.add(Bottleneck::new(from, within, config.groups, to, stride)?)
+                    }
                 };
-                from = width * config.block.expansion();
+                from = to;
             }
             Ok(layer)
         };

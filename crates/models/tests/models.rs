@@ -1,11 +1,12 @@
 //! The networks have torchvision's parameters under torchvision's names, and results of the right shapes.
 
+use kiln::nn::optim::{Optimizer, SGD};
 use kiln::nn::{Forward, Module, StateDict};
 use kiln::{CompileOptions, DType, Result, Spec, Tensor, compile, no_grad};
 use kiln_models::workloads::{self, WORKLOADS};
 use kiln_models::{
-    Gpt, GptConfig, MobileNetV3, ResNet, ResNetBlock, ResNetConfig, TransformerConfig, UNet,
-    UNetConfig,
+    AlexNet, Gpt, GptConfig, MobileNetV3, ResNet, ResNetBlock, ResNetConfig, TransformerConfig,
+    UNet, UNetConfig, Vgg,
 };
 use std::collections::BTreeSet;
 
@@ -21,6 +22,32 @@ fn parameters_are_as_many_as_torchvisions() -> Result<()> {
     for (i, (model, parameters)) in resnets.iter().enumerate() {
         assert_eq!(model.num_parameters(), *parameters, "ResNet {i}");
     }
+    type Make = fn(usize) -> Result<ResNet>;
+    let wider: [(Make, usize); 5] = [
+        (ResNet::resnext50_32x4d, 25_028_904),
+        (ResNet::resnext101_32x8d, 88_791_336),
+        (ResNet::resnext101_64x4d, 83_455_272),
+        (ResNet::wide_resnet50_2, 68_883_240),
+        (ResNet::wide_resnet101_2, 126_886_696),
+    ];
+    for (i, (make, parameters)) in wider.iter().enumerate() {
+        assert_eq!(
+            make(1000)?.num_parameters(),
+            *parameters,
+            "wider ResNet {i}"
+        );
+    }
+    type MakeVgg = fn(usize) -> Result<Vgg>;
+    let vggs: [(MakeVgg, usize); 4] = [
+        (Vgg::vgg11, 132_863_336),
+        (Vgg::vgg13_bn, 133_053_736),
+        (Vgg::vgg16, 138_357_544),
+        (Vgg::vgg19_bn, 143_678_248),
+    ];
+    for (i, (make, parameters)) in vggs.iter().enumerate() {
+        assert_eq!(make(1000)?.num_parameters(), *parameters, "VGG {i}");
+    }
+    assert_eq!(AlexNet::new(1000)?.num_parameters(), 61_100_840);
     assert_eq!(MobileNetV3::small(1000)?.num_parameters(), 2_542_856);
     assert_eq!(MobileNetV3::large(1000)?.num_parameters(), 5_483_032);
     Ok(())
@@ -152,11 +179,95 @@ fn mobilenets_have_torchvisions_names() -> Result<()> {
 }
 
 #[test]
+fn plain_networks_have_torchvisions_names() -> Result<()> {
+    let layers = |part: &str, places: &[usize]| -> Vec<String> {
+        places
+            .iter()
+            .flat_map(|i| linear(&format!("{part}.{i}")))
+            .collect()
+    };
+    let alexnet = AlexNet::new(7)?.state_dict();
+    let wanted = [
+        layers("features", &[0, 3, 6, 8, 10]),
+        layers("classifier", &[1, 4, 6]),
+    ]
+    .concat();
+    assert_eq!(alexnet.names().collect::<Vec<_>>(), wanted);
+    let vgg = Vgg::vgg11(7)?.state_dict();
+    let wanted = [
+        layers("features", &[0, 3, 6, 8, 11, 13, 16, 18]),
+        layers("classifier", &[0, 3, 6]),
+    ];
+    assert_eq!(vgg.names().collect::<Vec<_>>(), wanted.concat());
+    let vgg = names(&Vgg::vgg16_bn(7)?.state_dict());
+    // The last convolution and its batch norm.
+    assert!(
+        linear("features.40")
+            .iter()
+            .chain(&norm("features.41"))
+            .all(|n| vgg.contains(n))
+    );
+    assert_eq!(vgg.len(), 13 * 7 + 3 * 2);
+    Ok(())
+}
+
+#[test]
+fn a_trained_body_gets_a_new_head() -> Result<()> {
+    let small = |classes| {
+        let (block, blocks) = (ResNetBlock::Basic, [1, 1, 0, 0]);
+        ResNet::new(ResNetConfig {
+            block,
+            blocks,
+            classes,
+            ..ResNetConfig::default()
+        })
+    };
+    let path = std::env::temp_dir().join(format!("kiln-head-{}.safetensors", std::process::id()));
+    let trained = small(1000)?;
+    trained.save_state_dict(&path)?;
+    let model = small(5)?;
+    let report = model.load_matching(&StateDict::load(&path)?)?;
+    std::fs::remove_file(path).expect("it was written");
+    assert_eq!(report.mismatched, ["fc.weight", "fc.bias"]);
+    assert!(report.missing.is_empty() && report.unexpected.is_empty());
+    model.freeze_where(&|name| !name.starts_with("fc."));
+    let head: Vec<_> = model
+        .parameters()
+        .into_iter()
+        .filter(|p| p.requires_grad())
+        .collect();
+    let mut optimizer = Optimizer::new(head, SGD::new().lr(0.1))?;
+    let (images, labels) = (
+        Tensor::rand([4, 3, 16, 16], DType::F32),
+        Tensor::from([0i64, 1, 2, 3]),
+    );
+    model.call(&images).cross_entropy(&labels).backward()?;
+    optimizer.step()?;
+    let (before, after) = (trained.state_dict(), model.state_dict());
+    for (name, value) in before.iter().filter(|(name, _)| !name.starts_with("fc.")) {
+        let same = after.get(name).expect("it is there").to_bytes()? == value.to_bytes()?;
+        assert!(same, "{name} has changed");
+    }
+    Ok(())
+}
+
+#[test]
 fn results_have_their_shapes() -> Result<()> {
     let images = Tensor::rand([2, 3, 45, 33], DType::F32);
     for model in [ResNet::resnet34(7)?, ResNet::resnet101(7)?] {
         assert_eq!(model.call(&images).shape()?, [2, 7]);
     }
+    let narrow = ResNet::new(ResNetConfig {
+        blocks: [1, 1, 1, 1],
+        classes: 7,
+        groups: 8,
+        width_per_group: 4,
+        ..ResNetConfig::default()
+    })?;
+    assert_eq!(narrow.call(&images).shape()?, [2, 7]);
+    let larger = Tensor::rand([1, 3, 67, 70], DType::F32);
+    assert_eq!(AlexNet::new(7)?.call(&larger).shape()?, [1, 7]);
+    assert_eq!(Vgg::vgg11_bn(7)?.call(&larger).shape()?, [1, 7]);
     for model in [MobileNetV3::small(7)?, MobileNetV3::large(7)?] {
         assert_eq!(model.call(&images).shape()?, [2, 7]);
     }
@@ -166,6 +277,7 @@ fn results_have_their_shapes() -> Result<()> {
         blocks: [1, 1, 0, 0],
         channels: 1,
         classes: 5,
+        ..ResNetConfig::default()
     })?;
     let gray = Tensor::rand([1, 1, 32, 32], DType::F32);
     assert_eq!(short.call(&gray).shape()?, [1, 5]);
