@@ -379,6 +379,7 @@ pub fn lcm(a: i64, b: i64) -> i64 {
 }
 
 /// Philox4x32-10 (Salmon et al., 2011): four random words for a 128-bit counter and a 64-bit key.
+#[inline]
 pub fn philox(counter: [u32; 4], key: u64) -> [u32; 4] {
     let mut c = counter;
     let mut k = [key as u32, (key >> 32) as u32];
@@ -401,6 +402,7 @@ pub fn philox(counter: [u32; 4], key: u64) -> [u32; 4] {
 
 impl RandomKind {
     /// How many numbers are made of a block: those that take one word, two, or all of it.
+    #[inline]
     pub const fn numbers_a_block(self, wide: bool) -> u32 {
         match self {
             RandomKind::Uniform if !wide => 4,
@@ -414,6 +416,7 @@ impl RandomKind {
 ///
 /// Number `i` of a block is made of its words from `i * 4 / n` on, where a block has `n` numbers. The counter's third
 /// word is `n - 1`, so that no two kinds of numbers have a block in common.
+#[inline]
 pub fn random_words(kind: RandomKind, wide: bool, position: u64, seed: u64) -> [u32; 4] {
     let numbers = kind.numbers_a_block(wide);
     let (block, number) = (position / u64::from(numbers), position % u64::from(numbers));

@@ -157,24 +157,36 @@ unsafe extern "sysv64" fn random(
     _: u64,
     _: u64,
 ) -> u64 {
-    let told = Told::of(told);
-    let kind = RandomKind::ALL[usize::from(told.what)];
-    // Of 64 bits or, of normal numbers, 32.
-    let wide = told.site == 1;
-    for i in 0..told.lanes(count).1 {
+    /// # Safety
+    /// As of all these functions. The kind and what `wide` says are known where it is called.
+    #[inline(always)]
+    unsafe fn of<T>(slots: *mut u8, lanes: usize, kind: (RandomKind, bool), f: fn([u32; 4]) -> T) {
+        // First all words, whose rounds then overlap.
+        let mut words = [[0; 4]; SLOT / size_of::<u64>()];
         // SAFETY: a slot has room for the lanes of a group.
         unsafe {
-            let [seed, position] = [1, 2].map(|n| *slot::<u64>(slots, n).add(i));
-            let words = prim::random_words(kind, wide, position, seed);
-            let to = slot::<f64>(slots, 0).add(i);
-            match kind {
-                RandomKind::Bits => *to.cast() = prim::random_bits(words),
-                RandomKind::Uniform => *to = prim::random_uniform_f64(words),
-                RandomKind::Normal if wide => *to = prim::random_normal(words),
-                RandomKind::Normal => {
-                    *slot::<f32>(slots, 0).add(i) = prim::random_normal(words) as f32;
-                }
+            for (i, words) in words[..lanes].iter_mut().enumerate() {
+                let [seed, position] = [1, 2].map(|n| *slot::<u64>(slots, n).add(i));
+                *words = prim::random_words(kind.0, kind.1, position, seed);
             }
+            for (i, words) in words[..lanes].iter().enumerate() {
+                *slot::<T>(slots, 0).add(i) = f(*words);
+            }
+        }
+    }
+    use RandomKind::{Bits, Normal, Uniform};
+    let told = Told::of(told);
+    let lanes = told.lanes(count).1;
+    // SAFETY: the caller's.
+    unsafe {
+        // Of 64 bits or, of normal numbers, 32.
+        match (RandomKind::ALL[usize::from(told.what)], told.site == 1) {
+            (Bits, _) => of(slots, lanes, (Bits, true), prim::random_bits),
+            (Uniform, _) => of(slots, lanes, (Uniform, true), prim::random_uniform_f64),
+            (Normal, true) => of(slots, lanes, (Normal, true), prim::random_normal),
+            (Normal, false) => of(slots, lanes, (Normal, false), |w| {
+                prim::random_normal(w) as f32
+            }),
         }
     }
     0

@@ -2,10 +2,10 @@
 
 use super::rows;
 use kiln_tensor::{
-    Combinations, DType, Indexing, Multinomial, PrintOptions, Result, Tensor, cartesian_prod,
-    default_dtype, draw_seed, get_rng_state, manual_seed, meshgrid, meshgrid_with, normal, ones,
-    printoptions, rand, randn, set_printoptions, set_rng_state, with_default_dtype, with_seed,
-    zeros,
+    Combinations, DType, Error, Indexing, Multinomial, PrintOptions, Result, Tensor,
+    cartesian_prod, default_dtype, draw_seed, get_rng_state, manual_seed, meshgrid, meshgrid_with,
+    normal, ones, printoptions, rand, randn, set_printoptions, set_rng_state, with_default_dtype,
+    with_seed, zeros,
 };
 
 rows! {
@@ -14,6 +14,7 @@ rows! {
     "torch.scalar_tensor" = { Tensor::scalar(1.0f32) };
     "torch.as_tensor" = { Tensor::from_slice(&[1i64, 2, 3, 4], [2, 2]) } "copies";
     "torch.frombuffer" = { Tensor::from_bytes(bytes, dtype, [2, 3]) } "copies little-endian bytes";
+    "file.readinto(torch.empty(2, 3).numpy())" = { Tensor::filled(dtype, [2, 3], |to| Ok::<(), Error>(to.copy_from_slice(bytes)))? };
     "torch.zeros" = { zeros([2, 3]) } "of the default dtype";
     "torch.zeros(dtype=)", "Tensor.new_zeros" = { Tensor::zeros([2, 3], dtype) } "where there is no short form below, the dtype must be given";
     "torch.ones" = { ones([2, 3]) };
@@ -59,6 +60,7 @@ rows! {
     "Tensor.item" = { x.item::<f32>()? } "a `T` of another dtype, too, where that loses nothing in kind";
     "Tensor.tolist", "Tensor.numpy" = { x.to_vec::<f32>()? } "row-major; `to_ndarray` with the feature `ndarray`";
     "bytes(Tensor.numpy())" = { x.to_bytes()? };
+    "memoryview(Tensor.numpy())" = { x.with_bytes(<[u8]>::len)? } "without a copy where they are on the host";
     "Tensor.untyped_storage().nbytes" = { x.memory_bytes() } "what its values take now: none before they are computed";
     "Tensor.element_size" = { x.element_size() };
     "Tensor.nbytes" = { x.nbytes()? };
