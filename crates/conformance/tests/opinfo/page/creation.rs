@@ -14,7 +14,7 @@ rows! {
     "torch.scalar_tensor" = { Tensor::scalar(1.0f32) };
     "torch.as_tensor" = { Tensor::from_slice(&[1i64, 2, 3, 4], [2, 2]) } "copies";
     "torch.frombuffer" = { Tensor::from_bytes(bytes, dtype, [2, 3]) } "copies little-endian bytes";
-    "file.readinto(torch.empty(2, 3).numpy())" = { Tensor::filled(dtype, [2, 3], |to| Ok::<(), Error>(to.copy_from_slice(bytes)))? };
+    "file.readinto(torch.empty(2, 3).numpy())" = { Tensor::filled(dtype, [2, 3], |to| { to.copy_from_slice(bytes); Ok::<_, Error>(()) })? };
     "torch.zeros" = { zeros([2, 3]) } "of the default dtype";
     "torch.zeros(dtype=)", "Tensor.new_zeros" = { Tensor::zeros([2, 3], dtype) } "where there is no short form below, the dtype must be given";
     "torch.ones" = { ones([2, 3]) };
