@@ -104,12 +104,11 @@ fn form(file: &mut File) -> Result<Form, Fault> {
     let other = |what: &str| Err(Fault::unsupported(what));
     match &start[..] {
         [] => Err("the file is empty".to_string().into()),
-        // The length of the header, which may begin as a pickle does.
-        [_, _, _, _, 0, 0, 0, 0, b'{', ..] => Ok(Form::Safetensors),
+        // The length of the header, which may begin as any other form does, comes first.
+        [_, _, _, _, _, _, _, _, b'{', ..] => Ok(Form::Safetensors),
         _ if is(b"PK\x03\x04") => Ok(Form::Zip),
         _ if is(b"\x80") || is(b"L119547037146038801333356L\n") => Ok(Form::Pickle),
         _ if start.get(USTAR.0..).is_some_and(|s| s.starts_with(USTAR.1)) => Ok(Form::Tar),
-        [_, _, _, _, _, _, _, _, b'{', ..] => Ok(Form::Safetensors),
         _ if start.trim_ascii_start().starts_with(b"{") => Ok(Form::Index),
         _ if is(b"version https://git-lfs") => {
             other("this is what Git LFS keeps in place of the file; get it with `git lfs pull`")

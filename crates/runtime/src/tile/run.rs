@@ -191,8 +191,7 @@ impl<'a> Runner<'a> {
         let runs = calls
             .map(|c| p.printed[c.x as usize].runs.len())
             .sum::<usize>();
-        let one = p.outer.iter().filter(|e| **e > 1).count() <= 1;
-        let inner = p.outer.last().map_or(1, |e| (*e).max(1));
+        let inner = p.outer.iter().rev().find(|e| **e > 1).copied().unwrap_or(1);
         // SAFETY: the tile is set, every step is one of the program's, and there are so many bases.
         unsafe {
             self.ctx.outer = 0;
@@ -203,7 +202,7 @@ impl<'a> Runner<'a> {
                 }
                 let count = FLUSH.min(p.outer_len - first);
                 // Steps along one axis follow evenly.
-                let even = runs == 0 && (one || first % inner + count <= inner);
+                let even = runs == 0 && first % inner + count <= inner;
                 if self.stepped != Some(stage) {
                     self.set_point(first);
                     self.steps.given = if even { count.min(2) } else { count } as usize;
