@@ -259,8 +259,8 @@ pub(super) fn random(kind: RandomKind, seed: &str, counter: &str, dtype: DType) 
         (RandomKind::Bits, _) => format!("kiln_random_bits({block})"),
         (RandomKind::Uniform, DType::F64) => format!("kiln_uniform_f64({block})"),
         (RandomKind::Uniform, _) => format!("kiln_uniform_f32({block})"),
-        (RandomKind::Normal, DType::F64) => format!("kiln_normal({block})"),
-        (RandomKind::Normal, _) => format!("(float)kiln_normal({block})"),
+        (RandomKind::Normal, DType::F64) => format!("kiln_normal_f64({block})"),
+        (RandomKind::Normal, _) => format!("kiln_normal_f32({block})"),
     }
 }
 

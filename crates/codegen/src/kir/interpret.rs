@@ -410,6 +410,7 @@ fn random(kind: RandomKind, counter: u64, key: u64, dtype: DType) -> Num {
         (RandomKind::Bits, _) => Num::I(prim::random_bits(words)),
         (RandomKind::Uniform, DType::F64) => Num::F(prim::random_uniform_f64(words)),
         (RandomKind::Uniform, _) => Num::F(prim::random_uniform_f32(words) as f64),
-        (RandomKind::Normal, _) => Num::F(prim::random_normal(words)),
+        (RandomKind::Normal, DType::F64) => Num::F(prim::random_normal_f64(words)),
+        (RandomKind::Normal, _) => Num::F(prim::random_normal_f32(words)),
     }
 }

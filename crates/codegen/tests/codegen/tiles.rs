@@ -499,6 +499,7 @@ fn random(kind: RandomKind, words: [u32; 4], c: Compute) -> Num {
         (RandomKind::Bits, _) => Num::I(prim::random_bits(words)),
         (RandomKind::Uniform, Compute::F64) => Num::F(prim::random_uniform_f64(words)),
         (RandomKind::Uniform, _) => Num::F(prim::random_uniform_f32(words) as f64),
-        (RandomKind::Normal, _) => Num::F(prim::random_normal(words)),
+        (RandomKind::Normal, Compute::F64) => Num::F(prim::random_normal_f64(words)),
+        (RandomKind::Normal, _) => Num::F(prim::random_normal_f32(words)),
     }
 }

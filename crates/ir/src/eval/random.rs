@@ -2,7 +2,8 @@ use super::{Array, Context, Data};
 use crate::ops::Random;
 use kiln_base::DType;
 use kiln_base::prim::{
-    RandomKind, random_bits, random_normal, random_uniform_f32, random_uniform_f64, random_words,
+    RandomKind, random_bits, random_normal_f32, random_normal_f64, random_uniform_f32,
+    random_uniform_f64, random_words,
 };
 
 pub(super) fn eval(op: &Random, key: &Array, cx: &Context) -> Data {
@@ -20,6 +21,9 @@ pub(super) fn eval(op: &Random, key: &Array, cx: &Context) -> Data {
             Data::Float(blocks.map(random_uniform_f64).collect())
         }
         RandomKind::Uniform => Data::Float(blocks.map(|w| random_uniform_f32(w) as f64).collect()),
-        RandomKind::Normal => Data::Float(blocks.map(random_normal).collect()),
+        RandomKind::Normal if op.dtype == DType::F64 => {
+            Data::Float(blocks.map(random_normal_f64).collect())
+        }
+        RandomKind::Normal => Data::Float(blocks.map(random_normal_f32).collect()),
     }
 }

@@ -148,7 +148,12 @@ KILN_FN kiln_words kiln_random(long long position, long long key, unsigned numbe
 KILN_FN long long kiln_random_bits(kiln_words x) { return (long long)((((unsigned long long)x.w[1] << 32) | x.w[0]) >> 1); }
 KILN_FN float kiln_uniform_f32(kiln_words x) { return (float)(x.w[0] >> 8) * (1.0f / 16777216.0f); }
 KILN_FN double kiln_uniform_f64(kiln_words x) { return (double)((((unsigned long long)x.w[1] << 32) | x.w[0]) >> 11) * (1.0 / 9007199254740992.0); }
-KILN_FN double kiln_normal(kiln_words x) {
+KILN_FN float kiln_normal_f32(kiln_words x) {
+    kiln_words y = {{x.w[1], 0u, 0u, 0u}};
+    float u = ((float)(x.w[0] >> 1) + 1.0f) * (1.0f / 2147483648.0f);
+    return sqrtf(-2.0f * logf(u)) * cosf(kiln_uniform_f32(y) * 6.2831855f);
+}
+KILN_FN double kiln_normal_f64(kiln_words x) {
     kiln_words y = {{x.w[2], x.w[3], 0u, 0u}};
     return sqrt(-2.0 * log(1.0 - kiln_uniform_f64(x))) * cospi(2.0 * kiln_uniform_f64(y));
 }

@@ -5,7 +5,7 @@ use super::lines::{Build, Unprintable, Value, is_wide};
 use super::native;
 use super::primitive::{as_number, is_set};
 use kiln_base::{Compute, DType};
-use kiln_x86::op;
+use kiln_x86::{MaskOp, op};
 
 /// Parts that are constants, brought into registers.
 pub(super) fn in_registers(ir: &mut Ir, parts: [Src; 2]) -> [Virt; 2] {
@@ -75,9 +75,50 @@ fn to_f32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
             let [low, high] = parts.map(|p| ir.op1(op::VCVTQQ2PS, p));
             ir.joined(low, high)
         }
+        Compute::I64 => {
+            let [low, high] = parts.map(|p| {
+                let x = odd_beyond_f64(ir, p);
+                let x = from_i64(ir, x);
+                ir.op1(op::VCVTPD2PS, x)
+            });
+            ir.joined(low, high)
+        }
         _ => return Err(Unprintable),
     };
     Ok(Value::one(Compute::F32, value))
+}
+
+/// The nearest f64, where no instruction gives it: upper and lower half are each the end of an f64 with a fixed
+/// exponent.
+fn from_i64(ir: &mut Ir, x: Virt) -> Virt {
+    let width = ir.width();
+    let (two_84, two_52) = (0x4530_0000_0000_0000, 0x4330_0000_0000_0000);
+    let (sign, half) = (ir.i64(two_84 ^ 1 << 31), ir.i64(0xffff_ffff));
+    let upper = ir.op1_of(op::VPSRLQ, width, Some(32), x);
+    // With the sign's bit turned over, it is that much more.
+    let upper = ir.op2(op::VPXOR, upper, sign);
+    let more = ir.f64(2f64.powi(84) + 2f64.powi(63) + 2f64.powi(52));
+    let upper = ir.op2(op::VSUBPD, upper, more);
+    let lower = ir.op2(op::VPAND, x, half);
+    let two_52 = ir.i64(two_52);
+    let lower = ir.op2(op::VPOR, lower, two_52);
+    ir.op2(op::VADDPD, upper, lower)
+}
+
+/// What is beyond 2^53, cut to a number that an f64 holds; it is odd where something was cut off, and so is rounded to
+/// an f32 as if nothing had been.
+fn odd_beyond_f64(ir: &mut Ir, x: Virt) -> Virt {
+    let (most, least) = (ir.i64(1 << 53), ir.i64(-(1 << 53)));
+    let above = ir.compare_int(true, Cmp::Gt, x.into(), most);
+    let below = ir.compare_int(true, Cmp::Gt, least, x.into());
+    let beyond = ir.masks(MaskOp::Or, above, below);
+    let (cut, last, kept) = (ir.i64(0x7ff), ir.i64(0x800), ir.i64(!0x7ff));
+    let rest = ir.op2(op::VPAND, x, cut);
+    let rest = ir.op2(op::VPADDQ, rest, cut);
+    let odd = ir.op2(op::VPAND, rest, last);
+    let whole = ir.op2(op::VPAND, x, kept);
+    let y = ir.op2(op::VPOR, whole, odd);
+    ir.select(true, beyond, y, x)
 }
 
 fn to_f64(ir: &mut Ir, a: Value) -> Result<Value, Unprintable> {
@@ -93,6 +134,7 @@ fn to_f64(ir: &mut Ir, a: Value) -> Result<Value, Unprintable> {
             [ir.op1(op, parts[0]), ir.op1(op, upper)]
         }
         Compute::I64 if ir.target.evex => parts.map(|p| ir.op1(op::VCVTQQ2PD, p)),
+        Compute::I64 => parts.map(|p| from_i64(ir, p)),
         _ => return Err(Unprintable),
     };
     Ok(Value {

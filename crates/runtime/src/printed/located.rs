@@ -144,6 +144,7 @@ impl Build<'_> {
             (RandomKind::Uniform, Compute::F32) => {
                 random::uniform(&mut self.ir, seed, position, side_by_side)
             }
+            (RandomKind::Normal, Compute::F32) => random::normal(&mut self.ir, seed, position),
             (_, ty) => native::random_of(&mut self.ir, kind, ty, [seed, position]),
         })
     }

@@ -359,7 +359,17 @@ fn erf_by_table(ir: &mut Ir, x: Virt) -> Virt {
 }
 
 /// Sine or cosine. What is far from 0 is left to a function, where there is any.
+/// The sine or cosine.
 fn turn(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
+    let y = turn_near(ir, what, x);
+    let (a, limit) = (abs(ir, x), ir.f32(TRIG_LIMIT));
+    let far = ir.compare(false, Cmp::Gt, a, limit);
+    let of_far = native::unary_where(ir, what, Value::one(Compute::F32, x), far);
+    ir.select(false, far, of_far, y)
+}
+
+/// The sine or cosine of what is within [`TRIG_LIMIT`].
+fn turn_near(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
     let upper = ir.upper(x);
     let (turns, round) = (ir.f64(FRAC_2_PI), ir.f64(ROUND_F64));
     let (high, low) = (ir.f64(QUARTER.0), ir.f64(QUARTER.1));
@@ -397,9 +407,14 @@ fn turn(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
     let q = ir.op2(op::VPADDD, q, by);
     let sign = ir.op2(op::VPAND, q, two);
     let sign = shift_left(ir, sign, 30);
-    let y = ir.op2(op::VXORPS, y, sign);
-    let (a, limit) = (abs(ir, x), ir.f32(TRIG_LIMIT));
-    let far = ir.compare(false, Cmp::Gt, a, limit);
-    let of_far = native::unary_where(ir, what, Value::one(Compute::F32, x), far);
-    ir.select(false, far, of_far, y)
+    ir.op2(op::VXORPS, y, sign)
+}
+
+/// `sqrt(-2 ln u) cos(angle)`, for an angle of at most a turn.
+pub(super) fn polar(ir: &mut Ir, u: Virt, angle: Virt) -> Virt {
+    let (logarithm, by) = (log(ir, u), ir.f32(-2.0));
+    let square = mul(ir, logarithm, by);
+    let radius = ir.op1(op::VSQRTPS, square);
+    let cosine = turn_near(ir, Unary::Cos, angle);
+    mul(ir, radius, cosine)
 }

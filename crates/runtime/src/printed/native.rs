@@ -158,16 +158,16 @@ unsafe extern "sysv64" fn random(
     _: u64,
 ) -> u64 {
     /// # Safety
-    /// As of all these functions. The kind and what `wide` says are known where it is called.
+    /// As of all these functions. The kind is known where it is called.
     #[inline(always)]
-    unsafe fn of<T>(slots: *mut u8, lanes: usize, kind: (RandomKind, bool), f: fn([u32; 4]) -> T) {
+    unsafe fn of<T>(slots: *mut u8, lanes: usize, kind: RandomKind, f: fn([u32; 4]) -> T) {
         // First all words, whose rounds then overlap.
         let mut words = [[0; 4]; SLOT / size_of::<u64>()];
         // SAFETY: a slot has room for the lanes of a group.
         unsafe {
             for (i, words) in words[..lanes].iter_mut().enumerate() {
                 let [seed, position] = [1, 2].map(|n| *slot::<u64>(slots, n).add(i));
-                *words = prim::random_words(kind.0, kind.1, position, seed);
+                *words = prim::random_words(kind, true, position, seed);
             }
             for (i, words) in words[..lanes].iter().enumerate() {
                 *slot::<T>(slots, 0).add(i) = f(*words);
@@ -179,14 +179,10 @@ unsafe extern "sysv64" fn random(
     let lanes = told.lanes(count).1;
     // SAFETY: the caller's.
     unsafe {
-        // Of 64 bits or, of normal numbers, 32.
-        match (RandomKind::ALL[usize::from(told.what)], told.site == 1) {
-            (Bits, _) => of(slots, lanes, (Bits, true), prim::random_bits),
-            (Uniform, _) => of(slots, lanes, (Uniform, true), prim::random_uniform_f64),
-            (Normal, true) => of(slots, lanes, (Normal, true), prim::random_normal),
-            (Normal, false) => of(slots, lanes, (Normal, false), |w| {
-                prim::random_normal(w) as f32
-            }),
+        match RandomKind::ALL[usize::from(told.what)] {
+            Bits => of(slots, lanes, Bits, prim::random_bits),
+            Uniform => of(slots, lanes, Uniform, prim::random_uniform_f64),
+            Normal => of(slots, lanes, Normal, prim::random_normal_f64),
         }
     }
     0
@@ -324,12 +320,10 @@ pub(super) fn cast_of(ir: &mut Ir, a: Value, from: DType, to: DType) -> Value {
     call(ir, (f, NOTHING), false, to.compute(), &[a], None)
 }
 
-/// Random numbers of seeds and positions, but uniform ones of 32 bits.
+/// Random numbers of 64 bits, of seeds and positions.
 pub(super) fn random_of(ir: &mut Ir, kind: RandomKind, ty: Compute, from: [Value; 2]) -> Value {
-    let site = u32::from(is_wide(ty));
     let told = Told {
         what: kind as u8,
-        site,
         ..NOTHING
     };
     call(ir, (random, told), false, ty, &from, None)

@@ -4,18 +4,18 @@
 use super::cast;
 use super::ir::{Cmp, Ir, Virt};
 use super::lines::Value;
+use super::math;
 use kiln_base::Compute;
-use kiln_base::prim::RandomKind;
 use kiln_x86::op;
+use std::f32::consts::TAU;
 
-/// The four words of some blocks, each in the low half of a lane, under keys.
-fn words(ir: &mut Ir, block: Virt, key: Virt) -> [Virt; 4] {
+/// The four words of some blocks of so many numbers, each in the low half of a lane, under keys.
+fn words(ir: &mut Ir, block: Virt, key: Virt, numbers: u32) -> [Virt; 4] {
     let width = ir.width();
     let high = |ir: &mut Ir, x: Virt| ir.op1_of(op::VPSRLQ, width, Some(32), x);
     let (first, second) = (ir.i64(0xD251_1F53), ir.i64(0xCD9E_8D57));
     let zero = ir.i64(0);
-    let tag = RandomKind::Uniform.numbers_a_block(false) - 1;
-    let tag = ir.i64(tag.into());
+    let tag = ir.i64(i64::from(numbers) - 1);
     let [c1, mut k1] = [high(ir, block), high(ir, key)];
     let [c2, c3] = cast::in_registers(ir, [tag, zero]);
     let (mut c, mut k0) = ([block, c1, c2, c3], key);
@@ -43,10 +43,43 @@ pub(super) fn uniform(ir: &mut Ir, seed: Value, position: Value, side_by_side: b
         true => line(ir, seed, position),
         false => each(ir, seed, position),
     };
+    Value::one(Compute::F32, unit(ir, word))
+}
+
+/// The upper 24 bits of a word, in [0, 1).
+fn unit(ir: &mut Ir, word: Virt) -> Virt {
     let (width, scale) = (ir.width(), ir.f32(1.0 / (1 << 24) as f32));
     let bits = ir.op1_of(op::VPSRLD, width, Some(8), word);
     let x = ir.op1(op::VCVTDQ2PS, bits);
-    Value::one(Compute::F32, ir.op2(op::VMULPS, x, scale))
+    ir.op2(op::VMULPS, x, scale)
+}
+
+/// Standard normal `f32`, each of two words: as [`prim::random_polar`](kiln_base::prim::random_polar) has it.
+pub(super) fn normal(ir: &mut Ir, seed: Value, position: Value) -> Value {
+    let (seeds, positions) = (
+        cast::in_registers(ir, seed.parts),
+        cast::in_registers(ir, position.parts),
+    );
+    let (width, one) = (ir.width(), ir.i64(1));
+    let halves = [0, 1].map(|p| {
+        let block = ir.op1_of(op::VPSRLQ, width, Some(1), positions[p]);
+        let [w0, w1, w2, w3] = words(ir, block, seeds[p], 2);
+        let which = ir.op2(op::VPAND, positions[p], one);
+        let second = ir.compare_int(true, Cmp::Eq, which.into(), one);
+        [
+            ir.select(true, second, w2, w0),
+            ir.select(true, second, w3, w1),
+        ]
+    });
+    let [first, second] = [0, 1].map(|n| ir.low_halves(halves[0][n], halves[1][n]));
+    let (one, scale) = (ir.f32(1.0), ir.f32(1.0 / (1u32 << 31) as f32));
+    let u = ir.op1_of(op::VPSRLD, width, Some(1), first);
+    let u = ir.op1(op::VCVTDQ2PS, u);
+    let u = ir.op2(op::VADDPS, u, one);
+    let u = ir.op2(op::VMULPS, u, scale);
+    let (unit, turn) = (unit(ir, second), ir.f32(TAU));
+    let angle = ir.op2(op::VMULPS, unit, turn);
+    Value::one(Compute::F32, math::polar(ir, u, angle))
 }
 
 /// The word of each position.
@@ -59,7 +92,7 @@ fn each(ir: &mut Ir, seed: Value, position: Value) -> Virt {
     let three = ir.i64(3);
     let parts = [0, 1].map(|p| {
         let block = ir.op1_of(op::VPSRLQ, width, Some(2), positions[p]);
-        let [mut word, rest @ ..] = words(ir, block, seeds[p]);
+        let [mut word, rest @ ..] = words(ir, block, seeds[p], 4);
         let which = ir.op2(op::VPAND, positions[p], three);
         for (n, other) in rest.into_iter().enumerate() {
             let n = ir.i64(n as i64 + 1);
@@ -92,7 +125,7 @@ fn line(ir: &mut Ir, seed: Value, position: Value) -> Virt {
     let block = ir.op2(op::VANDPD, first, whole);
     let block = ir.op2(op::VPADDQ, block, order);
     let block = ir.op1_of(op::VPSRLQ, width, Some(2), block);
-    let [w0, w1, w2, w3] = words(ir, block, seed);
+    let [w0, w1, w2, w3] = words(ir, block, seed, 4);
     let low = ir.i64(0xffff_ffff);
     let pair = |ir: &mut Ir, a: Virt, b: Virt| {
         let a = ir.op2(op::VANDPD, a, low);

@@ -95,7 +95,7 @@ fn elements(dtype: DType, n: usize, r: &mut Random) -> Vec<u8> {
         255.5,
         -128.9,
     ];
-    const INTS: [i64; 14] = [
+    const INTS: [i64; 18] = [
         0,
         1,
         -1,
@@ -110,6 +110,11 @@ fn elements(dtype: DType, n: usize, r: &mut Random) -> Vec<u8> {
         i64::MAX,
         i32::MIN as i64,
         i32::MAX as i64,
+        // Beside the middle of two numbers of f32, but none of f64.
+        (1 << 62) + (1 << 38) + 1,
+        -(1 << 62) - (1 << 38) - 1,
+        (1 << 62) + (3 << 38) - 1,
+        (1 << 53) + 1,
     ];
     let mut bytes = vec![];
     for _ in 0..n {

@@ -2,8 +2,15 @@
 
 use super::code::{Call, Op};
 use super::lanes::map3;
+use crate::simd::math;
 use kiln_base::Compute;
 use kiln_base::prim::{self, RandomKind, random_words};
+
+/// As [`prim::random_normal_f32`] says, by functions of f32.
+fn normal_f32(words: [u32; 4]) -> f32 {
+    let (u, angle) = prim::random_polar(words);
+    (-2.0 * math::log(u)).sqrt() * math::cos(angle)
+}
 
 /// The loop of random numbers: seed, offset and index are operands `a`, `b` and `c`.
 pub(super) fn random(kind: RandomKind, ty: Compute) -> Op {
@@ -25,8 +32,8 @@ pub(super) fn random(kind: RandomKind, ty: Compute) -> Op {
     match (kind, ty) {
         (RandomKind::Uniform, Compute::F32) => random!(Uniform, f32, prim::random_uniform_f32),
         (RandomKind::Uniform, _) => random!(Uniform, f64, prim::random_uniform_f64),
-        (RandomKind::Normal, Compute::F32) => random!(Normal, f32, prim::random_normal),
-        (RandomKind::Normal, _) => random!(Normal, f64, prim::random_normal),
+        (RandomKind::Normal, Compute::F32) => random!(Normal, f32, normal_f32),
+        (RandomKind::Normal, _) => random!(Normal, f64, prim::random_normal_f64),
         (RandomKind::Bits, _) => random!(Bits, i64, prim::random_bits),
     }
 }

@@ -281,8 +281,8 @@ impl State<'_> {
                     RandomKind::Bits => I(prim::random_bits(w)),
                     RandomKind::Uniform if wide => F(prim::random_uniform_f64(w)),
                     RandomKind::Uniform => F(prim::random_uniform_f32(w) as f64),
-                    RandomKind::Normal if wide => F(prim::random_normal(w)),
-                    RandomKind::Normal => F(prim::random_normal(w) as f32 as f64),
+                    RandomKind::Normal if wide => F(prim::random_normal_f64(w)),
+                    RandomKind::Normal => F(prim::random_normal_f32(w) as f32 as f64),
                 };
                 (dst, v)
             }
