@@ -89,7 +89,11 @@ impl Link for Linker<'_> {
             (Kernel::Tile(p), None) => {
                 let bound = tile::bind(p, values, lens)?;
                 let mut linked = tile::link(&bound, level)?;
-                linked.pieces = (tile::pieces(p, values)?.iter())
+                let mut pieces = tile::pieces(p, values)?;
+                if pieces.is_empty() {
+                    pieces = tile::blocks(p, values)?;
+                }
+                linked.pieces = (pieces.iter())
                     .map(|piece| tile::link(&tile::bind(piece, values, lens)?, level))
                     .collect::<Result<_>>()?;
                 Arc::new(linked)

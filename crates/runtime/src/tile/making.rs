@@ -1,6 +1,7 @@
 //! A printed body, while instructions of a stage are added to it.
 
 use super::ahead;
+use super::blocks;
 use super::call::{Operand, Place};
 use super::code::Op;
 use super::inst::operands;
@@ -294,7 +295,7 @@ impl Making {
                             self.body.code.push(Inst::Load { dst, access });
                             return made(self, dst);
                         }
-                        let load = (load::load(dtype), x);
+                        let load = (blocks::load(dtype, linker.level), x);
                         let new = self.before(linker, dtype.compute(), load, out)?;
                         return made(self, new);
                     };

@@ -8,6 +8,7 @@ pub(crate) mod affine;
 #[cfg(all(target_arch = "x86_64", unix))]
 mod ahead;
 mod bind;
+mod blocks;
 mod bound;
 mod call;
 mod cast;
@@ -41,6 +42,7 @@ mod runs;
 mod walk;
 
 pub(crate) use bind::bind;
+pub(crate) use blocks::blocks;
 pub(crate) use bound::{Bound, BoundAccess};
 #[cfg(all(target_arch = "x86_64", unix))]
 pub(crate) use cast::cast_one;

@@ -20,12 +20,8 @@ const LEAST_POINTS: i64 = 1 << 10;
 /// # Errors
 /// If its sizes have no values.
 pub(crate) fn pieces(program: &TileProgram, values: &[i64]) -> Result<Vec<TileProgram>> {
-    let [stage] = &program.stages[..] else {
-        return Ok(Vec::new());
-    };
     let asks = |inst: &Inst| matches!(inst, Inst::Select { .. });
-    let plain = program.inner.is_empty() && program.serial == 0 && program.sites == 0;
-    if !plain || stage.over_inner || !stage.code.iter().any(asks) {
+    if !is_plain(program) || !program.stages[0].code.iter().any(asks) {
         return Ok(Vec::new());
     }
     let extents: Vec<i64> = (program.axes.iter())
@@ -57,6 +53,12 @@ pub(crate) fn pieces(program: &TileProgram, values: &[i64]) -> Result<Vec<TilePr
     Ok(Vec::new())
 }
 
+/// Whether each point of a program stands for itself.
+pub(super) fn is_plain(program: &TileProgram) -> bool {
+    let single = program.inner.is_empty() && program.serial == 0 && program.sites == 0;
+    single && matches!(&program.stages[..], [stage] if !stage.over_inner)
+}
+
 /// Between which indices a limit holds, if it is one of this axis alone.
 fn along(bound: &Bound, axis: usize, values: &[i64]) -> Result<Option<(i64, i64)>> {
     for (d, stride) in bound.strides.iter().enumerate() {
@@ -70,6 +72,35 @@ fn along(bound: &Bound, axis: usize, values: &[i64]) -> Result<Option<(i64, i64)
         .and_then(|from| Some((from, from.checked_add(len)?))))
 }
 
+/// The program for the indices `from..to` of an axis alone.
+pub(super) fn part(program: &TileProgram, axis: usize, (from, to): (i64, i64)) -> TileProgram {
+    let mut part = program.clone();
+    part.axes[axis] = Dim::from(to - from);
+    let moved = |offset: &mut Dim, strides: &[Dim], from: i64| {
+        *offset = &*offset + &(&strides[axis] * &Dim::from(from));
+    };
+    for a in &mut part.accesses {
+        for bound in &mut a.bounds {
+            moved(&mut bound.offset, &bound.strides, from);
+        }
+        let from = bug(
+            "a piece of a concatenation begins with the first element",
+            from,
+            |_| 0,
+        );
+        moved(&mut a.offset, &a.strides, from);
+    }
+    for inst in &mut part.stages[0].code {
+        if let Inst::Index {
+            offset, strides, ..
+        } = inst
+        {
+            moved(offset, strides, from);
+        }
+    }
+    part
+}
+
 /// The program for the indices `from..to` of an axis alone; none where no choice is known there.
 fn piece(
     program: &TileProgram,
@@ -77,31 +108,16 @@ fn piece(
     (from, to): (i64, i64),
     values: &[i64],
 ) -> Result<Option<TileProgram>> {
-    let moved = |offset: &Dim, stride: &Dim| offset + &(stride * &Dim::from(from));
-    let mut piece = program.clone();
-    piece.axes[axis] = Dim::from(to - from);
-    for Access {
-        offset,
-        strides,
-        bounds,
-        ..
-    } in &mut piece.accesses
-    {
+    let mut piece = part(program, axis, (from, to));
+    for Access { bounds, .. } in &mut piece.accesses {
         let mut kept = Vec::new();
-        for mut bound in bounds.drain(..) {
-            let holds = |(low, high): (i64, i64)| low <= from && to <= high;
+        for bound in bounds.drain(..) {
+            let holds = |(low, high): (i64, i64)| low <= 0 && to - from <= high;
             if !along(&bound, axis, values)?.is_some_and(holds) {
-                bound.offset = moved(&bound.offset, &bound.strides[axis]);
                 kept.push(bound);
             }
         }
         *bounds = kept;
-        let from = bug(
-            "a piece of a concatenation begins with the first element",
-            from,
-            |_| 0,
-        );
-        *offset = &*offset + &(&strides[axis] * &Dim::from(from));
     }
     // What is known of registers: numbers between two, truths, and that one is another.
     let mut ranges: HashMap<Reg, (i64, i64)> = HashMap::new();
@@ -134,9 +150,8 @@ fn piece(
                 if strides.iter().enumerate().all(own)
                     && let Some(at) = offset.eval_checked(values)
                 {
-                    ranges.insert(*dst, (at + from, at + to - 1));
+                    ranges.insert(*dst, (at, at + (to - from) - 1));
                 }
-                *offset = moved(offset, &strides[axis]);
             }
             Inst::Binary { op, dst, a, b, .. } => {
                 let sides = ranges.get(a).zip(ranges.get(b));

@@ -42,6 +42,57 @@ fn broadcast_strided_negative_and_offset_loads() {
 }
 
 #[test]
+fn what_lies_across_rows_is_turned_over_in_blocks() {
+    for dtype in [
+        DType::F32,
+        DType::F64,
+        DType::I32,
+        DType::I64,
+        DType::F16,
+        DType::U8,
+    ] {
+        for [n, rows, columns] in [
+            [1, 16, 8],
+            [2, 16, 32],
+            [1, 17, 33],
+            [3, 40, 71],
+            [2, 35, 12],
+            [2, 15, 100],
+            [1, 100, 7],
+        ] {
+            // The rows are two axes, as those of an image are.
+            let upper = if rows % 5 == 0 { 5 } else { 1 };
+            let lower = rows / upper;
+            let mut p = Program::lanes(&[n, upper, lower, columns]);
+            let (arg, bias) = (p.arg(dtype, false), p.arg(DType::I64, false));
+            let turned = p.access(arg, 0, &[rows * columns, lower, 1, rows]);
+            // Columns to the left are 0.
+            let shifted = p.access(arg, -3 * rows, &[rows * columns, lower, 1, rows]);
+            p.bound(shifted, -3, &[0, 0, 0, 1], columns);
+            let along = p.access(bias, 0, &[0, 0, 0, 1]);
+            let loads = [p.load(turned), p.load(shifted)];
+            let numbers = loads.map(|x| p.convert(x, dtype, DType::I64));
+            let index = p.reg(Compute::I64);
+            p.push(Inst::Index {
+                dst: index,
+                offset: 5i64.into(),
+                strides: [7i64, 1000, 10, 1].map(Into::into).to_vec(),
+            });
+            let along = p.load(along);
+            let mut sum = p.binary(Binary::Add, index, along);
+            for x in numbers {
+                sum = p.binary(Binary::Add, sum, x);
+            }
+            p.output(DType::I64, sum);
+            p.output(dtype, loads[0]);
+            let points = n * rows * columns;
+            let inputs = [counted(dtype, points), counted(DType::I64, columns)];
+            check(&p.0, &inputs, &[points; 2], 0.0);
+        }
+    }
+}
+
+#[test]
 fn a_splat_does_not_reuse_a_register_that_points_at_an_input() {
     // `x` is read where it lies and then no longer needed.
     let mut p = Program::lanes(&[600]);
