@@ -78,8 +78,8 @@ fn across(program: &TileProgram, values: &[i64]) -> Result<Option<[usize; 2]>> {
         if is_store || matches!(along, 0 | 1) {
             continue;
         }
-        for axis in 0..last {
-            if eval(&strides[axis], values)? == 1 && extent(&program.axes[axis], values)? >= ROWS {
+        for (axis, stride) in strides[..last].iter().enumerate() {
+            if eval(stride, values)? == 1 && extent(&program.axes[axis], values)? >= ROWS {
                 found = Some([axis, last]);
             }
         }
