@@ -7,11 +7,12 @@ use kiln::{
     compile, compile_with, memory,
 };
 
-/// Times and lines of this file left out.
+/// Times, lines of this file, and what depends on the processor left out.
 fn shown(text: &str) -> String {
-    let lines = text.lines().map(|l| match l.find(" at ") {
-        Some(at) => &l[..at],
-        None => l,
+    let lines = text.lines().map(|l| {
+        let ends = [" at ", "; CPU level ", " bytes: "];
+        let end = ends.into_iter().filter_map(|end| l.find(end)).min();
+        &l[..end.unwrap_or(l.len())]
     });
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -661,4 +662,43 @@ fn rewrites_of_one_rule_are_summed_up() {
     assert!(text.contains(&format!("{rule}: {} more", n - 8)), "{text}");
     assert_eq!(listed(&text), 9, "{text}");
     assert!(explain.to_html().matches(rule).count() >= n, "{rule} {n}");
+}
+
+#[test]
+fn kernels_say_how_they_are_cut_for_the_processor() {
+    let level = kiln_base::Level::current().unwrap();
+    let weight = Var::new(Tensor::ones([64, 48], DType::F32)).unwrap();
+    let f = compile(Spec::new(DType::F32, [5, 64]), |x| {
+        x.exp().matmul(&weight).relu()
+    })
+    .unwrap();
+    let explain = f.explain();
+    assert_eq!(explain.level, Some(level));
+    let text = explain.to_string();
+    assert!(
+        text.contains(&format!("CPU level {}", level.name())),
+        "{text}"
+    );
+    let product = explain
+        .kernels
+        .iter()
+        .find(|k| k.algorithm.is_some())
+        .unwrap();
+    let schedule = product.schedule.as_ref().unwrap();
+    match level.width() {
+        kiln_base::Level::Baseline => assert!(schedule.contains("portable"), "{schedule}"),
+        _ => assert!(
+            schedule.starts_with("tiles of 5x") && schedule.contains("registers"),
+            "{schedule}"
+        ),
+    }
+    let at = format!(
+        "{} operations, {} bytes: {schedule}",
+        product.cost.flops, product.cost.bytes
+    );
+    assert!(text.contains(&at), "{text}");
+    assert!(explain.to_html().contains(schedule));
+    // Sizes that are open are cut when they are known.
+    let open = compile(Spec::new(DType::F32, ("n", 64)), |x| x.matmul(&weight)).unwrap();
+    assert!(open.explain().kernels.iter().all(|k| k.schedule.is_none()));
 }

@@ -117,3 +117,20 @@ fn tables_and_traces_can_be_read() {
     assert_eq!(e.kind(), kiln::ErrorKind::Io);
     assert!(e.to_string().contains("trace.json"), "{e}");
 }
+
+#[test]
+fn what_kernels_reach_of_the_peak_is_told_once_it_is_measured() {
+    let ((), found) = profile(|| drop(matrix(65, 130).exp().to_vec::<f32>().unwrap()));
+    let plain = found.key_averages();
+    assert!(!plain.table(3).contains("of peak"));
+    assert_eq!(plain.share_of_peak(&plain.rows[0]), None);
+    let all = plain.of_peak();
+    let row = &all.rows[0];
+    assert!(all.share_of_peak(row).unwrap() > 0.0);
+    assert!(all.table(3).contains("of peak"), "{}", all.table(3));
+    // What takes twice as long reaches half.
+    let mut slow = row.clone();
+    slow.total *= 2;
+    let half = all.share_of_peak(&slow).unwrap() / all.share_of_peak(row).unwrap();
+    assert!((0.49..0.51).contains(&half), "{half}");
+}

@@ -13,6 +13,14 @@ pub enum Level {
     Avx2,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
+    /// AVX-512 with VNNI: products of bytes, four to a lane.
+    Avx512Vnni,
+    /// AVX-512 with VNNI and BF16: products of bf16, two to a lane.
+    Avx512Bf16,
+    /// AVX-512 with VNNI, BF16 and FP16: arithmetic on f16.
+    Avx512Fp16,
+    /// AVX-512 with all of these, and AMX: products of tiles of bf16 and of bytes.
+    Amx,
 }
 
 /// A CPU level that does not exist or that this machine lacks.
@@ -29,8 +37,19 @@ pub struct LevelError {
 static OVERRIDE: AtomicU8 = AtomicU8::new(0);
 
 impl Level {
-    /// Every level, the least first.
-    pub const ALL: [Level; 3] = [Level::Baseline, Level::Avx2, Level::Avx512];
+    /// Every level, the least first; each has what those in front of it have.
+    pub const ALL: [Level; 7] = [
+        Level::Baseline,
+        Level::Avx2,
+        Level::Avx512,
+        Level::Avx512Vnni,
+        Level::Avx512Bf16,
+        Level::Avx512Fp16,
+        Level::Amx,
+    ];
+
+    /// The levels whose vectors of f32 differ.
+    pub const WIDTHS: [Level; 3] = [Level::Baseline, Level::Avx2, Level::Avx512];
 
     /// The name that `KILN_CPU_LEVEL` takes.
     pub fn name(self) -> &'static str {
@@ -38,31 +57,45 @@ impl Level {
             Level::Baseline => "baseline",
             Level::Avx2 => "avx2",
             Level::Avx512 => "avx512",
+            Level::Avx512Vnni => "avx512_vnni",
+            Level::Avx512Bf16 => "avx512_bf16",
+            Level::Avx512Fp16 => "avx512_fp16",
+            Level::Amx => "amx",
         }
+    }
+
+    /// The level of its vectors of f32, one of [`Level::WIDTHS`].
+    pub fn width(self) -> Level {
+        self.min(Level::Avx512)
     }
 
     /// Whether this machine has it.
     pub fn is_supported(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let avx2 = is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("fma")
-                && is_x86_feature_detected!("f16c");
-            match self {
-                Level::Baseline => true,
-                Level::Avx2 => avx2,
-                Level::Avx512 => {
-                    avx2 && is_x86_feature_detected!("avx512f")
-                        && is_x86_feature_detected!("avx512bw")
-                        && is_x86_feature_detected!("avx512dq")
-                        && is_x86_feature_detected!("avx512vl")
-                }
+        let mut below = Level::ALL.into_iter().filter(|l| *l <= self);
+        below.all(Level::is_found)
+    }
+
+    /// Whether this machine has what the level has beside those below it.
+    #[cfg(target_arch = "x86_64")]
+    fn is_found(self) -> bool {
+        use is_x86_feature_detected as has;
+        match self {
+            Level::Baseline => true,
+            Level::Avx2 => has!("avx2") && has!("fma") && has!("f16c"),
+            Level::Avx512 => {
+                has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl")
             }
+            Level::Avx512Vnni => has!("avx512vnni"),
+            Level::Avx512Bf16 => has!("avx512bf16"),
+            // Bits of EDX, leaf 7 of CPUID: AVX512-FP16; AMX-BF16, AMX-TILE and AMX-INT8.
+            Level::Avx512Fp16 => extended_features() & 1 << 23 != 0,
+            Level::Amx => extended_features() & AMX == AMX && keeps_tiles(),
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            self == Level::Baseline
-        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn is_found(self) -> bool {
+        self == Level::Baseline
     }
 
     /// The level in use: the override, else `KILN_CPU_LEVEL`, else the best this machine has.
@@ -109,8 +142,58 @@ impl Level {
             Some(level) => level.supported(),
             None => Err(LevelError {
                 asked,
-                why: "KILN_CPU_LEVEL takes baseline, avx2 or avx512".into(),
+                why: format!(
+                    "KILN_CPU_LEVEL takes {}",
+                    Level::ALL.map(Level::name).join(", ")
+                ),
             }),
         }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+const AMX: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+
+/// EDX of leaf 7 of CPUID.
+#[cfg(target_arch = "x86_64")]
+fn extended_features() -> u32 {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    match __cpuid(0).eax {
+        7.. => __cpuid_count(7, 0).edx,
+        _ => 0,
+    }
+}
+
+/// Whether the operating system keeps the tiles of AMX when it switches threads.
+#[cfg(target_arch = "x86_64")]
+fn keeps_tiles() -> bool {
+    #[target_feature(enable = "xsave")]
+    unsafe fn kept() -> u64 {
+        // SAFETY: XCR0 is there wherever XGETBV is.
+        unsafe { std::arch::x86_64::_xgetbv(0) }
+    }
+    if !is_x86_feature_detected!("avx") {
+        return false;
+    }
+    // SAFETY: AVX is only found where the operating system has switched XGETBV on.
+    let kept = unsafe { kept() };
+    kept & (1 << 17 | 1 << 18) == 1 << 17 | 1 << 18
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_stand_on_each_other() {
+        let supported: Vec<bool> = Level::ALL.map(Level::is_supported).to_vec();
+        assert!(supported.is_sorted_by(|a, b| a >= b), "{supported:?}");
+        assert!(Level::ALL.is_sorted());
+        assert_eq!(Level::WIDTHS, Level::WIDTHS.map(Level::width));
+        assert!(
+            Level::ALL
+                .iter()
+                .all(|l| Level::WIDTHS.contains(&l.width()))
+        );
     }
 }

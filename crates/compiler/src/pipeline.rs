@@ -128,6 +128,7 @@ pub fn compile_with(
         Some(gpu) => Executable::on_gpu(plan, gpu),
     };
     let executable = executable.map_err(internal)?;
+    explain.level = gpu.is_none().then(|| executable.level());
     if sized {
         let memory = executable.memory(&[]).map_err(internal)?;
         explain.memory = Some(memory);
@@ -139,6 +140,7 @@ pub fn compile_with(
             return Err(CompileError::Memory(text));
         }
         explain.temporaries = executable.temporaries(&[]).map_err(internal)?;
+        explain.set_schedules(&executable.schedules(&[]).map_err(internal)?);
     }
     explain.stages = Some(stages.clone());
     explain.time = start.elapsed();

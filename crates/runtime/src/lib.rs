@@ -29,6 +29,7 @@ mod interpreted;
 mod kernels;
 mod lock;
 pub mod memory;
+pub mod peaks;
 pub mod pool;
 #[cfg(all(target_arch = "x86_64", unix))]
 mod printed;

@@ -22,7 +22,7 @@ use kiln_codegen::{Cost, Launch, LayoutReport, Origin, Program, Sequence};
 use kiln_ir::{Graph, Loc, Op};
 use kiln_optimize::{Fired, Report};
 use kiln_plan::{Decision, Place};
-use kiln_runtime::{MemoryBlock, MemoryReport};
+use kiln_runtime::{Level, MemoryBlock, MemoryReport};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +45,8 @@ pub struct Explain {
     pub layout: LayoutReport,
     /// Where an image changes its layout.
     pub conversions: Vec<ConversionInfo>,
+    /// The CPU's level that it is compiled for; `None` for a GPU.
+    pub level: Option<Level>,
     /// What the plan needs, where all sizes are known.
     pub memory: Option<MemoryReport>,
     /// How algorithms were chosen.
@@ -72,6 +74,9 @@ pub struct KernelInfo {
     pub fusion: Option<Arc<Choice>>,
     /// Its position among the steps of its part of the plan.
     pub step: usize,
+    /// How it is cut for the CPU's level, where all sizes are known: the sums that registers hold, loops that are
+    /// printed as machine code or interpreted.
+    pub schedule: Option<String>,
     /// What it costs, as an estimate: arithmetic operations, and bytes of the buffers it touches.
     pub cost: Cost,
     /// Whether it runs only when a parameter has changed.
@@ -109,6 +114,7 @@ impl Explain {
             limited: None,
             layout: program.layout.clone(),
             conversions: conversions::conversions(graph, (program, sequence), &resolve),
+            level: None,
             memory: None,
             tuning: Tuning::default(),
             time: Duration::ZERO,
@@ -134,11 +140,24 @@ impl Explain {
         self.count("bias_before_norm")
     }
 
+    /// Notes how the kernels of *prepare* and of a run are cut.
+    pub(crate) fn set_schedules(&mut self, [prepare, run]: &[Vec<Option<String>>; 2]) {
+        for k in &mut self.kernels {
+            let part = if k.prepared { prepare } else { run };
+            k.schedule = part.get(k.step).cloned().flatten();
+        }
+    }
+
     /// About how much memory the texts take.
     pub(crate) fn bytes(&self) -> usize {
         let texts = |list: &[String]| list.iter().map(|t| t.len() + 32).sum::<usize>();
         let kernel = |k: &KernelInfo| {
-            k.name.len() + texts(&k.ops) + texts(&k.why_not) + k.kir.as_ref().map_or(0, String::len)
+            let schedule = k.schedule.as_ref().map_or(0, String::len);
+            k.name.len()
+                + schedule
+                + texts(&k.ops)
+                + texts(&k.why_not)
+                + k.kir.as_ref().map_or(0, String::len)
         };
         let mut kernels: Vec<&KernelInfo> = self.kernels.iter().collect();
         let rewrites = self.rewrites.iter().map(|f| f.node.len() + 96);
@@ -198,6 +217,7 @@ fn kernels(
             choice: task.and_then(|t| tuned.tasks.get(t).cloned().flatten()),
             fusion: fusion(sequence, launch, tuned),
             step: placed.map_or(i, |p| p.steps[i]),
+            schedule: None,
             cost: launch.cost.clone(),
             prepared: prepared(launch),
             joined: placed.is_some_and(|p| p.joined[i]),
@@ -275,6 +295,18 @@ impl KernelInfo {
             (_, Some(algorithm)) => format!(" by {algorithm}"),
         };
         writeln!(f, "{:indent$}{}{how}{when}", "", self.name)?;
+        write!(
+            f,
+            "{:indent$}  {} operations, {} bytes",
+            "", self.cost.flops, self.cost.bytes
+        )?;
+        writeln!(
+            f,
+            "{}",
+            self.schedule
+                .as_ref()
+                .map_or(String::new(), |s| format!(": {s}"))
+        )?;
         for op in &self.ops {
             writeln!(f, "{:indent$}  {op}", "")?;
         }
@@ -312,9 +344,10 @@ impl fmt::Display for Explain {
                 self.launches_run()
             ),
         };
+        let level = (self.level).map_or(String::new(), |l| format!("; CPU level {}", l.name()));
         writeln!(
             f,
-            "kernels: {} in every run{run}, {} when a parameter has changed",
+            "kernels: {} in every run{run}, {} when a parameter has changed{level}",
             self.kernels_run(),
             self.kernels_prepared()
         )?;

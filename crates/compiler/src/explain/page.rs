@@ -121,6 +121,9 @@ fn row(kernel: &KernelInfo, launch: Option<(String, usize, &Launch)>) -> String 
     } else if let Some(algorithm) = &kernel.algorithm {
         let _ = writeln!(out, "<li>by {algorithm}</li>");
     }
+    if let Some(schedule) = &kernel.schedule {
+        let _ = writeln!(out, "<li>{schedule}</li>");
+    }
     if let Some(choice) = &kernel.fusion {
         let _ = writeln!(out, "<li>fused {}</li>", escaped(&choice.to_string()));
     }

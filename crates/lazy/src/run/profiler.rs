@@ -19,6 +19,7 @@ use std::fmt::{self, Write as _};
 use std::io::Write as _;
 use std::panic::Location;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 thread_local! {
@@ -205,7 +206,7 @@ impl Profile {
             row.bytes += e.bytes;
         }
         rows.sort_by_key(|r| std::cmp::Reverse(r.total));
-        KeyAverages { rows }
+        KeyAverages { rows, peaks: None }
     }
 
     /// The profile in the JSON of Chrome's trace viewer, which Perfetto reads too: a track of runs and
@@ -281,6 +282,8 @@ impl Profile {
 pub struct KeyAverages {
     /// The longest in all first.
     pub rows: Vec<KeyAverage>,
+    /// What the processor can do at most: operations, and bytes, a second.
+    peaks: Option<[f64; 2]>,
 }
 
 /// The executions of one kernel together.
@@ -301,21 +304,49 @@ pub struct KeyAverage {
 }
 
 impl KeyAverages {
-    /// A table of at most `row_limit` rows: share of the time, time in all and of one execution, GB/s,
-    /// GFLOP/s, and the user's line of the last op.
+    /// The same with what each kernel reached of the peak: the part of its time that the processor would take at least,
+    /// by its operations at the peak of f32 or by its bytes at that of a copy, whichever is longer. It is more than
+    /// all where operands come from the caches, or an algorithm needs fewer operations than the plain sum that is
+    /// counted. Both peaks are measured here, once, with all of Kiln's threads, which takes half a second; they
+    /// say nothing of kernels on a GPU.
+    pub fn of_peak(mut self) -> KeyAverages {
+        static PEAKS: OnceLock<[f64; 2]> = OnceLock::new();
+        let measured = PEAKS.get_or_init(|| {
+            let threads = crate::device::threads();
+            let operations = kiln_runtime::peaks::operations(threads, false);
+            [operations, kiln_runtime::peaks::bandwidth(threads)]
+        });
+        self.peaks = Some(*measured);
+        self
+    }
+
+    /// The part of the peak that a kernel reached, once [`KeyAverages::of_peak`] has measured that.
+    pub fn share_of_peak(&self, row: &KeyAverage) -> Option<f64> {
+        let [operations, bandwidth] = self.peaks?;
+        let least = (row.flops / operations).max(row.bytes / bandwidth);
+        Some(least / row.total.as_secs_f64().max(1e-12))
+    }
+
+    /// A table of at most `row_limit` rows: share of the time, time in all and of one execution, GB/s, GFLOP/s, what
+    /// was reached of the peak where that [was measured](KeyAverages::of_peak), and the user's line of the last op.
     pub fn table(&self, row_limit: usize) -> String {
         let total: Duration = self.rows.iter().map(|r| r.total).sum();
+        let head = self
+            .peaks
+            .map_or(String::new(), |_| format!("{:>7}  ", "of peak"));
         let mut out = format!(
-            "{:>6}  {:>10}  {:>10}  {:>6}  {:>8}  {:>8}  kernel\n",
+            "{:>6}  {:>10}  {:>10}  {:>6}  {:>8}  {:>8}  {head}kernel\n",
             "share", "total", "average", "calls", "GB/s", "GFLOP/s"
         );
         for r in self.rows.iter().take(row_limit) {
             let seconds = r.total.as_secs_f64().max(1e-12);
             let line = r.ops.last().map_or("", |o| o);
+            let reached = self.share_of_peak(r);
+            let reached = reached.map_or(String::new(), |part| format!("{:>6.0}%  ", 100.0 * part));
             // Writing to a string does not fail.
             let _ = writeln!(
                 out,
-                "{:>5.1}%  {:>10}  {:>10}  {:>6}  {:>8.2}  {:>8.2}  {}: {line}",
+                "{:>5.1}%  {:>10}  {:>10}  {:>6}  {:>8.2}  {:>8.2}  {reached}{}: {line}",
                 100.0 * seconds / total.as_secs_f64().max(1e-12),
                 time(r.total),
                 time(r.total / r.count.max(1) as u32),

@@ -36,14 +36,18 @@ const MOST_TAPS: u32 = 64;
 
 /// The taps of a line whose weights are in registers at a time.
 fn held_taps(level: Level, taps: u32) -> u8 {
-    let most = if level == Level::Avx512 { 8 } else { 5 };
+    let most = if level.width() == Level::Avx512 { 8 } else { 5 };
     taps.clamp(1, most) as u8
 }
 
 /// The rows of a tile, at most: beside the sums there are weights, two numbers, and with VEX the mask of the last
 /// vector. More than so many make long code, and nothing faster.
 pub(crate) fn most_each_rows(level: Level, taps: u32) -> u8 {
-    let registers = if level == Level::Avx512 { 32 } else { 15 };
+    let registers = if level.width() == Level::Avx512 {
+        32
+    } else {
+        15
+    };
     (registers - held_taps(level, taps) - 2).min(16)
 }
 

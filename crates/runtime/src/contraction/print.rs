@@ -60,7 +60,7 @@ pub(super) fn print(tile: &Tile) -> Vec<u8> {
 impl Printer<'_> {
     pub(super) fn new(tile: &Tile) -> Printer<'_> {
         let lanes = lanes(tile.level, tile.dtype);
-        let evex = tile.level == Level::Avx512;
+        let evex = tile.level.width() == Level::Avx512;
         let over = tile.columns % lanes;
         Printer {
             tile,

@@ -111,7 +111,7 @@ pub(super) fn interpret<T: Whole>(
 }
 
 pub(super) fn levels() -> impl Iterator<Item = Level> {
-    Level::ALL.into_iter().filter(|l| l.is_supported())
+    Level::WIDTHS.into_iter().filter(|l| l.is_supported())
 }
 
 /// Rows of random number, and where they are: side by side in lines.

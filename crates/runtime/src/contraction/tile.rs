@@ -99,7 +99,7 @@ pub(crate) struct Call {
 
 /// Lanes of a vector.
 pub(crate) fn lanes(level: Level, dtype: DType) -> u16 {
-    let bytes = match level {
+    let bytes = match level.width() {
         Level::Avx512 => 64,
         _ => 32,
     };
@@ -109,7 +109,11 @@ pub(crate) fn lanes(level: Level, dtype: DType) -> u16 {
 /// The rows of a tile of so many vectors, at most: sums, a vector of each column and what they are multiplied with are
 /// in registers, and with VEX the mask of the last vector.
 pub(crate) fn most_rows(level: Level, vectors: u8) -> u8 {
-    let registers: u8 = if level == Level::Avx512 { 32 } else { 15 };
+    let registers: u8 = if level.width() == Level::Avx512 {
+        32
+    } else {
+        15
+    };
     (registers - vectors - 1) / vectors
 }
 
@@ -117,6 +121,29 @@ pub(crate) fn most_rows(level: Level, vectors: u8) -> u8 {
 pub(crate) fn even_rows(all: i64, most: u8) -> i64 {
     let all = all.max(1);
     ceil(all, ceil(all, i64::from(most)))
+}
+
+/// A register tile of so many rows and columns, for people: what the level's registers hold of it.
+pub(crate) fn shown(
+    level: Level,
+    dtype: DType,
+    [rows, columns]: [i64; 2],
+    finished: bool,
+) -> String {
+    let lanes = i64::from(lanes(level, dtype));
+    let vectors = ceil(columns.max(1), lanes);
+    let all = match level.width() {
+        Level::Baseline => return "one portable loop".into(),
+        Level::Avx512 => 32,
+        _ => 16,
+    };
+    let sums = rows.max(1) * vectors;
+    let behind = if finished {
+        ", the work on them too"
+    } else {
+        ""
+    };
+    format!("tiles of {rows}x{columns} sums in {sums} of {all} registers{behind}")
 }
 
 impl Tile {

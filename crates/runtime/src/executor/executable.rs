@@ -5,6 +5,7 @@ use super::bound::Bound;
 use super::check::{self, Facts};
 use super::profile::{Profile, StepEvent, StepTime};
 use super::report::{MemoryBlock, MemoryReport};
+use super::step::BoundStep;
 use crate::buffer::Buffer;
 use crate::cuda;
 use crate::error::{Error, Result};
@@ -196,6 +197,27 @@ impl Executable {
     pub fn temporaries(&self, values: &[i64]) -> Result<Vec<MemoryBlock>> {
         self.memory(values)?;
         guarded(|| Ok(self.bound(values)?.blocks.clone()))
+    }
+
+    /// How the kernels of *prepare* and of a run with these symbol values are cut for the level, for people; nothing
+    /// where the algorithm says it all, and on a GPU.
+    ///
+    /// # Errors
+    /// If the values do not fit the plan.
+    pub fn schedules(&self, values: &[i64]) -> Result<[Vec<Option<String>>; 2]> {
+        self.memory(values)?;
+        guarded(|| {
+            let bound = self.bound(values)?;
+            let shown = |steps: &[BoundStep], all: usize| {
+                let mut list = vec![None; all];
+                for s in steps.iter().filter(|s| s.step < all) {
+                    list[s.step] = s.work.schedule();
+                }
+                list
+            };
+            let prepare = shown(&bound.prepare, self.plan.prepare.len());
+            Ok([prepare, shown(&bound.run, self.plan.run.len())])
+        })
     }
 
     /// What has been done so far.

@@ -9,6 +9,7 @@ mod weight;
 mod winograd;
 
 use super::work::{Call, Packs, Work};
+use crate::contraction::shown;
 use crate::error::{Result, damaged};
 use crate::kernels::matmul::{chosen, epilogue, finish, link};
 use crate::simd::Level;
@@ -57,6 +58,17 @@ impl Work for Conv {
         // SAFETY: linked for arguments of these lengths; what is packed was packed by this kind of work.
         unsafe { self.run(call.args, call.packed, call.parallel, call.failures) };
         Ok(None)
+    }
+
+    fn schedule(&self) -> Option<String> {
+        let (tile, finished) = match &self.how {
+            How::Unknown | How::Fft(_) => return None,
+            How::Dense(cut) => cut.register_tile(),
+            How::Each(cut) => cut.tile(self),
+            How::Weight(cut) => (cut.tile()?, false),
+            How::Winograd(cut) => ([cut.sizes.rows, cut.sizes.panel], cut.finish.is_some()),
+        };
+        Some(shown(self.level, self.dtype, tile, finished))
     }
 
     fn last(&self) -> Option<&Linked> {

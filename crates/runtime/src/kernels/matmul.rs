@@ -11,7 +11,7 @@ pub(crate) use operand::{Made, Operand, link};
 pub(crate) use work::{Args, Work, epilogue, finish, run_blocks, split};
 
 use super::work::{Call, Packs};
-use crate::contraction::{Finish, multiply};
+use crate::contraction::{Finish, lanes, multiply, shape, shown};
 use crate::error::{Result, damaged};
 use crate::simd::Level;
 use crate::sums::Lane;
@@ -50,6 +50,19 @@ impl super::work::Work for MatMul {
         // SAFETY: linked for arguments of these lengths; what is packed was packed by this kind of work.
         unsafe { self.run(call.args, call.packed, call.parallel, call.failures) };
         Ok(None)
+    }
+
+    fn schedule(&self) -> Option<String> {
+        let tile = match self.algorithm {
+            Algorithm::Packed => [self.tile_rows(), self.panel()],
+            Algorithm::Vector | Algorithm::Parts => return None,
+            _ => {
+                let (m, n) = (self.block.0.min(self.m), self.block.1.min(self.n));
+                let (rows, vectors) = shape(self.level, self.dtype, m, n);
+                [rows, vectors * i64::from(lanes(self.level, self.dtype))]
+            }
+        };
+        Some(shown(self.level, self.dtype, tile, self.finish.is_some()))
     }
 
     fn last(&self) -> Option<&Linked> {

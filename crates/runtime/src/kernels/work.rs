@@ -72,6 +72,11 @@ pub(crate) trait Work: Send + Sync {
         Err(Error::Internal("a CPU kernel for a GPU".into()))
     }
 
+    /// How it is cut, for people, where there is more to say than its algorithm.
+    fn schedule(&self) -> Option<String> {
+        None
+    }
+
     /// The tile program that it is.
     fn tile(&self) -> Option<&Linked> {
         None

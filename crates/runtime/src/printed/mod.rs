@@ -1,4 +1,4 @@
-//! Kernels printed as machine code: x86-64 with VEX (`Level::Avx2`) or EVEX (`Level::Avx512`).
+//! Kernels printed as machine code: x86-64 with VEX (`Level::Avx2`) or EVEX (from `Level::Avx512` on).
 //!
 //! What a kernel does is described by a list of instructions of a tile program ([`lines::Lines`]), which is lowered to
 //! vector code with as many registers as it likes ([`ir`]), and then given the machine's ([`emit`]). What is printed
@@ -36,10 +36,10 @@ pub(crate) struct Target {
 impl Target {
     /// The target of a level, if code is printed for it.
     pub(crate) fn of(level: Level) -> Option<Target> {
-        match level {
+        match level.width() {
             Level::Baseline => None,
             Level::Avx2 => Some(Target { evex: false }),
-            Level::Avx512 => Some(Target { evex: true }),
+            _ => Some(Target { evex: true }),
         }
     }
 

@@ -69,7 +69,7 @@ pub(crate) fn compiled<K: Kernel<A>, A>(level: Level) -> unsafe fn(A) {
     } else {
         Level::Baseline
     };
-    match level {
+    match level.width() {
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => {
             #[target_feature(

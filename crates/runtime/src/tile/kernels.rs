@@ -60,7 +60,7 @@ pub(super) fn unary(op: Unary, ty: Compute, level: Level) -> Op {
         // SAFETY: the call is of this instruction, whose operand's type was checked.
         unsafe { map1::<f32, f32>(call, |x| table.of(x)) }
     }
-    if (op, ty, level) == (Unary::Erf, Compute::F32, Level::Avx512) {
+    if (op, ty, level.width()) == (Unary::Erf, Compute::F32, Level::Avx512) {
         return erf;
     }
     with_compute!(ty, T => if op.gives_mask() {

@@ -89,6 +89,32 @@ impl Work for Linked {
         Ok(None)
     }
 
+    fn schedule(&self) -> Option<String> {
+        if !self.pieces.is_empty() {
+            return Some(format!("in {} pieces", self.pieces.len()));
+        }
+        let codes = |s: &'_ Stage| -> Vec<Code> {
+            [&s.begin, &s.body, &s.end]
+                .into_iter()
+                .flatten()
+                .copied()
+                .collect()
+        };
+        let loops = self.stages.iter().flat_map(codes);
+        let (printed, interpreted): (Vec<Code>, Vec<Code>) = loops.partition(|c| c.is_call);
+        let count = |n: usize, what: &str| match n {
+            0 => None,
+            1 => Some(format!("1 {what} loop")),
+            n => Some(format!("{n} {what} loops")),
+        };
+        let all = [
+            count(printed.len(), "printed"),
+            count(interpreted.len(), "interpreted"),
+        ];
+        let all: Vec<String> = all.into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    }
+
     fn tile(&self) -> Option<&Linked> {
         Some(self)
     }

@@ -246,7 +246,7 @@ pub fn add_buffer(plan: &mut Plan, dtype: DType, len: i64, place: Place) -> Buff
 }
 
 pub fn levels() -> Vec<Level> {
-    Level::ALL
+    Level::WIDTHS
         .into_iter()
         .filter(|l| l.is_supported())
         .collect()

@@ -118,6 +118,12 @@ impl Cut {
         Ok(cut)
     }
 
+    /// Positions and channels of a register tile, and whether the work on the sums is done there.
+    pub(super) fn tile(&self, c: &Conv) -> ([i64; 2], bool) {
+        let lanes = i64::from(lanes(c.level, c.dtype));
+        ([self.rows, lanes], self.finish.is_some())
+    }
+
     /// Makes the kernels of the tiles of a row.
     fn link(&mut self, c: &Conv, taps: u32) -> Result<()> {
         let size = c.dtype.size() as i64;

@@ -123,6 +123,15 @@ impl Cut {
         cut
     }
 
+    /// Taps of channels and columns of a register tile, where there are several channels a group.
+    pub(super) fn tile(&self) -> Option<[i64; 2]> {
+        let By::Dense(cut) = &self.by else {
+            return None;
+        };
+        let [channels, taps] = cut.rows;
+        Some([channels * taps, cut.panel])
+    }
+
     /// The sums of a range.
     fn sums(&self) -> i64 {
         (self.channels.saturating_mul(self.taps)).saturating_mul(self.columns)

@@ -24,13 +24,13 @@ const READ_ROWS: i64 = 8;
 
 impl MatMul {
     /// Columns of a panel: whole vectors, as many as a register tile has.
-    fn panel(&self) -> i64 {
+    pub(super) fn panel(&self) -> i64 {
         let lanes = i64::from(lanes(self.level, self.dtype));
         VECTORS.min(ceil(self.n, lanes)).max(1) * lanes
     }
 
     /// Rows of a register tile.
-    fn tile_rows(&self) -> i64 {
+    pub(super) fn tile_rows(&self) -> i64 {
         let vectors = self.panel() / i64::from(lanes(self.level, self.dtype));
         even_rows(self.m, most_rows(self.level, vectors as u8))
     }

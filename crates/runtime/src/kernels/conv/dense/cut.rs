@@ -384,6 +384,12 @@ impl Cut {
         results.saturating_mul(terms.max(1))
     }
 
+    /// Rows and columns of a register tile, and whether the work on the sums is done there.
+    pub(in crate::kernels::conv) fn register_tile(&self) -> ([i64; 2], bool) {
+        let [lines, positions] = self.rows;
+        ([lines * positions, self.panel], self.finish.is_some())
+    }
+
     /// Elements of the packed weights, and one behind them.
     pub(in crate::kernels::conv) fn packed(&self) -> i64 {
         self.panel_at(self.groups, 0) + 1

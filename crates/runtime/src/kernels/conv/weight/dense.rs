@@ -33,8 +33,8 @@ pub(super) struct Cut {
     together: bool,
     wide: i64,
     /// Channels and taps of a register tile, and the columns of a panel.
-    rows: [i64; 2],
-    panel: i64,
+    pub rows: [i64; 2],
+    pub panel: i64,
 }
 
 /// Parts of lines that are worked on together.
