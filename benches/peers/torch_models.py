@@ -247,6 +247,11 @@ MODELS = {
     "linear": lambda: nn.Linear(768, 3072),
     "bmm": lambda: Function(torch.matmul),
     "matvec": lambda: Function(torch.matmul),
+    **{
+        f"attention-{keys}{step}": lambda: Function(functional.scaled_dot_product_attention)
+        for keys in (256, 1024, 4096)
+        for step in ("", "-step")
+    },
     "resnet50": lambda: ResNet(Bottleneck, [3, 4, 6, 3], 4, 1000),
     "resnet50-8": lambda: ResNet(Bottleneck, [3, 4, 6, 3], 4, 1000),
     "mobilenet": lambda: MobileNetV3(1000),
@@ -267,8 +272,28 @@ def model(name):
     return made.train(name.endswith("-step") or name == "batch-norm-relu")
 
 
+def gradients(f, compiled):
+    """A function that computes the mean square of another, and the gradients of its inputs."""
+
+    def forward(*x):
+        return f(*x).square().mean()
+
+    if compiled:
+        forward = torch.compile(forward)
+
+    def run(*x):
+        x = [x.detach().requires_grad_() for x in x]
+        loss = forward(*x)
+        loss.backward()
+        return loss.detach()
+
+    return run
+
+
 def step(name, made, compiled=False):
     """A training step: a function of a batch that gives the loss."""
+    if name.startswith("attention"):
+        return gradients(made, compiled)
     if name == "resnet18-step":
         optimizer = torch.optim.SGD(made.parameters(), lr=0.01, momentum=0.9)
         loss_of = functional.cross_entropy

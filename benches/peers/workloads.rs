@@ -5,7 +5,7 @@ use kiln::{CompileOptions, DType, Result, Tensor, compile, no_grad};
 use kiln_models::workloads::{self, Workload};
 
 /// The operations: names and what they are.
-const OPERATIONS: [(&str, &str); 8] = [
+const OPERATIONS: [(&str, &str); 14] = [
     ("softmax", "softmax of rows, 4096x4096"),
     ("layer-norm", "layer norm, 8192x1024"),
     (
@@ -20,6 +20,21 @@ const OPERATIONS: [(&str, &str); 8] = [
     ("linear", "linear layer, 256 rows, 768 to 3072 features"),
     ("bmm", "64 matrix products, 64x64x64"),
     ("matvec", "matrix times vector, 4096x4096"),
+    ("attention-256", "attention, 12 heads of 64, 256 keys"),
+    ("attention-1024", "attention, 12 heads of 64, 1024 keys"),
+    ("attention-4096", "attention, 12 heads of 64, 4096 keys"),
+    (
+        "attention-256-step",
+        "attention and its gradients, 12 heads of 64, 256 keys",
+    ),
+    (
+        "attention-1024-step",
+        "attention and its gradients, 12 heads of 64, 1024 keys",
+    ),
+    (
+        "attention-4096-step",
+        "attention and its gradients, 12 heads of 64, 4096 keys",
+    ),
 ];
 
 /// Every workload: its name and what it is.
@@ -35,7 +50,15 @@ pub fn workload(name: &str) -> Result<Workload> {
     let random = |shape: &[usize]| Tensor::randn(shape, DType::F32);
     let large = || random(&[4096, 4096]);
     let none = Sequential::new;
+    let heads = |keys: usize| [0; 3].map(|_| random(&[1, 12, keys, 64])).to_vec();
+    let attend = |x: &[Tensor]| x[0].scaled_dot_product_attention(&x[1], &x[2]);
     match name {
+        "attention-256" => operation(none(), heads(256), move |_, x| attend(x)),
+        "attention-1024" => operation(none(), heads(1024), move |_, x| attend(x)),
+        "attention-4096" => operation(none(), heads(4096), move |_, x| attend(x)),
+        "attention-256-step" => gradients(heads(256), attend),
+        "attention-1024-step" => gradients(heads(1024), attend),
+        "attention-4096-step" => gradients(heads(4096), attend),
         "softmax" => operation(none(), vec![large()], |_, x| x[0].softmax(1)),
         "layer-norm" => operation(
             LayerNorm::new([1024])?,
@@ -68,6 +91,22 @@ pub fn workload(name: &str) -> Result<Workload> {
         }),
         _ => workloads::make(name, (&CompileOptions::default()).into()),
     }
+}
+
+/// The mean square of a function, and the gradients of its inputs.
+fn gradients(inputs: Vec<Tensor>, f: impl FnOnce(&[Tensor]) -> Tensor) -> Result<Workload> {
+    let program = compile(&inputs, |x| -> Result<Vec<Tensor>> {
+        let leaves: Vec<Tensor> = x.iter().map(|x| x.detach().requires_grad_(true)).collect();
+        let loss = f(&leaves).square().mean(());
+        loss.backward()?;
+        let gradients = leaves.iter().filter_map(Tensor::grad);
+        Ok(std::iter::once(loss.clone()).chain(gradients).collect())
+    })?;
+    Ok(Workload {
+        model: Box::new(Sequential::new()),
+        inputs,
+        program,
+    })
 }
 
 fn operation<M: Module + 'static>(

@@ -1,7 +1,7 @@
-//! Attention on the CPU, where nothing else reads the scores: one kernel that never holds all of them.
+//! Attention on the CPU, and its gradients: a kernel each, which never holds all scores.
 
 use crate::vector;
-use kiln::{Attention, DType, Result, Tensor, compile, no_grad};
+use kiln::{Attention, Backward, DType, Result, Tensor, compile, no_grad};
 
 /// Sizes: batch, heads, rows that ask, keys, width, columns of the value.
 type Sizes = [usize; 6];
@@ -182,6 +182,185 @@ fn threads_and_sharing_heads_change_nothing() -> Result<()> {
         assert_eq!(grouped(&x).to_vec::<f32>()?, repeated, "{threads} threads");
     }
     kiln::set_threads(before);
+    Ok(())
+}
+
+/// The gradients of query, key and value for random gradients `g` of the result, which is its shape.
+fn gradients(x: &[Tensor], g: &Tensor, case: Case) -> Vec<Tensor> {
+    let mut leaves: Vec<Tensor> = x.iter().map(Tensor::detach).collect();
+    for leaf in &mut leaves[..3] {
+        *leaf = leaf.clone().requires_grad_(true);
+    }
+    let y = attention(&leaves, case);
+    y.backward_with(Backward::new().gradient(g)).unwrap();
+    leaves[..3].iter().map(|x| x.grad().unwrap()).collect()
+}
+
+/// Compares gradients to so many parts of the largest of each.
+fn assert_gradients_agree(x: &[Tensor], case: Case, part: f64, about: &str) -> Result<()> {
+    let g = Tensor::randn(attention(x, case).shape()?, DType::F32).to_dtype(x[0].dtype());
+    let mut operands = x.to_vec();
+    operands.push(g.clone());
+    let program = compile(&operands, |mut x: Vec<Tensor>| {
+        let g = x.pop().unwrap();
+        gradients(&x, &g, case)
+    })?;
+    let text = program.explain().to_string();
+    let none = operands.iter().any(|x| x.dims().iter().any(|d| d.is(0)));
+    assert!(none || text.contains("attention_grad"), "{text}");
+    let found = program.run(&operands)?;
+    let wide = |t: &Tensor| match t.dtype().is_float() {
+        true => t.to_dtype(DType::F64),
+        false => t.clone(),
+    };
+    let x: Vec<Tensor> = x.iter().map(wide).collect();
+    for (i, (a, e)) in found.iter().zip(gradients(&x, &wide(&g), case)).enumerate() {
+        assert_eq!(a.shape()?, e.shape()?);
+        let (a, e) = (a.to_dtype(DType::F64).to_vec::<f64>()?, e.to_vec::<f64>()?);
+        let finite = e.iter().filter(|e| e.is_finite());
+        let scale = finite.fold(1e-3f64, |m, e| m.max(e.abs()));
+        for (at, (a, e)) in a.iter().zip(&e).enumerate() {
+            let right = match e.is_finite() {
+                true => (a - e).abs() <= part * scale,
+                false => !a.is_finite(),
+            };
+            assert!(
+                right,
+                "{about} {case:?}: element {at} of gradient {i} is {a}, not {e}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_of_every_size_mask_and_layout_are_those_of_f64() -> Result<()> {
+    let sizes: [Sizes; 9] = [
+        [1, 1, 1, 1, 1, 1],
+        [2, 3, 5, 7, 11, 13],
+        [1, 2, 131, 129, 8, 5],
+        [2, 1, 17, 300, 64, 64],
+        [1, 1, 260, 1031, 3, 2],
+        [1, 2, 3, 0, 4, 5],
+        [1, 2, 0, 3, 4, 5],
+        [2, 2, 3, 4, 0, 5],
+        [2, 2, 3, 4, 5, 0],
+    ];
+    for size in sizes {
+        for i in 0..8 {
+            let case = Case {
+                strided: i / 4 == 1,
+                ..MASKS[i % 4]
+            };
+            let x = operands(size, case);
+            assert_gradients_agree(&x, case, 4e-6, &format!("{size:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn halves_are_computed_in_f32() -> Result<()> {
+    for (dtype, unit) in [(DType::F16, 1e-3), (DType::BF16, 8e-3)] {
+        for (size, i) in [
+            ([2, 3, 5, 7, 11, 13], 0),
+            ([1, 2, 131, 129, 8, 5], 1),
+            ([1, 2, 40, 33, 4, 4], 3),
+        ] {
+            for strided in [false, true] {
+                let case = Case {
+                    strided,
+                    epilogue: i == 0,
+                    ..MASKS[i]
+                };
+                let as_half = |x: &Tensor| match x.dtype().is_float() {
+                    true => x.to_dtype(dtype),
+                    false => x.clone(),
+                };
+                let x: Vec<Tensor> = operands(size, case).iter().map(as_half).collect();
+                let plain = Case {
+                    epilogue: false,
+                    ..case
+                };
+                assert_gradients_agree(&x, plain, 2.0 * unit, &format!("{dtype} {size:?}"))?;
+                let program = compile(&x, |x| no_grad(|| attention(&x, case)))?;
+                let text = program.explain().to_string();
+                assert!(text.contains("attention"), "{text}");
+                let y = program.run(&x)?.to_dtype(DType::F64).to_vec::<f64>()?;
+                let wide = |x: &Tensor| match x.dtype().is_float() {
+                    true => x.to_dtype(DType::F64),
+                    false => x.clone(),
+                };
+                let wide: Vec<Tensor> = x.iter().map(wide).collect();
+                let expected = attention(&wide, case).to_vec::<f64>()?;
+                let scale = expected.iter().fold(1e-3f64, |m, e| m.max(e.abs()));
+                for (a, e) in y.iter().zip(&expected) {
+                    assert!(
+                        (a - e).abs() <= unit * scale,
+                        "{dtype} {case:?}: {a}, not {e}"
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_of_what_is_not_finite_are_not() -> Result<()> {
+    for (operand, at) in [(0, 0), (1, 3), (2, 1), (2, 99)] {
+        for bad in [f32::NAN, f32::INFINITY] {
+            for case in MASKS {
+                let mut x = operands([1, 1, 20, 20, 5, 5], case);
+                let shape = x[operand].shape()?;
+                let mut values = x[operand].to_vec::<f32>()?;
+                values[at] = bad;
+                x[operand] = vector(&values).reshape(shape);
+                let about = format!("operand {operand} has {bad} at {at}");
+                assert_gradients_agree(&x, case, 4e-6, &about)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_training_step_stores_no_scores() -> Result<()> {
+    let peak = |length: usize| -> Result<usize> {
+        let x = Tensor::randn([1, 2, length, 16], DType::F32);
+        let program = compile(
+            (&x, &x, &x, &x),
+            |(q, k, v, g): (Tensor, Tensor, Tensor, Tensor)| gradients(&[q, k, v], &g, MASKS[1]),
+        )?;
+        let memory = program.explain().memory.unwrap();
+        Ok(memory.peak + memory.outputs)
+    };
+    let (short, long) = (peak(512)?, peak(2048)?);
+    // In proportion to the length, and less than one matrix of scores a head takes.
+    assert!(long <= 4 * short + (1 << 16), "{short} and {long}");
+    assert!(long < 2048 * 2048 * 4, "{long}");
+    Ok(())
+}
+
+#[test]
+fn gradients_do_not_depend_on_threads() -> Result<()> {
+    let before = kiln::threads();
+    for (shape, case) in [
+        ([2, 4, 150, 150, 16, 16], MASKS[0]),
+        ([1, 1, 700, 300, 8, 8], MASKS[1]),
+    ] {
+        let x = operands(shape, case);
+        let g = Tensor::randn(attention(&x, case).shape()?, DType::F32);
+        let all = || -> Result<Vec<Vec<f32>>> {
+            gradients(&x, &g, case).iter().map(Tensor::to_vec).collect()
+        };
+        let first = all()?;
+        for threads in [1, 3] {
+            kiln::set_threads(threads);
+            assert!(all()? == first, "{threads} threads");
+        }
+        kiln::set_threads(before);
+    }
     Ok(())
 }
 

@@ -22,6 +22,7 @@
 //! assert_eq!(dx[0].floats(), Some(&[2.0, 4.0, 6.0][..]));
 //! ```
 
+mod attention;
 mod backward;
 mod branch;
 mod expr;
@@ -110,7 +111,8 @@ pub fn pullback<B: Builder>(
         Op::WindowReduce(op) => only(window::pullback(b, op, g, &x[0])?),
         Op::Softmax(op) => only(norm::softmax(b, op, g, &y[0])?),
         Op::BatchNorm(op) => norm::batch_norm(b, op, g, call)?,
-        Op::Attention(_) => tape::through_parts(b, call, g)?,
+        Op::Attention(op) => attention::pullback(b, op, g, call)?,
+        Op::AttentionGrad(_) => tape::through_parts(b, call, g)?,
         Op::Input(_)
         | Op::Full(_)
         | Op::Constant(_)

@@ -376,18 +376,20 @@ impl Assembler<'_> {
                 let batch = shape.len() - 2;
                 let mask = node.inputs.get(3).map(|n| self.flow.nodes[*n].dtype);
                 Body::Attention(Box::new(plan::Attention {
-                    dtype: node.dtype,
-                    scale: scale.as_f64(),
-                    causal: *causal,
-                    batch: shape[..batch].to_vec(),
-                    length: shape[batch].clone(),
-                    keys: operand(1)[batch].clone(),
-                    width: operand(1)[batch + 1].clone(),
+                    scores: plan::Scores {
+                        dtype: node.dtype,
+                        scale: scale.as_f64(),
+                        causal: *causal,
+                        batch: shape[..batch].to_vec(),
+                        length: shape[batch].clone(),
+                        keys: operand(1)[batch].clone(),
+                        width: operand(1)[batch + 1].clone(),
+                        query: matrix(0),
+                        key: matrix(1),
+                        mask: mask.map(|dtype| (matrix(3), dtype)),
+                    },
                     columns: shape[batch + 1].clone(),
-                    query: matrix(0),
-                    key: matrix(1),
                     value: matrix(2),
-                    mask: mask.map(|dtype| (matrix(3), dtype)),
                     out,
                     epilogue: None,
                 }))

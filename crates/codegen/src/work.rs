@@ -246,8 +246,9 @@ impl Body {
                 &numel(&c.kernel),
             ]),
             Body::Attention(a) => {
-                let scores = product(&[&numel(&a.batch), &a.length, &a.keys]);
-                twice(&[&scores, &(&a.width + &a.columns)])
+                let s = &a.scores;
+                let scores = product(&[&numel(&s.batch), &s.length, &s.keys]);
+                twice(&[&scores, &(&s.width + &a.columns)])
             }
             Body::Library(kernel) => kernel.operations(),
             Body::Loop(l, body) => &inside(body) * &l.trips,

@@ -7,7 +7,7 @@ mod custom;
 mod matmul;
 mod ordered;
 
-pub use attention::Attention;
+pub use attention::{Attention, AttentionGrad, Scores};
 pub use control::{If, Loop};
 pub use conv::{Conv, ConvRole, Images};
 pub use custom::Custom;
@@ -44,8 +44,10 @@ pub enum Kernel {
     Custom(Custom),
     /// Any of these, for a GPU. A plan has either these alone or none.
     Cuda(CudaKernel),
-    /// Attention. The CPU engine has no kernel for it and takes it apart.
+    /// Attention.
     Attention(Box<Attention>),
+    /// The gradients of attention.
+    AttentionGrad(Box<AttentionGrad>),
 }
 
 impl Deref for Kernel {
@@ -64,6 +66,7 @@ impl Deref for Kernel {
             Kernel::Custom(k) => k,
             Kernel::Cuda(k) => k,
             Kernel::Attention(k) => &**k,
+            Kernel::AttentionGrad(k) => &**k,
         }
     }
 }

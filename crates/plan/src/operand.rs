@@ -41,6 +41,21 @@ pub struct Strided {
     pub strides: Vec<Dim>,
 }
 
+/// The last two axes are the matrix's, those in front of them its batch.
+impl From<Strided> for Matrix {
+    fn from(mut x: Strided) -> Matrix {
+        let col = x.strides.pop().unwrap_or(Dim::ZERO);
+        let row = x.strides.pop().unwrap_or(Dim::ZERO);
+        Matrix {
+            arg: x.arg,
+            offset: x.offset,
+            batch_strides: x.strides,
+            row,
+            col,
+        }
+    }
+}
+
 impl Matrix {
     /// Whether something holds for every size in it.
     pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {

@@ -16,7 +16,7 @@ use crate::error::{Result, damaged};
 use crate::executor::{If, Loop};
 use crate::simd::Level;
 use crate::tile;
-use attention::Attention;
+use attention::{Attention, AttentionGrad};
 use conv::Conv;
 use custom::Custom;
 use kiln_plan::{Contract, Kernel};
@@ -33,7 +33,8 @@ pub(crate) fn supported(kernel: &Kernel) -> Result<()> {
     let (dtype, computes) = match kernel {
         Kernel::MatMul(m) => (m.dtype, MatMul::computes(m)),
         Kernel::Conv(c) => (c.dtype, Conv::computes(c)),
-        Kernel::Attention(a) => (a.dtype, Attention::computes(a)),
+        Kernel::Attention(a) => (a.scores.dtype, Attention::computes(a)),
+        Kernel::AttentionGrad(a) => (a.scores.dtype, AttentionGrad::computes(a)),
         Kernel::Scan(s) => (s.dtype, Scan::computes(s)),
         Kernel::ArgSort(s) => (s.dtype, ArgSort::computes(s)),
         Kernel::Scatter(s) => (s.dtype, Scatter::computes(s)),
@@ -101,6 +102,9 @@ impl Link for Linker<'_> {
             (Kernel::MatMul(m), None) => Arc::new(MatMul::new(m, values, lens, level)?),
             (Kernel::Conv(c), None) => Arc::new(Conv::new(c, values, lens, level)?),
             (Kernel::Attention(a), None) => Arc::new(Attention::new(a, values, lens, level)?),
+            (Kernel::AttentionGrad(a), None) => {
+                Arc::new(AttentionGrad::new(a, values, lens, level)?)
+            }
             (Kernel::Scan(s), None) => Arc::new(Scan::new(s, values, level)?),
             (Kernel::ArgSort(s), None) => Arc::new(ArgSort::new(s, values, level)?),
             (Kernel::Scatter(s), None) => Arc::new(Scatter::new(s, values, level)?),

@@ -250,4 +250,13 @@ fn composites() {
         },
         &qkv,
     );
+    let [q, k, v, mask] = qkv;
+    let g = random(&[2, 3, 2]);
+    for (causal, operands) in [
+        (true, vec![q.clone(), k.clone(), v.clone(), g.clone()]),
+        (false, vec![q, k, v, g, mask]),
+    ] {
+        let of = ops::Attention { scale, causal };
+        check_op("attention_grad", ops::AttentionGrad { of }, &operands);
+    }
 }

@@ -27,13 +27,17 @@ impl FlowBuilder {
                 let result = &node.fact().shape;
                 self.conv_gradient(id, &c.conv, ConvRole::Weight, inputs, result)?
             }
-            IrOp::Attention(a) if self.on_gpu || node.fact().dtype == DType::F32 => {
+            IrOp::Attention(a) if self.on_gpu || node.fact().dtype != DType::F64 => {
                 let (scale, causal) = (a.scale, a.causal);
                 let shape = node.fact().shape.iter().cloned();
                 let op = Op::Attention { scale, causal };
                 self.helper(op, inputs, node.fact().dtype, shape)
             }
-            IrOp::Softmax(_) | IrOp::BatchNorm(_) | IrOp::Attention(_) => {
+            IrOp::AttentionGrad(a) if !self.on_gpu && node.fact().dtype != DType::F64 => {
+                let shape = node.fact().shape.iter().cloned();
+                self.own_kernel(a, inputs, node.fact().dtype, shape)
+            }
+            IrOp::Softmax(_) | IrOp::BatchNorm(_) | IrOp::Attention(_) | IrOp::AttentionGrad(_) => {
                 let text = format!("{} is a composite; decompose it first", node.op.name());
                 return Err(LowerError::new(id, text));
             }
@@ -119,6 +123,7 @@ impl FlowBuilder {
             | IrOp::Softmax(_)
             | IrOp::BatchNorm(_)
             | IrOp::Attention(_)
+            | IrOp::AttentionGrad(_)
             | IrOp::ConvTranspose(_)
             | IrOp::ConvWeight(_)
             | IrOp::Scan(_)
@@ -212,6 +217,37 @@ impl Library for ops::Scatter {
 
     fn site(&self) -> Option<(&str, SiteKind)> {
         Some((self.name(), SiteKind::IndexOutOfRange))
+    }
+}
+
+/// Reads matrices wherever they lie.
+impl Library for ops::AttentionGrad {
+    fn is_strided(&self, _operand: usize) -> bool {
+        true
+    }
+
+    fn kernel(&self, call: &Call) -> Kernel {
+        let shapes: Vec<&[Dim]> = call.operands.iter().map(|x| &x.shape[..]).collect();
+        let batch = shapes[0].len() - 2;
+        let matrix = |i: usize| call.strided[i].clone().into();
+        Kernel::AttentionGrad(Box::new(plan::AttentionGrad {
+            scores: plan::Scores {
+                dtype: call.out.dtype,
+                scale: self.of.scale.as_f64(),
+                causal: self.of.causal,
+                batch: shapes[0][..batch].to_vec(),
+                length: shapes[0][batch].clone(),
+                keys: shapes[1][batch].clone(),
+                width: shapes[1][batch + 1].clone(),
+                query: matrix(0),
+                key: matrix(1),
+                mask: call.operands.get(4).map(|m| (matrix(4), m.dtype)),
+            },
+            columns: shapes[2][batch + 1].clone(),
+            value: matrix(2),
+            gradient: matrix(3),
+            out: call.out.arg,
+        }))
     }
 }
 

@@ -21,13 +21,18 @@ pub enum Engine {
 /// The graph with composites decomposed.
 pub fn decomposed(graph: &Graph) -> Graph {
     without(graph, |op| {
-        matches!(op, Op::Softmax(_) | Op::BatchNorm(_) | Op::Attention(_))
+        matches!(
+            op,
+            Op::Softmax(_) | Op::BatchNorm(_) | Op::Attention(_) | Op::AttentionGrad(_)
+        )
     })
 }
 
 /// The graph with those composites decomposed that have no CUDA kernel.
 pub fn decomposed_for_cuda(graph: &Graph) -> Graph {
-    without(graph, |op| matches!(op, Op::Softmax(_) | Op::BatchNorm(_)))
+    without(graph, |op| {
+        matches!(op, Op::Softmax(_) | Op::BatchNorm(_) | Op::AttentionGrad(_))
+    })
 }
 
 fn without(graph: &Graph, composite: fn(&Op) -> bool) -> Graph {
@@ -185,7 +190,11 @@ fn run_sequence(
                     engine,
                 );
             }
-            Kernel::Cuda(_) | Kernel::Attention(_) | Kernel::Loop(_) | Kernel::If(_) => {
+            Kernel::Cuda(_)
+            | Kernel::Attention(_)
+            | Kernel::AttentionGrad(_)
+            | Kernel::Loop(_)
+            | Kernel::If(_) => {
                 panic!("{} is not lowered to a launch", launch.kernel.name())
             }
             Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) | Kernel::Custom(_) => {

@@ -25,6 +25,7 @@ fn launches(p: &Program) -> String {
             Kernel::Loop(_) | Kernel::If(_) => "control flow",
             Kernel::Cuda(_) => "cuda",
             Kernel::Attention(_) => "attention",
+            Kernel::AttentionGrad(_) => "attention_grad",
         };
         let args: Vec<String> = l
             .args

@@ -498,6 +498,10 @@ fn flops(graph: &Graph, id: NodeId) -> Option<u64> {
         Op::ConvTranspose(_) | Op::ConvWeight(_) => {
             2 * size(node.inputs[0])? * size(node.inputs[1])?.min(1 << 20)
         }
+        Op::AttentionGrad(_) => {
+            let keys = shape(1)[shape(1).len() - 2].as_const()?;
+            10 * size(node.inputs[0])? * keys as u64
+        }
         Op::Attention(_) => 4 * out * (numel(&shape(1)[..]).as_const()? as u64 / last(1)?.max(1)),
         Op::Reduce(_) | Op::ArgReduce(_) | Op::Scan(_) => size(node.inputs[0])?,
         Op::Random(_) => 16 * out,

@@ -3,50 +3,94 @@ use super::{Array, Data};
 use crate::ops::Attention;
 
 pub(super) fn eval(op: &Attention, x: &[&Array]) -> Data {
-    let (q, k, v) = (x[0].to_f64(), x[1].to_f64(), x[2].to_f64());
-    let r = x[0].shape().len();
-    let (l, e) = (x[0].shape()[r - 2], x[0].shape()[r - 1]);
-    let (s, w) = (x[1].shape()[r - 2], x[2].shape()[r - 1]);
-    let batch: usize = x[0].shape()[..r - 2].iter().product();
-    let scale = op.scale.as_f64();
-    let mask = x.get(3).map(|m| m.data());
-    let mut out = Vec::with_capacity(batch * l * w);
-    for row in 0..batch * l {
-        let b = row / l.max(1);
-        let score = |j: usize| {
-            if op.causal && j > row % l {
-                return f64::NEG_INFINITY;
-            }
-            let mut product = Sum::default();
-            for i in 0..e {
-                product.add(q[row * e + i] * k[(b * s + j) * e + i]);
-            }
-            match mask {
-                None => product.get() * scale,
-                Some(Data::Float(m)) => product.get() * scale + m[row * s + j],
-                Some(Data::Int(m)) if m[row * s + j] != 0 => product.get() * scale,
-                Some(Data::Int(_)) => f64::NEG_INFINITY,
-            }
-        };
-        let scores: Vec<f64> = (0..s).map(score).collect();
-        let max = scores.iter().fold(
-            f64::NEG_INFINITY,
-            |m, x| {
-                if x.is_nan() || *x > m { *x } else { m }
-            },
-        );
-        let blind = max == f64::NEG_INFINITY && (op.causal || mask.is_some());
-        let weights: Vec<f64> = scores.iter().map(|x| (x - max).exp()).collect();
-        let mut total = Sum::default();
-        weights.iter().for_each(|x| total.add(*x));
+    let rows = Rows::new(op, x[0], x[1], x.get(3).copied());
+    let v = x[2].to_f64();
+    let w = x[2].shape()[rows.rank - 1];
+    let mut out = Vec::with_capacity(rows.count * w);
+    for row in 0..rows.count {
+        let weights = rows.weights(row);
         for c in 0..w {
             let mut sum = Sum::default();
             for (j, weight) in weights.iter().enumerate() {
-                let weight = if blind { 0.0 } else { weight / total.get() };
-                sum.add(weight * v[(b * s + j) * w + c]);
+                sum.add(weight * v[(rows.matrix(row) * rows.keys + j) * w + c]);
             }
             out.push(sum.get());
         }
     }
     Data::Float(out)
+}
+
+/// The rows of all queries.
+pub(super) struct Rows<'a> {
+    op: &'a Attention,
+    pub query: Vec<f64>,
+    pub key: Vec<f64>,
+    mask: Option<&'a Data>,
+    pub rank: usize,
+    /// Rows of all queries, and of one; keys of one; and the width of both.
+    pub count: usize,
+    pub length: usize,
+    pub keys: usize,
+    pub width: usize,
+}
+
+impl<'a> Rows<'a> {
+    pub(super) fn new(
+        op: &'a Attention,
+        query: &Array,
+        key: &Array,
+        mask: Option<&'a Array>,
+    ) -> Rows<'a> {
+        let rank = query.shape().len();
+        let [length, width] = [rank - 2, rank - 1].map(|i| query.shape()[i]);
+        let batch: usize = query.shape()[..rank - 2].iter().product();
+        Rows {
+            op,
+            query: query.to_f64(),
+            key: key.to_f64(),
+            mask: mask.map(Array::data),
+            rank,
+            count: batch * length,
+            length,
+            keys: key.shape()[rank - 2],
+            width,
+        }
+    }
+
+    /// The number of the matrix that a row is in.
+    pub(super) fn matrix(&self, row: usize) -> usize {
+        row / self.length.max(1)
+    }
+
+    /// The weights of the keys for a row.
+    pub(super) fn weights(&self, row: usize) -> Vec<f64> {
+        let (op, keys, width) = (self.op, self.keys, self.width);
+        let b = self.matrix(row);
+        let scale = op.scale.as_f64();
+        let score = |j: usize| {
+            if op.causal && j > row % self.length {
+                return f64::NEG_INFINITY;
+            }
+            let mut product = Sum::default();
+            for i in 0..width {
+                product.add(self.query[row * width + i] * self.key[(b * keys + j) * width + i]);
+            }
+            match self.mask {
+                None => product.get() * scale,
+                Some(Data::Float(m)) => product.get() * scale + m[row * keys + j],
+                Some(Data::Int(m)) if m[row * keys + j] != 0 => product.get() * scale,
+                Some(Data::Int(_)) => f64::NEG_INFINITY,
+            }
+        };
+        let scores: Vec<f64> = (0..keys).map(score).collect();
+        let larger = |m: f64, x: &f64| if x.is_nan() || *x > m { *x } else { m };
+        let max = scores.iter().fold(f64::NEG_INFINITY, larger);
+        if max == f64::NEG_INFINITY && (op.causal || self.mask.is_some()) {
+            return vec![0.0; keys];
+        }
+        let weights: Vec<f64> = scores.iter().map(|x| (x - max).exp()).collect();
+        let mut total = Sum::default();
+        weights.iter().for_each(|x| total.add(*x));
+        weights.iter().map(|x| x / total.get()).collect()
+    }
 }

@@ -24,6 +24,7 @@ mod arg_reduce;
 mod arg_sort;
 mod array;
 mod attention;
+mod attention_grad;
 mod batch_norm;
 mod broadcast;
 mod cast;
@@ -334,6 +335,7 @@ fn dispatch(op: &Op, x: &[&Array], cx: &Context) -> Result<Data, Problem> {
         Op::Softmax(op) => Ok(softmax::eval(op, x[0])),
         Op::BatchNorm(op) => Ok(batch_norm::eval(op, x)),
         Op::Attention(op) => Ok(attention::eval(op, x)),
+        Op::AttentionGrad(op) => Ok(attention_grad::eval(op, x)),
         Op::Custom(op) => custom::eval(op, x, cx),
         Op::If(_) | Op::Loop(_) | Op::Barrier(_) => Err(Problem::Inputs(
             "ops of several outputs are run by eval_op".into(),

@@ -140,6 +140,14 @@ impl Generator {
             scale: Scalar::Float(self.rng.one([1.0, 0.5, -0.25])),
             causal: self.rng.chance(0.4),
         };
-        self.emit(op, &operands, Meta { size, exact: false })
+        if self.rng.chance(0.6) {
+            return self.emit(op, &operands, Meta { size, exact: false });
+        }
+        let gradient = with(self, &l, &width, dtype)?;
+        operands.insert(3, self.clamp(gradient, 2.0)?);
+        let op = ops::AttentionGrad { of: op };
+        let size = size.max(1.0) * 64.0;
+        let all = self.emit(op, &operands, Meta { size, exact: false })?;
+        self.tame(all)
     }
 }

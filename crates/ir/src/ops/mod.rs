@@ -4,6 +4,7 @@
 mod arg_reduce;
 mod arg_sort;
 mod attention;
+mod attention_grad;
 mod barrier;
 mod batch_norm;
 mod broadcast;
@@ -35,6 +36,7 @@ mod window_reduce;
 pub use arg_reduce::ArgReduce;
 pub use arg_sort::ArgSort;
 pub use attention::Attention;
+pub use attention_grad::AttentionGrad;
 pub use barrier::Barrier;
 pub use batch_norm::BatchNorm;
 pub use broadcast::Broadcast;
@@ -72,7 +74,7 @@ macro_rules! each {
             Broadcast, Reshape, Permute, Slice, Pad, Concat,
             Reduce, ArgReduce, Scan, ArgSort, Gather, Scatter,
             MatMul, Conv, ConvTranspose, ConvWeight, WindowReduce,
-            Softmax, BatchNorm, Attention,
+            Softmax, BatchNorm, Attention, AttentionGrad,
             If, Loop, Barrier, Custom,
         }
     };

@@ -91,7 +91,7 @@ fn random_programs_cover_everything() {
     let share = |feature: &str| counts.get(feature).copied().unwrap_or(0) as f64 / SEEDS as f64;
     let ops = "input full constant iota random pointwise cast broadcast reshape permute slice pad \
         concat reduce arg_reduce gather matmul conv window_reduce softmax batch_norm scan \
-        arg_sort scatter attention if loop";
+        arg_sort scatter attention attention_grad if loop";
     let mut wanted: Vec<(String, f64)> = vec![];
     wanted.extend(ops.split_whitespace().map(|op| (format!("op:{op}"), 0.01)));
     wanted.extend(Pw::ALL.iter().map(|p| (format!("row:{}", p.name()), 0.01)));

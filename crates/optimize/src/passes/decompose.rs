@@ -55,7 +55,7 @@ impl Rule for Decompose {
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
         let node = view.node(id);
         let whole = match &node.op {
-            Op::Attention(_) => !weights_are_read(view, id),
+            Op::Attention(_) => !weights_are_read(view, id, self.on_gpu),
             _ => true,
         };
         if whole && self.has_kernel(&node.op, node.facts[0].dtype) {
@@ -67,24 +67,54 @@ impl Rule for Decompose {
     }
 }
 
-/// Whether something beside attention reads the query or the key: its derivative, which works on the
-/// weights. Then they are computed once for both, where attention as one kernel would compute them for
-/// itself alone.
-fn weights_are_read(view: &View<'_>, id: NodeId) -> bool {
-    let attention = |user: &NodeId| matches!(view.node(*user).op, Op::Attention(_));
-    let operands = &view.node(id).inputs[..2];
-    !operands
+/// Whether something beside attention has the weights: a product of its query and its key, or its derivative, where that
+/// works on them. Then they are computed once for both, where attention as one kernel would compute them for itself
+/// alone.
+fn weights_are_read(view: &View<'_>, id: NodeId, by_derivative: bool) -> bool {
+    let reads = |operand: usize| {
+        let mut found = Vec::new();
+        readers(
+            view,
+            view.node(id).inputs[operand].node,
+            operand,
+            &mut found,
+        );
+        found
+    };
+    let keys = reads(1);
+    reads(0)
         .iter()
-        .all(|v| view.users(v.node).iter().all(attention))
+        .filter(|r| keys.contains(r))
+        .any(|r| match view.node(*r).op {
+            Op::AttentionGrad(_) => by_derivative,
+            _ => true,
+        })
+}
+
+/// The products and derivatives of attention that read a value as this operand, behind views and casts.
+fn readers(view: &View<'_>, id: NodeId, operand: usize, found: &mut Vec<NodeId>) {
+    for user in view.users(id) {
+        let node = view.node(*user);
+        match &node.op {
+            Op::MatMul(_) | Op::AttentionGrad(_) if node.inputs[operand].node == id => {
+                found.push(*user);
+            }
+            op if op.is_view() || matches!(op, Op::Cast(_)) => {
+                readers(view, *user, operand, found);
+            }
+            _ => {}
+        }
+    }
 }
 
 impl Decompose {
-    /// Whether the machine computes the op whole: the gradients of convolutions of floats, and attention of f32, on a
-    /// GPU of other floats too.
+    /// Whether the machine computes the op whole: the gradients of convolutions of floats, attention, on the CPU but of
+    /// f64, and there its gradients.
     fn has_kernel(&self, op: &Op, dtype: DType) -> bool {
         match op {
             Op::ConvTranspose(_) | Op::ConvWeight(_) => dtype.is_float(),
-            Op::Attention(_) => dtype == DType::F32 || self.on_gpu,
+            Op::Attention(_) => dtype != DType::F64 || self.on_gpu,
+            Op::AttentionGrad(_) => dtype != DType::F64 && !self.on_gpu,
             _ => false,
         }
     }

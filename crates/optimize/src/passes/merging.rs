@@ -41,7 +41,7 @@ fn read_by_products(view: &View<'_>, id: NodeId, found: &mut Vec<NodeId>) -> boo
     }
     users.iter().all(|u| match &view.node(*u).op {
         op if op.is_view() => read_by_products(view, *u, found),
-        Op::MatMul(_) | Op::Attention(_) => {
+        Op::MatMul(_) | Op::Attention(_) | Op::AttentionGrad(_) => {
             if !found.contains(u) {
                 found.push(*u);
             }
@@ -62,7 +62,7 @@ fn reads_memory(view: &View<'_>, id: NodeId) -> bool {
     users.iter().filter(is_slice).count() > 1
         || users.iter().all(|u| match &view.node(*u).op {
             op if op.is_view() => reads_memory(view, *u),
-            op => matches!(op, Op::MatMul(_) | Op::Attention(_)),
+            op => matches!(op, Op::MatMul(_) | Op::Attention(_) | Op::AttentionGrad(_)),
         })
 }
 

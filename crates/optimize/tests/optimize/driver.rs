@@ -303,7 +303,7 @@ fn decompose_leaves_no_composite_in_graph_or_bodies() {
 
 #[test]
 fn attention_stays_whole_unless_its_weights_are_read() {
-    let graph = |trained: bool| {
+    let graph = |read: bool| {
         let mut graph = Graph::default();
         let mut b = GraphBuilder::new(&mut graph, loc(1));
         let [q, k, v] = [0; 3].map(|_| b.input(f32s(&[5, 3]), Role::Data));
@@ -313,14 +313,17 @@ fn attention_stays_whole_unless_its_weights_are_read() {
         };
         let y = b.op(op, &[q, k, v]).unwrap();
         let weights = op.weights(&mut b, &q, &k, None).unwrap();
+        // What else reads the query or the key has no weights.
+        let sum = b.pointwise(kiln_ir::Pw::Add, &[q, k]).unwrap();
         graph.add_output(y);
-        if trained {
+        graph.add_output(sum);
+        if read {
             graph.add_output(weights);
         }
         graph
     };
-    let text = |trained: bool, machine: Machine| {
-        let (graph, _) = optimize(graph(trained), &Options::default()).unwrap();
+    let text = |read: bool, machine: Machine| {
+        let (graph, _) = optimize(graph(read), &Options::default()).unwrap();
         let graph = decompose(graph, &machine);
         optimize(graph, &Options::default()).unwrap().0.to_string()
     };

@@ -1,20 +1,20 @@
-//! Attention.
+//! Attention and its gradients.
 
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
 use crate::tile::TileProgram;
 use crate::{Epilogue, Matrix, Reach};
-use kiln_base::{DType, Dim};
+use kiln_base::{DType, Dim, numel};
 use serde::{Deserialize, Serialize};
 
-/// `out[b, i, c] = Σ_j weight[b, i, j] · value[b, j, c]`, where the weights of row i are the softmax over j of
-/// `scale · Σ_x query[b, i, x] · key[b, j, x]` under the mask. f16 and bf16 compute in f32.
+/// Scores of queries and keys: `scale · Σ_x query[b, i, x] · key[b, j, x]` under a mask, in a matrix of `length` rows
+/// and a column a key that is never whole in memory. f16 and bf16 compute in f32.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Attention {
-    /// Of the operands and the result: a float.
+pub struct Scores {
+    /// Of the operands and results of attention: a float.
     pub dtype: DType,
     /// What scores are multiplied by.
     pub scale: f64,
-    /// Whether row i sees keys 0 to i only. A row that sees none, here or by the mask, gives zeros.
+    /// Whether row i sees keys 0 to i only. A row that sees none, here or by the mask, has weights of zero.
     pub causal: bool,
     /// Batch extents.
     pub batch: Vec<Dim>,
@@ -24,21 +24,94 @@ pub struct Attention {
     pub keys: Dim,
     /// Columns of the query and of the key.
     pub width: Dim,
-    /// Columns of the value and of the result.
-    pub columns: Dim,
     /// Rows that ask.
     pub query: Matrix,
     /// Rows that are asked.
     pub key: Matrix,
-    /// What their weights are for.
-    pub value: Matrix,
     /// A matrix of `length` rows and a column a key, and its dtype: bool (which keys take part) or
     /// `dtype` (added to the scores).
     pub mask: Option<(Matrix, DType)>,
+}
+
+/// `out[b, i, c] = Σ_j weight[b, i, j] · value[b, j, c]`, where the weights of row i are the softmax over j of its
+/// scores.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attention {
+    /// What the weights are of.
+    pub scores: Scores,
+    /// Columns of the value and of the result.
+    pub columns: Dim,
+    /// What the weights are for.
+    pub value: Matrix,
     /// The contiguous result's argument; unused with an epilogue, which writes its own.
     pub out: u16,
     /// Work on the result.
     pub epilogue: Option<Epilogue>,
+}
+
+/// The gradients of query, key and value of [`Attention`] for one of its result, one behind the other, each row-major.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttentionGrad {
+    /// What the weights are of.
+    pub scores: Scores,
+    /// Columns of the value and of the result.
+    pub columns: Dim,
+    /// What the weights are for.
+    pub value: Matrix,
+    /// The gradient of the result.
+    pub gradient: Matrix,
+    /// The argument of the three results.
+    pub out: u16,
+}
+
+impl Scores {
+    fn reads(&self, draft: &mut Draft, others: &[&Matrix]) -> Result<(), Contradiction> {
+        let own = [&self.query, &self.key]
+            .into_iter()
+            .chain(others.iter().copied());
+        let own = own.map(|m| (m.arg, self.dtype));
+        let mask = self.mask.as_ref().map(|(m, dtype)| (m.arg, *dtype));
+        own.chain(mask)
+            .try_for_each(|(arg, dtype)| draft.reads(arg, dtype, Reads::Throughout))
+    }
+
+    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        let Scores {
+            dtype: _,
+            scale: _,
+            causal: _,
+            batch,
+            length,
+            keys,
+            width,
+            query,
+            key,
+            mask,
+        } = self;
+        let mask = mask.as_ref().map(|(m, _)| m);
+        batch.iter().chain([length, keys, width]).all(&mut *holds)
+            && [query, key]
+                .into_iter()
+                .chain(mask)
+                .all(|m| m.all_dims(holds))
+    }
+
+    fn reaches(&self) -> Vec<Reach> {
+        let Scores {
+            batch,
+            length,
+            keys,
+            width,
+            ..
+        } = self;
+        let mut reaches = vec![
+            self.query.reach(batch, length, width),
+            self.key.reach(batch, keys, width),
+        ];
+        let mask = self.mask.as_ref();
+        reaches.extend(mask.map(|(mask, _)| mask.reach(batch, length, keys)));
+        reaches
+    }
 }
 
 impl Described for Attention {
@@ -48,68 +121,38 @@ impl Described for Attention {
 
     fn contract(&self) -> Result<Contract, Contradiction> {
         let mut draft = Draft::new(self.name());
-        draft.result(self.out, self.dtype, &self.epilogue)?;
-        let own = [&self.query, &self.key, &self.value].map(|m| (m.arg, self.dtype));
-        let mask = self.mask.as_ref().map(|(m, dtype)| (m.arg, *dtype));
-        for (arg, dtype) in own.into_iter().chain(mask) {
-            draft.reads(arg, dtype, Reads::Throughout)?;
-        }
+        draft.result(self.out, self.scores.dtype, &self.epilogue)?;
+        self.scores.reads(&mut draft, &[&self.value])?;
         draft.finish_reading_back(self.program().map_or(0, |p| p.sites))
     }
 
     fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
         let Attention {
-            dtype: _,
-            scale: _,
-            causal: _,
-            batch,
-            length,
-            keys,
-            width,
+            scores,
             columns,
-            query,
-            key,
             value,
-            mask,
             out: _,
             epilogue: _,
         } = self;
-        let mask = mask.as_ref().map(|(m, _)| m);
-        let one = [length, keys, width, columns];
-        batch.iter().chain(one).all(&mut *holds)
-            && [query, key, value]
-                .into_iter()
-                .chain(mask)
-                .all(|m| m.all_dims(holds))
+        scores.own_dims(holds) && holds(columns) && value.all_dims(holds)
     }
 
     fn results(&self) -> Option<Vec<&Dim>> {
-        Some(
-            self.batch
-                .iter()
-                .chain([&self.length, &self.columns])
-                .collect(),
-        )
+        let Scores { batch, length, .. } = &self.scores;
+        Some(batch.iter().chain([length, &self.columns]).collect())
     }
 
     fn reaches(&self) -> Vec<Reach> {
-        let Attention {
+        let Scores {
             batch,
             length,
             keys,
-            width,
-            columns,
             ..
-        } = self;
-        let mut reaches = vec![
-            self.query.reach(batch, length, width),
-            self.key.reach(batch, keys, width),
-            self.value.reach(batch, keys, columns),
-        ];
-        let mask = self.mask.as_ref();
-        reaches.extend(mask.map(|(mask, _)| mask.reach(batch, length, keys)));
+        } = &self.scores;
+        let mut reaches = self.scores.reaches();
+        reaches.push(self.value.reach(batch, keys, &self.columns));
         if self.epilogue.is_none() {
-            let result = batch.iter().chain([length, columns]);
+            let result = batch.iter().chain([length, &self.columns]);
             reaches.push(Reach::whole(self.out, result));
         }
         reaches
@@ -121,5 +164,79 @@ impl Described for Attention {
 
     fn program(&self) -> Option<&TileProgram> {
         self.epilogue.as_ref().map(|e| &e.program)
+    }
+}
+
+impl AttentionGrad {
+    /// Elements of the three results.
+    pub fn lengths(&self) -> [Dim; 3] {
+        let Scores {
+            batch,
+            length,
+            keys,
+            width,
+            ..
+        } = &self.scores;
+        let batch = numel(batch);
+        let many = |rows: &Dim, columns: &Dim| &(&batch * rows) * columns;
+        [
+            many(length, width),
+            many(keys, width),
+            many(keys, &self.columns),
+        ]
+    }
+}
+
+impl Described for AttentionGrad {
+    fn name(&self) -> &str {
+        "attention_grad"
+    }
+
+    fn contract(&self) -> Result<Contract, Contradiction> {
+        let mut draft = Draft::new(self.name());
+        draft.writes(self.out, self.scores.dtype)?;
+        self.scores
+            .reads(&mut draft, &[&self.value, &self.gradient])?;
+        draft.finish(0)
+    }
+
+    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        let AttentionGrad {
+            scores,
+            columns,
+            value,
+            gradient,
+            out: _,
+        } = self;
+        let others = [value, gradient];
+        scores.own_dims(holds) && holds(columns) && others.iter().all(|m| m.all_dims(holds))
+    }
+
+    fn reaches(&self) -> Vec<Reach> {
+        let Scores {
+            batch,
+            length,
+            keys,
+            ..
+        } = &self.scores;
+        let mut reaches = self.scores.reaches();
+        reaches.push(self.value.reach(batch, keys, &self.columns));
+        reaches.push(self.gradient.reach(batch, length, &self.columns));
+        let all = self.lengths().iter().fold(Dim::ZERO, |n, d| &n + d);
+        reaches.push(Reach::whole(self.out, [&all]));
+        reaches
+    }
+
+    fn operations(&self) -> Dim {
+        let Scores {
+            batch,
+            length,
+            keys,
+            width,
+            ..
+        } = &self.scores;
+        let scores = &(&numel(batch) * length) * keys;
+        let terms = &(width * &Dim::Const(6)) + &(&self.columns * &Dim::Const(4));
+        &scores * &terms
     }
 }

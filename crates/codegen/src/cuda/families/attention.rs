@@ -18,16 +18,16 @@ use kiln_plan::{Attention, Matrix};
 pub(super) fn print(work: Job, a: &Attention) -> Printed {
     let name = match &work.behind {
         Some(kir) => kir.name.clone(),
-        None => format!("attention_{}", a.dtype),
+        None => format!("attention_{}", a.scores.dtype),
     };
-    let store = Store::of(work, a.out, a.dtype);
+    let store = Store::of(work, a.out, a.scores.dtype);
     let index = index(a, &store);
     let mut call = Call::new(work);
     store.push(&mut call);
-    for x in [&a.query, &a.key, &a.value] {
-        call.push(Slot::Arg(x.arg as usize), a.dtype, false);
+    for x in [&a.scores.query, &a.scores.key, &a.value] {
+        call.push(Slot::Arg(x.arg as usize), a.scores.dtype, false);
     }
-    if let Some((mask, dtype)) = &a.mask {
+    if let Some((mask, dtype)) = &a.scores.mask {
         call.push(Slot::Arg(mask.arg as usize), *dtype, false);
     }
     let mut source = call.source(&name, index);
@@ -43,8 +43,11 @@ pub(super) fn print(work: Job, a: &Attention) -> Printed {
         Some(n) => Dim::Const((n + each - 1) / each * each),
         None => d + &Dim::Const(each - 1),
     };
-    let points = &up(&a.length, tile.m) * &up(&a.columns, tile.columns);
-    let grid = line_of_blocks(&points * &numel(&a.batch), (tile.m * tile.columns) as u32);
+    let points = &up(&a.scores.length, tile.m) * &up(&a.columns, tile.columns);
+    let grid = line_of_blocks(
+        &points * &numel(&a.scores.batch),
+        (tile.m * tile.columns) as u32,
+    );
     Printed {
         steps: vec![call.step(source.finish(grid, [tile.threads, 1, 1], 0))],
         scratch: Vec::new(),
@@ -64,8 +67,8 @@ struct Tile {
 
 impl Tile {
     fn of(a: &Attention) -> Tile {
-        let short = a.length.as_const().is_some_and(|l| l <= 32);
-        let (m, n, part, threads) = match a.dtype {
+        let short = a.scores.length.as_const().is_some_and(|l| l <= 32);
+        let (m, n, part, threads) = match a.scores.dtype {
             DType::F64 => (32, 32, [4, 2], 128),
             DType::F32 if short => (32, 32, [4, 2], 128),
             DType::F32 => (64, 64, [4, 4], 256),
@@ -85,7 +88,7 @@ impl Tile {
 
     /// What stands in front of the kernel.
     fn scope(&self, a: &Attention, index: Index, operands: &Operands) -> String {
-        let mask = match &a.mask {
+        let mask = match &a.scores.mask {
             None => ("NONE", DType::F32),
             Some((_, DType::Bool)) => ("KEEPS", DType::Bool),
             Some((_, dtype)) => ("ADDS", *dtype),
@@ -94,12 +97,12 @@ impl Tile {
             DType::Bool => "x".into(),
             dtype => scalar::loaded("x", dtype),
         };
-        let arithmetic = Arithmetic::of(a.dtype);
-        let mut text = elements(a.dtype, index);
+        let arithmetic = Arithmetic::of(a.scores.dtype);
+        let mut text = elements(a.scores.dtype, index);
         text += &tile_constants(
             [self.m, self.n],
             self.part,
-            a.dtype,
+            a.scores.dtype,
             arithmetic,
             [&operands.query, &operands.key],
         );
@@ -112,7 +115,7 @@ impl Tile {
             self.columns,
             operands.value.along_k,
             operands.value.vector,
-            a.causal,
+            a.scores.causal,
             mask.0,
             memory(mask.1),
         );
@@ -136,18 +139,28 @@ struct Operands {
 impl Operands {
     fn print(source: &mut Source, call: &Call, a: &Attention) -> Operands {
         let mut operand = |x: &Matrix, name: &str, lines: &str, strides: [&Dim; 2]| {
-            strided(source, call, &a.batch, x, [name, lines], strides)
+            strided(source, call, &a.scores.batch, x, [name, lines], strides)
         };
-        let query = operand(&a.query, "q", "length", [&a.query.row, &a.query.col]);
-        let key = operand(&a.key, "k", "keys", [&a.key.row, &a.key.col]);
+        let query = operand(
+            &a.scores.query,
+            "q",
+            "length",
+            [&a.scores.query.row, &a.scores.query.col],
+        );
+        let key = operand(
+            &a.scores.key,
+            "k",
+            "keys",
+            [&a.scores.key.row, &a.scores.key.col],
+        );
         let value = operand(&a.value, "v", "columns", [&a.value.col, &a.value.row]);
-        let mask = match &a.mask {
+        let mask = match &a.scores.mask {
             None => [String::new(), "nullptr, 0, 0".into()],
             Some((m, _)) => {
                 let pointer = call.pointer(Slot::Arg(m.arg as usize));
                 let (row, column) = (source.dim(&m.row), source.dim(&m.col));
                 [
-                    place(source, &a.batch, m, "mask"),
+                    place(source, &a.scores.batch, m, "mask"),
                     format!("{pointer} + mask_at, {row}, {column}"),
                 ]
             }
@@ -164,17 +177,20 @@ impl Operands {
 /// A block's work, up to where element `raw` of the result goes to `at`.
 fn block(source: &mut Source, a: &Attention, operands: &Operands) {
     let sizes = [
-        ("length", &a.length),
-        ("keys", &a.keys),
-        ("width", &a.width),
+        ("length", &a.scores.length),
+        ("keys", &a.scores.keys),
+        ("width", &a.scores.width),
         ("columns", &a.columns),
-        ("batches", &numel(&a.batch)),
+        ("batches", &numel(&a.scores.batch)),
     ];
     for (name, dim) in sizes {
         let value = source.dim(dim);
         source.line(format!("const Index {name} = {value};"));
     }
-    let scale = scalar::literal(kiln_base::Scalar::Float(a.scale), a.dtype.compute());
+    let scale = scalar::literal(
+        kiln_base::Scalar::Float(a.scores.scale),
+        a.scores.dtype.compute(),
+    );
     let text = format!(
         "\
 if (length <= 0 || columns <= 0 || batches <= 0) return;
@@ -207,17 +223,17 @@ fn index(a: &Attention, store: &Store) -> Index {
         Store::Epilogue(kir) => Values::index_type(kir),
         Store::Plain { .. } => Index::Int,
     };
-    let reach = |x: &Matrix, rows, columns| reach(&a.batch, x, rows, columns);
+    let reach = |x: &Matrix, rows, columns| reach(&a.scores.batch, x, rows, columns);
     let mut all = vec![
-        reach(&a.query, &a.length, &a.width),
-        reach(&a.key, &a.keys, &a.width),
-        reach(&a.value, &a.keys, &a.columns),
-        &(&numel(&a.batch) * &a.length) * &a.columns,
-        a.keys.clone(),
-        a.width.clone(),
+        reach(&a.scores.query, &a.scores.length, &a.scores.width),
+        reach(&a.scores.key, &a.scores.keys, &a.scores.width),
+        reach(&a.value, &a.scores.keys, &a.columns),
+        &(&numel(&a.scores.batch) * &a.scores.length) * &a.columns,
+        a.scores.keys.clone(),
+        a.scores.width.clone(),
     ];
-    if let Some((mask, _)) = &a.mask {
-        all.push(reach(mask, &a.length, &a.keys));
+    if let Some((mask, _)) = &a.scores.mask {
+        all.push(reach(mask, &a.scores.length, &a.scores.keys));
     }
     match all.iter().all(few) {
         true => epilogue,

@@ -1,0 +1,27 @@
+//! Attention: one op gives the gradients of query, key and value, and computes the weights again.
+
+use crate::{Call, Gradients, tape};
+use kiln_ir::ops::{Attention, AttentionGrad};
+use kiln_ir::{Builder, OpError};
+
+pub(crate) fn pullback<B: Builder>(
+    b: &mut B,
+    op: &Attention,
+    g: &B::Value,
+    call: &Call<'_, B::Value>,
+) -> Result<Gradients<B::Value>, OpError> {
+    // The gradient of a mask is as large as the weights are.
+    if call.wanted.get(3).is_some_and(|wanted| *wanted) {
+        return tape::through_parts(b, call, g);
+    }
+    let mut operands = call.inputs[..3].to_vec();
+    operands.push(g.clone());
+    operands.extend(call.inputs.get(3).cloned());
+    let all = b.op(AttentionGrad { of: *op }, &operands)?;
+    let parts = AttentionGrad::parts(b, &all, call.inputs)?;
+    let parts = parts.into_iter().zip(call.wanted);
+    let mut found: Gradients<B::Value> =
+        parts.map(|(part, wanted)| wanted.then_some(part)).collect();
+    found.extend(call.inputs.get(3).map(|_| None));
+    Ok(found)
+}

@@ -1,0 +1,110 @@
+//! The gradients of attention.
+
+use super::attention::Attention;
+use super::prelude::*;
+use crate::Pw;
+use kiln_base::numel;
+
+/// The gradients of [`Attention`]'s query, key and value for one of its result, one behind the other in a vector:
+/// `[batch.., l, e]`, `[batch.., s, e]` and `[batch.., s, v]` in row-major order. Operands are the query, the key, the
+/// value, the gradient `[batch.., l, v]` and perhaps the mask. A composite: engines compute the weights again, a part
+/// at a time, in place of storing them.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct AttentionGrad {
+    /// What it is the derivative of.
+    pub of: Attention,
+}
+
+impl OpDef for AttentionGrad {
+    fn name(&self) -> &'static str {
+        "attention_grad"
+    }
+
+    fn arity(&self) -> RangeInclusive<usize> {
+        4..=5
+    }
+
+    fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
+        let mut forward = inputs[..3].to_vec();
+        forward.extend(inputs.get(4));
+        let result = self.of.infer(&forward)?.remove(0);
+        let gradient = inputs[3];
+        ensure!(
+            *gradient == result,
+            "the gradient {gradient} is not like the result {result}"
+        );
+        let all = inputs[..3]
+            .iter()
+            .fold(Dim::ZERO, |n, f| &n + &numel(&f.shape));
+        one(result.dtype, Shape::from_iter([all]))
+    }
+
+    fn decompose<B: Builder>(
+        &self,
+        b: &mut B,
+        inputs: &[B::Value],
+    ) -> Option<Result<B::Value, OpError>> {
+        Some(self.expand(b, inputs))
+    }
+}
+
+impl AttentionGrad {
+    /// The three gradients as parts of the vector, in the shapes of query, key and value.
+    ///
+    /// # Errors
+    /// If these are not the shapes of the operands.
+    pub fn parts<B: Builder>(
+        b: &mut B,
+        all: &B::Value,
+        operands: &[B::Value],
+    ) -> Result<[B::Value; 3], OpError> {
+        let mut at = Dim::ZERO;
+        let mut part = |b: &mut B, i: usize| {
+            let shape = b.fact(&operands[i]).shape;
+            let many = numel(&shape);
+            let part = b.narrow(all, 0, at.clone(), many.clone())?;
+            at = &at + &many;
+            b.reshape(&part, &shape)
+        };
+        Ok([part(b, 0)?, part(b, 1)?, part(b, 2)?])
+    }
+
+    /// `dv = wᵀ·g`, `ds = w ∘ (g·vᵀ − Σ w ∘ (g·vᵀ)) · scale`, `dq = ds·k`, `dk = dsᵀ·q` with the weights w.
+    fn expand<B: Builder>(&self, b: &mut B, inputs: &[B::Value]) -> Result<B::Value, OpError> {
+        let weights = self.of.weights(b, &inputs[0], &inputs[1], inputs.get(4))?;
+        let wide = b.fact(&weights).dtype;
+        let dtype = b.fact(&inputs[0]).dtype;
+        let r = b.fact(&weights).rank();
+        let [q, k, v, g] = [0, 1, 2, 3].map(|i| b.cast(&inputs[i], wide));
+        let (q, k, v, g) = (q?, k?, v?, g?);
+        let mut perm: Axes = (0..r).collect();
+        perm.swap(r - 2, r - 1);
+        let turned = |b: &mut B, x: &B::Value| b.permute(x, &perm);
+        let product = |b: &mut B, x: B::Value, y: B::Value| b.op(super::MatMul {}, &[x, y]);
+        let weights_t = turned(b, &weights)?;
+        let dv = product(b, weights_t, g.clone())?;
+        let v_t = turned(b, &v)?;
+        let dw = product(b, g, v_t)?;
+        let shares = b.pointwise(Pw::Mul, &[weights.clone(), dw.clone()])?;
+        let shape = b.fact(&shares).shape;
+        let mut row = shape.clone();
+        row[r - 1] = Dim::ONE;
+        let sum = b.sum(&shares, &[r - 1])?;
+        let sum = b.reshape(&sum, &row)?;
+        let sum = b.broadcast_to(&sum, &shape)?;
+        let ds = b.pointwise(Pw::Sub, &[dw, sum])?;
+        let ds = b.pointwise(Pw::Mul, &[weights, ds])?;
+        let scale = b.scalar_like(self.of.scale.as_f64(), &ds)?;
+        let ds = b.pointwise(Pw::Mul, &[ds, scale])?;
+        let ds_t = turned(b, &ds)?;
+        let dq = product(b, ds, k)?;
+        let dk = product(b, ds_t, q)?;
+        let flat = |b: &mut B, x: B::Value| {
+            let x = b.cast(&x, dtype)?;
+            let many = numel(&b.fact(&x).shape);
+            b.reshape(&x, &[many])
+        };
+        let all = [flat(b, dq)?, flat(b, dk)?, flat(b, dv)?];
+        b.op(super::Concat { axis: 0 }, &all)
+    }
+}

@@ -1,0 +1,281 @@
+//! Weights of some rows of queries: their scores, a mask, and the softmax.
+
+use super::softmax::{Row, Softmax};
+use crate::contraction::multiply;
+use crate::error::{Result, damaged};
+use crate::kernels::matmul::{LONGEST, Operand};
+use crate::memory::{Storage, room};
+use crate::simd::{Level, compiled};
+use crate::tile::affine::{extent, product};
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::{bf16, f16};
+use kiln_base::{DType, Dim};
+use kiln_plan as plan;
+
+/// Rows of a block, at least and at most.
+pub(super) const BLOCK_ROWS: (i64, i64) = (8, 128);
+
+/// Linked scores of f32, or of halves that are computed in it.
+pub(super) struct Scores {
+    pub dtype: DType,
+    pub scale: f32,
+    pub causal: bool,
+    pub batch: Vec<i64>,
+    pub length: i64,
+    pub keys: i64,
+    pub width: i64,
+    query: Operand,
+    key: Operand,
+    mask: Option<(Operand, DType)>,
+    /// Rows of a block.
+    pub rows: i64,
+    softmax: unsafe fn(Row),
+    pub level: Level,
+}
+
+/// A matrix of f32: where it begins, and how far apart its rows and columns are.
+pub(super) type Side = (*const f32, i64, i64);
+
+impl Scores {
+    /// Whether there is code for it.
+    pub(super) fn computes(p: &plan::Scores) -> bool {
+        let mask = p.mask.as_ref().map(|m| m.1);
+        let mask = mask.is_none_or(|m| m == p.dtype || m == DType::Bool);
+        matches!(p.dtype, DType::F32 | DType::F16 | DType::BF16) && mask
+    }
+
+    /// Checks and links scores whose arguments have these lengths, in blocks of about so many.
+    pub(super) fn new(
+        p: &plan::Scores,
+        block: i64,
+        values: &[i64],
+        lens: &[i64],
+        level: Level,
+    ) -> Result<Scores> {
+        let get = |d: &Dim| extent(d, values);
+        let batch = p.batch.iter().map(get).collect::<Result<Vec<_>>>()?;
+        let (length, keys, width) = (get(&p.length)?, get(&p.keys)?, get(&p.width)?);
+        if width.max(keys).max(length) > LONGEST {
+            return Err(damaged!("attention over {keys} keys of {width} columns"));
+        }
+        product(&[BLOCK_ROWS.1, keys.max(1), width.max(1)])?;
+        let operand = |x: &plan::Matrix, rows: i64, columns: i64| {
+            Operand::new(x, (&batch, rows, columns), values, lens[x.arg as usize])
+        };
+        let mask = match &p.mask {
+            Some((x, dtype)) => Some((operand(x, length, keys)?, *dtype)),
+            None => None,
+        };
+        Ok(Scores {
+            dtype: p.dtype,
+            scale: p.scale as f32,
+            causal: p.causal,
+            query: operand(&p.query, length, width)?,
+            key: operand(&p.key, keys, width)?,
+            mask,
+            rows: (block / keys.max(1)).clamp(BLOCK_ROWS.0, BLOCK_ROWS.1),
+            softmax: compiled::<Softmax, Row>(level),
+            batch,
+            length,
+            keys,
+            width,
+            level,
+        })
+    }
+
+    /// Matrices of the batch.
+    pub(super) fn matrices(&self) -> i64 {
+        self.batch.iter().product()
+    }
+
+    /// The query of matrix `b`, so many of its rows from one on.
+    ///
+    /// # Safety
+    /// As [`Scores::side`].
+    pub(super) unsafe fn query(
+        &self,
+        args: &[*mut u8],
+        (b, first, rows): (i64, i64, i64),
+        copy: &mut Option<Storage>,
+    ) -> Result<Side> {
+        // SAFETY: the caller's; the rows are the query's.
+        unsafe { self.side(&self.query, args, (b, first, rows), self.width, copy) }
+    }
+
+    /// The keys of matrix `b`.
+    ///
+    /// # Safety
+    /// As [`Scores::side`].
+    pub(super) unsafe fn key(
+        &self,
+        args: &[*mut u8],
+        b: i64,
+        copy: &mut Option<Storage>,
+    ) -> Result<Side> {
+        // SAFETY: the caller's; the rows are the key's.
+        unsafe { self.side(&self.key, args, (b, 0, self.keys), self.width, copy) }
+    }
+
+    /// Some rows of an operand's matrix `b`; halves are copied as f32.
+    ///
+    /// # Safety
+    /// `args` are the buffers that it was linked for, the operand is of these scores' dtype and has the rows.
+    pub(super) unsafe fn side(
+        &self,
+        x: &Operand,
+        args: &[*mut u8],
+        (b, first, rows): (i64, i64, i64),
+        columns: i64,
+        copy: &mut Option<Storage>,
+    ) -> Result<Side> {
+        if self.dtype == DType::F32 {
+            return Ok((x.at(args, &self.batch, b, first, 0), x.row, x.col));
+        }
+        let to = room::<f32>(copy, rows * columns)?;
+        let from: *const u16 = x.at(args, &self.batch, b, first, 0);
+        for i in 0..rows {
+            let (from, to) = (
+                from.wrapping_offset((i * x.row) as isize),
+                to.wrapping_offset((i * columns) as isize),
+            );
+            // SAFETY: linking proved the operand within its buffer; there is room for the copy.
+            unsafe {
+                match x.col {
+                    1 => {
+                        let from = std::slice::from_raw_parts(from, columns as usize);
+                        let to = std::slice::from_raw_parts_mut(to, columns as usize);
+                        self.widen(from, to);
+                    }
+                    col => (0..columns).for_each(|j| {
+                        let one = [*from.offset((j * col) as isize)];
+                        let to = std::slice::from_raw_parts_mut(to.offset(j as isize), 1);
+                        self.widen(&one, to);
+                    }),
+                }
+            }
+        }
+        Ok((to, columns, 1))
+    }
+
+    /// Halves as f32.
+    fn widen(&self, from: &[u16], to: &mut [f32]) {
+        match self.dtype {
+            DType::F16 => from.reinterpret_cast::<f16>().convert_to_f32_slice(to),
+            _ => from.reinterpret_cast::<bf16>().convert_to_f32_slice(to),
+        }
+    }
+
+    /// Writes results in the dtype.
+    ///
+    /// # Safety
+    /// There is room for them at `to`, which nobody else uses.
+    pub(super) unsafe fn write(&self, from: &[f32], to: *mut u8) {
+        // SAFETY: the caller's.
+        unsafe {
+            if self.dtype == DType::F32 {
+                return std::ptr::copy_nonoverlapping(from.as_ptr(), to.cast(), from.len());
+            }
+            let to = std::slice::from_raw_parts_mut(to.cast::<u16>(), from.len());
+            match self.dtype {
+                DType::F16 => to
+                    .reinterpret_cast_mut::<f16>()
+                    .convert_from_f32_slice(from),
+                _ => to
+                    .reinterpret_cast_mut::<bf16>()
+                    .convert_from_f32_slice(from),
+            }
+        }
+    }
+
+    /// Keys that none of the rows in front of this one sees are behind this many.
+    pub(super) fn seen(&self, until: i64) -> i64 {
+        match self.causal {
+            true => self.keys.min(until),
+            false => self.keys,
+        }
+    }
+
+    /// The weights of rows from `first` on, `keys` numbers a row. Those of keys that a row does not see are zero, or not
+    /// a number as all of a row are where one is; says whether there is such a row. Scores are computed for `seen` keys.
+    ///
+    /// # Safety
+    /// As [`Scores::side`]; the rows are the query's, there is room for the weights.
+    pub(super) unsafe fn weights(
+        &self,
+        args: &[*mut u8],
+        (b, first, rows): (i64, i64, i64),
+        (query, key): (Side, Side),
+        seen: i64,
+        weights: *mut f32,
+    ) -> Result<bool> {
+        let mut any = false;
+        // SAFETY: linking proved the operands within their buffers; there is room.
+        unsafe {
+            multiply(
+                self.level,
+                (rows, seen, self.width),
+                (weights, self.keys),
+                query,
+                (key.0, key.2, key.1),
+                false,
+            )?;
+            for i in 0..rows {
+                let row = weights.offset((i * self.keys) as isize);
+                let row = std::slice::from_raw_parts_mut(row, self.keys as usize);
+                let (visible, others) = row.split_at_mut(self.seen(first + i + 1) as usize);
+                self.masked(args, b, first + i, visible);
+                (self.softmax)(Row {
+                    start: visible.as_mut_ptr(),
+                    len: visible.len(),
+                    hidden: self.causal || self.mask.is_some(),
+                });
+                let is_nan = visible.first().is_some_and(|w| w.is_nan());
+                others.fill(if is_nan { f32::NAN } else { 0.0 });
+                any |= is_nan;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Scales scores and applies the mask's row to them.
+    unsafe fn masked(&self, args: &[*mut u8], b: i64, row: i64, scores: &mut [f32]) {
+        scores.iter_mut().for_each(|score| *score *= self.scale);
+        let Some((mask, dtype)) = &self.mask else {
+            return;
+        };
+        for (j, score) in scores.iter_mut().enumerate() {
+            // SAFETY: linking proved the mask within its buffer.
+            unsafe {
+                match dtype {
+                    DType::Bool => {
+                        if *mask.at::<u8>(args, &self.batch, b, row, j as i64) == 0 {
+                            *score = f32::NEG_INFINITY;
+                        }
+                    }
+                    DType::F32 => *score += *mask.at::<f32>(args, &self.batch, b, row, j as i64),
+                    _ => {
+                        let mut one = [0.0];
+                        self.widen(&[*mask.at(args, &self.batch, b, row, j as i64)], &mut one);
+                        *score += one[0];
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether some rows of a matrix are finite.
+///
+/// # Safety
+/// The elements exist.
+pub(super) unsafe fn is_finite(
+    (x, row, col): Side,
+    (from, until): (i64, i64),
+    columns: i64,
+) -> bool {
+    (from..until).all(|i| {
+        // SAFETY: the caller's.
+        (0..columns)
+            .all(|j| unsafe { *x.wrapping_offset((i * row + j * col) as isize) }.is_finite())
+    })
+}
