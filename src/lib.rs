@@ -76,6 +76,8 @@ pub use kiln_formats::{load, load_with};
 /// [`kiln_tensor::Nest`] for this crate's users.
 pub use kiln_tensor::KilnNest as Nest;
 pub use kiln_tensor::*;
+#[cfg(feature = "vision")]
+pub use kiln_vision as vision;
 
 pub mod nn {
     //! Layers, initialisers, optimisers and schedules, under PyTorch's names.

@@ -1,0 +1,190 @@
+//! Files of images.
+
+use super::{Image, Mode};
+use crate::fault::{invalid, io};
+use image::{DynamicImage, ImageFormat, ImageReader};
+use kiln_tensor::{Result, options};
+use std::fs;
+use std::io::Cursor;
+use std::path::Path;
+
+/// The formats that are read and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// Windows bitmaps.
+    Bmp,
+    /// GIF, of which the first picture is read.
+    Gif,
+    /// JPEG, written with a quality of 75.
+    Jpeg,
+    /// PNG.
+    Png,
+    /// WebP, written without loss.
+    WebP,
+}
+
+options! {
+    /// What a decoder may take before it gives up.
+    Limits () {
+        /// The most pixels an image may have: by default where PIL takes it for a decompression bomb.
+        max_pixels: usize = 178_956_970usize,
+    }
+}
+
+impl Format {
+    /// The format that a file's name ends with.
+    pub fn of_path(path: impl AsRef<Path>) -> Option<Format> {
+        let end = path.as_ref().extension()?.to_str()?.to_ascii_lowercase();
+        Some(match end.as_str() {
+            "bmp" => Format::Bmp,
+            "gif" => Format::Gif,
+            "jpg" | "jpeg" | "jpe" | "jfif" => Format::Jpeg,
+            "png" => Format::Png,
+            "webp" => Format::WebP,
+            _ => return None,
+        })
+    }
+
+    fn known(self) -> ImageFormat {
+        match self {
+            Format::Bmp => ImageFormat::Bmp,
+            Format::Gif => ImageFormat::Gif,
+            Format::Jpeg => ImageFormat::Jpeg,
+            Format::Png => ImageFormat::Png,
+            Format::WebP => ImageFormat::WebP,
+        }
+    }
+}
+
+impl Image {
+    /// The image in a file, whose format its content says: PIL's `Image.open`, read at once.
+    ///
+    /// # Errors
+    /// If the file can't be read, or as [`Image::decode`].
+    #[track_caller]
+    pub fn open(path: impl AsRef<Path>) -> Result<Image> {
+        let path = path.as_ref();
+        let bytes = fs::read(path).map_err(|e| io("Image::open", path, e))?;
+        decoded(&bytes, &Limits::new())
+            .map_err(|m| invalid("Image::open", format!("{}: {m}", path.display())))
+    }
+
+    /// The image in the bytes of a file, whose format they say.
+    ///
+    /// # Errors
+    /// If the bytes are no image of a known [`Format`], are damaged, or as large as a bomb ([`Limits`]).
+    #[track_caller]
+    pub fn decode(bytes: &[u8]) -> Result<Image> {
+        Image::decode_with(bytes, &Limits::new())
+    }
+
+    /// [`Image::decode`] within limits.
+    ///
+    /// # Errors
+    /// As [`Image::decode`].
+    #[track_caller]
+    pub fn decode_with(bytes: &[u8], limits: &Limits) -> Result<Image> {
+        decoded(bytes, limits).map_err(|m| invalid("Image::decode", m))
+    }
+
+    /// Writes the image to a file, in the format that its name ends with.
+    ///
+    /// # Errors
+    /// If the name ends otherwise, as [`Image::encode`], or if the file can't be written.
+    #[track_caller]
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let format = Format::of_path(path).ok_or_else(|| {
+            let message = format!(
+                "{}: the name doesn't say a format: it ends with bmp, gif, jpg, png or webp",
+                path.display()
+            );
+            invalid("Image::save", message)
+        })?;
+        let bytes = encoded(self, format)
+            .map_err(|m| invalid("Image::save", format!("{}: {m}", path.display())))?;
+        fs::write(path, bytes).map_err(|e| io("Image::save", path, e))
+    }
+
+    /// The bytes of a file of the image.
+    ///
+    /// # Errors
+    /// If the format can't hold it: no pixels, too many, or alpha in a JPEG.
+    #[track_caller]
+    pub fn encode(&self, format: Format) -> Result<Vec<u8>> {
+        encoded(self, format).map_err(|m| invalid("Image::encode", m))
+    }
+}
+
+/// The image in the bytes of a file, or what is wrong with them.
+fn decoded(bytes: &[u8], limits: &Limits) -> Result<Image, String> {
+    let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
+    let mut reader = reader.map_err(|e| e.to_string())?;
+    if reader.format().is_none() {
+        return Err(format!(
+            "these {} bytes are no image of a known format",
+            bytes.len()
+        ));
+    }
+    let mut most = image::Limits::no_limits();
+    // The pixels twice, of four numbers each, beside what a decoder needs for itself.
+    most.max_alloc = Some(
+        (limits.max_pixels as u64)
+            .saturating_mul(8)
+            .saturating_add(1 << 22),
+    );
+    reader.limits(most);
+    let decoded = reader.decode().map_err(|e| e.to_string())?;
+    Ok(of_dynamic(decoded))
+}
+
+/// Sixteen bits are cut to the upper eight.
+fn of_dynamic(decoded: DynamicImage) -> Image {
+    let (w, h) = (decoded.width() as usize, decoded.height() as usize);
+    let high = |v: Vec<u16>| v.into_iter().map(|v| (v >> 8) as u8).collect();
+    match decoded {
+        DynamicImage::ImageLuma8(i) => Image::of(i.into_raw(), w, h, Mode::L),
+        DynamicImage::ImageLumaA8(i) => Image::of(i.into_raw(), w, h, Mode::LA),
+        DynamicImage::ImageRgb8(i) => Image::of(i.into_raw(), w, h, Mode::RGB),
+        DynamicImage::ImageRgba8(i) => Image::of(i.into_raw(), w, h, Mode::RGBA),
+        DynamicImage::ImageLuma16(i) => Image::of(high(i.into_raw()), w, h, Mode::L),
+        DynamicImage::ImageLumaA16(i) => Image::of(high(i.into_raw()), w, h, Mode::LA),
+        DynamicImage::ImageRgb16(i) => Image::of(high(i.into_raw()), w, h, Mode::RGB),
+        DynamicImage::ImageRgba16(i) => Image::of(high(i.into_raw()), w, h, Mode::RGBA),
+        other => Image::of(other.into_rgba8().into_raw(), w, h, Mode::RGBA),
+    }
+}
+
+/// The bytes of a file of the image, or why there are none.
+fn encoded(image: &Image, format: Format) -> Result<Vec<u8>, String> {
+    let (width, height) = image.size();
+    let sizes = (u32::try_from(width), u32::try_from(height));
+    let (Ok(w), Ok(h)) = sizes else {
+        return Err(format!("{width}x{height} pixels are too many for a file"));
+    };
+    if w == 0 || h == 0 {
+        return Err(format!("an image of {width}x{height} has no pixels"));
+    }
+    if format == Format::Jpeg && image.mode.has_alpha() {
+        return Err(format!(
+            "a JPEG holds no alpha, and the mode is {}",
+            image.mode
+        ));
+    }
+    // GIF and WebP are made of colours.
+    let image = match (format, image.mode) {
+        (Format::Gif | Format::WebP, Mode::L) => &image.convert(Mode::RGB),
+        (Format::Gif | Format::WebP | Format::Bmp, Mode::LA) => &image.convert(Mode::RGBA),
+        _ => image,
+    };
+    let colour = match image.mode {
+        Mode::L => image::ExtendedColorType::L8,
+        Mode::LA => image::ExtendedColorType::La8,
+        Mode::RGB => image::ExtendedColorType::Rgb8,
+        Mode::RGBA => image::ExtendedColorType::Rgba8,
+    };
+    let mut out = Cursor::new(Vec::new());
+    image::write_buffer_with_format(&mut out, &image.pixels, w, h, colour, format.known())
+        .map_err(|e| e.to_string())?;
+    Ok(out.into_inner())
+}

@@ -1,0 +1,51 @@
+//! From mode to mode.
+
+use super::{Image, Mode};
+
+impl Image {
+    /// The image in another mode, as PIL converts: grey is `0.299 R + 0.587 G + 0.114 B`, alpha is dropped, or
+    /// 255 where there was none.
+    pub fn convert(&self, mode: Mode) -> Image {
+        self.clone().into_mode(mode)
+    }
+
+    /// [`Image::convert`] of an image that isn't needed any more.
+    pub fn into_mode(self, mode: Mode) -> Image {
+        let (from, to) = (self.mode, mode);
+        let p = &self.pixels;
+        let pixels = match (from, to) {
+            _ if from == to => return self,
+            (Mode::L, Mode::LA) => each(p, |[l]| [l, 255]),
+            (Mode::L, Mode::RGB) => each(p, |[l]| [l; 3]),
+            (Mode::L, Mode::RGBA) => each(p, |[l]| [l, l, l, 255]),
+            (Mode::LA, Mode::L) => each(p, |[l, _]| [l]),
+            (Mode::LA, Mode::RGB) => each(p, |[l, _]| [l; 3]),
+            (Mode::LA, Mode::RGBA) => each(p, |[l, a]| [l, l, l, a]),
+            (Mode::RGB, Mode::L) => each(p, |c| [grey(c)]),
+            (Mode::RGB, Mode::LA) => each(p, |c| [grey(c), 255]),
+            (Mode::RGB, Mode::RGBA) => each(p, |[r, g, b]| [r, g, b, 255]),
+            (Mode::RGBA, Mode::L) => each(p, |[r, g, b, _]| [grey([r, g, b])]),
+            (Mode::RGBA, Mode::LA) => each(p, |[r, g, b, a]| [grey([r, g, b]), a]),
+            (Mode::RGBA, Mode::RGB) => each(p, |[r, g, b, _]| [r, g, b]),
+            (Mode::L, Mode::L) | (Mode::LA, Mode::LA) => return self,
+            (Mode::RGB, Mode::RGB) | (Mode::RGBA, Mode::RGBA) => return self,
+        };
+        Image::of(pixels, self.width, self.height, mode)
+    }
+}
+
+/// PIL's grey (ITU-R 601-2), in 16 bits of fraction.
+pub(crate) fn grey([r, g, b]: [u8; 3]) -> u8 {
+    let sum = u32::from(r) * 19595 + u32::from(g) * 38470 + u32::from(b) * 7471;
+    ((sum + 0x8000) >> 16) as u8
+}
+
+fn each<const A: usize, const B: usize>(pixels: &[u8], f: impl Fn([u8; A]) -> [u8; B]) -> Vec<u8> {
+    let mut out = vec![0; pixels.len() / A * B];
+    let (from, _) = pixels.as_chunks::<A>();
+    let (to, _) = out.as_chunks_mut::<B>();
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = f(*from);
+    }
+    out
+}

@@ -1,0 +1,212 @@
+//! Decoded images.
+
+mod codec;
+mod convert;
+mod tensor;
+
+pub use codec::{Format, Limits};
+
+use crate::fault::invalid;
+use kiln_tensor::Result;
+use std::fmt;
+
+/// What the numbers of a pixel are, by PIL's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Grey.
+    L,
+    /// Grey and alpha.
+    LA,
+    /// Red, green, blue.
+    RGB,
+    /// Red, green, blue, alpha.
+    RGBA,
+}
+
+impl Mode {
+    /// How many numbers a pixel has.
+    pub fn channels(self) -> usize {
+        match self {
+            Mode::L => 1,
+            Mode::LA => 2,
+            Mode::RGB => 3,
+            Mode::RGBA => 4,
+        }
+    }
+
+    /// The mode of pixels of so many numbers, 1 to 4.
+    pub fn of_channels(channels: usize) -> Option<Mode> {
+        [Mode::L, Mode::LA, Mode::RGB, Mode::RGBA]
+            .into_iter()
+            .find(|m| m.channels() == channels)
+    }
+
+    /// Whether the last number is alpha.
+    pub fn has_alpha(self) -> bool {
+        matches!(self, Mode::LA | Mode::RGBA)
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Mode::L => "L",
+            Mode::LA => "LA",
+            Mode::RGB => "RGB",
+            Mode::RGBA => "RGBA",
+        })
+    }
+}
+
+/// A decoded image: rows of pixels from the top, each of 1 to 4 `u8` beside each other (HWC). It stands where
+/// torchvision has a PIL image.
+///
+/// ```
+/// use kiln_vision::{Format, Image, Mode};
+///
+/// let red = Image::filled(4, 2, Mode::RGB, &[255, 0, 0])?;
+/// let png = red.encode(Format::Png)?;
+/// assert_eq!(Image::decode(&png)?, red);
+/// assert_eq!(red.convert(Mode::L).bytes()[0], 76);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Image {
+    width: usize,
+    height: usize,
+    mode: Mode,
+    /// `height · width · channels` numbers.
+    pixels: Vec<u8>,
+}
+
+impl Image {
+    /// An image of the bytes of its pixels, row by row.
+    ///
+    /// # Errors
+    /// If there are not `width · height · channels` bytes.
+    #[track_caller]
+    pub fn from_bytes(
+        pixels: impl Into<Vec<u8>>,
+        width: usize,
+        height: usize,
+        mode: Mode,
+    ) -> Result<Image> {
+        let pixels = pixels.into();
+        let wanted = area(width, height, mode);
+        if wanted != Some(pixels.len()) {
+            let message = format!(
+                "an image {width} wide and {height} high in mode {mode} has {} bytes a pixel, but {} bytes are given",
+                mode.channels(),
+                pixels.len()
+            );
+            return Err(invalid("Image::from_bytes", message));
+        }
+        Ok(Image {
+            width,
+            height,
+            mode,
+            pixels,
+        })
+    }
+
+    /// An image of one colour: as many numbers as the mode has channels.
+    ///
+    /// # Errors
+    /// If the colour has another number of numbers, or there is no memory for the image.
+    #[track_caller]
+    pub fn filled(width: usize, height: usize, mode: Mode, colour: &[u8]) -> Result<Image> {
+        if colour.len() != mode.channels() {
+            let message = format!("{colour:?} is no colour of mode {mode}");
+            return Err(invalid("Image::filled", message));
+        }
+        let mut pixels = Vec::new();
+        let bytes = area(width, height, mode);
+        if !bytes.is_some_and(|n| pixels.try_reserve_exact(n).is_ok()) {
+            let message = format!("there is no memory for an image {width} wide and {height} high");
+            return Err(invalid("Image::filled", message));
+        }
+        for _ in 0..width * height {
+            pixels.extend_from_slice(colour);
+        }
+        Ok(Image {
+            width,
+            height,
+            mode,
+            pixels,
+        })
+    }
+
+    /// The number of columns.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The number of rows.
+    pub fn height(&self) -> usize {
+        self.height
+    }
+
+    /// Columns and rows: PIL's `size`.
+    pub fn size(&self) -> (usize, usize) {
+        (self.width, self.height)
+    }
+
+    /// What the numbers of a pixel are.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// How many numbers a pixel has.
+    pub fn channels(&self) -> usize {
+        self.mode.channels()
+    }
+
+    /// The numbers of the pixels, row by row.
+    pub fn bytes(&self) -> &[u8] {
+        &self.pixels
+    }
+
+    /// The numbers of the pixels, to be changed.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.pixels
+    }
+
+    /// The numbers of the pixels, row by row.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.pixels
+    }
+
+    /// The numbers of the pixel in column `x` of row `y`, if there is one.
+    pub fn pixel(&self, x: usize, y: usize) -> Option<&[u8]> {
+        let (inside, c) = (x < self.width && y < self.height, self.channels());
+        inside.then(|| &self.pixels[(y * self.width + x) * c..][..c])
+    }
+
+    /// An image whose bytes are known to fit.
+    pub(crate) fn of(pixels: Vec<u8>, width: usize, height: usize, mode: Mode) -> Image {
+        debug_assert_eq!(area(width, height, mode), Some(pixels.len()));
+        Image {
+            width,
+            height,
+            mode,
+            pixels,
+        }
+    }
+}
+
+/// How many bytes an image takes, if so many can be counted.
+fn area(width: usize, height: usize, mode: Mode) -> Option<usize> {
+    width.checked_mul(height)?.checked_mul(mode.channels())
+}
+
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Image {
+            width,
+            height,
+            mode,
+            ..
+        } = self;
+        write!(f, "<Image mode={mode} size={width}x{height}>")
+    }
+}
