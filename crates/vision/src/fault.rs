@@ -5,10 +5,16 @@ use std::fmt::Display;
 use std::panic::Location;
 use std::path::Path;
 
-/// An argument or content that doesn't fit, at the caller's line.
+/// The folder of this crate's source, whose lines are not the user's.
+pub(crate) const SOURCE: &str = {
+    let this = file!();
+    this.split_at(this.len() - "fault.rs".len()).0
+};
+
+/// An argument or content that doesn't fit, at the user's line.
 #[track_caller]
 pub(crate) fn invalid(op: &str, message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Value, op, message, Location::caller())
+    Error::invalid(op, message)
 }
 
 /// A file that can't be read or written, at the caller's line.

@@ -5,7 +5,14 @@
 //! a sample's augmentation depends on its seed alone.
 
 mod fault;
+pub mod functional;
 mod image;
+mod picture;
+mod resample;
+mod simd;
 pub mod transforms;
+pub mod utils;
 
 pub use crate::image::{Format, Image, Limits, Mode};
+pub use crate::picture::Picture;
+pub use crate::resample::Interpolation;

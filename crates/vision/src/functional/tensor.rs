@@ -1,0 +1,319 @@
+//! Between images, tensors and dtypes.
+
+use crate::fault::invalid;
+use crate::image::Image;
+use crate::picture::sealed::Pixels;
+use crate::simd::wide;
+use crate::transforms::Fill;
+use kiln_tensor::{DType, Device, Ellipsis, Result, Tensor, is_recording};
+
+/// The image as an f32 tensor `[C, H, W]` of levels divided by 255.
+///
+/// # Errors
+/// If there is no memory for it.
+#[track_caller]
+pub fn to_tensor(image: &Image) -> Result<Tensor> {
+    scaled(image, None)
+}
+
+/// The image as a u8 tensor `[C, H, W]`.
+///
+/// # Errors
+/// If there is no memory for it.
+#[track_caller]
+pub fn pil_to_tensor(image: &Image) -> Result<Tensor> {
+    image.to_tensor()
+}
+
+/// [`pil_to_tensor`] by the name of torchvision's `v2`.
+///
+/// # Errors
+/// If there is no memory for it.
+#[track_caller]
+pub fn to_image(image: &Image) -> Result<Tensor> {
+    image.to_tensor()
+}
+
+/// An image of a tensor; see [`Image::from_tensor`].
+///
+/// # Errors
+/// As [`Image::from_tensor`].
+#[track_caller]
+pub fn to_pil_image(tensor: &Tensor) -> Result<Image> {
+    Image::from_tensor(tensor)
+}
+
+/// What is taken from the numbers of each channel, and what they are then divided by.
+#[derive(Clone, Debug)]
+pub(crate) struct Standard {
+    mean: Vec<f64>,
+    std: Vec<f64>,
+}
+
+impl Standard {
+    #[track_caller]
+    pub(crate) fn new(op: &str, mean: &[f64], std: &[f64], channels: usize) -> Result<Standard> {
+        let each = |name: &str, values: &[f64]| match values.len() {
+            1 => Ok(vec![values[0]; channels]),
+            n if n == channels => Ok(values.to_vec()),
+            n => {
+                let message =
+                    format!("{name} has {n} numbers, but the image has {channels} channels");
+                Err(invalid(op, message))
+            }
+        };
+        if let Some(v) = mean.iter().chain(std).find(|v| !v.is_finite()) {
+            return Err(invalid(
+                op,
+                format!("{v} is among mean {mean:?} and std {std:?}"),
+            ));
+        }
+        if std.iter().any(|v| *v as f32 == 0.0) {
+            let message = format!("std {std:?} evaluates to zero, leading to division by zero");
+            return Err(invalid(op, message));
+        }
+        Ok(Standard {
+            mean: each("mean", mean)?,
+            std: each("std", std)?,
+        })
+    }
+
+    /// Of a channel.
+    fn of(&self, channel: usize) -> (f32, f32) {
+        (self.mean[channel] as f32, self.std[channel] as f32)
+    }
+}
+
+/// The image as floats in [0, 1], and then as [`normalize`] has it.
+#[track_caller]
+pub(crate) fn scaled(image: &Image, standard: Option<&Standard>) -> Result<Tensor> {
+    let (w, h, c) = (image.width(), image.height(), image.channels());
+    let tables: Vec<[f32; 256]> = (0..c)
+        .map(|channel| {
+            let (mean, std) = standard.map_or((0.0, 1.0), |s| s.of(channel));
+            std::array::from_fn(|v| (v as f32 / 255.0 - mean) / std)
+        })
+        .collect();
+    let bytes = image.bytes();
+    Tensor::filled(DType::F32, [c, h, w], |out| {
+        match c {
+            1 => planes::<1>(bytes, out, &tables),
+            2 => planes::<2>(bytes, out, &tables),
+            3 => planes::<3>(bytes, out, &tables),
+            _ => planes::<4>(bytes, out, &tables),
+        }
+        Ok(())
+    })
+}
+
+/// Pixels, each of `C` levels, as a plane of floats a channel.
+fn planes<const C: usize>(pixels: &[u8], out: &mut [u8], tables: &[[f32; 256]]) {
+    let (pixels, _) = pixels.as_chunks::<C>();
+    let (out, _) = out.as_chunks_mut::<4>();
+    for (channel, (plane, table)) in out
+        .chunks_exact_mut(pixels.len().max(1))
+        .zip(tables)
+        .enumerate()
+    {
+        for (out, pixel) in plane.iter_mut().zip(pixels) {
+            *out = table[usize::from(pixel[channel])].to_le_bytes();
+        }
+    }
+}
+
+/// Whether the numbers of a tensor lie here and are nobody's concern but the caller's.
+fn is_plain(x: &Tensor) -> bool {
+    x.device() == Device::Cpu && x.is_realized() && !x.requires_grad() && !is_recording()
+}
+
+/// `(x − mean) / std` of every channel of a float tensor `[.., C, H, W]`.
+///
+/// # Errors
+/// If the tensor holds no floats or has fewer than 3 dims, if there is another number of means or deviations than
+/// 1 and its channels, if one is not finite, or a deviation is 0.
+#[track_caller]
+pub fn normalize(x: &Tensor, mean: &[f64], std: &[f64]) -> Result<Tensor> {
+    normalized("normalize", x, mean, std)
+}
+
+#[track_caller]
+pub(crate) fn normalized(op: &str, x: &Tensor, mean: &[f64], std: &[f64]) -> Result<Tensor> {
+    let shape = x.shape()?;
+    let (channels, pixels) = match shape[..] {
+        [.., c, h, w] if x.dtype().is_float() => (c, h * w),
+        _ => {
+            let message = format!(
+                "it takes floats of the shape [.., C, H, W], not {}{shape:?}",
+                x.dtype()
+            );
+            return Err(invalid(op, message));
+        }
+    };
+    let standard = Standard::new(op, mean, std, channels)?;
+    if x.dtype() != DType::F32 || !is_plain(x) {
+        let column = |values: &[f64]| {
+            let column = Tensor::from_slice(values, [channels, 1, 1]);
+            column.to_dtype(x.dtype()).to(x.device())
+        };
+        let y = (x - column(&standard.mean)) / column(&standard.std);
+        return Ok(y.check()?.clone());
+    }
+    x.with_bytes(|from| {
+        Tensor::filled(DType::F32, shape.clone(), |out| {
+            let plane = (pixels * 4).max(1);
+            let planes = out.chunks_exact_mut(plane).zip(from.chunks_exact(plane));
+            for (n, (out, from)) in planes.enumerate() {
+                let (mean, std) = standard.of(n % channels);
+                shifted(from, out, mean, std);
+            }
+            Ok(())
+        })
+    })?
+}
+
+wide! {
+    /// Floats, less the mean, divided by the deviation.
+    fn shifted(from: &[u8], out: &mut [u8], mean: f32, std: f32) {
+        let (from, _) = from.as_chunks::<4>();
+        let (out, _) = out.as_chunks_mut::<4>();
+        for (out, from) in out.iter_mut().zip(from) {
+            *out = ((f32::from_le_bytes(*from) - mean) / std).to_le_bytes();
+        }
+    }
+}
+
+/// The tensor in another dtype, its numbers scaled to that dtype's range: floats are in [0, 1], integers from 0 to
+/// their greatest.
+///
+/// # Errors
+/// If a float can't hold every integer that is asked for.
+#[track_caller]
+pub fn convert_image_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
+    converted("convert_image_dtype", x, dtype)
+}
+
+/// The tensor in another dtype, scaled as [`convert_image_dtype`] does if `scale` is set.
+///
+/// # Errors
+/// As [`convert_image_dtype`].
+#[track_caller]
+pub fn to_dtype(x: &Tensor, dtype: DType, scale: bool) -> Result<Tensor> {
+    match scale {
+        true => converted("to_dtype", x, dtype),
+        false => Ok(x.to_dtype(dtype).check()?.clone()),
+    }
+}
+
+/// The greatest number of an integer dtype.
+fn greatest(dtype: DType) -> Option<i64> {
+    Some(match dtype {
+        DType::Bool => 1,
+        DType::U8 => 255,
+        DType::I8 => 127,
+        DType::I16 => 32767,
+        DType::U16 => 65535,
+        DType::I32 => i64::from(i32::MAX),
+        DType::U32 => i64::from(u32::MAX),
+        DType::I64 => i64::MAX,
+        _ => return None,
+    })
+}
+
+/// How many integers up to `most` there are for each up to `least`.
+fn steps(most: i64, least: i64) -> i64 {
+    ((i128::from(most) + 1) / (i128::from(least) + 1)) as i64
+}
+
+#[track_caller]
+pub(crate) fn converted(op: &str, x: &Tensor, dtype: DType) -> Result<Tensor> {
+    let from = x.dtype();
+    if from == dtype {
+        return Ok(x.clone());
+    }
+    let refused = || {
+        let message = format!("images are not converted from {from} to {dtype}");
+        Err(invalid(op, message))
+    };
+    let y = match (from.is_float(), dtype.is_float()) {
+        (true, true) => x.to_dtype(dtype),
+        (true, false) => {
+            // A float that holds the integers up to the greatest one.
+            let exact = match dtype {
+                DType::U8 | DType::I8 | DType::Bool => true,
+                DType::I16 | DType::U16 => matches!(from, DType::F32 | DType::F64),
+                DType::I32 | DType::U32 => from == DType::F64,
+                _ => false,
+            };
+            match greatest(dtype) {
+                Some(most) if exact => (x * (most as f64 + 1.0 - 1e-3)).to_dtype(dtype),
+                _ => return refused(),
+            }
+        }
+        (false, true) => match greatest(from) {
+            Some(255) if dtype == DType::F32 && is_plain(x) => return divided(x),
+            Some(most) => x.to_dtype(dtype) / most as f64,
+            None => return refused(),
+        },
+        (false, false) => match (greatest(from), greatest(dtype)) {
+            (Some(a), Some(b)) if a > b => x.floor_divide(steps(a, b)).to_dtype(dtype),
+            (Some(a), Some(b)) => x.to_dtype(dtype) * steps(b, a),
+            _ => return refused(),
+        },
+    };
+    Ok(y.check()?.clone())
+}
+
+/// Levels divided by 255.
+fn divided(x: &Tensor) -> Result<Tensor> {
+    let table: [f32; 256] = std::array::from_fn(|v| v as f32 / 255.0);
+    let shape = x.shape()?;
+    x.with_bytes(|from| {
+        Tensor::filled(DType::F32, shape, |out| {
+            let (out, _) = out.as_chunks_mut::<4>();
+            let both = out.iter_mut().zip(from);
+            both.for_each(|(out, v)| *out = table[usize::from(*v)].to_le_bytes());
+            Ok(())
+        })
+    })?
+}
+
+/// The tensor with `height` rows from row `top` on and `width` columns from column `left` on set to a colour.
+///
+/// # Errors
+/// If they lie outside the image, or the colour has another number of numbers than 1 and the channels.
+#[track_caller]
+pub fn erase(
+    x: &Tensor,
+    top: usize,
+    left: usize,
+    height: usize,
+    width: usize,
+    value: impl Into<Fill>,
+) -> Result<Tensor> {
+    let [channels, rows, columns] = x.extents("erase")?;
+    let inside = |start: usize, len: usize, whole: usize| {
+        start.checked_add(len).is_some_and(|end| end <= whole)
+    };
+    if !inside(top, height, rows) || !inside(left, width, columns) {
+        let message = format!(
+            "{height} rows from {top} and {width} columns from {left} lie outside an image of {rows} rows and {columns} columns"
+        );
+        return Err(invalid("erase", message));
+    }
+    let value = value.into().numbers("erase", channels)?;
+    let value = Tensor::from_slice(&value, [channels, 1, 1]);
+    erased(x, (top, left), (height, width), &value)
+}
+
+/// The same with what is put there: a tensor that broadcasts to it.
+#[track_caller]
+pub(crate) fn erased(
+    x: &Tensor,
+    (top, left): (usize, usize),
+    (height, width): (usize, usize),
+    value: &Tensor,
+) -> Result<Tensor> {
+    let value = value.to_dtype(x.dtype()).to(x.device());
+    let y = x.set((Ellipsis, top..top + height, left..left + width), &value);
+    Ok(y.check()?.clone())
+}

@@ -1,0 +1,367 @@
+//! What geometry is done to: images and tensors.
+
+use crate::fault::invalid;
+use crate::image::Image;
+use crate::resample::{self, Interpolation, Window};
+use crate::transforms::{Fill, Padding, PaddingMode};
+use kiln_tensor::{DType, InterpolateMode, InterpolateSize, PadMode, Result, Tensor, cat};
+
+/// What has rows and columns of pixels: an [`Image`], or a tensor `[.., C, H, W]`.
+pub trait Picture: Clone + sealed::Pixels {}
+
+impl Picture for Image {}
+impl Picture for Tensor {}
+
+/// The longest side of an image that is made.
+const LONGEST: usize = 1 << 24;
+
+pub(crate) mod sealed {
+    use super::*;
+
+    pub trait Pixels: Sized {
+        /// Channels, rows and columns.
+        fn extents(&self, op: &str) -> Result<[usize; 3]>;
+
+        /// The pixels in a window.
+        fn cut(&self, window: Window) -> Result<Self>;
+
+        /// With a border.
+        fn bordered(
+            &self,
+            op: &str,
+            border: Padding,
+            fill: &Fill,
+            mode: PaddingMode,
+        ) -> Result<Self>;
+
+        /// Columns, or else rows, in reverse.
+        fn mirrored(&self, columns: bool) -> Result<Self>;
+
+        /// The pixels in a window, resized to columns and rows.
+        fn resampled(
+            &self,
+            op: &str,
+            window: Window,
+            size: (usize, usize),
+            filter: Interpolation,
+            antialias: bool,
+        ) -> Result<Self>;
+    }
+}
+use sealed::Pixels;
+
+/// Whether a picture can be made so large.
+#[track_caller]
+pub(crate) fn room(op: &str, width: usize, height: usize, channels: usize) -> Result<()> {
+    let bytes = width
+        .checked_mul(height)
+        .and_then(|n| n.checked_mul(channels));
+    let fits = |n| Vec::<u8>::new().try_reserve_exact(n).is_ok();
+    if width <= LONGEST && height <= LONGEST && bytes.is_some_and(fits) {
+        return Ok(());
+    }
+    let message = format!("an image of {height} rows and {width} columns is too large");
+    Err(invalid(op, message))
+}
+
+/// An image that a resampled one can be made of, and a size that it can have.
+#[track_caller]
+fn resizable(
+    op: &str,
+    window: Window,
+    (width, height): (usize, usize),
+    channels: usize,
+) -> Result<()> {
+    if window.width == 0 || window.height == 0 || width == 0 || height == 0 {
+        let message = format!(
+            "an image of {} rows and {} columns can't be resized to {height} and {width}: there are no pixels",
+            window.height, window.width
+        );
+        return Err(invalid(op, message));
+    }
+    room(op, width, height, channels)
+}
+
+impl Pixels for Image {
+    fn extents(&self, _: &str) -> Result<[usize; 3]> {
+        Ok([self.channels(), self.height(), self.width()])
+    }
+
+    fn cut(&self, window: Window) -> Result<Image> {
+        Ok(resample::cut(self, window))
+    }
+
+    #[track_caller]
+    fn bordered(&self, op: &str, border: Padding, fill: &Fill, mode: PaddingMode) -> Result<Image> {
+        let fill = fill.levels(op, self.channels())?;
+        let columns = places(op, self.width(), (border.left, border.right), mode)?;
+        let rows = places(op, self.height(), (border.top, border.bottom), mode)?;
+        let (width, height, c) = (columns.len(), rows.len(), self.channels());
+        room(op, width, height, c)?;
+        let mut out = Vec::with_capacity(width * height * c);
+        for y in rows {
+            for x in &columns {
+                out.extend_from_slice(match (y, x) {
+                    (Some(y), Some(x)) => &self.bytes()[(y * self.width() + x) * c..][..c],
+                    _ => &fill,
+                });
+            }
+        }
+        Ok(Image::of(out, width, height, self.mode()))
+    }
+
+    fn mirrored(&self, columns: bool) -> Result<Image> {
+        let mut out = self.clone();
+        let (c, stride) = (self.channels(), self.width() * self.channels());
+        if stride == 0 {
+            return Ok(out);
+        }
+        let rows = out.bytes_mut().chunks_exact_mut(stride);
+        match columns {
+            true => rows.for_each(|row| match c {
+                1 => row.reverse(),
+                2 => row.as_chunks_mut::<2>().0.reverse(),
+                3 => row.as_chunks_mut::<3>().0.reverse(),
+                _ => row.as_chunks_mut::<4>().0.reverse(),
+            }),
+            false => {
+                let from = self.bytes().chunks_exact(stride).rev();
+                rows.zip(from)
+                    .for_each(|(to, from)| to.copy_from_slice(from));
+            }
+        }
+        Ok(out)
+    }
+
+    #[track_caller]
+    fn resampled(
+        &self,
+        op: &str,
+        window: Window,
+        size: (usize, usize),
+        filter: Interpolation,
+        _antialias: bool,
+    ) -> Result<Image> {
+        resizable(op, window, size, self.channels())?;
+        Ok(resample::resized(self, window, size, filter))
+    }
+}
+
+/// Which old place every place along an axis with a border has, if any.
+#[track_caller]
+fn places(
+    op: &str,
+    len: usize,
+    (before, after): (usize, usize),
+    mode: PaddingMode,
+) -> Result<Vec<Option<usize>>> {
+    let most = match mode {
+        PaddingMode::Constant => LONGEST,
+        PaddingMode::Edge | PaddingMode::Symmetric | PaddingMode::Reflect if len == 0 => 0,
+        PaddingMode::Edge => LONGEST,
+        PaddingMode::Symmetric => len,
+        PaddingMode::Reflect => len - 1,
+    };
+    if before > most || after > most || len > LONGEST {
+        let message = format!(
+            "a border of {before} and {after} around {len} pixels is too wide for padding_mode {mode}"
+        );
+        return Err(invalid(op, message));
+    }
+    let (before, after, len) = (before as i64, after as i64, len as i64);
+    let place = |at: i64| {
+        let mirrored = match mode {
+            PaddingMode::Constant => at,
+            PaddingMode::Edge => at.clamp(0, len - 1),
+            PaddingMode::Reflect if at < 0 => -at,
+            PaddingMode::Reflect if at >= len => 2 * (len - 1) - at,
+            PaddingMode::Symmetric if at < 0 => -1 - at,
+            PaddingMode::Symmetric if at >= len => 2 * len - 1 - at,
+            PaddingMode::Reflect | PaddingMode::Symmetric => at,
+        };
+        (0..len).contains(&mirrored).then_some(mirrored as usize)
+    };
+    Ok((-before..len + after).map(place).collect())
+}
+
+/// Which old place every place along a mirrored axis has.
+#[track_caller]
+pub(crate) fn mirror(
+    op: &str,
+    len: usize,
+    border: (usize, usize),
+    mode: PaddingMode,
+) -> Result<Vec<usize>> {
+    Ok(places(op, len, border, mode)?
+        .into_iter()
+        .flatten()
+        .collect())
+}
+
+impl Pixels for Tensor {
+    #[track_caller]
+    fn extents(&self, op: &str) -> Result<[usize; 3]> {
+        let shape = self.shape()?;
+        match shape[..] {
+            [.., c, h, w] => Ok([c, h, w]),
+            [h, w] => Ok([1, h, w]),
+            _ => {
+                let message = format!(
+                    "{}{shape:?} is no image: a tensor of images is [.., C, H, W]",
+                    self.dtype()
+                );
+                Err(invalid(op, message))
+            }
+        }
+    }
+
+    #[track_caller]
+    fn cut(&self, window: Window) -> Result<Tensor> {
+        let rows = self.narrow(-2, window.top, window.height);
+        let part = rows.narrow(-1, window.left, window.width);
+        Ok(part.check()?.clone())
+    }
+
+    #[track_caller]
+    fn bordered(
+        &self,
+        op: &str,
+        border: Padding,
+        fill: &Fill,
+        mode: PaddingMode,
+    ) -> Result<Tensor> {
+        let [channels, height, width] = self.extents(op)?;
+        let columns = places(op, width, (border.left, border.right), mode)?;
+        let rows = places(op, height, (border.top, border.bottom), mode)?;
+        if mode != PaddingMode::Constant {
+            let index = |places: Vec<Option<usize>>| -> Tensor {
+                let places = places.into_iter().flatten().map(|p| p as i64);
+                Tensor::from(places.collect::<Vec<i64>>())
+            };
+            let padded = self.index_select(-2, index(rows));
+            let padded = padded.index_select(-1, index(columns));
+            return Ok(padded.check()?.clone());
+        }
+        let numbers = fill.numbers(op, channels)?;
+        let border = [border.left, border.right, border.top, border.bottom].map(|n| n as i64);
+        let padded = |t: &Tensor, v: f64| match t.dtype().is_float() {
+            true => t.pad(border, PadMode::Constant(v.into())),
+            false => t.pad(border, PadMode::Constant((v as i64).into())),
+        };
+        let padded = match numbers.iter().all(|n| *n == numbers[0]) {
+            true => padded(self, numbers[0]),
+            false => {
+                let each = numbers.iter().enumerate();
+                let each = each.map(|(c, v)| padded(&self.narrow(-3, c, 1), *v));
+                cat(&each.collect::<Vec<Tensor>>(), -3)
+            }
+        };
+        Ok(padded.check()?.clone())
+    }
+
+    #[track_caller]
+    fn mirrored(&self, columns: bool) -> Result<Tensor> {
+        let mirrored = self.flip(if columns { -1 } else { -2 });
+        Ok(mirrored.check()?.clone())
+    }
+
+    #[track_caller]
+    fn resampled(
+        &self,
+        op: &str,
+        window: Window,
+        size: (usize, usize),
+        filter: Interpolation,
+        antialias: bool,
+    ) -> Result<Tensor> {
+        let [channels, height, width] = self.extents(op)?;
+        resizable(op, window, size, channels)?;
+        let whole = (window.width, window.height) == (width, height);
+        let x = if whole {
+            self.clone()
+        } else {
+            self.cut(window)?
+        };
+        let resized = match filter {
+            Interpolation::Nearest => interpolated(op, &x, size, InterpolateMode::Nearest)?,
+            Interpolation::NearestExact => {
+                interpolated(op, &x, size, InterpolateMode::NearestExact)?
+            }
+            _ if antialias => weighted(&x, window, size, filter),
+            Interpolation::Bilinear => {
+                let mode = InterpolateMode::Linear {
+                    align_corners: false,
+                };
+                interpolated(op, &x, size, mode)?
+            }
+            Interpolation::Bicubic => {
+                let mode = InterpolateMode::Bicubic {
+                    align_corners: false,
+                };
+                interpolated(op, &x, size, mode)?
+            }
+            Interpolation::Box | Interpolation::Hamming | Interpolation::Lanczos => {
+                let message = format!("tensors are resized by {filter} with antialias alone");
+                return Err(invalid(op, message));
+            }
+        };
+        Ok(levels_again(&resized, self.dtype()).check()?.clone())
+    }
+}
+
+/// Floats that are computed for integers, as these.
+fn levels_again(x: &Tensor, dtype: DType) -> Tensor {
+    match dtype {
+        DType::U8 => x.round().clamp(0.0, 255.0).to_dtype(dtype),
+        t if t.is_float() => x.to_dtype(dtype),
+        _ => x.round().to_dtype(dtype),
+    }
+}
+
+fn floats(x: &Tensor) -> Tensor {
+    match x.dtype().is_float() {
+        true => x.clone(),
+        false => x.to_dtype(DType::F32),
+    }
+}
+
+#[track_caller]
+fn interpolated(
+    op: &str,
+    x: &Tensor,
+    (width, height): (usize, usize),
+    mode: InterpolateMode,
+) -> Result<Tensor> {
+    let shape = x.shape()?;
+    let [channels, h, w] = x.extents(op)?;
+    let batch: usize = shape[..shape.len().saturating_sub(3)].iter().product();
+    let flat = floats(x).reshape([batch, channels, h, w]);
+    let size = InterpolateSize::Size([height, width].into());
+    let mut out = shape.clone();
+    if let [.., h, w] = &mut out[..] {
+        (*h, *w) = (height, width);
+    }
+    Ok(flat.interpolate(size, mode).reshape(out))
+}
+
+/// As products with a matrix of weights to each side, columns first.
+fn weighted(
+    x: &Tensor,
+    window: Window,
+    (width, height): (usize, usize),
+    filter: Interpolation,
+) -> Tensor {
+    let matrix = |len: usize, out: usize| {
+        let weights = resample::matrix(filter, len, out);
+        Tensor::from_slice(&weights, [out, len])
+    };
+    let mut x = floats(x);
+    let dtype = x.dtype();
+    if width != window.width {
+        x = x.matmul(matrix(window.width, width).to_dtype(dtype).transpose(0, 1));
+    }
+    if height != window.height {
+        x = matrix(window.height, height).to_dtype(dtype).matmul(&x);
+    }
+    x
+}

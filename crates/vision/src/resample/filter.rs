@@ -1,0 +1,126 @@
+//! What an output pixel takes of which input pixels.
+
+use super::Interpolation;
+use std::f64::consts::PI;
+
+/// Weights have so many bits of fraction: a sum of them times a level fits an `i32`, with two bits for what
+/// weights below 0 add.
+pub(super) const PRECISION: u32 = 32 - 8 - 2;
+
+/// The input pixels and their weights of every output pixel along an axis.
+pub(super) struct Taps {
+    /// The first input pixel, and how many.
+    pub bounds: Vec<(usize, usize)>,
+    /// Their weights in fixed point, one pixel's behind the other's.
+    weights: Vec<i32>,
+}
+
+/// Gives, for each of `out` pixels that `len` pixels are resized to, the first input pixel and the weights of
+/// it and those behind it, which sum to 1. The filter is stretched by the scale where the image shrinks
+/// (antialiasing).
+pub(super) fn weights(
+    filter: Interpolation,
+    len: usize,
+    out: usize,
+    mut give: impl FnMut(usize, &[f64]),
+) {
+    let scale = len as f64 / out as f64;
+    let stretch = scale.max(1.0);
+    let support = filter.support() * stretch;
+    let mut weights = Vec::new();
+    for at in 0..out {
+        let centre = (at as f64 + 0.5) * scale;
+        let first = (centre - support + 0.5).max(0.0) as usize;
+        let end = ((centre + support + 0.5) as usize).min(len);
+        weights.clear();
+        weights.extend((first..end).map(|x| {
+            let distance = (x as f64 - centre + 0.5) * (1.0 / stretch);
+            filter.weight(distance)
+        }));
+        let sum: f64 = weights.iter().sum();
+        if sum != 0.0 {
+            weights.iter_mut().for_each(|w| *w /= sum);
+        }
+        give(first, &weights);
+    }
+}
+
+impl Taps {
+    /// Of `len` input pixels resized to `out`, both at least 1.
+    pub(super) fn new(filter: Interpolation, len: usize, out: usize) -> Taps {
+        let mut taps = Taps {
+            bounds: Vec::with_capacity(out),
+            weights: Vec::new(),
+        };
+        weights(filter, len, out, |first, reals| {
+            let fixed = reals.iter().map(|w| {
+                let scaled = w * f64::from(1 << PRECISION);
+                (scaled + f64::copysign(0.5, *w)) as i32
+            });
+            taps.weights.extend(fixed);
+            taps.bounds.push((first, reals.len()));
+        });
+        taps
+    }
+
+    /// Where the input pixels of each output pixel begin, and their weights.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &[i32])> {
+        let mut rest = &self.weights[..];
+        self.bounds.iter().map(move |(first, n)| {
+            let (weights, behind) = rest.split_at(*n);
+            rest = behind;
+            (*first, weights)
+        })
+    }
+}
+
+impl Interpolation {
+    /// How far the filter reaches, in pixels of the smaller image. Of `Nearest` nobody asks.
+    fn support(self) -> f64 {
+        match self {
+            Interpolation::Nearest | Interpolation::NearestExact | Interpolation::Box => 0.5,
+            Interpolation::Bilinear | Interpolation::Hamming => 1.0,
+            Interpolation::Bicubic => 2.0,
+            Interpolation::Lanczos => 3.0,
+        }
+    }
+
+    fn weight(self, x: f64) -> f64 {
+        let d = x.abs();
+        match self {
+            Interpolation::Nearest | Interpolation::NearestExact | Interpolation::Box => {
+                f64::from(x > -0.5 && x <= 0.5)
+            }
+            Interpolation::Bilinear => (1.0 - d).max(0.0),
+            Interpolation::Hamming if d == 0.0 => 1.0,
+            Interpolation::Hamming if d >= 1.0 => 0.0,
+            Interpolation::Hamming => {
+                let x = d * PI;
+                x.sin() / x * (0.54 + 0.46 * x.cos())
+            }
+            Interpolation::Bicubic => cubic(d),
+            Interpolation::Lanczos if (-3.0..3.0).contains(&x) => sinc(x) * sinc(x / 3.0),
+            Interpolation::Lanczos => 0.0,
+        }
+    }
+}
+
+/// Keys' cubic convolution (1981), with `a = −0.5`.
+fn cubic(d: f64) -> f64 {
+    const A: f64 = -0.5;
+    if d < 1.0 {
+        ((A + 2.0) * d - (A + 3.0)) * d * d + 1.0
+    } else if d < 2.0 {
+        (((d - 5.0) * d + 8.0) * d - 4.0) * A
+    } else {
+        0.0
+    }
+}
+
+fn sinc(x: f64) -> f64 {
+    if x == 0.0 {
+        return 1.0;
+    }
+    let x = x * PI;
+    x.sin() / x
+}

@@ -1,0 +1,227 @@
+//! Resizing, as PIL does: columns first, then rows, in fixed point.
+
+mod filter;
+mod passes;
+
+use crate::image::{Image, Mode};
+use filter::Taps;
+use std::fmt;
+
+/// How new pixels are made of old ones: torchvision's `InterpolationMode`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Interpolation {
+    /// The nearest pixel.
+    Nearest,
+    /// The same, of images.
+    NearestExact,
+    /// A triangle of one pixel to each side.
+    #[default]
+    Bilinear,
+    /// Cubic convolution (Keys, 1981) of two pixels to each side, `a = −0.5`.
+    Bicubic,
+    /// The mean of the covered pixels.
+    Box,
+    /// A sinc of one pixel to each side, in Hamming's window.
+    Hamming,
+    /// A sinc of three pixels to each side, in the window of another (Lanczos).
+    Lanczos,
+}
+
+impl fmt::Display for Interpolation {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Interpolation::Nearest => "nearest",
+            Interpolation::NearestExact => "nearest-exact",
+            Interpolation::Bilinear => "bilinear",
+            Interpolation::Bicubic => "bicubic",
+            Interpolation::Box => "box",
+            Interpolation::Hamming => "hamming",
+            Interpolation::Lanczos => "lanczos",
+        })
+    }
+}
+
+impl Interpolation {
+    pub(crate) fn is_nearest(self) -> bool {
+        matches!(self, Interpolation::Nearest | Interpolation::NearestExact)
+    }
+}
+
+/// A rectangle of an image, which lies inside it. Public for a sealed trait alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The first column.
+    pub left: usize,
+    /// The first row.
+    pub top: usize,
+    /// Columns.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+}
+
+/// The pixels of an image in a window.
+#[derive(Clone, Copy)]
+struct View<'a> {
+    /// From the window's first pixel on.
+    pixels: &'a [u8],
+    /// Bytes from row to row.
+    stride: usize,
+    width: usize,
+    height: usize,
+}
+
+impl<'a> View<'a> {
+    fn new(image: &'a Image, window: Window) -> View<'a> {
+        let stride = image.width() * image.channels();
+        let first = window.top * stride + window.left * image.channels();
+        View {
+            pixels: image.bytes().get(first..).unwrap_or_default(),
+            stride,
+            width: window.width,
+            height: window.height,
+        }
+    }
+
+    /// Its rows, each with what lies behind it.
+    fn rows(self) -> impl Iterator<Item = &'a [u8]> {
+        let rows = self.pixels.chunks(self.stride.max(1));
+        rows.take(if self.width == 0 { 0 } else { self.height })
+    }
+}
+
+/// The pixels in a window.
+pub(crate) fn cut(image: &Image, window: Window) -> Image {
+    let view = View::new(image, window);
+    let width = window.width * image.channels();
+    let mut out = Vec::with_capacity(width * window.height);
+    for row in view.rows() {
+        out.extend_from_slice(&row[..width]);
+    }
+    Image::of(out, window.width, window.height, image.mode())
+}
+
+/// What each of `out` pixels along an axis takes of each of `len`: `out` rows of `len` weights.
+pub(crate) fn matrix(filter: Interpolation, len: usize, out: usize) -> Vec<f64> {
+    let mut rows = vec![0.0; len * out];
+    let mut each = rows.chunks_exact_mut(len);
+    filter::weights(filter, len, out, |first, weights| {
+        if let Some(row) = each.next() {
+            row[first..first + weights.len()].copy_from_slice(weights);
+        }
+    });
+    rows
+}
+
+/// What a window of an image, resized to `width` and `height`, looks like. None of the sizes is 0.
+pub(crate) fn resized(
+    image: &Image,
+    window: Window,
+    (width, height): (usize, usize),
+    filter: Interpolation,
+) -> Image {
+    let mode = image.mode();
+    if filter.is_nearest() {
+        return nearest(image, window, (width, height));
+    }
+    // Colours count as much as they cover.
+    if mode.has_alpha() {
+        let weighted = weighted(image, window);
+        let whole = Window {
+            left: 0,
+            top: 0,
+            ..window
+        };
+        let mut out = opaque(&weighted, whole, (width, height), filter);
+        unweight(&mut out);
+        return out;
+    }
+    opaque(image, window, (width, height), filter)
+}
+
+fn opaque(
+    image: &Image,
+    window: Window,
+    (width, height): (usize, usize),
+    filter: Interpolation,
+) -> Image {
+    let mode = image.mode();
+    let view = View::new(image, window);
+    let pixels = match mode {
+        Mode::L => both::<1>(view, width, height, filter),
+        Mode::LA => both::<2>(view, width, height, filter),
+        Mode::RGB => both::<3>(view, width, height, filter),
+        Mode::RGBA => both::<4>(view, width, height, filter),
+    };
+    Image::of(pixels, width, height, mode)
+}
+
+/// Both passes; one that changes nothing is left out.
+fn both<const C: usize>(view: View, width: usize, height: usize, filter: Interpolation) -> Vec<u8> {
+    let rows = Taps::new(filter, view.height, height);
+    if width == view.width {
+        if height == view.height {
+            let rows = view.rows().flat_map(|row| &row[..width * C]);
+            return rows.copied().collect();
+        }
+        return passes::down(view.pixels, view.stride, width * C, &rows);
+    }
+    let columns = Taps::new(filter, view.width, width);
+    let across = passes::across::<C>(view, &columns);
+    if height == view.height {
+        return across;
+    }
+    passes::down(&across, width * C, width * C, &rows)
+}
+
+/// The pixel under each new pixel's centre, found by steps that add up as PIL's do.
+fn nearest(image: &Image, window: Window, (width, height): (usize, usize)) -> Image {
+    let c = image.channels();
+    let view = View::new(image, window);
+    let places = |len: usize, out: usize| {
+        let step = len as f64 / out as f64;
+        let mut at = step * 0.5;
+        let mut next = move || {
+            let place = (at as usize).min(len - 1);
+            at += step;
+            place
+        };
+        (0..out).map(|_| next()).collect::<Vec<usize>>()
+    };
+    let columns = places(window.width, width);
+    let mut out = Vec::with_capacity(width * height * c);
+    for y in places(window.height, height) {
+        let row = &view.pixels[y * view.stride..];
+        for x in &columns {
+            out.extend_from_slice(&row[x * c..][..c]);
+        }
+    }
+    Image::of(out, width, height, image.mode())
+}
+
+/// The window with its colours times alpha.
+pub(crate) fn weighted(image: &Image, window: Window) -> Image {
+    let mut out = cut(image, window);
+    let c = out.channels();
+    for pixel in out.bytes_mut().chunks_exact_mut(c) {
+        if let [colours @ .., alpha] = pixel {
+            for colour in colours {
+                let product = u32::from(*colour) * u32::from(*alpha) + 128;
+                *colour = ((product + (product >> 8)) >> 8) as u8;
+            }
+        }
+    }
+    out
+}
+
+/// Divides the colours by alpha again.
+pub(crate) fn unweight(image: &mut Image) {
+    let c = image.channels();
+    for pixel in image.bytes_mut().chunks_exact_mut(c) {
+        if let [colours @ .., alpha @ 1..=254] = pixel {
+            for colour in colours {
+                *colour = (u32::from(*colour) * 255 / u32::from(*alpha)).min(255) as u8;
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Loops compiled for what the machine has.
+
+use kiln_base::Level;
+
+/// Whether loops compiled for AVX2 may run.
+pub(crate) fn has_avx2() -> bool {
+    // A level that is asked for and isn't there is an error of the engine's.
+    Level::current().is_ok_and(|level| level >= Level::Avx2)
+}
+
+/// A function whose body is compiled for every machine and once more for AVX2.
+macro_rules! wide {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$(const $c:ident: usize),*>)? ($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
+        $(#[$meta])*
+        $vis fn $name $(<$(const $c: usize),*>)? ($($arg: $ty),*) {
+            #[inline(always)]
+            fn plain $(<$(const $c: usize),*>)? ($($arg: $ty),*) $body
+            #[cfg(target_arch = "x86_64")]
+            if $crate::simd::has_avx2() {
+                #[target_feature(enable = "avx2")]
+                fn avx2 $(<$(const $c: usize),*>)? ($($arg: $ty),*) {
+                    plain $(::<$($c),*>)? ($($arg),*)
+                }
+                // SAFETY: the machine has AVX2.
+                return unsafe { avx2 $(::<$($c),*>)? ($($arg),*) };
+            }
+            plain $(::<$($c),*>)? ($($arg),*)
+        }
+    };
+}
+pub(crate) use wide;

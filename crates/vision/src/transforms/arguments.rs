@@ -1,0 +1,331 @@
+//! What transforms take.
+
+use crate::fault::invalid;
+use kiln_tensor::Result;
+use std::fmt;
+
+/// The size of a resized image: `(height, width)`, or a number, which its shorter side gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// The length of the shorter side; the other one keeps the image's proportions.
+    Shorter(usize),
+    /// Height and width.
+    Both(usize, usize),
+}
+
+impl From<usize> for Size {
+    fn from(shorter: usize) -> Size {
+        Size::Shorter(shorter)
+    }
+}
+
+impl From<(usize, usize)> for Size {
+    fn from((height, width): (usize, usize)) -> Size {
+        Size::Both(height, width)
+    }
+}
+
+impl From<[usize; 2]> for Size {
+    fn from([height, width]: [usize; 2]) -> Size {
+        Size::Both(height, width)
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Size::Shorter(n) => write!(f, "{n}"),
+            Size::Both(height, width) => write!(f, "({height}, {width})"),
+        }
+    }
+}
+
+/// The size of a crop: `(height, width)`, or a number for both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The number of rows.
+    pub height: usize,
+    /// The number of columns.
+    pub width: usize,
+}
+
+impl From<usize> for Extent {
+    fn from(side: usize) -> Extent {
+        Extent::from((side, side))
+    }
+}
+
+impl From<(usize, usize)> for Extent {
+    fn from((height, width): (usize, usize)) -> Extent {
+        Extent { height, width }
+    }
+}
+
+impl From<[usize; 2]> for Extent {
+    fn from([height, width]: [usize; 2]) -> Extent {
+        Extent { height, width }
+    }
+}
+
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "({}, {})", self.height, self.width)
+    }
+}
+
+/// The size of a blur's kernel: `(x, y)`, in torchvision's order, or a number for both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelSize {
+    /// Columns.
+    pub x: usize,
+    /// Rows.
+    pub y: usize,
+}
+
+impl From<usize> for KernelSize {
+    fn from(side: usize) -> KernelSize {
+        KernelSize { x: side, y: side }
+    }
+}
+
+impl From<(usize, usize)> for KernelSize {
+    fn from((x, y): (usize, usize)) -> KernelSize {
+        KernelSize { x, y }
+    }
+}
+
+impl fmt::Display for KernelSize {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "({}, {})", self.x, self.y)
+    }
+}
+
+/// The widths of a border: one for all sides, `[left and right, top and bottom]`, or
+/// `[left, top, right, bottom]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Padding {
+    /// Columns on the left.
+    pub left: usize,
+    /// Rows above.
+    pub top: usize,
+    /// Columns on the right.
+    pub right: usize,
+    /// Rows below.
+    pub bottom: usize,
+}
+
+impl From<usize> for Padding {
+    fn from(all: usize) -> Padding {
+        Padding::from([all; 4])
+    }
+}
+
+impl From<[usize; 2]> for Padding {
+    fn from([columns, rows]: [usize; 2]) -> Padding {
+        Padding::from([columns, rows, columns, rows])
+    }
+}
+
+impl From<[usize; 4]> for Padding {
+    fn from([left, top, right, bottom]: [usize; 4]) -> Padding {
+        Padding {
+            left,
+            top,
+            right,
+            bottom,
+        }
+    }
+}
+
+impl fmt::Display for Padding {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Padding {
+            left,
+            top,
+            right,
+            bottom,
+        } = self;
+        match (left == right, top == bottom) {
+            (true, true) if left == top => write!(f, "{left}"),
+            (true, true) => write!(f, "({left}, {top})"),
+            _ => write!(f, "({left}, {top}, {right}, {bottom})"),
+        }
+    }
+}
+
+/// What a border is filled with: torchvision's `padding_mode`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PaddingMode {
+    /// A colour.
+    #[default]
+    Constant,
+    /// The pixel at the edge.
+    Edge,
+    /// The image, mirrored at its outermost pixels, which are not repeated.
+    Reflect,
+    /// The image, mirrored at its edge, outermost pixels repeated.
+    Symmetric,
+}
+
+impl fmt::Display for PaddingMode {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            PaddingMode::Constant => "constant",
+            PaddingMode::Edge => "edge",
+            PaddingMode::Reflect => "reflect",
+            PaddingMode::Symmetric => "symmetric",
+        })
+    }
+}
+
+/// A colour: a number for all channels, or one for each. Of images they are levels, 0 to 255.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fill(Vec<f64>);
+
+impl Fill {
+    /// A number for each of so many channels.
+    #[track_caller]
+    pub(crate) fn numbers(&self, op: &str, channels: usize) -> Result<Vec<f64>> {
+        match self.0.len() {
+            1 => Ok(vec![self.0[0]; channels]),
+            n if n == channels => Ok(self.0.clone()),
+            n => {
+                let message = format!(
+                    "the fill {self} has {n} numbers, but the image has {channels} channels"
+                );
+                Err(invalid(op, message))
+            }
+        }
+    }
+
+    /// A level for each of so many channels.
+    #[track_caller]
+    pub(crate) fn levels(&self, op: &str, channels: usize) -> Result<Vec<u8>> {
+        let level = |v: &f64| (0.0..256.0).contains(v).then_some(*v as u8);
+        let levels: Option<Vec<u8>> = self.numbers(op, channels)?.iter().map(level).collect();
+        levels.ok_or_else(|| {
+            let message = format!("the fill {self} is no colour: levels are in 0..=255");
+            invalid(op, message)
+        })
+    }
+}
+
+impl From<u8> for Fill {
+    fn from(level: u8) -> Fill {
+        Fill(vec![level.into()])
+    }
+}
+
+impl From<f64> for Fill {
+    fn from(number: f64) -> Fill {
+        Fill(vec![number])
+    }
+}
+
+impl<const N: usize> From<[u8; N]> for Fill {
+    fn from(levels: [u8; N]) -> Fill {
+        Fill(levels.map(f64::from).to_vec())
+    }
+}
+
+impl<const N: usize> From<[f64; N]> for Fill {
+    fn from(numbers: [f64; N]) -> Fill {
+        Fill(numbers.to_vec())
+    }
+}
+
+impl From<Vec<f64>> for Fill {
+    fn from(numbers: Vec<f64>) -> Fill {
+        Fill(numbers)
+    }
+}
+
+impl fmt::Display for Fill {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let numbers: Vec<String> = self.0.iter().map(f64::to_string).collect();
+        match &numbers[..] {
+            [number] => f.write_str(number),
+            _ => write!(f, "({})", numbers.join(", ")),
+        }
+    }
+}
+
+/// Where a random number is drawn from: `d` for that much to both sides of what changes nothing, or
+/// `(least, most)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Spread {
+    /// So much to both sides.
+    Around(f64),
+    /// From the first number to the second.
+    Between(f64, f64),
+}
+
+impl Spread {
+    /// The range around `centre`, which must lie in `bounds`; what is around 1 begins at 0 or later.
+    #[track_caller]
+    pub(crate) fn range(
+        self,
+        (op, name): (&str, &str),
+        centre: f64,
+        bounds: (f64, f64),
+    ) -> Result<(f64, f64)> {
+        let (low, high) = match self {
+            Spread::Around(d) if !(d >= 0.0) => {
+                let message = format!("{name}, as a single number, is not negative, but it is {d}");
+                return Err(invalid(op, message));
+            }
+            Spread::Around(d) if centre > 0.0 => ((centre - d).max(0.0), centre + d),
+            Spread::Around(d) => (centre - d, centre + d),
+            Spread::Between(low, high) => (low, high),
+        };
+        // Also where one is NaN.
+        if !(bounds.0 <= low && low <= high && high <= bounds.1 && high.is_finite()) {
+            let message = format!(
+                "{name} is from {low:?} to {high:?}, but must ascend within {:?} to {:?}",
+                bounds.0, bounds.1
+            );
+            return Err(invalid(op, message));
+        }
+        Ok((low, high))
+    }
+}
+
+impl From<f64> for Spread {
+    fn from(d: f64) -> Spread {
+        Spread::Around(d)
+    }
+}
+
+impl From<(f64, f64)> for Spread {
+    fn from((low, high): (f64, f64)) -> Spread {
+        Spread::Between(low, high)
+    }
+}
+
+impl From<[f64; 2]> for Spread {
+    fn from([low, high]: [f64; 2]) -> Spread {
+        Spread::Between(low, high)
+    }
+}
+
+/// A probability that is one.
+#[track_caller]
+pub(crate) fn probability(op: &str, p: f64) -> Result<f64> {
+    match (0.0..=1.0).contains(&p) {
+        true => Ok(p),
+        false => Err(invalid(
+            op,
+            format!("p is a probability in [0, 1], not {p}"),
+        )),
+    }
+}
+
+/// `True` or `False`, as Python prints it.
+pub(crate) fn truth(value: bool) -> &'static str {
+    if value { "True" } else { "False" }
+}
+
+/// What there is, or Python's `None`.
+pub(crate) fn optional(value: &Option<impl fmt::Display>) -> String {
+    value.as_ref().map_or("None".into(), |v| v.to_string())
+}

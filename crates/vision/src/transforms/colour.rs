@@ -1,0 +1,121 @@
+//! Colours.
+
+use super::arguments::{Spread, probability};
+use super::{Transform, happens, uniform};
+use crate::functional::{brightened, contrasted, greyed, saturated, turned};
+use crate::image::Image;
+use kiln_data::Rng;
+use kiln_tensor::{Result, options};
+use std::fmt;
+
+options! {
+    /// Brightness, contrast, saturation and hue by random factors, in a random order.
+    ColorJitter () {
+        /// The factor is within so much of 1, or in a range.
+        brightness: Spread = 0.0,
+        /// The factor is within so much of 1, or in a range.
+        contrast: Spread = 0.0,
+        /// The factor is within so much of 1, or in a range.
+        saturation: Spread = 0.0,
+        /// How far the circle of hues is turned: up to so much of it to either side, or in a range within
+        /// −0.5 and 0.5.
+        hue: Spread = 0.0,
+    }
+}
+
+impl ColorJitter {
+    /// Where each of the four factors is drawn from; those that change nothing aren't.
+    #[track_caller]
+    fn ranges(&self) -> Result<[Option<(f64, f64)>; 4]> {
+        let range = |spread: Spread, name: &str, centre: f64, bounds: (f64, f64)| -> Result<_> {
+            let range = spread.range(("ColorJitter", name), centre, bounds)?;
+            Ok((range != (centre, centre)).then_some(range))
+        };
+        let any = (0.0, f64::INFINITY);
+        Ok([
+            range(self.brightness, "brightness", 1.0, any)?,
+            range(self.contrast, "contrast", 1.0, any)?,
+            range(self.saturation, "saturation", 1.0, any)?,
+            range(self.hue, "hue", 0.0, (-0.5, 0.5))?,
+        ])
+    }
+}
+
+impl Transform<Image> for ColorJitter {
+    type Output = Image;
+    fn apply(&self, mut image: Image, rng: &mut Rng) -> Result<Image> {
+        let (op, order) = ("ColorJitter", rng.permutation(4));
+        let factors = self.ranges()?.map(|r| r.map(|r| uniform(rng, r)));
+        for step in order {
+            let Some(by) = factors[step] else { continue };
+            image = match step {
+                0 => brightened(op, image, by)?,
+                1 => contrasted(op, image, by)?,
+                2 => saturated(op, image, by)?,
+                _ => turned(op, image, by)?,
+            };
+        }
+        Ok(image)
+    }
+}
+
+impl fmt::Display for ColorJitter {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let names = ["brightness", "contrast", "saturation", "hue"];
+        let ranges = self.ranges().unwrap_or_default();
+        let each = names.iter().zip(ranges).map(|(name, range)| match range {
+            Some((low, high)) => format!("{name}=({low:?}, {high:?})"),
+            None => format!("{name}=None"),
+        });
+        write!(f, "ColorJitter({})", each.collect::<Vec<_>>().join(", "))
+    }
+}
+
+options! {
+    /// An image in grey.
+    Grayscale () {
+        /// 1, or 3 that are equal.
+        num_output_channels: usize = 1usize,
+    }
+}
+
+impl Transform<Image> for Grayscale {
+    type Output = Image;
+    fn apply(&self, image: Image, _: &mut Rng) -> Result<Image> {
+        greyed("Grayscale", &image, self.num_output_channels)
+    }
+}
+
+impl fmt::Display for Grayscale {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(
+            f,
+            "Grayscale(num_output_channels={})",
+            self.num_output_channels
+        )
+    }
+}
+
+options! {
+    /// An image in grey, by chance, with as many channels as before.
+    RandomGrayscale () {
+        /// The probability of it.
+        p: f64 = 0.1,
+    }
+}
+
+impl Transform<Image> for RandomGrayscale {
+    type Output = Image;
+    fn apply(&self, image: Image, rng: &mut Rng) -> Result<Image> {
+        if !happens(rng, probability("RandomGrayscale", self.p)?) {
+            return Ok(image);
+        }
+        saturated("RandomGrayscale", image, 0.0)
+    }
+}
+
+impl fmt::Display for RandomGrayscale {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "RandomGrayscale(p={:?})", self.p)
+    }
+}

@@ -1,0 +1,132 @@
+//! Crops.
+
+use super::Transform;
+use super::arguments::{Extent, Fill, Padding, PaddingMode, optional, truth};
+use crate::functional::{centred, cropped, fits, five, ten};
+use crate::picture::Picture;
+use kiln_data::Rng;
+use kiln_tensor::{Result, options};
+use std::fmt;
+
+options! {
+    /// The middle of an image; a smaller image gets a black border.
+    CenterCrop (
+        /// How large the crop is.
+        size: Extent
+    ) {}
+}
+
+impl<P: Picture> Transform<P> for CenterCrop {
+    type Output = P;
+    fn apply(&self, image: P, _: &mut Rng) -> Result<P> {
+        centred("CenterCrop", &image, self.size)
+    }
+}
+
+impl fmt::Display for CenterCrop {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "CenterCrop(size={})", self.size)
+    }
+}
+
+options! {
+    /// The corners and the middle of an image: top left, top right, bottom left, bottom right, centre.
+    FiveCrop (
+        /// How large the crops are.
+        size: Extent
+    ) {}
+}
+
+impl<P: Picture> Transform<P> for FiveCrop {
+    type Output = [P; 5];
+    fn apply(&self, image: P, _: &mut Rng) -> Result<[P; 5]> {
+        five("FiveCrop", &image, self.size)
+    }
+}
+
+impl fmt::Display for FiveCrop {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "FiveCrop(size={})", self.size)
+    }
+}
+
+options! {
+    /// The five crops of an image and of the flipped image.
+    TenCrop (
+        /// How large the crops are.
+        size: Extent
+    ) {
+        /// Whether the image is flipped vertically.
+        vertical_flip: bool = false,
+    }
+}
+
+impl<P: Picture> Transform<P> for TenCrop {
+    type Output = [P; 10];
+    fn apply(&self, image: P, _: &mut Rng) -> Result<[P; 10]> {
+        ten("TenCrop", &image, self.size, self.vertical_flip)
+    }
+}
+
+impl fmt::Display for TenCrop {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let flip = truth(self.vertical_flip);
+        write!(f, "TenCrop(size={}, vertical_flip={flip})", self.size)
+    }
+}
+
+options! {
+    /// A part of an image, anywhere in it.
+    RandomCrop (
+        /// How large the crop is.
+        size: Extent
+    ) {
+        /// A border that is added before.
+        padding: Padding = 0usize,
+        /// Whether a smaller image gets as much of a border as it lacks, to both sides; else it is an error.
+        pad_if_needed: bool = false,
+        /// The colour of the border.
+        fill: Fill = 0u8,
+        /// What the border is filled with.
+        padding_mode: PaddingMode = PaddingMode::Constant,
+    }
+}
+
+impl<P: Picture> Transform<P> for RandomCrop {
+    type Output = P;
+    fn apply(&self, image: P, rng: &mut Rng) -> Result<P> {
+        let (op, size) = ("RandomCrop", self.size);
+        let bordered = |image: P, border: Padding| match border == Padding::default() {
+            true => Ok(image),
+            false => image.bordered(op, border, &self.fill, self.padding_mode),
+        };
+        let mut image = bordered(image, self.padding)?;
+        let [_, height, width] = image.extents(op)?;
+        if self.pad_if_needed {
+            let columns = size.width.saturating_sub(width);
+            image = bordered(image, [columns, 0].into())?;
+            let rows = size.height.saturating_sub(height);
+            image = bordered(image, [0, rows].into())?;
+        }
+        let [_, height, width] = image.extents(op)?;
+        fits(op, size, (height, width))?;
+        if (height, width) == (size.height, size.width) {
+            return Ok(image);
+        }
+        let top = rng.below(height - size.height + 1) as i64;
+        let left = rng.below(width - size.width + 1) as i64;
+        cropped(op, &image, (top, left), size)
+    }
+}
+
+impl fmt::Display for RandomCrop {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let padding = (self.padding != Padding::default()).then_some(self.padding);
+        write!(
+            f,
+            "RandomCrop(size={}, padding={})",
+            self.size,
+            optional(&padding)
+        )
+    }
+}

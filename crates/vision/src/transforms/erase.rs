@@ -1,0 +1,106 @@
+//! Erased parts.
+
+use super::arguments::{Fill, probability};
+use super::resize::ascending;
+use super::{Transform, happens, uniform};
+use crate::fault::invalid;
+use crate::functional::erased;
+use crate::picture::sealed::Pixels;
+use kiln_data::Rng;
+use kiln_tensor::{Result, Tensor, options};
+use std::f64::consts::TAU;
+use std::fmt;
+
+/// What [`RandomErasing`] puts in place of what it erases.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Erasing {
+    /// A colour.
+    Value(Fill),
+    /// A normally distributed number for each pixel and channel.
+    Random,
+}
+
+impl<F: Into<Fill>> From<F> for Erasing {
+    fn from(fill: F) -> Erasing {
+        Erasing::Value(fill.into())
+    }
+}
+
+options! {
+    /// A rectangle of a tensor `[.., C, H, W]` of random area, proportions and place, erased by chance (Zhong et al.,
+    /// 2017).
+    RandomErasing () {
+        /// The probability of it.
+        p: f64 = 0.5,
+        /// The area of the rectangle, of that of the image.
+        scale: (f64, f64) = (0.02, 0.33),
+        /// Its height, of its width.
+        ratio: (f64, f64) = (0.3, 3.3),
+        /// What is put there.
+        value: Erasing = 0u8,
+    }
+}
+
+impl Transform<Tensor> for RandomErasing {
+    type Output = Tensor;
+    fn apply(&self, x: Tensor, rng: &mut Rng) -> Result<Tensor> {
+        let op = "RandomErasing";
+        let p = probability(op, self.p)?;
+        let (least, most) = self.scale;
+        if !(least >= 0.0 && least <= most && most <= 1.0) {
+            let message = format!("scale is (least, most) in [0, 1], not ({least:?}, {most:?})");
+            return Err(invalid(op, message));
+        }
+        ascending(op, "ratio", self.ratio)?;
+        let [channels, height, width] = x.extents(op)?;
+        if x.ndim() < 3 {
+            let message = format!("it takes [.., C, H, W], not {:?}", x.shape()?);
+            return Err(invalid(op, message));
+        }
+        if !happens(rng, p) {
+            return Ok(x);
+        }
+        let logs = (self.ratio.0.ln(), self.ratio.1.ln());
+        for _ in 0..10 {
+            let area = (height * width) as f64 * uniform(rng, self.scale);
+            let aspect = uniform(rng, logs).exp();
+            let h = (area * aspect).sqrt().round_ties_even() as usize;
+            let w = (area / aspect).sqrt().round_ties_even() as usize;
+            if h >= height || w >= width {
+                continue;
+            }
+            let value = match &self.value {
+                Erasing::Value(fill) => {
+                    Tensor::from_slice(&fill.numbers(op, channels)?, [channels, 1, 1])
+                }
+                Erasing::Random => {
+                    let numbers = (0..channels * h * w).map(|_| normal(rng));
+                    Tensor::from_slice(&numbers.collect::<Vec<f64>>(), [channels, h, w])
+                }
+            };
+            let (top, left) = (rng.below(height - h + 1), rng.below(width - w + 1));
+            return erased(&x, (top, left), (h, w), &value);
+        }
+        Ok(x)
+    }
+}
+
+/// A normally distributed number (Box and Muller, 1958).
+fn normal(rng: &mut Rng) -> f64 {
+    let radius = (-2.0 * (1.0 - rng.unit()).ln()).sqrt();
+    radius * (TAU * rng.unit()).cos()
+}
+
+impl fmt::Display for RandomErasing {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let value = match &self.value {
+            Erasing::Value(fill) => fill.to_string(),
+            Erasing::Random => "random".into(),
+        };
+        write!(
+            f,
+            "RandomErasing(p={:?}, scale={:?}, ratio={:?}, value={value}, inplace=False)",
+            self.p, self.scale, self.ratio
+        )
+    }
+}

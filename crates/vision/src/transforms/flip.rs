@@ -1,0 +1,44 @@
+//! Flips.
+
+use super::arguments::probability;
+use super::{Transform, happens};
+use crate::picture::Picture;
+use kiln_data::Rng;
+use kiln_tensor::{Result, options};
+use std::fmt;
+
+macro_rules! flips {
+    ($($(#[$doc:meta])* $name:ident $columns:literal;)*) => {$(
+        options! {
+            $(#[$doc])*
+            $name () {
+                /// The probability of it.
+                p: f64 = 0.5,
+            }
+        }
+
+        impl<P: Picture> Transform<P> for $name {
+            type Output = P;
+            fn apply(&self, image: P, rng: &mut Rng) -> Result<P> {
+                let op = stringify!($name);
+                image.extents(op)?;
+                match happens(rng, probability(op, self.p)?) {
+                    true => image.mirrored($columns),
+                    false => Ok(image),
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "(p={:?})"), self.p)
+            }
+        }
+    )*};
+}
+flips! {
+    /// Columns in reverse, by chance.
+    RandomHorizontalFlip true;
+    /// Rows in reverse, by chance.
+    RandomVerticalFlip false;
+}

@@ -1,0 +1,43 @@
+//! Borders.
+
+use super::Transform;
+use super::arguments::{Fill, Padding, PaddingMode};
+use crate::picture::Picture;
+use kiln_data::Rng;
+use kiln_tensor::{Result, options};
+use std::fmt;
+
+options! {
+    /// A border around an image.
+    Pad (
+        /// How wide it is.
+        padding: Padding
+    ) {
+        /// Its colour.
+        fill: Fill = 0u8,
+        /// What it is filled with.
+        padding_mode: PaddingMode = PaddingMode::Constant,
+    }
+}
+
+impl<P: Picture> Transform<P> for Pad {
+    type Output = P;
+    fn apply(&self, image: P, _: &mut Rng) -> Result<P> {
+        image.extents("Pad")?;
+        image.bordered("Pad", self.padding, &self.fill, self.padding_mode)
+    }
+}
+
+impl fmt::Display for Pad {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Pad {
+            padding,
+            fill,
+            padding_mode,
+        } = self;
+        write!(
+            f,
+            "Pad(padding={padding}, fill={fill}, padding_mode={padding_mode})"
+        )
+    }
+}

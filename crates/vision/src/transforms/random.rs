@@ -1,0 +1,63 @@
+//! Changes of levels, by chance.
+
+use super::arguments::probability;
+use super::{Transform, happens};
+use crate::functional;
+use crate::image::Image;
+use kiln_data::Rng;
+use kiln_tensor::{Result, options};
+use std::fmt;
+
+macro_rules! chances {
+    ($($(#[$doc:meta])* $name:ident ($($(#[$about:meta])* $arg:ident: $ty:ty)?) $does:expr;)*) => {$(
+        options! {
+            $(#[$doc])*
+            $name ($($(#[$about])* $arg: $ty)?) {
+                /// The probability of it.
+                p: f64 = 0.5,
+            }
+        }
+
+        impl Transform<Image> for $name {
+            type Output = Image;
+            fn apply(&self, image: Image, rng: &mut Rng) -> Result<Image> {
+                if !happens(rng, probability(stringify!($name), self.p)?) {
+                    return Ok(image);
+                }
+                let does: fn(&$name, &Image) -> Result<Image> = $does;
+                does(self, &image)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str(concat!(stringify!($name), "("))?;
+                $(write!(f, concat!(stringify!($arg), "={:?},"), self.$arg)?;)?
+                write!(f, "p={:?})", self.p)
+            }
+        }
+    )*};
+}
+chances! {
+    /// [`functional::invert`], by chance.
+    RandomInvert () |_, image| Ok(functional::invert(image));
+    /// [`functional::posterize`], by chance.
+    RandomPosterize (
+        /// Bits that are kept.
+        bits: u32
+    ) |t, image| functional::posterize(image, t.bits);
+    /// [`functional::solarize`], by chance.
+    RandomSolarize (
+        /// The least level that is inverted.
+        threshold: f64
+    ) |t, image| functional::solarize(image, t.threshold);
+    /// [`functional::adjust_sharpness`], by chance.
+    RandomAdjustSharpness (
+        /// 0 for the smoothed image, 1 for the image, 2 for a sharpened one.
+        sharpness_factor: f64
+    ) |t, image| functional::adjust_sharpness(image, t.sharpness_factor);
+    /// [`functional::autocontrast`], by chance.
+    RandomAutocontrast () |_, image| Ok(functional::autocontrast(image));
+    /// [`functional::equalize`], by chance.
+    RandomEqualize () |_, image| Ok(functional::equalize(image));
+}

@@ -1,0 +1,153 @@
+//! Sizes.
+
+use super::arguments::{Extent, Size, optional, truth};
+use super::{Transform, uniform};
+use crate::fault::invalid;
+use crate::functional::resized;
+use crate::picture::Picture;
+use crate::resample::{Interpolation, Window};
+use kiln_data::Rng;
+use kiln_tensor::{Result, options};
+use std::fmt;
+
+options! {
+    /// An image in another size. Images are resampled as PIL does, to the bit.
+    Resize (
+        /// The shorter side, or height and width.
+        size: Size
+    ) {
+        /// How new pixels are made.
+        interpolation: Interpolation = Interpolation::Bilinear,
+        /// The most that the longer side gets; the shorter one then gets less.
+        max_size: Option<usize> = None,
+        /// Whether a tensor that shrinks is averaged; images always are.
+        antialias: bool = true,
+    }
+}
+
+impl<P: Picture> Transform<P> for Resize {
+    type Output = P;
+    fn apply(&self, image: P, _: &mut Rng) -> Result<P> {
+        resized("Resize", &image, self)
+    }
+}
+
+impl fmt::Display for Resize {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(
+            f,
+            "Resize(size={}, interpolation={}, max_size={}, antialias={})",
+            self.size,
+            self.interpolation,
+            optional(&self.max_size),
+            truth(self.antialias)
+        )
+    }
+}
+
+options! {
+    /// A part of an image of random area and proportions, in another size (Szegedy et al., 2014).
+    RandomResizedCrop (
+        /// The size that it gets.
+        size: Extent
+    ) {
+        /// The area of the part, of that of the image.
+        scale: (f64, f64) = (0.08, 1.0),
+        /// Its width, of its height.
+        ratio: (f64, f64) = (3.0 / 4.0, 4.0 / 3.0),
+        /// How new pixels are made.
+        interpolation: Interpolation = Interpolation::Bilinear,
+        /// Whether a tensor that shrinks is averaged; images always are.
+        antialias: bool = true,
+    }
+}
+
+impl RandomResizedCrop {
+    /// The part of an image of a height and a width.
+    fn part(&self, height: usize, width: usize, rng: &mut Rng) -> Window {
+        let area = (height * width) as f64;
+        let logs = (self.ratio.0.ln(), self.ratio.1.ln());
+        for _ in 0..10 {
+            let target = area * uniform(rng, self.scale);
+            let aspect = uniform(rng, logs).exp();
+            let w = (target * aspect).sqrt().round_ties_even() as usize;
+            let h = (target / aspect).sqrt().round_ties_even() as usize;
+            if (1..=width).contains(&w) && (1..=height).contains(&h) {
+                return Window {
+                    top: rng.below(height - h + 1),
+                    left: rng.below(width - w + 1),
+                    height: h,
+                    width: w,
+                };
+            }
+        }
+        self.middle(height, width)
+    }
+
+    /// The largest part in the middle that has one of the proportions.
+    fn middle(&self, height: usize, width: usize) -> Window {
+        let whole = width as f64 / height as f64;
+        let (least, most) = (
+            self.ratio.0.min(self.ratio.1),
+            self.ratio.0.max(self.ratio.1),
+        );
+        let (mut h, mut w) = (height, width);
+        if whole < least {
+            h = (width as f64 / least).round_ties_even() as usize;
+        } else if whole > most {
+            w = (height as f64 * most).round_ties_even() as usize;
+        }
+        let (h, w) = (h.clamp(1, height), w.clamp(1, width));
+        Window {
+            top: (height - h) / 2,
+            left: (width - w) / 2,
+            height: h,
+            width: w,
+        }
+    }
+}
+
+/// Numbers that ascend and are above 0.
+#[track_caller]
+pub(super) fn ascending(op: &str, name: &str, (low, high): (f64, f64)) -> Result<()> {
+    if low > 0.0 && low <= high && high.is_finite() {
+        return Ok(());
+    }
+    let message = format!("{name} is (least, most), both above 0, not ({low:?}, {high:?})");
+    Err(invalid(op, message))
+}
+
+impl<P: Picture> Transform<P> for RandomResizedCrop {
+    type Output = P;
+    fn apply(&self, image: P, rng: &mut Rng) -> Result<P> {
+        let op = "RandomResizedCrop";
+        ascending(op, "scale", self.scale)?;
+        ascending(op, "ratio", self.ratio)?;
+        let [_, height, width] = image.extents(op)?;
+        if height == 0 || width == 0 {
+            let message = format!("an image of {height} rows and {width} columns has no parts");
+            return Err(invalid(op, message));
+        }
+        let part = self.part(height, width, rng);
+        let size = (self.size.width, self.size.height);
+        image.resampled(op, part, size, self.interpolation, self.antialias)
+    }
+}
+
+impl fmt::Display for RandomResizedCrop {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let four = |(a, b): (f64, f64)| {
+            let digits = |v: f64| (v * 1e4).round_ties_even() / 1e4;
+            format!("({:?}, {:?})", digits(a), digits(b))
+        };
+        write!(
+            f,
+            "RandomResizedCrop(size={}, scale={}, ratio={}, interpolation={}, antialias={})",
+            self.size,
+            four(self.scale),
+            four(self.ratio),
+            self.interpolation,
+            truth(self.antialias)
+        )
+    }
+}

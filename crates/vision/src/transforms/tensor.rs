@@ -1,0 +1,113 @@
+//! Between images, tensors and dtypes.
+
+use super::Transform;
+use super::arguments::truth;
+use crate::functional::{self, converted, normalized};
+use crate::image::Image;
+use kiln_data::Rng;
+use kiln_tensor::{DType, Result, Tensor, options};
+use std::fmt;
+
+macro_rules! conversions {
+    ($($(#[$doc:meta])* $name:ident $from:ty => $to:ty: $does:expr;)*) => {$(
+        options! {
+            $(#[$doc])*
+            $name () {}
+        }
+
+        impl Transform<$from> for $name {
+            type Output = $to;
+            fn apply(&self, x: $from, _: &mut Rng) -> Result<$to> {
+                $does(&x)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str(concat!(stringify!($name), "()"))
+            }
+        }
+    )*};
+}
+conversions! {
+    /// An image as an f32 tensor `[C, H, W]` of levels divided by 255.
+    ToTensor Image => Tensor: functional::to_tensor;
+    /// An image as a u8 tensor `[C, H, W]`.
+    PILToTensor Image => Tensor: functional::pil_to_tensor;
+    /// An image as a u8 tensor `[C, H, W]`, by the name of torchvision's `v2`.
+    ToImage Image => Tensor: functional::to_image;
+    /// An image of a tensor; see [`Image::from_tensor`].
+    ToPILImage Tensor => Image: functional::to_pil_image;
+}
+
+options! {
+    /// A tensor in another dtype, its numbers scaled to that dtype's range; see
+    /// [`functional::convert_image_dtype`].
+    ConvertImageDtype (
+        /// The dtype.
+        dtype: DType
+    ) {}
+}
+
+impl Transform<Tensor> for ConvertImageDtype {
+    type Output = Tensor;
+    fn apply(&self, x: Tensor, _: &mut Rng) -> Result<Tensor> {
+        converted("ConvertImageDtype", &x, self.dtype)
+    }
+}
+
+impl fmt::Display for ConvertImageDtype {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("ConvertImageDtype()")
+    }
+}
+
+options! {
+    /// A tensor in another dtype.
+    ToDtype (
+        /// The dtype.
+        dtype: DType
+    ) {
+        /// Whether the numbers are scaled to its range.
+        scale: bool = false,
+    }
+}
+
+impl Transform<Tensor> for ToDtype {
+    type Output = Tensor;
+    fn apply(&self, x: Tensor, _: &mut Rng) -> Result<Tensor> {
+        match self.scale {
+            true => converted("ToDtype", &x, self.dtype),
+            false => Ok(x.to_dtype(self.dtype).check()?.clone()),
+        }
+    }
+}
+
+impl fmt::Display for ToDtype {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "ToDtype(scale={})", truth(self.scale))
+    }
+}
+
+options! {
+    /// `(x − mean) / std` of every channel of a float tensor `[.., C, H, W]`.
+    Normalize (
+        /// One number, or one a channel.
+        mean: Vec<f64>,
+        /// One number, or one a channel, none of them 0.
+        std: Vec<f64>
+    ) {}
+}
+
+impl Transform<Tensor> for Normalize {
+    type Output = Tensor;
+    fn apply(&self, x: Tensor, _: &mut Rng) -> Result<Tensor> {
+        normalized("Normalize", &x, &self.mean, &self.std)
+    }
+}
+
+impl fmt::Display for Normalize {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "Normalize(mean={:?}, std={:?})", self.mean, self.std)
+    }
+}

@@ -1,0 +1,149 @@
+//! Tensors of images as pictures to look at.
+
+use crate::fault::invalid;
+use crate::image::Image;
+use kiln_tensor::{DType, PadMode, Result, Tensor, cat, options, stack};
+use std::path::Path;
+
+options! {
+    /// How [`make_grid`] lays images out.
+    Grid () {
+        /// Images in a row.
+        nrow: usize = 8usize,
+        /// Pixels between images, and around them.
+        padding: usize = 2usize,
+        /// Whether numbers are brought into [0, 1].
+        normalize: bool = false,
+        /// What becomes 0 and 1 then; the least and the greatest number there is, unless given.
+        value_range: Option<(f64, f64)> = None,
+        /// Whether each image has a least and a greatest number of its own.
+        scale_each: bool = false,
+        /// The number between images.
+        pad_value: f64 = 0.0,
+    }
+}
+
+/// Images `[B, C, H, W]` side by side in rows, as one image `[C, H', W']`. One of `[C, H, W]` or `[H, W]` is one
+/// image. Grey ones get three channels; a single image gets no border.
+///
+/// ```
+/// use kiln_tensor::{DType, Tensor};
+/// use kiln_vision::utils::{Grid, make_grid};
+///
+/// let images = Tensor::rand([6, 1, 8, 8], DType::F32);
+/// let grid = make_grid(&images, Grid::new().nrow(3).padding(1))?;
+/// assert_eq!(grid.shape()?, [3, 19, 28]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// If the tensor has another number of dims, there is no image, `nrow` is 0, or the range is no range.
+#[track_caller]
+pub fn make_grid(images: &Tensor, grid: Grid) -> Result<Tensor> {
+    let op = "make_grid";
+    let shape = images.shape()?;
+    let images = match shape.len() {
+        2 => images.unsqueeze(0).unsqueeze(0),
+        3 => images.unsqueeze(0),
+        4 => images.clone(),
+        _ => {
+            let message = format!("it takes images [B, C, H, W], not {shape:?}");
+            return Err(invalid(op, message));
+        }
+    };
+    if shape.contains(&0) || grid.nrow == 0 {
+        let message = format!(
+            "there is nothing to lay out in {shape:?}, {} in a row",
+            grid.nrow
+        );
+        return Err(invalid(op, message));
+    }
+    let images = match images.shape()?[1] {
+        1 => cat(&[&images, &images, &images], 1),
+        _ => images,
+    };
+    let images = match grid.normalize {
+        true => ranged(&images, &grid)?,
+        false => images,
+    };
+    let [count, channels, height, width] = images.shape()?[..] else {
+        return Err(invalid(op, "it takes images [B, C, H, W]"));
+    };
+    if count == 1 {
+        return Ok(images.squeeze(0).check()?.clone());
+    }
+    let columns = grid.nrow.min(count);
+    let rows = count.div_ceil(columns);
+    let (gap, empty) = (grid.padding as i64, (rows * columns - count) as i64);
+    let value = match images.dtype().is_float() {
+        true => PadMode::Constant(grid.pad_value.into()),
+        false => PadMode::Constant((grid.pad_value as i64).into()),
+    };
+    // A border above and to the left of each, and images of it where some are missing.
+    let tiles = images.pad([gap, 0, gap, 0, 0, 0, 0, empty], value.clone());
+    let (h, w) = (height + grid.padding, width + grid.padding);
+    let tiles = tiles.reshape([rows, columns, channels, h, w]);
+    let whole = tiles.permute([2, 0, 3, 1, 4]);
+    let whole = whole.reshape([channels, rows * h, columns * w]);
+    Ok(whole.pad([0, gap, 0, gap], value).check()?.clone())
+}
+
+/// [`make_grid`] of images that are apart.
+///
+/// # Errors
+/// As [`make_grid`], and if they have several shapes.
+#[track_caller]
+pub fn make_grid_of(images: &[Tensor], grid: Grid) -> Result<Tensor> {
+    if images.is_empty() {
+        return Err(invalid("make_grid", "there is no image"));
+    }
+    make_grid(&stack(images, 0), grid)
+}
+
+/// Images with their numbers brought into [0, 1].
+#[track_caller]
+fn ranged(images: &Tensor, grid: &Grid) -> Result<Tensor> {
+    let within = |t: &Tensor| -> Result<Tensor> {
+        let (low, high) = match grid.value_range {
+            Some((low, high)) => (low, high),
+            None => {
+                let all = t.to_dtype(DType::F64);
+                (all.amin(()).item::<f64>()?, all.amax(()).item::<f64>()?)
+            }
+        };
+        if !(low <= high) {
+            let message = format!("{low} to {high} is no range of values");
+            return Err(invalid("make_grid", message));
+        }
+        Ok((t.clamp(low, high) - low) / (high - low).max(1e-5))
+    };
+    if !images.dtype().is_float() {
+        let message = format!("floats are brought into a range, not {}", images.dtype());
+        return Err(invalid("make_grid", message));
+    }
+    if !grid.scale_each {
+        return within(images);
+    }
+    let each = (0..images.shape()?[0]).map(|n| within(&images.narrow(0, n, 1)));
+    Ok(cat(&each.collect::<Result<Vec<Tensor>>>()?, 0))
+}
+
+/// Writes a tensor of images in [0, 1] to a file, as the grid that [`make_grid`] makes.
+///
+/// # Errors
+/// As [`make_grid`] and [`Image::save`], or if there are not 1 to 4 channels.
+#[track_caller]
+pub fn save_image(images: &Tensor, path: impl AsRef<Path>, grid: Grid) -> Result<()> {
+    grid_image(images, grid)?.save(path)
+}
+
+/// The image that [`save_image`] writes.
+///
+/// # Errors
+/// As [`make_grid`], or if there are not 1 to 4 channels.
+#[track_caller]
+pub fn grid_image(images: &Tensor, grid: Grid) -> Result<Image> {
+    let grid = make_grid(images, grid)?.to_dtype(DType::F32);
+    let levels = (grid * 255.0 + 0.5).clamp(0.0, 255.0).to_dtype(DType::U8);
+    Image::from_tensor(&levels)
+}
