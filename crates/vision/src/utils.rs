@@ -2,6 +2,7 @@
 
 use crate::fault::invalid;
 use crate::image::Image;
+use crate::transforms::Count;
 use kiln_tensor::{DType, PadMode, Result, Tensor, cat, options, stack};
 use std::path::Path;
 
@@ -9,9 +10,9 @@ options! {
     /// How [`make_grid`] lays images out.
     Grid () {
         /// Images in a row.
-        nrow: usize = 8usize,
+        nrow: Count = 8,
         /// Pixels between images, and around them.
-        padding: usize = 2usize,
+        padding: Count = 2,
         /// Whether numbers are brought into [0, 1].
         normalize: bool = false,
         /// What becomes 0 and 1 then; the least and the greatest number there is, unless given.
@@ -51,10 +52,10 @@ pub fn make_grid(images: &Tensor, grid: Grid) -> Result<Tensor> {
             return Err(invalid(op, message));
         }
     };
-    if shape.contains(&0) || grid.nrow == 0 {
+    if shape.contains(&0) || grid.nrow.0 == 0 {
         let message = format!(
             "there is nothing to lay out in {shape:?}, {} in a row",
-            grid.nrow
+            grid.nrow.0
         );
         return Err(invalid(op, message));
     }
@@ -72,16 +73,16 @@ pub fn make_grid(images: &Tensor, grid: Grid) -> Result<Tensor> {
     if count == 1 {
         return Ok(images.squeeze(0).check()?.clone());
     }
-    let columns = grid.nrow.min(count);
+    let columns = grid.nrow.0.min(count);
     let rows = count.div_ceil(columns);
-    let (gap, empty) = (grid.padding as i64, (rows * columns - count) as i64);
+    let (gap, empty) = (grid.padding.0 as i64, (rows * columns - count) as i64);
     let value = match images.dtype().is_float() {
         true => PadMode::Constant(grid.pad_value.into()),
         false => PadMode::Constant((grid.pad_value as i64).into()),
     };
     // A border above and to the left of each, and images of it where some are missing.
     let tiles = images.pad([gap, 0, gap, 0, 0, 0, 0, empty], value.clone());
-    let (h, w) = (height + grid.padding, width + grid.padding);
+    let (h, w) = (height + grid.padding.0, width + grid.padding.0);
     let tiles = tiles.reshape([rows, columns, channels, h, w]);
     let whole = tiles.permute([2, 0, 3, 1, 4]);
     let whole = whole.reshape([channels, rows * h, columns * w]);

@@ -249,7 +249,7 @@ pub fn invert(image: &Image) -> Image {
 /// # Errors
 /// If there are more than 8.
 #[track_caller]
-pub fn posterize(image: &Image, bits: u32) -> Result<Image> {
+pub fn posterize(image: &Image, bits: usize) -> Result<Image> {
     if bits > 8 {
         return Err(invalid(
             "posterize",

@@ -210,7 +210,7 @@ fn warped(
         height: image.height(),
     };
     let from = weighted(image, whole(image));
-    out = weighted(&out, whole(&out));
+    // PIL takes the fill for a colour that is multiplied already.
     smooth(&from, &mut out, matrix, sample);
     unweight(&mut out);
     Ok(out)

@@ -2,7 +2,8 @@
 
 use super::{Image, Mode};
 use crate::fault::{invalid, io};
-use image::{DynamicImage, ImageFormat, ImageReader};
+use crate::transforms::Count;
+use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader};
 use kiln_tensor::{Result, options};
 use std::fs;
 use std::io::Cursor;
@@ -27,7 +28,7 @@ options! {
     /// What a decoder may take before it gives up.
     Limits () {
         /// The most pixels an image may have: by default where PIL takes it for a decompression bomb.
-        max_pixels: usize = 178_956_970usize,
+        max_pixels: Count = 178_956_970,
     }
 }
 
@@ -120,22 +121,64 @@ impl Image {
 fn decoded(bytes: &[u8], limits: &Limits) -> Result<Image, String> {
     let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
     let mut reader = reader.map_err(|e| e.to_string())?;
-    if reader.format().is_none() {
-        return Err(format!(
-            "these {} bytes are no image of a known format",
-            bytes.len()
-        ));
-    }
+    let Some(format) = reader.format() else {
+        let message = format!("these {} bytes are no image of a known format", bytes.len());
+        return Err(message);
+    };
     let mut most = image::Limits::no_limits();
-    // The pixels twice, of four numbers each, beside what a decoder needs for itself.
+    // Each pixel of the most has room for twice four numbers, beside what a decoder needs for itself.
     most.max_alloc = Some(
-        (limits.max_pixels as u64)
+        (limits.max_pixels.0 as u64)
             .saturating_mul(8)
             .saturating_add(1 << 22),
     );
     reader.limits(most);
-    let decoded = reader.decode().map_err(|e| e.to_string())?;
-    Ok(of_dynamic(decoded))
+    let decoder = reader.into_decoder().map_err(|e| e.to_string())?;
+    let (w, h) = decoder.dimensions();
+    if u64::from(w) * u64::from(h) > limits.max_pixels.0 as u64 {
+        return Err(format!(
+            "the image claims {w}x{h} pixels, and at most {} are read",
+            limits.max_pixels.0
+        ));
+    }
+    if format == ImageFormat::Jpeg && !jpeg_ends(bytes) {
+        return Err(format!("the JPEG is cut off after {} bytes", bytes.len()));
+    }
+    let decoded = DynamicImage::from_decoder(decoder).map_err(|e| e.to_string())?;
+    let image = of_dynamic(decoded);
+    // Every GIF is decoded with alpha, whether it has some or not.
+    let opaque = || image.bytes().iter().skip(3).step_by(4).all(|a| *a == 255);
+    Ok(
+        match format == ImageFormat::Gif && image.mode == Mode::RGBA && opaque() {
+            true => image.into_mode(Mode::RGB),
+            false => image,
+        },
+    )
+}
+
+/// Whether the scans of a JPEG end with the marker of its end, without which its decoder makes up what is missing.
+fn jpeg_ends(bytes: &[u8]) -> bool {
+    let mut at = 2;
+    while let Some(n) = bytes
+        .get(at..)
+        .and_then(|b| b.iter().position(|b| *b == 0xFF))
+    {
+        at += n + 1;
+        match bytes.get(at) {
+            None => return false,
+            Some(0xD9) => return true,
+            // What stands for 255 in a scan, and markers without a length.
+            Some(0x00 | 0x01 | 0xD0..=0xD8) => at += 1,
+            Some(0xFF) => {}
+            Some(_) => {
+                let Some(length) = bytes.get(at + 1..at + 3) else {
+                    return false;
+                };
+                at += 1 + usize::from(u16::from_be_bytes([length[0], length[1]]));
+            }
+        }
+    }
+    false
 }
 
 /// Sixteen bits are cut to the upper eight.

@@ -4,6 +4,16 @@ use crate::fault::invalid;
 use kiln_tensor::Result;
 use std::fmt;
 
+/// How many of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Count(pub usize);
+
+impl From<usize> for Count {
+    fn from(n: usize) -> Count {
+        Count(n)
+    }
+}
+
 /// The size of a resized image: `(height, width)`, or a number, which its shorter side gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {

@@ -1,6 +1,6 @@
 //! Colours.
 
-use super::arguments::{Spread, probability};
+use super::arguments::{Count, Spread, probability};
 use super::{Transform, happens, uniform};
 use crate::functional::{brightened, contrasted, greyed, saturated, turned};
 use crate::image::Image;
@@ -75,14 +75,14 @@ options! {
     /// An image in grey.
     Grayscale () {
         /// 1, or 3 that are equal.
-        num_output_channels: usize = 1usize,
+        num_output_channels: Count = 1,
     }
 }
 
 impl Transform<Image> for Grayscale {
     type Output = Image;
     fn apply(&self, image: Image, _: &mut Rng) -> Result<Image> {
-        greyed("Grayscale", &image, self.num_output_channels)
+        greyed("Grayscale", &image, self.num_output_channels.0)
     }
 }
 
@@ -91,7 +91,7 @@ impl fmt::Display for Grayscale {
         write!(
             f,
             "Grayscale(num_output_channels={})",
-            self.num_output_channels
+            self.num_output_channels.0
         )
     }
 }

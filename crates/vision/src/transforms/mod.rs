@@ -36,7 +36,7 @@ mod several;
 mod tensor;
 mod warp;
 
-pub use arguments::{Extent, Fill, KernelSize, Padding, PaddingMode, Size, Spread};
+pub use arguments::{Count, Extent, Fill, KernelSize, Padding, PaddingMode, Size, Spread};
 pub use blur::{GaussianBlur, Sigma};
 pub use colour::{ColorJitter, Grayscale, RandomGrayscale};
 pub use compose::{Compose, Lambda, Steps};

@@ -1,6 +1,6 @@
 //! Changes of levels, by chance.
 
-use super::arguments::probability;
+use super::arguments::{Count, probability};
 use super::{Transform, happens};
 use crate::functional;
 use crate::image::Image;
@@ -32,20 +32,28 @@ macro_rules! chances {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str(concat!(stringify!($name), "("))?;
-                $(write!(f, concat!(stringify!($arg), "={:?},"), self.$arg)?;)?
+                $(write!(f, concat!(stringify!($arg), "={},"), shown(&self.$arg))?;)?
                 write!(f, "p={:?})", self.p)
             }
         }
     )*};
 }
+/// A number as Python prints it.
+fn shown(number: &dyn fmt::Debug) -> String {
+    let shown = format!("{number:?}");
+    let inner = shown.strip_prefix("Count(");
+    let inner = inner.and_then(|s| s.strip_suffix(')'));
+    inner.unwrap_or(&shown).to_string()
+}
+
 chances! {
     /// [`functional::invert`], by chance.
     RandomInvert () |_, image| Ok(functional::invert(image));
     /// [`functional::posterize`], by chance.
     RandomPosterize (
         /// Bits that are kept.
-        bits: u32
-    ) |t, image| functional::posterize(image, t.bits);
+        bits: Count
+    ) |t, image| functional::posterize(image, t.bits.0);
     /// [`functional::solarize`], by chance.
     RandomSolarize (
         /// The least level that is inverted.

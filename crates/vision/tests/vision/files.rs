@@ -1,0 +1,136 @@
+//! Files that Pillow wrote, and those that are written here.
+
+use crate::goldens::distance;
+use crate::{image, image_of};
+use kiln_vision::{Format, Image, Limits, Mode};
+use std::path::Path;
+
+fn folder() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vision/goldens"))
+}
+
+#[test]
+fn files_hold_what_pillow_reads_in_them() {
+    let pixels = include_bytes!("goldens/files.bin");
+    let mut at = 0;
+    for line in include_str!("goldens/files.txt").lines() {
+        let (name, size) = line["file ".len()..].split_once(" = ").unwrap();
+        let size: Vec<usize> = size.split(' ').map(|n| n.parse().unwrap()).collect();
+        let expected = &pixels[at..at + size.iter().product::<usize>()];
+        at += expected.len();
+        let got = Image::open(folder().join(name)).unwrap();
+        assert_eq!((got.width(), got.height()), (size[0], size[1]), "{name}");
+        let got = got.convert(Mode::of_channels(size[2]).unwrap());
+        let (most, count) = distance(got.bytes(), expected);
+        // Decoders of JPEG round their transforms and scale colours up in ways of their own.
+        let slack = if name.ends_with("jpg") { 6 } else { 0 };
+        assert!(
+            most <= slack,
+            "{name}: {count} of {} differ, by {most}",
+            expected.len()
+        );
+    }
+    assert_eq!(at, pixels.len());
+}
+
+#[test]
+fn what_is_saved_is_opened_again() {
+    let folder = std::env::temp_dir().join(format!("kiln-vision-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for mode in [Mode::L, Mode::LA, Mode::RGB, Mode::RGBA] {
+        let x = image(mode);
+        for end in ["png", "bmp", "webp", "gif", "jpg"] {
+            let path = folder.join(format!("{mode}.{end}"));
+            let saved = x.save(&path);
+            if end == "jpg" && mode.has_alpha() {
+                let e = saved.unwrap_err().to_string();
+                assert!(e.contains("a JPEG holds no alpha"), "{e}");
+                continue;
+            }
+            saved.unwrap();
+            let y = Image::open(&path).unwrap();
+            assert_eq!(y.size(), x.size());
+            match end {
+                // Palettes and JPEGs lose; see below.
+                "gif" | "jpg" => {}
+                "png" => assert_eq!(y, x),
+                _ => assert_eq!(y.convert(mode), x, "{mode} {end}"),
+            }
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_smooth_image_survives_jpeg_and_few_colours_survive_gif() {
+    let bytes = (0..60 * 40 * 3).map(|n| (n / 3 % 60 * 3 + n / 180) as u8);
+    let smooth = Image::from_bytes(bytes.collect::<Vec<u8>>(), 60, 40, Mode::RGB).unwrap();
+    let again = Image::decode(&smooth.encode(Format::Jpeg).unwrap()).unwrap();
+    assert!(distance(again.bytes(), smooth.bytes()).0 <= 12);
+    let few = kiln_vision::functional::posterize(&image(Mode::RGB), 2).unwrap();
+    let again = Image::decode(&few.encode(Format::Gif).unwrap()).unwrap();
+    assert_eq!(again, few);
+}
+
+#[test]
+fn what_is_no_image_is_an_error() {
+    let error = |bytes: &[u8]| Image::decode(bytes).unwrap_err().to_string();
+    assert!(error(b"").contains("no image of a known format"));
+    assert!(error(b"hello, world").contains("no image of a known format"));
+    let png = image(Mode::RGB).encode(Format::Png).unwrap();
+    error(&png[..png.len() / 2]);
+    let jpeg = image(Mode::RGB).encode(Format::Jpeg).unwrap();
+    error(&jpeg[..jpeg.len() / 3]);
+    let missing = Image::open(folder().join("missing.png")).unwrap_err();
+    assert!(missing.to_string().contains("missing.png"));
+    let e = Image::open(folder().join("cases.txt"))
+        .unwrap_err()
+        .to_string();
+    assert!(e.contains("cases.txt") && e.contains("no image"), "{e}");
+    let e = image(Mode::L).save("picture.tga").unwrap_err().to_string();
+    assert!(e.contains("picture.tga"), "{e}");
+}
+
+#[test]
+fn limits_hold() {
+    let x = image_of(Mode::RGB, 300, 200);
+    for format in [
+        Format::Png,
+        Format::Jpeg,
+        Format::Bmp,
+        Format::Gif,
+        Format::WebP,
+    ] {
+        let bytes = x.encode(format).unwrap();
+        let limits = Limits::new().max_pixels(300usize * 200);
+        assert_eq!(
+            Image::decode_with(&bytes, &limits).unwrap().size(),
+            (300, 200)
+        );
+        let limits = Limits::new().max_pixels(300usize * 200 - 1);
+        let e = Image::decode_with(&bytes, &limits).unwrap_err().to_string();
+        assert!(e.contains("300") && e.contains("200"), "{format:?}: {e}");
+    }
+}
+
+/// A header that claims a huge image, with next to nothing behind it.
+#[test]
+fn a_bomb_is_refused() {
+    let mut png = image(Mode::L).encode(Format::Png).unwrap();
+    png[16..20].copy_from_slice(&60_000u32.to_be_bytes());
+    png[20..24].copy_from_slice(&60_000u32.to_be_bytes());
+    let crc = crc32(&png[12..29]);
+    png[29..33].copy_from_slice(&crc.to_be_bytes());
+    let e = Image::decode(&png).unwrap_err().to_string();
+    assert!(e.contains("60000"), "{e}");
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0u32, |mut crc, b| {
+        crc ^= u32::from(*b);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ (0xEDB8_8320 & 0u32.wrapping_sub(crc & 1));
+        }
+        crc
+    })
+}
