@@ -40,23 +40,29 @@ impl Collate for Tensor {
         let Some(first) = samples.first() else {
             return Err(unequal("there is no sample to stack".into()));
         };
-        let (dtype, mut shape) = (first.dtype(), first.shape()?);
-        let mut bytes = Vec::new();
+        let (dtype, shape) = (first.dtype(), first.shape()?);
         for (n, t) in samples.iter().enumerate() {
             let found = (t.dtype(), t.shape()?);
-            if found.0 != dtype || found.1 != shape {
+            if found != (dtype, shape.clone()) {
                 return Err(unequal(format!(
                     "sample 0 is {dtype}{shape:?}, sample {n} is {}{:?}; samples of a batch must agree",
                     found.0, found.1
                 )));
             }
-            bytes.extend_from_slice(&t.to_bytes()?);
-            if n == 0 {
-                bytes.reserve_exact(bytes.len() * (samples.len() - 1));
-            }
         }
-        shape.insert(0, samples.len());
-        Ok(Tensor::from_bytes(&bytes, dtype, shape).check()?.clone())
+        let mut batch = vec![samples.len()];
+        batch.extend(shape);
+        Tensor::filled(dtype, batch, |out| {
+            let mut rest = out;
+            for t in &samples {
+                rest = t.with_bytes(|bytes| {
+                    let (part, behind) = std::mem::take(&mut rest).split_at_mut(bytes.len());
+                    part.copy_from_slice(bytes);
+                    behind
+                })?;
+            }
+            Ok(())
+        })
     }
 }
 

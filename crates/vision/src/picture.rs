@@ -35,7 +35,7 @@ pub(crate) mod sealed {
         ) -> Result<Self>;
 
         /// Columns, or else rows, in reverse.
-        fn mirrored(&self, columns: bool) -> Result<Self>;
+        fn mirrored(self, columns: bool) -> Result<Self>;
 
         /// The pixels in a window, resized to columns and rows.
         fn resampled(
@@ -110,13 +110,12 @@ impl Pixels for Image {
         Ok(Image::of(out, width, height, self.mode()))
     }
 
-    fn mirrored(&self, columns: bool) -> Result<Image> {
-        let mut out = self.clone();
+    fn mirrored(mut self, columns: bool) -> Result<Image> {
         let (c, stride) = (self.channels(), self.width() * self.channels());
         if stride == 0 {
-            return Ok(out);
+            return Ok(self);
         }
-        let rows = out.bytes_mut().chunks_exact_mut(stride);
+        let mut rows = self.bytes_mut().chunks_exact_mut(stride);
         match columns {
             true => rows.for_each(|row| match c {
                 1 => row.reverse(),
@@ -125,12 +124,12 @@ impl Pixels for Image {
                 _ => row.as_chunks_mut::<4>().0.reverse(),
             }),
             false => {
-                let from = self.bytes().chunks_exact(stride).rev();
-                rows.zip(from)
-                    .for_each(|(to, from)| to.copy_from_slice(from));
+                while let (Some(a), Some(b)) = (rows.next(), rows.next_back()) {
+                    a.swap_with_slice(b);
+                }
             }
         }
-        Ok(out)
+        Ok(self)
     }
 
     #[track_caller]
@@ -253,14 +252,14 @@ impl Pixels for Tensor {
             false => {
                 let each = numbers.iter().enumerate();
                 let each = each.map(|(c, v)| padded(&self.narrow(-3, c, 1), *v));
-                cat(&each.collect::<Vec<Tensor>>(), -3)
+                cat(each.collect::<Vec<Tensor>>(), -3)
             }
         };
         Ok(padded.check()?.clone())
     }
 
     #[track_caller]
-    fn mirrored(&self, columns: bool) -> Result<Tensor> {
+    fn mirrored(self, columns: bool) -> Result<Tensor> {
         let mirrored = self.flip(if columns { -1 } else { -2 });
         Ok(mirrored.check()?.clone())
     }

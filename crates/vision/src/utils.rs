@@ -81,7 +81,7 @@ pub fn make_grid(images: &Tensor, grid: Grid) -> Result<Tensor> {
         false => PadMode::Constant((grid.pad_value as i64).into()),
     };
     // A border above and to the left of each, and images of it where some are missing.
-    let tiles = images.pad([gap, 0, gap, 0, 0, 0, 0, empty], value.clone());
+    let tiles = images.pad([gap, 0, gap, 0, 0, 0, 0, empty], value);
     let (h, w) = (height + grid.padding.0, width + grid.padding.0);
     let tiles = tiles.reshape([rows, columns, channels, h, w]);
     let whole = tiles.permute([2, 0, 3, 1, 4]);
@@ -112,7 +112,7 @@ fn ranged(images: &Tensor, grid: &Grid) -> Result<Tensor> {
                 (all.amin(()).item::<f64>()?, all.amax(()).item::<f64>()?)
             }
         };
-        if !(low <= high) {
+        if low > high || low.is_nan() || high.is_nan() {
             let message = format!("{low} to {high} is no range of values");
             return Err(invalid("make_grid", message));
         }

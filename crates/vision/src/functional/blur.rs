@@ -76,7 +76,7 @@ wide! {
 /// The weights of so many pixels, which sum to 1.
 #[track_caller]
 fn kernel(op: &str, len: usize, sigma: f64) -> Result<Vec<f32>> {
-    if len % 2 == 0 {
+    if len.is_multiple_of(2) {
         let message = format!("kernel_size is odd, so that it has a middle, but it is {len}");
         return Err(invalid(op, message));
     }

@@ -13,7 +13,17 @@ use kiln_tensor::{DType, Device, Ellipsis, Result, Tensor, is_recording};
 /// If there is no memory for it.
 #[track_caller]
 pub fn to_tensor(image: &Image) -> Result<Tensor> {
-    scaled(image, None)
+    let (w, h, c) = (image.width(), image.height(), image.channels());
+    let bytes = image.bytes();
+    Tensor::filled(DType::F32, [c, h, w], |out| {
+        match c {
+            1 => planes::<1>(bytes, out),
+            2 => planes::<2>(bytes, out),
+            3 => planes::<3>(bytes, out),
+            _ => planes::<4>(bytes, out),
+        }
+        Ok(())
+    })
 }
 
 /// The image as a u8 tensor `[C, H, W]`.
@@ -44,15 +54,14 @@ pub fn to_pil_image(tensor: &Tensor) -> Result<Image> {
 }
 
 /// What is taken from the numbers of each channel, and what they are then divided by.
-#[derive(Clone, Debug)]
-pub(crate) struct Standard {
+struct Standard {
     mean: Vec<f64>,
     std: Vec<f64>,
 }
 
 impl Standard {
     #[track_caller]
-    pub(crate) fn new(op: &str, mean: &[f64], std: &[f64], channels: usize) -> Result<Standard> {
+    fn new(op: &str, mean: &[f64], std: &[f64], channels: usize) -> Result<Standard> {
         let each = |name: &str, values: &[f64]| match values.len() {
             1 => Ok(vec![values[0]; channels]),
             n if n == channels => Ok(values.to_vec()),
@@ -84,39 +93,20 @@ impl Standard {
     }
 }
 
-/// The image as floats in [0, 1], and then as [`normalize`] has it.
-#[track_caller]
-pub(crate) fn scaled(image: &Image, standard: Option<&Standard>) -> Result<Tensor> {
-    let (w, h, c) = (image.width(), image.height(), image.channels());
-    let tables: Vec<[f32; 256]> = (0..c)
-        .map(|channel| {
-            let (mean, std) = standard.map_or((0.0, 1.0), |s| s.of(channel));
-            std::array::from_fn(|v| (v as f32 / 255.0 - mean) / std)
-        })
-        .collect();
-    let bytes = image.bytes();
-    Tensor::filled(DType::F32, [c, h, w], |out| {
-        match c {
-            1 => planes::<1>(bytes, out, &tables),
-            2 => planes::<2>(bytes, out, &tables),
-            3 => planes::<3>(bytes, out, &tables),
-            _ => planes::<4>(bytes, out, &tables),
-        }
-        Ok(())
-    })
-}
-
-/// Pixels, each of `C` levels, as a plane of floats a channel.
-fn planes<const C: usize>(pixels: &[u8], out: &mut [u8], tables: &[[f32; 256]]) {
+/// Pixels, each of `C` levels, as a plane of floats in [0, 1] a channel.
+fn planes<const C: usize>(pixels: &[u8], out: &mut [u8]) {
     let (pixels, _) = pixels.as_chunks::<C>();
     let (out, _) = out.as_chunks_mut::<4>();
-    for (channel, (plane, table)) in out
-        .chunks_exact_mut(pixels.len().max(1))
-        .zip(tables)
+    let planes = out.chunks_exact_mut(pixels.len().max(1));
+    planes
         .enumerate()
-    {
-        for (out, pixel) in plane.iter_mut().zip(pixels) {
-            *out = table[usize::from(pixel[channel])].to_le_bytes();
+        .for_each(|(c, out)| plane(pixels, c, out));
+}
+
+wide! {
+    fn plane<const C: usize>(pixels: &[[u8; C]], channel: usize, out: &mut [[u8; 4]]) {
+        for (out, pixel) in out.iter_mut().zip(pixels) {
+            *out = (f32::from(pixel[channel]) / 255.0).to_le_bytes();
         }
     }
 }

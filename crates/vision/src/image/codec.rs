@@ -1,9 +1,9 @@
 //! Files of images.
 
-use super::{Image, Mode};
+use super::{Buffer, Image, Mode};
 use crate::fault::{invalid, io};
 use crate::transforms::Count;
-use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader};
+use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, ImageResult};
 use kiln_tensor::{Result, options};
 use std::fs;
 use std::io::Cursor;
@@ -144,8 +144,7 @@ fn decoded(bytes: &[u8], limits: &Limits) -> Result<Image, String> {
     if format == ImageFormat::Jpeg && !jpeg_ends(bytes) {
         return Err(format!("the JPEG is cut off after {} bytes", bytes.len()));
     }
-    let decoded = DynamicImage::from_decoder(decoder).map_err(|e| e.to_string())?;
-    let image = of_dynamic(decoded);
+    let image = read(decoder).map_err(|e| e.to_string())?;
     // Every GIF is decoded with alpha, whether it has some or not.
     let opaque = || image.bytes().iter().skip(3).step_by(4).all(|a| *a == 255);
     Ok(
@@ -181,10 +180,26 @@ fn jpeg_ends(bytes: &[u8]) -> bool {
     false
 }
 
+/// What a decoder holds.
+fn read(decoder: impl ImageDecoder) -> ImageResult<Image> {
+    let (w, h) = decoder.dimensions();
+    let mode = match decoder.color_type() {
+        ColorType::L8 => Mode::L,
+        ColorType::La8 => Mode::LA,
+        ColorType::Rgb8 => Mode::RGB,
+        ColorType::Rgba8 => Mode::RGBA,
+        _ => return DynamicImage::from_decoder(decoder).map(of_dynamic),
+    };
+    // The decoder's limits allow so much.
+    let mut pixels = Buffer::new(decoder.total_bytes() as usize);
+    decoder.read_image(&mut pixels)?;
+    Ok(Image::of(pixels, w as usize, h as usize, mode))
+}
+
 /// Sixteen bits are cut to the upper eight.
 fn of_dynamic(decoded: DynamicImage) -> Image {
     let (w, h) = (decoded.width() as usize, decoded.height() as usize);
-    let high = |v: Vec<u16>| v.into_iter().map(|v| (v >> 8) as u8).collect();
+    let high = |v: Vec<u16>| v.into_iter().map(|v| (v >> 8) as u8).collect::<Vec<u8>>();
     match decoded {
         DynamicImage::ImageLuma8(i) => Image::of(i.into_raw(), w, h, Mode::L),
         DynamicImage::ImageLumaA8(i) => Image::of(i.into_raw(), w, h, Mode::LA),

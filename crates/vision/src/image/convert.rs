@@ -1,6 +1,6 @@
 //! From mode to mode.
 
-use super::{Image, Mode};
+use super::{Buffer, Image, Mode};
 
 impl Image {
     /// The image in another mode, as PIL converts: grey is `0.299 R + 0.587 G + 0.114 B`, alpha is dropped, or
@@ -40,8 +40,8 @@ pub(crate) fn grey([r, g, b]: [u8; 3]) -> u8 {
     ((sum + 0x8000) >> 16) as u8
 }
 
-fn each<const A: usize, const B: usize>(pixels: &[u8], f: impl Fn([u8; A]) -> [u8; B]) -> Vec<u8> {
-    let mut out = vec![0; pixels.len() / A * B];
+fn each<const A: usize, const B: usize>(pixels: &[u8], f: impl Fn([u8; A]) -> [u8; B]) -> Buffer {
+    let mut out = Buffer::new(pixels.len() / A * B);
     let (from, _) = pixels.as_chunks::<A>();
     let (to, _) = out.as_chunks_mut::<B>();
     for (to, from) in to.iter_mut().zip(from) {

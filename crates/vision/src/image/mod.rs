@@ -1,9 +1,11 @@
 //! Decoded images.
 
+mod buffer;
 mod codec;
 mod convert;
 mod tensor;
 
+pub(crate) use buffer::Buffer;
 pub use codec::{Format, Limits};
 
 use crate::fault::invalid;
@@ -76,7 +78,7 @@ pub struct Image {
     height: usize,
     mode: Mode,
     /// `height · width · channels` numbers.
-    pixels: Vec<u8>,
+    pixels: Buffer,
 }
 
 impl Image {
@@ -91,7 +93,7 @@ impl Image {
         height: usize,
         mode: Mode,
     ) -> Result<Image> {
-        let pixels = pixels.into();
+        let pixels: Vec<u8> = pixels.into();
         let wanted = area(width, height, mode);
         if wanted != Some(pixels.len()) {
             let message = format!(
@@ -101,12 +103,7 @@ impl Image {
             );
             return Err(invalid("Image::from_bytes", message));
         }
-        Ok(Image {
-            width,
-            height,
-            mode,
-            pixels,
-        })
+        Ok(Image::of(pixels, width, height, mode))
     }
 
     /// An image of one colour: as many numbers as the mode has channels.
@@ -119,21 +116,15 @@ impl Image {
             let message = format!("{colour:?} is no colour of mode {mode}");
             return Err(invalid("Image::filled", message));
         }
-        let mut pixels = Vec::new();
-        let bytes = area(width, height, mode);
-        if !bytes.is_some_and(|n| pixels.try_reserve_exact(n).is_ok()) {
+        let fits = |n: &usize| Vec::<u8>::new().try_reserve_exact(*n).is_ok();
+        let Some(bytes) = area(width, height, mode).filter(fits) else {
             let message = format!("there is no memory for an image {width} wide and {height} high");
             return Err(invalid("Image::filled", message));
-        }
-        for _ in 0..width * height {
-            pixels.extend_from_slice(colour);
-        }
-        Ok(Image {
-            width,
-            height,
-            mode,
-            pixels,
-        })
+        };
+        let mut pixels = Buffer::new(bytes);
+        let each = pixels.chunks_exact_mut(colour.len());
+        each.for_each(|pixel| pixel.copy_from_slice(colour));
+        Ok(Image::of(pixels, width, height, mode))
     }
 
     /// The number of columns.
@@ -173,7 +164,7 @@ impl Image {
 
     /// The numbers of the pixels, row by row.
     pub fn into_bytes(self) -> Vec<u8> {
-        self.pixels
+        self.pixels.into_vec()
     }
 
     /// The numbers of the pixel in column `x` of row `y`, if there is one.
@@ -183,7 +174,8 @@ impl Image {
     }
 
     /// An image whose bytes are known to fit.
-    pub(crate) fn of(pixels: Vec<u8>, width: usize, height: usize, mode: Mode) -> Image {
+    pub(crate) fn of(pixels: impl Into<Buffer>, width: usize, height: usize, mode: Mode) -> Image {
+        let pixels = pixels.into();
         debug_assert_eq!(area(width, height, mode), Some(pixels.len()));
         Image {
             width,

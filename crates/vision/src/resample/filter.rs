@@ -7,11 +7,14 @@ use std::f64::consts::PI;
 /// weights below 0 add.
 pub(super) const PRECISION: u32 = 32 - 8 - 2;
 
-/// The input pixels and their weights of every output pixel along an axis.
+/// The input pixels and their weights of every output pixel along an axis: as many of each, some with a weight of
+/// 0, so that loops over them are all as long.
 pub(super) struct Taps {
-    /// The first input pixel, and how many.
-    pub bounds: Vec<(usize, usize)>,
-    /// Their weights in fixed point, one pixel's behind the other's.
+    /// How many.
+    pub count: usize,
+    /// The first input pixel of each output pixel.
+    firsts: Vec<usize>,
+    /// Weights in fixed point, one output pixel's behind the other's.
     weights: Vec<i32>,
 }
 
@@ -48,29 +51,40 @@ pub(super) fn weights(
 impl Taps {
     /// Of `len` input pixels resized to `out`, both at least 1.
     pub(super) fn new(filter: Interpolation, len: usize, out: usize) -> Taps {
-        let mut taps = Taps {
-            bounds: Vec::with_capacity(out),
-            weights: Vec::new(),
-        };
-        weights(filter, len, out, |first, reals| {
-            let fixed = reals.iter().map(|w| {
-                let scaled = w * f64::from(1 << PRECISION);
-                (scaled + f64::copysign(0.5, *w)) as i32
-            });
-            taps.weights.extend(fixed);
-            taps.bounds.push((first, reals.len()));
+        let mut count = 0;
+        let (mut parts, mut reals) = (Vec::with_capacity(out), Vec::new());
+        weights(filter, len, out, |first, part| {
+            count = count.max(part.len());
+            parts.push((first, part.len()));
+            reals.extend_from_slice(part);
         });
+        let mut taps = Taps {
+            count,
+            firsts: Vec::with_capacity(out),
+            weights: vec![0; out * count],
+        };
+        let mut rest = &reals[..];
+        for ((first, n), all) in parts.iter().zip(taps.weights.chunks_exact_mut(count)) {
+            let moved = (*first).min(len - count);
+            let (part, behind) = rest.split_at(*n);
+            rest = behind;
+            for (fixed, w) in all[first - moved..].iter_mut().zip(part) {
+                *fixed = (w * f64::from(1 << PRECISION) + f64::copysign(0.5, *w)) as i32;
+            }
+            taps.firsts.push(moved);
+        }
         taps
+    }
+
+    /// How many output pixels there are.
+    pub(super) fn len(&self) -> usize {
+        self.firsts.len()
     }
 
     /// Where the input pixels of each output pixel begin, and their weights.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &[i32])> {
-        let mut rest = &self.weights[..];
-        self.bounds.iter().map(move |(first, n)| {
-            let (weights, behind) = rest.split_at(*n);
-            rest = behind;
-            (*first, weights)
-        })
+        let weights = self.weights.chunks_exact(self.count);
+        self.firsts.iter().copied().zip(weights)
     }
 }
 

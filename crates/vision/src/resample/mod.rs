@@ -3,7 +3,7 @@
 mod filter;
 mod passes;
 
-use crate::image::{Image, Mode};
+use crate::image::{Buffer, Image, Mode};
 use filter::Taps;
 use std::fmt;
 
@@ -93,12 +93,17 @@ impl<'a> View<'a> {
 /// The pixels in a window.
 pub(crate) fn cut(image: &Image, window: Window) -> Image {
     let view = View::new(image, window);
-    let width = window.width * image.channels();
-    let mut out = Vec::with_capacity(width * window.height);
-    for row in view.rows() {
-        out.extend_from_slice(&row[..width]);
+    let pixels = dense(view, window.width * image.channels());
+    Image::of(pixels, window.width, window.height, image.mode())
+}
+
+/// The bytes of a view, `width` a row.
+fn dense(view: View, width: usize) -> Buffer {
+    let mut out = Buffer::new(width * view.height);
+    for (to, from) in out.chunks_exact_mut(width.max(1)).zip(view.rows()) {
+        to.copy_from_slice(&from[..width]);
     }
-    Image::of(out, window.width, window.height, image.mode())
+    out
 }
 
 /// What each of `out` pixels along an axis takes of each of `len`: `out` rows of `len` weights.
@@ -157,18 +162,17 @@ fn opaque(
 }
 
 /// Both passes; one that changes nothing is left out.
-fn both<const C: usize>(view: View, width: usize, height: usize, filter: Interpolation) -> Vec<u8> {
+fn both<const C: usize>(view: View, width: usize, height: usize, filter: Interpolation) -> Buffer {
     let rows = Taps::new(filter, view.height, height);
     if width == view.width {
         if height == view.height {
-            let rows = view.rows().flat_map(|row| &row[..width * C]);
-            return rows.copied().collect();
+            return dense(view, width * C);
         }
         return passes::down(view.pixels, view.stride, width * C, &rows);
     }
     let columns = Taps::new(filter, view.width, width);
     if height == view.height {
-        return passes::across::<C>(view, &columns);
+        return passes::across::<C>(view, &columns).dense(width * C);
     }
     // Rows come first where more of them go than twice the columns, as in Pillow 13: levels are rounded between.
     let gone = (
@@ -183,10 +187,10 @@ fn both<const C: usize>(view: View, width: usize, height: usize, filter: Interpo
             width: view.width,
             height,
         };
-        return passes::across::<C>(view, &columns);
+        return passes::across::<C>(view, &columns).dense(width * C);
     }
     let across = passes::across::<C>(view, &columns);
-    passes::down(&across, width * C, width * C, &rows)
+    passes::down(&across.bytes, across.stride, width * C, &rows)
 }
 
 /// The pixel under each new pixel's centre, found by steps that add up as PIL's do.

@@ -2,14 +2,17 @@
 
 use super::View;
 use super::filter::{PRECISION, Taps};
+use crate::image::Buffer;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::has_avx2;
 use crate::simd::wide;
 
 const HALF: i32 = 1 << (PRECISION - 1);
 
 /// Rows that are resampled at once, so that their sums don't wait for each other.
-const ROWS: usize = 4;
+const ROWS: usize = 8;
 
-/// Pixels are read as four bytes, whatever they have.
+/// Pixels are read and written as four bytes, whatever they have.
 const SLACK: usize = 3;
 
 /// Columns of bytes whose sums are held at once.
@@ -19,17 +22,36 @@ fn level(sum: i32) -> u8 {
     (sum >> PRECISION).clamp(0, 255) as u8
 }
 
+/// Rows of bytes that lie apart.
+pub(super) struct Rows {
+    pub bytes: Buffer,
+    pub stride: usize,
+}
+
+impl Rows {
+    /// Rows of `width` bytes, one behind the other.
+    pub(super) fn dense(mut self, width: usize) -> Buffer {
+        let height = self.bytes.len() / self.stride;
+        for y in 1..height {
+            let from = y * self.stride;
+            self.bytes.copy_within(from..from + width, y * width);
+        }
+        self.bytes.truncate(height * width);
+        self.bytes
+    }
+}
+
 /// Each row, resampled along its columns.
-pub(super) fn across<const C: usize>(view: View, taps: &Taps) -> Vec<u8> {
-    let width = taps.bounds.len() * C;
-    let mut out = vec![0; width * view.height];
-    for (group, out) in out.chunks_mut(ROWS * width).enumerate() {
-        let (from, rows) = (group * ROWS, out.len() / width);
+pub(super) fn across<const C: usize>(view: View, taps: &Taps) -> Rows {
+    let stride = taps.len() * C + SLACK;
+    let mut out = Buffer::new(stride * view.height);
+    for (group, out) in out.chunks_mut(ROWS * stride).enumerate() {
+        let (from, rows) = (group * ROWS, out.len() / stride);
         let begin = |r: usize| (from + r) * view.stride;
         let end = begin(ROWS - 1) + view.width * C + SLACK;
         if rows == ROWS && end <= view.pixels.len() {
             let rows = std::array::from_fn(|r| &view.pixels[begin(r)..]);
-            rows_across::<C>(rows, taps, out, width);
+            rows_across::<C>(rows, taps, out, stride);
             continue;
         }
         let padded: [Vec<u8>; ROWS] = std::array::from_fn(|r| {
@@ -37,38 +59,96 @@ pub(super) fn across<const C: usize>(view: View, taps: &Taps) -> Vec<u8> {
             row.resize(view.width * C + SLACK, 0);
             row
         });
-        let mut whole = vec![0; ROWS * width];
-        rows_across::<C>(padded.each_ref().map(|r| &r[..]), taps, &mut whole, width);
+        let mut whole = vec![0; ROWS * stride];
+        rows_across::<C>(padded.each_ref().map(|r| &r[..]), taps, &mut whole, stride);
         out.copy_from_slice(&whole[..out.len()]);
     }
-    out
+    Rows { bytes: out, stride }
 }
 
-wide! {
-    /// Some rows, each with [`SLACK`] behind its last pixel.
-    fn rows_across<const C: usize>(rows: [&[u8]; ROWS], taps: &Taps, out: &mut [u8], width: usize) {
-        for (x, (first, weights)) in taps.iter().enumerate() {
-            let mut sums = [[HALF; 4]; ROWS];
-            let from = rows.map(|row| &row[first * C..][..(weights.len() - 1) * C + 4]);
-            for (n, weight) in weights.iter().enumerate() {
-                for (sums, from) in sums.iter_mut().zip(from) {
-                    let pixel = &from[n * C..][..4];
-                    for (sum, v) in sums.iter_mut().zip(pixel) {
-                        *sum += i32::from(*v) * weight;
-                    }
+/// Some rows, each with [`SLACK`] behind its last pixel, as are those that are written.
+fn rows_across<const C: usize>(rows: [&[u8]; ROWS], taps: &Taps, out: &mut [u8], stride: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if has_avx2() {
+        // SAFETY: the machine has AVX2.
+        return unsafe { avx2::rows_across::<C>(rows, taps, out, stride) };
+    }
+    for (row, out) in rows.iter().zip(out.chunks_exact_mut(stride)) {
+        for ((first, weights), out) in taps.iter().zip(out.as_chunks_mut::<C>().0) {
+            let mut sums = [HALF; C];
+            let (pixels, _) = row[first * C..][..taps.count * C].as_chunks::<C>();
+            for (pixel, weight) in pixels.iter().zip(weights) {
+                for (sum, v) in sums.iter_mut().zip(pixel) {
+                    *sum += i32::from(*v) * weight;
                 }
             }
-            for (r, sums) in sums.iter().enumerate() {
-                let levels = sums.map(level);
-                out[r * width + x * C..][..C].copy_from_slice(&levels[..C]);
-            }
+            *out = sums.map(level);
         }
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use super::{HALF, PRECISION, ROWS, SLACK, Taps};
+    use std::arch::x86_64::*;
+
+    /// A register holds the sums of one row's pixel: left to itself, the compiler puts taps side by side.
+    #[target_feature(enable = "avx2")]
+    pub(super) fn rows_across<const C: usize>(
+        rows: [&[u8]; ROWS],
+        taps: &Taps,
+        out: &mut [u8],
+        stride: usize,
+    ) {
+        let bytes = (taps.count - 1) * C + 1 + SLACK;
+        for (x, (first, weights)) in taps.iter().enumerate() {
+            let mut sums = [_mm_set1_epi32(HALF); ROWS];
+            let mut parts = rows;
+            for part in &mut parts {
+                *part = &part[first * C..first * C + bytes];
+            }
+            for (n, weight) in weights.iter().enumerate() {
+                let weight = _mm_set1_epi32(*weight);
+                for (sum, part) in sums.iter_mut().zip(parts) {
+                    let [p, q, r, s] = part[n * C..n * C + 1 + SLACK] else {
+                        return;
+                    };
+                    let pixel = _mm_cvtsi32_si128(i32::from_le_bytes([p, q, r, s]));
+                    let product = _mm_mullo_epi32(_mm_cvtepu8_epi32(pixel), weight);
+                    *sum = _mm_add_epi32(*sum, product);
+                }
+            }
+            let [a, b, c, d, e, f, g, h] = sums;
+            let levels = [levels([a, b, c, d]), levels([e, f, g, h])];
+            for (row, levels) in levels.as_flattened().iter().enumerate() {
+                out[row * stride + x * C..][..4].copy_from_slice(&levels.to_le_bytes());
+            }
+        }
+    }
+
+    /// The levels of four pixels, cut to 0..=255.
+    #[target_feature(enable = "avx2")]
+    fn levels([a, b, c, d]: [__m128i; 4]) -> [i32; 4] {
+        let upper = _mm_packs_epi32(shifted(a), shifted(b));
+        let lower = _mm_packs_epi32(shifted(c), shifted(d));
+        let levels = _mm_packus_epi16(upper, lower);
+        [
+            _mm_extract_epi32::<0>(levels),
+            _mm_extract_epi32::<1>(levels),
+            _mm_extract_epi32::<2>(levels),
+            _mm_extract_epi32::<3>(levels),
+        ]
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn shifted(sums: __m128i) -> __m128i {
+        _mm_srai_epi32::<{ PRECISION as i32 }>(sums)
+    }
+}
+
 /// Rows of `width` bytes that lie `stride` apart, resampled along the columns.
-pub(super) fn down(pixels: &[u8], stride: usize, width: usize, taps: &Taps) -> Vec<u8> {
-    let mut out = vec![0; width * taps.bounds.len()];
+pub(super) fn down(pixels: &[u8], stride: usize, width: usize, taps: &Taps) -> Buffer {
+    let mut out = Buffer::new(width * taps.len());
     rows_down(pixels, stride, taps, &mut out, width);
     out
 }

@@ -280,7 +280,7 @@ impl Spread {
         bounds: (f64, f64),
     ) -> Result<(f64, f64)> {
         let (low, high) = match self {
-            Spread::Around(d) if !(d >= 0.0) => {
+            Spread::Around(d) if d.is_nan() || d < 0.0 => {
                 let message = format!("{name}, as a single number, is not negative, but it is {d}");
                 return Err(invalid(op, message));
             }
