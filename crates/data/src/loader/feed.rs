@@ -142,7 +142,7 @@ fn sample<T: Send + 'static>(
         }
         dataset
             .get(index)
-            .map_err(|e| e.with_note(format!("loading {what}")))
+            .map_err(|e| e.or_at(Loc::from(loc)).with_note(format!("loading {what}")))
     })
 }
 

@@ -32,18 +32,27 @@ macro_rules! chances {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str(concat!(stringify!($name), "("))?;
-                $(write!(f, concat!(stringify!($arg), "={},"), shown(&self.$arg))?;)?
+                $(write!(f, concat!(stringify!($arg), "={},"), self.$arg.shown())?;)?
                 write!(f, "p={:?})", self.p)
             }
         }
     )*};
 }
-/// A number as Python prints it.
-fn shown(number: &dyn fmt::Debug) -> String {
-    let shown = format!("{number:?}");
-    let inner = shown.strip_prefix("Count(");
-    let inner = inner.and_then(|s| s.strip_suffix(')'));
-    inner.unwrap_or(&shown).to_string()
+/// What Python prints a number as.
+trait Shown {
+    fn shown(&self) -> String;
+}
+
+impl Shown for Count {
+    fn shown(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+impl Shown for f64 {
+    fn shown(&self) -> String {
+        format!("{self:?}")
+    }
 }
 
 chances! {

@@ -68,3 +68,20 @@ fn a_seed_decides_everything() {
         .collect();
     assert_eq!(distinct.len(), 50);
 }
+
+#[test]
+fn an_error_of_a_sample_names_the_transform_and_the_sample() {
+    let data = FnDataset::new(3, |n| Ok(image_of(Mode::L, 4 + n, 4)));
+    let data = data.map(|image| RandomCrop::new((4, 5)).call(image)?.to_tensor());
+    let loader = DataLoader::new(data).build().unwrap();
+    let e = loader.iter().next().unwrap().unwrap_err().to_string();
+    assert!(
+        e.contains("RandomCrop") && e.contains("loading sample 0"),
+        "{e}"
+    );
+    assert_eq!(
+        loader.iter().filter(|b| b.is_err()).count(),
+        1,
+        "two are large enough"
+    );
+}
