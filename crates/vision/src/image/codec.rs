@@ -144,6 +144,10 @@ fn decoded(bytes: &[u8], limits: &Limits) -> Result<Image, String> {
     if format == ImageFormat::Jpeg && !jpeg_ends(bytes) {
         return Err(format!("the JPEG is cut off after {} bytes", bytes.len()));
     }
+    let bytes = usize::try_from(decoder.total_bytes()).unwrap_or(usize::MAX);
+    if Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
+        return Err(format!("there is no memory for {w}x{h} pixels"));
+    }
     let image = read(decoder).map_err(|e| e.to_string())?;
     // Every GIF is decoded with alpha, whether it has some or not.
     let opaque = || image.bytes().iter().skip(3).step_by(4).all(|a| *a == 255);
@@ -190,7 +194,6 @@ fn read(decoder: impl ImageDecoder) -> ImageResult<Image> {
         ColorType::Rgba8 => Mode::RGBA,
         _ => return DynamicImage::from_decoder(decoder).map(of_dynamic),
     };
-    // The decoder's limits allow so much.
     let mut pixels = Buffer::new(decoder.total_bytes() as usize);
     decoder.read_image(&mut pixels)?;
     Ok(Image::of(pixels, w as usize, h as usize, mode))

@@ -24,6 +24,46 @@ impl Image {
         })
     }
 
+    /// The image as a u8 tensor `[H, W, C]`, as its pixels lie: PIL's `numpy.asarray(image)`, where grey keeps its one
+    /// channel.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    #[track_caller]
+    pub fn to_array(&self) -> Result<Tensor> {
+        let shape = [self.height, self.width, self.channels()];
+        Tensor::filled(DType::U8, shape, |out| {
+            out.copy_from_slice(&self.pixels);
+            Ok(())
+        })
+    }
+
+    /// An image of a u8 tensor `[H, W, C]` of 1 to 4 channels, or `[H, W]`: PIL's `Image.fromarray`.
+    ///
+    /// # Errors
+    /// If the tensor has another shape or dtype.
+    #[track_caller]
+    pub fn from_array(array: &Tensor) -> Result<Image> {
+        let (op, shape) = ("Image::from_array", array.shape()?);
+        let size = match shape[..] {
+            [h, w] => Some((h, w, Mode::L)),
+            [h, w, c] => Mode::of_channels(c).map(|mode| (h, w, mode)),
+            _ => None,
+        };
+        match size {
+            Some((h, w, mode)) if array.dtype() == DType::U8 => {
+                Ok(Image::of(array.to_vec::<u8>()?, w, h, mode))
+            }
+            _ => {
+                let message = format!(
+                    "{}{shape:?} is no image; it takes u8 of the shape [H, W, C] with 1 to 4 channels, or [H, W]",
+                    array.dtype()
+                );
+                Err(invalid(op, message))
+            }
+        }
+    }
+
     /// An image of a tensor `[C, H, W]` or `[H, W]` of 1 to 4 channels: u8 as it is, floats in [0, 1] times 255,
     /// rounded down, as torchvision's `to_pil_image` has it.
     ///

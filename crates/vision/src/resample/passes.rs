@@ -18,6 +18,7 @@ const SLACK: usize = 3;
 /// Columns of bytes whose sums are held at once.
 const BLOCK: usize = 64;
 
+#[inline(always)]
 fn level(sum: i32) -> u8 {
     (sum >> PRECISION).clamp(0, 255) as u8
 }
@@ -167,7 +168,9 @@ wide! {
                         *sum += i32::from(*v) * weight;
                     }
                 }
-                *block = sums.map(level);
+                for (out, sum) in block.iter_mut().zip(sums) {
+                    *out = level(sum);
+                }
             }
             for (x, out) in rest.iter_mut().enumerate() {
                 let mut sum = HALF;

@@ -29,6 +29,13 @@ fn images_become_tensors_and_images_again() {
             assert_eq!(*v, f32::from(*l) / 255.0);
         }
         assert_eq!(f::to_pil_image(&levels).unwrap(), x);
+        let array = x.to_array().unwrap();
+        assert_eq!(array.shape().unwrap(), [19, 23, c]);
+        let planes = array.permute([2, 0, 1]).to_vec::<u8>().unwrap();
+        assert_eq!(planes, levels_);
+        assert_eq!(Image::from_array(&array).unwrap(), x);
+        let e = Image::from_array(&floats).unwrap_err().to_string();
+        assert!(e.contains("f32"), "{e}");
         assert_eq!(f::to_pil_image(&floats).unwrap(), x);
     }
     let grey = Tensor::from_slice(&[0u8, 7, 255, 3, 4, 5], [2, 3]);
