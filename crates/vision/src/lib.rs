@@ -13,6 +13,6 @@ mod simd;
 pub mod transforms;
 pub mod utils;
 
-pub use crate::image::{Format, Image, Limits, Mode};
+pub use crate::image::{Encoding, Format, Image, Limits, Mode};
 pub use crate::picture::Picture;
 pub use crate::resample::Interpolation;

@@ -94,10 +94,13 @@ impl Pixels for Image {
     #[track_caller]
     fn bordered(&self, op: &str, border: Padding, fill: &Fill, mode: PaddingMode) -> Result<Image> {
         let fill = fill.levels(op, self.channels())?;
+        let sum = |a: usize, b: usize, c: usize| a.saturating_add(b).saturating_add(c);
+        let width = sum(self.width(), border.left, border.right);
+        let height = sum(self.height(), border.top, border.bottom);
+        room(op, width, height, self.channels())?;
         let columns = places(op, self.width(), (border.left, border.right), mode)?;
         let rows = places(op, self.height(), (border.top, border.bottom), mode)?;
-        let (width, height, c) = (columns.len(), rows.len(), self.channels());
-        room(op, width, height, c)?;
+        let c = self.channels();
         let mut out = Vec::with_capacity(width * height * c);
         for y in rows {
             for x in &columns {

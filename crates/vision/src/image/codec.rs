@@ -3,7 +3,10 @@
 use super::{Buffer, Image, Mode};
 use crate::fault::{invalid, io};
 use crate::transforms::Count;
-use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, ImageResult};
+use image::codecs::jpeg::JpegEncoder;
+use image::{
+    ColorType, DynamicImage, ImageDecoder, ImageEncoder, ImageFormat, ImageReader, ImageResult,
+};
 use kiln_tensor::{Result, options};
 use std::fs;
 use std::io::Cursor;
@@ -16,7 +19,7 @@ pub enum Format {
     Bmp,
     /// GIF, of which the first picture is read.
     Gif,
-    /// JPEG, written with a quality of 75.
+    /// JPEG.
     Jpeg,
     /// PNG.
     Png,
@@ -29,6 +32,14 @@ options! {
     Limits () {
         /// The most pixels an image may have: by default where PIL takes it for a decompression bomb.
         max_pixels: Count = 178_956_970,
+    }
+}
+
+options! {
+    /// How an image is written.
+    Encoding () {
+        /// The quality of a JPEG, from 1 to 100.
+        quality: u8 = 75,
     }
 }
 
@@ -58,7 +69,8 @@ impl Format {
 }
 
 impl Image {
-    /// The image in a file, whose format its content says: PIL's `Image.open`, read at once.
+    /// The image in a file, whose format its content says: PIL's `Image.open`, read at once. As there, an orientation
+    /// that a camera has noted is left to the caller, and of 16 bits the upper 8 are kept.
     ///
     /// # Errors
     /// If the file can't be read, or as [`Image::decode`].
@@ -94,6 +106,15 @@ impl Image {
     /// If the name ends otherwise, as [`Image::encode`], or if the file can't be written.
     #[track_caller]
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.save_with(path, &Encoding::new())
+    }
+
+    /// [`Image::save`] as is said.
+    ///
+    /// # Errors
+    /// As [`Image::save`], or if the quality is out of range.
+    #[track_caller]
+    pub fn save_with(&self, path: impl AsRef<Path>, encoding: &Encoding) -> Result<()> {
         let path = path.as_ref();
         let format = Format::of_path(path).ok_or_else(|| {
             let message = format!(
@@ -102,7 +123,7 @@ impl Image {
             );
             invalid("Image::save", message)
         })?;
-        let bytes = encoded(self, format)
+        let bytes = encoded(self, format, encoding)
             .map_err(|m| invalid("Image::save", format!("{}: {m}", path.display())))?;
         fs::write(path, bytes).map_err(|e| io("Image::save", path, e))
     }
@@ -113,7 +134,16 @@ impl Image {
     /// If the format can't hold it: no pixels, too many, or alpha in a JPEG.
     #[track_caller]
     pub fn encode(&self, format: Format) -> Result<Vec<u8>> {
-        encoded(self, format).map_err(|m| invalid("Image::encode", m))
+        self.encode_with(format, &Encoding::new())
+    }
+
+    /// [`Image::encode`] as is said.
+    ///
+    /// # Errors
+    /// As [`Image::encode`], or if the quality is out of range.
+    #[track_caller]
+    pub fn encode_with(&self, format: Format, encoding: &Encoding) -> Result<Vec<u8>> {
+        encoded(self, format, encoding).map_err(|m| invalid("Image::encode", m))
     }
 }
 
@@ -217,7 +247,13 @@ fn of_dynamic(decoded: DynamicImage) -> Image {
 }
 
 /// The bytes of a file of the image, or why there are none.
-fn encoded(image: &Image, format: Format) -> Result<Vec<u8>, String> {
+fn encoded(image: &Image, format: Format, encoding: &Encoding) -> Result<Vec<u8>, String> {
+    if !(1..=100).contains(&encoding.quality) {
+        return Err(format!(
+            "a quality is from 1 to 100, not {}",
+            encoding.quality
+        ));
+    }
     let (width, height) = image.size();
     let sizes = (u32::try_from(width), u32::try_from(height));
     let (Ok(w), Ok(h)) = sizes else {
@@ -245,7 +281,15 @@ fn encoded(image: &Image, format: Format) -> Result<Vec<u8>, String> {
         Mode::RGBA => image::ExtendedColorType::Rgba8,
     };
     let mut out = Cursor::new(Vec::new());
-    image::write_buffer_with_format(&mut out, &image.pixels, w, h, colour, format.known())
-        .map_err(|e| e.to_string())?;
+    let written = match format {
+        Format::Jpeg => JpegEncoder::new_with_quality(&mut out, encoding.quality).write_image(
+            &image.pixels,
+            w,
+            h,
+            colour,
+        ),
+        _ => image::write_buffer_with_format(&mut out, &image.pixels, w, h, colour, format.known()),
+    };
+    written.map_err(|e| e.to_string())?;
     Ok(out.into_inner())
 }

@@ -6,7 +6,7 @@ mod convert;
 mod tensor;
 
 pub(crate) use buffer::Buffer;
-pub use codec::{Format, Limits};
+pub use codec::{Encoding, Format, Limits};
 
 use crate::fault::invalid;
 use kiln_tensor::Result;

@@ -2,7 +2,7 @@
 
 use crate::goldens::distance;
 use crate::{image, image_of};
-use kiln_vision::{Format, Image, Limits, Mode};
+use kiln_vision::{Encoding, Format, Image, Limits, Mode};
 use std::path::Path;
 
 fn folder() -> &'static Path {
@@ -67,6 +67,13 @@ fn a_smooth_image_survives_jpeg_and_few_colours_survive_gif() {
     let smooth = Image::from_bytes(bytes.collect::<Vec<u8>>(), 60, 40, Mode::RGB).unwrap();
     let again = Image::decode(&smooth.encode(Format::Jpeg).unwrap()).unwrap();
     assert!(distance(again.bytes(), smooth.bytes()).0 <= 12);
+    let (low, high) = (Encoding::new().quality(20), Encoding::new().quality(97));
+    let low = smooth.encode_with(Format::Jpeg, &low).unwrap();
+    let high = smooth.encode_with(Format::Jpeg, &high).unwrap();
+    assert!(low.len() < high.len());
+    assert!(distance(Image::decode(&high).unwrap().bytes(), smooth.bytes()).0 <= 4);
+    let none = smooth.encode_with(Format::Jpeg, &Encoding::new().quality(0));
+    assert!(none.unwrap_err().to_string().contains("from 1 to 100"));
     let few = kiln_vision::functional::posterize(&image(Mode::RGB), 2).unwrap();
     let again = Image::decode(&few.encode(Format::Gif).unwrap()).unwrap();
     assert_eq!(again, few);

@@ -52,11 +52,17 @@ fn a_window_is_resized_as_the_cut_window_is() {
 
 #[test]
 fn every_level_of_the_processor_gives_the_same() {
-    let x = image(Mode::RGB);
     let all = || {
-        let y = resize(&x, (31, 44)).unwrap();
-        let y = kiln_vision::functional::adjust_contrast(&y, 1.3).unwrap();
-        kiln_vision::functional::gaussian_blur(&y, 5, (1.0, 2.0)).unwrap()
+        let mut results = Vec::new();
+        for mode in [Mode::L, Mode::LA, Mode::RGB, Mode::RGBA] {
+            let x = image(mode);
+            for size in [(31, 44), (7, 9), (50, 5), (6, 70), (19, 8), (5, 23)] {
+                results.push(resize(&x, size).unwrap());
+            }
+            let y = kiln_vision::functional::adjust_contrast(&x, 1.3).unwrap();
+            results.push(kiln_vision::functional::gaussian_blur(&y, 5, (1.0, 2.0)).unwrap());
+        }
+        results
     };
     let best = all();
     for level in Level::ALL.into_iter().filter(|l| l.is_supported()) {
