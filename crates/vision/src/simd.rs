@@ -1,8 +1,10 @@
 //! Loops compiled for what the machine has.
 
+#[cfg(target_arch = "x86_64")]
 use kiln_base::Level;
 
 /// Whether loops compiled for AVX2 may run.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn has_avx2() -> bool {
     // A level that is asked for and isn't there is an error of the engine's.
     Level::current().is_ok_and(|level| level >= Level::Avx2)
