@@ -4,16 +4,19 @@
 //! with the storages' bytes at the end (`legacy`), and a tar archive of such (before 0.1.10, `legacy` too). In
 //! each a pickle describes the object, and tensors in it lie in storages. The pickle is read by `pickle`, which
 //! runs nothing; `names` lists what it may name, `build` makes tensors of it, `tree` values; `fill` reads storages.
+//! `plain` reads pickles that are no checkpoints.
 
 mod build;
 mod fill;
 mod legacy;
 mod names;
 mod pickle;
+mod plain;
 mod tree;
 mod write;
 mod zip;
 
+pub use plain::read_pickle;
 pub use write::save;
 
 use crate::Value;

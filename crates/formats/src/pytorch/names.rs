@@ -138,6 +138,16 @@ pub(super) enum Global {
     Dtype(DType),
     /// The class of storages of a dtype, or of old tensors; `None` for bytes.
     StorageOf(Option<DType>),
+    /// The class of bytes, which protocol 2 calls for none.
+    Bytes,
+    /// `numpy.ndarray`, the class.
+    ArrayClass,
+    /// `numpy.core.multiarray._reconstruct`: an array that is yet empty.
+    NewArray,
+    /// `numpy.core.numeric._frombuffer`: an array of bytes, dtype, shape and order.
+    ArrayOfBytes,
+    /// `numpy.dtype`, of a name like `u1`.
+    ArrayDtype,
     /// What Kiln has no values for, and what to do.
     Refused(String),
 }
@@ -172,6 +182,33 @@ pub(super) fn global(module: &str, name: &str) -> Result<Global, String> {
             )),
             None => return Err(unknown(&path)),
         },
+    })
+}
+
+/// What `module.name` is in a pickle that is no checkpoint: dicts, bytes and NumPy's arrays.
+///
+/// # Errors
+/// As [`global`].
+pub(super) fn plain(module: &str, name: &str) -> Result<Global, String> {
+    let path = format!("{module}.{name}");
+    Ok(match path.as_str() {
+        "collections.OrderedDict" => Global::Dict,
+        "_codecs.encode" => Global::Encode,
+        "__builtin__.bytes" | "builtins.bytes" => Global::Bytes,
+        "numpy.ndarray" => Global::ArrayClass,
+        "numpy.dtype" => Global::ArrayDtype,
+        // NumPy 2 has moved them.
+        "numpy.core.multiarray._reconstruct" | "numpy._core.multiarray._reconstruct" => {
+            Global::NewArray
+        }
+        "numpy.core.numeric._frombuffer" | "numpy._core.numeric._frombuffer" => {
+            Global::ArrayOfBytes
+        }
+        _ => {
+            return Err(format!(
+                "the pickle names `{path}`, and loading that would run code, which Kiln never does"
+            ));
+        }
     })
 }
 

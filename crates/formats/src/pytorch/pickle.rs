@@ -2,7 +2,7 @@
 //!
 //! A pickle is a program for a machine with a stack. Objects are [`Node`]s of a [`Graph`], which name each other
 //! by number, so that what is named twice is there once. Functions are those of [`Global`] alone; what they
-//! build is in [`build`](super::build).
+//! build is in [`build`](super::build), and in [`plain`](super::plain) for pickles that are no checkpoints.
 
 use super::names::{Global, global};
 use crate::fault::Fault;
@@ -33,6 +33,8 @@ pub(super) enum Node {
     /// The storage of this number, from this element on; see [`super::build::Storage`].
     Storage(usize, usize),
     Tensor(Arc<super::build::View>),
+    /// An array of NumPy's.
+    Array(Arc<super::plain::Array>),
     /// A value that Kiln can't hold: why.
     Refused(Arc<str>),
 }
@@ -64,6 +66,20 @@ impl Graph {
 
 /// What a pickle's environment makes of its calls.
 pub(super) trait Builder {
+    /// What a name stands for.
+    fn global(&self, module: &str, name: &str) -> Result<Global, String> {
+        global(module, name)
+    }
+
+    /// What attributes make of an object: another one in its place, or nothing. Those of dicts and parameters are
+    /// nothing that Kiln keeps.
+    fn attributes(&mut self, graph: &Graph, object: Id, _: Id) -> Result<Option<Node>, Fault> {
+        match graph.node(object) {
+            Node::Dict(_) | Node::Tensor(_) | Node::Refused(_) => Ok(None),
+            other => Err(format!("attributes of {}", kind(other)).into()),
+        }
+    }
+
     /// What a persistent id stands for.
     fn persistent(&mut self, graph: &Graph, id: Id) -> Result<Node, Fault>;
 
@@ -88,6 +104,7 @@ pub(super) fn read(
         stack: Vec::new(),
         marks: Vec::new(),
         memo: HashMap::new(),
+        made: 0,
     };
     loop {
         let at = machine.at;
@@ -108,6 +125,8 @@ struct Machine<'a> {
     /// The heights of the stack where groups begin.
     marks: Vec<usize>,
     memo: HashMap<u64, Id>,
+    /// How many bytes functions have made of what they were given.
+    made: u64,
 }
 
 impl Machine<'_> {
@@ -158,9 +177,8 @@ impl Machine<'_> {
             b'X' => self.text::<4>()?,
             0x8d => self.text::<8>()?,
             b'V' => self.escaped_text()?,
-            // Python 2's texts.
-            b'U' => self.text::<1>()?,
-            b'T' => self.text::<4>()?,
+            b'U' => self.old_text::<1>()?,
+            b'T' => self.old_text::<4>()?,
             b'S' => self.quoted()?,
             b'C' => self.data::<1>()?,
             b'B' => self.data::<4>()?,
@@ -246,12 +264,11 @@ impl Machine<'_> {
                 let function = self.pop()?;
                 self.call(function, &arguments)?;
             }
-            // Attributes of dicts and parameters are nothing that Kiln keeps.
             b'b' => {
-                self.pop()?;
-                match self.graph.node(self.top()?) {
-                    Node::Dict(_) | Node::Tensor(_) | Node::Refused(_) => {}
-                    other => return Err(format!("attributes of {}", kind(other)).into()),
+                let (state, object) = (self.pop()?, self.top()?);
+                if let Some(new) = self.builder.attributes(self.graph, object, state)? {
+                    self.count(&new)?;
+                    *self.graph.node_mut(object) = new;
                 }
             }
             b'P' => {
@@ -383,6 +400,16 @@ impl Machine<'_> {
         self.push(Node::Str(text.into()))
     }
 
+    /// A text of Python 2, or bytes, for which it had no other type.
+    fn old_text<const N: usize>(&mut self) -> Result<(), Fault> {
+        let len = self.number::<N>()?;
+        let node = match String::from_utf8(self.take(len)?) {
+            Ok(text) => Node::Str(text.into()),
+            Err(e) => Node::Bytes(e.into_bytes().into()),
+        };
+        self.push(node)
+    }
+
     fn data<const N: usize>(&mut self) -> Result<(), Fault> {
         let len = self.number::<N>()?;
         let bytes = self.take(len)?;
@@ -453,7 +480,8 @@ impl Machine<'_> {
     }
 
     fn push_global(&mut self, module: &str, name: &str) -> Result<(), Fault> {
-        let found = global(module, name).map_err(Fault::unsupported)?;
+        let found = self.builder.global(module, name);
+        let found = found.map_err(Fault::unsupported)?;
         self.push(Node::Global(found.into()))
     }
 
@@ -463,7 +491,28 @@ impl Machine<'_> {
             return Err(format!("a call of {what}").into());
         };
         let node = self.builder.call(self.graph, &function, arguments)?;
+        self.count(&node)?;
         self.push(node)
+    }
+
+    /// Counts what a function has made: calls with one large argument over and over may not fill the memory.
+    fn count(&mut self, made: &Node) -> Result<(), Fault> {
+        let bytes = match made {
+            Node::Bytes(bytes) => bytes.len(),
+            Node::Array(array) => array.len(),
+            Node::Tuple(all) | Node::List(all) => size_of_val(&all[..]),
+            Node::Dict(entries) => size_of_val(&entries[..]),
+            _ => 0,
+        };
+        self.made = self.made.saturating_add(bytes as u64);
+        // An entry of a dict takes a few bytes of the file and eight in memory.
+        match self.made <= self.at.saturating_mul(16) {
+            true => Ok(()),
+            false => {
+                let message = "the pickle makes far more of its contents than there is";
+                Err(Fault::unsupported(message))
+            }
+        }
     }
 
     fn persistent(&mut self, id: Id) -> Result<(), Fault> {
@@ -487,6 +536,7 @@ pub(super) fn kind(node: &Node) -> &'static str {
         Node::Global(_) => "a function or a class",
         Node::Storage(..) => "a storage",
         Node::Tensor(_) => "a tensor",
+        Node::Array(_) => "an array",
         Node::Refused(_) => "a value that Kiln does not have",
     }
 }

@@ -91,7 +91,8 @@ impl<'a> Walk<'a> {
             | Node::Int(_)
             | Node::Float(_)
             | Node::Str(_)
-            | Node::Bytes(_) => {}
+            | Node::Bytes(_)
+            | Node::Array(_) => {}
         }
         if count > MOST_VALUES {
             return Err(self.refused(&format!("it holds more than {MOST_VALUES} values")));
@@ -157,6 +158,7 @@ pub(super) fn value(
             Some(tensor) => Value::Tensor(tensor.clone()),
             None => return Err("a tensor was not read".to_string().into()),
         },
+        Node::Array(array) => Value::Tensor(array.tensor()?),
         Node::Global(global) => match &**global {
             super::names::Global::Dtype(dtype) => {
                 let row = super::names::DTYPES.iter().find(|(d, ..)| d == dtype);

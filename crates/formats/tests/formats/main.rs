@@ -5,6 +5,7 @@ mod folders;
 mod hostile;
 mod npy;
 mod npz;
+mod pickles;
 mod tables;
 
 use kiln_tensor::Result;

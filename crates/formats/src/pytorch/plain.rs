@@ -1,0 +1,210 @@
+//! Pickles that are no checkpoints, such as data sets come in: lists and dicts of texts, numbers and arrays.
+
+use super::names::{self, Global};
+use super::pickle::{self, Builder, Graph, Id, Node, kind};
+use super::tree;
+use crate::Value;
+use crate::fault::Fault;
+use kiln_tensor::{DType, Result as TensorResult, Tensor};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::BufReader;
+use std::panic::Location;
+use std::path::Path;
+use std::sync::Arc;
+
+/// NumPy's codes of dtypes. Those of more than a byte have `<` in front.
+const DTYPES: [(&str, DType); 11] = [
+    ("b1", DType::Bool),
+    ("u1", DType::U8),
+    ("i1", DType::I8),
+    ("i2", DType::I16),
+    ("i4", DType::I32),
+    ("i8", DType::I64),
+    ("u2", DType::U16),
+    ("u4", DType::U32),
+    ("f2", DType::F16),
+    ("f4", DType::F32),
+    ("f8", DType::F64),
+];
+
+/// An array of NumPy's, in row-major order.
+#[derive(Debug)]
+pub(super) struct Array {
+    dtype: DType,
+    shape: Vec<usize>,
+    bytes: Arc<[u8]>,
+}
+
+impl Array {
+    fn new(dtype: DType, shape: Vec<usize>, bytes: Arc<[u8]>) -> Result<Array, String> {
+        let wanted = shape
+            .iter()
+            .try_fold(dtype.size(), |n, size| n.checked_mul(*size));
+        match wanted == Some(bytes.len()) {
+            true => Ok(Array {
+                dtype,
+                shape,
+                bytes,
+            }),
+            false => Err(format!(
+                "an array of {dtype} of shape {shape:?} has {} bytes",
+                bytes.len()
+            )),
+        }
+    }
+
+    /// How many bytes it has.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(super) fn tensor(&self) -> Result<Tensor, Fault> {
+        let tensor = Tensor::from_bytes(&self.bytes, self.dtype, &self.shape);
+        Ok(tensor.check()?.clone())
+    }
+}
+
+/// Reads a pickle of Python's, of any protocol and of Python 2 or 3, without running anything: `pickle.load` of what
+/// holds numbers, texts, bytes, lists, tuples, dicts and NumPy's arrays of numbers, which become tensors. Bytes that
+/// Python 2 wrote are a text if they are UTF-8. Whole data sets of the past come in this form.
+///
+/// ```no_run
+/// let batch = kiln_formats::read_pickle("cifar-10-batches-py/data_batch_1")?;
+/// let images = batch.get("data")?.tensor()?; // u8, [10000, 3072]
+/// let labels = batch.get("labels")?.list()?;
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// If the file can't be read, is damaged, holds what Kiln has no values for, or names what would run code; the
+/// message says which.
+#[track_caller]
+pub fn read_pickle(path: impl AsRef<Path>) -> TensorResult<Value> {
+    let (path, loc) = (path.as_ref(), Location::caller());
+    read(path).map_err(|fault| fault.in_file("read_pickle", path, loc))
+}
+
+fn read(path: &Path) -> Result<Value, Fault> {
+    let mut file = BufReader::new(File::open(path)?);
+    let mut graph = Graph::default();
+    let root = pickle::read(&mut file, &mut graph, &mut Plain)?;
+    tree::Walk::over(&graph, root)?;
+    tree::value(&graph, root, &HashMap::new(), &mut HashMap::new())
+}
+
+/// Builds what plain pickles hold.
+struct Plain;
+
+impl Builder for Plain {
+    fn global(&self, module: &str, name: &str) -> Result<Global, String> {
+        names::plain(module, name)
+    }
+
+    fn persistent(&mut self, _: &Graph, _: Id) -> Result<Node, Fault> {
+        Err("a reference to what is outside of the pickle"
+            .to_string()
+            .into())
+    }
+
+    fn call(&mut self, graph: &Graph, function: &Global, arguments: &[Id]) -> Result<Node, Fault> {
+        let nodes: Vec<&Node> = arguments.iter().map(|id| graph.node(*id)).collect();
+        Ok(match (function, &nodes[..]) {
+            (Global::Dict, _) | (Global::Encode, _) => {
+                return super::build::Parts::default().call(graph, function, arguments);
+            }
+            (Global::Bytes, []) => Node::Bytes(Vec::new().into()),
+            (Global::ArrayDtype, [Node::Str(code), ..]) => dtype(code)?,
+            // What it is made of is behind it.
+            (Global::NewArray, [Node::Global(class), ..]) if **class == Global::ArrayClass => {
+                Node::Array(Array::new(DType::U8, vec![0], Vec::new().into())?.into())
+            }
+            (Global::ArrayOfBytes, [bytes, dtype, shape, Node::Str(order)]) => {
+                row_major(&**order == "C")?;
+                let array = Array::new(known(dtype)?, sizes(graph, shape)?, contents(bytes)?)?;
+                Node::Array(array.into())
+            }
+            _ => {
+                let kinds: Vec<&str> = nodes.iter().map(|n| kind(n)).collect();
+                return Err(format!("a call of {function:?} with {kinds:?}").into());
+            }
+        })
+    }
+
+    fn attributes(&mut self, graph: &Graph, object: Id, state: Id) -> Result<Option<Node>, Fault> {
+        let Node::Tuple(state) = graph.node(state) else {
+            return Err(format!("a state that is {}", kind(graph.node(state))).into());
+        };
+        let parts: Vec<&Node> = state.iter().map(|id| graph.node(*id)).collect();
+        match (graph.node(object), &parts[..]) {
+            // Version, shape, dtype, whether columns lie side by side, bytes.
+            (Node::Array(_), [_, shape, dtype, Node::Bool(columns), bytes]) => {
+                let shape = sizes(graph, shape)?;
+                let one = shape.iter().filter(|size| **size != 1).count() < 2;
+                row_major(!columns || one)?;
+                let array = Array::new(known(dtype)?, shape, contents(bytes)?)?;
+                Ok(Some(Node::Array(array.into())))
+            }
+            // Version and byte order, then fields, which numbers have none of.
+            (Node::Global(dtype), [_, Node::Str(order), ..])
+                if matches!(**dtype, Global::Dtype(_)) =>
+            {
+                match &**order {
+                    "|" | "<" | "=" => Ok(None),
+                    _ => Err(Fault::unsupported("an array of big-endian numbers")),
+                }
+            }
+            (other, _) => Err(format!("attributes of {}", kind(other)).into()),
+        }
+    }
+}
+
+fn row_major(is: bool) -> Result<(), Fault> {
+    match is {
+        true => Ok(()),
+        false => Err(Fault::unsupported(
+            "an array in column-major order; in Python, save numpy.ascontiguousarray(x)",
+        )),
+    }
+}
+
+/// What `numpy.dtype` gives for a code.
+fn dtype(code: &str) -> Result<Node, Fault> {
+    let name = code.trim_start_matches(['<', '|', '=']);
+    let found = DTYPES.iter().find(|(known, _)| *known == name);
+    let (_, dtype) = found.ok_or_else(|| {
+        Fault::unsupported(format!(
+            "an array of NumPy's dtype {code:?}, which Kiln does not have"
+        ))
+    })?;
+    Ok(Node::Global(Global::Dtype(*dtype).into()))
+}
+
+fn known(node: &Node) -> Result<DType, Fault> {
+    match node {
+        Node::Global(global) => match **global {
+            Global::Dtype(dtype) => Ok(dtype),
+            _ => Err("a dtype that is none".to_string().into()),
+        },
+        other => Err(format!("a dtype that is {}", kind(other)).into()),
+    }
+}
+
+fn sizes(graph: &Graph, shape: &Node) -> Result<Vec<usize>, String> {
+    match shape {
+        Node::Tuple(all) => all
+            .iter()
+            .map(|id| super::build::size(graph, *id))
+            .collect(),
+        other => Err(format!("a shape that is {}", kind(other))),
+    }
+}
+
+fn contents(node: &Node) -> Result<Arc<[u8]>, String> {
+    match node {
+        Node::Bytes(bytes) => Ok(bytes.clone()),
+        // Python 2's bytes that are a text by chance.
+        Node::Str(text) => Ok(text.as_bytes().into()),
+        other => Err(format!("elements that are {}", kind(other))),
+    }
+}
