@@ -514,3 +514,31 @@ fn a_plan_with_a_buffer_that_is_too_short_is_refused() {
         assert!(text.contains("damaged"), "buffer {buffer}: {text}");
     }
 }
+
+#[test]
+fn loaders_bring_batches_there() -> kiln::Result<()> {
+    use kiln::data::{DataLoader, TensorDataset, ToDevice};
+    let Some(gpu) = device() else { return Ok(()) };
+    let (x, y) = (
+        Tensor::arange(0, 21, 1).reshape([7, 3]),
+        Tensor::arange(0, 7, 1),
+    );
+    for workers in [0, 2] {
+        let data = TensorDataset::new((x.to_dtype(DType::F32), y.clone()))?;
+        let loader = DataLoader::new(data)
+            .batch_size(3)
+            .workers(workers)
+            .device(gpu);
+        let mut rows = Vec::new();
+        for batch in &loader.build()? {
+            let (x, y) = batch?;
+            assert_eq!((x.device(), y.device()), (gpu, gpu));
+            let sum = (x.sum([1]) + y.to_dtype(DType::F32)).to(Device::Cpu);
+            rows.extend(sum.to_vec::<f32>()?);
+        }
+        assert_eq!(rows, [3.0, 13.0, 23.0, 33.0, 43.0, 53.0, 63.0]);
+    }
+    let (there, names) = (vec![Some(x.clone())], ["a"]).to(gpu);
+    assert_eq!((there[0].as_ref().unwrap().device(), names), (gpu, ["a"]));
+    Ok(())
+}

@@ -8,7 +8,7 @@ use crate::spec::{self, Workload};
 use crate::{Failure, cache, devices, groups, tuning};
 use clap::ArgMatches;
 use clap_complete::{Shell, generate};
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use kiln::data::Progress;
 use kiln::{CompileOptions, DType, Device};
 use kiln_compiler::tune::{self, Mode, Precision, Settings, Store};
 use serde_json::json;
@@ -126,19 +126,6 @@ fn list() -> String {
     text
 }
 
-/// A bar on the standard error, where that is a terminal. Behind `{measured}` stands how many kernels were.
-fn bar(length: usize, what: &'static str, with: &str) -> ProgressBar {
-    let style = format!("{{prefix}} [{{bar:40}}] {{pos}}/{{len}} {with}{{msg}}");
-    let style = ProgressStyle::with_template(&style);
-    let measured = |_: &ProgressState, out: &mut dyn std::fmt::Write| {
-        let _ = write!(out, "{} kernels measured, ", tune::measured());
-    };
-    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::new(length as u64).with_prefix(what);
-    bar.set_style(style.with_key("measured", measured));
-    bar
-}
-
 fn bench(m: &ArgMatches) -> Result<(), Failure> {
     let Some(job) = job(m, &["@pointwise", "@reductions", "@matmul"])? else {
         return Ok(());
@@ -183,7 +170,7 @@ fn bench(m: &ArgMatches) -> Result<(), Failure> {
 /// Measures the workloads in rounds.
 fn measured(job: &Job, effort: &Effort) -> Result<Vec<Measured>, Failure> {
     let options = CompileOptions::default();
-    let compiling = bar(job.workloads.len(), "compiling", "");
+    let compiling = Progress::new("compiling", job.workloads.len() as u64);
     let mut ready = Vec::new();
     for workload in &job.workloads {
         compiling.set_message(workload.to_string());
@@ -192,10 +179,9 @@ fn measured(job: &Job, effort: &Effort) -> Result<Vec<Measured>, Failure> {
         compiling.inc(1);
     }
     compiling.finish_and_clear();
-    let measuring = bar(1, "measuring", "");
+    let measuring = Progress::new("measuring", 1);
     let results = measure(ready, effort, |done, all| {
-        measuring.set_length(all as u64);
-        measuring.set_position(done as u64);
+        measuring.set(done as u64, all as u64);
     })?;
     measuring.finish_and_clear();
     Ok(results)
@@ -203,7 +189,7 @@ fn measured(job: &Job, effort: &Effort) -> Result<Vec<Measured>, Failure> {
 
 /// Measures every candidate of the workloads' kernels; says as well which were not timed.
 fn tried(job: &Job, effort: &Effort) -> Result<(Vec<Measured>, Vec<String>), Failure> {
-    let progress = bar(job.workloads.len(), "trying", "");
+    let progress = Progress::new("trying", job.workloads.len() as u64);
     let (mut results, mut left_out) = (Vec::new(), Vec::new());
     for workload in &job.workloads {
         progress.set_message(workload.to_string());
@@ -257,11 +243,10 @@ fn tune_command(m: &ArgMatches) -> Result<(), Failure> {
 /// Compiles all workloads by the process's settings and prints what was chosen for their kernels.
 fn tune_all(job: &Job) -> Result<Vec<tuning::Tuned>, Failure> {
     let options = CompileOptions::default();
-    let progress = bar(job.workloads.len(), "tuning", "{measured}");
-    if !progress.is_hidden() {
-        // Slowly, since it runs beside what is measured.
-        progress.enable_steady_tick(Duration::from_millis(500));
-    }
+    let progress = Progress::new("tuning", job.workloads.len() as u64);
+    progress.live(|| format!("{} kernels measured", tune::measured()));
+    // Slowly, since it runs beside what is measured.
+    progress.tick_every(Duration::from_millis(500));
     let mut all = Vec::new();
     for workload in &job.workloads {
         progress.set_message(workload.to_string());

@@ -278,6 +278,86 @@ impl<S: Sampler<Item = usize>> Sampler for BatchSampler<S> {
     }
 }
 
+/// These items in this order, at each pass: indices, or the indices of each batch.
+///
+/// ```
+/// use kiln_data::{DataLoader, FnDataset};
+/// let data = FnDataset::new(10, Ok);
+/// let loader = DataLoader::new(data).sampler(vec![7, 7, 2]).build()?;
+/// let seen: kiln_tensor::Result<Vec<_>> = loader.with_indices().map(|b| Ok(b?.0[0])).collect();
+/// assert_eq!(seen?, [7, 7, 2]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+impl<T: Clone + Send + Sync + 'static> Sampler for Vec<T> {
+    type Item = T;
+    fn len(&self) -> Option<usize> {
+        Some(Vec::len(self))
+    }
+    fn order(&self, _: Pass) -> Order<T> {
+        Box::new(self.clone().into_iter())
+    }
+}
+
+/// What a function gives for each pass.
+///
+/// ```
+/// use kiln_data::{DataLoader, FnDataset, FnSampler};
+/// // Longer texts come later, and in the first pass only short ones come.
+/// let texts = ["four", "a", "bb", "ccc"];
+/// let curriculum = FnSampler::new(move |pass| {
+///     let mut order: Vec<usize> = (0..texts.len()).collect();
+///     order.sort_by_key(|i| texts[*i].len());
+///     order.into_iter().take(2 + 2 * pass.epoch as usize)
+/// });
+/// let loader = DataLoader::new(FnDataset::new(4, move |i| Ok(texts[i]))).sampler(curriculum).build()?;
+/// let first: kiln_tensor::Result<Vec<_>> = loader.iter().collect();
+/// assert_eq!(first?, [vec!["a"], vec!["bb"]]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+pub struct FnSampler<F> {
+    f: F,
+    len: Option<usize>,
+}
+
+impl<F, I> FnSampler<F>
+where
+    F: Fn(Pass) -> I + Send + Sync + 'static,
+    I: IntoIterator,
+    I::IntoIter: Send + 'static,
+    I::Item: Send + 'static,
+{
+    /// The items that `f` gives for a pass, of which [`Pass::rng`] has random numbers. How many there are is not
+    /// known.
+    pub fn new(f: F) -> FnSampler<F> {
+        FnSampler { f, len: None }
+    }
+
+    /// The same, of which each pass gives `len`.
+    pub fn with_len(len: usize, f: F) -> FnSampler<F> {
+        FnSampler { f, len: Some(len) }
+    }
+}
+
+impl<F, I> Sampler for FnSampler<F>
+where
+    F: Fn(Pass) -> I + Send + Sync + 'static,
+    I: IntoIterator,
+    I::IntoIter: Send + 'static,
+    I::Item: Send + 'static,
+{
+    type Item = I::Item;
+    fn len(&self) -> Option<usize> {
+        self.len
+    }
+    fn order(&self, pass: Pass) -> Order<I::Item> {
+        let items = (self.f)(pass).into_iter();
+        match self.len {
+            Some(len) => Box::new(items.take(len)),
+            None => Box::new(items),
+        }
+    }
+}
+
 impl<T: Send + 'static> Sampler for Box<dyn Sampler<Item = T>> {
     type Item = T;
     fn len(&self) -> Option<usize> {

@@ -154,6 +154,100 @@ pub fn stratified_split<D: Dataset, L: Ord>(
     subsets(dataset, parts)
 }
 
+/// What is trained on and what is validated on.
+pub type Fold<D> = (Subset<Arc<D>>, Subset<Arc<D>>);
+
+/// The dataset divided into `k` parts whose sizes differ by one at most: scikit-learn's `KFold`. Each of the `k` folds
+/// is validated on one of them and trained on the others, in the order of the dataset. Which samples are in which
+/// part is random with a seed, and in order without.
+///
+/// ```
+/// use kiln_data::{Dataset, FnDataset, k_fold};
+/// for (train, validate) in k_fold(FnDataset::new(10, Ok), 3, None)? {
+///     assert_eq!(train.len() + validate.len(), 10);
+/// }
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// If `k` is less than 2 or more than there are samples.
+#[track_caller]
+pub fn k_fold<D: Dataset>(dataset: D, k: usize, seed: Option<u64>) -> Result<Vec<Fold<D>>> {
+    let (loc, len) = (Location::caller(), dataset.len());
+    let lengths = fold_lengths("k_fold", k, len, loc)?;
+    let order = match seed {
+        Some(seed) => Rng::new(seed).try_permutation(len),
+        None => Some((0..len).collect()),
+    };
+    let full = || {
+        invalid(
+            "k_fold",
+            format!("there is no memory for {len} indices"),
+            loc,
+        )
+    };
+    let mut order = order.ok_or_else(full)?.into_iter();
+    let part = |length: &usize| order.by_ref().take(*length).collect();
+    folds(dataset, lengths.iter().map(part).collect())
+}
+
+/// [`k_fold`] in which every label is as frequent in each part as in the whole, as far as whole samples allow:
+/// scikit-learn's `StratifiedKFold` with `shuffle`. `labels` are the samples' labels in order.
+///
+/// # Errors
+/// As [`k_fold`], or if there aren't as many labels as samples.
+#[track_caller]
+pub fn stratified_k_fold<D: Dataset, L: Ord>(
+    dataset: D,
+    labels: &[L],
+    k: usize,
+    seed: u64,
+) -> Result<Vec<Fold<D>>> {
+    let (loc, len) = (Location::caller(), dataset.len());
+    if labels.len() != len {
+        let message = format!("there are {} labels for {len} samples", labels.len());
+        return Err(invalid("stratified_k_fold", message, loc));
+    }
+    let lengths = fold_lengths("stratified_k_fold", k, len, loc)?;
+    let mut classes: BTreeMap<&L, Vec<usize>> = BTreeMap::new();
+    for i in Rng::new(seed).permutation(len) {
+        classes.entry(&labels[i]).or_default().push(i);
+    }
+    folds(dataset, deal(classes.into_values().flatten(), &lengths))
+}
+
+fn fold_lengths(
+    op: &str,
+    k: usize,
+    len: usize,
+    loc: &'static Location<'static>,
+) -> Result<Vec<usize>> {
+    match (2..=len).contains(&k) {
+        true => Ok((0..k).map(|i| len / k + usize::from(i < len % k)).collect()),
+        false => {
+            let message = format!("{len} samples make no {k} folds; there are at least 2");
+            Err(invalid(op, message, loc))
+        }
+    }
+}
+
+/// For each part, all others and itself, in the order of the dataset.
+#[track_caller]
+fn folds<D: Dataset>(dataset: D, parts: Vec<Vec<usize>>) -> Result<Vec<Fold<D>>> {
+    let dataset = Arc::new(dataset);
+    let mut part_of = vec![0; dataset.len()];
+    for (p, part) in parts.iter().enumerate() {
+        part.iter().for_each(|i| part_of[*i] = p);
+    }
+    let fold = |p: usize| {
+        let (validate, train): (Vec<usize>, Vec<usize>) =
+            (0..part_of.len()).partition(|i| part_of[*i] == p);
+        let train = Subset::new(dataset.clone(), train)?;
+        Ok((train, Subset::new(dataset.clone(), validate)?))
+    };
+    (0..parts.len()).map(fold).collect()
+}
+
 /// Deals the samples to parts of these lengths so that every stretch of them is shared in proportion:
 /// each goes to the part that is furthest behind its share of the samples so far.
 fn deal(samples: impl Iterator<Item = usize>, lengths: &[usize]) -> Vec<Vec<usize>> {

@@ -8,8 +8,7 @@ mod data;
 mod network;
 
 use data::Digits;
-use indicatif::{ProgressBar, ProgressStyle};
-use kiln::data::{DataLoader, TensorDataset, random_split};
+use kiln::data::{DataLoader, Progress, TensorDataset, random_split};
 use kiln::nn::optim::{AdamW, OneCycleLR, Optimizer, Scheduler};
 use kiln::nn::{Forward, Module, StateDict};
 use kiln::{Compiled, CrossEntropy, DType, DimSpec, Spec, Tensor, compile};
@@ -242,9 +241,7 @@ impl Training {
             .seed(options.seed)
             .build()?;
         let batches = train.labels.len() / BATCH;
-        let bar = ProgressBar::new((options.epochs * batches) as u64);
-        let style = "{bar:32} {pos}/{len} steps  {msg}";
-        bar.set_style(ProgressStyle::with_template(style)?);
+        let progress = Progress::new("training", (options.epochs * batches) as u64);
         let start = Instant::now();
         let mut losses = Vec::new();
         for epoch in 0..options.epochs {
@@ -255,7 +252,7 @@ impl Training {
                 self.schedule.step(&mut self.optimizer)?;
                 losses.push(loss.item::<f32>()?);
                 right += counted.item::<i64>()?;
-                bar.inc(1);
+                progress.inc(1);
             }
             let speed = losses.len() as f64 * BATCH as f64 / start.elapsed().as_secs_f64();
             let recent = &losses[losses.len().saturating_sub(batches)..];
@@ -265,13 +262,12 @@ impl Training {
                 recent.iter().sum::<f32>() / recent.len().max(1) as f32,
                 100.0 * right as f64 / (batches * BATCH).max(1) as f64,
             );
-            // Where nobody watches a terminal the bar is silent.
-            match bar.is_hidden() {
+            match progress.is_hidden() {
                 true => println!("{message}"),
-                false => bar.set_message(message),
+                false => progress.set_message(message),
             }
         }
-        bar.finish();
+        progress.finish();
         Ok(Trained {
             step: self.step,
             losses,

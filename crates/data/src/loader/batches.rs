@@ -15,13 +15,20 @@ impl<B: Send + 'static> Iterator for Batches<B> {
     fn next(&mut self) -> Option<Result<B>> {
         Some(self.0.next()?.map(|(_, batch)| batch))
     }
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
 }
 
 /// The batches of a pass with the indices of their samples; see [`DataLoader::with_indices`].
 ///
 /// Dropping it in the middle of a pass ends the workers once they are done with their samples; one that
 /// takes longer than some seconds is left behind.
-pub struct IndexedBatches<B>(Engine<B>);
+pub struct IndexedBatches<B> {
+    engine: Engine<B>,
+    /// How many batches are left, if that is known.
+    left: Option<usize>,
+}
 
 enum Engine<B> {
     InPlace(Feed<B>),
@@ -29,11 +36,17 @@ enum Engine<B> {
 }
 
 impl<B: Send + 'static> IndexedBatches<B> {
-    pub(super) fn start(recipe: &Recipe<B>, pass: Pass, settings: &Settings) -> IndexedBatches<B> {
-        IndexedBatches(match settings.workers {
+    pub(super) fn start(
+        recipe: &Recipe<B>,
+        pass: Pass,
+        settings: &Settings,
+        left: Option<usize>,
+    ) -> IndexedBatches<B> {
+        let engine = match settings.workers {
             0 => Engine::InPlace(recipe(pass)),
             _ => Engine::Workers(Crew::start(recipe(pass), pass, settings)),
-        })
+        };
+        IndexedBatches { engine, left }
     }
 }
 
@@ -42,10 +55,15 @@ impl<B: Send + 'static> Iterator for IndexedBatches<B> {
     fn next(&mut self) -> Option<Self::Item> {
         // A boundary. A value that fails stays unrealised and reports its error when it is read.
         let _ = realize_all();
-        match &mut self.0 {
+        self.left = self.left.map(|left| left.saturating_sub(1));
+        match &mut self.engine {
             Engine::InPlace(feed) => Some(feed.next()?(&AtomicUsize::new(IDLE))),
             Engine::Workers(crew) => crew.next(),
         }
+    }
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        // A sampler or a worker may fail, which ends a pass early.
+        (0, self.left)
     }
 }
 

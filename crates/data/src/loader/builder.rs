@@ -4,10 +4,11 @@ use super::feed::{self, Collator, Recipe};
 use super::{BatchIndices, DataLoader, Settings};
 use crate::collate::Collate;
 use crate::dataset::Dataset;
+use crate::device::ToDevice;
 use crate::fault::invalid;
 use crate::iterable::IterableDataset;
 use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
-use kiln_tensor::{Error, Result, draw_seed};
+use kiln_tensor::{Device, Error, Result, draw_seed};
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -98,9 +99,48 @@ impl<T: Send + 'static> LoaderBuilder<T> {
         self,
         f: impl Fn(Vec<T>) -> Result<B> + Send + Sync + 'static,
     ) -> LoaderBuilder<T, CollateWith<T, B>> {
+        self.replaced(|_| CollateWith(Arc::new(f)))
+    }
+
+    /// Gives the samples one by one as they are: PyTorch's `batch_size=None`.
+    pub fn unbatched(mut self) -> LoaderBuilder<T, CollateWith<T, T>> {
+        self.unbatched = true;
+        self.collate(|mut samples| {
+            let sample = samples.pop();
+            sample.ok_or_else(|| invalid("DataLoader", "a sample is missing", Location::caller()))
+        })
+    }
+}
+
+impl<T: Send + 'static, C: IntoCollate<T>> LoaderBuilder<T, C>
+where
+    C::Batch: ToDevice,
+{
+    /// Brings each batch to a device where it is made: in the workers, and so ahead of its use, and beside what the
+    /// device does.
+    ///
+    /// ```no_run
+    /// use kiln_data::{DataLoader, TensorDataset};
+    /// use kiln_tensor::{DType, Device, Tensor};
+    /// let data = TensorDataset::new(Tensor::rand([1000, 3, 64, 64], DType::F32))?;
+    /// let gpu = Device::cuda(0)?;
+    /// let loader = DataLoader::new(data).batch_size(50).workers(2).device(gpu).build()?;
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    pub fn device(self, device: Device) -> LoaderBuilder<T, CollateWith<T, C::Batch>> {
+        self.replaced(|collate| {
+            let collate = collate.into_collate();
+            CollateWith(Arc::new(move |samples| Ok(collate(samples)?.to(device))))
+        })
+    }
+}
+
+impl<T: Send + 'static, C> LoaderBuilder<T, C> {
+    /// The same with another way to make batches, made of the one there is.
+    fn replaced<D>(self, f: impl FnOnce(C) -> D) -> LoaderBuilder<T, D> {
         LoaderBuilder {
             data: self.data,
-            collate: CollateWith(Arc::new(f)),
+            collate: f(self.collate),
             unbatched: self.unbatched,
             batch_size: self.batch_size,
             shuffle: self.shuffle,
@@ -115,17 +155,6 @@ impl<T: Send + 'static> LoaderBuilder<T> {
         }
     }
 
-    /// Gives the samples one by one as they are: PyTorch's `batch_size=None`.
-    pub fn unbatched(mut self) -> LoaderBuilder<T, CollateWith<T, T>> {
-        self.unbatched = true;
-        self.collate(|mut samples| {
-            let sample = samples.pop();
-            sample.ok_or_else(|| invalid("DataLoader", "a sample is missing", Location::caller()))
-        })
-    }
-}
-
-impl<T: Send + 'static, C> LoaderBuilder<T, C> {
     /// How many samples a batch has: 1 unless set. The last batch of a pass may be smaller.
     pub fn batch_size(mut self, batch_size: usize) -> Self {
         self.batch_size = Some(batch_size);

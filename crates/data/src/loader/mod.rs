@@ -96,7 +96,12 @@ impl<B: Send + 'static> DataLoader<B> {
     pub fn with_indices(&self) -> IndexedBatches<B> {
         let epoch = self.epoch.fetch_add(1, Ordering::SeqCst);
         let seed = self.settings.seed;
-        IndexedBatches::start(&self.recipe, Pass { seed, epoch }, &self.settings)
+        IndexedBatches::start(
+            &self.recipe,
+            Pass { seed, epoch },
+            &self.settings,
+            self.batches,
+        )
     }
 
     /// Passes without end, each with its own order. Ends after a pass that gives nothing.

@@ -1,7 +1,7 @@
 use crate::{message, numbers, values};
 use kiln_data::{
-    BatchSampler, DataLoader, DistributedSampler, Pass, RandomSampler, Sampler, SequentialSampler,
-    SubsetRandomSampler, WeightedRandomSampler,
+    BatchSampler, DataLoader, DistributedSampler, FnSampler, Pass, RandomSampler, Sampler,
+    SequentialSampler, SubsetRandomSampler, WeightedRandomSampler,
 };
 use kiln_tensor::Result;
 use std::sync::Arc;
@@ -189,4 +189,47 @@ fn orders_of_more_samples_than_memory_holds() {
         let split = kiln_data::random_split(dataset, [0.5, 0.5], 0);
         assert!(message(split.map(drop)).contains("no memory"));
     }
+}
+
+#[test]
+fn lists_and_functions_are_samplers() -> Result<()> {
+    let list = vec![4usize, 0, 4];
+    assert_eq!(
+        (Sampler::len(&list), drawn(&list, 1)),
+        (Some(3), vec![4, 0, 4])
+    );
+    let loader = DataLoader::new(numbers(5)).batch_sampler(vec![vec![1usize, 3], vec![0]]);
+    let loader = loader.build()?;
+    assert_eq!(loader.len(), Some(2));
+    assert_eq!(values(&loader)?, [vec![1, 3], vec![0]]);
+    let random = FnSampler::with_len(3, |pass: Pass| {
+        let mut rng = pass.rng();
+        (0..).map(move |_| rng.below(5))
+    });
+    let loader = DataLoader::new(numbers(5))
+        .sampler(random)
+        .workers(2)
+        .build()?;
+    assert_eq!(loader.len(), Some(3));
+    let (first, second) = (values(&loader)?, values(&loader)?);
+    loader.set_epoch(0);
+    assert_eq!((first.len(), &first), (3, &values(&loader)?));
+    assert_ne!(first, second);
+    assert_eq!(FnSampler::new(|_| [1usize]).len(), None);
+    let beyond = DataLoader::new(numbers(5)).sampler(vec![5usize]).build()?;
+    assert!(message(values(&beyond)).contains('5'));
+    Ok(())
+}
+
+#[test]
+fn a_pass_says_how_many_batches_are_left() -> Result<()> {
+    let loader = DataLoader::new(numbers(5)).batch_size(2).build()?;
+    let mut pass = loader.iter();
+    assert_eq!(pass.size_hint(), (0, Some(3)));
+    pass.next().unwrap()?;
+    assert_eq!(pass.size_hint(), (0, Some(2)));
+    assert_eq!(pass.by_ref().count(), 2);
+    assert_eq!(pass.size_hint(), (0, Some(0)));
+    assert_eq!(pass.size_hint(), (0, Some(0)));
+    Ok(())
 }

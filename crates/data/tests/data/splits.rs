@@ -1,5 +1,7 @@
 use crate::{message, numbers};
-use kiln_data::{Dataset, Parts, Rng, Subset, random_split, stratified_split};
+use kiln_data::{
+    Dataset, Parts, Rng, Subset, k_fold, random_split, stratified_k_fold, stratified_split,
+};
 use kiln_tensor::Result;
 use std::sync::Arc;
 
@@ -94,4 +96,51 @@ fn parts_that_do_not_sum_up_are_errors() {
         labels.contains("there are 2 labels for 10 samples"),
         "{labels}"
     );
+}
+
+#[test]
+fn each_fold_validates_on_a_part_of_its_own() -> Result<()> {
+    for (len, k, sizes) in [(10, 3, &[4, 3, 3][..]), (6, 6, &[1; 6]), (7, 2, &[4, 3])] {
+        let labels: Vec<usize> = (0..len).map(|i| i % 2).collect();
+        for folds in [
+            k_fold(numbers(len), k, None)?,
+            k_fold(numbers(len), k, Some(5))?,
+            stratified_k_fold(numbers(len), &labels, k, 5)?,
+        ] {
+            let validated: Vec<usize> = folds.iter().map(|(_, v)| v.len()).collect();
+            assert_eq!(validated, sizes);
+            let mut all: Vec<usize> = folds
+                .iter()
+                .flat_map(|(_, v)| v.indices().to_vec())
+                .collect();
+            all.sort();
+            assert_eq!(all, Vec::from_iter(0..len));
+            for (train, validate) in &folds {
+                let mut both = [train.indices(), validate.indices()].concat();
+                both.sort();
+                assert_eq!(both, Vec::from_iter(0..len));
+            }
+        }
+    }
+    let parts = |seed| -> Result<Vec<Vec<usize>>> {
+        let folds = k_fold(numbers(20), 4, seed)?;
+        Ok(folds.iter().map(|(_, v)| v.indices().to_vec()).collect())
+    };
+    assert_eq!(parts(None)?[1], [5, 6, 7, 8, 9]);
+    assert_eq!(parts(Some(3))?, parts(Some(3))?);
+    assert_ne!(parts(Some(3))?, parts(Some(4))?);
+    assert!(parts(Some(3))?.iter().all(|p| p.is_sorted()));
+    let labels: Vec<usize> = (0..30).map(|i| usize::from(i < 10)).collect();
+    for (train, validate) in stratified_k_fold(numbers(30), &labels, 5, 0)? {
+        let ones = |part: &Subset<_>| part.indices().iter().filter(|i| labels[**i] == 1).count();
+        assert_eq!((ones(&train), ones(&validate)), (8, 2));
+    }
+    for k in [0, 1, 11] {
+        assert!(
+            message(k_fold(numbers(10), k, None))
+                .contains(&format!("10 samples make no {k} folds"))
+        );
+    }
+    assert!(message(stratified_k_fold(numbers(3), &[1, 2], 2, 0)).contains("2 labels for 3"));
+    Ok(())
 }
