@@ -30,6 +30,12 @@ pub(crate) fn io(op: &str, path: &Path, e: impl Display) -> Error {
     Error::new(ErrorKind::Io, op, message, Location::caller())
 }
 
+/// What Kiln does not do, at the caller's line.
+#[track_caller]
+pub(crate) fn unsupported(op: &str, message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unsupported, op, message, Location::caller())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,9 +4,11 @@
 //! [`transforms::Compose`] puts several in a row. What is random draws from the stream that it is given, so
 //! a sample's augmentation depends on its seed alone.
 
+pub mod datasets;
 mod fault;
 pub mod functional;
 mod image;
+pub mod inspect;
 mod picture;
 mod resample;
 mod simd;

@@ -1,0 +1,136 @@
+//! Files that data sets are made of.
+
+use crate::fault::{invalid, io};
+use kiln_data::check_integrity;
+use kiln_tensor::Result;
+use std::fmt::Write;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// A file by its name below a folder, and its MD5.
+pub(super) type Named = (&'static str, &'static str);
+
+/// Where the makers of a set offer its files.
+#[derive(Clone, Copy)]
+pub(super) enum Origin {
+    /// Each under its name behind this address.
+    Each(&'static str),
+    /// All in one archive, at an address and with an MD5, which is unpacked in the root.
+    Archive(&'static str, &'static str),
+}
+
+/// The files of a set.
+pub(super) struct Files<'a> {
+    /// The name of the set.
+    pub set: &'static str,
+    /// The folder that an archive is unpacked in.
+    pub root: &'a Path,
+    /// The folder of the files.
+    pub folder: PathBuf,
+    pub files: &'a [Named],
+    pub origin: Origin,
+}
+
+impl Files<'_> {
+    /// The path of a file, or of the same without `.gz`, whichever is there.
+    pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
+        let path = self.folder.join(name);
+        let unpacked = name.strip_suffix(".gz").map(|name| self.folder.join(name));
+        let mut found = [Some(path), unpacked].into_iter().flatten();
+        found.find(|path| path.is_file())
+    }
+
+    /// That all files are there, with their checksums if these are to be verified.
+    #[track_caller]
+    pub(super) fn check(&self, verify: bool) -> Result<()> {
+        let (mut missing, mut wrong) = (Vec::new(), Vec::new());
+        for (name, md5) in self.files {
+            match self.path(name) {
+                None => missing.push((name, md5)),
+                // Of an unpacked file no checksum is known.
+                Some(path) if verify && !md5.is_empty() && path.ends_with(name) => {
+                    if !check_integrity(path, md5)? {
+                        wrong.push((name, md5));
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+        let mut text = String::new();
+        for (title, files) in [("missing", missing), ("damaged", wrong)] {
+            if !files.is_empty() {
+                self.list(&mut text, title, &files);
+            }
+        }
+        match text.is_empty() {
+            true => Ok(()),
+            false => Err(invalid(self.set, text)),
+        }
+    }
+
+    /// Says which files are missing or damaged, and where to get them.
+    fn list(&self, text: &mut String, title: &str, files: &[(&&str, &&str)]) {
+        let gap = if text.is_empty() { "" } else { "\n" };
+        // Writing into a text can't fail.
+        let _ = write!(text, "{gap}{}: files are {title}:", self.folder.display());
+        for (name, md5) in files {
+            let _ = match self.origin {
+                Origin::Each(address) => {
+                    write!(text, "\n  {name} from {address}{name} (MD5 {md5})")
+                }
+                Origin::Archive(..) if md5.is_empty() => write!(text, "\n  {name}"),
+                Origin::Archive(..) => write!(text, "\n  {name} (MD5 {md5})"),
+            };
+        }
+        let _ = match self.origin {
+            Origin::Each(_) => write!(text, "\nKiln downloads nothing: put them there"),
+            Origin::Archive(address, md5) => write!(
+                text,
+                "\nKiln downloads nothing: unpack {address} (MD5 {md5}) in {}",
+                self.root.display()
+            ),
+        };
+    }
+}
+
+/// All bytes of a file.
+#[track_caller]
+pub(super) fn read(op: &str, path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|e| io(op, path, e))
+}
+
+/// The text of a file.
+#[track_caller]
+pub(super) fn read_text(op: &str, path: &Path) -> Result<String> {
+    let bytes = read(op, path)?;
+    String::from_utf8(bytes).map_err(|_| {
+        let message = format!("{}: this is no text in UTF-8", path.display());
+        invalid(op, message)
+    })
+}
+
+/// What a file holds, unpacked if it is packed by gzip.
+pub(super) fn unpacked(path: &Path) -> std::io::Result<Box<dyn Read>> {
+    let mut magic = [0; 2];
+    let found = File::open(path)?.take(2).read(&mut magic)?;
+    let file = std::io::BufReader::new(File::open(path)?);
+    Ok(match &magic[..found] {
+        [0x1f, 0x8b] => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
+        _ => Box::new(file),
+    })
+}
+
+/// `len` bytes; memory grows with what is there, not with what a header promises.
+pub(super) fn take(file: &mut dyn Read, len: u64) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = Read::take(file, len).read_to_end(&mut bytes);
+    read.map_err(|e| e.to_string())?;
+    match bytes.len() as u64 == len {
+        true => Ok(bytes),
+        false => Err(format!(
+            "{len} bytes are promised, but the file ends after {}",
+            bytes.len()
+        )),
+    }
+}

@@ -1,0 +1,319 @@
+//! Folders of files, one for each class.
+
+use crate::fault::{invalid, io};
+use crate::{Image, Mode};
+use kiln_data::Dataset;
+use kiln_tensor::Result;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How the names of pictures end, for [`ImageFolder`].
+pub const IMG_EXTENSIONS: [&str; 6] = [".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"];
+
+type IsValid = dyn Fn(&Path) -> bool + Send + Sync;
+
+/// Which files of a folder are samples: torchvision's keyword arguments.
+#[derive(Clone, Default)]
+pub struct Folder {
+    extensions: Option<Vec<String>>,
+    is_valid_file: Option<Arc<IsValid>>,
+    allow_empty: bool,
+}
+
+impl Folder {
+    /// All files; a class without any is an error.
+    pub fn new() -> Folder {
+        Folder::default()
+    }
+
+    /// Only files whose names, in lower case, end with one of these, such as `.png`.
+    pub fn extensions<E: Into<String>>(
+        mut self,
+        extensions: impl IntoIterator<Item = E>,
+    ) -> Folder {
+        self.extensions = Some(extensions.into_iter().map(E::into).collect());
+        self
+    }
+
+    /// Only files whose path a function is true for; in place of extensions.
+    pub fn is_valid_file(mut self, f: impl Fn(&Path) -> bool + Send + Sync + 'static) -> Folder {
+        self.is_valid_file = Some(Arc::new(f));
+        self
+    }
+
+    /// Whether a class may have no files.
+    pub fn allow_empty(mut self, allow_empty: bool) -> Folder {
+        self.allow_empty = allow_empty;
+        self
+    }
+
+    fn takes(&self, path: &Path) -> bool {
+        if let Some(f) = &self.is_valid_file {
+            return f(path);
+        }
+        let name = path.to_string_lossy().to_lowercase();
+        match &self.extensions {
+            Some(all) => all.iter().any(|end| name.ends_with(end.as_str())),
+            None => true,
+        }
+    }
+}
+
+/// Makes a sample of a file.
+type Loader<T> = dyn Fn(&Path) -> Result<T> + Send + Sync;
+
+/// Files in a folder for each class, at any depth below it: `root/cat/1.txt`, `root/dog/old/2.txt`. Classes are in
+/// the order of their names, and so are files within them.
+pub struct DatasetFolder<T> {
+    loader: Arc<Loader<T>>,
+    classes: Vec<String>,
+    samples: Vec<(PathBuf, i64)>,
+}
+
+impl<T: Send + 'static> DatasetFolder<T> {
+    /// The files that a function loads: those whose names end with one of the extensions.
+    ///
+    /// ```
+    /// use kiln_data::Dataset;
+    /// use kiln_vision::datasets::DatasetFolder;
+    /// # let root = std::env::temp_dir().join("kiln-dataset-folder");
+    /// # for class in ["dog", "cat"] {
+    /// #     std::fs::create_dir_all(root.join(class)).unwrap();
+    /// #     std::fs::write(root.join(class).join("1.txt"), class).unwrap();
+    /// # }
+    /// let texts = DatasetFolder::new(
+    ///     &root,
+    ///     |path| Ok(std::fs::read_to_string(path).unwrap_or_default()),
+    ///     [".txt"],
+    /// )?;
+    /// assert_eq!(texts.classes(), ["cat", "dog"]);
+    /// assert_eq!(texts.get(1)?, ("dog".to_string(), 1));
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the folder can't be read or has no folders, or one of these has no such files.
+    #[track_caller]
+    pub fn new<E: Into<String>>(
+        root: impl AsRef<Path>,
+        loader: impl Fn(&Path) -> Result<T> + Send + Sync + 'static,
+        extensions: impl IntoIterator<Item = E>,
+    ) -> Result<DatasetFolder<T>> {
+        DatasetFolder::with(root, loader, Folder::new().extensions(extensions))
+    }
+
+    /// The files that a function loads, of those that `folder` takes.
+    ///
+    /// # Errors
+    /// As `new`, or if `folder` has both extensions and a function, or neither.
+    #[track_caller]
+    pub fn with(
+        root: impl AsRef<Path>,
+        loader: impl Fn(&Path) -> Result<T> + Send + Sync + 'static,
+        folder: Folder,
+    ) -> Result<DatasetFolder<T>> {
+        let root = root.as_ref();
+        let (classes, samples) = find("DatasetFolder", root, &folder)?;
+        Ok(DatasetFolder {
+            loader: Arc::new(loader),
+            classes,
+            samples,
+        })
+    }
+
+    /// The names of the classes, in order.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// The labels of the names of the classes.
+    pub fn class_to_idx(&self) -> BTreeMap<String, usize> {
+        let classes = self.classes.iter().enumerate();
+        classes.map(|(i, class)| (class.clone(), i)).collect()
+    }
+
+    /// The path and the label of each sample.
+    pub fn samples(&self) -> &[(PathBuf, i64)] {
+        &self.samples
+    }
+
+    /// The label of each sample.
+    pub fn targets(&self) -> Vec<i64> {
+        self.samples.iter().map(|(_, label)| *label).collect()
+    }
+}
+
+impl<T: Send + 'static> Dataset for DatasetFolder<T> {
+    type Item = (T, i64);
+    fn len(&self) -> usize {
+        self.samples.len()
+    }
+    #[track_caller]
+    fn get(&self, index: usize) -> Result<(T, i64)> {
+        let Some((path, label)) = self.samples.get(index) else {
+            let len = self.samples.len();
+            let message = format!("the index {index} is out of range for {len} samples");
+            return Err(invalid("DatasetFolder", message));
+        };
+        Ok(((self.loader)(path)?, *label))
+    }
+}
+
+/// Pictures in a folder for each class, as RGB.
+///
+/// ```no_run
+/// use kiln_vision::datasets::ImageFolder;
+/// let pets = ImageFolder::new("pets/train")?; // pets/train/cat/1.jpg, pets/train/dog/2.png, …
+/// assert_eq!(pets.classes(), ["cat", "dog"]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+pub struct ImageFolder(DatasetFolder<Image>);
+
+impl ImageFolder {
+    /// The pictures below `root`: files whose names end with [`IMG_EXTENSIONS`].
+    ///
+    /// # Errors
+    /// If the folder can't be read or has no folders, or one of these has no pictures.
+    #[track_caller]
+    pub fn new(root: impl AsRef<Path>) -> Result<ImageFolder> {
+        ImageFolder::with(root, Folder::new())
+    }
+
+    /// The same, with settings. Where these say neither, extensions are [`IMG_EXTENSIONS`].
+    ///
+    /// # Errors
+    /// As `new`.
+    #[track_caller]
+    pub fn with(root: impl AsRef<Path>, folder: Folder) -> Result<ImageFolder> {
+        let folder = match (&folder.extensions, &folder.is_valid_file) {
+            (None, None) => folder.extensions(IMG_EXTENSIONS),
+            _ => folder,
+        };
+        let (classes, samples) = find("ImageFolder", root.as_ref(), &folder)?;
+        Ok(ImageFolder(DatasetFolder {
+            loader: Arc::new(|path| Ok(Image::open(path)?.into_mode(Mode::RGB))),
+            classes,
+            samples,
+        }))
+    }
+
+    /// The path and the label of each picture.
+    pub fn imgs(&self) -> &[(PathBuf, i64)] {
+        self.samples()
+    }
+}
+
+impl Deref for ImageFolder {
+    type Target = DatasetFolder<Image>;
+    fn deref(&self) -> &DatasetFolder<Image> {
+        &self.0
+    }
+}
+
+impl Dataset for ImageFolder {
+    type Item = (Image, i64);
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    #[track_caller]
+    fn get(&self, index: usize) -> Result<(Image, i64)> {
+        self.0.get(index)
+    }
+}
+
+type Found = (Vec<String>, Vec<(PathBuf, i64)>);
+
+/// Classes, and samples with their labels.
+#[track_caller]
+fn find(op: &str, root: &Path, folder: &Folder) -> Result<Found> {
+    if folder.extensions.is_some() == folder.is_valid_file.is_some() {
+        let message = "either extensions or is_valid_file says which files are samples";
+        return Err(invalid(op, message));
+    }
+    let mut classes = Vec::new();
+    for path in entries(op, root)? {
+        if path.is_dir() {
+            classes.push(name(op, &path)?);
+        }
+    }
+    if classes.is_empty() {
+        let message = format!("{}: there is no folder, and so no class", root.display());
+        return Err(invalid(op, message));
+    }
+    classes.sort();
+    let (mut samples, mut empty) = (Vec::new(), Vec::new());
+    for (label, class) in classes.iter().enumerate() {
+        let before = samples.len();
+        let mut files = BTreeMap::new();
+        walk(op, &root.join(class), &mut BTreeSet::new(), &mut files)?;
+        let files = files.into_values().flatten();
+        let files = files.filter(|path| folder.takes(path));
+        samples.extend(files.map(|path| (path, label as i64)));
+        if samples.len() == before {
+            empty.push(class.as_str());
+        }
+    }
+    if !empty.is_empty() && !folder.allow_empty {
+        let ends = match &folder.extensions {
+            Some(all) => format!("; names of files end with {}", all.join(", ")),
+            None => String::new(),
+        };
+        let message = format!(
+            "{}: there are no files of the classes {}{ends}",
+            root.display(),
+            empty.join(", ")
+        );
+        return Err(invalid(op, message));
+    }
+    Ok((classes, samples))
+}
+
+/// The files of a folder and of those within, by folder in the order of paths as texts. Links are followed; a folder
+/// that holds itself is walked over once.
+#[track_caller]
+fn walk(
+    op: &str,
+    folder: &Path,
+    above: &mut BTreeSet<PathBuf>,
+    files: &mut BTreeMap<std::ffi::OsString, Vec<PathBuf>>,
+) -> Result<()> {
+    let real = folder.canonicalize().map_err(|e| io(op, folder, e))?;
+    if !above.insert(real.clone()) {
+        return Ok(());
+    }
+    let mut found = Vec::new();
+    for path in entries(op, folder)? {
+        match path.is_dir() {
+            true => walk(op, &path, above, files)?,
+            false => found.push(path),
+        }
+    }
+    found.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
+    files.insert(folder.as_os_str().into(), found);
+    above.remove(&real);
+    Ok(())
+}
+
+/// What lies in a folder.
+#[track_caller]
+pub(super) fn entries(op: &str, folder: &Path) -> Result<Vec<PathBuf>> {
+    let all = std::fs::read_dir(folder).map_err(|e| io(op, folder, e))?;
+    let mut paths = Vec::new();
+    for entry in all {
+        paths.push(entry.map_err(|e| io(op, folder, e))?.path());
+    }
+    Ok(paths)
+}
+
+/// The last part of a path, as text.
+#[track_caller]
+pub(super) fn name(op: &str, path: &Path) -> Result<String> {
+    let name = path.file_name().and_then(OsStr::to_str);
+    name.map(String::from).ok_or_else(|| {
+        let message = format!("{}: the name is no text in UTF-8", path.display());
+        invalid(op, message)
+    })
+}

@@ -1,0 +1,158 @@
+//! Images of one size with labels, in memory.
+
+use crate::fault::invalid;
+use crate::{Image, Mode};
+use kiln_tensor::{DType, Result, Tensor};
+use std::collections::BTreeMap;
+
+/// How the bytes of an image lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// `[channels, height, width]`.
+    Rows,
+    /// `[channels, width, height]`, as MATLAB has it.
+    Columns,
+}
+
+/// Images with labels.
+pub(super) struct Labelled {
+    /// The name of the set, for errors.
+    pub set: &'static str,
+    pub pixels: Vec<u8>,
+    pub layout: Layout,
+    /// Channels, height, width.
+    pub shape: [usize; 3],
+    pub targets: Vec<i64>,
+    pub classes: Vec<String>,
+}
+
+impl Labelled {
+    /// That there is an image for each label, and a class.
+    #[track_caller]
+    pub(super) fn checked(self) -> Result<Labelled> {
+        self.checked_from(0)
+    }
+
+    /// The same, where labels begin with -1, of images without one.
+    #[track_caller]
+    pub(super) fn checked_from(self, least: i64) -> Result<Labelled> {
+        let (images, labels) = (self.pixels.len() / self.area().max(1), self.targets.len());
+        if images * self.area() != self.pixels.len() || images != labels || self.area() == 0 {
+            let message = format!(
+                "{} bytes are no images of shape {:?} for {labels} labels",
+                self.pixels.len(),
+                self.shape
+            );
+            return Err(invalid(self.set, message));
+        }
+        let known = |label: &i64| *label >= least && *label < self.classes.len() as i64;
+        match self.targets.iter().position(|label| !known(label)) {
+            None => Ok(self),
+            Some(at) => {
+                let (label, classes) = (self.targets[at], self.classes.len());
+                let message = format!("image {at} has the label {label}, of {classes} classes");
+                Err(invalid(self.set, message))
+            }
+        }
+    }
+
+    /// The bytes of an image.
+    fn area(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    #[track_caller]
+    pub(super) fn get(&self, index: usize) -> Result<(Image, i64)> {
+        let Some(label) = self.targets.get(index) else {
+            let len = self.targets.len();
+            let message = format!("the index {index} is out of range for {len} samples");
+            return Err(invalid(self.set, message));
+        };
+        let [channels, height, width] = self.shape;
+        let planes = &self.pixels[index * self.area()..][..self.area()];
+        let mode = match channels {
+            1 => Mode::L,
+            _ => Mode::RGB,
+        };
+        if (channels, self.layout) == (1, Layout::Rows) {
+            return Ok((Image::from_bytes(planes, width, height, mode)?, *label));
+        }
+        let (down, right) = match self.layout {
+            Layout::Rows => (width, 1),
+            Layout::Columns => (1, height),
+        };
+        let mut pixels = Vec::with_capacity(planes.len());
+        for y in 0..height {
+            for x in 0..width {
+                let at = y * down + x * right;
+                pixels.extend(planes[at..].iter().step_by(height * width).take(channels));
+            }
+        }
+        Ok((Image::from_bytes(pixels, width, height, mode)?, *label))
+    }
+
+    /// All images as a u8 tensor, `[n, channels, height, width]`, or `[n, height, width]` of grey ones.
+    #[track_caller]
+    pub(super) fn data(&self) -> Result<Tensor> {
+        let (n, [c, h, w]) = (self.targets.len(), self.shape);
+        let shape = match self.layout {
+            Layout::Rows => [n, c, h, w],
+            Layout::Columns => [n, c, w, h],
+        };
+        let all = Tensor::from_bytes(&self.pixels, DType::U8, shape);
+        let all = match self.layout {
+            Layout::Rows => all,
+            Layout::Columns => all.transpose(2, 3),
+        };
+        let all = if c == 1 { all.squeeze(1) } else { all };
+        Ok(all.check()?.clone())
+    }
+
+    pub(super) fn class_to_idx(&self) -> BTreeMap<String, usize> {
+        let classes = self.classes.iter().enumerate();
+        classes.map(|(i, class)| (class.clone(), i)).collect()
+    }
+}
+
+/// Gives a set that has a `Labelled` as its field what all of them have.
+macro_rules! labelled {
+    ($($set:ident)*) => {$(
+        impl $set {
+            /// The names of the classes, in the order of the labels.
+            pub fn classes(&self) -> &[String] {
+                &self.0.classes
+            }
+
+            /// The labels of the names of the classes.
+            pub fn class_to_idx(&self) -> std::collections::BTreeMap<String, usize> {
+                self.0.class_to_idx()
+            }
+
+            /// The labels of all images.
+            pub fn targets(&self) -> &[i64] {
+                &self.0.targets
+            }
+
+            /// All images as a u8 tensor, `[n, channels, height, width]`, or `[n, height, width]` of grey ones.
+            ///
+            /// # Errors
+            /// If there is no memory for it.
+            #[track_caller]
+            pub fn data(&self) -> kiln_tensor::Result<kiln_tensor::Tensor> {
+                self.0.data()
+            }
+        }
+
+        impl kiln_data::Dataset for $set {
+            type Item = (crate::Image, i64);
+            fn len(&self) -> usize {
+                self.0.targets.len()
+            }
+            #[track_caller]
+            fn get(&self, index: usize) -> kiln_tensor::Result<(crate::Image, i64)> {
+                self.0.get(index)
+            }
+        }
+    )*};
+}
+pub(super) use labelled;

@@ -1,0 +1,274 @@
+//! MNIST and sets of its form.
+
+use super::files::{Files, Named, Origin};
+use super::idx;
+use super::labelled::{Labelled, Layout, labelled};
+use crate::fault::invalid;
+use kiln_tensor::Result;
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+/// What tells sets of four files apart.
+struct Kin {
+    set: &'static str,
+    address: &'static str,
+    /// MD5s: images and labels to train with, images and labels to test with.
+    md5: [&'static str; 4],
+    classes: [&'static str; 10],
+}
+
+const DIGITS: [&str; 10] = [
+    "0 - zero",
+    "1 - one",
+    "2 - two",
+    "3 - three",
+    "4 - four",
+    "5 - five",
+    "6 - six",
+    "7 - seven",
+    "8 - eight",
+    "9 - nine",
+];
+
+const NAMES: [&str; 4] = [
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+];
+
+impl Kin {
+    #[track_caller]
+    fn load(&self, root: &Path, train: bool, verify: bool) -> Result<Labelled> {
+        let files: [Named; 4] = std::array::from_fn(|i| (NAMES[i], self.md5[i]));
+        let part = if train { 0..2 } else { 2..4 };
+        let files = Files {
+            set: self.set,
+            root,
+            folder: root.join(self.set).join("raw"),
+            // As in torchvision, who downloads gets both parts.
+            files: if verify { &files } else { &files[part.clone()] },
+            origin: Origin::Each(self.address),
+        };
+        files.check(verify)?;
+        let classes = self.classes.map(String::from).to_vec();
+        load(&files, [NAMES[part.start], NAMES[part.start + 1]], classes)
+    }
+}
+
+/// Reads images and labels.
+#[track_caller]
+fn load(files: &Files, [images, labels]: [&str; 2], classes: Vec<String>) -> Result<Labelled> {
+    let path = |name| {
+        let missing = || invalid(files.set, format!("the file {name} is missing"));
+        files.path(name).ok_or_else(missing)
+    };
+    let (shape, pixels) = idx::read(files.set, &path(images)?, 3)?;
+    let (_, labels) = idx::read(files.set, &path(labels)?, 1)?;
+    let set = Labelled {
+        set: files.set,
+        pixels,
+        layout: Layout::Rows,
+        shape: [1, shape[1], shape[2]],
+        targets: labels.into_iter().map(i64::from).collect(),
+        classes,
+    };
+    set.checked()
+}
+
+macro_rules! sets {
+    ($($(#[$doc:meta])* $set:ident: $address:literal, $md5:expr, $classes:expr;)*) => {$(
+        $(#[$doc])*
+        pub struct $set(Labelled);
+
+        impl $set {
+            const KIN: Kin = Kin {
+                set: stringify!($set),
+                address: $address,
+                md5: $md5,
+                classes: $classes,
+            };
+
+            #[doc = concat!("The part to train with or the one to test with, from the files in `root/", stringify!($set), "/raw`, packed by gzip or not.")]
+            ///
+            /// # Errors
+            /// If files are missing (the message says where to get them) or damaged.
+            #[track_caller]
+            pub fn new(root: impl AsRef<Path>, train: bool) -> Result<$set> {
+                Self::KIN.load(root.as_ref(), train, false).map($set)
+            }
+
+            /// The same, with the checksums of all packed files verified first: torchvision's `download=True`.
+            ///
+            /// # Errors
+            /// As `new`, and if a file has another checksum.
+            #[track_caller]
+            pub fn download(root: impl AsRef<Path>, train: bool) -> Result<$set> {
+                Self::KIN.load(root.as_ref(), train, true).map($set)
+            }
+        }
+
+        labelled!($set);
+    )*};
+}
+
+sets! {
+    /// MNIST (LeCun et al., 1998): 60,000 handwritten digits to train with and 10,000 to test with.
+    MNIST: "https://ossci-datasets.s3.amazonaws.com/mnist/", [
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    ], DIGITS;
+    /// FashionMNIST (Xiao et al., 2017): as many pictures of clothes.
+    FashionMNIST: "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", [
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
+    ], [
+        "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+    ];
+    /// KMNIST (Clanuwat et al., 2018): as many handwritten Japanese characters.
+    KMNIST: "http://codh.rois.ac.jp/kmnist/dataset/kmnist/", [
+        "bdb82020997e1d708af4cf47b453dcf7",
+        "e144d726b3acfaa3e44228e80efcd344",
+        "5c965bf0a639b31b8f53240b1b52f4d7",
+        "7320c461ea6c1c855c0b718fb2a4b134",
+    ], ["o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"];
+}
+
+/// EMNIST (Cohen et al., 2017): handwritten letters and digits. The pictures are turned, as in the files and in
+/// torchvision: rows are columns.
+pub struct EMNIST(Labelled);
+
+labelled!(EMNIST);
+
+/// What classes an [`EMNIST`] has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EmnistSplit {
+    /// Digits, upper and lower case letters: 62 classes.
+    ByClass,
+    /// The same, with letters that look alike in both cases as one: 47 classes.
+    ByMerge,
+    /// The same with equally many samples of each.
+    Balanced,
+    /// Letters without case, from 1; 0 is no letter.
+    Letters,
+    /// Digits.
+    Digits,
+    /// Digits, as many as MNIST has.
+    Mnist,
+}
+
+impl EmnistSplit {
+    const ALL: [(EmnistSplit, &'static str, [Named; 4]); 6] = {
+        use EmnistSplit::*;
+        macro_rules! named {
+            ($name:literal) => {
+                [
+                    (concat!("emnist-", $name, "-train-images-idx3-ubyte.gz"), ""),
+                    (concat!("emnist-", $name, "-train-labels-idx1-ubyte.gz"), ""),
+                    (concat!("emnist-", $name, "-test-images-idx3-ubyte.gz"), ""),
+                    (concat!("emnist-", $name, "-test-labels-idx1-ubyte.gz"), ""),
+                ]
+            };
+        }
+        [
+            (ByClass, "byclass", named!("byclass")),
+            (ByMerge, "bymerge", named!("bymerge")),
+            (Balanced, "balanced", named!("balanced")),
+            (Letters, "letters", named!("letters")),
+            (Digits, "digits", named!("digits")),
+            (Mnist, "mnist", named!("mnist")),
+        ]
+    };
+
+    fn row(self) -> &'static (EmnistSplit, &'static str, [Named; 4]) {
+        // In the order of the names.
+        &Self::ALL[self as usize]
+    }
+
+    fn classes(self) -> Vec<String> {
+        let merged = "cijklmopsuvwxyz";
+        let text = |c: char| c.to_string();
+        let (digits, upper, lower) = ('0'..='9', 'A'..='Z', 'a'..='z');
+        match self {
+            EmnistSplit::ByClass => digits.chain(upper).chain(lower).map(text).collect(),
+            EmnistSplit::ByMerge | EmnistSplit::Balanced => {
+                let lower = lower.filter(|c| !merged.contains(*c));
+                digits.chain(upper).chain(lower).map(text).collect()
+            }
+            EmnistSplit::Letters => {
+                let none = std::iter::once("N/A".to_string());
+                none.chain(lower.map(text)).collect()
+            }
+            EmnistSplit::Digits | EmnistSplit::Mnist => digits.map(text).collect(),
+        }
+    }
+}
+
+impl fmt::Display for EmnistSplit {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(self.row().1)
+    }
+}
+
+impl FromStr for EmnistSplit {
+    type Err = kiln_tensor::Error;
+    #[track_caller]
+    fn from_str(name: &str) -> Result<EmnistSplit> {
+        let found = Self::ALL.iter().find(|row| row.1 == name);
+        found.map(|row| row.0).ok_or_else(|| {
+            let names = Self::ALL.map(|row| row.1).join(", ");
+            invalid("EMNIST", format!("the split {name:?} is none of {names}"))
+        })
+    }
+}
+
+impl EMNIST {
+    /// A part of a split, from the files in `root/EMNIST/raw`, where the contents of the archive's folder `gzip`
+    /// belong, packed or not.
+    ///
+    /// # Errors
+    /// If files are missing (the message says where to get them) or damaged.
+    #[track_caller]
+    pub fn new(root: impl AsRef<Path>, split: EmnistSplit, train: bool) -> Result<EMNIST> {
+        let (root, (_, _, names)) = (root.as_ref(), split.row());
+        let names = if train { &names[..2] } else { &names[2..] };
+        let files = Files {
+            set: "EMNIST",
+            root,
+            folder: root.join("EMNIST").join("raw"),
+            files: names,
+            origin: Origin::Archive(ARCHIVE.0, ARCHIVE.1),
+        };
+        files.check(false)?;
+        load(&files, [names[0].0, names[1].0], split.classes()).map(EMNIST)
+    }
+
+    /// The same, with the checksum of the archive verified first if it is there: torchvision's `download=True`.
+    ///
+    /// # Errors
+    /// As `new`, and if the archive has another checksum.
+    #[track_caller]
+    pub fn download(root: impl AsRef<Path>, split: EmnistSplit, train: bool) -> Result<EMNIST> {
+        let archive = root.as_ref().join("EMNIST").join("raw").join("gzip.zip");
+        if archive.is_file() && !kiln_data::check_integrity(&archive, ARCHIVE.1)? {
+            let message = format!(
+                "{} is damaged: its MD5 is not {}; get it from {}",
+                archive.display(),
+                ARCHIVE.1,
+                ARCHIVE.0
+            );
+            return Err(invalid("EMNIST", message));
+        }
+        EMNIST::new(root, split, train)
+    }
+}
+
+const ARCHIVE: (&str, &str) = (
+    "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
+    "58c8d27c78d21e728a6bc7b3cc06412e",
+);

@@ -1,0 +1,249 @@
+//! Gradients of a class's score.
+
+use crate::fault::invalid;
+use kiln_nn::{Forward, Hookable, extract};
+use kiln_tensor::{DType, HookHandle, Result, Tensor, grad, keep};
+
+/// The class whose score is looked into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Classes {
+    /// The one with the highest score, for each image.
+    Predicted,
+    /// One for all images.
+    All(i64),
+    /// One for each image.
+    Each(Vec<i64>),
+}
+
+impl From<Option<i64>> for Classes {
+    fn from(class: Option<i64>) -> Classes {
+        class.map_or(Classes::Predicted, Classes::All)
+    }
+}
+
+impl From<i64> for Classes {
+    fn from(class: i64) -> Classes {
+        Classes::All(class)
+    }
+}
+
+impl From<Vec<i64>> for Classes {
+    fn from(classes: Vec<i64>) -> Classes {
+        Classes::Each(classes)
+    }
+}
+
+impl From<&[i64]> for Classes {
+    fn from(classes: &[i64]) -> Classes {
+        Classes::Each(classes.to_vec())
+    }
+}
+
+impl<const N: usize> From<[i64; N]> for Classes {
+    fn from(classes: [i64; N]) -> Classes {
+        Classes::Each(classes.to_vec())
+    }
+}
+
+impl Classes {
+    /// The class of each image, by scores `[n, classes]`.
+    #[track_caller]
+    fn of(self, op: &str, scores: &Tensor) -> Result<Vec<i64>> {
+        let shape = scores.shape()?;
+        let [n, count] = shape[..] else {
+            let message = format!("the model gives {shape:?}, not scores [n, classes]");
+            return Err(invalid(op, message));
+        };
+        let classes = match self {
+            Classes::Predicted => scores.argmax(1).to_vec::<i64>()?,
+            Classes::All(class) => vec![class; n],
+            Classes::Each(classes) => classes,
+        };
+        if classes.len() != n {
+            let message = format!("there are {} classes for {n} images", classes.len());
+            return Err(invalid(op, message));
+        }
+        match classes.iter().find(|c| !(0..count as i64).contains(*c)) {
+            None => Ok(classes),
+            Some(class) => Err(invalid(op, format!("there is no class {class} of {count}"))),
+        }
+    }
+
+    /// The sum of the scores of the images' classes. Its gradient is that of each image's own score.
+    #[track_caller]
+    fn score(self, op: &str, scores: &Tensor) -> Result<Tensor> {
+        let classes = self.of(op, scores)?;
+        let index = Tensor::from(classes).unsqueeze(1);
+        Ok(scores.gather(1, &index).sum(()))
+    }
+}
+
+/// The images, as a leaf that gets gradients.
+#[track_caller]
+fn leaf(op: &str, images: &Tensor) -> Result<Tensor> {
+    images.check()?;
+    if images.ndim() != 4 || !images.dtype().is_float() {
+        let message = format!(
+            "images are floats [n, c, h, w], not {}{:?}",
+            images.dtype(),
+            images.shape()?
+        );
+        return Err(invalid(op, message));
+    }
+    Ok(images.detach().requires_grad_(true))
+}
+
+/// What a layer gives for the images, `[n, k, h', w']`, beside the scores.
+#[track_caller]
+fn layer_of<M: Forward>(
+    op: &str,
+    model: &M,
+    layer: &str,
+    images: &Tensor,
+) -> Result<(Tensor, Tensor)> {
+    let (scores, [maps]) = extract(model, [layer], images)?;
+    match maps.ndim() {
+        4 => Ok((scores, maps)),
+        _ => {
+            let message = format!("{layer} gives {:?}, not maps [n, k, h, w]", maps.shape()?);
+            Err(invalid(op, message))
+        }
+    }
+}
+
+/// Grad-CAM: where in each image the layer at a path within the model sees the class. The mean gradient of the
+/// class's score weights each of the layer's channels, and what is negative in their sum is 0.
+///
+/// Images are `[n, c, h, w]`, the model gives scores `[n, classes]`, the layer `[n, k, h', w']`; the maps are
+/// `[n, h', w']` of the same dtype. A layer near the end, `layer4` of a ResNet, is the usual one.
+///
+/// # Errors
+/// If there is no such layer or class, the layer gives no maps or the score does not depend on it, or the model fails.
+#[track_caller]
+pub fn grad_cam<M: Forward>(
+    model: &M,
+    layer: &str,
+    images: &Tensor,
+    classes: impl Into<Classes>,
+) -> Result<Tensor> {
+    let images = leaf("grad_cam", images)?;
+    let (scores, maps) = layer_of("grad_cam", model, layer, &images)?;
+    let score = classes.into().score("grad_cam", &scores)?;
+    let weights = grad(score, &maps)?.mean(keep([2, 3]));
+    let sum = (weights * maps.detach()).sum(1).relu();
+    Ok(sum.check()?.clone())
+}
+
+/// CAM: the channels of the layer at a path, weighted as the linear layer at the path `head` weights their means for
+/// the class. The model is a body, a mean over height and width, and this linear layer.
+///
+/// The shapes are those of [`grad_cam`]; the maps may be negative.
+///
+/// # Errors
+/// If there is no such layer or class, or `head` has no weight `[classes, k]`.
+#[track_caller]
+pub fn cam<M: Forward>(
+    model: &M,
+    layer: &str,
+    head: &str,
+    images: &Tensor,
+    classes: impl Into<Classes>,
+) -> Result<Tensor> {
+    let images = leaf("cam", images)?.detach();
+    let (scores, maps) = layer_of("cam", model, layer, &images)?;
+    let classes = classes.into().of("cam", &scores)?;
+    let weight = model
+        .get_parameter(&format!("{head}.weight"))?
+        .get()
+        .detach();
+    let (channels, shape) = (maps.shape()?[1], weight.shape()?);
+    if shape.len() != 2 || shape[1] != channels {
+        let message =
+            format!("the weight of {head} is {shape:?}, of {channels} channels of {layer}");
+        return Err(invalid("cam", message));
+    }
+    let weights = weight.index_select(0, Tensor::from(classes));
+    let weights = weights.unsqueeze(2).unsqueeze(3);
+    let sum = (weights * maps.detach()).sum(1);
+    Ok(sum.check()?.clone())
+}
+
+/// The gradient of the class's score by the images, `[n, c, h, w]`.
+///
+/// # Errors
+/// If there is no such class, the score does not depend on the images, or the model fails.
+#[track_caller]
+pub fn input_gradient<M: Forward>(
+    model: &M,
+    images: &Tensor,
+    classes: impl Into<Classes>,
+) -> Result<Tensor> {
+    gradient("input_gradient", model, images, classes.into())
+}
+
+#[track_caller]
+fn gradient<M: Forward>(op: &str, model: &M, images: &Tensor, classes: Classes) -> Result<Tensor> {
+    let images = leaf(op, images)?;
+    let score = classes.score(op, &model.call(&images))?;
+    let gradient = grad(score, &images)?;
+    Ok(gradient.check()?.clone())
+}
+
+/// How much the class's score depends on each pixel, `[n, h, w]`: the largest absolute gradient of its channels.
+///
+/// # Errors
+/// As [`input_gradient`].
+#[track_caller]
+pub fn saliency<M: Forward>(
+    model: &M,
+    images: &Tensor,
+    classes: impl Into<Classes>,
+) -> Result<Tensor> {
+    let gradient = gradient("saliency", model, images, classes.into())?;
+    Ok(gradient.abs().amax(1).check()?.clone())
+}
+
+/// Guided backpropagation: [`input_gradient`], where no negative gradient goes back through a ReLU. These are layers
+/// ([`kiln_nn::ReLU`]) of the model; what calls `relu` on a tensor is not seen.
+///
+/// # Errors
+/// If the model has no such layer, or as [`input_gradient`].
+#[track_caller]
+pub fn guided_backprop<M: Forward>(
+    model: &M,
+    images: &Tensor,
+    classes: impl Into<Classes>,
+) -> Result<Tensor> {
+    /// Removes the hooks, whatever happens.
+    struct Registered(Vec<HookHandle>);
+    impl Drop for Registered {
+        fn drop(&mut self) {
+            self.0.iter().for_each(HookHandle::remove);
+        }
+    }
+    let mut hooks = Registered(Vec::new());
+    for module in model.modules() {
+        if module.name() != "ReLU" {
+            continue;
+        }
+        // The gradient is 0 where the input was negative, so it suffices to cut it here.
+        let hook = module.register_full_backward_hook(|inputs, _| {
+            let cut = |gradient: &Option<Tensor>| gradient.as_ref().map(Tensor::relu);
+            inputs.iter().map(cut).collect::<Vec<_>>()
+        })?;
+        hooks.0.push(hook);
+    }
+    if hooks.0.is_empty() {
+        let message = "the model has no layers ReLU, whose gradients could be guided";
+        return Err(invalid("guided_backprop", message));
+    }
+    gradient("guided_backprop", model, images, classes.into())
+}
+
+/// The dtype of pictures of what a model gives.
+pub(super) fn as_f32(t: &Tensor) -> Tensor {
+    match t.dtype() {
+        DType::F32 => t.detach(),
+        _ => t.detach().to_dtype(DType::F32),
+    }
+}

@@ -1,0 +1,67 @@
+//! What layers give, and filters, as pictures.
+
+use super::gradients::as_f32;
+use crate::fault::invalid;
+use kiln_nn::{Forward, Module, extract};
+use kiln_tensor::{Result, Tensor, keep};
+
+/// Each map `[h, w]` of `[.., h, w]` brought to 0..=1 by its least and its largest number; 0 where all are equal.
+///
+/// # Errors
+/// If there are fewer than two dims.
+#[track_caller]
+pub fn normalise(maps: &Tensor) -> Result<Tensor> {
+    maps.check()?;
+    if maps.ndim() < 2 {
+        let message = format!("maps are [.., h, w], not {:?}", maps.shape()?);
+        return Err(invalid("normalise", message));
+    }
+    scaled(&as_f32(maps), &[-2, -1])
+}
+
+/// Numbers brought to 0..=1 by the least and the largest along some dims.
+#[track_caller]
+fn scaled(x: &Tensor, dims: &[i64]) -> Result<Tensor> {
+    let (low, high) = (x.amin(keep(dims.to_vec())), x.amax(keep(dims.to_vec())));
+    let range = &high - &low;
+    let flat = range.eq(0.0);
+    let scaled = ((x - &low) / range.masked_fill(&flat, 1.0)).clamp(0.0, 1.0);
+    Ok(scaled.check()?.clone())
+}
+
+/// What the layer at a path gives for images `[n, c, h, w]`: each channel as a grey picture, `[n · k, 1, h', w']`
+/// between 0 and 1, for `make_grid`.
+///
+/// # Errors
+/// If there is no such layer, it gives no maps, or the model fails.
+#[track_caller]
+pub fn feature_maps<M: Forward>(model: &M, layer: &str, images: &Tensor) -> Result<Tensor> {
+    let (_, [maps]) = extract(model, [layer], images)?;
+    let shape = maps.shape()?;
+    let [n, k, h, w] = shape[..] else {
+        let message = format!("{layer} gives {shape:?}, not maps [n, k, h, w]");
+        return Err(invalid("feature_maps", message));
+    };
+    let maps = normalise(&maps)?.reshape([n * k, 1, h, w]);
+    Ok(maps.check()?.clone())
+}
+
+/// The filters of the convolution at a path, between 0 and 1: pictures in RGB, `[out, 3, h, w]`, where it takes three
+/// channels, else a grey one for each channel that each filter takes, `[out · in, 1, h, w]`.
+///
+/// # Errors
+/// If there is no such layer, or it has no weight `[out, in, h, w]`.
+#[track_caller]
+pub fn filters(model: &(impl Module + ?Sized), layer: &str) -> Result<Tensor> {
+    let weight = model.get_parameter(&format!("{layer}.weight"))?.get();
+    let shape = weight.shape()?;
+    let [to, from, h, w] = shape[..] else {
+        let message = format!("the weight of {layer} is {shape:?}, not [out, in, h, w]");
+        return Err(invalid("filters", message));
+    };
+    let weight = as_f32(&weight);
+    match from {
+        3 => scaled(&weight, &[-3, -2, -1]),
+        _ => normalise(&weight.reshape([to * from, 1, h, w])),
+    }
+}

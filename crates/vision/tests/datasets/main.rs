@@ -1,0 +1,75 @@
+//! What data sets promise, on small files in the true formats and on real digits in each of them.
+
+mod cifar;
+mod coco;
+mod digits;
+mod folder;
+mod hostile;
+mod mnist;
+mod others;
+
+use kiln_tensor::Result;
+use std::path::{Path, PathBuf};
+
+/// A folder for a test's files, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let id = format!("kiln-datasets-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(id);
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    /// Writes a file and the folders that it lies in.
+    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
+        let path = self.0.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl AsRef<Path> for Folder {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+/// The message of what must be an error.
+fn message<T>(result: Result<T>) -> String {
+    match result {
+        Ok(_) => panic!("this must be an error"),
+        Err(e) => e.to_string(),
+    }
+}
+
+/// The bytes of an IDX file of bytes.
+fn idx(shape: &[usize], elements: &[u8]) -> Vec<u8> {
+    let mut file = vec![0, 0, 8, shape.len() as u8];
+    for size in shape {
+        file.extend((*size as u32).to_be_bytes());
+    }
+    file.extend(elements);
+    file
+}
+
+/// The bytes of a file packed by gzip.
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    use std::io::Write;
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    packed.write_all(bytes).unwrap();
+    packed.finish().unwrap()
+}
+
+/// Bytes that follow a rule.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+}
