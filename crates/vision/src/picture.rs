@@ -1,7 +1,7 @@
 //! What geometry is done to: images and tensors.
 
 use crate::fault::invalid;
-use crate::image::Image;
+use crate::image::{Buffer, Image};
 use crate::resample::{self, Interpolation, Window};
 use crate::transforms::{Fill, Padding, PaddingMode};
 use kiln_tensor::{DType, InterpolateMode, InterpolateSize, PadMode, Result, Tensor, cat};
@@ -101,14 +101,25 @@ impl Pixels for Image {
         let columns = places(op, self.width(), (border.left, border.right), mode)?;
         let rows = places(op, self.height(), (border.top, border.bottom), mode)?;
         let c = self.channels();
-        let mut out = Vec::with_capacity(width * height * c);
-        for y in rows {
-            for x in &columns {
-                out.extend_from_slice(match (y, x) {
-                    (Some(y), Some(x)) => &self.bytes()[(y * self.width() + x) * c..][..c],
-                    _ => &fill,
-                });
+        let mut out = Buffer::new(width * height * c);
+        let stride = (width * c).max(1);
+        for (place, to) in rows.iter().zip(out.chunks_exact_mut(stride)) {
+            let row = place.map(|y| &self.bytes()[y * self.width() * c..][..self.width() * c]);
+            let put = |to: &mut [u8], places: &[Option<usize>]| {
+                for (to, x) in to.chunks_exact_mut(c).zip(places) {
+                    to.copy_from_slice(match (row, x) {
+                        (Some(row), Some(x)) => &row[x * c..][..c],
+                        _ => &fill,
+                    });
+                }
+            };
+            let (left, right) = (border.left, border.left + self.width());
+            put(&mut to[..left * c], &columns[..left]);
+            match row {
+                Some(row) => to[left * c..right * c].copy_from_slice(row),
+                None => put(&mut to[left * c..right * c], &columns[left..right]),
             }
+            put(&mut to[right * c..], &columns[right..]);
         }
         Ok(Image::of(out, width, height, self.mode()))
     }

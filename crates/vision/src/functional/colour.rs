@@ -17,31 +17,74 @@ fn factor(op: &str, name: &str, value: f64) -> Result<f32> {
     ))
 }
 
+/// `v as u8` of a number, in steps that vectors have: beside 2²³ a float has no fraction.
+#[inline(always)]
+fn whole(v: f32) -> u8 {
+    const BIG: f32 = (1 << 23) as f32;
+    let v = if v > 0.0 { v } else { 0.0 };
+    let v = if v < 255.0 { v } else { 255.0 };
+    let near = v + BIG - BIG;
+    let cut = if near > v { near - 1.0 } else { near };
+    (cut + BIG).to_bits() as u8
+}
+
 wide! {
     /// `from + factor · (to − from)` of levels, cut to whole levels.
     fn blend(from: &[u8], to: &mut [u8], factor: f32) {
         for (to, from) in to.iter_mut().zip(from) {
             let (a, b) = (i32::from(*from), i32::from(*to));
-            *to = (a as f32 + factor * (b - a) as f32) as u8;
+            *to = whole(a as f32 + factor * (b - a) as f32);
         }
     }
 }
 
-/// The image, moved away from another one: PIL's `Image.blend`. Alpha stays.
-fn blended(mut image: Image, from: &Image, factor: f32) -> Image {
-    if factor == 1.0 {
-        return image;
+wide! {
+    /// The same from one level.
+    fn blend_one(from: u8, to: &mut [u8], factor: f32) {
+        let from = i32::from(from);
+        for to in to {
+            *to = whole(from as f32 + factor * (i32::from(*to) - from) as f32);
+        }
     }
-    blend(from.bytes(), image.bytes_mut(), factor);
+}
+
+/// The image, moved away from another one: PIL's `Image.blend`.
+fn blended(mut image: Image, from: &Image, factor: f32) -> Image {
+    if factor != 1.0 {
+        blend(from.bytes(), image.bytes_mut(), factor);
+    }
     image
 }
 
-/// The image with other colours, made of its pixels, and its own alpha.
-fn recoloured(image: &Image, f: impl Fn(&mut [u8])) -> Image {
+/// The image, moved away from a grey. Alpha stays.
+fn blended_one(mut image: Image, from: u8, factor: f32) -> Image {
+    if factor == 1.0 {
+        return image;
+    }
+    if !image.mode().has_alpha() {
+        blend_one(from, image.bytes_mut(), factor);
+        return image;
+    }
+    let mut table: [u8; 256] = std::array::from_fn(|v| v as u8);
+    blend_one(from, &mut table, factor);
+    recoloured(&image, |v| table[usize::from(v)])
+}
+
+/// The image with other colours, each made of its level. Alpha stays.
+fn recoloured(image: &Image, f: impl Fn(u8) -> u8) -> Image {
     let mut out = image.clone();
-    let (c, alpha) = (image.channels(), image.mode().has_alpha());
-    let pixels = out.bytes_mut().chunks_exact_mut(c);
-    pixels.for_each(|pixel| f(&mut pixel[..c - usize::from(alpha)]));
+    match image.mode() {
+        Mode::L | Mode::RGB => out.bytes_mut().iter_mut().for_each(|v| *v = f(*v)),
+        Mode::LA => {
+            let (pixels, _) = out.bytes_mut().as_chunks_mut::<2>();
+            pixels.iter_mut().for_each(|[l, _]| *l = f(*l));
+        }
+        Mode::RGBA => {
+            let (pixels, _) = out.bytes_mut().as_chunks_mut::<4>();
+            let each = pixels.iter_mut();
+            each.for_each(|[r, g, b, _]| (*r, *g, *b) = (f(*r), f(*g), f(*b)));
+        }
+    }
     out
 }
 
@@ -57,8 +100,7 @@ pub fn adjust_brightness(image: &Image, brightness_factor: f64) -> Result<Image>
 #[track_caller]
 pub(crate) fn brightened(op: &str, image: Image, by: f64) -> Result<Image> {
     let by = factor(op, "brightness_factor", by)?;
-    let black = recoloured(&image, |colour| colour.fill(0));
-    Ok(blended(image, &black, by))
+    Ok(blended_one(image, 0, by))
 }
 
 /// More or less contrast: 0 gives the mean grey everywhere, 1 the image.
@@ -76,8 +118,7 @@ pub(crate) fn contrasted(op: &str, image: Image, by: f64) -> Result<Image> {
     let grey = image.convert(Mode::L);
     let sum: u64 = grey.bytes().iter().map(|v| u64::from(*v)).sum();
     let mean = (sum as f64 / grey.bytes().len().max(1) as f64 + 0.5) as u8;
-    let flat = recoloured(&image, |colour| colour.fill(mean));
-    Ok(blended(image, &flat, by))
+    Ok(blended_one(image, mean, by))
 }
 
 /// More or less colour: 0 gives grey, 1 the image.
@@ -200,9 +241,7 @@ pub fn adjust_gamma(image: &Image, gamma: f64, gain: f64) -> Result<Image> {
         let power = (v as f64 / 255.0).powf(gamma);
         ((255.0 + 1.0 - 1e-3) * gain * power) as u8
     });
-    Ok(recoloured(image, |colour| {
-        colour.iter_mut().for_each(|v| *v = table[usize::from(*v)]);
-    }))
+    Ok(recoloured(image, |v| table[usize::from(v)]))
 }
 
 /// Sharper or softer: 0 gives the smoothed image, 1 the image, 2 a sharpened one. Pixels at the edge stay.
@@ -241,7 +280,7 @@ fn smoothed(image: &Image) -> Image {
 
 /// Every level as far from white as it was from black. Alpha stays.
 pub fn invert(image: &Image) -> Image {
-    recoloured(image, |colour| colour.iter_mut().for_each(|v| *v = !*v))
+    recoloured(image, |v| !v)
 }
 
 /// The upper `bits` bits of every level. Alpha stays.
@@ -257,9 +296,7 @@ pub fn posterize(image: &Image, bits: usize) -> Result<Image> {
         ));
     }
     let mask = !((1u32 << (8 - bits)) - 1) as u8;
-    Ok(recoloured(image, |colour| {
-        colour.iter_mut().for_each(|v| *v &= mask)
-    }))
+    Ok(recoloured(image, |v| v & mask))
 }
 
 /// Levels of `threshold` and above, inverted. Alpha stays.
@@ -271,12 +308,10 @@ pub fn solarize(image: &Image, threshold: f64) -> Result<Image> {
     if threshold.is_nan() {
         return Err(invalid("solarize", "the threshold is NaN"));
     }
-    let turn = |v: &mut u8| {
-        if f64::from(*v) >= threshold {
-            *v = !*v;
-        }
-    };
-    Ok(recoloured(image, |colour| colour.iter_mut().for_each(turn)))
+    // The least level that is inverted, and 256 for none.
+    let least = threshold.ceil().clamp(0.0, 256.0) as u16;
+    let turn = |v: u8| if u16::from(v) >= least { !v } else { v };
+    Ok(recoloured(image, turn))
 }
 
 /// Every colour through a table that is made of how often each level occurs.
@@ -339,6 +374,27 @@ pub(crate) fn greyed(op: &str, image: &Image, channels: usize) -> Result<Image> 
         _ => {
             let message = format!("num_output_channels is 1 or 3, not {channels}");
             Err(invalid(op, message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_levels_are_those_of_a_cast() {
+        let mut draw = fastrand::Rng::with_seed(4);
+        let special = [
+            0.0, -0.0, 0.5, 1.5, 254.5, 255.0, 256.0, -1.0, 1e30, -1e30, 0.99999994,
+        ];
+        let some = (0..100_000).map(|_| draw.f32() * 300.0 - 20.0);
+        let edges = (0..256).flat_map(|n| {
+            let n = n as f32;
+            [n, n.next_up(), n.next_down()]
+        });
+        for v in special.into_iter().chain(some).chain(edges) {
+            assert_eq!(whole(v), v as u8, "{v}");
         }
     }
 }

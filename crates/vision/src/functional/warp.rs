@@ -1,7 +1,7 @@
 //! Rotated and sheared images.
 
 use crate::fault::invalid;
-use crate::image::Image;
+use crate::image::{Image, Mode};
 use crate::picture::room;
 use crate::resample::{Interpolation, Window, unweight, weighted};
 use crate::transforms::Fill;
@@ -186,148 +186,179 @@ fn warped(
     let fill = fill.levels(op, c)?;
     room(op, width, height, c)?;
     let mut out = Image::filled(width, height, image.mode(), &fill)?;
-    let sample = match filter {
+    let cubic = match filter {
         Interpolation::Nearest | Interpolation::NearestExact => {
-            nearest(image, &mut out, matrix);
+            match image.mode() {
+                Mode::L => nearest::<1>(image, &mut out, matrix),
+                Mode::LA => nearest::<2>(image, &mut out, matrix),
+                Mode::RGB => nearest::<3>(image, &mut out, matrix),
+                Mode::RGBA => nearest::<4>(image, &mut out, matrix),
+            }
             return Ok(out);
         }
-        Interpolation::Bilinear => bilinear,
-        Interpolation::Bicubic => bicubic,
+        Interpolation::Bilinear => false,
+        Interpolation::Bicubic => true,
         Interpolation::Box | Interpolation::Hamming | Interpolation::Lanczos => {
             let message =
                 format!("images are turned by nearest, bilinear and bicubic, not {filter}");
             return Err(invalid(op, message));
         }
     };
-    if !image.mode().has_alpha() {
-        smooth(image, &mut out, matrix, sample);
-        return Ok(out);
-    }
-    let whole = |image: &Image| Window {
+    let whole = Window {
         left: 0,
         top: 0,
         width: image.width(),
         height: image.height(),
     };
-    let from = weighted(image, whole(image));
     // PIL takes the fill for a colour that is multiplied already.
-    smooth(&from, &mut out, matrix, sample);
-    unweight(&mut out);
+    match image.mode() {
+        Mode::L => smooth::<1>(image, &mut out, matrix, cubic),
+        Mode::LA => smooth::<2>(&weighted(image, whole), &mut out, matrix, cubic),
+        Mode::RGB => smooth::<3>(image, &mut out, matrix, cubic),
+        Mode::RGBA => smooth::<4>(&weighted(image, whole), &mut out, matrix, cubic),
+    }
+    if image.mode().has_alpha() {
+        unweight(&mut out);
+    }
     Ok(out)
 }
 
 /// The pixel whose place a new pixel's centre falls on. Places are counted in 16 bits of fraction, as PIL counts
 /// them, unless the image is too large for that.
-fn nearest(image: &Image, out: &mut Image, m: Matrix) {
-    let (width, height, c) = (out.width(), out.height(), out.channels());
-    let (w, h) = (image.width() as i64, image.height() as i64);
+fn nearest<const C: usize>(image: &Image, out: &mut Image, m: Matrix) {
+    let (width, height) = (out.width(), out.height());
+    let (w, h) = (image.width(), image.height());
+    let (from, _) = image.bytes().as_chunks::<C>();
+    let (to, _) = out.bytes_mut().as_chunks_mut::<C>();
+    let rows = to.chunks_exact_mut(width.max(1)).enumerate();
+    // A place outside is left as it is, one below 0 among them.
+    let put = |to: &mut [u8; C], x: i64, y: i64| {
+        if (x as usize) < w && (y as usize) < h {
+            *to = from[y as usize * w + x as usize];
+        }
+    };
     let (right, below) = (width as f64, height as f64);
     let corners = [(0.0, 0.0), (right, below), (0.0, below), (right, 0.0)];
     let small = corners.iter().all(|(x, y)| {
         let (x, y) = placed(m, *x, *y);
         x.abs() < 32768.0 && y.abs() < 32768.0
     });
-    let first = placed(m, 0.5, 0.5);
-    let mut put = |x: usize, y: usize, from: (i64, i64)| {
-        if (0..w).contains(&from.0) && (0..h).contains(&from.1) {
-            let from = (from.1 * w + from.0) as usize * c;
-            let at = (y * width + x) * c;
-            out.bytes_mut()[at..at + c].copy_from_slice(&image.bytes()[from..from + c]);
-        }
-    };
-    // Where nothing turns, rows and columns are found by steps that add up.
+    let whole = |v: f64| if v < 0.0 { -1 } else { v as i64 };
     if m[1] == 0.0 && m[3] == 0.0 {
+        // Where nothing turns, rows and columns are found by steps that add up.
         let steps = |start: f64, step: f64, n: usize| {
-            let mut at = start;
-            let mut next = move || {
-                let place = if at < 0.0 { -1 } else { at as i64 };
-                at += step;
-                place
-            };
-            (0..n).map(|_| next()).collect::<Vec<i64>>()
+            let places = std::iter::successors(Some(start), move |at| Some(at + step));
+            places.take(n).map(whole).collect::<Vec<i64>>()
         };
         let columns = steps(m[2] + m[0] * 0.5, m[0], width);
-        for (y, row) in steps(m[5] + m[4] * 0.5, m[4], height)
-            .into_iter()
-            .enumerate()
-        {
-            let columns = columns.iter().enumerate();
-            columns.for_each(|(x, column)| put(x, y, (*column, row)));
+        let lines = steps(m[5] + m[4] * 0.5, m[4], height);
+        for ((_, row), y) in rows.zip(lines) {
+            row.iter_mut()
+                .zip(&columns)
+                .for_each(|(to, x)| put(to, *x, y));
         }
     } else if small {
         let fixed = |v: f64| (v * 65536.0 + 0.5).floor() as i64;
         let [a, b, d, e] = [m[0], m[1], m[3], m[4]].map(fixed);
-        let (left, top) = (fixed(first.0), fixed(first.1));
-        for y in 0..height {
-            let row = (left + b * y as i64, top + e * y as i64);
-            for x in 0..width {
-                let at = (row.0 + a * x as i64, row.1 + d * x as i64);
-                put(x, y, (at.0 >> 16, at.1 >> 16));
+        let (left, top) = placed(m, 0.5, 0.5);
+        let (left, top) = (fixed(left), fixed(top));
+        for (y, row) in rows {
+            let (mut u, mut v) = (left + b * y as i64, top + e * y as i64);
+            for to in row {
+                put(to, u >> 16, v >> 16);
+                (u, v) = (u + a, v + d);
             }
         }
     } else {
-        let whole = |v: f64| if v < 0.0 { -1 } else { v as i64 };
-        for y in 0..height {
-            for x in 0..width {
+        for (y, row) in rows {
+            for (x, to) in row.iter_mut().enumerate() {
                 let (u, v) = placed(m, x as f64 + 0.5, y as f64 + 0.5);
-                put(x, y, (whole(u), whole(v)));
+                put(to, whole(u), whole(v));
             }
         }
     }
 }
 
-/// A colour of an image at a place between pixels.
-type Sample = fn(&Image, usize, f64, f64) -> f64;
-
-fn smooth(image: &Image, out: &mut Image, m: Matrix, sample: Sample) {
-    let (width, c) = (out.width(), out.channels());
+/// A mean of the pixels around the place that a new pixel's centre falls on.
+fn smooth<const C: usize>(image: &Image, out: &mut Image, m: Matrix, cubic: bool) {
+    let width = out.width();
+    let (from, _) = image.bytes().as_chunks::<C>();
+    let source = Source {
+        pixels: from,
+        width: image.width(),
+        height: image.height(),
+    };
     let (w, h) = (image.width() as f64, image.height() as f64);
-    for (n, pixel) in out.bytes_mut().chunks_exact_mut(c).enumerate() {
-        let (x, y) = (n % width, n / width);
-        let (u, v) = placed(m, x as f64 + 0.5, y as f64 + 0.5);
-        if (0.0..w).contains(&u) && (0.0..h).contains(&v) {
-            for (colour, out) in pixel.iter_mut().enumerate() {
-                *out = sample(image, colour, u - 0.5, v - 0.5) as u8;
+    let (to, _) = out.bytes_mut().as_chunks_mut::<C>();
+    for (y, row) in to.chunks_exact_mut(width.max(1)).enumerate() {
+        for (x, to) in row.iter_mut().enumerate() {
+            let (u, v) = placed(m, x as f64 + 0.5, y as f64 + 0.5);
+            if (0.0..w).contains(&u) && (0.0..h).contains(&v) {
+                let levels = match cubic {
+                    true => source.bicubic(u - 0.5, v - 0.5),
+                    false => source.bilinear(u - 0.5, v - 0.5),
+                };
+                *to = levels.map(|v| v as u8);
             }
         }
     }
 }
 
-/// The level in a column and a row, those outside moved to the edge.
-fn at(image: &Image, colour: usize, x: i64, y: i64) -> f64 {
-    let x = x.clamp(0, image.width() as i64 - 1) as usize;
-    let y = y.clamp(0, image.height() as i64 - 1) as usize;
-    f64::from(image.bytes()[(y * image.width() + x) * image.channels() + colour])
+/// The pixels that are looked at.
+struct Source<'a, const C: usize> {
+    pixels: &'a [[u8; C]],
+    width: usize,
+    height: usize,
 }
 
-fn bilinear(image: &Image, colour: usize, x: f64, y: f64) -> f64 {
-    let (column, row) = (x.floor(), y.floor());
-    let (dx, dy) = (x - column, y - row);
-    let (column, row) = (column as i64, row as i64);
-    let across = |row: i64| {
-        let (a, b) = (
-            at(image, colour, column, row),
-            at(image, colour, column + 1, row),
-        );
-        a + (b - a) * dx
-    };
-    let (above, below) = (across(row), across(row + 1));
-    above + (below - above) * dy
+impl<const C: usize> Source<'_, C> {
+    /// A row, those outside moved to the edge.
+    fn row(&self, y: i64) -> &[[u8; C]] {
+        let y = y.clamp(0, self.height as i64 - 1) as usize;
+        &self.pixels[y * self.width..][..self.width]
+    }
+
+    /// A column likewise.
+    fn column(&self, x: i64) -> usize {
+        x.clamp(0, self.width as i64 - 1) as usize
+    }
+
+    /// Straight lines between four pixels.
+    fn bilinear(&self, x: f64, y: f64) -> [f64; C] {
+        let (left, top) = (x.floor(), y.floor());
+        let (dx, dy) = (x - left, y - top);
+        let (x, y) = (left as i64, top as i64);
+        let (a, b) = (self.column(x), self.column(x + 1));
+        let (above, below) = (self.row(y), self.row(y + 1));
+        std::array::from_fn(|c| {
+            let across = |row: &[[u8; C]]| {
+                let (a, b) = (f64::from(row[a][c]), f64::from(row[b][c]));
+                a + (b - a) * dx
+            };
+            let (above, below) = (across(above), across(below));
+            above + (below - above) * dy
+        })
+    }
+
+    /// Keys' cubic convolution with `a = −1` between sixteen.
+    fn bicubic(&self, x: f64, y: f64) -> [f64; C] {
+        let (left, top) = (x.floor(), y.floor());
+        let (dx, dy) = (x - left, y - top);
+        let (x, y) = (left as i64, top as i64);
+        let columns = [-1, 0, 1, 2].map(|d| self.column(x + d));
+        let rows = [-1, 0, 1, 2].map(|d| {
+            let row = self.row(y + d);
+            let pixels = columns.map(|x| row[x]);
+            std::array::from_fn::<f64, C, _>(|c| cubic(pixels.map(|p| f64::from(p[c])), dx))
+        });
+        std::array::from_fn(|c| cubic(rows.map(|row| row[c]), dy))
+    }
 }
 
-/// Keys' cubic convolution with `a = −1`, as a polynomial.
-fn bicubic(image: &Image, colour: usize, x: f64, y: f64) -> f64 {
-    let (column, row) = (x.floor(), y.floor());
-    let (dx, dy) = (x - column, y - row);
-    let (column, row) = (column as i64, row as i64);
-    let cubic = |[a, b, c, d]: [f64; 4], t: f64| {
-        let (p1, p2) = (b, -a + c);
-        let (p3, p4) = (2.0 * (a - b) + c - d, -a + b - c + d);
-        p1 + t * (p2 + t * (p3 + t * p4))
-    };
-    let rows = [-1, 0, 1, 2].map(|r| {
-        let levels = [-1, 0, 1, 2].map(|c| at(image, colour, column + c, row + r));
-        cubic(levels, dx)
-    });
-    cubic(rows, dy)
+/// The cubic through four levels, between the middle ones.
+#[inline(always)]
+fn cubic([a, b, c, d]: [f64; 4], t: f64) -> f64 {
+    let (p1, p2) = (b, -a + c);
+    let (p3, p4) = (2.0 * (a - b) + c - d, -a + b - c + d);
+    p1 + t * (p2 + t * (p3 + t * p4))
 }

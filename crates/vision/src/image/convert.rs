@@ -1,6 +1,7 @@
 //! From mode to mode.
 
 use super::{Buffer, Image, Mode};
+use crate::simd::wide;
 
 impl Image {
     /// The image in another mode, as PIL converts: grey is `0.299 R + 0.587 G + 0.114 B`, alpha is dropped, or
@@ -21,7 +22,12 @@ impl Image {
             (Mode::LA, Mode::L) => each(p, |[l, _]| [l]),
             (Mode::LA, Mode::RGB) => each(p, |[l, _]| [l; 3]),
             (Mode::LA, Mode::RGBA) => each(p, |[l, a]| [l, l, l, a]),
-            (Mode::RGB, Mode::L) => each(p, |c| [grey(c)]),
+            (Mode::RGB, Mode::L) => {
+                let (pixels, _) = p.as_chunks::<3>();
+                let mut out = Buffer::new(pixels.len());
+                greys(pixels, &mut out);
+                out
+            }
             (Mode::RGB, Mode::LA) => each(p, |c| [grey(c), 255]),
             (Mode::RGB, Mode::RGBA) => each(p, |[r, g, b]| [r, g, b, 255]),
             (Mode::RGBA, Mode::L) => each(p, |[r, g, b, _]| [grey([r, g, b])]),
@@ -35,9 +41,18 @@ impl Image {
 }
 
 /// PIL's grey (ITU-R 601-2), in 16 bits of fraction.
-pub(crate) fn grey([r, g, b]: [u8; 3]) -> u8 {
+#[inline(always)]
+fn grey([r, g, b]: [u8; 3]) -> u8 {
     let sum = u32::from(r) * 19595 + u32::from(g) * 38470 + u32::from(b) * 7471;
     ((sum + 0x8000) >> 16) as u8
+}
+
+wide! {
+    fn greys(pixels: &[[u8; 3]], out: &mut [u8]) {
+        for (out, pixel) in out.iter_mut().zip(pixels) {
+            *out = grey(*pixel);
+        }
+    }
 }
 
 fn each<const A: usize, const B: usize>(pixels: &[u8], f: impl Fn([u8; A]) -> [u8; B]) -> Buffer {

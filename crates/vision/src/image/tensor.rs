@@ -2,6 +2,7 @@
 
 use super::{Image, Mode};
 use crate::fault::invalid;
+use crate::simd::wide;
 use kiln_tensor::{DType, Result, Tensor};
 
 impl Image {
@@ -13,13 +14,13 @@ impl Image {
     pub fn to_tensor(&self) -> Result<Tensor> {
         let (w, h, c) = (self.width, self.height, self.channels());
         Tensor::filled(DType::U8, [c, h, w], |out| {
-            for (channel, plane) in out.chunks_exact_mut((w * h).max(1)).enumerate() {
-                let pixels = self.pixels.chunks_exact(c);
-                plane
-                    .iter_mut()
-                    .zip(pixels)
-                    .for_each(|(o, p)| *o = p[channel]);
-            }
+            let planes = out.chunks_exact_mut((w * h).max(1)).enumerate();
+            planes.for_each(|(channel, out)| match self.mode {
+                Mode::L => plane::<1>(&self.pixels, channel, out),
+                Mode::LA => plane::<2>(&self.pixels, channel, out),
+                Mode::RGB => plane::<3>(&self.pixels, channel, out),
+                Mode::RGBA => plane::<4>(&self.pixels, channel, out),
+            });
             Ok(())
         })
     }
@@ -96,6 +97,16 @@ impl Image {
             pixels.zip(plane).for_each(|(p, v)| p[channel] = *v);
         }
         Ok(Image::of(pixels, width, height, mode))
+    }
+}
+
+wide! {
+    /// One channel of pixels of `C`.
+    fn plane<const C: usize>(pixels: &[u8], channel: usize, out: &mut [u8]) {
+        let (pixels, _) = pixels.as_chunks::<C>();
+        for (out, pixel) in out.iter_mut().zip(pixels) {
+            *out = pixel[channel];
+        }
     }
 }
 
