@@ -35,7 +35,7 @@ pub(crate) mod sealed {
         ) -> Result<Self>;
 
         /// Columns, or else rows, in reverse.
-        fn mirrored(self, columns: bool) -> Result<Self>;
+        fn mirrored(&self, columns: bool) -> Result<Self>;
 
         /// The pixels in a window, resized to columns and rows.
         fn resampled(
@@ -124,26 +124,25 @@ impl Pixels for Image {
         Ok(Image::of(out, width, height, self.mode()))
     }
 
-    fn mirrored(mut self, columns: bool) -> Result<Image> {
-        let (c, stride) = (self.channels(), self.width() * self.channels());
-        if stride == 0 {
-            return Ok(self);
-        }
-        let mut rows = self.bytes_mut().chunks_exact_mut(stride);
+    fn mirrored(&self, columns: bool) -> Result<Image> {
+        let mut out = Buffer::new(self.bytes().len());
+        let stride = (self.width() * self.channels()).max(1);
+        let (to, from) = (
+            out.chunks_exact_mut(stride),
+            self.bytes().chunks_exact(stride),
+        );
         match columns {
-            true => rows.for_each(|row| match c {
-                1 => row.reverse(),
-                2 => row.as_chunks_mut::<2>().0.reverse(),
-                3 => row.as_chunks_mut::<3>().0.reverse(),
-                _ => row.as_chunks_mut::<4>().0.reverse(),
+            true => to.zip(from).for_each(|(to, from)| match self.channels() {
+                1 => backwards::<1>(from, to),
+                2 => backwards::<2>(from, to),
+                3 => backwards::<3>(from, to),
+                _ => backwards::<4>(from, to),
             }),
-            false => {
-                while let (Some(a), Some(b)) = (rows.next(), rows.next_back()) {
-                    a.swap_with_slice(b);
-                }
-            }
+            false => to
+                .zip(from.rev())
+                .for_each(|(to, from)| to.copy_from_slice(from)),
         }
-        Ok(self)
+        Ok(Image::of(out, self.width(), self.height(), self.mode()))
     }
 
     #[track_caller]
@@ -158,6 +157,13 @@ impl Pixels for Image {
         resizable(op, window, size, self.channels())?;
         Ok(resample::resized(self, window, size, filter))
     }
+}
+
+/// Pixels of `C` levels, the last first.
+fn backwards<const C: usize>(from: &[u8], to: &mut [u8]) {
+    let (from, to) = (from.as_chunks::<C>().0, to.as_chunks_mut::<C>().0);
+    let both = to.iter_mut().zip(from.iter().rev());
+    both.for_each(|(to, from)| *to = *from);
 }
 
 /// Which old place every place along an axis with a border has, if any.
@@ -273,7 +279,7 @@ impl Pixels for Tensor {
     }
 
     #[track_caller]
-    fn mirrored(self, columns: bool) -> Result<Tensor> {
+    fn mirrored(&self, columns: bool) -> Result<Tensor> {
         let mirrored = self.flip(if columns { -1 } else { -2 });
         Ok(mirrored.check()?.clone())
     }

@@ -136,7 +136,7 @@ pub(crate) fn ten<P: Picture>(
     vertical: bool,
 ) -> Result<[P; 10]> {
     let [a, b, c, d, e] = five(op, image, size)?;
-    let [f, g, h, i, j] = five(op, &image.clone().mirrored(!vertical)?, size)?;
+    let [f, g, h, i, j] = five(op, &image.mirrored(!vertical)?, size)?;
     Ok([a, b, c, d, e, f, g, h, i, j])
 }
 
@@ -147,7 +147,7 @@ pub(crate) fn ten<P: Picture>(
 #[track_caller]
 pub fn hflip<P: Picture>(image: &P) -> Result<P> {
     image.extents("hflip")?;
-    image.clone().mirrored(true)
+    image.mirrored(true)
 }
 
 /// The image, its rows in reverse.
@@ -157,7 +157,7 @@ pub fn hflip<P: Picture>(image: &P) -> Result<P> {
 #[track_caller]
 pub fn vflip<P: Picture>(image: &P) -> Result<P> {
     image.extents("vflip")?;
-    image.clone().mirrored(false)
+    image.mirrored(false)
 }
 
 /// The image with a border: `pad(&x, 4)`, `pad(&x, Pad::new(4).padding_mode(PaddingMode::Reflect))`.

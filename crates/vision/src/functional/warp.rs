@@ -6,6 +6,7 @@ use crate::picture::room;
 use crate::resample::{Interpolation, Window, unweight, weighted};
 use crate::transforms::Fill;
 use kiln_tensor::{Result, options};
+use std::ops::Range;
 
 options! {
     /// How [`rotate`] turns an image.
@@ -262,10 +263,14 @@ fn nearest<const C: usize>(image: &Image, out: &mut Image, m: Matrix) {
         let [a, b, d, e] = [m[0], m[1], m[3], m[4]].map(fixed);
         let (left, top) = placed(m, 0.5, 0.5);
         let (left, top) = (fixed(left), fixed(top));
+        let (most_u, most_v) = ((w as i64) << 16, (h as i64) << 16);
         for (y, row) in rows {
-            let (mut u, mut v) = (left + b * y as i64, top + e * y as i64);
-            for to in row {
-                put(to, u >> 16, v >> 16);
+            let (u, v) = (left + b * y as i64, top + e * y as i64);
+            let (one, two) = (inside(u, a, most_u, width), inside(v, d, most_v, width));
+            let (first, end) = (one.start.max(two.start), one.end.min(two.end));
+            let (mut u, mut v) = (u + a * first as i64, v + d * first as i64);
+            for to in row.get_mut(first..end).unwrap_or_default() {
+                *to = from[(v >> 16) as usize * w + (u >> 16) as usize];
                 (u, v) = (u + a, v + d);
             }
         }
@@ -277,6 +282,21 @@ fn nearest<const C: usize>(image: &Image, out: &mut Image, m: Matrix) {
             }
         }
     }
+}
+
+/// For which of `0..n` steps `start + step · x` lies in `0..most`.
+fn inside(start: i64, step: i64, most: i64, n: usize) -> Range<usize> {
+    let (first, end) = match step.signum() {
+        0 if (0..most).contains(&start) => (0, n as i64),
+        0 => (0, 0),
+        1 => (-start.div_euclid(step), -(start - most).div_euclid(step)),
+        _ => (
+            (start - most).div_euclid(-step) + 1,
+            start.div_euclid(-step) + 1,
+        ),
+    };
+    let place = |x: i64| x.clamp(0, n as i64) as usize;
+    place(first)..place(end)
 }
 
 /// A mean of the pixels around the place that a new pixel's centre falls on.
@@ -361,4 +381,26 @@ fn cubic([a, b, c, d]: [f64; 4], t: f64) -> f64 {
     let (p1, p2) = (b, -a + c);
     let (p3, p4) = (2.0 * (a - b) + c - d, -a + b - c + d);
     p1 + t * (p2 + t * (p3 + t * p4))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_inside_are_those_that_a_count_finds() {
+        let mut draw = fastrand::Rng::with_seed(8);
+        for _ in 0..20_000 {
+            let (start, step) = (draw.i64(-90..90), draw.i64(-9..9));
+            let (most, n) = (draw.i64(1..60), draw.usize(0..30));
+            let found = inside(start, step, most, n);
+            let counted = (0..n).filter(|x| (0..most).contains(&(start + step * *x as i64)));
+            let counted: Vec<usize> = counted.collect();
+            assert_eq!(
+                found.clone().collect::<Vec<_>>(),
+                counted,
+                "{start} {step} {most} {n}"
+            );
+        }
+    }
 }

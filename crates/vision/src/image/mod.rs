@@ -122,8 +122,14 @@ impl Image {
             return Err(invalid("Image::filled", message));
         };
         let mut pixels = Buffer::new(bytes);
-        let each = pixels.chunks_exact_mut(colour.len());
-        each.for_each(|pixel| pixel.copy_from_slice(colour));
+        let mut done = colour.len().min(bytes);
+        pixels[..done].copy_from_slice(&colour[..done]);
+        // What is filled is put behind itself.
+        while done < bytes {
+            let more = done.min(bytes - done);
+            pixels.copy_within(..more, done);
+            done += more;
+        }
         Ok(Image::of(pixels, width, height, mode))
     }
 

@@ -314,6 +314,14 @@ fn an_image_says_what_it_is() {
     let x = image_of(Mode::RGBA, 3, 2);
     assert_eq!(format!("{x:?}"), "<Image mode=RGBA size=3x2>");
     assert_eq!((x.size(), x.channels(), x.mode()), ((3, 2), 4, Mode::RGBA));
+    let red = Image::filled(5, 3, Mode::RGB, &[255, 1, 2]).unwrap();
+    assert!(red.bytes().chunks(3).all(|p| p == [255, 1, 2]) && red.bytes().len() == 45);
+    assert!(
+        Image::filled(0, 3, Mode::RGB, &[255, 1, 2])
+            .unwrap()
+            .bytes()
+            .is_empty()
+    );
     assert!(x.pixel(3, 0).is_none() && x.pixel(2, 1).is_some());
     fn takes(_: &impl Picture) {}
     takes(&x);
