@@ -2,23 +2,52 @@
 //! `kiln` command.
 //!
 //! Parameters and buffers have torchvision's names where torchvision has the network. New weights have the
-//! initial distributions of the layers, which are PyTorch's. [`workloads`] are these networks as compiled
-//! programs.
+//! initial distributions of the layers, which are PyTorch's. Networks of text that the library `transformers` has
+//! too, [`GPT2LMHeadModel`] and [`BertModel`] among them, have its names. With the feature `weights`, `weights` knows
+//! the files that torchvision publishes. [`workloads`] are some of these networks as compiled programs.
 
+pub mod ops;
+#[cfg(feature = "weights")]
+pub mod weights;
 pub mod workloads;
 
+mod bert;
+mod bert_heads;
+mod convnext;
+mod densenet;
+mod efficientnet;
+mod googlenet;
 mod gpt;
+mod gpt2;
+mod inception;
 mod lstm;
 mod mobilenet;
+mod mobilenet_v2;
 mod resnet;
+mod shufflenet;
+mod squeezenet;
+mod text;
 mod transformer;
 mod unet;
 mod vgg;
+mod vit;
 
+pub use bert::{BertConfig, BertInputs, BertModel};
+pub use bert_heads::{BertForMaskedLM, BertForSequenceClassification};
+pub use convnext::ConvNeXt;
+pub use densenet::DenseNet;
+pub use efficientnet::EfficientNet;
+pub use googlenet::{GoogLeNet, GoogLeNetConfig, GoogLeNetOutputs};
 pub use gpt::{Gpt, GptConfig};
+pub use gpt2::{GPT2Config, GPT2LMHeadModel, GPT2Model};
+pub use inception::{Inception3, Inception3Config, InceptionOutputs};
 pub use lstm::LstmCell;
 pub use mobilenet::MobileNetV3;
+pub use mobilenet_v2::MobileNetV2;
 pub use resnet::{ResNet, ResNetBlock, ResNetConfig};
+pub use shufflenet::ShuffleNetV2;
+pub use squeezenet::SqueezeNet;
 pub use transformer::{CachedBlock, TransformerConfig};
 pub use unet::{UNet, UNetConfig};
 pub use vgg::{AlexNet, Vgg};
+pub use vit::{VisionTransformer, VisionTransformerConfig};

@@ -1,8 +1,9 @@
 //! Networks for phones.
 
+use crate::ops::{SqueezeExcitation, conv_norm, make_divisible, same};
 use kiln::nn::{
-    BatchNorm, BatchNorm2d, Conv2d, Dropout, Forward, Hardswish, Hooks, Kernel, Linear, Module,
-    ReLU, Sequential, module, sequential,
+    BatchNorm, Dropout, Forward, Hardsigmoid, Hardswish, Hooks, Linear, Module, ReLU, Sequential,
+    sequential,
 };
 use kiln::{Result, Tensor};
 
@@ -15,51 +16,22 @@ enum Activation {
 }
 
 /// Convolution, batch norm and activation.
-fn conv_norm(
+fn conv(
     channels: [usize; 2],
     kernel: usize,
     stride: usize,
     groups: usize,
     activation: Activation,
 ) -> Result<Sequential> {
-    let kernel = Kernel::new(kernel).padding(kernel / 2).stride(stride);
-    let kernel = kernel.groups(groups).bias(false);
+    let kernel = same(kernel).stride(stride).groups(groups);
     let norm = BatchNorm::new().eps(1e-3).momentum(0.01);
-    let mut layers = sequential![
-        Conv2d::new(channels[0], channels[1], kernel),
-        BatchNorm2d::with(channels[1], norm),
-    ]?;
+    let mut layers = conv_norm(channels[0], channels[1], kernel, norm)?;
     match activation {
         Activation::None => {}
         Activation::Relu => layers.push(ReLU::new()),
         Activation::Hardswish => layers.push(Hardswish::new()),
     }
     Ok(layers)
-}
-
-module!(
-    /// Weighs channels by what their means say (Hu et al., 2017).
-    struct SqueezeExcitation(channels: usize) {
-        fc1: Conv2d = Conv2d::new(channels, multiple_of_8(channels / 4), 1),
-        fc2: Conv2d = Conv2d::new(multiple_of_8(channels / 4), channels, 1),
-    }
-);
-
-impl Forward for SqueezeExcitation {
-    fn forward(&self, x: Tensor) -> Result<Tensor> {
-        let y = self.fc1.call(x.adaptive_avg_pool2d(1)).relu();
-        Ok(x * self.fc2.call(&y).hardsigmoid())
-    }
-}
-
-/// The nearest multiple of 8 that is at least nine tenths of a number of channels.
-fn multiple_of_8(channels: usize) -> usize {
-    let near = ((channels + 4) / 8 * 8).max(8);
-    if near * 10 < channels * 9 {
-        near + 8
-    } else {
-        near
-    }
 }
 
 /// Expansion, depthwise convolution, weighing of channels and projection, beside a shortcut where the
@@ -77,19 +49,17 @@ impl InvertedResidual {
         let &(from, kernel, expanded, to, weighs, activation, stride) = row;
         let mut block = Sequential::new();
         if expanded != from {
-            block.push(conv_norm([from, expanded], 1, 1, 1, activation)?);
+            block.push(conv([from, expanded], 1, 1, 1, activation)?);
         }
-        block.push(conv_norm(
-            [expanded; 2],
-            kernel,
-            stride,
-            expanded,
-            activation,
-        )?);
+        block.push(conv([expanded; 2], kernel, stride, expanded, activation)?);
         if weighs {
-            block.push(SqueezeExcitation::new(expanded)?);
+            let squeezed = make_divisible((expanded / 4) as f64);
+            let (activation, weights) = (ReLU::new(), Hardsigmoid::new());
+            block.push(SqueezeExcitation::new(
+                expanded, squeezed, activation, weights,
+            )?);
         }
-        block.push(conv_norm([expanded, to], 1, 1, 1, Activation::None)?);
+        block.push(conv([expanded, to], 1, 1, 1, Activation::None)?);
         Ok(InvertedResidual {
             block,
             shortcut: stride == 1 && from == to,
@@ -179,13 +149,13 @@ impl MobileNetV3 {
     }
 
     fn new(rows: &[Row], hidden: usize, classes: usize) -> Result<MobileNetV3> {
-        let mut features = sequential![conv_norm([3, 16], 3, 2, 1, Activation::Hardswish)]?;
+        let mut features = sequential![conv([3, 16], 3, 2, 1, Activation::Hardswish)]?;
         let mut from = 16;
         for row in rows {
             features.push(InvertedResidual::new(row)?);
             from = row.3;
         }
-        features.push(conv_norm([from, 6 * from], 1, 1, 1, Activation::Hardswish)?);
+        features.push(conv([from, 6 * from], 1, 1, 1, Activation::Hardswish)?);
         let classifier = sequential![
             Linear::new(6 * from, hidden),
             Hardswish::new(),

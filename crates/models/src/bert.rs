@@ -1,0 +1,397 @@
+//! BERT with the names of the library `transformers`.
+#![allow(non_snake_case)] // transformers' names
+
+use crate::text::{self, Activation};
+use kiln::nn::{
+    Copies, Dropout, Embedding, Forward, Hooks, LayerNorm, Linear, Members, Mode, Module,
+    ModuleList, Norm, module,
+};
+use kiln::{Attention, Nest, Result, Tensor};
+use serde::{Deserialize, Serialize};
+
+/// The sizes of a [`BertModel`], under the names of `config.json`. The default is BERT-base's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BertConfig {
+    /// How many tokens there are.
+    pub vocab_size: usize,
+    /// Numbers of a token.
+    pub hidden_size: usize,
+    /// Blocks.
+    pub num_hidden_layers: usize,
+    /// Heads of the attention, which divide the width.
+    pub num_attention_heads: usize,
+    /// Width between the two linear layers of a block.
+    pub intermediate_size: usize,
+    /// What is between them.
+    pub hidden_act: String,
+    /// Probability that dropout makes a number zero in training.
+    pub hidden_dropout_prob: f64,
+    /// Probability that an attention weight is dropped in training.
+    pub attention_probs_dropout_prob: f64,
+    /// The most tokens of a text.
+    pub max_position_embeddings: usize,
+    /// How many kinds of tokens there are.
+    pub type_vocab_size: usize,
+    /// The deviation of new weights.
+    pub initializer_range: f64,
+    /// What norms add to the variance.
+    pub layer_norm_eps: f64,
+    /// The dropout in front of a classifier; `hidden_dropout_prob` unless given.
+    pub classifier_dropout: Option<f64>,
+    /// Whether the matrix of the scores of tokens is that of the tokens.
+    pub tie_word_embeddings: bool,
+}
+
+impl Default for BertConfig {
+    fn default() -> BertConfig {
+        BertConfig {
+            vocab_size: 30522,
+            hidden_size: 768,
+            num_hidden_layers: 12,
+            num_attention_heads: 12,
+            intermediate_size: 3072,
+            hidden_act: "gelu".into(),
+            hidden_dropout_prob: 0.1,
+            attention_probs_dropout_prob: 0.1,
+            max_position_embeddings: 512,
+            type_vocab_size: 2,
+            initializer_range: 0.02,
+            layer_norm_eps: 1e-12,
+            classifier_dropout: None,
+            tie_word_embeddings: true,
+        }
+    }
+}
+
+impl BertConfig {
+    pub(crate) fn norm(&self) -> Result<LayerNorm> {
+        LayerNorm::with(self.hidden_size, Norm::new().eps(self.layer_norm_eps))
+    }
+
+    fn dropout(&self) -> Result<Dropout> {
+        Dropout::new(self.hidden_dropout_prob)
+    }
+
+    pub(crate) fn square(&self) -> Result<Linear> {
+        Linear::new(self.hidden_size, self.hidden_size)
+    }
+}
+
+/// What BERT reads: tokens, and what is known of them.
+///
+/// ```
+/// use kiln::Tensor;
+/// use kiln_models::BertInputs;
+///
+/// let tokens = Tensor::from([[5i64, 3, 0]]);
+/// let inputs = BertInputs::new(tokens).attention_mask(Tensor::from([[1i64, 1, 0]]));
+/// assert!(inputs.token_type_ids.is_none());
+/// ```
+#[derive(Clone, Debug, Nest)]
+pub struct BertInputs<T = Tensor> {
+    /// The tokens, `[n, l]`.
+    pub input_ids: T,
+    /// 0 at padding, `[n, l]`.
+    pub attention_mask: Option<T>,
+    /// The kind of each token, `[n, l]`; 0 unless given.
+    pub token_type_ids: Option<T>,
+}
+
+impl<T> BertInputs<T> {
+    /// Tokens alone.
+    pub fn new(input_ids: T) -> BertInputs<T> {
+        BertInputs {
+            input_ids,
+            attention_mask: None,
+            token_type_ids: None,
+        }
+    }
+
+    /// With a mask that is 0 at padding.
+    pub fn attention_mask(self, mask: T) -> BertInputs<T> {
+        BertInputs {
+            attention_mask: Some(mask),
+            ..self
+        }
+    }
+
+    /// With the kind of each token.
+    pub fn token_type_ids(self, kinds: T) -> BertInputs<T> {
+        BertInputs {
+            token_type_ids: Some(kinds),
+            ..self
+        }
+    }
+}
+
+module!(
+    struct BertEmbeddings(config: &BertConfig) {
+        word_embeddings: Embedding = Embedding::new(config.vocab_size, config.hidden_size),
+        position_embeddings: Embedding =
+            Embedding::new(config.max_position_embeddings, config.hidden_size),
+        token_type_embeddings: Embedding =
+            Embedding::new(config.type_vocab_size, config.hidden_size),
+        LayerNorm: LayerNorm = config.norm(),
+        dropout: Dropout = config.dropout(),
+    }
+);
+
+impl Forward<BertInputs> for BertEmbeddings {
+    fn forward(&self, inputs: BertInputs) -> Result<Tensor> {
+        let tokens = inputs.input_ids;
+        let kinds = inputs.token_type_ids.unwrap_or_else(|| tokens.zeros_like());
+        let x = self.word_embeddings.call(&tokens) + self.token_type_embeddings.call(kinds);
+        let x = x + self.position_embeddings.call(text::places(&tokens));
+        Ok(self.dropout.call(self.LayerNorm.call(x)))
+    }
+}
+
+/// Tokens' states, and which keys take part.
+type Masked = (Tensor, Option<Tensor>);
+
+#[derive(Module)]
+struct BertSelfAttention {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    heads: usize,
+    dropout: f64,
+    mode: Mode,
+    hooks: Hooks,
+}
+
+impl Forward<Masked> for BertSelfAttention {
+    fn forward(&self, (x, mask): Masked) -> Result<Tensor> {
+        let projections = [&self.query, &self.key, &self.value];
+        let [q, k, v] = projections.map(|p| text::split_heads(&p.call(&x), self.heads));
+        let p = match self.mode.is_training() {
+            true => self.dropout,
+            false => 0.0,
+        };
+        let how = Attention::new().attn_mask(&mask).dropout_p(p);
+        let y = q.scaled_dot_product_attention_with(&k, &v, how);
+        Ok(text::join_heads(&y))
+    }
+}
+
+module!(
+    /// A linear layer whose result is added to what the block saw, and normalised.
+    struct BertOutput(from: usize, config: &BertConfig) {
+        dense: Linear = Linear::new(from, config.hidden_size),
+        LayerNorm: LayerNorm = config.norm(),
+        dropout: Dropout = config.dropout(),
+    }
+);
+
+impl Forward<(Tensor, Tensor)> for BertOutput {
+    fn forward(&self, (y, x): (Tensor, Tensor)) -> Result<Tensor> {
+        let y = self.dropout.call(self.dense.call(y));
+        Ok(self.LayerNorm.call(y + x))
+    }
+}
+
+/// Its first part is called `self`, which no field can be.
+struct BertAttention {
+    attention: BertSelfAttention,
+    output: BertOutput,
+    hooks: Hooks,
+}
+
+impl BertAttention {
+    fn new(config: &BertConfig) -> Result<BertAttention> {
+        Ok(BertAttention {
+            attention: BertSelfAttention {
+                query: config.square()?,
+                key: config.square()?,
+                value: config.square()?,
+                heads: config.num_attention_heads,
+                dropout: config.attention_probs_dropout_prob,
+                mode: Mode::new(),
+                hooks: Hooks::new(),
+            },
+            output: BertOutput::new(config.hidden_size, config)?,
+            hooks: Hooks::new(),
+        })
+    }
+}
+
+impl Module for BertAttention {
+    fn as_module(&self) -> &dyn Module {
+        self
+    }
+
+    fn name(&self) -> &str {
+        "BertAttention"
+    }
+
+    fn members(&self) -> Members<'_> {
+        let mut members = Members::new();
+        members.child("self", &self.attention);
+        members.child("output", &self.output);
+        members
+    }
+
+    fn hooks(&self) -> Option<&Hooks> {
+        Some(&self.hooks)
+    }
+
+    fn copied(&self, copies: &mut Copies) -> Result<BertAttention> {
+        Ok(BertAttention {
+            attention: self.attention.copied(copies)?,
+            output: self.output.copied(copies)?,
+            hooks: Hooks::new(),
+        })
+    }
+}
+
+impl Forward<Masked> for BertAttention {
+    fn forward(&self, (x, mask): Masked) -> Result<Tensor> {
+        let y = self.attention.call((&x, mask));
+        Ok(self.output.call((y, x)))
+    }
+}
+
+module!(
+    struct BertIntermediate(config: &BertConfig, activation: Activation) {
+        dense: Linear = Linear::new(config.hidden_size, config.intermediate_size),
+        #[skip]
+        activation: Activation,
+    }
+);
+
+impl Forward for BertIntermediate {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        Ok(self.activation.call(&self.dense.call(x)))
+    }
+}
+
+module!(
+    struct BertLayer(config: &BertConfig, activation: Activation) {
+        attention: BertAttention = BertAttention::new(config),
+        intermediate: BertIntermediate = BertIntermediate::new(config, activation),
+        output: BertOutput = BertOutput::new(config.intermediate_size, config),
+    }
+);
+
+impl Forward<Masked> for BertLayer {
+    fn forward(&self, input: Masked) -> Result<Tensor> {
+        let x = self.attention.call(input);
+        Ok(self.output.call((self.intermediate.call(&x), x)))
+    }
+}
+
+fn layers(config: &BertConfig, activation: Activation) -> Result<ModuleList<BertLayer>> {
+    let layers = 0..config.num_hidden_layers;
+    layers.map(|_| BertLayer::new(config, activation)).collect()
+}
+
+module!(
+    struct BertEncoder(config: &BertConfig, activation: Activation) {
+        layer: ModuleList<BertLayer> = layers(config, activation),
+    }
+);
+
+module!(
+    struct BertPooler(config: &BertConfig) {
+        dense: Linear = config.square(),
+    }
+);
+
+impl Forward for BertPooler {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        Ok(self.dense.call(x.select(1, 0)).tanh())
+    }
+}
+
+/// "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding" (Devlin et al., 2018), with the
+/// names that the library `transformers` gives its weights: tokens `[n, l]`, or [`BertInputs`], to the last states of
+/// the tokens, `[n, l, hidden_size]`, and what the first of them says of the whole, `[n, hidden_size]`, if there is a
+/// pooling layer.
+///
+/// ```
+/// use kiln::Tensor;
+/// use kiln::nn::Forward;
+/// use kiln_models::{BertConfig, BertInputs, BertModel};
+///
+/// let config = BertConfig {
+///     vocab_size: 100,
+///     hidden_size: 32,
+///     num_hidden_layers: 2,
+///     num_attention_heads: 4,
+///     intermediate_size: 64,
+///     ..BertConfig::default()
+/// };
+/// let model = BertModel::new(config)?;
+/// let (tokens, mask) = (Tensor::randint(0, 100, [2, 7]), Tensor::ones([2, 7], kiln::DType::I64));
+/// let (states, pooled) = model.call(BertInputs::new(tokens).attention_mask(mask));
+/// assert_eq!(states.shape()?, [2, 7, 32]);
+/// assert_eq!(pooled.unwrap().shape()?, [2, 32]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Module)]
+pub struct BertModel {
+    embeddings: BertEmbeddings,
+    encoder: BertEncoder,
+    pooler: Option<BertPooler>,
+    #[skip]
+    config: BertConfig,
+    hooks: Hooks,
+}
+
+impl BertModel {
+    /// With random weights.
+    ///
+    /// # Errors
+    /// If the heads don't divide the width, there is no such activation, or inside `compile`: make networks before.
+    pub fn new(config: BertConfig) -> Result<BertModel> {
+        BertModel::with_pooling(config, true)
+    }
+
+    /// With random weights, with or without a pooling layer.
+    ///
+    /// # Errors
+    /// As [`BertModel::new`].
+    pub fn with_pooling(config: BertConfig, add_pooling_layer: bool) -> Result<BertModel> {
+        text::check_heads("BertModel", config.hidden_size, config.num_attention_heads)?;
+        let activation = Activation::of(&config.hidden_act)?;
+        let pooler = add_pooling_layer.then(|| BertPooler::new(&config));
+        let model = BertModel {
+            embeddings: BertEmbeddings::new(&config)?,
+            encoder: BertEncoder::new(&config, activation)?,
+            pooler: pooler.transpose()?,
+            config,
+            hooks: Hooks::new(),
+        };
+        text::draw(&model, model.config.initializer_range)?;
+        Ok(model)
+    }
+
+    /// The sizes.
+    pub fn config(&self) -> &BertConfig {
+        &self.config
+    }
+
+    /// The matrix of the tokens.
+    pub(crate) fn words(&self) -> &kiln::Var {
+        &self.embeddings.word_embeddings.weight
+    }
+}
+
+impl Forward<BertInputs, (Tensor, Option<Tensor>)> for BertModel {
+    fn forward(&self, inputs: BertInputs) -> Result<(Tensor, Option<Tensor>)> {
+        let mask = inputs.attention_mask.as_ref().map(text::padding_mask);
+        let mut x = self.embeddings.call(inputs);
+        for layer in self.encoder.layer.iter() {
+            x = layer.call((x, mask.clone()));
+        }
+        let pooled = self.pooler.as_ref().map(|pooler| pooler.call(&x));
+        Ok((x, pooled))
+    }
+}
+
+impl Forward<Tensor, (Tensor, Option<Tensor>)> for BertModel {
+    fn forward(&self, tokens: Tensor) -> Result<(Tensor, Option<Tensor>)> {
+        self.forward(BertInputs::new(tokens))
+    }
+}

@@ -1,0 +1,245 @@
+//! BERT with what it is trained for.
+#![allow(non_snake_case)] // transformers' names
+
+use crate::text::{self, Activation};
+use crate::{BertConfig, BertInputs, BertModel};
+use kiln::formats::Pretrained;
+use kiln::nn::{Dropout, Forward, Hooks, LayerNorm, Linear, LoadReport, Module, StateDict, module};
+use kiln::{Error, Result, Tensor, Var, default_dtype};
+use std::path::Path;
+
+const PREFIX: &str = "bert.";
+
+fn is_head(name: &str) -> bool {
+    name.starts_with("cls.") || name.starts_with("classifier.")
+}
+
+/// Reading and writing, for each of the models.
+macro_rules! pretrained {
+    ($($name:ident |$folder:ident| $made:expr, |$model:ident, $state:ident| $fitted:expr;)*) => {$(
+        impl $name {
+            /// Assigns the weights of a file of any BERT of these sizes, whether or not its names begin with `bert.`;
+            /// the report says what was missing and what was left over.
+            ///
+            /// # Errors
+            /// Lists every shape that differs.
+            #[track_caller]
+            pub fn load_transformers(&self, $state: &StateDict) -> Result<LoadReport> {
+                let $model = self;
+                let state = $fitted;
+                self.load_state_dict(&state, false)
+            }
+
+            /// The model of a folder with `config.json` and weights, and what was missing and left over.
+            ///
+            /// # Errors
+            /// If the folder can't be read, or the weights don't fit the configuration.
+            #[track_caller]
+            pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<($name, LoadReport)> {
+                let $folder = Pretrained::load(folder)?;
+                let model = $made?;
+                let report = model.load_transformers(&$folder.state)?;
+                Ok((model, report))
+            }
+
+            /// Writes `config.json` and the weights into a folder, which the library `transformers` reads.
+            ///
+            /// # Errors
+            /// If the folder can't be written.
+            #[track_caller]
+            pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
+                text::save(folder.as_ref(), self, "bert", self.config())
+            }
+        }
+    )*};
+}
+
+pretrained! {
+    BertModel |folder| BertModel::new(folder.config()?),
+        |_model, state| text::fitted(state, PREFIX, false, is_head);
+    BertForMaskedLM |folder| BertForMaskedLM::new(folder.config()?),
+        |model, state| model.fitted(state);
+    BertForSequenceClassification |folder| {
+        let labels = match folder.state.get("classifier.bias") {
+            Some(bias) => bias.shape()?.first().copied().unwrap_or(2),
+            None => 2,
+        };
+        BertForSequenceClassification::new(folder.config()?, labels)
+    }, |_model, state| text::fitted(state, PREFIX, true, is_head);
+}
+
+#[derive(Module)]
+struct BertPredictionHeadTransform {
+    dense: Linear,
+    LayerNorm: LayerNorm,
+    #[skip]
+    activation: Activation,
+    hooks: Hooks,
+}
+
+impl Forward for BertPredictionHeadTransform {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let y = self.activation.call(&self.dense.call(x));
+        Ok(self.LayerNorm.call(y))
+    }
+}
+
+/// The bias of the decoder stands under a name of its own, too.
+#[derive(Module)]
+struct BertLMPredictionHead {
+    bias: Var,
+    transform: BertPredictionHeadTransform,
+    decoder: Linear,
+    hooks: Hooks,
+}
+
+impl Forward for BertLMPredictionHead {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        Ok(self.decoder.call(self.transform.call(x)))
+    }
+}
+
+module!(
+    struct BertOnlyMLMHead(predictions: BertLMPredictionHead) {
+        predictions: BertLMPredictionHead,
+    }
+);
+
+/// BERT with scores of what each token is, `[n, l, vocab_size]`, from the same inputs as [`BertModel`], for tokens that
+/// were masked. With `tie_word_embeddings` the matrix of the scores is that of the tokens.
+#[derive(Module)]
+pub struct BertForMaskedLM {
+    bert: BertModel,
+    cls: BertOnlyMLMHead,
+    hooks: Hooks,
+}
+
+impl BertForMaskedLM {
+    /// With random weights.
+    ///
+    /// # Errors
+    /// As [`BertModel::new`].
+    pub fn new(config: BertConfig) -> Result<BertForMaskedLM> {
+        let bert = BertModel::with_pooling(config, false)?;
+        let config = bert.config();
+        let bias = Var::parameter(Tensor::zeros([config.vocab_size], default_dtype()))?;
+        let mut decoder = Linear::no_bias(config.hidden_size, config.vocab_size)?;
+        decoder.bias = Some(bias.clone());
+        let predictions = BertLMPredictionHead {
+            bias,
+            transform: BertPredictionHeadTransform {
+                dense: config.square()?,
+                LayerNorm: config.norm()?,
+                activation: Activation::of(&config.hidden_act)?,
+                hooks: Hooks::new(),
+            },
+            decoder,
+            hooks: Hooks::new(),
+        };
+        text::draw(&predictions, config.initializer_range)?;
+        let mut cls = BertOnlyMLMHead::new(predictions)?;
+        if config.tie_word_embeddings {
+            cls.predictions.decoder.weight = bert.words().clone();
+        }
+        let hooks = Hooks::new();
+        Ok(BertForMaskedLM { bert, cls, hooks })
+    }
+
+    /// The sizes.
+    pub fn config(&self) -> &BertConfig {
+        self.bert.config()
+    }
+
+    fn fitted(&self, state: &StateDict) -> StateDict {
+        // What the same files hold for other tasks.
+        let others = ["bert.pooler.", "cls.seq_relationship."];
+        let state = text::fitted(state, PREFIX, true, is_head);
+        let mut state = state.filter(|name| !others.iter().any(|o| name.starts_with(o)));
+        let (own, decoder) = ("cls.predictions.bias", "cls.predictions.decoder.bias");
+        text::tie(&mut state, decoder, own);
+        text::tie(&mut state, own, decoder);
+        if self.config().tie_word_embeddings {
+            let words = "bert.embeddings.word_embeddings.weight";
+            text::tie(&mut state, "cls.predictions.decoder.weight", words);
+        }
+        state
+    }
+}
+
+/// BERT with scores of the whole text, `[n, labels]`, from the same inputs as [`BertModel`].
+///
+/// ```
+/// use kiln::Tensor;
+/// use kiln::nn::Forward;
+/// use kiln_models::{BertConfig, BertForSequenceClassification};
+///
+/// let config = BertConfig {
+///     vocab_size: 100,
+///     hidden_size: 32,
+///     num_hidden_layers: 2,
+///     num_attention_heads: 4,
+///     intermediate_size: 64,
+///     ..BertConfig::default()
+/// };
+/// let model = BertForSequenceClassification::new(config, 3)?;
+/// assert_eq!(model.call(Tensor::randint(0, 100, [2, 7])).shape()?, [2, 3]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Module)]
+pub struct BertForSequenceClassification {
+    bert: BertModel,
+    dropout: Dropout,
+    classifier: Linear,
+    hooks: Hooks,
+}
+
+impl BertForSequenceClassification {
+    /// With random weights.
+    ///
+    /// # Errors
+    /// As [`BertModel::new`].
+    pub fn new(config: BertConfig, labels: usize) -> Result<BertForSequenceClassification> {
+        let bert = BertModel::new(config)?;
+        let config = bert.config();
+        let p = config.classifier_dropout;
+        let classifier = Linear::new(config.hidden_size, labels)?;
+        text::draw(&classifier, config.initializer_range)?;
+        Ok(BertForSequenceClassification {
+            dropout: Dropout::new(p.unwrap_or(config.hidden_dropout_prob))?,
+            classifier,
+            bert,
+            hooks: Hooks::new(),
+        })
+    }
+
+    /// The sizes.
+    pub fn config(&self) -> &BertConfig {
+        self.bert.config()
+    }
+}
+
+macro_rules! scores {
+    ($($name:ident |$model:ident, $inputs:ident| $scores:expr;)*) => {$(
+        impl Forward<BertInputs> for $name {
+            fn forward(&self, $inputs: BertInputs) -> Result<Tensor> {
+                let $model = self;
+                Ok($scores)
+            }
+        }
+
+        impl Forward for $name {
+            fn forward(&self, tokens: Tensor) -> Result<Tensor> {
+                Forward::<BertInputs>::forward(self, BertInputs::new(tokens))
+            }
+        }
+    )*};
+}
+scores! {
+    BertForMaskedLM |model, inputs| model.cls.predictions.call(model.bert.call(inputs).0);
+    BertForSequenceClassification |model, inputs| {
+        let Some(pooled) = model.bert.call(inputs).1 else {
+            return Err(Error::invalid("BertForSequenceClassification", "there is no pooling layer"));
+        };
+        model.classifier.call(model.dropout.call(pooled))
+    };
+}

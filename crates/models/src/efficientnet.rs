@@ -1,0 +1,178 @@
+//! Networks that are scaled in depth and width together.
+
+use crate::ops::{SqueezeExcitation, StochasticDepth, conv_norm, make_divisible, same};
+use kiln::nn::{
+    AdaptiveAvgPool2d, BatchNorm, Dropout, Forward, Hooks, Kernel, Linear, Module, Sequential,
+    SiLU, Sigmoid, sequential,
+};
+use kiln::{Result, Tensor};
+
+/// Expansion, kernel, stride, channels of the input and of the result, and blocks, as in the smallest network.
+type Stage = (usize, usize, usize, usize, usize, usize);
+
+const STAGES: [Stage; 7] = [
+    (1, 3, 1, 32, 16, 1),
+    (6, 3, 2, 16, 24, 2),
+    (6, 5, 2, 24, 40, 2),
+    (6, 3, 2, 40, 80, 3),
+    (6, 5, 1, 80, 112, 3),
+    (6, 5, 2, 112, 192, 4),
+    (6, 3, 1, 192, 320, 1),
+];
+
+/// How a network differs from the smallest one.
+struct Scale {
+    width: f64,
+    depth: f64,
+    dropout: f64,
+    norm: BatchNorm,
+}
+
+impl Scale {
+    fn channels(&self, channels: usize) -> usize {
+        make_divisible(channels as f64 * self.width)
+    }
+
+    fn blocks(&self, blocks: usize) -> usize {
+        (blocks as f64 * self.depth).ceil() as usize
+    }
+
+    fn conv(&self, from: usize, to: usize, kernel: Kernel) -> Result<Sequential> {
+        conv_norm(from, to, kernel, self.norm.clone())
+    }
+}
+
+/// Expansion, depthwise convolution, weighing of channels and projection, beside a shortcut where the shape stays.
+#[derive(Module)]
+struct MBConv {
+    block: Sequential,
+    stochastic_depth: StochasticDepth,
+    shortcut: bool,
+    hooks: Hooks,
+}
+
+impl MBConv {
+    fn new(stage: Stage, p: f64, scale: &Scale) -> Result<MBConv> {
+        let (expansion, kernel, stride, from, to, _) = stage;
+        let within = make_divisible((from * expansion) as f64);
+        let mut block = Sequential::new();
+        if within != from {
+            let expand = scale.conv(from, within, Kernel::new(1))?;
+            block.push(expand.add(SiLU::new()));
+        }
+        let depthwise = same(kernel).stride(stride).groups(within);
+        block.push(scale.conv(within, within, depthwise)?.add(SiLU::new()));
+        let squeezed = (from / 4).max(1);
+        let (activation, weights) = (SiLU::new(), Sigmoid::new());
+        block.push(SqueezeExcitation::new(
+            within, squeezed, activation, weights,
+        )?);
+        block.push(scale.conv(within, to, Kernel::new(1))?);
+        Ok(MBConv {
+            block,
+            stochastic_depth: StochasticDepth::new(p)?,
+            shortcut: stride == 1 && from == to,
+            hooks: Hooks::new(),
+        })
+    }
+}
+
+impl Forward for MBConv {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let y = self.block.call(&x);
+        Ok(match self.shortcut {
+            true => self.stochastic_depth.call(&y) + x,
+            false => y,
+        })
+    }
+}
+
+/// "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks" (Tan and Le, 2019): images `[n, 3, h, w]`
+/// to scores `[n, classes]`.
+///
+/// ```
+/// use kiln::nn::{Forward, Module};
+/// use kiln::{DType, Tensor};
+/// use kiln_models::EfficientNet;
+///
+/// let model = EfficientNet::efficientnet_b0(10)?;
+/// model.eval();
+/// let images = Tensor::rand([2, 3, 64, 64], DType::F32);
+/// assert_eq!(model.call(&images).shape()?, [2, 10]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Module)]
+pub struct EfficientNet {
+    features: Sequential,
+    avgpool: AdaptiveAvgPool2d,
+    classifier: Sequential,
+    hooks: Hooks,
+}
+
+macro_rules! sizes {
+    ($($name:ident $label:literal $width:literal $depth:literal $dropout:literal $norm:expr;)*) => {$(
+        #[doc = concat!("EfficientNet-", $label, ".")]
+        ///
+        /// # Errors
+        /// Inside `compile`: make networks before.
+        pub fn $name(classes: usize) -> Result<EfficientNet> {
+            let (width, depth, dropout, norm) = ($width, $depth, $dropout, $norm);
+            EfficientNet::new(&Scale { width, depth, dropout, norm }, classes)
+        }
+    )*};
+}
+
+/// The norms of the larger networks.
+fn slow() -> BatchNorm {
+    BatchNorm::new().eps(1e-3).momentum(0.01)
+}
+
+impl EfficientNet {
+    sizes! {
+        efficientnet_b0 "B0" 1.0 1.0 0.2 BatchNorm::new();
+        efficientnet_b1 "B1" 1.0 1.1 0.2 BatchNorm::new();
+        efficientnet_b2 "B2" 1.1 1.2 0.3 BatchNorm::new();
+        efficientnet_b3 "B3" 1.2 1.4 0.3 BatchNorm::new();
+        efficientnet_b4 "B4" 1.4 1.8 0.4 BatchNorm::new();
+        efficientnet_b5 "B5" 1.6 2.2 0.4 slow();
+        efficientnet_b6 "B6" 1.8 2.6 0.5 slow();
+        efficientnet_b7 "B7" 2.0 3.1 0.5 slow();
+    }
+
+    fn new(scale: &Scale, classes: usize) -> Result<EfficientNet> {
+        /// With which probability the last block but one is dropped, almost.
+        const STOCHASTIC_DEPTH: f64 = 0.2;
+        let mut from = scale.channels(32);
+        let stem = scale.conv(3, from, same(3).stride(2))?;
+        let mut features = sequential![stem.add(SiLU::new())]?;
+        let all: usize = STAGES.iter().map(|s| scale.blocks(s.5)).sum();
+        let mut before = 0;
+        for (expansion, kernel, stride, _, to, blocks) in STAGES {
+            let mut stage = Sequential::new();
+            let to = scale.channels(to);
+            for block in 0..scale.blocks(blocks) {
+                let stride = if block == 0 { stride } else { 1 };
+                let p = STOCHASTIC_DEPTH * before as f64 / all as f64;
+                let row = (expansion, kernel, stride, from, to, 1);
+                stage.push(MBConv::new(row, p, scale)?);
+                (from, before) = (to, before + 1);
+            }
+            features.push(stage);
+        }
+        let head = scale.conv(from, 4 * from, Kernel::new(1))?;
+        features.push(head.add(SiLU::new()));
+        Ok(EfficientNet {
+            features,
+            avgpool: AdaptiveAvgPool2d::new(1)?,
+            classifier: sequential![Dropout::new(scale.dropout), Linear::new(4 * from, classes),]?,
+            hooks: Hooks::new(),
+        })
+    }
+}
+
+impl Forward for EfficientNet {
+    fn forward(&self, images: Tensor) -> Result<Tensor> {
+        let x = self.avgpool.call(self.features.call(images));
+        Ok(self.classifier.call(x.flatten(1)))
+    }
+}

@@ -1,0 +1,233 @@
+//! GoogLeNet.
+
+use crate::ops::{BasicConv2d, same};
+use kiln::nn::{
+    Dropout, Forward, Hooks, Kernel, Linear, MaxPool2d, Mode, Module, Sequential, module,
+    sequential,
+};
+use kiln::{AsTensor, Pool, Result, Tensor, cat};
+
+/// Images that were normalised with ImageNet's means and deviations, `[n, 3, h, w]`, as if with means and deviations
+/// of 0.5, for which the published weights of these networks are.
+pub(crate) fn from_imagenet(images: &Tensor) -> Tensor {
+    let (means, deviations) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
+    let channels = |f: &dyn Fn(usize) -> f64| {
+        let values = Tensor::from_slice(&[f(0), f(1), f(2)], [3, 1, 1]);
+        values.to_dtype(images.dtype()).to(images.device())
+    };
+    let scale = channels(&|i| deviations[i] / 0.5);
+    let shift = channels(&|i| (means[i] - 0.5) / 0.5);
+    images * &scale + &shift
+}
+
+/// A pooling of the maxima of 3x3, or of `size` by `size`, that halves the size, rounded up.
+fn halving(size: usize) -> Result<MaxPool2d> {
+    MaxPool2d::new(Pool::new(size).stride(2).ceil_mode(true))
+}
+
+module!(
+    /// Four branches side by side: 1x1, 3x3, a second 3x3 where the paper has 5x5, and pooling. `to` are the channels
+    /// of all convolutions.
+    struct Inception(from: usize, to: [usize; 6]) {
+        branch1: BasicConv2d = BasicConv2d::new(from, to[0], Kernel::new(1)),
+        branch2: Sequential = sequential![
+            BasicConv2d::new(from, to[1], Kernel::new(1)),
+            BasicConv2d::new(to[1], to[2], same(3)),
+        ],
+        branch3: Sequential = sequential![
+            BasicConv2d::new(from, to[3], Kernel::new(1)),
+            BasicConv2d::new(to[3], to[4], same(3)),
+        ],
+        branch4: Sequential = sequential![
+            MaxPool2d::new(Pool::new(3).stride(1).padding(1).ceil_mode(true)),
+            BasicConv2d::new(from, to[5], Kernel::new(1)),
+        ],
+    }
+);
+
+impl Forward for Inception {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let left = [self.branch1.call(&x), self.branch2.call(&x)];
+        let right = [self.branch3.call(&x), self.branch4.call(&x)];
+        Ok(cat(left.iter().chain(&right), 1))
+    }
+}
+
+module!(
+    /// Scores from within the network, so that training reaches its first layers.
+    struct InceptionAux(from: usize, classes: usize) {
+        conv: BasicConv2d = BasicConv2d::new(from, 128, Kernel::new(1)),
+        fc1: Linear = Linear::new(2048, 1024),
+        fc2: Linear = Linear::new(1024, classes),
+        dropout: Dropout = Dropout::new(0.7),
+    }
+);
+
+impl Forward for InceptionAux {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let x = self.conv.call(x.adaptive_avg_pool2d(4)).flatten(1);
+        let x = self.dropout.call(self.fc1.call(&x).relu());
+        Ok(self.fc2.call(&x))
+    }
+}
+
+/// How a [`GoogLeNet`] is made. The default has 1000 classes and auxiliary heads, as torchvision's class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GoogLeNetConfig {
+    /// Scores of an image.
+    pub classes: usize,
+    /// Whether there are auxiliary heads, which training uses.
+    pub aux_logits: bool,
+    /// Whether images come normalised with ImageNet's means and deviations, and are first brought to those of the
+    /// published weights.
+    pub transform_input: bool,
+}
+
+impl Default for GoogLeNetConfig {
+    fn default() -> GoogLeNetConfig {
+        GoogLeNetConfig {
+            classes: 1000,
+            aux_logits: true,
+            transform_input: false,
+        }
+    }
+}
+
+/// What a [`GoogLeNet`] gives.
+#[derive(Clone, Debug)]
+pub struct GoogLeNetOutputs {
+    /// Scores `[n, classes]`.
+    pub logits: Tensor,
+    /// The scores of the second auxiliary head in training.
+    pub aux_logits2: Option<Tensor>,
+    /// The scores of the first auxiliary head in training.
+    pub aux_logits1: Option<Tensor>,
+}
+
+/// GoogLeNet, or Inception v1 ("Going Deeper with Convolutions", Szegedy et al., 2014): images `[n, 3, h, w]` of at least
+/// 15 by 15 to scores `[n, classes]`. In training [`GoogLeNet::outputs`] gives the scores of the auxiliary heads too.
+///
+/// ```
+/// use kiln::nn::{Forward, Module};
+/// use kiln::{DType, Tensor};
+/// use kiln_models::{GoogLeNet, GoogLeNetConfig};
+///
+/// let model = GoogLeNet::new(GoogLeNetConfig { classes: 10, ..GoogLeNetConfig::default() })?;
+/// let images = Tensor::rand([2, 3, 64, 64], DType::F32);
+/// let seen = model.outputs(&images)?;
+/// let labels = Tensor::from([3i64, 4]);
+/// let mut loss = seen.logits.cross_entropy(&labels);
+/// for aux in [seen.aux_logits1, seen.aux_logits2].into_iter().flatten() {
+///     loss = loss + aux.cross_entropy(&labels) * 0.3;
+/// }
+/// model.eval();
+/// assert_eq!(model.call(&images).shape()?, [2, 10]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Module)]
+pub struct GoogLeNet {
+    conv1: BasicConv2d,
+    maxpool1: MaxPool2d,
+    conv2: BasicConv2d,
+    conv3: BasicConv2d,
+    maxpool2: MaxPool2d,
+    inception3a: Inception,
+    inception3b: Inception,
+    maxpool3: MaxPool2d,
+    inception4a: Inception,
+    inception4b: Inception,
+    inception4c: Inception,
+    inception4d: Inception,
+    inception4e: Inception,
+    maxpool4: MaxPool2d,
+    inception5a: Inception,
+    inception5b: Inception,
+    aux1: Option<InceptionAux>,
+    aux2: Option<InceptionAux>,
+    dropout: Dropout,
+    fc: Linear,
+    transform_input: bool,
+    mode: Mode,
+    hooks: Hooks,
+}
+
+impl GoogLeNet {
+    /// With random weights.
+    ///
+    /// # Errors
+    /// Inside `compile`: make networks before.
+    pub fn new(config: GoogLeNetConfig) -> Result<GoogLeNet> {
+        let aux = |from| {
+            let there = config.aux_logits;
+            there
+                .then(|| InceptionAux::new(from, config.classes))
+                .transpose()
+        };
+        Ok(GoogLeNet {
+            conv1: BasicConv2d::new(3, 64, same(7).stride(2))?,
+            maxpool1: halving(3)?,
+            conv2: BasicConv2d::new(64, 64, Kernel::new(1))?,
+            conv3: BasicConv2d::new(64, 192, same(3))?,
+            maxpool2: halving(3)?,
+            inception3a: Inception::new(192, [64, 96, 128, 16, 32, 32])?,
+            inception3b: Inception::new(256, [128, 128, 192, 32, 96, 64])?,
+            maxpool3: halving(3)?,
+            inception4a: Inception::new(480, [192, 96, 208, 16, 48, 64])?,
+            inception4b: Inception::new(512, [160, 112, 224, 24, 64, 64])?,
+            inception4c: Inception::new(512, [128, 128, 256, 24, 64, 64])?,
+            inception4d: Inception::new(512, [112, 144, 288, 32, 64, 64])?,
+            inception4e: Inception::new(528, [256, 160, 320, 32, 128, 128])?,
+            maxpool4: halving(2)?,
+            inception5a: Inception::new(832, [256, 160, 320, 32, 128, 128])?,
+            inception5b: Inception::new(832, [384, 192, 384, 48, 128, 128])?,
+            aux1: aux(512)?,
+            aux2: aux(528)?,
+            dropout: Dropout::new(0.2)?,
+            fc: Linear::new(1024, config.classes)?,
+            transform_input: config.transform_input,
+            mode: Mode::new(),
+            hooks: Hooks::new(),
+        })
+    }
+
+    /// The scores of images `[n, 3, h, w]`, and in training those of the auxiliary heads, where there are such.
+    ///
+    /// # Errors
+    /// What is wrong with the images.
+    #[track_caller]
+    pub fn outputs(&self, images: impl AsTensor) -> Result<GoogLeNetOutputs> {
+        let mut x = images.as_tensor().into_owned();
+        if self.transform_input {
+            x = from_imagenet(&x);
+        }
+        let x = self.maxpool1.call(self.conv1.call(x));
+        let x = self.maxpool2.call(self.conv3.call(self.conv2.call(x)));
+        let x = self.inception3b.call(self.inception3a.call(x));
+        let x = self.inception4a.call(self.maxpool3.call(x));
+        let aux_logits1 = self.aux(&self.aux1, &x);
+        let x = self.inception4c.call(self.inception4b.call(x));
+        let x = self.inception4d.call(x);
+        let aux_logits2 = self.aux(&self.aux2, &x);
+        let x = self.maxpool4.call(self.inception4e.call(x));
+        let x = self.inception5b.call(self.inception5a.call(x));
+        let x = self.dropout.call(x.adaptive_avg_pool2d(1).flatten(1));
+        let logits = self.fc.call(x);
+        logits.check()?;
+        Ok(GoogLeNetOutputs {
+            logits,
+            aux_logits2,
+            aux_logits1,
+        })
+    }
+
+    fn aux(&self, head: &Option<InceptionAux>, x: &Tensor) -> Option<Tensor> {
+        let head = head.as_ref().filter(|_| self.mode.is_training());
+        head.map(|head| head.call(x))
+    }
+}
+
+impl Forward for GoogLeNet {
+    fn forward(&self, images: Tensor) -> Result<Tensor> {
+        Ok(self.outputs(images)?.logits)
+    }
+}

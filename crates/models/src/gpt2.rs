@@ -1,0 +1,398 @@
+//! GPT-2 with the names of the library `transformers`.
+
+use crate::text::{self, Activation};
+use kiln::formats::Pretrained;
+use kiln::nn::{
+    Dropout, Embedding, Forward, Hooks, LayerNorm, Linear, LoadReport, Mode, Module, ModuleList,
+    Norm, StateDict, init, module,
+};
+use kiln::{Attention, Error, Result, Tensor, Var, default_dtype};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// The sizes of a [`GPT2Model`], under the names of `config.json`. The default is the smallest GPT-2's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GPT2Config {
+    /// How many tokens there are.
+    pub vocab_size: usize,
+    /// The most tokens of a text.
+    pub n_positions: usize,
+    /// Numbers of a token.
+    pub n_embd: usize,
+    /// Blocks.
+    pub n_layer: usize,
+    /// Heads of the attention, which divide `n_embd`.
+    pub n_head: usize,
+    /// Width between the two linear layers of a block; four times `n_embd` unless given.
+    pub n_inner: Option<usize>,
+    /// What is between them: `gelu_new` is GELU approximated with tanh.
+    pub activation_function: String,
+    /// Probability that dropout makes a number of a block's result zero in training.
+    pub resid_pdrop: f64,
+    /// The same for the embeddings.
+    pub embd_pdrop: f64,
+    /// Probability that an attention weight is dropped in training.
+    pub attn_pdrop: f64,
+    /// What norms add to the variance.
+    pub layer_norm_epsilon: f64,
+    /// The deviation of new weights.
+    pub initializer_range: f64,
+    /// Whether scores of the attention are divided by the root of a head's width.
+    pub scale_attn_weights: bool,
+    /// Whether they are divided by the block's number, too.
+    pub scale_attn_by_inverse_layer_idx: bool,
+    /// Whether the matrix of the scores is that of the tokens.
+    pub tie_word_embeddings: bool,
+}
+
+impl Default for GPT2Config {
+    fn default() -> GPT2Config {
+        GPT2Config {
+            vocab_size: 50257,
+            n_positions: 1024,
+            n_embd: 768,
+            n_layer: 12,
+            n_head: 12,
+            n_inner: None,
+            activation_function: "gelu_new".into(),
+            resid_pdrop: 0.1,
+            embd_pdrop: 0.1,
+            attn_pdrop: 0.1,
+            layer_norm_epsilon: 1e-5,
+            initializer_range: 0.02,
+            scale_attn_weights: true,
+            scale_attn_by_inverse_layer_idx: false,
+            tie_word_embeddings: true,
+        }
+    }
+}
+
+impl GPT2Config {
+    fn norm(&self) -> Result<LayerNorm> {
+        LayerNorm::with(self.n_embd, Norm::new().eps(self.layer_norm_epsilon))
+    }
+
+    fn inner(&self) -> usize {
+        self.n_inner.unwrap_or(4 * self.n_embd)
+    }
+}
+
+module!(
+    /// A linear layer whose matrix is `[from, to]`.
+    struct Conv1D(from: usize, to: usize) {
+        weight: Var = Var::parameter(Tensor::zeros([from, to], default_dtype())),
+        bias: Var = Var::parameter(Tensor::zeros([to], default_dtype())),
+    }
+);
+
+impl Forward for Conv1D {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        Ok(x.matmul(self.weight.get()) + self.bias.get())
+    }
+}
+
+#[derive(Module)]
+struct GPT2Attention {
+    c_attn: Conv1D,
+    c_proj: Conv1D,
+    resid_dropout: Dropout,
+    heads: usize,
+    scale: f64,
+    dropout: f64,
+    mode: Mode,
+    hooks: Hooks,
+}
+
+impl GPT2Attention {
+    fn new(config: &GPT2Config, layer: usize) -> Result<GPT2Attention> {
+        let width = config.n_embd;
+        let mut scale = 1.0;
+        if config.scale_attn_weights {
+            scale /= ((width / config.n_head) as f64).sqrt();
+        }
+        if config.scale_attn_by_inverse_layer_idx {
+            scale /= (layer + 1) as f64;
+        }
+        Ok(GPT2Attention {
+            c_attn: Conv1D::new(width, 3 * width)?,
+            c_proj: Conv1D::new(width, width)?,
+            resid_dropout: Dropout::new(config.resid_pdrop)?,
+            heads: config.n_head,
+            scale,
+            dropout: config.attn_pdrop,
+            mode: Mode::new(),
+            hooks: Hooks::new(),
+        })
+    }
+}
+
+/// With a mask of the keys that each query sees, where not all before it.
+impl Forward<(Tensor, Option<Tensor>)> for GPT2Attention {
+    fn forward(&self, (x, mask): (Tensor, Option<Tensor>)) -> Result<Tensor> {
+        let parts = self.c_attn.call(x).chunk(3, 2);
+        let [q, k, v] = <[Tensor; 3]>::try_from(parts)
+            .map_err(|_| Error::invalid("GPT2Attention", "tokens without numbers"))?;
+        let [q, k, v] = [q, k, v].map(|t| text::split_heads(&t, self.heads));
+        let p = match self.mode.is_training() {
+            true => self.dropout,
+            false => 0.0,
+        };
+        let how = Attention::new().scale(self.scale).dropout_p(p);
+        let how = how.is_causal(mask.is_none()).attn_mask(&mask);
+        let y = q.scaled_dot_product_attention_with(&k, &v, how);
+        let y = self.c_proj.call(text::join_heads(&y));
+        Ok(self.resid_dropout.call(y))
+    }
+}
+
+module!(
+    struct GPT2MLP(config: &GPT2Config, activation: Activation) {
+        c_fc: Conv1D = Conv1D::new(config.n_embd, config.inner()),
+        c_proj: Conv1D = Conv1D::new(config.inner(), config.n_embd),
+        dropout: Dropout = Dropout::new(config.resid_pdrop),
+        #[skip]
+        activation: Activation,
+    }
+);
+
+impl Forward for GPT2MLP {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let y = self.activation.call(&self.c_fc.call(x));
+        Ok(self.dropout.call(self.c_proj.call(y)))
+    }
+}
+
+module!(
+    struct GPT2Block(config: &GPT2Config, activation: Activation, layer: usize) {
+        ln_1: LayerNorm = config.norm(),
+        attn: GPT2Attention = GPT2Attention::new(config, layer),
+        ln_2: LayerNorm = config.norm(),
+        mlp: GPT2MLP = GPT2MLP::new(config, activation),
+    }
+);
+
+impl Forward<(Tensor, Option<Tensor>)> for GPT2Block {
+    fn forward(&self, (x, mask): (Tensor, Option<Tensor>)) -> Result<Tensor> {
+        let x = self.attn.call((self.ln_1.call(&x), mask)) + x;
+        Ok(self.mlp.call(self.ln_2.call(&x)) + x)
+    }
+}
+
+/// GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019) without its scores, with the names
+/// that the library `transformers` gives its weights: tokens `[n, l]` to their last states `[n, l, n_embd]`. A mask
+/// `[n, l]`, which is 0 at padding, may follow the tokens.
+#[derive(Module)]
+pub struct GPT2Model {
+    wte: Embedding,
+    wpe: Embedding,
+    drop: Dropout,
+    h: ModuleList<GPT2Block>,
+    ln_f: LayerNorm,
+    #[skip]
+    config: GPT2Config,
+    hooks: Hooks,
+}
+
+impl GPT2Model {
+    /// With random weights.
+    ///
+    /// # Errors
+    /// If the heads don't divide the width, there is no such activation, or inside `compile`: make networks before.
+    pub fn new(config: GPT2Config) -> Result<GPT2Model> {
+        text::check_heads("GPT2Model", config.n_embd, config.n_head)?;
+        let activation = Activation::of(&config.activation_function)?;
+        let blocks = (0..config.n_layer).map(|i| GPT2Block::new(&config, activation, i));
+        let model = GPT2Model {
+            wte: Embedding::new(config.vocab_size, config.n_embd)?,
+            wpe: Embedding::new(config.n_positions, config.n_embd)?,
+            drop: Dropout::new(config.embd_pdrop)?,
+            h: blocks.collect::<Result<_>>()?,
+            ln_f: config.norm()?,
+            config,
+            hooks: Hooks::new(),
+        };
+        model.draw()?;
+        Ok(model)
+    }
+
+    fn draw(&self) -> Result<()> {
+        let std = self.config.initializer_range;
+        text::draw(self, std)?;
+        // What is added to the path through all blocks adds up.
+        let added = std / ((2 * self.config.n_layer) as f64).sqrt();
+        for block in self.h.iter() {
+            for conv in [&block.attn.c_attn, &block.mlp.c_fc] {
+                init::normal_(&conv.weight, 0.0, std)?;
+            }
+            for conv in [&block.attn.c_proj, &block.mlp.c_proj] {
+                init::normal_(&conv.weight, 0.0, added)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The sizes.
+    pub fn config(&self) -> &GPT2Config {
+        &self.config
+    }
+
+    /// Assigns the weights of a file of any GPT-2 of these sizes, whether or not its names begin with `transformer.`;
+    /// the report says what was missing and what was left over.
+    ///
+    /// # Errors
+    /// Lists every shape that differs.
+    #[track_caller]
+    pub fn load_transformers(&self, state: &StateDict) -> Result<LoadReport> {
+        let state = text::fitted(state, PREFIX, false, is_head);
+        self.load_state_dict(&state, false)
+    }
+
+    /// The model of a folder with `config.json` and weights, and what was missing and left over.
+    ///
+    /// # Errors
+    /// If the folder can't be read, or the weights don't fit the configuration.
+    #[track_caller]
+    pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<(GPT2Model, LoadReport)> {
+        let folder = Pretrained::load(folder)?;
+        let model = GPT2Model::new(folder.config()?)?;
+        let report = model.load_transformers(&folder.state)?;
+        Ok((model, report))
+    }
+
+    /// Writes `config.json` and the weights into a folder, which the library `transformers` reads.
+    ///
+    /// # Errors
+    /// If the folder can't be written.
+    #[track_caller]
+    pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
+        text::save(folder.as_ref(), self, "gpt2", &self.config)
+    }
+}
+
+const PREFIX: &str = "transformer.";
+
+fn is_head(name: &str) -> bool {
+    name.starts_with("lm_head.")
+}
+
+impl Forward for GPT2Model {
+    fn forward(&self, tokens: Tensor) -> Result<Tensor> {
+        self.states(&tokens, None)
+    }
+}
+
+impl Forward<(Tensor, Tensor)> for GPT2Model {
+    fn forward(&self, (tokens, mask): (Tensor, Tensor)) -> Result<Tensor> {
+        let places = text::places(&tokens);
+        let before = places.unsqueeze(0).le(places.unsqueeze(1));
+        let mask = text::padding_mask(&mask).logical_and(&before);
+        self.states(&tokens, Some(mask))
+    }
+}
+
+impl GPT2Model {
+    fn states(&self, tokens: &Tensor, mask: Option<Tensor>) -> Result<Tensor> {
+        let places = self.wpe.call(text::places(tokens));
+        let mut x = self.drop.call(self.wte.call(tokens) + places);
+        for block in self.h.iter() {
+            x = block.call((x, mask.clone()));
+        }
+        Ok(self.ln_f.call(x))
+    }
+}
+
+/// GPT-2 with scores of the token that follows each, `[n, l, vocab_size]`, from the same inputs as [`GPT2Model`]. With
+/// `tie_word_embeddings` the matrix of the scores is that of the tokens.
+///
+/// ```
+/// use kiln::Tensor;
+/// use kiln::nn::{Forward, Module};
+/// use kiln_models::{GPT2Config, GPT2LMHeadModel};
+///
+/// let (n_embd, n_head, n_layer) = (32, 4, 2);
+/// let config = GPT2Config { vocab_size: 100, n_embd, n_head, n_layer, ..GPT2Config::default() };
+/// let model = GPT2LMHeadModel::new(config)?;
+/// let tokens = Tensor::randint(0, 100, [2, 7]);
+/// assert_eq!(model.call(&tokens).shape()?, [2, 7, 100]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Module)]
+pub struct GPT2LMHeadModel {
+    transformer: GPT2Model,
+    lm_head: Linear,
+    hooks: Hooks,
+}
+
+impl GPT2LMHeadModel {
+    /// With random weights.
+    ///
+    /// # Errors
+    /// As [`GPT2Model::new`].
+    pub fn new(config: GPT2Config) -> Result<GPT2LMHeadModel> {
+        let transformer = GPT2Model::new(config)?;
+        let config = transformer.config();
+        let mut lm_head = Linear::no_bias(config.n_embd, config.vocab_size)?;
+        match config.tie_word_embeddings {
+            true => lm_head.weight = transformer.wte.weight.clone(),
+            false => text::draw(&lm_head, config.initializer_range)?,
+        }
+        Ok(GPT2LMHeadModel {
+            transformer,
+            lm_head,
+            hooks: Hooks::new(),
+        })
+    }
+
+    /// The sizes.
+    pub fn config(&self) -> &GPT2Config {
+        self.transformer.config()
+    }
+
+    /// Assigns the weights of a file of any GPT-2 of these sizes, whether or not its names begin with `transformer.`;
+    /// the report says what was missing and what was left over.
+    ///
+    /// # Errors
+    /// Lists every shape that differs.
+    #[track_caller]
+    pub fn load_transformers(&self, state: &StateDict) -> Result<LoadReport> {
+        let mut state = text::fitted(state, PREFIX, true, is_head);
+        if self.config().tie_word_embeddings {
+            text::tie(&mut state, "lm_head.weight", "transformer.wte.weight");
+        }
+        self.load_state_dict(&state, false)
+    }
+
+    /// The model of a folder with `config.json` and weights, and what was missing and left over.
+    ///
+    /// # Errors
+    /// If the folder can't be read, or the weights don't fit the configuration.
+    #[track_caller]
+    pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<(GPT2LMHeadModel, LoadReport)> {
+        let folder = Pretrained::load(folder)?;
+        let model = GPT2LMHeadModel::new(folder.config()?)?;
+        let report = model.load_transformers(&folder.state)?;
+        Ok((model, report))
+    }
+
+    /// Writes `config.json` and the weights into a folder, which the library `transformers` reads.
+    ///
+    /// # Errors
+    /// If the folder can't be written.
+    #[track_caller]
+    pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
+        text::save(folder.as_ref(), self, "gpt2", self.config())
+    }
+}
+
+impl Forward for GPT2LMHeadModel {
+    fn forward(&self, tokens: Tensor) -> Result<Tensor> {
+        Ok(self.lm_head.call(self.transformer.call(tokens)))
+    }
+}
+
+impl Forward<(Tensor, Tensor)> for GPT2LMHeadModel {
+    fn forward(&self, input: (Tensor, Tensor)) -> Result<Tensor> {
+        Ok(self.lm_head.call(self.transformer.call(input)))
+    }
+}

@@ -1,0 +1,171 @@
+//! What models of text share that have the names of the library `transformers`.
+
+use kiln::formats::Pretrained;
+use kiln::nn::{Embedding, Linear, Module, StateDict, init};
+use kiln::{Error, Result, Tensor};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// An activation by its name in a configuration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Activation {
+    Gelu,
+    GeluTanh,
+    Relu,
+    Silu,
+    Tanh,
+}
+
+impl Activation {
+    pub(crate) fn of(name: &str) -> Result<Activation> {
+        Ok(match name {
+            "gelu" => Activation::Gelu,
+            "gelu_new" | "gelu_pytorch_tanh" => Activation::GeluTanh,
+            "relu" => Activation::Relu,
+            "silu" | "swish" => Activation::Silu,
+            "tanh" => Activation::Tanh,
+            other => {
+                let message = format!(
+                    "there is no activation {other:?}, but gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish and \
+                     tanh"
+                );
+                return Err(Error::invalid("config", message));
+            }
+        })
+    }
+
+    pub(crate) fn call(self, x: &Tensor) -> Tensor {
+        match self {
+            Activation::Gelu => x.gelu(),
+            Activation::GeluTanh => x.gelu_tanh(),
+            Activation::Relu => x.relu(),
+            Activation::Silu => x.silu(),
+            Activation::Tanh => x.tanh(),
+        }
+    }
+}
+
+/// Heads that divide the width.
+pub(crate) fn check_heads(model: &str, width: usize, heads: usize) -> Result<()> {
+    match heads != 0 && width.is_multiple_of(heads) {
+        true => Ok(()),
+        false => {
+            let message = format!("{heads} heads do not divide a width of {width}");
+            Err(Error::invalid(model, message))
+        }
+    }
+}
+
+/// `[n, l, heads · e]` as `[n, heads, l, e]`.
+pub(crate) fn split_heads(x: &Tensor, heads: usize) -> Tensor {
+    x.unflatten(2, [heads as i64, -1]).transpose(1, 2)
+}
+
+/// `[n, heads, l, e]` as `[n, l, heads · e]`.
+pub(crate) fn join_heads(x: &Tensor) -> Tensor {
+    x.transpose(1, 2).flatten((2, 3))
+}
+
+/// The places 0 to l − 1 of tokens `[n, l]`.
+pub(crate) fn places(tokens: &Tensor) -> Tensor {
+    let length = tokens.dims().last().cloned().unwrap_or(1.into());
+    Tensor::arange(0, length, 1).to(tokens.device())
+}
+
+/// Which keys take part, `[n, 1, 1, l]`, by a mask `[n, l]` of bools or numbers, which is 0 at padding.
+pub(crate) fn padding_mask(mask: &Tensor) -> Tensor {
+    mask.ne(0).unsqueeze(1).unsqueeze(1)
+}
+
+/// Draws all linear layers and embeddings from normal numbers of a deviation, with biases of 0.
+pub(crate) fn draw(model: &dyn Module, std: f64) -> Result<()> {
+    for module in model.modules() {
+        if let Some(linear) = module.downcast_ref::<Linear>() {
+            init::normal_(&linear.weight, 0.0, std)?;
+            linear.bias.as_ref().map_or(Ok(()), init::zeros_)?;
+        }
+        if let Some(embedding) = module.downcast_ref::<Embedding>() {
+            init::normal_(&embedding.weight, 0.0, std)?;
+        }
+    }
+    Ok(())
+}
+
+/// Values under the names of a model whose own parts, but for heads, stand under `prefix`: files have them with and
+/// without it. `is_head` says of a name whether it is a head's. The names of older files are brought to those of
+/// today's, and what is no weight is left out.
+pub(crate) fn fitted(
+    state: &StateDict,
+    prefix: &str,
+    model_has_prefix: bool,
+    is_head: impl Fn(&str) -> bool,
+) -> StateDict {
+    state.rename(|name| {
+        if is_head(name) {
+            return model_has_prefix.then(|| modern(name));
+        }
+        let bare = name.strip_prefix(prefix).unwrap_or(name);
+        let no_weight = bare.ends_with(".attn.bias")
+            || bare.ends_with(".attn.masked_bias")
+            || bare.ends_with("embeddings.position_ids")
+            || bare.ends_with("embeddings.token_type_ids");
+        let name = match model_has_prefix {
+            true => format!("{prefix}{bare}"),
+            false => bare.to_string(),
+        };
+        (!no_weight).then(|| modern(&name))
+    })
+}
+
+/// A name as it is today.
+fn modern(name: &str) -> String {
+    for (old, new) in [
+        ("LayerNorm.gamma", "LayerNorm.weight"),
+        ("LayerNorm.beta", "LayerNorm.bias"),
+    ] {
+        if let Some(path) = name.strip_suffix(old) {
+            return format!("{path}{new}");
+        }
+    }
+    name.to_string()
+}
+
+/// Gives what is missing under `name` the value of `source`, whose cell it shares.
+pub(crate) fn tie(state: &mut StateDict, name: &str, source: &str) {
+    if let (None, Some(value)) = (state.get(name), state.get(source)) {
+        let value = value.clone();
+        state.insert(name, value);
+    }
+}
+
+/// A configuration as a file has it.
+#[derive(Serialize)]
+struct Described<'a, C> {
+    model_type: &'a str,
+    architectures: [&'a str; 1],
+    #[serde(flatten)]
+    config: &'a C,
+}
+
+/// Writes a model's folder. What several names share is written once.
+pub(crate) fn save(
+    folder: &Path,
+    model: &dyn Module,
+    model_type: &str,
+    config: &impl Serialize,
+) -> Result<()> {
+    let own: BTreeSet<String> = model
+        .named_parameters()
+        .into_iter()
+        .chain(model.named_buffers())
+        .map(|(name, _)| name)
+        .collect();
+    let described = Described {
+        model_type,
+        architectures: [model.name()],
+        config,
+    };
+    let state = model.state_dict().filter(|name| own.contains(name));
+    Pretrained::new(&described, state)?.save(folder)
+}

@@ -1,0 +1,9 @@
+//! The networks beside torchvision's and those of the library `transformers`.
+
+mod keys;
+mod made;
+mod reference;
+mod results;
+mod shapes;
+mod text;
+mod weights;

@@ -1,0 +1,225 @@
+//! Models of text, and the folders that they are in.
+
+use crate::made::{small_bert, small_gpt2};
+use kiln::formats::Pretrained;
+use kiln::nn::optim::{AdamW, Optimizer};
+use kiln::nn::{Forward, Module, StateDict};
+use kiln::{DType, Result, Tensor, no_grad};
+use kiln_models::{
+    BertConfig, BertForMaskedLM, BertForSequenceClassification, BertInputs, BertModel, GPT2Config,
+    GPT2LMHeadModel, GPT2Model,
+};
+use std::path::PathBuf;
+
+fn folder(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("kiln-text-{name}-{}", std::process::id()))
+}
+
+fn tokens() -> Tensor {
+    Tensor::randint(0, 61, [2, 7])
+}
+
+#[track_caller]
+fn same(a: &Tensor, b: &Tensor) -> Result<()> {
+    assert_eq!(a.to_bytes()?, b.to_bytes()?);
+    Ok(())
+}
+
+#[test]
+fn gpt2_is_read_with_and_without_its_prefix() -> Result<()> {
+    let whole = GPT2LMHeadModel::new(small_gpt2())?;
+    whole.eval();
+    let state = whole.state_dict();
+    assert!(state.get("lm_head.weight").is_some());
+    // The published files: no prefix, no head, and masks that are no weights.
+    let mut bare = state.part("transformer.");
+    bare.insert("h.0.attn.bias", Tensor::ones([1, 1, 16, 16], DType::F32));
+    bare.insert("h.0.attn.masked_bias", Tensor::scalar(-1e4f32));
+    let x = tokens();
+    let wanted = no_grad(|| whole.call(&x));
+    for file in [&state, &bare] {
+        let model = GPT2LMHeadModel::new(small_gpt2())?;
+        let report = model.load_transformers(file)?;
+        assert!(
+            report.missing.is_empty() && report.unexpected.is_empty(),
+            "{report:?}"
+        );
+        model.eval();
+        same(&no_grad(|| model.call(&x)), &wanted)?;
+        let body = GPT2Model::new(small_gpt2())?;
+        let report = body.load_transformers(file)?;
+        assert!(
+            report.missing.is_empty() && report.unexpected.is_empty(),
+            "{report:?}"
+        );
+    }
+    let larger = GPT2Config {
+        n_embd: 39,
+        ..small_gpt2()
+    };
+    assert!(
+        GPT2LMHeadModel::new(larger)?
+            .load_transformers(&state)
+            .is_err()
+    );
+    Ok(())
+}
+
+#[test]
+fn tied_weights_are_one() -> Result<()> {
+    let model = GPT2LMHeadModel::new(small_gpt2())?;
+    let untied = GPT2LMHeadModel::new(GPT2Config {
+        tie_word_embeddings: false,
+        ..small_gpt2()
+    })?;
+    assert_eq!(untied.num_parameters() - model.num_parameters(), 61 * 36);
+    // They stay one through a step of training, and in a copy.
+    let mut optimizer = Optimizer::new(model.parameters(), AdamW::new().lr(0.01))?;
+    let x = tokens();
+    let scores = model.call(&x).flatten((0, 1));
+    scores.cross_entropy(x.flatten((0, 1))).backward()?;
+    optimizer.step()?;
+    for model in [&model, &model.deep_copy()?] {
+        let state = model.state_dict();
+        let of = |name: &str| state.get(name).expect("it is there").clone();
+        same(&of("lm_head.weight"), &of("transformer.wte.weight"))?;
+    }
+    assert_eq!(model.deep_copy()?.num_parameters(), model.num_parameters());
+    let masked = BertForMaskedLM::new(small_bert())?;
+    let names: Vec<String> = masked
+        .named_parameters()
+        .into_iter()
+        .map(|(n, _)| n)
+        .collect();
+    assert!(names.iter().any(|n| n == "cls.predictions.bias"));
+    assert!(
+        !names
+            .iter()
+            .any(|n| n.starts_with("cls.predictions.decoder."))
+    );
+    Ok(())
+}
+
+#[test]
+fn folders_are_written_and_read() -> Result<()> {
+    let path = folder("gpt2");
+    let model = GPT2LMHeadModel::new(GPT2Config {
+        n_layer: 2,
+        ..small_gpt2()
+    })?;
+    model.save_pretrained(&path)?;
+    // What is shared is written once.
+    let written = Pretrained::load(&path)?;
+    assert!(written.state.get("lm_head.weight").is_none());
+    let (again, report) = GPT2LMHeadModel::from_pretrained(&path)?;
+    assert!(report.missing.is_empty() && report.unexpected.is_empty());
+    assert_eq!(again.config(), model.config());
+    let x = tokens();
+    model.eval();
+    again.eval();
+    same(&no_grad(|| again.call(&x)), &no_grad(|| model.call(&x)))?;
+    // A classifier from what was trained otherwise: its head is new.
+    let bert = BertForMaskedLM::new(small_bert())?;
+    bert.save_pretrained(&path)?;
+    let (_, report) = BertForMaskedLM::from_pretrained(&path)?;
+    assert!(report.missing.is_empty() && report.unexpected.is_empty());
+    let (classifier, report) = BertForSequenceClassification::from_pretrained(&path)?;
+    let new = [
+        "bert.pooler.dense.weight",
+        "bert.pooler.dense.bias",
+        "classifier.weight",
+        "classifier.bias",
+    ];
+    assert_eq!(report.missing, new);
+    assert!(report.unexpected.iter().all(|n| n.starts_with("cls.")));
+    assert_eq!(classifier.call(&x).shape()?, [2, 2]);
+    std::fs::remove_dir_all(path).expect("it was written");
+    Ok(())
+}
+
+#[test]
+fn bert_is_read_in_each_form() -> Result<()> {
+    let whole = BertModel::new(small_bert())?;
+    whole.eval();
+    let x = tokens();
+    let wanted = no_grad(|| whole.call(&x).0);
+    let state = whole.state_dict();
+    // The first files name norms otherwise, and hold places and other tasks' heads.
+    let old = |name: &str| {
+        let name = name.replace("LayerNorm.weight", "LayerNorm.gamma");
+        Some(format!(
+            "bert.{}",
+            name.replace("LayerNorm.bias", "LayerNorm.beta")
+        ))
+    };
+    let mut old = state.rename(old);
+    old.insert("bert.embeddings.position_ids", Tensor::arange(0, 16, 1));
+    old.insert(
+        "cls.seq_relationship.weight",
+        Tensor::zeros([2, 36], DType::F32),
+    );
+    for file in [&state, &old] {
+        let model = BertModel::new(small_bert())?;
+        let report = model.load_transformers(file)?;
+        assert!(
+            report.missing.is_empty() && report.unexpected.is_empty(),
+            "{report:?}"
+        );
+        model.eval();
+        same(&no_grad(|| model.call(&x).0), &wanted)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_masked_changes_nothing() -> Result<()> {
+    let near = |a: Tensor, b: Tensor| -> Result<()> {
+        let (a, b) = (a.to_vec::<f32>()?, b.to_vec::<f32>()?);
+        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5));
+        Ok(())
+    };
+    let x = tokens();
+    let short = x.narrow(1, 0, 5);
+    let mask = Tensor::from_slice(&[1i64, 1, 1, 1, 1, 0, 0].repeat(2), [2, 7]);
+    let bert = BertModel::new(small_bert())?;
+    bert.eval();
+    let masked = bert
+        .call(BertInputs::new(x.clone()).attention_mask(mask.clone()))
+        .0;
+    near(masked.narrow(1, 0, 5), bert.call(&short).0)?;
+    let gpt = GPT2Model::new(small_gpt2())?;
+    gpt.eval();
+    near(gpt.call((&x, &mask)).narrow(1, 0, 5), gpt.call(&short))?;
+    Ok(())
+}
+
+#[test]
+fn configurations_are_checked() {
+    let heads = GPT2Config {
+        n_head: 5,
+        ..small_gpt2()
+    };
+    assert!(
+        GPT2Model::new(heads)
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("5 heads")
+    );
+    let activation = BertConfig {
+        hidden_act: "geglu".into(),
+        ..small_bert()
+    };
+    let e = BertModel::new(activation).err().unwrap().to_string();
+    assert!(e.contains("geglu") && e.contains("gelu_new"), "{e}");
+    let long = Tensor::zeros([1, 17], DType::I64);
+    let model = GPT2Model::new(small_gpt2()).expect("a model");
+    assert!(model.call(&long).to_vec::<f32>().is_err());
+    let state: StateDict = [("x".to_string(), Tensor::scalar(1.0f32))]
+        .into_iter()
+        .collect();
+    let report = model
+        .load_transformers(&state)
+        .expect("shapes don't differ");
+    assert_eq!(report.unexpected, ["x"]);
+}
