@@ -4,14 +4,17 @@ use super::names::{DTYPES, UNTYPED};
 use crate::Value;
 use crate::fault::Fault;
 use kiln_tensor::{DType, Result, Tensor};
+use std::collections::HashMap;
 use std::io::{Seek, Write};
 use std::panic::Location;
 use std::path::Path;
+use std::sync::Arc;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 /// Writes a checkpoint that PyTorch opens, `torch.load(path, weights_only=True)`: a tensor, a number, a text, or
-/// dicts and lists of these. A reader sees the old file or the whole new one, never a part.
+/// dicts and lists of these. Tensors that share their values, as tied weights do, are written once, and share them again
+/// in PyTorch. A reader sees the old file or the whole new one, never a part.
 ///
 /// ```no_run
 /// use kiln_formats::{StateDict, Value};
@@ -36,6 +39,7 @@ fn write(value: &Value, path: &Path) -> Result<(), Fault> {
     let mut pickle = Pickle {
         bytes: vec![0x80, 2],
         tensors: Vec::new(),
+        numbers: HashMap::new(),
     };
     pickle.value(value)?;
     pickle.bytes.push(b'.');
@@ -96,6 +100,9 @@ struct Pickle {
     bytes: Vec<u8>,
     /// Each has a storage, numbered in this order.
     tensors: Vec<Tensor>,
+    /// The storage of each by what identifies its values, which several tensors may hold: the weights of layers that
+    /// are tied.
+    numbers: HashMap<(usize, u32), usize>,
 }
 
 impl Pickle {
@@ -181,7 +188,8 @@ impl Pickle {
         self.op(format!("ctorch._utils\n_rebuild_tensor_v{version}\n((").as_bytes());
         self.text("storage")?;
         self.op(format!("c{module}\n{class}\n").as_bytes());
-        self.text(&self.tensors.len().to_string())?;
+        let number = self.storage(tensor);
+        self.text(&number.to_string())?;
         self.text("cpu")?;
         self.int(elements as i128);
         self.op(b"tQ");
@@ -200,7 +208,18 @@ impl Pickle {
             self.op(format!("ctorch\n{name}\n").as_bytes());
         }
         self.op(b"tR");
-        self.tensors.push(tensor.clone());
         Ok(())
+    }
+
+    /// The number of the storage that a tensor's values are in.
+    fn storage(&mut self, tensor: &Tensor) -> usize {
+        let handle = tensor.as_ref();
+        let values = (Arc::as_ptr(&handle.node) as usize, handle.output);
+        let next = self.tensors.len();
+        let number = *self.numbers.entry(values).or_insert(next);
+        if number == next {
+            self.tensors.push(tensor.clone());
+        }
+        number
     }
 }

@@ -188,3 +188,33 @@ fn files_of_other_kinds_are_named() -> Result<()> {
     assert!(message(load(&path)).contains("read_npz"));
     Ok(())
 }
+
+#[test]
+fn what_is_shared_is_written_once() -> Result<()> {
+    let folder = Folder::new("tied");
+    let (weight, other) = (
+        Tensor::rand([300, 100], DType::F32),
+        Tensor::rand([4], DType::F64),
+    );
+    let tied = [
+        ("tokens", weight.clone()),
+        ("other", other.clone()),
+        ("scores", weight.detach()),
+    ];
+    let state: StateDict = tied.into_iter().map(|(n, t)| (n.to_string(), t)).collect();
+    let path = folder.0.join("tied.pt");
+    save(&state, &path)?;
+    let once = weight.nbytes()? as u64;
+    let size = std::fs::metadata(&path).expect("it was written").len();
+    assert!((once..once + 4000).contains(&size), "{size}");
+    assert_same(&load(&path)?.state_dict()?, &state)?;
+    // What is equal, but not the same, stays apart; so do results of what is shared.
+    let apart = vec![&weight + 0.0, &weight + 0.0, weight.transpose(0, 1)];
+    save(apart.clone(), &path)?;
+    let size = std::fs::metadata(&path).expect("it was written").len();
+    assert!(size > 3 * once, "{size}");
+    for (found, wanted) in load(&path)?.list()?.iter().zip(&apart) {
+        assert_eq!(found.tensor()?.to_bytes()?, wanted.to_bytes()?);
+    }
+    Ok(())
+}

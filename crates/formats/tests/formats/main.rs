@@ -3,6 +3,7 @@
 mod checkpoints;
 mod folders;
 mod hostile;
+mod large;
 mod npy;
 mod npz;
 mod pickles;

@@ -21,6 +21,8 @@ pub struct Group {
     updates: Updates,
     /// What a rule that searches keeps.
     pub(crate) kept: BTreeMap<String, Tensor>,
+    /// Numbers of a schedule, which are saved beside the rule's.
+    pub(crate) notes: BTreeMap<&'static str, f64>,
 }
 
 /// A part of a parameter's state.
@@ -57,6 +59,7 @@ impl Group {
             state: parameters.iter().map(|_| None).collect(),
             updates: Updates::default(),
             kept: BTreeMap::new(),
+            notes: BTreeMap::new(),
             rule,
             about,
             parameters,

@@ -141,9 +141,11 @@ impl Optimizer {
             }
             let owned = |(name, value): &(&'static str, f64)| (name.to_string(), *value);
             let flag = |(name, on): &(&'static str, bool)| (name.to_string(), *on);
+            let notes = group.notes.iter();
+            let notes = notes.map(|(name, value)| (name.to_string(), *value));
             let next = first + group.parameters.len();
             dict.param_groups.push(GroupDict {
-                numbers: group.values.iter().map(owned).collect(),
+                numbers: notes.chain(group.values.iter().map(owned)).collect(),
                 flags: group.about.flags.iter().map(flag).collect(),
                 params: (first..next).collect(),
             });

@@ -22,6 +22,7 @@ mod rnn;
 mod running_norm;
 mod state;
 mod support;
+mod torch_schedules;
 mod training;
 mod tree;
 mod update_bn;

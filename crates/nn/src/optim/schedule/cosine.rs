@@ -1,6 +1,7 @@
 //! Cosine annealing (Loshchilov and Hutter, 2016).
 
-use super::{Schedule, count, positive};
+use super::{Schedule, SchedulerState, count, positive};
+use kiln_formats::Value;
 use kiln_tensor::{Int, options};
 use std::f64::consts::PI;
 
@@ -56,8 +57,9 @@ options! {
     }
 }
 
-impl Schedule for CosineAnnealingWarmRestarts {
-    fn lr(&self, base: f64, epoch: u64) -> f64 {
+impl CosineAnnealingWarmRestarts {
+    /// How far an epoch is in its period, and how long that is.
+    fn place(&self, epoch: u64) -> (u64, u64) {
         let (mut at, mut period) = (epoch, count(self.t_0).max(1));
         let times = count(self.t_mult);
         if times <= 1 {
@@ -67,8 +69,20 @@ impl Schedule for CosineAnnealingWarmRestarts {
             at -= period;
             period = period.saturating_mul(times);
         }
+        (at, period)
+    }
+}
+
+impl Schedule for CosineAnnealingWarmRestarts {
+    fn lr(&self, base: f64, epoch: u64) -> f64 {
+        let (at, period) = self.place(epoch);
         let height = 1.0 + (PI * at as f64 / period as f64).cos();
         self.eta_min + (base - self.eta_min) * height / 2.0
+    }
+
+    fn saved(&self, state: &SchedulerState) -> Vec<(&'static str, Value)> {
+        let (at, period) = self.place(state.epoch);
+        vec![("T_cur", at.into()), ("T_i", period.into())]
     }
 
     fn check(&self) -> Result<(), String> {

@@ -1,6 +1,7 @@
 //! Cyclical learning rates (Smith, 2015).
 
-use super::{Schedule, count, positive};
+use super::{Schedule, SchedulerState, count, positive};
+use kiln_formats::Value;
 use kiln_tensor::{Int, MaybeInt, options};
 
 /// How the height of [`CyclicLR`] changes.
@@ -76,6 +77,18 @@ impl Schedule for CyclicLR {
         let range = self.max_momentum - self.base_momentum;
         let now = self.max_momentum - range * self.height(epoch);
         self.cycle_momentum.then_some(now)
+    }
+
+    fn saved(&self, state: &SchedulerState) -> Vec<(&'static str, Value)> {
+        let rates = vec![self.base_lr; state.base_lrs.len()];
+        vec![
+            ("base_lrs", rates.into()),
+            ("_scale_fn_custom", Value::None),
+        ]
+    }
+
+    fn in_groups(&self, _: f64) -> Vec<(&'static str, f64)> {
+        vec![("initial_lr", self.base_lr)]
     }
 
     fn check(&self) -> Result<(), String> {

@@ -7,6 +7,7 @@ mod cosine;
 mod cyclic;
 mod one_cycle;
 mod plateau;
+mod saved;
 mod sequential;
 mod steps;
 mod warmup;
@@ -23,6 +24,7 @@ pub use steps::{
 pub use warmup::{ConstantScheduleWithWarmup, CosineScheduleWithWarmup, LinearScheduleWithWarmup};
 
 use super::Optimizer;
+use kiln_formats::Value;
 use kiln_tensor::{Error, Int, Result};
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +57,18 @@ pub trait Schedule: Send + Sync {
     /// The last epoch, where the schedule has one.
     fn last(&self) -> Option<u64> {
         None
+    }
+
+    /// What PyTorch's scheduler of this class keeps in its state beside the epoch and the rates.
+    fn saved(&self, state: &SchedulerState) -> Vec<(&'static str, Value)> {
+        let _ = state;
+        Vec::new()
+    }
+
+    /// What PyTorch's scheduler of this class keeps in the groups of its optimiser, from the rate that a group began
+    /// with.
+    fn in_groups(&self, base: f64) -> Vec<(&'static str, f64)> {
+        vec![("initial_lr", base)]
     }
 }
 
@@ -108,6 +122,10 @@ impl Scheduler {
             base,
         };
         scheduler.go_to(0, optimizer)?;
+        for (group, base) in optimizer.groups_mut().iter_mut().zip(&scheduler.base) {
+            let notes = scheduler.schedules.iter().flat_map(|s| s.in_groups(*base));
+            group.notes.extend(notes);
+        }
         Ok(scheduler)
     }
 
@@ -131,7 +149,8 @@ impl Scheduler {
         &self.current
     }
 
-    /// What is needed to go on later. The schedule itself is not in it.
+    /// What is needed to go on later. The schedule itself is not in it. `Value::from(&scheduler)` is what PyTorch's
+    /// scheduler of the same class loads, and `SchedulerState::try_from` reads what that saved.
     pub fn state_dict(&self) -> SchedulerState {
         SchedulerState {
             epoch: self.epoch,

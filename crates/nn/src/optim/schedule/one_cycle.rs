@@ -1,6 +1,7 @@
 //! The one-cycle policy (Smith and Topin, 2017).
 
-use super::{Schedule, count, positive, share};
+use super::{Schedule, SchedulerState, count, positive, share};
+use kiln_formats::Value;
 use kiln_tensor::{Int, options};
 use std::f64::consts::PI;
 
@@ -93,6 +94,28 @@ impl Schedule for OneCycleLR {
     fn check(&self) -> Result<(), String> {
         positive("total_steps", self.total_steps)?;
         share("pct_start", self.pct_start)
+    }
+
+    fn saved(&self, state: &SchedulerState) -> Vec<(&'static str, Value)> {
+        let rates = vec![self.max_lr / self.div_factor; state.base_lrs.len()];
+        vec![("base_lrs", rates.into())]
+    }
+
+    fn in_groups(&self, _: f64) -> Vec<(&'static str, f64)> {
+        let start = self.max_lr / self.div_factor;
+        let end = start / self.final_div_factor;
+        let mut all = vec![
+            ("initial_lr", start),
+            ("max_lr", self.max_lr),
+            ("min_lr", end),
+        ];
+        if self.cycle_momentum {
+            all.extend([
+                ("base_momentum", self.base_momentum),
+                ("max_momentum", self.max_momentum),
+            ]);
+        }
+        all
     }
 
     fn last(&self) -> Option<u64> {

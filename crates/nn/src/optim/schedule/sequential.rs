@@ -1,6 +1,7 @@
 //! One schedule after the other.
 
-use super::Schedule;
+use super::{Schedule, SchedulerState, saved};
+use kiln_formats::Value;
 
 /// One schedule after the other, each counting its epochs from its own beginning.
 pub struct SequentialLR {
@@ -38,5 +39,29 @@ impl Schedule for SequentialLR {
 
     fn momentum(&self, epoch: u64) -> Option<f64> {
         self.at(epoch).and_then(|(s, epoch)| s.momentum(epoch))
+    }
+
+    fn saved(&self, state: &SchedulerState) -> Vec<(&'static str, Value)> {
+        let within = self.schedules.iter().enumerate().map(|(i, schedule)| {
+            let milestone = |i: usize| self.milestones.get(i).map(|m| *m as i64);
+            let from = i.checked_sub(1).map_or(Some(0), milestone).unwrap_or(0);
+            // One that has ended stands at its last epoch.
+            let now = milestone(i).map_or(state.epoch as i64, |next| {
+                (state.epoch as i64).min(next - 1)
+            });
+            saved::saved(&**schedule, state, (now - from).max(-1))
+        });
+        let milestones: Vec<u64> = self.milestones.clone();
+        vec![
+            ("_schedulers", within.collect::<Vec<Value>>().into()),
+            ("_milestones", milestones.into()),
+        ]
+    }
+
+    fn in_groups(&self, base: f64) -> Vec<(&'static str, f64)> {
+        self.schedules
+            .iter()
+            .flat_map(|s| s.in_groups(base))
+            .collect()
     }
 }

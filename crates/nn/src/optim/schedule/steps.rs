@@ -1,6 +1,7 @@
 //! Schedules that multiply the rate.
 
-use super::{Schedule, count, positive, share};
+use super::{Schedule, SchedulerState, count, positive, share};
+use kiln_formats::Value;
 use kiln_tensor::{Int, IntList, options};
 use std::sync::{Mutex, PoisonError};
 
@@ -211,6 +212,16 @@ impl<F: Fn(u64) -> f64 + Send + Sync> Schedule for LambdaLR<F> {
     fn lr(&self, base: f64, epoch: u64) -> f64 {
         base * (self.0)(epoch)
     }
+
+    fn saved(&self, state: &SchedulerState) -> Vec<(&'static str, Value)> {
+        functions(state)
+    }
+}
+
+/// Functions are not saved, but have a place, one for each group.
+fn functions(state: &SchedulerState) -> Vec<(&'static str, Value)> {
+    let places: Vec<Value> = state.base_lrs.iter().map(|_| Value::None).collect();
+    vec![("lr_lambdas", places.into())]
 }
 
 /// Times what a function gives for each epoch from 1 on, one after the other.
@@ -244,6 +255,10 @@ impl<F: Fn(u64) -> f64 + Send + Sync> Schedule for MultiplicativeLR<F> {
             0 => current,
             epoch => current * (self.factor)(epoch),
         }
+    }
+
+    fn saved(&self, state: &SchedulerState) -> Vec<(&'static str, Value)> {
+        functions(state)
     }
 }
 

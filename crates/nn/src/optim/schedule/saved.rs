@@ -1,0 +1,113 @@
+//! Where schedules stand, as PyTorch's checkpoints hold it.
+
+use super::{PlateauState, Schedule, Scheduler, SchedulerState};
+use kiln_formats::Value;
+use kiln_tensor::{DType, Error, Result};
+
+/// What `state_dict()` of one of PyTorch's schedulers gave. Schedules one after the other, or several at once, are told
+/// by the schedules within them.
+///
+/// # Errors
+/// If it is none; the message says what is missing.
+impl TryFrom<&Value> for SchedulerState {
+    type Error = Error;
+
+    #[track_caller]
+    fn try_from(dict: &Value) -> Result<SchedulerState> {
+        let within = dict.get("_schedulers").and_then(Value::list);
+        let first = within.ok().and_then(|all| all.first()).unwrap_or(dict);
+        let get = |name: &str| dict.get(name).or_else(|_| first.get(name));
+        let epoch = get("last_epoch")?.int()?;
+        let Ok(epoch) = u64::try_from(epoch) else {
+            let message = format!("a schedule at epoch {epoch} has not begun");
+            return Err(Error::invalid("load_state_dict", message));
+        };
+        let base_lrs = rates(get("base_lrs")?)?;
+        let last_lr = match get("_last_lr") {
+            Ok(last) => rates(last)?,
+            Err(_) => base_lrs.clone(),
+        };
+        Ok(SchedulerState {
+            epoch,
+            base_lrs,
+            last_lr,
+        })
+    }
+}
+
+/// A rate may be a tensor there.
+#[track_caller]
+fn rates(list: &Value) -> Result<Vec<f64>> {
+    let rate = |value: &Value| match value {
+        Value::Tensor(t) => t.to_dtype(DType::F64).item(),
+        value => value.float(),
+    };
+    list.list()?.iter().map(rate).collect()
+}
+
+/// What PyTorch's schedulers load: those of one class by [`Scheduler::new`], a `ChainedScheduler` by
+/// [`Scheduler::chained`]. As there, the schedules' own numbers are those that they were made with.
+impl From<&Scheduler> for Value {
+    fn from(scheduler: &Scheduler) -> Value {
+        let state = scheduler.state_dict();
+        let one = |schedule: &dyn Schedule| saved(schedule, &state, state.epoch as i64);
+        match &scheduler.schedules[..] {
+            [schedule] => one(&**schedule),
+            all => {
+                let within: Vec<Value> = all.iter().map(|s| one(&**s)).collect();
+                let last = Value::from(state.last_lr.clone());
+                Value::dict([("_schedulers", Value::from(within)), ("_last_lr", last)])
+            }
+        }
+    }
+}
+
+/// Where one schedule stands, at an epoch of its own, which is −1 before it has begun.
+pub(crate) fn saved(schedule: &dyn Schedule, state: &SchedulerState, epoch: i64) -> Value {
+    let numbers = [
+        ("last_epoch", Value::from(epoch)),
+        ("_step_count", (epoch + 1).into()),
+        ("base_lrs", state.base_lrs.clone().into()),
+        ("_last_lr", state.last_lr.clone().into()),
+    ];
+    let own = SchedulerState {
+        epoch: epoch.max(0) as u64,
+        ..state.clone()
+    };
+    Value::dict(numbers.into_iter().chain(schedule.saved(&own)))
+}
+
+/// What `state_dict()` of PyTorch's `ReduceLROnPlateau` gave.
+///
+/// # Errors
+/// If it is none; the message says what is missing.
+impl TryFrom<&Value> for PlateauState {
+    type Error = Error;
+
+    #[track_caller]
+    fn try_from(dict: &Value) -> Result<PlateauState> {
+        let best = dict.get("best")?.float()?;
+        let counted = |name: &str| -> Result<u64> {
+            let count = dict.get(name)?.int()?;
+            u64::try_from(count)
+                .map_err(|_| Error::invalid("load_state_dict", format!("{name} can't be {count}")))
+        };
+        Ok(PlateauState {
+            best: best.is_finite().then_some(best),
+            num_bad_epochs: counted("num_bad_epochs")?,
+            cooldown_counter: counted("cooldown_counter")?,
+        })
+    }
+}
+
+/// What PyTorch's `ReduceLROnPlateau` loads, which keeps its own best where there is none yet.
+impl From<&PlateauState> for Value {
+    fn from(state: &PlateauState) -> Value {
+        let counts = [
+            ("num_bad_epochs", Value::from(state.num_bad_epochs)),
+            ("cooldown_counter", state.cooldown_counter.into()),
+        ];
+        let best = state.best.map(|best| ("best", best.into()));
+        Value::dict(counts.into_iter().chain(best))
+    }
+}
