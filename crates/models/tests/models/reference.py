@@ -1,6 +1,7 @@
 """Makes reference.json, what PyTorch does with torchvision's and transformers' models: `python reference.py reference.json`.
 With the names of models behind it, it makes these anew and keeps the others; with `--keys NAME` it prints the state dict
-that a hash in the file is of.
+that a hash in the file is of; with `--folders FOLDER` it reads what the test `folders_are_written_and_read` writes into
+the folder that KILN_FOLDERS names.
 
 `keys`: of each model in its published size, how many values its state dict has, how many numbers the parameters, and a
 hash of names, dtypes and shapes in their order.
@@ -262,6 +263,13 @@ if __name__ == "__main__":
     path, *chosen = sys.argv[1:]
     if path == "--keys":
         print(listing(published(chosen[0])), end="")
+        sys.exit()
+    if path == "--folders":
+        for kind, folder in [("GPT2LMHeadModel", "gpt2"), ("BertForMaskedLM", "bert")]:
+            model = getattr(transformers, kind)
+            _, report = model.from_pretrained(f"{chosen[0]}/{folder}", output_loading_info=True)
+            print(kind, report)
+            assert not any(report.values())
         sys.exit()
     cases = [*(n for n in VISION if VISION[n]), "vit", "unet", "gpt", *TEXT]
     old = json.load(open(path)) if chosen and os.path.exists(path) else {"keys": [], "cases": []}

@@ -102,7 +102,10 @@ fn tied_weights_are_one() -> Result<()> {
 
 #[test]
 fn folders_are_written_and_read() -> Result<()> {
-    let path = folder("gpt2");
+    // Kept where the library `transformers` is to read them: `reference.py --folders FOLDER`.
+    let kept = std::env::var_os("KILN_FOLDERS").map(PathBuf::from);
+    let parent = kept.clone().unwrap_or_else(|| folder("saved"));
+    let (path, bert_path) = (parent.join("gpt2"), parent.join("bert"));
     let model = GPT2LMHeadModel::new(GPT2Config {
         n_layer: 2,
         ..small_gpt2()
@@ -120,10 +123,10 @@ fn folders_are_written_and_read() -> Result<()> {
     same(&no_grad(|| again.call(&x)), &no_grad(|| model.call(&x)))?;
     // A classifier from what was trained otherwise: its head is new.
     let bert = BertForMaskedLM::new(small_bert())?;
-    bert.save_pretrained(&path)?;
-    let (_, report) = BertForMaskedLM::from_pretrained(&path)?;
+    bert.save_pretrained(&bert_path)?;
+    let (_, report) = BertForMaskedLM::from_pretrained(&bert_path)?;
     assert!(report.missing.is_empty() && report.unexpected.is_empty());
-    let (classifier, report) = BertForSequenceClassification::from_pretrained(&path)?;
+    let (classifier, report) = BertForSequenceClassification::from_pretrained(&bert_path)?;
     let new = [
         "bert.pooler.dense.weight",
         "bert.pooler.dense.bias",
@@ -133,7 +136,9 @@ fn folders_are_written_and_read() -> Result<()> {
     assert_eq!(report.missing, new);
     assert!(report.unexpected.iter().all(|n| n.starts_with("cls.")));
     assert_eq!(classifier.call(&x).shape()?, [2, 2]);
-    std::fs::remove_dir_all(path).expect("it was written");
+    if kept.is_none() {
+        std::fs::remove_dir_all(parent).expect("it was written");
+    }
     Ok(())
 }
 
