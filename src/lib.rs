@@ -116,6 +116,35 @@ pub mod nn {
     pub use kiln_nn::*;
 }
 
+pub mod package {
+    //! Compiled functions with their weights and state in one file, and programs that run it with the runtime alone.
+    //!
+    //! ```
+    //! use kiln::nn::{Forward, Linear};
+    //! use kiln::package::{Buffer, Builder, Package};
+    //! use kiln::{DType, Spec, compile};
+    //!
+    //! # let folder = std::env::temp_dir().join(format!("kiln-package-doc-{}", std::process::id()));
+    //! # std::fs::create_dir_all(&folder).unwrap();
+    //! # let path = folder.join("model.kiln");
+    //! let model = Linear::new(3, 2)?;
+    //! let forward = compile(Spec::new(DType::F32, ("batch", 3)), |x| model.call(&x).softmax(1))?;
+    //! Builder::new().module("", &model).entry("forward", &forward).save(&path)?;
+    //!
+    //! // What follows needs the crate `kiln-package` alone.
+    //! let package = Package::open(&path).unwrap();
+    //! let x = Buffer::from_slice(&[1.0f32, 2.0, 3.0], &[1, 3]).unwrap();
+    //! let out = package.entry("forward").unwrap().run(x).unwrap();
+    //! assert_eq!(out[0].shape(), [1, 2]);
+    //! # drop(package);
+    //! # std::fs::remove_dir_all(&folder).unwrap();
+    //! # Ok::<(), kiln::Error>(())
+    //! ```
+
+    pub use kiln_export::Builder;
+    pub use kiln_package::*;
+}
+
 pub mod prelude {
     //! What most programs use, in one line: tensors, layers, optimisers, schedules, loaders.
     //!

@@ -1,10 +1,12 @@
-//! Trains a small convolutional network on the shipped handwritten digits, saves it and loads it back.
+//! Trains a small convolutional network on the shipped handwritten digits, saves it and loads it back, and exports it
+//! into a package that a program runs which links the runtime alone.
 //!
 //! The whole step (forward, backward and the update of every parameter) is recorded once and compiled
 //! into one plan that writes parameters and moments in place.
 
 mod curve;
 mod data;
+mod elsewhere;
 mod network;
 
 use data::Digits;
@@ -25,7 +27,7 @@ Trains a convolutional network on 1,437 of 1,797 handwritten digits and tests it
 
   --seed N      of the split, the weights and the order of the batches (default 0)
   --epochs N    passes over the training digits (default 12)
-  --out FOLDER  where the weights and the curve of the loss go (default: a folder for temporary files)
+  --out FOLDER  where the weights, the package and the curve of the loss go (default: a folder for temporary files)
   --seeds N     only trains and tests, with each of the seeds below N, and prints the median";
 
 /// Images in a batch.
@@ -79,7 +81,7 @@ fn options() -> Result<Option<Options>, Failure> {
     Ok(Some(options))
 }
 
-/// Whether the loaded network predicts what the trained one does.
+/// Whether the loaded network predicts what the trained one does, and the exported one does too and trains alike.
 fn run(options: &Options) -> Result<bool, Failure> {
     let (train, test) = parts(options.seed)?;
     println!(
@@ -91,11 +93,12 @@ fn run(options: &Options) -> Result<bool, Failure> {
 
     let network = Network::new()?;
     println!("{network}\n{} parameters\n", network.num_parameters());
-    let trained =
+    let mut trained =
         Training::new(&network, options, train.labels.len() / BATCH)?.run(&train, options)?;
 
     network.eval();
-    let predictions = predict(&network, &test)?;
+    let classifier = classifier(&network)?;
+    let predictions = predict(&classifier, &test)?;
     let (right, accuracy) = score(&predictions, &test);
     println!(
         "\ntested: {right} of {} right, {accuracy:.2} %",
@@ -108,16 +111,27 @@ fn run(options: &Options) -> Result<bool, Failure> {
     let again = Network::new()?;
     again.load_state_dict(&StateDict::load(&file)?, true)?;
     again.eval();
-    let reloaded = predict(&again, &test)?;
+    let reloaded = predict(&self::classifier(&again)?, &test)?;
     let differ = predictions
         .iter()
         .zip(&reloaded)
         .filter(|(a, b)| a != b)
         .count();
     println!(
-        "saved and loaded back: {differ} predictions differ ({})\n",
+        "saved and loaded back: {differ} predictions differ ({})",
         file.display()
     );
+    let batches = loader(&train, options.seed + 1)?.iter();
+    let batches = batches.collect::<kiln::Result<Vec<_>>>()?;
+    let exported = (&network, &classifier);
+    let equal = elsewhere::run(
+        &options.out,
+        exported,
+        &mut trained.training,
+        &test,
+        &batches,
+    )?;
+    println!();
 
     trained.report()?;
     let picture = options.out.join("loss.svg");
@@ -126,7 +140,7 @@ fn run(options: &Options) -> Result<bool, Failure> {
     curve::print(&trained.losses);
     println!();
     test.draw(&predictions);
-    Ok(differ == 0)
+    Ok(differ == 0 && equal)
 }
 
 /// Trains and tests with each of the seeds below `n`.
@@ -142,7 +156,8 @@ fn seeds(options: &Options, n: u64) -> Result<bool, Failure> {
         };
         Training::new(&network, &options, train.labels.len() / BATCH)?.run(&train, &options)?;
         network.eval();
-        let (right, accuracy) = score(&predict(&network, &test)?, &test);
+        let predictions = predict(&classifier(&network)?, &test)?;
+        let (right, accuracy) = score(&predictions, &test);
         println!(
             "seed {seed}: {right} of {} right, {accuracy:.2} %\n",
             test.labels.len()
@@ -168,9 +183,19 @@ fn parts(seed: u64) -> Result<(Digits, Digits), Failure> {
     ))
 }
 
-fn predict(network: &Network, test: &Digits) -> Result<Vec<i64>, Failure> {
+fn predict(classifier: &Compiled<Tensor, Tensor>, test: &Digits) -> Result<Vec<i64>, Failure> {
     let (images, _) = test.tensors();
-    Ok(classifier(network)?.run(&images)?.to_vec::<i64>()?)
+    Ok(classifier.run(&images)?.to_vec::<i64>()?)
+}
+
+/// Batches of the digits, in another order at each pass.
+fn loader(train: &Digits, seed: u64) -> kiln::Result<DataLoader<(Tensor, Tensor)>> {
+    DataLoader::new(TensorDataset::new(train.tensors())?)
+        .batch_size(BATCH)
+        .shuffle(true)
+        .drop_last(true)
+        .seed(seed)
+        .build()
 }
 
 /// How many predictions are right, and how many percent these are.
@@ -202,9 +227,8 @@ type Step = Compiled<(Tensor, Tensor), (Tensor, Tensor)>;
 
 /// What a training leaves behind.
 struct Trained {
-    step: Step,
+    training: Training,
     losses: Vec<f32>,
-    compiled_in: Duration,
     took: Duration,
 }
 
@@ -234,12 +258,7 @@ impl Training {
     }
 
     fn run(mut self, train: &Digits, options: &Options) -> Result<Trained, Failure> {
-        let loader = DataLoader::new(TensorDataset::new(train.tensors())?)
-            .batch_size(BATCH)
-            .shuffle(true)
-            .drop_last(true)
-            .seed(options.seed)
-            .build()?;
+        let loader = loader(train, options.seed)?;
         let batches = train.labels.len() / BATCH;
         let progress = Progress::new("training", (options.epochs * batches) as u64);
         let start = Instant::now();
@@ -269,9 +288,8 @@ impl Training {
         }
         progress.finish();
         Ok(Trained {
-            step: self.step,
+            training: self,
             losses,
-            compiled_in: self.compiled_in,
             took: start.elapsed(),
         })
     }
@@ -280,8 +298,9 @@ impl Training {
 impl Trained {
     /// Prints what the compiler made of the step.
     fn report(&self) -> Result<(), Failure> {
-        let explain = self.step.explain();
-        let memory = self.step.executable().memory(&[])?;
+        let step = &self.training.step;
+        let explain = step.explain();
+        let memory = step.executable().memory(&[])?;
         let each = self.took.as_secs_f64() * 1e3 / self.losses.len().max(1) as f64;
         println!("the training step: forward, backward and update in one plan");
         println!(
@@ -301,7 +320,7 @@ impl Trained {
         );
         println!(
             "  compiled in   {:.1} ms",
-            self.compiled_in.as_secs_f64() * 1e3
+            self.training.compiled_in.as_secs_f64() * 1e3
         );
         println!(
             "  time          {each:.2} ms a step with its batch, {:.1} s in all",

@@ -6,6 +6,7 @@
 mod block;
 mod evict;
 mod figures;
+mod lent;
 
 use crate::cuda::Memory as GpuMemory;
 use crate::error::{Error, Result};
@@ -15,6 +16,8 @@ use block::Block;
 pub use evict::can_evict;
 pub(crate) use evict::evict;
 pub use figures::MemoryStats;
+pub use lent::Lender;
+use lent::Lent;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -35,6 +38,8 @@ enum Home {
     Host(Block),
     /// A part of a block, which begins so many bytes behind it.
     Gpu(Arc<GpuMemory>, usize),
+    /// Somebody else's.
+    Lent(Lent),
 }
 
 struct Cache {
@@ -217,7 +222,7 @@ impl Storage {
     /// The GPU's memory, if it is on one.
     pub(crate) fn gpu(&self) -> Option<&GpuMemory> {
         match &self.home {
-            Home::Host(_) => None,
+            Home::Host(_) | Home::Lent(_) => None,
             Home::Gpu(memory, _) => Some(memory),
         }
     }
@@ -259,15 +264,17 @@ impl Storage {
 
     /// The contents; none of memory that is not the host's.
     pub fn bytes(&self) -> &[u8] {
-        let Home::Host(block) = &self.home else {
-            return &[];
+        let start = match &self.home {
+            Home::Host(block) => block.ptr(),
+            Home::Lent(lent) => lent.ptr(),
+            Home::Gpu(..) => return &[],
         };
-        // SAFETY: the block holds at least `len` initialised bytes, and nothing writes them while
-        // the storage is shared.
-        unsafe { std::slice::from_raw_parts(block.ptr(), self.len) }
+        // SAFETY: the block, or what was lent, holds at least `len` initialised bytes, and nothing writes
+        // them while the storage is shared.
+        unsafe { std::slice::from_raw_parts(start, self.len) }
     }
 
-    /// The contents, to be changed; none of memory that is not the host's. The identity changes with
+    /// The contents, to be changed; none of memory that is not the host's own. The identity changes with
     /// them.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.renew();
@@ -287,6 +294,7 @@ impl Storage {
     pub(crate) fn ptr(&self) -> *mut u8 {
         match &self.home {
             Home::Host(block) => block.ptr(),
+            Home::Lent(lent) => lent.ptr(),
             Home::Gpu(memory, offset) => memory.ptr().wrapping_add(*offset),
         }
     }

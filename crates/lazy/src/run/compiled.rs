@@ -19,7 +19,7 @@ use crate::node::Node;
 use crate::{Device, Error, ErrorKind, Handle, Result, random, symbols};
 use kiln_base::Loc;
 use kiln_compiler::{Explain, Options, Stages};
-use kiln_ir::{Fact, Output, Role};
+use kiln_ir::{Fact, Graph, Output, Role};
 use kiln_plan::{Entry, Input, Named, Plan, Signature, State, Symbol};
 use kiln_runtime::{Buffer, Executable};
 pub use record::Compiling;
@@ -366,6 +366,11 @@ impl Program {
     /// [`Program::entry`] as bytes, which `kiln_plan` reads and `kiln_runtime` runs with nothing else linked.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.entry().to_bytes()
+    }
+
+    /// The program as it was recorded.
+    pub fn recorded(&self) -> &Graph {
+        &self.stages.recorded
     }
 
     /// The executable, for its figures.

@@ -86,6 +86,11 @@ impl Group {
         &*self.rule
     }
 
+    /// The numbers as data of the step.
+    pub(crate) fn numbers(&self) -> &Var {
+        &self.data
+    }
+
     /// A number such as `lr`, `momentum` or `weight_decay`, if the rule has it.
     pub fn number(&self, name: &str) -> Option<f64> {
         let found = self.values.iter().find(|(n, _)| *n == name);

@@ -36,6 +36,7 @@ mod clip;
 mod group;
 mod lbfgs;
 mod nadam;
+mod named;
 mod optimizer;
 mod radam;
 mod rmsprop;
@@ -57,6 +58,7 @@ pub use clip::{ClipNorm, clip_grad_norm_, clip_grad_norm_with, clip_grad_value_}
 pub use group::Group;
 pub use lbfgs::{LBFGS, LineSearch};
 pub use nadam::NAdam;
+pub use named::NamedState;
 pub use optimizer::Optimizer;
 pub use radam::RAdam;
 pub use rmsprop::RMSprop;

@@ -129,7 +129,7 @@ impl Inputs<'_> {
         match self {
             Inputs::Owned { inputs, donate } if donate.get(i) == Some(&true) => {
                 let unique = Arc::get_mut(inputs[i].storage_mut());
-                unique.is_some_and(|s| s.len() == bytes)
+                unique.is_some_and(|s| s.len() == bytes && s.is_own())
             }
             _ => false,
         }

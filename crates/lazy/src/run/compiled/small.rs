@@ -23,6 +23,19 @@ impl Program {
         let values = self.values(arguments);
         let small = values.iter().copied().enumerate();
         let small: Small = small.filter(|(_, v)| *v < 2).collect();
+        self.for_sizes(small, loc)
+    }
+
+    /// The function for symbols, by number, that are 0 or 1; `None` where these are none.
+    ///
+    /// # Errors
+    /// If the function can't be compiled for them.
+    pub fn for_sizes(
+        &self,
+        small: impl IntoIterator<Item = (usize, i64)>,
+        loc: &'static Location<'static>,
+    ) -> Result<Option<Arc<Program>>> {
+        let small: Small = small.into_iter().collect();
         if small.is_empty() {
             return Ok(None);
         }

@@ -1,0 +1,124 @@
+//! The trained network leaves the program: one file, run by a process that links the runtime alone.
+
+use crate::data::Digits;
+use crate::network::Network;
+use crate::{Failure, Training};
+use kiln::formats::StateDict;
+use kiln::package::Builder;
+use kiln::{Compiled, Tensor, stack};
+use std::env::consts::EXE_SUFFIX;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The learning rate of the further epoch.
+const LR: f64 = 1e-3;
+
+/// Writes the package, goes on to train for one more epoch, and has the other process do the same. Says whether both
+/// found the same bits.
+pub fn run(
+    out: &Path,
+    (network, classifier): (&Network, &Compiled<Tensor, Tensor>),
+    training: &mut Training,
+    test: &Digits,
+    batches: &[(Tensor, Tensor)],
+) -> Result<bool, Failure> {
+    let package = out.join("digits.kiln");
+    Builder::new()
+        .module("", network)
+        .optimizer("optimizer", &training.optimizer)
+        .entry("forward", classifier)
+        .inputs(["images"])
+        .outputs(["digits"])
+        .entry("train_step", &training.step)
+        .inputs(["images", "labels"])
+        .outputs(["loss", "right"])
+        .metadata("task", "handwritten digits")
+        .asset("classes.txt", "0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n")
+        .save(&package)?;
+    let bytes = std::fs::metadata(&package)?.len();
+    println!(
+        "exported: forward and train_step with all state, {:.0} KB ({})",
+        bytes as f64 / 1e3,
+        package.display()
+    );
+
+    let (images, _) = test.tensors();
+    let predictions = classifier.run(&images)?;
+    training.optimizer.set_lr(LR)?;
+    let mut losses = Vec::new();
+    for (images, labels) in batches {
+        let (loss, _) = training.step.run((images, labels))?;
+        losses.push(loss.item::<f32>()?);
+    }
+    let given = out.join("given.safetensors");
+    let found = out.join("found.safetensors");
+    let mut tensors = StateDict::default();
+    tensors.insert("images", images);
+    tensors.insert("train_images", stack(batches.iter().map(|b| &b.0), 0));
+    tensors.insert("train_labels", stack(batches.iter().map(|b| &b.1), 0));
+    tensors.insert("lr", Tensor::from([LR]));
+    tensors.save(&given)?;
+
+    let program = program()?;
+    let status = Command::new(&program)
+        .args([&package, &given, &found])
+        .status()?;
+    if !status.success() {
+        return Err(format!("{} failed: {status}", program.display()).into());
+    }
+    let found = StateDict::load(&found)?;
+    let same = |name: &str, here: Vec<u8>| -> kiln::Result<bool> {
+        let there = found.get(name).map(Tensor::to_bytes).transpose()?;
+        Ok(there == Some(here))
+    };
+    let predicted = same("predictions", predictions.to_bytes()?)?;
+    let trained = same("losses", Tensor::from(&losses[..]).to_bytes()?)?;
+    let equal = |same| {
+        if same {
+            "equal to the bit"
+        } else {
+            "DIFFERENT"
+        }
+    };
+    println!(
+        "run with the runtime alone ({:.1} MB program): predictions {}, losses of one more epoch {}",
+        std::fs::metadata(&program)?.len() as f64 / 1e6,
+        equal(predicted),
+        equal(trained)
+    );
+    Ok(predicted && trained)
+}
+
+/// The program that links the runtime alone, beside this one. Cargo builds one program a run, so where it started
+/// this one it is asked for the other.
+fn program() -> Result<PathBuf, Failure> {
+    let own = std::env::current_exe()?;
+    let folder = own.parent().ok_or("this program lies nowhere")?;
+    let program = folder.join(format!("elsewhere{EXE_SUFFIX}"));
+    if let Some(cargo) = std::env::var_os("CARGO") {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
+        let mut build = Command::new(cargo);
+        build.args([
+            "build",
+            "--quiet",
+            "--bin",
+            "elsewhere",
+            "--manifest-path",
+            root,
+        ]);
+        if folder.ends_with("release") {
+            build.arg("--release");
+        }
+        if !build.status()?.success() {
+            return Err("the program `elsewhere` can't be built".into());
+        }
+    }
+    match program.exists() {
+        true => Ok(program),
+        false => Err(format!(
+            "{} is not there: cargo build --release --bin elsewhere",
+            program.display()
+        )
+        .into()),
+    }
+}

@@ -1,0 +1,294 @@
+//! What a package is made of.
+
+use crate::exported::Exported;
+use crate::names::Names;
+use kiln_lazy::run::read;
+use kiln_nn::Module;
+use kiln_nn::optim::Optimizer;
+use kiln_package::{Contents, NewEntry, NewProgram, RNG_STATE};
+use kiln_runtime::Buffer;
+use kiln_tensor::{Compiled, Error, ErrorKind, Result, Tensor, Var, get_rng_state};
+use std::collections::BTreeMap;
+use std::panic::Location;
+use std::path::Path;
+
+/// Makes a package: functions that were compiled, with the values of what they read and assign, in one file that
+/// runs with nothing but the runtime.
+///
+/// What functions keep from run to run becomes the package's state. It is called as in modules and optimisers that are
+/// added, else as the [`Var`] is called, and two functions that use one `Var` share it. Values are those at the
+/// time of writing.
+///
+/// ```
+/// use kiln_export::Builder;
+/// use kiln_nn::optim::{Adam, Optimizer};
+/// use kiln_nn::{Forward, Linear, Module};
+/// use kiln_package::{Buffer, Package};
+/// use kiln_tensor::{DType, Spec, compile};
+///
+/// let model = Linear::new(4, 2)?;
+/// let mut optimizer = Optimizer::new(model.parameters(), Adam::new())?;
+/// let rows = Spec::new(DType::F32, ("batch", 4));
+/// let forward = compile(rows.clone(), |x| model.call(&x))?;
+/// let step = compile((rows, Spec::new(DType::I64, "batch")), |(x, y)| {
+///     optimizer.zero_grad();
+///     let loss = model.call(&x).cross_entropy(&y);
+///     loss.backward()?;
+///     optimizer.step()?;
+///     kiln_tensor::Result::Ok(loss)
+/// })?;
+/// let bytes = Builder::new()
+///     .module("", &model)
+///     .optimizer("optimizer", &optimizer)
+///     .entry("forward", &forward)
+///     .inputs(["x"])
+///     .outputs(["scores"])
+///     .entry("train_step", &step)
+///     .inputs(["x", "y"])
+///     .outputs(["loss"])
+///     .metadata("task", "an example")
+///     .asset("classes.txt", "cat\ndog\n")
+///     .to_bytes()?;
+///
+/// // Elsewhere, with `kiln_package` alone:
+/// let package = Package::from_bytes(&bytes).unwrap();
+/// let x = Buffer::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[1, 4]).unwrap();
+/// let before = package.entry("forward").unwrap().run([("x", x.clone())]).unwrap();
+/// let y = Buffer::from_slice(&[1i64], &[1]).unwrap();
+/// package.entry("train_step").unwrap().run([("x", x.clone()), ("y", y)]).unwrap();
+/// let after = package.entry("forward").unwrap().run([("x", x)]).unwrap();
+/// let scores = |out: &kiln_package::Outputs| out.get("scores").unwrap().to_vec::<f32>().unwrap();
+/// assert_ne!(scores(&before), scores(&after));
+/// assert!(package.get("optimizer.exp_avg.weight").is_ok());
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[derive(Default)]
+pub struct Builder {
+    names: Names,
+    entries: Vec<Exported>,
+    metadata: BTreeMap<String, String>,
+    assets: Vec<(String, Vec<u8>)>,
+    /// The first thing that went wrong.
+    error: Option<Error>,
+}
+
+impl Builder {
+    /// Nothing yet.
+    pub fn new() -> Builder {
+        Builder::default()
+    }
+
+    /// Calls a module's parameters and buffers as its state dict does, with `prefix.` in front unless that is empty,
+    /// and keeps all of them, used or not.
+    #[track_caller]
+    pub fn module(mut self, prefix: &str, module: &dyn Module) -> Builder {
+        let all = module.named_parameters().into_iter();
+        for (name, var) in all.chain(module.named_buffers()) {
+            self.add(prefix, &name, &var, Vec::new());
+        }
+        self
+    }
+
+    /// Calls what an optimiser keeps by its [names](Optimizer::named_state), with `prefix.` in front unless that is
+    /// empty, and keeps all of it, used or not.
+    #[track_caller]
+    pub fn optimizer(mut self, prefix: &str, optimizer: &Optimizer) -> Builder {
+        for state in optimizer.named_state() {
+            self.add(prefix, &state.name, &state.var, state.elements);
+        }
+        self
+    }
+
+    /// Gives a `Var` a name, and keeps it, used or not.
+    #[track_caller]
+    pub fn var(mut self, name: &str, var: &Var) -> Builder {
+        self.add("", name, var, Vec::new());
+        self
+    }
+
+    #[track_caller]
+    fn add(&mut self, prefix: &str, name: &str, var: &Var, elements: Vec<String>) {
+        let name = match prefix {
+            "" => name.to_string(),
+            prefix => format!("{prefix}.{name}"),
+        };
+        if let Err(message) = self.names.add(name, var, elements) {
+            self.fails(message);
+        }
+    }
+
+    /// Adds a compiled function under a name. Its inputs and outputs are called by their places in what it takes and
+    /// gives, such as `0.rows`; one that is the whole of it is `input`, or `output`.
+    ///
+    /// A symbol of its sizes is at least 2 in its program; programs in which some of the first three symbols are 1
+    /// are added, where the function can be compiled for them.
+    #[track_caller]
+    pub fn entry<I, O>(mut self, name: &str, function: &Compiled<I, O>) -> Builder {
+        match Exported::new(name, function, Location::caller()) {
+            Ok(entry) => self.entries.push(entry),
+            Err(e) => {
+                self.error.get_or_insert(e);
+            }
+        }
+        self
+    }
+
+    /// Names the inputs of the entry that was added last, all of them.
+    #[track_caller]
+    pub fn inputs<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Builder {
+        let names: Vec<String> = names.into_iter().map(String::from).collect();
+        let renamed = self.last().and_then(|entry| entry.name_inputs(names));
+        if let Err(message) = renamed {
+            self.fails(message);
+        }
+        self
+    }
+
+    /// Names the outputs of the entry that was added last, all of them.
+    #[track_caller]
+    pub fn outputs<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Builder {
+        let names: Vec<String> = names.into_iter().map(String::from).collect();
+        let renamed = self.last().and_then(|entry| entry.name_outputs(names));
+        if let Err(message) = renamed {
+            self.fails(message);
+        }
+        self
+    }
+
+    fn last(&mut self) -> Result<&mut Exported, String> {
+        let last = self.entries.last_mut();
+        last.ok_or_else(|| "there is no entry yet to name inputs and outputs of".into())
+    }
+
+    /// Says something of the package.
+    pub fn metadata(mut self, key: &str, value: impl Into<String>) -> Builder {
+        self.metadata.insert(key.into(), value.into());
+        self
+    }
+
+    /// Adds a file of any kind, such as the names of classes.
+    pub fn asset(mut self, name: &str, contents: impl Into<Vec<u8>>) -> Builder {
+        self.assets.push((name.into(), contents.into()));
+        self
+    }
+
+    #[track_caller]
+    fn fails(&mut self, message: String) {
+        let error = Error::invalid("package", message);
+        self.error.get_or_insert(error);
+    }
+
+    /// Writes the file, in place of an older one.
+    ///
+    /// # Errors
+    /// If a name is used twice or can't be one, a value can't be computed, or the file can't be written; an older one
+    /// then stays.
+    #[track_caller]
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let loc = Location::caller();
+        let saved = self.contents(loc)?.save(path);
+        saved.map_err(|e| Error::new(ErrorKind::Io, "package", e.to_string(), loc))
+    }
+
+    /// The package as bytes.
+    ///
+    /// # Errors
+    /// As [`Builder::save`].
+    #[track_caller]
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let loc = Location::caller();
+        let bytes = self.contents(loc)?.to_bytes();
+        bytes.map_err(|e| Error::new(ErrorKind::Value, "package", e.to_string(), loc))
+    }
+
+    fn contents(&self, loc: &'static Location<'static>) -> Result<Contents> {
+        if let Some(e) = &self.error {
+            return Err(e.clone());
+        }
+        let mut names = self.names.clone();
+        let (mut entries, mut tensors, mut captured) = (Vec::new(), Vec::new(), BTreeMap::new());
+        for entry in &self.entries {
+            let states = entry.states.iter().zip(&entry.state_names);
+            let states = states
+                .map(|(var, name)| names.of(var, name, &entry.name))
+                .collect();
+            let mut constants = Vec::new();
+            for (name, tensor) in &entry.captured {
+                let value = value(tensor, loc)?;
+                // One that several functions have captured is there once.
+                let known = captured.entry(value.storage().id());
+                let name = known.or_insert_with(|| {
+                    let name = names.free(format!("{}.{name}", entry.name));
+                    tensors.push((name.clone(), value));
+                    name
+                });
+                constants.push(name.clone());
+            }
+            let renamed = Renamed { states, constants };
+            entries.push(renamed.entry(entry));
+        }
+        let mut state = Vec::new();
+        for (name, var, elements) in names.all() {
+            tensors.push((name.clone(), value(&var.get().detach(), loc)?));
+            state.push((name.clone(), elements.to_vec()));
+        }
+        if entries.iter().any(|e| {
+            e.programs
+                .iter()
+                .any(|p| !p.program.signature.draws.is_empty())
+        }) {
+            let state_of_generator = get_rng_state().map(|word| word as i64);
+            let value = Buffer::from_slice(&state_of_generator, &[2]);
+            let value =
+                value.map_err(|e| Error::new(ErrorKind::Memory, "package", e.to_string(), loc))?;
+            tensors.push((RNG_STATE.into(), value));
+            state.push((RNG_STATE.into(), Vec::new()));
+        }
+        Ok(Contents {
+            written_by: concat!("kiln ", env!("CARGO_PKG_VERSION")).into(),
+            metadata: self.metadata.clone(),
+            entries,
+            state,
+            tensors,
+            assets: self.assets.clone(),
+        })
+    }
+}
+
+/// The package's names of what an entry keeps and has captured.
+struct Renamed {
+    states: Vec<String>,
+    constants: Vec<String>,
+}
+
+impl Renamed {
+    fn entry(&self, entry: &Exported) -> NewEntry {
+        let programs = entry.programs.iter().map(|(sizes, program)| {
+            let mut program = program.clone();
+            let signature = &mut program.signature;
+            let states = signature.states.iter_mut().zip(&self.states);
+            states.for_each(|(state, name)| state.name.clone_from(name));
+            for (list, names) in [
+                (&mut signature.captured, &self.constants),
+                (&mut signature.arguments, &entry.inputs),
+                (&mut signature.results, &entry.outputs),
+            ] {
+                let named = list.iter_mut().zip(names);
+                named.for_each(|(named, name)| named.name.clone_from(name));
+            }
+            let sizes = sizes.clone();
+            NewProgram { sizes, program }
+        });
+        NewEntry {
+            name: entry.name.clone(),
+            graph: entry.graph.clone(),
+            programs: programs.collect(),
+        }
+    }
+}
+
+/// A computed value, on the host.
+fn value(tensor: &Tensor, loc: &'static Location<'static>) -> Result<Buffer> {
+    let value = read::value(tensor.as_ref(), loc)?.to_host();
+    value.map_err(|e| Error::new(ErrorKind::Device, "package", e.to_string(), loc))
+}

@@ -1,0 +1,90 @@
+//! A compiled function, taken for a package.
+
+use kiln_plan::{Entry, Named};
+use kiln_tensor::{Compiled, Result, Tensor, Var};
+use std::collections::BTreeMap;
+use std::panic::Location;
+
+/// A compiled function with all that is known of it when it is added.
+pub(crate) struct Exported {
+    pub name: String,
+    /// What was recorded.
+    pub graph: String,
+    /// The programs, the general one first, by the values of symbols that they are for.
+    pub programs: Vec<(BTreeMap<String, i64>, Entry)>,
+    /// What it reads and assigns, in the order of its signature, and what its signature calls these.
+    pub states: Vec<Var>,
+    pub state_names: Vec<String>,
+    pub captured: Vec<(String, Tensor)>,
+    pub inputs: Vec<String>,
+    pub outputs: Vec<String>,
+}
+
+/// So many of its symbols may be 1.
+const SMALL_SYMBOLS: usize = 3;
+
+impl Exported {
+    pub fn new<I, O>(
+        name: &str,
+        function: &Compiled<I, O>,
+        loc: &'static Location<'static>,
+    ) -> Result<Exported> {
+        let signature = function.signature();
+        let symbols = &function.plan().symbols;
+        let mut programs = vec![(BTreeMap::new(), function.entry())];
+        let few = symbols.len().min(SMALL_SYMBOLS);
+        for chosen in 1..1usize << few {
+            let small = (0..few).filter(|s| chosen >> s & 1 == 1);
+            // A function need not make sense for a size of 1; a run for it then says that there is no program.
+            let Ok(Some(small_one)) = function.for_sizes(small.clone().map(|s| (s, 1)), loc) else {
+                continue;
+            };
+            let sizes = small.map(|s| (symbols[s].name.clone(), 1)).collect();
+            programs.push((sizes, small_one.entry()));
+        }
+        let captured = signature.captured.iter().map(|c| c.name.clone());
+        Ok(Exported {
+            name: name.into(),
+            graph: function.recorded().to_string(),
+            programs,
+            states: function.states(),
+            state_names: signature.states.iter().map(|s| s.name.clone()).collect(),
+            captured: captured.zip(function.captured()).collect(),
+            inputs: named(&signature.arguments, "input"),
+            outputs: named(&signature.results, "output"),
+        })
+    }
+
+    /// Names the inputs.
+    pub fn name_inputs(&mut self, names: Vec<String>) -> Result<(), String> {
+        self.inputs = self.renamed("inputs", &self.inputs, names)?;
+        Ok(())
+    }
+
+    /// Names the outputs.
+    pub fn name_outputs(&mut self, names: Vec<String>) -> Result<(), String> {
+        self.outputs = self.renamed("outputs", &self.outputs, names)?;
+        Ok(())
+    }
+
+    fn renamed(&self, what: &str, old: &[String], new: Vec<String>) -> Result<Vec<String>, String> {
+        let (name, has) = (&self.name, old.join(", "));
+        match new.len() == old.len() {
+            true => Ok(new),
+            false => Err(format!(
+                "`{name}` has {} {what}, {has}, and {} names are given",
+                old.len(),
+                new.len()
+            )),
+        }
+    }
+}
+
+/// The names of inputs or outputs; of one that is the whole of them, `whole`.
+fn named(list: &[Named], whole: &str) -> Vec<String> {
+    let name = |n: &Named| match &n.name[..] {
+        "" => whole.to_string(),
+        name => name.to_string(),
+    };
+    list.iter().map(name).collect()
+}

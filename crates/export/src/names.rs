@@ -1,0 +1,64 @@
+//! What cells are called in a package.
+
+use kiln_tensor::Var;
+use std::collections::{HashMap, HashSet};
+
+/// Cells and their names, in the order in which they were named.
+#[derive(Clone, Default)]
+pub(crate) struct Names {
+    all: Vec<(String, Var, Vec<String>)>,
+    by_id: HashMap<u64, usize>,
+    taken: HashSet<String>,
+}
+
+impl Names {
+    /// Names a cell, unless it has a name, and its elements.
+    pub fn add(&mut self, name: String, var: &Var, elements: Vec<String>) -> Result<(), String> {
+        if self.by_id.contains_key(&var.id()) {
+            return Ok(());
+        }
+        if name == kiln_package::RNG_STATE {
+            return Err(format!(
+                "`{name}` is the state of the generator of random numbers"
+            ));
+        }
+        if !self.taken.insert(name.clone()) {
+            return Err(format!("two states are called `{name}`"));
+        }
+        self.by_id.insert(var.id(), self.all.len());
+        self.all.push((name, var.clone(), elements));
+        Ok(())
+    }
+
+    /// The name of a cell that an entry knows as `wanted`.
+    pub fn of(&mut self, var: &Var, wanted: &str, entry: &str) -> String {
+        if let Some(at) = self.by_id.get(&var.id()) {
+            return self.all[*at].0.clone();
+        }
+        let own = wanted != kiln_package::RNG_STATE && !self.taken.contains(wanted);
+        let name = match own {
+            true => self.free(wanted.into()),
+            false => self.free(format!("{entry}.{wanted}")),
+        };
+        self.by_id.insert(var.id(), self.all.len());
+        self.all.push((name.clone(), var.clone(), Vec::new()));
+        name
+    }
+
+    /// The name, with a number behind it if it is taken; nothing else gets it.
+    pub fn free(&mut self, wanted: String) -> String {
+        let (mut name, mut more) = (wanted.clone(), 0);
+        while !self.taken.insert(name.clone()) {
+            more += 1;
+            name = format!("{wanted}_{more}");
+        }
+        name
+    }
+
+    /// The cells with their names and those of their elements.
+    pub fn all(&self) -> impl Iterator<Item = (&String, &Var, &[String])> {
+        self.all
+            .iter()
+            .map(|(name, var, elements)| (name, var, &elements[..]))
+    }
+}

@@ -1,0 +1,8 @@
+//! Packages that functions were exported into, run and damaged.
+
+mod archive;
+mod damage;
+mod runs;
+mod state;
+mod stored;
+mod support;

@@ -1,0 +1,237 @@
+//! What a package computes is what the compiled functions do.
+
+use crate::support::{batch, buffer, trainee};
+use kiln_package::{Buffer, DType, Error, Package, Size, TensorInfo};
+use kiln_tensor::{Spec, Tensor, compile, with_seed};
+
+#[test]
+fn an_entry_gives_the_bits_of_its_function_for_any_batch() {
+    let t = trainee(1);
+    let package = t.package();
+    let forward = package.entry("forward").unwrap();
+    for n in [2, 1, 7, 64] {
+        let (x, _) = batch(n as u64, n);
+        let wanted = t.forward.run(&x).unwrap().to_bytes().unwrap();
+        let found = forward.run([("rows", buffer(&x))]).unwrap();
+        assert_eq!(
+            found.get("chances").unwrap().to_bytes().unwrap(),
+            wanted,
+            "{n} rows"
+        );
+        assert_eq!(found[0].shape(), [n as i64, 2]);
+        let by_order = forward.run(buffer(&x)).unwrap();
+        assert_eq!(by_order[0].to_bytes().unwrap(), wanted);
+    }
+}
+
+#[test]
+fn training_goes_on_elsewhere_to_the_bit() {
+    let mut t = trainee(2);
+    let batches: Vec<_> = [5, 9, 2, 5, 1]
+        .into_iter()
+        .map(|n| batch(n as u64, n))
+        .collect();
+    with_seed(7, || {
+        // Something was trained before it is exported.
+        t.step.run((&batches[0].0, &batches[0].1)).unwrap();
+        let package = t.package();
+        let step = package.entry("train_step").unwrap();
+        for (i, (x, y)) in batches.iter().enumerate() {
+            if i == 2 {
+                t.optimizer.set_lr(0.05).unwrap();
+                package.set_number("optimizer.numbers", "lr", 0.05).unwrap();
+            }
+            // One row has no variance, here and there.
+            let wanted = t.step.run((x, y));
+            let found = step.run([("labels", buffer(y)), ("rows", buffer(x))]);
+            let (Ok((loss, most)), Ok(found)) = (&wanted, &found) else {
+                assert!(
+                    wanted.is_err() && found.is_err(),
+                    "{i}: {wanted:?} {found:?}"
+                );
+                continue;
+            };
+            let bytes = |t: &Tensor| t.to_bytes().unwrap();
+            assert_eq!(
+                found.get("loss").unwrap().to_bytes().unwrap(),
+                bytes(loss),
+                "step {i}"
+            );
+            assert_eq!(found.get("ones").unwrap().to_bytes().unwrap(), bytes(most));
+        }
+        for (name, var) in t.kept() {
+            let found = package.get(&name).unwrap().to_bytes().unwrap();
+            assert_eq!(found, var.get().to_bytes().unwrap(), "{name}");
+        }
+        let last = package.get("last").unwrap().to_bytes().unwrap();
+        assert_eq!(last, t.last.get().to_bytes().unwrap());
+    });
+}
+
+#[test]
+fn a_package_says_what_its_entries_take_give_and_change() {
+    let package = trainee(3).package();
+    assert_eq!(
+        package.entries().collect::<Vec<_>>(),
+        ["forward", "train_step"]
+    );
+    assert_eq!(package.metadata()["task"], "a test");
+    assert_eq!(package.asset("classes.txt").unwrap(), b"no\nyes\n");
+    assert_eq!(package.assets().collect::<Vec<_>>(), ["classes.txt"]);
+    assert!(package.written_by().starts_with("kiln "));
+    let forward = package.interface("forward").unwrap();
+    let rows = TensorInfo {
+        name: "rows".into(),
+        dtype: DType::F32,
+        shape: vec![Size::Symbolic("batch".into()), Size::Known(3)],
+    };
+    assert_eq!(forward.inputs, [rows]);
+    assert_eq!(forward.outputs[0].to_string(), "f32[batch, 2]");
+    assert!(forward.writes.is_empty() && !forward.random);
+    assert!(forward.reads.contains(&"0.weight".to_string()));
+    let step = package.interface("train_step").unwrap();
+    assert!(step.random);
+    // Both functions captured one tensor.
+    assert_eq!(forward.constants, step.constants);
+    for name in [
+        "3.bias",
+        "1.running_mean",
+        "optimizer.exp_avg_sq.0.weight",
+        "optimizer.step",
+        "last",
+    ] {
+        assert!(
+            step.writes.contains(&name.to_string()),
+            "{name} in {:?}",
+            step.writes
+        );
+    }
+    assert!(package.graph("forward").unwrap().contains("softmax"));
+    let memory = package
+        .entry("forward")
+        .unwrap()
+        .memory(&[("batch", 8)])
+        .unwrap();
+    assert!(memory.weights >= (3 * 5 + 5 * 2) * 4 && memory.run.outputs == 8 * 2 * 4);
+}
+
+#[test]
+fn wrong_inputs_are_named() {
+    let package = trainee(4).package();
+    let step = package.entry("train_step").unwrap();
+    let (x, y) = batch(1, 4);
+    let (x, y) = (buffer(&x), buffer(&y));
+    let f64s = Buffer::zeros(DType::F64, &[4, 3]).unwrap();
+    let wide = Buffer::zeros(DType::F32, &[4, 4]).unwrap();
+    let none = Buffer::zeros(DType::F32, &[0, 3]).unwrap();
+    let five = Buffer::zeros(DType::I64, &[5]).unwrap();
+    let no_labels = Buffer::zeros(DType::I64, &[0]).unwrap();
+    let beyond = Buffer::from_slice(&[0i64, 7, 0, 0], &[4]).unwrap();
+    let text = |given: kiln_package::Inputs| step.run(given).unwrap_err().to_string();
+    let both = |x: &Buffer, y: &Buffer| [("rows", x.clone()), ("labels", y.clone())].into();
+    for (found, wanted) in [
+        (
+            text(both(&f64s, &y)),
+            "input `rows` must be f32[batch, 3], not f64[4, 3]",
+        ),
+        (
+            text(both(&wide, &y)),
+            "input `rows` must be f32[batch, 3], not f32[4, 4]",
+        ),
+        (
+            text(both(&x, &five)),
+            "`batch` is 4 by input `rows`, and 5 by input `labels`",
+        ),
+        (
+            text(both(&none, &no_labels)),
+            "has no program for batch = 0",
+        ),
+        (text(both(&x, &beyond)), "index 7"),
+        (
+            text(x.clone().into()),
+            "takes 2 inputs, rows, labels, and was given 1",
+        ),
+        (
+            text([("rows", x.clone())].into()),
+            "also takes input `labels`",
+        ),
+        (
+            text([("rows", x.clone()), ("rows", x.clone())].into()),
+            "given twice",
+        ),
+        (
+            text([("images", x.clone())].into()),
+            "no input `images`; there is `rows`, `labels`",
+        ),
+    ] {
+        assert!(found.contains(wanted), "{found}, not {wanted}");
+    }
+    assert!(step.memory(&[]).is_err() && step.memory(&[("batch", 4), ("x", 1)]).is_err());
+    let missing = package.entry("backward").unwrap_err();
+    assert!(
+        matches!(missing, Error::Missing { what: "entry", .. }),
+        "{missing}"
+    );
+}
+
+#[test]
+fn what_can_not_be_written_is_said_at_the_users_line() {
+    let t = trainee(5);
+    let error = |b: kiln_export::Builder| b.to_bytes().unwrap_err().to_string();
+    for (found, wanted) in [
+        (
+            error(t.builder().inputs(["a"])),
+            "`train_step` has 2 inputs",
+        ),
+        (
+            error(kiln_export::Builder::new().outputs(["a"])),
+            "no entry yet",
+        ),
+        (
+            error(t.builder().entry("forward", &t.forward)),
+            "two entries are called `forward`",
+        ),
+        (
+            error(t.builder().entry("../up", &t.forward)),
+            "no entry can be called",
+        ),
+        (
+            error(t.builder().var("0.weight", &t.last)),
+            "two states are called `0.weight`",
+        ),
+        (
+            error(t.builder().asset("a/../b", "")),
+            "no file can be called",
+        ),
+        (error(t.builder().inputs(["a", "a"])), "have one name"),
+    ] {
+        assert!(found.contains(wanted), "{found}, not {wanted}");
+    }
+    let line = t
+        .builder()
+        .inputs(["a"])
+        .to_bytes()
+        .unwrap_err()
+        .to_string();
+    assert!(line.contains("runs.rs"), "{line}");
+}
+
+#[test]
+fn a_function_without_a_program_for_one_says_so() {
+    let f = compile(Spec::new(DType::F32, ("n", 2)), |x| {
+        // A window of two rows.
+        x.narrow(0, 0, 2).sum(0)
+    });
+    let bytes = kiln_export::Builder::new()
+        .entry("f", &f.unwrap())
+        .to_bytes()
+        .unwrap();
+    let f = Package::from_bytes(&bytes).unwrap().entry("f").unwrap();
+    let of = |n: i64| f.run(Buffer::zeros(DType::F32, &[n, 2]).unwrap());
+    assert_eq!(of(3).unwrap()[0].to_vec::<f32>().unwrap(), [0.0; 2]);
+    let text = of(1).unwrap_err().to_string();
+    assert!(
+        text.contains("has no program for n = 1; it has one for n >= 2"),
+        "{text}"
+    );
+}

@@ -1,0 +1,470 @@
+//! Running an entry.
+
+use crate::error::{Error, Result, damaged};
+use crate::interface::{Interface, Size, StateInfo};
+use crate::manifest::{EntryInfo, ProgramInfo, Requires};
+use crate::open;
+use crate::package::Shared;
+use crate::program::{self, Program, given_text, sizes_text};
+use crate::state::RNG_STATE;
+use crate::values::{Inputs, Outputs};
+use kiln_plan::Symbol;
+use kiln_runtime::{Buffer, MemoryReport};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+/// Something of a package that can be run, from any number of threads. Cloning gives another handle to the same.
+#[derive(Clone)]
+pub struct Entry {
+    shared: Arc<Shared>,
+    at: usize,
+    loaded: Arc<Loaded>,
+}
+
+/// What is made of an entry once.
+pub(crate) struct Loaded {
+    general: Arc<Program>,
+    /// Programs for certain sizes, once asked for.
+    cases: Mutex<BTreeMap<Sizes, Arc<Program>>>,
+    inputs: Vec<String>,
+    outputs: Arc<[String]>,
+}
+
+/// Values of symbols.
+type Sizes = BTreeMap<String, i64>;
+
+/// Bytes that runs of an entry need.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// The states and constants that it uses, which all entries share.
+    pub weights: usize,
+    /// What a run needs beside them.
+    pub run: MemoryReport,
+}
+
+impl Entry {
+    pub(crate) fn new(shared: Arc<Shared>, at: usize) -> Result<Entry> {
+        // Held while loading, so that others that want the same entry wait for it.
+        let mut entries = shared.entries.lock().unwrap_or_else(|e| e.into_inner());
+        let loaded = match entries.get(&at) {
+            Some(loaded) => loaded.clone(),
+            None => {
+                let loaded = Arc::new(Loaded::new(&shared, &shared.manifest.entries[at])?);
+                entries.insert(at, loaded.clone());
+                loaded
+            }
+        };
+        drop(entries);
+        Ok(Entry { shared, at, loaded })
+    }
+
+    fn info(&self) -> &EntryInfo {
+        &self.shared.manifest.entries[self.at]
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.info().name
+    }
+
+    /// What it takes, gives and changes.
+    pub fn interface(&self) -> &Interface {
+        &self.info().interface
+    }
+
+    /// Runs it. Runs that only read states go on side by side, and each reads what the states hold at one moment.
+    /// One that writes them, or draws random numbers, waits until it is alone; if it fails, the states are as they
+    /// were.
+    ///
+    /// ```no_run
+    /// # use kiln_package::{Buffer, Package};
+    /// # let package = Package::open("model.kiln")?;
+    /// let x = Buffer::from_slice(&[0.0f32; 8], &[2, 4])?;
+    /// let out = package.entry("forward")?.run([("x", x)])?;
+    /// let (name, first) = out.iter().next().expect("an output");
+    /// println!("{name}: {:?}", first.to_vec::<f32>()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the inputs are others than it takes, there is no program for their sizes, their values make an operation
+    /// undefined, or memory is short.
+    pub fn run(&self, inputs: impl Into<Inputs>) -> Result<Outputs> {
+        let given = inputs.into().in_order(self.name(), &self.loaded.inputs)?;
+        let given = given
+            .iter()
+            .map(|b| open::here(b, self.name(), self.shared.gpu.as_ref()));
+        let given: Vec<Buffer> = given.collect::<Result<_>>()?;
+        let symbols = self.symbols(&given)?;
+        let program = self.program(&symbols)?;
+        let interface = self.interface();
+        let values = match interface.writes.is_empty() && !interface.random {
+            true => self.run_reading(&program, given)?,
+            false => self.run_writing(&program, given)?,
+        };
+        self.release(&program);
+        let results = program.signature.results.iter();
+        let names = self.loaded.outputs.clone();
+        let values = results.map(|r| values[r.at as usize].clone()).collect();
+        Ok(Outputs { names, values })
+    }
+
+    /// The memory that runs need whose symbols have these values.
+    ///
+    /// # Errors
+    /// If a symbol is missing or unknown, or the entry takes no such sizes.
+    pub fn memory(&self, sizes: &[(&str, i64)]) -> Result<Memory> {
+        let symbols = &self.interface().symbols;
+        let mut given: Sizes = sizes.iter().map(|(n, v)| (n.to_string(), *v)).collect();
+        let known = symbols.iter().map(|s| {
+            let value = given.remove(&s.name);
+            let value =
+                value.ok_or_else(|| Error::Value(format!("size `{}` is not given", s.name)))?;
+            Ok((s.name.clone(), value))
+        });
+        let known = known.collect::<Result<Sizes>>()?;
+        if let Some(name) = given.into_keys().next() {
+            let has = symbols.iter().map(|s| s.name.clone()).collect();
+            return Err(Error::Missing {
+                what: "size",
+                name,
+                has,
+            });
+        }
+        let program = self.program(&known)?;
+        let values = program.executable.plan().symbols.iter();
+        let values: Vec<i64> = values.filter_map(|s| known.get(&s.name).copied()).collect();
+        let run = program
+            .executable
+            .memory(&values)
+            .map_err(|e| self.failed(e))?;
+        let used = program.signature.states.iter().map(|s| &s.name);
+        let used = used.chain(program.signature.captured.iter().map(|c| &c.name));
+        let places = used.filter_map(|name| self.shared.tensors.get(name));
+        Ok(Memory {
+            weights: places.map(|p| p.bytes.len()).sum(),
+            run,
+        })
+    }
+
+    /// The values of the symbols, if the inputs are what the entry takes.
+    fn symbols(&self, given: &[Buffer]) -> Result<Sizes> {
+        let interface = self.interface();
+        let mut sizes = Sizes::new();
+        let mut from: BTreeMap<&str, &str> = BTreeMap::new();
+        for (info, value) in interface.inputs.iter().zip(given) {
+            let fits = value.dtype() == info.dtype && value.shape().len() == info.shape.len();
+            let mut both = info.shape.iter().zip(value.shape());
+            if !fits || both.any(|(size, n)| matches!(size, Size::Known(known) if known != n)) {
+                return Err(Error::Value(given_text(info, value.dtype(), value.shape())));
+            }
+            for (size, n) in info.shape.iter().zip(value.shape()) {
+                let Size::Symbolic(name) = size else { continue };
+                match sizes.insert(name.clone(), *n) {
+                    Some(before) if before != *n => {
+                        let (a, b) = (from[&name[..]], &info.name);
+                        let text =
+                            format!("`{name}` is {before} by input `{a}`, and {n} by input `{b}`");
+                        return Err(Error::Value(text));
+                    }
+                    _ => from.entry(name).or_insert(&info.name),
+                };
+            }
+        }
+        Ok(sizes)
+    }
+
+    /// The program for these values of symbols.
+    fn program(&self, symbols: &Sizes) -> Result<Arc<Program>> {
+        let general = &self.interface().symbols;
+        let small = general.iter().filter_map(|s| {
+            let value = *symbols.get(&s.name)?;
+            (value < s.min).then(|| (s.name.clone(), value))
+        });
+        let small: Sizes = small.collect();
+        if small.is_empty() {
+            return Ok(self.loaded.general.clone());
+        }
+        let mut cases = self.loaded.cases.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(program) = cases.get(&small) {
+            return Ok(program.clone());
+        }
+        let requires = self.shared.requires();
+        let mut programs = self.info().programs.iter();
+        let found = programs.find(|p| p.requires == requires && p.sizes == small);
+        let found = found.ok_or_else(|| {
+            let least: Vec<String> = general
+                .iter()
+                .map(|s| format!("{} >= {}", s.name, s.min))
+                .collect();
+            let (name, text) = (self.name(), sizes_text(&small));
+            Error::Value(format!(
+                "`{name}` has no program for {text}; it has one for {}",
+                least.join(", ")
+            ))
+        })?;
+        let program = Arc::new(load(
+            &self.shared,
+            self.info(),
+            found,
+            Some(&self.loaded.general),
+        )?);
+        cases.insert(small, program.clone());
+        Ok(program)
+    }
+
+    fn run_reading(&self, program: &Program, given: Vec<Buffer>) -> Result<Vec<Buffer>> {
+        let mut inputs = self.known(program, given)?;
+        let now = self.shared.states.read();
+        for state in &program.signature.states {
+            if let Some(input) = state.input {
+                inputs[input as usize] = Some(now[self.shared.states.find(&state.name)?].clone());
+            }
+        }
+        drop(now);
+        let inputs = self.whole(inputs)?;
+        let outputs = program.executable.run_shared(&inputs);
+        outputs.map_err(|e| self.failed(e))
+    }
+
+    fn run_writing(&self, program: &Program, given: Vec<Buffer>) -> Result<Vec<Buffer>> {
+        let states = &self.shared.states;
+        let mut now = states.write();
+        let keys = self.keys(program, &given, &now)?;
+        let mut inputs = self.known(program, given)?;
+        for (draw, key) in program.signature.draws.iter().zip(&keys.each) {
+            if let Some(input) = draw.input {
+                let key = Buffer::from_slice(key, &[2]).map_err(|e| self.failed(e))?;
+                inputs[input as usize] = Some(key);
+            }
+        }
+        let mut donate = vec![false; inputs.len()];
+        let mut taken = Vec::new();
+        for state in &program.signature.states {
+            let at = states.find(&state.name)?;
+            let Some(input) = state.input.map(|i| i as usize) else {
+                continue;
+            };
+            inputs[input] = Some(now[at].clone());
+            donate[input] = state.output.is_some();
+            taken.push((at, input));
+        }
+        let mut inputs = self.whole(inputs)?;
+        // The only handle is the input's, so that its memory may be taken.
+        let nothing = || Buffer::from_slice::<u8>(&[], &[0]).map_err(|e| self.failed(e));
+        let written = taken.iter().filter(|(_, input)| donate[*input]);
+        let vacant: Vec<Buffer> = written.clone().map(|_| nothing()).collect::<Result<_>>()?;
+        for ((at, _), vacant) in written.zip(vacant) {
+            now[*at] = vacant;
+        }
+        let ran = program.executable.run(&mut inputs, &donate);
+        let settled = match &ran {
+            Ok(outputs) => outputs.iter().try_for_each(Buffer::settled),
+            Err(e) => Err(e.clone()),
+        };
+        if let Err(e) = settled {
+            let outputs = ran.unwrap_or_default();
+            for state in &program.signature.states {
+                let at = states.find(&state.name)?;
+                if let (Some(input), Some(output)) = (state.input, state.output) {
+                    // What was taken of a run on a GPU holds what it held.
+                    let given = &inputs[input as usize];
+                    now[at] = match (states.fits(at, given), outputs.get(output as usize)) {
+                        (Err(_), Some(taken)) => taken.clone().after_failure(),
+                        _ => given.clone(),
+                    };
+                }
+            }
+            return Err(self.failed(e));
+        }
+        let outputs = ran.map_err(|e| self.failed(e))?;
+        for state in &program.signature.states {
+            if let Some(output) = state.output {
+                now[states.find(&state.name)?] = outputs[output as usize].clone();
+            }
+        }
+        if let Some(next) = keys.next {
+            now[states.find(RNG_STATE)?] = next;
+        }
+        Ok(outputs)
+    }
+
+    /// The keys of a run's draws, and what the generator's state is behind it.
+    fn keys(&self, program: &Program, given: &[Buffer], now: &[Buffer]) -> Result<Keys> {
+        if program.signature.draws.is_empty() {
+            return Ok(Keys::default());
+        }
+        let state = now[self.shared.states.find(RNG_STATE)?].to_vec::<i64>();
+        let state = state.map_err(|e| self.failed(e))?;
+        let size = |s: &Symbol| {
+            // The arguments' places in the plan, by name.
+            let named = program
+                .signature
+                .arguments
+                .iter()
+                .position(|a| a.at == s.input);
+            let shape = given.get(named?)?.shape();
+            shape.get(s.axis as usize).copied()
+        };
+        let symbols: Option<Vec<i64>> =
+            program.executable.plan().symbols.iter().map(size).collect();
+        let mut drawn = 0;
+        let keys = symbols.and_then(|symbols| {
+            program.signature.keys(&symbols, |count| {
+                drawn = count;
+                [state[0], state[1]]
+            })
+        });
+        let text = || {
+            Error::Value(format!(
+                "`{}` draws more random numbers than an i64 counts",
+                self.name()
+            ))
+        };
+        let each = keys.filter(|_| drawn >= 0).ok_or_else(text)?;
+        let next = Buffer::from_slice(&[state[0], state[1].wrapping_add(drawn)], &[2]);
+        Ok(Keys {
+            each,
+            next: Some(next.map_err(|e| self.failed(e))?),
+        })
+    }
+
+    /// The inputs that are no states.
+    fn known(&self, program: &Program, given: Vec<Buffer>) -> Result<Vec<Option<Buffer>>> {
+        let mut inputs = vec![None; program.executable.plan().inputs.len()];
+        for (named, value) in program.signature.arguments.iter().zip(given) {
+            inputs[named.at as usize] = Some(value);
+        }
+        for named in &program.signature.captured {
+            inputs[named.at as usize] = Some(self.shared.constant(&named.name)?);
+        }
+        Ok(inputs)
+    }
+
+    fn whole(&self, inputs: Vec<Option<Buffer>>) -> Result<Vec<Buffer>> {
+        let whole = inputs.into_iter().collect::<Option<Vec<Buffer>>>();
+        whole.ok_or_else(|| damaged!("an input of `{}` is nothing", self.name()))
+    }
+
+    /// Gives the pages of weights back that were packed: nothing reads them again.
+    fn release(&self, program: &Program) {
+        let packed = program.executable.stats().prepares;
+        if program.packed.swap(packed, Ordering::Relaxed) != packed {
+            self.shared.map.release(self.shared.weights.clone());
+        }
+    }
+
+    fn failed(&self, error: kiln_runtime::Error) -> Error {
+        let entry = self.name().into();
+        Error::Run { entry, error }
+    }
+}
+
+/// Keys of random numbers.
+#[derive(Default)]
+struct Keys {
+    each: Vec<[i64; 2]>,
+    next: Option<Buffer>,
+}
+
+impl Loaded {
+    fn new(shared: &Arc<Shared>, info: &EntryInfo) -> Result<Loaded> {
+        let requires = shared.requires();
+        let mut programs = info.programs.iter();
+        let found = programs.find(|p| p.requires == requires && p.sizes.is_empty());
+        let Some(found) = found else {
+            let has: Vec<String> = info
+                .programs
+                .iter()
+                .map(|p| format!("{:?}", p.requires))
+                .collect();
+            let text = format!(
+                "`{}` has no program that runs on {requires:?}, only on {}",
+                info.name,
+                has.join(", ")
+            );
+            return Err(Error::Value(text));
+        };
+        let interface = &info.interface;
+        Ok(Loaded {
+            general: Arc::new(load(shared, info, found, None)?),
+            cases: Mutex::default(),
+            inputs: interface.inputs.iter().map(|i| i.name.clone()).collect(),
+            outputs: interface.outputs.iter().map(|o| o.name.clone()).collect(),
+        })
+    }
+}
+
+/// A program, once it is known to be what the package says.
+fn load(
+    shared: &Shared,
+    entry: &EntryInfo,
+    info: &ProgramInfo,
+    general: Option<&Program>,
+) -> Result<Program> {
+    let manifest = &shared.manifest;
+    if manifest.plan_format != kiln_plan::FORMAT {
+        return Err(Error::PlanFormat {
+            found: manifest.plan_format,
+            by: manifest.written_by.clone(),
+        });
+    }
+    // What contradicts itself is refused by checks; a panic would be a bug of theirs.
+    let made = catch_unwind(AssertUnwindSafe(|| {
+        let decoded = program::decode(shared.file(&info.file), &manifest.written_by)?;
+        if program::is_cuda(&decoded.plan) != (info.requires == Requires::Cuda) {
+            return Err(damaged!("`{}` is for another kind of machine", info.file));
+        }
+        let program = Program::new(decoded, &entry.name, shared.gpu.as_ref())?;
+        match general {
+            None => program.is_as_described(entry)?,
+            Some(general) => program.is_case_of(general, &info.sizes)?,
+        }
+        let state = |name: &str| {
+            let StateInfo { dtype, shape, .. } =
+                &shared.states.infos()[shared.states.find(name).ok()?];
+            Some((*dtype, shape.clone()))
+        };
+        program.fits_tensors(state, |name| shared.about_tensor(name))?;
+        Ok(program)
+    }));
+    made.unwrap_or_else(|_| Err(damaged!("`{}` can't be read", info.file)))
+}
+
+impl Shared {
+    /// What the programs must ask for that it runs.
+    fn requires(&self) -> Requires {
+        match self.gpu {
+            None => Requires::Cpu,
+            Some(_) => Requires::Cuda,
+        }
+    }
+
+    /// A tensor that never changes.
+    fn constant(&self, name: &str) -> Result<Buffer> {
+        let mut constants = self.constants.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(found) = constants.get(name) {
+            return Ok(found.clone());
+        }
+        let place = self.tensors.get(name);
+        let place = place.ok_or_else(|| damaged!("tensor `{name}` is not among the weights"))?;
+        let tensor = open::here(
+            &open::tensor(&self.map, name, place)?,
+            name,
+            self.gpu.as_ref(),
+        )?;
+        constants.insert(name.into(), tensor.clone());
+        Ok(tensor)
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entry")
+            .field("name", &self.name())
+            .field("interface", self.interface())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,171 @@
+//! What an entry takes, gives and changes, as people and programs read it.
+
+use crate::error::{Result, damaged};
+use kiln_base::{DType, Dim};
+use kiln_plan::{Named, Plan, Signature};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// What an entry takes, gives and changes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Interface {
+    /// What a run is given, in order.
+    pub inputs: Vec<TensorInfo>,
+    /// What it gives, in order.
+    pub outputs: Vec<TensorInfo>,
+    /// The names that sizes use.
+    pub symbols: Vec<SymbolInfo>,
+    /// The states whose values a run depends on.
+    pub reads: Vec<String>,
+    /// The states that it changes.
+    pub writes: Vec<String>,
+    /// The tensors among the weights that it uses and that never change.
+    pub constants: Vec<String>,
+    /// Whether it draws random numbers, and so moves the state of their generator on.
+    pub random: bool,
+}
+
+/// Name, dtype and shape of a tensor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TensorInfo {
+    /// Its name, which no other of its list has.
+    pub name: String,
+    /// Its element type.
+    #[serde(with = "dtype_name")]
+    pub dtype: DType,
+    /// Its shape, outermost dim first.
+    pub shape: Vec<Size>,
+}
+
+/// An extent of a shape.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Size {
+    /// A number.
+    Known(i64),
+    /// A symbol, or an expression of such.
+    Symbolic(String),
+}
+
+/// A size that is given with the inputs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SymbolInfo {
+    /// Its name, such as `batch`.
+    pub name: String,
+    /// The smallest value that the entry's general program takes.
+    pub min: i64,
+}
+
+/// What is kept from run to run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StateInfo {
+    /// Its name, such as `fc.weight`.
+    pub name: String,
+    /// Its element type.
+    #[serde(with = "dtype_name")]
+    pub dtype: DType,
+    /// Its shape, outermost dim first.
+    pub shape: Vec<i64>,
+    /// What its elements are called, where each is a number of its own, such as `lr`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elements: Vec<String>,
+}
+
+/// Dtypes by their names.
+mod dtype_name {
+    use kiln_base::DType;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(dtype: &DType, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(dtype.name())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<DType, D::Error> {
+        let name = String::deserialize(from)?;
+        DType::from_name(&name).ok_or_else(|| D::Error::custom(format!("no dtype {name:?}")))
+    }
+}
+
+impl Interface {
+    /// That of a program.
+    pub(crate) fn of(signature: &Signature, plan: &Plan) -> Interface {
+        let input = |n: &Named| {
+            let input = &plan.inputs[n.at as usize];
+            tensor(plan, &n.name, input.dtype, &input.shape)
+        };
+        let output = |n: &Named| {
+            let output = &plan.outputs[n.at as usize];
+            tensor(plan, &n.name, output.dtype, &output.shape)
+        };
+        let states = || signature.states.iter();
+        let names = |list: Vec<&kiln_plan::State>| list.iter().map(|s| s.name.clone()).collect();
+        Interface {
+            inputs: signature.arguments.iter().map(input).collect(),
+            outputs: signature.results.iter().map(output).collect(),
+            symbols: (plan.symbols.iter())
+                .map(|s| SymbolInfo {
+                    name: s.name.clone(),
+                    min: s.min,
+                })
+                .collect(),
+            reads: names(states().filter(|s| s.input.is_some()).collect()),
+            writes: names(states().filter(|s| s.output.is_some()).collect()),
+            constants: signature.captured.iter().map(|c| c.name.clone()).collect(),
+            random: !signature.draws.is_empty(),
+        }
+    }
+
+    /// Whether names are there once.
+    pub(crate) fn check(&self, entry: &str) -> Result<()> {
+        for list in [&self.inputs, &self.outputs] {
+            let names: BTreeSet<&str> = list.iter().map(|t| &t.name[..]).collect();
+            if names.len() != list.len() || names.contains("") {
+                return Err(damaged!(
+                    "two inputs or outputs of `{entry}` have one name, or none"
+                ));
+            }
+        }
+        let names: BTreeSet<&str> = self.symbols.iter().map(|s| &s.name[..]).collect();
+        match names.len() == self.symbols.len() {
+            true => Ok(()),
+            false => Err(damaged!("two symbols of `{entry}` have one name")),
+        }
+    }
+}
+
+fn tensor(plan: &Plan, name: &str, dtype: DType, shape: &[Dim]) -> TensorInfo {
+    let size = |d: &Dim| match d.as_const() {
+        Some(n) => Size::Known(n),
+        None => {
+            let symbol = |s: kiln_base::Sym| Some(&plan.symbols.get(s.0 as usize)?.name[..]);
+            Size::Symbolic(d.named(symbol))
+        }
+    };
+    TensorInfo {
+        name: name.into(),
+        dtype,
+        shape: shape.iter().map(size).collect(),
+    }
+}
+
+impl std::fmt::Display for TensorInfo {
+    /// Dtype and shape, such as `f32[batch, 10]`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shape: Vec<String> = self.shape.iter().map(Size::to_string).collect();
+        write!(f, "{}[{}]", self.dtype, shape.join(", "))
+    }
+}
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Size::Known(n) => n.fmt(f),
+            Size::Symbolic(text) => f.write_str(text),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What a package says of itself: `manifest.json`.
+
+use crate::error::{Error, Result, damaged};
+use crate::interface::{Interface, StateInfo};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The format of packages that this build writes.
+pub const FORMAT: u64 = 1;
+
+/// Members that are not an entry's or an asset.
+pub(crate) const MANIFEST: &str = "manifest.json";
+pub(crate) const WEIGHTS: &str = "weights.safetensors";
+/// What the members that are assets begin with.
+pub(crate) const ASSETS: &str = "assets/";
+
+/// The largest manifest, in bytes.
+const LARGEST: usize = 64 << 20;
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Manifest {
+    pub format: u64,
+    /// The format of its programs.
+    pub plan_format: u32,
+    /// What wrote it.
+    pub written_by: String,
+    /// What the exporter says of it.
+    pub metadata: BTreeMap<String, String>,
+    pub entries: Vec<EntryInfo>,
+    /// What is kept from run to run. Each is a tensor of the weights.
+    pub state: Vec<StateInfo>,
+    /// All members but the manifest, in the order in which they lie in the archive.
+    pub files: Vec<FileInfo>,
+}
+
+/// Something that can be run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EntryInfo {
+    pub name: String,
+    pub interface: Interface,
+    /// The member that is the recorded program as text.
+    pub graph: String,
+    pub programs: Vec<ProgramInfo>,
+}
+
+/// What an entry is run as where certain sizes are given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ProgramInfo {
+    /// What the machine must have.
+    pub requires: Requires,
+    /// The values of symbols that it is for; the others are at least as large as the symbol's `min`.
+    pub sizes: BTreeMap<String, i64>,
+    /// The member that holds it.
+    pub file: String,
+}
+
+/// What a machine must have to run a program.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Requires {
+    /// A processor of any kind: kernels are made when the program is loaded, for the best instruction set that
+    /// there is.
+    Cpu,
+    /// An NVIDIA GPU with NVRTC, which compiles the kernels for it.
+    Cuda,
+}
+
+/// A member and what it must be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FileInfo {
+    pub name: String,
+    pub bytes: u64,
+    /// XXH3 of its contents, 128 bits as 32 hexadecimal digits.
+    pub xxh3: String,
+}
+
+/// What every format says.
+#[derive(Deserialize)]
+struct Head {
+    format: u64,
+    #[serde(default)]
+    written_by: Option<String>,
+}
+
+impl Manifest {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// If it is of another format, or contradicts itself.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Manifest> {
+        if bytes.len() > LARGEST {
+            return Err(damaged!("its manifest takes more than {LARGEST} bytes"));
+        }
+        let wrong = |e: serde_json::Error| damaged!("its manifest is not what it should be: {e}");
+        let Head { format, written_by } = serde_json::from_slice(bytes).map_err(wrong)?;
+        if format != FORMAT {
+            let by = written_by.unwrap_or_else(|| "something unnamed".into());
+            return Err(Error::Format { found: format, by });
+        }
+        let manifest: Manifest = serde_json::from_slice(bytes).map_err(wrong)?;
+        manifest.check()?;
+        Ok(manifest)
+    }
+
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut text = serde_json::to_vec_pretty(self).expect("names and numbers are JSON");
+        text.push(b'\n');
+        text
+    }
+
+    fn check(&self) -> Result<()> {
+        let entries = self.entries.iter().map(|e| &e.name);
+        unique("entries", entries)?;
+        unique("states", self.state.iter().map(|s| &s.name))?;
+        let files = unique("files", self.files.iter().map(|f| &f.name))?;
+        let mut asked: Vec<&String> = Vec::new();
+        for entry in &self.entries {
+            if !is_entry_name(&entry.name) {
+                return Err(damaged!("no entry can be called {:?}", entry.name));
+            }
+            let programs = entry.programs.iter().map(|p| &p.file);
+            asked.extend(programs.chain([&entry.graph]));
+            entry.interface.check(&entry.name)?;
+        }
+        let mut places = unique("places of files", asked.into_iter())?;
+        places.insert(WEIGHTS);
+        if let Some(missing) = places.iter().find(|p| !files.contains(*p)) {
+            return Err(damaged!("`{missing}` is not there"));
+        }
+        let other = |f: &&&str| !places.contains(**f) && !f.starts_with(ASSETS);
+        match files.iter().find(other) {
+            Some(other) => Err(damaged!("nothing says what `{other}` is")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether an entry may have this name: it is part of names of files.
+pub(crate) fn is_entry_name(name: &str) -> bool {
+    name.len() <= 100 && !name.contains('/') && crate::zip::is_name(name)
+}
+
+fn unique<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Result<BTreeSet<&'a str>> {
+    let mut all = BTreeSet::new();
+    for name in names {
+        if !all.insert(&name[..]) {
+            return Err(damaged!("two {what} are called `{name}`"));
+        }
+    }
+    Ok(all)
+}

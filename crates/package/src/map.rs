@@ -1,0 +1,69 @@
+//! The bytes of a package: a mapped file, or memory.
+
+use crate::error::{Error, Result};
+use kiln_runtime::memory::{Lender, Storage};
+use memmap2::Mmap;
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+
+/// The bytes, which begin at a multiple of 64.
+#[derive(Debug)]
+pub(crate) enum Map {
+    File(Mmap),
+    Memory(Storage),
+}
+
+// SAFETY: a mapping stays where it is until it is dropped, and so does a storage, which nothing here writes. That
+// nobody else changes the file is the user's promise; see `Package::open`.
+unsafe impl Lender for Map {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Map::File(map) => map,
+            Map::Memory(storage) => storage.bytes(),
+        }
+    }
+}
+
+impl Map {
+    /// Maps a file.
+    pub fn file(path: &Path) -> Result<Map> {
+        let file = File::open(path)?;
+        let about = file.metadata()?;
+        if !about.is_file() {
+            return Err(Error::SomethingElse("it is not a regular file".into()));
+        }
+        if about.len() == 0 {
+            return Err(Error::SomethingElse("it is empty".into()));
+        }
+        // SAFETY: the mapping is only read; see `Package::open` for what the user promises of the file.
+        Ok(Map::File(unsafe { Mmap::map(&file)? }))
+    }
+
+    /// A copy of bytes.
+    pub fn memory(bytes: &[u8]) -> Result<Map> {
+        let storage = Storage::from_bytes(bytes).map_err(|error| Error::Run {
+            entry: "the package".into(),
+            error,
+        })?;
+        Ok(Map::Memory(storage))
+    }
+
+    /// Gives pages back to the system, which reads them again where they are asked for.
+    pub fn release(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        if let Map::File(map) = self {
+            // SAFETY: pages of a file that is mapped to be read hold the same when they are read again. That they
+            // stay in memory is no loss.
+            let _ = unsafe {
+                map.unchecked_advise_range(
+                    memmap2::UncheckedAdvice::DontNeed,
+                    range.start,
+                    range.len(),
+                )
+            };
+        }
+        #[cfg(not(unix))]
+        let _ = range;
+    }
+}

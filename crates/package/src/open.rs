@@ -1,0 +1,187 @@
+//! Opening a package: everything is checked before anything of it is used.
+
+use crate::error::{Error, Result, damaged};
+use crate::interface::StateInfo;
+use crate::manifest::{FileInfo, MANIFEST, Manifest, WEIGHTS};
+use crate::map::Map;
+use crate::package::{Package, Shared};
+use crate::state::{RNG_STATE, States};
+use crate::tensors::{self, Place};
+use crate::zip;
+use kiln_runtime::memory::{ALIGN, Lender, Storage};
+use kiln_runtime::{Buffer, cuda};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use xxhash_rust::xxh3::xxh3_128;
+
+/// How a package is opened.
+///
+/// ```no_run
+/// use kiln_package::Options;
+/// let package = Options::new().trusted(true).open("model.kiln")?;
+/// # Ok::<(), kiln_package::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    trusted: bool,
+    gpu: Option<u32>,
+}
+
+impl Options {
+    /// As [`Package::open`] opens one.
+    pub fn new() -> Options {
+        Options::default()
+    }
+
+    /// Whether checksums are taken on trust: the file is then not read from end to end. What is in it is checked
+    /// before it is used all the same, so a damaged file gives errors or other numbers, and nothing worse.
+    pub fn trusted(mut self, trusted: bool) -> Options {
+        self.trusted = trusted;
+        self
+    }
+
+    /// Runs the package's programs for CUDA, on the NVIDIA GPU of this number.
+    pub fn gpu(mut self, ordinal: u32) -> Options {
+        self.gpu = Some(ordinal);
+        self
+    }
+
+    /// Opens a file; see [`Package::open`].
+    ///
+    /// # Errors
+    /// As [`Package::open`], or if there is no such GPU.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Package> {
+        let path = path.as_ref();
+        let opened = Map::file(path).and_then(|map| self.opened(map));
+        opened.map_err(|e| e.in_file(path))
+    }
+
+    /// Opens a package that is in memory, of which it makes a copy.
+    ///
+    /// # Errors
+    /// As [`Options::open`].
+    pub fn open_bytes(&self, bytes: &[u8]) -> Result<Package> {
+        self.opened(Map::memory(bytes)?)
+    }
+
+    fn opened(&self, map: Map) -> Result<Package> {
+        let bytes = map.bytes();
+        let members = zip::directory(bytes)?;
+        let Some((first, rest)) = members.split_first().filter(|(f, _)| f.name == MANIFEST) else {
+            return Err(Error::SomethingElse("it has no manifest".into()));
+        };
+        let text = &bytes[contents(first)];
+        if crc32fast::hash(text) != first.crc {
+            return Err(damaged!("its manifest has another checksum than it should"));
+        }
+        let manifest = Manifest::from_bytes(text)?;
+        let files = self.files(bytes, &manifest.files, rest)?;
+        let weights = files.get(WEIGHTS).cloned().unwrap_or(0..0);
+        let mut tensors = tensors::read(&bytes[weights.clone()])?;
+        for place in tensors.values_mut() {
+            place.bytes.start += weights.start;
+            place.bytes.end += weights.start;
+        }
+        let gpu = self.gpu.map(cuda::Device::get).transpose();
+        let gpu = gpu.map_err(|error| Error::Run {
+            entry: "the GPU".into(),
+            error,
+        })?;
+        let map = Arc::new(map);
+        let states = states(&map, &manifest, &tensors, gpu.as_ref())?;
+        Ok(Package {
+            shared: Arc::new(Shared {
+                map,
+                manifest,
+                files,
+                weights,
+                tensors,
+                states,
+                gpu,
+                constants: Mutex::default(),
+                entries: Mutex::default(),
+            }),
+        })
+    }
+
+    /// Where the files lie that the manifest lists, if they are what it says.
+    fn files(
+        &self,
+        bytes: &[u8],
+        wanted: &[FileInfo],
+        found: &[zip::Member],
+    ) -> Result<BTreeMap<String, Range<usize>>> {
+        if wanted.len() != found.len() {
+            return Err(damaged!("its manifest lists other files than there are"));
+        }
+        let mut files = BTreeMap::new();
+        for (wanted, member) in wanted.iter().zip(found) {
+            let name = &member.name;
+            if (&wanted.name, wanted.bytes) != (name, member.size) {
+                return Err(damaged!("its manifest lists another file than `{name}`"));
+            }
+            let range = contents(member);
+            let sum = || format!("{:032x}", xxh3_128(&bytes[range.clone()]));
+            if !self.trusted && sum() != wanted.xxh3 {
+                return Err(damaged!("`{name}` has another checksum than it should"));
+            }
+            files.insert(name.clone(), range);
+        }
+        Ok(files)
+    }
+}
+
+/// Where a member's contents lie, which are within the file.
+fn contents(member: &zip::Member) -> Range<usize> {
+    let Range { start, end } = member.contents();
+    start as usize..end as usize
+}
+
+/// A tensor of the file: as it lies there where it is aligned, else a copy.
+pub(crate) fn tensor(map: &Arc<Map>, name: &str, place: &Place) -> Result<Buffer> {
+    let bytes = &map.bytes()[place.bytes.clone()];
+    let storage = match bytes.as_ptr().addr().is_multiple_of(ALIGN) && !bytes.is_empty() {
+        true => Storage::lent(map, place.bytes.clone()),
+        false => Storage::from_bytes(bytes),
+    };
+    let tensor = storage.and_then(|s| Buffer::from_storage(place.dtype, &place.shape, s));
+    tensor.map_err(|e| damaged!("tensor `{name}`: {e}"))
+}
+
+fn states(
+    map: &Arc<Map>,
+    manifest: &Manifest,
+    tensors: &BTreeMap<String, Place>,
+    gpu: Option<&Arc<cuda::Device>>,
+) -> Result<States> {
+    let infos = manifest.state.clone();
+    let random = manifest.entries.iter().any(|e| e.interface.random);
+    if random && !infos.iter().any(|s| s.name == RNG_STATE) {
+        return Err(damaged!(
+            "an entry draws random numbers, and there is no `{RNG_STATE}`"
+        ));
+    }
+    let value = |s: &StateInfo| {
+        let place = tensors.get(&s.name);
+        let place = place.ok_or_else(|| damaged!("state `{}` is not among the weights", s.name))?;
+        tensor(map, &s.name, place)
+    };
+    let first: Vec<Buffer> = infos.iter().map(value).collect::<Result<_>>()?;
+    let now = first.iter().zip(&infos);
+    let now = now.map(|(value, info)| here(value, &info.name, gpu));
+    let now = now.collect::<Result<_>>()?;
+    States::new(infos, first, now)
+}
+
+/// A value where the package runs; the state of the generator stays on the host.
+pub(crate) fn here(value: &Buffer, name: &str, gpu: Option<&Arc<cuda::Device>>) -> Result<Buffer> {
+    match gpu {
+        Some(device) if name != RNG_STATE => value.to_gpu(device).map_err(|error| Error::Run {
+            entry: name.into(),
+            error,
+        }),
+        _ => Ok(value.clone()),
+    }
+}

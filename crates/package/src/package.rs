@@ -1,0 +1,347 @@
+//! Packages that are open.
+
+use crate::entry::{Entry, Loaded};
+use crate::error::{Error, Result};
+use crate::interface::StateInfo;
+use crate::manifest::{ASSETS, Manifest, WEIGHTS};
+use crate::map::Map;
+use crate::open::{self, Options};
+use crate::state::States;
+use crate::tensors::{self, Place, read_safetensors, write_safetensors};
+use crate::write::{self, Piece};
+use kiln_base::DType;
+use kiln_runtime::memory::Lender;
+use kiln_runtime::{Buffer, cuda};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+/// A file of compiled programs with their weights and state. Cloning gives another handle to the same.
+///
+/// ```no_run
+/// use kiln_package::{Buffer, Package};
+/// let package = Package::open("model.kiln")?;
+/// let forward = package.entry("forward")?;
+/// let images = Buffer::from_slice(&[0.5f32; 64], &[1, 1, 8, 8])?;
+/// let out = forward.run([("images", images)])?;
+/// println!("{:?}", out.get("scores")?.to_vec::<f32>()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Package {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What all handles to a package share.
+pub(crate) struct Shared {
+    pub map: Arc<Map>,
+    pub manifest: Manifest,
+    /// Where each file lies.
+    pub files: BTreeMap<String, Range<usize>>,
+    pub weights: Range<usize>,
+    /// The tensors of the weights, by their places in the package.
+    pub tensors: BTreeMap<String, Place>,
+    pub states: States,
+    pub gpu: Option<Arc<cuda::Device>>,
+    /// Tensors that programs have captured, once asked for.
+    pub constants: Mutex<HashMap<String, Buffer>>,
+    pub entries: Mutex<HashMap<usize, Arc<Loaded>>>,
+}
+
+impl Package {
+    /// Opens a file. All of it is compared with its checksums, and weights are mapped, not read: they take memory
+    /// only where and while they are used.
+    ///
+    /// The file must stay as it is for as long as the package, or a tensor of it, is there: what replaces a file by
+    /// a new one (as saving a package does) is safe, what writes into it or cuts it off is not.
+    ///
+    /// # Errors
+    /// If the file can't be read, is no package, is of a format that this build does not read, is not what its
+    /// checksums say, or contradicts itself.
+    pub fn open(path: impl AsRef<Path>) -> Result<Package> {
+        Options::new().open(path)
+    }
+
+    /// Opens a package that is in memory.
+    ///
+    /// # Errors
+    /// As [`Package::open`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Package> {
+        Options::new().open_bytes(bytes)
+    }
+
+    /// What wrote it.
+    pub fn written_by(&self) -> &str {
+        &self.shared.manifest.written_by
+    }
+
+    /// The format of its programs. They run if it is this build's, [`kiln_plan::FORMAT`].
+    pub fn plan_format(&self) -> u32 {
+        self.shared.manifest.plan_format
+    }
+
+    /// What the exporter says of it.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.shared.manifest.metadata
+    }
+
+    /// The names of its entries.
+    pub fn entries(&self) -> impl Iterator<Item = &str> {
+        self.shared.manifest.entries.iter().map(|e| &e.name[..])
+    }
+
+    /// What an entry takes, gives and changes; no program is read for it.
+    ///
+    /// # Errors
+    /// If there is no entry of this name.
+    pub fn interface(&self, entry: &str) -> Result<&crate::Interface> {
+        Ok(&self.shared.manifest.entries[self.find(entry)?].interface)
+    }
+
+    /// The program that an entry was compiled from, as text.
+    ///
+    /// # Errors
+    /// If there is no entry of this name, or the text is none.
+    pub fn graph(&self, entry: &str) -> Result<&str> {
+        let info = &self.shared.manifest.entries[self.find(entry)?];
+        let text = std::str::from_utf8(self.file(&info.graph));
+        text.map_err(|_| crate::error::damaged!("`{}` is no text", info.graph))
+    }
+
+    /// An entry, ready to run. Its programs are read when they are first asked for.
+    ///
+    /// # Errors
+    /// If there is none of this name, none of its programs is for this machine, its programs are of another format,
+    /// contradict themselves or do not fit the weights, or memory is short.
+    pub fn entry(&self, name: &str) -> Result<Entry> {
+        Entry::new(self.shared.clone(), self.find(name)?)
+    }
+
+    fn find(&self, name: &str) -> Result<usize> {
+        let mut names = self.entries();
+        let found = names.position(|n| n == name);
+        found.ok_or_else(|| Error::Missing {
+            what: "entry",
+            name: name.into(),
+            has: self.entries().map(String::from).collect(),
+        })
+    }
+
+    /// The names of its assets, such as `classes.txt`.
+    pub fn assets(&self) -> impl Iterator<Item = &str> {
+        let files = self.shared.files.keys();
+        files.filter_map(|name| name.strip_prefix(ASSETS))
+    }
+
+    /// An asset.
+    ///
+    /// # Errors
+    /// If there is none of this name.
+    pub fn asset(&self, name: &str) -> Result<&[u8]> {
+        let found = self.shared.files.get(&format!("{ASSETS}{name}"));
+        let found = found.map(|range| &self.shared.map.bytes()[range.clone()]);
+        found.ok_or_else(|| Error::Missing {
+            what: "asset",
+            name: name.into(),
+            has: self.assets().map(String::from).collect(),
+        })
+    }
+
+    /// What is kept from run to run.
+    pub fn states(&self) -> &[StateInfo] {
+        self.shared.states.infos()
+    }
+
+    /// What a state holds now. Later runs do not change the tensor.
+    ///
+    /// # Errors
+    /// If there is no state of this name.
+    pub fn get(&self, name: &str) -> Result<Buffer> {
+        let at = self.shared.states.find(name)?;
+        Ok(self.shared.states.read()[at].clone())
+    }
+
+    /// Makes a state hold a tensor.
+    ///
+    /// # Errors
+    /// If there is no state of this name, or its dtype or shape is another.
+    pub fn set(&self, name: &str, value: Buffer) -> Result<()> {
+        self.set_all([(name, value)])
+    }
+
+    /// Makes several states hold tensors, all of them or none.
+    ///
+    /// # Errors
+    /// As [`Package::set`], for any of them.
+    pub fn set_all<'a>(&self, values: impl IntoIterator<Item = (&'a str, Buffer)>) -> Result<()> {
+        let states = &self.shared.states;
+        let mut fitting = Vec::new();
+        for (name, value) in values {
+            let at = states.find(name)?;
+            states.fits(at, &value)?;
+            fitting.push((at, open::here(&value, name, self.shared.gpu.as_ref())?));
+        }
+        let mut now = states.write();
+        for (at, value) in fitting {
+            now[at] = value;
+        }
+        Ok(())
+    }
+
+    /// A number that is an element of a state, such as `lr` of `optimizer.numbers`.
+    ///
+    /// # Errors
+    /// If there is no such state or element, or the device that it is on fails.
+    pub fn number(&self, state: &str, element: &str) -> Result<f64> {
+        let (at, i) = self.shared.states.element(state, element)?;
+        let values = self.shared.states.read()[at].to_vec::<f64>();
+        Ok(values.map_err(|e| failed(state, e))?[i])
+    }
+
+    /// Changes a number that is an element of a state.
+    ///
+    /// # Errors
+    /// As [`Package::number`].
+    pub fn set_number(&self, state: &str, element: &str, value: f64) -> Result<()> {
+        let (at, i) = self.shared.states.element(state, element)?;
+        let mut now = self.shared.states.write();
+        let mut values = now[at].to_vec::<f64>().map_err(|e| failed(state, e))?;
+        values[i] = value;
+        let shape = [values.len() as i64];
+        let changed = Buffer::from_slice(&values, &shape).map_err(|e| failed(state, e))?;
+        now[at] = open::here(&changed, state, self.shared.gpu.as_ref())?;
+        Ok(())
+    }
+
+    /// Makes all states hold what the file holds.
+    ///
+    /// # Errors
+    /// If memory of a GPU is short.
+    pub fn reset(&self) -> Result<()> {
+        let states = &self.shared.states;
+        let first = states.first().iter().zip(states.infos());
+        let first = first.map(|(v, info)| open::here(v, &info.name, self.shared.gpu.as_ref()));
+        let first = first.collect::<Result<Vec<Buffer>>>()?;
+        *states.write() = first;
+        Ok(())
+    }
+
+    /// Writes the states as a safetensors file, which replaces an older one whole.
+    ///
+    /// # Errors
+    /// If the file can't be written; the older one then stays.
+    pub fn save_state(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let tensors = self.state_tensors().map_err(|e| e.in_file(path))?;
+        write_safetensors(path, tensors)
+    }
+
+    /// Makes states hold what a safetensors file holds: all of them, and nothing else is in the file.
+    ///
+    /// # Errors
+    /// If the file can't be read, or what it holds are not these states. Nothing is then changed.
+    pub fn load_state(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        self.loaded(path).map_err(|e| e.in_file(path))
+    }
+
+    fn loaded(&self, path: &Path) -> Result<()> {
+        let values = read_safetensors(path)?;
+        if let Some(missing) = self.states().iter().find(|s| !values.contains_key(&s.name)) {
+            return Err(Error::Value(format!(
+                "state `{}` is not there",
+                missing.name
+            )));
+        }
+        self.set_all(
+            values
+                .iter()
+                .map(|(name, value)| (&name[..], value.clone())),
+        )
+    }
+
+    /// Writes the package with its states as they are now, which replaces an older one whole: what opens it goes on
+    /// from here.
+    ///
+    /// # Errors
+    /// If the file can't be written; the older one then stays.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let written = self.saved().and_then(|(manifest, files)| {
+            kiln_base::file::replace(path, |file| write::archive(file, manifest, files))
+        });
+        written.map_err(|e| e.in_file(path))
+    }
+
+    fn saved(&self) -> Result<(Manifest, Vec<(String, Vec<Piece>)>)> {
+        let Shared {
+            map,
+            tensors,
+            manifest,
+            ..
+        } = &*self.shared;
+        let mut all = self.state_tensors()?;
+        for (name, place) in tensors {
+            if self.shared.states.find(name).is_err() {
+                all.push((name.clone(), open::tensor(map, name, place)?));
+            }
+        }
+        let weights = tensors::file(all)?;
+        let files = manifest.files.iter().map(|file| {
+            let name = file.name.clone();
+            let pieces = match self.shared.files.get(&name) {
+                Some(range) if name != WEIGHTS => vec![Piece::Mapped(map.clone(), range.clone())],
+                _ => Piece::of(&weights),
+            };
+            (name, pieces)
+        });
+        Ok((manifest.clone(), files.collect()))
+    }
+
+    /// The states now, all at one moment, on the host.
+    fn state_tensors(&self) -> Result<Vec<(String, Buffer)>> {
+        let now = self.shared.states.read().clone();
+        let named = self.states().iter().zip(now);
+        let host = named.map(|(info, value)| {
+            let value = value.to_host().map_err(|e| failed(&info.name, e))?;
+            Ok((info.name.clone(), value))
+        });
+        host.collect()
+    }
+
+    fn file(&self, name: &str) -> &[u8] {
+        self.shared.file(name)
+    }
+}
+
+impl Shared {
+    /// The contents of a file; none if there is no such file.
+    pub fn file(&self, name: &str) -> &[u8] {
+        let range = self.files.get(name).cloned().unwrap_or(0..0);
+        &self.map.bytes()[range]
+    }
+
+    /// Dtype and shape of a tensor of the weights.
+    pub fn about_tensor(&self, name: &str) -> Option<(DType, Vec<i64>)> {
+        let place = self.tensors.get(name)?;
+        Some((place.dtype, place.shape.clone()))
+    }
+}
+
+fn failed(state: &str, error: kiln_runtime::Error) -> Error {
+    Error::Run {
+        entry: state.into(),
+        error,
+    }
+}
+
+impl std::fmt::Debug for Package {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let entries: Vec<&str> = self.entries().collect();
+        f.debug_struct("Package")
+            .field("entries", &entries)
+            .field("states", &self.states().len())
+            .finish_non_exhaustive()
+    }
+}

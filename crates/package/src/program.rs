@@ -1,0 +1,192 @@
+//! Programs of an entry: decoded, compared with what the package says of them, and linked.
+
+use crate::error::{Error, Result, damaged};
+use crate::interface::{Interface, TensorInfo};
+use crate::manifest::EntryInfo;
+use kiln_base::{DType, Dim, Sym};
+use kiln_plan::{DecodeError, Entry as Decoded, Kernel, Named, Plan, Signature};
+use kiln_runtime::{Executable, cuda};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// A program that is ready to run.
+pub(crate) struct Program {
+    pub executable: Executable,
+    pub signature: Signature,
+    /// How often weights had been packed when originals were given back.
+    pub packed: AtomicU64,
+}
+
+/// Reads the member that a program is.
+pub(crate) fn decode(bytes: &[u8], written_by: &str) -> Result<Decoded> {
+    Decoded::from_bytes(bytes).map_err(|e| match e {
+        DecodeError::Version { found } => Error::PlanFormat {
+            found,
+            by: written_by.into(),
+        },
+        e => damaged!("a program: {e}"),
+    })
+}
+
+/// Whether a program has kernels of a GPU.
+pub(crate) fn is_cuda(plan: &Plan) -> bool {
+    plan.kernels.iter().any(|k| matches!(**k, Kernel::Cuda(_)))
+}
+
+impl Program {
+    pub fn new(decoded: Decoded, entry: &str, gpu: Option<&Arc<cuda::Device>>) -> Result<Program> {
+        let Decoded { signature, plan } = decoded;
+        let executable = match gpu {
+            None => Executable::new(plan),
+            Some(device) => Executable::on_gpu(plan, device),
+        };
+        Ok(Program {
+            executable: executable.map_err(|error| Error::Run {
+                entry: entry.into(),
+                error,
+            })?,
+            signature,
+            packed: AtomicU64::new(0),
+        })
+    }
+}
+
+impl Program {
+    fn plan(&self) -> &Plan {
+        self.executable.plan()
+    }
+
+    /// Whether it is the general program of an entry.
+    pub fn is_as_described(&self, info: &EntryInfo) -> Result<()> {
+        match Interface::of(&self.signature, self.plan()) == info.interface {
+            true => Ok(()),
+            false => Err(damaged!(
+                "entry `{}` is not what the manifest says",
+                info.name
+            )),
+        }
+    }
+
+    /// Whether it is the general program with these values of its symbols.
+    pub fn is_case_of(&self, general: &Program, sizes: &BTreeMap<String, i64>) -> Result<()> {
+        let mut left = 0u32..;
+        let symbols = || general.plan().symbols.iter();
+        let by = symbols().map(|s| match sizes.get(&s.name) {
+            Some(n) => Dim::Const(*n),
+            None => Dim::symbol(Sym(left.next().unwrap_or(u32::MAX))),
+        });
+        let by: Vec<Dim> = by.collect();
+        let kept = symbols().filter(|s| !sizes.contains_key(&s.name));
+        let kept = kept.map(|s| (&s.name, s.min));
+        let (wanted, found) = (&general.signature, &self.signature);
+        let same = self.shapes() == general.shapes().bound(&by)
+            && states(wanted) == states(found)
+            && wanted.draws.len() == found.draws.len()
+            && kept.eq(self.plan().symbols.iter().map(|s| (&s.name, s.min)));
+        match same {
+            true => Ok(()),
+            false => Err(damaged!(
+                "the program for {} is another one",
+                sizes_text(sizes)
+            )),
+        }
+    }
+
+    /// Whether what it keeps and has captured is what the package holds under these names.
+    pub fn fits_tensors(
+        &self,
+        state: impl Fn(&str) -> Option<(DType, Vec<i64>)>,
+        tensor: impl Fn(&str) -> Option<(DType, Vec<i64>)>,
+    ) -> Result<()> {
+        let plan = self.plan();
+        let input = |at: u32| {
+            (
+                plan.inputs[at as usize].dtype,
+                &plan.inputs[at as usize].shape,
+            )
+        };
+        let output = |at: u32| {
+            (
+                plan.outputs[at as usize].dtype,
+                &plan.outputs[at as usize].shape,
+            )
+        };
+        let fits = |(dtype, shape): (DType, &Vec<Dim>), found: Option<(DType, Vec<i64>)>| {
+            found.is_some_and(|(d, s)| {
+                d == dtype && s.len() == shape.len() && shape.iter().zip(s).all(|(a, b)| a.is(b))
+            })
+        };
+        for s in &self.signature.states {
+            let mut both = s.input.map(input).into_iter().chain(s.output.map(output));
+            if !both.all(|of| fits(of, state(&s.name))) {
+                return Err(damaged!("a program does not fit state `{}`", s.name));
+            }
+        }
+        for c in &self.signature.captured {
+            if !fits(input(c.at), tensor(&c.name)) {
+                return Err(damaged!("a program does not fit tensor `{}`", c.name));
+            }
+        }
+        Ok(())
+    }
+
+    fn shapes(&self) -> Shapes {
+        let plan = self.plan();
+        let input = |n: &Named| {
+            let input = &plan.inputs[n.at as usize];
+            (n.name.clone(), input.dtype, input.shape.clone())
+        };
+        let output = |n: &Named| {
+            let output = &plan.outputs[n.at as usize];
+            (n.name.clone(), output.dtype, output.shape.clone())
+        };
+        let Signature {
+            arguments,
+            captured,
+            results,
+            ..
+        } = &self.signature;
+        Shapes([
+            arguments.iter().map(input).collect(),
+            captured.iter().map(input).collect(),
+            results.iter().map(output).collect(),
+        ])
+    }
+}
+
+/// Names, dtypes and shapes of arguments, captured tensors and results.
+#[derive(PartialEq)]
+struct Shapes([Vec<(String, DType, Vec<Dim>)>; 3]);
+
+impl Shapes {
+    /// With other dims in place of symbols.
+    fn bound(mut self, by: &[Dim]) -> Shapes {
+        let all = self.0.iter_mut().flatten();
+        for dim in all.flat_map(|(_, _, shape)| shape) {
+            *dim = dim.substitute(by);
+        }
+        self
+    }
+}
+
+/// The states of a program by name, with whether it reads and writes them.
+fn states(signature: &Signature) -> Vec<(&str, bool, bool)> {
+    let states = signature.states.iter();
+    let states = states.map(|s| (&s.name[..], s.input.is_some(), s.output.is_some()));
+    states.collect()
+}
+
+/// Sizes as messages have them.
+pub(crate) fn sizes_text(sizes: &BTreeMap<String, i64>) -> String {
+    let pairs: Vec<String> = sizes.iter().map(|(n, v)| format!("{n} = {v}")).collect();
+    match pairs.is_empty() {
+        true => "all sizes".into(),
+        false => pairs.join(", "),
+    }
+}
+
+/// An input as a message has it.
+pub(crate) fn given_text(info: &TensorInfo, dtype: DType, shape: &[i64]) -> String {
+    format!("input `{}` must be {info}, not {dtype}{shape:?}", info.name)
+}

@@ -1,0 +1,110 @@
+//! What is kept from run to run.
+
+use crate::error::{Error, Result, damaged};
+use crate::interface::StateInfo;
+use kiln_base::DType;
+use kiln_runtime::Buffer;
+use std::collections::HashMap;
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The state of the generator of random numbers, if an entry draws any: its seed and the next offset, `i64[2]`.
+pub const RNG_STATE: &str = "rng_state";
+
+/// The states of a package.
+///
+/// A run that only reads takes handles to all that it needs at once, and holds no lock while it runs. One that writes
+/// holds the lock until it has committed.
+pub(crate) struct States {
+    infos: Vec<StateInfo>,
+    at: HashMap<String, usize>,
+    /// What the file holds.
+    first: Vec<Buffer>,
+    now: RwLock<Vec<Buffer>>,
+}
+
+impl States {
+    /// States that hold these values.
+    pub fn new(infos: Vec<StateInfo>, first: Vec<Buffer>, now: Vec<Buffer>) -> Result<States> {
+        for (info, value) in infos.iter().zip(&first) {
+            if (value.dtype(), value.shape()) != (info.dtype, &info.shape[..]) {
+                return Err(damaged!(
+                    "state `{}` is not what the weights hold",
+                    info.name
+                ));
+            }
+            let named = info.elements.len();
+            if named != 0 && (info.dtype != DType::F64 || info.shape != [named as i64]) {
+                return Err(damaged!(
+                    "state `{}` has other elements than names",
+                    info.name
+                ));
+            }
+            if info.name == RNG_STATE && (info.dtype, &info.shape[..]) != (DType::I64, &[2]) {
+                return Err(damaged!("`{RNG_STATE}` is no seed and offset"));
+            }
+        }
+        let numbered = infos.iter().enumerate();
+        Ok(States {
+            at: numbered.map(|(i, s)| (s.name.clone(), i)).collect(),
+            infos,
+            first,
+            now: RwLock::new(now),
+        })
+    }
+
+    pub fn infos(&self) -> &[StateInfo] {
+        &self.infos
+    }
+
+    /// The number of a state.
+    pub fn find(&self, name: &str) -> Result<usize> {
+        self.at.get(name).copied().ok_or_else(|| Error::Missing {
+            what: "state",
+            name: name.into(),
+            has: self.infos.iter().map(|s| s.name.clone()).collect(),
+        })
+    }
+
+    /// What they hold, for as long as nobody writes.
+    pub fn read(&self) -> RwLockReadGuard<'_, Vec<Buffer>> {
+        self.now.read().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// What they hold, to be changed.
+    pub fn write(&self) -> RwLockWriteGuard<'_, Vec<Buffer>> {
+        self.now.write().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// What they held when the package was opened.
+    pub fn first(&self) -> &[Buffer] {
+        &self.first
+    }
+
+    /// Whether a state may hold a value.
+    pub fn fits(&self, at: usize, value: &Buffer) -> Result<()> {
+        let StateInfo {
+            name, dtype, shape, ..
+        } = &self.infos[at];
+        match (value.dtype(), value.shape()) == (*dtype, &shape[..]) {
+            true => Ok(()),
+            false => Err(Error::Value(format!(
+                "state `{name}` is {dtype}{shape:?}, not {}{:?}",
+                value.dtype(),
+                value.shape()
+            ))),
+        }
+    }
+
+    /// The state and the place of an element that has a name.
+    pub fn element(&self, name: &str, element: &str) -> Result<(usize, usize)> {
+        let at = self.find(name)?;
+        let elements = &self.infos[at].elements;
+        let found = elements.iter().position(|e| e == element);
+        let found = found.ok_or_else(|| Error::Missing {
+            what: "element",
+            name: element.into(),
+            has: elements.clone(),
+        })?;
+        Ok((at, found))
+    }
+}

@@ -1,0 +1,288 @@
+//! Tensors as a safetensors file: <https://huggingface.co/docs/safetensors>.
+
+use crate::error::{Error, Result, damaged};
+use kiln_base::DType;
+use kiln_runtime::Buffer;
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+
+/// The format's limit on a header.
+const LARGEST_HEADER: u64 = 100_000_000;
+
+/// What values are aligned to, from the beginning of the file.
+const ALIGN: usize = 64;
+
+/// Reads a safetensors file.
+///
+/// # Errors
+/// If it can't be read, is none, or holds a dtype that Kiln does not have.
+pub fn read_safetensors(path: impl AsRef<Path>) -> Result<BTreeMap<String, Buffer>> {
+    let path = path.as_ref();
+    let tensors = || -> Result<_> {
+        let bytes = std::fs::read(path)?;
+        let tensor = |(name, place): (String, Place)| {
+            let value = Buffer::from_bytes(place.dtype, &place.shape, &bytes[place.bytes]);
+            let value = value.map_err(|e| damaged!("tensor `{name}`: {e}"))?;
+            Ok((name, value))
+        };
+        read(&bytes)?.into_iter().map(tensor).collect()
+    };
+    tensors().map_err(|e| e.in_file(path))
+}
+
+/// Writes a safetensors file, which replaces an older one whole.
+///
+/// # Errors
+/// If two tensors have one name, one is on a GPU, or the file can't be written; an older one then stays.
+pub fn write_safetensors(
+    path: impl AsRef<Path>,
+    tensors: impl IntoIterator<Item = (String, Buffer)>,
+) -> Result<()> {
+    let path = path.as_ref();
+    let written = file(tensors.into_iter().collect())
+        .and_then(|t| kiln_base::file::replace(path, |file| crate::write::tensors(file, &t)));
+    written.map_err(|e| e.in_file(path))
+}
+
+/// A tensor in a file.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Place {
+    pub dtype: DType,
+    pub shape: Vec<i64>,
+    /// Where its bytes lie in the file.
+    pub bytes: Range<usize>,
+}
+
+/// What the header says of a tensor.
+#[derive(Serialize, Deserialize)]
+struct Info {
+    dtype: String,
+    shape: Vec<i64>,
+    data_offsets: (u64, u64),
+}
+
+/// A header in the order in which it is written. Names that are there twice are an error.
+#[derive(Default)]
+struct Header {
+    tensors: Vec<(String, Info)>,
+}
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Header, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Header;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("the header of a safetensors file")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Header, M::Error> {
+                let (mut header, mut names) = (Header::default(), HashSet::new());
+                while let Some(name) = map.next_key::<String>()? {
+                    if !names.insert(name.clone()) {
+                        return Err(M::Error::custom(format!("`{name}` is there twice")));
+                    }
+                    match &name[..] {
+                        "__metadata__" => {
+                            map.next_value::<HashMap<String, String>>()?;
+                        }
+                        _ => header.tensors.push((name, map.next_value()?)),
+                    }
+                }
+                Ok(header)
+            }
+        }
+        from.deserialize_map(Read)
+    }
+}
+
+/// The tensors of a file, by name.
+///
+/// # Errors
+/// If it is none: tensors must have the sizes that they need and lie side by side.
+pub(crate) fn read(file: &[u8]) -> Result<BTreeMap<String, Place>> {
+    let wrong = |what: String| damaged!("its tensors: {what}");
+    let (length, rest) = file
+        .split_first_chunk::<8>()
+        .ok_or_else(|| wrong("cut off".into()))?;
+    let length = u64::from_le_bytes(*length);
+    let fits = length <= LARGEST_HEADER && length <= rest.len() as u64;
+    if !fits {
+        return Err(wrong(format!("a header of {length} bytes")));
+    }
+    let (header, values) = rest.split_at(length as usize);
+    let header: Header = serde_json::from_slice(header).map_err(|e| wrong(e.to_string()))?;
+    let start = file.len() - values.len();
+    let mut all = BTreeMap::new();
+    for (name, info) in header.tensors {
+        let place = place(&info, start, values.len());
+        let place = place.ok_or_else(|| wrong(format!("`{name}` is not where it should be")))?;
+        all.insert(name, place);
+    }
+    let mut ranges: Vec<&Range<usize>> = all.values().map(|p| &p.bytes).collect();
+    ranges.sort_by_key(|r| (r.start, r.end));
+    let mut next = start;
+    for range in ranges {
+        if range.start != next {
+            return Err(wrong("they overlap, or leave gaps".into()));
+        }
+        next = range.end;
+    }
+    match next == file.len() {
+        true => Ok(all),
+        false => Err(wrong(format!(
+            "{} bytes that are of none",
+            file.len() - next
+        ))),
+    }
+}
+
+/// Where a tensor lies; `None` if it does not fit what the header says.
+fn place(info: &Info, start: usize, len: usize) -> Option<Place> {
+    let dtype = DType::ALL
+        .into_iter()
+        .find(|d| name_in_file(*d) == info.dtype)?;
+    let size = |n: u64, d: &i64| n.checked_mul(u64::try_from(*d).ok()?);
+    let bytes = info.shape.iter().try_fold(dtype.size() as u64, size)?;
+    let (from, to) = info.data_offsets;
+    let fits = from <= to && to <= len as u64 && to - from == bytes;
+    fits.then(|| Place {
+        dtype,
+        shape: info.shape.clone(),
+        bytes: start + from as usize..start + to as usize,
+    })
+}
+
+fn name_in_file(dtype: DType) -> String {
+    dtype.name().to_uppercase()
+}
+
+/// A file of tensors, to be written: its header, and the values that follow.
+pub(crate) struct Tensors {
+    pub header: Vec<u8>,
+    pub values: Vec<Buffer>,
+}
+
+/// The file of these tensors, which are on the host. Those that take whole lines of the cache stand in front, so that
+/// all of them begin at one.
+///
+/// # Errors
+/// If two have one name, or a header would be larger than the format allows.
+pub(crate) fn file(tensors: Vec<(String, Buffer)>) -> Result<Tensors> {
+    let mut tensors = tensors;
+    let whole = |b: &Buffer| b.storage().len().is_multiple_of(ALIGN);
+    tensors.sort_by(|(a, x), (b, y)| {
+        let key = |b: &Buffer| (Reverse(whole(b)), Reverse(b.dtype().size()));
+        (key(x), a).cmp(&(key(y), b))
+    });
+    let mut infos = serde_json::Map::new();
+    let mut end = 0;
+    for (name, tensor) in &tensors {
+        let from = end;
+        end += tensor.storage().len() as u64;
+        let info = Info {
+            dtype: name_in_file(tensor.dtype()),
+            shape: tensor.shape().to_vec(),
+            data_offsets: (from, end),
+        };
+        let info = serde_json::to_value(info).map_err(|e| Error::Contents(e.to_string()))?;
+        if name == "__metadata__" || infos.insert(name.clone(), info).is_some() {
+            return Err(Error::Contents(format!("two tensors are called `{name}`")));
+        }
+    }
+    let mut text = serde_json::to_vec(&infos).map_err(|e| Error::Contents(e.to_string()))?;
+    text.resize((8 + text.len()).next_multiple_of(ALIGN) - 8, b' ');
+    if text.len() as u64 > LARGEST_HEADER {
+        return Err(Error::Contents("there are too many tensors".into()));
+    }
+    let mut header = (text.len() as u64).to_le_bytes().to_vec();
+    header.append(&mut text);
+    let values = tensors.into_iter().map(|(_, b)| b).collect();
+    Ok(Tensors { header, values })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(of: &Tensors) -> Vec<u8> {
+        let mut bytes = of.header.clone();
+        let values = of.values.iter();
+        values.for_each(|v| bytes.extend(v.bytes().unwrap()));
+        bytes
+    }
+
+    #[test]
+    fn tensors_of_every_dtype_are_read_as_they_were_written() {
+        let mut tensors = Vec::new();
+        for (i, dtype) in DType::ALL.into_iter().enumerate() {
+            for shape in [&[][..], &[3, i as i64], &[64], &[0, 5]] {
+                let tensor = Buffer::zeros(dtype, shape).unwrap();
+                tensors.push((format!("{dtype}{shape:?}"), tensor));
+            }
+        }
+        let written = bytes(&file(tensors.clone()).unwrap());
+        let found = read(&written).unwrap();
+        assert_eq!(found.len(), tensors.len());
+        for (name, tensor) in tensors {
+            let place = &found[&name];
+            assert_eq!(
+                (place.dtype, &place.shape[..]),
+                (tensor.dtype(), tensor.shape())
+            );
+            let whole = place.bytes.len().is_multiple_of(64);
+            assert!(!whole || place.bytes.start.is_multiple_of(64), "{name}");
+            assert!(place.bytes.start.is_multiple_of(place.dtype.size()));
+        }
+        assert!(
+            file(vec![(
+                "__metadata__".into(),
+                Buffer::zeros(DType::U8, &[1]).unwrap()
+            )])
+            .is_err()
+        );
+    }
+
+    #[test]
+    fn files_that_lie_are_refused() {
+        let of = |header: &str, values: usize| {
+            let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+            bytes.extend(header.as_bytes());
+            bytes.resize(bytes.len() + values, 0);
+            read(&bytes)
+        };
+        let one = r#""a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#;
+        assert!(of(&format!("{{{one}}}"), 8).is_ok());
+        assert!(of(&format!(r#"{{"__metadata__":{{"x":"y"}},{one}}}"#), 8).is_ok());
+        for (header, values) in [
+            (format!("{{{one}}}"), 7),
+            (format!("{{{one}}}"), 9),
+            (format!("{{{one},{one}}}"), 8),
+            (format!("{{{one},{}}}", one.replace("\"a\"", "\"b\"")), 8),
+            (
+                format!(
+                    "{{{one},{}}}",
+                    one.replace("\"a\"", "\"b\"").replace("0,8", "12,20")
+                ),
+                20,
+            ),
+            (one.replace("[2]", "[-2]"), 8),
+            (
+                format!("{{{}}}", one.replace("[2]", "[4294967296,4294967296,2]")),
+                8,
+            ),
+            (format!("{{{}}}", one.replace("F32", "F33")), 8),
+            (format!("{{{}}}", one.replace("0,8", "8,0")), 8),
+            ("[".repeat(100_000), 8),
+        ] {
+            assert!(of(&header, values).is_err(), "{header:.80}");
+        }
+        assert!(read(&[]).is_err() && read(&[255; 9]).is_err());
+    }
+}

@@ -1,0 +1,255 @@
+//! Writing packages.
+
+use crate::error::{Error, Result};
+use crate::interface::{Interface, StateInfo};
+use crate::manifest::{
+    ASSETS, EntryInfo, FileInfo, MANIFEST, Manifest, ProgramInfo, Requires, WEIGHTS,
+};
+use crate::map::Map;
+use crate::state::RNG_STATE;
+use crate::tensors::{self, Tensors};
+use crate::zip::{self, Member};
+use crate::{FORMAT, program};
+use kiln_plan::Entry as Planned;
+use kiln_runtime::Buffer;
+use kiln_runtime::memory::Lender;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use xxhash_rust::xxh3::Xxh3;
+
+/// What a package is written of.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    /// What writes it, such as `kiln 0.1.0`.
+    pub written_by: String,
+    /// Anything that is to be said of it.
+    pub metadata: BTreeMap<String, String>,
+    /// What can be run.
+    pub entries: Vec<NewEntry>,
+    /// What is kept from run to run, by name, with what its elements are called, where they are numbers of their own.
+    pub state: Vec<(String, Vec<String>)>,
+    /// What the states hold, and the tensors that programs have captured, on the host.
+    pub tensors: Vec<(String, Buffer)>,
+    /// Files of any kind, by names such as `classes.txt`.
+    pub assets: Vec<(String, Vec<u8>)>,
+}
+
+/// Something that can be run.
+#[derive(Clone, Debug)]
+pub struct NewEntry {
+    /// Its name.
+    pub name: String,
+    /// The recorded program as text.
+    pub graph: String,
+    /// What it is run as. States and captured tensors have the names of the package's.
+    pub programs: Vec<NewProgram>,
+}
+
+/// A program of an entry.
+#[derive(Clone, Debug)]
+pub struct NewProgram {
+    /// The values of symbols that it is for; the first program of a kind of machine is for none.
+    pub sizes: BTreeMap<String, i64>,
+    /// The program with its signature.
+    pub program: Planned,
+}
+
+/// A part of a file.
+pub(crate) enum Piece {
+    Bytes(Vec<u8>),
+    Tensor(Buffer),
+    Mapped(Arc<Map>, Range<usize>),
+}
+
+impl Piece {
+    /// The parts of a file of tensors.
+    pub fn of(tensors: &Tensors) -> Vec<Piece> {
+        let values = tensors.values.iter().cloned().map(Piece::Tensor);
+        let header = Piece::Bytes(tensors.header.clone());
+        [header].into_iter().chain(values).collect()
+    }
+
+    fn bytes(&self) -> Result<&[u8]> {
+        match self {
+            Piece::Bytes(bytes) => Ok(bytes),
+            Piece::Tensor(tensor) => tensor.bytes().map_err(|e| Error::Contents(e.to_string())),
+            Piece::Mapped(map, range) => Ok(&map.bytes()[range.clone()]),
+        }
+    }
+}
+
+impl Contents {
+    /// Writes the package, which replaces an older file whole.
+    ///
+    /// # Errors
+    /// If the parts do not make a package, or the file can't be written; an older one then stays.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let written = self.parts().and_then(|(manifest, files)| {
+            kiln_base::file::replace(path, |file| archive(file, manifest, files))
+        });
+        written.map_err(|e| e.in_file(path))
+    }
+
+    /// The package as bytes.
+    ///
+    /// # Errors
+    /// If the parts do not make a package.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let (manifest, files) = self.parts()?;
+        let mut bytes = Vec::new();
+        archive(&mut bytes, manifest, files)?;
+        Ok(bytes)
+    }
+
+    fn parts(&self) -> Result<(Manifest, Vec<(String, Vec<Piece>)>)> {
+        let mut files = Vec::new();
+        let entries = self.entries.iter().map(|e| e.file(&mut files));
+        let entries = entries.collect::<Result<Vec<EntryInfo>>>()?;
+        for (name, bytes) in &self.assets {
+            files.push((format!("{ASSETS}{name}"), vec![Piece::Bytes(bytes.clone())]));
+        }
+        let weights = tensors::file(self.tensors.clone())?;
+        files.push((WEIGHTS.into(), Piece::of(&weights)));
+        let manifest = Manifest {
+            format: FORMAT,
+            plan_format: kiln_plan::FORMAT,
+            written_by: self.written_by.clone(),
+            metadata: self.metadata.clone(),
+            entries,
+            state: self.states()?,
+            files: Vec::new(),
+        };
+        let random = manifest.entries.iter().any(|e| e.interface.random);
+        if random && !manifest.state.iter().any(|s| s.name == RNG_STATE) {
+            let text = format!("an entry draws random numbers, and there is no `{RNG_STATE}`");
+            return Err(Error::Contents(text));
+        }
+        Ok((manifest, files))
+    }
+
+    fn states(&self) -> Result<Vec<StateInfo>> {
+        let tensors: BTreeMap<&str, &Buffer> =
+            self.tensors.iter().map(|(n, b)| (&n[..], b)).collect();
+        let info = |(name, elements): &(String, Vec<String>)| {
+            let value = tensors.get(&name[..]);
+            let value =
+                value.ok_or_else(|| Error::Contents(format!("state `{name}` holds nothing")))?;
+            Ok(StateInfo {
+                name: name.clone(),
+                dtype: value.dtype(),
+                shape: value.shape().to_vec(),
+                elements: elements.clone(),
+            })
+        };
+        self.state.iter().map(info).collect()
+    }
+}
+
+impl NewEntry {
+    /// Adds its files, and says what they are.
+    fn file(&self, files: &mut Vec<(String, Vec<Piece>)>) -> Result<EntryInfo> {
+        let name = &self.name;
+        let graph = format!("entries/{name}/graph.txt");
+        files.push((
+            graph.clone(),
+            vec![Piece::Bytes(self.graph.clone().into_bytes())],
+        ));
+        let mut programs = Vec::new();
+        for NewProgram { sizes, program } in &self.programs {
+            let requires = match program::is_cuda(&program.plan) {
+                true => Requires::Cuda,
+                false => Requires::Cpu,
+            };
+            let machine = if requires == Requires::Cuda {
+                "cuda"
+            } else {
+                "cpu"
+            };
+            let of: String = sizes.values().map(|v| format!("-{v}")).collect();
+            let number = programs.len();
+            let file = format!("entries/{name}/{machine}-{number}{of}.plan");
+            files.push((file.clone(), vec![Piece::Bytes(program.to_bytes())]));
+            let sizes = sizes.clone();
+            programs.push(ProgramInfo {
+                requires,
+                sizes,
+                file,
+            });
+        }
+        let general = self.programs.iter().find(|p| p.sizes.is_empty());
+        let general = general.ok_or_else(|| Error::Contents(format!("`{name}` has no program")))?;
+        Ok(EntryInfo {
+            name: name.clone(),
+            interface: Interface::of(&general.program.signature, &general.program.plan),
+            graph,
+            programs,
+        })
+    }
+}
+
+/// Writes a file of tensors.
+pub(crate) fn tensors(to: &mut impl Write, tensors: &Tensors) -> Result<()> {
+    for piece in Piece::of(tensors) {
+        to.write_all(piece.bytes()?)?;
+    }
+    Ok(())
+}
+
+/// Writes a package of these files, whose checksums and sizes the manifest gets.
+pub(crate) fn archive(
+    to: &mut impl Write,
+    mut manifest: Manifest,
+    files: Vec<(String, Vec<Piece>)>,
+) -> Result<()> {
+    let mut sums = Vec::new();
+    manifest.files.clear();
+    for (name, pieces) in &files {
+        let (mut xxh3, mut crc, mut size) = (Xxh3::new(), crc32fast::Hasher::new(), 0);
+        for piece in pieces {
+            let bytes = piece.bytes()?;
+            xxh3.update(bytes);
+            crc.update(bytes);
+            size += bytes.len() as u64;
+        }
+        manifest.files.push(FileInfo {
+            name: name.clone(),
+            bytes: size,
+            xxh3: format!("{:032x}", xxh3.digest128()),
+        });
+        sums.push((size, crc.finalize()));
+    }
+    let text = manifest.to_bytes();
+    // What can't be read again is not written.
+    Manifest::from_bytes(&text).map_err(|e| Error::Contents(e.to_string()))?;
+    let first = (text.len() as u64, crc32fast::hash(&text));
+    let files = [(MANIFEST.to_string(), vec![Piece::Bytes(text)])]
+        .into_iter()
+        .chain(files);
+    let (mut members, mut at) = (Vec::new(), 0);
+    for ((name, pieces), (size, crc)) in files.zip([first].into_iter().chain(sums)) {
+        if !zip::is_name(&name) {
+            return Err(Error::Contents(format!("no file can be called {name:?}")));
+        }
+        let member = Member {
+            name,
+            at,
+            size,
+            crc,
+        };
+        to.write_all(&zip::local_header(&member))?;
+        for piece in &pieces {
+            to.write_all(piece.bytes()?)?;
+        }
+        at = member.contents().end;
+        members.push(member);
+    }
+    if members.len() > zip::MOST_MEMBERS {
+        return Err(Error::Contents("there are too many files".into()));
+    }
+    to.write_all(&zip::central_and_end(&members, at))?;
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! Finding the members of an archive, whoever wrote it.
+
+use super::records::*;
+use super::{ALIGN, MOST_MEMBERS, is_name};
+use crate::error::{Error, Result, damaged};
+use std::collections::HashSet;
+
+/// A reader of numbers.
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, n: usize) -> Result<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(n).ok_or_else(short_directory)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn number<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or_else(short_directory)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    fn u16(&mut self) -> Result<u16> {
+        Ok(u16::from_le_bytes(self.number()?))
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.number()?))
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.number()?))
+    }
+}
+
+fn short_directory() -> Error {
+    damaged!("its directory is cut off")
+}
+
+/// Bytes of the record that every archive ends with.
+const END: usize = 22;
+
+/// Bytes of the records of a large archive that stand in front of it.
+const END64: usize = 56 + 20;
+
+/// The members of an archive, in the order in which they lie in it.
+///
+/// # Errors
+/// If the bytes are not what [`local_header`] and [`central_and_end`] write for these members.
+pub(crate) fn directory(bytes: &[u8]) -> Result<Vec<Member>> {
+    let at = where_directory_is(bytes)?;
+    let (before, end) = bytes
+        .split_at_checked(at as usize)
+        .ok_or_else(short_directory)?;
+    let members = parse_end(end, at)?;
+    let mut next = 0;
+    for member in &members {
+        let name = &member.name;
+        if member.at != next {
+            return Err(damaged!(
+                "`{name}` overlaps what is before it, or leaves a gap"
+            ));
+        }
+        let contents = member.contents();
+        if contents.end > before.len() as u64 {
+            return Err(damaged!("`{name}` is larger than the file"));
+        }
+        let header = &before[member.at as usize..contents.start as usize];
+        if header != local_header(member) {
+            return Err(damaged!("`{name}` has two headers that differ"));
+        }
+        next = contents.end;
+    }
+    match next == at {
+        true => Ok(members),
+        false => Err(damaged!(
+            "there is something between its members and its directory"
+        )),
+    }
+}
+
+/// Where the directory begins.
+fn where_directory_is(bytes: &[u8]) -> Result<u64> {
+    let no_zip = |why: &str| Err(Error::SomethingElse(why.into()));
+    let Some(at_end) = bytes.len().checked_sub(END) else {
+        return no_zip("it is too short");
+    };
+    if !bytes.starts_with(&LOCAL_SIGNATURE.to_le_bytes()) {
+        return no_zip("it does not begin as a zip archive");
+    }
+    let mut end = Cursor(&bytes[at_end..]);
+    if end.u32()? != END_SIGNATURE {
+        return Err(damaged!(
+            "it does not end with a zip archive's directory; it may be cut off"
+        ));
+    }
+    end.take(12)?;
+    let at = u64::from(end.u32()?);
+    if at != ELSEWHERE {
+        return Ok(at);
+    }
+    let at_end64 = at_end.checked_sub(END64).ok_or_else(short_directory)?;
+    let mut end = Cursor(&bytes[at_end64..]);
+    end.take(48)?;
+    let at = end.u64()?;
+    match at <= at_end64 as u64 {
+        true => Ok(at),
+        false => Err(short_directory()),
+    }
+}
+
+/// The members that a directory lists which begins at `at`, to the end of the archive.
+pub(super) fn parse_end(bytes: &[u8], at: u64) -> Result<Vec<Member>> {
+    let mut cursor = Cursor(bytes);
+    let (mut members, mut names) = (Vec::new(), HashSet::new());
+    while cursor.0.starts_with(&CENTRAL_SIGNATURE.to_le_bytes()) {
+        let member = central(&mut cursor)?;
+        if !names.insert(member.name.clone()) {
+            return Err(damaged!("there are two members called `{}`", member.name));
+        }
+        if members.len() == MOST_MEMBERS {
+            return Err(damaged!("it has more than {MOST_MEMBERS} members"));
+        }
+        members.push(member);
+    }
+    match central_and_end(&members, at) == bytes {
+        true => Ok(members),
+        false => Err(damaged!("its directory is none that Kiln writes")),
+    }
+}
+
+fn central(cursor: &mut Cursor) -> Result<Member> {
+    cursor.take(8)?;
+    let (flags, method) = (cursor.u16()?, cursor.u16()?);
+    cursor.take(4)?;
+    let (crc, packed, size) = (cursor.u32()?, cursor.u32()?, cursor.u32()?);
+    let (name, extra) = (cursor.u16()?, cursor.u16()?);
+    cursor.take(6)?;
+    let (attributes, at) = (cursor.u32()?, cursor.u32()?);
+    let name = cursor.take(name.into())?;
+    let mut extra = Cursor(cursor.take(extra.into())?);
+    let name = std::str::from_utf8(name).ok().filter(|name| is_name(name));
+    let Some(name) = name.map(String::from) else {
+        return Err(damaged!("the name of a member is none that Kiln writes"));
+    };
+    if method != 0 || flags != 0 || packed != size {
+        return Err(damaged!("`{name}` is compressed or encrypted"));
+    }
+    if attributes != REGULAR {
+        return Err(damaged!("`{name}` is a link or a folder"));
+    }
+    let mut member = Member {
+        name,
+        at: at.into(),
+        size: size.into(),
+        crc,
+    };
+    if member.size == ELSEWHERE || member.at == ELSEWHERE {
+        extra.take(4)?;
+        if member.size == ELSEWHERE {
+            member.size = extra.u64()?;
+            extra.take(8)?;
+        }
+        if member.at == ELSEWHERE {
+            member.at = extra.u64()?;
+        }
+    }
+    // So that no sum of them is too large for its type.
+    let most = 1 << 60;
+    match member.at < most && member.size < most - ALIGN {
+        true => Ok(member),
+        false => Err(damaged!("`{}` is larger than a file can be", member.name)),
+    }
+}

@@ -1,0 +1,4 @@
+//! Packages, made and read with nothing above the runtime linked.
+
+mod format;
+mod made;
