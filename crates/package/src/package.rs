@@ -76,6 +76,12 @@ impl Package {
         &self.shared.manifest.written_by
     }
 
+    /// What the package says of itself, as JSON: all that the other functions say, and the sizes and checksums of its
+    /// files.
+    pub fn manifest(&self) -> String {
+        String::from_utf8(self.shared.manifest.to_bytes()).unwrap_or_default()
+    }
+
     /// The format of its programs. They run if it is this build's, [`kiln_plan::FORMAT`].
     pub fn plan_format(&self) -> u32 {
         self.shared.manifest.plan_format

@@ -272,18 +272,9 @@ fn changed(json: &mut Value, r: &mut Random) {
         }
         Value::Number(n) => {
             let n = n.as_i64().unwrap_or(0);
-            let values = [
-                0,
-                1,
-                2,
-                n + 1,
-                n - 1,
-                -n,
-                2 * n,
-                i64::MAX,
-                i64::MIN,
-                1 << 40,
-            ];
+            let near = [n.wrapping_add(1), n.wrapping_sub(1), n.wrapping_neg()];
+            let far = [0, 1, 2, n.wrapping_mul(2), i64::MAX, i64::MIN, 1 << 40];
+            let values = [&near[..], &far].concat();
             *json = values[r.below(values.len())].into();
         }
         Value::String(s) => {

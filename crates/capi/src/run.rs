@@ -1,0 +1,184 @@
+//! Running entries.
+
+use crate::package::KilnPackage;
+use crate::status::{Failure, KilnStatus, call, give, given, list, text, wrong};
+use crate::tensor::{KilnTensor, KilnView, copied, copy_out};
+use kiln_package::{Buffer, Entry, Outputs};
+use std::ffi::c_char;
+
+/// An entry that is ready to run.
+pub struct KilnEntry(Entry);
+
+/// Makes an entry ready to run.
+///
+/// # Safety
+/// `package` is one of the library's, `name` a text; `to` leads to memory for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kiln_entry(
+    package: *const KilnPackage,
+    name: *const c_char,
+    to: *mut *mut KilnEntry,
+) -> KilnStatus {
+    call(|| {
+        // SAFETY: the caller's.
+        let (package, name) = unsafe { (given(package, "the package")?, text(name, "the name")?) };
+        let entry = package.package.entry(name)?;
+        // SAFETY: the caller's.
+        unsafe { give(to, Box::into_raw(Box::new(KilnEntry(entry))), "the result") }
+    })
+}
+
+/// Frees an entry.
+///
+/// # Safety
+/// It is null, or one of the library's that is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kiln_entry_free(entry: *mut KilnEntry) {
+    if !entry.is_null() {
+        // SAFETY: the caller's; it was made by `Box::into_raw`.
+        call(|| Ok(drop(unsafe { Box::from_raw(entry) })));
+    }
+}
+
+/// How many inputs and outputs an entry has.
+///
+/// # Safety
+/// `entry` is one of the library's; `inputs` and `outputs` lead to memory for a size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kiln_entry_counts(
+    entry: *const KilnEntry,
+    inputs: *mut usize,
+    outputs: *mut usize,
+) -> KilnStatus {
+    call(|| {
+        // SAFETY: the caller's.
+        let KilnEntry(entry) = unsafe { given(entry, "the entry")? };
+        // SAFETY: the caller's.
+        unsafe {
+            give(inputs, entry.interface().inputs.len(), "inputs")?;
+            give(outputs, entry.interface().outputs.len(), "outputs")
+        }
+    })
+}
+
+/// The bytes that a run takes beside the weights, for these values of its symbolic sizes, in the order in which the
+/// package describes them.
+///
+/// # Safety
+/// `entry` is one of the library's, `sizes` leads to so many numbers; `to` leads to memory for a size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kiln_entry_memory(
+    entry: *const KilnEntry,
+    sizes: *const i64,
+    count: usize,
+    to: *mut usize,
+) -> KilnStatus {
+    call(|| {
+        // SAFETY: the caller's.
+        let KilnEntry(entry) = unsafe { given(entry, "the entry")? };
+        // SAFETY: the caller's.
+        let sizes = unsafe { list(sizes, count, "the sizes")? };
+        let symbols = &entry.interface().symbols;
+        if symbols.len() != count {
+            return Err(wrong(format!(
+                "there are {} sizes, not {count}",
+                symbols.len()
+            )));
+        }
+        let named = symbols
+            .iter()
+            .map(|s| &s.name[..])
+            .zip(sizes.iter().copied());
+        let run = entry.memory(&named.collect::<Vec<_>>())?.run;
+        let bytes = run.peak + run.prepared + run.outputs + run.constants;
+        // SAFETY: the caller's.
+        unsafe { give(to, bytes, "the result") }
+    })
+}
+
+/// Runs an entry on tensors of the caller's, in the order of its inputs, and gives tensors of the library's, which the
+/// caller frees. `outputs` is filled where the run succeeds.
+///
+/// # Safety
+/// `entry` is one of the library's, `inputs` leads to so many views, whose pointers lead to as much as they say, and
+/// `outputs` to memory for so many pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kiln_run(
+    entry: *const KilnEntry,
+    inputs: *const KilnView,
+    input_count: usize,
+    outputs: *mut *mut KilnTensor,
+    output_count: usize,
+) -> KilnStatus {
+    call(|| {
+        // SAFETY: the caller's.
+        let KilnEntry(entry) = unsafe { given(entry, "the entry")? };
+        if outputs.is_null() && output_count > 0 {
+            return Err(wrong("outputs is null"));
+        }
+        // SAFETY: the caller's.
+        let results = unsafe { run(entry, (inputs, input_count), output_count)? };
+        for (i, value) in results.into_vec().into_iter().enumerate() {
+            // SAFETY: there is memory for as many pointers as there are results.
+            unsafe {
+                outputs
+                    .add(i)
+                    .write(Box::into_raw(Box::new(KilnTensor(value))))
+            };
+        }
+        Ok(())
+    })
+}
+
+/// Runs an entry on tensors of the caller's and copies the results into tensors of the caller's, whose dtypes, shapes
+/// and bytes must be theirs. The state of the package is changed even where results do not fit.
+///
+/// # Safety
+/// `entry` is one of the library's, `inputs` and `outputs` lead to so many views, whose pointers lead to as much as
+/// they say; nobody else uses what the outputs lead to meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kiln_run_into(
+    entry: *const KilnEntry,
+    inputs: *const KilnView,
+    input_count: usize,
+    outputs: *const KilnView,
+    output_count: usize,
+) -> KilnStatus {
+    call(|| {
+        // SAFETY: the caller's.
+        let KilnEntry(entry) = unsafe { given(entry, "the entry")? };
+        // SAFETY: the caller's.
+        let outputs = unsafe { list(outputs, output_count, "the outputs")? };
+        // SAFETY: the caller's.
+        let results = unsafe { run(entry, (inputs, input_count), output_count)? };
+        for ((name, value), view) in results.iter().zip(outputs) {
+            // SAFETY: the caller's.
+            unsafe { copy_out(&value.to_host()?, view, name)? };
+        }
+        Ok(())
+    })
+}
+
+/// Runs an entry that gives so many results.
+///
+/// # Safety
+/// The inputs are as many views, whose pointers lead to as much as they say.
+unsafe fn run(
+    entry: &Entry,
+    (inputs, count): (*const KilnView, usize),
+    outputs: usize,
+) -> Result<Outputs, Failure> {
+    let gives = entry.interface().outputs.len();
+    if gives != outputs {
+        return Err(wrong(format!(
+            "`{}` has {gives} outputs, not {outputs}",
+            entry.name()
+        )));
+    }
+    // SAFETY: the caller's.
+    let views = unsafe { list(inputs, count, "the inputs")? };
+    // SAFETY: the caller's.
+    let values = views.iter().map(|view| unsafe { copied(view) });
+    let values: Vec<Buffer> = values.collect::<Result<_, _>>()?;
+    Ok(entry.run(values)?)
+}

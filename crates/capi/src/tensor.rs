@@ -1,0 +1,181 @@
+//! Tensors that cross the border.
+
+use crate::status::{Failure, KilnStatus, call, give, given, list, wrong};
+use kiln_package::{Buffer, DType};
+use std::ffi::c_void;
+
+/// An element type. Numbers stay what they are.
+#[repr(C)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[allow(non_camel_case_types)]
+pub enum KilnDType {
+    /// A byte, 0 or 1.
+    KILN_BOOL = 0,
+    /// 8 bits without a sign.
+    KILN_U8 = 1,
+    /// 8 bits with a sign.
+    KILN_I8 = 2,
+    /// 16 bits with a sign.
+    KILN_I16 = 3,
+    /// 32 bits with a sign.
+    KILN_I32 = 4,
+    /// 64 bits with a sign.
+    KILN_I64 = 5,
+    /// 16 bits without a sign.
+    KILN_U16 = 6,
+    /// 32 bits without a sign.
+    KILN_U32 = 7,
+    /// 64 bits without a sign.
+    KILN_U64 = 8,
+    /// IEEE half precision.
+    KILN_F16 = 9,
+    /// The upper half of a `KILN_F32`.
+    KILN_BF16 = 10,
+    /// IEEE single precision.
+    KILN_F32 = 11,
+    /// IEEE double precision.
+    KILN_F64 = 12,
+}
+
+/// A tensor of the caller's: row-major and contiguous.
+#[repr(C)]
+#[derive(Copy, Clone, Debug)]
+pub struct KilnView {
+    /// Its elements, of any alignment.
+    pub data: *mut c_void,
+    /// How many bytes there are.
+    pub bytes: usize,
+    /// Its element type, a `KilnDType`.
+    pub dtype: i32,
+    /// How many dims it has.
+    pub rank: u32,
+    /// Its extents, outermost first.
+    pub shape: *const i64,
+}
+
+/// A tensor of the library's.
+pub struct KilnTensor(pub(crate) Buffer);
+
+impl KilnDType {
+    pub(crate) fn of(dtype: DType) -> KilnDType {
+        ALL[DType::ALL.iter().position(|d| *d == dtype).unwrap_or(0)]
+    }
+}
+
+/// In the order of [`DType::ALL`].
+const ALL: [KilnDType; 13] = [
+    KilnDType::KILN_BOOL,
+    KilnDType::KILN_U8,
+    KilnDType::KILN_I8,
+    KilnDType::KILN_I16,
+    KilnDType::KILN_I32,
+    KilnDType::KILN_I64,
+    KilnDType::KILN_U16,
+    KilnDType::KILN_U32,
+    KilnDType::KILN_U64,
+    KilnDType::KILN_F16,
+    KilnDType::KILN_BF16,
+    KilnDType::KILN_F32,
+    KilnDType::KILN_F64,
+];
+
+fn dtype(number: i32) -> Result<DType, Failure> {
+    let found = ALL.iter().position(|d| *d as i32 == number);
+    let found = found.map(|at| DType::ALL[at]);
+    found.ok_or_else(|| wrong(format!("there is no dtype {number}")))
+}
+
+/// A copy of a caller's tensor.
+///
+/// # Safety
+/// Its pointers lead to as many elements as it says.
+pub(crate) unsafe fn copied(view: &KilnView) -> Result<Buffer, Failure> {
+    let dtype = dtype(view.dtype)?;
+    // SAFETY: the caller's.
+    let shape = unsafe { list(view.shape, view.rank as usize, "the shape")? };
+    // SAFETY: the caller's.
+    let bytes = unsafe { list(view.data.cast::<u8>(), view.bytes, "the data")? };
+    Ok(Buffer::from_bytes(dtype, shape, bytes)?)
+}
+
+/// Copies a tensor to where a caller wants it, whose dtype, rank, shape and bytes must be its.
+///
+/// # Safety
+/// The view's pointers lead to as much as it says, and nobody else uses the data meanwhile.
+pub(crate) unsafe fn copy_out(from: &Buffer, to: &KilnView, what: &str) -> Result<(), Failure> {
+    // SAFETY: the caller's.
+    let shape = unsafe { list(to.shape, to.rank as usize, "the shape")? };
+    let bytes = from.bytes()?;
+    let fits = dtype(to.dtype)? == from.dtype() && shape == from.shape() && to.bytes == bytes.len();
+    if !fits {
+        let (dtype, is) = (from.dtype(), from.shape());
+        let text = format!("output `{what}` is {dtype}{is:?} of {} bytes", bytes.len());
+        return Err(Failure(KilnStatus::KILN_VALUE, text));
+    }
+    if !bytes.is_empty() && to.data.is_null() {
+        return Err(wrong("the data is null"));
+    }
+    // SAFETY: there is memory for as many bytes, which is not the library's.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.data.cast(), bytes.len()) };
+    Ok(())
+}
+
+/// A tensor of the library's with a copy of the caller's elements.
+///
+/// # Safety
+/// `from` leads to a view, whose pointers lead to as much as it says; `to` leads to memory for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kiln_tensor_new(
+    from: *const KilnView,
+    to: *mut *mut KilnTensor,
+) -> KilnStatus {
+    call(|| {
+        // SAFETY: the caller's.
+        let tensor = unsafe { copied(given(from, "the view")?)? };
+        // SAFETY: the caller's.
+        unsafe {
+            give(
+                to,
+                Box::into_raw(Box::new(KilnTensor(tensor))),
+                "the result",
+            )
+        }
+    })
+}
+
+/// What a tensor holds. The pointers lead to the library's memory, are only read, and stay until the tensor is freed.
+///
+/// # Safety
+/// `tensor` is one of the library's; `to` leads to memory for a view.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kiln_tensor_view(
+    tensor: *const KilnTensor,
+    to: *mut KilnView,
+) -> KilnStatus {
+    call(|| {
+        // SAFETY: the caller's.
+        let KilnTensor(tensor) = unsafe { given(tensor, "the tensor")? };
+        let bytes = tensor.bytes()?;
+        let view = KilnView {
+            data: bytes.as_ptr().cast_mut().cast(),
+            bytes: bytes.len(),
+            dtype: KilnDType::of(tensor.dtype()) as i32,
+            rank: tensor.shape().len() as u32,
+            shape: tensor.shape().as_ptr(),
+        };
+        // SAFETY: the caller's.
+        unsafe { give(to, view, "the result") }
+    })
+}
+
+/// Frees a tensor.
+///
+/// # Safety
+/// It is null, or one of the library's that is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kiln_tensor_free(tensor: *mut KilnTensor) {
+    if !tensor.is_null() {
+        // SAFETY: the caller's; it was made by `Box::into_raw`.
+        call(|| Ok(drop(unsafe { Box::from_raw(tensor) })));
+    }
+}
