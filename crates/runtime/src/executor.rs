@@ -21,6 +21,7 @@ mod report;
 mod run;
 mod step;
 mod trace;
+mod unread;
 
 pub(crate) use control::{If, Loop};
 pub use executable::{Executable, Stats};

@@ -34,6 +34,8 @@ pub(super) struct Bound {
     pub kept: Vec<(usize, usize)>,
     /// Bytes of each prepared buffer.
     pub prepared: Vec<usize>,
+    /// Which of these runs touch; see [`Bound::touched_by_run`].
+    pub touched: Vec<bool>,
     /// Where each output is, and its shape.
     pub outputs: Vec<(Loc, Vec<i64>)>,
     pub arena: usize,
@@ -154,8 +156,9 @@ impl Bound {
                     .sum::<usize>()
                 + (prepare.peak + prepared.iter().sum::<usize>()) * usize::from(prepare_clear),
         };
-        Ok(Bound {
+        let bound = Bound {
             values: values.to_vec(),
+            touched: Vec::new(),
             prepare_on_gpu: OnGpu::new(&prepare.steps),
             run_on_gpu: OnGpu::new(&run.steps),
             prepare: prepare.steps,
@@ -171,7 +174,8 @@ impl Bound {
             report,
             blocks: run.blocks,
             holders: Holders::new(plan),
-        })
+        };
+        Ok(bound.with_touched(b.gpu.is_some()))
     }
 }
 

@@ -49,6 +49,8 @@ pub(super) struct Prepared {
     /// The parameters' contents that it was made from.
     pub contents: Vec<Weak<u64>>,
     pub values: Vec<i64>,
+    /// Those that are there: no other is touched by runs.
+    pub touched: Vec<bool>,
     pub storages: Vec<Arc<Storage>>,
 }
 

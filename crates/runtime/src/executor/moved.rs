@@ -47,8 +47,9 @@ impl Bound {
         let (Some(prepare), Some(run)) = (prepare, run) else {
             return Ok(None);
         };
-        Ok(Some(Bound {
+        let moved = Bound {
             values: values.to_vec(),
+            touched: Vec::new(),
             prepare_on_gpu: OnGpu::new(&prepare),
             run_on_gpu: OnGpu::new(&run),
             prepare,
@@ -64,6 +65,7 @@ impl Bound {
             prepare_clear: self.prepare_clear,
             blocks: self.blocks.clone(),
             holders: self.holders.clone(),
-        }))
+        };
+        Ok(Some(moved.with_touched(binder.gpu.is_some())))
     }
 }

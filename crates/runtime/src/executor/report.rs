@@ -7,9 +7,9 @@ pub struct MemoryReport {
     pub peak: usize,
     /// The most bytes of temporaries that are alive at one step.
     pub lower_bound: usize,
-    /// The arena that *prepare* needs while it runs.
+    /// What *prepare* needs while it runs: its arena, and weights that it makes and then packs.
     pub prepare_peak: usize,
-    /// Results of *prepare*.
+    /// Results of *prepare* that runs use.
     pub prepared: usize,
     /// Outputs, without those in donated memory or handed through.
     pub outputs: usize,

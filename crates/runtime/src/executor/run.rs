@@ -88,7 +88,9 @@ impl Executable {
         let mut list = lock(&self.prepared);
         let made_from_these = |p: &Arc<Prepared>| {
             let mut pairs = p.contents.iter().zip(&parameters);
-            p.values == values && pairs.all(|(made_from, s)| s.holds(made_from))
+            p.values == values
+                && p.touched == bound.touched
+                && pairs.all(|(made_from, s)| s.holds(made_from))
         };
         if let Some(found) = recent(&mut list, made_from_these) {
             return Ok(found);
@@ -100,6 +102,7 @@ impl Executable {
         let made = Arc::new(Prepared {
             contents: parameters.iter().map(|s| s.contents()).collect(),
             values: values.to_vec(),
+            touched: bound.touched.clone(),
             storages,
         });
         remember(&mut list, made.clone(), PREPARED);
@@ -296,8 +299,15 @@ fn prepare(
         Loc::Prepared(p) => &storages[p],
         Loc::Arena(_) | Loc::Slot(_) => &arena, // checking allows no output here
     };
+    // A tracer is shown operands of the run part as they were before they were packed.
+    let all = tracer.is_some();
     let outcome = part.run(storage, tracer)?;
     // The results are kept, so they must be right.
     outcome.map_or(Ok(()), |o| o.wait())?;
-    Ok(storages.into_iter().map(Arc::new).collect())
+    let touched = storages.into_iter().zip(&bound.touched);
+    let kept = touched.map(|(storage, touched)| match *touched || all {
+        true => Ok(Arc::new(storage)),
+        false => Ok(Arc::new(Storage::new(0)?)),
+    });
+    kept.collect()
 }

@@ -80,6 +80,14 @@ impl Work for Conv {
         Some(Packs { weights, bytes })
     }
 
+    fn forgets_packed(&self) -> bool {
+        let weights = self.weights();
+        let by_packed = matches!(self.how, How::Dense(_) | How::Winograd(_) | How::Fft(_));
+        let alone = self.operands[0] != weights && self.out != weights;
+        let mut programs = self.epilogue.iter().chain(self.made.as_deref());
+        by_packed && alone && programs.all(|p| p.walks.iter().all(|w| w.arg != weights))
+    }
+
     unsafe fn pack(&self, call: &Call<'_>) {
         // SAFETY: the first is the weights, the second has the bytes that `packs` says.
         unsafe { self.pack(call.args[0], call.args[1], call.parallel, call.failures) }

@@ -92,6 +92,11 @@ pub(crate) trait Work: Send + Sync {
         None
     }
 
+    /// Whether it touches weights no more that were packed for it, whatever their values are.
+    fn forgets_packed(&self) -> bool {
+        false
+    }
+
     /// Packs weights.
     ///
     /// # Safety
