@@ -1,6 +1,6 @@
 //! Packages and their state.
 
-use crate::status::{Failure, KilnStatus, call, give, given, list, text, wrong};
+use crate::status::{Failure, KilnStatus, call, free, give, given, list, text, wrong};
 use crate::tensor::KilnTensor;
 use kiln_package::{Options, Package, memory};
 use std::ffi::{CString, c_char, c_void};
@@ -87,10 +87,8 @@ pub unsafe extern "C" fn kiln_describe(package: *const KilnPackage) -> *const c_
 /// It is null, or one of the library's that is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_package_free(package: *mut KilnPackage) {
-    if !package.is_null() {
-        // SAFETY: the caller's; it was made by `Box::into_raw`.
-        call(|| Ok(drop(unsafe { Box::from_raw(package) })));
-    }
+    // SAFETY: the caller's; the library makes handles by `Box::into_raw`.
+    unsafe { free(package) };
 }
 
 /// An asset. The bytes stay until the package is freed.

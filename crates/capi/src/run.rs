@@ -1,7 +1,7 @@
 //! Running entries.
 
 use crate::package::KilnPackage;
-use crate::status::{Failure, KilnStatus, call, give, given, list, text, wrong};
+use crate::status::{Failure, KilnStatus, call, free, give, given, list, text, wrong};
 use crate::tensor::{KilnTensor, KilnView, copied, copy_out};
 use kiln_package::{Buffer, Entry, Outputs};
 use std::ffi::c_char;
@@ -34,10 +34,8 @@ pub unsafe extern "C" fn kiln_entry(
 /// It is null, or one of the library's that is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_entry_free(entry: *mut KilnEntry) {
-    if !entry.is_null() {
-        // SAFETY: the caller's; it was made by `Box::into_raw`.
-        call(|| Ok(drop(unsafe { Box::from_raw(entry) })));
-    }
+    // SAFETY: the caller's; the library makes handles by `Box::into_raw`.
+    unsafe { free(entry) };
 }
 
 /// How many inputs and outputs an entry has.

@@ -167,3 +167,17 @@ pub(crate) unsafe fn give<T>(to: *mut T, value: T, what: &str) -> Result<(), Fai
     unsafe { to.write(value) };
     Ok(())
 }
+
+/// Frees a handle, unless it is null.
+///
+/// # Safety
+/// It was made by `Box::into_raw`, and nobody uses it any more.
+pub(crate) unsafe fn free<T>(handle: *mut T) {
+    if !handle.is_null() {
+        call(|| {
+            // SAFETY: the caller's.
+            drop(unsafe { Box::from_raw(handle) });
+            Ok(())
+        });
+    }
+}

@@ -1,6 +1,6 @@
 //! Tensors that cross the border.
 
-use crate::status::{Failure, KilnStatus, call, give, given, list, wrong};
+use crate::status::{Failure, KilnStatus, call, free, give, given, list, wrong};
 use kiln_package::{Buffer, DType};
 use std::ffi::c_void;
 
@@ -174,8 +174,6 @@ pub unsafe extern "C" fn kiln_tensor_view(
 /// It is null, or one of the library's that is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_tensor_free(tensor: *mut KilnTensor) {
-    if !tensor.is_null() {
-        // SAFETY: the caller's; it was made by `Box::into_raw`.
-        call(|| Ok(drop(unsafe { Box::from_raw(tensor) })));
-    }
+    // SAFETY: the caller's; the library makes handles by `Box::into_raw`.
+    unsafe { free(tensor) };
 }

@@ -18,6 +18,8 @@ Examples:
   kiln tune resnet50                            measures which algorithms are the fastest
   kiln cache list                               what was measured so far
   kiln devices                                  what programs can run on
+  kiln inspect model.kiln                       what is in a package
+  kiln run model.kiln --input x=x.npy           runs it
 
 Exit codes: 0 done, 1 something failed or is damaged, 2 the command line is wrong.";
 
@@ -51,6 +53,20 @@ const DEVICES_EXAMPLES: &str = "\
 Examples:
   kiln devices
   kiln devices --json                           for scripts; says too why there is no GPU";
+
+const INSPECT_EXAMPLES: &str = "\
+Examples:
+  kiln inspect model.kiln                       entries, states, memory
+  kiln inspect model.kiln --json                its manifest";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  kiln run model.kiln --input images=x.npy --output scores=y.npy
+  kiln run model.kiln --entry train_step --input rows=x.npy --input labels=y.npy --save later.kiln";
+
+const DIFF_EXAMPLES: &str = "\
+Examples:
+  kiln diff before.kiln after.kiln              exits with 1 if they differ";
 
 /// Texts of workloads; completions offer the names.
 #[derive(Clone)]
@@ -257,17 +273,72 @@ fn cache() -> Command {
         )
 }
 
+fn file(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name)
+        .required(true)
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf))
+        .value_hint(ValueHint::FilePath)
+        .help(help)
+}
+
+fn inspect() -> Command {
+    Command::new("inspect")
+        .about("Says what is in a package")
+        .after_help(INSPECT_EXAMPLES)
+        .arg(file("file", "The package"))
+        .arg(json())
+}
+
+fn run() -> Command {
+    let several = |name, help, value| {
+        let arg = option(name, help).value_name(value);
+        arg.action(ArgAction::Append)
+    };
+    Command::new("run")
+        .about("Runs an entry of a package")
+        .after_help(RUN_EXAMPLES)
+        .arg(file("file", "The package"))
+        .arg(option("entry", "The entry [default: the first]").value_name("NAME"))
+        .arg(several(
+            "input",
+            "An input and NumPy's file of it",
+            "NAME=FILE.npy",
+        ))
+        .arg(several(
+            "output",
+            "An output and the file that gets it; printed if there are none",
+            "[NAME=]FILE.npy",
+        ))
+        .arg(path(
+            "save",
+            "Writes the package with its state behind the run",
+        ))
+}
+
+fn diff() -> Command {
+    Command::new("diff")
+        .about("Compares two packages")
+        .after_help(DIFF_EXAMPLES)
+        .arg(file("file", "A package"))
+        .arg(file("other", "Another one"))
+        .arg(json())
+}
+
 /// The command line's description.
 pub fn command() -> Command {
     Command::new("kiln")
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Benchmarks and tunes Kiln's kernels on this machine")
+        .about("Benchmarks and tunes Kiln's kernels on this machine, and runs packages")
         .after_help(EXAMPLES)
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(bench())
         .subcommand(tune())
         .subcommand(cache())
+        .subcommand(inspect())
+        .subcommand(run())
+        .subcommand(diff())
         .subcommand(
             Command::new("devices")
                 .about("Lists the devices that programs can run on")

@@ -1,6 +1,6 @@
 //! The `kiln` command, and the same as functions: [`mod@bench`] measures workloads given as text ([`spec`]),
 //! [`report`] writes what was measured, [`tuning`] fills and looks after the store of measurements that
-//! algorithms are chosen by.
+//! algorithms are chosen by. Packages are looked into, run and compared.
 //!
 //! ```no_run
 //! use kiln::{CompileOptions, DType, Device};
@@ -21,6 +21,7 @@ mod command;
 pub mod devices;
 mod failure;
 pub mod groups;
+mod package;
 pub mod report;
 pub mod spec;
 pub mod tuning;

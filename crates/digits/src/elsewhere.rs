@@ -22,26 +22,7 @@ pub fn run(
     test: &Digits,
     batches: &[(Tensor, Tensor)],
 ) -> Result<bool, Failure> {
-    let package = out.join("digits.kiln");
-    Builder::new()
-        .module("", network)
-        .optimizer("optimizer", &training.optimizer)
-        .entry("forward", classifier)
-        .inputs(["images"])
-        .outputs(["digits"])
-        .entry("train_step", &training.step)
-        .inputs(["images", "labels"])
-        .outputs(["loss", "right"])
-        .metadata("task", "handwritten digits")
-        .asset("classes.txt", "0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n")
-        .save(&package)?;
-    let bytes = std::fs::metadata(&package)?.len();
-    println!(
-        "exported: forward and train_step with all state, {:.0} KB ({})",
-        bytes as f64 / 1e3,
-        package.display()
-    );
-
+    let package = export(out, network, classifier, training)?;
     let (images, _) = test.tensors();
     let predictions = classifier.run(&images)?;
     training.optimizer.set_lr(LR)?;
@@ -87,6 +68,35 @@ pub fn run(
         equal(trained)
     );
     Ok(predicted && trained)
+}
+
+/// Writes the package.
+fn export(
+    out: &Path,
+    network: &Network,
+    classifier: &Compiled<Tensor, Tensor>,
+    training: &Training,
+) -> Result<PathBuf, Failure> {
+    let package = out.join("digits.kiln");
+    Builder::new()
+        .module("", network)
+        .optimizer("optimizer", &training.optimizer)
+        .entry("forward", classifier)
+        .inputs(["images"])
+        .outputs(["digits"])
+        .entry("train_step", &training.step)
+        .inputs(["images", "labels"])
+        .outputs(["loss", "right"])
+        .metadata("task", "handwritten digits")
+        .asset("classes.txt", "0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n")
+        .save(&package)?;
+    let bytes = std::fs::metadata(&package)?.len();
+    println!(
+        "exported: forward and train_step with all state, {:.0} KB ({})",
+        bytes as f64 / 1e3,
+        package.display()
+    );
+    Ok(package)
 }
 
 /// The program that links the runtime alone, beside this one. Cargo builds one program a run, so where it started

@@ -9,7 +9,7 @@ use crate::program::{self, Program, given_text, sizes_text};
 use crate::state::RNG_STATE;
 use crate::values::{Inputs, Outputs};
 use kiln_plan::Symbol;
-use kiln_runtime::{Buffer, MemoryReport};
+use kiln_runtime::{Buffer, MemoryReport, memory};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -348,11 +348,13 @@ impl Entry {
         whole.ok_or_else(|| damaged!("an input of `{}` is nothing", self.name()))
     }
 
-    /// Gives the pages of weights back that were packed: nothing reads them again.
+    /// Gives memory back to the system once weights have been packed: that of the mapped originals, which nothing
+    /// reads again, and that of what packing made on its way.
     fn release(&self, program: &Program) {
-        let packed = program.executable.stats().prepares;
-        if program.packed.swap(packed, Ordering::Relaxed) != packed {
+        let packed = program.executable.stats().prepares > 0;
+        if packed && !program.packed.swap(true, Ordering::Relaxed) {
             self.shared.map.release(self.shared.weights.clone());
+            memory::empty_cache();
         }
     }
 

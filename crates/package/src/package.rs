@@ -8,7 +8,7 @@ use crate::map::Map;
 use crate::open::{self, Options};
 use crate::state::States;
 use crate::tensors::{self, Place, read_safetensors, write_safetensors};
-use crate::write::{self, Piece};
+use crate::write::{self, File, Piece};
 use kiln_base::DType;
 use kiln_runtime::memory::Lender;
 use kiln_runtime::{Buffer, cuda};
@@ -280,7 +280,7 @@ impl Package {
         written.map_err(|e| e.in_file(path))
     }
 
-    fn saved(&self) -> Result<(Manifest, Vec<(String, Vec<Piece>)>)> {
+    fn saved(&self) -> Result<(Manifest, Vec<File>)> {
         let Shared {
             map,
             tensors,

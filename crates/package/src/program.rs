@@ -8,14 +8,14 @@ use kiln_plan::{DecodeError, Entry as Decoded, Kernel, Named, Plan, Signature};
 use kiln_runtime::{Executable, cuda};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::AtomicBool;
 
 /// A program that is ready to run.
 pub(crate) struct Program {
     pub executable: Executable,
     pub signature: Signature,
-    /// How often weights had been packed when originals were given back.
-    pub packed: AtomicU64,
+    /// Whether weights were packed, and originals given back.
+    pub packed: AtomicBool,
 }
 
 /// Reads the member that a program is.
@@ -47,7 +47,7 @@ impl Program {
                 error,
             })?,
             signature,
-            packed: AtomicU64::new(0),
+            packed: AtomicBool::new(false),
         })
     }
 }

@@ -57,6 +57,9 @@ pub struct NewProgram {
     pub program: Planned,
 }
 
+/// A file by name, in parts.
+pub(crate) type File = (String, Vec<Piece>);
+
 /// A part of a file.
 pub(crate) enum Piece {
     Bytes(Vec<u8>),
@@ -105,7 +108,7 @@ impl Contents {
         Ok(bytes)
     }
 
-    fn parts(&self) -> Result<(Manifest, Vec<(String, Vec<Piece>)>)> {
+    fn parts(&self) -> Result<(Manifest, Vec<File>)> {
         let mut files = Vec::new();
         let entries = self.entries.iter().map(|e| e.file(&mut files));
         let entries = entries.collect::<Result<Vec<EntryInfo>>>()?;
@@ -151,7 +154,7 @@ impl Contents {
 
 impl NewEntry {
     /// Adds its files, and says what they are.
-    fn file(&self, files: &mut Vec<(String, Vec<Piece>)>) -> Result<EntryInfo> {
+    fn file(&self, files: &mut Vec<File>) -> Result<EntryInfo> {
         let name = &self.name;
         let graph = format!("entries/{name}/graph.txt");
         files.push((
@@ -200,11 +203,7 @@ pub(crate) fn tensors(to: &mut impl Write, tensors: &Tensors) -> Result<()> {
 }
 
 /// Writes a package of these files, whose checksums and sizes the manifest gets.
-pub(crate) fn archive(
-    to: &mut impl Write,
-    mut manifest: Manifest,
-    files: Vec<(String, Vec<Piece>)>,
-) -> Result<()> {
+pub(crate) fn archive(to: &mut impl Write, mut manifest: Manifest, files: Vec<File>) -> Result<()> {
     let mut sums = Vec::new();
     manifest.files.clear();
     for (name, pieces) in &files {

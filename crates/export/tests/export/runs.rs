@@ -1,6 +1,8 @@
 //! What a package computes is what the compiled functions do.
 
 use crate::support::{batch, buffer, trainee};
+use kiln_export::Builder;
+use kiln_nn::{BatchNorm2d, Conv2d, Forward, Kernel, Module, ReLU, sequential};
 use kiln_package::{Buffer, DType, Error, Package, Size, TensorInfo};
 use kiln_tensor::{Spec, Tensor, compile, with_seed};
 
@@ -177,16 +179,13 @@ fn wrong_inputs_are_named() {
 #[test]
 fn what_can_not_be_written_is_said_at_the_users_line() {
     let t = trainee(5);
-    let error = |b: kiln_export::Builder| b.to_bytes().unwrap_err().to_string();
+    let error = |b: Builder| b.to_bytes().unwrap_err().to_string();
     for (found, wanted) in [
         (
             error(t.builder().inputs(["a"])),
             "`train_step` has 2 inputs",
         ),
-        (
-            error(kiln_export::Builder::new().outputs(["a"])),
-            "no entry yet",
-        ),
+        (error(Builder::new().outputs(["a"])), "no entry yet"),
         (
             error(t.builder().entry("forward", &t.forward)),
             "two entries are called `forward`",
@@ -222,10 +221,7 @@ fn a_function_without_a_program_for_one_says_so() {
         // A window of two rows.
         x.narrow(0, 0, 2).sum(0)
     });
-    let bytes = kiln_export::Builder::new()
-        .entry("f", &f.unwrap())
-        .to_bytes()
-        .unwrap();
+    let bytes = Builder::new().entry("f", &f.unwrap()).to_bytes().unwrap();
     let f = Package::from_bytes(&bytes).unwrap().entry("f").unwrap();
     let of = |n: i64| f.run(Buffer::zeros(DType::F32, &[n, 2]).unwrap());
     assert_eq!(of(3).unwrap()[0].to_vec::<f32>().unwrap(), [0.0; 2]);
@@ -233,5 +229,53 @@ fn a_function_without_a_program_for_one_says_so() {
     assert!(
         text.contains("has no program for n = 1; it has one for n >= 2"),
         "{text}"
+    );
+}
+
+#[test]
+fn weights_that_are_folded_and_packed_are_kept_once() {
+    let network = with_seed(3, || {
+        let conv = Conv2d::new(16, 32, Kernel::new(5).padding(2));
+        sequential![conv, BatchNorm2d::new(32), ReLU::new()].unwrap()
+    });
+    network.eval();
+    let images = Spec::new(DType::F32, ("batch", 16, 9, 9));
+    let f = compile(images, |x| network.call(x)).unwrap();
+    let bytes = Builder::new().module("", &network).entry("f", &f);
+    let package = Package::from_bytes(&bytes.to_bytes().unwrap()).unwrap();
+    let entry = package.entry("f").unwrap();
+    let weights = 32 * 16 * 25 * 4;
+    let memory = entry.memory(&[("batch", 4)]).unwrap().run;
+    assert!(
+        (weights..weights * 7 / 5).contains(&memory.prepared),
+        "{memory:?}"
+    );
+    assert!(memory.prepare_peak >= weights, "{memory:?}");
+    for n in [4, 2, 1, 4, 9] {
+        let x = with_seed(n as u64, || Tensor::randn([n, 16, 9, 9], DType::F32));
+        let wanted = f.run(&x).unwrap().to_bytes().unwrap();
+        for _ in 0..2 {
+            let found = entry.run(buffer(&x)).unwrap();
+            assert_eq!(found[0].to_bytes().unwrap(), wanted, "{n} images");
+        }
+    }
+    // New weights are folded and packed anew.
+    let doubled: Vec<f32> = package.get("0.weight").unwrap().to_vec().unwrap();
+    let doubled: Vec<f32> = doubled.into_iter().map(|w| 2.0 * w).collect();
+    let (_, weight) = &network.named_parameters()[0];
+    weight
+        .assign(Tensor::from_slice(&doubled, [32, 16, 5, 5]))
+        .unwrap();
+    package
+        .set(
+            "0.weight",
+            Buffer::from_slice(&doubled, &[32, 16, 5, 5]).unwrap(),
+        )
+        .unwrap();
+    let x = Tensor::ones([3, 16, 9, 9], DType::F32);
+    let wanted = f.run(&x).unwrap().to_bytes().unwrap();
+    assert_eq!(
+        entry.run(buffer(&x)).unwrap()[0].to_bytes().unwrap(),
+        wanted
     );
 }

@@ -1,0 +1,265 @@
+//! Looking into packages, running them and comparing them.
+
+use crate::Failure;
+use crate::failure::{Usage, say, say_json};
+use clap::ArgMatches;
+use kiln::Tensor;
+use kiln::formats::{read_npy, write_npy};
+use kiln::package::{Buffer, Entry, Inputs, Interface, Options, Package, StateInfo};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+fn opened(m: &ArgMatches, name: &str) -> Result<Package, Failure> {
+    let file = m.get_one::<PathBuf>(name).ok_or("no file is given")?;
+    Ok(Options::new().open(file)?)
+}
+
+/// The `inspect` command.
+pub(crate) fn inspect(m: &ArgMatches) -> Result<(), Failure> {
+    let package = opened(m, "file")?;
+    match m.get_flag("json") {
+        true => say_json(&serde_json::from_str::<Value>(&package.manifest())?),
+        false => say(&text(&package)?),
+    }
+}
+
+/// What a package is, for people.
+fn text(package: &Package) -> Result<String, Failure> {
+    let mut text = format!("written by {}\n", package.written_by());
+    for (key, value) in package.metadata() {
+        writeln!(text, "{key}: {value}")?;
+    }
+    let bytes = |s: &StateInfo| s.shape.iter().product::<i64>() * s.dtype.size() as i64;
+    let numbers: i64 = package.states().iter().map(bytes).sum();
+    let count = package.states().len();
+    writeln!(text, "\n{count} states, {:.2} MB", numbers as f64 / 1e6)?;
+    for state in package.states() {
+        let (dtype, shape) = (state.dtype, &state.shape);
+        writeln!(text, "  {:<40} {dtype}{shape:?}", state.name)?;
+    }
+    for name in package.entries() {
+        let about = package.interface(name)?;
+        writeln!(text, "\n{name}")?;
+        interface(&mut text, about)?;
+        match package.entry(name) {
+            Ok(entry) => writeln!(text, "  {}", needs(&entry, about)?)?,
+            Err(e) => writeln!(text, "  does not run here: {e}")?,
+        }
+    }
+    let assets: Vec<&str> = package.assets().collect();
+    if !assets.is_empty() {
+        writeln!(text, "\nassets: {}", assets.join(", "))?;
+    }
+    Ok(text)
+}
+
+fn interface(text: &mut String, about: &Interface) -> std::fmt::Result {
+    for (what, list) in [("takes", &about.inputs), ("gives", &about.outputs)] {
+        for tensor in list {
+            writeln!(text, "  {what} {:<12} {tensor}", tensor.name)?;
+        }
+    }
+    let (reads, writes) = (about.reads.len(), about.writes.len());
+    write!(text, "  reads {reads} states, writes {writes}")?;
+    let random = if about.random {
+        ", draws random numbers"
+    } else {
+        ""
+    };
+    writeln!(text, "{random}")
+}
+
+/// What a run needs, with 2 for each symbolic size.
+fn needs(entry: &Entry, about: &Interface) -> Result<String, Failure> {
+    let sizes: Vec<(&str, i64)> = about.symbols.iter().map(|s| (&s.name[..], s.min)).collect();
+    let memory = entry.memory(&sizes)?;
+    let mb = |bytes: usize| bytes as f64 / 1e6;
+    let of: Vec<String> = sizes
+        .iter()
+        .map(|(name, n)| format!("{name} = {n}"))
+        .collect();
+    let of = match of.is_empty() {
+        true => String::new(),
+        false => format!(" with {}", of.join(", ")),
+    };
+    Ok(format!(
+        "needs {:.2} MB of weights, {:.2} MB at the peak and {:.2} MB of prepared weights{of}",
+        mb(memory.weights),
+        mb(memory.run.peak),
+        mb(memory.run.prepared)
+    ))
+}
+
+/// The `run` command.
+pub(crate) fn run(m: &ArgMatches) -> Result<(), Failure> {
+    let package = opened(m, "file")?;
+    let first = package.entries().next().unwrap_or_default().to_string();
+    let entry = m.get_one::<String>("entry").unwrap_or(&first);
+    let entry = package.entry(entry)?;
+    let mut inputs = Inputs::new();
+    for given in m.get_many::<String>("input").into_iter().flatten() {
+        let (name, file) = given
+            .split_once('=')
+            .ok_or_else(|| Usage(format!("--input {given}: an input is NAME=FILE.npy")))?;
+        inputs = inputs.with(name, buffer(&read_npy(file)?)?);
+    }
+    let outputs = entry.run(inputs)?;
+    let wanted: Vec<&String> = m
+        .get_many::<String>("output")
+        .into_iter()
+        .flatten()
+        .collect();
+    if wanted.len() > entry.interface().outputs.len() {
+        return Err(Usage("there are more files than outputs".into()).into());
+    }
+    for (i, given) in wanted.iter().enumerate() {
+        let (value, file) = match given.split_once('=') {
+            Some((name, file)) => (outputs.get(name)?, file),
+            None => (&outputs[i], &given[..]),
+        };
+        write_npy(file, &tensor(value)?)?;
+    }
+    if wanted.is_empty() {
+        for (name, value) in outputs.iter() {
+            say(&format!("{name} = {}\n", tensor(value)?))?;
+        }
+    }
+    match m.get_one::<PathBuf>("save") {
+        Some(file) => Ok(package.save(file)?),
+        None => Ok(()),
+    }
+}
+
+fn buffer(t: &Tensor) -> Result<Buffer, Failure> {
+    let shape: Vec<i64> = t.shape()?.iter().map(|n| *n as i64).collect();
+    Ok(Buffer::from_bytes(t.dtype(), &shape, &t.to_bytes()?)?)
+}
+
+fn tensor(b: &Buffer) -> Result<Tensor, Failure> {
+    let shape: Vec<usize> = b.shape().iter().map(|n| *n as usize).collect();
+    let tensor = Tensor::from_bytes(&b.to_bytes()?, b.dtype(), shape);
+    Ok(tensor.realize().cloned()?)
+}
+
+/// The `diff` command: exits with 1 if the packages differ.
+pub(crate) fn diff(m: &ArgMatches) -> Result<ExitCode, Failure> {
+    let found = differences(&opened(m, "file")?, &opened(m, "other")?)?;
+    match m.get_flag("json") {
+        true => say_json(&found)?,
+        false => say(&found
+            .iter()
+            .map(|line| format!("{line}\n"))
+            .collect::<String>())?,
+    }
+    Ok(ExitCode::from(u8::from(!found.is_empty())))
+}
+
+/// What differs, a line each.
+fn differences(a: &Package, b: &Package) -> Result<Vec<String>, Failure> {
+    let mut lines = Vec::new();
+    let entries = |p: &Package| p.entries().map(String::from).collect();
+    for name in in_both("entry", entries(a), entries(b), &mut lines) {
+        if a.interface(&name)? != b.interface(&name)? {
+            lines.push(format!(
+                "entry {name}: takes, gives or changes something else"
+            ));
+        }
+        if a.graph(&name)? != b.graph(&name)? {
+            lines.push(format!("entry {name}: computes something else"));
+        }
+    }
+    let states = |p: &Package| p.states().iter().map(|s| s.name.clone()).collect();
+    for name in in_both("state", states(a), states(b), &mut lines) {
+        let (x, y) = (a.get(&name)?, b.get(&name)?);
+        lines.extend(values_differ(&name, &x, &y)?);
+    }
+    let sums = |p: &Package| -> Result<Vec<(String, String)>, Failure> {
+        let manifest: Value = serde_json::from_str(&p.manifest())?;
+        let files = manifest["files"].as_array().cloned().unwrap_or_default();
+        let of = |f: &Value, key: &str| f[key].as_str().unwrap_or_default().to_string();
+        Ok(files
+            .iter()
+            .map(|f| (of(f, "name"), of(f, "xxh3")))
+            .collect())
+    };
+    let (x, y) = (sums(a)?, sums(b)?);
+    let names = |s: &[(String, String)]| s.iter().map(|(name, _)| name.clone()).collect();
+    let looked_at = |name: &str| name.ends_with("/graph.txt") || name == "weights.safetensors";
+    for name in in_both("file", names(&x), names(&y), &mut lines) {
+        let of = |s: &[(String, String)]| s.iter().find(|(n, _)| *n == name).cloned();
+        if of(&x) != of(&y) && !looked_at(&name) {
+            lines.push(format!("file {name}: other contents"));
+        }
+    }
+    if a.metadata() != b.metadata() {
+        lines.push("other metadata".into());
+    }
+    Ok(lines)
+}
+
+/// The names that are on both sides; notes the others.
+fn in_both(
+    what: &str,
+    a: BTreeSet<String>,
+    b: BTreeSet<String>,
+    lines: &mut Vec<String>,
+) -> Vec<String> {
+    let only = |x: &BTreeSet<String>, y: &BTreeSet<String>, side: &str| -> Vec<String> {
+        let names = x.difference(y);
+        names
+            .map(|name| format!("{what} {name}: only in the {side}"))
+            .collect()
+    };
+    lines.extend(only(&a, &b, "first"));
+    lines.extend(only(&b, &a, "second"));
+    a.intersection(&b).cloned().collect()
+}
+
+fn values_differ(name: &str, x: &Buffer, y: &Buffer) -> Result<Option<String>, Failure> {
+    if (x.dtype(), x.shape()) != (y.dtype(), y.shape()) {
+        let of = |b: &Buffer| format!("{}{:?}", b.dtype(), b.shape());
+        return Ok(Some(format!("state {name}: {} and {}", of(x), of(y))));
+    }
+    let (p, q) = (x.to_bytes()?, y.to_bytes()?);
+    if p == q {
+        return Ok(None);
+    }
+    let floats = |bytes: &[u8]| match x.dtype() {
+        dtype if dtype.is_float() => dtype.floats(bytes),
+        dtype => dtype.ints(bytes).into_iter().map(|n| n as f64).collect(),
+    };
+    let (p, q) = (floats(&p), floats(&q));
+    let differ = p
+        .iter()
+        .zip(&q)
+        .filter(|(a, b)| a.to_bits() != b.to_bits())
+        .count();
+    let most = p
+        .iter()
+        .zip(&q)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f64::max);
+    let all = p.len();
+    Ok(Some(format!(
+        "state {name}: {differ} of {all} elements differ, by up to {most:.3e}"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_differ_are_counted() {
+        let of = |values: &[f32]| Buffer::from_slice(values, &[values.len() as i64]).unwrap();
+        let (x, y) = (of(&[1.0, 2.0, 3.0]), of(&[1.0, 2.5, 3.0]));
+        let found = values_differ("w", &x, &y).unwrap().unwrap();
+        assert_eq!(found, "state w: 1 of 3 elements differ, by up to 5.000e-1");
+        assert_eq!(values_differ("w", &x, &x.clone()).unwrap(), None);
+        let other = values_differ("w", &x, &of(&[1.0])).unwrap().unwrap();
+        assert_eq!(other, "state w: f32[3] and f32[1]");
+    }
+}

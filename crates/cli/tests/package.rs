@@ -1,0 +1,158 @@
+//! The commands for packages, as a user calls them.
+
+use kiln::formats::{read_npy, write_npy};
+use kiln::nn::{Forward, Linear};
+use kiln::package::{Builder, Package};
+use kiln::{DType, Spec, Tensor, Var, compile};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn kiln(words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
+    command.args(words).output().expect("the command runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Its output, if it exits with 0.
+fn done(words: &[&str]) -> String {
+    let out = kiln(words);
+    assert!(
+        out.status.success(),
+        "kiln {words:?}: {}",
+        text(&out.stderr)
+    );
+    text(&out.stdout)
+}
+
+/// A folder with a package of two entries, of which one counts its runs.
+fn folder(name: &str) -> kiln::Result<Folder> {
+    let path = std::env::temp_dir().join(format!("kiln-cli-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&path).expect("a folder");
+    let folder = Folder(path);
+    let model = Linear::new(3, 2)?;
+    let count = Var::new(Tensor::from([0i64]))?;
+    let rows = Spec::new(DType::F32, ("batch", 3));
+    let scores = compile(rows.clone(), |x| model.call(x))?;
+    let counted = compile(rows, |x| {
+        count.add_(1)?;
+        kiln::Result::Ok((model.call(x).argmax(1), count.get()))
+    })?;
+    Builder::new()
+        .module("", &model)
+        .var("count", &count)
+        .entry("scores", &scores)
+        .inputs(["rows"])
+        .entry("counted", &counted)
+        .inputs(["rows"])
+        .outputs(["classes", "count"])
+        .metadata("task", "a test")
+        .asset("classes.txt", "a\nb\n")
+        .save(folder.file("model.kiln"))?;
+    write_npy(
+        folder.file("x.npy"),
+        &Tensor::arange(0, 12, 1)
+            .to_dtype(DType::F32)
+            .reshape([4, 3]),
+    )?;
+    Ok(folder)
+}
+
+#[test]
+fn a_package_is_described() -> kiln::Result<()> {
+    let folder = folder("inspect")?;
+    let model = folder.file("model.kiln");
+    let said = done(&["inspect", &model]);
+    for wanted in [
+        "task: a test",
+        "3 states",
+        "weight                                   f32[2, 3]",
+        "takes rows         f32[batch, 3]",
+        "gives classes      i64[batch]",
+        "reads 3 states, writes 1",
+        "with batch = 2",
+        "assets: classes.txt",
+    ] {
+        assert!(said.contains(wanted), "{said}, without {wanted}");
+    }
+    let json: Value = serde_json::from_str(&done(&["inspect", &model, "--json"])).expect("JSON");
+    assert_eq!(
+        json["entries"][1]["interface"]["outputs"][1]["name"],
+        "count"
+    );
+    std::fs::write(&model, "no package").expect("a file");
+    let out = kiln(&["inspect", &model]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains("this is no Kiln package"));
+    Ok(())
+}
+
+#[test]
+fn a_package_is_run_and_goes_on_from_there() -> kiln::Result<()> {
+    let folder = folder("run")?;
+    let [model, later, x, y, n] =
+        ["model.kiln", "later.kiln", "x.npy", "y.npy", "n.npy"].map(|f| folder.file(f));
+    let input = format!("rows={x}");
+    done(&["run", &model, "--input", &input, "--output", &y]);
+    let weight = Package::open(&model)
+        .expect("a package")
+        .get("weight")
+        .expect("a weight");
+    assert_eq!(read_npy(&y)?.shape()?, [4, 2]);
+    let count = format!("count={n}");
+    let counted = |from: &str| {
+        let words = [
+            "run", from, "--entry", "counted", "--input", &input, "--output", &count, "--save",
+            &later,
+        ];
+        done(&words);
+        read_npy(&n)?.to_vec::<i64>()
+    };
+    assert_eq!(counted(&model)?, [1]);
+    assert_eq!(counted(&later)?, [2]);
+    let same = Package::open(&later)
+        .expect("a package")
+        .get("weight")
+        .expect("a weight");
+    assert_eq!(weight.to_bytes(), same.to_bytes());
+    assert!(done(&["run", &model, "--input", &input]).contains("output = "));
+    for (words, code, why) in [
+        (vec!["run", &model], 1, "takes 1 inputs"),
+        (vec!["run", &model, "--input", "rows"], 2, "NAME=FILE.npy"),
+        (
+            vec!["run", &model, "--entry", "x", "--input", &input],
+            1,
+            "no entry `x`",
+        ),
+    ] {
+        let out = kiln(&words);
+        assert_eq!(out.status.code(), Some(code), "{words:?}");
+        assert!(text(&out.stderr).contains(why), "{}", text(&out.stderr));
+    }
+    let same = kiln(&["diff", &model, &model]);
+    assert!(same.status.success() && same.stdout.is_empty());
+    let differ = kiln(&["diff", &model, &later]);
+    assert_eq!(differ.status.code(), Some(1));
+    assert_eq!(
+        text(&differ.stdout),
+        "state count: 1 of 1 elements differ, by up to 2.000e0\n"
+    );
+    Ok(())
+}
