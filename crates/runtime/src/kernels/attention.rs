@@ -17,7 +17,7 @@ use crate::tile::affine::{ceil, extent, product};
 use crate::tile::{Failure, Failures, Linked};
 use kiln_base::DType;
 use kiln_plan as plan;
-use scores::{Scores, is_finite};
+use scores::{Scores, Side, is_finite};
 
 /// Linked attention.
 pub(crate) struct Attention {
@@ -41,7 +41,7 @@ impl super::work::Work for Attention {
 }
 
 /// Scores of a block.
-const BLOCK_SCORES: i64 = 1 << 17;
+const BLOCK_SCORES: i64 = 1 << 18;
 
 /// What a thread keeps from block to block: scores, sums, and halves as f32.
 #[derive(Default)]
@@ -51,6 +51,9 @@ struct Scratch {
     query: Option<Storage>,
     key: Option<Storage>,
     value: Option<Storage>,
+    /// The keys turned over, and of which matrix they are.
+    keys: Option<Storage>,
+    holds: Option<(i64, Side)>,
 }
 
 impl Attention {
@@ -122,7 +125,7 @@ impl Attention {
         let s = &self.scores;
         let (rows, columns) = (s.rows.min(s.length - first), self.columns);
         let seen = s.seen(first + rows);
-        let weights: *mut f32 = room(&mut scratch.scores, rows * s.keys)?;
+        let weights: *mut f32 = room(&mut scratch.scores, rows * s.pitch)?;
         let total = (b * s.length + first) * columns;
         let size = s.dtype.size() as i64;
         let out = match self.epilogue {
@@ -137,8 +140,15 @@ impl Attention {
         // the scratch memory.
         unsafe {
             let query = s.query(args, (b, first, rows), &mut scratch.query)?;
-            let key = s.key(args, b, &mut scratch.key)?;
-            s.weights(args, (b, first, rows), (query, key), seen, weights)?;
+            let keys = match scratch.holds {
+                Some((held, keys)) if held == b => keys,
+                _ => {
+                    let key = s.key(args, b, &mut scratch.key)?;
+                    s.turned(key, (s.keys, s.width), &mut scratch.keys)?
+                }
+            };
+            scratch.holds = Some((b, keys));
+            s.weights(args, (b, first, rows), (query, keys), seen, weights)?;
             let all = (b, 0, s.keys);
             let value = s.side(&self.value, args, all, columns, &mut scratch.value)?;
             let weighted = |from: i64, to: i64, add: bool| {
@@ -147,7 +157,7 @@ impl Attention {
                     s.level,
                     (rows, columns, to - from),
                     (sums, columns),
-                    (weights.offset(from as isize).cast_const(), s.keys, 1),
+                    (weights.offset(from as isize).cast_const(), s.pitch, 1),
                     (value.wrapping_offset((from * row) as isize), row, col),
                     add,
                 )

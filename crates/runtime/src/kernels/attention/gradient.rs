@@ -27,7 +27,7 @@ pub(crate) struct AttentionGrad {
 }
 
 /// Scores of a block: there are as many gradients of them.
-const BLOCK_SCORES: i64 = 1 << 16;
+const BLOCK_SCORES: i64 = 1 << 18;
 /// Parts that there are at least in all, so that threads can share them, where there are so many blocks.
 const LEAST_PARTS: i64 = 8;
 
@@ -42,6 +42,8 @@ struct Scratch {
     key: Option<Storage>,
     value: Option<Storage>,
     gradient: Option<Storage>,
+    /// Keys and values turned over.
+    turned: [Option<Storage>; 2],
 }
 
 impl Work for AttentionGrad {
@@ -165,6 +167,9 @@ impl AttentionGrad {
             // A weight of zero still makes NaN of what is not finite.
             let finite =
                 is_finite(key, (0, s.keys), s.width) && is_finite(value, (0, s.keys), columns);
+            let [of_key, of_value] = &mut scratch.turned;
+            let keys = s.turned(key, (s.keys, s.width), of_key)?;
+            let values = s.turned(value, (s.keys, columns), of_value)?;
             for block in from..until {
                 let first = block * s.rows;
                 let rows = (b, first, s.rows.min(s.length - first));
@@ -178,7 +183,7 @@ impl AttentionGrad {
                 } else {
                     s.keys
                 };
-                let sides = [query, key, value, g];
+                let sides = [query, g, key, keys, values];
                 let kept = (&mut scratch.weights, &mut scratch.scores, &mut scratch.rows);
                 self.block(args, rows, seen, sides, [sums, of_values], kept)?;
             }
@@ -189,13 +194,14 @@ impl AttentionGrad {
         Ok(())
     }
 
-    /// Some rows of matrix `b`: writes the gradients of their queries, adds those of keys and values.
+    /// Some rows of matrix `b`: writes the gradients of their queries, adds those of keys and values. The last two of the
+    /// operands are turned over.
     unsafe fn block(
         &self,
         args: &[*mut u8],
         (b, first, rows): (i64, i64, i64),
         seen: i64,
-        [query, key, value, g]: [Side; 4],
+        [query, g, key, keys, values]: [Side; 5],
         [of_keys, of_values]: [*mut f32; 2],
         kept: (
             &mut Option<Storage>,
@@ -204,18 +210,18 @@ impl AttentionGrad {
         ),
     ) -> Result<()> {
         let (s, columns) = (&self.scores, self.columns);
-        let weights: *mut f32 = room(kept.0, rows * s.keys)?;
-        let scores: *mut f32 = room(kept.1, rows * s.keys)?;
+        let weights: *mut f32 = room(kept.0, rows * s.pitch)?;
+        let scores: *mut f32 = room(kept.1, rows * s.pitch)?;
         let queries: *mut f32 = room(kept.2, rows * s.width)?;
         let turned = |(x, row, col): Side| (x, col, row);
         let (w, d) = (
-            (weights.cast_const(), s.keys, 1),
-            (scores.cast_const(), s.keys, 1),
+            (weights.cast_const(), s.pitch, 1),
+            (scores.cast_const(), s.pitch, 1),
         );
         // SAFETY: the caller's; there is room.
         unsafe {
             let product = |sizes, to, x, y, add| multiply(s.level, sizes, to, x, y, add);
-            let is_nan = s.weights(args, (b, first, rows), (query, key), seen, weights)?;
+            let is_nan = s.weights(args, (b, first, rows), (query, keys), seen, weights)?;
             let seen = if is_nan { s.keys } else { seen };
             product(
                 (seen, columns, rows),
@@ -224,17 +230,11 @@ impl AttentionGrad {
                 g,
                 true,
             )?;
-            product(
-                (rows, seen, columns),
-                (scores, s.keys),
-                g,
-                turned(value),
-                false,
-            )?;
+            product((rows, seen, columns), (scores, s.keys), g, values, false)?;
             for i in 0..rows {
                 (self.shares)(Shares {
-                    weights: weights.offset((i * s.keys) as isize),
-                    scores: scores.offset((i * s.keys) as isize),
+                    weights: weights.offset((i * s.pitch) as isize),
+                    scores: scores.offset((i * s.pitch) as isize),
                     len: seen as usize,
                     scale: s.scale,
                 });
@@ -313,10 +313,13 @@ impl Kernel<Shares> for Gradients {
             )
         };
         let mut sums = [0f32; LANES];
-        for (w, d) in weights.chunks(LANES).zip(scores.chunks(LANES)) {
-            for (sum, (w, d)) in sums.iter_mut().zip(w.iter().zip(d)) {
-                *sum += w * d;
-            }
+        let (w, last_w) = weights.as_chunks::<LANES>();
+        let (d, last_d) = scores.as_chunks::<LANES>();
+        for (w, d) in w.iter().zip(d) {
+            (0..LANES).for_each(|i| sums[i] += w[i] * d[i]);
+        }
+        for (sum, (w, d)) in sums.iter_mut().zip(last_w.iter().zip(last_d)) {
+            *sum += w * d;
         }
         let sum: f32 = sums.iter().sum();
         for (d, w) in scores.iter_mut().zip(weights) {

@@ -1,17 +1,19 @@
 //! Weights of some rows of queries: their scores, a mask, and the softmax.
 
 use super::softmax::{Row, Softmax};
-use crate::contraction::multiply;
+use crate::contraction::{multiply, pack};
 use crate::error::{Result, damaged};
 use crate::kernels::matmul::{LONGEST, Operand};
 use crate::memory::{Storage, room};
 use crate::simd::{Level, compiled};
-use crate::tile::affine::{extent, product};
+use crate::tile::affine::{ceil, extent, product};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use kiln_base::{DType, Dim};
 use kiln_plan as plan;
 
+/// Numbers of a cache line.
+const LINE: i64 = 16;
 /// Rows of a block, at least and at most.
 pub(super) const BLOCK_ROWS: (i64, i64) = (8, 128);
 
@@ -29,6 +31,8 @@ pub(super) struct Scores {
     mask: Option<(Operand, DType)>,
     /// Rows of a block.
     pub rows: i64,
+    /// How far apart rows of weights are, in numbers: an odd number of cache lines, so that they don't meet in one set.
+    pub pitch: i64,
     softmax: unsafe fn(Row),
     pub level: Level,
 }
@@ -74,6 +78,7 @@ impl Scores {
             key: operand(&p.key, keys, width)?,
             mask,
             rows: (block / keys.max(1)).clamp(BLOCK_ROWS.0, BLOCK_ROWS.1),
+            pitch: (ceil(keys, LINE) | 1) * LINE,
             softmax: compiled::<Softmax, Row>(level),
             batch,
             length,
@@ -195,7 +200,24 @@ impl Scores {
         }
     }
 
-    /// The weights of rows from `first` on, `keys` numbers a row. Those of keys that a row does not see are zero, or not
+    /// A copy of so many rows and columns, turned over.
+    ///
+    /// # Safety
+    /// The elements exist.
+    pub(super) unsafe fn turned(
+        &self,
+        (x, row, col): Side,
+        (rows, columns): (i64, i64),
+        copy: &mut Option<Storage>,
+    ) -> Result<Side> {
+        let pitch = (ceil(rows, LINE) | 1) * LINE;
+        let to = room::<f32>(copy, columns * pitch)?;
+        // SAFETY: the caller's; there is room.
+        unsafe { pack(self.level, (x, col, row), (columns, rows), (to, pitch)) };
+        Ok((to, pitch, 1))
+    }
+
+    /// The weights of rows from `first` on, for keys that are turned over, `pitch` numbers a row. Those of keys that a row does not see are zero, or not
     /// a number as all of a row are where one is; says whether there is such a row. Scores are computed for `seen` keys.
     ///
     /// # Safety
@@ -204,7 +226,7 @@ impl Scores {
         &self,
         args: &[*mut u8],
         (b, first, rows): (i64, i64, i64),
-        (query, key): (Side, Side),
+        (query, keys): (Side, Side),
         seen: i64,
         weights: *mut f32,
     ) -> Result<bool> {
@@ -214,19 +236,20 @@ impl Scores {
             multiply(
                 self.level,
                 (rows, seen, self.width),
-                (weights, self.keys),
+                (weights, self.pitch),
                 query,
-                (key.0, key.2, key.1),
+                keys,
                 false,
             )?;
             for i in 0..rows {
-                let row = weights.offset((i * self.keys) as isize);
+                let row = weights.offset((i * self.pitch) as isize);
                 let row = std::slice::from_raw_parts_mut(row, self.keys as usize);
                 let (visible, others) = row.split_at_mut(self.seen(first + i + 1) as usize);
-                self.masked(args, b, first + i, visible);
+                let is_masked = self.masked(args, b, first + i, visible);
                 (self.softmax)(Row {
                     start: visible.as_mut_ptr(),
                     len: visible.len(),
+                    scale: if is_masked { 1.0 } else { self.scale },
                     hidden: self.causal || self.mask.is_some(),
                 });
                 let is_nan = visible.first().is_some_and(|w| w.is_nan());
@@ -237,12 +260,12 @@ impl Scores {
         Ok(any)
     }
 
-    /// Scales scores and applies the mask's row to them.
-    unsafe fn masked(&self, args: &[*mut u8], b: i64, row: i64, scores: &mut [f32]) {
-        scores.iter_mut().for_each(|score| *score *= self.scale);
+    /// Scales scores and applies the mask's row to them, if there is a mask.
+    unsafe fn masked(&self, args: &[*mut u8], b: i64, row: i64, scores: &mut [f32]) -> bool {
         let Some((mask, dtype)) = &self.mask else {
-            return;
+            return false;
         };
+        scores.iter_mut().for_each(|score| *score *= self.scale);
         for (j, score) in scores.iter_mut().enumerate() {
             // SAFETY: linking proved the mask within its buffer.
             unsafe {
@@ -261,6 +284,7 @@ impl Scores {
                 }
             }
         }
+        true
     }
 }
 
