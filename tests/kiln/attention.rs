@@ -6,6 +6,18 @@ use kiln::{Attention, Backward, DType, Result, Tensor, compile, no_grad};
 /// Sizes: batch, heads, rows that ask, keys, width, columns of the value.
 type Sizes = [usize; 6];
 
+const SIZES: [Sizes; 9] = [
+    [1, 1, 1, 1, 1, 1],
+    [2, 3, 5, 7, 11, 13],
+    [1, 2, 131, 129, 8, 5],
+    [2, 1, 17, 300, 64, 64],
+    [1, 1, 260, 1031, 3, 2],
+    [1, 2, 3, 0, 4, 5],
+    [1, 2, 0, 3, 4, 5],
+    [2, 2, 3, 4, 0, 5],
+    [2, 2, 3, 4, 5, 0],
+];
+
 /// What is asked beside the sizes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Case {
@@ -71,6 +83,14 @@ fn operands([b, h, l, s, e, w]: Sizes, case: Case) -> Vec<Tensor> {
     x
 }
 
+/// Numbers in another dtype; masks of bools as they are.
+fn floats_as(x: &Tensor, dtype: DType) -> Tensor {
+    match x.dtype().is_float() {
+        true => x.to_dtype(dtype),
+        false => x.clone(),
+    }
+}
+
 /// The result, as one kernel, and what f64 gives, which is taken apart.
 fn both(x: &[Tensor], case: Case) -> Result<(Vec<f32>, Vec<f64>)> {
     let program = compile(x, |x| no_grad(|| attention(&x, case)))?;
@@ -82,11 +102,7 @@ fn both(x: &[Tensor], case: Case) -> Result<(Vec<f32>, Vec<f64>)> {
         program.explain()
     );
     let y = program.run(x)?.to_vec::<f32>()?;
-    let wide = |t: &Tensor| match t.dtype() {
-        DType::F32 => t.to_dtype(DType::F64),
-        _ => t.clone(),
-    };
-    let wide: Vec<Tensor> = x.iter().map(wide).collect();
+    let wide: Vec<Tensor> = x.iter().map(|x| floats_as(x, DType::F64)).collect();
     Ok((y, attention(&wide, case).to_vec::<f64>()?))
 }
 
@@ -108,18 +124,7 @@ fn assert_agree(x: &[Tensor], case: Case, about: &str) -> Result<()> {
 
 #[test]
 fn every_size_mask_and_layout_gives_what_f64_gives() -> Result<()> {
-    let sizes: [Sizes; 9] = [
-        [1, 1, 1, 1, 1, 1],
-        [2, 3, 5, 7, 11, 13],
-        [1, 2, 131, 129, 8, 5],
-        [2, 1, 17, 300, 64, 64],
-        [1, 1, 260, 1031, 3, 2],
-        [1, 2, 3, 0, 4, 5],
-        [1, 2, 0, 3, 4, 5],
-        [2, 2, 3, 4, 0, 5],
-        [2, 2, 3, 4, 5, 0],
-    ];
-    for size in sizes {
+    for size in SIZES {
         for i in 0..16 {
             let case = Case {
                 strided: i / 4 % 2 == 1,
@@ -209,10 +214,7 @@ fn assert_gradients_agree(x: &[Tensor], case: Case, part: f64, about: &str) -> R
     let none = operands.iter().any(|x| x.dims().iter().any(|d| d.is(0)));
     assert!(none || text.contains("attention_grad"), "{text}");
     let found = program.run(&operands)?;
-    let wide = |t: &Tensor| match t.dtype().is_float() {
-        true => t.to_dtype(DType::F64),
-        false => t.clone(),
-    };
+    let wide = |x: &Tensor| floats_as(x, DType::F64);
     let x: Vec<Tensor> = x.iter().map(wide).collect();
     for (i, (a, e)) in found.iter().zip(gradients(&x, &wide(&g), case)).enumerate() {
         assert_eq!(a.shape()?, e.shape()?);
@@ -235,18 +237,7 @@ fn assert_gradients_agree(x: &[Tensor], case: Case, part: f64, about: &str) -> R
 
 #[test]
 fn gradients_of_every_size_mask_and_layout_are_those_of_f64() -> Result<()> {
-    let sizes: [Sizes; 9] = [
-        [1, 1, 1, 1, 1, 1],
-        [2, 3, 5, 7, 11, 13],
-        [1, 2, 131, 129, 8, 5],
-        [2, 1, 17, 300, 64, 64],
-        [1, 1, 260, 1031, 3, 2],
-        [1, 2, 3, 0, 4, 5],
-        [1, 2, 0, 3, 4, 5],
-        [2, 2, 3, 4, 0, 5],
-        [2, 2, 3, 4, 5, 0],
-    ];
-    for size in sizes {
+    for size in SIZES {
         for i in 0..8 {
             let case = Case {
                 strided: i / 4 == 1,
@@ -273,11 +264,8 @@ fn halves_are_computed_in_f32() -> Result<()> {
                     epilogue: i == 0,
                     ..MASKS[i]
                 };
-                let as_half = |x: &Tensor| match x.dtype().is_float() {
-                    true => x.to_dtype(dtype),
-                    false => x.clone(),
-                };
-                let x: Vec<Tensor> = operands(size, case).iter().map(as_half).collect();
+                let halves = |x: &Tensor| floats_as(x, dtype);
+                let x: Vec<Tensor> = operands(size, case).iter().map(halves).collect();
                 let plain = Case {
                     epilogue: false,
                     ..case
@@ -287,11 +275,7 @@ fn halves_are_computed_in_f32() -> Result<()> {
                 let text = program.explain().to_string();
                 assert!(text.contains("attention"), "{text}");
                 let y = program.run(&x)?.to_dtype(DType::F64).to_vec::<f64>()?;
-                let wide = |x: &Tensor| match x.dtype().is_float() {
-                    true => x.to_dtype(DType::F64),
-                    false => x.clone(),
-                };
-                let wide: Vec<Tensor> = x.iter().map(wide).collect();
+                let wide: Vec<Tensor> = x.iter().map(|x| floats_as(x, DType::F64)).collect();
                 let expected = attention(&wide, case).to_vec::<f64>()?;
                 let scale = expected.iter().fold(1e-3f64, |m, e| m.max(e.abs()));
                 for (a, e) in y.iter().zip(&expected) {

@@ -46,7 +46,7 @@
 //!
 //! # Memory and threads
 //!
-//! [`memory::set_limit`](kiln_runtime::memory::set_limit) limits what runs may take, [`Entry::memory`] says what one
+//! [`memory::set_limit`] limits what runs may take, [`Entry::memory`] says what one
 //! will take, and [`set_threads`] how many threads share it. Results do not depend on their number.
 
 mod entry;

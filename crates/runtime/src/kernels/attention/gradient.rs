@@ -230,7 +230,7 @@ impl AttentionGrad {
                 g,
                 true,
             )?;
-            product((rows, seen, columns), (scores, s.keys), g, values, false)?;
+            product((rows, seen, columns), (scores, s.pitch), g, values, false)?;
             for i in 0..rows {
                 (self.shares)(Shares {
                     weights: weights.offset((i * s.pitch) as isize),
