@@ -86,11 +86,8 @@ fn products_for_any_number_of_rows() -> Result<()> {
     let by = same("a parameter", rows(), &shapes, |x| {
         Ok(vec![x.matmul(wide.get()).relu()])
     })?;
-    assert!(
-        by.contains(&Algorithm::Packed) && by.contains(&Algorithm::Panels(23)),
-        "{by:?}"
-    );
-    let narrow = Var::new(data(&[67, 31]))?;
+    assert!(by.iter().all(|by| *by == Algorithm::Packed), "{by:?}");
+    let narrow = Var::new(data(&[67, 7]))?;
     let by = same("a narrow one", rows(), &shapes, |x| {
         Ok(vec![x.matmul(narrow.get())])
     })?;
@@ -192,8 +189,8 @@ fn convolutions_with_channels_last_for_any_size() -> Result<()> {
 
 #[test]
 fn sums_of_products_are_computed_as_such_where_that_is_asked_for() -> Result<()> {
-    let first = Var::new(data(&[24, 24, 1, 1]))?;
-    let w = Var::new(data(&[40, 24, 3, 3]))?;
+    let first = Var::new(data(&[64, 24, 1, 1]))?;
+    let w = Var::new(data(&[64, 64, 3, 3]))?;
     let x = data(&[2, 24, 15, 14]);
     let run = |precision| -> Result<(Vec<f32>, Vec<Algorithm>)> {
         let options = CompileOptions {

@@ -59,7 +59,7 @@ pub fn workspace(kernel: &Kernel, values: &[i64], threads: usize) -> Result<Opti
     let threads = threads as i64;
     let elements = match (alone(kernel, values)?, kernel) {
         (Some(Alone::MatMul(linked)), Kernel::MatMul(m)) => {
-            linked.workspace(threads) * m.dtype.size() as i64
+            linked.workspace(threads) * m.sums().size() as i64
         }
         (Some(Alone::Conv(linked)), Kernel::Conv(c)) => {
             linked.workspace(threads) * c.dtype.size() as i64

@@ -1,9 +1,10 @@
 //! Matrix products, convolutions and pooling.
 //!
-//! Products and convolutions of floats keep a node for the library kernel; on the CPU, which has none of f16
-//! and bf16, these become products of f32 between casts. A GPU multiplies such halves, also where both operands
-//! were cast to f32 first, as they are for a bias: it sums in f32 all the same. Those of integers, and pooling,
-//! become a reduction over a window view or a product of two views.
+//! Products and convolutions of floats keep a node for the library kernel. A GPU multiplies halves (f16 and bf16),
+//! and so does the CPU where one matrix is multiplied with many, also where both operands were cast to f32 first, as
+//! they are for a bias: they are summed in f32 all the same. What else there is of them on the CPU becomes a product
+//! of f32 between casts. Those of integers, and pooling, become a reduction over a window view or a product of two
+//! views.
 
 use super::build::FlowBuilder;
 use super::{DimIndex, Nid, Op, Result, View};
@@ -34,14 +35,15 @@ impl FlowBuilder {
     /// The node of a library kernel of these operands, between casts where it computes in another dtype.
     fn library(&mut self, mut op: Op, operands: &[Nid], wide: DType, shape: &[Dim]) -> Nid {
         let dtype = self.dtype(operands[0]);
-        if let Some(halves) = self.halves(operands) {
-            if let Op::Conv(spec) = &mut op {
-                spec.dtype = self.dtype(halves[0]);
+        let operands: SmallVec<[Nid; 3]> = match self.halves(&op, operands) {
+            Some(halves) => {
+                if let Op::Conv(spec) = &mut op {
+                    spec.dtype = self.dtype(halves[0]);
+                }
+                halves.into_iter().collect()
             }
-            return self.helper(op, &halves, wide, shape.iter().cloned());
-        }
-        let operands: SmallVec<[Nid; 3]> =
-            operands.iter().map(|n| self.read_as(*n, wide)).collect();
+            None => operands.iter().map(|n| self.read_as(*n, wide)).collect(),
+        };
         let product = self.helper(op, &operands, wide, shape.iter().cloned());
         match wide == dtype {
             true => product,
@@ -62,18 +64,20 @@ impl FlowBuilder {
         cast
     }
 
-    /// Operands that are f16 or bf16 cast to f32, as they were, on a GPU.
-    fn halves(&mut self, operands: &[Nid]) -> Option<[Nid; 2]> {
+    /// Operands that are f16 or bf16, or that cast to f32, as they were, where an engine multiplies these.
+    fn halves(&mut self, op: &Op, operands: &[Nid]) -> Option<[Nid; 2]> {
         let [a, b] = [operands[0], operands[1]].map(|n| self.half(n));
-        let fits = self.on_gpu && a.is_some() && a == b;
+        let one_right = matches!(op, Op::MatMul) && self.shape(operands[1]).len() == 2;
+        let fits = (self.on_gpu || one_right) && a.is_some() && a == b;
         let half = a.filter(|_| fits)?;
         Some([operands[0], operands[1]].map(|n| self.read_as_half(n, half)))
     }
 
-    /// The dtype that a value, or what it is a view of, was cast to f32 from.
+    /// Which half a value is, or was before it, or what it is a view of, was cast to f32.
     fn half(&self, n: Nid) -> Option<DType> {
         let node = &self.flow.nodes[n];
         match &node.op {
+            _ if matches!(node.dtype, DType::F16 | DType::BF16) => Some(node.dtype),
             Op::Cast if node.dtype == DType::F32 => {
                 let from = self.dtype(node.inputs[0]);
                 matches!(from, DType::F16 | DType::BF16).then_some(from)
@@ -86,6 +90,9 @@ impl FlowBuilder {
 
     /// What [`FlowBuilder::half`] finds, without the cast.
     fn read_as_half(&mut self, n: Nid, half: DType) -> Nid {
+        if self.dtype(n) == half {
+            return n;
+        }
         let node = &self.flow.nodes[n];
         let (op, of) = (node.op.clone(), node.inputs[0]);
         if let Op::Cast = op {

@@ -180,7 +180,10 @@ fn has_lines(flow: &Flow, product: &Group, side: usize) -> bool {
     let each = each.into_iter().all(|(s, extent)| !s.is(0) || extent.is(1));
     // Where a product reduces its rows, each thread would make the whole right matrix.
     let whole = side == 1 && !product.space.inner.is_empty();
+    // A right matrix of halves is packed.
+    let packed = side == 1 && flow.nodes[anchor.operands[side].held].dtype.size() == 2;
     each && !whole
+        && !packed
         && strides[batch..].iter().any(|s| s.is(1))
         && shape[batch..].iter().all(|d| !d.is(1))
 }

@@ -171,7 +171,7 @@ impl Conv {
         const TURN: f64 = 20.0;
         const TRANSFORM: f64 = 6.0;
         const READ: f64 = 11.0;
-        const TILE: f64 = 2000.0;
+        const TILE: f64 = 6000.0;
         let size = |d: &Dim| Some(d.eval_checked(values)?.max(1) as f64);
         let all = |dims: &[Dim]| size(&numel(dims));
         let whole = |n: f64| (n / LANES).ceil() * LANES;

@@ -5,11 +5,8 @@ use super::decision::{Decision, Guard};
 use crate::{Algorithm, Epilogue, MatMul};
 use kiln_base::Dim;
 
-/// Rows of the result for which a right matrix that is packed once is read from its panels. With more, packing in
-/// every run costs next to nothing and no memory.
-const PACKED_ROWS: (i64, i64) = (1, 512);
-/// Columns of one: fewer would leave most of a panel empty.
-const PACKED_COLUMNS: i64 = 32;
+/// Columns of a right matrix that is packed once: fewer would leave most of a panel empty.
+const PACKED_COLUMNS: i64 = 8;
 /// Rows of a register tile, at most.
 const ROWS: i64 = 8;
 /// The work of a block, as [`Algorithm::Panels`] has it, unless a tuner says another...
@@ -99,6 +96,10 @@ impl MatMul {
         let Some(Sizes { batch, m, k, n }) = self.sizes(values) else {
             return Vec::new();
         };
+        if self.is_of_halves() {
+            let packed = self.shares_right();
+            return packed.then_some(Algorithm::Packed).into_iter().collect();
+        }
         let mut legal = Algorithm::PANELS.map(Algorithm::Panels).to_vec();
         if (m == 1 || n == 1) && self.walks() {
             legal.push(Algorithm::Vector);
@@ -154,13 +155,15 @@ impl MatMul {
     /// See [`Kernel::by_default`](crate::Kernel::by_default).
     pub fn by_default(&self, packs: bool) -> Decision {
         let within = |d: &Dim, least, most| Guard::Within(d.clone(), least, most);
+        if self.is_of_halves() {
+            return Algorithm::Packed.into();
+        }
         let mut table = Vec::new();
         if packs && self.shares_right() {
-            let (least, most) = PACKED_ROWS;
             let sizes = vec![
                 within(&self.k, 1, i64::MAX),
                 within(&self.n, PACKED_COLUMNS, i64::MAX),
-                within(&self.m, least, most),
+                within(&self.m, 1, i64::MAX),
             ];
             table.push((Algorithm::Packed, sizes));
         }

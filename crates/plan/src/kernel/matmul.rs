@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// `out[b, i, j] = Σ_k lhs[b, i, k] · rhs[b, k, j]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MatMul {
-    /// f32 or f64.
+    /// Of the operands: f32, f64, or f16 or bf16, whose sums are f32.
     pub dtype: DType,
     /// Batch extents.
     pub batch: Vec<Dim>,
@@ -34,6 +34,21 @@ pub struct MatMul {
     pub algorithm: Decision,
 }
 
+impl MatMul {
+    /// The dtype of its sums.
+    pub fn sums(&self) -> DType {
+        if self.is_of_halves() {
+            return DType::F32;
+        }
+        self.dtype
+    }
+
+    /// Whether its operands are f16 or bf16.
+    pub fn is_of_halves(&self) -> bool {
+        matches!(self.dtype, DType::F16 | DType::BF16)
+    }
+}
+
 impl Described for MatMul {
     fn name(&self) -> &str {
         let made = self.prologues.iter().flatten().map(|p| &p.program);
@@ -42,7 +57,7 @@ impl Described for MatMul {
 
     fn contract(&self) -> Result<Contract, Contradiction> {
         let mut draft = Draft::new(self.name());
-        draft.result(self.out, self.dtype, &self.epilogue)?;
+        draft.result(self.out, self.sums(), &self.epilogue)?;
         for (x, prologue) in [&self.lhs, &self.rhs].into_iter().zip(&self.prologues) {
             draft.operand(x.arg, self.dtype, prologue)?;
         }

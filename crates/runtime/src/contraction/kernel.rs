@@ -129,8 +129,9 @@ impl Kernel {
                 // SAFETY: the caller's; the dtype tells the numbers.
                 unsafe {
                     match tile.dtype {
-                        DType::F64 => portable::run::<f64>(tile, call),
-                        _ => portable::run::<f32>(tile, call),
+                        DType::F64 => portable::run(tile, call, portable::add::<f64>),
+                        DType::BF16 => portable::run(tile, call, portable::add_pair),
+                        _ => portable::run(tile, call, portable::add::<f32>),
                     }
                 }
             }

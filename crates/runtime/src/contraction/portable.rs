@@ -8,24 +8,43 @@ use crate::sums::Lane;
 const ROWS: usize = 4;
 const COLUMNS: usize = 16;
 
-/// Computes a tile.
+/// `sum + x · y`.
+#[inline(always)]
+pub(super) fn add<T: Lane>(sum: T, x: T, y: T) -> T {
+    x.mul_add::<Baseline>(y, sum)
+}
+
+/// `sum + x · y` of pairs of bf16, the second ones first.
+#[inline(always)]
+pub(super) fn add_pair(sum: f32, x: f32, y: f32) -> f32 {
+    let halves = |x: f32| [x.to_bits() & 0xffff_0000, x.to_bits() << 16].map(f32::from_bits);
+    let ([x2, x1], [y2, y1]) = (halves(x), halves(y));
+    add(add(sum, x2, y2), x1, y1)
+}
+
+/// Computes a tile, whose products `add` adds.
 ///
 /// # Safety
 /// As [`Kernel::run`](super::Kernel::run); the numbers are those of the tile's dtype.
-pub(super) unsafe fn run<T: Lane>(tile: &Tile, call: &Call) {
+pub(super) unsafe fn run<T: Lane>(tile: &Tile, call: &Call, add: impl Fn(T, T, T) -> T + Copy) {
     for row in (0..usize::from(tile.rows.count)).step_by(ROWS) {
         for column in (0..usize::from(tile.columns)).step_by(COLUMNS) {
             // SAFETY: the caller's; rows and columns are the tile's.
-            unsafe { block::<T>(tile, call, row, column) }
+            unsafe { block(tile, call, (row, column), add) }
         }
     }
 }
 
-/// Some rows from number `row` on by some columns. Where there are fewer rows, the last one is computed again.
+/// Some rows by some columns, from these on. Where there are fewer rows, the last one is computed again.
 ///
 /// # Safety
 /// As [`run`].
-unsafe fn block<T: Lane>(tile: &Tile, call: &Call, row: usize, column: usize) {
+unsafe fn block<T: Lane>(
+    tile: &Tile,
+    call: &Call,
+    (row, column): (usize, usize),
+    add: impl Fn(T, T, T) -> T,
+) {
     let rows: [u8; ROWS] =
         std::array::from_fn(|r| (row + r).min(usize::from(tile.rows.count) - 1) as u8);
     let columns = COLUMNS.min(usize::from(tile.columns) - column);
@@ -65,7 +84,7 @@ unsafe fn block<T: Lane>(tile: &Tile, call: &Call, row: usize, column: usize) {
                         .wrapping_offset(step * tile.step as isize)
                         .cast::<T>();
                     for j in 0..COLUMNS {
-                        sums[r][j] = x.mul_add::<Baseline>(values[j], sums[r][j]);
+                        sums[r][j] = add(sums[r][j], x, values[j]);
                     }
                 }
                 right = right.wrapping_byte_offset(tile.right as isize);

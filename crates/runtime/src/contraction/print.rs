@@ -77,12 +77,13 @@ impl Printer<'_> {
         lanes(self.tile.level, self.tile.dtype)
     }
 
-    fn is_f32(&self) -> bool {
-        self.tile.dtype == DType::F32
+    /// Whether sums, and what is spread over vectors, have 32 bits.
+    fn is_single(&self) -> bool {
+        self.tile.dtype != DType::F64
     }
 
     pub(super) fn pick(&self, single: Op, double: Op) -> Op {
-        if self.is_f32() { single } else { double }
+        if self.is_single() { single } else { double }
     }
 
     pub(super) fn sum(&self, row: u8, vector: u8) -> Vreg {
@@ -246,7 +247,10 @@ impl Printer<'_> {
             }
         }
         let spread = self.pick(op::VBROADCASTSS, op::VBROADCASTSD);
-        let add = self.pick(op::VFMADD231PS, op::VFMADD231PD);
+        let add = match self.tile.dtype {
+            DType::BF16 => op::VDPBF16PS,
+            _ => self.pick(op::VFMADD231PS, op::VFMADD231PD),
+        };
         for row in 0..self.tile.rows.count {
             let number = self.number();
             let read = bug("a row multiplies what the first does", row, |_| 0);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {
     pub level: Level,
-    /// F32 or F64.
+    /// F32 or F64, or BF16, of which a step has a pair, for sums of f32.
     pub dtype: DType,
     pub rows: Rows,
     /// Columns; what the last vector has beyond them is neither read nor written.
@@ -97,13 +97,13 @@ pub(crate) struct Call {
     pub taps: *const i64,
 }
 
-/// Lanes of a vector.
+/// Lanes of a vector of sums.
 pub(crate) fn lanes(level: Level, dtype: DType) -> u16 {
     let bytes = match level.width() {
         Level::Avx512 => 64,
         _ => 32,
     };
-    bytes / dtype.size() as u16
+    bytes / dtype.size().max(4) as u16
 }
 
 /// The rows of a tile of so many vectors, at most: sums, a vector of each column and what they are multiplied with are

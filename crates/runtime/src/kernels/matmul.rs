@@ -1,6 +1,7 @@
 //! Batched matrix products: blocks of a size that depends on the shapes alone, spread over the pool.
 
 mod block;
+mod halves;
 mod operand;
 mod packed;
 mod parts;
@@ -25,7 +26,11 @@ use std::sync::Arc;
 
 /// A linked matrix product.
 pub(crate) struct MatMul {
+    /// Of its sums.
     dtype: DType,
+    /// That of its operands where these are halves, and whether pairs of them are multiplied.
+    halves: Option<DType>,
+    pairs: bool,
     batch: Vec<i64>,
     m: i64,
     k: i64,
@@ -62,7 +67,11 @@ impl super::work::Work for MatMul {
                 [rows, vectors * i64::from(lanes(self.level, self.dtype))]
             }
         };
-        Some(shown(self.level, self.dtype, tile, self.finish.is_some()))
+        let mut text = shown(self.level, self.dtype, tile, self.finish.is_some());
+        if self.pairs {
+            text.push_str(", of pairs of bf16");
+        }
+        Some(text)
     }
 
     fn last(&self) -> Option<&Linked> {
@@ -90,7 +99,7 @@ pub(crate) const LONGEST: i64 = 1 << 36;
 impl MatMul {
     /// Whether there is code for it.
     pub(crate) fn computes(p: &plan::MatMul) -> bool {
-        matches!(p.dtype, DType::F32 | DType::F64)
+        matches!(p.sums(), DType::F32 | DType::F64)
     }
 
     /// Checks and links a product whose arguments have these lengths.
@@ -126,7 +135,9 @@ impl MatMul {
         let algorithm = chosen(p.computed_by(values), &p.algorithms(values))?;
         let epilogue = epilogue(&p.epilogue, values, lens, (total, Some(n)), level)?;
         let mut linked = MatMul {
-            dtype: p.dtype,
+            dtype: p.sums(),
+            halves: p.is_of_halves().then_some(p.dtype),
+            pairs: false,
             lhs: operand(0, m, k)?,
             rhs: operand(1, k, n)?,
             out: p.out as usize,
@@ -145,7 +156,9 @@ impl MatMul {
         let distances = [linked.lhs.row, linked.lhs.col, k].map(i64::abs);
         let near = distances.into_iter().all(|n| n < NEAR)
             && linked.lhs.col.abs().saturating_mul(k) < NEAR;
-        if near && (algorithm, p.dtype) == (Algorithm::Packed, DType::F32) {
+        let pairs = level >= Level::Avx512Bf16 && near && linked.n < NEAR;
+        linked.pairs = pairs && p.dtype == DType::BF16;
+        if near && (algorithm, linked.dtype) == (Algorithm::Packed, DType::F32) {
             linked.finish = finish(&p.epilogue, values, lens, (total, linked.n), level)?;
         }
         linked.block = match algorithm {
@@ -160,7 +173,7 @@ impl MatMul {
     pub(crate) fn workspace(&self, threads: i64) -> i64 {
         match self.algorithm {
             Algorithm::Vector => threads * self.k,
-            Algorithm::Packed => self.packed_elements(),
+            Algorithm::Packed => self.packed_elements() + self.copied_words(),
             Algorithm::Parts => self.parts_workspace(),
             _ => 0,
         }

@@ -265,7 +265,9 @@ pub fn executable(plan: &Plan, level: Level) -> Result<Executable> {
 /// Runs at every level and gives each level's results.
 pub fn run(plan: &Plan, inputs: &[Buffer]) -> Vec<Result<Vec<Buffer>>> {
     let run = |l| executable(plan, l).and_then(|e| e.run_shared(inputs));
-    levels().into_iter().map(run).collect()
+    let of_pairs = inputs.iter().any(|x| x.dtype() == DType::BF16);
+    let more = Some(Level::Avx512Bf16).filter(|l| of_pairs && l.is_supported());
+    levels().into_iter().chain(more).map(run).collect()
 }
 
 /// A small generator of test data.

@@ -38,9 +38,14 @@ fn matrix(arg: u16, offset: i64, batch: &[i64], row: i64, col: i64) -> Matrix {
 }
 
 /// The raw result, the bias along an axis, and what is written: accesses of a program behind a product.
-fn arguments(p: &mut Program, dtype: DType, rank: usize, bias_axis: usize) -> [u16; 3] {
-    p.arg(dtype, false);
-    p.arg(dtype, false);
+fn arguments(
+    p: &mut Program,
+    (dtype, operands): (DType, DType),
+    rank: usize,
+    bias_axis: usize,
+) -> [u16; 3] {
+    p.arg(operands, false);
+    p.arg(operands, false);
     let [bias, out, raw] = [false, true, false].map(|written| p.arg(dtype, written));
     let mut strides = vec![0; rank];
     strides[bias_axis] = 1;
@@ -53,9 +58,9 @@ fn arguments(p: &mut Program, dtype: DType, rank: usize, bias_axis: usize) -> [u
 }
 
 /// `max(raw + bias[last axis], 0) · scale[row-major]`, over a result of these extents.
-fn bias_relu(dtype: DType, extents: &[i64], bias_axis: usize) -> Epilogue {
+fn bias_relu(dtype: DType, operands: DType, extents: &[i64], bias_axis: usize) -> Epilogue {
     let mut p = Program::lanes(extents);
-    let [raw, bias, out] = arguments(&mut p, dtype, extents.len(), bias_axis);
+    let [raw, bias, out] = arguments(&mut p, (dtype, operands), extents.len(), bias_axis);
     let (raw, bias) = (p.load(raw), p.load(bias));
     let y = p.binary(Binary::Add, raw, bias);
     let zero = p.constant(dtype.compute(), 0.0);
@@ -65,10 +70,10 @@ fn bias_relu(dtype: DType, extents: &[i64], bias_axis: usize) -> Epilogue {
 }
 
 /// `raw + bias[last axis]`, less the largest of its row, over a result of these extents.
-fn below_largest(dtype: DType, extents: &[i64]) -> Epilogue {
+fn below_largest(dtype: DType, operands: DType, extents: &[i64]) -> Epilogue {
     let (rows, row) = extents.split_at(extents.len() - 1);
     let mut p = Program::new(Schedule::Rows, rows, row);
-    let [raw, bias, out] = arguments(&mut p, dtype, extents.len(), rows.len());
+    let [raw, bias, out] = arguments(&mut p, (dtype, operands), extents.len(), rows.len());
     let sum = |p: &mut Program| {
         p.stage(true);
         let (raw, bias) = (p.load(raw), p.load(bias));
@@ -117,7 +122,7 @@ pub fn made_product() -> Plan {
     let made = |side| Some(twice_and_one(DType::F32, side, &args));
     let product = MatMul {
         prologues: [made(0), made(1)],
-        epilogue: Some(below_largest(DType::F32, &[m, n])),
+        epilogue: Some(below_largest(DType::F32, DType::F32, &[m, n])),
         ..product(m, k, n)
     };
     plan_of(Kernel::MatMul(product), &args)
@@ -153,7 +158,9 @@ fn check_matmul(dtype: DType, p: MatMul, behind: Behind) {
     let lines = |x: &Matrix| [&x.row, &x.col].iter().any(|s| s.is(1));
     let can = [&p.lhs, &p.rhs].map(lines);
     for made in [[true, false], [false, true], [true, true]] {
-        if (0..2).all(|side| can[side] || !made[side]) {
+        // A right matrix of halves is packed.
+        let packed = made[1] && p.is_of_halves();
+        if !packed && (0..2).all(|side| can[side] || !made[side]) {
             check_made(dtype, &p, behind, made);
         }
     }
@@ -186,7 +193,8 @@ fn check_made(dtype: DType, p: &MatMul, behind: Behind, made: [bool; 2]) {
             values.iter_mut().for_each(|x| *x = 2.0 * *x + 1.0);
         }
     }
-    let bias = data(dtype, n, 7);
+    let sums = p.sums();
+    let bias = data(sums, n, 7);
     let biases = floats(&bias);
     let mut want = vec![];
     for point in super::oracle::points(&p.batch) {
@@ -221,14 +229,14 @@ fn check_made(dtype: DType, p: &MatMul, behind: Behind, made: [bool; 2]) {
     if behind != Behind::Nothing {
         let extents: Vec<i64> = batch.iter().copied().chain([m, n]).collect();
         p.epilogue = Some(match behind {
-            Behind::BelowLargest => below_largest(dtype, &extents),
-            _ => bias_relu(dtype, &extents, extents.len() - 1),
+            Behind::BelowLargest => below_largest(sums, dtype, &extents),
+            _ => bias_relu(sums, dtype, &extents, extents.len() - 1),
         });
-        args.push((dtype, n, false));
+        args.push((sums, n, false));
         inputs.push(bias);
     }
     p.out = args.len() as u16;
-    args.push((dtype, total, true));
+    args.push((sums, total, true));
     for side in (0..2).filter(|side| made[*side]) {
         p.prologues[side] = Some(twice_and_one(dtype, side as u16, &args));
         [&mut p.lhs, &mut p.rhs][side].arg = u16::MAX;
@@ -246,7 +254,7 @@ fn check_made(dtype: DType, p: &MatMul, behind: Behind, made: [bool; 2]) {
 
 #[test]
 fn matrix_products_of_odd_sizes_strides_and_batches() {
-    for dtype in [DType::F32, DType::F64] {
+    for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
         for behind in [Behind::Nothing, Behind::BiasRelu, Behind::BelowLargest] {
             for (m, k, n) in [
                 (1, 1, 1),
@@ -490,8 +498,8 @@ fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild:
         }
         let last: Vec<i64> = [&result[..1], &result[2..], &result[1..2]].concat();
         let epilogue = match lasts[2] {
-            true => bias_relu(dtype, &last, last.len() - 1),
-            false => bias_relu(dtype, result, 1),
+            true => bias_relu(dtype, dtype, &last, last.len() - 1),
+            false => bias_relu(dtype, dtype, result, 1),
         };
         let conv = Conv {
             images: Images::of([*x_last, *y_last]),
@@ -668,7 +676,7 @@ fn convolutions_and_their_gradients_match_a_plain_loop() {
 
 #[test]
 fn an_epilogue_must_read_the_raw_result_in_place() {
-    let mut e = bias_relu(DType::F32, &[4, 6], 1);
+    let mut e = bias_relu(DType::F32, DType::F32, &[4, 6], 1);
     e.program.accesses[0].strides = dims(&[1, 4]);
     let p = MatMul {
         dtype: DType::F32,

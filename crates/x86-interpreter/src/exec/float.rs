@@ -9,6 +9,7 @@ use iced_x86::Mnemonic::{self, *};
 pub(super) fn find(step: &Step) -> Option<Action> {
     arithmetic(step.mnemonic)
         .or_else(|| fused(step.mnemonic))
+        .or_else(|| dot(step.mnemonic))
         .or_else(|| parts(step.mnemonic))
         .or_else(|| first(step.mnemonic))
 }
@@ -72,6 +73,25 @@ fn fused(mnemonic: Mnemonic) -> Option<Action> {
         Vfnmsub231ps Vfnmsub231ss f32 |a, b, c| negated_difference(b, c, a);
         Vfnmsub231pd Vfnmsub231sd f64 |a, b, c| negated_difference(b, c, a);
     }
+}
+
+/// `sum += a · b` of two pairs of bf16, the second ones first. Subnormals are zero.
+fn dot(mnemonic: Mnemonic) -> Option<Action> {
+    let dot: Action = |c, s| {
+        c.zip3(s, |sum: u32, a: u32, b: u32| {
+            let whole = |bits: u32| match f32::from_bits(bits) {
+                x if x.is_subnormal() => x.to_bits() & 1 << 31,
+                _ => bits,
+            };
+            let add = |sum: u32, terms: [u32; 2]| {
+                let [a, b] = terms.map(|t| f32::from_bits(whole(t)));
+                whole(a.fused(b, f32::from_bits(whole(sum))).to_bits())
+            };
+            let second = add(sum, [a, b].map(|x| x & 0xffff_0000));
+            add(second, [a, b].map(|x| x << 16))
+        })
+    };
+    (mnemonic == Vdpbf16ps).then_some(dot)
 }
 
 // NaNs keep their sign.

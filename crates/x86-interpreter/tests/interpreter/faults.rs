@@ -212,9 +212,12 @@ fn lanes_that_are_masked_off_do_not_fault() {
                 // SAFETY: the bytes before the end are this test's.
                 let data = unsafe { std::slice::from_raw_parts_mut(start, inside) };
                 rng.fill(data);
-                let mut same = data.to_vec();
-                // The interpreter is given a copy that ends as well.
-                match interpreted(&code, &before, &mut same) {
+                // The interpreter is given a copy that ends as well, and is aligned as well.
+                let mut copy = vec![0; inside + 64];
+                let pad = (start as usize).wrapping_sub(copy.as_ptr() as usize) % 64;
+                let same = &mut copy[pad..pad + inside];
+                same.copy_from_slice(data);
+                match interpreted(&code, &before, same) {
                     Err(found) if found.kind == FaultKind::Misaligned => {}
                     Err(found) => {
                         assert_eq!(found.kind, FaultKind::OutOfBounds, "{found}");
@@ -230,7 +233,7 @@ fn lanes_that_are_masked_off_do_not_fault() {
                             text(),
                             difference(&there, &here, &before)
                         );
-                        assert!(data == same, "{}", text());
+                        assert!(data == &*same, "{}", text());
                         fine += usize::from(inside < bytes);
                     }
                     Ok(_) => {}

@@ -4,7 +4,6 @@ use super::MatMul;
 use crate::error::{Result, damaged};
 use crate::memory::{Storage, room};
 use crate::simd::Level;
-use crate::sums::Lane;
 use crate::tile::affine::{Affine, eval, extent, product};
 use crate::tile::{self, Failures, Linked, Runner};
 use kiln_plan::tile::Schedule;
@@ -170,7 +169,7 @@ impl MatMul {
     ///
     /// # Safety
     /// As [`MatMul::run`]; the rows exist.
-    pub(super) unsafe fn rows<T: Lane>(
+    pub(super) unsafe fn rows<T>(
         &self,
         args: &[*mut u8],
         (b, first, count): (i64, i64, i64),
@@ -187,7 +186,7 @@ impl MatMul {
     ///
     /// # Safety
     /// As [`MatMul::run`]; the columns exist.
-    pub(super) unsafe fn columns<T: Lane>(
+    pub(super) unsafe fn columns<T>(
         &self,
         args: &[*mut u8],
         (b, first, count): (i64, i64, i64),
@@ -205,7 +204,7 @@ impl MatMul {
     ///
     /// # Safety
     /// As [`MatMul::run`]; they exist.
-    unsafe fn lines<T: Lane>(
+    unsafe fn lines<T>(
         &self,
         rows: bool,
         args: &[*mut u8],

@@ -35,13 +35,13 @@ impl MatMul {
         even_rows(self.m, most_rows(self.level, vectors as u8))
     }
 
-    fn panels_across(&self) -> i64 {
+    pub(super) fn panels_across(&self) -> i64 {
         ceil(self.n, self.panel())
     }
 
     /// Elements of the packed matrix.
     pub(super) fn packed_elements(&self) -> i64 {
-        self.panels_across() * self.panel() * self.k
+        self.panels_across() * self.panel() * self.steps()
     }
 
     /// Bytes of the right matrix once it is packed; none where it never is. Where another algorithm computes it for
@@ -63,8 +63,9 @@ impl MatMul {
     pub(crate) unsafe fn pack(&self, from: *mut u8, to: *mut u8, parallel: bool) {
         // SAFETY: the caller's; the dtype was checked.
         unsafe {
-            match self.dtype {
-                DType::F64 => self.pack_typed::<f64>(from, to, parallel),
+            match (self.halves, self.dtype) {
+                (Some(_), _) => self.pack_halves(from, to, parallel),
+                (_, DType::F64) => self.pack_typed::<f64>(from, to, parallel),
                 _ => self.pack_typed::<f32>(from, to, parallel),
             }
         }
@@ -137,14 +138,24 @@ impl MatMul {
         };
         let cut = (rows, panels * panel);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
-        let packed = Args(&[packed]);
+        let mut storage = None;
+        // SAFETY: the caller's.
+        let left = match unsafe { self.copy_left(args, &mut storage, parallel) } {
+            Ok(left) => left,
+            Err(e) => return failures.broken(e),
+        };
+        let packed = Args(&[packed, left.cast_mut().cast()]);
         // SAFETY: the caller's; blocks write different places.
         run_blocks(
             (self.blocks_of(cut), panels * panel_work),
             launch,
             |i, args, scratch, work| unsafe {
                 let (packed, block) = (&packed, self.block_of(cut, i));
-                self.packed_block::<T>(args, packed.0[0].cast(), &block, scratch, work)
+                let copied = (
+                    packed.0[0].cast_const().cast(),
+                    packed.0[1].cast_const().cast(),
+                );
+                self.packed_block::<T>(args, copied, &block, scratch, work)
             },
         );
     }
@@ -152,9 +163,9 @@ impl MatMul {
     unsafe fn packed_block<T: Lane>(
         &self,
         args: &[*mut u8],
-        packed: *const T,
+        (packed, left): (*const T, *const u32),
         b: &Block,
-        (flat, made, kernels): &mut (Option<Storage>, Made, Kernels),
+        (flat, made, copies, kernels): &mut (Option<Storage>, Made, Option<Storage>, Kernels),
         work: &mut Work,
     ) -> Result<()> {
         // Blocks begin with a panel.
@@ -172,18 +183,24 @@ impl MatMul {
         // SAFETY: linking proved the operands within their buffers; the results have room.
         unsafe {
             let rows = (b.batch, b.row, b.rows);
-            let (lhs, down, across) = self.rows::<T>(args, rows, made, work.failures)?;
+            let (lhs, [down, across]) = match self.halves {
+                Some(_) => self.half_rows(args, rows, left, (made, copies), work.failures)?,
+                None => {
+                    let (lhs, down, across) = self.rows::<T>(args, rows, made, work.failures)?;
+                    (lhs.cast(), [down, across].map(|n| n * size))
+                }
+            };
             for column in (0..b.cols).step_by(panel as usize) {
-                let right = packed.wrapping_offset(((b.col + column) * self.k) as isize);
+                let right = packed.wrapping_offset(((b.col + column) * self.steps()) as isize);
                 let tile = |rows: i64| Tile {
                     level: self.level,
-                    dtype: self.dtype,
-                    rows: Rows::of_matrix(rows, down * size),
+                    dtype: if self.pairs { DType::BF16 } else { self.dtype },
+                    rows: Rows::of_matrix(rows, down),
                     columns: panel.min(b.cols - column) as u16,
-                    step: across * size,
+                    step: across,
                     right: panel * size,
                     padded: true,
-                    steps: self.k as u32,
+                    steps: self.steps() as u32,
                     ahead: 0,
                     taps: 1,
                     out: pitch * size,
@@ -202,7 +219,7 @@ impl MatMul {
                         None => Accesses::new(),
                     };
                     let call = Call {
-                        left: lhs.wrapping_offset((row * down) as isize).cast(),
+                        left: lhs.wrapping_offset((row * down) as isize),
                         right: right.cast(),
                         out: dst.wrapping_offset((row * pitch + column) as isize).cast(),
                         finish: accesses.as_ptr(),
