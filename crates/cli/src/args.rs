@@ -20,6 +20,7 @@ Examples:
   kiln devices                                  what programs can run on
   kiln inspect model.kiln                       what is in a package
   kiln run model.kiln --input x=x.npy           runs it
+  kiln export-c model.kiln generated            prints it as C99 sources
 
 Exit codes: 0 done, 1 something failed or is damaged, 2 the command line is wrong.";
 
@@ -63,6 +64,13 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   kiln run model.kiln --input images=x.npy --output scores=y.npy
   kiln run model.kiln --entry train_step --input rows=x.npy --input labels=y.npy --save later.kiln";
+
+const EXPORT_C_EXAMPLES: &str = "\
+Examples:
+  kiln export-c model.kiln generated            entries that change nothing, for sizes of 1
+  kiln export-c model.kiln generated --entry forward --size batch=8
+  kiln export-c model.kiln generated --weights file
+                                                weights in a file that is mapped or linked";
 
 const DIFF_EXAMPLES: &str = "\
 Examples:
@@ -316,6 +324,48 @@ fn run() -> Command {
         ))
 }
 
+fn export_c() -> Command {
+    let several = |name, help, value| {
+        let arg = option(name, help).value_name(value);
+        arg.action(ArgAction::Append)
+    };
+    Command::new("export-c")
+        .about("Prints entries of a package as C99 sources that need libm alone")
+        .after_help(EXPORT_C_EXAMPLES)
+        .arg(file("file", "The package"))
+        .arg(
+            file("folder", "Where the sources go")
+                .value_name("DIR")
+                .value_hint(ValueHint::DirPath),
+        )
+        .arg(several(
+            "entry",
+            "An entry [default: all that change no state and draw no random numbers]",
+            "NAME",
+        ))
+        .arg(several(
+            "size",
+            "A size that entries leave open [default: 1]",
+            "NAME=N",
+        ))
+        .arg(
+            option(
+                "name",
+                "What names in the sources begin with [default: the file's]",
+            )
+            .value_name("NAME"),
+        )
+        .arg(
+            option(
+                "weights",
+                "Where weights are; auto makes arrays of up to 1 MiB",
+            )
+            .default_value("auto")
+            .value_parser(["auto", "arrays", "file"]),
+        )
+        .arg(json())
+}
+
 fn diff() -> Command {
     Command::new("diff")
         .about("Compares two packages")
@@ -338,6 +388,7 @@ pub fn command() -> Command {
         .subcommand(cache())
         .subcommand(inspect())
         .subcommand(run())
+        .subcommand(export_c())
         .subcommand(diff())
         .subcommand(
             Command::new("devices")

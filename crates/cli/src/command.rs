@@ -5,7 +5,7 @@ use crate::bench::{Effort, Measured, Peaks, Ready, candidates, measure};
 use crate::failure::{of, say, say_json, warn};
 use crate::report::{Report, page};
 use crate::spec::{self, Workload};
-use crate::{Failure, cache, devices, groups, package, tuning};
+use crate::{Failure, cache, devices, export_c, groups, package, tuning};
 use clap::ArgMatches;
 use clap_complete::{Shell, generate};
 use kiln::data::Progress;
@@ -38,6 +38,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failur
         Some(("cache", m)) => return cache::cache(m),
         Some(("inspect", m)) => package::inspect(m)?,
         Some(("run", m)) => package::run(m)?,
+        Some(("export-c", m)) => export_c::export(m)?,
         Some(("diff", m)) => return package::diff(m),
         Some(("devices", m)) => {
             let found = devices::list();

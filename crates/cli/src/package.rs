@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-fn opened(m: &ArgMatches, name: &str) -> Result<Package, Failure> {
+pub(crate) fn opened(m: &ArgMatches, name: &str) -> Result<Package, Failure> {
     let file = m.get_one::<PathBuf>(name).ok_or("no file is given")?;
     Ok(Options::new().open(file)?)
 }

@@ -156,3 +156,36 @@ fn a_package_is_run_and_goes_on_from_there() -> kiln::Result<()> {
     );
     Ok(())
 }
+
+#[test]
+fn a_package_is_printed_as_c() -> kiln::Result<()> {
+    let folder = folder("export-c")?;
+    let (model, generated) = (folder.file("model.kiln"), folder.file("generated"));
+    let said = done(&["export-c", &model, &generated, "--size", "batch=3"]);
+    assert!(said.contains("model.h"), "{said}");
+    let header = std::fs::read_to_string(folder.0.join("generated/model.h")).expect("a header");
+    // What counts its runs is left out.
+    assert!(header.contains("int model_scores(const float *rows, float *output, void *memory);"));
+    assert!(header.contains("rows f32[3, 3] -> output f32[3, 2]"));
+    assert!(!header.contains("counted"));
+    let words = [
+        "export-c",
+        &model,
+        &generated,
+        "--weights",
+        "file",
+        "--json",
+    ];
+    let json: Value = serde_json::from_str(&done(&words)).expect("JSON");
+    let names = json["files"].as_array().into_iter().flatten();
+    assert!(names.map(|f| &f["name"]).any(|n| n == "model_weights.bin"));
+    for (words, code, why) in [
+        (["--entry", "counted"], 1, "it changes states"),
+        (["--size", "batch"], 2, "a size is NAME=N"),
+    ] {
+        let out = kiln(&[&["export-c", &model, &generated], &words[..]].concat());
+        assert_eq!(out.status.code(), Some(code), "{words:?}");
+        assert!(text(&out.stderr).contains(why), "{}", text(&out.stderr));
+    }
+    Ok(())
+}

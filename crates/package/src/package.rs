@@ -168,6 +168,14 @@ impl Package {
         Ok(self.shared.states.read()[at].clone())
     }
 
+    /// A tensor that entries have captured, which never changes ([`Interface::constants`](crate::Interface)).
+    ///
+    /// # Errors
+    /// If there is none of this name.
+    pub fn constant(&self, name: &str) -> Result<Buffer> {
+        self.shared.constant(name)
+    }
+
     /// Makes a state hold a tensor.
     ///
     /// # Errors
