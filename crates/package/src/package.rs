@@ -314,7 +314,7 @@ impl Package {
     }
 
     /// The states now, all at one moment, on the host.
-    fn state_tensors(&self) -> Result<Vec<(String, Buffer)>> {
+    pub(crate) fn state_tensors(&self) -> Result<Vec<(String, Buffer)>> {
         let now = self.shared.states.read().clone();
         let named = self.states().iter().zip(now);
         let host = named.map(|(info, value)| {

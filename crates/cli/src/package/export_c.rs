@@ -1,8 +1,9 @@
 //! Packages as C99 sources.
 
+use super::opened;
+use super::subject::sizes;
 use crate::Failure;
-use crate::failure::{Usage, say, say_json};
-use crate::package::opened;
+use crate::failure::{say, say_json};
 use clap::ArgMatches;
 use kiln_c99::{Export, Weights};
 use serde_json::json;
@@ -21,12 +22,7 @@ pub(crate) fn export(m: &ArgMatches) -> Result<(), Failure> {
     for entry in m.get_many::<String>("entry").into_iter().flatten() {
         export = export.entry(entry);
     }
-    for given in m.get_many::<String>("size").into_iter().flatten() {
-        let parts = given.split_once('=');
-        let size =
-            parts.and_then(|(name, n)| Some((name, n.parse::<i64>().ok().filter(|n| *n > 0)?)));
-        let (name, n) =
-            size.ok_or_else(|| Usage(format!("--size {given}: a size is NAME=N, from 1 on")))?;
+    for (name, n) in sizes(m)? {
         export = export.size(name, n);
     }
     let weights = match m.get_one::<String>("weights").map(|s| &s[..]) {
