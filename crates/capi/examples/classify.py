@@ -23,6 +23,30 @@ class View(c.Structure):
     ]
 
 
+PLAIN, VERSIONED = b"dltensor", b"dltensor_versioned"
+capsule = c.pythonapi.PyCapsule_New
+capsule.restype, capsule.argtypes = c.py_object, [c.c_void_p, c.c_char_p, c.c_void_p]
+pointer = c.pythonapi.PyCapsule_GetPointer
+pointer.restype, pointer.argtypes = c.c_void_p, [c.py_object, c.c_char_p]
+rename = c.pythonapi.PyCapsule_SetName
+rename.argtypes = [c.py_object, c.c_char_p]
+
+
+class Shared:
+    """A tensor of the library's for `from_dlpack` of NumPy, PyTorch and others, without a copy where they can."""
+
+    def __init__(self, kiln, tensor):
+        self.kiln, self.tensor = kiln, tensor
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __dlpack__(self, max_version=None, **_):
+        versioned = max_version is not None and max_version[0] >= 1
+        name = "kiln_tensor_to_dlpack" + ("_versioned" if versioned else "")
+        return capsule(self.kiln.made(name, self.tensor), VERSIONED if versioned else PLAIN, None)
+
+
 class Kiln:
     """The library; calls that fail raise."""
 
@@ -45,13 +69,17 @@ class Kiln:
         return handle
 
     def taken(self, tensor):
-        """A tensor of the library's as an array, freed."""
-        view = View()
-        self.call("kiln_tensor_view", tensor, c.byref(view))
-        shape = [view.shape[i] for i in range(view.rank)]
-        data = c.string_at(view.data, view.bytes)
+        """A tensor of the library's as an array, which keeps it."""
+        array = np.from_dlpack(Shared(self, tensor))
         self.lib.kiln_tensor_free(tensor)
-        return np.frombuffer(data, DTYPES[view.dtype]).reshape(shape)
+        return array
+
+    def tensor(self, array):
+        """An array as a tensor of the library's, without a copy where it is row-major and aligned to 64 bytes."""
+        given = array.__dlpack__()
+        tensor = self.made("kiln_tensor_from_dlpack", c.c_void_p(pointer(given, PLAIN)))
+        rename(given, b"used_dltensor")
+        return tensor
 
 
 def view(array):
@@ -88,8 +116,7 @@ def main(library, model, images, chances):
     (y,) = forward(x)
     # State is set and read.
     weight = kiln.taken(kiln.made("kiln_state_get", package, b"conv.weight"))
-    doubled, kept = view(weight * 2)
-    tensor = kiln.made("kiln_tensor_new", c.byref(doubled))
+    tensor = kiln.tensor(weight * 2)
     kiln.call("kiln_state_set", package, b"conv.weight", tensor)
     kiln.lib.kiln_tensor_free(tensor)
     assert not np.array_equal(forward(x)[0], y)

@@ -9,6 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+/* DLPack's own, whose header is `dlpack/dlpack.h`. */
+struct DLManagedTensor;
+struct DLManagedTensorVersioned;
 
 /*
  Checksums are taken on trust; see `kiln_open`.
@@ -326,6 +329,45 @@ KilnStatus kiln_set_threads(size_t threads);
  Limits the bytes that the library may hold, mapped files not among them; 0 for no limit.
  */
 KilnStatus kiln_set_memory_limit(size_t bytes);
+
+/*
+ A tensor of the library's that holds one of another library's, which is handed over: it is freed by its `deleter`
+ with the last use, and until then nobody writes it. It is read where it lies if it is row-major and aligned to 64
+ bytes, else copied and freed at once. After an error it is still the caller's.
+
+ # Safety
+ `from` leads to a tensor whose pointers lead to as much as it says; `to` leads to memory for a pointer.
+ */
+KilnStatus kiln_tensor_from_dlpack(struct DLManagedTensor *from,
+                                   KilnTensor **to);
+
+/*
+ The same of a tensor of DLPack 1.x.
+
+ # Safety
+ As of `kiln_tensor_from_dlpack`.
+ */
+KilnStatus kiln_tensor_from_dlpack_versioned(struct DLManagedTensorVersioned *from,
+                                             KilnTensor **to);
+
+/*
+ A tensor for another library, with a copy of the elements that it may write. Its `deleter` frees it.
+
+ # Safety
+ `tensor` is one of the library's; `to` leads to memory for a pointer.
+ */
+KilnStatus kiln_tensor_to_dlpack(const KilnTensor *tensor,
+                                 struct DLManagedTensor **to);
+
+/*
+ A tensor for another library, of DLPack 1.0, without a copy: it is only read, as its flags say. The library's
+ tensor may be freed before it. Its `deleter` frees it.
+
+ # Safety
+ As of `kiln_tensor_to_dlpack`.
+ */
+KilnStatus kiln_tensor_to_dlpack_versioned(const KilnTensor *tensor,
+                                           struct DLManagedTensorVersioned **to);
 
 /*
  Makes an entry ready to run.

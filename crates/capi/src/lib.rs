@@ -5,11 +5,15 @@
 //! number of threads at once, and are freed once, by the function of their kind; null is freed by doing nothing.
 //! Strings are UTF-8 and end with a zero byte.
 
+mod dlpack;
+mod dlpack_abi;
 mod package;
 mod run;
 mod status;
 mod tensor;
 
+pub use dlpack::*;
+pub use dlpack_abi::*;
 pub use package::*;
 pub use run::*;
 pub use status::*;

@@ -1,7 +1,7 @@
 //! The command line's description.
 
-use crate::groups;
 use crate::spec::{self, Workload};
+use crate::{Usage, groups};
 use clap::builder::{
     NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser,
 };
@@ -20,6 +20,8 @@ Examples:
   kiln devices                                  what programs can run on
   kiln inspect model.kiln                       what is in a package
   kiln run model.kiln --input x=x.npy           runs it
+  kiln verify model.kiln                        compares its kernels with the reference
+  kiln export-c model.kiln generated            prints it as C99 sources
 
 Exit codes: 0 done, 1 something failed or is damaged, 2 the command line is wrong.";
 
@@ -32,6 +34,7 @@ Examples:
   kiln bench resnet50 encoder-step --json       a network and a training step
   kiln bench conv2d:8x64x56x56:64x3x3:p1 --candidates
                                                 every algorithm that it could be computed by
+  kiln bench model.kiln --size batch=8          the entries of a package
   kiln bench --list                             everything that can be measured";
 
 const TUNE_EXAMPLES: &str = "\
@@ -39,6 +42,7 @@ Examples:
   kiln tune resnet50                            measures what is not in the store yet
   kiln tune @mobilenet @transformer --budget 60
   kiln tune resnet50 --retry                    tries again what failed or did not answer
+  kiln tune model.kiln                          tunes the programs of a package, in its file
   KILN_TUNE=on cargo run                        lets a program tune itself";
 
 const CACHE_EXAMPLES: &str = "\
@@ -59,30 +63,54 @@ Examples:
   kiln inspect model.kiln                       entries, states, memory
   kiln inspect model.kiln --json                its manifest";
 
+const VERIFY_EXAMPLES: &str = "\
+Examples:
+  kiln verify model.kiln                        exits with 1 if a kernel is wrong
+  kiln verify model.kiln --entry forward --size batch=8 --input images=x.npy";
+
 const RUN_EXAMPLES: &str = "\
 Examples:
   kiln run model.kiln --input images=x.npy --output scores=y.npy
   kiln run model.kiln --entry train_step --input rows=x.npy --input labels=y.npy --save later.kiln";
 
+const EXPORT_C_EXAMPLES: &str = "\
+Examples:
+  kiln export-c model.kiln generated            entries that change nothing, for sizes of 1
+  kiln export-c model.kiln generated --entry forward --size batch=8
+  kiln export-c model.kiln generated --weights file
+                                                weights in a file that is mapped or linked";
+
 const DIFF_EXAMPLES: &str = "\
 Examples:
   kiln diff before.kiln after.kiln              exits with 1 if they differ";
 
-/// Texts of workloads; completions offer the names.
+/// What is measured.
+#[derive(Clone)]
+enum Given {
+    Workloads(Vec<Workload>),
+    Package(PathBuf),
+}
+
+/// Texts of workloads, and packages; completions offer the names.
 #[derive(Clone)]
 struct Workloads;
 
 impl TypedValueParser for Workloads {
-    type Value = Vec<Workload>;
+    type Value = Given;
 
     fn parse_ref(
         &self,
         command: &Command,
         arg: Option<&Arg>,
         value: &OsStr,
-    ) -> Result<Vec<Workload>, clap::Error> {
+    ) -> Result<Given, clap::Error> {
+        let path = PathBuf::from(value);
+        if path.extension().is_some_and(|e| e == "kiln") {
+            return Ok(Given::Package(path));
+        }
         let parser: fn(&str) -> Result<Vec<Workload>, spec::SpecError> = spec::parse;
-        parser.parse_ref(command, arg, value)
+        let workloads = parser.parse_ref(command, arg, value)?;
+        Ok(Given::Workloads(workloads))
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
@@ -143,7 +171,7 @@ fn measured(command: Command) -> Command {
                 .num_args(0..)
                 .value_parser(Workloads)
                 .hide_possible_values(true)
-                .help("Ops with sizes, networks, training steps, or @groups; see --list"),
+                .help("Ops with sizes, networks, training steps, @groups (see --list), or packages FILE.kiln"),
         )
         .arg(flag(
             "list",
@@ -168,35 +196,38 @@ fn measured(command: Command) -> Command {
 }
 
 fn bench() -> Command {
-    measured(Command::new("bench"))
-        .about("Measures ops, networks and training steps")
-        .after_help(BENCH_EXAMPLES)
-        .arg(
-            option(
-                "time",
-                "Milliseconds for each workload, or kernel with --candidates",
-            )
-            .default_value("500")
-            .value_parser(value_parser!(u64).range(1..)),
+    entries(
+        measured(Command::new("bench")),
+        "An entry of a package [default: all]",
+    )
+    .about("Measures ops, networks and training steps")
+    .after_help(BENCH_EXAMPLES)
+    .arg(
+        option(
+            "time",
+            "Milliseconds for each workload, or kernel with --candidates",
         )
-        .arg(
-            option(
-                "rounds",
-                "Rounds over all workloads, or candidates of a kernel",
-            )
-            .default_value("5")
-            .value_parser(value_parser!(u32).range(1..1000)),
+        .default_value("500")
+        .value_parser(value_parser!(u64).range(1..)),
+    )
+    .arg(
+        option(
+            "rounds",
+            "Rounds over all workloads, or candidates of a kernel",
         )
-        .arg(flag(
-            "no-peaks",
-            "Does not measure what the device can do at most",
-        ))
-        .arg(flag(
-            "candidates",
-            "Times every candidate algorithm of each kernel instead, and remembers nothing",
-        ))
-        .arg(path("csv", "Writes a CSV file"))
-        .arg(path("html", "Writes a page with a roofline and bars"))
+        .default_value("5")
+        .value_parser(value_parser!(u32).range(1..1000)),
+    )
+    .arg(flag(
+        "no-peaks",
+        "Does not measure what the device can do at most",
+    ))
+    .arg(flag(
+        "candidates",
+        "Times every candidate algorithm of each kernel instead, and remembers nothing",
+    ))
+    .arg(path("csv", "Writes a CSV file"))
+    .arg(path("html", "Writes a page with a roofline and bars"))
 }
 
 fn tune() -> Command {
@@ -216,6 +247,10 @@ fn tune() -> Command {
             )
             .value_parser(value_parser!(u64)),
         )
+        .arg(path(
+            "output",
+            "Where the tuned package goes [default: in the place of the other]",
+        ))
         .arg(flag(
             "retry",
             "Tries candidates of the store again that failed or did not answer",
@@ -290,11 +325,36 @@ fn inspect() -> Command {
         .arg(json())
 }
 
+/// An option that may be there several times.
+fn several(name: &'static str, help: &'static str, value: &'static str) -> Arg {
+    let arg = option(name, help).value_name(value);
+    arg.action(ArgAction::Append)
+}
+
+/// Which entries of a package, and for which sizes.
+fn entries(command: Command, usual: &'static str) -> Command {
+    command.arg(several("entry", usual, "NAME")).arg(several(
+        "size",
+        "A size that entries leave open",
+        "NAME=N",
+    ))
+}
+
+fn verify() -> Command {
+    let command = Command::new("verify")
+        .about("Compares every kernel of a package with the reference")
+        .after_help(VERIFY_EXAMPLES)
+        .arg(file("file", "The package"));
+    entries(command, "An entry [default: all]")
+        .arg(several(
+            "input",
+            "An input and NumPy's file of it [default: random numbers]",
+            "NAME=FILE.npy",
+        ))
+        .arg(json())
+}
+
 fn run() -> Command {
-    let several = |name, help, value| {
-        let arg = option(name, help).value_name(value);
-        arg.action(ArgAction::Append)
-    };
     Command::new("run")
         .about("Runs an entry of a package")
         .after_help(RUN_EXAMPLES)
@@ -314,6 +374,38 @@ fn run() -> Command {
             "save",
             "Writes the package with its state behind the run",
         ))
+}
+
+fn export_c() -> Command {
+    let command = Command::new("export-c")
+        .about("Prints entries of a package as C99 sources that need libm alone")
+        .after_help(EXPORT_C_EXAMPLES)
+        .arg(file("file", "The package"))
+        .arg(
+            file("folder", "Where the sources go")
+                .value_name("DIR")
+                .value_hint(ValueHint::DirPath),
+        );
+    entries(
+        command,
+        "An entry [default: all that change no state and draw no random numbers]",
+    )
+    .arg(
+        option(
+            "name",
+            "What names in the sources begin with [default: the file's]",
+        )
+        .value_name("NAME"),
+    )
+    .arg(
+        option(
+            "weights",
+            "Where weights are; auto makes arrays of up to 1 MiB",
+        )
+        .default_value("auto")
+        .value_parser(["auto", "arrays", "file"]),
+    )
+    .arg(json())
 }
 
 fn diff() -> Command {
@@ -338,6 +430,8 @@ pub fn command() -> Command {
         .subcommand(cache())
         .subcommand(inspect())
         .subcommand(run())
+        .subcommand(verify())
+        .subcommand(export_c())
         .subcommand(diff())
         .subcommand(
             Command::new("devices")
@@ -373,16 +467,33 @@ fn path(name: &'static str, help: &'static str) -> Arg {
 
 /// The workloads that are named; the usual ones, as text, if there are none.
 pub(crate) fn workloads(m: &ArgMatches, usual: &[&str]) -> Result<Vec<Workload>, spec::SpecError> {
-    let given: Vec<Workload> = (m
-        .get_many::<Vec<Workload>>("workload")
-        .into_iter()
-        .flatten())
-    .flatten()
-    .cloned()
-    .collect();
+    let given = m.get_many::<Given>("workload").into_iter().flatten();
+    let given = given.filter_map(|g| match g {
+        Given::Workloads(all) => Some(all.clone()),
+        Given::Package(_) => None,
+    });
+    let given: Vec<Workload> = given.flatten().collect();
     if !given.is_empty() {
         return Ok(given);
     }
     let usual = usual.iter().map(|text| spec::parse(text));
     Ok(usual.collect::<Result<Vec<_>, _>>()?.concat())
+}
+
+/// The packages that are named in the place of workloads; there are either these or others.
+pub(crate) fn packages(m: &ArgMatches) -> Result<Vec<PathBuf>, Usage> {
+    let given = m.get_many::<Given>("workload").into_iter().flatten();
+    let all = given.clone().count();
+    let packages: Vec<PathBuf> = given
+        .filter_map(|g| match g {
+            Given::Package(path) => Some(path.clone()),
+            Given::Workloads(_) => None,
+        })
+        .collect();
+    match packages.is_empty() || packages.len() == all {
+        true => Ok(packages),
+        false => Err(Usage(
+            "packages are measured apart from other workloads".into(),
+        )),
+    }
 }

@@ -1,6 +1,6 @@
 //! What the commands do.
 
-use crate::args::{Where, command, workloads};
+use crate::args::{Where, command, packages, workloads};
 use crate::bench::{Effort, Measured, Peaks, Ready, candidates, measure};
 use crate::failure::{of, say, say_json, warn};
 use crate::report::{Report, page};
@@ -38,6 +38,8 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failur
         Some(("cache", m)) => return cache::cache(m),
         Some(("inspect", m)) => package::inspect(m)?,
         Some(("run", m)) => package::run(m)?,
+        Some(("verify", m)) => return package::verify(m),
+        Some(("export-c", m)) => package::export_c(m)?,
         Some(("diff", m)) => return package::diff(m),
         Some(("devices", m)) => {
             let found = devices::list();
@@ -76,9 +78,7 @@ fn job(m: &ArgMatches, usual: &[&str]) -> Result<Option<Job>, Failure> {
         }
         return Ok(None);
     }
-    if let Some(threads) = m.get_one::<u32>("threads") {
-        kiln::set_threads(*threads as usize);
-    }
+    set_threads(m);
     if let Some(precision) = m.get_one::<Precision>("precision") {
         tune::set_precision(*precision);
     }
@@ -130,13 +130,15 @@ fn list() -> String {
 }
 
 fn bench(m: &ArgMatches) -> Result<(), Failure> {
+    let packages = packages(m)?;
+    if !packages.is_empty() {
+        set_threads(m);
+        return package::bench(m, &packages, &effort(m));
+    }
     let Some(job) = job(m, &["@pointwise", "@reductions", "@matmul"])? else {
         return Ok(());
     };
-    let effort = Effort {
-        time: Duration::from_millis(m.get_one("time").copied().unwrap_or(500)),
-        rounds: m.get_one::<u32>("rounds").copied().unwrap_or(5) as usize,
-    };
+    let effort = effort(m);
     if cfg!(debug_assertions) {
         warn("this is no release build: neither its times nor its peaks are the machine's");
     }
@@ -167,6 +169,20 @@ fn bench(m: &ArgMatches) -> Result<(), Failure> {
     match job.json {
         true => say_json(&report.json()),
         false => say(&report.table()),
+    }
+}
+
+/// How to measure.
+fn effort(m: &ArgMatches) -> Effort {
+    Effort {
+        time: Duration::from_millis(m.get_one("time").copied().unwrap_or(500)),
+        rounds: m.get_one::<u32>("rounds").copied().unwrap_or(5) as usize,
+    }
+}
+
+fn set_threads(m: &ArgMatches) {
+    if let Some(threads) = m.get_one::<u32>("threads") {
+        kiln::set_threads(*threads as usize);
     }
 }
 
@@ -230,7 +246,11 @@ fn tune_command(m: &ArgMatches) -> Result<(), Failure> {
         budget: Duration::from_secs(m.get_one("budget").copied().unwrap_or(60)),
         ..Settings::default()
     });
-    let all = tune_all(&job)?;
+    let packages = packages(m)?;
+    let all = match packages.is_empty() {
+        true => tune_all(&job)?,
+        false => package::tune(m, &packages)?,
+    };
     match job.json {
         true => say_json(&all)?,
         false => say(&format!("store: {}\n", file.display()))?,

@@ -3,7 +3,7 @@
 use crate::bench::program;
 use crate::report::{duration, percent};
 use crate::spec::Workload;
-use kiln::{CompileOptions, DType, Device, KernelInfo, Result};
+use kiln::{CompileOptions, DType, Device, Explain, KernelInfo, Result};
 use kiln_codegen::Approximation;
 use kiln_compiler::tune::{
     Choice, Limits, Outcome, Precision, Record, Settings, Trial, Tuning, Why,
@@ -72,7 +72,11 @@ pub fn tune(
     options: &CompileOptions,
 ) -> Result<Tuned> {
     let program = program(workload, dtype, device, options)?.program;
-    let explain = program.explain();
+    Ok(choices(workload.to_string(), program.explain()))
+}
+
+/// What was chosen for a program that was compiled by the process's settings.
+pub fn choices(workload: String, explain: &Explain) -> Tuned {
     let mut used = Vec::new();
     used_by(&explain.kernels, &mut used);
     let Tuning { choices, notes, .. } = &explain.tuning;
@@ -82,13 +86,13 @@ pub fn tune(
     all.extend(illegal.map(|c| tuned(c, &used)));
     all.sort_by(|a, b| (a.what, &a.key).cmp(&(b.what, &b.key)));
     let spent = choices.iter().filter(|c| c.why == Why::OutOfTime);
-    Ok(Tuned {
-        workload: workload.to_string(),
+    Tuned {
+        workload,
         choices: all,
         unmeasured: spent.count(),
         seconds: explain.tuning.time.as_secs_f64(),
         notes: notes.clone(),
-    })
+    }
 }
 
 /// The choices of kernels, and of those that run in them.

@@ -156,3 +156,103 @@ fn a_package_is_run_and_goes_on_from_there() -> kiln::Result<()> {
     );
     Ok(())
 }
+
+#[test]
+fn a_package_is_printed_as_c() -> kiln::Result<()> {
+    let folder = folder("export-c")?;
+    let (model, generated) = (folder.file("model.kiln"), folder.file("generated"));
+    let said = done(&["export-c", &model, &generated, "--size", "batch=3"]);
+    assert!(said.contains("model.h"), "{said}");
+    let header = std::fs::read_to_string(folder.0.join("generated/model.h")).expect("a header");
+    // What counts its runs is left out.
+    assert!(header.contains("int model_scores(const float *rows, float *output, void *memory);"));
+    assert!(header.contains("rows f32[3, 3] -> output f32[3, 2]"));
+    assert!(!header.contains("counted"));
+    let words = [
+        "export-c",
+        &model,
+        &generated,
+        "--weights",
+        "file",
+        "--json",
+    ];
+    let json: Value = serde_json::from_str(&done(&words)).expect("JSON");
+    let names = json["files"].as_array().into_iter().flatten();
+    assert!(names.map(|f| &f["name"]).any(|n| n == "model_weights.bin"));
+    for (words, code, why) in [
+        (["--entry", "counted"], 1, "it changes states"),
+        (["--size", "batch"], 2, "a size is NAME=N"),
+    ] {
+        let out = kiln(&[&["export-c", &model, &generated], &words[..]].concat());
+        assert_eq!(out.status.code(), Some(code), "{words:?}");
+        assert!(text(&out.stderr).contains(why), "{}", text(&out.stderr));
+    }
+    Ok(())
+}
+
+#[test]
+fn kernels_of_a_package_are_verified() -> kiln::Result<()> {
+    let folder = folder("verify")?;
+    let model = folder.file("model.kiln");
+    let said = done(&["verify", &model]);
+    for wanted in [
+        "scores (batch = 1): ",
+        "counted (batch = 1): ",
+        "all within",
+    ] {
+        assert!(said.contains(wanted), "{said}, without {wanted}");
+    }
+    let x = format!("rows={}", folder.file("x.npy"));
+    let words = [
+        "verify", &model, "--entry", "scores", "--size", "batch=4", "--input", &x, "--json",
+    ];
+    let json: Value = serde_json::from_str(&done(&words)).expect("JSON");
+    assert_eq!(json[0]["entry"], "scores (batch = 4)");
+    assert_eq!(
+        (&json[0]["right"], &json[0]["of"]),
+        (&true.into(), &"kernels".into())
+    );
+    assert_eq!(json[0]["checks"][0]["right"], true);
+    let out = kiln(&["verify", &model, "--size", "length=4"]);
+    assert_eq!(out.status.code(), Some(2));
+    assert!(text(&out.stderr).contains("no entry leaves a size `length` open"));
+    // A program of another graph is wrong by its results.
+    let package = Package::open(&model).expect("a package");
+    let mut contents = package.contents().expect("contents");
+    let graph = &mut contents.entries[0].graph;
+    let other = graph.replacen("= add ", "= sub ", 1);
+    assert_ne!(*graph, other);
+    *graph = other;
+    contents.save(folder.file("other.kiln")).expect("a package");
+    let out = kiln(&["verify", &folder.file("other.kiln"), "--entry", "scores"]);
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
+    assert!(text(&out.stdout).contains("1 outside their tolerance"));
+    Ok(())
+}
+
+#[test]
+fn entries_of_a_package_are_measured_and_tuned() -> kiln::Result<()> {
+    let folder = folder("tune")?;
+    let [model, tuned, store] = ["model.kiln", "tuned.kiln", "store"].map(|f| folder.file(f));
+    let words = [
+        "bench", &model, "--time", "1", "--size", "batch=4", "--json",
+    ];
+    let json: Value = serde_json::from_str(&done(&words)).expect("JSON");
+    assert_eq!(json[1]["entry"], "counted (batch = 4)");
+    assert!(json[1]["times"][0].as_f64() > Some(0.0));
+    let said = done(&["bench", &model, "--time", "1", "--entry", "scores"]);
+    assert!(said.contains("scores (batch = 1)") && !said.contains("counted"));
+    let out = kiln(&["bench", &model, "matmul:8x8x8"]);
+    assert_eq!(out.status.code(), Some(2));
+    let words = [
+        "tune", &model, "--store", &store, "--output", &tuned, "--budget", "1",
+    ];
+    let said = done(&words);
+    assert!(said.contains("scores batch=1: "), "{said}");
+    // The same results, and what the one counts goes on.
+    let input = format!("rows={}", folder.file("x.npy"));
+    let ran = |model: &str| done(&["run", model, "--entry", "scores", "--input", &input]);
+    assert_eq!(ran(&model), ran(&tuned));
+    assert!(done(&["verify", &tuned]).contains("all within"));
+    Ok(())
+}

@@ -10,10 +10,13 @@ use std::env::consts::EXE_SUFFIX;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The learning rate of the further epoch.
+/// Epochs that both processes train on for.
+pub const EPOCHS: usize = 3;
+
+/// The learning rate of these.
 const LR: f64 = 1e-3;
 
-/// Writes the package, goes on to train for one more epoch, and has the other process do the same. Says whether both
+/// Writes the package, goes on to train on further batches, and has the other process do the same. Says whether both
 /// found the same bits.
 pub fn run(
     out: &Path,
@@ -62,7 +65,7 @@ pub fn run(
         }
     };
     println!(
-        "run with the runtime alone ({:.1} MB program): predictions {}, losses of one more epoch {}",
+        "run with the runtime alone ({:.1} MB program): predictions {}, losses of {EPOCHS} more epochs {}",
         std::fs::metadata(&program)?.len() as f64 / 1e6,
         equal(predicted),
         equal(trained)

@@ -121,8 +121,11 @@ fn run(options: &Options) -> Result<bool, Failure> {
         "saved and loaded back: {differ} predictions differ ({})",
         file.display()
     );
-    let batches = loader(&train, options.seed + 1)?.iter();
-    let batches = batches.collect::<kiln::Result<Vec<_>>>()?;
+    let further = loader(&train, options.seed + 1)?;
+    let mut batches = Vec::new();
+    for _ in 0..elsewhere::EPOCHS {
+        batches.extend(further.iter().collect::<kiln::Result<Vec<_>>>()?);
+    }
     let exported = (&network, &classifier);
     let equal = elsewhere::run(
         &options.out,

@@ -116,6 +116,33 @@ impl Entry {
     /// # Errors
     /// If a symbol is missing or unknown, or the entry takes no such sizes.
     pub fn memory(&self, sizes: &[(&str, i64)]) -> Result<Memory> {
+        let (program, values) = self.sized(sizes)?;
+        let run = program
+            .executable
+            .memory(&values)
+            .map_err(|e| self.failed(e))?;
+        let used = program.signature.states.iter().map(|s| &s.name);
+        let used = used.chain(program.signature.captured.iter().map(|c| &c.name));
+        let places = used.filter_map(|name| self.shared.tensors.get(name));
+        Ok(Memory {
+            weights: places.map(|p| p.bytes.len()).sum(),
+            run,
+        })
+    }
+
+    /// The compiled program that runs take whose symbols have these values, and the values of those that are left
+    /// open in it: what else prints kernels begins here.
+    ///
+    /// # Errors
+    /// As [`Entry::memory`].
+    pub fn compiled(&self, sizes: &[(&str, i64)]) -> Result<(kiln_plan::Entry, Vec<i64>)> {
+        let (program, values) = self.sized(sizes)?;
+        let (signature, plan) = (program.signature.clone(), program.executable.plan().clone());
+        Ok((kiln_plan::Entry { signature, plan }, values))
+    }
+
+    /// The program for these sizes, and the values of its symbols.
+    fn sized(&self, sizes: &[(&str, i64)]) -> Result<(Arc<Program>, Vec<i64>)> {
         let symbols = &self.interface().symbols;
         let mut given: Sizes = sizes.iter().map(|(n, v)| (n.to_string(), *v)).collect();
         let known = symbols.iter().map(|s| {
@@ -135,18 +162,8 @@ impl Entry {
         }
         let program = self.program(&known)?;
         let values = program.executable.plan().symbols.iter();
-        let values: Vec<i64> = values.filter_map(|s| known.get(&s.name).copied()).collect();
-        let run = program
-            .executable
-            .memory(&values)
-            .map_err(|e| self.failed(e))?;
-        let used = program.signature.states.iter().map(|s| &s.name);
-        let used = used.chain(program.signature.captured.iter().map(|c| &c.name));
-        let places = used.filter_map(|name| self.shared.tensors.get(name));
-        Ok(Memory {
-            weights: places.map(|p| p.bytes.len()).sum(),
-            run,
-        })
+        let values = values.filter_map(|s| known.get(&s.name).copied()).collect();
+        Ok((program, values))
     }
 
     /// The values of the symbols, if the inputs are what the entry takes.
@@ -445,7 +462,7 @@ impl Shared {
     }
 
     /// A tensor that never changes.
-    fn constant(&self, name: &str) -> Result<Buffer> {
+    pub fn constant(&self, name: &str) -> Result<Buffer> {
         let mut constants = self.constants.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(found) = constants.get(name) {
             return Ok(found.clone());

@@ -49,6 +49,7 @@
 //! [`memory::set_limit`] limits what runs may take, [`Entry::memory`] says what one
 //! will take, and [`set_threads`] how many threads share it. Results do not depend on their number.
 
+mod contents;
 mod entry;
 mod error;
 mod interface;

@@ -168,6 +168,14 @@ impl Package {
         Ok(self.shared.states.read()[at].clone())
     }
 
+    /// A tensor that entries have captured, which never changes ([`Interface::constants`](crate::Interface)).
+    ///
+    /// # Errors
+    /// If there is none of this name.
+    pub fn constant(&self, name: &str) -> Result<Buffer> {
+        self.shared.constant(name)
+    }
+
     /// Makes a state hold a tensor.
     ///
     /// # Errors
@@ -306,7 +314,7 @@ impl Package {
     }
 
     /// The states now, all at one moment, on the host.
-    fn state_tensors(&self) -> Result<Vec<(String, Buffer)>> {
+    pub(crate) fn state_tensors(&self) -> Result<Vec<(String, Buffer)>> {
         let now = self.shared.states.read().clone();
         let named = self.states().iter().zip(now);
         let host = named.map(|(info, value)| {

@@ -12,6 +12,7 @@ fn the_header_is_current() {
         .with_src(folder.join("src/status.rs"))
         .with_src(folder.join("src/tensor.rs"))
         .with_src(folder.join("src/package.rs"))
+        .with_src(folder.join("src/dlpack.rs"))
         .with_src(folder.join("src/run.rs"))
         .generate()
         .unwrap();

@@ -1,6 +1,7 @@
 //! The library as C has it.
 
 mod calls;
+mod dlpack;
 mod header;
 mod programs;
 

@@ -1,5 +1,16 @@
 //! Looking into packages, running them and comparing them.
 
+mod bench;
+mod export_c;
+mod subject;
+mod tune;
+mod verify;
+
+pub(crate) use bench::bench;
+pub(crate) use export_c::export as export_c;
+pub(crate) use tune::tune;
+pub(crate) use verify::verify;
+
 use crate::Failure;
 use crate::failure::{Usage, say, say_json};
 use clap::ArgMatches;
@@ -12,7 +23,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-fn opened(m: &ArgMatches, name: &str) -> Result<Package, Failure> {
+pub(crate) fn opened(m: &ArgMatches, name: &str) -> Result<Package, Failure> {
     let file = m.get_one::<PathBuf>(name).ok_or("no file is given")?;
     Ok(Options::new().open(file)?)
 }
@@ -100,11 +111,8 @@ pub(crate) fn run(m: &ArgMatches) -> Result<(), Failure> {
     let entry = m.get_one::<String>("entry").unwrap_or(&first);
     let entry = package.entry(entry)?;
     let mut inputs = Inputs::new();
-    for given in m.get_many::<String>("input").into_iter().flatten() {
-        let (name, file) = given
-            .split_once('=')
-            .ok_or_else(|| Usage(format!("--input {given}: an input is NAME=FILE.npy")))?;
-        inputs = inputs.with(name, buffer(&read_npy(file)?)?);
+    for (name, value) in given(m)? {
+        inputs = inputs.with(name, value);
     }
     let outputs = entry.run(inputs)?;
     let wanted: Vec<&String> = m
@@ -131,6 +139,18 @@ pub(crate) fn run(m: &ArgMatches) -> Result<(), Failure> {
         Some(file) => Ok(package.save(file)?),
         None => Ok(()),
     }
+}
+
+/// The inputs that are given as files.
+fn given(m: &ArgMatches) -> Result<Vec<(&str, Buffer)>, Failure> {
+    let mut inputs = Vec::new();
+    for given in m.get_many::<String>("input").into_iter().flatten() {
+        let (name, file) = given
+            .split_once('=')
+            .ok_or_else(|| Usage(format!("--input {given}: an input is NAME=FILE.npy")))?;
+        inputs.push((name, buffer(&read_npy(file)?)?));
+    }
+    Ok(inputs)
 }
 
 fn buffer(t: &Tensor) -> Result<Buffer, Failure> {

@@ -1,0 +1,75 @@
+//! What can't be printed, and what can go wrong besides.
+
+use std::path::{Path, PathBuf};
+
+/// Why a package is not printed as C.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The package can't be read, or has no such entry.
+    #[error(transparent)]
+    Package(#[from] kiln_package::Error),
+    /// A kernel, or something in it, that there is no C for.
+    #[error("kernel `{kernel}` can't be printed as C: {why}")]
+    Kernel {
+        /// The kernel's name, such as `conv_weight`.
+        kernel: String,
+        /// What there is no C for.
+        why: String,
+    },
+    /// An entry that is no function of its inputs alone.
+    #[error("entry `{entry}` can't be printed as C: {why}")]
+    Entry {
+        /// The entry.
+        entry: String,
+        /// What it does beside that.
+        why: String,
+    },
+    /// What depends on weights alone can't be computed.
+    #[error("what is computed of weights alone fails: {0}")]
+    Prepare(kiln_runtime::Error),
+    /// The program contradicts itself.
+    #[error("the program is damaged: {0}")]
+    Damaged(String),
+    /// A file can't be written.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+}
+
+/// Shorthand for a result with this crate's [`enum@Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// A kernel that can't be printed.
+    pub(crate) fn kernel(kernel: &str, why: impl Into<String>) -> Error {
+        Error::Kernel {
+            kernel: kernel.into(),
+            why: why.into(),
+        }
+    }
+
+    /// A function that the C library lacks; [`Error::within`] says where.
+    pub(crate) fn function(name: &str) -> Error {
+        Error::kernel("", format!("libm has no function {name}"))
+    }
+
+    /// The same, of this kernel where none is named yet.
+    pub(crate) fn within(self, name: &str) -> Error {
+        match self {
+            Error::Kernel { kernel, why } if kernel.is_empty() => Error::kernel(name, why),
+            other => other,
+        }
+    }
+
+    pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
+        move |error| Error::Io {
+            path: path.into(),
+            error,
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Entries of packages as C sources.
+
+use crate::error::{Error, Result};
+use crate::sources::{Input, Program, Sources, Weights, print};
+use kiln_package::Package;
+use std::path::Path;
+
+/// Which entries of a package become C sources, and how.
+#[derive(Clone, Debug)]
+pub struct Export {
+    name: String,
+    entries: Vec<String>,
+    sizes: Vec<(String, i64)>,
+    weights: Weights,
+}
+
+impl Export {
+    /// All entries that can be printed, as functions whose names begin with this one.
+    pub fn new(name: impl Into<String>) -> Export {
+        Export {
+            name: name.into(),
+            entries: Vec::new(),
+            sizes: Vec::new(),
+            weights: Weights::default(),
+        }
+    }
+
+    /// This entry, and others that are named, instead of all.
+    pub fn entry(mut self, name: impl Into<String>) -> Export {
+        self.entries.push(name.into());
+        self
+    }
+
+    /// A size that entries leave open, such as `batch`; 1 where none is given.
+    pub fn size(mut self, name: impl Into<String>, n: i64) -> Export {
+        self.sizes.push((name.into(), n));
+        self
+    }
+
+    /// Where weights are.
+    pub fn weights(mut self, weights: Weights) -> Export {
+        self.weights = weights;
+        self
+    }
+
+    /// The sources of a package.
+    ///
+    /// # Errors
+    /// If there is no such entry or size, an entry changes states or draws random numbers, or something of it
+    /// can't be printed.
+    pub fn sources(&self, package: &Package) -> Result<Sources> {
+        let entries = self.chosen(package)?;
+        let mut used = vec![false; self.sizes.len()];
+        let mut compiled = Vec::new();
+        for name in &entries {
+            let interface = package.interface(name)?;
+            if !interface.writes.is_empty() || interface.random {
+                return Err(Error::Entry {
+                    entry: name.clone(),
+                    why: "it changes states or draws random numbers".into(),
+                });
+            }
+            let mut sizes = Vec::new();
+            for symbol in &interface.symbols {
+                let given = self.sizes.iter().position(|(n, _)| *n == symbol.name);
+                given.into_iter().for_each(|i| used[i] = true);
+                let n = given.map_or(1, |i| self.sizes[i].1);
+                sizes.push((&symbol.name[..], n));
+            }
+            compiled.push(package.entry(name)?.compiled(&sizes)?);
+        }
+        if let Some(i) = used.iter().position(|used| !used) {
+            return Err(Error::Entry {
+                entry: entries.join("`, `"),
+                why: format!("it has no size `{}`", self.sizes[i].0),
+            });
+        }
+        let mut programs = Vec::new();
+        for (name, (entry, symbols)) in entries.iter().zip(&compiled) {
+            let interface = package.interface(name)?;
+            let signature = &entry.signature;
+            let mut inputs = vec![None; entry.plan.inputs.len()];
+            for (named, info) in signature.arguments.iter().zip(&interface.inputs) {
+                inputs[named.at as usize] = Some(Input::Given(info.name.clone()));
+            }
+            for state in &signature.states {
+                if let Some(at) = state.input {
+                    inputs[at as usize] = Some(Input::Fixed(package.get(&state.name)?));
+                }
+            }
+            for named in &signature.captured {
+                let value = package.constant(&named.name)?;
+                inputs[named.at as usize] = Some(Input::Fixed(value));
+            }
+            let mut outputs = vec![String::new(); entry.plan.outputs.len()];
+            for (named, info) in signature.results.iter().zip(&interface.outputs) {
+                outputs[named.at as usize] = info.name.clone();
+            }
+            let inputs = inputs.into_iter().collect::<Option<Vec<Input>>>();
+            programs.push(Program {
+                name,
+                plan: &entry.plan,
+                symbols,
+                inputs: inputs.ok_or_else(|| Error::Damaged("an input is nothing".into()))?,
+                outputs,
+            });
+        }
+        print(&self.name, &programs, self.weights)
+    }
+
+    /// The entries that are printed: those that were named, else those that can be.
+    fn chosen(&self, package: &Package) -> Result<Vec<String>> {
+        if !self.entries.is_empty() {
+            return Ok(self.entries.clone());
+        }
+        let pure = |name: &&str| {
+            let about = package.interface(name);
+            about.is_ok_and(|i| i.writes.is_empty() && !i.random)
+        };
+        let found: Vec<String> = package.entries().filter(pure).map(String::from).collect();
+        match found.is_empty() {
+            false => Ok(found),
+            true => Err(Error::Entry {
+                entry: package.entries().collect::<Vec<_>>().join("`, `"),
+                why: "it changes states or draws random numbers".into(),
+            }),
+        }
+    }
+
+    /// Writes the sources of a package into a folder, which is made if there is none.
+    ///
+    /// # Errors
+    /// As [`Export::sources`], or if a file can't be written.
+    pub fn write(&self, package: &Package, folder: impl AsRef<Path>) -> Result<Sources> {
+        let sources = self.sources(package)?;
+        sources.write(folder)?;
+        Ok(sources)
+    }
+}
+
+impl Sources {
+    /// Writes the files into a folder, which is made if there is none.
+    ///
+    /// # Errors
+    /// If a file can't be written.
+    pub fn write(&self, folder: impl AsRef<Path>) -> Result<()> {
+        let folder = folder.as_ref();
+        std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
+        for (name, contents) in &self.files {
+            let file = folder.join(name);
+            std::fs::write(&file, contents).map_err(Error::io(&file))?;
+        }
+        Ok(())
+    }
+}

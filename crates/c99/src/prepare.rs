@@ -1,0 +1,59 @@
+//! What depends on weights alone is computed once, when sources are printed.
+
+use crate::error::{Error, Result};
+use crate::print::number;
+use kiln_plan::{Output, Place, Plan};
+use kiln_runtime::{Buffer, Executable};
+
+/// The values of the buffers that *prepare* makes, by their numbers. `fixed` are the plan's inputs that never change;
+/// what it computes depends on no other.
+pub(crate) fn prepared(
+    plan: &Plan,
+    values: &[i64],
+    fixed: &[Option<&Buffer>],
+) -> Result<Vec<(usize, Buffer)>> {
+    let made = |b: &kiln_plan::Buffer| b.place == Place::Prepared;
+    let places: Vec<usize> = (0..plan.buffers.len())
+        .filter(|i| made(&plan.buffers[*i]))
+        .collect();
+    if places.is_empty() {
+        return Ok(Vec::new());
+    }
+    // A plan whose run is what the other prepares.
+    let mut first = plan.clone();
+    first.run = std::mem::take(&mut first.prepare);
+    first.commit = first.run.len() as u32;
+    first.outputs.clear();
+    for buffer in &mut first.buffers {
+        buffer.place = match buffer.place {
+            Place::Output => Place::Temporary,
+            Place::Prepared => Place::Output,
+            other => other,
+        };
+    }
+    for i in &places {
+        let buffer = &first.buffers[*i];
+        first.outputs.push(Output {
+            dtype: buffer.dtype,
+            shape: vec![buffer.len.clone()],
+            buffer: kiln_plan::BufferId(*i as u32),
+            donor: None,
+        });
+    }
+    let mut inputs = Vec::new();
+    for (input, given) in plan.inputs.iter().zip(fixed) {
+        inputs.push(match given {
+            Some(buffer) => (*buffer).clone(),
+            None => {
+                let shape: Result<Vec<i64>> =
+                    input.shape.iter().map(|d| number(d, values)).collect();
+                Buffer::zeros(input.dtype, &shape?).map_err(Error::Prepare)?
+            }
+        });
+    }
+    let run = Executable::new(first).and_then(|e| e.run_shared(&inputs));
+    Ok(places
+        .into_iter()
+        .zip(run.map_err(Error::Prepare)?)
+        .collect())
+}

@@ -1,0 +1,120 @@
+//! Attention: the scores of some rows, their softmax, and the sums of values that they weigh.
+
+use super::kernel::Printing;
+use super::product::{Operand, each_matrix};
+use super::scalar::{float32, float64, memory};
+use super::text::sum;
+use crate::error::{Error, Result};
+use kiln_base::DType;
+use kiln_plan::Attention;
+
+/// Rows whose scores are computed together.
+const ROWS: i64 = 32;
+
+/// Prints attention of f32 or f64.
+pub(super) fn print(k: &mut Printing<'_>, a: &Attention) -> Result<()> {
+    let p = &a.scores;
+    if !matches!(p.dtype, DType::F32 | DType::F64) {
+        let why = format!("attention of {} is not printed", p.dtype);
+        return Err(Error::kernel("attention", why));
+    }
+    let batch = k.numbers(&p.batch)?;
+    let (length, keys) = (k.number(&p.length)?, k.number(&p.keys)?);
+    let (width, columns) = (k.number(&p.width)?, k.number(&a.columns)?);
+    let (ty, name) = (memory(p.dtype), p.dtype.name());
+    let operand = |k: &mut Printing<'_>, m: &kiln_plan::Matrix| {
+        let array = k.arg(m.arg);
+        Operand::new(k, m, array)
+    };
+    let (query, key) = (operand(k, &p.query)?, operand(k, &p.key)?);
+    let value = operand(k, &a.value)?;
+    let mask = match &p.mask {
+        Some((m, dtype)) => Some((operand(k, m)?, *dtype)),
+        None => None,
+    };
+    let turned = k.array(p.dtype, keys * width)?;
+    let scores = k.array(p.dtype, ROWS * keys)?;
+    let gathered = match value.col == 1 {
+        true => None,
+        false => Some(k.array(p.dtype, keys * columns)?),
+    };
+    let behind = k.behind(&a.epilogue)?;
+    let out = match &behind {
+        Some(_) => k.array(p.dtype, ROWS * columns)?,
+        None => k.arg(a.out),
+    };
+    let number = each_matrix(k, &batch);
+    let body = &mut k.body;
+    for (name, x) in [("q", &query), ("kk", &key), ("v", &value)] {
+        body.line(format!("const {ty} *restrict {name} = {};", x.start()));
+    }
+    // Keys side by side, for sums that run over many of them at once.
+    body.each("x", width);
+    body.line(format!(
+        "for (kiln_int j = 0; j < {keys}; ++j) {turned}[x * {keys} + j] = kk[j * {} + x * {}];",
+        key.row, key.col
+    ));
+    body.close();
+    if let Some(gathered) = &gathered {
+        body.each("j", keys);
+        body.line(format!("for (kiln_int x = 0; x < {columns}; ++x) {gathered}[j * {columns} + x] = v[j * {} + x * {}];", value.row, value.col));
+        body.close();
+    }
+    let (v, v_row) = match &gathered {
+        Some(gathered) => (&gathered[..], columns),
+        None => ("v", value.row),
+    };
+    body.open(format!("for (kiln_int i = 0; i < {length}; i += {ROWS})"));
+    body.line(format!(
+        "const kiln_int m = {length} - i < {ROWS} ? {length} - i : {ROWS};"
+    ));
+    let first = format!("(({number}) * {length} + i) * {columns}");
+    let z = match behind {
+        Some(_) => out,
+        None => format!("{out} + {first}"),
+    };
+    body.line(format!("{ty} *restrict z = {z};"));
+    body.line(format!(
+        "memset({scores}, 0, (size_t)(m * {keys}) * sizeof *{scores});"
+    ));
+    body.line(format!("kiln_product_{name}(m, {keys}, {width}, q + i * {0}, {0}, {1}, {turned}, {keys}, {scores}, {keys});", query.row, query.col));
+    body.open("for (kiln_int r = 0; r < m; ++r)");
+    body.line(format!("{ty} *restrict s = {scores} + r * {keys};"));
+    let scale = match p.dtype {
+        DType::F32 => float32(p.scale as f32),
+        _ => float64(p.scale),
+    };
+    body.line(format!(
+        "for (kiln_int j = 0; j < {keys}; ++j) s[j] *= {scale};"
+    ));
+    if let Some((mask, dtype)) = &mask {
+        let names: Vec<String> = (0..mask.batch.len()).map(|i| format!("b{i}")).collect();
+        let terms = mask.batch.iter().zip(&names);
+        let mut terms: Vec<(i64, &str)> = terms.map(|(s, n)| (*s, &n[..])).collect();
+        terms.extend([(mask.row, "(i + r)"), (mask.col, "j")]);
+        let at = format!("{}[{}]", mask.array, sum(mask.offset, terms));
+        let step = match dtype {
+            DType::Bool => format!("if (!{at}) s[j] = -INFINITY"),
+            _ => format!("s[j] += {at}"),
+        };
+        body.line(format!("for (kiln_int j = 0; j < {keys}; ++j) {step};"));
+    }
+    if p.causal {
+        body.line(format!(
+            "for (kiln_int j = i + r + 1; j < {keys}; ++j) s[j] = -INFINITY;"
+        ));
+    }
+    let hidden = i32::from(p.causal || mask.is_some());
+    body.line(format!("kiln_softmax_{name}({keys}, s, {hidden});"));
+    body.close();
+    body.line(format!(
+        "memset(z, 0, (size_t)(m * {columns}) * sizeof *z);"
+    ));
+    body.line(format!("kiln_product_{name}(m, {columns}, {keys}, {scores}, {keys}, 1, {v}, {v_row}, z, {columns});"));
+    if let Some(behind) = &behind {
+        let call = behind.call("z", &first, &format!("m * {columns}"));
+        body.line(call);
+    }
+    body.close_all(1 + batch.len());
+    Ok(())
+}

@@ -1,0 +1,377 @@
+//! Convolutions: sums of products over the taps of a filter, with channels last.
+//!
+//! Images with channels first are turned, and padded ones copied with their zeros, one at a time; a result with
+//! channels first is turned back. So each tap, or each row of taps whose channels lie side by side, is a matrix
+//! product of positions by output channels.
+
+use super::kernel::{Behind, Printing, View};
+use super::product::{BLOCK, DEEP};
+use super::scalar::memory;
+use crate::error::{Error, Result};
+use kiln_base::{DType, Dim};
+use kiln_plan::{Conv, ConvRole};
+
+/// A convolution with its numbers: three spatial axes, the first of which may be of one element.
+struct Sizes {
+    dtype: DType,
+    batch: i64,
+    groups: i64,
+    ins: i64,
+    outs: i64,
+    input: [i64; 3],
+    output: [i64; 3],
+    kernel: [i64; 3],
+    stride: [i64; 3],
+    padding: [i64; 3],
+    dilation: [i64; 3],
+}
+
+impl Sizes {
+    fn new(k: &Printing<'_>, c: &Conv) -> Result<Sizes> {
+        let three = |dims: &[Dim], missing: i64| -> Result<[i64; 3]> {
+            let found = k.numbers(dims)?;
+            let mut all = [missing; 3];
+            let from = 3usize.checked_sub(found.len());
+            let from = from.ok_or_else(|| {
+                Error::kernel(c.role.name(), "it has more than three spatial axes")
+            })?;
+            all[from..].copy_from_slice(&found);
+            Ok(all)
+        };
+        Ok(Sizes {
+            dtype: c.dtype,
+            batch: k.number(&c.batch)?,
+            groups: k.number(&c.groups)?,
+            ins: k.number(&c.in_channels)?,
+            outs: k.number(&c.out_channels)?,
+            input: three(&c.input, 1)?,
+            output: three(&c.output, 1)?,
+            kernel: three(&c.kernel, 1)?,
+            stride: three(&c.stride, 1)?,
+            padding: three(&c.padding, 0)?,
+            dilation: three(&c.dilation, 1)?,
+        })
+    }
+
+    /// Whether each output position is made of the input position of its number.
+    fn is_pointwise(&self) -> bool {
+        let is = |all: &[i64; 3], n: i64| all.iter().all(|x| *x == n);
+        let taps = is(&self.kernel, 1) && is(&self.stride, 1) && is(&self.padding, 0);
+        taps && self.input == self.output
+    }
+
+    /// Pointwise convolutions have one long axis.
+    fn flat(mut self) -> Sizes {
+        if self.is_pointwise() {
+            let n = self.output.iter().product();
+            self.input = [1, 1, n];
+            self.output = [1, 1, n];
+        }
+        self
+    }
+
+    fn taps(&self) -> i64 {
+        self.kernel.iter().product()
+    }
+
+    /// Whether sums are over taps alone, few enough to be written out.
+    fn has_filter_a_channel(&self) -> bool {
+        self.ins == 1 && self.outs == 1 && self.groups > 1 && self.taps() <= 49
+    }
+
+    fn x_channels(&self) -> i64 {
+        self.groups * self.ins
+    }
+
+    fn y_channels(&self) -> i64 {
+        self.groups * self.outs
+    }
+
+    /// Extents of a padded image: all that taps reach.
+    fn padded(&self) -> [i64; 3] {
+        std::array::from_fn(|i| {
+            let reached =
+                (self.output[i] - 1) * self.stride[i] + (self.kernel[i] - 1) * self.dilation[i] + 1;
+            reached.max(self.input[i] + self.padding[i])
+        })
+    }
+
+    fn is_padded(&self) -> bool {
+        self.padded() != self.input
+    }
+}
+
+/// Prints a convolution.
+pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
+    match c.role {
+        ConvRole::Result => result(k, c),
+        ConvRole::Input => super::transposed::print(k, c),
+        ConvRole::Weight => Err(Error::kernel(
+            "conv_weight",
+            "gradients of weights are not printed",
+        )),
+    }
+}
+
+/// How the elements of filters lie: `[groups, taps.., in, out]` of `[groups · out, in, taps..]`; a filter for each
+/// channel as `[taps.., groups]`.
+fn filters(s: &Sizes) -> View {
+    let taps = s.taps();
+    if s.has_filter_a_channel() {
+        return View {
+            offset: 0,
+            extents: vec![taps, s.groups],
+            strides: vec![1, taps],
+        };
+    }
+    View {
+        offset: 0,
+        extents: vec![s.groups, taps, s.ins, s.outs],
+        strides: vec![s.outs * s.ins * taps, 1, taps, s.ins * taps],
+    }
+}
+
+/// The operand `at` of the kernel as a view of it, for good or copied first.
+pub(super) fn viewed(k: &mut Printing<'_>, at: u16, dtype: DType, view: View) -> Result<String> {
+    let name = k.arg(at);
+    let arg = &mut k.args[usize::from(at)];
+    if arg.fixed && arg.view.is_none() {
+        arg.view = Some(view);
+        return Ok(name);
+    }
+    let copy = k.array(dtype, view.extents.iter().product())?;
+    let laid = view.laid();
+    let names: Vec<String> = (0..laid.len()).map(|i| format!("e{i}")).collect();
+    for (name, n) in names.iter().zip(&view.extents) {
+        k.body.each(name, *n);
+    }
+    let of = |strides: &[i64], offset: i64| {
+        super::text::sum(
+            offset,
+            strides.iter().zip(&names).map(|(s, n)| (*s, &n[..])),
+        )
+    };
+    let (to, from) = (of(&laid, 0), of(&view.strides, view.offset));
+    k.body.line(format!("{copy}[{to}] = {name}[{from}];"));
+    k.body.close_all(names.len());
+    Ok(copy)
+}
+
+/// Prints the copy of image `n` of `x`, turned and with zeros around it.
+fn copied(k: &mut Printing<'_>, s: &Sizes, last: bool, to: &str, x: &str) {
+    let [_, h, w] = s.padded();
+    let channels = s.x_channels();
+    let all = s.padded().iter().product::<i64>() * channels;
+    let [d0, h0, w0] = s.input;
+    let [p0, p1, p2] = s.padding;
+    if s.is_padded() {
+        k.body
+            .line(format!("memset({to}, 0, (size_t){all} * sizeof *{to});"));
+    }
+    k.body.each("z", d0);
+    k.body.each("y", h0);
+    let place = format!("(((z + {p0}) * {h} + y + {p1}) * {w} + {p2}) * {channels}");
+    match last {
+        true => k.body.line(format!(
+            "memcpy({to} + {place}, {x} + ((n * {d0} + z) * {h0} + y) * {}, {} * sizeof *{to});",
+            w0 * channels,
+            w0 * channels
+        )),
+        false => {
+            k.body.each("c", channels);
+            k.body.line(format!("for (kiln_int x = 0; x < {w0}; ++x) {to}[{place} + x * {channels} + c] = {x}[(((n * {channels} + c) * {d0} + z) * {h0} + y) * {w0} + x];"));
+            k.body.close();
+        }
+    }
+    k.body.close_all(2);
+}
+
+/// Where results go: straight to memory, or through more work, turned or not.
+pub(super) struct Results {
+    /// The array that the kernel writes or its epilogue reads, and whether that is of one image or block.
+    pub behind: Option<Behind>,
+    pub out: String,
+    /// With channels first: where an image lies before it is turned.
+    pub turned: Option<String>,
+}
+
+impl Results {
+    /// `len` are the elements of an image, `block` those that are computed at once.
+    pub fn new(k: &mut Printing<'_>, c: &Conv, (len, block): (i64, i64)) -> Result<Results> {
+        let last = c.writes_channels_last();
+        let behind = k.behind(&c.epilogue)?;
+        let turned = match last {
+            true => None,
+            false => Some(k.array(c.dtype, block)?),
+        };
+        let out = match (&behind, last) {
+            (None, _) => k.arg(c.out),
+            (Some(_), true) => k.array(c.dtype, block)?,
+            (Some(_), false) => k.array(c.dtype, len)?,
+        };
+        Ok(Results {
+            behind,
+            out,
+            turned,
+        })
+    }
+}
+
+fn result(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
+    let s = Sizes::new(k, c)?.flat();
+    let (ty, name) = (memory(s.dtype), s.dtype.name());
+    let [x_last, y_last] = c.images.last();
+    let x = match &c.prologue {
+        Some(made) => k.made(made)?,
+        None => k.arg(c.operands[0]),
+    };
+    let w = viewed(k, c.operands[1], s.dtype, filters(&s))?;
+    let channels = s.y_channels();
+    let [depth, height, width] = s.output;
+    let line = width * channels;
+    let rows = (BLOCK / line.max(1)).clamp(1, height.max(1));
+    let image = depth * height * line;
+    let results = Results::new(k, c, (image, rows * line))?;
+    let copy = match !x_last && s.x_channels() > 1 || s.is_padded() {
+        true => Some(k.array(s.dtype, s.padded().iter().product::<i64>() * s.x_channels())?),
+        false => None,
+    };
+    k.body.each("n", s.batch);
+    let v = match &copy {
+        Some(copy) => {
+            copied(k, &s, x_last, copy, &x);
+            copy.clone()
+        }
+        None => format!(
+            "{x} + n * {}",
+            s.input.iter().product::<i64>() * s.x_channels()
+        ),
+    };
+    k.body.line(format!("const {ty} *restrict v = {v};"));
+    k.body.each("oz", depth);
+    k.body.open(format!(
+        "for (kiln_int oy = 0; oy < {height}; oy += {rows})"
+    ));
+    k.body.line(format!(
+        "const kiln_int rows = {height} - oy < {rows} ? {height} - oy : {rows};"
+    ));
+    let first = format!("((n * {depth} + oz) * {height} + oy) * {line}");
+    let block = match (&results.turned, &results.behind) {
+        (Some(turned), _) => turned.clone(),
+        (None, Some(_)) => results.out.clone(),
+        (None, None) => format!("{} + {first}", results.out),
+    };
+    k.body.line(format!("{ty} *restrict u = {block};"));
+    match s.has_filter_a_channel() {
+        true => each_channel(k, &s, &w),
+        false => {
+            k.body.line(format!(
+                "memset(u, 0, (size_t)(rows * {line}) * sizeof *u);"
+            ));
+            products(k, &s, &w, name);
+        }
+    }
+    match (&results.turned, &results.behind) {
+        (None, Some(behind)) => {
+            let call = behind.call("u", &first, &format!("rows * {line}"));
+            k.body.line(call);
+        }
+        (None, None) => {}
+        (Some(_), behind) => {
+            // To where the image has them.
+            let n = if behind.is_some() { "0" } else { "n" };
+            let plane = depth * height * width;
+            k.body.each("c", channels);
+            k.body.line(format!("for (kiln_int p = 0; p < rows * {width}; ++p) {}[({n} * {channels} + c) * {plane} + (oz * {height} + oy) * {width} + p] = u[p * {channels} + c];", results.out));
+            k.body.close();
+        }
+    }
+    k.body.close_all(2);
+    if let (Some(behind), false) = (&results.behind, y_last) {
+        let call = behind.call(&results.out, &format!("n * {image}"), &image.to_string());
+        k.body.line(call);
+    }
+    k.body.close();
+    Ok(())
+}
+
+/// Sums over taps and channels, as products of positions by output channels.
+fn products(k: &mut Printing<'_>, s: &Sizes, w: &str, name: &str) {
+    let [_, h, wide] = s.padded();
+    let channels = s.x_channels();
+    let [kz, ky, kx] = s.kernel;
+    let [_, _, width] = s.output;
+    let (sz, sy, sx) = (s.stride[0], s.stride[1], s.stride[2]);
+    let (dz, dy, dx) = (s.dilation[0], s.dilation[1], s.dilation[2]);
+    // Taps of a line whose channels lie side by side are one run.
+    let joined = s.groups == 1 && (dx == 1 || kx == 1);
+    let (runs, run) = match joined {
+        true => (1, kx * s.ins),
+        false => (kx, s.ins),
+    };
+    k.body.each("g", s.groups);
+    k.body.each("tz", kz);
+    k.body.each("ty", ky);
+    k.body.each("tx", runs);
+    k.body
+        .open(format!("for (kiln_int d = 0; d < {run}; d += {DEEP})"));
+    k.body.line(format!(
+        "const kiln_int deep = {run} - d < {DEEP} ? {run} - d : {DEEP};"
+    ));
+    k.body.open("for (kiln_int r = 0; r < rows; ++r)");
+    let line = format!("((oz * {sz} + tz * {dz}) * {h} + (oy + r) * {sy} + ty * {dy}) * {wide}");
+    let from = format!("v + ({line} + tx * {dx}) * {channels} + g * {} + d", s.ins);
+    let filter = format!(
+        "{w} + (((g * {kz} + tz) * {ky} + ty) * {kx} + tx) * {} + d * {}",
+        s.ins * s.outs,
+        s.outs
+    );
+    let to = format!("u + r * {} + g * {}", width * s.y_channels(), s.outs);
+    k.body.line(format!(
+        "kiln_product_{name}({width}, {}, deep, {from}, {}, 1, {filter}, {}, {to}, {});",
+        s.outs,
+        sx * channels,
+        s.outs,
+        s.y_channels()
+    ));
+    k.body.close_all(6);
+}
+
+/// Sums over taps of a filter for each channel.
+fn each_channel(k: &mut Printing<'_>, s: &Sizes, w: &str) {
+    let [_, h, wide] = s.padded();
+    let channels = s.x_channels();
+    let [_, _, width] = s.output;
+    let name = s.dtype.name();
+    k.body.open("for (kiln_int r = 0; r < rows; ++r)");
+    k.body.each("ox", width);
+    k.body.line(format!(
+        "const {} *restrict p = v + ((oz * {} * {h} + (oy + r) * {}) * {wide} + ox * {}) * {channels};",
+        memory(s.dtype),
+        s.stride[0],
+        s.stride[1],
+        s.stride[2]
+    ));
+    k.body.line(format!(
+        "{} *restrict q = u + (r * {width} + ox) * {channels};",
+        memory(s.dtype)
+    ));
+    k.body.each("c", channels);
+    k.body.line(format!("{} s = 0;", memory(s.dtype)));
+    let mut tap = 0;
+    for z in 0..s.kernel[0] {
+        for y in 0..s.kernel[1] {
+            for x in 0..s.kernel[2] {
+                let at = ((z * s.dilation[0] * h + y * s.dilation[1]) * wide + x * s.dilation[2])
+                    * channels;
+                k.body.line(format!(
+                    "s = kiln_fma_{name}(p[c + {at}], {w}[c + {}], s);",
+                    tap * channels
+                ));
+                tap += 1;
+            }
+        }
+    }
+    k.body.line("q[c] = s;");
+    k.body.close_all(3);
+}

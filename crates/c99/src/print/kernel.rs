@@ -1,0 +1,295 @@
+//! A kernel as a function: what the printers of all kinds share.
+
+use super::numbers::number;
+use super::scalar::memory;
+use super::text::Text;
+use super::tile::{self, Called, Function, Param, pointer};
+use crate::error::{Error, Result};
+use kiln_base::{DType, Dim};
+use kiln_plan::memory::ALIGN;
+use kiln_plan::tile::{Inst, TileProgram};
+use kiln_plan::{Epilogue, Kernel, Prologue};
+
+/// How something that never changes is laid out for the kernel that reads it: element i of the new array is that at
+/// `offset + Σ strides · index` of the old one, where the index of i counts through the extents.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct View {
+    pub offset: i64,
+    pub extents: Vec<i64>,
+    pub strides: Vec<i64>,
+}
+
+impl View {
+    /// The row-major strides of the new array.
+    pub fn laid(&self) -> Vec<i64> {
+        let mut strides = vec![1; self.extents.len()];
+        for i in (1..strides.len()).rev() {
+            strides[i - 1] = strides[i] * self.extents[i];
+        }
+        strides
+    }
+
+    /// Where each element of the new array is in the old one.
+    pub fn places(&self) -> Vec<i64> {
+        let mut places = vec![self.offset];
+        for (n, stride) in self.extents.iter().zip(&self.strides) {
+            let each = places.iter();
+            places = each
+                .flat_map(|p| (0..*n).map(move |i| p + i * stride))
+                .collect();
+        }
+        places
+    }
+}
+
+/// An argument of a kernel.
+pub(crate) struct Argument {
+    /// What it is called; arguments that are one memory have one name.
+    pub name: String,
+    pub dtype: DType,
+    pub written: bool,
+    /// Whether it never changes, and may be laid out anew.
+    pub fixed: bool,
+    /// How it is.
+    pub view: Option<View>,
+    used: bool,
+}
+
+/// A kernel that is being printed.
+pub(crate) struct Printing<'a> {
+    pub name: String,
+    pub values: &'a [i64],
+    pub args: Vec<Argument>,
+    pub sites: &'a [u32],
+    /// Functions that it calls, in front of it.
+    pub before: Text,
+    pub body: Text,
+    scratch: usize,
+    arrays: usize,
+    fails: bool,
+}
+
+/// What a printed kernel is called with.
+pub(crate) struct Printed {
+    pub function: Function,
+    /// For each array of the function the argument that it is, and how that is laid out.
+    pub args: Vec<(usize, Option<View>)>,
+}
+
+impl<'a> Printing<'a> {
+    /// Of a kernel whose arguments are called so, and of which these never change.
+    pub fn new(
+        name: String,
+        kernel: &Kernel,
+        (names, fixed): (&[String], &[bool]),
+        (sites, values): (&'a [u32], &'a [i64]),
+    ) -> Result<Printing<'a>> {
+        let contract = kernel.contract();
+        let contract = contract.map_err(|e| Error::Damaged(e.to_string()))?;
+        let read_by_programs = read_by_programs(kernel);
+        let args = contract.args.iter().enumerate().map(|(i, a)| Argument {
+            name: names[i].clone(),
+            dtype: a.dtype,
+            written: (contract.args.iter().zip(names)).any(|(a, n)| a.writes && *n == names[i]),
+            fixed: fixed[i] && !read_by_programs.contains(&i),
+            view: None,
+            used: false,
+        });
+        Ok(Printing {
+            name,
+            values,
+            args: args.collect(),
+            sites,
+            before: Text::default(),
+            body: Text::default(),
+            scratch: 0,
+            arrays: 0,
+            fails: false,
+        })
+    }
+
+    pub fn number(&self, d: &Dim) -> Result<i64> {
+        number(d, self.values)
+    }
+
+    pub fn numbers(&self, dims: &[Dim]) -> Result<Vec<i64>> {
+        dims.iter().map(|d| self.number(d)).collect()
+    }
+
+    /// The name of an argument.
+    pub fn arg(&mut self, at: u16) -> String {
+        let arg = &mut self.args[usize::from(at)];
+        arg.used = true;
+        arg.name.clone()
+    }
+
+    /// Bytes of scratch memory.
+    pub fn room(&mut self, bytes: usize) -> usize {
+        let at = self.scratch;
+        self.scratch += bytes.next_multiple_of(ALIGN);
+        at
+    }
+
+    /// An array of its own.
+    pub fn array(&mut self, dtype: DType, len: i64) -> Result<String> {
+        let bytes = usize::try_from(len).ok();
+        let bytes = bytes.and_then(|n| n.checked_mul(dtype.size()));
+        let bytes = bytes.ok_or_else(|| Error::Damaged("a size beyond memory".into()))?;
+        let at = self.room(bytes);
+        let name = format!("own{}", self.arrays);
+        self.arrays += 1;
+        let of = memory(dtype);
+        self.body.line(format!(
+            "{of} *restrict {name} = ({of} *)(void *)(scratch + {at});"
+        ));
+        Ok(name)
+    }
+
+    fn program(
+        &mut self,
+        program: &TileProgram,
+        last: Option<&str>,
+        in_part: bool,
+    ) -> Result<Function> {
+        let mut names: Vec<String> = self.args.iter().map(|a| a.name.clone()).collect();
+        names.truncate(program.args.len() - usize::from(last.is_some()));
+        names.extend(last.map(String::from));
+        let called = Called {
+            name: format!("{}_{}", self.name, if in_part { "behind" } else { "made" }),
+            program,
+            values: self.values,
+            args: &names,
+            sites: self.sites,
+            raw: in_part.then(|| names.len() - 1),
+        };
+        let mut called = called;
+        if !in_part {
+            called.name += &self.arrays.to_string();
+        }
+        let function = tile::print(&called, &mut self.before)?;
+        for p in &function.params {
+            if let Some(arg) = self.args.iter_mut().find(|a| a.name == p.name) {
+                arg.used = true;
+            }
+        }
+        self.fails |= function.fails;
+        Ok(function)
+    }
+
+    /// Makes an operand whole, in an array of its own.
+    pub fn made(&mut self, prologue: &Prologue) -> Result<String> {
+        let program = &prologue.program;
+        let points = self.numbers(&program.axes)?.iter().product();
+        let dtype = program.args.last().map(|a| a.dtype);
+        let dtype = dtype.ok_or_else(|| Error::Damaged("a prologue of nothing".into()))?;
+        let array = self.array(dtype, points)?;
+        let function = self.program(program, Some(&array), false)?;
+        let room = self.room(function.scratch);
+        let call = function.call(&function.own(), &[], &format!("scratch + {room}"));
+        self.body.line(call);
+        Ok(array)
+    }
+
+    /// The work on results, if there is some.
+    pub fn behind(&mut self, epilogue: &Option<Epilogue>) -> Result<Option<Behind>> {
+        let Some(epilogue) = epilogue else {
+            return Ok(None);
+        };
+        let function = self.program(&epilogue.program, Some("raw"), true)?;
+        let room = self.room(function.scratch);
+        // Points of rows are rows.
+        let row = match epilogue.over_rows() {
+            true => self.numbers(&epilogue.program.inner)?.iter().product(),
+            false => 1,
+        };
+        Ok(Some(Behind {
+            function,
+            room,
+            row,
+        }))
+    }
+
+    /// The whole function, behind those that it calls.
+    pub fn finish(self, text: &mut Text) -> Printed {
+        let mut args = Vec::new();
+        let mut params: Vec<Param> = Vec::new();
+        for (i, a) in self.args.iter().enumerate() {
+            if !a.used || params.iter().any(|p| p.name == a.name) {
+                continue;
+            }
+            params.push(Param {
+                name: a.name.clone(),
+                text: pointer(memory(a.dtype), a.written, &a.name),
+            });
+            args.push((i, a.view.clone()));
+        }
+        let mut head: Vec<String> = params.iter().map(|p| p.text.clone()).collect();
+        if self.fails {
+            head.push("int *failed".into());
+        }
+        if self.scratch > 0 {
+            head.push("unsigned char *scratch".into());
+        }
+        text.block(&self.before.into_string());
+        text.open(format!("static void {}({})", self.name, head.join(", ")));
+        text.block(&self.body.into_string());
+        text.close();
+        text.line("");
+        Printed {
+            function: Function {
+                name: self.name,
+                params,
+                fails: self.fails,
+                scratch: self.scratch,
+            },
+            args,
+        }
+    }
+
+    /// Notes that it can report an error.
+    pub fn fails(&mut self) {
+        self.fails = true;
+    }
+}
+
+/// Work on results.
+pub(crate) struct Behind {
+    function: Function,
+    room: usize,
+    /// Elements of a point.
+    row: i64,
+}
+
+impl Behind {
+    /// A call for the elements of `raw`, of which the first is number `first` and there are `len`.
+    pub fn call(&self, raw: &str, first: &str, len: &str) -> String {
+        let arrays = self.function.own().into_iter();
+        let arrays = arrays.map(|name| if name == "raw" { raw.into() } else { name });
+        let arrays: Vec<String> = arrays.collect();
+        let point = |n: &str| match self.row {
+            1 => n.to_string(),
+            row => format!("({n}) / {}", row.max(1)),
+        };
+        let end = format!("{first} + {len}");
+        let numbers = [first.to_string(), point(first), point(&end)];
+        let room = format!("scratch + {}", self.room);
+        self.function.call(&arrays, &numbers, &room)
+    }
+}
+
+/// The arguments that programs of a kernel name.
+fn read_by_programs(kernel: &Kernel) -> Vec<usize> {
+    let programs = kernel.programs();
+    let of = programs.flat_map(|p| {
+        let code = p.stages.iter().flat_map(|s| &s.code);
+        code.filter_map(|i| match i {
+            Inst::Load { access, .. }
+            | Inst::LoadAt { access, .. }
+            | Inst::Store { access, .. } => {
+                Some(usize::from(p.accesses.get(usize::from(*access))?.arg))
+            }
+            _ => None,
+        })
+    });
+    of.collect()
+}

@@ -1,0 +1,167 @@
+//! Programs whose tiles are cut from the parallel axes: the innermost loop runs over neighbouring points.
+
+use super::scalar::{ctype, identity};
+use super::stage::Stages;
+use super::text::Text;
+use super::tile::{inner_number, place};
+use crate::error::Result;
+use kiln_base::Compute;
+use kiln_base::prim::Reduction;
+
+/// Points of a tile, where results live from stage to stage.
+pub(super) const TILE: i64 = 128;
+
+/// Prints the loops and what is in them.
+pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
+    let axes = &s.numbers.axes;
+    let (last, run) = match axes.len() {
+        0 => (None, 1),
+        n => (Some(n - 1), axes[n - 1]),
+    };
+    // The point that a tile begins at.
+    let tiled = s.numbers.program.stages.len() > 1 || !s.numbers.inner.is_empty();
+    let tiled = tiled || s.numbers.program.stages.iter().any(|s| s.over_inner);
+    let blocks = match s.raw {
+        Some(_) => range(axes, tiled, text),
+        None => whole(axes, tiled, text),
+    };
+    let mut at = place(s.numbers);
+    let from = axes.len() - usize::from(last.is_some());
+    if let Some(last) = last {
+        at.index[last] = match tiled || s.raw.is_some() {
+            true => vec![format!("i{from}"), "l".into()],
+            false => vec!["l".into()],
+        };
+    }
+    match tiled || s.raw.is_some() {
+        true => {}
+        false => text.line(format!("const kiln_int n = {run};")),
+    }
+    if !tiled {
+        text.open("for (kiln_int l = 0; l < n; ++l)");
+        for stage in 0..s.numbers.program.stages.len() {
+            s.point(stage, &at, text)?;
+        }
+        text.close();
+    } else {
+        at.lane = "[l]";
+        at.part = "[l]";
+        tile(s, at, text)?;
+    }
+    if s.raw.is_some() {
+        text.line("at += n;");
+    }
+    text.close_all(blocks);
+    Ok(())
+}
+
+/// Loops over all points; what is inside has `n` points from `i` of the last axis on.
+fn whole(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
+    let Some((last, outer)) = axes.split_last() else {
+        text.open("");
+        if tiled {
+            text.line("const kiln_int n = 1;");
+        }
+        return 1;
+    };
+    for (i, n) in outer.iter().enumerate() {
+        text.each(&format!("i{i}"), *n);
+    }
+    if !tiled {
+        text.open("");
+        return outer.len() + 1;
+    }
+    let i = outer.len();
+    text.open(format!(
+        "for (kiln_int i{i} = 0; i{i} < {last}; i{i} += {TILE})"
+    ));
+    text.line(format!(
+        "const kiln_int n = {last} - i{i} < {TILE} ? {last} - i{i} : {TILE};"
+    ));
+    outer.len() + 1
+}
+
+/// A loop over `from..to` of the points in their order.
+fn range(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
+    text.open("for (kiln_int at = from; at < to;)");
+    let mut rest = "at".to_string();
+    for (i, n) in axes.iter().enumerate().rev() {
+        match i {
+            0 => text.line(format!("const kiln_int i0 = {rest};")),
+            _ => text.line(format!("const kiln_int i{i} = {rest} % {};", (*n).max(1))),
+        }
+        text.line(format!("(void)i{i};"));
+        rest = format!("{rest} / {}", (*n).max(1));
+    }
+    let end = match axes.last() {
+        Some(n) => format!("{n} - i{}", axes.len() - 1),
+        None => "1".into(),
+    };
+    text.line(format!(
+        "const kiln_int run = {end} < to - at ? {end} : to - at;"
+    ));
+    match tiled {
+        true => text.line(format!("const kiln_int n = run < {TILE} ? run : {TILE};")),
+        false => text.line("const kiln_int n = run;"),
+    }
+    1
+}
+
+/// What runs in one tile: stage by stage over its points.
+fn tile(s: &Stages<'_>, mut at: super::stage::Place, text: &mut Text) -> Result<()> {
+    for r in &s.kept {
+        text.line(format!("{} r{}[{TILE}];", ctype(s.ty(*r)?), r.0));
+    }
+    for (i, stage) in s.numbers.program.stages.iter().enumerate() {
+        if !stage.over_inner {
+            text.open("for (kiln_int l = 0; l < n; ++l)");
+            s.point(i, &at, text)?;
+            text.close();
+            continue;
+        }
+        let reductions = s.reductions(i)?;
+        text.open("");
+        for r in &reductions {
+            text.line(format!("{} s{}[{TILE}];", ctype(r.ty), r.acc));
+            let places = if r.place {
+                format!(" r{}[l] = 0;", r.acc)
+            } else {
+                String::new()
+            };
+            let first = match r.place {
+                true => worst(r.op, r.ty),
+                false => r.identity(),
+            };
+            text.line(format!(
+                "for (kiln_int l = 0; l < n; ++l) {{ s{}[l] = {first};{places} }}",
+                r.acc
+            ));
+        }
+        for (j, n) in s.numbers.inner.iter().enumerate() {
+            text.each(&format!("j{j}"), *n);
+        }
+        at.number = inner_number(s.numbers, &at);
+        at.slot = super::text::sum(0, [(TILE, &format!("({})", at.number)[..]), (1, "l")]);
+        text.open("for (kiln_int l = 0; l < n; ++l)");
+        s.point(i, &at, text)?;
+        text.close();
+        text.close_all(s.numbers.inner.len());
+        for r in reductions.iter().filter(|r| !r.place) {
+            let cast = match r.ty {
+                Compute::F64 => format!("({})", ctype(s.ty(kiln_plan::tile::Reg(r.acc))?)),
+                _ => String::new(),
+            };
+            text.line(format!(
+                "for (kiln_int l = 0; l < n; ++l) r{0}[l] = {cast}s{0}[l];",
+                r.acc
+            ));
+        }
+        text.close();
+    }
+    Ok(())
+}
+
+/// What everything is better than.
+pub(super) fn worst(op: Reduction, ty: Compute) -> String {
+    identity(op, ty)
+}

@@ -1,0 +1,29 @@
+//! Kernels as C.
+
+mod attention;
+mod control;
+mod conv;
+mod kernel;
+mod lanes;
+mod numbers;
+mod ordered;
+mod product;
+mod program;
+mod rows;
+mod scalar;
+mod stage;
+mod text;
+mod tile;
+mod transposed;
+mod weights;
+
+pub(crate) use numbers::number;
+pub(crate) use program::{Memory, Printer};
+pub(crate) use scalar::memory;
+pub(crate) use text::{Text, identifier};
+
+/// The functions that all sources use.
+pub(crate) const SHARED: [(&str, &str); 2] = [
+    ("kiln_c99.h", include_str!("kiln_c99.h")),
+    ("kiln_c99.c", include_str!("kiln_c99.c")),
+];

@@ -1,0 +1,151 @@
+//! Tile programs with all sizes known, whose neighbouring axes are one where that changes nothing.
+
+use crate::error::{Error, Result};
+use kiln_base::{Dim, Scalar};
+use kiln_plan::tile::{Inst, Schedule, TileProgram};
+
+/// The value of a size.
+pub(crate) fn number(d: &Dim, values: &[i64]) -> Result<i64> {
+    let text = || Error::Damaged(format!("a size without value: {d}"));
+    d.eval_checked(values).ok_or_else(text)
+}
+
+/// The values of sizes.
+pub(crate) fn numbers(dims: &[Dim], values: &[i64]) -> Result<Vec<i64>> {
+    dims.iter().map(|d| number(d, values)).collect()
+}
+
+/// `offset + Σ stride · index`, over the parallel axes and then the inner ones.
+#[derive(Clone, Debug)]
+pub(crate) struct Affine {
+    pub offset: i64,
+    pub strides: Vec<i64>,
+}
+
+/// How memory is read and written.
+pub(crate) struct Access {
+    pub arg: usize,
+    pub at: Affine,
+    /// Numbers and what they must be below, and not negative.
+    pub bounds: Vec<(Affine, i64)>,
+    pub fill: Scalar,
+}
+
+/// A program with its numbers.
+pub(crate) struct Numbers<'a> {
+    pub program: &'a TileProgram,
+    /// The values of symbols.
+    pub values: &'a [i64],
+    pub axes: Vec<i64>,
+    pub inner: Vec<i64>,
+    pub accesses: Vec<Access>,
+    /// Those of [`Inst::Index`], in the order of the stages and their instructions.
+    pub indices: Vec<Affine>,
+}
+
+impl<'a> Numbers<'a> {
+    pub fn new(program: &'a TileProgram, values: &'a [i64]) -> Result<Numbers<'a>> {
+        let affine = |offset: &Dim, strides: &[Dim]| -> Result<Affine> {
+            Ok(Affine {
+                offset: number(offset, values)?,
+                strides: numbers(strides, values)?,
+            })
+        };
+        let mut accesses = Vec::new();
+        for a in &program.accesses {
+            let bounds = a.bounds.iter();
+            let bounds =
+                bounds.map(|b| Ok((affine(&b.offset, &b.strides)?, number(&b.extent, values)?)));
+            accesses.push(Access {
+                arg: a.arg.into(),
+                at: affine(&a.offset, &a.strides)?,
+                bounds: bounds.collect::<Result<_>>()?,
+                fill: a.fill,
+            });
+        }
+        let code = program.stages.iter().flat_map(|s| &s.code);
+        let indices = code.filter_map(|i| match i {
+            Inst::Index {
+                offset, strides, ..
+            } => Some(affine(offset, strides)),
+            _ => None,
+        });
+        let mut found = Numbers {
+            program,
+            values,
+            axes: numbers(&program.axes, values)?,
+            inner: numbers(&program.inner, values)?,
+            accesses,
+            indices: indices.collect::<Result<_>>()?,
+        };
+        found.merge();
+        found.drop_bounds();
+        Ok(found)
+    }
+
+    /// All affine numbers.
+    fn all(&mut self) -> impl Iterator<Item = &mut Affine> {
+        let accesses = self.accesses.iter_mut();
+        let of = accesses.flat_map(|a| {
+            let bounds = a.bounds.iter_mut().map(|b| &mut b.0);
+            std::iter::once(&mut a.at).chain(bounds)
+        });
+        of.chain(self.indices.iter_mut())
+    }
+
+    /// Makes one axis of two where every number moves over both as over one, and drops axes of one element.
+    fn merge(&mut self) {
+        let mut extents = [&self.axes[..], &self.inner].concat();
+        let mut outer = self.axes.len();
+        let first = match self.program.serial {
+            0 => 0,
+            _ => outer,
+        };
+        for at in (first..extents.len()).rev() {
+            let n = extents[at];
+            let begins = at == first || at == outer;
+            let moves = |a: &mut Affine| a.strides[at - 1] == a.strides[at].wrapping_mul(n);
+            if n != 1 && (begins || !self.all().all(moves)) {
+                continue;
+            }
+            for a in self.all() {
+                let stride = a.strides.remove(at);
+                if n != 1 {
+                    a.strides[at - 1] = stride;
+                }
+            }
+            if n != 1 {
+                extents[at - 1] *= n;
+            }
+            extents.remove(at);
+            outer -= usize::from(at < outer);
+        }
+        self.inner = extents.split_off(outer);
+        self.axes = extents;
+    }
+
+    /// Drops bounds that hold everywhere.
+    fn drop_bounds(&mut self) {
+        let extents: Vec<i64> = self.axes.iter().chain(&self.inner).copied().collect();
+        for access in &mut self.accesses {
+            access.bounds.retain(|(at, extent)| {
+                let (mut low, mut high) = (at.offset, at.offset);
+                for (stride, n) in at.strides.iter().zip(&extents) {
+                    let reach = stride * (n - 1).max(0);
+                    low += reach.min(0);
+                    high += reach.max(0);
+                }
+                low < 0 || high >= *extent
+            });
+        }
+    }
+
+    /// How many points the inner axes have.
+    pub fn inner_points(&self) -> i64 {
+        self.inner.iter().product()
+    }
+
+    pub fn by_rows(&self) -> bool {
+        self.program.schedule == Schedule::Rows
+    }
+}

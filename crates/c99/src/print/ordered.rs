@@ -1,0 +1,201 @@
+//! Scans, sorts and scatters.
+
+use super::kernel::Printing;
+use super::scalar::{ctype, literal, loaded, memory, stored, suffix};
+use super::text::sum;
+use crate::error::Result;
+use kiln_base::prim::{ScanKind, ScatterKind};
+use kiln_base::{Compute, DType, Scalar};
+use kiln_plan::{ArgSort, Scan, Scatter};
+
+/// Prints a scan.
+pub(super) fn scan(k: &mut Printing<'_>, p: &Scan) -> Result<()> {
+    let (outer, len, inner) = (k.number(&p.outer)?, k.number(&p.len)?, k.number(&p.inner)?);
+    let (x, out) = (k.arg(p.x), k.arg(p.out));
+    let compute = p.dtype.compute();
+    let (first, combine) = match p.kind {
+        ScanKind::Sum => (Scalar::Int(0), "add"),
+        ScanKind::Prod => (Scalar::Int(1), "mul"),
+        ScanKind::Max => (least(compute, false), "max"),
+        ScanKind::Min => (least(compute, true), "min"),
+        ScanKind::LogSumExp => (Scalar::Float(f64::NEG_INFINITY), "logsumexp"),
+    };
+    k.body.each("o", outer);
+    k.body.each("j", inner);
+    k.body.line(format!(
+        "{} s = {};",
+        ctype(compute),
+        literal(first, compute)
+    ));
+    k.body.each("i", len);
+    let place = match p.reverse {
+        true => format!("{} - i", len - 1),
+        false => "i".into(),
+    };
+    k.body.line(format!(
+        "const kiln_int at = (o * {len} + {place}) * {inner} + j;"
+    ));
+    let value = loaded(&format!("{x}[at]"), p.dtype);
+    k.body.line(format!(
+        "s = kiln_{combine}_{}(s, {value});",
+        suffix(compute)
+    ));
+    k.body
+        .line(format!("{out}[at] = {};", stored("s", p.dtype)));
+    k.body.close_all(3);
+    Ok(())
+}
+
+/// What all numbers are above, or below.
+fn least(compute: Compute, below: bool) -> Scalar {
+    match (compute, below) {
+        (Compute::F32 | Compute::F64, false) => Scalar::Float(f64::NEG_INFINITY),
+        (Compute::F32 | Compute::F64, true) => Scalar::Float(f64::INFINITY),
+        (Compute::I32, false) => Scalar::Int(i32::MIN.into()),
+        (Compute::I32, true) => Scalar::Int(i32::MAX.into()),
+        (_, false) => Scalar::Int(i64::MIN),
+        (_, true) => Scalar::Int(i64::MAX),
+    }
+}
+
+/// Prints a sort: a heap sort of places, no two of which are equal, so that it is stable.
+pub(super) fn sort(k: &mut Printing<'_>, p: &ArgSort) -> Result<()> {
+    let (lanes, len, kept) = (k.number(&p.lanes)?, k.number(&p.len)?, k.number(&p.kept)?);
+    let (x, out) = (k.arg(p.x), k.arg(p.out));
+    let (ty, element) = (ctype(p.dtype.compute()), memory(p.dtype));
+    let before = format!("{}_before", k.name);
+    let nan = match p.dtype.is_float() {
+        true => "(p != p) - (q != q)",
+        false => "0",
+    };
+    let (larger, smaller) = match p.descending {
+        true => (1, 0),
+        false => (0, 1),
+    };
+    let text = &mut k.before;
+    text.open(format!(
+        "static int {before}(const {element} *x, int64_t a, int64_t b)"
+    ));
+    for (name, at) in [("p", "a"), ("q", "b")] {
+        let value = loaded(&format!("x[{at}]"), p.dtype);
+        text.line(format!("const {ty} {name} = {value};"));
+    }
+    text.line(format!("const int nan = {nan};"));
+    text.line(format!(
+        "if (nan != 0) return nan > 0 ? {larger} : {smaller};"
+    ));
+    text.line(format!("if (p > q) return {larger};"));
+    text.line(format!("if (p < q) return {smaller};"));
+    text.line("return a < b;");
+    text.close();
+    text.line("");
+    let order = k.array(DType::I64, len)?;
+    let body = &mut k.body;
+    body.each("lane", lanes);
+    body.line(format!("const {element} *v = {x} + lane * {len};"));
+    body.line(format!(
+        "for (kiln_int i = 0; i < {len}; ++i) {order}[i] = i;"
+    ));
+    // First a heap is made, then its largest element is moved behind it again and again.
+    body.open(format!(
+        "for (kiln_int n = {len}, start = {} ; n > 1;)",
+        len / 2
+    ));
+    body.line("int64_t moved;");
+    body.line("kiln_int at;");
+    body.open("if (start > 0)");
+    body.line(format!("moved = {order}[--start];"));
+    body.line("at = start;");
+    body.close();
+    body.open("else");
+    body.line(format!("moved = {order}[--n];"));
+    body.line(format!("{order}[n] = {order}[0];"));
+    body.line("at = 0;");
+    body.close();
+    body.open("for (;;)");
+    body.line("kiln_int child = 2 * at + 1;");
+    body.line("if (child >= n) break;");
+    body.line(format!(
+        "if (child + 1 < n && {before}(v, {order}[child], {order}[child + 1])) ++child;"
+    ));
+    body.line(format!("if (!{before}(v, moved, {order}[child])) break;"));
+    body.line(format!("{order}[at] = {order}[child];"));
+    body.line("at = child;");
+    body.close();
+    body.line(format!("{order}[at] = moved;"));
+    body.close();
+    body.line(format!(
+        "for (kiln_int i = 0; i < {kept}; ++i) {out}[lane * {kept} + i] = {order}[i];"
+    ));
+    body.close();
+    Ok(())
+}
+
+/// Prints a scatter.
+pub(super) fn scatter(k: &mut Printing<'_>, p: &Scatter) -> Result<()> {
+    let (shape, index_shape) = (k.numbers(&p.shape)?, k.numbers(&p.index_shape)?);
+    let (x, index, src, out) = (
+        k.arg(p.x),
+        k.arg(p.index.arg),
+        k.arg(p.src.arg),
+        k.arg(p.out),
+    );
+    k.fails();
+    let all: i64 = shape.iter().product();
+    if x != out {
+        k.body.line(format!(
+            "memcpy({out}, {x}, (size_t){all} * sizeof *{out});"
+        ));
+    }
+    let names: Vec<String> = (0..index_shape.len()).map(|i| format!("i{i}")).collect();
+    for (name, n) in names.iter().zip(&index_shape) {
+        k.body.each(name, *n);
+    }
+    if index_shape.is_empty() {
+        k.body.each("once", 1);
+    }
+    let strided = |k: &Printing<'_>, s: &kiln_plan::Strided| -> Result<String> {
+        let strides = k.numbers(&s.strides)?;
+        let terms = strides.iter().zip(&names);
+        Ok(sum(k.number(&s.offset)?, terms.map(|(s, n)| (*s, &n[..]))))
+    };
+    let (from, value) = (strided(k, &p.index)?, strided(k, &p.src)?);
+    let axis = usize::from(p.axis);
+    let extent = shape.get(axis).copied().unwrap_or(1);
+    let site = k.sites.first().copied().unwrap_or(0) + 1;
+    k.body.line(format!("const int64_t to = {index}[{from}];"));
+    k.body.line(format!(
+        "if (to < 0 || to >= {extent}) {{ kiln_fail(failed, {site}); continue; }}"
+    ));
+    let mut stride = all;
+    let mut terms = Vec::new();
+    for (i, n) in shape.iter().enumerate() {
+        stride /= (*n).max(1);
+        let name = if i == axis { "(kiln_int)to" } else { &names[i] };
+        terms.push((stride, name));
+    }
+    k.body
+        .line(format!("const kiln_int at = {};", sum(0, terms)));
+    let (old, new) = (
+        loaded(&format!("{out}[at]"), p.dtype),
+        loaded(&format!("{src}[{value}]"), p.dtype),
+    );
+    let compute = suffix(p.dtype.compute());
+    let next = match p.kind {
+        ScatterKind::Set => {
+            k.body.line(format!("{out}[at] = {src}[{value}];"));
+            None
+        }
+        ScatterKind::Sum => Some("add"),
+        ScatterKind::Prod => Some("mul"),
+        ScatterKind::Max => Some("max"),
+        ScatterKind::Min => Some("min"),
+    };
+    if let Some(next) = next {
+        let next = format!("kiln_{next}_{compute}({old}, {new})");
+        k.body
+            .line(format!("{out}[at] = {};", stored(&next, p.dtype)));
+    }
+    k.body.close_all(names.len().max(1));
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! Matrix products: blocks of rows, in which sums go on while the right matrix is walked over.
+
+use super::kernel::{Printing, View};
+use super::scalar::memory;
+use super::text::sum;
+use crate::error::Result;
+use kiln_plan::{MatMul, Matrix};
+
+/// Elements of a block of results, which stay in the second-level cache...
+pub(super) const BLOCK: i64 = 1 << 15;
+/// ...while so many rows of the right matrix are added to it.
+pub(super) const DEEP: i64 = 128;
+
+/// A matrix operand with its numbers.
+pub(super) struct Operand {
+    pub array: String,
+    pub offset: i64,
+    pub batch: Vec<i64>,
+    pub row: i64,
+    pub col: i64,
+}
+
+impl Operand {
+    pub fn new(k: &Printing<'_>, m: &Matrix, array: String) -> Result<Operand> {
+        Ok(Operand {
+            array,
+            offset: k.number(&m.offset)?,
+            batch: k.numbers(&m.batch_strides)?,
+            row: k.number(&m.row)?,
+            col: k.number(&m.col)?,
+        })
+    }
+
+    /// Where the matrix of a batch begins, whose indices are `b0`, `b1`, ...
+    pub fn start(&self) -> String {
+        let names: Vec<String> = (0..self.batch.len()).map(|i| format!("b{i}")).collect();
+        let terms = self.batch.iter().zip(&names);
+        let at = sum(self.offset, terms.map(|(s, n)| (*s, &n[..])));
+        match &at[..] {
+            "0" => self.array.clone(),
+            at => format!("{} + {at}", self.array),
+        }
+    }
+}
+
+/// Makes neighbours of a row of an operand lie side by side: for good where it never changes, else (`None`) whoever
+/// reads it copies it.
+pub(super) fn laid(
+    k: &mut Printing<'_>,
+    m: &Matrix,
+    x: &mut Operand,
+    batch: &[i64],
+    [rows, columns]: [i64; 2],
+) -> Option<()> {
+    if x.col == 1 {
+        return Some(());
+    }
+    let arg = &mut k.args[usize::from(m.arg)];
+    if !arg.fixed || arg.view.is_some() {
+        return None;
+    }
+    let moving: Vec<usize> = (0..batch.len()).filter(|i| x.batch[*i] != 0).collect();
+    let mut extents: Vec<i64> = moving.iter().map(|i| batch[*i]).collect();
+    let mut strides: Vec<i64> = moving.iter().map(|i| x.batch[*i]).collect();
+    extents.extend([rows, columns]);
+    strides.extend([x.row, x.col]);
+    let view = View {
+        offset: x.offset,
+        extents,
+        strides,
+    };
+    let laid = view.laid();
+    x.offset = 0;
+    for (i, stride) in moving.iter().zip(&laid) {
+        x.batch[*i] = *stride;
+    }
+    (x.row, x.col) = (columns, 1);
+    arg.view = Some(view);
+    Some(())
+}
+
+/// Opens loops over a batch and gives its number as text.
+pub(super) fn each_matrix(k: &mut Printing<'_>, batch: &[i64]) -> String {
+    let mut stride: i64 = batch.iter().product();
+    let mut terms = Vec::new();
+    for (i, n) in batch.iter().enumerate() {
+        k.body.each(&format!("b{i}"), *n);
+        stride /= (*n).max(1);
+        terms.push((stride, format!("b{i}")));
+    }
+    sum(0, terms.iter().map(|(s, n)| (*s, &n[..])))
+}
+
+/// Prints a product.
+pub(super) fn print(k: &mut Printing<'_>, p: &MatMul) -> Result<()> {
+    let batch = k.numbers(&p.batch)?;
+    let (m, deep, n) = (k.number(&p.m)?, k.number(&p.k)?, k.number(&p.n)?);
+    let (ty, name) = (memory(p.dtype), p.dtype.name());
+    let [left, right] = [(&p.lhs, &p.prologues[0]), (&p.rhs, &p.prologues[1])].map(|(of, made)| {
+        let array = match made {
+            Some(made) => k.made(made)?,
+            None => k.arg(of.arg),
+        };
+        Operand::new(k, of, array)
+    });
+    let (left, mut right) = (left?, right?);
+    let fixed = p.prologues[1].is_none() && k.args[usize::from(p.rhs.arg)].fixed;
+    let dots = left.col == 1 && right.row == 1 && (n < 8 || !fixed && m <= 4);
+    let copied = !dots
+        && match fixed {
+            true => laid(k, &p.rhs, &mut right, &batch, [deep, n]).is_none(),
+            false => right.col != 1,
+        };
+    let copy = match copied {
+        true => Some(k.array(p.dtype, deep * n)?),
+        false => None,
+    };
+    let even = (BLOCK / n.max(1)).clamp(2, m.max(2)) / 2 * 2;
+    let rows = even.min(m.max(1));
+    let behind = k.behind(&p.epilogue)?;
+    let out = match &behind {
+        Some(_) => k.array(p.dtype, rows * n)?,
+        None => k.arg(p.out),
+    };
+    let number = each_matrix(k, &batch);
+    k.body
+        .line(format!("const {ty} *restrict x = {};", left.start()));
+    k.body
+        .line(format!("const {ty} *restrict y = {};", right.start()));
+    if let Some(copy) = &copy {
+        k.body.each("i", deep);
+        k.body.line(format!(
+            "for (kiln_int j = 0; j < {n}; ++j) {copy}[{n} * i + j] = y[{} * i + {} * j];",
+            right.row, right.col
+        ));
+        k.body.close();
+    }
+    let (y, y_row) = match &copy {
+        Some(copy) => (&copy[..], n),
+        None => ("y", right.row),
+    };
+    k.body
+        .open(format!("for (kiln_int i = 0; i < {m}; i += {rows})"));
+    k.body.line(format!(
+        "const kiln_int m = {m} - i < {rows} ? {m} - i : {rows};"
+    ));
+    let first = format!("({number}) * {} + i * {n}", m * n);
+    let z = match behind {
+        Some(_) => out,
+        None => format!("{out} + {first}"),
+    };
+    k.body.line(format!("{ty} *restrict z = {z};"));
+    if dots {
+        k.body.open("for (kiln_int r = 0; r < m; ++r)");
+        k.body.line(format!("for (kiln_int j = 0; j < {n}; ++j) z[r * {n} + j] = kiln_dot_{name}({deep}, x + (i + r) * {}, y + j * {});", left.row, right.col));
+        k.body.close();
+    } else {
+        k.body
+            .line(format!("memset(z, 0, (size_t)(m * {n}) * sizeof *z);"));
+        k.body
+            .open(format!("for (kiln_int d = 0; d < {deep}; d += {DEEP})"));
+        k.body.line(format!(
+            "const kiln_int w = {deep} - d < {DEEP} ? {deep} - d : {DEEP};"
+        ));
+        k.body.line(format!("kiln_product_{name}(m, {n}, w, x + i * {} + d * {}, {}, {}, {y} + d * {y_row}, {y_row}, z, {n});", left.row, left.col, left.row, left.col));
+        k.body.close();
+    }
+    if let Some(behind) = &behind {
+        k.body.line(behind.call("z", &first, &format!("m * {n}")));
+    }
+    k.body.close_all(1 + batch.len());
+    Ok(())
+}

@@ -1,0 +1,274 @@
+//! Programs: which kernels run, on what memory.
+
+use super::control::{self, Bodies};
+use super::kernel::{Printed, Printing};
+use super::scalar::memory;
+use super::text::{Text, identifier};
+use super::tile::{self, Called};
+use super::weights::Weights;
+use super::{attention, conv, ordered, product};
+use crate::error::{Error, Result};
+use kiln_plan::memory::{Temporaries, solve};
+use kiln_plan::{BufferId, Kernel, Place, Plan, Step};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// What a buffer is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Memory {
+    /// A tensor that never changes, by its number.
+    Fixed(usize),
+    /// An array that this expression points at.
+    At(String),
+}
+
+/// What a kernel is printed for: its plan and number there, the names of its arguments, which never change, and what
+/// its sites report.
+type Key = (usize, u32, Vec<String>, Vec<bool>, Vec<u32>);
+
+/// Prints the kernels of programs, each once.
+pub(crate) struct Printer {
+    /// What names begin with.
+    pub prefix: String,
+    pub functions: Text,
+    pub weights: Weights,
+    in_file: bool,
+    printed: HashMap<Key, Rc<Printed>>,
+    count: usize,
+}
+
+/// A step with the function that it calls.
+struct Ready {
+    printed: Rc<Printed>,
+    buffers: Vec<BufferId>,
+}
+
+impl Printer {
+    /// One whose weights are in a file of their own, or arrays.
+    pub fn new(prefix: &str, in_file: bool) -> Printer {
+        Printer {
+            prefix: prefix.into(),
+            functions: Text::default(),
+            weights: Weights::default(),
+            in_file,
+            printed: HashMap::new(),
+            count: 0,
+        }
+    }
+
+    /// Whether weights are in a file, which functions are given as `weights`.
+    pub fn in_file(&self) -> bool {
+        self.in_file
+    }
+
+    /// A pointer to what a buffer holds.
+    pub fn expression(&mut self, of: &Memory) -> Result<String> {
+        Ok(match of {
+            Memory::At(text) => text.clone(),
+            Memory::Fixed(source) => {
+                format!("{}_w{}", self.prefix, self.weights.array(*source, None)?)
+            }
+        })
+    }
+
+    /// Prints the calls of a plan's run and gives the bytes of the arena that they use. `known` are the buffers that
+    /// are no temporaries, `sites` what the plan's sites report.
+    pub fn frame(
+        &mut self,
+        plan: &Plan,
+        known: &[Option<Memory>],
+        (values, sites): (&[i64], &[u32]),
+        arena: &str,
+        text: &mut Text,
+    ) -> Result<usize> {
+        let root = roots(plan);
+        let mut steps = Vec::new();
+        for step in &plan.run {
+            if step.guard.is_some() {
+                let name = plan.kernels[step.kernel as usize].name();
+                return Err(Error::kernel(name, "it runs on a condition"));
+            }
+            steps.push(self.ready(plan, step, (known, &root), (values, sites))?);
+        }
+        let bytes = plan.buffers.iter().map(|b| {
+            let len = super::numbers::number(&b.len, values)?;
+            let bytes = usize::try_from(len).ok();
+            let bytes = bytes.and_then(|n| n.checked_mul(b.dtype.size()));
+            bytes.ok_or_else(|| Error::Damaged("a buffer without size".into()))
+        });
+        let bytes = bytes.collect::<Result<Vec<_>>>()?;
+        let room = |i: usize| steps[i].printed.function.scratch;
+        let found = Temporaries::new(plan, &plan.run, &bytes, &root, room);
+        let layout = solve(&found.blocks);
+        for (i, step) in steps.iter().enumerate() {
+            let mut arrays = Vec::new();
+            for (arg, view) in &step.printed.args {
+                let buffer = step.buffers[*arg].0 as usize;
+                let at = found.of[root[buffer]].map(|block| layout.offsets[block]);
+                arrays.push(match (&known[buffer], at) {
+                    (Some(Memory::Fixed(source)), _) => {
+                        let array = self.weights.array(*source, view.clone())?;
+                        format!("{}_w{array}", self.prefix)
+                    }
+                    (Some(Memory::At(name)), _) => name.clone(),
+                    (None, Some(offset)) => {
+                        let of = memory(plan.buffers[buffer].dtype);
+                        format!("({of} *)(void *)({arena} + {offset})")
+                    }
+                    (None, None) => return Err(Error::Damaged("a buffer nowhere".into())),
+                });
+            }
+            let offset = found.scratch[i].map_or(0, |block| layout.offsets[block]);
+            let kernel = &plan.kernels[step_kernel(plan, i)];
+            let weights = match (self.in_file, &**kernel) {
+                (true, Kernel::Loop(_) | Kernel::If(_)) => vec!["weights".to_string()],
+                _ => Vec::new(),
+            };
+            let function = &step.printed.function;
+            text.line(function.call(&arrays, &weights, &format!("{arena} + {offset}")));
+        }
+        Ok(layout.peak)
+    }
+
+    /// The function of a step.
+    fn ready(
+        &mut self,
+        plan: &Plan,
+        step: &Step,
+        (known, root): (&[Option<Memory>], &[usize]),
+        (values, sites): (&[i64], &[u32]),
+    ) -> Result<Ready> {
+        let kernel = &*plan.kernels[step.kernel as usize];
+        let sites: Vec<u32> = (step.sites.iter())
+            .map(|s| sites.get(*s as usize).copied().unwrap_or(0))
+            .collect();
+        let buffers = &step.args;
+        let same = |a: &BufferId, b: &BufferId| {
+            let (a, b) = (a.0 as usize, b.0 as usize);
+            root[a] == root[b] || known[a].is_some() && known[a] == known[b]
+        };
+        let named = buffers.iter().map(|b| {
+            let first = buffers.iter().position(|other| same(other, b));
+            format!("a{}", first.unwrap_or(0))
+        });
+        let names: Vec<String> = named.collect();
+        let of: Vec<Option<&Memory>> = buffers
+            .iter()
+            .map(|b| known[b.0 as usize].as_ref())
+            .collect();
+        let fixed: Vec<bool> = of
+            .iter()
+            .map(|m| matches!(m, Some(Memory::Fixed(_))))
+            .collect();
+        let buffers = buffers.clone();
+        let inside = matches!(kernel, Kernel::Loop(_) | Kernel::If(_));
+        let key = (
+            std::ptr::from_ref(plan).addr(),
+            step.kernel,
+            names.clone(),
+            fixed.clone(),
+            sites.clone(),
+        );
+        if let (Some(printed), false) = (self.printed.get(&key), inside) {
+            let printed = printed.clone();
+            return Ok(Ready { printed, buffers });
+        }
+        let name = format!("{}_{}", identifier(kernel.name()), self.count);
+        self.count += 1;
+        let bodies = |sites| Bodies {
+            name: name.clone(),
+            args: (of.iter().zip(&names))
+                .map(|(m, name)| match m {
+                    Some(Memory::Fixed(source)) => Memory::Fixed(*source),
+                    _ => Memory::At(name.clone()),
+                })
+                .collect(),
+            values,
+            sites,
+        };
+        let printed = match kernel {
+            Kernel::Loop(l) => control::each(self, l, bodies(sites))?,
+            Kernel::If(b) => control::branch(self, b, bodies(sites))?,
+            kernel => {
+                let found = leaf(
+                    &mut self.functions,
+                    name,
+                    kernel,
+                    (&names, &fixed),
+                    (&sites, values),
+                );
+                found.map_err(|e| e.within(kernel.name()))?
+            }
+        };
+        let printed = Rc::new(printed);
+        self.printed.insert(key, printed.clone());
+        Ok(Ready { printed, buffers })
+    }
+}
+
+fn step_kernel(plan: &Plan, step: usize) -> usize {
+    plan.run[step].kernel as usize
+}
+
+/// Prints a kernel that runs no others.
+fn leaf(
+    text: &mut Text,
+    name: String,
+    kernel: &Kernel,
+    args: (&[String], &[bool]),
+    (sites, values): (&[u32], &[i64]),
+) -> Result<Printed> {
+    if let Kernel::Tile(program) = kernel {
+        let function = tile::print(
+            &Called {
+                name,
+                program,
+                values,
+                args: args.0,
+                sites,
+                raw: None,
+            },
+            text,
+        )?;
+        let of = function.params.iter().filter_map(|p| {
+            let at = args.0.iter().position(|name| *name == p.name);
+            Some((at?, None))
+        });
+        let args = of.collect();
+        return Ok(Printed { function, args });
+    }
+    let mut k = Printing::new(name, kernel, args, (sites, values))?;
+    match kernel {
+        Kernel::MatMul(p) => product::print(&mut k, p)?,
+        Kernel::Conv(c) => conv::print(&mut k, c)?,
+        Kernel::Scan(s) => ordered::scan(&mut k, s)?,
+        Kernel::ArgSort(s) => ordered::sort(&mut k, s)?,
+        Kernel::Scatter(s) => ordered::scatter(&mut k, s)?,
+        Kernel::Attention(a) => attention::print(&mut k, a)?,
+        Kernel::AttentionGrad(_) => {
+            return Err(Error::kernel("", "gradients of attention are not printed"));
+        }
+        Kernel::Custom(_) => {
+            return Err(Error::kernel(
+                "",
+                "what a custom operator computes is not in the package",
+            ));
+        }
+        Kernel::Cuda(_) => return Err(Error::kernel("", "it is for a GPU")),
+        Kernel::Tile(_) | Kernel::Loop(_) | Kernel::If(_) => {
+            return Err(Error::kernel("", "it runs others"));
+        }
+    }
+    Ok(k.finish(text))
+}
+
+/// For each buffer the one whose memory it is.
+fn roots(plan: &Plan) -> Vec<usize> {
+    let follow = |mut at: usize| {
+        while let Place::InPlace(next) = plan.buffers[at].place {
+            at = next.0 as usize;
+        }
+        at
+    };
+    (0..plan.buffers.len()).map(follow).collect()
+}

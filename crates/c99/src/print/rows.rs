@@ -1,0 +1,147 @@
+//! Programs whose tiles are cut from the inner axes: the innermost loop runs along a row.
+
+use super::lanes::worst;
+use super::scalar::{combine, ctype};
+use super::stage::{Reduced, Stages};
+use super::text::Text;
+use super::tile::{inner_number, place};
+use crate::error::Result;
+use kiln_base::Compute;
+use kiln_plan::tile::{Reg, Turn};
+
+/// Partial results of a reduction, which compilers keep in a vector.
+pub(super) const PARTS: i64 = 16;
+
+/// Prints the loops and what is in them.
+pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
+    let program = s.numbers.program;
+    let axes = &s.numbers.axes;
+    for r in &s.kept {
+        text.line(format!("{} r{} = 0;", ctype(s.ty(*r)?), r.0));
+    }
+    let blocks = match s.raw {
+        Some(_) => {
+            text.open("for (kiln_int at = from; at < to; ++at)");
+            let mut rest = "at".to_string();
+            for (i, n) in axes.iter().enumerate().rev() {
+                match i {
+                    0 => text.line(format!("const kiln_int i0 = {rest};")),
+                    _ => text.line(format!("const kiln_int i{i} = {rest} % {};", (*n).max(1))),
+                }
+                text.line(format!("(void)i{i};"));
+                rest = format!("{rest} / {}", (*n).max(1));
+            }
+            1
+        }
+        None => {
+            for (i, n) in axes.iter().enumerate() {
+                text.each(&format!("i{i}"), *n);
+            }
+            if axes.is_empty() {
+                text.open("");
+            }
+            axes.len().max(1)
+        }
+    };
+    let serial = axes.len().saturating_sub(program.serial.into())..axes.len();
+    for (i, stage) in program.stages.iter().enumerate() {
+        let turns = |of: &dyn Fn(usize) -> String| {
+            let all: Vec<String> = serial.clone().map(of).collect();
+            (!all.is_empty()).then(|| all.join(" && "))
+        };
+        let when = match stage.turn {
+            Turn::Every => None,
+            Turn::First => turns(&|i| format!("i{i} == 0")),
+            Turn::Last => turns(&|i| format!("i{i} == {}", axes[i] - 1)),
+        };
+        match when {
+            Some(when) => text.open(format!("if ({when})")),
+            None => text.open(""),
+        }
+        match stage.over_inner {
+            true => along(s, i, text)?,
+            false => s.point(i, &place(s.numbers), text)?,
+        }
+        text.close();
+    }
+    text.close_all(blocks);
+    Ok(())
+}
+
+/// A stage that runs along a row.
+fn along(s: &Stages<'_>, stage: usize, text: &mut Text) -> Result<()> {
+    let reductions = s.reductions(stage)?;
+    let inner = &s.numbers.inner;
+    let len = inner.last().copied().unwrap_or(1);
+    let in_parts = reductions.iter().any(|r| !r.place) && len >= PARTS;
+    for r in &reductions {
+        let (ty, acc) = (ctype(r.ty), r.acc);
+        match r.place {
+            true => {
+                text.line(format!("{ty} s{acc} = {};", worst(r.op, r.ty)));
+                text.line(format!("r{acc} = 0;"));
+            }
+            false => {
+                text.line(format!("{ty} s{acc}[{PARTS}];"));
+                text.line(format!(
+                    "for (kiln_int l = 0; l < {PARTS}; ++l) s{acc}[l] = {};",
+                    r.identity()
+                ));
+            }
+        }
+    }
+    let outer = inner.len().saturating_sub(1);
+    for (j, n) in inner[..outer].iter().enumerate() {
+        text.each(&format!("j{j}"), *n);
+    }
+    let mut at = place(s.numbers);
+    at.part = "[l]";
+    let last = at.index.len().saturating_sub(1);
+    let whole = match in_parts {
+        true => len / PARTS * PARTS,
+        false => 0,
+    };
+    let mut run = |index: Vec<String>, n: i64, text: &mut Text| -> Result<()> {
+        if !inner.is_empty() {
+            at.index[last] = index;
+        }
+        at.number = inner_number(s.numbers, &at);
+        at.slot = at.number.clone();
+        text.each("l", n);
+        s.point(stage, &at, text)?;
+        text.close();
+        Ok(())
+    };
+    if whole > 0 {
+        text.open(format!(
+            "for (kiln_int j{outer} = 0; j{outer} < {whole}; j{outer} += {PARTS})"
+        ));
+        run(vec![format!("j{outer}"), "l".into()], PARTS, text)?;
+        text.close();
+    }
+    // What is left, or all of it: partial results are taken in turn where there are some.
+    let left = len - whole;
+    if left > 0 {
+        run(vec![whole.to_string(), "l".into()], left, text)?;
+    }
+    text.close_all(outer);
+    reductions.iter().try_for_each(|r| fold(s, r, text))
+}
+
+/// The result of partial results.
+fn fold(s: &Stages<'_>, r: &Reduced, text: &mut Text) -> Result<()> {
+    if r.place {
+        return Ok(());
+    }
+    let acc = r.acc;
+    let (a, b) = (format!("s{acc}[l]"), format!("s{acc}[l + n]"));
+    let next = combine(r.op, &a, &b, r.ty);
+    text.line(format!("for (kiln_int n = {}; n > 0; n /= 2)", PARTS / 2));
+    text.line(format!("  for (kiln_int l = 0; l < n; ++l) {a} = {next};"));
+    let cast = match r.ty {
+        Compute::F64 => format!("({})", ctype(s.ty(Reg(acc))?)),
+        _ => String::new(),
+    };
+    text.line(format!("r{acc} = {cast}s{acc}[0];"));
+    Ok(())
+}

@@ -1,0 +1,406 @@
+//! The instructions of a stage at one point.
+
+use super::numbers::{Affine, Numbers, number};
+use super::scalar::{self, combine, ctype, identity};
+use super::text::{Text, sum};
+use crate::error::{Error, Result};
+use kiln_base::prim::Reduction;
+use kiln_base::{Compute, DType};
+use kiln_plan::tile::{Dynamic, Inst, Reg, Schedule};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Steps of a sum of floats after which it goes on in double precision.
+pub(super) const LONG: i64 = 256;
+
+/// Where a stage runs: what stands for the index of each axis, and where its results are kept.
+pub(super) struct Place {
+    /// For each axis what its index is a sum of.
+    pub index: Vec<Vec<String>>,
+    /// The inner point's number.
+    pub number: String,
+    /// What stands behind the name of a register that lives from stage to stage: `[l]`, or nothing.
+    pub lane: &'static str,
+    /// What stands behind that of a partial result: `[l]`, or nothing.
+    pub part: &'static str,
+    /// What a slot is indexed by.
+    pub slot: String,
+}
+
+/// Prints stages of a program.
+pub(super) struct Stages<'a> {
+    pub numbers: &'a Numbers<'a>,
+    /// What each argument is called.
+    pub args: &'a [String],
+    /// What each site of the program reports.
+    pub sites: &'a [u32],
+    /// The argument of which only a part exists, which begins at `first`.
+    pub raw: Option<usize>,
+    /// Registers that live from stage to stage.
+    pub kept: BTreeSet<Reg>,
+    names: std::cell::Cell<usize>,
+}
+
+/// What holds between the instructions of a stage.
+struct Point<'a> {
+    place: &'a Place,
+    names: BTreeMap<Reg, String>,
+    unread: BTreeSet<String>,
+}
+
+impl<'a> Stages<'a> {
+    pub fn new(
+        numbers: &'a Numbers<'a>,
+        args: &'a [String],
+        sites: &'a [u32],
+        raw: Option<usize>,
+    ) -> Stages<'a> {
+        Stages {
+            numbers,
+            args,
+            sites,
+            raw,
+            kept: kept(numbers),
+            names: Default::default(),
+        }
+    }
+
+    pub fn ty(&self, r: Reg) -> Result<Compute> {
+        let ty = self
+            .numbers
+            .program
+            .registers
+            .get(usize::from(r.0))
+            .copied();
+        ty.ok_or_else(|| Error::Damaged(format!("no register {}", r.0)))
+    }
+
+    /// The type that a reduction's partial results have.
+    pub fn sum_type(&self, op: Reduction, ty: Compute) -> Compute {
+        let long = self.numbers.inner_points() > LONG * self.width();
+        match op == Reduction::Sum && ty == Compute::F32 && long {
+            true => Compute::F64,
+            false => ty,
+        }
+    }
+
+    /// How many partial results a reduction has.
+    fn width(&self) -> i64 {
+        match self.numbers.program.schedule {
+            Schedule::Lanes => 1,
+            Schedule::Rows => super::rows::PARTS,
+        }
+    }
+
+    fn site(&self, site: u32) -> u32 {
+        self.sites.get(site as usize).copied().unwrap_or(0) + 1
+    }
+
+    /// Prints what stage `at` does at a point.
+    pub fn point(&self, at: usize, place: &Place, text: &mut Text) -> Result<()> {
+        let stages = &self.numbers.program.stages;
+        let counts = |s: &kiln_plan::tile::Stage| {
+            let is = |i: &&Inst| matches!(i, Inst::Index { .. });
+            s.code.iter().filter(is).count()
+        };
+        let mut index: usize = stages[..at].iter().map(counts).sum();
+        let mut point = Point {
+            place,
+            names: BTreeMap::new(),
+            unread: BTreeSet::new(),
+        };
+        for inst in &stages[at].code {
+            self.inst(inst, &mut point, &mut index, text)?;
+        }
+        for name in &point.unread {
+            text.line(format!("(void){name};"));
+        }
+        Ok(())
+    }
+
+    /// What stands for a register.
+    fn read(&self, r: Reg, p: &mut Point<'_>) -> Result<String> {
+        if let Some(name) = p.names.get(&r) {
+            p.unread.remove(name);
+            return Ok(name.clone());
+        }
+        let mut constants = self.numbers.program.constants.iter();
+        if let Some((_, value)) = constants.find(|(c, _)| *c == r) {
+            return Ok(scalar::literal(*value, self.ty(r)?));
+        }
+        Ok(format!("r{}{}", r.0, p.place.lane))
+    }
+
+    fn define(&self, r: Reg, value: &str, p: &mut Point<'_>, text: &mut Text) -> Result<()> {
+        let at = self.names.replace(self.names.get() + 1);
+        let name = format!("v{at}");
+        text.line(format!("const {} {name} = {value};", ctype(self.ty(r)?)));
+        match self.kept.contains(&r) {
+            true => text.line(format!("r{}{} = {name};", r.0, p.place.lane)),
+            false => drop(p.unread.insert(name.clone())),
+        }
+        p.names.insert(r, name);
+        Ok(())
+    }
+
+    fn affine(&self, a: &Affine, place: &Place) -> String {
+        let terms = a.strides.iter().zip(&place.index);
+        sum(
+            a.offset,
+            terms.flat_map(|(s, names)| names.iter().map(|n| (*s, &n[..]))),
+        )
+    }
+
+    /// The element that an access names, and the condition on which there is one.
+    fn element(
+        &self,
+        access: u16,
+        more: &[String],
+        place: &Place,
+    ) -> Result<(String, Option<String>, DType)> {
+        let of = self.numbers.accesses.get(usize::from(access));
+        let of = of.ok_or_else(|| Error::Damaged(format!("no access {access}")))?;
+        let dtype = self.numbers.program.args[of.arg].dtype;
+        let mut index = self.affine(&of.at, place);
+        more.iter().for_each(|m| index += &format!(" + {m}"));
+        if self.raw == Some(of.arg) {
+            index += " - first";
+        }
+        let bounds = of.bounds.iter().map(|(at, extent)| match extent {
+            ..=0 => "0".to_string(),
+            n => format!("(size_t)({}) < {n}u", self.affine(at, place)),
+        });
+        let bounds: Vec<String> = bounds.collect();
+        let all = (!bounds.is_empty()).then(|| bounds.join(" && "));
+        Ok((format!("{}[{index}]", self.args[of.arg]), all, dtype))
+    }
+
+    fn load(
+        &self,
+        (dst, access): (Reg, u16),
+        dynamic: &[Dynamic],
+        p: &mut Point<'_>,
+        text: &mut Text,
+    ) -> Result<()> {
+        let ty = self.ty(dst)?;
+        let mut more = Vec::new();
+        let mut empty = false;
+        for d in dynamic {
+            let index = self.read(d.index, p)?;
+            let [stride, extent] = [&d.stride, &d.extent].map(|d| number(d, self.numbers.values));
+            let (stride, extent) = (stride?, extent?);
+            empty |= extent <= 0;
+            let site = self.site(d.site);
+            more.push(format!(
+                "{stride} * kiln_index({index}, {extent}, failed, {site})"
+            ));
+        }
+        let fill = scalar::literal(self.numbers.accesses[usize::from(access)].fill, ty);
+        let (element, bounds, dtype) = self.element(access, &more, p.place)?;
+        let mut value = scalar::loaded(&element, dtype);
+        if empty {
+            // There is no element, whatever the index.
+            value = format!("({}, {fill})", more.join(", "));
+        }
+        if let Some(bounds) = bounds {
+            value = format!("{bounds} ? {value} : {fill}");
+        }
+        self.define(dst, &value, p, text)
+    }
+
+    fn inst(
+        &self,
+        inst: &Inst,
+        p: &mut Point<'_>,
+        index: &mut usize,
+        text: &mut Text,
+    ) -> Result<()> {
+        match inst {
+            Inst::Load { dst, access } => self.load((*dst, *access), &[], p, text),
+            Inst::LoadAt {
+                dst,
+                access,
+                dynamic,
+            } => self.load((*dst, *access), dynamic, p, text),
+            Inst::Index { dst, .. } => {
+                let value = self.affine(&self.numbers.indices[*index], p.place);
+                *index += 1;
+                self.define(*dst, &format!("(int64_t)({value})"), p, text)
+            }
+            Inst::Unary { op, dst, a } => {
+                let (ty, a) = (self.ty(*a)?, self.read(*a, p)?);
+                self.define(*dst, &scalar::unary(*op, &a, ty)?, p, text)
+            }
+            Inst::Binary {
+                op,
+                dst,
+                a,
+                b,
+                site,
+            } => {
+                let ty = self.ty(*a)?;
+                let (a, b) = (self.read(*a, p)?, self.read(*b, p)?);
+                let value = scalar::binary(*op, &a, &b, ty, self.site(*site))?;
+                self.define(*dst, &value, p, text)
+            }
+            Inst::Select { dst, mask, a, b } => {
+                let [mask, a, b] = [mask, a, b].map(|r| self.read(*r, p));
+                self.define(*dst, &format!("{} ? {} : {}", mask?, a?, b?), p, text)
+            }
+            Inst::Convert { dst, a, from, to } => {
+                let a = self.read(*a, p)?;
+                self.define(*dst, &scalar::convert(&a, *from, *to), p, text)
+            }
+            Inst::Random {
+                dst,
+                kind,
+                seed,
+                offset,
+                index,
+            } => {
+                let [s, o, i] = [seed, offset, index].map(|r| self.read(*r, p));
+                let (s, o, i) = (s?, o?, i?);
+                let value = scalar::random(*kind, [&s, &o, &i], self.ty(*dst)?);
+                self.define(*dst, &value, p, text)
+            }
+            Inst::Reduce { op, acc, a } => {
+                let ty = self.ty(*acc)?;
+                let value = self.read(*a, p)?;
+                let sum = self.sum_type(*op, ty);
+                let part = format!("s{}{}", acc.0, p.place.part);
+                let next = combine(*op, &part, &value, sum);
+                text.line(format!("{part} = {next};"));
+                Ok(())
+            }
+            Inst::ArgReduce { op, acc, a } => {
+                let (value, lane) = (self.read(*a, p)?, p.place.lane);
+                let (best, at) = (format!("s{}{lane}", acc.0), format!("r{}{lane}", acc.0));
+                let beats = match op {
+                    Reduction::Max => ">",
+                    _ => "<",
+                };
+                let nan = match self.ty(*a)?.is_float() {
+                    true => format!(" || ({value} != {value} && {best} == {best})"),
+                    false => String::new(),
+                };
+                text.open(format!("if ({value} {beats} {best}{nan})"));
+                text.line(format!("{best} = {value};"));
+                text.line(format!("{at} = {};", p.place.number));
+                text.close();
+                Ok(())
+            }
+            Inst::Keep { slot, src } => {
+                let value = self.read(*src, p)?;
+                text.line(format!("k{slot}[{}] = {value};", p.place.slot));
+                Ok(())
+            }
+            Inst::Kept { dst, slot } => {
+                self.define(*dst, &format!("k{slot}[{}]", p.place.slot), p, text)
+            }
+            Inst::Store { access, src } => self.store(*access, *src, p, text),
+        }
+    }
+
+    fn store(&self, access: u16, src: Reg, p: &mut Point<'_>, text: &mut Text) -> Result<()> {
+        let (ty, value) = (self.ty(src)?, self.read(src, p)?);
+        let (element, bounds, dtype) = self.element(access, &[], p.place)?;
+        let value = match dtype.compute() == ty {
+            true => value,
+            false => {
+                let of = DType::ALL.into_iter().rev().find(|d| {
+                    d.compute() == ty && !matches!(d, DType::U32 | DType::U64 | DType::U16)
+                });
+                let cast = scalar::convert(&value, of.unwrap_or(dtype), dtype);
+                format!("({cast})")
+            }
+        };
+        let line = format!("{element} = {};", scalar::stored(&value, dtype));
+        text.line(match bounds {
+            Some(bounds) => format!("if ({bounds}) {line}"),
+            None => line,
+        });
+        Ok(())
+    }
+
+    /// The reductions of a stage: how, into which register, and the type of what is reduced.
+    pub fn reductions(&self, at: usize) -> Result<Vec<Reduced>> {
+        let code = self.numbers.program.stages[at].code.iter();
+        let of = code.filter_map(|i| match i {
+            Inst::Reduce { op, acc, a } => Some((*op, *acc, *a, false)),
+            Inst::ArgReduce { op, acc, a } => Some((*op, *acc, *a, true)),
+            _ => None,
+        });
+        of.map(|(op, acc, a, place)| {
+            let ty = self.ty(a)?;
+            let part = match place {
+                true => ty,
+                false => self.sum_type(op, ty),
+            };
+            Ok(Reduced {
+                op,
+                acc: acc.0,
+                ty: part,
+                place,
+            })
+        })
+        .collect()
+    }
+}
+
+/// A reduction of a stage.
+pub(super) struct Reduced {
+    pub op: Reduction,
+    pub acc: u16,
+    /// The type of its partial results.
+    pub ty: Compute,
+    /// Whether it gives the place of an element and not its value.
+    pub place: bool,
+}
+
+impl Reduced {
+    pub fn identity(&self) -> String {
+        identity(self.op, self.ty)
+    }
+}
+
+/// The registers that are read in another stage than the one that writes them, or that a reduction writes.
+fn kept(numbers: &Numbers<'_>) -> BTreeSet<Reg> {
+    let program = numbers.program;
+    let constants: BTreeSet<Reg> = program.constants.iter().map(|(r, _)| *r).collect();
+    let mut kept = BTreeSet::new();
+    for stage in &program.stages {
+        let mut here = constants.clone();
+        for inst in &stage.code {
+            let (reads, writes) = registers(inst);
+            kept.extend(reads.into_iter().filter(|r| !here.contains(r)));
+            match inst {
+                Inst::Reduce { .. } | Inst::ArgReduce { .. } => kept.extend(writes),
+                _ => here.extend(writes),
+            }
+        }
+    }
+    kept
+}
+
+/// The registers that an instruction reads, and the one that it writes.
+pub(super) fn registers(inst: &Inst) -> (Vec<Reg>, Option<Reg>) {
+    match inst {
+        Inst::Load { dst, .. } | Inst::Index { dst, .. } | Inst::Kept { dst, .. } => {
+            (vec![], Some(*dst))
+        }
+        Inst::LoadAt { dst, dynamic, .. } => {
+            (dynamic.iter().map(|d| d.index).collect(), Some(*dst))
+        }
+        Inst::Unary { dst, a, .. } | Inst::Convert { dst, a, .. } => (vec![*a], Some(*dst)),
+        Inst::Binary { dst, a, b, .. } => (vec![*a, *b], Some(*dst)),
+        Inst::Select { dst, mask, a, b } => (vec![*mask, *a, *b], Some(*dst)),
+        Inst::Random {
+            dst,
+            seed,
+            offset,
+            index,
+            ..
+        } => (vec![*seed, *offset, *index], Some(*dst)),
+        Inst::Reduce { acc, a, .. } | Inst::ArgReduce { acc, a, .. } => (vec![*a], Some(*acc)),
+        Inst::Keep { src, .. } | Inst::Store { src, .. } => (vec![*src], None),
+    }
+}

@@ -1,0 +1,91 @@
+//! C text with its indentation.
+
+use std::fmt::Display;
+
+/// Lines of C.
+#[derive(Default)]
+pub(crate) struct Text {
+    text: String,
+    depth: usize,
+}
+
+impl Text {
+    pub fn line(&mut self, line: impl Display) {
+        self.text.extend(std::iter::repeat_n(' ', 2 * self.depth));
+        self.text += &line.to_string();
+        self.text.push('\n');
+    }
+
+    /// A line that opens a block.
+    pub fn open(&mut self, head: impl Display) {
+        self.line(format!("{head} {{").trim_start());
+        self.depth += 1;
+    }
+
+    /// A loop over `0..n`.
+    pub fn each(&mut self, index: &str, n: i64) {
+        self.open(format!(
+            "for (kiln_int {index} = 0; {index} < {n}; ++{index})"
+        ));
+    }
+
+    /// Lines that were printed apart.
+    pub fn block(&mut self, lines: &str) {
+        lines.lines().for_each(|line| match line {
+            "" => self.text.push('\n'),
+            line => self.line(line),
+        });
+    }
+
+    pub fn close(&mut self) {
+        self.depth -= 1;
+        self.line("}");
+    }
+
+    pub fn close_all(&mut self, blocks: usize) {
+        (0..blocks).for_each(|_| self.close());
+    }
+
+    pub fn into_string(self) -> String {
+        self.text
+    }
+}
+
+/// `offset + Σ factor · name`, without what is 0.
+pub(crate) fn sum<'a>(offset: i64, terms: impl IntoIterator<Item = (i64, &'a str)>) -> String {
+    let mut parts = Vec::new();
+    for (factor, name) in terms {
+        match (factor, name) {
+            (0, _) | (_, "0") => {}
+            (1, name) => parts.push(name.to_string()),
+            (factor, name) => parts.push(format!("{factor} * {name}")),
+        }
+    }
+    if offset != 0 || parts.is_empty() {
+        parts.push(offset.to_string());
+    }
+    parts.join(" + ").replace("+ -", "- ")
+}
+
+/// A name of C made of any name: letters, digits and underscores, the first of which is no digit.
+pub(crate) fn identifier(name: &str) -> String {
+    let legal = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    let text: String = name.chars().map(legal).collect();
+    match text.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        true => text,
+        false => format!("x{text}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_say_what_is_there() {
+        assert_eq!(sum(0, [(0, "i"), (1, "j")]), "j");
+        assert_eq!(sum(-3, [(2, "i"), (-1, "j")]), "2 * i - 1 * j - 3");
+        assert_eq!(sum(0, []), "0");
+        assert_eq!(identifier("0.weight"), "x0_weight");
+    }
+}

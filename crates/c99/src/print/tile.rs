@@ -1,0 +1,211 @@
+//! Tile programs as functions.
+
+use super::numbers::Numbers;
+use super::scalar::{ctype, memory};
+use super::stage::{Place, Stages};
+use super::text::Text;
+use super::{lanes, rows};
+use crate::error::{Error, Result};
+use kiln_base::Compute;
+use kiln_plan::tile::{Inst, TileProgram};
+
+/// A parameter of a printed function: an array.
+#[derive(Clone, Debug)]
+pub(crate) struct Param {
+    pub name: String,
+    /// As C has it, such as `const float *restrict a0`.
+    pub text: String,
+}
+
+/// A printed function.
+pub(crate) struct Function {
+    pub name: String,
+    /// The arrays that it takes, by their names where it was printed.
+    pub params: Vec<Param>,
+    /// Whether it takes where errors are noted.
+    pub fails: bool,
+    /// Bytes that it needs beside its arguments.
+    pub scratch: usize,
+}
+
+/// What a program is called with.
+pub(crate) struct Called<'a> {
+    pub name: String,
+    pub program: &'a TileProgram,
+    pub values: &'a [i64],
+    /// What each argument is called; those that are one memory have one name.
+    pub args: &'a [String],
+    pub sites: &'a [u32],
+    /// The argument of which a part exists, if it works on ranges of its points.
+    pub raw: Option<usize>,
+}
+
+impl Function {
+    /// A call of it, with these between the arrays and the rest.
+    pub fn call(&self, arrays: &[String], numbers: &[String], scratch: &str) -> String {
+        let mut args = arrays.to_vec();
+        args.extend_from_slice(numbers);
+        if self.fails {
+            args.push("failed".into());
+        }
+        if self.scratch > 0 {
+            args.push(scratch.into());
+        }
+        format!("{}({});", self.name, args.join(", "))
+    }
+
+    /// The arrays by their own names, as a function that has the same calls it.
+    pub fn own(&self) -> Vec<String> {
+        self.params.iter().map(|p| p.name.clone()).collect()
+    }
+}
+
+/// Prints a program: over all its points, or over `from..to` of them where an argument exists in part.
+pub(crate) fn print(called: &Called<'_>, text: &mut Text) -> Result<Function> {
+    let within = |e: Error| e.within(&called.program.name);
+    printed(called, text).map_err(within)
+}
+
+fn printed(called: &Called<'_>, text: &mut Text) -> Result<Function> {
+    let numbers = Numbers::new(called.program, called.values)?;
+    let stages = Stages::new(&numbers, called.args, called.sites, called.raw);
+    let params = params(&numbers, called);
+    let scratch = scratch(&numbers)?;
+    let fails = fails(called.program);
+    let mut head: Vec<String> = params.iter().map(|p| p.text.clone()).collect();
+    if called.raw.is_some() {
+        head.extend(["kiln_int first", "kiln_int from", "kiln_int to"].map(String::from));
+    }
+    if fails {
+        head.push("int *failed".into());
+    }
+    if scratch > 0 {
+        head.push("unsigned char *scratch".into());
+    }
+    if head.is_empty() {
+        head.push("void".into());
+    }
+    text.open(format!("static void {}({})", called.name, head.join(", ")));
+    slots(&numbers, text)?;
+    if called.raw.is_some() {
+        text.line("(void)first;");
+    }
+    match numbers.by_rows() {
+        true => rows::print(&stages, text)?,
+        false => lanes::print(&stages, text)?,
+    }
+    text.close();
+    text.line("");
+    Ok(Function {
+        name: called.name.clone(),
+        params,
+        fails,
+        scratch,
+    })
+}
+
+/// Whether a program can report an error.
+pub(crate) fn fails(program: &TileProgram) -> bool {
+    let mut code = program.stages.iter().flat_map(|s| &s.code);
+    code.any(|i| match i {
+        Inst::LoadAt { dynamic, .. } => !dynamic.is_empty(),
+        Inst::Binary { op, a, .. } => {
+            let ty = program.registers.get(usize::from(a.0));
+            op.divides() && !ty.is_some_and(|t| t.is_float())
+        }
+        _ => false,
+    })
+}
+
+/// The arrays that a program uses, each once.
+fn params(numbers: &Numbers<'_>, called: &Called<'_>) -> Vec<Param> {
+    let mut params: Vec<Param> = Vec::new();
+    let code = || numbers.program.stages.iter().flat_map(|s| &s.code);
+    let used = |arg: usize| {
+        code().any(|i| match i {
+            Inst::Load { access, .. }
+            | Inst::LoadAt { access, .. }
+            | Inst::Store { access, .. } => numbers.accesses[usize::from(*access)].arg == arg,
+            _ => false,
+        })
+    };
+    for (arg, name) in called.args.iter().enumerate() {
+        if !used(arg) || params.iter().any(|p| p.name == *name) {
+            continue;
+        }
+        let same = called.args.iter().zip(&numbers.program.args);
+        let written = same.clone().any(|(n, a)| n == name && a.written);
+        let of = memory(numbers.program.args[arg].dtype);
+        params.push(Param {
+            name: name.clone(),
+            text: pointer(of, written, name),
+        });
+    }
+    params
+}
+
+/// A parameter that is an array.
+pub(crate) fn pointer(of: &str, written: bool, name: &str) -> String {
+    match written {
+        true => format!("{of} *restrict {name}"),
+        false => format!("const {of} *restrict {name}"),
+    }
+}
+
+/// Elements of a slot.
+fn slot_len(numbers: &Numbers<'_>) -> Result<usize> {
+    let lanes = if numbers.by_rows() { 1 } else { lanes::TILE };
+    let len = numbers.inner_points().checked_mul(lanes);
+    let len = len.and_then(|n| usize::try_from(n).ok());
+    len.ok_or_else(|| Error::Damaged("a slot without size".into()))
+}
+
+fn scratch(numbers: &Numbers<'_>) -> Result<usize> {
+    let len = slot_len(numbers)?;
+    let slots = numbers.program.slots.iter();
+    let slots = slots.map(|ty| (len * width(*ty)).next_multiple_of(kiln_plan::memory::ALIGN));
+    Ok(slots.sum())
+}
+
+/// Bytes of a kept value.
+fn width(ty: Compute) -> usize {
+    ty.size().max(if ty == Compute::Mask { 4 } else { 0 })
+}
+
+fn slots(numbers: &Numbers<'_>, text: &mut Text) -> Result<()> {
+    let len = slot_len(numbers)?;
+    let mut at = 0;
+    for (i, ty) in numbers.program.slots.iter().enumerate() {
+        let of = ctype(*ty);
+        text.line(format!(
+            "{of} *restrict k{i} = ({of} *)(void *)(scratch + {at});"
+        ));
+        at += (len * width(*ty)).next_multiple_of(kiln_plan::memory::ALIGN);
+    }
+    Ok(())
+}
+
+/// The place of a point: the axes' indices are `i0`, `i1`, .., those of the inner axes `j0`, ...
+pub(super) fn place(numbers: &Numbers<'_>) -> Place {
+    let axes = numbers.axes.len();
+    let outer = (0..axes).map(|i| vec![format!("i{i}")]);
+    let inner = (0..numbers.inner.len()).map(|i| vec![format!("j{i}")]);
+    Place {
+        index: outer.chain(inner).collect(),
+        number: String::new(),
+        lane: "",
+        part: "",
+        slot: String::new(),
+    }
+}
+
+/// The number of an inner point, of what its indices are sums of.
+pub(super) fn inner_number(numbers: &Numbers<'_>, place: &Place) -> String {
+    let mut stride: i64 = numbers.inner_points();
+    let mut terms = Vec::new();
+    for (n, names) in numbers.inner.iter().zip(&place.index[numbers.axes.len()..]) {
+        stride /= (*n).max(1);
+        terms.extend(names.iter().map(|name| (stride, &name[..])));
+    }
+    super::text::sum(0, terms)
+}

@@ -1,0 +1,149 @@
+//! What never changes: arrays of C, or a file that is mapped.
+
+use super::kernel::View;
+use super::scalar::{float32, float64, memory};
+use crate::error::{Error, Result};
+use kiln_base::DType;
+use kiln_plan::memory::ALIGN;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+/// Tensors that never change.
+#[derive(Default)]
+pub(crate) struct Weights {
+    /// As programs name them.
+    sources: Vec<Tensor>,
+    /// As kernels read them.
+    arrays: Vec<Tensor>,
+    laid: HashMap<(usize, Option<View>), usize>,
+    same: HashMap<Tensor, usize>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Tensor {
+    dtype: DType,
+    bytes: Vec<u8>,
+}
+
+impl Weights {
+    /// Takes a tensor and gives its number.
+    pub fn add(&mut self, dtype: DType, bytes: Vec<u8>) -> usize {
+        self.sources.push(Tensor { dtype, bytes });
+        self.sources.len() - 1
+    }
+
+    /// The number of the array that a tensor is, laid out so.
+    pub fn array(&mut self, source: usize, view: Option<View>) -> Result<usize> {
+        let key = (source, view);
+        if let Some(at) = self.laid.get(&key) {
+            return Ok(*at);
+        }
+        let of = &self.sources[source];
+        let tensor = match &key.1 {
+            None => of.clone(),
+            Some(view) => of.laid(view)?,
+        };
+        let at = match self.same.get(&tensor) {
+            Some(at) => *at,
+            None => {
+                self.arrays.push(tensor.clone());
+                self.same.insert(tensor, self.arrays.len() - 1);
+                self.arrays.len() - 1
+            }
+        };
+        self.laid.insert(key, at);
+        Ok(at)
+    }
+
+    /// Bytes of all arrays.
+    pub fn bytes(&self) -> usize {
+        self.arrays.iter().map(|a| a.bytes.len()).sum()
+    }
+
+    /// Declarations of the arrays, for those that read them.
+    pub fn declared(&self, prefix: &str) -> String {
+        let mut text = String::new();
+        for (i, a) in self.arrays.iter().enumerate() {
+            let _ = writeln!(
+                text,
+                "extern const {} {prefix}_w{i}[{}];",
+                memory(a.dtype),
+                a.len()
+            );
+        }
+        text
+    }
+
+    /// The arrays as C.
+    pub fn defined(&self, prefix: &str) -> String {
+        let mut text = String::new();
+        for (i, a) in self.arrays.iter().enumerate() {
+            let (of, len) = (memory(a.dtype), a.len());
+            let _ = writeln!(text, "const {of} {prefix}_w{i}[{len}] = {{");
+            let mut elements = a.elements();
+            elements.resize(len, "0".into());
+            for line in elements.chunks(8) {
+                let _ = writeln!(text, "  {},", line.join(", "));
+            }
+            text += "};\n";
+        }
+        text
+    }
+
+    /// The arrays as a file, and where each of them is in it, as macros.
+    pub fn file(&self, prefix: &str) -> (String, Vec<u8>) {
+        let (mut text, mut file) = (String::new(), Vec::new());
+        for (i, a) in self.arrays.iter().enumerate() {
+            let of = memory(a.dtype);
+            let at = file.len();
+            let _ = writeln!(
+                text,
+                "#define {prefix}_w{i} ((const {of} *)(const void *)(weights + {at}))"
+            );
+            file.extend_from_slice(&a.bytes);
+            file.resize(file.len().next_multiple_of(ALIGN), 0);
+        }
+        (text, file)
+    }
+}
+
+impl Tensor {
+    /// Its elements; an array of C has one at least.
+    fn len(&self) -> usize {
+        (self.bytes.len() / self.dtype.size()).max(1)
+    }
+
+    fn laid(&self, view: &View) -> Result<Tensor> {
+        let size = self.dtype.size();
+        let mut bytes = Vec::with_capacity(self.bytes.len());
+        for place in view.places() {
+            let from = usize::try_from(place)
+                .ok()
+                .and_then(|p| p.checked_mul(size));
+            let element = from.and_then(|f| self.bytes.get(f..f + size));
+            let element =
+                element.ok_or_else(|| Error::Damaged("an operand beyond its tensor".into()))?;
+            bytes.extend_from_slice(element);
+        }
+        let dtype = self.dtype;
+        Ok(Tensor { dtype, bytes })
+    }
+
+    /// Each element as C has it.
+    fn elements(&self) -> Vec<String> {
+        let each = self.bytes.chunks_exact(self.dtype.size());
+        let text = |b: &[u8]| match (self.dtype, b) {
+            (DType::F32, &[a, b, c, d]) => float32(f32::from_le_bytes([a, b, c, d])),
+            (DType::F64, b) => float64(self.dtype.floats(b)[0]),
+            (DType::F16 | DType::BF16, &[a, b]) => u16::from_le_bytes([a, b]).to_string(),
+            (DType::U64, b) => format!("{}U", self.dtype.ints(b)[0] as u64),
+            (DType::I64, b) => match self.dtype.ints(b)[0] {
+                i64::MIN => "INT64_MIN".into(),
+                n => n.to_string(),
+            },
+            (DType::I32, b) if b == i32::MIN.to_le_bytes() => "INT32_MIN".into(),
+            (dtype, b) => dtype.ints(b)[0].to_string(),
+        };
+        each.map(text).collect()
+    }
+}

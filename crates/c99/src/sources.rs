@@ -1,0 +1,365 @@
+//! The files: one function an entry, the kernels that it calls, and the weights.
+
+use crate::error::Result;
+use crate::prepare::prepared;
+use crate::print::{Memory, Printer, SHARED, Text, identifier, memory, number};
+use kiln_base::{Dim, Role};
+use kiln_plan::{Plan, Site, SiteKind};
+use kiln_runtime::Buffer;
+use std::collections::BTreeSet;
+
+/// A program that becomes a function.
+#[derive(Clone, Debug)]
+pub struct Program<'a> {
+    /// The function's name, behind the sources'.
+    pub name: &'a str,
+    /// What it runs.
+    pub plan: &'a Plan,
+    /// The values of the plan's symbols.
+    pub symbols: &'a [i64],
+    /// For each input of the plan its name or, if it never changes, its value.
+    pub inputs: Vec<Input>,
+    /// The names of the plan's outputs.
+    pub outputs: Vec<String>,
+}
+
+/// An input of a [`Program`].
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// It is given to each call, and called so.
+    Given(String),
+    /// It is always this.
+    Fixed(Buffer),
+}
+
+/// Where weights are.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Weights {
+    /// In arrays up to a megabyte, else in a file.
+    #[default]
+    Auto,
+    /// In arrays, in a C file of their own.
+    Arrays,
+    /// In a binary file. Every function is given where it lies in memory: mapped, read, or linked.
+    File,
+}
+
+/// Bytes of weights up to which [`Weights::Auto`] makes arrays.
+const SMALL: usize = 1 << 20;
+
+/// C99 sources.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sources {
+    /// The files by their names.
+    pub files: Vec<(String, Vec<u8>)>,
+}
+
+/// Prints programs as C sources whose names begin with `name`.
+///
+/// # Errors
+/// If something of them can't be printed, or can't be computed beforehand.
+pub fn print(name: &str, programs: &[Program<'_>], weights: Weights) -> Result<Sources> {
+    let name = identifier(name).to_ascii_lowercase();
+    let made = |in_file: bool| -> Result<Printed> {
+        let mut printed = Printed::new(&name, in_file);
+        programs.iter().try_for_each(|p| printed.program(p))?;
+        Ok(printed)
+    };
+    let printed = match weights {
+        Weights::File => made(true)?,
+        Weights::Arrays => made(false)?,
+        Weights::Auto => {
+            let arrays = made(false)?;
+            match arrays.printer.weights.bytes() <= SMALL {
+                true => arrays,
+                false => made(true)?,
+            }
+        }
+    };
+    Ok(printed.finish(&name))
+}
+
+struct Printed {
+    printer: Printer,
+    header: Text,
+    entries: Text,
+    /// What each error is.
+    sites: Vec<Site>,
+}
+
+/// Names that a parameter can't have.
+const TAKEN: &[&str] = &[
+    "memory", "arena", "failed", "weights", "error", "auto", "break", "case", "char", "const",
+    "continue", "default", "do", "double", "else", "enum", "extern", "float", "for", "goto", "if",
+    "inline", "int", "long", "register", "restrict", "return", "short", "signed", "sizeof",
+    "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while",
+];
+
+impl Printed {
+    fn new(name: &str, in_file: bool) -> Printed {
+        Printed {
+            printer: Printer::new(name, in_file),
+            header: Text::default(),
+            entries: Text::default(),
+            sites: Vec::new(),
+        }
+    }
+
+    fn program(&mut self, p: &Program<'_>) -> Result<()> {
+        let plan = p.plan;
+        let fixed: Vec<Option<&Buffer>> = (p.inputs.iter())
+            .map(|i| match i {
+                Input::Fixed(value) => Some(value),
+                Input::Given(_) => None,
+            })
+            .collect();
+        let mut known: Vec<Option<Memory>> = vec![None; plan.buffers.len()];
+        let mut taken: BTreeSet<String> = TAKEN.iter().map(|s| s.to_string()).collect();
+        let mut unique = |name: &str| {
+            let mut text = identifier(if name.is_empty() { "x" } else { name });
+            while !taken.insert(text.clone()) {
+                text.push('_');
+            }
+            text
+        };
+        let mut params = Vec::new();
+        let mut about = Vec::new();
+        let mut copies = Vec::new();
+        for (input, is) in plan.inputs.iter().zip(&p.inputs) {
+            known[input.buffer.0 as usize] = Some(match is {
+                Input::Given(name) => {
+                    let name = unique(name);
+                    about.push(described(&name, input.dtype, &input.shape, p.symbols)?);
+                    params.push((
+                        format!("const {} *{name}", memory(input.dtype)),
+                        name.clone(),
+                    ));
+                    Memory::At(name)
+                }
+                Input::Fixed(value) => {
+                    let bytes = value.to_bytes().map_err(crate::Error::Prepare)?;
+                    Memory::Fixed(self.printer.weights.add(value.dtype(), bytes))
+                }
+            });
+        }
+        let computed: BTreeSet<usize> = prepare_reads(plan);
+        if let Some((_, Input::Given(name))) = (computed.iter())
+            .map(|i| (i, &p.inputs[*i]))
+            .find(|(_, input)| matches!(input, Input::Given(_)))
+        {
+            return Err(crate::Error::Damaged(format!(
+                "`{name}` is given to each call, and computed with beforehand"
+            )));
+        }
+        for (i, value) in prepared(plan, p.symbols, &fixed)? {
+            let bytes = value.to_bytes().map_err(crate::Error::Prepare)?;
+            known[i] = Some(Memory::Fixed(
+                self.printer.weights.add(value.dtype(), bytes),
+            ));
+        }
+        for c in &plan.constants {
+            let source = self.printer.weights.add(c.dtype, c.bytes.clone());
+            known[c.buffer.0 as usize] = Some(Memory::Fixed(source));
+        }
+        about.push("->".into());
+        for (output, name) in plan.outputs.iter().zip(&p.outputs) {
+            let name = unique(name);
+            about.push(described(&name, output.dtype, &output.shape, p.symbols)?);
+            params.push((format!("{} *{name}", memory(output.dtype)), name.clone()));
+            let at = output.buffer.0 as usize;
+            match known[at].clone() {
+                None => known[at] = Some(Memory::At(name)),
+                Some(from) => {
+                    let elements = elements(&output.shape, p.symbols)?;
+                    copies.push((name, from, elements * output.dtype.size() as i64));
+                }
+            }
+        }
+        let first = self.sites.len() as u32;
+        let sites: Vec<u32> = (first..first + plan.sites.len() as u32).collect();
+        self.sites.extend(plan.sites.iter().cloned());
+        let mut body = Text::default();
+        let peak = self
+            .printer
+            .frame(plan, &known, (p.symbols, &sites), "arena", &mut body)?;
+        for (name, from, bytes) in copies {
+            let from = self.printer.expression(&from)?;
+            body.line(format!("memcpy({name}, {from}, {bytes});"));
+        }
+        self.entry(
+            p.name,
+            &about.join(", ").replace(", ->, ", " -> "),
+            (&params, peak),
+            body,
+        );
+        Ok(())
+    }
+
+    /// The function of an entry, and its declaration.
+    fn entry(
+        &mut self,
+        name: &str,
+        about: &str,
+        (params, peak): (&[(String, String)], usize),
+        body: Text,
+    ) {
+        let function = format!("{}_{}", self.printer.prefix, identifier(name));
+        let large = function.to_ascii_uppercase();
+        let bytes = peak.max(kiln_plan::memory::ALIGN);
+        let mut all: Vec<String> = Vec::new();
+        let mut names: Vec<&str> = Vec::new();
+        if self.printer.in_file() {
+            all.push("const void *weights_file".into());
+            names.push("weights_file");
+        }
+        all.extend(params.iter().map(|(text, _)| text.clone()));
+        names.extend(params.iter().map(|(_, name)| &name[..]));
+        let wrapped = match all.is_empty() {
+            true => "void".into(),
+            false => all.join(", "),
+        };
+        all.push("void *memory".into());
+        let h = &mut self.header;
+        h.line(format!("/* {about}"));
+        h.line(format!(
+            " * `memory` has {large}_ARENA bytes, aligned as malloc aligns, and is not read before it is written."
+        ));
+        h.line(" * Gives 0, or the number of an error. */");
+        h.line(format!("#define {large}_ARENA {bytes}"));
+        h.line(format!("int {function}({});", all.join(", ")));
+        h.line(format!(
+            "#ifdef {}_STATIC",
+            self.printer.prefix.to_ascii_uppercase()
+        ));
+        h.line("/* The same in memory of its own. Not reentrant: calls from several threads, or from signals, must not");
+        h.line(" * overlap. */");
+        h.line(format!("int {function}_static({wrapped});"));
+        h.line("#endif");
+        h.line("");
+        let e = &mut self.entries;
+        e.open(format!("int {function}({})", all.join(", ")));
+        e.line("unsigned char *const arena = (unsigned char *)memory;");
+        if self.printer.in_file() {
+            e.line("const unsigned char *const weights = (const unsigned char *)weights_file;");
+        }
+        e.line("int error = 0;");
+        e.line("int *const failed = &error;");
+        e.block(&body.into_string());
+        e.line("(void)arena;");
+        if self.printer.in_file() {
+            e.line("(void)weights;");
+        }
+        for (_, name) in params {
+            e.line(format!("(void){name};"));
+        }
+        e.line("(void)failed;");
+        e.line("return error;");
+        e.close();
+        e.line("");
+        e.line(format!(
+            "#ifdef {}_STATIC",
+            self.printer.prefix.to_ascii_uppercase()
+        ));
+        e.open(format!("int {function}_static({wrapped})"));
+        e.line(format!(
+            "static union {{ unsigned char bytes[{large}_ARENA]; double d; int64_t i; }} arena;"
+        ));
+        names.push("arena.bytes");
+        e.line(format!("return {function}({});", names.join(", ")));
+        e.close();
+        e.line("#endif");
+        e.line("");
+    }
+
+    fn finish(self, name: &str) -> Sources {
+        let large = name.to_ascii_uppercase();
+        let head = format!(
+            "/* Made by kiln {} from compiled programs. */\n",
+            env!("CARGO_PKG_VERSION")
+        );
+        let shared = SHARED.iter();
+        let shared = shared.map(|(name, text)| (name.to_string(), text.as_bytes().to_vec()));
+        let mut files: Vec<(String, Vec<u8>)> = shared.collect();
+        let weights = &self.printer.weights;
+        let (places, declared) = match self.printer.in_file() {
+            true => {
+                let (places, file) = weights.file(name);
+                files.push((format!("{name}_weights.bin"), file));
+                (places, String::new())
+            }
+            false => {
+                let text = format!(
+                    "{head}#include <math.h>\n#include <stdint.h>\n#include \"{name}_weights.h\"\n\n{}",
+                    weights.defined(name)
+                );
+                files.push((format!("{name}_weights.c"), text.into_bytes()));
+                let text = format!(
+                    "{head}#ifndef {large}_WEIGHTS_H\n#define {large}_WEIGHTS_H\n#include <stdint.h>\n{}\n#endif\n",
+                    weights.declared(name)
+                );
+                files.push((format!("{name}_weights.h"), text.into_bytes()));
+                (String::new(), format!("#include \"{name}_weights.h\"\n"))
+            }
+        };
+        let mut about = String::new();
+        if self.printer.in_file() {
+            about = format!(
+                "/* Weights are the contents of {name}_weights.bin, aligned to 8 bytes at least: mapped, read or linked. */\n\n"
+            );
+        }
+        let header = format!(
+            "{head}#ifndef {large}_H\n#define {large}_H\n\n#include <stdint.h>\n\n#ifdef __cplusplus\nextern \"C\" {{\n#endif\n\n{about}{}/* What an error is. */\nconst char *{name}_error(int number);\n\n#ifdef __cplusplus\n}}\n#endif\n\n#endif\n",
+            self.header.into_string()
+        );
+        files.push((format!("{name}.h"), header.into_bytes()));
+        let mut errors = Text::default();
+        errors.open(format!("const char *{name}_error(int number)"));
+        errors.open("switch (number)");
+        errors.line("case 0: return \"no error\";");
+        for (i, site) in self.sites.iter().enumerate() {
+            let what = match site.kind {
+                SiteKind::IndexOutOfRange => "an index is out of range",
+                SiteKind::DivisionByZero => "an integer is divided by zero",
+                SiteKind::Custom => "a custom operator failed",
+            };
+            errors.line(format!("case {}: return \"{}: {what}\";", i + 1, site.op));
+        }
+        errors.line("default: return \"no such error\";");
+        errors.close_all(2);
+        let source = format!(
+            "{head}#include \"kiln_c99.h\"\n#include \"{name}.h\"\n{declared}\n{places}\n{}{}{}",
+            self.printer.functions.into_string(),
+            self.entries.into_string(),
+            errors.into_string()
+        );
+        files.push((format!("{name}.c"), source.into_bytes()));
+        files.sort();
+        Sources { files }
+    }
+}
+
+fn elements(shape: &[Dim], symbols: &[i64]) -> Result<i64> {
+    shape
+        .iter()
+        .try_fold(1i64, |n, d| Ok(n * number(d, symbols)?))
+}
+
+/// A tensor as comments have it, such as `x f32[1, 3]`.
+fn described(
+    name: &str,
+    dtype: kiln_base::DType,
+    shape: &[Dim],
+    symbols: &[i64],
+) -> Result<String> {
+    let sizes = shape.iter().map(|d| Ok(number(d, symbols)?.to_string()));
+    let sizes: Vec<String> = sizes.collect::<Result<_>>()?;
+    Ok(format!("{name} {dtype}[{}]", sizes.join(", ")))
+}
+
+/// The inputs that *prepare* reads.
+fn prepare_reads(plan: &Plan) -> BTreeSet<usize> {
+    let touched: BTreeSet<_> = plan.prepare.iter().flat_map(|s| s.touched()).collect();
+    let inputs = plan.inputs.iter().enumerate();
+    let read = inputs.filter(|(_, i)| i.role == Role::Parameter && touched.contains(&i.buffer));
+    read.map(|(i, _)| i).collect()
+}

@@ -1,0 +1,221 @@
+//! The system's C compiler, and libraries that it makes of printed sources.
+
+use kiln_c99::{Program, Sources};
+use std::ffi::{c_int, c_void};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What sources must be compiled with, without a word.
+const FLAGS: &[&str] = &[
+    "-std=c99",
+    "-Wall",
+    "-Wextra",
+    "-pedantic",
+    "-Werror",
+    "-shared",
+    "-fPIC",
+];
+
+/// Whether there is a C compiler; says so once if there is none.
+pub fn is_there() -> bool {
+    static THERE: OnceLock<bool> = OnceLock::new();
+    *THERE.get_or_init(|| {
+        let there = Command::new("cc")
+            .arg("--version")
+            .output()
+            .is_ok_and(|o| o.status.success());
+        if !there {
+            eprintln!("skipped: there is no C compiler to compile sources with");
+        }
+        there
+    })
+}
+
+/// A folder that is removed at the end.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new() -> Folder {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("kiln-c99-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if std::env::var_os("KILN_KEEP").is_none() {
+            let _ = std::fs::remove_dir_all(&self.0);
+        } else {
+            eprintln!("kept: {}", self.0.display());
+        }
+    }
+}
+
+/// Compiled sources.
+pub struct Library {
+    library: libloading::Library,
+    name: String,
+    /// The weights' file, if they have one.
+    weights: Option<Vec<u64>>,
+    folder: Folder,
+}
+
+/// A call that passes pointers from an array, so that functions of any number of parameters are called alike.
+pub fn shim(name: &str, function: &str, params: usize) -> String {
+    let mut text = String::new();
+    let args: Vec<String> = (0..params).map(|i| format!("p[{i}]")).collect();
+    let _ = writeln!(
+        text,
+        "int call_{function}(void **p);\nint call_{function}(void **p) {{ return {name}_{function}({}); }}",
+        args.join(", ")
+    );
+    let arena = format!("{name}_{function}_ARENA").to_ascii_uppercase();
+    let _ = writeln!(
+        text,
+        "long arena_{function}(void);\nlong arena_{function}(void) {{ return {arena}; }}"
+    );
+    text
+}
+
+impl Library {
+    /// Compiles sources called `name` with these calls in them.
+    pub fn new(sources: &Sources, name: &str, optimised: &str, shims: &str) -> Library {
+        let folder = Folder::new();
+        sources.write(&folder.0).unwrap();
+        let shims = format!("#include \"{name}.h\"\n{shims}");
+        std::fs::write(folder.0.join("shims.c"), shims).unwrap();
+        let mut c: Vec<String> = vec!["shims.c".into()];
+        let names = sources.files.iter().map(|(name, _)| name);
+        c.extend(names.filter(|n| n.ends_with(".c")).cloned());
+        // Sanitizers, say.
+        let more = std::env::var("KILN_CFLAGS").unwrap_or_default();
+        let out = Command::new("cc")
+            .args(FLAGS)
+            .args(optimised.split(' '))
+            .args(more.split_whitespace())
+            .args(["-o", "library.so"])
+            .args(&c)
+            .arg("-lm")
+            .current_dir(&folder.0)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        let said: Vec<&str> = said.lines().take(40).collect();
+        assert!(out.status.success(), "{}", said.join("\n"));
+        // SAFETY: the library has no constructors.
+        let library = unsafe { libloading::Library::new(folder.0.join("library.so")) };
+        let binary = format!("{name}_weights.bin");
+        let weights = sources.files.iter().find(|(n, _)| *n == binary);
+        Library {
+            library: library.unwrap(),
+            name: name.into(),
+            weights: weights.map(|(_, bytes)| words(bytes)),
+            folder,
+        }
+    }
+
+    /// Bytes of the library.
+    #[allow(dead_code, reason = "only some programs that have this module ask")]
+    pub fn bytes(&self) -> u64 {
+        let file = self.folder.0.join("library.so");
+        std::fs::metadata(file).map_or(0, |m| m.len())
+    }
+
+    /// Calls an entry and gives its outputs, whose bytes are of these numbers, or what went wrong.
+    pub fn call(
+        &self,
+        function: &str,
+        inputs: &[Vec<u8>],
+        outputs: &[usize],
+    ) -> Result<Vec<Vec<u8>>, String> {
+        type Call = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
+        // SAFETY: the shims have these signatures.
+        let (call, arena) = unsafe {
+            let call = self.library.get::<Call>(format!("call_{function}"));
+            let arena = format!("arena_{function}");
+            let arena = self
+                .library
+                .get::<unsafe extern "C" fn() -> std::ffi::c_long>(arena);
+            (call.unwrap(), arena.unwrap()())
+        };
+        // Bytes that nothing may depend on; a guard behind what the caller gives stays as it is.
+        const GUARD: u64 = 0x5aa5_1234_8765_c33c;
+        let mut memory = vec![u64::MAX; arena as usize / 8 + 1];
+        *memory.last_mut().unwrap() = GUARD;
+        let mut given: Vec<Vec<u64>> = inputs.iter().map(|b| words(b)).collect();
+        let mut taken: Vec<Vec<u64>> = outputs.iter().map(|n| vec![GUARD; n / 8 + 2]).collect();
+        let mut pointers: Vec<*mut c_void> = Vec::new();
+        if let Some(weights) = &self.weights {
+            pointers.push(weights.as_ptr().cast_mut().cast());
+        }
+        pointers.extend(given.iter_mut().map(|g| g.as_mut_ptr().cast::<c_void>()));
+        pointers.extend(taken.iter_mut().map(|t| t.as_mut_ptr().cast::<c_void>()));
+        pointers.push(memory.as_mut_ptr().cast());
+        // SAFETY: the arrays are as large as the entry's inputs, outputs and arena.
+        let code = unsafe { call(pointers.as_mut_ptr()) };
+        assert_eq!(
+            memory.last(),
+            Some(&GUARD),
+            "{function} writes behind its arena"
+        );
+        if code != 0 {
+            return Err(self.error(code));
+        }
+        let bytes = taken.iter().zip(outputs).map(|(t, n)| {
+            let bytes: Vec<u8> = t.iter().flat_map(|w| w.to_le_bytes()).collect();
+            let rest: Vec<u8> = vec![GUARD; t.len()]
+                .iter()
+                .flat_map(|w| w.to_le_bytes())
+                .collect();
+            assert_eq!(
+                bytes[*n..],
+                rest[*n..],
+                "{function} writes behind an output"
+            );
+            bytes[..*n].to_vec()
+        });
+        Ok(bytes.collect())
+    }
+
+    fn error(&self, code: c_int) -> String {
+        type Text = unsafe extern "C" fn(c_int) -> *const std::ffi::c_char;
+        let name = format!("{}_error", self.name);
+        // SAFETY: the function has this signature, and gives texts that stay.
+        unsafe {
+            let text = self.library.get::<Text>(name).unwrap()(code);
+            std::ffi::CStr::from_ptr(text).to_str().unwrap().to_string()
+        }
+    }
+}
+
+/// Bytes in memory that is aligned to 8.
+fn words(bytes: &[u8]) -> Vec<u64> {
+    let word = |b: &[u8]| {
+        let mut all = [0; 8];
+        all[..b.len()].copy_from_slice(b);
+        u64::from_le_bytes(all)
+    };
+    let mut words: Vec<u64> = bytes.chunks(8).map(word).collect();
+    words.push(0);
+    words
+}
+
+#[allow(dead_code, reason = "only some programs that have this module ask")]
+/// The calls of programs: pointers of their inputs that are given, of outputs, and of memory.
+pub fn shims(name: &str, programs: &[Program<'_>], in_file: bool) -> String {
+    let params = |p: &Program<'_>| {
+        let given = p.inputs.iter();
+        let given = given.filter(|i| matches!(i, kiln_c99::Input::Given(_)));
+        given.count() + p.outputs.len() + 1 + usize::from(in_file)
+    };
+    programs
+        .iter()
+        .map(|p| shim(name, p.name, params(p)))
+        .collect()
+}

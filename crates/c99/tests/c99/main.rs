@@ -1,0 +1,5 @@
+//! Printed sources, compiled by the system's C compiler where there is one.
+
+mod cc;
+mod models;
+mod random;

@@ -1,0 +1,136 @@
+//! Random programs: what C compilers make of printed sources gives what the reference gives.
+
+use crate::cc::{self, Library};
+use kiln_c99::{Error, Input, Program, Weights, print};
+use kiln_compiler::Options;
+use kiln_ir::Graph;
+use kiln_ir::eval::Array;
+use kiln_ir::fuzz::{Config, random_inputs};
+use kiln_plan::{Plan, Role};
+use kiln_runtime::Buffer;
+use kiln_testkit::oracle::{Engine, Oracle};
+use kiln_testkit::programs::plain;
+use kiln_testkit::rules::some_program;
+
+/// A compiled program with what the reference says of it.
+struct Case {
+    name: String,
+    engine: Engine,
+    oracle: Oracle,
+    symbols: Vec<i64>,
+}
+
+impl Case {
+    fn new(name: String, graph: &Graph, seed: u64, options: &Options) -> Case {
+        let oracle = Oracle::new(graph, random_inputs(graph, seed));
+        let engine = Engine::new(graph, options).unwrap();
+        let plan = engine.executable.plan();
+        let value =
+            |s: &kiln_plan::Symbol| oracle.inputs[s.input as usize].shape()[s.axis as usize] as i64;
+        Case {
+            name,
+            symbols: plan.symbols.iter().map(value).collect(),
+            engine,
+            oracle,
+        }
+    }
+
+    /// Whether the runtime gives what the reference gives: some rewrites hold for finite numbers alone.
+    fn is_exact(&self) -> bool {
+        let outputs = self.engine.run(&self.oracle.inputs);
+        outputs.is_ok_and(|o| self.oracle.check(&o).is_ok())
+    }
+
+    fn plan(&self) -> &Plan {
+        self.engine.executable.plan()
+    }
+
+    fn program(&self) -> Program<'_> {
+        let inputs = self.plan().inputs.iter().zip(&self.oracle.inputs);
+        let inputs = inputs
+            .enumerate()
+            .map(|(i, (input, value))| match input.role {
+                Role::Parameter => {
+                    let shape: Vec<i64> = value.shape().iter().map(|d| *d as i64).collect();
+                    Input::Fixed(
+                        Buffer::from_bytes(value.dtype(), &shape, &value.to_bytes()).unwrap(),
+                    )
+                }
+                _ => Input::Given(format!("in{i}")),
+            });
+        Program {
+            name: &self.name,
+            plan: self.plan(),
+            symbols: &self.symbols,
+            inputs: inputs.collect(),
+            outputs: (0..self.plan().outputs.len())
+                .map(|i| format!("out{i}"))
+                .collect(),
+        }
+    }
+
+    fn check(&self, library: &Library) -> Result<(), String> {
+        let plan = self.plan();
+        let given = plan.inputs.iter().zip(&self.oracle.inputs);
+        let given = given.filter(|(i, _)| i.role != Role::Parameter);
+        let given: Vec<Vec<u8>> = given.map(|(_, a)| a.to_bytes()).collect();
+        let shapes = plan.outputs.iter().map(|o| {
+            let shape = o.shape.iter().map(|d| d.eval(&self.symbols) as usize);
+            (o.dtype, shape.collect::<Vec<_>>())
+        });
+        let shapes: Vec<_> = shapes.collect();
+        let sizes: Vec<usize> = (shapes.iter())
+            .map(|(d, s)| s.iter().product::<usize>() * d.size())
+            .collect();
+        let values = library.call(&self.name, &given, &sizes)?;
+        let array = |at: usize| {
+            let (dtype, shape) = &shapes[at];
+            Array::from_bytes(*dtype, shape, &values[at]).unwrap()
+        };
+        let outputs = self.engine.outputs.iter();
+        let outputs: Vec<Option<Array>> = outputs.map(|o| o.map(array)).collect();
+        self.oracle.check_arrays(&outputs)
+    }
+}
+
+#[test]
+fn random_programs_in_c_give_what_the_reference_gives() {
+    if !cc::is_there() {
+        return;
+    }
+    let count: u64 = std::env::var("KILN_C99_SEEDS").map_or(120, |n| n.parse().unwrap());
+    let config = Config::default();
+    let (mut cases, mut refused) = (Vec::new(), Vec::new());
+    for seed in 0..count {
+        let options = match seed % 4 {
+            3 => plain(),
+            _ => Options::default(),
+        };
+        let graph = match seed % 2 {
+            0 => config.graph(seed),
+            _ => some_program(seed),
+        };
+        let case = Case::new(format!("p{seed}"), &graph, seed, &options);
+        match print("random", &[case.program()], Weights::Arrays) {
+            Ok(_) => cases.extend(case.is_exact().then_some(case)),
+            Err(Error::Kernel { kernel, why }) => refused.push(format!("{kernel}: {why}")),
+            Err(e) => panic!("seed {seed}: {e}"),
+        }
+    }
+    let mut wrong = Vec::new();
+    for part in cases.chunks(40) {
+        let programs: Vec<Program<'_>> = part.iter().map(Case::program).collect();
+        let sources = print("random", &programs, Weights::Arrays).unwrap();
+        let shims = cc::shims("random", &programs, false);
+        let library = Library::new(&sources, "random", "-O1", &shims);
+        let checked = part.iter().map(|c| (c, c.check(&library)));
+        let failed = checked.filter_map(|(c, r)| Some(format!("{}: {}", c.name, r.err()?)));
+        wrong.extend(failed);
+    }
+    assert!(
+        cases.len() as u64 * 8 > count * 7,
+        "{} of {count}: {refused:#?}",
+        cases.len()
+    );
+    assert!(wrong.is_empty(), "{} wrong: {wrong:#?}", wrong.len());
+}

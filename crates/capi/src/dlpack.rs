@@ -1,0 +1,390 @@
+//! Tensors from and to other libraries, by DLPack's structures.
+
+use crate::dlpack_abi::*;
+use crate::status::{Failure, KilnStatus, call, give, given, list, wrong};
+use crate::tensor::KilnTensor;
+use kiln_package::memory::{ALIGN, Lender, Storage};
+use kiln_package::{Buffer, DType};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// Set where a tensor is only read.
+const READ_ONLY: u64 = 1;
+/// The most dims that a tensor is taken with.
+const MOST_DIMS: usize = 64;
+/// The memory of the processor.
+const CPU: i32 = 1;
+
+/// The version that tensors are given out in.
+const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 0 };
+
+/// Either form.
+trait Managed: Sized + 'static {
+    fn tensor(&self) -> &DLTensor;
+    /// Frees what it is of.
+    ///
+    /// # Safety
+    /// `this` is its maker's and was not freed.
+    unsafe fn delete(this: *mut Self);
+    /// Why it can't be taken.
+    fn refused(&self) -> Option<String> {
+        None
+    }
+}
+
+impl Managed for DLManagedTensor {
+    fn tensor(&self) -> &DLTensor {
+        &self.dl_tensor
+    }
+
+    unsafe fn delete(this: *mut Self) {
+        // SAFETY: the caller's.
+        unsafe {
+            if let Some(deleter) = (*this).deleter {
+                deleter(this);
+            }
+        }
+    }
+}
+
+impl Managed for DLManagedTensorVersioned {
+    fn tensor(&self) -> &DLTensor {
+        &self.dl_tensor
+    }
+
+    unsafe fn delete(this: *mut Self) {
+        // SAFETY: the caller's.
+        unsafe {
+            if let Some(deleter) = (*this).deleter {
+                deleter(this);
+            }
+        }
+    }
+
+    fn refused(&self) -> Option<String> {
+        let DLPackVersion { major, minor } = self.version;
+        (major != VERSION.major)
+            .then(|| format!("the tensor is of DLPack {major}.{minor}, and this library reads 1.x"))
+    }
+}
+
+/// What holds a tensor of somebody else's, and frees it.
+struct Held<M: Managed> {
+    managed: *mut M,
+    data: *const u8,
+    len: usize,
+}
+
+// SAFETY: DLPack lets a tensor be used and freed on any thread.
+unsafe impl<M: Managed> Send for Held<M> {}
+// SAFETY: the bytes are only read.
+unsafe impl<M: Managed> Sync for Held<M> {}
+
+// SAFETY: the bytes are the tensor's, which stays where it is until it is freed; whoever gave it promised that
+// nobody writes it meanwhile.
+unsafe impl<M: Managed> Lender for Held<M> {
+    fn bytes(&self) -> &[u8] {
+        match self.len {
+            0 => &[],
+            // SAFETY: as above.
+            len => unsafe { std::slice::from_raw_parts(self.data, len) },
+        }
+    }
+}
+
+impl<M: Managed> Drop for Held<M> {
+    fn drop(&mut self) {
+        // SAFETY: it was handed over, and nobody reads it any more.
+        unsafe { M::delete(self.managed) };
+    }
+}
+
+fn dtype(of: DLDataType) -> Result<DType, Failure> {
+    let DLDataType { code, bits, lanes } = of;
+    let found = DType::ALL.into_iter().find(|d| {
+        let t = described(*d);
+        (t.code, t.bits, t.lanes) == (code, bits, lanes)
+    });
+    let text = || format!("there is no dtype of kind {code} with {bits} bits in {lanes} lanes");
+    found.ok_or_else(|| Failure(KilnStatus::KILN_VALUE, text()))
+}
+
+fn described(dtype: DType) -> DLDataType {
+    let code = match dtype {
+        DType::Bool => 6,
+        DType::BF16 => 4,
+        d if d.is_float() => 2,
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 => 1,
+        _ => 0,
+    };
+    DLDataType {
+        code,
+        bits: 8 * dtype.size() as u8,
+        lanes: 1,
+    }
+}
+
+/// Row-major strides.
+fn strides(shape: &[i64]) -> Vec<i64> {
+    let mut strides = vec![1i64; shape.len()];
+    for i in (1..shape.len()).rev() {
+        strides[i - 1] = strides[i].saturating_mul(shape[i].max(1));
+    }
+    strides
+}
+
+/// A tensor that is handed over: as it lies where it is row-major and aligned, else a copy.
+///
+/// # Safety
+/// `managed` is null or a tensor that nobody writes until it is freed.
+unsafe fn taken<M: Managed>(managed: *mut M) -> Result<Buffer, Failure> {
+    // SAFETY: the caller's.
+    let of = unsafe { given(managed.cast_const(), "the tensor")? };
+    let value = |text: String| Failure(KilnStatus::KILN_VALUE, text);
+    if let Some(why) = of.refused() {
+        return Err(value(why));
+    }
+    let t = of.tensor();
+    if t.device.device_type != CPU {
+        return Err(value(format!(
+            "the tensor is on a device of type {}, and only memory of the processor (1) is read",
+            t.device.device_type
+        )));
+    }
+    let dtype = dtype(t.dtype)?;
+    let rank = usize::try_from(t.ndim).ok().filter(|n| *n <= MOST_DIMS);
+    let rank = rank.ok_or_else(|| wrong(format!("a tensor can't have {} dims", t.ndim)))?;
+    // SAFETY: the caller's.
+    let shape = unsafe { list(t.shape.cast_const(), rank, "the shape")? };
+    let len = shape.iter().try_fold(dtype.size(), |n, d| {
+        n.checked_mul(usize::try_from(*d).ok()?)
+    });
+    let len = len.filter(|n| *n <= isize::MAX as usize);
+    let len = len.ok_or_else(|| value(format!("there is no tensor of shape {shape:?}")))?;
+    if len > 0 && t.data.is_null() {
+        return Err(wrong("the data is null"));
+    }
+    let steps = match t.strides.is_null() {
+        true => strides(shape),
+        // SAFETY: the caller's.
+        false => unsafe { list(t.strides.cast_const(), rank, "the strides")? }.to_vec(),
+    };
+    let dense = strides(shape);
+    let row_major = len == 0 || (0..rank).all(|i| shape[i] == 1 || steps[i] == dense[i]);
+    let data = t
+        .data
+        .cast::<u8>()
+        .cast_const()
+        .wrapping_add(t.byte_offset as usize);
+    if row_major && len > 0 && data.addr().is_multiple_of(ALIGN) {
+        let held = Arc::new(Held { managed, data, len });
+        let lent = Storage::lent(&held, 0..len).and_then(|s| Buffer::from_storage(dtype, shape, s));
+        return lent.map_err(|e| {
+            // The tensor stays the caller's.
+            if let Some(held) = Arc::into_inner(held) {
+                std::mem::forget(held);
+            }
+            e.into()
+        });
+    }
+    let mut bytes = Vec::new();
+    if bytes.try_reserve_exact(len).is_err() {
+        let text = format!("a copy of {len} bytes can't be allocated");
+        return Err(Failure(KilnStatus::KILN_MEMORY, text));
+    }
+    // SAFETY: the strides lead to elements of the tensor, by the caller.
+    unsafe { gather(&mut bytes, data, dtype.size(), (shape, &steps)) };
+    let buffer = Buffer::from_bytes(dtype, shape, &bytes)?;
+    // SAFETY: it was handed over, and everything of it is copied.
+    unsafe { M::delete(managed) };
+    Ok(buffer)
+}
+
+/// Copies elements in row-major order.
+///
+/// # Safety
+/// There is an element of so many bytes at every index.
+unsafe fn gather(to: &mut Vec<u8>, from: *const u8, size: usize, (shape, steps): (&[i64], &[i64])) {
+    match (shape, steps) {
+        ([n, shape @ ..], [step, steps @ ..]) => (0..*n).for_each(|i| {
+            let at = i.wrapping_mul(*step).wrapping_mul(size as i64);
+            // SAFETY: the caller's, of the elements at this index.
+            unsafe { gather(to, from.wrapping_offset(at as isize), size, (shape, steps)) };
+        }),
+        // SAFETY: the caller's.
+        _ => to.extend_from_slice(unsafe { std::slice::from_raw_parts(from, size) }),
+    }
+}
+
+/// What a tensor that is given out holds on to.
+struct Given {
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+    /// The library's memory, or a copy of it.
+    _buffer: Option<Buffer>,
+    copy: Vec<u64>,
+}
+
+/// Takes a tensor apart; `copies` gives memory that whoever takes it may write.
+fn parts(buffer: &Buffer, copies: bool) -> Result<(DLTensor, *mut c_void), Failure> {
+    let bytes = buffer.bytes()?;
+    let mut given = Box::new(Given {
+        shape: buffer.shape().to_vec(),
+        strides: strides(buffer.shape()),
+        _buffer: (!copies).then(|| buffer.clone()),
+        copy: Vec::new(),
+    });
+    let mut data = bytes.as_ptr().cast_mut();
+    if copies {
+        let words = bytes.len().div_ceil(8);
+        if given.copy.try_reserve_exact(words).is_err() {
+            let text = format!("a copy of {} bytes can't be allocated", bytes.len());
+            return Err(Failure(KilnStatus::KILN_MEMORY, text));
+        }
+        given.copy.resize(words, 0);
+        data = given.copy.as_mut_ptr().cast();
+        // SAFETY: the words have room for the bytes.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), data, bytes.len()) };
+    }
+    if bytes.is_empty() {
+        data = null_mut();
+    }
+    let tensor = DLTensor {
+        data: data.cast(),
+        device: DLDevice {
+            device_type: CPU,
+            device_id: 0,
+        },
+        ndim: given.shape.len() as i32,
+        dtype: described(buffer.dtype()),
+        shape: given.shape.as_mut_ptr(),
+        strides: given.strides.as_mut_ptr(),
+        byte_offset: 0,
+    };
+    Ok((tensor, Box::into_raw(given).cast()))
+}
+
+/// # Safety
+/// The tensor was given out by this library and was not freed.
+unsafe extern "C" fn delete(this: *mut DLManagedTensor) {
+    call(|| {
+        // SAFETY: the caller's; both boxes were made when it was given out.
+        unsafe {
+            drop(Box::from_raw((*this).manager_ctx.cast::<Given>()));
+            drop(Box::from_raw(this));
+        }
+        Ok(())
+    });
+}
+
+/// # Safety
+/// As [`delete`].
+unsafe extern "C" fn delete_versioned(this: *mut DLManagedTensorVersioned) {
+    call(|| {
+        // SAFETY: the caller's; both boxes were made when it was given out.
+        unsafe {
+            drop(Box::from_raw((*this).manager_ctx.cast::<Given>()));
+            drop(Box::from_raw(this));
+        }
+        Ok(())
+    });
+}
+
+/// A tensor of the library's that holds one of another library's, which is handed over: it is freed by its `deleter`
+/// with the last use, and until then nobody writes it. It is read where it lies if it is row-major and aligned to 64
+/// bytes, else copied and freed at once. After an error it is still the caller's.
+///
+/// # Safety
+/// `from` leads to a tensor whose pointers lead to as much as it says; `to` leads to memory for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kiln_tensor_from_dlpack(
+    from: *mut DLManagedTensor,
+    to: *mut *mut KilnTensor,
+) -> KilnStatus {
+    // SAFETY: the caller's.
+    unsafe { from_managed(from, to) }
+}
+
+/// The same of a tensor of DLPack 1.x.
+///
+/// # Safety
+/// As of `kiln_tensor_from_dlpack`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kiln_tensor_from_dlpack_versioned(
+    from: *mut DLManagedTensorVersioned,
+    to: *mut *mut KilnTensor,
+) -> KilnStatus {
+    // SAFETY: the caller's.
+    unsafe { from_managed(from, to) }
+}
+
+/// # Safety
+/// As [`kiln_tensor_from_dlpack`].
+unsafe fn from_managed<M: Managed>(from: *mut M, to: *mut *mut KilnTensor) -> KilnStatus {
+    call(|| {
+        if to.is_null() {
+            return Err(wrong("the result is null"));
+        }
+        // SAFETY: the caller's.
+        let buffer = unsafe { taken(from)? };
+        let tensor = Box::into_raw(Box::new(KilnTensor(buffer)));
+        // SAFETY: the caller's.
+        unsafe { give(to, tensor, "the result") }
+    })
+}
+
+/// A tensor for another library, with a copy of the elements that it may write. Its `deleter` frees it.
+///
+/// # Safety
+/// `tensor` is one of the library's; `to` leads to memory for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kiln_tensor_to_dlpack(
+    tensor: *const KilnTensor,
+    to: *mut *mut DLManagedTensor,
+) -> KilnStatus {
+    call(|| {
+        if to.is_null() {
+            return Err(wrong("the result is null"));
+        }
+        // SAFETY: the caller's.
+        let KilnTensor(buffer) = unsafe { given(tensor, "the tensor")? };
+        let (dl_tensor, manager_ctx) = parts(buffer, true)?;
+        let managed = Box::new(DLManagedTensor {
+            dl_tensor,
+            manager_ctx,
+            deleter: Some(delete),
+        });
+        // SAFETY: the caller's.
+        unsafe { give(to, Box::into_raw(managed), "the result") }
+    })
+}
+
+/// A tensor for another library, of DLPack 1.0, without a copy: it is only read, as its flags say. The library's
+/// tensor may be freed before it. Its `deleter` frees it.
+///
+/// # Safety
+/// As of `kiln_tensor_to_dlpack`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kiln_tensor_to_dlpack_versioned(
+    tensor: *const KilnTensor,
+    to: *mut *mut DLManagedTensorVersioned,
+) -> KilnStatus {
+    call(|| {
+        if to.is_null() {
+            return Err(wrong("the result is null"));
+        }
+        // SAFETY: the caller's.
+        let KilnTensor(buffer) = unsafe { given(tensor, "the tensor")? };
+        let (dl_tensor, manager_ctx) = parts(buffer, false)?;
+        let managed = Box::new(DLManagedTensorVersioned {
+            version: VERSION,
+            manager_ctx,
+            deleter: Some(delete_versioned),
+            flags: READ_ONLY,
+            dl_tensor,
+        });
+        // SAFETY: the caller's.
+        unsafe { give(to, Box::into_raw(managed), "the result") }
+    })
+}

@@ -1,0 +1,105 @@
+//! How long entries of packages take.
+
+use super::subject::{Subject, subjects};
+use crate::Failure;
+use crate::bench::Effort;
+use crate::failure::{say, say_json};
+use clap::ArgMatches;
+use kiln::package::{Options, Package};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// What was measured of an entry, in seconds and bytes.
+#[derive(Serialize)]
+struct Measured {
+    package: String,
+    entry: String,
+    /// From the open package to the first result.
+    first: f64,
+    /// Of every later run, in order.
+    times: Vec<f64>,
+    weights: usize,
+    peak: usize,
+}
+
+impl Measured {
+    /// The least, the median, and the upper quartile.
+    fn quartiles(&self) -> [f64; 3] {
+        let mut times = self.times.clone();
+        times.sort_by(f64::total_cmp);
+        let last = times.len().saturating_sub(1);
+        [0, 2, 3].map(|quarter| times.get(last * quarter / 4).copied().unwrap_or(f64::NAN))
+    }
+}
+
+/// Measures entries of packages, in rounds over all of them. What entries change stays in memory.
+pub(crate) fn bench(m: &ArgMatches, files: &[PathBuf], effort: &Effort) -> Result<(), Failure> {
+    let mut ready: Vec<(Subject, Measured)> = Vec::new();
+    let mut opened = Vec::new();
+    for file in files {
+        let package: Package = Options::new().open(file)?;
+        for subject in subjects(&package, m)? {
+            let began = Instant::now();
+            subject.entry.run(subject.given())?;
+            let first = began.elapsed().as_secs_f64();
+            let sizes: Vec<(&str, i64)> = subject.sizes.iter().map(|(n, v)| (&n[..], *v)).collect();
+            let memory = subject.entry.memory(&sizes)?;
+            let measured = Measured {
+                package: file.display().to_string(),
+                entry: subject.name.clone(),
+                first,
+                times: Vec::new(),
+                weights: memory.weights,
+                peak: memory.run.peak,
+            };
+            ready.push((subject, measured));
+        }
+        opened.push(package);
+    }
+    let rounds = effort.rounds.max(1);
+    for _ in 0..rounds {
+        for (subject, measured) in &mut ready {
+            measure(subject, measured, effort.time / rounds as u32)?;
+        }
+    }
+    let all: Vec<Measured> = ready.into_iter().map(|(_, measured)| measured).collect();
+    match m.get_flag("json") {
+        true => say_json(&all),
+        false => say(&table(&all)?),
+    }
+}
+
+/// Measures for some time, at least once.
+fn measure(subject: &Subject, measured: &mut Measured, time: Duration) -> Result<(), Failure> {
+    let began = Instant::now();
+    loop {
+        let inputs = subject.given();
+        let now = Instant::now();
+        drop(subject.entry.run(inputs)?);
+        measured.times.push(now.elapsed().as_secs_f64());
+        if began.elapsed() >= time {
+            return Ok(());
+        }
+    }
+}
+
+fn table(all: &[Measured]) -> Result<String, Failure> {
+    let mut text = format!(
+        "{:<32} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n",
+        "entry", "least", "median", "quartile", "first", "weights", "peak"
+    );
+    for m in all {
+        let [least, median, quartile] = m.quartiles().map(|t| t * 1e3);
+        writeln!(
+            text,
+            "{:<32} {least:>8.3} ms {median:>8.3} ms {quartile:>8.3} ms {:>8.3} ms {:>8.2} MB {:>8.2} MB",
+            m.entry,
+            m.first * 1e3,
+            m.weights as f64 / 1e6,
+            m.peak as f64 / 1e6
+        )?;
+    }
+    Ok(text)
+}

@@ -1,0 +1,154 @@
+//! Packages beside the reference.
+
+use super::opened;
+use super::subject::{Subject, subjects};
+use crate::Failure;
+use crate::failure::{say, say_json};
+use clap::ArgMatches;
+use kiln::package::{Buffer, Package};
+use kiln_compiler::{Options, Verification};
+use kiln_ir::Graph;
+use kiln_ir::eval::{Array, Deviation, Oracle};
+use kiln_plan::{Decision, Kernel, Plan};
+use kiln_runtime::Executable;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// The `verify` command: exits with 1 if something is wrong.
+pub(crate) fn verify(m: &ArgMatches) -> Result<ExitCode, Failure> {
+    let package = opened(m, "file")?;
+    let mut right = true;
+    let mut all = Vec::new();
+    for subject in subjects(&package, m)? {
+        let checked = checked(&package, &subject)?;
+        right &= checked.is_right();
+        match m.get_flag("json") {
+            true => all.push(checked.json(&subject.name)),
+            false => say(&format!("{}: {checked}\n", subject.name))?,
+        }
+    }
+    if m.get_flag("json") {
+        say_json(&all)?;
+    }
+    Ok(ExitCode::from(u8::from(!right)))
+}
+
+/// What was found of an entry.
+enum Checked {
+    /// Of every kernel.
+    Kernels(Verification),
+    /// Of its results: its kernels are others than this build makes of its graph.
+    Results(Vec<Deviation>),
+}
+
+fn checked(package: &Package, subject: &Subject) -> Result<Checked, Failure> {
+    let compiled = subject.compiled()?;
+    let inputs = subject.plan_inputs(package, &compiled)?;
+    let graph = subject.graph(package)?;
+    let again = kiln_compiler::compile(&graph, &[], &Options::default())?;
+    let executable = Executable::new(compiled.plan.clone())?;
+    match plain(again.executable.plan()) == plain(&compiled.plan) {
+        true => {
+            let found = kiln_compiler::verify(&again.stages, &executable, &inputs);
+            Ok(Checked::Kernels(found?))
+        }
+        false => Ok(Checked::Results(results(&graph, &executable, &inputs)?)),
+    }
+}
+
+/// How far the results are from the reference.
+fn results(
+    graph: &Graph,
+    executable: &Executable,
+    inputs: &[Buffer],
+) -> Result<Vec<Deviation>, Failure> {
+    let array = |b: &Buffer| -> Result<Array, Failure> {
+        let shape: Vec<usize> = b.shape().iter().map(|n| *n as usize).collect();
+        Ok(Array::from_bytes(b.dtype(), &shape, b.bytes()?)?)
+    };
+    let arrays: Vec<Array> = inputs.iter().map(array).collect::<Result<_, _>>()?;
+    let floats = arrays.iter().filter_map(Array::floats).flatten();
+    let largest = floats
+        .filter(|x| x.is_finite())
+        .fold(0.0, |m: f64, x| m.max(x.abs()));
+    let oracle = Oracle::new(graph, &arrays, largest)?;
+    let found = executable.run_shared(inputs)?;
+    let deviations = found.iter().enumerate();
+    let deviations = deviations.map(|(i, b)| Ok(oracle.compare(i, &array(b)?)?));
+    deviations.collect()
+}
+
+/// A plan without what differs between compilations that are compared alike: lines, and how kernels are computed.
+fn plain(plan: &Plan) -> Plan {
+    let mut plan = plan.clone();
+    plan.sites.iter_mut().for_each(|s| s.node = 0);
+    plan.needs.iter_mut().for_each(|n| n.node = 0);
+    for kernel in &mut plan.kernels {
+        let kernel = Arc::make_mut(kernel);
+        match kernel {
+            Kernel::MatMul(k) => k.algorithm = Decision::default(),
+            Kernel::Conv(k) => k.algorithm = Decision::default(),
+            Kernel::Tile(k) => k.cut = Default::default(),
+            _ => {}
+        }
+        kernel.bodies_mut().iter_mut().for_each(|b| *b = plain(b));
+    }
+    plan
+}
+
+impl Checked {
+    fn is_right(&self) -> bool {
+        match self {
+            Checked::Kernels(found) => found.is_right(),
+            Checked::Results(found) => found.iter().all(Deviation::is_right),
+        }
+    }
+
+    fn json(&self, name: &str) -> Value {
+        let of = |d: &Deviation| {
+            json!({
+                "of_tolerance": d.ratio, "max_abs": d.max_abs, "max_rel": d.max_rel,
+                "max_ulp": d.max_ulp, "right": d.is_right(),
+            })
+        };
+        let checks: Vec<Value> = match self {
+            Checked::Kernels(found) => (found.checks.iter())
+                .map(|c| {
+                    let mut check = of(&c.error);
+                    check["kernel"] = json!(c.kernel);
+                    check["value"] = json!(c.value);
+                    check["prepared"] = json!(c.prepared);
+                    check["step"] = json!(c.step);
+                    check["problem"] = json!(c.problem);
+                    check["right"] = json!(c.is_right());
+                    check
+                })
+                .collect(),
+            Checked::Results(found) => found.iter().map(of).collect(),
+        };
+        let by = match self {
+            Checked::Kernels(_) => "kernels",
+            Checked::Results(_) => "results",
+        };
+        json!({ "entry": name, "right": self.is_right(), "of": by, "checks": checks })
+    }
+}
+
+impl std::fmt::Display for Checked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Checked::Kernels(found) => found.fmt(f),
+            Checked::Results(found) => {
+                let wrong = found.iter().filter(|d| !d.is_right()).count();
+                let worst = found.iter().fold(0f64, |m, d| m.max(d.ratio));
+                writeln!(
+                    f,
+                    "{} results, {wrong} outside their tolerance, the worst {worst:.3} of it. (Its kernels are others \
+                     than this build makes of its graph, so only results are compared.)",
+                    found.len()
+                )
+            }
+        }
+    }
+}

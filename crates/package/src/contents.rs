@@ -1,0 +1,54 @@
+//! What an open package holds, to write a changed one of.
+
+use crate::error::Result;
+use crate::open;
+use crate::package::Package;
+use crate::program;
+use crate::write::{Contents, NewEntry, NewProgram};
+
+impl Package {
+    /// All of it, with its states as they are now: whoever changes some of it writes another package by
+    /// [`Contents::save`].
+    ///
+    /// # Errors
+    /// If a program is of another format, or damaged, or a value is on a device that fails.
+    pub fn contents(&self) -> Result<Contents> {
+        let shared = &*self.shared;
+        let mut entries = Vec::new();
+        for entry in &shared.manifest.entries {
+            let programs = entry.programs.iter().map(|p| {
+                Ok(NewProgram {
+                    sizes: p.sizes.clone(),
+                    program: program::decode(shared.file(&p.file), self.written_by())?,
+                })
+            });
+            entries.push(NewEntry {
+                name: entry.name.clone(),
+                graph: self.graph(&entry.name)?.to_string(),
+                programs: programs.collect::<Result<_>>()?,
+            });
+        }
+        let mut tensors = self.state_tensors()?;
+        for (name, place) in &shared.tensors {
+            if shared.states.find(name).is_err() {
+                let tensor = open::tensor(&shared.map, name, place)?;
+                tensors.push((name.clone(), tensor));
+            }
+        }
+        let states = self.states().iter();
+        let assets = self.assets().map(|name| {
+            let contents = self.asset(name)?;
+            Ok((name.to_string(), contents.to_vec()))
+        });
+        Ok(Contents {
+            written_by: self.written_by().into(),
+            metadata: self.metadata().clone(),
+            entries,
+            state: states
+                .map(|s| (s.name.clone(), s.elements.clone()))
+                .collect(),
+            tensors,
+            assets: assets.collect::<Result<_>>()?,
+        })
+    }
+}
