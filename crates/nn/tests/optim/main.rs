@@ -2,10 +2,12 @@
 
 mod clip;
 mod formulas;
+mod masters;
 mod own;
 mod ranges;
 mod reference;
 mod repeats;
+mod scaler;
 mod schedules;
 mod state;
 mod steps;
