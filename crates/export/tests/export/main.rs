@@ -3,6 +3,7 @@
 mod archive;
 mod damage;
 mod runs;
+mod scaled;
 mod state;
 mod stored;
 mod support;

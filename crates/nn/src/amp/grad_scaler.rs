@@ -166,7 +166,8 @@ impl GradScaler {
         let device = self.scale.device();
         let flags = self.optimizers.drain(..).map(|(_, p)| p.found.to(device));
         let found = stack(flags, 0).any(());
-        self.scale.update(&found)
+        self.scale.update(&found)?;
+        self.scale.settle()
     }
 
     /// Sets the scale (PyTorch's `update(new_scale)`).

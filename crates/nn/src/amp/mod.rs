@@ -1,4 +1,4 @@
-//! Mixed precision: scaling of losses ([`GradScaler`]), and Apex's levels (`initialize`).
+//! Mixed precision: scaling of losses ([`GradScaler`]), and Apex's levels ([`initialize`]).
 //!
 //! [`autocast`](kiln_tensor::autocast) says what is computed in f16 or bf16. In f16 small gradients would be zero, so
 //! the loss is multiplied by a scale in front of the backward pass and the gradients divided by it behind: a
@@ -25,9 +25,15 @@
 //! # Ok::<(), kiln_tensor::Error>(())
 //! ```
 
+pub(crate) mod apex;
 mod found;
 mod grad_scaler;
+mod level;
+mod names;
 mod scale;
 
+pub use apex::{Amp, AmpState, LossScalerState, ScaleLoss, initialize, master_params};
 pub use grad_scaler::GradScaler;
+pub use level::{Initialize, LossScale, OptLevel, Properties};
+pub use names::{FusedAdam, FusedLayerNorm, FusedRMSNorm, FusedSGD};
 pub use scale::{GradScalerState, Scaling};

@@ -151,8 +151,7 @@ impl Scale {
         let in_all = counts.select(0, 2) + &skipped;
         let counts = kiln_tensor::stack([steps, in_a_row, in_all], 0);
         let scale = where_(found, less, kept);
-        assign_together([(&self.scale, scale), (&self.counts, counts)])?;
-        self.settle()
+        assign_together([(&self.scale, scale), (&self.counts, counts)])
     }
 
     /// Another scale.
@@ -184,20 +183,20 @@ impl Scale {
 
     /// Computes it, so that the next step begins with a number and has one plan.
     #[track_caller]
-    fn settle(&self) -> Result<()> {
+    pub(super) fn settle(&self) -> Result<()> {
         match is_recording() {
             true => Ok(()),
             false => self.scale.get().realize().map(drop),
         }
     }
 
+    /// Elements have names where they are f64.
     pub(super) fn named_state(&self) -> Vec<NamedState> {
         let named = |name: &str, var: &Var, elements: &[&str]| NamedState {
             name: name.to_string(),
             var: var.clone(),
             elements: elements.iter().map(|e| e.to_string()).collect(),
         };
-        let counts = ["growth_tracker", "skipped_in_a_row", "skipped"];
         let numbers = [
             "growth_factor",
             "backoff_factor",
@@ -207,7 +206,7 @@ impl Scale {
         ];
         vec![
             named("scale", &self.scale, &[]),
-            named("counts", &self.counts, &counts),
+            named("counts", &self.counts, &[]),
             named("numbers", &self.numbers, &numbers),
         ]
     }

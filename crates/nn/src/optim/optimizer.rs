@@ -3,6 +3,7 @@
 use super::group::Group;
 use super::rule::Rule;
 use super::search::Search;
+use crate::amp::apex::Mark;
 use kiln_tensor::{
     Error, Result, Tensor, Var, Vars, assign_together, enable_grad, realize_all, set_autocast,
     set_grad_enabled,
@@ -14,6 +15,8 @@ pub struct Optimizer {
     pub(crate) groups: Vec<Group>,
     /// Whether parameters of narrower floats have master weights.
     pub(crate) keeps_masters: bool,
+    /// What `amp` knows of it.
+    pub(crate) amp: Mark,
 }
 
 impl Optimizer {
@@ -36,6 +39,7 @@ impl Optimizer {
         let mut optimizer = Optimizer {
             groups: Vec::new(),
             keeps_masters: false,
+            amp: Mark::default(),
         };
         optimizer.add_group(parameters, rule)?;
         let group = &optimizer.groups[0];
@@ -151,7 +155,12 @@ impl Optimizer {
     /// values. If the rule evaluates the loss itself; see [`Optimizer::step_with`].
     #[track_caller]
     pub fn step(&mut self) -> Result<()> {
-        self.step_unless(None)
+        if self.amp.scaled {
+            let message = "the gradients are still scaled: call scale_loss without delay_unscale before step()";
+            return Err(Error::invalid("step", message));
+        }
+        let skip = self.amp.skip.take();
+        self.step_unless(skip.as_ref())
     }
 
     /// [`Optimizer::step`], which leaves everything as it is where `skip`, a bool of rank 0, is true: that is found

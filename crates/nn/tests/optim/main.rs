@@ -1,8 +1,10 @@
 //! Optimisers, clipping and schedules.
 
+mod apex;
 mod clip;
 mod formulas;
 mod masters;
+mod mixed;
 mod own;
 mod ranges;
 mod reference;
