@@ -1,6 +1,7 @@
 //! Trains a ResNet-18 on a folder of pictures, keeps the best weights, goes on where it was stopped, and writes a page
 //! of its mistakes. Without arguments it tries itself out on a few handwritten digits.
 
+use kiln::amp::{GradScaler, Scaling};
 use kiln::data::{DataLoader, Dataset, Progress, Subset, stratified_split};
 use kiln::nn::optim::*;
 use kiln::nn::{Checkpoint, Forward, Module, StateDict};
@@ -9,7 +10,7 @@ use kiln::vision::transforms::{
     CenterCrop, Compose, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize, ToTensor,
 };
 use kiln::vision::{Image, Mode};
-use kiln::{Tensor, get_rng_state, no_grad, set_rng_state};
+use kiln::{DType, Tensor, get_rng_state, no_autocast, no_grad, set_rng_state};
 use kiln_models::ResNet;
 use std::fmt::Write;
 use std::fs;
@@ -26,6 +27,7 @@ FOLDER/CLASS/*.png are split. Without FOLDER a few handwritten digits are traine
   --batch-size N    pictures in a batch (default 32)
   --size N          height and width that pictures are brought to (default 224)
   --schedule NAME   cosine, one-cycle, step or constant (default cosine)
+  --dtype NAME      f32, or what is computed in mixed precision: bf16 or f16 (default f32)
   --flip            mirrors half of the pictures that are trained on
   --workers N       threads that load pictures (default 2)
   --seed N          of weights, order and augmentation (default 0)
@@ -47,6 +49,7 @@ struct Options {
     batch_size: usize,
     size: usize,
     schedule: String,
+    dtype: DType,
     flip: bool,
     workers: usize,
     seed: u64,
@@ -64,6 +67,7 @@ fn main() -> Result<(), Failure> {
         batch_size: 32,
         size: 224,
         schedule: "cosine".into(),
+        dtype: DType::F32,
         flip: false,
         workers: 2,
         seed: 0,
@@ -78,6 +82,14 @@ fn main() -> Result<(), Failure> {
             Long("batch-size") => options.batch_size = args.value()?.parse()?,
             Long("size") => options.size = args.value()?.parse()?,
             Long("schedule") => options.schedule = args.value()?.string()?,
+            Long("dtype") => {
+                options.dtype = match args.value()?.string()?.as_str() {
+                    "f32" => DType::F32,
+                    "bf16" => DType::BF16,
+                    "f16" => DType::F16,
+                    other => return Err(format!("there is no dtype {other:?}\n{USAGE}").into()),
+                }
+            }
             Long("flip") => options.flip = true,
             Long("workers") => options.workers = args.value()?.parse()?,
             Long("seed") => options.seed = args.value()?.parse()?,
@@ -192,6 +204,7 @@ fn run(o: &Options, data: &Data) -> Result<ResNet, Failure> {
     kiln::manual_seed(o.seed);
     let model = ResNet::resnet18(data.classes.len())?;
     let mut optimizer = Optimizer::new(model.parameters(), AdamW::new().lr(o.lr))?;
+    let mut scaler = GradScaler::with(Scaling::new().enabled(o.dtype == DType::F16))?;
     let (train, val) = (train_loader(o, data)?, val_loader(o, data)?);
     let steps = train.len().unwrap_or(0);
     let mut schedule = schedule(o, &mut optimizer, steps)?;
@@ -200,13 +213,14 @@ fn run(o: &Options, data: &Data) -> Result<ResNet, Failure> {
         let saved = Checkpoint::load(file)?;
         let restore = saved.restore().module("model", &model);
         restore.optimizer("optimizer", &mut optimizer).scheduler("schedule", &mut schedule).finish()?;
+        scaler.load_state_dict(&saved.get("scaler")?)?;
         set_rng_state(saved.get("rng")?);
         (first, best) = (saved.get("epoch")?, saved.get("best")?);
     }
     for epoch in first..o.epochs.min(o.until) {
         train.set_epoch(epoch as u64);
-        let loss = train_epoch(&model, &train, &mut optimizer, &mut schedule, epoch)?;
-        let (accuracy, _) = validate(&model, &val)?;
+        let loss = train_epoch(o, &model, &train, (&mut optimizer, &mut scaler), &mut schedule, epoch)?;
+        let (accuracy, _) = validate(o, &model, &val)?;
         println!("epoch {}: loss {loss:.4}, accuracy {:.2} %", epoch + 1, 100.0 * accuracy);
         if accuracy > best {
             best = accuracy;
@@ -214,23 +228,33 @@ fn run(o: &Options, data: &Data) -> Result<ResNet, Failure> {
         }
         let checkpoint = Checkpoint::new().module("model", &model).optimizer("optimizer", &optimizer);
         let checkpoint = checkpoint.scheduler("schedule", &schedule).value("rng", &get_rng_state());
+        let checkpoint = checkpoint.value("scaler", &scaler.state_dict()?);
         checkpoint.value("epoch", &(epoch + 1)).value("best", &best).save(&last)?;
     }
     let (last, kept) = (model.state_dict(), StateDict::load(&best_file)?);
     let last: Vec<_> = last.iter().map(|(name, t)| (name.to_string(), t.clone())).collect();
     model.load_state_dict(&kept, true)?;
-    let (accuracy, mistakes) = validate(&model, &val)?;
+    let (accuracy, mistakes) = validate(o, &model, &val)?;
     let page = write_page(&o.out, data, &mistakes)?;
     println!("best: {:.2} %, {} mistakes ({})", 100.0 * accuracy, mistakes.len(), page.display());
     model.load_state_dict(&last.into_iter().collect(), true)?;
     Ok(model)
 }
 
+/// Computes in mixed precision, where that is asked for.
+fn mixed<T>(o: &Options, f: impl FnOnce() -> T) -> T {
+    match o.dtype {
+        DType::F32 => no_autocast(f),
+        dtype => kiln::autocast(dtype, f),
+    }
+}
+
 /// The mean loss of an epoch.
 fn train_epoch(
+    o: &Options,
     model: &ResNet,
     batches: &Batches,
-    optimizer: &mut Optimizer,
+    (optimizer, scaler): (&mut Optimizer, &mut GradScaler),
     schedule: &mut Scheduler,
     epoch: usize,
 ) -> kiln::Result<f64> {
@@ -239,10 +263,11 @@ fn train_epoch(
     let (mut sum, mut steps) = (0.0, 0.0);
     for batch in progress.wrap(batches) {
         let (images, labels) = batch?;
-        let loss = model.call(&images).cross_entropy(&labels);
+        let loss = mixed(o, || model.call(&images).cross_entropy(&labels));
         optimizer.zero_grad();
-        loss.backward()?;
-        optimizer.step()?;
+        scaler.scale(&loss).backward()?;
+        scaler.step(optimizer)?;
+        scaler.update()?;
         sum += f64::from(loss.item::<f32>()?);
         steps += 1.0;
         progress.set_postfix([("loss", sum / steps), ("lr", schedule.last_lr()[0])]);
@@ -261,13 +286,16 @@ struct Mistake {
 }
 
 /// The share of pictures that are classified rightly, and the others.
-fn validate(model: &ResNet, batches: &Batches) -> kiln::Result<(f64, Vec<Mistake>)> {
+fn validate(o: &Options, model: &ResNet, batches: &Batches) -> kiln::Result<(f64, Vec<Mistake>)> {
     model.eval();
     let progress = Progress::new("validating", batches.len().map(|n| n as u64));
     let (mut mistakes, mut count) = (Vec::new(), 0);
     for batch in progress.wrap(batches.with_indices()) {
         let (indices, (images, labels)) = batch?;
-        let (probabilities, predictions) = no_grad(|| model.call(&images).softmax(1).max(1));
+        let (probabilities, predictions) = no_grad(|| {
+            let scores = mixed(o, || model.call(&images));
+            scores.to_dtype(DType::F32).softmax(1).max(1)
+        });
         let (probabilities, predictions) = (probabilities.to_vec::<f32>()?, predictions.to_vec::<i64>()?);
         for (i, label) in labels.to_vec::<i64>()?.into_iter().enumerate() {
             count += 1;

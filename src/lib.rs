@@ -74,6 +74,7 @@ pub use kiln_formats as formats;
 #[cfg(feature = "pytorch")]
 pub use kiln_formats::save;
 pub use kiln_formats::{load, load_with};
+pub use kiln_nn::amp;
 /// [`kiln_tensor::Nest`] for this crate's users.
 pub use kiln_tensor::KilnNest as Nest;
 pub use kiln_tensor::*;

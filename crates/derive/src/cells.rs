@@ -6,14 +6,14 @@ use syn::parse::{Parse, ParseStream};
 use syn::{Generics, Ident, Result, ReturnType, Token, Type, Visibility, parenthesized};
 
 /// What is left of a method without its body.
-struct Method {
+pub(crate) struct Method {
     /// `cfg` alone of its attributes.
     cfg: Vec<Group>,
     public: bool,
-    name: Ident,
+    pub(crate) name: Ident,
     generics: Generics,
     /// The arguments behind `&self`; `None` if there is no such receiver.
-    arguments: Option<Vec<(Ident, Type)>>,
+    pub(crate) arguments: Option<Vec<(Ident, Type)>>,
     output: ReturnType,
 }
 

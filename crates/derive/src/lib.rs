@@ -1,6 +1,7 @@
 //! `#[derive(Module)]` and `#[derive(Nest)]`; see `kiln_nn::Module` and `kiln_tensor::Nest` for what they are
 //! about. And `#[on_cells]`, which gives cells the methods of tensors.
 
+mod autocast;
 mod cells;
 mod nest;
 
@@ -64,6 +65,19 @@ pub fn on_cells(
     item: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
     cells::expand(item.into())
+        .unwrap_or_else(Error::into_compile_error)
+        .into()
+}
+
+/// On a method of `Tensor` in the crate `kiln-tensor`: its operands are cast inside `autocast`, by the row of its name
+/// in the lists there. Arguments that are options with operands in them are named, `#[autocast(how)]`.
+#[doc(hidden)]
+#[proc_macro_attribute]
+pub fn autocast(
+    options: proc_macro::TokenStream,
+    item: proc_macro::TokenStream,
+) -> proc_macro::TokenStream {
+    autocast::expand(options.into(), item.into())
         .unwrap_or_else(Error::into_compile_error)
         .into()
 }

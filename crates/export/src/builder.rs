@@ -4,6 +4,7 @@ use crate::exported::Exported;
 use crate::names::Names;
 use kiln_lazy::run::read;
 use kiln_nn::Module;
+use kiln_nn::amp::GradScaler;
 use kiln_nn::optim::Optimizer;
 use kiln_package::{Contents, NewEntry, NewProgram, RNG_STATE};
 use kiln_runtime::Buffer;
@@ -94,6 +95,16 @@ impl Builder {
     #[track_caller]
     pub fn optimizer(mut self, prefix: &str, optimizer: &Optimizer) -> Builder {
         for state in optimizer.named_state() {
+            self.add(prefix, &state.name, &state.var, state.elements);
+        }
+        self
+    }
+
+    /// Calls what a scaler keeps by its [names](GradScaler::named_state), with `prefix.` in front unless that is empty,
+    /// and keeps all of it, used or not.
+    #[track_caller]
+    pub fn scaler(mut self, prefix: &str, scaler: &GradScaler) -> Builder {
+        for state in scaler.named_state() {
             self.add(prefix, &state.name, &state.var, state.elements);
         }
         self

@@ -13,8 +13,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 pub struct Cell {
     /// A number that no other cell has.
     pub id: u64,
-    /// Dtype and shape.
-    pub fact: Fact,
     /// What plans take its value for.
     pub role: Role,
     /// Keeps the gradient.
@@ -52,7 +50,6 @@ impl Cell {
         let leaf = Leaf::new(value.fact().clone(), value.device());
         Arc::new(Cell {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            fact: value.fact().clone(),
             role,
             about: Arc::new(About {
                 label: Some(leaf.label.clone()),
@@ -68,6 +65,11 @@ impl Cell {
             }),
             released: Condvar::new(),
         })
+    }
+
+    /// Dtype and shape of what it holds.
+    pub fn fact(&self) -> Fact {
+        self.leaf.fact()
     }
 
     /// Whether it has ever required gradients.

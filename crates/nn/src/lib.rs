@@ -8,12 +8,14 @@
 
 extern crate self as kiln_nn;
 
+pub mod amp;
 pub mod init;
 pub mod optim;
 
 mod activation;
 mod adaptive_softmax;
 mod attention;
+mod cast;
 mod checkpoint;
 mod container;
 mod conv;
@@ -21,6 +23,7 @@ mod copy;
 mod described;
 mod distance;
 mod dropout;
+mod dynamic;
 mod embedding;
 mod extract;
 mod forward;
@@ -35,6 +38,7 @@ mod mode;
 mod module;
 mod norm;
 mod padding;
+mod pointer;
 mod pool;
 mod print;
 mod resample;
@@ -56,6 +60,7 @@ pub use activation::{
 };
 pub use adaptive_softmax::{AdaptiveLogSoftmaxWithLoss, Cutoffs};
 pub use attention::{AttentionMasks, AttentionOptions, MultiheadAttention};
+pub use cast::{is_batch_norm, is_norm};
 pub use checkpoint::{Checkpoint, Restore};
 pub use container::{ModuleDict, ModuleList, ParameterDict, ParameterList};
 pub use conv::{

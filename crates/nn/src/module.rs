@@ -1,15 +1,13 @@
 //! What all modules have in common.
 
-use crate::copy::{BoxCopy, BoxModule, Copies};
+use crate::copy::{BoxModule, Copies};
 use crate::layer;
 use crate::members::{Member, Members};
-use crate::{Forward, Hooks, LoadReport, StateDict, print, state_dict, tree};
+use crate::{Hooks, LoadReport, StateDict, cast, state_dict, tree};
 use kiln_tensor::{DType, Device, Error, Result, Var};
 use std::any::Any;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 
 /// A layer or a model: named parameters, buffers and child modules, and whether it trains.
 ///
@@ -285,6 +283,81 @@ pub trait Module: Any + Send + Sync + BoxModule {
         vars.iter().try_for_each(|v| v.var.to_(device))
     }
 
+    /// Casts all parameters and buffers of floats to a float dtype, with their gradients. Whoever else holds them,
+    /// such as an optimiser, finds them there; see [`Module::to_dtype_where`] to keep some.
+    ///
+    /// ```
+    /// use kiln_nn::{BatchNorm1d, Linear, Module, sequential};
+    /// use kiln_tensor::DType;
+    /// let model = sequential!["fc": Linear::new(4, 8), "norm": BatchNorm1d::new(8)]?;
+    /// model.to_dtype(DType::BF16)?;
+    /// assert!(model.parameters().iter().all(|p| p.dtype() == DType::BF16));
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the dtype is no float, a value can't be computed, or inside `compile`: cast modules before.
+    #[track_caller]
+    fn to_dtype(&self, dtype: DType) -> Result<()> {
+        cast::cast(self.as_module(), dtype, &|_| true)
+    }
+
+    /// [`Module::to_dtype`] for what the modules hold that `chosen` accepts; [`is_norm`](crate::is_norm) and
+    /// [`is_batch_norm`](crate::is_batch_norm) tell norms, which are often kept in f32.
+    ///
+    /// ```
+    /// use kiln_nn::{BatchNorm1d, Linear, Module, is_norm, sequential};
+    /// use kiln_tensor::DType;
+    /// let model = sequential!["fc": Linear::new(4, 8), "norm": BatchNorm1d::new(8)]?;
+    /// model.to_dtype_where(DType::BF16, &|m| !is_norm(m))?;
+    /// assert_eq!(model.get_parameter("fc.weight")?.dtype(), DType::BF16);
+    /// assert_eq!(model.get_parameter("norm.weight")?.dtype(), DType::F32);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Module::to_dtype`].
+    #[track_caller]
+    fn to_dtype_where(&self, dtype: DType, chosen: &dyn Fn(&dyn Module) -> bool) -> Result<()> {
+        cast::cast(self.as_module(), dtype, chosen)
+    }
+
+    /// [`Module::to_dtype`] with f16.
+    ///
+    /// # Errors
+    /// As [`Module::to_dtype`].
+    #[track_caller]
+    fn half(&self) -> Result<()> {
+        self.to_dtype(DType::F16)
+    }
+
+    /// [`Module::to_dtype`] with bf16.
+    ///
+    /// # Errors
+    /// As [`Module::to_dtype`].
+    #[track_caller]
+    fn bfloat16(&self) -> Result<()> {
+        self.to_dtype(DType::BF16)
+    }
+
+    /// [`Module::to_dtype`] with f32.
+    ///
+    /// # Errors
+    /// As [`Module::to_dtype`].
+    #[track_caller]
+    fn float(&self) -> Result<()> {
+        self.to_dtype(DType::F32)
+    }
+
+    /// [`Module::to_dtype`] with f64.
+    ///
+    /// # Errors
+    /// As [`Module::to_dtype`].
+    #[track_caller]
+    fn double(&self) -> Result<()> {
+        self.to_dtype(DType::F64)
+    }
+
     /// Switches the gradients of all parameters on or off. Beside [`Module::freeze`] this leaves batch
     /// norms updating their statistics.
     ///
@@ -413,83 +486,4 @@ pub trait Module: Any + Send + Sync + BoxModule {
 
 fn numel(var: &Var) -> usize {
     var.shape().iter().product()
-}
-
-impl dyn Module {
-    /// This module as one of a given type, if it is one.
-    pub fn downcast_ref<M: Module>(&self) -> Option<&M> {
-        (self as &dyn Any).downcast_ref()
-    }
-
-    /// [`Module::deep_copy`] of a module whose type is not known.
-    ///
-    /// # Errors
-    /// As [`Module::deep_copy`].
-    #[track_caller]
-    pub fn deep_copy_boxed(&self) -> Result<Box<dyn Module>> {
-        self.box_copy(&mut Copies::of_dtype(None))
-    }
-
-    /// That there is no part at a path.
-    #[track_caller]
-    fn without(&self, called: &str, what: &str, path: &str) -> Error {
-        let children: Vec<String> = self.named_children().into_iter().map(|(n, _)| n).collect();
-        let message = format!(
-            "{} has no {what} {path:?}; directly within it are {children:?}",
-            self.name()
-        );
-        Error::invalid(called, message)
-    }
-}
-
-impl fmt::Display for dyn Module {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        print::tree(self, f)
-    }
-}
-
-/// A pointer to a module is that module.
-macro_rules! pointers {
-    ($($pointer:ident |$this:ident, $copies:ident| $copy:expr;)*) => {$(
-        impl<M: Module + BoxCopy + ?Sized> Module for $pointer<M> {
-            fn as_module(&self) -> &dyn Module {
-                (**self).as_module()
-            }
-
-            fn members(&self) -> Members<'_> {
-                (**self).members()
-            }
-
-            fn name(&self) -> &str {
-                (**self).name()
-            }
-
-            fn extra_repr(&self) -> String {
-                (**self).extra_repr()
-            }
-
-            fn hooks(&self) -> Option<&Hooks> {
-                (**self).hooks()
-            }
-
-            fn reset_parameters(&self) -> Result<()> {
-                (**self).reset_parameters()
-            }
-
-            fn copied(&self, $copies: &mut Copies) -> Result<Self> {
-                let $this = self;
-                $copy
-            }
-        }
-
-        impl<I, O, M: Forward<I, O> + BoxCopy + ?Sized> Forward<I, O> for $pointer<M> {
-            fn forward(&self, input: I) -> Result<O> {
-                (**self).forward(input)
-            }
-        }
-    )*};
-}
-pointers! {
-    Box |this, copies| (**this).box_copy(copies);
-    Arc |this, copies| copies.shared(this);
 }

@@ -27,7 +27,7 @@ pub(crate) fn modules<'a>(m: &'a dyn Module, path: &str, out: &mut Vec<(String, 
 }
 
 /// The module's own parameters, then its own buffers.
-fn own_vars<'a>(m: &'a dyn Module, path: &str) -> Vec<NamedVar<'a>> {
+pub(crate) fn own_vars<'a>(m: &'a dyn Module, path: &str) -> Vec<NamedVar<'a>> {
     let (mut parameters, mut buffers) = (Vec::new(), Vec::new());
     for (name, member) in m.members().iter() {
         let (var, is_parameter, list) = match member {

@@ -4,6 +4,7 @@
 //! [`Var`] is a cell that holds a tensor and can be assigned another one. See the crate `kiln` for the
 //! guide.
 
+mod autocast;
 mod autograd;
 pub mod backends;
 mod control;
@@ -32,6 +33,10 @@ mod tensor;
 pub mod tuning;
 mod var;
 
+pub use autocast::{
+    Autocast, AutocastList, AutocastOp, AutocastRule, autocast, autocast_ops, current_autocast,
+    is_autocast_enabled, no_autocast, set_autocast,
+};
 pub use autograd::{
     Backward, CustomFunction, Grad, GradCheck, GradFn, Pullback, checkpoint, custom_function, grad,
     grad_with, gradcheck, gradcheck_with, hessian, jacobian, jvp, vjp, watch_gradients,

@@ -137,8 +137,8 @@ impl Var {
             false => value.clone(),
         };
         let (fact, device) = (value.fact(), value.device());
-        if *fact != self.cell.fact || device != home {
-            let own = &self.cell.fact;
+        let own = self.cell.fact();
+        if *fact != own || device != home {
             let message = match self.name() {
                 Some(name) => format!("`{name}`, {own} on {home}, can't hold {fact} on {device}"),
                 None => format!("a Var of {own} on {home} can't hold {fact} on {device}"),
@@ -198,12 +198,13 @@ impl Var {
 
     /// The element type.
     pub fn dtype(&self) -> DType {
-        self.cell.fact.dtype
+        self.cell.leaf.dtype()
     }
 
     /// The shape, outermost dim first.
     pub fn shape(&self) -> Vec<usize> {
-        let dims = self.cell.fact.shape.iter();
+        let fact = self.cell.fact();
+        let dims = fact.shape.iter();
         dims.filter_map(|d| d.as_const())
             .map(|d| d as usize)
             .collect()
@@ -241,6 +242,52 @@ impl Var {
             grad.check()?;
         }
         self.cell.leaf.device.set(device);
+        self.cell.leaf.set_grad(grad.map(|g| g.handle));
+        self.cell.hold(&value.handle, loc);
+        Ok(())
+    }
+
+    /// Casts the cell's value and gradient: whoever holds the cell, such as an optimiser, finds them in the other
+    /// dtype. Snapshots, and functions that were compiled before, keep the old one; such functions no longer run.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor, Var};
+    /// let w = Var::parameter(Tensor::from([1.0f32, 2.5]))?;
+    /// w.to_dtype_(DType::BF16)?;
+    /// assert_eq!((w.dtype(), w.get().dtype()), (DType::BF16, DType::BF16));
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the value can't be computed, or the dtype is no float where the cell requires gradients; the cell then
+    /// stays as it is. Inside `compile`, cells can't be cast.
+    #[track_caller]
+    pub fn to_dtype_(&self, dtype: DType) -> Result<()> {
+        let loc = Location::caller();
+        if self.dtype() == dtype {
+            return Ok(());
+        }
+        if self.requires_grad() && !dtype.is_float() {
+            let message = format!("only floats have gradients, not {dtype}");
+            return Err(Error::new(ErrorKind::Value, "to_dtype_", message, loc));
+        }
+        if scope::is_recording() {
+            let message = "a Var can't be cast while recording inside compile; cast it before";
+            return Err(Error::new(
+                ErrorKind::ReadWhileCompiling,
+                "to_dtype_",
+                message,
+                loc,
+            ));
+        }
+        // Computed here: were the run to fail later, the cell would return to a value of the old dtype.
+        let value = self.get().detach().to_dtype(dtype);
+        value.realize()?;
+        let grad = self.grad().map(|g| g.to_dtype(dtype));
+        if let Some(grad) = &grad {
+            grad.check()?;
+        }
+        self.cell.leaf.set_dtype(dtype);
         self.cell.leaf.set_grad(grad.map(|g| g.handle));
         self.cell.hold(&value.handle, loc);
         Ok(())
@@ -305,8 +352,8 @@ impl std::fmt::Display for Var {
 impl std::fmt::Debug for Var {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.name() {
-            Some(name) => write!(f, "Var({name}: {})", self.cell.fact),
-            None => write!(f, "Var({})", self.cell.fact),
+            Some(name) => write!(f, "Var({name}: {})", self.cell.fact()),
+            None => write!(f, "Var({})", self.cell.fact()),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::kernel::{Printing, View};
 use super::scalar::memory;
 use super::text::sum;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use kiln_plan::{MatMul, Matrix};
 
 /// Elements of a block of results, which stay in the second-level cache...
@@ -93,6 +93,9 @@ pub(super) fn each_matrix(k: &mut Printing<'_>, batch: &[i64]) -> String {
 
 /// Prints a product.
 pub(super) fn print(k: &mut Printing<'_>, p: &MatMul) -> Result<()> {
+    if p.is_of_halves() {
+        return Err(Error::kernel("matmul", "it multiplies halves"));
+    }
     let batch = k.numbers(&p.batch)?;
     let (m, deep, n) = (k.number(&p.m)?, k.number(&p.k)?, k.number(&p.n)?);
     let (ty, name) = (memory(p.dtype), p.dtype.name());

@@ -4,6 +4,7 @@ mod archive;
 mod cuda;
 mod damage;
 mod runs;
+mod scaled;
 mod state;
 mod stored;
 mod support;

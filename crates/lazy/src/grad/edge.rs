@@ -7,6 +7,7 @@ use crate::device::Home;
 use crate::label::Label;
 use crate::node::{Handle, Node, Operand, serial};
 use crate::postorder::Key;
+use kiln_base::DType;
 use kiln_ir::{Fact, Facts, OpError};
 use smallvec::SmallVec;
 use std::panic::Location;
@@ -46,8 +47,8 @@ impl Edge {
 pub struct Leaf {
     /// A number that no other leaf has.
     pub id: u64,
-    /// Dtype and shape.
-    pub fact: Fact,
+    /// Dtype and shape, which are those of a cell too, whose dtype can change.
+    fact: Mutex<Fact>,
     /// Where its values are.
     pub device: Home,
     grad: Mutex<Option<Handle>>,
@@ -63,12 +64,31 @@ impl Leaf {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Leaf {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            fact,
+            fact: Mutex::new(fact),
             device: Home::new(device),
             grad: Mutex::new(None),
             hooks: Arc::default(),
             label: Arc::default(),
         })
+    }
+
+    /// Dtype and shape.
+    pub fn fact(&self) -> Fact {
+        self.lock_fact().clone()
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.lock_fact().dtype
+    }
+
+    /// Another element type, for values and gradient.
+    pub fn set_dtype(&self, dtype: DType) {
+        self.lock_fact().dtype = dtype;
+    }
+
+    fn lock_fact(&self) -> MutexGuard<'_, Fact> {
+        self.fact.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// The gradient that it keeps; see [`Leaf::grad`] for that within a recording.

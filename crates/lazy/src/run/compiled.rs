@@ -153,7 +153,25 @@ impl Program {
                 return wrong(format!("{name} must be {takes}, not {fact} on {device}"));
             }
         }
-        self.sizes_agree(arguments).or_else(wrong)
+        self.sizes_agree(arguments).or_else(wrong)?;
+        self.states_agree().or_else(wrong)
+    }
+
+    /// Says which cell was cast since the function was compiled.
+    fn states_agree(&self) -> Result<(), String> {
+        for (state, cell) in self.signature.states.iter().zip(&self.cells) {
+            let read = state.input.map(|i| self.plan().inputs[i as usize].dtype);
+            let written = || Some(self.plan().outputs[state.output? as usize].dtype);
+            let now = cell.leaf.dtype();
+            if let Some(then) = read.or_else(written).filter(|then| *then != now) {
+                let label = cell.leaf.label.get();
+                let name = label.as_deref().unwrap_or(&state.name);
+                return Err(format!(
+                    "`{name}` is {now} now, but was {then} when the function was compiled; compile it again"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// The inputs that are arguments.

@@ -1,7 +1,7 @@
 //! Clipping of gradients.
 
 use kiln_tensor::{
-    DType, Device, Error, Result, Tensor, Var, Vars, options, set_grad_enabled, stack,
+    DType, Device, Error, Result, Tensor, Var, Vars, options, set_autocast, set_grad_enabled, stack,
 };
 
 options! {
@@ -52,7 +52,7 @@ pub fn clip_grad_norm_with(
     let Some((first, _)) = with.first() else {
         return Ok(Tensor::scalar(0.0f32));
     };
-    let _mode = set_grad_enabled(false);
+    let (_mode, _casts) = (set_grad_enabled(false), set_autocast(None));
     let home = first.device();
     let mut devices: Vec<(Device, Vec<Tensor>)> = Vec::new();
     for (p, g) in &with {
@@ -98,7 +98,7 @@ pub fn clip_grad_norm_with(
 /// If a gradient carries an error. The gradients are then as before.
 #[track_caller]
 pub fn clip_grad_value_(parameters: impl Vars, clip_value: impl Into<f64>) -> Result<()> {
-    let _mode = set_grad_enabled(false);
+    let (_mode, _casts) = (set_grad_enabled(false), set_autocast(None));
     let (with, limit) = (with_gradients(parameters), clip_value.into());
     let mut clipped = Vec::new();
     for (_, g) in &with {

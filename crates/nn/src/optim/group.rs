@@ -1,5 +1,6 @@
 //! A group of parameters with common hyperparameters.
 
+use super::master::Masters;
 use super::rule::{Description, Rule};
 use super::scalars::{Given, Scalars, Update};
 use kiln_tensor::{DType, Device, Error, Repeated, Result, Tensor, Var, where_};
@@ -18,6 +19,8 @@ pub struct Group {
     pub(crate) counts: Vec<(&'static str, Var)>,
     /// For each parameter its state; made when it first requires gradients.
     pub(crate) state: Vec<Option<Vec<Cell>>>,
+    /// For each parameter its master weight, where it has one.
+    pub(crate) masters: Masters,
     updates: Updates,
     /// What a rule that searches keeps.
     pub(crate) kept: BTreeMap<String, Tensor>,
@@ -57,6 +60,7 @@ impl Group {
             data: named("numbers", data),
             counts: counts.map(count).collect::<Result<_>>()?,
             state: parameters.iter().map(|_| None).collect(),
+            masters: Masters::default(),
             updates: Updates::default(),
             kept: BTreeMap::new(),
             notes: BTreeMap::new(),
@@ -150,10 +154,12 @@ impl Group {
         self.rule.check(&value)
     }
 
-    /// What the next step assigns.
+    /// What the next step assigns; where `skip` is true, what there was.
     #[track_caller]
-    pub(crate) fn update(&mut self) -> Result<Vec<Assignment>> {
-        let gradients: Vec<Option<Tensor>> = self.parameters.iter().map(Var::grad).collect();
+    pub(crate) fn update(&mut self, skip: Option<&Tensor>) -> Result<Vec<Assignment>> {
+        let parameters = self.parameters.iter().enumerate();
+        let gradient = |(i, p): (usize, &Var)| self.masters.gradient(i).or_else(|| p.grad());
+        let gradients: Vec<Option<Tensor>> = parameters.map(gradient).collect();
         if gradients.iter().all(Option::is_none) {
             return Ok(Vec::new());
         }
@@ -164,8 +170,13 @@ impl Group {
             let mut scalars =
                 Scalars::new(&self.about, &self.values, &self.data.get(), &counts, device);
             self.rule.scalars(&mut scalars);
+            let skip = skip.map(|skip| skip.to(device));
             if device == self.data.device() {
-                assignments.extend(self.next_counts(&gradients, &scalars));
+                let next = self.next_counts(&gradients, &scalars).into_iter();
+                assignments.extend(next.map(|(cell, new)| match &skip {
+                    Some(skip) => (cell.clone(), where_(skip, cell.get(), new)),
+                    None => (cell, new),
+                }));
             }
             for (i, gradient) in gradients.iter().enumerate() {
                 let (p, Some(g), Some(cells)) = (&self.parameters[i], gradient, &self.state[i])
@@ -173,9 +184,15 @@ impl Group {
                     continue;
                 };
                 if p.device() == device {
-                    let values = self.updates.of(&*self.rule, &scalars, i, p, g, cells);
-                    let state = cells.iter().map(|(_, cell)| cell);
-                    assignments.extend(state.chain([p]).cloned().zip(values));
+                    let updated = Updated {
+                        parameter: i,
+                        cell: self.masters.of(i).unwrap_or(p),
+                        gradient: g,
+                        state: cells,
+                        skip: skip.as_ref(),
+                    };
+                    let values = self.updates.of(&*self.rule, &scalars, updated);
+                    assignments.extend(self.masters.assigned(i, p, cells, values));
                 }
             }
         }
@@ -195,7 +212,8 @@ impl Group {
         for (i, _) in gradients.iter().enumerate().filter(|(_, g)| g.is_some()) {
             self.make_state(i)?;
             let device = self.parameters[i].device();
-            for (_, cell) in self.state[i].iter().flatten() {
+            let cells = self.state[i].iter().flatten().map(|(_, cell)| cell);
+            for cell in cells.chain(self.masters.of(i)) {
                 cell.to_(device)?;
             }
             if !devices.contains(&device) {
@@ -241,14 +259,15 @@ impl Group {
             return Ok(());
         }
         let p = &self.parameters[i];
+        let dtype = wide(p.dtype());
         let mut cells = Vec::new();
         for state in &self.about.state {
             let Some(shape) = (state.shape)(&p.shape()) else {
                 continue;
             };
             // Zeros are given, not recorded: so the first step is the plan of all steps.
-            let bytes = vec![0; shape.iter().product::<usize>() * p.dtype().size()];
-            let mut start = Tensor::from_bytes(&bytes, p.dtype(), shape);
+            let bytes = vec![0; shape.iter().product::<usize>() * dtype.size()];
+            let mut start = Tensor::from_bytes(&bytes, dtype, shape);
             if state.value != 0.0 {
                 start += state.value;
                 start.realize()?;
@@ -277,42 +296,59 @@ struct Updates {
     asked: Vec<&'static str>,
 }
 
+/// What one update is of.
+struct Updated<'a> {
+    /// The number of the parameter in its group.
+    parameter: usize,
+    /// What is updated: the parameter, or its master weight.
+    cell: &'a Var,
+    gradient: &'a Tensor,
+    state: &'a [Cell],
+    /// Where this is true, everything stays as it is.
+    skip: Option<&'a Tensor>,
+}
+
 impl Updates {
     /// The new values of a parameter's state and, behind them, its own.
-    fn of(
-        &mut self,
-        rule: &dyn Rule,
-        scalars: &Scalars,
-        i: usize,
-        p: &Var,
-        gradient: &Tensor,
-        cells: &[Cell],
-    ) -> Vec<Tensor> {
-        let dtype = p.dtype();
-        let wide = match dtype {
-            DType::F16 | DType::BF16 => DType::F32,
-            dtype => dtype,
-        };
+    fn of(&mut self, rule: &dyn Rule, scalars: &Scalars, of: Updated) -> Vec<Tensor> {
+        let dtype = of.cell.dtype();
+        let (wide, held) = (wide(dtype), 2 + of.state.len());
         loop {
-            let mut operands = vec![p.get(), gradient.clone()];
-            operands.extend(cells.iter().map(|(_, cell)| cell.get()));
+            let mut operands = vec![of.cell.get(), of.gradient.clone()];
+            operands.extend(of.state.iter().map(|(_, cell)| cell.get()));
+            operands.extend(of.skip.cloned());
             let asked = self.asked.iter();
-            operands.extend(asked.map(|name| scalars.operand(name, wide, i)));
+            operands.extend(asked.map(|name| scalars.operand(name, wide, of.parameter)));
             let missing = RefCell::new(Vec::new());
             let new = |x: &[Tensor]| {
-                let (values, given) = x.split_at(2 + cells.len());
-                let mut values = values.iter().map(|v| v.to_dtype(wide));
-                let both = std::array::from_fn(|_| values.next().unwrap_or_else(|| x[0].clone()));
+                let (values, given) = x.split_at(held);
+                let (skip, given) = given.split_at(of.skip.iter().len());
+                let mut wide_values = values.iter().map(|v| v.to_dtype(wide));
+                let both =
+                    std::array::from_fn(|_| wide_values.next().unwrap_or_else(|| x[0].clone()));
                 let given = Given {
                     names: &self.asked,
                     values: given.iter().map(|c| c.reshape(())).collect(),
                     missing: &missing,
                 };
-                let state = cells.iter().map(|(name, _)| *name).zip(values).collect();
-                let mut u = Update::new(scalars, dtype, both, state, given);
+                let names = of.state.iter().map(|(name, _)| *name);
+                let mut u = Update::new(
+                    scalars,
+                    dtype,
+                    both,
+                    names.zip(wide_values).collect(),
+                    given,
+                );
                 let new = rule.update(&mut u);
-                let values = u.finish(new).into_iter();
-                values.map(|v| v.to_dtype(dtype)).collect()
+                let old = values[2..].iter().chain([&values[0]]);
+                let next = |(new, old): (Tensor, &Tensor)| {
+                    let new = new.to_dtype(old.dtype());
+                    match skip {
+                        [skip] => where_(skip.reshape(()), old, new),
+                        _ => new,
+                    }
+                };
+                u.finish(new).into_iter().zip(old).map(next).collect()
             };
             let values = match rule.repeats() {
                 true => self.recorded.call(&operands, new),
@@ -324,6 +360,14 @@ impl Updates {
             }
             self.asked.extend(missing);
         }
+    }
+}
+
+/// The dtype in which updates are computed and what they need is kept: f32 for narrower floats.
+pub(crate) fn wide(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        dtype => dtype,
     }
 }
 

@@ -35,6 +35,7 @@ mod asgd;
 mod clip;
 mod group;
 mod lbfgs;
+mod master;
 mod nadam;
 mod named;
 mod optimizer;

@@ -2,6 +2,7 @@
 
 use super::Optimizer;
 use super::group::Group;
+use super::master::MASTER;
 use kiln_tensor::Var;
 
 /// Something that an optimiser keeps; see [`Optimizer::named_state`].
@@ -19,7 +20,7 @@ impl Optimizer {
     /// The cells of everything that steps read or write beside the parameters: of each group `numbers` (its
     /// hyperparameters, f64) and `step` and what else is counted for each parameter (f64, in the order of the
     /// parameters); and of each parameter its moments, such as `exp_avg.fc.weight`, by the name that it has in its
-    /// module, else by its number. What is of a group begins with `groups.0.` where there are several.
+    /// module, else by its number, and its master weight (`master_param`). What is of a group begins with `groups.0.` where there are several.
     ///
     /// ```
     /// use kiln_nn::optim::{Adam, Optimizer};
@@ -70,8 +71,9 @@ impl Group {
             let of = of
                 .name()
                 .map_or_else(|| (first + i).to_string(), |n| n.to_string());
-            let cells = cells.iter().flatten();
-            all.extend(cells.map(|(name, var)| NamedState {
+            let cells = cells.iter().flatten().map(|(name, var)| (*name, var));
+            let master = self.masters.of(i).map(|var| (MASTER, var));
+            all.extend(cells.chain(master).map(|(name, var)| NamedState {
                 name: format!("{name}.{of}"),
                 var: var.clone(),
                 elements: Vec::new(),

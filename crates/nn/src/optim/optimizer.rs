@@ -3,14 +3,20 @@
 use super::group::Group;
 use super::rule::Rule;
 use super::search::Search;
+use crate::amp::apex::Mark;
 use kiln_tensor::{
-    Error, Result, Tensor, Var, Vars, assign_together, enable_grad, realize_all, set_grad_enabled,
+    Error, Result, Tensor, Var, Vars, assign_together, enable_grad, realize_all, set_autocast,
+    set_grad_enabled,
 };
 use std::collections::HashSet;
 
 /// Updates parameters from their gradients; see the [module](crate::optim).
 pub struct Optimizer {
     pub(crate) groups: Vec<Group>,
+    /// Whether parameters of narrower floats have master weights.
+    pub(crate) keeps_masters: bool,
+    /// What `amp` knows of it.
+    pub(crate) amp: Mark,
 }
 
 impl Optimizer {
@@ -30,7 +36,11 @@ impl Optimizer {
     /// (see [`Var::parameter`]), or inside `compile`.
     #[track_caller]
     pub fn new(parameters: impl Vars, rule: impl Rule) -> Result<Optimizer> {
-        let mut optimizer = Optimizer { groups: Vec::new() };
+        let mut optimizer = Optimizer {
+            groups: Vec::new(),
+            keeps_masters: false,
+            amp: Mark::default(),
+        };
         optimizer.add_group(parameters, rule)?;
         let group = &optimizer.groups[0];
         if group.parameters.is_empty() {
@@ -69,14 +79,27 @@ impl Optimizer {
                 return Err(rule.describe().error(message));
             }
         }
-        let group = Group::new(parameters, Box::new(rule))?;
+        let mut group = Group::new(parameters, Box::new(rule))?;
         let search = |g: &Group| g.about.by_search;
         if search(&group) && !self.groups.is_empty() || self.groups.iter().any(search) {
             let message = "a search is over all parameters: there can't be other groups";
             return Err(group.about.error(message));
         }
+        if self.keeps_masters {
+            group.make_masters()?;
+        }
         self.groups.push(group);
         Ok(())
+    }
+
+    /// A number that no other optimiser has.
+    pub(crate) fn id(&self) -> u64 {
+        self.groups.first().map_or(0, |g| g.numbers().id())
+    }
+
+    /// Whether its steps evaluate the loss themselves.
+    pub(crate) fn searches(&self) -> bool {
+        self.groups.iter().any(|g| g.about.by_search)
     }
 
     /// The groups.
@@ -121,6 +144,7 @@ impl Optimizer {
             .iter()
             .flat_map(|g| &g.parameters)
             .for_each(Var::zero_grad);
+        self.forget_master_gradients();
     }
 
     /// Updates every parameter that has a gradient, and computes whatever this thread holds
@@ -131,17 +155,30 @@ impl Optimizer {
     /// values. If the rule evaluates the loss itself; see [`Optimizer::step_with`].
     #[track_caller]
     pub fn step(&mut self) -> Result<()> {
+        if self.amp.scaled {
+            let message = "the gradients are still scaled: call scale_loss without delay_unscale before step()";
+            return Err(Error::invalid("step", message));
+        }
+        let skip = self.amp.skip.take();
+        self.step_unless(skip.as_ref())
+    }
+
+    /// [`Optimizer::step`], which leaves everything as it is where `skip`, a bool of rank 0, is true: that is found
+    /// out where the step runs, not here.
+    #[track_caller]
+    pub(crate) fn step_unless(&mut self, skip: Option<&Tensor>) -> Result<()> {
         if let Some(group) = self.groups.iter().find(|g| g.about.by_search) {
             let message = "evaluates the loss several times a step; use step_with";
             return Err(group.about.error(message));
         }
-        let mode = set_grad_enabled(false);
+        let (mode, casts) = (set_grad_enabled(false), set_autocast(None));
         let mut assignments: Vec<(Var, Tensor)> = Vec::new();
         for group in &mut self.groups {
-            assignments.extend(group.update()?);
+            assignments.extend(group.update(skip)?);
         }
-        drop(mode);
+        drop((mode, casts));
         assign_together(assignments.iter().map(|(cell, value)| (cell, value)))?;
+        self.forget_master_gradients();
         let cells: Vec<Var> = assignments.into_iter().map(|(cell, _)| cell).collect();
         let done = realize_all();
         if done.is_err() {

@@ -2,6 +2,7 @@
 
 use super::Optimizer;
 use super::group::{Group, vector};
+use super::master::MASTER;
 use kiln_formats::Value;
 use kiln_tensor::{DType, Error, Result, Tensor, Var};
 use serde::{Deserialize, Serialize};
@@ -123,6 +124,8 @@ pub(crate) struct Load {
     assignments: Vec<(Var, Tensor)>,
     values: Vec<(&'static str, f64)>,
     kept: BTreeMap<String, Tensor>,
+    /// Master weights that were not saved, and the parameters that they are made of.
+    masters: Vec<(Var, Var)>,
 }
 
 impl Optimizer {
@@ -184,6 +187,10 @@ impl Optimizer {
             for (cell, value) in load.assignments {
                 cell.assign(value.to(cell.device()))?;
             }
+            for (master, parameter) in load.masters {
+                let value = parameter.get().detach().to_dtype(master.dtype());
+                master.assign(value.realize()?)?;
+            }
             group.set_values(load.values)?;
             group.kept = load.kept;
         }
@@ -209,6 +216,9 @@ impl Group {
             let mut state: BTreeMap<String, Tensor> = cells
                 .map(|(name, cell)| (name.to_string(), cell.get().detach()))
                 .collect();
+            if let Some(master) = self.masters.of(i) {
+                state.insert(MASTER.to_string(), master.get().detach());
+            }
             for (name, count) in &counts {
                 let value = match *name {
                     "step" => Tensor::scalar(count[i] as f32),
@@ -246,6 +256,7 @@ impl Group {
                 assignments: Vec::new(),
                 values,
                 kept: kept.unwrap_or_default(),
+                masters: Vec::new(),
             });
         }
         let mut assignments = self.loaded_counts(&states)?;
@@ -254,11 +265,21 @@ impl Group {
                 assignments.extend(self.loaded_state(i, given.params[i], state)?);
             }
         }
-        let kept = BTreeMap::new();
+        let mut masters = Vec::new();
+        for (i, p) in self.parameters.iter().enumerate() {
+            let Some(master) = self.masters.of(i) else {
+                continue;
+            };
+            match states[i].and_then(|s| s.get(MASTER)) {
+                Some(value) => assignments.push(loaded(MASTER, value, master, given.params[i], p)?),
+                None => masters.push((master.clone(), p.clone())),
+            }
+        }
         Ok(Load {
             assignments,
             values,
-            kept,
+            kept: BTreeMap::new(),
+            masters,
         })
     }
 
@@ -302,17 +323,28 @@ impl Group {
                     "the state of parameter {id}, {parameter:?}, has no {name}"
                 ));
             };
-            let (given, here) = (value.shape().map_err(text)?, cell.shape());
-            if given != here {
-                return Err(format!(
-                    "{name} of parameter {id}, {parameter:?}, is {given:?}, not {here:?}"
-                ));
-            }
-            let value = value.detach().to_dtype(cell.dtype());
-            assignments.push((cell.clone(), value.realize().map_err(text)?.clone()));
+            assignments.push(loaded(name, value, cell, id, parameter)?);
         }
         Ok(assignments)
     }
+}
+
+/// What a cell is assigned that is kept for a parameter, whose number there is `id`.
+fn loaded(
+    name: &str,
+    value: &Tensor,
+    cell: &Var,
+    id: usize,
+    parameter: &Var,
+) -> Result<(Var, Tensor), String> {
+    let (given, here) = (value.shape().map_err(text)?, cell.shape());
+    if given != here {
+        return Err(format!(
+            "{name} of parameter {id}, {parameter:?}, is {given:?}, not {here:?}"
+        ));
+    }
+    let value = value.detach().to_dtype(cell.dtype());
+    Ok((cell.clone(), value.realize().map_err(text)?.clone()))
 }
 
 fn text(e: Error) -> String {

@@ -4,7 +4,7 @@ use super::Network;
 use super::cell::{Cell, State, Weights};
 use crate::Module;
 use crate::layer::{fact, wrong};
-use kiln_tensor::{Result, Scan, Tensor, Var, cat, scan_with, stack};
+use kiln_tensor::{DType, Result, Scan, Tensor, Var, cat, current_autocast, scan_with, stack};
 
 impl Network {
     /// Outputs, last hidden states and last cells of a layer.
@@ -16,6 +16,13 @@ impl Network {
         c0: Option<&Tensor>,
     ) -> Result<[Tensor; 3]> {
         x.check()?;
+        // Inside autocast all of it is in the narrower dtype, as are the states that the loop carries.
+        let narrower = current_autocast().map(|casts| casts.dtype);
+        let is_cast = x.dtype().is_float() && x.dtype() != DType::F64;
+        let narrower = narrower.filter(|_| is_cast);
+        let low = |t: &Tensor| t.to_dtype(narrower.unwrap_or(t.dtype()));
+        let (x, h0, c0) = (&low(x), h0.map(low), c0.map(low));
+        let (h0, c0) = (h0.as_ref(), c0.as_ref());
         let unbatched = x.ndim() == 2;
         let size = self.input_size as i64;
         if !(2..=3).contains(&x.ndim()) || !x.dims()[x.ndim() - 1].is(size) {

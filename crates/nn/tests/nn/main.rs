@@ -2,6 +2,7 @@
 
 mod adaptive_softmax;
 mod attention;
+mod casts;
 mod cells;
 mod checkpoint;
 mod convolutions;

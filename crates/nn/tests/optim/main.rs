@@ -1,11 +1,15 @@
 //! Optimisers, clipping and schedules.
 
+mod apex;
 mod clip;
 mod formulas;
+mod masters;
+mod mixed;
 mod own;
 mod ranges;
 mod reference;
 mod repeats;
+mod scaler;
 mod schedules;
 mod state;
 mod steps;

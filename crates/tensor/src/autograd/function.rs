@@ -2,7 +2,10 @@
 
 use crate::nest::{Counts, Flat, built};
 use crate::record::{compose_many, user_error};
-use crate::{ErrorKind, Nest, Returned, Tensor, is_grad_enabled, no_grad};
+use crate::{
+    Autocast, DType, ErrorKind, Nest, Returned, Tensor, current_autocast, is_grad_enabled, no_grad,
+    set_autocast,
+};
 use kiln_ir::{Builder, OpError, ensure, ops};
 use kiln_lazy::caller::user_line;
 use kiln_lazy::grad::edge::{CustomRule, Edge, GradNode, Leaf};
@@ -42,6 +45,7 @@ where
     G: Nest,
 {
     CustomFunction {
+        cast_inputs: None,
         forward: Box::new(move |given| {
             let result = forward(given).into_result();
             result.map(|(output, saved)| (Flat::of(&output), Flat::of(&saved)))
@@ -58,6 +62,8 @@ where
 
 /// A function with a derivative; see [`custom_function`].
 pub struct CustomFunction<I, O, R> {
+    /// What inputs are cast to inside `autocast`.
+    cast_inputs: Option<DType>,
     forward: Box<Forward<I>>,
     backward: Arc<Backwards>,
     returned: std::marker::PhantomData<fn() -> (O, R)>,
@@ -82,14 +88,43 @@ where
     O: Nest<Owned = O>,
     R: Returned,
 {
+    /// What the function does inside [`autocast`](crate::autocast): it gets its inputs of floats but f64 in this
+    /// dtype, and casts nothing itself (PyTorch's `custom_fwd(cast_inputs=..)`). Without this, what it is made of is
+    /// cast as everywhere. Its derivative casts as it does.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor, autocast, custom_function};
+    /// let exact = custom_function(|x: Tensor| (x.matmul(x.t()), x), |x, g| {
+    ///     g.matmul(&x) + g.t().matmul(&x)
+    /// })
+    /// .cast_inputs(DType::F32);
+    /// let x = Tensor::ones([2, 3], DType::BF16);
+    /// assert_eq!(autocast(DType::BF16, || exact.apply(&x)).dtype(), DType::F32);
+    /// assert_eq!(exact.apply(&x).dtype(), DType::BF16);
+    /// ```
+    pub fn cast_inputs(mut self, dtype: DType) -> CustomFunction<I, O, R> {
+        self.cast_inputs = Some(dtype);
+        self
+    }
+
     /// The function's result; a `Result` where `forward` gives one.
     #[track_caller]
     pub fn apply(&self, inputs: impl Nest<Owned = I>) -> R::Like<O> {
         let loc = user_line(Location::caller());
-        let (given, paths) = Flat::named(&inputs);
+        let (mut given, paths) = Flat::named(&inputs);
+        let mut casts = current_autocast();
+        if let (Some(dtype), Some(_)) = (self.cast_inputs, casts) {
+            casts = None;
+            let narrow = |t: &&mut Tensor| t.dtype().is_float() && t.dtype() != DType::F64;
+            for t in given.all.iter_mut().filter(narrow) {
+                *t = t.to_dtype(dtype);
+            }
+        }
         let marked: Vec<Tensor> = given.all.iter().map(marked).collect();
-        let result =
-            no_grad(|| (self.forward)(built::<I, Tensor>(&given.counts, marked.iter().cloned())));
+        let result = {
+            let _casts = set_autocast(casts);
+            no_grad(|| (self.forward)(built::<I, Tensor>(&given.counts, marked.iter().cloned())))
+        };
         let (outputs, saved) = match result {
             Ok(result) => result,
             Err(e) => return R::like(Err(e), &[]),
@@ -100,6 +135,7 @@ where
             paths,
             marked,
             backward: self.backward.clone(),
+            casts,
             loc,
         };
         let outputs = call.outputs(outputs, saved);
@@ -124,6 +160,8 @@ struct Call {
     /// The inputs as `forward` got them.
     marked: Vec<Tensor>,
     backward: Arc<Backwards>,
+    /// How the function was cast, which is how its derivative is.
+    casts: Option<Autocast>,
     loc: &'static Location<'static>,
 }
 
@@ -164,6 +202,7 @@ impl Call {
             outputs: outputs.counts,
         };
         let (backward, paths) = (self.backward.clone(), self.paths.clone());
+        let casts = self.casts;
         let rule: Arc<CustomRule> = Arc::new(move |operands, outputs, cotangents, wanted| {
             if at.iter().all(|o| cotangents[*o].is_none()) {
                 return Ok(vec![None; operands.len()]);
@@ -177,6 +216,7 @@ impl Call {
                 Some(g) => Tensor::from(g),
                 None => no_grad(|| Tensor::from(outputs[*o].clone()).zeros_like()),
             };
+            let _casts = set_autocast(casts);
             let found = backward(&counts, saved, at.iter().map(cotangent).collect());
             let mut all = gradients(found, &paths, operands, wanted)?;
             all.resize(operands.len(), None);

@@ -208,10 +208,12 @@ impl Tensor {
             let (Some(leaf), Some(g)) = (leaf, g) else {
                 continue;
             };
+            // Of a cell that was cast since, the gradient is in its dtype.
+            let g = Tensor::from(g).to_dtype(leaf.dtype());
             let sum = match leaf.grad() {
-                None => Tensor::from(g),
-                Some(so_far) if how.create_graph => Tensor::from(so_far).add(Tensor::from(g)),
-                Some(so_far) => no_grad(|| Tensor::from(so_far).add(Tensor::from(g))),
+                None => g,
+                Some(so_far) if how.create_graph => Tensor::from(so_far).add(g),
+                Some(so_far) => no_grad(|| Tensor::from(so_far).add(g)),
             };
             leaf.set_grad(Some(sum.check()?.handle.clone()));
         }
@@ -234,12 +236,12 @@ fn seen(
 fn replace(leaf: &Leaf, grad: Option<Tensor>, loc: &'static Location<'static>) -> Result<()> {
     if let Some(g) = &grad {
         g.check()?;
-        if *g.fact() != leaf.fact || g.device() != leaf.device.get() {
+        if *g.fact() != leaf.fact() || g.device() != leaf.device.get() {
             let name = leaf.label.get().map(|name| format!("`{name}`, "));
             let message = format!(
                 "the gradient of {}{} on {} can't be {} on {}",
                 name.unwrap_or_default(),
-                leaf.fact,
+                leaf.fact(),
                 leaf.device.get(),
                 g.fact(),
                 g.device()

@@ -7,7 +7,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor};
 use kiln_base::Dim;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
 
 options! {
@@ -23,6 +23,7 @@ options! {
 #[on_cells]
 impl Tensor {
     /// `eˣ / Σ eˣ` along a dim of a float tensor.
+    #[autocast]
     #[track_caller]
     pub fn softmax(&self, dim: impl Into<DimArg>) -> Tensor {
         let dim = dim.into();
@@ -30,6 +31,7 @@ impl Tensor {
     }
 
     /// The logarithm of [`Tensor::softmax`].
+    #[autocast]
     #[track_caller]
     pub fn log_softmax(&self, dim: impl Into<DimArg>) -> Tensor {
         let dim = dim.into();
@@ -64,6 +66,7 @@ impl Tensor {
     }
 
     /// Like [`Tensor::leaky_relu`] with a learnt slope: one, or one for each channel (dim 1).
+    #[autocast]
     #[track_caller]
     pub fn prelu(&self, weight: impl AsTensor) -> Tensor {
         let weight: &Tensor = &weight.as_tensor();
@@ -199,6 +202,7 @@ impl Tensor {
     }
 
     /// `log(1 + e^(beta · x)) / beta`, and x where `beta · x` is above a threshold.
+    #[autocast]
     #[track_caller]
     pub fn softplus_with(&self, how: SoftPlus) -> Tensor {
         let SoftPlus { beta, threshold } = how;

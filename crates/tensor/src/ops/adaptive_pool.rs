@@ -7,7 +7,7 @@ use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Tensor};
 use kiln_base::prim::Reduction;
 use kiln_base::{Dim, numel};
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 macro_rules! adaptive_pools {
@@ -15,6 +15,7 @@ macro_rules! adaptive_pools {
         #[on_cells]
         impl Tensor {
             $($(#[$doc])*
+            #[autocast]
             #[track_caller]
             pub fn $name(&self, output_size: impl Into<OutputSize>) -> Tensor {
                 let size = output_size.into();
@@ -49,6 +50,7 @@ macro_rules! adaptive_max_pools {
             }
 
             /// The same with the position of each maximum in its plane, row-major, as i64.
+            #[autocast]
             #[track_caller]
             pub fn $with_indices(&self, output_size: impl Into<OutputSize>) -> (Tensor, Tensor) {
                 let size = output_size.into();

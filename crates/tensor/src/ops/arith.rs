@@ -2,7 +2,7 @@
 
 use crate::operand::{AsTensor, Other};
 use crate::record::{Recorder, compose};
-use crate::{DType, Scalar, Tensor, names, promote};
+use crate::{DType, Scalar, Tensor, autocast, names, promote};
 use kiln_base::Kind;
 use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
@@ -63,6 +63,14 @@ pub(crate) enum Rule {
 /// A binary row with promotion.
 #[track_caller]
 pub(crate) fn binary(called: &'static str, op: Pw, rule: Rule, a: &Tensor, other: Other) -> Tensor {
+    if let Some(cast) = autocast::begin(called, &other.with(a)) {
+        let other = match &other {
+            Other::Tensor(t) => Other::from(cast.of(t)),
+            Other::Number(n) => Other::Number(*n),
+        };
+        let (a, _inside) = (cast.of(a), cast.enter());
+        return binary(called, op, rule, &a, other);
+    }
     compose(called, &other.with(a), |b| {
         check(op, a, &other)?;
         let (x, y) = other.promoted_by(b, a, |dtype| match rule {
@@ -108,6 +116,8 @@ fn on_bool(op: Pw, a: &Tensor, other: &Other) -> Pw {
 /// A unary row; `float` makes integers f32 first.
 #[track_caller]
 pub(crate) fn unary(called: &'static str, op: Pw, float: bool, t: &Tensor) -> Tensor {
+    let cast = autocast::begin(called, &[t]).map(|cast| cast.of(t));
+    let t = cast.as_ref().unwrap_or(t);
     compose(called, &[t], |b| {
         let dtype = match (op, t.dtype()) {
             (Pw::Sign, DType::Bool) => return Ok(t.clone()),
@@ -354,6 +364,8 @@ impl Tensor {
 /// A number on the left.
 #[track_caller]
 pub(super) fn reversed(row: Pw, number: Scalar, t: &Tensor) -> Tensor {
+    let cast = autocast::begin(row.name(), &[t]).map(|cast| cast.of(t));
+    let t = cast.as_ref().unwrap_or(t);
     compose(row.name(), &[t], |b| {
         let (x, n) = Other::Number(number).promoted_by(b, t, |dtype| match row {
             Pw::Div => promote::to_float(dtype),

@@ -10,6 +10,7 @@ use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::ScatterKind;
 use kiln_base::{Dim, numel};
+use kiln_derive::autocast;
 use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Shape};
 use std::panic::Location;
@@ -53,6 +54,7 @@ impl Tensor {
     /// assert_eq!(y.to_vec::<i64>()?, [7, 5, 5]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
+    #[autocast]
     #[track_caller]
     pub fn index_put_with(&self, indices: impl Indices, values: impl AsTensor, how: Put) -> Tensor {
         let values = values.as_tensor();

@@ -7,7 +7,7 @@ use crate::options::options;
 use crate::record::{Recorder, compose};
 use crate::{Scalar, Tensor};
 use kiln_base::Dim;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Shape, broadcast_shapes, ensure, ops};
 
 options! {
@@ -47,6 +47,7 @@ impl Tensor {
 
     /// [`Tensor::scaled_dot_product_attention`] with a mask, dropout or another scale. A query whose mask
     /// leaves no key gives zeros.
+    #[autocast(how)]
     #[track_caller]
     pub fn scaled_dot_product_attention_with(
         &self,

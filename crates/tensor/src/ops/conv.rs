@@ -6,7 +6,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::ops::{self, Axes};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
@@ -85,6 +85,7 @@ macro_rules! convolutions {
             }
 
             #[doc = concat!("[`Tensor::", stringify!($name), "`] with a bias, strides and the like.")]
+            #[autocast(how)]
             #[track_caller]
             pub fn $with(&self, weight: impl AsTensor, how: Conv) -> Tensor {
                 let weight: &Tensor = &weight.as_tensor();
@@ -239,6 +240,7 @@ macro_rules! transposed_convolutions {
             }
 
             #[doc = concat!("[`Tensor::", stringify!($name), "`] with a bias, strides and the like.")]
+            #[autocast(how)]
             #[track_caller]
             pub fn $with(&self, weight: impl AsTensor, how: ConvTranspose) -> Tensor {
                 let weight: &Tensor = &weight.as_tensor();

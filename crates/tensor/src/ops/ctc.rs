@@ -10,7 +10,7 @@ use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::compose;
 use crate::{DType, Int, Reduction, Tensor, scan};
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 use kiln_lazy::caller::on_behalf_of_caller;
 
@@ -66,6 +66,7 @@ impl Tensor {
     }
 
     /// [`Tensor::ctc_loss`] with another blank or reduction, or without infinities.
+    #[autocast]
     #[track_caller]
     pub fn ctc_loss_with(
         &self,

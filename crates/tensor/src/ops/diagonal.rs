@@ -8,7 +8,7 @@ use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor};
 use kiln_base::Dim;
 use kiln_base::prim::ScatterKind;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
@@ -236,6 +236,7 @@ impl Tensor {
     }
 
     /// The sum of a matrix's diagonal; integers give i64.
+    #[autocast]
     #[track_caller]
     pub fn trace(&self) -> Tensor {
         compose("trace", &[self], |b| {

@@ -3,11 +3,11 @@
 use super::args::{DimArg, DimArgs, known, listable, needs_float, same_dtype};
 use super::reduce::norm;
 use super::short::wide;
-use crate::operand::AsTensor;
+use crate::operand::{AsTensor, listed};
 use crate::options::options;
 use crate::record::{Recorder, compose};
-use crate::{Tensor, promote};
-use kiln_derive::on_cells;
+use crate::{Tensor, autocast, promote};
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
@@ -41,6 +41,7 @@ impl Tensor {
     }
 
     /// [`Tensor::cosine_similarity`] along another dim or with another least length.
+    #[autocast]
     #[track_caller]
     pub fn cosine_similarity_with(&self, x2: impl AsTensor, how: Cosine) -> Tensor {
         let x2: &Tensor = &x2.as_tensor();
@@ -96,6 +97,7 @@ impl Tensor {
     }
 
     /// [`Tensor::dist`] with the p-norm.
+    #[autocast]
     #[track_caller]
     pub fn dist_with(&self, other: impl AsTensor, p: f64) -> Tensor {
         let other: &Tensor = &other.as_tensor();
@@ -121,6 +123,7 @@ impl Tensor {
     }
 
     /// [`Tensor::pdist`] with the p-norm.
+    #[autocast]
     #[track_caller]
     pub fn pdist_with(&self, p: f64) -> Tensor {
         compose("pdist", &[self], |b| {
@@ -152,8 +155,9 @@ pub fn cdist(x1: impl AsTensor, x2: impl AsTensor) -> Tensor {
 /// [`cdist`] with the p-norm.
 #[track_caller]
 pub fn cdist_with(x1: impl AsTensor, x2: impl AsTensor, p: f64) -> Tensor {
-    let x1: &Tensor = &x1.as_tensor();
-    let x2: &Tensor = &x2.as_tensor();
+    let mut both = listed([&*x1.as_tensor(), &*x2.as_tensor()]);
+    autocast::cast_all("cdist", &mut both);
+    let (x1, x2) = (&both[0], &both[1]);
     compose("cdist", &[x1, x2], |b| {
         needs_float(x1, "operand")?;
         same_dtype(x1, "first operand", x2, "second")?;

@@ -1,8 +1,8 @@
 //! Einstein summation.
 
-use crate::Tensor;
 use crate::operand::{AsTensor, listed};
 use crate::record::{Recorded, Recorder, compose};
+use crate::{Tensor, autocast};
 use kiln_base::{Dim, numel};
 use kiln_ir::{Builder, OpError, Shape, ensure};
 
@@ -24,7 +24,8 @@ fn ellipsis_label(i: usize) -> char {
 /// ```
 #[track_caller]
 pub fn einsum(equation: &str, operands: impl IntoIterator<Item: AsTensor>) -> Tensor {
-    let operands = listed(operands);
+    let mut operands = listed(operands);
+    autocast::cast_all("einsum", &mut operands);
     let operands = &operands.iter().collect::<Vec<_>>()[..];
     compose("einsum", operands, |b| {
         let (inputs, output) = parse(equation, operands)?;

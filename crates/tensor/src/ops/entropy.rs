@@ -7,7 +7,7 @@ use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Reduction, Tensor};
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
@@ -87,6 +87,7 @@ impl Tensor {
     }
 
     /// [`Tensor::binary_cross_entropy`] with weights or another reduction.
+    #[autocast(how)]
     #[track_caller]
     pub fn binary_cross_entropy_with(
         &self,
@@ -130,6 +131,7 @@ impl Tensor {
     }
 
     /// [`Tensor::binary_cross_entropy_with_logits`] with weights or another reduction.
+    #[autocast(how)]
     #[track_caller]
     pub fn binary_cross_entropy_with_logits_with(
         &self,
@@ -169,6 +171,7 @@ impl Tensor {
 
     /// [`Tensor::nll_loss`] with weights of classes, another target that counts for nothing or another
     /// reduction.
+    #[autocast(how)]
     #[track_caller]
     pub fn nll_loss_with(&self, target: impl AsTensor, how: Nll) -> Tensor {
         let target: &Tensor = &target.as_tensor();
@@ -205,6 +208,7 @@ impl Tensor {
     }
 
     /// [`Tensor::cross_entropy`] with weights of classes, smoothed targets and the like.
+    #[autocast(how)]
     #[track_caller]
     pub fn cross_entropy_with(&self, target: impl AsTensor, how: CrossEntropy) -> Tensor {
         let target: &Tensor = &target.as_tensor();

@@ -7,7 +7,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::{Dim, numel};
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 /// How [`Tensor::grid_sample`] makes a value between elements.
@@ -83,6 +83,7 @@ impl Tensor {
 
     /// [`Tensor::grid_sample`] with other values between elements or outside the image, or with borders at
     /// the centres of elements.
+    #[autocast]
     #[track_caller]
     pub fn grid_sample_with(&self, grid: impl AsTensor, how: GridSample) -> Tensor {
         let grid: &Tensor = &grid.as_tensor();

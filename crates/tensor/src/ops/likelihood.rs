@@ -6,7 +6,7 @@ use crate::options::{Settings, options};
 use crate::record::compose;
 use crate::{Reduction, Tensor};
 use kiln_base::Dim;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 use std::f64::consts::TAU;
 
@@ -103,6 +103,7 @@ impl Tensor {
     }
 
     /// [`Tensor::poisson_nll_loss`], of rates themselves `input − target · log(input + eps)`.
+    #[autocast]
     #[track_caller]
     pub fn poisson_nll_loss_with(&self, target: impl AsTensor, how: PoissonNll) -> Tensor {
         let target: &Tensor = &target.as_tensor();

@@ -9,7 +9,7 @@ use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::Reduction;
 use kiln_base::{Dim, numel};
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 /// Which norm of a matrix.
@@ -43,6 +43,7 @@ impl From<f64> for MatrixNorm {
 #[on_cells]
 impl Tensor {
     /// The norm of the matrices that two dims span, of rows and of columns; `()` stands for the last two.
+    #[autocast]
     #[track_caller]
     pub fn matrix_norm(&self, ord: impl Into<MatrixNorm>, dims: impl Into<ReducedDims>) -> Tensor {
         let (ord, reduced) = (ord.into(), dims.into());
@@ -137,6 +138,7 @@ impl Tensor {
     }
 
     /// The sums of products of vectors along a dim of both, which broadcast.
+    #[autocast]
     #[track_caller]
     pub fn vecdot(&self, other: impl AsTensor, dim: impl Into<Int>) -> Tensor {
         let other: &Tensor = &other.as_tensor();
@@ -153,6 +155,7 @@ impl Tensor {
     }
 
     /// The cross product of vectors of 3 along a dim of both; the other dims broadcast.
+    #[autocast]
     #[track_caller]
     pub fn cross(&self, other: impl AsTensor, dim: impl Into<Int>) -> Tensor {
         let other: &Tensor = &other.as_tensor();
@@ -249,6 +252,7 @@ impl Tensor {
     }
 
     /// `x1 · weight · x2 + bias`, see [`Tensor::bilinear`], with a bias `[o]` if there is one.
+    #[autocast]
     #[track_caller]
     pub fn bilinear_with(
         &self,

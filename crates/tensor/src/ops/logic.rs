@@ -8,7 +8,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_base::Kind;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, Pw, ensure};
 
 /// How [`Tensor::div_rounding`] rounds.
@@ -281,6 +281,7 @@ impl Tensor {
     }
 
     /// `self + value · tensor1 · tensor2`, promoted.
+    #[autocast]
     #[track_caller]
     pub fn addcmul_with(
         &self,
@@ -303,6 +304,7 @@ impl Tensor {
     }
 
     /// `self + value · tensor1 / tensor2`, floats only.
+    #[autocast]
     #[track_caller]
     pub fn addcdiv_with(
         &self,

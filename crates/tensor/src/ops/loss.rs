@@ -5,7 +5,7 @@ use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor, promote};
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 /// What a loss makes of its elements.
@@ -148,6 +148,7 @@ impl Tensor {
     }
 
     /// [`Tensor::mse_loss`] with another reduction.
+    #[autocast]
     #[track_caller]
     pub fn mse_loss_with(&self, target: impl AsTensor, reduction: Reduction) -> Tensor {
         let target: &Tensor = &target.as_tensor();
@@ -164,6 +165,7 @@ impl Tensor {
     }
 
     /// [`Tensor::l1_loss`] with another reduction.
+    #[autocast]
     #[track_caller]
     pub fn l1_loss_with(&self, target: impl AsTensor, reduction: Reduction) -> Tensor {
         let target: &Tensor = &target.as_tensor();
@@ -177,6 +179,7 @@ impl Tensor {
     }
 
     /// [`Tensor::smooth_l1_loss`] with another edge or reduction.
+    #[autocast]
     #[track_caller]
     pub fn smooth_l1_loss_with(&self, target: impl AsTensor, how: SmoothL1) -> Tensor {
         let target: &Tensor = &target.as_tensor();
@@ -198,6 +201,7 @@ impl Tensor {
     }
 
     /// [`Tensor::huber_loss`] with another edge or reduction.
+    #[autocast]
     #[track_caller]
     pub fn huber_loss_with(&self, target: impl AsTensor, how: Huber) -> Tensor {
         let target: &Tensor = &target.as_tensor();
@@ -216,6 +220,7 @@ impl Tensor {
     }
 
     /// [`Tensor::kl_div`] with a target in log space or another reduction.
+    #[autocast]
     #[track_caller]
     pub fn kl_div_with(&self, target: impl AsTensor, how: KlDiv) -> Tensor {
         let target: &Tensor = &target.as_tensor();
@@ -242,6 +247,7 @@ impl Tensor {
     }
 
     /// [`Tensor::soft_margin_loss`] with another reduction.
+    #[autocast]
     #[track_caller]
     pub fn soft_margin_loss_with(&self, target: impl AsTensor, reduction: Reduction) -> Tensor {
         let target: &Tensor = &target.as_tensor();

@@ -8,7 +8,7 @@ use crate::options::{Settings, options};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Reduction, Tensor, promote};
 use kiln_base::prim::Reduction as Fold;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
@@ -91,6 +91,7 @@ impl Tensor {
     }
 
     /// [`Tensor::cosine_embedding_loss`] with another margin or reduction.
+    #[autocast]
     #[track_caller]
     pub fn cosine_embedding_loss_with(
         &self,
@@ -150,6 +151,7 @@ impl Tensor {
     }
 
     /// [`Tensor::hinge_embedding_loss`] with another margin or reduction.
+    #[autocast]
     #[track_caller]
     pub fn hinge_embedding_loss_with(&self, target: impl AsTensor, how: HingeEmbedding) -> Tensor {
         let target: &Tensor = &target.as_tensor();
@@ -178,6 +180,7 @@ impl Tensor {
     }
 
     /// [`Tensor::multi_margin_loss`] with another power or margin, weights of classes or another reduction.
+    #[autocast(how)]
     #[track_caller]
     pub fn multi_margin_loss_with(&self, target: impl AsTensor, how: MultiMargin) -> Tensor {
         let target: &Tensor = &target.as_tensor();
@@ -229,6 +232,7 @@ impl Tensor {
     }
 
     /// [`Tensor::multilabel_margin_loss`] with another reduction.
+    #[autocast]
     #[track_caller]
     pub fn multilabel_margin_loss_with(
         &self,
@@ -288,6 +292,7 @@ impl Tensor {
     }
 
     /// [`Tensor::multilabel_soft_margin_loss`] with weights of classes or another reduction.
+    #[autocast(how)]
     #[track_caller]
     pub fn multilabel_soft_margin_loss_with(
         &self,
@@ -327,6 +332,7 @@ impl Tensor {
     }
 
     /// [`Tensor::margin_ranking_loss`] with another margin or reduction.
+    #[autocast]
     #[track_caller]
     pub fn margin_ranking_loss_with(
         &self,

@@ -6,7 +6,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{Scalar, Tensor, promote};
 use kiln_base::numel;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
 
 options! {
@@ -31,6 +31,7 @@ options! {
 impl Tensor {
     /// The matrix product (`torch.matmul`): vectors are rows on the left and columns on the right, and
     /// batch dims broadcast. Dtypes must be equal.
+    #[autocast]
     #[track_caller]
     pub fn matmul(&self, other: impl AsTensor) -> Tensor {
         let other: &Tensor = &other.as_tensor();
@@ -38,6 +39,7 @@ impl Tensor {
     }
 
     /// The product of two matrices `[n, k]` and `[k, m]`.
+    #[autocast]
     #[track_caller]
     pub fn mm(&self, mat2: impl AsTensor) -> Tensor {
         let mat2: &Tensor = &mat2.as_tensor();
@@ -45,6 +47,7 @@ impl Tensor {
     }
 
     /// The products of two batches of matrices `[b, n, k]` and `[b, k, m]`.
+    #[autocast]
     #[track_caller]
     pub fn bmm(&self, mat2: impl AsTensor) -> Tensor {
         let mat2: &Tensor = &mat2.as_tensor();
@@ -52,6 +55,7 @@ impl Tensor {
     }
 
     /// The product of a matrix `[n, k]` and a vector `[k]`.
+    #[autocast]
     #[track_caller]
     pub fn mv(&self, vec: impl AsTensor) -> Tensor {
         let vec: &Tensor = &vec.as_tensor();
@@ -59,6 +63,7 @@ impl Tensor {
     }
 
     /// The sum of the products of two vectors' elements.
+    #[autocast]
     #[track_caller]
     pub fn dot(&self, tensor: impl AsTensor) -> Tensor {
         let tensor: &Tensor = &tensor.as_tensor();
@@ -103,6 +108,7 @@ impl Tensor {
     }
 
     /// `beta · self + alpha · mat1 · mat2`, see [`Tensor::addmm`].
+    #[autocast]
     #[track_caller]
     pub fn addmm_with(&self, mat1: impl AsTensor, mat2: impl AsTensor, factors: Factors) -> Tensor {
         let mat1: &Tensor = &mat1.as_tensor();
@@ -117,6 +123,7 @@ impl Tensor {
     }
 
     /// `beta · self + alpha · mat · vec`, see [`Tensor::addmv`].
+    #[autocast]
     #[track_caller]
     pub fn addmv_with(&self, mat: impl AsTensor, vec: impl AsTensor, factors: Factors) -> Tensor {
         let mat: &Tensor = &mat.as_tensor();
@@ -131,6 +138,7 @@ impl Tensor {
     }
 
     /// `beta · self + alpha · batch1 · batch2`, see [`Tensor::baddbmm`].
+    #[autocast]
     #[track_caller]
     pub fn baddbmm_with(
         &self,
@@ -150,6 +158,7 @@ impl Tensor {
     }
 
     /// `beta · self + alpha · Σ batch1 · batch2`, see [`Tensor::addbmm`].
+    #[autocast]
     #[track_caller]
     pub fn addbmm_with(
         &self,
@@ -185,6 +194,7 @@ impl Tensor {
     }
 
     /// `beta · self + alpha · vec1 ⊗ vec2`, see [`Tensor::addr`].
+    #[autocast]
     #[track_caller]
     pub fn addr_with(&self, vec1: impl AsTensor, vec2: impl AsTensor, factors: Factors) -> Tensor {
         let vec1: &Tensor = &vec1.as_tensor();
@@ -214,6 +224,7 @@ impl Tensor {
     }
 
     /// `self · weightᵀ + bias`, see [`Tensor::linear`], with a bias `[out]` if there is one.
+    #[autocast]
     #[track_caller]
     pub fn linear_with(&self, weight: impl AsTensor, bias: impl MaybeTensor) -> Tensor {
         let weight: &Tensor = &weight.as_tensor();
@@ -256,6 +267,7 @@ impl Tensor {
     }
 
     /// The sums of products over the last `dims` dims of self and the first `dims` dims of other.
+    #[autocast]
     #[track_caller]
     pub fn tensordot(&self, other: impl AsTensor, dims: impl Into<Int>) -> Tensor {
         let other: &Tensor = &other.as_tensor();
@@ -275,6 +287,7 @@ impl Tensor {
     }
 
     /// The sums of products over pairs of dims of self and other.
+    #[autocast]
     #[track_caller]
     pub fn tensordot_dims(
         &self,

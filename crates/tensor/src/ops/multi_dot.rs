@@ -3,16 +3,17 @@
 use super::args::{known, same_dtype};
 use super::matmul::matmul;
 use super::short::wide;
-use crate::Tensor;
 use crate::operand::{AsTensor, listed};
 use crate::record::{Recorded, Recorder, compose};
+use crate::{Tensor, autocast};
 use kiln_ir::{Builder, OpError, Shape, ensure};
 
 /// The product of matrices, in the order that takes the fewest multiplications. The first and the last
 /// may be vectors: a row and a column.
 #[track_caller]
 pub fn multi_dot(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
-    let tensors = listed(tensors);
+    let mut tensors = listed(tensors);
+    autocast::cast_all("multi_dot", &mut tensors);
     let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     compose("multi_dot", tensors, |b| {
         let [first, middle @ .., last] = tensors else {

@@ -6,7 +6,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
@@ -42,13 +42,15 @@ impl Affine {
 
 #[on_cells]
 impl Tensor {
-    /// Layer normalisation over the last dims, of sizes `normalized_shape` (Ba et al., 2016).
+    /// Layer normalisation over the last dims, of sizes `normalized_shape` (Ba et al., 2016). An input of halves may
+    /// have parameters of f32.
     #[track_caller]
     pub fn layer_norm(&self, normalized_shape: impl Into<IntList>) -> Tensor {
         self.layer_norm_with(normalized_shape, Affine::new())
     }
 
     /// [`Tensor::layer_norm`] with a weight, a bias or another eps.
+    #[autocast(how)]
     #[track_caller]
     pub fn layer_norm_with(&self, normalized_shape: impl Into<IntList>, how: Affine) -> Tensor {
         let shape = normalized_shape.into();
@@ -73,6 +75,7 @@ impl Tensor {
     }
 
     /// [`Tensor::rms_norm`] with a weight or another eps.
+    #[autocast(how)]
     #[track_caller]
     pub fn rms_norm_with(&self, normalized_shape: impl Into<IntList>, how: Affine) -> Tensor {
         let shape = normalized_shape.into();
@@ -101,6 +104,7 @@ impl Tensor {
     }
 
     /// [`Tensor::group_norm`] with a weight and bias of `[c]`, or another eps.
+    #[autocast(how)]
     #[track_caller]
     pub fn group_norm_with(&self, num_groups: impl Into<Int>, how: Affine) -> Tensor {
         let num_groups = num_groups.into().0;
@@ -230,7 +234,10 @@ fn last_axes(
     );
     for (t, what) in parameters {
         if let Some(t) = t {
-            same_dtype(x, "input", t, what)?;
+            let beside = matches!(x.dtype(), DType::F16 | DType::BF16) && t.dtype() == DType::F32;
+            if !beside {
+                same_dtype(x, "input", t, what)?;
+            }
             ensure!(
                 t.dims() == &wanted[..],
                 "the {what} {} must have the shape {:?}",

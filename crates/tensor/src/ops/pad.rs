@@ -2,7 +2,7 @@
 
 use super::args::{IntList, addressable, known};
 use crate::record::{Recorded, Recorder, compose};
-use crate::{Scalar, Tensor};
+use crate::{Scalar, Tensor, autocast};
 use kiln_base::Dim;
 use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Shape, ensure};
@@ -33,37 +33,58 @@ impl Tensor {
     #[track_caller]
     pub fn pad(&self, pad: impl Into<IntList>, mode: PadMode) -> Tensor {
         let pad = pad.into().0;
-        compose("pad", &[self], |b| {
-            ensure!(
-                pad.len() % 2 == 0 && pad.len() / 2 <= self.ndim(),
-                "{pad:?} must hold two sizes a dim for at most the {} dims of {}",
-                self.ndim(),
-                self.fact()
-            );
-            let n = self.ndim();
-            let sides: Vec<(usize, i64, i64)> = pad
-                .chunks(2)
-                .enumerate()
-                .map(|(i, p)| (n - 1 - i, p[0], p[1]))
-                .collect();
-            if let PadMode::Constant(value) = mode {
-                return constant(b, self, &sides, value);
-            }
-            let spatial = sides.len();
-            ensure!(
-                (1..=3).contains(&spatial) && (n == spatial + 1 || n == spatial + 2),
-                "{pad:?} pads {spatial} dims, which needs a tensor of {} or {} dims, not {}",
-                spatial + 1,
-                spatial + 2,
-                self.fact()
-            );
-            let mut x = self.clone();
-            for (axis, low, high) in sides {
-                x = border(b, &x, axis, low, high, mode)?;
-            }
-            Ok(x)
-        })
+        let cast = autocast::begin(border_name(mode, pad.len() / 2), &[self]);
+        let cast = cast.map(|cast| cast.of(self));
+        let this = cast.as_ref().unwrap_or(self);
+        bordered(this, &pad, mode)
     }
+}
+
+/// What PyTorch calls a border of a mode around so many dims.
+fn border_name(mode: PadMode, dims: usize) -> &'static str {
+    let names = match mode {
+        PadMode::Reflect => ["reflection_pad1d", "reflection_pad2d", "reflection_pad3d"],
+        PadMode::Replicate => [
+            "replication_pad1d",
+            "replication_pad2d",
+            "replication_pad3d",
+        ],
+        _ => return "pad",
+    };
+    names.get(dims.wrapping_sub(1)).copied().unwrap_or("pad")
+}
+
+#[track_caller]
+fn bordered(t: &Tensor, pad: &[i64], mode: PadMode) -> Tensor {
+    compose("pad", &[t], |b| {
+        let n = t.ndim();
+        ensure!(
+            pad.len().is_multiple_of(2) && pad.len() / 2 <= n,
+            "{pad:?} must hold two sizes a dim for at most the {n} dims of {}",
+            t.fact()
+        );
+        let sides: Vec<(usize, i64, i64)> = pad
+            .chunks(2)
+            .enumerate()
+            .map(|(i, p)| (n - 1 - i, p[0], p[1]))
+            .collect();
+        if let PadMode::Constant(value) = mode {
+            return constant(b, t, &sides, value);
+        }
+        let spatial = sides.len();
+        ensure!(
+            (1..=3).contains(&spatial) && (n == spatial + 1 || n == spatial + 2),
+            "{pad:?} pads {spatial} dims, which needs a tensor of {} or {} dims, not {}",
+            spatial + 1,
+            spatial + 2,
+            t.fact()
+        );
+        let mut x = t.clone();
+        for (axis, low, high) in sides {
+            x = border(b, &x, axis, low, high, mode)?;
+        }
+        Ok(x)
+    })
 }
 
 fn constant(b: &mut Recorder, x: &Tensor, sides: &[(usize, i64, i64)], value: Scalar) -> Recorded {

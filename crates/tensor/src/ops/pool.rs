@@ -9,7 +9,7 @@ use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Scalar, Tensor};
 use kiln_base::prim::Reduction;
 use kiln_base::{Dim, Kind, numel};
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::ops::{self, Axes, WindowReduce, window_extent};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
@@ -194,6 +194,7 @@ macro_rules! max_pools {
         #[on_cells]
         impl Tensor {
             $($(#[$doc])*
+            #[autocast]
             #[track_caller]
             pub fn $name(&self, pool: impl Into<Pool>) -> Tensor {
                 let pool = pool.into();
@@ -204,6 +205,7 @@ macro_rules! max_pools {
             }
 
             /// The same with the position of each maximum in its plane, row-major, as i64.
+            #[autocast]
             #[track_caller]
             pub fn $with_indices(&self, pool: impl Into<Pool>) -> (Tensor, Tensor) {
                 let pool = pool.into();
@@ -277,6 +279,7 @@ macro_rules! average_pools {
         #[on_cells]
         impl Tensor {
             $($(#[$doc])*
+            #[autocast]
             #[track_caller]
             pub fn $name(&self, pool: impl Into<AvgPool>) -> Tensor {
                 let pool = pool.into();

@@ -6,7 +6,7 @@ use crate::operand::Other;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 /// What a quantile between two elements is.
@@ -50,6 +50,7 @@ impl Tensor {
     }
 
     /// [`Tensor::quantile`], with what stands for a quantile between two elements.
+    #[autocast]
     #[track_caller]
     pub fn quantile_with<'a>(
         &self,
@@ -70,6 +71,7 @@ impl Tensor {
     }
 
     /// [`Tensor::nanquantile`], with what stands for a quantile between two elements.
+    #[autocast]
     #[track_caller]
     pub fn nanquantile_with<'a>(
         &self,

@@ -9,7 +9,7 @@ use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_base::Dim;
 use kiln_base::prim::Reduction;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::ops::{self, Axes};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
@@ -28,12 +28,14 @@ impl Tensor {
     /// assert_eq!(x.sum(keep(0)).shape()?, [1, 2]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
+    #[autocast]
     #[track_caller]
     pub fn sum(&self, dims: impl Into<ReducedDims>) -> Tensor {
         fold("sum", Reduction::Sum, self, dims.into())
     }
 
     /// The product; integers and bool give i64.
+    #[autocast]
     #[track_caller]
     pub fn prod(&self, dims: impl Into<ReducedDims>) -> Tensor {
         fold("prod", Reduction::Prod, self, dims.into())
@@ -240,6 +242,7 @@ impl Tensor {
     }
 
     /// log Σ eˣ without overflow; integers become f32.
+    #[autocast]
     #[track_caller]
     pub fn logsumexp(&self, dims: impl Into<ReducedDims>) -> Tensor {
         let ReducedDims { dims, keepdim } = dims.into();
@@ -254,6 +257,7 @@ impl Tensor {
 
     /// (Σ |x|ᵒʳᵈ)^(1/ord) of floats; infinite orders give the largest or smallest |x|, order 0 the
     /// number of elements that are not zero.
+    #[autocast]
     #[track_caller]
     pub fn vector_norm(&self, ord: f64, dims: impl Into<ReducedDims>) -> Tensor {
         let ReducedDims { dims, keepdim } = dims.into();

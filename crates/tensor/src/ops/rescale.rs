@@ -5,7 +5,7 @@ use super::reduce::norm;
 use crate::Tensor;
 use crate::options::options;
 use crate::record::compose;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 /// The most channels to either side that a local response norm adds: each is recorded by itself.
@@ -103,6 +103,7 @@ impl Tensor {
 
     /// The slices of a dim, each scaled down to the p-norm `maxnorm` if its norm is larger. With `dim`
     /// 0 and p 2 this is what PyTorch's `embedding` does with a `max_norm` before it looks up.
+    #[autocast]
     #[track_caller]
     pub fn renorm(&self, p: f64, dim: impl Into<DimArg>, maxnorm: f64) -> Tensor {
         let dim = dim.into();

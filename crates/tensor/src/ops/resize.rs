@@ -5,7 +5,7 @@ use super::args::{IntList, known_dim, listable, needs_float};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
 
 /// How [`Tensor::interpolate`] makes new elements.
@@ -45,6 +45,7 @@ type Tap = (Tensor, Option<Tensor>);
 #[on_cells]
 impl Tensor {
     /// `[n, c, ..]` with its spatial dims resized.
+    #[autocast]
     #[track_caller]
     pub fn interpolate(&self, size: InterpolateSize, mode: InterpolateMode) -> Tensor {
         compose("interpolate", &[self], |b| {

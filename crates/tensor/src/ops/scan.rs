@@ -10,7 +10,7 @@ use crate::record::{Recorded, Recorder, compose, compose_many};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_base::prim::ScanKind;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
@@ -37,6 +37,7 @@ impl Tensor {
     /// assert_eq!(Tensor::from_slice(&[1i64, 2, 3], [3]).cumsum(0).shape()?, [3]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
+    #[autocast]
     #[track_caller]
     pub fn cumsum(&self, dim: impl Into<DimArg>) -> Tensor {
         let dim = dim.into();
@@ -47,6 +48,7 @@ impl Tensor {
     }
 
     /// Running products; integers and bool give i64.
+    #[autocast]
     #[track_caller]
     pub fn cumprod(&self, dim: impl Into<DimArg>) -> Tensor {
         let dim = dim.into();

@@ -14,7 +14,7 @@ use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_base::Kind;
 use kiln_base::prim::ScatterKind;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 /// How elements that go to one place combine, PyTorch's `reduce`.
@@ -121,6 +121,7 @@ impl Tensor {
     }
 
     /// Like [`Tensor::scatter`], adding to what is there.
+    #[autocast]
     #[track_caller]
     pub fn scatter_add(
         &self,
@@ -204,6 +205,7 @@ impl Tensor {
     }
 
     /// Replaces the slices of a dim that an index vector (i64) chooses by those of the source.
+    #[autocast]
     #[track_caller]
     pub fn index_copy(
         &self,

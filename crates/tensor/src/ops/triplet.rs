@@ -5,7 +5,7 @@ use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::compose;
 use crate::{Pairwise, Reduction, Tensor};
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
@@ -63,6 +63,7 @@ impl Tensor {
     }
 
     /// [`Tensor::triplet_margin_loss`] with another margin, norm or reduction.
+    #[autocast]
     #[track_caller]
     pub fn triplet_margin_loss_with(
         &self,

@@ -2,6 +2,7 @@
 //! `KILN_UPDATE_DOCS=1` writes them.
 
 mod activations;
+mod amp;
 mod autograd;
 mod convolution;
 mod creation;
@@ -68,6 +69,7 @@ const GROUPS: &[(&str, &[Row])] = &[
     ("sorting", sorting::ROWS),
     ("creation", creation::ROWS),
     ("autograd", autograd::ROWS),
+    ("amp", amp::ROWS),
 ];
 
 fn every_row() -> impl Iterator<Item = &'static Row> {
@@ -161,6 +163,8 @@ fn tables() -> Vec<(&'static str, String)> {
         writeln!(missing, "| {} | {} |", codes(m.torch), m.why).unwrap();
     }
     out.push(("missing", missing));
+    out.push(("autocast", amp::lists()));
+    out.push(("levels", amp::levels()));
     out
 }
 

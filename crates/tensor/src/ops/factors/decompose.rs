@@ -7,7 +7,7 @@ use crate::record::Recorder;
 use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_base::linalg::Routine;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::linalg::{least, parts, permutation, unit_lower};
 use kiln_ir::{Builder, OpError, Pw};
 
@@ -43,6 +43,7 @@ impl Tensor {
     }
 
     /// [`Tensor::cholesky`], or from the upper triangle of A the upper triangular U of `A = Uᵀ U`.
+    #[autocast]
     #[track_caller]
     pub fn cholesky_with(&self, triangle: Triangle) -> Tensor {
         one_on_host("linalg.cholesky", [self], |b, [a]| {
@@ -63,6 +64,7 @@ impl Tensor {
     }
 
     /// [`Tensor::cholesky_solve`] with a factor that is this triangle.
+    #[autocast]
     #[track_caller]
     pub fn cholesky_solve_with(&self, factor: impl AsTensor, triangle: Triangle) -> Tensor {
         let factor: &Tensor = &factor.as_tensor();
@@ -80,6 +82,7 @@ impl Tensor {
     }
 
     /// [`Tensor::cholesky_inverse`] of a factor that is this triangle.
+    #[autocast]
     #[track_caller]
     pub fn cholesky_inverse_with(&self, triangle: Triangle) -> Tensor {
         one_on_host("cholesky_inverse", [self], |b, [l]| {
@@ -100,6 +103,7 @@ impl Tensor {
     }
 
     /// [`Tensor::qr`] in this mode.
+    #[autocast]
     #[track_caller]
     pub fn qr_with(&self, mode: QrMode) -> (Tensor, Tensor) {
         let [q, r] = on_host("linalg.qr", [self], |b, [a]| {

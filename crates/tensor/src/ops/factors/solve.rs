@@ -9,7 +9,7 @@ use crate::options::options;
 use crate::record::Recorder;
 use crate::{DType, Tensor};
 use kiln_base::linalg::Routine;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::linalg::least;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
@@ -37,6 +37,7 @@ options! {
 #[on_cells]
 impl Tensor {
     /// The inverse of square matrices. Reading it is an error if one is singular.
+    #[autocast]
     #[track_caller]
     pub fn inv(&self) -> Tensor {
         one_on_host("linalg.inv", [self], |b, [a]| inverse(b, a))
@@ -50,6 +51,7 @@ impl Tensor {
     }
 
     /// [`Tensor::solve`], where A can stand on the other side.
+    #[autocast]
     #[track_caller]
     pub fn solve_with(&self, other: impl AsTensor, how: Solve) -> Tensor {
         let left = how.left;
@@ -171,6 +173,7 @@ impl Tensor {
     }
 
     /// [`Tensor::lstsq`] with another `rcond`.
+    #[autocast]
     #[track_caller]
     pub fn lstsq_with(
         &self,

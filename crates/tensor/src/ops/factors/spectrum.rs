@@ -9,7 +9,7 @@ use crate::{DType, MatrixNorm, Tensor};
 use kiln_base::Dim;
 use kiln_base::linalg::Routine;
 use kiln_base::prim::Reduction;
-use kiln_derive::on_cells;
+use kiln_derive::{autocast, on_cells};
 use kiln_ir::linalg::{least, parts};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
@@ -86,6 +86,7 @@ impl Tensor {
     }
 
     /// [`Tensor::svd`], which can leave out what no singular value belongs to.
+    #[autocast]
     #[track_caller]
     pub fn svd_with(&self, how: Svd) -> (Tensor, Tensor, Tensor) {
         let [u, s, v] = on_host("linalg.svd", [self], |b, [a]| {
@@ -104,6 +105,7 @@ impl Tensor {
     }
 
     /// The singular values alone, descending. Their derivative is right for equal ones too.
+    #[autocast]
     #[track_caller]
     pub fn svdvals(&self) -> Tensor {
         one_on_host("linalg.svdvals", [self], |b, [a]| {
@@ -122,6 +124,7 @@ impl Tensor {
     }
 
     /// [`Tensor::eigh`] from this triangle.
+    #[autocast]
     #[track_caller]
     pub fn eigh_with(&self, triangle: Triangle) -> (Tensor, Tensor) {
         let [l, v] = on_host("linalg.eigh", [self], |b, [a]| {
@@ -142,6 +145,7 @@ impl Tensor {
     }
 
     /// [`Tensor::eigvalsh`] from this triangle.
+    #[autocast]
     #[track_caller]
     pub fn eigvalsh_with(&self, triangle: Triangle) -> Tensor {
         one_on_host("linalg.eigvalsh", [self], |b, [a]| {
@@ -158,6 +162,7 @@ impl Tensor {
     }
 
     /// [`Tensor::matrix_rank`] with other tolerances.
+    #[autocast]
     #[track_caller]
     pub fn matrix_rank_with(&self, how: Rank) -> Tensor {
         one_on_host("linalg.matrix_rank", [self], |b, [a]| {
@@ -171,6 +176,7 @@ impl Tensor {
     /// The condition number: the norm of a matrix times that of its inverse. By the orders ±2 from
     /// singular values, of matrices of any shape; by the others of square ones, infinite for a singular
     /// one. PyTorch's default is 2.
+    #[autocast]
     #[track_caller]
     pub fn cond(&self, p: impl Into<MatrixNorm>) -> Tensor {
         let p = p.into();

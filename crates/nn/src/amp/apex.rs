@@ -1,0 +1,393 @@
+//! Apex's `amp`: a model and its optimisers, prepared by a level.
+
+use super::found;
+use super::level::{Initialize, LossScale, Properties};
+use super::scale::{Scale, Scaling};
+use crate::optim::Optimizer;
+use crate::{Module, is_batch_norm};
+use kiln_tensor::{
+    Autocast, DType, Error, Flat, Nest, Result, Tensor, Var, options, set_autocast, stack,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A training in mixed precision, as Apex's `amp` is used; [`initialize`] makes it.
+pub struct Amp {
+    properties: Properties,
+    enabled: bool,
+    half: DType,
+    cast_model_outputs: Option<DType>,
+    /// One a loss.
+    scales: Vec<Scale>,
+    /// Overflows of each loss that its scale has not seen yet.
+    unseen: Vec<Option<Tensor>>,
+    /// The optimisers, by number.
+    optimizers: Vec<u64>,
+}
+
+/// What an optimiser knows of a training in mixed precision.
+#[derive(Default)]
+pub(crate) struct Mark {
+    /// Whether it was given to [`initialize`].
+    initialized: bool,
+    /// Whether its gradients are scaled.
+    pub(crate) scaled: bool,
+    /// Where this is true, its next step changes nothing.
+    pub(crate) skip: Option<Tensor>,
+}
+
+/// Casts a model of f32 in place and prepares its optimisers, as a level, or [`Initialize`] with more keywords, says.
+///
+/// ```
+/// use kiln_nn::amp::{self, OptLevel};
+/// use kiln_nn::optim::{Optimizer, SGD};
+/// use kiln_nn::{Forward, Linear, Module};
+/// use kiln_tensor::{Tensor, randn};
+/// let model = Linear::new(8, 3)?;
+/// let mut optimizer = Optimizer::new(model.parameters(), SGD::new().lr(0.1))?;
+/// let mut amp = amp::initialize(&model, &mut [&mut optimizer], OptLevel::O1)?;
+/// let (x, y) = (randn([4, 8]), Tensor::from([0i64, 2, 1, 0]));
+/// optimizer.zero_grad();
+/// let loss = amp.forward(&x, |x| model.call(x).cross_entropy(&y));
+/// amp.scale_loss(&loss, &mut [&mut optimizer], |scaled| scaled.backward())?;
+/// optimizer.step()?; // changes nothing if a gradient is not finite
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// If the model is not in f32, an optimiser was given before, keywords do not go together, or inside `compile`.
+#[track_caller]
+pub fn initialize(
+    model: &dyn Module,
+    optimizers: &mut [&mut Optimizer],
+    how: impl Into<Initialize>,
+) -> Result<Amp> {
+    let how = how.into();
+    let properties = how.chosen()?;
+    if optimizers.iter().any(|o| o.amp.initialized) {
+        let message =
+            "an optimiser was given to initialize before; call it once, with all optimisers";
+        return Err(Error::invalid("amp::initialize", message));
+    }
+    let narrow = |(_, p): &(String, Var)| p.dtype().is_float() && p.dtype() != DType::F32;
+    if how.enabled
+        && let Some((name, p)) = model.named_parameters().iter().find(|p| narrow(p))
+    {
+        let message = format!(
+            "`{name}` is {}: give it a model of f32, which it casts",
+            p.dtype()
+        );
+        return Err(Error::invalid("amp::initialize", message));
+    }
+    let scaling = match properties.loss_scale {
+        LossScale::Dynamic => Scaling::new()
+            .min_scale(how.min_loss_scale.unwrap_or(0.0))
+            .max_scale(how.max_loss_scale),
+        LossScale::Fixed(scale) => Scaling::new().init_scale(scale),
+    };
+    let scales: Vec<Scale> = (0..how.num_losses)
+        .map(|_| Scale::new(scaling.clone()))
+        .collect::<Result<_>>()?;
+    let mut amp = Amp {
+        properties,
+        enabled: how.enabled,
+        half: how.half,
+        cast_model_outputs: how.cast_model_outputs,
+        unseen: scales.iter().map(|_| None).collect(),
+        scales,
+        optimizers: Vec::new(),
+    };
+    if !how.enabled {
+        amp.optimizers = optimizers.iter().map(|o| o.id()).collect();
+        return Ok(amp);
+    }
+    if let Some(dtype) = properties.cast_model_type {
+        match properties.keep_batchnorm_fp32 {
+            Some(true) => model.to_dtype_where(dtype, &|m| !is_batch_norm(m))?,
+            _ => model.to_dtype(dtype)?,
+        }
+    }
+    for optimizer in optimizers {
+        if properties.master_weights == Some(true) {
+            optimizer.keep_master_weights()?;
+        }
+        optimizer.amp.initialized = true;
+        amp.optimizers.push(optimizer.id());
+    }
+    if how.verbosity > 0 {
+        eprintln!("{properties}");
+    }
+    Ok(amp)
+}
+
+options! {
+    /// How [`Amp::scale_loss_with`] scales.
+    ScaleLoss () {
+        /// Which of the losses it is.
+        loss_id: i64 = 0i64,
+        /// Whether gradients stay scaled, since more of the same loss is to be added to them in front of the step.
+        delay_unscale: bool = false,
+        /// Whether the scale learns of an overflow at the next loss of this number only.
+        delay_overflow_check: bool = false,
+    }
+}
+
+impl Amp {
+    /// What was chosen.
+    pub fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    /// What `f` computes of inputs, as a model of this level is called: inputs of floats, any structure of them, are
+    /// cast to the model's dtype, operations in the lists of [`autocast`](kiln_tensor::autocast) are cast under O1, and
+    /// outputs of floats are cast to `cast_model_outputs`, or to f32 where the model was cast.
+    #[track_caller]
+    pub fn forward<I: Nest, O: Nest<Owned = O>>(
+        &self,
+        inputs: I,
+        f: impl FnOnce(I::Owned) -> O,
+    ) -> O {
+        let cast = |flat: &Flat, dtype: Option<DType>| -> Vec<Tensor> {
+            let dtype = dtype.filter(|_| self.enabled);
+            let cast = |t: &Tensor| match dtype.filter(|_| t.dtype().is_float()) {
+                Some(dtype) => t.to_dtype(dtype),
+                None => t.clone(),
+            };
+            flat.tensors().iter().map(cast).collect()
+        };
+        let model = self.properties.cast_model_type;
+        let given = Flat::of(&inputs);
+        let given = given.build::<I>(cast(&given, model));
+        let outputs = {
+            let patched = self.enabled && self.properties.patch_torch_functions;
+            let casts = match patched {
+                true => Some(Autocast::new(self.half)),
+                false => kiln_tensor::current_autocast(),
+            };
+            let _casts = set_autocast(casts);
+            f(given)
+        };
+        let flat = Flat::of(&outputs);
+        let dtype = self.cast_model_outputs.or(model.map(|_| DType::F32));
+        flat.build::<O>(cast(&flat, dtype))
+    }
+
+    /// Calls `f`, which is to call `backward`, with the loss in f32 times its scale, and unscales the gradients of the
+    /// optimisers behind it. If one is not finite, their next steps change nothing.
+    ///
+    /// # Errors
+    /// Those of `f`; if an optimiser was not given to [`initialize`].
+    #[track_caller]
+    pub fn scale_loss(
+        &mut self,
+        loss: &Tensor,
+        optimizers: &mut [&mut Optimizer],
+        f: impl FnOnce(Tensor) -> Result<()>,
+    ) -> Result<()> {
+        self.scale_loss_with(loss, optimizers, ScaleLoss::new(), f)
+    }
+
+    /// [`Amp::scale_loss`] of one of several losses, or of a part of one.
+    ///
+    /// # Errors
+    /// As [`Amp::scale_loss`]; if there is no loss of this number.
+    #[track_caller]
+    pub fn scale_loss_with(
+        &mut self,
+        loss: &Tensor,
+        optimizers: &mut [&mut Optimizer],
+        how: ScaleLoss,
+        f: impl FnOnce(Tensor) -> Result<()>,
+    ) -> Result<()> {
+        self.check(optimizers, &how)?;
+        if !self.enabled {
+            return f(loss.clone());
+        }
+        let dynamic = self.properties.loss_scale == LossScale::Dynamic;
+        let masters = optimizers.iter().any(|o| o.keeps_master_weights());
+        let wide = loss.to_dtype(DType::F32);
+        if self.properties.loss_scale == LossScale::Fixed(1.0) && !masters {
+            return f(wide);
+        }
+        let scale = &self.scales[how.loss_id as usize];
+        scale.follow(loss.device())?;
+        // What is unscaled already stands aside, and is added again behind.
+        let aside: Vec<Vec<(Var, Tensor)>> = match how.delay_unscale {
+            true => Vec::new(),
+            false => optimizers.iter().map(|o| set_aside(o)).collect(),
+        };
+        let inverse = found::inverse(&scale.get());
+        {
+            let _casts = set_autocast(None);
+            f(wide * scale.get().to(loss.device()))?;
+        }
+        if how.delay_unscale {
+            optimizers.iter_mut().for_each(|o| o.amp.scaled = true);
+            return Ok(());
+        }
+        let mut flags = Vec::new();
+        for (optimizer, aside) in optimizers.iter_mut().zip(aside) {
+            let found = found::unscale(optimizer, &inverse, true)?;
+            add_back(aside)?;
+            optimizer.amp.scaled = false;
+            if let Some(found) = found.filter(|_| dynamic) {
+                flags.push(found.clone());
+                let before = optimizer.amp.skip.take();
+                optimizer.amp.skip = Some(match before {
+                    Some(before) => found.logical_or(before),
+                    None => found,
+                });
+            }
+        }
+        match flags.is_empty() {
+            true => Ok(()),
+            false => self.overflowed(stack(flags, 0).any(()), &how),
+        }
+    }
+
+    /// Tells the scale of a loss whether gradients were not finite, now or the next time.
+    #[track_caller]
+    fn overflowed(&mut self, found: Tensor, how: &ScaleLoss) -> Result<()> {
+        let unseen = &mut self.unseen[how.loss_id as usize];
+        let found = match unseen.take() {
+            Some(before) => found.logical_or(before),
+            None => found,
+        };
+        if how.delay_overflow_check {
+            *unseen = Some(found);
+            return Ok(());
+        }
+        let _casts = set_autocast(None);
+        self.scales[how.loss_id as usize].update(&found)
+    }
+
+    #[track_caller]
+    fn check(&self, optimizers: &[&mut Optimizer], how: &ScaleLoss) -> Result<()> {
+        let wrong = |message: String| Err(Error::invalid("amp::scale_loss", message));
+        if optimizers
+            .iter()
+            .any(|o| !self.optimizers.contains(&o.id()))
+        {
+            return wrong(
+                "this optimiser was not given to amp::initialize: call that with it first".into(),
+            );
+        }
+        if !(0..self.scales.len() as i64).contains(&how.loss_id) {
+            return wrong(format!(
+                "there is no loss {}: initialize was called with num_losses {}",
+                how.loss_id,
+                self.scales.len()
+            ));
+        }
+        Ok(())
+    }
+
+    /// The scale of a loss, read.
+    ///
+    /// # Errors
+    /// If there is none of this number, or it can't be computed.
+    #[track_caller]
+    pub fn loss_scale(&self, loss_id: usize) -> Result<f64> {
+        match self.scales.get(loss_id) {
+            Some(scale) => Ok(scale.state()?.scale),
+            None => Err(Error::invalid(
+                "loss_scale",
+                format!("there is no loss {loss_id}"),
+            )),
+        }
+    }
+
+    /// The scales of all losses, read.
+    ///
+    /// # Errors
+    /// If they can't be computed, or inside `compile`.
+    #[track_caller]
+    pub fn state_dict(&self) -> Result<AmpState> {
+        let mut state = AmpState::default();
+        for (i, scale) in self.scales.iter().enumerate() {
+            let kept = scale.state()?;
+            let kept = LossScalerState {
+                loss_scale: kept.scale,
+                unskipped: kept.growth_tracker,
+            };
+            state.0.insert(format!("loss_scaler{i}"), kept);
+        }
+        Ok(state)
+    }
+
+    /// Goes on from a state.
+    ///
+    /// # Errors
+    /// If it is of another number of losses, a scale is wrong, or inside `compile`.
+    #[track_caller]
+    pub fn load_state_dict(&mut self, state: &AmpState) -> Result<()> {
+        if state.0.len() != self.scales.len() {
+            let message = format!(
+                "a state of {} losses can't be loaded into one of {}; see num_losses",
+                state.0.len(),
+                self.scales.len()
+            );
+            return Err(Error::invalid("amp::load_state_dict", message));
+        }
+        for (i, scale) in self.scales.iter_mut().enumerate() {
+            let name = format!("loss_scaler{i}");
+            let Some(kept) = state.0.get(&name) else {
+                let message = format!("the state has no {name}");
+                return Err(Error::invalid("amp::load_state_dict", message));
+            };
+            let mut all = scale.state()?;
+            (all.scale, all.growth_tracker) = (kept.loss_scale, kept.unskipped);
+            scale.load(&all)?;
+        }
+        Ok(())
+    }
+}
+
+/// The scales of a training's losses, as Apex's `amp.state_dict()` has them: `loss_scaler0`, …
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AmpState(pub BTreeMap<String, LossScalerState>);
+
+/// The scale of one loss.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LossScalerState {
+    /// The scale.
+    pub loss_scale: f64,
+    /// How many steps in a row were not skipped since it changed.
+    pub unskipped: i64,
+}
+
+/// What an optimiser's steps update: master weights, and parameters that have none.
+pub fn master_params(optimizer: &Optimizer) -> Vec<Var> {
+    optimizer.master_params()
+}
+
+/// Takes the gradients away that are unscaled.
+fn set_aside(optimizer: &Optimizer) -> Vec<(Var, Tensor)> {
+    let mut aside = Vec::new();
+    if optimizer.amp.scaled {
+        return aside;
+    }
+    for (p, master) in optimizer.with_masters() {
+        let held = master.unwrap_or(p);
+        if let Some(g) = held.grad() {
+            aside.push((held.clone(), g));
+        }
+        p.zero_grad();
+        held.zero_grad();
+    }
+    aside
+}
+
+/// Adds gradients to those that there are now.
+#[track_caller]
+fn add_back(aside: Vec<(Var, Tensor)>) -> Result<()> {
+    for (held, before) in aside {
+        let sum = match held.grad() {
+            Some(now) => kiln_tensor::no_grad(|| before + now),
+            None => before,
+        };
+        held.set_grad(sum)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,305 @@
+//! The scaler of losses and gradients.
+
+use super::found;
+use super::scale::{GradScalerState, Scale, Scaling};
+use crate::optim::{NamedState, Optimizer};
+use kiln_tensor::{
+    AsTensor, Error, Result, Tensor, is_recording, set_autocast, set_grad_enabled, stack,
+};
+
+/// Scales losses, so that gradients in f16 do not vanish, and leaves out the steps whose gradients overflow
+/// (`torch.amp.GradScaler`); see the [module](super).
+///
+/// Whether a step is left out is decided where it runs: a flag of the step, from which the new values of parameters,
+/// moments, counts and the scale are selected. Nothing is read on the host, and inside `compile` all of it is part
+/// of the plan.
+pub struct GradScaler {
+    scale: Scale,
+    /// Optimisers between `unscale_` and [`GradScaler::update`], by number.
+    optimizers: Vec<(u64, Progress)>,
+    /// Whether these are of a function being compiled.
+    recorded: bool,
+}
+
+/// How far a step of an optimiser is.
+struct Progress {
+    /// Whether a gradient was not finite.
+    found: Tensor,
+    stepped: bool,
+}
+
+impl GradScaler {
+    /// PyTorch's defaults: a scale of 65536, doubled every 2000 steps and halved after a skipped one.
+    ///
+    /// # Panics
+    /// Never.
+    pub fn new() -> GradScaler {
+        GradScaler::with(Scaling::new()).expect("the defaults are right, and nothing is compiled")
+    }
+
+    /// A scaler with other numbers.
+    ///
+    /// # Errors
+    /// If a number is out of its range, or inside `compile`.
+    #[track_caller]
+    pub fn with(how: Scaling) -> Result<GradScaler> {
+        Ok(GradScaler {
+            scale: Scale::new(how)?,
+            optimizers: Vec::new(),
+            recorded: false,
+        })
+    }
+
+    /// Whether anything is scaled.
+    pub fn is_enabled(&self) -> bool {
+        self.scale.how.enabled
+    }
+
+    /// A loss, or anything that is part of one, times the scale: a backward pass from here gives scaled gradients.
+    #[track_caller]
+    pub fn scale(&self, output: impl AsTensor) -> Tensor {
+        let output: &Tensor = &output.as_tensor();
+        if !self.is_enabled() {
+            return output.clone();
+        }
+        if let Err(e) = self.scale.follow(output.device()) {
+            return Tensor::from_error(e);
+        }
+        let _casts = set_autocast(None);
+        output * self.scale.get().to(output.device())
+    }
+
+    /// The scale as a tensor, f32 of rank 0 (1 where nothing is scaled): for gradients that are unscaled by hand,
+    /// such as those of a penalty, without reading it.
+    #[track_caller]
+    pub fn scale_tensor(&self) -> Tensor {
+        match self.is_enabled() {
+            true => self.scale.get(),
+            false => Tensor::from(1.0f32),
+        }
+    }
+
+    /// Divides the gradients of an optimiser by the scale, to clip or look at them in front of [`GradScaler::step`],
+    /// which does it otherwise. Those of parameters with master weights become the master weights' gradients
+    /// ([`Optimizer::master_params`]).
+    ///
+    /// # Errors
+    /// If the optimiser's gradients are unscaled already, its step is done, it has no gradients, or parameters of f16
+    /// have no master weights.
+    #[track_caller]
+    pub fn unscale_(&mut self, optimizer: &Optimizer) -> Result<()> {
+        if !self.is_enabled() {
+            return Ok(());
+        }
+        match self.progress(optimizer).map(|p| p.stepped) {
+            Some(false) => {
+                let message = "the gradients of this optimiser are unscaled already; call update() behind its step";
+                return Err(Error::invalid("unscale_", message));
+            }
+            Some(true) => {
+                let message =
+                    "comes before step(), which this optimiser has made; call update() first";
+                return Err(Error::invalid("unscale_", message));
+            }
+            None => {}
+        }
+        let inverse = found::inverse(&self.scale.get());
+        let Some(found) = found::unscale(optimizer, &inverse, false)? else {
+            let message =
+                "no parameter of this optimiser has a gradient; call scale(loss).backward() before";
+            return Err(Error::invalid("unscale_", message));
+        };
+        let stepped = false;
+        self.optimizers
+            .push((optimizer.id(), Progress { found, stepped }));
+        Ok(())
+    }
+
+    /// The optimiser's step, of unscaled gradients; it changes nothing if one of them is not finite.
+    ///
+    /// # Errors
+    /// Those of [`GradScaler::unscale_`] and [`Optimizer::step`]; if the optimiser has made a step since the last
+    /// [`GradScaler::update`]; if its rule evaluates the loss itself.
+    #[track_caller]
+    pub fn step(&mut self, optimizer: &mut Optimizer) -> Result<()> {
+        if !self.is_enabled() {
+            return optimizer.step();
+        }
+        if optimizer.searches() {
+            let message = "an optimiser that evaluates the loss itself can't be scaled";
+            return Err(Error::invalid("GradScaler::step", message));
+        }
+        match self.progress(optimizer).map(|p| p.stepped) {
+            Some(true) => {
+                let message = "this optimiser has made its step; call update() before the next one";
+                return Err(Error::invalid("GradScaler::step", message));
+            }
+            Some(false) => {}
+            None => self.unscale_(optimizer)?,
+        }
+        let id = optimizer.id();
+        let Some((_, progress)) = self.optimizers.iter_mut().find(|(i, _)| *i == id) else {
+            return Ok(()); // unscaled above
+        };
+        optimizer.step_unless(Some(&progress.found))?;
+        progress.stepped = true;
+        Ok(())
+    }
+
+    /// The next scale: smaller if a step was left out, larger after enough that were not. Once an iteration, behind
+    /// the steps of all optimisers.
+    ///
+    /// # Errors
+    /// If no gradients were unscaled since the last call.
+    #[track_caller]
+    pub fn update(&mut self) -> Result<()> {
+        if !self.is_enabled() {
+            return Ok(());
+        }
+        self.forget_other_recordings();
+        if self.optimizers.is_empty() {
+            let message =
+                "nothing was unscaled since the last update(); call step(&mut optimizer) before";
+            return Err(Error::invalid("GradScaler::update", message));
+        }
+        let (_mode, _casts) = (set_grad_enabled(false), set_autocast(None));
+        let device = self.scale.device();
+        let flags = self.optimizers.drain(..).map(|(_, p)| p.found.to(device));
+        let found = stack(flags, 0).any(());
+        self.scale.update(&found)?;
+        self.scale.settle()
+    }
+
+    /// Sets the scale (PyTorch's `update(new_scale)`).
+    ///
+    /// # Errors
+    /// If it is not positive and finite.
+    #[track_caller]
+    pub fn update_to(&mut self, scale: f64) -> Result<()> {
+        self.optimizers.clear();
+        self.scale.set(scale)
+    }
+
+    /// The scale, read; 1 where nothing is scaled.
+    ///
+    /// # Errors
+    /// If it can't be computed, or inside `compile`.
+    #[track_caller]
+    pub fn get_scale(&self) -> Result<f64> {
+        match self.is_enabled() {
+            true => Ok(self.scale.state()?.scale),
+            false => Ok(1.0),
+        }
+    }
+
+    /// How many of the last steps in a row were skipped, and how many in all; both are read.
+    ///
+    /// # Errors
+    /// As [`GradScaler::get_scale`].
+    #[track_caller]
+    pub fn skipped(&self) -> Result<[i64; 2]> {
+        Ok(self.scale.state()?.skipped)
+    }
+
+    /// The name of the first parameter of an optimiser whose gradient is not finite, in its order: why a step was
+    /// skipped. It reads the gradients; `detect_anomaly` names the operation.
+    ///
+    /// # Errors
+    /// If a gradient can't be computed.
+    #[track_caller]
+    pub fn first_not_finite(&self, optimizer: &Optimizer) -> Result<Option<String>> {
+        found::first_not_finite(optimizer)
+    }
+
+    /// See [`Scaling::growth_factor`].
+    pub fn get_growth_factor(&self) -> f64 {
+        self.scale.how.growth_factor
+    }
+
+    /// Another growth factor, in compiled steps too.
+    ///
+    /// # Errors
+    /// If it is not above 1, or inside `compile`.
+    #[track_caller]
+    pub fn set_growth_factor(&mut self, factor: f64) -> Result<()> {
+        self.scale
+            .set_how(self.scale.how.clone().growth_factor(factor))
+    }
+
+    /// See [`Scaling::backoff_factor`].
+    pub fn get_backoff_factor(&self) -> f64 {
+        self.scale.how.backoff_factor
+    }
+
+    /// Another back-off factor, in compiled steps too.
+    ///
+    /// # Errors
+    /// If it is not in (0, 1), or inside `compile`.
+    #[track_caller]
+    pub fn set_backoff_factor(&mut self, factor: f64) -> Result<()> {
+        self.scale
+            .set_how(self.scale.how.clone().backoff_factor(factor))
+    }
+
+    /// See [`Scaling::growth_interval`].
+    pub fn get_growth_interval(&self) -> i64 {
+        self.scale.how.growth_interval
+    }
+
+    /// Another growth interval, in compiled steps too.
+    ///
+    /// # Errors
+    /// If it is below 1, or inside `compile`.
+    #[track_caller]
+    pub fn set_growth_interval(&mut self, interval: i64) -> Result<()> {
+        self.scale
+            .set_how(self.scale.how.clone().growth_interval(interval))
+    }
+
+    /// What is needed to go on later, read; `Checkpoint::value` takes it.
+    ///
+    /// # Errors
+    /// If it can't be computed, or inside `compile`.
+    #[track_caller]
+    pub fn state_dict(&self) -> Result<GradScalerState> {
+        self.scale.state()
+    }
+
+    /// Goes on from a state.
+    ///
+    /// # Errors
+    /// If a number is out of its range, or inside `compile`.
+    #[track_caller]
+    pub fn load_state_dict(&mut self, state: &GradScalerState) -> Result<()> {
+        self.optimizers.clear();
+        self.scale.load(state)
+    }
+
+    /// The cells of everything that it keeps, as [`Optimizer::named_state`] gives an optimiser's: `scale`, `counts`,
+    /// `numbers`. An exporter names them in a package.
+    pub fn named_state(&self) -> Vec<NamedState> {
+        self.scale.named_state()
+    }
+
+    /// How far an optimiser is since the last update.
+    fn progress(&mut self, optimizer: &Optimizer) -> Option<&Progress> {
+        self.forget_other_recordings();
+        let id = optimizer.id();
+        let found = self.optimizers.iter().find(|(i, _)| *i == id);
+        found.map(|(_, progress)| progress)
+    }
+
+    /// What was begun while a function was recorded ends with that, and the other way round.
+    fn forget_other_recordings(&mut self) {
+        if self.recorded != is_recording() {
+            self.recorded = is_recording();
+            self.optimizers.clear();
+        }
+    }
+}
+
+impl Default for GradScaler {
+    fn default() -> GradScaler {
+        GradScaler::new()
+    }
+}

@@ -1,0 +1,27 @@
+//! Names of Apex's for what has others here: every update is one kernel, and so is every norm.
+
+pub use crate::{LayerNorm as FusedLayerNorm, RMSNorm as FusedRMSNorm};
+
+use crate::optim::{AdamW, SGD};
+
+/// [`AdamW`] with Apex's defaults.
+pub struct FusedAdam;
+
+impl FusedAdam {
+    /// A learning rate of 1e-3 and no decay, which is decoupled.
+    #[allow(clippy::new_ret_no_self)] // the rule that it names
+    pub fn new() -> AdamW {
+        AdamW::new().weight_decay(0.0)
+    }
+}
+
+/// [`SGD`] under Apex's name.
+pub struct FusedSGD;
+
+impl FusedSGD {
+    /// SGD with a learning rate.
+    #[allow(clippy::new_ret_no_self)] // the rule that it names
+    pub fn new(lr: f64) -> SGD {
+        SGD::new().lr(lr)
+    }
+}

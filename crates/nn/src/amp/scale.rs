@@ -1,0 +1,243 @@
+//! The scale of a loss: a number on the device, and how it changes.
+
+use crate::optim::NamedState;
+use kiln_tensor::{
+    Device, Error, Result, Tensor, Var, assign_together, is_recording, options, where_,
+};
+use serde::{Deserialize, Serialize};
+
+options! {
+    /// How a [`GradScaler`](super::GradScaler) scales.
+    Scaling () {
+        /// The first scale.
+        init_scale: f64 = 65536.0,
+        /// What the scale is multiplied by after `growth_interval` steps in a row that were not skipped: above 1.
+        growth_factor: f64 = 2.0,
+        /// What the scale is multiplied by after a step that was skipped: below 1.
+        backoff_factor: f64 = 0.5,
+        /// After how many steps the scale grows.
+        growth_interval: i64 = 2000i64,
+        /// Whether anything is scaled; if not, a step is the optimiser's.
+        enabled: bool = true,
+        /// The smallest scale that a skipped step leads to.
+        min_scale: f64 = 0.0,
+        /// The largest scale that growth leads to.
+        max_scale: f64 = f64::INFINITY,
+    }
+}
+
+impl Scaling {
+    /// What is wrong with it.
+    fn check(&self) -> Result<(), String> {
+        let wrong = |what: &str, must: &str, value: f64| {
+            Err(format!("{what} must be {must}, but is {value}"))
+        };
+        if !(self.init_scale > 0.0 && self.init_scale.is_finite()) {
+            return wrong("init_scale", "positive and finite", self.init_scale);
+        }
+        if !(self.growth_factor > 1.0 && self.growth_factor.is_finite()) {
+            return wrong("growth_factor", "above 1", self.growth_factor);
+        }
+        if !(self.backoff_factor > 0.0 && self.backoff_factor < 1.0) {
+            return wrong("backoff_factor", "in (0, 1)", self.backoff_factor);
+        }
+        if self.growth_interval < 1 {
+            return wrong("growth_interval", "at least 1", self.growth_interval as f64);
+        }
+        if !(self.min_scale >= 0.0 && self.min_scale <= self.max_scale) {
+            return wrong("min_scale", "in 0 to max_scale", self.min_scale);
+        }
+        Ok(())
+    }
+
+    /// What changes without a compilation.
+    fn numbers(&self) -> Tensor {
+        let all = [
+            self.growth_factor,
+            self.backoff_factor,
+            self.growth_interval as f64,
+            self.min_scale,
+            self.max_scale,
+        ];
+        Tensor::from_slice(&all, [all.len()])
+    }
+}
+
+/// What a scale needs to go on, under the names of PyTorch's state dict.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GradScalerState {
+    /// The scale.
+    pub scale: f64,
+    /// See [`Scaling::growth_factor`].
+    pub growth_factor: f64,
+    /// See [`Scaling::backoff_factor`].
+    pub backoff_factor: f64,
+    /// See [`Scaling::growth_interval`].
+    pub growth_interval: i64,
+    /// How many steps in a row were not skipped since the scale changed.
+    #[serde(rename = "_growth_tracker")]
+    pub growth_tracker: i64,
+    /// How many steps in a row were skipped, and how many in all.
+    #[serde(default)]
+    pub skipped: [i64; 2],
+}
+
+/// The scale, as state of the plans that use it.
+pub(super) struct Scale {
+    pub(super) how: Scaling,
+    /// f32 of rank 0.
+    scale: Var,
+    /// i32 `[3]`: steps in a row that were not skipped, steps in a row that were, and skipped steps in all.
+    counts: Var,
+    /// f64 `[5]`.
+    numbers: Var,
+}
+
+impl Scale {
+    #[track_caller]
+    pub(super) fn new(how: Scaling) -> Result<Scale> {
+        if let Err(message) = how.check() {
+            return Err(Error::invalid("GradScaler", message));
+        }
+        let scale = Scale {
+            scale: Var::volatile(Tensor::from(how.init_scale as f32))?,
+            counts: Var::volatile(Tensor::from([0i32; 3]))?,
+            numbers: Var::volatile(how.numbers())?,
+            how,
+        };
+        for state in scale.named_state() {
+            state.var.set_name(&format!("GradScaler.{}", state.name));
+        }
+        Ok(scale)
+    }
+
+    /// The scale now, f32 of rank 0, on its device.
+    pub(super) fn get(&self) -> Tensor {
+        self.scale.get()
+    }
+
+    /// Goes to where the losses are.
+    #[track_caller]
+    pub(super) fn follow(&self, device: Device) -> Result<()> {
+        if self.scale.device() == device || is_recording() {
+            return Ok(());
+        }
+        let cells = [&self.scale, &self.counts, &self.numbers];
+        cells.into_iter().try_for_each(|cell| cell.to_(device))
+    }
+
+    /// Where it is.
+    pub(super) fn device(&self) -> Device {
+        self.scale.device()
+    }
+
+    /// Grows or backs off: `found` is a bool of rank 0, whether a step was skipped.
+    #[track_caller]
+    pub(super) fn update(&self, found: &Tensor) -> Result<()> {
+        let number = |i: i64| self.numbers.get().select(0, i);
+        let (old, counts) = (self.scale.get(), self.counts.get());
+        let wide = old.to_dtype(kiln_tensor::DType::F64);
+        let steps = counts.select(0, 0) + 1;
+        let grows = steps.to_dtype(wide.dtype()).eq(number(2));
+        let grown = (&wide * number(0)).to_dtype(old.dtype());
+        let largest = number(4).to_dtype(old.dtype());
+        let grown = where_(grown.isfinite(), grown.minimum(largest), &old);
+        let less = (&wide * number(1)).maximum(number(3)).to_dtype(old.dtype());
+        let kept = where_(&grows, grown, &old);
+        let zero = steps.zeros_like();
+        let steps = where_(grows.logical_or(found), &zero, steps);
+        let skipped = found.to_dtype(counts.dtype());
+        let in_a_row = (counts.select(0, 1) + &skipped) * &skipped;
+        let in_all = counts.select(0, 2) + &skipped;
+        let counts = kiln_tensor::stack([steps, in_a_row, in_all], 0);
+        let scale = where_(found, less, kept);
+        assign_together([(&self.scale, scale), (&self.counts, counts)])
+    }
+
+    /// Another scale.
+    #[track_caller]
+    pub(super) fn set(&self, scale: f64) -> Result<()> {
+        if !(scale > 0.0 && scale.is_finite()) {
+            let message = format!("the scale must be positive and finite, but is {scale}");
+            return Err(Error::invalid("GradScaler", message));
+        }
+        let new = Tensor::from(scale as f32).to(self.device());
+        self.scale.assign(new)?;
+        self.settle()
+    }
+
+    /// Other numbers, from now on, in compiled steps too.
+    #[track_caller]
+    pub(super) fn set_how(&mut self, how: Scaling) -> Result<()> {
+        if let Err(message) = how.check() {
+            return Err(Error::invalid("GradScaler", message));
+        }
+        if is_recording() {
+            let message = "its numbers can't change inside compile; set them between runs";
+            return Err(Error::invalid("GradScaler", message));
+        }
+        self.numbers.assign(how.numbers().to(self.device()))?;
+        self.how = how;
+        Ok(())
+    }
+
+    /// Computes it, so that the next step begins with a number and has one plan.
+    #[track_caller]
+    pub(super) fn settle(&self) -> Result<()> {
+        match is_recording() {
+            true => Ok(()),
+            false => self.scale.get().realize().map(drop),
+        }
+    }
+
+    /// Elements have names where they are f64.
+    pub(super) fn named_state(&self) -> Vec<NamedState> {
+        let named = |name: &str, var: &Var, elements: &[&str]| NamedState {
+            name: name.to_string(),
+            var: var.clone(),
+            elements: elements.iter().map(|e| e.to_string()).collect(),
+        };
+        let numbers = [
+            "growth_factor",
+            "backoff_factor",
+            "growth_interval",
+            "min_scale",
+            "max_scale",
+        ];
+        vec![
+            named("scale", &self.scale, &[]),
+            named("counts", &self.counts, &[]),
+            named("numbers", &self.numbers, &numbers),
+        ]
+    }
+
+    /// The scale and its counts, read.
+    #[track_caller]
+    pub(super) fn state(&self) -> Result<GradScalerState> {
+        let counts = self.counts.get().to_vec::<i32>()?;
+        let count = |i: usize| i64::from(counts[i]);
+        Ok(GradScalerState {
+            scale: f64::from(self.scale.get().item::<f32>()?),
+            growth_factor: self.how.growth_factor,
+            backoff_factor: self.how.backoff_factor,
+            growth_interval: self.how.growth_interval,
+            growth_tracker: count(0),
+            skipped: [count(1), count(2)],
+        })
+    }
+
+    #[track_caller]
+    pub(super) fn load(&mut self, state: &GradScalerState) -> Result<()> {
+        let how = Scaling {
+            growth_factor: state.growth_factor,
+            backoff_factor: state.backoff_factor,
+            growth_interval: state.growth_interval,
+            ..self.how.clone()
+        };
+        self.set_how(how)?;
+        self.set(state.scale)?;
+        let [in_a_row, in_all] = state.skipped;
+        let counts = [state.growth_tracker, in_a_row, in_all].map(|n| n as i32);
+        self.counts.assign(Tensor::from(counts).to(self.device()))
+    }
+}

@@ -1,0 +1,390 @@
+//! Apex's levels and names: what each does to a model, several losses, and what is called in which order.
+
+use crate::random;
+use kiln_nn::amp::{self, Amp, FusedAdam, FusedSGD, Initialize, LossScale, OptLevel, ScaleLoss};
+use kiln_nn::optim::{Optimizer, clip_grad_norm_};
+use kiln_nn::{BatchNorm1d, Forward, Linear, Module, Sequential, sequential};
+use kiln_tensor::{
+    DType, Result, Spec, Tensor, compile, current_autocast, is_autocast_enabled, with_seed,
+};
+
+fn model(seed: u64) -> Sequential {
+    let made = with_seed(
+        seed,
+        || sequential!["fc": Linear::new(7, 9), "norm": BatchNorm1d::new(9), "head": Linear::new(9, 3)],
+    );
+    made.unwrap()
+}
+
+fn optimizer(model: &dyn Module) -> Optimizer {
+    Optimizer::new(model.parameters(), FusedSGD::new(0.1).momentum(0.9)).unwrap()
+}
+
+fn values(model: &dyn Module) -> Vec<Vec<f64>> {
+    let all = model.parameters().into_iter().chain(model.buffers());
+    all.map(|p| p.get().to_dtype(DType::F64).to_vec().unwrap())
+        .collect()
+}
+
+fn labels() -> Tensor {
+    Tensor::from([0i64, 1, 2, 1, 0])
+}
+
+/// A step as Apex's users write it, with a factor of the loss.
+fn step(amp: &mut Amp, m: &Sequential, o: &mut Optimizer, x: &Tensor, by: f32) -> Result<()> {
+    o.zero_grad();
+    let loss = amp.forward(x, |x| m.call(x)).cross_entropy(labels()) * by;
+    amp.scale_loss(&loss, &mut [&mut *o], |scaled| scaled.backward())?;
+    o.step()
+}
+
+#[test]
+fn levels_do_what_their_table_says() {
+    for half in [DType::F16, DType::BF16] {
+        for level in OptLevel::ALL {
+            let (m, p) = (model(1), level.properties(half));
+            let mut o = optimizer(&m);
+            let how = Initialize::new(level).half(half);
+            let amp = amp::initialize(&m, &mut [&mut o], how).unwrap();
+            assert_eq!(*amp.properties(), p);
+            let weight = p.cast_model_type.unwrap_or(DType::F32);
+            let norm = match p.keep_batchnorm_fp32 {
+                Some(true) => DType::F32,
+                _ => weight,
+            };
+            assert_eq!(
+                m.get_parameter("fc.weight").unwrap().dtype(),
+                weight,
+                "{level:?}"
+            );
+            assert_eq!(
+                m.get_parameter("norm.weight").unwrap().dtype(),
+                norm,
+                "{level:?}"
+            );
+            assert_eq!(o.keeps_master_weights(), p.master_weights == Some(true));
+            let y = amp.forward(random(1, &[5, 7]), |x| {
+                assert_eq!(is_autocast_enabled(), p.patch_torch_functions, "{level:?}");
+                assert_eq!(x.dtype(), weight);
+                let y = m.call(x);
+                let inside = current_autocast().map_or(weight, |casts| casts.dtype);
+                assert_eq!(y.dtype(), inside, "{level:?}");
+                y
+            });
+            let wanted = if level == OptLevel::O1 {
+                half
+            } else {
+                DType::F32
+            };
+            assert_eq!(y.check().unwrap().dtype(), wanted, "{level:?}");
+        }
+    }
+}
+
+#[test]
+fn o0_is_plain_training_to_the_bit() {
+    let (plain, with) = (model(3), model(3));
+    let (mut a, mut b) = (optimizer(&plain), optimizer(&with));
+    let mut amp = amp::initialize(&with, &mut [&mut b], OptLevel::O0).unwrap();
+    for seed in 0..4 {
+        let x = random(seed, &[5, 7]);
+        a.zero_grad();
+        plain.call(&x).cross_entropy(labels()).backward().unwrap();
+        a.step().unwrap();
+        step(&mut amp, &with, &mut b, &x, 1.0).unwrap();
+        assert_eq!(values(&plain), values(&with));
+    }
+    // Switched off, nothing is done at any level.
+    let off = model(3);
+    let mut c = optimizer(&off);
+    let how = Initialize::new(OptLevel::O3).enabled(false);
+    let mut amp = amp::initialize(&off, &mut [&mut c], how).unwrap();
+    (0..4).for_each(|seed| step(&mut amp, &off, &mut c, &random(seed, &[5, 7]), 1.0).unwrap());
+    assert_eq!(values(&plain), values(&off));
+}
+
+/// An overflow is skipped, and the scale halved, in steps as they come and in a compiled one.
+#[test]
+fn overflows_are_skipped_at_o1_and_o2() {
+    for level in [OptLevel::O1, OptLevel::O2] {
+        for compiled in [false, true] {
+            let m = model(5);
+            let mut o = optimizer(&m);
+            let how = Initialize::new(level).half(DType::BF16);
+            let mut amp = amp::initialize(&m, &mut [&mut o], how).unwrap();
+            let spec = (Spec::new(DType::F32, (5, 7)), Spec::new(DType::F32, ()));
+            let f = compiled.then(|| {
+                compile(spec, |(x, by)| {
+                    o.zero_grad();
+                    let loss = amp.forward(&x, |x| m.call(x)).cross_entropy(labels()) * by;
+                    amp.scale_loss(&loss, &mut [&mut o], |scaled| scaled.backward())?;
+                    o.step()
+                })
+                .unwrap()
+            });
+            let mut scales = Vec::new();
+            for (i, by) in [1.0f32, f32::INFINITY, 1.0, f32::NAN, 1.0]
+                .into_iter()
+                .enumerate()
+            {
+                let parameters = |m: &Sequential| values(m)[..6].to_vec();
+                let before = parameters(&m);
+                let x = random(i as u64, &[5, 7]);
+                match &f {
+                    Some(f) => f.run((&x, Tensor::from(by))).unwrap(),
+                    None => step(&mut amp, &m, &mut o, &x, by).unwrap(),
+                }
+                assert_eq!(
+                    parameters(&m) == before,
+                    !by.is_finite(),
+                    "{level:?}, step {i}"
+                );
+                scales.push(amp.loss_scale(0).unwrap());
+            }
+            assert_eq!(
+                scales,
+                [65536.0, 32768.0, 32768.0, 16384.0, 16384.0],
+                "{level:?}"
+            );
+        }
+    }
+}
+
+/// Steps of O1 and O2 stay close to those in f32.
+#[test]
+fn training_at_every_level_goes_down() {
+    for half in [DType::F16, DType::BF16] {
+        let losses: Vec<f32> = OptLevel::ALL
+            .into_iter()
+            .map(|level| {
+                let m = model(8);
+                let mut o = optimizer(&m);
+                let how = Initialize::new(level).half(half);
+                let mut amp = amp::initialize(&m, &mut [&mut o], how).unwrap();
+                let x = random(2, &[5, 7]);
+                (0..15).for_each(|_| step(&mut amp, &m, &mut o, &x, 1.0).unwrap());
+                let loss = amp
+                    .forward(&x, |x| m.call(x))
+                    .to_dtype(DType::F32)
+                    .cross_entropy(labels());
+                loss.item::<f32>().unwrap()
+            })
+            .collect();
+        assert!(losses[0] < 0.2, "{losses:?}");
+        assert!(
+            losses[1..].iter().all(|l| (l - losses[0]).abs() < 0.1),
+            "{losses:?}"
+        );
+    }
+}
+
+/// Two losses with scales of their own add up to one step, and masters are clipped.
+#[test]
+fn several_losses_have_scales_of_their_own() {
+    let (plain, with) = (model(4), model(4));
+    let (mut a, mut b) = (optimizer(&plain), optimizer(&with));
+    let how = Initialize::new(OptLevel::O1)
+        .num_losses(2i64)
+        .half(DType::BF16);
+    let mut amp = amp::initialize(&with, &mut [&mut b], how).unwrap();
+    let x = random(1, &[5, 7]);
+    let parts = |y: &Tensor| [y.cross_entropy(labels()), y.square().mean(())];
+    // Without casts, so that both are the same numbers.
+    for part in parts(&plain.call(&x)) {
+        part.backward_with(kiln_tensor::Backward::new().retain_graph(true))
+            .unwrap();
+    }
+    clip_grad_norm_(plain.parameters(), 0.3).unwrap();
+    a.step().unwrap();
+    for (id, part) in parts(&with.call(&x)).iter().enumerate() {
+        let how = ScaleLoss::new().loss_id(id as i64);
+        let backward =
+            |scaled: Tensor| scaled.backward_with(kiln_tensor::Backward::new().retain_graph(true));
+        amp.scale_loss_with(part, &mut [&mut b], how, backward)
+            .unwrap();
+    }
+    clip_grad_norm_(amp::master_params(&b), 0.3).unwrap();
+    b.step().unwrap();
+    for (a, b) in values(&plain)
+        .iter()
+        .flatten()
+        .zip(values(&with).iter().flatten())
+    {
+        assert!((a - b).abs() <= 1e-6 * (1.0 + a.abs()), "{a} {b}");
+    }
+    // An overflow of one is that of its scale, and skips the step of both.
+    let before = values(&with)[..6].to_vec();
+    b.zero_grad();
+    for id in [0i64, 1] {
+        let by = [f32::INFINITY, 1.0][id as usize];
+        let loss = with.call(&x).square().mean(()) * by;
+        let how = ScaleLoss::new().loss_id(id);
+        amp.scale_loss_with(&loss, &mut [&mut b], how, |scaled| scaled.backward())
+            .unwrap();
+    }
+    b.step().unwrap();
+    assert_eq!(values(&with)[..6], before[..]);
+    assert_eq!(amp.loss_scale(0).unwrap(), 32768.0);
+    assert_eq!(amp.loss_scale(1).unwrap(), 65536.0);
+}
+
+#[test]
+fn gradients_of_parts_stay_scaled_until_the_last() {
+    for level in [OptLevel::O1, OptLevel::O2] {
+        let run = |delayed: bool| {
+            let m = model(6);
+            m.eval();
+            let mut o = optimizer(&m);
+            let how = Initialize::new(level).half(DType::BF16);
+            let mut amp = amp::initialize(&m, &mut [&mut o], how).unwrap();
+            for seed in 0..2 {
+                let x = random(seed, &[5, 7]);
+                let loss = amp.forward(&x, |x| m.call(x)).cross_entropy(labels());
+                let how = ScaleLoss::new().delay_unscale(delayed && seed == 0);
+                amp.scale_loss_with(&loss, &mut [&mut o], how, |scaled| scaled.backward())
+                    .unwrap();
+                if delayed && seed == 0 {
+                    let e = o.step().unwrap_err().to_string();
+                    assert!(
+                        e.contains("call scale_loss without delay_unscale before step()"),
+                        "{e}"
+                    );
+                }
+            }
+            o.step().unwrap();
+            values(&m)
+        };
+        let (once, delayed) = (run(false), run(true));
+        for (a, b) in once.iter().flatten().zip(delayed.iter().flatten()) {
+            assert!(
+                (a - b).abs() <= 2e-2 * (1.0 + a.abs()),
+                "{level:?}: {a} {b}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_wrong_order_of_calls_is_an_error_that_says_the_right_one() {
+    let m = model(1);
+    let (mut o, mut other) = (optimizer(&m), optimizer(&m));
+    let mut amp = amp::initialize(&m, &mut [&mut o], OptLevel::O1).unwrap();
+    let loss = m.call(random(1, &[5, 7])).sum(());
+    let e = amp
+        .scale_loss(&loss, &mut [&mut other], |s| s.backward())
+        .unwrap_err()
+        .to_string();
+    assert!(e.contains("was not given to amp::initialize"), "{e}");
+    let how = ScaleLoss::new().loss_id(1i64);
+    let e = amp.scale_loss_with(&loss, &mut [&mut o], how, |s| s.backward());
+    assert!(e.unwrap_err().to_string().contains("num_losses 1"));
+    let again = amp::initialize(&m, &mut [&mut o], OptLevel::O1)
+        .err()
+        .map(|e| e.to_string());
+    assert!(again.is_some_and(|e| e.contains("call it once, with all optimisers")));
+    let cast = model(1);
+    cast.half().unwrap();
+    let mut o = optimizer(&cast);
+    let e = amp::initialize(&cast, &mut [&mut o], OptLevel::O2)
+        .err()
+        .map(|e| e.to_string());
+    assert!(e.is_some_and(|e| e.contains("give it a model of f32")));
+}
+
+#[test]
+fn keywords_change_a_level_and_contradictions_are_errors() {
+    let chosen = |how: Initialize| {
+        let m = model(1);
+        let mut o = optimizer(&m);
+        amp::initialize(&m, &mut [&mut o], how).map(|amp| (*amp.properties(), m))
+    };
+    let how = Initialize::new(OptLevel::O2)
+        .cast_model_type(DType::BF16)
+        .keep_batchnorm_fp32(false)
+        .master_weights(false)
+        .loss_scale(LossScale::Fixed(128.0));
+    let (p, m) = chosen(how).unwrap();
+    assert_eq!(p.loss_scale, LossScale::Fixed(128.0));
+    assert_eq!(m.get_parameter("norm.weight").unwrap().dtype(), DType::BF16);
+    let text = p.to_string();
+    assert!(
+        text.contains("opt_level: O2") && text.contains("loss_scale: 128"),
+        "{text}"
+    );
+    for (how, word) in [
+        (
+            Initialize::new(OptLevel::O1).keep_batchnorm_fp32(true),
+            "keep_batchnorm_fp32",
+        ),
+        (
+            Initialize::new(OptLevel::O1).master_weights(true),
+            "master_weights",
+        ),
+        (
+            Initialize::new(OptLevel::O1).cast_model_type(DType::F16),
+            "cast_model_type",
+        ),
+        (
+            Initialize::new(OptLevel::O2).loss_scale(LossScale::Fixed(0.0)),
+            "loss_scale",
+        ),
+        (Initialize::new(OptLevel::O2).num_losses(0i64), "num_losses"),
+        (Initialize::new(OptLevel::O2).half(DType::F64), "half"),
+        (
+            Initialize::new(OptLevel::O2).max_loss_scale(-1.0),
+            "min_scale",
+        ),
+    ] {
+        let e = chosen(how).err().expect("it is wrong").to_string();
+        assert!(e.contains(word), "{e}");
+    }
+    // Outputs go where they are told.
+    let m = model(1);
+    let mut o = optimizer(&m);
+    let how = Initialize::new(OptLevel::O3).cast_model_outputs(DType::F64);
+    let amp = amp::initialize(&m, &mut [&mut o], how).unwrap();
+    assert_eq!(
+        amp.forward(random(1, &[5, 7]), |x| m.call(x)).dtype(),
+        DType::F64
+    );
+}
+
+#[test]
+fn a_training_goes_on_from_its_state() {
+    let made = || {
+        let m = model(7);
+        let mut o = Optimizer::new(m.parameters(), FusedAdam::new()).unwrap();
+        let amp = amp::initialize(&m, &mut [&mut o], OptLevel::O2).unwrap();
+        (m, o, amp)
+    };
+    let run = |(m, o, amp): &mut (Sequential, Optimizer, Amp), from: u64, to: u64| {
+        for seed in from..to {
+            let by = if seed == 2 { f32::INFINITY } else { 1.0 };
+            step(amp, m, o, &random(seed, &[5, 7]), by).unwrap();
+        }
+    };
+    let mut first = made();
+    run(&mut first, 0, 4);
+    let json = serde_json::to_string(&first.2.state_dict().unwrap()).unwrap();
+    assert_eq!(
+        json,
+        r#"{"loss_scaler0":{"loss_scale":32768.0,"unskipped":1}}"#
+    );
+    let (weights, moments) = (first.0.state_dict(), first.1.state_dict().unwrap());
+    run(&mut first, 4, 7);
+    let mut second = made();
+    second.0.load_state_dict(&weights, true).unwrap();
+    second.1.load_state_dict(&moments).unwrap();
+    second
+        .2
+        .load_state_dict(&serde_json::from_str(&json).unwrap())
+        .unwrap();
+    run(&mut second, 4, 7);
+    assert_eq!(values(&first.0), values(&second.0));
+    assert_eq!(
+        first.2.state_dict().unwrap(),
+        second.2.state_dict().unwrap()
+    );
+    let none = serde_json::from_str("{}").unwrap();
+    assert!(second.2.load_state_dict(&none).is_err());
+}

@@ -1,0 +1,144 @@
+//! The casts of one operation.
+
+use super::lists::{AutocastList, AutocastRule, rule};
+use super::{Autocast, current_autocast, set_autocast};
+use crate::record::compose;
+use crate::{
+    Affine, Attention, BinaryCrossEntropy, BinaryCrossEntropyWithLogits, Conv, ConvTranspose,
+    CrossEntropy, DType, Error, MultiLabelSoftMargin, MultiMargin, Nll, Tensor,
+};
+use kiln_base::Scoped;
+use kiln_ir::Builder;
+use std::cell::Cell;
+
+/// What an operation casts its operands to, and how it is called with them: without further casts.
+pub(crate) struct Cast {
+    dtype: DType,
+    /// Why it can't.
+    error: Option<Error>,
+}
+
+/// The casts of an operation, if it is called inside `autocast` and in the list of its operands' device.
+#[track_caller]
+pub(crate) fn begin(name: &str, operands: &[&Tensor]) -> Option<Cast> {
+    listed(current_autocast()?, name, operands)
+}
+
+#[track_caller]
+fn listed(how: Autocast, name: &str, operands: &[&Tensor]) -> Option<Cast> {
+    let device = operands.iter().find_map(|t| t.handle.node.device);
+    let list = how
+        .list
+        .unwrap_or(AutocastList::from(device.unwrap_or_default()));
+    let rule = rule(name, list)?;
+    let mut floats = operands
+        .iter()
+        .map(|t| t.dtype())
+        .filter(|d| is_cast(*d))
+        .peekable();
+    floats.peek()?;
+    let mut error = None;
+    let dtype = match rule {
+        AutocastRule::Lower => how.dtype,
+        AutocastRule::Full => DType::F32,
+        AutocastRule::Widest if floats.all(|d| d == how.dtype) => how.dtype,
+        AutocastRule::Widest => DType::F32,
+        AutocastRule::Refused => {
+            let message = format!(
+                "is not safe inside autocast; use {name}_with_logits, on what the sigmoid is of, or no_autocast"
+            );
+            error = Some(Error::invalid(name, message));
+            DType::F32
+        }
+    };
+    if !matches!(how.dtype, DType::F16 | DType::BF16) {
+        let message = format!("autocast is to f16 or bf16, not {}", how.dtype);
+        error = Some(Error::invalid(name, message));
+    }
+    Some(Cast { dtype, error })
+}
+
+/// Whether operands of a dtype are cast: floats but f64.
+fn is_cast(dtype: DType) -> bool {
+    dtype.is_float() && dtype != DType::F64
+}
+
+impl Cast {
+    /// An operand as the operation gets it.
+    #[track_caller]
+    pub(crate) fn of(&self, t: &Tensor) -> Tensor {
+        if let Some(e) = &self.error {
+            return Tensor::from_error(e.clone());
+        }
+        match is_cast(t.dtype()) && t.dtype() != self.dtype {
+            true => compose("autocast", &[t], |b| b.cast(t, self.dtype)),
+            false => t.clone(),
+        }
+    }
+
+    /// [`Cast::of`] for an operand that may be missing.
+    #[track_caller]
+    #[allow(clippy::manual_map)] // a closure would hide whose line it is
+    pub(crate) fn maybe(&self, t: Option<&Tensor>) -> Option<Tensor> {
+        match t {
+            Some(t) => Some(self.of(t)),
+            None => None,
+        }
+    }
+
+    /// Until the guard is dropped, nothing more is cast: what the operation is made of computes in its dtype.
+    pub(crate) fn enter(&self) -> Scoped<Cell<Option<Autocast>>> {
+        set_autocast(None)
+    }
+}
+
+/// Casts the operands of an operation that is made of no other in the lists.
+#[track_caller]
+pub(crate) fn cast_all(name: &str, operands: &mut [Tensor]) {
+    let Some(how) = current_autocast() else {
+        return;
+    };
+    let cast = listed(how, name, &operands.iter().collect::<Vec<_>>());
+    if let Some(cast) = cast {
+        for t in operands {
+            *t = cast.of(t);
+        }
+    }
+}
+
+/// Options that hold operands.
+pub(crate) trait Castable: Sized {
+    /// The operands in them.
+    fn tensors(&self) -> Vec<&Tensor>;
+
+    /// The options with them cast.
+    fn cast(self, cast: &Cast) -> Self;
+}
+
+macro_rules! castable {
+    ($($name:ident: $($tensor:ident)*;)*) => {$(
+        impl Castable for $name {
+            fn tensors(&self) -> Vec<&Tensor> {
+                [$(&self.$tensor),*].into_iter().flatten().collect()
+            }
+
+            #[track_caller]
+            fn cast(mut self, cast: &Cast) -> $name {
+                $(self.$tensor = cast.maybe(self.$tensor.as_ref());)*
+                self
+            }
+        }
+    )*};
+}
+castable! {
+    Affine: weight bias;
+    Attention: attn_mask;
+    BinaryCrossEntropy: weight;
+    BinaryCrossEntropyWithLogits: weight pos_weight;
+    Conv: bias;
+    ConvTranspose: bias;
+    CrossEntropy: weight;
+    MultiLabelSoftMargin: weight;
+    MultiMargin: weight;
+    Nll: weight;
+}
