@@ -1,9 +1,9 @@
 //! The files: one function an entry, the kernels that it calls, and the weights.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::prepare::prepared;
 use crate::print::{Memory, Printer, SHARED, Text, identifier, memory, number};
-use kiln_base::{Dim, Role};
+use kiln_base::{DType, Dim, Role};
 use kiln_plan::{Plan, Site, SiteKind};
 use kiln_runtime::Buffer;
 use std::collections::BTreeSet;
@@ -87,6 +87,63 @@ struct Printed {
     sites: Vec<Site>,
 }
 
+/// The parameters of an entry's function.
+struct Params {
+    /// As C has them, and their names.
+    list: Vec<(String, String)>,
+    /// As people read them.
+    about: Vec<String>,
+    taken: BTreeSet<String>,
+}
+
+impl Params {
+    fn new() -> Params {
+        Params {
+            list: Vec::new(),
+            about: Vec::new(),
+            taken: TAKEN.iter().map(|s| s.to_string()).collect(),
+        }
+    }
+
+    /// Adds an array of this dtype and shape, and says what it is called.
+    fn add(
+        &mut self,
+        how: &str,
+        name: &str,
+        (dtype, shape, symbols): (DType, &[Dim], &[i64]),
+    ) -> Result<String> {
+        let mut text = identifier(if name.is_empty() { "x" } else { name });
+        while !self.taken.insert(text.clone()) {
+            text.push('_');
+        }
+        let sizes = shape.iter().map(|d| Ok(number(d, symbols)?.to_string()));
+        let sizes: Vec<String> = sizes.collect::<Result<_>>()?;
+        self.about
+            .push(format!("{text} {dtype}[{}]", sizes.join(", ")));
+        self.list
+            .push((format!("{how}{} *{text}", memory(dtype)), text.clone()));
+        Ok(text)
+    }
+}
+
+/// What is computed of weights alone, by the numbers of its buffers.
+fn beforehand(p: &Program<'_>) -> Result<Vec<(usize, Buffer)>> {
+    let fixed = p.inputs.iter().map(|i| match i {
+        Input::Fixed(value) => Some(value),
+        Input::Given(_) => None,
+    });
+    let fixed: Vec<Option<&Buffer>> = fixed.collect();
+    let given = |i: &usize| match &p.inputs[*i] {
+        Input::Given(name) => Some(name),
+        Input::Fixed(_) => None,
+    };
+    if let Some(name) = prepare_reads(p.plan).iter().find_map(given) {
+        let text = format!("`{name}` is given to each call, and computed with beforehand");
+        return Err(Error::Damaged(text));
+    }
+    prepared(p.plan, p.symbols, &fixed)
+}
+
 /// Names that a parameter can't have.
 const TAKEN: &[&str] = &[
     "memory", "arena", "failed", "weights", "error", "auto", "break", "case", "char", "const",
@@ -107,65 +164,29 @@ impl Printed {
 
     fn program(&mut self, p: &Program<'_>) -> Result<()> {
         let plan = p.plan;
-        let fixed: Vec<Option<&Buffer>> = (p.inputs.iter())
-            .map(|i| match i {
-                Input::Fixed(value) => Some(value),
-                Input::Given(_) => None,
-            })
-            .collect();
         let mut known: Vec<Option<Memory>> = vec![None; plan.buffers.len()];
-        let mut taken: BTreeSet<String> = TAKEN.iter().map(|s| s.to_string()).collect();
-        let mut unique = |name: &str| {
-            let mut text = identifier(if name.is_empty() { "x" } else { name });
-            while !taken.insert(text.clone()) {
-                text.push('_');
-            }
-            text
-        };
-        let mut params = Vec::new();
-        let mut about = Vec::new();
-        let mut copies = Vec::new();
+        let mut params = Params::new();
         for (input, is) in plan.inputs.iter().zip(&p.inputs) {
             known[input.buffer.0 as usize] = Some(match is {
                 Input::Given(name) => {
-                    let name = unique(name);
-                    about.push(described(&name, input.dtype, &input.shape, p.symbols)?);
-                    params.push((
-                        format!("const {} *{name}", memory(input.dtype)),
-                        name.clone(),
-                    ));
-                    Memory::At(name)
+                    let of = (input.dtype, &input.shape[..], p.symbols);
+                    Memory::At(params.add("const ", name, of)?)
                 }
-                Input::Fixed(value) => {
-                    let bytes = value.to_bytes().map_err(crate::Error::Prepare)?;
-                    Memory::Fixed(self.printer.weights.add(value.dtype(), bytes))
-                }
+                Input::Fixed(value) => self.fixed(value)?,
             });
         }
-        let computed: BTreeSet<usize> = prepare_reads(plan);
-        if let Some((_, Input::Given(name))) = (computed.iter())
-            .map(|i| (i, &p.inputs[*i]))
-            .find(|(_, input)| matches!(input, Input::Given(_)))
-        {
-            return Err(crate::Error::Damaged(format!(
-                "`{name}` is given to each call, and computed with beforehand"
-            )));
-        }
-        for (i, value) in prepared(plan, p.symbols, &fixed)? {
-            let bytes = value.to_bytes().map_err(crate::Error::Prepare)?;
-            known[i] = Some(Memory::Fixed(
-                self.printer.weights.add(value.dtype(), bytes),
-            ));
+        for (i, value) in beforehand(p)? {
+            known[i] = Some(self.fixed(&value)?);
         }
         for c in &plan.constants {
             let source = self.printer.weights.add(c.dtype, c.bytes.clone());
             known[c.buffer.0 as usize] = Some(Memory::Fixed(source));
         }
-        about.push("->".into());
+        params.about.push("->".into());
+        // What is no kernel's result is copied to where the caller wants it.
+        let mut copies = Vec::new();
         for (output, name) in plan.outputs.iter().zip(&p.outputs) {
-            let name = unique(name);
-            about.push(described(&name, output.dtype, &output.shape, p.symbols)?);
-            params.push((format!("{} *{name}", memory(output.dtype)), name.clone()));
+            let name = params.add("", name, (output.dtype, &output.shape, p.symbols))?;
             let at = output.buffer.0 as usize;
             match known[at].clone() {
                 None => known[at] = Some(Memory::At(name)),
@@ -186,25 +207,23 @@ impl Printed {
             let from = self.printer.expression(&from)?;
             body.line(format!("memcpy({name}, {from}, {bytes});"));
         }
-        self.entry(
-            p.name,
-            &about.join(", ").replace(", ->, ", " -> "),
-            (&params, peak),
-            body,
-        );
+        self.entry(p.name, &params, peak, body);
         Ok(())
     }
 
+    /// Something that never changes.
+    fn fixed(&mut self, value: &Buffer) -> Result<Memory> {
+        let bytes = value.to_bytes().map_err(Error::Prepare)?;
+        Ok(Memory::Fixed(
+            self.printer.weights.add(value.dtype(), bytes),
+        ))
+    }
+
     /// The function of an entry, and its declaration.
-    fn entry(
-        &mut self,
-        name: &str,
-        about: &str,
-        (params, peak): (&[(String, String)], usize),
-        body: Text,
-    ) {
+    fn entry(&mut self, name: &str, params: &Params, peak: usize, body: Text) {
         let function = format!("{}_{}", self.printer.prefix, identifier(name));
         let large = function.to_ascii_uppercase();
+        let about = params.about.join(", ").replace(", ->, ", " -> ");
         let bytes = peak.max(kiln_plan::memory::ALIGN);
         let mut all: Vec<String> = Vec::new();
         let mut names: Vec<&str> = Vec::new();
@@ -212,8 +231,8 @@ impl Printed {
             all.push("const void *weights_file".into());
             names.push("weights_file");
         }
-        all.extend(params.iter().map(|(text, _)| text.clone()));
-        names.extend(params.iter().map(|(_, name)| &name[..]));
+        all.extend(params.list.iter().map(|(text, _)| text.clone()));
+        names.extend(params.list.iter().map(|(_, name)| &name[..]));
         let wrapped = match all.is_empty() {
             true => "void".into(),
             false => all.join(", "),
@@ -249,7 +268,7 @@ impl Printed {
         if self.printer.in_file() {
             e.line("(void)weights;");
         }
-        for (_, name) in params {
+        for (_, name) in &params.list {
             e.line(format!("(void){name};"));
         }
         e.line("(void)failed;");
@@ -272,7 +291,6 @@ impl Printed {
     }
 
     fn finish(self, name: &str) -> Sources {
-        let large = name.to_ascii_uppercase();
         let head = format!(
             "/* Made by kiln {} from compiled programs. */\n",
             env!("CARGO_PKG_VERSION")
@@ -280,38 +298,60 @@ impl Printed {
         let shared = SHARED.iter();
         let shared = shared.map(|(name, text)| (name.to_string(), text.as_bytes().to_vec()));
         let mut files: Vec<(String, Vec<u8>)> = shared.collect();
-        let weights = &self.printer.weights;
-        let (places, declared) = match self.printer.in_file() {
-            true => {
-                let (places, file) = weights.file(name);
-                files.push((format!("{name}_weights.bin"), file));
-                (places, String::new())
-            }
-            false => {
-                let text = format!(
-                    "{head}#include <math.h>\n#include <stdint.h>\n#include \"{name}_weights.h\"\n\n{}",
-                    weights.defined(name)
-                );
-                files.push((format!("{name}_weights.c"), text.into_bytes()));
-                let text = format!(
-                    "{head}#ifndef {large}_WEIGHTS_H\n#define {large}_WEIGHTS_H\n#include <stdint.h>\n{}\n#endif\n",
-                    weights.declared(name)
-                );
-                files.push((format!("{name}_weights.h"), text.into_bytes()));
-                (String::new(), format!("#include \"{name}_weights.h\"\n"))
-            }
-        };
-        let mut about = String::new();
-        if self.printer.in_file() {
-            about = format!(
+        let (places, declared) = self.weights(name, &head, &mut files);
+        let errors = self.errors(name);
+        let in_file = self.printer.in_file();
+        let about = match in_file {
+            true => format!(
                 "/* Weights are the contents of {name}_weights.bin, aligned to 8 bytes at least: mapped, read or linked. */\n\n"
-            );
-        }
+            ),
+            false => String::new(),
+        };
+        let large = name.to_ascii_uppercase();
         let header = format!(
             "{head}#ifndef {large}_H\n#define {large}_H\n\n#include <stdint.h>\n\n#ifdef __cplusplus\nextern \"C\" {{\n#endif\n\n{about}{}/* What an error is. */\nconst char *{name}_error(int number);\n\n#ifdef __cplusplus\n}}\n#endif\n\n#endif\n",
             self.header.into_string()
         );
         files.push((format!("{name}.h"), header.into_bytes()));
+        let source = format!(
+            "{head}#include \"kiln_c99.h\"\n#include \"{name}.h\"\n{declared}\n{places}\n{}{}{errors}",
+            self.printer.functions.into_string(),
+            self.entries.into_string(),
+        );
+        files.push((format!("{name}.c"), source.into_bytes()));
+        files.sort();
+        Sources { files }
+    }
+
+    /// Adds the files of the weights, and gives what finds them in memory, or includes them.
+    fn weights(
+        &self,
+        name: &str,
+        head: &str,
+        files: &mut Vec<(String, Vec<u8>)>,
+    ) -> (String, String) {
+        let weights = &self.printer.weights;
+        if self.printer.in_file() {
+            let (places, file) = weights.file(name);
+            files.push((format!("{name}_weights.bin"), file));
+            return (places, String::new());
+        }
+        let large = name.to_ascii_uppercase();
+        let text = format!(
+            "{head}#include <math.h>\n#include <stdint.h>\n#include \"{name}_weights.h\"\n\n{}",
+            weights.defined(name)
+        );
+        files.push((format!("{name}_weights.c"), text.into_bytes()));
+        let text = format!(
+            "{head}#ifndef {large}_WEIGHTS_H\n#define {large}_WEIGHTS_H\n#include <stdint.h>\n{}\n#endif\n",
+            weights.declared(name)
+        );
+        files.push((format!("{name}_weights.h"), text.into_bytes()));
+        (String::new(), format!("#include \"{name}_weights.h\"\n"))
+    }
+
+    /// The function that says what an error is.
+    fn errors(&self, name: &str) -> String {
         let mut errors = Text::default();
         errors.open(format!("const char *{name}_error(int number)"));
         errors.open("switch (number)");
@@ -322,19 +362,13 @@ impl Printed {
                 SiteKind::DivisionByZero => "an integer is divided by zero",
                 SiteKind::Custom => "a custom operator failed",
             };
-            errors.line(format!("case {}: return \"{}: {what}\";", i + 1, site.op));
+            // A plan may come from anywhere: what it says of an op is no text of C.
+            let op = identifier(&site.op);
+            errors.line(format!("case {}: return \"{op}: {what}\";", i + 1));
         }
         errors.line("default: return \"no such error\";");
         errors.close_all(2);
-        let source = format!(
-            "{head}#include \"kiln_c99.h\"\n#include \"{name}.h\"\n{declared}\n{places}\n{}{}{}",
-            self.printer.functions.into_string(),
-            self.entries.into_string(),
-            errors.into_string()
-        );
-        files.push((format!("{name}.c"), source.into_bytes()));
-        files.sort();
-        Sources { files }
+        errors.into_string()
     }
 }
 
@@ -342,18 +376,6 @@ fn elements(shape: &[Dim], symbols: &[i64]) -> Result<i64> {
     shape
         .iter()
         .try_fold(1i64, |n, d| Ok(n * number(d, symbols)?))
-}
-
-/// A tensor as comments have it, such as `x f32[1, 3]`.
-fn described(
-    name: &str,
-    dtype: kiln_base::DType,
-    shape: &[Dim],
-    symbols: &[i64],
-) -> Result<String> {
-    let sizes = shape.iter().map(|d| Ok(number(d, symbols)?.to_string()));
-    let sizes: Vec<String> = sizes.collect::<Result<_>>()?;
-    Ok(format!("{name} {dtype}[{}]", sizes.join(", ")))
 }
 
 /// The inputs that *prepare* reads.

@@ -3,10 +3,10 @@
 use super::kernel::Printing;
 use super::product::{Operand, each_matrix};
 use super::scalar::{float32, float64, memory};
-use super::text::sum;
+use super::text::{Text, sum};
 use crate::error::{Error, Result};
 use kiln_base::DType;
-use kiln_plan::Attention;
+use kiln_plan::{Attention, Scores};
 
 /// Rows whose scores are computed together.
 const ROWS: i64 = 32;
@@ -78,6 +78,22 @@ pub(super) fn print(k: &mut Printing<'_>, a: &Attention) -> Result<()> {
         "memset({scores}, 0, (size_t)(m * {keys}) * sizeof *{scores});"
     ));
     body.line(format!("kiln_product_{name}(m, {keys}, {width}, q + i * {0}, {0}, {1}, {turned}, {keys}, {scores}, {keys});", query.row, query.col));
+    weighed(body, p, &scores, keys, mask.as_ref());
+    body.line(format!(
+        "memset(z, 0, (size_t)(m * {columns}) * sizeof *z);"
+    ));
+    body.line(format!("kiln_product_{name}(m, {columns}, {keys}, {scores}, {keys}, 1, {v}, {v_row}, z, {columns});"));
+    if let Some(behind) = &behind {
+        let call = behind.call("z", &first, &format!("m * {columns}"));
+        body.line(call);
+    }
+    body.close_all(1 + batch.len());
+    Ok(())
+}
+
+/// Makes weights of the scores of a block's rows.
+fn weighed(body: &mut Text, p: &Scores, scores: &str, keys: i64, mask: Option<&(Operand, DType)>) {
+    let (ty, name) = (memory(p.dtype), p.dtype.name());
     body.open("for (kiln_int r = 0; r < m; ++r)");
     body.line(format!("{ty} *restrict s = {scores} + r * {keys};"));
     let scale = match p.dtype {
@@ -87,7 +103,7 @@ pub(super) fn print(k: &mut Printing<'_>, a: &Attention) -> Result<()> {
     body.line(format!(
         "for (kiln_int j = 0; j < {keys}; ++j) s[j] *= {scale};"
     ));
-    if let Some((mask, dtype)) = &mask {
+    if let Some((mask, dtype)) = mask {
         let names: Vec<String> = (0..mask.batch.len()).map(|i| format!("b{i}")).collect();
         let terms = mask.batch.iter().zip(&names);
         let mut terms: Vec<(i64, &str)> = terms.map(|(s, n)| (*s, &n[..])).collect();
@@ -107,14 +123,4 @@ pub(super) fn print(k: &mut Printing<'_>, a: &Attention) -> Result<()> {
     let hidden = i32::from(p.causal || mask.is_some());
     body.line(format!("kiln_softmax_{name}({keys}, s, {hidden});"));
     body.close();
-    body.line(format!(
-        "memset(z, 0, (size_t)(m * {columns}) * sizeof *z);"
-    ));
-    body.line(format!("kiln_product_{name}(m, {columns}, {keys}, {scores}, {keys}, 1, {v}, {v_row}, z, {columns});"));
-    if let Some(behind) = &behind {
-        let call = behind.call("z", &first, &format!("m * {columns}"));
-        body.line(call);
-    }
-    body.close_all(1 + batch.len());
-    Ok(())
 }

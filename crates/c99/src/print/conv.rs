@@ -12,22 +12,22 @@ use kiln_base::{DType, Dim};
 use kiln_plan::{Conv, ConvRole};
 
 /// A convolution with its numbers: three spatial axes, the first of which may be of one element.
-struct Sizes {
-    dtype: DType,
-    batch: i64,
-    groups: i64,
-    ins: i64,
-    outs: i64,
-    input: [i64; 3],
-    output: [i64; 3],
-    kernel: [i64; 3],
-    stride: [i64; 3],
-    padding: [i64; 3],
-    dilation: [i64; 3],
+pub(super) struct Sizes {
+    pub dtype: DType,
+    pub batch: i64,
+    pub groups: i64,
+    pub ins: i64,
+    pub outs: i64,
+    pub input: [i64; 3],
+    pub output: [i64; 3],
+    pub kernel: [i64; 3],
+    pub stride: [i64; 3],
+    pub padding: [i64; 3],
+    pub dilation: [i64; 3],
 }
 
 impl Sizes {
-    fn new(k: &Printing<'_>, c: &Conv) -> Result<Sizes> {
+    pub fn new(k: &Printing<'_>, c: &Conv) -> Result<Sizes> {
         let three = |dims: &[Dim], missing: i64| -> Result<[i64; 3]> {
             let found = k.numbers(dims)?;
             let mut all = [missing; 3];
@@ -271,9 +271,24 @@ fn result(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
             products(k, &s, &w, name);
         }
     }
+    written(k, &s, &results, &first);
+    k.body.close_all(2);
+    if let (Some(behind), false) = (&results.behind, y_last) {
+        let call = behind.call(&results.out, &format!("n * {image}"), &image.to_string());
+        k.body.line(call);
+    }
+    k.body.close();
+    Ok(())
+}
+
+/// Prints what becomes of a block of lines, whose first element is number `first` of the result.
+fn written(k: &mut Printing<'_>, s: &Sizes, results: &Results, first: &str) {
+    let channels = s.y_channels();
+    let [depth, height, width] = s.output;
+    let line = width * channels;
     match (&results.turned, &results.behind) {
         (None, Some(behind)) => {
-            let call = behind.call("u", &first, &format!("rows * {line}"));
+            let call = behind.call("u", first, &format!("rows * {line}"));
             k.body.line(call);
         }
         (None, None) => {}
@@ -286,13 +301,6 @@ fn result(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
             k.body.close();
         }
     }
-    k.body.close_all(2);
-    if let (Some(behind), false) = (&results.behind, y_last) {
-        let call = behind.call(&results.out, &format!("n * {image}"), &image.to_string());
-        k.body.line(call);
-    }
-    k.body.close();
-    Ok(())
 }
 
 /// Sums over taps and channels, as products of positions by output channels.

@@ -153,24 +153,50 @@ pub(super) fn print(k: &mut Printing<'_>, p: &MatMul) -> Result<()> {
         None => format!("{out} + {first}"),
     };
     k.body.line(format!("{ty} *restrict z = {z};"));
-    if dots {
-        k.body.open("for (kiln_int r = 0; r < m; ++r)");
-        k.body.line(format!("for (kiln_int j = 0; j < {n}; ++j) z[r * {n} + j] = kiln_dot_{name}({deep}, x + (i + r) * {}, y + j * {});", left.row, right.col));
-        k.body.close();
-    } else {
-        k.body
-            .line(format!("memset(z, 0, (size_t)(m * {n}) * sizeof *z);"));
-        k.body
-            .open(format!("for (kiln_int d = 0; d < {deep}; d += {DEEP})"));
-        k.body.line(format!(
-            "const kiln_int w = {deep} - d < {DEEP} ? {deep} - d : {DEEP};"
-        ));
-        k.body.line(format!("kiln_product_{name}(m, {n}, w, x + i * {} + d * {}, {}, {}, {y} + d * {y_row}, {y_row}, z, {n});", left.row, left.col, left.row, left.col));
-        k.body.close();
+    match dots {
+        true => dotted(k, (&left, &right), [deep, n], name),
+        false => summed(k, &left, (y, y_row), [deep, n], name),
     }
     if let Some(behind) = &behind {
         k.body.line(behind.call("z", &first, &format!("m * {n}")));
     }
     k.body.close_all(1 + batch.len());
     Ok(())
+}
+
+/// Prints a block of results as sums of neighbours.
+fn dotted(
+    k: &mut Printing<'_>,
+    (left, right): (&Operand, &Operand),
+    [deep, n]: [i64; 2],
+    name: &str,
+) {
+    k.body.open("for (kiln_int r = 0; r < m; ++r)");
+    k.body.line(format!(
+        "for (kiln_int j = 0; j < {n}; ++j) z[r * {n} + j] = kiln_dot_{name}({deep}, x + (i + r) * {}, y + j * {});",
+        left.row, right.col
+    ));
+    k.body.close();
+}
+
+/// Prints a block of results to which some rows of the right matrix after the other are added.
+fn summed(
+    k: &mut Printing<'_>,
+    left: &Operand,
+    (y, y_row): (&str, i64),
+    [deep, n]: [i64; 2],
+    name: &str,
+) {
+    let (row, col) = (left.row, left.col);
+    k.body
+        .line(format!("memset(z, 0, (size_t)(m * {n}) * sizeof *z);"));
+    k.body
+        .open(format!("for (kiln_int d = 0; d < {deep}; d += {DEEP})"));
+    k.body.line(format!(
+        "const kiln_int w = {deep} - d < {DEEP} ? {deep} - d : {DEEP};"
+    ));
+    k.body.line(format!(
+        "kiln_product_{name}(m, {n}, w, x + i * {row} + d * {col}, {row}, {col}, {y} + d * {y_row}, {y_row}, z, {n});"
+    ));
+    k.body.close();
 }

@@ -1,56 +1,37 @@
 //! Transposed convolutions, which gradients of images are too: each position of the operand is multiplied by the taps
 //! of the filter and added to the places of the result that they meet.
 
-use super::conv::{Results, viewed};
+use super::conv::{Results, Sizes, viewed};
 use super::kernel::{Printing, View};
 use super::scalar::memory;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use kiln_plan::Conv;
 
-/// Prints one over one or two spatial axes.
+/// Prints one.
 pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
-    let two = |dims: &[kiln_base::Dim], missing: i64| -> Result<[i64; 2]> {
-        match k.numbers(dims)?[..] {
-            [] => Ok([missing; 2]),
-            [x] => Ok([missing, x]),
-            [y, x] => Ok([y, x]),
-            _ => Err(Error::kernel(
-                "conv_transpose",
-                "it has more than two spatial axes",
-            )),
-        }
-    };
-    let (input, output, kernel) = (two(&c.input, 1)?, two(&c.output, 1)?, two(&c.kernel, 1)?);
-    let (stride, padding, dilation) = (
-        two(&c.stride, 1)?,
-        two(&c.padding, 0)?,
-        two(&c.dilation, 1)?,
-    );
-    let (batch, groups) = (k.number(&c.batch)?, k.number(&c.groups)?);
-    let (ins, outs) = (k.number(&c.in_channels)?, k.number(&c.out_channels)?);
-    let (ty, name) = (memory(c.dtype), c.dtype.name());
+    let s = Sizes::new(k, c)?;
+    let ty = memory(c.dtype);
     let y = match &c.prologue {
         Some(made) => k.made(made)?,
         None => k.arg(c.operands[0]),
     };
-    let taps = kernel[0] * kernel[1];
+    let taps: i64 = s.kernel.iter().product();
     // As [groups, taps.., out, in].
     let filters = View {
         offset: 0,
-        extents: vec![groups, taps, outs, ins],
-        strides: vec![outs * ins * taps, 1, ins * taps, taps],
+        extents: vec![s.groups, taps, s.outs, s.ins],
+        strides: vec![s.outs * s.ins * taps, 1, s.ins * taps, taps],
     };
     let w = viewed(k, c.operands[1], c.dtype, filters)?;
-    let image = input[0] * input[1] * groups * ins;
+    let (from, to) = (s.groups * s.outs, s.groups * s.ins);
+    let [plane, result] = [&s.output, &s.input].map(|extents| extents.iter().product::<i64>());
+    let image = result * to;
     let results = Results::new(k, c, (image, image))?;
-    let y_last = c.images.last()[1];
-    let (from, to) = (groups * outs, groups * ins);
-    let plane = output[0] * output[1];
-    let copy = match !y_last && from > 1 {
+    let copy = match !c.images.last()[1] && from > 1 {
         true => Some(k.array(c.dtype, plane * from)?),
         false => None,
     };
-    k.body.each("n", batch);
+    k.body.each("n", s.batch);
     let v = match &copy {
         Some(copy) => {
             k.body.each("c", from);
@@ -69,53 +50,11 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     k.body.line(format!("{ty} *restrict u = {block};"));
     k.body
         .line(format!("memset(u, 0, (size_t){image} * sizeof *u);"));
-    k.body.each("g", groups);
-    k.body.each("ty", kernel[0]);
-    k.body.each("tx", kernel[1]);
-    // The first and the last position whose tap falls on the image.
-    k.body.line(format!(
-        "const kiln_int ahead = {} - tx * {}, rest = {} + {} - tx * {};",
-        padding[1],
-        dilation[1],
-        input[1] - 1,
-        padding[1],
-        dilation[1]
-    ));
-    let by = stride[1];
-    k.body.line(format!(
-        "const kiln_int low = ahead > 0 ? (ahead + {}) / {by} : 0;",
-        by - 1
-    ));
-    k.body.line(format!(
-        "const kiln_int high = rest < 0 ? 0 : rest / {by} + 1 < {0} ? rest / {by} + 1 : {0};",
-        output[1]
-    ));
-    k.body.each("oy", output[0]);
-    k.body.line(format!(
-        "const kiln_int iy = oy * {} + ty * {} - {};",
-        stride[0], dilation[0], padding[0]
-    ));
-    k.body.line(format!(
-        "if (iy < 0 || iy >= {} || high <= low) continue;",
-        input[0]
-    ));
-    k.body.line(format!(
-        "kiln_product_{name}(high - low, {ins}, {outs}, v + (oy * {} + low) * {from} + g * {outs}, {from}, 1, {w} + ((g * {} + ty) * {} + tx) * {}, {ins}, u + (iy * {} + low * {by} + tx * {} - {}) * {to} + g * {ins}, {});",
-        output[1],
-        kernel[0],
-        kernel[1],
-        ins * outs,
-        input[1],
-        dilation[1],
-        padding[1],
-        by * to
-    ));
-    k.body.close_all(4);
+    each_tap(k, &s, &w);
     if results.turned.is_some() {
         let n = if results.behind.is_some() { "0" } else { "n" };
-        let plane = input[0] * input[1];
         k.body.each("c", to);
-        k.body.line(format!("for (kiln_int p = 0; p < {plane}; ++p) {}[({n} * {to} + c) * {plane} + p] = u[p * {to} + c];", results.out));
+        k.body.line(format!("for (kiln_int p = 0; p < {result}; ++p) {}[({n} * {to} + c) * {result} + p] = u[p * {to} + c];", results.out));
         k.body.close();
     }
     if let Some(behind) = &results.behind {
@@ -128,4 +67,59 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     }
     k.body.close();
     Ok(())
+}
+
+/// Prints the products of all positions of a line by each tap.
+fn each_tap(k: &mut Printing<'_>, s: &Sizes, w: &str) {
+    let name = s.dtype.name();
+    let (from, to) = (s.groups * s.outs, s.groups * s.ins);
+    let ([kz, ky, kx], [sz, sy, sx]) = (s.kernel, s.stride);
+    let ([pz, py, px], [dz, dy, dx]) = (s.padding, s.dilation);
+    let ([depth, height, width], [oz, oy, ox]) = (s.input, s.output);
+    k.body.each("g", s.groups);
+    k.body.each("tz", kz);
+    k.body.each("ty", ky);
+    k.body.each("tx", kx);
+    // The first position whose tap falls on the image, and the one behind the last.
+    k.body.line(format!(
+        "const kiln_int ahead = {px} - tx * {dx}, rest = {} - tx * {dx};",
+        width - 1 + px
+    ));
+    k.body.line(format!(
+        "const kiln_int low = ahead > 0 ? (ahead + {}) / {sx} : 0;",
+        sx - 1
+    ));
+    k.body.line(format!(
+        "const kiln_int high = rest < 0 ? 0 : rest / {sx} + 1 < {ox} ? rest / {sx} + 1 : {ox};"
+    ));
+    k.body.line("if (high <= low) continue;");
+    k.body.each("z", oz);
+    k.body
+        .line(format!("const kiln_int iz = z * {sz} + tz * {dz} - {pz};"));
+    k.body
+        .line(format!("if (iz < 0 || iz >= {depth}) continue;"));
+    k.body.each("y", oy);
+    k.body
+        .line(format!("const kiln_int iy = y * {sy} + ty * {dy} - {py};"));
+    k.body
+        .line(format!("if (iy < 0 || iy >= {height}) continue;"));
+    let positions = format!(
+        "v + ((z * {oy} + y) * {ox} + low) * {from} + g * {}",
+        s.outs
+    );
+    let filter = format!(
+        "{w} + (((g * {kz} + tz) * {ky} + ty) * {kx} + tx) * {}",
+        s.ins * s.outs
+    );
+    let places = format!(
+        "u + ((iz * {height} + iy) * {width} + low * {sx} + tx * {dx} - {px}) * {to} + g * {}",
+        s.ins
+    );
+    k.body.line(format!(
+        "kiln_product_{name}(high - low, {0}, {1}, {positions}, {from}, 1, {filter}, {0}, {places}, {2});",
+        s.ins,
+        s.outs,
+        sx * to
+    ));
+    k.body.close_all(6);
 }
