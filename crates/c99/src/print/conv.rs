@@ -103,6 +103,10 @@ impl Sizes {
 
 /// Prints a convolution.
 pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
+    if !matches!(c.dtype, DType::F32 | DType::F64) {
+        let why = format!("convolutions of {} are not printed", c.dtype);
+        return Err(Error::kernel(c.role.name(), why));
+    }
     match c.role {
         ConvRole::Result => result(k, c),
         ConvRole::Input => super::transposed::print(k, c),
