@@ -4,6 +4,7 @@ use crate::{AsTensor, AsVar, DType, Device, Error, ErrorKind, Indices, Other, Re
 use kiln_ir::Role;
 use kiln_lazy::cell::Cell;
 use kiln_lazy::grad::edge::Edge;
+use kiln_lazy::narrow::Narrow;
 use kiln_lazy::{body, scope};
 use std::panic::Location;
 use std::sync::Arc;
@@ -235,6 +236,10 @@ impl Var {
                 loc,
             ));
         }
+        if let Some(narrow) = self.cell.leaf.narrow() {
+            let cell = narrow.cell().clone();
+            Var { cell }.to_(device)?;
+        }
         let value = self.get().detach().to(device);
         value.check()?;
         let grad = self.grad().map(|g| g.to(device));
@@ -287,9 +292,53 @@ impl Var {
         if let Some(grad) = &grad {
             grad.check()?;
         }
+        self.cell.leaf.set_narrow(None);
         self.cell.leaf.set_dtype(dtype);
         self.cell.leaf.set_grad(grad.map(|g| g.handle));
         self.cell.hold(&value.handle, loc);
+        Ok(())
+    }
+}
+
+impl Var {
+    /// Keeps, from now on, the cell's value in a narrower dtype beside it. Whatever assigns the cell, such as the
+    /// update of a parameter, assigns the copy too, and [`autocast`](crate::autocast) to that dtype takes it in place
+    /// of a cast. Functions that were compiled before and assign the cell have to be compiled again; a later cast of
+    /// the cell ends it.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor, Var, autocast};
+    /// let w = Var::parameter(Tensor::from([[1.0f32, 2.0]]))?;
+    /// w.keep_narrow(DType::BF16)?;
+    /// let x = Tensor::from([[3.0f32, 0.5]]);
+    /// let y = autocast(DType::BF16, || x.linear(&w)); // reads the copy
+    /// y.sum(()).backward()?;
+    /// assert_eq!(w.grad().unwrap().to_vec::<f32>()?, [3.0, 0.5]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the value can't be computed or is none of f32, the dtype is not f16 or bf16, or inside `compile`.
+    #[track_caller]
+    pub fn keep_narrow(&self, dtype: DType) -> Result<()> {
+        let loc = Location::caller();
+        let halves = [DType::F16, DType::BF16];
+        if self.dtype() != DType::F32 || !halves.contains(&dtype) {
+            let message = format!(
+                "copies are of f32 in f16 or bf16, not of {} in {dtype}",
+                self.dtype()
+            );
+            return Err(Error::new(ErrorKind::Value, "keep_narrow", message, loc));
+        }
+        let copy = self.get().detach().to_dtype(dtype);
+        copy.realize()?;
+        let copy = Var::new(copy)?;
+        if let Some(name) = self.name() {
+            copy.set_name(&format!("{name}.{dtype}"));
+        }
+        self.cell
+            .leaf
+            .set_narrow(Some(Narrow::new(&self.cell, copy.cell)));
         Ok(())
     }
 }
@@ -320,24 +369,31 @@ pub fn assign_together<V: AsVar, T: AsTensor>(
         let value = var.as_var().fitting(&value.as_tensor(), loc)?;
         fitting.push((var, value));
     }
+    let mut all: Vec<(Arc<Cell>, Tensor)> = Vec::new();
+    for (var, value) in fitting {
+        let cell = &var.as_var().cell;
+        if let Some(narrow) = cell.leaf.narrow() {
+            let copy = value.detach().to_dtype(narrow.cell().leaf.dtype());
+            all.push((narrow.cell().clone(), copy));
+        }
+        all.push((cell.clone(), value));
+    }
     if scope::is_recording() {
-        for (var, value) in &fitting {
-            scope::assign(&var.as_var().cell, &value.handle);
+        for (cell, value) in &all {
+            scope::assign(cell, &value.handle);
         }
         return Ok(());
     }
-    for (_, value) in &fitting {
+    for (_, value) in &all {
         // A computed value that turned out wrong could not be taken back.
         value.handle.settled()?;
     }
-    let mut recordings = fitting
-        .iter()
-        .filter_map(|(_, value)| value.handle.recording());
+    let mut recordings = (all.iter()).filter_map(|(_, value)| value.handle.recording());
     if let Some(first) = recordings.next() {
         recordings.for_each(|other| first.join(&other));
     }
-    for (var, value) in &fitting {
-        var.as_var().cell.hold(&value.handle, loc);
+    for (cell, value) in &all {
+        cell.hold(&value.handle, loc);
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use super::is_grad_enabled;
 use crate::Device;
 use crate::device::Home;
 use crate::label::Label;
+use crate::narrow::Narrow;
 use crate::node::{Handle, Node, Operand, serial};
 use crate::postorder::Key;
 use kiln_base::DType;
@@ -52,6 +53,8 @@ pub struct Leaf {
     /// Where its values are.
     pub device: Home,
     grad: Mutex<Option<Handle>>,
+    /// The copy of the cell's value in a narrower dtype, if it has one.
+    narrow: Mutex<Option<Arc<Narrow>>>,
     /// Who sees its gradient.
     pub hooks: Arc<Hooks<Handle>>,
     /// What the user calls it.
@@ -67,6 +70,7 @@ impl Leaf {
             fact: Mutex::new(fact),
             device: Home::new(device),
             grad: Mutex::new(None),
+            narrow: Mutex::new(None),
             hooks: Arc::default(),
             label: Arc::default(),
         })
@@ -85,6 +89,22 @@ impl Leaf {
     /// Another element type, for values and gradient.
     pub fn set_dtype(&self, dtype: DType) {
         self.lock_fact().dtype = dtype;
+    }
+
+    /// The copy of the cell's value in a narrower dtype, if it has one.
+    pub fn narrow(&self) -> Option<Arc<Narrow>> {
+        self.narrow
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .clone()
+    }
+
+    /// Another copy, or none.
+    pub fn set_narrow(&self, narrow: Option<Narrow>) {
+        let mut held = self.narrow.lock().unwrap_or_else(|e| e.into_inner());
+        let old = std::mem::replace(&mut *held, narrow.map(Arc::new));
+        drop(held);
+        drop(old); // not under the lock
     }
 
     fn lock_fact(&self) -> MutexGuard<'_, Fact> {

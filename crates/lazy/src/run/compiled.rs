@@ -171,6 +171,19 @@ impl Program {
                 ));
             }
         }
+        for (cell, _) in self.written() {
+            let Some(narrow) = cell.leaf.narrow() else {
+                continue;
+            };
+            let mut written = self.written();
+            if !written.any(|(cell, _)| Arc::ptr_eq(cell, narrow.cell())) {
+                let label = cell.leaf.label.get();
+                let name = label.as_deref().unwrap_or("a Var");
+                return Err(format!(
+                    "`{name}` has a narrow copy now, which the function was compiled without; compile it again"
+                ));
+            }
+        }
         Ok(())
     }
 

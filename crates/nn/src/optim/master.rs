@@ -2,7 +2,7 @@
 
 use super::Optimizer;
 use super::group::{Assignment, Cell, Group, wide};
-use kiln_tensor::{Error, Result, Tensor, Var};
+use kiln_tensor::{DType, Error, Result, Tensor, Var};
 
 /// The master weights of a group, in the order of its parameters.
 #[derive(Default)]
@@ -69,6 +69,19 @@ impl Optimizer {
     pub fn keep_master_weights(&mut self) -> Result<()> {
         self.keeps_masters = true;
         self.groups.iter_mut().try_for_each(Group::make_masters)
+    }
+
+    /// Keeps, from now on, the value of each f32 parameter in f16 or bf16 beside it, which steps write as they write the
+    /// parameter: [`autocast`](kiln_tensor::autocast) to that dtype reads it and casts no weight. See
+    /// [`Var::keep_narrow`].
+    ///
+    /// # Errors
+    /// If a value can't be computed, the dtype is neither, or inside `compile`.
+    #[track_caller]
+    pub fn keep_narrow_copies(&self, dtype: DType) -> Result<()> {
+        let all = self.groups.iter().flat_map(|g| &g.parameters);
+        let mut wide = all.filter(|p| p.dtype() == DType::F32);
+        wide.try_for_each(|p| p.keep_narrow(dtype))
     }
 
     /// Whether there are master weights; see [`Optimizer::keep_master_weights`].

@@ -2,14 +2,20 @@
 
 use super::lists::{AutocastList, AutocastRule, rule};
 use super::{Autocast, current_autocast, set_autocast};
+use crate::autograd::{Derivative, differentiated};
 use crate::record::compose;
 use crate::{
     Affine, Attention, BinaryCrossEntropy, BinaryCrossEntropyWithLogits, Conv, ConvTranspose,
-    CrossEntropy, DType, Error, MultiLabelSoftMargin, MultiMargin, Nll, Tensor,
+    CrossEntropy, DType, Error, MultiLabelSoftMargin, MultiMargin, Nll, Tensor, Var,
 };
 use kiln_base::Scoped;
 use kiln_ir::Builder;
+use kiln_lazy::body;
+use kiln_lazy::caller::user_line;
+use kiln_lazy::grad::edge::Edge;
 use std::cell::Cell;
+use std::panic::Location;
+use std::sync::Arc;
 
 /// What an operation casts its operands to, and how it is called with them: without further casts.
 pub(crate) struct Cast {
@@ -70,10 +76,32 @@ impl Cast {
         if let Some(e) = &self.error {
             return Tensor::from_error(e.clone());
         }
-        match is_cast(t.dtype()) && t.dtype() != self.dtype {
-            true => compose("autocast", &[t], |b| b.cast(t, self.dtype)),
-            false => t.clone(),
+        if !is_cast(t.dtype()) || t.dtype() == self.dtype {
+            return t.clone();
         }
+        let kept = self.kept(t, user_line(Location::caller()));
+        match kept {
+            Some(kept) => kept,
+            None => compose("autocast", &[t], |b| b.cast(t, self.dtype)),
+        }
+    }
+
+    /// The copy that is kept of what a cell holds, in place of a cast; see [`Var::keep_narrow`].
+    fn kept(&self, t: &Tensor, loc: &'static Location<'static>) -> Option<Tensor> {
+        let Edge::Leaf(leaf) = &t.handle.edge else {
+            return None;
+        };
+        let narrow = leaf.narrow()?;
+        let fits = narrow.cell().leaf.dtype() == self.dtype && !body::is_tracing();
+        if !fits || !narrow.stands_for(&t.handle, loc) {
+            return None;
+        }
+        let cell = narrow.cell().clone();
+        let copy = Var { cell }.get();
+        let wide = t.dtype();
+        let derivative =
+            move || -> Arc<Derivative> { Arc::new(move |_, _, g| vec![Some(g.to_dtype(wide))]) };
+        Some(differentiated(&copy, &[t], ("autocast", loc), derivative))
     }
 
     /// [`Cast::of`] for an operand that may be missing.

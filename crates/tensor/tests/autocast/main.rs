@@ -1,5 +1,6 @@
 //! Autocast: the lists beside PyTorch's row by row, what is cast and how gradients come back, and its scopes.
 
+mod narrow;
 mod ops;
 mod scopes;
 

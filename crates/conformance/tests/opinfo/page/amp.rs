@@ -22,6 +22,7 @@ rows! {
     "Module.to(dtype)" = { model.to_dtype(DType::BF16)? };
     "Module.to(dtype) of some modules" = { model.to_dtype_where(DType::BF16, &|m| !is_norm(m))? };
     "Parameter.data = Parameter.data.to(dtype)" = { w.to_dtype_(DType::F16)? };
+    "Parameter.data.bfloat16(), kept beside the parameter" = { w.keep_narrow(DType::BF16)? } "autocast takes it in place of a cast; `optimizer.keep_narrow_copies` for all";
     "torch.amp.GradScaler" = { GradScaler::new() };
     "torch.amp.GradScaler(init_scale=, enabled=)" = { GradScaler::with(Scaling::new().init_scale(1024.0))? };
     "GradScaler.scale" = { scaler.scale(loss) };
