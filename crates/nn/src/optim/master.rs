@@ -58,7 +58,8 @@ impl Optimizer {
     ///     w.set_grad(Tensor::from(1.0f32).to_dtype(DType::BF16))?;
     ///     optimizer.step()?; // bf16 alone would stay at 1
     /// }
-    /// assert_eq!(optimizer.master_params()[0].item::<f32>()?, 1.0 - 4.0 * 1e-3);
+    /// let master = optimizer.master_params()[0].item::<f32>()?;
+    /// assert!((master - 0.996).abs() < 1e-6);
     /// assert_eq!(w.get().to_dtype(DType::F32).item::<f32>()?, 0.99609375);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
