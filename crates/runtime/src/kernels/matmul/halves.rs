@@ -188,8 +188,9 @@ impl MatMul {
     /// # Safety
     /// The terms exist, and there is room.
     unsafe fn line(&self, (from, apart): (*const u16, i64), (to, step): (*mut u32, i64)) {
-        // SAFETY: the caller's, for all of what follows.
+        // SAFETY: the caller's.
         let term = |i: i64| unsafe { *from.offset((i * apart) as isize) };
+        // SAFETY: the caller's.
         let put = |i: i64, word: u32| unsafe { *to.offset((i * step) as isize) = word };
         if self.pairs {
             (0..self.k / 2).for_each(|i| put(i, pair(term(2 * i), term(2 * i + 1))));
