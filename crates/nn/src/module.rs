@@ -12,7 +12,7 @@ use std::path::Path;
 /// A layer or a model: named parameters, buffers and child modules, and whether it trains.
 ///
 /// Derive it; the struct's fields are its members (see the [derive](derive@crate::Module)). Or have
-/// [`module!`](crate::module) write the struct and its constructor. What it computes is said by [`Forward`].
+/// [`module!`](crate::module) write the struct and its constructor. What it computes is said by [`Forward`](crate::Forward).
 ///
 /// ```
 /// use kiln_nn::{Forward, Linear, Module};
