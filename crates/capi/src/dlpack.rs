@@ -343,21 +343,13 @@ pub unsafe extern "C" fn kiln_tensor_to_dlpack(
     tensor: *const KilnTensor,
     to: *mut *mut DLManagedTensor,
 ) -> KilnStatus {
-    call(|| {
-        if to.is_null() {
-            return Err(wrong("the result is null"));
-        }
-        // SAFETY: the caller's.
-        let KilnTensor(buffer) = unsafe { given(tensor, "the tensor")? };
-        let (dl_tensor, manager_ctx) = parts(buffer, true)?;
-        let managed = Box::new(DLManagedTensor {
-            dl_tensor,
-            manager_ctx,
-            deleter: Some(delete),
-        });
-        // SAFETY: the caller's.
-        unsafe { give(to, Box::into_raw(managed), "the result") }
-    })
+    let managed = |dl_tensor, manager_ctx| DLManagedTensor {
+        dl_tensor,
+        manager_ctx,
+        deleter: Some(delete),
+    };
+    // SAFETY: the caller's.
+    unsafe { to_managed(tensor, to, true, managed) }
 }
 
 /// A tensor for another library, of DLPack 1.0, without a copy: it is only read, as its flags say. The library's
@@ -370,21 +362,34 @@ pub unsafe extern "C" fn kiln_tensor_to_dlpack_versioned(
     tensor: *const KilnTensor,
     to: *mut *mut DLManagedTensorVersioned,
 ) -> KilnStatus {
+    let managed = |dl_tensor, manager_ctx| DLManagedTensorVersioned {
+        version: VERSION,
+        manager_ctx,
+        deleter: Some(delete_versioned),
+        flags: READ_ONLY,
+        dl_tensor,
+    };
+    // SAFETY: the caller's.
+    unsafe { to_managed(tensor, to, false, managed) }
+}
+
+/// # Safety
+/// As [`kiln_tensor_to_dlpack`].
+unsafe fn to_managed<M>(
+    tensor: *const KilnTensor,
+    to: *mut *mut M,
+    copies: bool,
+    managed: impl FnOnce(DLTensor, *mut c_void) -> M,
+) -> KilnStatus {
     call(|| {
         if to.is_null() {
             return Err(wrong("the result is null"));
         }
         // SAFETY: the caller's.
         let KilnTensor(buffer) = unsafe { given(tensor, "the tensor")? };
-        let (dl_tensor, manager_ctx) = parts(buffer, false)?;
-        let managed = Box::new(DLManagedTensorVersioned {
-            version: VERSION,
-            manager_ctx,
-            deleter: Some(delete_versioned),
-            flags: READ_ONLY,
-            dl_tensor,
-        });
+        let (tensor, context) = parts(buffer, copies)?;
+        let managed = Box::into_raw(Box::new(managed(tensor, context)));
         // SAFETY: the caller's.
-        unsafe { give(to, Box::into_raw(managed), "the result") }
+        unsafe { give(to, managed, "the result") }
     })
 }

@@ -364,6 +364,30 @@ impl Bound {
 }
 
 impl Inst {
+    /// The registers that it reads, and the one that it writes.
+    pub fn operands(&self) -> (Vec<Reg>, Option<Reg>) {
+        match self {
+            Inst::Load { dst, .. } | Inst::Index { dst, .. } | Inst::Kept { dst, .. } => {
+                (vec![], Some(*dst))
+            }
+            Inst::LoadAt { dst, dynamic, .. } => {
+                (dynamic.iter().map(|d| d.index).collect(), Some(*dst))
+            }
+            Inst::Unary { dst, a, .. } | Inst::Convert { dst, a, .. } => (vec![*a], Some(*dst)),
+            Inst::Binary { dst, a, b, .. } => (vec![*a, *b], Some(*dst)),
+            Inst::Select { dst, mask, a, b } => (vec![*mask, *a, *b], Some(*dst)),
+            Inst::Random {
+                dst,
+                seed,
+                offset,
+                index,
+                ..
+            } => (vec![*seed, *offset, *index], Some(*dst)),
+            Inst::Reduce { acc, a, .. } | Inst::ArgReduce { acc, a, .. } => (vec![*a], Some(*acc)),
+            Inst::Keep { src, .. } | Inst::Store { src, .. } => (vec![*src], None),
+        }
+    }
+
     fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
         match self {
             Inst::LoadAt { dynamic, .. } => {

@@ -81,9 +81,8 @@ fn whole(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
     outer.len() + 1
 }
 
-/// A loop over `from..to` of the points in their order.
-fn range(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
-    text.open("for (kiln_int at = from; at < to;)");
+/// The coordinates of point number `at`, along each axis.
+pub(super) fn coordinates(axes: &[i64], text: &mut Text) {
     let mut rest = "at".to_string();
     for (i, n) in axes.iter().enumerate().rev() {
         match i {
@@ -93,6 +92,12 @@ fn range(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
         text.line(format!("(void)i{i};"));
         rest = format!("{rest} / {}", (*n).max(1));
     }
+}
+
+/// A loop over `from..to` of the points in their order.
+fn range(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
+    text.open("for (kiln_int at = from; at < to;)");
+    coordinates(axes, text);
     let end = match axes.last() {
         Some(n) => format!("{n} - i{}", axes.len() - 1),
         None => "1".into(),

@@ -22,15 +22,7 @@ pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     let blocks = match s.raw {
         Some(_) => {
             text.open("for (kiln_int at = from; at < to; ++at)");
-            let mut rest = "at".to_string();
-            for (i, n) in axes.iter().enumerate().rev() {
-                match i {
-                    0 => text.line(format!("const kiln_int i0 = {rest};")),
-                    _ => text.line(format!("const kiln_int i{i} = {rest} % {};", (*n).max(1))),
-                }
-                text.line(format!("(void)i{i};"));
-                rest = format!("{rest} / {}", (*n).max(1));
-            }
+            super::lanes::coordinates(axes, text);
             1
         }
         None => {

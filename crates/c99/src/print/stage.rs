@@ -370,7 +370,7 @@ fn kept(numbers: &Numbers<'_>) -> BTreeSet<Reg> {
     for stage in &program.stages {
         let mut here = constants.clone();
         for inst in &stage.code {
-            let (reads, writes) = registers(inst);
+            let (reads, writes) = inst.operands();
             kept.extend(reads.into_iter().filter(|r| !here.contains(r)));
             match inst {
                 Inst::Reduce { .. } | Inst::ArgReduce { .. } => kept.extend(writes),
@@ -379,28 +379,4 @@ fn kept(numbers: &Numbers<'_>) -> BTreeSet<Reg> {
         }
     }
     kept
-}
-
-/// The registers that an instruction reads, and the one that it writes.
-pub(super) fn registers(inst: &Inst) -> (Vec<Reg>, Option<Reg>) {
-    match inst {
-        Inst::Load { dst, .. } | Inst::Index { dst, .. } | Inst::Kept { dst, .. } => {
-            (vec![], Some(*dst))
-        }
-        Inst::LoadAt { dst, dynamic, .. } => {
-            (dynamic.iter().map(|d| d.index).collect(), Some(*dst))
-        }
-        Inst::Unary { dst, a, .. } | Inst::Convert { dst, a, .. } => (vec![*a], Some(*dst)),
-        Inst::Binary { dst, a, b, .. } => (vec![*a, *b], Some(*dst)),
-        Inst::Select { dst, mask, a, b } => (vec![*mask, *a, *b], Some(*dst)),
-        Inst::Random {
-            dst,
-            seed,
-            offset,
-            index,
-            ..
-        } => (vec![*seed, *offset, *index], Some(*dst)),
-        Inst::Reduce { acc, a, .. } | Inst::ArgReduce { acc, a, .. } => (vec![*a], Some(*acc)),
-        Inst::Keep { src, .. } | Inst::Store { src, .. } => (vec![*src], None),
-    }
 }

@@ -182,10 +182,7 @@ impl Body {
             kinds.any(|(_, kind)| matches!(kind, Kind::Splat | Kind::SplatOfRow))
         };
         let is_constant = self.constants.iter().any(|(c, _)| *c == r);
-        let maker = self
-            .code
-            .iter()
-            .find(|i| crate::tile::operands(i).1 == Some(r));
+        let maker = self.code.iter().find(|i| i.operands().1 == Some(r));
         match maker {
             None => is_constant || splat(Key::Input(r)),
             Some(Inst::Load { access, .. }) => splat(Key::Access(*access)),
@@ -196,7 +193,7 @@ impl Body {
                 | Inst::Select { .. }
                 | Inst::Convert { .. },
             ) => {
-                let reads = maker.map_or(vec![], |i| crate::tile::operands(i).0);
+                let reads = maker.map_or(vec![], |i| i.operands().0);
                 reads.iter().all(|r| self.is_same(*r))
             }
             Some(_) => false,
@@ -245,7 +242,7 @@ impl Body {
             }
         };
         for inst in code {
-            let (reads, writes) = crate::tile::operands(inst);
+            let (reads, writes) = inst.operands();
             reads.iter().for_each(|r| read(r, &mut written));
             if let (Some(w), false) = (writes, matches!(inst, Inst::Reduce { .. })) {
                 written.insert(w.0);

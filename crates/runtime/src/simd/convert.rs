@@ -1,7 +1,16 @@
 //! Conversions between memory elements and the types kernels compute in.
 
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use kiln_base::DType;
+
+/// Halves as f32: f16, or else bf16.
+pub(crate) fn widen(dtype: DType, from: &[u16], to: &mut [f32]) {
+    match dtype {
+        DType::F16 => from.reinterpret_cast::<f16>().convert_to_f32_slice(to),
+        _ => from.reinterpret_cast::<bf16>().convert_to_f32_slice(to),
+    }
+}
 
 /// A dtype at compile time.
 pub(crate) trait Mem: 'static {

@@ -2,31 +2,7 @@
 
 use super::bound::Bound;
 use kiln_base::Compute;
-use kiln_plan::tile::{Inst, Reg, Schedule, TILE};
-
-/// The registers an instruction reads, and the one it writes.
-pub(crate) fn operands(inst: &Inst) -> (Vec<Reg>, Option<Reg>) {
-    match inst {
-        Inst::Load { dst, .. } | Inst::Index { dst, .. } | Inst::Kept { dst, .. } => {
-            (vec![], Some(*dst))
-        }
-        Inst::LoadAt { dst, dynamic, .. } => {
-            (dynamic.iter().map(|d| d.index).collect(), Some(*dst))
-        }
-        Inst::Unary { dst, a, .. } | Inst::Convert { dst, a, .. } => (vec![*a], Some(*dst)),
-        Inst::Binary { dst, a, b, .. } => (vec![*a, *b], Some(*dst)),
-        Inst::Select { dst, mask, a, b } => (vec![*mask, *a, *b], Some(*dst)),
-        Inst::Random {
-            dst,
-            seed,
-            offset,
-            index,
-            ..
-        } => (vec![*seed, *offset, *index], Some(*dst)),
-        Inst::Reduce { acc, a, .. } | Inst::ArgReduce { acc, a, .. } => (vec![*a], Some(*acc)),
-        Inst::Keep { src, .. } | Inst::Store { src, .. } => (vec![*src], None),
-    }
-}
+use kiln_plan::tile::{Inst, Schedule, TILE};
 
 /// Nanoseconds a point of the parallel axes takes, roughly: a guess that decides only how many
 /// threads share the work, and when they fetch ahead.

@@ -4,7 +4,7 @@ use super::bound::{Bound, BoundDynamic};
 use super::call::Printed;
 use super::code::{Code, Op};
 use super::compute::{plain_dtype, scalar_bits};
-use super::inst::{cost, operands};
+use super::inst::cost;
 use super::linked::{Linked, Stage};
 use super::walk::Walk;
 use super::{cast, kernels, live, load, random, reduce};
@@ -192,7 +192,7 @@ impl Linker<'_> {
     fn interpreted(&mut self, index: usize, i: usize, inst: &Inst, out: &mut Stage) -> Result<()> {
         let program = self.bound.program;
         let over_inner = program.stages[index].over_inner;
-        let (reads, writes) = operands(inst);
+        let (reads, writes) = inst.operands();
         if over_inner {
             self.spread.extend(reads.iter().map(|r| r.0));
         }
@@ -347,7 +347,7 @@ impl Linker<'_> {
                     let reduces = matches!(inst, Inst::Reduce { .. } | Inst::ArgReduce { .. });
                     !stage.over_inner || reduces
                 })
-                .filter_map(|i| operands(i).1)
+                .filter_map(|i| i.operands().1)
                 .map(|r| r.0)
                 .filter(|r| self.spread.contains(r) && self.globals.contains_key(r))
                 .collect();

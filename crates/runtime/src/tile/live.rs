@@ -1,6 +1,5 @@
 //! Which registers need a place of their own in a stage.
 
-use super::inst::operands;
 use hashbrown::HashSet;
 use kiln_plan::tile::{Inst, Stage, TileProgram};
 
@@ -39,7 +38,7 @@ impl Uses {
     fn of(stage: &Stage) -> Uses {
         let mut uses = Uses::default();
         for inst in &stage.code {
-            let (reads, writes) = operands(inst);
+            let (reads, writes) = inst.operands();
             let (reads, writes) = (reads.iter().map(|r| r.0), writes.iter().map(|r| r.0));
             let entering = reads.filter(|r| !uses.written.contains(r));
             uses.entering.extend(entering);

@@ -4,7 +4,6 @@ use super::ahead;
 use super::blocks;
 use super::call::{Operand, Place};
 use super::code::Op;
-use super::inst::operands;
 use super::link::{Linker, plain};
 use super::linked::Stage;
 use super::load;
@@ -129,7 +128,7 @@ impl Making {
         let varies = lines.any(|s| {
             program.stages[s].code.iter().any(|i| {
                 let reduces = matches!(i, Inst::Reduce { .. } | Inst::ArgReduce { .. });
-                !reduces && operands(i).1 == Some(r)
+                !reduces && i.operands().1 == Some(r)
             })
         });
         let same = self.along && !varies;
@@ -257,7 +256,7 @@ impl Making {
         let program = linker.bound.program;
         let inst = &program.stages[self.stage].code[i];
         let over_inner = program.stages[self.stage].over_inner;
-        let (reads, writes) = operands(inst);
+        let (reads, writes) = inst.operands();
         let mut from = vec![];
         for r in &reads {
             from.push(self.read(linker, *r)?);

@@ -52,7 +52,6 @@ pub(crate) use compute::with_compute;
 #[cfg(all(target_arch = "x86_64", unix))]
 pub(crate) use compute::{plain_dtype, scalar_bits};
 #[cfg(all(target_arch = "x86_64", unix))]
-pub(crate) use inst::operands;
 pub(crate) use lanes::Elem;
 pub(crate) use link::link;
 pub(crate) use linked::Linked;

@@ -2,7 +2,6 @@
 //! a limit an index is, each side becomes a program of its own, which asks nothing and reads what lies there alone.
 
 use super::affine::{eval, extent};
-use super::inst::operands;
 use crate::bugs::bug;
 use crate::error::Result;
 use hashbrown::{HashMap, HashSet};
@@ -131,7 +130,7 @@ fn piece(
     let mut code = Vec::new();
     for mut inst in piece.stages[0].code.drain(..) {
         rename(&mut inst, &same);
-        let (_, to_reg) = operands(&inst);
+        let (_, to_reg) = inst.operands();
         if let Some(r) = to_reg {
             if same.values().any(|of| *of == r) {
                 return Ok(None);
@@ -219,7 +218,7 @@ fn wanted(code: Vec<Inst>) -> Vec<Inst> {
     let mut live: HashSet<Reg> = HashSet::new();
     let mut kept = Vec::new();
     for inst in code.into_iter().rev() {
-        let (reads, writes) = operands(&inst);
+        let (reads, writes) = inst.operands();
         if writes.is_none_or(|r| live.remove(&r)) {
             live.extend(reads);
             kept.push(inst);

@@ -5,6 +5,7 @@ use crate::contraction::{multiply, pack};
 use crate::error::{Result, damaged};
 use crate::kernels::matmul::{LONGEST, Operand};
 use crate::memory::{Storage, room};
+use crate::simd::convert::widen;
 use crate::simd::{Level, compiled};
 use crate::tile::affine::{ceil, extent, product};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
@@ -149,25 +150,17 @@ impl Scores {
                     1 => {
                         let from = std::slice::from_raw_parts(from, columns as usize);
                         let to = std::slice::from_raw_parts_mut(to, columns as usize);
-                        self.widen(from, to);
+                        widen(self.dtype, from, to);
                     }
                     col => (0..columns).for_each(|j| {
                         let one = [*from.offset((j * col) as isize)];
                         let to = std::slice::from_raw_parts_mut(to.offset(j as isize), 1);
-                        self.widen(&one, to);
+                        widen(self.dtype, &one, to);
                     }),
                 }
             }
         }
         Ok((to, columns, 1))
-    }
-
-    /// Halves as f32.
-    fn widen(&self, from: &[u16], to: &mut [f32]) {
-        match self.dtype {
-            DType::F16 => from.reinterpret_cast::<f16>().convert_to_f32_slice(to),
-            _ => from.reinterpret_cast::<bf16>().convert_to_f32_slice(to),
-        }
     }
 
     /// Writes results in the dtype.
@@ -278,7 +271,11 @@ impl Scores {
                     DType::F32 => *score += *mask.at::<f32>(args, &self.batch, b, row, j as i64),
                     _ => {
                         let mut one = [0.0];
-                        self.widen(&[*mask.at(args, &self.batch, b, row, j as i64)], &mut one);
+                        widen(
+                            self.dtype,
+                            &[*mask.at(args, &self.batch, b, row, j as i64)],
+                            &mut one,
+                        );
                         *score += one[0];
                     }
                 }

@@ -4,10 +4,9 @@
 use super::{Args, Made, MatMul, split};
 use crate::error::Result;
 use crate::memory::{Storage, room};
+use crate::simd::convert::widen;
 use crate::tile::Failures;
 use crate::tile::affine::ceil;
-use half::f16;
-use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 use kiln_base::DType;
 
 /// Words between rows of a copy.
@@ -19,6 +18,11 @@ impl MatMul {
     /// Steps of a sum: its terms, or pairs of these.
     pub(super) fn steps(&self) -> i64 {
         if self.pairs { ceil(self.k, 2) } else { self.k }
+    }
+
+    /// The dtype of its operands.
+    fn operands(&self) -> DType {
+        self.halves.unwrap_or(self.dtype)
     }
 
     /// Whether register tiles read rows as they are, whose elements are so far apart.
@@ -53,11 +57,11 @@ impl MatMul {
         args: &[*mut u8],
         storage: &mut Option<Storage>,
         parallel: bool,
-    ) -> Result<*const u32> {
+    ) -> Result<*const f32> {
         if !self.copies_left() {
             return Ok(std::ptr::null());
         }
-        let to = room::<u32>(storage, self.copied_words())?;
+        let to = room::<f32>(storage, self.copied_words())?;
         let rows = self.batch.iter().product::<i64>() * self.m;
         let args = Args(args);
         let copy = Args(&[to.cast()]);
@@ -68,7 +72,7 @@ impl MatMul {
                 // SAFETY: linking proved the operand within its buffer; rows of the copy are apart.
                 unsafe {
                     let to = copy.0[0]
-                        .cast::<u32>()
+                        .cast::<f32>()
                         .offset((row * self.pitch()) as isize);
                     self.line((from, self.lhs.col), (to, 1));
                 }
@@ -98,7 +102,7 @@ impl MatMul {
                     // SAFETY: linking proved the operand within its buffer; panels are apart.
                     unsafe {
                         let from = from.offset((column * self.rhs.col) as isize);
-                        let to = args.0[1].cast::<u32>().offset((column * steps) as isize);
+                        let to = args.0[1].cast::<f32>().offset((column * steps) as isize);
                         if columns < panel {
                             to.write_bytes(0, (panel * steps) as usize);
                         }
@@ -120,8 +124,9 @@ impl MatMul {
     ///
     /// # Safety
     /// As [`MatMul::pack`]; there is room for a panel.
-    unsafe fn pack_rows(&self, from: *const u16, columns: usize, to: *mut u32) {
+    unsafe fn pack_rows(&self, from: *const u16, columns: usize, to: *mut f32) {
         let (panel, terms) = (self.panel(), if self.pairs { 2 } else { 1 });
+        let half = self.operands();
         for step in 0..self.steps() {
             // SAFETY: the caller's.
             unsafe {
@@ -142,7 +147,7 @@ impl MatMul {
                             *to = pair(*a, 0);
                         }
                     }
-                    (Some(a), _) => self.widen(a, to),
+                    (Some(a), _) => widen(half, a, to),
                     (None, _) => {}
                 }
             }
@@ -157,7 +162,7 @@ impl MatMul {
         &self,
         args: &[*mut u8],
         (b, first, count): (i64, i64, i64),
-        copied: *const u32,
+        copied: *const f32,
         (made, copies): (&mut Made, &mut Option<Storage>),
         failures: &Failures,
     ) -> Result<(*const u8, [i64; 2])> {
@@ -174,7 +179,7 @@ impl MatMul {
                 return Ok((from.cast(), [2 * row, 4]));
             }
             let pitch = self.pitch();
-            let to = room::<u32>(copies, count * pitch)?;
+            let to = room::<f32>(copies, count * pitch)?;
             for i in 0..count {
                 let from = from.offset((i * row) as isize);
                 self.line((from, col), (to.offset((i * pitch) as isize), 1));
@@ -187,11 +192,11 @@ impl MatMul {
     ///
     /// # Safety
     /// The terms exist, and there is room.
-    unsafe fn line(&self, (from, apart): (*const u16, i64), (to, step): (*mut u32, i64)) {
+    unsafe fn line(&self, (from, apart): (*const u16, i64), (to, step): (*mut f32, i64)) {
         // SAFETY: the caller's.
         let term = |i: i64| unsafe { *from.offset((i * apart) as isize) };
         // SAFETY: the caller's.
-        let put = |i: i64, word: u32| unsafe { *to.offset((i * step) as isize) = word };
+        let put = |i: i64, word: f32| unsafe { *to.offset((i * step) as isize) = word };
         if self.pairs {
             (0..self.k / 2).for_each(|i| put(i, pair(term(2 * i), term(2 * i + 1))));
             if self.k % 2 == 1 {
@@ -199,36 +204,21 @@ impl MatMul {
             }
             return;
         }
-        let (mut halves, mut words) = ([0; SOME], [0; SOME]);
+        let half = self.operands();
+        let (mut halves, mut words) = ([0; SOME], [0.0; SOME]);
         for first in (0..self.k).step_by(SOME) {
             let count = (self.k - first).min(SOME as i64);
             let (halves, words) = (&mut halves[..count as usize], &mut words[..count as usize]);
             (0..)
                 .zip(&mut *halves)
                 .for_each(|(i, x)| *x = term(first + i));
-            self.widen(halves, words);
+            widen(half, halves, words);
             (0..).zip(words).for_each(|(i, x)| put(first + i, *x));
-        }
-    }
-
-    /// Halves as f32.
-    fn widen(&self, from: &[u16], to: &mut [u32]) {
-        if self.halves == Some(DType::BF16) {
-            let wide = |(to, x): (&mut u32, &u16)| *to = pair(0, *x);
-            return to.iter_mut().zip(from).for_each(wide);
-        }
-        let mut floats = [0.0; SOME];
-        for (from, to) in from.chunks(SOME).zip(to.chunks_mut(SOME)) {
-            let floats = &mut floats[..from.len()];
-            from.reinterpret_cast::<f16>().convert_to_f32_slice(floats);
-            to.iter_mut()
-                .zip(&*floats)
-                .for_each(|(to, x)| *to = x.to_bits());
         }
     }
 }
 
 /// Two halves as one word.
-fn pair(first: u16, second: u16) -> u32 {
-    u32::from(first) | u32::from(second) << 16
+fn pair(first: u16, second: u16) -> f32 {
+    f32::from_bits(u32::from(first) | u32::from(second) << 16)
 }

@@ -163,7 +163,7 @@ impl MatMul {
     unsafe fn packed_block<T: Lane>(
         &self,
         args: &[*mut u8],
-        (packed, left): (*const T, *const u32),
+        (packed, left): (*const T, *const f32),
         b: &Block,
         (flat, made, copies, kernels): &mut (Option<Storage>, Made, Option<Storage>, Kernels),
         work: &mut Work,

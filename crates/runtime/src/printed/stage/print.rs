@@ -171,7 +171,7 @@ pub(crate) fn print(body: &Body, target: Target) -> Result<Vec<u8>, Unprintable>
     let entering = body.entering(&inside, &body.outputs);
     let made: HashSet<u16> = before
         .iter()
-        .filter_map(|i| crate::tile::operands(i).1)
+        .filter_map(|i| i.operands().1)
         .map(|r| r.0)
         .collect();
     let splat = |r: &Reg| body.operands.contains(&(Key::Input(*r), Kind::Splat));
