@@ -297,7 +297,12 @@ fn layouts_add_no_kernels_on_a_gpu() -> Outcome {
                 ..CompileOptions::default()
             };
             let options = &options;
-            let program = make(Setup { options, device })?.program;
+            let program = make(Setup {
+                options,
+                device,
+                dtype: DType::F32,
+            })?
+            .program;
             let explain = program.explain();
             let text = format!("{}; {}", explain.layout, kinds(&program));
             Ok((explain.kernels_run(), text))

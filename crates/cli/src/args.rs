@@ -178,7 +178,7 @@ fn measured(command: Command) -> Command {
             "Lists the ops, groups, networks and training steps",
         ))
         .arg(
-            option("dtype", "Element type of ops; networks are f32")
+            option("dtype", "Element type; training steps autocast to it")
                 .default_value("f32")
                 .value_parser(dtype),
         )

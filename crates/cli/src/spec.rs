@@ -301,16 +301,6 @@ fn conv<'a>(
     Ok(conv)
 }
 
-impl Workload {
-    /// The dtype that it has where this one is asked for: networks are f32.
-    pub fn dtype(&self, asked: DType) -> DType {
-        match self {
-            Workload::Model(_) => DType::F32,
-            _ => asked,
-        }
-    }
-}
-
 /// The names of all ops.
 pub fn ops() -> impl Iterator<Item = &'static str> {
     (["matmul", "attention"].into_iter())

@@ -11,7 +11,9 @@
 use crate::{CachedBlock, LstmCell, MobileNetV3, ResNet, TransformerConfig, UNet, UNetConfig};
 use kiln::nn::optim::{AdamW, Optimizer, SGD};
 use kiln::nn::{AttentionMasks, Forward, LSTM, Module};
-use kiln::{CompileOptions, Compiled, DType, Device, Error, Result, Tensor, compile_with, no_grad};
+use kiln::{
+    CompileOptions, Compiled, DType, Device, Error, Result, Tensor, autocast, compile_with, no_grad,
+};
 
 /// A compiled program.
 pub struct Workload {
@@ -30,13 +32,19 @@ pub struct Setup<'a> {
     pub options: &'a CompileOptions,
     /// Where it runs.
     pub device: Device,
+    /// The dtype of weights and inputs; of training steps, whose weights are f32, that of
+    /// [`autocast`](kiln::autocast()).
+    pub dtype: DType,
 }
 
 impl<'a> From<&'a CompileOptions> for Setup<'a> {
-    /// For the CPU.
+    /// For the CPU, in f32.
     fn from(options: &'a CompileOptions) -> Setup<'a> {
-        let device = Device::Cpu;
-        Setup { options, device }
+        Setup {
+            options,
+            device: Device::Cpu,
+            dtype: DType::F32,
+        }
     }
 }
 
@@ -125,7 +133,11 @@ fn inference<M: Module + 'static>(
 ) -> Result<Workload> {
     model.eval();
     model.to(setup.device)?;
-    let inputs: Vec<Tensor> = inputs.iter().map(|t| t.to(setup.device)).collect();
+    model.to_dtype(setup.dtype)?;
+    let inputs = inputs
+        .iter()
+        .map(|t| t.to_dtype(setup.dtype).to(setup.device));
+    let inputs: Vec<Tensor> = inputs.collect();
     let program = compile_with(&inputs, setup.options, |x| no_grad(|| f(&model, &x)))?;
     Ok(Workload {
         model: Box::new(model),
@@ -145,7 +157,10 @@ fn training<M: Module + 'static>(
     let inputs: Vec<Tensor> = inputs.iter().map(|t| t.to(setup.device)).collect();
     let program = compile_with(&inputs, setup.options, |x| {
         optimizer.zero_grad();
-        let loss = loss(&model, &x);
+        let loss = match setup.dtype {
+            DType::F32 => loss(&model, &x),
+            half => autocast(half, || loss(&model, &x)),
+        };
         loss.backward()?;
         optimizer.step()?;
         Result::Ok(vec![loss])

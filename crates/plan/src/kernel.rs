@@ -18,8 +18,19 @@ use crate::Plan;
 use crate::contract::Described;
 use crate::cuda::CudaKernel;
 use crate::tile::{Schedule, TileProgram};
+use kiln_base::DType;
 use serde::{Deserialize, Serialize};
 use std::ops::Deref;
+
+/// Whether numbers are f16 or bf16.
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
+}
+
+/// The dtype of sums of products.
+fn sums(of: DType) -> DType {
+    if is_half(of) { DType::F32 } else { of }
+}
 
 /// What a step runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

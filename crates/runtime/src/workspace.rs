@@ -62,7 +62,7 @@ pub fn workspace(kernel: &Kernel, values: &[i64], threads: usize) -> Result<Opti
             linked.workspace(threads) * m.sums().size() as i64
         }
         (Some(Alone::Conv(linked)), Kernel::Conv(c)) => {
-            linked.workspace(threads) * c.dtype.size() as i64
+            linked.workspace(threads) * c.sums().size() as i64
         }
         _ => return Ok(None),
     };

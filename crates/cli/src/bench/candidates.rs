@@ -59,9 +59,7 @@ pub fn candidates(
         };
         for trial in trials {
             match times(trial) {
-                Some(times) => {
-                    timed.push(measured(&name, workload.dtype(dtype), work, trial, times))
-                }
+                Some(times) => timed.push(measured(&name, dtype, work, trial, times)),
                 None => out.push(format!("{name}: {trial}")),
             }
         }

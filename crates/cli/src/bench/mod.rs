@@ -122,7 +122,7 @@ impl Ready {
         }
         let measured = Measured {
             workload: workload.to_string(),
-            dtype: workload.dtype(dtype).to_string(),
+            dtype: dtype.to_string(),
             algorithms,
             kernels: explain.kernels_run(),
             flops,

@@ -10,7 +10,8 @@ use kiln_models::workloads::{self, Setup};
 
 pub use workloads::Workload as Program;
 
-/// Makes and compiles a workload, with random data of a dtype on a device. Models are f32.
+/// Makes and compiles a workload, with random data of a dtype on a device. Weights of training steps are f32, and
+/// what is computed of them is autocast to the dtype.
 ///
 /// # Errors
 /// If the sizes don't go together, or the device fails.
@@ -22,7 +23,14 @@ pub fn program(
 ) -> Result<Program> {
     let random = |shape: &[usize]| Tensor::randn(shape, dtype).to(device);
     match workload {
-        Workload::Model(name) => workloads::make(name, Setup { options, device }),
+        Workload::Model(name) => {
+            let setup = Setup {
+                options,
+                device,
+                dtype,
+            };
+            workloads::make(name, setup)
+        }
         Workload::MatMul(sizes) => {
             let (batch, [m, k, n]) = sizes.split_last_chunk().unwrap_or((&[], &[1, 1, 1]));
             let shape = |rows: usize, columns: usize| [batch, &[rows, columns]].concat();
@@ -65,6 +73,7 @@ fn convolution(conv: &Conv, input: Tensor, options: &CompileOptions) -> Result<P
             let how = Kernel::new($kernel).stride(stride).padding(padding);
             let layer = $layer::new(channels, out, how.bias(false).groups(conv.groups))?;
             layer.to(input.device())?;
+            layer.to_dtype(input.dtype())?;
             compiled(layer, vec![input], options, |layer, x| layer.call(&x[0]))
         }};
     }

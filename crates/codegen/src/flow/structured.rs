@@ -1,7 +1,7 @@
 //! Matrix products, convolutions and pooling.
 //!
 //! Products and convolutions of floats keep a node for the library kernel. A GPU multiplies halves (f16 and bf16),
-//! and so does the CPU where one matrix is multiplied with many, also where both operands were cast to f32 first, as
+//! and so does the CPU in convolutions and where one matrix is multiplied with many, also where both operands were cast to f32 first, as
 //! they are for a bias: they are summed in f32 all the same. What else there is of them on the CPU becomes a product
 //! of f32 between casts. Those of integers, and pooling, become a reduction over a window view or a product of two
 //! views.
@@ -67,8 +67,8 @@ impl FlowBuilder {
     /// Operands that are f16 or bf16, or that cast to f32, as they were, where an engine multiplies these.
     fn halves(&mut self, op: &Op, operands: &[Nid]) -> Option<[Nid; 2]> {
         let [a, b] = [operands[0], operands[1]].map(|n| self.half(n));
-        let one_right = matches!(op, Op::MatMul) && self.shape(operands[1]).len() == 2;
-        let fits = (self.on_gpu || one_right) && a.is_some() && a == b;
+        let shared = !matches!(op, Op::MatMul) || self.shape(operands[1]).len() == 2;
+        let fits = (self.on_gpu || shared) && a.is_some() && a == b;
         let half = a.filter(|_| fits)?;
         Some([operands[0], operands[1]].map(|n| self.read_as_half(n, half)))
     }

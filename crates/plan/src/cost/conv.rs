@@ -74,7 +74,7 @@ impl Conv {
 
     /// Whether the CPU can compute it by Winograd's algorithms, whatever its sizes.
     fn may_use_winograd(&self) -> bool {
-        (self.role, self.dtype) == (ConvRole::Result, DType::F32)
+        (self.role, self.sums()) == (ConvRole::Result, DType::F32)
             && self.images == Images::ChannelsLast
             && self.prologue.is_none()
             && self.is_3_by_3()

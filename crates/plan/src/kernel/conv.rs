@@ -1,5 +1,6 @@
 //! Convolutions and their gradients.
 
+use super::{is_half, sums};
 use crate::contract::{Contract, Contradiction, Described, Draft};
 use crate::tile::TileProgram;
 use crate::{Decision, Epilogue, Prologue, Reach};
@@ -70,7 +71,7 @@ impl Images {
 /// y `[batch, groups · out, output..]`; x and y may lie in memory otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Conv {
-    /// f32 or f64; on a GPU f16 or bf16 too.
+    /// Of the operands: f32, f64, or f16 or bf16, whose sums are f32.
     pub dtype: DType,
     /// What is computed.
     pub role: ConvRole,
@@ -110,6 +111,16 @@ pub struct Conv {
 }
 
 impl Conv {
+    /// The dtype of its sums.
+    pub fn sums(&self) -> DType {
+        sums(self.dtype)
+    }
+
+    /// Whether its operands are f16 or bf16.
+    pub fn is_of_halves(&self) -> bool {
+        is_half(self.dtype)
+    }
+
     /// Which operands are images.
     pub fn image_operands(&self) -> &'static [usize] {
         match self.role {
@@ -137,7 +148,7 @@ impl Described for Conv {
 
     fn contract(&self) -> Result<Contract, Contradiction> {
         let mut draft = Draft::new(self.name());
-        draft.result(self.out, self.dtype, &self.epilogue)?;
+        draft.result(self.out, self.sums(), &self.epilogue)?;
         draft.operand(self.operands[0], self.dtype, &self.prologue)?;
         draft.operand(self.operands[1], self.dtype, &None)?;
         draft.finish_reading_back(self.program().map_or(0, |p| p.sites))

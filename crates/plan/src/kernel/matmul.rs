@@ -1,5 +1,6 @@
 //! Matrix products.
 
+use super::{is_half, sums};
 use crate::contract::{Contract, Contradiction, Described, Draft};
 use crate::tile::TileProgram;
 use crate::{Decision, Epilogue, Matrix, Prologue, Reach};
@@ -37,15 +38,12 @@ pub struct MatMul {
 impl MatMul {
     /// The dtype of its sums.
     pub fn sums(&self) -> DType {
-        if self.is_of_halves() {
-            return DType::F32;
-        }
-        self.dtype
+        sums(self.dtype)
     }
 
     /// Whether its operands are f16 or bf16.
     pub fn is_of_halves(&self) -> bool {
-        matches!(self.dtype, DType::F16 | DType::BF16)
+        is_half(self.dtype)
     }
 }
 

@@ -253,7 +253,7 @@ pub(crate) fn shape(level: Level, dtype: DType, m: i64, n: i64) -> (i64, i64) {
 ///
 /// # Safety
 /// The elements exist, and there is room for them. The processor has the level.
-pub(crate) unsafe fn pack<T: Lane>(
+pub(crate) unsafe fn pack<T: Copy>(
     level: Level,
     (from, row, col): Matrix<T>,
     (k, columns): (i64, i64),

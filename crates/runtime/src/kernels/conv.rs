@@ -4,6 +4,7 @@
 mod dense;
 mod depthwise;
 mod fft;
+mod halves;
 mod images;
 mod weight;
 mod winograd;
@@ -20,10 +21,17 @@ use fft::Fft;
 use kiln_base::{DType, Dim};
 use kiln_plan::cost::geometry::{Axis, Geometry};
 use kiln_plan::{self as plan, Algorithm, ConvRole, Images, Winograd};
+use smallvec::SmallVec;
 
 /// A linked convolution or gradient of one.
 pub(crate) struct Conv {
+    /// Of its sums.
     dtype: DType,
+    /// That of its operands where these are halves, and whether pairs of them are multiplied.
+    halves: Option<DType>,
+    pairs: bool,
+    /// How many arguments there are: what is widened lies behind them.
+    args: usize,
     role: ConvRole,
     batch: i64,
     groups: i64,
@@ -100,7 +108,7 @@ const LEAST_BLOCKS: i64 = 8;
 impl Conv {
     /// Whether there is code for it.
     pub(crate) fn computes(p: &plan::Conv) -> bool {
-        matches!(p.dtype, DType::F32 | DType::F64)
+        matches!(p.sums(), DType::F32 | DType::F64)
     }
 
     /// Checks and links a convolution whose arguments have these lengths.
@@ -130,8 +138,13 @@ impl Conv {
             return Err(damaged!("a convolution of images that are made otherwise"));
         }
         product(&[cin.max(1), k.max(1), o.max(1), cout.max(1), batch.max(1)])?;
+        let algorithm = chosen(p.computed_by(values), &p.algorithms(values))?;
+        let in_pairs = algorithm == Algorithm::Direct && (cin, cout) != (1, 1);
         let mut conv = Conv {
-            dtype: p.dtype,
+            dtype: p.sums(),
+            halves: p.is_of_halves().then_some(p.dtype),
+            pairs: in_pairs && p.dtype == DType::BF16 && level >= Level::Avx512Bf16,
+            args: lens.len(),
             role: p.role,
             batch,
             groups,
@@ -145,7 +158,6 @@ impl Conv {
             made: made.map(|(linked, _)| linked),
             epilogue: epilogue(&p.epilogue, values, lens, (total, None), level)?,
         };
-        let algorithm = chosen(p.computed_by(values), &p.algorithms(values))?;
         conv.how = conv.cut(p, algorithm, (values, lens, total))?;
         Ok(conv)
     }
@@ -161,7 +173,7 @@ impl Conv {
         let finished = |is_near: bool| {
             let channels = if is_input { self.cin } else { self.cout };
             let sizes = (total, self.groups * channels);
-            match p.dtype {
+            match self.dtype {
                 DType::F32 if is_near => finish(&p.epilogue, values, lens, sizes, self.level),
                 _ => Ok(None),
             }
@@ -183,7 +195,7 @@ impl Conv {
         let turned = if is_input { [y, x] } else { [x, y] };
         let g = &self.geometry;
         let each = (self.cin, self.cout) == (1, 1) && g.is_near() && g.kernels() > 0;
-        if each && !(x && self.made.is_some()) {
+        if each && !(x && self.made_in_parts().is_some()) {
             let finish = finished(depthwise::is_near(self) && !turned[1])?;
             let cut = depthwise::Cut::new(self, turned, finish)?;
             return Ok(How::Each(Box::new(cut)));
@@ -204,10 +216,19 @@ impl Conv {
         parallel: bool,
         failures: &Failures,
     ) {
+        let mut copies = Default::default();
         // SAFETY: the caller's; the dtype was checked.
         unsafe {
-            match self.dtype {
-                DType::F64 => self.run_typed::<f64>(args, packed, parallel, failures),
+            let widened = match self.halves {
+                Some(_) => self.widened(args, packed.is_some(), &mut copies, parallel, failures),
+                None => Ok(SmallVec::new()),
+            };
+            match (widened, self.dtype) {
+                (Err(e), _) => failures.broken(e),
+                (_, DType::F64) => self.run_typed::<f64>(args, packed, parallel, failures),
+                (Ok(args), _) if self.halves.is_some() => {
+                    self.run_typed::<f32>(&args, packed, parallel, failures);
+                }
                 _ => self.run_typed::<f32>(args, packed, parallel, failures),
             }
         }
@@ -256,8 +277,20 @@ impl Conv {
         parallel: bool,
         failures: &Failures,
     ) {
+        let mut copy = None;
         // SAFETY: the caller's; the dtype was checked.
         unsafe {
+            let weights = match self.halves {
+                Some(half) => {
+                    let len = self.operand_len(1);
+                    self.widen((half, weights, len), &mut copy, parallel)
+                }
+                None => Ok(weights),
+            };
+            let weights = match weights {
+                Ok(weights) => weights,
+                Err(e) => return failures.broken(e),
+            };
             match self.dtype {
                 DType::F64 => self.pack_typed::<f64>(weights, to, parallel, failures),
                 _ => self.pack_typed::<f32>(weights, to, parallel, failures),
@@ -298,13 +331,15 @@ impl Conv {
 
     /// The address of element `at` of an operand; of one that is made, no address.
     fn operand<T>(&self, args: &[*mut u8], i: usize, at: i64) -> *const T {
-        match &self.made {
-            Some(_) if i == 0 => std::ptr::null(),
-            _ => args[self.operands[i]]
-                .cast::<T>()
-                .cast_const()
-                .wrapping_offset(at as isize),
-        }
+        let arg = match self.widens(i) {
+            true => self.args + i,
+            false if i == 0 && self.made.is_some() => return std::ptr::null(),
+            false => self.operands[i],
+        };
+        args[arg]
+            .cast::<T>()
+            .cast_const()
+            .wrapping_offset(at as isize)
     }
 
     /// The address of an element of the result.
@@ -314,13 +349,24 @@ impl Conv {
 
     /// Elements that it takes beside its arguments, on so many threads.
     pub(crate) fn workspace(&self, threads: i64) -> i64 {
-        match &self.how {
-            How::Unknown => 0,
-            How::Dense(cut) => self.dense_workspace(cut, threads),
-            How::Each(cut) => self.each_workspace(cut),
-            How::Weight(cut) => cut.workspace(self, threads),
-            How::Winograd(cut) => cut.workspace(self, threads),
-            How::Fft(fft) => self.fft_workspace(fft, threads),
-        }
+        let widened: i64 = [0, 1]
+            .map(|i| {
+                if self.widens(i) {
+                    self.operand_len(i)
+                } else {
+                    0
+                }
+            })
+            .iter()
+            .sum();
+        widened
+            + match &self.how {
+                How::Unknown => 0,
+                How::Dense(cut) => self.dense_workspace(cut, threads),
+                How::Each(cut) => self.each_workspace(cut),
+                How::Weight(cut) => cut.workspace(self, threads),
+                How::Winograd(cut) => cut.workspace(self, threads),
+                How::Fft(fft) => self.fft_workspace(fft, threads),
+            }
     }
 }

@@ -8,7 +8,11 @@ use kiln_base::DType;
 pub(crate) fn widen(dtype: DType, from: &[u16], to: &mut [f32]) {
     match dtype {
         DType::F16 => from.reinterpret_cast::<f16>().convert_to_f32_slice(to),
-        _ => from.reinterpret_cast::<bf16>().convert_to_f32_slice(to),
+        _ => {
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = f32::from_bits(u32::from(*from) << 16);
+            }
+        }
     }
 }
 

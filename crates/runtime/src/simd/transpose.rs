@@ -1,7 +1,6 @@
 //! Matrices turned over.
 
 use super::{Isa, Kernel};
-use crate::sums::Lane;
 use std::marker::PhantomData;
 
 /// A matrix and where its transpose goes: `to[j, i] = from[i, j]`. Rows are that many elements apart.
@@ -16,7 +15,7 @@ pub(crate) struct Transpose<T> {
 
 /// Turns matrices over.
 pub(crate) struct Turn<T>(PhantomData<T>);
-impl<T: Lane> Kernel<Transpose<T>> for Turn<T> {
+impl<T: Copy> Kernel<Transpose<T>> for Turn<T> {
     #[inline(always)]
     unsafe fn run<I: Isa>(t: Transpose<T>) {
         /// Rows and columns of a block.

@@ -80,7 +80,7 @@ fn plan(conv: &Conv) -> Plan {
     let args = [
         (conv.dtype, x, false),
         (conv.dtype, w, false),
-        (conv.dtype, y, true),
+        (conv.sums(), y, true),
     ];
     plan_of(Kernel::Conv(conv.clone()), &args)
 }
@@ -179,6 +179,7 @@ fn check_made(dtype: DType, shape: &Shape, r: &mut Random) {
     let [x, w, _] = lens(&p);
     let inputs = [random(dtype, x, r), random(dtype, w, r)];
     let made: Vec<f64> = floats(&inputs[0]).iter().map(|x| 0.5 * x + 0.25).collect();
+    let made = floats(&buffer(dtype, &made));
     let (want, terms) = reference(&p, &made, &floats(&inputs[1]));
     for algorithm in p.algorithms(&[]) {
         p.algorithm = algorithm.into();
@@ -190,7 +191,8 @@ fn check_made(dtype: DType, shape: &Shape, r: &mut Random) {
 
 fn made_conv(dtype: DType, shape: &Shape) -> Conv {
     let mut p = conv(dtype, shape);
-    let args = lens(&p).map(|len| (dtype, len, false));
+    let [x, w, y] = lens(&p);
+    let args = [(dtype, x, false), (dtype, w, false), (p.sums(), y, false)];
     p.prologue = Some(scaled(dtype, 0, &args, [0.5, 0.25]));
     p.operands[0] = u16::MAX;
     p
@@ -444,10 +446,11 @@ fn convolutions_of_random_geometry_stay_within_their_error_bounds() {
             behind: pair(&mut || [0, 1, 1, 2, 7, -1][r.below(6) as usize]),
             dilation: steps(&mut r),
         };
-        let dtype = if seed % 5 == 0 {
-            DType::F64
-        } else {
-            DType::F32
+        let dtype = match seed % 5 {
+            0 => DType::F64,
+            1 => DType::BF16,
+            2 => DType::F16,
+            _ => DType::F32,
         };
         check(dtype, &shape, &mut r);
     }

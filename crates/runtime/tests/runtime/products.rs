@@ -439,9 +439,11 @@ fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild:
         buffer(dtype, &v)
     };
     let (a, b) = (operand(a, 3), operand(b, 4));
-    let mut want = sums(role, c, &output, &floats(&a), &floats(&b));
+    let mut want = all_sums(role, c, &output, &floats(&a), &floats(&b));
     assert_eq!(want.len() as i64, result.iter().product::<i64>());
-    let bias = data(dtype, result[1], 9);
+    let halves = [DType::BF16, DType::F16].contains(&dtype);
+    let sums = if halves { DType::F32 } else { dtype };
+    let bias = data(sums, result[1], 9);
     let biases = floats(&bias);
     if with_epilogue {
         let inner: i64 = result[2..].iter().product();
@@ -455,11 +457,11 @@ fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild:
     ];
     let mut inputs = vec![a, b];
     if with_epilogue {
-        args.push((dtype, result[1], false));
+        args.push((sums, result[1], false));
         inputs.push(bias);
     }
     let out = args.len() as u16;
-    args.push((dtype, result.iter().product(), true));
+    args.push((sums, result.iter().product(), true));
     let conv = Conv {
         dtype,
         role,
@@ -498,8 +500,8 @@ fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild:
         }
         let last: Vec<i64> = [&result[..1], &result[2..], &result[1..2]].concat();
         let epilogue = match lasts[2] {
-            true => bias_relu(dtype, dtype, &last, last.len() - 1),
-            false => bias_relu(dtype, dtype, result, 1),
+            true => bias_relu(sums, dtype, &last, last.len() - 1),
+            false => bias_relu(sums, dtype, result, 1),
         };
         let conv = Conv {
             images: Images::of([*x_last, *y_last]),
@@ -550,7 +552,7 @@ pub fn turned<T: Copy>(x: &[T], batch: i64, channels: i64) -> Vec<T> {
 }
 
 /// Every product of the convolution, added up where the role says. Padding counts, as zeros.
-fn sums(role: ConvRole, c: &Case, output: &[i64], a: &[f64], b: &[f64]) -> Vec<f64> {
+fn all_sums(role: ConvRole, c: &Case, output: &[i64], a: &[f64], b: &[f64]) -> Vec<f64> {
     let [ni, no, nk] = [&c.input[..], output, &c.kernel].map(|v| v.iter().product::<i64>());
     let n = match role {
         ConvRole::Result => c.batch * c.groups * c.cout * no,
@@ -668,6 +670,11 @@ fn convolutions_and_their_gradients_match_a_plain_loop() {
                 for role in [ConvRole::Result, ConvRole::Input, ConvRole::Weight] {
                     check_conv(DType::F32, role, c, with_epilogue, wild);
                     check_conv(DType::F64, role, c, with_epilogue, wild);
+                    if with_epilogue == wild {
+                        check_conv(DType::BF16, role, c, with_epilogue, wild);
+                    } else if with_epilogue {
+                        check_conv(DType::F16, role, c, with_epilogue, wild);
+                    }
                 }
             }
         }

@@ -22,7 +22,7 @@ use crate::kernels::work::packed_weights;
 use crate::memory::room;
 use crate::sums::Lane;
 use crate::tile::Failures;
-use copy::{Scratch, Source};
+use copy::{Images, Scratch, Source};
 use cut::Part;
 
 /// Some channels of some lines of the result.
@@ -96,7 +96,9 @@ impl Conv {
         // SAFETY: there is a number behind the panels.
         let finite = unsafe { *weights.offset(cut.packed() as isize - 1) == T::ZERO };
         let one_by_one = cut.apart || !finite && cut.is_careful(self);
-        let shared = [weights.cast::<u8>()];
+        let images = self.operand::<u8>(args, 0, 0).cast_mut();
+        let args = self.given(args);
+        let shared = [weights.cast::<u8>(), images];
         let shared = Args(&shared);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
         // SAFETY: the caller's; blocks write different places.
@@ -106,21 +108,23 @@ impl Conv {
             |i, args, scratch: &mut Scratch, work| unsafe {
                 let shared = &shared;
                 let weights = shared.0[0].cast::<T>().cast_const();
+                let images = (args, shared.0[1].cast_const());
                 let block = Block::of(cut, i);
-                self.dense_block(args, cut, &block, (weights, one_by_one), scratch, work)
+                self.dense_block(images, cut, &block, (weights, one_by_one), scratch, work)
             },
         );
     }
 
     unsafe fn dense_block<T: Lane>(
         &self,
-        args: &[*mut u8],
+        images: Images,
         cut: &Cut,
         b: &Block,
         (weights, one_by_one): (*const T, bool),
         scratch: &mut Scratch,
         work: &mut Work,
     ) -> Result<()> {
+        let args = images.0;
         let width = cut.groups * cut.columns;
         let position = cut.position(b.image, b.from);
         let first = position * width + b.group * cut.columns + b.channel;
@@ -141,10 +145,10 @@ impl Conv {
             match one_by_one {
                 true => {
                     let results = (results, &mut *scratch);
-                    self.add_taps(args, cut, b, weights, results, work.failures)?;
+                    self.add_taps(images, cut, b, weights, results, work.failures)?;
                 }
                 false => {
-                    let source = self.bring::<T>(args, cut, b, scratch, work.failures)?;
+                    let source = self.bring::<T>(images, cut, b, scratch, work.failures)?;
                     // Of many weights, positions pass those that stay in the cache.
                     let end = b.channel + b.channels;
                     for first in (b.channel..end).step_by(cut.hot as usize) {
@@ -179,7 +183,7 @@ impl Conv {
         cut: &Cut,
         b: &Block,
         part: &Part,
-        (source, weights, (column, end)): (&Source<T>, *const T, (i64, i64)),
+        (source, weights, (column, end)): (&Source, *const T, (i64, i64)),
         (dst, pitch): Results<T>,
     ) {
         let phases = cut.phases_of(part);
@@ -213,7 +217,7 @@ impl Conv {
                 };
                 let at = cut.panel_at(b.group, panel) + before;
                 let call = Call {
-                    left: source.at(read).cast(),
+                    left: source.at(read),
                     right: weights.wrapping_offset(at as isize).cast(),
                     out: to.wrapping_offset(panel as isize).cast(),
                     finish: accesses.as_ptr(),

@@ -322,6 +322,7 @@ impl Conv {
             return unsafe { self.dense::<T>(args, careful, None, parallel, failures) };
         }
         let shared = Args(&shared);
+        let args = self.given(args);
         let g = &cut.geometry;
         let (lines, across) = (lines(self, g), ceil(self.groups, cut.channels));
         let sums = g.axes[2].output * g.kernels();

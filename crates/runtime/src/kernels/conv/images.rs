@@ -153,7 +153,7 @@ impl Conv {
         made: &mut Made,
         failures: &Failures,
     ) -> Result<*const T> {
-        let Some(program) = &self.made else {
+        let Some(program) = self.made_in_parts() else {
             return Ok(x);
         };
         let last = position + positions - 1;

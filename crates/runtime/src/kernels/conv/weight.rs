@@ -70,6 +70,7 @@ struct Scratch {
     sums: Option<Storage>,
     images: Option<Storage>,
     gradients: Option<Storage>,
+    halves: Option<Storage>,
     /// Of which block, group and column the copies of gradients are.
     holds: Option<[i64; 3]>,
     kernels: Kernels,
@@ -146,7 +147,7 @@ impl Cut {
     /// Elements that it takes beside its arguments, on so many threads.
     pub(super) fn workspace(&self, c: &Conv, threads: i64) -> i64 {
         let own = match &self.by {
-            By::Dense(cut) => threads * cut.copied(self),
+            By::Dense(cut) => threads * cut.copied(c, self),
             By::Each(cut) => cut.workspace(c),
         };
         let sums = match self.parts {
@@ -213,6 +214,7 @@ impl Conv {
             Err(e) => return failures.broken(e),
         };
         let shared = Args(&shared);
+        let args = self.given(args);
         let positions = self.batch * self.geometry.outputs();
         let cost = cut.sums().saturating_mul(ceil(positions, cut.parts));
         let epilogue = self.epilogue.as_ref();

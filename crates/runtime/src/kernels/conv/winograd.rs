@@ -141,8 +141,9 @@ impl Conv {
         }
         let (blocks, shares) = (ceil(s.all, s.tiles), ceil(s.panels, s.share));
         let work = s.squares * s.tiles * self.cin * s.share * s.panel;
-        let launch = (self.epilogue.as_ref(), args, parallel, failures);
-        let weights = Args(&[weights.cast()]);
+        let launch = (self.epilogue.as_ref(), self.given(args), parallel, failures);
+        let images = self.operand::<u8>(args, 0, 0).cast_mut();
+        let weights = Args(&[weights.cast(), images]);
         // SAFETY: the caller's; blocks write different places.
         run_blocks(
             (self.groups * blocks * shares, work.max(1)),
@@ -157,7 +158,8 @@ impl Conv {
                     panel,
                     panels: s.share.min(s.panels - panel),
                 };
-                self.winograd_block(args, cut, weights.0[0].cast(), &block, scratch, work)
+                let from = [weights.0[1], weights.0[0]].map(|p| p.cast::<f32>().cast_const());
+                self.winograd_block(args, cut, from, &block, scratch, work)
             },
         );
     }
@@ -166,7 +168,7 @@ impl Conv {
         &self,
         args: &[*mut u8],
         cut: &Cut,
-        weights: *const f32,
+        [images, weights]: [*const f32; 2],
         b: &Block,
         scratch: &mut Scratch,
         work: &mut Work,
@@ -181,7 +183,7 @@ impl Conv {
             if scratch.holds != Some((b.group, b.tile)) {
                 for tile in 0..b.tiles {
                     let to = inputs.offset((tile * s.inputs.row) as isize);
-                    self.transform_inputs(args, cut, b, tile, copy, to);
+                    self.transform_inputs(images, cut, b, tile, copy, to);
                 }
                 scratch.holds = Some((b.group, b.tile));
             }
@@ -209,7 +211,7 @@ impl Conv {
     /// As [`Conv::run`]; there is room at `to`.
     unsafe fn transform_inputs(
         &self,
-        args: &[*mut u8],
+        images: *const f32,
         cut: &Cut,
         b: &Block,
         tile: i64,
@@ -224,7 +226,7 @@ impl Conv {
         let from = |y: i64, x: i64| {
             let position = (place.image * height.input + y) * width.input + x;
             let at = (position * self.groups + b.group) * self.cin;
-            self.operand::<f32>(args, 0, at)
+            images.wrapping_offset(at as isize)
         };
         let is_inside = y >= 0 && y + side <= height.input && x >= 0 && x + side <= width.input;
         if is_inside {

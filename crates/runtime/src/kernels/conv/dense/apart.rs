@@ -1,11 +1,12 @@
 //! Sums one tap of a position at a time, from the images as they lie: where weights that are not finite must not meet
 //! padding, and where copies of lines would be far larger than the images.
 
-use super::copy::{Scratch, Source};
+use super::copy::{Images, Scratch};
 use super::cut::{Cut, many};
 use super::{Block, Conv, Results};
 use crate::contraction::{Call, Kernel, Rows, Tile};
 use crate::error::Result;
+use crate::kernels::conv::halves::join;
 use crate::sums::Lane;
 use crate::tile::Failures;
 use kiln_plan::ConvRole;
@@ -17,7 +18,7 @@ impl Cut {
         let size = c.dtype.size() as i64;
         Kernel::of(Tile {
             level: c.level,
-            dtype: c.dtype,
+            dtype: c.terms(),
             rows: Rows::of_matrix(1, 0),
             columns: columns as u16,
             step: apart * size,
@@ -56,7 +57,7 @@ impl Conv {
     /// As [`Conv::dense_block`].
     pub(super) unsafe fn add_taps<T: Lane>(
         &self,
-        args: &[*mut u8],
+        images: Images,
         cut: &Cut,
         b: &Block,
         weights: *const T,
@@ -65,15 +66,16 @@ impl Conv {
     ) -> Result<()> {
         let windows = cut.windows(b.from, b.to);
         // SAFETY: the caller's.
-        let (x, channel) =
-            unsafe { self.images_read::<T>(args, cut, b, windows, &mut scratch.made, failures)? };
-        let source = Source::<T>::images(cut, x, b);
+        let (source, channel) =
+            unsafe { self.images_read::<T>(images, cut, b, windows, &mut scratch.made, failures)? };
+        let mut words = vec![0u32; if self.pairs { cut.sums as usize } else { 0 }];
+        let apart = if self.pairs { 1 } else { channel };
         let [kernels @ .., wide] = cut.axes.map(|a| a.kernel);
         let (high, count) = (kernels[1], cut.taps.len() as i64);
         let (line, zero) = (b.to[2] - b.from[2], T::ZERO);
         for panel in (b.channel..b.channel + b.channels).step_by(cut.panel as usize) {
             let columns = cut.panel.min(cut.columns - panel);
-            let [kernel, padding] = [channel, 0].map(|n| cut.one_tap(self, columns, [n, pitch]));
+            let [kernel, padding] = [apart, 0].map(|n| cut.one_tap(self, columns, [n, pitch]));
             let (kernel, padding) = (kernel?, padding?);
             let weights = weights.wrapping_offset(cut.panel_at(b.group, panel) as isize);
             for (y, x) in
@@ -98,11 +100,19 @@ impl Conv {
                     }
                     let (kernel, left) = match is_there {
                         true => (&kernel, source.at(read)),
-                        false => (&padding, &raw const zero),
+                        false => (&padding, (&raw const zero).cast()),
+                    };
+                    let left = match is_there && self.pairs {
+                        true => {
+                            // SAFETY: the caller's; there is room for the pairs.
+                            unsafe { join(left.cast(), channel, cut.terms, words.as_mut_ptr()) };
+                            words.as_ptr().cast()
+                        }
+                        false => left,
                     };
                     let row = place * cut.sums * cut.panel;
                     let call = Call {
-                        left: left.cast(),
+                        left,
                         right: weights.wrapping_offset(row as isize).cast(),
                         out: to.cast(),
                         finish: std::ptr::null(),

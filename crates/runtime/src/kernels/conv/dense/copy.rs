@@ -4,6 +4,7 @@ use super::cut::Cut;
 use super::{Block, Conv};
 use crate::bugs::bug;
 use crate::error::Result;
+use crate::kernels::conv::halves::join;
 use crate::kernels::matmul::Made;
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
@@ -22,27 +23,30 @@ pub(super) struct Scratch {
     pub results: Option<Storage>,
 }
 
+/// The arguments, and where the images lie, unless they are made.
+pub(super) type Images<'a> = (&'a [*mut u8], *const u8);
+
 /// Positions whose channels a block reads.
-pub(super) struct Source<T> {
+pub(super) struct Source {
     /// The first position that is there...
-    first: *const T,
-    /// ...where that is in depth, height and width, and the distances to the next ones.
+    first: *const u8,
+    /// ...where that is in depth, height and width, and the distances to the next ones, in bytes.
     from: [i64; 3],
     apart: [i64; 3],
 }
 
-impl<T> Source<T> {
+impl Source {
     /// The images.
-    pub(super) fn images(cut: &Cut, x: *const T, b: &Block) -> Source<T> {
-        let at = b.image * cut.image_len() + b.group * cut.sums * cut.channel_apart();
+    pub(super) fn images<T>(cut: &Cut, x: *const T, b: &Block) -> Source {
+        let at = b.image * cut.image_len() + b.group * cut.terms * cut.channel_apart();
         Source {
-            first: x.wrapping_offset(at as isize),
+            first: x.wrapping_offset(at as isize).cast(),
             from: [0; 3],
-            apart: cut.apart_in_images(),
+            apart: cut.apart_in_images().map(|n| n * size_of::<T>() as i64),
         }
     }
 
-    pub(super) fn at(&self, at: [i64; 3]) -> *const T {
+    pub(super) fn at(&self, at: [i64; 3]) -> *const u8 {
         let apart = (0..3).map(|i| (at[i] - self.from[i]) * self.apart[i]);
         self.first.wrapping_offset(apart.sum::<i64>() as isize)
     }
@@ -55,16 +59,16 @@ impl Conv {
     /// As [`Conv::run`].
     pub(super) unsafe fn bring<T: Lane>(
         &self,
-        args: &[*mut u8],
+        images: Images,
         cut: &Cut,
         b: &Block,
         scratch: &mut Scratch,
         failures: &Failures,
-    ) -> Result<Source<T>> {
+    ) -> Result<Source> {
         let windows = cut.windows(b.from, b.to);
         let from = windows.map(|w| w.0);
         let copy = |to: *const T| Source {
-            first: to,
+            first: to.cast(),
             from,
             apart: cut.apart(),
         };
@@ -76,20 +80,19 @@ impl Conv {
             return Ok(copy(room::<T>(&mut scratch.copy, cut.copied())?));
         }
         // SAFETY: the caller's.
-        let (x, channel) =
-            unsafe { self.images_read::<T>(args, cut, b, windows, &mut scratch.made, failures)? };
-        let images = Source::images(cut, x, b);
+        let (found, channel) =
+            unsafe { self.images_read::<T>(images, cut, b, windows, &mut scratch.made, failures)? };
         if !cut.is_copied {
-            return Ok(images);
+            return Ok(found);
         }
         let to = room::<T>(&mut scratch.copy, cut.copied())?;
         let source = copy(to);
         for z in windows[0].0..windows[0].1 {
             for y in windows[1].0..windows[1].1 {
-                let to = source.at([z, y, from[2]]).cast_mut();
+                let to = source.at([z, y, from[2]]).cast_mut().cast::<T>();
                 let there = (0..cut.image[0]).contains(&z) && (0..cut.image[1]).contains(&y);
                 // SAFETY: there is room for all lines; what is read lies in the images.
-                unsafe { self.copy_line(cut, (&images, channel), (there, [z, y]), windows[2], to) };
+                unsafe { self.copy_line(cut, (&found, channel), (there, [z, y]), windows[2], to) };
             }
         }
         scratch.holds = Some(which);
@@ -103,7 +106,7 @@ impl Conv {
     unsafe fn copy_line<T: Lane>(
         &self,
         cut: &Cut,
-        (images, channel): (&Source<T>, i64),
+        (images, channel): (&Source, i64),
         (there, [z, y]): (bool, [i64; 2]),
         (from, until): (i64, i64),
         to: *mut T,
@@ -114,13 +117,21 @@ impl Conv {
         let (front, behind, n) = (first - from, until - end, end - first);
         let behind = bug("padding behind a line is not zero", behind, |_| 0);
         let x = images.at([z, y, first]);
+        let position = |i: i64| x.wrapping_offset((i * images.apart[2]) as isize);
         // SAFETY: the caller's.
         unsafe {
             to.write_bytes(0, (front * channels) as usize);
             let to = to.offset((front * channels) as isize);
             match cut.turned {
+                true if self.pairs => {
+                    self.turn_pairs(x.cast(), (channel, cut.terms), (n, to.cast()))
+                }
+                _ if self.pairs => (0..n).for_each(|i| {
+                    let to = to.offset((i * channels) as isize).cast();
+                    join(position(i).cast(), channel, cut.terms, to);
+                }),
                 true => compiled::<Turn<T>, _>(self.level)(Transpose {
-                    from: x,
+                    from: x.cast::<T>(),
                     pitch: channel as isize,
                     rows: channels as usize,
                     columns: n as usize,
@@ -128,12 +139,11 @@ impl Conv {
                     to_pitch: channels as isize,
                 }),
                 false if cut.groups == 1 => {
-                    std::ptr::copy_nonoverlapping(x, to, (n * channels) as usize);
+                    std::ptr::copy_nonoverlapping(x.cast::<T>(), to, (n * channels) as usize);
                 }
                 false => (0..n).for_each(|i| {
-                    let x = x.offset((i * images.apart[2]) as isize);
                     let to = to.offset((i * channels) as isize);
-                    std::ptr::copy_nonoverlapping(x, to, channels as usize);
+                    std::ptr::copy_nonoverlapping(position(i).cast(), to, channels as usize);
                 }),
             }
             to.offset((n * channels) as isize)
@@ -141,21 +151,45 @@ impl Conv {
         }
     }
 
-    /// Where the images begin, of which what a block reads is there, and how far apart channels are.
+    /// The images, of which what a block reads is there, and how far apart channels are.
     ///
     /// # Safety
     /// As [`Conv::run`].
     pub(super) unsafe fn images_read<T>(
         &self,
-        args: &[*mut u8],
+        images: Images,
+        cut: &Cut,
+        b: &Block,
+        windows: [(i64, i64); 3],
+        made: &mut Made,
+        failures: &Failures,
+    ) -> Result<(Source, i64)> {
+        // SAFETY: the caller's.
+        unsafe {
+            if self.pairs {
+                let (x, channel) = self.begin::<u16>(images, cut, b, windows, made, failures)?;
+                return Ok((Source::images(cut, x, b), channel));
+            }
+            let (x, channel) = self.begin::<T>(images, cut, b, windows, made, failures)?;
+            Ok((Source::images(cut, x, b), channel))
+        }
+    }
+
+    /// Where the images begin, of which what a block reads is there, and how far apart channels are.
+    ///
+    /// # Safety
+    /// As [`Conv::run`]; the images are of this type.
+    unsafe fn begin<T>(
+        &self,
+        images: Images,
         cut: &Cut,
         b: &Block,
         windows: [(i64, i64); 3],
         made: &mut Made,
         failures: &Failures,
     ) -> Result<(*const T, i64)> {
-        let Some(program) = &self.made else {
-            return Ok((self.operand(args, 0, 0), cut.channel_apart()));
+        let Some(program) = self.made_in_parts() else {
+            return Ok((images.1.cast(), cut.channel_apart()));
         };
         let [z, y, x] = [0, 1, 2].map(|i| {
             let (from, until) = windows[i];
@@ -180,14 +214,14 @@ impl Conv {
             let at = image + from;
             let lines = (1, len, len);
             // SAFETY: the caller's.
-            let to = unsafe { made.bring::<T>(program, args, (at, len), at, lines, failures)? };
+            let to = unsafe { made.bring::<T>(program, images.0, (at, len), at, lines, failures)? };
             return Ok((to.wrapping_offset(-at as isize), 1));
         }
         // The same part of each channel of the group.
-        let group = image + b.group * cut.sums * cut.channel_apart();
-        let (at, lines) = (group + from, (cut.sums, cut.channel_apart(), len));
+        let group = image + b.group * cut.terms * cut.channel_apart();
+        let (at, lines) = (group + from, (cut.terms, cut.channel_apart(), len));
         // SAFETY: the caller's.
-        let to = unsafe { made.bring::<T>(program, args, (at, len), at, lines, failures)? };
+        let to = unsafe { made.bring::<T>(program, images.0, (at, len), at, lines, failures)? };
         Ok((to.wrapping_offset(-at as isize), len))
     }
 }

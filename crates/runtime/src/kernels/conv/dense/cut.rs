@@ -25,9 +25,13 @@ const HOT_WEIGHTS: i64 = 1 << 16;
 /// How a convolution is cut; it follows from the shapes and the level alone.
 pub(in crate::kernels::conv) struct Cut {
     pub(super) groups: i64,
-    /// Channels that are summed over, and those of the result.
+    /// Channels that are summed over, and as how many terms: themselves, or pairs of them.
+    pub(super) terms: i64,
     pub(super) sums: i64,
+    /// Channels of the result.
     pub(super) columns: i64,
+    /// Bytes of an element of the images and of a term.
+    sizes: [i64; 2],
     batch: i64,
     /// Extents of the images that are read and of the result.
     pub(super) image: [i64; 3],
@@ -101,7 +105,7 @@ impl Cut {
         apart: bool,
     ) -> Result<Cut> {
         let is_input = c.role == ConvRole::Input;
-        let (sums, columns) = match is_input {
+        let (terms, columns) = match is_input {
             true => (c.cout, c.cin),
             false => (c.cin, c.cout),
         };
@@ -125,8 +129,13 @@ impl Cut {
         let panel = VECTORS.min(ceil(columns.max(1), lanes)) * lanes;
         let mut cut = Cut {
             groups: c.groups,
-            sums,
+            terms,
+            sums: if c.pairs { ceil(terms, 2) } else { terms },
             columns,
+            sizes: [
+                if c.pairs { 2 } else { c.dtype.size() as i64 },
+                c.dtype.size() as i64,
+            ],
             batch,
             image,
             result,
@@ -199,7 +208,7 @@ impl Cut {
         self.rows = [down, across];
         let spans = [0, 1, 2].map(|i| window(&self.phases[i], 0, self.result[i]));
         let padded = (0..3).any(|i| spans[i].0 < 0 || spans[i].1 > self.image[i]);
-        self.is_copied = padded || self.turned;
+        self.is_copied = padded || self.turned || c.pairs && self.terms % 2 == 1;
         // Blocks are lines of a plane, or parts of its only line.
         let [deep, height, width] = self.result;
         let (axis, beside, unit) = match height {
@@ -250,7 +259,7 @@ impl Cut {
 
     fn link(&mut self, c: &Conv) -> Result<()> {
         let at = self.all_parts();
-        let runs = at.iter().map(|at| self.runs(c, *at));
+        let runs = at.iter().map(|at| self.runs(*at));
         let runs: Vec<(Vec<i64>, i64)> = runs.collect();
         let whole = [self.rows[0], self.rows[1], self.panel.min(self.columns)];
         for run in &runs {
@@ -295,16 +304,16 @@ impl Cut {
     }
 
     /// Where the runs of steps of a part begin, in bytes from the first, and of how many steps each is.
-    fn runs(&self, c: &Conv, at: [usize; 3]) -> (Vec<i64>, i64) {
+    fn runs(&self, at: [usize; 3]) -> (Vec<i64>, i64) {
         let axes = [0, 1, 2].map(|i| self.phases[i][at[i]].axis);
         let apart = self.apart();
         let [d, h, mut w] = axes.map(|a| a.kernel);
         let mut steps = self.sums;
-        if axes[2].dilation == 1 && apart[2] == self.sums && w > 0 {
+        if axes[2].dilation == 1 && apart[2] == self.sums * self.sizes[1] && w > 0 {
             // The taps of a line lie side by side.
             (w, steps) = (1, w * steps);
         }
-        let step = |i: usize| axes[i].dilation * apart[i] * c.dtype.size() as i64;
+        let step = |i: usize| axes[i].dilation * apart[i];
         let step = [step(0), step(1), step(2)];
         let run = |i: i64| i / w / h * step[0] + i / w % h * step[1] + i % w * step[2];
         ((0..d * h * w).map(run).collect(), steps)
@@ -313,7 +322,7 @@ impl Cut {
     /// A register tile of so many lines, positions and columns.
     fn tile(&self, c: &Conv, (taps, steps): &(Vec<i64>, i64), sizes: [i64; 3]) -> Result<Tile> {
         let [down, across, columns] = sizes;
-        let size = c.dtype.size() as i64;
+        let size = self.sizes[1];
         let [_, h, w] = [0, 1, 2].map(|i| self.phases[i].first());
         let stride = |p: Option<&Phase>| p.map_or([1, 1], |p| [p.axis.stride, p.step]);
         let ([h, high], [w, wide]) = (stride(h), stride(w));
@@ -326,11 +335,11 @@ impl Cut {
         let panel = self.panel * self.sums * self.taps.len() as i64;
         Ok(Tile {
             level: c.level,
-            dtype: c.dtype,
+            dtype: c.terms(),
             rows: Rows {
                 count: (down * across) as u8,
                 across: across as u8,
-                left: [w * apart[2] * size, h * apart[1] * size],
+                left: [w * apart[2], h * apart[1]],
                 result: [wide, high * self.result[2]],
             },
             columns: columns as u16,
@@ -414,18 +423,18 @@ impl Cut {
         }
     }
 
-    /// The distances of planes, lines and positions that tiles read.
+    /// The distances of planes, lines and positions that tiles read, in bytes.
     pub(super) fn apart(&self) -> [i64; 3] {
         match self.is_copied {
-            true => distances(self.copy, self.sums),
-            false => self.apart_in_images(),
+            true => distances(self.copy, self.sums * self.sizes[1]),
+            false => self.apart_in_images().map(|n| n * self.sizes[0]),
         }
     }
 
     pub(super) fn apart_in_images(&self) -> [i64; 3] {
         match self.turned {
             true => distances(self.image, 1),
-            false => distances(self.image, self.groups * self.sums),
+            false => distances(self.image, self.groups * self.terms),
         }
     }
 
@@ -439,7 +448,7 @@ impl Cut {
 
     /// Elements of an image.
     pub(super) fn image_len(&self) -> i64 {
-        self.image.iter().product::<i64>() * self.groups * self.sums
+        self.image.iter().product::<i64>() * self.groups * self.terms
     }
 
     /// The number of a position among all of the result.

@@ -26,12 +26,13 @@ impl Conv {
         parallel: bool,
     ) {
         let (taps, panel, sums) = (cut.taps.len() as i64, cut.panel, cut.sums);
+        let terms = cut.terms;
         let is_input = self.role == ConvRole::Input;
         // What lies side by side for a filter: taps of some channels.
         let channels = if is_input {
             1
         } else {
-            (ROWS / taps.max(1)).clamp(1, sums.max(1))
+            (ROWS / taps.max(1)).clamp(1, terms.max(1))
         };
         let pair = [weights.cast_mut().cast::<u8>(), to.cast()];
         let pair = Args(&pair);
@@ -49,11 +50,11 @@ impl Conv {
                     let (group, first) = (p / cut.panels, p % cut.panels * panel);
                     let columns = panel.min(cut.columns - first);
                     let to = to.wrapping_offset((p * taps * sums * panel) as isize);
-                    for c in (0..sums).step_by(channels as usize) {
-                        let count = channels.min(sums - c) * taps;
+                    for c in (0..terms).step_by(channels as usize) {
+                        let count = channels.min(terms - c) * taps;
                         let (at, pitch) = match is_input {
-                            true => ((group * sums + c) * cut.columns + first, taps),
-                            false => ((group * cut.columns + first) * sums + c, sums * taps),
+                            true => ((group * terms + c) * cut.columns + first, taps),
+                            false => ((group * cut.columns + first) * terms + c, terms * taps),
                         };
                         // SAFETY: linking checked the weights' length; each panel has a place of its own.
                         unsafe {
@@ -72,9 +73,15 @@ impl Conv {
                                 if tap < 0 {
                                     continue;
                                 }
-                                let at = tap * sums + c + row / taps;
-                                let to = to.offset((at * panel) as isize);
-                                std::ptr::copy_nonoverlapping(from, to, panel as usize);
+                                let term = c + row / taps;
+                                let place = if self.pairs { term / 2 } else { term };
+                                let to = to.offset(((tap * sums + place) * panel) as isize);
+                                match self.pairs {
+                                    true => put_half(from.cast(), to.cast(), term % 2, panel),
+                                    false => {
+                                        std::ptr::copy_nonoverlapping(from, to, panel as usize)
+                                    }
+                                }
                             }
                         }
                         if is_input {
@@ -91,5 +98,23 @@ impl Conv {
         let behind = if finite.into_inner() { 0 } else { u8::MAX };
         // SAFETY: there is room for it.
         unsafe { to.offset(cut.packed() as isize - 1).write_bytes(behind, 1) };
+    }
+}
+
+/// Puts words that are bf16 widened into the first or the second halves of others, in this order.
+///
+/// # Safety
+/// There are so many of both.
+unsafe fn put_half(from: *const u32, to: *mut u32, which: i64, count: i64) {
+    // SAFETY: the caller's.
+    let (from, to) = unsafe {
+        let from = std::slice::from_raw_parts(from, count as usize);
+        (from, std::slice::from_raw_parts_mut(to, count as usize))
+    };
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = match which {
+            0 => from >> 16,
+            _ => *to | from & 0xffff_0000,
+        };
     }
 }

@@ -4,10 +4,14 @@
 //! of columns; for each line of taps the lines of the images that it reads are copied with their padding, channels
 //! side by side. There the taps of the line begin some positions behind each other, unless each has a copy of its own,
 //! where copies of whole lines would be larger.
+//!
+//! Of bf16 pairs of positions are multiplied. What is copied is joined into these: gradients two by two, and of images
+//! that taps share each position with the next one that the filter steps to, since taps begin anywhere.
 
 use super::{Conv, Range, Scratch, Sums};
 use crate::contraction::{Call, Kernels, Rows, Tile, even_rows, lanes, most_rows, pack, shape};
 use crate::error::Result;
+use crate::kernels::conv::halves::join_rows;
 use crate::memory::room;
 use crate::sums::Lane;
 use crate::tile::affine::ceil;
@@ -58,14 +62,19 @@ impl Cut {
         }
         let line = &axes[2];
         let segments = ceil(line.output, POSITIONS).max(1);
-        let segment = ceil(line.output, segments);
+        let even = if c.pairs { 2 } else { 1 };
+        let segment = ceil(ceil(line.output, segments), even) * even;
+        let segment = segment.min(line.output);
         let near = c.geometry.is_near();
         let span = if near {
             (segment - 1).max(0) * line.stride + line.span()
         } else {
             0
         };
-        let together = near && line.kernel > 1 && 2 * span <= line.kernel * segment * line.stride;
+        let together = near
+            && line.kernel > 1
+            && line.output % even == 0
+            && 2 * span <= line.kernel * segment * line.stride;
         let across = if together { line.kernel } else { 1 };
         let (_, vectors) = shape(c.level, c.dtype, c.cin.saturating_mul(across), c.cout);
         let most = most_rows(c.level, vectors as u8);
@@ -113,9 +122,19 @@ impl Cut {
     }
 
     /// Elements that a thread copies.
-    pub fn copied(&self, cut: &super::Cut) -> i64 {
+    pub fn copied(&self, c: &Conv, cut: &super::Cut) -> i64 {
         let images = self.units * self.wide * self.pitch(cut.channels);
-        images + self.units * self.segment * ceil(cut.columns, self.panel) * self.panel
+        let halves = match c.pairs {
+            true => ceil(self.halves(cut.channels, cut.columns), 2),
+            false => 0,
+        };
+        halves + images + self.units * self.segment * ceil(cut.columns, self.panel) * self.panel
+    }
+
+    /// Halves of the positions of a block that are still to be joined: of images or gradients, and a row of zeros.
+    fn halves(&self, channels: i64, columns: i64) -> i64 {
+        let images = (self.units * self.wide + 1) * self.pitch(channels);
+        images.max((self.units * self.segment + 1) * ceil(columns, self.panel) * self.panel)
     }
 
     fn block(&self, at: i64) -> Block {
@@ -158,6 +177,11 @@ impl Cut {
             &mut scratch.gradients,
             self.units * self.segment * panels * self.panel,
         )?;
+        let halves = match c.pairs {
+            true => self.halves(range.channels, range.columns),
+            false => 0,
+        };
+        let halves = room::<u16>(&mut scratch.halves, halves)?;
         let [deep, high, wide] = self.axes.map(|a| a.kernel);
         let together = if self.together { wide } else { 1 };
         for at in range.blocks[0]..range.blocks[1] {
@@ -166,12 +190,26 @@ impl Cut {
             unsafe {
                 let holds = Some([at, range.group, range.column]);
                 if scratch.holds != holds {
-                    self.copy_gradients(c, y, range, &block, gradients);
+                    match c.pairs {
+                        true => {
+                            let y = y.cast::<u16>();
+                            self.copy_gradients(c, y, range, &block, halves);
+                            self.join_gradients(range, &block, halves, gradients.cast());
+                        }
+                        false => self.copy_gradients(c, y, range, &block, gradients),
+                    }
                     scratch.holds = holds;
                 }
                 for (d, h) in (0..deep).flat_map(|d| (0..high).map(move |h| (d, h))) {
                     for w in (0..wide).step_by(together as usize) {
-                        self.copy_images(c, x, range, &block, [d, h, w], images);
+                        match c.pairs {
+                            true => {
+                                let x = x.cast::<u16>();
+                                self.copy_images(c, x, range, &block, [d, h, w], halves);
+                                self.join_images(range, &block, halves, images.cast());
+                            }
+                            false => self.copy_images(c, x, range, &block, [d, h, w], images),
+                        }
                         let tap = (d * high + h) * wide + w;
                         let to = Sums {
                             to: sums.to.offset((tap * sums.pitch) as isize),
@@ -212,9 +250,10 @@ impl Cut {
             true => (block.len, block.count),
             false => (block.len * block.count, 1),
         };
+        let each = if c.pairs { 2 } else { 1 };
         Tile {
             level: c.level,
-            dtype: c.dtype,
+            dtype: c.terms(),
             rows: Rows {
                 count: 0,
                 across: 0,
@@ -223,14 +262,14 @@ impl Cut {
             },
             columns: 0,
             step: if self.together {
-                line.stride * pitch
+                line.stride * each * pitch
             } else {
                 pitch
             },
             right: self.panel * size,
             padded: true,
             ahead: 0,
-            steps: steps as u32,
+            steps: ceil(steps, each) as u32,
             taps: taps as u32,
             out: out * size,
             adds: false,
@@ -293,11 +332,59 @@ impl Cut {
         Ok(())
     }
 
+    /// Joins the gradients of neighbouring positions, those of the last one with nothing.
+    ///
+    /// # Safety
+    /// They were copied, and there is room for the pairs.
+    unsafe fn join_gradients(&self, range: &Range, block: &Block, from: *mut u16, to: *mut u32) {
+        let (all, panel) = (block.count * block.len, self.panel);
+        let steps = ceil(all, 2);
+        for (i, column) in (0..range.columns).step_by(panel as usize).enumerate() {
+            let columns = panel.min(range.columns - column);
+            // SAFETY: the caller's; of an odd number of positions the last is joined apart.
+            unsafe {
+                let from = from.offset((column * all) as isize).cast_const();
+                let to = to.offset((i as i64 * steps * panel) as isize);
+                join_rows((from, panel), (all / 2, 2, 1), columns, (to, panel));
+                if all % 2 == 1 {
+                    let last = (all - 1) * panel;
+                    let to = to.offset((all / 2 * panel) as isize);
+                    for j in 0..columns {
+                        *to.offset(j as isize) = u32::from(*from.offset((last + j) as isize));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Joins the images of positions that a filter steps to one after the other, those of the last one with nothing.
+    ///
+    /// # Safety
+    /// They were copied, and there is room for the pairs.
+    unsafe fn join_images(&self, range: &Range, block: &Block, from: *mut u16, to: *mut u32) {
+        let (channels, pitch) = (range.channels, self.pitch(range.channels));
+        let to = (to, pitch);
+        // SAFETY: the caller's; there is room for a row of zeros.
+        unsafe {
+            if self.together {
+                let apart = self.axes[2].stride;
+                let all = block.count * self.wide;
+                // Pairs across the end of a line are of no sum.
+                let count = (all - apart).max(0);
+                return join_rows((from, pitch), (count, 1, apart), channels, to);
+            }
+            let all = block.count * block.len;
+            from.offset((all * pitch) as isize)
+                .write_bytes(0, channels as usize);
+            join_rows((from, pitch), (ceil(all, 2), 2, 1), channels, to);
+        }
+    }
+
     /// Copies the gradient of a block's positions into panels of columns.
     ///
     /// # Safety
     /// The gradient exists, and there is room for the panels.
-    unsafe fn copy_gradients<T: Lane>(
+    unsafe fn copy_gradients<T: Copy>(
         &self,
         c: &Conv,
         y: *const T,
@@ -344,7 +431,7 @@ impl Cut {
     ///
     /// # Safety
     /// The images exist, and there is room for the copy.
-    unsafe fn copy_images<T: Lane>(
+    unsafe fn copy_images<T: Copy>(
         &self,
         c: &Conv,
         x: *const T,
