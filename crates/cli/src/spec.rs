@@ -3,7 +3,6 @@
 //! Sizes stand in the order of the op's shape, with `x` between them. Where a size is a list (`64,128`) or a range that
 //! doubles (`64..1024`), every combination is meant.
 
-use kiln::DType;
 use kiln_models::workloads;
 use std::fmt;
 use std::str::FromStr;
