@@ -1,7 +1,7 @@
 //! Entries of packages as C sources.
 
 use crate::error::{Error, Result};
-use crate::sources::{Input, Program, Sources, Weights, print};
+use crate::sources::{Input, Output, Program, Sources, Weights, print};
 use kiln_package::Package;
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// All entries that can be printed, as functions whose names begin with this one.
+    /// All entries that change no states and draw no random numbers, as functions whose names begin with this one.
     pub fn new(name: impl Into<String>) -> Export {
         Export {
             name: name.into(),
@@ -25,7 +25,7 @@ impl Export {
         }
     }
 
-    /// This entry, and others that are named, instead of all.
+    /// This entry, and others that are named, instead of these.
     pub fn entry(mut self, name: impl Into<String>) -> Export {
         self.entries.push(name.into());
         self
@@ -46,20 +46,20 @@ impl Export {
     /// The sources of a package.
     ///
     /// # Errors
-    /// If there is no such entry or size, an entry changes states or draws random numbers, or something of it
-    /// can't be printed.
+    /// If there is no such entry or size, an entry draws random numbers, or something of it can't be printed.
     pub fn sources(&self, package: &Package) -> Result<Sources> {
         let entries = self.chosen(package)?;
         let mut used = vec![false; self.sizes.len()];
-        let mut compiled = Vec::new();
+        let (mut compiled, mut changing) = (Vec::new(), false);
         for name in &entries {
             let interface = package.interface(name)?;
-            if !interface.writes.is_empty() || interface.random {
+            if interface.random {
                 return Err(Error::Entry {
                     entry: name.clone(),
-                    why: "it changes states or draws random numbers".into(),
+                    why: "it draws random numbers".into(),
                 });
             }
+            changing |= !interface.writes.is_empty();
             let mut sizes = Vec::new();
             for symbol in &interface.symbols {
                 let given = self.sizes.iter().position(|(n, _)| *n == symbol.name);
@@ -85,16 +85,26 @@ impl Export {
             }
             for state in &signature.states {
                 if let Some(at) = state.input {
-                    inputs[at as usize] = Some(Input::Fixed(package.get(&state.name)?));
+                    let value = package.get(&state.name)?;
+                    inputs[at as usize] = Some(match changing {
+                        true => Input::State(state.name.clone(), value),
+                        false => Input::Fixed(value),
+                    });
                 }
             }
             for named in &signature.captured {
                 let value = package.constant(&named.name)?;
                 inputs[named.at as usize] = Some(Input::Fixed(value));
             }
-            let mut outputs = vec![String::new(); entry.plan.outputs.len()];
+            let nothing = Output::Given(String::new());
+            let mut outputs = vec![nothing; entry.plan.outputs.len()];
             for (named, info) in signature.results.iter().zip(&interface.outputs) {
-                outputs[named.at as usize] = info.name.clone();
+                outputs[named.at as usize] = Output::Given(info.name.clone());
+            }
+            for state in &signature.states {
+                if let Some(at) = state.output {
+                    outputs[at as usize] = Output::State(state.name.clone());
+                }
             }
             let inputs = inputs.into_iter().collect::<Option<Vec<Input>>>();
             programs.push(Program {
@@ -122,7 +132,9 @@ impl Export {
             false => Ok(found),
             true => Err(Error::Entry {
                 entry: package.entries().collect::<Vec<_>>().join("`, `"),
-                why: "it changes states or draws random numbers".into(),
+                why:
+                    "it changes states, so it is printed where it is named, or draws random numbers"
+                        .into(),
             }),
         }
     }

@@ -29,15 +29,20 @@
 //! and convolutions as sums over blocks that stay in the cache, in one function that both share. What depends on
 //! weights alone is computed when the sources are written, and weights are laid out as the loops read them.
 //!
-//! Entries that change states or draw random numbers are refused, as are kernels that there is no C for: gradients
-//! of weights and of attention, users' operators, and special functions that `libm` lacks.
+//! Where an entry changes states, such as a training step, all states that the printed entries read or change are
+//! members of a struct, `digits_state`, which the caller holds and `digits_begin` fills. A call that gives an error
+//! leaves it as it was.
+//!
+//! Entries that draw random numbers are refused, as are kernels that there is no C for: gradients of attention, what
+//! runs on a condition, users' operators, and special functions that `libm` lacks.
 
 mod error;
 mod export;
 mod prepare;
 mod print;
 mod sources;
+mod state;
 
 pub use error::{Error, Result};
 pub use export::Export;
-pub use sources::{Input, Program, Sources, Weights, print};
+pub use sources::{Input, Output, Program, Sources, Weights, print};

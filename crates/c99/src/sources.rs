@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::prepare::prepared;
 use crate::print::{Memory, Printer, SHARED, Text, identifier, memory, number};
+use crate::state::{States, unprepared};
 use kiln_base::{DType, Dim, Role};
 use kiln_plan::{Plan, Site, SiteKind};
 use kiln_runtime::Buffer;
@@ -19,8 +20,17 @@ pub struct Program<'a> {
     pub symbols: &'a [i64],
     /// For each input of the plan its name or, if it never changes, its value.
     pub inputs: Vec<Input>,
-    /// The names of the plan's outputs.
-    pub outputs: Vec<String>,
+    /// What becomes of each output of the plan.
+    pub outputs: Vec<Output>,
+}
+
+/// An output of a [`Program`].
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// It is given back, and called so.
+    Given(String),
+    /// A state holds it from then on: one that some program has as an input.
+    State(String),
 }
 
 /// An input of a [`Program`].
@@ -30,6 +40,8 @@ pub enum Input {
     Given(String),
     /// It is always this.
     Fixed(Buffer),
+    /// It is a state of this name, which the caller holds and which begins as this.
+    State(String, Buffer),
 }
 
 /// Where weights are.
@@ -76,13 +88,14 @@ pub fn print(name: &str, programs: &[Program<'_>], weights: Weights) -> Result<S
             }
         }
     };
-    Ok(printed.finish(&name))
+    printed.finish(&name)
 }
 
 struct Printed {
     printer: Printer,
     header: Text,
     entries: Text,
+    states: States,
     /// What each error is.
     sites: Vec<Site>,
 }
@@ -94,6 +107,8 @@ struct Params {
     /// As people read them.
     about: Vec<String>,
     taken: BTreeSet<String>,
+    reads_state: bool,
+    writes_state: bool,
 }
 
 impl Params {
@@ -102,6 +117,8 @@ impl Params {
             list: Vec::new(),
             about: Vec::new(),
             taken: TAKEN.iter().map(|s| s.to_string()).collect(),
+            reads_state: false,
+            writes_state: false,
         }
     }
 
@@ -130,11 +147,11 @@ impl Params {
 fn beforehand(p: &Program<'_>) -> Result<Vec<(usize, Buffer)>> {
     let fixed = p.inputs.iter().map(|i| match i {
         Input::Fixed(value) => Some(value),
-        Input::Given(_) => None,
+        Input::Given(_) | Input::State(..) => None,
     });
     let fixed: Vec<Option<&Buffer>> = fixed.collect();
     let given = |i: &usize| match &p.inputs[*i] {
-        Input::Given(name) => Some(name),
+        Input::Given(name) | Input::State(name, _) => Some(name),
         Input::Fixed(_) => None,
     };
     if let Some(name) = prepare_reads(p.plan).iter().find_map(given) {
@@ -146,10 +163,11 @@ fn beforehand(p: &Program<'_>) -> Result<Vec<(usize, Buffer)>> {
 
 /// Names that a parameter can't have.
 const TAKEN: &[&str] = &[
-    "memory", "arena", "failed", "weights", "error", "auto", "break", "case", "char", "const",
-    "continue", "default", "do", "double", "else", "enum", "extern", "float", "for", "goto", "if",
-    "inline", "int", "long", "register", "restrict", "return", "short", "signed", "sizeof",
-    "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while",
+    "memory", "arena", "room", "state", "failed", "weights", "error", "auto", "break", "case",
+    "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float",
+    "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short",
+    "signed", "sizeof", "static", "struct", "switch", "typedef", "union", "unsigned", "void",
+    "volatile", "while",
 ];
 
 impl Printed {
@@ -158,11 +176,23 @@ impl Printed {
             printer: Printer::new(name, in_file),
             header: Text::default(),
             entries: Text::default(),
+            states: States::default(),
             sites: Vec::new(),
         }
     }
 
     fn program(&mut self, p: &Program<'_>) -> Result<()> {
+        let state = |i: &usize| matches!(p.inputs[*i], Input::State(..));
+        match prepare_reads(p.plan).iter().any(state) {
+            true => {
+                let plan = &unprepared(p.plan);
+                self.planned(&Program { plan, ..p.clone() })
+            }
+            false => self.planned(p),
+        }
+    }
+
+    fn planned(&mut self, p: &Program<'_>) -> Result<()> {
         let plan = p.plan;
         let mut known: Vec<Option<Memory>> = vec![None; plan.buffers.len()];
         let mut params = Params::new();
@@ -173,6 +203,10 @@ impl Printed {
                     Memory::At(params.add("const ", name, of)?)
                 }
                 Input::Fixed(value) => self.fixed(value)?,
+                Input::State(name, value) => {
+                    params.reads_state = true;
+                    Memory::At(self.states.array(&mut self.printer, name, value)?)
+                }
             });
         }
         for (i, value) in beforehand(p)? {
@@ -183,17 +217,29 @@ impl Printed {
             known[c.buffer.0 as usize] = Some(Memory::Fixed(source));
         }
         params.about.push("->".into());
-        // What is no kernel's result is copied to where the caller wants it.
-        let mut copies = Vec::new();
-        for (output, name) in plan.outputs.iter().zip(&p.outputs) {
-            let name = params.add("", name, (output.dtype, &output.shape, p.symbols))?;
+        // What is no kernel's result is copied to where the caller wants it. What states become waits in the arena for
+        // the end.
+        let (mut copies, mut commits, mut staged) = (Vec::new(), Vec::new(), 0);
+        for (output, is) in plan.outputs.iter().zip(&p.outputs) {
+            let elements = elements(&output.shape, p.symbols)?;
+            let bytes = elements * output.dtype.size() as i64;
+            let name = match is {
+                Output::Given(name) => {
+                    params.add("", name, (output.dtype, &output.shape, p.symbols))?
+                }
+                Output::State(name) => {
+                    params.writes_state = true;
+                    let of = memory(output.dtype);
+                    let wait = format!("(({of} *)(void *)(arena + {staged}))");
+                    staged += (bytes as usize).next_multiple_of(kiln_plan::memory::ALIGN);
+                    commits.push((self.states.found(name)?, wait.clone(), bytes));
+                    wait
+                }
+            };
             let at = output.buffer.0 as usize;
             match known[at].clone() {
                 None => known[at] = Some(Memory::At(name)),
-                Some(from) => {
-                    let elements = elements(&output.shape, p.symbols)?;
-                    copies.push((name, from, elements * output.dtype.size() as i64));
-                }
+                Some(from) => copies.push((name, from, bytes)),
             }
         }
         let first = self.sites.len() as u32;
@@ -202,12 +248,19 @@ impl Printed {
         let mut body = Text::default();
         let peak = self
             .printer
-            .frame(plan, &known, (p.symbols, &sites), "arena", &mut body)?;
+            .frame(plan, &known, (p.symbols, &sites), "room", &mut body)?;
         for (name, from, bytes) in copies {
             let from = self.printer.expression(&from)?;
             body.line(format!("memcpy({name}, {from}, {bytes});"));
         }
-        self.entry(p.name, &params, peak, body);
+        if !commits.is_empty() {
+            body.open("if (error == 0)");
+            for (to, from, bytes) in commits {
+                body.line(format!("memcpy({to}, {from}, {bytes});"));
+            }
+            body.close();
+        }
+        self.entry(p.name, &params, (staged, peak), body);
         Ok(())
     }
 
@@ -220,16 +273,21 @@ impl Printed {
     }
 
     /// The function of an entry, and its declaration.
-    fn entry(&mut self, name: &str, params: &Params, peak: usize, body: Text) {
+    fn entry(&mut self, name: &str, params: &Params, (staged, peak): (usize, usize), body: Text) {
         let function = format!("{}_{}", self.printer.prefix, identifier(name));
         let large = function.to_ascii_uppercase();
         let about = params.about.join(", ").replace(", ->, ", " -> ");
-        let bytes = peak.max(kiln_plan::memory::ALIGN);
+        let bytes = (staged + peak).max(kiln_plan::memory::ALIGN);
         let mut all: Vec<String> = Vec::new();
         let mut names: Vec<&str> = Vec::new();
         if self.printer.in_file() {
             all.push("const void *weights_file".into());
             names.push("weights_file");
+        }
+        if params.reads_state || params.writes_state {
+            let how = if params.writes_state { "" } else { "const " };
+            all.push(format!("{how}{}_state *state", self.printer.prefix));
+            names.push("state");
         }
         all.extend(params.list.iter().map(|(text, _)| text.clone()));
         names.extend(params.list.iter().map(|(_, name)| &name[..]));
@@ -258,13 +316,17 @@ impl Printed {
         let e = &mut self.entries;
         e.open(format!("int {function}({})", all.join(", ")));
         e.line("unsigned char *const arena = (unsigned char *)memory;");
+        e.line(format!("unsigned char *const room = arena + {staged};"));
         if self.printer.in_file() {
             e.line("const unsigned char *const weights = (const unsigned char *)weights_file;");
         }
         e.line("int error = 0;");
         e.line("int *const failed = &error;");
         e.block(&body.into_string());
-        e.line("(void)arena;");
+        e.line("(void)room;");
+        if params.reads_state || params.writes_state {
+            e.line("(void)state;");
+        }
         if self.printer.in_file() {
             e.line("(void)weights;");
         }
@@ -290,7 +352,7 @@ impl Printed {
         e.line("");
     }
 
-    fn finish(self, name: &str) -> Sources {
+    fn finish(mut self, name: &str) -> Result<Sources> {
         let head = format!(
             "/* Made by kiln {} from compiled programs. */\n",
             env!("CARGO_PKG_VERSION")
@@ -298,6 +360,8 @@ impl Printed {
         let shared = SHARED.iter();
         let shared = shared.map(|(name, text)| (name.to_string(), text.as_bytes().to_vec()));
         let mut files: Vec<(String, Vec<u8>)> = shared.collect();
+        let begins = self.states.defined(&mut self.printer)?;
+        let states = self.states.declared(name, self.printer.in_file());
         let (places, declared) = self.weights(name, &head, &mut files);
         let errors = self.errors(name);
         let in_file = self.printer.in_file();
@@ -309,18 +373,18 @@ impl Printed {
         };
         let large = name.to_ascii_uppercase();
         let header = format!(
-            "{head}#ifndef {large}_H\n#define {large}_H\n\n#include <stdint.h>\n\n#ifdef __cplusplus\nextern \"C\" {{\n#endif\n\n{about}{}/* What an error is. */\nconst char *{name}_error(int number);\n\n#ifdef __cplusplus\n}}\n#endif\n\n#endif\n",
+            "{head}#ifndef {large}_H\n#define {large}_H\n\n#include <stdint.h>\n\n#ifdef __cplusplus\nextern \"C\" {{\n#endif\n\n{about}{states}{}/* What an error is. */\nconst char *{name}_error(int number);\n\n#ifdef __cplusplus\n}}\n#endif\n\n#endif\n",
             self.header.into_string()
         );
         files.push((format!("{name}.h"), header.into_bytes()));
         let source = format!(
-            "{head}#include \"kiln_c99.h\"\n#include \"{name}.h\"\n{declared}\n{places}\n{}{}{errors}",
+            "{head}#include \"kiln_c99.h\"\n#include \"{name}.h\"\n{declared}\n{places}\n{}{begins}{}{errors}",
             self.printer.functions.into_string(),
             self.entries.into_string(),
         );
         files.push((format!("{name}.c"), source.into_bytes()));
         files.sort();
-        Sources { files }
+        Ok(Sources { files })
     }
 
     /// Adds the files of the weights, and gives what finds them in memory, or includes them.

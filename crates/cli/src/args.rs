@@ -42,7 +42,7 @@ Examples:
   kiln tune resnet50                            measures what is not in the store yet
   kiln tune @mobilenet @transformer --budget 60
   kiln tune resnet50 --retry                    tries again what failed or did not answer
-  kiln tune model.kiln                          tunes the programs of a package, in its file
+  kiln tune model.kiln                          tunes the programs of a package, and stores them as this machine's
   KILN_TUNE=on cargo run                        lets a program tune itself";
 
 const CACHE_EXAMPLES: &str = "\
@@ -77,6 +77,8 @@ const EXPORT_C_EXAMPLES: &str = "\
 Examples:
   kiln export-c model.kiln generated            entries that change nothing, for sizes of 1
   kiln export-c model.kiln generated --entry forward --size batch=8
+  kiln export-c model.kiln generated --entry train_step --entry forward
+                                                a training step, with a struct of what it changes
   kiln export-c model.kiln generated --weights file
                                                 weights in a file that is mapped or linked";
 

@@ -6,7 +6,7 @@ use kiln::package::{Builder, Package};
 use kiln::{DType, Spec, Tensor, Var, compile};
 use serde_json::Value;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 struct Folder(PathBuf);
 
@@ -180,13 +180,17 @@ fn a_package_is_printed_as_c() -> kiln::Result<()> {
     let names = json["files"].as_array().into_iter().flatten();
     assert!(names.map(|f| &f["name"]).any(|n| n == "model_weights.bin"));
     for (words, code, why) in [
-        (["--entry", "counted"], 1, "it changes states"),
+        (["--entry", "missing"], 1, "no entry `missing`"),
         (["--size", "batch"], 2, "a size is NAME=N"),
     ] {
         let out = kiln(&[&["export-c", &model, &generated], &words[..]].concat());
         assert_eq!(out.status.code(), Some(code), "{words:?}");
         assert!(text(&out.stderr).contains(why), "{}", text(&out.stderr));
     }
+    // Where it is named, what it counts is its caller's.
+    done(&["export-c", &model, &generated, "--entry", "counted"]);
+    let header = std::fs::read_to_string(folder.0.join("generated/model.h")).expect("a header");
+    assert!(header.contains("void model_begin(model_state *state);"));
     Ok(())
 }
 
@@ -254,5 +258,22 @@ fn entries_of_a_package_are_measured_and_tuned() -> kiln::Result<()> {
     let ran = |model: &str| done(&["run", model, "--entry", "scores", "--input", &input]);
     assert_eq!(ran(&model), ran(&tuned));
     assert!(done(&["verify", &tuned]).contains("all within"));
+    // It is this machine's, and beside that for any.
+    assert!(done(&["inspect", &tuned]).contains(", which this is\n"));
+    assert!(done(&["diff", &model, &model]).is_empty());
+    // Whoever reads may stop to: the file is written all the same.
+    let unread = folder.file("unread.kiln");
+    let words = [
+        "tune", &model, "--store", &store, "--output", &unread, "--budget", "1",
+    ];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
+    let mut child = command
+        .args(words)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    drop(child.stdout.take());
+    assert!(child.wait().expect("it ends").success());
+    assert_eq!(ran(&model), ran(&unread));
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The curve of the loss, for the terminal and as a picture.
 
 use crate::Failure;
+use crate::say::sayln;
 use plotters::prelude::*;
 use std::path::Path;
 
@@ -26,7 +27,7 @@ pub fn print(losses: &[f32]) {
         };
         let label = top * (row + 1) as f32 / HEIGHT as f32;
         let line: String = columns.iter().map(cell).collect();
-        println!("{label:>7.3} ┤{line}");
+        sayln!("{label:>7.3} ┤{line}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! The shipped digits.
 
 use crate::Failure;
+use crate::say::{say, sayln};
 use kiln::Tensor;
 use std::io::Read;
 
@@ -66,15 +67,15 @@ impl Digits {
             for i in &shown {
                 let line = &self.pixels[i * 64 + row * 8..i * 64 + row * 8 + 8];
                 let text: String = line.iter().flat_map(|p| [shade(*p); 2]).collect();
-                print!("{text}  ");
+                say!("{text}  ");
             }
-            println!();
+            sayln!("");
         }
         for i in &shown {
             let mark = if right(i) { "" } else { " (wrong)" };
             let text = format!("{} -> {}{mark}", self.labels[*i], predictions[*i]);
-            print!("{text:<18}");
+            say!("{text:<18}");
         }
-        println!();
+        sayln!("");
     }
 }

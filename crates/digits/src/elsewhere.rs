@@ -2,6 +2,7 @@
 
 use crate::data::Digits;
 use crate::network::Network;
+use crate::say::sayln;
 use crate::{Failure, Training};
 use kiln::formats::StateDict;
 use kiln::package::Builder;
@@ -64,7 +65,7 @@ pub fn run(
             "DIFFERENT"
         }
     };
-    println!(
+    sayln!(
         "run with the runtime alone ({:.1} MB program): predictions {}, losses of {EPOCHS} more epochs {}",
         std::fs::metadata(&program)?.len() as f64 / 1e6,
         equal(predicted),
@@ -94,7 +95,7 @@ fn export(
         .asset("classes.txt", "0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n")
         .save(&package)?;
     let bytes = std::fs::metadata(&package)?.len();
-    println!(
+    sayln!(
         "exported: forward and train_step with all state, {:.0} KB ({})",
         bytes as f64 / 1e3,
         package.display()

@@ -8,6 +8,7 @@ mod curve;
 mod data;
 mod elsewhere;
 mod network;
+mod say;
 
 use data::Digits;
 use kiln::data::{DataLoader, Progress, TensorDataset, random_split};
@@ -15,6 +16,7 @@ use kiln::nn::optim::{AdamW, OneCycleLR, Optimizer, Scheduler};
 use kiln::nn::{Forward, Module, StateDict};
 use kiln::{Compiled, CrossEntropy, DType, DimSpec, Spec, Tensor, compile};
 use network::Network;
+use say::sayln;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -72,7 +74,7 @@ fn options() -> Result<Option<Options>, Failure> {
             Long("out") => options.out = parser.value()?.into(),
             Long("seeds") => options.seeds = Some(parser.value()?.parse()?),
             Long("help") | Short('h') => {
-                println!("{USAGE}");
+                sayln!("{USAGE}");
                 return Ok(None);
             }
             other => return Err(format!("{}\n{USAGE}", other.unexpected()).into()),
@@ -84,7 +86,7 @@ fn options() -> Result<Option<Options>, Failure> {
 /// Whether the loaded network predicts what the trained one does, and the exported one does too and trains alike.
 fn run(options: &Options) -> Result<bool, Failure> {
     let (train, test) = parts(options.seed)?;
-    println!(
+    sayln!(
         "{} handwritten digits (UCI, CC BY 4.0): {} to train on, {} to test\n",
         train.labels.len() + test.labels.len(),
         train.labels.len(),
@@ -92,7 +94,7 @@ fn run(options: &Options) -> Result<bool, Failure> {
     );
 
     let network = Network::new()?;
-    println!("{network}\n{} parameters\n", network.num_parameters());
+    sayln!("{network}\n{} parameters\n", network.num_parameters());
     let mut trained =
         Training::new(&network, options, train.labels.len() / BATCH)?.run(&train, options)?;
 
@@ -100,7 +102,7 @@ fn run(options: &Options) -> Result<bool, Failure> {
     let classifier = classifier(&network)?;
     let predictions = predict(&classifier, &test)?;
     let (right, accuracy) = score(&predictions, &test);
-    println!(
+    sayln!(
         "\ntested: {right} of {} right, {accuracy:.2} %",
         test.labels.len()
     );
@@ -117,7 +119,7 @@ fn run(options: &Options) -> Result<bool, Failure> {
         .zip(&reloaded)
         .filter(|(a, b)| a != b)
         .count();
-    println!(
+    sayln!(
         "saved and loaded back: {differ} predictions differ ({})",
         file.display()
     );
@@ -134,14 +136,14 @@ fn run(options: &Options) -> Result<bool, Failure> {
         &test,
         &batches,
     )?;
-    println!();
+    sayln!("");
 
     trained.report()?;
     let picture = options.out.join("loss.svg");
     curve::save(&trained.losses, &picture)?;
-    println!("\nthe loss ({})", picture.display());
+    sayln!("\nthe loss ({})", picture.display());
     curve::print(&trained.losses);
-    println!();
+    sayln!("");
     test.draw(&predictions);
     Ok(differ == 0 && equal)
 }
@@ -161,7 +163,7 @@ fn seeds(options: &Options, n: u64) -> Result<bool, Failure> {
         network.eval();
         let predictions = predict(&classifier(&network)?, &test)?;
         let (right, accuracy) = score(&predictions, &test);
-        println!(
+        sayln!(
             "seed {seed}: {right} of {} right, {accuracy:.2} %\n",
             test.labels.len()
         );
@@ -169,7 +171,7 @@ fn seeds(options: &Options, n: u64) -> Result<bool, Failure> {
     }
     accuracies.sort_by(f64::total_cmp);
     if let Some(median) = accuracies.get(accuracies.len() / 2) {
-        println!("median of {n} seeds: {median:.2} %");
+        sayln!("median of {n} seeds: {median:.2} %");
     }
     Ok(true)
 }
@@ -285,7 +287,7 @@ impl Training {
                 100.0 * right as f64 / (batches * BATCH).max(1) as f64,
             );
             match progress.is_hidden() {
-                true => println!("{message}"),
+                true => sayln!("{message}"),
                 false => progress.set_message(message),
             }
         }
@@ -305,27 +307,27 @@ impl Trained {
         let explain = step.explain();
         let memory = step.executable().memory(&[])?;
         let each = self.took.as_secs_f64() * 1e3 / self.losses.len().max(1) as f64;
-        println!("the training step: forward, backward and update in one plan");
-        println!(
+        sayln!("the training step: forward, backward and update in one plan");
+        sayln!(
             "  kernels       {} ({} launches, of which {} start together with another)",
             explain.kernels_run(),
             explain.launches_run(),
             explain.joined()
         );
-        println!(
+        sayln!(
             "  biases        {} dropped in front of a batch norm",
             explain.dropped_biases()
         );
-        println!(
+        sayln!(
             "  memory        {:.2} MB at the peak (no layout needs less than {:.2})",
             memory.peak as f64 / 1e6,
             memory.lower_bound as f64 / 1e6
         );
-        println!(
+        sayln!(
             "  compiled in   {:.1} ms",
             self.training.compiled_in.as_secs_f64() * 1e3
         );
-        println!(
+        sayln!(
             "  time          {each:.2} ms a step with its batch, {:.1} s in all",
             self.took.as_secs_f64()
         );

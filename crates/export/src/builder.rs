@@ -6,7 +6,7 @@ use kiln_lazy::run::read;
 use kiln_nn::Module;
 use kiln_nn::amp::GradScaler;
 use kiln_nn::optim::Optimizer;
-use kiln_package::{Contents, NewEntry, NewProgram, RNG_STATE};
+use kiln_package::{Contents, Level, NewEntry, NewProgram, RNG_STATE};
 use kiln_runtime::Buffer;
 use kiln_tensor::{Compiled, Error, ErrorKind, Result, Tensor, Var, get_rng_state};
 use std::collections::BTreeMap;
@@ -69,6 +69,7 @@ pub struct Builder {
     entries: Vec<Exported>,
     metadata: BTreeMap<String, String>,
     assets: Vec<(String, Vec<u8>)>,
+    packed: Vec<Level>,
     /// The first thing that went wrong.
     error: Option<Error>,
 }
@@ -183,6 +184,22 @@ impl Builder {
         self
     }
 
+    /// Also stores weights as the kernels of a level read them, which takes about as much room again: a process at
+    /// that level maps them, so it packs nothing at its first run, and several share one copy. The machine that
+    /// writes the package must have the level.
+    #[track_caller]
+    pub fn packed_weights(mut self, level: Level) -> Builder {
+        if !level.is_supported() {
+            let name = level.name();
+            self.fails(format!(
+                "this machine lacks level {name}, so it can't pack for it"
+            ));
+        } else if !self.packed.contains(&level) {
+            self.packed.push(level);
+        }
+        self
+    }
+
     #[track_caller]
     fn fails(&mut self, message: String) {
         let error = Error::invalid("package", message);
@@ -262,6 +279,7 @@ impl Builder {
             state,
             tensors,
             assets: self.assets.clone(),
+            packed: self.packed.clone(),
         })
     }
 }
@@ -288,7 +306,11 @@ impl Renamed {
                 named.for_each(|(named, name)| named.name.clone_from(name));
             }
             let sizes = sizes.clone();
-            NewProgram { sizes, program }
+            NewProgram {
+                machine: None,
+                sizes,
+                program,
+            }
         });
         NewEntry {
             name: entry.name.clone(),

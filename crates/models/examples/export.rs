@@ -1,19 +1,25 @@
-//! Writes a workload into a package: `cargo run --release -p kiln-models --example export -- resnet50 resnet50.kiln`.
+//! Writes a workload into a package: `cargo run --release -p kiln-models --example export -- resnet50 resnet50.kiln`;
+//! with `--packed` behind it, its weights are packed for the level in use, too.
 
-use kiln::package::Builder;
+use kiln::package::{Builder, Level};
 use kiln_models::workloads;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [name, file] = &arguments[..] else {
-        return Err("usage: export WORKLOAD FILE".into());
+    let (name, file, packed) = match &arguments[..] {
+        [name, file] => (name, file, false),
+        [name, file, packed] if packed == "--packed" => (name, file, true),
+        _ => return Err("usage: export WORKLOAD FILE [--packed]".into()),
     };
     let workload = workloads::make(name, (&kiln::CompileOptions::default()).into())?;
-    Builder::new()
+    let mut builder = Builder::new()
         .module("", &*workload.model)
         .entry("forward", &workload.program)
-        .metadata("network", name)
-        .save(file)?;
+        .metadata("network", name);
+    if packed {
+        builder = builder.packed_weights(Level::current()?);
+    }
+    builder.save(file)?;
     println!(
         "{file}: {:.1} MB",
         std::fs::metadata(file)?.len() as f64 / 1e6

@@ -1,19 +1,30 @@
-//! What a package costs: `cargo run --release -p kiln-package --example measure -- FILE [ENTRY] [--trusted]`.
+//! What a package costs: `cargo run --release -p kiln-package --example measure -- FILE [ENTRY] [--trusted] [--twice]`.
 //!
-//! Runs an entry on zeros, with 1 for each symbolic size, and prints the time to open it and to the first result, the
-//! time of later runs, and the memory that the process holds.
+//! With `--pack` it only stores weights in the file, packed for the level in use. Else it runs an entry on zeros, with
+//! 1 for each symbolic size, and prints the time to open it and to the first result, the time of later runs, and the
+//! memory that the process holds; with `--twice` also what two such processes hold.
 
-use kiln_package::{Buffer, Options, Size};
+use kiln_package::{Buffer, Level, Options, Package, Size};
 use std::error::Error;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let trusted = arguments.iter().any(|a| a == "--trusted");
-    arguments.retain(|a| a != "--trusted");
+    let twice = arguments.iter().any(|a| a == "--twice");
+    let waits = arguments.iter().any(|a| a == "--wait");
+    let packs = arguments.iter().any(|a| a == "--pack");
+    arguments.retain(|a| !a.starts_with("--"));
     let file = arguments
         .first()
-        .ok_or("usage: measure FILE [ENTRY] [--trusted]")?;
+        .ok_or("usage: measure FILE [ENTRY] [--trusted] [--twice] [--pack]")?;
+    if packs {
+        let mut contents = Package::open(file)?.contents()?;
+        contents.packed = vec![Level::current()?];
+        return Ok(contents.save(file)?);
+    }
     let name = arguments.get(1).map_or("forward", |a| a);
 
     let ms = |since: Instant| since.elapsed().as_secs_f64() * 1e3;
@@ -58,23 +69,47 @@ fn main() -> Result<(), Box<dyn Error>> {
     let memory = entry.memory(&sizes)?;
     let mb = |bytes: usize| bytes as f64 / 1e6;
     println!(
-        "weights {:.1} MB, planned peak {:.1} MB, packed {:.1} MB, outputs {:.2} MB",
+        "weights {:.1} MB, planned peak {:.1} MB, packed {:.1} MB (by way of {:.1} MB), outputs {:.2} MB",
         mb(memory.weights),
         mb(memory.run.peak),
         mb(memory.run.prepared),
+        mb(memory.run.prepare_peak),
         mb(memory.run.outputs)
     );
     // Where the system says it.
-    for file in ["/proc/self/status", "/proc/self/smaps_rollup"] {
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        let wanted = |line: &&str| {
-            ["VmHWM", "VmRSS", "RssAnon", "RssFile", "Pss:"]
-                .iter()
-                .any(|w| line.starts_with(w))
-        };
-        text.lines()
-            .filter(wanted)
-            .for_each(|line| println!("{line}"));
+    for file in ["status", "smaps_rollup"] {
+        figures("self", file);
+    }
+    if twice {
+        let mut other = Command::new(std::env::current_exe()?)
+            .args([file, name, "--wait"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let said = BufReader::new(other.stdout.take().ok_or("no output")?).lines();
+        said.map_while(Result::ok).find(|line| line == READY);
+        println!("beside another process:");
+        figures("self", "smaps_rollup");
+        figures(&other.id().to_string(), "smaps_rollup");
+        drop(other.stdin.take());
+        other.wait()?;
+    }
+    if waits {
+        println!("{READY}");
+        std::io::stdin().read_line(&mut String::new())?;
     }
     Ok(())
+}
+
+/// What a process says when it has run.
+const READY: &str = "ready";
+
+/// Prints a process's memory.
+fn figures(process: &str, file: &str) {
+    let text = std::fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
+    let wanted = ["VmHWM", "VmRSS", "RssAnon", "RssFile", "Pss:", "Pss_Anon"];
+    let shown = |line: &&str| wanted.iter().any(|w| line.starts_with(w));
+    text.lines()
+        .filter(shown)
+        .for_each(|line| println!("{line}"));
 }

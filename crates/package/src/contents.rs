@@ -5,10 +5,12 @@ use crate::open;
 use crate::package::Package;
 use crate::program;
 use crate::write::{Contents, NewEntry, NewProgram};
+use kiln_runtime::Level;
+use std::collections::BTreeSet;
 
 impl Package {
     /// All of it, with its states as they are now: whoever changes some of it writes another package by
-    /// [`Contents::save`].
+    /// [`Contents::save`], which packs weights anew, for the levels that this machine has of those of the package.
     ///
     /// # Errors
     /// If a program is of another format, or damaged, or a value is on a device that fails.
@@ -18,6 +20,7 @@ impl Package {
         for entry in &shared.manifest.entries {
             let programs = entry.programs.iter().map(|p| {
                 Ok(NewProgram {
+                    machine: p.machine.clone(),
                     sizes: p.sizes.clone(),
                     program: program::decode(shared.file(&p.file), self.written_by())?,
                 })
@@ -40,7 +43,12 @@ impl Package {
             let contents = self.asset(name)?;
             Ok((name.to_string(), contents.to_vec()))
         });
+        let programs = shared.manifest.entries.iter().flat_map(|e| &e.programs);
+        let levels = programs.flat_map(|p| &p.packed).map(|p| &p.level[..]);
+        let levels: BTreeSet<&str> = levels.collect();
+        let level = |l: &Level| levels.contains(l.name()) && l.is_supported();
         Ok(Contents {
+            packed: Level::ALL.into_iter().filter(level).collect(),
             written_by: self.written_by().into(),
             metadata: self.metadata().clone(),
             entries,

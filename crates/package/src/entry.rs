@@ -5,10 +5,12 @@ use crate::interface::{Interface, Size, StateInfo};
 use crate::manifest::{EntryInfo, ProgramInfo, Requires};
 use crate::open;
 use crate::package::Shared;
+use crate::packed;
 use crate::program::{self, Program, given_text, sizes_text};
 use crate::state::RNG_STATE;
 use crate::values::{Inputs, Outputs};
 use kiln_plan::Symbol;
+use kiln_runtime::memory::Lender;
 use kiln_runtime::{Buffer, MemoryReport, memory};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -209,8 +211,7 @@ impl Entry {
             return Ok(program.clone());
         }
         let requires = self.shared.requires();
-        let mut programs = self.info().programs.iter();
-        let found = programs.find(|p| p.requires == requires && p.sizes == small);
+        let found = of_machine(&self.info().programs, requires, &small, &self.shared);
         let found = found.ok_or_else(|| {
             let least: Vec<String> = general
                 .iter()
@@ -391,8 +392,7 @@ struct Keys {
 impl Loaded {
     fn new(shared: &Arc<Shared>, info: &EntryInfo) -> Result<Loaded> {
         let requires = shared.requires();
-        let mut programs = info.programs.iter();
-        let found = programs.find(|p| p.requires == requires && p.sizes.is_empty());
+        let found = of_machine(&info.programs, requires, &Sizes::new(), shared);
         let Some(found) = found else {
             let has: Vec<String> = info
                 .programs
@@ -414,6 +414,21 @@ impl Loaded {
             outputs: interface.outputs.iter().map(|o| o.name.clone()).collect(),
         })
     }
+}
+
+/// The program of these sizes that was tuned for this machine, else that for any.
+fn of_machine<'p>(
+    programs: &'p [ProgramInfo],
+    requires: Requires,
+    sizes: &Sizes,
+    shared: &Shared,
+) -> Option<&'p ProgramInfo> {
+    let fits = |p: &&ProgramInfo| p.requires == requires && p.sizes == *sizes;
+    let here = programs.iter().filter(fits).find(|p| {
+        let tuned = p.machine.as_ref();
+        tuned.is_some_and(|machine| Some(machine) == shared.machine.as_ref())
+    });
+    here.or_else(|| programs.iter().filter(fits).find(|p| p.machine.is_none()))
 }
 
 /// A program, once it is known to be what the package says.
@@ -447,6 +462,7 @@ fn load(
             Some((*dtype, shape.clone()))
         };
         program.fits_tensors(state, |name| shared.about_tensor(name))?;
+        packed::take(shared, info, &program)?;
         Ok(program)
     }));
     made.unwrap_or_else(|_| Err(damaged!("`{}` can't be read", info.file)))

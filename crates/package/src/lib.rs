@@ -30,6 +30,10 @@
 //! - `entries/NAME/*.plan`: the compiled program ([`kiln_plan::Entry`]), one for sizes of 2 and more and one for each
 //!   symbol that is 1. Plans hold no machine code: kernels are descriptions that are checked and printed when they
 //!   are loaded, for the best instruction set that there is, so one plan serves all processors;
+//!   A program that was tuned for one machine stands beside that for any, and runs there take it;
+//! - `entries/NAME/*.packed`: on request, weights as the kernels of one level read them ([`Contents::packed`]). Where
+//!   level, program, cuts of kernels and weights are those that they were packed for, they are mapped in the place of
+//!   packing, so that processes share them; else weights are packed as if they were not there;
 //! - `assets/`: files of the exporter's;
 //! - `weights.safetensors`: parameters, running statistics, moments and captured tensors, shared by all entries.
 //!
@@ -57,6 +61,7 @@ mod manifest;
 mod map;
 mod open;
 mod package;
+mod packed;
 mod program;
 mod state;
 mod tensors;

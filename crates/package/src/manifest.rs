@@ -5,8 +5,9 @@ use crate::interface::{Interface, StateInfo};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The format of packages that this build writes.
-pub const FORMAT: u64 = 1;
+/// The format of packages that this build writes. It reads all from 1 on: 2 has programs of one machine, and packed
+/// weights.
+pub const FORMAT: u64 = 2;
 
 /// Members that are not an entry's or an asset.
 pub(crate) const MANIFEST: &str = "manifest.json";
@@ -52,9 +53,29 @@ pub(crate) struct EntryInfo {
 pub(crate) struct ProgramInfo {
     /// What the machine must have.
     pub requires: Requires,
+    /// The machine that it was tuned for, as [`kiln_base::Machine`] is shown; `None` where it is for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
     /// The values of symbols that it is for; the others are at least as large as the symbol's `min`.
     pub sizes: BTreeMap<String, i64>,
     /// The member that holds it.
+    pub file: String,
+    /// Its packed weights.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub packed: Vec<PackedInfo>,
+}
+
+/// Weights of a program as its kernels read them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PackedInfo {
+    /// The level that they are for.
+    pub level: String,
+    /// What they are packed for; see [`kiln_runtime::Packed`].
+    pub layout: String,
+    /// The checksum of the tensors that they were made of.
+    pub weights: String,
+    /// The member that holds them.
     pub file: String,
 }
 
@@ -98,7 +119,7 @@ impl Manifest {
         }
         let wrong = |e: serde_json::Error| damaged!("its manifest is not what it should be: {e}");
         let Head { format, written_by } = serde_json::from_slice(bytes).map_err(wrong)?;
-        if format != FORMAT {
+        if !(1..=FORMAT).contains(&format) {
             let by = written_by.unwrap_or_else(|| "something unnamed".into());
             return Err(Error::Format { found: format, by });
         }
@@ -123,8 +144,12 @@ impl Manifest {
             if !is_entry_name(&entry.name) {
                 return Err(damaged!("no entry can be called {:?}", entry.name));
             }
-            let programs = entry.programs.iter().map(|p| &p.file);
-            asked.extend(programs.chain([&entry.graph]));
+            let programs = entry.programs.iter();
+            let files = programs.flat_map(|p| {
+                let packed = p.packed.iter().map(|packed| &packed.file);
+                [&p.file].into_iter().chain(packed)
+            });
+            asked.extend(files.chain([&entry.graph]));
             entry.interface.check(&entry.name)?;
         }
         let mut places = unique("places of files", asked.into_iter())?;

@@ -23,6 +23,23 @@ unsafe impl Lender for Map {
             Map::Memory(storage) => storage.bytes(),
         }
     }
+
+    fn release(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        if let Map::File(map) = self {
+            // SAFETY: pages of a file that is mapped to be read hold the same when they are read again. That they
+            // stay in memory is no loss.
+            let _ = unsafe {
+                map.unchecked_advise_range(
+                    memmap2::UncheckedAdvice::DontNeed,
+                    range.start,
+                    range.len(),
+                )
+            };
+        }
+        #[cfg(not(unix))]
+        let _ = range;
+    }
 }
 
 impl Map {
@@ -47,23 +64,5 @@ impl Map {
             error,
         })?;
         Ok(Map::Memory(storage))
-    }
-
-    /// Gives pages back to the system, which reads them again where they are asked for.
-    pub fn release(&self, range: Range<usize>) {
-        #[cfg(unix)]
-        if let Map::File(map) = self {
-            // SAFETY: pages of a file that is mapped to be read hold the same when they are read again. That they
-            // stay in memory is no loss.
-            let _ = unsafe {
-                map.unchecked_advise_range(
-                    memmap2::UncheckedAdvice::DontNeed,
-                    range.start,
-                    range.len(),
-                )
-            };
-        }
-        #[cfg(not(unix))]
-        let _ = range;
     }
 }

@@ -89,6 +89,7 @@ impl Options {
             entry: "the GPU".into(),
             error,
         })?;
+        let machine = kiln_runtime::machine(gpu.as_deref());
         let map = Arc::new(map);
         let states = states(&map, &manifest, &tensors, gpu.as_ref())?;
         Ok(Package {
@@ -100,6 +101,7 @@ impl Options {
                 tensors,
                 states,
                 gpu,
+                machine: machine.ok().map(|m| m.to_string()),
                 constants: Mutex::default(),
                 entries: Mutex::default(),
             }),
@@ -141,13 +143,18 @@ fn contents(member: &zip::Member) -> Range<usize> {
 
 /// A tensor of the file: as it lies there where it is aligned, else a copy.
 pub(crate) fn tensor(map: &Arc<Map>, name: &str, place: &Place) -> Result<Buffer> {
-    let bytes = &map.bytes()[place.bytes.clone()];
-    let storage = match bytes.as_ptr().addr().is_multiple_of(ALIGN) && !bytes.is_empty() {
-        true => Storage::lent(map, place.bytes.clone()),
-        false => Storage::from_bytes(bytes),
-    };
-    let tensor = storage.and_then(|s| Buffer::from_storage(place.dtype, &place.shape, s));
+    let tensor = storage(map, place.bytes.clone())
+        .and_then(|s| Buffer::from_storage(place.dtype, &place.shape, s));
     tensor.map_err(|e| damaged!("tensor `{name}`: {e}"))
+}
+
+/// Bytes of the file: as they lie there where they are aligned, else a copy.
+pub(crate) fn storage(map: &Arc<Map>, range: Range<usize>) -> kiln_runtime::Result<Storage> {
+    let bytes = &map.bytes()[range.clone()];
+    match bytes.as_ptr().addr().is_multiple_of(ALIGN) && !bytes.is_empty() {
+        true => Storage::lent(map, range),
+        false => Storage::from_bytes(bytes),
+    }
 }
 
 fn states(

@@ -3,7 +3,7 @@
 use crate::entry::{Entry, Loaded};
 use crate::error::{Error, Result};
 use crate::interface::StateInfo;
-use crate::manifest::{ASSETS, Manifest, WEIGHTS};
+use crate::manifest::{ASSETS, FORMAT, Manifest, WEIGHTS};
 use crate::map::Map;
 use crate::open::{self, Options};
 use crate::state::States;
@@ -12,7 +12,7 @@ use crate::write::{self, File, Piece};
 use kiln_base::DType;
 use kiln_runtime::memory::Lender;
 use kiln_runtime::{Buffer, cuda};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     pub tensors: BTreeMap<String, Place>,
     pub states: States,
     pub gpu: Option<Arc<cuda::Device>>,
+    /// The machine that it runs on, as programs that were tuned name it.
+    pub machine: Option<String>,
     /// Tensors that programs have captured, once asked for.
     pub constants: Mutex<HashMap<String, Buffer>>,
     pub entries: Mutex<HashMap<usize, Arc<Loaded>>>,
@@ -74,6 +76,34 @@ impl Package {
     /// What wrote it.
     pub fn written_by(&self) -> &str {
         &self.shared.manifest.written_by
+    }
+
+    /// The machines that programs were tuned for, in order.
+    pub fn machines(&self) -> BTreeSet<&str> {
+        let programs = self
+            .shared
+            .manifest
+            .entries
+            .iter()
+            .flat_map(|e| &e.programs);
+        programs.filter_map(|p| p.machine.as_deref()).collect()
+    }
+
+    /// The machine that it is run on here, by the name that programs are tuned for; `None` where that is not known.
+    pub fn machine(&self) -> Option<&str> {
+        self.shared.machine.as_deref()
+    }
+
+    /// The levels that packed weights are there for.
+    pub fn packed_levels(&self) -> BTreeSet<&str> {
+        let programs = self
+            .shared
+            .manifest
+            .entries
+            .iter()
+            .flat_map(|e| &e.programs);
+        let packed = programs.flat_map(|p| &p.packed);
+        packed.map(|p| &p.level[..]).collect()
     }
 
     /// What the package says of itself, as JSON: all that the other functions say, and the sizes and checksums of its
@@ -276,7 +306,7 @@ impl Package {
     }
 
     /// Writes the package with its states as they are now, which replaces an older one whole: what opens it goes on
-    /// from here.
+    /// from here. Packed weights are left out once a state has changed.
     ///
     /// # Errors
     /// If the file can't be written; the older one then stays.
@@ -302,7 +332,17 @@ impl Package {
             }
         }
         let weights = tensors::file(all)?;
-        let files = manifest.files.iter().map(|file| {
+        let mut manifest = manifest.clone();
+        manifest.format = FORMAT;
+        let mut stale: BTreeSet<String> = BTreeSet::new();
+        if !self.is_as_opened() {
+            // They are packed of other weights.
+            let programs = manifest.entries.iter_mut().flat_map(|e| &mut e.programs);
+            let packed = programs.flat_map(|p| std::mem::take(&mut p.packed));
+            stale.extend(packed.map(|p| p.file));
+        }
+        let kept = manifest.files.iter().filter(|f| !stale.contains(&f.name));
+        let files = kept.map(|file| {
             let name = file.name.clone();
             let pieces = match self.shared.files.get(&name) {
                 Some(range) if name != WEIGHTS => vec![Piece::Mapped(map.clone(), range.clone())],
@@ -310,7 +350,15 @@ impl Package {
             };
             (name, pieces)
         });
-        Ok((manifest.clone(), files.collect()))
+        let files = files.collect();
+        Ok((manifest, files))
+    }
+
+    /// Whether no state was changed.
+    fn is_as_opened(&self) -> bool {
+        let now = self.shared.states.read();
+        let mut both = now.iter().zip(self.shared.states.first());
+        both.all(|(a, b)| Arc::ptr_eq(a.storage(), b.storage()))
     }
 
     /// The states now, all at one moment, on the host.

@@ -9,10 +9,10 @@ use crate::map::Map;
 use crate::state::RNG_STATE;
 use crate::tensors::{self, Tensors};
 use crate::zip::{self, Member};
-use crate::{FORMAT, program};
+use crate::{FORMAT, packed, program};
 use kiln_plan::Entry as Planned;
-use kiln_runtime::Buffer;
-use kiln_runtime::memory::Lender;
+use kiln_runtime::memory::{Lender, Storage};
+use kiln_runtime::{Buffer, Level};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::Range;
@@ -35,6 +35,8 @@ pub struct Contents {
     pub tensors: Vec<(String, Buffer)>,
     /// Files of any kind, by names such as `classes.txt`.
     pub assets: Vec<(String, Vec<u8>)>,
+    /// The levels of this machine for which weights are there as kernels read them, too.
+    pub packed: Vec<Level>,
 }
 
 /// Something that can be run.
@@ -51,7 +53,10 @@ pub struct NewEntry {
 /// A program of an entry.
 #[derive(Clone, Debug)]
 pub struct NewProgram {
-    /// The values of symbols that it is for; the first program of a kind of machine is for none.
+    /// The machine that it was tuned for, as [`kiln_base::Machine`] is shown: runs there take it in the place of that
+    /// for any.
+    pub machine: Option<String>,
+    /// The values of symbols that it is for; of those for any machine one is for none.
     pub sizes: BTreeMap<String, i64>,
     /// The program with its signature.
     pub program: Planned,
@@ -64,6 +69,7 @@ pub(crate) type File = (String, Vec<Piece>);
 pub(crate) enum Piece {
     Bytes(Vec<u8>),
     Tensor(Buffer),
+    Packed(Arc<Storage>),
     Mapped(Arc<Map>, Range<usize>),
 }
 
@@ -79,6 +85,7 @@ impl Piece {
         match self {
             Piece::Bytes(bytes) => Ok(bytes),
             Piece::Tensor(tensor) => tensor.bytes().map_err(|e| Error::Contents(e.to_string())),
+            Piece::Packed(packed) => Ok(packed.bytes()),
             Piece::Mapped(map, range) => Ok(&map.bytes()[range.clone()]),
         }
     }
@@ -116,6 +123,11 @@ impl Contents {
             files.push((format!("{ASSETS}{name}"), vec![Piece::Bytes(bytes.clone())]));
         }
         let weights = tensors::file(self.tensors.clone())?;
+        let mut entries = entries;
+        if !self.packed.is_empty() {
+            let sum = checksum(&Piece::of(&weights))?;
+            packed::add(self, &sum, &mut entries, &mut files)?;
+        }
         files.push((WEIGHTS.into(), Piece::of(&weights)));
         let manifest = Manifest {
             format: FORMAT,
@@ -162,7 +174,12 @@ impl NewEntry {
             vec![Piece::Bytes(self.graph.clone().into_bytes())],
         ));
         let mut programs = Vec::new();
-        for NewProgram { sizes, program } in &self.programs {
+        for new in &self.programs {
+            let NewProgram {
+                machine: tuned,
+                sizes,
+                program,
+            } = new;
             let requires = match program::is_cuda(&program.plan) {
                 true => Requires::Cuda,
                 false => Requires::Cpu,
@@ -179,11 +196,14 @@ impl NewEntry {
             let sizes = sizes.clone();
             programs.push(ProgramInfo {
                 requires,
+                machine: tuned.clone(),
                 sizes,
                 file,
+                packed: Vec::new(),
             });
         }
-        let general = self.programs.iter().find(|p| p.sizes.is_empty());
+        let any = |p: &&NewProgram| p.sizes.is_empty() && p.machine.is_none();
+        let general = self.programs.iter().find(any);
         let general = general.ok_or_else(|| Error::Contents(format!("`{name}` has no program")))?;
         Ok(EntryInfo {
             name: name.clone(),
@@ -192,6 +212,15 @@ impl NewEntry {
             programs,
         })
     }
+}
+
+/// The checksum of a file.
+fn checksum(pieces: &[Piece]) -> Result<String> {
+    let mut xxh3 = Xxh3::new();
+    for piece in pieces {
+        xxh3.update(piece.bytes()?);
+    }
+    Ok(format!("{:032x}", xxh3.digest128()))
 }
 
 /// Writes a file of tensors.

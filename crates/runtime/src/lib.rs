@@ -44,7 +44,8 @@ pub use buffer::Buffer;
 pub use cancel::Cancel;
 pub use error::{Error, Result};
 pub use executor::{
-    Executable, MemoryBlock, MemoryReport, Replays, Stats, StepEvent, StepTime, Traced, Tracer,
+    Executable, MemoryBlock, MemoryReport, Packed, Replays, Stats, StepEvent, StepTime, Traced,
+    Tracer,
 };
 pub use kiln_base::{Element, custom as custom_ops};
 pub use simd::Level;

@@ -38,6 +38,8 @@ enum Home {
     Host(Block),
     /// A part of a block, which begins so many bytes behind it.
     Gpu(Arc<GpuMemory>, usize),
+    /// A part of the host's memory, or of what is lent, which begins so many bytes behind it.
+    Part(Arc<Storage>, usize),
     /// Somebody else's.
     Lent(Lent),
 }
@@ -222,9 +224,30 @@ impl Storage {
     /// The GPU's memory, if it is on one.
     pub(crate) fn gpu(&self) -> Option<&GpuMemory> {
         match &self.home {
-            Home::Host(_) | Home::Lent(_) => None,
+            Home::Host(_) | Home::Part(..) | Home::Lent(_) => None,
             Home::Gpu(memory, _) => Some(memory),
         }
+    }
+
+    /// So many bytes of the host's memory, or of what is lent, which stays for as long as a part of it is there. Nobody uses the whole
+    /// itself, and of parts that overlap one is used at a time.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] if they are not there or not aligned.
+    pub(crate) fn part(whole: &Arc<Storage>, offset: usize, len: usize) -> Result<Storage> {
+        let fits = offset.checked_add(len).is_some_and(|end| end <= whole.len);
+        if !fits
+            || !offset.is_multiple_of(ALIGN)
+            || !matches!(whole.home, Home::Host(_) | Home::Lent(_))
+        {
+            return Err(Error::Internal("a part that a block does not have".into()));
+        }
+        let home = Home::Part(whole.clone(), offset);
+        let id = Arc::new(next_id());
+        let storage = Storage { id, len, home };
+        #[cfg(test)]
+        crate::interpreted::given(storage.ptr(), len, true);
+        Ok(storage)
     }
 
     /// A copy of `bytes`.
@@ -235,6 +258,18 @@ impl Storage {
         let mut s = Storage::new(bytes.len())?;
         s.bytes_mut().copy_from_slice(bytes);
         Ok(s)
+    }
+
+    /// Gives the memory to the system, and does not keep it for reuse.
+    pub(crate) fn give_back(mut self) {
+        if let Home::Host(block) = &mut self.home {
+            let block = std::mem::replace(block, Block::EMPTY);
+            let mut c = cache();
+            c.stats.allocated -= block.len();
+            c.stats.reserved -= block.len();
+            drop(c); // unmapping is slow and needs no lock
+            drop(block);
+        }
     }
 
     /// The identity of the contents.
@@ -265,8 +300,7 @@ impl Storage {
     /// The contents; none of memory that is not the host's.
     pub fn bytes(&self) -> &[u8] {
         let start = match &self.home {
-            Home::Host(block) => block.ptr(),
-            Home::Lent(lent) => lent.ptr(),
+            Home::Host(_) | Home::Part(..) | Home::Lent(_) => self.ptr(),
             Home::Gpu(..) => return &[],
         };
         // SAFETY: the block, or what was lent, holds at least `len` initialised bytes, and nothing writes
@@ -278,11 +312,17 @@ impl Storage {
     /// them.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.renew();
-        let Home::Host(block) = &self.home else {
-            return &mut [];
+        let own = match &self.home {
+            Home::Host(_) => true,
+            Home::Part(whole, _) => whole.is_own(),
+            Home::Gpu(..) | Home::Lent(_) => false,
         };
-        // SAFETY: the block holds at least `len` initialised bytes and `self` is borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(block.ptr(), self.len) }
+        if !own {
+            return &mut [];
+        }
+        // SAFETY: the block holds at least `len` initialised bytes and `self` is borrowed mutably. Whoever makes parts
+        // of a block that overlap uses one of them at a time.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.len) }
     }
 
     /// Gives the memory a new identity, because its contents have changed.
@@ -294,6 +334,7 @@ impl Storage {
     pub(crate) fn ptr(&self) -> *mut u8 {
         match &self.home {
             Home::Host(block) => block.ptr(),
+            Home::Part(whole, offset) => whole.ptr().wrapping_add(*offset),
             Home::Lent(lent) => lent.ptr(),
             Home::Gpu(memory, offset) => memory.ptr().wrapping_add(*offset),
         }
@@ -354,6 +395,21 @@ mod tests {
             assert_eq!(size_class(class), Some(class));
         }
         assert_eq!(size_class(usize::MAX), None);
+    }
+
+    #[test]
+    fn parts_hold_their_block_and_lie_within_it() {
+        let whole = Arc::new(Storage::new(256).unwrap());
+        let mut parts = [0, 128].map(|at| Storage::part(&whole, at, 128).unwrap());
+        parts[0].bytes_mut().fill(1);
+        parts[1].bytes_mut().fill(2);
+        assert_eq!(parts[1].ptr(), whole.ptr().wrapping_add(128));
+        for (offset, len) in [(1, 2), (128, 129), (usize::MAX - 63, 64), (320, 0)] {
+            assert!(Storage::part(&whole, offset, len).is_err());
+        }
+        drop(whole);
+        assert_eq!((parts[0].bytes()[127], parts[1].bytes()[0]), (1, 2));
+        assert!(!parts[0].is_own());
     }
 
     #[test]

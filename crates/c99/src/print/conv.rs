@@ -88,7 +88,7 @@ impl Sizes {
     }
 
     /// Extents of a padded image: all that taps reach.
-    fn padded(&self) -> [i64; 3] {
+    pub fn padded(&self) -> [i64; 3] {
         std::array::from_fn(|i| {
             let reached =
                 (self.output[i] - 1) * self.stride[i] + (self.kernel[i] - 1) * self.dilation[i] + 1;
@@ -96,7 +96,7 @@ impl Sizes {
         })
     }
 
-    fn is_padded(&self) -> bool {
+    pub fn is_padded(&self) -> bool {
         self.padded() != self.input
     }
 }
@@ -110,10 +110,7 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     match c.role {
         ConvRole::Result => result(k, c),
         ConvRole::Input => super::transposed::print(k, c),
-        ConvRole::Weight => Err(Error::kernel(
-            "conv_weight",
-            "gradients of weights are not printed",
-        )),
+        ConvRole::Weight => super::filters::print(k, c),
     }
 }
 
@@ -162,7 +159,7 @@ pub(super) fn viewed(k: &mut Printing<'_>, at: u16, dtype: DType, view: View) ->
 }
 
 /// Prints the copy of image `n` of `x`, turned and with zeros around it.
-fn copied(k: &mut Printing<'_>, s: &Sizes, last: bool, to: &str, x: &str) {
+pub(super) fn copied(k: &mut Printing<'_>, s: &Sizes, last: bool, to: &str, x: &str) {
     let [_, h, w] = s.padded();
     let channels = s.x_channels();
     let all = s.padded().iter().product::<i64>() * channels;

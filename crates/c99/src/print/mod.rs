@@ -3,6 +3,7 @@
 mod attention;
 mod control;
 mod conv;
+mod filters;
 mod kernel;
 mod lanes;
 mod numbers;

@@ -42,6 +42,12 @@ impl Text {
         self.line("}");
     }
 
+    /// Closes a block whose last line goes on.
+    pub fn end(&mut self, rest: &str) {
+        self.depth -= 1;
+        self.line(format!("}}{rest}"));
+    }
+
     pub fn close_all(&mut self, blocks: usize) {
         (0..blocks).for_each(|_| self.close());
     }

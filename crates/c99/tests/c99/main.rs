@@ -3,3 +3,4 @@
 mod cc;
 mod models;
 mod random;
+mod training;

@@ -1,7 +1,7 @@
 //! Random programs: what C compilers make of printed sources gives what the reference gives.
 
 use crate::cc::{self, Library};
-use kiln_c99::{Error, Input, Program, Weights, print};
+use kiln_c99::{Error, Input, Output, Program, Weights, print};
 use kiln_compiler::Options;
 use kiln_ir::Graph;
 use kiln_ir::eval::Array;
@@ -64,7 +64,7 @@ impl Case {
             symbols: &self.symbols,
             inputs: inputs.collect(),
             outputs: (0..self.plan().outputs.len())
-                .map(|i| format!("out{i}"))
+                .map(|i| Output::Given(format!("out{i}")))
                 .collect(),
         }
     }

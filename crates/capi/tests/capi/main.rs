@@ -40,6 +40,7 @@ fn package() -> Vec<u8> {
             name: "forward".into(),
             graph: String::new(),
             programs: vec![NewProgram {
+                machine: None,
                 sizes: BTreeMap::new(),
                 program,
             }],

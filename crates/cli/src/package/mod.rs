@@ -60,6 +60,15 @@ fn text(package: &Package) -> Result<String, Failure> {
             Err(e) => writeln!(text, "  does not run here: {e}")?,
         }
     }
+    let levels: Vec<&str> = package.packed_levels().into_iter().collect();
+    if !levels.is_empty() {
+        writeln!(text, "\npacked weights: {}", levels.join(", "))?;
+    }
+    for machine in package.machines() {
+        let here = package.machine() == Some(machine);
+        let here = if here { ", which this is" } else { "" };
+        writeln!(text, "\ntuned for {machine}{here}")?;
+    }
     let assets: Vec<&str> = package.assets().collect();
     if !assets.is_empty() {
         writeln!(text, "\nassets: {}", assets.join(", "))?;

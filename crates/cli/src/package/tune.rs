@@ -5,57 +5,71 @@ use crate::Failure;
 use crate::failure::{Usage, say};
 use crate::tuning::{Tuned, choices};
 use clap::ArgMatches;
-use kiln::package::Options;
+use kiln::package::{NewProgram, Options, Package};
 use kiln_compiler::compile;
 use kiln_plan::{Entry, Kernel, Plan};
 use std::path::PathBuf;
 
-/// Compiles every program of packages for the CPU again, by the process's settings, and writes them into their files.
+/// Compiles every program of packages for the CPU again, by the process's settings, and writes them into their files as
+/// this machine's, beside those for any and for other machines.
 pub(crate) fn tune(m: &ArgMatches, files: &[PathBuf]) -> Result<Vec<Tuned>, Failure> {
     let output = m.get_one::<PathBuf>("output");
     if output.is_some() && files.len() > 1 {
         return Err(Usage("--output names one file for several packages".into()).into());
     }
-    let mut all = Vec::new();
+    let (mut all, mut said) = (Vec::new(), Ok(()));
     for file in files {
         let package = Options::new().open(file)?;
+        let machine = kiln_runtime::machine(None)?.to_string();
         let mut contents = package.contents()?;
         for entry in &mut contents.entries {
-            for program in &mut entry.programs {
-                let cuda = |p: &Plan| p.kernels.iter().any(|k| matches!(**k, Kernel::Cuda(_)));
-                if cuda(&program.program.plan) {
-                    continue;
-                }
-                let sizes = program.sizes.iter();
-                let sizes: Vec<String> = sizes.map(|(n, v)| format!(" {n}={v}")).collect();
-                let name = format!("{}{}", entry.name, sizes.concat());
-                let graph = graph(&package, &entry.name, &program.sizes)?;
-                let again = compile(&graph, &[], &kiln_compiler::Options::default());
-                let again = again.map_err(|e| format!("{name}: {e}"))?;
-                let tuned = choices(name.clone(), &again.explain);
-                if !m.get_flag("json") {
-                    say(&tuned.text())?;
+            let here = |p: &NewProgram| p.machine.as_ref() == Some(&machine);
+            entry.programs.retain(|p| !here(p));
+            let mut tuned_here = Vec::new();
+            for program in entry.programs.iter().filter(|p| is_for_any_cpu(p)) {
+                let (tuned, again) = again(&package, &entry.name, program)?;
+                // Whether anybody reads it or not, the file is written.
+                if !m.get_flag("json") && said.is_ok() {
+                    said = say(&tuned.text());
                 }
                 all.push(tuned);
-                let in_order = again
-                    .outputs
-                    .iter()
-                    .copied()
-                    .eq((0..graph.outputs.len()).map(Some));
-                let signature = program.program.signature.clone();
-                let plan = again.executable.plan().clone();
-                signature
-                    .check(&plan)
-                    .ok()
-                    .filter(|()| in_order && alike(&plan, &program.program.plan))
-                    .ok_or_else(|| format!("{name}: its graph makes another program"))?;
-                program.program = Entry { signature, plan };
+                tuned_here.push(NewProgram {
+                    machine: Some(machine.clone()),
+                    sizes: program.sizes.clone(),
+                    program: again,
+                });
             }
+            entry.programs.extend(tuned_here);
         }
         drop(package);
         contents.save(output.unwrap_or(file))?;
     }
-    Ok(all)
+    said.map(|()| all)
+}
+
+fn is_for_any_cpu(program: &NewProgram) -> bool {
+    let kernels = &program.program.plan.kernels;
+    let cuda = kernels.iter().any(|k| matches!(**k, Kernel::Cuda(_)));
+    program.machine.is_none() && !cuda
+}
+
+/// A program of an entry, compiled again by the process's settings, and what was chosen.
+fn again(package: &Package, entry: &str, program: &NewProgram) -> Result<(Tuned, Entry), Failure> {
+    let sizes = program.sizes.iter();
+    let sizes: Vec<String> = sizes.map(|(n, v)| format!(" {n}={v}")).collect();
+    let name = format!("{entry}{}", sizes.concat());
+    let graph = graph(package, entry, &program.sizes)?;
+    let again = compile(&graph, &[], &kiln_compiler::Options::default());
+    let again = again.map_err(|e| format!("{name}: {e}"))?;
+    let outputs = again.outputs.iter().copied();
+    let in_order = outputs.eq((0..graph.outputs.len()).map(Some));
+    let signature = program.program.signature.clone();
+    let plan = again.executable.plan().clone();
+    let same = in_order && alike(&plan, &program.program.plan) && signature.check(&plan).is_ok();
+    match same {
+        true => Ok((choices(name, &again.explain), Entry { signature, plan })),
+        false => Err(format!("{name}: its graph makes another program").into()),
+    }
 }
 
 /// Whether programs take and give the same.

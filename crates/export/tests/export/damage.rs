@@ -2,7 +2,7 @@
 
 use crate::archive::{self, Member};
 use crate::support::trainee;
-use kiln_package::{Buffer, Cancel, Error, Options, Package, RuntimeError, Size};
+use kiln_package::{Buffer, Cancel, Error, Level, Options, Package, RuntimeError, Size};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -30,7 +30,9 @@ impl Random {
 }
 
 fn package() -> Vec<u8> {
-    trainee(1).builder().to_bytes().unwrap()
+    let builder = trainee(1).builder();
+    let packed = builder.packed_weights(Level::current().unwrap());
+    packed.to_bytes().unwrap()
 }
 
 /// Ends what a damaged package computes for long.

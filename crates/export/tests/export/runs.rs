@@ -3,7 +3,7 @@
 use crate::support::{batch, buffer, trainee};
 use kiln_export::Builder;
 use kiln_nn::{BatchNorm2d, Conv2d, Forward, Kernel, Module, ReLU, sequential};
-use kiln_package::{Buffer, DType, Error, Package, Size, TensorInfo};
+use kiln_package::{Buffer, DType, Error, Level, Package, Size, TensorInfo};
 use kiln_tensor::{Spec, Tensor, compile, with_seed};
 
 #[test]
@@ -278,4 +278,38 @@ fn weights_that_are_folded_and_packed_are_kept_once() {
         entry.run(buffer(&x)).unwrap()[0].to_bytes().unwrap(),
         wanted
     );
+}
+
+#[test]
+fn weights_that_are_stored_packed_give_the_same_bits_until_they_change() {
+    let network = with_seed(4, || {
+        let conv = Conv2d::new(16, 32, Kernel::new(5).padding(2));
+        sequential![conv, BatchNorm2d::new(32), ReLU::new()].unwrap()
+    });
+    network.eval();
+    let images = Spec::new(DType::F32, ("batch", 16, 9, 9));
+    let f = compile(images, |x| network.call(x)).unwrap();
+    let builder = || Builder::new().module("", &network).entry("f", &f);
+    let packed = builder().packed_weights(Level::current().unwrap());
+    let [plain, packed] = [builder(), packed].map(|b| {
+        let package = Package::from_bytes(&b.to_bytes().unwrap()).unwrap();
+        (package.entry("f").unwrap(), package)
+    });
+    assert!(plain.1.packed_levels().is_empty());
+    assert!(!packed.1.packed_levels().is_empty());
+    let same = || {
+        for n in [4, 2, 1, 4, 9] {
+            let x = with_seed(n as u64, || Tensor::randn([n, 16, 9, 9], DType::F32));
+            let [a, b] = [&plain, &packed].map(|(entry, _)| entry.run(buffer(&x)).unwrap());
+            assert_eq!(a[0].to_bytes().unwrap(), b[0].to_bytes().unwrap());
+        }
+    };
+    same();
+    let halved: Vec<f32> = plain.1.get("0.weight").unwrap().to_vec().unwrap();
+    let halved: Vec<f32> = halved.into_iter().map(|w| 0.5 * w).collect();
+    for (_, package) in [&plain, &packed] {
+        let value = Buffer::from_slice(&halved, &[32, 16, 5, 5]).unwrap();
+        package.set("0.weight", value).unwrap();
+    }
+    same();
 }

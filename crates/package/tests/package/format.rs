@@ -2,8 +2,12 @@
 
 use kiln_package::{Buffer, Error, Package, RNG_STATE};
 
-fn stored() -> Package {
-    Package::from_bytes(include_bytes!("../fixtures/format1.kiln")).unwrap()
+fn stored() -> [Package; 2] {
+    let of: [&[u8]; 2] = [
+        include_bytes!("../fixtures/format1.kiln"),
+        include_bytes!("../fixtures/format2.kiln"),
+    ];
+    of.map(|bytes| Package::from_bytes(bytes).unwrap())
 }
 
 /// The tensors that its results were computed of.
@@ -13,8 +17,11 @@ fn rows(n: usize) -> Buffer {
 }
 
 #[test]
-fn all_but_the_programs_of_format_1_can_be_read() {
-    let package = stored();
+fn all_but_the_programs_of_every_format_can_be_read() {
+    stored().iter().for_each(read);
+}
+
+fn read(package: &Package) {
     assert_eq!(
         package.entries().collect::<Vec<_>>(),
         ["forward", "train_step"]
@@ -41,8 +48,11 @@ fn all_but_the_programs_of_format_1_can_be_read() {
 }
 
 #[test]
-fn the_programs_of_format_1_run_or_say_that_their_plans_are_of_another_format() {
-    let package = stored();
+fn programs_of_every_format_run_or_say_that_their_plans_are_of_another_format() {
+    stored().iter().for_each(ran);
+}
+
+fn ran(package: &Package) {
     let forward = package.entry("forward");
     if package.plan_format() != kiln_plan::FORMAT {
         let found = package.plan_format();

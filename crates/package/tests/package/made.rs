@@ -5,7 +5,7 @@ use kiln_plan::Entry;
 use std::collections::BTreeMap;
 
 /// The input that the fixture was made with: element i of input k.
-fn input(k: usize, shape: &[i64]) -> Buffer {
+pub fn input(k: usize, shape: &[i64]) -> Buffer {
     let count: i64 = shape.iter().product();
     let values: Vec<f32> = (0..count)
         .map(|i| ((i * 37 + k as i64 * 11) % 101) as f32 / 101.0)
@@ -14,7 +14,7 @@ fn input(k: usize, shape: &[i64]) -> Buffer {
 }
 
 /// A package of a convolution, batch norm, pooling and a linear layer.
-fn contents() -> Contents {
+pub fn contents() -> Contents {
     let bytes = include_bytes!("../../../runtime/tests/fixtures/small_cnn.entry");
     let mut program = Entry::from_bytes(bytes).unwrap();
     program.signature.arguments[0].name = "images".into();
@@ -39,11 +39,13 @@ fn contents() -> Contents {
             name: "forward".into(),
             graph: "a graph".into(),
             programs: vec![NewProgram {
+                machine: None,
                 sizes: BTreeMap::new(),
                 program,
             }],
         }],
         assets: vec![("labels/classes.txt".into(), b"one\ntwo\n".to_vec())],
+        packed: Vec::new(),
     }
 }
 
@@ -146,7 +148,11 @@ fn weights_of_another_shape_or_missing_are_refused() {
         &|c| {
             let sizes = BTreeMap::from([("batch".into(), 1)]);
             let program = c.entries[0].programs[0].program.clone();
-            c.entries[0].programs = vec![NewProgram { sizes, program }];
+            c.entries[0].programs = vec![NewProgram {
+                machine: None,
+                sizes,
+                program,
+            }];
         },
         "`forward` has no program",
     );
@@ -157,9 +163,11 @@ fn a_program_for_a_size_must_be_the_general_one_with_it() {
     let mut contents = contents();
     let sizes = BTreeMap::from([("batch".into(), 1)]);
     let program = contents.entries[0].programs[0].program.clone();
-    contents.entries[0]
-        .programs
-        .push(NewProgram { sizes, program });
+    contents.entries[0].programs.push(NewProgram {
+        machine: None,
+        sizes,
+        program,
+    });
     let package = Package::from_bytes(&contents.to_bytes().unwrap()).unwrap();
     let forward = package.entry("forward").unwrap();
     forward.run(input(0, &[2, 1, 6, 6])).unwrap();
@@ -203,9 +211,9 @@ fn other_formats_name_who_wrote_them() {
     };
     for (from, to, wanted) in [
         (
-            "\"format\": 1,",
             "\"format\": 2,",
-            "is of format 2 and was written by a test",
+            "\"format\": 3,",
+            "is of format 3 and was written by a test",
         ),
         (
             "\"plan_format\": ",

@@ -5,8 +5,10 @@ use super::binder::{Binder, Owner, Setting};
 use super::guard::Guard;
 use super::loc::Loc;
 use super::on_gpu::OnGpu;
+use super::pack::packed_behind;
 use super::report::{MemoryBlock, MemoryReport};
 use super::step::{After, BoundStep};
+use super::turns::Turns;
 use crate::error::{Result, damaged};
 use crate::memory::ALIGN;
 use hashbrown::HashMap;
@@ -34,8 +36,12 @@ pub(super) struct Bound {
     pub kept: Vec<(usize, usize)>,
     /// Bytes of each prepared buffer.
     pub prepared: Vec<usize>,
+    /// The first of them that packed weights are.
+    pub packs_from: usize,
     /// Which of these runs touch; see [`Bound::touched_by_run`].
     pub touched: Vec<bool>,
+    /// How *prepare* is run on the CPU.
+    pub turns: Turns,
     /// Where each output is, and its shape.
     pub outputs: Vec<(Loc, Vec<i64>)>,
     pub arena: usize,
@@ -119,14 +125,15 @@ impl Bound {
         });
         b.fixed = fixed.collect();
         b.check_lens()?;
-        let mut prepare = b.steps(&plan.prepare, plan.prepare.len())?;
+        let prepare = b.steps(&plan.prepare, plan.prepare.len())?;
         let commit = match owner {
             Owner::Executable => plan.commit as usize,
             Owner::Loop { .. } | Owner::Side => 0, // a branch's steps do nothing after an error of their side
         };
         let mut run = b.steps(&plan.run, commit)?;
+        let packs_from = prepared.len();
         let packs = b.packs(owner, &mut run.steps, &prepare.steps, &mut prepared);
-        prepare.steps.extend(packs);
+        let prepare_steps = packed_behind(prepare.steps, packs);
         if owner != Owner::Executable {
             narrow(&mut run.steps);
         }
@@ -158,10 +165,12 @@ impl Bound {
         };
         let bound = Bound {
             values: values.to_vec(),
+            packs_from,
             touched: Vec::new(),
-            prepare_on_gpu: OnGpu::new(&prepare.steps),
+            turns: Turns::default(),
+            prepare_on_gpu: OnGpu::new(&prepare_steps),
             run_on_gpu: OnGpu::new(&run.steps),
-            prepare: prepare.steps,
+            prepare: prepare_steps,
             run: run.steps,
             slots,
             kept,

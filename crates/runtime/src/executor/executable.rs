@@ -6,6 +6,7 @@ use super::check::{self, Facts};
 use super::profile::{Profile, StepEvent, StepTime};
 use super::report::{MemoryBlock, MemoryReport};
 use super::step::BoundStep;
+use super::stored::Stored;
 use crate::buffer::Buffer;
 use crate::cuda;
 use crate::error::{Error, Result};
@@ -14,6 +15,7 @@ use crate::kernels::Linker;
 use crate::lock::lock;
 use crate::memory::{ALIGN, Storage, evict};
 use crate::simd::Level;
+use kiln_base::LevelError;
 use kiln_plan::{Plan, Role, Site};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -40,6 +42,8 @@ pub struct Executable {
     pub(super) bindings: Mutex<Vec<Arc<Bound>>>,
     /// Most recently used last.
     pub(super) prepared: Mutex<Vec<Arc<Prepared>>>,
+    /// Packed weights that were given.
+    pub(super) stored: Mutex<Option<Stored>>,
     pub(super) counts: Counts,
     pub(super) profile: Profile,
 }
@@ -118,6 +122,20 @@ impl Executable {
         guarded(|| Executable::load(plan, None, Level::current()?))
     }
 
+    /// Checks a plan for a level of this machine.
+    ///
+    /// # Errors
+    /// As [`Executable::new`]; [`Error::Level`] if the machine lacks the level.
+    pub fn at_level(plan: Plan, level: Level) -> Result<Executable> {
+        if !level.is_supported() {
+            return Err(Error::Level(LevelError {
+                asked: level.name().into(),
+                why: "this machine lacks it".into(),
+            }));
+        }
+        guarded(|| Executable::load(plan, None, level))
+    }
+
     /// Checks a plan of CUDA kernels and compiles or loads those for a GPU.
     ///
     /// # Errors
@@ -150,6 +168,7 @@ impl Executable {
             constants,
             bindings: Mutex::default(),
             prepared: Mutex::default(),
+            stored: Mutex::default(),
             counts: Counts::default(),
             profile: Profile::default(),
             sites: plan.sites.clone().into(),

@@ -4,6 +4,7 @@ use super::binder::{Binder, Setting};
 use super::bound::Bound;
 use super::on_gpu::OnGpu;
 use super::step::BoundStep;
+use super::turns::Turns;
 use crate::error::Result;
 use kiln_plan::Step;
 
@@ -49,7 +50,9 @@ impl Bound {
         };
         let moved = Bound {
             values: values.to_vec(),
+            packs_from: self.packs_from,
             touched: Vec::new(),
+            turns: Turns::default(),
             prepare_on_gpu: OnGpu::new(&prepare),
             run_on_gpu: OnGpu::new(&run),
             prepare,

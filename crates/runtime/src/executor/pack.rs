@@ -6,6 +6,7 @@ use super::step::{After, BoundStep};
 use crate::error::Result;
 use crate::kernels::work::{Call, Packs, Work};
 use crate::tile::Failure;
+use hashbrown::HashMap;
 use kiln_plan::Role;
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -19,6 +20,32 @@ impl Work for Pack {
         unsafe { self.0.pack(call) };
         Ok(None)
     }
+}
+
+/// The steps of *prepare* with those that pack weights right behind what makes these, so that they are packed while
+/// the caches have them and need no memory afterwards.
+pub(super) fn packed_behind(steps: Vec<BoundStep>, packs: Vec<BoundStep>) -> Vec<BoundStep> {
+    let behind = |pack: &BoundStep| {
+        let made = pack.after.iter().max().map_or(0, |last| *last as usize + 1);
+        let starts = |i: &usize| steps.get(*i).is_none_or(|s| !s.joined);
+        (made..=steps.len()).find(starts).unwrap_or(steps.len())
+    };
+    let packs = packs.into_iter().map(|pack| ((behind(&pack), 0), pack));
+    let mut all: Vec<((usize, u8), BoundStep)> = packs.collect();
+    let steps = steps.into_iter().enumerate();
+    all.extend(steps.map(|(i, step)| ((i, 1), step)));
+    all.sort_by_key(|(place, _)| *place);
+    let places = all.iter().map(|(place, _)| *place).enumerate();
+    let places: HashMap<usize, u32> = places
+        .filter_map(|(now, (before, kind))| (kind == 1).then_some((before, now as u32)))
+        .collect();
+    let moved = all.into_iter().map(|(_, mut step)| {
+        step.after
+            .iter_mut()
+            .for_each(|at| *at = places[&(*at as usize)]);
+        step
+    });
+    moved.collect()
 }
 
 impl Binder<'_> {

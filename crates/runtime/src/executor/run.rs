@@ -4,6 +4,7 @@ use super::bound::Bound;
 use super::executable::{Executable, Prepared, guarded, recent, remember};
 use super::loc::Loc;
 use super::part::Part;
+use super::prepare::prepare;
 use super::trace::Tracer;
 use crate::buffer::Buffer;
 use crate::cancel;
@@ -11,7 +12,6 @@ use crate::cuda::Outcome;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::memory::Storage;
-use kiln_plan::Role;
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -76,9 +76,7 @@ impl Executable {
 
     /// The prepared results for the parameters among the inputs, computed if need be.
     pub(super) fn prepared(&self, bound: &Bound, inputs: &[Buffer]) -> Result<Arc<Prepared>> {
-        let roles = self.plan.inputs.iter().zip(inputs);
-        let parameters = roles.filter(|(i, _)| i.role == Role::Parameter);
-        let parameters: Vec<&Storage> = parameters.map(|(_, b)| &**b.storage()).collect();
+        let parameters: Vec<&Storage> = self.parameters(inputs).collect();
         let values = if self.facts.prepare_is_symbolic {
             &bound.values[..]
         } else {
@@ -204,7 +202,7 @@ fn run(
 impl Part<'_> {
     /// Runs the steps up to the first data error. On a GPU they may still be running afterwards; if they
     /// can have one, that is the outcome.
-    fn run<'s>(
+    pub(super) fn run<'s>(
         mut self,
         storage: impl Fn(Loc) -> &'s Storage,
         tracer: Option<&mut dyn Tracer>,
@@ -229,7 +227,7 @@ impl Part<'_> {
 }
 
 /// Memory with zeros in it, where that is asked for.
-fn cleared(mut storage: Storage, clear: bool) -> Storage {
+pub(super) fn cleared(mut storage: Storage, clear: bool) -> Storage {
     if clear {
         storage.bytes_mut().fill(0);
     }
@@ -274,40 +272,4 @@ fn finish(
         Ok(buffer.with_outcome(outcome.clone().filter(|_| doubtful)))
     });
     outputs.collect()
-}
-
-/// Runs the *prepare* part.
-fn prepare(
-    exe: &Executable,
-    bound: &Bound,
-    inputs: &[Buffer],
-    tracer: Option<&mut dyn Tracer>,
-) -> Result<Vec<Arc<Storage>>> {
-    let part = Part::new(exe, bound, true)?;
-    let storages = bound
-        .prepared
-        .iter()
-        .map(|bytes| part.allocate(*bytes, &bound.holders.prepared));
-    let clear = bound.prepare_clear;
-    let storages = storages.map(|s| Ok(cleared(s?, clear)));
-    let storages = storages.collect::<Result<Vec<_>>>()?;
-    let arena = part.allocate(bound.prepare_arena, &bound.holders.arena)?;
-    let arena = cleared(arena, clear);
-    let storage = |loc: Loc| match loc {
-        Loc::Input(i) => inputs[i].storage(),
-        Loc::Constant(c) => exe.constants[c].storage(),
-        Loc::Prepared(p) => &storages[p],
-        Loc::Arena(_) | Loc::Slot(_) => &arena, // checking allows no output here
-    };
-    // A tracer is shown operands of the run part as they were before they were packed.
-    let all = tracer.is_some();
-    let outcome = part.run(storage, tracer)?;
-    // The results are kept, so they must be right.
-    outcome.map_or(Ok(()), |o| o.wait())?;
-    let touched = storages.into_iter().zip(&bound.touched);
-    let kept = touched.map(|(storage, touched)| match *touched || all {
-        true => Ok(Arc::new(storage)),
-        false => Ok(Arc::new(Storage::new(0)?)),
-    });
-    kept.collect()
 }

@@ -39,6 +39,12 @@ pub(super) struct BoundStep {
 }
 
 impl BoundStep {
+    /// Where everything is that it touches, but for its scratch memory.
+    pub fn locs(&self) -> impl Iterator<Item = Loc> + '_ {
+        let guard = self.guard.iter().map(|guard| guard.loc);
+        self.args.iter().copied().chain(guard)
+    }
+
     /// Bytes of its scratch memory.
     pub fn scratch_bytes(&self) -> usize {
         let record = self.guard.as_ref().and_then(|g| g.launch.as_ref());

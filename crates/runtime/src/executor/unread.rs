@@ -1,41 +1,41 @@
-//! Results of *prepare* that no run reads: weights that were made, and then packed.
+//! What a run touches of that which *prepare* was given and has made: weights that were packed are read by none.
 
 use super::bound::Bound;
 use super::loc::Loc;
+use super::turns::Turns;
+use hashbrown::HashSet;
 
 impl Bound {
     /// The bound plan with what is found of its steps. On a GPU all results of *prepare* stay.
     pub(super) fn with_touched(mut self, on_gpu: bool) -> Bound {
-        self.touched = match on_gpu {
-            true => vec![true; self.prepared.len()],
-            false => self.touched_by_run(),
-        };
+        let touched = self.touched_by_run();
+        let prepared = 0..self.prepared.len();
+        let stays = |p| on_gpu || touched.contains(&Loc::Prepared(p));
+        self.touched = prepared.map(stays).collect();
         let kept = self.prepared.iter().zip(&self.touched);
         let kept: usize = kept.map(|(n, touched)| n * usize::from(*touched)).sum();
-        let dropped = self.prepared.iter().sum::<usize>() - kept;
+        if !on_gpu {
+            self.turns = Turns::new(&self, &touched);
+        }
         self.report.prepared = kept;
-        self.report.prepare_peak = self.prepare_arena + dropped;
+        self.report.prepare_peak = self.prepare_arena + self.turns.spare_bytes;
         self
     }
 
-    /// For each result of *prepare* whether the run part touches it, or gives it out.
-    fn touched_by_run(&self) -> Vec<bool> {
-        let mut touched = vec![false; self.prepared.len()];
-        let mut touch = |loc: &Loc| {
-            if let Loc::Prepared(at) = loc {
-                touched[*at] = true;
-            }
-        };
+    /// What the run part touches, or gives out.
+    fn touched_by_run(&self) -> HashSet<Loc> {
+        let mut touched = HashSet::new();
         for step in &self.run {
             let packs = step.work.packs();
             let forgotten = packs.filter(|_| step.packed && step.work.forgets_packed());
             let forgotten = forgotten.map(|packs| packs.weights);
             let args = step.args.iter().enumerate();
             let read = args.filter(|(arg, _)| Some(*arg) != forgotten);
-            read.for_each(|(_, loc)| touch(loc));
-            step.guard.iter().for_each(|guard| touch(&guard.loc));
+            touched.extend(read.map(|(_, loc)| *loc));
+            touched.extend(step.guard.iter().map(|guard| guard.loc));
         }
-        self.outputs.iter().for_each(|(loc, _)| touch(loc));
+        touched.extend(self.outputs.iter().map(|(loc, _)| *loc));
+        touched.extend(self.kept.iter().map(|(input, _)| Loc::Input(*input)));
         touched
     }
 }

@@ -83,6 +83,14 @@ impl super::work::Work for MatMul {
         Some(Packs { weights, bytes })
     }
 
+    fn forgets_packed(&self) -> bool {
+        let (weights, made) = (self.right(), self.lhs.made.as_deref());
+        let by_packed = self.algorithm == Algorithm::Packed && self.rhs.made.is_none();
+        let alone = (made.is_some() || self.lhs.arg != weights) && self.out != weights;
+        let mut programs = self.epilogue.iter().chain(made);
+        by_packed && alone && programs.all(|p| p.walks.iter().all(|w| w.arg != weights))
+    }
+
     unsafe fn pack(&self, call: &Call<'_>) {
         // SAFETY: the first is the weights, the second has the bytes that `packs` says.
         unsafe { self.pack(call.args[0], call.args[1], call.parallel) }

@@ -2,7 +2,7 @@
 
 use super::{ALIGN, Home, Storage, next_id};
 use crate::error::{Error, Result};
-use std::any::Any;
+use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -15,14 +15,25 @@ use std::sync::Arc;
 pub unsafe trait Lender: Send + Sync + 'static {
     /// The bytes.
     fn bytes(&self) -> &[u8];
+
+    /// Some of them are not read for now: their memory may be given back to the system, if it can make them again.
+    fn release(&self, range: Range<usize>) {
+        let _ = range;
+    }
 }
 
 /// Where lent bytes begin, and what holds them.
-#[derive(Debug)]
 pub(super) struct Lent {
     start: NonNull<u8>,
+    range: Range<usize>,
     /// Kept for as long as the bytes are used.
-    _holder: Arc<dyn Any + Send + Sync>,
+    holder: Arc<dyn Lender>,
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lent bytes {:?}", self.range)
+    }
 }
 
 // SAFETY: the bytes are only read, and what holds them may be dropped on any thread.
@@ -51,7 +62,8 @@ impl Storage {
         };
         let lent = Lent {
             start: NonNull::from(bytes).cast(),
-            _holder: holder.clone(),
+            range: range.clone(),
+            holder: holder.clone(),
         };
         Ok(Storage {
             id: Arc::new(next_id()),
@@ -62,7 +74,14 @@ impl Storage {
 
     /// Whether its memory may be given to a result.
     pub(crate) fn is_own(&self) -> bool {
-        !matches!(self.home, Home::Lent(_))
+        !matches!(self.home, Home::Lent(_) | Home::Part(..))
+    }
+
+    /// Tells whoever lent it that it is not read for now.
+    pub(crate) fn release(&self) {
+        if let Home::Lent(lent) = &self.home {
+            lent.holder.release(lent.range.clone());
+        }
     }
 }
 

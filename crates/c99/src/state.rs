@@ -1,0 +1,137 @@
+//! What entries keep from call to call: a struct that the caller holds.
+
+use crate::error::{Error, Result};
+use crate::print::{Printer, Text, identifier, memory};
+use kiln_plan::{Place, Plan};
+use kiln_runtime::Buffer;
+
+/// A state, which is a member of the struct.
+struct Member {
+    name: String,
+    /// As C has it.
+    text: String,
+    value: Buffer,
+    /// The number of what it begins as.
+    source: usize,
+}
+
+/// The states of all entries, in the order in which they are first used.
+#[derive(Default)]
+pub(crate) struct States {
+    all: Vec<Member>,
+}
+
+impl States {
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// An expression for the array of a state, which begins as `value`.
+    pub fn array(&mut self, printer: &mut Printer, name: &str, value: &Buffer) -> Result<String> {
+        if let Some(found) = self.all.iter().find(|m| m.name == name) {
+            return Ok(format!("state->{}", found.text));
+        }
+        let mut text = identifier(name);
+        while self.all.iter().any(|m| m.text == text) {
+            text.push('_');
+        }
+        let bytes = value.to_bytes().map_err(Error::Prepare)?;
+        let source = printer.weights.add(value.dtype(), bytes);
+        let array = format!("state->{text}");
+        self.all.push(Member {
+            name: name.into(),
+            text,
+            value: value.clone(),
+            source,
+        });
+        Ok(array)
+    }
+
+    /// An expression for the array of a state that some entry reads.
+    ///
+    /// # Errors
+    /// If none does.
+    pub fn found(&self, name: &str) -> Result<String> {
+        let found = self.all.iter().find(|m| m.name == name);
+        let unread = || Error::Damaged(format!("state `{name}` is written and never read"));
+        found
+            .map(|m| format!("state->{}", m.text))
+            .ok_or_else(unread)
+    }
+
+    /// The struct and what makes it, as the header has them.
+    pub fn declared(&self, prefix: &str, in_file: bool) -> String {
+        if self.is_empty() {
+            return String::new();
+        }
+        let mut text = Text::default();
+        text.line("/* What calls keep: their caller has one, or several that know nothing of each other. */");
+        text.open(format!("typedef struct {prefix}_state"));
+        for m in &self.all {
+            let (of, shape) = (memory(m.value.dtype()), m.value.shape());
+            let len = m.value.len().max(1);
+            // A name may come from anywhere: what is said of it is no text of C.
+            let name = identifier(&m.name);
+            text.line(format!(
+                "{of} {}[{len}]; /* {name} {}{shape:?} */",
+                m.text,
+                m.value.dtype()
+            ));
+        }
+        text.end(&format!(" {prefix}_state;"));
+        text.line("/* Makes it what the package holds. */");
+        text.line(format!("{};", head(prefix, in_file)));
+        text.line("");
+        text.into_string()
+    }
+
+    /// The function that makes it.
+    pub fn defined(&self, printer: &mut Printer) -> Result<String> {
+        if self.is_empty() {
+            return Ok(String::new());
+        }
+        let mut text = Text::default();
+        text.open(head(&printer.prefix, printer.in_file()));
+        if printer.in_file() {
+            text.line("const unsigned char *const weights = (const unsigned char *)weights_file;");
+        }
+        for m in self.all.iter().filter(|m| !m.value.is_empty()) {
+            let from = printer.expression(&crate::print::Memory::Fixed(m.source))?;
+            text.line(format!(
+                "memcpy(state->{0}, {from}, sizeof state->{0});",
+                m.text
+            ));
+        }
+        text.line("(void)state;");
+        if printer.in_file() {
+            text.line("(void)weights;");
+        }
+        text.close();
+        text.line("");
+        Ok(text.into_string())
+    }
+}
+
+fn head(prefix: &str, in_file: bool) -> String {
+    let weights = if in_file {
+        "const void *weights_file, "
+    } else {
+        ""
+    };
+    format!("void {prefix}_begin({weights}{prefix}_state *state)")
+}
+
+/// The plan with what it prepares as work of each run: what it is made of may change.
+pub(crate) fn unprepared(plan: &Plan) -> Plan {
+    let mut plan = plan.clone();
+    let mut run = std::mem::take(&mut plan.prepare);
+    plan.commit += run.len() as u32;
+    run.append(&mut plan.run);
+    plan.run = run;
+    for buffer in &mut plan.buffers {
+        if buffer.place == Place::Prepared {
+            buffer.place = Place::Temporary;
+        }
+    }
+    plan
+}

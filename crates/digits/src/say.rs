@@ -1,0 +1,29 @@
+//! Printing to whoever reads, who may stop to.
+
+use std::fmt::Arguments;
+use std::io::{ErrorKind, Write, stdout};
+use std::process::exit;
+
+/// Prints as `print!` does; where nobody reads any more, the job is over and ends quietly.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::say::write(format_args!($($text)*), "") };
+}
+
+/// The same of a line.
+macro_rules! sayln {
+    ($($text:tt)*) => { $crate::say::write(format_args!($($text)*), "\n") };
+}
+
+pub(crate) use {say, sayln};
+
+/// Writes to the standard output.
+pub fn write(text: Arguments<'_>, end: &str) {
+    match write!(stdout().lock(), "{text}{end}") {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => exit(0),
+        Err(e) => {
+            eprintln!("the output can't be written: {e}");
+            exit(1)
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Weights that are packed when a package is written, for runs to map.
+
+use crate::error::{Error, Result};
+use crate::manifest::{EntryInfo, PackedInfo, ProgramInfo, Requires, WEIGHTS};
+use crate::open;
+use crate::package::Shared;
+use crate::program::Program;
+use crate::write::{Contents, File, NewProgram, Piece};
+use kiln_plan::Named;
+use kiln_runtime::{Buffer, Executable, Level, Packed};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Packs the weights of all programs for the CPU, for each level, and says so in `entries`. `sum` is the checksum of
+/// the weights.
+pub(crate) fn add(
+    contents: &Contents,
+    sum: &str,
+    entries: &mut [EntryInfo],
+    files: &mut Vec<File>,
+) -> Result<()> {
+    let tensors = contents.tensors.iter().map(|(name, b)| (&name[..], b));
+    let tensors: BTreeMap<&str, &Buffer> = tensors.collect();
+    for (entry, info) in contents.entries.iter().zip(entries) {
+        let failed = |error| Error::Run {
+            entry: entry.name.clone(),
+            error,
+        };
+        let programs = entry.programs.iter().zip(&mut info.programs).enumerate();
+        let programs = programs.filter(|(_, (_, info))| info.requires == Requires::Cpu);
+        for (number, (new, info)) in programs {
+            let inputs = inputs(new, &tensors).map_err(failed)?;
+            for level in &contents.packed {
+                let plan = new.program.plan.clone();
+                let executable = Executable::at_level(plan, *level).map_err(failed)?;
+                let Some(packed) = executable.packed(&inputs).map_err(failed)? else {
+                    continue;
+                };
+                let level = level.name();
+                let file = format!("entries/{}/cpu-{number}-{level}.packed", entry.name);
+                files.push((file.clone(), vec![Piece::Packed(packed.bytes)]));
+                info.packed.push(PackedInfo {
+                    level: level.into(),
+                    layout: packed.layout,
+                    weights: sum.into(),
+                    file,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Inputs of a program: its parameters, and zeros in the place of others.
+fn inputs(
+    new: &NewProgram,
+    tensors: &BTreeMap<&str, &Buffer>,
+) -> Result<Vec<Buffer>, kiln_runtime::Error> {
+    let (plan, signature) = (&new.program.plan, &new.program.signature);
+    let least: Vec<i64> = plan.symbols.iter().map(|s| s.min).collect();
+    let captured = signature
+        .captured
+        .iter()
+        .map(|Named { name, at }| (*at, name));
+    let states = signature
+        .states
+        .iter()
+        .filter_map(|s| Some((s.input?, &s.name)));
+    let known: BTreeMap<u32, &String> = captured.chain(states).collect();
+    let inputs = plan.inputs.iter().enumerate().map(|(i, input)| {
+        let tensor = known
+            .get(&(i as u32))
+            .and_then(|name| tensors.get(&name[..]));
+        if let Some(tensor) = tensor {
+            return Ok((*tensor).clone());
+        }
+        let shape = input.shape.iter();
+        let shape: Vec<i64> = shape
+            .map(|d| d.eval_checked(&least).unwrap_or(-1))
+            .collect();
+        Buffer::zeros(input.dtype, &shape)
+    });
+    inputs.collect()
+}
+
+/// Lets a program read the packed weights of the package, if there are some for the level in use, made of the weights
+/// that the package has.
+pub(crate) fn take(shared: &Shared, info: &ProgramInfo, program: &Program) -> Result<()> {
+    let level: Level = program.executable.level();
+    let sum = shared.manifest.files.iter().find(|f| f.name == WEIGHTS);
+    let fits = |p: &&PackedInfo| {
+        p.level == level.name() && sum.is_some_and(|weights| weights.xxh3 == p.weights)
+    };
+    let Some(found) = info.packed.iter().find(fits) else {
+        return Ok(());
+    };
+    let failed = |error| Error::Run {
+        entry: found.file.clone(),
+        error,
+    };
+    let inputs = program.executable.plan().inputs.iter();
+    let nothing = inputs.map(|i| Buffer::zeros(i.dtype, &[0]));
+    let mut values = nothing.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    for state in &program.signature.states {
+        if let Some(at) = state.input {
+            let first = &shared.states.first()[shared.states.find(&state.name)?];
+            values[at as usize] = first.clone();
+        }
+    }
+    for constant in &program.signature.captured {
+        values[constant.at as usize] = shared.constant(&constant.name)?;
+    }
+    let range = shared.files.get(&found.file).cloned().unwrap_or(0..0);
+    let bytes = open::storage(&shared.map, range).map_err(failed)?;
+    let packed = Packed {
+        layout: found.layout.clone(),
+        bytes: Arc::new(bytes),
+    };
+    program.executable.store(&values, packed).map_err(failed)
+}

@@ -1,0 +1,110 @@
+//! Running *prepare*.
+
+use super::bound::Bound;
+use super::executable::Executable;
+use super::loc::Loc;
+use super::part::Part;
+use super::run::cleared;
+use super::step::BoundStep;
+use super::trace::Tracer;
+use crate::buffer::Buffer;
+use crate::error::Result;
+use crate::memory::Storage;
+use std::sync::Arc;
+
+/// The results of *prepare* that runs touch, in memory of their own, and nothing in the place of the others; all of
+/// them for a tracer, which is shown operands of the run part as they were before they were packed.
+pub(super) fn prepare(
+    exe: &Executable,
+    bound: &Bound,
+    inputs: &[Buffer],
+    tracer: Option<&mut dyn Tracer>,
+) -> Result<Vec<Arc<Storage>>> {
+    match (tracer, &exe.gpu) {
+        (None, None) => by_turns(exe, bound, inputs),
+        (tracer, _) => whole(exe, bound, inputs, tracer),
+    }
+}
+
+/// Runs it with memory for everything.
+fn whole(
+    exe: &Executable,
+    bound: &Bound,
+    inputs: &[Buffer],
+    tracer: Option<&mut dyn Tracer>,
+) -> Result<Vec<Arc<Storage>>> {
+    let part = Part::new(exe, bound, true)?;
+    let clear = bound.prepare_clear;
+    let storages = bound.prepared.iter().map(|bytes| {
+        let fresh = part.allocate(*bytes, &bound.holders.prepared)?;
+        Ok(cleared(fresh, clear))
+    });
+    let storages = storages.collect::<Result<Vec<_>>>()?;
+    let arena = part.allocate(bound.prepare_arena, &bound.holders.arena)?;
+    let arena = cleared(arena, clear);
+    let storage = |loc: Loc| match loc {
+        Loc::Input(i) => inputs[i].storage(),
+        Loc::Constant(c) => exe.constants[c].storage(),
+        Loc::Prepared(p) => &storages[p],
+        Loc::Arena(_) | Loc::Slot(_) => &arena, // checking allows no output here
+    };
+    let outcome = part.run(storage, tracer)?;
+    // The results are kept, so they must be right.
+    outcome.map_or(Ok(()), |o| o.wait())?;
+    Ok(storages.into_iter().map(Arc::new).collect())
+}
+
+/// Runs it turn by turn. What runs read packed lies in one block, which the system gives in huge pages, if it is not
+/// there already; and inputs that nothing reads again are released, as those that lie in a mapped file can be.
+fn by_turns(exe: &Executable, bound: &Bound, inputs: &[Buffer]) -> Result<Vec<Arc<Storage>>> {
+    let (turns, clear) = (&bound.turns, bound.prepare_clear);
+    let part = Part::new(exe, bound, true)?;
+    let arena = cleared(Storage::new(bound.prepare_arena)?, clear);
+    let spare = Arc::new(Storage::new(turns.spare_bytes)?);
+    let (places, bytes) = bound.packed_places();
+    let stored = exe.stored(bound, inputs).filter(|_| !clear);
+    let block = match &stored {
+        Some(stored) => stored.clone(),
+        None => Arc::new(Storage::new(bytes)?),
+    };
+    let results = bound.prepared.iter().zip(&turns.spare).enumerate();
+    let results = results.map(
+        |(p, (bytes, spot))| match (spot, p.checked_sub(bound.packs_from)) {
+            (Some(offset), _) => Storage::part(&spare, *offset, *bytes),
+            (None, Some(i)) => Storage::part(&block, places[i], *bytes),
+            (None, None) => Storage::new(*bytes),
+        },
+    );
+    let mut storages = results.collect::<Result<Vec<Storage>>>()?;
+    let run = |storages: &[Storage], steps: &[BoundStep]| {
+        let storage = |loc: Loc| match loc {
+            Loc::Input(i) => &**inputs[i].storage(),
+            Loc::Constant(c) => exe.constants[c].storage(),
+            Loc::Prepared(p) => &storages[p],
+            Loc::Arena(_) | Loc::Slot(_) => &arena,
+        };
+        part.on_cpu(steps, &storage, None)
+    };
+    if stored.is_some() {
+        run(&storages, &bound.beside_packed())?;
+    } else {
+        for turn in &turns.list {
+            for p in turn.begins.iter().filter(|_| clear) {
+                storages[*p].bytes_mut().fill(0);
+            }
+            run(&storages, &bound.prepare[turn.steps.clone()])?;
+            let ends = turn.ends.iter().map(|i| inputs[*i].storage());
+            ends.for_each(|s| s.release());
+        }
+    }
+    let kept = storages.into_iter().zip(&bound.touched);
+    let kept = kept.map(|(storage, touched)| match touched {
+        true => Ok(Arc::new(storage)),
+        false => Ok(Arc::new(Storage::new(0)?)),
+    });
+    let kept = kept.collect();
+    if let Some(spare) = Arc::into_inner(spare) {
+        spare.give_back(); // large where weights are, and of no use to runs
+    }
+    kept
+}

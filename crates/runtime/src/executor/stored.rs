@@ -1,0 +1,153 @@
+//! Packed weights that are kept outside of the process, such as in a file, for others to map.
+
+use super::bound::Bound;
+use super::executable::Executable;
+use super::loc::Loc;
+use super::prepare;
+use super::step::BoundStep;
+use crate::buffer::Buffer;
+use crate::error::{Error, Result};
+use crate::lock::lock;
+use crate::memory::{ALIGN, Storage};
+use hashbrown::HashSet;
+use kiln_plan::Role;
+use std::fmt::Write;
+use std::sync::{Arc, Weak};
+use xxhash_rust::xxh3::Xxh3;
+
+/// Counts changes of how weights are packed that neither a plan nor the schedules of its kernels show.
+const PACKING: u32 = 1;
+
+/// The packed weights of a program.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    /// What they are packed for: the plan, the level, and how each kernel is cut. Runs take packed weights if this is
+    /// what they would say of their own.
+    pub layout: String,
+    /// The weights, each from a multiple of [`ALIGN`] on.
+    pub bytes: Arc<Storage>,
+}
+
+/// Packed weights that were made of these parameters' contents.
+pub(super) struct Stored {
+    contents: Vec<Weak<u64>>,
+    packed: Packed,
+}
+
+impl Executable {
+    /// Packs the weights that runs on these inputs read packed; `None` if there are none. Only parameters are read.
+    ///
+    /// # Errors
+    /// For wrong inputs, or lack of memory.
+    pub fn packed(&self, inputs: &[Buffer]) -> Result<Option<Packed>> {
+        let bound = self.bind(inputs)?;
+        if self.gpu.is_some() || bound.packs_from == bound.prepared.len() {
+            return Ok(None);
+        }
+        let (places, bytes) = bound.packed_places();
+        let made = prepare::prepare(self, &bound, inputs, None)?;
+        let mut all = Storage::new(bytes)?;
+        let to = all.bytes_mut();
+        to.fill(0);
+        for (at, from) in places.iter().zip(&made[bound.packs_from..]) {
+            to[*at..*at + from.len()].copy_from_slice(from.bytes());
+        }
+        let layout = self.layout(&bound);
+        let bytes = Arc::new(all);
+        Ok(Some(Packed { layout, bytes }))
+    }
+
+    /// Lets runs whose parameters are these inputs' read weights that were packed before. A run whose kernels would
+    /// pack them in another way, or whose parameters are others, packs its own. What the packed weights hold is
+    /// believed: no other can be told from them without packing again.
+    ///
+    /// # Errors
+    /// If there are not as many inputs as the plan has.
+    pub fn store(&self, inputs: &[Buffer], packed: Packed) -> Result<()> {
+        if inputs.len() != self.plan.inputs.len() {
+            return Err(Error::Buffer("packed weights for other inputs".into()));
+        }
+        let contents = self.parameters(inputs).map(|s| s.contents());
+        let contents = contents.collect();
+        *lock(&self.stored) = Some(Stored { contents, packed });
+        Ok(())
+    }
+
+    /// The storages of the parameters among the inputs.
+    pub(super) fn parameters<'i>(
+        &'i self,
+        inputs: &'i [Buffer],
+    ) -> impl Iterator<Item = &'i Storage> {
+        let roles = self.plan.inputs.iter().zip(inputs);
+        let parameters = roles.filter(|(i, _)| i.role == Role::Parameter);
+        parameters.map(|(_, b)| &**b.storage())
+    }
+
+    /// The packed weights that are there for these inputs.
+    pub(super) fn stored(&self, bound: &Bound, inputs: &[Buffer]) -> Option<Arc<Storage>> {
+        let stored = lock(&self.stored);
+        let Stored { contents, packed } = stored.as_ref()?;
+        let mut pairs = contents.iter().zip(self.parameters(inputs));
+        let fits = pairs.all(|(made_from, s)| s.holds(made_from))
+            && bound.packed_places().1 == packed.bytes.len()
+            && self.layout(bound) == packed.layout;
+        fits.then(|| packed.bytes.clone())
+    }
+
+    /// What weights are packed for, as text.
+    fn layout(&self, bound: &Bound) -> String {
+        let mut hash = Xxh3::new();
+        hash.update(&self.plan.to_bytes());
+        hash.update(&PACKING.to_le_bytes());
+        let mut text = String::new();
+        for step in bound.prepare.iter().filter(|s| bound.is_pack(s)) {
+            let schedule = step.work.schedule().unwrap_or_default();
+            let _ = writeln!(text, "{:?} {schedule}", step.args);
+        }
+        let _ = write!(text, "{:?}", &bound.prepared[bound.packs_from..]);
+        hash.update(text.as_bytes());
+        format!("{} {:032x}", self.level().name(), hash.digest128())
+    }
+}
+
+impl Bound {
+    /// Whether a step of *prepare* packs weights.
+    pub(super) fn is_pack(&self, step: &BoundStep) -> bool {
+        let packed = |loc: &Loc| matches!(loc, Loc::Prepared(p) if *p >= self.packs_from);
+        step.args.last().is_some_and(packed)
+    }
+
+    /// Where packed weights lie in one block, and the bytes of it.
+    pub(super) fn packed_places(&self) -> (Vec<usize>, usize) {
+        let mut end = 0usize;
+        let places = self.prepared[self.packs_from..].iter().map(|bytes| {
+            let at = end;
+            let aligned = bytes.checked_next_multiple_of(ALIGN);
+            end = aligned.map_or(usize::MAX, |bytes| end.saturating_add(bytes));
+            at
+        });
+        let places = places.collect();
+        (places, end)
+    }
+
+    /// The steps of *prepare* that are to be run where packed weights are there.
+    pub(super) fn beside_packed(&self) -> Vec<BoundStep> {
+        let kept = self.touched.iter().enumerate();
+        let kept = kept.filter(|(_, touched)| **touched);
+        let mut needed: HashSet<Loc> = kept.map(|(p, _)| Loc::Prepared(p)).collect();
+        let mut live = Vec::new();
+        for step in self.prepare.iter().rev().filter(|s| !self.is_pack(s)) {
+            let mut writes = step.args.iter().zip(&step.writes).filter(|(_, w)| **w);
+            // What shares an arena is not told apart.
+            if writes.any(|(loc, _)| matches!(loc, Loc::Arena(_)) || needed.contains(loc)) {
+                needed.extend(step.locs());
+                live.push(BoundStep {
+                    joined: false,
+                    ..step.clone()
+                });
+            }
+        }
+        live.reverse();
+        live
+    }
+}

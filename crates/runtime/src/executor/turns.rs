@@ -1,0 +1,98 @@
+//! The turns in which *prepare* is run on the CPU: memory is taken when a turn first needs it, and given back when
+//! its last reader is done, so weights that are made and then packed are there one after the other.
+
+use super::bound::Bound;
+use super::loc::Loc;
+use super::step::BoundStep;
+use crate::memory::ALIGN;
+use hashbrown::HashSet;
+use kiln_plan::memory::{Block, solve};
+use std::ops::Range;
+
+/// Steps that start together, and the memory that they begin and end with.
+pub(super) struct Turn {
+    pub steps: Range<usize>,
+    /// Results of *prepare* that no turn before touched.
+    pub begins: Vec<usize>,
+    /// Inputs that neither later turns nor runs read.
+    pub ends: Vec<usize>,
+}
+
+/// How *prepare* is run.
+#[derive(Default)]
+pub(super) struct Turns {
+    pub list: Vec<Turn>,
+    /// For each result that runs do not touch its place in memory that all of these share.
+    pub spare: Vec<Option<usize>>,
+    pub spare_bytes: usize,
+}
+
+impl Turns {
+    /// Of a bound plan whose runs touch these.
+    pub fn new(bound: &Bound, touched: &HashSet<Loc>) -> Turns {
+        let mut at = 0;
+        let groups = bound.prepare.chunk_by(|_, next| next.joined);
+        let groups: Vec<Range<usize>> = groups
+            .map(|group| {
+                at += group.len();
+                at - group.len()..at
+            })
+            .collect();
+        let mut first = vec![None; bound.prepared.len()];
+        let mut last = vec![0; bound.prepared.len()];
+        let mut inputs: Vec<(usize, usize)> = Vec::new();
+        for (turn, steps) in groups.iter().enumerate() {
+            for loc in bound.prepare[steps.clone()]
+                .iter()
+                .flat_map(BoundStep::locs)
+            {
+                match loc {
+                    Loc::Prepared(p) => {
+                        first[p].get_or_insert(turn);
+                        last[p] = turn;
+                    }
+                    Loc::Input(i) => match inputs.iter_mut().find(|(input, _)| *input == i) {
+                        Some((_, last)) => *last = turn,
+                        None => inputs.push((i, turn)),
+                    },
+                    Loc::Slot(_) | Loc::Constant(_) | Loc::Arena(_) => {}
+                }
+            }
+        }
+        let passing = |p: &usize| !touched.contains(&Loc::Prepared(*p));
+        let mut passing: Vec<usize> = (0..bound.prepared.len()).filter(passing).collect();
+        let total = passing.iter().try_fold(0usize, |all, p| {
+            all.checked_add(bound.prepared[*p])?.checked_add(ALIGN)
+        });
+        if total.is_none() {
+            passing.clear(); // there is no such memory, shared or not
+        }
+        let block = |p: &usize| Block {
+            size: bound.prepared[*p],
+            first: first[*p].unwrap_or(0),
+            last: last[*p],
+        };
+        let layout = solve(&passing.iter().map(block).collect::<Vec<_>>());
+        let mut spare = vec![None; bound.prepared.len()];
+        for (p, offset) in passing.iter().zip(&layout.offsets) {
+            spare[*p] = Some(*offset);
+        }
+        let turn = |(turn, steps): (usize, &Range<usize>)| {
+            let begins = first.iter().enumerate();
+            let begins = begins.filter(|(_, first)| **first == Some(turn));
+            let ends = inputs
+                .iter()
+                .filter(|(input, last)| *last == turn && !touched.contains(&Loc::Input(*input)));
+            Turn {
+                steps: steps.clone(),
+                begins: begins.map(|(p, _)| p).collect(),
+                ends: ends.map(|(input, _)| *input).collect(),
+            }
+        };
+        Turns {
+            list: groups.iter().enumerate().map(turn).collect(),
+            spare,
+            spare_bytes: layout.peak,
+        }
+    }
+}
