@@ -33,7 +33,7 @@ impl FlowBuilder {
                 let op = Op::Attention { scale, causal };
                 self.helper(op, inputs, node.fact().dtype, shape)
             }
-            IrOp::AttentionGrad(a) if !self.on_gpu && node.fact().dtype != DType::F64 => {
+            IrOp::AttentionGrad(a) if self.on_gpu || node.fact().dtype != DType::F64 => {
                 let shape = node.fact().shape.iter().cloned();
                 self.own_kernel(a, inputs, node.fact().dtype, shape)
             }

@@ -12,8 +12,8 @@ use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
 use crate::work::{Printed, Slot};
 use kiln_base::{DType, Dim, numel};
-use kiln_plan::cuda::Beside;
-use kiln_plan::{Attention, Matrix};
+use kiln_plan::cuda::{Beside, Blocks};
+use kiln_plan::{Attention, Matrix, Scores};
 
 pub(super) fn print(work: Job, a: &Attention) -> Printed {
     let name = match &work.behind {
@@ -31,23 +31,17 @@ pub(super) fn print(work: Job, a: &Attention) -> Printed {
         call.push(Slot::Arg(mask.arg as usize), *dtype, false);
     }
     let mut source = call.source(&name, index);
-    let tile = Tile::of(a);
+    let tile = Tile::of(a.scores.dtype, &a.scores.length, &a.columns);
     let operands = Operands::print(&mut source, &call, a);
-    source.scope(&tile.scope(a, index, &operands));
+    source.scope(&tile.scores(&a.scores, index, [&operands.query, &operands.key]));
+    source.scope(&tile.sums(a.scores.dtype, &operands.value));
+    source.scope(include_str!("attention.cu"));
     source.shared("Block");
     source.beside = Beside::Nothing;
     block(&mut source, a, &operands);
     store.print(&mut source, &call);
     source.line("}");
-    let up = |d: &Dim, each: i64| match d.as_const() {
-        Some(n) => Dim::Const((n + each - 1) / each * each),
-        None => d + &Dim::Const(each - 1),
-    };
-    let points = &up(&a.scores.length, tile.m) * &up(&a.columns, tile.columns);
-    let grid = line_of_blocks(
-        &points * &numel(&a.scores.batch),
-        (tile.m * tile.columns) as u32,
-    );
+    let grid = tile.grid(&a.scores, &a.scores.length, &a.columns);
     Printed {
         steps: vec![call.step(source.finish(grid, [tile.threads, 1, 1], 0))],
         scratch: Vec::new(),
@@ -57,18 +51,19 @@ pub(super) fn print(work: Job, a: &Attention) -> Printed {
 
 /// Extents of a block's tile of scores, of the part of a thread (or of a warp of tensor cores), its columns
 /// of the result, and its threads.
-struct Tile {
-    m: i64,
+pub(super) struct Tile {
+    pub m: i64,
     n: i64,
     part: [i64; 2],
     columns: i64,
-    threads: u32,
+    pub threads: u32,
 }
 
 impl Tile {
-    fn of(a: &Attention) -> Tile {
-        let short = a.scores.length.as_const().is_some_and(|l| l <= 32);
-        let (m, n, part, threads) = match a.scores.dtype {
+    /// The tile of a result of so many rows and columns.
+    pub fn of(dtype: DType, rows: &Dim, columns: &Dim) -> Tile {
+        let short = rows.as_const().is_some_and(|l| l <= 32);
+        let (m, n, part, threads) = match dtype {
             DType::F64 => (32, 32, [4, 2], 128),
             DType::F32 if short => (32, 32, [4, 2], 128),
             DType::F32 => (64, 64, [4, 4], 256),
@@ -76,7 +71,7 @@ impl Tile {
             _ => (64, 64, [16, 32], 256),
         };
         let most = if n == 64 { 128 } else { 64 };
-        let wide = a.columns.as_const().is_none_or(|c| c > most / 2);
+        let wide = columns.as_const().is_none_or(|c| c > most / 2);
         Tile {
             m,
             n,
@@ -86,9 +81,21 @@ impl Tile {
         }
     }
 
-    /// What stands in front of the kernel.
-    fn scope(&self, a: &Attention, index: Index, operands: &Operands) -> String {
-        let mask = match &a.scores.mask {
+    /// The blocks of a result of so many rows and columns in each matrix.
+    pub fn grid(&self, scores: &Scores, rows: &Dim, columns: &Dim) -> [Blocks; 3] {
+        let points = &up(rows, self.m) * &up(columns, self.columns);
+        let each = (self.m * self.columns) as u32;
+        line_of_blocks(&points * &numel(&scores.batch), each)
+    }
+
+    /// The blocks of so many rows in each matrix.
+    pub fn grid_of_rows(&self, scores: &Scores, rows: &Dim) -> [Blocks; 3] {
+        line_of_blocks(&up(rows, self.m) * &numel(&scores.batch), self.m as u32)
+    }
+
+    /// What stands in front of a kernel that computes scores as products of operands.
+    pub fn scores(&self, scores: &Scores, index: Index, operands: [&Operand; 2]) -> String {
+        let mask = match &scores.mask {
             None => ("NONE", DType::F32),
             Some((_, DType::Bool)) => ("KEEPS", DType::Bool),
             Some((_, dtype)) => ("ADDS", *dtype),
@@ -97,33 +104,46 @@ impl Tile {
             DType::Bool => "x".into(),
             dtype => scalar::loaded("x", dtype),
         };
-        let arithmetic = Arithmetic::of(a.scores.dtype);
-        let mut text = elements(a.scores.dtype, index);
+        let arithmetic = Arithmetic::of(scores.dtype);
+        let mut text = elements(scores.dtype, index);
         text += &tile_constants(
             [self.m, self.n],
             self.part,
-            a.scores.dtype,
+            scores.dtype,
             arithmetic,
-            [&operands.query, &operands.key],
+            operands,
         );
         text += include_str!("gemm_operands.cu");
         text += tile_text(arithmetic);
         text += &format!(
-            "constexpr int BV = {};\nconstexpr bool V_ALONG_K = {}, V_VECTOR = {}, CAUSAL = {};\n\
-             enum {{ NONE, KEEPS, ADDS }};\nconstexpr int MASK = {};\ntypedef {} MaskElem;\n\
+            "constexpr bool CAUSAL = {};\nenum {{ NONE, KEEPS, ADDS }};\nconstexpr int MASK = {};\n\
+             typedef {} MaskElem;\n\
              __device__ __forceinline__ Acc load_mask(MaskElem x) {{ return {load_mask}; }}\n",
-            self.columns,
-            operands.value.along_k,
-            operands.value.vector,
-            a.scores.causal,
+            scores.causal,
             mask.0,
             memory(mask.1),
         );
-        text += match arithmetic {
+        text + include_str!("attention_scores.cu")
+    }
+
+    /// What stands behind that in a kernel that multiplies what becomes of the scores by an operand.
+    pub fn sums(&self, dtype: DType, value: &Operand) -> String {
+        let text = format!(
+            "constexpr int BV = {};\nconstexpr bool V_ALONG_K = {}, V_VECTOR = {};\n",
+            self.columns, value.along_k, value.vector,
+        );
+        text + match Arithmetic::of(dtype) {
             Arithmetic::Fma => include_str!("attention_fma.cu"),
             _ => include_str!("attention_mma.cu"),
-        };
-        text + include_str!("attention.cu")
+        }
+    }
+}
+
+/// A multiple that is at least so many, or more where they are not known.
+fn up(d: &Dim, each: i64) -> Dim {
+    match d.as_const() {
+        Some(n) => Dim::Const((n + each - 1) / each * each),
+        None => d + &Dim::Const(each - 1),
     }
 }
 
@@ -154,17 +174,7 @@ impl Operands {
             [&a.scores.key.row, &a.scores.key.col],
         );
         let value = operand(&a.value, "v", "columns", [&a.value.col, &a.value.row]);
-        let mask = match &a.scores.mask {
-            None => [String::new(), "nullptr, 0, 0".into()],
-            Some((m, _)) => {
-                let pointer = call.pointer(Slot::Arg(m.arg as usize));
-                let (row, column) = (source.dim(&m.row), source.dim(&m.col));
-                [
-                    place(source, &a.scores.batch, m, "mask"),
-                    format!("{pointer} + mask_at, {row}, {column}"),
-                ]
-            }
-        };
+        let mask = mask(source, call, &a.scores);
         Operands {
             query,
             key,
@@ -174,23 +184,44 @@ impl Operands {
     }
 }
 
-/// A block's work, up to where element `raw` of the result goes to `at`.
-fn block(source: &mut Source, a: &Attention, operands: &Operands) {
+/// Declares where the mask begins, and gives what its part of the scores' object is made of.
+pub(super) fn mask(source: &mut Source, call: &Call, scores: &Scores) -> [String; 2] {
+    let Some((m, _)) = &scores.mask else {
+        return [String::new(), "nullptr, 0, 0".into()];
+    };
+    let pointer = call.pointer(Slot::Arg(m.arg as usize));
+    let (row, column) = (source.dim(&m.row), source.dim(&m.col));
+    [
+        place(source, &scores.batch, m, "mask"),
+        format!("{pointer} + mask_at, {row}, {column}"),
+    ]
+}
+
+/// Declares the sizes.
+pub(super) fn sizes(source: &mut Source, scores: &Scores, columns: &Dim) {
     let sizes = [
-        ("length", &a.scores.length),
-        ("keys", &a.scores.keys),
-        ("width", &a.scores.width),
-        ("columns", &a.columns),
-        ("batches", &numel(&a.scores.batch)),
+        ("length", &scores.length),
+        ("keys", &scores.keys),
+        ("width", &scores.width),
+        ("columns", columns),
+        ("batches", &numel(&scores.batch)),
     ];
     for (name, dim) in sizes {
         let value = source.dim(dim);
         source.line(format!("const Index {name} = {value};"));
     }
-    let scale = scalar::literal(
-        kiln_base::Scalar::Float(a.scores.scale),
-        a.scores.dtype.compute(),
-    );
+}
+
+/// The factor of the scores as a literal.
+pub(super) fn factor(scores: &Scores) -> String {
+    let scale = kiln_base::Scalar::Float(scores.scale);
+    scalar::literal(scale, scores.dtype.compute())
+}
+
+/// A block's work, up to where element `raw` of the result goes to `at`.
+fn block(source: &mut Source, a: &Attention, operands: &Operands) {
+    sizes(source, &a.scores, &a.columns);
+    let scale = factor(&a.scores);
     let text = format!(
         "\
 if (length <= 0 || columns <= 0 || batches <= 0) return;
@@ -223,20 +254,30 @@ fn index(a: &Attention, store: &Store) -> Index {
         Store::Epilogue(kir) => Values::index_type(kir),
         Store::Plain { .. } => Index::Int,
     };
-    let reach = |x: &Matrix, rows, columns| reach(&a.scores.batch, x, rows, columns);
-    let mut all = vec![
-        reach(&a.scores.query, &a.scores.length, &a.scores.width),
-        reach(&a.scores.key, &a.scores.keys, &a.scores.width),
-        reach(&a.value, &a.scores.keys, &a.columns),
-        &(&numel(&a.scores.batch) * &a.scores.length) * &a.columns,
-        a.scores.keys.clone(),
-        a.scores.width.clone(),
-    ];
-    if let Some((mask, _)) = &a.scores.mask {
-        all.push(reach(mask, &a.scores.length, &a.scores.keys));
-    }
+    let mut all = reaches(&a.scores);
+    all.push(reach(&a.scores.batch, &a.value, &a.scores.keys, &a.columns));
+    all.push(&(&numel(&a.scores.batch) * &a.scores.length) * &a.columns);
     match all.iter().all(few) {
         true => epilogue,
         false => Index::Long,
     }
+}
+
+/// How far the elements reach that scores are computed of, and other numbers that must fit.
+pub(super) fn reaches(scores: &Scores) -> Vec<Dim> {
+    let Scores {
+        batch,
+        length,
+        keys,
+        width,
+        ..
+    } = scores;
+    let mut all = vec![
+        reach(batch, &scores.query, length, width),
+        reach(batch, &scores.key, keys, width),
+        keys.clone(),
+        width.clone(),
+    ];
+    all.extend((scores.mask.iter()).map(|(mask, _)| reach(batch, mask, length, keys)));
+    all
 }
