@@ -35,7 +35,8 @@ __device__ __forceinline__ void weigh(Block& block, const Scores& scores, Index 
         for (int c = 0; c < BN / 32; c++) {
             const Acc weight = exp(x[c] - base);
             sum += weight;
-            block.in.keep(r, c * 32 + lane, weight);
+            const Index j = j0 + c * 32 + lane;
+            block.in.keep(r, c * 32 + lane, j < last ? scores.dropped(weight, i, j) : weight);
         }
 #pragma unroll
         for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);

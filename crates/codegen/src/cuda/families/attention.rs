@@ -11,9 +11,9 @@ use crate::cuda::scalar;
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
 use crate::work::{Printed, Slot};
-use kiln_base::{DType, Dim, numel};
+use kiln_base::{Compute, DType, Dim, Scalar, numel};
 use kiln_plan::cuda::{Beside, Blocks};
-use kiln_plan::{Attention, Matrix, Scores};
+use kiln_plan::{Attention, Dropout, Matrix, Scores};
 
 pub(super) fn print(work: Job, a: &Attention) -> Printed {
     let name = match &work.behind {
@@ -24,12 +24,7 @@ pub(super) fn print(work: Job, a: &Attention) -> Printed {
     let index = index(a, &store);
     let mut call = Call::new(work);
     store.push(&mut call);
-    for x in [&a.scores.query, &a.scores.key, &a.value] {
-        call.push(Slot::Arg(x.arg as usize), a.scores.dtype, false);
-    }
-    if let Some((mask, dtype)) = &a.scores.mask {
-        call.push(Slot::Arg(mask.arg as usize), *dtype, false);
-    }
+    reads(&mut call, &a.scores, &[&a.value]);
     let mut source = call.source(&name, index);
     let tile = Tile::of(a.scores.dtype, &a.scores.length, &a.columns);
     let operands = Operands::print(&mut source, &call, a);
@@ -38,7 +33,7 @@ pub(super) fn print(work: Job, a: &Attention) -> Printed {
     source.scope(include_str!("attention.cu"));
     source.shared("Block");
     source.beside = Beside::Nothing;
-    block(&mut source, a, &operands);
+    block(&mut source, &call, a, &operands);
     store.print(&mut source, &call);
     source.line("}");
     let grid = tile.grid(&a.scores, &a.scores.length, &a.columns);
@@ -123,6 +118,16 @@ impl Tile {
             mask.0,
             memory(mask.1),
         );
+        let (p, kept) = match &scores.dropout {
+            Some(dropout) => (dropout.p, dropout.scale()),
+            None => (0.0, 1.0),
+        };
+        text += &format!(
+            "constexpr bool DROPS = {};\nconstexpr float LEAST = {};\nconstexpr Acc KEPT = {};\n",
+            scores.dropout.is_some(),
+            scalar::literal(Scalar::Float(p), Compute::F32),
+            scalar::literal(Scalar::Float(kept), scores.dtype.compute()),
+        );
         text + include_str!("attention_scores.cu")
     }
 
@@ -152,8 +157,6 @@ struct Operands {
     query: Operand,
     key: Operand,
     value: Operand,
-    /// Declarations, and what the mask's part of the scores' object is made of.
-    mask: [String; 2],
 }
 
 impl Operands {
@@ -174,27 +177,42 @@ impl Operands {
             [&a.scores.key.row, &a.scores.key.col],
         );
         let value = operand(&a.value, "v", "columns", [&a.value.col, &a.value.row]);
-        let mask = mask(source, call, &a.scores);
-        Operands {
-            query,
-            key,
-            value,
-            mask,
-        }
+        Operands { query, key, value }
     }
 }
 
-/// Declares where the mask begins, and gives what its part of the scores' object is made of.
-pub(super) fn mask(source: &mut Source, call: &Call, scores: &Scores) -> [String; 2] {
-    let Some((m, _)) = &scores.mask else {
-        return [String::new(), "nullptr, 0, 0".into()];
-    };
-    let pointer = call.pointer(Slot::Arg(m.arg as usize));
-    let (row, column) = (source.dim(&m.row), source.dim(&m.col));
-    [
-        place(source, &scores.batch, m, "mask"),
-        format!("{pointer} + mask_at, {row}, {column}"),
-    ]
+/// Adds what a kernel is called with that computes scores, and other operands of their dtype.
+pub(super) fn reads(call: &mut Call, scores: &Scores, others: &[&Matrix]) {
+    let own = [&scores.query, &scores.key];
+    for x in own.iter().chain(others) {
+        call.push(Slot::Arg(x.arg as usize), scores.dtype, false);
+    }
+    if let Some((mask, dtype)) = &scores.mask {
+        call.push(Slot::Arg(mask.arg as usize), *dtype, false);
+    }
+    if let Some(dropout) = &scores.dropout {
+        call.push(Slot::Arg(dropout.key.arg as usize), DType::I64, false);
+    }
+}
+
+/// Declares `scores`.
+pub(super) fn declare(source: &mut Source, call: &Call, scores: &Scores) -> String {
+    let factor = scalar::literal(Scalar::Float(scores.scale), scores.dtype.compute());
+    let (mut text, mut mask) = (String::new(), "nullptr, 0, 0".to_string());
+    if let Some((m, _)) = &scores.mask {
+        let pointer = call.pointer(Slot::Arg(m.arg as usize));
+        let (row, column) = (source.dim(&m.row), source.dim(&m.col));
+        text = place(source, &scores.batch, m, "mask");
+        mask = format!("{pointer} + mask_at, {row}, {column}");
+    }
+    let mut numbers = "0, 0, 0".to_string();
+    if let Some(Dropout { key, .. }) = &scores.dropout {
+        let pointer = call.pointer(Slot::Arg(key.arg as usize));
+        let (at, step) = (source.dim(&key.offset), source.dim(&key.col));
+        let first = "(long long)batch * length * keys";
+        numbers = format!("{pointer}[{at}], {pointer}[{at} + {step}] + {first}, keys");
+    }
+    text + &format!("const Scores scores = {{{factor}, {mask}, {numbers}}};")
 }
 
 /// Declares the sizes.
@@ -212,16 +230,10 @@ pub(super) fn sizes(source: &mut Source, scores: &Scores, columns: &Dim) {
     }
 }
 
-/// The factor of the scores as a literal.
-pub(super) fn factor(scores: &Scores) -> String {
-    let scale = kiln_base::Scalar::Float(scores.scale);
-    scalar::literal(scale, scores.dtype.compute())
-}
-
 /// A block's work, up to where element `raw` of the result goes to `at`.
-fn block(source: &mut Source, a: &Attention, operands: &Operands) {
+fn block(source: &mut Source, call: &Call, a: &Attention, operands: &Operands) {
     sizes(source, &a.scores, &a.columns);
-    let scale = factor(&a.scores);
+    let scores = declare(source, call, &a.scores);
     let text = format!(
         "\
 if (length <= 0 || columns <= 0 || batches <= 0) return;
@@ -231,7 +243,7 @@ const Index c0 = tile % strips * BV;
 tile /= strips;
 const Index i0 = tile % rows * BM, batch = tile / rows;
 if (batch >= batches) return;
-{}{}{}{}const Scores scores = {{{scale}, {}}};
+{}{}{}{scores}
 attend(shared, q, k, v, scores, i0, c0, length, keys, width);
 #pragma unroll 1 // the text below may be long
 for (int e = threadIdx.x; e < BM * BV; e += THREADS) {{
@@ -239,11 +251,7 @@ const Index i = i0 + e / BV, c = c0 + e % BV;
 if (i >= length || c >= columns) continue;
 const Acc raw = shared.out[e / BV][e % BV] * shared.total[e / BV];
 const Index at = (batch * length + i) * columns + c;",
-        operands.query.text,
-        operands.key.text,
-        operands.value.text,
-        operands.mask[0],
-        operands.mask[1],
+        operands.query.text, operands.key.text, operands.value.text,
     );
     lines(source, &text);
 }

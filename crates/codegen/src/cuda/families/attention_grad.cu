@@ -40,7 +40,8 @@ __device__ __forceinline__ void derive(Block& block, const A& a, const B& b, con
             if (i < length && j < keys && (!CAUSAL || j <= i)) {
                 const Acc* row = rows + i * 3;
                 share = exp(scores.at(products[x], i, j) - row[0]) * row[1];
-                if constexpr (!OF_VALUES) share *= (block.in.scores.out[e / BN][e % BN] - row[2]) * scores.scale;
+                if constexpr (OF_VALUES) share = scores.dropped(share, i, j);
+                else share *= (scores.dropped(block.in.scores.out[e / BN][e % BN], i, j) - row[2]) * scores.scale;
             }
             block.in.keep(e / BN, e % BN, share);
         }

@@ -2,7 +2,7 @@
 //! scores and keeps three numbers of it; then one kernel a gradient computes it, rows of it a block, in an order that
 //! does not depend on which block comes first.
 
-use super::attention::{Tile, factor, mask, reaches, sizes};
+use super::attention::{Tile, declare, reaches, reads, sizes};
 use super::call::{Call, few, lines};
 use super::gemm::Operand;
 use super::matmul::{reach, strided};
@@ -70,23 +70,13 @@ impl Grad<'_> {
         ]
     }
 
-    /// What kernels are called with beside what they write.
-    fn reads(&self, call: &mut Call) {
-        for (_, x, ..) in self.operands() {
-            call.push(Slot::Arg(x.arg as usize), self.a.scores.dtype, false);
-        }
-        if let Some((mask, dtype)) = &self.a.scores.mask {
-            call.push(Slot::Arg(mask.arg as usize), *dtype, false);
-        }
-    }
-
     /// The kernel of the numbers of rows.
     fn rows(&self) -> Step {
         let a = self.a;
         let (dtype, index) = (a.scores.dtype, self.index());
         let mut call = Call::new(self.work);
         call.push(ROWS, kept(dtype), true);
-        self.reads(&mut call);
+        reads(&mut call, &a.scores, &[&a.value, &a.gradient]);
         let mut source = call.source(&format!("attention_rows_{dtype}"), index);
         let operands = self
             .operands()
@@ -102,7 +92,6 @@ sum_rows(shared, q, k, g, v, scores, {} + batch * length * 3, i0, length, keys, 
             call.pointer(ROWS)
         );
         lines(&mut source, &text);
-        source.line("}");
         let grid = tile.grid_of_rows(&a.scores, &a.scores.length);
         call.step(source.finish(grid, [tile.threads, 1, 1], 0))
     }
@@ -115,7 +104,7 @@ sum_rows(shared, q, k, g, v, scores, {} + batch * length * 3, i0, length, keys, 
         let out = Slot::Arg(a.out as usize);
         call.push(out, dtype, true);
         call.push(ROWS, kept(dtype), false);
-        self.reads(&mut call);
+        reads(&mut call, &a.scores, &[&a.value, &a.gradient]);
         let name = match of {
             Of::Query => "query",
             Of::Key => "key",
@@ -168,7 +157,6 @@ if (i < {rows} && c < {columns}) {}[{begin} + (batch * {rows} + i) * {columns} +
             call.pointer(out),
         );
         lines(&mut source, &text);
-        source.line("}");
         let grid = tile.grid(&a.scores, lengths, sides);
         call.step(source.finish(grid, [tile.threads, 1, 1], 0))
     }
@@ -186,7 +174,7 @@ if (i < {rows} && c < {columns}) {}[{begin} + (batch * {rows} + i) * {columns} +
         source.beside = Beside::Nothing;
         let scores = &self.a.scores;
         sizes(source, scores, &self.a.columns);
-        let [place, mask] = mask(source, call, scores);
+        let declared = declare(source, call, scores);
         let strip = match columns {
             "1" => String::new(),
             columns => format!(
@@ -199,9 +187,8 @@ if ({rows} <= 0 || {columns} <= 0 || batches <= 0) return;
 Index tile = blockIdx.x;
 {strip}const Index blocks = ({rows} + BM - 1) / BM, i0 = tile % blocks * BM, batch = tile / blocks;
 if (batch >= batches) return;
-{}{place}const Scores scores = {{{}, {mask}}};",
+{}{declared}",
             operands.each_ref().map(|x| &x.text[..]).concat(),
-            factor(scores),
         );
         lines(source, &text);
     }

@@ -32,7 +32,9 @@ __device__ __forceinline__ void add_keys(Block& block, const Scores& scores, Ind
         for (int c = 0; c < BN / 32; c++) {
             const Acc weight = exp(x[c] - base);
             sum += weight;
-            share = fma(weight, block.in.out[r][c * 32 + lane], share);
+            const Index j = j0 + c * 32 + lane;
+            const Acc of_weight = block.in.out[r][c * 32 + lane];
+            share = fma(weight, j < last ? scores.dropped(of_weight, i, j) : of_weight, share);
         }
 #pragma unroll
         for (int step = 16; step > 0; step /= 2) {

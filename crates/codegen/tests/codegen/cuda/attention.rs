@@ -54,6 +54,21 @@ fn mask(case: &mut Case, kind: Mask, dtype: DType, s: Sizes, rng: &mut Rng) -> O
     Some(case.builder().broadcast_to(&x, &whole).unwrap())
 }
 
+/// The op, with dropout in some cases.
+fn op(case: &mut Case, kind: Mask, operands: &mut Vec<Value>, rng: &mut Rng) -> ops::Attention {
+    let drops = rng.chance(0.4);
+    if drops {
+        let key = [-3.0, rng.one([0.0, 5.0])];
+        let key = Array::from_f64(DType::I64, &[2], &key).unwrap();
+        operands.push(case.input(key));
+    }
+    ops::Attention {
+        scale: Scalar::Float(rng.one([0.3, 1.0, -0.5])),
+        causal: kind == Mask::Causal,
+        dropout: drops.then_some(Scalar::Float(0.3)),
+    }
+}
+
 fn attention(dtype: DType, kind: Mask, s: Sizes, rng: &mut Rng) {
     let mut case = Case::default();
     let mut array = |rows: usize, columns: usize| finite(dtype, &[2, rows, 3, columns], rng);
@@ -64,10 +79,7 @@ fn attention(dtype: DType, kind: Mask, s: Sizes, rng: &mut Rng) {
     ];
     let mut operands = operands.map(|x| heads(&mut case, x)).to_vec();
     operands.extend(mask(&mut case, kind, dtype, s, rng));
-    let op = ops::Attention {
-        scale: Scalar::Float(rng.one([0.3, 1.0, -0.5])),
-        causal: kind == Mask::Causal,
-    };
+    let op = op(&mut case, kind, &mut operands, rng);
     let y = case.op(op, &operands);
     let results = epilogue(&mut case, y, rng);
     case.check(&results, &format!("{dtype} {kind:?} {s:?}"));
@@ -115,10 +127,7 @@ fn gradients(dtype: DType, kind: Mask, s: Sizes, grouped: bool, rng: &mut Rng) {
     let gradient = operand(&mut case, s.length, s.columns, false);
     let mut operands = vec![query, key, value, gradient];
     operands.extend(mask(&mut case, kind, dtype, s, rng));
-    let of = ops::Attention {
-        scale: Scalar::Float(rng.one([0.3, 1.0, -0.5])),
-        causal: kind == Mask::Causal,
-    };
+    let of = op(&mut case, kind, &mut operands, rng);
     let y = case.op(ops::AttentionGrad { of }, &operands);
     case.check(&[y], &format!("gradients {dtype} {kind:?} {s:?}"));
 }
@@ -167,6 +176,7 @@ fn symbolic_sizes() {
         let op = ops::Attention {
             scale: Scalar::Float(0.2),
             causal: true,
+            dropout: None,
         };
         let y = case.op(op, &operands);
         let all = [operands[0], operands[1], operands[2], y];
@@ -196,6 +206,7 @@ fn extreme_numbers() {
             let op = ops::Attention {
                 scale: Scalar::Float(1.0),
                 causal: false,
+                dropout: None,
             };
             let y = case.op(op, &operands);
             let all = [operands[0], operands[1], operands[2], gradient];
@@ -213,6 +224,7 @@ fn scores_stay_on_chip() {
     let op = ops::Attention {
         scale: Scalar::Float(0.25),
         causal: false,
+        dropout: None,
     };
     let y = case.op(op, &x);
     case.graph.add_output(y);
@@ -231,6 +243,7 @@ fn scores_of_gradients_stay_on_chip() {
     let of = ops::Attention {
         scale: Scalar::Float(0.25),
         causal: true,
+        dropout: None,
     };
     let y = case.op(ops::AttentionGrad { of }, &x);
     case.graph.add_output(y);
