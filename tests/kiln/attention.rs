@@ -1,7 +1,9 @@
 //! Attention on the CPU, and its gradients: a kernel each, which never holds all scores.
 
 use crate::vector;
-use kiln::{Attention, Backward, DType, Result, Tensor, compile, no_grad};
+use kiln::{
+    Attention, Backward, DType, Grad, Result, Spec, Tensor, cat, compile, grad, grad_with, no_grad,
+};
 
 /// Sizes: batch, heads, rows that ask, keys, width, columns of the value.
 type Sizes = [usize; 6];
@@ -393,4 +395,159 @@ fn dropout_is_of_the_weights() -> Result<()> {
     let (q, k, v) = (short(&q), short(&k), short(&v));
     let bounds = kiln::GradCheck::new().atol(1e-6).rtol(1e-5);
     kiln::gradcheck_with(loss, [&q, &k, &v], bounds)
+}
+
+/// Decoding: a row asks what a cache holds, which grows by a key and a value a step.
+#[test]
+fn a_growing_cache_is_read_by_one_program() -> Result<()> {
+    for (dtype, part, heads) in [(DType::F32, 2e-6, 4), (DType::BF16, 8e-3, 2)] {
+        let past = || Spec::new(dtype, (1, heads, "past", 16));
+        let one = |heads: i64| Spec::new(dtype, (1, heads, 1, 16));
+        // Queries come in groups where there are fewer heads of keys.
+        let how = || Attention::new().enable_gqa(true);
+        let program = compile(
+            (one(4), one(heads), one(heads), past(), past()),
+            |(q, k, v, past_k, past_v): (Tensor, Tensor, Tensor, Tensor, Tensor)| {
+                let (k, v) = (cat(&[&past_k, &k], 2), cat(&[&past_v, &v], 2));
+                (q.scaled_dot_product_attention_with(&k, &v, how()), k, v)
+            },
+        )?;
+        let explained = program.explain();
+        let names: Vec<&str> = explained.kernels.iter().map(|k| &k.name[..]).collect();
+        assert_eq!(names.len(), 3, "two that grow the cache, and {names:?}");
+        assert!(names.iter().any(|n| n.contains("attention")), "{names:?}");
+        let random =
+            |heads: i64, n: i64| Tensor::randn([1, heads, n, 16], DType::F32).to_dtype(dtype);
+        let (mut k, mut v) = (random(heads, 1), random(heads, 1));
+        for step in 0..40 {
+            let (q, new_k, new_v) = (random(4, 1), random(heads, 1), random(heads, 1));
+            let y;
+            (y, k, v) = program.run((&q, &new_k, &new_v, &k, &v))?;
+            assert_eq!(k.shape()?, [1, heads as usize, step + 2, 16]);
+            let wide = |x: &Tensor| x.to_dtype(DType::F64);
+            let expected = wide(&q).scaled_dot_product_attention_with(wide(&k), wide(&v), how());
+            let (y, expected) = (wide(&y).to_vec::<f64>()?, expected.to_vec::<f64>()?);
+            let scale = expected.iter().fold(1e-3f64, |m, e| m.max(e.abs()));
+            for (a, e) in y.iter().zip(&expected) {
+                assert!((a - e).abs() <= part * scale, "step {step}: {a} is not {e}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Of f64 both passes are taken apart, so there the numbers are drawn by kernels of their own.
+#[test]
+fn dropout_of_kernels_is_that_of_their_parts() -> Result<()> {
+    let how = |case: Case| Attention::new().dropout_p(0.3).is_causal(case.causal);
+    let run = |x: &[Tensor], case: Case| -> Result<Vec<Vec<f64>>> {
+        let leaf = |x: &Tensor| x.detach().requires_grad_(true);
+        let leaves: Vec<Tensor> = x[..3].iter().map(leaf).collect();
+        let [q, k, v] = &leaves[..] else {
+            unreachable!()
+        };
+        // The number of a first weight may be any of a block of random words.
+        let y = kiln::with_seed(7, || {
+            let before = Tensor::rand([x[0].dims().len() + 1], DType::F32);
+            let y = q.scaled_dot_product_attention_with(k, v, how(case).attn_mask(x.get(3)));
+            before.to_vec::<f32>().map(|_| y)
+        })?;
+        y.square().sum(()).backward()?;
+        let gradients = leaves.iter().map(|x| x.grad().unwrap());
+        let all = std::iter::once(y).chain(gradients);
+        all.map(|x| x.to_dtype(DType::F64).to_vec()).collect()
+    };
+    for (dtype, part) in [(DType::F32, 1e-5), (DType::F16, 4e-3), (DType::BF16, 3e-2)] {
+        for size in [
+            [2, 3, 5, 7, 11, 13],
+            [1, 2, 131, 129, 8, 5],
+            [1, 1, 33, 300, 4, 3],
+        ] {
+            for case in MASKS {
+                let x: Vec<Tensor> = operands(size, case)
+                    .iter()
+                    .map(|x| floats_as(x, dtype))
+                    .collect();
+                let wide: Vec<Tensor> = x.iter().map(|x| floats_as(x, DType::F64)).collect();
+                let (found, expected) = (run(&x, case)?, run(&wide, case)?);
+                for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                    let scale = expected.iter().fold(1e-3f64, |m, e| m.max(e.abs()));
+                    for (a, e) in found.iter().zip(expected) {
+                        let about = format!("{dtype} {size:?} {case:?}, result {i}");
+                        assert!((a - e).abs() <= part * scale, "{about}: {a} is not {e}");
+                    }
+                }
+            }
+        }
+    }
+    // A kernel each, in memory that grows with the length.
+    let program = |length: usize| {
+        let x = Tensor::randn([1, 2, length, 16], DType::F32);
+        compile((&x, &x, &x), |(q, k, v): (Tensor, Tensor, Tensor)| {
+            let [q, k, v] = [q, k, v].map(|x| x.requires_grad_(true));
+            let y = q.scaled_dot_product_attention_with(&k, &v, how(MASKS[1]));
+            y.square().sum(()).backward().unwrap();
+            [q, k, v].map(|x| x.grad().unwrap())
+        })
+    };
+    let (short, long) = (program(512)?, program(2048)?);
+    let text = long.explain().to_string();
+    assert!(
+        text.contains("attention_grad") && !text.contains("softmax"),
+        "{text}"
+    );
+    let (short, long) = (
+        short.explain().memory.unwrap(),
+        long.explain().memory.unwrap(),
+    );
+    assert!(
+        long.peak <= 4 * short.peak + (1 << 16),
+        "{} and {}",
+        short.peak,
+        long.peak
+    );
+    Ok(())
+}
+
+/// The derivative of the gradients goes through their parts, with and without dropout.
+#[test]
+fn gradients_have_derivatives() -> Result<()> {
+    let slopes = |x: [Tensor; 3], mask: Option<&Tensor>, case: Case, p: f64| {
+        let x = x.map(|x| match x.requires_grad() {
+            true => x,
+            false => x.requires_grad_(true),
+        });
+        kiln::with_seed(7, || {
+            let how = Attention::new().dropout_p(p).is_causal(case.causal);
+            let [q, k, v] = &x;
+            let y = q.scaled_dot_product_attention_with(k, v, how.attn_mask(mask));
+            let found = grad_with(y.square().sum(()), &x, Grad::new().create_graph(true));
+            let [q, k, v] = found.unwrap().map(|g| g.square().sum(()));
+            q + k + v
+        })
+    };
+    for (i, case) in MASKS.into_iter().enumerate() {
+        let p = if i % 2 == 1 { 0.4 } else { 0.0 };
+        let x: Vec<Tensor> = operands([1, 2, 4, 5, 3, 2], case);
+        let wide: Vec<Tensor> = x.iter().map(|x| floats_as(x, DType::F64)).collect();
+        let bounds = kiln::GradCheck::new().atol(1e-5).rtol(1e-4);
+        let mask = wide.get(3);
+        let of_f64 = |x: [Tensor; 3]| slopes(x, mask, case, p);
+        kiln::gradcheck_with(of_f64, [&wide[0], &wide[1], &wide[2]], bounds)?;
+        let second = |x: &[Tensor]| -> Result<Vec<Vec<f64>>> {
+            let leaves = [0, 1, 2].map(|i| x[i].detach().requires_grad_(true));
+            let found = grad(slopes(leaves.clone(), x.get(3), case, p), &leaves)?;
+            found
+                .iter()
+                .map(|g| g.to_dtype(DType::F64).to_vec())
+                .collect()
+        };
+        for (found, expected) in second(&x)?.iter().zip(&second(&wide)?) {
+            let scale = expected.iter().fold(1e-3f64, |m, e| m.max(e.abs()));
+            for (a, e) in found.iter().zip(expected) {
+                assert!((a - e).abs() <= 1e-4 * scale, "{case:?}: {a} is not {e}");
+            }
+        }
+    }
+    Ok(())
 }

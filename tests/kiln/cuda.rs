@@ -466,7 +466,7 @@ fn the_device_tells_what_it_is() {
 }
 
 #[test]
-fn attention_is_one_kernel_unless_it_is_trained() {
+fn attention_and_its_gradients_store_no_scores() {
     let Some(gpu) = device() else { return };
     kiln::manual_seed(3);
     let x = [37, 41, 41].map(|rows| Tensor::randn([2, 3, rows, 16], DType::F32));
@@ -486,6 +486,16 @@ fn attention_is_one_kernel_unless_it_is_trained() {
     for (a, b) in gradients(&there).iter().zip(gradients(&x)) {
         assert_close(a, &b);
     }
+    let trained = compile(&there, |x: Vec<Tensor>| {
+        let leaves: Vec<Tensor> = x.iter().map(|t| t.clone().requires_grad_(true)).collect();
+        attend(&leaves).sum(()).backward().unwrap();
+        leaves.iter().map(|t| t.grad().unwrap()).collect::<Vec<_>>()
+    });
+    let text = trained.unwrap().explain().to_string();
+    assert!(
+        text.contains("attention_grad") && !text.contains("softmax"),
+        "{text}"
+    );
 }
 
 /// What a kernel touches is known of its work, so a plan whose buffers are too short for it is refused, whatever the

@@ -571,6 +571,7 @@ fn attention() {
                     let op = ops::Attention {
                         scale: kiln_base::Scalar::Float(0.5),
                         causal,
+                        dropout: None,
                     };
                     let shapes = [[2, l, e], [2, s, e], [2, s, v], [2, l, s]];
                     let dtypes = [dtype, dtype, dtype, mask.unwrap_or(dtype)];

@@ -10,18 +10,18 @@ pub(crate) fn pullback<B: Builder>(
     g: &B::Value,
     call: &Call<'_, B::Value>,
 ) -> Result<Gradients<B::Value>, OpError> {
-    // The gradient of a mask is as large as the weights are.
-    if call.wanted.get(3).is_some_and(|wanted| *wanted) {
+    // The gradient of a mask is as large as the weights are. A random key has none.
+    if op.mask(&call.wanted[3..]).is_some_and(|wanted| *wanted) {
         return tape::through_parts(b, call, g);
     }
     let mut operands = call.inputs[..3].to_vec();
     operands.push(g.clone());
-    operands.extend(call.inputs.get(3).cloned());
+    operands.extend(call.inputs[3..].iter().cloned());
     let all = b.op(AttentionGrad { of: *op }, &operands)?;
     let parts = AttentionGrad::parts(b, &all, call.inputs)?;
     let parts = parts.into_iter().zip(call.wanted);
     let mut found: Gradients<B::Value> =
         parts.map(|(part, wanted)| wanted.then_some(part)).collect();
-    found.extend(call.inputs.get(3).map(|_| None));
+    found.extend(call.inputs[3..].iter().map(|_| None));
     Ok(found)
 }

@@ -6,7 +6,7 @@ mod order;
 pub(crate) use order::order;
 
 use crate::emit::{ArgOf, Emitted, emit, emit_prologue};
-use crate::flow::{Call, Flow, Nid, Op};
+use crate::flow::{Call, Flow, Nid, Op, scores};
 use crate::fuse::{Anchor, Group, Operand};
 use crate::work::{Arg, Body, Work};
 use crate::{
@@ -352,43 +352,32 @@ impl Assembler<'_> {
             strides: anchor.operands[i].strides.clone(),
         };
         let matrix = |i: usize| matrix(&anchor.operands[i], whole(i));
-        match &node.op {
-            Op::Library(_, op) => {
-                let array = |n: Nid, arg: u16| plan::Array {
-                    arg,
-                    dtype: self.flow.nodes[n].dtype,
-                    shape: self.flow.nodes[n].shape.to_vec(),
-                };
-                let operands = node.inputs.iter().enumerate();
-                Body::Library(op.kernel(&Call {
-                    operands: operands.map(|(i, n)| array(*n, whole(i))).collect(),
-                    strided: (0..node.inputs.len()).map(strided).collect(),
-                    out: array(anchor.node, out),
-                }))
+        let call = || {
+            let array = |n: Nid, arg: u16| plan::Array {
+                arg,
+                dtype: self.flow.nodes[n].dtype,
+                shape: self.flow.nodes[n].shape.to_vec(),
+            };
+            let operands = node.inputs.iter().enumerate();
+            Call {
+                operands: operands.map(|(i, n)| array(*n, whole(i))).collect(),
+                strided: (0..node.inputs.len()).map(strided).collect(),
+                out: array(anchor.node, out),
             }
+        };
+        match &node.op {
+            Op::Library(_, op) => Body::Library(op.kernel(&call())),
             Op::Conv(c) => Body::Conv(plan::Conv {
                 dtype: self.multiplied(anchor),
                 operands: [whole(0), whole(1)],
                 out,
                 ..(**c).clone()
             }),
-            Op::Attention { scale, causal } => {
-                let batch = shape.len() - 2;
-                let mask = node.inputs.get(3).map(|n| self.flow.nodes[*n].dtype);
+            Op::Attention(of) => {
+                let others: Vec<usize> = (3..node.inputs.len()).collect();
                 Body::Attention(Box::new(plan::Attention {
-                    scores: plan::Scores {
-                        dtype: node.dtype,
-                        scale: scale.as_f64(),
-                        causal: *causal,
-                        batch: shape[..batch].to_vec(),
-                        length: shape[batch].clone(),
-                        keys: operand(1)[batch].clone(),
-                        width: operand(1)[batch + 1].clone(),
-                        query: matrix(0),
-                        key: matrix(1),
-                        mask: mask.map(|dtype| (matrix(3), dtype)),
-                    },
-                    columns: shape[batch + 1].clone(),
+                    scores: scores(of, &call(), &others),
+                    columns: shape[shape.len() - 1].clone(),
                     value: matrix(2),
                     out,
                     epilogue: None,

@@ -344,7 +344,7 @@ impl<'a> Emitter<'a> {
             Op::Gather(axis) => self.gather(node, *axis, map, predicates)?,
             // The group visits every element of a reduction once, so all of its points are legal.
             Op::Reduce(..) | Op::ArgReduce(..) => self.reduction(v, map)?,
-            Op::MatMul | Op::Conv(_) | Op::Attention { .. } => {
+            Op::MatMul | Op::Conv(_) | Op::Attention(_) => {
                 if self.group.anchor.as_ref().map(|a| a.node) != Some(v) {
                     return Err(self.bug(v, "a product is computed twice"));
                 }

@@ -22,7 +22,7 @@ mod ordered;
 mod structured;
 
 pub(crate) use build::build;
-pub(crate) use ops::{Call, Library};
+pub(crate) use ops::{Call, Library, scores};
 
 /// A node: an index into [`Flow::nodes`].
 pub(crate) type Nid = usize;
@@ -51,11 +51,7 @@ pub(crate) enum Op {
     MatMul,
     /// Operands are those of the node, and the result is the node.
     Conv(Box<Conv>),
-    /// Of query, key, value and perhaps a mask.
-    Attention {
-        scale: Scalar,
-        causal: bool,
-    },
+    Attention(kiln_ir::ops::Attention),
     /// What a kernel of its own computes, by name.
     Library(&'static str, Arc<dyn Library>),
     /// A loop or branch, whose outputs are its [`Op::Part`]s.
@@ -174,7 +170,7 @@ impl Node {
 
     /// Whether its library kernel takes work on the result.
     pub fn is_product(&self) -> bool {
-        matches!(self.op, Op::MatMul | Op::Conv(_) | Op::Attention { .. })
+        matches!(self.op, Op::MatMul | Op::Conv(_) | Op::Attention(_))
     }
 
     /// Whether its library kernel takes no work on the result.
@@ -204,7 +200,7 @@ impl Node {
             Op::ArgReduce(..) => "argmax",
             Op::MatMul => "matmul",
             Op::Conv(c) => c.role.name(),
-            Op::Attention { .. } => "attention",
+            Op::Attention(_) => "attention",
             Op::Library(name, _) => name,
             Op::Control(op) => op.name(),
             Op::Part => "output",

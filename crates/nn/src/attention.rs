@@ -3,7 +3,8 @@
 use crate::layer::{self, fact, invalid, probability, wrong};
 use crate::{Forward, Hooks, Linear, Mode, Module, init};
 use kiln_tensor::{
-    Attention, DType, Feed, Flat, Int, MaybeInt, Nest, Result, Tensor, Var, cat, options, where_,
+    Attention, DType, Feed, Flat, Int, MaybeInt, Nest, PadMode, Result, Tensor, Var, cat, options,
+    where_,
 };
 
 options! {
@@ -15,6 +16,8 @@ options! {
         bias: bool = true,
         /// Whether there is a learnt further key and value (default no); they start Xavier-normal.
         add_bias_kv: bool = false,
+        /// Whether a key and a value of zeros follow all others (default no).
+        add_zero_attn: bool = false,
         /// The features of a key, where they are not those of a query.
         kdim: MaybeInt = None,
         /// The features of a value, where they are not those of a query.
@@ -103,6 +106,7 @@ pub struct MultiheadAttention {
     embed_dim: usize,
     num_heads: usize,
     dropout: f64,
+    add_zero_attn: bool,
     batch_first: bool,
     mode: Mode,
     hooks: Hooks,
@@ -149,6 +153,7 @@ impl MultiheadAttention {
             embed_dim: e,
             num_heads,
             dropout: probability(name, how.dropout)?,
+            add_zero_attn: how.add_zero_attn,
             batch_first: how.batch_first,
             mode: Mode::new(),
             hooks: Hooks::new(),
@@ -216,6 +221,11 @@ impl MultiheadAttention {
             let further = |b: &Var| &b.get() + &n.zeros_like();
             k = cat(&[&k, &further(bias_k)], 1);
             v = cat(&[&v, &further(bias_v)], 1);
+        }
+        if self.add_zero_attn {
+            for x in [&mut k, &mut v] {
+                *x = x.pad([0, 0, 0, 1], PadMode::ZEROS);
+            }
         }
         let [q, k, v] = [q, k, v].map(|t| self.split(&t));
         let causal = masks.is_causal && mask.is_none();
@@ -294,16 +304,17 @@ impl MultiheadAttention {
             1 => m.unsqueeze(0).unsqueeze(1).unsqueeze(1),
             _ => m.unsqueeze(1).unsqueeze(1),
         });
-        let alone = attn.is_none() && padding.is_none() && self.bias_k.is_none();
-        let causal = (masks.is_causal && !alone).then(|| {
-            // The further key comes behind these.
-            behind(query, key)
-        });
+        let alone = attn.is_none() && padding.is_none() && self.further_keys() == 0;
+        // Further keys come behind these.
+        let causal = (masks.is_causal && !alone).then(|| behind(query, key));
         let dtype = query.dtype();
         let mut hidden: Option<Tensor> = None;
         let mut added: Option<Tensor> = None;
         for mask in [causal, attn, padding].into_iter().flatten() {
-            let mask = self.with_further_key(mask);
+            let mask = match self.further_keys() {
+                0 => mask,
+                more => mask.pad([0, more], PadMode::ZEROS),
+            };
             match mask.dtype() {
                 DType::Bool => {
                     hidden = Some(hidden.map_or(mask.clone(), |h| h.logical_or(&mask)));
@@ -335,12 +346,9 @@ impl MultiheadAttention {
         scores.softmax(-1)
     }
 
-    /// A mask that leaves the further key in.
-    fn with_further_key(&self, mask: Tensor) -> Tensor {
-        match self.bias_k {
-            Some(_) => mask.pad([0, 1], kiln_tensor::PadMode::ZEROS),
-            None => mask,
-        }
+    /// Keys behind those that are given; masks leave them in.
+    fn further_keys(&self) -> i64 {
+        i64::from(self.bias_k.is_some()) + i64::from(self.add_zero_attn)
     }
 
     #[track_caller]

@@ -7,7 +7,7 @@ mod custom;
 mod matmul;
 mod ordered;
 
-pub use attention::{Attention, AttentionGrad, Scores};
+pub use attention::{Attention, AttentionGrad, Dropout, Scores};
 pub use control::{If, Loop};
 pub use conv::{Conv, ConvRole, Images};
 pub use custom::Custom;

@@ -239,6 +239,7 @@ fn composites() {
         ops::Attention {
             scale,
             causal: true,
+            dropout: None,
         },
         &qkv[..3],
     );
@@ -247,6 +248,7 @@ fn composites() {
         ops::Attention {
             scale,
             causal: false,
+            dropout: None,
         },
         &qkv,
     );
@@ -256,7 +258,11 @@ fn composites() {
         (true, vec![q.clone(), k.clone(), v.clone(), g.clone()]),
         (false, vec![q, k, v, g, mask]),
     ] {
-        let of = ops::Attention { scale, causal };
+        let of = ops::Attention {
+            scale,
+            causal,
+            dropout: None,
+        };
         check_op("attention_grad", ops::AttentionGrad { of }, &operands);
     }
 }

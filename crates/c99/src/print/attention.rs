@@ -18,6 +18,10 @@ pub(super) fn print(k: &mut Printing<'_>, a: &Attention) -> Result<()> {
         let why = format!("attention of {} is not printed", p.dtype);
         return Err(Error::kernel("attention", why));
     }
+    if p.dropout.is_some() {
+        let why = "attention with dropout is not printed";
+        return Err(Error::kernel("attention", why));
+    }
     let batch = k.numbers(&p.batch)?;
     let (length, keys) = (k.number(&p.length)?, k.number(&p.keys)?);
     let (width, columns) = (k.number(&p.width)?, k.number(&a.columns)?);

@@ -28,12 +28,10 @@ impl FlowBuilder {
                 self.conv_gradient(id, &c.conv, ConvRole::Weight, inputs, result)?
             }
             IrOp::Attention(a) if self.on_gpu || node.fact().dtype != DType::F64 => {
-                let (scale, causal) = (a.scale, a.causal);
                 let shape = node.fact().shape.iter().cloned();
-                let op = Op::Attention { scale, causal };
-                self.helper(op, inputs, node.fact().dtype, shape)
+                self.helper(Op::Attention(*a), inputs, node.fact().dtype, shape)
             }
-            IrOp::AttentionGrad(a) if !self.on_gpu && node.fact().dtype != DType::F64 => {
+            IrOp::AttentionGrad(a) if self.on_gpu || node.fact().dtype != DType::F64 => {
                 let shape = node.fact().shape.iter().cloned();
                 self.own_kernel(a, inputs, node.fact().dtype, shape)
             }
@@ -227,27 +225,41 @@ impl Library for ops::AttentionGrad {
     }
 
     fn kernel(&self, call: &Call) -> Kernel {
-        let shapes: Vec<&[Dim]> = call.operands.iter().map(|x| &x.shape[..]).collect();
-        let batch = shapes[0].len() - 2;
+        let others: Vec<usize> = (4..call.operands.len()).collect();
         let matrix = |i: usize| call.strided[i].clone().into();
+        let last = call.operands[2].shape.last();
         Kernel::AttentionGrad(Box::new(plan::AttentionGrad {
-            scores: plan::Scores {
-                dtype: call.out.dtype,
-                scale: self.of.scale.as_f64(),
-                causal: self.of.causal,
-                batch: shapes[0][..batch].to_vec(),
-                length: shapes[0][batch].clone(),
-                keys: shapes[1][batch].clone(),
-                width: shapes[1][batch + 1].clone(),
-                query: matrix(0),
-                key: matrix(1),
-                mask: call.operands.get(4).map(|m| (matrix(4), m.dtype)),
-            },
-            columns: shapes[2][batch + 1].clone(),
+            scores: scores(&self.of, call, &others),
+            columns: last.cloned().unwrap_or(Dim::ONE),
             value: matrix(2),
             gradient: matrix(3),
             out: call.out.arg,
         }))
+    }
+}
+
+/// The scores of attention, whose mask and random key are among these operands.
+pub(crate) fn scores(of: &ops::Attention, call: &Call, others: &[usize]) -> plan::Scores {
+    let (query, key) = (&call.operands[0].shape, &call.operands[1].shape);
+    let batch = query.len() - 2;
+    let matrix = |i: usize| call.strided[i].clone().into();
+    let mask = of.mask(others).copied();
+    let random = of.dropout.zip(of.random_key(others).copied());
+    plan::Scores {
+        dtype: call.operands[0].dtype,
+        scale: of.scale.as_f64(),
+        causal: of.causal,
+        batch: query[..batch].to_vec(),
+        length: query[batch].clone(),
+        keys: key[batch].clone(),
+        width: key[batch + 1].clone(),
+        query: matrix(0),
+        key: matrix(1),
+        mask: mask.map(|i| (matrix(i), call.operands[i].dtype)),
+        dropout: random.map(|(p, i)| plan::Dropout {
+            p: p.as_f64(),
+            key: matrix(i),
+        }),
     }
 }
 

@@ -95,7 +95,7 @@ impl<'a> Fuser<'a> {
         let node = self.node(v);
         match &node.op {
             Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota | Op::Size(_) => {}
-            Op::MatMul | Op::Conv(_) | Op::Attention { .. } => {}
+            Op::MatMul | Op::Conv(_) | Op::Attention(_) => {}
             Op::Library(..) | Op::Control(_) | Op::Part | Op::After => {}
             Op::Pw(_) | Op::Cast | Op::Copy => {
                 for &i in &node.inputs {
@@ -162,7 +162,7 @@ impl<'a> Fuser<'a> {
         let node = self.node(v);
         let operands = match &node.op {
             Op::MatMul => self.matrices(v),
-            Op::Attention { .. } => node.inputs.iter().map(|n| self.strided(*n)).collect(),
+            Op::Attention(_) => node.inputs.iter().map(|n| self.strided(*n)).collect(),
             Op::Library(_, op) => {
                 let operand = |(i, n): (usize, &Nid)| match op.is_strided(i) {
                     true => self.strided(*n),

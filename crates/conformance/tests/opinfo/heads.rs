@@ -127,6 +127,7 @@ impl Parameters {
             key_padding_mask: None,
             need_weights: true,
             attn_mask: None,
+            is_causal: false,
             average_attn_weights: true,
             static_kv: [None, None],
         }
@@ -137,6 +138,9 @@ impl Parameters {
 fn heads_with_and_without_weights_agree() {
     let p = Parameters::new();
     let (q, k) = (numbers(6, &[L, N, E]), numbers(7, &[5, N, E]));
+    let triangle = Tensor::ones([L, 5], DType::F64)
+        .triu_with(1)
+        .to_dtype(DType::Bool);
     let padding = Tensor::from_slice(
         &[
             false, false, true, false, false, true, false, false, false, false,
@@ -144,7 +148,7 @@ fn heads_with_and_without_weights_agree() {
         [N, 5],
     );
     let (square, deep) = (numbers(8, &[L, 5]), numbers(9, &[2 * N, L, 5]));
-    for mask in [None, Some(&square), Some(&deep)] {
+    for mask in [None, Some(&square), Some(&deep), Some(&triangle)] {
         for (bias_kv, zero) in [(None, false), (Some((&p.extra[0], &p.extra[1])), true)] {
             for key_padding_mask in [None, Some(&padding)] {
                 let call = MultiHeadAttention {
@@ -170,6 +174,17 @@ fn heads_with_and_without_weights_agree() {
                 let (z, none) = q.multi_head_attention_forward(&k, &k, &call);
                 assert!(none.is_none());
                 same(&y, &z);
+                if mask.is_some_and(|mask| mask.dtype() == DType::Bool) {
+                    for need_weights in [true, false] {
+                        let call = MultiHeadAttention {
+                            attn_mask: None,
+                            is_causal: true,
+                            need_weights,
+                            ..call.clone()
+                        };
+                        same(&q.multi_head_attention_forward(&k, &k, &call).0, &y);
+                    }
+                }
             }
         }
     }

@@ -116,7 +116,8 @@ fn multi_head(a: &Args) -> Found<Outputs> {
         optional(20, "v_proj_weight")?,
     ];
     let fixed = [optional(21, "static_k")?, optional(22, "static_v")?];
-    if a.bool_or(24, "is_causal", false)? && mask.is_none() {
+    let is_causal = a.bool_or(24, "is_causal", false)?;
+    if is_causal && mask.is_none() {
         return Err(rejected("is_causal needs the mask that it describes"));
     }
     let in_proj_weight = match (&separate, &packed) {
@@ -140,6 +141,7 @@ fn multi_head(a: &Args) -> Found<Outputs> {
         key_padding_mask: padding.as_ref(),
         need_weights: a.bool_or(15, "need_weights", true)?,
         attn_mask: mask.as_ref(),
+        is_causal,
         average_attn_weights: a.bool_or(23, "average_attn_weights", true)?,
         static_kv: [fixed[0].as_ref(), fixed[1].as_ref()],
     };

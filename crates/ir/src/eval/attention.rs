@@ -1,14 +1,16 @@
 use super::index::Sum;
 use super::{Array, Data};
 use crate::ops::Attention;
+use kiln_base::prim::{RandomKind, random_uniform_f32, random_words};
 
 pub(super) fn eval(op: &Attention, x: &[&Array]) -> Data {
-    let rows = Rows::new(op, x[0], x[1], x.get(3).copied());
+    let rows = Rows::new(op, x[0], x[1], &x[3..]);
     let v = x[2].to_f64();
     let w = x[2].shape()[rows.rank - 1];
     let mut out = Vec::with_capacity(rows.count * w);
     for row in 0..rows.count {
-        let weights = rows.weights(row);
+        let mut weights = rows.weights(row);
+        rows.drop(row, &mut weights);
         for c in 0..w {
             let mut sum = Sum::default();
             for (j, weight) in weights.iter().enumerate() {
@@ -26,6 +28,7 @@ pub(super) struct Rows<'a> {
     pub query: Vec<f64>,
     pub key: Vec<f64>,
     mask: Option<&'a Data>,
+    random_key: Option<&'a Data>,
     pub rank: usize,
     /// Rows of all queries, and of one; keys of one; and the width of both.
     pub count: usize,
@@ -39,7 +42,7 @@ impl<'a> Rows<'a> {
         op: &'a Attention,
         query: &Array,
         key: &Array,
-        mask: Option<&'a Array>,
+        others: &[&'a Array],
     ) -> Rows<'a> {
         let rank = query.shape().len();
         let [length, width] = [rank - 2, rank - 1].map(|i| query.shape()[i]);
@@ -48,7 +51,8 @@ impl<'a> Rows<'a> {
             op,
             query: query.to_f64(),
             key: key.to_f64(),
-            mask: mask.map(Array::data),
+            mask: op.mask(others).map(|x| x.data()),
+            random_key: op.random_key(others).map(|x| x.data()),
             rank,
             count: batch * length,
             length,
@@ -60,6 +64,24 @@ impl<'a> Rows<'a> {
     /// The number of the matrix that a row is in.
     pub(super) fn matrix(&self, row: usize) -> usize {
         row / self.length.max(1)
+    }
+
+    /// Drops some of a row's weights, or of their gradients.
+    pub(super) fn drop(&self, row: usize, weights: &mut [f64]) {
+        let (Some(p), Some(Data::Int(key))) = (self.op.dropout, self.random_key) else {
+            return;
+        };
+        let p = p.as_f64();
+        for (j, weight) in weights.iter_mut().enumerate() {
+            let position = (key[1] as u64).wrapping_add((row * self.keys + j) as u64);
+            let words = random_words(RandomKind::Uniform, false, position, key[0] as u64);
+            let kept = random_uniform_f32(words) >= p as f32;
+            *weight *= if kept {
+                Attention::dropout_scale(p)
+            } else {
+                0.0
+            };
+        }
     }
 
     /// The weights of the keys for a row.

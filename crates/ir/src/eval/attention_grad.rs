@@ -4,7 +4,7 @@ use super::{Array, Data};
 use crate::ops::AttentionGrad;
 
 pub(super) fn eval(op: &AttentionGrad, x: &[&Array]) -> Data {
-    let rows = Rows::new(&op.of, x[0], x[1], x.get(4).copied());
+    let rows = Rows::new(&op.of, x[0], x[1], &x[4..]);
     let (v, g) = (x[2].to_f64(), x[3].to_f64());
     let (keys, e, w) = (rows.keys, rows.width, x[2].shape()[rows.rank - 1]);
     let batch: usize = x[0].shape()[..rows.rank - 2].iter().product();
@@ -19,7 +19,10 @@ pub(super) fn eval(op: &AttentionGrad, x: &[&Array]) -> Data {
             (0..w).for_each(|c| sum.add(g[row * w + c] * v[(b * keys + j) * w + c]));
             sum.get()
         };
-        let of_weights: Vec<f64> = (0..keys).map(of_weight).collect();
+        let mut of_weights: Vec<f64> = (0..keys).map(of_weight).collect();
+        rows.drop(row, &mut of_weights);
+        let mut dropped = weights.clone();
+        rows.drop(row, &mut dropped);
         let mut share = Sum::default();
         let pairs = weights.iter().zip(&of_weights);
         pairs.clone().for_each(|(w, d)| share.add(w * d));
@@ -30,7 +33,7 @@ pub(super) fn eval(op: &AttentionGrad, x: &[&Array]) -> Data {
                 dq[row * e + i].add(d * rows.key[key * e + i]);
                 dk[key * e + i].add(d * rows.query[row * e + i]);
             }
-            (0..w).for_each(|c| dv[key * w + c].add(weight * g[row * w + c]));
+            (0..w).for_each(|c| dv[key * w + c].add(dropped[j] * g[row * w + c]));
         }
     }
     let all = dq.iter().chain(&dk).chain(&dv);

@@ -3,7 +3,7 @@
 use super::generate::{Generator, Meta};
 use super::structured::int_meta;
 use crate::ops;
-use crate::{Fact, Shape, Value};
+use crate::{Fact, Role, Shape, Value};
 use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_base::{DType, Dim, Scalar};
 
@@ -135,11 +135,18 @@ impl Generator {
                 self.clamp(mask, 4.0)?
             });
         }
+        let drops = self.rng.chance(0.3);
+        if drops {
+            operands.push(self.input(DType::I64, &[Dim::Const(2)], Role::RandomKey));
+        }
         let size = self.meta(value).size;
+        let p = self.rng.one([0.1, 0.5, 1.0]);
         let op = ops::Attention {
             scale: Scalar::Float(self.rng.one([1.0, 0.5, -0.25])),
             causal: self.rng.chance(0.4),
+            dropout: drops.then_some(Scalar::Float(p)),
         };
+        let size = if drops { size * 2.0 } else { size };
         if self.rng.chance(0.6) {
             return self.emit(op, &operands, Meta { size, exact: false });
         }

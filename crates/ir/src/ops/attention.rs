@@ -2,11 +2,13 @@
 
 use super::prelude::*;
 use crate::Pw;
-use kiln_base::prim::Reduction;
+use kiln_base::prim::{RandomKind, Reduction};
 
 /// `softmax(query · keyᵀ · scale + mask) · value` over the keys. Operands are the query
 /// `[batch.., l, e]`, the key `[batch.., s, e]`, the value `[batch.., s, v]` and perhaps a mask
-/// `[batch.., l, s]`: bool (which keys take part) or of the query's dtype (added). Where keys are hidden, a
+/// `[batch.., l, s]`: bool (which keys take part) or of the query's dtype (added). With dropout the last operand is a
+/// key of random numbers, i64 (seed, offset), as [`Random`](super::Random)'s: weight i of the row-major `[batch.., l, s]`
+/// is multiplied by zero where uniform number i of f32 is less than the probability p, and else by 1 / (1 − p). Where keys are hidden, a
 /// query all of whose scores are -inf has weights of zero; otherwise they are NaN, as a softmax's. Computed in f32, or f64 for f64. A composite that patterns need whole.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Attention {
@@ -14,6 +16,9 @@ pub struct Attention {
     pub scale: Scalar,
     /// Whether query i sees keys 0 to i only.
     pub causal: bool,
+    /// With which probability a weight is dropped; a [`Scalar::Float`] above 0. There is a random key if it is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropout: Option<Scalar>,
 }
 
 impl OpDef for Attention {
@@ -22,7 +27,7 @@ impl OpDef for Attention {
     }
 
     fn arity(&self) -> RangeInclusive<usize> {
-        3..=4
+        3..=5
     }
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
@@ -55,7 +60,27 @@ impl OpDef for Attention {
             v.shape[r - 2] == *s,
             "the value {v} must have the length of the key {k}"
         );
-        if let Some(mask) = inputs.get(3) {
+        let others = &inputs[3..];
+        ensure!(
+            others.len() >= usize::from(self.dropout.is_some()),
+            "dropout needs a key of random numbers"
+        );
+        ensure!(
+            others.len() <= 1 + usize::from(self.dropout.is_some()),
+            "there is an operand behind the mask, but no dropout"
+        );
+        if let (Some(p), Some(key)) = (self.dropout, self.random_key(others)) {
+            let p = p.as_f64();
+            ensure!(
+                p > 0.0 && p <= 1.0,
+                "the probability of dropout must lie in 0..=1, not {p}"
+            );
+            ensure!(
+                key.dtype == DType::I64 && key.rank() == 1 && key.shape[0].is(2),
+                "the key of random numbers must be i64[2] (seed, offset), not {key}"
+            );
+        }
+        if let Some(mask) = self.mask(others) {
             ensure!(
                 mask.dtype == DType::Bool || mask.dtype == q.dtype,
                 "the mask must be bool or {}, not {}",
@@ -84,8 +109,51 @@ impl OpDef for Attention {
 }
 
 impl Attention {
+    /// The mask, of the operands behind query, key and value (and, of the derivative, the gradient).
+    pub fn mask<'a, T>(&self, others: &'a [T]) -> Option<&'a T> {
+        let masks = others.len() > usize::from(self.dropout.is_some());
+        others.first().filter(|_| masks)
+    }
+
+    /// The key of random numbers, of the same.
+    pub fn random_key<'a, T>(&self, others: &'a [T]) -> Option<&'a T> {
+        others.last().filter(|_| self.dropout.is_some())
+    }
+
+    /// What is kept is multiplied by this.
+    pub fn dropout_scale(p: f64) -> f64 {
+        if p >= 1.0 { 0.0 } else { 1.0 / (1.0 - p) }
+    }
+
+    /// Drops weights, or gradients of weights, `[batch.., l, s]`, given the operands of [`Attention::mask`].
+    pub(crate) fn drop<B: Builder>(
+        &self,
+        b: &mut B,
+        weights: &B::Value,
+        others: &[B::Value],
+    ) -> Result<B::Value, OpError> {
+        let (Some(p), Some(key)) = (self.dropout, self.random_key(others)) else {
+            return Ok(weights.clone());
+        };
+        let (p, shape) = (p.as_f64(), b.fact(weights).shape);
+        let noise = super::Random {
+            kind: RandomKind::Uniform,
+            dtype: DType::F32,
+            shape,
+        };
+        let noise = b.op(noise, std::slice::from_ref(key))?;
+        let least = b.scalar_like(p, &noise)?;
+        let kept = b.pointwise(Pw::Ge, &[noise, least])?;
+        let scale = b.scalar_like(Attention::dropout_scale(p), weights)?;
+        let zero = b.scalar_like(0.0, weights)?;
+        let factor = b.pointwise(Pw::Select, &[kept, scale, zero])?;
+        b.pointwise(Pw::Mul, &[weights.clone(), factor])
+    }
+
     fn expand<B: Builder>(&self, b: &mut B, inputs: &[B::Value]) -> Result<B::Value, OpError> {
-        let weights = self.weights(b, &inputs[0], &inputs[1], inputs.get(3))?;
+        let mask = self.mask(&inputs[3..]);
+        let weights = self.weights(b, &inputs[0], &inputs[1], mask)?;
+        let weights = self.drop(b, &weights, &inputs[3..])?;
         let dtype = b.fact(&inputs[0]).dtype;
         let wide = b.fact(&weights).dtype;
         let value = b.cast(&inputs[2], wide)?;
@@ -93,7 +161,7 @@ impl Attention {
         b.cast(&y, dtype)
     }
 
-    /// The weights of the keys, `[batch.., l, s]`, in f32 or f64: the first half of the composite.
+    /// The weights of the keys, `[batch.., l, s]`, in f32 or f64, before any is dropped: the first half of the composite.
     ///
     /// # Errors
     /// If the op does not apply to the operands.

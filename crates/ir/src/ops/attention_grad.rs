@@ -7,7 +7,7 @@ use kiln_base::numel;
 
 /// The gradients of [`Attention`]'s query, key and value for one of its result, one behind the other in a vector:
 /// `[batch.., l, e]`, `[batch.., s, e]` and `[batch.., s, v]` in row-major order. Operands are the query, the key, the
-/// value, the gradient `[batch.., l, v]` and perhaps the mask. A composite: engines compute the weights again, a part
+/// value, the gradient `[batch.., l, v]` and, as there, perhaps the mask and the random key. A composite: engines compute the weights again, a part
 /// at a time, in place of storing them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AttentionGrad {
@@ -21,12 +21,12 @@ impl OpDef for AttentionGrad {
     }
 
     fn arity(&self) -> RangeInclusive<usize> {
-        4..=5
+        4..=6
     }
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let mut forward = inputs[..3].to_vec();
-        forward.extend(inputs.get(4));
+        forward.extend(&inputs[4..]);
         let result = self.of.infer(&forward)?.remove(0);
         let gradient = inputs[3];
         ensure!(
@@ -69,9 +69,12 @@ impl AttentionGrad {
         Ok([part(b, 0)?, part(b, 1)?, part(b, 2)?])
     }
 
-    /// `dv = wᵀ·g`, `ds = w ∘ (g·vᵀ − Σ w ∘ (g·vᵀ)) · scale`, `dq = ds·k`, `dk = dsᵀ·q` with the weights w.
+    /// `dv = D(w)ᵀ·g`, `dw = D(g·vᵀ)`, `ds = w ∘ (dw − Σ w ∘ dw) · scale`, `dq = ds·k`, `dk = dsᵀ·q` with the weights w,
+    /// of which D drops some.
     fn expand<B: Builder>(&self, b: &mut B, inputs: &[B::Value]) -> Result<B::Value, OpError> {
-        let weights = self.of.weights(b, &inputs[0], &inputs[1], inputs.get(4))?;
+        let others = &inputs[4..];
+        let mask = self.of.mask(others);
+        let weights = self.of.weights(b, &inputs[0], &inputs[1], mask)?;
         let wide = b.fact(&weights).dtype;
         let dtype = b.fact(&inputs[0]).dtype;
         let r = b.fact(&weights).rank();
@@ -81,10 +84,12 @@ impl AttentionGrad {
         perm.swap(r - 2, r - 1);
         let turned = |b: &mut B, x: &B::Value| b.permute(x, &perm);
         let product = |b: &mut B, x: B::Value, y: B::Value| b.op(super::MatMul {}, &[x, y]);
-        let weights_t = turned(b, &weights)?;
+        let dropped = self.of.drop(b, &weights, others)?;
+        let weights_t = turned(b, &dropped)?;
         let dv = product(b, weights_t, g.clone())?;
         let v_t = turned(b, &v)?;
         let dw = product(b, g, v_t)?;
+        let dw = self.of.drop(b, &dw, others)?;
         let shares = b.pointwise(Pw::Mul, &[weights.clone(), dw.clone()])?;
         let shape = b.fact(&shares).shape;
         let mut row = shape.clone();

@@ -159,7 +159,7 @@ fn attention_is_its_decomposition() {
             ] {
                 let shapes = [[batch, l, e], [batch, s, e], [batch, s, v], [batch, l, s]];
                 let dtypes = [Some(dtype), Some(dtype), Some(dtype), mask];
-                let inputs: Vec<Array> = shapes
+                let mut inputs: Vec<Array> = shapes
                     .iter()
                     .zip(dtypes)
                     .filter_map(|(shape, dtype)| Some((shape, dtype?)))
@@ -170,10 +170,24 @@ fn attention_is_its_decomposition() {
                     })
                     .collect();
                 let scale = Scalar::Float(0.7);
-                let [whole, parts] = both(ops::Attention { scale, causal }, &inputs);
-                for (a, b) in whole.to_f64().iter().zip(parts.to_f64()) {
-                    assert!((a - b).abs() <= 1e-6, "{a} is not {b}");
-                }
+                let op = ops::Attention {
+                    scale,
+                    causal,
+                    dropout: None,
+                };
+                let same = |op, inputs: &[Array]| {
+                    let [whole, parts] = both(op, inputs).map(|x| x.to_f64());
+                    for (a, b) in whole.iter().zip(&parts) {
+                        assert!((a - b).abs() <= 1e-6, "{a} is not {b}");
+                    }
+                    whole
+                };
+                let all = same(op, &inputs);
+                let key = Data::Int(vec![-5, 7]);
+                inputs.push(Array::new(DType::I64, &[2], key).unwrap());
+                let dropout = Some(Scalar::Float(0.4));
+                let some = same(ops::Attention { dropout, ..op }, &inputs);
+                assert!(all.len() < 8 || all != some);
             }
         }
     }
@@ -187,6 +201,7 @@ fn a_query_without_keys_gives_zeros() {
     let op = ops::Attention {
         scale: Scalar::Float(1.0),
         causal: false,
+        dropout: None,
     };
     for y in both(op, &inputs) {
         assert_same(&y, &[0.0]);

@@ -186,6 +186,39 @@ fn attention_of_other_features_and_further_keys() {
     check_gradients(&whole, &|| whole.call((&q, &q, &q)).0);
 }
 
+/// A key of zeros is a learnt further one whose numbers are zeros.
+#[test]
+fn a_key_of_zeros_may_follow() {
+    let made = |how: AttentionOptions| f64_module(|| MultiheadAttention::with(E, HEADS, how));
+    let zero = made(AttentionOptions::new().add_zero_attn(true));
+    let learnt = made(AttentionOptions::new().add_bias_kv(true));
+    for (name, to) in zero.named_parameters() {
+        let all = learnt.named_parameters();
+        let (_, from) = all.iter().find(|(other, _)| *other == name).unwrap();
+        to.assign(from.get()).unwrap();
+    }
+    for further in [&learnt.bias_k, &learnt.bias_v] {
+        let further = further.as_ref().unwrap();
+        further.assign(further.get().zeros_like()).unwrap();
+    }
+    let (q, k) = (random([4, 2, E]), random([5, 2, E]));
+    let padding = Tensor::from_slice(&[false, true].repeat(5), [2, 5]);
+    let masks = || AttentionMasks::new();
+    for masks in [
+        masks(),
+        masks().is_causal(true),
+        masks().key_padding_mask(&padding),
+    ] {
+        let (a, b) = (
+            zero.call((&q, &k, &k, &masks)),
+            learnt.call((&q, &k, &k, &masks)),
+        );
+        assert_close(&values(&a.0), &values(&b.0), 1e-12);
+        assert_close(&values(&a.1), &values(&b.1), 1e-12);
+        assert_eq!(a.1.shape().unwrap(), [2, 4, 6]);
+    }
+}
+
 #[test]
 fn attention_names_what_does_not_fit() {
     let e = MultiheadAttention::new(7, 2).err().unwrap();

@@ -55,7 +55,7 @@ impl Rule for Decompose {
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
         let node = view.node(id);
         let whole = match &node.op {
-            Op::Attention(_) => !weights_are_read(view, id, self.on_gpu),
+            Op::Attention(_) => !weights_are_read(view, id),
             _ => true,
         };
         if whole && self.has_kernel(&node.op, node.facts[0].dtype) {
@@ -67,10 +67,9 @@ impl Rule for Decompose {
     }
 }
 
-/// Whether something beside attention has the weights: a product of its query and its key, or its derivative, where that
-/// works on them. Then they are computed once for both, where attention as one kernel would compute them for itself
-/// alone.
-fn weights_are_read(view: &View<'_>, id: NodeId, by_derivative: bool) -> bool {
+/// Whether something beside attention has the weights: a product of its query and its key. Then they are computed once
+/// for both, where attention as one kernel would compute them for itself alone.
+fn weights_are_read(view: &View<'_>, id: NodeId) -> bool {
     let reads = |operand: usize| {
         let mut found = Vec::new();
         readers(
@@ -82,21 +81,15 @@ fn weights_are_read(view: &View<'_>, id: NodeId, by_derivative: bool) -> bool {
         found
     };
     let keys = reads(1);
-    reads(0)
-        .iter()
-        .filter(|r| keys.contains(r))
-        .any(|r| match view.node(*r).op {
-            Op::AttentionGrad(_) => by_derivative,
-            _ => true,
-        })
+    reads(0).iter().any(|r| keys.contains(r))
 }
 
-/// The products and derivatives of attention that read a value as this operand, behind views and casts.
+/// The products that read a value as this operand, behind views and casts.
 fn readers(view: &View<'_>, id: NodeId, operand: usize, found: &mut Vec<NodeId>) {
     for user in view.users(id) {
         let node = view.node(*user);
         match &node.op {
-            Op::MatMul(_) | Op::AttentionGrad(_) if node.inputs[operand].node == id => {
+            Op::MatMul(_) if node.inputs[operand].node == id => {
                 found.push(*user);
             }
             op if op.is_view() || matches!(op, Op::Cast(_)) => {
@@ -108,13 +101,12 @@ fn readers(view: &View<'_>, id: NodeId, operand: usize, found: &mut Vec<NodeId>)
 }
 
 impl Decompose {
-    /// Whether the machine computes the op whole: the gradients of convolutions of floats, attention, on the CPU but of
-    /// f64, and there its gradients.
+    /// Whether the machine computes the op whole: the gradients of convolutions of floats, attention and its gradients, on
+    /// the CPU but of f64.
     fn has_kernel(&self, op: &Op, dtype: DType) -> bool {
         match op {
             Op::ConvTranspose(_) | Op::ConvWeight(_) => dtype.is_float(),
-            Op::Attention(_) => dtype != DType::F64 || self.on_gpu,
-            Op::AttentionGrad(_) => dtype != DType::F64 && !self.on_gpu,
+            Op::Attention(_) | Op::AttentionGrad(_) => dtype != DType::F64 || self.on_gpu,
             _ => false,
         }
     }

@@ -310,6 +310,7 @@ fn attention_stays_whole_unless_its_weights_are_read() {
         let op = ops::Attention {
             scale: kiln_ir::Scalar::Float(0.5),
             causal: false,
+            dropout: None,
         };
         let y = b.op(op, &[q, k, v]).unwrap();
         let weights = op.weights(&mut b, &q, &k, None).unwrap();

@@ -31,6 +31,28 @@ pub struct Scores {
     /// A matrix of `length` rows and a column a key, and its dtype: bool (which keys take part) or
     /// `dtype` (added to the scores).
     pub mask: Option<(Matrix, DType)>,
+    /// What drops some of the weights.
+    pub dropout: Option<Dropout>,
+}
+
+/// Weights are dropped: number i of a matrix of scores, counted through all batches, is multiplied by zero where the
+/// i-th uniform number of f32 behind an offset is less than `p`, and else by 1 / (1 − p).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Dropout {
+    /// The probability.
+    pub p: f64,
+    /// Seed and offset, i64: a matrix of one row and two columns.
+    pub key: Matrix,
+}
+
+impl Dropout {
+    /// What is kept is multiplied by this.
+    pub fn scale(&self) -> f64 {
+        match self.p < 1.0 {
+            true => 1.0 / (1.0 - self.p),
+            false => 0.0,
+        }
+    }
 }
 
 /// `out[b, i, c] = Σ_j weight[b, i, j] · value[b, j, c]`, where the weights of row i are the softmax over j of its
@@ -71,7 +93,9 @@ impl Scores {
             .chain(others.iter().copied());
         let own = own.map(|m| (m.arg, self.dtype));
         let mask = self.mask.as_ref().map(|(m, dtype)| (m.arg, *dtype));
+        let random = self.dropout.as_ref().map(|d| (d.key.arg, DType::I64));
         own.chain(mask)
+            .chain(random)
             .try_for_each(|(arg, dtype)| draft.reads(arg, dtype, Reads::Throughout))
     }
 
@@ -87,16 +111,20 @@ impl Scores {
             query,
             key,
             mask,
+            dropout,
         } = self;
         let mask = mask.as_ref().map(|(m, _)| m);
+        let random = dropout.as_ref().map(|d| &d.key);
         batch.iter().chain([length, keys, width]).all(&mut *holds)
             && [query, key]
                 .into_iter()
                 .chain(mask)
+                .chain(random)
                 .all(|m| m.all_dims(holds))
     }
 
-    fn reaches(&self) -> Vec<Reach> {
+    /// With those of a matrix of so many columns and a row a key.
+    fn reaches(&self, value: &Matrix, columns: &Dim) -> Vec<Reach> {
         let Scores {
             batch,
             length,
@@ -107,9 +135,11 @@ impl Scores {
         let mut reaches = vec![
             self.query.reach(batch, length, width),
             self.key.reach(batch, keys, width),
+            value.reach(batch, keys, columns),
         ];
-        let mask = self.mask.as_ref();
+        let (mask, dropout) = (self.mask.as_ref(), self.dropout.as_ref());
         reaches.extend(mask.map(|(mask, _)| mask.reach(batch, length, keys)));
+        reaches.extend(dropout.map(|d| d.key.reach(&[], &Dim::ONE, &Dim::Const(2))));
         reaches
     }
 }
@@ -143,14 +173,8 @@ impl Described for Attention {
     }
 
     fn reaches(&self) -> Vec<Reach> {
-        let Scores {
-            batch,
-            length,
-            keys,
-            ..
-        } = &self.scores;
-        let mut reaches = self.scores.reaches();
-        reaches.push(self.value.reach(batch, keys, &self.columns));
+        let Scores { batch, length, .. } = &self.scores;
+        let mut reaches = self.scores.reaches(&self.value, &self.columns);
         if self.epilogue.is_none() {
             let result = batch.iter().chain([length, &self.columns]);
             reaches.push(Reach::whole(self.out, result));
@@ -213,14 +237,8 @@ impl Described for AttentionGrad {
     }
 
     fn reaches(&self) -> Vec<Reach> {
-        let Scores {
-            batch,
-            length,
-            keys,
-            ..
-        } = &self.scores;
-        let mut reaches = self.scores.reaches();
-        reaches.push(self.value.reach(batch, keys, &self.columns));
+        let Scores { batch, length, .. } = &self.scores;
+        let mut reaches = self.scores.reaches(&self.value, &self.columns);
         reaches.push(self.gradient.reach(batch, length, &self.columns));
         let all = self.lengths().iter().fold(Dim::ZERO, |n, d| &n + d);
         reaches.push(Reach::whole(self.out, [&all]));

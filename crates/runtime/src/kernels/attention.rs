@@ -1,6 +1,7 @@
-//! Attention: scores, their softmax and the weighted sum of the values, a block of rows at a time, so that
+//! Attention: scores, their softmax and the weighted sum of the values, a block of rows and keys at a time, so that
 //! no more scores exist than fit into a cache.
 
+mod dropout;
 mod gradient;
 mod scores;
 mod softmax;
@@ -17,7 +18,8 @@ use crate::tile::affine::{ceil, extent, product};
 use crate::tile::{Failure, Failures, Linked};
 use kiln_base::DType;
 use kiln_plan as plan;
-use scores::{Scores, Side, is_finite};
+use scores::{AllSums, Block, Scores, Side, is_finite};
+use softmax::Sums;
 
 /// Linked attention.
 pub(crate) struct Attention {
@@ -40,8 +42,12 @@ impl super::work::Work for Attention {
     }
 }
 
-/// Scores of a block.
-const BLOCK_SCORES: i64 = 1 << 18;
+/// What is computed at once.
+const BLOCK: Block = Block {
+    scores: 1 << 16,
+    keys: 256,
+    rows: 256,
+};
 
 /// What a thread keeps from block to block: scores, sums, and halves as f32.
 #[derive(Default)]
@@ -51,9 +57,20 @@ struct Scratch {
     query: Option<Storage>,
     key: Option<Storage>,
     value: Option<Storage>,
-    /// The keys turned over, and of which matrix they are.
+    /// The keys turned over, and what is kept for all blocks of rows of a matrix.
     keys: Option<Storage>,
-    holds: Option<(i64, Side)>,
+    holds: Option<Held>,
+}
+
+/// Keys and values of a matrix.
+#[derive(Clone, Copy)]
+struct Held {
+    /// Where they begin in the operands, which matrices may share.
+    of: [*const u8; 2],
+    keys: Side,
+    value: Side,
+    /// Values that are not finite are in front of this row.
+    wild: i64,
 }
 
 impl Attention {
@@ -69,7 +86,7 @@ impl Attention {
         lens: &[i64],
         level: Level,
     ) -> Result<Attention> {
-        let scores = Scores::new(&p.scores, BLOCK_SCORES, values, lens, level)?;
+        let scores = Scores::new(&p.scores, BLOCK, values, lens, level)?;
         let columns = extent(&p.columns, values)?;
         let batch = &scores.batch;
         let all: Vec<i64> = batch
@@ -139,34 +156,9 @@ impl Attention {
         // SAFETY: linking proved the operands within their buffers; the block lies within the result or
         // the scratch memory.
         unsafe {
+            let held = self.hold(args, b, scratch)?;
             let query = s.query(args, (b, first, rows), &mut scratch.query)?;
-            let keys = match scratch.holds {
-                Some((held, keys)) if held == b => keys,
-                _ => {
-                    let key = s.key(args, b, &mut scratch.key)?;
-                    s.turned(key, (s.keys, s.width), &mut scratch.keys)?
-                }
-            };
-            scratch.holds = Some((b, keys));
-            s.weights(args, (b, first, rows), (query, keys), seen, weights)?;
-            let all = (b, 0, s.keys);
-            let value = s.side(&self.value, args, all, columns, &mut scratch.value)?;
-            let weighted = |from: i64, to: i64, add: bool| {
-                let (value, row, col) = value;
-                multiply(
-                    s.level,
-                    (rows, columns, to - from),
-                    (sums, columns),
-                    (weights.offset(from as isize).cast_const(), s.pitch, 1),
-                    (value.wrapping_offset((from * row) as isize), row, col),
-                    add,
-                )
-            };
-            weighted(0, seen, false)?;
-            // A weight of zero still makes NaN of what is not finite.
-            if seen < s.keys && !is_finite(value, (seen, s.keys), columns) {
-                weighted(seen, s.keys, true)?;
-            }
+            self.sum(args, (b, first, rows), (query, held), seen, (weights, sums))?;
             if s.dtype != DType::F32 {
                 let sums = std::slice::from_raw_parts(sums, (rows * columns) as usize);
                 s.write(sums, out);
@@ -175,6 +167,103 @@ impl Attention {
             match s.dtype {
                 DType::F32 => work.finish((out.cast::<f32>(), columns), total, lines, columns),
                 _ => work.finish((out.cast::<u16>(), columns), total, lines, columns),
+            }
+        }
+        Ok(())
+    }
+
+    /// Keys and values of matrix `b`, read as they are to be. Keys are turned over where more than one block of rows reads
+    /// them.
+    unsafe fn hold(&self, args: &[*mut u8], b: i64, scratch: &mut Scratch) -> Result<Held> {
+        let s = &self.scores;
+        let of = [
+            s.key_start(args, b),
+            self.value.at::<u8>(args, &s.batch, b, 0, 0),
+        ];
+        if let Some(held) = scratch.holds.filter(|held| held.of == of) {
+            return Ok(held);
+        }
+        // SAFETY: linking proved the operands within their buffers; there is room.
+        let held = unsafe {
+            let key = s.key(args, b, &mut scratch.key)?;
+            let keys = match s.length > s.rows {
+                true => s.turned(key, (s.keys, s.width), &mut scratch.keys)?,
+                false => (key.0, key.2, key.1),
+            };
+            let all = (b, 0, s.keys);
+            let value = s.side(&self.value, args, all, self.columns, &mut scratch.value)?;
+            let wild = |row: &i64| !is_finite(value, (*row, *row + 1), self.columns);
+            Held {
+                of,
+                keys,
+                value,
+                // All keys are seen otherwise.
+                wild: match s.causal {
+                    true => (0..s.keys).rev().find(wild).map_or(0, |row| row + 1),
+                    false => 0,
+                },
+            }
+        };
+        scratch.holds = Some(held);
+        Ok(held)
+    }
+
+    /// The weighted sums of values for some rows, of which keys behind `seen` are seen by none.
+    unsafe fn sum(
+        &self,
+        args: &[*mut u8],
+        (b, first, rows): (i64, i64, i64),
+        (query, held): (Side, Held),
+        seen: i64,
+        (weights, out): (*mut f32, *mut f32),
+    ) -> Result<()> {
+        let (s, columns) = (&self.scores, self.columns);
+        let mut sums: AllSums = [Sums::NONE; _];
+        let (value, row, col) = held.value;
+        // SAFETY: linking proved the operands within their buffers; there is room.
+        unsafe {
+            let line = |i: i64| {
+                let line = out.offset((i * columns) as isize);
+                std::slice::from_raw_parts_mut(line, columns as usize)
+            };
+            let weighted = |from: i64, until: i64| {
+                multiply(
+                    s.level,
+                    (rows, columns, until - from),
+                    (out, columns),
+                    (weights.cast_const(), s.pitch, 1),
+                    (value.wrapping_offset((from * row) as isize), row, col),
+                    from > 0,
+                )
+            };
+            let mut from = 0;
+            loop {
+                let until = seen.min(from + s.part);
+                let (at, part) = ((b, first, rows), (from, until));
+                s.weights(args, at, (query, held.keys), part, (weights, &mut sums))?;
+                s.drop(args, at, part, weights);
+                for (i, sums) in (0..rows).zip(&sums).filter(|_| from > 0) {
+                    line(i).iter_mut().for_each(|x| *x *= sums.fade);
+                }
+                weighted(from, until)?;
+                from = until;
+                if from == seen {
+                    break;
+                }
+            }
+            // A weight of zero still makes NaN of what is not finite.
+            let all = (rows * s.pitch) as usize;
+            if seen < held.wild {
+                std::slice::from_raw_parts_mut(weights, all).fill(0.0);
+            }
+            while from < held.wild {
+                let until = held.wild.min(from + s.part);
+                weighted(from, until)?;
+                from = until;
+            }
+            for (i, sums) in (0..rows).zip(&sums) {
+                let part = sums.part(s.may_be_blind());
+                line(i).iter_mut().for_each(|x| *x *= part);
             }
         }
         Ok(())

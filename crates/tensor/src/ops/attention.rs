@@ -1,14 +1,15 @@
 //! Attention.
 
 use super::args::{known, known_dim, needs_float, same_dtype};
-use super::matmul::matmul;
 use crate::operand::AsTensor;
 use crate::options::options;
 use crate::record::{Recorder, compose};
 use crate::{Scalar, Tensor};
-use kiln_base::Dim;
+use kiln_base::{Dim, numel};
 use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Shape, broadcast_shapes, ensure, ops};
+use kiln_lazy::random;
+use std::panic::Location;
 
 options! {
     /// What [`Tensor::scaled_dot_product_attention`] takes beside query, key and value.
@@ -60,27 +61,13 @@ impl Tensor {
         let call = Call {
             operands: [self, key, value],
             how: &how,
+            loc: Location::caller(),
         };
         let mut all = vec![self, key, value];
         all.extend(&how.attn_mask);
-        if how.dropout_p == 0.0 {
-            return compose("scaled_dot_product_attention", &all, |b| {
-                let (op, operands) = call.prepared(b)?;
-                let y = b.op(op, &operands)?;
-                call.finished(b, &y)
-            });
-        }
-        let weights = compose("scaled_dot_product_attention", &all, |b| {
-            let (op, x) = call.prepared(b)?;
-            op.weights(b, &x[0], &x[1], x.get(3))
-        });
-        let dropped = weights.dropout(how.dropout_p);
-        all.push(&dropped);
         compose("scaled_dot_product_attention", &all, |b| {
-            let (_, x) = call.prepared(b)?;
-            let value = b.widened(&x[2])?;
-            let y = matmul(b, &dropped, &value)?;
-            let y = b.cast(&y, self.dtype())?;
+            let (op, operands) = call.prepared(b)?;
+            let y = b.op(op, &operands)?;
             call.finished(b, &y)
         })
     }
@@ -91,6 +78,7 @@ struct Call<'a> {
     /// Query, key and value.
     operands: [&'a Tensor; 3],
     how: &'a Attention,
+    loc: &'static Location<'static>,
 }
 
 impl Call<'_> {
@@ -108,6 +96,11 @@ impl Call<'_> {
         ensure!(
             !(self.how.is_causal && self.how.attn_mask.is_some()),
             "is_causal and a mask exclude each other"
+        );
+        let p = self.how.dropout_p;
+        ensure!(
+            (0.0..=1.0).contains(&p),
+            "the probability must lie in 0..=1, not {p}"
         );
         let scale = match self.how.scale {
             Some(s) => s,
@@ -136,7 +129,15 @@ impl Call<'_> {
         let op = ops::Attention {
             scale: Scalar::Float(scale),
             causal: self.how.is_causal,
+            dropout: (p > 0.0).then_some(Scalar::Float(p)),
         };
+        if op.dropout.is_some() {
+            // A number for each weight.
+            let mut weights = batch;
+            weights.extend([l, s]);
+            let key = random::key(&mut b.lazy, &numel(&weights), self.loc)?;
+            operands.push(Tensor::from(key));
+        }
         Ok((op, operands))
     }
 

@@ -5,8 +5,9 @@ use super::join::cat;
 use crate::operand::AsTensor;
 use crate::record::compose;
 use crate::{DType, Tensor};
+use kiln_base::Dim;
 use kiln_derive::on_cells;
-use kiln_ir::{Builder, OpError, Pw, ensure};
+use kiln_ir::{Builder, OpError, Pw, ensure, ops};
 
 /// The weights that make query, key and value.
 #[derive(Clone, Debug)]
@@ -45,6 +46,9 @@ pub struct MultiHeadAttention<'a> {
     pub need_weights: bool,
     /// `[l, s]` or `[n · heads, l, s]`: which keys a query ignores if bool, else what is added.
     pub attn_mask: Option<&'a Tensor>,
+    /// Whether query i sees keys 0 to i only, and those that follow the given ones. Of no effect beside `attn_mask`, which
+    /// says it then.
+    pub is_causal: bool,
     /// Whether the weights are averaged over the heads.
     pub average_attn_weights: bool,
     /// Keys and values `[n · heads, s, e / heads]` in place of the projected ones.
@@ -107,79 +111,97 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, call: &MultiHeadAttention) -> Resul
 
 #[track_caller]
 fn forward(x: &[Tensor; 3], call: &MultiHeadAttention) -> (Tensor, Option<Tensor>) {
-    let size = |t: &Tensor, a: usize| t.dims()[a].as_const().unwrap_or(-1);
-    let (l, n, e) = (size(&x[0], 0), size(&x[0], 1), size(&x[0], 2));
+    let e = x[0].dims()[2].as_const().unwrap_or(-1);
     let (heads, width) = (call.num_heads, e / call.num_heads);
     let mut projected = projected(x, e, call);
-    let mut mask = float_mask(call.attn_mask, &x[0]);
-    let mut padding = float_mask(call.key_padding_mask, &x[0]);
-    let longer = |m: &mut Option<Tensor>| {
-        if let Some(m) = m {
-            *m = m.pad([0, 1], super::PadMode::ZEROS);
-        }
-    };
+    let mut further = i64::from(call.add_zero_attn);
     if let Some((k, v)) = call.bias_kv {
+        let batch = projected[1].dims()[1].as_const().unwrap_or(-1);
         for (x, extra) in projected[1..].iter_mut().zip([k, v]) {
-            let extra = extra.reshape([1, 1, e]).expand([1, n, e]);
+            let extra = extra.reshape([1, 1, e]).expand([1, batch, e]);
             *x = cat(&[x, &extra], 0);
         }
-        longer(&mut mask);
-        longer(&mut padding);
+        further += 1;
     }
-    // [n · heads, _, e / heads]
-    let [q, mut k, mut v] = projected.map(|t| t.reshape([-1, n * heads, width]).transpose(0, 1));
+    // [n, heads, _, e / heads]
+    let split = |t: Tensor| t.unflatten(2, [heads, width]).permute([1, 2, 0, 3]);
+    let [q, mut k, mut v] = projected.map(split);
     for (x, fixed) in [&mut k, &mut v].into_iter().zip(call.static_kv) {
         if let Some(fixed) = fixed {
-            *x = fixed.clone();
+            *x = fixed.unflatten(0, [-1, heads]);
         }
     }
     if call.add_zero_attn {
         for x in [&mut k, &mut v] {
             *x = x.pad([0, 0, 0, 1], super::PadMode::ZEROS);
         }
-        longer(&mut mask);
-        longer(&mut padding);
     }
-    if let Some(p) = padding {
-        let s = size(&k, 1);
-        let p = p.reshape([n, 1, 1, s]).expand([n, heads, 1, s]);
-        let p = p.reshape([n * heads, 1, s]);
-        mask = Some(match mask {
-            Some(m) => m.add(&p),
-            None => p,
-        });
-    }
-    if !call.need_weights {
-        let dropout = if call.training { call.dropout_p } else { 0.0 };
-        let [q, k, v] = [q, k, v].map(|t| t.reshape([n, heads, -1, width]));
-        let mask = mask.map(|m| match m.ndim() {
-            3 => m.unflatten(0, [n, heads]),
-            _ => m,
-        });
-        let how = Attention::new().attn_mask(mask).dropout_p(dropout);
-        let y = q.scaled_dot_product_attention_with(&k, &v, how);
-        let y = y.permute([2, 0, 1, 3]).reshape([l, n, e]);
-        return (
-            y.linear_with(call.out_proj_weight, call.out_proj_bias),
-            None,
-        );
-    }
-    let scaled = q.mul((width as f64).sqrt().recip());
-    let mut scores = scaled.matmul(k.transpose(1, 2));
-    if let Some(mask) = mask {
-        scores = scores.add(&mask);
-    }
-    let weights = scores
-        .softmax(-1)
-        .dropout_with(call.dropout_p, call.training);
-    let y = weights.matmul(&v).transpose(0, 1).reshape([l, n, e]);
-    let y = y.linear_with(call.out_proj_weight, call.out_proj_bias);
-    let weights = weights.reshape([n, heads, l, size(&k, 1)]);
-    let weights = match call.average_attn_weights {
-        true => weights.mean(1),
-        false => weights,
+    let is_alone = call.attn_mask.is_none() && call.key_padding_mask.is_none() && further == 0;
+    let causal = call.is_causal && is_alone && !call.need_weights;
+    let mask = match causal {
+        true => None,
+        false => mask(call, [&q, &k], further),
     };
-    (y, Some(weights))
+    let dropout = if call.training { call.dropout_p } else { 0.0 };
+    let (y, weights) = match call.need_weights {
+        false => {
+            let how = Attention::new().attn_mask(mask).dropout_p(dropout);
+            let y = q.scaled_dot_product_attention_with(&k, &v, how.is_causal(causal));
+            (y, None)
+        }
+        true => {
+            let scaled = q.mul((width as f64).sqrt().recip());
+            let scores = scaled.matmul(k.transpose(-2, -1));
+            let scores = mask.map_or(scores.clone(), |mask| scores.add(&mask));
+            let weights = scores.softmax(-1).dropout(dropout);
+            let y = weights.matmul(&v);
+            let weights = match call.average_attn_weights {
+                true => weights.mean(1),
+                false => weights,
+            };
+            (y, Some(weights))
+        }
+    };
+    let y = y.permute([2, 0, 1, 3]).flatten((2, 3));
+    let y = y.linear_with(call.out_proj_weight, call.out_proj_bias);
+    (y, weights)
+}
+
+/// What is added to the scores `[n, heads, l, s]` of which the last keys follow those given.
+#[track_caller]
+fn mask(call: &MultiHeadAttention, [q, k]: [&Tensor; 2], further: i64) -> Option<Tensor> {
+    let own = match call.attn_mask {
+        None if call.is_causal => Some(behind(q, k, further)),
+        mask => mask.cloned(),
+    };
+    let own = float_mask(own.as_ref(), q).map(|m| match m.ndim() {
+        3 => m.unflatten(0, [-1, call.num_heads]),
+        _ => m,
+    });
+    let padding = float_mask(call.key_padding_mask, q).map(|m| match m.ndim() {
+        1 => m,
+        _ => m.unsqueeze(1).unsqueeze(1),
+    });
+    let longer = |m: Tensor| match further {
+        0 => m,
+        more => m.pad([0, more], super::PadMode::ZEROS),
+    };
+    match (own.map(longer), padding.map(longer)) {
+        (Some(m), Some(p)) => Some(m.add(&p)),
+        (m, p) => m.or(p),
+    }
+}
+
+/// Which of the given keys lie behind the rows of a query.
+#[track_caller]
+fn behind(q: &Tensor, k: &Tensor, further: i64) -> Tensor {
+    compose("multi_head_attention_forward", &[q, k], |b| {
+        let (l, s) = (q.dims()[2].clone(), &k.dims()[2] - &Dim::Const(further));
+        let rows = b.op(ops::Iota { len: l.clone() }, &[])?;
+        let rows = b.reshape(&rows, &[l, Dim::ONE])?;
+        let columns = b.op(ops::Iota { len: s }, &[])?;
+        b.pointwise(Pw::Gt, &[columns, rows])
+    })
 }
 
 /// Query, key and value, `[_, n, e]` each.

@@ -11,18 +11,6 @@ struct Block {
     Acc best[BM], total[BM], fade[BM];
 };
 
-struct Scores {
-    Acc scale;
-    const MaskElem* mask;
-    Index row, column;
-    __device__ __forceinline__ Acc at(Acc product, Index i, Index j) const {
-        Acc x = product * scale;
-        if constexpr (MASK == KEEPS) x = mask[i * row + j * column] != 0 ? x : Acc(-kiln_inf);
-        if constexpr (MASK == ADDS) x += load_mask(mask[i * row + j * column]);
-        return x;
-    }
-};
-
 // Makes the scores of keys j0 <= j < end weights. A warp takes whole rows.
 __device__ __forceinline__ void weigh(Block& block, const Scores& scores, Index i0, Index j0, Index length, Index end) {
     const int lane = threadIdx.x % 32;
@@ -47,7 +35,8 @@ __device__ __forceinline__ void weigh(Block& block, const Scores& scores, Index 
         for (int c = 0; c < BN / 32; c++) {
             const Acc weight = exp(x[c] - base);
             sum += weight;
-            block.in.keep(r, c * 32 + lane, weight);
+            const Index j = j0 + c * 32 + lane;
+            block.in.keep(r, c * 32 + lane, j < last ? scores.dropped(weight, i, j) : weight);
         }
 #pragma unroll
         for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
@@ -60,10 +49,6 @@ __device__ __forceinline__ void weigh(Block& block, const Scores& scores, Index 
         }
     }
 }
-
-// A quotient of normal numbers: rounding it to the last bit would be a tenth of the compilation.
-__device__ __forceinline__ float inverse(float x) { return __fdividef(1.0f, x); }
-__device__ __forceinline__ double inverse(double x) { return 1.0 / x; }
 
 // Leaves the weighted sums of values in block.out, and in block.total what they are to be multiplied by.
 template <class Q, class K, class V>

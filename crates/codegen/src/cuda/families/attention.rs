@@ -11,9 +11,9 @@ use crate::cuda::scalar;
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
 use crate::work::{Printed, Slot};
-use kiln_base::{DType, Dim, numel};
-use kiln_plan::cuda::Beside;
-use kiln_plan::{Attention, Matrix};
+use kiln_base::{Compute, DType, Dim, Scalar, numel};
+use kiln_plan::cuda::{Beside, Blocks};
+use kiln_plan::{Attention, Dropout, Matrix, Scores};
 
 pub(super) fn print(work: Job, a: &Attention) -> Printed {
     let name = match &work.behind {
@@ -24,30 +24,19 @@ pub(super) fn print(work: Job, a: &Attention) -> Printed {
     let index = index(a, &store);
     let mut call = Call::new(work);
     store.push(&mut call);
-    for x in [&a.scores.query, &a.scores.key, &a.value] {
-        call.push(Slot::Arg(x.arg as usize), a.scores.dtype, false);
-    }
-    if let Some((mask, dtype)) = &a.scores.mask {
-        call.push(Slot::Arg(mask.arg as usize), *dtype, false);
-    }
+    reads(&mut call, &a.scores, &[&a.value]);
     let mut source = call.source(&name, index);
-    let tile = Tile::of(a);
+    let tile = Tile::of(a.scores.dtype, &a.scores.length, &a.columns);
     let operands = Operands::print(&mut source, &call, a);
-    source.scope(&tile.scope(a, index, &operands));
+    source.scope(&tile.scores(&a.scores, index, [&operands.query, &operands.key]));
+    source.scope(&tile.sums(a.scores.dtype, &operands.value));
+    source.scope(include_str!("attention.cu"));
     source.shared("Block");
     source.beside = Beside::Nothing;
-    block(&mut source, a, &operands);
+    block(&mut source, &call, a, &operands);
     store.print(&mut source, &call);
     source.line("}");
-    let up = |d: &Dim, each: i64| match d.as_const() {
-        Some(n) => Dim::Const((n + each - 1) / each * each),
-        None => d + &Dim::Const(each - 1),
-    };
-    let points = &up(&a.scores.length, tile.m) * &up(&a.columns, tile.columns);
-    let grid = line_of_blocks(
-        &points * &numel(&a.scores.batch),
-        (tile.m * tile.columns) as u32,
-    );
+    let grid = tile.grid(&a.scores, &a.scores.length, &a.columns);
     Printed {
         steps: vec![call.step(source.finish(grid, [tile.threads, 1, 1], 0))],
         scratch: Vec::new(),
@@ -57,18 +46,19 @@ pub(super) fn print(work: Job, a: &Attention) -> Printed {
 
 /// Extents of a block's tile of scores, of the part of a thread (or of a warp of tensor cores), its columns
 /// of the result, and its threads.
-struct Tile {
-    m: i64,
+pub(super) struct Tile {
+    pub m: i64,
     n: i64,
     part: [i64; 2],
     columns: i64,
-    threads: u32,
+    pub threads: u32,
 }
 
 impl Tile {
-    fn of(a: &Attention) -> Tile {
-        let short = a.scores.length.as_const().is_some_and(|l| l <= 32);
-        let (m, n, part, threads) = match a.scores.dtype {
+    /// The tile of a result of so many rows and columns.
+    pub fn of(dtype: DType, rows: &Dim, columns: &Dim) -> Tile {
+        let short = rows.as_const().is_some_and(|l| l <= 32);
+        let (m, n, part, threads) = match dtype {
             DType::F64 => (32, 32, [4, 2], 128),
             DType::F32 if short => (32, 32, [4, 2], 128),
             DType::F32 => (64, 64, [4, 4], 256),
@@ -76,7 +66,7 @@ impl Tile {
             _ => (64, 64, [16, 32], 256),
         };
         let most = if n == 64 { 128 } else { 64 };
-        let wide = a.columns.as_const().is_none_or(|c| c > most / 2);
+        let wide = columns.as_const().is_none_or(|c| c > most / 2);
         Tile {
             m,
             n,
@@ -86,9 +76,21 @@ impl Tile {
         }
     }
 
-    /// What stands in front of the kernel.
-    fn scope(&self, a: &Attention, index: Index, operands: &Operands) -> String {
-        let mask = match &a.scores.mask {
+    /// The blocks of a result of so many rows and columns in each matrix.
+    pub fn grid(&self, scores: &Scores, rows: &Dim, columns: &Dim) -> [Blocks; 3] {
+        let points = &up(rows, self.m) * &up(columns, self.columns);
+        let each = (self.m * self.columns) as u32;
+        line_of_blocks(&points * &numel(&scores.batch), each)
+    }
+
+    /// The blocks of so many rows in each matrix.
+    pub fn grid_of_rows(&self, scores: &Scores, rows: &Dim) -> [Blocks; 3] {
+        line_of_blocks(&up(rows, self.m) * &numel(&scores.batch), self.m as u32)
+    }
+
+    /// What stands in front of a kernel that computes scores as products of operands.
+    pub fn scores(&self, scores: &Scores, index: Index, operands: [&Operand; 2]) -> String {
+        let mask = match &scores.mask {
             None => ("NONE", DType::F32),
             Some((_, DType::Bool)) => ("KEEPS", DType::Bool),
             Some((_, dtype)) => ("ADDS", *dtype),
@@ -97,33 +99,56 @@ impl Tile {
             DType::Bool => "x".into(),
             dtype => scalar::loaded("x", dtype),
         };
-        let arithmetic = Arithmetic::of(a.scores.dtype);
-        let mut text = elements(a.scores.dtype, index);
+        let arithmetic = Arithmetic::of(scores.dtype);
+        let mut text = elements(scores.dtype, index);
         text += &tile_constants(
             [self.m, self.n],
             self.part,
-            a.scores.dtype,
+            scores.dtype,
             arithmetic,
-            [&operands.query, &operands.key],
+            operands,
         );
         text += include_str!("gemm_operands.cu");
         text += tile_text(arithmetic);
         text += &format!(
-            "constexpr int BV = {};\nconstexpr bool V_ALONG_K = {}, V_VECTOR = {}, CAUSAL = {};\n\
-             enum {{ NONE, KEEPS, ADDS }};\nconstexpr int MASK = {};\ntypedef {} MaskElem;\n\
+            "constexpr bool CAUSAL = {};\nenum {{ NONE, KEEPS, ADDS }};\nconstexpr int MASK = {};\n\
+             typedef {} MaskElem;\n\
              __device__ __forceinline__ Acc load_mask(MaskElem x) {{ return {load_mask}; }}\n",
-            self.columns,
-            operands.value.along_k,
-            operands.value.vector,
-            a.scores.causal,
+            scores.causal,
             mask.0,
             memory(mask.1),
         );
-        text += match arithmetic {
+        let (p, kept) = match &scores.dropout {
+            Some(dropout) => (dropout.p, dropout.scale()),
+            None => (0.0, 1.0),
+        };
+        text += &format!(
+            "constexpr bool DROPS = {};\nconstexpr float LEAST = {};\nconstexpr Acc KEPT = {};\n",
+            scores.dropout.is_some(),
+            scalar::literal(Scalar::Float(p), Compute::F32),
+            scalar::literal(Scalar::Float(kept), scores.dtype.compute()),
+        );
+        text + include_str!("attention_scores.cu")
+    }
+
+    /// What stands behind that in a kernel that multiplies what becomes of the scores by an operand.
+    pub fn sums(&self, dtype: DType, value: &Operand) -> String {
+        let text = format!(
+            "constexpr int BV = {};\nconstexpr bool V_ALONG_K = {}, V_VECTOR = {};\n",
+            self.columns, value.along_k, value.vector,
+        );
+        text + match Arithmetic::of(dtype) {
             Arithmetic::Fma => include_str!("attention_fma.cu"),
             _ => include_str!("attention_mma.cu"),
-        };
-        text + include_str!("attention.cu")
+        }
+    }
+}
+
+/// A multiple that is at least so many, or more where they are not known.
+fn up(d: &Dim, each: i64) -> Dim {
+    match d.as_const() {
+        Some(n) => Dim::Const((n + each - 1) / each * each),
+        None => d + &Dim::Const(each - 1),
     }
 }
 
@@ -132,8 +157,6 @@ struct Operands {
     query: Operand,
     key: Operand,
     value: Operand,
-    /// Declarations, and what the mask's part of the scores' object is made of.
-    mask: [String; 2],
 }
 
 impl Operands {
@@ -154,43 +177,63 @@ impl Operands {
             [&a.scores.key.row, &a.scores.key.col],
         );
         let value = operand(&a.value, "v", "columns", [&a.value.col, &a.value.row]);
-        let mask = match &a.scores.mask {
-            None => [String::new(), "nullptr, 0, 0".into()],
-            Some((m, _)) => {
-                let pointer = call.pointer(Slot::Arg(m.arg as usize));
-                let (row, column) = (source.dim(&m.row), source.dim(&m.col));
-                [
-                    place(source, &a.scores.batch, m, "mask"),
-                    format!("{pointer} + mask_at, {row}, {column}"),
-                ]
-            }
-        };
-        Operands {
-            query,
-            key,
-            value,
-            mask,
-        }
+        Operands { query, key, value }
     }
 }
 
-/// A block's work, up to where element `raw` of the result goes to `at`.
-fn block(source: &mut Source, a: &Attention, operands: &Operands) {
+/// Adds what a kernel is called with that computes scores, and other operands of their dtype.
+pub(super) fn reads(call: &mut Call, scores: &Scores, others: &[&Matrix]) {
+    let own = [&scores.query, &scores.key];
+    for x in own.iter().chain(others) {
+        call.push(Slot::Arg(x.arg as usize), scores.dtype, false);
+    }
+    if let Some((mask, dtype)) = &scores.mask {
+        call.push(Slot::Arg(mask.arg as usize), *dtype, false);
+    }
+    if let Some(dropout) = &scores.dropout {
+        call.push(Slot::Arg(dropout.key.arg as usize), DType::I64, false);
+    }
+}
+
+/// Declares `scores`.
+pub(super) fn declare(source: &mut Source, call: &Call, scores: &Scores) -> String {
+    let factor = scalar::literal(Scalar::Float(scores.scale), scores.dtype.compute());
+    let (mut text, mut mask) = (String::new(), "nullptr, 0, 0".to_string());
+    if let Some((m, _)) = &scores.mask {
+        let pointer = call.pointer(Slot::Arg(m.arg as usize));
+        let (row, column) = (source.dim(&m.row), source.dim(&m.col));
+        text = place(source, &scores.batch, m, "mask");
+        mask = format!("{pointer} + mask_at, {row}, {column}");
+    }
+    let mut numbers = "0, 0, 0".to_string();
+    if let Some(Dropout { key, .. }) = &scores.dropout {
+        let pointer = call.pointer(Slot::Arg(key.arg as usize));
+        let (at, step) = (source.dim(&key.offset), source.dim(&key.col));
+        let first = "(long long)batch * length * keys";
+        numbers = format!("{pointer}[{at}], {pointer}[{at} + {step}] + {first}, keys");
+    }
+    text + &format!("const Scores scores = {{{factor}, {mask}, {numbers}}};")
+}
+
+/// Declares the sizes.
+pub(super) fn sizes(source: &mut Source, scores: &Scores, columns: &Dim) {
     let sizes = [
-        ("length", &a.scores.length),
-        ("keys", &a.scores.keys),
-        ("width", &a.scores.width),
-        ("columns", &a.columns),
-        ("batches", &numel(&a.scores.batch)),
+        ("length", &scores.length),
+        ("keys", &scores.keys),
+        ("width", &scores.width),
+        ("columns", columns),
+        ("batches", &numel(&scores.batch)),
     ];
     for (name, dim) in sizes {
         let value = source.dim(dim);
         source.line(format!("const Index {name} = {value};"));
     }
-    let scale = scalar::literal(
-        kiln_base::Scalar::Float(a.scores.scale),
-        a.scores.dtype.compute(),
-    );
+}
+
+/// A block's work, up to where element `raw` of the result goes to `at`.
+fn block(source: &mut Source, call: &Call, a: &Attention, operands: &Operands) {
+    sizes(source, &a.scores, &a.columns);
+    let scores = declare(source, call, &a.scores);
     let text = format!(
         "\
 if (length <= 0 || columns <= 0 || batches <= 0) return;
@@ -200,7 +243,7 @@ const Index c0 = tile % strips * BV;
 tile /= strips;
 const Index i0 = tile % rows * BM, batch = tile / rows;
 if (batch >= batches) return;
-{}{}{}{}const Scores scores = {{{scale}, {}}};
+{}{}{}{scores}
 attend(shared, q, k, v, scores, i0, c0, length, keys, width);
 #pragma unroll 1 // the text below may be long
 for (int e = threadIdx.x; e < BM * BV; e += THREADS) {{
@@ -208,11 +251,7 @@ const Index i = i0 + e / BV, c = c0 + e % BV;
 if (i >= length || c >= columns) continue;
 const Acc raw = shared.out[e / BV][e % BV] * shared.total[e / BV];
 const Index at = (batch * length + i) * columns + c;",
-        operands.query.text,
-        operands.key.text,
-        operands.value.text,
-        operands.mask[0],
-        operands.mask[1],
+        operands.query.text, operands.key.text, operands.value.text,
     );
     lines(source, &text);
 }
@@ -223,20 +262,30 @@ fn index(a: &Attention, store: &Store) -> Index {
         Store::Epilogue(kir) => Values::index_type(kir),
         Store::Plain { .. } => Index::Int,
     };
-    let reach = |x: &Matrix, rows, columns| reach(&a.scores.batch, x, rows, columns);
-    let mut all = vec![
-        reach(&a.scores.query, &a.scores.length, &a.scores.width),
-        reach(&a.scores.key, &a.scores.keys, &a.scores.width),
-        reach(&a.value, &a.scores.keys, &a.columns),
-        &(&numel(&a.scores.batch) * &a.scores.length) * &a.columns,
-        a.scores.keys.clone(),
-        a.scores.width.clone(),
-    ];
-    if let Some((mask, _)) = &a.scores.mask {
-        all.push(reach(mask, &a.scores.length, &a.scores.keys));
-    }
+    let mut all = reaches(&a.scores);
+    all.push(reach(&a.scores.batch, &a.value, &a.scores.keys, &a.columns));
+    all.push(&(&numel(&a.scores.batch) * &a.scores.length) * &a.columns);
     match all.iter().all(few) {
         true => epilogue,
         false => Index::Long,
     }
+}
+
+/// How far the elements reach that scores are computed of, and other numbers that must fit.
+pub(super) fn reaches(scores: &Scores) -> Vec<Dim> {
+    let Scores {
+        batch,
+        length,
+        keys,
+        width,
+        ..
+    } = scores;
+    let mut all = vec![
+        reach(batch, &scores.query, length, width),
+        reach(batch, &scores.key, keys, width),
+        keys.clone(),
+        width.clone(),
+    ];
+    all.extend((scores.mask.iter()).map(|(mask, _)| reach(batch, mask, length, keys)));
+    all
 }

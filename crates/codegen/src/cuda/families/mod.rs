@@ -6,6 +6,7 @@ use crate::work::{Body, Way};
 use kiln_plan::Kernel;
 
 mod attention;
+mod attention_grad;
 mod call;
 mod conv;
 mod conv_each;
@@ -33,6 +34,7 @@ pub(super) fn print(work: Job, all: bool) -> Result<Vec<Way>, String> {
         Body::Library(Kernel::Scan(s)) => Ok(Way::only(scan::print(work, s))),
         Body::Library(Kernel::ArgSort(s)) => Ok(Way::only(sort::print(work, s))),
         Body::Library(Kernel::Scatter(s)) => Ok(Way::only(scatter::print(work, s))),
+        Body::Library(Kernel::AttentionGrad(a)) => Ok(Way::only(attention_grad::print(work, a))),
         Body::Library(kernel) => Err(format!("{} has no CUDA kernel yet", kernel.name())),
         Body::Fused(_) | Body::Loop(..) | Body::If(..) => Err("it is no library kernel".into()),
     }

@@ -54,6 +54,21 @@ fn mask(case: &mut Case, kind: Mask, dtype: DType, s: Sizes, rng: &mut Rng) -> O
     Some(case.builder().broadcast_to(&x, &whole).unwrap())
 }
 
+/// The op, with dropout in some cases.
+fn op(case: &mut Case, kind: Mask, operands: &mut Vec<Value>, rng: &mut Rng) -> ops::Attention {
+    let drops = rng.chance(0.4);
+    if drops {
+        let key = [-3.0, rng.one([0.0, 5.0])];
+        let key = Array::from_f64(DType::I64, &[2], &key).unwrap();
+        operands.push(case.input(key));
+    }
+    ops::Attention {
+        scale: Scalar::Float(rng.one([0.3, 1.0, -0.5])),
+        causal: kind == Mask::Causal,
+        dropout: drops.then_some(Scalar::Float(0.3)),
+    }
+}
+
 fn attention(dtype: DType, kind: Mask, s: Sizes, rng: &mut Rng) {
     let mut case = Case::default();
     let mut array = |rows: usize, columns: usize| finite(dtype, &[2, rows, 3, columns], rng);
@@ -64,10 +79,7 @@ fn attention(dtype: DType, kind: Mask, s: Sizes, rng: &mut Rng) {
     ];
     let mut operands = operands.map(|x| heads(&mut case, x)).to_vec();
     operands.extend(mask(&mut case, kind, dtype, s, rng));
-    let op = ops::Attention {
-        scale: Scalar::Float(rng.one([0.3, 1.0, -0.5])),
-        causal: kind == Mask::Causal,
-    };
+    let op = op(&mut case, kind, &mut operands, rng);
     let y = case.op(op, &operands);
     let results = epilogue(&mut case, y, rng);
     case.check(&results, &format!("{dtype} {kind:?} {s:?}"));
@@ -100,6 +112,53 @@ fn any_size_and_mask() {
     }
 }
 
+/// The gradients, where heads of the query share keys and values: these are one along the second dim.
+fn gradients(dtype: DType, kind: Mask, s: Sizes, grouped: bool, rng: &mut Rng) {
+    let mut case = Case::default();
+    let mut operand = |case: &mut Case, rows: usize, columns: usize, shared: bool| {
+        let heads = if shared { 1 } else { 3 };
+        let x = self::heads(case, finite(dtype, &[2, rows, heads, columns], rng));
+        let whole = [2, 3, rows, columns].map(Dim::from);
+        case.builder().broadcast_to(&x, &whole).unwrap()
+    };
+    let query = operand(&mut case, s.length, s.width, false);
+    let key = operand(&mut case, s.keys, s.width, grouped);
+    let value = operand(&mut case, s.keys, s.columns, grouped);
+    let gradient = operand(&mut case, s.length, s.columns, false);
+    let mut operands = vec![query, key, value, gradient];
+    operands.extend(mask(&mut case, kind, dtype, s, rng));
+    let of = op(&mut case, kind, &mut operands, rng);
+    let y = case.op(ops::AttentionGrad { of }, &operands);
+    case.check(&[y], &format!("gradients {dtype} {kind:?} {s:?}"));
+}
+
+#[test]
+fn gradients_of_any_size_and_mask() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(21);
+    for i in 0..cases() {
+        let s = Sizes {
+            length: rng.one([0, 1, 2, 31, 33, 65]),
+            keys: rng.one([0, 1, 3, 32, 63, 65, 130]),
+            width: rng.one([0, 1, 5, 16, 33]),
+            columns: rng.one([0, 1, 7, 16, 40, 65]),
+        };
+        gradients(FLOATS[i % 4], MASKS[i / 4 % 4], s, i % 3 == 0, &mut rng);
+    }
+    // Copied by eights, and in strips.
+    let s = Sizes {
+        length: 40,
+        keys: 72,
+        width: 256,
+        columns: 136,
+    };
+    for (dtype, kind) in [(DType::F16, Mask::Causal), (DType::F32, Mask::None)] {
+        gradients(dtype, kind, s, true, &mut rng);
+    }
+}
+
 #[test]
 fn symbolic_sizes() {
     if device::nvrtc().is_none() {
@@ -117,9 +176,12 @@ fn symbolic_sizes() {
         let op = ops::Attention {
             scale: Scalar::Float(0.2),
             causal: true,
+            dropout: None,
         };
         let y = case.op(op, &operands);
-        case.check(&[y], &format!("{dtype}"));
+        let all = [operands[0], operands[1], operands[2], y];
+        let gradients = case.op(ops::AttentionGrad { of: op }, &all);
+        case.check(&[y, gradients], &format!("{dtype}"));
     }
 }
 
@@ -140,12 +202,16 @@ fn extreme_numbers() {
                 case.input(Array::from_f64(dtype, &[rows, 8], &data).unwrap())
             };
             let operands = [operand(5, Some(17)), operand(9, None), operand(9, Some(70))];
+            let gradient = operand(5, None);
             let op = ops::Attention {
                 scale: Scalar::Float(1.0),
                 causal: false,
+                dropout: None,
             };
             let y = case.op(op, &operands);
-            case.check(&[y], &format!("{dtype} {extreme}"));
+            let all = [operands[0], operands[1], operands[2], gradient];
+            let gradients = case.op(ops::AttentionGrad { of: op }, &all);
+            case.check(&[y, gradients], &format!("{dtype} {extreme}"));
         }
     }
 }
@@ -158,6 +224,7 @@ fn scores_stay_on_chip() {
     let op = ops::Attention {
         scale: Scalar::Float(0.25),
         causal: false,
+        dropout: None,
     };
     let y = case.op(op, &x);
     case.graph.add_output(y);
@@ -165,4 +232,23 @@ fn scores_stay_on_chip() {
     let sequence = program.sequence();
     assert_eq!(sequence.launches.len(), 1);
     assert_eq!(sequence.buffers.len(), 4);
+}
+
+/// Beside the operands and the result there are three numbers a row.
+#[test]
+fn scores_of_gradients_stay_on_chip() {
+    let mut case = Case::default();
+    let mut rng = Rng::new(14);
+    let x = [0; 4].map(|_| case.input(finite(DType::BF16, &[2, 100, 16], &mut rng)));
+    let of = ops::Attention {
+        scale: Scalar::Float(0.25),
+        causal: true,
+        dropout: None,
+    };
+    let y = case.op(ops::AttentionGrad { of }, &x);
+    case.graph.add_output(y);
+    let program = lowered(&case.graph, true).unwrap();
+    let sequence = program.sequence();
+    assert_eq!(sequence.launches.len(), 4);
+    assert_eq!(sequence.buffers.len(), 6);
 }

@@ -1,6 +1,7 @@
 //! The gradients of attention, of which the weights are computed again, a block of rows at a time.
 
-use super::scores::{Scores, Side, is_finite};
+use super::scores::{AllSums, Block, Scores, Side, is_finite};
+use super::softmax::Sums;
 use crate::contraction::multiply;
 use crate::error::Result;
 use crate::kernels::matmul::{Operand, run_blocks, split};
@@ -26,8 +27,12 @@ pub(crate) struct AttentionGrad {
     shares: unsafe fn(Shares),
 }
 
-/// Scores of a block: there are as many gradients of them.
-const BLOCK_SCORES: i64 = 1 << 18;
+/// Scores that are computed at once: there are as many gradients of them.
+const BLOCK: Block = Block {
+    scores: 1 << 18,
+    keys: i64::MAX,
+    rows: 128,
+};
 /// Parts that there are at least in all, so that threads can share them, where there are so many blocks.
 const LEAST_PARTS: i64 = 8;
 
@@ -42,6 +47,8 @@ struct Scratch {
     key: Option<Storage>,
     value: Option<Storage>,
     gradient: Option<Storage>,
+    /// Gradients times what weights are multiplied by.
+    parts: Option<Storage>,
     /// Keys and values turned over.
     turned: [Option<Storage>; 2],
 }
@@ -76,7 +83,7 @@ impl AttentionGrad {
         lens: &[i64],
         level: Level,
     ) -> Result<AttentionGrad> {
-        let scores = Scores::new(&p.scores, BLOCK_SCORES, values, lens, level)?;
+        let scores = Scores::new(&p.scores, BLOCK, values, lens, level)?;
         let get = |d: &Dim| extent(d, values);
         let columns = get(&p.columns)?;
         let [query, key, value] = p.lengths();
@@ -184,7 +191,12 @@ impl AttentionGrad {
                     s.keys
                 };
                 let sides = [query, g, key, keys, values];
-                let kept = (&mut scratch.weights, &mut scratch.scores, &mut scratch.rows);
+                let kept = [
+                    &mut scratch.weights,
+                    &mut scratch.scores,
+                    &mut scratch.rows,
+                    &mut scratch.parts,
+                ];
                 self.block(args, rows, seen, sides, [sums, of_values], kept)?;
             }
             if self.parts == 1 {
@@ -203,16 +215,14 @@ impl AttentionGrad {
         seen: i64,
         [query, g, key, keys, values]: [Side; 5],
         [of_keys, of_values]: [*mut f32; 2],
-        kept: (
-            &mut Option<Storage>,
-            &mut Option<Storage>,
-            &mut Option<Storage>,
-        ),
+        kept: [&mut Option<Storage>; 4],
     ) -> Result<()> {
         let (s, columns) = (&self.scores, self.columns);
-        let weights: *mut f32 = room(kept.0, rows * s.pitch)?;
-        let scores: *mut f32 = room(kept.1, rows * s.pitch)?;
-        let queries: *mut f32 = room(kept.2, rows * s.width)?;
+        let [of_weights, of_scores, of_rows, of_parts] = kept;
+        let weights: *mut f32 = room(of_weights, rows * s.pitch)?;
+        let scores: *mut f32 = room(of_scores, rows * s.pitch)?;
+        let queries: *mut f32 = room(of_rows, rows * s.width)?;
+        let parts: *mut f32 = room(of_parts, rows * columns)?;
         let turned = |(x, row, col): Side| (x, col, row);
         let (w, d) = (
             (weights.cast_const(), s.pitch, 1),
@@ -221,8 +231,28 @@ impl AttentionGrad {
         // SAFETY: the caller's; there is room.
         unsafe {
             let product = |sizes, to, x, y, add| multiply(s.level, sizes, to, x, y, add);
-            let is_nan = s.weights(args, (b, first, rows), (query, keys), seen, weights)?;
-            let seen = if is_nan { s.keys } else { seen };
+            let at = (b, first, rows);
+            let mut sums: AllSums = [Sums::NONE; _];
+            s.weights(args, at, (query, keys), (0, seen), (weights, &mut sums))?;
+            let wild = self.times_parts(g, &sums[..rows as usize], parts);
+            let behind = if wild { s.keys } else { seen };
+            for i in 0..rows {
+                let row = weights.offset((i * s.pitch + seen) as isize);
+                std::slice::from_raw_parts_mut(row, (behind - seen) as usize).fill(0.0);
+            }
+            let (seen, g) = (behind, (parts.cast_const(), columns, 1));
+            product((rows, seen, columns), (scores, s.pitch), g, values, false)?;
+            s.drop(args, at, (0, seen), scores);
+            for i in 0..rows {
+                (self.shares)(Shares {
+                    weights: weights.offset((i * s.pitch) as isize),
+                    scores: scores.offset((i * s.pitch) as isize),
+                    len: seen as usize,
+                    part: sums[i as usize].part(s.may_be_blind()),
+                    scale: s.scale,
+                });
+            }
+            s.drop(args, at, (0, seen), weights);
             product(
                 (seen, columns, rows),
                 (of_values, columns),
@@ -230,15 +260,6 @@ impl AttentionGrad {
                 g,
                 true,
             )?;
-            product((rows, seen, columns), (scores, s.pitch), g, values, false)?;
-            for i in 0..rows {
-                (self.shares)(Shares {
-                    weights: weights.offset((i * s.pitch) as isize),
-                    scores: scores.offset((i * s.pitch) as isize),
-                    len: seen as usize,
-                    scale: s.scale,
-                });
-            }
             product((rows, s.width, seen), (queries, s.width), d, key, false)?;
             product(
                 (seen, s.width, rows),
@@ -251,6 +272,25 @@ impl AttentionGrad {
             s.write(queries, self.at(args, 0, (b * s.length + first) * s.width));
         }
         Ok(())
+    }
+
+    /// Gradients of rows of the result times what the rows' weights are multiplied by, which is left to them. Says whether
+    /// weights of a row are not numbers.
+    unsafe fn times_parts(&self, (g, row, col): Side, sums: &[Sums], to: *mut f32) -> bool {
+        let (columns, blind) = (self.columns, self.scores.may_be_blind());
+        let mut wild = false;
+        for (i, sums) in (0..).zip(sums) {
+            let part = sums.part(blind);
+            wild |= !part.is_finite();
+            for j in 0..columns {
+                // SAFETY: linking proved the gradient within its buffer; there is room.
+                unsafe {
+                    let g = *g.wrapping_offset((i * row + j * col) as isize);
+                    *to.offset((i * columns + j) as isize) = g * part;
+                }
+            }
+        }
+        wild
     }
 
     /// The address of an element of a result.
@@ -288,15 +328,17 @@ impl AttentionGrad {
     }
 }
 
-/// A row of weights, and of their gradients, which become those of the scores.
+/// A row of weights, up to what they are multiplied by, and of their gradients times that, which become those of the
+/// scores.
 struct Shares {
     weights: *const f32,
     scores: *mut f32,
     len: usize,
+    part: f32,
     scale: f32,
 }
 
-/// `d = weight · (d − Σ weight · d) · scale`.
+/// `d = weight · (d − part · Σ weight · d) · scale`.
 struct Gradients;
 
 /// Numbers that are worked on at once.
@@ -321,7 +363,7 @@ impl Kernel<Shares> for Gradients {
         for (sum, (w, d)) in sums.iter_mut().zip(last_w.iter().zip(last_d)) {
             *sum += w * d;
         }
-        let sum: f32 = sums.iter().sum();
+        let sum = sums.iter().sum::<f32>() * row.part;
         for (d, w) in scores.iter_mut().zip(weights) {
             *d = w * (*d - sum) * row.scale;
         }

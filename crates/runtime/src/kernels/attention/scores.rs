@@ -1,6 +1,7 @@
-//! Weights of some rows of queries: their scores, a mask, and the softmax.
+//! Weights of some rows of queries for some keys: their scores, a mask, and the softmax.
 
-use super::softmax::{Row, Softmax};
+use super::dropout::Dropout;
+use super::softmax::{Row, Softmax, Sums, factor};
 use crate::contraction::{multiply, pack};
 use crate::error::{Result, damaged};
 use crate::kernels::matmul::{LONGEST, Operand};
@@ -15,13 +16,29 @@ use kiln_plan as plan;
 
 /// Numbers of a cache line.
 const LINE: i64 = 16;
-/// Rows of a block, at least and at most.
-pub(super) const BLOCK_ROWS: (i64, i64) = (8, 128);
+/// Rows of a block, at least and at most, ...
+const BLOCK_ROWS: (i64, i64) = (8, 256);
+/// ... and at most where there are fewer blocks than these.
+const FEW: (i64, i64) = (128, 16);
+
+/// Of each row of a block what is known of its scores.
+pub(super) type AllSums = [Sums; BLOCK_ROWS.1 as usize];
+
+/// How many scores are computed at once.
+pub(super) struct Block {
+    /// About so many, ...
+    pub scores: i64,
+    /// ... of so many keys and rows at most.
+    pub keys: i64,
+    pub rows: i64,
+}
 
 /// Linked scores of f32, or of halves that are computed in it.
 pub(super) struct Scores {
     pub dtype: DType,
     pub scale: f32,
+    /// What scores are multiplied by, without a mask and with one.
+    factors: [f32; 2],
     pub causal: bool,
     pub batch: Vec<i64>,
     pub length: i64,
@@ -30,8 +47,11 @@ pub(super) struct Scores {
     query: Operand,
     key: Operand,
     mask: Option<(Operand, DType)>,
+    dropout: Option<Dropout>,
     /// Rows of a block.
     pub rows: i64,
+    /// Keys of a block, at most.
+    pub part: i64,
     /// How far apart rows of weights are, in numbers: an odd number of cache lines, so that they don't meet in one set.
     pub pitch: i64,
     softmax: unsafe fn(Row),
@@ -49,10 +69,10 @@ impl Scores {
         matches!(p.dtype, DType::F32 | DType::F16 | DType::BF16) && mask
     }
 
-    /// Checks and links scores whose arguments have these lengths, in blocks of about so many.
+    /// Checks and links scores whose arguments have these lengths.
     pub(super) fn new(
         p: &plan::Scores,
-        block: i64,
+        block: Block,
         values: &[i64],
         lens: &[i64],
         level: Level,
@@ -71,15 +91,26 @@ impl Scores {
             Some((x, dtype)) => Some((operand(x, length, keys)?, *dtype)),
             None => None,
         };
+        let part = keys.min(block.keys).max(1);
+        let most = block.rows.min(BLOCK_ROWS.1);
+        let blocks = batch
+            .iter()
+            .fold(ceil(length, most), |n, d| n.saturating_mul(*d));
+        let most = if blocks < FEW.1 { FEW.0 } else { most };
+        let dropout = p.dropout.as_ref();
+        let dropout = dropout.map(|p| Dropout::new(p, values, lens, level));
         Ok(Scores {
+            dropout: dropout.transpose()?,
             dtype: p.dtype,
             scale: p.scale as f32,
+            factors: [factor(p.scale), factor(1.0)],
             causal: p.causal,
             query: operand(&p.query, length, width)?,
             key: operand(&p.key, keys, width)?,
             mask,
-            rows: (block / keys.max(1)).clamp(BLOCK_ROWS.0, BLOCK_ROWS.1),
-            pitch: (ceil(keys, LINE) | 1) * LINE,
+            rows: (block.scores / part).clamp(BLOCK_ROWS.0, most),
+            pitch: (ceil(part, LINE) | 1) * LINE,
+            part,
             softmax: compiled::<Softmax, Row>(level),
             batch,
             length,
@@ -120,6 +151,11 @@ impl Scores {
     ) -> Result<Side> {
         // SAFETY: the caller's; the rows are the key's.
         unsafe { self.side(&self.key, args, (b, 0, self.keys), self.width, copy) }
+    }
+
+    /// What tells where the keys of matrix `b` begin.
+    pub(super) fn key_start(&self, args: &[*mut u8], b: i64) -> *const u8 {
+        self.key.at(args, &self.batch, b, 0, 0)
     }
 
     /// Some rows of an operand's matrix `b`; halves are copied as f32.
@@ -210,78 +246,130 @@ impl Scores {
         Ok((to, pitch, 1))
     }
 
-    /// The weights of rows from `first` on, for keys that are turned over, `pitch` numbers a row. Those of keys that a row does not see are zero, or not
-    /// a number as all of a row are where one is; says whether there is such a row. Scores are computed for `seen` keys.
+    /// Whether a row may see nothing.
+    pub(super) fn may_be_blind(&self) -> bool {
+        self.causal || self.mask.is_some() || self.keys == 0
+    }
+
+    /// The weights of rows from `first` on for some keys, which follow those that are known of in the sums, up to what all
+    /// weights of a row are multiplied by. Those of keys that a row does not see are zero.
     ///
     /// # Safety
-    /// As [`Scores::side`]; the rows are the query's, there is room for the weights.
+    /// As [`Scores::side`]; the rows are the query's and the keys exist, there is room for the weights.
     pub(super) unsafe fn weights(
         &self,
         args: &[*mut u8],
         (b, first, rows): (i64, i64, i64),
-        (query, keys): (Side, Side),
-        seen: i64,
-        weights: *mut f32,
-    ) -> Result<bool> {
-        let mut any = false;
+        (query, (key, along, next)): (Side, Side),
+        (from, until): (i64, i64),
+        (weights, sums): (*mut f32, &mut AllSums),
+    ) -> Result<()> {
+        let sizes = (rows, until - from, self.width);
+        let keys = (key.wrapping_offset((from * next) as isize), along, next);
         // SAFETY: linking proved the operands within their buffers; there is room.
         unsafe {
-            multiply(
-                self.level,
-                (rows, seen, self.width),
-                (weights, self.pitch),
-                query,
-                keys,
-                false,
-            )?;
-            for i in 0..rows {
+            multiply(self.level, sizes, (weights, self.pitch), query, keys, false)?;
+            for (i, sums) in (0..rows).zip(sums) {
                 let row = weights.offset((i * self.pitch) as isize);
-                let row = std::slice::from_raw_parts_mut(row, self.keys as usize);
-                let (visible, others) = row.split_at_mut(self.seen(first + i + 1) as usize);
-                let is_masked = self.masked(args, b, first + i, visible);
+                let row = std::slice::from_raw_parts_mut(row, (until - from) as usize);
+                let seen = self.seen(first + i + 1).clamp(from, until) - from;
+                let (visible, others) = row.split_at_mut(seen as usize);
+                let is_masked = self.masked(args, (b, first + i, from), visible);
                 (self.softmax)(Row {
                     start: visible.as_mut_ptr(),
                     len: visible.len(),
-                    scale: if is_masked { 1.0 } else { self.scale },
-                    hidden: self.causal || self.mask.is_some(),
+                    factor: self.factors[usize::from(is_masked)],
+                    sums,
                 });
-                let is_nan = visible.first().is_some_and(|w| w.is_nan());
-                others.fill(if is_nan { f32::NAN } else { 0.0 });
-                any |= is_nan;
+                others.fill(0.0);
             }
         }
-        Ok(any)
+        Ok(())
     }
 
-    /// Scales scores and applies the mask's row to them, if there is a mask.
-    unsafe fn masked(&self, args: &[*mut u8], b: i64, row: i64, scores: &mut [f32]) -> bool {
+    /// Drops some of the weights of rows for some keys, or of their gradients.
+    ///
+    /// # Safety
+    /// As [`Scores::weights`].
+    pub(super) unsafe fn drop(
+        &self,
+        args: &[*mut u8],
+        (b, first, rows): (i64, i64, i64),
+        (from, until): (i64, i64),
+        numbers: *mut f32,
+    ) {
+        let Some(dropout) = &self.dropout else {
+            return;
+        };
+        for i in 0..rows {
+            let at = (b * self.length + first + i).wrapping_mul(self.keys);
+            let at = at.wrapping_add(from);
+            // SAFETY: the caller's.
+            unsafe {
+                let row = numbers.offset((i * self.pitch) as isize);
+                let row = std::slice::from_raw_parts_mut(row, (until - from) as usize);
+                dropout.drop(args, at, row);
+            }
+        }
+    }
+
+    /// Scales a row's scores from a key on and applies the mask to them, if there is a mask.
+    unsafe fn masked(
+        &self,
+        args: &[*mut u8],
+        (b, row, key): (i64, i64, i64),
+        scores: &mut [f32],
+    ) -> bool {
         let Some((mask, dtype)) = &self.mask else {
             return false;
         };
-        scores.iter_mut().for_each(|score| *score *= self.scale);
-        for (j, score) in scores.iter_mut().enumerate() {
-            // SAFETY: linking proved the mask within its buffer.
-            unsafe {
-                match dtype {
-                    DType::Bool => {
-                        if *mask.at::<u8>(args, &self.batch, b, row, j as i64) == 0 {
-                            *score = f32::NEG_INFINITY;
-                        }
-                    }
-                    DType::F32 => *score += *mask.at::<f32>(args, &self.batch, b, row, j as i64),
-                    _ => {
+        let (scale, col) = (self.scale, mask.col as isize);
+        // SAFETY: linking proved the mask within its buffer.
+        unsafe {
+            match dtype {
+                DType::Bool => {
+                    let start = mask.at::<u8>(args, &self.batch, b, row, key);
+                    apply((start, col), scores, |score, keeps| match keeps {
+                        0 => f32::NEG_INFINITY,
+                        _ => score * scale,
+                    });
+                }
+                DType::F32 => {
+                    let start = mask.at::<f32>(args, &self.batch, b, row, key);
+                    apply((start, col), scores, |score, more| score * scale + more);
+                }
+                half => {
+                    let start = mask.at::<u16>(args, &self.batch, b, row, key);
+                    apply((start, col), scores, |score, more| {
                         let mut one = [0.0];
-                        widen(
-                            self.dtype,
-                            &[*mask.at(args, &self.batch, b, row, j as i64)],
-                            &mut one,
-                        );
-                        *score += one[0];
-                    }
+                        widen(*half, &[more], &mut one);
+                        score * scale + one[0]
+                    });
                 }
             }
         }
         true
+    }
+}
+
+/// Applies a mask's row, whose elements are so far apart.
+///
+/// # Safety
+/// There are as many elements as scores.
+unsafe fn apply<T: Copy>(
+    (start, apart): (*const T, isize),
+    scores: &mut [f32],
+    f: impl Fn(f32, T) -> f32,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        if apart == 1 {
+            let mask = std::slice::from_raw_parts(start, scores.len());
+            return (scores.iter_mut().zip(mask)).for_each(|(s, m)| *s = f(*s, *m));
+        }
+        for (j, score) in scores.iter_mut().enumerate() {
+            *score = f(*score, *start.offset(j as isize * apart));
+        }
     }
 }
 

@@ -1,0 +1,233 @@
+//! The gradients of attention: scores are computed again and never reach memory. A first kernel walks each row of
+//! scores and keeps three numbers of it; then one kernel a gradient computes it, rows of it a block, in an order that
+//! does not depend on which block comes first.
+
+use super::attention::{Tile, declare, reaches, reads, sizes};
+use super::call::{Call, few, lines};
+use super::gemm::Operand;
+use super::matmul::{reach, strided};
+use crate::cuda::job::Job;
+use crate::cuda::source::{Index, Source};
+use crate::work::{Printed, Slot, Step};
+use kiln_base::{DType, Dim, numel};
+use kiln_plan::cuda::Beside;
+use kiln_plan::{AttentionGrad, Matrix};
+
+/// Three numbers of each row of scores.
+const ROWS: Slot = Slot::Scratch(0);
+
+pub(super) fn print(work: Job, a: &AttentionGrad) -> Printed {
+    let grad = Grad { work, a };
+    let gradients = [Of::Query, Of::Key, Of::Value].map(|of| grad.gradient(of));
+    let rows = &(&numel(&a.scores.batch) * &a.scores.length) * &Dim::Const(3);
+    Printed {
+        steps: std::iter::once(grad.rows()).chain(gradients).collect(),
+        scratch: vec![(kept(a.scores.dtype), vec![rows])],
+        in_place: work.in_place.clone(),
+    }
+}
+
+/// What is computed in, and kept.
+fn kept(dtype: DType) -> DType {
+    match dtype {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
+    }
+}
+
+/// Which gradient.
+#[derive(Copy, Clone, PartialEq)]
+enum Of {
+    Query,
+    Key,
+    Value,
+}
+
+struct Grad<'a> {
+    work: Job<'a>,
+    a: &'a AttentionGrad,
+}
+
+/// An operand as lines of a product: what it is called, the matrix, its number of lines, and whether its rows are the
+/// lines.
+type Lines<'a> = (&'a str, &'a Matrix, &'a str, bool);
+
+impl Grad<'_> {
+    /// The operands: query and key, whose products are scores, the gradient of the result and the value, whose products
+    /// are the gradients of the weights.
+    fn operands(&self) -> [Lines<'_>; 4] {
+        let AttentionGrad {
+            scores,
+            value,
+            gradient,
+            ..
+        } = self.a;
+        [
+            ("q", &scores.query, "length", true),
+            ("k", &scores.key, "keys", true),
+            ("g", gradient, "length", true),
+            ("v", value, "keys", true),
+        ]
+    }
+
+    /// The kernel of the numbers of rows.
+    fn rows(&self) -> Step {
+        let a = self.a;
+        let (dtype, index) = (a.scores.dtype, self.index());
+        let mut call = Call::new(self.work);
+        call.push(ROWS, kept(dtype), true);
+        reads(&mut call, &a.scores, &[&a.value, &a.gradient]);
+        let mut source = call.source(&format!("attention_rows_{dtype}"), index);
+        let operands = self
+            .operands()
+            .map(|lines| operand(&mut source, &call, a, lines));
+        let tile = Tile::of(dtype, &a.scores.length, &Dim::ONE);
+        let [x, y] = both(&operands);
+        source.scope(&tile.scores(&a.scores, index, [&x, &y]));
+        source.scope(include_str!("attention_rows.cu"));
+        self.begin(&mut source, &call, "length", "1", &operands);
+        let text = format!(
+            "\
+sum_rows(shared, q, k, g, v, scores, {} + batch * length * 3, i0, length, keys, width, columns);",
+            call.pointer(ROWS)
+        );
+        lines(&mut source, &text);
+        let grid = tile.grid_of_rows(&a.scores, &a.scores.length);
+        call.step(source.finish(grid, [tile.threads, 1, 1], 0))
+    }
+
+    /// The kernel of a gradient.
+    fn gradient(&self, of: Of) -> Step {
+        let a = self.a;
+        let (dtype, index) = (a.scores.dtype, self.index());
+        let mut call = Call::new(self.work);
+        let out = Slot::Arg(a.out as usize);
+        call.push(out, dtype, true);
+        call.push(ROWS, kept(dtype), false);
+        reads(&mut call, &a.scores, &[&a.value, &a.gradient]);
+        let name = match of {
+            Of::Query => "query",
+            Of::Key => "key",
+            Of::Value => "value",
+        };
+        let name = format!("attention_grad_of_{name}_{dtype}");
+        let mut source = call.source(&name, index);
+        let [q, k, g, v] = self.operands();
+        let (rows, columns, times) = match of {
+            Of::Query => ("length", "width", k),
+            Of::Key => ("keys", "width", q),
+            Of::Value => ("keys", "columns", g),
+        };
+        let times = operand(&mut source, &call, a, ("x", times.1, columns, false));
+        let operands = [q, k, g, v].map(|lines| operand(&mut source, &call, a, lines));
+        let (lengths, sides) = match of {
+            Of::Query => (&a.scores.length, &a.scores.width),
+            Of::Key => (&a.scores.keys, &a.scores.width),
+            Of::Value => (&a.scores.keys, &a.columns),
+        };
+        let tile = Tile::of(dtype, lengths, sides);
+        let [x, y] = both(&operands);
+        let turned = of != Of::Query;
+        let pair = if turned { [&y, &x] } else { [&x, &y] };
+        source.scope(&tile.scores(&a.scores, index, pair));
+        source.scope(&tile.sums(dtype, &times));
+        source.scope(&format!(
+            "constexpr bool TURNED = {turned}, OF_VALUES = {};",
+            of == Of::Value
+        ));
+        source.scope(include_str!("attention_grad.cu"));
+        self.begin(&mut source, &call, rows, columns, &operands);
+        let pairs = if turned { "k, q, v, g" } else { "q, k, g, v" };
+        let [query, key, _] = a.lengths();
+        let begin = match of {
+            Of::Query => Dim::ZERO,
+            Of::Key => query,
+            Of::Value => &query + &key,
+        };
+        let (begin, pointer) = (source.dim(&begin), call.pointer(ROWS));
+        let text = format!(
+            "\
+{}derive(shared, {pairs}, x, scores, {pointer} + batch * length * 3, i0, c0, length, keys, width, columns);
+#pragma unroll 1
+for (int e = threadIdx.x; e < BM * BV; e += THREADS) {{
+const Index i = i0 + e / BV, c = c0 + e % BV;
+if (i < {rows} && c < {columns}) {}[{begin} + (batch * {rows} + i) * {columns} + c] = store(shared.out[e / BV][e % BV]);
+}}",
+            times.text,
+            call.pointer(out),
+        );
+        lines(&mut source, &text);
+        let grid = tile.grid(&a.scores, lengths, sides);
+        call.step(source.finish(grid, [tile.threads, 1, 1], 0))
+    }
+
+    /// Begins a block's work: which rows and columns of which matrix it has, and the operands.
+    fn begin(
+        &self,
+        source: &mut Source,
+        call: &Call,
+        rows: &str,
+        columns: &str,
+        operands: &[Operand; 4],
+    ) {
+        source.shared("Block");
+        source.beside = Beside::Nothing;
+        let scores = &self.a.scores;
+        sizes(source, scores, &self.a.columns);
+        let declared = declare(source, call, scores);
+        let strip = match columns {
+            "1" => String::new(),
+            columns => format!(
+                "const Index strips = ({columns} + BV - 1) / BV, c0 = tile % strips * BV;\ntile /= strips;\n"
+            ),
+        };
+        let text = format!(
+            "\
+if ({rows} <= 0 || {columns} <= 0 || batches <= 0) return;
+Index tile = blockIdx.x;
+{strip}const Index blocks = ({rows} + BM - 1) / BM, i0 = tile % blocks * BM, batch = tile / blocks;
+if (batch >= batches) return;
+{}{declared}",
+            operands.each_ref().map(|x| &x.text[..]).concat(),
+        );
+        lines(source, &text);
+    }
+
+    /// The type of indices: 32 bits where everything is known to be small.
+    fn index(&self) -> Index {
+        let a = self.a;
+        let batch = &a.scores.batch;
+        let mut all = reaches(&a.scores);
+        all.push(reach(batch, &a.value, &a.scores.keys, &a.columns));
+        all.push(reach(batch, &a.gradient, &a.scores.length, &a.columns));
+        all.push(a.lengths().iter().fold(Dim::ZERO, |n, d| &n + d));
+        all.push(&(&numel(batch) * &a.scores.length) * &Dim::Const(3));
+        match all.iter().all(few) {
+            true => Index::Int,
+            false => Index::Long,
+        }
+    }
+}
+
+fn operand(
+    source: &mut Source,
+    call: &Call,
+    a: &AttentionGrad,
+    (name, x, lines, by_row): Lines<'_>,
+) -> Operand {
+    let strides = match by_row {
+        true => [&x.row, &x.col],
+        false => [&x.col, &x.row],
+    };
+    strided(source, call, &a.scores.batch, x, [name, lines], strides)
+}
+
+/// How both products read their operands, lines of queries and of keys: in a way that serves the scores, by eights
+/// where all of them can.
+fn both([q, k, g, v]: &[Operand; 4]) -> [Operand; 2] {
+    [[q, g], [k, v]].map(|[x, y]| Operand {
+        text: String::new(),
+        along_k: x.along_k,
+        vector: x.vector && y.vector && x.along_k == y.along_k,
+    })
+}
