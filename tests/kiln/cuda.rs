@@ -486,7 +486,7 @@ fn attention_and_its_gradients_store_no_scores() {
     for (a, b) in gradients(&there).iter().zip(gradients(&x)) {
         assert_close(a, &b);
     }
-    let trained = compile(&there, |x: Vec<Tensor>| {
+    let trained = compile(&there, |x: [Tensor; 3]| {
         let leaves: Vec<Tensor> = x.iter().map(|t| t.clone().requires_grad_(true)).collect();
         attend(&leaves).sum(()).backward().unwrap();
         leaves.iter().map(|t| t.grad().unwrap()).collect::<Vec<_>>()
