@@ -21,7 +21,6 @@ use fft::Fft;
 use kiln_base::{DType, Dim};
 use kiln_plan::cost::geometry::{Axis, Geometry};
 use kiln_plan::{self as plan, Algorithm, ConvRole, Images, Winograd};
-use smallvec::SmallVec;
 
 /// A linked convolution or gradient of one.
 pub(crate) struct Conv {
@@ -219,16 +218,15 @@ impl Conv {
         let mut copies = Default::default();
         // SAFETY: the caller's; the dtype was checked.
         unsafe {
-            let widened = match self.halves {
-                Some(_) => self.widened(args, packed.is_some(), &mut copies, parallel, failures),
-                None => Ok(SmallVec::new()),
-            };
-            match (widened, self.dtype) {
-                (Err(e), _) => failures.broken(e),
-                (_, DType::F64) => self.run_typed::<f64>(args, packed, parallel, failures),
-                (Ok(args), _) if self.halves.is_some() => {
-                    self.run_typed::<f32>(&args, packed, parallel, failures);
-                }
+            if let Some(half) = self.halves {
+                let widened = (half, packed.is_some());
+                return match self.widened(args, widened, &mut copies, parallel, failures) {
+                    Ok(args) => self.run_typed::<f32>(&args, packed, parallel, failures),
+                    Err(e) => failures.broken(e),
+                };
+            }
+            match self.dtype {
+                DType::F64 => self.run_typed::<f64>(args, packed, parallel, failures),
                 _ => self.run_typed::<f32>(args, packed, parallel, failures),
             }
         }
@@ -283,13 +281,12 @@ impl Conv {
             let weights = match self.halves {
                 Some(half) => {
                     let len = self.operand_len(1);
-                    self.widen((half, weights, len), &mut copy, parallel)
+                    match self.widen((half, weights, len), &mut copy, parallel) {
+                        Ok(weights) => weights,
+                        Err(e) => return failures.broken(e),
+                    }
                 }
-                None => Ok(weights),
-            };
-            let weights = match weights {
-                Ok(weights) => weights,
-                Err(e) => return failures.broken(e),
+                None => weights,
             };
             match self.dtype {
                 DType::F64 => self.pack_typed::<f64>(weights, to, parallel, failures),
@@ -349,16 +346,8 @@ impl Conv {
 
     /// Elements that it takes beside its arguments, on so many threads.
     pub(crate) fn workspace(&self, threads: i64) -> i64 {
-        let widened: i64 = [0, 1]
-            .map(|i| {
-                if self.widens(i) {
-                    self.operand_len(i)
-                } else {
-                    0
-                }
-            })
-            .iter()
-            .sum();
+        let widened = (0..2).filter(|i| self.widens(*i));
+        let widened: i64 = widened.map(|i| self.operand_len(i)).sum();
         widened
             + match &self.how {
                 How::Unknown => 0,

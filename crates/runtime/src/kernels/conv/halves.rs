@@ -57,13 +57,12 @@ impl Conv {
     pub(super) unsafe fn widened(
         &self,
         args: &[*mut u8],
-        packed: bool,
+        (half, packed): (DType, bool),
         [made, images, other]: &mut [Option<Storage>; 3],
         parallel: bool,
         failures: &Failures,
     ) -> Result<SmallVec<[*mut u8; 12]>> {
         let mut all: SmallVec<[*mut u8; 12]> = args.iter().copied().collect();
-        let half = self.halves.unwrap_or(self.dtype);
         for (i, to) in [images, other].into_iter().enumerate() {
             if !self.widens(i) || i == 1 && packed {
                 all.push(std::ptr::null_mut());
