@@ -53,6 +53,13 @@
 //! [`memory::set_limit`] limits what runs may take, [`Entry::memory`] says what one
 //! will take, and [`set_threads`] how many threads share it. Results do not depend on their number.
 
+//!
+//! # Size
+//!
+//! Where a program must be small, build it with the workspace's profile `small` (`cargo build --profile small`), or one
+//! like it: optimised for size, all crates as one unit, stripped. Panics must unwind, since damaged plans are caught
+//! so. Kernels that are printed when a program is loaded are as fast as ever.
+
 mod contents;
 mod entry;
 mod error;
