@@ -6,7 +6,7 @@ use crate::manifest::{EntryInfo, ProgramInfo, Requires};
 use crate::open;
 use crate::package::Shared;
 use crate::packed;
-use crate::program::{self, Program, given_text, sizes_text};
+use crate::program::{self, Program, given_text, of_machine, sizes_text};
 use crate::state::RNG_STATE;
 use crate::values::{Inputs, Outputs};
 use kiln_plan::Symbol;
@@ -211,7 +211,12 @@ impl Entry {
             return Ok(program.clone());
         }
         let requires = self.shared.requires();
-        let found = of_machine(&self.info().programs, requires, &small, &self.shared);
+        let found = of_machine(
+            &self.info().programs,
+            requires,
+            &small,
+            self.shared.machine.as_deref(),
+        );
         let found = found.ok_or_else(|| {
             let least: Vec<String> = general
                 .iter()
@@ -392,7 +397,12 @@ struct Keys {
 impl Loaded {
     fn new(shared: &Arc<Shared>, info: &EntryInfo) -> Result<Loaded> {
         let requires = shared.requires();
-        let found = of_machine(&info.programs, requires, &Sizes::new(), shared);
+        let found = of_machine(
+            &info.programs,
+            requires,
+            &Sizes::new(),
+            shared.machine.as_deref(),
+        );
         let Some(found) = found else {
             let has: Vec<String> = info
                 .programs
@@ -414,21 +424,6 @@ impl Loaded {
             outputs: interface.outputs.iter().map(|o| o.name.clone()).collect(),
         })
     }
-}
-
-/// The program of these sizes that was tuned for this machine, else that for any.
-fn of_machine<'p>(
-    programs: &'p [ProgramInfo],
-    requires: Requires,
-    sizes: &Sizes,
-    shared: &Shared,
-) -> Option<&'p ProgramInfo> {
-    let fits = |p: &&ProgramInfo| p.requires == requires && p.sizes == *sizes;
-    let here = programs.iter().filter(fits).find(|p| {
-        let tuned = p.machine.as_ref();
-        tuned.is_some_and(|machine| Some(machine) == shared.machine.as_ref())
-    });
-    here.or_else(|| programs.iter().filter(fits).find(|p| p.machine.is_none()))
 }
 
 /// A program, once it is known to be what the package says.

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result, damaged};
 use crate::interface::{Interface, TensorInfo};
-use crate::manifest::EntryInfo;
+use crate::manifest::{EntryInfo, ProgramInfo, Requires};
 use kiln_base::{DType, Dim, Sym};
 use kiln_plan::{DecodeError, Entry as Decoded, Kernel, Named, Plan, Signature};
 use kiln_runtime::{Executable, cuda};
@@ -175,6 +175,19 @@ fn states(signature: &Signature) -> Vec<(&str, bool, bool)> {
     let states = signature.states.iter();
     let states = states.map(|s| (&s.name[..], s.input.is_some(), s.output.is_some()));
     states.collect()
+}
+
+/// The program of these sizes that was tuned for this machine, else that for any.
+pub(crate) fn of_machine<'p>(
+    programs: &'p [ProgramInfo],
+    requires: Requires,
+    sizes: &BTreeMap<String, i64>,
+    machine: Option<&str>,
+) -> Option<&'p ProgramInfo> {
+    let fits = |p: &&ProgramInfo| p.requires == requires && p.sizes == *sizes;
+    let tuned = |p: &&ProgramInfo| p.machine.is_some() && p.machine.as_deref() == machine;
+    let here = programs.iter().filter(fits).find(tuned);
+    here.or_else(|| programs.iter().filter(fits).find(|p| p.machine.is_none()))
 }
 
 /// Sizes as messages have them.
