@@ -15,7 +15,7 @@ def export(name, path):
 
     import torch_models
 
-    if name.endswith("-step") or name == "batch-norm-relu":
+    if torch_models.trains(name) or name == "batch-norm-relu":
         return  # training
     state, inputs = read_start(path)
     made = torch_models.model(name)

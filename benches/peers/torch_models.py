@@ -266,10 +266,25 @@ MODELS = {
 }
 
 
+# The dtypes of autocast, behind the names of training steps.
+NARROW = {"bf16": torch.bfloat16, "f16": torch.float16}
+
+
+def parts(name):
+    """The name without the dtype of autocast, and that, if there is one."""
+    first, _, last = name.rpartition("-")
+    return (first, NARROW[last]) if last in NARROW else (name, None)
+
+
+def trains(name):
+    """Whether a workload is a training step."""
+    return parts(name)[0].endswith("-step")
+
+
 def model(name):
     """A network with random weights, in the mode that it is compared in."""
-    made = MODELS[name]()
-    return made.train(name.endswith("-step") or name == "batch-norm-relu")
+    made = MODELS[parts(name)[0]]()
+    return made.train(trains(name) or name == "batch-norm-relu")
 
 
 def gradients(f, compiled):
@@ -292,6 +307,7 @@ def gradients(f, compiled):
 
 def step(name, made, compiled=False):
     """A training step: a function of a batch that gives the loss."""
+    name, narrow = parts(name)
     if name.startswith("attention"):
         return gradients(made, compiled)
     if name == "resnet18-step":
@@ -301,8 +317,11 @@ def step(name, made, compiled=False):
         optimizer = torch.optim.AdamW(made.parameters())
         loss_of = functional.mse_loss
 
+    scaler = torch.amp.GradScaler("cpu", enabled=narrow == torch.float16)
+
     def forward(x, y):
-        return loss_of(made(x), y)
+        with torch.autocast("cpu", narrow, enabled=narrow is not None):
+            return loss_of(made(x), y)
 
     update = optimizer.step
     if compiled:
@@ -311,8 +330,12 @@ def step(name, made, compiled=False):
     def run(x, y):
         optimizer.zero_grad()
         loss = forward(x, y)
-        loss.backward()
-        update()
+        scaler.scale(loss).backward()
+        if scaler.is_enabled():
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            update()
         return loss.detach()
 
     return run

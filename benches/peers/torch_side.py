@@ -18,7 +18,7 @@ made = torch_models.model(name)
 made.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})
 del state
 inputs = [torch.from_numpy(x) for x in inputs]
-training = name.endswith("-step")
+training = torch_models.trains(name)
 if how == "compiled":
     # Otherwise an encoder layer is one operator that nothing can be fused with.
     torch.backends.mha.set_fastpath_enabled(False)

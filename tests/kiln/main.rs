@@ -33,6 +33,7 @@ mod kernel_counts;
 mod kinks;
 mod layout;
 mod memory_budget;
+mod mixed_precision;
 mod named;
 mod numbers;
 mod operators;

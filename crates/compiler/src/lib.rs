@@ -9,6 +9,7 @@ mod entry;
 mod error;
 mod explain;
 mod generalize;
+mod guard;
 mod join;
 mod lean;
 mod lines;

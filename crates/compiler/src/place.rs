@@ -3,10 +3,11 @@
 //! Launches that depend on parameters alone become *prepare* steps. Outputs that assign to an input may
 //! take over its memory (donation): their launches move to the end of the run, behind everything that
 //! can fail or still reads the input, or stay where they are if they are behind it already. A temporary that dies where another of the same size is written
-//! element by element is overwritten in place. Offsets are left to
+//! element by element is overwritten in place. Updates that a flag skips get it as their guard ([`Guards`]). Offsets are left to
 //! [`kiln_plan::memory::solve`], which runs when sizes are known.
 
 use crate::CompileError;
+use crate::guard::Guards;
 use crate::join::can_join;
 use crate::order::Order;
 use crate::uses::{Uses, ix, read, written};
@@ -128,13 +129,16 @@ fn arrange(
     let prepare: Vec<Step> = (order.prepare.iter())
         .map(|l| steps.step(&sequence.launches[*l]))
         .collect();
+    let guards = Guards::new(graph, sequence, uses, &donors);
     let mut run = Vec::with_capacity(order.run.len() + order.commit.len());
     for group in &groups {
         for (i, &l) in group.iter().enumerate() {
-            let step = steps.step(&sequence.launches[l]);
+            let launch = &sequence.launches[l];
+            let guard = guards.of(launch);
             run.push(Step {
                 joined: i > 0,
-                ..step
+                guard: guard.map(|b| BufferId(b.0)),
+                ..steps.step(launch)
             });
         }
     }

@@ -12,6 +12,7 @@ mod say;
 
 use data::Digits;
 use kiln::data::{DataLoader, Progress, TensorDataset, random_split};
+use kiln::nn::amp::{self, Amp, Initialize, OptLevel};
 use kiln::nn::optim::{AdamW, OneCycleLR, Optimizer, Scheduler};
 use kiln::nn::{Forward, Module, StateDict};
 use kiln::{Compiled, CrossEntropy, DType, DimSpec, Spec, Tensor, compile};
@@ -23,14 +24,16 @@ use std::time::{Duration, Instant};
 
 type Failure = Box<dyn std::error::Error>;
 
-const USAGE: &str = "usage: digits [--seed N] [--epochs N] [--out FOLDER] [--seeds N]
+const USAGE: &str = "usage: digits [--seed N] [--epochs N] [--out FOLDER] [--seeds N [--opt-level L] [--half D]]
 
 Trains a convolutional network on 1,437 of 1,797 handwritten digits and tests it on the others.
 
   --seed N      of the split, the weights and the order of the batches (default 0)
   --epochs N    passes over the training digits (default 12)
   --out FOLDER  where the weights, the package and the curve of the loss go (default: a folder for temporary files)
-  --seeds N     only trains and tests, with each of the seeds below N, and prints the median";
+  --seeds N     only trains and tests, with each of the seeds below N, and prints the median
+  --opt-level L how much of that is done in a narrower float: O0 to O3 of kiln::nn::amp (default: no mixed precision)
+  --half D      the narrower float: bf16 or f16 (default bf16)";
 
 /// Images in a batch.
 const BATCH: usize = 64;
@@ -40,6 +43,8 @@ struct Options {
     epochs: usize,
     out: PathBuf,
     seeds: Option<u64>,
+    opt_level: Option<OptLevel>,
+    half: DType,
 }
 
 fn main() -> ExitCode {
@@ -65,6 +70,8 @@ fn options() -> Result<Option<Options>, Failure> {
         epochs: 12,
         out: std::env::temp_dir().join("kiln-digits"),
         seeds: None,
+        opt_level: None,
+        half: DType::BF16,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
@@ -73,6 +80,14 @@ fn options() -> Result<Option<Options>, Failure> {
             Long("epochs") => options.epochs = parser.value()?.parse()?,
             Long("out") => options.out = parser.value()?.into(),
             Long("seeds") => options.seeds = Some(parser.value()?.parse()?),
+            Long("opt-level") => options.opt_level = Some(opt_level(&parser.value()?.string()?)?),
+            Long("half") => {
+                options.half = match &parser.value()?.string()?[..] {
+                    "bf16" => DType::BF16,
+                    "f16" => DType::F16,
+                    other => return Err(format!("no narrower float {other}\n{USAGE}").into()),
+                }
+            }
             Long("help") | Short('h') => {
                 sayln!("{USAGE}");
                 return Ok(None);
@@ -80,7 +95,17 @@ fn options() -> Result<Option<Options>, Failure> {
             other => return Err(format!("{}\n{USAGE}", other.unexpected()).into()),
         }
     }
+    if options.opt_level.is_some() && options.seeds.is_none() {
+        return Err(format!("--opt-level goes with --seeds\n{USAGE}").into());
+    }
     Ok(Some(options))
+}
+
+fn opt_level(text: &str) -> Result<OptLevel, Failure> {
+    let found = OptLevel::ALL
+        .into_iter()
+        .find(|level| format!("{level:?}") == text);
+    found.ok_or_else(|| format!("no level {text}\n{USAGE}").into())
 }
 
 /// Whether the loaded network predicts what the trained one does, and the exported one does too and trains alike.
@@ -99,7 +124,7 @@ fn run(options: &Options) -> Result<bool, Failure> {
         Training::new(&network, options, train.labels.len() / BATCH)?.run(&train, options)?;
 
     network.eval();
-    let classifier = classifier(&network)?;
+    let classifier = classifier(&network, &trained.training.amp)?;
     let predictions = predict(&classifier, &test)?;
     let (right, accuracy) = score(&predictions, &test);
     sayln!(
@@ -113,7 +138,7 @@ fn run(options: &Options) -> Result<bool, Failure> {
     let again = Network::new()?;
     again.load_state_dict(&StateDict::load(&file)?, true)?;
     again.eval();
-    let reloaded = predict(&self::classifier(&again)?, &test)?;
+    let reloaded = predict(&self::classifier(&again, &trained.training.amp)?, &test)?;
     let differ = predictions
         .iter()
         .zip(&reloaded)
@@ -159,9 +184,10 @@ fn seeds(options: &Options, n: u64) -> Result<bool, Failure> {
             out: options.out.clone(),
             ..*options
         };
-        Training::new(&network, &options, train.labels.len() / BATCH)?.run(&train, &options)?;
+        let trained =
+            Training::new(&network, &options, train.labels.len() / BATCH)?.run(&train, &options)?;
         network.eval();
-        let predictions = predict(&classifier(&network)?, &test)?;
+        let predictions = predict(&classifier(&network, &trained.training.amp)?, &test)?;
         let (right, accuracy) = score(&predictions, &test);
         sayln!(
             "seed {seed}: {right} of {} right, {accuracy:.2} %\n",
@@ -211,8 +237,10 @@ fn score(predictions: &[i64], test: &Digits) -> (usize, f64) {
 }
 
 /// The predicted digits `[n]` of images `[n, 1, 8, 8]`, compiled for any n.
-fn classifier(network: &Network) -> kiln::Result<Compiled<Tensor, Tensor>> {
-    compile(images("batch"), |x| network.call(&x).argmax(1))
+fn classifier(network: &Network, amp: &Amp) -> kiln::Result<Compiled<Tensor, Tensor>> {
+    compile(images("batch"), |x| {
+        amp.forward(&x, |x| network.call(&x)).argmax(1)
+    })
 }
 
 fn images(batch: impl Into<DimSpec>) -> Spec {
@@ -223,6 +251,7 @@ fn images(batch: impl Into<DimSpec>) -> Spec {
 struct Training {
     step: Step,
     optimizer: Optimizer,
+    amp: Amp,
     schedule: Scheduler,
     compiled_in: Duration,
 }
@@ -243,13 +272,16 @@ impl Training {
         let mut optimizer = Optimizer::new(&parameters, AdamW::new())?;
         let steps = (options.epochs * batches).max(1) as u64;
         let schedule = Scheduler::new(&mut optimizer, OneCycleLR::new(1e-2, steps + 1))?;
+        let how = Initialize::new(options.opt_level.unwrap_or(OptLevel::O0)).half(options.half);
+        let how = how.enabled(options.opt_level.is_some());
+        let mut amp = amp::initialize(network, &mut [&mut optimizer], how)?;
         let start = Instant::now();
         let labels = Spec::new(DType::I64, BATCH);
         let step = compile((images(BATCH), labels), |(x, y)| {
             optimizer.zero_grad();
-            let scores = network.call(&x);
+            let scores = amp.forward(&x, |x| network.call(&x)).to_dtype(DType::F32);
             let loss = scores.cross_entropy_with(&y, CrossEntropy::new().label_smoothing(0.05));
-            loss.backward()?;
+            amp.scale_loss(&loss, &mut [&mut optimizer], |scaled| scaled.backward())?;
             optimizer.step()?;
             let right = scores.argmax(1).eq(&y).sum(());
             kiln::Result::Ok((loss, right))
@@ -257,6 +289,7 @@ impl Training {
         Ok(Training {
             step,
             optimizer,
+            amp,
             schedule,
             compiled_in: start.elapsed(),
         })

@@ -124,6 +124,12 @@ impl Builder {
             "" => name.to_string(),
             prefix => format!("{prefix}.{name}"),
         };
+        if let Some(copy) = var.narrow_copy() {
+            let name = format!("{name}.{}", copy.dtype());
+            if let Err(message) = self.names.add(name, &copy, Vec::new()) {
+                self.fails(message);
+            }
+        }
         if let Err(message) = self.names.add(name, var, elements) {
             self.fails(message);
         }

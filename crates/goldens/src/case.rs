@@ -66,6 +66,18 @@ impl Case {
     /// # Errors
     /// If a file is missing or damaged.
     pub fn load(root: &Path, id: &str) -> Result<Case, CaseError> {
+        Case::load_with(root, id, &|array| array)
+    }
+
+    /// The same with its tensors, what is expected among them, changed.
+    ///
+    /// # Errors
+    /// As [`Case::load`].
+    pub fn load_with(
+        root: &Path,
+        id: &str,
+        change: &dyn Fn(Array) -> Array,
+    ) -> Result<Case, CaseError> {
         let json = root.join(format!("{id}.json"));
         let wrong = |path: &Path, message: String| CaseError {
             path: path.to_path_buf(),
@@ -79,7 +91,10 @@ impl Case {
         } else {
             BTreeMap::new()
         };
-        parse(id, &value, tensors).map_err(|e| wrong(&json, e))
+        let tensors = tensors
+            .into_iter()
+            .map(|(name, array)| (name, change(array)));
+        parse(id, &value, tensors.collect()).map_err(|e| wrong(&json, e))
     }
 }
 

@@ -1,13 +1,13 @@
 //! Cells: what holds a tensor and is assigned others.
 
 use crate::grad::edge::Leaf;
-use crate::node::{About, Handle, Node};
+use crate::node::{About, Handle, Node, Recording};
 use crate::recording::Assigned;
 use kiln_ir::{Fact, Role};
 use kiln_runtime::Buffer;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 
 /// Holds a tensor, and which run is about to give it another one.
 pub struct Cell {
@@ -22,9 +22,14 @@ pub struct Cell {
     requires_grad: AtomicBool,
     /// Has ever required gradients.
     parameter: AtomicBool,
+    /// Sees each value that a run gives it.
+    watcher: OnceLock<Watcher>,
     state: Mutex<CellState>,
     released: Condvar,
 }
+
+/// Sees the values that runs give a cell, while the cell is taken: it may read them, and no cell.
+pub type Watcher = Box<dyn Fn(&Handle) + Send + Sync>;
 
 /// What a cell holds.
 pub struct CellState {
@@ -58,6 +63,7 @@ impl Cell {
             leaf,
             requires_grad: AtomicBool::new(false),
             parameter: AtomicBool::new(false),
+            watcher: OnceLock::new(),
             state: Mutex::new(CellState {
                 current: value.plain(),
                 realized: None,
@@ -86,6 +92,16 @@ impl Cell {
     pub fn set_requires_grad(&self, requires_grad: bool) {
         self.requires_grad.store(requires_grad, Ordering::Relaxed);
         self.parameter.fetch_or(requires_grad, Ordering::Relaxed);
+    }
+
+    /// Has a watcher see each value that a run gives it, unless it has one.
+    pub fn watch(&self, watcher: Watcher) {
+        self.watcher.get_or_init(|| watcher);
+    }
+
+    /// Who sees its values.
+    pub fn watcher(&self) -> Option<&Watcher> {
+        self.watcher.get()
     }
 
     fn lock(&self) -> MutexGuard<'_, CellState> {
@@ -122,7 +138,16 @@ impl Cell {
     pub fn hold(self: &Arc<Cell>, value: &Handle, loc: &'static Location<'static>) {
         // Asked for first: where there is none, or no longer, the value is there.
         let recording = value.recording();
-        let mut state = self.idle();
+        self.hold_in(self.idle(), value, recording, loc);
+    }
+
+    fn hold_in(
+        self: &Arc<Cell>,
+        mut state: MutexGuard<'_, CellState>,
+        value: &Handle,
+        recording: Option<Recording>,
+        loc: &'static Location<'static>,
+    ) {
         if let Some(buffer) = value.node.ready(value.output) {
             return state.set(self.leaf(buffer, loc));
         }
@@ -203,6 +228,12 @@ impl Busy {
     /// The cell.
     pub fn cell(&self) -> &Arc<Cell> {
         &self.0.0
+    }
+
+    /// [`Cell::hold`], for the run that has taken the cell.
+    pub fn hold(&self, value: &Handle, loc: &'static Location<'static>) {
+        let recording = value.recording();
+        self.cell().hold_in(self.state(), value, recording, loc);
     }
 
     /// The state, which only this run may touch now.

@@ -1,7 +1,10 @@
 //! Copies of cells in narrower dtypes, which are assigned together with the cells.
 
 use crate::cell::Cell;
+use crate::recorder::Recorder;
 use crate::{Handle, scope};
+use kiln_base::DType;
+use kiln_ir::{Builder, OpError, Role};
 use std::panic::Location;
 use std::sync::{Arc, Weak};
 
@@ -23,6 +26,38 @@ impl Narrow {
         &self.cell
     }
 
+    /// A copy of what `of` holds now, which is cast when either is read.
+    ///
+    /// # Errors
+    /// If the cast can't be recorded.
+    pub fn cast(
+        of: &Arc<Cell>,
+        dtype: DType,
+        loc: &'static Location<'static>,
+    ) -> Result<Narrow, OpError> {
+        let taken = of.acquire(); // nobody assigns it meanwhile
+        let copy = cast(&of.now(), dtype, loc)?;
+        let cell = Cell::new(&copy, Role::Parameter);
+        cell.hold(&copy, loc);
+        drop(taken);
+        Ok(Narrow::new(of, cell))
+    }
+
+    /// Gives the copy what the cell holds now, behind a run that assigned the cell alone.
+    ///
+    /// # Errors
+    /// If the cast can't be recorded.
+    pub fn renew(&self, loc: &'static Location<'static>) -> Result<(), OpError> {
+        let Some(of) = self.of.upgrade() else {
+            return Ok(());
+        };
+        // In the order of their ids.
+        let (taken, copy) = (of.acquire(), self.cell.acquire());
+        let value = cast(&taken.cell().now(), self.cell.leaf.dtype(), loc)?;
+        copy.hold(&value, loc);
+        Ok(())
+    }
+
     /// Whether a value is what the cell holds now, and no older one: then the copy stands for it.
     pub fn stands_for(&self, value: &Handle, loc: &'static Location<'static>) -> bool {
         self.of.upgrade().is_some_and(|of| {
@@ -31,4 +66,8 @@ impl Narrow {
             now.key() == value.key()
         })
     }
+}
+
+fn cast(value: &Handle, dtype: DType, loc: &'static Location<'static>) -> Result<Handle, OpError> {
+    Recorder::new(loc, "autocast", value.node.device).cast(&value.plain(), dtype)
 }

@@ -86,6 +86,16 @@ impl Leaf {
     }
 }
 
+/// Whether a cell was assigned by the function being recorded.
+pub fn is_written(cell: &Cell) -> bool {
+    SCOPE.with_borrow(|s| {
+        let found = s
+            .as_ref()
+            .and_then(|s| Some(&s.cells[*s.known.get(&cell.id)?]));
+        found.is_some_and(|c| c.written)
+    })
+}
+
 /// The key of `count` random numbers that each run reserves anew, while recording.
 pub fn random_key(count: &Dim) -> Option<Handle> {
     SCOPE.with_borrow_mut(|s| {

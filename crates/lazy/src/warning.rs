@@ -30,7 +30,8 @@ fn state() -> MutexGuard<'static, State> {
 /// Has warnings given to `hook` instead of being written to standard error, each once. `None` writes them
 /// again.
 ///
-/// The one there is: a line that reads values has compiled many plans, with what differed the last time.
+/// There are two: a line that reads values has compiled many plans, with what differed the last time; and a scaler
+/// of gradients has skipped many steps in a row.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -39,6 +40,15 @@ fn state() -> MutexGuard<'static, State> {
 /// ```
 pub fn set_warning_hook(hook: Option<WarningHook>) {
     state().hook = hook;
+}
+
+/// Says a warning.
+pub fn warn(text: &str) {
+    let hook = state().hook.clone();
+    match hook {
+        Some(hook) => hook(text),
+        None => eprintln!("kiln: {text}"),
+    }
 }
 
 /// Counts the plans compiled for what is read at a line.
@@ -52,14 +62,10 @@ pub fn compiled(loc: &'static Location<'static>, reason: &Reason) {
     if *count != MANY {
         return;
     }
-    let hook = state.hook.clone();
     drop(state);
     let text = format!(
         "what is read at {loc} was compiled {MANY} times; the last time, plan {} of its structure: {}",
         reason.count, reason.text
     );
-    match hook {
-        Some(hook) => hook(&text),
-        None => eprintln!("kiln: {text}"),
-    }
+    warn(&text);
 }

@@ -9,10 +9,12 @@
 //! ```
 
 use crate::{CachedBlock, LstmCell, MobileNetV3, ResNet, TransformerConfig, UNet, UNetConfig};
+use kiln::nn::amp::{GradScaler, Scaling};
 use kiln::nn::optim::{AdamW, Optimizer, SGD};
 use kiln::nn::{AttentionMasks, Forward, LSTM, Module};
 use kiln::{
-    CompileOptions, Compiled, DType, Device, Error, Result, Tensor, autocast, compile_with, no_grad,
+    Autocast, CompileOptions, Compiled, DType, Device, Error, Result, Tensor, compile_with,
+    no_grad, set_autocast,
 };
 
 /// A compiled program.
@@ -103,6 +105,21 @@ pub const WORKLOADS: &[Entry] = &[
         "LSTM, training step, 32 steps of 16 of 128 features, 256 hidden, AdamW",
         lstm_step,
     ),
+    (
+        "resnet18-step-bf16",
+        "resnet18-step inside autocast to bf16",
+        |setup| resnet18_training(setup, Some(DType::BF16)),
+    ),
+    (
+        "encoder-step-bf16",
+        "encoder-step inside autocast to bf16",
+        |setup| encoder_training(setup, Some(DType::BF16)),
+    ),
+    (
+        "encoder-step-f16",
+        "encoder-step inside autocast to f16, with a scaler",
+        |setup| encoder_training(setup, Some(DType::F16)),
+    ),
 ];
 
 /// The names of all of them, and what they are.
@@ -146,23 +163,28 @@ fn inference<M: Module + 'static>(
     })
 }
 
-/// Compiles a step that gives the loss.
+/// Compiles a step that gives the loss, which may be computed inside `autocast` to a dtype; one of f16 is scaled.
 fn training<M: Module + 'static>(
     model: M,
     mut optimizer: Optimizer,
     inputs: Vec<Tensor>,
     setup: Setup,
+    narrow: Option<DType>,
     loss: impl FnOnce(&M, &[Tensor]) -> Tensor,
 ) -> Result<Workload> {
     let inputs: Vec<Tensor> = inputs.iter().map(|t| t.to(setup.device)).collect();
+    let narrow = narrow.or(Some(setup.dtype).filter(|dtype| *dtype != DType::F32));
+    let mut scaler = GradScaler::with(Scaling::new().enabled(narrow == Some(DType::F16)))?;
+    scaler.to(setup.device)?;
     let program = compile_with(&inputs, setup.options, |x| {
         optimizer.zero_grad();
-        let loss = match setup.dtype {
-            DType::F32 => loss(&model, &x),
-            half => autocast(half, || loss(&model, &x)),
+        let loss = {
+            let _casts = set_autocast(narrow.map(Autocast::new));
+            loss(&model, &x)
         };
-        loss.backward()?;
-        optimizer.step()?;
+        scaler.scale(&loss).backward()?;
+        scaler.step(&mut optimizer)?;
+        scaler.update()?;
         Result::Ok(vec![loss])
     })?;
     Ok(Workload {
@@ -242,24 +264,32 @@ fn lstm(setup: Setup) -> Result<Workload> {
 }
 
 fn resnet18_step(setup: Setup) -> Result<Workload> {
+    resnet18_training(setup, None)
+}
+
+fn resnet18_training(setup: Setup, narrow: Option<DType>) -> Result<Workload> {
     let model = ResNet::resnet18(1000)?;
     model.to(setup.device)?;
     let images = Tensor::randn([16, 3, 64, 64], DType::F32);
     let labels = Tensor::arange(0, 16, 1) * 61;
     let rule = SGD::new().lr(0.01).momentum(0.9);
     let optimizer = Optimizer::new(model.parameters(), rule)?;
-    training(model, optimizer, vec![images, labels], setup, |m, x| {
-        let scores = m.call(&x[0]);
-        scores.cross_entropy(&x[1])
+    let batch = vec![images, labels];
+    training(model, optimizer, batch, setup, narrow, |m, x| {
+        m.call(&x[0]).cross_entropy(&x[1])
     })
 }
 
 fn encoder_step(setup: Setup) -> Result<Workload> {
+    encoder_training(setup, None)
+}
+
+fn encoder_training(setup: Setup, narrow: Option<DType>) -> Result<Workload> {
     let model = block().encoder_block()?;
     model.to(setup.device)?;
     let batch = [0, 1].map(|_| Tensor::randn([4, 256, 768], DType::F32));
     let optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
-    training(model, optimizer, batch.to_vec(), setup, |m, x| {
+    training(model, optimizer, batch.to_vec(), setup, narrow, |m, x| {
         m.call(&x[0]).mse_loss(&x[1])
     })
 }
@@ -269,7 +299,7 @@ fn lstm_step(setup: Setup) -> Result<Workload> {
     model.to(setup.device)?;
     let batch = [128, 256].map(|n| Tensor::randn([32, 16, n], DType::F32));
     let optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
-    training(model, optimizer, batch.to_vec(), setup, |m, x| {
+    training(model, optimizer, batch.to_vec(), setup, None, |m, x| {
         m.call(&x[0]).0.mse_loss(&x[1])
     })
 }

@@ -3,8 +3,8 @@
 use crate::layer::{self, fact, invalid, probability, wrong};
 use crate::{Forward, Hooks, Linear, Mode, Module, init};
 use kiln_tensor::{
-    Attention, DType, Feed, Flat, Int, MaybeInt, Nest, PadMode, Result, Tensor, Var, cat, options,
-    where_,
+    Attention, DType, Feed, Flat, Int, MaybeInt, Nest, PadMode, Result, Tensor, Var,
+    autocast_operand, cat, options, where_,
 };
 
 options! {
@@ -267,11 +267,13 @@ impl MultiheadAttention {
     /// Query, key and value in the dims of the heads.
     fn projected(&self, [q, k, v]: [Tensor; 3]) -> Result<[Tensor; 3]> {
         let e = self.embed_dim as i64;
-        let part = |t: Tensor, i: i64| t.narrow(0, i * e, e);
+        let part = |t: &Tensor, i: i64| t.narrow(0, i * e, e);
+        let whole = |v: &Option<Var>| v.as_ref().map(|v| autocast_operand("linear", v));
+        let (weights, biases) = (whole(&self.in_proj_weight), whole(&self.in_proj_bias));
         let project = |x: Tensor, i: i64, own: &Option<Var>| {
-            let bias = self.in_proj_bias.as_ref().map(|b| part(b.get(), i));
-            let weight = match (&self.in_proj_weight, own) {
-                (Some(whole), _) => part(whole.get(), i),
+            let bias = biases.as_ref().map(|b| part(b, i));
+            let weight = match (&weights, own) {
+                (Some(whole), _) => part(whole, i),
                 (None, Some(own)) => own.get(),
                 (None, None) => return wrong(self, "has no projection weight"),
             };

@@ -214,7 +214,8 @@ impl Package {
         self.set_all([(name, value)])
     }
 
-    /// Makes several states hold tensors, all of them or none.
+    /// Makes several states hold tensors, all of them or none. The narrow copy of one, which training in mixed precision
+    /// keeps beside it as `NAME.bf16` or `NAME.f16`, is rounded from it unless it is given too.
     ///
     /// # Errors
     /// As [`Package::set`], for any of them.
@@ -225,6 +226,19 @@ impl Package {
             let at = states.find(name)?;
             states.fits(at, &value)?;
             fitting.push((at, open::here(&value, name, self.shared.gpu.as_ref())?));
+        }
+        let given: Vec<usize> = fitting.iter().map(|(at, _)| *at).collect();
+        for &at in &given {
+            for copy in states.copies(at).filter(|copy| !given.contains(copy)) {
+                let (name, dtype) = (&states.infos()[copy].name, states.infos()[copy].dtype);
+                let value = fitting.iter().find(|(of, _)| *of == at).map(|(_, v)| v);
+                let Some(value) = value else { continue };
+                let bytes = value.to_bytes().map_err(|e| failed(name, e))?;
+                let narrow = dtype.float_bytes(&value.dtype().floats(&bytes));
+                let narrow = Buffer::from_bytes(dtype, value.shape(), &narrow);
+                let narrow = narrow.map_err(|e| failed(name, e))?;
+                fitting.push((copy, open::here(&narrow, name, self.shared.gpu.as_ref())?));
+            }
         }
         let mut now = states.write();
         for (at, value) in fitting {

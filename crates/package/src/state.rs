@@ -65,6 +65,20 @@ impl States {
         })
     }
 
+    /// The narrow copies of a state: those that are called as it is with `.f16` or `.bf16` behind, and have its shape.
+    pub fn copies(&self, at: usize) -> impl Iterator<Item = usize> {
+        let of = &self.infos[at];
+        [DType::F16, DType::BF16]
+            .into_iter()
+            .filter_map(move |dtype| {
+                let copy = *self.at.get(&format!("{}.{dtype}", of.name))?;
+                let info = &self.infos[copy];
+                let narrows =
+                    of.dtype == DType::F32 && info.dtype == dtype && info.shape == of.shape;
+                narrows.then_some(copy)
+            })
+    }
+
     /// What they hold, for as long as nobody writes.
     pub fn read(&self) -> RwLockReadGuard<'_, Vec<Buffer>> {
         self.now.read().unwrap_or_else(|e| e.into_inner())

@@ -34,8 +34,8 @@ pub mod tuning;
 mod var;
 
 pub use autocast::{
-    Autocast, AutocastList, AutocastOp, AutocastRule, autocast, autocast_ops, current_autocast,
-    is_autocast_enabled, no_autocast, set_autocast,
+    Autocast, AutocastList, AutocastOp, AutocastRule, autocast, autocast_operand, autocast_ops,
+    current_autocast, is_autocast_enabled, no_autocast, set_autocast,
 };
 pub use autograd::{
     Backward, CustomFunction, Grad, GradCheck, GradFn, Pullback, checkpoint, custom_function, grad,
@@ -70,7 +70,7 @@ pub use kiln_lazy::run::cached::cache_stats;
 pub use kiln_lazy::run::compiled::Program;
 pub use kiln_lazy::run::profiler;
 pub use kiln_lazy::scope::is_recording;
-pub use kiln_lazy::warning::{WarningHook, set_warning_hook};
+pub use kiln_lazy::warning::{WarningHook, set_warning_hook, warn};
 pub use kiln_runtime::{Cancel, Executable, Level, MemoryReport, StepTime, memory, peaks};
 pub use names::DimNames;
 pub use nest::{Feed, Flat, Nest, NestOf, Returned};
@@ -81,4 +81,4 @@ pub use print::{PrintOptions, printoptions, set_printoptions};
 pub use repeated::Repeated;
 pub use spec::{DimSpec, DimSpecs, Spec};
 pub use tensor::{Tensor, evaluate_reference, explain};
-pub use var::{Var, assign_together};
+pub use var::{Var, assign_together, assign_unless};

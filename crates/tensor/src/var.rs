@@ -1,6 +1,9 @@
 //! Cells that hold a tensor.
 
-use crate::{AsTensor, AsVar, DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor};
+use crate::{
+    AsTensor, AsVar, DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor, set_autocast,
+    set_grad_enabled, where_,
+};
 use kiln_ir::Role;
 use kiln_lazy::cell::Cell;
 use kiln_lazy::grad::edge::Edge;
@@ -303,8 +306,8 @@ impl Var {
 impl Var {
     /// Keeps, from now on, the cell's value in a narrower dtype beside it. Whatever assigns the cell, such as the
     /// update of a parameter, assigns the copy too, and [`autocast`](crate::autocast) to that dtype takes it in place
-    /// of a cast. Functions that were compiled before and assign the cell have to be compiled again; a later cast of
-    /// the cell ends it.
+    /// of a cast. Behind a function that was compiled before and assigns the cell alone, the copy is cast anew. A later
+    /// cast of the cell ends it.
     ///
     /// ```
     /// use kiln_tensor::{DType, Tensor, Var, autocast};
@@ -343,6 +346,53 @@ impl Var {
     }
 }
 
+impl Var {
+    /// Has `f` called with each value that a run gives the cell, behind the run. It may read that value, which waits
+    /// for a GPU, and no `Var`. The first call counts.
+    ///
+    /// ```
+    /// use kiln_tensor::{Tensor, Var};
+    /// use std::sync::{Arc, Mutex};
+    /// let seen = Arc::new(Mutex::new(Vec::new()));
+    /// let (v, all) = (Var::new(Tensor::from(1.0))?, seen.clone());
+    /// v.watch(move |t| all.lock().unwrap().extend(t.item::<f64>()));
+    /// for _ in 0..2 {
+    ///     v.mul_(3.0)?;
+    ///     v.realize()?;
+    /// }
+    /// assert_eq!(*seen.lock().unwrap(), [3.0, 9.0]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    pub fn watch(&self, f: impl Fn(&Tensor) + Send + Sync + 'static) {
+        self.cell
+            .watch(Box::new(move |value| f(&value.clone().into())));
+    }
+
+    /// Keeps the cell's value in a narrower dtype beside it, as [`Var::keep_narrow`] does, from the first time on that
+    /// [`autocast`](crate::autocast) casts it: to the dtype of that cast. Optimisers say so of what they update.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor, Var, autocast};
+    /// let w = Var::parameter(Tensor::from([[1.0f32, 2.0]]))?;
+    /// w.keep_casts();
+    /// let x = Tensor::from([[3.0f32, 0.5]]);
+    /// let first = autocast(DType::BF16, || x.linear(&w)); // casts it, and keeps that
+    /// let second = autocast(DType::BF16, || x.linear(&w)); // reads it
+    /// assert_eq!(first.to_dtype(DType::F32).to_vec::<f32>()?, second.to_dtype(DType::F32).to_vec::<f32>()?);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    pub fn keep_casts(&self) {
+        self.cell.leaf.keep_casts(&self.cell);
+    }
+
+    /// The copy that is kept of its value in a narrower dtype, if there is one by now; see [`Var::keep_narrow`].
+    pub fn narrow_copy(&self) -> Option<Var> {
+        let narrow = self.cell.leaf.narrow()?;
+        let cell = narrow.cell().clone();
+        Some(Var { cell })
+    }
+}
+
 /// Makes several cells hold values that belong together, as [`Var::assign`] does for one: if the run that
 /// computes one of them fails, all return to their last computed values.
 ///
@@ -363,20 +413,69 @@ impl Var {
 pub fn assign_together<V: AsVar, T: AsTensor>(
     assignments: impl IntoIterator<Item = (V, T)>,
 ) -> Result<()> {
+    assign_all(assignments, None)
+}
+
+/// [`assign_together`], which leaves the cells as they are where `flag`, a bool of rank 0, is true. That is found out
+/// where the assignment runs: a plan leaves out the steps that would compute and write the new values.
+///
+/// ```
+/// use kiln_tensor::{Tensor, Var, assign_unless};
+/// let w = Var::new(&Tensor::from([1.0, 2.0]))?;
+/// for (by, wanted) in [(f64::INFINITY, [1.0, 2.0]), (3.0, [3.0, 6.0])] {
+///     let new = w.get() * by;
+///     assign_unless(new.isfinite().all(()).logical_not(), [(&w, new)])?;
+///     assert_eq!(w.get().to_vec::<f64>()?, wanted);
+/// }
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`assign_together`]; if `flag` is no bool of rank 0.
+#[track_caller]
+pub fn assign_unless<V: AsVar, T: AsTensor>(
+    flag: impl AsTensor,
+    assignments: impl IntoIterator<Item = (V, T)>,
+) -> Result<()> {
+    let flag: &Tensor = &flag.as_tensor();
+    flag.check()?;
+    if flag.dtype() != DType::Bool || !flag.dims().is_empty() {
+        let message = format!("the flag must be bool[], not {}", flag.handle.fact());
+        return Err(Error::invalid("assign_unless", message));
+    }
+    assign_all(assignments, Some(flag))
+}
+
+#[track_caller]
+fn assign_all<V: AsVar, T: AsTensor>(
+    assignments: impl IntoIterator<Item = (V, T)>,
+    unless: Option<&Tensor>,
+) -> Result<()> {
     let loc = Location::caller();
     let mut fitting = Vec::new();
     for (var, value) in assignments {
         let value = var.as_var().fitting(&value.as_tensor(), loc)?;
         fitting.push((var, value));
     }
+    let (_mode, _casts) = (set_grad_enabled(false), set_autocast(None));
     let mut all: Vec<(Arc<Cell>, Tensor)> = Vec::new();
+    let mut give = |cell: &Arc<Cell>, value: Tensor| {
+        let new = match unless {
+            Some(flag) => {
+                let var = Var { cell: cell.clone() };
+                where_(flag.to(var.device()), var.get(), value)
+            }
+            None => value,
+        };
+        all.push((cell.clone(), new));
+    };
     for (var, value) in fitting {
         let cell = &var.as_var().cell;
         if let Some(narrow) = cell.leaf.narrow() {
             let copy = value.detach().to_dtype(narrow.cell().leaf.dtype());
-            all.push((narrow.cell().clone(), copy));
+            give(narrow.cell(), copy);
         }
-        all.push((cell.clone(), value));
+        give(cell, value);
     }
     if scope::is_recording() {
         for (cell, value) in &all {

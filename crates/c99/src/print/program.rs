@@ -1,7 +1,7 @@
 //! Programs: which kernels run, on what memory.
 
 use super::control::{self, Bodies};
-use super::kernel::{Printed, Printing};
+use super::kernel::{Printed, Printing, View};
 use super::scalar::memory;
 use super::text::{Text, identifier};
 use super::tile::{self, Called};
@@ -84,10 +84,6 @@ impl Printer {
         let root = roots(plan);
         let mut steps = Vec::new();
         for step in &plan.run {
-            if step.guard.is_some() {
-                let name = plan.kernels[step.kernel as usize].name();
-                return Err(Error::kernel(name, "it runs on a condition"));
-            }
             steps.push(self.ready(plan, step, (known, &root), (values, sites))?);
         }
         let bytes = plan.buffers.iter().map(|b| {
@@ -100,23 +96,28 @@ impl Printer {
         let room = |i: usize| steps[i].printed.function.scratch;
         let found = Temporaries::new(plan, &plan.run, &bytes, &root, room);
         let layout = solve(&found.blocks);
+        let at = |buffer: usize| found.of[root[buffer]].map(|block| layout.offsets[block]);
         for (i, step) in steps.iter().enumerate() {
             let mut arrays = Vec::new();
             for (arg, view) in &step.printed.args {
                 let buffer = step.buffers[*arg].0 as usize;
-                let at = found.of[root[buffer]].map(|block| layout.offsets[block]);
-                arrays.push(match (&known[buffer], at) {
-                    (Some(Memory::Fixed(source)), _) => {
-                        let array = self.weights.array(*source, view.clone())?;
-                        format!("{}_w{array}", self.prefix)
-                    }
-                    (Some(Memory::At(name)), _) => name.clone(),
-                    (None, Some(offset)) => {
-                        let of = memory(plan.buffers[buffer].dtype);
-                        format!("({of} *)(void *)({arena} + {offset})")
-                    }
-                    (None, None) => return Err(Error::Damaged("a buffer nowhere".into())),
-                });
+                let place = (arena, at(buffer));
+                arrays.push(self.array(plan, known, buffer, view.clone(), place)?);
+            }
+            let guard = plan.run[i].guard;
+            if let Some(guard) = guard {
+                let mut array =
+                    |buffer: usize| self.array(plan, known, buffer, None, (arena, at(buffer)));
+                text.open(format!("if (*{})", array(guard.0 as usize)?));
+                // A step that is left out leaves what there was.
+                for (to, from) in kept(plan, &plan.run[i])? {
+                    let (bytes, to, from) = (bytes[to], array(to)?, array(from)?);
+                    text.line(format!(
+                        "if ({to} != {from}) memcpy({to}, {from}, {bytes});"
+                    ));
+                }
+                text.close();
+                text.open("else");
             }
             let offset = found.scratch[i].map_or(0, |block| layout.offsets[block]);
             let kernel = &plan.kernels[step_kernel(plan, i)];
@@ -126,8 +127,34 @@ impl Printer {
             };
             let function = &step.printed.function;
             text.line(function.call(&arrays, &weights, &format!("{arena} + {offset}")));
+            if guard.is_some() {
+                text.close();
+            }
         }
         Ok(layout.peak)
+    }
+
+    /// What a function gets for a buffer, which may lie at an offset of the arena.
+    fn array(
+        &mut self,
+        plan: &Plan,
+        known: &[Option<Memory>],
+        buffer: usize,
+        view: Option<View>,
+        (arena, offset): (&str, Option<usize>),
+    ) -> Result<String> {
+        Ok(match (&known[buffer], offset) {
+            (Some(Memory::Fixed(source)), _) => {
+                let array = self.weights.array(*source, view)?;
+                format!("{}_w{array}", self.prefix)
+            }
+            (Some(Memory::At(name)), _) => name.clone(),
+            (None, Some(offset)) => {
+                let of = memory(plan.buffers[buffer].dtype);
+                format!("({of} *)(void *)({arena} + {offset})")
+            }
+            (None, None) => return Err(Error::Damaged("a buffer nowhere".into())),
+        })
     }
 
     /// The function of a step.
@@ -204,6 +231,21 @@ impl Printer {
         self.printed.insert(key, printed.clone());
         Ok(Ready { printed, buffers })
     }
+}
+
+/// What a guarded step writes, and the input that holds it where the step is left out: buffers.
+fn kept(plan: &Plan, step: &Step) -> Result<Vec<(usize, usize)>> {
+    let damaged = || Error::Damaged("a guarded step writes what holds nothing before".into());
+    let contract = plan.kernels[step.kernel as usize].contract();
+    let contract = contract.map_err(|_| damaged())?;
+    let args = step.args.iter().zip(&contract.args);
+    let kept = args.filter(|(_, arg)| arg.writes).map(|(to, _)| {
+        let output = plan.outputs.iter().find(|o| o.buffer == *to);
+        let donor = output.and_then(|o| o.donor).ok_or_else(damaged)?;
+        let from = plan.inputs.get(donor as usize).ok_or_else(damaged)?;
+        Ok((to.0 as usize, from.buffer.0 as usize))
+    });
+    kept.collect()
 }
 
 fn step_kernel(plan: &Plan, step: usize) -> usize {

@@ -83,8 +83,13 @@ pub struct KernelInfo {
     pub prepared: bool,
     /// Whether it starts together with the one in front of it.
     pub joined: bool,
+    /// Whether a flag that the plan computes can leave it out.
+    pub guarded: bool,
     /// The ops that it computes, with the user's lines.
     pub ops: Vec<String>,
+    /// Whether it does nothing but change a dtype, and perhaps how elements lie, be it for an operation that computes
+    /// in another one.
+    pub casts: bool,
     /// Why neighbours were not fused into it.
     pub why_not: Vec<String>,
     /// Its Kernel IR, where it has one.
@@ -183,6 +188,12 @@ impl Explain {
         self.kernels.iter().filter(|k| !k.prepared).count()
     }
 
+    /// How many launches of every run do nothing but change a dtype.
+    pub fn casts_alone(&self) -> usize {
+        let casts = |k: &&KernelInfo| !k.prepared && k.casts;
+        self.kernels.iter().filter(casts).count()
+    }
+
     /// How many launches of every run start together with another one in front of them.
     pub fn joined(&self) -> usize {
         let joined = |k: &&KernelInfo| !k.prepared && k.joined;
@@ -221,6 +232,10 @@ fn kernels(
             cost: launch.cost.clone(),
             prepared: prepared(launch),
             joined: placed.is_some_and(|p| p.joined[i]),
+            guarded: placed.is_some_and(|p| {
+                let step = p.plan.run.get(p.steps[i]).filter(|_| !prepared(launch));
+                step.is_some_and(|step| step.guard.is_some())
+            }),
             ops: launch
                 .nodes
                 .iter()
@@ -228,6 +243,7 @@ fn kernels(
                 .filter(|n| !matches!(n.op, Op::Input(_)))
                 .map(|n| place_of(n.op.name(), &n.facts[0], &resolve(&n.loc)))
                 .collect(),
+            casts: launch.kernel.name().split('_').all(|op| op == "cast"),
             why_not: why_not(program, launch).cloned().collect(),
             kir: task.and_then(|t| program.tasks[t].work.kir_text()),
             inner: inner(graph, program, launch, tuned, resolve),
@@ -294,7 +310,12 @@ impl KernelInfo {
             (_, None) => String::new(),
             (_, Some(algorithm)) => format!(" by {algorithm}"),
         };
-        writeln!(f, "{:indent$}{}{how}{when}", "", self.name)?;
+        let unless = if self.guarded {
+            " (unless a flag is set)"
+        } else {
+            ""
+        };
+        writeln!(f, "{:indent$}{}{how}{when}{unless}", "", self.name)?;
         write!(
             f,
             "{:indent$}  {} operations, {} bytes",

@@ -5,6 +5,7 @@ mod examples;
 mod extremes;
 mod factors;
 mod gpu;
+mod halves;
 mod heads;
 mod machine_code;
 mod margins;

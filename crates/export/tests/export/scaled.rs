@@ -44,6 +44,8 @@ fn scaled_training_goes_on_elsewhere_to_the_bit() {
         .outputs(["loss"])
         .to_bytes()
         .unwrap();
+    let guarded = step.plan().run.iter().filter(|s| s.guard.is_some());
+    assert!(guarded.count() > 0, "{}", step.explain());
     let package = Package::from_bytes(&archive).unwrap();
     let entry = package.entry("train_step").unwrap();
     let mut scales = Vec::new();
@@ -90,4 +92,55 @@ fn scaled_training_goes_on_elsewhere_to_the_bit() {
         masters += usize::from(name.contains("master_param"));
     }
     assert_eq!(masters, 2);
+}
+
+/// Narrow copies of weights travel under the weights' names, and follow a weight that is set.
+#[test]
+fn copies_follow_weights_that_are_set() {
+    let network = with_seed(3, || Linear::new(3, 5)).unwrap();
+    let mut optimizer = Optimizer::new(network.parameters(), AdamW::new()).unwrap();
+    let specs = (Spec::new(DType::F32, (4, 3)), Spec::new(DType::I64, 4));
+    let step = compile(specs, |(x, y)| {
+        optimizer.zero_grad();
+        let loss = autocast(DType::BF16, || network.call(x).cross_entropy(&y));
+        loss.backward()?;
+        optimizer.step()?;
+        kiln_tensor::Result::Ok(loss.detach())
+    })
+    .unwrap();
+    let archive = Builder::new()
+        .module("layer", &network)
+        .optimizer("optimizer", &optimizer)
+        .entry("train_step", &step)
+        .inputs(["rows", "labels"])
+        .outputs(["loss"])
+        .to_bytes()
+        .unwrap();
+    let package = Package::from_bytes(&archive).unwrap();
+    let new = with_seed(9, || Tensor::randn([5, 3], DType::F32));
+    package.set("layer.weight", buffer(&new)).unwrap();
+    network.weight.assign(&new).unwrap();
+    let copy = new.to_dtype(DType::BF16).to_bytes().unwrap();
+    assert_eq!(
+        package
+            .get("layer.weight.bf16")
+            .unwrap()
+            .to_bytes()
+            .unwrap(),
+        copy
+    );
+    let entry = package.entry("train_step").unwrap();
+    for seed in 0..3 {
+        let (x, y) = batch(seed, 4);
+        let wanted = step.run((&x, &y)).unwrap().to_bytes().unwrap();
+        let found = entry
+            .run([("rows", buffer(&x)), ("labels", buffer(&y))])
+            .unwrap();
+        assert_eq!(found.get("loss").unwrap().to_bytes().unwrap(), wanted);
+    }
+    let weight = network.weight.get().to_bytes().unwrap();
+    assert_eq!(
+        package.get("layer.weight").unwrap().to_bytes().unwrap(),
+        weight
+    );
 }

@@ -3,6 +3,7 @@
 use super::hook::Hooks;
 use super::is_grad_enabled;
 use crate::Device;
+use crate::cell::Cell;
 use crate::device::Home;
 use crate::label::Label;
 use crate::narrow::Narrow;
@@ -13,7 +14,7 @@ use kiln_ir::{Fact, Facts, OpError};
 use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// Where the gradient of a tensor goes.
 #[derive(Clone, Default)]
@@ -55,6 +56,8 @@ pub struct Leaf {
     grad: Mutex<Option<Handle>>,
     /// The copy of the cell's value in a narrower dtype, if it has one.
     narrow: Mutex<Option<Arc<Narrow>>>,
+    /// The cell, where a copy is to be kept from the first cast on.
+    keeps_casts: OnceLock<Weak<Cell>>,
     /// Who sees its gradient.
     pub hooks: Arc<Hooks<Handle>>,
     /// What the user calls it.
@@ -71,6 +74,7 @@ impl Leaf {
             device: Home::new(device),
             grad: Mutex::new(None),
             narrow: Mutex::new(None),
+            keeps_casts: OnceLock::new(),
             hooks: Arc::default(),
             label: Arc::default(),
         })
@@ -105,6 +109,22 @@ impl Leaf {
         let old = std::mem::replace(&mut *held, narrow.map(Arc::new));
         drop(held);
         drop(old); // not under the lock
+    }
+
+    /// The copy that there is now: that of another thread, or else this one.
+    pub fn narrow_or(&self, narrow: Narrow) -> Arc<Narrow> {
+        let mut held = self.narrow.lock().unwrap_or_else(|e| e.into_inner());
+        held.get_or_insert_with(|| Arc::new(narrow)).clone()
+    }
+
+    /// Says that a copy of what this cell, whose leaf it is, holds is to be kept from the first cast on.
+    pub fn keep_casts(&self, cell: &Arc<Cell>) {
+        self.keeps_casts.get_or_init(|| Arc::downgrade(cell));
+    }
+
+    /// The cell, if a copy of what it holds is to be kept from the first cast on.
+    pub fn keeps_casts(&self) -> Option<Arc<Cell>> {
+        self.keeps_casts.get()?.upgrade()
     }
 
     fn lock_fact(&self) -> MutexGuard<'_, Fact> {

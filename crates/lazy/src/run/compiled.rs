@@ -114,6 +114,8 @@ impl Program {
             })
         });
         running.finish(&values, given, &self.plan().sites, &self.gather);
+        drop(cells);
+        self.renew_copies(loc)?;
         let result = |named: &Named| {
             let value = values[named.at as usize].clone();
             Handle::leaf(value, Role::Data, Some(self.device), loc, RUN)
@@ -157,6 +159,22 @@ impl Program {
         self.states_agree().or_else(wrong)
     }
 
+    /// Renews the narrow copies of cells that got theirs after the function was compiled, which assigns the cells
+    /// alone.
+    fn renew_copies(&self, loc: &'static Location<'static>) -> Result<()> {
+        for (cell, _) in self.written() {
+            let Some(narrow) = cell.leaf.narrow() else {
+                continue;
+            };
+            let mut written = self.written();
+            if !written.any(|(cell, _)| Arc::ptr_eq(cell, narrow.cell())) {
+                let renewed = narrow.renew(loc);
+                renewed.map_err(|e| Error::new(ErrorKind::Internal, RUN, e.to_string(), loc))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Says which cell was cast since the function was compiled.
     fn states_agree(&self) -> Result<(), String> {
         for (state, cell) in self.signature.states.iter().zip(&self.cells) {
@@ -168,19 +186,6 @@ impl Program {
                 let name = label.as_deref().unwrap_or(&state.name);
                 return Err(format!(
                     "`{name}` is {now} now, but was {then} when the function was compiled; compile it again"
-                ));
-            }
-        }
-        for (cell, _) in self.written() {
-            let Some(narrow) = cell.leaf.narrow() else {
-                continue;
-            };
-            let mut written = self.written();
-            if !written.any(|(cell, _)| Arc::ptr_eq(cell, narrow.cell())) {
-                let label = cell.leaf.label.get();
-                let name = label.as_deref().unwrap_or("a Var");
-                return Err(format!(
-                    "`{name}` has a narrow copy now, which the function was compiled without; compile it again"
                 ));
             }
         }

@@ -49,6 +49,8 @@ pub struct Storing<'a> {
     values: &'a [Buffer],
     outcome: Option<&'a Arc<Outcome>>,
     cells: Vec<Stored>,
+    /// Cells whose values somebody sees, with the values.
+    watched: Vec<(Arc<Cell>, Handle)>,
 }
 
 impl<'a> Storing<'a> {
@@ -58,6 +60,7 @@ impl<'a> Storing<'a> {
             values,
             outcome: values.iter().find_map(Buffer::outcome),
             cells: Vec::new(),
+            watched: Vec::new(),
         }
     }
 
@@ -87,30 +90,43 @@ impl<'a> Storing<'a> {
                 old: given.or(state.realized.clone()),
             });
         }
+        if cell.watcher().is_some() {
+            self.watched.push((cell.clone(), new.clone()));
+        }
         state.set(new);
     }
 
     /// All values are given; the functions and lines of the sites are those of `gather`.
     pub fn finish(self, sites: &[Site], gather: &Gather) {
-        let Some(outcome) = self.outcome else {
-            return;
-        };
-        let site = |s: &Site| {
-            let node = s.node as usize;
-            let about = gather.about(node);
-            Suspect {
-                node: s.node,
-                called: gather.called(node),
-                loc: gather.loc(node),
-                argument: about.as_ref().and_then(About::argument),
-                about,
+        let watched = self.watched;
+        if let Some(outcome) = self.outcome {
+            let cells = Mutex::new(self.cells);
+            outcome.keep(Arc::new(Blame {
+                sites: suspects(sites, gather),
+                cells,
+            }));
+        }
+        for (cell, value) in &watched {
+            if let Some(see) = cell.watcher() {
+                see(value);
             }
-        };
-        outcome.keep(Arc::new(Blame {
-            sites: sites.iter().map(site).collect(),
-            cells: Mutex::new(self.cells),
-        }));
+        }
     }
+}
+
+fn suspects(sites: &[Site], gather: &Gather) -> Vec<Suspect> {
+    let site = |s: &Site| {
+        let node = s.node as usize;
+        let about = gather.about(node);
+        Suspect {
+            node: s.node,
+            called: gather.called(node),
+            loc: gather.loc(node),
+            argument: about.as_ref().and_then(About::argument),
+            about,
+        }
+    };
+    sites.iter().map(site).collect()
 }
 
 impl Blame {

@@ -50,6 +50,18 @@ pub struct Profile {
     wall: Duration,
     events: Vec<KernelEvent>,
     runs: Vec<RunEvent>,
+    numbers: Vec<NumberEvent>,
+}
+
+/// A number that a run gave, such as a new scale of losses.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NumberEvent {
+    /// What it is called.
+    pub name: String,
+    /// When it was given, since the profile's start.
+    pub at: Duration,
+    /// The number.
+    pub value: f64,
 }
 
 /// One kernel's execution; kernels that start together are one.
@@ -87,8 +99,27 @@ impl Default for Profile {
             wall: Duration::ZERO,
             events: Vec::new(),
             runs: Vec::new(),
+            numbers: Vec::new(),
         }
     }
+}
+
+/// Whether this thread is profiled.
+pub fn is_profiling() -> bool {
+    COLLECTOR.with_borrow(Option::is_some)
+}
+
+/// Adds a number to the profile of this thread, if there is one.
+pub fn note_number(name: &str, value: f64) {
+    COLLECTOR.with_borrow_mut(|profile| {
+        if let Some(profile) = profile {
+            profile.numbers.push(NumberEvent {
+                name: name.into(),
+                at: profile.start.elapsed(),
+                value,
+            });
+        }
+    });
 }
 
 /// Runs an executable by `run`; its kernels go to the profile of this thread, if there is one.
@@ -173,6 +204,11 @@ impl Profile {
         &self.runs
     }
 
+    /// The numbers that runs gave, in order: the scales of a `GradScaler`, one a step.
+    pub fn numbers(&self) -> &[NumberEvent] {
+        &self.numbers
+    }
+
     /// How long the profiled function took.
     pub fn wall_time(&self) -> Duration {
         self.wall
@@ -206,11 +242,22 @@ impl Profile {
             row.bytes += e.bytes;
         }
         rows.sort_by_key(|r| std::cmp::Reverse(r.total));
-        KeyAverages { rows, peaks: None }
+        let mut numbers: Vec<(String, Vec<f64>)> = Vec::new();
+        for n in &self.numbers {
+            match numbers.iter_mut().find(|(name, _)| *name == n.name) {
+                Some((_, values)) => values.push(n.value),
+                None => numbers.push((n.name.clone(), vec![n.value])),
+            }
+        }
+        KeyAverages {
+            rows,
+            numbers,
+            peaks: None,
+        }
     }
 
-    /// The profile in the JSON of Chrome's trace viewer, which Perfetto reads too: a track of runs and
-    /// one of kernels.
+    /// The profile in the JSON of Chrome's trace viewer, which Perfetto reads too: a track of runs,
+    /// one of kernels, and one of each kind of numbers.
     pub fn to_chrome_trace(&self) -> String {
         let mut out = String::from("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n");
         let thread = |id: u32, name: &str| {
@@ -243,6 +290,14 @@ impl Profile {
             );
             lines.push(span(1, &e.name, e.start, e.time, args));
         }
+        for n in self.numbers.iter().filter(|n| n.value.is_finite()) {
+            lines.push(format!(
+                "{{\"ph\": \"C\", \"pid\": 0, \"name\": {}, \"ts\": {:.3}, \"args\": {{\"value\": {}}}}}",
+                json(&n.name),
+                n.at.as_nanos() as f64 / 1e3,
+                n.value
+            ));
+        }
         out.push_str(&lines.join(",\n"));
         out.push_str("\n]}\n");
         out
@@ -274,6 +329,11 @@ impl Profile {
             start: r.start + later,
             ..r.clone()
         }));
+        self.numbers
+            .extend(inner.numbers.iter().map(|n| NumberEvent {
+                at: n.at + later,
+                ..n.clone()
+            }));
     }
 }
 
@@ -282,6 +342,8 @@ impl Profile {
 pub struct KeyAverages {
     /// The longest in all first.
     pub rows: Vec<KeyAverage>,
+    /// The [numbers](Profile::numbers) by their names, each in order.
+    pub numbers: Vec<(String, Vec<f64>)>,
     /// What the processor can do at most: operations, and bytes, a second.
     peaks: Option<[f64; 2]>,
 }
@@ -328,7 +390,8 @@ impl KeyAverages {
     }
 
     /// A table of at most `row_limit` rows: share of the time, time in all and of one execution, GB/s, GFLOP/s, what
-    /// was reached of the peak where that [was measured](KeyAverages::of_peak), and the user's line of the last op.
+    /// was reached of the peak where that [was measured](KeyAverages::of_peak), and the user's line of the last op. Below
+    /// it stands how the numbers that runs gave went.
     pub fn table(&self, row_limit: usize) -> String {
         let total: Duration = self.rows.iter().map(|r| r.total).sum();
         let head = self
@@ -360,6 +423,9 @@ impl KeyAverages {
         if left > 0 {
             let _ = writeln!(out, "and {left} more");
         }
+        for (name, values) in &self.numbers {
+            let _ = writeln!(out, "{name}: {}", course(values));
+        }
         out
     }
 }
@@ -368,6 +434,16 @@ impl fmt::Display for KeyAverages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.table(usize::MAX))
     }
+}
+
+/// Numbers in a row, of which equal ones are one: `65536 (3 times), 32768`.
+fn course(values: &[f64]) -> String {
+    let part = |equal: &[f64]| match equal.len() {
+        1 => equal[0].to_string(),
+        n => format!("{} ({n} times)", equal[0]),
+    };
+    let parts: Vec<String> = values.chunk_by(|a, b| a == b).map(part).collect();
+    parts.join(", ")
 }
 
 fn time(t: Duration) -> String {

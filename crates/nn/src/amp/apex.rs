@@ -88,6 +88,9 @@ pub fn initialize(
     let scales: Vec<Scale> = (0..how.num_losses)
         .map(|_| Scale::new(scaling.clone()))
         .collect::<Result<_>>()?;
+    if let Some(p) = model.parameters().first().filter(|_| how.enabled) {
+        scales.iter().try_for_each(|scale| scale.to(p.device()))?;
+    }
     let mut amp = Amp {
         properties,
         enabled: how.enabled,

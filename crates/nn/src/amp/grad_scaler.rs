@@ -4,15 +4,19 @@ use super::found;
 use super::scale::{GradScalerState, Scale, Scaling};
 use crate::optim::{NamedState, Optimizer};
 use kiln_tensor::{
-    AsTensor, Error, Result, Tensor, is_recording, set_autocast, set_grad_enabled, stack,
+    AsTensor, Device, Error, Result, Tensor, is_recording, set_autocast, set_grad_enabled, stack,
 };
 
 /// Scales losses, so that gradients in f16 do not vanish, and leaves out the steps whose gradients overflow
 /// (`torch.amp.GradScaler`); see the [module](super).
 ///
-/// Whether a step is left out is decided where it runs: a flag of the step, from which the new values of parameters,
-/// moments, counts and the scale are selected. Nothing is read on the host, and inside `compile` all of it is part
-/// of the plan.
+/// Whether a step is left out is decided where it runs: by a flag of the step, on which the plan leaves the updates out
+/// ([`assign_unless`](kiln_tensor::assign_unless)), and from which the new scale is selected. A GPU's steps read nothing
+/// on the host, and inside `compile` all of it is part of the plan.
+///
+/// After 20 skipped steps in a row there is a warning ([`set_warning_hook`](kiln_tensor::set_warning_hook)); on a GPU,
+/// while it is profiled. A profile has the scale of each of its steps
+/// ([`Profile::numbers`](kiln_tensor::profiler::Profile::numbers)).
 pub struct GradScaler {
     scale: Scale,
     /// Optimisers between `unscale_` and [`GradScaler::update`], by number.
@@ -55,7 +59,17 @@ impl GradScaler {
         self.scale.how.enabled
     }
 
+    /// Moves what it keeps to a device. Outside of `compile` it goes to the losses by itself.
+    ///
+    /// # Errors
+    /// If it can't be moved, or inside `compile`.
+    #[track_caller]
+    pub fn to(&self, device: Device) -> Result<()> {
+        self.scale.to(device)
+    }
+
     /// A loss, or anything that is part of one, times the scale: a backward pass from here gives scaled gradients.
+    /// Inside `compile` an error where the scaler is on another device; see [`GradScaler::to`].
     #[track_caller]
     pub fn scale(&self, output: impl AsTensor) -> Tensor {
         let output: &Tensor = &output.as_tensor();

@@ -2,7 +2,8 @@
 
 use crate::optim::NamedState;
 use kiln_tensor::{
-    Device, Error, Result, Tensor, Var, assign_together, is_recording, options, where_,
+    Device, Error, Result, Tensor, Var, assign_together, is_recording, options, profiler, warn,
+    where_,
 };
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +64,20 @@ impl Scaling {
     }
 }
 
+/// After so many skipped steps in a row there is a warning.
+const MANY: i32 = 20;
+
+/// Warns if many steps in a row were skipped, once for each row of them.
+fn warn_of(counts: &[i32]) {
+    if counts.get(1) == Some(&MANY) {
+        warn(&format!(
+            "a GradScaler has skipped {MANY} steps in a row: gradients are not finite, however small the scale is; \
+             GradScaler::first_not_finite names the first parameter whose gradient is not, and detect_anomaly the \
+             operation"
+        ));
+    }
+}
+
 /// What a scale needs to go on, under the names of PyTorch's state dict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GradScalerState {
@@ -108,6 +123,19 @@ impl Scale {
         for state in scale.named_state() {
             state.var.set_name(&format!("GradScaler.{}", state.name));
         }
+        scale.scale.watch(|scale| {
+            if profiler::is_profiling()
+                && let Ok(scale) = scale.item::<f32>()
+            {
+                profiler::note_number("GradScaler.scale", scale.into());
+            }
+        });
+        // On a GPU a step reads nothing.
+        scale.counts.watch(|counts| {
+            if counts.device() == Device::Cpu || profiler::is_profiling() {
+                counts.to_vec::<i32>().iter().for_each(|c| warn_of(c));
+            }
+        });
         Ok(scale)
     }
 
@@ -119,9 +147,21 @@ impl Scale {
     /// Goes to where the losses are.
     #[track_caller]
     pub(super) fn follow(&self, device: Device) -> Result<()> {
-        if self.scale.device() == device || is_recording() {
-            return Ok(());
+        match is_recording() && self.scale.device() != device {
+            true => {
+                let message = format!(
+                    "the scale is on {} and the loss on {device}; move it in front of compile: scaler.to({device})",
+                    self.scale.device()
+                );
+                Err(Error::invalid("scale", message))
+            }
+            false => self.to(device),
         }
+    }
+
+    /// Goes to a device.
+    #[track_caller]
+    pub(super) fn to(&self, device: Device) -> Result<()> {
         let cells = [&self.scale, &self.counts, &self.numbers];
         cells.into_iter().try_for_each(|cell| cell.to_(device))
     }

@@ -3,6 +3,7 @@
 use super::master::Masters;
 use super::rule::{Description, Rule};
 use super::scalars::{Given, Scalars, Update};
+use super::stochastic;
 use kiln_tensor::{DType, Device, Error, Repeated, Result, Tensor, Var, where_};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -154,9 +155,9 @@ impl Group {
         self.rule.check(&value)
     }
 
-    /// What the next step assigns; where `skip` is true, what there was.
+    /// What the next step assigns; `stochastic`: parameters of bf16 are rounded stochastically.
     #[track_caller]
-    pub(crate) fn update(&mut self, skip: Option<&Tensor>) -> Result<Vec<Assignment>> {
+    pub(crate) fn update(&mut self, stochastic: bool) -> Result<Vec<Assignment>> {
         let parameters = self.parameters.iter().enumerate();
         let gradient = |(i, p): (usize, &Var)| self.masters.gradient(i).or_else(|| p.grad());
         let gradients: Vec<Option<Tensor>> = parameters.map(gradient).collect();
@@ -170,13 +171,8 @@ impl Group {
             let mut scalars =
                 Scalars::new(&self.about, &self.values, &self.data.get(), &counts, device);
             self.rule.scalars(&mut scalars);
-            let skip = skip.map(|skip| skip.to(device));
             if device == self.data.device() {
-                let next = self.next_counts(&gradients, &scalars).into_iter();
-                assignments.extend(next.map(|(cell, new)| match &skip {
-                    Some(skip) => (cell.clone(), where_(skip, cell.get(), new)),
-                    None => (cell, new),
-                }));
+                assignments.extend(self.next_counts(&gradients, &scalars));
             }
             for (i, gradient) in gradients.iter().enumerate() {
                 let (p, Some(g), Some(cells)) = (&self.parameters[i], gradient, &self.state[i])
@@ -189,7 +185,7 @@ impl Group {
                         cell: self.masters.of(i).unwrap_or(p),
                         gradient: g,
                         state: cells,
-                        skip: skip.as_ref(),
+                        stochastic: stochastic && p.dtype() == DType::BF16,
                     };
                     let values = self.updates.of(&*self.rule, &scalars, updated);
                     assignments.extend(self.masters.assigned(i, p, cells, values));
@@ -304,8 +300,8 @@ struct Updated<'a> {
     cell: &'a Var,
     gradient: &'a Tensor,
     state: &'a [Cell],
-    /// Where this is true, everything stays as it is.
-    skip: Option<&'a Tensor>,
+    /// Whether it is rounded stochastically, where it is narrower than what its update computes.
+    stochastic: bool,
 }
 
 impl Updates {
@@ -313,16 +309,19 @@ impl Updates {
     fn of(&mut self, rule: &dyn Rule, scalars: &Scalars, of: Updated) -> Vec<Tensor> {
         let dtype = of.cell.dtype();
         let (wide, held) = (wide(dtype), 2 + of.state.len());
+        let random = of
+            .stochastic
+            .then(|| of.gradient.to_dtype(DType::F32).rand_like());
         loop {
             let mut operands = vec![of.cell.get(), of.gradient.clone()];
             operands.extend(of.state.iter().map(|(_, cell)| cell.get()));
-            operands.extend(of.skip.cloned());
+            operands.extend(random.clone());
             let asked = self.asked.iter();
             operands.extend(asked.map(|name| scalars.operand(name, wide, of.parameter)));
             let missing = RefCell::new(Vec::new());
             let new = |x: &[Tensor]| {
                 let (values, given) = x.split_at(held);
-                let (skip, given) = given.split_at(of.skip.iter().len());
+                let (random, given) = given.split_at(of.stochastic.into());
                 let mut wide_values = values.iter().map(|v| v.to_dtype(wide));
                 let both =
                     std::array::from_fn(|_| wide_values.next().unwrap_or_else(|| x[0].clone()));
@@ -341,14 +340,12 @@ impl Updates {
                 );
                 let new = rule.update(&mut u);
                 let old = values[2..].iter().chain([&values[0]]);
-                let next = |(new, old): (Tensor, &Tensor)| {
-                    let new = new.to_dtype(old.dtype());
-                    match skip {
-                        [skip] => where_(skip.reshape(()), old, new),
-                        _ => new,
-                    }
-                };
-                u.finish(new).into_iter().zip(old).map(next).collect()
+                let next = |(new, old): (Tensor, &Tensor)| new.to_dtype(old.dtype());
+                let mut new = u.finish(new);
+                if let (Some(p), [random]) = (new.last_mut(), random) {
+                    *p = stochastic::round(p, random);
+                }
+                new.into_iter().zip(old).map(next).collect()
             };
             let values = match rule.repeats() {
                 true => self.recorded.call(&operands, new),

@@ -65,9 +65,14 @@ impl Optimizer {
     /// ```
     ///
     /// # Errors
-    /// If a value can't be computed, the rule evaluates the loss itself, or inside `compile`.
+    /// If a value can't be computed, the rule evaluates the loss itself, parameters are
+    /// [rounded stochastically](Optimizer::round_stochastically), or inside `compile`.
     #[track_caller]
     pub fn keep_master_weights(&mut self) -> Result<()> {
+        if self.stochastic {
+            let message = "stochastic rounding does without master weights";
+            return Err(Error::invalid("keep_master_weights", message));
+        }
         self.keeps_masters = true;
         self.groups.iter_mut().try_for_each(Group::make_masters)
     }

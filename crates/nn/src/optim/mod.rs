@@ -48,6 +48,7 @@ mod schedule;
 mod search;
 mod sgd;
 mod state_dict;
+mod stochastic;
 
 pub use adadelta::Adadelta;
 pub use adafactor::Adafactor;

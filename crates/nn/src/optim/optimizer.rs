@@ -5,8 +5,8 @@ use super::rule::Rule;
 use super::search::Search;
 use crate::amp::apex::Mark;
 use kiln_tensor::{
-    Error, Result, Tensor, Var, Vars, assign_together, enable_grad, realize_all, set_autocast,
-    set_grad_enabled,
+    Error, Result, Tensor, Var, Vars, assign_together, assign_unless, enable_grad, realize_all,
+    set_autocast, set_grad_enabled,
 };
 use std::collections::HashSet;
 
@@ -15,6 +15,8 @@ pub struct Optimizer {
     pub(crate) groups: Vec<Group>,
     /// Whether parameters of narrower floats have master weights.
     pub(crate) keeps_masters: bool,
+    /// Whether parameters of bf16 are rounded stochastically.
+    pub(super) stochastic: bool,
     /// What `amp` knows of it.
     pub(crate) amp: Mark,
 }
@@ -39,6 +41,7 @@ impl Optimizer {
         let mut optimizer = Optimizer {
             groups: Vec::new(),
             keeps_masters: false,
+            stochastic: false,
             amp: Mark::default(),
         };
         optimizer.add_group(parameters, rule)?;
@@ -88,6 +91,7 @@ impl Optimizer {
         if self.keeps_masters {
             group.make_masters()?;
         }
+        group.parameters.iter().for_each(Var::keep_casts);
         self.groups.push(group);
         Ok(())
     }
@@ -174,10 +178,14 @@ impl Optimizer {
         let (mode, casts) = (set_grad_enabled(false), set_autocast(None));
         let mut assignments: Vec<(Var, Tensor)> = Vec::new();
         for group in &mut self.groups {
-            assignments.extend(group.update(skip)?);
+            assignments.extend(group.update(self.stochastic)?);
         }
         drop((mode, casts));
-        assign_together(assignments.iter().map(|(cell, value)| (cell, value)))?;
+        let all = assignments.iter().map(|(cell, value)| (cell, value));
+        match skip {
+            Some(skip) => assign_unless(skip, all)?,
+            None => assign_together(all)?,
+        }
         self.forget_master_gradients();
         let cells: Vec<Var> = assignments.into_iter().map(|(cell, _)| cell).collect();
         let done = realize_all();

@@ -13,6 +13,7 @@ mod scaler;
 mod schedules;
 mod state;
 mod steps;
+mod stochastic;
 
 use kiln_nn::optim::Optimizer;
 use kiln_tensor::{Result, Tensor, Var};

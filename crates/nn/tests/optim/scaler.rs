@@ -3,8 +3,12 @@
 use crate::{Net, parameter, random};
 use kiln_nn::amp::{GradScaler, Scaling};
 use kiln_nn::optim::{Adafactor, AdamW, LBFGS, Optimizer, RMSprop, Rule, SGD, clip_grad_norm_};
-use kiln_tensor::{Compiled, DType, Grad, Result, Spec, Tensor, Var, autocast, compile, grad_with};
+use kiln_tensor::{
+    Compiled, DType, Grad, Result, Spec, Tensor, Var, autocast, compile, grad_with, profiler,
+    set_warning_hook,
+};
 use serde_json::Value;
+use std::sync::{Arc, Mutex};
 
 fn reference() -> Value {
     serde_json::from_str(include_str!("scaler.json")).unwrap()
@@ -440,4 +444,54 @@ fn scales_stay_in_their_bounds() {
         scales.push(scaler.get_scale().unwrap());
     }
     assert_eq!(scales, [16.0, 16.0, 16.0, 8.0, 4.0, 4.0]);
+}
+
+/// After many skipped steps in a row there is one warning, in steps as they come and in compiled ones; a profile has the
+/// scales.
+#[test]
+fn many_skipped_steps_are_warned_of_and_scales_profiled() {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let all = said.clone();
+    set_warning_hook(Some(Arc::new(move |text| {
+        if text.contains("GradScaler") {
+            all.lock().unwrap().push(text.to_string());
+        }
+    })));
+    for compiled in [false, true] {
+        let (w, mut scaler) = (weight(), GradScaler::new());
+        let mut optimizer = Optimizer::new(&w, SGD::new().lr(0.01)).unwrap();
+        let f: Option<Compiled<Tensor, ()>> = compiled.then(|| {
+            let spec = Spec::new(DType::F32, 4);
+            compile(spec, |c| step(&w, &c, &mut scaler, &mut optimizer)).unwrap()
+        });
+        let mut run = |bad: bool| {
+            let c = factors(0, if bad { &[0.0] } else { &[] });
+            match &f {
+                Some(f) => f.run(&c).unwrap(),
+                None => step(&w, &c, &mut scaler, &mut optimizer).unwrap(),
+            }
+        };
+        said.lock().unwrap().clear();
+        (0..19).for_each(|_| run(true));
+        assert_eq!(said.lock().unwrap().len(), 0);
+        (0..3).for_each(|_| run(true));
+        assert_eq!(said.lock().unwrap().len(), 1);
+        run(false);
+        assert!(said.lock().unwrap()[0].contains("20 steps in a row"));
+        let ((), profile) = profiler::profile(|| {
+            for bad in [true, false, false, true] {
+                run(bad);
+            }
+        });
+        let scales: Vec<f64> = profile.numbers().iter().map(|n| n.value).collect();
+        let first = 65536.0 * 0.5f64.powi(23);
+        assert_eq!(scales, [first, first, first, first / 2.0]);
+        let table = profile.key_averages().table(3);
+        let course = format!("GradScaler.scale: {first} (3 times), {}", first / 2.0);
+        assert!(table.contains(&course), "{table}");
+        let trace = profile.to_chrome_trace();
+        assert_eq!(trace.matches("\"ph\": \"C\"").count(), 4, "{trace}");
+        serde_json::from_str::<serde_json::Value>(&trace).unwrap();
+    }
+    set_warning_hook(None);
 }

@@ -5,14 +5,15 @@ use super::{Autocast, current_autocast, set_autocast};
 use crate::autograd::{Derivative, differentiated};
 use crate::record::compose;
 use crate::{
-    Affine, Attention, BinaryCrossEntropy, BinaryCrossEntropyWithLogits, Conv, ConvTranspose,
-    CrossEntropy, DType, Error, MultiLabelSoftMargin, MultiMargin, Nll, Tensor, Var,
+    Affine, AsTensor, Attention, BinaryCrossEntropy, BinaryCrossEntropyWithLogits, Conv,
+    ConvTranspose, CrossEntropy, DType, Error, MultiLabelSoftMargin, MultiMargin, Nll, Tensor, Var,
 };
 use kiln_base::Scoped;
 use kiln_ir::Builder;
-use kiln_lazy::body;
 use kiln_lazy::caller::user_line;
-use kiln_lazy::grad::edge::Edge;
+use kiln_lazy::grad::edge::{Edge, Leaf};
+use kiln_lazy::narrow::Narrow;
+use kiln_lazy::{body, scope};
 use std::cell::Cell;
 use std::panic::Location;
 use std::sync::Arc;
@@ -91,8 +92,11 @@ impl Cast {
         let Edge::Leaf(leaf) = &t.handle.edge else {
             return None;
         };
-        let narrow = leaf.narrow()?;
-        let fits = narrow.cell().leaf.dtype() == self.dtype && !body::is_tracing();
+        if body::is_tracing() {
+            return None;
+        }
+        let narrow = leaf.narrow().or_else(|| self.first(leaf, t, loc))?;
+        let fits = narrow.cell().leaf.dtype() == self.dtype;
         if !fits || !narrow.stands_for(&t.handle, loc) {
             return None;
         }
@@ -102,6 +106,40 @@ impl Cast {
         let derivative =
             move || -> Arc<Derivative> { Arc::new(move |_, _, g| vec![Some(g.to_dtype(wide))]) };
         Some(differentiated(&copy, &[t], ("autocast", loc), derivative))
+    }
+
+    /// The copy that is kept from this cast on, of a cell that asks for one and holds this tensor; see
+    /// [`Var::keep_casts`].
+    fn first(
+        &self,
+        leaf: &Leaf,
+        t: &Tensor,
+        loc: &'static Location<'static>,
+    ) -> Option<Arc<Narrow>> {
+        let of = leaf.keeps_casts()?;
+        let halves = [DType::F16, DType::BF16];
+        if t.dtype() != DType::F32 || !halves.contains(&self.dtype) || scope::is_written(&of) {
+            return None;
+        }
+        let var = Var { cell: of };
+        // Lazily, a step whose copies are computed has the plan of all steps; while recording nothing can be computed.
+        let compute = |var: &Var| match scope::is_recording() {
+            true => Ok(()),
+            false => var.get().realize().map(drop),
+        };
+        compute(&var).ok()?;
+        let narrow = Narrow::cast(&var.cell, self.dtype, loc).ok()?;
+        if !narrow.stands_for(&t.handle, loc) {
+            return None;
+        }
+        let copy = Var {
+            cell: narrow.cell().clone(),
+        };
+        if let Some(name) = var.name() {
+            copy.set_name(&format!("{name}.{}", self.dtype));
+        }
+        compute(&copy).ok()?;
+        Some(leaf.narrow_or(narrow))
     }
 
     /// [`Cast::of`] for an operand that may be missing.
@@ -117,6 +155,26 @@ impl Cast {
     /// Until the guard is dropped, nothing more is cast: what the operation is made of computes in its dtype.
     pub(crate) fn enter(&self) -> Scoped<Cell<Option<Autocast>>> {
         set_autocast(None)
+    }
+}
+
+/// A tensor as an operation gets it inside [`autocast`](crate::autocast), by the operation's name. For what takes parts of
+/// a parameter: the parts of a cast parameter are those of its kept copy, where casts of the parts were casts once a
+/// use.
+///
+/// ```
+/// use kiln_tensor::{DType, autocast, autocast_operand, randn};
+/// let w = randn([6, 4]);
+/// let cast = autocast(DType::BF16, || autocast_operand("linear", &w));
+/// assert_eq!(cast.dtype(), DType::BF16);
+/// assert_eq!(autocast_operand("linear", &w).dtype(), DType::F32);
+/// ```
+#[track_caller]
+pub fn autocast_operand(name: &str, t: impl AsTensor) -> Tensor {
+    let t: &Tensor = &t.as_tensor();
+    match begin(name, &[t]) {
+        Some(cast) => cast.of(t),
+        None => t.clone(),
     }
 }
 

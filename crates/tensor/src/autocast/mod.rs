@@ -7,6 +7,7 @@
 mod cast;
 mod lists;
 
+pub use cast::autocast_operand;
 pub(crate) use cast::{Castable, begin, cast_all};
 pub use lists::{AutocastList, AutocastOp, AutocastRule, autocast_ops};
 

@@ -5,13 +5,13 @@ use kiln_nn::amp::{self, Amp, GradScaler, LossScale, OptLevel, ScaleLoss, Scalin
 use kiln_nn::optim::Optimizer;
 use kiln_nn::{Linear, Module, is_norm};
 use kiln_tensor::{
-    AutocastOp, AutocastRule, CustomFunction, DType, Result, Tensor, Var, autocast, autocast_ops,
-    current_autocast, is_autocast_enabled, no_autocast, set_autocast,
+    AutocastOp, AutocastRule, CustomFunction, DType, Result, Tensor, Var, assign_unless, autocast,
+    autocast_ops, current_autocast, is_autocast_enabled, no_autocast, set_autocast,
 };
 use std::fmt::Write;
 
 rows! {
-    (x: &Tensor, y: &Tensor, w: &Var, loss: &Tensor, f: CustomFunction<Tensor, Tensor, (Tensor, ())>, model: &Linear, optimizer: &mut Optimizer, scaler: &mut GradScaler, amp: &mut Amp);
+    (x: &Tensor, y: &Tensor, w: &Var, loss: &Tensor, flag: &Tensor, f: CustomFunction<Tensor, Tensor, (Tensor, ())>, model: &Linear, optimizer: &mut Optimizer, scaler: &mut GradScaler, amp: &mut Amp);
     "torch.autocast(device, dtype)" = { autocast(DType::BF16, || x.matmul(y)) } "the device is the operands'";
     "torch.autocast(device, enabled=False)" = { no_autocast(|| x.matmul(y)) };
     "torch.set_autocast_enabled, torch.set_autocast_dtype" = { set_autocast(None) } "until the guard is dropped";
@@ -22,7 +22,11 @@ rows! {
     "Module.to(dtype)" = { model.to_dtype(DType::BF16)? };
     "Module.to(dtype) of some modules" = { model.to_dtype_where(DType::BF16, &|m| !is_norm(m))? };
     "Parameter.data = Parameter.data.to(dtype)" = { w.to_dtype_(DType::F16)? };
-    "Parameter.data.bfloat16(), kept beside the parameter" = { w.keep_narrow(DType::BF16)? } "autocast takes it in place of a cast; `optimizer.keep_narrow_copies` for all";
+    "Parameter.data.bfloat16(), kept beside the parameter" = { w.keep_narrow(DType::BF16)? } "autocast takes it in place of a cast; what an optimiser updates gets it at the first cast";
+    "Parameter.data.bfloat16(), kept from the first cast on" = { w.keep_casts() } "`narrow_copy` gives it";
+    "the copy that is kept" = { w.narrow_copy() };
+    "Parameter.data.copy_(value), unless a flag on the device is set" = { assign_unless(flag, [(w, x)])? } "a step that is skipped without asking the host";
+    "a function that sees every value a run gives a parameter" = { w.watch(|value| println!("{value}")) };
     "torch.amp.GradScaler" = { GradScaler::new() };
     "torch.amp.GradScaler(init_scale=, enabled=)" = { GradScaler::with(Scaling::new().init_scale(1024.0))? };
     "GradScaler.scale" = { scaler.scale(loss) };

@@ -1,0 +1,202 @@
+//! Every operator and its gradient in f16 and bf16: PyTorch's samples of f32, rounded.
+//!
+//! What a call of halves must give is what the reference evaluation, which agrees with PyTorch on the samples as they are,
+//! gives in f64 for the same rounded inputs. How far it may be off is derived: each result and each value in between may
+//! be rounded, which is as if inputs were off by a few roundings, so the reference is asked how far results move if
+//! inputs are.
+
+use kiln_goldens::samples::listed;
+use kiln_goldens::{Array, Case, Engine, Folder, Kind, Outcome, ids, run};
+use kiln_tensor::DType;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Samples that are wrong: the gradient is computed in logarithms of halves, which lose an element beside larger ones.
+const WRONG: &[&str] = &["logcumsumexp/f32_00"];
+
+/// Samples whose results are asked for in f32, which gradients in halves do not fit.
+const IN_F32: &[&str] = &["cumprod/f32_00"];
+
+/// Roundings of a result, and of what it is computed from.
+const ROUNDINGS: f64 = 8.0;
+
+/// How the floats of a case's tensors are changed.
+#[derive(Copy, Clone)]
+enum Change {
+    /// Rounded.
+    Rounded,
+    /// Rounded, then as f64.
+    Exact,
+    /// The same, each off by at most a rounding, in a way that depends on this number.
+    Moved(u64),
+}
+
+fn changed(array: Array, dtype: DType, change: Change) -> Array {
+    if array.dtype != DType::F32 {
+        return array;
+    }
+    let rounded = array.tensor().to_dtype(dtype);
+    let rounded = Array {
+        dtype,
+        bytes: rounded.to_bytes().unwrap(),
+        shape: array.shape,
+    };
+    let seed = match change {
+        Change::Rounded => return rounded,
+        Change::Exact => return rounded.in_f64(),
+        Change::Moved(seed) => seed,
+    };
+    let values = rounded.to_f64().into_iter().enumerate().map(|(i, x)| {
+        let mut z = (seed << 32 | i as u64)
+            .wrapping_add(1)
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        z ^= z >> 29;
+        z = z.wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let by = (z >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
+        x * (1.0 + epsilon(dtype) * by)
+    });
+    Array {
+        dtype: DType::F64,
+        bytes: values.flat_map(f64::to_le_bytes).collect(),
+        shape: rounded.shape,
+    }
+}
+
+/// Half of the distance from 1 to the next number.
+fn epsilon(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 2f64.powi(-11),
+        _ => 2f64.powi(-8),
+    }
+}
+
+/// What is wrong with a sample in halves; `Err` if it is refused.
+fn judged(
+    folder: &Folder,
+    id: &str,
+    dtype: DType,
+    engine: Engine,
+) -> Result<Option<String>, String> {
+    let case = |change: Change| {
+        let change = move |a: Array| changed(a, dtype, change);
+        Case::load_with(folder.path(), id, &change).unwrap()
+    };
+    let found = match run(&case(Change::Rounded).on(engine.device()), engine) {
+        Outcome::Values(values) => values,
+        Outcome::Unsupported(why) | Outcome::Error(why) => return Err(why),
+    };
+    let reference = |change: Change| match run(&case(change), Engine::Reference) {
+        Outcome::Values(values) => Some(values),
+        _ => None,
+    };
+    let Some(wanted) = reference(Change::Exact) else {
+        return Ok(Some("the reference gives nothing".into()));
+    };
+    let moved: Vec<BTreeMap<String, Array>> =
+        (0..3).filter_map(|i| reference(Change::Moved(i))).collect();
+    for (name, want) in &wanted {
+        let Some(got) = found.get(name) else {
+            return Ok(Some(format!("there is no {name}")));
+        };
+        if got.shape != want.shape {
+            return Ok(Some(format!(
+                "{name} is {:?} instead of {:?}",
+                got.shape, want.shape
+            )));
+        }
+        let others: Vec<Vec<f64>> = moved
+            .iter()
+            .filter_map(|m| Some(m.get(name)?.to_f64()))
+            .collect();
+        let why = difference(&got.to_f64(), &want.to_f64(), &others, dtype);
+        if let Some(why) = why {
+            return Ok(Some(format!("{name}: {why}")));
+        }
+    }
+    Ok(None)
+}
+
+fn difference(got: &[f64], want: &[f64], moved: &[Vec<f64>], dtype: DType) -> Option<String> {
+    let most = if dtype == DType::F16 {
+        65504.0
+    } else {
+        f64::from(f32::MAX)
+    };
+    let least = if dtype == DType::F16 {
+        2f64.powi(-24)
+    } else {
+        2f64.powi(-133)
+    };
+    let moves = |i: usize| moved.iter().map(move |m| (m[i] - want[i]).abs());
+    // What jumps where inputs hardly move is not compared there.
+    let jumps = |i: usize| {
+        moved
+            .iter()
+            .any(|m| m[i].is_finite() != want[i].is_finite())
+    };
+    let all = (0..want.len()).flat_map(moves).filter(|d| d.is_finite());
+    let sensitive = all.fold(0.0, f64::max);
+    for i in 0..want.len() {
+        let (a, b) = (got[i], want[i]);
+        let same = a == b || a.is_nan() && b.is_nan();
+        let overflow = b.abs() * (1.0 + 4.0 * epsilon(dtype)) >= most;
+        if same || jumps(i) || overflow {
+            continue;
+        }
+        let tolerance = ROUNDINGS * (epsilon(dtype) * b.abs() + sensitive + least);
+        // A comparison also fails for NaN.
+        if !((a - b).abs() <= tolerance) {
+            return Some(format!(
+                "element {i} is {a:e} instead of {b:e}, within {tolerance:e}"
+            ));
+        }
+    }
+    None
+}
+
+/// A sample of each operator, with gradients where it has some.
+fn one_each(folder: &Folder) -> Vec<String> {
+    let mut found: BTreeMap<String, (bool, String)> = BTreeMap::new();
+    for id in ids(folder.path()).unwrap() {
+        let Some((op, name)) = id.split_once('/') else {
+            continue;
+        };
+        let known = found.get(op).is_some_and(|(gradients, _)| *gradients);
+        if known || !name.starts_with("f32") || !listed().contains(op) {
+            continue;
+        }
+        let case = Case::load(folder.path(), &id).unwrap();
+        let gradients = case.gradients.is_some();
+        if case.kind == Kind::Value && (gradients || !found.contains_key(op)) {
+            found.insert(op.to_string(), (gradients, id.clone()));
+        }
+    }
+    found.into_values().map(|(_, id)| id).collect()
+}
+
+fn check(engine: Engine) {
+    let folder = Folder::opinfo("halves").unwrap();
+    let (mut wrong, mut refused, mut passed) = (Vec::new(), BTreeSet::new(), 0);
+    for id in &one_each(&folder) {
+        for dtype in [DType::F16, DType::BF16] {
+            match judged(&folder, id, dtype, engine) {
+                Ok(None) => passed += 1,
+                Ok(Some(_)) if WRONG.contains(&&id[..]) => {}
+                Ok(Some(why)) => wrong.push(format!("{id} in {dtype}: {why}")),
+                Err(_) if IN_F32.contains(&&id[..]) => {}
+                Err(why) => {
+                    refused.insert(format!("{id} in {dtype}: {why}"));
+                }
+            }
+        }
+    }
+    println!("{engine:?}: {passed} samples pass in halves");
+    let text = |list: Vec<String>| list.join("\n");
+    assert!(wrong.is_empty(), "{engine:?} is wrong on\n{}", text(wrong));
+    let refused: Vec<String> = refused.into_iter().collect();
+    assert!(refused.is_empty(), "{engine:?} refuses\n{}", text(refused));
+}
+
+#[test]
+fn the_cpu_engine_computes_halves() {
+    check(Engine::Cpu);
+}
