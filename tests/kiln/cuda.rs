@@ -489,7 +489,7 @@ fn attention_and_its_gradients_store_no_scores() {
     let trained = compile(&there, |x: [Tensor; 3]| {
         let leaves: Vec<Tensor> = x.iter().map(|t| t.clone().requires_grad_(true)).collect();
         attend(&leaves).sum(()).backward().unwrap();
-        leaves.iter().map(|t| t.grad().unwrap()).collect::<Vec<_>>()
+        leaves.map(|t| t.grad().unwrap())
     });
     let text = trained.unwrap().explain().to_string();
     assert!(
