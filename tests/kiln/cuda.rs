@@ -486,10 +486,10 @@ fn attention_and_its_gradients_store_no_scores() {
     for (a, b) in gradients(&there).iter().zip(gradients(&x)) {
         assert_close(a, &b);
     }
-    let trained = compile(&there, |x: [Tensor; 3]| {
-        let leaves: Vec<Tensor> = x.iter().map(|t| t.clone().requires_grad_(true)).collect();
+    let trained = compile(&there, |x| {
+        let leaves = x.map(|t| t.requires_grad_(true));
         attend(&leaves).sum(()).backward().unwrap();
-        leaves.iter().map(|t| t.grad().unwrap()).collect::<Vec<_>>()
+        leaves.map(|t| t.grad().unwrap())
     });
     let text = trained.unwrap().explain().to_string();
     assert!(

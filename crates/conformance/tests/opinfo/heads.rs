@@ -143,7 +143,7 @@ fn heads_with_and_without_weights_agree() {
         .to_dtype(DType::Bool);
     let padding = Tensor::from_slice(
         &[
-            false, false, true, false, false, true, false, false, false, false,
+            false, false, true, false, false, false, false, false, true, false,
         ],
         [N, 5],
     );
