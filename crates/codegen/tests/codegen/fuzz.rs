@@ -178,9 +178,7 @@ fn random_programs_cover_the_rules() {
             let tile = l.kernel.program();
             let library = !matches!(*l.kernel, Kernel::Tile(_));
             note("epilogue", library && tile.is_some());
-            let of_images = matches!(*l.kernel, Kernel::Conv(_));
             note("prologue", made > 0);
-            note("prologue of images", of_images && made > 0);
             let rows = |p: &TileProgram| p.schedule == Schedule::Rows;
             note("epilogue of rows", library && tile.is_some_and(rows));
             note("scan", matches!(*l.kernel, Kernel::Scan(_)));

@@ -14,7 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 const WRONG: &[&str] = &["logcumsumexp/f32_00"];
 
 /// Samples whose results are asked for in f32, which gradients in halves do not fit.
-const IN_F32: &[&str] = &["cumprod/f32_00"];
+const IN_F32: &[&str] = &["cumprod/f32_00", "cumsum/f32_00", "prod/f32_00"];
+
+/// What takes f32 and f64 alone, as in PyTorch.
+const WIDE: &str = "f32 or f64";
 
 /// Roundings of a result, and of what it is computed from.
 const ROUNDINGS: f64 = 8.0;
@@ -183,6 +186,7 @@ fn check(engine: Engine) {
                 Ok(Some(_)) if WRONG.contains(&&id[..]) => {}
                 Ok(Some(why)) => wrong.push(format!("{id} in {dtype}: {why}")),
                 Err(_) if IN_F32.contains(&&id[..]) => {}
+                Err(why) if why.contains(WIDE) => {}
                 Err(why) => {
                     refused.insert(format!("{id} in {dtype}: {why}"));
                 }

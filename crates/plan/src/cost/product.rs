@@ -7,8 +7,6 @@ use kiln_base::Dim;
 
 /// Columns of a right matrix that is packed once: fewer would leave most of a panel empty.
 const PACKED_COLUMNS: i64 = 8;
-/// Multiply-adds up to which matrices are read where they lie: copying them would cost more than it saves.
-const FEW_SUMS: i64 = 1 << 20;
 /// Rows of a register tile, at most.
 const ROWS: i64 = 8;
 /// The work of a block, as [`Algorithm::Panels`] has it, unless a tuner says another...
@@ -172,12 +170,6 @@ impl MatMul {
         if self.walks() {
             let vectors = [&self.m, &self.n].map(|d| (Algorithm::Vector, vec![within(d, 1, 1)]));
             table.extend(vectors);
-        }
-        if let Some(Sizes { m, k, n, .. }) = self.sizes(&[]) {
-            let few = [k, n].into_iter().fold(m, i64::saturating_mul) <= FEW_SUMS;
-            if few && self.algorithms(&[]).contains(&Algorithm::Small) {
-                table.push((Algorithm::Small, vec![]));
-            }
         }
         let work = match self.behind() {
             Behind::Rows => ROWS_WORK,
