@@ -146,8 +146,8 @@ fn difference(got: &[f64], want: &[f64], moved: &[Vec<f64>], dtype: DType) -> Op
             continue;
         }
         let tolerance = ROUNDINGS * (epsilon(dtype) * b.abs() + sensitive + least);
-        // A comparison also fails for NaN.
-        if !((a - b).abs() <= tolerance) {
+        let off = (a - b).abs();
+        if off.is_nan() || off > tolerance {
             return Some(format!(
                 "element {i} is {a:e} instead of {b:e}, within {tolerance:e}"
             ));
