@@ -349,20 +349,6 @@ impl Var {
 impl Var {
     /// Has `f` called with each value that a run gives the cell, behind the run. It may read that value, which waits
     /// for a GPU, and no `Var`. The first call counts.
-    ///
-    /// ```
-    /// use kiln_tensor::{Tensor, Var};
-    /// use std::sync::{Arc, Mutex};
-    /// let seen = Arc::new(Mutex::new(Vec::new()));
-    /// let (v, all) = (Var::new(Tensor::from(1.0))?, seen.clone());
-    /// v.watch(move |t| all.lock().unwrap().extend(t.item::<f64>()));
-    /// for _ in 0..2 {
-    ///     v.mul_(3.0)?;
-    ///     v.realize()?;
-    /// }
-    /// assert_eq!(*seen.lock().unwrap(), [3.0, 9.0]);
-    /// # Ok::<(), kiln_tensor::Error>(())
-    /// ```
     pub fn watch(&self, f: impl Fn(&Tensor) + Send + Sync + 'static) {
         self.cell
             .watch(Box::new(move |value| f(&value.clone().into())));
