@@ -381,21 +381,24 @@ pub fn lcm(a: i64, b: i64) -> i64 {
 /// Philox4x32-10 (Salmon et al., 2011): four random words for a 128-bit counter and a 64-bit key.
 #[inline]
 pub fn philox(counter: [u32; 4], key: u64) -> [u32; 4] {
-    let mut c = counter;
+    philox_lanes(counter.map(|word| [word]), key).map(|[word]| word)
+}
+
+/// [`philox`] of several counters side by side: word `i` of counter `lane` is `c[i][lane]`.
+#[inline(always)]
+pub fn philox_lanes<const N: usize>(mut c: [[u32; N]; 4], key: u64) -> [[u32; N]; 4] {
     let mut k = [key as u32, (key >> 32) as u32];
-    for round in 0..10 {
-        if round > 0 {
-            k[0] = k[0].wrapping_add(0x9E37_79B9);
-            k[1] = k[1].wrapping_add(0xBB67_AE85);
-        }
-        let a = c[0] as u64 * 0xD251_1F53;
-        let b = c[2] as u64 * 0xCD9E_8D57;
-        c = [
-            (b >> 32) as u32 ^ c[1] ^ k[0],
-            b as u32,
-            (a >> 32) as u32 ^ c[3] ^ k[1],
-            a as u32,
-        ];
+    for _ in 0..10 {
+        (0..N).for_each(|lane| {
+            let a = u64::from(c[0][lane]) * 0xD251_1F53;
+            let b = u64::from(c[2][lane]) * 0xCD9E_8D57;
+            c[0][lane] = (b >> 32) as u32 ^ c[1][lane] ^ k[0];
+            c[1][lane] = b as u32;
+            c[2][lane] = (a >> 32) as u32 ^ c[3][lane] ^ k[1];
+            c[3][lane] = a as u32;
+        });
+        k[0] = k[0].wrapping_add(0x9E37_79B9);
+        k[1] = k[1].wrapping_add(0xBB67_AE85);
     }
     c
 }

@@ -5,9 +5,9 @@
 //! checkpoint as one safetensors file; `kiln-conformance gpu` proves the GPU of this machine.
 
 use kiln_goldens::{Case, Engine, Run, Verdict, ids, judge, run, write_tensors};
+use kiln_gpu_proof::say;
 use kiln_tensor::Device;
 use std::collections::BTreeMap;
-use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -17,13 +17,6 @@ const USAGE: &str =
        kiln-conformance train RUN_DIR --out FILE
        kiln-conformance tensors FILE --out FILE
        kiln-conformance gpu [options], which --help lists";
-
-/// Prints a line. That nobody reads any more stops nothing: the exit code says the rest.
-macro_rules! say {
-    ($($text:tt)*) => {
-        let _ = writeln!(stdout(), $($text)*);
-    };
-}
 
 type Failed = Box<dyn std::error::Error>;
 

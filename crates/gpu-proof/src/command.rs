@@ -4,7 +4,6 @@ use crate::driver::Driver;
 use crate::{Failed, PARTS, Part, Report, Settings};
 use kiln_tensor::Device;
 use serde_json::{Value, json};
-use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant, SystemTime};
@@ -25,13 +24,6 @@ outputs, DIR/hardware.tar. It exits with 1 if anything is wrong. On the emulated
   --python FILE   a Python that may have PyTorch (default: python3)
   --commit HASH   what was built, for the page
   --list          only says what parts there are";
-
-/// Prints a line. That nobody reads any more stops nothing: the page is written, and the exit code says the rest.
-macro_rules! say {
-    ($($text:tt)*) => {
-        let _ = writeln!(stdout(), $($text)*);
-    };
-}
 
 struct Given {
     out: PathBuf,

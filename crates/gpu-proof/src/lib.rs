@@ -4,6 +4,15 @@
 //! A part is a function that fills a [`Report`]. The command runs each in a process of its own, so that a fault,
 //! which ends a process's use of a GPU, or a part that takes too long, spoils no other.
 
+/// Prints a line. That nobody reads any more stops nothing: pages are written, and the exit code says the rest.
+#[macro_export]
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
 mod bench;
 mod binaries;
 pub mod command;

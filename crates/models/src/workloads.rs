@@ -39,6 +39,13 @@ pub struct Setup<'a> {
     pub dtype: DType,
 }
 
+impl Setup<'_> {
+    /// The same in another dtype.
+    fn of(self, dtype: DType) -> Self {
+        Setup { dtype, ..self }
+    }
+}
+
 impl<'a> From<&'a CompileOptions> for Setup<'a> {
     /// For the CPU, in f32.
     fn from(options: &'a CompileOptions) -> Setup<'a> {
@@ -108,17 +115,17 @@ pub const WORKLOADS: &[Entry] = &[
     (
         "resnet18-step-bf16",
         "resnet18-step inside autocast to bf16",
-        |setup| resnet18_training(setup, Some(DType::BF16)),
+        |setup| resnet18_step(setup.of(DType::BF16)),
     ),
     (
         "encoder-step-bf16",
         "encoder-step inside autocast to bf16",
-        |setup| encoder_training(setup, Some(DType::BF16)),
+        |setup| encoder_step(setup.of(DType::BF16)),
     ),
     (
         "encoder-step-f16",
         "encoder-step inside autocast to f16, with a scaler",
-        |setup| encoder_training(setup, Some(DType::F16)),
+        |setup| encoder_step(setup.of(DType::F16)),
     ),
 ];
 
@@ -163,23 +170,23 @@ fn inference<M: Module + 'static>(
     })
 }
 
-/// Compiles a step that gives the loss, which may be computed inside `autocast` to a dtype; one of f16 is scaled.
+/// Compiles a step that gives the loss, which is computed inside `autocast` where the dtype is not f32; one of f16 is
+/// scaled.
 fn training<M: Module + 'static>(
     model: M,
     mut optimizer: Optimizer,
     inputs: Vec<Tensor>,
     setup: Setup,
-    narrow: Option<DType>,
     loss: impl FnOnce(&M, &[Tensor]) -> Tensor,
 ) -> Result<Workload> {
     let inputs: Vec<Tensor> = inputs.iter().map(|t| t.to(setup.device)).collect();
-    let narrow = narrow.or(Some(setup.dtype).filter(|dtype| *dtype != DType::F32));
-    let mut scaler = GradScaler::with(Scaling::new().enabled(narrow == Some(DType::F16)))?;
+    let casts = (setup.dtype != DType::F32).then(|| Autocast::new(setup.dtype));
+    let mut scaler = GradScaler::with(Scaling::new().enabled(setup.dtype == DType::F16))?;
     scaler.to(setup.device)?;
     let program = compile_with(&inputs, setup.options, |x| {
         optimizer.zero_grad();
         let loss = {
-            let _casts = set_autocast(narrow.map(Autocast::new));
+            let _casts = set_autocast(casts);
             loss(&model, &x)
         };
         scaler.scale(&loss).backward()?;
@@ -264,10 +271,6 @@ fn lstm(setup: Setup) -> Result<Workload> {
 }
 
 fn resnet18_step(setup: Setup) -> Result<Workload> {
-    resnet18_training(setup, None)
-}
-
-fn resnet18_training(setup: Setup, narrow: Option<DType>) -> Result<Workload> {
     let model = ResNet::resnet18(1000)?;
     model.to(setup.device)?;
     let images = Tensor::randn([16, 3, 64, 64], DType::F32);
@@ -275,21 +278,17 @@ fn resnet18_training(setup: Setup, narrow: Option<DType>) -> Result<Workload> {
     let rule = SGD::new().lr(0.01).momentum(0.9);
     let optimizer = Optimizer::new(model.parameters(), rule)?;
     let batch = vec![images, labels];
-    training(model, optimizer, batch, setup, narrow, |m, x| {
+    training(model, optimizer, batch, setup, |m, x| {
         m.call(&x[0]).cross_entropy(&x[1])
     })
 }
 
 fn encoder_step(setup: Setup) -> Result<Workload> {
-    encoder_training(setup, None)
-}
-
-fn encoder_training(setup: Setup, narrow: Option<DType>) -> Result<Workload> {
     let model = block().encoder_block()?;
     model.to(setup.device)?;
     let batch = [0, 1].map(|_| Tensor::randn([4, 256, 768], DType::F32));
     let optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
-    training(model, optimizer, batch.to_vec(), setup, narrow, |m, x| {
+    training(model, optimizer, batch.to_vec(), setup, |m, x| {
         m.call(&x[0]).mse_loss(&x[1])
     })
 }
@@ -299,7 +298,7 @@ fn lstm_step(setup: Setup) -> Result<Workload> {
     model.to(setup.device)?;
     let batch = [128, 256].map(|n| Tensor::randn([32, 16, n], DType::F32));
     let optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
-    training(model, optimizer, batch.to_vec(), setup, None, |m, x| {
+    training(model, optimizer, batch.to_vec(), setup, |m, x| {
         m.call(&x[0]).0.mse_loss(&x[1])
     })
 }

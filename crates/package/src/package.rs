@@ -3,7 +3,7 @@
 use crate::entry::{Entry, Loaded};
 use crate::error::{Error, Result};
 use crate::interface::StateInfo;
-use crate::manifest::{ASSETS, FORMAT, Manifest, WEIGHTS};
+use crate::manifest::{ASSETS, FORMAT, Manifest, ProgramInfo, WEIGHTS};
 use crate::map::Map;
 use crate::open::{self, Options};
 use crate::state::States;
@@ -80,13 +80,9 @@ impl Package {
 
     /// The machines that programs were tuned for, in order.
     pub fn machines(&self) -> BTreeSet<&str> {
-        let programs = self
-            .shared
-            .manifest
-            .entries
-            .iter()
-            .flat_map(|e| &e.programs);
-        programs.filter_map(|p| p.machine.as_deref()).collect()
+        self.programs()
+            .filter_map(|p| p.machine.as_deref())
+            .collect()
     }
 
     /// The machine that it is run on here, by the name that programs are tuned for; `None` where that is not known.
@@ -96,14 +92,16 @@ impl Package {
 
     /// The levels that packed weights are there for.
     pub fn packed_levels(&self) -> BTreeSet<&str> {
-        let programs = self
-            .shared
+        let packed = self.programs().flat_map(|p| &p.packed);
+        packed.map(|p| &p.level[..]).collect()
+    }
+
+    fn programs(&self) -> impl Iterator<Item = &ProgramInfo> {
+        self.shared
             .manifest
             .entries
             .iter()
-            .flat_map(|e| &e.programs);
-        let packed = programs.flat_map(|p| &p.packed);
-        packed.map(|p| &p.level[..]).collect()
+            .flat_map(|e| &e.programs)
     }
 
     /// What the package says of itself, as JSON: all that the other functions say, and the sizes and checksums of its

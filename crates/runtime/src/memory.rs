@@ -229,8 +229,8 @@ impl Storage {
         }
     }
 
-    /// So many bytes of the host's memory, or of what is lent, which stays for as long as a part of it is there. Nobody uses the whole
-    /// itself, and of parts that overlap one is used at a time.
+    /// So many bytes of the host's memory, or of what is lent, which stays for as long as a part of it is there. Nobody
+    /// uses the whole itself, and of parts that overlap one is used at a time.
     ///
     /// # Errors
     /// [`Error::Internal`] if they are not there or not aligned.

@@ -187,6 +187,13 @@ pub(super) fn copied(k: &mut Printing<'_>, s: &Sizes, last: bool, to: &str, x: &
     k.body.close_all(2);
 }
 
+/// Prints the copy of image `n` of what has so many channels first, and positions in each, with channels last.
+pub(super) fn turned(k: &mut Printing<'_>, to: &str, from: &str, (channels, plane): (i64, i64)) {
+    k.body.each("c", channels);
+    k.body.line(format!("for (kiln_int p = 0; p < {plane}; ++p) {to}[p * {channels} + c] = {from}[(n * {channels} + c) * {plane} + p];"));
+    k.body.close();
+}
+
 /// Where results go: straight to memory, or through more work, turned or not.
 pub(super) struct Results {
     /// The array that the kernel writes or its epilogue reads, and whether that is of one image or block.

@@ -1,7 +1,7 @@
 //! Gradients of a convolution's weights: for each tap, products of the images' channels by those of the result's
 //! gradient, summed over positions.
 
-use super::conv::{Sizes, copied};
+use super::conv::{Sizes, copied, turned};
 use super::kernel::Printing;
 use super::scalar::memory;
 use crate::error::Result;
@@ -29,7 +29,7 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
         true => Some(k.array(c.dtype, padded * from)?),
         false => None,
     };
-    let turned = match !y_last && to > 1 {
+    let last = match !y_last && to > 1 {
         true => Some(k.array(c.dtype, plane * to)?),
         false => None,
     };
@@ -45,12 +45,10 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
         None => format!("{x} + n * {}", padded * from),
     };
     k.body.line(format!("const {ty} *restrict v = {v};"));
-    let q = match &turned {
-        Some(turned) => {
-            k.body.each("c", to);
-            k.body.line(format!("for (kiln_int p = 0; p < {plane}; ++p) {turned}[p * {to} + c] = {dy}[(n * {to} + c) * {plane} + p];"));
-            k.body.close();
-            turned.clone()
+    let q = match &last {
+        Some(last) => {
+            turned(k, last, &dy, (to, plane));
+            last.clone()
         }
         None => format!("{dy} + n * {}", plane * to),
     };

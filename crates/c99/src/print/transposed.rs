@@ -1,7 +1,7 @@
 //! Transposed convolutions, which gradients of images are too: each position of the operand is multiplied by the taps
 //! of the filter and added to the places of the result that they meet.
 
-use super::conv::{Results, Sizes, viewed};
+use super::conv::{Results, Sizes, turned, viewed};
 use super::kernel::{Printing, View};
 use super::scalar::memory;
 use crate::error::Result;
@@ -34,9 +34,7 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     k.body.each("n", s.batch);
     let v = match &copy {
         Some(copy) => {
-            k.body.each("c", from);
-            k.body.line(format!("for (kiln_int p = 0; p < {plane}; ++p) {copy}[p * {from} + c] = {y}[(n * {from} + c) * {plane} + p];"));
-            k.body.close();
+            turned(k, copy, &y, (from, plane));
             copy.clone()
         }
         None => format!("{y} + n * {}", plane * from),

@@ -16,6 +16,12 @@ pub(crate) fn widen(dtype: DType, from: &[u16], to: &mut [f32]) {
     }
 }
 
+/// Two halves as one word, the first in its lower half.
+#[inline(always)]
+pub(crate) fn pair(first: u16, second: u16) -> u32 {
+    u32::from(first) | u32::from(second) << 16
+}
+
 /// A dtype at compile time.
 pub(crate) trait Mem: 'static {
     /// The element in memory.

@@ -16,15 +16,8 @@ __device__ __forceinline__ void add_keys(Block& block, const Scores& scores, Ind
         const Index i = i0 + r;
         const Index seen = CAUSAL && i + 1 < end ? i + 1 : end, last = i < length ? seen : 0;
         const Acc before = block.best[r];
-        Acc x[BN / 32], best = before;
-#pragma unroll
-        for (int c = 0; c < BN / 32; c++) {
-            const Index j = j0 + c * 32 + lane;
-            x[c] = j < last ? scores.at(block.products[r][c * 32 + lane], i, j) : Acc(-kiln_inf);
-            best = fmax(best, x[c]);
-        }
-#pragma unroll
-        for (int step = 16; step > 0; step /= 2) best = fmax(best, __shfl_xor_sync(0xffffffffu, best, step));
+        Acc x[BN / 32];
+        const Acc best = best_score(x, block.products[r], scores, i, j0, last, before);
         // While no key was seen, every weight is exp(-inf).
         const Acc base = best == Acc(-kiln_inf) ? Acc(0) : best;
         Acc sum = 0, share = 0;

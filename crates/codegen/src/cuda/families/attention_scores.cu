@@ -19,6 +19,21 @@ struct Scores {
     }
 };
 
+// The scores of row i and keys j0 <= j < last, spread over a warp, and the best of these and of an earlier one; of the
+// keys behind there is nothing to see.
+__device__ __forceinline__ Acc best_score(Acc (&x)[BN / 32], const Acc* products, const Scores& scores, Index i, Index j0, Index last, Acc best) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int c = 0; c < BN / 32; c++) {
+        const Index j = j0 + c * 32 + lane;
+        x[c] = j < last ? scores.at(products[c * 32 + lane], i, j) : Acc(-kiln_inf);
+        best = fmax(best, x[c]);
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) best = fmax(best, __shfl_xor_sync(0xffffffffu, best, step));
+    return best;
+}
+
 // A quotient of normal numbers: rounding it to the last bit would be a tenth of the compilation.
 __device__ __forceinline__ float inverse(float x) { return __fdividef(1.0f, x); }
 __device__ __forceinline__ double inverse(double x) { return 1.0 / x; }

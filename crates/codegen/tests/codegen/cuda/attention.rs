@@ -85,6 +85,18 @@ fn attention(dtype: DType, kind: Mask, s: Sizes, rng: &mut Rng) {
     case.check(&results, &format!("{dtype} {kind:?} {s:?}"));
 }
 
+impl Sizes {
+    /// Around the sizes of tiles.
+    fn odd(rng: &mut Rng) -> Sizes {
+        Sizes {
+            length: rng.one([0, 1, 2, 31, 33, 65]),
+            keys: rng.one([0, 1, 3, 32, 63, 65, 130]),
+            width: rng.one([0, 1, 5, 16, 33]),
+            columns: rng.one([0, 1, 7, 16, 40, 65]),
+        }
+    }
+}
+
 #[test]
 fn any_size_and_mask() {
     if device::nvrtc().is_none() {
@@ -92,12 +104,7 @@ fn any_size_and_mask() {
     }
     let mut rng = Rng::new(11);
     for i in 0..cases() {
-        let s = Sizes {
-            length: rng.one([0, 1, 2, 31, 33, 65]),
-            keys: rng.one([0, 1, 3, 32, 63, 65, 130]),
-            width: rng.one([0, 1, 5, 16, 33]),
-            columns: rng.one([0, 1, 7, 16, 40, 65]),
-        };
+        let s = Sizes::odd(&mut rng);
         attention(FLOATS[i % 4], MASKS[i / 4 % 4], s, &mut rng);
     }
     // Copied by eights, and in strips.
@@ -139,12 +146,7 @@ fn gradients_of_any_size_and_mask() {
     }
     let mut rng = Rng::new(21);
     for i in 0..cases() {
-        let s = Sizes {
-            length: rng.one([0, 1, 2, 31, 33, 65]),
-            keys: rng.one([0, 1, 3, 32, 63, 65, 130]),
-            width: rng.one([0, 1, 5, 16, 33]),
-            columns: rng.one([0, 1, 7, 16, 40, 65]),
-        };
+        let s = Sizes::odd(&mut rng);
         gradients(FLOATS[i % 4], MASKS[i / 4 % 4], s, i % 3 == 0, &mut rng);
     }
     // Copied by eights, and in strips.

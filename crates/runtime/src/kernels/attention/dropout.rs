@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::kernels::matmul::Operand;
 use crate::simd::{Isa, Kernel, Level, compiled};
-use kiln_base::prim::RandomKind;
+use kiln_base::prim::{RandomKind, philox_lanes};
 use kiln_plan as plan;
 
 /// Linked dropout.
@@ -91,7 +91,7 @@ impl Kernel<Row> for Drop {
     }
 }
 
-/// What numbers from a block on are multiplied by. The words are those of [`kiln_base::prim::philox`], in lanes.
+/// What numbers from a block on are multiplied by.
 #[inline(always)]
 fn factors(block: u64, row: &Row) -> [f32; MANY] {
     let mut c = [[0u32; BLOCKS]; 4];
@@ -100,19 +100,7 @@ fn factors(block: u64, row: &Row) -> [f32; MANY] {
         (c[0][lane], c[1][lane]) = (block as u32, (block >> 32) as u32);
         c[2][lane] = EACH as u32 - 1;
     });
-    let mut key = [row.seed as u32, (row.seed >> 32) as u32];
-    for _ in 0..10 {
-        (0..BLOCKS).for_each(|lane| {
-            let a = u64::from(c[0][lane]) * 0xD251_1F53;
-            let b = u64::from(c[2][lane]) * 0xCD9E_8D57;
-            c[0][lane] = (b >> 32) as u32 ^ c[1][lane] ^ key[0];
-            c[1][lane] = b as u32;
-            c[2][lane] = (a >> 32) as u32 ^ c[3][lane] ^ key[1];
-            c[3][lane] = a as u32;
-        });
-        key[0] = key[0].wrapping_add(0x9E37_79B9);
-        key[1] = key[1].wrapping_add(0xBB67_AE85);
-    }
+    let c = philox_lanes(c, row.seed);
     let mut factors = [0f32; MANY];
     for (lane, four) in factors.as_chunks_mut::<EACH>().0.iter_mut().enumerate() {
         for (word, factor) in c.iter().zip(four) {

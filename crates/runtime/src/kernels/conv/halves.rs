@@ -6,8 +6,9 @@ use crate::error::Result;
 use crate::kernels::matmul::{Args, split};
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
-use crate::simd::convert::widen;
+use crate::simd::convert::{pair, widen};
 use crate::simd::transpose::{Transpose, Turn};
+use crate::tile::affine::ceil;
 use crate::tile::{Failures, Linked, Runner};
 use kiln_base::DType;
 use kiln_plan::ConvRole;
@@ -96,18 +97,18 @@ impl Conv {
     ) {
         const ROWS: i64 = 8;
         const SOME: i64 = 64;
-        let pairs = (channels + 1) / 2;
+        let pairs = ceil(channels, 2);
         let mut rows = [[0u32; SOME as usize]; ROWS as usize];
         for first in (0..n).step_by(SOME as usize) {
             let count = SOME.min(n - first) as usize;
-            for pair in (0..pairs).step_by(ROWS as usize) {
-                let some = ROWS.min(pairs - pair);
+            for top in (0..pairs).step_by(ROWS as usize) {
+                let some = ROWS.min(pairs - top);
                 // SAFETY: the caller's.
                 let line = |channel: i64| unsafe {
                     let from = from.offset((channel * apart + first) as isize);
                     std::slice::from_raw_parts(from, count)
                 };
-                for (row, i) in rows.iter_mut().zip(pair..pair + some) {
+                for (row, i) in rows.iter_mut().zip(top..top + some) {
                     for (word, a) in row.iter_mut().zip(line(2 * i)) {
                         *word = u32::from(*a);
                     }
@@ -124,7 +125,7 @@ impl Conv {
                         pitch: SOME as isize,
                         rows: some as usize,
                         columns: count,
-                        to: to.offset((first * pairs + pair) as isize),
+                        to: to.offset((first * pairs + top) as isize),
                         to_pitch: pairs as isize,
                     });
                 }
@@ -144,7 +145,7 @@ impl Conv {
     ) -> Result<*mut u8> {
         let to = room::<f32>(storage, len)?.cast::<u8>();
         let both = Args(&[from, to]);
-        split((len + PART - 1) / PART, PART, parallel, |first, end| {
+        split(ceil(len, PART), PART, parallel, |first, end| {
             let both = &both;
             let (first, end) = (first * PART, (end * PART).min(len));
             let count = (end - first) as usize;
@@ -174,7 +175,7 @@ unsafe fn make(
     let to = room::<u16>(storage, len)?.cast::<u8>();
     let all: SmallVec<[*mut u8; 12]> = args.iter().copied().chain([to]).collect();
     let all = Args(&all);
-    split((len + PART - 1) / PART, PART, parallel, |first, end| {
+    split(ceil(len, PART), PART, parallel, |first, end| {
         let all = &all;
         // SAFETY: the caller's; parts are apart.
         match unsafe { Runner::new(program, all.0.as_ptr(), failures) } {
@@ -229,7 +230,7 @@ pub(super) unsafe fn join_rows(
             let to = std::slice::from_raw_parts_mut(to, columns as usize);
             let pairs = row(i * step).iter().zip(row(i * step + apart));
             for (to, (first, second)) in to.iter_mut().zip(pairs) {
-                *to = u32::from(*first) | u32::from(*second) << 16;
+                *to = pair(*first, *second);
             }
         }
     }

@@ -4,7 +4,7 @@
 use super::{Args, Made, MatMul, split};
 use crate::error::Result;
 use crate::memory::{Storage, room};
-use crate::simd::convert::widen;
+use crate::simd::convert::{pair, widen};
 use crate::tile::Failures;
 use crate::tile::affine::ceil;
 use kiln_base::DType;
@@ -139,12 +139,12 @@ impl MatMul {
                 match (row(step * terms), row(step * terms + 1)) {
                     (Some(a), Some(b)) if self.pairs => {
                         for ((to, a), b) in to.iter_mut().zip(a).zip(b) {
-                            *to = pair(*a, *b);
+                            *to = word(*a, *b);
                         }
                     }
                     (Some(a), _) if self.pairs => {
                         for (to, a) in to.iter_mut().zip(a) {
-                            *to = pair(*a, 0);
+                            *to = word(*a, 0);
                         }
                     }
                     (Some(a), _) => widen(half, a, to),
@@ -198,9 +198,9 @@ impl MatMul {
         // SAFETY: the caller's.
         let put = |i: i64, word: f32| unsafe { *to.offset((i * step) as isize) = word };
         if self.pairs {
-            (0..self.k / 2).for_each(|i| put(i, pair(term(2 * i), term(2 * i + 1))));
+            (0..self.k / 2).for_each(|i| put(i, word(term(2 * i), term(2 * i + 1))));
             if self.k % 2 == 1 {
-                put(self.k / 2, pair(term(self.k - 1), 0));
+                put(self.k / 2, word(term(self.k - 1), 0));
             }
             return;
         }
@@ -218,7 +218,7 @@ impl MatMul {
     }
 }
 
-/// Two halves as one word.
-fn pair(first: u16, second: u16) -> f32 {
-    f32::from_bits(u32::from(first) | u32::from(second) << 16)
+/// Two halves as a word of what is packed.
+fn word(first: u16, second: u16) -> f32 {
+    f32::from_bits(pair(first, second))
 }
