@@ -45,8 +45,8 @@ impl super::work::Work for Attention {
 /// What is computed at once.
 const BLOCK: Block = Block {
     scores: 1 << 16,
-    keys: 256,
-    rows: 256,
+    keys: 512,
+    rows: 128,
 };
 
 /// What a thread keeps from block to block: scores, sums, and halves as f32.
