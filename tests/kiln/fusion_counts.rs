@@ -314,7 +314,7 @@ fn check_projections(device: Device) -> kiln::Result<()> {
                 kiln_codegen::lower(&stages.optimized, &options).expect("it was lowered before");
             for task in program.tasks {
                 if let (Body::MatMul(m), false) = (&task.work.body, device == Device::Cpu) {
-                    assert_eq!(m.dtype, dtype, "{what}");
+                    assert_eq!(m.dtype(), dtype, "{what}");
                 }
             }
             let found = f.verify(&x)?;

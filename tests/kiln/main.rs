@@ -29,6 +29,7 @@ mod gpu_tools;
 mod growth;
 mod in_place;
 mod indexing;
+mod integers;
 mod kernel_counts;
 mod kinks;
 mod layout;

@@ -142,7 +142,7 @@ impl Assembler<'_> {
             let node = &self.flow.nodes[a.node];
             let one = group.members == [a.node] && group.roots.len() == 1;
             // Results of another dtype than the operands pass through an epilogue.
-            one && (!node.is_product() || self.multiplied(a) == node.dtype)
+            one && (!node.is_product() || self.multiplied(a)[0] == node.dtype)
         };
         let (work, args, sites) = match &group.anchor {
             Some(anchor) if matches!(self.flow.nodes[anchor.node].op, Op::Control(_)) => {
@@ -334,9 +334,9 @@ impl Assembler<'_> {
         Ok((work, nodes, builder.sites))
     }
 
-    /// The dtype of the elements that a product multiplies.
-    fn multiplied(&self, anchor: &Anchor) -> DType {
-        self.flow.nodes[anchor.operands[0].held].dtype
+    /// The dtypes of the elements that a product multiplies.
+    fn multiplied(&self, anchor: &Anchor) -> [DType; 2] {
+        [0, 1].map(|i| self.flow.nodes[anchor.operands[i].held].dtype)
     }
 
     /// What an anchor computes of these nodes, with its result in argument `out`.
@@ -368,7 +368,7 @@ impl Assembler<'_> {
         match &node.op {
             Op::Library(_, op) => Body::Library(op.kernel(&call())),
             Op::Conv(c) => Body::Conv(plan::Conv {
-                dtype: self.multiplied(anchor),
+                dtypes: self.multiplied(anchor),
                 operands: [whole(0), whole(1)],
                 out,
                 ..(**c).clone()
@@ -386,7 +386,7 @@ impl Assembler<'_> {
             _ => {
                 let batch = shape.len() - 2;
                 Body::MatMul(plan::MatMul {
-                    dtype: self.multiplied(anchor),
+                    dtypes: self.multiplied(anchor),
                     batch: shape[..batch].to_vec(),
                     m: shape[batch].clone(),
                     k: operand(0)[batch + 1].clone(),

@@ -27,9 +27,19 @@ fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 
-/// The dtype of sums of products.
+/// The dtype of sums of products: i32 of whole numbers that have fewer bits, which wrap around.
 fn sums(of: DType) -> DType {
-    if is_half(of) { DType::F32 } else { of }
+    match of {
+        DType::F16 | DType::BF16 => DType::F32,
+        DType::U8 | DType::I8 | DType::I16 => DType::I32,
+        other => other,
+    }
+}
+
+/// Whether operands are of one dtype, or bytes of which one has a sign.
+fn match_up([a, b]: [DType; 2]) -> bool {
+    let is_byte = |d: DType| matches!(d, DType::U8 | DType::I8);
+    a == b || is_byte(a) && is_byte(b)
 }
 
 /// What a step runs.

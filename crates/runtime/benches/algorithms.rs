@@ -79,7 +79,7 @@ fn convolution(batch: i64, (name, cin, cout, groups, extent, kernel, stride): La
     let padding = kernel / 2;
     let output = (extent + 2 * padding - kernel) / stride + 1;
     let conv = Conv {
-        dtype: DType::F32,
+        dtypes: [DType::F32; 2],
         role: ConvRole::Result,
         batch: batch.into(),
         groups: groups.into(),
@@ -137,7 +137,7 @@ fn product(batch: i64, m: i64, k: i64, n: i64) -> Case {
         col: Dim::ONE,
     };
     let product = MatMul {
-        dtype: DType::F32,
+        dtypes: [DType::F32; 2],
         batch: vec![batch.into()],
         m: m.into(),
         k: k.into(),

@@ -248,7 +248,7 @@ fn products() {
         (1, 1, 512, 512, 7, 3),
     ] {
         let conv = Conv {
-            dtype: DType::F32,
+            dtypes: [DType::F32; 2],
             role: ConvRole::Result,
             batch: b.into(),
             groups: g.into(),

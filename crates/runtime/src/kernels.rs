@@ -9,6 +9,7 @@ mod reach;
 mod scan;
 mod scatter;
 mod sort;
+mod terms;
 pub(crate) mod work;
 
 use crate::cuda;
@@ -31,8 +32,8 @@ use work::{Link, Sizes, Work};
 /// Errs unless there is code for a kernel of these dtypes on the CPU.
 pub(crate) fn supported(kernel: &Kernel) -> Result<()> {
     let (dtype, computes) = match kernel {
-        Kernel::MatMul(m) => (m.dtype, MatMul::computes(m)),
-        Kernel::Conv(c) => (c.dtype, Conv::computes(c)),
+        Kernel::MatMul(m) => (m.dtype(), MatMul::computes(m)),
+        Kernel::Conv(c) => (c.dtype(), Conv::computes(c)),
         Kernel::Attention(a) => (a.scores.dtype, Attention::computes(a)),
         Kernel::AttentionGrad(a) => (a.scores.dtype, AttentionGrad::computes(a)),
         Kernel::Scan(s) => (s.dtype, Scan::computes(s)),

@@ -39,7 +39,7 @@ impl Sizes {
             Ok(all)
         };
         Ok(Sizes {
-            dtype: c.dtype,
+            dtype: c.dtype(),
             batch: k.number(&c.batch)?,
             groups: k.number(&c.groups)?,
             ins: k.number(&c.in_channels)?,
@@ -103,8 +103,11 @@ impl Sizes {
 
 /// Prints a convolution.
 pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
-    if !matches!(c.dtype, DType::F32 | DType::F64) {
-        let why = format!("convolutions of {} are not printed", c.dtype);
+    if c.role == ConvRole::Result && c.sums().is_int() {
+        return super::integers::conv(k, c);
+    }
+    if !matches!(c.dtype(), DType::F32 | DType::F64) {
+        let why = format!("convolutions of {} are not printed", c.dtype());
         return Err(Error::kernel(c.role.name(), why));
     }
     match c.role {
@@ -116,9 +119,9 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
 
 /// How the elements of filters lie: `[groups, taps.., in, out]` of `[groups · out, in, taps..]`; a filter for each
 /// channel as `[taps.., groups]`.
-fn filters(s: &Sizes) -> View {
+pub(super) fn filters(s: &Sizes) -> View {
     let taps = s.taps();
-    if s.has_filter_a_channel() {
+    if s.has_filter_a_channel() && s.dtype.is_float() {
         return View {
             offset: 0,
             extents: vec![taps, s.groups],
@@ -210,12 +213,12 @@ impl Results {
         let behind = k.behind(&c.epilogue)?;
         let turned = match last {
             true => None,
-            false => Some(k.array(c.dtype, block)?),
+            false => Some(k.array(c.dtype(), block)?),
         };
         let out = match (&behind, last) {
             (None, _) => k.arg(c.out),
-            (Some(_), true) => k.array(c.dtype, block)?,
-            (Some(_), false) => k.array(c.dtype, len)?,
+            (Some(_), true) => k.array(c.dtype(), block)?,
+            (Some(_), false) => k.array(c.dtype(), len)?,
         };
         Ok(Results {
             behind,

@@ -10,7 +10,7 @@ use kiln_plan::Conv;
 /// Prints one.
 pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     let s = Sizes::new(k, c)?;
-    let (ty, name) = (memory(c.dtype), c.dtype.name());
+    let (ty, name) = (memory(c.dtype()), c.dtype().name());
     let [x_last, y_last] = c.images.last();
     let [x, dy] = c.operands.map(|at| k.arg(at));
     let taps: i64 = s.kernel.iter().product();
@@ -18,19 +18,19 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     let (from, to) = (s.groups * s.ins, s.groups * s.outs);
     let all = taps * from * s.outs;
     // As [groups, taps.., in, out].
-    let sums = k.array(c.dtype, all)?;
+    let sums = k.array(c.dtype(), all)?;
     let behind = k.behind(&c.epilogue)?;
     let out = match &behind {
-        Some(_) => k.array(c.dtype, all)?,
+        Some(_) => k.array(c.dtype(), all)?,
         None => k.arg(c.out),
     };
     let padded: i64 = s.padded().iter().product();
     let copy = match !x_last && from > 1 || s.is_padded() {
-        true => Some(k.array(c.dtype, padded * from)?),
+        true => Some(k.array(c.dtype(), padded * from)?),
         false => None,
     };
     let last = match !y_last && to > 1 {
-        true => Some(k.array(c.dtype, plane * to)?),
+        true => Some(k.array(c.dtype(), plane * to)?),
         false => None,
     };
     k.body.line(format!(

@@ -4,6 +4,7 @@ mod attention;
 mod control;
 mod conv;
 mod filters;
+mod integers;
 mod kernel;
 mod lanes;
 mod numbers;

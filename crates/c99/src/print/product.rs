@@ -96,9 +96,12 @@ pub(super) fn print(k: &mut Printing<'_>, p: &MatMul) -> Result<()> {
     if p.is_of_halves() {
         return Err(Error::kernel("matmul", "it multiplies halves"));
     }
+    if !p.sums().is_float() {
+        return super::integers::product(k, p);
+    }
     let batch = k.numbers(&p.batch)?;
     let (m, deep, n) = (k.number(&p.m)?, k.number(&p.k)?, k.number(&p.n)?);
-    let (ty, name) = (memory(p.dtype), p.dtype.name());
+    let (ty, name) = (memory(p.dtype()), p.dtype().name());
     let [left, right] = [(&p.lhs, &p.prologues[0]), (&p.rhs, &p.prologues[1])].map(|(of, made)| {
         let array = match made {
             Some(made) => k.made(made)?,
@@ -115,14 +118,14 @@ pub(super) fn print(k: &mut Printing<'_>, p: &MatMul) -> Result<()> {
             false => right.col != 1,
         };
     let copy = match copied {
-        true => Some(k.array(p.dtype, deep * n)?),
+        true => Some(k.array(p.dtype(), deep * n)?),
         false => None,
     };
     let even = (BLOCK / n.max(1)).clamp(2, m.max(2)) / 2 * 2;
     let rows = even.min(m.max(1));
     let behind = k.behind(&p.epilogue)?;
     let out = match &behind {
-        Some(_) => k.array(p.dtype, rows * n)?,
+        Some(_) => k.array(p.dtype(), rows * n)?,
         None => k.arg(p.out),
     };
     let number = each_matrix(k, &batch);

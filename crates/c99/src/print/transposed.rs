@@ -10,7 +10,7 @@ use kiln_plan::Conv;
 /// Prints one.
 pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     let s = Sizes::new(k, c)?;
-    let ty = memory(c.dtype);
+    let ty = memory(c.dtype());
     let y = match &c.prologue {
         Some(made) => k.made(made)?,
         None => k.arg(c.operands[0]),
@@ -22,13 +22,13 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
         extents: vec![s.groups, taps, s.outs, s.ins],
         strides: vec![s.outs * s.ins * taps, 1, s.ins * taps, taps],
     };
-    let w = viewed(k, c.operands[1], c.dtype, filters)?;
+    let w = viewed(k, c.operands[1], c.dtype(), filters)?;
     let (from, to) = (s.groups * s.outs, s.groups * s.ins);
     let [plane, result] = [&s.output, &s.input].map(|extents| extents.iter().product::<i64>());
     let image = result * to;
     let results = Results::new(k, c, (image, image))?;
     let copy = match !c.images.last()[1] && from > 1 {
-        true => Some(k.array(c.dtype, plane * from)?),
+        true => Some(k.array(c.dtype(), plane * from)?),
         false => None,
     };
     k.body.each("n", s.batch);

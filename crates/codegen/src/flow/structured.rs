@@ -1,10 +1,11 @@
 //! Matrix products, convolutions and pooling.
 //!
-//! Products and convolutions of floats keep a node for the library kernel. A GPU multiplies halves (f16 and bf16),
-//! and so does the CPU in convolutions and where one matrix is multiplied with many, also where both operands were cast to f32 first, as
-//! they are for a bias: they are summed in f32 all the same. What else there is of them on the CPU becomes a product
-//! of f32 between casts. Those of integers, and pooling, become a reduction over a window view or a product of two
-//! views.
+//! Products and convolutions of floats, and on the CPU of whole numbers with a sign or of bytes, keep a node for the
+//! library kernel. A GPU multiplies halves (f16 and bf16), and so does the CPU in convolutions and where one matrix is
+//! multiplied with many, also where both operands were cast to f32 first, as they are for a bias: they are summed in
+//! f32 all the same. Likewise u8, i8 and i16, which are summed in i32. What else there is of these on the CPU becomes a
+//! product of f32 or i32 between casts. Other integers, and pooling, become a reduction over a window view or a product
+//! of two views.
 
 use super::build::FlowBuilder;
 use super::{DimIndex, Nid, Op, Result, View};
@@ -19,6 +20,8 @@ use smallvec::SmallVec;
 fn library_dtype(dtype: DType, on_gpu: bool) -> Option<DType> {
     match dtype {
         DType::F16 | DType::BF16 if !on_gpu => Some(DType::F32),
+        DType::U8 | DType::I8 | DType::I16 | DType::I32 if !on_gpu => Some(DType::I32),
+        DType::I64 if !on_gpu => Some(DType::I64),
         float => float.is_float().then_some(float),
     }
 }
@@ -35,12 +38,12 @@ impl FlowBuilder {
     /// The node of a library kernel of these operands, between casts where it computes in another dtype.
     fn library(&mut self, mut op: Op, operands: &[Nid], wide: DType, shape: &[Dim]) -> Nid {
         let dtype = self.dtype(operands[0]);
-        let operands: SmallVec<[Nid; 3]> = match self.halves(&op, operands) {
-            Some(halves) => {
+        let operands: SmallVec<[Nid; 3]> = match self.narrow(&op, operands, wide) {
+            Some(narrow) => {
                 if let Op::Conv(spec) = &mut op {
-                    spec.dtype = self.dtype(halves[0]);
+                    spec.dtypes = narrow.map(|n| self.dtype(n));
                 }
-                halves.into_iter().collect()
+                narrow.into_iter().collect()
             }
             None => operands.iter().map(|n| self.read_as(*n, wide)).collect(),
         };
@@ -64,33 +67,43 @@ impl FlowBuilder {
         cast
     }
 
-    /// Operands that are f16 or bf16, or that cast to f32, as they were, where an engine multiplies these.
-    fn halves(&mut self, op: &Op, operands: &[Nid]) -> Option<[Nid; 2]> {
-        let [a, b] = [operands[0], operands[1]].map(|n| self.half(n));
+    /// Operands that have fewer bits than their sums, or had before they were cast to the dtype of these, as they were,
+    /// where an engine multiplies them.
+    fn narrow(&mut self, op: &Op, operands: &[Nid], sums: DType) -> Option<[Nid; 2]> {
+        let [a, b] = [operands[0], operands[1]].map(|n| self.narrow_dtype(n, sums));
+        let (a, b) = (a?, b?);
         let shared = !matches!(op, Op::MatMul) || self.shape(operands[1]).len() == 2;
-        let fits = (self.on_gpu || shared) && a.is_some() && a == b;
-        let half = a.filter(|_| fits)?;
-        Some([operands[0], operands[1]].map(|n| self.read_as_half(n, half)))
+        let match_up = a == b || (a.size(), b.size()) == (1, 1);
+        let fits = (self.on_gpu || shared) && match_up;
+        fits.then(|| [(operands[0], a), (operands[1], b)].map(|(n, d)| self.read_as_narrow(n, d)))
     }
 
-    /// Which half a value is, or was before it, or what it is a view of, was cast to f32.
-    fn half(&self, n: Nid) -> Option<DType> {
+    /// Which dtype of fewer bits a value has, or had before it, or what it is a view of, was cast to that of sums.
+    fn narrow_dtype(&self, n: Nid, sums: DType) -> Option<DType> {
+        use DType::{BF16, F16, F32, I8, I16, I32, U8};
         let node = &self.flow.nodes[n];
+        let is_narrow = |d: DType| match sums {
+            F32 => matches!(d, F16 | BF16),
+            // What is narrow on a GPU are halves alone, whose results are halves.
+            F16 | BF16 => d == sums,
+            I32 => matches!(d, U8 | I8 | I16),
+            _ => false,
+        };
         match &node.op {
-            _ if matches!(node.dtype, DType::F16 | DType::BF16) => Some(node.dtype),
-            Op::Cast if node.dtype == DType::F32 => {
+            _ if is_narrow(node.dtype) => Some(node.dtype),
+            Op::Cast if node.dtype == sums => {
                 let from = self.dtype(node.inputs[0]);
-                matches!(from, DType::F16 | DType::BF16).then_some(from)
+                is_narrow(from).then_some(from)
             }
-            Op::Reshape => self.half(node.inputs[0]),
-            Op::View(view) if view.fill.is_none() => self.half(node.inputs[0]),
+            Op::Reshape => self.narrow_dtype(node.inputs[0], sums),
+            Op::View(view) if view.fill.is_none() => self.narrow_dtype(node.inputs[0], sums),
             _ => None,
         }
     }
 
-    /// What [`FlowBuilder::half`] finds, without the cast.
-    fn read_as_half(&mut self, n: Nid, half: DType) -> Nid {
-        if self.dtype(n) == half {
+    /// What [`FlowBuilder::narrow_dtype`] finds, without the cast.
+    fn read_as_narrow(&mut self, n: Nid, narrow: DType) -> Nid {
+        if self.dtype(n) == narrow {
             return n;
         }
         let node = &self.flow.nodes[n];
@@ -98,12 +111,12 @@ impl FlowBuilder {
         if let Op::Cast = op {
             return of;
         }
-        if let Some(known) = self.casts.get(&(n, half)) {
+        if let Some(known) = self.casts.get(&(n, narrow)) {
             return *known;
         }
-        let of = self.read_as_half(of, half);
-        let view = self.helper(op, &[of], half, self.shape(n));
-        self.casts.insert((n, half), view);
+        let of = self.read_as_narrow(of, narrow);
+        let view = self.helper(op, &[of], narrow, self.shape(n));
+        self.casts.insert((n, narrow), view);
         view
     }
 
@@ -165,7 +178,7 @@ impl FlowBuilder {
         };
         let dims = |list: &[usize]| list.iter().map(|n| Dim::from(*n)).collect();
         let spec = Conv {
-            dtype: wide,
+            dtypes: [wide; 2],
             role,
             batch: x[0].clone(),
             groups: conv.groups.into(),
@@ -213,12 +226,14 @@ impl FlowBuilder {
     pub(super) fn conv(&mut self, conv: &ops::Conv, inputs: &[Nid], result: &[Dim]) -> Nid {
         let (x, w) = (inputs[0], inputs[1]);
         let dtype = self.dtype(x);
-        if let Some(wide) = library_dtype(dtype, self.on_gpu) {
-            return self.library_conv(conv, ConvRole::Result, [x, w], wide, result);
-        }
         let sw = self.shape(w);
         let groups = Dim::from(conv.groups);
         let out = group_of(&sw[0], conv);
+        // Vectors run over the channels of a group: one alone would leave them empty.
+        let each = dtype.is_int() && out.is(1);
+        if let Some(wide) = library_dtype(dtype, self.on_gpu).filter(|_| !each) {
+            return self.library_conv(conv, ConvRole::Result, [x, w], wide, result);
+        }
         let kernel: Vec<Dim> = sw[2..].to_vec();
         // [n, groups, out, spatial.., in, kernel..]
         let spatial = kernel.len();

@@ -181,7 +181,7 @@ fn has_lines(flow: &Flow, product: &Group, side: usize) -> bool {
     // Where a product reduces its rows, each thread would make the whole right matrix.
     let whole = side == 1 && !product.space.inner.is_empty();
     // A right matrix of halves is packed.
-    let packed = side == 1 && flow.nodes[anchor.operands[side].held].dtype.size() == 2;
+    let packed = side == 1 && flow.nodes[anchor.operands[side].held].dtype.size() < 4;
     each && !whole
         && !packed
         && strides[batch..].iter().any(|s| s.is(1))
@@ -213,7 +213,7 @@ fn is_read_by_few(flow: &Flow, group: &Group, product: &Group, side: usize) -> b
         Op::MatMul => blocks(&node.shape, &anchor.operands[side].strides, side),
         Op::Conv(spec) if side == 0 && spec.role == ConvRole::Result => {
             // Where its images could be transformed they stay in memory, so that this can be tried.
-            if spec.dtype == DType::F32 && spec.is_3_by_3() {
+            if spec.dtype() == DType::F32 && spec.is_3_by_3() {
                 return false;
             }
             taps(spec).saturating_mul(in_blocks(estimate(&spec.out_channels)))
@@ -223,7 +223,7 @@ fn is_read_by_few(flow: &Flow, group: &Group, product: &Group, side: usize) -> b
     let copied = match &node.op {
         Op::Conv(spec) => {
             let eights = estimate(&spec.in_channels) % 8 == 0;
-            spec.dtype.size() == 2 && eights && spec.images == Images::ChannelsLast
+            spec.dtype().size() == 2 && eights && spec.images == Images::ChannelsLast
         }
         _ => flow.nodes[anchor.operands[side].held].dtype.size() == 2,
     };

@@ -34,7 +34,7 @@ pub(super) fn conv_cost(c: &Conv) -> [u64; 2] {
     if is_each(c) {
         return [0; 2];
     }
-    let bytes = c.dtype.size();
+    let bytes = c.dtype().size();
     let (inputs, positions) = (product(&c.input), product(&c.output));
     let (cin, cout) = (size(&c.in_channels), size(&c.out_channels));
     let groups = size(&c.groups);
@@ -65,7 +65,7 @@ pub(super) fn conv_cost(c: &Conv) -> [u64; 2] {
 pub(super) fn turned(c: &Conv, operand: usize) -> u64 {
     if is_each(c) {
         let image = product(&c.input).saturating_mul(size(&c.groups) * size(&c.batch));
-        return image.min(MOST >> 8) * strided(c.dtype.size());
+        return image.min(MOST >> 8) * strided(c.dtype().size());
     }
     let (loads, find, copied) = reads(c, operand);
     thousandths(if copied { loads / 8 * 7 * find } else { 0 })
@@ -104,7 +104,7 @@ fn reads(c: &Conv, operand: usize) -> (u64, u64, bool) {
     (
         loads.min(MOST),
         if plain { STEP } else { FIND },
-        c.dtype.size() == 2 && channels.is_multiple_of(8),
+        c.dtype().size() == 2 && channels.is_multiple_of(8),
     )
 }
 

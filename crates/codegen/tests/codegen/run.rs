@@ -432,7 +432,7 @@ fn matmul(m: &MatMul, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f
         let sum = (0..k)
             .map(|p| operand(&m.lhs, at, i, p) * operand(&m.rhs, at, p, j))
             .sum();
-        out.push(round_float(sum, m.dtype));
+        out.push(round_float(sum, m.dtype()));
     });
     out
 }
@@ -497,7 +497,7 @@ fn conv(c: &Conv, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f64> 
             channels(&c.out_channels) * e(&c.batch) as usize,
         );
     }
-    sums.iter().map(|s| round_float(*s, c.dtype)).collect()
+    sums.iter().map(|s| round_float(*s, c.dtype())).collect()
 }
 
 /// `batch` matrices with `rows` rows together, each transposed.

@@ -60,7 +60,7 @@ fn parts(kernel: &Kernel) -> Option<Parts> {
     match kernel {
         Kernel::MatMul(m) => Some(Parts {
             operands: [m.lhs.arg, m.rhs.arg],
-            dtype: m.dtype,
+            dtype: m.dtype(),
             total: &(&numel(&m.batch) * &m.m) * &m.n,
             terms: m.k.clone(),
         }),
@@ -88,7 +88,7 @@ fn conv_parts(c: &Conv) -> Parts {
     };
     Parts {
         operands: c.operands,
-        dtype: c.dtype,
+        dtype: c.dtype(),
         total,
         terms,
     }
@@ -261,12 +261,12 @@ fn in_f64(kernel: &Kernel) -> Kernel {
     let mut kernel = kernel.clone();
     match &mut kernel {
         Kernel::MatMul(m) => {
-            (m.dtype, m.epilogue) = (DType::F64, None);
+            (m.dtypes, m.epilogue) = ([DType::F64; 2], None);
             (m.lhs.arg, m.rhs.arg, m.out) = (0, 1, 2);
             m.prologues = [None, None];
         }
         Kernel::Conv(c) => {
-            (c.dtype, c.epilogue) = (DType::F64, None);
+            (c.dtypes, c.epilogue) = ([DType::F64; 2], None);
             (c.operands, c.out, c.images) = ([0, 1], 2, Images::ChannelsFirst);
             c.prologue = None;
         }

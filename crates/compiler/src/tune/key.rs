@@ -75,6 +75,14 @@ pub(super) fn bucket(n: i64) -> i64 {
 /// The values of symbols.
 struct Sizes<'a>(&'a [i64]);
 
+/// The dtypes of what is multiplied, the second if it is another.
+fn multiplied([a, b]: [DType; 2]) -> String {
+    match a == b {
+        true => a.to_string(),
+        false => format!("{a} by {b}"),
+    }
+}
+
 impl Sizes<'_> {
     fn exact(&self, d: &Dim) -> i64 {
         d.eval_checked(self.0).unwrap_or(-1)
@@ -95,7 +103,7 @@ impl Sizes<'_> {
         let [lhs, rhs] = [&m.lhs, &m.rhs].map(|x| self.layout(x));
         format!(
             "matmul {} [{batch}] {rows}x{sum}x{columns} {lhs} {rhs}",
-            m.dtype
+            multiplied(m.dtypes)
         )
     }
 
@@ -117,7 +125,7 @@ impl Sizes<'_> {
         format!(
             "{} {}{} {} x {}:{}->{} [{}] -> [{}] filter {} step {} zeros {} spread {}",
             c.role.name(),
-            c.dtype,
+            multiplied(c.dtypes),
             match c.images {
                 Images::ChannelsFirst => "",
                 Images::ChannelsLast => " channels last",

@@ -339,7 +339,7 @@ mod tests {
             col: Dim::ONE,
         };
         let product = MatMul {
-            dtype,
+            dtypes: [dtype; 2],
             batch: Vec::new(),
             m: Dim::Const(m),
             k: Dim::Const(k),
@@ -369,7 +369,7 @@ mod tests {
             ConvRole::Weight => [x, y, w],
         };
         let conv = Conv {
-            dtype: DType::F32,
+            dtypes: [DType::F32; 2],
             role,
             batch: Dim::Const(2),
             groups: Dim::Const(2),

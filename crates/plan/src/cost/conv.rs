@@ -85,7 +85,7 @@ impl Conv {
     pub fn fft_tile(&self, values: &[i64]) -> Option<FftTile> {
         let g = self.geometry(values).ok()?;
         let plain = self.role == ConvRole::Result
-            && self.dtype == DType::F32
+            && self.dtype() == DType::F32
             && self.images == Images::ChannelsFirst
             && (1..=2).contains(&self.kernel.len())
             && g.axes.iter().all(|a| (a.stride, a.dilation) == (1, 1));

@@ -96,7 +96,7 @@ impl MatMul {
         let Some(Sizes { batch, m, k, n }) = self.sizes(values) else {
             return Vec::new();
         };
-        if self.is_of_halves() {
+        if self.is_narrow() {
             let packed = self.shares_right();
             return packed.then_some(Algorithm::Packed).into_iter().collect();
         }
@@ -119,9 +119,10 @@ impl MatMul {
         legal
     }
 
-    /// Whether its operands are in memory and nothing behind it wants whole rows.
+    /// Whether it is of floats, its operands are in memory and nothing behind it wants whole rows.
     fn walks(&self) -> bool {
-        self.prologues.iter().all(Option::is_none) && self.behind() != Behind::Rows
+        let in_memory = self.prologues.iter().all(Option::is_none);
+        self.sums().is_float() && in_memory && self.behind() != Behind::Rows
     }
 
     /// What is behind it.
@@ -155,7 +156,7 @@ impl MatMul {
     /// See [`Kernel::by_default`](crate::Kernel::by_default).
     pub fn by_default(&self, packs: bool) -> Decision {
         let within = |d: &Dim, least, most| Guard::Within(d.clone(), least, most);
-        if self.is_of_halves() {
+        if self.is_narrow() {
             return Algorithm::Packed.into();
         }
         let mut table = Vec::new();

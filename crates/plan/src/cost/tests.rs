@@ -11,7 +11,7 @@ fn product([m, k, n]: [Dim; 3]) -> Kernel {
         col: Dim::ONE,
     };
     Kernel::MatMul(MatMul {
-        dtype: DType::F32,
+        dtypes: [DType::F32; 2],
         batch: vec![],
         lhs: matrix(0, &k),
         rhs: matrix(1, &n),
@@ -35,7 +35,7 @@ fn conv(
     let pair = |n: i64| vec![Dim::from(n); 2];
     let out = |d: &Dim| &(d - &Dim::ONE).div_floor(stride) + &Dim::ONE;
     Kernel::Conv(Conv {
-        dtype: DType::F32,
+        dtypes: [DType::F32; 2],
         role,
         batch,
         groups: Dim::ONE,

@@ -1,7 +1,7 @@
 //! Convolutions and their gradients.
 
-use super::{is_half, sums};
-use crate::contract::{Contract, Contradiction, Described, Draft};
+use super::{is_half, match_up, sums};
+use crate::contract::{Contract, Contradiction, Described, Draft, contradiction};
 use crate::tile::TileProgram;
 use crate::{Decision, Epilogue, Prologue, Reach};
 use kiln_base::{DType, Dim};
@@ -71,8 +71,9 @@ impl Images {
 /// y `[batch, groups · out, output..]`; x and y may lie in memory otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Conv {
-    /// Of the operands: f32, f64, or f16 or bf16, whose sums are f32.
-    pub dtype: DType,
+    /// Of the operands: f32, f64, i32 or i64, or what is summed in f32 (f16 and bf16) or in i32 (u8, i8 and i16).
+    /// The two are one, but bytes with a sign meet bytes without.
+    pub dtypes: [DType; 2],
     /// What is computed.
     pub role: ConvRole,
     /// Batch size.
@@ -111,14 +112,24 @@ pub struct Conv {
 }
 
 impl Conv {
+    /// The dtype of its first operand, and of the second but for bytes.
+    pub fn dtype(&self) -> DType {
+        self.dtypes[0]
+    }
+
     /// The dtype of its sums.
     pub fn sums(&self) -> DType {
-        sums(self.dtype)
+        sums(self.dtype())
     }
 
     /// Whether its operands are f16 or bf16.
     pub fn is_of_halves(&self) -> bool {
-        is_half(self.dtype)
+        is_half(self.dtype())
+    }
+
+    /// Whether its operands have fewer bits than its sums.
+    pub fn is_narrow(&self) -> bool {
+        self.sums() != self.dtype()
     }
 
     /// Which operands are images.
@@ -148,15 +159,19 @@ impl Described for Conv {
 
     fn contract(&self) -> Result<Contract, Contradiction> {
         let mut draft = Draft::new(self.name());
+        if !match_up(self.dtypes) {
+            let [a, b] = self.dtypes;
+            return Err(contradiction!("{} multiplies {a} and {b}", self.name()));
+        }
         draft.result(self.out, self.sums(), &self.epilogue)?;
-        draft.operand(self.operands[0], self.dtype, &self.prologue)?;
-        draft.operand(self.operands[1], self.dtype, &None)?;
+        draft.operand(self.operands[0], self.dtypes[0], &self.prologue)?;
+        draft.operand(self.operands[1], self.dtypes[1], &None)?;
         draft.finish_reading_back(self.program().map_or(0, |p| p.sites))
     }
 
     fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
         let Conv {
-            dtype: _,
+            dtypes: _,
             role: _,
             batch,
             groups,

@@ -1,7 +1,7 @@
 //! Matrix products.
 
-use super::{is_half, sums};
-use crate::contract::{Contract, Contradiction, Described, Draft};
+use super::{is_half, match_up, sums};
+use crate::contract::{Contract, Contradiction, Described, Draft, contradiction};
 use crate::tile::TileProgram;
 use crate::{Decision, Epilogue, Matrix, Prologue, Reach};
 use kiln_base::{DType, Dim};
@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 /// `out[b, i, j] = Σ_k lhs[b, i, k] · rhs[b, k, j]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MatMul {
-    /// Of the operands: f32, f64, or f16 or bf16, whose sums are f32.
-    pub dtype: DType,
+    /// Of the operands: f32, f64, i32 or i64, or what is summed in f32 (f16 and bf16) or in i32 (u8, i8 and i16).
+    /// The two are one, but bytes with a sign meet bytes without.
+    pub dtypes: [DType; 2],
     /// Batch extents.
     pub batch: Vec<Dim>,
     /// Rows of the result.
@@ -36,14 +37,24 @@ pub struct MatMul {
 }
 
 impl MatMul {
+    /// The dtype of its first operand, and of the second but for bytes.
+    pub fn dtype(&self) -> DType {
+        self.dtypes[0]
+    }
+
     /// The dtype of its sums.
     pub fn sums(&self) -> DType {
-        sums(self.dtype)
+        sums(self.dtype())
     }
 
     /// Whether its operands are f16 or bf16.
     pub fn is_of_halves(&self) -> bool {
-        is_half(self.dtype)
+        is_half(self.dtype())
+    }
+
+    /// Whether its operands have fewer bits than its sums.
+    pub fn is_narrow(&self) -> bool {
+        self.sums() != self.dtype()
     }
 }
 
@@ -55,16 +66,21 @@ impl Described for MatMul {
 
     fn contract(&self) -> Result<Contract, Contradiction> {
         let mut draft = Draft::new(self.name());
+        if !match_up(self.dtypes) {
+            let [a, b] = self.dtypes;
+            return Err(contradiction!("{} multiplies {a} and {b}", self.name()));
+        }
         draft.result(self.out, self.sums(), &self.epilogue)?;
-        for (x, prologue) in [&self.lhs, &self.rhs].into_iter().zip(&self.prologues) {
-            draft.operand(x.arg, self.dtype, prologue)?;
+        let operands = [&self.lhs, &self.rhs].into_iter().zip(self.dtypes);
+        for ((x, dtype), prologue) in operands.zip(&self.prologues) {
+            draft.operand(x.arg, dtype, prologue)?;
         }
         draft.finish_reading_back(self.program().map_or(0, |p| p.sites))
     }
 
     fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
         let MatMul {
-            dtype: _,
+            dtypes: _,
             batch,
             m,
             k,

@@ -51,7 +51,7 @@ impl Finish {
         &self.key
     }
 
-    /// The work of an epilogue on rows of `width` results, if it can be printed behind sums of f32.
+    /// The work of an epilogue on rows of `width` results, if it can be printed behind sums of 32 bits.
     #[cfg(all(target_arch = "x86_64", unix))]
     pub(crate) fn of(bound: &Bound, width: i64, level: crate::simd::Level) -> Option<Finish> {
         let program = bound.program;
@@ -89,7 +89,8 @@ impl Finish {
         };
         let place = |(i, access): (usize, &BoundAccess)| -> Option<Option<Place>> {
             if access.arg == Some(raw) {
-                let sums = body.dtypes[i] == DType::F32 && !is_written(i);
+                let single = matches!(body.dtypes[i], DType::F32 | DType::I32);
+                let sums = single && !is_written(i);
                 return sums.then_some(None);
             }
             let (row, column) = rows(&access.address, &bound.lane, width)?;

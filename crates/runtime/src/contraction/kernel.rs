@@ -131,6 +131,10 @@ impl Kernel {
                     match tile.dtype {
                         DType::F64 => portable::run(tile, call, portable::add::<f64>),
                         DType::BF16 => portable::run(tile, call, portable::add_pair),
+                        DType::U8 => portable::run(tile, call, portable::add_bytes),
+                        DType::I16 => portable::run(tile, call, portable::add_shorts),
+                        DType::I32 => portable::run(tile, call, portable::add_words),
+                        DType::I64 => portable::run(tile, call, portable::add_longs),
                         _ => portable::run(tile, call, portable::add::<f32>),
                     }
                 }

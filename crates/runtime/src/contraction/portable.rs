@@ -22,6 +22,45 @@ pub(super) fn add_pair(sum: f32, x: f32, y: f32) -> f32 {
     add(add(sum, x2, y2), x1, y1)
 }
 
+/// `sum + x · y` of whole numbers.
+#[inline(always)]
+pub(super) fn add_words(sum: f32, x: f32, y: f32) -> f32 {
+    let [sum, x, y] = [sum, x, y].map(f32::to_bits);
+    f32::from_bits(sum.wrapping_add(x.wrapping_mul(y)))
+}
+
+/// The same of 64 bits.
+#[inline(always)]
+pub(super) fn add_longs(sum: f64, x: f64, y: f64) -> f64 {
+    let [sum, x, y] = [sum, x, y].map(f64::to_bits);
+    f64::from_bits(sum.wrapping_add(x.wrapping_mul(y)))
+}
+
+/// `sum + x · y` of pairs of i16.
+#[inline(always)]
+pub(super) fn add_shorts(sum: f32, x: f32, y: f32) -> f32 {
+    let shorts = |x: f32| [0, 16].map(|at| i32::from((x.to_bits() >> at) as i16));
+    added(sum, shorts(x), shorts(y))
+}
+
+/// `sum + x · y` of four bytes, with a sign in `y`.
+#[inline(always)]
+pub(super) fn add_bytes(sum: f32, x: f32, y: f32) -> f32 {
+    let bytes = |x: f32| x.to_bits().to_le_bytes();
+    added(
+        sum,
+        bytes(x).map(i32::from),
+        bytes(y).map(|y| i32::from(y as i8)),
+    )
+}
+
+#[inline(always)]
+fn added<const N: usize>(sum: f32, x: [i32; N], y: [i32; N]) -> f32 {
+    let products = (0..N).map(|i| x[i].wrapping_mul(y[i]));
+    let sum = products.fold(sum.to_bits() as i32, i32::wrapping_add);
+    f32::from_bits(sum as u32)
+}
+
 /// Computes a tile, whose products `add` adds.
 ///
 /// # Safety

@@ -50,6 +50,12 @@ pub(super) struct Printer<'a> {
     turn: u8,
 }
 
+/// What multiplies a number with a vector: an instruction that adds to sums, or one, and another that adds.
+enum Products {
+    Added(Op),
+    Alone(Op, Op),
+}
+
 /// The code of a tile.
 pub(super) fn print(tile: &Tile) -> Vec<u8> {
     let mut p = Printer::new(tile);
@@ -79,7 +85,7 @@ impl Printer<'_> {
 
     /// Whether sums, and what is spread over vectors, have 32 bits.
     fn is_single(&self) -> bool {
-        self.tile.dtype != DType::F64
+        self.tile.dtype.size() < 8
     }
 
     pub(super) fn pick(&self, single: Op, double: Op) -> Op {
@@ -141,7 +147,7 @@ impl Printer<'_> {
             self.asm.mov_number(AT, ((1 << tail) - 1) >> 8);
             self.asm.kmov(UPPER_TAIL, AT);
         } else {
-            let lane = self.tile.dtype.size();
+            let lane = self.tile.dtype.size().max(4);
             let ones = usize::from(tail) * lane;
             let mask: Vec<u8> = (0..32).map(|i| if i < ones { 0xFF } else { 0 }).collect();
             let mask = self.asm.constant(&mask);
@@ -247,21 +253,41 @@ impl Printer<'_> {
             }
         }
         let spread = self.pick(op::VBROADCASTSS, op::VBROADCASTSD);
-        let add = match self.tile.dtype {
-            DType::BF16 => op::VDPBF16PS,
-            _ => self.pick(op::VFMADD231PS, op::VFMADD231PD),
-        };
         for row in 0..self.tile.rows.count {
-            let number = self.number();
+            let mut number = self.number();
             let read = bug("a row multiplies what the first does", row, |_| 0);
             let at = self.tile.rows.left(read) + i64::from(behind) * self.tile.step;
             let left = Mem::at(ROWS[0]).plus(at as i32);
             self.asm.op(spread, self.width, (number, left));
             for vector in 0..self.vectors {
-                let sum = self.sum(row, vector);
-                self.asm
-                    .op(add, self.width, (sum, number, self.value(vector)));
+                let (sum, value) = (self.sum(row, vector), self.value(vector));
+                match self.products() {
+                    Products::Added(by) => self.asm.op(by, self.width, (sum, number, value)),
+                    Products::Alone(by, add) => {
+                        if vector > 0 {
+                            // The product lies where the number was.
+                            number = self.number();
+                            self.asm.op(spread, self.width, (number, left));
+                        }
+                        self.asm.op(by, self.width, (number, number, value));
+                        self.asm.op(add, self.width, (sum, sum, number));
+                    }
+                }
             }
+        }
+    }
+
+    /// The instructions that multiply.
+    fn products(&self) -> Products {
+        let has_vnni = self.tile.level >= Level::Avx512Vnni;
+        match self.tile.dtype {
+            DType::BF16 => Products::Added(op::VDPBF16PS),
+            DType::U8 => Products::Added(op::VPDPBUSD),
+            DType::I16 if has_vnni => Products::Added(op::VPDPWSSD),
+            DType::I16 => Products::Alone(op::VPMADDWD, op::VPADDD),
+            DType::I32 => Products::Alone(op::VPMULLD, op::VPADDD),
+            DType::I64 => Products::Alone(op::VPMULLQ, op::VPADDQ),
+            _ => Products::Added(self.pick(op::VFMADD231PS, op::VFMADD231PD)),
         }
     }
 

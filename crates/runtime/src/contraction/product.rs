@@ -47,15 +47,36 @@ thread_local! {
     static COPIES: RefCell<Copies> = RefCell::default();
 }
 
+/// As [`multiply_as`], of floats.
+///
+/// # Errors
+/// As [`multiply_as`].
+///
+/// # Safety
+/// As [`multiply_as`].
+pub(crate) unsafe fn multiply<T: Lane>(
+    level: Level,
+    sizes: (i64, i64, i64),
+    out: (*mut T, i64),
+    left: Matrix<T>,
+    right: Matrix<T>,
+    adds: bool,
+) -> Result<()> {
+    // SAFETY: the caller's.
+    unsafe { multiply_as(T::DTYPE, level, sizes, out, left, right, adds) }
+}
+
 /// `out = left · right`, or with `adds` what is there and that, for matrices of `m` by `k` and `k` by `n`. Rows of the
-/// result are that many elements apart, in which its columns lie side by side.
+/// result are that many elements apart, in which its columns lie side by side. The numbers are of the dtype, which has
+/// as many bits as the type.
 ///
 /// # Errors
 /// If there is no memory for copies or code.
 ///
 /// # Safety
 /// All elements exist, and those of the result are nobody else's. The processor has the level.
-pub(crate) unsafe fn multiply<T: Lane>(
+pub(crate) unsafe fn multiply_as<T: Lane>(
+    dtype: DType,
     level: Level,
     (m, n, k): (i64, i64, i64),
     (out, pitch): (*mut T, i64),
@@ -70,7 +91,7 @@ pub(crate) unsafe fn multiply<T: Lane>(
             for row in (0..m).step_by(ROWS as usize) {
                 let sizes = (ROWS.min(m - row), n, terms);
                 let adds = bug("the next terms are not added", adds || from > 0, |_| adds);
-                let cut = Cut::new::<T>(level, sizes, adds);
+                let cut = Cut::new(dtype, level, sizes, adds);
                 let at = |(x, row, col): Matrix<T>, i: i64, j: i64| {
                     (x.wrapping_offset((i * row + j * col) as isize), row, col)
                 };
@@ -93,6 +114,7 @@ pub(crate) unsafe fn multiply<T: Lane>(
 
 /// How a part of a product is cut.
 struct Cut {
+    dtype: DType,
     level: Level,
     m: i64,
     n: i64,
@@ -104,16 +126,17 @@ struct Cut {
 }
 
 impl Cut {
-    fn new<T: Lane>(level: Level, (m, n, k): (i64, i64, i64), adds: bool) -> Cut {
-        let (rows, vectors) = shape(level, T::DTYPE, m, n);
+    fn new(dtype: DType, level: Level, (m, n, k): (i64, i64, i64), adds: bool) -> Cut {
+        let (rows, vectors) = shape(level, dtype, m, n);
         Cut {
+            dtype,
             level,
             m,
             n,
             k,
             adds,
             rows,
-            columns: vectors * i64::from(lanes(level, T::DTYPE)),
+            columns: vectors * i64::from(lanes(level, dtype)),
         }
     }
 
@@ -154,7 +177,7 @@ impl Cut {
             };
             let tile = |count: i64| Tile {
                 level: self.level,
-                dtype: T::DTYPE,
+                dtype: self.dtype,
                 rows: Rows::of_matrix(count, apart[0] * size),
                 columns: columns as u16,
                 step: apart[1] * size,

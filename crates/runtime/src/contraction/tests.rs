@@ -1,5 +1,7 @@
 //! Register tiles and products beside sums in f64, at every level that the machine has.
 
+mod terms;
+
 use super::{Accesses, Call, Finish, Kernel, Rows, Tile, lanes, most_rows, multiply};
 use crate::sums::Lane;
 use crate::tile;
@@ -229,73 +231,6 @@ fn printed_tiles_touch_nothing_but_their_operands() {
             a_tile::<f64>(level, &mut rng, By::Interpreter);
             a_finished_tile(level, &mut rng, By::Interpreter);
         }
-    }
-}
-
-/// Pairs of small whole numbers as bf16, in words.
-fn pairs(rng: &mut Rng, n: usize) -> (Vec<f32>, Vec<[f64; 2]>) {
-    let numbers = |_| [0, 1].map(|_| f32::of(rng.below(9) as i32 - 4));
-    let numbers: Vec<[f32; 2]> = (0..n).map(numbers).collect();
-    let word = |[x, y]: &[f32; 2]| f32::from_bits(x.to_bits() >> 16 | y.to_bits());
-    let values = numbers.iter().map(|pair| pair.map(f64::from)).collect();
-    (numbers.iter().map(word).collect(), values)
-}
-
-/// A tile of pairs of bf16, of random sizes.
-fn a_tile_of_pairs(level: Level, rng: &mut Rng, by: By) {
-    let vectors = 1 + rng.below(3);
-    let columns = vectors * 16 - rng.below(16);
-    let rows = 1 + rng.below(most_rows(level, vectors as u8).into());
-    let (steps, pitch) = (rng.below(9), vectors * 16);
-    let (a, av) = pairs(rng, (rows * steps).max(1));
-    let (b, bv) = pairs(rng, (steps * pitch).max(1));
-    let mut c = vec![0.5; rows * columns];
-    let tile = Tile {
-        level,
-        dtype: DType::BF16,
-        rows: Rows::of_matrix(rows as i64, 4 * steps as i64),
-        columns: columns as u16,
-        step: 4,
-        right: 4 * pitch as i64,
-        padded: true,
-        steps: steps as u32,
-        ahead: 0,
-        taps: 1,
-        out: 4 * columns as i64,
-        adds: false,
-        finish: None,
-    };
-    let call = Call {
-        left: a.as_ptr().cast(),
-        right: b.as_ptr().cast(),
-        out: c.as_mut_ptr().cast(),
-        finish: std::ptr::null(),
-        taps: std::ptr::null(),
-    };
-    by.run(&tile, &call, &[&a, &b], &[], &mut c, &mut []);
-    for (at, found) in c.iter().enumerate() {
-        let (i, j) = (at / columns, at % columns);
-        let terms = (0..steps).map(|t| (av[i * steps + t], bv[t * pitch + j]));
-        let sum: f64 = terms.map(|([x, y], [u, v])| x * u + y * v).sum();
-        assert_eq!(f64::from(*found), sum, "{tile:?}");
-    }
-}
-
-#[test]
-fn tiles_of_pairs_are_sums_of_products() {
-    let mut rng = Rng(11);
-    let has_pairs = Level::Avx512Bf16.is_supported();
-    for level in [
-        Some(Level::Baseline),
-        has_pairs.then_some(Level::Avx512Bf16),
-    ] {
-        for level in (0..300).filter_map(|_| level) {
-            a_tile_of_pairs(level, &mut rng, By::Processor);
-        }
-    }
-    #[cfg(all(target_arch = "x86_64", unix))]
-    for _ in 0..60 {
-        a_tile_of_pairs(Level::Avx512Bf16, &mut rng, By::Interpreter);
     }
 }
 

@@ -13,7 +13,9 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {
     pub level: Level,
-    /// F32 or F64, or BF16, of which a step has a pair, for sums of f32.
+    /// What is multiplied: f32, f64, i32 or i64; or what a step has several of, in a word of 32 bits: BF16 a pair, for
+    /// sums of f32; I16 a pair and U8 four, for sums of i32. U8 stands for bytes without a sign on the left and with
+    /// one on the right.
     pub dtype: DType,
     pub rows: Rows,
     /// Columns; what the last vector has beyond them is neither read nor written.
@@ -180,7 +182,10 @@ impl Tile {
 
     /// Whether code is printed for its level, and all of its distances fit into instructions.
     pub(crate) fn is_printed(&self) -> bool {
-        if self.level == Level::Baseline || cfg!(not(all(target_arch = "x86_64", unix))) {
+        // AVX2 multiplies no 64 bits.
+        let multiplies = self.dtype != DType::I64 || self.level >= Level::Avx512;
+        let is_here = cfg!(all(target_arch = "x86_64", unix));
+        if self.level == Level::Baseline || !multiplies || !is_here {
             return false;
         }
         let steps = i64::from(self.steps);

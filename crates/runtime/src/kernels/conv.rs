@@ -4,11 +4,12 @@
 mod dense;
 mod depthwise;
 mod fft;
-mod halves;
 mod images;
+mod narrow;
 mod weight;
 mod winograd;
 
+use super::terms::Terms;
 use super::work::{Call, Packs, Work};
 use crate::contraction::shown;
 use crate::error::{Result, damaged};
@@ -26,9 +27,8 @@ use kiln_plan::{self as plan, Algorithm, ConvRole, Images, Winograd};
 pub(crate) struct Conv {
     /// Of its sums.
     dtype: DType,
-    /// That of its operands where these are halves, and whether pairs of them are multiplied.
-    halves: Option<DType>,
-    pairs: bool,
+    /// Its operands, as register tiles read them.
+    terms: Terms,
     /// How many arguments there are: what is widened lies behind them.
     args: usize,
     role: ConvRole,
@@ -75,7 +75,8 @@ impl Work for Conv {
             How::Weight(cut) => (cut.tile()?, false),
             How::Winograd(cut) => ([cut.sizes.rows, cut.sizes.panel], cut.finish.is_some()),
         };
-        Some(shown(self.level, self.dtype, tile, finished))
+        let sums = shown(self.level, self.dtype, tile, finished);
+        Some(sums + self.terms.shown())
     }
 
     fn last(&self) -> Option<&Linked> {
@@ -107,7 +108,11 @@ const LEAST_BLOCKS: i64 = 8;
 impl Conv {
     /// Whether there is code for it.
     pub(crate) fn computes(p: &plan::Conv) -> bool {
-        matches!(p.sums(), DType::F32 | DType::F64)
+        match p.sums() {
+            DType::F32 | DType::F64 => true,
+            DType::I32 | DType::I64 => p.role == ConvRole::Result,
+            _ => false,
+        }
     }
 
     /// Checks and links a convolution whose arguments have these lengths.
@@ -138,11 +143,11 @@ impl Conv {
         }
         product(&[cin.max(1), k.max(1), o.max(1), cout.max(1), batch.max(1)])?;
         let algorithm = chosen(p.computed_by(values), &p.algorithms(values))?;
-        let in_pairs = algorithm == Algorithm::Direct && (cin, cout) != (1, 1);
+        let grouped =
+            algorithm == Algorithm::Direct && ((cin, cout) != (1, 1) || !p.sums().is_float());
         let mut conv = Conv {
             dtype: p.sums(),
-            halves: p.is_of_halves().then_some(p.dtype),
-            pairs: in_pairs && p.dtype == DType::BF16 && level >= Level::Avx512Bf16,
+            terms: Terms::new(p.dtypes, level, grouped),
             args: lens.len(),
             role: p.role,
             batch,
@@ -173,7 +178,9 @@ impl Conv {
             let channels = if is_input { self.cin } else { self.cout };
             let sizes = (total, self.groups * channels);
             match self.dtype {
-                DType::F32 if is_near => finish(&p.epilogue, values, lens, sizes, self.level),
+                DType::F32 | DType::I32 if is_near => {
+                    finish(&p.epilogue, values, lens, sizes, self.level)
+                }
                 _ => Ok(None),
             }
         };
@@ -193,7 +200,8 @@ impl Conv {
         }
         let turned = if is_input { [y, x] } else { [x, y] };
         let g = &self.geometry;
-        let each = (self.cin, self.cout) == (1, 1) && g.is_near() && g.kernels() > 0;
+        let one = (self.cin, self.cout) == (1, 1) && self.dtype.is_float();
+        let each = one && g.is_near() && g.kernels() > 0;
         if each && !(x && self.made_in_parts().is_some()) {
             let finish = finished(depthwise::is_near(self) && !turned[1])?;
             let cut = depthwise::Cut::new(self, turned, finish)?;
@@ -218,15 +226,15 @@ impl Conv {
         let mut copies = Default::default();
         // SAFETY: the caller's; the dtype was checked.
         unsafe {
-            if let Some(half) = self.halves {
-                let widened = (half, packed.is_some());
-                return match self.widened(args, widened, &mut copies, parallel, failures) {
+            if self.terms.are_narrow() {
+                let packed_before = packed.is_some();
+                return match self.widened(args, packed_before, &mut copies, parallel, failures) {
                     Ok(args) => self.run_typed::<f32>(&args, packed, parallel, failures),
                     Err(e) => failures.broken(e),
                 };
             }
             match self.dtype {
-                DType::F64 => self.run_typed::<f64>(args, packed, parallel, failures),
+                DType::F64 | DType::I64 => self.run_typed::<f64>(args, packed, parallel, failures),
                 _ => self.run_typed::<f32>(args, packed, parallel, failures),
             }
         }
@@ -278,18 +286,15 @@ impl Conv {
         let mut copy = None;
         // SAFETY: the caller's; the dtype was checked.
         unsafe {
-            let weights = match self.halves {
-                Some(half) => {
-                    let len = self.operand_len(1);
-                    match self.widen((half, weights, len), &mut copy, parallel) {
-                        Ok(weights) => weights,
-                        Err(e) => return failures.broken(e),
-                    }
-                }
-                None => weights,
+            let weights = match self.terms.are_narrow() {
+                true => match self.widen(1, weights, &mut copy, parallel) {
+                    Ok(weights) => weights,
+                    Err(e) => return failures.broken(e),
+                },
+                false => weights,
             };
             match self.dtype {
-                DType::F64 => self.pack_typed::<f64>(weights, to, parallel, failures),
+                DType::F64 | DType::I64 => self.pack_typed::<f64>(weights, to, parallel, failures),
                 _ => self.pack_typed::<f32>(weights, to, parallel, failures),
             }
         }

@@ -1,7 +1,7 @@
 //! Batched matrix products: blocks of a size that depends on the shapes alone, spread over the pool.
 
 mod block;
-mod halves;
+mod narrow;
 mod operand;
 mod packed;
 mod parts;
@@ -11,8 +11,9 @@ mod work;
 pub(crate) use operand::{Made, Operand, link};
 pub(crate) use work::{Args, Work, epilogue, finish, run_blocks, split};
 
+use super::terms::Terms;
 use super::work::{Call, Packs};
-use crate::contraction::{Finish, lanes, multiply, shape, shown};
+use crate::contraction::{Finish, lanes, multiply_as, shape, shown};
 use crate::error::{Result, damaged};
 use crate::simd::Level;
 use crate::sums::Lane;
@@ -28,9 +29,8 @@ use std::sync::Arc;
 pub(crate) struct MatMul {
     /// Of its sums.
     dtype: DType,
-    /// That of its operands where these are halves, and whether pairs of them are multiplied.
-    halves: Option<DType>,
-    pairs: bool,
+    /// Its operands, as register tiles read them.
+    terms: Terms,
     batch: Vec<i64>,
     m: i64,
     k: i64,
@@ -68,9 +68,7 @@ impl super::work::Work for MatMul {
             }
         };
         let mut text = shown(self.level, self.dtype, tile, self.finish.is_some());
-        if self.pairs {
-            text.push_str(", of pairs of bf16");
-        }
+        text.push_str(self.terms.shown());
         Some(text)
     }
 
@@ -107,7 +105,8 @@ pub(crate) const LONGEST: i64 = 1 << 36;
 impl MatMul {
     /// Whether there is code for it.
     pub(crate) fn computes(p: &plan::MatMul) -> bool {
-        matches!(p.sums(), DType::F32 | DType::F64)
+        let sums = [DType::F32, DType::F64, DType::I32, DType::I64];
+        sums.contains(&p.sums())
     }
 
     /// Checks and links a product whose arguments have these lengths.
@@ -144,8 +143,7 @@ impl MatMul {
         let epilogue = epilogue(&p.epilogue, values, lens, (total, Some(n)), level)?;
         let mut linked = MatMul {
             dtype: p.sums(),
-            halves: p.is_of_halves().then_some(p.dtype),
-            pairs: false,
+            terms: Terms::new(p.dtypes, level, false),
             lhs: operand(0, m, k)?,
             rhs: operand(1, k, n)?,
             out: p.out as usize,
@@ -164,9 +162,8 @@ impl MatMul {
         let distances = [linked.lhs.row, linked.lhs.col, k].map(i64::abs);
         let near = distances.into_iter().all(|n| n < NEAR)
             && linked.lhs.col.abs().saturating_mul(k) < NEAR;
-        let pairs = level >= Level::Avx512Bf16 && near && linked.n < NEAR;
-        linked.pairs = pairs && p.dtype == DType::BF16;
-        if near && (algorithm, linked.dtype) == (Algorithm::Packed, DType::F32) {
+        linked.terms = Terms::new(p.dtypes, level, near && linked.n < NEAR);
+        if near && algorithm == Algorithm::Packed && linked.dtype.size() == 4 {
             linked.finish = finish(&p.epilogue, values, lens, (total, linked.n), level)?;
         }
         linked.block = match algorithm {
@@ -202,7 +199,7 @@ impl MatMul {
         // SAFETY: the caller's; the dtype was checked.
         unsafe {
             match self.dtype {
-                DType::F64 => self.run_typed::<f64>(args, packed, parallel, failures),
+                DType::F64 | DType::I64 => self.run_typed::<f64>(args, packed, parallel, failures),
                 _ => self.run_typed::<f32>(args, packed, parallel, failures),
             }
         }
@@ -277,7 +274,8 @@ impl MatMul {
         // SAFETY: linking proved the operands within their buffers; the block lies within the result
         // or the scratch memory.
         unsafe {
-            multiply(self.level, (h, w, self.k), (dst, pitch), lhs, rhs, false)?;
+            let sizes = (h, w, self.k);
+            multiply_as(self.dtype, self.level, sizes, (dst, pitch), lhs, rhs, false)?;
             work.finish((dst, pitch), first, (h, self.n), w);
         }
         Ok(())

@@ -44,7 +44,7 @@ fn conv(dtype: DType, s: &Shape) -> Conv {
         (room.div_euclid(s.stride[i]) + 1).max(0)
     });
     Conv {
-        dtype,
+        dtypes: [dtype; 2],
         role: ConvRole::Result,
         batch: s.batch.into(),
         groups: s.groups.into(),
@@ -78,8 +78,8 @@ fn lens(c_: &Conv) -> [i64; 3] {
 fn plan(conv: &Conv) -> Plan {
     let [x, w, y] = lens(conv);
     let args = [
-        (conv.dtype, x, false),
-        (conv.dtype, w, false),
+        (conv.dtype(), x, false),
+        (conv.dtype(), w, false),
         (conv.sums(), y, true),
     ];
     plan_of(Kernel::Conv(conv.clone()), &args)
@@ -139,7 +139,7 @@ fn bounds(dtype: DType, algorithm: Algorithm, terms: f64) -> (f64, f64) {
 /// The largest errors of an algorithm over all levels, in terms of the bounds.
 fn errors(p: &Conv, inputs: &[Buffer], want: &[f64], terms: f64) -> (f64, f64) {
     let by = p.computed_by(&[]).expect("it names one");
-    let (strict, usual) = bounds(p.dtype, by, terms);
+    let (strict, usual) = bounds(p.dtype(), by, terms);
     let mut worst: f64 = 0.0;
     for result in run(&plan(p), inputs) {
         let got = floats(&result.unwrap()[0]);
@@ -233,7 +233,7 @@ fn channels_last(p: &Conv, inputs: &[Buffer], want: &[f64]) -> (Conv, [Buffer; 2
         algorithm: Algorithm::Direct.into(),
         ..p.clone()
     };
-    let inputs = [buffer(p.dtype, &x), inputs[1].clone()];
+    let inputs = [buffer(p.dtype(), &x), inputs[1].clone()];
     (last, inputs, turned(want, c(&p.batch), cout))
 }
 
@@ -578,7 +578,7 @@ fn no_algorithm_depends_on_the_number_of_threads() {
                 p.images = images;
                 let lens = order.map(|i| lens(&p)[i]);
                 let written = [(lens[0], false), (lens[1], false), (lens[2], true)];
-                let args = written.map(|(len, written)| (p.dtype, len, written));
+                let args = written.map(|(len, written)| (p.dtype(), len, written));
                 check(format!("{p:?}"), plan_of(Kernel::Conv(p.clone()), &args));
             }
         }

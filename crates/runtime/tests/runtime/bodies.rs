@@ -117,7 +117,7 @@ fn products_by_constants_are_the_same_in_bodies() {
     for dtype in [DType::F32, DType::F64] {
         for [m, k, n] in [[5, 3, 40], [1, 40, 33], [7, 64, 64], [37, 17, 130]] {
             let mut p = MatMul {
-                dtype,
+                dtypes: [dtype; 2],
                 ..product(m, k, n)
             };
             for algorithm in p.algorithms(&[]) {

@@ -265,9 +265,19 @@ pub fn executable(plan: &Plan, level: Level) -> Result<Executable> {
 /// Runs at every level and gives each level's results.
 pub fn run(plan: &Plan, inputs: &[Buffer]) -> Vec<Result<Vec<Buffer>>> {
     let run = |l| executable(plan, l).and_then(|e| e.run_shared(inputs));
-    let of_pairs = inputs.iter().any(|x| x.dtype() == DType::BF16);
-    let more = Some(Level::Avx512Bf16).filter(|l| of_pairs && l.is_supported());
-    levels().into_iter().chain(more).map(run).collect()
+    let has = |dtypes: &[DType]| inputs.iter().any(|x| dtypes.contains(&x.dtype()));
+    let more = [
+        (Level::Avx512Bf16, has(&[DType::BF16])),
+        (Level::Avx512Vnni, has(&[DType::U8, DType::I8, DType::I16])),
+    ];
+    let more = more
+        .into_iter()
+        .filter(|(l, is_other)| *is_other && l.is_supported());
+    levels()
+        .into_iter()
+        .chain(more.map(|(l, _)| l))
+        .map(run)
+        .collect()
 }
 
 /// A small generator of test data.
@@ -325,7 +335,7 @@ pub fn product(m: i64, k: i64, n: i64) -> MatMul {
         col: Dim::ONE,
     };
     MatMul {
-        dtype: DType::F32,
+        dtypes: [DType::F32; 2],
         batch: vec![],
         m: m.into(),
         k: k.into(),

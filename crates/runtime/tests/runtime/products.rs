@@ -15,12 +15,11 @@ fn floats(b: &Buffer) -> Vec<f64> {
 
 fn data(dtype: DType, n: i64, seed: u64) -> Buffer {
     let mut r = Random(seed);
-    buffer(
-        dtype,
-        &(0..n)
-            .map(|_| (r.float() * 4.0).round())
-            .collect::<Vec<_>>(),
-    )
+    let whole = |x: f64| {
+        if dtype == DType::U8 { x.abs() } else { x }
+    };
+    let numbers = (0..n).map(|_| whole((r.float() * 4.0).round()));
+    buffer(dtype, &numbers.collect::<Vec<_>>())
 }
 
 fn dims(d: &[i64]) -> Vec<Dim> {
@@ -40,12 +39,11 @@ fn matrix(arg: u16, offset: i64, batch: &[i64], row: i64, col: i64) -> Matrix {
 /// The raw result, the bias along an axis, and what is written: accesses of a program behind a product.
 fn arguments(
     p: &mut Program,
-    (dtype, operands): (DType, DType),
+    (dtype, operands): (DType, [DType; 2]),
     rank: usize,
     bias_axis: usize,
 ) -> [u16; 3] {
-    p.arg(operands, false);
-    p.arg(operands, false);
+    operands.map(|d| p.arg(d, false));
     let [bias, out, raw] = [false, true, false].map(|written| p.arg(dtype, written));
     let mut strides = vec![0; rank];
     strides[bias_axis] = 1;
@@ -58,7 +56,7 @@ fn arguments(
 }
 
 /// `max(raw + bias[last axis], 0) · scale[row-major]`, over a result of these extents.
-fn bias_relu(dtype: DType, operands: DType, extents: &[i64], bias_axis: usize) -> Epilogue {
+fn bias_relu(dtype: DType, operands: [DType; 2], extents: &[i64], bias_axis: usize) -> Epilogue {
     let mut p = Program::lanes(extents);
     let [raw, bias, out] = arguments(&mut p, (dtype, operands), extents.len(), bias_axis);
     let (raw, bias) = (p.load(raw), p.load(bias));
@@ -70,7 +68,7 @@ fn bias_relu(dtype: DType, operands: DType, extents: &[i64], bias_axis: usize) -
 }
 
 /// `raw + bias[last axis]`, less the largest of its row, over a result of these extents.
-fn below_largest(dtype: DType, operands: DType, extents: &[i64]) -> Epilogue {
+fn below_largest(dtype: DType, operands: [DType; 2], extents: &[i64]) -> Epilogue {
     let (rows, row) = extents.split_at(extents.len() - 1);
     let mut p = Program::new(Schedule::Rows, rows, row);
     let [raw, bias, out] = arguments(&mut p, (dtype, operands), extents.len(), rows.len());
@@ -122,7 +120,7 @@ pub fn made_product() -> Plan {
     let made = |side| Some(twice_and_one(DType::F32, side, &args));
     let product = MatMul {
         prologues: [made(0), made(1)],
-        epilogue: Some(below_largest(DType::F32, DType::F32, &[m, n])),
+        epilogue: Some(below_largest(DType::F32, [DType::F32; 2], &[m, n])),
         ..product(m, k, n)
     };
     plan_of(Kernel::MatMul(product), &args)
@@ -153,21 +151,21 @@ impl Behind {
     }
 }
 
-fn check_matmul(dtype: DType, p: MatMul, behind: Behind) {
-    check_made(dtype, &p, behind, [false, false]);
+fn check_matmul(p: MatMul, behind: Behind) {
+    check_made(&p, behind, [false, false]);
     let lines = |x: &Matrix| [&x.row, &x.col].iter().any(|s| s.is(1));
     let can = [&p.lhs, &p.rhs].map(lines);
     for made in [[true, false], [false, true], [true, true]] {
-        // A right matrix of halves is packed.
-        let packed = made[1] && p.is_of_halves();
+        // A right matrix of fewer bits than sums is packed.
+        let packed = made[1] && p.is_narrow();
         if !packed && (0..2).all(|side| can[side] || !made[side]) {
-            check_made(dtype, &p, behind, made);
+            check_made(&p, behind, made);
         }
     }
 }
 
 /// Checks a product, of operands that prologues make where `made` says so.
-fn check_made(dtype: DType, p: &MatMul, behind: Behind, made: [bool; 2]) {
+fn check_made(p: &MatMul, behind: Behind, made: [bool; 2]) {
     let mut p = p.clone();
     let c = |d: &Dim| d.as_const().unwrap();
     let batch: Vec<i64> = p.batch.iter().map(c).collect();
@@ -184,8 +182,8 @@ fn check_made(dtype: DType, p: &MatMul, behind: Behind, made: [bool; 2]) {
         c(&x.offset) + b + reach(&x.row, rows) + reach(&x.col, cols) + 1
     };
     let (a, b) = (
-        data(dtype, len(&p.lhs, m, k), 5),
-        data(dtype, len(&p.rhs, k, n), 6),
+        data(p.dtypes[0], len(&p.lhs, m, k), 5),
+        data(p.dtypes[1], len(&p.rhs, k, n), 6),
     );
     let (mut av, mut bv) = (floats(&a), floats(&b));
     for (made, values) in made.into_iter().zip([&mut av, &mut bv]) {
@@ -221,16 +219,16 @@ fn check_made(dtype: DType, p: &MatMul, behind: Behind, made: [bool; 2]) {
     }
     let (mut args, mut inputs) = (
         vec![
-            (dtype, a.len() as i64, false),
-            (dtype, b.len() as i64, false),
+            (p.dtypes[0], a.len() as i64, false),
+            (p.dtypes[1], b.len() as i64, false),
         ],
         vec![a, b],
     );
     if behind != Behind::Nothing {
         let extents: Vec<i64> = batch.iter().copied().chain([m, n]).collect();
         p.epilogue = Some(match behind {
-            Behind::BelowLargest => below_largest(sums, dtype, &extents),
-            _ => bias_relu(sums, dtype, &extents, extents.len() - 1),
+            Behind::BelowLargest => below_largest(sums, p.dtypes, &extents),
+            _ => bias_relu(sums, p.dtypes, &extents, extents.len() - 1),
         });
         args.push((sums, n, false));
         inputs.push(bias);
@@ -238,7 +236,7 @@ fn check_made(dtype: DType, p: &MatMul, behind: Behind, made: [bool; 2]) {
     p.out = args.len() as u16;
     args.push((sums, total, true));
     for side in (0..2).filter(|side| made[*side]) {
-        p.prologues[side] = Some(twice_and_one(dtype, side as u16, &args));
+        p.prologues[side] = Some(twice_and_one(p.dtypes[side], side as u16, &args));
         [&mut p.lhs, &mut p.rhs][side].arg = u16::MAX;
     }
     for algorithm in p.algorithms(&[]) {
@@ -254,12 +252,21 @@ fn check_made(dtype: DType, p: &MatMul, behind: Behind, made: [bool; 2]) {
 
 #[test]
 fn matrix_products_of_odd_sizes_strides_and_batches() {
-    for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+    let alike = [DType::F32, DType::F64, DType::BF16, DType::F16];
+    let whole = [DType::I8, DType::I16, DType::I32, DType::I64];
+    let alike = alike.into_iter().chain(whole).map(|d| [d; 2]);
+    let bytes = [
+        [DType::U8; 2],
+        [DType::U8, DType::I8],
+        [DType::I8, DType::U8],
+    ];
+    for dtypes in alike.chain(bytes) {
         for behind in [Behind::Nothing, Behind::BiasRelu, Behind::BelowLargest] {
             for (m, k, n) in [
                 (1, 1, 1),
                 (3, 5, 7),
                 (17, 33, 65),
+                (40, 66, 70),
                 (1, 70, 40),
                 (40, 70, 1),
                 (4, 0, 3),
@@ -271,8 +278,12 @@ fn matrix_products_of_odd_sizes_strides_and_batches() {
                 (5, 4099, 3),
                 (60, 5003, 70),
             ] {
+                // What is large is cut as it is for floats.
+                if !dtypes[0].is_float() && m * n * k > 200_000 {
+                    continue;
+                }
                 let product = |batch: &[i64], lhs: Matrix, rhs: Matrix| MatMul {
-                    dtype,
+                    dtypes,
                     batch: dims(batch),
                     m: m.into(),
                     k: k.into(),
@@ -285,7 +296,6 @@ fn matrix_products_of_odd_sizes_strides_and_batches() {
                     algorithm: Default::default(),
                 };
                 check_matmul(
-                    dtype,
                     product(&[], matrix(0, 0, &[], k, 1), matrix(1, 0, &[], n, 1)),
                     behind,
                 );
@@ -297,15 +307,14 @@ fn matrix_products_of_odd_sizes_strides_and_batches() {
                     matrix(0, 3, &[0, m * k], 1, m),
                     matrix(1, 1, &[n * k, 0], 1, k + 1),
                 );
-                check_matmul(dtype, transposed, behind);
+                check_matmul(transposed, behind);
                 let flipped = product(
                     &[2],
                     matrix(0, k.max(1) - 1, &[m * k], k, -1),
                     matrix(1, 0, &[k * n * 2], 2 * n, 2),
                 );
-                check_matmul(dtype, flipped, behind);
+                check_matmul(flipped, behind);
                 check_matmul(
-                    dtype,
                     product(&[0], matrix(0, 0, &[1], k, 1), matrix(1, 0, &[1], n, 1)),
                     behind,
                 );
@@ -322,7 +331,7 @@ fn products_propagate_nan_and_infinity() {
         let mut b = vec![0.0f32; (k * n) as usize];
         b[0] = f32::INFINITY;
         let p = MatMul {
-            dtype: DType::F32,
+            dtypes: [DType::F32; 2],
             batch: vec![],
             m: m.into(),
             k: k.into(),
@@ -368,7 +377,7 @@ fn matrices_outside_their_buffer_are_refused() {
         (0, i64::MAX / 4, 1),
     ] {
         let p = MatMul {
-            dtype: DType::F32,
+            dtypes: [DType::F32; 2],
             batch: vec![],
             m: 3i64.into(),
             k: 4i64.into(),
@@ -410,7 +419,7 @@ struct Case {
 }
 
 /// With `wild`, some elements of the operands are infinite or NaN.
-fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild: bool) {
+fn check_conv(dtypes: [DType; 2], role: ConvRole, c: &Case, with_epilogue: bool, wild: bool) {
     let rank = c.input.len();
     let output: Vec<i64> = (0..rank)
         .map(|i| {
@@ -431,18 +440,21 @@ fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild:
         ConvRole::Input => (&y, &w, &x),
         ConvRole::Weight => (&x, &y, &w),
     };
-    let operand = |shape: &[i64], seed: u64| {
+    let operand = |dtype: DType, shape: &[i64], seed: u64| {
         let mut v = floats(&data(dtype, shape.iter().product(), seed));
         for i in (seed as usize..v.len()).step_by(7).filter(|_| wild) {
             v[i] = [f64::INFINITY, f64::NAN, f64::NEG_INFINITY, 0.0][i % 4];
         }
         buffer(dtype, &v)
     };
-    let (a, b) = (operand(a, 3), operand(b, 4));
+    let (a, b) = (operand(dtypes[0], a, 3), operand(dtypes[1], b, 4));
     let mut want = all_sums(role, c, &output, &floats(&a), &floats(&b));
     assert_eq!(want.len() as i64, result.iter().product::<i64>());
-    let halves = [DType::BF16, DType::F16].contains(&dtype);
-    let sums = if halves { DType::F32 } else { dtype };
+    let sums = match dtypes[0] {
+        DType::BF16 | DType::F16 => DType::F32,
+        DType::U8 | DType::I8 | DType::I16 => DType::I32,
+        other => other,
+    };
     let bias = data(sums, result[1], 9);
     let biases = floats(&bias);
     if with_epilogue {
@@ -452,8 +464,8 @@ fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild:
         }
     }
     let mut args = vec![
-        (dtype, a.len() as i64, false),
-        (dtype, b.len() as i64, false),
+        (dtypes[0], a.len() as i64, false),
+        (dtypes[1], b.len() as i64, false),
     ];
     let mut inputs = vec![a, b];
     if with_epilogue {
@@ -463,7 +475,7 @@ fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild:
     let out = args.len() as u16;
     args.push((sums, result.iter().product(), true));
     let conv = Conv {
-        dtype,
+        dtypes,
         role,
         batch: c.batch.into(),
         groups: c.groups.into(),
@@ -496,12 +508,12 @@ fn check_conv(dtype: DType, role: ConvRole, c: &Case, with_epilogue: bool, wild:
         };
         let mut inputs = inputs.clone();
         for (i, input) in inputs.iter_mut().take(2).enumerate() {
-            *input = buffer(dtype, &lay(i, &floats(input)));
+            *input = buffer(dtypes[i], &lay(i, &floats(input)));
         }
         let last: Vec<i64> = [&result[..1], &result[2..], &result[1..2]].concat();
         let epilogue = match lasts[2] {
-            true => bias_relu(sums, dtype, &last, last.len() - 1),
-            false => bias_relu(sums, dtype, result, 1),
+            true => bias_relu(sums, dtypes, &last, last.len() - 1),
+            false => bias_relu(sums, dtypes, result, 1),
         };
         let conv = Conv {
             images: Images::of([*x_last, *y_last]),
@@ -668,14 +680,21 @@ fn convolutions_and_their_gradients_match_a_plain_loop() {
         for with_epilogue in [false, true] {
             for wild in [false, true] {
                 for role in [ConvRole::Result, ConvRole::Input, ConvRole::Weight] {
-                    check_conv(DType::F32, role, c, with_epilogue, wild);
-                    check_conv(DType::F64, role, c, with_epilogue, wild);
+                    check_conv([DType::F32; 2], role, c, with_epilogue, wild);
+                    check_conv([DType::F64; 2], role, c, with_epilogue, wild);
                     if with_epilogue == wild {
-                        check_conv(DType::BF16, role, c, with_epilogue, wild);
+                        check_conv([DType::BF16; 2], role, c, with_epilogue, wild);
                     } else if with_epilogue {
-                        check_conv(DType::F16, role, c, with_epilogue, wild);
+                        check_conv([DType::F16; 2], role, c, with_epilogue, wild);
                     }
                 }
+            }
+            let whole = [DType::I8, DType::I16, DType::I32, DType::I64].map(|d| [d; 2]);
+            for dtypes in whole
+                .into_iter()
+                .chain([[DType::U8, DType::I8], [DType::I8, DType::U8]])
+            {
+                check_conv(dtypes, ConvRole::Result, c, with_epilogue, false);
             }
         }
     }
@@ -683,10 +702,10 @@ fn convolutions_and_their_gradients_match_a_plain_loop() {
 
 #[test]
 fn an_epilogue_must_read_the_raw_result_in_place() {
-    let mut e = bias_relu(DType::F32, DType::F32, &[4, 6], 1);
+    let mut e = bias_relu(DType::F32, [DType::F32; 2], &[4, 6], 1);
     e.program.accesses[0].strides = dims(&[1, 4]);
     let p = MatMul {
-        dtype: DType::F32,
+        dtypes: [DType::F32; 2],
         batch: vec![],
         m: 4i64.into(),
         k: 5i64.into(),

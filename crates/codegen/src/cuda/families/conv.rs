@@ -66,7 +66,7 @@ pub(super) fn print(work: Job, c: &Conv, all: bool) -> Vec<Way> {
     let gemm = Gemm {
         work,
         name: &name,
-        dtype: c.dtype,
+        dtype: c.dtype(),
         batches: match c.role {
             ConvRole::Input => &c.groups * &Dim::Const(phases.count),
             _ => c.groups.clone(),
@@ -77,8 +77,8 @@ pub(super) fn print(work: Job, c: &Conv, all: bool) -> Vec<Way> {
         total: total.clone(),
         reach: reach.to_vec(),
         at: at(c.role).into(),
-        store: Store::of(work, c.out, c.dtype),
-        reads: made::reads([made, None], c.operands, c.dtype),
+        store: Store::of(work, c.out, c.dtype()),
+        reads: made::reads([made, None], c.operands, c.dtype()),
         operands: made.map_or("", |_| made::CLASS).to_string() + &phases.classes(c),
         costly: c.role == ConvRole::Input || made.is_some_and(made::is_costly),
     };
@@ -132,7 +132,7 @@ fn plain_product(c: &Conv) -> Option<MatMul> {
         ConvRole::Weight => return None, // its sums run over images too
     };
     Some(MatMul {
-        dtype: c.dtype,
+        dtypes: c.dtypes,
         batch: vec![c.batch.clone(), c.groups.clone()],
         m: m.clone(),
         k: k.clone(),

@@ -23,11 +23,11 @@ pub(super) fn computes(c: &Conv) -> bool {
 }
 
 pub(super) fn print(work: Job, c: &Conv) -> Way {
-    let (sizes, store) = (Sizes::of(c), Store::of(work, c.out, c.dtype));
+    let (sizes, store) = (Sizes::of(c), Store::of(work, c.out, c.dtype()));
     let made = work.made()[0];
     let mut call = Call::new(work);
     store.push(&mut call);
-    for (slot, dtype) in made::reads([made, None], c.operands, c.dtype) {
+    for (slot, dtype) in made::reads([made, None], c.operands, c.dtype()) {
         call.push(slot, dtype, false);
     }
     let kernels = work.kernels();
@@ -37,7 +37,7 @@ pub(super) fn print(work: Job, c: &Conv) -> Way {
             .all(|k| Values::index_type(k) == Index::Int);
     let index = if short { Index::Int } else { Index::Long };
     let mut source = call.source(&name(work, c), index);
-    source.scope(&elements(c.dtype, index));
+    source.scope(&elements(c.dtype(), index));
     source.scope(&classes(c, made));
     let x = patches(&mut source, &call, c, &sizes, made);
     let w = call.pointer(Slot::Arg(c.operands[1] as usize));

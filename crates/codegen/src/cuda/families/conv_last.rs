@@ -54,7 +54,7 @@ pub(super) fn print(work: Job, c: &Conv, all: bool) -> Vec<Way> {
     let gemm = Gemm {
         work,
         name: &name(work, c),
-        dtype: c.dtype,
+        dtype: c.dtype(),
         batches: match c.role {
             ConvRole::Input => groups * &Dim::Const(phases.count),
             _ => groups.clone(),
@@ -65,14 +65,14 @@ pub(super) fn print(work: Job, c: &Conv, all: bool) -> Vec<Way> {
         total: total.clone(),
         reach: reach.to_vec(),
         at: at(c.role).into(),
-        store: Store::of(work, c.out, c.dtype),
-        reads: made::reads([made, None], c.operands, c.dtype),
+        store: Store::of(work, c.out, c.dtype()),
+        reads: made::reads([made, None], c.operands, c.dtype()),
         operands: match c.role {
             ConvRole::Input => phases.classes(c),
             _ => classes(c, made),
         },
         // Each line that a thread reads is a position, which takes registers.
-        costly: c.dtype == DType::F64
+        costly: c.dtype() == DType::F64
             || c.role == ConvRole::Input
             || made.is_some_and(made::is_costly),
     };
@@ -126,7 +126,7 @@ fn plain_product(c: &Conv) -> Option<MatMul> {
         ConvRole::Input => (last[1], outs, ins, [ins, one]),
         ConvRole::Weight if last == [true; 2] => {
             return Some(MatMul {
-                dtype: c.dtype,
+                dtypes: c.dtypes,
                 batch: Vec::new(),
                 m: outs.clone(),
                 k: &c.batch * &plane,
@@ -157,7 +157,7 @@ fn plain_product(c: &Conv) -> Option<MatMul> {
         ),
     };
     Some(MatMul {
-        dtype: c.dtype,
+        dtypes: c.dtypes,
         batch,
         m,
         k: k.clone(),

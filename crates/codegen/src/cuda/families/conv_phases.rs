@@ -60,7 +60,7 @@ impl Phases {
                      __device__ __forceinline__ Acc load(Elem x) {{ return {}; }}\n",
                     self.count,
                     c.images != Images::ChannelsFirst,
-                    scalar::loaded("x", c.dtype)
+                    scalar::loaded("x", c.dtype())
                 ),
                 include_str!("conv_phases.cu").into(),
             ],

@@ -43,7 +43,7 @@ impl Sizes {
 
 /// What the kernel is called.
 pub(super) fn name(work: Job, c: &Conv) -> String {
-    let own = || format!("{}_{}", c.role.name(), c.dtype);
+    let own = || format!("{}_{}", c.role.name(), c.dtype());
     work.fused_name().map_or_else(own, str::to_string)
 }
 

@@ -13,12 +13,12 @@ use std::fmt::Write;
 
 /// The ways of a product that some work is, with what makes its operands.
 pub(super) fn print(work: Job, m: &MatMul, made: [Option<&kir::Kernel>; 2], all: bool) -> Vec<Way> {
-    let own = || format!("matmul_{}", m.dtype);
+    let own = || format!("matmul_{}", m.dtype());
     let name = work.fused_name().map_or_else(own, str::to_string);
     let gemm = Gemm {
         work,
         name: &name,
-        dtype: m.dtype,
+        dtype: m.dtype(),
         batches: numel(&m.batch),
         m: m.m.clone(),
         n: m.n.clone(),
@@ -29,8 +29,8 @@ pub(super) fn print(work: Job, m: &MatMul, made: [Option<&kir::Kernel>; 2], all:
         ],
         total: &(&numel(&m.batch) * &m.m) * &m.n,
         at: "const Index at = (batch * m + i) * n + j;".into(),
-        store: Store::of(work, m.out, m.dtype),
-        reads: made::reads(made, [m.lhs.arg, m.rhs.arg], m.dtype),
+        store: Store::of(work, m.out, m.dtype()),
+        reads: made::reads(made, [m.lhs.arg, m.rhs.arg], m.dtype()),
         operands: match made {
             [None, None] => String::new(),
             _ => made::CLASS.into(),

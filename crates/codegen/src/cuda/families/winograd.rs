@@ -26,7 +26,7 @@ const THREADS: u32 = 128;
 pub(super) fn ways(work: Job, c: &Conv, name: &str) -> Vec<Way> {
     let is_known = !c.algorithms(&[]).is_empty();
     let is_plain = c.prologue.is_none() && c.images == Images::ChannelsFirst;
-    let is_result = (c.role, c.dtype) == (ConvRole::Result, DType::F32);
+    let is_result = (c.role, c.dtype()) == (ConvRole::Result, DType::F32);
     if !(is_known && is_plain && is_result && c.is_3_by_3()) {
         return Vec::new();
     }

@@ -4,7 +4,7 @@ use super::behind::{known_norm, row, scale_of_norm, shift_of_norm};
 use super::product::{Channel, Product, column};
 use crate::{Patch, PatchBuilder, Rule, View};
 use kiln_ir::ops::BatchNorm;
-use kiln_ir::{Builder, Dim, NodeId, OpError, Pw, Value};
+use kiln_ir::{Builder, DType, Dim, NodeId, Op, OpError, Pw, Value};
 
 /// The product of a node, whose data nothing else reads.
 fn product_of<'a>(view: &View<'a>, id: NodeId) -> Option<Product<'a>> {
@@ -59,7 +59,10 @@ impl Rule for ShiftedData {
     }
 
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let product = product_of(view, id).filter(Product::is_whole)?;
+        let product = Product::of_any_dtype(view, id.value()).filter(Product::is_whole)?;
+        if view.use_count(product.data().node) != 1 {
+            return None;
+        }
         let (op @ (Pw::Add | Pw::Sub), &[a, b]) = row(view, product.data().node)? else {
             return None;
         };
@@ -69,12 +72,28 @@ impl Rule for ShiftedData {
             (None, Some(by)) => (b, by, op == Pw::Sub),
             _ => return None,
         };
+        let takes = match product.fact().dtype {
+            DType::F32 | DType::F64 => true,
+            DType::I32 | DType::I64 => !minus && was_narrow(view, x),
+            _ => false,
+        };
+        if !takes {
+            return None;
+        }
         let mut patch = view.patch(id);
         // Of b − x the number is added.
         let op = if minus { Pw::Add } else { op };
         let new = shifted(&mut patch, view, &product, (x, minus), op, by).ok()?;
         Some(patch.replacing(id.value(), new))
     }
+}
+
+/// Whether whole numbers had fewer bits before they were cast.
+fn was_narrow(view: &View<'_>, x: Value) -> bool {
+    let node = view.producer(x);
+    let from = |v: &Value| view.fact(*v).dtype;
+    let is_narrow = |d: DType| matches!(d, DType::U8 | DType::I8 | DType::I16);
+    matches!(node.op, Op::Cast(_)) && node.inputs.iter().all(|v| is_narrow(from(v)))
 }
 
 /// `P(±x, w) op (P of b)`.

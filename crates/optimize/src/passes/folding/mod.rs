@@ -10,7 +10,9 @@
 //! linear_batch_norm the same of a matrix product
 //! scaled_data       P(x · c, w) = P(x, w · c)                  either order, / c, and P(−x, w) = P(x, −w)
 //! shifted_data      P(x ± b, w) = P(x, w) + (P of ±b)          and P(b − x, w) = P(x, −w) + (P of b), of a
-//!                                                              product without padding
+//!                                                              product without padding; the first also of
+//!                                                              whole numbers that were bytes or i16, as zero
+//!                                                              points are taken from, where it changes no bit
 //! norm_before_product   P(batch_norm(x, …), w), as the two rules before
 //! ```
 //!
@@ -22,7 +24,7 @@
 //! What must hold: weight, factors and statistics depend on parameters and constants only, so that the new
 //! ones land in *prepare*; nothing else reads what is folded; eps is positive and finite, so that s is
 //! finite whatever non-negative variance it gets; the dtype is f32 or f64, since f16 and bf16 would round
-//! the new weight where the program computes in f32.
+//! the new weight where the program computes in f32. (Of whole numbers the weight stays as it is.)
 //!
 //! Changes rounding. With unit roundoff u and K products a sum, the old and the new result of
 //! `conv_batch_norm` differ by at most `(2K + 13) · u · (Σ|x·w|·|s| + (|b| + |mean|)·|s| + |bias|)` to

@@ -27,6 +27,12 @@ impl<'a> Product<'a> {
     /// The product that makes a value, of a dtype in which the new weight loses nothing that the old
     /// program kept.
     pub fn of(view: &View<'a>, v: Value) -> Option<Product<'a>> {
+        let product = Product::of_any_dtype(view, v)?;
+        matches!(product.fact().dtype, DType::F32 | DType::F64).then_some(product)
+    }
+
+    /// The product that makes a value.
+    pub fn of_any_dtype(view: &View<'a>, v: Value) -> Option<Product<'a>> {
         let node = view.producer(v);
         let first = match &node.op {
             Op::Conv(_) | Op::ConvTranspose(_) | Op::MatMul(_) => node.inputs[0],
@@ -42,8 +48,7 @@ impl<'a> Product<'a> {
             (Op::MatMul(_), [true, false]) => Kind::Left,
             _ => return None,
         };
-        let exact = matches!(node.fact().dtype, DType::F32 | DType::F64);
-        exact.then_some(Product {
+        Some(Product {
             value: v,
             node,
             kind,

@@ -63,9 +63,9 @@ impl MatMul {
     pub(crate) unsafe fn pack(&self, from: *mut u8, to: *mut u8, parallel: bool) {
         // SAFETY: the caller's; the dtype was checked.
         unsafe {
-            match (self.halves, self.dtype) {
-                (Some(_), _) => self.pack_halves(from, to, parallel),
-                (_, DType::F64) => self.pack_typed::<f64>(from, to, parallel),
+            match self.dtype {
+                _ if self.terms.are_narrow() => self.pack_terms(from, to, parallel),
+                DType::F64 | DType::I64 => self.pack_typed::<f64>(from, to, parallel),
                 _ => self.pack_typed::<f32>(from, to, parallel),
             }
         }
@@ -183,9 +183,9 @@ impl MatMul {
         // SAFETY: linking proved the operands within their buffers; the results have room.
         unsafe {
             let rows = (b.batch, b.row, b.rows);
-            let (lhs, [down, across]) = match self.halves {
-                Some(_) => self.half_rows(args, rows, left, (made, copies), work.failures)?,
-                None => {
+            let (lhs, [down, across]) = match self.terms.are_narrow() {
+                true => self.term_rows(args, rows, left, (made, copies), work.failures)?,
+                false => {
                     let (lhs, down, across) = self.rows::<T>(args, rows, made, work.failures)?;
                     (lhs.cast(), [down, across].map(|n| n * size))
                 }
@@ -194,7 +194,7 @@ impl MatMul {
                 let right = packed.wrapping_offset(((b.col + column) * self.steps()) as isize);
                 let tile = |rows: i64| Tile {
                     level: self.level,
-                    dtype: if self.pairs { DType::BF16 } else { self.dtype },
+                    dtype: self.terms.tile(),
                     rows: Rows::of_matrix(rows, down),
                     columns: panel.min(b.cols - column) as u16,
                     step: across,

@@ -6,7 +6,6 @@ use super::cut::{Cut, many};
 use super::{Block, Conv, Results};
 use crate::contraction::{Call, Kernel, Rows, Tile};
 use crate::error::Result;
-use crate::kernels::conv::halves::join;
 use crate::sums::Lane;
 use crate::tile::Failures;
 use kiln_plan::ConvRole;
@@ -18,7 +17,7 @@ impl Cut {
         let size = c.dtype.size() as i64;
         Kernel::of(Tile {
             level: c.level,
-            dtype: c.terms(),
+            dtype: c.terms.tile(),
             rows: Rows::of_matrix(1, 0),
             columns: columns as u16,
             step: apart * size,
@@ -68,8 +67,9 @@ impl Conv {
         // SAFETY: the caller's.
         let (source, channel) =
             unsafe { self.images_read::<T>(images, cut, b, windows, &mut scratch.made, failures)? };
-        let mut words = vec![0u32; if self.pairs { cut.sums as usize } else { 0 }];
-        let apart = if self.pairs { 1 } else { channel };
+        let grouped = self.terms.are_grouped();
+        let mut words = vec![0u32; if grouped { cut.sums as usize } else { 0 }];
+        let apart = if grouped { 1 } else { channel };
         let [kernels @ .., wide] = cut.axes.map(|a| a.kernel);
         let (high, count) = (kernels[1], cut.taps.len() as i64);
         let (line, zero) = (b.to[2] - b.from[2], T::ZERO);
@@ -102,10 +102,12 @@ impl Conv {
                         true => (&kernel, source.at(read)),
                         false => (&padding, (&raw const zero).cast()),
                     };
-                    let left = match is_there && self.pairs {
+                    let left = match is_there && grouped {
                         true => {
                             // SAFETY: the caller's; there is room for the pairs.
-                            unsafe { join(left.cast(), channel, cut.terms, words.as_mut_ptr()) };
+                            unsafe {
+                                self.join(left, channel, cut.terms, words.as_mut_ptr().cast())
+                            };
                             words.as_ptr().cast()
                         }
                         false => left,

@@ -4,7 +4,6 @@ use super::cut::Cut;
 use super::{Block, Conv};
 use crate::bugs::bug;
 use crate::error::Result;
-use crate::kernels::conv::halves::join;
 use crate::kernels::matmul::Made;
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
@@ -123,12 +122,13 @@ impl Conv {
             to.write_bytes(0, (front * channels) as usize);
             let to = to.offset((front * channels) as isize);
             match cut.turned {
-                true if self.pairs => {
-                    self.turn_pairs(x.cast(), (channel, cut.terms), (n, to.cast()))
-                }
-                _ if self.pairs => (0..n).for_each(|i| {
+                true if self.terms.are_grouped() => match self.terms.size() {
+                    1 => self.turn_terms::<u8>(x, (channel, cut.terms), (n, to.cast())),
+                    _ => self.turn_terms::<u16>(x, (channel, cut.terms), (n, to.cast())),
+                },
+                _ if self.terms.are_grouped() => (0..n).for_each(|i| {
                     let to = to.offset((i * channels) as isize).cast();
-                    join(position(i).cast(), channel, cut.terms, to);
+                    self.join(position(i), channel, cut.terms, to);
                 }),
                 true => compiled::<Turn<T>, _>(self.level)(Transpose {
                     from: x.cast::<T>(),
@@ -166,16 +166,15 @@ impl Conv {
     ) -> Result<(Source, i64)> {
         // SAFETY: the caller's.
         unsafe {
-            if self.pairs {
-                let (x, channel) = self.begin::<u16>(images, cut, b, windows, made, failures)?;
-                return Ok((Source::images(cut, x, b), channel));
+            match self.terms.size() {
+                1 => self.begin::<u8>(images, cut, b, windows, made, failures),
+                2 => self.begin::<u16>(images, cut, b, windows, made, failures),
+                _ => self.begin::<T>(images, cut, b, windows, made, failures),
             }
-            let (x, channel) = self.begin::<T>(images, cut, b, windows, made, failures)?;
-            Ok((Source::images(cut, x, b), channel))
         }
     }
 
-    /// Where the images begin, of which what a block reads is there, and how far apart channels are.
+    /// The images, as [`Conv::images_read`] has them.
     ///
     /// # Safety
     /// As [`Conv::run`]; the images are of this type.
@@ -187,9 +186,10 @@ impl Conv {
         windows: [(i64, i64); 3],
         made: &mut Made,
         failures: &Failures,
-    ) -> Result<(*const T, i64)> {
+    ) -> Result<(Source, i64)> {
+        let source = |x: *const T| Source::images(cut, x, b);
         let Some(program) = self.made_in_parts() else {
-            return Ok((images.1.cast(), cut.channel_apart()));
+            return Ok((source(images.1.cast()), cut.channel_apart()));
         };
         let [z, y, x] = [0, 1, 2].map(|i| {
             let (from, until) = windows[i];
@@ -215,13 +215,13 @@ impl Conv {
             let lines = (1, len, len);
             // SAFETY: the caller's.
             let to = unsafe { made.bring::<T>(program, images.0, (at, len), at, lines, failures)? };
-            return Ok((to.wrapping_offset(-at as isize), 1));
+            return Ok((source(to.wrapping_offset(-at as isize)), 1));
         }
         // The same part of each channel of the group.
         let group = image + b.group * cut.terms * cut.channel_apart();
         let (at, lines) = (group + from, (cut.terms, cut.channel_apart(), len));
         // SAFETY: the caller's.
         let to = unsafe { made.bring::<T>(program, images.0, (at, len), at, lines, failures)? };
-        Ok((to.wrapping_offset(-at as isize), len))
+        Ok((source(to.wrapping_offset(-at as isize)), len))
     }
 }

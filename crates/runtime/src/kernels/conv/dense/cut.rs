@@ -25,12 +25,12 @@ const HOT_WEIGHTS: i64 = 1 << 16;
 /// How a convolution is cut; it follows from the shapes and the level alone.
 pub(in crate::kernels::conv) struct Cut {
     pub(super) groups: i64,
-    /// Channels that are summed over, and as how many terms: themselves, or pairs of them.
+    /// Channels that are summed over, and in how many words.
     pub(super) terms: i64,
     pub(super) sums: i64,
     /// Channels of the result.
     pub(super) columns: i64,
-    /// Bytes of an element of the images and of a term.
+    /// Bytes of an element of the images, as it is multiplied, and of a word.
     sizes: [i64; 2],
     batch: i64,
     /// Extents of the images that are read and of the result.
@@ -130,12 +130,9 @@ impl Cut {
         let mut cut = Cut {
             groups: c.groups,
             terms,
-            sums: if c.pairs { ceil(terms, 2) } else { terms },
+            sums: c.terms.words(terms),
             columns,
-            sizes: [
-                if c.pairs { 2 } else { c.dtype.size() as i64 },
-                c.dtype.size() as i64,
-            ],
+            sizes: [c.terms.size(), c.dtype.size() as i64],
             batch,
             image,
             result,
@@ -208,7 +205,7 @@ impl Cut {
         self.rows = [down, across];
         let spans = [0, 1, 2].map(|i| window(&self.phases[i], 0, self.result[i]));
         let padded = (0..3).any(|i| spans[i].0 < 0 || spans[i].1 > self.image[i]);
-        self.is_copied = padded || self.turned || c.pairs && self.terms % 2 == 1;
+        self.is_copied = padded || self.turned || self.terms % c.terms.count() != 0;
         // Blocks are lines of a plane, or parts of its only line.
         let [deep, height, width] = self.result;
         let (axis, beside, unit) = match height {
@@ -335,7 +332,7 @@ impl Cut {
         let panel = self.panel * self.sums * self.taps.len() as i64;
         Ok(Tile {
             level: c.level,
-            dtype: c.terms(),
+            dtype: c.terms.tile(),
             rows: Rows {
                 count: (down * across) as u8,
                 across: across as u8,

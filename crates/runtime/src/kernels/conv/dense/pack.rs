@@ -7,6 +7,7 @@ use crate::kernels::matmul::{Args, split};
 use crate::simd::compiled;
 use crate::simd::transpose::{Transpose, Turn};
 use crate::sums::Lane;
+use kiln_base::DType;
 use kiln_plan::ConvRole;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -74,10 +75,17 @@ impl Conv {
                                     continue;
                                 }
                                 let term = c + row / taps;
-                                let place = if self.pairs { term / 2 } else { term };
+                                let (place, which) =
+                                    (term / self.terms.count(), term % self.terms.count());
                                 let to = to.offset(((tap * sums + place) * panel) as isize);
-                                match self.pairs {
-                                    true => put_half(from.cast(), to.cast(), term % 2, panel),
+                                match self.terms.are_grouped() {
+                                    true => put_terms(
+                                        self.terms.tile(),
+                                        from.cast(),
+                                        to.cast(),
+                                        which,
+                                        panel,
+                                    ),
                                     false => {
                                         std::ptr::copy_nonoverlapping(from, to, panel as usize)
                                     }
@@ -101,20 +109,22 @@ impl Conv {
     }
 }
 
-/// Puts words that are bf16 widened into the first or the second halves of others, in this order.
+/// Puts one more term into each of some words, those in front first: what was widened to a word before.
 ///
 /// # Safety
 /// There are so many of both.
-unsafe fn put_half(from: *const u32, to: *mut u32, which: i64, count: i64) {
+unsafe fn put_terms(tile: DType, from: *const u32, to: *mut u32, which: i64, count: i64) {
+    let bits = 8 * tile.size() as i64;
+    // Of bf16 as f32 the upper half.
+    let (down, up) = (if tile == DType::BF16 { 16 } else { 0 }, bits * which);
+    let mask = (1u32 << bits) - 1;
     // SAFETY: the caller's.
     let (from, to) = unsafe {
         let from = std::slice::from_raw_parts(from, count as usize);
         (from, std::slice::from_raw_parts_mut(to, count as usize))
     };
     for (to, from) in to.iter_mut().zip(from) {
-        *to = match which {
-            0 => from >> 16,
-            _ => *to | from & 0xffff_0000,
-        };
+        let kept = if which == 0 { 0 } else { *to };
+        *to = kept | (from >> down & mask) << up;
     }
 }

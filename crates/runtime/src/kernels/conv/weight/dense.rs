@@ -11,7 +11,7 @@
 use super::{Conv, Range, Scratch, Sums};
 use crate::contraction::{Call, Kernels, Rows, Tile, even_rows, lanes, most_rows, pack, shape};
 use crate::error::Result;
-use crate::kernels::conv::halves::join_rows;
+use crate::kernels::conv::narrow::join_rows;
 use crate::memory::room;
 use crate::sums::Lane;
 use crate::tile::affine::ceil;
@@ -62,7 +62,7 @@ impl Cut {
         }
         let line = &axes[2];
         let segments = ceil(line.output, POSITIONS).max(1);
-        let even = if c.pairs { 2 } else { 1 };
+        let even = if c.terms.are_grouped() { 2 } else { 1 };
         let segment = ceil(ceil(line.output, segments), even) * even;
         let segment = segment.min(line.output);
         let near = c.geometry.is_near();
@@ -124,7 +124,7 @@ impl Cut {
     /// Elements that a thread copies.
     pub fn copied(&self, c: &Conv, cut: &super::Cut) -> i64 {
         let images = self.units * self.wide * self.pitch(cut.channels);
-        let halves = match c.pairs {
+        let halves = match c.terms.are_grouped() {
             true => ceil(self.halves(cut.channels, cut.columns), 2),
             false => 0,
         };
@@ -177,7 +177,7 @@ impl Cut {
             &mut scratch.gradients,
             self.units * self.segment * panels * self.panel,
         )?;
-        let halves = match c.pairs {
+        let halves = match c.terms.are_grouped() {
             true => self.halves(range.channels, range.columns),
             false => 0,
         };
@@ -190,7 +190,7 @@ impl Cut {
             unsafe {
                 let holds = Some([at, range.group, range.column]);
                 if scratch.holds != holds {
-                    match c.pairs {
+                    match c.terms.are_grouped() {
                         true => {
                             let y = y.cast::<u16>();
                             self.copy_gradients(c, y, range, &block, halves);
@@ -202,7 +202,7 @@ impl Cut {
                 }
                 for (d, h) in (0..deep).flat_map(|d| (0..high).map(move |h| (d, h))) {
                     for w in (0..wide).step_by(together as usize) {
-                        match c.pairs {
+                        match c.terms.are_grouped() {
                             true => {
                                 let x = x.cast::<u16>();
                                 self.copy_images(c, x, range, &block, [d, h, w], halves);
@@ -250,10 +250,10 @@ impl Cut {
             true => (block.len, block.count),
             false => (block.len * block.count, 1),
         };
-        let each = if c.pairs { 2 } else { 1 };
+        let each = if c.terms.are_grouped() { 2 } else { 1 };
         Tile {
             level: c.level,
-            dtype: c.terms(),
+            dtype: c.terms.tile(),
             rows: Rows {
                 count: 0,
                 across: 0,

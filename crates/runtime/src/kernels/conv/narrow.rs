@@ -1,16 +1,16 @@
-//! Operands that are halves. Where the level multiplies pairs of bf16, register tiles read these, else all of an
-//! operand is copied as f32 first.
+//! Operands that have fewer bits than their sums. Where register tiles multiply several terms at once they read these,
+//! else all of an operand is copied first, as what they multiply.
 
 use super::Conv;
 use crate::error::Result;
 use crate::kernels::matmul::{Args, split};
+use crate::kernels::terms::{convert, put};
 use crate::memory::{Storage, room};
 use crate::simd::compiled;
-use crate::simd::convert::{pair, widen};
+use crate::simd::convert::pair;
 use crate::simd::transpose::{Transpose, Turn};
 use crate::tile::affine::ceil;
 use crate::tile::{Failures, Linked, Runner};
-use kiln_base::DType;
 use kiln_plan::ConvRole;
 use smallvec::SmallVec;
 
@@ -18,20 +18,21 @@ use smallvec::SmallVec;
 const PART: i64 = 1 << 12;
 
 impl Conv {
-    /// Whether an operand is read as f32 that was copied from halves.
+    /// Whether an operand is read from a copy, in which elements have more bits.
     pub(super) fn widens(&self, i: usize) -> bool {
-        let in_pairs = self.pairs && (i == 0 || self.role == ConvRole::Weight);
-        self.halves.is_some() && !in_pairs
+        self.terms.are_narrow() && (self.terms.converts(i) || !self.is_packed_by_terms(i))
+    }
+
+    /// Whether an operand's terms come to share words when a part of it is copied: of weights that are packed, all
+    /// are widened to words first.
+    fn is_packed_by_terms(&self, i: usize) -> bool {
+        let weights = i == 1 && self.role != ConvRole::Weight;
+        self.terms.are_grouped() && !weights
     }
 
     /// The arguments without what is widened.
     pub(super) fn given<'a>(&self, args: &'a [*mut u8]) -> &'a [*mut u8] {
         &args[..self.args]
-    }
-
-    /// What register tiles multiply: numbers, or pairs of bf16.
-    pub(super) fn terms(&self) -> DType {
-        if self.pairs { DType::BF16 } else { self.dtype }
     }
 
     /// What makes the images a part at a time.
@@ -58,7 +59,7 @@ impl Conv {
     pub(super) unsafe fn widened(
         &self,
         args: &[*mut u8],
-        (half, packed): (DType, bool),
+        packed: bool,
         [made, images, other]: &mut [Option<Storage>; 3],
         parallel: bool,
         failures: &Failures,
@@ -74,48 +75,42 @@ impl Conv {
             let wide = unsafe {
                 let from = match &self.made {
                     Some(program) if i == 0 => {
-                        make(program, (args, len), made, parallel, failures)?
+                        let size = self.terms.operand(0).size();
+                        make(program, (args, len, size), made, parallel, failures)?
                     }
                     _ => args[self.operands[i]],
                 };
-                self.widen((half, from, len), to, parallel)?
+                self.widen(i, from, to, parallel)?
             };
             all.push(wide);
         }
         Ok(all)
     }
 
-    /// Puts pairs of channels of `n` positions that lie side by side, as [`join`] does.
+    /// Puts the channels of `n` positions that lie side by side into words, as [`Conv::join`] does.
     ///
     /// # Safety
-    /// The channels exist, `apart` elements from one to the next, and there is room for their pairs.
-    pub(super) unsafe fn turn_pairs(
+    /// The channels exist, `apart` elements from one to the next, and there is room for their words.
+    pub(super) unsafe fn turn_terms<E: Copy + Into<u32>>(
         &self,
-        from: *const u16,
+        from: *const u8,
         (apart, channels): (i64, i64),
         (n, to): (i64, *mut u32),
     ) {
         const ROWS: i64 = 8;
         const SOME: i64 = 64;
-        let pairs = ceil(channels, 2);
+        let (each, words) = (self.terms.count(), self.terms.words(channels));
+        let from = from.cast::<E>();
         let mut rows = [[0u32; SOME as usize]; ROWS as usize];
         for first in (0..n).step_by(SOME as usize) {
-            let count = SOME.min(n - first) as usize;
-            for top in (0..pairs).step_by(ROWS as usize) {
-                let some = ROWS.min(pairs - top);
-                // SAFETY: the caller's.
-                let line = |channel: i64| unsafe {
-                    let from = from.offset((channel * apart + first) as isize);
-                    std::slice::from_raw_parts(from, count)
-                };
-                for (row, i) in rows.iter_mut().zip(top..top + some) {
-                    for (word, a) in row.iter_mut().zip(line(2 * i)) {
-                        *word = u32::from(*a);
-                    }
-                    if 2 * i + 1 < channels {
-                        for (word, b) in row.iter_mut().zip(line(2 * i + 1)) {
-                            *word |= u32::from(*b) << 16;
-                        }
+            let count = SOME.min(n - first);
+            for top in (0..words).step_by(ROWS as usize) {
+                let some = ROWS.min(words - top);
+                for (row, word) in rows.iter_mut().zip(top..top + some) {
+                    for which in 0..each.min(channels - each * word) {
+                        let at = (each * word + which) * apart + first;
+                        // SAFETY: the caller's.
+                        unsafe { put(from.offset(at as isize), which, row.as_mut_ptr(), count) };
                     }
                 }
                 // SAFETY: the caller's.
@@ -124,37 +119,59 @@ impl Conv {
                         from: rows.as_ptr().cast(),
                         pitch: SOME as isize,
                         rows: some as usize,
-                        columns: count,
-                        to: to.offset((first * pairs + top) as isize),
-                        to_pitch: pairs as isize,
+                        columns: count as usize,
+                        to: to.offset((first * words + top) as isize),
+                        to_pitch: words as isize,
                     });
                 }
             }
         }
     }
 
-    /// Halves as f32.
+    /// Puts a position's channels, so many elements apart, one behind the other; zeros fill the last word.
     ///
     /// # Safety
-    /// There are as many.
+    /// The channels exist, and there is room for their words.
+    pub(super) unsafe fn join(&self, from: *const u8, apart: i64, channels: i64, to: *mut u8) {
+        let term = self.terms.tile();
+        let size = self.terms.size();
+        let rest = 4 * self.terms.words(channels) - size * channels;
+        // SAFETY: the caller's.
+        unsafe {
+            convert([term; 2], (from, apart), channels, to);
+            to.offset((size * channels) as isize)
+                .write_bytes(0, rest as usize);
+        }
+    }
+
+    /// A copy of an operand, as what is multiplied: of weights that are packed, as words of their own.
+    ///
+    /// # Safety
+    /// The operand exists.
     pub(super) unsafe fn widen(
         &self,
-        (half, from, len): (DType, *mut u8, i64),
+        i: usize,
+        from: *mut u8,
         storage: &mut Option<Storage>,
         parallel: bool,
     ) -> Result<*mut u8> {
-        let to = room::<f32>(storage, len)?.cast::<u8>();
+        let len = self.operand_len(i);
+        let to_dtype = match self.is_packed_by_terms(i) {
+            true => self.terms.tile(),
+            false => self.dtype,
+        };
+        let dtypes = [self.terms.operand(i), to_dtype];
+        let [size, wide] = dtypes.map(|d| d.size() as i64);
+        let to = room::<u8>(storage, wide * len)?;
         let both = Args(&[from, to]);
         split(ceil(len, PART), PART, parallel, |first, end| {
             let both = &both;
             let (first, end) = (first * PART, (end * PART).min(len));
-            let count = (end - first) as usize;
             // SAFETY: the caller's; parts are apart.
             unsafe {
-                let from = both.0[0].cast::<u16>().add(first as usize);
-                let to = both.0[1].cast::<f32>().add(first as usize);
-                let from = std::slice::from_raw_parts(from, count);
-                widen(half, from, std::slice::from_raw_parts_mut(to, count));
+                let from = both.0[0].offset((first * size) as isize);
+                let to = both.0[1].offset((first * wide) as isize);
+                convert(dtypes, (from, 1), end - first, to);
             }
         });
         Ok(to)
@@ -164,15 +181,15 @@ impl Conv {
 /// All that a prologue makes.
 ///
 /// # Safety
-/// See [`Runner::new`] for the arguments; it makes so many halves.
+/// See [`Runner::new`] for the arguments; it makes so many elements of so many bytes.
 unsafe fn make(
     program: &Linked,
-    (args, len): (&[*mut u8], i64),
+    (args, len, size): (&[*mut u8], i64, usize),
     storage: &mut Option<Storage>,
     parallel: bool,
     failures: &Failures,
 ) -> Result<*mut u8> {
-    let to = room::<u16>(storage, len)?.cast::<u8>();
+    let to = room::<u8>(storage, len * size as i64)?;
     let all: SmallVec<[*mut u8; 12]> = args.iter().copied().chain([to]).collect();
     let all = Args(&all);
     split(ceil(len, PART), PART, parallel, |first, end| {
@@ -185,28 +202,6 @@ unsafe fn make(
         }
     });
     Ok(to)
-}
-
-/// Puts pairs of a position's channels, so many elements apart, one behind the other; behind an odd number of them is
-/// a zero.
-///
-/// # Safety
-/// The channels exist, and there is room for their pairs.
-pub(super) unsafe fn join(from: *const u16, apart: i64, channels: i64, to: *mut u32) {
-    let to = to.cast::<u16>();
-    // SAFETY: the caller's.
-    unsafe {
-        match apart {
-            1 => std::ptr::copy_nonoverlapping(from, to, channels as usize),
-            _ => {
-                let term = |i: i64| *from.offset((i * apart) as isize);
-                (0..channels).for_each(|i| *to.offset(i as isize) = term(i));
-            }
-        }
-        if channels % 2 == 1 {
-            *to.offset(channels as isize) = 0;
-        }
-    }
 }
 
 /// Pairs of rows of halves: of row `i * step` and that `apart` rows behind it, for so many `i`.

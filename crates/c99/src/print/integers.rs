@@ -1,0 +1,155 @@
+//! Products and convolutions of whole numbers: plain sums, which wrap around.
+
+use super::conv::{Sizes, filters, viewed};
+use super::kernel::Printing;
+use super::product::{Operand, each_matrix};
+use super::scalar::memory;
+use crate::error::Result;
+use kiln_base::DType;
+use kiln_plan::{Conv, Epilogue, MatMul};
+
+/// An element of sums of a dtype, to which a product is added; all wraps around.
+fn added(sums: DType, to: &str, x: &str, y: &str) -> String {
+    let name = sums.compute().name();
+    format!("{to} = kiln_add_{name}({to}, kiln_mul_{name}({x}, {y}));")
+}
+
+/// So many results, which are the argument, or pass through more work from an array of their own.
+struct Results {
+    array: String,
+    behind: Option<super::kernel::Behind>,
+    len: i64,
+}
+
+impl Results {
+    fn new(
+        k: &mut Printing<'_>,
+        sums: DType,
+        (out, epilogue): (u16, &Option<Epilogue>),
+        len: i64,
+    ) -> Result<Results> {
+        let behind = k.behind(epilogue)?;
+        let array = match &behind {
+            Some(_) => k.array(sums, len)?,
+            None => k.arg(out),
+        };
+        Ok(Results { array, behind, len })
+    }
+
+    /// Prints what follows.
+    fn finish(self, k: &mut Printing<'_>) {
+        if let Some(behind) = &self.behind {
+            let call = behind.call(&self.array, "0", &self.len.to_string());
+            k.body.line(call);
+        }
+    }
+}
+
+/// Prints a product.
+pub(super) fn product(k: &mut Printing<'_>, p: &MatMul) -> Result<()> {
+    let batch = k.numbers(&p.batch)?;
+    let (m, deep, n) = (k.number(&p.m)?, k.number(&p.k)?, k.number(&p.n)?);
+    let [left, right] = [(&p.lhs, &p.prologues[0]), (&p.rhs, &p.prologues[1])].map(|(of, made)| {
+        let array = match made {
+            Some(made) => k.made(made)?,
+            None => k.arg(of.arg),
+        };
+        Operand::new(k, of, array)
+    });
+    let (left, right) = (left?, right?);
+    let [a, b] = p.dtypes.map(memory);
+    let ty = memory(p.sums());
+    let all: i64 = batch.iter().product();
+    let results = Results::new(k, p.sums(), (p.out, &p.epilogue), all * m * n)?;
+    let number = each_matrix(k, &batch);
+    let (x, y, z) = (left.start(), right.start(), &results.array);
+    k.body.each("i", m);
+    k.body
+        .line(format!("const {a} *restrict x = {x} + i * {};", left.row));
+    k.body.line(format!(
+        "{ty} *restrict z = {z} + ({number}) * {} + i * {n};",
+        m * n
+    ));
+    k.body
+        .line(format!("memset(z, 0, (size_t){n} * sizeof *z);"));
+    k.body.each("d", deep);
+    k.body
+        .line(format!("const {b} *restrict y = {y} + d * {};", right.row));
+    k.body.line(format!("const {ty} f = x[d * {}];", left.col));
+    let sum = added(p.sums(), "z[j]", "f", &format!("y[j * {}]", right.col));
+    k.body
+        .line(format!("for (kiln_int j = 0; j < {n}; ++j) {sum}"));
+    k.body.close_all(2 + batch.len());
+    results.finish(k);
+    Ok(())
+}
+
+/// Prints a convolution.
+pub(super) fn conv(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
+    let s = Sizes::new(k, c)?;
+    let x = match &c.prologue {
+        Some(made) => k.made(made)?,
+        None => k.arg(c.operands[0]),
+    };
+    let w = viewed(k, c.operands[1], c.dtypes[1], filters(&s))?;
+    let ty = memory(c.sums());
+    let [x_last, y_last] = c.images.last();
+    let (ins, outs) = (s.ins, s.outs);
+    let ([depth, height, width], [deep, high, wide]) = (s.output, s.input);
+    let (places, inputs) = (depth * height * width, deep * high * wide);
+    let all = s.batch * s.groups * outs * places;
+    let results = Results::new(k, c.sums(), (c.out, &c.epilogue), all)?;
+    let sums = k.array(c.sums(), outs)?;
+    for (index, n) in [
+        ("n", s.batch),
+        ("oz", depth),
+        ("oy", height),
+        ("ox", width),
+        ("g", s.groups),
+    ] {
+        k.body.each(index, n);
+    }
+    k.body.line(format!(
+        "memset({sums}, 0, (size_t){outs} * sizeof *{sums});"
+    ));
+    for (i, axis) in ["z", "y", "x"].into_iter().enumerate() {
+        k.body.each(&format!("t{axis}"), s.kernel[i]);
+        k.body.line(format!(
+            "const kiln_int i{axis} = o{axis} * {} + t{axis} * {} - {};",
+            s.stride[i], s.dilation[i], s.padding[i]
+        ));
+        k.body.line(format!(
+            "if (i{axis} < 0 || i{axis} >= {}) continue;",
+            s.input[i]
+        ));
+    }
+    k.body.each("c", ins);
+    let at = format!("(iz * {high} + iy) * {wide} + ix");
+    let at = match x_last {
+        true => format!("(n * {inputs} + {at}) * {} + g * {ins} + c", s.groups * ins),
+        false => format!("((n * {} + g) * {ins} + c) * {inputs} + {at}", s.groups),
+    };
+    k.body.line(format!("const {ty} f = {x}[{at}];"));
+    let [kz, ky, kx] = s.kernel;
+    let weight = format!(
+        "{w}[(((g * {kz} + tz) * {ky} + ty) * {kx} + tx) * {} + c * {outs} + o]",
+        ins * outs
+    );
+    let sum = added(c.sums(), &format!("{sums}[o]"), "f", &weight);
+    k.body
+        .line(format!("for (kiln_int o = 0; o < {outs}; ++o) {sum}"));
+    k.body.close_all(4);
+    let at = format!("(oz * {height} + oy) * {width} + ox");
+    let channels = s.groups * outs;
+    let at = match y_last {
+        true => format!("(n * {places} + {at}) * {channels} + g * {outs} + o"),
+        false => format!("(n * {channels} + g * {outs} + o) * {places} + {at}"),
+    };
+    let z = &results.array;
+    k.body.line(format!(
+        "for (kiln_int o = 0; o < {outs}; ++o) {z}[{at}] = {sums}[o];"
+    ));
+    k.body.close_all(5);
+    results.finish(k);
+    Ok(())
+}

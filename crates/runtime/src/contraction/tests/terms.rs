@@ -1,0 +1,156 @@
+//! Tiles of terms that share words, and of whole numbers: these of any size, and sums wrap around.
+
+use super::{By, Rng};
+use crate::contraction::{Call, Rows, Tile, lanes, most_rows};
+use kiln_base::{DType, Level};
+
+/// A word, or 64 bits.
+trait Word: super::Whole {
+    fn bits(bits: u64) -> Self;
+    fn read(self) -> u64;
+}
+impl Word for f32 {
+    fn bits(bits: u64) -> f32 {
+        f32::from_bits(bits as u32)
+    }
+    fn read(self) -> u64 {
+        self.to_bits().into()
+    }
+}
+impl Word for f64 {
+    fn bits(bits: u64) -> f64 {
+        f64::from_bits(bits)
+    }
+    fn read(self) -> u64 {
+        self.to_bits()
+    }
+}
+
+/// Some bits for a word of terms: of bf16 small whole numbers.
+fn word(dtype: DType, rng: &mut Rng) -> u64 {
+    match dtype {
+        DType::BF16 => (0..2).fold(0, |word, _| {
+            let half = (rng.below(9) as f32 - 4.0).to_bits() >> 16;
+            word << 16 | u64::from(half)
+        }),
+        // Often the outermost numbers.
+        _ => match rng.below(4) {
+            0 => u64::MAX,
+            1 => 0x8000_0000_8080_8080,
+            _ => {
+                (rng.below(1 << 31) as u64) << 33
+                    ^ (rng.below(1 << 31) as u64) << 11
+                    ^ rng.below(1 << 20) as u64
+            }
+        },
+    }
+}
+
+/// The terms of a word, on the left or the right; bf16 are whole.
+fn terms(dtype: DType, word: u64, on_the_right: bool) -> Vec<i64> {
+    let at = |bits: usize, i: usize| word >> (bits * i);
+    match dtype {
+        DType::BF16 => (0..2)
+            .map(|i| f32::from_bits((at(16, i) as u32) << 16) as i64)
+            .collect(),
+        DType::I16 => (0..2).map(|i| (at(16, i) as i16).into()).collect(),
+        DType::U8 if on_the_right => (0..4).map(|i| (at(8, i) as i8).into()).collect(),
+        DType::U8 => (0..4).map(|i| (at(8, i) as u8).into()).collect(),
+        DType::I32 => vec![(word as i32).into()],
+        _ => vec![word as i64],
+    }
+}
+
+/// A tile of random sizes.
+fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
+    let lanes = usize::from(lanes(level, dtype));
+    let vectors = 1 + rng.below(3);
+    let columns = vectors * lanes - rng.below(lanes);
+    let rows = 1 + rng.below(most_rows(level, vectors as u8).into());
+    let (steps, pitch, size) = (rng.below(9), vectors * lanes, size_of::<T>());
+    let mut numbers =
+        |n: usize| -> Vec<T> { (0..n.max(1)).map(|_| T::bits(word(dtype, rng))).collect() };
+    let (a, b) = (numbers(rows * steps), numbers(steps * pitch));
+    let mut c = vec![T::bits(u64::MAX); rows * columns];
+    let tile = Tile {
+        level,
+        dtype,
+        rows: Rows::of_matrix(rows as i64, (size * steps) as i64),
+        columns: columns as u16,
+        step: size as i64,
+        right: (size * pitch) as i64,
+        padded: true,
+        steps: steps as u32,
+        ahead: 0,
+        taps: 1,
+        out: (size * columns) as i64,
+        adds: false,
+        finish: None,
+    };
+    let call = Call {
+        left: a.as_ptr().cast(),
+        right: b.as_ptr().cast(),
+        out: c.as_mut_ptr().cast(),
+        finish: std::ptr::null(),
+        taps: std::ptr::null(),
+    };
+    by.run(&tile, &call, &[&a, &b], &[], &mut c, &mut []);
+    for (at, found) in c.iter().enumerate() {
+        let (i, j) = (at / columns, at % columns);
+        let mut sum = 0i64;
+        for t in 0..steps {
+            let [x, y] = [a[i * steps + t], b[t * pitch + j]].map(T::read);
+            let products = terms(dtype, x, false)
+                .into_iter()
+                .zip(terms(dtype, y, true));
+            sum = products.fold(sum, |sum, (x, y)| sum.wrapping_add(x.wrapping_mul(y)));
+        }
+        let expected = match dtype {
+            DType::BF16 => (sum as f32).to_bits().into(),
+            DType::I64 => sum as u64,
+            _ => u64::from(sum as u32),
+        };
+        assert_eq!(found.read(), expected, "{tile:?}");
+    }
+}
+
+/// What is multiplied, and the level from which on it is.
+const ALL: [(DType, Level); 6] = [
+    (DType::BF16, Level::Avx512Bf16),
+    (DType::U8, Level::Avx512Vnni),
+    (DType::I16, Level::Avx512Vnni),
+    (DType::I16, Level::Avx2),
+    (DType::I32, Level::Avx2),
+    (DType::I64, Level::Avx512),
+];
+
+fn some_tiles(count: usize, (dtype, level): (DType, Level), rng: &mut Rng, by: By) {
+    for _ in 0..count {
+        match dtype.size() {
+            8 => a_tile::<f64>(dtype, level, rng, by),
+            _ => a_tile::<f32>(dtype, level, rng, by),
+        }
+    }
+}
+
+#[test]
+fn tiles_of_terms_are_sums_of_products() {
+    let mut rng = Rng(11);
+    for (dtype, least) in ALL {
+        let levels = [Level::Baseline, least, least.max(Level::Avx512)];
+        for level in levels.into_iter().filter(|l| l.is_supported()) {
+            some_tiles(200, (dtype, level), &mut rng, By::Processor);
+        }
+    }
+}
+
+#[test]
+#[cfg(all(target_arch = "x86_64", unix))]
+fn printed_tiles_of_terms_touch_nothing_but_their_operands() {
+    let mut rng = Rng(12);
+    for (dtype, least) in ALL {
+        for level in [least, least.max(Level::Avx512)] {
+            some_tiles(40, (dtype, level), &mut rng, By::Interpreter);
+        }
+    }
+}
