@@ -39,6 +39,8 @@ const WARM_UP: usize = 5;
 const AGREE: [f64; 2] = [1e-3, 3e-2];
 /// The same where a step is computed in halves.
 const AGREE_IN_HALVES: [f64; 2] = [2e-2, 5e-2];
+/// The same of bytes, whose scales the sides choose each in its way.
+const AGREE_IN_BYTES: [f64; 2] = [0.1, 0.1];
 /// An allocator that gives nothing back to the system, with huge pages.
 const KEEPS_MEMORY: &str = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184:\
                             glibc.malloc.top_pad=67108864:glibc.malloc.hugetlb=1";
@@ -213,9 +215,10 @@ fn compare(name: &str, arguments: &Arguments) -> Result<Ratios, Failure> {
             None => println!("  {title} is not installed: see benches/peers/setup"),
         }
     }
-    let agree = match name.ends_with("f16") {
-        true => AGREE_IN_HALVES,
-        false => AGREE,
+    let agree = match name {
+        _ if name.ends_with("f16") => AGREE_IN_HALVES,
+        _ if name.ends_with("int8") => AGREE_IN_BYTES,
+        _ => AGREE,
     };
     warm_up(&mut sides, agree)?;
     for _ in 0..arguments.rounds {

@@ -23,6 +23,38 @@ def export(name, path):
     torch.backends.mha.set_fastpath_enabled(False)
     inputs = tuple(torch.from_numpy(x) for x in inputs)
     torch.onnx.export(made, inputs, path + ".onnx", dynamo=True, verbose=False, external_data=False)
+    if torch_models.is_of_bytes(name):
+        of_bytes(name, path + ".onnx", [x.numpy() for x in inputs])
+
+
+def of_bytes(name, path, inputs):
+    """Quantises a model: an encoder as it runs, what convolves by what it reads of the inputs."""
+    from onnxruntime import quantization
+
+    if name.startswith("encoder"):
+        quantization.quantize_dynamic(path, path, weight_type=quantization.QuantType.QInt8)
+        return
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    quant_pre_process(path, path, skip_symbolic_shape=True)
+
+    class Batch(quantization.CalibrationDataReader):
+        left = [inputs]
+
+        def get_next(self):
+            names = [f"{i.name}" for i in onnx.load(path).graph.input]
+            return dict(zip(names, self.left.pop())) if self.left else None
+
+    import onnx
+
+    quantization.quantize_static(
+        path,
+        path,
+        Batch(),
+        per_channel=True,
+        activation_type=quantization.QuantType.QUInt8,
+        weight_type=quantization.QuantType.QInt8,
+    )
 
 
 def run(name, path, threads):

@@ -14,6 +14,9 @@ how, name, path, threads = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4
 torch.set_num_threads(threads)
 base = status("VmRSS")
 state, inputs = read_start(path)
+if torch_models.is_of_bytes(name):
+    print("absent", flush=True)
+    sys.exit()
 made = torch_models.model(name)
 made.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})
 del state

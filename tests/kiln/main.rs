@@ -44,6 +44,7 @@ mod plan_cache_fuzz;
 mod pretrained;
 mod printing;
 mod profile;
+mod quantization;
 mod random;
 mod reading;
 mod resuming;

@@ -13,8 +13,8 @@ use kiln::nn::amp::{GradScaler, Scaling};
 use kiln::nn::optim::{AdamW, Optimizer, SGD};
 use kiln::nn::{AttentionMasks, Forward, LSTM, Module};
 use kiln::{
-    Autocast, CompileOptions, Compiled, DType, Device, Error, Result, Tensor, compile_with,
-    no_grad, set_autocast,
+    Autocast, Calibration, CompileOptions, Compiled, DType, Device, Error, Result, Tensor,
+    compile_with, no_grad, quantize_dynamic, set_autocast,
 };
 
 /// A compiled program.
@@ -70,6 +70,21 @@ pub const WORKLOADS: &[Entry] = &[
         "resnet50-8",
         "ResNet-50, inference, 8 images of 224x224",
         resnet50_8,
+    ),
+    (
+        "resnet50-int8",
+        "ResNet-50 of bytes, calibrated before, inference, 224x224",
+        |setup| resnet50_of_bytes(1, setup),
+    ),
+    (
+        "resnet50-8-int8",
+        "ResNet-50 of bytes, calibrated before, inference, 8 images of 224x224",
+        |setup| resnet50_of_bytes(8, setup),
+    ),
+    (
+        "encoder-int8",
+        "encoder block of bytes, scaled as it runs, inference, d 768, 12 heads, 256 tokens",
+        encoder_of_bytes,
     ),
     (
         "mobilenet",
@@ -215,6 +230,17 @@ fn resnet50_8(setup: Setup) -> Result<Workload> {
     images(ResNet::resnet50(1000)?, [8, 224], setup)
 }
 
+fn resnet50_of_bytes(count: usize, setup: Setup) -> Result<Workload> {
+    let model = ResNet::resnet50(1000)?;
+    let images = Tensor::randn([count, 3, 224, 224], DType::F32);
+    model.eval();
+    let mut calibration = Calibration::new();
+    no_grad(|| calibration.observe(|| model.call(&images)))?;
+    inference(model, vec![images], setup, |m, x| {
+        vec![calibration.quantized(|| m.call(&x[0]))]
+    })
+}
+
 fn mobilenet(setup: Setup) -> Result<Workload> {
     images(MobileNetV3::small(1000)?, [1, 224], setup)
 }
@@ -239,6 +265,13 @@ fn encoder(setup: Setup) -> Result<Workload> {
     let tokens = Tensor::randn([1, 256, 768], DType::F32);
     inference(block().encoder_block()?, vec![tokens], setup, |m, x| {
         vec![m.call(&x[0])]
+    })
+}
+
+fn encoder_of_bytes(setup: Setup) -> Result<Workload> {
+    let tokens = Tensor::randn([1, 256, 768], DType::F32);
+    inference(block().encoder_block()?, vec![tokens], setup, |m, x| {
+        vec![quantize_dynamic(|| m.call(&x[0]))]
     })
 }
 

@@ -4,7 +4,7 @@ use super::args::{IntList, known, same_dtype};
 use crate::operand::AsTensor;
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
-use crate::{DType, Tensor};
+use crate::{DType, Tensor, quantization};
 use kiln_base::Dim;
 use kiln_derive::{autocast, on_cells};
 use kiln_ir::ops::{self, Axes};
@@ -115,37 +115,53 @@ fn convolution(
     p: &Conv,
 ) -> Tensor {
     let bias = p.bias.as_ref();
+    let of_bytes = quantization::convolution(
+        (called, x, weight),
+        p,
+        || {
+            check_operands(spatial, x, weight, bias)?;
+            Ok(described(spatial, weight, p)?.padding)
+        },
+        |x, weight, p| convolution(called, spatial, x, weight, p),
+    );
+    if let Some(y) = of_bytes {
+        return y;
+    }
     let mut operands = vec![x, weight];
     operands.extend(bias);
     compose(called, &operands, |b| {
         check_operands(spatial, x, weight, bias)?;
-        let stride = p.stride.each(spatial, "the stride", 1)?;
-        let dilation = p.dilation.each(spatial, "the dilation", 1)?;
-        ensure!(p.groups > 0, "groups must be at least 1, not {}", p.groups);
-        let padding = match &p.padding {
-            Padding::Sizes(sizes) => {
-                let sizes = sizes.each(spatial, "the padding", 0)?;
-                sizes.iter().map(|n| (*n, *n)).collect()
-            }
-            Padding::Same => {
-                ensure!(
-                    stride.iter().all(|s| *s == 1),
-                    "padding that keeps the size needs strides of 1, not {stride:?}"
-                );
-                same_padding(weight, &dilation)?
-            }
-        };
-        let op = ops::Conv {
-            stride,
-            padding,
-            dilation,
-            groups: p.groups as usize,
-        };
+        let op = described(spatial, weight, p)?;
         batched(b, spatial, x, |b, x| {
             let (wide_x, wide_weight) = for_bias(b, x, weight, bias)?;
             let y = b.op(op, &[wide_x, wide_weight])?;
             with_bias(b, &y, bias, x.dtype())
         })
+    })
+}
+
+fn described(spatial: usize, weight: &Tensor, p: &Conv) -> Result<ops::Conv, OpError> {
+    let stride = p.stride.each(spatial, "the stride", 1)?;
+    let dilation = p.dilation.each(spatial, "the dilation", 1)?;
+    ensure!(p.groups > 0, "groups must be at least 1, not {}", p.groups);
+    let padding = match &p.padding {
+        Padding::Sizes(sizes) => {
+            let sizes = sizes.each(spatial, "the padding", 0)?;
+            sizes.iter().map(|n| (*n, *n)).collect()
+        }
+        Padding::Same => {
+            ensure!(
+                stride.iter().all(|s| *s == 1),
+                "padding that keeps the size needs strides of 1, not {stride:?}"
+            );
+            same_padding(weight, &dilation)?
+        }
+    };
+    Ok(ops::Conv {
+        stride,
+        padding,
+        dilation,
+        groups: p.groups as usize,
     })
 }
 

@@ -230,6 +230,9 @@ impl Tensor {
         let weight: &Tensor = &weight.as_tensor();
         let bias = bias.into_option();
         let bias = bias.as_ref();
+        if let Some(y) = crate::quantization::linear(self, weight, bias) {
+            return y;
+        }
         let mut operands = vec![self, weight];
         operands.extend(bias);
         compose("linear", &operands, |b| {

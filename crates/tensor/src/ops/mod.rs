@@ -42,6 +42,7 @@ mod parts;
 mod places;
 mod pool;
 mod quantile;
+mod quantize;
 mod reduce;
 mod replace;
 mod rescale;

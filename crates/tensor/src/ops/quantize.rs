@@ -1,0 +1,72 @@
+//! Numbers in fewer bits: x ≈ (q − zero_point) · scale.
+
+use super::args::needs_float;
+use crate::Tensor;
+use crate::record::compose;
+use kiln_base::DType;
+use kiln_derive::on_cells;
+use kiln_ir::{Builder, OpError, Pw, ensure};
+
+fn is_small(dtype: DType) -> bool {
+    matches!(dtype, DType::U8 | DType::I8 | DType::I16)
+}
+
+#[on_cells]
+impl Tensor {
+    /// `round(x / scale) + zero_point` within the range of an integer dtype, halves to the even number
+    /// (`torch.ops.quantized_decomposed.quantize_per_tensor`). NaN becomes what a cast makes of it.
+    ///
+    /// ```
+    /// use kiln_tensor::{DType, Tensor};
+    /// let x = Tensor::from([-1.0f32, 0.0, 0.26, 9.0]);
+    /// let q = x.quantize_per_tensor(0.1, 10, DType::U8);
+    /// assert_eq!(q.to_vec::<u8>()?, [0, 10, 13, 100]);
+    /// assert_eq!(q.dequantize_per_tensor(0.1, 10).dtype(), DType::F32);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn quantize_per_tensor(&self, scale: f64, zero_point: i64, dtype: DType) -> Tensor {
+        compose("quantize_per_tensor", &[self], |b| {
+            needs_float(self, "input")?;
+            let range = dtype.int_range().filter(|_| is_small(dtype));
+            let (least, most) = range
+                .ok_or_else(|| OpError(format!("quantises to u8, i8 or i16, not to {dtype}")))?;
+            ensure!(
+                scale.is_finite() && scale > 0.0,
+                "the scale must be positive and finite, not {scale}"
+            );
+            ensure!(
+                (least..=most).contains(&i128::from(zero_point)),
+                "the zero point {zero_point} is no {dtype}"
+            );
+            let x = b.widened(self)?;
+            let q = b.with(Pw::Mul, &x, 1.0 / scale)?;
+            let q = b.unary(Pw::Round, &q)?;
+            let q = match zero_point {
+                0 => q,
+                zero => b.with(Pw::Add, &q, zero as f64)?,
+            };
+            let q = b.with(Pw::Maximum, &q, least as f64)?;
+            let q = b.with(Pw::Minimum, &q, most as f64)?;
+            b.cast(&q, dtype)
+        })
+    }
+
+    /// `(q − zero_point) · scale` in f32 (`torch.ops.quantized_decomposed.dequantize_per_tensor`).
+    #[track_caller]
+    pub fn dequantize_per_tensor(&self, scale: f64, zero_point: i64) -> Tensor {
+        compose("dequantize_per_tensor", &[self], |b| {
+            ensure!(
+                is_small(self.dtype()),
+                "u8, i8 and i16 are dequantised, not {}",
+                self.dtype()
+            );
+            let q = b.cast(self, DType::F32)?;
+            let q = match zero_point {
+                0 => q,
+                zero => b.with(Pw::Sub, &q, zero as f64)?,
+            };
+            b.with(Pw::Mul, &q, scale)
+        })
+    }
+}

@@ -1,0 +1,326 @@
+//! Quantisation of trained networks: products of bytes in place of products of floats.
+//!
+//! Inside [`Calibration::quantized`] and [`quantize_dynamic`] a layer's input becomes bytes without a sign, its weight
+//! bytes with one, `x ≈ (q − zero) · scale`, and their product, which is exact in i32, is a float again by both scales.
+//! Weights have a scale for each output channel, as large as that of their largest number; where they depend on
+//! parameters alone they are made into bytes once.
+
+use crate::ops::Conv;
+use crate::record::compose;
+use crate::{Error, Result, Tensor, keep, no_grad};
+use kiln_base::{DType, Scoped};
+use kiln_ir::{OpError, Shape};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+thread_local! {
+    static MODE: RefCell<Mode> = const { RefCell::new(Mode::Floats) };
+}
+
+/// What layers of this thread do.
+enum Mode {
+    Floats,
+    /// What they read is noted.
+    Observed(Vec<Observed>),
+    /// What they read says how it becomes bytes.
+    Dynamic,
+    /// What was noted says so, of one layer after the other.
+    Known(Arc<[Range]>, usize),
+}
+
+/// The least and the largest number that a layer reads, which are still to be computed.
+struct Observed {
+    weight: Shape,
+    ends: (Tensor, Tensor),
+}
+
+/// Between which numbers a layer's input lies; the shape of its weight tells layers apart.
+#[derive(Clone, Debug, PartialEq)]
+struct Range {
+    weight: Shape,
+    ends: [f64; 2],
+}
+
+impl Range {
+    /// The scale, and the byte that is 0.
+    fn bytes(&self) -> (f64, i64) {
+        let [least, largest] = [self.ends[0].min(0.0), self.ends[1].max(0.0)];
+        let scale = ((largest - least) / MOST).max(f64::from(f32::MIN_POSITIVE));
+        (scale, (-least / scale).round_ties_even() as i64)
+    }
+}
+
+/// The largest byte without a sign, and with one.
+const MOST: f64 = 255.0;
+const MOST_WEIGHT: f64 = 127.0;
+
+/// Which numbers go into the linear layers and convolutions of a network: what PyTorch's observers collect.
+///
+/// ```
+/// use kiln_tensor::{Calibration, DType, Tensor, Var, compile};
+/// let w = Var::parameter(Tensor::randn([10, 64], DType::F32))?;
+/// let model = |x: &Tensor| x.relu().linear(&w);
+///
+/// let mut calibration = Calibration::new();
+/// for _ in 0..3 {
+///     calibration.observe(|| model(&Tensor::randn([8, 64], DType::F32)))?;
+/// }
+/// let x = Tensor::randn([8, 64], DType::F32);
+/// let quantized = compile(&x, |x| calibration.quantized(|| model(&x)))?;
+/// let (y, exact) = (quantized.run(&x)?, model(&x));
+/// assert!((y - &exact).abs().mean(()).item::<f32>()? < 0.05 * exact.abs().mean(()).item::<f32>()?);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Calibration(Arc<[Range]>);
+
+impl Calibration {
+    /// Of a network that has read nothing yet.
+    pub fn new() -> Calibration {
+        Calibration::default()
+    }
+
+    /// Calls a function, and notes between which numbers the input of each linear layer and convolution of floats in it
+    /// lies, together with what was noted before.
+    ///
+    /// # Errors
+    /// If an input can't be computed or is not finite, or if the layers are others than those before.
+    pub fn observe<T>(&mut self, f: impl FnOnce() -> T) -> Result<T> {
+        let inside = Scoped::new(&MODE, Mode::Observed(Vec::new()));
+        let result = f();
+        let observed = MODE.with_borrow_mut(|mode| std::mem::replace(mode, Mode::Floats));
+        drop(inside);
+        let Mode::Observed(observed) = observed else {
+            return Err(wrong("another calibration was left open inside"));
+        };
+        let mut ranges = Vec::with_capacity(observed.len());
+        for (i, Observed { weight, ends }) in observed.into_iter().enumerate() {
+            let mut ends = [ends.0.item::<f64>()?, ends.1.item::<f64>()?];
+            if !ends.iter().all(|x| x.is_finite()) {
+                return Err(wrong(format!(
+                    "layer {i} reads numbers from {} to {}",
+                    ends[0], ends[1]
+                )));
+            }
+            if let Some(before) = self.0.get(i) {
+                ends = [before.ends[0].min(ends[0]), before.ends[1].max(ends[1])];
+            }
+            ranges.push(Range { weight, ends });
+        }
+        let alike = |(a, b): (&Range, &Range)| a.weight == b.weight;
+        let same = self.0.len() == ranges.len() && self.0.iter().zip(&ranges).all(alike);
+        if !self.0.is_empty() && !same {
+            return Err(wrong("the layers are not those that were observed before"));
+        }
+        self.0 = ranges.into();
+        Ok(result)
+    }
+
+    /// How many layers were observed.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether none was.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Calls a function that has the layers that were observed, in their order: each multiplies bytes. Results are
+    /// f32 (or the dtype of the input), and nothing is differentiated. A layer that was not observed is an error of what
+    /// is recorded.
+    pub fn quantized<T>(&self, f: impl FnOnce() -> T) -> T {
+        let _inside = Scoped::new(&MODE, Mode::Known(self.0.clone(), 0));
+        f()
+    }
+}
+
+/// Calls a function in which each linear layer of floats multiplies bytes; how its input becomes bytes follows from the
+/// least and the largest number of it (`torch.ao.quantization.quantize_dynamic`). Nothing is differentiated.
+///
+/// ```
+/// use kiln_tensor::{DType, Tensor, quantize_dynamic};
+/// let (x, w) = (Tensor::randn([8, 64], DType::F32), Tensor::randn([10, 64], DType::F32));
+/// let (y, exact) = (quantize_dynamic(|| x.linear(&w)), x.linear(&w));
+/// assert!((y - &exact).abs().mean(()).item::<f32>()? < 0.05 * exact.abs().mean(()).item::<f32>()?);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+pub fn quantize_dynamic<T>(f: impl FnOnce() -> T) -> T {
+    let _inside = Scoped::new(&MODE, Mode::Dynamic);
+    f()
+}
+
+#[track_caller]
+fn wrong(message: impl Into<String>) -> Error {
+    Error::invalid("Calibration", message.into())
+}
+
+/// How a layer's input becomes bytes.
+enum Input {
+    Dynamic,
+    Known(Range),
+}
+
+/// How the input of a layer becomes bytes, where it does.
+fn begin(
+    x: &Tensor,
+    weight: &Tensor,
+    is_linear: bool,
+) -> Option<std::result::Result<Input, OpError>> {
+    MODE.with_borrow_mut(|mode| {
+        if matches!(mode, Mode::Floats) || !x.dtype().is_float() || !weight.dtype().is_float() {
+            return None;
+        }
+        match mode {
+            Mode::Floats => None,
+            Mode::Observed(all) => {
+                let x = x.detach();
+                let weight = weight.dims().into();
+                all.push(Observed {
+                    weight,
+                    ends: x.aminmax(()),
+                });
+                None
+            }
+            Mode::Dynamic => is_linear.then_some(Ok(Input::Dynamic)),
+            Mode::Known(ranges, next) => {
+                let range = ranges.get(*next).filter(|r| r.weight[..] == *weight.dims());
+                *next += 1;
+                let unknown = || {
+                    OpError(format!(
+                        "layer {} was not observed with a weight {}",
+                        *next - 1,
+                        weight.fact()
+                    ))
+                };
+                Some(range.cloned().map(Input::Known).ok_or_else(unknown))
+            }
+        }
+    })
+}
+
+/// A weight as bytes with a sign, and what these are multiplied by, `[out]`.
+fn weight_bytes(weight: &Tensor) -> (Tensor, Tensor) {
+    let w = weight.detach().to_dtype(DType::F32);
+    let dims: Vec<i64> = (1..w.ndim() as i64).collect();
+    let most = w.abs().amax(keep(dims)) / MOST_WEIGHT;
+    let scale = most.clamp(f64::from(f32::MIN_POSITIVE), f64::INFINITY);
+    let bytes = (w / &scale).round().to_dtype(DType::I8);
+    (bytes, scale.reshape([-1]))
+}
+
+/// What bytes are, less what 0 is.
+enum Zero {
+    Number(i64),
+    Tensor(Tensor),
+}
+
+/// An input as bytes, the scale of these, and the byte that is 0.
+fn input_bytes(x: &Tensor, input: Input) -> (Tensor, Tensor, Zero) {
+    let x = x.detach().to_dtype(DType::F32);
+    match input {
+        Input::Known(range) => {
+            let (scale, zero) = range.bytes();
+            let q = x.quantize_per_tensor(scale, zero, DType::U8);
+            (q, Tensor::scalar(scale as f32), Zero::Number(zero))
+        }
+        Input::Dynamic => {
+            let (least, largest) = x.aminmax(());
+            let least = least.clamp(f64::NEG_INFINITY, 0.0);
+            let scale = (largest.clamp(0.0, f64::INFINITY) - &least) / MOST;
+            let scale = scale.clamp(f64::from(f32::MIN_POSITIVE), f64::INFINITY);
+            let zero = -(least / &scale).round();
+            let q = (x / &scale).round() + &zero;
+            let q = q.clamp(0.0, MOST).to_dtype(DType::U8);
+            (q, scale, Zero::Tensor(zero.to_dtype(DType::I32)))
+        }
+    }
+}
+
+/// Sums of bytes less what the byte that is 0 adds to them: `each` is the sum of the weights of a result.
+fn without_zero(sums: Tensor, zero: Zero, each: impl FnOnce() -> Tensor) -> Tensor {
+    match zero {
+        Zero::Number(0) => sums,
+        Zero::Number(zero) => sums - each() * zero,
+        Zero::Tensor(zero) => sums - each() * zero,
+    }
+}
+
+/// `x · weightᵀ + bias` of bytes, where layers multiply these.
+#[track_caller]
+pub(crate) fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Option<Tensor> {
+    if weight.ndim() != 2 {
+        return None;
+    }
+    let input = match begin(x, weight, true)? {
+        Ok(input) => input,
+        Err(e) => return Some(compose("linear", &[x, weight], |_| Err(e))),
+    };
+    Some(no_grad(|| {
+        let (w, factors) = weight_bytes(weight);
+        let (q, scale, zero) = input_bytes(x, input);
+        let wide = w.to_dtype(DType::I32);
+        let sums = q.to_dtype(DType::I32).matmul(wide.t());
+        let sums = without_zero(sums, zero, || wide.sum(1).to_dtype(DType::I32));
+        scaled(sums, scale * factors, bias, x.dtype())
+    }))
+}
+
+/// Sums as floats again.
+fn scaled(sums: Tensor, by: Tensor, bias: Option<&Tensor>, dtype: DType) -> Tensor {
+    let y = sums.to_dtype(DType::F32) * by;
+    let y = match bias {
+        Some(bias) => y + bias.detach().to_dtype(DType::F32),
+        None => y,
+    };
+    y.to_dtype(dtype)
+}
+
+/// A convolution of bytes, where layers multiply these; the spatial dims are padded by so many zeros on both sides, and
+/// `convolve` does the rest.
+#[track_caller]
+pub(crate) fn convolution(
+    (called, x, weight): (&'static str, &Tensor, &Tensor),
+    given: &Conv,
+    padding: impl FnOnce() -> std::result::Result<Vec<(usize, usize)>, OpError>,
+    convolve: impl FnOnce(&Tensor, &Tensor, &Conv) -> Tensor,
+) -> Option<Tensor> {
+    let found = begin(x, weight, false)?.and_then(|input| Ok((input, padding()?)));
+    let (input, padding) = match found {
+        Ok(found) => found,
+        Err(e) => return Some(compose(called, &[x, weight], |_| Err(e))),
+    };
+    Some(no_grad(|| {
+        let (w, factors) = weight_bytes(weight);
+        let (mut q, scale, zero) = input_bytes(x, input);
+        let mut how = Conv {
+            bias: None,
+            ..given.clone()
+        };
+        if let (Zero::Number(byte), true) = (&zero, padding.iter().any(|p| *p != (0, 0))) {
+            // What is padded is the byte that is 0.
+            let sizes = padding
+                .iter()
+                .rev()
+                .flat_map(|(low, high)| [*low as i64, *high as i64]);
+            if *byte != 0 {
+                q = q.pad(
+                    sizes.collect::<Vec<_>>(),
+                    crate::PadMode::Constant((*byte).into()),
+                );
+                how = how.padding(0);
+            }
+        }
+        let wide = w.to_dtype(DType::I32);
+        let sums = convolve(&q.to_dtype(DType::I32), &wide, &how);
+        let column = |v: Tensor| {
+            let mut shape = vec![1i64; padding.len() + 1];
+            shape[0] = -1;
+            v.reshape(shape)
+        };
+        let dims: Vec<i64> = (1..w.ndim() as i64).collect();
+        let sums = without_zero(sums, zero, || column(wide.sum(dims).to_dtype(DType::I32)));
+        let bias = given.bias.as_ref().map(|b| column(b.clone()));
+        scaled(sums, column(scale * factors), bias.as_ref(), x.dtype())
+    }))
+}
