@@ -7,7 +7,7 @@
 
 use crate::ops::Conv;
 use crate::record::compose;
-use crate::{Error, Result, Tensor, keep, no_grad};
+use crate::{Error, Result, Tensor, keep, no_grad, stack};
 use kiln_base::{DType, Scoped};
 use kiln_ir::{OpError, Shape};
 use std::cell::RefCell;
@@ -93,9 +93,16 @@ impl Calibration {
         let Mode::Observed(observed) = observed else {
             return Err(wrong("another calibration was left open inside"));
         };
+        // All of them in one run.
+        let ends = observed.iter().flat_map(|o| [&o.ends.0, &o.ends.1]);
+        let ends: Vec<Tensor> = ends.map(|t| t.to_dtype(DType::F64)).collect();
+        let ends = match ends.is_empty() {
+            true => Vec::new(),
+            false => stack(&ends, 0).to_vec::<f64>()?,
+        };
         let mut ranges = Vec::with_capacity(observed.len());
-        for (i, Observed { weight, ends }) in observed.into_iter().enumerate() {
-            let mut ends = [ends.0.item::<f64>()?, ends.1.item::<f64>()?];
+        for (i, Observed { weight, .. }) in observed.into_iter().enumerate() {
+            let mut ends = [ends[2 * i], ends[2 * i + 1]];
             if !ends.iter().all(|x| x.is_finite()) {
                 return Err(wrong(format!(
                     "layer {i} reads numbers from {} to {}",

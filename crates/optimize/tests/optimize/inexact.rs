@@ -30,6 +30,7 @@ const STEPS: &[Step] = &[
     normed_image,
     normed_rows,
     normed_data,
+    normed_scaled,
     beside_data,
     beside_data,
     projections,
@@ -132,6 +133,15 @@ fn normed_rows(g: &mut Generator) -> Option<Value> {
     }
     let y = g.b().reshape(&y, &[1, n, c].map(Dim::from)).ok()?;
     let y = g.b().permute(&y, &[0, 2, 1]).ok()?;
+    norm(g, y)
+}
+
+/// A batch norm of what has a scale for each channel.
+fn normed_scaled(g: &mut Generator) -> Option<Value> {
+    let (x, _, k) = rows(g)?;
+    let x = g.b().pointwise(Pw::Tanh, &[x]).ok()?;
+    let scale = parameter(g, &[k]);
+    let y = beside(g, x, scale)?;
     norm(g, y)
 }
 

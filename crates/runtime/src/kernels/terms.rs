@@ -138,7 +138,8 @@ pub(crate) unsafe fn convert(
             (I8, I32) => each(from, apart, count, to, |x: i8| i32::from(x)),
             (I16, I32) => each(from, apart, count, to, |x: i16| i32::from(x)),
             _ if to_dtype.size() == 1 => each(from, apart, count, to, |x: u8| x),
-            _ => each(from, apart, count, to, |x: u16| x),
+            _ if to_dtype.size() == 2 => each(from, apart, count, to, |x: u16| x),
+            _ => each(from, apart, count, to, |x: u32| x),
         }
     }
 }

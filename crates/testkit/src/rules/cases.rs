@@ -349,6 +349,12 @@ pub(super) const CASES: &[Case] = &[
         }
         m.norm(y)
     }),
+    ("norm_of_scaled", |m| {
+        let (n, c) = (m.size(), m.size());
+        let (x, s) = (m.data(&[n, c, 3]), m.parameter(&[c, 1]));
+        let y = m.pw(Pw::Mul, &[x, s])?;
+        m.norm(y)
+    }),
     ("norm_before_product", |m| {
         let (x, _, k) = m.matrix();
         let (x, w) = (m.norm(x)?, m.parameter(&[k, 5]));

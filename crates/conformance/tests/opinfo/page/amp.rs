@@ -5,13 +5,14 @@ use kiln_nn::amp::{self, Amp, GradScaler, LossScale, OptLevel, ScaleLoss, Scalin
 use kiln_nn::optim::Optimizer;
 use kiln_nn::{Linear, Module, is_norm};
 use kiln_tensor::{
-    AutocastOp, AutocastRule, CustomFunction, DType, Result, Tensor, Var, assign_unless, autocast,
-    autocast_ops, current_autocast, is_autocast_enabled, no_autocast, set_autocast,
+    AutocastOp, AutocastRule, Calibration, CustomFunction, DType, Result, Tensor, Var,
+    assign_unless, autocast, autocast_ops, current_autocast, is_autocast_enabled, no_autocast,
+    quantize_dynamic, set_autocast,
 };
 use std::fmt::Write;
 
 rows! {
-    (x: &Tensor, y: &Tensor, w: &Var, loss: &Tensor, flag: &Tensor, f: CustomFunction<Tensor, Tensor, (Tensor, ())>, model: &Linear, optimizer: &mut Optimizer, scaler: &mut GradScaler, amp: &mut Amp);
+    (x: &Tensor, y: &Tensor, w: &Var, loss: &Tensor, flag: &Tensor, f: CustomFunction<Tensor, Tensor, (Tensor, ())>, model: &Linear, optimizer: &mut Optimizer, scaler: &mut GradScaler, amp: &mut Amp, calibration: &mut Calibration);
     "torch.autocast(device, dtype)" = { autocast(DType::BF16, || x.matmul(y)) } "the device is the operands'";
     "torch.autocast(device, enabled=False)" = { no_autocast(|| x.matmul(y)) };
     "torch.set_autocast_enabled, torch.set_autocast_dtype" = { set_autocast(None) } "until the guard is dropped";
@@ -27,6 +28,12 @@ rows! {
     "the copy that is kept" = { w.narrow_copy() };
     "Parameter.data.copy_(value), unless a flag on the device is set" = { assign_unless(flag, [(w, x)])? } "a step that is skipped without asking the host";
     "a function that sees every value a run gives a parameter" = { w.watch(|value| println!("{value}")) };
+    "torch.ao.quantization.quantize_dynamic(model)" = { quantize_dynamic(|| x.linear(w)) } "of any function";
+    "torch.ao.quantization.prepare(model), and data" = { calibration.observe(|| x.linear(w))? };
+    "torch.ao.quantization.convert(model)" = { calibration.quantized(|| x.linear(w)) };
+    "torch.ops.quantized_decomposed.quantize_per_tensor" = { x.quantize_per_tensor(0.1, 10, DType::U8) };
+    "torch.ops.quantized_decomposed.dequantize_per_tensor" = { x.to_dtype(DType::U8).dequantize_per_tensor(0.1, 10) };
+    "torch._int_mm" = { x.to_dtype(DType::I32).matmul(y.to_dtype(DType::I32)) } "of bytes that were cast: they are multiplied as bytes";
     "torch.amp.GradScaler" = { GradScaler::new() };
     "torch.amp.GradScaler(init_scale=, enabled=)" = { GradScaler::with(Scaling::new().init_scale(1024.0))? };
     "GradScaler.scale" = { scaler.scale(loss) };

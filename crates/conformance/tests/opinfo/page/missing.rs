@@ -24,7 +24,7 @@ pub(super) const MISSING: &[Missing] = &[
     },
     Missing {
         torch: &["torch.sparse_coo_tensor", "torch.quantize_per_tensor"],
-        why: "tensors are dense and hold plain numbers",
+        why: "tensors are dense and hold plain numbers (quantised ones are bytes beside their scale)",
     },
     Missing {
         torch: &[

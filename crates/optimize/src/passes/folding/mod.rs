@@ -14,6 +14,8 @@
 //!                                                              whole numbers that were bytes or i16, as zero
 //!                                                              points are taken from, where it changes no bit
 //! norm_before_product   P(batch_norm(x, …), w), as the two rules before
+//! norm_of_scaled    batch_norm(x · c, mean, var, weight, bias) = x · (c · s) + (bias − mean · s)   of any x that is
+//!                                                              no such product
 //! ```
 //!
 //! Between what is behind a product and the product may stand permutations and reshapes that leave the channels
@@ -38,6 +40,7 @@
 mod before;
 mod behind;
 mod product;
+mod scaled;
 
 use crate::{Pass, Run};
 
@@ -54,5 +57,6 @@ pub const PASS: Pass = Pass {
         &before::ScaledData,
         &before::ShiftedData,
         &before::NormBeforeProduct,
+        &scaled::NormOfScaled,
     ]),
 };

@@ -1,5 +1,5 @@
-//! Operands that have fewer bits than their sums. They are the terms of what register tiles read where these multiply
-//! several at once, else they are copied as what is summed.
+//! Operands that are copied before register tiles read them: such as have fewer bits than their sums, unless tiles
+//! multiply them as they lie, and rows that would meet in the caches.
 
 use super::{Args, Made, MatMul, split};
 use crate::error::Result;
@@ -9,6 +9,10 @@ use crate::tile::Failures;
 
 /// Words between rows of a copy.
 const APART: i64 = 16;
+/// Rows that are a multiple of so many bytes apart meet in the same sets of a cache...
+const MEETS: i64 = 2048;
+/// ...and are copied where there are so many columns to read them for.
+const OFTEN: i64 = 256;
 /// Columns of a panel, at most.
 const PANEL: usize = 64;
 
@@ -25,9 +29,11 @@ impl MatMul {
     }
 
     /// Whether they read a copy of the left matrix, which is made for all of them.
-    fn copies_left(&self) -> bool {
-        let in_memory = self.lhs.made.is_none();
-        self.terms.are_narrow() && in_memory && !self.reads_terms(self.lhs.col)
+    pub(super) fn copies_left(&self) -> bool {
+        let size = self.terms.operand(0).size() as i64;
+        let meets = (size * self.lhs.row) % MEETS == 0 && self.m > 1 && self.n >= OFTEN;
+        let other = self.terms.are_narrow() && !self.reads_terms(self.lhs.col);
+        self.lhs.made.is_none() && size <= 4 && (other || meets)
     }
 
     /// Words from row to row of the copy of the left matrix: rows that are far apart must not meet in the caches.
@@ -48,7 +54,8 @@ impl MatMul {
         let x = [&self.lhs, &self.rhs][i];
         match self.terms.operand(i).size() {
             1 => self.at::<u8>(x, args, b, row, column),
-            _ => self.at::<u16>(x, args, b, row, column).cast(),
+            2 => self.at::<u16>(x, args, b, row, column).cast(),
+            _ => self.at::<u32>(x, args, b, row, column).cast(),
         }
     }
 

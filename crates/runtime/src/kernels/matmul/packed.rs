@@ -183,7 +183,7 @@ impl MatMul {
         // SAFETY: linking proved the operands within their buffers; the results have room.
         unsafe {
             let rows = (b.batch, b.row, b.rows);
-            let (lhs, [down, across]) = match self.terms.are_narrow() {
+            let (lhs, [down, across]) = match self.terms.are_narrow() || self.copies_left() {
                 true => self.term_rows(args, rows, left, (made, copies), work.failures)?,
                 false => {
                     let (lhs, down, across) = self.rows::<T>(args, rows, made, work.failures)?;
