@@ -180,7 +180,7 @@ fn measured(command: Command) -> Command {
             "Lists the ops, groups, networks and training steps",
         ))
         .arg(
-            option("dtype", "Element type; training steps keep weights of f32 and autocast to f16 or bf16")
+            option("dtype", "Element type; steps autocast to f16 and bf16")
                 .default_value("f32")
                 .value_parser(dtype),
         )
