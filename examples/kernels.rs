@@ -1,8 +1,9 @@
 //! How many kernels networks and training steps become.
 //!
 //! ```sh
-//! cargo run --release --example kernels              # a table
-//! cargo run --release --example kernels -- encoder   # every kernel of one of them
+//! cargo run --release --example kernels                          # a table
+//! cargo run --release --example kernels -- encoder               # every kernel of one of them
+//! cargo run --release --example kernels -- encoder-step bf16     # of a training step inside autocast
 //! ```
 //!
 //! A launch is a step of the plan that every run takes; an algorithm of several launches, such as a sum in
@@ -14,41 +15,58 @@
 //! of a few runs.
 
 use kiln::nn::Module;
-use kiln::{CompileOptions, Compiled, Result, Tensor};
-use kiln_models::workloads::{WORKLOADS, Workload};
+use kiln::{CompileOptions, DType, Error, Result, Tensor};
+use kiln_models::workloads::{self, Setup, WORKLOADS, Workload};
 use std::time::{Duration, Instant};
+
+/// Training steps that the table has in halves too.
+const HALVES: [(&str, DType); 3] =
+    [("resnet18-step", DType::BF16), ("encoder-step", DType::BF16), ("encoder-step", DType::F16)];
 
 /// Runs of which the fastest counts.
 const RUNS: usize = 5;
 
 fn main() -> Result<()> {
     let options = CompileOptions::default();
-    let only = std::env::args().nth(1);
-    if only.is_none() {
-        println!(
-            "{:>7}  {:>8}  {:>8}  {:>8}  {:>5}  {:>7}  {:>10}  {:>9}  {:>9}  {:>8}  {:>5}  {:>8}",
-            "kernels",
-            "launches",
-            "together",
-            "prepared",
-            "casts",
-            "patches",
-            "parameters",
-            "kept (MB)",
-            "peak (MB)",
-            "bound",
-            "ratio",
-            "ms"
-        );
+    let setup = |dtype| Setup { dtype, ..(&options).into() };
+    let mut given = std::env::args().skip(1);
+    if let Some(name) = given.next() {
+        let setup = setup(dtype(given.next())?);
+        let program = workloads::make(&name, setup)?.program;
+        print!("{}", program.explain());
+        return Ok(());
     }
+    println!(
+        "{:>7}  {:>8}  {:>8}  {:>8}  {:>5}  {:>7}  {:>10}  {:>9}  {:>9}  {:>8}  {:>5}  {:>8}",
+        "kernels",
+        "launches",
+        "together",
+        "prepared",
+        "casts",
+        "patches",
+        "parameters",
+        "kept (MB)",
+        "peak (MB)",
+        "bound",
+        "ratio",
+        "ms"
+    );
     for (name, about, make) in WORKLOADS {
-        match &only {
-            Some(only) if only == name => print!("{}", make((&options).into())?.program.explain()),
-            Some(_) => {}
-            None => println!("{}  {name}: {about}", row(&make((&options).into())?)?),
-        }
+        println!("{}  {name}: {about}", row(&make(setup(DType::F32))?)?);
+    }
+    for (name, dtype) in HALVES {
+        let workload = workloads::make(name, setup(dtype))?;
+        println!("{}  {name} inside autocast to {dtype}", row(&workload)?);
     }
     Ok(())
+}
+
+/// The dtype of a name, f32 where there's none.
+fn dtype(name: Option<String>) -> Result<DType> {
+    let name = name.unwrap_or_else(|| "f32".into());
+    let all = [DType::F32, DType::F64, DType::F16, DType::BF16];
+    let found = all.into_iter().find(|d| d.to_string() == name);
+    found.ok_or_else(|| Error::invalid("kernels", format!("there is no dtype {name}")))
 }
 
 /// The numbers of a program.
@@ -74,24 +92,8 @@ fn row(workload: &Workload) -> Result<String> {
         explain.casts_alone(),
         explain.rewrites.len(),
         workload.model.parameters().len(),
-        kept(&workload.program) as f64 / 1e6,
+        workload.kept() as f64 / 1e6,
         peak / bound,
         least.as_secs_f64() * 1e3,
     ))
-}
-
-/// Bytes of the temporaries that are there while the first result is computed, and read behind it.
-fn kept(program: &Compiled) -> usize {
-    let plan = program.plan();
-    let results = &program.signature().results;
-    let Some(loss) = results.first().and_then(|r| plan.outputs.get(r.at as usize)) else {
-        return 0;
-    };
-    let writer = plan.run.iter().rposition(|s| s.args.contains(&loss.buffer));
-    // Steps that start together are one.
-    let begun = plan.run.iter().take(writer.map_or(0, |at| at + 1));
-    let at = begun.filter(|s| !s.joined).count().saturating_sub(1);
-    let blocks = program.explain().temporaries.iter();
-    let kept = blocks.filter(|b| b.buffer.is_some() && b.first <= at && at < b.last);
-    kept.map(|b| b.bytes).sum()
 }

@@ -48,6 +48,7 @@ mod quantization;
 mod random;
 mod reading;
 mod resuming;
+mod rounded_batches;
 mod rules;
 mod seeded_bugs;
 mod sizes;

@@ -1,6 +1,7 @@
 //! Running sums and their kin.
 
 use crate::reduce::{positions, zeros_like};
+use kiln_base::DType;
 use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_ir::ops::{Scan, Scatter};
 use kiln_ir::{Builder, OpError, Pw};
@@ -47,7 +48,7 @@ fn product<B: Builder>(
     let dtype = b.ask(x, |f| f.dtype);
     let zero = zeros_like(b, x)?;
     let is_zero = b.with(Pw::Eq, x, 0.0)?;
-    let zeros = b.cast(&is_zero, kiln_base::DType::I64)?;
+    let zeros = b.cast(&is_zero, DType::I64)?;
     let sum = Scan {
         kind: ScanKind::Sum,
         ..*op
@@ -102,7 +103,8 @@ fn extreme<B: Builder>(
 }
 
 /// `Σ g_i · exp(x_j − y_i)` over the `i` that saw `j`, in logarithms so that it neither over- nor
-/// underflows; gradients of each sign by themselves.
+/// underflows; gradients of each sign by themselves. Of halves in f32, from the operand alone: logarithms of halves lose
+/// an element beside larger ones.
 fn log_sum_exp<B: Builder>(
     b: &mut B,
     op: &Scan,
@@ -110,6 +112,14 @@ fn log_sum_exp<B: Builder>(
     x: &B::Value,
     y: &B::Value,
 ) -> Result<B::Value, OpError> {
+    let dtype = b.ask(x, |f| f.dtype);
+    if let DType::F16 | DType::BF16 = dtype {
+        let x = b.cast(x, DType::F32)?;
+        let y = b.op(*op, std::slice::from_ref(&x))?;
+        let g = b.cast(g, DType::F32)?;
+        let share = log_sum_exp(b, op, &g, &x, &y)?;
+        return b.cast(&share, dtype);
+    }
     let never = b.scalar_like(f64::NEG_INFINITY, g)?;
     let mut sides = Vec::with_capacity(2);
     for sign in [1.0, -1.0] {

@@ -180,7 +180,7 @@ fn measured(command: Command) -> Command {
             "Lists the ops, groups, networks and training steps",
         ))
         .arg(
-            option("dtype", "Element type; training steps autocast to it")
+            option("dtype", "Element type; steps autocast to f16 and bf16")
                 .default_value("f32")
                 .value_parser(dtype),
         )

@@ -7,10 +7,12 @@
 //! fill in.
 //!
 //! On a GPU, launches that start together are one ([`kiln_codegen::side_by_side`]), whose blocks are shared
-//! out; there it also decides whether their kernels fit in one.
+//! out; there it also decides whether their kernels fit in one, and whether one flag leaves all of them out: what is
+//! skipped does not start with what is not.
 
+use crate::guard::Guards;
 use crate::uses::{ix, read, written};
-use kiln_codegen::{Launch, Sequence, fit_in_a_launch};
+use kiln_codegen::{BufId, Launch, Sequence, fit_in_a_launch};
 use kiln_ir::{Graph, Target};
 use kiln_plan::Kernel;
 
@@ -41,6 +43,8 @@ pub(crate) struct Joiner<'a> {
     /// How many groups other products and convolutions may be moved over, whose results take memory until
     /// they are read; 0: none starts with others.
     near: usize,
+    /// The flag that leaves each launch out.
+    guards: Vec<Option<BufId>>,
     /// Whether a launch may start together with others at all.
     can: fn(&Sequence, &Launch) -> bool,
 }
@@ -71,6 +75,7 @@ impl<'a> Joiner<'a> {
         graph: &Graph,
         sequence: &'a Sequence,
         donors: impl Iterator<Item = Option<usize>>,
+        guards: &Guards<'_>,
         near: usize,
         can: fn(&Sequence, &Launch) -> bool,
     ) -> Joiner<'a> {
@@ -95,6 +100,7 @@ impl<'a> Joiner<'a> {
             writes,
             assigned,
             near,
+            guards: sequence.launches.iter().map(|l| guards.of(l)).collect(),
             can,
         }
     }
@@ -173,8 +179,10 @@ impl<'a> Joiner<'a> {
         let launch = |l: &usize| &self.sequence.launches[*l];
         match *launch(&group[0]).kernel {
             Kernel::Cuda(_) => {
+                let guard = self.guards[group[0]];
                 let all = group.iter().chain(joining).map(launch);
-                fit_in_a_launch(self.sequence, &all.collect::<Vec<_>>())
+                joining.iter().all(|l| self.guards[*l] == guard)
+                    && fit_in_a_launch(self.sequence, &all.collect::<Vec<_>>())
             }
             _ => group.len() + joining.len() <= MOST,
         }

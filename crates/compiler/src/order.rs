@@ -1,5 +1,6 @@
 //! When launches run: once in *prepare*, in every run, or behind everything that can fail.
 
+use crate::guard::Guards;
 use crate::join::{Joiner, can_join};
 use crate::uses::{Uses, ix, read, written};
 use hashbrown::HashMap;
@@ -77,8 +78,9 @@ impl Order {
         near: usize,
         can: fn(&Sequence, &Launch) -> bool,
     ) -> Vec<Vec<usize>> {
+        let guards = Guards::new(graph, sequence, uses, donors);
         let donors = donors.iter().map(|d| d.and_then(|d| uses.input(d)));
-        let joiner = Joiner::new(graph, sequence, donors, near, can);
+        let joiner = Joiner::new(graph, sequence, donors, &guards, near, can);
         let all: Vec<usize> = self.run.iter().chain(&self.commit).copied().collect();
         let (run, commit) = all.split_at(self.commit_from);
         [joiner.groups(run), joiner.groups(commit)].concat()

@@ -27,6 +27,27 @@ pub struct Workload {
     pub program: Compiled,
 }
 
+impl Workload {
+    /// Bytes of the temporaries that are there while the first result is computed, and read behind it: what a training
+    /// step keeps from forward to backward.
+    pub fn kept(&self) -> usize {
+        let plan = self.program.plan();
+        let results = &self.program.signature().results;
+        let first = results.first();
+        let Some(loss) = first.and_then(|r| plan.outputs.get(r.at as usize)) else {
+            return 0;
+        };
+        let writer = plan.run.iter().rposition(|s| s.args.contains(&loss.buffer));
+        // Steps that start together are one.
+        let begun = plan.run.iter().take(writer.map_or(0, |at| at + 1));
+        let at = begun.filter(|s| !s.joined).count().saturating_sub(1);
+        let explain = self.program.explain();
+        let blocks = explain.temporaries.iter();
+        let kept = blocks.filter(|b| b.buffer.is_some() && b.first <= at && at < b.last);
+        kept.map(|b| b.bytes).sum()
+    }
+}
+
 /// How a workload is compiled.
 #[derive(Copy, Clone)]
 pub struct Setup<'a> {
@@ -34,15 +55,25 @@ pub struct Setup<'a> {
     pub options: &'a CompileOptions,
     /// Where it runs.
     pub device: Device,
-    /// The dtype of weights and inputs; of training steps, whose weights are f32, that of
-    /// [`autocast`](kiln::autocast()).
+    /// The dtype of weights and inputs. Training steps in f16 or bf16 are steps of f32 inside
+    /// [`autocast`](kiln::autocast()), those in f16 with a scaler; in f64 they are f64.
     pub dtype: DType,
 }
 
 impl Setup<'_> {
-    /// The same in another dtype.
-    fn of(self, dtype: DType) -> Self {
-        Setup { dtype, ..self }
+    /// The dtype inside `autocast`, where a training step's computed so.
+    fn autocast(&self) -> Option<Autocast> {
+        let narrow = matches!(self.dtype, DType::F16 | DType::BF16);
+        narrow.then(|| Autocast::new(self.dtype))
+    }
+
+    /// The model of a training step, its weights where it runs and of its dtype.
+    fn trained<M: Module>(&self, model: M) -> Result<M> {
+        model.to(self.device)?;
+        if self.autocast().is_none() {
+            model.to_dtype(self.dtype)?;
+        }
+        Ok(model)
     }
 }
 
@@ -127,21 +158,6 @@ pub const WORKLOADS: &[Entry] = &[
         "LSTM, training step, 32 steps of 16 of 128 features, 256 hidden, AdamW",
         lstm_step,
     ),
-    (
-        "resnet18-step-bf16",
-        "resnet18-step inside autocast to bf16",
-        |setup| resnet18_step(setup.of(DType::BF16)),
-    ),
-    (
-        "encoder-step-bf16",
-        "encoder-step inside autocast to bf16",
-        |setup| encoder_step(setup.of(DType::BF16)),
-    ),
-    (
-        "encoder-step-f16",
-        "encoder-step inside autocast to f16, with a scaler",
-        |setup| encoder_step(setup.of(DType::F16)),
-    ),
 ];
 
 /// The names of all of them, and what they are.
@@ -152,9 +168,13 @@ pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// Makes and compiles the workload of a name, with random weights.
 ///
 /// # Errors
-/// If there is none of that name, or the device fails.
+/// If there is none of that name, the dtype is none of floats, or the device fails.
 pub fn make(name: &str, setup: Setup) -> Result<Workload> {
     match WORKLOADS.iter().find(|w| w.0 == name) {
+        Some(_) if !setup.dtype.is_float() => Err(Error::invalid(
+            "workloads::make",
+            format!("{name} computes in floats, not in {}", setup.dtype),
+        )),
         Some((.., make)) => make(setup),
         None => Err(Error::invalid(
             "workloads::make",
@@ -185,8 +205,8 @@ fn inference<M: Module + 'static>(
     })
 }
 
-/// Compiles a step that gives the loss, which is computed inside `autocast` where the dtype is not f32; one of f16 is
-/// scaled.
+/// Compiles a step that gives the loss, which is computed inside `autocast` where the dtype is f16 or bf16; one of f16
+/// is scaled.
 fn training<M: Module + 'static>(
     model: M,
     mut optimizer: Optimizer,
@@ -194,8 +214,14 @@ fn training<M: Module + 'static>(
     setup: Setup,
     loss: impl FnOnce(&M, &[Tensor]) -> Tensor,
 ) -> Result<Workload> {
-    let inputs: Vec<Tensor> = inputs.iter().map(|t| t.to(setup.device)).collect();
-    let casts = (setup.dtype != DType::F32).then(|| Autocast::new(setup.dtype));
+    let casts = setup.autocast();
+    let inputs = inputs
+        .iter()
+        .map(|t| match casts.is_none() && t.dtype().is_float() {
+            true => t.to_dtype(setup.dtype).to(setup.device),
+            false => t.to(setup.device),
+        });
+    let inputs: Vec<Tensor> = inputs.collect();
     let mut scaler = GradScaler::with(Scaling::new().enabled(setup.dtype == DType::F16))?;
     scaler.to(setup.device)?;
     let program = compile_with(&inputs, setup.options, |x| {
@@ -304,8 +330,7 @@ fn lstm(setup: Setup) -> Result<Workload> {
 }
 
 fn resnet18_step(setup: Setup) -> Result<Workload> {
-    let model = ResNet::resnet18(1000)?;
-    model.to(setup.device)?;
+    let model = setup.trained(ResNet::resnet18(1000)?)?;
     let images = Tensor::randn([16, 3, 64, 64], DType::F32);
     let labels = Tensor::arange(0, 16, 1) * 61;
     let rule = SGD::new().lr(0.01).momentum(0.9);
@@ -317,8 +342,7 @@ fn resnet18_step(setup: Setup) -> Result<Workload> {
 }
 
 fn encoder_step(setup: Setup) -> Result<Workload> {
-    let model = block().encoder_block()?;
-    model.to(setup.device)?;
+    let model = setup.trained(block().encoder_block()?)?;
     let batch = [0, 1].map(|_| Tensor::randn([4, 256, 768], DType::F32));
     let optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
     training(model, optimizer, batch.to_vec(), setup, |m, x| {
@@ -327,8 +351,7 @@ fn encoder_step(setup: Setup) -> Result<Workload> {
 }
 
 fn lstm_step(setup: Setup) -> Result<Workload> {
-    let model = LSTM::new(128, 256)?;
-    model.to(setup.device)?;
+    let model = setup.trained(LSTM::new(128, 256)?)?;
     let batch = [128, 256].map(|n| Tensor::randn([32, 16, n], DType::F32));
     let optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
     training(model, optimizer, batch.to_vec(), setup, |m, x| {

@@ -67,7 +67,7 @@ impl Nest for AttentionMasks {
 
 /// Attention in several heads (`torch.nn.MultiheadAttention`; Vaswani et al., 2017). Query, key and value
 /// are `[l, n, e]` (`[n, l, e]` with `batch_first`, `[l, e]` without a batch), and may be followed by
-/// [`AttentionMasks`]. It gives the result, of the query's shape, and the attention weights `[n, l, s]`
+/// [`AttentionMasks`]. It gives the result, of the query's shape, and the attention weights behind dropout, `[n, l, s]`
 /// (`[n, heads, l, s]` if they are not averaged; without n where the query has no batch).
 ///
 /// The projections start Xavier-uniform with biases of 0; that of the output starts as a [`Linear`] with
@@ -234,9 +234,13 @@ impl MultiheadAttention {
             false => 0.0,
         };
         let how = Attention::new().attn_mask(&mask).dropout_p(p);
-        let y = q.scaled_dot_product_attention_with(&k, &v, how.is_causal(causal));
+        let (y, kept) = q.scaled_dot_product_attention_with_dropout(&k, &v, how.is_causal(causal));
         // Computed only if somebody reads them.
         let weights = self.weights(&q, &k, mask.as_ref(), causal);
+        let weights = match p > 0.0 {
+            true => &weights * kept.to_dtype(weights.dtype()),
+            false => weights,
+        };
         let y = y.transpose(1, 2).flatten((2, 3));
         let y = y.linear_with(&self.out_proj.weight, &self.out_proj.bias);
         let y = match (unbatched, self.batch_first) {

@@ -10,8 +10,8 @@ use kiln_models::workloads::{self, Setup};
 
 pub use workloads::Workload as Program;
 
-/// Makes and compiles a workload, with random data of a dtype on a device. Weights of training steps are f32, and
-/// what is computed of them is autocast to the dtype.
+/// Makes and compiles a workload, with random data of a dtype on a device. Training steps in f16 or bf16 are steps of
+/// f32 inside `autocast`.
 ///
 /// # Errors
 /// If the sizes don't go together, or the device fails.

@@ -2,9 +2,10 @@
 //!
 //! The product has what it needs of the operand made block by block, so the operand is never in memory. A group
 //! stays a launch where it would be computed often ([`MOST_OPS`], [`MOST_AGAIN`]), keep more alive than its
-//! result, or report data errors.
+//! result, or report data errors. What rounds an input to f16 or bf16, as mixed precision does with a batch, is a part of
+//! every product and convolution that reads it, on the CPU: it is hardly more work than reading it.
 
-use super::fuser::{Before, Group};
+use super::fuser::{Anchor, Before, Group};
 use crate::Options;
 use crate::affine::estimate;
 use crate::flow::{Flow, Nid, Op};
@@ -38,7 +39,7 @@ pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<
     }
     let all = groups.iter();
     let into: Vec<_> = all
-        .map(|g| reader(flow, &groups, g, &readers, &stored, options.machine))
+        .map(|g| hosts(flow, &groups, g, &readers, &stored, options.machine))
         .collect();
     // A product's other operand may be made by a group that is none itself.
     let mut taken: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
@@ -46,8 +47,8 @@ pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<
         let Some(mut group) = taken[g].take() else {
             continue;
         };
-        let (to, side) = match into {
-            Ok(place) => place,
+        let hosts = match into {
+            Ok(hosts) => hosts,
             Err(why) => {
                 let node = &flow.nodes[group.roots[0].0];
                 let text = |why| format!("{} ({}) is stored: {why}", node.source, node.name());
@@ -56,12 +57,15 @@ pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<
                 continue;
             }
         };
-        if let Some(product) = &mut taken[to] {
-            product.loaded.remove(&group.roots[0].0);
-            product.loaded.extend(group.loaded.iter().copied());
-            product.deps.retain(|d| *d != g);
-            product.deps.extend(&group.deps);
-            product.before.push(Before { side, group });
+        for (to, side) in hosts {
+            if let Some(product) = &mut taken[to] {
+                product.loaded.remove(&group.roots[0].0);
+                product.loaded.extend(group.loaded.iter().copied());
+                product.deps.retain(|d| *d != g);
+                product.deps.extend(&group.deps);
+                let group = group.clone();
+                product.before.push(Before { side, group });
+            }
         }
     }
     renumbered(taken)
@@ -85,64 +89,35 @@ fn renumbered(groups: Vec<Option<Group>>) -> Vec<Group> {
     left
 }
 
-/// The product or convolution that can make the value of `group`, and as which operand. Else why not, of pointwise
+/// The products and convolutions that can make the value of `group`, and as which operand. Else why not, of pointwise
 /// work for a product or convolution. `stored` says which values must be in memory.
-fn reader(
+fn hosts(
     flow: &Flow,
     groups: &[Group],
     group: &Group,
     readers: &[Vec<usize>],
     stored: &[bool],
     machine: Machine,
-) -> Result<(usize, usize), Option<&'static str>> {
+) -> Result<Vec<(usize, usize)>, Option<&'static str>> {
     let Some((v, map)) = group.roots.first() else {
         return Err(None);
     };
-    let product = readers[*v].iter().find_map(|to| {
-        let anchor = groups[*to].anchor.as_ref()?;
-        let held = anchor.operands.iter().any(|o| o.held == *v);
-        (held && flow.nodes[anchor.node].is_product()).then_some((*to, anchor))
-    });
+    let parts = |to: &usize| groups[*to].parameter_only != group.parameter_only;
+    let mut products = readers[*v]
+        .iter()
+        .filter(|to| product(flow, &groups[**to], *v).is_some());
     let plain = group.anchor.is_none() && group.space.inner.is_empty() && !stored[*v];
-    let Some((to, anchor)) = product.filter(|_| plain) else {
-        return Err(None);
-    };
-    let (product, node) = (&groups[to], &flow.nodes[anchor.node]);
-    if group.parameter_only != product.parameter_only {
+    let first = products.next().filter(|_| plain);
+    if first.is_none_or(parts) {
         return Err(None);
     }
-    if group.roots.len() > 1 || readers[*v].len() > 1 {
-        return Err(Some(
-            "beside the product that could make it, others need what its launch writes",
-        ));
+    let everywhere = rounds_input(flow, group) && !matches!(machine, Machine::Gpu(_));
+    if group.roots.len() > 1 || readers[*v].len() > 1 && !everywhere {
+        return Err(Some(OTHERS));
     }
-    let sides = anchor.operands.iter().enumerate();
-    let mut sides = sides.filter(|(_, o)| o.held == *v).map(|(side, _)| side);
-    let (Some(side), None) = (sides.next(), sides.next()) else {
-        return Err(Some("it is several operands of the product"));
-    };
-    let mut others = product.members.iter().filter(|m| **m != anchor.node);
-    if others.any(|m| flow.nodes[*m].inputs.contains(v)) {
-        return Err(Some("work behind the product reads it too"));
-    }
-    let makes = match (machine, &node.op) {
-        (Machine::Gpu(_), _) => is_read_by_few(flow, group, product, side),
-        (_, Op::MatMul) => has_lines(flow, product, side),
-        (_, Op::Conv(spec)) => side == 0 && has_time(group, spec),
-        _ => false,
-    };
-    if !makes {
-        return Err(Some(match (machine, &node.op) {
-            (Machine::Gpu(_), _) => "so many blocks of the product would compute it again",
-            (_, Op::MatMul) => {
-                "the product reads it as a vector, across its rows, or for a whole batch"
-            }
-            (_, Op::Conv(_)) => {
-                "the convolution would compute it too often, or may transform its images"
-            }
-            _ => "attention reads its operands from memory",
-        }));
-    }
+    let side = |to: &usize| Ok((*to, side(flow, group, &groups[*to], (machine, everywhere))?));
+    let hosts = readers[*v].iter().map(side);
+    let hosts = hosts.collect::<Result<Vec<_>, _>>().map_err(Some)?;
     if group.ops > MOST_OPS {
         return Err(Some(
             "it takes too many operations to compute it for each block",
@@ -165,11 +140,81 @@ fn reader(
             "it is written in another order, or computing it can report an error",
         ));
     }
-    Ok((to, side))
+    Ok(hosts)
+}
+
+const OTHERS: &str = "beside the product that could make it, others need what its launch writes";
+
+/// The product or convolution of a group of which `v` is an operand.
+fn product<'a>(flow: &Flow, group: &'a Group, v: Nid) -> Option<&'a Anchor> {
+    let anchor = group.anchor.as_ref()?;
+    let held = anchor.operands.iter().any(|o| o.held == v);
+    (held && flow.nodes[anchor.node].is_product()).then_some(anchor)
+}
+
+/// As which operand the product or convolution of `reader` can make the value of `group`, or why it can't;
+/// `everywhere` if all that read it would.
+fn side(
+    flow: &Flow,
+    group: &Group,
+    reader: &Group,
+    (machine, everywhere): (Machine, bool),
+) -> Result<usize, &'static str> {
+    let v = group.roots[0].0;
+    let Some(anchor) = product(flow, reader, v) else {
+        return Err(OTHERS);
+    };
+    let sides = anchor.operands.iter().enumerate();
+    let mut sides = sides.filter(|(_, o)| o.held == v).map(|(side, _)| side);
+    let (Some(side), None) = (sides.next(), sides.next()) else {
+        return Err("it is several operands of the product");
+    };
+    let mut others = reader.members.iter().filter(|m| **m != anchor.node);
+    if others.any(|m| flow.nodes[*m].inputs.contains(&v)) {
+        return Err("work behind the product reads it too");
+    }
+    let node = &flow.nodes[anchor.node];
+    let makes = match (machine, &node.op) {
+        (Machine::Gpu(_), _) => is_read_by_few(flow, group, reader, side),
+        (_, Op::MatMul) => has_lines(flow, reader, side, everywhere),
+        (_, Op::Conv(spec)) => {
+            side == 0 && (has_time(group, spec) || everywhere && is_copied(spec))
+        }
+        _ => false,
+    };
+    match (makes, machine, &node.op) {
+        (true, ..) => Ok(side),
+        (_, Machine::Gpu(_), _) => Err("so many blocks of the product would compute it again"),
+        (_, _, Op::MatMul) => {
+            Err("the product reads it as a vector, across its rows, or for a whole batch")
+        }
+        (_, _, Op::Conv(_)) => {
+            Err("the convolution would compute it too often, or may transform its images")
+        }
+        _ => Err("attention reads its operands from memory"),
+    }
+}
+
+/// Whether a group does nothing but round an input to f16 or bf16.
+fn rounds_input(flow: &Flow, group: &Group) -> bool {
+    let half = |d: DType| matches!(d, DType::F16 | DType::BF16);
+    let moves = |m: &Nid| matches!(flow.nodes[*m].op, Op::Cast | Op::Reshape | Op::View(_));
+    let mut loaded = group.loaded.iter().map(|v| &flow.nodes[*v]);
+    let input = loaded.all(|n| matches!(n.op, Op::Input(_)) && n.dtype == DType::F32);
+    let to = flow.nodes[group.roots[0].0].dtype;
+    input && group.loaded.len() == 1 && half(to) && group.members.iter().all(moves)
+}
+
+/// Whether a convolution, or gradient of weights, of halves has all its images made first where it does not read them
+/// a part at a time, which it is time for where they only are rounded. Not where it could transform them.
+fn is_copied(spec: &Conv) -> bool {
+    let reads = matches!(spec.role, ConvRole::Result | ConvRole::Weight);
+    reads && spec.is_of_halves() && !(spec.role == ConvRole::Result && spec.may_be_transformed())
 }
 
 /// Whether an operand is matrices, not vectors, whose rows or columns lie side by side, one for each of the batch.
-fn has_lines(flow: &Flow, product: &Group, side: usize) -> bool {
+/// A right matrix of halves is packed from memory, or from what is made `everywhere` anew.
+fn has_lines(flow: &Flow, product: &Group, side: usize, everywhere: bool) -> bool {
     let Some(anchor) = &product.anchor else {
         return false;
     };
@@ -180,8 +225,8 @@ fn has_lines(flow: &Flow, product: &Group, side: usize) -> bool {
     let each = each.into_iter().all(|(s, extent)| !s.is(0) || extent.is(1));
     // Where a product reduces its rows, each thread would make the whole right matrix.
     let whole = side == 1 && !product.space.inner.is_empty();
-    // A right matrix of halves is packed.
-    let packed = side == 1 && flow.nodes[anchor.operands[side].held].dtype.size() < 4;
+    let narrow = flow.nodes[anchor.operands[side].held].dtype.size() < 4;
+    let packed = side == 1 && narrow && !everywhere;
     each && !whole
         && !packed
         && strides[batch..].iter().any(|s| s.is(1))

@@ -1,7 +1,8 @@
 //! What nodes cost.
 
 use crate::affine::estimate;
-use crate::flow::{Flow, Op};
+use crate::flow::{Flow, Nid, Op};
+use kiln_base::DType;
 use kiln_base::prim::{Binary, ScalarBuilder, Unary};
 use kiln_ir::Pw;
 
@@ -33,6 +34,7 @@ impl NodeFacts {
             let numel = estimate(&flow.numel(v));
             let operands: u32 = node.inputs.iter().map(|i| f.cost[*i]).sum();
             f.cost.push(match &node.op {
+                Op::Cast if is_part_of_memory(flow, v) => operands,
                 Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota | Op::Size(_) => 0,
                 Op::Part | Op::After => 0,
                 Op::Reduce(..) | Op::ArgReduce(..) => 0,
@@ -50,6 +52,28 @@ impl NodeFacts {
         }
         f
     }
+}
+
+/// Whether a cast costs what a load or a store does: from f16 or bf16 to f32, or [`is_result`]. So what was narrow in
+/// memory stays narrow, and is widened by all that read it.
+fn is_part_of_memory(flow: &Flow, v: Nid) -> bool {
+    let node = &flow.nodes[v];
+    let widens = node.dtype == DType::F32 && is_half(flow.nodes[node.inputs[0]].dtype);
+    widens || is_result(flow, v)
+}
+
+/// Whether a node rounds the sums of a product or convolution of halves to what its result is.
+pub(super) fn is_result(flow: &Flow, v: Nid) -> bool {
+    let node = &flow.nodes[v];
+    let rounds = matches!(node.op, Op::Cast) && is_half(node.dtype);
+    rounds && {
+        let of = &flow.nodes[node.inputs[0]];
+        of.is_product() && of.dtype == DType::F32
+    }
+}
+
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
 }
 
 /// The primitives of one node.

@@ -1,6 +1,6 @@
 //! Groups in the making: what nodes are wanted as, and by whom.
 
-use super::cost::{CHEAP, NodeFacts};
+use super::cost::{CHEAP, NodeFacts, is_result};
 use crate::Options;
 use crate::affine::{Affine, Ax, Map, Space, flatten};
 use crate::flow::{Flow, Nid, Node, Op};
@@ -255,9 +255,12 @@ impl<'a> Fuser<'a> {
 }
 
 impl Fuser<'_> {
-    /// Whether every group that reads the value may compute it.
+    /// Whether every group that reads the value may compute it. Not the result of a product of halves, of which the sums
+    /// would be stored, twice as wide.
     pub(super) fn is_cheap(&self, v: Nid) -> bool {
-        matches!(self.node(v).op, Op::Pw(_) | Op::Cast) && self.facts.cost[v] <= CHEAP
+        matches!(self.node(v).op, Op::Pw(_) | Op::Cast)
+            && self.facts.cost[v] <= CHEAP
+            && !is_result(self.flow, v)
     }
 }
 

@@ -126,7 +126,10 @@ impl Attention {
     }
 
     /// Drops weights, or gradients of weights, `[batch.., l, s]`, given the operands of [`Attention::mask`].
-    pub(crate) fn drop<B: Builder>(
+    ///
+    /// # Errors
+    /// If the key is not one of random numbers.
+    pub fn drop<B: Builder>(
         &self,
         b: &mut B,
         weights: &B::Value,

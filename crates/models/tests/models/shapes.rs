@@ -3,7 +3,7 @@
 use kiln::nn::optim::{Optimizer, SGD};
 use kiln::nn::{Forward, Module, StateDict};
 use kiln::{CompileOptions, DType, Result, Spec, Tensor, compile, no_grad};
-use kiln_models::workloads::{self, WORKLOADS};
+use kiln_models::workloads::{self, Setup, WORKLOADS};
 use kiln_models::{
     AlexNet, Gpt, GptConfig, MobileNetV3, ResNet, ResNetBlock, ResNetConfig, TransformerConfig,
     UNet, UNetConfig, Vgg,
@@ -360,5 +360,33 @@ fn workloads_are_found_by_name() -> Result<()> {
     assert_eq!(lstm.program.run(&inputs)?[0].shape()?, [4, 256]);
     let error = workloads::make("lstmm", (&options).into()).err().unwrap();
     assert!(error.to_string().contains("there is no workload lstmm"));
+    Ok(())
+}
+
+#[test]
+fn workloads_are_of_a_dtype() -> Result<()> {
+    let options = CompileOptions::default();
+    let of = |dtype: DType| {
+        let wide: Setup = (&options).into();
+        workloads::make("lstm-step", Setup { dtype, ..wide })
+    };
+    // A step in halves has weights of f32.
+    for (dtype, weights) in [(DType::F64, DType::F64), (DType::BF16, DType::F32)] {
+        let step = of(dtype)?;
+        let all = step.model.parameters();
+        assert!(all.iter().all(|w| w.dtype() == weights), "{dtype}");
+        let inputs: Vec<&Tensor> = step.inputs.iter().collect();
+        assert!(
+            step.program.run(&inputs)?[0]
+                .to_dtype(DType::F64)
+                .item::<f64>()?
+                > 0.0
+        );
+    }
+    let error = of(DType::I64).err().unwrap().to_string();
+    assert!(
+        error.contains("lstm-step computes in floats, not in i64"),
+        "{error}"
+    );
     Ok(())
 }

@@ -342,3 +342,42 @@ fn transformers_compile_with_a_symbolic_batch() {
     let y = compiled.run(&x).unwrap();
     assert_close(&values(&y), &values(&encoder.call(&x)), 1e-12);
 }
+
+/// The weights that come with a result are those that it is made of, of which some are dropped.
+#[test]
+fn weights_are_given_as_dropout_left_them() {
+    for average in [true, false] {
+        let how = AttentionOptions::new().dropout(0.4).batch_first(true);
+        let m = MultiheadAttention::with(6i64, 3i64, how).unwrap();
+        let x = random([2, 7, 6]).to_dtype(DType::F32);
+        let masks = AttentionMasks::new().average_attn_weights(average);
+        let whole = |m: &MultiheadAttention| m.call((&x, &x, &x, &masks));
+        let (y, weights) = whole(&m);
+        m.eval();
+        let (_, undropped) = whole(&m);
+        if average {
+            assert!(
+                (&weights - &undropped)
+                    .abs()
+                    .amax(())
+                    .item::<f32>()
+                    .unwrap()
+                    > 1e-3
+            );
+            continue;
+        }
+        let kept = weights.ne(0.0).to_dtype(DType::F32);
+        let expected = &undropped * &kept * (1.0 / 0.6);
+        assert!((&weights - expected).abs().amax(()).item::<f32>().unwrap() < 1e-5);
+        let share = kept.mean(()).item::<f32>().unwrap();
+        assert!((0.4..0.8).contains(&share), "{share}");
+        // The result from the weights.
+        let v = x.linear_with(
+            m.in_proj_weight.as_ref().unwrap().get().narrow(0, 12, 6),
+            m.in_proj_bias.as_ref().map(|b| b.get().narrow(0, 12, 6)),
+        );
+        let heads = weights.matmul(v.unflatten(2, [3, 2]).transpose(1, 2));
+        let expected = m.out_proj.call(heads.transpose(1, 2).flatten((2, 3)));
+        assert!((y - expected).abs().amax(()).item::<f32>().unwrap() < 1e-5);
+    }
+}

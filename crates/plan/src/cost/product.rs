@@ -97,7 +97,7 @@ impl MatMul {
             return Vec::new();
         };
         if self.is_narrow() {
-            let packed = self.shares_right();
+            let packed = self.shares_matrix();
             return packed.then_some(Algorithm::Packed).into_iter().collect();
         }
         let mut legal = Algorithm::PANELS.map(Algorithm::Panels).to_vec();
@@ -136,9 +136,13 @@ impl MatMul {
 
     /// Whether all products of the batch have one right matrix, which is in memory.
     fn shares_right(&self) -> bool {
+        self.shares_matrix() && self.prologues[1].is_none()
+    }
+
+    /// Whether all products of the batch have one right matrix.
+    fn shares_matrix(&self) -> bool {
         let mut strides = self.rhs.batch_strides.iter().zip(&self.batch);
-        let shared = strides.all(|(stride, extent)| stride.is(0) || extent.is(1));
-        shared && self.prologues[1].is_none()
+        strides.all(|(stride, extent)| stride.is(0) || extent.is(1))
     }
 
     /// Whether the right matrix is packed alike whatever values symbols have.

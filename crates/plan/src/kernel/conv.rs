@@ -100,7 +100,8 @@ pub struct Conv {
     pub operands: [u16; 2],
     /// The contiguous result's argument; unused with an epilogue, which writes its own.
     pub out: u16,
-    /// Work that makes x as it lies, for the result alone; its operand is then unused.
+    /// Work that makes x as it lies, for the result, or of halves also for the gradient of the weights; its operand is
+    /// then unused.
     pub prologue: Option<Box<Prologue>>,
     /// Work on the result.
     pub epilogue: Option<Epilogue>,

@@ -41,8 +41,9 @@ pub(crate) struct Conv {
     out: usize,
     level: Level,
     how: How,
-    /// What makes the images, a part at a time.
+    /// What makes the images, a part at a time; or all of them before they are read.
     made: Option<Box<Linked>>,
+    whole: bool,
     epilogue: Option<Linked>,
 }
 
@@ -137,7 +138,8 @@ impl Conv {
             .as_ref()
             .map(|made| link(made, values, lens, level));
         let made = made.transpose()?;
-        let can_be_made = p.role == ConvRole::Result && p.images != Images::Turned;
+        let in_parts = p.role == ConvRole::Result && p.images != Images::Turned;
+        let can_be_made = in_parts || p.role != ConvRole::Input && p.is_of_halves();
         if (made.as_ref()).is_some_and(|(_, len)| *len != x || !can_be_made) {
             return Err(damaged!("a convolution of images that are made otherwise"));
         }
@@ -159,6 +161,7 @@ impl Conv {
             out: p.out as usize,
             level,
             how: How::Unknown,
+            whole: made.is_some() && !in_parts,
             made: made.map(|(linked, _)| linked),
             epilogue: epilogue(&p.epilogue, values, lens, (total, None), level)?,
         };
@@ -333,7 +336,7 @@ impl Conv {
 
     /// The address of element `at` of an operand; of one that is made, no address.
     fn operand<T>(&self, args: &[*mut u8], i: usize, at: i64) -> *const T {
-        let arg = match self.widens(i) {
+        let arg = match self.brings(i) {
             true => self.args + i,
             false if i == 0 && self.made.is_some() => return std::ptr::null(),
             false => self.operands[i],
@@ -351,7 +354,7 @@ impl Conv {
 
     /// Elements that it takes beside its arguments, on so many threads.
     pub(crate) fn workspace(&self, threads: i64) -> i64 {
-        let widened = (0..2).filter(|i| self.widens(*i));
+        let widened = (0..2).filter(|i| self.brings(*i));
         let widened: i64 = widened.map(|i| self.operand_len(i)).sum();
         widened
             + match &self.how {

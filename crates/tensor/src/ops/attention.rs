@@ -1,11 +1,12 @@
 //! Attention.
 
 use super::args::{known, known_dim, needs_float, same_dtype};
+use super::reduce::two;
 use crate::operand::AsTensor;
 use crate::options::options;
-use crate::record::{Recorder, compose};
+use crate::record::{Recorder, compose, compose_many};
 use crate::{Scalar, Tensor};
-use kiln_base::{Dim, numel};
+use kiln_base::{DType, Dim, numel};
 use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Shape, broadcast_shapes, ensure, ops};
 use kiln_lazy::random;
@@ -63,15 +64,55 @@ impl Tensor {
             how: &how,
             loc: Location::caller(),
         };
-        let mut all = vec![self, key, value];
-        all.extend(&how.attn_mask);
-        compose("scaled_dot_product_attention", &all, |b| {
+        compose(NAME, &call.all(), |b| {
             let (op, operands) = call.prepared(b)?;
             let y = b.op(op, &operands)?;
             call.finished(b, &y)
         })
     }
+
+    /// [`Tensor::scaled_dot_product_attention_with`], and what its dropout multiplies the weights `[.., l, s]` by: 0, or
+    /// 1 / (1 − p), in f64. Nothing of the second is computed unless it is read.
+    ///
+    /// ```
+    /// use kiln_tensor::{Attention, DType, Tensor};
+    /// let x = Tensor::randn([2, 5, 8], DType::F32);
+    /// let how = Attention::new().dropout_p(0.5);
+    /// let (y, kept) = x.scaled_dot_product_attention_with_dropout(&x, &x, how);
+    /// let weights = (x.matmul(x.transpose(-2, -1)) / 8f64.sqrt()).softmax(-1);
+    /// let by_hand = (weights * kept.to_dtype(DType::F32)).matmul(&x);
+    /// assert!((y - by_hand).abs().amax(()).item::<f32>()? < 1e-4);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    #[autocast(how)]
+    #[track_caller]
+    pub fn scaled_dot_product_attention_with_dropout(
+        &self,
+        key: impl AsTensor,
+        value: impl AsTensor,
+        how: Attention,
+    ) -> (Tensor, Tensor) {
+        let key: &Tensor = &key.as_tensor();
+        let value: &Tensor = &value.as_tensor();
+        let call = Call {
+            operands: [self, key, value],
+            how: &how,
+            loc: Location::caller(),
+        };
+        two(compose_many(NAME, &call.all(), 2, |b| {
+            let (op, operands) = call.prepared(b)?;
+            let y = b.op(op, &operands)?;
+            let mut weights = Shape::from(y.dims());
+            weights[y.ndim() - 1] = operands[1].dims()[y.ndim() - 2].clone();
+            let ones = b.full(1.0, DType::F64, &weights)?;
+            let kept = op.drop(b, &ones, &operands[3..])?;
+            Ok(vec![call.finished(b, &y)?, call.finished(b, &kept)?])
+        }))
+    }
 }
+
+/// The operation's name, in errors.
+const NAME: &str = "scaled_dot_product_attention";
 
 /// A call of attention.
 struct Call<'a> {
@@ -82,6 +123,12 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// Everything that is given.
+    fn all(&self) -> Vec<&Tensor> {
+        let given = self.operands.into_iter();
+        given.chain(&self.how.attn_mask).collect()
+    }
+
     /// The op, and its operands with one batch shape. Grouped heads are two dims, along the second of which
     /// keys and values are the same.
     fn prepared(&self, b: &mut Recorder) -> Result<(ops::Attention, Vec<Tensor>), OpError> {

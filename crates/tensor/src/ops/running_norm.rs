@@ -102,11 +102,14 @@ impl Tensor {
                         "{} has one value a channel, whose variance is 0; needs more to train",
                         self.fact()
                     );
-                    let batch = batch_statistics(b, self, &axes)?;
+                    // Once, so that the gradients of all that reads it are added before they are rounded.
+                    let x = b.widened(self)?;
+                    let batch = batch_statistics(b, &x, &axes)?;
                     if let (Some(old), true) = (given, training) {
                         updates = Some(updated(b, &batch, old, how.momentum)?);
                     }
-                    normalise(b, self, &batch.mean, &batch.var, &affine, eps)
+                    let y = normalise(b, &x, &batch.mean, &batch.var, &affine, eps)?;
+                    b.cast(&y, self.dtype())
                 }
             }
         });
@@ -189,13 +192,12 @@ struct Batch {
 }
 
 fn batch_statistics(b: &mut Recorder, x: &Tensor, axes: &[usize]) -> Result<Batch, OpError> {
-    let x = b.widened(x)?;
-    let (var, mean) = variance(b, &x, axes, 0.0)?;
+    let (var, mean) = variance(b, x, axes, 0.0)?;
     let channels = std::slice::from_ref(&x.dims()[1]);
     Ok(Batch {
         mean: b.reshape(&mean, channels)?,
         var: b.reshape(&var, channels)?,
-        count: b.count(&x, axes, x.dtype())?,
+        count: b.count(x, axes, x.dtype())?,
     })
 }
 

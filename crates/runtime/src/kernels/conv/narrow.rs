@@ -30,6 +30,11 @@ impl Conv {
         self.terms.are_grouped() && !weights
     }
 
+    /// Whether an operand is not read where an argument has it: it is widened, or made as a whole.
+    pub(super) fn brings(&self, i: usize) -> bool {
+        self.widens(i) || i == 0 && self.whole
+    }
+
     /// The arguments without what is widened.
     pub(super) fn given<'a>(&self, args: &'a [*mut u8]) -> &'a [*mut u8] {
         &args[..self.args]
@@ -37,7 +42,7 @@ impl Conv {
 
     /// What makes the images a part at a time.
     pub(super) fn made_in_parts(&self) -> Option<&Linked> {
-        self.made.as_deref().filter(|_| !self.widens(0))
+        self.made.as_deref().filter(|_| !self.brings(0))
     }
 
     /// Elements of an operand.
@@ -52,7 +57,8 @@ impl Conv {
         }
     }
 
-    /// The arguments, and behind them what is widened of the operands: of weights only what is not `packed`.
+    /// The arguments, and behind them what is widened of the operands, or made as a whole: of weights only what is not
+    /// `packed`.
     ///
     /// # Safety
     /// As [`Conv::run`].
@@ -66,7 +72,7 @@ impl Conv {
     ) -> Result<SmallVec<[*mut u8; 12]>> {
         let mut all: SmallVec<[*mut u8; 12]> = args.iter().copied().collect();
         for (i, to) in [images, other].into_iter().enumerate() {
-            if !self.widens(i) || i == 1 && packed {
+            if !self.brings(i) || i == 1 && packed {
                 all.push(std::ptr::null_mut());
                 continue;
             }
@@ -80,7 +86,10 @@ impl Conv {
                     }
                     _ => args[self.operands[i]],
                 };
-                self.widen(i, from, to, parallel)?
+                match self.widens(i) {
+                    true => self.widen(i, from, to, parallel)?,
+                    false => from,
+                }
             };
             all.push(wide);
         }

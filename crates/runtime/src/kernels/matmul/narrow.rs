@@ -96,42 +96,100 @@ impl MatMul {
     /// As [`MatMul::pack`].
     pub(super) unsafe fn pack_terms(&self, from: *mut u8, to: *mut u8, parallel: bool) {
         let args = Args(&[from, to]);
-        let (panel, steps) = (self.panel(), self.steps());
+        let panel = self.panel();
         let work = panel * self.k;
         split(self.panels_across(), work, parallel, |first, until| {
             let args = &args;
             let size = self.terms.operand(1).size() as i64;
             for column in (first..until).map(|i| i * panel) {
-                let columns = panel.min(self.n - column);
+                let at = self.rhs.offset + column * self.rhs.col;
+                let from = args.0[0].wrapping_offset((at * size) as isize);
+                let apart = [self.rhs.row, self.rhs.col];
                 // SAFETY: linking proved the operand within its buffer; panels are apart.
-                unsafe {
-                    let to = args.0[1].cast::<u32>().offset((column * steps) as isize);
-                    if columns < panel {
-                        to.write_bytes(0, (panel * steps) as usize);
-                    }
-                    for term in 0..self.k {
-                        let at = self.rhs.offset + term * self.rhs.row + column * self.rhs.col;
-                        let from = args.0[0].wrapping_offset((at * size) as isize);
-                        let step = term / self.terms.count();
-                        self.put_row(from, columns, to.offset((step * panel) as isize), term);
-                    }
+                unsafe { self.pack_panel((from, apart), column, args.0[1]) };
+            }
+        });
+    }
+
+    /// The same of one that a prologue makes, the columns of a panel at a time.
+    ///
+    /// # Safety
+    /// As [`MatMul::run`]; `to` has room for what is packed.
+    pub(super) unsafe fn pack_made(
+        &self,
+        args: &[*mut u8],
+        to: *mut u8,
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        let (args, to) = (Args(args), Args(&[to]));
+        let panel = self.panel();
+        let work = panel * self.k;
+        split(self.panels_across(), work, parallel, |first, until| {
+            let (args, to) = (&args, &to);
+            let mut made = Made::default();
+            for column in (first..until).map(|i| i * panel) {
+                let columns = (0, column, panel.min(self.n - column));
+                // SAFETY: the caller's; panels are apart.
+                let packed = unsafe {
+                    let found = match self.terms.operand(1).size() {
+                        1 => {
+                            let found = self.columns::<u8>(args.0, columns, &mut made, failures);
+                            found.map(|(from, row, col)| (from, [row, col]))
+                        }
+                        _ => {
+                            let found = self.columns::<u16>(args.0, columns, &mut made, failures);
+                            found.map(|(from, row, col)| (from.cast(), [row, col]))
+                        }
+                    };
+                    found.map(|from| self.pack_panel(from, column, to.0[0]))
+                };
+                if let Err(e) = packed {
+                    failures.broken(e);
                 }
             }
         });
+    }
+
+    /// Packs the panel that begins with a column, whose rows and columns are so many elements apart.
+    ///
+    /// # Safety
+    /// The columns exist; `to` has room for what is packed.
+    unsafe fn pack_panel(
+        &self,
+        (from, [row, col]): (*const u8, [i64; 2]),
+        column: i64,
+        to: *mut u8,
+    ) {
+        let (panel, steps) = (self.panel(), self.steps());
+        let columns = panel.min(self.n - column);
+        let size = self.terms.operand(1).size() as i64;
+        // SAFETY: the caller's.
+        unsafe {
+            let to = to.cast::<u32>().offset((column * steps) as isize);
+            if columns < panel {
+                to.write_bytes(0, (panel * steps) as usize);
+            }
+            for term in 0..self.k {
+                let from = from.wrapping_offset((term * row * size) as isize);
+                let step = term / self.terms.count();
+                let to = to.offset((step * panel) as isize);
+                self.put_row((from, col), columns, to, term);
+            }
+        }
     }
 
     /// Packs a term of each of some columns.
     ///
     /// # Safety
     /// As [`MatMul::pack`]; there is room for the words.
-    unsafe fn put_row(&self, from: *const u8, columns: i64, to: *mut u32, term: i64) {
+    unsafe fn put_row(&self, from: (*const u8, i64), columns: i64, to: *mut u32, term: i64) {
         let mut row = [0u32; PANEL];
         let row = row.as_mut_ptr();
         let which = term % self.terms.count();
         // SAFETY: the caller's; a panel has no more columns.
         unsafe {
-            self.terms
-                .make(1, (from, self.rhs.col), columns, row.cast());
+            self.terms.make(1, from, columns, row.cast());
             match self.terms.size() {
                 1 => put(row.cast::<u8>(), which, to, columns),
                 2 => put(row.cast::<u16>(), which, to, columns),

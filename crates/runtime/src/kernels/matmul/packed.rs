@@ -48,7 +48,7 @@ impl MatMul {
     /// these sizes, what is packed in *prepare* is for other runs.
     pub(crate) fn packed_bytes(&self) -> Option<usize> {
         let bytes = self.packed_elements() as usize * self.dtype.size();
-        (self.packable && bytes > 0).then_some(bytes)
+        (self.packable && self.rhs.made.is_none() && bytes > 0).then_some(bytes)
     }
 
     /// The argument that is packed.
@@ -116,7 +116,12 @@ impl MatMul {
             (&mut storage, self.packed_elements()),
             |to: *mut T| {
                 // SAFETY: the caller's; there is room.
-                unsafe { self.pack(args[self.rhs.arg], to.cast(), parallel) }
+                unsafe {
+                    match self.rhs.made {
+                        Some(_) => self.pack_made(args, to.cast(), parallel, failures),
+                        None => self.pack(args[self.rhs.arg], to.cast(), parallel),
+                    }
+                }
             },
         );
         let packed = match found {

@@ -214,7 +214,7 @@ impl Cut {
         };
         let all = self.result[axis];
         let mut part = ceil(all, ceil(BLOCKS, self.batch * deep));
-        if c.made.is_none() {
+        if c.made.is_none() || c.whole {
             // What is made is not made again for other channels.
             part = part.max(ceil(TILES * down * across, beside));
         }
