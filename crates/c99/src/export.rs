@@ -1,8 +1,8 @@
 //! Entries of packages as C sources.
 
 use crate::error::{Error, Result};
-use crate::sources::{Input, Output, Program, Sources, Weights, print};
-use kiln_package::Package;
+use crate::sources::{Draws, Input, Output, Program, Sources, Weights, print};
+use kiln_package::{Package, RNG_STATE};
 use std::path::Path;
 
 /// Which entries of a package become C sources, and how.
@@ -46,20 +46,14 @@ impl Export {
     /// The sources of a package.
     ///
     /// # Errors
-    /// If there is no such entry or size, an entry draws random numbers, or something of it can't be printed.
+    /// If there is no such entry or size, or something of it can't be printed.
     pub fn sources(&self, package: &Package) -> Result<Sources> {
         let entries = self.chosen(package)?;
         let mut used = vec![false; self.sizes.len()];
         let (mut compiled, mut changing) = (Vec::new(), false);
         for name in &entries {
             let interface = package.interface(name)?;
-            if interface.random {
-                return Err(Error::Entry {
-                    entry: name.clone(),
-                    why: "it draws random numbers".into(),
-                });
-            }
-            changing |= !interface.writes.is_empty();
+            changing |= !interface.writes.is_empty() || interface.random;
             let mut sizes = Vec::new();
             for symbol in &interface.symbols {
                 let given = self.sizes.iter().position(|(n, _)| *n == symbol.name);
@@ -96,6 +90,28 @@ impl Export {
                 let value = package.constant(&named.name)?;
                 inputs[named.at as usize] = Some(Input::Fixed(value));
             }
+            let mut count = 0;
+            let keys = signature.keys(symbols, |all| {
+                count = all;
+                [0; 2]
+            });
+            let keys = keys.filter(|_| count >= 0).ok_or_else(|| Error::Entry {
+                entry: name.clone(),
+                why: "it draws more random numbers than an i64 counts".into(),
+            })?;
+            for (draw, [_, first]) in signature.draws.iter().zip(keys) {
+                if let Some(at) = draw.input {
+                    inputs[at as usize] = Some(Input::Key(first));
+                }
+            }
+            let draws = match interface.random {
+                true => Some(Draws {
+                    state: RNG_STATE.into(),
+                    value: package.get(RNG_STATE)?,
+                    count,
+                }),
+                false => None,
+            };
             let nothing = Output::Given(String::new());
             let mut outputs = vec![nothing; entry.plan.outputs.len()];
             for (named, info) in signature.results.iter().zip(&interface.outputs) {
@@ -113,6 +129,7 @@ impl Export {
                 symbols,
                 inputs: inputs.ok_or_else(|| Error::Damaged("an input is nothing".into()))?,
                 outputs,
+                draws,
             });
         }
         print(&self.name, &programs, self.weights)
@@ -133,7 +150,7 @@ impl Export {
             true => Err(Error::Entry {
                 entry: package.entries().collect::<Vec<_>>().join("`, `"),
                 why:
-                    "it changes states, so it is printed where it is named, or draws random numbers"
+                    "it changes states or draws random numbers, so it is printed where it is named"
                         .into(),
             }),
         }

@@ -33,8 +33,11 @@
 //! members of a struct, `digits_state`, which the caller holds and `digits_begin` fills. A call that gives an error
 //! leaves it as it was.
 //!
-//! Entries that draw random numbers are refused, as are kernels that there is no C for: gradients of attention, what
-//! runs on a condition, users' operators, and special functions that `libm` lacks.
+//! Random numbers are the runtime's, bit for bit as far as they are bits (what is made of them by `libm` is as exact as
+//! that is); their generator is a state, which a call that succeeds moves on.
+//!
+//! Kernels that there is no C for are refused: gradients of attention, products, convolutions and attention of halves,
+//! users' operators, and special functions that `libm` lacks.
 
 mod error;
 mod export;
@@ -45,4 +48,4 @@ mod state;
 
 pub use error::{Error, Result};
 pub use export::Export;
-pub use sources::{Input, Output, Program, Sources, Weights, print};
+pub use sources::{Draws, Input, Output, Program, Sources, Weights, print};

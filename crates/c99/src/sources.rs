@@ -22,6 +22,19 @@ pub struct Program<'a> {
     pub inputs: Vec<Input>,
     /// What becomes of each output of the plan.
     pub outputs: Vec<Output>,
+    /// What its random numbers come from, if it draws some.
+    pub draws: Option<Draws>,
+}
+
+/// The generator of a [`Program`] that draws random numbers: a state of two numbers, a seed and how many were drawn.
+#[derive(Clone, Debug)]
+pub struct Draws {
+    /// The state's name.
+    pub state: String,
+    /// What it begins as.
+    pub value: Buffer,
+    /// How many numbers a call draws.
+    pub count: i64,
 }
 
 /// An output of a [`Program`].
@@ -42,6 +55,8 @@ pub enum Input {
     Fixed(Buffer),
     /// It is a state of this name, which the caller holds and which begins as this.
     State(String, Buffer),
+    /// The key of random numbers, which begin so many behind the generator's.
+    Key(i64),
 }
 
 /// Where weights are.
@@ -143,16 +158,75 @@ impl Params {
     }
 }
 
+/// The random numbers of a call.
+struct Drawn {
+    /// The generator, as C has it.
+    array: String,
+    /// How many numbers are drawn.
+    count: i64,
+    keys: usize,
+}
+
+impl Drawn {
+    fn new(printed: &mut Printed, p: &Program<'_>, params: &mut Params) -> Result<Drawn> {
+        let mut drawn = Drawn {
+            array: String::new(),
+            count: 0,
+            keys: 0,
+        };
+        if let Some(draws) = &p.draws {
+            let (dtype, len) = (draws.value.dtype(), draws.value.len());
+            if (dtype, len) != (DType::I64, 2) {
+                let text = format!("`{}` is no state of a generator", draws.state);
+                return Err(Error::Damaged(text));
+            }
+            drawn.array =
+                (printed.states).array(&mut printed.printer, &draws.state, &draws.value)?;
+            drawn.count = draws.count;
+            params.writes_state = true;
+        }
+        Ok(drawn)
+    }
+
+    /// Makes the key of numbers that begin so many behind the generator's, and says what it is called.
+    fn key(&mut self, first: i64, body: &mut Text) -> Result<String> {
+        if self.array.is_empty() {
+            return Err(Error::Damaged("a key without a generator".into()));
+        }
+        let (name, array) = (format!("key{}", self.keys), &self.array);
+        self.keys += 1;
+        let behind = behind(array, first);
+        body.line(format!(
+            "const int64_t {name}[2] = {{{array}[0], {behind}}};"
+        ));
+        body.line(format!("(void){name};"));
+        Ok(name)
+    }
+
+    /// Moves the generator behind what was drawn.
+    fn commit(&self, body: &mut Text) {
+        if self.count != 0 {
+            let behind = behind(&self.array, self.count);
+            body.line(format!("{}[1] = {behind};", self.array));
+        }
+    }
+}
+
+/// The number that is so many behind a generator's, which begins anew behind the last.
+fn behind(array: &str, by: i64) -> String {
+    format!("(int64_t)((uint64_t){array}[1] + UINT64_C({}))", by as u64)
+}
+
 /// What is computed of weights alone, by the numbers of its buffers.
 fn beforehand(p: &Program<'_>) -> Result<Vec<(usize, Buffer)>> {
     let fixed = p.inputs.iter().map(|i| match i {
         Input::Fixed(value) => Some(value),
-        Input::Given(_) | Input::State(..) => None,
+        Input::Given(_) | Input::State(..) | Input::Key(_) => None,
     });
     let fixed: Vec<Option<&Buffer>> = fixed.collect();
     let given = |i: &usize| match &p.inputs[*i] {
         Input::Given(name) | Input::State(name, _) => Some(name),
-        Input::Fixed(_) => None,
+        Input::Fixed(_) | Input::Key(_) => None,
     };
     if let Some(name) = prepare_reads(p.plan).iter().find_map(given) {
         let text = format!("`{name}` is given to each call, and computed with beforehand");
@@ -181,6 +255,7 @@ impl Printed {
         }
     }
 
+    /// Prints a program. What is made of states beforehand is made by each call.
     fn program(&mut self, p: &Program<'_>) -> Result<()> {
         let state = |i: &usize| matches!(p.inputs[*i], Input::State(..));
         match prepare_reads(p.plan).iter().any(state) {
@@ -195,7 +270,8 @@ impl Printed {
     fn planned(&mut self, p: &Program<'_>) -> Result<()> {
         let plan = p.plan;
         let mut known: Vec<Option<Memory>> = vec![None; plan.buffers.len()];
-        let mut params = Params::new();
+        let (mut params, mut body) = (Params::new(), Text::default());
+        let mut draws = Drawn::new(self, p, &mut params)?;
         for (input, is) in plan.inputs.iter().zip(&p.inputs) {
             known[input.buffer.0 as usize] = Some(match is {
                 Input::Given(name) => {
@@ -207,6 +283,7 @@ impl Printed {
                     params.reads_state = true;
                     Memory::At(self.states.array(&mut self.printer, name, value)?)
                 }
+                Input::Key(first) => Memory::At(draws.key(*first, &mut body)?),
             });
         }
         for (i, value) in beforehand(p)? {
@@ -245,7 +322,6 @@ impl Printed {
         let first = self.sites.len() as u32;
         let sites: Vec<u32> = (first..first + plan.sites.len() as u32).collect();
         self.sites.extend(plan.sites.iter().cloned());
-        let mut body = Text::default();
         let peak = self
             .printer
             .frame(plan, &known, (p.symbols, &sites), "room", &mut body)?;
@@ -253,8 +329,9 @@ impl Printed {
             let from = self.printer.expression(&from)?;
             body.line(format!("memcpy({name}, {from}, {bytes});"));
         }
-        if !commits.is_empty() {
+        if !commits.is_empty() || draws.count != 0 {
             body.open("if (error == 0)");
+            draws.commit(&mut body);
             for (to, from, bytes) in commits {
                 body.line(format!("memcpy({to}, {from}, {bytes});"));
             }

@@ -6,8 +6,9 @@ use kiln_lazy::run::read;
 use kiln_nn::Module;
 use kiln_nn::amp::GradScaler;
 use kiln_nn::optim::Optimizer;
-use kiln_package::{Contents, Level, NewEntry, NewProgram, RNG_STATE};
+use kiln_package::{Code, Contents, Level, NewEntry, NewProgram, RNG_STATE};
 use kiln_runtime::Buffer;
+use kiln_runtime::cuda::Nvrtc;
 use kiln_tensor::{Compiled, Error, ErrorKind, Result, Tensor, Var, get_rng_state};
 use std::collections::BTreeMap;
 use std::panic::Location;
@@ -70,6 +71,7 @@ pub struct Builder {
     metadata: BTreeMap<String, String>,
     assets: Vec<(String, Vec<u8>)>,
     packed: Vec<Level>,
+    cuda: Vec<Code>,
     /// The first thing that went wrong.
     error: Option<Error>,
 }
@@ -206,6 +208,19 @@ impl Builder {
         self
     }
 
+    /// Also compiles the kernels of functions for a GPU for this architecture, beside what is done by itself: their
+    /// sources are there in any case, and PTX for the GPU that they were compiled on, if this machine has NVRTC. A GPU
+    /// that takes the code ([`Code::runs_on`]) needs no NVRTC then.
+    ///
+    /// Kernels are written for the GPU that functions were compiled on, so those that use its own features can't be
+    /// compiled for others; writing the package then fails.
+    pub fn compiled_kernels(mut self, code: Code) -> Builder {
+        if !self.cuda.contains(&code) {
+            self.cuda.push(code);
+        }
+        self
+    }
+
     #[track_caller]
     fn fails(&mut self, message: String) {
         let error = Error::invalid("package", message);
@@ -233,6 +248,18 @@ impl Builder {
         let loc = Location::caller();
         let bytes = self.contents(loc)?.to_bytes();
         bytes.map_err(|e| Error::new(ErrorKind::Value, "package", e.to_string(), loc))
+    }
+
+    /// What kernels of GPUs are compiled for.
+    fn codes(&self) -> Vec<Code> {
+        let mut codes = self.cuda.clone();
+        let there = |_: &Code| Nvrtc::get().is_ok();
+        for code in self.entries.iter().filter_map(|e| e.cuda).filter(there) {
+            if !codes.contains(&code) {
+                codes.push(code);
+            }
+        }
+        codes
     }
 
     fn contents(&self, loc: &'static Location<'static>) -> Result<Contents> {
@@ -286,6 +313,7 @@ impl Builder {
             tensors,
             assets: self.assets.clone(),
             packed: self.packed.clone(),
+            cuda: self.codes(),
         })
     }
 }

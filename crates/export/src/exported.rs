@@ -1,5 +1,6 @@
 //! A compiled function, taken for a package.
 
+use kiln_package::Code;
 use kiln_plan::{Entry, Named};
 use kiln_tensor::{Compiled, Result, Tensor, Var};
 use std::collections::BTreeMap;
@@ -18,6 +19,8 @@ pub(crate) struct Exported {
     pub captured: Vec<(String, Tensor)>,
     pub inputs: Vec<String>,
     pub outputs: Vec<String>,
+    /// What its kernels are compiled for, if it runs on a GPU: PTX for that one.
+    pub cuda: Option<Code>,
 }
 
 /// So many of its symbols may be 1.
@@ -52,6 +55,10 @@ impl Exported {
             captured: captured.zip(function.captured()).collect(),
             inputs: named(&signature.arguments, "input"),
             outputs: named(&signature.results, "output"),
+            cuda: function.executable().gpu().map(|gpu| {
+                let (major, minor) = gpu.capability();
+                Code::Ptx(10 * major + minor)
+            }),
         })
     }
 

@@ -1,5 +1,6 @@
 //! What an open package holds, to write a changed one of.
 
+use crate::compiled;
 use crate::error::Result;
 use crate::open;
 use crate::package::Package;
@@ -10,7 +11,8 @@ use std::collections::BTreeSet;
 
 impl Package {
     /// All of it, with its states as they are now: whoever changes some of it writes another package by
-    /// [`Contents::save`], which packs weights anew, for the levels that this machine has of those of the package.
+    /// [`Contents::save`], which packs weights anew, for the levels that this machine has of those of the package, and
+    /// compiles kernels of GPUs anew, if this machine has NVRTC.
     ///
     /// # Errors
     /// If a program is of another format, or damaged, or a value is on a device that fails.
@@ -48,6 +50,7 @@ impl Package {
         let levels: BTreeSet<&str> = levels.collect();
         let level = |l: &Level| levels.contains(l.name()) && l.is_supported();
         Ok(Contents {
+            cuda: compiled::codes(self)?,
             packed: Level::ALL.into_iter().filter(level).collect(),
             written_by: self.written_by().into(),
             metadata: self.metadata().clone(),

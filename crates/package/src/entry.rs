@@ -97,7 +97,7 @@ impl Entry {
         let given = inputs.into().in_order(self.name(), &self.loaded.inputs)?;
         let given = given
             .iter()
-            .map(|b| open::here(b, self.name(), self.shared.gpu.as_ref()));
+            .map(|b| open::here(b, self.name(), self.shared.gpu()));
         let given: Vec<Buffer> = given.collect::<Result<_>>()?;
         let symbols = self.symbols(&given)?;
         let program = self.program(&symbols)?;
@@ -446,7 +446,7 @@ fn load(
         if program::is_cuda(&decoded.plan) != (info.requires == Requires::Cuda) {
             return Err(damaged!("`{}` is for another kind of machine", info.file));
         }
-        let program = Program::new(decoded, &entry.name, shared.gpu.as_ref())?;
+        let program = Program::new(decoded, &entry.name, shared.loader.as_ref())?;
         match general {
             None => program.is_as_described(entry)?,
             Some(general) => program.is_case_of(general, &info.sizes)?,
@@ -466,7 +466,7 @@ fn load(
 impl Shared {
     /// What the programs must ask for that it runs.
     fn requires(&self) -> Requires {
-        match self.gpu {
+        match self.loader {
             None => Requires::Cpu,
             Some(_) => Requires::Cuda,
         }
@@ -480,11 +480,7 @@ impl Shared {
         }
         let place = self.tensors.get(name);
         let place = place.ok_or_else(|| damaged!("tensor `{name}` is not among the weights"))?;
-        let tensor = open::here(
-            &open::tensor(&self.map, name, place)?,
-            name,
-            self.gpu.as_ref(),
-        )?;
+        let tensor = open::here(&open::tensor(&self.map, name, place)?, name, self.gpu())?;
         constants.insert(name.into(), tensor.clone());
         Ok(tensor)
     }

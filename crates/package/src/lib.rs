@@ -34,6 +34,11 @@
 //! - `entries/NAME/*.packed`: on request, weights as the kernels of one level read them ([`Contents::packed`]). Where
 //!   level, program, cuts of kernels and weights are those that they were packed for, they are mapped in the place of
 //!   packing, so that processes share them; else weights are packed as if they were not there;
+//! - `cuda/*.ptx` and `cuda/*.cubin`: kernels of programs for CUDA, compiled for an architecture ([`Contents::cuda`]).
+//!   A GPU takes machine code of exactly its architecture, PTX of its own or an older one, and PTX with the features of
+//!   one architecture on that alone; they stand for the very sources in the programs, by a hash of these and of the
+//!   compiler's flags. What a GPU can't take is compiled from source there, if it has NVRTC, and else refused. Drivers
+//!   before CUDA 12.4, which don't tell what a compiled kernel is called with, get none;
 //! - `assets/`: files of the exporter's;
 //! - `weights.safetensors`: parameters, running statistics, moments and captured tensors, shared by all entries.
 //!
@@ -60,6 +65,7 @@
 //! like it: optimised for size, all crates as one unit, stripped. Panics must unwind, since damaged plans are caught
 //! so. Kernels that are printed when a program is loaded are as fast as ever.
 
+mod compiled;
 mod contents;
 mod entry;
 mod error;
@@ -80,6 +86,7 @@ pub use entry::{Entry, Memory};
 pub use error::{Error, Result};
 pub use interface::{Interface, Size, StateInfo, SymbolInfo, TensorInfo};
 pub use kiln_base::{DType, Element};
+pub use kiln_runtime::cuda::Code;
 pub use kiln_runtime::{Buffer, Cancel, Error as RuntimeError, Level, MemoryReport, memory};
 pub use manifest::{FORMAT, Requires};
 pub use open::Options;

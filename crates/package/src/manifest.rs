@@ -2,12 +2,13 @@
 
 use crate::error::{Error, Result, damaged};
 use crate::interface::{Interface, StateInfo};
+use kiln_runtime::cuda::Code;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The format of packages that this build writes. It reads all from 1 on: 2 has programs of one machine, and packed
-/// weights.
-pub const FORMAT: u64 = 2;
+/// weights; 3 has compiled kernels of GPUs.
+pub const FORMAT: u64 = 3;
 
 /// Members that are not an entry's or an asset.
 pub(crate) const MANIFEST: &str = "manifest.json";
@@ -32,6 +33,9 @@ pub(crate) struct Manifest {
     pub entries: Vec<EntryInfo>,
     /// What is kept from run to run. Each is a tensor of the weights.
     pub state: Vec<StateInfo>,
+    /// Compiled kernels of a GPU, of all programs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cuda: Vec<CudaInfo>,
     /// All members but the manifest, in the order in which they lie in the archive.
     pub files: Vec<FileInfo>,
 }
@@ -65,6 +69,37 @@ pub(crate) struct ProgramInfo {
     pub packed: Vec<PackedInfo>,
 }
 
+/// Kernels of a GPU that were compiled when the package was written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CudaInfo {
+    /// What they were compiled for, as [`kiln_runtime::cuda::Code`] is shown.
+    pub code: String,
+    /// Major and minor version of the NVRTC that compiled them.
+    pub compiler: (u32, u32),
+    /// What names the source of each, and the flags that it was compiled with: 128 bits as 32 hexadecimal digits.
+    pub kernels: Vec<String>,
+    /// The member that holds them.
+    pub file: String,
+}
+
+impl CudaInfo {
+    /// What they were compiled for.
+    pub fn code(&self) -> Result<Code> {
+        self.code.parse().map_err(|e| damaged!("{e}"))
+    }
+
+    /// What names the kernels.
+    pub fn keys(&self) -> Result<Vec<u128>> {
+        let key = |text: &String| {
+            let key = u128::from_str_radix(text, 16).ok();
+            let key = key.filter(|key| format!("{key:032x}") == *text);
+            key.ok_or_else(|| damaged!("no kernel is called {text:?}"))
+        };
+        self.kernels.iter().map(key).collect()
+    }
+}
+
 /// Weights of a program as its kernels read them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -86,7 +121,7 @@ pub enum Requires {
     /// A processor of any kind: kernels are made when the program is loaded, for the best instruction set that
     /// there is.
     Cpu,
-    /// An NVIDIA GPU with NVRTC, which compiles the kernels for it.
+    /// An NVIDIA GPU, and NVRTC, unless the package holds kernels that were compiled for that GPU.
     Cuda,
 }
 
@@ -151,6 +186,11 @@ impl Manifest {
             });
             asked.extend(files.chain([&entry.graph]));
             entry.interface.check(&entry.name)?;
+        }
+        for cuda in &self.cuda {
+            cuda.code()?;
+            cuda.keys()?;
+            asked.push(&cuda.file);
         }
         let mut places = unique("places of files", asked.into_iter())?;
         places.insert(WEIGHTS);

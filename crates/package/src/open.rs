@@ -1,5 +1,6 @@
 //! Opening a package: everything is checked before anything of it is used.
 
+use crate::compiled;
 use crate::error::{Error, Result, damaged};
 use crate::interface::StateInfo;
 use crate::manifest::{FileInfo, MANIFEST, Manifest, WEIGHTS};
@@ -92,6 +93,10 @@ impl Options {
         let machine = kiln_runtime::machine(gpu.as_deref());
         let map = Arc::new(map);
         let states = states(&map, &manifest, &tensors, gpu.as_ref())?;
+        let loader = gpu
+            .as_ref()
+            .map(|gpu| compiled::loader(gpu, &map, &manifest, &files));
+        let loader = loader.transpose()?.map(Arc::new);
         Ok(Package {
             shared: Arc::new(Shared {
                 map,
@@ -100,7 +105,7 @@ impl Options {
                 weights,
                 tensors,
                 states,
-                gpu,
+                loader,
                 machine: machine.ok().map(|m| m.to_string()),
                 constants: Mutex::default(),
                 entries: Mutex::default(),

@@ -43,7 +43,8 @@ pub(crate) struct Shared {
     /// The tensors of the weights, by their places in the package.
     pub tensors: BTreeMap<String, Place>,
     pub states: States,
-    pub gpu: Option<Arc<cuda::Device>>,
+    /// The GPU that it runs on, with the compiled kernels that it takes.
+    pub loader: Option<Arc<cuda::Loader>>,
     /// The machine that it runs on, as programs that were tuned name it.
     pub machine: Option<String>,
     /// Tensors that programs have captured, once asked for.
@@ -94,6 +95,12 @@ impl Package {
     pub fn packed_levels(&self) -> BTreeSet<&str> {
         let packed = self.programs().flat_map(|p| &p.packed);
         packed.map(|p| &p.level[..]).collect()
+    }
+
+    /// What kernels of GPUs were compiled for, such as `compute_90a`.
+    pub fn compiled_for(&self) -> BTreeSet<&str> {
+        let compiled = self.shared.manifest.cuda.iter();
+        compiled.map(|c| &c.code[..]).collect()
     }
 
     fn programs(&self) -> impl Iterator<Item = &ProgramInfo> {
@@ -223,7 +230,7 @@ impl Package {
         for (name, value) in values {
             let at = states.find(name)?;
             states.fits(at, &value)?;
-            fitting.push((at, open::here(&value, name, self.shared.gpu.as_ref())?));
+            fitting.push((at, open::here(&value, name, self.shared.gpu())?));
         }
         let given: Vec<usize> = fitting.iter().map(|(at, _)| *at).collect();
         for &at in &given {
@@ -235,7 +242,7 @@ impl Package {
                 let narrow = dtype.float_bytes(&value.dtype().floats(&bytes));
                 let narrow = Buffer::from_bytes(dtype, value.shape(), &narrow);
                 let narrow = narrow.map_err(|e| failed(name, e))?;
-                fitting.push((copy, open::here(&narrow, name, self.shared.gpu.as_ref())?));
+                fitting.push((copy, open::here(&narrow, name, self.shared.gpu())?));
             }
         }
         let mut now = states.write();
@@ -266,7 +273,7 @@ impl Package {
         values[i] = value;
         let shape = [values.len() as i64];
         let changed = Buffer::from_slice(&values, &shape).map_err(|e| failed(state, e))?;
-        now[at] = open::here(&changed, state, self.shared.gpu.as_ref())?;
+        now[at] = open::here(&changed, state, self.shared.gpu())?;
         Ok(())
     }
 
@@ -277,7 +284,7 @@ impl Package {
     pub fn reset(&self) -> Result<()> {
         let states = &self.shared.states;
         let first = states.first().iter().zip(states.infos());
-        let first = first.map(|(v, info)| open::here(v, &info.name, self.shared.gpu.as_ref()));
+        let first = first.map(|(v, info)| open::here(v, &info.name, self.shared.gpu()));
         let first = first.collect::<Result<Vec<Buffer>>>()?;
         *states.write() = first;
         Ok(())
@@ -390,6 +397,11 @@ impl Package {
 }
 
 impl Shared {
+    /// The GPU that it runs on.
+    pub fn gpu(&self) -> Option<&Arc<cuda::Device>> {
+        self.loader.as_ref().map(|l| l.device())
+    }
+
     /// The contents of a file; none if there is no such file.
     pub fn file(&self, name: &str) -> &[u8] {
         let range = self.files.get(name).cloned().unwrap_or(0..0);

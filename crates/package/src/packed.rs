@@ -38,7 +38,7 @@ pub(crate) fn add(
                 };
                 let level = level.name();
                 let file = format!("entries/{}/cpu-{number}-{level}.packed", entry.name);
-                files.push((file.clone(), vec![Piece::Packed(packed.bytes)]));
+                files.push((file.clone(), vec![Piece::Stored(packed.bytes)]));
                 info.packed.push(PackedInfo {
                     level: level.into(),
                     layout: packed.layout,

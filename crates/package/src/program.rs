@@ -35,11 +35,15 @@ pub(crate) fn is_cuda(plan: &Plan) -> bool {
 }
 
 impl Program {
-    pub fn new(decoded: Decoded, entry: &str, gpu: Option<&Arc<cuda::Device>>) -> Result<Program> {
+    pub fn new(
+        decoded: Decoded,
+        entry: &str,
+        loader: Option<&Arc<cuda::Loader>>,
+    ) -> Result<Program> {
         let Decoded { signature, plan } = decoded;
-        let executable = match gpu {
+        let executable = match loader {
             None => Executable::new(plan),
-            Some(device) => Executable::on_gpu(plan, device),
+            Some(loader) => Executable::loaded_by(plan, loader),
         };
         Ok(Program {
             executable: executable.map_err(|error| Error::Run {

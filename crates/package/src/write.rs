@@ -9,8 +9,9 @@ use crate::map::Map;
 use crate::state::RNG_STATE;
 use crate::tensors::{self, Tensors};
 use crate::zip::{self, Member};
-use crate::{FORMAT, packed, program};
+use crate::{FORMAT, compiled, packed, program};
 use kiln_plan::Entry as Planned;
+use kiln_runtime::cuda::Code;
 use kiln_runtime::memory::{Lender, Storage};
 use kiln_runtime::{Buffer, Level};
 use std::collections::BTreeMap;
@@ -37,6 +38,8 @@ pub struct Contents {
     pub assets: Vec<(String, Vec<u8>)>,
     /// The levels of this machine for which weights are there as kernels read them, too.
     pub packed: Vec<Level>,
+    /// For what the kernels of programs for CUDA are compiled now, beside their sources.
+    pub cuda: Vec<Code>,
 }
 
 /// Something that can be run.
@@ -69,7 +72,7 @@ pub(crate) type File = (String, Vec<Piece>);
 pub(crate) enum Piece {
     Bytes(Vec<u8>),
     Tensor(Buffer),
-    Packed(Arc<Storage>),
+    Stored(Arc<Storage>),
     Mapped(Arc<Map>, Range<usize>),
 }
 
@@ -85,7 +88,7 @@ impl Piece {
         match self {
             Piece::Bytes(bytes) => Ok(bytes),
             Piece::Tensor(tensor) => tensor.bytes().map_err(|e| Error::Contents(e.to_string())),
-            Piece::Packed(packed) => Ok(packed.bytes()),
+            Piece::Stored(stored) => Ok(stored.bytes()),
             Piece::Mapped(map, range) => Ok(&map.bytes()[range.clone()]),
         }
     }
@@ -128,6 +131,7 @@ impl Contents {
             let sum = checksum(&Piece::of(&weights))?;
             packed::add(self, &sum, &mut entries, &mut files)?;
         }
+        let cuda = compiled::add(self, &mut files)?;
         files.push((WEIGHTS.into(), Piece::of(&weights)));
         let manifest = Manifest {
             format: FORMAT,
@@ -136,6 +140,7 @@ impl Contents {
             metadata: self.metadata.clone(),
             entries,
             state: self.states()?,
+            cuda,
             files: Vec::new(),
         };
         let random = manifest.entries.iter().any(|e| e.interface.random);

@@ -51,11 +51,11 @@ pub(crate) fn supported(kernel: &Kernel) -> Result<()> {
 /// What kernels are linked for.
 pub(crate) struct Linker<'a> {
     pub level: Level,
-    pub gpu: Option<&'a Arc<cuda::Device>>,
+    pub gpu: Option<&'a cuda::Loader>,
 }
 
 impl Link for Linker<'_> {
-    fn gpu(&self) -> Option<&Arc<cuda::Device>> {
+    fn gpu(&self) -> Option<&cuda::Loader> {
         self.gpu
     }
 

@@ -170,11 +170,8 @@ fn obtain(bytes: usize) -> Result<Block> {
     if total > c.stats.limit.unwrap_or_else(machine_memory) {
         return Err(oom(&c));
     }
-    let block = match c.free.get_mut(&class).and_then(Vec::pop) {
-        Some(block) => {
-            c.free_bytes -= class;
-            block
-        }
+    let block = match c.take(class) {
+        Some(block) => block,
         None => {
             let mut fresh = Block::new(class);
             if fresh.is_none() {
@@ -187,12 +184,39 @@ fn obtain(bytes: usize) -> Result<Block> {
                 return Err(oom(&c));
             };
             c.stats.reserved += class;
+            c.outgrow(class);
             block
         }
     };
     c.stats.allocated += class;
     c.stats.peak = c.stats.peak.max(c.stats.allocated);
     Ok(block)
+}
+
+/// Requests smaller than this are also served by free blocks of up to twice their class: threads that copy parts of
+/// matrices of many sizes, one after the other, then hold blocks for the larger ones and not one for each. What is in
+/// use counts as what was asked for.
+const SHARED: usize = 2 << 20;
+
+impl Cache {
+    /// A free block of this class, or a somewhat larger one.
+    fn take(&mut self, class: usize) -> Option<Block> {
+        let most = if class < SHARED { 2 * class } else { class };
+        let mut fitting = self.free.range_mut(class..=most);
+        let block = fitting.find_map(|(_, blocks)| blocks.pop())?;
+        self.free_bytes -= block.len();
+        Some(block)
+    }
+
+    /// Gives a free block back to the system that a new one of this class serves the requests of.
+    fn outgrow(&mut self, class: usize) {
+        let least = if class < SHARED { class / 2 } else { class };
+        let mut smaller = self.free.range_mut(least..class).rev();
+        if let Some(block) = smaller.find_map(|(_, blocks)| blocks.pop()) {
+            self.free_bytes -= block.len();
+            self.stats.reserved -= block.len();
+        }
+    }
 }
 
 impl Storage {
@@ -264,8 +288,11 @@ impl Storage {
     pub(crate) fn give_back(mut self) {
         if let Home::Host(block) = &mut self.home {
             let block = std::mem::replace(block, Block::EMPTY);
+            if block.len() == 0 {
+                return;
+            }
             let mut c = cache();
-            c.stats.allocated -= block.len();
+            c.stats.allocated -= size_class(self.len).unwrap_or(0);
             c.stats.reserved -= block.len();
             drop(c); // unmapping is slow and needs no lock
             drop(block);
@@ -347,17 +374,17 @@ impl Drop for Storage {
             return;
         };
         let block = std::mem::replace(block, Block::EMPTY);
-        let class = block.len();
-        if class == 0 {
+        let held = block.len();
+        if held == 0 {
             return;
         }
         let mut c = cache();
-        c.stats.allocated -= class;
-        if c.free_bytes + class <= c.free_limit {
-            c.free_bytes += class;
-            c.free.entry(class).or_default().push(block);
+        c.stats.allocated -= size_class(self.len).unwrap_or(0);
+        if c.free_bytes + held <= c.free_limit {
+            c.free_bytes += held;
+            c.free.entry(held).or_default().push(block);
         } else {
-            c.stats.reserved -= class;
+            c.stats.reserved -= held;
             drop(c);
             drop(block);
         }
@@ -395,6 +422,39 @@ mod tests {
             assert_eq!(size_class(class), Some(class));
         }
         assert_eq!(size_class(usize::MAX), None);
+    }
+
+    #[test]
+    fn small_requests_take_free_blocks_of_up_to_twice_their_class() {
+        let mut cache = Cache {
+            free: BTreeMap::new(),
+            free_bytes: 0,
+            free_limit: 0,
+            stats: MemoryStats::default(),
+        };
+        let keep = |cache: &mut Cache, len: usize| {
+            cache.free_bytes += len;
+            let blocks = cache.free.entry(len).or_default();
+            blocks.push(Block::new(len).unwrap());
+        };
+        let take = |cache: &mut Cache, class| cache.take(class).map(|block| block.len());
+        [4096, 8192, SHARED, 2 * SHARED].map(|len| keep(&mut cache, len));
+        assert_eq!(take(&mut cache, 2048 - ALIGN), None);
+        assert_eq!(take(&mut cache, 3072), Some(4096));
+        assert_eq!(take(&mut cache, 4096), Some(8192));
+        assert_eq!(take(&mut cache, 4096), None);
+        assert_eq!(take(&mut cache, SHARED + SHARED / 4), None);
+        assert_eq!(cache.free_bytes, 3 * SHARED);
+        // A larger one that is new takes the place of one that it can stand for.
+        [1024, 4096].map(|len| keep(&mut cache, len));
+        cache.stats.reserved = 4096;
+        cache.outgrow(6144);
+        assert_eq!(
+            (take(&mut cache, 4096), take(&mut cache, 1024)),
+            (None, Some(1024))
+        );
+        cache.outgrow(2 * SHARED);
+        assert_eq!((cache.stats.reserved, cache.free_bytes), (0, 3 * SHARED));
     }
 
     #[test]

@@ -3,4 +3,5 @@
 mod cc;
 mod models;
 mod random;
+mod scaled;
 mod training;

@@ -66,6 +66,7 @@ impl Case {
             outputs: (0..self.plan().outputs.len())
                 .map(|i| Output::Given(format!("out{i}")))
                 .collect(),
+            draws: None,
         }
     }
 

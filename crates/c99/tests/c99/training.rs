@@ -3,15 +3,17 @@
 use crate::cc::{self, Library};
 use kiln::nn::optim::{AdamW, Optimizer};
 use kiln::nn::{
-    BatchNorm2d, Conv2d, Flatten, Forward, Kernel, Linear, MaxPool2d, Module, ReLU, sequential,
+    BatchNorm2d, Conv2d, Dropout, Flatten, Forward, Kernel, Linear, MaxPool2d, Module, ReLU,
+    sequential,
 };
 use kiln::package::{Buffer, Builder, Package};
 use kiln::{DType, Spec, Tensor, compile, with_seed};
-use kiln_c99::{Error, Export, Weights};
+use kiln_c99::{Export, Weights};
 use std::fmt::Write as _;
 
 const BATCH: usize = 5;
 const SIDE: usize = 9;
+const BOTH: &[(&str, usize)] = &[("forward", 3), ("train_step", 4)];
 
 /// A small network for images with its classifier and its training step.
 fn package() -> Package {
@@ -52,8 +54,8 @@ fn package() -> Package {
     Package::from_bytes(&bytes.unwrap()).unwrap()
 }
 
-/// Calls with a state of their own, which they begin with the first.
-fn shims(in_file: bool) -> String {
+/// Calls of entries of so many parameters, with a state of their own, which they begin with the first.
+pub fn shims(in_file: bool, entries: &[(&str, usize)]) -> String {
     let weights = if in_file { "p[0], " } else { "" };
     let at = |i: usize| format!("p[{}]", i + usize::from(in_file));
     let mut text = String::from(
@@ -64,8 +66,8 @@ fn shims(in_file: bool) -> String {
         "int call_begin(void **p) {{ (void)p; model_begin({weights}&state); return 0; }}\n\
          long arena_begin(void) {{ return 64; }}"
     );
-    for (name, params) in [("forward", 3), ("train_step", 4)] {
-        let args: Vec<String> = (0..params).map(at).collect();
+    for (name, params) in entries {
+        let args: Vec<String> = (0..*params).map(at).collect();
         let _ = writeln!(
             text,
             "int call_{name}(void **p);\nlong arena_{name}(void);\n\
@@ -78,12 +80,12 @@ fn shims(in_file: bool) -> String {
     text
 }
 
-fn floats(bytes: &[u8]) -> Vec<f32> {
+pub fn floats(bytes: &[u8]) -> Vec<f32> {
     let words = bytes.as_chunks::<4>().0;
     words.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
-fn bytes(t: &Tensor) -> Vec<u8> {
+pub fn bytes(t: &Tensor) -> Vec<u8> {
     t.to_bytes().unwrap()
 }
 
@@ -93,7 +95,7 @@ fn trained(weights: Weights) {
     let export = Export::new("model").entry("train_step").entry("forward");
     let sources = export.weights(weights).sources(&package).unwrap();
     let in_file = sources.files.iter().any(|(n, _)| n.ends_with(".bin"));
-    let library = Library::new(&sources, "model", "-O2", &shims(in_file));
+    let library = Library::new(&sources, "model", "-O2", &shims(in_file, BOTH));
     let (step, forward) = (
         package.entry("train_step").unwrap(),
         package.entry("forward").unwrap(),
@@ -163,7 +165,7 @@ fn an_error_leaves_the_state_as_it_was() {
         let package = package();
         let export = Export::new("model").entry("train_step").entry("forward");
         let sources = export.weights(Weights::Arrays).sources(&package).unwrap();
-        let library = Library::new(&sources, "model", "-O1", &shims(false));
+        let library = Library::new(&sources, "model", "-O1", &shims(false, BOTH));
         library.call("begin", &[], &[]).unwrap();
         let x = bytes(&Tensor::randn([BATCH, 2, SIDE, SIDE], DType::F32));
         let scores = || library.call("forward", std::slice::from_ref(&x), &[BATCH * 16]);
@@ -179,16 +181,101 @@ fn an_error_leaves_the_state_as_it_was() {
     });
 }
 
+/// Noise, and a training step with dropout: numbers are those of the runtime, go on from call to call, begin anew with
+/// the state, and stay where they are when a call fails.
 #[test]
-fn entries_that_draw_random_numbers_are_refused() {
-    with_seed(7, || {
-        let noise = compile(Spec::new(DType::F32, [3]), |x: Tensor| {
-            let noise = Tensor::randn([3], DType::F32);
-            x + noise
+fn random_numbers_are_those_of_the_runtime() {
+    if !cc::is_there() {
+        return;
+    }
+    const ROWS: usize = 7;
+    let (package, x) = with_seed(7, || {
+        let model = sequential![
+            Linear::new(5, 33),
+            ReLU::new(),
+            Dropout::new(0.4),
+            Linear::new(33, 3)
+        ];
+        let model = model.unwrap();
+        let mut optimizer = Optimizer::new(model.parameters(), AdamW::new().lr(1e-2)).unwrap();
+        let noise = compile(Spec::new(DType::F32, [3, 5]), |x: Tensor| {
+            let (noise, bits) = (
+                Tensor::randn([3, 5], DType::F32),
+                Tensor::randint(0, 1000, [9]),
+            );
+            (x + noise, bits)
         });
-        let bytes = Builder::new().entry("noise", &noise.unwrap()).to_bytes();
-        let package = Package::from_bytes(&bytes.unwrap()).unwrap();
-        let found = Export::new("model").entry("noise").sources(&package);
-        assert!(matches!(found, Err(Error::Entry { .. })), "{found:?}");
+        let specs = (
+            Spec::new(DType::F32, [ROWS, 5]),
+            Spec::new(DType::I64, [ROWS]),
+        );
+        let step = compile(specs, |(x, y)| {
+            optimizer.zero_grad();
+            let loss = model.call(&x).cross_entropy(&y);
+            loss.backward()?;
+            optimizer.step()?;
+            kiln::Result::Ok(loss)
+        });
+        let archive = Builder::new()
+            .module("", &model)
+            .optimizer("optimizer", &optimizer)
+            .entry("noise", &noise.unwrap())
+            .inputs(["x"])
+            .outputs(["y", "bits"])
+            .entry("train_step", &step.unwrap())
+            .inputs(["x", "y"])
+            .outputs(["loss"])
+            .to_bytes();
+        let x = bytes(&Tensor::randn([ROWS, 5], DType::F32));
+        (Package::from_bytes(&archive.unwrap()).unwrap(), x)
     });
+    let export = Export::new("model").entry("noise").entry("train_step");
+    let sources = export.weights(Weights::Arrays).sources(&package).unwrap();
+    let shims = shims(false, &[("noise", 4), ("train_step", 4)]);
+    let library = Library::new(&sources, "model", "-O2", &shims);
+    library.call("begin", &[], &[]).unwrap();
+    let labels = |y: [i64; ROWS]| y.iter().flat_map(|y| y.to_le_bytes()).collect::<Vec<u8>>();
+    let right = labels([0, 2, 1, 1, 0, 2, 2]);
+    let (noise, step) = (
+        package.entry("noise").unwrap(),
+        package.entry("train_step").unwrap(),
+    );
+    let mut seen: Vec<Vec<u8>> = Vec::new();
+    for round in 0..6 {
+        let given = Buffer::from_bytes(DType::F32, &[3, 5], &x[..60]).unwrap();
+        let wanted = noise.run([given]).unwrap();
+        let found = library
+            .call("noise", &[x[..60].to_vec()], &[60, 72])
+            .unwrap();
+        assert_eq!(found[1], wanted[1].to_bytes().unwrap(), "round {round}");
+        for (a, b) in floats(&found[0])
+            .iter()
+            .zip(wanted[0].to_vec::<f32>().unwrap())
+        {
+            assert!((a - b).abs() < 1e-5 * b.abs().max(1.0), "{a} {b}");
+        }
+        assert!(!seen.contains(&found[1]));
+        seen.push(found[1].clone());
+        // A call that fails draws nothing.
+        let wrong = [x.clone(), labels([0, 2, 1, 1, 0, 2, 3])];
+        assert!(library.call("train_step", &wrong, &[4]).is_err());
+        let given = [
+            Buffer::from_bytes(DType::F32, &[ROWS as i64, 5], &x).unwrap(),
+            Buffer::from_bytes(DType::I64, &[ROWS as i64], &right).unwrap(),
+        ];
+        let wanted = step.run(given).unwrap()[0].to_vec::<f32>().unwrap()[0];
+        let found = library
+            .call("train_step", &[x.clone(), right.clone()], &[4])
+            .unwrap();
+        let found = floats(&found[0])[0];
+        assert!(
+            (found - wanted).abs() < 1e-4 * wanted.abs(),
+            "{found} {wanted}"
+        );
+    }
+    library.call("begin", &[], &[]).unwrap();
+    let again = library
+        .call("noise", &[x[..60].to_vec()], &[60, 72])
+        .unwrap();
+    assert_eq!(again[1], seen[0]);
 }

@@ -64,6 +64,10 @@ fn text(package: &Package) -> Result<String, Failure> {
     if !levels.is_empty() {
         writeln!(text, "\npacked weights: {}", levels.join(", "))?;
     }
+    let compiled: Vec<&str> = package.compiled_for().into_iter().collect();
+    if !compiled.is_empty() {
+        writeln!(text, "\nkernels compiled for: {}", compiled.join(", "))?;
+    }
     for machine in package.machines() {
         let here = package.machine() == Some(machine);
         let here = if here { ", which this is" } else { "" };

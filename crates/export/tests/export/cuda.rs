@@ -9,7 +9,7 @@ use kiln_runtime::cuda;
 use kiln_tensor::{DType, Device, Spec, compile, with_seed};
 
 /// The device, or a line that says what is skipped.
-fn device() -> Option<Device> {
+pub fn device() -> Option<Device> {
     cuda::set_driver(kiln_fake_cuda::library());
     if let Err(e) = cuda::Nvrtc::get() {
         let message = e.to_string();

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A number from the environment, for long runs.
-fn given(name: &str, otherwise: u64) -> u64 {
+pub fn given(name: &str, otherwise: u64) -> u64 {
     let text = std::env::var(name).ok();
     text.and_then(|s| s.parse().ok()).unwrap_or(otherwise)
 }
 
 /// xorshift64*.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -24,7 +24,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n.max(1) as u64) as usize
     }
 }
@@ -208,7 +208,7 @@ fn damage_behind_right_checksums_never_panics() {
 }
 
 /// Changes what a package says, in any of its parts.
-fn structural(members: &mut Vec<Member>, r: &mut Random) {
+pub fn structural(members: &mut Vec<Member>, r: &mut Random) {
     let at = r.below(members.len());
     let Member { name, contents } = &mut members[at];
     match (&name[..], r.below(10)) {

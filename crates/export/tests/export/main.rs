@@ -1,6 +1,7 @@
 //! Packages that functions were exported into, run and damaged.
 
 mod archive;
+mod compiled;
 mod cuda;
 mod damage;
 mod runs;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 fn path() -> PathBuf {
     let own = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    own.join("../package/tests/fixtures/format2.kiln")
+    own.join("../package/tests/fixtures/format3.kiln")
 }
 
 /// With `KILN_STORE_PACKAGE=1` writes the file. It stays as it is for as long as the format does: a new format gets a

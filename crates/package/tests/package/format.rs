@@ -2,10 +2,11 @@
 
 use kiln_package::{Buffer, Error, Package, RNG_STATE};
 
-fn stored() -> [Package; 2] {
-    let of: [&[u8]; 2] = [
+fn stored() -> [Package; 3] {
+    let of: [&[u8]; 3] = [
         include_bytes!("../fixtures/format1.kiln"),
         include_bytes!("../fixtures/format2.kiln"),
+        include_bytes!("../fixtures/format3.kiln"),
     ];
     of.map(|bytes| Package::from_bytes(bytes).unwrap())
 }

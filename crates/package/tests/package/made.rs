@@ -46,6 +46,7 @@ pub fn contents() -> Contents {
         }],
         assets: vec![("labels/classes.txt".into(), b"one\ntwo\n".to_vec())],
         packed: Vec::new(),
+        cuda: Vec::new(),
     }
 }
 
@@ -211,9 +212,9 @@ fn other_formats_name_who_wrote_them() {
     };
     for (from, to, wanted) in [
         (
-            "\"format\": 2,",
             "\"format\": 3,",
-            "is of format 3 and was written by a test",
+            "\"format\": 4,",
+            "is of format 4 and was written by a test",
         ),
         (
             "\"plan_format\": ",

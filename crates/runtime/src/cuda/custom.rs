@@ -1,8 +1,8 @@
 //! Kernels that users bring along.
 
-use super::device::Device;
 use super::launch::{GRID, Launch};
-use super::module::Unloaded;
+use super::loader::Loader;
+use super::module::{Parameters, Unloaded};
 use crate::error::{Error, Result};
 use crate::kernels::custom::Array;
 use kiln_base::custom::CudaFunction;
@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 impl Launch {
     /// A user's function, behind a kernel of the engine's own that calls it unless it is guarded.
     pub(crate) fn custom(
-        device: &Device,
+        loader: &Loader,
         name: &str,
         function: &CudaFunction,
         operands: &[Array],
@@ -50,8 +50,13 @@ impl Launch {
             entry: &entry,
             source: text.replace(ENTRY, &entry).into(),
             shared: grid.shared,
+            parameters: Parameters {
+                pointers: args.len(),
+                numbers: grid.numbers.len(),
+                sites: 0,
+            },
         };
-        Launch::of(device, kernel, grid.blocks, grid.threads, grid.numbers)
+        Launch::of(loader, kernel, grid.blocks, grid.threads, grid.numbers)
     }
 }
 

@@ -4,7 +4,7 @@ use super::cache::compiler_version;
 use super::context::Context;
 use super::driver::{Driver, Handle};
 use super::lane::Lane;
-use super::module::{Function, Modules, Unloaded};
+use super::module::Modules;
 use super::outcome::{Outcome, Outcomes};
 use super::pool::Pool;
 use super::slot::Slots;
@@ -24,7 +24,7 @@ pub struct Device {
     /// All of it but the compiler's version.
     about: Gpu,
     pub(super) pool: Arc<Pool>,
-    modules: Mutex<Modules>,
+    pub(super) modules: Mutex<Modules>,
     /// Lanes that no run holds; the most recently used last.
     pub(super) lanes: Mutex<Vec<Lane>>,
     /// Carries data to the device.
@@ -147,15 +147,6 @@ impl Device {
         self.context.activate()?;
         let idle = lock(&self.lanes).pop();
         idle.map_or_else(|| Lane::new(&self.pool), Ok)
-    }
-
-    /// The functions of these kernels, in order; compiled where neither this process nor the disk
-    /// has them.
-    ///
-    /// # Errors
-    /// If a kernel can't be compiled, or NVRTC is needed and missing.
-    pub(super) fn functions(&self, kernels: &[Unloaded]) -> Result<Vec<Function>> {
-        lock(&self.modules).functions(kernels)
     }
 
     /// Runs of this device that may have a data error of which nobody was told, oldest first. Those that

@@ -1,6 +1,6 @@
 //! The CUDA driver's functions.
 
-use super::library::{Search, functions, variable};
+use super::library::{Search, functions, symbol, variable};
 use crate::error::{Error, Result};
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -97,6 +97,9 @@ functions! {
     }
 }
 
+/// `cuFuncGetParamInfo`: place and size of a function's parameter of this number.
+type ParameterInfo = unsafe extern "C" fn(Handle, usize, *mut usize, *mut usize) -> c_int;
+
 /// A driver that the program named.
 static NAMED: OnceLock<PathBuf> = OnceLock::new();
 
@@ -110,6 +113,8 @@ pub fn set_driver(path: impl Into<PathBuf>) -> bool {
 /// The opened driver, initialised.
 pub(super) struct Driver {
     pub(super) functions: Functions,
+    /// What tells the parameters of a function, which drivers before CUDA 12.4 lack.
+    pub(super) parameter: Option<ParameterInfo>,
     /// Number of devices that `CUDA_VISIBLE_DEVICES` leaves.
     pub(super) devices: u32,
     _library: Library,
@@ -174,8 +179,11 @@ impl Driver {
     }
 
     fn start(functions: Functions, library: Library) -> Result<Driver> {
+        // SAFETY: the type is the one that NVIDIA documents for this name.
+        let parameter = unsafe { symbol(&library, "cuFuncGetParamInfo") }.ok();
         let mut driver = Driver {
             functions,
+            parameter,
             devices: 0,
             _library: library,
         };
@@ -187,6 +195,23 @@ impl Driver {
         driver.check("cuDeviceGetCount", status)?;
         driver.devices = count.max(0) as u32;
         Ok(driver)
+    }
+
+    /// The bytes of each parameter of a function; `None` if there are more than `most`, or the driver does not tell.
+    pub(super) fn parameters(&self, function: Handle, most: usize) -> Option<Vec<usize>> {
+        let get = self.parameter?;
+        let mut sizes = Vec::new();
+        loop {
+            let (mut offset, mut size) = (0, 0);
+            // SAFETY: the function is loaded and both places are writable.
+            if unsafe { get(function, sizes.len(), &mut offset, &mut size) } != 0 {
+                return Some(sizes);
+            }
+            if sizes.len() == most {
+                return None;
+            }
+            sizes.push(size);
+        }
     }
 
     /// An error unless `status` says success.

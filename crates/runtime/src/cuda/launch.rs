@@ -1,7 +1,7 @@
 //! Kernels with known sizes, and launching them.
 
-use super::device::Device;
 use super::driver::{Address, Driver, Handle, KernelNode};
+use super::loader::Loader;
 use super::module::{Function, Unloaded};
 use super::stream::Stream;
 use crate::error::{Error, Result, damaged};
@@ -67,14 +67,14 @@ impl Launch {
 
     /// A kernel that is no plan's, linked.
     pub(super) fn of(
-        device: &Device,
+        loader: &Loader,
         kernel: Unloaded,
         grid: [u32; 3],
         block: [u32; 3],
         scalars: Vec<i64>,
     ) -> Result<Arc<Launch>> {
         let shared = kernel.shared;
-        let function = device.functions(&[kernel])?.swap_remove(0); // as many as kernels
+        let function = loader.functions(&[kernel])?.swap_remove(0); // as many as kernels
         Ok(Arc::new(Launch {
             function,
             grid,
@@ -87,11 +87,11 @@ impl Launch {
 
     /// The CUDA kernels of a plan, linked for these sizes; nothing in the place of the others.
     pub(crate) fn all(
-        device: &Device,
+        loader: &Loader,
         plan: &Plan,
         values: &[i64],
     ) -> Result<Vec<Option<Arc<Launch>>>> {
-        let mut functions = device.functions(&cuda_kernels(plan, false))?.into_iter();
+        let mut functions = loader.functions(&cuda_kernels(plan, false))?.into_iter();
         let link = |kernel: &Arc<Kernel>| match &**kernel {
             Kernel::Cuda(k) => {
                 let function = functions.next();
@@ -106,7 +106,7 @@ impl Launch {
 }
 
 /// The CUDA kernels of a plan, and with `bodies` those of the plans in it.
-fn cuda_kernels(plan: &Plan, bodies: bool) -> Vec<Unloaded<'_>> {
+pub(super) fn cuda_kernels(plan: &Plan, bodies: bool) -> Vec<Unloaded<'_>> {
     let mut found = Vec::new();
     for kernel in &plan.kernels {
         if let Kernel::Cuda(k) = &**kernel {
@@ -118,7 +118,7 @@ fn cuda_kernels(plan: &Plan, bodies: bool) -> Vec<Unloaded<'_>> {
     found
 }
 
-impl Device {
+impl Loader {
     /// Compiles or loads every kernel of a plan; they are loaded as long as somebody holds them.
     pub(crate) fn prepare(&self, plan: &Plan) -> Result<Vec<Function>> {
         self.functions(&cuda_kernels(plan, true))

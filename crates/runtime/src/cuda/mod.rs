@@ -24,17 +24,25 @@
 //! an input, before it begins. Which buffers these are follows from the plan: what is computed from a
 //! step that can fail, and what is written behind `commit`, whose steps do nothing after an error.
 //! *Prepare* is waited for, since its results are kept.
+//!
+//! # Kernels that were compiled before
+//! A package may hold compiled kernels ([`Image`]). They run where the device takes their code, stand in the place of
+//! what would be compiled of the very source that a plan holds, with the same flags, and are called as that is; a
+//! [`Loader`] takes each kernel from there, or compiles it.
 
+mod ahead;
 mod cache;
 mod context;
 mod control;
 mod custom;
 mod device;
 mod driver;
+mod elf;
 mod graph;
 mod lane;
 mod launch;
 mod library;
+mod loader;
 mod memory;
 mod module;
 mod nvrtc;
@@ -45,12 +53,14 @@ mod session;
 mod slot;
 mod stream;
 
+pub use ahead::{Image, compile_ahead};
 pub use cache::cache_hits;
 pub(crate) use control::{SIDES, branch, copy, guard, joined};
 pub use device::{Device, count};
 pub use driver::set_driver;
 pub(crate) use graph::{Graph, Graphs};
 pub(crate) use launch::{Call, Launch};
+pub use loader::Loader;
 pub(crate) use memory::Memory;
 pub(crate) use module::Function;
 pub use module::compile_units;

@@ -50,6 +50,7 @@ pub(crate) struct Function {
 }
 
 /// A kernel to be loaded.
+#[derive(Clone)]
 pub(super) struct Unloaded<'a> {
     /// What messages call it.
     pub(super) name: &'a str,
@@ -59,6 +60,26 @@ pub(super) struct Unloaded<'a> {
     pub(super) source: Cow<'a, str>,
     /// Bytes of dynamic shared memory of a block.
     pub(super) shared: u32,
+    pub(super) parameters: Parameters,
+}
+
+/// How many pointers, numbers and sites a kernel is called with, in this order; the error record and whether it is
+/// guarded follow.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Parameters {
+    pub(super) pointers: usize,
+    pub(super) numbers: usize,
+    pub(super) sites: usize,
+}
+
+impl Parameters {
+    /// The bytes of each.
+    pub(super) fn sizes(self) -> Vec<usize> {
+        let mut sizes = vec![8; self.pointers + self.numbers];
+        sizes.extend(std::iter::repeat_n(4, self.sites));
+        sizes.extend([8, 4]);
+        sizes
+    }
 }
 
 impl<'a> From<&'a CudaKernel> for Unloaded<'a> {
@@ -68,6 +89,11 @@ impl<'a> From<&'a CudaKernel> for Unloaded<'a> {
             entry: &kernel.entry,
             source: kernel.source().into(),
             shared: kernel.shared,
+            parameters: Parameters {
+                pointers: kernel.args.len(),
+                numbers: kernel.scalars.len(),
+                sites: kernel.sites as usize,
+            },
         }
     }
 }
@@ -119,7 +145,7 @@ impl Modules {
 
 /// The most kernels of a translation unit: each unit costs NVRTC a fixed time, and a long one keeps
 /// other threads from helping.
-const UNIT: usize = 8;
+pub(super) const UNIT: usize = 8;
 
 /// The driver's number of the attribute that allows more shared memory than 48 KiB, of which static memory is a
 /// part.
@@ -134,10 +160,10 @@ impl Modules {
     ///
     /// # Errors
     /// If a kernel can't be compiled, or NVRTC is needed and missing.
-    pub(super) fn functions(&mut self, kernels: &[Unloaded]) -> Result<Vec<Function>> {
+    pub(super) fn functions(&mut self, kernels: &[&Unloaded]) -> Result<Vec<Function>> {
         let mut found: HashMap<Text, Function> = HashMap::new();
         let mut missing: Vec<(&Unloaded, Text)> = Vec::new();
-        let texts: Vec<Text> = kernels.iter().map(Unloaded::text).collect();
+        let texts: Vec<Text> = kernels.iter().map(|k| k.text()).collect();
         for (k, text) in kernels.iter().zip(&texts) {
             match self.known(*text) {
                 Some(function) => drop(found.insert(*text, function)),
@@ -264,7 +290,7 @@ impl Modules {
         Some(module)
     }
 
-    fn load_image(&self, image: &[u8]) -> std::result::Result<Arc<Module>, c_int> {
+    pub(super) fn load_image(&self, image: &[u8]) -> std::result::Result<Arc<Module>, c_int> {
         let mut handle = Handle::NULL;
         // SAFETY: the image is machine code, or PTX that ends in a zero byte.
         let status = unsafe {
@@ -279,7 +305,7 @@ impl Modules {
         }
     }
 
-    fn function(&self, module: &Arc<Module>, kernel: &Unloaded) -> Result<Function> {
+    pub(super) fn function(&self, module: &Arc<Module>, kernel: &Unloaded) -> Result<Function> {
         let entry = CString::new(kernel.entry);
         let entry = entry.map_err(|_| Error::Cuda("a kernel's name holds a zero byte".into()))?;
         let mut function = Handle::NULL;
@@ -328,12 +354,12 @@ pub fn compile_units(kernels: &[&CudaKernel], code: Code) -> Result<Vec<Vec<u8>>
 }
 
 /// The text of a unit.
-fn unit_source<'k>(sources: impl Iterator<Item = &'k str>) -> String {
+pub(super) fn unit_source<'k>(sources: impl Iterator<Item = &'k str>) -> String {
     std::iter::once(PRELUDE).chain(sources).collect()
 }
 
 /// Compiles units on all cores, up to the first error.
-fn compile(nvrtc: &Nvrtc, sources: &[String], code: Code) -> Result<Vec<Vec<u8>>> {
+pub(super) fn compile(nvrtc: &Nvrtc, sources: &[String], code: Code) -> Result<Vec<Vec<u8>>> {
     let done: Vec<OnceLock<Vec<u8>>> = sources.iter().map(|_| OnceLock::new()).collect();
     let next = AtomicUsize::new(0);
     let failed: Mutex<Option<Error>> = Mutex::new(None);

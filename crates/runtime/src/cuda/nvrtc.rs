@@ -59,14 +59,33 @@ impl Code {
         }
     }
 
+    pub(super) fn capability(self) -> u32 {
+        match self {
+            Code::Ptx(c) | Code::Portable(c) | Code::Cubin(c) => c,
+        }
+    }
+
+    /// Whether a device of this compute capability runs it, as NVIDIA promises: machine code on its own architecture,
+    /// PTX on that and newer ones, and PTX with the features of one architecture on that alone.
+    pub fn runs_on(self, capability: u32) -> bool {
+        match self {
+            Code::Cubin(c) => c == capability,
+            Code::Ptx(c) if c >= OWN_FEATURES => c == capability,
+            Code::Ptx(c) | Code::Portable(c) => c <= capability,
+        }
+    }
+
+    /// The architecture that compiled code names.
+    pub(super) fn target(self) -> String {
+        match self {
+            Code::Ptx(c) | Code::Cubin(c) => format!("sm_{c}{}", suffix(c)),
+            Code::Portable(c) => format!("sm_{c}"),
+        }
+    }
+
     /// The flag, in which 90 and newer name the features of that architecture alone too.
     fn flag(self) -> String {
-        let suffix = |c: u32| if c >= 90 { "a" } else { "" };
-        match self {
-            Code::Ptx(c) => format!("--gpu-architecture=compute_{c}{}", suffix(c)),
-            Code::Portable(c) => format!("--gpu-architecture=compute_{c}"),
-            Code::Cubin(c) => format!("--gpu-architecture=sm_{c}{}", suffix(c)),
-        }
+        format!("--gpu-architecture={self}")
     }
 
     /// The flags of a compilation. Arithmetic is exactly what the source says, but for contraction
@@ -77,6 +96,46 @@ impl Code {
             flags.push("--ptxas-options=-v".into());
         }
         flags
+    }
+}
+
+/// From this compute capability on, architectures have features that no later one need have.
+const OWN_FEATURES: u32 = 90;
+
+fn suffix(capability: u32) -> &'static str {
+    if capability >= OWN_FEATURES { "a" } else { "" }
+}
+
+/// As NVRTC names it: `compute_80`, `compute_90a` for PTX, `sm_90a` for machine code.
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Code::Ptx(c) => write!(f, "compute_{c}{}", suffix(*c)),
+            Code::Portable(c) => write!(f, "compute_{c}"),
+            Code::Cubin(c) => write!(f, "sm_{c}{}", suffix(*c)),
+        }
+    }
+}
+
+impl std::str::FromStr for Code {
+    type Err = String;
+
+    /// What is shown so.
+    fn from_str(text: &str) -> std::result::Result<Code, String> {
+        let (kind, rest) = text.split_once('_').unwrap_or_default();
+        let digits = rest.strip_suffix('a').unwrap_or(rest);
+        let code = digits
+            .parse()
+            .ok()
+            .and_then(|c| match (kind, digits == rest) {
+                ("compute", true) => Some(Code::Portable(c)),
+                ("compute", false) => Some(Code::Ptx(c)),
+                ("sm", _) => Some(Code::Cubin(c)),
+                _ => None,
+            });
+        let shown =
+            code.filter(|code| (30..1000).contains(&code.capability()) && code.to_string() == text);
+        shown.ok_or_else(|| format!("no code for GPUs is called {text:?}"))
     }
 }
 
@@ -294,6 +353,37 @@ mod tests {
         // Older than all, and unknown: the compiler's own message says it best.
         assert_eq!(Code::best(70, &known), Code::Cubin(70));
         assert_eq!(Code::best(90, &[]), Code::Cubin(90));
+    }
+
+    #[test]
+    fn code_runs_where_its_architecture_says() {
+        let all = ["compute_80", "compute_90", "compute_90a", "sm_80", "sm_90a"];
+        let runs = |capability: u32| {
+            let code = |text: &&&str| text.parse::<Code>().unwrap().runs_on(capability);
+            all.iter().filter(code).copied().collect::<Vec<&str>>()
+        };
+        assert_eq!(runs(75), Vec::<&str>::new());
+        assert_eq!(runs(80), ["compute_80", "sm_80"]);
+        assert_eq!(runs(86), ["compute_80"]);
+        assert_eq!(
+            runs(90),
+            ["compute_80", "compute_90", "compute_90a", "sm_90a"]
+        );
+        assert_eq!(runs(120), ["compute_80", "compute_90"]);
+        for other in [
+            "",
+            "sm_90",
+            "compute_80a",
+            "compute_090",
+            "ptx_80",
+            "sm_9999",
+            "sm_+90a",
+        ] {
+            assert!(other.parse::<Code>().is_err(), "{other}");
+        }
+        for text in all {
+            assert_eq!(text.parse::<Code>().unwrap().to_string(), text);
+        }
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub(super) struct Binder<'a> {
     pub facts: &'a Facts,
     pub values: &'a [i64],
     linker: &'a dyn Link,
-    pub gpu: Option<&'a Arc<cuda::Device>>,
+    pub gpu: Option<&'a cuda::Loader>,
     /// The CUDA kernels, by kernel.
     launches: Vec<Option<Arc<Launch>>>,
     pub lens: Vec<i64>,
@@ -77,7 +77,7 @@ impl<'a> Binder<'a> {
             gpu: with.linker.gpu(),
             lens: lens.collect::<Result<_>>()?,
             launches: match with.linker.gpu() {
-                Some(device) => Launch::all(device, with.plan, values)?,
+                Some(loader) => Launch::all(loader, with.plan, values)?,
                 None => Vec::new(),
             },
             fixed: Vec::new(),

@@ -48,9 +48,9 @@ impl Body {
         };
         let bound = Bound::new(with, values)?;
         let mut constants = check::constants(plan)?;
-        if let Some(device) = linker.gpu() {
+        if let Some(loader) = linker.gpu() {
             for constant in &mut constants {
-                *constant = constant.to_gpu(device)?;
+                *constant = constant.to_gpu(loader.device())?;
             }
         }
         let kept = bound.kept.iter().map(|(_, slot)| bound.slots[*slot].bytes);
@@ -253,12 +253,12 @@ impl Loop {
             scratch += bytes.next_multiple_of(ALIGN);
         }
         let (mut numbers, mut copies) = (None, Vec::new());
-        if let Some(device) = linker.gpu() {
+        if let Some(loader) = linker.gpu() {
             let all: Vec<i64> = (0..trips).collect();
-            numbers = Some(Buffer::from_slice(&all, &[trips])?.to_gpu(device)?);
+            numbers = Some(Buffer::from_slice(&all, &[trips])?.to_gpu(loader.device())?);
             let bytes = inputs[..carried].iter().filter(|_| trips == 0);
             copies = bytes
-                .map(|b| cuda::copy(device, *b))
+                .map(|b| cuda::copy(loader, *b))
                 .collect::<Result<_>>()?;
         }
         Ok(Loop {
@@ -367,8 +367,8 @@ impl If {
             inputs: positions(&p.inputs),
             outputs: positions(&p.outputs),
             branches,
-            branch: linker.gpu().map(|d| cuda::branch(d)).transpose()?,
-            joined: joins.map(|d| cuda::joined(d)).transpose()?,
+            branch: linker.gpu().map(cuda::branch).transpose()?,
+            joined: joins.map(cuda::joined).transpose()?,
         })
     }
 

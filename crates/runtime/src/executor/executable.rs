@@ -35,6 +35,8 @@ pub struct Executable {
     level: Level,
     /// The GPU it runs on, if it does.
     pub(super) gpu: Option<Arc<cuda::Device>>,
+    /// What loads kernels there.
+    loader: Option<Arc<cuda::Loader>>,
     /// The kernels there, which stay loaded for later sizes.
     _functions: Vec<cuda::Function>,
     pub(super) constants: Vec<Buffer>,
@@ -142,28 +144,37 @@ impl Executable {
     /// [`Error::Plan`] if anything in the plan is contradictory, [`Error::Cuda`] if a kernel can't be
     /// compiled or loaded.
     pub fn on_gpu(plan: Plan, device: &Arc<cuda::Device>) -> Result<Executable> {
-        guarded(|| Executable::load(plan, Some(device.clone()), Level::current()?))
+        Executable::loaded_by(plan, &Arc::new(cuda::Loader::new(device, Vec::new())))
+    }
+
+    /// Checks a plan of CUDA kernels and takes those from what was compiled before, where a loader has them.
+    ///
+    /// # Errors
+    /// As [`Executable::on_gpu`]; [`Error::Plan`] if compiled kernels are not what they are said to be.
+    pub fn loaded_by(plan: Plan, loader: &Arc<cuda::Loader>) -> Result<Executable> {
+        guarded(|| Executable::load(plan, Some(loader.clone()), Level::current()?))
     }
 
     /// Checks a plan for a level.
     pub(crate) fn load(
         plan: Plan,
-        gpu: Option<Arc<cuda::Device>>,
+        loader: Option<Arc<cuda::Loader>>,
         level: Level,
     ) -> Result<Executable> {
         let facts = check::check(&plan)?;
         let mut constants = check::constants(&plan)?;
         let mut functions = Vec::new();
-        if let Some(device) = &gpu {
-            functions = device.prepare(&plan)?;
+        if let Some(loader) = &loader {
+            functions = loader.prepare(&plan)?;
             for constant in &mut constants {
-                *constant = constant.to_gpu(device)?;
+                *constant = constant.to_gpu(loader.device())?;
             }
         }
         let exe = Executable {
             facts,
             level,
-            gpu,
+            gpu: loader.as_ref().map(|l| l.device().clone()),
+            loader,
             _functions: functions,
             constants,
             bindings: Mutex::default(),
@@ -333,7 +344,7 @@ impl Executable {
         self.counts.bindings.fetch_add(1, Ordering::Relaxed);
         let linker = Linker {
             level: self.level,
-            gpu: self.gpu.as_ref(),
+            gpu: self.loader.as_deref(),
         };
         let with = Setting {
             plan: &self.plan,

@@ -29,10 +29,10 @@ impl Guard {
         loc: Loc,
         dtype: DType,
         scratch: usize,
-        gpu: Option<&Arc<cuda::Device>>,
+        gpu: Option<&cuda::Loader>,
     ) -> Result<Guard> {
         let bytes = dtype.size();
-        let launch = gpu.map(|device| cuda::guard(device, bytes)).transpose()?;
+        let launch = gpu.map(|loader| cuda::guard(loader, bytes)).transpose()?;
         Ok(Guard {
             loc,
             bytes,

@@ -1,7 +1,7 @@
 //! Calls of registered operators.
 
 use super::work::{Call, Work};
-use crate::cuda::{Device, Launch};
+use crate::cuda::{Launch, Loader};
 use crate::error::{Error, Result, damaged};
 use crate::tile::Failure;
 use kiln_base::DType;
@@ -85,10 +85,10 @@ impl Custom {
     ///
     /// # Errors
     /// [`Error::Cuda`] if there is none or it can't be compiled.
-    pub fn on_gpu(&self, device: &Device) -> Result<Arc<Launch>> {
+    pub fn on_gpu(&self, loader: &Loader) -> Result<Arc<Launch>> {
         let function = self.kernels.cuda(self.kernel.as_deref());
         let function = function.map_err(Error::Cuda)?;
-        Launch::custom(device, &self.name, &function, &self.operands, &self.out)
+        Launch::custom(loader, &self.name, &function, &self.operands, &self.out)
     }
 
     /// Runs the user's kernel on this thread; the text says how it failed.

@@ -149,7 +149,7 @@ pub(crate) struct Sizes<'a> {
 /// linked by.
 pub(crate) trait Link {
     /// The GPU.
-    fn gpu(&self) -> Option<&Arc<cuda::Device>>;
+    fn gpu(&self) -> Option<&cuda::Loader>;
 
     /// Links a kernel; `launch` is a CUDA kernel's.
     fn link(

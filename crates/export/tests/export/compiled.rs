@@ -1,0 +1,281 @@
+//! Packages with kernels that were compiled before, on GPUs that take them and on others, with and without a compiler.
+
+use crate::archive::{self, Member};
+use crate::cuda::device;
+use crate::damage::{Random, given, structural};
+use crate::support::{Folder, batch, buffer};
+use kiln_export::Builder;
+use kiln_nn::{BatchNorm1d, Forward, Linear, Module, ReLU, sequential};
+use kiln_package::{Buffer, Code, Options, Package};
+use kiln_runtime::cuda;
+use kiln_tensor::{DType, Device, Spec, Tensor, compile, with_seed};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// What makes a package with the kernels of a small network, and what the network gives for three rows.
+fn builder(gpu: Device) -> (Builder, Vec<u8>) {
+    let network = with_seed(3, || {
+        let layers = sequential![
+            Linear::new(3, 5),
+            BatchNorm1d::new(5),
+            ReLU::new(),
+            Linear::new(5, 2)
+        ];
+        layers.unwrap()
+    });
+    network.to(gpu).unwrap();
+    network.eval();
+    let rows = Spec::new(DType::F32, ("batch", 3)).on(gpu);
+    let forward = compile(rows, |x: Tensor| network.call(&x).softmax(1)).unwrap();
+    let out = forward.run(batch(1, 3).0.to(gpu)).unwrap();
+    let builder = Builder::new().module("", &network);
+    (
+        builder.entry("forward", &forward).inputs(["rows"]),
+        out.to_bytes().unwrap(),
+    )
+}
+
+fn run(package: &Package) -> Result<Vec<u8>, kiln_package::Error> {
+    let given: Buffer = buffer(&batch(1, 3).0);
+    let out = package.entry("forward")?.run([("rows", given)])?;
+    Ok(out[0].to_host().unwrap().to_bytes().unwrap())
+}
+
+const CHILD: &str = "KILN_TEST_PACKAGE";
+
+/// What a process of its own does, which another test starts: it runs a package on its GPU and says what came of it.
+#[test]
+fn what_a_child_does() {
+    let Some(path) = std::env::var_os(CHILD) else {
+        return;
+    };
+    let ran = Options::new().gpu(0).open(path).and_then(|p| run(&p));
+    match ran {
+        Ok(bytes) => println!("found {bytes:?} after {} units", cuda::compilations()),
+        Err(e) => println!("refused {e}"),
+    }
+}
+
+/// What a child says, on a GPU of this compute capability, with this machine's compiler or none.
+fn child(package: &Path, capability: u32, compiler: bool) -> String {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "compiled::what_a_child_does", "--nocapture"]);
+    child.env(CHILD, package).env("KILN_CACHE_DIR", "");
+    child.env("KILN_CUDA_DRIVER", kiln_fake_cuda::library());
+    child.env("KILN_FAKE_CUDA_CAPABILITY", capability.to_string());
+    if !compiler {
+        child.env("KILN_NVRTC", "/nowhere/libnvrtc.so");
+        for place in [
+            "PATH",
+            "HOME",
+            "VIRTUAL_ENV",
+            "CONDA_PREFIX",
+            "CUDA_HOME",
+            "CUDA_PATH",
+        ] {
+            child.env_remove(place);
+        }
+    }
+    let out = child.output().unwrap();
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    let line = said.lines().find_map(|l| {
+        let at = l.find("found ").or_else(|| l.find("refused "))?;
+        Some(said[said.find(l)? + at..].to_string())
+    });
+    line.unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&out.stderr)))
+}
+
+#[test]
+fn kernels_that_were_compiled_run_where_their_architecture_is() {
+    let Some(gpu) = device() else { return };
+    if std::env::var_os(CHILD).is_some() || !gpu.name().starts_with("Kiln GPU emulator") {
+        return;
+    }
+    let (builder, wanted) = builder(gpu);
+    let folder = Folder::new("compiled");
+    let save = |name: &str, builder: Builder| {
+        let path = folder.0.join(name);
+        builder.save(&path).unwrap();
+        path
+    };
+    let own = save("own.kiln", builder);
+    assert_eq!(
+        Package::open(&own)
+            .unwrap()
+            .compiled_for()
+            .into_iter()
+            .collect::<Vec<_>>(),
+        ["compute_90a"]
+    );
+    let found = format!("found {wanted:?} after 0 units");
+    // No compiler is needed, and none asked for.
+    assert!(child(&own, 90, false).starts_with(&found));
+    assert!(child(&own, 90, true).starts_with(&found));
+    // Others do not take it: they compile the source, or say what is missing.
+    for capability in [80, 100] {
+        let refused = child(&own, capability, false);
+        let (major, minor) = (capability / 10, capability % 10);
+        let why = format!(
+            "has compute capability {major}.{minor}, there are compiled kernels for compute_90a"
+        );
+        let without = refused.contains(&why) && refused.contains("NVRTC");
+        let elsewhere = refused.starts_with("found") && !refused.contains("after 0");
+        assert!(without || elsewhere, "{refused}");
+        let compiled = child(&own, capability, true);
+        assert!(
+            compiled.starts_with(&format!("found {wanted:?}")),
+            "{compiled}"
+        );
+        assert!(!compiled.contains("after 0 units"), "{compiled}");
+    }
+    // PTX of an older one runs on all newer ones, and what a driver refuses (this one all machine code) is passed over.
+    let (builder, _) = self::builder(gpu);
+    let codes = [Code::Cubin(90), Code::Portable(80)];
+    let wide = save(
+        "wide.kiln",
+        codes.into_iter().fold(builder, Builder::compiled_kernels),
+    );
+    for capability in [80, 90, 120] {
+        assert!(
+            child(&wide, capability, false).starts_with(&found),
+            "{capability}"
+        );
+    }
+    let older = child(&wide, 75, false);
+    assert!(
+        older.contains("compute_80, compute_90a, sm_90a") || older.starts_with("found"),
+        "{older}"
+    );
+    // What is saved again, with its state, has them still.
+    let package = Options::new().gpu(0).open(&wide).unwrap();
+    let again = folder.0.join("again.kiln");
+    package.save(&again).unwrap();
+    assert!(child(&again, 120, false).starts_with(&found));
+    let other = folder.0.join("other.kiln");
+    package.contents().unwrap().save(&other).unwrap();
+    assert!(child(&other, 80, false).starts_with(&found));
+}
+
+/// The package with a member changed, and checksums made right again.
+fn changed(members: &[Member], name: &str, change: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
+    let mut members = members.to_vec();
+    let found = members.iter_mut().find(|m| m.name == name).unwrap();
+    change(&mut found.contents);
+    archive::written(&archive::summed(members))
+}
+
+fn replaced(bytes: &mut Vec<u8>, from: &str, to: &str) {
+    let text = String::from_utf8(bytes.clone()).unwrap();
+    assert!(text.contains(from), "{from}");
+    *bytes = text.replace(from, to).into_bytes();
+}
+
+#[test]
+fn compiled_kernels_that_are_others_are_refused() {
+    let Some(gpu) = device() else { return };
+    let (builder, wanted) = builder(gpu);
+    let bytes = builder.to_bytes().unwrap();
+    let members = archive::read(&bytes);
+    let ptx = "cuda/compute_90a-0.ptx";
+    let ran = |bytes: Vec<u8>| {
+        let package = Options::new().gpu(0).open_bytes(&bytes)?;
+        run(&package)
+    };
+    assert_eq!(ran(bytes.clone()).unwrap(), wanted);
+    let refused = |change: &dyn Fn(&mut Vec<u8>), why: &str| {
+        let error = ran(changed(&members, ptx, change)).unwrap_err().to_string();
+        assert!(error.contains(why), "{why}: {error}");
+    };
+    refused(
+        &|b| replaced(b, ".target sm_90a", ".target sm_80"),
+        "are for sm_80",
+    );
+    refused(
+        &|b| replaced(b, ".target sm_90a", "// none"),
+        "are for nothing",
+    );
+    refused(
+        &|b| {
+            b.pop();
+        },
+        "are no text",
+    );
+    refused(&|b| b.extend(*b"\0"), "are no text");
+    refused(&|b| b[40] = 0, "are no text");
+    refused(&|b| replaced(b, ".entry kiln_", ".entry other_"), "lack");
+    refused(
+        &|b| {
+            replaced(
+                b,
+                ".param .u64 kiln_",
+                ".param .u64 more, .param .u64 kiln_",
+            )
+        },
+        "called in another way",
+    );
+    // Machine code is looked at before the driver is given it.
+    let with_code = self::builder(gpu).0.compiled_kernels(Code::Cubin(90));
+    let machine_code = archive::read(&with_code.to_bytes().unwrap());
+    let cubin = "cuda/sm_90a-0.cubin";
+    let changes: [fn(&mut Vec<u8>); 2] = [|b| b.truncate(b.len() - 1), |b| b[0] = b'.'];
+    for (change, why) in changes.into_iter().zip(["are cut off", "no machine code"]) {
+        let error = ran(changed(&machine_code, cubin, change)).unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    let manifest = |change: &dyn Fn(&mut Value)| {
+        let change = |bytes: &mut Vec<u8>| {
+            let mut json: Value = serde_json::from_slice(bytes).unwrap();
+            change(&mut json["cuda"][0]);
+            *bytes = serde_json::to_vec(&json).unwrap();
+        };
+        ran(changed(&members, "manifest.json", change))
+    };
+    // Kernels of other sources or flags are none of these: they are compiled.
+    for code in ["compute_80", "sm_80", "sm_90a"] {
+        assert_eq!(
+            manifest(&|c| c["code"] = code.into()).unwrap(),
+            wanted,
+            "{code}"
+        );
+    }
+    let other = |c: &mut Value| c["kernels"][0] = "0".repeat(32).into();
+    assert_eq!(manifest(&other).unwrap(), wanted);
+    for wrong in ["sm_90", "ptx", ""] {
+        let error = manifest(&|c| c["code"] = wrong.into())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("no code for GPUs is called"), "{error}");
+    }
+    let error = manifest(&|c| c["kernels"][0] = "x".into())
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("no kernel is called"), "{error}");
+}
+
+#[test]
+fn damage_to_compiled_kernels_never_panics() {
+    let Some(gpu) = device() else { return };
+    let bytes = builder(gpu).0.to_bytes().unwrap();
+    let members = archive::read(&bytes);
+    let mut r = Random(given("KILN_PACKAGE_SEED", 7) | 1);
+    let (mut refused, mut opened) = (0, 0);
+    for _ in 0..given("KILN_PACKAGE_CUDA_MUTANTS", 150) {
+        let mut members = members.clone();
+        for _ in 0..1 + r.below(3) {
+            structural(&mut members, &mut r);
+        }
+        // What is damaged is not run: an emulated device that has failed is lost for others.
+        let bytes = archive::written(&archive::summed(members));
+        let package = Options::new().gpu(0).open_bytes(&bytes);
+        match package.and_then(|p| p.entry("forward").map(drop)) {
+            Ok(()) => opened += 1,
+            Err(kiln_package::Error::Run {
+                error: e @ kiln_package::RuntimeError::Internal(_),
+                ..
+            }) => panic!("{e}"),
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > 0 && opened > 0, "{refused} {opened}");
+}
