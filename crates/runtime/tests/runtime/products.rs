@@ -43,7 +43,9 @@ fn arguments(
     rank: usize,
     bias_axis: usize,
 ) -> [u16; 3] {
-    operands.map(|d| p.arg(d, false));
+    for dtype in operands {
+        p.arg(dtype, false);
+    }
     let [bias, out, raw] = [false, true, false].map(|written| p.arg(dtype, written));
     let mut strides = vec![0; rank];
     strides[bias_axis] = 1;
