@@ -438,7 +438,9 @@ mod tests {
             blocks.push(Block::new(len).unwrap());
         };
         let take = |cache: &mut Cache, class| cache.take(class).map(|block| block.len());
-        [4096, 8192, SHARED, 2 * SHARED].map(|len| keep(&mut cache, len));
+        for len in [4096, 8192, SHARED, 2 * SHARED] {
+            keep(&mut cache, len);
+        }
         assert_eq!(take(&mut cache, 2048 - ALIGN), None);
         assert_eq!(take(&mut cache, 3072), Some(4096));
         assert_eq!(take(&mut cache, 4096), Some(8192));
@@ -446,7 +448,9 @@ mod tests {
         assert_eq!(take(&mut cache, SHARED + SHARED / 4), None);
         assert_eq!(cache.free_bytes, 3 * SHARED);
         // A larger one that is new takes the place of one that it can stand for.
-        [1024, 4096].map(|len| keep(&mut cache, len));
+        for len in [1024, 4096] {
+            keep(&mut cache, len);
+        }
         cache.stats.reserved = 4096;
         cache.outgrow(6144);
         assert_eq!(
