@@ -108,5 +108,10 @@ fn layers_that_were_not_observed_are_refused() -> Result<()> {
         error(x.quantize_per_tensor(scale, zero, dtype));
     }
     error(x.dequantize_per_tensor(1.0, 0));
+    // At the user's line.
+    let narrow = Tensor::zeros([4, 7], DType::F32);
+    let wrong = error(quantize_dynamic(|| x.linear(&narrow)));
+    assert!(wrong.contains("quantization.rs:"), "{wrong}");
+    assert!(!wrong.contains("crates/tensor"), "{wrong}");
     Ok(())
 }

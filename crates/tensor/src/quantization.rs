@@ -7,11 +7,17 @@
 
 use crate::ops::Conv;
 use crate::record::compose;
-use crate::{Error, Result, Tensor, keep, no_grad, stack};
+use crate::{Error, Result, Tensor, keep, no_grad, on_behalf_of_caller, stack};
 use kiln_base::{DType, Scoped};
 use kiln_ir::{OpError, Shape};
 use std::cell::RefCell;
 use std::sync::Arc;
+
+/// The folder of these sources, whose lines are not the user's.
+const SOURCE: &str = {
+    let this = file!();
+    this.split_at(this.len() - "quantization.rs".len()).0
+};
 
 thread_local! {
     static MODE: RefCell<Mode> = const { RefCell::new(Mode::Floats) };
@@ -168,6 +174,12 @@ enum Input {
     Known(Range),
 }
 
+/// Records what a layer is for whoever called it, without derivatives.
+#[track_caller]
+fn for_caller(f: impl FnOnce() -> Tensor) -> Tensor {
+    on_behalf_of_caller(SOURCE, || no_grad(f))
+}
+
 /// How the input of a layer becomes bytes, where it does.
 fn begin(
     x: &Tensor,
@@ -263,7 +275,7 @@ pub(crate) fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Opti
         Ok(input) => input,
         Err(e) => return Some(compose("linear", &[x, weight], |_| Err(e))),
     };
-    Some(no_grad(|| {
+    Some(for_caller(|| {
         let (w, factors) = weight_bytes(weight);
         let (q, scale, zero) = input_bytes(x, input);
         let wide = w.to_dtype(DType::I32);
@@ -297,7 +309,7 @@ pub(crate) fn convolution(
         Ok(found) => found,
         Err(e) => return Some(compose(called, &[x, weight], |_| Err(e))),
     };
-    Some(no_grad(|| {
+    Some(for_caller(|| {
         let (w, factors) = weight_bytes(weight);
         let (mut q, scale, zero) = input_bytes(x, input);
         let mut how = Conv {

@@ -1,7 +1,7 @@
 //! Runs lowered programs: kernels by an interpreter, library kernels by plain loops.
 
 use crate::tiles;
-use kiln_base::{DType, Dim, round_float};
+use kiln_base::{DType, Dim, round_float, wrap_int};
 use kiln_codegen::{Launch, Options, Origin, Program, Sequence, Task, Work, kir, lower};
 use kiln_ir::eval::{Array, Data, Mode, evaluate};
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Op, Role, Target, Value, ops};
@@ -311,7 +311,7 @@ fn alone(
 #[allow(clippy::too_many_arguments)]
 fn finish(
     (launch, work): (&Launch, &Work),
-    raw: Vec<f64>,
+    raw: Data,
     out: u16,
     epilogue: Option<&kiln_plan::Epilogue>,
     memory: &mut Vec<Data>,
@@ -320,10 +320,10 @@ fn finish(
     engine: Engine,
 ) -> bool {
     let Some(epilogue) = epilogue else {
-        memory[args[out as usize]] = Data::Float(raw);
+        memory[args[out as usize]] = raw;
         return true;
     };
-    memory.push(Data::Float(raw));
+    memory.push(raw);
     let mut args = args.to_vec();
     args.push(memory.len() - 1);
     let ok = match engine {
@@ -348,13 +348,6 @@ fn points(kernel: &kir::Kernel, memory: &mut [Data], args: &[usize], symbols: &[
 /// What Kernel IR says of the result.
 fn behind(work: &Work) -> &kir::Kernel {
     work.kernels().last().expect("fused work has a kernel")
-}
-
-fn floats(data: &Data) -> &[f64] {
-    match data {
-        Data::Float(v) => v,
-        Data::Int(_) => panic!("library kernels take floats"),
-    }
 }
 
 fn evaluated(dims: &[Dim], symbols: &[i64]) -> Vec<i64> {
@@ -412,7 +405,7 @@ fn with_operands(
     with
 }
 
-fn matmul(m: &MatMul, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f64> {
+fn matmul(m: &MatMul, memory: &[Data], args: &[usize], symbols: &[i64]) -> Data {
     let mut extents = evaluated(&m.batch, symbols);
     let batch = extents.len();
     extents.extend(evaluated(&[m.m.clone(), m.n.clone()], symbols));
@@ -424,22 +417,60 @@ fn matmul(m: &MatMul, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f
         for (s, i) in strides.iter().zip(at) {
             address += s * i;
         }
-        floats(&memory[args[x.arg as usize]])[address as usize]
+        address as usize
     };
-    let mut out = Vec::new();
+    let [a, b] = [&m.lhs, &m.rhs].map(|x| &memory[args[x.arg as usize]]);
+    let mut terms = Vec::new();
     each_point(&extents, |at| {
         let (i, j) = (at[batch], at[batch + 1]);
-        let sum = (0..k)
-            .map(|p| operand(&m.lhs, at, i, p) * operand(&m.rhs, at, p, j))
-            .sum();
-        out.push(round_float(sum, m.dtype()));
+        let each = (0..k).map(|p| (operand(&m.lhs, at, i, p), operand(&m.rhs, at, p, j)));
+        terms.push(each.collect::<Vec<_>>());
     });
-    out
+    match (a, b) {
+        (Data::Float(a), Data::Float(b)) => {
+            let sum = |t: &Vec<_>| t.iter().map(|(x, y): &(usize, usize)| a[*x] * b[*y]).sum();
+            Data::Float(
+                terms
+                    .iter()
+                    .map(|t| round_float(sum(t), m.dtype()))
+                    .collect(),
+            )
+        }
+        (Data::Int(a), Data::Int(b)) => {
+            let add =
+                |sum: i64, (x, y): &(usize, usize)| sum.wrapping_add(a[*x].wrapping_mul(b[*y]));
+            let sums = terms.iter().map(|t| t.iter().fold(0, add));
+            Data::Int(sums.map(|s| wrap_int(s, m.sums())).collect())
+        }
+        _ => panic!("a product of floats and whole numbers"),
+    }
 }
 
-fn conv(c: &Conv, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f64> {
+fn conv(c: &Conv, memory: &[Data], args: &[usize], symbols: &[i64]) -> Data {
+    let [a, b] = c.operands.map(|o| &memory[args[o as usize]]);
+    match (a, b) {
+        (Data::Float(a), Data::Float(b)) => {
+            let sums = convolved(c, (a, b), symbols, 0.0, |sum, x, y| sum + x * y);
+            Data::Float(sums.iter().map(|s| round_float(*s, c.dtype())).collect())
+        }
+        (Data::Int(a), Data::Int(b)) => {
+            let add = |sum: i64, x: i64, y| sum.wrapping_add(x.wrapping_mul(y));
+            let sums = convolved(c, (a, b), symbols, 0, add);
+            Data::Int(sums.iter().map(|s| wrap_int(*s, c.sums())).collect())
+        }
+        _ => panic!("a convolution of floats and whole numbers"),
+    }
+}
+
+/// The sums of a convolution or of a gradient of one.
+fn convolved<T: Copy>(
+    c: &Conv,
+    (a, b): (&[T], &[T]),
+    symbols: &[i64],
+    zero: T,
+    add: impl Fn(T, T, T) -> T,
+) -> Vec<T> {
     let e = |d: &Dim| d.eval(symbols);
-    let [a, b] = c.operands.map(|o| floats(&memory[args[o as usize]]));
     let channels = |each: &Dim| (e(&c.groups) * e(each)) as usize;
     let a = &match c.images {
         // What turns channels to the end turns positions back.
@@ -459,9 +490,9 @@ fn conv(c: &Conv, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f64> 
     let (groups, ins, outs) = (e(&c.groups), e(&c.in_channels), e(&c.out_channels));
     let size = |n: i64, extents: &[i64]| n * groups * extents.iter().product::<i64>();
     let mut sums = match c.role {
-        ConvRole::Result => vec![0.0; size(e(&c.batch) * outs, &output) as usize],
-        ConvRole::Input => vec![0.0; size(e(&c.batch) * ins, &input) as usize],
-        ConvRole::Weight => vec![0.0; size(outs * ins, &kernel) as usize],
+        ConvRole::Result => vec![zero; size(e(&c.batch) * outs, &output) as usize],
+        ConvRole::Input => vec![zero; size(e(&c.batch) * ins, &input) as usize],
+        ConvRole::Weight => vec![zero; size(outs * ins, &kernel) as usize],
     };
     let mut extents = vec![e(&c.batch), groups, outs];
     extents.extend(&output);
@@ -483,9 +514,13 @@ fn conv(c: &Conv, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f64> 
             // Zeros in the padding are numbers like any other.
             let (x, w) = (x as usize, w as usize);
             match c.role {
-                ConvRole::Result => sums[y] += if inside { a[x] } else { 0.0 } * b[w],
-                ConvRole::Weight => sums[w] += if inside { a[x] } else { 0.0 } * b[y],
-                ConvRole::Input if inside => sums[x] += a[y] * b[w],
+                ConvRole::Result => {
+                    sums[y] = add(sums[y], if inside { a[x] } else { zero }, b[w]);
+                }
+                ConvRole::Weight => {
+                    sums[w] = add(sums[w], if inside { a[x] } else { zero }, b[y]);
+                }
+                ConvRole::Input if inside => sums[x] = add(sums[x], a[y], b[w]),
                 ConvRole::Input => {}
             }
         });
@@ -497,15 +532,15 @@ fn conv(c: &Conv, memory: &[Data], args: &[usize], symbols: &[i64]) -> Vec<f64> 
             channels(&c.out_channels) * e(&c.batch) as usize,
         );
     }
-    sums.iter().map(|s| round_float(*s, c.dtype())).collect()
+    sums
 }
 
 /// `batch` matrices with `rows` rows together, each transposed.
-fn turned(x: &[f64], batch: i64, rows: usize) -> Vec<f64> {
+fn turned<T: Copy>(x: &[T], batch: i64, rows: usize) -> Vec<T> {
     let matrix = (x.len() / batch.max(1) as usize).max(1);
     let rows = rows / batch.max(1) as usize;
     let columns = matrix / rows.max(1);
-    let transposed = |m: &[f64]| -> Vec<f64> {
+    let transposed = |m: &[T]| -> Vec<T> {
         (0..m.len())
             .map(|i| m[i % rows * columns + i / rows])
             .collect()

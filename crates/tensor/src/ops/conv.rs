@@ -120,6 +120,9 @@ fn convolution(
         p,
         || {
             check_operands(spatial, x, weight, bias)?;
+            if let Some(bias) = bias {
+                check_bias(bias, &weight.dims()[0])?;
+            }
             Ok(described(spatial, weight, p)?.padding)
         },
         |x, weight, p| convolution(called, spatial, x, weight, p),
@@ -228,16 +231,20 @@ pub(crate) fn for_bias(
     }
 }
 
+fn check_bias(bias: &Tensor, channels: &Dim) -> Result<(), OpError> {
+    ensure!(
+        bias.ndim() == 1 && bias.dims()[0] == *channels,
+        "the bias must hold {channels} numbers, one for each output channel, not {}",
+        bias.fact()
+    );
+    Ok(())
+}
+
 fn with_bias(b: &mut Recorder, y: &Tensor, bias: Option<&Tensor>, dtype: DType) -> Recorded {
     let Some(bias) = bias else {
         return Ok(y.clone());
     };
-    ensure!(
-        bias.ndim() == 1 && bias.dims()[0] == y.dims()[1],
-        "the bias must hold {} numbers, one for each output channel, not {}",
-        y.dims()[1],
-        bias.fact()
-    );
+    check_bias(bias, &y.dims()[1])?;
     let column = b.along(bias, 0, y.ndim() - 1)?;
     let column = b.cast(&column, y.dtype())?;
     let sum = b.binary(Pw::Add, y, &column)?;

@@ -70,6 +70,7 @@ rows! {
     "torch.nn.functional.feature_alpha_dropout(training=)" = { x.feature_alpha_dropout_with(0.5, training) };
     "torch.nn.functional.scaled_dot_product_attention" = { x.scaled_dot_product_attention(y, z) };
     "torch.nn.functional.scaled_dot_product_attention(is_causal=)" = { x.scaled_dot_product_attention_with(y, z, Attention::new().is_causal(causal)) } "also `.dropout_p(..)`, `.scale(..)`, `.enable_gqa(true)`";
+    "torch.nn.functional.scaled_dot_product_attention(dropout_p=), and what it dropped" = { x.scaled_dot_product_attention_with_dropout(y, z, Attention::new().dropout_p(0.1)) } "what multiplies the weights";
     "torch.nn.functional.scaled_dot_product_attention(attn_mask=)" = { x.scaled_dot_product_attention_with(y, z, Attention::new().attn_mask(mask)) };
     "torch.nn.functional.multi_head_attention_forward" = { x.multi_head_attention_forward(y, z, call) } "the options are fields of `MultiHeadAttention`; random weights of dropout can't be compared";
 }
