@@ -82,9 +82,9 @@ fn products_wrap_around() {
             // The same of operands that lie otherwise, and of a batch.
             let (at, bt) = (a.t().contiguous().t(), b.t().contiguous().t());
             assert_eq!(read(&at.matmul(&bt)), expected, "{dtype} {sizes:?} turned");
-            let batch = a.unsqueeze(0).matmul(&b.unsqueeze(0));
+            let batch = a.unsqueeze(0).matmul(b.unsqueeze(0));
             assert_eq!(read(&batch), expected, "{dtype} {sizes:?} batched");
-            let both = kiln::stack(&[&a, &a], 0).matmul(&kiln::stack(&[&b, &b], 0));
+            let both = kiln::stack(&[&a, &a], 0).matmul(kiln::stack(&[&b, &b], 0));
             assert_eq!(read(&both), [&expected[..], &expected].concat());
         }
     }
