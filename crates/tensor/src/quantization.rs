@@ -187,7 +187,7 @@ fn begin(
     is_linear: bool,
 ) -> Option<std::result::Result<Input, OpError>> {
     MODE.with_borrow_mut(|mode| {
-        if matches!(mode, Mode::Floats) || !x.dtype().is_float() || !weight.dtype().is_float() {
+        if !x.dtype().is_float() || !weight.dtype().is_float() {
             return None;
         }
         match mode {

@@ -1,30 +1,21 @@
 //! Packages with kernels that were compiled before, on GPUs that take them and on others, with and without a compiler.
 
 use crate::archive::{self, Member};
-use crate::cuda::device;
+use crate::cuda::{device, network};
 use crate::damage::{Random, given, structural};
 use crate::support::{Folder, batch, buffer};
 use kiln_export::Builder;
-use kiln_nn::{BatchNorm1d, Forward, Linear, Module, ReLU, sequential};
+use kiln_nn::{Forward, Module};
 use kiln_package::{Buffer, Code, Options, Package};
 use kiln_runtime::cuda;
-use kiln_tensor::{DType, Device, Spec, Tensor, compile, with_seed};
+use kiln_tensor::{DType, Device, Spec, Tensor, compile};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
 /// What makes a package with the kernels of a small network, and what the network gives for three rows.
 fn builder(gpu: Device) -> (Builder, Vec<u8>) {
-    let network = with_seed(3, || {
-        let layers = sequential![
-            Linear::new(3, 5),
-            BatchNorm1d::new(5),
-            ReLU::new(),
-            Linear::new(5, 2)
-        ];
-        layers.unwrap()
-    });
-    network.to(gpu).unwrap();
+    let network = network(3, gpu);
     network.eval();
     let rows = Spec::new(DType::F32, ("batch", 3)).on(gpu);
     let forward = compile(rows, |x: Tensor| network.call(&x).softmax(1)).unwrap();

@@ -3,7 +3,7 @@
 use crate::support::{batch, buffer};
 use kiln_export::Builder;
 use kiln_nn::optim::{Adam, Optimizer};
-use kiln_nn::{BatchNorm1d, Forward, Linear, Module, ReLU, sequential};
+use kiln_nn::{BatchNorm1d, Forward, Linear, Module, ReLU, Sequential, sequential};
 use kiln_package::{Buffer, Options, Package};
 use kiln_runtime::cuda;
 use kiln_tensor::{DType, Device, Spec, compile, with_seed};
@@ -19,10 +19,9 @@ pub fn device() -> Option<Device> {
     Some(Device::cuda(0).unwrap())
 }
 
-#[test]
-fn programs_for_a_gpu_run_and_train_there() {
-    let Some(gpu) = device() else { return };
-    let network = with_seed(1, || {
+/// A small network on a GPU.
+pub fn network(seed: u64, gpu: Device) -> Sequential {
+    let network = with_seed(seed, || {
         let layers = sequential![
             Linear::new(3, 5),
             BatchNorm1d::new(5),
@@ -32,6 +31,13 @@ fn programs_for_a_gpu_run_and_train_there() {
         layers.unwrap()
     });
     network.to(gpu).unwrap();
+    network
+}
+
+#[test]
+fn programs_for_a_gpu_run_and_train_there() {
+    let Some(gpu) = device() else { return };
+    let network = network(1, gpu);
     let mut optimizer = Optimizer::new(network.parameters(), Adam::new()).unwrap();
     let rows = Spec::new(DType::F32, ("batch", 3)).on(gpu);
     let labels = Spec::new(DType::I64, "batch").on(gpu);

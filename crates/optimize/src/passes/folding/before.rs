@@ -8,9 +8,11 @@ use kiln_ir::{Builder, DType, Dim, NodeId, Op, OpError, Pw, Value};
 
 /// The product of a node, whose data nothing else reads.
 fn product_of<'a>(view: &View<'a>, id: NodeId) -> Option<Product<'a>> {
-    let product = Product::of(view, id.value())?;
-    let data = product.data();
-    (view.use_count(data.node) == 1).then_some(product)
+    Product::of(view, id.value()).filter(|p| is_read_once(view, p))
+}
+
+fn is_read_once(view: &View<'_>, product: &Product<'_>) -> bool {
+    view.use_count(product.data().node) == 1
 }
 
 /// P(x · c, w) = P(x, w · c), and P(−x, w) = P(x, −w).
@@ -59,10 +61,8 @@ impl Rule for ShiftedData {
     }
 
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let product = Product::of_any_dtype(view, id.value()).filter(Product::is_whole)?;
-        if view.use_count(product.data().node) != 1 {
-            return None;
-        }
+        let product = Product::of_any_dtype(view, id.value());
+        let product = product.filter(|p| p.is_whole() && is_read_once(view, p))?;
         let (op @ (Pw::Add | Pw::Sub), &[a, b]) = row(view, product.data().node)? else {
             return None;
         };

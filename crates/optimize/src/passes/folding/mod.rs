@@ -20,7 +20,7 @@
 //!
 //! Between what is behind a product and the product may stand permutations and reshapes that leave the channels
 //! whole; they are then behind the new product. The b may be missing. c, a and b hold one number a channel of the product's result (of its data, for
-//! the last three), or one number in all. `c / P(x, w)` is no such form. Any number of groups and spatial
+//! the three in front of the last), or one number in all. `c / P(x, w)` is no such form. Any number of groups and spatial
 //! axes.
 //!
 //! What must hold: weight, factors and statistics depend on parameters and constants only, so that the new
