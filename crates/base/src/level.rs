@@ -164,7 +164,7 @@ fn extended_features() -> u32 {
     }
 }
 
-/// Whether the operating system keeps the tiles of AMX when it switches threads.
+/// Whether the operating system keeps the tiles of AMX when it switches threads, and lets this process use them.
 #[cfg(target_arch = "x86_64")]
 fn keeps_tiles() -> bool {
     #[target_feature(enable = "xsave")]
@@ -177,7 +177,34 @@ fn keeps_tiles() -> bool {
     }
     // SAFETY: AVX is only found where the operating system has switched XGETBV on.
     let kept = unsafe { kept() };
-    kept & (1 << 17 | 1 << 18) == 1 << 17 | 1 << 18
+    kept & (1 << 17 | 1 << 18) == 1 << 17 | 1 << 18 && may_use_tiles()
+}
+
+/// Asks Linux for tiles: it gives a process no room for them unless it is asked to.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn may_use_tiles() -> bool {
+    const ARCH_PRCTL: i64 = 158;
+    const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
+    const TILE_DATA: i64 = 18;
+    let result: i64;
+    // SAFETY: a system call that touches no memory of the process; it leaves all registers but these.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") ARCH_PRCTL => result,
+            in("rdi") ARCH_REQ_XCOMP_PERM,
+            in("rsi") TILE_DATA,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result == 0
+}
+
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+fn may_use_tiles() -> bool {
+    false
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Registers and how instructions use their operands.
 
+use crate::exec::tiles::Tile;
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::memory::Memory;
 use crate::step::{Address, Index, Place, Step};
@@ -30,6 +31,8 @@ pub(crate) struct Cpu<'m, 'a> {
     pub gprs: [u64; 16],
     pub vectors: [Vector; 32],
     pub masks: [u64; 8],
+    /// The tiles, while they are in use.
+    pub tiles: Option<[Option<Tile>; 8]>,
     pub flags: Flags,
     /// The address of the next instruction.
     pub next: u64,
@@ -48,6 +51,7 @@ impl<'m, 'a> Cpu<'m, 'a> {
             gprs: std::array::from_fn(unspecified),
             vectors: UNSPECIFIED_VECTORS,
             masks: UNSPECIFIED_MASKS,
+            tiles: None,
             flags: Flags::default(),
             next: 0,
             memory,
@@ -129,7 +133,7 @@ impl<'m, 'a> Cpu<'m, 'a> {
                 u64::from_le_bytes(bytes)
             }
             Place::Immediate(n) | Place::Branch(n) => *n,
-            Place::None => 0,
+            Place::None | Place::Tile(_) => 0,
         })
     }
 

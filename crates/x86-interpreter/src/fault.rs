@@ -17,8 +17,10 @@ pub enum FaultKind {
     NotCode,
     /// The code runs longer than allowed.
     Endless,
-    /// The stack pointer or a register that a function must keep has another value on return.
+    /// The stack pointer or a register that a function must keep has another value on return, or tiles are in use then.
     NotKept,
+    /// Tiles that are not configured, or not so that they fit each other.
+    Tiles,
     /// A decision by a flag that has no defined value.
     UndefinedFlag,
 }

@@ -167,6 +167,10 @@ fn execute(cpu: &mut Cpu, step: &Step) -> Outcome<()> {
 
 /// What a function must keep is as it was.
 fn returned(cpu: &Cpu, before: &[u64; 16]) -> Outcome<()> {
+    if cpu.tiles.is_some() {
+        let message = "tiles are in use on return";
+        return Err(Raised::new(FaultKind::NotKept, message));
+    }
     let changed = (KEPT.into_iter().chain([RSP])).find(|r| cpu.gprs[*r] != before[*r]);
     match changed {
         None => Ok(()),

@@ -27,6 +27,7 @@ pub(crate) enum Place {
     /// A vector register and its bytes.
     Vector(u8, usize),
     Mask(u8),
+    Tile(u8),
     /// A general register and its bytes.
     Gpr(u8, usize),
     Memory(Address),
@@ -144,9 +145,11 @@ fn place(instruction: &Instruction, i: u32) -> Option<Place> {
         OpKind::Register => {
             let register = instruction.op_register(i);
             let mask = || number(register, Register::K0, 8).map(Place::Mask);
+            let tile = || number(register, Register::TMM0, 8).map(Place::Tile);
             (vector(register).map(|(n, bytes)| Place::Vector(n, bytes)))
                 .or_else(|| gpr(register).map(|(n, bytes)| Place::Gpr(n, bytes)))
                 .or_else(mask)
+                .or_else(tile)
         }
         OpKind::Memory => memory(instruction).map(Place::Memory),
         OpKind::NearBranch64 => Some(Place::Branch(instruction.near_branch64())),

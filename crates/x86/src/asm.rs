@@ -153,7 +153,7 @@ impl Asm {
     ///
     /// # Panics
     /// If it can't be encoded.
-    fn encode(&mut self, instruction: &Instruction) {
+    pub(crate) fn encode(&mut self, instruction: &Instruction) {
         let encoded = self.encoder.encode(instruction, self.at as u64);
         match encoded {
             Ok(len) => {
@@ -493,7 +493,7 @@ fn set_register(instruction: &mut Instruction, i: usize, register: Register) {
 
 /// An address as the encoder takes it. That of a constant is filled in when the code ends; until then it is such that
 /// its distance takes four bytes, and tells which constant it is.
-fn address(m: Mem) -> MemoryOperand {
+pub(crate) fn address(m: Mem) -> MemoryOperand {
     let index = match m.index {
         None => Register::None,
         Some(Index::Gpr(r)) => r.wide(),

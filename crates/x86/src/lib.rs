@@ -11,6 +11,7 @@ mod disassembly;
 mod memory;
 pub mod op;
 mod operand;
+mod tiles;
 
 pub use asm::{Asm, Condition, Label, MaskOp};
 #[cfg(feature = "disassembly")]
@@ -19,3 +20,4 @@ pub use disassembly::disassemble;
 pub use memory::{Code, CodeError};
 pub use op::Op;
 pub use operand::{Gpr, Mask, Mem, Operand, Operands, Vreg, Width};
+pub use tiles::{Tile, TileProduct, TileSizes};

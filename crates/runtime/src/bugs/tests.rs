@@ -3,7 +3,7 @@
 use super::seed;
 use crate::interpreted::is_wrong;
 
-const BUGS: [&str; 23] = [
+const BUGS: [&str; 25] = [
     "the last vector has a lane too many",
     "a tap has a step too few",
     "a tap is read where the one behind it lies",
@@ -27,6 +27,8 @@ const BUGS: [&str; 23] = [
     "two lanes of a sum are left out",
     "a piece of a concatenation begins with the first element",
     "runs that are alike lie side by side",
+    "a row of tiles has a word too few",
+    "tiles multiply the first vector alone",
 ];
 
 #[test]

@@ -19,6 +19,8 @@ mod transform;
 pub(crate) use each::{Each, most_each_rows};
 pub(crate) use finish::{Accesses, Finish};
 pub(crate) use kernel::{Kernel, Kernels};
-pub(crate) use product::{VECTORS, multiply, multiply_as, pack, shape};
-pub(crate) use tile::{Call, Rows, Tile, even_rows, lanes, most_rows, shown};
+pub(crate) use product::{multiply, multiply_as, pack, shape};
+pub(crate) use tile::{
+    Call, Rows, Tile, even_rows, has_tiles, lanes, most_rows, panel_vectors, shown,
+};
 pub(crate) use transform::Transform;

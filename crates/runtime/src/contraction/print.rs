@@ -1,5 +1,7 @@
 //! Register tiles as machine code.
 
+mod tiles;
+
 use super::finish::Finish;
 use super::tile::{Tile, lanes};
 use crate::bugs::bug;
@@ -115,17 +117,22 @@ impl Printer<'_> {
     }
 
     fn function(&mut self) {
+        let by_tiles = self.tile.is_by_tiles();
         let saved: Vec<Gpr> = (Gpr::SAVED.into_iter())
-            .filter(|r| self.is_for_work(*r))
+            .filter(|r| self.is_for_work(*r) || by_tiles && *r == FRAME)
             .collect();
         self.asm.enter(&saved, 0);
         self.asm.mov(RIGHT, Mem::at(CALL).plus(8));
         self.prepare_tail();
-        self.begin();
+        match by_tiles {
+            true => self.begin_tiles(),
+            false => self.begin(),
+        }
         self.asm.mov(ROWS[0], Mem::at(CALL));
         self.sum_taps();
         match self.tile.finish.clone() {
             Some(finish) => self.finish(&finish),
+            None if by_tiles => self.end_tiles(),
             None => self.end(),
         }
         self.asm.leave(&saved, 0);
@@ -316,6 +323,9 @@ impl Printer<'_> {
 
     /// Walks over the steps of a tap.
     fn sum_steps(&mut self) {
+        if self.tile.is_by_tiles() {
+            return self.sum_tiles();
+        }
         let (steps, right) = (self.tile.steps, self.tile.right as i32);
         let steps = bug("a tap has a step too few", steps, |n| n - 1);
         let (turns, rest) = (steps / UNROLL, steps % UNROLL);
@@ -378,7 +388,7 @@ impl Places for Sums<'_> {
 
 impl Printer<'_> {
     /// What is done with the sums. Those of the first rows come first; as many of the last wait on the stack as there
-    /// are registers missing.
+    /// are registers missing, and all that come from tiles.
     pub(super) fn finish(&mut self, finish: &Finish) {
         let target = Target {
             evex: self.asm.is_evex(),
@@ -389,10 +399,14 @@ impl Printer<'_> {
         let bytes = self.width.bytes() as i32;
         let (rows, vectors) = (self.tile.rows.count, self.vectors);
         let sums = rows * vectors;
+        let by_tiles = self.tile.is_by_tiles();
         let all = self.asm.registers();
-        let mut free: Vec<Vreg> = (sums..all).map(Vreg).collect();
+        let mut free: Vec<Vreg> = (if by_tiles { 0 } else { sums }..all).map(Vreg).collect();
         let needs = lines.needs().clamp(Lines::LEAST, usize::from(all));
-        let missing = needs.saturating_sub(free.len()).min(usize::from(sums));
+        let missing = match by_tiles {
+            true => usize::from(sums),
+            false => needs.saturating_sub(free.len()).min(usize::from(sums)),
+        };
         let kept = sums - missing as u8;
         self.asm.mov(FRAME, Gpr::RSP);
         self.asm
@@ -400,7 +414,10 @@ impl Printer<'_> {
         self.asm.and_number(Gpr::RSP, -64);
         let waiting = Mem::at(Gpr::RSP).plus(lines.stack() as i32);
         let waits = bug("a sum that waits lies where another does", 0, |_| 1);
-        for sum in kept..sums {
+        if by_tiles {
+            self.store_tiles(waiting);
+        }
+        for sum in (kept..sums).filter(|_| !by_tiles) {
             let to = waiting.plus(i32::from(sum - kept) * bytes);
             self.asm.op(op::VMOVUPS_STORE, self.width, (to, Vreg(sum)));
             free.push(Vreg(sum));

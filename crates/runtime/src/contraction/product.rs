@@ -5,7 +5,7 @@
 //! of its rows lie far apart. An element is summed in order, however it is cut.
 
 use super::kernel::Kernels;
-use super::tile::{Call, Rows, Tile, even_rows, lanes, most_rows};
+use super::tile::{Call, Rows, Tile, even_rows, lanes, most_rows, panel_vectors};
 use crate::bugs::bug;
 use crate::error::Result;
 use crate::memory::{Storage, room};
@@ -20,8 +20,7 @@ use std::cell::RefCell;
 const TERMS: i64 = 512;
 /// Rows whose terms stay in the second-level cache.
 const ROWS: i64 = 384;
-/// Vectors of a panel, and the most where there are few rows.
-pub(crate) const VECTORS: i64 = 2;
+/// The most vectors of a panel where there are few rows.
 const MOST_VECTORS: i64 = 8;
 /// Walks over a panel from which on it is copied.
 const WALKS: i64 = 3;
@@ -264,8 +263,8 @@ impl Cut {
 pub(crate) fn shape(level: Level, dtype: DType, m: i64, n: i64) -> (i64, i64) {
     let lanes = i64::from(lanes(level, dtype));
     let across = ceil(n, lanes);
-    let most = |vectors: i64| most_rows(level, vectors as u8);
-    let mut vectors = VECTORS.min(across.max(1));
+    let most = |vectors: i64| most_rows(level, dtype, vectors as u8);
+    let mut vectors = panel_vectors(level, dtype).min(across.max(1));
     while vectors < MOST_VECTORS.min(across) && i64::from(most(vectors + 1)) >= m {
         vectors += 1;
     }

@@ -144,7 +144,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
     let size = T::DTYPE.size();
     let (taps, steps) = (rng.below(4), rng.below(11));
     let (step, gap) = (1 + rng.below(3), rng.below(3));
-    let most = most_rows(level, vectors as u8);
+    let most = most_rows(level, T::DTYPE, vectors as u8);
     let far = |across: usize| [steps * step + gap, across * (steps * step + gap) + gap];
     let rows = some_rows(rng, most, far, size);
     let count = usize::from(rows.count);
@@ -346,7 +346,7 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
     let vectors = 1 + rng.below(3);
     let columns = (vectors - 1) * lanes + 1 + rng.below(lanes);
     let (steps, taps) = (rng.below(7), 1 + rng.below(2));
-    let most = most_rows(level, vectors as u8);
+    let most = most_rows(level, DType::F32, vectors as u8);
     let rows = some_rows(rng, most, |across| [steps, across * steps], 4);
     let count = usize::from(rows.count);
     let [_, last] = row(&rows, count - 1);

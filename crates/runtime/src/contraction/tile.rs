@@ -108,13 +108,27 @@ pub(crate) fn lanes(level: Level, dtype: DType) -> u16 {
     bytes / dtype.size().max(4) as u16
 }
 
+/// Rows, and words of a row, of a register of AMX.
+pub(crate) const TILE: u32 = 16;
+
+/// Whether AMX multiplies these.
+pub(crate) fn has_tiles(level: Level, dtype: DType) -> bool {
+    level >= Level::Amx && matches!(dtype, DType::BF16 | DType::U8)
+}
+
+/// Vectors of a panel of the right operand. Four registers of AMX hold sums: as many products are on their way at a
+/// time, and what a left operand is multiplied with is read less often than it is multiplied.
+pub(crate) fn panel_vectors(level: Level, dtype: DType) -> i64 {
+    if has_tiles(level, dtype) { 4 } else { 2 }
+}
+
 /// The rows of a tile of so many vectors, at most: sums, a vector of each column and what they are multiplied with are
 /// in registers, and with VEX the mask of the last vector.
-pub(crate) fn most_rows(level: Level, vectors: u8) -> u8 {
-    let registers: u8 = if level.width() == Level::Avx512 {
-        32
-    } else {
-        15
+pub(crate) fn most_rows(level: Level, dtype: DType, vectors: u8) -> u8 {
+    let registers: u8 = match level.width() {
+        _ if has_tiles(level, dtype) => return TILE as u8,
+        Level::Avx512 => 32,
+        _ => 15,
     };
     (registers - vectors - 1) / vectors
 }
@@ -136,10 +150,14 @@ pub(crate) fn shown(
     let vectors = ceil(columns.max(1), lanes);
     let all = match level.width() {
         Level::Baseline => return "one portable loop".into(),
+        _ if has_tiles(level, dtype) => 8,
         Level::Avx512 => 32,
         _ => 16,
     };
-    let sums = rows.max(1) * vectors;
+    let mut sums = rows.max(1) * vectors;
+    if has_tiles(level, dtype) {
+        sums = vectors;
+    }
     let behind = if finished {
         ", the work on them too"
     } else {
@@ -178,6 +196,18 @@ impl Tile {
         key.extend(counts.iter().flat_map(|n| n.to_le_bytes()));
         key.extend(self.finish.iter().flat_map(|f| f.key()));
         key
+    }
+
+    /// Whether its sums are in registers of AMX: one line of rows, whose words lie side by side.
+    pub(super) fn is_by_tiles(&self) -> bool {
+        let one_line = self.rows.count <= self.rows.across.min(TILE as u8);
+        let vectors = i64::from(self.columns.div_ceil(lanes(self.level, self.dtype)));
+        has_tiles(self.level, self.dtype)
+            && one_line
+            && vectors <= panel_vectors(self.level, self.dtype)
+            && self.step == 4
+            && self.padded
+            && !(self.adds && self.finish.is_some())
     }
 
     /// Whether code is printed for its level, and all of its distances fit into instructions.

@@ -11,8 +11,10 @@ use kiln_testkit::oracle::Engine;
 use kiln_testkit::programs::differentiated;
 use std::sync::Arc;
 
-/// By how much Winograd's algorithms and transforms may be off, as a part of the largest result.
+/// By how much Winograd's algorithms and transforms may be off, as a part of the largest result; and bf16, which is
+/// rounded behind each layer.
 const CLOSE: f64 = 1e-3;
+const CLOSE_OF_BF16: f64 = 1.0 / 32.0;
 
 struct Maker<'g> {
     b: GraphBuilder<'g>,
@@ -21,9 +23,17 @@ struct Maker<'g> {
 }
 
 impl Maker<'_> {
+    /// An input; where sums are i32, bytes that are cast to that.
     fn input(&mut self, shape: &[usize], role: Role) -> Value {
-        self.b
-            .input(Fact::new(self.dtype, shape.iter().copied()), role)
+        let dtype = match self.dtype {
+            DType::I32 => self.rng.one([DType::U8, DType::I8]),
+            other => other,
+        };
+        let x = (self.b).input(Fact::new(dtype, shape.iter().copied()), role);
+        match self.b.cast(&x, self.dtype) {
+            Ok(x) => x,
+            Err(_) => x,
+        }
     }
 
     fn size(&mut self, most: usize) -> usize {
@@ -126,12 +136,13 @@ impl Maker<'_> {
     }
 }
 
-/// A random layer, or its gradients.
-fn layer(seed: u64) -> Option<Graph> {
+/// A random layer of one of these dtypes, or its gradients.
+fn layer(seed: u64, dtypes: [DType; 4]) -> Option<Graph> {
     let mut graph = Graph::default();
     let mut rng = Rng::new(seed + 9);
     let (convolves, derived) = (rng.chance(0.7), rng.chance(0.3));
-    let dtype = rng.one([DType::F32, DType::F32, DType::F32, DType::F64]);
+    let dtype = rng.one(dtypes);
+    let derived = derived && dtype.is_float();
     let mut maker = Maker {
         b: GraphBuilder::new(&mut graph, Loc::UNKNOWN),
         rng,
@@ -158,7 +169,8 @@ fn numbers(graph: &Graph, rng: &mut Rng) -> Vec<Array> {
         let size = |d: &kiln_base::Dim| d.as_const().expect("sizes are known") as usize;
         let shape: Vec<usize> = fact.shape.iter().map(size).collect();
         let n = shape.iter().product();
-        let values: Vec<f64> = (0..n).map(|_| rng.range(-4, 4) as f64).collect();
+        let least = if fact.dtype == DType::U8 { 0 } else { -4 };
+        let values: Vec<f64> = (0..n).map(|_| rng.range(least, 4) as f64).collect();
         Array::from_f64(fact.dtype, &shape, &values).expect("as many numbers")
     };
     ids.map(array).collect()
@@ -167,7 +179,18 @@ fn numbers(graph: &Graph, rng: &mut Rng) -> Vec<Array> {
 /// Runs a layer compiled in a random way, by random algorithms, at a level; gives how many calls of printed code it
 /// took.
 pub(super) fn check(seed: u64, level: Level) -> Result<usize, String> {
-    let Some(graph) = layer(seed) else {
+    use DType::{F32, F64};
+    check_of(seed, level, [F32, F32, F32, F64])
+}
+
+/// The same of layers of bf16 and bytes.
+pub(super) fn check_narrow(seed: u64, level: Level) -> Result<usize, String> {
+    use DType::{BF16, I32};
+    check_of(seed, level, [BF16, BF16, I32, I32])
+}
+
+fn check_of(seed: u64, level: Level, dtypes: [DType; 4]) -> Result<usize, String> {
+    let Some(graph) = layer(seed, dtypes) else {
         return Ok(0);
     };
     let mut rng = Rng::new(seed);
@@ -194,10 +217,14 @@ pub(super) fn check(seed: u64, level: Level) -> Result<usize, String> {
     run(plan, &inputs, level, &mut |outputs| {
         for (at, want) in engine.outputs.iter().zip(&want) {
             let Some(at) = at else { continue };
+            let close = match want.dtype() {
+                DType::BF16 => CLOSE_OF_BF16,
+                _ => CLOSE,
+            };
             let (found, want) = (outputs[*at].to_f64(), want.to_f64());
             let most = want.iter().fold(1.0, |m: f64, x| m.max(x.abs()));
             for (i, (x, y)) in found.iter().zip(&want).enumerate() {
-                if (x - y).abs() > CLOSE * most {
+                if (x - y).abs() > close * most {
                     return Err(format!("by {by:?}: {x}, not {y}, at {i} of {}", want.len()));
                 }
             }
@@ -208,5 +235,12 @@ pub(super) fn check(seed: u64, level: Level) -> Result<usize, String> {
 
 #[test]
 fn layers_by_every_algorithm_are_right_interpreted() {
-    all_are_right(150, check);
+    all_are_right(150, &[Level::Avx2, Level::Avx512], check);
+}
+
+/// From the first level on that multiplies several terms at a time up to the tiles of AMX.
+#[test]
+fn layers_of_halves_and_bytes_are_right_interpreted() {
+    let levels = [Level::Avx512Vnni, Level::Avx512Bf16, Level::Amx];
+    all_are_right(60, &levels, check_narrow);
 }

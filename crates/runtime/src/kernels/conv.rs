@@ -69,14 +69,20 @@ impl Work for Conv {
     }
 
     fn schedule(&self) -> Option<String> {
-        let (tile, finished) = match &self.how {
-            How::Unknown | How::Fft(_) => return None,
-            How::Dense(cut) => cut.register_tile(),
-            How::Each(cut) => cut.tile(self),
-            How::Weight(cut) => (cut.tile()?, false),
-            How::Winograd(cut) => ([cut.sizes.rows, cut.sizes.panel], cut.finish.is_some()),
-        };
-        let sums = shown(self.level, self.dtype, tile, finished);
+        let (mut by, (tile, finished)) = (
+            self.dtype,
+            match &self.how {
+                How::Unknown | How::Fft(_) => return None,
+                How::Dense(cut) => cut.register_tile(),
+                How::Each(cut) => cut.tile(self),
+                How::Weight(cut) => (cut.tile()?, false),
+                How::Winograd(cut) => ([cut.sizes.rows, cut.sizes.panel], cut.finish.is_some()),
+            },
+        );
+        if let How::Dense(_) = &self.how {
+            by = self.terms.tile();
+        }
+        let sums = shown(self.level, by, tile, finished);
         Some(sums + self.terms.shown())
     }
 

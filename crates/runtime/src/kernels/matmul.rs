@@ -67,7 +67,7 @@ impl super::work::Work for MatMul {
                 [rows, vectors * i64::from(lanes(self.level, self.dtype))]
             }
         };
-        let mut text = shown(self.level, self.dtype, tile, self.finish.is_some());
+        let mut text = shown(self.level, self.terms.tile(), tile, self.finish.is_some());
         text.push_str(self.terms.shown());
         Some(text)
     }

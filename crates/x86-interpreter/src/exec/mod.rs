@@ -12,6 +12,7 @@ mod masks;
 mod moves;
 mod permute;
 mod scalar;
+pub(crate) mod tiles;
 
 use crate::cpu::Cpu;
 use crate::fault::Outcome;
@@ -34,6 +35,7 @@ pub(crate) fn find(step: &Step) -> Option<Action> {
         lanes128::find,
         permute::find,
         gather::find,
+        tiles::find,
     ];
     families.into_iter().find_map(|find| find(step))
 }

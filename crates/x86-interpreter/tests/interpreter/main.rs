@@ -9,4 +9,5 @@ mod harness;
 mod inputs;
 mod more;
 mod scalar;
+mod tiles;
 mod vector;

@@ -1,7 +1,7 @@
 //! Tiles of terms that share words, and of whole numbers: these of any size, and sums wrap around.
 
 use super::{By, Rng};
-use crate::contraction::{Call, Rows, Tile, lanes, most_rows};
+use crate::contraction::{Call, Rows, Tile, has_tiles, lanes, most_rows};
 use kiln_base::{DType, Level};
 
 /// A word, or 64 bits.
@@ -64,14 +64,25 @@ fn terms(dtype: DType, word: u64, on_the_right: bool) -> Vec<i64> {
 /// A tile of random sizes.
 fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
     let lanes = usize::from(lanes(level, dtype));
-    let vectors = 1 + rng.below(3);
+    let by_tiles = has_tiles(level, dtype);
+    let vectors = 1 + rng.below(if by_tiles { 4 } else { 3 });
     let columns = vectors * lanes - rng.below(lanes);
-    let rows = 1 + rng.below(most_rows(level, vectors as u8).into());
-    let (steps, pitch, size) = (rng.below(9), vectors * lanes, size_of::<T>());
+    let rows = 1 + rng.below(most_rows(level, dtype, vectors as u8).into());
+    let steps = rng.below(if by_tiles { 40 } else { 9 });
+    let (taps, adds) = (1 + rng.below(2), rng.below(2) == 0);
+    let (pitch, size) = (vectors * lanes, size_of::<T>());
     let mut numbers =
         |n: usize| -> Vec<T> { (0..n.max(1)).map(|_| T::bits(word(dtype, rng))).collect() };
-    let (a, b) = (numbers(rows * steps), numbers(steps * pitch));
-    let mut c = vec![T::bits(u64::MAX); rows * columns];
+    let (a, b) = (numbers(taps * rows * steps), numbers(taps * steps * pitch));
+    let list: Vec<u64> = (0..taps)
+        .map(|t| (t * rows * steps * size) as u64)
+        .collect();
+    // What is there counts where it is added to.
+    let begun = match (dtype, adds) {
+        (DType::BF16, true) => u64::from(7f32.to_bits()),
+        _ => u64::MAX,
+    };
+    let mut c = vec![T::bits(begun); rows * columns];
     let tile = Tile {
         level,
         dtype,
@@ -82,9 +93,9 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
         padded: true,
         steps: steps as u32,
         ahead: 0,
-        taps: 1,
+        taps: taps as u32,
         out: (size * columns) as i64,
-        adds: false,
+        adds,
         finish: None,
     };
     let call = Call {
@@ -92,14 +103,19 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
         right: b.as_ptr().cast(),
         out: c.as_mut_ptr().cast(),
         finish: std::ptr::null(),
-        taps: std::ptr::null(),
+        taps: list.as_ptr().cast(),
     };
-    by.run(&tile, &call, &[&a, &b], &[], &mut c, &mut []);
+    by.run(&tile, &call, &[&a, &b], &list, &mut c, &mut []);
     for (at, found) in c.iter().enumerate() {
         let (i, j) = (at / columns, at % columns);
-        let mut sum = 0i64;
-        for t in 0..steps {
-            let [x, y] = [a[i * steps + t], b[t * pitch + j]].map(T::read);
+        let mut sum = match (adds, dtype) {
+            (false, _) => 0i64,
+            (true, DType::BF16) => 7,
+            (true, _) => -1,
+        };
+        for t in 0..taps * steps {
+            let row = t / steps * rows + i;
+            let [x, y] = [a[row * steps + t % steps], b[t * pitch + j]].map(T::read);
             let products = terms(dtype, x, false)
                 .into_iter()
                 .zip(terms(dtype, y, true));
@@ -115,7 +131,9 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
 }
 
 /// What is multiplied, and the level from which on it is.
-const ALL: [(DType, Level); 6] = [
+const ALL: [(DType, Level); 8] = [
+    (DType::BF16, Level::Amx),
+    (DType::U8, Level::Amx),
     (DType::BF16, Level::Avx512Bf16),
     (DType::U8, Level::Avx512Vnni),
     (DType::I16, Level::Avx512Vnni),

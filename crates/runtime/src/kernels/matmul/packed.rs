@@ -4,7 +4,7 @@
 use super::{Args, Block, Made, MatMul, Work, run_blocks, split};
 use crate::bugs::bug;
 use crate::contraction::{
-    Accesses, Call, Kernels, Rows, Tile, VECTORS, even_rows, lanes, most_rows, pack,
+    Accesses, Call, Kernels, Rows, Tile, even_rows, lanes, most_rows, pack, panel_vectors,
 };
 use crate::error::Result;
 use crate::kernels::work::packed_weights;
@@ -26,13 +26,17 @@ impl MatMul {
     /// Columns of a panel: whole vectors, as many as a register tile has.
     pub(super) fn panel(&self) -> i64 {
         let lanes = i64::from(lanes(self.level, self.dtype));
-        VECTORS.min(ceil(self.n, lanes)).max(1) * lanes
+        let vectors = panel_vectors(self.level, self.terms.tile());
+        vectors.min(ceil(self.n, lanes)).max(1) * lanes
     }
 
     /// Rows of a register tile.
     pub(super) fn tile_rows(&self) -> i64 {
         let vectors = self.panel() / i64::from(lanes(self.level, self.dtype));
-        even_rows(self.m, most_rows(self.level, vectors as u8))
+        even_rows(
+            self.m,
+            most_rows(self.level, self.terms.tile(), vectors as u8),
+        )
     }
 
     pub(super) fn panels_across(&self) -> i64 {

@@ -2,7 +2,9 @@
 
 use super::Conv;
 use super::phase::{Phase, window};
-use crate::contraction::{Finish, Kernel, Rows, Tile, VECTORS, even_rows, lanes, most_rows};
+use crate::contraction::{
+    Finish, Kernel, Rows, Tile, even_rows, has_tiles, lanes, most_rows, panel_vectors,
+};
 use crate::error::{Result, damaged};
 use crate::tile::affine::{ceil, product};
 use kiln_plan::ConvRole;
@@ -126,7 +128,8 @@ impl Cut {
             false => (inputs, outputs),
         };
         let lanes = i64::from(lanes(c.level, c.dtype));
-        let panel = VECTORS.min(ceil(columns.max(1), lanes)) * lanes;
+        let vectors = panel_vectors(c.level, c.terms.tile());
+        let panel = vectors.min(ceil(columns.max(1), lanes)) * lanes;
         let mut cut = Cut {
             groups: c.groups,
             terms,
@@ -196,12 +199,14 @@ impl Cut {
     /// The sizes of tiles, blocks and copies.
     fn shape(&mut self, c: &Conv) -> Result<()> {
         let [_, h, w] = self.phases.each_ref();
-        let most = most_rows(
-            c.level,
-            (self.panel / i64::from(lanes(c.level, c.dtype))) as u8,
-        );
+        let vectors = self.panel / i64::from(lanes(c.level, c.dtype));
+        let most = most_rows(c.level, c.terms.tile(), vectors as u8);
         let across = even_rows(w[0].axis.output, most);
-        let down = even_rows(h[0].axis.output, (i64::from(most) / across) as u8);
+        let down = match has_tiles(c.level, c.terms.tile()) {
+            // Rows of a tile are evenly apart.
+            true => 1,
+            false => even_rows(h[0].axis.output, (i64::from(most) / across) as u8),
+        };
         self.rows = [down, across];
         let spans = [0, 1, 2].map(|i| window(&self.phases[i], 0, self.result[i]));
         let padded = (0..3).any(|i| spans[i].0 < 0 || spans[i].1 > self.image[i]);

@@ -1,7 +1,9 @@
 //! How Winograd's convolutions are cut, and the code for them.
 
 use super::super::{Conv, LEAST_BLOCKS};
-use crate::contraction::{Finish, Kernel, Tile, Transform, VECTORS, even_rows, lanes, most_rows};
+use crate::contraction::{
+    Finish, Kernel, Tile, Transform, even_rows, lanes, most_rows, panel_vectors,
+};
 use crate::error::Result;
 use crate::tile::affine::{ceil, product};
 use kiln_base::DType;
@@ -83,13 +85,13 @@ impl Sizes {
         let squares = winograd.side() * winograd.side();
         let lanes = i64::from(lanes(c.level, DType::F32));
         let (cin, cout) = (c.cin.max(1), c.cout.max(1));
-        let vectors = VECTORS.min(ceil(cout, lanes));
+        let vectors = panel_vectors(c.level, c.dtype).min(ceil(cout, lanes));
         let panel = vectors * lanes;
         let panels = ceil(cout, panel);
         product(&[squares, c.groups, panels, panel, cin])?;
         let [_, down, across] = c.geometry.axes.map(|a| ceil(a.output, winograd.step()));
         let all = c.batch * down * across;
-        let most_rows = most_rows(c.level, vectors as u8);
+        let most_rows = most_rows(c.level, c.dtype, vectors as u8);
         // As many blocks as threads can share: of fewer tiles, or of fewer panels, where tiles are few.
         let most = (HOT / (squares * cin)).max(LEAST_TILES * i64::from(most_rows));
         let blocks = match ceil(all.max(1), most) {

@@ -1,0 +1,173 @@
+//! Tiles: their configuration, loads and stores row by row, and products.
+
+use super::Action;
+use crate::cpu::Cpu;
+use crate::fault::{FaultKind, Outcome, Raised};
+use crate::number::Float;
+use crate::step::{Index, Place, Step};
+use iced_x86::Mnemonic::*;
+
+/// The most rows of a tile, and bytes of a row.
+const ROWS: usize = 16;
+const BYTES: usize = 64;
+
+/// A tile that was configured.
+#[derive(Copy, Clone)]
+pub(crate) struct Tile {
+    rows: usize,
+    bytes: usize,
+    words: [[u32; BYTES / 4]; ROWS],
+}
+
+pub(super) fn find(step: &Step) -> Option<Action> {
+    Some(match step.mnemonic {
+        Ldtilecfg => |c, s| c.configure(s),
+        Tilerelease => |c, _| {
+            c.tiles = None;
+            Ok(())
+        },
+        Tilezero => |c, s| {
+            c.tile(s, 0)?.words = Default::default();
+            Ok(())
+        },
+        Tileloadd | Tileloaddt1 => |c, s| {
+            let mut tile = *c.tile(s, 0)?;
+            tile.words = Default::default();
+            for i in 0..tile.rows {
+                let mut row = [0; BYTES];
+                let at = c.row(s, 1, i)?;
+                c.memory.read(at, &mut row[..tile.bytes])?;
+                for (to, word) in tile.words[i].iter_mut().zip(row.chunks_exact(4)) {
+                    *to = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+                }
+            }
+            *c.tile(s, 0)? = tile;
+            Ok(())
+        },
+        Tilestored => |c, s| {
+            let tile = *c.tile(s, 1)?;
+            for i in 0..tile.rows {
+                let row: Vec<u8> = (tile.words[i].iter())
+                    .flat_map(|w| w.to_le_bytes())
+                    .collect();
+                let at = c.row(s, 0, i)?;
+                c.memory.write(at, &row[..tile.bytes])?;
+            }
+            Ok(())
+        },
+        Tdpbf16ps => |c, s| c.multiply(s, bf16),
+        Tdpbusd => |c, s| {
+            c.multiply(s, |sum, pairs| {
+                pairs.fold(sum, |sum, (a, b)| {
+                    let product = |i: u32| i32::from((a >> i) as u8) * i32::from((b >> i) as i8);
+                    (0..4).fold(sum, |sum, i| sum.wrapping_add(product(8 * i) as u32))
+                })
+            })
+        },
+        _ => return None,
+    })
+}
+
+/// The first terms of all pairs and the second ones are summed on their own first. Subnormals are zero.
+fn bf16(sum: u32, pairs: &mut dyn Iterator<Item = (u32, u32)>) -> u32 {
+    let whole = |x: f32| {
+        if x.is_subnormal() {
+            0.0f32.copysign(x)
+        } else {
+            x
+        }
+    };
+    let [mut first, mut second] = [0f32; 2];
+    for (a, b) in pairs {
+        let add = |sum: f32, [a, b]: [u32; 2]| {
+            let [a, b] = [a, b].map(|bits| whole(f32::from_bits(bits)));
+            whole(a.fused(b, sum))
+        };
+        first = add(first, [a << 16, b << 16]);
+        second = add(second, [a & 0xFFFF_0000, b & 0xFFFF_0000]);
+    }
+    let both = whole(first.plus(second));
+    whole(whole(f32::from_bits(sum)).plus(both)).to_bits()
+}
+
+fn wrong(message: String) -> Raised {
+    Raised::new(FaultKind::Tiles, message)
+}
+
+impl Cpu<'_, '_> {
+    fn configure(&mut self, step: &Step) -> Outcome<()> {
+        let all = self.vector(step, 0)?.0;
+        let others = all[1..16].iter().chain(&all[32..48]).chain(&all[56..]);
+        if all[0] != 1 || others.copied().any(|b| b != 0) {
+            return Err(wrong(format!("no configuration: {all:?}")));
+        }
+        let mut tiles = [None; 8];
+        for (i, tile) in tiles.iter_mut().enumerate() {
+            let bytes = usize::from(u16::from_le_bytes([all[16 + 2 * i], all[17 + 2 * i]]));
+            let rows = usize::from(all[48 + i]);
+            if rows > ROWS || bytes > BYTES || (rows == 0) != (bytes == 0) {
+                return Err(wrong(format!("tile {i} of {rows} rows of {bytes} bytes")));
+            }
+            let words = Default::default();
+            *tile = (rows > 0).then_some(Tile { rows, bytes, words });
+        }
+        self.tiles = Some(tiles);
+        Ok(())
+    }
+
+    /// The tile that is an operand.
+    fn tile(&mut self, step: &Step, i: usize) -> Outcome<&mut Tile> {
+        let Place::Tile(at) = step.operands[i] else {
+            return Err(wrong(format!("operand {i} is no tile")));
+        };
+        let tiles = self.tiles.as_mut();
+        let found = tiles.and_then(|t| t[usize::from(at)].as_mut());
+        found.ok_or_else(|| wrong(format!("tile {at} is not configured")))
+    }
+
+    /// The address of a row of an operand, whose rows are as far apart as its index says.
+    fn row(&self, step: &Step, i: usize, row: usize) -> Outcome<u64> {
+        let Place::Memory(m) = step.operands[i] else {
+            return Err(wrong(format!("operand {i} is not in memory")));
+        };
+        let apart = match m.index {
+            Index::Gpr(r) => self.gprs[usize::from(r)].wrapping_mul(m.scale),
+            _ => 0,
+        };
+        let first = self.address(&m);
+        Ok(first
+            .wrapping_add(apart.wrapping_mul(row as u64))
+            .wrapping_sub(apart))
+    }
+
+    /// Adds to each word of the sums what a function makes of it and of the words of a row and a column.
+    fn multiply(
+        &mut self,
+        step: &Step,
+        add: impl Fn(u32, &mut dyn Iterator<Item = (u32, u32)>) -> u32,
+    ) -> Outcome<()> {
+        let [mut sums, left, right] = [
+            *self.tile(step, 0)?,
+            *self.tile(step, 1)?,
+            *self.tile(step, 2)?,
+        ];
+        let fit = sums.rows == left.rows
+            && sums.bytes == right.bytes
+            && left.bytes == 4 * right.rows
+            && sums.bytes.is_multiple_of(4);
+        if !fit {
+            let sizes = [sums, left, right].map(|t| (t.rows, t.bytes));
+            return Err(wrong(format!(
+                "a product of tiles of {sizes:?} rows and bytes"
+            )));
+        }
+        for i in 0..sums.rows {
+            for j in 0..sums.bytes / 4 {
+                let mut pairs = (0..right.rows).map(|k| (left.words[i][k], right.words[k][j]));
+                sums.words[i][j] = add(sums.words[i][j], &mut pairs);
+            }
+        }
+        *self.tile(step, 0)? = sums;
+        Ok(())
+    }
+}

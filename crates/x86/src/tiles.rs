@@ -1,0 +1,95 @@
+//! Instructions on tiles (AMX): matrices of up to 16 rows of 64 bytes, in eight registers.
+//!
+//! How many rows and bytes each register has is configured first; products want sizes that fit each other. Code that
+//! has configured tiles releases them before it returns.
+
+use crate::asm::{Asm, address};
+use crate::operand::{Gpr, Mem};
+use iced_x86::{Code, Instruction, Register};
+
+/// A register for a tile: one of eight.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tile(pub u8);
+
+impl Tile {
+    fn register(self) -> Register {
+        Register::TMM0 + u32::from(self.0)
+    }
+}
+
+/// What a product of tiles multiplies: several terms in each word of 32 bits, those of the right operand one below the
+/// other in a matrix of them.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum TileProduct {
+    /// Two bf16, for sums of f32: `TDPBF16PS`.
+    Bf16,
+    /// Four bytes without a sign by four with one, for sums of i32: `TDPBUSD`.
+    U8I8,
+}
+
+/// Rows and bytes of each tile.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct TileSizes([(u8, u8); 8]);
+
+impl TileSizes {
+    /// With so many rows of so many bytes for a tile.
+    ///
+    /// # Panics
+    /// If there are more than 16 rows of 64 bytes.
+    pub fn with(mut self, tile: Tile, rows: u8, bytes: u8) -> TileSizes {
+        assert!(rows <= 16 && bytes <= 64, "a tile of {rows} by {bytes}");
+        self.0[usize::from(tile.0)] = (rows, bytes);
+        self
+    }
+
+    /// As the processor reads it.
+    fn bytes(&self) -> [u8; 64] {
+        let mut all = [0; 64];
+        all[0] = 1; // the palette: eight tiles
+        for (i, (rows, bytes)) in self.0.iter().enumerate() {
+            (all[16 + 2 * i], all[48 + i]) = (*bytes, *rows);
+        }
+        all
+    }
+}
+
+impl Asm {
+    fn of_tiles(&mut self, done: Result<Instruction, iced_x86::IcedError>) {
+        self.encode(&done.unwrap_or_else(|e| panic!("an instruction on tiles: {e}")));
+    }
+
+    /// Configures the tiles, which are zero then.
+    pub fn configure_tiles(&mut self, sizes: &TileSizes) {
+        let at = self.constant(&sizes.bytes());
+        self.of_tiles(Instruction::with1(Code::VEX_Ldtilecfg_m512, address(at)));
+    }
+
+    /// Ends the use of tiles.
+    pub fn release_tiles(&mut self) {
+        self.encode(&Instruction::with(Code::VEX_Tilerelease));
+    }
+
+    /// Loads a tile, whose rows are as far apart as a register says.
+    pub fn load_tile(&mut self, to: Tile, from: Mem, apart: Gpr) {
+        let from = address(from.index(apart, 1));
+        let code = Code::VEX_Tileloadd_tmm_sibmem;
+        self.of_tiles(Instruction::with2(code, to.register(), from));
+    }
+
+    /// Writes a tile, whose rows are as far apart as a register says.
+    pub fn store_tile(&mut self, to: Mem, apart: Gpr, from: Tile) {
+        let to = address(to.index(apart, 1));
+        let code = Code::VEX_Tilestored_sibmem_tmm;
+        self.of_tiles(Instruction::with2(code, to, from.register()));
+    }
+
+    /// `sums += left · right`.
+    pub fn multiply_tiles(&mut self, by: TileProduct, sums: Tile, left: Tile, right: Tile) {
+        let code = match by {
+            TileProduct::Bf16 => Code::VEX_Tdpbf16ps_tmm_tmm_tmm,
+            TileProduct::U8I8 => Code::VEX_Tdpbusd_tmm_tmm_tmm,
+        };
+        let [sums, left, right] = [sums, left, right].map(Tile::register);
+        self.of_tiles(Instruction::with3(code, sums, left, right));
+    }
+}
