@@ -8,6 +8,7 @@ use crate::program::Options;
 use crate::schedule::Schedule;
 use crate::tile;
 use crate::work::{Body, Engine, Printed, Way, Work};
+use kiln_base::{DType, Level, Machine};
 use kiln_plan::tile::TileProgram;
 use kiln_plan::{Algorithm, Conv, Decision, Epilogue, Kernel, MatMul, Prologue};
 
@@ -41,7 +42,11 @@ impl Engine for Cpu {
     }
 
     fn ways(&self, work: &Work, options: &Options) -> Result<Vec<Way>, String> {
-        let kernel = kernel(work, options.exact);
+        let exact = match &work.body {
+            Body::Conv(c) => only_sums(options.exact, c, &options.machine),
+            _ => options.exact,
+        };
+        let kernel = kernel(work, exact);
         if !options.ways {
             return Ok(vec![way(kernel, work)]);
         }
@@ -57,6 +62,13 @@ impl Engine for Cpu {
         }
         Ok(ways)
     }
+}
+
+/// Whether a convolution is sums of products by default: because it is to be exact, or because AMX multiplies bf16 many
+/// times faster than f32, which filters and images would be transformed in.
+pub(crate) fn only_sums(exact: bool, conv: &Conv, machine: &Machine) -> bool {
+    let has_tiles = matches!(machine, Machine::Cpu(cpu) if cpu.level >= Level::Amx);
+    exact || has_tiles && conv.dtypes == [DType::BF16; 2]
 }
 
 /// Other ways to run the program of a kernel.
@@ -145,4 +157,50 @@ fn prologue(kernel: &kir::Kernel) -> Box<Prologue> {
     let mut program = tile::print(kernel);
     program.cut.stream = Some(false);
     Box::new(Prologue { program })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Launch, Layout, Options, lower};
+    use kiln_base::{Cpu, DType, Level, Machine};
+    use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Role, ops};
+    use kiln_plan::{Algorithm, Decision};
+
+    /// Whether of convolutions with filters of 3×3, one behind the other, any is transformed.
+    fn transforms(dtype: DType, level: Level) -> bool {
+        let mut graph = Graph::default();
+        let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
+        let mut y = b.input(Fact::new(dtype, [1, 64, 56, 56]), Role::Data);
+        let w = b.input(Fact::new(dtype, [64, 64, 3, 3]), Role::Parameter);
+        let conv = ops::Conv {
+            stride: [1; 2].into_iter().collect(),
+            padding: vec![(1, 1); 2],
+            dilation: [1; 2].into_iter().collect(),
+            groups: 1,
+        };
+        for _ in 0..3 {
+            y = b.op(conv.clone(), &[y, w]).expect("fits");
+        }
+        graph.add_output(y);
+        let options = Options {
+            machine: Machine::Cpu(Cpu {
+                level,
+                ..Cpu::default()
+            }),
+            layout: Layout::ChannelsLast,
+            ..Options::default()
+        };
+        let program = lower(&graph, &options).expect("is lowered").sequence();
+        let by = |l: &Launch| l.kernel.decision().and_then(Decision::one);
+        (program.launches.iter()).any(|l| by(l) == Some(Algorithm::Winograd2))
+    }
+
+    #[test]
+    fn bf16_is_not_transformed_where_there_are_tiles_for_it() {
+        for level in [Level::Avx2, Level::Avx512Fp16] {
+            assert!(transforms(DType::BF16, level), "{level:?}");
+        }
+        assert!(!transforms(DType::BF16, Level::Amx));
+        assert!(transforms(DType::F32, Level::Amx));
+    }
 }

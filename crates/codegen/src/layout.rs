@@ -19,6 +19,7 @@
 //! On a GPU filters lie as images do ([`filters`]).
 
 use crate::affine::estimate;
+use crate::cpu::only_sums;
 use crate::flow::{Flow, Nid, Op};
 use crate::fuse::Group;
 use crate::program::NEVER;
@@ -219,7 +220,10 @@ impl Network {
         };
         let writes_filters = conv.role == ConvRole::Weight;
         let [mut first, mut last] = match self.machine {
-            Machine::Cpu(_) => cpu::conv_cost(conv, self.packs(flow, group) && !self.exact),
+            Machine::Cpu(_) => {
+                let only_sums = only_sums(self.exact, conv, &self.machine);
+                cpu::conv_cost(conv, self.packs(flow, group) && !only_sums)
+            }
             Machine::Gpu(_) => gpu::conv_cost(conv),
         };
         let measured = (group.anchor.as_ref()).and_then(|a| flow.nodes[a.node].measured);
