@@ -136,6 +136,36 @@ fn steps_in_halves_keep_halves() -> Outcome {
 
 /// Bytes of temporaries are within 2% of what no layout can do without, and no more than without fusion, of the
 /// optimised program and of the program as it was recorded.
+/// Scales and norms are folded into no weights of halves, whose rounding would be another: they are parts of the kernels
+/// in front of them, so that networks of halves run no more kernels than those of f32, where they are folded.
+#[test]
+fn networks_of_halves_have_no_more_kernels() -> Outcome {
+    for name in [
+        "resnet50",
+        "mobilenet",
+        "unet",
+        "encoder",
+        "decoder",
+        "decoder-cached",
+        "lstm",
+    ] {
+        let count = |dtype| -> kiln::Result<usize> {
+            let options = CompileOptions::default();
+            Ok(made(name, dtype, &options)?.program.explain().kernels_run())
+        };
+        let wide = count(DType::F32)?;
+        for dtype in [DType::F16, DType::BF16] {
+            let half = count(dtype)?;
+            println!("{name}: {wide} kernels in f32, {half} in {dtype}");
+            assert!(
+                half <= wide,
+                "{name}: {wide} kernels in f32, {half} in {dtype}"
+            );
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn memory_is_planned_tightly() -> Outcome {
     let unfused = CompileOptions {

@@ -1,6 +1,6 @@
-//! A small interpreter of the machine code that [`kiln_x86::Asm`] makes, so that AVX-512 code is also proven on a
-//! machine that has AVX2 only. It checks what hardware does not: accesses outside the memory that the code was
-//! given, use of flags that no instruction set, saved registers that are not given back.
+//! A small interpreter of the machine code that [`kiln_x86::Asm`] makes, so that code for AVX-512 and AMX is also
+//! proven on a machine that has AVX2 only. It checks what hardware does not: accesses outside the memory that the
+//! code was given, use of flags that no instruction set, saved registers that are not given back.
 //!
 //! ```
 //! use kiln_x86::{Asm, Gpr, Mem, Vreg, Width, op};

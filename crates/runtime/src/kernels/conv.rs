@@ -69,19 +69,17 @@ impl Work for Conv {
     }
 
     fn schedule(&self) -> Option<String> {
-        let (mut by, (tile, finished)) = (
-            self.dtype,
-            match &self.how {
-                How::Unknown | How::Fft(_) => return None,
-                How::Dense(cut) => cut.register_tile(),
-                How::Each(cut) => cut.tile(self),
-                How::Weight(cut) => (cut.tile()?, false),
-                How::Winograd(cut) => ([cut.sizes.rows, cut.sizes.panel], cut.finish.is_some()),
-            },
-        );
-        if let How::Dense(_) = &self.how {
-            by = self.terms.tile();
-        }
+        let terms = self.terms.tile();
+        let (by, (tile, finished)) = match &self.how {
+            How::Unknown | How::Fft(_) => return None,
+            How::Dense(cut) => (terms, cut.register_tile()),
+            How::Weight(cut) => (terms, (cut.tile()?, false)),
+            How::Each(cut) => (self.dtype, cut.tile(self)),
+            How::Winograd(cut) => {
+                let tile = [cut.sizes.rows, cut.sizes.panel];
+                (self.dtype, (tile, cut.finish.is_some()))
+            }
+        };
         let sums = shown(self.level, by, tile, finished);
         Some(sums + self.terms.shown())
     }

@@ -6,13 +6,18 @@
 //! where copies of whole lines would be larger.
 //!
 //! Of bf16 pairs of positions are multiplied. What is copied is joined into these: gradients two by two, and of images
-//! that taps share each position with the next one that the filter steps to, since taps begin anywhere.
+//! that taps share each position with the next one that the filter steps to, since taps begin anywhere. Tiles of AMX
+//! want the pairs of a channel side by side: there each tap has a copy of its own, which is turned over.
 
 use super::{Conv, Range, Scratch, Sums};
-use crate::contraction::{Call, Kernels, Rows, Tile, even_rows, lanes, most_rows, pack, shape};
+use crate::contraction::{
+    Call, Kernels, Rows, Tile, even_rows, has_tiles, lanes, most_rows, pack, panel_vectors, shape,
+};
 use crate::error::Result;
 use crate::kernels::conv::narrow::join_rows;
 use crate::memory::room;
+use crate::simd::compiled;
+use crate::simd::transpose::{Transpose, Turn};
 use crate::sums::Lane;
 use crate::tile::affine::ceil;
 use kiln_plan::cost::geometry::Axis;
@@ -36,6 +41,8 @@ pub(super) struct Cut {
     /// Whether the taps of a line share a copy, and the positions of that for each part of a line.
     together: bool,
     wide: i64,
+    /// Whether pairs of positions lie side by side, channel by channel.
+    turns: bool,
     /// Channels and taps of a register tile, and the columns of a panel.
     pub rows: [i64; 2],
     pub panel: i64,
@@ -71,13 +78,25 @@ impl Cut {
         } else {
             0
         };
+        let turns = has_tiles(c.level, c.terms.tile());
         let together = near
+            && !turns
             && line.kernel > 1
             && line.output % even == 0
             && 2 * span <= line.kernel * segment * line.stride;
         let across = if together { line.kernel } else { 1 };
-        let (_, vectors) = shape(c.level, c.dtype, c.cin.saturating_mul(across), c.cout);
-        let most = most_rows(c.level, c.dtype, vectors as u8);
+        let lanes = i64::from(lanes(c.level, c.dtype));
+        let (vectors, dtype) = match turns {
+            true => {
+                let most = panel_vectors(c.level, c.terms.tile());
+                (most.min(ceil(c.cout, lanes)).max(1), c.terms.tile())
+            }
+            false => {
+                let rows = c.cin.saturating_mul(across);
+                (shape(c.level, c.dtype, rows, c.cout).1, c.dtype)
+            }
+        };
+        let most = most_rows(c.level, dtype, vectors as u8);
         let channels = even_rows(c.cin, most);
         Cut {
             batch,
@@ -91,8 +110,9 @@ impl Cut {
             },
             together,
             wide: if together { span } else { segment },
+            turns,
             rows: [channels, even_rows(across, most / channels as u8)],
-            panel: vectors * i64::from(lanes(c.level, c.dtype)),
+            panel: vectors * lanes,
             axes,
         }
     }
@@ -121,9 +141,24 @@ impl Cut {
         channels + if channels % MEETS == 0 { APART } else { 0 }
     }
 
+    /// Elements of a copy of images with so many channels, and of what is turned over behind it.
+    fn images(&self, channels: i64) -> [i64; 2] {
+        let turned = if self.turns {
+            channels * self.pairs_apart()
+        } else {
+            0
+        };
+        [self.units * self.wide * self.pitch(channels), turned]
+    }
+
+    /// Pairs of positions from channel to channel, where they lie side by side.
+    fn pairs_apart(&self) -> i64 {
+        ceil(self.units * self.segment, 2) + APART
+    }
+
     /// Elements that a thread copies.
     pub fn copied(&self, c: &Conv, cut: &super::Cut) -> i64 {
-        let images = self.units * self.wide * self.pitch(cut.channels);
+        let images: i64 = self.images(cut.channels).iter().sum();
         let halves = match c.terms.are_grouped() {
             true => ceil(self.halves(cut.channels, cut.columns), 2),
             false => 0,
@@ -168,10 +203,8 @@ impl Cut {
         sums: &Sums<T>,
         scratch: &mut Scratch,
     ) -> Result<()> {
-        let images = room::<T>(
-            &mut scratch.images,
-            self.units * self.wide * self.pitch(range.channels),
-        )?;
+        let [copied, turned] = self.images(range.channels);
+        let images = room::<T>(&mut scratch.images, copied + turned)?;
         let panels = ceil(range.columns, self.panel);
         let gradients = room::<T>(
             &mut scratch.gradients,
@@ -207,6 +240,10 @@ impl Cut {
                                 let x = x.cast::<u16>();
                                 self.copy_images(c, x, range, &block, [d, h, w], halves);
                                 self.join_images(range, &block, halves, images.cast());
+                                if self.turns {
+                                    let to = images.offset(copied as isize);
+                                    self.turn(c, range, &block, images, to);
+                                }
                             }
                             false => self.copy_images(c, x, range, &block, [d, h, w], images),
                         }
@@ -220,7 +257,9 @@ impl Cut {
                             adds: at > range.blocks[0],
                             ..tile
                         };
-                        let copies = [images.cast_const(), gradients.cast_const()];
+                        let left = if self.turns { copied } else { 0 };
+                        let left = images.offset(left as isize);
+                        let copies = [left.cast_const(), gradients.cast_const()];
                         scratch.taps.clear();
                         let apart = self.wide * self.pitch(range.channels) * size_of::<T>() as i64;
                         scratch.taps.extend((0..block.count).map(|i| i * apart));
@@ -251,21 +290,22 @@ impl Cut {
             false => (block.len * block.count, 1),
         };
         let each = if c.terms.are_grouped() { 2 } else { 1 };
+        let (row, step) = match self.turns {
+            true => (self.pairs_apart() * size, size),
+            false if self.together => (size, line.stride * each * pitch),
+            false => (size, pitch),
+        };
         Tile {
             level: c.level,
             dtype: c.terms.tile(),
             rows: Rows {
                 count: 0,
                 across: 0,
-                left: [size, line.dilation * pitch],
+                left: [row, line.dilation * pitch],
                 result: [cut.taps, 1],
             },
             columns: 0,
-            step: if self.together {
-                line.stride * each * pitch
-            } else {
-                pitch
-            },
+            step,
             right: self.panel * size,
             padded: true,
             ahead: 0,
@@ -298,6 +338,7 @@ impl Cut {
         let panel = i64::from(tile.steps) * i64::from(tile.taps) * self.panel;
         let [channels, together] = self.rows;
         let apart = self.axes[2].dilation * self.pitch(range.channels);
+        let each = if self.turns { self.pairs_apart() } else { 1 };
         for channel in (0..range.channels).step_by(channels as usize) {
             let channels = channels.min(range.channels - channel);
             for column in (0..range.columns).step_by(self.panel as usize) {
@@ -315,7 +356,7 @@ impl Cut {
                     let to = (channel * cut.taps + tap) * sums.pitch + column;
                     let call = Call {
                         left: images
-                            .wrapping_offset((tap * apart + channel) as isize)
+                            .wrapping_offset((tap * apart + channel * each) as isize)
                             .cast(),
                         right: gradients
                             .wrapping_offset((column / self.panel * panel) as isize)
@@ -377,6 +418,31 @@ impl Cut {
             from.offset((all * pitch) as isize)
                 .write_bytes(0, channels as usize);
             join_rows((from, pitch), (ceil(all, 2), 2, 1), channels, to);
+        }
+    }
+
+    /// Turns pairs of positions over, so that those of a channel lie side by side.
+    ///
+    /// # Safety
+    /// They were joined, and there is room.
+    unsafe fn turn<T: Copy>(
+        &self,
+        c: &Conv,
+        range: &Range,
+        block: &Block,
+        from: *const T,
+        to: *mut T,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            compiled::<Turn<T>, _>(c.level)(Transpose {
+                from,
+                pitch: self.pitch(range.channels) as isize,
+                rows: ceil(block.count * block.len, 2) as usize,
+                columns: range.channels as usize,
+                to,
+                to_pitch: self.pairs_apart() as isize,
+            });
         }
     }
 
