@@ -188,6 +188,7 @@ impl Cut {
                 taps: 1,
                 out: pitch * size,
                 adds: self.adds,
+                starts: false,
                 finish: None,
             };
             let mut kernel = copies.kernels.get(&tile(rows.min(self.m)))?;
@@ -264,7 +265,7 @@ impl Cut {
 pub(crate) fn shape(level: Level, dtype: DType, m: i64, n: i64) -> (i64, i64) {
     let lanes = i64::from(lanes(level, dtype));
     let across = ceil(n, lanes);
-    let most = |vectors: i64| most_rows(level, vectors as u8);
+    let most = |vectors: i64| most_rows(level, dtype, vectors as u8);
     let mut vectors = VECTORS.min(across.max(1));
     while vectors < MOST_VECTORS.min(across) && i64::from(most(vectors + 1)) >= m {
         vectors += 1;

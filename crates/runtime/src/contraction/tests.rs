@@ -144,7 +144,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
     let size = T::DTYPE.size();
     let (taps, steps) = (rng.below(4), rng.below(11));
     let (step, gap) = (1 + rng.below(3), rng.below(3));
-    let most = most_rows(level, vectors as u8);
+    let most = most_rows(level, T::DTYPE, vectors as u8);
     let far = |across: usize| [steps * step + gap, across * (steps * step + gap) + gap];
     let rows = some_rows(rng, most, far, size);
     let count = usize::from(rows.count);
@@ -173,6 +173,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
         taps: taps as u32,
         out: (out * size) as i64,
         adds,
+        starts: false,
         finish: None,
     };
     let call = Call {
@@ -346,7 +347,7 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
     let vectors = 1 + rng.below(3);
     let columns = (vectors - 1) * lanes + 1 + rng.below(lanes);
     let (steps, taps) = (rng.below(7), 1 + rng.below(2));
-    let most = most_rows(level, vectors as u8);
+    let most = most_rows(level, DType::F32, vectors as u8);
     let rows = some_rows(rng, most, |across| [steps, across * steps], 4);
     let count = usize::from(rows.count);
     let [_, last] = row(&rows, count - 1);
@@ -383,6 +384,7 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
         taps: taps as u32,
         out: 0,
         adds: false,
+        starts: false,
         finish: Some(finish.clone()),
     };
     let args = [
@@ -553,6 +555,7 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
         taps: 1,
         out: 32,
         adds: false,
+        starts: false,
         finish: None,
     };
     assert!(matches!(Kernel::of(tile), Ok(Kernel::Portable(_))));

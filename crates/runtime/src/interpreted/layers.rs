@@ -17,7 +17,9 @@ const CLOSE: f64 = 1e-3;
 struct Maker<'g> {
     b: GraphBuilder<'g>,
     rng: Rng,
+    /// Of sums, and of what is multiplied: cast to it where that is another.
     dtype: DType,
+    operands: [DType; 2],
 }
 
 impl Maker<'_> {
@@ -28,6 +30,13 @@ impl Maker<'_> {
 
     fn size(&mut self, most: usize) -> usize {
         1 + self.rng.below(most)
+    }
+
+    /// What is multiplied, on the left or the right.
+    fn operand(&mut self, i: usize, shape: &[usize], role: Role) -> Result<Value, OpError> {
+        let fact = Fact::new(self.operands[i], shape.iter().copied());
+        let x = self.b.input(fact, role);
+        self.b.cast(&x, self.dtype)
     }
 
     /// Data or parameters.
@@ -57,36 +66,46 @@ impl Maker<'_> {
 
     /// A product, or several, of matrices that may be transposed.
     fn product(&mut self) -> Result<Value, OpError> {
+        // Of a batch no narrow numbers are multiplied.
+        let whole = self.dtype == DType::I32;
         let batch = self.rng.one([1, 1, 1, 3]);
+        let batch: &[usize] = if whole { &[] } else { &[batch] };
         let most = self.rng.one([4, 40, 70]);
         let [m, n, mut k] = [0; 3].map(|_| self.size(most));
         if most == 4 && self.rng.chance(0.3) {
             // Longer than what is summed at a time.
             k += 512;
         }
-        let mut matrix = |rows: usize, columns: usize| {
+        let mut matrix = |i: usize, rows: usize, columns: usize| {
             let turned = self.rng.chance(0.3);
-            let shape = if turned {
-                [batch, columns, rows]
+            let matrix = if turned {
+                [columns, rows]
             } else {
-                [batch, rows, columns]
+                [rows, columns]
             };
-            let x = self.either(&shape);
-            match turned {
-                true => self.b.permute(&x, &[0, 2, 1]),
-                false => Ok(x),
+            let role = self.rng.one([Role::Data, Role::Parameter]);
+            let x = self.operand(i, &[batch, &matrix].concat(), role)?;
+            match (turned, whole) {
+                (true, true) => self.b.permute(&x, &[1, 0]),
+                (true, false) => self.b.permute(&x, &[0, 2, 1]),
+                (false, _) => Ok(x),
             }
         };
-        let (a, b) = (matrix(m, k)?, matrix(k, n)?);
+        let (a, b) = (matrix(0, m, k)?, matrix(1, k, n)?);
         let y = self.b.op(ops::MatMul {}, &[a, b])?;
-        self.finished(y, &[1, 1, n])
+        self.finished(y, &[1, 1, n][if whole { 2 } else { 0 }..])
     }
 
     /// A convolution, perhaps a filter a channel.
     fn convolution(&mut self, x: &Value, channels: usize) -> Result<Value, OpError> {
         let each = self.rng.chance(0.25);
         let groups = if each { channels } else { 1 };
-        let filters = if each { channels } else { self.size(40) };
+        let filters = match each {
+            // Of whole numbers a filter a channel is no kernel of this kind.
+            true if self.dtype == DType::I32 => 3 * channels,
+            true => channels,
+            false => self.size(40),
+        };
         let kernel = match self.rng.one([1, 3, 3, 0]) {
             0 => [self.size(5), self.size(5)],
             n => [n, n],
@@ -94,7 +113,9 @@ impl Maker<'_> {
         let steps = if self.rng.chance(0.75) { 1 } else { 2 };
         let around = self.rng.below(kernel[0] / 2 + 2);
         let apart = if self.rng.chance(0.8) { 1 } else { 2 };
-        let w = self.either(&[filters, channels / groups, kernel[0], kernel[1]]);
+        let role = self.rng.one([Role::Data, Role::Parameter]);
+        let shape = [filters, channels / groups, kernel[0], kernel[1]];
+        let w = self.operand(1, &shape, role)?;
         let conv = ops::Conv {
             stride: [steps; 2].into_iter().collect(),
             padding: vec![(around, around), (around, self.rng.below(3))],
@@ -109,7 +130,7 @@ impl Maker<'_> {
     fn convolutions(&mut self) -> Result<Value, OpError> {
         let channels = self.size(40);
         let shape = [self.size(2), channels, 5 + self.size(12), 5 + self.size(20)];
-        let x = self.input(&shape, Role::Data);
+        let x = self.operand(0, &shape, Role::Data)?;
         let mut y = self.convolution(&x, channels)?;
         for _ in 0..self.rng.one([0, 0, 2]) {
             let channels = self.b.fact(&y).shape[1].as_const().unwrap_or(1);
@@ -128,14 +149,33 @@ impl Maker<'_> {
 
 /// A random layer, or its gradients.
 fn layer(seed: u64) -> Option<Graph> {
-    let mut graph = Graph::default();
     let mut rng = Rng::new(seed + 9);
     let (convolves, derived) = (rng.chance(0.7), rng.chance(0.3));
     let dtype = rng.one([DType::F32, DType::F32, DType::F32, DType::F64]);
+    made(rng, (convolves, derived), dtype, [dtype; 2])
+}
+
+/// A random layer that sums products of bytes or of i16.
+fn whole_layer(seed: u64) -> Option<Graph> {
+    use DType::{I8, I16, I32, U8};
+    let mut rng = Rng::new(seed + 19);
+    let convolves = rng.chance(0.7);
+    let operands = rng.one([[U8, I8], [I8, I8], [I8, I8], [I8, U8], [U8, U8], [I16, I16]]);
+    made(rng, (convolves, false), I32, operands)
+}
+
+fn made(
+    rng: Rng,
+    (convolves, derived): (bool, bool),
+    dtype: DType,
+    operands: [DType; 2],
+) -> Option<Graph> {
+    let mut graph = Graph::default();
     let mut maker = Maker {
         b: GraphBuilder::new(&mut graph, Loc::UNKNOWN),
         rng,
         dtype,
+        operands,
     };
     // Some windows are larger than their images.
     let y = match convolves {
@@ -150,7 +190,7 @@ fn layer(seed: u64) -> Option<Graph> {
     }
 }
 
-/// Whole numbers for the inputs of a graph.
+/// Whole numbers for the inputs of a graph: of bytes and i16 any.
 fn numbers(graph: &Graph, rng: &mut Rng) -> Vec<Array> {
     let ids = graph.inputs().into_iter();
     let array = |id: kiln_ir::NodeId| {
@@ -158,7 +198,17 @@ fn numbers(graph: &Graph, rng: &mut Rng) -> Vec<Array> {
         let size = |d: &kiln_base::Dim| d.as_const().expect("sizes are known") as usize;
         let shape: Vec<usize> = fact.shape.iter().map(size).collect();
         let n = shape.iter().product();
-        let values: Vec<f64> = (0..n).map(|_| rng.range(-4, 4) as f64).collect();
+        let (least, most) = match fact.dtype {
+            DType::U8 => (0, 255),
+            DType::I8 => (-128, 127),
+            DType::I16 => (-32768, 32767),
+            _ => (-4, 4),
+        };
+        let mut number = || match rng.below(4) {
+            0 if most > 4 => rng.one([least, most]),
+            _ => rng.range(least, most),
+        };
+        let values: Vec<f64> = (0..n).map(|_| number() as f64).collect();
         Array::from_f64(fact.dtype, &shape, &values).expect("as many numbers")
     };
     ids.map(array).collect()
@@ -167,7 +217,16 @@ fn numbers(graph: &Graph, rng: &mut Rng) -> Vec<Array> {
 /// Runs a layer compiled in a random way, by random algorithms, at a level; gives how many calls of printed code it
 /// took.
 pub(super) fn check(seed: u64, level: Level) -> Result<usize, String> {
-    let Some(graph) = layer(seed) else {
+    check_layer(layer(seed), seed, level)
+}
+
+/// The same of whole numbers.
+pub(super) fn check_whole(seed: u64, level: Level) -> Result<usize, String> {
+    check_layer(whole_layer(seed), seed, level)
+}
+
+fn check_layer(graph: Option<Graph>, seed: u64, level: Level) -> Result<usize, String> {
+    let Some(graph) = graph else {
         return Ok(0);
     };
     let mut rng = Rng::new(seed);
@@ -194,10 +253,11 @@ pub(super) fn check(seed: u64, level: Level) -> Result<usize, String> {
     run(plan, &inputs, level, &mut |outputs| {
         for (at, want) in engine.outputs.iter().zip(&want) {
             let Some(at) = at else { continue };
+            let close = if want.dtype().is_int() { 0.0 } else { CLOSE };
             let (found, want) = (outputs[*at].to_f64(), want.to_f64());
             let most = want.iter().fold(1.0, |m: f64, x| m.max(x.abs()));
             for (i, (x, y)) in found.iter().zip(&want).enumerate() {
-                if (x - y).abs() > CLOSE * most {
+                if (x - y).abs() > close * most {
                     return Err(format!("by {by:?}: {x}, not {y}, at {i} of {}", want.len()));
                 }
             }
@@ -208,5 +268,11 @@ pub(super) fn check(seed: u64, level: Level) -> Result<usize, String> {
 
 #[test]
 fn layers_by_every_algorithm_are_right_interpreted() {
-    all_are_right(150, check);
+    all_are_right(150, &[Level::Avx2, Level::Avx512], check);
+}
+
+#[test]
+fn layers_of_whole_numbers_are_right_interpreted() {
+    let levels = [Level::Avx2, Level::Avx512, Level::Avx512Vnni];
+    all_are_right(100, &levels, check_whole);
 }

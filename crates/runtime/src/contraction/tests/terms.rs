@@ -66,11 +66,13 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
     let lanes = usize::from(lanes(level, dtype));
     let vectors = 1 + rng.below(3);
     let columns = vectors * lanes - rng.below(lanes);
-    let rows = 1 + rng.below(most_rows(level, vectors as u8).into());
+    let rows = 1 + rng.below(most_rows(level, dtype, vectors as u8).into());
     let (steps, pitch, size) = (rng.below(9), vectors * lanes, size_of::<T>());
+    let starts = dtype != DType::BF16 && rng.below(2) == 0;
+    let front = usize::from(starts);
     let mut numbers =
         |n: usize| -> Vec<T> { (0..n.max(1)).map(|_| T::bits(word(dtype, rng))).collect() };
-    let (a, b) = (numbers(rows * steps), numbers(steps * pitch));
+    let (a, b) = (numbers(rows * steps), numbers((front + steps) * pitch));
     let mut c = vec![T::bits(u64::MAX); rows * columns];
     let tile = Tile {
         level,
@@ -85,6 +87,7 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
         taps: 1,
         out: (size * columns) as i64,
         adds: false,
+        starts,
         finish: None,
     };
     let call = Call {
@@ -97,9 +100,9 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
     by.run(&tile, &call, &[&a, &b], &[], &mut c, &mut []);
     for (at, found) in c.iter().enumerate() {
         let (i, j) = (at / columns, at % columns);
-        let mut sum = 0i64;
+        let mut sum = if starts { b[j].read() as i64 } else { 0 };
         for t in 0..steps {
-            let [x, y] = [a[i * steps + t], b[t * pitch + j]].map(T::read);
+            let [x, y] = [a[i * steps + t], b[(front + t) * pitch + j]].map(T::read);
             let products = terms(dtype, x, false)
                 .into_iter()
                 .zip(terms(dtype, y, true));

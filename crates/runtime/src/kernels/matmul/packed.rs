@@ -32,7 +32,10 @@ impl MatMul {
     /// Rows of a register tile.
     pub(super) fn tile_rows(&self) -> i64 {
         let vectors = self.panel() / i64::from(lanes(self.level, self.dtype));
-        even_rows(self.m, most_rows(self.level, vectors as u8))
+        even_rows(
+            self.m,
+            most_rows(self.level, self.terms.tile(), vectors as u8),
+        )
     }
 
     pub(super) fn panels_across(&self) -> i64 {
@@ -41,7 +44,12 @@ impl MatMul {
 
     /// Elements of the packed matrix.
     pub(super) fn packed_elements(&self) -> i64 {
-        self.panels_across() * self.panel() * self.steps()
+        self.panels_across() * self.panel() * self.panel_rows()
+    }
+
+    /// Rows of a panel: steps, and in front of them what sums begin with.
+    pub(super) fn panel_rows(&self) -> i64 {
+        self.steps() + i64::from(self.terms.is_flipped())
     }
 
     /// Bytes of the right matrix once it is packed; none where it never is. Where another algorithm computes it for
@@ -196,7 +204,7 @@ impl MatMul {
                 }
             };
             for column in (0..b.cols).step_by(panel as usize) {
-                let right = packed.wrapping_offset(((b.col + column) * self.steps()) as isize);
+                let right = packed.wrapping_offset(((b.col + column) * self.panel_rows()) as isize);
                 let tile = |rows: i64| Tile {
                     level: self.level,
                     dtype: self.terms.tile(),
@@ -210,6 +218,7 @@ impl MatMul {
                     taps: 1,
                     out: pitch * size,
                     adds: false,
+                    starts: self.terms.is_flipped(),
                     finish: self.finish.clone(),
                 };
                 let mut kernel = kernels.get(&tile(tile_rows.min(b.rows)))?;

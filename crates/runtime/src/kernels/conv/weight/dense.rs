@@ -77,7 +77,7 @@ impl Cut {
             && 2 * span <= line.kernel * segment * line.stride;
         let across = if together { line.kernel } else { 1 };
         let (_, vectors) = shape(c.level, c.dtype, c.cin.saturating_mul(across), c.cout);
-        let most = most_rows(c.level, vectors as u8);
+        let most = most_rows(c.level, c.terms.tile(), vectors as u8);
         let channels = even_rows(c.cin, most);
         Cut {
             batch,
@@ -273,6 +273,7 @@ impl Cut {
             taps: taps as u32,
             out: out * size,
             adds: false,
+            starts: false,
             finish: None,
         }
     }

@@ -89,7 +89,7 @@ impl Sizes {
         product(&[squares, c.groups, panels, panel, cin])?;
         let [_, down, across] = c.geometry.axes.map(|a| ceil(a.output, winograd.step()));
         let all = c.batch * down * across;
-        let most_rows = most_rows(c.level, vectors as u8);
+        let most_rows = most_rows(c.level, c.dtype, vectors as u8);
         // As many blocks as threads can share: of fewer tiles, or of fewer panels, where tiles are few.
         let most = (HOT / (squares * cin)).max(LEAST_TILES * i64::from(most_rows));
         let blocks = match ceil(all.max(1), most) {
@@ -172,6 +172,7 @@ impl Sizes {
                 taps: 1,
                 out: self.products.row * SIZE,
                 adds: false,
+                starts: false,
                 finish: None,
             })
         };
