@@ -1,7 +1,7 @@
 //! Networks whose layers multiply bytes.
 
 use kiln::nn::{
-    BatchNorm2d, Conv2d, Forward, Kernel, Linear, Module, ReLU, Sequential, sequential,
+    BatchNorm2d, Conv2d, Forward, Kernel, Linear, Module, ReLU, Sequential, module, sequential,
 };
 use kiln::{Calibration, DType, Result, Tensor, compile, no_grad, quantize_dynamic, with_seed};
 
@@ -50,6 +50,78 @@ fn a_calibrated_network_is_near_the_one_of_floats() -> Result<()> {
         assert!(found.is_right(), "{found}");
         Ok(())
     })
+}
+
+module!(struct Block(channels: usize) {
+    first: Conv2d = Conv2d::new(channels, channels, Kernel::new(3).padding(1)),
+    second: Conv2d = Conv2d::new(channels, channels, 1),
+});
+
+impl Forward for Block {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let y = self.second.call(self.first.call(&x).relu());
+        Ok((y + x).relu())
+    }
+}
+
+/// Between residual blocks there are bytes alone: what a layer reads is quantised for all that read it behind.
+#[test]
+fn what_a_layer_reads_is_stored_as_bytes_alone() -> Result<()> {
+    with_seed(7, || {
+        let net = sequential![
+            Conv2d::new(3, 16, 3),
+            ReLU::new(),
+            Block::new(16),
+            Block::new(16)
+        ]?;
+        net.eval();
+        let images = || Tensor::randn([2, 3, 14, 11], DType::F32);
+        let mut calibration = Calibration::new();
+        for _ in 0..3 {
+            let x = images();
+            no_grad(|| calibration.observe(|| net.call(&x)))?;
+        }
+        let x = images();
+        let exact = no_grad(|| net.call(&x));
+        let eager = no_grad(|| calibration.quantized(|| net.call(&x)));
+        let off = distance(&eager, &exact)?;
+        assert!((1e-5..0.05).contains(&off), "{off}");
+        let f = compile(&x, |x| no_grad(|| calibration.quantized(|| net.call(x))))?;
+        let off = distance(&f.run(&x)?, &eager)?;
+        assert!(off < 0.01, "{off}");
+        let found = f.verify(&x)?;
+        assert!(found.is_right(), "{found}");
+        let explain = f.explain();
+        let blocks = explain.temporaries.iter().filter_map(|b| b.buffer);
+        let stored: Vec<DType> = blocks.map(|b| f.plan().buffers[b as usize].dtype).collect();
+        let all = stored.iter().all(|dtype| *dtype == DType::U8);
+        assert!(all && stored.len() > 3, "{stored:?}\n{explain}");
+        Ok(())
+    })
+}
+
+/// Another reader of what a layer has read finds what its bytes stand for.
+#[test]
+fn what_was_quantised_is_read_as_its_bytes() -> Result<()> {
+    let x = Tensor::from_slice(&[-1.0f32, 0.26, 0.031, 2.0], [1, 4]);
+    let w = Tensor::ones([3, 4], DType::F32);
+    let mut calibration = Calibration::new();
+    calibration.observe(|| x.linear(&w))?;
+    let (before, behind, sum) = calibration.quantized(|| {
+        let before = &x * 1.0;
+        let _ = x.linear(&w);
+        (before, &x * 1.0, x.sum(()))
+    });
+    let (scale, zero) = (3.0 / 255.0, 85);
+    let bytes = x.quantize_per_tensor(scale, zero, DType::U8);
+    let stands_for = bytes.dequantize_per_tensor(scale, zero);
+    assert_eq!(before.to_vec::<f32>()?, x.to_vec::<f32>()?);
+    assert_eq!(behind.to_vec::<f32>()?, stands_for.to_vec::<f32>()?);
+    assert_ne!(behind.to_vec::<f32>()?, x.to_vec::<f32>()?);
+    assert_eq!(sum.item::<f32>()?, stands_for.sum(()).item::<f32>()?);
+    // Outside it is what it was.
+    assert_eq!((&x * 1.0).to_vec::<f32>()?, x.to_vec::<f32>()?);
+    Ok(())
 }
 
 #[test]

@@ -163,7 +163,9 @@ pub(crate) fn is_wrong(seed: u64) -> bool {
             Ok(0)
         }
         2 => layers::check(seed, level),
-        _ => layers::check_narrow(seed, Level::Amx),
+        _ if seed % 8 == 3 => layers::check_halves(seed, Level::Amx),
+        _ if seed % 16 == 7 => layers::check_whole(seed, Level::Amx),
+        _ => layers::check_whole(seed, Level::Avx512Vnni),
     };
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check));
     !matches!(result, Ok(Ok(_)))

@@ -4,13 +4,20 @@
 //! bytes with one, `x ≈ (q − zero) · scale`, and their product, which is exact in i32, is a float again by both scales.
 //! Weights have a scale for each output channel, as large as that of their largest number; where they depend on
 //! parameters alone they are made into bytes once.
+//!
+//! As in ONNX's form of quantised networks, it is a value that is quantised, not an operand: once a calibrated layer has
+//! read one, everything else reads what its bytes stand for. So bytes alone are stored of it, also where a residual
+//! connection adds it to a result further behind.
 
 use crate::ops::Conv;
 use crate::record::compose;
 use crate::{Error, Result, Tensor, keep, no_grad, on_behalf_of_caller, stack};
 use kiln_base::{DType, Scoped};
 use kiln_ir::{OpError, Shape};
+use kiln_lazy::node::Node;
+use std::borrow::Cow;
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The folder of these sources, whose lines are not the user's.
@@ -21,6 +28,29 @@ const SOURCE: &str = {
 
 thread_local! {
     static MODE: RefCell<Mode> = const { RefCell::new(Mode::Floats) };
+    static STORED: RefCell<Stored> = RefCell::default();
+}
+
+/// Values that calibrated layers have made into bytes, by node and output, each with what these stand for.
+type Stored = HashMap<(*const Node, u32), (Tensor, Tensor)>;
+
+fn key(t: &Tensor) -> (*const Node, u32) {
+    (Arc::as_ptr(&t.handle.node), t.handle.output)
+}
+
+/// What operations read of some values: of those that are stored as bytes what these stand for.
+pub(crate) fn read(values: &[Tensor]) -> Cow<'_, [Tensor]> {
+    STORED.with_borrow(|stored| {
+        let known = |t: &Tensor| Some(stored.get(&key(t))?.1.handle.clone());
+        if stored.is_empty() || !values.iter().any(|t| known(t).is_some()) {
+            return Cow::Borrowed(values);
+        }
+        let read = |t: &Tensor| Tensor {
+            handle: known(t).unwrap_or_else(|| t.handle.clone()),
+            ..t.clone()
+        };
+        values.iter().map(read).collect()
+    })
 }
 
 /// What layers of this thread do.
@@ -142,8 +172,12 @@ impl Calibration {
     /// Calls a function that has the layers that were observed, in their order: each multiplies bytes. Results are
     /// f32 (or the dtype of the input), and nothing is differentiated. A layer that was not observed is an error of what
     /// is recorded.
+    ///
+    /// What a layer reads is rounded to a byte for all that is recorded behind that layer, not for its product alone: a
+    /// residual connection around it adds the rounded value.
     pub fn quantized<T>(&self, f: impl FnOnce() -> T) -> T {
         let _inside = Scoped::new(&MODE, Mode::Known(self.0.clone(), 0));
+        let _stored = Scoped::new(&STORED, Stored::new());
         f()
     }
 }
@@ -174,10 +208,26 @@ enum Input {
     Known(Range),
 }
 
-/// Records what a layer is for whoever called it, without derivatives.
+/// Records what a layer is for whoever called it, without derivatives, of its operands as they are.
 #[track_caller]
 fn for_caller(f: impl FnOnce() -> Tensor) -> Tensor {
+    let _as_is = Scoped::new(&STORED, Stored::new());
     on_behalf_of_caller(SOURCE, || no_grad(f))
+}
+
+/// From here on a layer's input is what its bytes stand for.
+#[track_caller]
+fn store(x: &Tensor, input: &Input) {
+    let Input::Known(range) = input else { return };
+    if STORED.with_borrow(|stored| stored.contains_key(&key(x))) {
+        return;
+    }
+    let (scale, zero) = range.bytes();
+    let value = for_caller(|| {
+        let (q, ..) = input_bytes(x, input);
+        q.dequantize_per_tensor(scale, zero).to_dtype(x.dtype())
+    });
+    STORED.with_borrow_mut(|stored| stored.insert(key(x), (x.clone(), value)));
 }
 
 /// How the input of a layer becomes bytes, where it does.
@@ -235,7 +285,7 @@ enum Zero {
 }
 
 /// An input as bytes, the scale of these, and the byte that is 0.
-fn input_bytes(x: &Tensor, input: Input) -> (Tensor, Tensor, Zero) {
+fn input_bytes(x: &Tensor, input: &Input) -> (Tensor, Tensor, Zero) {
     let x = x.detach().to_dtype(DType::F32);
     match input {
         Input::Known(range) => {
@@ -275,9 +325,10 @@ pub(crate) fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Opti
         Ok(input) => input,
         Err(e) => return Some(compose("linear", &[x, weight], |_| Err(e))),
     };
+    store(x, &input);
     Some(for_caller(|| {
         let (w, factors) = weight_bytes(weight);
-        let (q, scale, zero) = input_bytes(x, input);
+        let (q, scale, zero) = input_bytes(x, &input);
         let wide = w.to_dtype(DType::I32);
         let sums = q.to_dtype(DType::I32).matmul(wide.t());
         let sums = without_zero(sums, zero, || wide.sum(1).to_dtype(DType::I32));
@@ -309,9 +360,10 @@ pub(crate) fn convolution(
         Ok(found) => found,
         Err(e) => return Some(compose(called, &[x, weight], |_| Err(e))),
     };
+    store(x, &input);
     Some(for_caller(|| {
         let (w, factors) = weight_bytes(weight);
-        let (mut q, scale, zero) = input_bytes(x, input);
+        let (mut q, scale, zero) = input_bytes(x, &input);
         let mut how = Conv {
             bias: None,
             ..given.clone()

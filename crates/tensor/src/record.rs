@@ -1,6 +1,6 @@
 //! Recording operations.
 
-use crate::{Device, Error, ErrorKind, Tensor, names, promote, strides};
+use crate::{Device, Error, ErrorKind, Tensor, names, promote, quantization, strides};
 use kiln_base::Loc;
 use kiln_base::prim::Reduction;
 use kiln_ir::{Builder, Fact, Op, OpError};
@@ -27,7 +27,7 @@ impl Builder for Recorder {
 
     fn emit(&mut self, op: Op, inputs: &[Tensor]) -> Result<SmallVec<[Tensor; 1]>, OpError> {
         let names = names::of(&op, inputs)?;
-        let mut outputs = self.lazy.record(op, inputs)?;
+        let mut outputs = self.lazy.record(op, &quantization::read(inputs))?;
         let strides = (self.views.then(|| strides::of(&outputs[0], inputs))).flatten();
         let named = |handle| Tensor {
             handle,
@@ -58,7 +58,8 @@ impl Builder for Recorder {
     }
 
     fn reduce_keepdim(&mut self, kind: Reduction, x: &Tensor, axes: &[usize]) -> Recorded {
-        let reduced = Tensor::from(self.lazy.reduce_keepdim(kind, &x.handle, axes)?);
+        let read = quantization::read(std::slice::from_ref(x));
+        let reduced = Tensor::from(self.lazy.reduce_keepdim(kind, &read[0].handle, axes)?);
         Ok(reduced.with_names_of(x, |_| {}))
     }
 }

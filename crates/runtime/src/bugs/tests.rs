@@ -3,7 +3,7 @@
 use super::seed;
 use crate::interpreted::is_wrong;
 
-const BUGS: [&str; 25] = [
+const BUGS: [&str; 27] = [
     "the last vector has a lane too many",
     "a tap has a step too few",
     "a tap is read where the one behind it lies",
@@ -18,6 +18,8 @@ const BUGS: [&str; 25] = [
     "the last channel is not transformed",
     "the halo of a block is a tap short",
     "padding behind a line is not zero",
+    "padding is 0 where 128 is added",
+    "what was added to the left is left in sums",
     "a copy is taken for that of another block",
     "weights lie a tap further",
     "a tile reads the line of the first",

@@ -102,6 +102,12 @@ unsafe fn block<T: Lane>(
             }
         }
         let mut right = call.right.cast::<T>().wrapping_add(column);
+        if tile.starts {
+            for sums in &mut sums {
+                std::ptr::copy_nonoverlapping(right, sums.as_mut_ptr(), columns);
+            }
+            right = right.wrapping_byte_offset(tile.right as isize);
+        }
         for tap in 0..tile.taps as usize {
             let first = if tile.taps == 1 {
                 0

@@ -48,7 +48,7 @@ pub(super) struct Printer<'a> {
     pub(super) tail: Option<u16>,
     /// A register with the first column of the vectors, where these are walked over.
     pub(super) walked: Option<Gpr>,
-    /// The next register for a number of the left operand.
+    /// The next register for a number of the left operand, or a product.
     turn: u8,
 }
 
@@ -109,6 +109,12 @@ impl Printer<'_> {
         let free = self.asm.registers() - first - masks;
         self.turn = (self.turn + 1) % free.max(1);
         Vreg(first + self.turn)
+    }
+
+    /// A register for a product with a number.
+    fn product_beside(&mut self, number: Vreg) -> Vreg {
+        let next = self.number();
+        if next == number { self.number() } else { next }
     }
 
     /// The vector that masks the last one, with VEX.
@@ -218,13 +224,22 @@ impl Printer<'_> {
                 let at = self.result(row, vector);
                 if self.tile.adds {
                     self.load(sum, at, self.is_partial(vector));
-                } else {
-                    self.asm.op(op::VXORPS, self.width, (sum, sum, sum));
-                    if !finished {
-                        self.asm.prefetch(0, at);
+                    continue;
+                }
+                match self.tile.starts {
+                    true => {
+                        let bytes = i32::from(vector) * self.width.bytes() as i32;
+                        self.load(sum, Mem::at(RIGHT).plus(bytes), false);
                     }
+                    false => self.asm.op(op::VXORPS, self.width, (sum, sum, sum)),
+                }
+                if !finished {
+                    self.asm.prefetch(0, at);
                 }
             }
+        }
+        if self.tile.starts {
+            self.asm.add_number(RIGHT, self.tile.right as i32);
         }
     }
 
@@ -261,7 +276,7 @@ impl Printer<'_> {
         }
         let spread = self.pick(op::VBROADCASTSS, op::VBROADCASTSD);
         for row in 0..self.tile.rows.count {
-            let mut number = self.number();
+            let number = self.number();
             let read = bug("a row multiplies what the first does", row, |_| 0);
             let at = self.tile.rows.left(read) + i64::from(behind) * self.tile.step;
             let left = Mem::at(ROWS[0]).plus(at as i32);
@@ -271,13 +286,15 @@ impl Printer<'_> {
                 match self.products() {
                     Products::Added(by) => self.asm.op(by, self.width, (sum, number, value)),
                     Products::Alone(by, add) => {
-                        if vector > 0 {
-                            // The product lies where the number was.
-                            number = self.number();
-                            self.asm.op(spread, self.width, (number, left));
-                        }
-                        self.asm.op(by, self.width, (number, number, value));
-                        self.asm.op(add, self.width, (sum, sum, number));
+                        // The last product lies where the number was.
+                        let last = vector + 1 == self.vectors;
+                        let product = if last {
+                            number
+                        } else {
+                            self.product_beside(number)
+                        };
+                        self.asm.op(by, self.width, (product, number, value));
+                        self.asm.op(add, self.width, (sum, sum, product));
                     }
                 }
             }

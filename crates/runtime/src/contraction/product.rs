@@ -187,6 +187,7 @@ impl Cut {
                 taps: 1,
                 out: pitch * size,
                 adds: self.adds,
+                starts: false,
                 finish: None,
             };
             let mut kernel = copies.kernels.get(&tile(rows.min(self.m)))?;

@@ -173,6 +173,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
         taps: taps as u32,
         out: (out * size) as i64,
         adds,
+        starts: false,
         finish: None,
     };
     let call = Call {
@@ -383,6 +384,7 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
         taps: taps as u32,
         out: 0,
         adds: false,
+        starts: false,
         finish: Some(finish.clone()),
     };
     let args = [
@@ -553,6 +555,7 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
         taps: 1,
         out: 32,
         adds: false,
+        starts: false,
         finish: None,
     };
     assert!(matches!(Kernel::of(tile), Ok(Kernel::Portable(_))));

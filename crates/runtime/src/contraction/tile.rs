@@ -35,6 +35,8 @@ pub(crate) struct Tile {
     pub out: i64,
     /// Whether sums are added to what the result holds.
     pub adds: bool,
+    /// Whether sums begin with what lies in front of the first step of the right operand, a row like its others.
+    pub starts: bool,
     /// What is done with them, which then writes results of its own.
     pub finish: Option<Arc<Finish>>,
 }
@@ -123,14 +125,19 @@ pub(crate) fn panel_vectors(level: Level, dtype: DType) -> i64 {
 }
 
 /// The rows of a tile of so many vectors, at most: sums, a vector of each column and what they are multiplied with are
-/// in registers, and with VEX the mask of the last vector.
+/// in registers, a product that is still to be added, and with VEX the mask of the last vector.
 pub(crate) fn most_rows(level: Level, dtype: DType, vectors: u8) -> u8 {
     let registers: u8 = match level.width() {
         _ if has_tiles(level, dtype) => return TILE as u8,
         Level::Avx512 => 32,
         _ => 15,
     };
-    (registers - vectors - 1) / vectors
+    let added = match dtype {
+        DType::I16 => level < Level::Avx512Vnni,
+        DType::I32 | DType::I64 => true,
+        _ => false,
+    };
+    (registers - vectors - 1 - u8::from(added && vectors > 1)) / vectors
 }
 
 /// Rows of a tile where there are `all` of them and a tile has `most`: none has many less than the others.
@@ -186,12 +193,12 @@ impl Tile {
             result,
         } = self.rows;
         let flags = [b'c', self.level as u8, self.dtype as u8, count, across];
-        let [padded, adds] = [self.padded, self.adds].map(u8::from);
+        let switches = [self.padded, self.adds, self.starts].map(u8::from);
         let numbers = [self.step, self.right, self.ahead, self.out];
         let numbers = left.iter().chain(&result).chain(&numbers);
         let counts = [u32::from(self.columns), self.steps, self.taps];
         let mut key = flags.to_vec();
-        key.extend([padded, adds]);
+        key.extend(switches);
         key.extend(numbers.flat_map(|n| n.to_le_bytes()));
         key.extend(counts.iter().flat_map(|n| n.to_le_bytes()));
         key.extend(self.finish.iter().flat_map(|f| f.key()));

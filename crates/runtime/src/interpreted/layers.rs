@@ -19,25 +19,26 @@ const CLOSE_OF_BF16: f64 = 1.0 / 32.0;
 struct Maker<'g> {
     b: GraphBuilder<'g>,
     rng: Rng,
+    /// Of sums, and of what is multiplied: cast to it where that is another.
     dtype: DType,
+    operands: [DType; 2],
 }
 
 impl Maker<'_> {
-    /// An input; where sums are i32, bytes that are cast to that.
     fn input(&mut self, shape: &[usize], role: Role) -> Value {
-        let dtype = match self.dtype {
-            DType::I32 => self.rng.one([DType::U8, DType::I8]),
-            other => other,
-        };
-        let x = (self.b).input(Fact::new(dtype, shape.iter().copied()), role);
-        match self.b.cast(&x, self.dtype) {
-            Ok(x) => x,
-            Err(_) => x,
-        }
+        self.b
+            .input(Fact::new(self.dtype, shape.iter().copied()), role)
     }
 
     fn size(&mut self, most: usize) -> usize {
         1 + self.rng.below(most)
+    }
+
+    /// What is multiplied, on the left or the right.
+    fn operand(&mut self, i: usize, shape: &[usize], role: Role) -> Result<Value, OpError> {
+        let fact = Fact::new(self.operands[i], shape.iter().copied());
+        let x = self.b.input(fact, role);
+        self.b.cast(&x, self.dtype)
     }
 
     /// Data or parameters.
@@ -67,36 +68,46 @@ impl Maker<'_> {
 
     /// A product, or several, of matrices that may be transposed.
     fn product(&mut self) -> Result<Value, OpError> {
+        // Of a batch no narrow numbers are multiplied.
+        let whole = self.dtype == DType::I32;
         let batch = self.rng.one([1, 1, 1, 3]);
+        let batch: &[usize] = if whole { &[] } else { &[batch] };
         let most = self.rng.one([4, 40, 70]);
         let [m, n, mut k] = [0; 3].map(|_| self.size(most));
         if most == 4 && self.rng.chance(0.3) {
             // Longer than what is summed at a time.
             k += 512;
         }
-        let mut matrix = |rows: usize, columns: usize| {
+        let mut matrix = |i: usize, rows: usize, columns: usize| {
             let turned = self.rng.chance(0.3);
-            let shape = if turned {
-                [batch, columns, rows]
+            let matrix = if turned {
+                [columns, rows]
             } else {
-                [batch, rows, columns]
+                [rows, columns]
             };
-            let x = self.either(&shape);
-            match turned {
-                true => self.b.permute(&x, &[0, 2, 1]),
-                false => Ok(x),
+            let role = self.rng.one([Role::Data, Role::Parameter]);
+            let x = self.operand(i, &[batch, &matrix].concat(), role)?;
+            match (turned, whole) {
+                (true, true) => self.b.permute(&x, &[1, 0]),
+                (true, false) => self.b.permute(&x, &[0, 2, 1]),
+                (false, _) => Ok(x),
             }
         };
-        let (a, b) = (matrix(m, k)?, matrix(k, n)?);
+        let (a, b) = (matrix(0, m, k)?, matrix(1, k, n)?);
         let y = self.b.op(ops::MatMul {}, &[a, b])?;
-        self.finished(y, &[1, 1, n])
+        self.finished(y, &[1, 1, n][if whole { 2 } else { 0 }..])
     }
 
     /// A convolution, perhaps a filter a channel.
     fn convolution(&mut self, x: &Value, channels: usize) -> Result<Value, OpError> {
         let each = self.rng.chance(0.25);
         let groups = if each { channels } else { 1 };
-        let filters = if each { channels } else { self.size(40) };
+        let filters = match each {
+            // Of whole numbers a filter a channel is no kernel of this kind.
+            true if self.dtype == DType::I32 => 3 * channels,
+            true => channels,
+            false => self.size(40),
+        };
         let kernel = match self.rng.one([1, 3, 3, 0]) {
             0 => [self.size(5), self.size(5)],
             n => [n, n],
@@ -104,7 +115,9 @@ impl Maker<'_> {
         let steps = if self.rng.chance(0.75) { 1 } else { 2 };
         let around = self.rng.below(kernel[0] / 2 + 2);
         let apart = if self.rng.chance(0.8) { 1 } else { 2 };
-        let w = self.either(&[filters, channels / groups, kernel[0], kernel[1]]);
+        let role = self.rng.one([Role::Data, Role::Parameter]);
+        let shape = [filters, channels / groups, kernel[0], kernel[1]];
+        let w = self.operand(1, &shape, role)?;
         let conv = ops::Conv {
             stride: [steps; 2].into_iter().collect(),
             padding: vec![(around, around), (around, self.rng.below(3))],
@@ -119,7 +132,7 @@ impl Maker<'_> {
     fn convolutions(&mut self) -> Result<Value, OpError> {
         let channels = self.size(40);
         let shape = [self.size(2), channels, 5 + self.size(12), 5 + self.size(20)];
-        let x = self.input(&shape, Role::Data);
+        let x = self.operand(0, &shape, Role::Data)?;
         let mut y = self.convolution(&x, channels)?;
         for _ in 0..self.rng.one([0, 0, 2]) {
             let channels = self.b.fact(&y).shape[1].as_const().unwrap_or(1);
@@ -136,17 +149,35 @@ impl Maker<'_> {
     }
 }
 
-/// A random layer of one of these dtypes, or its gradients.
+/// A random layer, or its gradients.
 fn layer(seed: u64, dtypes: [DType; 4]) -> Option<Graph> {
-    let mut graph = Graph::default();
     let mut rng = Rng::new(seed + 9);
     let (convolves, derived) = (rng.chance(0.7), rng.chance(0.3));
     let dtype = rng.one(dtypes);
-    let derived = derived && dtype.is_float();
+    made(rng, (convolves, derived), dtype, [dtype; 2])
+}
+
+/// A random layer that sums products of bytes or of i16.
+fn whole_layer(seed: u64) -> Option<Graph> {
+    use DType::{I8, I16, I32, U8};
+    let mut rng = Rng::new(seed + 19);
+    let convolves = rng.chance(0.7);
+    let operands = rng.one([[U8, I8], [I8, I8], [I8, I8], [I8, U8], [U8, U8], [I16, I16]]);
+    made(rng, (convolves, false), I32, operands)
+}
+
+fn made(
+    rng: Rng,
+    (convolves, derived): (bool, bool),
+    dtype: DType,
+    operands: [DType; 2],
+) -> Option<Graph> {
+    let mut graph = Graph::default();
     let mut maker = Maker {
         b: GraphBuilder::new(&mut graph, Loc::UNKNOWN),
         rng,
         dtype,
+        operands,
     };
     // Some windows are larger than their images.
     let y = match convolves {
@@ -161,7 +192,7 @@ fn layer(seed: u64, dtypes: [DType; 4]) -> Option<Graph> {
     }
 }
 
-/// Whole numbers for the inputs of a graph.
+/// Whole numbers for the inputs of a graph: of bytes and i16 any.
 fn numbers(graph: &Graph, rng: &mut Rng) -> Vec<Array> {
     let ids = graph.inputs().into_iter();
     let array = |id: kiln_ir::NodeId| {
@@ -169,8 +200,17 @@ fn numbers(graph: &Graph, rng: &mut Rng) -> Vec<Array> {
         let size = |d: &kiln_base::Dim| d.as_const().expect("sizes are known") as usize;
         let shape: Vec<usize> = fact.shape.iter().map(size).collect();
         let n = shape.iter().product();
-        let least = if fact.dtype == DType::U8 { 0 } else { -4 };
-        let values: Vec<f64> = (0..n).map(|_| rng.range(least, 4) as f64).collect();
+        let (least, most) = match fact.dtype {
+            DType::U8 => (0, 255),
+            DType::I8 => (-128, 127),
+            DType::I16 => (-32768, 32767),
+            _ => (-4, 4),
+        };
+        let mut number = || match rng.below(4) {
+            0 if most > 4 => rng.one([least, most]),
+            _ => rng.range(least, most),
+        };
+        let values: Vec<f64> = (0..n).map(|_| number() as f64).collect();
         Array::from_f64(fact.dtype, &shape, &values).expect("as many numbers")
     };
     ids.map(array).collect()
@@ -180,17 +220,21 @@ fn numbers(graph: &Graph, rng: &mut Rng) -> Vec<Array> {
 /// took.
 pub(super) fn check(seed: u64, level: Level) -> Result<usize, String> {
     use DType::{F32, F64};
-    check_of(seed, level, [F32, F32, F32, F64])
+    check_layer(layer(seed, [F32, F32, F32, F64]), seed, level)
 }
 
-/// The same of layers of bf16 and bytes.
-pub(super) fn check_narrow(seed: u64, level: Level) -> Result<usize, String> {
-    use DType::{BF16, I32};
-    check_of(seed, level, [BF16, BF16, I32, I32])
+/// The same of bf16.
+pub(super) fn check_halves(seed: u64, level: Level) -> Result<usize, String> {
+    check_layer(layer(seed, [DType::BF16; 4]), seed, level)
 }
 
-fn check_of(seed: u64, level: Level, dtypes: [DType; 4]) -> Result<usize, String> {
-    let Some(graph) = layer(seed, dtypes) else {
+/// The same of whole numbers.
+pub(super) fn check_whole(seed: u64, level: Level) -> Result<usize, String> {
+    check_layer(whole_layer(seed), seed, level)
+}
+
+fn check_layer(graph: Option<Graph>, seed: u64, level: Level) -> Result<usize, String> {
+    let Some(graph) = graph else {
         return Ok(0);
     };
     let mut rng = Rng::new(seed);
@@ -219,6 +263,7 @@ fn check_of(seed: u64, level: Level, dtypes: [DType; 4]) -> Result<usize, String
             let Some(at) = at else { continue };
             let close = match want.dtype() {
                 DType::BF16 => CLOSE_OF_BF16,
+                dtype if dtype.is_int() => 0.0,
                 _ => CLOSE,
             };
             let (found, want) = (outputs[*at].to_f64(), want.to_f64());
@@ -238,9 +283,14 @@ fn layers_by_every_algorithm_are_right_interpreted() {
     all_are_right(150, &[Level::Avx2, Level::Avx512], check);
 }
 
-/// From the first level on that multiplies several terms at a time up to the tiles of AMX.
 #[test]
-fn layers_of_halves_and_bytes_are_right_interpreted() {
-    let levels = [Level::Avx512Vnni, Level::Avx512Bf16, Level::Amx];
-    all_are_right(60, &levels, check_narrow);
+fn layers_of_bf16_are_right_interpreted() {
+    let levels = [Level::Avx2, Level::Avx512Bf16, Level::Amx];
+    all_are_right(60, &levels, check_halves);
+}
+
+#[test]
+fn layers_of_whole_numbers_are_right_interpreted() {
+    let levels = [Level::Avx2, Level::Avx512, Level::Avx512Vnni, Level::Amx];
+    all_are_right(100, &levels, check_whole);
 }

@@ -1,6 +1,10 @@
 //! Operands that have fewer bits than their sums, as register tiles read them: several terms in a word of 32 bits where
 //! an instruction multiplies these, else each as what is summed.
+//!
+//! The instruction that multiplies four bytes takes a left operand without a sign. One with a sign has 128 added, which
+//! flips a bit, padding included; sums begin with what that adds to them, taken away: `Σ (x + 128) · w − 128 · Σ w`.
 
+use crate::bugs::bug;
 use crate::simd::Level;
 use crate::simd::convert::widen;
 use crate::tile::affine::ceil;
@@ -23,7 +27,7 @@ impl Terms {
         let tile = match operands {
             [BF16, BF16] if grouped && level >= Level::Avx512Bf16 => BF16,
             [F16 | BF16, _] => F32,
-            [U8, I8] if grouped && level >= Level::Avx512Vnni => U8,
+            [U8 | I8, I8] if grouped && level >= Level::Avx512Vnni => U8,
             [U8 | I8 | I16, _] if grouped => I16,
             [U8 | I8 | I16, _] => I32,
             [other, _] => other,
@@ -66,9 +70,32 @@ impl Terms {
         ceil(terms, self.count())
     }
 
+    /// What an operand's elements are made into.
+    fn made(self, i: usize) -> DType {
+        match (i, self.tile) {
+            (1, DType::U8) => DType::I8,
+            (_, tile) => tile,
+        }
+    }
+
     /// Whether an operand's elements are not what is multiplied, but made into that.
     pub(crate) fn converts(self, i: usize) -> bool {
-        self.operands[i].size() != self.tile.size()
+        self.operands[i] != self.made(i)
+    }
+
+    /// Whether 128 is added to the left operand.
+    pub(crate) fn is_flipped(self) -> bool {
+        self.operands == [DType::I8; 2] && self.tile == DType::U8
+    }
+
+    /// What a term of the right operand adds to the number that a sum begins with.
+    pub(crate) fn start(self, term: i32) -> i32 {
+        bug("what was added to the left is left in sums", -128, |_| 0) * term
+    }
+
+    /// A byte of what is 0 on the left.
+    pub(crate) fn padding(self) -> u8 {
+        if self.is_flipped() { 0x80 } else { 0 }
     }
 
     /// What register tiles multiply, for people, unless that are numbers.
@@ -93,12 +120,12 @@ impl Terms {
         to: *mut u8,
     ) {
         // SAFETY: the caller's.
-        unsafe { convert([self.operands[i], self.tile], (from, apart), count, to) }
+        unsafe { convert([self.operands[i], self.made(i)], (from, apart), count, to) }
     }
 }
 
 /// Makes elements of a dtype, so many elements apart, into those of another that has as many bits or more, which come
-/// to lie side by side.
+/// to lie side by side. Bytes that lose their sign have 128 added.
 ///
 /// # Safety
 /// The elements exist, and there is room.
@@ -137,6 +164,7 @@ pub(crate) unsafe fn convert(
             (U8, I32) => each(from, apart, count, to, |x: u8| i32::from(x)),
             (I8, I32) => each(from, apart, count, to, |x: i8| i32::from(x)),
             (I16, I32) => each(from, apart, count, to, |x: i16| i32::from(x)),
+            (I8, U8) => each(from, apart, count, to, |x: u8| x ^ 0x80),
             _ if to_dtype.size() == 1 => each(from, apart, count, to, |x: u8| x),
             _ if to_dtype.size() == 2 => each(from, apart, count, to, |x: u16| x),
             _ => each(from, apart, count, to, |x: u32| x),
@@ -169,30 +197,25 @@ unsafe fn each<A: Copy, B>(
     }
 }
 
-/// Puts one more term into each of some words, whose terms in front are there; behind the first there are zeros.
+/// Puts one more term into each of some words, so many bits from their end, where there are zeros; the first term sets
+/// a word.
 ///
 /// # Safety
-/// There are so many terms of the type, and words.
-pub(crate) unsafe fn put<E: Copy + Into<u32>>(
+/// There are so many terms, and words.
+pub(crate) unsafe fn put<E: Copy>(
     from: *const E,
-    which: i64,
-    to: *mut u32,
-    count: i64,
+    bits: i64,
+    (to, count): (*mut u32, i64),
+    term: impl Fn(E) -> u32,
 ) {
-    let bits = 8 * size_of::<E>() as i64 * which;
     // SAFETY: the caller's.
     let (from, to) = unsafe {
         let from = std::slice::from_raw_parts(from, count as usize);
         (from, std::slice::from_raw_parts_mut(to, count as usize))
     };
-    match which {
-        0 => to
-            .iter_mut()
-            .zip(from)
-            .for_each(|(to, x)| *to = (*x).into()),
-        _ => to
-            .iter_mut()
-            .zip(from)
-            .for_each(|(to, x)| *to |= (*x).into() << bits),
+    let words = to.iter_mut().zip(from);
+    match bits {
+        0 => words.for_each(|(to, x)| *to = term(*x)),
+        _ => words.for_each(|(to, x)| *to |= term(*x) << bits),
     }
 }

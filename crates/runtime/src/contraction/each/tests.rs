@@ -130,6 +130,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, (worked, interpreted): (bool, b
             taps: taps as u32,
             out: (out_pitch * size) as i64,
             adds,
+            starts: false,
             finish,
         },
         stride: stride as u32,
@@ -219,6 +220,7 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
             taps,
             out: 32,
             adds: false,
+            starts: false,
             finish: None,
         };
         let each = Each {

@@ -70,10 +70,15 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
     let rows = 1 + rng.below(most_rows(level, dtype, vectors as u8).into());
     let steps = rng.below(if by_tiles { 40 } else { 9 });
     let (taps, adds) = (1 + rng.below(2), rng.below(2) == 0);
+    let starts = dtype != DType::BF16 && rng.below(2) == 0;
+    let front = usize::from(starts);
     let (pitch, size) = (vectors * lanes, size_of::<T>());
     let mut numbers =
         |n: usize| -> Vec<T> { (0..n.max(1)).map(|_| T::bits(word(dtype, rng))).collect() };
-    let (a, b) = (numbers(taps * rows * steps), numbers(taps * steps * pitch));
+    let (a, b) = (
+        numbers(taps * rows * steps),
+        numbers((front + taps * steps) * pitch),
+    );
     let list: Vec<u64> = (0..taps)
         .map(|t| (t * rows * steps * size) as u64)
         .collect();
@@ -96,6 +101,7 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
         taps: taps as u32,
         out: (size * columns) as i64,
         adds,
+        starts,
         finish: None,
     };
     let call = Call {
@@ -109,13 +115,15 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
     for (at, found) in c.iter().enumerate() {
         let (i, j) = (at / columns, at % columns);
         let mut sum = match (adds, dtype) {
-            (false, _) => 0i64,
+            (false, _) if starts => b[j].read() as i64,
+            (false, _) => 0,
             (true, DType::BF16) => 7,
             (true, _) => -1,
         };
         for t in 0..taps * steps {
             let row = t / steps * rows + i;
-            let [x, y] = [a[row * steps + t % steps], b[t * pitch + j]].map(T::read);
+            let (x, y) = (a[row * steps + t % steps], b[(front + t) * pitch + j]);
+            let [x, y] = [x, y].map(T::read);
             let products = terms(dtype, x, false)
                 .into_iter()
                 .zip(terms(dtype, y, true));

@@ -174,6 +174,7 @@ impl Cut {
                     taps,
                     out: pitch * size,
                     adds: false,
+                    starts: false,
                     finish: self.finish.clone(),
                 };
                 Kernel::of_each(Each {

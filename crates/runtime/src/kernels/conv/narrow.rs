@@ -1,5 +1,5 @@
 //! Operands that have fewer bits than their sums. Where register tiles multiply several terms at once they read these,
-//! else all of an operand is copied first, as what they multiply.
+//! or what a block's copy makes of them; else all of an operand is copied first, as what they multiply.
 
 use super::Conv;
 use crate::error::Result;
@@ -11,6 +11,7 @@ use crate::simd::convert::pair;
 use crate::simd::transpose::{Transpose, Turn};
 use crate::tile::affine::ceil;
 use crate::tile::{Failures, Linked, Runner};
+use kiln_base::DType;
 use kiln_plan::ConvRole;
 use smallvec::SmallVec;
 
@@ -20,11 +21,11 @@ const PART: i64 = 1 << 12;
 impl Conv {
     /// Whether an operand is read from a copy, in which elements have more bits.
     pub(super) fn widens(&self, i: usize) -> bool {
-        self.terms.are_narrow() && (self.terms.converts(i) || !self.is_packed_by_terms(i))
+        self.terms.are_narrow() && !self.is_packed_by_terms(i)
     }
 
-    /// Whether an operand's terms come to share words when a part of it is copied: of weights that are packed, all
-    /// are widened to words first.
+    /// Whether an operand's terms come to share words when a part of it is copied, or do as they are: of weights that
+    /// are packed, all are widened to words first.
     fn is_packed_by_terms(&self, i: usize) -> bool {
         let weights = i == 1 && self.role != ConvRole::Weight;
         self.terms.are_grouped() && !weights
@@ -100,15 +101,34 @@ impl Conv {
     ///
     /// # Safety
     /// The channels exist, `apart` elements from one to the next, and there is room for their words.
-    pub(super) unsafe fn turn_terms<E: Copy + Into<u32>>(
+    pub(super) unsafe fn turn_terms(&self, from: *const u8, how: (i64, i64), to: (i64, *mut u32)) {
+        let flip = u32::from(self.terms.padding());
+        // SAFETY: the caller's.
+        unsafe {
+            match (self.terms.operand(0), self.terms.size()) {
+                (DType::I8, 2) => self.turn(from, how, to, |x: i8| (x as u16).into()),
+                (_, 1) => self.turn(from, how, to, |x: u8| u32::from(x) ^ flip),
+                (DType::U8, _) => self.turn(from, how, to, |x: u8| x.into()),
+                _ => self.turn(from, how, to, |x: u16| x.into()),
+            }
+        }
+    }
+
+    /// The same of elements of a type, which `term` makes into terms.
+    ///
+    /// # Safety
+    /// As [`Conv::turn_terms`].
+    unsafe fn turn<E: Copy>(
         &self,
         from: *const u8,
         (apart, channels): (i64, i64),
         (n, to): (i64, *mut u32),
+        term: impl Fn(E) -> u32 + Copy,
     ) {
         const ROWS: i64 = 8;
         const SOME: i64 = 64;
         let (each, words) = (self.terms.count(), self.terms.words(channels));
+        let size = 8 * self.terms.size();
         let from = from.cast::<E>();
         let mut rows = [[0u32; SOME as usize]; ROWS as usize];
         for first in (0..n).step_by(SOME as usize) {
@@ -118,8 +138,9 @@ impl Conv {
                 for (row, word) in rows.iter_mut().zip(top..top + some) {
                     for which in 0..each.min(channels - each * word) {
                         let at = (each * word + which) * apart + first;
+                        let (bits, row) = (size * which, row.as_mut_ptr());
                         // SAFETY: the caller's.
-                        unsafe { put(from.offset(at as isize), which, row.as_mut_ptr(), count) };
+                        unsafe { put(from.offset(at as isize), bits, (row, count), term) };
                     }
                 }
                 // SAFETY: the caller's.
@@ -142,12 +163,11 @@ impl Conv {
     /// # Safety
     /// The channels exist, and there is room for their words.
     pub(super) unsafe fn join(&self, from: *const u8, apart: i64, channels: i64, to: *mut u8) {
-        let term = self.terms.tile();
         let size = self.terms.size();
         let rest = 4 * self.terms.words(channels) - size * channels;
         // SAFETY: the caller's.
         unsafe {
-            convert([term; 2], (from, apart), channels, to);
+            self.terms.make(0, (from, apart), channels, to);
             to.offset((size * channels) as isize)
                 .write_bytes(0, rest as usize);
         }
@@ -165,11 +185,7 @@ impl Conv {
         parallel: bool,
     ) -> Result<*mut u8> {
         let len = self.operand_len(i);
-        let to_dtype = match self.is_packed_by_terms(i) {
-            true => self.terms.tile(),
-            false => self.dtype,
-        };
-        let dtypes = [self.terms.operand(i), to_dtype];
+        let dtypes = [self.terms.operand(i), self.dtype];
         let [size, wide] = dtypes.map(|d| d.size() as i64);
         let to = room::<u8>(storage, wide * len)?;
         let both = Args(&[from, to]);

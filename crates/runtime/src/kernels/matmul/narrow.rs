@@ -166,34 +166,51 @@ impl MatMul {
         let size = self.terms.operand(1).size() as i64;
         // SAFETY: the caller's.
         unsafe {
-            let to = to.cast::<u32>().offset((column * steps) as isize);
-            if columns < panel {
-                to.write_bytes(0, (panel * steps) as usize);
+            let starts = to
+                .cast::<u32>()
+                .offset((column * self.panel_rows()) as isize);
+            let to = starts.offset((panel * (self.panel_rows() - steps)) as isize);
+            if columns < panel || to != starts {
+                starts.write_bytes(0, (panel * self.panel_rows()) as usize);
             }
             for term in 0..self.k {
                 let from = from.wrapping_offset((term * row * size) as isize);
                 let step = term / self.terms.count();
                 let to = to.offset((step * panel) as isize);
-                self.put_row((from, col), columns, to, term);
+                self.put_row((from, col), columns, (to, starts.cast()), term);
             }
         }
     }
 
-    /// Packs a term of each of some columns.
+    /// Packs a term of each of some columns, and has their sums begin with what it adds to these.
     ///
     /// # Safety
     /// As [`MatMul::pack`]; there is room for the words.
-    unsafe fn put_row(&self, from: (*const u8, i64), columns: i64, to: *mut u32, term: i64) {
+    unsafe fn put_row(
+        &self,
+        from: (*const u8, i64),
+        columns: i64,
+        (to, starts): (*mut u32, *mut i32),
+        term: i64,
+    ) {
         let mut row = [0u32; PANEL];
         let row = row.as_mut_ptr();
-        let which = term % self.terms.count();
+        let bits = 8 * self.terms.size() * (term % self.terms.count());
+        let to = (to, columns);
         // SAFETY: the caller's; a panel has no more columns.
         unsafe {
             self.terms.make(1, from, columns, row.cast());
             match self.terms.size() {
-                1 => put(row.cast::<u8>(), which, to, columns),
-                2 => put(row.cast::<u16>(), which, to, columns),
-                _ => put(row, which, to, columns),
+                1 => put(row.cast::<u8>(), bits, to, u32::from),
+                2 => put(row.cast::<u16>(), bits, to, u32::from),
+                _ => put(row, bits, to, |x| x),
+            }
+            if self.terms.is_flipped() {
+                for i in 0..columns as usize {
+                    let term = *row.cast::<i8>().add(i);
+                    let start = self.terms.start(term.into());
+                    *starts.add(i) = (*starts.add(i)).wrapping_add(start);
+                }
             }
         }
     }

@@ -45,7 +45,12 @@ impl MatMul {
 
     /// Elements of the packed matrix.
     pub(super) fn packed_elements(&self) -> i64 {
-        self.panels_across() * self.panel() * self.steps()
+        self.panels_across() * self.panel() * self.panel_rows()
+    }
+
+    /// Rows of a panel: steps, and in front of them what sums begin with.
+    pub(super) fn panel_rows(&self) -> i64 {
+        self.steps() + i64::from(self.terms.is_flipped())
     }
 
     /// Bytes of the right matrix once it is packed; none where it never is. Where another algorithm computes it for
@@ -200,7 +205,7 @@ impl MatMul {
                 }
             };
             for column in (0..b.cols).step_by(panel as usize) {
-                let right = packed.wrapping_offset(((b.col + column) * self.steps()) as isize);
+                let right = packed.wrapping_offset(((b.col + column) * self.panel_rows()) as isize);
                 let tile = |rows: i64| Tile {
                     level: self.level,
                     dtype: self.terms.tile(),
@@ -214,6 +219,7 @@ impl MatMul {
                     taps: 1,
                     out: pitch * size,
                     adds: false,
+                    starts: self.terms.is_flipped(),
                     finish: self.finish.clone(),
                 };
                 let mut kernel = kernels.get(&tile(tile_rows.min(b.rows)))?;

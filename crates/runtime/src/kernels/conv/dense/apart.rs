@@ -28,6 +28,7 @@ impl Cut {
             taps: 1,
             out: pitch * size,
             adds: true,
+            starts: false,
             finish: None,
         })
     }
@@ -72,19 +73,29 @@ impl Conv {
         let apart = if grouped { 1 } else { channel };
         let [kernels @ .., wide] = cut.axes.map(|a| a.kernel);
         let (high, count) = (kernels[1], cut.taps.len() as i64);
-        let (line, zero) = (b.to[2] - b.from[2], T::ZERO);
+        let line = b.to[2] - b.from[2];
+        let zero = u64::from_ne_bytes([self.terms.padding(); 8]);
         for panel in (b.channel..b.channel + b.channels).step_by(cut.panel as usize) {
             let columns = cut.panel.min(cut.columns - panel);
             let [kernel, padding] = [apart, 0].map(|n| cut.one_tap(self, columns, [n, pitch]));
             let (kernel, padding) = (kernel?, padding?);
-            let weights = weights.wrapping_offset(cut.panel_at(b.group, panel) as isize);
+            let starts = weights.wrapping_offset(cut.panel_at(b.group, panel) as isize);
+            let weights = starts.wrapping_offset((i64::from(cut.starts) * cut.panel) as isize);
             for (y, x) in
                 (b.from[1]..b.to[1]).flat_map(|y| (b.from[2]..b.to[2]).map(move |x| (y, x)))
             {
                 let to = ((y - b.from[1]) * line + x - b.from[2]) * pitch + panel - b.channel;
                 let to = dst.wrapping_offset(to as isize);
                 // SAFETY: there is room for the results.
-                unsafe { (0..columns).for_each(|i| *to.offset(i as isize) = T::ZERO) };
+                unsafe {
+                    for i in 0..columns as isize {
+                        *to.offset(i) = if cut.starts {
+                            *starts.offset(i)
+                        } else {
+                            T::ZERO
+                        };
+                    }
+                }
                 for tap in 0..count {
                     let taps = [tap / wide / high, tap / wide % high, tap % wide];
                     let (place, read) = (

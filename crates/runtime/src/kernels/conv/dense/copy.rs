@@ -115,17 +115,23 @@ impl Conv {
         let end = until.min(width).max(first);
         let (front, behind, n) = (first - from, until - end, end - first);
         let behind = bug("padding behind a line is not zero", behind, |_| 0);
+        let padding = bug(
+            "padding is 0 where 128 is added",
+            self.terms.padding(),
+            |_| 0,
+        );
         let x = images.at([z, y, first]);
         let position = |i: i64| x.wrapping_offset((i * images.apart[2]) as isize);
         // SAFETY: the caller's.
         unsafe {
-            to.write_bytes(0, (front * channels) as usize);
+            to.write_bytes(padding, (front * channels) as usize);
             let to = to.offset((front * channels) as isize);
             match cut.turned {
-                true if self.terms.are_grouped() => match self.terms.size() {
-                    1 => self.turn_terms::<u8>(x, (channel, cut.terms), (n, to.cast())),
-                    _ => self.turn_terms::<u16>(x, (channel, cut.terms), (n, to.cast())),
-                },
+                true if self.terms.are_grouped() => {
+                    self.turn_terms(x, (channel, cut.terms), (n, to.cast()));
+                }
+                // The channels of all positions lie side by side, and their words.
+                _ if cut.is_one_run(self) => self.terms.make(0, (x, 1), n * cut.terms, to.cast()),
                 _ if self.terms.are_grouped() => (0..n).for_each(|i| {
                     let to = to.offset((i * channels) as isize).cast();
                     self.join(position(i), channel, cut.terms, to);
@@ -147,7 +153,7 @@ impl Conv {
                 }),
             }
             to.offset((n * channels) as isize)
-                .write_bytes(0, (behind * channels) as usize);
+                .write_bytes(padding, (behind * channels) as usize);
         }
     }
 
@@ -166,7 +172,8 @@ impl Conv {
     ) -> Result<(Source, i64)> {
         // SAFETY: the caller's.
         unsafe {
-            match self.terms.size() {
+            let size = self.terms.operand(0).size();
+            match if self.widens(0) { 4 } else { size } {
                 1 => self.begin::<u8>(images, cut, b, windows, made, failures),
                 2 => self.begin::<u16>(images, cut, b, windows, made, failures),
                 _ => self.begin::<T>(images, cut, b, windows, made, failures),

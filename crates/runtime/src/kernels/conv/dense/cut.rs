@@ -52,6 +52,8 @@ pub(in crate::kernels::conv) struct Cut {
     pub(super) is_copied: bool,
     /// Extents of a copy.
     copy: [i64; 3],
+    /// Whether sums begin with a row of a panel of weights.
+    pub(super) starts: bool,
     /// Columns of a panel of weights, and panels of a group.
     pub(super) panel: i64,
     pub(super) panels: i64,
@@ -148,6 +150,7 @@ impl Cut {
             returned,
             is_copied: false,
             copy: [0; 3],
+            starts: c.terms.is_flipped(),
             panel,
             panels: ceil(columns, panel),
             block: [1; 3],
@@ -210,7 +213,8 @@ impl Cut {
         self.rows = [down, across];
         let spans = [0, 1, 2].map(|i| window(&self.phases[i], 0, self.result[i]));
         let padded = (0..3).any(|i| spans[i].0 < 0 || spans[i].1 > self.image[i]);
-        self.is_copied = padded || self.turned || self.terms % c.terms.count() != 0;
+        let made = c.terms.are_grouped() && c.terms.converts(0);
+        self.is_copied = padded || self.turned || made || self.terms % c.terms.count() != 0;
         // Blocks are lines of a plane, or parts of its only line.
         let [deep, height, width] = self.result;
         let (axis, beside, unit) = match height {
@@ -334,7 +338,7 @@ impl Cut {
             Some(_) => self.channels,
             None => self.groups * self.columns,
         };
-        let panel = self.panel * self.sums * self.taps.len() as i64;
+        let panel = self.panel * self.panel_rows();
         Ok(Tile {
             level: c.level,
             dtype: c.terms.tile(),
@@ -356,6 +360,7 @@ impl Cut {
             taps: many(taps.len() as i64)?,
             out: pitch * size,
             adds: false,
+            starts: c.terms.is_flipped(),
             finish: self.finish.clone(),
         })
     }
@@ -401,6 +406,11 @@ impl Cut {
         ([lines * positions, self.panel], self.finish.is_some())
     }
 
+    /// Whether positions of images lie side by side, as do their words.
+    pub(super) fn is_one_run(&self, c: &Conv) -> bool {
+        c.terms.are_grouped() && self.groups == 1 && self.terms % c.terms.count() == 0
+    }
+
     /// Elements of the packed weights, and one behind them.
     pub(in crate::kernels::conv) fn packed(&self) -> i64 {
         self.panel_at(self.groups, 0) + 1
@@ -409,7 +419,12 @@ impl Cut {
     /// Where the panel of a group's columns begins.
     pub(super) fn panel_at(&self, group: i64, column: i64) -> i64 {
         let panel = group * self.panels + column / self.panel;
-        panel * self.taps.len() as i64 * self.sums * self.panel
+        panel * self.panel_rows() * self.panel
+    }
+
+    /// Rows of a panel: those of taps, and in front of them what sums begin with.
+    pub(super) fn panel_rows(&self) -> i64 {
+        self.taps.len() as i64 * self.sums + i64::from(self.starts)
     }
 
     /// Elements of a copy.

@@ -40,7 +40,7 @@ impl Conv {
         let finite = AtomicBool::new(true);
         split(
             cut.groups * cut.panels,
-            taps * sums * panel,
+            cut.panel_rows() * panel,
             parallel,
             |from, until| {
                 let pair = &pair;
@@ -50,7 +50,12 @@ impl Conv {
                 for p in from..until {
                     let (group, first) = (p / cut.panels, p % cut.panels * panel);
                     let columns = panel.min(cut.columns - first);
-                    let to = to.wrapping_offset((p * taps * sums * panel) as isize);
+                    let starts = to.wrapping_offset((p * cut.panel_rows() * panel) as isize);
+                    let to = starts.wrapping_offset((i64::from(cut.starts) * panel) as isize);
+                    if cut.starts {
+                        // SAFETY: each panel has a place of its own.
+                        unsafe { starts.write_bytes(0, panel as usize) };
+                    }
                     for c in (0..terms).step_by(channels as usize) {
                         let count = channels.min(terms - c) * taps;
                         let (at, pitch) = match is_input {
@@ -73,6 +78,9 @@ impl Conv {
                                 let tap = cut.taps[(tap % taps) as usize];
                                 if tap < 0 {
                                     continue;
+                                }
+                                if cut.starts {
+                                    self.put_starts(from.cast(), starts.cast(), panel);
                                 }
                                 let term = c + row / taps;
                                 let (place, which) =
@@ -106,6 +114,20 @@ impl Conv {
         let behind = if finite.into_inner() { 0 } else { u8::MAX };
         // SAFETY: there is room for it.
         unsafe { to.offset(cut.packed() as isize - 1).write_bytes(behind, 1) };
+    }
+
+    /// Has sums begin with what some terms, which were widened to words, add to these.
+    ///
+    /// # Safety
+    /// There are so many of both.
+    unsafe fn put_starts(&self, terms: *const i32, to: *mut i32, count: i64) {
+        for i in 0..count as usize {
+            // SAFETY: the caller's.
+            unsafe {
+                let start = self.terms.start(*terms.add(i));
+                *to.add(i) = (*to.add(i)).wrapping_add(start);
+            }
+        }
     }
 }
 

@@ -313,6 +313,7 @@ impl Cut {
             taps: taps as u32,
             out: out * size,
             adds: false,
+            starts: false,
             finish: None,
         }
     }

@@ -130,6 +130,7 @@ impl Cut {
                                 taps: (to - from) as u32,
                                 out: sums.pitch * size,
                                 adds: block > range.blocks[0] || from > 0,
+                                starts: false,
                                 finish: None,
                             },
                             stride: width.dilation as u32,

@@ -174,6 +174,7 @@ impl Sizes {
                 taps: 1,
                 out: self.products.row * SIZE,
                 adds: false,
+                starts: false,
                 finish: None,
             })
         };
