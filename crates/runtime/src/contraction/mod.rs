@@ -19,6 +19,6 @@ mod transform;
 pub(crate) use each::{Each, most_each_rows};
 pub(crate) use finish::{Accesses, Finish};
 pub(crate) use kernel::{Kernel, Kernels};
-pub(crate) use product::{VECTORS, multiply, multiply_as, pack, shape};
+pub(crate) use product::{Right, VECTORS, multiply, multiply_as, pack, pack_panels, shape};
 pub(crate) use tile::{Call, Rows, Tile, even_rows, lanes, most_rows, shown};
 pub(crate) use transform::Transform;
