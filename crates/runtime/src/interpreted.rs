@@ -5,6 +5,7 @@
 //! processor. What the code may touch is declared: the arguments of the steps that run, to the byte, memory that their
 //! kernels take meanwhile, and the lists of addresses that a call comes with.
 
+mod attention;
 mod layers;
 mod programs;
 

@@ -5,7 +5,7 @@
 //! of its rows lie far apart. An element is summed in order, however it is cut.
 
 use super::kernel::Kernels;
-use super::tile::{Call, Rows, Tile, even_rows, lanes, most_rows, panel_vectors};
+use super::tile::{Call, Rows, Tile, even_rows, lanes, most_rows};
 use crate::bugs::bug;
 use crate::error::Result;
 use crate::memory::{Storage, room};
@@ -20,7 +20,8 @@ use std::cell::RefCell;
 const TERMS: i64 = 512;
 /// Rows whose terms stay in the second-level cache.
 const ROWS: i64 = 384;
-/// The most vectors of a panel where there are few rows.
+/// Vectors of a panel, and the most where there are few rows.
+const VECTORS: i64 = 2;
 const MOST_VECTORS: i64 = 8;
 /// Walks over a panel from which on it is copied.
 const WALKS: i64 = 3;
@@ -33,6 +34,49 @@ const APART: i64 = 16;
 
 /// A matrix: its first element, and how far apart rows and columns are, in elements.
 pub(crate) type Matrix<T> = (*const T, i64, i64);
+
+/// Panels of a right matrix, one behind the other: where they begin, and how many terms and columns each has. What lies
+/// behind the matrix's last column is anything.
+#[derive(Copy, Clone)]
+pub(crate) struct Panels<T> {
+    pub at: *const T,
+    pub terms: i64,
+    pub columns: i64,
+}
+
+/// A right matrix.
+#[derive(Copy, Clone)]
+pub(crate) enum Right<T> {
+    /// As it lies; its panels are copied where that pays.
+    Lies(Matrix<T>),
+    /// The same, whose rows don't meet in the caches, and columns lie side by side: nothing is copied.
+    Apart(Matrix<T>),
+    Packed(Panels<T>),
+}
+
+impl<T> Right<T> {
+    /// What is behind a term and a column, with which a panel begins.
+    pub(crate) fn behind(self, term: i64, column: i64) -> Right<T> {
+        let at = |(x, row, col): Matrix<T>| {
+            let x = x.wrapping_offset((term * row + column * col) as isize);
+            (x, row, col)
+        };
+        match self {
+            Right::Lies(x) => Right::Lies(at(x)),
+            Right::Apart(x) => Right::Apart(at(x)),
+            Right::Packed(p) => Right::Packed(Panels {
+                at: at((p.at, p.columns, p.terms)).0,
+                ..p
+            }),
+        }
+    }
+}
+
+impl<T> From<Matrix<T>> for Right<T> {
+    fn from(x: Matrix<T>) -> Right<T> {
+        Right::Lies(x)
+    }
+}
 
 /// What a thread copies matrices into.
 #[derive(Default)]
@@ -58,7 +102,7 @@ pub(crate) unsafe fn multiply<T: Lane>(
     sizes: (i64, i64, i64),
     out: (*mut T, i64),
     left: Matrix<T>,
-    right: Matrix<T>,
+    right: impl Into<Right<T>>,
     adds: bool,
 ) -> Result<()> {
     // SAFETY: the caller's.
@@ -80,9 +124,10 @@ pub(crate) unsafe fn multiply_as<T: Lane>(
     (m, n, k): (i64, i64, i64),
     (out, pitch): (*mut T, i64),
     left: Matrix<T>,
-    right: Matrix<T>,
+    right: impl Into<Right<T>>,
     adds: bool,
 ) -> Result<()> {
+    let right = right.into();
     COPIES.with_borrow_mut(|copies| {
         let mut from = 0;
         while from < k || from == 0 {
@@ -90,7 +135,7 @@ pub(crate) unsafe fn multiply_as<T: Lane>(
             for row in (0..m).step_by(ROWS as usize) {
                 let sizes = (ROWS.min(m - row), n, terms);
                 let adds = bug("the next terms are not added", adds || from > 0, |_| adds);
-                let cut = Cut::new(dtype, level, sizes, adds);
+                let cut = Cut::new(dtype, level, sizes, adds, right);
                 let at = |(x, row, col): Matrix<T>, i: i64, j: i64| {
                     (x.wrapping_offset((i * row + j * col) as isize), row, col)
                 };
@@ -100,7 +145,7 @@ pub(crate) unsafe fn multiply_as<T: Lane>(
                     cut.run(
                         (out, pitch),
                         at(left, row, from),
-                        at(right, from, 0),
+                        right.behind(from, 0),
                         copies,
                     )?;
                 }
@@ -125,8 +170,21 @@ struct Cut {
 }
 
 impl Cut {
-    fn new(dtype: DType, level: Level, (m, n, k): (i64, i64, i64), adds: bool) -> Cut {
-        let (rows, vectors) = shape(level, dtype, m, n);
+    fn new<T>(
+        dtype: DType,
+        level: Level,
+        (m, n, k): (i64, i64, i64),
+        adds: bool,
+        right: Right<T>,
+    ) -> Cut {
+        let lanes = i64::from(lanes(level, dtype));
+        let (rows, vectors) = match right {
+            Right::Packed(p) => {
+                let vectors = p.columns / lanes;
+                (even_rows(m, most(level, dtype, vectors)), vectors)
+            }
+            _ => shape(level, dtype, m, n),
+        };
         Cut {
             dtype,
             level,
@@ -135,7 +193,7 @@ impl Cut {
             k,
             adds,
             rows,
-            columns: vectors * i64::from(lanes(level, dtype)),
+            columns: vectors * lanes,
         }
     }
 
@@ -145,34 +203,19 @@ impl Cut {
         self,
         (out, pitch): (*mut T, i64),
         left: Matrix<T>,
-        right: Matrix<T>,
+        right: Right<T>,
         copies: &mut Copies,
     ) -> Result<()> {
         let size = size_of::<T>() as i64;
         let rows = self.rows;
         // SAFETY: the caller's.
         let (left, apart) = unsafe { self.left(left, &mut copies.left)? };
-        let tiles = ceil(self.m, rows);
-        let copied = right.2 != 1 || tiles >= WALKS;
-        let step = if copied { self.columns } else { right.1 };
         for column in (0..self.n).step_by(self.columns as usize) {
             let columns = self.columns.min(self.n - column);
-            let panel = right.0.wrapping_offset((column * right.2) as isize);
-            let panel = match copied {
-                true => {
-                    let to = room::<T>(&mut copies.right, self.k * self.columns)?;
-                    // SAFETY: the caller's; there is room for whole panels.
-                    unsafe {
-                        pack(
-                            self.level,
-                            (panel, right.1, right.2),
-                            (self.k, columns),
-                            (to, self.columns),
-                        )
-                    };
-                    to.cast_const()
-                }
-                false => panel,
+            // SAFETY: the caller's; the panel lies within the matrix.
+            let (panel, step, padded) = unsafe {
+                let panel = right.behind(0, column);
+                self.panel(panel, columns, &mut copies.right)?
             };
             let tile = |count: i64| Tile {
                 level: self.level,
@@ -181,7 +224,7 @@ impl Cut {
                 columns: columns as u16,
                 step: apart[1] * size,
                 right: step * size,
-                padded: copied,
+                padded,
                 steps: self.k as u32,
                 ahead: 0,
                 taps: 1,
@@ -210,6 +253,29 @@ impl Cut {
             }
         }
         Ok(())
+    }
+
+    /// Where the first columns of a right matrix are read: the distance of two terms, and whether there are whole vectors.
+    ///
+    /// # Safety
+    /// As [`multiply`].
+    unsafe fn panel<T: Lane>(
+        &self,
+        right: Right<T>,
+        columns: i64,
+        copy: &mut Option<Storage>,
+    ) -> Result<(*const T, i64, bool)> {
+        let often = ceil(self.m, self.rows) >= WALKS;
+        match right {
+            Right::Packed(p) => Ok((p.at, p.columns, true)),
+            Right::Lies(x) if often || x.2 != 1 => {
+                let to = room::<T>(copy, self.k * self.columns)?;
+                // SAFETY: the caller's; there is room for whole panels.
+                unsafe { pack(self.level, x, (self.k, columns), (to, self.columns)) };
+                Ok((to, self.columns, true))
+            }
+            Right::Lies((at, row, _)) | Right::Apart((at, row, _)) => Ok((at, row, false)),
+        }
     }
 
     /// Where the rows of the left matrix are read: the distances of two rows of a tile, of two terms and of two tiles.
@@ -260,16 +326,53 @@ impl Cut {
     }
 }
 
+/// The most rows of a register tile. A left matrix may lie as tiles of AMX can't read it: then vectors multiply as many.
+fn most(level: Level, dtype: DType, vectors: i64) -> u8 {
+    most_rows(level.min(Level::Avx512Fp16), dtype, vectors as u8)
+}
+
 /// Rows and vectors of a register tile: two vectors, more where rows are few, so that sums don't wait for each other.
 pub(crate) fn shape(level: Level, dtype: DType, m: i64, n: i64) -> (i64, i64) {
     let lanes = i64::from(lanes(level, dtype));
     let across = ceil(n, lanes);
-    let most = |vectors: i64| most_rows(level, dtype, vectors as u8);
-    let mut vectors = panel_vectors(level, dtype).min(across.max(1));
+    let most = |vectors: i64| most(level, dtype, vectors);
+    let mut vectors = VECTORS.min(across.max(1));
     while vectors < MOST_VECTORS.min(across) && i64::from(most(vectors + 1)) >= m {
         vectors += 1;
     }
     (even_rows(m, most(vectors)), vectors)
+}
+
+/// Copies a right matrix of so many terms and columns, in panels.
+///
+/// # Errors
+/// If there is no memory.
+///
+/// # Safety
+/// The elements exist. The processor has the level.
+pub(crate) unsafe fn pack_panels<T: Lane>(
+    level: Level,
+    x: Matrix<T>,
+    (terms, n): (i64, i64),
+    copy: &mut Option<Storage>,
+) -> Result<Panels<T>> {
+    let lanes = i64::from(lanes(level, T::DTYPE));
+    let across = VECTORS.min(ceil(n, lanes)).max(1) * lanes;
+    let to = room::<T>(copy, ceil(n, across) * across * terms)?;
+    for column in (0..n).step_by(across as usize) {
+        let from = x.0.wrapping_offset((column * x.2) as isize);
+        let columns = across.min(n - column);
+        // SAFETY: the caller's; there is room for whole panels.
+        unsafe {
+            let to = to.offset((column * terms) as isize);
+            pack(level, (from, x.1, x.2), (terms, columns), (to, across));
+        }
+    }
+    Ok(Panels {
+        at: to,
+        terms,
+        columns: across,
+    })
 }
 
 /// Copies columns of a matrix into a panel whose rows are `pitch` elements apart.

@@ -2,7 +2,9 @@
 
 mod terms;
 
-use super::{Accesses, Call, Finish, Kernel, Rows, Tile, lanes, most_rows, multiply};
+use super::{
+    Accesses, Call, Finish, Kernel, Right, Rows, Tile, lanes, most_rows, multiply, pack_panels,
+};
 use crate::sums::Lane;
 use crate::tile;
 use kiln_base::prim::Binary;
@@ -476,17 +478,17 @@ fn a_product<T: Whole>(level: Level, rng: &mut Rng) {
     let before: Vec<T> = rng.numbers(m * pitch + 1);
     let mut c = before.clone();
     let sizes = (m as i64, n as i64, k as i64);
-    let (left, right) = ((a.0.as_ptr(), a.1, a.2), (b.0.as_ptr(), b.1, b.2));
+    let (left, lies) = ((a.0.as_ptr(), a.1, a.2), (b.0.as_ptr(), b.1, b.2));
+    let mut copy = None;
     // SAFETY: the matrices have their elements.
     unsafe {
-        multiply(
-            level,
-            sizes,
-            (c.as_mut_ptr(), pitch as i64),
-            left,
-            right,
-            adds,
-        )
+        let right = match rng.below(3) {
+            0 => Right::Packed(pack_panels(level, lies, (sizes.2, sizes.1), &mut copy).unwrap()),
+            1 if b.2 == 1 => Right::Apart(lies),
+            _ => Right::Lies(lies),
+        };
+        let to = (c.as_mut_ptr(), pitch as i64);
+        multiply(level, sizes, to, left, right, adds)
     }
     .unwrap();
     for (i, found) in c.iter().enumerate() {

@@ -35,7 +35,8 @@ pub(crate) struct Tile {
     pub out: i64,
     /// Whether sums are added to what the result holds.
     pub adds: bool,
-    /// Whether sums begin with what lies in front of the first step of the right operand, a row like its others.
+    /// Whether sums begin with what lies in front of the first step of the right operand, a row like its others; not
+    /// where they are added to what is there.
     pub starts: bool,
     /// What is done with them, which then writes results of its own.
     pub finish: Option<Arc<Finish>>,

@@ -22,6 +22,9 @@ struct Maker<'g> {
     /// Of sums, and of what is multiplied: cast to it where that is another.
     dtype: DType,
     operands: [DType; 2],
+    /// Whether the sign of a result may be another than that of one that was rounded less often, which gradients tell
+    /// of.
+    rounds: bool,
 }
 
 impl Maker<'_> {
@@ -60,7 +63,7 @@ impl Maker<'_> {
             let residual = self.input(&shape, Role::Data);
             y = self.b.pointwise(Pw::Add, &[y, residual])?;
         }
-        if self.rng.chance(0.5) {
+        if self.rng.chance(0.5) && !self.rounds {
             y = self.b.pointwise(Pw::Relu, &[y])?;
         }
         Ok(y)
@@ -178,6 +181,7 @@ fn made(
         rng,
         dtype,
         operands,
+        rounds: derived && dtype == DType::BF16,
     };
     // Some windows are larger than their images.
     let y = match convolves {

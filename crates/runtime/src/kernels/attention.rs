@@ -9,7 +9,7 @@ mod softmax;
 pub(crate) use gradient::AttentionGrad;
 
 use super::work::Call;
-use crate::contraction::multiply;
+use crate::contraction::{Right, pack_panels};
 use crate::error::Result;
 use crate::kernels::matmul::{Operand, Work, epilogue, run_blocks};
 use crate::memory::{Storage, room};
@@ -44,9 +44,8 @@ impl super::work::Work for Attention {
 
 /// What is computed at once.
 const BLOCK: Block = Block {
-    scores: 1 << 16,
     keys: 512,
-    rows: 128,
+    rows: 256,
 };
 
 /// What a thread keeps from block to block: scores, sums, and halves as f32.
@@ -57,8 +56,8 @@ struct Scratch {
     query: Option<Storage>,
     key: Option<Storage>,
     value: Option<Storage>,
-    /// The keys turned over, and what is kept for all blocks of rows of a matrix.
-    keys: Option<Storage>,
+    /// Panels of keys and values, and what is kept for all blocks of rows of a matrix.
+    panels: [Option<Storage>; 2],
     holds: Option<Held>,
 }
 
@@ -67,8 +66,9 @@ struct Scratch {
 struct Held {
     /// Where they begin in the operands, which matrices may share.
     of: [*const u8; 2],
-    keys: Side,
-    value: Side,
+    /// The keys as columns, and the values.
+    keys: Right<f32>,
+    values: Right<f32>,
     /// Values that are not finite are in front of this row.
     wild: i64,
 }
@@ -157,7 +157,7 @@ impl Attention {
         // the scratch memory.
         unsafe {
             let held = self.hold(args, b, scratch)?;
-            let query = s.query(args, (b, first, rows), &mut scratch.query)?;
+            let query = s.query(args, (b, first, rows), s.terms, &mut scratch.query)?;
             self.sum(args, (b, first, rows), (query, held), seen, (weights, sums))?;
             if s.dtype != DType::F32 {
                 let sums = std::slice::from_raw_parts(sums, (rows * columns) as usize);
@@ -172,8 +172,8 @@ impl Attention {
         Ok(())
     }
 
-    /// Keys and values of matrix `b`, read as they are to be. Keys are turned over where more than one block of rows reads
-    /// them.
+    /// Keys and values of matrix `b`, read as they are to be. Where more than one block of rows reads them they are
+    /// packed.
     unsafe fn hold(&self, args: &[*mut u8], b: i64, scratch: &mut Scratch) -> Result<Held> {
         let s = &self.scores;
         let of = [
@@ -185,21 +185,30 @@ impl Attention {
         }
         // SAFETY: linking proved the operands within their buffers; there is room.
         let held = unsafe {
-            let key = s.key(args, b, &mut scratch.key)?;
-            let keys = match s.length > s.rows {
-                true => s.turned(key, (s.keys, s.width), &mut scratch.keys)?,
-                false => (key.0, key.2, key.1),
-            };
-            let all = (b, 0, s.keys);
-            let value = s.side(&self.value, args, all, self.columns, &mut scratch.value)?;
-            let wild = |row: &i64| !is_finite(value, (*row, *row + 1), self.columns);
+            let key = s.key(args, b, s.terms, &mut scratch.key)?;
+            let (all, copy) = ((b, s.keys), &mut scratch.value);
+            let value = s.summed(&self.value, args, all, self.columns, copy)?;
+            let (mut keys, mut values) = ((key.0, key.2, key.1).into(), value.into());
+            if s.length > s.rows {
+                let [of_keys, of_values] = &mut scratch.panels;
+                let keys_as_columns = (key.0, key.2, key.1);
+                let sizes = (s.terms.words(s.width), s.keys);
+                keys = Right::Packed(pack_panels(s.level, keys_as_columns, sizes, of_keys)?);
+                let sizes = (s.terms.words(s.keys), self.columns);
+                values = Right::Packed(pack_panels(s.level, value, sizes, of_values)?);
+            }
+            let count = s.terms.count();
+            let wild = |word: &i64| !is_finite(value, (*word, *word + 1), self.columns, s.terms);
             Held {
                 of,
                 keys,
-                value,
+                values,
                 // All keys are seen otherwise.
                 wild: match s.causal {
-                    true => (0..s.keys).rev().find(wild).map_or(0, |row| row + 1),
+                    true => (0..s.terms.words(s.keys))
+                        .rev()
+                        .find(wild)
+                        .map_or(0, |word| s.keys.min((word + 1) * count)),
                     false => 0,
                 },
             }
@@ -219,7 +228,6 @@ impl Attention {
     ) -> Result<()> {
         let (s, columns) = (&self.scores, self.columns);
         let mut sums: AllSums = [Sums::NONE; _];
-        let (value, row, col) = held.value;
         // SAFETY: linking proved the operands within their buffers; there is room.
         unsafe {
             let line = |i: i64| {
@@ -227,14 +235,10 @@ impl Attention {
                 std::slice::from_raw_parts_mut(line, columns as usize)
             };
             let weighted = |from: i64, until: i64| {
-                multiply(
-                    s.level,
-                    (rows, columns, until - from),
-                    (out, columns),
-                    (weights.cast_const(), s.pitch, 1),
-                    (value.wrapping_offset((from * row) as isize), row, col),
-                    from > 0,
-                )
+                let sizes = (rows, columns, until - from);
+                let left = (weights.cast_const(), s.pitch, 1);
+                let values = held.values.behind(s.terms.words(from), 0);
+                s.multiply(sizes, (out, columns), left, values, from > 0)
             };
             let mut from = 0;
             loop {
@@ -242,6 +246,7 @@ impl Attention {
                 let (at, part) = ((b, first, rows), (from, until));
                 s.weights(args, at, (query, held.keys), part, (weights, &mut sums))?;
                 s.drop(args, at, part, weights);
+                s.narrow(weights, (rows, until - from));
                 for (i, sums) in (0..rows).zip(&sums).filter(|_| from > 0) {
                     line(i).iter_mut().for_each(|x| *x *= sums.fade);
                 }
@@ -255,6 +260,7 @@ impl Attention {
             let all = (rows * s.pitch) as usize;
             if seen < held.wild {
                 std::slice::from_raw_parts_mut(weights, all).fill(0.0);
+                from -= from % s.terms.count();
             }
             while from < held.wild {
                 let until = held.wild.min(from + s.part);

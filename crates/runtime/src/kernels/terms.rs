@@ -141,6 +141,14 @@ pub(crate) unsafe fn convert(
         match (from_dtype, to_dtype) {
             (half, F32) if half.size() == 2 => {
                 let (from, to) = (from.cast::<u16>(), to.cast::<f32>());
+                if apart == 1 {
+                    let from = std::slice::from_raw_parts(from, count as usize);
+                    return widen(
+                        half,
+                        from,
+                        std::slice::from_raw_parts_mut(to, count as usize),
+                    );
+                }
                 let mut halves = [0; SOME];
                 for first in (0..count).step_by(SOME) {
                     let n = (count - first).min(SOME as i64);

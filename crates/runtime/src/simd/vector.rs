@@ -31,6 +31,11 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     /// As [`Vector::splat`].
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
+    /// What is larger, or `b` where either is no number.
+    ///
+    /// # Safety
+    /// As [`Vector::splat`].
+    unsafe fn max(self, b: Self) -> Self;
 }
 
 /// Four lanes of a level that has no instructions of its own here.
@@ -85,6 +90,17 @@ macro_rules! four {
                 }
                 self
             }
+            #[inline(always)]
+            unsafe fn max(self, mut b: Self) -> Self {
+                for i in 0..4 {
+                    b.0[i] = if self.0[i] > b.0[i] {
+                        self.0[i]
+                    } else {
+                        b.0[i]
+                    };
+                }
+                b
+            }
         }
     };
 }
@@ -97,7 +113,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     macro_rules! vector {
-        ($register:ty, $lane:ty, $lanes:literal, $splat:ident, $load:ident, $store:ident, $add:ident, $sub:ident, $mul_add:ident) => {
+        ($register:ty, $lane:ty, $lanes:literal, $splat:ident, $load:ident, $store:ident, $add:ident, $sub:ident, $mul_add:ident, $max:ident) => {
             impl Vector for $register {
                 type Lane = $lane;
                 const LANES: usize = $lanes;
@@ -132,15 +148,20 @@ mod x86 {
                     // SAFETY: as above.
                     unsafe { $mul_add(self, b, c) }
                 }
+                #[inline(always)]
+                unsafe fn max(self, b: Self) -> Self {
+                    // SAFETY: as above.
+                    unsafe { $max(self, b) }
+                }
             }
         };
     }
     #[rustfmt::skip]
-    vector!(__m512, f32, 16, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, _mm512_sub_ps, _mm512_fmadd_ps);
+    vector!(__m512, f32, 16, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, _mm512_sub_ps, _mm512_fmadd_ps, _mm512_max_ps);
     #[rustfmt::skip]
-    vector!(__m512d, f64, 8, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_add_pd, _mm512_sub_pd, _mm512_fmadd_pd);
+    vector!(__m512d, f64, 8, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_add_pd, _mm512_sub_pd, _mm512_fmadd_pd, _mm512_max_pd);
     #[rustfmt::skip]
-    vector!(__m256, f32, 8, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps, _mm256_fmadd_ps);
+    vector!(__m256, f32, 8, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps, _mm256_fmadd_ps, _mm256_max_ps);
     #[rustfmt::skip]
-    vector!(__m256d, f64, 4, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_add_pd, _mm256_sub_pd, _mm256_fmadd_pd);
+    vector!(__m256d, f64, 4, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_add_pd, _mm256_sub_pd, _mm256_fmadd_pd, _mm256_max_pd);
 }

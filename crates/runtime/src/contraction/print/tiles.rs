@@ -66,13 +66,11 @@ impl Printer<'_> {
         self.asm.configure_tiles(&sizes);
         self.asm.mov_number(LEFT_APART, self.tile.rows.left[0]);
         if self.tile.starts {
-            if !self.tile.adds {
-                // A row for all.
-                self.asm.mov_number(RIGHT_APART, 0);
-                for sum in 0..self.vectors {
-                    let from = Mem::at(RIGHT).plus(i32::from(sum) * ROW);
-                    self.asm.load_tile(Tile(sum), from, RIGHT_APART);
-                }
+            // A row for all.
+            self.asm.mov_number(RIGHT_APART, 0);
+            for sum in 0..self.vectors {
+                let from = Mem::at(RIGHT).plus(i32::from(sum) * ROW);
+                self.asm.load_tile(Tile(sum), from, RIGHT_APART);
             }
             self.asm.add_number(RIGHT, self.tile.right as i32);
         }

@@ -1,13 +1,13 @@
 //! The gradients of attention, of which the weights are computed again, a block of rows at a time.
 
-use super::scores::{AllSums, Block, Scores, Side, is_finite};
+use super::scores::{AllSums, BLOCK_ROWS, Block, Scores, Side, apart, is_finite};
 use super::softmax::Sums;
-use crate::contraction::multiply;
+use crate::contraction::{Right, multiply, pack, pack_panels};
 use crate::error::Result;
 use crate::kernels::matmul::{Operand, run_blocks, split};
 use crate::kernels::work::{Call, Work};
 use crate::memory::{Storage, room};
-use crate::simd::{Isa, Kernel, Level, compiled};
+use crate::simd::{Isa, Kernel, Level, compiled, fma32};
 use crate::tile::affine::{ceil, extent, product};
 use crate::tile::{Failure, Failures};
 use kiln_base::Dim;
@@ -24,33 +24,53 @@ pub(crate) struct AttentionGrad {
     begin: [i64; 3],
     /// Parts of the rows of a matrix. Each has sums of its own for keys and values, which are added in order.
     parts: i64,
+    means: unsafe fn(Means),
     shares: unsafe fn(Shares),
 }
 
-/// Scores that are computed at once: there are as many gradients of them.
+/// What is computed at once.
 const BLOCK: Block = Block {
-    scores: 1 << 18,
-    keys: i64::MAX,
-    rows: 128,
+    keys: 512,
+    rows: 256,
 };
 /// Parts that there are at least in all, so that threads can share them, where there are so many blocks.
 const LEAST_PARTS: i64 = 8;
 
-/// What a thread keeps from part to part: weights, gradients of scores, sums, and halves as f32.
+/// What a thread keeps from part to part.
 #[derive(Default)]
 struct Scratch {
-    weights: Option<Storage>,
-    scores: Option<Storage>,
+    /// Sums of keys and values, unless parts have their own.
     sums: Option<Storage>,
-    rows: Option<Storage>,
+    /// Operands as they are multiplied, and some as f32.
     query: Option<Storage>,
     key: Option<Storage>,
     value: Option<Storage>,
     gradient: Option<Storage>,
-    /// Gradients times what weights are multiplied by.
+    wide: [Option<Storage>; 3],
+    /// Keys and values as columns, and keys, in panels.
+    panels: [Option<Storage>; 3],
+    block: Kept,
+}
+
+/// What is kept from block to block.
+#[derive(Default)]
+struct Kept {
+    /// Weights and gradients of scores, and the best scores that weights are relative to.
+    weights: Option<Storage>,
+    scores: Option<Storage>,
+    bests: Option<Storage>,
+    /// Gradients of queries.
+    queries: Option<Storage>,
+    /// Gradients times what weights are multiplied by; these and queries turned over.
     parts: Option<Storage>,
-    /// Keys and values turned over.
     turned: [Option<Storage>; 2],
+}
+
+/// What all blocks of rows of a matrix multiply: keys and values as columns, and keys.
+struct Held {
+    keys: Right<f32>,
+    values: Right<f32>,
+    key: Right<f32>,
 }
 
 impl Work for AttentionGrad {
@@ -96,7 +116,11 @@ impl AttentionGrad {
         };
         let blocks = ceil(scores.length, scores.rows).max(1);
         let parts = ceil(LEAST_PARTS, scores.matrices().max(1)).min(blocks);
-        let all = [scores.matrices().max(1), parts, scores.keys.max(1)];
+        let all = [
+            scores.matrices().max(1),
+            parts,
+            scores.keys + 2 * apart(scores.part),
+        ];
         product(&[product(&all)?, scores.width + columns + 1, 4])?;
         Ok(AttentionGrad {
             value: operand(&p.value, scores.keys)?,
@@ -104,15 +128,22 @@ impl AttentionGrad {
             out: p.out as usize,
             begin: [0, query, query + key],
             parts,
+            means: compiled::<Mean, Means>(level),
             shares: compiled::<Gradients, Shares>(level),
             columns,
             scores,
         })
     }
 
-    /// Sums of the keys and values of a matrix.
+    /// Sums of the keys and values of a matrix: for each part of the keys a row for each of their columns, and then of the
+    /// values'.
     fn sums(&self) -> i64 {
-        self.scores.keys * (self.scores.width + self.columns)
+        ceil(self.scores.keys, self.scores.part) * self.part_sums()
+    }
+
+    /// Those of a part.
+    fn part_sums(&self) -> i64 {
+        self.scores.pitch * (self.scores.width + self.columns)
     }
 
     /// # Safety
@@ -142,7 +173,10 @@ impl AttentionGrad {
                 |from, to| {
                     let args = &args;
                     // SAFETY: every part wrote its sums; matrices are apart.
-                    (from..to).for_each(|b| unsafe { self.add_parts(args.0, b) });
+                    let added = (from..to).try_for_each(|b| unsafe { self.add_parts(args.0, b) });
+                    if let Err(e) = added {
+                        failures.broken(e);
+                    }
                 },
             );
         }
@@ -167,107 +201,164 @@ impl AttentionGrad {
         // SAFETY: linking proved the operands within their buffers; there is room for what is kept.
         unsafe {
             std::slice::from_raw_parts_mut(sums, own as usize).fill(0.0);
-            let of_values = sums.offset((s.keys * s.width) as isize);
-            let key = s.key(args, b, &mut scratch.key)?;
+            let [wide_query, wide_key, wide_gradient] = &mut scratch.wide;
+            let key = s.key(args, b, s.terms, &mut scratch.key)?;
+            let wide = s.key(args, b, s.wide, wide_key)?;
             let rows = (b, 0, s.keys);
-            let value = s.side(&self.value, args, rows, columns, &mut scratch.value)?;
-            // A weight of zero still makes NaN of what is not finite.
-            let finite =
-                is_finite(key, (0, s.keys), s.width) && is_finite(value, (0, s.keys), columns);
-            let [of_key, of_value] = &mut scratch.turned;
-            let keys = s.turned(key, (s.keys, s.width), of_key)?;
-            let values = s.turned(value, (s.keys, columns), of_value)?;
+            let value = s.side(
+                &self.value,
+                args,
+                rows,
+                columns,
+                s.terms,
+                &mut scratch.value,
+            )?;
+            let (words, value_words) = (s.terms.words(s.width), s.terms.words(columns));
+            // A weight of zero still makes NaN of what is not finite; all keys are seen otherwise.
+            let finite = s.causal
+                && is_finite(key, (0, s.keys), words, s.terms)
+                && is_finite(value, (0, s.keys), value_words, s.terms);
+            let [of_keys, of_value, of_key] = &mut scratch.panels;
+            let turned = |(x, row, col): Side| (x, col, row);
+            let pack = |x, sizes, to| pack_panels(s.level, x, sizes, to).map(Right::Packed);
+            let held = Held {
+                keys: pack(turned(key), (words, s.keys), of_keys)?,
+                values: pack(turned(value), (value_words, s.keys), of_value)?,
+                key: pack(wide, (s.keys, s.width), of_key)?,
+            };
             for block in from..until {
                 let first = block * s.rows;
                 let rows = (b, first, s.rows.min(s.length - first));
-                let query = s.query(args, rows, &mut scratch.query)?;
-                let g = s.side(&self.gradient, args, rows, columns, &mut scratch.gradient)?;
+                let query = s.query(args, rows, s.terms, &mut scratch.query)?;
+                let wide_query = s.query(args, rows, s.wide, wide_query)?;
+                let [g, wide_g] = [
+                    (s.terms, &mut scratch.gradient),
+                    (s.wide, &mut *wide_gradient),
+                ]
+                .map(|(terms, copy)| s.side(&self.gradient, args, rows, columns, terms, copy));
+                let (g, wide_g) = (g?, wide_g?);
                 let finite = finite
-                    && is_finite(query, (0, rows.2), s.width)
-                    && is_finite(g, (0, rows.2), columns);
+                    && is_finite(wide_query, (0, rows.2), s.width, s.wide)
+                    && is_finite(wide_g, (0, rows.2), columns, s.wide);
                 let seen = if finite {
                     s.seen(first + rows.2)
                 } else {
                     s.keys
                 };
-                let sides = [query, g, key, keys, values];
-                let kept = [
-                    &mut scratch.weights,
-                    &mut scratch.scores,
-                    &mut scratch.rows,
-                    &mut scratch.parts,
-                ];
-                self.block(args, rows, seen, sides, [sums, of_values], kept)?;
+                let sides = ([query, g], [wide_query, wide_g], &held);
+                self.block(args, rows, seen, sides, sums, &mut scratch.block)?;
             }
             if self.parts == 1 {
-                self.write_sums(args, b, std::slice::from_raw_parts(sums, own as usize));
+                self.write_sums(args, b, sums)?;
             }
         }
         Ok(())
     }
 
-    /// Some rows of matrix `b`: writes the gradients of their queries, adds those of keys and values. The last two of the
-    /// operands are turned over.
+    /// Some rows of matrix `b`: writes the gradients of their queries, adds those of keys and values. Keys behind `seen`
+    /// are seen by none.
     unsafe fn block(
         &self,
         args: &[*mut u8],
         (b, first, rows): (i64, i64, i64),
         seen: i64,
-        [query, g, key, keys, values]: [Side; 5],
-        [of_keys, of_values]: [*mut f32; 2],
-        kept: [&mut Option<Storage>; 4],
+        ([q, g], wide, held): ([Side; 2], [Side; 2], &Held),
+        of_keys: *mut f32,
+        kept: &mut Kept,
     ) -> Result<()> {
-        let (s, columns) = (&self.scores, self.columns);
-        let [of_weights, of_scores, of_rows, of_parts] = kept;
-        let weights: *mut f32 = room(of_weights, rows * s.pitch)?;
-        let scores: *mut f32 = room(of_scores, rows * s.pitch)?;
-        let queries: *mut f32 = room(of_rows, rows * s.width)?;
-        let parts: *mut f32 = room(of_parts, rows * columns)?;
-        let turned = |(x, row, col): Side| (x, col, row);
-        let (w, d) = (
-            (weights.cast_const(), s.pitch, 1),
-            (scores.cast_const(), s.pitch, 1),
-        );
+        let (s, columns, at) = (&self.scores, self.columns, (b, first, rows));
+        let all = ceil(s.keys, s.part) * rows * s.pitch;
+        let weights: *mut f32 = room(&mut kept.weights, all)?;
+        let scores: *mut f32 = room(&mut kept.scores, all)?;
+        let queries: *mut f32 = room(&mut kept.queries, rows * s.width)?;
+        let pitch = apart(rows);
+        let [of_query, of_gradient] = &mut kept.turned;
+        let query: *mut f32 = room(of_query, s.width * pitch)?;
+        let gradient: *mut f32 = room(of_gradient, columns * pitch)?;
+        let parts: *mut f32 = room(&mut kept.parts, rows * columns)?;
+        let bests: *mut f32 = room(&mut kept.bests, ceil(s.keys, s.part) * rows)?;
+        let mut means = [0f32; BLOCK_ROWS as usize];
+        let mut sums: AllSums = [Sums::NONE; _];
         // SAFETY: the caller's; there is room.
         unsafe {
+            let part = |from: i64| {
+                let size = (from * rows / s.part * s.pitch) as isize;
+                (weights.offset(size), scores.offset(size))
+            };
+            let best = |from: i64, i: i64| bests.offset((from / s.part * rows + i) as isize);
             let product = |sizes, to, x, y, add| multiply(s.level, sizes, to, x, y, add);
-            let at = (b, first, rows);
-            let mut sums: AllSums = [Sums::NONE; _];
-            s.weights(args, at, (query, keys), (0, seen), (weights, &mut sums))?;
+            for from in (0..seen).step_by(s.part as usize) {
+                let until = seen.min(from + s.part);
+                let (w, d) = part(from);
+                s.weights(args, at, (q, held.keys), (from, until), (w, &mut sums))?;
+                let values = held.values.behind(0, from);
+                s.multiply(
+                    (rows, until - from, columns),
+                    (d, s.pitch),
+                    g,
+                    values,
+                    false,
+                )?;
+                s.drop(args, at, (from, until), d);
+                for (i, (sums, mean)) in (0..rows).zip(sums.iter().zip(&mut means)) {
+                    *best(from, i) = sums.best;
+                    (self.means)(Means {
+                        weights: w.offset((i * s.pitch) as isize),
+                        scores: d.offset((i * s.pitch) as isize),
+                        len: (until - from) as usize,
+                        fade: sums.fade,
+                        mean,
+                    });
+                }
+            }
+            let [q, g] = wide;
             let wild = self.times_parts(g, &sums[..rows as usize], parts);
             let behind = if wild { s.keys } else { seen };
-            for i in 0..rows {
-                let row = weights.offset((i * s.pitch + seen) as isize);
-                std::slice::from_raw_parts_mut(row, (behind - seen) as usize).fill(0.0);
+            pack(s.level, (q.0, q.2, q.1), (s.width, rows), (query, pitch));
+            let g = (parts.cast_const(), 1, columns);
+            pack(s.level, g, (columns, rows), (gradient, pitch));
+            let query = (query.cast_const(), pitch, 1);
+            let gradient = (gradient.cast_const(), pitch, 1);
+            std::slice::from_raw_parts_mut(queries, (rows * s.width) as usize).fill(0.0);
+            // What was computed last comes first, which the caches may still hold.
+            for from in (0..ceil(behind, s.part)).rev().map(|i| i * s.part) {
+                let until = behind.min(from + s.part);
+                let (w, d) = part(from);
+                for (i, (sums, mean)) in (0..rows).zip(sums.iter().zip(&means)) {
+                    let [w, d] = [w, d].map(|x| x.offset((i * s.pitch) as isize));
+                    let unseen = (seen.max(from)..until.max(seen)).map(|key| key - from);
+                    for key in unseen {
+                        *w.offset(key as isize) = 0.0;
+                        *d.offset(key as isize) = 0.0;
+                    }
+                    let part = sums.part(s.may_be_blind());
+                    (self.shares)(Shares {
+                        weights: w,
+                        scores: d,
+                        len: (until - from) as usize,
+                        since: if from < seen {
+                            sums.since(*best(from, i))
+                        } else {
+                            0.0
+                        },
+                        mean: *mean * part,
+                        scale: part * s.scale,
+                    });
+                }
+                s.drop(args, at, (from, until), w);
+                let (w, d) = (w.cast_const(), d.cast_const());
+                let right = |x| Right::Apart((x, s.pitch, 1));
+                let of_keys = of_keys.offset((from / s.part * self.part_sums()) as isize);
+                let of_values = of_keys.offset((s.width * s.pitch) as isize);
+                let keys = until - from;
+                let sizes = (columns, keys, rows);
+                product(sizes, (of_values, s.pitch), gradient, right(w), true)?;
+                let sizes = (s.width, keys, rows);
+                product(sizes, (of_keys, s.pitch), query, right(d), true)?;
+                let key = held.key.behind(from, 0);
+                let to = (queries, s.width);
+                product((rows, s.width, keys), to, (d, s.pitch, 1), key, true)?;
             }
-            let (seen, g) = (behind, (parts.cast_const(), columns, 1));
-            product((rows, seen, columns), (scores, s.pitch), g, values, false)?;
-            s.drop(args, at, (0, seen), scores);
-            for i in 0..rows {
-                (self.shares)(Shares {
-                    weights: weights.offset((i * s.pitch) as isize),
-                    scores: scores.offset((i * s.pitch) as isize),
-                    len: seen as usize,
-                    part: sums[i as usize].part(s.may_be_blind()),
-                    scale: s.scale,
-                });
-            }
-            s.drop(args, at, (0, seen), weights);
-            product(
-                (seen, columns, rows),
-                (of_values, columns),
-                turned(w),
-                g,
-                true,
-            )?;
-            product((rows, s.width, seen), (queries, s.width), d, key, false)?;
-            product(
-                (seen, s.width, rows),
-                (of_keys, s.width),
-                turned(d),
-                query,
-                true,
-            )?;
             let queries = std::slice::from_raw_parts(queries, (rows * s.width) as usize);
             s.write(queries, self.at(args, 0, (b * s.length + first) * s.width));
         }
@@ -300,18 +391,31 @@ impl AttentionGrad {
     }
 
     /// Writes the sums of the keys and values of matrix `b`.
-    unsafe fn write_sums(&self, args: &[*mut u8], b: i64, sums: &[f32]) {
+    unsafe fn write_sums(&self, args: &[*mut u8], b: i64, sums: *const f32) -> Result<()> {
         let s = &self.scores;
-        let (keys, values) = sums.split_at((s.keys * s.width) as usize);
-        // SAFETY: linking proved that the results have room.
-        unsafe {
-            s.write(keys, self.at(args, 1, b * keys.len() as i64));
-            s.write(values, self.at(args, 2, b * values.len() as i64));
+        let (mut turned, mut first) = (None, 0);
+        for (which, columns) in [(1, s.width), (2, self.columns)] {
+            let count = s.keys * columns;
+            let to = room::<f32>(&mut turned, count)?;
+            // SAFETY: every part has its sums; linking proved that the results have room.
+            unsafe {
+                for from in (0..s.keys).step_by(s.part as usize) {
+                    let at = from / s.part * self.part_sums() + first * s.pitch;
+                    let sums = (sums.offset(at as isize), 1, s.pitch);
+                    let keys = s.part.min(s.keys - from);
+                    let to = to.offset((from * columns) as isize);
+                    pack(s.level, sums, (keys, columns), (to, columns));
+                }
+                let all = std::slice::from_raw_parts(to, count as usize);
+                s.write(all, self.at(args, which, b * count));
+            }
+            first += columns;
         }
+        Ok(())
     }
 
     /// Adds what the parts of matrix `b` have, and writes it.
-    unsafe fn add_parts(&self, args: &[*mut u8], b: i64) {
+    unsafe fn add_parts(&self, args: &[*mut u8], b: i64) -> Result<()> {
         let own = self.sums();
         let all = args[args.len() - 1].cast::<f32>();
         // SAFETY: the parts of a matrix lie one behind the other, and are its own.
@@ -323,26 +427,64 @@ impl AttentionGrad {
                 let more = std::slice::from_raw_parts(more, own as usize);
                 sums.iter_mut().zip(more).for_each(|(sum, x)| *sum += x);
             }
-            self.write_sums(args, b, sums);
+            self.write_sums(args, b, sums.as_ptr())
         }
     }
 }
 
-/// A row of weights, up to what they are multiplied by, and of their gradients times that, which become those of the
-/// scores.
-struct Shares {
+/// Numbers that are worked on at once.
+const LANES: usize = 16;
+
+/// A part of a row of weights and of their gradients, and the sum of their products in front of it, which is multiplied
+/// by something first.
+struct Means {
     weights: *const f32,
+    scores: *const f32,
+    len: usize,
+    fade: f32,
+    mean: *mut f32,
+}
+
+/// `mean = mean · fade + Σ weight · d`.
+struct Mean;
+
+impl Kernel<Means> for Mean {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(row: Means) {
+        // SAFETY: the row has so many weights and scores.
+        let (weights, scores, mean) = unsafe {
+            (
+                std::slice::from_raw_parts(row.weights, row.len),
+                std::slice::from_raw_parts(row.scores, row.len),
+                &mut *row.mean,
+            )
+        };
+        let mut sums = [0f32; LANES];
+        let (w, last_w) = weights.as_chunks::<LANES>();
+        let (d, last_d) = scores.as_chunks::<LANES>();
+        for (w, d) in w.iter().zip(d) {
+            (0..LANES).for_each(|i| sums[i] = fma32::<I>(w[i], d[i], sums[i]));
+        }
+        for (sum, (w, d)) in sums.iter_mut().zip(last_w.iter().zip(last_d)) {
+            *sum += w * d;
+        }
+        *mean = *mean * row.fade + sums.iter().sum::<f32>();
+    }
+}
+
+/// A part of a row of weights, which are made relative to the row's best score, and of their gradients, which become
+/// those of the scores.
+struct Shares {
+    weights: *mut f32,
     scores: *mut f32,
     len: usize,
-    part: f32,
+    since: f32,
+    mean: f32,
     scale: f32,
 }
 
-/// `d = weight · (d − part · Σ weight · d) · scale`.
+/// `weight = weight · since` and then `d = weight · (d − mean) · scale`; the scale includes what weights are multiplied by.
 struct Gradients;
-
-/// Numbers that are worked on at once.
-const LANES: usize = 16;
 
 impl Kernel<Shares> for Gradients {
     #[inline(always)]
@@ -350,22 +492,13 @@ impl Kernel<Shares> for Gradients {
         // SAFETY: the row has so many weights and scores, which nobody else touches.
         let (weights, scores) = unsafe {
             (
-                std::slice::from_raw_parts(row.weights, row.len),
+                std::slice::from_raw_parts_mut(row.weights, row.len),
                 std::slice::from_raw_parts_mut(row.scores, row.len),
             )
         };
-        let mut sums = [0f32; LANES];
-        let (w, last_w) = weights.as_chunks::<LANES>();
-        let (d, last_d) = scores.as_chunks::<LANES>();
-        for (w, d) in w.iter().zip(d) {
-            (0..LANES).for_each(|i| sums[i] += w[i] * d[i]);
-        }
-        for (sum, (w, d)) in sums.iter_mut().zip(last_w.iter().zip(last_d)) {
-            *sum += w * d;
-        }
-        let sum = sums.iter().sum::<f32>() * row.part;
         for (d, w) in scores.iter_mut().zip(weights) {
-            *d = w * (*d - sum) * row.scale;
+            *w *= row.since;
+            *d = *w * (*d - row.mean) * row.scale;
         }
     }
 }

@@ -1,34 +1,36 @@
 //! Weights of some rows of queries for some keys: their scores, a mask, and the softmax.
 
 use super::dropout::Dropout;
-use super::softmax::{Row, Softmax, Sums, factor};
-use crate::contraction::{multiply, pack};
+use super::softmax::{Narrow, Row, Softmax, Sums, factor};
+use crate::contraction::{Right, multiply_as};
 use crate::error::{Result, damaged};
 use crate::kernels::matmul::{LONGEST, Operand};
+use crate::kernels::terms::{Terms, put};
 use crate::memory::{Storage, room};
 use crate::simd::convert::widen;
 use crate::simd::{Level, compiled};
 use crate::tile::affine::{ceil, extent, product};
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use kiln_base::{DType, Dim};
 use kiln_plan as plan;
 
-/// Numbers of a cache line.
-const LINE: i64 = 16;
-/// Rows of a block, at least and at most, ...
-const BLOCK_ROWS: (i64, i64) = (8, 256);
-/// ... and at most where there are fewer blocks than these.
+/// How far apart lines of so many numbers are: an odd number of cache lines, so that they don't meet in one set.
+pub(super) fn apart(numbers: i64) -> i64 {
+    const LINE: i64 = 16;
+    (ceil(numbers, LINE) | 1) * LINE
+}
+
+/// Rows of a block at most, ...
+pub(super) const BLOCK_ROWS: i64 = 256;
+/// ... and where there are fewer blocks than these.
 const FEW: (i64, i64) = (128, 16);
 
 /// Of each row of a block what is known of its scores.
-pub(super) type AllSums = [Sums; BLOCK_ROWS.1 as usize];
+pub(super) type AllSums = [Sums; BLOCK_ROWS as usize];
 
-/// How many scores are computed at once.
+/// How many scores are computed at once: of so many keys and rows at most.
 pub(super) struct Block {
-    /// About so many, ...
-    pub scores: i64,
-    /// ... of so many keys and rows at most.
     pub keys: i64,
     pub rows: i64,
 }
@@ -36,6 +38,9 @@ pub(super) struct Block {
 /// Linked scores of f32, or of halves that are computed in it.
 pub(super) struct Scores {
     pub dtype: DType,
+    /// Operands as they are multiplied, and as f32.
+    pub terms: Terms,
+    pub wide: Terms,
     pub scale: f32,
     /// What scores are multiplied by, without a mask and with one.
     factors: [f32; 2],
@@ -52,9 +57,10 @@ pub(super) struct Scores {
     pub rows: i64,
     /// Keys of a block, at most.
     pub part: i64,
-    /// How far apart rows of weights are, in numbers: an odd number of cache lines, so that they don't meet in one set.
+    /// How far apart rows of weights are, in numbers.
     pub pitch: i64,
     softmax: unsafe fn(Row),
+    narrow: unsafe fn((*const f32, *mut bf16, usize)),
     pub level: Level,
 }
 
@@ -83,7 +89,7 @@ impl Scores {
         if width.max(keys).max(length) > LONGEST {
             return Err(damaged!("attention over {keys} keys of {width} columns"));
         }
-        product(&[BLOCK_ROWS.1, keys.max(1), width.max(1)])?;
+        product(&[BLOCK_ROWS, keys.max(1), width.max(1)])?;
         let operand = |x: &plan::Matrix, rows: i64, columns: i64| {
             Operand::new(x, (&batch, rows, columns), values, lens[x.arg as usize])
         };
@@ -92,26 +98,29 @@ impl Scores {
             None => None,
         };
         let part = keys.min(block.keys).max(1);
-        let most = block.rows.min(BLOCK_ROWS.1);
+        let most = block.rows.min(BLOCK_ROWS);
         let blocks = batch
             .iter()
             .fold(ceil(length, most), |n, d| n.saturating_mul(*d));
-        let most = if blocks < FEW.1 { FEW.0 } else { most };
+        let rows = if blocks < FEW.1 { FEW.0 } else { most };
         let dropout = p.dropout.as_ref();
         let dropout = dropout.map(|p| Dropout::new(p, values, lens, level));
         Ok(Scores {
             dropout: dropout.transpose()?,
             dtype: p.dtype,
+            terms: Terms::new([p.dtype; 2], level, true),
+            wide: Terms::new([p.dtype; 2], level, false),
             scale: p.scale as f32,
             factors: [factor(p.scale), factor(1.0)],
             causal: p.causal,
             query: operand(&p.query, length, width)?,
             key: operand(&p.key, keys, width)?,
             mask,
-            rows: (block.scores / part).clamp(BLOCK_ROWS.0, most),
-            pitch: (ceil(part, LINE) | 1) * LINE,
+            rows,
+            pitch: apart(part),
             part,
             softmax: compiled::<Softmax, Row>(level),
+            narrow: compiled::<Narrow, _>(level),
             batch,
             length,
             keys,
@@ -132,11 +141,12 @@ impl Scores {
     pub(super) unsafe fn query(
         &self,
         args: &[*mut u8],
-        (b, first, rows): (i64, i64, i64),
+        rows: (i64, i64, i64),
+        terms: Terms,
         copy: &mut Option<Storage>,
     ) -> Result<Side> {
         // SAFETY: the caller's; the rows are the query's.
-        unsafe { self.side(&self.query, args, (b, first, rows), self.width, copy) }
+        unsafe { self.side(&self.query, args, rows, self.width, terms, copy) }
     }
 
     /// The keys of matrix `b`.
@@ -147,10 +157,11 @@ impl Scores {
         &self,
         args: &[*mut u8],
         b: i64,
+        terms: Terms,
         copy: &mut Option<Storage>,
     ) -> Result<Side> {
         // SAFETY: the caller's; the rows are the key's.
-        unsafe { self.side(&self.key, args, (b, 0, self.keys), self.width, copy) }
+        unsafe { self.side(&self.key, args, (b, 0, self.keys), self.width, terms, copy) }
     }
 
     /// What tells where the keys of matrix `b` begin.
@@ -158,7 +169,7 @@ impl Scores {
         self.key.at(args, &self.batch, b, 0, 0)
     }
 
-    /// Some rows of an operand's matrix `b`; halves are copied as f32.
+    /// Some rows of an operand's matrix `b`, which are copied as terms if they are halves. Zeros are behind a row's last.
     ///
     /// # Safety
     /// `args` are the buffers that it was linked for, the operand is of these scores' dtype and has the rows.
@@ -168,35 +179,115 @@ impl Scores {
         args: &[*mut u8],
         (b, first, rows): (i64, i64, i64),
         columns: i64,
+        terms: Terms,
         copy: &mut Option<Storage>,
     ) -> Result<Side> {
         if self.dtype == DType::F32 {
             return Ok((x.at(args, &self.batch, b, first, 0), x.row, x.col));
         }
-        let to = room::<f32>(copy, rows * columns)?;
-        let from: *const u16 = x.at(args, &self.batch, b, first, 0);
+        let words = terms.words(columns);
+        let to = room::<f32>(copy, rows * words)?;
         for i in 0..rows {
-            let (from, to) = (
-                from.wrapping_offset((i * x.row) as isize),
-                to.wrapping_offset((i * columns) as isize),
-            );
+            let from = x.at::<u16>(args, &self.batch, b, first + i, 0);
             // SAFETY: linking proved the operand within its buffer; there is room for the copy.
             unsafe {
-                match x.col {
-                    1 => {
-                        let from = std::slice::from_raw_parts(from, columns as usize);
-                        let to = std::slice::from_raw_parts_mut(to, columns as usize);
-                        widen(self.dtype, from, to);
-                    }
-                    col => (0..columns).for_each(|j| {
-                        let one = [*from.offset((j * col) as isize)];
-                        let to = std::slice::from_raw_parts_mut(to.offset(j as isize), 1);
-                        widen(self.dtype, &one, to);
-                    }),
+                let to = to.offset((i * words) as isize);
+                if words * terms.count() > columns {
+                    *to.offset(words as isize - 1) = 0.0;
                 }
+                terms.make(0, (from.cast(), x.col), columns, to.cast());
+            }
+        }
+        Ok((to, words, 1))
+    }
+
+    /// All rows of an operand's matrix `b`, of which as many share a row of words as terms do a word. Zeros are behind the
+    /// last.
+    ///
+    /// # Safety
+    /// As [`Scores::side`], of pairs.
+    unsafe fn paired(
+        &self,
+        x: &Operand,
+        args: &[*mut u8],
+        (b, rows): (i64, i64),
+        columns: i64,
+        copy: &mut Option<Storage>,
+    ) -> Result<Side> {
+        let all = self.terms.words(rows) * columns;
+        let to = room::<f32>(copy, all + columns)?;
+        for row in 0..rows {
+            let from = x.at::<u16>(args, &self.batch, b, row, 0);
+            // SAFETY: linking proved the operand within its buffer; there is room for the copy, and a row.
+            unsafe {
+                let line = to.offset(all as isize).cast::<u16>();
+                self.terms
+                    .make(1, (from.cast(), x.col), columns, line.cast());
+                let (word, which) = (row / self.terms.count(), row % self.terms.count());
+                let to = to.offset((word * columns) as isize);
+                put(line, 16 * which, (to.cast(), columns), |x: u16| x.into());
             }
         }
         Ok((to, columns, 1))
+    }
+
+    /// The right matrix of a product with weights: all rows of an operand's matrix `b`.
+    ///
+    /// # Safety
+    /// As [`Scores::side`].
+    pub(super) unsafe fn summed(
+        &self,
+        x: &Operand,
+        args: &[*mut u8],
+        (b, rows): (i64, i64),
+        columns: i64,
+        copy: &mut Option<Storage>,
+    ) -> Result<Side> {
+        // SAFETY: the caller's.
+        unsafe {
+            match self.terms.are_grouped() {
+                true => self.paired(x, args, (b, rows), columns, copy),
+                false => self.side(x, args, (b, 0, rows), columns, self.terms, copy),
+            }
+        }
+    }
+
+    /// A product of terms.
+    ///
+    /// # Safety
+    /// As [`multiply_as`].
+    pub(super) unsafe fn multiply(
+        &self,
+        (rows, columns, terms): (i64, i64, i64),
+        to: (*mut f32, i64),
+        left: Side,
+        right: Right<f32>,
+        adds: bool,
+    ) -> Result<()> {
+        let sizes = (rows, columns, self.terms.words(terms));
+        // SAFETY: the caller's.
+        unsafe { multiply_as(self.terms.tile(), self.level, sizes, to, left, right, adds) }
+    }
+
+    /// Makes weights of rows for so many keys terms.
+    ///
+    /// # Safety
+    /// There are so many weights.
+    pub(super) unsafe fn narrow(&self, weights: *mut f32, (rows, keys): (i64, i64)) {
+        if !self.terms.are_grouped() {
+            return;
+        }
+        for i in 0..rows {
+            // SAFETY: the caller's; the machine has the level.
+            unsafe {
+                let row = weights.offset((i * self.pitch) as isize);
+                let to = row.cast::<bf16>();
+                (self.narrow)((row, to, keys as usize));
+                if keys % 2 == 1 {
+                    *to.offset(keys as isize) = bf16::ZERO;
+                }
+            }
+        }
     }
 
     /// Writes results in the dtype.
@@ -209,14 +300,10 @@ impl Scores {
             if self.dtype == DType::F32 {
                 return std::ptr::copy_nonoverlapping(from.as_ptr(), to.cast(), from.len());
             }
-            let to = std::slice::from_raw_parts_mut(to.cast::<u16>(), from.len());
             match self.dtype {
-                DType::F16 => to
-                    .reinterpret_cast_mut::<f16>()
+                DType::F16 => std::slice::from_raw_parts_mut(to.cast::<f16>(), from.len())
                     .convert_from_f32_slice(from),
-                _ => to
-                    .reinterpret_cast_mut::<bf16>()
-                    .convert_from_f32_slice(from),
+                _ => (self.narrow)((from.as_ptr(), to.cast(), from.len())),
             }
         }
     }
@@ -227,23 +314,6 @@ impl Scores {
             true => self.keys.min(until),
             false => self.keys,
         }
-    }
-
-    /// A copy of so many rows and columns, turned over.
-    ///
-    /// # Safety
-    /// The elements exist.
-    pub(super) unsafe fn turned(
-        &self,
-        (x, row, col): Side,
-        (rows, columns): (i64, i64),
-        copy: &mut Option<Storage>,
-    ) -> Result<Side> {
-        let pitch = (ceil(rows, LINE) | 1) * LINE;
-        let to = room::<f32>(copy, columns * pitch)?;
-        // SAFETY: the caller's; there is room.
-        unsafe { pack(self.level, (x, col, row), (columns, rows), (to, pitch)) };
-        Ok((to, pitch, 1))
     }
 
     /// Whether a row may see nothing.
@@ -260,15 +330,14 @@ impl Scores {
         &self,
         args: &[*mut u8],
         (b, first, rows): (i64, i64, i64),
-        (query, (key, along, next)): (Side, Side),
+        (query, keys): (Side, Right<f32>),
         (from, until): (i64, i64),
         (weights, sums): (*mut f32, &mut AllSums),
     ) -> Result<()> {
-        let sizes = (rows, until - from, self.width);
-        let keys = (key.wrapping_offset((from * next) as isize), along, next);
+        let (sizes, keys) = ((rows, until - from, self.width), keys.behind(0, from));
         // SAFETY: linking proved the operands within their buffers; there is room.
         unsafe {
-            multiply(self.level, sizes, (weights, self.pitch), query, keys, false)?;
+            self.multiply(sizes, (weights, self.pitch), query, keys, false)?;
             for (i, sums) in (0..rows).zip(sums) {
                 let row = weights.offset((i * self.pitch) as isize);
                 let row = std::slice::from_raw_parts_mut(row, (until - from) as usize);
@@ -373,7 +442,7 @@ unsafe fn apply<T: Copy>(
     }
 }
 
-/// Whether some rows of a matrix are finite.
+/// Whether some rows of an operand's matrix are finite, which consists of terms.
 ///
 /// # Safety
 /// The elements exist.
@@ -381,10 +450,15 @@ pub(super) unsafe fn is_finite(
     (x, row, col): Side,
     (from, until): (i64, i64),
     columns: i64,
+    terms: Terms,
 ) -> bool {
-    (from..until).all(|i| {
+    let word = |i: i64, j: i64| {
         // SAFETY: the caller's.
-        (0..columns)
-            .all(|j| unsafe { *x.wrapping_offset((i * row + j * col) as isize) }.is_finite())
-    })
+        unsafe { *x.wrapping_offset((i * row + j * col) as isize) }
+    };
+    let finite = |x: f32| match terms.are_grouped() {
+        true => x.is_finite() && f32::from_bits(x.to_bits() << 16).is_finite(),
+        false => x.is_finite(),
+    };
+    (from..until).all(|i| (0..columns).all(|j| finite(word(i, j))))
 }

@@ -1,6 +1,8 @@
 //! Scores to weights, some keys at a time (Milakov and Gimelshein, "Online normalizer calculation for softmax").
 
+use crate::simd::vector::Vector;
 use crate::simd::{Isa, Kernel};
+use half::bf16;
 use std::f32::consts::LN_2;
 use std::f64::consts::LOG2_E;
 
@@ -17,7 +19,7 @@ pub(super) struct Row {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sums {
     /// The best of the scores seen, as a power of 2.
-    best: f32,
+    pub best: f32,
     /// The sum of their weights.
     total: f32,
     /// What was summed up with weights of earlier scores is to be multiplied by this.
@@ -31,6 +33,19 @@ impl Sums {
         total: 0.0,
         fade: 0.0,
     };
+
+    /// What weights relative to an earlier best score are multiplied by.
+    pub(super) fn since(&self, best: f32) -> f32 {
+        power(best - self.base())
+    }
+
+    /// What scores are relative to. While no key was seen, every weight is 2^-inf.
+    fn base(&self) -> f32 {
+        match self.best == f32::NEG_INFINITY {
+            true => 0.0,
+            false => self.best,
+        }
+    }
 
     /// What all weights of the row are multiplied by in the end; `blind` says that a row may see nothing. No number if
     /// they are none.
@@ -50,10 +65,8 @@ pub(super) fn factor(scale: f64) -> f32 {
 /// Makes scores weights, relative to the best score so far.
 pub(super) struct Softmax;
 
-/// Numbers of a vector, ...
+/// Numbers that are worked on at once.
 const LANES: usize = 16;
-/// ... and those that are compared at once, so that comparisons don't wait for each other.
-const WIDE: usize = 4 * LANES;
 
 impl Kernel<Row> for Softmax {
     #[inline(always)]
@@ -67,15 +80,11 @@ impl Kernel<Row> for Softmax {
         };
         let before = sums.best;
         let best = match row.factor > 0.0 {
-            true => best(scores, |s| s) * row.factor,
-            false => best(scores, |s| s * row.factor),
+            true => best::<I>(scores) * row.factor,
+            false => (scores.iter()).fold(f32::NEG_INFINITY, |m, s| larger(s * row.factor, m)),
         };
         sums.best = best.max(before);
-        // While no key was seen, every weight is 2^-inf.
-        let base = match sums.best == f32::NEG_INFINITY {
-            true => 0.0,
-            false => sums.best,
-        };
+        let base = sums.base();
         sums.fade = power(before - base);
         let mut total = [0f32; LANES];
         let (chunks, rest) = scores.as_chunks_mut::<LANES>();
@@ -98,32 +107,51 @@ impl Kernel<Row> for Softmax {
     }
 }
 
-/// The largest of what is made of scores.
-#[inline(always)]
-fn best(scores: &[f32], make: impl Fn(f32) -> f32) -> f32 {
-    let larger = |most: &mut f32, s: &f32| {
-        let s = make(*s);
-        *most = if s > *most { s } else { *most };
-    };
-    let mut most = [f32::NEG_INFINITY; LANES];
-    let (wide, rest) = scores.as_chunks::<WIDE>();
-    if !wide.is_empty() {
-        let mut wider = [f32::NEG_INFINITY; WIDE];
-        for scores in wide {
-            wider.iter_mut().zip(scores).for_each(|(m, s)| larger(m, s));
+/// Makes so many f32 bf16. These may begin where those do.
+pub(super) struct Narrow;
+
+impl Kernel<(*const f32, *mut bf16, usize)> for Narrow {
+    #[inline(always)]
+    unsafe fn run<I: Isa>((from, to, len): (*const f32, *mut bf16, usize)) {
+        let all = len / LANES * LANES;
+        // SAFETY: there are so many; no bf16 is written where a number is still to be read.
+        unsafe {
+            for i in (0..all).step_by(LANES) {
+                let numbers = from.add(i).cast::<[f32; LANES]>().read();
+                *to.add(i).cast() = numbers.map(bf16::from_f32);
+            }
+            (all..len).for_each(|i| *to.add(i) = bf16::from_f32(*from.add(i)));
         }
-        for part in wider.as_chunks::<LANES>().0 {
-            for (m, s) in most.iter_mut().zip(part) {
-                *m = if *s > *m { *s } else { *m };
+    }
+}
+
+/// What is larger, or `b` where either is no number.
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
+}
+
+/// The largest of scores.
+#[inline(always)]
+fn best<I: Isa>(scores: &[f32]) -> f32 {
+    /// Vectors that are compared at once, so that comparisons don't wait for each other.
+    const WIDE: usize = 4;
+    let lanes = I::F32::LANES;
+    let mut most = [f32::NEG_INFINITY; LANES];
+    let mut chunks = scores.chunks_exact(WIDE * lanes);
+    // SAFETY: the machine has the level; a chunk has so many vectors, and there are no more than 16 lanes.
+    unsafe {
+        let mut wide = [I::F32::splat(f32::NEG_INFINITY); WIDE];
+        for chunk in &mut chunks {
+            for (i, most) in wide.iter_mut().enumerate() {
+                *most = I::F32::load(chunk.as_ptr().add(i * lanes)).max(*most);
             }
         }
+        let [a, b, c, d] = wide;
+        a.max(b).max(c.max(d)).store(most.as_mut_ptr());
     }
-    let (chunks, rest) = rest.as_chunks::<LANES>();
-    for scores in chunks {
-        most.iter_mut().zip(scores).for_each(|(m, s)| larger(m, s));
-    }
-    most.iter_mut().zip(rest).for_each(|(m, s)| larger(m, s));
-    most.iter().fold(f32::NEG_INFINITY, |m, s| m.max(*s))
+    let all = most.iter().chain(chunks.remainder());
+    all.fold(f32::NEG_INFINITY, |m, s| larger(*s, m))
 }
 
 /// `(2^r - 1 - r ln 2) / r²` for |r| <= ½, highest coefficient first; minimax.
