@@ -6,6 +6,7 @@
 use super::ir::{Constant, Do, Form, Ir, Key, Src, Step, Virt};
 use super::lines::{Place, Places, Tail};
 use super::pressure::uses;
+use crate::bugs::bug;
 use kiln_x86::{Asm, Mask, Mem, Operand, Operands, Vreg, Width, op};
 
 /// Masks with a bit of their own name that code uses; those before are the tail's.
@@ -41,8 +42,9 @@ pub(super) struct Emit<'a, P> {
     pub(super) wanted: Vec<Option<Vreg>>,
     slots: u32,
     free_slots: Vec<u32>,
-    /// Registers that only the step at hand uses.
+    /// Registers that only the step at hand uses, and the value that it makes, once that has a place.
     pub(super) temporary: Vec<Vreg>,
+    made: Option<Virt>,
 }
 
 /// Operands in a list.
@@ -99,6 +101,7 @@ impl<'a, P: Places> Emit<'a, P> {
             slots: 0,
             free_slots: vec![],
             temporary: vec![],
+            made: None,
         }
     }
 
@@ -123,6 +126,7 @@ impl<'a, P: Places> Emit<'a, P> {
             self.step(i as u32, step);
             let temporary = std::mem::take(&mut self.temporary);
             self.free.extend(temporary);
+            self.made = None;
         }
     }
 
@@ -152,12 +156,16 @@ impl<'a, P: Places> Emit<'a, P> {
         next.copied().unwrap_or(u32::MAX)
     }
 
-    /// A free vector register; `busy` values stay where they are.
+    /// A free vector register; `busy` values stay where they are, and what the step at hand makes.
     pub(super) fn take(&mut self, now: u32, busy: &[Option<Src>]) -> Vreg {
         if let Some(r) = self.free.pop() {
             return r;
         }
-        let stays = |v: usize| busy.contains(&Some(Src::Virt(Virt(v as u32))));
+        let made = bug("what is made goes to the stack", self.made, |_| None);
+        let stays = |v: usize| {
+            let v = Virt(v as u32);
+            busy.contains(&Some(Src::Virt(v))) || made == Some(v)
+        };
         let candidates = (0..self.at.len())
             .filter(|v| matches!(self.at[*v], At::Vector(_)) && !self.borrowed[*v] && !stays(*v));
         let last = candidates.max_by_key(|v| self.next_use(*v, now));
@@ -336,6 +344,7 @@ impl<'a, P: Places> Emit<'a, P> {
 
     pub(super) fn place(&mut self, to: Virt, r: Vreg) {
         self.at[to.0 as usize] = At::Vector(r);
+        self.made = Some(to);
         if self.uses[to.0 as usize].is_empty() {
             self.release(to);
         }

@@ -211,6 +211,12 @@ fn compare(case: &Case, what: &str, r: &mut Random) -> usize {
     compare_of(case, &args, what, r)
 }
 
+/// How many levels with printed code this processor has.
+fn levels() -> usize {
+    let levels = [Level::Avx2, Level::Avx512].into_iter();
+    levels.filter(|l| l.is_supported()).count()
+}
+
 /// The same of given arguments. Some of the printed code is interpreted too, at levels that are not there as well.
 fn compare_of(case: &Case, args: &[Vec<u8>], what: &str, r: &mut Random) -> usize {
     let mut printed = 0;
