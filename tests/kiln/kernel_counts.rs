@@ -246,7 +246,7 @@ fn optimised_programs_compute_the_same() -> Outcome {
 /// Two results of one value, which products read, are one kernel that holds both; apart, one is gone before
 /// the other is there, however small the kernels are.
 #[test]
-fn nothing_is_fused_where_all_that_is_needs_more_memory() -> Outcome {
+fn nothing_is_fused_where_all_that_is_needs_far_more_memory() -> Outcome {
     let weights = with_seed(3, || [0, 1].map(|_| Tensor::randn([1024, 4], DType::F32)));
     let [first, second] = [Var::new(&weights[0])?, Var::new(&weights[1])?];
     let make = |fuse: bool| {

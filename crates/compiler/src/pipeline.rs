@@ -97,7 +97,7 @@ pub fn compile_with(
             (lowered, fired) = (apart, report);
         }
     }
-    let (lowered, limited) = lean::no_more_than_unfused(lowered, &lowering)?;
+    let (lowered, limited) = lean::hardly_more_than_unfused(lowered, &lowering)?;
     let (lowered, recomputed) = match options.memory_budget {
         Some(budget) => recompute::within(lowered, budget, &lowering, locs)?,
         None => (lowered, Vec::new()),
