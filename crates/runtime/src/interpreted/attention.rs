@@ -85,7 +85,8 @@ fn check(sizes: Sizes, dtype: DType, level: Level, causal: bool) {
                 let (found, want) = (&found[part.clone()], &want[part.clone()]);
                 let most = want.iter().fold(1.0f64, |m, x| m.max(x.abs()));
                 for (i, (x, y)) in found.iter().zip(want).enumerate() {
-                    if !((x - y).abs() <= close(dtype) * most) {
+                    let near = (x - y).abs() <= close(dtype) * most;
+                    if !near {
                         return Err(format!("{i} is {x}, not {y}"));
                     }
                 }
