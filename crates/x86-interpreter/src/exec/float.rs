@@ -2,7 +2,7 @@
 
 use super::Action;
 use crate::cpu::Cpu;
-use crate::number::Float;
+use crate::number::{Float, flushed};
 use crate::step::Step;
 use iced_x86::Mnemonic::{self, *};
 
@@ -79,13 +79,9 @@ fn fused(mnemonic: Mnemonic) -> Option<Action> {
 fn dot(mnemonic: Mnemonic) -> Option<Action> {
     let dot: Action = |c, s| {
         c.zip3(s, |sum: u32, a: u32, b: u32| {
-            let whole = |bits: u32| match f32::from_bits(bits) {
-                x if x.is_subnormal() => x.to_bits() & 1 << 31,
-                _ => bits,
-            };
             let add = |sum: u32, terms: [u32; 2]| {
-                let [a, b] = terms.map(|t| f32::from_bits(whole(t)));
-                whole(a.fused(b, f32::from_bits(whole(sum))).to_bits())
+                let [a, b, sum] = [terms[0], terms[1], sum].map(|t| flushed(f32::from_bits(t)));
+                flushed(a.fused(b, sum)).to_bits()
             };
             let second = add(sum, [a, b].map(|x| x & 0xffff_0000));
             add(second, [a, b].map(|x| x << 16))

@@ -71,14 +71,15 @@ fn products(step: &Step) -> Option<Action> {
                 (0..2).fold(d, |sum, i| sum.wrapping_add(product(16 * i)))
             })
         },
-        Vpdpbusd => |c, s| {
-            c.zip3(s, |d: i32, a, b| {
-                let product = |i: u32| i32::from((a >> i) as u8) * i32::from((b >> i) as i8);
-                (0..4).fold(d, |sum, i| sum.wrapping_add(product(8 * i)))
-            })
-        },
+        Vpdpbusd => |c, s| c.zip3(s, add_bytes),
         _ => return None,
     })
+}
+
+/// `sum += a · b` of four bytes without a sign and four with one.
+pub(super) fn add_bytes(sum: i32, a: i32, b: i32) -> i32 {
+    let product = |i: u32| i32::from((a >> i) as u8) * i32::from((b >> i) as i8);
+    (0..4).fold(sum, |sum, i| sum.wrapping_add(product(8 * i)))
 }
 
 fn extremes(step: &Step) -> Option<Action> {

@@ -1,9 +1,10 @@
 //! Tiles: their configuration, loads and stores row by row, and products.
 
 use super::Action;
+use super::integer::add_bytes;
 use crate::cpu::Cpu;
 use crate::fault::{FaultKind, Outcome, Raised};
-use crate::number::Float;
+use crate::number::{Float, flushed};
 use crate::step::{Index, Place, Step};
 use iced_x86::Mnemonic::*;
 
@@ -58,10 +59,8 @@ pub(super) fn find(step: &Step) -> Option<Action> {
         Tdpbf16ps => |c, s| c.multiply(s, bf16),
         Tdpbusd => |c, s| {
             c.multiply(s, |sum, pairs| {
-                pairs.fold(sum, |sum, (a, b)| {
-                    let product = |i: u32| i32::from((a >> i) as u8) * i32::from((b >> i) as i8);
-                    (0..4).fold(sum, |sum, i| sum.wrapping_add(product(8 * i) as u32))
-                })
+                let add = |sum: i32, (a, b): (u32, u32)| add_bytes(sum, a as i32, b as i32);
+                pairs.fold(sum as i32, add) as u32
             })
         },
         _ => return None,
@@ -70,24 +69,17 @@ pub(super) fn find(step: &Step) -> Option<Action> {
 
 /// The first terms of all pairs and the second ones are summed on their own first. Subnormals are zero.
 fn bf16(sum: u32, pairs: &mut dyn Iterator<Item = (u32, u32)>) -> u32 {
-    let whole = |x: f32| {
-        if x.is_subnormal() {
-            0.0f32.copysign(x)
-        } else {
-            x
-        }
-    };
     let [mut first, mut second] = [0f32; 2];
     for (a, b) in pairs {
         let add = |sum: f32, [a, b]: [u32; 2]| {
-            let [a, b] = [a, b].map(|bits| whole(f32::from_bits(bits)));
-            whole(a.fused(b, sum))
+            let [a, b] = [a, b].map(|bits| flushed(f32::from_bits(bits)));
+            flushed(a.fused(b, sum))
         };
         first = add(first, [a << 16, b << 16]);
         second = add(second, [a & 0xFFFF_0000, b & 0xFFFF_0000]);
     }
-    let both = whole(first.plus(second));
-    whole(whole(f32::from_bits(sum)).plus(both)).to_bits()
+    let both = flushed(first.plus(second));
+    flushed(flushed(f32::from_bits(sum)).plus(both)).to_bits()
 }
 
 fn wrong(message: String) -> Raised {

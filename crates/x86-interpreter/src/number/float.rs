@@ -42,6 +42,15 @@ pub(crate) trait Float: Lane + PartialOrd {
     fn normalised(self) -> (Self, i64);
 }
 
+/// Zero of its sign for what is too small for a normal number.
+pub(crate) fn flushed(x: f32) -> f32 {
+    if x.is_subnormal() {
+        0.0f32.copysign(x)
+    } else {
+        x
+    }
+}
+
 /// A NaN among the operands, the first one; that of an invalid operation; or the result.
 macro_rules! nan_or {
     ($($x:expr),* => $result:expr) => {{
