@@ -134,8 +134,6 @@ fn steps_in_halves_keep_halves() -> Outcome {
     Ok(())
 }
 
-/// Bytes of temporaries are within 2% of what no layout can do without, and no more than without fusion, of the
-/// optimised program and of the program as it was recorded.
 /// Scales and norms are folded into no weights of halves, whose rounding would be another: they are parts of the kernels
 /// in front of them, so that networks of halves run no more kernels than those of f32, where they are folded.
 #[test]
@@ -166,6 +164,8 @@ fn networks_of_halves_have_no_more_kernels() -> Outcome {
     Ok(())
 }
 
+/// Bytes of temporaries are within 2% of what no layout can do without, and no more than without fusion, of the
+/// optimised program and of the program as it was recorded.
 #[test]
 fn memory_is_planned_tightly() -> Outcome {
     let unfused = CompileOptions {

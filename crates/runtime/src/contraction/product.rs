@@ -5,7 +5,7 @@
 //! of its rows lie far apart. An element is summed in order, however it is cut.
 
 use super::kernel::Kernels;
-use super::tile::{Call, Rows, Tile, even_rows, lanes, most_rows};
+use super::tile::{Call, Rows, Tile, VECTORS, even_rows, lanes, most_rows, panel_columns};
 use crate::bugs::bug;
 use crate::error::Result;
 use crate::memory::{Storage, room};
@@ -20,8 +20,7 @@ use std::cell::RefCell;
 const TERMS: i64 = 512;
 /// Rows whose terms stay in the second-level cache.
 const ROWS: i64 = 384;
-/// Vectors of a panel, and the most where there are few rows.
-const VECTORS: i64 = 2;
+/// The most vectors of a panel where there are few rows.
 const MOST_VECTORS: i64 = 8;
 /// Walks over a panel from which on it is copied.
 const WALKS: i64 = 3;
@@ -356,8 +355,7 @@ pub(crate) unsafe fn pack_panels<T: Lane>(
     (terms, n): (i64, i64),
     copy: &mut Option<Storage>,
 ) -> Result<Panels<T>> {
-    let lanes = i64::from(lanes(level, T::DTYPE));
-    let across = VECTORS.min(ceil(n, lanes)).max(1) * lanes;
+    let across = panel_columns(level, T::DTYPE, n);
     let to = room::<T>(copy, ceil(n, across) * across * terms)?;
     for column in (0..n).step_by(across as usize) {
         let from = x.0.wrapping_offset((column * x.2) as isize);

@@ -119,10 +119,19 @@ pub(crate) fn has_tiles(level: Level, dtype: DType) -> bool {
     level >= Level::Amx && matches!(dtype, DType::BF16 | DType::U8)
 }
 
-/// Vectors of a panel of the right operand. Four registers of AMX hold sums: as many products are on their way at a
-/// time, and what a left operand is multiplied with is read less often than it is multiplied.
-pub(crate) fn panel_vectors(level: Level, dtype: DType) -> i64 {
-    if has_tiles(level, dtype) { 4 } else { 2 }
+/// Vectors of a panel of the right operand.
+pub(crate) const VECTORS: i64 = 2;
+
+/// The same for these operands. Four registers of AMX hold sums: as many products are on their way at a time, and what
+/// a left operand is multiplied with is read less often than it is multiplied.
+fn panel_vectors(level: Level, dtype: DType) -> i64 {
+    if has_tiles(level, dtype) { 4 } else { VECTORS }
+}
+
+/// Columns of a panel of the right operand, which has so many: whole vectors.
+pub(crate) fn panel_columns(level: Level, dtype: DType, columns: i64) -> i64 {
+    let lanes = i64::from(lanes(level, dtype));
+    panel_vectors(level, dtype).min(ceil(columns.max(1), lanes)) * lanes
 }
 
 /// The rows of a tile of so many vectors, at most: sums, a vector of each column and what they are multiplied with are

@@ -103,7 +103,7 @@ fn check(sizes: Sizes, dtype: DType, level: Level, causal: bool) {
 fn attention_that_is_interpreted_gives_what_f64_gives() {
     for sizes in SIZES {
         for causal in [false, true] {
-            for level in [Level::Avx2, Level::Avx512, Level::Avx512Bf16] {
+            for level in [Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx] {
                 check(sizes, DType::BF16, level, causal);
             }
             check(sizes, DType::F32, Level::Avx512, causal);

@@ -188,10 +188,10 @@ impl Attention {
             let key = s.key(args, b, s.terms, &mut scratch.key)?;
             let (all, copy) = ((b, s.keys), &mut scratch.value);
             let value = s.summed(&self.value, args, all, self.columns, copy)?;
-            let (mut keys, mut values) = ((key.0, key.2, key.1).into(), value.into());
+            let keys_as_columns = (key.0, key.2, key.1);
+            let (mut keys, mut values) = (keys_as_columns.into(), value.into());
             if s.length > s.rows {
                 let [of_keys, of_values] = &mut scratch.panels;
-                let keys_as_columns = (key.0, key.2, key.1);
                 let sizes = (s.terms.words(s.width), s.keys);
                 keys = Right::Packed(pack_panels(s.level, keys_as_columns, sizes, of_keys)?);
                 let sizes = (s.terms.words(s.keys), self.columns);

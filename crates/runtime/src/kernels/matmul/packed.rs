@@ -4,7 +4,7 @@
 use super::{Args, Block, Made, MatMul, Work, run_blocks, split};
 use crate::bugs::bug;
 use crate::contraction::{
-    Accesses, Call, Kernels, Rows, Tile, even_rows, lanes, most_rows, pack, panel_vectors,
+    Accesses, Call, Kernels, Rows, Tile, even_rows, lanes, most_rows, pack, panel_columns,
 };
 use crate::error::Result;
 use crate::kernels::work::packed_weights;
@@ -25,9 +25,7 @@ const READ_ROWS: i64 = 8;
 impl MatMul {
     /// Columns of a panel: whole vectors, as many as a register tile has.
     pub(super) fn panel(&self) -> i64 {
-        let lanes = i64::from(lanes(self.level, self.dtype));
-        let vectors = panel_vectors(self.level, self.terms.tile());
-        vectors.min(ceil(self.n, lanes)).max(1) * lanes
+        panel_columns(self.level, self.terms.tile(), self.n)
     }
 
     /// Rows of a register tile.

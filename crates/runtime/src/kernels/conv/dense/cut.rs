@@ -3,7 +3,7 @@
 use super::Conv;
 use super::phase::{Phase, window};
 use crate::contraction::{
-    Finish, Kernel, Rows, Tile, even_rows, has_tiles, lanes, most_rows, panel_vectors,
+    Finish, Kernel, Rows, Tile, even_rows, has_tiles, lanes, most_rows, panel_columns,
 };
 use crate::error::{Result, damaged};
 use crate::tile::affine::{ceil, product};
@@ -129,9 +129,7 @@ impl Cut {
             true => (outputs, inputs),
             false => (inputs, outputs),
         };
-        let lanes = i64::from(lanes(c.level, c.dtype));
-        let vectors = panel_vectors(c.level, c.terms.tile());
-        let panel = vectors.min(ceil(columns.max(1), lanes)) * lanes;
+        let panel = panel_columns(c.level, c.terms.tile(), columns);
         let mut cut = Cut {
             groups: c.groups,
             terms,

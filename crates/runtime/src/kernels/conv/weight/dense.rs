@@ -11,7 +11,7 @@
 
 use super::{Conv, Range, Scratch, Sums};
 use crate::contraction::{
-    Call, Kernels, Rows, Tile, even_rows, has_tiles, lanes, most_rows, pack, panel_vectors, shape,
+    Call, Kernels, Rows, Tile, even_rows, has_tiles, lanes, most_rows, pack, panel_columns, shape,
 };
 use crate::error::Result;
 use crate::kernels::conv::narrow::join_rows;
@@ -88,8 +88,8 @@ impl Cut {
         let lanes = i64::from(lanes(c.level, c.dtype));
         let (vectors, dtype) = match turns {
             true => {
-                let most = panel_vectors(c.level, c.terms.tile());
-                (most.min(ceil(c.cout, lanes)).max(1), c.terms.tile())
+                let panel = panel_columns(c.level, c.terms.tile(), c.cout);
+                (panel / lanes, c.terms.tile())
             }
             false => {
                 let rows = c.cin.saturating_mul(across);

@@ -2,7 +2,7 @@
 
 use super::super::{Conv, LEAST_BLOCKS};
 use crate::contraction::{
-    Finish, Kernel, Tile, Transform, even_rows, lanes, most_rows, panel_vectors,
+    Finish, Kernel, Tile, Transform, even_rows, lanes, most_rows, panel_columns,
 };
 use crate::error::Result;
 use crate::tile::affine::{ceil, product};
@@ -85,8 +85,8 @@ impl Sizes {
         let squares = winograd.side() * winograd.side();
         let lanes = i64::from(lanes(c.level, DType::F32));
         let (cin, cout) = (c.cin.max(1), c.cout.max(1));
-        let vectors = panel_vectors(c.level, c.dtype).min(ceil(cout, lanes));
-        let panel = vectors * lanes;
+        let panel = panel_columns(c.level, c.dtype, cout);
+        let vectors = panel / lanes;
         let panels = ceil(cout, panel);
         product(&[squares, c.groups, panels, panel, cin])?;
         let [_, down, across] = c.geometry.axes.map(|a| ceil(a.output, winograd.step()));
