@@ -134,6 +134,21 @@ fn steps_in_halves_keep_halves() -> Outcome {
     Ok(())
 }
 
+/// Networks of halves keep nothing in f32: sums of products are rounded in their kernels, also where a kernel adds two.
+#[test]
+fn networks_of_halves_keep_halves() -> Outcome {
+    for name in ["resnet50", "mobilenet"] {
+        let peak = |dtype| -> kiln::Result<usize> {
+            let program = made(name, dtype, &CompileOptions::default())?.program;
+            Ok(program.explain().memory.unwrap_or_default().peak)
+        };
+        let (wide, half) = (peak(DType::F32)?, peak(DType::BF16)?);
+        println!("{name}: {wide} bytes in f32, {half} in bf16");
+        assert!(half * 100 <= wide * 55, "{name}: {half} of {wide}");
+    }
+    Ok(())
+}
+
 /// Scales and norms are folded into no weights of halves, whose rounding would be another: they are parts of the kernels
 /// in front of them, so that networks of halves run no more kernels than those of f32, where they are folded.
 #[test]

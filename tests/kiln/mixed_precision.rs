@@ -342,3 +342,35 @@ fn lazy_steps_are_left_out() -> Outcome {
     assert_eq!(scaler.get_scale()?, 4.0);
     Ok(())
 }
+
+/// What an op computes in f32 is rounded where it's stored, what somebody casts where the cast is.
+#[test]
+fn ops_of_halves_round_what_they_store() -> Outcome {
+    let is_half = |x: f32| half::bf16::from_f32(x).to_f32() == x;
+    let x = with_seed(1, || Tensor::randn([5, 33], DType::BF16));
+    let devices = [Device::Cpu].into_iter().chain(cuda::device());
+    for device in devices {
+        let spec = Spec::new(DType::BF16, (5, 33)).on(device);
+        let widened = compile(spec.clone(), |x: Tensor| {
+            x.rms_norm([33]).to_dtype(DType::F32)
+        })?;
+        let rounded = compile(spec.clone(), |x: Tensor| {
+            let y = x.to_dtype(DType::F32).rms_norm([33]);
+            y.to_dtype(DType::BF16).to_dtype(DType::F32)
+        })?;
+        let stored = compile(spec, |x: Tensor| {
+            let y = x.rms_norm([33]);
+            (y.to_dtype(DType::F32), y)
+        })?;
+        let x = x.to(device);
+        let wide: Vec<f32> = widened.run(&x)?.to_vec()?;
+        assert!(wide.iter().any(|x| !is_half(*x)), "{device}");
+        let asked: Vec<f32> = rounded.run(&x)?.to_vec()?;
+        assert!(asked.iter().all(|x| is_half(*x)), "{device}");
+        let (beside, y) = stored.run(&x)?;
+        let y: Vec<f32> = y.to_dtype(DType::F32).to_vec()?;
+        assert_eq!(beside.to_vec::<f32>()?, y, "{device}");
+        assert_eq!(asked, y, "{device}");
+    }
+    Ok(())
+}

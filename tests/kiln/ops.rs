@@ -121,7 +121,7 @@ fn casts() {
         for to in DType::ALL {
             for shape in [&[][..], &[1], &[513], &[3, 0], &[2, 1, 3, 2, 1, 5]] {
                 check(&[(from, shape)], &mut rng, plain, |b, x| {
-                    b.op(ops::Cast { dtype: to }, x)
+                    b.op(ops::Cast::to(to), x)
                 });
             }
         }

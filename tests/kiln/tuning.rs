@@ -727,7 +727,10 @@ fn every_way_on_a_gpu_is_checked_and_wrong_ones_are_found() {
         let Kernel::Cuda(kernel) = Arc::make_mut(&mut way.printed.steps[0].kernel) else {
             panic!("{} is for a GPU", way.name())
         };
-        let (right, wrong) = ("fma(x[i], y[j], ", "fma(x[i], y[j] * Elem(0.99), ");
+        let (right, wrong) = (
+            "multiply_add(x[i], y[j], ",
+            "multiply_add(x[i], y[j] * Elem(0.99), ",
+        );
         assert!(kernel.text.scope.contains(right));
         kernel.text.scope = kernel.text.scope.replace(right, wrong);
         *kernel = kernel.clone().named();

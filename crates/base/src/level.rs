@@ -69,6 +69,12 @@ impl Level {
         self.min(Level::Avx512)
     }
 
+    /// Whether products of bf16 are faster than those of f32: by VDPBF16PS, or in tiles. Processors that have FP16 take
+    /// four times as long for a VDPBF16PS as for a VFMADD of f32, which does half as much (Emerald Rapids).
+    pub fn multiplies_bf16(self) -> bool {
+        matches!(self, Level::Avx512Bf16 | Level::Amx)
+    }
+
     /// Whether this machine has it.
     pub fn is_supported(self) -> bool {
         let mut below = Level::ALL.into_iter().filter(|l| *l <= self);

@@ -7,7 +7,7 @@
 
 use crate::LowerError;
 use crate::affine::{Affine, Map, Space, flatten};
-use crate::flow::{Flow, Nid, Node, Op};
+use crate::flow::{Flow, Nid, Node, Op, Rounding};
 use crate::fuse::{Group, behind_reshapes, storage, through_reduction, through_view};
 use crate::kir::{Access, Bound, Dynamic, Expr, KernelBuilder, PointwiseBuilder, Val, wide};
 use hashbrown::HashMap;
@@ -333,9 +333,14 @@ impl<'a> Emitter<'a> {
                 };
                 Val((pw.row().expr)(&mut b, &operands))
             }
-            Op::Cast => {
-                let a = self.operands(node, map, predicates)?[0];
-                self.k.convert(Val(a), node.dtype)
+            Op::Cast(rounding) => {
+                let a = Val(self.operands(node, map, predicates)?[0]);
+                match (rounding, self.k.dtype(a), node.dtype) {
+                    (Rounding::Stored, DType::F32, half @ (DType::F16 | DType::BF16)) => {
+                        self.k.def(Expr::Convert { a, from: half }, half)
+                    }
+                    _ => self.k.convert(a, node.dtype),
+                }
             }
             Op::Copy => Val(self.operands(node, map, predicates)?[0]),
             Op::View(_) => self.view(node, map, predicates)?,
@@ -564,7 +569,7 @@ fn name(flow: &Flow, mut nodes: Vec<Nid>) -> String {
             .map(Node::name)
             .collect()
     };
-    let mut list = names(&|n| !n.is_index_map() && !matches!(n.op, Op::Cast | Op::Copy));
+    let mut list = names(&|n| !n.is_index_map() && !matches!(n.op, Op::Cast(_) | Op::Copy));
     if list.is_empty() {
         list = names(&|n| !n.is_index_map());
     }

@@ -27,6 +27,15 @@ pub(crate) use ops::{Call, Library, scores};
 /// A node: an index into [`Flow::nodes`].
 pub(crate) type Nid = usize;
 
+/// When a cast to a dtype of fewer bits rounds.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Rounding {
+    /// Where it stands.
+    Here,
+    /// Where the value is stored or compared; see [`kiln_ir::ops::Cast::is_step`].
+    Stored,
+}
+
 /// What a node does.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
@@ -39,7 +48,7 @@ pub(crate) enum Op {
     Size(Dim),
     Random(RandomKind),
     Pw(Pw),
-    Cast,
+    Cast(Rounding),
     /// The operand in a buffer of its own.
     Copy,
     View(View),
@@ -188,7 +197,7 @@ impl Node {
             Op::Size(_) => "numel",
             Op::Random(_) => "random",
             Op::Pw(pw) => pw.name(),
-            Op::Cast => "cast",
+            Op::Cast(_) => "cast",
             Op::Copy => "copy",
             Op::View(v) if v.fill.is_some() => "pad",
             Op::View(_) => "view",

@@ -105,7 +105,19 @@ pub trait Builder {
         if self.ask(v, |f| f.dtype) == dtype {
             return Ok(v.clone());
         }
-        self.op(ops::Cast { dtype }, std::slice::from_ref(v))
+        self.op(ops::Cast::to(dtype), std::slice::from_ref(v))
+    }
+
+    /// What an op computed in more bits, as its result; see [`ops::Cast::is_step`].
+    ///
+    /// # Errors
+    /// Never for an existing value.
+    fn narrowed(&mut self, v: &Self::Value, dtype: DType) -> Result<Self::Value, OpError> {
+        if self.ask(v, |f| f.dtype) == dtype {
+            return Ok(v.clone());
+        }
+        let is_step = true;
+        self.op(ops::Cast { dtype, is_step }, std::slice::from_ref(v))
     }
 
     /// A tensor that holds `value` everywhere.

@@ -22,6 +22,7 @@ pub(crate) trait Lane: Copy + PartialEq + std::ops::Add<Output = Self> + 'static
     type Vector<I: Isa>: Vector<Lane = Self>;
     fn mul_add<I: Isa>(self, b: Self, c: Self) -> Self;
     fn is_finite(self) -> bool;
+    fn from_f32(x: f32) -> Self;
 }
 impl Lane for f32 {
     const ZERO: f32 = 0.0;
@@ -37,6 +38,10 @@ impl Lane for f32 {
     fn is_finite(self) -> bool {
         f32::is_finite(self)
     }
+
+    fn from_f32(x: f32) -> f32 {
+        x
+    }
 }
 impl Lane for f64 {
     const ZERO: f64 = 0.0;
@@ -51,5 +56,9 @@ impl Lane for f64 {
     #[inline(always)]
     fn is_finite(self) -> bool {
         f64::is_finite(self)
+    }
+
+    fn from_f32(x: f32) -> f64 {
+        x.into()
     }
 }

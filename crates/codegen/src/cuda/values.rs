@@ -172,6 +172,8 @@ impl<'a> Values<'a> {
                 let [mask, a, b] = [mask, a, b].map(|v| self.name(*v));
                 format!("{mask} ? {a} : {b}")
             }
+            // Halves are in f32 until they are stored.
+            Expr::Convert { a, from } if *from == def.dtype => self.name(*a),
             Expr::Convert { a, from } => scalar::convert(&self.name(*a), *from, def.dtype),
             Expr::Random {
                 kind,

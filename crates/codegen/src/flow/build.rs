@@ -1,6 +1,6 @@
 //! From the op graph.
 
-use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, View, WIDE};
+use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, Rounding, View, WIDE};
 use crate::limits::TwoSteps;
 use crate::{Hint, Hints, Options, engine};
 use hashbrown::HashMap;
@@ -65,7 +65,7 @@ pub(crate) fn build(graph: &Graph, options: &Options, hints: &Hints) -> Result<F
         if let (Some(hint), Some([n])) = (b.hint, of_node.last().map(|n| &n[..])) {
             // A convolution may be behind the cast of its result.
             let node = &b.flow.nodes[*n];
-            let cast = matches!((hint, &node.op), (Hint::Images(..), Op::Cast));
+            let cast = matches!((hint, &node.op), (Hint::Images(..), Op::Cast(_)));
             let at = if cast { node.inputs[0] } else { *n };
             b.flow.nodes[at].follow(hint);
         }
@@ -202,7 +202,7 @@ impl FlowBuilder {
         };
         let mut x = x;
         if wide != dtype {
-            x = self.helper(Op::Cast, &[x], wide, shape.clone());
+            x = self.helper(Op::Cast(Rounding::Here), &[x], wide, shape.clone());
         }
         let last = shape.len() - 1;
         let (x, split, first) = match cut {
@@ -230,7 +230,7 @@ impl FlowBuilder {
         let partial = self.helper(Op::Reduce(kind, first), &[x], wide, partial_shape);
         let whole = self.helper(Op::Reduce(kind, second), &[partial], wide, kept.clone());
         if wide != dtype {
-            return self.helper(Op::Cast, &[whole], dtype, kept);
+            return self.helper(Op::Cast(Rounding::Stored), &[whole], dtype, kept);
         }
         whole
     }

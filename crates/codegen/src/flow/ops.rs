@@ -2,7 +2,7 @@
 //! theirs: scans, sorts, scatters, users' operators.
 
 use super::build::{FlowBuilder, broadcast, permute};
-use super::{DimIndex, Nid, Op, Result, View, WIDE};
+use super::{DimIndex, Nid, Op, Result, Rounding, View, WIDE};
 use crate::LowerError;
 use kiln_base::{DType, Dim, Scalar, numel};
 use kiln_ir::{Graph, NodeId, Op as IrOp, OpDef, Role, ops};
@@ -82,7 +82,10 @@ impl FlowBuilder {
             IrOp::Numel(n) => Op::Size(kiln_base::numel(&n.shape)),
             IrOp::Random(r) => Op::Random(r.kind),
             IrOp::Pointwise(p) => Op::Pw(p.0),
-            IrOp::Cast(_) => Op::Cast,
+            IrOp::Cast(cast) => Op::Cast(match cast.is_step {
+                true => Rounding::Stored,
+                false => Rounding::Here,
+            }),
             IrOp::Broadcast(_) => Op::View(broadcast(&operand(0).shape, shape)),
             IrOp::Reshape(_) => Op::Reshape,
             IrOp::Permute(p) => Op::View(permute(&p.perm)),

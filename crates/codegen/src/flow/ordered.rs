@@ -2,7 +2,7 @@
 
 use super::build::{FlowBuilder, broadcast, permute};
 use super::ops::Library;
-use super::{Nid, Op};
+use super::{Nid, Op, Rounding};
 use kiln_base::prim::ScatterKind;
 use kiln_base::{DType, Dim};
 use kiln_ir::{OpDef, ops};
@@ -65,10 +65,10 @@ impl FlowBuilder {
         }
         let wide = |b: &mut Self, n: Nid| {
             let shape = b.shape(n);
-            b.helper(Op::Cast, &[n], DType::F32, shape)
+            b.helper(Op::Cast(Rounding::Here), &[n], DType::F32, shape)
         };
         let (x, src) = (wide(self, x), wide(self, src));
         let sums = self.own_kernel(scatter, &[x, index, src], DType::F32, shape.clone());
-        self.helper(Op::Cast, &[sums], dtype, shape)
+        self.helper(Op::Cast(Rounding::Stored), &[sums], dtype, shape)
     }
 }

@@ -1,14 +1,14 @@
 //! Matrix products, convolutions and pooling.
 //!
-//! Products and convolutions of floats, and on the CPU of whole numbers with a sign or of bytes, keep a node for the
-//! library kernel. A GPU multiplies halves (f16 and bf16), and so does the CPU in convolutions and where one matrix is
+//! Products and convolutions of floats, and of whole numbers with a sign or of bytes, keep a node for the library
+//! kernel. A GPU multiplies halves (f16 and bf16), and so does the CPU in convolutions and where one matrix is
 //! multiplied with many, also where both operands were cast to f32 first, as they are for a bias: they are summed in
-//! f32 all the same. Likewise u8, i8 and i16, which are summed in i32. What else there is of these on the CPU becomes a
-//! product of f32 or i32 between casts. Other integers, and pooling, become a reduction over a window view or a product
-//! of two views.
+//! f32 all the same. Likewise, on the CPU, u8, i8 and i16, which are summed in i32. What else there is of these becomes
+//! a product of f32 or i32 between casts. Other integers, and pooling, become a reduction over a window view or a
+//! product of two views.
 
 use super::build::FlowBuilder;
-use super::{DimIndex, Nid, Op, Result, View};
+use super::{DimIndex, Nid, Op, Result, Rounding, View};
 use crate::LowerError;
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim};
@@ -20,8 +20,8 @@ use smallvec::SmallVec;
 fn library_dtype(dtype: DType, on_gpu: bool) -> Option<DType> {
     match dtype {
         DType::F16 | DType::BF16 if !on_gpu => Some(DType::F32),
-        DType::U8 | DType::I8 | DType::I16 | DType::I32 if !on_gpu => Some(DType::I32),
-        DType::I64 if !on_gpu => Some(DType::I64),
+        DType::U8 | DType::I8 | DType::I16 | DType::I32 => Some(DType::I32),
+        DType::I64 => Some(DType::I64),
         float => float.is_float().then_some(float),
     }
 }
@@ -50,7 +50,10 @@ impl FlowBuilder {
         let product = self.helper(op, &operands, wide, shape.iter().cloned());
         match wide == dtype {
             true => product,
-            false => self.helper(Op::Cast, &[product], dtype, shape.iter().cloned()),
+            false => {
+                let cast = Op::Cast(Rounding::Stored);
+                self.helper(cast, &[product], dtype, shape.iter().cloned())
+            }
         }
     }
 
@@ -62,7 +65,8 @@ impl FlowBuilder {
         if let Some(known) = self.casts.get(&(n, dtype)) {
             return *known;
         }
-        let cast = self.helper(Op::Cast, &[n], dtype, self.shape(n));
+        let cast = Op::Cast(Rounding::Here);
+        let cast = self.helper(cast, &[n], dtype, self.shape(n));
         self.casts.insert((n, dtype), cast);
         cast
     }
@@ -86,12 +90,12 @@ impl FlowBuilder {
             F32 => matches!(d, F16 | BF16),
             // What is narrow on a GPU are halves alone, whose results are halves.
             F16 | BF16 => d == sums,
-            I32 => matches!(d, U8 | I8 | I16),
+            I32 => !self.on_gpu && matches!(d, U8 | I8 | I16),
             _ => false,
         };
         match &node.op {
             _ if is_narrow(node.dtype) => Some(node.dtype),
-            Op::Cast if node.dtype == sums => {
+            Op::Cast(_) if node.dtype == sums => {
                 let from = self.dtype(node.inputs[0]);
                 is_narrow(from).then_some(from)
             }
@@ -108,7 +112,7 @@ impl FlowBuilder {
         }
         let node = &self.flow.nodes[n];
         let (op, of) = (node.op.clone(), node.inputs[0]);
-        if let Op::Cast = op {
+        if let Op::Cast(_) = op {
             return of;
         }
         if let Some(known) = self.casts.get(&(n, narrow)) {

@@ -198,7 +198,7 @@ fn side(
 /// Whether a group does nothing but round an input to f16 or bf16.
 fn rounds_input(flow: &Flow, group: &Group) -> bool {
     let half = |d: DType| matches!(d, DType::F16 | DType::BF16);
-    let moves = |m: &Nid| matches!(flow.nodes[*m].op, Op::Cast | Op::Reshape | Op::View(_));
+    let moves = |m: &Nid| matches!(flow.nodes[*m].op, Op::Cast(_) | Op::Reshape | Op::View(_));
     let mut loaded = group.loaded.iter().map(|v| &flow.nodes[*v]);
     let input = loaded.all(|n| matches!(n.op, Op::Input(_)) && n.dtype == DType::F32);
     let to = flow.nodes[group.roots[0].0].dtype;
@@ -318,7 +318,7 @@ fn is_safe(flow: &Flow, v: Nid) -> bool {
     let node = &flow.nodes[v];
     match &node.op {
         Op::Pw(_) => node.dtype.is_float() || node.dtype == kiln_base::DType::Bool,
-        Op::Cast | Op::Copy | Op::View(_) | Op::Reshape | Op::Concat(_) => true,
+        Op::Cast(_) | Op::Copy | Op::View(_) | Op::Reshape | Op::Concat(_) => true,
         Op::Scalar(_) | Op::Iota | Op::Size(_) => true,
         _ => false,
     }

@@ -34,7 +34,7 @@ impl NodeFacts {
             let numel = estimate(&flow.numel(v));
             let operands: u32 = node.inputs.iter().map(|i| f.cost[*i]).sum();
             f.cost.push(match &node.op {
-                Op::Cast if is_part_of_memory(flow, v) => operands,
+                Op::Cast(_) if is_part_of_memory(flow, v) => operands,
                 Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota | Op::Size(_) => 0,
                 Op::Part | Op::After => 0,
                 Op::Reduce(..) | Op::ArgReduce(..) => 0,
@@ -65,7 +65,7 @@ fn is_part_of_memory(flow: &Flow, v: Nid) -> bool {
 /// Whether a node rounds the sums of a product or convolution of halves to what its result is.
 pub(super) fn is_result(flow: &Flow, v: Nid) -> bool {
     let node = &flow.nodes[v];
-    let rounds = matches!(node.op, Op::Cast) && is_half(node.dtype);
+    let rounds = matches!(node.op, Op::Cast(_)) && is_half(node.dtype);
     rounds && {
         let of = &flow.nodes[node.inputs[0]];
         of.is_product() && of.dtype == DType::F32
@@ -80,7 +80,7 @@ fn is_half(dtype: DType) -> bool {
 pub(super) fn own_cost(op: &Op) -> u32 {
     match op {
         Op::Pw(pw) => pointwise_cost(*pw),
-        Op::Cast | Op::Copy => 1,
+        Op::Cast(_) | Op::Copy => 1,
         Op::View(v) if v.fill.is_some() => 1,
         Op::Concat(_) => 2,
         Op::Gather(_) => 2,

@@ -258,7 +258,7 @@ impl Fuser<'_> {
     /// Whether every group that reads the value may compute it. Not the result of a product of halves, of which the sums
     /// would be stored, twice as wide.
     pub(super) fn is_cheap(&self, v: Nid) -> bool {
-        matches!(self.node(v).op, Op::Pw(_) | Op::Cast)
+        matches!(self.node(v).op, Op::Pw(_) | Op::Cast(_))
             && self.facts.cost[v] <= CHEAP
             && !is_result(self.flow, v)
     }

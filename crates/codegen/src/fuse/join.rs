@@ -116,6 +116,11 @@ impl Fuser<'_> {
     fn can_inline(&self, v: Nid, u: &Use) -> Result<Join, String> {
         let group = &self.groups[u.group];
         let cost = self.facts.cost[v];
+        if group.anchor.is_some() && self.narrows_product(v) {
+            return Err(
+                "what it is made of is a product of more bits, which would be stored".into(),
+            );
+        }
         if u.maps.len() > 1 && cost as usize * u.maps.len() > 4 {
             return Err(format!(
                 "it is read under {} index maps of one group",
@@ -144,24 +149,44 @@ impl Fuser<'_> {
         ))
     }
 
+    /// Whether a value is stored with fewer bits than a product that lies behind pointwise work.
+    fn narrows_product(&self, v: Nid) -> bool {
+        let (node, numel) = (self.node(v), self.facts.numel[v]);
+        let is_wide = |p: Nid| {
+            let product = self.node(p);
+            product.is_product()
+                && product.dtype.size() > node.dtype.size()
+                && self.facts.numel[p] == numel
+        };
+        matches!(node.op, Op::Cast(_)) && self.leads_to(v, is_wide)
+    }
+
     /// Whether a reduction over `extent` elements lies behind pointwise work.
     fn leads_to_reduction(&self, v: Nid, extent: &Dim) -> bool {
+        let reduces = |v: Nid| {
+            let is_one = matches!(self.node(v).op, Op::Reduce(..));
+            is_one && numel(&self.reduced_dims(v)) == *extent
+        };
+        self.leads_to(v, reduces)
+    }
+
+    /// Whether such a node lies behind pointwise work.
+    fn leads_to(&self, v: Nid, is_one: impl Fn(Nid) -> bool) -> bool {
         const MOST: usize = 48;
         let mut front = vec![v];
         let mut at = 0;
         while at < front.len().min(MOST) {
             let v = front[at];
+            if is_one(v) {
+                return true;
+            }
             let node = self.node(v);
-            match &node.op {
-                Op::Reduce(..) if numel(&self.reduced_dims(v)) == *extent => return true,
-                Op::Pw(_) | Op::Cast | Op::View(_) | Op::Reshape => {
-                    for i in &node.inputs {
-                        if !front.contains(i) {
-                            front.push(*i);
-                        }
+            if let Op::Pw(_) | Op::Cast(_) | Op::View(_) | Op::Reshape = node.op {
+                for i in &node.inputs {
+                    if !front.contains(i) {
+                        front.push(*i);
                     }
                 }
-                _ => {}
             }
             at += 1;
         }

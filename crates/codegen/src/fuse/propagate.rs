@@ -97,7 +97,7 @@ impl<'a> Fuser<'a> {
             Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota | Op::Size(_) => {}
             Op::MatMul | Op::Conv(_) | Op::Attention(_) => {}
             Op::Library(..) | Op::Control(_) | Op::Part | Op::After => {}
-            Op::Pw(_) | Op::Cast | Op::Copy => {
+            Op::Pw(_) | Op::Cast(_) | Op::Copy => {
                 for &i in &node.inputs {
                     self.demand(i, g, Some(map.into()));
                 }

@@ -336,6 +336,8 @@ impl Run<'_> {
                 true => value(a),
                 false => value(b),
             },
+            // Halves are in f32 until they are stored.
+            Expr::Convert { a, from } if *from == def.dtype => value(a),
             Expr::Convert { a, from } => convert(value(a), *from, def.dtype),
             Expr::Random {
                 kind,

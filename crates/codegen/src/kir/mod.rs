@@ -139,7 +139,8 @@ pub enum Expr {
         /// Where it is false.
         b: Val,
     },
-    /// A cast of a value of dtype `from` to the definition's dtype.
+    /// A cast of a value of dtype `from` to the definition's dtype. One of halves to what they are says that a number of
+    /// f32 stands for one, which is not rounded yet.
     Convert {
         /// Operand.
         a: Val,

@@ -164,7 +164,7 @@ impl Generator {
         }
         let right = self.full(0, DType::I64, &[Dim::ZERO, k])?;
         let right = self.row_with(Pw::FloorDivide, right, 0.0, none)?;
-        let right = self.emit(ops::Cast { dtype: DType::F32 }, &[right], none)?;
+        let right = self.emit(ops::Cast::to(DType::F32), &[right], none)?;
         let product = Op::from(ops::MatMul {});
         let y = self.emit(product, &[left, right], none)?;
         self.row_with(Pw::Add, y, 0.5, Meta { size: 1.0, ..none })

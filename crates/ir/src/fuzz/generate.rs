@@ -348,7 +348,7 @@ impl Generator {
                 exact: true,
             },
         };
-        let cast = self.emit(ops::Cast { dtype }, &[v], meta)?;
+        let cast = self.emit(ops::Cast::to(dtype), &[v], meta)?;
         self.tame(cast)
     }
 

@@ -8,6 +8,20 @@ use super::prelude::*;
 pub struct Cast {
     /// The new dtype.
     pub dtype: DType,
+    /// Whether it's the last step of an op that computes in more bits, so that kernels keep these until they store the
+    /// value or compare it, as they do with what is computed in halves. One that somebody asked for always rounds.
+    #[serde(default)]
+    pub is_step: bool,
+}
+
+impl Cast {
+    /// A conversion that somebody asked for.
+    pub fn to(dtype: DType) -> Cast {
+        Cast {
+            dtype,
+            is_step: false,
+        }
+    }
 }
 
 impl OpDef for Cast {

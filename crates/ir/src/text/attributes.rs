@@ -21,6 +21,12 @@ pub(super) struct Full {
 }
 
 #[derive(Serialize, Deserialize)]
+pub(super) struct Cast {
+    #[serde(default)]
+    pub(super) is_step: bool,
+}
+
+#[derive(Serialize, Deserialize)]
 pub(super) struct Constant {
     /// Two digits a byte.
     pub(super) hex: String,
@@ -55,6 +61,9 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 /// The attributes in parentheses; empty where there are none.
 pub(super) fn print(op: &Op) -> Result<String, ron::Error> {
     let text = match op {
+        Op::Cast(op) if op.is_step => write(&Cast {
+            is_step: op.is_step,
+        })?,
         Op::Pointwise(_) | Op::Cast(_) | Op::Broadcast(_) | Op::Reshape(_) | Op::Iota(_) => {
             return Ok(String::new());
         }

@@ -355,7 +355,7 @@ fn batch_norm_normalises() {
 
 #[test]
 fn casts_round_wrap_and_saturate() {
-    let cast = |x: &Array, dtype| eval(ops::Cast { dtype }, &[x]);
+    let cast = |x: &Array, dtype| eval(ops::Cast::to(dtype), &[x]);
     let x = f32s(&[5], &[-1.5, f64::NAN, 300.0, f64::INFINITY, 0.5]);
     assert_eq!(cast(&x, DType::U8).ints().unwrap(), [0, 0, 255, 255, 0]);
     assert_eq!(cast(&x, DType::Bool).ints().unwrap(), [1, 1, 1, 1, 1]);
@@ -372,12 +372,7 @@ fn casts_round_wrap_and_saturate() {
     assert_eq!(cast(&x, DType::F32).floats().unwrap(), [nearest]);
     let x = f32s(&[1], &[2049.0]);
     assert_eq!(cast(&x, DType::F16).floats().unwrap(), [2048.0]);
-    let exact = eval_op(
-        &ops::Cast { dtype: DType::F16 }.into(),
-        &[&x],
-        &[],
-        Mode::Exact,
-    );
+    let exact = eval_op(&ops::Cast::to(DType::F16).into(), &[&x], &[], Mode::Exact);
     assert_eq!(exact.unwrap()[0].floats().unwrap(), [2049.0]);
 }
 
@@ -419,7 +414,7 @@ fn random_numbers_depend_on_the_logical_index() {
     assert_eq!(bits.ints().unwrap(), wanted);
     let half = draw(RandomKind::Uniform, DType::F16, &[4], [7, 100]);
     let single = draw(RandomKind::Uniform, DType::F32, &[4], [7, 100]);
-    assert_eq!(half, eval(ops::Cast { dtype: DType::F16 }, &[&single]));
+    assert_eq!(half, eval(ops::Cast::to(DType::F16), &[&single]));
     let normal = draw(RandomKind::Normal, DType::F64, &[4000], [1, 0]);
     let mean = normal.floats().unwrap().iter().sum::<f64>() / 4000.0;
     assert!(mean.abs() < 0.06, "{mean}");

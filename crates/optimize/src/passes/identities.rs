@@ -226,7 +226,7 @@ fn exact_cast(view: &View<'_>, id: NodeId) -> Option<Patch> {
     if !same || (over == DType::F64 && half) {
         return None;
     }
-    view.replace_with(id, Cast { dtype: to }, &below.inputs)
+    view.replace_with(id, Cast::to(to), &below.inputs)
 }
 
 /// Whether every value of a dtype is one of another.

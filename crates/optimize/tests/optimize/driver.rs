@@ -72,7 +72,7 @@ fn selected_passes_alone_run() {
     let mut b = GraphBuilder::new(&mut graph, loc(1));
     let x = b.input(f32s(&[4]), Role::Data);
     let y = twice_tanh(&mut b, x);
-    let y = b.op(ops::Cast { dtype: DType::F32 }, &[y]).unwrap();
+    let y = b.op(ops::Cast::to(DType::F32), &[y]).unwrap();
     graph.add_output(y);
     let rules = |passes: Select| {
         let options = Options {

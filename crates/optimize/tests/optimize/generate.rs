@@ -215,10 +215,10 @@ impl Generator {
             DType::F64,
             DType::U64,
         ]);
-        let v = self.emit(ops::Cast { dtype }, &[x])?;
+        let v = self.emit(ops::Cast::to(dtype), &[x])?;
         if self.rng.coin(30) {
             self.values.push(v);
-            return self.emit(ops::Cast { dtype: same }, &[v]);
+            return self.emit(ops::Cast::to(same), &[v]);
         }
         Some(v)
     }

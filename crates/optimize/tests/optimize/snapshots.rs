@@ -58,7 +58,7 @@ fn dead_code() {
 fn views() {
     before_and_after("views", |b| {
         let x = b.input(f32s(&[2, 3, 4]), Role::Data);
-        let same = b.op(ops::Cast { dtype: DType::F32 }, &[x])?;
+        let same = b.op(ops::Cast::to(DType::F32), &[x])?;
         let one = [1usize, 2, 0].into_iter().collect();
         let one = b.op(ops::Permute { perm: one }, &[same])?;
         let two = [0usize, 2, 1].into_iter().collect();
@@ -69,8 +69,8 @@ fn views() {
         let wider = b.broadcast_to(&wide, &dims::<Vec<_>>(&[2, 24, 5]))?;
         let axes = [2, 24, 5].map(|n| SliceAxis::all(&Dim::from(n))).to_vec();
         let all = b.op(ops::Slice { axes }, &[wider])?;
-        let narrow = b.op(ops::Cast { dtype: DType::F16 }, &[all])?;
-        Ok(vec![b.op(ops::Cast { dtype: DType::F32 }, &[narrow])?])
+        let narrow = b.op(ops::Cast::to(DType::F16), &[all])?;
+        Ok(vec![b.op(ops::Cast::to(DType::F32), &[narrow])?])
     });
 }
 

@@ -10,11 +10,11 @@ mod print;
 #[cfg(test)]
 mod tests;
 
-use super::tile::{Call, Tile};
+use super::tile::{Call, Tile, element};
 use crate::bugs::bug;
 use crate::simd::Baseline;
 use crate::sums::Lane;
-use kiln_base::Level;
+use kiln_base::{DType, Level};
 
 /// A tile of positions by columns.
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub(crate) struct Each {
     /// Positions from row to row, and from tap to tap.
     pub stride: u32,
     pub dilation: u32,
+    /// The dtype of the left operand: halves are widened as they are loaded.
+    pub reads: DType,
     /// The distance of two positions, in bytes.
     pub position: i64,
     /// From where to where the taps of each row lie in the line; empty if all do. The others read zeros.
@@ -69,7 +71,7 @@ impl Each {
         let taps = self.inside.as_flattened();
         let numbers = [self.stride, self.dilation, taps.len() as u32];
         let numbers = numbers.iter().chain(taps);
-        let mut key = vec![b'e'];
+        let mut key = vec![b'e', self.reads as u8];
         key.extend(self.position.to_le_bytes());
         key.extend(numbers.flat_map(|n| n.to_le_bytes()));
         key.extend(self.tile.key());
@@ -97,7 +99,7 @@ impl Each {
         let tile = &self.tile;
         let list = call.left.cast::<*const T>();
         let size = size_of::<T>() as i64;
-        let [pitch, position, out] = [tile.right, self.position, tile.out].map(|n| n / size);
+        let [pitch, out] = [tile.right, tile.out].map(|n| n / size);
         for (row, column) in
             (0..tile.rows.count).flat_map(|r| (0..tile.columns).map(move |c| (r, c)))
         {
@@ -121,9 +123,11 @@ impl Each {
                         let from = u64::from(self.stride) * u64::from(row)
                             + u64::from(self.dilation) * u64::from(tap);
                         let x = match self.is_inside(row, tap) {
-                            true => *(*list.add(at))
-                                .offset((from as i64 * position) as isize)
-                                .add(column),
+                            true => {
+                                let from = (from as i64 * self.position) as isize;
+                                let line = (*list.add(at)).cast::<u8>().wrapping_offset(from);
+                                element(self.reads, line, column)
+                            }
                             false => T::ZERO,
                         };
                         sum = x.mul_add::<Baseline>(weight(at + 1, tap), sum);

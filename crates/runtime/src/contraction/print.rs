@@ -36,7 +36,7 @@ const TAPS: [Gpr; 3] = [Gpr::RCX, Gpr::R8, Gpr::R9];
 /// The frame, while there is room on the stack.
 pub(super) const FRAME: Gpr = Gpr::RBP;
 /// The mask of the last vector.
-const TAIL: Mask = Mask(1);
+pub(super) const TAIL: Mask = Mask(1);
 const UPPER_TAIL: Mask = Mask(2);
 
 pub(super) struct Printer<'a> {

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::sums::Lane;
 use crate::tile;
+use half::{bf16, f16};
 use kiln_base::prim::Binary;
 use kiln_base::{Compute, DType, Level, Scalar};
 use kiln_plan::tile::{Access, Arg, Inst, Reg, Schedule, Stage, TileProgram, Turn};
@@ -47,6 +48,27 @@ impl Whole for f64 {
     }
     fn value(self) -> f64 {
         self
+    }
+}
+
+/// Numbers as elements of a dtype, at the end of some memory: where they begin, and that memory.
+pub(super) fn stored<T: Whole>(numbers: &[T], dtype: DType) -> (*const u8, Vec<T>) {
+    if dtype == T::DTYPE {
+        let memory = numbers.to_vec();
+        return (memory.as_ptr().cast(), memory);
+    }
+    let to = |x: &T| match dtype {
+        DType::F16 => f16::from_f64(x.value()).to_bits(),
+        _ => bf16::from_f64(x.value()).to_bits(),
+    };
+    let halves: Vec<u16> = numbers.iter().map(to).collect();
+    let mut memory = vec![T::ZERO; (2 * halves.len()).div_ceil(size_of::<T>())];
+    // SAFETY: there is room for the halves.
+    unsafe {
+        let end = memory.as_mut_ptr_range().end.cast::<u16>();
+        let at = end.sub(halves.len());
+        at.copy_from_nonoverlapping(halves.as_ptr(), halves.len());
+        (at.cast::<u8>().cast_const(), memory)
     }
 }
 

@@ -5,7 +5,9 @@
 //! order, whatever the tile.
 
 use super::finish::Finish;
+use crate::sums::Lane;
 use crate::tile::affine::ceil;
+use half::{bf16, f16};
 use kiln_base::{DType, Level};
 use std::sync::Arc;
 
@@ -245,5 +247,21 @@ impl Tile {
             && fits(self.ahead)
             && fits(8i64.saturating_mul(self.right))
             && fits(result.saturating_mul(self.out))
+    }
+}
+
+/// An element that lies behind others, which of halves is widened.
+///
+/// # Safety
+/// It exists.
+pub(super) unsafe fn element<T: Lane>(dtype: DType, from: *const u8, at: usize) -> T {
+    // SAFETY: the caller's.
+    unsafe {
+        let half = || *from.cast::<u16>().add(at);
+        match dtype {
+            DType::F16 => T::from_f32(f16::from_bits(half()).into()),
+            DType::BF16 => T::from_f32(bf16::from_bits(half()).into()),
+            _ => *from.cast::<T>().add(at),
+        }
     }
 }

@@ -10,8 +10,8 @@ pub(super) mod print;
 mod tests;
 
 use super::finish::Finish;
-use super::tile::Call;
-use kiln_base::Level;
+use super::tile::{Call, element};
+use kiln_base::{DType, Level};
 use kiln_plan::Rows;
 use std::sync::Arc;
 
@@ -21,6 +21,8 @@ pub(crate) struct Transform {
     pub level: Level,
     /// A row of coefficients for each row of the result.
     pub matrix: &'static Rows,
+    /// The dtype of the square: halves are widened as they are loaded.
+    pub reads: DType,
     /// How far apart rows and columns of the square lie.
     pub from: [i64; 2],
     /// The same of the result; where work follows, in rows of what that writes.
@@ -61,6 +63,7 @@ impl Transform {
     #[cfg(all(target_arch = "x86_64", unix))]
     pub(super) fn key(&self) -> Vec<u8> {
         let mut key = vec![b'w', self.level as u8, self.matrix.len() as u8];
+        key.push(self.reads as u8);
         key.extend(self.kept);
         key.extend(self.channels.to_le_bytes());
         let numbers = self.from.iter().chain(&self.to);
@@ -84,22 +87,21 @@ pub(super) unsafe fn run(t: &Transform, call: &Call) {
     let times = |row: &[f64], x: &mut dyn Iterator<Item = f32>| -> f32 {
         row.iter().zip(x).map(|(c, x)| *c as f32 * x).sum()
     };
-    let at = |[row, column]: [i64; 2], i: usize, j: usize, channel: usize| {
-        (i as i64 * row + j as i64 * column) as isize + 4 * channel as isize
-    };
+    let at =
+        |[row, column]: [i64; 2], i: usize, j: usize| (i as i64 * row + j as i64 * column) as isize;
     for channel in 0..t.channels as usize {
         let x = |i: usize, j: usize| {
-            let from = call.left.wrapping_offset(at(t.from, i, j, channel));
+            let from = call.left.wrapping_offset(at(t.from, i, j));
             // SAFETY: the caller's.
-            unsafe { *from.cast::<f32>() }
+            unsafe { element::<f32>(t.reads, from, channel) }
         };
         for (i, row) in t.matrix.iter().take(t.kept[0].into()).enumerate() {
             let down = |j: usize| times(row, &mut (0..side).map(|i| x(i, j)));
             let sums: Vec<f32> = (0..side).map(down).collect();
             for (j, row) in t.matrix.iter().take(t.kept[1].into()).enumerate() {
-                let to = call.out.wrapping_offset(at(t.to, i, j, channel));
+                let to = call.out.wrapping_offset(at(t.to, i, j)).cast::<f32>();
                 // SAFETY: the caller's.
-                unsafe { *to.cast::<f32>() = times(row, &mut sums.iter().copied()) };
+                unsafe { *to.add(channel) = times(row, &mut sums.iter().copied()) };
             }
         }
     }

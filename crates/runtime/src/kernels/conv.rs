@@ -29,6 +29,8 @@ pub(crate) struct Conv {
     dtype: DType,
     /// Its operands, as register tiles read them.
     terms: Terms,
+    /// Whether images are read as they are, with fewer bits than their sums.
+    narrow: bool,
     /// How many arguments there are: what is widened lies behind them.
     args: usize,
     role: ConvRole,
@@ -154,6 +156,7 @@ impl Conv {
         let mut conv = Conv {
             dtype: p.sums(),
             terms: Terms::new(p.dtypes, level, grouped),
+            narrow: false,
             args: lens.len(),
             role: p.role,
             batch,
@@ -169,6 +172,8 @@ impl Conv {
             made: made.map(|(linked, _)| linked),
             epilogue: epilogue(&p.epilogue, values, lens, (total, None), level)?,
         };
+        let [x, y] = p.images.last().map(|last| !last);
+        conv.narrow = conv.reads_narrow(algorithm, if p.role == ConvRole::Input { y } else { x });
         conv.how = conv.cut(p, algorithm, (values, lens, total))?;
         Ok(conv)
     }

@@ -18,6 +18,7 @@ const SOME: usize = 64;
 pub(crate) struct Terms {
     operands: [DType; 2],
     tile: DType,
+    level: Level,
 }
 
 impl Terms {
@@ -25,14 +26,18 @@ impl Terms {
     pub(crate) fn new(operands: [DType; 2], level: Level, grouped: bool) -> Terms {
         use DType::{BF16, F16, F32, I8, I16, I32, U8};
         let tile = match operands {
-            [BF16, BF16] if grouped && level >= Level::Avx512Bf16 => BF16,
+            [BF16, BF16] if grouped && level.multiplies_bf16() => BF16,
             [F16 | BF16, _] => F32,
             [U8 | I8, I8] if grouped && level >= Level::Avx512Vnni => U8,
             [U8 | I8 | I16, _] if grouped => I16,
             [U8 | I8 | I16, _] => I32,
             [other, _] => other,
         };
-        Terms { operands, tile }
+        Terms {
+            operands,
+            tile,
+            level,
+        }
     }
 
     /// What register tiles multiply.
@@ -120,7 +125,10 @@ impl Terms {
         to: *mut u8,
     ) {
         // SAFETY: the caller's.
-        unsafe { convert([self.operands[i], self.made(i)], (from, apart), count, to) }
+        unsafe {
+            let dtypes = [self.operands[i], self.made(i)];
+            convert(self.level, dtypes, (from, apart), count, to)
+        }
     }
 }
 
@@ -130,6 +138,7 @@ impl Terms {
 /// # Safety
 /// The elements exist, and there is room.
 pub(crate) unsafe fn convert(
+    level: Level,
     [from_dtype, to_dtype]: [DType; 2],
     (from, apart): (*const u8, i64),
     count: i64,
@@ -144,6 +153,7 @@ pub(crate) unsafe fn convert(
                 if apart == 1 {
                     let from = std::slice::from_raw_parts(from, count as usize);
                     return widen(
+                        level,
                         half,
                         from,
                         std::slice::from_raw_parts_mut(to, count as usize),
@@ -164,7 +174,7 @@ pub(crate) unsafe fn convert(
                         |x: u16| x,
                     );
                     let to = std::slice::from_raw_parts_mut(to, n as usize);
-                    widen(half, &halves[..n as usize], to);
+                    widen(level, half, &halves[..n as usize], to);
                 }
             }
             (U8, I16) => each(from, apart, count, to, |x: u8| i16::from(x)),

@@ -40,12 +40,11 @@ pub(super) fn to_bf16(ir: &mut Ir, x: Src) -> Virt {
     let width = ir.width();
     let [x, _] = in_registers(ir, [x, x]);
     let upper = ir.op1_of(op::VPSRLD, width, Some(16), x);
-    let (one, half, quiet) = (ir.i32(1), ir.i32(0x7fff), ir.i32(0x40));
+    let (one, half, nan) = (ir.i32(1), ir.i32(0x7fff), ir.i32(0x7fc0));
     let odd = ir.op2(op::VPAND, upper, one);
     let up = ir.op2(op::VPADDD, odd, half);
     let rounded = ir.op2(op::VPADDD, up, x);
     let rounded = ir.op1_of(op::VPSRLD, width, Some(16), rounded);
-    let nan = ir.op2(op::VPOR, upper, quiet);
     let is_nan = ir.compare(false, Cmp::Unordered, x, x);
     ir.select(false, is_nan, nan, rounded)
 }

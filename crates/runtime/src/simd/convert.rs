@@ -1,18 +1,64 @@
 //! Conversions between memory elements and the types kernels compute in.
 
+use super::{Isa, Kernel, Level, compiled};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use kiln_base::DType;
 
 /// Halves as f32: f16, or else bf16.
-pub(crate) fn widen(dtype: DType, from: &[u16], to: &mut [f32]) {
-    match dtype {
-        DType::F16 => from.reinterpret_cast::<f16>().convert_to_f32_slice(to),
-        _ => {
+pub(crate) fn widen(level: Level, dtype: DType, from: &[u16], to: &mut [f32]) {
+    let halves = Halves { dtype, from, to };
+    // SAFETY: the machine has the level.
+    unsafe { compiled::<Widen, _>(level)(halves) }
+}
+
+/// Halves, and as many places for them.
+struct Halves<'a> {
+    dtype: DType,
+    from: &'a [u16],
+    to: &'a mut [f32],
+}
+
+/// Makes halves f32.
+struct Widen;
+impl Kernel<Halves<'_>> for Widen {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(Halves { dtype, from, to }: Halves<'_>) {
+        if dtype != DType::F16 {
             for (to, from) in to.iter_mut().zip(from) {
                 *to = f32::from_bits(u32::from(*from) << 16);
             }
+            return;
         }
+        #[cfg(target_arch = "x86_64")]
+        let (from, to) = {
+            use std::arch::x86_64::*;
+            const SOME: usize = 16;
+            let whole = match I::LEVEL {
+                Level::Baseline => 0,
+                _ => from.len().min(to.len()) / SOME * SOME,
+            };
+            for i in (0..whole).step_by(SOME) {
+                let (from, to) = (from[i..].as_ptr(), to[i..].as_mut_ptr());
+                // SAFETY: there are so many; the machine has the level.
+                unsafe {
+                    match I::LEVEL {
+                        Level::Avx2 => {
+                            for i in [0, 8] {
+                                let halves = _mm_loadu_si128(from.add(i).cast());
+                                _mm256_storeu_ps(to.add(i), _mm256_cvtph_ps(halves));
+                            }
+                        }
+                        _ => {
+                            let halves = _mm256_loadu_si256(from.cast());
+                            _mm512_storeu_ps(to, _mm512_cvtph_ps(halves));
+                        }
+                    }
+                }
+            }
+            (&from[whole..], &mut to[whole..])
+        };
+        from.reinterpret_cast::<f16>().convert_to_f32_slice(to);
     }
 }
 

@@ -122,7 +122,7 @@ pub(crate) fn adaptive_average(
             x = average_axis(b, &x, first + a, known_dim(out, t)?)?;
         }
     }
-    b.cast(&x, t.dtype())
+    b.narrowed(&x, t.dtype())
 }
 
 fn average_axis(b: &mut Recorder, x: &Tensor, axis: usize, out: i64) -> Recorded {

@@ -63,7 +63,7 @@ impl Tensor {
             let (var, mean) = variance(b, &x, &axes, 0.0)?;
             let y = centred_and_scaled(b, &x, &mean, &var, eps)?;
             let y = weighted(b, &y, weight, bias)?;
-            b.cast(&y, self.dtype())
+            b.narrowed(&y, self.dtype())
         })
     }
 
@@ -93,7 +93,7 @@ impl Tensor {
             let scale = b.unary(Pw::Rsqrt, &spread)?;
             let y = b.binary(Pw::Mul, &x, &scale)?;
             let y = weighted(b, &y, weight, None)?;
-            b.cast(&y, self.dtype())
+            b.narrowed(&y, self.dtype())
         })
     }
 
@@ -141,7 +141,7 @@ impl Tensor {
             let y = centred_and_scaled(b, &x, &mean, &var, eps)?;
             let y = b.reshape(&y, self.dims())?;
             let y = affine.apply(b, &y, 1)?;
-            b.cast(&y, self.dtype())
+            b.narrowed(&y, self.dtype())
         })
     }
 }

@@ -338,7 +338,7 @@ fn average(b: &mut Recorder, spatial: usize, t: &Tensor, pool: AvgPool) -> Recor
             y
         }
     };
-    b.cast(&y, t.dtype())
+    b.narrowed(&y, t.dtype())
 }
 
 /// How many elements of axis `a` of `n` each of `count` windows covers.

@@ -65,7 +65,7 @@ impl Tensor {
             let axes = dims.axes_or_all(self)?;
             let x = b.widened(self)?;
             let mean = b.mean(&x, &axes, keepdim)?;
-            b.cast(&mean, self.dtype())
+            b.narrowed(&mean, self.dtype())
         })
     }
 
@@ -84,7 +84,7 @@ impl Tensor {
             let sum = b.sum(&x, &axes, keepdim)?;
             let count = b.sum(&number, &axes, keepdim)?;
             let mean = b.binary(Pw::Div, &sum, &count)?;
-            b.cast(&mean, self.dtype())
+            b.narrowed(&mean, self.dtype())
         })
     }
 
@@ -181,7 +181,7 @@ impl Tensor {
         let dims = dims.into();
         compose("var", &[self], |b| {
             let (var, _) = moments(b, self, &dims, correction)?;
-            b.cast(&var, self.dtype())
+            b.narrowed(&var, self.dtype())
         })
     }
 
@@ -198,7 +198,7 @@ impl Tensor {
         compose("std", &[self], |b| {
             let (var, _) = moments(b, self, &dims, correction)?;
             let std = root(b, &var, 2.0)?;
-            b.cast(&std, self.dtype())
+            b.narrowed(&std, self.dtype())
         })
     }
 
@@ -215,8 +215,8 @@ impl Tensor {
         two(compose_many("var_mean", &[self], 2, |b| {
             let (var, mean) = moments(b, self, &dims, correction)?;
             Ok(vec![
-                b.cast(&var, self.dtype())?,
-                b.cast(&mean, self.dtype())?,
+                b.narrowed(&var, self.dtype())?,
+                b.narrowed(&mean, self.dtype())?,
             ])
         }))
     }
@@ -235,8 +235,8 @@ impl Tensor {
             let (var, mean) = moments(b, self, &dims, correction)?;
             let std = root(b, &var, 2.0)?;
             Ok(vec![
-                b.cast(&std, self.dtype())?,
-                b.cast(&mean, self.dtype())?,
+                b.narrowed(&std, self.dtype())?,
+                b.narrowed(&mean, self.dtype())?,
             ])
         }))
     }
@@ -266,7 +266,7 @@ impl Tensor {
             let axes = dims.axes_or_all(self)?;
             let x = b.widened(self)?;
             let norm = norm(b, &x, ord, &axes, keepdim)?;
-            b.cast(&norm, self.dtype())
+            b.narrowed(&norm, self.dtype())
         })
     }
 }

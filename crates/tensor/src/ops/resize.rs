@@ -82,7 +82,7 @@ impl Tensor {
                 };
                 x = blended(b, &x, i + 2, &taps)?;
             }
-            b.cast(&x, self.dtype())
+            b.narrowed(&x, self.dtype())
         })
     }
 }

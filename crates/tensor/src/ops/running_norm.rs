@@ -109,7 +109,7 @@ impl Tensor {
                         updates = Some(updated(b, &batch, old, how.momentum)?);
                     }
                     let y = normalise(b, &x, &batch.mean, &batch.var, &affine, eps)?;
-                    b.cast(&y, self.dtype())
+                    b.narrowed(&y, self.dtype())
                 }
             }
         });
@@ -173,7 +173,7 @@ impl Tensor {
                 let old = (old_mean.clone(), old_var.clone());
                 updates = Some(updated(b, &batch, old, how.momentum)?);
             }
-            b.cast(&y, self.dtype())
+            b.narrowed(&y, self.dtype())
         });
         match updates {
             Some(updates) => assigned(y, cells, updates),
@@ -270,5 +270,5 @@ fn normalise(
         affine: has_affine,
     };
     let y = b.op(op, &inputs)?;
-    b.cast(&y, x.dtype())
+    b.narrowed(&y, x.dtype())
 }

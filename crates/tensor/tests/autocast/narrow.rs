@@ -9,7 +9,9 @@ fn pair() -> (Tensor, Var) {
     (x, w)
 }
 
+/// What is stored of a value: what computes with it in the same kernel would have it as it was before it's rounded.
 fn values(t: &Tensor) -> Vec<f32> {
+    t.realize().unwrap();
     t.to_dtype(DType::F32).to_vec().unwrap()
 }
 
@@ -68,7 +70,8 @@ fn weight_casts(explained: &str) -> usize {
     count
 }
 
-/// A training with copies, which are made before or by the first cast, is one without, to the bit.
+/// A training with copies, which are made before or by the first cast, is one without: but for which values are stored,
+/// and so rounded, where each step is recorded anew, and to the bit where it is compiled.
 #[test]
 fn training_with_copies_is_the_same() {
     let train = |copies: &str, compiled: bool| {
@@ -94,11 +97,18 @@ fn training_with_copies_is_the_same() {
         (values(&w.get()), 0)
     };
     let (plain, _) = train("none", false);
-    assert_eq!(train("none", true), (plain.clone(), 1));
+    let (compiled, casts) = train("none", true);
+    assert_eq!(casts, 1);
+    let close = |other: &[f32]| {
+        let mut both = plain.iter().zip(other);
+        let is_close = both.all(|(a, b)| (a - b).abs() < 5e-3);
+        assert!(is_close, "{plain:?} {other:?}");
+    };
+    close(&compiled);
     for copies in ["before", "by the first cast"] {
-        assert_eq!(train(copies, false).0, plain);
+        close(&train(copies, false).0);
         // The copy is written by the kernel that updates the weight, and no other casts it.
-        assert_eq!(train(copies, true), (plain.clone(), 0), "{copies}");
+        assert_eq!(train(copies, true), (compiled.clone(), 0), "{copies}");
     }
 }
 

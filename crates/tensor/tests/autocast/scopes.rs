@@ -67,6 +67,7 @@ fn casts_are_part_of_compiled_functions() {
         .to_dtype(DType::BF16)
         .linear(w.get().to_dtype(DType::BF16));
     assert_eq!(found.dtype(), DType::BF16);
+    wanted.realize().unwrap();
     let bits = |t: &Tensor| t.to_dtype(DType::F32).to_vec::<f32>().unwrap();
     assert_eq!(bits(&found), bits(&wanted));
     // The scope around a run means nothing: the function was recorded outside of one.

@@ -351,8 +351,17 @@ pub(super) const CASES: &[Case] = &[
     }),
     ("norm_of_scaled", |m| {
         let (n, c) = (m.size(), m.size());
-        let (x, s) = (m.data(&[n, c, 3]), m.parameter(&[c, 1]));
-        let y = m.pw(Pw::Mul, &[x, s])?;
+        let x = m.data(&[n, c, 3]);
+        let y = match m.rng.chance(0.5) {
+            true => {
+                let s = m.parameter(&[c, 1]);
+                m.pw(Pw::Mul, &[x, s])?
+            }
+            false => {
+                let halves = m.b.cast(&x, DType::BF16)?;
+                m.b.cast(&halves, DType::F32)?
+            }
+        };
         m.norm(y)
     }),
     ("norm_before_product", |m| {

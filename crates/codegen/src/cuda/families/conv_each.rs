@@ -37,6 +37,7 @@ pub(super) fn print(work: Job, c: &Conv) -> Way {
             .all(|k| Values::index_type(k) == Index::Int);
     let index = if short { Index::Int } else { Index::Long };
     let mut source = call.source(&name(work, c), index);
+    source.scope(include_str!("multiply_add.cu"));
     source.scope(&elements(c.dtype(), index));
     source.scope(&classes(c, made));
     let x = patches(&mut source, &call, c, &sizes, made);
@@ -70,7 +71,7 @@ const Index m = {places}, batch = channel;
 {}auto window = a.line(place);
 Acc raw = 0;
 {unroll}
-for (Index k = 0; k < {taps}; k++) raw = fma(load(a.at(window, k)), load({w}[channel * {taps} + k]), raw);",
+for (Index k = 0; k < {taps}; k++) raw = multiply_add(load(a.at(window, k)), load({w}[channel * {taps} + k]), raw);",
         x.text
     );
     lines(&mut source, &text);

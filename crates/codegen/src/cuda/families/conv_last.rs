@@ -20,7 +20,7 @@ use crate::cuda::job::Job;
 use crate::cuda::source::Source;
 use crate::kir;
 use crate::work::{Slot, Way};
-use kiln_base::{DType, Dim};
+use kiln_base::Dim;
 use kiln_plan::{Conv, ConvRole, MatMul, Matrix};
 
 pub(super) fn print(work: Job, c: &Conv, all: bool) -> Vec<Way> {
@@ -72,7 +72,7 @@ pub(super) fn print(work: Job, c: &Conv, all: bool) -> Vec<Way> {
             _ => classes(c, made),
         },
         // Each line that a thread reads is a position, which takes registers.
-        costly: c.dtype() == DType::F64
+        costly: c.dtype().size() == 8
             || c.role == ConvRole::Input
             || made.is_some_and(made::is_costly),
     };

@@ -1,4 +1,4 @@
-// A block's BM x BN tile of sums of products, by fused multiply-adds; each thread owns TM x TN of it.
+// A block's BM x BN tile of sums of products, by multiply-adds; each thread owns TM x TN of it.
 // BK products at a time pass through shared memory, while the next ones are on their way to registers.
 
 constexpr int THREADS = (BM / TM) * (BN / TN);
@@ -69,7 +69,7 @@ __device__ __forceinline__ void multiply(Shared& shared, const A& a, const B& b,
 #pragma unroll
             for (int i = 0; i < TM; i++)
 #pragma unroll
-                for (int j = 0; j < TN; j++) sum[i][j] = fma(x[i], y[j], sum[i][j]);
+                for (int j = 0; j < TN; j++) sum[i][j] = multiply_add(x[i], y[j], sum[i][j]);
         }
         __syncthreads();
     }

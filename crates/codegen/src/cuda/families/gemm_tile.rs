@@ -72,7 +72,7 @@ const ROWS_MMA: [&[Tile]; 2] = [
 /// What multiplies.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(super) enum Arithmetic {
-    /// Fused multiply-adds of f32 or f64.
+    /// Multiply-adds of f32, f64, i32 or i64.
     Fma,
     /// Tensor cores, f16 or bf16.
     Half,
@@ -178,7 +178,7 @@ pub(super) fn tile_constants(
 /// The product of a block's tile.
 pub(super) fn tile_text(arithmetic: Arithmetic) -> &'static str {
     match arithmetic {
-        Arithmetic::Fma => include_str!("gemm_fma.cu"),
+        Arithmetic::Fma => concat!(include_str!("multiply_add.cu"), include_str!("gemm_fma.cu")),
         Arithmetic::Half => concat!(
             include_str!("gemm_stage.cu"),
             include_str!("gemm_half.cu"),

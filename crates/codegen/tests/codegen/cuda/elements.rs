@@ -157,7 +157,7 @@ fn every_cast() {
         inputs.push(settled(from, &[n], data));
         let x = b.input(Fact::new(from, [n]), Role::Data);
         for to in DType::ALL {
-            results.push((from, to, b.op(ops::Cast { dtype: to }, &[x]).unwrap()));
+            results.push((from, to, b.op(ops::Cast::to(to), &[x]).unwrap()));
         }
     }
     for r in &results {

@@ -160,6 +160,34 @@ fn matrix_products() {
     product(DType::F16, &[], [40, 64, 48], &mut rng); // copied by eights
 }
 
+/// Numbers whose products and sums wrap around.
+fn whole(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
+    let size = shape.iter().product::<usize>() * dtype.size();
+    let bytes: Vec<u8> = (0..size).map(|_| rng.below(256) as u8).collect();
+    Array::from_bytes(dtype, shape, &bytes).unwrap()
+}
+
+#[test]
+fn products_of_whole_numbers() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(21);
+    let dtypes = [DType::I32, DType::I64, DType::I8, DType::U8, DType::I16];
+    for dtype in dtypes {
+        for [m, k, n] in [[33, 65, 17], [5, 2050, 9], [1, 3, 2]] {
+            let mut case = Case::default();
+            let shapes: [&[usize]; 2] = [&[2, m, k], &[2, k, n]];
+            let operands = shapes.map(|s| case.input(whole(dtype, s, &mut rng)));
+            let y = case.op(ops::MatMul {}, &operands);
+            case.check(&[y], &format!("{dtype} {m} {k} {n}"));
+        }
+        for _ in 0..6 {
+            convolution(dtype, 0, whole, &mut rng);
+        }
+    }
+}
+
 #[test]
 fn matrix_products_of_symbolic_sizes() {
     if device::nvrtc().is_none() {
@@ -236,7 +264,10 @@ fn convolution(
     let mut case = Case::default();
     let operands = shapes.map(|s| case.input(numbers(dtype, s, rng)));
     let result = case.op(op, &operands);
-    let results = epilogue(&mut case, result, rng);
+    let results = match dtype.is_float() {
+        true => epilogue(&mut case, result, rng),
+        false => vec![result],
+    };
     case.check(&results, &what);
 }
 

@@ -1,6 +1,6 @@
 //! An op from its name, its attributes and what its facts say.
 
-use crate::text::attributes::{Constant, Custom, Full, Input, Loop, Random, options};
+use crate::text::attributes::{Cast, Constant, Custom, Full, Input, Loop, Random, options};
 use crate::{Fact, Graph, Op, Pw, ops};
 use serde::Deserialize;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ pub(super) fn op(
         return no_attributes(name, attributes).map(|()| ops::Pointwise(row).into());
     }
     Ok(match name {
-        "cast" => no_attributes(name, attributes)
-            .and(Ok(ops::Cast {
-                dtype: fact()?.dtype,
-            }))?
-            .into(),
+        "cast" => {
+            let Cast { is_step } = read(attributes)?;
+            let dtype = fact()?.dtype;
+            ops::Cast { dtype, is_step }.into()
+        }
         "broadcast" => {
             no_attributes(name, attributes)?;
             let shape = fact()?.shape;

@@ -15,7 +15,7 @@
 //!                                                              points are taken from, where it changes no bit
 //! norm_before_product   P(batch_norm(x, …), w), as the two rules before
 //! norm_of_scaled    batch_norm(x · c, mean, var, weight, bias) = x · (c · s) + (bias − mean · s)   of any x that is
-//!                                                              no such product
+//!                                                              no such product; of halves also without c
 //! ```
 //!
 //! Between what is behind a product and the product may stand permutations and reshapes that leave the channels
@@ -25,7 +25,8 @@
 //!
 //! What must hold: weight, factors and statistics depend on parameters and constants only, so that the new
 //! ones land in *prepare*; nothing else reads what is folded; eps is positive and finite, so that s is
-//! finite whatever non-negative variance it gets; the dtype is f32 or f64, since f16 and bf16 would round
+//! finite whatever non-negative variance it gets; the dtype is f32 or f64 (in `norm_of_scaled` what halves were cast
+//! to), since f16 and bf16 would round
 //! the new weight where the program computes in f32. (Of whole numbers the weight stays as it is.)
 //!
 //! Changes rounding. With unit roundoff u and K products a sum, the old and the new result of

@@ -1,12 +1,13 @@
-//! Batch norms of what is scaled, as the sums of a quantised layer are.
+//! Batch norms that no product takes into its weight: of what is scaled, as the sums of a quantised layer are, and of
+//! halves.
 
 use super::behind::{known_norm, row, scale_of_norm, shift_of_norm};
 use super::product::{Channel, column};
 use crate::{Patch, PatchBuilder, Rule, View};
 use kiln_ir::ops::BatchNorm;
-use kiln_ir::{Builder, DType, NodeId, OpError, Pw, Value};
+use kiln_ir::{Builder, DType, NodeId, Op, OpError, Pw, Value};
 
-/// batch_norm(x · c, …) = x · (c · s) + ….
+/// batch_norm(x · c, …) = x · (c · s) + …, where c may be missing if x are halves.
 pub(super) struct NormOfScaled;
 
 impl Rule for NormOfScaled {
@@ -17,19 +18,9 @@ impl Rule for NormOfScaled {
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
         let norm = known_norm(view, id)?;
         let operands = &view.node(id).inputs;
-        let scaled = operands[0];
-        let is_wide = matches!(view.fact(scaled).dtype, DType::F32 | DType::F64);
-        if !is_wide || view.use_count(scaled.node) != 1 {
-            return None;
-        }
-        let (Pw::Mul, &[a, b]) = row(view, scaled.node)? else {
-            return None;
-        };
-        let channel = |v: Value| Channel::of(view, v, 1);
-        let (x, by) = match (channel(a), channel(b)) {
-            (_, Some(by)) => (a, by),
-            (Some(by), None) => (b, by),
-            _ => return None,
+        let (x, by) = match of_halves(view, operands[0]) {
+            true => (operands[0], None),
+            false => scaled(view, operands[0])?,
         };
         let mut patch = view.patch(id);
         let new = scaled_and_shifted(&mut patch, view, (x, by), norm, &operands[1..]).ok()?;
@@ -37,18 +28,47 @@ impl Rule for NormOfScaled {
     }
 }
 
+/// Whether a value are halves, in more bits.
+fn of_halves(view: &View<'_>, x: Value) -> bool {
+    let node = view.node(x.node);
+    let half = |v: &Value| matches!(view.fact(*v).dtype, DType::F16 | DType::BF16);
+    matches!(node.op, Op::Cast(_)) && node.fact().dtype.is_float() && node.inputs.iter().all(half)
+}
+
+/// What is scaled by a number a channel, and by what, if nobody else reads it.
+fn scaled(view: &View<'_>, x: Value) -> Option<(Value, Option<Channel>)> {
+    let is_wide = matches!(view.fact(x).dtype, DType::F32 | DType::F64);
+    if !is_wide || view.use_count(x.node) != 1 {
+        return None;
+    }
+    let (Pw::Mul, &[a, b]) = row(view, x.node)? else {
+        return None;
+    };
+    let channel = |v: Value| Channel::of(view, v, 1);
+    match (channel(a), channel(b)) {
+        (_, Some(by)) => Some((a, Some(by))),
+        (Some(by), None) => Some((b, Some(by))),
+        _ => None,
+    }
+}
+
 /// `x · (c · s) + shift`.
 fn scaled_and_shifted(
     patch: &mut PatchBuilder<'_>,
     view: &View<'_>,
-    (x, by): (Value, Channel),
+    (x, by): (Value, Option<Channel>),
     norm: &BatchNorm,
     statistics: &[Value],
 ) -> Result<Value, OpError> {
     let scale = scale_of_norm(patch, norm, statistics)?;
     let shift = shift_of_norm(patch, norm, statistics, scale, None)?;
-    let by = by.vector(patch, view)?;
-    let scale = patch.pointwise(Pw::Mul, &[by, scale])?;
+    let scale = match by {
+        Some(by) => {
+            let by = by.vector(patch, view)?;
+            patch.pointwise(Pw::Mul, &[by, scale])?
+        }
+        None => scale,
+    };
     let rank = patch.fact(&x).rank();
     let [scale, shift] = [scale, shift].map(|v| column(patch, &v, 1, rank));
     let y = patch.pointwise(Pw::Mul, &[x, scale?])?;

@@ -3,7 +3,8 @@
 
 use super::{Each, held_taps};
 use crate::bugs::bug;
-use crate::contraction::print::{AT, CALL, FRAME, Printer, RIGHT, ROWS};
+use crate::contraction::print::{AT, CALL, FRAME, Printer, RIGHT, ROWS, TAIL};
+use kiln_base::DType;
 use kiln_x86::{Condition, Gpr, Mem, Op, Vreg, op};
 use std::collections::BTreeMap;
 
@@ -130,8 +131,10 @@ impl Printer<'_> {
             let number: Vreg = self.beside(first + turn as u8 % 2);
             match at {
                 Some(at) => {
-                    let from = self.element(LINE, i64::from(at) * each.position);
-                    self.load(number, from, self.tail.is_some());
+                    let size = each.reads.size() as u8;
+                    let from = Mem::at(LINE).index(COLUMN, size);
+                    let from = from.plus((i64::from(at) * each.position) as i32);
+                    self.widened(number, from, each.reads);
                 }
                 None => (self.asm).op(op::VXORPS, self.width, (number, number, number)),
             }
@@ -139,6 +142,22 @@ impl Printer<'_> {
                 let (sum, weights) = (self.sum(row, 0), self.beside(tap));
                 self.asm.op(add, self.width, (sum, number, weights));
             }
+        }
+    }
+
+    /// Loads a number of each column, which of halves is widened.
+    fn widened(&mut self, to: Vreg, from: Mem, dtype: DType) {
+        let load = match dtype {
+            DType::F16 => op::VCVTPH2PS,
+            DType::BF16 => op::VPMOVZXWD,
+            _ => return self.load(to, from, self.tail.is_some()),
+        };
+        match self.tail {
+            Some(_) => self.asm.masked(load, self.width, (TAIL, true), (to, from)),
+            None => self.asm.op(load, self.width, (to, from)),
+        }
+        if dtype == DType::BF16 {
+            self.asm.op(op::VPSLLD, self.width, (to, to, 16));
         }
     }
 

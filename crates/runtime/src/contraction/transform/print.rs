@@ -66,8 +66,8 @@ pub(in crate::contraction) fn print(t: &Transform) -> Vec<u8> {
         asm.mov_number(LEFT, i64::from(t.channels / lanes));
         let top = asm.here();
         group(&mut asm, None);
-        for r in [FROM, TO] {
-            asm.add_number(r, 4 * lanes as i32);
+        for (r, size) in [(FROM, t.reads.size()), (TO, 4)] {
+            asm.add_number(r, (size * lanes as usize) as i32);
         }
         for (place, r) in places.iter().zip(ACCESSES) {
             if let Some(p) = place.as_ref().filter(|p| p.column != 0) {
@@ -168,7 +168,7 @@ fn body(t: &Transform) -> Body {
             sums.push(dst);
         }
     }
-    body.dtypes.resize(side * side, DType::F32);
+    body.dtypes.resize(side * side, t.reads);
     for sums in &sums {
         for row in &t.matrix[..across] {
             let access = body.dtypes.len() as u16;

@@ -1,10 +1,10 @@
 //! Transforms beside products of matrices in f64, at every level, on the processor and interpreted.
 
-use super::super::tests::{By, Rng, levels, work};
+use super::super::tests::{By, Rng, levels, stored, work};
 use super::super::{Accesses, Call, Finish, Kernel};
 use super::Transform;
 use crate::tile;
-use kiln_base::Level;
+use kiln_base::{DType, Level};
 use kiln_plan::{Algorithm, Rows, Winograd};
 use std::sync::Arc;
 
@@ -35,26 +35,29 @@ fn a_transform(matrix: &'static Rows, level: Level, rng: &mut Rng, by: By) {
     let across = channels + rng.below(3);
     let to = [kept[1] * across + rng.below(5), across];
     let x: Vec<f32> = rng.numbers((side - 1) * (from[0] + from[1]) + channels);
+    let reads = [DType::F32, DType::F16, DType::BF16][rng.below(3)];
+    let (first, stored) = stored(&x, reads);
     let before: Vec<f32> = rng.numbers(kept[0] * to[0] + 7);
     let mut out = before.clone();
-    let bytes = |n: [usize; 2]| n.map(|n| 4 * n as i64);
+    let bytes = |n: [usize; 2], size: usize| n.map(|n| (size * n) as i64);
     let transform = Transform {
         level,
         matrix,
-        from: bytes(from),
-        to: bytes(to),
+        reads,
+        from: bytes(from, reads.size()),
+        to: bytes(to, 4),
         channels: channels as u32,
         kept: kept.map(|n| n as u8),
         finish: None,
     };
     let call = Call {
-        left: x.as_ptr().cast(),
+        left: first,
         right: std::ptr::null(),
         out: out.as_mut_ptr().cast(),
         finish: std::ptr::null(),
         taps: std::ptr::null(),
     };
-    run(by, &transform, &call, &[&x], &[], (&mut out, &mut []));
+    run(by, &transform, &call, &[&stored], &[], (&mut out, &mut []));
     for channel in 0..channels {
         let want = transformed(matrix, |i, j| x[i * from[0] + j * from[1] + channel]);
         for (i, j) in (0..kept[0]).flat_map(|i| (0..kept[1]).map(move |j| (i, j))) {
@@ -142,6 +145,7 @@ fn a_finished_transform(matrix: &'static Rows, level: Level, rng: &mut Rng, by: 
     let transform = Transform {
         level,
         matrix,
+        reads: DType::F32,
         from: [side * channels, channels].map(|n| 4 * n as i64),
         to: [wide as i64, 1],
         channels: channels as u32,

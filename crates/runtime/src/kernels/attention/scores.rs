@@ -411,7 +411,7 @@ impl Scores {
                     let start = mask.at::<u16>(args, &self.batch, b, row, key);
                     apply((start, col), scores, |score, more| {
                         let mut one = [0.0];
-                        widen(*half, &[more], &mut one);
+                        widen(self.level, *half, &[more], &mut one);
                         score * scale + one[0]
                     });
                 }

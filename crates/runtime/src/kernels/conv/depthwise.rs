@@ -181,7 +181,8 @@ impl Cut {
                     tile,
                     stride: width.stride as u32,
                     dilation: width.dilation as u32,
-                    position: c.groups * size,
+                    position: c.groups * c.image_dtype().size() as i64,
+                    reads: c.image_dtype(),
                     inside: which.1.clone(),
                 })
             };
@@ -234,7 +235,7 @@ struct Scratch {
 
 /// Some channels of some rows of the result.
 struct Block<T> {
-    x: *const T,
+    x: *const u8,
     weights: *const T,
     /// Among those of all images.
     line: i64,
@@ -299,18 +300,21 @@ impl Conv {
         let [mut images, mut own] = [None, None];
         // SAFETY: the caller's; there is room for the weights.
         let found = unsafe {
-            let x = self.operand::<T>(args, 0, 0);
             let x = match &cut.laid {
-                Some(laid) => self.lay(x, laid, &mut images, parallel),
-                None => Ok(x),
+                Some(laid) => {
+                    let x = self.operand::<T>(args, 0, 0);
+                    self.lay(x, laid, &mut images, parallel)
+                        .map(<*const T>::cast)
+                }
+                None => Ok(self.operand::<u8>(args, 0, 0)),
             };
             let weights = packed_weights(packed, (&mut own, cut.packed()), |to| {
                 self.pack_each::<T>(cut, self.operand(args, 1, 0), to);
             });
-            x.and_then(|x| Ok([x.cast_mut(), weights?]))
+            x.and_then(|x| Ok([x.cast_mut(), weights?.cast()]))
         };
         let shared = match found {
-            Ok(found) => found.map(|p| p.cast::<u8>()),
+            Ok(found) => found,
             Err(e) => return failures.broken(e),
         };
         if cut.tiles.is_empty() {
@@ -336,7 +340,7 @@ impl Conv {
                 let shared = &shared;
                 let (line, channel) = (i / across * cut.lines, i % across * cut.channels);
                 let block = Block {
-                    x: shared.0[0].cast::<T>().cast_const(),
+                    x: shared.0[0].cast_const(),
                     weights: shared.0[1].cast::<T>().cast_const(),
                     line,
                     lines: cut.lines.min(lines - line),
@@ -361,9 +365,11 @@ impl Conv {
         let (first, positions) = (b.line * width.output, b.lines * width.output);
         // SAFETY: the caller's.
         let x = unsafe {
-            let positions = (first, positions);
-            let images = (&cut.geometry, b.x);
-            self.images_of(args, images, positions, &mut scratch.made, work.failures)?
+            let (positions, g, made) = ((first, positions), &cut.geometry, &mut scratch.made);
+            match self.narrow {
+                true => self.images_of::<u16>(args, (g, b.x), positions, made, work.failures)?,
+                false => self.images_of::<T>(args, (g, b.x), positions, made, work.failures)?,
+            }
         };
         let result = first * self.groups + b.channel;
         let (dst, pitch) = match self.epilogue {
@@ -375,7 +381,8 @@ impl Conv {
             None => (self.result_at::<T>(args, result), self.groups),
         };
         let is_last = usize::from(b.channel + b.channels == self.groups);
-        let step = (cut.rows * width.stride * self.groups) as usize * size_of::<T>();
+        let step = cut.rows * width.stride * self.groups;
+        let step = step as usize * self.image_dtype().size();
         for line in 0..b.lines {
             self.lines_of(cut, b, (x, b.line + line), scratch);
             let mut at = line * width.output;
@@ -432,7 +439,7 @@ impl Conv {
         &self,
         cut: &Cut,
         b: &Block<T>,
-        (x, line): (*const T, i64),
+        (x, line): (*const u8, i64),
         scratch: &mut Scratch,
     ) {
         let g = &cut.geometry;
@@ -441,6 +448,7 @@ impl Conv {
             line / (depth.output * height.output),
             line % (depth.output * height.output),
         );
+        let size = self.image_dtype().size() as isize;
         scratch.lines.clear();
         scratch.padding.clear();
         for (kd, kh) in (0..depth.kernel).flat_map(|d| (0..height.kernel).map(move |h| (d, h))) {
@@ -449,7 +457,7 @@ impl Conv {
             match g.row((line / height.output, line % height.output), (kd, kh)) {
                 Some(row) => {
                     let at = (image * g.inputs() + row - width.padding) * self.groups + b.channel;
-                    let at = x.wrapping_offset(at as isize) as usize;
+                    let at = x.wrapping_offset(at as isize * size) as usize;
                     scratch.lines.push([at, weights]);
                 }
                 None => scratch.padding.push(weights),

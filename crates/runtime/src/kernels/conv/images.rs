@@ -141,18 +141,18 @@ impl Conv {
         Ok(())
     }
 
-    /// Where the images begin, of which what so many positions read is there.
+    /// Where the images, of such elements, begin, of which what so many positions read is there.
     ///
     /// # Safety
     /// As [`Conv::run`].
     pub(super) unsafe fn images_of<T>(
         &self,
         args: &[*mut u8],
-        (g, x): (&Geometry, *const T),
+        (g, x): (&Geometry, *const u8),
         (position, positions): (i64, i64),
         made: &mut Made,
         failures: &Failures,
-    ) -> Result<*const T> {
+    ) -> Result<*const u8> {
         let Some(program) = self.made_in_parts() else {
             return Ok(x);
         };
@@ -170,6 +170,6 @@ impl Conv {
         let len = ((image - first) * inputs + to - from) * channels;
         // SAFETY: the caller's.
         let to = unsafe { made.bring::<T>(program, args, (at, len), at, (1, len, len), failures)? };
-        Ok(to.wrapping_offset(-at as isize))
+        Ok(to.wrapping_offset(-at as isize).cast())
     }
 }

@@ -1,18 +1,19 @@
-//! Operands that have fewer bits than their sums. Where register tiles multiply several terms at once they read these,
-//! or what a block's copy makes of them; else all of an operand is copied first, as what they multiply.
+//! Operands that have fewer bits than their sums. Register tiles that multiply several terms at once read these, or what
+//! a block's copy makes of them. Halves that are multiplied as f32 become that in a block's copy, or as they are loaded;
+//! where neither is, all of an operand is copied first, as what is multiplied.
 
 use super::Conv;
 use crate::error::Result;
 use crate::kernels::matmul::{Args, split};
 use crate::kernels::terms::{convert, put};
 use crate::memory::{Storage, room};
-use crate::simd::compiled;
-use crate::simd::convert::pair;
+use crate::simd::convert::{pair, widen};
 use crate::simd::transpose::{Transpose, Turn};
+use crate::simd::{Level, compiled};
 use crate::tile::affine::ceil;
 use crate::tile::{Failures, Linked, Runner};
 use kiln_base::DType;
-use kiln_plan::ConvRole;
+use kiln_plan::{Algorithm, ConvRole};
 use smallvec::SmallVec;
 
 /// Elements that a part widens.
@@ -21,14 +22,31 @@ const PART: i64 = 1 << 12;
 impl Conv {
     /// Whether an operand is read from a copy, in which elements have more bits.
     pub(super) fn widens(&self, i: usize) -> bool {
-        self.terms.are_narrow() && !self.is_packed_by_terms(i)
+        let weights = i == 1 && self.role != ConvRole::Weight;
+        self.terms.are_narrow() && (weights || !self.narrow)
     }
 
-    /// Whether an operand's terms come to share words when a part of it is copied, or do as they are: of weights that
-    /// are packed, all are widened to words first.
-    fn is_packed_by_terms(&self, i: usize) -> bool {
-        let weights = i == 1 && self.role != ConvRole::Weight;
-        self.terms.are_grouped() && !weights
+    /// Whether images are read as they are, although they have fewer bits than their sums; so are both operands of a
+    /// gradient of weights. Of weights that are packed all are widened to words first.
+    pub(super) fn reads_narrow(&self, by: Algorithm, turned: bool) -> bool {
+        let one_each = (self.cin, self.cout) == (1, 1);
+        let is_read = !(one_each && turned);
+        // With VEX no mask is for halves.
+        let some_lanes = self.level == Level::Avx2 && self.groups % 8 != 0;
+        let can = match self.role {
+            ConvRole::Result => by != Algorithm::Fft && !(one_each && some_lanes),
+            ConvRole::Input => !one_each,
+            ConvRole::Weight => false,
+        };
+        self.terms.are_grouped() || self.terms.are_narrow() && is_read && can
+    }
+
+    /// The dtype of the images, as they are read.
+    pub(super) fn image_dtype(&self) -> DType {
+        match self.narrow {
+            true => self.terms.operand(0),
+            false => self.dtype,
+        }
     }
 
     /// Whether an operand is not read where an argument has it: it is widened, or made as a whole.
@@ -106,15 +124,22 @@ impl Conv {
         // SAFETY: the caller's.
         unsafe {
             match (self.terms.operand(0), self.terms.size()) {
-                (DType::I8, 2) => self.turn(from, how, to, |x: i8| (x as u16).into()),
-                (_, 1) => self.turn(from, how, to, |x: u8| u32::from(x) ^ flip),
-                (DType::U8, _) => self.turn(from, how, to, |x: u8| x.into()),
-                _ => self.turn(from, how, to, |x: u16| x.into()),
+                (half @ (DType::F16 | DType::BF16), 4) => {
+                    self.turn(from, how, to, |from: *const u16, _, (to, n)| {
+                        let from = std::slice::from_raw_parts(from, n as usize);
+                        let to = std::slice::from_raw_parts_mut(to.cast(), n as usize);
+                        widen(self.level, half, from, to);
+                    });
+                }
+                (DType::I8, 2) => self.turn(from, how, to, each(|x: i8| (x as u16).into())),
+                (_, 1) => self.turn(from, how, to, each(|x: u8| u32::from(x) ^ flip)),
+                (DType::U8, _) => self.turn(from, how, to, each(|x: u8| x.into())),
+                _ => self.turn(from, how, to, each(|x: u16| x.into())),
             }
         }
     }
 
-    /// The same of elements of a type, which `term` makes into terms.
+    /// The same of elements of a type, of which `put` puts some, as one more term, into words.
     ///
     /// # Safety
     /// As [`Conv::turn_terms`].
@@ -123,7 +148,7 @@ impl Conv {
         from: *const u8,
         (apart, channels): (i64, i64),
         (n, to): (i64, *mut u32),
-        term: impl Fn(E) -> u32 + Copy,
+        put: impl Fn(*const E, i64, (*mut u32, i64)),
     ) {
         const ROWS: i64 = 8;
         const SOME: i64 = 64;
@@ -140,7 +165,7 @@ impl Conv {
                         let at = (each * word + which) * apart + first;
                         let (bits, row) = (size * which, row.as_mut_ptr());
                         // SAFETY: the caller's.
-                        unsafe { put(from.offset(at as isize), bits, (row, count), term) };
+                        put(unsafe { from.offset(at as isize) }, bits, (row, count));
                     }
                 }
                 // SAFETY: the caller's.
@@ -196,11 +221,20 @@ impl Conv {
             unsafe {
                 let from = both.0[0].offset((first * size) as isize);
                 let to = both.0[1].offset((first * wide) as isize);
-                convert(dtypes, (from, 1), end - first, to);
+                convert(self.level, dtypes, (from, 1), end - first, to);
             }
         });
         Ok(to)
     }
+}
+
+/// Puts terms made of elements into words; see [`put`].
+///
+/// # Safety
+/// As [`put`].
+unsafe fn each<E: Copy>(term: impl Fn(E) -> u32 + Copy) -> impl Fn(*const E, i64, (*mut u32, i64)) {
+    // SAFETY: the caller's.
+    move |from, bits, words| unsafe { put(from, bits, words, term) }
 }
 
 /// All that a prologue makes.

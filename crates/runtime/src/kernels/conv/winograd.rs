@@ -108,7 +108,7 @@ impl Conv {
             }
             let at = (p * s.squares * self.cin + c) * s.panel;
             // SAFETY: the taps are there; each panel has a place of its own.
-            unsafe { transform(&filters, taps, to.wrapping_offset(at as isize)) };
+            unsafe { transform(&filters, taps.cast(), to.wrapping_offset(at as isize)) };
         }
         Ok(())
     }
@@ -158,7 +158,10 @@ impl Conv {
                     panel,
                     panels: s.share.min(s.panels - panel),
                 };
-                let from = [weights.0[1], weights.0[0]].map(|p| p.cast::<f32>().cast_const());
+                let from = (
+                    weights.0[1].cast_const(),
+                    weights.0[0].cast::<f32>().cast_const(),
+                );
                 self.winograd_block(args, cut, from, &block, scratch, work)
             },
         );
@@ -168,7 +171,7 @@ impl Conv {
         &self,
         args: &[*mut u8],
         cut: &Cut,
-        [images, weights]: [*const f32; 2],
+        (images, weights): (*const u8, *const f32),
         b: &Block,
         scratch: &mut Scratch,
         work: &mut Work,
@@ -183,7 +186,7 @@ impl Conv {
             if scratch.holds != Some((b.group, b.tile)) {
                 for tile in 0..b.tiles {
                     let to = inputs.offset((tile * s.inputs.row) as isize);
-                    self.transform_inputs(images, cut, b, tile, copy, to);
+                    self.transform_inputs(images, cut, b, tile, copy.cast(), to);
                 }
                 scratch.holds = Some((b.group, b.tile));
             }
@@ -211,21 +214,21 @@ impl Conv {
     /// As [`Conv::run`]; there is room at `to`.
     unsafe fn transform_inputs(
         &self,
-        images: *const f32,
+        images: *const u8,
         cut: &Cut,
         b: &Block,
         tile: i64,
-        copy: *mut f32,
+        copy: *mut u8,
         to: *mut f32,
     ) {
-        let s = &cut.sizes;
+        let (s, size) = (&cut.sizes, self.image_dtype().size() as i64);
         let [_, height, width] = &self.geometry.axes;
         let (place, side) = (self.place(cut, b.tile + tile), s.winograd.side());
         let y = place.row * s.winograd.step() - height.padding;
         let x = place.column * s.winograd.step() - width.padding;
         let from = |y: i64, x: i64| {
             let position = (place.image * height.input + y) * width.input + x;
-            let at = (position * self.groups + b.group) * self.cin;
+            let at = (position * self.groups + b.group) * self.cin * size;
             images.wrapping_offset(at as isize)
         };
         let is_inside = y >= 0 && y + side <= height.input && x >= 0 && x + side <= width.input;
@@ -234,7 +237,8 @@ impl Conv {
             return unsafe { transform(&cut.transforms[0], from(y, x), to) };
         }
         for (i, j) in (0..side).flat_map(|i| (0..side).map(move |j| (i, j))) {
-            let to = copy.wrapping_offset(((i * side + j) * self.cin) as isize);
+            let line = (self.cin * size) as usize;
+            let to = copy.wrapping_add((i * side + j) as usize * line);
             let is_there =
                 (0..height.input).contains(&(y + i)) && (0..width.input).contains(&(x + j));
             // SAFETY: the position is there; the copy has room for all of the tile.
@@ -242,9 +246,9 @@ impl Conv {
                 match is_there {
                     true => {
                         let from = from(y + i, x + j);
-                        std::ptr::copy_nonoverlapping(from, to, self.cin as usize);
+                        std::ptr::copy_nonoverlapping(from, to, line);
                     }
-                    false => std::ptr::write_bytes(to, 0, self.cin as usize),
+                    false => std::ptr::write_bytes(to, 0, line),
                 }
             }
         }
@@ -356,9 +360,9 @@ impl Conv {
 ///
 /// # Safety
 /// As [`Kernel::run`].
-unsafe fn transform(by: &Kernel, from: *const f32, to: *mut f32) {
+unsafe fn transform(by: &Kernel, from: *const u8, to: *mut f32) {
     let call = Call {
-        left: from.cast(),
+        left: from,
         right: std::ptr::null(),
         out: to.cast(),
         finish: std::ptr::null(),

@@ -68,9 +68,9 @@ impl Conv {
         // SAFETY: the caller's.
         let (source, channel) =
             unsafe { self.images_read::<T>(images, cut, b, windows, &mut scratch.made, failures)? };
-        let grouped = self.terms.are_grouped();
-        let mut words = vec![0u32; if grouped { cut.sums as usize } else { 0 }];
-        let apart = if grouped { 1 } else { channel };
+        let narrow = self.narrow;
+        let mut words = vec![0u32; if narrow { cut.sums as usize } else { 0 }];
+        let apart = if narrow { 1 } else { channel };
         let [kernels @ .., wide] = cut.axes.map(|a| a.kernel);
         let (high, count) = (kernels[1], cut.taps.len() as i64);
         let line = b.to[2] - b.from[2];
@@ -113,9 +113,9 @@ impl Conv {
                         true => (&kernel, source.at(read)),
                         false => (&padding, (&raw const zero).cast()),
                     };
-                    let left = match is_there && grouped {
+                    let left = match is_there && narrow {
                         true => {
-                            // SAFETY: the caller's; there is room for the pairs.
+                            // SAFETY: the caller's; there is room for the words.
                             unsafe {
                                 self.join(left, channel, cut.terms, words.as_mut_ptr().cast())
                             };

@@ -127,12 +127,12 @@ impl Conv {
             to.write_bytes(padding, (front * channels) as usize);
             let to = to.offset((front * channels) as isize);
             match cut.turned {
-                true if self.terms.are_grouped() => {
+                true if self.narrow => {
                     self.turn_terms(x, (channel, cut.terms), (n, to.cast()));
                 }
                 // The channels of all positions lie side by side, and their words.
                 _ if cut.is_one_run(self) => self.terms.make(0, (x, 1), n * cut.terms, to.cast()),
-                _ if self.terms.are_grouped() => (0..n).for_each(|i| {
+                _ if self.narrow => (0..n).for_each(|i| {
                     let to = to.offset((i * channels) as isize).cast();
                     self.join(position(i), channel, cut.terms, to);
                 }),
@@ -172,8 +172,7 @@ impl Conv {
     ) -> Result<(Source, i64)> {
         // SAFETY: the caller's.
         unsafe {
-            let size = self.terms.operand(0).size();
-            match if self.widens(0) { 4 } else { size } {
+            match self.image_dtype().size() {
                 1 => self.begin::<u8>(images, cut, b, windows, made, failures),
                 2 => self.begin::<u16>(images, cut, b, windows, made, failures),
                 _ => self.begin::<T>(images, cut, b, windows, made, failures),

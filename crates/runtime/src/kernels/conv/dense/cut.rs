@@ -32,7 +32,7 @@ pub(in crate::kernels::conv) struct Cut {
     pub(super) sums: i64,
     /// Channels of the result.
     pub(super) columns: i64,
-    /// Bytes of an element of the images, as it is multiplied, and of a word.
+    /// Bytes of an element of the images, as it is multiplied where it lies, and of a word.
     sizes: [i64; 2],
     batch: i64,
     /// Extents of the images that are read and of the result.
@@ -211,7 +211,7 @@ impl Cut {
         self.rows = [down, across];
         let spans = [0, 1, 2].map(|i| window(&self.phases[i], 0, self.result[i]));
         let padded = (0..3).any(|i| spans[i].0 < 0 || spans[i].1 > self.image[i]);
-        let made = c.terms.are_grouped() && c.terms.converts(0);
+        let made = c.narrow && c.terms.converts(0);
         self.is_copied = padded || self.turned || made || self.terms % c.terms.count() != 0;
         // Blocks are lines of a plane, or parts of its only line.
         let [deep, height, width] = self.result;
@@ -406,7 +406,7 @@ impl Cut {
 
     /// Whether positions of images lie side by side, as do their words.
     pub(super) fn is_one_run(&self, c: &Conv) -> bool {
-        c.terms.are_grouped() && self.groups == 1 && self.terms % c.terms.count() == 0
+        c.narrow && self.groups == 1 && self.terms % c.terms.count() == 0
     }
 
     /// Elements of the packed weights, and one behind them.

@@ -135,6 +135,7 @@ impl Cut {
                             },
                             stride: width.dilation as u32,
                             dilation: width.stride as u32,
+                            reads: c.dtype,
                             position: c.groups * size,
                             inside: (0..rows).map(inside).collect(),
                         })?;

@@ -77,7 +77,12 @@ fn in_last(all: i64, each: i64) -> i64 {
 
 /// The distances of rows and columns of a square of elements that are so far apart, in bytes.
 fn square(side: i64, element: i64) -> [i64; 2] {
-    [side, 1].map(|n| n * element * SIZE)
+    square_of(SIZE, side, element)
+}
+
+/// The same of elements of so many bytes.
+fn square_of(size: i64, side: i64, element: i64) -> [i64; 2] {
+    [side, 1].map(|n| n * element * size)
 }
 
 impl Sizes {
@@ -127,6 +132,7 @@ impl Sizes {
         Transform {
             level: c.level,
             matrix,
+            reads: DType::F32,
             from,
             to,
             channels: channels as u32,
@@ -145,11 +151,15 @@ impl Sizes {
     }
 
     fn inputs(&self, c: &Conv) -> Result<[Kernel; 2]> {
-        let side = self.winograd.side();
+        let (side, reads) = (self.winograd.side(), c.image_dtype());
         let of = |from: [i64; 2]| {
             let apart = (from, square(side, self.inputs.element));
-            Kernel::of_transform(self.transform(c, self.winograd.inputs, apart, c.cin))
+            Kernel::of_transform(Transform {
+                reads,
+                ..self.transform(c, self.winograd.inputs, apart, c.cin)
+            })
         };
+        let square = |side: i64, element: i64| square_of(reads.size() as i64, side, element);
         let in_place = square(c.geometry.axes[2].input, c.groups * c.cin);
         Ok([of(in_place)?, of(square(side, c.cin))?])
     }
