@@ -164,7 +164,8 @@ pub(crate) fn is_wrong(seed: u64) -> bool {
             Ok(0)
         }
         2 => layers::check(seed, level),
-        _ if seed % 8 == 3 => layers::check_halves(seed, Level::Amx),
+        _ if seed % 16 == 3 => layers::check_halves(seed, Level::Amx),
+        _ if seed % 16 == 11 => layers::check_halves(seed, Level::Avx512Fp16),
         _ if seed % 16 == 7 => layers::check_whole(seed, Level::Amx),
         _ => layers::check_whole(seed, Level::Avx512Vnni),
     };

@@ -3,7 +3,7 @@
 use super::seed;
 use crate::interpreted::is_wrong;
 
-const BUGS: [&str; 27] = [
+const BUGS: [&str; 28] = [
     "the last vector has a lane too many",
     "a tap has a step too few",
     "a tap is read where the one behind it lies",
@@ -31,6 +31,7 @@ const BUGS: [&str; 27] = [
     "runs that are alike lie side by side",
     "a row of tiles has a word too few",
     "tiles multiply the first vector alone",
+    "a half is widened by a bit too few",
 ];
 
 #[test]

@@ -148,13 +148,57 @@ fn range(to: DType) -> Option<(f64, f64)> {
     Some((low as f64, high as f64))
 }
 
+/// A number of f32 that is kept within ends, which are numbers of it, before it becomes an integer.
+struct Cut {
+    x: Src,
+    ends: (f64, f64),
+    /// Whether it is rounded to the nearest, and not towards zero.
+    nearest: bool,
+}
+
+impl Cut {
+    /// What is left of a number that is kept within the ends of a dtype, if what makes it keeps it within others, and
+    /// rounds it.
+    fn of(ir: &Ir, mut x: Src, (mut low, mut high): (f64, f64)) -> Cut {
+        let mut nearest = false;
+        while let Some((op, immediate, [Some(a), b, None])) = ir.made_by(x) {
+            let is_whole = |n: f64| n.fract() == 0.0;
+            let end = ir.number(false, a).filter(|n| !n.is_nan());
+            match (op.name, end, b) {
+                ("VMAXPS", Some(end), Some(b)) if !nearest || is_whole(end) => {
+                    low = end.clamp(low, high);
+                    x = b;
+                }
+                ("VMINPS", Some(end), Some(b)) if !nearest || is_whole(end) => {
+                    high = end.clamp(low, high);
+                    x = b;
+                }
+                ("VROUNDPS", ..) if immediate == Some(8) && is_whole(low) && is_whole(high) => {
+                    nearest = true;
+                    x = a;
+                }
+                _ => break,
+            }
+        }
+        let ends = (low, high);
+        Cut { x, ends, nearest }
+    }
+}
+
 /// `x` within the ends of a dtype, and 0 where it is NaN.
 fn clamped(ir: &mut Ir, wide: bool, x: Src, (low, high): (f64, f64)) -> Virt {
     let pick = |single, double| if wide { double } else { single };
+    let is_zero = low == 0.0;
     let (low, high) = match wide {
         true => (ir.f64(low), ir.f64(high)),
         false => (ir.f32(low as f32), ir.f32(high as f32)),
     };
+    if is_zero {
+        // Of a NaN and a number these instructions give the second.
+        let [x, _] = in_registers(ir, [x, x]);
+        let y = ir.op2(pick(op::VMAXPS, op::VMAXPD), x, low);
+        return ir.op2(pick(op::VMINPS, op::VMINPD), y, high);
+    }
     let y = ir.op2(pick(op::VMAXPS, op::VMAXPD), low, x);
     let y = ir.op2(pick(op::VMINPS, op::VMINPD), high, y);
     let zero = if wide { ir.i64(0) } else { ir.i32(0) };
@@ -178,8 +222,12 @@ fn to_i32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
             ir.select(false, nan, zero, kept)
         }
         Compute::F32 => {
-            let y = clamped(ir, false, a.parts[0], range);
-            ir.op1(op::VCVTTPS2DQ, y)
+            let Cut { x, ends, nearest } = Cut::of(ir, a.parts[0], range);
+            let y = clamped(ir, false, x, ends);
+            match nearest {
+                true => ir.op1(op::VCVTPS2DQ, y),
+                false => ir.op1(op::VCVTTPS2DQ, y),
+            }
         }
         Compute::F64 => {
             let [low, high] = a.parts.map(|p| {

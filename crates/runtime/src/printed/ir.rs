@@ -141,6 +141,45 @@ impl Ir {
         to
     }
 
+    /// The number in all lanes of a constant of f32, or of f64.
+    pub(super) fn number(&self, wide: bool, x: Src) -> Option<f64> {
+        let Src::Const(c) = x else { return None };
+        match self.constants[c as usize] {
+            Constant::Lanes32(bits) if !wide => Some(f32::from_bits(bits).into()),
+            Constant::Lanes64(bits) if wide => Some(f64::from_bits(bits)),
+            _ => None,
+        }
+    }
+
+    /// The instruction that makes a value, with its immediate, and what it reads.
+    pub(super) fn made_by(&self, x: Src) -> Option<(Op, Option<u8>, [Option<Src>; 3])> {
+        let Src::Virt(v) = x else { return None };
+        let step = self.steps.iter().rev().find(|s| s.to == Some(v))?;
+        match step.what {
+            Do::Op { op, immediate, .. } => Some((op, immediate, step.from)),
+            _ => None,
+        }
+    }
+
+    /// Drops what nothing reads.
+    pub(super) fn drop_unused(&mut self) {
+        let mut used = vec![false; self.masks.len()];
+        let mut steps = std::mem::take(&mut self.steps);
+        steps.reverse();
+        steps.retain(|step| {
+            let acts = matches!(step.what, Do::Store { .. } | Do::Call(_));
+            let keeps = acts || step.to.is_none_or(|v| used[v.0 as usize]);
+            for from in step.from.iter().flatten().filter(|_| keeps) {
+                if let Src::Virt(v) = from {
+                    used[v.0 as usize] = true;
+                }
+            }
+            keeps
+        });
+        steps.reverse();
+        self.steps = steps;
+    }
+
     /// `op(a)`.
     pub(super) fn op1(&mut self, op: Op, a: impl Into<Src>) -> Virt {
         let width = self.width();

@@ -80,13 +80,14 @@ impl Lines {
             let dtype = plain_dtype(value.ty);
             build.store(Key::Output(*r), dtype, value)?;
         }
-        #[allow(unused_mut)] // but for tests
         let mut ir = build.ir;
+        ir.drop_unused();
         #[cfg(test)]
         super::bugs::apply(&mut ir);
         let (needs, slots) = pressure(&ir);
         let uses = constant_uses(&ir);
         let mut popular: Vec<u32> = (0..uses.len() as u32).collect();
+        popular.retain(|c| uses[*c as usize] > 0);
         popular.sort_by_key(|c| std::cmp::Reverse(uses[*c as usize]));
         Ok(Lines {
             ir,

@@ -286,9 +286,17 @@ fn float_binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, 
                 _ => pick(op::VMINPS, op::VMINPD),
             };
             each(ir, ty, |ir, p| {
-                let best = ir.op2(best, a.parts[p], b.parts[p]);
-                let nan = ir.compare(wide, Cmp::Unordered, a.parts[p], a.parts[p]);
-                ir.select(wide, nan, a.parts[p], best)
+                let (a, b) = (a.parts[p], b.parts[p]);
+                let is_number = |x: Src| ir.number(wide, x).is_some_and(|n| !n.is_nan());
+                match (is_number(a), is_number(b)) {
+                    (true, _) => ir.op2(best, a, b),
+                    (false, true) => ir.op2(best, b, a),
+                    (false, false) => {
+                        let best = ir.op2(best, a, b);
+                        let nan = ir.compare(wide, Cmp::Unordered, a, a);
+                        ir.select(wide, nan, a, best)
+                    }
+                }
             })
         }
         Binary::And | Binary::Or | Binary::Xor => {

@@ -157,7 +157,8 @@ impl Printer<'_> {
             None => self.asm.op(load, self.width, (to, from)),
         }
         if dtype == DType::BF16 {
-            self.asm.op(op::VPSLLD, self.width, (to, to, 16));
+            let bits = bug("a half is widened by a bit too few", 16, |n| n - 1);
+            self.asm.op(op::VPSLLD, self.width, (to, to, bits));
         }
     }
 

@@ -80,7 +80,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, (worked, interpreted): (bool, b
     };
     let line = (last - first) * apart;
     // With VEX only whole vectors of halves are read.
-    let by_vectors = level != Level::Avx2 || columns % lanes == 0;
+    let by_vectors = level != Level::Avx2 || columns.is_multiple_of(lanes);
     let reads = match T::DTYPE {
         DType::F32 if by_vectors => [DType::F32, DType::F16, DType::BF16][rng.below(3)],
         dtype => dtype,

@@ -122,6 +122,74 @@ fn casts_and_memory_of_every_dtype() {
     }
 }
 
+/// Numbers of f32 that are rounded and kept within ends, in any order, before they become narrow integers.
+fn cut_casts(r: &mut Random) {
+    const ENDS: [f64; 14] = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        255.0,
+        127.0,
+        -128.0,
+        65535.0,
+        0.5,
+        100.25,
+        -300.5,
+        70000.0,
+        f64::INFINITY,
+        f64::NAN,
+    ];
+    let to = r.one_of(&[DType::U8, DType::I8, DType::U16, DType::I16]);
+    let steps = 1 + r.below(5) as u16;
+    let (mut code, mut constants) = (vec![], vec![]);
+    for i in 0..steps {
+        // The number is in the register in front; a constant of each step behind all numbers.
+        let (x, end, dst) = (Reg(i), Reg(steps + 2 + i), Reg(i + 1));
+        let (a, b) = if r.below(2) == 0 { (x, end) } else { (end, x) };
+        let op = r.one_of(&[Binary::Max, Binary::Min]);
+        let site = 0;
+        code.push(match r.below(3) {
+            0 => Inst::Unary {
+                op: r.one_of(&[Unary::Round, Unary::Round, Unary::Floor]),
+                dst,
+                a: x,
+            },
+            _ => Inst::Binary {
+                op,
+                dst,
+                a,
+                b,
+                site,
+            },
+        });
+        constants.push((end, Scalar::Float(r.one_of(&ENDS))));
+    }
+    let (a, dst) = (Reg(steps), Reg(steps + 1));
+    let from = DType::F32;
+    code.push(Inst::Convert { dst, a, from, to });
+    let mut types = vec![Compute::F32; 2 * usize::from(steps) + 3];
+    types[usize::from(dst.0)] = to.compute();
+    // Also as it is in a register, and as it was before the cast, but for the sign of a zero.
+    let mut stores = vec![(dst, to), (dst, DType::I32)];
+    if r.below(2) == 0 {
+        let (op, dst) = (Unary::Abs, Reg(2 * steps + 2));
+        code.push(Inst::Unary { op, dst, a });
+        stores.push((dst, from));
+    }
+    let mut case = pointwise(r.one_of(&SIZES), &[from], types, code, &stores);
+    case.program.constants = constants;
+    let printed = compare(&case, &format!("{:?}", case.program), r);
+    assert_eq!(printed, levels());
+}
+
+#[test]
+fn numbers_that_are_cut_before_they_are_cast() {
+    for seed in 0..400 {
+        cut_casts(&mut Random(seed * 31 + 7));
+    }
+}
+
 /// A random program of `steps` instructions on the registers that there are; no data errors.
 pub(super) fn random_code(
     r: &mut Random,
