@@ -137,7 +137,7 @@ fn steps_in_halves_keep_halves() -> Outcome {
 /// Networks of halves keep nothing in f32: sums of products are rounded in their kernels, also where a kernel adds two.
 #[test]
 fn networks_of_halves_keep_halves() -> Outcome {
-    for name in ["resnet50", "mobilenet"] {
+    for name in ["resnet50", "mobilenet", "unet"] {
         let peak = |dtype| -> kiln::Result<usize> {
             let program = made(name, dtype, &CompileOptions::default())?.program;
             Ok(program.explain().memory.unwrap_or_default().peak)

@@ -116,7 +116,11 @@ impl Fuser<'_> {
     fn can_inline(&self, v: Nid, u: &Use) -> Result<Join, String> {
         let group = &self.groups[u.group];
         let cost = self.facts.cost[v];
-        if group.anchor.is_some() && self.narrows_product(v) {
+        let holds_product = || {
+            let flat = self.flat(v, u.group, &u.maps[0]);
+            group.anchor.is_none() && group.space.is_bijection(&flat, &self.flow.numel(v))
+        };
+        if self.narrows_product(v) && !holds_product() {
             return Err(
                 "what it is made of is a product of more bits, which would be stored".into(),
             );

@@ -289,7 +289,12 @@ fn layers_by_every_algorithm_are_right_interpreted() {
 
 #[test]
 fn layers_of_bf16_are_right_interpreted() {
-    let levels = [Level::Avx2, Level::Avx512Bf16, Level::Avx512Fp16, Level::Amx];
+    let levels = [
+        Level::Avx2,
+        Level::Avx512Bf16,
+        Level::Avx512Fp16,
+        Level::Amx,
+    ];
     all_are_right(60, &levels, check_halves);
 }
 
