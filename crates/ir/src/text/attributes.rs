@@ -21,6 +21,7 @@ pub(super) struct Full {
 }
 
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Cast {
     #[serde(default)]
     pub(super) is_step: bool,

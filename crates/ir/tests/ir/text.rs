@@ -133,6 +133,23 @@ fn custom_ops_print_their_names_and_need_their_kernels() {
 }
 
 #[test]
+fn casts_say_whether_they_are_steps() {
+    let mut graph = Graph::default();
+    let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
+    let x = b.input(Fact::new(DType::F32, [3i64]), Role::Data);
+    let [asked, step] = [b.cast(&x, DType::BF16), b.narrowed(&x, DType::BF16)].map(Result::unwrap);
+    assert_ne!(asked, step);
+    graph.add_output(asked);
+    graph.add_output(step);
+    let text = graph.to_string();
+    assert!(text.contains("%1: bf16[3] = cast %0"), "{text}");
+    let of_step = "%2: bf16[3] = cast(is_step: true) %0";
+    assert!(text.contains(of_step), "{text}");
+    assert_eq!(Graph::parse(&text).unwrap(), graph);
+    assert!(Graph::parse(&text.replace("is_step: true", "step: true")).is_err());
+}
+
+#[test]
 fn parse_errors_say_where() {
     let texts = [
         "",

@@ -5,9 +5,9 @@
 //! order, whatever the tile.
 
 use super::finish::Finish;
+use crate::simd::convert::{self, Mem};
 use crate::sums::Lane;
 use crate::tile::affine::ceil;
-use half::{bf16, f16};
 use kiln_base::{DType, Level};
 use std::sync::Arc;
 
@@ -259,8 +259,8 @@ pub(super) unsafe fn element<T: Lane>(dtype: DType, from: *const u8, at: usize) 
     unsafe {
         let half = || *from.cast::<u16>().add(at);
         match dtype {
-            DType::F16 => T::from_f32(f16::from_bits(half()).into()),
-            DType::BF16 => T::from_f32(bf16::from_bits(half()).into()),
+            DType::F16 => T::from_f32(convert::F16::load(half())),
+            DType::BF16 => T::from_f32(convert::BF16::load(half())),
             _ => *from.cast::<T>().add(at),
         }
     }

@@ -49,6 +49,15 @@ pub(crate) struct Conv {
     epilogue: Option<Linked>,
 }
 
+/// Whether the images that are read have channels first, and the result, or other operand of a gradient of weights.
+fn turned(p: &plan::Conv) -> [bool; 2] {
+    let [x, y] = p.images.last().map(|last| !last);
+    match p.role {
+        ConvRole::Input => [y, x],
+        _ => [x, y],
+    }
+}
+
 /// How a convolution is cut.
 enum How {
     /// Not yet.
@@ -172,8 +181,7 @@ impl Conv {
             made: made.map(|(linked, _)| linked),
             epilogue: epilogue(&p.epilogue, values, lens, (total, None), level)?,
         };
-        let [x, y] = p.images.last().map(|last| !last);
-        conv.narrow = conv.reads_narrow(algorithm, if p.role == ConvRole::Input { y } else { x });
+        conv.narrow = conv.reads_narrow(algorithm, turned(p)[0]);
         conv.how = conv.cut(p, algorithm, (values, lens, total))?;
         Ok(conv)
     }
@@ -206,15 +214,14 @@ impl Conv {
             product(&[self.groups, self.cin, self.cout, fft.numbers()])?;
             return Ok(How::Fft(Box::new(fft)));
         }
-        let [x, y] = p.images.last().map(|last| !last);
+        let turned = turned(p);
         if self.role == ConvRole::Weight {
-            return Ok(How::Weight(Box::new(weight::Cut::new(self, [x, y]))));
+            return Ok(How::Weight(Box::new(weight::Cut::new(self, turned))));
         }
-        let turned = if is_input { [y, x] } else { [x, y] };
         let g = &self.geometry;
         let one = (self.cin, self.cout) == (1, 1) && self.dtype.is_float();
         let each = one && g.is_near() && g.kernels() > 0;
-        if each && !(x && self.made_in_parts().is_some()) {
+        if each && !(turned[0] && self.made_in_parts().is_some()) {
             let finish = finished(depthwise::is_near(self) && !turned[1])?;
             let cut = depthwise::Cut::new(self, turned, finish)?;
             return Ok(How::Each(Box::new(cut)));

@@ -1,10 +1,10 @@
 //! What is before a product: scales, shifts and batch norms of its data.
 
 use super::behind::{known_norm, row, scale_of_norm, shift_of_norm};
-use super::product::{Channel, Product, column};
+use super::product::{Channel, Product, column, was_cast};
 use crate::{Patch, PatchBuilder, Rule, View};
 use kiln_ir::ops::BatchNorm;
-use kiln_ir::{Builder, DType, Dim, NodeId, Op, OpError, Pw, Value};
+use kiln_ir::{Builder, DType, Dim, NodeId, OpError, Pw, Value};
 
 /// The product of a node, whose data nothing else reads.
 fn product_of<'a>(view: &View<'a>, id: NodeId) -> Option<Product<'a>> {
@@ -90,10 +90,7 @@ impl Rule for ShiftedData {
 
 /// Whether whole numbers had fewer bits before they were cast.
 fn was_narrow(view: &View<'_>, x: Value) -> bool {
-    let node = view.producer(x);
-    let from = |v: &Value| view.fact(*v).dtype;
-    let is_narrow = |d: DType| matches!(d, DType::U8 | DType::I8 | DType::I16);
-    matches!(node.op, Op::Cast(_)) && node.inputs.iter().all(|v| is_narrow(from(v)))
+    was_cast(view, x, |d| matches!(d, DType::U8 | DType::I8 | DType::I16))
 }
 
 /// `P(±x, w) op (P of b)`.

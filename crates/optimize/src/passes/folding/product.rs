@@ -253,3 +253,9 @@ pub(super) fn column(
     shape[0] = patch.fact(vector).shape[0].clone();
     patch.reshape(vector, &shape)
 }
+
+/// Whether a value was cast from such a dtype.
+pub(super) fn was_cast(view: &View<'_>, x: Value, from: impl Fn(DType) -> bool) -> bool {
+    let node = view.producer(x);
+    matches!(node.op, Op::Cast(_)) && node.inputs.iter().all(|v| from(view.fact(*v).dtype))
+}

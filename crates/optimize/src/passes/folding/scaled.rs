@@ -2,10 +2,10 @@
 //! halves.
 
 use super::behind::{known_norm, row, scale_of_norm, shift_of_norm};
-use super::product::{Channel, column};
+use super::product::{Channel, column, was_cast};
 use crate::{Patch, PatchBuilder, Rule, View};
 use kiln_ir::ops::BatchNorm;
-use kiln_ir::{Builder, DType, NodeId, Op, OpError, Pw, Value};
+use kiln_ir::{Builder, DType, NodeId, OpError, Pw, Value};
 
 /// batch_norm(x · c, …) = x · (c · s) + …, where c may be missing if x are halves.
 pub(super) struct NormOfScaled;
@@ -20,7 +20,10 @@ impl Rule for NormOfScaled {
         let operands = &view.node(id).inputs;
         let (x, by) = match of_halves(view, operands[0]) {
             true => (operands[0], None),
-            false => scaled(view, operands[0])?,
+            false => {
+                let (x, by) = scaled(view, operands[0])?;
+                (x, Some(by))
+            }
         };
         let mut patch = view.patch(id);
         let new = scaled_and_shifted(&mut patch, view, (x, by), norm, &operands[1..]).ok()?;
@@ -30,13 +33,11 @@ impl Rule for NormOfScaled {
 
 /// Whether a value are halves, in more bits.
 fn of_halves(view: &View<'_>, x: Value) -> bool {
-    let node = view.node(x.node);
-    let half = |v: &Value| matches!(view.fact(*v).dtype, DType::F16 | DType::BF16);
-    matches!(node.op, Op::Cast(_)) && node.fact().dtype.is_float() && node.inputs.iter().all(half)
+    view.fact(x).dtype.is_float() && was_cast(view, x, |d| matches!(d, DType::F16 | DType::BF16))
 }
 
 /// What is scaled by a number a channel, and by what, if nobody else reads it.
-fn scaled(view: &View<'_>, x: Value) -> Option<(Value, Option<Channel>)> {
+fn scaled(view: &View<'_>, x: Value) -> Option<(Value, Channel)> {
     let is_wide = matches!(view.fact(x).dtype, DType::F32 | DType::F64);
     if !is_wide || view.use_count(x.node) != 1 {
         return None;
@@ -46,8 +47,8 @@ fn scaled(view: &View<'_>, x: Value) -> Option<(Value, Option<Channel>)> {
     };
     let channel = |v: Value| Channel::of(view, v, 1);
     match (channel(a), channel(b)) {
-        (_, Some(by)) => Some((a, Some(by))),
-        (Some(by), None) => Some((b, Some(by))),
+        (_, Some(by)) => Some((a, by)),
+        (Some(by), None) => Some((b, by)),
         _ => None,
     }
 }

@@ -7,7 +7,7 @@ use crate::error::{Result, damaged};
 use crate::kernels::matmul::{LONGEST, Operand};
 use crate::kernels::terms::{Terms, put};
 use crate::memory::{Storage, room};
-use crate::simd::convert::widen;
+use crate::simd::convert::{self, Mem};
 use crate::simd::{Level, compiled};
 use crate::tile::affine::{ceil, extent, product};
 use half::slice::HalfFloatSliceExt;
@@ -407,12 +407,16 @@ impl Scores {
                     let start = mask.at::<f32>(args, &self.batch, b, row, key);
                     apply((start, col), scores, |score, more| score * scale + more);
                 }
-                half => {
+                DType::F16 => {
                     let start = mask.at::<u16>(args, &self.batch, b, row, key);
                     apply((start, col), scores, |score, more| {
-                        let mut one = [0.0];
-                        widen(self.level, *half, &[more], &mut one);
-                        score * scale + one[0]
+                        score * scale + convert::F16::load(more)
+                    });
+                }
+                _ => {
+                    let start = mask.at::<u16>(args, &self.batch, b, row, key);
+                    apply((start, col), scores, |score, more| {
+                        score * scale + convert::BF16::load(more)
                     });
                 }
             }

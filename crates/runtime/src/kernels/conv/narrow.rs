@@ -30,15 +30,14 @@ impl Conv {
     /// gradient of weights. Of weights that are packed all are widened to words first.
     pub(super) fn reads_narrow(&self, by: Algorithm, turned: bool) -> bool {
         let one_each = (self.cin, self.cout) == (1, 1);
-        let is_read = !(one_each && turned);
         // With VEX no mask is for halves.
         let some_lanes = self.level == Level::Avx2 && self.groups % 8 != 0;
         let can = match self.role {
-            ConvRole::Result => by != Algorithm::Fft && !(one_each && some_lanes),
+            ConvRole::Result => by != Algorithm::Fft && !(one_each && (turned || some_lanes)),
             ConvRole::Input => !one_each,
             ConvRole::Weight => false,
         };
-        self.terms.are_grouped() || self.terms.are_narrow() && is_read && can
+        self.terms.are_grouped() || self.terms.are_narrow() && can
     }
 
     /// The dtype of the images, as they are read.
