@@ -2,8 +2,8 @@
 
 use crate::Failure;
 use crate::workloads::workload;
-use kiln::Tensor;
 use kiln::nn::{Module, StateDict};
+use kiln::{DType, Tensor};
 use std::io::BufRead;
 use std::time::Instant;
 
@@ -58,7 +58,7 @@ pub fn serve(name: &str, path: &str, threads: usize) -> Result<(), Failure> {
 
 /// A loss as it is; of other results the mean of their absolute values.
 fn value(t: &Tensor) -> Result<f64, Failure> {
-    let numbers = t.to_vec::<f32>()?;
+    let numbers = t.to_dtype(DType::F32).to_vec::<f32>()?;
     let sum: f64 = numbers.iter().map(|v| f64::from(*v).abs()).sum();
     Ok(sum / numbers.len() as f64)
 }

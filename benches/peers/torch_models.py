@@ -266,12 +266,12 @@ MODELS = {
 }
 
 
-# The dtypes of autocast, behind the names of training steps.
+# Behind the names: the dtype of a network, and of autocast in training steps.
 NARROW = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def parts(name):
-    """The name without the dtype of autocast, and that, if there is one."""
+    """The name without the dtype of halves, and that, if there is one."""
     name = name.removesuffix("-int8")
     first, _, last = name.rpartition("-")
     return (first, NARROW[last]) if last in NARROW else (name, None)

@@ -22,6 +22,9 @@ made.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})
 del state
 inputs = [torch.from_numpy(x) for x in inputs]
 training = torch_models.trains(name)
+narrow = torch_models.parts(name)[1]
+if narrow and not training:
+    made, inputs = made.to(narrow), [x.to(narrow) for x in inputs]
 if how == "compiled":
     # Otherwise an encoder layer is one operator that nothing can be fused with.
     torch.backends.mha.set_fastpath_enabled(False)
@@ -40,4 +43,8 @@ def run():
     return result[0] if isinstance(result, tuple) else result
 
 
-serve(torch.__version__, torch.get_num_threads(), base, run)
+def read(result):
+    return torch.as_tensor(result).float().numpy()
+
+
+serve(torch.__version__, torch.get_num_threads(), base, run, read)

@@ -2,7 +2,7 @@
 
 use kiln::nn::{BatchNorm2d, Forward, LayerNorm, Linear, Module, Sequential};
 use kiln::{CompileOptions, DType, Result, Tensor, compile, no_grad};
-use kiln_models::workloads::{self, Workload};
+use kiln_models::workloads::{self, Setup, Workload};
 
 /// The operations: names and what they are.
 const OPERATIONS: [(&str, &str); 14] = [
@@ -37,9 +37,29 @@ const OPERATIONS: [(&str, &str); 14] = [
     ),
 ];
 
+/// Networks whose weights and inputs are bf16: the names of those of f32, with this at the end.
+const HALVES: &str = "-bf16";
+const NETWORKS_OF_HALVES: [(&str, &str); 5] = [
+    ("resnet50-bf16", "ResNet-50 of bf16, inference, 224x224"),
+    (
+        "resnet50-8-bf16",
+        "ResNet-50 of bf16, inference, 8 images of 224x224",
+    ),
+    (
+        "mobilenet-bf16",
+        "MobileNetV3-Small of bf16, inference, 224x224",
+    ),
+    ("unet-bf16", "U-Net of bf16, inference, 128x128, 4 levels"),
+    (
+        "encoder-bf16",
+        "encoder block of bf16, inference, d 768, 12 heads, 256 tokens",
+    ),
+];
+
 /// Every workload: its name and what it is.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
-    OPERATIONS.into_iter().chain(workloads::names())
+    let networks = workloads::names().chain(NETWORKS_OF_HALVES);
+    OPERATIONS.into_iter().chain(networks)
 }
 
 /// Makes a workload with random weights.
@@ -89,7 +109,16 @@ pub fn workload(name: &str) -> Result<Workload> {
         "matvec" => operation(none(), vec![large(), random(&[4096])], |_, x| {
             x[0].matmul(&x[1])
         }),
-        _ => workloads::make(name, (&CompileOptions::default()).into()),
+        _ => {
+            let options = CompileOptions::default();
+            let mut setup = Setup::from(&options);
+            let of_halves = NETWORKS_OF_HALVES.iter().any(|n| n.0 == name);
+            let f32_name = name.strip_suffix(HALVES).filter(|_| of_halves);
+            if f32_name.is_some() {
+                setup.dtype = DType::BF16;
+            }
+            workloads::make(f32_name.unwrap_or(name), setup)
+        }
     }
 }
 
