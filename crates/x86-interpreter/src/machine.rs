@@ -38,11 +38,11 @@ impl Default for Machine<'_> {
 }
 
 impl<'a> Machine<'a> {
-    /// One whose code may use its stack of 64 KiB and its constants.
+    /// One whose code may use its stack of 128 KiB and its constants.
     pub fn new() -> Machine<'a> {
         Machine {
             memory: Memory::new(),
-            stack: vec![0; 8192],
+            stack: vec![0; 16384],
             functions: Vec::new(),
             limit: 1 << 30,
             programs: HashMap::new(),

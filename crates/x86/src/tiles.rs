@@ -69,6 +69,12 @@ impl Asm {
         self.encode(&Instruction::with(Code::VEX_Tilerelease));
     }
 
+    /// Makes a tile zero.
+    pub fn zero_tile(&mut self, tile: Tile) {
+        let code = Code::VEX_Tilezero_tmm;
+        self.of_tiles(Instruction::with1(code, tile.register()));
+    }
+
     /// Loads a tile, whose rows are as far apart as a register says.
     pub fn load_tile(&mut self, to: Tile, from: Mem, apart: Gpr) {
         let from = address(from.index(apart, 1));

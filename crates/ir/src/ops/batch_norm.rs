@@ -80,6 +80,6 @@ impl BatchNorm {
         if self.affine {
             y = b.pointwise(Pw::Add, &[y, operands[4].clone()])?;
         }
-        b.cast(&y, fact.dtype)
+        b.narrowed(&y, fact.dtype)
     }
 }

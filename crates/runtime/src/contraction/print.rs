@@ -125,23 +125,27 @@ impl Printer<'_> {
     fn function(&mut self) {
         let by_tiles = self.tile.is_by_tiles();
         let saved: Vec<Gpr> = (Gpr::SAVED.into_iter())
-            .filter(|r| self.is_for_work(*r) || by_tiles && *r == FRAME)
+            .filter(|r| self.is_for_work(*r) || by_tiles && [FRAME, tiles::NEXT].contains(r))
             .collect();
         self.asm.enter(&saved, 0);
-        self.asm.mov(RIGHT, Mem::at(CALL).plus(8));
         self.prepare_tail();
         match by_tiles {
-            true => self.begin_tiles(),
-            false => self.begin(),
+            true => self.strip(),
+            false => self.sums(),
         }
+        self.asm.leave(&saved, 0);
+    }
+
+    /// One tile, whose sums are in vectors.
+    fn sums(&mut self) {
+        self.asm.mov(RIGHT, Mem::at(CALL).plus(8));
+        self.begin();
         self.asm.mov(ROWS[0], Mem::at(CALL));
         self.sum_taps();
         match self.tile.finish.clone() {
             Some(finish) => self.finish(&finish),
-            None if by_tiles => self.end_tiles(),
             None => self.end(),
         }
-        self.asm.leave(&saved, 0);
     }
 
     /// Whether what follows the sums keeps an address in this register, or the stack.
@@ -340,9 +344,6 @@ impl Printer<'_> {
 
     /// Walks over the steps of a tap.
     fn sum_steps(&mut self) {
-        if self.tile.is_by_tiles() {
-            return self.sum_tiles();
-        }
         let (steps, right) = (self.tile.steps, self.tile.right as i32);
         let steps = bug("a tap has a step too few", steps, |n| n - 1);
         let (turns, rest) = (steps / UNROLL, steps % UNROLL);
@@ -405,25 +406,15 @@ impl Places for Sums<'_> {
 
 impl Printer<'_> {
     /// What is done with the sums. Those of the first rows come first; as many of the last wait on the stack as there
-    /// are registers missing, and all that come from tiles.
+    /// are registers missing.
     pub(super) fn finish(&mut self, finish: &Finish) {
-        let target = Target {
-            evex: self.asm.is_evex(),
-        };
-        let Some(lines) = Finish::lines(&finish.body, target) else {
-            panic!("an epilogue that is not printed");
-        };
+        let lines = self.lines_of(finish);
         let bytes = self.width.bytes() as i32;
-        let (rows, vectors) = (self.tile.rows.count, self.vectors);
-        let sums = rows * vectors;
-        let by_tiles = self.tile.is_by_tiles();
+        let sums = self.tile.rows.count * self.vectors;
         let all = self.asm.registers();
-        let mut free: Vec<Vreg> = (if by_tiles { 0 } else { sums }..all).map(Vreg).collect();
+        let mut free: Vec<Vreg> = (sums..all).map(Vreg).collect();
         let needs = lines.needs().clamp(Lines::LEAST, usize::from(all));
-        let missing = match by_tiles {
-            true => usize::from(sums),
-            false => needs.saturating_sub(free.len()).min(usize::from(sums)),
-        };
+        let missing = needs.saturating_sub(free.len()).min(usize::from(sums));
         let kept = sums - missing as u8;
         self.asm.mov(FRAME, Gpr::RSP);
         self.asm
@@ -431,22 +422,50 @@ impl Printer<'_> {
         self.asm.and_number(Gpr::RSP, -64);
         let waiting = Mem::at(Gpr::RSP).plus(lines.stack() as i32);
         let waits = bug("a sum that waits lies where another does", 0, |_| 1);
-        if by_tiles {
-            self.store_tiles(waiting);
-        }
-        for sum in (kept..sums).filter(|_| !by_tiles) {
+        for sum in kept..sums {
             let to = waiting.plus(i32::from(sum - kept) * bytes);
             self.asm.op(op::VMOVUPS_STORE, self.width, (to, Vreg(sum)));
             free.push(Vreg(sum));
         }
+        let place = |sum: Vreg| match sum.0 < kept {
+            true => Place::Register {
+                at: [sum; 2],
+                last: false,
+            },
+            false => Place::Vector(waiting.plus((i32::from(sum.0 - kept) - waits) * bytes)),
+        };
         self.asm.mov(RIGHT, Mem::at(CALL).plus(24));
+        self.finish_sums(finish, &lines, free, place);
+        self.asm.mov(Gpr::RSP, FRAME);
+    }
+
+    pub(super) fn lines_of(&self, finish: &Finish) -> Lines {
+        let target = Target {
+            evex: self.asm.is_evex(),
+        };
+        match Finish::lines(&finish.body, target) {
+            Some(lines) => lines,
+            None => panic!("an epilogue that is not printed"),
+        }
+    }
+
+    /// The work on sums that are in places, with some registers that are free; what it accesses is in a list, where
+    /// [`RIGHT`] says.
+    pub(super) fn finish_sums(
+        &mut self,
+        finish: &Finish,
+        lines: &Lines,
+        mut free: Vec<Vreg>,
+        place: impl Fn(Vreg) -> Place,
+    ) {
+        let bytes = self.width.bytes() as i32;
         for (i, r) in ROWS.iter().enumerate().take(finish.places.len()) {
             if *r != FRAME && Some(*r) != self.walked {
                 self.asm.mov(*r, Mem::at(RIGHT).plus(8 * i as i32));
             }
         }
         let tail = self.tail.map(|lanes| {
-            if target.evex {
+            if self.asm.is_evex() {
                 return Tail::Bits {
                     low: TAIL,
                     high: UPPER_TAIL,
@@ -459,16 +478,10 @@ impl Printer<'_> {
             let mask = self.asm.constant(&mask);
             Tail::Memory { mask, lanes: CALL }
         });
-        for row in 0..rows {
-            for vector in 0..vectors {
+        for row in 0..self.tile.rows.count {
+            for vector in 0..self.vectors {
                 let sum = self.sum(row, vector);
-                let at = match sum.0 < kept {
-                    true => Place::Register {
-                        at: [sum; 2],
-                        last: false,
-                    },
-                    false => Place::Vector(waiting.plus((i32::from(sum.0 - kept) - waits) * bytes)),
-                };
+                let at = place(sum);
                 let mut places = Sums {
                     finish,
                     sums: at,
@@ -489,11 +502,10 @@ impl Printer<'_> {
                     &Pinned::default(),
                     tail,
                 );
-                if sum.0 < kept {
+                if let Place::Register { .. } = at {
                     free.push(sum);
                 }
             }
         }
-        self.asm.mov(Gpr::RSP, FRAME);
     }
 }

@@ -5,7 +5,7 @@
 //! of its rows lie far apart. An element is summed in order, however it is cut.
 
 use super::kernel::Kernels;
-use super::tile::{Call, Rows, Tile, VECTORS, even_rows, lanes, most_rows, panel_columns};
+use super::tile::{Call, Rows, Tile, VECTORS, even_rows, lanes, most_rows, panel_columns, strips};
 use crate::bugs::bug;
 use crate::error::Result;
 use crate::memory::{Storage, room};
@@ -230,10 +230,12 @@ impl Cut {
                 out: pitch * size,
                 adds: self.adds,
                 starts: false,
+                strip: [apart[2] * size, rows],
                 finish: None,
             };
-            let mut kernel = copies.kernels.get(&tile(rows.min(self.m)))?;
-            for row in (0..self.m).step_by(rows as usize) {
+            let whole = tile(rows.min(self.m));
+            let mut kernel = copies.kernels.get(&whole)?;
+            for (row, tiles) in strips(0, self.m, rows, whole.most()) {
                 let count = rows.min(self.m - row);
                 if count < rows && row > 0 {
                     kernel = copies.kernels.get(&tile(count))?;
@@ -246,6 +248,7 @@ impl Cut {
                     out: out.wrapping_offset((row * pitch + column) as isize).cast(),
                     finish: std::ptr::null(),
                     taps: std::ptr::null(),
+                    tiles: tiles as u64,
                 };
                 // SAFETY: the caller's; the tile lies within the part.
                 unsafe { kernel.run(&call) };

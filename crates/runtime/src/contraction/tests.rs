@@ -119,6 +119,7 @@ pub(super) fn interpret<T: Whole>(
         call.out as u64,
         call.finish as u64,
         call.taps as u64,
+        call.tiles,
     ];
     let bytes = |x: &[T]| (x.as_ptr().cast::<u8>(), size_of_val(x));
     let mut machine = kiln_x86_interpreter::Machine::new()
@@ -198,6 +199,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
         out: (out * size) as i64,
         adds,
         starts: false,
+        strip: [0; 2],
         finish: None,
     };
     let call = Call {
@@ -206,6 +208,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
         out: c.as_mut_ptr().cast(),
         finish: std::ptr::null(),
         taps: list.as_ptr(),
+        tiles: 1,
     };
     let words: Vec<u64> = list.iter().map(|n| *n as u64).collect();
     let call = Call {
@@ -409,6 +412,7 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
         out: 0,
         adds: false,
         starts: false,
+        strip: [0; 2],
         finish: Some(finish.clone()),
     };
     let args = [
@@ -433,6 +437,7 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
         out: std::ptr::null_mut(),
         finish: numbers[taps..].as_ptr().cast(),
         taps: numbers.as_ptr().cast(),
+        tiles: 1,
     };
     by.run(
         &tile,
@@ -580,6 +585,7 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
         out: 32,
         adds: false,
         starts: false,
+        strip: [0; 2],
         finish: None,
     };
     assert!(matches!(Kernel::of(tile), Ok(Kernel::Portable(_))));

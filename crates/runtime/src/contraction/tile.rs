@@ -40,6 +40,9 @@ pub(crate) struct Tile {
     /// Whether sums begin with what lies in front of the first step of the right operand, a row like its others; not
     /// where they are added to what is there.
     pub starts: bool,
+    /// From one tile of a call to the next, where it has [several](Tile::most): bytes of the left operand, and rows of
+    /// the result; zeros where it never has.
+    pub strip: [i64; 2],
     /// What is done with them, which then writes results of its own.
     pub finish: Option<Arc<Finish>>,
 }
@@ -76,6 +79,27 @@ impl Rows {
         self.at(row, self.left)
     }
 
+    /// Which row of a register of AMX it is: those between two lines are there too.
+    pub(super) fn of_register(&self, row: u8) -> i64 {
+        let line = match self.left[0] {
+            0 => self.across.into(),
+            apart => self.left[1] / apart,
+        };
+        self.at(row, [1, line])
+    }
+
+    /// Whether its rows are so far apart that registers of AMX can hold them.
+    fn fit_register(&self) -> bool {
+        let [apart, line] = self.left;
+        let across = i64::from(self.across.max(1));
+        let even = match apart {
+            0 => line == 0,
+            _ => apart > 0 && line % apart == 0 && line >= apart * across,
+        };
+        let even = even || self.count <= self.across;
+        even && self.count > 0 && self.of_register(self.count - 1) < i64::from(TILE)
+    }
+
     /// Which row of the result it is.
     pub(super) fn result(&self, row: u8) -> i64 {
         self.at(row, self.result)
@@ -102,6 +126,8 @@ pub(crate) struct Call {
     pub finish: *const *mut u8,
     /// For each tap how far from the first row it begins, where there are several.
     pub taps: *const i64,
+    /// How many tiles are computed, one after the other.
+    pub tiles: u64,
 }
 
 /// Lanes of a vector of sums.
@@ -115,6 +141,9 @@ pub(crate) fn lanes(level: Level, dtype: DType) -> u16 {
 
 /// Rows, and words of a row, of a register of AMX.
 pub(crate) const TILE: u32 = 16;
+
+/// The most tiles of a call that sums in registers of AMX.
+const STRIP: i64 = 16;
 
 /// Whether AMX multiplies these.
 pub(crate) fn has_tiles(level: Level, dtype: DType) -> bool {
@@ -207,7 +236,11 @@ impl Tile {
         let flags = [b'c', self.level as u8, self.dtype as u8, count, across];
         let switches = [self.padded, self.adds, self.starts].map(u8::from);
         let numbers = [self.step, self.right, self.ahead, self.out];
-        let numbers = left.iter().chain(&result).chain(&numbers);
+        let numbers = left
+            .iter()
+            .chain(&result)
+            .chain(&numbers)
+            .chain(&self.strip);
         let counts = [u32::from(self.columns), self.steps, self.taps];
         let mut key = flags.to_vec();
         key.extend(switches);
@@ -217,12 +250,17 @@ impl Tile {
         key
     }
 
-    /// Whether its sums are in registers of AMX: one line of rows, whose words lie side by side.
+    /// How many tiles a call may compute.
+    pub(crate) fn most(&self) -> i64 {
+        let several = self.strip != [0; 2] && self.is_by_tiles() && self.is_printed();
+        if several { STRIP } else { 1 }
+    }
+
+    /// Whether its sums are in registers of AMX: rows that are evenly apart, whose words lie side by side.
     pub(super) fn is_by_tiles(&self) -> bool {
-        let one_line = self.rows.count <= self.rows.across.min(TILE as u8);
         let vectors = i64::from(self.columns.div_ceil(lanes(self.level, self.dtype)));
         has_tiles(self.level, self.dtype)
-            && one_line
+            && self.rows.fit_register()
             && vectors <= panel_vectors(self.level, self.dtype)
             && self.step == 4
             && self.padded
@@ -240,14 +278,33 @@ impl Tile {
         let steps = i64::from(self.steps);
         let fits = |n: i64| i32::try_from(n).is_ok();
         let [left, result] = self.rows.farthest();
-        let places = (self.finish.iter()).all(|f| fits(result.saturating_mul(f.farthest_row())));
+        let farthest = result.max(self.strip[1].saturating_abs());
+        let places = (self.finish.iter()).all(|f| fits(farthest.saturating_mul(f.farthest_row())));
         places
             && fits(left.saturating_add(8i64.saturating_mul(self.step.saturating_abs())))
             && fits(steps.saturating_mul(self.step))
             && fits(self.ahead)
             && fits(8i64.saturating_mul(self.right))
-            && fits(result.saturating_mul(self.out))
+            && fits(farthest.saturating_mul(self.out))
+            && fits(self.strip[0])
     }
+}
+
+/// Where register tiles that are computed by one call begin, and how many they are: whole ones up to so many, and what
+/// is left at the end.
+pub(crate) fn strips(
+    first: i64,
+    end: i64,
+    each: i64,
+    most: i64,
+) -> impl Iterator<Item = (i64, i64)> {
+    let mut next = first;
+    std::iter::from_fn(move || {
+        let at = next;
+        let tiles = ((end - at) / each).clamp(1, most);
+        next += tiles * each;
+        (at < end).then_some((at, tiles))
+    })
 }
 
 /// An element that lies behind others, which of halves is widened.

@@ -75,6 +75,10 @@ impl Maker<'_> {
         let mut operands = vec![x];
         operands.extend((0..4).map(|_| self.parameter(&[channels])));
         operands[2] = self.pw(Pw::Square, &operands[2..3])?;
+        let dtype = self.b.fact(&x).dtype;
+        for v in &mut operands[1..] {
+            *v = self.b.cast(v, dtype)?;
+        }
         let eps = Scalar::Float(0.25);
         self.b.op(ops::BatchNorm { eps, affine: true }, &operands)
     }

@@ -25,15 +25,33 @@ impl Rule for NormOfScaled {
                 (x, Some(by))
             }
         };
+        let dtype = view.fact(operands[0]).dtype;
+        let wide = if is_half(dtype) { DType::F32 } else { dtype };
         let mut patch = view.patch(id);
-        let new = scaled_and_shifted(&mut patch, view, (x, by), norm, &operands[1..]).ok()?;
+        let widened = |v: &Value| patch.cast(v, wide);
+        let statistics: Vec<Value> = operands[1..]
+            .iter()
+            .map(widened)
+            .collect::<Result<_, _>>()
+            .ok()?;
+        let x = patch.cast(&x, wide).ok()?;
+        let new = scaled_and_shifted(&mut patch, view, (x, by), norm, &statistics).ok()?;
+        let new = match wide == dtype {
+            true => new,
+            false => patch.narrowed(&new, dtype).ok()?,
+        };
         Some(patch.replacing(id.value(), new))
     }
 }
 
-/// Whether a value are halves, in more bits.
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
+}
+
+/// Whether a value are halves, or were before they had more bits.
 fn of_halves(view: &View<'_>, x: Value) -> bool {
-    view.fact(x).dtype.is_float() && was_cast(view, x, |d| matches!(d, DType::F16 | DType::BF16))
+    let dtype = view.fact(x).dtype;
+    is_half(dtype) || dtype.is_float() && was_cast(view, x, is_half)
 }
 
 /// What is scaled by a number a channel, and by what, if nobody else reads it.

@@ -141,6 +141,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, (worked, interpreted): (bool, b
             out: (out_pitch * size) as i64,
             adds,
             starts: false,
+            strip: [0; 2],
             finish,
         },
         stride: stride as u32,
@@ -155,6 +156,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, (worked, interpreted): (bool, b
         out: out.as_mut_ptr().cast(),
         finish: list[both..].as_ptr().cast(),
         taps: std::ptr::null(),
+        tiles: 1,
     };
     let read: [&[T]; 5] = [&stored, &b, &bias, &residual, &of_row];
     run(&each, &call, &read, &list, &mut out, &mut wide, interpreted);
@@ -232,6 +234,7 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
             out: 32,
             adds: false,
             starts: false,
+            strip: [0; 2],
             finish: None,
         };
         let each = Each {
@@ -250,6 +253,7 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
             out: out.as_mut_ptr().cast(),
             finish: std::ptr::null(),
             taps: std::ptr::null(),
+            tiles: 1,
         };
         // SAFETY: the line has its taps.
         unsafe { kernel.run(&call) };

@@ -67,8 +67,22 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
     let by_tiles = has_tiles(level, dtype);
     let vectors = 1 + rng.below(if by_tiles { 4 } else { 3 });
     let columns = vectors * lanes - rng.below(lanes);
-    let rows = 1 + rng.below(most_rows(level, dtype, vectors as u8).into());
-    let steps = rng.below(if by_tiles { 40 } else { 9 });
+    let most = usize::from(most_rows(level, dtype, vectors as u8));
+    // Registers of AMX also have lines of rows with others between them, and several tiles a call; their steps may be
+    // so many that they are cut.
+    let (mut across, mut lines, mut gap, mut tiles) = (1 + rng.below(most), 1, 0, 1);
+    let mut steps = rng.below(9);
+    if by_tiles {
+        (gap, tiles) = (rng.below(3), 1 + rng.below(3));
+        lines += rng.below((most - across) / (across + gap) + 1);
+        steps = [40, 400][rng.below(2)];
+        steps = rng.below(steps);
+    }
+    // The last line may have fewer.
+    let rows = lines * across - rng.below(across);
+    across = across.min(rows);
+    let place = |row: usize| row / across * (across + gap) + row % across;
+    let positions = place(rows - 1) + 1;
     let (taps, adds) = (1 + rng.below(2), rng.below(2) == 0);
     let starts = !adds && dtype != DType::BF16 && rng.below(2) == 0;
     let front = usize::from(starts);
@@ -76,22 +90,27 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
     let mut numbers =
         |n: usize| -> Vec<T> { (0..n.max(1)).map(|_| T::bits(word(dtype, rng))).collect() };
     let (a, b) = (
-        numbers(taps * rows * steps),
+        numbers(taps * tiles * positions * steps),
         numbers((front + taps * steps) * pitch),
     );
     let list: Vec<u64> = (0..taps)
-        .map(|t| (t * rows * steps * size) as u64)
+        .map(|t| (t * tiles * positions * steps * size) as u64)
         .collect();
     // What is there counts where it is added to.
     let begun = match (dtype, adds) {
         (DType::BF16, true) => u64::from(7f32.to_bits()),
         _ => u64::MAX,
     };
-    let mut c = vec![T::bits(begun); rows * columns];
+    let mut c = vec![T::bits(begun); tiles * rows * columns];
     let tile = Tile {
         level,
         dtype,
-        rows: Rows::of_matrix(rows as i64, (size * steps) as i64),
+        rows: Rows {
+            count: rows as u8,
+            across: across as u8,
+            left: [1, across + gap].map(|n| (n * size * steps) as i64),
+            result: [1, across as i64],
+        },
         columns: columns as u16,
         step: size as i64,
         right: (size * pitch) as i64,
@@ -102,6 +121,10 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
         out: (size * columns) as i64,
         adds,
         starts,
+        strip: match by_tiles {
+            true => [(positions * steps * size) as i64, rows as i64],
+            false => [0; 2],
+        },
         finish: None,
     };
     let call = Call {
@@ -110,6 +133,7 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
         out: c.as_mut_ptr().cast(),
         finish: std::ptr::null(),
         taps: list.as_ptr().cast(),
+        tiles: tiles as u64,
     };
     by.run(&tile, &call, &[&a, &b], &list, &mut c, &mut []);
     for (at, found) in c.iter().enumerate() {
@@ -121,7 +145,7 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
             (true, _) => -1,
         };
         for t in 0..taps * steps {
-            let row = t / steps * rows + i;
+            let row = (t / steps * tiles + i / rows) * positions + place(i % rows);
             let (x, y) = (a[row * steps + t % steps], b[(front + t) * pitch + j]);
             let [x, y] = [x, y].map(T::read);
             let products = terms(dtype, x, false)

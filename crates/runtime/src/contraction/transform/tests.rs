@@ -56,6 +56,7 @@ fn a_transform(matrix: &'static Rows, level: Level, rng: &mut Rng, by: By) {
         out: out.as_mut_ptr().cast(),
         finish: std::ptr::null(),
         taps: std::ptr::null(),
+        tiles: 1,
     };
     run(by, &transform, &call, &[&stored], &[], (&mut out, &mut []));
     for channel in 0..channels {
@@ -170,6 +171,7 @@ fn a_finished_transform(matrix: &'static Rows, level: Level, rng: &mut Rng, by: 
         out: std::ptr::null_mut(),
         finish: numbers.as_ptr().cast(),
         taps: std::ptr::null(),
+        tiles: 1,
     };
     let read: [&[f32]; 4] = [&x, &bias, &residual, &row];
     run(

@@ -15,7 +15,7 @@ pub(super) use cut::Cut;
 
 use super::Conv;
 use crate::bugs::bug;
-use crate::contraction::{Accesses, Call};
+use crate::contraction::{Accesses, Call, strips};
 use crate::error::Result;
 use crate::kernels::matmul::{Args, Work, run_blocks};
 use crate::kernels::work::packed_weights;
@@ -25,9 +25,12 @@ use crate::tile::Failures;
 use copy::{Images, Scratch, Source};
 use cut::Part;
 
-/// Some channels of some lines of the result.
+/// Some channels of some lines of the result, of one image or of several.
+#[derive(Copy, Clone)]
 struct Block {
+    /// The first image, and how many.
     image: i64,
+    images: i64,
     group: i64,
     /// From where to where in depth, height and width.
     from: [i64; 3],
@@ -49,13 +52,26 @@ impl Block {
         let [w, h, d] = [2, 1, 0].map(|i| next(cut.blocks(i)) * cut.block[i]);
         let from = [d, h, w];
         let to = |i: usize| (from[i] + cut.block[i]).min(cut.result[i]);
+        let image = item * cut.images;
         Block {
-            image: item,
+            image,
+            images: cut.images.min(cut.batch - image),
             group,
             from,
             to: [0, 1, 2].map(to),
             channel,
             channels: cut.channels.min(cut.columns - channel),
+        }
+    }
+}
+
+impl Block {
+    /// What it has of one of its images.
+    fn of_image(&self, i: i64) -> Block {
+        Block {
+            image: self.image + i,
+            images: 1,
+            ..*self
         }
     }
 }
@@ -154,7 +170,17 @@ impl Conv {
                     for first in (b.channel..end).step_by(cut.hot as usize) {
                         let columns = (first, end.min(first + cut.hot));
                         for part in cut.parts.iter().filter(|p| cut.is_at(p, b.from[0])) {
-                            self.part(args, cut, b, part, (&source, weights, columns), results);
+                            for image in 0..b.images {
+                                let (source, b) = (source.behind(image), b.of_image(image));
+                                self.part(
+                                    args,
+                                    cut,
+                                    &b,
+                                    part,
+                                    (&source, weights, columns),
+                                    results,
+                                );
+                            }
                         }
                     }
                 }
@@ -191,13 +217,20 @@ impl Conv {
             [0, 1, 2].map(|i| phases[i].within(b.from[i], b.to[i]));
         let line = b.to[2] - b.from[2];
         let before = part.before * cut.sums * cut.panel;
-        let tiles = (top..bottom).step_by(cut.rows[0] as usize);
-        let tiles = tiles.flat_map(|h| {
-            (left..right)
-                .step_by(cut.rows[1] as usize)
-                .map(move |w| (h, w))
+        let [lines, positions] = [(top, bottom, cut.rows[0]), (left, right, cut.rows[1])];
+        let ((from, until, other), (first, end_of, each)) = match cut.is_down {
+            true => (positions, lines),
+            false => (lines, positions),
+        };
+        let tiles = (from..until).step_by(other as usize).flat_map(|at| {
+            let strips = strips(first, end_of, each, part.most);
+            strips.map(move |(along, tiles)| (at, along, tiles))
         });
-        for (h, w) in tiles {
+        for (other, along, tiles) in tiles {
+            let (h, w) = match cut.is_down {
+                true => (along, other),
+                false => (other, along),
+            };
             let at = [0, 1, 2].map(|i| phases[i].first + [d, h, w][i] * phases[i].step);
             let read = [0, 1, 2].map(|i| phases[i].axis.source([d, h, w][i], 0));
             let read = bug("a tile reads the line of the first", read, |[z, _, x]| {
@@ -222,6 +255,7 @@ impl Conv {
                     out: to.wrapping_offset(panel as isize).cast(),
                     finish: accesses.as_ptr(),
                     taps: part.taps.as_ptr(),
+                    tiles: tiles as u64,
                 };
                 // SAFETY: the caller's.
                 unsafe { kernel.run(&call) };

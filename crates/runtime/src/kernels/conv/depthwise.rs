@@ -175,6 +175,7 @@ impl Cut {
                     out: pitch * size,
                     adds: false,
                     starts: false,
+                    strip: [0; 2],
                     finish: self.finish.clone(),
                 };
                 Kernel::of_each(Each {
@@ -403,6 +404,7 @@ impl Conv {
                         out: dst.wrapping_offset((at * pitch) as isize).cast(),
                         finish: accesses.as_ptr(),
                         taps: std::ptr::null(),
+                        tiles: 1,
                     };
                     // SAFETY: linking checked the buffers' lengths against the geometry; taps that leave a line read
                     // zeros.

@@ -287,6 +287,7 @@ impl Conv {
                         out: products.wrapping_offset(to as isize).cast(),
                         finish: std::ptr::null(),
                         taps: std::ptr::null(),
+                        tiles: 1,
                     };
                     // SAFETY: the caller's.
                     unsafe { cut.sums[of][is_last].run(&call) };
@@ -338,6 +339,7 @@ impl Conv {
             out: out.cast(),
             finish: accesses.as_ptr(),
             taps: std::ptr::null(),
+            tiles: 1,
         };
         // SAFETY: the caller's; tiles at the ends write what is there.
         unsafe { results.run(&call) };
@@ -367,6 +369,7 @@ unsafe fn transform(by: &Kernel, from: *const u8, to: *mut f32) {
         out: to.cast(),
         finish: std::ptr::null(),
         taps: std::ptr::null(),
+        tiles: 1,
     };
     // SAFETY: the caller's.
     unsafe { by.run(&call) }

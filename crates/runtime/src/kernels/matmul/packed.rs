@@ -4,7 +4,8 @@
 use super::{Args, Block, Made, MatMul, Work, run_blocks, split};
 use crate::bugs::bug;
 use crate::contraction::{
-    Accesses, Call, Kernels, Rows, Tile, even_rows, lanes, most_rows, pack, panel_columns,
+    Accesses, Call, Kernels, Rows, TILE, Tile, even_rows, has_tiles, lanes, most_rows, pack,
+    panel_columns, strips,
 };
 use crate::error::Result;
 use crate::kernels::work::packed_weights;
@@ -19,6 +20,15 @@ use kiln_plan::cost::Behind;
 const BLOCK_WORK: i64 = 1 << 20;
 /// The most register tiles of a block, one below the other: these and a panel stay in the second-level cache.
 const BLOCK_TILES: i64 = 8;
+/// The same in registers of AMX: as many as a call computes.
+const BLOCK_STRIP: i64 = 16;
+/// Results whose sums all wait for the work on whole rows, at most, where registers of AMX sum: so threads share the
+/// right matrix, which comes from far, and not the rows...
+const WAITING_SUMS: i64 = 1 << 19;
+/// ...in so many blocks, ...
+const WAITING_BLOCKS: i64 = 4;
+/// ...which sum over parts of so many words of the left matrix, that stay in the second-level cache.
+const NEAR_WORDS: i64 = 1 << 17;
 /// Rows that reading an element of the right matrix costs as much as, where there are fewer.
 const READ_ROWS: i64 = 8;
 
@@ -135,9 +145,15 @@ impl MatMul {
             Ok(found) => found.cast(),
             Err(e) => return failures.broken(e),
         };
-        let whole = self.behind == Behind::Rows || self.lhs.made.is_some();
+        let by_tiles = has_tiles(self.level, self.terms.tile());
+        let results = self.m * self.n * self.batch.iter().product::<i64>();
+        let waits = by_tiles
+            && self.behind == Behind::Rows
+            && self.lhs.made.is_none()
+            && results <= WAITING_SUMS;
+        let whole = self.behind == Behind::Rows && !waits || self.lhs.made.is_some();
         let (tile, panel) = (self.tile_rows(), self.panel());
-        let most = BLOCK_TILES * tile;
+        let most = tile * if by_tiles { BLOCK_STRIP } else { BLOCK_TILES };
         let rows = match whole {
             true => ceil(self.whole_rows(most), tile) * tile,
             false => self.m.clamp(1, most),
@@ -146,37 +162,58 @@ impl MatMul {
         let across = self.panels_across().max(1);
         let panels = match whole {
             true => across,
+            false if waits => ceil(across, WAITING_BLOCKS),
             false => (BLOCK_WORK / panel_work).clamp(1, across),
         };
         let cut = (rows, panels * panel);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
-        let mut storage = None;
-        // SAFETY: the caller's.
-        let left = match unsafe { self.copy_left(args, &mut storage, parallel) } {
-            Ok(left) => left,
-            Err(e) => return failures.broken(e),
+        let (mut storage, mut sums) = (None, None);
+        let waiting = match waits {
+            true => room::<T>(&mut sums, results),
+            false => Ok(std::ptr::null_mut()),
         };
-        let packed = Args(&[packed, left.cast_mut().cast()]);
+        // SAFETY: the caller's.
+        let left = unsafe { self.copy_left(args, &mut storage, parallel) };
+        let (left, waiting) = match (left, waiting) {
+            (Ok(left), Ok(waiting)) => (left, waiting),
+            (Err(e), _) | (_, Err(e)) => return failures.broken(e),
+        };
+        let given = Args(&[packed, left.cast_mut().cast(), waiting.cast()]);
         // SAFETY: the caller's; blocks write different places.
         run_blocks(
             (self.blocks_of(cut), panels * panel_work),
             launch,
             |i, args, scratch, work| unsafe {
-                let (packed, block) = (&packed, self.block_of(cut, i));
-                let copied = (
-                    packed.0[0].cast_const().cast(),
-                    packed.0[1].cast_const().cast(),
-                );
-                self.packed_block::<T>(args, copied, &block, scratch, work)
+                let (given, block) = (&given, self.block_of(cut, i));
+                let [packed, left, waiting] = [0, 1, 2].map(|i| given.0[i]);
+                let given = (packed.cast_const().cast(), left.cast_const().cast());
+                let waiting = waits.then_some(waiting.cast::<T>());
+                self.packed_block::<T>(args, given, (&block, waiting), scratch, work)
             },
         );
+        if waits {
+            let rows = self.whole_rows(most);
+            let cut = (rows, self.n);
+            run_blocks(
+                (self.blocks_of(cut), rows * self.n * READ_ROWS),
+                launch,
+                |i, _, _: &mut (), work| {
+                    let (given, b) = (&given, self.block_of(cut, i));
+                    let first = (b.batch * self.m + b.row) * self.n;
+                    let from = given.0[2].cast::<T>().wrapping_offset(first as isize);
+                    // SAFETY: the sums are there; the caller's.
+                    unsafe { work.finish((from, self.n), first, (b.rows, self.n), self.n) };
+                    Ok(())
+                },
+            );
+        }
     }
 
     unsafe fn packed_block<T: Lane>(
         &self,
         args: &[*mut u8],
         (packed, left): (*const T, *const f32),
-        b: &Block,
+        (b, waiting): (&Block, Option<*mut T>),
         (flat, made, copies, kernels): &mut (Option<Storage>, Made, Option<Storage>, Kernels),
         work: &mut Work,
     ) -> Result<()> {
@@ -185,6 +222,10 @@ impl MatMul {
         let first = (b.batch * self.m + b.row) * self.n + b.col;
         // Where the results belong, unless more follows.
         let (dst, pitch) = match self.epilogue {
+            _ if waiting.is_some() => {
+                let all = waiting.unwrap_or(std::ptr::null_mut());
+                (all.wrapping_offset(first as isize), self.n)
+            }
             Some(_) if self.finish.is_some() => (std::ptr::null_mut(), 0),
             Some(_) => (room::<T>(flat, b.rows * b.cols)?, b.cols),
             None => {
@@ -202,8 +243,26 @@ impl MatMul {
                     (lhs.cast(), [down, across].map(|n| n * size))
                 }
             };
-            for column in (0..b.cols).step_by(panel as usize) {
-                let right = packed.wrapping_offset(((b.col + column) * self.panel_rows()) as isize);
+            let steps = self.steps();
+            let parts = match waiting {
+                Some(_) => ceil(b.rows * steps, NEAR_WORDS).max(1),
+                None => 1,
+            };
+            // Whole registers of steps.
+            let part = ceil(ceil(steps, parts).max(1), TILE.into()) * i64::from(TILE);
+            let part = if parts > 1 { part } else { steps.max(1) };
+            let firsts = (0..steps.max(1)).step_by(part as usize);
+            let all = firsts.flat_map(|from| {
+                let columns = (0..b.cols).step_by(panel as usize);
+                columns.map(move |column| (from, column))
+            });
+            for (from, column) in all {
+                let is_first = from == 0;
+                // In front of the first step is what sums begin with.
+                let starts = self.terms.is_flipped();
+                let front = from + i64::from(starts && !is_first);
+                let right = (b.col + column) * self.panel_rows() + front * panel;
+                let right = packed.wrapping_offset(right as isize);
                 let tile = |rows: i64| Tile {
                     level: self.level,
                     dtype: self.terms.tile(),
@@ -212,16 +271,19 @@ impl MatMul {
                     step: across,
                     right: panel * size,
                     padded: true,
-                    steps: self.steps() as u32,
+                    steps: part.min(steps - from) as u32,
                     ahead: 0,
                     taps: 1,
                     out: pitch * size,
-                    adds: false,
-                    starts: self.terms.is_flipped(),
+                    adds: !is_first,
+                    starts: starts && is_first,
+                    strip: [tile_rows * down, tile_rows],
                     finish: self.finish.clone(),
                 };
-                let mut kernel = kernels.get(&tile(tile_rows.min(b.rows)))?;
-                for row in (0..b.rows).step_by(tile_rows as usize) {
+                let whole = tile(tile_rows.min(b.rows));
+                let most = whole.most();
+                let mut kernel = kernels.get(&whole)?;
+                for (row, tiles) in strips(0, b.rows, tile_rows, most) {
                     let rows = tile_rows.min(b.rows - row);
                     if rows < tile_rows && row > 0 {
                         kernel = kernels.get(&tile(rows))?;
@@ -232,16 +294,17 @@ impl MatMul {
                         None => Accesses::new(),
                     };
                     let call = Call {
-                        left: lhs.wrapping_offset((row * down) as isize),
+                        left: lhs.wrapping_offset((row * down + from * across) as isize),
                         right: right.cast(),
                         out: dst.wrapping_offset((row * pitch + column) as isize).cast(),
                         finish: accesses.as_ptr(),
                         taps: std::ptr::null(),
+                        tiles: tiles as u64,
                     };
                     kernel.run(&call);
                 }
             }
-            if self.finish.is_none() {
+            if self.finish.is_none() && waiting.is_none() {
                 work.finish((dst, pitch), first, (b.rows, self.n), b.cols);
             }
         }

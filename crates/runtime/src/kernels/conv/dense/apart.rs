@@ -29,6 +29,7 @@ impl Cut {
             out: pitch * size,
             adds: true,
             starts: false,
+            strip: [0; 2],
             finish: None,
         })
     }
@@ -130,6 +131,7 @@ impl Conv {
                         out: to.cast(),
                         finish: std::ptr::null(),
                         taps: std::ptr::null(),
+                        tiles: 1,
                     };
                     // SAFETY: the caller's; only what lies in the images is read.
                     unsafe { kernel.run(&call) };

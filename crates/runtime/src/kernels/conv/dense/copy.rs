@@ -32,6 +32,8 @@ pub(super) struct Source {
     /// ...where that is in depth, height and width, and the distances to the next ones, in bytes.
     from: [i64; 3],
     apart: [i64; 3],
+    /// The distance of two images.
+    images_apart: i64,
 }
 
 impl Source {
@@ -42,6 +44,16 @@ impl Source {
             first: x.wrapping_offset(at as isize).cast(),
             from: [0; 3],
             apart: cut.apart_in_images().map(|n| n * size_of::<T>() as i64),
+            images_apart: cut.image_len() * size_of::<T>() as i64,
+        }
+    }
+
+    /// The same of an image behind the first.
+    pub(super) fn behind(&self, image: i64) -> Source {
+        let first = image * self.images_apart;
+        Source {
+            first: self.first.wrapping_offset(first as isize),
+            ..*self
         }
     }
 
@@ -70,6 +82,7 @@ impl Conv {
             first: to.cast(),
             from,
             apart: cut.apart(),
+            images_apart: cut.copied_image() * size_of::<T>() as i64,
         };
         let which = (b.image, b.group, b.from);
         let held = scratch
@@ -78,20 +91,26 @@ impl Conv {
         if cut.is_copied && held == Some(which) {
             return Ok(copy(room::<T>(&mut scratch.copy, cut.copied())?));
         }
-        // SAFETY: the caller's.
-        let (found, channel) =
-            unsafe { self.images_read::<T>(images, cut, b, windows, &mut scratch.made, failures)? };
+        let mut found = |image: i64| {
+            let (b, made) = (&b.of_image(image), &mut scratch.made);
+            // SAFETY: the caller's.
+            unsafe { self.images_read::<T>(images, cut, b, windows, made, failures) }
+        };
         if !cut.is_copied {
-            return Ok(found);
+            return Ok(found(0)?.0);
         }
-        let to = room::<T>(&mut scratch.copy, cut.copied())?;
-        let source = copy(to);
-        for z in windows[0].0..windows[0].1 {
-            for y in windows[1].0..windows[1].1 {
-                let to = source.at([z, y, from[2]]).cast_mut().cast::<T>();
-                let there = (0..cut.image[0]).contains(&z) && (0..cut.image[1]).contains(&y);
-                // SAFETY: there is room for all lines; what is read lies in the images.
-                unsafe { self.copy_line(cut, (&found, channel), (there, [z, y]), windows[2], to) };
+        let source = copy(room::<T>(&mut scratch.copy, cut.copied())?);
+        for image in 0..b.images {
+            let (found, channel) = found(image)?;
+            let source = source.behind(image);
+            for z in windows[0].0..windows[0].1 {
+                for y in windows[1].0..windows[1].1 {
+                    let to = source.at([z, y, from[2]]).cast_mut().cast::<T>();
+                    let there = (0..cut.image[0]).contains(&z) && (0..cut.image[1]).contains(&y);
+                    let line = (there, [z, y]);
+                    // SAFETY: there is room for all lines; what is read lies in the images.
+                    unsafe { self.copy_line(cut, (&found, channel), line, windows[2], to) };
+                }
             }
         }
         scratch.holds = Some(which);

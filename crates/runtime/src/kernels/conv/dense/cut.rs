@@ -23,6 +23,10 @@ const LINE: i64 = 64;
 const PHASES: i64 = 1 << 10;
 /// Weights that stay in the second-level cache; of more, the next panel is asked for while one is used.
 const HOT_WEIGHTS: i64 = 1 << 16;
+/// Weights, in words, that are read from behind that cache for each block: where registers of AMX multiply faster than
+/// they come from there, blocks are as large as such words of images allow.
+const FAR_WEIGHTS: i64 = 1 << 19;
+const NEAR_IMAGES: i64 = 1 << 18;
 
 /// How a convolution is cut; it follows from the shapes and the level alone.
 pub(in crate::kernels::conv) struct Cut {
@@ -34,7 +38,7 @@ pub(in crate::kernels::conv) struct Cut {
     pub(super) columns: i64,
     /// Bytes of an element of the images, as it is multiplied where it lies, and of a word.
     sizes: [i64; 2],
-    batch: i64,
+    pub(super) batch: i64,
     /// Extents of the images that are read and of the result.
     pub(super) image: [i64; 3],
     pub(super) result: [i64; 3],
@@ -57,13 +61,16 @@ pub(in crate::kernels::conv) struct Cut {
     /// Columns of a panel of weights, and panels of a group.
     pub(super) panel: i64,
     pub(super) panels: i64,
-    /// Extents and channels of a block.
+    /// Images, extents and channels of a block.
+    pub(super) images: i64,
     pub(super) block: [i64; 3],
     pub(super) channels: i64,
     /// Columns whose weights stay in the second-level cache while positions pass.
     pub(super) hot: i64,
     /// Lines and positions of a register tile.
     pub(super) rows: [i64; 2],
+    /// Whether the next register tile of a call is the one below, and not the one beside.
+    pub(super) is_down: bool,
     /// What is done with sums while they are in registers.
     pub(super) finish: Option<Arc<Finish>>,
 }
@@ -83,6 +90,8 @@ pub(super) struct Part {
     pub before: i64,
     /// How far from the first each run of steps begins, in bytes.
     pub taps: Vec<i64>,
+    /// The most tiles of a call.
+    pub most: i64,
     /// The register tiles: with all lines or those that are left at the end; so many positions; columns of a whole
     /// panel or the last.
     kernels: Vec<Kernel>,
@@ -151,10 +160,12 @@ impl Cut {
             starts: c.terms.is_flipped(),
             panel,
             panels: ceil(columns, panel),
+            images: 1,
             block: [1; 3],
             channels: columns.max(1),
             hot: panel,
             rows: [1; 2],
+            is_down: false,
             finish,
         };
         let is_some = batch * c.groups * columns * result.iter().product::<i64>() > 0;
@@ -203,16 +214,29 @@ impl Cut {
         let vectors = self.panel / i64::from(lanes(c.level, c.dtype));
         let most = most_rows(c.level, c.terms.tile(), vectors as u8);
         let across = even_rows(w[0].axis.output, most);
-        let down = match has_tiles(c.level, c.terms.tile()) {
-            // Rows of a tile are evenly apart.
-            true => 1,
-            false => even_rows(h[0].axis.output, (i64::from(most) / across) as u8),
-        };
-        self.rows = [down, across];
         let spans = [0, 1, 2].map(|i| window(&self.phases[i], 0, self.result[i]));
         let padded = (0..3).any(|i| spans[i].0 < 0 || spans[i].1 > self.image[i]);
         let made = c.narrow && c.terms.converts(0);
         self.is_copied = padded || self.turned || made || self.terms % c.terms.count() != 0;
+        self.is_down = w.iter().all(|p| p.axis.output <= across);
+        let by_tiles = has_tiles(c.level, c.terms.tile());
+        let lines = match by_tiles {
+            // Rows of a register are evenly apart, those between two lines too.
+            true => {
+                let width = match self.is_copied {
+                    true => spans[2].1 - spans[2].0,
+                    false => self.image[2],
+                };
+                let (line, step) = (h[0].axis.stride.saturating_mul(width), w[0].axis.stride);
+                match self.is_down && line % step == 0 {
+                    true => 1 + (i64::from(most) - across) / (line / step).max(across),
+                    false => 1,
+                }
+            }
+            false => i64::from(most) / across,
+        };
+        let down = even_rows(h[0].axis.output, lines as u8);
+        self.rows = [down, across];
         // Blocks are lines of a plane, or parts of its only line.
         let [deep, height, width] = self.result;
         let (axis, beside, unit) = match height {
@@ -225,6 +249,12 @@ impl Cut {
             // What is made is not made again for other channels.
             part = part.max(ceil(TILES * down * across, beside));
         }
+        let weights = self.panels * self.panel * self.panel_rows();
+        let near = NEAR_IMAGES / self.sums.max(1);
+        let is_far = by_tiles && weights >= FAR_WEIGHTS && c.made.is_none();
+        if is_far && !self.is_copied {
+            part = part.max(near / beside.max(1));
+        }
         if self.is_copied {
             let plane = window(&self.phases[0], 0, 1);
             let other = spans[3 - axis];
@@ -235,8 +265,13 @@ impl Cut {
         let part = ceil(all, ceil(all, part.max(1)));
         self.block[2] = width;
         self.block[axis] = (ceil(part, unit) * unit).min(all);
-        let blocks = [0, 1, 2].map(|i| self.blocks(i));
-        let blocks: i64 = blocks.iter().product::<i64>() * self.batch * self.groups;
+        let blocks: i64 = [0, 1, 2].map(|i| self.blocks(i)).iter().product();
+        let is_whole = blocks == 1 && self.finish.is_some() && !self.is_careful(c);
+        if is_far && is_whole {
+            let span = spans.map(|(from, until)| until - from);
+            self.images = (near / product(&span)?.max(1)).clamp(1, self.batch);
+        }
+        let blocks = blocks * ceil(self.batch, self.images) * self.groups;
         let ranges = ceil(BLOCKS, blocks).min(self.panels);
         self.channels = (ceil(self.panels, ranges) * self.panel).min(self.columns);
         let terms = self.sums * self.taps.len() as i64;
@@ -244,7 +279,7 @@ impl Cut {
         if self.is_copied {
             self.copy = [0, 1, 2].map(|i| self.widest(i));
             let [deep, high, wide] = self.copy;
-            product(&[deep, high, wide, self.sums.max(1), 8])?;
+            product(&[deep, high, wide, self.sums.max(1), 8, self.images])?;
         }
         Ok(())
     }
@@ -269,6 +304,7 @@ impl Cut {
         for run in &runs {
             if !self.tile(c, run, whole)?.is_printed() {
                 self.finish = None;
+                self.images = 1;
             }
         }
         let mut before = 0;
@@ -298,6 +334,7 @@ impl Cut {
             let part = Part {
                 phases: at,
                 before,
+                most: self.tile(c, &run, whole)?.most(),
                 taps: run.0,
                 kernels,
             };
@@ -359,6 +396,10 @@ impl Cut {
             out: pitch * size,
             adds: false,
             starts: c.terms.is_flipped(),
+            strip: match self.is_down {
+                true => [h * apart[1], high * self.result[2]].map(|n| n * self.rows[0]),
+                false => [w * apart[2], wide].map(|n| n * self.rows[1]),
+            },
             finish: self.finish.clone(),
         })
     }
@@ -388,12 +429,13 @@ impl Cut {
 
     pub(super) fn items(&self) -> i64 {
         let blocks = [0, 1, 2].map(|i| self.blocks(i));
-        blocks.iter().product::<i64>() * self.batch * self.groups * self.ranges()
+        let images = ceil(self.batch, self.images);
+        blocks.iter().product::<i64>() * images * self.groups * self.ranges()
     }
 
     /// Multiply-adds of a block.
     pub(super) fn cost(&self) -> i64 {
-        let results = self.block.iter().product::<i64>() * self.channels;
+        let results = self.images * self.block.iter().product::<i64>() * self.channels;
         let terms = self.taps.len() as i64 * self.sums / self.parts.len().max(1) as i64;
         results.saturating_mul(terms.max(1))
     }
@@ -425,9 +467,14 @@ impl Cut {
         self.taps.len() as i64 * self.sums + i64::from(self.starts)
     }
 
+    /// Elements of a copy of what a block reads of an image.
+    pub(super) fn copied_image(&self) -> i64 {
+        self.copy.iter().product::<i64>() * self.sums
+    }
+
     /// Elements of a copy.
     pub(super) fn copied(&self) -> i64 {
-        self.copy.iter().product::<i64>() * self.sums
+        self.images * self.copied_image()
     }
 
     /// Elements of a block's results that are still to be turned.

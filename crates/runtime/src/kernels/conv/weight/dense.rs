@@ -314,6 +314,7 @@ impl Cut {
             out: out * size,
             adds: false,
             starts: false,
+            strip: [0; 2],
             finish: None,
         }
     }
@@ -365,6 +366,7 @@ impl Cut {
                         out: sums.to.wrapping_offset(to as isize).cast(),
                         finish: std::ptr::null(),
                         taps: taps.as_ptr(),
+                        tiles: 1,
                     };
                     // SAFETY: the caller's; the tile lies within the range.
                     unsafe { kernel.run(&call) };

@@ -131,6 +131,7 @@ impl Cut {
                                 out: sums.pitch * size,
                                 adds: block > range.blocks[0] || from > 0,
                                 starts: false,
+                                strip: [0; 2],
                                 finish: None,
                             },
                             stride: width.dilation as u32,
@@ -145,6 +146,7 @@ impl Cut {
                             out: sums.to.wrapping_offset((tap * sums.pitch) as isize).cast(),
                             finish: std::ptr::null(),
                             taps: std::ptr::null(),
+                            tiles: 1,
                         };
                         // SAFETY: the caller's; what is outside of a line is not read.
                         unsafe { kernel.run(&call) };

@@ -185,6 +185,7 @@ impl Sizes {
                 out: self.products.row * SIZE,
                 adds: false,
                 starts: false,
+                strip: [0; 2],
                 finish: None,
             })
         };
