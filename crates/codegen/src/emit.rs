@@ -59,7 +59,8 @@ pub(crate) fn emit(flow: &Flow, group: &Group, operands: &[Nid]) -> Result<Emitt
         let arg = e.buffer(*n, true);
         let flat = flow.nodes[*n].address(&map);
         let access = e.access(arg, &flat, &Predicates::new(), flow.nodes[*n].dtype);
-        e.k.store(access, v, combine);
+        let rounded = combine.is_none().then(|| e.rounded_before(v)).flatten();
+        e.k.store(access, rounded.unwrap_or(v), combine);
     }
     let before = group.before.iter().flat_map(|b| &b.group.members);
     let nodes = group.members.iter().chain(before).copied();
@@ -268,6 +269,15 @@ impl<'a> Emitter<'a> {
         }
         let wide = self.k.convert(val, DType::F32);
         self.k.convert(wide, dtype)
+    }
+
+    /// What a half was rounded to for who reads it beside the store, which then needs not round again.
+    fn rounded_before(&self, val: Val) -> Option<Val> {
+        let half = self.k.dtype(val);
+        let is_half = matches!(half, DType::F16 | DType::BF16);
+        let again = |a: Val, from: DType, to: DType| self.k.find(Expr::Convert { a, from }, to);
+        let wide = is_half.then(|| again(val, half, DType::F32)).flatten()?;
+        again(wide, DType::F32, half)
     }
 
     fn unrounded(&mut self, v: Nid, map: Map, predicates: Predicates) -> Result<Val, LowerError> {

@@ -42,6 +42,11 @@ impl KernelBuilder {
         v
     }
 
+    /// The value of an expression that is there already.
+    pub fn find(&self, expr: Expr, dtype: DType) -> Option<Val> {
+        self.known.get(&Def { expr, dtype }).copied()
+    }
+
     pub fn dtype(&self, v: Val) -> DType {
         self.kernel.body[v.index()].dtype
     }

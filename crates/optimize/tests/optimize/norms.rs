@@ -9,7 +9,7 @@ use kiln_ir::ops::{BatchNorm, Conv};
 use kiln_ir::{
     Builder, DType, Dim, Fact, Graph, GraphBuilder, OpError, Output, Pw, Role, Target, Value,
 };
-use kiln_optimize::{Options, Pass, Report, Select, optimize, optimize_with, passes};
+use kiln_optimize::{Fired, Options, Pass, Report, Select, optimize, optimize_with, passes};
 
 /// How the bias is added, if it is.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -280,7 +280,10 @@ fn what_must_not_fold_does_not() {
             let mut case = Case::random(&mut rng);
             change(&mut case);
             let (_, report) = optimize(case.graph(false), &only_norms()).unwrap();
-            assert_eq!(report.fired, [], "{what}: {case:?}");
+            // A norm of halves is one scale and one shift behind the product.
+            let into_weight = |f: &&Fired| f.rule != "norm_of_scaled" || case.dtype != DType::BF16;
+            let fired: Vec<&Fired> = report.fired.iter().filter(into_weight).collect();
+            assert!(fired.is_empty(), "{what}: {case:?}: {fired:?}");
         }
     }
 }

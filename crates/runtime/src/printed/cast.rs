@@ -35,9 +35,14 @@ pub(super) fn convert(ir: &mut Ir, a: Value, from: DType, to: DType) -> Result<V
     Ok(value.unwrap_or_else(|_| native::cast_of(ir, a, from, to)))
 }
 
-/// The bits of a bf16, in the low half of each lane, with some above.
+/// The bits of a bf16, in the low half of each lane: those that the number was made of, if that was one.
 pub(super) fn to_bf16(ir: &mut Ir, x: Src) -> Virt {
     let width = ir.width();
+    if let Some((made, Some(16), [Some(Src::Virt(bits)), None, None])) = ir.made_by(x)
+        && made.name == op::VPSLLD.name
+    {
+        return bits;
+    }
     let [x, _] = in_registers(ir, [x, x]);
     let upper = ir.op1_of(op::VPSRLD, width, Some(16), x);
     let (one, half, nan) = (ir.i32(1), ir.i32(0x7fff), ir.i32(0x7fc0));

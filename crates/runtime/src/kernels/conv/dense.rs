@@ -63,9 +63,7 @@ impl Block {
             channels: cut.channels.min(cut.columns - channel),
         }
     }
-}
 
-impl Block {
     /// What it has of one of its images.
     fn of_image(&self, i: i64) -> Block {
         Block {
@@ -172,14 +170,8 @@ impl Conv {
                         for part in cut.parts.iter().filter(|p| cut.is_at(p, b.from[0])) {
                             for image in 0..b.images {
                                 let (source, b) = (source.behind(image), b.of_image(image));
-                                self.part(
-                                    args,
-                                    cut,
-                                    &b,
-                                    part,
-                                    (&source, weights, columns),
-                                    results,
-                                );
+                                let operands = (&source, weights, columns);
+                                self.part(args, cut, &b, part, operands, results);
                             }
                         }
                     }

@@ -27,8 +27,9 @@ const BLOCK_STRIP: i64 = 16;
 const WAITING_SUMS: i64 = 1 << 19;
 /// ...in so many blocks, ...
 const WAITING_BLOCKS: i64 = 4;
-/// ...which sum over parts of so many words of the left matrix, that stay in the second-level cache.
-const NEAR_WORDS: i64 = 1 << 17;
+/// ...which sum over parts of so many words of the left matrix, that stay in the second-level cache. Tests see that in
+/// small products.
+const NEAR_WORDS: i64 = if cfg!(test) { 1 << 7 } else { 1 << 17 };
 /// Rows that reading an element of the right matrix costs as much as, where there are fewer.
 const READ_ROWS: i64 = 8;
 
@@ -59,6 +60,20 @@ impl MatMul {
     /// Rows of a panel: steps, and in front of them what sums begin with.
     pub(super) fn panel_rows(&self) -> i64 {
         self.steps() + i64::from(self.terms.is_flipped())
+    }
+
+    /// Results whose sums wait until all are there.
+    pub(super) fn waiting_sums(&self) -> i64 {
+        let results = self.m * self.n * self.batch.iter().product::<i64>();
+        let waits = has_tiles(self.level, self.terms.tile())
+            && self.behind == Behind::Rows
+            && self.finish.is_none()
+            && self.lhs.made.is_none();
+        if waits && results <= WAITING_SUMS {
+            results
+        } else {
+            0
+        }
     }
 
     /// Bytes of the right matrix once it is packed; none where it never is. Where another algorithm computes it for
@@ -146,11 +161,7 @@ impl MatMul {
             Err(e) => return failures.broken(e),
         };
         let by_tiles = has_tiles(self.level, self.terms.tile());
-        let results = self.m * self.n * self.batch.iter().product::<i64>();
-        let waits = by_tiles
-            && self.behind == Behind::Rows
-            && self.lhs.made.is_none()
-            && results <= WAITING_SUMS;
+        let waits = self.waiting_sums() > 0;
         let whole = self.behind == Behind::Rows && !waits || self.lhs.made.is_some();
         let (tile, panel) = (self.tile_rows(), self.panel());
         let most = tile * if by_tiles { BLOCK_STRIP } else { BLOCK_TILES };
@@ -169,7 +180,7 @@ impl MatMul {
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
         let (mut storage, mut sums) = (None, None);
         let waiting = match waits {
-            true => room::<T>(&mut sums, results),
+            true => room::<T>(&mut sums, self.waiting_sums()),
             false => Ok(std::ptr::null_mut()),
         };
         // SAFETY: the caller's.
@@ -221,14 +232,11 @@ impl MatMul {
         let (panel, tile_rows, size) = (self.panel(), self.tile_rows(), size_of::<T>() as i64);
         let first = (b.batch * self.m + b.row) * self.n + b.col;
         // Where the results belong, unless more follows.
-        let (dst, pitch) = match self.epilogue {
-            _ if waiting.is_some() => {
-                let all = waiting.unwrap_or(std::ptr::null_mut());
-                (all.wrapping_offset(first as isize), self.n)
-            }
-            Some(_) if self.finish.is_some() => (std::ptr::null_mut(), 0),
-            Some(_) => (room::<T>(flat, b.rows * b.cols)?, b.cols),
-            None => {
+        let (dst, pitch) = match (waiting, &self.epilogue) {
+            (Some(all), _) => (all.wrapping_offset(first as isize), self.n),
+            (None, Some(_)) if self.finish.is_some() => (std::ptr::null_mut(), 0),
+            (None, Some(_)) => (room::<T>(flat, b.rows * b.cols)?, b.cols),
+            (None, None) => {
                 let out = args[self.out].cast::<T>();
                 (out.wrapping_offset(first as isize), self.n)
             }

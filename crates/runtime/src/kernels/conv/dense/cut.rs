@@ -24,9 +24,9 @@ const PHASES: i64 = 1 << 10;
 /// Weights that stay in the second-level cache; of more, the next panel is asked for while one is used.
 const HOT_WEIGHTS: i64 = 1 << 16;
 /// Weights, in words, that are read from behind that cache for each block: where registers of AMX multiply faster than
-/// they come from there, blocks are as large as such words of images allow.
-const FAR_WEIGHTS: i64 = 1 << 19;
-const NEAR_IMAGES: i64 = 1 << 18;
+/// they come from there, blocks are as large as so many words of images. Tests see that in small layers.
+const FAR_WEIGHTS: i64 = if cfg!(test) { 1 << 10 } else { 1 << 19 };
+const NEAR_IMAGES: i64 = if cfg!(test) { 1 << 12 } else { 1 << 18 };
 
 /// How a convolution is cut; it follows from the shapes and the level alone.
 pub(in crate::kernels::conv) struct Cut {
