@@ -228,8 +228,9 @@ impl Cut {
                     false => self.image[2],
                 };
                 let (line, step) = (h[0].axis.stride.saturating_mul(width), w[0].axis.stride);
-                match self.is_down && line % step == 0 {
-                    true => 1 + (i64::from(most) - across) / (line / step).max(across),
+                // What reads nothing may have more positions than the images.
+                match self.is_down && line % step == 0 && line / step >= across {
+                    true => 1 + (i64::from(most) - across) / (line / step),
                     false => 1,
                 }
             }
