@@ -112,12 +112,12 @@ pub fn workload(name: &str) -> Result<Workload> {
         _ => {
             let options = CompileOptions::default();
             let mut setup = Setup::from(&options);
-            let of_halves = NETWORKS_OF_HALVES.iter().any(|n| n.0 == name);
-            let f32_name = name.strip_suffix(HALVES).filter(|_| of_halves);
-            if f32_name.is_some() {
+            let of_halves = NETWORKS_OF_HALVES.iter().find(|n| n.0 == name);
+            let of_f32 = of_halves.and_then(|n| n.0.strip_suffix(HALVES));
+            if of_f32.is_some() {
                 setup.dtype = DType::BF16;
             }
-            workloads::make(f32_name.unwrap_or(name), setup)
+            workloads::make(of_f32.unwrap_or(name), setup)
         }
     }
 }

@@ -235,7 +235,7 @@ impl Cut {
             };
             let whole = tile(rows.min(self.m));
             let mut kernel = copies.kernels.get(&whole)?;
-            for (row, tiles) in strips(0, self.m, rows, whole.most()) {
+            for (row, tiles) in strips(0..self.m, rows, whole.most()) {
                 let count = rows.min(self.m - row);
                 if count < rows && row > 0 {
                     kernel = copies.kernels.get(&tile(count))?;

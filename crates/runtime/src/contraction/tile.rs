@@ -9,6 +9,7 @@ use crate::simd::convert::{self, Mem};
 use crate::sums::Lane;
 use crate::tile::affine::ceil;
 use kiln_base::{DType, Level};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A register tile, for known sizes. All distances are in bytes.
@@ -292,18 +293,13 @@ impl Tile {
 
 /// Where register tiles that are computed by one call begin, and how many they are: whole ones up to so many, and what
 /// is left at the end.
-pub(crate) fn strips(
-    first: i64,
-    end: i64,
-    each: i64,
-    most: i64,
-) -> impl Iterator<Item = (i64, i64)> {
-    let mut next = first;
+pub(crate) fn strips(all: Range<i64>, each: i64, most: i64) -> impl Iterator<Item = (i64, i64)> {
+    let mut next = all.start;
     std::iter::from_fn(move || {
         let at = next;
-        let tiles = ((end - at) / each).clamp(1, most);
+        let tiles = ((all.end - at) / each).clamp(1, most);
         next += tiles * each;
-        (at < end).then_some((at, tiles))
+        (at < all.end).then_some((at, tiles))
     })
 }
 

@@ -61,17 +61,9 @@ impl Slot {
 }
 
 impl Printer<'_> {
-    /// Whole tiles of steps, and how many steps are left.
-    fn tiles_of_steps(&self) -> [u32; 2] {
-        let steps = bug("a row of tiles has a word too few", self.tile.steps, |n| {
-            n.max(1) - 1
-        });
-        [steps / TILE, steps % TILE]
-    }
-
     /// The operands of whole tiles of steps, and of what is left: sums are in front of them.
     fn tile_operands(&self) -> [Operands; 2] {
-        let [_, rest] = self.tiles_of_steps();
+        let [_, rest] = tiles_of(self.tile.steps);
         let end = if rest > 0 { 6 } else { 8 };
         let operands = |left: u8, right: [u8; 2]| Operands {
             left: Tile(left),
@@ -96,12 +88,10 @@ impl Printer<'_> {
         if self.tile.strip == [0; 2] || !many {
             return vec![all(0, taps)];
         }
-        let each = (PIECE / steps.max(1)).max(1);
-        if each > 1 || steps <= PIECE {
-            let taps = (0..taps)
-                .step_by(each as usize)
-                .map(|tap| (tap, each.min(taps - tap)));
-            return taps.map(|(tap, taps)| all(tap, taps)).collect();
+        if steps <= PIECE {
+            let each = PIECE / steps;
+            let firsts = (0..taps).step_by(each as usize);
+            return firsts.map(|tap| all(tap, each.min(taps - tap))).collect();
         }
         let count = (steps + PIECE / 2) / PIECE;
         let some = steps.div_ceil(count).next_multiple_of(TILE);
@@ -199,7 +189,7 @@ impl Printer<'_> {
         for sum in 0..self.vectors {
             sizes = sizes.with(Tile(sum), rows, ROW as u8);
         }
-        let [whole, rest] = self.tiles_of_steps();
+        let [whole, rest] = tiles_of(self.tile.steps);
         let steps = [whole.min(1) * TILE, rest];
         for (steps, operands) in steps.into_iter().zip(self.tile_operands()) {
             if steps > 0 {
@@ -292,8 +282,7 @@ impl Printer<'_> {
 
     /// Walks over some steps of a tap, all of them or whole tiles.
     fn sum_tiles(&mut self, steps: u32) {
-        let steps = bug("a row of tiles has a word too few", steps, |n| n.max(1) - 1);
-        let (whole, rest, right) = (steps / TILE, steps % TILE, self.tile.right as i32);
+        let ([whole, rest], right) = (tiles_of(steps), self.tile.right as i32);
         let [many, few] = self.tile_operands();
         if whole > 0 {
             self.asm.mov_number(AT, i64::from(whole));
@@ -386,6 +375,12 @@ impl Printer<'_> {
         self.asm.add_at(Slot::Left.at(), left as i32);
         self.asm.add_at(Slot::Tiles.at(), -1);
     }
+}
+
+/// Whole tiles of steps, and how many steps are left.
+fn tiles_of(steps: u32) -> [u32; 2] {
+    let steps = bug("a row of tiles has a word too few", steps, |n| n.max(1) - 1);
+    [steps / TILE, steps % TILE]
 }
 
 /// Where the address of an access is, of so many.

@@ -209,20 +209,19 @@ impl Conv {
             [0, 1, 2].map(|i| phases[i].within(b.from[i], b.to[i]));
         let line = b.to[2] - b.from[2];
         let before = part.before * cut.sums * cut.panel;
-        let [lines, positions] = [(top, bottom, cut.rows[0]), (left, right, cut.rows[1])];
-        let ((from, until, other), (first, end_of, each)) = match cut.is_down {
-            true => (positions, lines),
-            false => (lines, positions),
-        };
-        let tiles = (from..until).step_by(other as usize).flat_map(|at| {
-            let strips = strips(first, end_of, each, part.most);
-            strips.map(move |(along, tiles)| (at, along, tiles))
+        // Strips go on among lines or positions.
+        let all = [top..bottom, left..right];
+        let [other, along] = if cut.is_down { [1, 0] } else { [0, 1] };
+        let beside = all[other].clone().step_by(cut.rows[other] as usize);
+        let tiles = beside.flat_map(|first| {
+            let strips = strips(all[along].clone(), cut.rows[along], part.most);
+            strips.map(move |(next, tiles)| {
+                let mut at = [first; 2];
+                at[along] = next;
+                (at, tiles)
+            })
         });
-        for (other, along, tiles) in tiles {
-            let (h, w) = match cut.is_down {
-                true => (along, other),
-                false => (other, along),
-            };
+        for ([h, w], tiles) in tiles {
             let at = [0, 1, 2].map(|i| phases[i].first + [d, h, w][i] * phases[i].step);
             let read = [0, 1, 2].map(|i| phases[i].axis.source([d, h, w][i], 0));
             let read = bug("a tile reads the line of the first", read, |[z, _, x]| {

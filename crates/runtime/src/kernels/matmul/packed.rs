@@ -252,13 +252,15 @@ impl MatMul {
                 }
             };
             let steps = self.steps();
-            let parts = match waiting {
-                Some(_) => ceil(b.rows * steps, NEAR_WORDS).max(1),
-                None => 1,
+            // How many are summed at a time: whole registers of them.
+            let part = match waiting {
+                Some(_) => {
+                    let parts = ceil(b.rows * steps, NEAR_WORDS).max(1);
+                    ceil(ceil(steps, parts), TILE.into()) * i64::from(TILE)
+                }
+                None => steps,
             };
-            // Whole registers of steps.
-            let part = ceil(ceil(steps, parts).max(1), TILE.into()) * i64::from(TILE);
-            let part = if parts > 1 { part } else { steps.max(1) };
+            let part = part.max(1);
             let firsts = (0..steps.max(1)).step_by(part as usize);
             let all = firsts.flat_map(|from| {
                 let columns = (0..b.cols).step_by(panel as usize);
@@ -289,9 +291,8 @@ impl MatMul {
                     finish: self.finish.clone(),
                 };
                 let whole = tile(tile_rows.min(b.rows));
-                let most = whole.most();
                 let mut kernel = kernels.get(&whole)?;
-                for (row, tiles) in strips(0, b.rows, tile_rows, most) {
+                for (row, tiles) in strips(0..b.rows, tile_rows, whole.most()) {
                     let rows = tile_rows.min(b.rows - row);
                     if rows < tile_rows && row > 0 {
                         kernel = kernels.get(&tile(rows))?;
