@@ -23,7 +23,7 @@ del state
 inputs = [torch.from_numpy(x) for x in inputs]
 training = torch_models.trains(name)
 narrow = torch_models.parts(name)[1]
-if narrow and not training:
+if narrow and (not training or name.startswith("attention")):
     made, inputs = made.to(narrow), [x.to(narrow) for x in inputs]
 if how == "compiled":
     # Otherwise an encoder layer is one operator that nothing can be fused with.

@@ -5,7 +5,7 @@ use kiln::{CompileOptions, DType, Result, Tensor, compile, no_grad};
 use kiln_models::workloads::{self, Setup, Workload};
 
 /// The operations: names and what they are.
-const OPERATIONS: [(&str, &str); 14] = [
+const OPERATIONS: [(&str, &str); 20] = [
     ("softmax", "softmax of rows, 4096x4096"),
     ("layer-norm", "layer norm, 8192x1024"),
     (
@@ -34,6 +34,21 @@ const OPERATIONS: [(&str, &str); 14] = [
     (
         "attention-4096-step",
         "attention and its gradients, 12 heads of 64, 4096 keys",
+    ),
+    ("attention-256-bf16", "attention of bf16, 256 keys"),
+    ("attention-1024-bf16", "attention of bf16, 1024 keys"),
+    ("attention-4096-bf16", "attention of bf16, 4096 keys"),
+    (
+        "attention-256-step-bf16",
+        "attention of bf16 and its gradients, 256 keys",
+    ),
+    (
+        "attention-1024-step-bf16",
+        "attention of bf16 and its gradients, 1024 keys",
+    ),
+    (
+        "attention-4096-step-bf16",
+        "attention of bf16 and its gradients, 4096 keys",
     ),
 ];
 
@@ -70,15 +85,10 @@ pub fn workload(name: &str) -> Result<Workload> {
     let random = |shape: &[usize]| Tensor::randn(shape, DType::F32);
     let large = || random(&[4096, 4096]);
     let none = Sequential::new;
-    let heads = |keys: usize| [0; 3].map(|_| random(&[1, 12, keys, 64])).to_vec();
-    let attend = |x: &[Tensor]| x[0].scaled_dot_product_attention(&x[1], &x[2]);
+    if let Some(made) = name.strip_prefix("attention-").and_then(attention) {
+        return made;
+    }
     match name {
-        "attention-256" => operation(none(), heads(256), move |_, x| attend(x)),
-        "attention-1024" => operation(none(), heads(1024), move |_, x| attend(x)),
-        "attention-4096" => operation(none(), heads(4096), move |_, x| attend(x)),
-        "attention-256-step" => gradients(heads(256), attend),
-        "attention-1024-step" => gradients(heads(1024), attend),
-        "attention-4096-step" => gradients(heads(4096), attend),
         "softmax" => operation(none(), vec![large()], |_, x| x[0].softmax(1)),
         "layer-norm" => operation(
             LayerNorm::new([1024])?,
@@ -120,6 +130,25 @@ pub fn workload(name: &str) -> Result<Workload> {
             workloads::make(of_f32.unwrap_or(name), setup)
         }
     }
+}
+
+/// Attention of 12 heads of 64: over so many keys, with `-step` behind it with its gradients, and with `-bf16` of that dtype.
+fn attention(what: &str) -> Option<Result<Workload>> {
+    let of_halves = what.strip_suffix(HALVES);
+    let dtype = if of_halves.is_some() {
+        DType::BF16
+    } else {
+        DType::F32
+    };
+    let what = of_halves.unwrap_or(what);
+    let keys = what.trim_end_matches("-step");
+    let keys: usize = keys.parse().ok()?;
+    let heads = [0; 3].map(|_| Tensor::randn([1, 12, keys, 64], DType::F32).to_dtype(dtype));
+    let attend = |x: &[Tensor]| x[0].scaled_dot_product_attention(&x[1], &x[2]);
+    Some(match what.ends_with("-step") {
+        true => gradients(heads.to_vec(), attend),
+        false => operation(Sequential::new(), heads.to_vec(), move |_, x| attend(x)),
+    })
 }
 
 /// The mean square of a function, and the gradients of its inputs.

@@ -5,7 +5,9 @@
 //! of its rows lie far apart. An element is summed in order, however it is cut.
 
 use super::kernel::Kernels;
-use super::tile::{Call, Rows, Tile, VECTORS, even_rows, lanes, most_rows, panel_columns, strips};
+use super::tile::{
+    Call, Rows, Tile, VECTORS, even_rows, has_tiles, lanes, most_rows, panel_columns, strips,
+};
 use crate::bugs::bug;
 use crate::error::Result;
 use crate::memory::{Storage, room};
@@ -48,7 +50,8 @@ pub(crate) struct Panels<T> {
 pub(crate) enum Right<T> {
     /// As it lies; its panels are copied where that pays.
     Lies(Matrix<T>),
-    /// The same, whose rows don't meet in the caches, and columns lie side by side: nothing is copied.
+    /// The same, whose rows don't meet in the caches, and columns lie side by side, in whole vectors of memory: nothing is
+    /// copied.
     Apart(Matrix<T>),
     Packed(Panels<T>),
 }
@@ -134,7 +137,7 @@ pub(crate) unsafe fn multiply_as<T: Lane>(
             for row in (0..m).step_by(ROWS as usize) {
                 let sizes = (ROWS.min(m - row), n, terms);
                 let adds = bug("the next terms are not added", adds || from > 0, |_| adds);
-                let cut = Cut::new(dtype, level, sizes, adds, right);
+                let cut = Cut::new((dtype, level), sizes, adds, left, right);
                 let at = |(x, row, col): Matrix<T>, i: i64, j: i64| {
                     (x.wrapping_offset((i * row + j * col) as isize), row, col)
                 };
@@ -170,20 +173,28 @@ struct Cut {
 
 impl Cut {
     fn new<T>(
-        dtype: DType,
-        level: Level,
+        (dtype, level): (DType, Level),
         (m, n, k): (i64, i64, i64),
         adds: bool,
+        left: Matrix<T>,
         right: Right<T>,
     ) -> Cut {
         let lanes = i64::from(lanes(level, dtype));
+        // Registers of AMX read rows whose words lie side by side, and whole vectors.
+        let by_tiles = has_tiles(level, dtype) && left.1 > 0 && left.2 == 1;
         let (rows, vectors) = match right {
-            Right::Packed(p) => {
-                let vectors = p.columns / lanes;
-                (even_rows(m, most(level, dtype, vectors)), vectors)
+            Right::Packed(p) => (None, p.columns / lanes),
+            Right::Apart(_) if by_tiles => (None, panel_columns(level, dtype, n) / lanes),
+            _ => {
+                let (rows, vectors) = shape(level, dtype, m, n);
+                (Some(rows), vectors)
             }
-            _ => shape(level, dtype, m, n),
         };
+        let most = match by_tiles {
+            true => most_rows(level, dtype, vectors as u8),
+            false => most(level, dtype, vectors),
+        };
+        let rows = rows.unwrap_or_else(|| even_rows(m, most));
         Cut {
             dtype,
             level,
@@ -276,7 +287,8 @@ impl Cut {
                 unsafe { pack(self.level, x, (self.k, columns), (to, self.columns)) };
                 Ok((to, self.columns, true))
             }
-            Right::Lies((at, row, _)) | Right::Apart((at, row, _)) => Ok((at, row, false)),
+            Right::Lies((at, row, _)) => Ok((at, row, false)),
+            Right::Apart((at, row, _)) => Ok((at, row, true)),
         }
     }
 
@@ -345,7 +357,7 @@ pub(crate) fn shape(level: Level, dtype: DType, m: i64, n: i64) -> (i64, i64) {
     (even_rows(m, most(vectors)), vectors)
 }
 
-/// Copies a right matrix of so many terms and columns, in panels.
+/// Copies a right matrix of so many terms and columns, in panels for products of the dtype.
 ///
 /// # Errors
 /// If there is no memory.
@@ -353,12 +365,12 @@ pub(crate) fn shape(level: Level, dtype: DType, m: i64, n: i64) -> (i64, i64) {
 /// # Safety
 /// The elements exist. The processor has the level.
 pub(crate) unsafe fn pack_panels<T: Lane>(
-    level: Level,
+    (level, dtype): (Level, DType),
     x: Matrix<T>,
     (terms, n): (i64, i64),
     copy: &mut Option<Storage>,
 ) -> Result<Panels<T>> {
-    let across = panel_columns(level, T::DTYPE, n);
+    let across = panel_columns(level, dtype, n);
     let to = room::<T>(copy, ceil(n, across) * across * terms)?;
     for column in (0..n).step_by(across as usize) {
         let from = x.0.wrapping_offset((column * x.2) as isize);

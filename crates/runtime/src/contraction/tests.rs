@@ -494,7 +494,7 @@ fn a_product<T: Whole>(level: Level, rng: &mut Rng) {
     };
     let mut matrix = |rows: usize, cols: usize| -> (Vec<T>, i64, i64) {
         match rng.below(3) {
-            0 => (rng.numbers(rows * (cols + 2) + 1), (cols + 2) as i64, 1),
+            0 => (rng.numbers(rows * (cols + 2) + 16), (cols + 2) as i64, 1),
             1 => (rng.numbers(cols * (rows + 1) + 1), 1, (rows + 1) as i64),
             _ => (rng.numbers(rows * cols * 200 + 1), (cols * 100) as i64, 100),
         }
@@ -510,7 +510,11 @@ fn a_product<T: Whole>(level: Level, rng: &mut Rng) {
     // SAFETY: the matrices have their elements.
     unsafe {
         let right = match rng.below(3) {
-            0 => Right::Packed(pack_panels(level, lies, (sizes.2, sizes.1), &mut copy).unwrap()),
+            0 => {
+                let of = (level, T::DTYPE);
+                let panels = pack_panels(of, lies, (sizes.2, sizes.1), &mut copy);
+                Right::Packed(panels.unwrap())
+            }
             1 if b.2 == 1 => Right::Apart(lies),
             _ => Right::Lies(lies),
         };

@@ -13,12 +13,13 @@ use std::ops::Range;
 type Sizes = [usize; 4];
 
 /// Odd and even ones, a block of keys and more, and more rows than a block has.
-const SIZES: [Sizes; 5] = [
+const SIZES: [Sizes; 6] = [
     [1, 9, 16, 16],
     [7, 33, 5, 3],
     [19, 301, 8, 20],
     [130, 40, 4, 17],
     [5, 513, 2, 2],
+    [33, 70, 64, 48],
 ];
 
 fn graph([l, s, e, v]: Sizes, dtype: DType, causal: bool, derived: bool) -> Result<Graph, OpError> {

@@ -157,7 +157,7 @@ impl Attention {
         // the scratch memory.
         unsafe {
             let held = self.hold(args, b, scratch)?;
-            let query = s.query(args, (b, first, rows), s.terms, &mut scratch.query)?;
+            let query = s.query(args, (b, first, rows), &mut scratch.query)?;
             self.sum(args, (b, first, rows), (query, held), seen, (weights, sums))?;
             if s.dtype != DType::F32 {
                 let sums = std::slice::from_raw_parts(sums, (rows * columns) as usize);
@@ -185,17 +185,18 @@ impl Attention {
         }
         // SAFETY: linking proved the operands within their buffers; there is room.
         let held = unsafe {
-            let key = s.key(args, b, s.terms, &mut scratch.key)?;
+            let key = s.key(args, b, &mut scratch.key)?;
             let (all, copy) = ((b, s.keys), &mut scratch.value);
             let value = s.summed(&self.value, args, all, self.columns, copy)?;
             let keys_as_columns = (key.0, key.2, key.1);
             let (mut keys, mut values) = (keys_as_columns.into(), value.into());
             if s.length > s.rows {
                 let [of_keys, of_values] = &mut scratch.panels;
+                let of = (s.level, s.terms.tile());
                 let sizes = (s.terms.words(s.width), s.keys);
-                keys = Right::Packed(pack_panels(s.level, keys_as_columns, sizes, of_keys)?);
+                keys = Right::Packed(pack_panels(of, keys_as_columns, sizes, of_keys)?);
                 let sizes = (s.terms.words(s.keys), self.columns);
-                values = Right::Packed(pack_panels(s.level, value, sizes, of_values)?);
+                values = Right::Packed(pack_panels(of, value, sizes, of_values)?);
             }
             let count = s.terms.count();
             let wild = |word: &i64| !is_finite(value, (*word, *word + 1), self.columns, s.terms);

@@ -2,7 +2,7 @@
 
 use super::scores::{AllSums, BLOCK_ROWS, Block, Scores, Side, apart, is_finite};
 use super::softmax::Sums;
-use crate::contraction::{Right, multiply, pack, pack_panels};
+use crate::contraction::{Right, pack, pack_panels};
 use crate::error::Result;
 use crate::kernels::matmul::{Operand, run_blocks, split};
 use crate::kernels::work::{Call, Work};
@@ -41,12 +41,12 @@ const LEAST_PARTS: i64 = 8;
 struct Scratch {
     /// Sums of keys and values, unless parts have their own.
     sums: Option<Storage>,
-    /// Operands as they are multiplied, and some as f32.
+    /// Operands as they are multiplied.
     query: Option<Storage>,
     key: Option<Storage>,
+    summed_key: Option<Storage>,
     value: Option<Storage>,
     gradient: Option<Storage>,
-    wide: [Option<Storage>; 3],
     /// Keys and values as columns, and keys, in panels.
     panels: [Option<Storage>; 3],
     block: Kept,
@@ -61,9 +61,10 @@ struct Kept {
     bests: Option<Storage>,
     /// Gradients of queries.
     queries: Option<Storage>,
-    /// Gradients times what weights are multiplied by; these and queries turned over.
-    parts: Option<Storage>,
+    /// Queries and gradients of rows of the result, turned over.
     turned: [Option<Storage>; 2],
+    /// Gradients of scores as halves.
+    halves: Option<Storage>,
 }
 
 /// What all blocks of rows of a matrix multiply: keys and values as columns, and keys.
@@ -201,18 +202,13 @@ impl AttentionGrad {
         // SAFETY: linking proved the operands within their buffers; there is room for what is kept.
         unsafe {
             std::slice::from_raw_parts_mut(sums, own as usize).fill(0.0);
-            let [wide_query, wide_key, wide_gradient] = &mut scratch.wide;
-            let key = s.key(args, b, s.terms, &mut scratch.key)?;
-            let wide = s.key(args, b, s.wide, wide_key)?;
+            let key = s.key(args, b, &mut scratch.key)?;
+            let summed_key = match s.terms.are_grouped() {
+                true => s.summed(&s.key, args, (b, s.keys), s.width, &mut scratch.summed_key)?,
+                false => key,
+            };
             let rows = (b, 0, s.keys);
-            let value = s.side(
-                &self.value,
-                args,
-                rows,
-                columns,
-                s.terms,
-                &mut scratch.value,
-            )?;
+            let value = s.side(&self.value, args, rows, columns, &mut scratch.value)?;
             let (words, value_words) = (s.terms.words(s.width), s.terms.words(columns));
             // A weight of zero still makes NaN of what is not finite; all keys are seen otherwise.
             let finite = s.causal
@@ -220,32 +216,28 @@ impl AttentionGrad {
                 && is_finite(value, (0, s.keys), value_words, s.terms);
             let [of_keys, of_value, of_key] = &mut scratch.panels;
             let turned = |(x, row, col): Side| (x, col, row);
-            let pack = |x, sizes, to| pack_panels(s.level, x, sizes, to).map(Right::Packed);
+            let pack = |x, sizes, to| {
+                pack_panels((s.level, s.terms.tile()), x, sizes, to).map(Right::Packed)
+            };
             let held = Held {
                 keys: pack(turned(key), (words, s.keys), of_keys)?,
                 values: pack(turned(value), (value_words, s.keys), of_value)?,
-                key: pack(wide, (s.keys, s.width), of_key)?,
+                key: pack(summed_key, (s.terms.words(s.keys), s.width), of_key)?,
             };
             for block in from..until {
                 let first = block * s.rows;
                 let rows = (b, first, s.rows.min(s.length - first));
-                let query = s.query(args, rows, s.terms, &mut scratch.query)?;
-                let wide_query = s.query(args, rows, s.wide, wide_query)?;
-                let [g, wide_g] = [
-                    (s.terms, &mut scratch.gradient),
-                    (s.wide, &mut *wide_gradient),
-                ]
-                .map(|(terms, copy)| s.side(&self.gradient, args, rows, columns, terms, copy));
-                let (g, wide_g) = (g?, wide_g?);
+                let q = s.query(args, rows, &mut scratch.query)?;
+                let g = s.side(&self.gradient, args, rows, columns, &mut scratch.gradient)?;
                 let finite = finite
-                    && is_finite(wide_query, (0, rows.2), s.width, s.wide)
-                    && is_finite(wide_g, (0, rows.2), columns, s.wide);
+                    && is_finite(q, (0, rows.2), words, s.terms)
+                    && is_finite(g, (0, rows.2), value_words, s.terms);
                 let seen = if finite {
                     s.seen(first + rows.2)
                 } else {
                     s.keys
                 };
-                let sides = ([query, g], [wide_query, wide_g], &held);
+                let sides = (q, g, &held);
                 self.block(args, rows, seen, sides, sums, &mut scratch.block)?;
             }
             if self.parts == 1 {
@@ -262,7 +254,7 @@ impl AttentionGrad {
         args: &[*mut u8],
         (b, first, rows): (i64, i64, i64),
         seen: i64,
-        ([q, g], wide, held): ([Side; 2], [Side; 2], &Held),
+        (q, g, held): (Side, Side, &Held),
         of_keys: *mut f32,
         kept: &mut Kept,
     ) -> Result<()> {
@@ -271,11 +263,6 @@ impl AttentionGrad {
         let weights: *mut f32 = room(&mut kept.weights, all)?;
         let scores: *mut f32 = room(&mut kept.scores, all)?;
         let queries: *mut f32 = room(&mut kept.queries, rows * s.width)?;
-        let pitch = apart(rows);
-        let [of_query, of_gradient] = &mut kept.turned;
-        let query: *mut f32 = room(of_query, s.width * pitch)?;
-        let gradient: *mut f32 = room(of_gradient, columns * pitch)?;
-        let parts: *mut f32 = room(&mut kept.parts, rows * columns)?;
         let bests: *mut f32 = room(&mut kept.bests, ceil(s.keys, s.part) * rows)?;
         let mut means = [0f32; BLOCK_ROWS as usize];
         let mut sums: AllSums = [Sums::NONE; _];
@@ -286,7 +273,6 @@ impl AttentionGrad {
                 (weights.offset(size), scores.offset(size))
             };
             let best = |from: i64, i: i64| bests.offset((from / s.part * rows + i) as isize);
-            let product = |sizes, to, x, y, add| multiply(s.level, sizes, to, x, y, add);
             for from in (0..seen).step_by(s.part as usize) {
                 let until = seen.min(from + s.part);
                 let (w, d) = part(from);
@@ -311,14 +297,12 @@ impl AttentionGrad {
                     });
                 }
             }
-            let [q, g] = wide;
-            let wild = self.times_parts(g, &sums[..rows as usize], parts);
+            let [of_query, of_gradient] = &mut kept.turned;
+            let query = s.turned(q, (rows, s.width), of_query)?;
+            let gradient = s.turned(g, (rows, columns), of_gradient)?;
+            let wild =
+                (sums[..rows as usize].iter()).any(|x| !x.part(s.may_be_blind()).is_finite());
             let behind = if wild { s.keys } else { seen };
-            pack(s.level, (q.0, q.2, q.1), (s.width, rows), (query, pitch));
-            let g = (parts.cast_const(), 1, columns);
-            pack(s.level, g, (columns, rows), (gradient, pitch));
-            let query = (query.cast_const(), pitch, 1);
-            let gradient = (gradient.cast_const(), pitch, 1);
             std::slice::from_raw_parts_mut(queries, (rows * s.width) as usize).fill(0.0);
             // What was computed last comes first, which the caches may still hold.
             for from in (0..ceil(behind, s.part)).rev().map(|i| i * s.part) {
@@ -332,56 +316,37 @@ impl AttentionGrad {
                         *d.offset(key as isize) = 0.0;
                     }
                     let part = sums.part(s.may_be_blind());
+                    let since = match from < seen {
+                        true => sums.since(*best(from, i)),
+                        false => 0.0,
+                    };
                     (self.shares)(Shares {
                         weights: w,
                         scores: d,
                         len: (until - from) as usize,
-                        since: if from < seen {
-                            sums.since(*best(from, i))
-                        } else {
-                            0.0
-                        },
+                        part: since * part,
                         mean: *mean * part,
-                        scale: part * s.scale,
+                        scale: s.scale,
                     });
                 }
                 s.drop(args, at, (from, until), w);
-                let (w, d) = (w.cast_const(), d.cast_const());
-                let right = |x| Right::Apart((x, s.pitch, 1));
                 let of_keys = of_keys.offset((from / s.part * self.part_sums()) as isize);
                 let of_values = of_keys.offset((s.width * s.pitch) as isize);
                 let keys = until - from;
+                let scores = s.left(d, (rows, keys), &mut kept.halves)?;
+                let [w, d] = [w, d].map(|x| s.right(x, (rows, keys)));
                 let sizes = (columns, keys, rows);
-                product(sizes, (of_values, s.pitch), gradient, right(w), true)?;
+                s.multiply(sizes, (of_values, s.pitch), gradient, w, true)?;
                 let sizes = (s.width, keys, rows);
-                product(sizes, (of_keys, s.pitch), query, right(d), true)?;
-                let key = held.key.behind(from, 0);
+                s.multiply(sizes, (of_keys, s.pitch), query, d, true)?;
+                let key = held.key.behind(s.terms.words(from), 0);
                 let to = (queries, s.width);
-                product((rows, s.width, keys), to, (d, s.pitch, 1), key, true)?;
+                s.multiply((rows, s.width, keys), to, scores, key, true)?;
             }
             let queries = std::slice::from_raw_parts(queries, (rows * s.width) as usize);
             s.write(queries, self.at(args, 0, (b * s.length + first) * s.width));
         }
         Ok(())
-    }
-
-    /// Gradients of rows of the result times what the rows' weights are multiplied by, which is left to them. Says whether
-    /// weights of a row are not numbers.
-    unsafe fn times_parts(&self, (g, row, col): Side, sums: &[Sums], to: *mut f32) -> bool {
-        let (columns, blind) = (self.columns, self.scores.may_be_blind());
-        let mut wild = false;
-        for (i, sums) in (0..).zip(sums) {
-            let part = sums.part(blind);
-            wild |= !part.is_finite();
-            for j in 0..columns {
-                // SAFETY: linking proved the gradient within its buffer; there is room.
-                unsafe {
-                    let g = *g.wrapping_offset((i * row + j * col) as isize);
-                    *to.offset((i * columns + j) as isize) = g * part;
-                }
-            }
-        }
-        wild
     }
 
     /// The address of an element of a result.
@@ -472,18 +437,18 @@ impl Kernel<Means> for Mean {
     }
 }
 
-/// A part of a row of weights, which are made relative to the row's best score, and of their gradients, which become
-/// those of the scores.
+/// A part of a row of weights, which are multiplied by what makes them parts of the row's, and of their gradients, which
+/// become those of the scores.
 struct Shares {
     weights: *mut f32,
     scores: *mut f32,
     len: usize,
-    since: f32,
+    part: f32,
     mean: f32,
     scale: f32,
 }
 
-/// `weight = weight · since` and then `d = weight · (d − mean) · scale`; the scale includes what weights are multiplied by.
+/// `weight = weight · part` and then `d = weight · (d − mean) · scale`.
 struct Gradients;
 
 impl Kernel<Shares> for Gradients {
@@ -497,7 +462,7 @@ impl Kernel<Shares> for Gradients {
             )
         };
         for (d, w) in scores.iter_mut().zip(weights) {
-            *w *= row.since;
+            *w *= row.part;
             *d = *w * (*d - row.mean) * row.scale;
         }
     }

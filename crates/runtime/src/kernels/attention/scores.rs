@@ -1,8 +1,8 @@
 //! Weights of some rows of queries for some keys: their scores, a mask, and the softmax.
 
 use super::dropout::Dropout;
-use super::softmax::{Narrow, Row, Softmax, Sums, factor};
-use crate::contraction::{Right, multiply_as};
+use super::softmax::{Narrow, Pair, Pairs, Row, Softmax, Sums, factor};
+use crate::contraction::{Right, multiply_as, pack};
 use crate::error::{Result, damaged};
 use crate::kernels::matmul::{LONGEST, Operand};
 use crate::kernels::terms::{Terms, put};
@@ -38,9 +38,8 @@ pub(super) struct Block {
 /// Linked scores of f32, or of halves that are computed in it.
 pub(super) struct Scores {
     pub dtype: DType,
-    /// Operands as they are multiplied, and as f32.
+    /// Operands as they are multiplied.
     pub terms: Terms,
-    pub wide: Terms,
     pub scale: f32,
     /// What scores are multiplied by, without a mask and with one.
     factors: [f32; 2],
@@ -50,7 +49,7 @@ pub(super) struct Scores {
     pub keys: i64,
     pub width: i64,
     query: Operand,
-    key: Operand,
+    pub key: Operand,
     mask: Option<(Operand, DType)>,
     dropout: Option<Dropout>,
     /// Rows of a block.
@@ -61,6 +60,7 @@ pub(super) struct Scores {
     pub pitch: i64,
     softmax: unsafe fn(Row),
     narrow: unsafe fn((*const f32, *mut bf16, usize)),
+    pairs: unsafe fn(Pairs),
     pub level: Level,
 }
 
@@ -109,7 +109,6 @@ impl Scores {
             dropout: dropout.transpose()?,
             dtype: p.dtype,
             terms: Terms::new([p.dtype; 2], level, true),
-            wide: Terms::new([p.dtype; 2], level, false),
             scale: p.scale as f32,
             factors: [factor(p.scale), factor(1.0)],
             causal: p.causal,
@@ -121,6 +120,7 @@ impl Scores {
             part,
             softmax: compiled::<Softmax, Row>(level),
             narrow: compiled::<Narrow, _>(level),
+            pairs: compiled::<Pair, _>(level),
             batch,
             length,
             keys,
@@ -142,11 +142,10 @@ impl Scores {
         &self,
         args: &[*mut u8],
         rows: (i64, i64, i64),
-        terms: Terms,
         copy: &mut Option<Storage>,
     ) -> Result<Side> {
         // SAFETY: the caller's; the rows are the query's.
-        unsafe { self.side(&self.query, args, rows, self.width, terms, copy) }
+        unsafe { self.side(&self.query, args, rows, self.width, copy) }
     }
 
     /// The keys of matrix `b`.
@@ -157,11 +156,10 @@ impl Scores {
         &self,
         args: &[*mut u8],
         b: i64,
-        terms: Terms,
         copy: &mut Option<Storage>,
     ) -> Result<Side> {
         // SAFETY: the caller's; the rows are the key's.
-        unsafe { self.side(&self.key, args, (b, 0, self.keys), self.width, terms, copy) }
+        unsafe { self.side(&self.key, args, (b, 0, self.keys), self.width, copy) }
     }
 
     /// What tells where the keys of matrix `b` begin.
@@ -179,9 +177,9 @@ impl Scores {
         args: &[*mut u8],
         (b, first, rows): (i64, i64, i64),
         columns: i64,
-        terms: Terms,
         copy: &mut Option<Storage>,
     ) -> Result<Side> {
+        let terms = self.terms;
         if self.dtype == DType::F32 {
             return Ok((x.at(args, &self.batch, b, first, 0), x.row, x.col));
         }
@@ -247,9 +245,85 @@ impl Scores {
         unsafe {
             match self.terms.are_grouped() {
                 true => self.paired(x, args, (b, rows), columns, copy),
-                false => self.side(x, args, (b, 0, rows), columns, self.terms, copy),
+                false => self.side(x, args, (b, 0, rows), columns, copy),
             }
         }
+    }
+
+    /// Rows of terms turned over: as many lines as columns, of so many rows.
+    ///
+    /// # Safety
+    /// There are so many.
+    pub(super) unsafe fn turned(
+        &self,
+        (x, row, col): Side,
+        (rows, columns): (i64, i64),
+        copy: &mut Option<Storage>,
+    ) -> Result<Side> {
+        let words = self.terms.words(rows);
+        let pitch = apart(words);
+        let to = room::<f32>(copy, columns * pitch)?;
+        let sizes = (columns, rows);
+        // SAFETY: the caller's; there is room.
+        unsafe {
+            if !self.terms.are_grouped() {
+                pack(self.level, (x, col, row), sizes, (to, pitch));
+                return Ok((to, pitch, 1));
+            }
+            let halves = (x.cast::<u16>(), 1, 2 * row);
+            for i in (0..columns).filter(|_| rows % 2 == 1) {
+                *to.offset((i * pitch + words - 1) as isize) = 0.0;
+            }
+            pack(self.level, halves, sizes, (to.cast(), 2 * pitch));
+        }
+        Ok((to, pitch, 1))
+    }
+
+    /// The left matrix of a product of rows of weights, or of their gradients, for so many keys.
+    ///
+    /// # Safety
+    /// As [`Scores::narrow`].
+    pub(super) unsafe fn left(
+        &self,
+        numbers: *mut f32,
+        (rows, keys): (i64, i64),
+        copy: &mut Option<Storage>,
+    ) -> Result<Side> {
+        if !self.terms.are_grouped() {
+            return Ok((numbers, self.pitch, 1));
+        }
+        let pitch = apart(self.terms.words(keys));
+        let to = room::<f32>(copy, rows * pitch)?;
+        for i in 0..rows {
+            // SAFETY: the caller's; there is room.
+            unsafe {
+                let row = numbers.offset((i * self.pitch) as isize);
+                self.narrow_row(row, keys, to.offset((i * pitch) as isize));
+            }
+        }
+        Ok((to, pitch, 1))
+    }
+
+    /// The right matrix of a product over rows of weights, or of their gradients, for so many keys: where rows are terms
+    /// of a word, they become words, in place.
+    ///
+    /// # Safety
+    /// As [`Scores::narrow`].
+    pub(super) unsafe fn right(&self, numbers: *mut f32, (rows, keys): (i64, i64)) -> Right<f32> {
+        let line = |i: i64| numbers.wrapping_offset((i * self.pitch) as isize);
+        for word in (0..self.terms.words(rows)).filter(|_| self.terms.are_grouped()) {
+            let (first, second) = (2 * word, 2 * word + 1);
+            let there = second < rows;
+            let pairs = Pairs {
+                rows: [line(first), line(if there { second } else { first })],
+                second: if there { u32::MAX } else { 0 },
+                to: line(word).cast(),
+                len: keys as usize,
+            };
+            // SAFETY: the caller's; no rows that are still to be read lie where words do.
+            unsafe { (self.pairs)(pairs) };
+        }
+        Right::Apart((numbers, self.pitch, 1))
     }
 
     /// A product of terms.
@@ -269,23 +343,27 @@ impl Scores {
         unsafe { multiply_as(self.terms.tile(), self.level, sizes, to, left, right, adds) }
     }
 
-    /// Makes weights of rows for so many keys terms.
+    /// Makes weights of rows for so many keys terms, in place.
     ///
     /// # Safety
     /// There are so many weights.
     pub(super) unsafe fn narrow(&self, weights: *mut f32, (rows, keys): (i64, i64)) {
-        if !self.terms.are_grouped() {
-            return;
+        for i in (0..rows).filter(|_| self.terms.are_grouped()) {
+            let row = weights.wrapping_offset((i * self.pitch) as isize);
+            // SAFETY: the caller's.
+            unsafe { self.narrow_row(row, keys, row) };
         }
-        for i in 0..rows {
-            // SAFETY: the caller's; the machine has the level.
-            unsafe {
-                let row = weights.offset((i * self.pitch) as isize);
-                let to = row.cast::<bf16>();
-                (self.narrow)((row, to, keys as usize));
-                if keys % 2 == 1 {
-                    *to.offset(keys as isize) = bf16::ZERO;
-                }
+    }
+
+    /// # Safety
+    /// There are so many numbers, and there is room.
+    unsafe fn narrow_row(&self, numbers: *const f32, count: i64, to: *mut f32) {
+        let to = to.cast::<bf16>();
+        // SAFETY: the caller's; the machine has the level.
+        unsafe {
+            (self.narrow)((numbers, to, count as usize));
+            if count % 2 == 1 {
+                *to.offset(count as isize) = bf16::ZERO;
             }
         }
     }

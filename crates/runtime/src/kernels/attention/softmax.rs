@@ -125,6 +125,43 @@ impl Kernel<(*const f32, *mut bf16, usize)> for Narrow {
     }
 }
 
+/// Two rows of so many f32 that become words, which may begin where the first does.
+pub(super) struct Pairs {
+    pub rows: [*const f32; 2],
+    /// Bits of the second that are there: all, or none.
+    pub second: u32,
+    pub to: *mut u32,
+    pub len: usize,
+}
+
+/// Makes pairs of bf16, the first in the lower half.
+pub(super) struct Pair;
+
+impl Kernel<Pairs> for Pair {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(pairs: Pairs) {
+        let Pairs {
+            rows: [a, b],
+            second,
+            to,
+            len,
+        } = pairs;
+        let word = |a: f32, b: f32| {
+            let [a, b] = [a, b].map(|x| u32::from(bf16::from_f32(x).to_bits()));
+            a | b << 16 & second
+        };
+        let all = len / LANES * LANES;
+        // SAFETY: there are so many; no word is written where a number is still to be read.
+        unsafe {
+            for i in (0..all).step_by(LANES) {
+                let [a, b] = [a, b].map(|x| x.add(i).cast::<[f32; LANES]>().read());
+                *to.add(i).cast() = std::array::from_fn::<u32, LANES, _>(|i| word(a[i], b[i]));
+            }
+            (all..len).for_each(|i| *to.add(i) = word(*a.add(i), *b.add(i)));
+        }
+    }
+}
+
 /// What is larger, or `b` where either is no number.
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
