@@ -122,6 +122,11 @@ impl DType {
         matches!(self.kind(), Kind::Float)
     }
 
+    /// Whether this is f16 or bf16.
+    pub const fn is_half(self) -> bool {
+        matches!(self, DType::F16 | DType::BF16)
+    }
+
     /// The numbers of a float dtype.
     pub const fn float(self) -> Option<Float> {
         let (digits, least, largest) = match self {

@@ -11,6 +11,8 @@ pub enum Level {
     Baseline,
     /// AVX2, FMA and F16C.
     Avx2,
+    /// AVX2 with AVX-VNNI, as processors of laptops have it: products of bytes, four to a lane.
+    Avx2Vnni,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
     /// AVX-512 with VNNI: products of bytes, four to a lane.
@@ -37,10 +39,11 @@ pub struct LevelError {
 static OVERRIDE: AtomicU8 = AtomicU8::new(0);
 
 impl Level {
-    /// Every level, the least first; each has what those in front of it have.
-    pub const ALL: [Level; 7] = [
+    /// Every level, the least first; each has what those in front of it have, but for AVX-VNNI.
+    pub const ALL: [Level; 8] = [
         Level::Baseline,
         Level::Avx2,
+        Level::Avx2Vnni,
         Level::Avx512,
         Level::Avx512Vnni,
         Level::Avx512Bf16,
@@ -56,6 +59,7 @@ impl Level {
         match self {
             Level::Baseline => "baseline",
             Level::Avx2 => "avx2",
+            Level::Avx2Vnni => "avx2_vnni",
             Level::Avx512 => "avx512",
             Level::Avx512Vnni => "avx512_vnni",
             Level::Avx512Bf16 => "avx512_bf16",
@@ -66,7 +70,15 @@ impl Level {
 
     /// The level of its vectors of f32, one of [`Level::WIDTHS`].
     pub fn width(self) -> Level {
-        self.min(Level::Avx512)
+        match self {
+            Level::Avx2Vnni => Level::Avx2,
+            level => level.min(Level::Avx512),
+        }
+    }
+
+    /// Whether instructions multiply four bytes to a lane.
+    pub fn multiplies_bytes(self) -> bool {
+        self == Level::Avx2Vnni || self >= Level::Avx512Vnni
     }
 
     /// Whether products of bf16 are faster than those of f32: by VDPBF16PS, or in tiles. Processors that have FP16 take
@@ -77,8 +89,9 @@ impl Level {
 
     /// Whether this machine has it.
     pub fn is_supported(self) -> bool {
-        let mut below = Level::ALL.into_iter().filter(|l| *l <= self);
-        below.all(Level::is_found)
+        let below = Level::ALL.into_iter().filter(|l| *l < self);
+        let mut below = below.filter(|l| *l != Level::Avx2Vnni);
+        self.is_found() && below.all(Level::is_found)
     }
 
     /// Whether this machine has what the level has beside those below it.
@@ -88,6 +101,7 @@ impl Level {
         match self {
             Level::Baseline => true,
             Level::Avx2 => has!("avx2") && has!("fma") && has!("f16c"),
+            Level::Avx2Vnni => has!("avxvnni"),
             Level::Avx512 => {
                 has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl")
             }
@@ -219,7 +233,8 @@ mod tests {
 
     #[test]
     fn levels_stand_on_each_other() {
-        let supported: Vec<bool> = Level::ALL.map(Level::is_supported).to_vec();
+        let all = Level::ALL.into_iter().filter(|l| *l != Level::Avx2Vnni);
+        let supported: Vec<bool> = all.map(Level::is_supported).collect();
         assert!(supported.is_sorted_by(|a, b| a >= b), "{supported:?}");
         assert!(Level::ALL.is_sorted());
         assert_eq!(Level::WIDTHS, Level::WIDTHS.map(Level::width));

@@ -264,7 +264,7 @@ impl<'a> Emitter<'a> {
             Expr::Const(_) => true,
             _ => false,
         };
-        if exact || !matches!(dtype, DType::F16 | DType::BF16) {
+        if exact || !dtype.is_half() {
             return val;
         }
         let wide = self.k.convert(val, DType::F32);
@@ -274,9 +274,11 @@ impl<'a> Emitter<'a> {
     /// What a half was rounded to for who reads it beside the store, which then needs not round again.
     fn rounded_before(&self, val: Val) -> Option<Val> {
         let half = self.k.dtype(val);
-        let is_half = matches!(half, DType::F16 | DType::BF16);
         let again = |a: Val, from: DType, to: DType| self.k.find(Expr::Convert { a, from }, to);
-        let wide = is_half.then(|| again(val, half, DType::F32)).flatten()?;
+        let wide = half
+            .is_half()
+            .then(|| again(val, half, DType::F32))
+            .flatten()?;
         again(wide, DType::F32, half)
     }
 

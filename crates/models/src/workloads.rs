@@ -63,7 +63,7 @@ pub struct Setup<'a> {
 impl Setup<'_> {
     /// The dtype inside `autocast`, where a training step's computed so.
     fn autocast(&self) -> Option<Autocast> {
-        let narrow = matches!(self.dtype, DType::F16 | DType::BF16);
+        let narrow = self.dtype.is_half();
         narrow.then(|| Autocast::new(self.dtype))
     }
 

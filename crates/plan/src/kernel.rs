@@ -22,11 +22,6 @@ use kiln_base::DType;
 use serde::{Deserialize, Serialize};
 use std::ops::Deref;
 
-/// Whether numbers are f16 or bf16.
-fn is_half(dtype: DType) -> bool {
-    matches!(dtype, DType::F16 | DType::BF16)
-}
-
 /// The dtype of sums of products: i32 of whole numbers that have fewer bits, which wrap around.
 fn sums(of: DType) -> DType {
     match of {

@@ -9,7 +9,7 @@ pub(crate) const ROWS: i64 = 8;
 /// Rows of a register tile of a level: with its vectors of positions they fill the registers, and leave room for
 /// what is multiplied.
 pub(crate) fn rows_of(level: Level) -> i64 {
-    match level {
+    match level.width() {
         Level::Avx2 => 6,
         _ => ROWS,
     }

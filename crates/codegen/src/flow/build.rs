@@ -5,7 +5,7 @@ use crate::limits::TwoSteps;
 use crate::{Hint, Hints, Options, engine};
 use hashbrown::HashMap;
 use kiln_base::prim::Reduction;
-use kiln_base::{DType, Dim};
+use kiln_base::{DType, Dim, Level, Machine};
 use kiln_ir::{Graph, NodeId, Op as IrOp, Value};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -45,7 +45,10 @@ pub(crate) fn build(graph: &Graph, options: &Options, hints: &Hints) -> Result<F
         },
         two_steps: options.fuse.then(|| engine::limits(options).two_steps),
         hint: None,
-        on_gpu: options.machine.gpu().is_some(),
+        level: match &options.machine {
+            Machine::Cpu(cpu) => Some(cpu.level),
+            Machine::Gpu(_) => None,
+        },
         casts: HashMap::new(),
     };
     let mut of_node: Vec<SmallVec<[Nid; 1]>> = Vec::with_capacity(graph.len());
@@ -81,12 +84,17 @@ pub(super) struct FlowBuilder {
     two_steps: Option<TwoSteps>,
     /// How the current node is lowered, against the rules.
     hint: Option<Hint>,
-    pub(super) on_gpu: bool,
+    /// Of the CPU, if it is one.
+    pub(super) level: Option<Level>,
     /// Values that library kernels read in another dtype.
     pub(super) casts: HashMap<(Nid, DType), Nid>,
 }
 
 impl FlowBuilder {
+    pub(super) fn on_gpu(&self) -> bool {
+        self.level.is_none()
+    }
+
     /// Appends a node on the way to the current value.
     pub(super) fn helper(
         &mut self,

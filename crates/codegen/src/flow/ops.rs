@@ -27,11 +27,11 @@ impl FlowBuilder {
                 let result = &node.fact().shape;
                 self.conv_gradient(id, &c.conv, ConvRole::Weight, inputs, result)?
             }
-            IrOp::Attention(a) if self.on_gpu || node.fact().dtype != DType::F64 => {
+            IrOp::Attention(a) if self.on_gpu() || node.fact().dtype != DType::F64 => {
                 let shape = node.fact().shape.iter().cloned();
                 self.helper(Op::Attention(*a), inputs, node.fact().dtype, shape)
             }
-            IrOp::AttentionGrad(a) if self.on_gpu || node.fact().dtype != DType::F64 => {
+            IrOp::AttentionGrad(a) if self.on_gpu() || node.fact().dtype != DType::F64 => {
                 let shape = node.fact().shape.iter().cloned();
                 self.own_kernel(a, inputs, node.fact().dtype, shape)
             }

@@ -59,7 +59,7 @@ impl FlowBuilder {
             let whole = self.shape(src);
             src = self.helper(Op::View(broadcast(&[], &whole)), &[one], dtype, whole);
         }
-        let half = matches!(dtype, DType::F16 | DType::BF16);
+        let half = dtype.is_half();
         if !half || !matches!(scatter.kind, ScatterKind::Sum | ScatterKind::Prod) {
             return self.own_kernel(scatter, &[x, index, src], dtype, shape);
         }

@@ -1,11 +1,11 @@
 //! Matrix products, convolutions and pooling.
 //!
 //! Products and convolutions of floats, and of whole numbers with a sign or of bytes, keep a node for the library
-//! kernel. A GPU multiplies halves (f16 and bf16), and so does the CPU in convolutions and where one matrix is
-//! multiplied with many, also where both operands were cast to f32 first, as they are for a bias: they are summed in
-//! f32 all the same. Likewise, on the CPU, u8, i8 and i16, which are summed in i32. What else there is of these becomes
-//! a product of f32 or i32 between casts. Other integers, and pooling, become a reduction over a window view or a
-//! product of two views.
+//! kernel. A GPU multiplies halves (f16 and bf16), and so does the CPU in convolutions, where one matrix is multiplied
+//! with many, and in batches of matrices if it multiplies pairs; also where both operands were cast to f32 first, as
+//! they are for a bias: they are summed in f32 all the same. Likewise, on the CPU, u8, i8 and i16, which are summed in
+//! i32. What else there is of these becomes a product of f32 or i32 between casts. Other integers, and pooling, become a
+//! reduction over a window view or a product of two views.
 
 use super::build::FlowBuilder;
 use super::{DimIndex, Nid, Op, Result, Rounding, View};
@@ -15,6 +15,11 @@ use kiln_base::{DType, Dim};
 use kiln_ir::{NodeId, Pw, ops};
 use kiln_plan::{Conv, ConvRole, Images};
 use smallvec::SmallVec;
+
+/// Rows and columns below which copying a batch of right matrices, so that numbers share words, takes longer than it
+/// saves: by measurements on a Zen 5.
+const FEW_ROWS: i64 = 32;
+const FEW_COLUMNS: i64 = 8;
 
 /// The dtype in which library kernels compute products of a dtype; none where there are no such kernels.
 fn library_dtype(dtype: DType, on_gpu: bool) -> Option<DType> {
@@ -76,10 +81,26 @@ impl FlowBuilder {
     fn narrow(&mut self, op: &Op, operands: &[Nid], sums: DType) -> Option<[Nid; 2]> {
         let [a, b] = [operands[0], operands[1]].map(|n| self.narrow_dtype(n, sums));
         let (a, b) = (a?, b?);
-        let shared = !matches!(op, Op::MatMul) || self.shape(operands[1]).len() == 2;
         let match_up = a == b || (a.size(), b.size()) == (1, 1);
-        let fits = (self.on_gpu || shared) && match_up;
+        let is_batch = matches!(op, Op::MatMul) && self.shape(operands[1]).len() > 2;
+        let fits = match_up && (!is_batch || self.multiplies_batches(operands, a));
         fits.then(|| [(operands[0], a), (operands[1], b)].map(|(n, d)| self.read_as_narrow(n, d)))
+    }
+
+    /// Whether an engine multiplies a batch of matrices of a dtype that has fewer bits than their sums. A CPU does where
+    /// several numbers share a word, and copies right matrices for that: so not for few rows or columns of each.
+    fn multiplies_batches(&self, operands: &[Nid], dtype: DType) -> bool {
+        let Some(level) = self.level else {
+            return true;
+        };
+        let share_words = match dtype {
+            DType::BF16 => level.multiplies_bf16(),
+            dtype => !dtype.is_float(),
+        };
+        let [left, right] = [operands[0], operands[1]].map(|n| self.shape(n));
+        let rank = right.len();
+        let few = |d: &Dim, few: i64| d.as_const().is_some_and(|n| n < few);
+        share_words && !few(&left[rank - 2], FEW_ROWS) && !few(&right[rank - 1], FEW_COLUMNS)
     }
 
     /// Which dtype of fewer bits a value has, or had before it, or what it is a view of, was cast to that of sums.
@@ -87,10 +108,10 @@ impl FlowBuilder {
         use DType::{BF16, F16, F32, I8, I16, I32, U8};
         let node = &self.flow.nodes[n];
         let is_narrow = |d: DType| match sums {
-            F32 => matches!(d, F16 | BF16),
+            F32 => d.is_half(),
             // What is narrow on a GPU are halves alone, whose results are halves.
             F16 | BF16 => d == sums,
-            I32 => !self.on_gpu && matches!(d, U8 | I8 | I16),
+            I32 => !self.on_gpu() && matches!(d, U8 | I8 | I16),
             _ => false,
         };
         match &node.op {
@@ -146,7 +167,7 @@ impl FlowBuilder {
         let (k, n) = (sa[r - 1].clone(), sb[r - 1].clone());
         let mut shape = sa.clone();
         shape[r - 1] = n;
-        if let Some(wide) = library_dtype(dtype, self.on_gpu) {
+        if let Some(wide) = library_dtype(dtype, self.on_gpu()) {
             return self.library(Op::MatMul, inputs, wide, &shape);
         }
         shape.push(k); // [batch.., m, n, k]
@@ -215,7 +236,7 @@ impl FlowBuilder {
         result: &[Dim],
     ) -> Result<Nid> {
         let dtype = self.dtype(inputs[0]);
-        match library_dtype(dtype, self.on_gpu) {
+        match library_dtype(dtype, self.on_gpu()) {
             Some(wide) => Ok(self.library_conv(conv, role, [inputs[0], inputs[1]], wide, result)),
             None => {
                 let text = format!(
@@ -235,7 +256,7 @@ impl FlowBuilder {
         let out = group_of(&sw[0], conv);
         // Vectors run over the channels of a group: one alone would leave them empty.
         let each = dtype.is_int() && out.is(1);
-        if let Some(wide) = library_dtype(dtype, self.on_gpu).filter(|_| !each) {
+        if let Some(wide) = library_dtype(dtype, self.on_gpu()).filter(|_| !each) {
             return self.library_conv(conv, ConvRole::Result, [x, w], wide, result);
         }
         let kernel: Vec<Dim> = sw[2..].to_vec();

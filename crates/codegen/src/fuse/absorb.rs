@@ -197,12 +197,11 @@ fn side(
 
 /// Whether a group does nothing but round an input to f16 or bf16.
 fn rounds_input(flow: &Flow, group: &Group) -> bool {
-    let half = |d: DType| matches!(d, DType::F16 | DType::BF16);
     let moves = |m: &Nid| matches!(flow.nodes[*m].op, Op::Cast(_) | Op::Reshape | Op::View(_));
     let mut loaded = group.loaded.iter().map(|v| &flow.nodes[*v]);
     let input = loaded.all(|n| matches!(n.op, Op::Input(_)) && n.dtype == DType::F32);
     let to = flow.nodes[group.roots[0].0].dtype;
-    input && group.loaded.len() == 1 && half(to) && group.members.iter().all(moves)
+    input && group.loaded.len() == 1 && to.is_half() && group.members.iter().all(moves)
 }
 
 /// Whether a convolution, or gradient of weights, of halves has all its images made first where it does not read them

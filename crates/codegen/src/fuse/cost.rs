@@ -58,22 +58,18 @@ impl NodeFacts {
 /// memory stays narrow, and is widened by all that read it.
 fn is_part_of_memory(flow: &Flow, v: Nid) -> bool {
     let node = &flow.nodes[v];
-    let widens = node.dtype == DType::F32 && is_half(flow.nodes[node.inputs[0]].dtype);
+    let widens = node.dtype == DType::F32 && flow.nodes[node.inputs[0]].dtype.is_half();
     widens || is_result(flow, v)
 }
 
 /// Whether a node rounds the sums of a product or convolution of halves to what its result is.
 pub(super) fn is_result(flow: &Flow, v: Nid) -> bool {
     let node = &flow.nodes[v];
-    let rounds = matches!(node.op, Op::Cast(_)) && is_half(node.dtype);
+    let rounds = matches!(node.op, Op::Cast(_)) && node.dtype.is_half();
     rounds && {
         let of = &flow.nodes[node.inputs[0]];
         of.is_product() && of.dtype == DType::F32
     }
-}
-
-fn is_half(dtype: DType) -> bool {
-    matches!(dtype, DType::F16 | DType::BF16)
 }
 
 /// The primitives of one node.

@@ -222,7 +222,7 @@ fn exact_cast(view: &View<'_>, id: NodeId) -> Option<Patch> {
         (_, Kind::Float) => to.is_float() || keeps_all(from, to),
         _ => true,
     };
-    let half = matches!(to, DType::F16 | DType::BF16);
+    let half = to.is_half();
     if !same || (over == DType::F64 && half) {
         return None;
     }

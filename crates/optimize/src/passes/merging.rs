@@ -354,7 +354,7 @@ impl Rule for WidenedParts {
             Op::Cast(_) => is_product(view, node.inputs[0]),
             _ => false,
         };
-        let half = node.facts.len() == 1 && matches!(node.fact().dtype, DType::F16 | DType::BF16);
+        let half = node.facts.len() == 1 && node.fact().dtype.is_half();
         let mut casts = Vec::new();
         if !made || !half || !read_by_casts(view, id, &mut casts) || casts.len() < 2 {
             return None;

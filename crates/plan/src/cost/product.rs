@@ -97,8 +97,7 @@ impl MatMul {
             return Vec::new();
         };
         if self.is_narrow() {
-            let packed = self.shares_matrix();
-            return packed.then_some(Algorithm::Packed).into_iter().collect();
+            return vec![Algorithm::Packed];
         }
         let mut legal = Algorithm::PANELS.map(Algorithm::Panels).to_vec();
         if (m == 1 || n == 1) && self.walks() {
@@ -136,7 +135,7 @@ impl MatMul {
 
     /// Whether all products of the batch have one right matrix, which is in memory.
     fn shares_right(&self) -> bool {
-        self.shares_matrix() && self.prologues[1].is_none()
+        self.prologues[1].is_none() && self.shares_matrix()
     }
 
     /// Whether all products of the batch have one right matrix.
@@ -154,7 +153,11 @@ impl MatMul {
             &self.rhs.row,
             &self.rhs.col,
         ];
-        rhs.iter().all(|d| d.as_const().is_some())
+        let several = self.batch.iter().chain(&self.rhs.batch_strides);
+        let several = several.filter(|_| !self.shares_matrix());
+        rhs.into_iter()
+            .chain(several)
+            .all(|d| d.as_const().is_some())
     }
 
     /// See [`Kernel::by_default`](crate::Kernel::by_default).

@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use super::{is_half, match_up, sums};
+use super::{match_up, sums};
 use crate::contract::{Contract, Contradiction, Described, Draft, contradiction};
 use crate::tile::TileProgram;
 use crate::{Decision, Epilogue, Matrix, Prologue, Reach};
@@ -49,7 +49,7 @@ impl MatMul {
 
     /// Whether its operands are f16 or bf16.
     pub fn is_of_halves(&self) -> bool {
-        is_half(self.dtype())
+        self.dtype().is_half()
     }
 
     /// Whether its operands have fewer bits than its sums.

@@ -19,7 +19,7 @@ mod transform;
 pub(crate) use each::{Each, most_each_rows};
 pub(crate) use finish::{Accesses, Finish};
 pub(crate) use kernel::{Kernel, Kernels};
-pub(crate) use product::{Right, multiply, multiply_as, pack, pack_panels, shape};
+pub(crate) use product::{Matrix, Right, multiply, multiply_as, pack, pack_panels, shape};
 pub(crate) use tile::{
     Call, Rows, TILE, Tile, even_rows, has_tiles, lanes, most_rows, panel_columns, shown, strips,
 };

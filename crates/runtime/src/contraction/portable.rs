@@ -125,9 +125,9 @@ unsafe fn block<T: Lane>(
                     _ => std::ptr::copy_nonoverlapping(right, values.as_mut_ptr(), columns),
                 }
                 for r in 0..ROWS {
-                    let x = *left[r]
-                        .wrapping_offset(step * tile.step as isize)
-                        .cast::<T>();
+                    // Words of halves may begin anywhere among them.
+                    let x = left[r].wrapping_offset(step * tile.step as isize);
+                    let x = x.cast::<T>().read_unaligned();
                     for j in 0..COLUMNS {
                         sums[r][j] = add(sums[r][j], x, values[j]);
                     }

@@ -307,11 +307,10 @@ impl Printer<'_> {
 
     /// The instructions that multiply.
     fn products(&self) -> Products {
-        let has_vnni = self.tile.level >= Level::Avx512Vnni;
         match self.tile.dtype {
             DType::BF16 => Products::Added(op::VDPBF16PS),
             DType::U8 => Products::Added(op::VPDPBUSD),
-            DType::I16 if has_vnni => Products::Added(op::VPDPWSSD),
+            DType::I16 if self.tile.level.multiplies_bytes() => Products::Added(op::VPDPWSSD),
             DType::I16 => Products::Alone(op::VPMADDWD, op::VPADDD),
             DType::I32 => Products::Alone(op::VPMULLD, op::VPADDD),
             DType::I64 => Products::Alone(op::VPMULLQ, op::VPADDQ),

@@ -175,7 +175,7 @@ pub(crate) fn most_rows(level: Level, dtype: DType, vectors: u8) -> u8 {
         _ => 15,
     };
     let added = match dtype {
-        DType::I16 => level < Level::Avx512Vnni,
+        DType::I16 => !level.multiplies_bytes(),
         DType::I32 | DType::I64 => true,
         _ => false,
     };

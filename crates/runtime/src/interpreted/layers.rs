@@ -72,10 +72,10 @@ impl Maker<'_> {
 
     /// A product, or several, of matrices that may be transposed.
     fn product(&mut self) -> Result<Value, OpError> {
-        // Of a batch no narrow numbers are multiplied.
+        // Of one product of whole numbers, what is narrow is packed once.
         let whole = self.dtype == DType::I32;
-        let batch = self.rng.one([1, 1, 1, 3]);
-        let batch: &[usize] = if whole { &[] } else { &[batch] };
+        let batch = [self.rng.one([1, 1, 1, 3])];
+        let batch = &batch[usize::from(whole && batch == [1])..];
         let most = self.rng.one([4, 40, 70]);
         let [m, n, mut k] = [0; 3].map(|_| self.size(most));
         if most == 4 && self.rng.chance(0.3) {
@@ -91,15 +91,15 @@ impl Maker<'_> {
             };
             let role = self.rng.one([Role::Data, Role::Parameter]);
             let x = self.operand(i, &[batch, &matrix].concat(), role)?;
-            match (turned, whole) {
-                (true, true) => self.b.permute(&x, &[1, 0]),
-                (true, false) => self.b.permute(&x, &[0, 2, 1]),
+            match (turned, batch.len()) {
+                (true, 0) => self.b.permute(&x, &[1, 0]),
+                (true, _) => self.b.permute(&x, &[0, 2, 1]),
                 (false, _) => Ok(x),
             }
         };
         let (a, b) = (matrix(0, m, k)?, matrix(1, k, n)?);
         let y = self.b.op(ops::MatMul {}, &[a, b])?;
-        let y = self.finished(y, &[1, 1, n][if whole { 2 } else { 0 }..])?;
+        let y = self.finished(y, &[1, 1, n][2 - 2 * batch.len()..])?;
         if self.rounds || self.rng.chance(0.7) {
             return Ok(y);
         }
@@ -308,6 +308,12 @@ fn layers_of_bf16_are_right_interpreted() {
 
 #[test]
 fn layers_of_whole_numbers_are_right_interpreted() {
-    let levels = [Level::Avx2, Level::Avx512, Level::Avx512Vnni, Level::Amx];
+    let levels = [
+        Level::Avx2,
+        Level::Avx2Vnni,
+        Level::Avx512,
+        Level::Avx512Vnni,
+        Level::Amx,
+    ];
     all_are_right(100, &levels, check_whole);
 }

@@ -28,7 +28,7 @@ impl Terms {
         let tile = match operands {
             [BF16, BF16] if grouped && level.multiplies_bf16() => BF16,
             [F16 | BF16, _] => F32,
-            [U8 | I8, I8] if grouped && level >= Level::Avx512Vnni => U8,
+            [U8 | I8, I8] if grouped && level.multiplies_bytes() => U8,
             [U8 | I8 | I16, _] if grouped => I16,
             [U8 | I8 | I16, _] => I32,
             [other, _] => other,

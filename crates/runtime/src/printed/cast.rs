@@ -56,7 +56,7 @@ pub(super) fn to_bf16(ir: &mut Ir, x: Src) -> Virt {
 
 fn to_f32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
     let width = ir.width();
-    let half = matches!(to, DType::F16 | DType::BF16);
+    let half = to.is_half();
     let parts = in_registers(ir, a.parts);
     let value = match a.ty {
         Compute::F32 if to == DType::F16 => {

@@ -266,9 +266,11 @@ pub fn executable(plan: &Plan, level: Level) -> Result<Executable> {
 pub fn run(plan: &Plan, inputs: &[Buffer]) -> Vec<Result<Vec<Buffer>>> {
     let run = |l| executable(plan, l).and_then(|e| e.run_shared(inputs));
     let has = |dtypes: &[DType]| inputs.iter().any(|x| dtypes.contains(&x.dtype()));
+    let whole = has(&[DType::U8, DType::I8, DType::I16]);
     let more = [
         (Level::Avx512Bf16, has(&[DType::BF16])),
-        (Level::Avx512Vnni, has(&[DType::U8, DType::I8, DType::I16])),
+        (Level::Avx512Vnni, whole),
+        (Level::Avx2Vnni, whole),
     ];
     let more = more
         .into_iter()

@@ -58,7 +58,7 @@ fn listed(how: Autocast, name: &str, operands: &[&Tensor]) -> Option<Cast> {
             DType::F32
         }
     };
-    if !matches!(how.dtype, DType::F16 | DType::BF16) {
+    if !how.dtype.is_half() {
         let message = format!("autocast is to f16 or bf16, not {}", how.dtype);
         error = Some(Error::invalid(name, message));
     }

@@ -234,7 +234,7 @@ fn last_axes(
     );
     for (t, what) in parameters {
         if let Some(t) = t {
-            let beside = matches!(x.dtype(), DType::F16 | DType::BF16) && t.dtype() == DType::F32;
+            let beside = x.dtype().is_half() && t.dtype() == DType::F32;
             if !beside {
                 same_dtype(x, "input", t, what)?;
             }

@@ -26,7 +26,7 @@ impl Rule for NormOfScaled {
             }
         };
         let dtype = view.fact(operands[0]).dtype;
-        let wide = if is_half(dtype) { DType::F32 } else { dtype };
+        let wide = if dtype.is_half() { DType::F32 } else { dtype };
         let mut patch = view.patch(id);
         let widened = |v: &Value| patch.cast(v, wide);
         let statistics: Vec<Value> = operands[1..]
@@ -44,14 +44,10 @@ impl Rule for NormOfScaled {
     }
 }
 
-fn is_half(dtype: DType) -> bool {
-    matches!(dtype, DType::F16 | DType::BF16)
-}
-
 /// Whether a value are halves, or were before they had more bits.
 fn of_halves(view: &View<'_>, x: Value) -> bool {
     let dtype = view.fact(x).dtype;
-    is_half(dtype) || dtype.is_float() && was_cast(view, x, is_half)
+    dtype.is_half() || dtype.is_float() && was_cast(view, x, DType::is_half)
 }
 
 /// What is scaled by a number a channel, and by what, if nobody else reads it.

@@ -163,12 +163,14 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
 }
 
 /// What is multiplied, and the level from which on it is.
-const ALL: [(DType, Level); 8] = [
+const ALL: [(DType, Level); 10] = [
     (DType::BF16, Level::Amx),
     (DType::U8, Level::Amx),
     (DType::BF16, Level::Avx512Bf16),
     (DType::U8, Level::Avx512Vnni),
     (DType::I16, Level::Avx512Vnni),
+    (DType::U8, Level::Avx2Vnni),
+    (DType::I16, Level::Avx2Vnni),
     (DType::I16, Level::Avx2),
     (DType::I32, Level::Avx2),
     (DType::I64, Level::Avx512),

@@ -31,7 +31,7 @@ impl Conv {
     pub(super) fn reads_narrow(&self, by: Algorithm, turned: bool) -> bool {
         let one_each = (self.cin, self.cout) == (1, 1);
         // With VEX no mask is for halves.
-        let some_lanes = self.level == Level::Avx2 && self.groups % 8 != 0;
+        let some_lanes = self.level.width() == Level::Avx2 && self.groups % 8 != 0;
         let can = match self.role {
             ConvRole::Result => by != Algorithm::Fft && !(one_each && (turned || some_lanes)),
             ConvRole::Input => !one_each,

@@ -1,9 +1,10 @@
 //! Operands that are copied before register tiles read them: such as have fewer bits than their sums, unless tiles
 //! multiply them as they lie, and rows that would meet in the caches.
 
+use super::packed::READ_ROWS;
 use super::{Args, Made, MatMul, split};
+use crate::contraction::{Matrix, pack};
 use crate::error::Result;
-use crate::kernels::terms::put;
 use crate::memory::{Storage, room};
 use crate::tile::Failures;
 
@@ -15,6 +16,8 @@ const MEETS: i64 = 2048;
 const OFTEN: i64 = 256;
 /// Columns of a panel, at most.
 const PANEL: usize = 64;
+/// Words of each column that are turned over at once.
+const WORDS: usize = 32;
 
 impl MatMul {
     /// Steps of a sum: words of its terms.
@@ -90,28 +93,27 @@ impl MatMul {
         Ok(to)
     }
 
-    /// Packs a right matrix.
+    /// Packs the right matrices.
     ///
     /// # Safety
     /// As [`MatMul::pack`].
     pub(super) unsafe fn pack_terms(&self, from: *mut u8, to: *mut u8, parallel: bool) {
         let args = Args(&[from, to]);
-        let panel = self.panel();
-        let work = panel * self.k;
-        split(self.panels_across(), work, parallel, |first, until| {
+        let work = self.panel() * self.k * READ_ROWS;
+        split(self.all_panels(), work, parallel, |first, until| {
             let args = &args;
             let size = self.terms.operand(1).size() as i64;
-            for column in (first..until).map(|i| i * panel) {
-                let at = self.rhs.offset + column * self.rhs.col;
+            for (b, column) in (first..until).map(|i| self.panel_at(i)) {
+                let at = self.rhs.index(&self.batch, b, 0, column);
                 let from = args.0[0].wrapping_offset((at * size) as isize);
                 let apart = [self.rhs.row, self.rhs.col];
                 // SAFETY: linking proved the operand within its buffer; panels are apart.
-                unsafe { self.pack_panel((from, apart), column, args.0[1]) };
+                unsafe { self.pack_panel((from, apart), (b, column), args.0[1]) };
             }
         });
     }
 
-    /// The same of one that a prologue makes, the columns of a panel at a time.
+    /// The same of what a prologue makes, the columns of a panel at a time.
     ///
     /// # Safety
     /// As [`MatMul::run`]; `to` has room for what is packed.
@@ -124,41 +126,58 @@ impl MatMul {
     ) {
         let (args, to) = (Args(args), Args(&[to]));
         let panel = self.panel();
-        let work = panel * self.k;
-        split(self.panels_across(), work, parallel, |first, until| {
-            let (args, to) = (&args, &to);
-            let mut made = Made::default();
-            for column in (first..until).map(|i| i * panel) {
-                let columns = (0, column, panel.min(self.n - column));
-                // SAFETY: the caller's; panels are apart.
-                let packed = unsafe {
-                    let found = match self.terms.operand(1).size() {
-                        1 => {
-                            let found = self.columns::<u8>(args.0, columns, &mut made, failures);
-                            found.map(|(from, row, col)| (from, [row, col]))
-                        }
-                        _ => {
-                            let found = self.columns::<u16>(args.0, columns, &mut made, failures);
-                            found.map(|(from, row, col)| (from.cast(), [row, col]))
-                        }
+        split(
+            self.all_panels(),
+            panel * self.k,
+            parallel,
+            |first, until| {
+                let (args, to) = (&args, &to);
+                let mut made = Made::default();
+                for (b, column) in (first..until).map(|i| self.panel_at(i)) {
+                    let columns = (b, column, panel.min(self.n - column));
+                    // SAFETY: the caller's; panels are apart.
+                    let packed = unsafe {
+                        let found = match self.terms.operand(1).size() {
+                            1 => {
+                                let found =
+                                    self.columns::<u8>(args.0, columns, &mut made, failures);
+                                found.map(|(from, row, col)| (from, [row, col]))
+                            }
+                            _ => {
+                                let found =
+                                    self.columns::<u16>(args.0, columns, &mut made, failures);
+                                found.map(|(from, row, col)| (from.cast(), [row, col]))
+                            }
+                        };
+                        found.map(|from| self.pack_panel(from, (b, column), to.0[0]))
                     };
-                    found.map(|from| self.pack_panel(from, column, to.0[0]))
-                };
-                if let Err(e) = packed {
-                    failures.broken(e);
+                    if let Err(e) = packed {
+                        failures.broken(e);
+                    }
                 }
-            }
-        });
+            },
+        );
     }
 
-    /// Packs the panel that begins with a column, whose rows and columns are so many elements apart.
+    /// Panels of all right matrices.
+    fn all_panels(&self) -> i64 {
+        self.right_matrices() * self.panels_across()
+    }
+
+    /// The matrix and the first column of one of them.
+    fn panel_at(&self, i: i64) -> (i64, i64) {
+        let across = self.panels_across();
+        (i / across, i % across * self.panel())
+    }
+
+    /// Packs the panel that begins with a column of matrix `b`, whose rows and columns are so many elements apart.
     ///
     /// # Safety
     /// The columns exist; `to` has room for what is packed.
     unsafe fn pack_panel(
         &self,
         (from, [row, col]): (*const u8, [i64; 2]),
-        column: i64,
+        (b, column): (i64, i64),
         to: *mut u8,
     ) {
         let (panel, steps) = (self.panel(), self.steps());
@@ -168,48 +187,107 @@ impl MatMul {
         unsafe {
             let starts = to
                 .cast::<u32>()
-                .offset((column * self.panel_rows()) as isize);
-            let to = starts.offset((panel * (self.panel_rows() - steps)) as isize);
-            if columns < panel || to != starts {
+                .offset((b * self.matrix_elements() + column * self.panel_rows()) as isize);
+            let to_words = starts.offset((panel * (self.panel_rows() - steps)) as isize);
+            if columns < panel || to_words != starts {
                 starts.write_bytes(0, (panel * self.panel_rows()) as usize);
             }
-            for term in 0..self.k {
-                let from = from.wrapping_offset((term * row * size) as isize);
-                let step = term / self.terms.count();
-                let to = to.offset((step * panel) as isize);
-                self.put_row((from, col), columns, (to, starts.cast()), term);
+            if row == 1 {
+                return self.turn_columns((from, col), columns, (to_words, starts.cast()));
+            }
+            let mut rows = [[0; PANEL]; 4];
+            for (step, to) in (0..steps).zip((0..).step_by(panel as usize)) {
+                let first = step * self.terms.count();
+                let count = self.terms.count().min(self.k - first);
+                let from = from.wrapping_offset((first * row * size) as isize);
+                let to = (to_words.offset(to), starts.cast());
+                self.put_rows((from, row, col), (count, columns), to, &mut rows);
             }
         }
     }
 
-    /// Packs a term of each of some columns, and has their sums begin with what it adds to these.
+    /// Packs columns whose terms lie side by side, and has their sums begin with what these add to them.
     ///
     /// # Safety
     /// As [`MatMul::pack`]; there is room for the words.
-    unsafe fn put_row(
+    unsafe fn turn_columns(
         &self,
-        from: (*const u8, i64),
+        (from, apart): (*const u8, i64),
         columns: i64,
         (to, starts): (*mut u32, *mut i32),
-        term: i64,
     ) {
-        let mut row = [0u32; PANEL];
-        let row = row.as_mut_ptr();
-        let bits = 8 * self.terms.size() * (term % self.terms.count());
-        let to = (to, columns);
-        // SAFETY: the caller's; a panel has no more columns.
-        unsafe {
-            self.terms.make(1, from, columns, row.cast());
-            match self.terms.size() {
-                1 => put(row.cast::<u8>(), bits, to, u32::from),
-                2 => put(row.cast::<u16>(), bits, to, u32::from),
-                _ => put(row, bits, to, |x| x),
+        let (panel, steps, count) = (self.panel(), self.steps(), self.terms.count());
+        let size = self.terms.operand(1).size() as i64;
+        let mut lines = [[0u32; WORDS]; PANEL];
+        for first in (0..steps).step_by(WORDS) {
+            let words = (steps - first).min(WORDS as i64);
+            let terms = (words * count).min(self.k - first * count);
+            let made = (terms * self.terms.size()) as usize;
+            // SAFETY: the caller's; a panel has no more columns, and a line holds the words.
+            unsafe {
+                for (column, line) in (0..columns).zip(&mut lines) {
+                    let at = (column * apart + first * count) * size;
+                    line[words as usize - 1] = 0;
+                    let line = line.as_mut_ptr().cast::<u8>();
+                    let from = (from.offset(at as isize), 1);
+                    self.terms.make(1, from, terms, line);
+                    if self.terms.is_flipped() {
+                        let line = std::slice::from_raw_parts(line.cast::<i8>(), made);
+                        let start = self.terms.start(line.iter().map(|x| i32::from(*x)).sum());
+                        let starts = starts.offset(column as isize);
+                        *starts = (*starts).wrapping_add(start);
+                    }
+                }
+                let lines = (lines.as_ptr().cast::<u32>(), 1, WORDS as i64);
+                let to = to.offset((first * panel) as isize);
+                pack(self.level, lines, (words, columns), (to, panel));
             }
-            if self.terms.is_flipped() {
-                for i in 0..columns as usize {
-                    let term = *row.cast::<i8>().add(i);
-                    let start = self.terms.start(term.into());
-                    *starts.add(i) = (*starts.add(i)).wrapping_add(start);
+        }
+    }
+
+    /// Packs the terms of a step of each of some columns, and has their sums begin with what these add to them.
+    ///
+    /// # Safety
+    /// As [`MatMul::pack`]; there is room for the words.
+    unsafe fn put_rows(
+        &self,
+        (from, row, col): Matrix<u8>,
+        (count, columns): (i64, i64),
+        (to, starts): (*mut u32, *mut i32),
+        rows: &mut [[u32; PANEL]; 4],
+    ) {
+        let size = self.terms.operand(1).size() as i64;
+        rows[count as usize..self.terms.count() as usize].fill([0; PANEL]);
+        // SAFETY: the caller's; a panel has no more columns, and a step no more terms.
+        unsafe {
+            if self.terms.size() == 4 {
+                return self.terms.make(1, (from, col), columns, to.cast());
+            }
+            for (i, made) in (0..count).zip(rows.iter_mut()) {
+                let from = from.wrapping_offset((i * row * size) as isize);
+                let made = made.as_mut_ptr().cast();
+                self.terms.make(1, (from, col), columns, made);
+                for j in (0..columns as usize).filter(|_| self.terms.is_flipped()) {
+                    let start = self.terms.start((*made.cast::<i8>().add(j)).into());
+                    *starts.add(j) = (*starts.add(j)).wrapping_add(start);
+                }
+            }
+            let words = std::slice::from_raw_parts_mut(to, columns as usize);
+            let rows = rows.each_ref().map(|row| row.as_ptr());
+            match self.terms.size() {
+                1 => {
+                    let rows =
+                        rows.map(|row| std::slice::from_raw_parts(row.cast::<u8>(), words.len()));
+                    for (j, word) in words.iter_mut().enumerate() {
+                        *word = u32::from_le_bytes(rows.map(|row| row[j]));
+                    }
+                }
+                _ => {
+                    let rows =
+                        rows.map(|row| std::slice::from_raw_parts(row.cast::<u16>(), words.len()));
+                    for (j, word) in words.iter_mut().enumerate() {
+                        *word = u32::from(rows[0][j]) | u32::from(rows[1][j]) << 16;
+                    }
                 }
             }
         }

@@ -70,8 +70,14 @@ impl Operand {
         })
     }
 
+    /// Whether all matrices of a batch of these extents are one.
+    pub(super) fn is_one(&self, batch: &[i64]) -> bool {
+        let mut strides = self.batch.iter().zip(batch);
+        strides.all(|(stride, extent)| *stride == 0 || *extent == 1)
+    }
+
     /// Where element (i, j) of matrix number `b` of a batch of these extents lies.
-    fn index(&self, batch: &[i64], mut b: i64, i: i64, j: i64) -> i64 {
+    pub(super) fn index(&self, batch: &[i64], mut b: i64, i: i64, j: i64) -> i64 {
         let mut at = self.offset + i * self.row + j * self.col;
         for (stride, extent) in self.batch.iter().zip(batch).rev() {
             at += b % extent * stride;

@@ -31,7 +31,7 @@ const WAITING_BLOCKS: i64 = 4;
 /// small products.
 const NEAR_WORDS: i64 = if cfg!(test) { 1 << 7 } else { 1 << 17 };
 /// Rows that reading an element of the right matrix costs as much as, where there are fewer.
-const READ_ROWS: i64 = 8;
+pub(super) const READ_ROWS: i64 = 8;
 
 impl MatMul {
     /// Columns of a panel: whole vectors, as many as a register tile has.
@@ -52,9 +52,22 @@ impl MatMul {
         ceil(self.n, self.panel())
     }
 
-    /// Elements of the packed matrix.
-    pub(super) fn packed_elements(&self) -> i64 {
+    /// Elements of a right matrix that is packed.
+    pub(super) fn matrix_elements(&self) -> i64 {
         self.panels_across() * self.panel() * self.panel_rows()
+    }
+
+    /// Right matrices that are packed: one, or one of each product of the batch.
+    pub(super) fn right_matrices(&self) -> i64 {
+        match self.rhs.is_one(&self.batch) {
+            true => 1,
+            false => self.batch.iter().product(),
+        }
+    }
+
+    /// Elements of all of them.
+    pub(super) fn packed_elements(&self) -> i64 {
+        self.right_matrices() * self.matrix_elements()
     }
 
     /// Rows of a panel: steps, and in front of them what sums begin with.
@@ -272,7 +285,8 @@ impl MatMul {
                 let starts = self.terms.is_flipped();
                 let front = from + i64::from(starts && !is_first);
                 let right = (b.col + column) * self.panel_rows() + front * panel;
-                let right = packed.wrapping_offset(right as isize);
+                let matrix = b.batch.min(self.right_matrices() - 1) * self.matrix_elements();
+                let right = packed.wrapping_offset((matrix + right) as isize);
                 let tile = |rows: i64| Tile {
                     level: self.level,
                     dtype: self.terms.tile(),
