@@ -105,12 +105,17 @@ pub const WORKLOADS: &[Entry] = &[
     (
         "resnet50-int8",
         "ResNet-50 of bytes, calibrated before, inference, 224x224",
-        |setup| resnet50_of_bytes(1, setup),
+        |setup| of_bytes(ResNet::resnet50(1000)?, 1, setup),
     ),
     (
         "resnet50-8-int8",
         "ResNet-50 of bytes, calibrated before, inference, 8 images of 224x224",
-        |setup| resnet50_of_bytes(8, setup),
+        |setup| of_bytes(ResNet::resnet50(1000)?, 8, setup),
+    ),
+    (
+        "mobilenet-int8",
+        "MobileNetV3-Small of bytes, calibrated before, inference, 224x224",
+        |setup| of_bytes(MobileNetV3::small(1000)?, 1, setup),
     ),
     (
         "encoder-int8",
@@ -256,8 +261,10 @@ fn resnet50_8(setup: Setup) -> Result<Workload> {
     images(ResNet::resnet50(1000)?, [8, 224], setup)
 }
 
-fn resnet50_of_bytes(count: usize, setup: Setup) -> Result<Workload> {
-    let model = ResNet::resnet50(1000)?;
+fn of_bytes<M>(model: M, count: usize, setup: Setup) -> Result<Workload>
+where
+    M: Forward + Module + 'static,
+{
     let images = Tensor::randn([count, 3, 224, 224], DType::F32);
     model.eval();
     let mut calibration = Calibration::new();

@@ -254,8 +254,8 @@ impl FlowBuilder {
         let sw = self.shape(w);
         let groups = Dim::from(conv.groups);
         let out = group_of(&sw[0], conv);
-        // Vectors run over the channels of a group: one alone would leave them empty.
-        let each = dtype.is_int() && out.is(1);
+        // Vectors run over the channels of a group: one alone would leave them empty. A CPU has tiles for that, of i32.
+        let each = dtype.is_int() && out.is(1) && (self.on_gpu() || dtype == DType::I64);
         if let Some(wide) = library_dtype(dtype, self.on_gpu()).filter(|_| !each) {
             return self.library_conv(conv, ConvRole::Result, [x, w], wide, result);
         }

@@ -12,7 +12,6 @@ mod tests;
 
 use super::tile::{Call, Tile, element};
 use crate::bugs::bug;
-use crate::simd::Baseline;
 use crate::sums::Lane;
 use kiln_base::{DType, Level};
 
@@ -24,7 +23,8 @@ pub(crate) struct Each {
     /// Positions from row to row, and from tap to tap.
     pub stride: u32,
     pub dilation: u32,
-    /// The dtype of the left operand: halves are widened as they are loaded.
+    /// The dtype of the left operand: what has fewer bits than the sums is widened as it is loaded. Weights beside whole
+    /// numbers of fewer bits are i16, with zeros behind them.
     pub reads: DType,
     /// The distance of two positions, in bytes.
     pub position: i64,
@@ -42,15 +42,15 @@ fn held_taps(level: Level, taps: u32) -> u8 {
     taps.clamp(1, most) as u8
 }
 
-/// The rows of a tile, at most: beside the sums there are weights, two numbers, and with VEX the mask of the last
-/// vector. More than so many make long code, and nothing faster.
-pub(crate) fn most_each_rows(level: Level, taps: u32) -> u8 {
+/// The rows of a tile, at most: beside the sums there are weights, two numbers, a product that is still to be added, of
+/// whole numbers, and with VEX the mask of the last vector. More than so many make long code, and nothing faster.
+pub(crate) fn most_each_rows(level: Level, dtype: DType, taps: u32) -> u8 {
     let registers = if level.width() == Level::Avx512 {
         32
     } else {
         15
     };
-    (registers - held_taps(level, taps) - 2).min(16)
+    (registers - held_taps(level, taps) - 2 - u8::from(!dtype.is_float())).min(16)
 }
 
 impl Each {
@@ -94,8 +94,8 @@ impl Each {
     /// Computes a tile.
     ///
     /// # Safety
-    /// As [`Kernel::run`](super::Kernel::run); the numbers are those of the tile's dtype.
-    pub(super) unsafe fn run<T: Lane>(&self, call: &Call) {
+    /// As [`Kernel::run`](super::Kernel::run); the numbers are those of the tile's dtype, whose products `add` adds.
+    pub(super) unsafe fn run<T: Lane>(&self, call: &Call, add: impl Fn(T, T, T) -> T) {
         let tile = &self.tile;
         let list = call.left.cast::<*const T>();
         let size = size_of::<T>() as i64;
@@ -130,13 +130,16 @@ impl Each {
                             }
                             false => T::ZERO,
                         };
-                        sum = x.mul_add::<Baseline>(weight(at + 1, tap), sum);
+                        sum = add(sum, x, weight(at + 1, tap));
                     }
                     at += 2;
                 }
                 while !(*list.add(at + 1)).is_null() {
                     at += 1;
-                    sum = sum + weight(at, tile.taps);
+                    // Of whole numbers padding adds nothing.
+                    if tile.dtype.is_float() {
+                        sum = sum + weight(at, tile.taps);
+                    }
                 }
                 *to = sum;
             }

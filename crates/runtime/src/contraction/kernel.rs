@@ -144,9 +144,11 @@ impl Kernel {
             Kernel::PortableEach(each) => {
                 // SAFETY: the caller's; the dtype tells the numbers.
                 unsafe {
-                    match each.tile.dtype {
-                        DType::F64 => each.run::<f64>(call),
-                        _ => each.run::<f32>(call),
+                    match (each.tile.dtype, each.reads) {
+                        (DType::F64, _) => each.run(call, portable::add::<f64>),
+                        (DType::I32, DType::I32) => each.run(call, portable::add_words),
+                        (DType::I32, _) => each.run(call, portable::add_shorts),
+                        _ => each.run(call, portable::add::<f32>),
                     }
                 }
             }

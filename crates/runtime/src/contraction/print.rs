@@ -53,7 +53,7 @@ pub(super) struct Printer<'a> {
 }
 
 /// What multiplies a number with a vector: an instruction that adds to sums, or one, and another that adds.
-enum Products {
+pub(super) enum Products {
     Added(Op),
     Alone(Op, Op),
 }

@@ -303,7 +303,7 @@ pub(crate) fn strips(all: Range<i64>, each: i64, most: i64) -> impl Iterator<Ite
     })
 }
 
-/// An element that lies behind others, which of halves is widened.
+/// An element that lies behind others, which is widened if it has fewer bits.
 ///
 /// # Safety
 /// It exists.
@@ -311,7 +311,12 @@ pub(super) unsafe fn element<T: Lane>(dtype: DType, from: *const u8, at: usize) 
     // SAFETY: the caller's.
     unsafe {
         let half = || *from.cast::<u16>().add(at);
+        // Of 32 bits, as are all sums of what is narrow.
+        let whole = |x: i32| std::mem::transmute_copy::<i64, T>(&i64::from(x));
         match dtype {
+            DType::U8 => whole((*from.add(at)).into()),
+            DType::I8 => whole((*from.cast::<i8>().add(at)).into()),
+            DType::I16 => whole((half() as i16).into()),
             DType::F16 => T::from_f32(convert::F16::load(half())),
             DType::BF16 => T::from_f32(convert::BF16::load(half())),
             _ => *from.cast::<T>().add(at),

@@ -114,8 +114,7 @@ impl Maker<'_> {
         let each = self.rng.chance(0.25);
         let groups = if each { channels } else { 1 };
         let filters = match each {
-            // Of whole numbers a filter a channel is no kernel of this kind.
-            true if self.dtype == DType::I32 => 3 * channels,
+            true if self.dtype == DType::I32 => channels * self.rng.one([1, 1, 3]),
             true => channels,
             false => self.size(40),
         };

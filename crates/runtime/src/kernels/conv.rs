@@ -160,8 +160,10 @@ impl Conv {
         }
         product(&[cin.max(1), k.max(1), o.max(1), cout.max(1), batch.max(1)])?;
         let algorithm = chosen(p.computed_by(values), &p.algorithms(values))?;
-        let grouped =
-            algorithm == Algorithm::Direct && ((cin, cout) != (1, 1) || !p.sums().is_float());
+        // A channel a group has tiles of its own, whose terms share no words.
+        let each = g.is_near() && g.kernels() > 0 && !(turned(p)[0] && made.is_some());
+        let each = (cin, cout) == (1, 1) && (each || p.sums().is_float());
+        let grouped = algorithm == Algorithm::Direct && !each;
         let mut conv = Conv {
             dtype: p.sums(),
             terms: Terms::new(p.dtypes, level, grouped),
@@ -219,7 +221,7 @@ impl Conv {
             return Ok(How::Weight(Box::new(weight::Cut::new(self, turned))));
         }
         let g = &self.geometry;
-        let one = (self.cin, self.cout) == (1, 1) && self.dtype.is_float();
+        let one = (self.cin, self.cout) == (1, 1) && self.dtype != DType::I64;
         let each = one && g.is_near() && g.kernels() > 0;
         if each && !(turned[0] && self.made_in_parts().is_some()) {
             let finish = finished(depthwise::is_near(self) && !turned[1])?;

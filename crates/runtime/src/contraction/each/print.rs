@@ -3,9 +3,9 @@
 
 use super::{Each, held_taps};
 use crate::bugs::bug;
-use crate::contraction::print::{AT, CALL, FRAME, Printer, RIGHT, ROWS, TAIL};
+use crate::contraction::print::{AT, CALL, FRAME, Printer, Products, RIGHT, ROWS, TAIL};
 use kiln_base::DType;
-use kiln_x86::{Condition, Gpr, Mem, Op, Vreg, op};
+use kiln_x86::{Condition, Gpr, Mem, Vreg, op};
 use std::collections::BTreeMap;
 
 /// The list.
@@ -90,7 +90,10 @@ impl Printer<'_> {
         let taps = bug("padding multiplies the last tap", self.tile.taps, |n| n - 1);
         let from = self.element(WEIGHTS, i64::from(taps) * self.tile.right);
         self.asm.op(op::VMOVUPS, self.width, (nothing, from));
-        let add = self.pick(op::VADDPS, op::VADDPD);
+        let add = match self.tile.dtype {
+            DType::I32 => op::VPADDD,
+            _ => self.pick(op::VADDPS, op::VADDPD),
+        };
         for row in 0..self.tile.rows.count {
             let sum = self.sum(row, 0);
             self.asm.op(add, self.width, (sum, sum, nothing));
@@ -111,7 +114,12 @@ impl Printer<'_> {
 
     /// Some taps of a line, whose weights are then in registers.
     fn taps(&mut self, each: &Each, taps: &[u32]) {
-        let add: Op = self.pick(op::VFMADD231PS, op::VFMADD231PD);
+        let products = match (self.tile.dtype, each.reads) {
+            (DType::I32, DType::I32) => Products::Alone(op::VPMULLD, op::VPADDD),
+            (DType::I32, _) if self.tile.level.multiplies_bytes() => Products::Added(op::VPDPWSSD),
+            (DType::I32, _) => Products::Alone(op::VPMADDWD, op::VPADDD),
+            _ => Products::Added(self.pick(op::VFMADD231PS, op::VFMADD231PD)),
+        };
         for (i, tap) in taps.iter().enumerate() {
             let from = self.element(WEIGHTS, i64::from(*tap) * self.tile.right);
             let partial = self.tail.is_some() && !self.tile.padded;
@@ -140,16 +148,26 @@ impl Printer<'_> {
             }
             for (row, tap) in readers {
                 let (sum, weights) = (self.sum(row, 0), self.beside(tap));
-                self.asm.op(add, self.width, (sum, number, weights));
+                match products {
+                    Products::Added(by) => self.asm.op(by, self.width, (sum, number, weights)),
+                    Products::Alone(by, add) => {
+                        let product = self.beside(first + 2);
+                        self.asm.op(by, self.width, (product, number, weights));
+                        self.asm.op(add, self.width, (sum, sum, product));
+                    }
+                }
             }
         }
     }
 
-    /// Loads a number of each column, which of halves is widened.
+    /// Loads a number of each column, which is widened if it has fewer bits than sums.
     fn widened(&mut self, to: Vreg, from: Mem, dtype: DType) {
         let load = match dtype {
             DType::F16 => op::VCVTPH2PS,
             DType::BF16 => op::VPMOVZXWD,
+            DType::U8 => op::VPMOVZXBD,
+            DType::I8 => op::VPMOVSXBD,
+            DType::I16 => op::VPMOVSXWD,
             _ => return self.load(to, from, self.tail.is_some()),
         };
         match self.tail {

@@ -49,7 +49,7 @@ fn run<T: Whole>(
 fn a_tile<T: Whole>(level: Level, rng: &mut Rng, (worked, interpreted): (bool, bool)) {
     let (size, lanes) = (T::DTYPE.size(), usize::from(lanes(level, T::DTYPE)));
     let (taps, stride, dilation) = (1 + rng.below(11), 1 + rng.below(3), 1 + rng.below(3));
-    let rows = 1 + rng.below(most_each_rows(level, taps as u32).into());
+    let rows = 1 + rng.below(most_each_rows(level, T::DTYPE, taps as u32).into());
     let columns = 1 + rng.below(3 * lanes + 1);
     // Positions of a line, of which taps of the first and the last rows may be outside.
     let reach = (rows - 1) * stride + (taps - 1) * dilation + 1;

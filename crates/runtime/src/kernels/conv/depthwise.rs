@@ -18,6 +18,7 @@ use crate::memory::{Storage, room};
 use crate::sums::Lane;
 use crate::tile::Failures;
 use crate::tile::affine::{ceil, product};
+use kiln_base::DType;
 use kiln_plan::ConvRole;
 use kiln_plan::cost::geometry::{Axis, Geometry};
 use std::sync::Arc;
@@ -108,7 +109,7 @@ impl Cut {
             panel,
             lines: (BLOCK_WORK / each).min(share).max(1),
             channels: channels.min(c.groups).max(1),
-            rows: even_rows(width.output, most_each_rows(c.level, taps)),
+            rows: even_rows(width.output, most_each_rows(c.level, c.dtype, taps)),
             tiles: Vec::new(),
             finish,
         };
@@ -260,6 +261,8 @@ impl Conv {
         let lines = all / taps;
         let at = |line: i64, tap: i64| ((line * (taps + 1) + tap) * cut.panel) as usize;
         let mut finite = true;
+        // Beside images of fewer bits, whole numbers are multiplied as pairs of i16 whose second is 0.
+        let kept = if self.narrow { 0xffff } else { u32::MAX };
         for (line, channel) in (0..lines).flat_map(|l| (0..cut.panel).map(move |c| (l, c))) {
             // SAFETY: linking checked the weights' length, and there is room for all lines.
             unsafe {
@@ -274,9 +277,14 @@ impl Conv {
                         true => *weights.offset((channel * all + from) as isize),
                         false => T::ZERO,
                     };
+                    let to = to.add(at(line, tap));
+                    *to = value;
+                    if self.dtype == DType::I32 {
+                        *to.cast::<u32>() &= kept;
+                        continue;
+                    }
                     finite &= value.is_finite();
                     nothing = T::ZERO.mul_add::<crate::simd::Baseline>(value, nothing);
-                    *to.add(at(line, tap)) = value;
                 }
                 *to.add(at(line, taps)) = nothing;
             }
@@ -367,9 +375,10 @@ impl Conv {
         // SAFETY: the caller's.
         let x = unsafe {
             let (positions, g, made) = ((first, positions), &cut.geometry, &mut scratch.made);
-            match self.narrow {
-                true => self.images_of::<u16>(args, (g, b.x), positions, made, work.failures)?,
-                false => self.images_of::<T>(args, (g, b.x), positions, made, work.failures)?,
+            match self.image_dtype().size() {
+                1 => self.images_of::<u8>(args, (g, b.x), positions, made, work.failures)?,
+                2 => self.images_of::<u16>(args, (g, b.x), positions, made, work.failures)?,
+                _ => self.images_of::<T>(args, (g, b.x), positions, made, work.failures)?,
             }
         };
         let result = first * self.groups + b.channel;

@@ -5,7 +5,9 @@ use super::packed::READ_ROWS;
 use super::{Args, Made, MatMul, split};
 use crate::contraction::{Matrix, pack};
 use crate::error::Result;
+use crate::kernels::terms::Terms;
 use crate::memory::{Storage, room};
+use crate::simd::{Isa, Kernel, compiled};
 use crate::tile::Failures;
 
 /// Words between rows of a copy.
@@ -265,31 +267,18 @@ impl MatMul {
             }
             for (i, made) in (0..count).zip(rows.iter_mut()) {
                 let from = from.wrapping_offset((i * row * size) as isize);
-                let made = made.as_mut_ptr().cast();
-                self.terms.make(1, (from, col), columns, made);
-                for j in (0..columns as usize).filter(|_| self.terms.is_flipped()) {
-                    let start = self.terms.start((*made.cast::<i8>().add(j)).into());
-                    *starts.add(j) = (*starts.add(j)).wrapping_add(start);
-                }
+                self.terms
+                    .make(1, (from, col), columns, made.as_mut_ptr().cast());
             }
-            let words = std::slice::from_raw_parts_mut(to, columns as usize);
-            let rows = rows.each_ref().map(|row| row.as_ptr());
-            match self.terms.size() {
-                1 => {
-                    let rows =
-                        rows.map(|row| std::slice::from_raw_parts(row.cast::<u8>(), words.len()));
-                    for (j, word) in words.iter_mut().enumerate() {
-                        *word = u32::from_le_bytes(rows.map(|row| row[j]));
-                    }
-                }
-                _ => {
-                    let rows =
-                        rows.map(|row| std::slice::from_raw_parts(row.cast::<u16>(), words.len()));
-                    for (j, word) in words.iter_mut().enumerate() {
-                        *word = u32::from(rows[0][j]) | u32::from(rows[1][j]) << 16;
-                    }
-                }
-            }
+            let starts = self.terms.is_flipped().then_some(starts);
+            let joined = Joined {
+                rows,
+                terms: self.terms,
+                columns: columns as usize,
+                to,
+                starts,
+            };
+            compiled::<Join, _>(self.level)(joined);
         }
     }
 
@@ -346,6 +335,48 @@ impl MatMul {
             let made = self.k * self.terms.size();
             let rest = 4 * self.steps() - made;
             to.offset(made as isize).write_bytes(0, rest as usize);
+        }
+    }
+}
+
+/// Rows of terms that share words, with how many columns; and where what they add to sums is added to, if they do.
+struct Joined<'a> {
+    rows: &'a [[u32; PANEL]; 4],
+    terms: Terms,
+    columns: usize,
+    to: *mut u32,
+    starts: Option<*mut i32>,
+}
+
+/// Puts terms of the same column into a word, the first in its lowest bits.
+struct Join;
+
+impl Kernel<Joined<'_>> for Join {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(j: Joined<'_>) {
+        // SAFETY: there are so many columns, and a row has room for more; nobody else uses the words.
+        unsafe {
+            let words = std::slice::from_raw_parts_mut(j.to, j.columns);
+            let rows = j.rows.each_ref().map(|row| row.as_ptr());
+            if j.terms.size() == 2 {
+                let [a, b, ..] = rows.map(|row| &*row.cast::<[u16; PANEL]>());
+                for (word, (a, b)) in words.iter_mut().zip(a.iter().zip(b)) {
+                    *word = u32::from(*a) | u32::from(*b) << 16;
+                }
+                return;
+            }
+            let rows = rows.map(|row| &*row.cast::<[u8; PANEL]>());
+            for (i, word) in words.iter_mut().enumerate().take(PANEL) {
+                *word = u32::from_le_bytes(rows.map(|row| row[i]));
+            }
+            let Some(starts) = j.starts else {
+                return;
+            };
+            let starts = std::slice::from_raw_parts_mut(starts, j.columns);
+            for (i, start) in starts.iter_mut().enumerate().take(PANEL) {
+                let term: i32 = rows.iter().map(|row| i32::from(row[i] as i8)).sum();
+                *start = start.wrapping_add(j.terms.start(term));
+            }
         }
     }
 }

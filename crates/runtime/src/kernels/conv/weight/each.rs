@@ -84,7 +84,7 @@ impl Cut {
         // SAFETY: there is room.
         unsafe { zeros.write_bytes(0, (width.input * c.groups) as usize) };
         let lines = c.batch * depth.output * height.output;
-        let most = most_each_rows(c.level, POSITIONS as u32);
+        let most = most_each_rows(c.level, c.dtype, POSITIONS as u32);
         let rows = even_rows(width.kernel, most);
         for block in range.blocks[0]..range.blocks[1] {
             let lines = block * LINES..(block * LINES + LINES).min(lines);
