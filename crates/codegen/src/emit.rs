@@ -274,11 +274,11 @@ impl<'a> Emitter<'a> {
     /// What a half was rounded to for who reads it beside the store, which then needs not round again.
     fn rounded_before(&self, val: Val) -> Option<Val> {
         let half = self.k.dtype(val);
+        if !half.is_half() {
+            return None;
+        }
         let again = |a: Val, from: DType, to: DType| self.k.find(Expr::Convert { a, from }, to);
-        let wide = half
-            .is_half()
-            .then(|| again(val, half, DType::F32))
-            .flatten()?;
+        let wide = again(val, half, DType::F32)?;
         again(wide, DType::F32, half)
     }
 

@@ -128,37 +128,31 @@ impl MatMul {
     ) {
         let (args, to) = (Args(args), Args(&[to]));
         let panel = self.panel();
-        split(
-            self.all_panels(),
-            panel * self.k,
-            parallel,
-            |first, until| {
-                let (args, to) = (&args, &to);
-                let mut made = Made::default();
-                for (b, column) in (first..until).map(|i| self.panel_at(i)) {
-                    let columns = (b, column, panel.min(self.n - column));
-                    // SAFETY: the caller's; panels are apart.
-                    let packed = unsafe {
-                        let found = match self.terms.operand(1).size() {
-                            1 => {
-                                let found =
-                                    self.columns::<u8>(args.0, columns, &mut made, failures);
-                                found.map(|(from, row, col)| (from, [row, col]))
-                            }
-                            _ => {
-                                let found =
-                                    self.columns::<u16>(args.0, columns, &mut made, failures);
-                                found.map(|(from, row, col)| (from.cast(), [row, col]))
-                            }
-                        };
-                        found.map(|from| self.pack_panel(from, (b, column), to.0[0]))
+        let work = panel * self.k * READ_ROWS;
+        split(self.all_panels(), work, parallel, |first, until| {
+            let (args, to) = (&args, &to);
+            let mut made = Made::default();
+            for (b, column) in (first..until).map(|i| self.panel_at(i)) {
+                let columns = (b, column, panel.min(self.n - column));
+                // SAFETY: the caller's; panels are apart.
+                let packed = unsafe {
+                    let found = match self.terms.operand(1).size() {
+                        1 => {
+                            let found = self.columns::<u8>(args.0, columns, &mut made, failures);
+                            found.map(|(from, row, col)| (from, [row, col]))
+                        }
+                        _ => {
+                            let found = self.columns::<u16>(args.0, columns, &mut made, failures);
+                            found.map(|(from, row, col)| (from.cast(), [row, col]))
+                        }
                     };
-                    if let Err(e) = packed {
-                        failures.broken(e);
-                    }
+                    found.map(|from| self.pack_panel(from, (b, column), to.0[0]))
+                };
+                if let Err(e) = packed {
+                    failures.broken(e);
                 }
-            },
-        );
+            }
+        });
     }
 
     /// Panels of all right matrices.
