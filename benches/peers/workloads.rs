@@ -141,11 +141,11 @@ fn attention(what: &str) -> Option<Result<Workload>> {
         DType::F32
     };
     let what = of_halves.unwrap_or(what);
-    let keys = what.trim_end_matches("-step");
-    let keys: usize = keys.parse().ok()?;
+    let of_step = what.strip_suffix("-step");
+    let keys: usize = of_step.unwrap_or(what).parse().ok()?;
     let heads = [0; 3].map(|_| Tensor::randn([1, 12, keys, 64], DType::F32).to_dtype(dtype));
     let attend = |x: &[Tensor]| x[0].scaled_dot_product_attention(&x[1], &x[2]);
-    Some(match what.ends_with("-step") {
+    Some(match of_step.is_some() {
         true => gradients(heads.to_vec(), attend),
         false => operation(Sequential::new(), heads.to_vec(), move |_, x| attend(x)),
     })

@@ -274,6 +274,8 @@ impl MatMul {
                 None => steps,
             };
             let part = part.max(1);
+            let matrix = b.batch.min(self.right_matrices() - 1) * self.matrix_elements();
+            let packed = packed.wrapping_offset(matrix as isize);
             let firsts = (0..steps.max(1)).step_by(part as usize);
             let all = firsts.flat_map(|from| {
                 let columns = (0..b.cols).step_by(panel as usize);
@@ -285,8 +287,7 @@ impl MatMul {
                 let starts = self.terms.is_flipped();
                 let front = from + i64::from(starts && !is_first);
                 let right = (b.col + column) * self.panel_rows() + front * panel;
-                let matrix = b.batch.min(self.right_matrices() - 1) * self.matrix_elements();
-                let right = packed.wrapping_offset((matrix + right) as isize);
+                let right = packed.wrapping_offset(right as isize);
                 let tile = |rows: i64| Tile {
                     level: self.level,
                     dtype: self.terms.tile(),
