@@ -190,6 +190,7 @@ fn run_passes(
     let mut passes = optimize::Options {
         exact: options.precision() == Precision::Exact,
         max_patches: options.max_patches,
+        machine: *machine,
         ..optimize::Options::default()
     };
     let mut run = |graph: Graph, passes: &optimize::Options| {

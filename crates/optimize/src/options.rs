@@ -1,5 +1,7 @@
 //! What to run.
 
+use kiln_base::Machine;
+
 /// Which passes run, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Select {
@@ -23,6 +25,8 @@ pub struct Options {
     pub exact: bool,
     /// Verify the graph around every patch. On in debug builds by default.
     pub verify: bool,
+    /// What the graph is compiled for.
+    pub machine: Machine,
 }
 
 impl Default for Options {
@@ -32,6 +36,7 @@ impl Default for Options {
             max_patches: None,
             exact: false,
             verify: cfg!(debug_assertions),
+            machine: Machine::default(),
         }
     }
 }

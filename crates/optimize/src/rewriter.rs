@@ -48,7 +48,10 @@ impl<'a> Rewriter<'a> {
 
     /// The graph as rules see it.
     pub fn view(&self) -> View<'_> {
-        View { arena: &self.arena }
+        View {
+            arena: &self.arena,
+            machine: &self.options.machine,
+        }
     }
 
     /// The nodes that are there, operands before users.

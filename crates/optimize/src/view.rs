@@ -2,7 +2,7 @@
 
 use crate::PatchBuilder;
 use crate::arena::Arena;
-use kiln_base::numel;
+use kiln_base::{DType, Machine, numel};
 use kiln_ir::{Fact, Graph, Node, NodeId, Op, Output, SymbolInfo, Value, ops};
 
 /// A read-only view of the graph while it is rewritten. Ids stay the same until the pass is over, but
@@ -10,6 +10,7 @@ use kiln_ir::{Fact, Graph, Node, NodeId, Op, Output, SymbolInfo, Value, ops};
 #[derive(Copy, Clone)]
 pub struct View<'a> {
     pub(crate) arena: &'a Arena,
+    pub(crate) machine: &'a Machine,
 }
 
 impl<'a> View<'a> {
@@ -58,6 +59,22 @@ impl<'a> View<'a> {
     /// Parameters that the graph itself assigns do not count, nor do inputs of a body.
     pub fn is_prepared(&self, v: Value) -> bool {
         self.arena.prepared[v.node.index()]
+    }
+
+    /// Whether the graph is compiled for a GPU.
+    pub fn is_for_gpu(&self) -> bool {
+        self.machine.gpu().is_some()
+    }
+
+    /// Whether the machine multiplies numbers of a dtype as f32: halves, where no instruction multiplies these.
+    pub fn multiplies_as_f32(&self, dtype: DType) -> bool {
+        match self.machine {
+            Machine::Cpu(cpu) => match dtype {
+                DType::BF16 => !cpu.level.multiplies_bf16(),
+                dtype => dtype == DType::F16,
+            },
+            Machine::Gpu(_) => false,
+        }
     }
 
     /// The axis of a permutation, reshape or cast along which an axis of its operand lies whole.

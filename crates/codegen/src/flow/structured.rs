@@ -5,7 +5,8 @@
 //! with many, and in batches of matrices if it multiplies pairs; also where both operands were cast to f32 first, as
 //! they are for a bias: they are summed in f32 all the same. Likewise, on the CPU, u8, i8 and i16, which are summed in
 //! i32. What else there is of these becomes a product of f32 or i32 between casts. Other integers, and pooling, become a
-//! reduction over a window view or a product of two views.
+//! reduction over a window view or a product of two views. Beside images of halves the weights of a convolution may be
+//! f32.
 
 use super::build::FlowBuilder;
 use super::{DimIndex, Nid, Op, Result, Rounding, View};
@@ -80,6 +81,12 @@ impl FlowBuilder {
     /// where an engine multiplies them.
     fn narrow(&mut self, op: &Op, operands: &[Nid], sums: DType) -> Option<[Nid; 2]> {
         let [a, b] = [operands[0], operands[1]].map(|n| self.narrow_dtype(n, sums));
+        let has_weights = matches!(op, Op::Conv(c) if c.role != ConvRole::Weight);
+        if let (Some(half), None, true, false) =
+            (a, b, has_weights && sums == DType::F32, self.on_gpu())
+        {
+            return Some([self.read_as_narrow(operands[0], half), operands[1]]);
+        }
         let (a, b) = (a?, b?);
         let match_up = a == b || (a.size(), b.size()) == (1, 1);
         let is_batch = matches!(op, Op::MatMul) && self.shape(operands[1]).len() > 2;

@@ -12,29 +12,21 @@ use kiln_base::Machine;
 use kiln_ir::{DType, Graph, NodeId, Op};
 
 /// The pass. Not part of [`crate::passes()`].
-const fn pass(run: Run) -> Pass {
-    Pass {
-        name: "decompose",
-        about: "writes composites in terms of primitives",
-        exact: false,
-        run,
-    }
-}
-const FOR_CPU: Pass = pass(Run::Rules(&[&Empty, &Decompose { on_gpu: false }]));
-const FOR_GPU: Pass = pass(Run::Rules(&[&Empty, &Decompose { on_gpu: true }]));
+const PASS: Pass = Pass {
+    name: "decompose",
+    about: "writes composites in terms of primitives",
+    exact: false,
+    run: Run::Rules(&[&Empty, &Decompose]),
+};
 
 /// Writes the composites of a graph and of its bodies in terms of primitives, but for those that a machine computes
 /// whole. A composite that can't be written so is left.
 pub fn decompose(graph: Graph, machine: &Machine) -> Graph {
-    let pass = match machine {
-        Machine::Cpu(_) => FOR_CPU,
-        Machine::Gpu(_) => FOR_GPU,
-    };
     let options = Options {
-        verify: cfg!(debug_assertions),
+        machine: *machine,
         ..Options::default()
     };
-    match optimize_with(graph.clone(), &[pass], &options) {
+    match optimize_with(graph.clone(), &[PASS], &options) {
         Ok((graph, _)) => graph,
         Err(e) => {
             debug_assert!(false, "decompose: {e}");
@@ -43,9 +35,7 @@ pub fn decompose(graph: Graph, machine: &Machine) -> Graph {
     }
 }
 
-struct Decompose {
-    on_gpu: bool,
-}
+struct Decompose;
 
 impl Rule for Decompose {
     fn name(&self) -> &'static str {
@@ -58,7 +48,7 @@ impl Rule for Decompose {
             Op::Attention(_) => !weights_are_read(view, id),
             _ => true,
         };
-        if whole && self.has_kernel(&node.op, node.facts[0].dtype) {
+        if whole && has_kernel(view, &node.op, node.facts[0].dtype) {
             return None;
         }
         let mut patch = view.patch(id);
@@ -100,14 +90,12 @@ fn readers(view: &View<'_>, id: NodeId, operand: usize, found: &mut Vec<NodeId>)
     }
 }
 
-impl Decompose {
-    /// Whether the machine computes the op whole: the gradients of convolutions of floats, attention and its gradients, on
-    /// the CPU but of f64.
-    fn has_kernel(&self, op: &Op, dtype: DType) -> bool {
-        match op {
-            Op::ConvTranspose(_) | Op::ConvWeight(_) => dtype.is_float(),
-            Op::Attention(_) | Op::AttentionGrad(_) => dtype != DType::F64 || self.on_gpu,
-            _ => false,
-        }
+/// Whether the machine computes the op whole: the gradients of convolutions of floats, attention and its gradients, on
+/// the CPU but of f64.
+fn has_kernel(view: &View<'_>, op: &Op, dtype: DType) -> bool {
+    match op {
+        Op::ConvTranspose(_) | Op::ConvWeight(_) => dtype.is_float(),
+        Op::Attention(_) | Op::AttentionGrad(_) => dtype != DType::F64 || view.is_for_gpu(),
+        _ => false,
     }
 }

@@ -72,7 +72,7 @@ impl Images {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Conv {
     /// Of the operands: f32, f64, i32 or i64, or what is summed in f32 (f16 and bf16) or in i32 (u8, i8 and i16).
-    /// The two are one, but bytes with a sign meet bytes without.
+    /// The two are one, but bytes with a sign meet bytes without, and weights of f32 images of halves.
     pub dtypes: [DType; 2],
     /// What is computed.
     pub role: ConvRole,
@@ -113,7 +113,7 @@ pub struct Conv {
 }
 
 impl Conv {
-    /// The dtype of its first operand, and of the second but for bytes.
+    /// The dtype of its first operand.
     pub fn dtype(&self) -> DType {
         self.dtypes[0]
     }
@@ -123,14 +123,19 @@ impl Conv {
         sums(self.dtype())
     }
 
-    /// Whether its operands are f16 or bf16.
+    /// Whether its first operand is f16 or bf16.
     pub fn is_of_halves(&self) -> bool {
         self.dtype().is_half()
     }
 
-    /// Whether its operands have fewer bits than its sums.
+    /// Whether its first operand has fewer bits than its sums.
     pub fn is_narrow(&self) -> bool {
         self.sums() != self.dtype()
+    }
+
+    /// Whether its weights are f32 beside images of halves.
+    fn has_wide_weights(&self) -> bool {
+        self.is_of_halves() && self.dtypes[1] == DType::F32 && self.role != ConvRole::Weight
     }
 
     /// Which operands are images.
@@ -160,7 +165,7 @@ impl Described for Conv {
 
     fn contract(&self) -> Result<Contract, Contradiction> {
         let mut draft = Draft::new(self.name());
-        if !match_up(self.dtypes) {
+        if !match_up(self.dtypes) && !self.has_wide_weights() {
             let [a, b] = self.dtypes;
             return Err(contradiction!("{} multiplies {a} and {b}", self.name()));
         }

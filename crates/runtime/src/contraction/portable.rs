@@ -1,6 +1,6 @@
 //! Register tiles on processors that nothing is printed for.
 
-use super::tile::{Call, Tile};
+use super::tile::{Call, Tile, element};
 use crate::simd::Baseline;
 use crate::sums::Lane;
 
@@ -101,12 +101,13 @@ unsafe fn block<T: Lane>(
                 std::ptr::copy_nonoverlapping(out(r), sums.as_mut_ptr(), columns);
             }
         }
-        let mut right = call.right.cast::<T>().wrapping_add(column);
+        let size = tile.halves.map_or(size_of::<T>(), |half| half.size());
+        let mut right = call.right.wrapping_add(column * size);
         if tile.starts {
             for sums in &mut sums {
-                std::ptr::copy_nonoverlapping(right, sums.as_mut_ptr(), columns);
+                std::ptr::copy_nonoverlapping(right.cast(), sums.as_mut_ptr(), columns);
             }
-            right = right.wrapping_byte_offset(tile.right as isize);
+            right = right.wrapping_offset(tile.right as isize);
         }
         for tap in 0..tile.taps as usize {
             let first = if tile.taps == 1 {
@@ -120,9 +121,13 @@ unsafe fn block<T: Lane>(
             });
             for step in 0..tile.steps as isize {
                 let mut values = [T::ZERO; COLUMNS];
-                match columns {
-                    COLUMNS => values = right.cast::<[T; COLUMNS]>().read_unaligned(),
-                    _ => std::ptr::copy_nonoverlapping(right, values.as_mut_ptr(), columns),
+                match (tile.halves, columns) {
+                    (Some(half), _) => {
+                        let values = values.iter_mut().enumerate().take(columns);
+                        values.for_each(|(j, value)| *value = element(half, right, j));
+                    }
+                    (None, COLUMNS) => values = right.cast::<[T; COLUMNS]>().read_unaligned(),
+                    _ => std::ptr::copy_nonoverlapping(right.cast(), values.as_mut_ptr(), columns),
                 }
                 for r in 0..ROWS {
                     // Words of halves may begin anywhere among them.
@@ -132,7 +137,7 @@ unsafe fn block<T: Lane>(
                         sums[r][j] = add(sums[r][j], x, values[j]);
                     }
                 }
-                right = right.wrapping_byte_offset(tile.right as isize);
+                right = right.wrapping_offset(tile.right as isize);
             }
         }
         for (r, sums) in sums.iter().enumerate() {

@@ -191,6 +191,26 @@ impl Printer<'_> {
         }
     }
 
+    /// The same of numbers that are widened if they have fewer bits than sums.
+    pub(super) fn load_wide(&mut self, to: Vreg, from: Mem, dtype: DType, partial: bool) {
+        let load = match dtype {
+            DType::F16 => op::VCVTPH2PS,
+            DType::BF16 => op::VPMOVZXWD,
+            DType::U8 => op::VPMOVZXBD,
+            DType::I8 => op::VPMOVSXBD,
+            DType::I16 => op::VPMOVSXWD,
+            _ => return self.load(to, from, partial),
+        };
+        match partial {
+            true => self.asm.masked(load, self.width, (TAIL, true), (to, from)),
+            false => self.asm.op(load, self.width, (to, from)),
+        }
+        if dtype == DType::BF16 {
+            let bits = bug("a half is widened by a bit too few", 16, |n| n - 1);
+            self.asm.op(op::VPSLLD, self.width, (to, to, bits));
+        }
+    }
+
     pub(super) fn store(&mut self, to: Mem, from: Vreg, partial: bool) {
         match partial {
             false => self.asm.op(op::VMOVUPS_STORE, self.width, (to, from)),
@@ -263,11 +283,14 @@ impl Printer<'_> {
         let at = Mem::at(RIGHT).plus(behind as i32 * self.tile.right as i32);
         for vector in 0..self.vectors {
             let partial = self.is_partial(vector) && !self.tile.padded;
-            self.load(
-                self.value(vector),
-                at.plus(i32::from(vector) * bytes),
-                partial,
-            );
+            let to = self.value(vector);
+            match self.tile.halves {
+                Some(half) => {
+                    let from = at.plus(i32::from(vector) * bytes / 2);
+                    self.load_wide(to, from, half, false);
+                }
+                None => self.load(to, at.plus(i32::from(vector) * bytes), partial),
+            }
         }
         if self.tile.ahead != 0 {
             for vector in 0..self.vectors {

@@ -235,6 +235,7 @@ impl Cut {
                 step: apart[1] * size,
                 right: step * size,
                 padded,
+                halves: None,
                 steps: self.k as u32,
                 ahead: 0,
                 taps: 1,

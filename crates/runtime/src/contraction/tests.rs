@@ -185,14 +185,19 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
     let b: Vec<T> = rng.numbers(((taps * steps).max(1) - 1) * right + behind);
     let before: Vec<T> = rng.numbers((last + 1) * out + 7);
     let mut c = before.clone();
+    let halves = [None, Some(DType::F16), Some(DType::BF16)][rng.below(3)];
+    let halves = halves.filter(|_| T::DTYPE == DType::F32 && padded);
+    let of = halves.unwrap_or(T::DTYPE);
+    let (b_at, b_memory) = stored(&b, of);
     let tile = Tile {
         level,
         dtype: T::DTYPE,
         rows,
         columns: columns as u16,
         step: (step * size) as i64,
-        right: (right * size) as i64,
+        right: (right * of.size()) as i64,
         padded,
+        halves,
         steps: steps as u32,
         ahead: 64 * rng.below(3) as i64,
         taps: taps as u32,
@@ -204,7 +209,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
     };
     let call = Call {
         left: a.as_ptr().cast(),
-        right: b.as_ptr().cast(),
+        right: b_at,
         out: c.as_mut_ptr().cast(),
         finish: std::ptr::null(),
         taps: list.as_ptr(),
@@ -215,7 +220,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
         taps: words.as_ptr().cast(),
         ..call
     };
-    by.run(&tile, &call, &[&a, &b], &words, &mut c, &mut []);
+    by.run(&tile, &call, &[&a, &b_memory], &words, &mut c, &mut []);
     let mut expected: Vec<f64> = before.iter().map(|x| x.value()).collect();
     for r in 0..count {
         let [from, to] = row(&rows, r);
@@ -406,6 +411,7 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
         step: 4,
         right: 4 * columns as i64,
         padded: false,
+        halves: None,
         ahead: 0,
         steps: steps as u32,
         taps: taps as u32,
@@ -583,6 +589,7 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
         step: 4,
         right: 32,
         padded: true,
+        halves: None,
         steps: 1,
         ahead: 0,
         taps: 1,

@@ -28,6 +28,9 @@ pub(crate) struct Tile {
     pub right: i64,
     /// Whether the right operand holds whole vectors, whatever the columns.
     pub padded: bool,
+    /// Of which halves the right operand is, if it is not of what is multiplied: these are widened as they are loaded, in
+    /// whole vectors.
+    pub halves: Option<DType>,
     /// How far behind what is read of the right operand the caches are asked for more of it, for later tiles; 0 for
     /// nothing.
     pub ahead: i64,
@@ -245,6 +248,7 @@ impl Tile {
         let counts = [u32::from(self.columns), self.steps, self.taps];
         let mut key = flags.to_vec();
         key.extend(switches);
+        key.push(self.halves.unwrap_or(self.dtype) as u8);
         key.extend(numbers.flat_map(|n| n.to_le_bytes()));
         key.extend(counts.iter().flat_map(|n| n.to_le_bytes()));
         key.extend(self.finish.iter().flat_map(|f| f.key()));

@@ -307,7 +307,7 @@ impl Conv {
         let mut copy = None;
         // SAFETY: the caller's; the dtype was checked.
         unsafe {
-            let weights = match self.terms.are_narrow() {
+            let weights = match self.widens(1) {
                 true => match self.widen(1, weights, &mut copy, parallel) {
                     Ok(weights) => weights,
                     Err(e) => return failures.broken(e),

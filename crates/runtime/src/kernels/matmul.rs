@@ -178,7 +178,7 @@ impl MatMul {
     pub(crate) fn workspace(&self, threads: i64) -> i64 {
         match self.algorithm {
             Algorithm::Vector => threads * self.k,
-            Algorithm::Packed => self.packed_elements() + self.copied_words() + self.waiting_sums(),
+            Algorithm::Packed => self.packed_room() + self.copied_words() + self.waiting_sums(),
             Algorithm::Parts => self.parts_workspace(),
             _ => 0,
         }

@@ -4,7 +4,7 @@ use super::algorithms;
 use super::build::*;
 use kiln_base::{DType, Dim};
 use kiln_plan::*;
-use kiln_runtime::{Buffer, Executable};
+use kiln_runtime::Buffer;
 
 /// The plan with the last of its inputs baked in.
 fn with_weights(mut plan: Plan, weights: &Buffer) -> Plan {
@@ -92,20 +92,22 @@ fn same_in_bodies(plan: Plan, r: &mut Random) {
         algorithms::random(input.dtype, len, r)
     });
     let alone = with_weights(plan, &weights);
-    let want = Executable::new(alone.clone()).unwrap();
+    // Whatever level other tests use meanwhile.
+    let level = levels()[levels().len() - 1];
+    let want = executable(&alone, level).unwrap();
     let want = want.run_shared(std::slice::from_ref(&x)).unwrap()[0]
         .bytes()
         .unwrap()
         .to_vec();
     let kernel = &alone.kernels[0];
-    let exe = Executable::new(repeated(&alone)).unwrap();
+    let exe = executable(&repeated(&alone), level).unwrap();
     let twice = exe.run_shared(std::slice::from_ref(&x)).unwrap();
     assert_eq!(
         twice[0].bytes().unwrap(),
         [&want[..], &want].concat(),
         "{kernel:?}"
     );
-    let exe = Executable::new(branched(&alone)).unwrap();
+    let exe = executable(&branched(&alone), level).unwrap();
     let yes = Buffer::from_slice(&[true], &[1]).unwrap();
     let once = exe.run_shared(&[x, yes]).unwrap();
     assert_eq!(once[0].bytes().unwrap(), want, "{kernel:?}");

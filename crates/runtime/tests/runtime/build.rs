@@ -268,6 +268,7 @@ pub fn run(plan: &Plan, inputs: &[Buffer]) -> Vec<Result<Vec<Buffer>>> {
     let has = |dtypes: &[DType]| inputs.iter().any(|x| dtypes.contains(&x.dtype()));
     let whole = has(&[DType::U8, DType::I8, DType::I16]);
     let more = [
+        (Level::Amx, whole || has(&[DType::BF16])),
         (Level::Avx512Bf16, has(&[DType::BF16])),
         (Level::Avx512Vnni, whole),
         (Level::Avx2Vnni, whole),

@@ -3,7 +3,7 @@
 use super::product::{Channel, Product, column};
 use crate::{Patch, PatchBuilder, Rule, View};
 use kiln_ir::ops::BatchNorm;
-use kiln_ir::{Builder, NodeId, Op, OpError, Pw, Value};
+use kiln_ir::{Builder, DType, Node, NodeId, Op, OpError, Pw, Value};
 
 /// A product, one number a channel that is added to it, and views of the sum.
 struct Affine<'a> {
@@ -22,6 +22,11 @@ pub(super) fn row<'a>(view: &View<'a>, id: NodeId) -> Option<(Pw, &'a [Value])> 
         Op::Pointwise(p) => Some((p.0, &node.inputs)),
         _ => None,
     }
+}
+
+/// Whether a node reads halves.
+fn of_halves(view: &View<'_>, node: &Node) -> bool {
+    node.inputs.iter().all(|v| view.fact(*v).dtype.is_half())
 }
 
 impl<'a> Affine<'a> {
@@ -61,10 +66,12 @@ impl<'a> Affine<'a> {
                 return None;
             }
             let node = view.producer(v);
-            if !matches!(node.op, Op::Permute(_) | Op::Reshape(_)) {
-                break other(v)?;
+            match &node.op {
+                Op::Permute(_) | Op::Reshape(_) => views.push(v.node),
+                // What was computed in f32 is f32 again.
+                Op::Cast(c) if c.dtype == DType::F32 && of_halves(view, node) => {}
+                _ => break other(v)?,
             }
-            views.push(v.node);
             v = node.inputs[0];
         };
         for id in views.into_iter().rev() {
@@ -72,6 +79,17 @@ impl<'a> Affine<'a> {
             affine.views.push(&view.node(id).op);
         }
         Some(affine)
+    }
+
+    /// Numbers of channels as a `[c]`.
+    fn vector(
+        &self,
+        patch: &mut PatchBuilder<'_>,
+        view: &View<'_>,
+        by: Channel,
+    ) -> Result<Value, OpError> {
+        let by = by.vector(patch, view)?;
+        patch.cast(&by, self.product.wide())
     }
 
     /// The shift as a `[c]`.
@@ -83,7 +101,7 @@ impl<'a> Affine<'a> {
         let Some((op, by)) = &self.shift else {
             return Ok(None);
         };
-        let by = by.vector(patch, view)?;
+        let by = self.vector(patch, view, *by)?;
         Ok(Some(match op {
             Pw::Sub => patch.pointwise(Pw::Neg, &[by])?,
             _ => by,
@@ -107,9 +125,10 @@ impl<'a> Affine<'a> {
     fn behind(
         &self,
         patch: &mut PatchBuilder<'_>,
-        mut y: Value,
+        y: Value,
         shift: Option<Value>,
     ) -> Result<Value, OpError> {
+        let mut y = patch.cast(&y, self.product.wide())?;
         if let Some(shift) = shift {
             let rank = patch.fact(&y).rank();
             let shift = column(patch, &shift, self.product.channels(), rank)?;
@@ -145,6 +164,7 @@ impl Rule for ScaledProduct {
         };
         let mut patch = view.patch(id);
         let new = scale(&mut patch, view, &affine, op, by).ok()?;
+        let new = patch.narrowed(&new, view.node(id).fact().dtype).ok()?;
         Some(patch.replacing(id.value(), new))
     }
 }
@@ -158,7 +178,7 @@ fn scale(
     by: Option<Channel>,
 ) -> Result<Value, OpError> {
     let (op, by) = match by {
-        Some(by) => (op, by.vector(patch, view)?),
+        Some(by) => (op, affine.vector(patch, view, by)?),
         None => (Pw::Mul, minus_one(patch, affine)?),
     };
     let shift = match affine.shift(patch, view)? {
@@ -172,7 +192,11 @@ fn scale(
 fn minus_one(patch: &mut PatchBuilder<'_>, affine: &Affine<'_>) -> Result<Value, OpError> {
     let fact = affine.product.fact();
     let channels = affine.product.channels();
-    patch.full(-1.0, fact.dtype, &fact.shape[channels..=channels])
+    patch.full(
+        -1.0,
+        affine.product.wide(),
+        &fact.shape[channels..=channels],
+    )
 }
 
 /// (P(x, w) + a) ± b = P(x, w) + (a ± b), and c − P(x, w) = P(x, −w) + c.
@@ -203,6 +227,7 @@ impl Rule for ShiftedProduct {
             let (affine, by) = shifted(b, a)?;
             take(&mut patch, view, &affine, by).ok()?
         };
+        let new = patch.narrowed(&new, view.node(id).fact().dtype).ok()?;
         Some(patch.replacing(id.value(), new))
     }
 }
@@ -215,7 +240,7 @@ fn add(
     op: Pw,
     by: Channel,
 ) -> Result<Value, OpError> {
-    let by = by.vector(patch, view)?;
+    let by = affine.vector(patch, view, by)?;
     let shift = match affine.shift(patch, view)? {
         Some(shift) => patch.pointwise(op, &[shift, by])?,
         None => by,
@@ -230,7 +255,7 @@ fn take(
     affine: &Affine<'_>,
     from: Channel,
 ) -> Result<Value, OpError> {
-    let from = from.vector(patch, view)?;
+    let from = affine.vector(patch, view, from)?;
     let shift = match affine.shift(patch, view)? {
         Some(shift) => patch.pointwise(Pw::Sub, &[from, shift])?,
         None => from,
@@ -270,6 +295,7 @@ impl Rule for BatchNormBehind {
         }
         let mut patch = view.patch(id);
         let new = fold_norm(&mut patch, view, &affine, norm, &operands[1..]).ok()?;
+        let new = patch.narrowed(&new, view.node(id).fact().dtype).ok()?;
         Some(patch.replacing(id.value(), new))
     }
 }
@@ -331,8 +357,10 @@ fn fold_norm(
     norm: &BatchNorm,
     statistics: &[Value],
 ) -> Result<Value, OpError> {
-    let scale = scale_of_norm(patch, norm, statistics)?;
+    let wide = |v: &Value| patch.cast(v, affine.product.wide());
+    let statistics: Vec<Value> = statistics.iter().map(wide).collect::<Result<_, _>>()?;
+    let scale = scale_of_norm(patch, norm, &statistics)?;
     let shift = affine.shift(patch, view)?;
-    let shift = shift_of_norm(patch, norm, statistics, scale, shift)?;
+    let shift = shift_of_norm(patch, norm, &statistics, scale, shift)?;
     affine.folded(patch, Pw::Mul, &scale, Some(shift))
 }

@@ -25,9 +25,10 @@
 //!
 //! What must hold: weight, factors and statistics depend on parameters and constants only, so that the new
 //! ones land in *prepare*; nothing else reads what is folded; eps is positive and finite, so that s is
-//! finite whatever non-negative variance it gets; the dtype is f32 or f64 (in `norm_of_scaled` also
-//! halves, which it computes in f32), since f16 and bf16 would round the new weight where the program
-//! computes in f32. (Of whole numbers the weight stays as it is.)
+//! finite whatever non-negative variance it gets; the dtype is f32 or f64, since f16 and bf16 would round the new
+//! weight where the program computes in f32. Behind a convolution of halves that the machine multiplies as f32 the new
+//! weight is f32, and with it the product; `norm_of_scaled` computes in f32 what is of halves. (Of whole numbers the
+//! weight stays as it is.)
 //!
 //! Changes rounding. With unit roundoff u and K products a sum, the old and the new result of
 //! `conv_batch_norm` differ by at most `(2K + 13) · u · (Σ|x·w|·|s| + (|b| + |mean|)·|s| + |bias|)` to

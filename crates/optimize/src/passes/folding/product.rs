@@ -24,8 +24,7 @@ enum Kind {
 }
 
 impl<'a> Product<'a> {
-    /// The product that makes a value, of a dtype in which the new weight loses nothing that the old
-    /// program kept.
+    /// The product of f32 or f64 that makes a value.
     pub fn of(view: &View<'a>, v: Value) -> Option<Product<'a>> {
         let product = Product::of_any_dtype(view, v)?;
         matches!(product.fact().dtype, DType::F32 | DType::F64).then_some(product)
@@ -55,10 +54,23 @@ impl<'a> Product<'a> {
         })
     }
 
-    /// [`Product::of`], if nothing else reads it.
+    /// The product that makes a value, if nothing else reads it, of a dtype in which a new weight loses nothing that the
+    /// old program kept: f32 or f64, or f32 for halves that are multiplied as that. Those only of a convolution, which
+    /// reads a weight often; a matrix of halves is half as long to read.
     pub fn only(view: &View<'a>, v: Value) -> Option<Product<'a>> {
-        let product = Product::of(view, v)?;
-        (view.use_count(v.node) == 1).then_some(product)
+        let product = Product::of_any_dtype(view, v)?;
+        let dtype = product.fact().dtype;
+        let keeps = matches!(dtype, DType::F32 | DType::F64)
+            || product.is_conv() && view.multiplies_as_f32(dtype);
+        (keeps && view.use_count(v.node) == 1).then_some(product)
+    }
+
+    /// The dtype that it is computed in, with a new weight too.
+    pub fn wide(&self) -> DType {
+        match self.fact().dtype {
+            half if half.is_half() => DType::F32,
+            dtype => dtype,
+        }
     }
 
     /// The result.
@@ -104,13 +116,17 @@ impl<'a> Product<'a> {
         self.node.inputs[(self.kind != Kind::Left) as usize]
     }
 
-    /// The product with another weight, and other data.
+    /// The [wide](Product::wide) product with another weight, and other data.
     pub fn with(
         &self,
         patch: &mut PatchBuilder<'_>,
         data: Value,
         weight: Value,
     ) -> Result<Value, OpError> {
+        let [data, weight] = [
+            patch.cast(&data, self.wide())?,
+            patch.cast(&weight, self.wide())?,
+        ];
         let operands = match self.kind {
             Kind::Left => [weight, data],
             _ => [data, weight],
@@ -177,12 +193,13 @@ impl<'a> Product<'a> {
         axis: usize,
         groups: usize,
     ) -> Result<Value, OpError> {
-        let weight = self.weight();
+        let [by, weight] = [by, &self.weight()].map(|v| patch.cast(v, self.wide()));
+        let (by, weight) = (by?, weight?);
         let shape = patch.fact(&weight).shape;
         let mut column = Shape::from_elem(Dim::ONE, shape.len());
         column[axis] = shape[axis].clone();
         if groups == 1 {
-            let by = patch.reshape(by, &column)?;
+            let by = patch.reshape(&by, &column)?;
             return patch.pointwise(op, &[weight, by]);
         }
         let groups = Dim::from(groups);
@@ -193,7 +210,7 @@ impl<'a> Product<'a> {
         split[0] = each;
         split.insert(0, groups.clone());
         column.insert(0, groups);
-        let by = patch.reshape(by, &column)?;
+        let by = patch.reshape(&by, &column)?;
         let weight = patch.reshape(&weight, &split)?;
         let new = patch.pointwise(op, &[weight, by])?;
         patch.reshape(&new, &shape)

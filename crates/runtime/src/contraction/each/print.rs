@@ -3,7 +3,7 @@
 
 use super::{Each, held_taps};
 use crate::bugs::bug;
-use crate::contraction::print::{AT, CALL, FRAME, Printer, Products, RIGHT, ROWS, TAIL};
+use crate::contraction::print::{AT, CALL, FRAME, Printer, Products, RIGHT, ROWS};
 use kiln_base::DType;
 use kiln_x86::{Condition, Gpr, Mem, Vreg, op};
 use std::collections::BTreeMap;
@@ -142,7 +142,7 @@ impl Printer<'_> {
                     let size = each.reads.size() as u8;
                     let from = Mem::at(LINE).index(COLUMN, size);
                     let from = from.plus((i64::from(at) * each.position) as i32);
-                    self.widened(number, from, each.reads);
+                    self.load_wide(number, from, each.reads, self.tail.is_some());
                 }
                 None => (self.asm).op(op::VXORPS, self.width, (number, number, number)),
             }
@@ -157,26 +157,6 @@ impl Printer<'_> {
                     }
                 }
             }
-        }
-    }
-
-    /// Loads a number of each column, which is widened if it has fewer bits than sums.
-    fn widened(&mut self, to: Vreg, from: Mem, dtype: DType) {
-        let load = match dtype {
-            DType::F16 => op::VCVTPH2PS,
-            DType::BF16 => op::VPMOVZXWD,
-            DType::U8 => op::VPMOVZXBD,
-            DType::I8 => op::VPMOVSXBD,
-            DType::I16 => op::VPMOVSXWD,
-            _ => return self.load(to, from, self.tail.is_some()),
-        };
-        match self.tail {
-            Some(_) => self.asm.masked(load, self.width, (TAIL, true), (to, from)),
-            None => self.asm.op(load, self.width, (to, from)),
-        }
-        if dtype == DType::BF16 {
-            let bits = bug("a half is widened by a bit too few", 16, |n| n - 1);
-            self.asm.op(op::VPSLLD, self.width, (to, to, bits));
         }
     }
 

@@ -115,6 +115,7 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
         step: size as i64,
         right: (size * pitch) as i64,
         padded: true,
+        halves: None,
         steps: steps as u32,
         ahead: 0,
         taps: taps as u32,

@@ -170,6 +170,7 @@ impl Cut {
                     step: 0,
                     right: self.panel * size,
                     padded: true,
+                    halves: None,
                     ahead: 0,
                     steps: 1,
                     taps,

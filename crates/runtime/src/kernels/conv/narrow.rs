@@ -23,7 +23,7 @@ impl Conv {
     /// Whether an operand is read from a copy, in which elements have more bits.
     pub(super) fn widens(&self, i: usize) -> bool {
         let weights = i == 1 && self.role != ConvRole::Weight;
-        self.terms.are_narrow() && (weights || !self.narrow)
+        self.terms.operand(i) != self.dtype && (weights || !self.narrow)
     }
 
     /// Whether images are read as they are, although they have fewer bits than their sums; so are both operands of a

@@ -7,8 +7,10 @@ use crate::contraction::{Matrix, pack};
 use crate::error::Result;
 use crate::kernels::terms::Terms;
 use crate::memory::{Storage, room};
+use crate::simd::convert::widen;
 use crate::simd::{Isa, Kernel, compiled};
 use crate::tile::Failures;
+use kiln_base::DType;
 
 /// Words between rows of a copy.
 const APART: i64 = 16;
@@ -181,6 +183,19 @@ impl MatMul {
         let size = self.terms.operand(1).size() as i64;
         // SAFETY: the caller's.
         unsafe {
+            if self.halves().is_some() {
+                let at = b * self.matrix_elements() + column * steps;
+                let to = to.cast::<u16>().offset(at as isize);
+                if columns < panel {
+                    to.write_bytes(0, (panel * steps) as usize);
+                }
+                return pack(
+                    self.level,
+                    (from.cast(), row, col),
+                    (steps, columns),
+                    (to, panel),
+                );
+            }
             let starts = to
                 .cast::<u32>()
                 .offset((b * self.matrix_elements() + column * self.panel_rows()) as isize);
@@ -200,6 +215,31 @@ impl MatMul {
                 self.put_rows((from, row, col), (count, columns), to, &mut rows);
             }
         }
+    }
+
+    /// A packed panel of halves as f32.
+    ///
+    /// # Safety
+    /// The panel exists.
+    pub(super) unsafe fn wide_panel(
+        &self,
+        half: DType,
+        panel: *const u8,
+        to: &mut Option<Storage>,
+    ) -> Result<*const u8> {
+        let len = self.panel() * self.k;
+        let to = room::<f32>(to, len)?;
+        // SAFETY: the caller's; there is room.
+        unsafe {
+            let from = std::slice::from_raw_parts(panel.cast::<u16>(), len as usize);
+            widen(
+                self.level,
+                half,
+                from,
+                std::slice::from_raw_parts_mut(to, len as usize),
+            );
+        }
+        Ok(to.cast_const().cast())
     }
 
     /// Packs columns whose terms lie side by side, and has their sums begin with what these add to them.

@@ -70,6 +70,25 @@ impl MatMul {
         self.right_matrices() * self.matrix_elements()
     }
 
+    /// Of which halves packed matrices are, if they are not of what is multiplied.
+    pub(super) fn halves(&self) -> Option<DType> {
+        let dtype = self.terms.operand(1);
+        (dtype.is_half() && self.terms.tile() == DType::F32).then_some(dtype)
+    }
+
+    /// Bytes of an element of theirs.
+    fn packed_size(&self) -> i64 {
+        self.halves().unwrap_or(self.dtype).size() as i64
+    }
+
+    /// Sums that take as much room as they do.
+    pub(super) fn packed_room(&self) -> i64 {
+        ceil(
+            self.packed_elements() * self.packed_size(),
+            self.dtype.size() as i64,
+        )
+    }
+
     /// Rows of a panel: steps, and in front of them what sums begin with.
     pub(super) fn panel_rows(&self) -> i64 {
         self.steps() + i64::from(self.terms.is_flipped())
@@ -92,7 +111,7 @@ impl MatMul {
     /// Bytes of the right matrix once it is packed; none where it never is. Where another algorithm computes it for
     /// these sizes, what is packed in *prepare* is for other runs.
     pub(crate) fn packed_bytes(&self) -> Option<usize> {
-        let bytes = self.packed_elements() as usize * self.dtype.size();
+        let bytes = (self.packed_elements() * self.packed_size()) as usize;
         (self.packable && self.rhs.made.is_none() && bytes > 0).then_some(bytes)
     }
 
@@ -156,19 +175,15 @@ impl MatMul {
         failures: &Failures,
     ) {
         let mut storage = None;
-        let found = packed_weights(
-            packed,
-            (&mut storage, self.packed_elements()),
-            |to: *mut T| {
-                // SAFETY: the caller's; there is room.
-                unsafe {
-                    match self.rhs.made {
-                        Some(_) => self.pack_made(args, to.cast(), parallel, failures),
-                        None => self.pack(args[self.rhs.arg], to.cast(), parallel),
-                    }
+        let found = packed_weights(packed, (&mut storage, self.packed_room()), |to: *mut T| {
+            // SAFETY: the caller's; there is room.
+            unsafe {
+                match self.rhs.made {
+                    Some(_) => self.pack_made(args, to.cast(), parallel, failures),
+                    None => self.pack(args[self.rhs.arg], to.cast(), parallel),
                 }
-            },
-        );
+            }
+        });
         let packed = match found {
             Ok(found) => found.cast(),
             Err(e) => return failures.broken(e),
@@ -210,7 +225,7 @@ impl MatMul {
             |i, args, scratch, work| unsafe {
                 let (given, block) = (&given, self.block_of(cut, i));
                 let [packed, left, waiting] = [0, 1, 2].map(|i| given.0[i]);
-                let given = (packed.cast_const().cast(), left.cast_const().cast());
+                let given = (packed.cast_const(), left.cast_const().cast());
                 let waiting = waits.then_some(waiting.cast::<T>());
                 self.packed_block::<T>(args, given, (&block, waiting), scratch, work)
             },
@@ -236,13 +251,14 @@ impl MatMul {
     unsafe fn packed_block<T: Lane>(
         &self,
         args: &[*mut u8],
-        (packed, left): (*const T, *const f32),
+        (packed, left): (*const u8, *const f32),
         (b, waiting): (&Block, Option<*mut T>),
-        (flat, made, copies, kernels): &mut (Option<Storage>, Made, Option<Storage>, Kernels),
+        (flat, made, copies, kernels): &mut (Option<Storage>, Made, [Option<Storage>; 2], Kernels),
         work: &mut Work,
     ) -> Result<()> {
         // Blocks begin with a panel.
         let (panel, tile_rows, size) = (self.panel(), self.tile_rows(), size_of::<T>() as i64);
+        let [copies, wide] = copies;
         let first = (b.batch * self.m + b.row) * self.n + b.col;
         // Where the results belong, unless more follows.
         let (dst, pitch) = match (waiting, &self.epilogue) {
@@ -275,7 +291,8 @@ impl MatMul {
             };
             let part = part.max(1);
             let matrix = b.batch.min(self.right_matrices() - 1) * self.matrix_elements();
-            let packed = packed.wrapping_offset(matrix as isize);
+            // What is read for several tiles is widened once for all of them.
+            let often = b.rows > tile_rows;
             let firsts = (0..steps.max(1)).step_by(part as usize);
             let all = firsts.flat_map(|from| {
                 let columns = (0..b.cols).step_by(panel as usize);
@@ -286,16 +303,21 @@ impl MatMul {
                 // In front of the first step is what sums begin with.
                 let starts = self.terms.is_flipped();
                 let front = from + i64::from(starts && !is_first);
-                let right = (b.col + column) * self.panel_rows() + front * panel;
-                let right = packed.wrapping_offset(right as isize);
+                let right = matrix + (b.col + column) * self.panel_rows() + front * panel;
+                let right = packed.wrapping_offset((right * self.packed_size()) as isize);
+                let (right, halves) = match self.halves() {
+                    Some(half) if often => (self.wide_panel(half, right, wide)?, None),
+                    halves => (right, halves),
+                };
                 let tile = |rows: i64| Tile {
                     level: self.level,
                     dtype: self.terms.tile(),
                     rows: Rows::of_matrix(rows, down),
                     columns: panel.min(b.cols - column) as u16,
                     step: across,
-                    right: panel * size,
+                    right: panel * halves.map_or(size, |half| half.size() as i64),
                     padded: true,
+                    halves,
                     steps: part.min(steps - from) as u32,
                     ahead: 0,
                     taps: 1,
@@ -319,7 +341,7 @@ impl MatMul {
                     };
                     let call = Call {
                         left: lhs.wrapping_offset((row * down + from * across) as isize),
-                        right: right.cast(),
+                        right,
                         out: dst.wrapping_offset((row * pitch + column) as isize).cast(),
                         finish: accesses.as_ptr(),
                         taps: std::ptr::null(),

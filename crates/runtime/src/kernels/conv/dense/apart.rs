@@ -23,6 +23,7 @@ impl Cut {
             step: apart * size,
             right: self.panel * size,
             padded: true,
+            halves: None,
             ahead: 0,
             steps: many(self.sums)?,
             taps: 1,

@@ -388,6 +388,7 @@ impl Cut {
             step: size,
             right: self.panel * size,
             padded: true,
+            halves: None,
             ahead: match panel * self.panels > HOT_WEIGHTS {
                 true => panel * size,
                 false => 0,

@@ -308,6 +308,7 @@ impl Cut {
             step,
             right: self.panel * size,
             padded: true,
+            halves: None,
             ahead: 0,
             steps: ceil(steps, each) as u32,
             taps: taps as u32,

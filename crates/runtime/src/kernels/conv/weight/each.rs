@@ -125,6 +125,7 @@ impl Cut {
                                 step: 0,
                                 right: c.groups * size,
                                 padded: false,
+                                halves: None,
                                 ahead: 0,
                                 steps: 1,
                                 taps: (to - from) as u32,

@@ -175,6 +175,7 @@ impl Sizes {
                 step: SIZE,
                 right: self.panel * SIZE,
                 padded: true,
+                halves: None,
                 // Matrices follow each other as they are read.
                 ahead: match self.squares * self.panels * matrix >= FAR {
                     true => matrix * SIZE,
