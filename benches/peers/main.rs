@@ -217,7 +217,7 @@ fn compare(name: &str, arguments: &Arguments) -> Result<Ratios, Failure> {
     }
     let agree = match name {
         _ if name.ends_with("f16") => AGREE_IN_HALVES,
-        _ if name.ends_with("int8") => AGREE_IN_BYTES,
+        _ if name.contains("-int") => AGREE_IN_BYTES,
         _ => AGREE,
     };
     warm_up(&mut sides, agree)?;

@@ -30,11 +30,13 @@ def export(name, path):
 
 
 def of_bytes(name, path, inputs):
-    """Quantises a model: an encoder as it runs, what convolves by what it reads of the inputs."""
+    """Quantises a model: an encoder as it runs, what convolves by what it reads of the inputs. A reduced range is here that
+    of weights."""
     from onnxruntime import quantization
 
+    how = {"weight_type": quantization.QuantType.QInt8, "reduce_range": name.endswith("-int7")}
     if name.startswith("encoder"):
-        quantization.quantize_dynamic(path, path, weight_type=quantization.QuantType.QInt8)
+        quantization.quantize_dynamic(path, path, **how)
         return
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -55,7 +57,7 @@ def of_bytes(name, path, inputs):
         Batch(),
         per_channel=True,
         activation_type=quantization.QuantType.QUInt8,
-        weight_type=quantization.QuantType.QInt8,
+        **how,
     )
 
 

@@ -272,14 +272,14 @@ NARROW = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 def parts(name):
     """The name without the dtype of halves, and that, if there is one."""
-    name = name.removesuffix("-int8")
+    name = name.removesuffix("-int8").removesuffix("-int7")
     first, _, last = name.rpartition("-")
     return (first, NARROW[last]) if last in NARROW else (name, None)
 
 
 def is_of_bytes(name):
     """Whether a workload multiplies bytes."""
-    return name.endswith("-int8")
+    return name.endswith(("-int8", "-int7"))
 
 
 def trains(name):

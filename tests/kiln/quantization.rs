@@ -3,7 +3,9 @@
 use kiln::nn::{
     BatchNorm2d, Conv2d, Forward, Kernel, Linear, Module, ReLU, Sequential, module, sequential,
 };
-use kiln::{Calibration, DType, Result, Tensor, compile, no_grad, quantize_dynamic, with_seed};
+use kiln::{
+    Calibration, DType, Result, Tensor, compile, no_grad, quantize_dynamic, reduce_range, with_seed,
+};
 
 fn network() -> Result<Sequential> {
     let net = sequential![
@@ -41,11 +43,23 @@ fn a_calibrated_network_is_near_the_one_of_floats() -> Result<()> {
         let off = distance(&eager, &exact)?;
         assert!((1e-5..0.05).contains(&off), "{off}");
         let f = compile(&x, |x| no_grad(|| calibration.quantized(|| net.call(x))))?;
-        let off = distance(&f.run(&x)?, &eager)?;
-        assert!(off < 0.01, "{off}");
+        let compiled = distance(&f.run(&x)?, &eager)?;
+        assert!(compiled < 0.01, "{compiled}");
         // Each layer is a kernel, and one makes the images into bytes.
         let explain = f.explain();
         assert!(explain.kernels_run() <= 5, "{explain}");
+        let found = f.verify(&x)?;
+        assert!(found.is_right(), "{found}");
+        // Half as many bytes are farther off.
+        let reduced = || reduce_range(|| calibration.quantized(|| net.call(&x)));
+        let eager = no_grad(reduced);
+        let farther = distance(&eager, &exact)?;
+        assert!((1.1 * off..0.1).contains(&farther), "{farther}");
+        let f = compile(&x, |x| {
+            no_grad(|| reduce_range(|| calibration.quantized(|| net.call(x))))
+        })?;
+        let off = distance(&f.run(&x)?, &eager)?;
+        assert!(off < 0.01, "{off}");
         let found = f.verify(&x)?;
         assert!(found.is_right(), "{found}");
         Ok(())

@@ -17,6 +17,9 @@ use kiln_base::{DType, numel};
 use kiln_ir::NodeId;
 use kiln_plan::{self as plan, Matrix};
 
+/// Ops in front of a product that are asked how large its bytes are.
+const DEPTH: u32 = 12;
+
 /// What a program's runs have in common, so that what is packed of it serves all of them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Keeps {
@@ -339,6 +342,12 @@ impl Assembler<'_> {
         [0, 1].map(|i| self.flow.nodes[anchor.operands[i].held].dtype)
     }
 
+    /// Whether a product's first operand are bytes of which none is above 127.
+    fn has_seven_bits(&self, anchor: &Anchor) -> bool {
+        let operand = anchor.operands[0].held;
+        self.flow.nodes[operand].dtype == DType::U8 && self.flow.is_at_most(operand, 127.0, DEPTH)
+    }
+
     /// What an anchor computes of these nodes, with its result in argument `out`.
     fn body(&self, anchor: &Anchor, nodes: &[Nid], out: u16) -> Body {
         let node = &self.flow.nodes[anchor.node];
@@ -369,6 +378,7 @@ impl Assembler<'_> {
             Op::Library(_, op) => Body::Library(op.kernel(&call())),
             Op::Conv(c) => Body::Conv(plan::Conv {
                 dtypes: self.multiplied(anchor),
+                seven_bits: self.has_seven_bits(anchor),
                 operands: [whole(0), whole(1)],
                 out,
                 ..(**c).clone()
@@ -387,6 +397,7 @@ impl Assembler<'_> {
                 let batch = shape.len() - 2;
                 Body::MatMul(plan::MatMul {
                     dtypes: self.multiplied(anchor),
+                    seven_bits: self.has_seven_bits(anchor),
                     batch: shape[..batch].to_vec(),
                     m: shape[batch].clone(),
                     k: operand(0)[batch + 1].clone(),

@@ -137,6 +137,32 @@ impl Flow {
     pub fn numel(&self, n: Nid) -> Dim {
         kiln_base::numel(&self.nodes[n].shape)
     }
+
+    /// Whether no number of a value is above a limit that is not negative, as so many ops in front of it show; of floats
+    /// NaN aside, which casts make 0.
+    pub fn is_at_most(&self, n: Nid, limit: f64, depth: u32) -> bool {
+        let Some(depth) = depth.checked_sub(1) else {
+            return false;
+        };
+        let node = &self.nodes[n];
+        let is = |n: &Nid| self.is_at_most(*n, limit, depth);
+        match &node.op {
+            Op::Scalar(number) => number.as_f64() <= limit,
+            Op::Pw(Pw::Minimum) => node.inputs.iter().any(is),
+            Op::Pw(Pw::Clip | Pw::Clamp) => is(&node.inputs[2]),
+            Op::Pw(Pw::Maximum) | Op::Concat(_) => node.inputs.iter().all(is),
+            // Floats become the nearest number that there is, others wrap around.
+            Op::Cast(_) => self.nodes[node.inputs[0]].dtype.is_float() && is(&node.inputs[0]),
+            Op::View(view) => {
+                let fill = view.fill.as_ref();
+                fill.is_none_or(|(_, number)| number.as_f64() <= limit) && is(&node.inputs[0])
+            }
+            Op::Pw(Pw::Relu) | Op::Reshape | Op::Copy | Op::Reduce(Reduction::Max, _) => {
+                is(&node.inputs[0])
+            }
+            _ => false,
+        }
+    }
 }
 
 impl Node {

@@ -14,7 +14,7 @@ use kiln::nn::optim::{AdamW, Optimizer, SGD};
 use kiln::nn::{AttentionMasks, Forward, LSTM, Module};
 use kiln::{
     Autocast, Calibration, CompileOptions, Compiled, DType, Device, Error, Result, Tensor,
-    compile_with, no_grad, quantize_dynamic, set_autocast,
+    compile_with, no_grad, quantize_dynamic, reduce_range, set_autocast,
 };
 
 /// A compiled program.
@@ -105,22 +105,37 @@ pub const WORKLOADS: &[Entry] = &[
     (
         "resnet50-int8",
         "ResNet-50 of bytes, calibrated before, inference, 224x224",
-        |setup| of_bytes(ResNet::resnet50(1000)?, 1, setup),
+        |setup| of_bytes(ResNet::resnet50(1000)?, 1, false, setup),
     ),
     (
         "resnet50-8-int8",
         "ResNet-50 of bytes, calibrated before, inference, 8 images of 224x224",
-        |setup| of_bytes(ResNet::resnet50(1000)?, 8, setup),
+        |setup| of_bytes(ResNet::resnet50(1000)?, 8, false, setup),
     ),
     (
         "mobilenet-int8",
         "MobileNetV3-Small of bytes, calibrated before, inference, 224x224",
-        |setup| of_bytes(MobileNetV3::small(1000)?, 1, setup),
+        |setup| of_bytes(MobileNetV3::small(1000)?, 1, false, setup),
     ),
     (
         "encoder-int8",
         "encoder block of bytes, scaled as it runs, inference, d 768, 12 heads, 256 tokens",
-        encoder_of_bytes,
+        |setup| encoder_of_bytes(false, setup),
+    ),
+    (
+        "resnet50-int7",
+        "ResNet-50 of bytes of a reduced range, calibrated before, inference, 224x224",
+        |setup| of_bytes(ResNet::resnet50(1000)?, 1, true, setup),
+    ),
+    (
+        "resnet50-8-int7",
+        "ResNet-50 of bytes of a reduced range, calibrated before, inference, 8 images of 224x224",
+        |setup| of_bytes(ResNet::resnet50(1000)?, 8, true, setup),
+    ),
+    (
+        "encoder-int7",
+        "encoder block of bytes of a reduced range, scaled as it runs, inference, d 768, 12 heads, 256 tokens",
+        |setup| encoder_of_bytes(true, setup),
     ),
     (
         "mobilenet",
@@ -261,7 +276,12 @@ fn resnet50_8(setup: Setup) -> Result<Workload> {
     images(ResNet::resnet50(1000)?, [8, 224], setup)
 }
 
-fn of_bytes<M>(model: M, count: usize, setup: Setup) -> Result<Workload>
+/// Calls a function inside [`reduce_range`], or not.
+fn reduced<T>(reduces: bool, f: impl FnOnce() -> T) -> T {
+    if reduces { reduce_range(f) } else { f() }
+}
+
+fn of_bytes<M>(model: M, count: usize, reduces: bool, setup: Setup) -> Result<Workload>
 where
     M: Forward + Module + 'static,
 {
@@ -270,7 +290,7 @@ where
     let mut calibration = Calibration::new();
     no_grad(|| calibration.observe(|| model.call(&images)))?;
     inference(model, vec![images], setup, |m, x| {
-        vec![calibration.quantized(|| m.call(&x[0]))]
+        vec![reduced(reduces, || calibration.quantized(|| m.call(&x[0])))]
     })
 }
 
@@ -301,10 +321,10 @@ fn encoder(setup: Setup) -> Result<Workload> {
     })
 }
 
-fn encoder_of_bytes(setup: Setup) -> Result<Workload> {
+fn encoder_of_bytes(reduces: bool, setup: Setup) -> Result<Workload> {
     let tokens = Tensor::randn([1, 256, 768], DType::F32);
     inference(block().encoder_block()?, vec![tokens], setup, |m, x| {
-        vec![quantize_dynamic(|| m.call(&x[0]))]
+        vec![reduced(reduces, || quantize_dynamic(|| m.call(&x[0])))]
     })
 }
 

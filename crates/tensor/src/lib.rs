@@ -79,7 +79,7 @@ pub use operand::{AsTensor, AsVar, MaybeTensor, Other, Vars};
 pub use ops::*;
 pub use options::Settings;
 pub use print::{PrintOptions, printoptions, set_printoptions};
-pub use quantization::{Calibration, quantize_dynamic};
+pub use quantization::{Calibration, quantize_dynamic, reduce_range};
 pub use repeated::Repeated;
 pub use spec::{DimSpec, DimSpecs, Spec};
 pub use tensor::{Tensor, evaluate_reference, explain};

@@ -75,11 +75,12 @@ pub(super) fn bucket(n: i64) -> i64 {
 /// The values of symbols.
 struct Sizes<'a>(&'a [i64]);
 
-/// The dtypes of what is multiplied, the second if it is another.
-fn multiplied([a, b]: [DType; 2]) -> String {
+/// The dtypes of what is multiplied, the second if it is another, and whether bytes have seven bits.
+fn multiplied([a, b]: [DType; 2], seven_bits: bool) -> String {
+    let bits = if seven_bits { " of 7 bits" } else { "" };
     match a == b {
-        true => a.to_string(),
-        false => format!("{a} by {b}"),
+        true => format!("{a}{bits}"),
+        false => format!("{a}{bits} by {b}"),
     }
 }
 
@@ -103,7 +104,7 @@ impl Sizes<'_> {
         let [lhs, rhs] = [&m.lhs, &m.rhs].map(|x| self.layout(x));
         format!(
             "matmul {} [{batch}] {rows}x{sum}x{columns} {lhs} {rhs}",
-            multiplied(m.dtypes)
+            multiplied(m.dtypes, m.seven_bits)
         )
     }
 
@@ -125,7 +126,7 @@ impl Sizes<'_> {
         format!(
             "{} {}{} {} x {}:{}->{} [{}] -> [{}] filter {} step {} zeros {} spread {}",
             c.role.name(),
-            multiplied(c.dtypes),
+            multiplied(c.dtypes, c.seven_bits),
             match c.images {
                 Images::ChannelsFirst => "",
                 Images::ChannelsLast => " channels last",

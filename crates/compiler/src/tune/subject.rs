@@ -340,6 +340,7 @@ mod tests {
         };
         let product = MatMul {
             dtypes: [dtype; 2],
+            seven_bits: false,
             batch: Vec::new(),
             m: Dim::Const(m),
             k: Dim::Const(k),
@@ -370,6 +371,7 @@ mod tests {
         };
         let conv = Conv {
             dtypes: [DType::F32; 2],
+            seven_bits: false,
             role,
             batch: Dim::Const(2),
             groups: Dim::Const(2),

@@ -12,6 +12,7 @@ fn product([m, k, n]: [Dim; 3]) -> Kernel {
     };
     Kernel::MatMul(MatMul {
         dtypes: [DType::F32; 2],
+        seven_bits: false,
         batch: vec![],
         lhs: matrix(0, &k),
         rhs: matrix(1, &n),
@@ -36,6 +37,7 @@ fn conv(
     let out = |d: &Dim| &(d - &Dim::ONE).div_floor(stride) + &Dim::ONE;
     Kernel::Conv(Conv {
         dtypes: [DType::F32; 2],
+        seven_bits: false,
         role,
         batch,
         groups: Dim::ONE,

@@ -74,6 +74,8 @@ pub struct Conv {
     /// Of the operands: f32, f64, i32 or i64, or what is summed in f32 (f16 and bf16) or in i32 (u8, i8 and i16).
     /// The two are one, but bytes with a sign meet bytes without, and weights of f32 images of halves.
     pub dtypes: [DType; 2],
+    /// Whether no byte of the first operand is above 127, so that the sum of two products has 16 bits.
+    pub seven_bits: bool,
     /// What is computed.
     pub role: ConvRole,
     /// Batch size.
@@ -178,6 +180,7 @@ impl Described for Conv {
     fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
         let Conv {
             dtypes: _,
+            seven_bits: _,
             role: _,
             batch,
             groups,

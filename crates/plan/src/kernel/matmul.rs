@@ -13,6 +13,8 @@ pub struct MatMul {
     /// Of the operands: f32, f64, i32 or i64, or what is summed in f32 (f16 and bf16) or in i32 (u8, i8 and i16).
     /// The two are one, but bytes with a sign meet bytes without.
     pub dtypes: [DType; 2],
+    /// Whether no byte of the left matrix is above 127, so that the sum of two products has 16 bits.
+    pub seven_bits: bool,
     /// Batch extents.
     pub batch: Vec<Dim>,
     /// Rows of the result.
@@ -81,6 +83,7 @@ impl Described for MatMul {
     fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
         let MatMul {
             dtypes: _,
+            seven_bits: _,
             batch,
             m,
             k,

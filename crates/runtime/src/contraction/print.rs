@@ -105,8 +105,8 @@ impl Printer<'_> {
     /// A register for a number of the left operand; those that are left take turns.
     fn number(&mut self) -> Vreg {
         let first = (self.tile.rows.count + 1) * self.vectors;
-        let masks = u8::from(self.tail.is_some() && !self.asm.is_evex());
-        let free = self.asm.registers() - first - masks;
+        let ones = u8::from(self.tile.joins_halves());
+        let free = self.asm.registers() - first - self.vector_masks() - ones;
         self.turn = (self.turn + 1) % free.max(1);
         Vreg(first + self.turn)
     }
@@ -117,9 +117,19 @@ impl Printer<'_> {
         if next == number { self.number() } else { next }
     }
 
+    /// How many vectors are masks.
+    fn vector_masks(&self) -> u8 {
+        u8::from(self.tail.is_some() && !self.asm.is_evex())
+    }
+
     /// The vector that masks the last one, with VEX.
     fn tail_vector(&self) -> Vreg {
         Vreg(self.asm.registers() - 1)
+    }
+
+    /// The vector of ones of 16 bits.
+    fn ones(&self) -> Vreg {
+        Vreg(self.asm.registers() - 1 - self.vector_masks())
     }
 
     fn function(&mut self) {
@@ -141,6 +151,12 @@ impl Printer<'_> {
         self.asm.mov(RIGHT, Mem::at(CALL).plus(8));
         self.begin();
         self.asm.mov(ROWS[0], Mem::at(CALL));
+        if self.tile.joins_halves() {
+            let one = bug("a half is added twice", 1, |_| 2);
+            let ones = self.asm.constant(&[one, 0].repeat(2));
+            self.asm
+                .op(op::VBROADCASTSS, self.width, (self.ones(), ones));
+        }
         self.sum_taps();
         match self.tile.finish.clone() {
             Some(finish) => self.finish(&finish),
@@ -321,6 +337,10 @@ impl Printer<'_> {
                             self.product_beside(number)
                         };
                         self.asm.op(by, self.width, (product, number, value));
+                        if self.tile.joins_halves() {
+                            let join = (product, product, self.ones());
+                            self.asm.op(op::VPMADDWD, self.width, join);
+                        }
                         self.asm.op(add, self.width, (sum, sum, product));
                     }
                 }
@@ -332,6 +352,7 @@ impl Printer<'_> {
     fn products(&self) -> Products {
         match self.tile.dtype {
             DType::BF16 => Products::Added(op::VDPBF16PS),
+            DType::U8 if self.tile.joins_halves() => Products::Alone(op::VPMADDUBSW, op::VPADDD),
             DType::U8 => Products::Added(op::VPDPBUSD),
             DType::I16 if self.tile.level.multiplies_bytes() => Products::Added(op::VPDPWSSD),
             DType::I16 => Products::Alone(op::VPMADDWD, op::VPADDD),

@@ -18,7 +18,7 @@ pub(crate) struct Tile {
     pub level: Level,
     /// What is multiplied: f32, f64, i32 or i64; or what a step has several of, in a word of 32 bits: BF16 a pair, for
     /// sums of f32; I16 a pair and U8 four, for sums of i32. U8 stands for bytes without a sign on the left and with
-    /// one on the right.
+    /// one on the right; where no instruction adds four products to a sum, no byte on the left is above 127.
     pub dtype: DType,
     pub rows: Rows,
     /// Columns; what the last vector has beyond them is neither read nor written.
@@ -170,19 +170,21 @@ pub(crate) fn panel_columns(level: Level, dtype: DType, columns: i64) -> i64 {
 }
 
 /// The rows of a tile of so many vectors, at most: sums, a vector of each column and what they are multiplied with are
-/// in registers, a product that is still to be added, and with VEX the mask of the last vector.
+/// in registers, a product that is still to be added, ones that its halves are added by, and with VEX the mask of the
+/// last vector.
 pub(crate) fn most_rows(level: Level, dtype: DType, vectors: u8) -> u8 {
     let registers: u8 = match level.width() {
         _ if has_tiles(level, dtype) => return TILE as u8,
         Level::Avx512 => 32,
         _ => 15,
     };
-    let added = match dtype {
-        DType::I16 => !level.multiplies_bytes(),
-        DType::I32 | DType::I64 => true,
-        _ => false,
+    let [added, ones] = match dtype {
+        DType::I16 | DType::U8 if level.multiplies_bytes() => [false; 2],
+        DType::I16 | DType::I32 | DType::I64 => [true, false],
+        DType::U8 => [true; 2],
+        _ => [false; 2],
     };
-    (registers - vectors - 1 - u8::from(added && vectors > 1)) / vectors
+    (registers - vectors - 1 - u8::from(added && vectors > 1) - u8::from(ones)) / vectors
 }
 
 /// Rows of a tile where there are `all` of them and a tile has `most`: none has many less than the others.
@@ -253,6 +255,11 @@ impl Tile {
         key.extend(counts.iter().flat_map(|n| n.to_le_bytes()));
         key.extend(self.finish.iter().flat_map(|f| f.key()));
         key
+    }
+
+    /// Whether products of bytes are sums of two in 16 bits, which are added up before they are added.
+    pub(super) fn joins_halves(&self) -> bool {
+        self.dtype == DType::U8 && !self.level.multiplies_bytes()
     }
 
     /// How many tiles a call may compute.

@@ -41,7 +41,11 @@ impl Maker<'_> {
     /// What is multiplied, on the left or the right.
     fn operand(&mut self, i: usize, shape: &[usize], role: Role) -> Result<Value, OpError> {
         let fact = Fact::new(self.operands[i], shape.iter().copied());
-        let x = self.b.input(fact, role);
+        let mut x = self.b.input(fact, role);
+        if self.operands[i] == DType::U8 && self.rng.chance(0.5) {
+            // Some of which four are multiplied without VNNI.
+            x = self.b.with(Pw::Minimum, &x, 127i64)?;
+        }
         self.b.cast(&x, self.dtype)
     }
 

@@ -166,7 +166,7 @@ impl Conv {
         let grouped = algorithm == Algorithm::Direct && !each;
         let mut conv = Conv {
             dtype: p.sums(),
-            terms: Terms::new(p.dtypes, level, grouped),
+            terms: Terms::new((p.dtypes, p.seven_bits), level, grouped),
             narrow: false,
             args: lens.len(),
             role: p.role,

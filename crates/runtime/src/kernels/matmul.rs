@@ -143,7 +143,7 @@ impl MatMul {
         let epilogue = epilogue(&p.epilogue, values, lens, (total, Some(n)), level)?;
         let mut linked = MatMul {
             dtype: p.sums(),
-            terms: Terms::new(p.dtypes, level, false),
+            terms: Terms::new((p.dtypes, p.seven_bits), level, false),
             lhs: operand(0, m, k)?,
             rhs: operand(1, k, n)?,
             out: p.out as usize,
@@ -162,7 +162,7 @@ impl MatMul {
         let distances = [linked.lhs.row, linked.lhs.col, k].map(i64::abs);
         let near = distances.into_iter().all(|n| n < NEAR)
             && linked.lhs.col.abs().saturating_mul(k) < NEAR;
-        linked.terms = Terms::new(p.dtypes, level, near && linked.n < NEAR);
+        linked.terms = Terms::new((p.dtypes, p.seven_bits), level, near && linked.n < NEAR);
         if near && algorithm == Algorithm::Packed && linked.dtype.size() == 4 {
             linked.finish = finish(&p.epilogue, values, lens, (total, linked.n), level)?;
         }

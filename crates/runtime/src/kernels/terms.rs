@@ -22,13 +22,19 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// Of operands of these dtypes; `grouped` says whether several terms may share a word.
-    pub(crate) fn new(operands: [DType; 2], level: Level, grouped: bool) -> Terms {
+    /// Of operands of these dtypes, of which the first may have bytes of `seven_bits` alone; `grouped` says whether
+    /// several terms may share a word.
+    pub(crate) fn new(
+        (operands, seven_bits): ([DType; 2], bool),
+        level: Level,
+        grouped: bool,
+    ) -> Terms {
         use DType::{BF16, F16, F32, I8, I16, I32, U8};
         let tile = match operands {
             [BF16, BF16] if grouped && level.multiplies_bf16() => BF16,
             [F16 | BF16, _] => F32,
             [U8 | I8, I8] if grouped && level.multiplies_bytes() => U8,
+            [U8, I8] if grouped && seven_bits => U8,
             [U8 | I8 | I16, _] if grouped => I16,
             [U8 | I8 | I16, _] => I32,
             [other, _] => other,

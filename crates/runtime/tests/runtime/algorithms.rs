@@ -45,6 +45,7 @@ fn conv(dtype: DType, s: &Shape) -> Conv {
     });
     Conv {
         dtypes: [dtype; 2],
+        seven_bits: false,
         role: ConvRole::Result,
         batch: s.batch.into(),
         groups: s.groups.into(),

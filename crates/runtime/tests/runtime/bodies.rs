@@ -120,6 +120,7 @@ fn products_by_constants_are_the_same_in_bodies() {
         for [m, k, n] in [[5, 3, 40], [1, 40, 33], [7, 64, 64], [37, 17, 130]] {
             let mut p = MatMul {
                 dtypes: [dtype; 2],
+                seven_bits: false,
                 ..product(m, k, n)
             };
             for algorithm in p.algorithms(&[]) {

@@ -339,6 +339,7 @@ pub fn product(m: i64, k: i64, n: i64) -> MatMul {
     };
     MatMul {
         dtypes: [DType::F32; 2],
+        seven_bits: false,
         batch: vec![],
         m: m.into(),
         k: k.into(),

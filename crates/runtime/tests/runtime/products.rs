@@ -286,6 +286,8 @@ fn matrix_products_of_odd_sizes_strides_and_batches() {
                 }
                 let product = |batch: &[i64], lhs: Matrix, rhs: Matrix| MatMul {
                     dtypes,
+                    // Data is small.
+                    seven_bits: dtypes == [DType::U8, DType::I8] && k % 2 == 0,
                     batch: dims(batch),
                     m: m.into(),
                     k: k.into(),
@@ -334,6 +336,7 @@ fn products_propagate_nan_and_infinity() {
         b[0] = f32::INFINITY;
         let p = MatMul {
             dtypes: [DType::F32; 2],
+            seven_bits: false,
             batch: vec![],
             m: m.into(),
             k: k.into(),
@@ -380,6 +383,7 @@ fn matrices_outside_their_buffer_are_refused() {
     ] {
         let p = MatMul {
             dtypes: [DType::F32; 2],
+            seven_bits: false,
             batch: vec![],
             m: 3i64.into(),
             k: 4i64.into(),
@@ -478,6 +482,8 @@ fn check_conv(dtypes: [DType; 2], role: ConvRole, c: &Case, with_epilogue: bool,
     args.push((sums, result.iter().product(), true));
     let conv = Conv {
         dtypes,
+        // Data is small.
+        seven_bits: dtypes == [DType::U8, DType::I8] && with_epilogue,
         role,
         batch: c.batch.into(),
         groups: c.groups.into(),
@@ -712,6 +718,7 @@ fn an_epilogue_must_read_the_raw_result_in_place() {
     e.program.accesses[0].strides = dims(&[1, 4]);
     let p = MatMul {
         dtypes: [DType::F32; 2],
+        seven_bits: false,
         batch: vec![],
         m: 4i64.into(),
         k: 5i64.into(),

@@ -26,11 +26,24 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn quantize_per_tensor(&self, scale: f64, zero_point: i64, dtype: DType) -> Tensor {
+        self.quantize_up_to(scale, zero_point, dtype, i128::MAX)
+    }
+
+    /// The same, where no number may be above another.
+    #[track_caller]
+    pub(crate) fn quantize_up_to(
+        &self,
+        scale: f64,
+        zero_point: i64,
+        dtype: DType,
+        largest: i128,
+    ) -> Tensor {
         compose("quantize_per_tensor", &[self], |b| {
             needs_float(self, "input")?;
             let range = dtype.int_range().filter(|_| is_small(dtype));
             let (least, most) = range
                 .ok_or_else(|| OpError(format!("quantises to u8, i8 or i16, not to {dtype}")))?;
+            let most = most.min(largest);
             ensure!(
                 scale.is_finite() && scale > 0.0,
                 "the scale must be positive and finite, not {scale}"

@@ -194,8 +194,8 @@ fn lanes_that_are_masked_off_do_not_fault() {
     for form in forms::all() {
         let masks = form.masks || form.op.name.starts_with("VMASKMOV");
         for choice in form.choices() {
-            // This one reads whole vectors whatever the mask.
-            let reads_all = form.op.name == "VPMADDWD";
+            // These read whole vectors whatever the mask.
+            let reads_all = form.op.name.starts_with("VPMADD");
             if !masks || choice == Choice::Register || form.gathers() || reads_all {
                 continue;
             }

@@ -76,6 +76,13 @@ fn objdump_says_the_same() {
 fn normal(text: &str) -> String {
     let text = text.split('#').next().unwrap_or(text);
     let text = text.replace("{evex}", "").replace("{vex}", "");
+    // Comparisons that are the same for all numbers have a name in one of them.
+    let named = |(name, number): (&str, &str)| {
+        let (of, operands) = text.strip_prefix(name)?.split_once(' ')?;
+        Some(format!("vpcmp{of}{number},{operands}"))
+    };
+    let mut names = [("vpcmpfalse", "$0x3"), ("vpcmptrue", "$0x7")].into_iter();
+    let text = names.find_map(named).unwrap_or(text);
     text.replace(char::is_whitespace, "")
         .replace(",1)", ")")
         .replace("0x0(", "(")

@@ -133,6 +133,7 @@ fn plain_product(c: &Conv) -> Option<MatMul> {
     };
     Some(MatMul {
         dtypes: c.dtypes,
+        seven_bits: false,
         batch: vec![c.batch.clone(), c.groups.clone()],
         m: m.clone(),
         k: k.clone(),

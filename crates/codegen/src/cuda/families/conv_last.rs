@@ -127,6 +127,7 @@ fn plain_product(c: &Conv) -> Option<MatMul> {
         ConvRole::Weight if last == [true; 2] => {
             return Some(MatMul {
                 dtypes: c.dtypes,
+                seven_bits: false,
                 batch: Vec::new(),
                 m: outs.clone(),
                 k: &c.batch * &plane,
@@ -158,6 +159,7 @@ fn plain_product(c: &Conv) -> Option<MatMul> {
     };
     Some(MatMul {
         dtypes: c.dtypes,
+        seven_bits: false,
         batch,
         m,
         k: k.clone(),

@@ -7,7 +7,7 @@ use kiln_nn::{Linear, Module, is_norm};
 use kiln_tensor::{
     AutocastOp, AutocastRule, Calibration, CustomFunction, DType, Result, Tensor, Var,
     assign_unless, autocast, autocast_ops, current_autocast, is_autocast_enabled, no_autocast,
-    quantize_dynamic, set_autocast,
+    quantize_dynamic, reduce_range, set_autocast,
 };
 use std::fmt::Write;
 
@@ -31,6 +31,7 @@ rows! {
     "torch.ao.quantization.quantize_dynamic(model)" = { quantize_dynamic(|| x.linear(w)) } "of any function";
     "torch.ao.quantization.prepare(model), and data" = { calibration.observe(|| x.linear(w))? };
     "torch.ao.quantization.convert(model)" = { calibration.quantized(|| x.linear(w)) };
+    "reduce_range=True of observers" = { reduce_range(|| quantize_dynamic(|| x.linear(w))) } "off unless asked for";
     "torch.ops.quantized_decomposed.quantize_per_tensor" = { x.quantize_per_tensor(0.1, 10, DType::U8) };
     "torch.ops.quantized_decomposed.dequantize_per_tensor" = { x.to_dtype(DType::U8).dequantize_per_tensor(0.1, 10) };
     "torch._int_mm" = { x.to_dtype(DType::I32).matmul(y.to_dtype(DType::I32)) } "of bytes that were cast: they are multiplied as bytes";

@@ -87,11 +87,15 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
     let starts = !adds && dtype != DType::BF16 && rng.below(2) == 0;
     let front = usize::from(starts);
     let (pitch, size) = (vectors * lanes, size_of::<T>());
-    let mut numbers =
-        |n: usize| -> Vec<T> { (0..n.max(1)).map(|_| T::bits(word(dtype, rng))).collect() };
+    let mut numbers = |n: usize, bits: u64| -> Vec<T> {
+        let word = |_| T::bits(word(dtype, rng) & bits);
+        (0..n.max(1)).map(word).collect()
+    };
+    let few_bits = dtype == DType::U8 && !level.multiplies_bytes();
+    let bits = if few_bits { 0x7f7f_7f7f } else { u64::MAX };
     let (a, b) = (
-        numbers(taps * tiles * positions * steps),
-        numbers((front + taps * steps) * pitch),
+        numbers(taps * tiles * positions * steps, bits),
+        numbers((front + taps * steps) * pitch, u64::MAX),
     );
     let list: Vec<u64> = (0..taps)
         .map(|t| (t * tiles * positions * steps * size) as u64)
@@ -164,7 +168,7 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
 }
 
 /// What is multiplied, and the level from which on it is.
-const ALL: [(DType, Level); 10] = [
+const ALL: [(DType, Level); 11] = [
     (DType::BF16, Level::Amx),
     (DType::U8, Level::Amx),
     (DType::BF16, Level::Avx512Bf16),
@@ -172,6 +176,7 @@ const ALL: [(DType, Level); 10] = [
     (DType::I16, Level::Avx512Vnni),
     (DType::U8, Level::Avx2Vnni),
     (DType::I16, Level::Avx2Vnni),
+    (DType::U8, Level::Avx2),
     (DType::I16, Level::Avx2),
     (DType::I32, Level::Avx2),
     (DType::I64, Level::Avx512),

@@ -108,7 +108,7 @@ impl Scores {
         Ok(Scores {
             dropout: dropout.transpose()?,
             dtype: p.dtype,
-            terms: Terms::new([p.dtype; 2], level, true),
+            terms: Terms::new(([p.dtype; 2], false), level, true),
             scale: p.scale as f32,
             factors: [factor(p.scale), factor(1.0)],
             causal: p.causal,
