@@ -54,7 +54,7 @@ const OPERATIONS: [(&str, &str); 20] = [
 
 /// Networks whose weights and inputs are bf16: the names of those of f32, with this at the end.
 const HALVES: &str = "-bf16";
-const NETWORKS_OF_HALVES: [(&str, &str); 5] = [
+const NETWORKS_OF_HALVES: [(&str, &str); 6] = [
     ("resnet50-bf16", "ResNet-50 of bf16, inference, 224x224"),
     (
         "resnet50-8-bf16",
@@ -68,6 +68,10 @@ const NETWORKS_OF_HALVES: [(&str, &str); 5] = [
     (
         "encoder-bf16",
         "encoder block of bf16, inference, d 768, 12 heads, 256 tokens",
+    ),
+    (
+        "decoder-cached-bf16",
+        "decoder block of bf16, inference, d 768, 12 heads, one token behind 255 of a cache",
     ),
 ];
 
