@@ -3,7 +3,7 @@
 use super::seed;
 use crate::interpreted::is_wrong;
 
-const BUGS: [&str; 28] = [
+const BUGS: [&str; 30] = [
     "the last vector has a lane too many",
     "a tap has a step too few",
     "a tap is read where the one behind it lies",
@@ -32,6 +32,8 @@ const BUGS: [&str; 28] = [
     "a row of tiles has a word too few",
     "tiles multiply the first vector alone",
     "a half is widened by a bit too few",
+    "a half is added twice",
+    "a panel is read twice",
 ];
 
 #[test]

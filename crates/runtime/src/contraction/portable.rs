@@ -1,6 +1,6 @@
 //! Register tiles on processors that nothing is printed for.
 
-use super::tile::{Call, Tile, element};
+use super::tile::{Call, Tile, element, lanes};
 use crate::simd::Baseline;
 use crate::sums::Lane;
 
@@ -101,8 +101,11 @@ unsafe fn block<T: Lane>(
                 std::ptr::copy_nonoverlapping(out(r), sums.as_mut_ptr(), columns);
             }
         }
+        let lanes = usize::from(lanes(tile.level, tile.dtype));
         let size = tile.halves.map_or(size_of::<T>(), |half| half.size());
-        let mut right = call.right.wrapping_add(column * size);
+        let vector = tile.right_vector((column / lanes) as u8);
+        let first = call.right.wrapping_offset(vector as isize);
+        let mut right = first.wrapping_add(column % lanes * size);
         if tile.starts {
             for sums in &mut sums {
                 std::ptr::copy_nonoverlapping(right.cast(), sums.as_mut_ptr(), columns);

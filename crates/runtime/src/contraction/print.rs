@@ -3,7 +3,7 @@
 mod tiles;
 
 use super::finish::Finish;
-use super::tile::{Tile, lanes};
+use super::tile::{Tile, VECTORS, lanes};
 use crate::bugs::bug;
 use crate::printed::Target;
 use crate::printed::lines::{Key, Lines, Pinned, Place, Places, Tail};
@@ -268,8 +268,8 @@ impl Printer<'_> {
                 }
                 match self.tile.starts {
                     true => {
-                        let bytes = i32::from(vector) * self.width.bytes() as i32;
-                        self.load(sum, Mem::at(RIGHT).plus(bytes), false);
+                        let bytes = self.tile.right_vector(vector);
+                        self.load(sum, Mem::at(RIGHT).plus(bytes as i32), false);
                     }
                     false => self.asm.op(op::VXORPS, self.width, (sum, sum, sum)),
                 }
@@ -300,12 +300,11 @@ impl Printer<'_> {
         for vector in 0..self.vectors {
             let partial = self.is_partial(vector) && !self.tile.padded;
             let to = self.value(vector);
+            let next = bug("a panel is read twice", vector, |v| v % VECTORS as u8);
+            let from = at.plus(self.tile.right_vector(next) as i32);
             match self.tile.halves {
-                Some(half) => {
-                    let from = at.plus(i32::from(vector) * bytes / 2);
-                    self.load_wide(to, from, half, false);
-                }
-                None => self.load(to, at.plus(i32::from(vector) * bytes), partial),
+                Some(half) => self.load_wide(to, from, half, false),
+                None => self.load(to, from, partial),
             }
         }
         if self.tile.ahead != 0 {

@@ -6,7 +6,8 @@
 
 use super::kernel::Kernels;
 use super::tile::{
-    Call, Rows, Tile, VECTORS, even_rows, has_tiles, lanes, most_rows, panel_columns, strips,
+    Call, MOST_VECTORS, Rows, Tile, VECTORS, even_rows, has_tiles, lanes, most_rows, panel_columns,
+    strips,
 };
 use crate::bugs::bug;
 use crate::error::Result;
@@ -22,8 +23,6 @@ use std::cell::RefCell;
 const TERMS: i64 = 512;
 /// Rows whose terms stay in the second-level cache.
 const ROWS: i64 = 384;
-/// The most vectors of a panel where there are few rows.
-const MOST_VECTORS: i64 = 8;
 /// Walks over a panel from which on it is copied.
 const WALKS: i64 = 3;
 /// The distance of two elements of a row from which on the left matrix is copied, in bytes.
@@ -236,6 +235,7 @@ impl Cut {
                 right: step * size,
                 padded,
                 halves: None,
+                panel: 0,
                 steps: self.k as u32,
                 ahead: 0,
                 taps: 1,

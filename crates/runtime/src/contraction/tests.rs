@@ -175,13 +175,21 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
     let count = usize::from(rows.count);
     let padded = rng.below(2) == 0;
     let adds = rng.below(2) == 0;
-    let (right, out) = (vectors * lanes + rng.below(3), columns + rng.below(5));
+    let several = padded && T::DTYPE == DType::F32 && rng.below(2) == 0;
+    let across = lanes * if several { vectors.min(2) } else { vectors };
+    let (right, out) = (across + rng.below(3), columns + rng.below(5));
+    let panel = ((taps * steps).max(1) + rng.below(2)) * right;
     // Padded operands have the vector behind the last column, others not.
     let behind = if padded { vectors * lanes } else { columns };
     let [far, last] = row(&rows, count - 1);
     let reach = far / size + steps * step + 1;
     let list: Vec<i64> = (0..taps).map(|_| (rng.below(9) * size) as i64).collect();
     let a: Vec<T> = rng.numbers(reach + 9);
+    let behind = if several {
+        (vectors - 1) / 2 * panel + across
+    } else {
+        behind
+    };
     let b: Vec<T> = rng.numbers(((taps * steps).max(1) - 1) * right + behind);
     let before: Vec<T> = rng.numbers((last + 1) * out + 7);
     let mut c = before.clone();
@@ -198,6 +206,10 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
         right: (right * of.size()) as i64,
         padded,
         halves,
+        panel: match several {
+            true => (panel * of.size()) as i64,
+            false => 0,
+        },
         steps: steps as u32,
         ahead: 64 * rng.below(3) as i64,
         taps: taps as u32,
@@ -235,7 +247,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
                     list[t / steps] as usize
                 };
                 let x = a[(from + tap) / size + t % steps * step];
-                *sum += x.value() * b[t * right + j].value();
+                *sum += x.value() * b[j / across * panel + t * right + j % across].value();
             }
         }
     }
@@ -412,6 +424,7 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
         right: 4 * columns as i64,
         padded: false,
         halves: None,
+        panel: 0,
         ahead: 0,
         steps: steps as u32,
         taps: taps as u32,
@@ -590,6 +603,7 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
         right: 32,
         padded: true,
         halves: None,
+        panel: 0,
         steps: 1,
         ahead: 0,
         taps: 1,

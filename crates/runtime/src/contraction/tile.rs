@@ -31,6 +31,8 @@ pub(crate) struct Tile {
     /// Of which halves the right operand is, if it is not of what is multiplied: these are widened as they are loaded, in
     /// whole vectors.
     pub halves: Option<DType>,
+    /// How far apart panels of the right operand are, of [`VECTORS`] vectors each, where it has several; else 0.
+    pub panel: i64,
     /// How far behind what is read of the right operand the caches are asked for more of it, for later tiles; 0 for
     /// nothing.
     pub ahead: i64,
@@ -157,6 +159,9 @@ pub(crate) fn has_tiles(level: Level, dtype: DType) -> bool {
 /// Vectors of a panel of the right operand.
 pub(crate) const VECTORS: i64 = 2;
 
+/// The most vectors of a tile that has few rows.
+pub(crate) const MOST_VECTORS: i64 = 8;
+
 /// The same for these operands. Four registers of AMX hold sums: as many products are on their way at a time, and what
 /// a left operand is multiplied with is read less often than it is multiplied.
 fn panel_vectors(level: Level, dtype: DType) -> i64 {
@@ -241,7 +246,7 @@ impl Tile {
         } = self.rows;
         let flags = [b'c', self.level as u8, self.dtype as u8, count, across];
         let switches = [self.padded, self.adds, self.starts].map(u8::from);
-        let numbers = [self.step, self.right, self.ahead, self.out];
+        let numbers = [self.step, self.right, self.panel, self.ahead, self.out];
         let numbers = left
             .iter()
             .chain(&result)
@@ -255,6 +260,19 @@ impl Tile {
         key.extend(counts.iter().flat_map(|n| n.to_le_bytes()));
         key.extend(self.finish.iter().flat_map(|f| f.key()));
         key
+    }
+
+    /// How far a vector of a step of the right operand is from the first.
+    pub(super) fn right_vector(&self, vector: u8) -> i64 {
+        let size = self
+            .halves
+            .map_or(self.dtype.size().max(4), |half| half.size());
+        let bytes = i64::from(lanes(self.level, self.dtype)) * size as i64;
+        let vector = i64::from(vector);
+        match self.panel {
+            0 => vector * bytes,
+            apart => vector / VECTORS * apart + vector % VECTORS * bytes,
+        }
     }
 
     /// Whether products of bytes are sums of two in 16 bits, which are added up before they are added.
@@ -276,6 +294,7 @@ impl Tile {
             && vectors <= panel_vectors(self.level, self.dtype)
             && self.step == 4
             && self.padded
+            && self.panel == 0
             && !(self.adds && self.finish.is_some())
     }
 
@@ -296,7 +315,10 @@ impl Tile {
             && fits(left.saturating_add(8i64.saturating_mul(self.step.saturating_abs())))
             && fits(steps.saturating_mul(self.step))
             && fits(self.ahead)
-            && fits(8i64.saturating_mul(self.right))
+            && fits(
+                8i64.saturating_mul(self.right)
+                    .saturating_add(self.panel.saturating_mul(MOST_VECTORS)),
+            )
             && fits(farthest.saturating_mul(self.out))
             && fits(self.strip[0])
     }

@@ -59,7 +59,7 @@ impl super::work::Work for MatMul {
 
     fn schedule(&self) -> Option<String> {
         let tile = match self.algorithm {
-            Algorithm::Packed => [self.tile_rows(), self.panel()],
+            Algorithm::Packed => [self.tile_rows(), self.panel() * self.panels_at_once()],
             Algorithm::Vector | Algorithm::Parts => return None,
             _ => {
                 let (m, n) = (self.block.0.min(self.m), self.block.1.min(self.n));

@@ -120,6 +120,7 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
         right: (size * pitch) as i64,
         padded: true,
         halves: None,
+        panel: 0,
         steps: steps as u32,
         ahead: 0,
         taps: taps as u32,

@@ -171,6 +171,7 @@ impl Cut {
                     right: self.panel * size,
                     padded: true,
                     halves: None,
+                    panel: 0,
                     ahead: 0,
                     steps: 1,
                     taps,

@@ -4,8 +4,8 @@
 use super::{Args, Block, Made, MatMul, Work, run_blocks, split};
 use crate::bugs::bug;
 use crate::contraction::{
-    Accesses, Call, Kernels, Rows, TILE, Tile, even_rows, has_tiles, lanes, most_rows, pack,
-    panel_columns, strips,
+    Accesses, Call, Kernels, MOST_VECTORS, Rows, TILE, Tile, VECTORS, even_rows, has_tiles, lanes,
+    most_rows, pack, panel_columns, strips,
 };
 use crate::error::Result;
 use crate::kernels::work::packed_weights;
@@ -46,6 +46,18 @@ impl MatMul {
             self.m,
             most_rows(self.level, self.terms.tile(), vectors as u8),
         )
+    }
+
+    /// Panels that register tiles read at once: several where rows are so few that sums would wait for each other.
+    pub(super) fn panels_at_once(&self) -> i64 {
+        let (level, dtype) = (self.level, self.terms.tile());
+        let vectors = self.panel() / i64::from(lanes(level, self.dtype));
+        let fits =
+            |panels: &i64| i64::from(most_rows(level, dtype, (panels * vectors) as u8)) >= self.m;
+        match has_tiles(level, dtype) || vectors < VECTORS || self.dtype.size() > 4 {
+            true => 1,
+            false => (2..=MOST_VECTORS / vectors).rev().find(fits).unwrap_or(1),
+        }
     }
 
     pub(super) fn panels_across(&self) -> i64 {
@@ -202,7 +214,10 @@ impl MatMul {
         let panels = match whole {
             true => across,
             false if waits => ceil(across, WAITING_BLOCKS),
-            false => (BLOCK_WORK / panel_work).clamp(1, across),
+            false => {
+                let at_once = self.panels_at_once();
+                ceil((BLOCK_WORK / panel_work).clamp(1, across), at_once) * at_once
+            }
         };
         let cut = (rows, panels * panel);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
@@ -259,6 +274,7 @@ impl MatMul {
         // Blocks begin with a panel.
         let (panel, tile_rows, size) = (self.panel(), self.tile_rows(), size_of::<T>() as i64);
         let [copies, wide] = copies;
+        let at_once = panel * self.panels_at_once();
         let first = (b.batch * self.m + b.row) * self.n + b.col;
         // Where the results belong, unless more follows.
         let (dst, pitch) = match (waiting, &self.epilogue) {
@@ -295,7 +311,7 @@ impl MatMul {
             let often = b.rows > tile_rows;
             let firsts = (0..steps.max(1)).step_by(part as usize);
             let all = firsts.flat_map(|from| {
-                let columns = (0..b.cols).step_by(panel as usize);
+                let columns = (0..b.cols).step_by(at_once as usize);
                 columns.map(move |column| (from, column))
             });
             for (from, column) in all {
@@ -313,11 +329,15 @@ impl MatMul {
                     level: self.level,
                     dtype: self.terms.tile(),
                     rows: Rows::of_matrix(rows, down),
-                    columns: panel.min(b.cols - column) as u16,
+                    columns: at_once.min(b.cols - column) as u16,
                     step: across,
                     right: panel * halves.map_or(size, |half| half.size() as i64),
                     padded: true,
                     halves,
+                    panel: match at_once > panel {
+                        true => panel * self.panel_rows() * self.packed_size(),
+                        false => 0,
+                    },
                     steps: part.min(steps - from) as u32,
                     ahead: 0,
                     taps: 1,

@@ -24,6 +24,7 @@ impl Cut {
             right: self.panel * size,
             padded: true,
             halves: None,
+            panel: 0,
             ahead: 0,
             steps: many(self.sums)?,
             taps: 1,

@@ -389,6 +389,7 @@ impl Cut {
             right: self.panel * size,
             padded: true,
             halves: None,
+            panel: 0,
             ahead: match panel * self.panels > HOT_WEIGHTS {
                 true => panel * size,
                 false => 0,

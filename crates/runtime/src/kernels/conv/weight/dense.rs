@@ -309,6 +309,7 @@ impl Cut {
             right: self.panel * size,
             padded: true,
             halves: None,
+            panel: 0,
             ahead: 0,
             steps: ceil(steps, each) as u32,
             taps: taps as u32,

@@ -126,6 +126,7 @@ impl Cut {
                                 right: c.groups * size,
                                 padded: false,
                                 halves: None,
+                                panel: 0,
                                 ahead: 0,
                                 steps: 1,
                                 taps: (to - from) as u32,

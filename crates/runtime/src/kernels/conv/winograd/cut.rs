@@ -176,6 +176,7 @@ impl Sizes {
                 right: self.panel * SIZE,
                 padded: true,
                 halves: None,
+                panel: 0,
                 // Matrices follow each other as they are read.
                 ahead: match self.squares * self.panels * matrix >= FAR {
                     true => matrix * SIZE,
