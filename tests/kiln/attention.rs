@@ -510,6 +510,37 @@ fn dropout_of_kernels_is_that_of_their_parts() -> Result<()> {
 }
 
 /// The derivative of the gradients goes through their parts, with and without dropout.
+/// A row whose keys are all hidden has no derivatives of any order.
+#[test]
+fn rows_that_see_nothing_have_derivatives_of_zero() -> Result<()> {
+    for dtype in [DType::F64, DType::F32] {
+        for adds in [false, true] {
+            let random = |rows: usize| Tensor::randn([1, 1, rows, 3], dtype).requires_grad_(true);
+            let x = [random(2), random(3), random(3)];
+            let seen = Tensor::from_slice(&[0u8, 0, 0, 1, 0, 1], [2, 3]).to_dtype(DType::Bool);
+            let mask = match adds {
+                true => {
+                    Tensor::zeros([2, 3], dtype).masked_fill(seen.logical_not(), f64::NEG_INFINITY)
+                }
+                false => seen,
+            };
+            let how = Attention::new().attn_mask(Some(&mask));
+            let y = x[0].scaled_dot_product_attention_with(&x[1], &x[2], how);
+            let slopes = grad_with(y.square().sum(()), &x, Grad::new().create_graph(true))?;
+            let [q, k, v] = slopes.each_ref().map(|g| g.square().sum(()));
+            let second = grad(q + k + v, &x)?;
+            for (i, g) in slopes.iter().chain(&second).enumerate() {
+                let g: Vec<f64> = g.to_dtype(DType::F64).to_vec()?;
+                assert!(g.iter().all(|g| g.is_finite()), "{dtype} {adds} {i}: {g:?}");
+                if i % 3 == 0 {
+                    assert_eq!(g[..3], [0.0; 3], "{dtype} {adds} {i}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn gradients_have_derivatives() -> Result<()> {
     let slopes = |x: [Tensor; 3], mask: Option<&Tensor>, case: Case, p: f64| {

@@ -82,8 +82,8 @@ impl FlowBuilder {
     fn narrow(&mut self, op: &Op, operands: &[Nid], sums: DType) -> Option<[Nid; 2]> {
         let [a, b] = [operands[0], operands[1]].map(|n| self.narrow_dtype(n, sums));
         let has_weights = matches!(op, Op::Conv(c) if c.role != ConvRole::Weight);
-        if let (Some(half), None, true, false) =
-            (a, b, has_weights && sums == DType::F32, self.on_gpu())
+        if let (Some(half), None) = (a, b)
+            && (has_weights && sums == DType::F32 && !self.on_gpu())
         {
             return Some([self.read_as_narrow(operands[0], half), operands[1]]);
         }

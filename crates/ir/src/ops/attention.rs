@@ -216,13 +216,17 @@ impl Attention {
             axis: r - 1,
             log: false,
         };
-        let weights = b.op(softmax, std::slice::from_ref(&scores))?;
         if !self.causal && mask.is_none() {
-            return Ok(weights);
+            return b.op(softmax, &[scores]);
         }
         let best = b.reduce_keepdim(Reduction::Max, &scores, &[r - 1])?;
         let blind = b.pointwise(Pw::Eq, &[best, never])?;
-        let zero = b.scalar_like(0.0, &weights)?;
+        let zero = b.scalar_like(0.0, &scores)?;
+        if mask.is_some_and(|mask| b.fact(mask).dtype != DType::Bool) {
+            // Not NaN, which derivatives would have, that a sum passes on.
+            scores = b.pointwise(Pw::Select, &[blind.clone(), zero.clone(), scores])?;
+        }
+        let weights = b.op(softmax, &[scores])?;
         b.pointwise(Pw::Select, &[blind, zero, weights])
     }
 }

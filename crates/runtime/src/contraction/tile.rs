@@ -159,14 +159,14 @@ pub(crate) fn has_tiles(level: Level, dtype: DType) -> bool {
 /// Vectors of a panel of the right operand.
 pub(crate) const VECTORS: i64 = 2;
 
-/// The most vectors of a tile that has few rows.
-pub(crate) const MOST_VECTORS: i64 = 8;
-
 /// The same for these operands. Four registers of AMX hold sums: as many products are on their way at a time, and what
 /// a left operand is multiplied with is read less often than it is multiplied.
 fn panel_vectors(level: Level, dtype: DType) -> i64 {
     if has_tiles(level, dtype) { 4 } else { VECTORS }
 }
+
+/// The most vectors of a tile that has few rows.
+pub(crate) const MOST_VECTORS: i64 = 8;
 
 /// Columns of a panel of the right operand, which has so many: whole vectors.
 pub(crate) fn panel_columns(level: Level, dtype: DType, columns: i64) -> i64 {
