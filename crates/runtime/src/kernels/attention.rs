@@ -245,9 +245,13 @@ impl Attention {
             loop {
                 let until = seen.min(from + s.part);
                 let (at, part) = ((b, first, rows), (from, until));
-                s.weights(args, at, (query, held.keys), part, (weights, &mut sums))?;
-                s.drop(args, at, part, weights);
-                s.narrow(weights, (rows, until - from));
+                let terms = |i: i64| {
+                    let row = weights.offset((i * s.pitch) as isize);
+                    s.drop(args, (b, first + i, 1), part, row);
+                    s.narrow(row, (1, until - from));
+                };
+                let to = (weights, &mut sums);
+                s.weights(args, at, (query, held.keys), part, to, terms)?;
                 for (i, sums) in (0..rows).zip(&sums).filter(|_| from > 0) {
                     line(i).iter_mut().for_each(|x| *x *= sums.fade);
                 }

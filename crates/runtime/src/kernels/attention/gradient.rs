@@ -276,7 +276,8 @@ impl AttentionGrad {
             for from in (0..seen).step_by(s.part as usize) {
                 let until = seen.min(from + s.part);
                 let (w, d) = part(from);
-                s.weights(args, at, (q, held.keys), (from, until), (w, &mut sums))?;
+                let to = (w, &mut sums);
+                s.weights(args, at, (q, held.keys), (from, until), to, |_| ())?;
                 let values = held.values.behind(0, from);
                 s.multiply(
                     (rows, until - from, columns),

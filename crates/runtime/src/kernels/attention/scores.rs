@@ -1,7 +1,7 @@
 //! Weights of some rows of queries for some keys: their scores, a mask, and the softmax.
 
 use super::dropout::Dropout;
-use super::softmax::{Narrow, Pair, Pairs, Row, Softmax, Sums, factor};
+use super::softmax::{Pair, Pairs, Row, Softmax, Sums, factor, narrow};
 use crate::contraction::{Right, multiply_as, pack};
 use crate::error::{Result, damaged};
 use crate::kernels::matmul::{LONGEST, Operand};
@@ -119,7 +119,7 @@ impl Scores {
             pitch: apart(part),
             part,
             softmax: compiled::<Softmax, Row>(level),
-            narrow: compiled::<Narrow, _>(level),
+            narrow: narrow(level),
             pairs: compiled::<Pair, _>(level),
             batch,
             length,
@@ -400,7 +400,8 @@ impl Scores {
     }
 
     /// The weights of rows from `first` on for some keys, which follow those that are known of in the sums, up to what all
-    /// weights of a row are multiplied by. Those of keys that a row does not see are zero.
+    /// weights of a row are multiplied by. Those of keys that a row does not see are zero. What follows is done row by
+    /// row, while these are near.
     ///
     /// # Safety
     /// As [`Scores::side`]; the rows are the query's and the keys exist, there is room for the weights.
@@ -411,6 +412,7 @@ impl Scores {
         (query, keys): (Side, Right<f32>),
         (from, until): (i64, i64),
         (weights, sums): (*mut f32, &mut AllSums),
+        then: impl Fn(i64),
     ) -> Result<()> {
         let (sizes, keys) = ((rows, until - from, self.width), keys.behind(0, from));
         // SAFETY: linking proved the operands within their buffers; there is room.
@@ -429,6 +431,7 @@ impl Scores {
                     sums,
                 });
                 others.fill(0.0);
+                then(i);
             }
         }
         Ok(())

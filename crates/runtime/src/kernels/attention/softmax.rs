@@ -1,7 +1,7 @@
 //! Scores to weights, some keys at a time (Milakov and Gimelshein, "Online normalizer calculation for softmax").
 
 use crate::simd::vector::Vector;
-use crate::simd::{Isa, Kernel};
+use crate::simd::{Isa, Kernel, Level, compiled};
 use half::bf16;
 use std::f32::consts::LN_2;
 use std::f64::consts::LOG2_E;
@@ -107,12 +107,47 @@ impl Kernel<Row> for Softmax {
     }
 }
 
-/// Makes so many f32 bf16. These may begin where those do.
-pub(super) struct Narrow;
+/// Some f32, the bf16 that they become, and how many. These may begin where those do.
+type Narrowed = (*const f32, *mut bf16, usize);
 
-impl Kernel<(*const f32, *mut bf16, usize)> for Narrow {
+/// What makes f32 bf16 at a level.
+pub(super) fn narrow(level: Level) -> unsafe fn(Narrowed) {
+    #[cfg(target_arch = "x86_64")]
+    if level.multiplies_bf16() && is_x86_feature_detected!("avx512bf16") {
+        return narrow_by_one;
+    }
+    compiled::<Narrow, _>(level)
+}
+
+/// By the instruction for it, which takes subnormal numbers for zeros.
+///
+/// # Safety
+/// There are so many, and nobody else uses them.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+unsafe fn narrow_by_one((from, to, len): Narrowed) {
+    use std::arch::x86_64::*;
+    for i in (0..len).step_by(LANES) {
+        let there = u16::MAX >> (LANES - LANES.min(len - i));
+        // SAFETY: the caller's; no bf16 is written where a number is still to be read.
+        unsafe {
+            let numbers = _mm512_maskz_loadu_ps(there, from.add(i));
+            let halves = _mm512_cvtneps_pbh(numbers);
+            _mm256_mask_storeu_epi16(
+                to.add(i).cast(),
+                there,
+                std::mem::transmute::<__m256bh, __m256i>(halves),
+            );
+        }
+    }
+}
+
+/// The same in other instructions.
+struct Narrow;
+
+impl Kernel<Narrowed> for Narrow {
     #[inline(always)]
-    unsafe fn run<I: Isa>((from, to, len): (*const f32, *mut bf16, usize)) {
+    unsafe fn run<I: Isa>((from, to, len): Narrowed) {
         let all = len / LANES * LANES;
         // SAFETY: there are so many; no bf16 is written where a number is still to be read.
         unsafe {
@@ -208,7 +243,42 @@ fn power(x: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::power;
+    use super::{narrow, power};
+    use crate::simd::Level;
+    use half::bf16;
+
+    #[test]
+    fn halves_are_the_nearest_in_place_and_apart() {
+        for level in Level::ALL.into_iter().filter(|l| l.is_supported()) {
+            for len in [0, 1, 15, 16, 17, 33, 100] {
+                let number = |i: usize| match i % 9 {
+                    0 => f32::NAN,
+                    1 => f32::INFINITY,
+                    2 => -f32::MAX,
+                    3 => f32::from_bits(0x3f80_8000),
+                    4 => f32::from_bits(0x3f81_8000),
+                    _ => (i as f32 - 40.0) * 0.371,
+                };
+                let mut numbers: Vec<f32> = (0..len + 1).map(number).collect();
+                let expected: Vec<bf16> = numbers.iter().map(|x| bf16::from_f32(*x)).collect();
+                let mut apart = vec![bf16::ONE; len + 1];
+                let (from, to) = (numbers.as_mut_ptr(), apart.as_mut_ptr());
+                // SAFETY: there are so many, and one more.
+                let inside = unsafe {
+                    narrow(level)((from, to, len));
+                    narrow(level)((from, from.cast(), len));
+                    std::slice::from_raw_parts(from.cast::<bf16>(), len)
+                };
+                let same = |(a, b): (&bf16, &bf16)| a == b || a.is_nan() && b.is_nan();
+                assert!(
+                    apart.iter().zip(&expected[..len]).all(same),
+                    "{level:?} {len}"
+                );
+                assert!(inside.iter().zip(&expected).all(same), "{level:?} {len}");
+                assert_eq!(apart[len], bf16::ONE, "{level:?} {len}");
+            }
+        }
+    }
 
     #[test]
     fn powers_are_within_a_few_units() {
