@@ -105,37 +105,37 @@ pub const WORKLOADS: &[Entry] = &[
     (
         "resnet50-int8",
         "ResNet-50 of bytes, calibrated before, inference, 224x224",
-        |setup| of_bytes(ResNet::resnet50(1000)?, 1, false, setup),
+        |setup| of_bytes(ResNet::resnet50(1000)?, 1, setup),
     ),
     (
         "resnet50-8-int8",
         "ResNet-50 of bytes, calibrated before, inference, 8 images of 224x224",
-        |setup| of_bytes(ResNet::resnet50(1000)?, 8, false, setup),
+        |setup| of_bytes(ResNet::resnet50(1000)?, 8, setup),
     ),
     (
         "mobilenet-int8",
         "MobileNetV3-Small of bytes, calibrated before, inference, 224x224",
-        |setup| of_bytes(MobileNetV3::small(1000)?, 1, false, setup),
+        |setup| of_bytes(MobileNetV3::small(1000)?, 1, setup),
     ),
     (
         "encoder-int8",
         "encoder block of bytes, scaled as it runs, inference, d 768, 12 heads, 256 tokens",
-        |setup| encoder_of_bytes(false, setup),
+        encoder_of_bytes,
     ),
     (
         "resnet50-int7",
         "ResNet-50 of bytes of a reduced range, calibrated before, inference, 224x224",
-        |setup| of_bytes(ResNet::resnet50(1000)?, 1, true, setup),
+        |setup| reduce_range(|| of_bytes(ResNet::resnet50(1000)?, 1, setup)),
     ),
     (
         "resnet50-8-int7",
         "ResNet-50 of bytes of a reduced range, calibrated before, inference, 8 images of 224x224",
-        |setup| of_bytes(ResNet::resnet50(1000)?, 8, true, setup),
+        |setup| reduce_range(|| of_bytes(ResNet::resnet50(1000)?, 8, setup)),
     ),
     (
         "encoder-int7",
         "encoder block of bytes of a reduced range, scaled as it runs, inference, d 768, 12 heads, 256 tokens",
-        |setup| encoder_of_bytes(true, setup),
+        |setup| reduce_range(|| encoder_of_bytes(setup)),
     ),
     (
         "mobilenet",
@@ -276,12 +276,7 @@ fn resnet50_8(setup: Setup) -> Result<Workload> {
     images(ResNet::resnet50(1000)?, [8, 224], setup)
 }
 
-/// Calls a function inside [`reduce_range`], or not.
-fn reduced<T>(reduces: bool, f: impl FnOnce() -> T) -> T {
-    if reduces { reduce_range(f) } else { f() }
-}
-
-fn of_bytes<M>(model: M, count: usize, reduces: bool, setup: Setup) -> Result<Workload>
+fn of_bytes<M>(model: M, count: usize, setup: Setup) -> Result<Workload>
 where
     M: Forward + Module + 'static,
 {
@@ -290,7 +285,7 @@ where
     let mut calibration = Calibration::new();
     no_grad(|| calibration.observe(|| model.call(&images)))?;
     inference(model, vec![images], setup, |m, x| {
-        vec![reduced(reduces, || calibration.quantized(|| m.call(&x[0])))]
+        vec![calibration.quantized(|| m.call(&x[0]))]
     })
 }
 
@@ -321,10 +316,10 @@ fn encoder(setup: Setup) -> Result<Workload> {
     })
 }
 
-fn encoder_of_bytes(reduces: bool, setup: Setup) -> Result<Workload> {
+fn encoder_of_bytes(setup: Setup) -> Result<Workload> {
     let tokens = Tensor::randn([1, 256, 768], DType::F32);
     inference(block().encoder_block()?, vec![tokens], setup, |m, x| {
-        vec![reduced(reduces, || quantize_dynamic(|| m.call(&x[0])))]
+        vec![quantize_dynamic(|| m.call(&x[0]))]
     })
 }
 

@@ -102,10 +102,9 @@ unsafe fn block<T: Lane>(
             }
         }
         let lanes = usize::from(lanes(tile.level, tile.dtype));
-        let size = tile.halves.map_or(size_of::<T>(), |half| half.size());
         let vector = tile.right_vector((column / lanes) as u8);
         let first = call.right.wrapping_offset(vector as isize);
-        let mut right = first.wrapping_add(column % lanes * size);
+        let mut right = first.wrapping_add(column % lanes * tile.right_size());
         if tile.starts {
             for sums in &mut sums {
                 std::ptr::copy_nonoverlapping(right.cast(), sums.as_mut_ptr(), columns);

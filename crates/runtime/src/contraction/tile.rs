@@ -262,12 +262,15 @@ impl Tile {
         key
     }
 
+    /// Bytes of a lane of the right operand.
+    pub(super) fn right_size(&self) -> usize {
+        let own = self.dtype.size().max(4);
+        self.halves.map_or(own, |half| half.size())
+    }
+
     /// How far a vector of a step of the right operand is from the first.
     pub(super) fn right_vector(&self, vector: u8) -> i64 {
-        let size = self
-            .halves
-            .map_or(self.dtype.size().max(4), |half| half.size());
-        let bytes = i64::from(lanes(self.level, self.dtype)) * size as i64;
+        let bytes = i64::from(lanes(self.level, self.dtype)) * self.right_size() as i64;
         let vector = i64::from(vector);
         match self.panel {
             0 => vector * bytes,

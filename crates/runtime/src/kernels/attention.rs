@@ -248,7 +248,7 @@ impl Attention {
                 let terms = |i: i64| {
                     let row = weights.offset((i * s.pitch) as isize);
                     s.drop(args, (b, first + i, 1), part, row);
-                    s.narrow(row, (1, until - from));
+                    s.narrow(row, until - from);
                 };
                 let to = (weights, &mut sums);
                 s.weights(args, at, (query, held.keys), part, to, terms)?;

@@ -1,9 +1,9 @@
 //! What is behind a product: scales, shifts and batch norms of its result.
 
-use super::product::{Channel, Product, column};
+use super::product::{Channel, Product, column, was_cast};
 use crate::{Patch, PatchBuilder, Rule, View};
 use kiln_ir::ops::BatchNorm;
-use kiln_ir::{Builder, DType, Node, NodeId, Op, OpError, Pw, Value};
+use kiln_ir::{Builder, DType, NodeId, Op, OpError, Pw, Value};
 
 /// A product, one number a channel that is added to it, and views of the sum.
 struct Affine<'a> {
@@ -22,11 +22,6 @@ pub(super) fn row<'a>(view: &View<'a>, id: NodeId) -> Option<(Pw, &'a [Value])> 
         Op::Pointwise(p) => Some((p.0, &node.inputs)),
         _ => None,
     }
-}
-
-/// Whether a node reads halves.
-fn of_halves(view: &View<'_>, node: &Node) -> bool {
-    node.inputs.iter().all(|v| view.fact(*v).dtype.is_half())
 }
 
 impl<'a> Affine<'a> {
@@ -69,7 +64,7 @@ impl<'a> Affine<'a> {
             match &node.op {
                 Op::Permute(_) | Op::Reshape(_) => views.push(v.node),
                 // What was computed in f32 is f32 again.
-                Op::Cast(c) if c.dtype == DType::F32 && of_halves(view, node) => {}
+                Op::Cast(c) if c.dtype == DType::F32 && was_cast(view, v, DType::is_half) => {}
                 _ => break other(v)?,
             }
             v = node.inputs[0];

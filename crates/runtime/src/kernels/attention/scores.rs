@@ -343,13 +343,12 @@ impl Scores {
         unsafe { multiply_as(self.terms.tile(), self.level, sizes, to, left, right, adds) }
     }
 
-    /// Makes weights of rows for so many keys terms, in place.
+    /// Makes a row of weights for so many keys terms, in place.
     ///
     /// # Safety
     /// There are so many weights.
-    pub(super) unsafe fn narrow(&self, weights: *mut f32, (rows, keys): (i64, i64)) {
-        for i in (0..rows).filter(|_| self.terms.are_grouped()) {
-            let row = weights.wrapping_offset((i * self.pitch) as isize);
+    pub(super) unsafe fn narrow(&self, row: *mut f32, keys: i64) {
+        if self.terms.are_grouped() {
             // SAFETY: the caller's.
             unsafe { self.narrow_row(row, keys, row) };
         }

@@ -39,22 +39,23 @@ impl MatMul {
         panel_columns(self.level, self.terms.tile(), self.n)
     }
 
+    /// Rows of a register tile that reads so many panels, at most.
+    fn most_rows(&self, panels: i64) -> u8 {
+        let vectors = panels * self.panel() / i64::from(lanes(self.level, self.dtype));
+        most_rows(self.level, self.terms.tile(), vectors as u8)
+    }
+
     /// Rows of a register tile.
     pub(super) fn tile_rows(&self) -> i64 {
-        let vectors = self.panel() / i64::from(lanes(self.level, self.dtype));
-        even_rows(
-            self.m,
-            most_rows(self.level, self.terms.tile(), vectors as u8),
-        )
+        even_rows(self.m, self.most_rows(1))
     }
 
     /// Panels that register tiles read at once: several where rows are so few that sums would wait for each other.
     pub(super) fn panels_at_once(&self) -> i64 {
-        let (level, dtype) = (self.level, self.terms.tile());
-        let vectors = self.panel() / i64::from(lanes(level, self.dtype));
-        let fits =
-            |panels: &i64| i64::from(most_rows(level, dtype, (panels * vectors) as u8)) >= self.m;
-        match has_tiles(level, dtype) || vectors < VECTORS || self.dtype.size() > 4 {
+        let vectors = self.panel() / i64::from(lanes(self.level, self.dtype));
+        let by_tiles = has_tiles(self.level, self.terms.tile());
+        let fits = |panels: &i64| i64::from(self.most_rows(*panels)) >= self.m;
+        match by_tiles || vectors < VECTORS || self.dtype.size() > 4 {
             true => 1,
             false => (2..=MOST_VECTORS / vectors).rev().find(fits).unwrap_or(1),
         }
