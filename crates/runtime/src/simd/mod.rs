@@ -10,7 +10,7 @@ pub(crate) mod transpose;
 pub(crate) mod vector;
 
 pub use kiln_base::Level;
-use vector::{Four, Vector};
+use vector::{Exponent, Four, Vector};
 
 /// A level at compile time.
 pub(crate) trait Isa {
@@ -19,7 +19,7 @@ pub(crate) trait Isa {
     /// The level.
     const LEVEL: Level;
     /// Its widest vector of f32.
-    type F32: Vector<Lane = f32>;
+    type F32: Exponent;
     /// Its widest vector of f64.
     type F64: Vector<Lane = f64>;
 }

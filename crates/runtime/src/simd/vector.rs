@@ -26,6 +26,9 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     /// As [`Vector::splat`].
     unsafe fn sub(self, b: Self) -> Self;
+    /// # Safety
+    /// As [`Vector::splat`].
+    unsafe fn mul(self, b: Self) -> Self;
     /// `self · b + c`, rounded once where the level can.
     ///
     /// # Safety
@@ -36,6 +39,15 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     /// As [`Vector::splat`].
     unsafe fn max(self, b: Self) -> Self;
+}
+
+/// Vectors of f32 whose exponents are written as bits.
+pub(crate) trait Exponent: Vector<Lane = f32> {
+    /// The power of 2 whose exponent, and 127, stand in the low bits of each lane.
+    ///
+    /// # Safety
+    /// As [`Vector::splat`].
+    unsafe fn raised(self) -> Self;
 }
 
 /// Four lanes of a level that has no instructions of its own here.
@@ -84,6 +96,13 @@ macro_rules! four {
                 self
             }
             #[inline(always)]
+            unsafe fn mul(mut self, b: Self) -> Self {
+                for i in 0..4 {
+                    self.0[i] *= b.0[i];
+                }
+                self
+            }
+            #[inline(always)]
             unsafe fn mul_add(mut self, b: Self, c: Self) -> Self {
                 for i in 0..4 {
                     self.0[i] = $mul_add::<I>(self.0[i], b.0[i], c.0[i]);
@@ -107,13 +126,21 @@ macro_rules! four {
 four!(f32, fma32);
 four!(f64, fma64);
 
+impl<I: Isa> Exponent for Four<I, f32> {
+    #[inline(always)]
+    unsafe fn raised(self) -> Self {
+        let lanes = self.0.map(|x| f32::from_bits(x.to_bits() << 23));
+        Four(lanes, std::marker::PhantomData)
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::Vector;
+    use super::{Exponent, Vector};
     use std::arch::x86_64::*;
 
     macro_rules! vector {
-        ($register:ty, $lane:ty, $lanes:literal, $splat:ident, $load:ident, $store:ident, $add:ident, $sub:ident, $mul_add:ident, $max:ident) => {
+        ($register:ty, $lane:ty, $lanes:literal, $splat:ident, $load:ident, $store:ident, $add:ident, $sub:ident, $mul:ident, $mul_add:ident, $max:ident) => {
             impl Vector for $register {
                 type Lane = $lane;
                 const LANES: usize = $lanes;
@@ -144,6 +171,11 @@ mod x86 {
                     unsafe { $sub(self, b) }
                 }
                 #[inline(always)]
+                unsafe fn mul(self, b: Self) -> Self {
+                    // SAFETY: as above.
+                    unsafe { $mul(self, b) }
+                }
+                #[inline(always)]
                 unsafe fn mul_add(self, b: Self, c: Self) -> Self {
                     // SAFETY: as above.
                     unsafe { $mul_add(self, b, c) }
@@ -157,11 +189,26 @@ mod x86 {
         };
     }
     #[rustfmt::skip]
-    vector!(__m512, f32, 16, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, _mm512_sub_ps, _mm512_fmadd_ps, _mm512_max_ps);
+    vector!(__m512, f32, 16, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, _mm512_sub_ps, _mm512_mul_ps, _mm512_fmadd_ps, _mm512_max_ps);
     #[rustfmt::skip]
-    vector!(__m512d, f64, 8, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_add_pd, _mm512_sub_pd, _mm512_fmadd_pd, _mm512_max_pd);
+    vector!(__m512d, f64, 8, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_add_pd, _mm512_sub_pd, _mm512_mul_pd, _mm512_fmadd_pd, _mm512_max_pd);
     #[rustfmt::skip]
-    vector!(__m256, f32, 8, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps, _mm256_fmadd_ps, _mm256_max_ps);
+    vector!(__m256, f32, 8, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps, _mm256_mul_ps, _mm256_fmadd_ps, _mm256_max_ps);
     #[rustfmt::skip]
-    vector!(__m256d, f64, 4, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_add_pd, _mm256_sub_pd, _mm256_fmadd_pd, _mm256_max_pd);
+    vector!(__m256d, f64, 4, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_add_pd, _mm256_sub_pd, _mm256_mul_pd, _mm256_fmadd_pd, _mm256_max_pd);
+
+    impl Exponent for __m512 {
+        #[inline(always)]
+        unsafe fn raised(self) -> Self {
+            // SAFETY: as above.
+            unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(self))) }
+        }
+    }
+    impl Exponent for __m256 {
+        #[inline(always)]
+        unsafe fn raised(self) -> Self {
+            // SAFETY: as above.
+            unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(self))) }
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The gradients of attention, of which the weights are computed again, a block of rows at a time.
 
 use super::scores::{AllSums, BLOCK_ROWS, Block, Scores, Side, apart, is_finite};
-use super::softmax::Sums;
+use super::softmax::{LANES, Sums, merged};
 use crate::contraction::{Right, pack, pack_panels};
 use crate::error::Result;
 use crate::kernels::matmul::{Operand, run_blocks, split};
@@ -398,9 +398,6 @@ impl AttentionGrad {
     }
 }
 
-/// Numbers that are worked on at once.
-const LANES: usize = 16;
-
 /// A part of a row of weights and of their gradients, and the sum of their products in front of it, which is multiplied
 /// by something first.
 struct Means {
@@ -434,7 +431,7 @@ impl Kernel<Means> for Mean {
         for (sum, (w, d)) in sums.iter_mut().zip(last_w.iter().zip(last_d)) {
             *sum += w * d;
         }
-        *mean = *mean * row.fade + sums.iter().sum::<f32>();
+        *mean = *mean * row.fade + merged(sums, |a, b| a + b);
     }
 }
 

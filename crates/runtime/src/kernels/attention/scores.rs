@@ -105,10 +105,11 @@ impl Scores {
         let rows = if blocks < FEW.1 { FEW.0 } else { most };
         let dropout = p.dropout.as_ref();
         let dropout = dropout.map(|p| Dropout::new(p, values, lens, level));
+        let terms = Terms::new(([p.dtype; 2], false), level, true);
         Ok(Scores {
             dropout: dropout.transpose()?,
             dtype: p.dtype,
-            terms: Terms::new(([p.dtype; 2], false), level, true),
+            terms,
             scale: p.scale as f32,
             factors: [factor(p.scale), factor(1.0)],
             causal: p.causal,
@@ -118,7 +119,10 @@ impl Scores {
             rows,
             pitch: apart(part),
             part,
-            softmax: compiled::<Softmax, Row>(level),
+            softmax: match terms.are_grouped() {
+                true => compiled::<Softmax<true>, Row>(level),
+                false => compiled::<Softmax<false>, Row>(level),
+            },
             narrow: narrow(level),
             pairs: compiled::<Pair, _>(level),
             batch,

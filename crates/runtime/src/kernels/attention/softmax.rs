@@ -1,7 +1,7 @@
 //! Scores to weights, some keys at a time (Milakov and Gimelshein, "Online normalizer calculation for softmax").
 
-use crate::simd::vector::Vector;
-use crate::simd::{Isa, Kernel, Level, compiled};
+use crate::simd::vector::{Exponent, Four, Vector};
+use crate::simd::{Baseline, Isa, Kernel, Level, compiled, fma32};
 use half::bf16;
 use std::f32::consts::LN_2;
 use std::f64::consts::LOG2_E;
@@ -62,13 +62,16 @@ pub(super) fn factor(scale: f64) -> f32 {
     (scale * LOG2_E) as f32
 }
 
-/// Makes scores weights, relative to the best score so far.
-pub(super) struct Softmax;
+/// Makes scores weights, relative to a power of 2 that none of those so far is above; `HALVES` says that they become
+/// halves.
+pub(super) struct Softmax<const HALVES: bool>;
 
 /// Numbers that are worked on at once.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
+/// Vectors that are worked on at once, so that their sums don't wait for each other.
+const WIDE: usize = 2;
 
-impl Kernel<Row> for Softmax {
+impl<const HALVES: bool> Kernel<Row> for Softmax<HALVES> {
     #[inline(always)]
     unsafe fn run<I: Isa>(row: Row) {
         // SAFETY: the row has so many scores and its sums, which nobody else touches.
@@ -78,32 +81,38 @@ impl Kernel<Row> for Softmax {
                 &mut *row.sums,
             )
         };
-        let before = sums.best;
-        let best = match row.factor > 0.0 {
-            true => best::<I>(scores) * row.factor,
-            false => (scores.iter()).fold(f32::NEG_INFINITY, |m, s| larger(s * row.factor, m)),
-        };
-        sums.best = best.max(before);
-        let base = sums.base();
+        let (before, mut factor) = (sums.best, row.factor);
+        if factor < LEAST_FACTOR {
+            scores.iter_mut().for_each(|s| *s *= factor);
+            factor = 1.0;
+        }
+        sums.best = (best::<I>(scores) * factor).ceil().max(before);
+        let mut base = sums.base();
         sums.fade = power(before - base);
-        let mut total = [0f32; LANES];
-        let (chunks, rest) = scores.as_chunks_mut::<LANES>();
-        for scores in chunks {
-            for (sum, s) in total.iter_mut().zip(scores) {
-                *s = power(s.mul_add(row.factor, -base));
-                *sum += *s;
-            }
+        if base.abs() > MOST_BASE {
+            (scores.iter_mut()).for_each(|s| *s = fma32::<I>(*s, factor, -base));
+            (factor, base) = (1.0, 0.0);
         }
-        if !rest.is_empty() {
-            let (mut last, count) = ([0f32; LANES], rest.len());
-            last[..count].copy_from_slice(rest);
-            for (i, (sum, s)) in total.iter_mut().zip(&mut last).enumerate() {
-                *s = power(s.mul_add(row.factor, -base));
-                *sum += if i < count { *s } else { 0.0 };
+        // SAFETY: the machine has the level; a chunk has so many vectors, and so many fit into what is last.
+        let total = unsafe {
+            let powers = Powers::<I::F32>::new(factor, base);
+            let mut totals = [I::F32::splat(0.0); WIDE];
+            let mut chunks = scores.chunks_exact_mut(WIDE * I::F32::LANES);
+            for chunk in &mut chunks {
+                totals = powers.sum::<HALVES>(chunk.as_mut_ptr(), totals);
             }
-            rest.copy_from_slice(&last[..count]);
-        }
-        sums.total = sums.total * sums.fade + total.iter().sum::<f32>();
+            let rest = chunks.into_remainder();
+            if !rest.is_empty() {
+                let mut last = [f32::NEG_INFINITY; WIDE * LANES];
+                last[..rest.len()].copy_from_slice(rest);
+                totals = powers.sum::<HALVES>(last.as_mut_ptr(), totals);
+                rest.copy_from_slice(&last[..rest.len()]);
+            }
+            let mut lanes = [0f32; LANES];
+            totals[0].add(totals[1]).store(lanes.as_mut_ptr());
+            merged(lanes, |a, b| a + b)
+        };
+        sums.total = sums.total * sums.fade + total;
     }
 }
 
@@ -203,6 +212,19 @@ fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
+/// All lanes as one, which takes as few steps behind each other as can be.
+#[inline(always)]
+pub(super) fn merged(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut count = LANES;
+    while count > 1 {
+        count /= 2;
+        for i in 0..count {
+            lanes[i] = f(lanes[i], lanes[i + count]);
+        }
+    }
+    lanes[0]
+}
+
 /// The largest of scores.
 #[inline(always)]
 fn best<I: Isa>(scores: &[f32]) -> f32 {
@@ -212,39 +234,136 @@ fn best<I: Isa>(scores: &[f32]) -> f32 {
     let mut most = [f32::NEG_INFINITY; LANES];
     let mut chunks = scores.chunks_exact(WIDE * lanes);
     // SAFETY: the machine has the level; a chunk has so many vectors, and there are no more than 16 lanes.
-    unsafe {
+    let rest = unsafe {
         let mut wide = [I::F32::splat(f32::NEG_INFINITY); WIDE];
         for chunk in &mut chunks {
             for (i, most) in wide.iter_mut().enumerate() {
                 *most = I::F32::load(chunk.as_ptr().add(i * lanes)).max(*most);
             }
         }
+        let mut vectors = chunks.remainder().chunks_exact(lanes);
+        for vector in &mut vectors {
+            wide[0] = I::F32::load(vector.as_ptr()).max(wide[0]);
+        }
         let [a, b, c, d] = wide;
         a.max(b).max(c.max(d)).store(most.as_mut_ptr());
+        vectors.remainder()
+    };
+    for (most, s) in most.iter_mut().zip(rest) {
+        *most = larger(*s, *most);
     }
-    let all = most.iter().chain(chunks.remainder());
-    all.fold(f32::NEG_INFINITY, |m, s| larger(*s, m))
+    merged(most, |a, b| larger(b, a))
 }
 
-/// `(2^r - 1 - r ln 2) / r²` for |r| <= ½, highest coefficient first; minimax.
-const TAIL: [f32; 4] = [1.330_060_5e-3, 9.669_691e-3, 5.550_558_5e-2, 2.402_228_3e-1];
+/// Adding it rounds to an integer, which then stands in the low bits as the exponent of a power of 2.
+const ROUND: f32 = 12_582_912.0 + 127.0;
+/// Integers up to this can be taken away from it without rounding.
+const MOST_BASE: f32 = 1_048_576.0;
+/// Scores are multiplied by at least this where that is done together with the rest.
+const LEAST_FACTOR: f32 = 1e-20;
 
-/// 2^x for x up to 1, or no number: within 2.2 units in the last place, and zero below 2^-126.
-#[inline(always)]
+/// `2^r` for |r| <= ½, highest coefficient first; minimax.
+#[rustfmt::skip]
+const EXACT: [f32; 6] = [1.330_060_5e-3, 9.669_691e-3, 5.550_558_5e-2, 2.402_228_3e-1, LN_2, 1.0];
+/// The same for halves: within 2^-13.
+const SHORT: [f32; 4] = [5.500_886_6e-2, 2.422_109_7e-1, 6.932_83e-1, 1.0];
+
+/// Powers of 2 of products with a positive factor less an integer.
+struct Powers<V> {
+    factor: V,
+    /// What rounds products, less the integer.
+    round: V,
+    /// What is less makes zero.
+    least: V,
+}
+
+impl<V: Exponent> Powers<V> {
+    /// # Safety
+    /// As [`Vector::splat`].
+    #[inline(always)]
+    unsafe fn new(factor: f32, base: f32) -> Powers<V> {
+        // SAFETY: the caller's.
+        unsafe {
+            Powers {
+                factor: V::splat(factor),
+                round: V::splat(ROUND - base),
+                // The reciprocal does not wait for the integer.
+                least: V::splat((base - 127.0) * (1.0 / factor)),
+            }
+        }
+    }
+
+    /// Makes some vectors of scores weights and adds them to sums.
+    ///
+    /// # Safety
+    /// As [`Vector::splat`]; they lie there.
+    #[inline(always)]
+    unsafe fn sum<const HALVES: bool>(&self, scores: *mut f32, mut sums: [V; WIDE]) -> [V; WIDE] {
+        // SAFETY: the caller's.
+        unsafe {
+            let mut weights = [V::splat(0.0); WIDE];
+            for (i, x) in weights.iter_mut().enumerate() {
+                *x = V::load(scores.add(i * V::LANES));
+            }
+            weights = self.of::<HALVES, WIDE>(weights);
+            for (i, (sum, w)) in sums.iter_mut().zip(weights).enumerate() {
+                w.store(scores.add(i * V::LANES));
+                *sum = sum.add(w);
+            }
+        }
+        sums
+    }
+
+    /// `2^(x · factor − base)` where that is up to 2, or no number: zero below 2^-126, and otherwise within 2.4 units in
+    /// the last place, or within 2^-13 for halves. Steps of vectors alternate, as each waits for the one before.
+    ///
+    /// # Safety
+    /// As [`Vector::splat`].
+    #[inline(always)]
+    unsafe fn of<const HALVES: bool, const N: usize>(&self, mut x: [V; N]) -> [V; N] {
+        // SAFETY: the caller's.
+        unsafe {
+            let (first, others) = match HALVES {
+                true => (SHORT[0], &SHORT[1..]),
+                false => (EXACT[0], &EXACT[1..]),
+            };
+            let (mut turns, mut powers) = (x, [V::splat(first); N]);
+            for (x, turns) in x.iter_mut().zip(&mut turns) {
+                *x = self.least.max(*x);
+                *turns = x.mul_add(self.factor, self.round);
+            }
+            for (x, turns) in x.iter_mut().zip(turns) {
+                *x = x.mul_add(self.factor, self.round.sub(turns));
+            }
+            for c in others {
+                for (power, r) in powers.iter_mut().zip(x) {
+                    *power = power.mul_add(r, V::splat(*c));
+                }
+            }
+            for (power, turns) in powers.iter_mut().zip(turns) {
+                *power = power.mul(turns.raised());
+            }
+            powers
+        }
+    }
+}
+
+/// 2^x for x up to 1, or no number, as weights are.
 fn power(x: f32) -> f32 {
-    // Adding it rounds to an integer, which then stands in the low bits as the exponent of a power of 2.
-    const ROUND: f32 = 12_582_912.0 + 127.0;
-    let turns = x + ROUND;
-    let r = x - (turns - ROUND);
-    let tail = TAIL.iter().skip(1).fold(TAIL[0], |p, c| p.mul_add(r, *c));
-    let y = tail.mul_add(r, LN_2).mul_add(r, 1.0) * f32::from_bits(turns.to_bits() << 23);
-    if x < -126.0 { 0.0 } else { y }
+    let mut lanes = [0.0; 4];
+    type Lanes = Four<Baseline, f32>;
+    // SAFETY: every machine has these lanes.
+    unsafe {
+        let [power] = Powers::<Lanes>::new(1.0, 0.0).of::<false, 1>([Lanes::splat(x)]);
+        power.store(lanes.as_mut_ptr());
+    }
+    lanes[0]
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{narrow, power};
-    use crate::simd::Level;
+    use super::{Row, Softmax, Sums, narrow, power};
+    use crate::simd::{Level, compiled};
     use half::bf16;
 
     #[test]
@@ -280,6 +399,74 @@ mod tests {
         }
     }
 
+    /// Two parts of a row with and without short polynomials, whose weights are within a part of what the best ones of
+    /// either make, for scores of any size.
+    #[test]
+    fn weights_are_powers_relative_to_their_sum() {
+        let kernels = |level: Level| {
+            let exact: unsafe fn(Row) = compiled::<Softmax<false>, Row>(level);
+            [
+                (exact, 1e-6),
+                (compiled::<Softmax<true>, Row>(level), 2.1e-4),
+            ]
+        };
+        for level in Level::ALL.into_iter().filter(|l| l.is_supported()) {
+            for (softmax, within) in kernels(level) {
+                for (len, factor, size, around) in [
+                    (1, 1.0, 3.0, 0.0),
+                    (31, 0.18, 40.0, -7.0),
+                    (32, 1.44, 400.0, 250.0),
+                    (67, -0.7, 90.0, 3.0),
+                    (513, 1e-25, 1e26, 0.0),
+                    (129, 1e-18, 1e19, -1e17),
+                    (100, 0.0, 1.0, 0.0),
+                    (40, 2.0, 2e6, -1e7),
+                    (70, 5e20, 1e-19, 0.0),
+                ] {
+                    let hidden = |i: usize| i % 7 == 3;
+                    let number = |i: usize| match hidden(i) {
+                        true => f32::NEG_INFINITY * factor,
+                        false => (i * 389 % 521) as f32 / 521.0 * size + around,
+                    };
+                    let scores: Vec<f32> = (0..2 * len).map(number).collect();
+                    let (mut weights, mut sums) = (scores.clone(), Sums::NONE);
+                    let mut bases = [0.0; 2];
+                    for (part, base) in weights.chunks_mut(len).zip(&mut bases) {
+                        // SAFETY: there are so many; the machine has the level.
+                        unsafe {
+                            softmax(Row {
+                                start: part.as_mut_ptr(),
+                                len,
+                                factor,
+                                sums: &mut sums,
+                            });
+                        }
+                        *base = sums.best;
+                    }
+                    let exact = |s: &f32| f64::from(*s) * f64::from(factor);
+                    let best = scores.iter().map(exact).fold(f64::NEG_INFINITY, f64::max);
+                    let power = |s: &f32| (exact(s) - best).exp2();
+                    let total: f64 = scores.iter().map(power).filter(|p| !p.is_nan()).sum();
+                    // Where scores are large, so are the steps between them.
+                    let within = within + (best.abs() + f64::from(size * factor).abs()) * 2e-7;
+                    for (i, w) in weights.iter().enumerate() {
+                        let part = sums.since(bases[i / len]) * sums.part(false);
+                        let (got, expected) = (f64::from(w * part), power(&scores[i]) / total);
+                        let what = format!("{level:?} {len} {factor} {i}: {got} for {expected}");
+                        if hidden(i) && factor != 0.0 {
+                            assert_eq!(got, 0.0, "{what}");
+                        } else if factor != 0.0 {
+                            assert!(
+                                (got - expected).abs() <= within * expected + 1e-37,
+                                "{what}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn powers_are_within_a_few_units() {
         for i in 0..=2_000_000 {
@@ -287,7 +474,7 @@ mod tests {
             let exact = f64::from(x).exp2();
             let unit = f64::from((exact as f32).next_up() - exact as f32);
             let error = (f64::from(power(x)) - exact).abs() / unit;
-            assert!(error <= 2.2, "2^{x} by {error} units");
+            assert!(error <= 2.4, "2^{x} by {error} units");
         }
         assert_eq!(power(0.0), 1.0);
         assert_eq!(power(f32::NEG_INFINITY), 0.0);
