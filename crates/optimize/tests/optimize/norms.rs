@@ -5,7 +5,7 @@ use crate::random::seeds;
 use crate::rng::{Rng, loc, shape_of};
 use kiln_base::{Cpu, Level, Machine, Scalar};
 use kiln_ir::eval::{Array, Mode, evaluate};
-use kiln_ir::ops::{BatchNorm, Conv};
+use kiln_ir::ops::{BatchNorm, Conv, MatMul};
 use kiln_ir::{
     Builder, DType, Dim, Fact, Graph, GraphBuilder, OpError, Output, Pw, Role, Target, Value,
 };
@@ -19,6 +19,8 @@ pub enum Bias {
     Stretched,
     /// The same with `b` in front.
     InFront,
+    /// The same of halves as f32, where the sum is rounded, as layers record it.
+    Wide,
     /// One number for all channels.
     Scalar,
     /// A `full` of the whole shape.
@@ -53,6 +55,7 @@ impl Case {
             Bias::None,
             Bias::Stretched,
             Bias::InFront,
+            Bias::Wide,
             Bias::Scalar,
             Bias::Full,
         ];
@@ -75,6 +78,14 @@ impl Case {
 
     fn channels(&self) -> usize {
         self.groups * self.group_out
+    }
+
+    /// What the convolution is of.
+    fn wide(&self) -> DType {
+        match self.bias {
+            Bias::Wide if self.dtype.is_half() => DType::F32,
+            _ => self.dtype,
+        }
     }
 
     fn out_shape(&self) -> Vec<Dim> {
@@ -139,7 +150,9 @@ impl Case {
             dilation: vec![1; self.spatial].into(),
             groups: self.groups,
         };
-        let conv = b.op(conv, &[v[0], v[1]])?;
+        let wide = self.wide();
+        let operands = [b.cast(&v[0], wide)?, b.cast(&v[1], wide)?];
+        let conv = b.op(conv, &operands)?;
         let biased = self.add_bias(&mut b, conv, v[6])?;
         let y = if bound {
             let mut column = vec![Dim::ONE; self.spatial + 1];
@@ -176,12 +189,17 @@ impl Case {
     ) -> Result<Value, OpError> {
         match self.bias {
             Bias::None => Ok(conv),
-            Bias::Stretched | Bias::InFront => {
+            Bias::Stretched | Bias::InFront | Bias::Wide => {
                 let mut column = vec![Dim::ONE; self.spatial + 1];
                 column[0] = self.channels().into();
                 let bias = b.reshape(&bias, &column)?;
                 match self.bias {
                     Bias::InFront => b.pointwise(Pw::Add, &[bias, conv]),
+                    Bias::Wide => {
+                        let bias = b.cast(&bias, self.wide())?;
+                        let sum = b.pointwise(Pw::Add, &[conv, bias])?;
+                        b.cast(&sum, self.dtype)
+                    }
                     _ => b.pointwise(Pw::Add, &[conv, bias]),
                 }
             }
@@ -343,4 +361,39 @@ fn the_new_weight_is_prepared() {
         .map(|(_, n)| n.op.name())
         .collect();
     assert_eq!(run, ["input", "conv", "add"]);
+}
+
+/// A matrix is read once, and half as long where it is of halves: no weight of f32 is made of it.
+#[test]
+fn a_linear_layer_of_halves_keeps_its_weight() {
+    let folds = |dtype: DType| {
+        let mut graph = Graph::default();
+        let mut b = GraphBuilder::new(&mut graph, loc(8));
+        let roles = [Role::Data].into_iter().chain([Role::Parameter; 4]);
+        let shapes: [&[usize]; 5] = [&[5, 3], &[3, 4], &[4], &[4], &[4]];
+        let facts = shapes.map(|s| Fact::new(dtype, s.iter().copied()));
+        let inputs: Vec<Value> = facts
+            .into_iter()
+            .zip(roles)
+            .map(|(f, r)| b.input(f, r))
+            .collect();
+        let &[x, w, bias, mean, variance] = &inputs[..] else {
+            unreachable!("five inputs")
+        };
+        let [x, w, bias] = [x, w, bias].map(|v| b.cast(&v, DType::F32).unwrap());
+        let y = b.op(MatMul {}, &[x, w]).unwrap();
+        let y = b.pointwise(Pw::Add, &[y, bias]).unwrap();
+        let y = b.cast(&y, dtype).unwrap();
+        let norm = BatchNorm {
+            eps: Scalar::Float(1e-3),
+            affine: false,
+        };
+        let y = b.op(norm, &[y, mean, variance]).unwrap();
+        graph.add_output(y);
+        optimize(graph, &only_norms())
+            .unwrap()
+            .1
+            .count("linear_batch_norm")
+    };
+    assert_eq!((folds(DType::F32), folds(DType::BF16)), (1, 0));
 }

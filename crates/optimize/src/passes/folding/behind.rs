@@ -41,13 +41,14 @@ impl<'a> Affine<'a> {
         })
     }
 
-    /// Views of a product or of what `other` finds, where nothing else reads any of them.
+    /// Views of a product or of what `other` finds, where nothing else reads any of them. Of a convolution that is
+    /// multiplied as f32 anyway, what is rounded to halves on the way need not be.
     fn behind_views(
         view: &View<'a>,
         mut v: Value,
         other: impl FnOnce(Value) -> Option<Affine<'a>>,
     ) -> Option<Affine<'a>> {
-        let mut views = Vec::new();
+        let (mut views, mut is_rounded) = (Vec::new(), false);
         let mut affine = loop {
             if let Some(product) = Product::only(view, v) {
                 break Affine {
@@ -65,10 +66,19 @@ impl<'a> Affine<'a> {
                 Op::Permute(_) | Op::Reshape(_) => views.push(v.node),
                 // What was computed in f32 is f32 again.
                 Op::Cast(c) if c.dtype == DType::F32 && was_cast(view, v, DType::is_half) => {}
+                Op::Cast(c)
+                    if view.multiplies_as_f32(c.dtype)
+                        && was_cast(view, v, |from| from == DType::F32) =>
+                {
+                    is_rounded = true;
+                }
                 _ => break other(v)?,
             }
             v = node.inputs[0];
         };
+        if is_rounded && !affine.product.is_conv() {
+            return None;
+        }
         for id in views.into_iter().rev() {
             affine.channels = view.axis_behind(id, affine.channels)?;
             affine.views.push(&view.node(id).op);

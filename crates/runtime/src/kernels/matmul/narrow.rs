@@ -23,6 +23,13 @@ const PANEL: usize = 64;
 /// Words of each column that are turned over at once.
 const WORDS: usize = 32;
 
+/// The packed panel of halves that a thread has widened last, for the blocks that read it too.
+#[derive(Default)]
+pub(super) struct Wide {
+    storage: Option<Storage>,
+    holds: Option<*const u8>,
+}
+
 impl MatMul {
     /// Steps of a sum: words of its terms.
     pub(super) fn steps(&self) -> i64 {
@@ -220,15 +227,18 @@ impl MatMul {
     /// A packed panel of halves as f32.
     ///
     /// # Safety
-    /// The panel exists.
+    /// The panel exists, and no other begins where this one does.
     pub(super) unsafe fn wide_panel(
         &self,
         half: DType,
         panel: *const u8,
-        to: &mut Option<Storage>,
+        wide: &mut Wide,
     ) -> Result<*const u8> {
         let len = self.panel() * self.k;
-        let to = room::<f32>(to, len)?;
+        let to = room::<f32>(&mut wide.storage, len)?;
+        if wide.holds.replace(panel) == Some(panel) {
+            return Ok(to.cast_const().cast());
+        }
         // SAFETY: the caller's; there is room.
         unsafe {
             let from = std::slice::from_raw_parts(panel.cast::<u16>(), len as usize);

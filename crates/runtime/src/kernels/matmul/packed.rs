@@ -1,6 +1,7 @@
 //! Products whose right matrix is packed: panels of columns, each of which lies in memory in the order in which
 //! register tiles read it. A right matrix that depends on parameters alone is packed in *prepare*.
 
+use super::narrow::Wide;
 use super::{Args, Block, Made, MatMul, Work, run_blocks, split};
 use crate::bugs::bug;
 use crate::contraction::{
@@ -269,12 +270,12 @@ impl MatMul {
         args: &[*mut u8],
         (packed, left): (*const u8, *const f32),
         (b, waiting): (&Block, Option<*mut T>),
-        (flat, made, copies, kernels): &mut (Option<Storage>, Made, [Option<Storage>; 2], Kernels),
+        scratch: &mut (Option<Storage>, Made, Option<Storage>, Wide, Kernels),
         work: &mut Work,
     ) -> Result<()> {
         // Blocks begin with a panel.
         let (panel, tile_rows, size) = (self.panel(), self.tile_rows(), size_of::<T>() as i64);
-        let [copies, wide] = copies;
+        let (flat, made, copies, wide, kernels) = scratch;
         let at_once = panel * self.panels_at_once();
         let first = (b.batch * self.m + b.row) * self.n + b.col;
         // Where the results belong, unless more follows.
@@ -308,7 +309,7 @@ impl MatMul {
             };
             let part = part.max(1);
             let matrix = b.batch.min(self.right_matrices() - 1) * self.matrix_elements();
-            // What is read for several tiles is widened once for all of them.
+            // What is read for several tiles is widened once for all of them, and for the blocks below.
             let often = b.rows > tile_rows;
             let firsts = (0..steps.max(1)).step_by(part as usize);
             let all = firsts.flat_map(|from| {
