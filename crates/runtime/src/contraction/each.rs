@@ -87,7 +87,7 @@ impl Each {
         self.tile.level != Level::Baseline
             && self.tile.taps <= MOST_TAPS
             && fits(last, self.position)
-            && fits(taps + 1, self.tile.right)
+            && fits(taps + 1, self.tile.right.step)
             && fits(rows, self.tile.out)
     }
 
@@ -99,7 +99,7 @@ impl Each {
         let tile = &self.tile;
         let list = call.left.cast::<*const T>();
         let size = size_of::<T>() as i64;
-        let [pitch, out] = [tile.right, tile.out].map(|n| n / size);
+        let [pitch, out] = [tile.right.step, tile.out].map(|n| n / size);
         for (row, column) in
             (0..tile.rows.count).flat_map(|r| (0..tile.columns).map(move |c| (r, c)))
         {

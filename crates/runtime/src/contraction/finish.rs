@@ -13,8 +13,43 @@ use smallvec::SmallVec;
 #[cfg(all(target_arch = "x86_64", unix))]
 use crate::printed::{Target, lines::Lines, stage::Body};
 
-/// The addresses of accesses.
-pub(crate) type Accesses = SmallVec<[*mut u8; 8]>;
+/// Where the accesses of a finish lie.
+pub(crate) struct Accesses {
+    /// Of the first result, and how far from row to row and from column to column, in bytes; of the sums themselves
+    /// nowhere.
+    first: SmallVec<[(*mut u8, [isize; 2]); 8]>,
+    at: SmallVec<[*mut u8; 8]>,
+}
+
+impl Accesses {
+    /// Those of a finish, if there is one.
+    pub(crate) fn of(finish: Option<&Finish>, args: &[*mut u8]) -> Accesses {
+        let place = |place: &Option<Place>| match place {
+            None => (std::ptr::null_mut(), [0; 2]),
+            Some(p) => {
+                let bytes = |n: i64| n as isize * p.size as isize;
+                (
+                    args[p.arg].wrapping_offset(bytes(p.offset)),
+                    [p.row, p.column].map(bytes),
+                )
+            }
+        };
+        let first: SmallVec<[(*mut u8, [isize; 2]); 8]> =
+            finish.iter().flat_map(|f| &f.places).map(place).collect();
+        Accesses {
+            at: first.iter().map(|place| place.0).collect(),
+            first,
+        }
+    }
+
+    /// Their addresses for the result in this row and column.
+    pub(crate) fn at(&mut self, (row, column): (i64, i64)) -> &[*mut u8] {
+        for (at, (first, [down, across])) in self.at.iter_mut().zip(&self.first) {
+            *at = first.wrapping_offset(row as isize * down + column as isize * across);
+        }
+        &self.at
+    }
+}
 
 /// Work on the sums of a tile.
 #[derive(Debug)]
@@ -138,21 +173,6 @@ impl Finish {
     pub(super) fn farthest_row(&self) -> i64 {
         let far = |p: &Place| p.row.saturating_abs().saturating_mul(p.size as i64);
         self.places.iter().flatten().map(far).max().unwrap_or(0)
-    }
-
-    /// The addresses of the accesses for the result in this row and column.
-    pub(crate) fn addresses<'a>(
-        &'a self,
-        args: &'a [*mut u8],
-        (row, column): (i64, i64),
-    ) -> impl Iterator<Item = *mut u8> + 'a {
-        self.places.iter().map(move |place| match place {
-            None => std::ptr::null_mut(),
-            Some(p) => {
-                let at = p.offset + row * p.row + column * p.column;
-                args[p.arg].wrapping_offset(at as isize * p.size as isize)
-            }
-        })
     }
 }
 

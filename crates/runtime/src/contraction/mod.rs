@@ -21,7 +21,7 @@ pub(crate) use finish::{Accesses, Finish};
 pub(crate) use kernel::{Kernel, Kernels};
 pub(crate) use product::{Matrix, Right, multiply, multiply_as, pack, pack_panels, shape};
 pub(crate) use tile::{
-    Call, MOST_VECTORS, Rows, TILE, Tile, VECTORS, even_rows, has_tiles, lanes, most_rows,
-    panel_columns, shown, strips,
+    Call, MOST_VECTORS, RightSide, Rows, TILE, Tile, VECTORS, even_rows, has_tiles, lanes,
+    most_rows, panel_columns, shown, strips,
 };
 pub(crate) use transform::Transform;

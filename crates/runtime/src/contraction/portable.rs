@@ -109,7 +109,7 @@ unsafe fn block<T: Lane>(
             for sums in &mut sums {
                 std::ptr::copy_nonoverlapping(right.cast(), sums.as_mut_ptr(), columns);
             }
-            right = right.wrapping_offset(tile.right as isize);
+            right = right.wrapping_offset(tile.right.step as isize);
         }
         for tap in 0..tile.taps as usize {
             let first = if tile.taps == 1 {
@@ -123,7 +123,7 @@ unsafe fn block<T: Lane>(
             });
             for step in 0..tile.steps as isize {
                 let mut values = [T::ZERO; COLUMNS];
-                match (tile.halves, columns) {
+                match (tile.right.halves, columns) {
                     (Some(half), _) => {
                         let values = values.iter_mut().enumerate().take(columns);
                         values.for_each(|(j, value)| *value = element(half, right, j));
@@ -139,7 +139,7 @@ unsafe fn block<T: Lane>(
                         sums[r][j] = add(sums[r][j], x, values[j]);
                     }
                 }
-                right = right.wrapping_offset(tile.right as isize);
+                right = right.wrapping_offset(tile.right.step as isize);
             }
         }
         for (r, sums) in sums.iter().enumerate() {

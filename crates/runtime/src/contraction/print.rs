@@ -279,7 +279,7 @@ impl Printer<'_> {
             }
         }
         if self.tile.starts {
-            self.asm.add_number(RIGHT, self.tile.right as i32);
+            self.asm.add_number(RIGHT, self.tile.right.step as i32);
         }
     }
 
@@ -296,20 +296,20 @@ impl Printer<'_> {
     /// The products of one step, some steps behind where the registers point.
     fn step(&mut self, behind: u32) {
         let bytes = self.width.bytes() as i32;
-        let at = Mem::at(RIGHT).plus(behind as i32 * self.tile.right as i32);
+        let at = Mem::at(RIGHT).plus(behind as i32 * self.tile.right.step as i32);
         for vector in 0..self.vectors {
-            let partial = self.is_partial(vector) && !self.tile.padded;
+            let partial = self.is_partial(vector) && !self.tile.right.padded;
             let to = self.value(vector);
             let next = bug("a panel is read twice", vector, |v| v % VECTORS as u8);
             let from = at.plus(self.tile.right_vector(next) as i32);
-            match self.tile.halves {
+            match self.tile.right.halves {
                 Some(half) => self.load_wide(to, from, half, false),
                 None => self.load(to, from, partial),
             }
         }
-        if self.tile.ahead != 0 {
+        if self.tile.right.ahead != 0 {
             for vector in 0..self.vectors {
-                let from = at.plus(self.tile.ahead as i32 + i32::from(vector) * bytes);
+                let from = at.plus(self.tile.right.ahead as i32 + i32::from(vector) * bytes);
                 match bug("what is fetched ahead is read", false, |_| true) {
                     false => self.asm.prefetch(1, from),
                     true => self.load(self.value(vector), from, false),
@@ -386,7 +386,7 @@ impl Printer<'_> {
 
     /// Walks over the steps of a tap.
     fn sum_steps(&mut self) {
-        let (steps, right) = (self.tile.steps, self.tile.right as i32);
+        let (steps, right) = (self.tile.steps, self.tile.right.step as i32);
         let steps = bug("a tap has a step too few", steps, |n| n - 1);
         let (turns, rest) = (steps / UNROLL, steps % UNROLL);
         if turns > 0 {

@@ -6,8 +6,8 @@
 
 use super::kernel::Kernels;
 use super::tile::{
-    Call, MOST_VECTORS, Rows, Tile, VECTORS, even_rows, has_tiles, lanes, most_rows, panel_columns,
-    strips,
+    Call, MOST_VECTORS, RightSide, Rows, Tile, VECTORS, even_rows, has_tiles, lanes, most_rows,
+    panel_columns, strips,
 };
 use crate::bugs::bug;
 use crate::error::Result;
@@ -232,12 +232,11 @@ impl Cut {
                 rows: Rows::of_matrix(count, apart[0] * size),
                 columns: columns as u16,
                 step: apart[1] * size,
-                right: step * size,
-                padded,
-                halves: None,
-                panel: 0,
+                right: RightSide {
+                    padded,
+                    ..RightSide::of_matrix(step * size)
+                },
                 steps: self.k as u32,
-                ahead: 0,
                 taps: 1,
                 out: pitch * size,
                 adds: self.adds,

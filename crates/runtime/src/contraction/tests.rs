@@ -3,7 +3,8 @@
 mod terms;
 
 use super::{
-    Accesses, Call, Finish, Kernel, Right, Rows, Tile, lanes, most_rows, multiply, pack_panels,
+    Accesses, Call, Finish, Kernel, Right, RightSide, Rows, Tile, lanes, most_rows, multiply,
+    pack_panels,
 };
 use crate::sums::Lane;
 use crate::tile;
@@ -203,15 +204,17 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
         rows,
         columns: columns as u16,
         step: (step * size) as i64,
-        right: (right * of.size()) as i64,
-        padded,
-        halves,
-        panel: match several {
-            true => (panel * of.size()) as i64,
-            false => 0,
+        right: RightSide {
+            step: (right * of.size()) as i64,
+            padded,
+            halves,
+            panel: match several {
+                true => (panel * of.size()) as i64,
+                false => 0,
+            },
+            ahead: 64 * rng.below(3) as i64,
         },
         steps: steps as u32,
-        ahead: 64 * rng.below(3) as i64,
         taps: taps as u32,
         out: (out * size) as i64,
         adds,
@@ -421,11 +424,7 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
         rows,
         columns: columns as u16,
         step: 4,
-        right: 4 * columns as i64,
-        padded: false,
-        halves: None,
-        panel: 0,
-        ahead: 0,
+        right: RightSide::of_matrix(4 * columns as i64),
         steps: steps as u32,
         taps: taps as u32,
         out: 0,
@@ -443,9 +442,8 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
         std::ptr::null(),
     ];
     let args = args.map(|p| p.cast_mut().cast::<u8>());
-    let accesses: Accesses = finish
-        .addresses(&args, (above as i64, before as i64))
-        .collect();
+    let mut accesses = Accesses::of(Some(&finish), &args);
+    let accesses = accesses.at((above as i64, before as i64));
     // SAFETY: addresses as numbers.
     let words: &[u64] =
         unsafe { std::slice::from_raw_parts(accesses.as_ptr().cast(), accesses.len()) };
@@ -600,12 +598,8 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
         rows: Rows::of_matrix(2, 1 << 40),
         columns: 8,
         step: 4,
-        right: 32,
-        padded: true,
-        halves: None,
-        panel: 0,
+        right: RightSide::of_panel(32),
         steps: 1,
-        ahead: 0,
         taps: 1,
         out: 32,
         adds: false,

@@ -23,19 +23,9 @@ pub(crate) struct Tile {
     pub rows: Rows,
     /// Columns; what the last vector has beyond them is neither read nor written.
     pub columns: u16,
-    /// The distances of two steps of the left and of the right operand; taps of the right one follow each other.
+    /// The distance of two steps of the left operand.
     pub step: i64,
-    pub right: i64,
-    /// Whether the right operand holds whole vectors, whatever the columns.
-    pub padded: bool,
-    /// Of which halves the right operand is, if it is not of what is multiplied: these are widened as they are loaded, in
-    /// whole vectors.
-    pub halves: Option<DType>,
-    /// How far apart panels of the right operand are, of [`VECTORS`] vectors each, where it has several; else 0.
-    pub panel: i64,
-    /// How far behind what is read of the right operand the caches are asked for more of it, for later tiles; 0 for
-    /// nothing.
-    pub ahead: i64,
+    pub right: RightSide,
     /// Steps of a tap, and taps. Where there are several, a list says where they begin.
     pub steps: u32,
     pub taps: u32,
@@ -51,6 +41,42 @@ pub(crate) struct Tile {
     pub strip: [i64; 2],
     /// What is done with them, which then writes results of its own.
     pub finish: Option<Arc<Finish>>,
+}
+
+/// The right operand of a tile: a row of vectors for each step, and the taps one behind the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RightSide {
+    /// The distance of two steps.
+    pub step: i64,
+    /// Whether there are whole vectors, whatever the columns.
+    pub padded: bool,
+    /// Of which halves it is, if it is not of what is multiplied: these are widened as they are loaded, in whole vectors.
+    pub halves: Option<DType>,
+    /// How far apart its panels are, of [`VECTORS`] vectors each, where it has several; else 0.
+    pub panel: i64,
+    /// How far behind what is read the caches are asked for more of it, for later tiles; 0 for nothing.
+    pub ahead: i64,
+}
+
+impl RightSide {
+    /// As it lies in a matrix.
+    pub(crate) fn of_matrix(step: i64) -> RightSide {
+        RightSide {
+            step,
+            padded: false,
+            halves: None,
+            panel: 0,
+            ahead: 0,
+        }
+    }
+
+    /// A panel of whole vectors.
+    pub(crate) fn of_panel(step: i64) -> RightSide {
+        RightSide {
+            padded: true,
+            ..RightSide::of_matrix(step)
+        }
+    }
 }
 
 /// The rows of a tile: as many side by side in each line, the last of which may have fewer.
@@ -245,8 +271,9 @@ impl Tile {
             result,
         } = self.rows;
         let flags = [b'c', self.level as u8, self.dtype as u8, count, across];
-        let switches = [self.padded, self.adds, self.starts].map(u8::from);
-        let numbers = [self.step, self.right, self.panel, self.ahead, self.out];
+        let switches = [self.right.padded, self.adds, self.starts].map(u8::from);
+        let right = &self.right;
+        let numbers = [self.step, right.step, right.panel, right.ahead, self.out];
         let numbers = left
             .iter()
             .chain(&result)
@@ -255,7 +282,7 @@ impl Tile {
         let counts = [u32::from(self.columns), self.steps, self.taps];
         let mut key = flags.to_vec();
         key.extend(switches);
-        key.push(self.halves.unwrap_or(self.dtype) as u8);
+        key.push(right.halves.unwrap_or(self.dtype) as u8);
         key.extend(numbers.flat_map(|n| n.to_le_bytes()));
         key.extend(counts.iter().flat_map(|n| n.to_le_bytes()));
         key.extend(self.finish.iter().flat_map(|f| f.key()));
@@ -265,14 +292,14 @@ impl Tile {
     /// Bytes of a lane of the right operand.
     pub(super) fn right_size(&self) -> usize {
         let own = self.dtype.size().max(4);
-        self.halves.map_or(own, |half| half.size())
+        self.right.halves.map_or(own, |half| half.size())
     }
 
     /// How far a vector of a step of the right operand is from the first.
     pub(super) fn right_vector(&self, vector: u8) -> i64 {
         let bytes = i64::from(lanes(self.level, self.dtype)) * self.right_size() as i64;
         let vector = i64::from(vector);
-        match self.panel {
+        match self.right.panel {
             0 => vector * bytes,
             apart => vector / VECTORS * apart + vector % VECTORS * bytes,
         }
@@ -296,8 +323,8 @@ impl Tile {
             && self.rows.fit_register()
             && vectors <= panel_vectors(self.level, self.dtype)
             && self.step == 4
-            && self.padded
-            && self.panel == 0
+            && self.right.padded
+            && self.right.panel == 0
             && !(self.adds && self.finish.is_some())
     }
 
@@ -317,10 +344,10 @@ impl Tile {
         places
             && fits(left.saturating_add(8i64.saturating_mul(self.step.saturating_abs())))
             && fits(steps.saturating_mul(self.step))
-            && fits(self.ahead)
+            && fits(self.right.ahead)
             && fits(
-                8i64.saturating_mul(self.right)
-                    .saturating_add(self.panel.saturating_mul(MOST_VECTORS)),
+                8i64.saturating_mul(self.right.step)
+                    .saturating_add(self.right.panel.saturating_mul(MOST_VECTORS)),
             )
             && fits(farthest.saturating_mul(self.out))
             && fits(self.strip[0])

@@ -88,7 +88,7 @@ impl Printer<'_> {
         self.asm.jump_if(Condition::Equal, done);
         let nothing = self.beside(0);
         let taps = bug("padding multiplies the last tap", self.tile.taps, |n| n - 1);
-        let from = self.element(WEIGHTS, i64::from(taps) * self.tile.right);
+        let from = self.element(WEIGHTS, i64::from(taps) * self.tile.right.step);
         self.asm.op(op::VMOVUPS, self.width, (nothing, from));
         let add = match self.tile.dtype {
             DType::I32 => op::VPADDD,
@@ -121,8 +121,8 @@ impl Printer<'_> {
             _ => Products::Added(self.pick(op::VFMADD231PS, op::VFMADD231PD)),
         };
         for (i, tap) in taps.iter().enumerate() {
-            let from = self.element(WEIGHTS, i64::from(*tap) * self.tile.right);
-            let partial = self.tail.is_some() && !self.tile.padded;
+            let from = self.element(WEIGHTS, i64::from(*tap) * self.tile.right.step);
+            let partial = self.tail.is_some() && !self.tile.right.padded;
             self.load(self.beside(i as u8), from, partial);
         }
         // Which rows and taps read which element of the line: those that read padding multiply a zero.

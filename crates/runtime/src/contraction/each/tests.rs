@@ -2,7 +2,7 @@
 
 use super::{Each, most_each_rows};
 use crate::contraction::tests::{Rng, Whole, levels, stored, work};
-use crate::contraction::{Accesses, Call, Finish, Kernel, Rows, Tile, lanes};
+use crate::contraction::{Accesses, Call, Finish, Kernel, RightSide, Rows, Tile, lanes};
 use crate::tile;
 use kiln_base::{DType, Level};
 use std::sync::Arc;
@@ -121,11 +121,9 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, (worked, interpreted): (bool, b
     ];
     let mut args: Vec<*mut u8> = args.map(|p| p.cast_mut().cast()).to_vec();
     args.extend([wide.as_mut_ptr().cast(), std::ptr::null_mut()]);
-    let accesses: Accesses = (finish.iter())
-        .flat_map(|f| f.addresses(&args, (0, 0)))
-        .collect();
+    let mut accesses = Accesses::of(finish.as_deref(), &args);
     let both = list.len();
-    list.extend(accesses.iter().map(|p| *p as u64));
+    list.extend(accesses.at((0, 0)).iter().map(|p| *p as u64));
     let each = Each {
         tile: Tile {
             level,
@@ -133,11 +131,10 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, (worked, interpreted): (bool, b
             rows: Rows::of_matrix(rows as i64, 0),
             columns: columns as u16,
             step: 0,
-            right: (panel * size) as i64,
-            padded,
-            halves: None,
-            panel: 0,
-            ahead: 0,
+            right: RightSide {
+                padded,
+                ..RightSide::of_matrix((panel * size) as i64)
+            },
             steps: 1,
             taps: taps as u32,
             out: (out_pitch * size) as i64,
@@ -228,11 +225,7 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
             rows: Rows::of_matrix(1, 0),
             columns: 8,
             step: 0,
-            right: 32,
-            padded: true,
-            halves: None,
-            panel: 0,
-            ahead: 0,
+            right: RightSide::of_panel(32),
             steps: 1,
             taps,
             out: 32,

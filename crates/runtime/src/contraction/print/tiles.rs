@@ -243,7 +243,7 @@ impl Printer<'_> {
     fn sum_piece(&mut self, piece: &Piece) {
         let [list, count, first] = TAPS;
         self.asm.mov_number(LEFT_APART, self.tile.rows.left[0]);
-        self.asm.mov_number(RIGHT_APART, self.tile.right);
+        self.asm.mov_number(RIGHT_APART, self.tile.right.step);
         self.asm.mov(NEXT, Slot::Next.at());
         self.point_right(piece, 0);
         let ahead = piece.first as i32 * 4;
@@ -276,13 +276,13 @@ impl Printer<'_> {
             + u64::from(piece.first)
             + behind;
         self.asm.mov(RIGHT, Mem::at(CALL).plus(8));
-        self.asm.mov_number(AT, front as i64 * self.tile.right);
+        self.asm.mov_number(AT, front as i64 * self.tile.right.step);
         self.asm.add(RIGHT, AT);
     }
 
     /// Walks over some steps of a tap, all of them or whole tiles.
     fn sum_tiles(&mut self, steps: u32) {
-        let ([whole, rest], right) = (tiles_of(steps), self.tile.right as i32);
+        let ([whole, rest], right) = (tiles_of(steps), self.tile.right.step as i32);
         let [many, few] = self.tile_operands();
         if whole > 0 {
             self.asm.mov_number(AT, i64::from(whole));

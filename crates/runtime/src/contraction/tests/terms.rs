@@ -1,7 +1,7 @@
 //! Tiles of terms that share words, and of whole numbers: these of any size, and sums wrap around.
 
 use super::{By, Rng};
-use crate::contraction::{Call, Rows, Tile, has_tiles, lanes, most_rows};
+use crate::contraction::{Call, RightSide, Rows, Tile, has_tiles, lanes, most_rows};
 use kiln_base::{DType, Level};
 
 /// A word, or 64 bits.
@@ -117,12 +117,8 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
         },
         columns: columns as u16,
         step: size as i64,
-        right: (size * pitch) as i64,
-        padded: true,
-        halves: None,
-        panel: 0,
+        right: RightSide::of_panel((size * pitch) as i64),
         steps: steps as u32,
-        ahead: 0,
         taps: taps as u32,
         out: (size * columns) as i64,
         adds,

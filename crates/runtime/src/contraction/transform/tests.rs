@@ -163,7 +163,8 @@ fn a_finished_transform(matrix: &'static Rows, level: Level, rng: &mut Rng, by: 
     ];
     let args = args.map(|p| p.cast_mut().cast::<u8>());
     let first = ((above * wide + left) as i64, before as i64);
-    let accesses: Accesses = finish.addresses(&args, first).collect();
+    let mut accesses = Accesses::of(Some(&finish), &args);
+    let accesses = accesses.at(first);
     let numbers: Vec<u64> = accesses.iter().map(|p| *p as u64).collect();
     let call = Call {
         left: x.as_ptr().cast(),

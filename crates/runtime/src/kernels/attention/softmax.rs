@@ -1,7 +1,7 @@
 //! Scores to weights, some keys at a time (Milakov and Gimelshein, "Online normalizer calculation for softmax").
 
-use crate::simd::vector::{Exponent, Four, Vector};
-use crate::simd::{Baseline, Isa, Kernel, Level, compiled, fma32};
+use crate::simd::vector::{Exponent, Vector};
+use crate::simd::{Isa, Kernel, Level, compiled, fma32};
 use half::bf16;
 use std::f32::consts::LN_2;
 use std::f64::consts::LOG2_E;
@@ -18,7 +18,7 @@ pub(super) struct Row {
 /// What is known of a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sums {
-    /// The best of the scores seen, as a power of 2.
+    /// The best of the scores seen, as a power of 2, rounded up to an integer.
     pub best: f32,
     /// The sum of their weights.
     total: f32,
@@ -36,7 +36,7 @@ impl Sums {
 
     /// What weights relative to an earlier best score are multiplied by.
     pub(super) fn since(&self, best: f32) -> f32 {
-        power(best - self.base())
+        (best - self.base()).exp2()
     }
 
     /// What scores are relative to. While no key was seen, every weight is 2^-inf.
@@ -88,7 +88,7 @@ impl<const HALVES: bool> Kernel<Row> for Softmax<HALVES> {
         }
         sums.best = (best::<I>(scores) * factor).ceil().max(before);
         let mut base = sums.base();
-        sums.fade = power(before - base);
+        sums.fade = (before - base).exp2();
         if base.abs() > MOST_BASE {
             (scores.iter_mut()).for_each(|s| *s = fma32::<I>(*s, factor, -base));
             (factor, base) = (1.0, 0.0);
@@ -348,22 +348,11 @@ impl<V: Exponent> Powers<V> {
     }
 }
 
-/// 2^x for x up to 1, or no number, as weights are.
-fn power(x: f32) -> f32 {
-    let mut lanes = [0.0; 4];
-    type Lanes = Four<Baseline, f32>;
-    // SAFETY: every machine has these lanes.
-    unsafe {
-        let [power] = Powers::<Lanes>::new(1.0, 0.0).of::<false, 1>([Lanes::splat(x)]);
-        power.store(lanes.as_mut_ptr());
-    }
-    lanes[0]
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Row, Softmax, Sums, narrow, power};
-    use crate::simd::{Level, compiled};
+    use super::{Powers, Row, Softmax, Sums, narrow};
+    use crate::simd::vector::{Four, Vector};
+    use crate::simd::{Baseline, Level, compiled};
     use half::bf16;
 
     #[test]
@@ -469,6 +458,16 @@ mod tests {
 
     #[test]
     fn powers_are_within_a_few_units() {
+        let power = |x: f32| {
+            let mut lanes = [0.0; 4];
+            // SAFETY: every machine has these lanes.
+            unsafe {
+                let x = Four::<Baseline, f32>::splat(x);
+                let [power] = Powers::new(1.0, 0.0).of::<false, 1>([x]);
+                power.store(lanes.as_mut_ptr());
+            }
+            lanes[0]
+        };
         for i in 0..=2_000_000 {
             let x = 1.0 - i as f32 * (126.9 / 2_000_000.0);
             let exact = f64::from(x).exp2();

@@ -221,6 +221,7 @@ impl Conv {
                 (at, tiles)
             })
         });
+        let mut accesses = Accesses::of(cut.finish.as_deref(), args);
         for ([h, w], tiles) in tiles {
             let at = [0, 1, 2].map(|i| phases[i].first + [d, h, w][i] * phases[i].step);
             let read = [0, 1, 2].map(|i| phases[i].axis.source([d, h, w][i], 0));
@@ -232,19 +233,13 @@ impl Conv {
             let position = cut.position(b.image, at);
             for panel in (column..end).step_by(cut.panel as usize) {
                 let kernel = part.kernel(cut, [bottom - h, right - w, cut.columns - panel]);
-                let accesses: Accesses = match &cut.finish {
-                    Some(finish) => {
-                        let at = (position, b.group * cut.columns + panel);
-                        finish.addresses(args, at).collect()
-                    }
-                    None => Accesses::new(),
-                };
+                let result = (position, b.group * cut.columns + panel);
                 let at = cut.panel_at(b.group, panel) + before;
                 let call = Call {
                     left: source.at(read),
                     right: weights.wrapping_offset(at as isize).cast(),
                     out: to.wrapping_offset(panel as isize).cast(),
-                    finish: accesses.as_ptr(),
+                    finish: accesses.at(result).as_ptr(),
                     taps: part.taps.as_ptr(),
                     tiles: tiles as u64,
                 };

@@ -9,7 +9,7 @@
 use super::images::Laid;
 use super::{Conv, LEAST_BLOCKS, dense};
 use crate::bugs::bug;
-use crate::contraction::{Accesses, Call, Each, Finish, Kernel, Rows, Tile, lanes};
+use crate::contraction::{Accesses, Call, Each, Finish, Kernel, RightSide, Rows, Tile, lanes};
 use crate::contraction::{even_rows, most_each_rows};
 use crate::error::Result;
 use crate::kernels::matmul::{Args, Made, Work, run_blocks};
@@ -168,11 +168,7 @@ impl Cut {
                     rows: Rows::of_matrix(rows, 0),
                     columns: columns as u16,
                     step: 0,
-                    right: self.panel * size,
-                    padded: true,
-                    halves: None,
-                    panel: 0,
-                    ahead: 0,
+                    right: RightSide::of_panel(self.panel * size),
                     steps: 1,
                     taps,
                     out: pitch * size,
@@ -395,6 +391,7 @@ impl Conv {
         let is_last = usize::from(b.channel + b.channels == self.groups);
         let step = cut.rows * width.stride * self.groups;
         let step = step as usize * self.image_dtype().size();
+        let mut accesses = Accesses::of(cut.finish.as_deref(), args);
         for line in 0..b.lines {
             self.lines_of(cut, b, (x, b.line + line), scratch);
             let mut at = line * width.output;
@@ -405,15 +402,11 @@ impl Conv {
                     scratch.list.push(0);
                     scratch.list.extend(&scratch.padding);
                     scratch.list.push(0);
-                    let accesses: Accesses = match &cut.finish {
-                        Some(finish) => finish.addresses(args, (first + at, b.channel)).collect(),
-                        None => Accesses::new(),
-                    };
                     let call = Call {
                         left: scratch.list.as_ptr().cast(),
                         right: std::ptr::null(),
                         out: dst.wrapping_offset((at * pitch) as isize).cast(),
-                        finish: accesses.as_ptr(),
+                        finish: accesses.at((first + at, b.channel)).as_ptr(),
                         taps: std::ptr::null(),
                         tiles: 1,
                     };

@@ -191,9 +191,11 @@ impl Conv {
                 scratch.holds = Some((b.group, b.tile));
             }
             self.multiply_elements(cut, b, weights, inputs, products);
+            let mut accesses = Accesses::of(cut.finish.as_deref(), args);
             for tile in 0..b.tiles {
                 let from = products.offset((tile * s.products.row) as isize);
-                self.transform_results(args, cut, b, tile, from, work)?;
+                let to = (args, &mut accesses);
+                self.transform_results(to, cut, b, tile, from, work)?;
             }
         }
         Ok(())
@@ -302,7 +304,7 @@ impl Conv {
     /// As [`Conv::run`]; the products are there.
     unsafe fn transform_results(
         &self,
-        args: &[*mut u8],
+        (args, accesses): (&[*mut u8], &mut Accesses),
         cut: &Cut,
         b: &Block,
         tile: i64,
@@ -322,10 +324,6 @@ impl Conv {
             self.groups * self.cout,
         );
         let first = position * all + channel;
-        let accesses: Accesses = match &cut.finish {
-            Some(finish) => finish.addresses(args, (position, channel)).collect(),
-            None => Accesses::new(),
-        };
         let pitch = s.share * s.panel;
         let raw = self.epilogue.is_some() && cut.finish.is_none();
         let out = match (raw, &cut.finish) {
@@ -337,7 +335,7 @@ impl Conv {
             left: from.cast(),
             right: std::ptr::null(),
             out: out.cast(),
-            finish: accesses.as_ptr(),
+            finish: accesses.at((position, channel)).as_ptr(),
             taps: std::ptr::null(),
             tiles: 1,
         };

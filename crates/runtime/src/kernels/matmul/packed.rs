@@ -5,8 +5,8 @@ use super::narrow::Wide;
 use super::{Args, Block, Made, MatMul, Work, run_blocks, split};
 use crate::bugs::bug;
 use crate::contraction::{
-    Accesses, Call, Kernels, MOST_VECTORS, Rows, TILE, Tile, VECTORS, even_rows, has_tiles, lanes,
-    most_rows, pack, panel_columns, strips,
+    Accesses, Call, Kernels, MOST_VECTORS, RightSide, Rows, TILE, Tile, VECTORS, even_rows,
+    has_tiles, lanes, most_rows, pack, panel_columns, strips,
 };
 use crate::error::Result;
 use crate::kernels::work::packed_weights;
@@ -316,6 +316,7 @@ impl MatMul {
                 let columns = (0..b.cols).step_by(at_once as usize);
                 columns.map(move |column| (from, column))
             });
+            let mut accesses = Accesses::of(self.finish.as_deref(), args);
             for (from, column) in all {
                 let is_first = from == 0;
                 // In front of the first step is what sums begin with.
@@ -333,15 +334,17 @@ impl MatMul {
                     rows: Rows::of_matrix(rows, down),
                     columns: at_once.min(b.cols - column) as u16,
                     step: across,
-                    right: panel * halves.map_or(size, |half| half.size() as i64),
-                    padded: true,
-                    halves,
-                    panel: match at_once > panel {
-                        true => panel * self.panel_rows() * self.packed_size(),
-                        false => 0,
+                    right: RightSide {
+                        halves,
+                        panel: match at_once > panel {
+                            true => panel * self.panel_rows() * self.packed_size(),
+                            false => 0,
+                        },
+                        ..RightSide::of_panel(
+                            panel * halves.map_or(size, |half| half.size() as i64),
+                        )
                     },
                     steps: part.min(steps - from) as u32,
-                    ahead: 0,
                     taps: 1,
                     out: pitch * size,
                     adds: !is_first,
@@ -357,15 +360,11 @@ impl MatMul {
                         kernel = kernels.get(&tile(rows))?;
                     }
                     let at = (b.batch * self.m + b.row + row, b.col + column);
-                    let accesses: Accesses = match &self.finish {
-                        Some(finish) => finish.addresses(args, at).collect(),
-                        None => Accesses::new(),
-                    };
                     let call = Call {
                         left: lhs.wrapping_offset((row * down + from * across) as isize),
                         right,
                         out: dst.wrapping_offset((row * pitch + column) as isize).cast(),
-                        finish: accesses.as_ptr(),
+                        finish: accesses.at(at).as_ptr(),
                         taps: std::ptr::null(),
                         tiles: tiles as u64,
                     };

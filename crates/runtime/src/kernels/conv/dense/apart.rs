@@ -4,7 +4,7 @@
 use super::copy::{Images, Scratch};
 use super::cut::{Cut, many};
 use super::{Block, Conv, Results};
-use crate::contraction::{Call, Kernel, Rows, Tile};
+use crate::contraction::{Call, Kernel, RightSide, Rows, Tile};
 use crate::error::Result;
 use crate::sums::Lane;
 use crate::tile::Failures;
@@ -21,11 +21,7 @@ impl Cut {
             rows: Rows::of_matrix(1, 0),
             columns: columns as u16,
             step: apart * size,
-            right: self.panel * size,
-            padded: true,
-            halves: None,
-            panel: 0,
-            ahead: 0,
+            right: RightSide::of_panel(self.panel * size),
             steps: many(self.sums)?,
             taps: 1,
             out: pitch * size,

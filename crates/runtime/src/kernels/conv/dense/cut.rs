@@ -3,7 +3,7 @@
 use super::Conv;
 use super::phase::{Phase, window};
 use crate::contraction::{
-    Finish, Kernel, Rows, Tile, even_rows, has_tiles, lanes, most_rows, panel_columns,
+    Finish, Kernel, RightSide, Rows, Tile, even_rows, has_tiles, lanes, most_rows, panel_columns,
 };
 use crate::error::{Result, damaged};
 use crate::tile::affine::{ceil, product};
@@ -386,13 +386,12 @@ impl Cut {
             },
             columns: columns as u16,
             step: size,
-            right: self.panel * size,
-            padded: true,
-            halves: None,
-            panel: 0,
-            ahead: match panel * self.panels > HOT_WEIGHTS {
-                true => panel * size,
-                false => 0,
+            right: RightSide {
+                ahead: match panel * self.panels > HOT_WEIGHTS {
+                    true => panel * size,
+                    false => 0,
+                },
+                ..RightSide::of_panel(self.panel * size)
             },
             steps: many(*steps)?,
             taps: many(taps.len() as i64)?,

@@ -11,7 +11,8 @@
 
 use super::{Conv, Range, Scratch, Sums};
 use crate::contraction::{
-    Call, Kernels, Rows, Tile, even_rows, has_tiles, lanes, most_rows, pack, panel_columns, shape,
+    Call, Kernels, RightSide, Rows, Tile, even_rows, has_tiles, lanes, most_rows, pack,
+    panel_columns, shape,
 };
 use crate::error::Result;
 use crate::kernels::conv::narrow::join_rows;
@@ -306,11 +307,7 @@ impl Cut {
             },
             columns: 0,
             step,
-            right: self.panel * size,
-            padded: true,
-            halves: None,
-            panel: 0,
-            ahead: 0,
+            right: RightSide::of_panel(self.panel * size),
             steps: ceil(steps, each) as u32,
             taps: taps as u32,
             out: out * size,

@@ -4,7 +4,7 @@
 //! of the result ([`Each`]): step and dilation change places. Sums stay in registers over all lines of a block.
 
 use super::{Conv, Range, Scratch, Sums};
-use crate::contraction::{Call, Each, Kernel, Rows, Tile, even_rows, most_each_rows};
+use crate::contraction::{Call, Each, Kernel, RightSide, Rows, Tile, even_rows, most_each_rows};
 use crate::error::Result;
 use crate::kernels::conv::images::Laid;
 use crate::memory::{Storage, room};
@@ -123,11 +123,7 @@ impl Cut {
                                 rows: Rows::of_matrix(rows, 0),
                                 columns: range.columns as u16,
                                 step: 0,
-                                right: c.groups * size,
-                                padded: false,
-                                halves: None,
-                                panel: 0,
-                                ahead: 0,
+                                right: RightSide::of_matrix(c.groups * size),
                                 steps: 1,
                                 taps: (to - from) as u32,
                                 out: sums.pitch * size,

@@ -2,7 +2,7 @@
 
 use super::super::{Conv, LEAST_BLOCKS};
 use crate::contraction::{
-    Finish, Kernel, Tile, Transform, even_rows, lanes, most_rows, panel_columns,
+    Finish, Kernel, RightSide, Tile, Transform, even_rows, lanes, most_rows, panel_columns,
 };
 use crate::error::Result;
 use crate::tile::affine::{ceil, product};
@@ -173,14 +173,13 @@ impl Sizes {
                 rows: crate::contraction::Rows::of_matrix(rows, self.inputs.row * SIZE),
                 columns: columns as u16,
                 step: SIZE,
-                right: self.panel * SIZE,
-                padded: true,
-                halves: None,
-                panel: 0,
                 // Matrices follow each other as they are read.
-                ahead: match self.squares * self.panels * matrix >= FAR {
-                    true => matrix * SIZE,
-                    false => 0,
+                right: RightSide {
+                    ahead: match self.squares * self.panels * matrix >= FAR {
+                        true => matrix * SIZE,
+                        false => 0,
+                    },
+                    ..RightSide::of_panel(self.panel * SIZE)
                 },
                 steps: c.cin as u32,
                 taps: 1,
