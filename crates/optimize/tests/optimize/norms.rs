@@ -369,17 +369,11 @@ fn a_linear_layer_of_halves_keeps_its_weight() {
     let folds = |dtype: DType| {
         let mut graph = Graph::default();
         let mut b = GraphBuilder::new(&mut graph, loc(8));
-        let roles = [Role::Data].into_iter().chain([Role::Parameter; 4]);
-        let shapes: [&[usize]; 5] = [&[5, 3], &[3, 4], &[4], &[4], &[4]];
-        let facts = shapes.map(|s| Fact::new(dtype, s.iter().copied()));
-        let inputs: Vec<Value> = facts
-            .into_iter()
-            .zip(roles)
-            .map(|(f, r)| b.input(f, r))
-            .collect();
-        let &[x, w, bias, mean, variance] = &inputs[..] else {
-            unreachable!("five inputs")
-        };
+        let mut input =
+            |shape: &[usize], role: Role| b.input(Fact::new(dtype, shape.iter().copied()), role);
+        let x = input(&[5, 3], Role::Data);
+        let w = input(&[3, 4], Role::Parameter);
+        let [bias, mean, variance] = [(); 3].map(|()| input(&[4], Role::Parameter));
         let [x, w, bias] = [x, w, bias].map(|v| b.cast(&v, DType::F32).unwrap());
         let y = b.op(MatMul {}, &[x, w]).unwrap();
         let y = b.pointwise(Pw::Add, &[y, bias]).unwrap();

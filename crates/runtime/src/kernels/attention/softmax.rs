@@ -229,13 +229,13 @@ pub(super) fn merged(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f3
 #[inline(always)]
 fn best<I: Isa>(scores: &[f32]) -> f32 {
     /// Vectors that are compared at once, so that comparisons don't wait for each other.
-    const WIDE: usize = 4;
+    const ABREAST: usize = 4;
     let lanes = I::F32::LANES;
     let mut most = [f32::NEG_INFINITY; LANES];
-    let mut chunks = scores.chunks_exact(WIDE * lanes);
+    let mut chunks = scores.chunks_exact(ABREAST * lanes);
     // SAFETY: the machine has the level; a chunk has so many vectors, and there are no more than 16 lanes.
     let rest = unsafe {
-        let mut wide = [I::F32::splat(f32::NEG_INFINITY); WIDE];
+        let mut wide = [I::F32::splat(f32::NEG_INFINITY); ABREAST];
         for chunk in &mut chunks {
             for (i, most) in wide.iter_mut().enumerate() {
                 *most = I::F32::load(chunk.as_ptr().add(i * lanes)).max(*most);
