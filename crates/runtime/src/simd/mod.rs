@@ -114,3 +114,16 @@ pub(crate) fn fma32<I: Isa>(a: f32, b: f32, c: f32) -> f32 {
 pub(crate) fn fma64<I: Isa>(a: f64, b: f64, c: f64) -> f64 {
     if I::FMA { a.mul_add(b, c) } else { a * b + c }
 }
+
+/// All lanes, a power of 2 of them, as one: each half with the other, so that few steps wait for each other.
+#[inline(always)]
+pub(crate) fn merged<T: Copy, const N: usize>(mut lanes: [T; N], f: impl Fn(T, T) -> T) -> T {
+    let mut half = N;
+    while half > 1 {
+        half /= 2;
+        for i in 0..half {
+            lanes[i] = f(lanes[i], lanes[i + half]);
+        }
+    }
+    lanes[0]
+}

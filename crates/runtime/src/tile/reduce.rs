@@ -3,6 +3,7 @@
 use super::code::{Call, Op};
 use super::compute::with_compute;
 use super::lanes::{Elem, Number};
+use crate::simd::merged;
 use kiln_base::prim::Reduction;
 use kiln_base::{Compute, DType};
 
@@ -59,14 +60,7 @@ unsafe fn fold<T: Elem, const OP: usize>(a: *const T, n: usize) -> T {
             *acc = combine::<T, OP>(*acc, unsafe { *a.add(from + j) });
         }
     }
-    let mut half = WIDTH;
-    while half > 1 {
-        half /= 2;
-        for j in 0..half {
-            acc[j] = combine::<T, OP>(acc[j], acc[j + half]);
-        }
-    }
-    acc[0]
+    merged(acc, combine::<T, OP>)
 }
 
 /// Inner steps after which a lane's f32 sum moves on into an f64.

@@ -1,13 +1,13 @@
 //! The gradients of attention, of which the weights are computed again, a block of rows at a time.
 
 use super::scores::{AllSums, BLOCK_ROWS, Block, Scores, Side, apart, is_finite};
-use super::softmax::{LANES, Sums, merged};
+use super::softmax::{LANES, Sums};
 use crate::contraction::{Right, pack, pack_panels};
 use crate::error::Result;
 use crate::kernels::matmul::{Operand, run_blocks, split};
 use crate::kernels::work::{Call, Work};
 use crate::memory::{Storage, room};
-use crate::simd::{Isa, Kernel, Level, compiled, fma32};
+use crate::simd::{Isa, Kernel, Level, compiled, fma32, merged};
 use crate::tile::affine::{ceil, extent, product};
 use crate::tile::{Failure, Failures};
 use kiln_base::Dim;

@@ -1,7 +1,7 @@
 //! Scores to weights, some keys at a time (Milakov and Gimelshein, "Online normalizer calculation for softmax").
 
 use crate::simd::vector::{Exponent, Vector};
-use crate::simd::{Isa, Kernel, Level, compiled, fma32};
+use crate::simd::{Isa, Kernel, Level, compiled, fma32, merged};
 use half::bf16;
 use std::f32::consts::LN_2;
 use std::f64::consts::LOG2_E;
@@ -210,19 +210,6 @@ impl Kernel<Pairs> for Pair {
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
-}
-
-/// All lanes as one, which takes as few steps behind each other as can be.
-#[inline(always)]
-pub(super) fn merged(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut count = LANES;
-    while count > 1 {
-        count /= 2;
-        for i in 0..count {
-            lanes[i] = f(lanes[i], lanes[i + count]);
-        }
-    }
-    lanes[0]
 }
 
 /// The largest of scores.
