@@ -17,11 +17,20 @@ pub struct Copies {
 }
 
 impl Copies {
-    pub(crate) fn of_dtype(dtype: Option<DType>) -> Copies {
-        Copies {
-            dtype,
-            ..Copies::default()
+    /// Copies whose floats have another dtype.
+    ///
+    /// # Errors
+    /// If the dtype is no float.
+    #[track_caller]
+    pub(crate) fn of_float(called: &'static str, dtype: DType) -> Result<Copies> {
+        if !dtype.is_float() {
+            let message = format!("the dtype must be a float, not {dtype}");
+            return Err(Error::invalid(called, message));
         }
+        Ok(Copies {
+            dtype: Some(dtype),
+            ..Copies::default()
+        })
     }
 
     /// The copy of a cell: a new one, with its value and whether it requires gradients.

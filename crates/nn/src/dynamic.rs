@@ -18,7 +18,7 @@ impl dyn Module {
     /// As [`Module::deep_copy`].
     #[track_caller]
     pub fn deep_copy_boxed(&self) -> Result<Box<dyn Module>> {
-        self.box_copy(&mut Copies::of_dtype(None))
+        self.box_copy(&mut Copies::default())
     }
 
     /// That there is no part at a path.

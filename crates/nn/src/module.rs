@@ -2,11 +2,10 @@
 
 use crate::copy::{BoxModule, Copies};
 use crate::layer;
-use crate::members::{Member, Members};
+use crate::members::Members;
 use crate::{Hooks, LoadReport, StateDict, cast, state_dict, tree};
-use kiln_tensor::{DType, Device, Error, Result, Var};
+use kiln_tensor::{DType, Device, Result, Var};
 use std::any::Any;
-use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A layer or a model: named parameters, buffers and child modules, and whether it trains.
@@ -84,8 +83,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     where
         Self: Sized,
     {
-        let message = format!("{} does not say how it is copied", self.name());
-        Err(Error::invalid("deep_copy", message))
+        Err(tree::not_copied(self.as_module()))
     }
 
     /// A copy with cells of its own, which hold the values that this module's hold now (Python's
@@ -111,7 +109,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     where
         Self: Sized,
     {
-        self.copied(&mut Copies::of_dtype(None))
+        self.copied(&mut Copies::default())
     }
 
     /// [`Module::deep_copy`] with all floats in another dtype.
@@ -123,11 +121,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     where
         Self: Sized,
     {
-        if !dtype.is_float() {
-            let message = format!("the dtype must be a float, not {dtype}");
-            return Err(Error::invalid("deep_copy_as", message));
-        }
-        self.copied(&mut Copies::of_dtype(Some(dtype)))
+        self.copied(&mut Copies::of_float("deep_copy_as", dtype)?)
     }
 
     /// Draws the parameters anew, as when the module was made.
@@ -135,66 +129,48 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// # Errors
     /// Inside `compile`, where making new values is part of the program, an assignment may not fit.
     fn reset_parameters(&self) -> Result<()> {
-        let children = self.named_children();
-        children.iter().try_for_each(|(_, m)| m.reset_parameters())
+        tree::reset_parameters(self.as_module())
     }
 
     /// All parameters with their names, frozen ones too: this module's own, then its children's. One
     /// that is shared appears once, under its first name.
     fn named_parameters(&self) -> Vec<(String, Var)> {
-        let mut seen = BTreeSet::new();
-        let vars = tree::vars(self.as_module()).into_iter();
-        let once = vars.filter(|v| v.is_parameter && seen.insert(v.var.id()));
-        once.map(|v| (v.name, v.var.clone())).collect()
+        tree::named_parameters(self.as_module())
     }
 
     /// All parameters; see [`Module::named_parameters`].
     fn parameters(&self) -> Vec<Var> {
-        let named = self.named_parameters();
-        named.into_iter().map(|(_, var)| var).collect()
+        tree::unnamed(self.named_parameters())
     }
 
     /// All buffers with their names.
     fn named_buffers(&self) -> Vec<(String, Var)> {
-        let vars = tree::vars(self.as_module()).into_iter();
-        vars.filter(|v| !v.is_parameter)
-            .map(|v| (v.name, v.var.clone()))
-            .collect()
+        tree::named_buffers(self.as_module())
     }
 
     /// All buffers.
     fn buffers(&self) -> Vec<Var> {
-        let named = self.named_buffers();
-        named.into_iter().map(|(_, var)| var).collect()
+        tree::unnamed(self.named_buffers())
     }
 
     /// The modules directly within this one, with their names.
     fn named_children(&self) -> Vec<(String, &dyn Module)> {
-        let members = self.members();
-        let children = members.iter().filter_map(|(name, member)| match member {
-            Member::Child(child) => Some((name.to_string(), child)),
-            _ => None,
-        });
-        children.collect()
+        tree::named_children(self.as_module())
     }
 
     /// The modules directly within this one.
     fn children(&self) -> Vec<&dyn Module> {
-        let named = self.named_children();
-        named.into_iter().map(|(_, child)| child).collect()
+        tree::unnamed(self.named_children())
     }
 
     /// This module, under the empty name, and all modules within it, with their paths.
     fn named_modules(&self) -> Vec<(String, &dyn Module)> {
-        let mut found = Vec::new();
-        tree::modules(self.as_module(), "", &mut found);
-        found
+        tree::named_modules(self.as_module())
     }
 
     /// This module and all modules within it.
     fn modules(&self) -> Vec<&dyn Module> {
-        let named = self.named_modules();
-        named.into_iter().map(|(_, module)| module).collect()
+        tree::unnamed(self.named_modules())
     }
 
     /// The module at a path such as `layer1.0.conv`; the empty path is this one.
@@ -203,11 +179,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// If there is none.
     #[track_caller]
     fn get_submodule(&self, path: &str) -> Result<&dyn Module> {
-        let named = self.named_modules();
-        match named.into_iter().find(|(p, _)| p == path) {
-            Some((_, module)) => Ok(module),
-            None => Err(self.as_module().without("get_submodule", "module", path)),
-        }
+        tree::get_submodule(self.as_module(), path)
     }
 
     /// The parameter at a path such as `layer1.0.conv.weight`.
@@ -216,12 +188,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// If there is none.
     #[track_caller]
     fn get_parameter(&self, path: &str) -> Result<Var> {
-        let vars = tree::vars(self.as_module()).into_iter();
-        let mut parameters = vars.filter(|v| v.is_parameter);
-        match parameters.find(|v| v.name == path) {
-            Some(found) => Ok(found.var.clone()),
-            None => Err(self.as_module().without("get_parameter", "parameter", path)),
-        }
+        tree::get_parameter(self.as_module(), path)
     }
 
     /// Calls `f` with every module within this one, children before what holds them, and with this one
@@ -254,15 +221,12 @@ pub trait Module: Any + Send + Sync + BoxModule {
 
     /// [`Module::train`] or [`Module::eval`].
     fn set_training(&self, training: bool) {
-        for (_, mode) in tree::modes(self.as_module()) {
-            mode.set_training(training);
-        }
+        tree::set_training(self.as_module(), training);
     }
 
     /// Whether any layer within trains.
     fn is_training(&self) -> bool {
-        let modes = tree::modes(self.as_module());
-        modes.iter().any(|(_, mode)| mode.is_training())
+        tree::is_training(self.as_module())
     }
 
     /// Moves all parameters and buffers to a device, with their gradients. Whoever else holds them, such as
@@ -279,8 +243,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// # Errors
     /// If the device fails or is full.
     fn to(&self, device: Device) -> Result<()> {
-        let vars = tree::vars(self.as_module());
-        vars.iter().try_for_each(|v| v.var.to_(device))
+        tree::to(self.as_module(), device)
     }
 
     /// Casts all parameters and buffers of floats to a float dtype, with their gradients. Whoever else holds them,
@@ -364,10 +327,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// # Errors
     /// If a parameter is not a float and gradients are switched on.
     fn requires_grad_(&self, requires_grad: bool) -> Result<()> {
-        let parameters = self.parameters();
-        parameters
-            .iter()
-            .try_for_each(|p| p.requires_grad_(requires_grad).map(drop))
+        tree::requires_grad_(self.as_module(), requires_grad)
     }
 
     /// No gradients for any parameter, and batch norms in evaluation, where they stay through
@@ -396,29 +356,22 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// # Errors
     /// As [`Module::requires_grad_`].
     fn unfreeze(&self) -> Result<()> {
-        for (_, mode) in tree::modes(self.as_module()) {
-            mode.unfreeze();
-        }
-        self.requires_grad_(true)
+        tree::unfreeze(self.as_module())
     }
 
     /// Clears the gradients of all parameters.
     fn zero_grad(&self) {
-        for p in self.parameters() {
-            p.zero_grad();
-        }
+        tree::zero_grad(self.as_module());
     }
 
     /// How many numbers the parameters hold; shared ones count once.
     fn num_parameters(&self) -> usize {
-        self.parameters().iter().map(numel).sum()
+        tree::num_parameters(self.as_module(), |_| true)
     }
 
     /// How many numbers the parameters hold that require gradients.
     fn num_trainable(&self) -> usize {
-        let parameters = self.parameters();
-        let trainable = parameters.iter().filter(|p| p.requires_grad());
-        trainable.map(numel).sum()
+        tree::num_parameters(self.as_module(), Var::requires_grad)
     }
 
     /// The values of all parameters and buffers by name: snapshots that later training does not change.
@@ -482,8 +435,4 @@ pub trait Module: Any + Send + Sync + BoxModule {
     {
         self.state_dict().save(path)
     }
-}
-
-fn numel(var: &Var) -> usize {
-    var.shape().iter().product()
 }

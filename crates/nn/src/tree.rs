@@ -1,8 +1,10 @@
-//! Walks over a module and what is within it.
+//! Walks over a module and what is within it: the bodies of [`Module`]'s provided methods, compiled once
+//! rather than for every module.
 
 use crate::members::Member;
 use crate::{Mode, Module};
-use kiln_tensor::Var;
+use kiln_tensor::{Device, Error, Result, Var};
+use std::collections::BTreeSet;
 
 /// A parameter or buffer with its path.
 pub(crate) struct NamedVar<'a> {
@@ -23,6 +25,50 @@ pub(crate) fn modules<'a>(m: &'a dyn Module, path: &str, out: &mut Vec<(String, 
     out.push((path.to_string(), m));
     for (name, child) in m.named_children() {
         modules(child, &joined(path, &name), out);
+    }
+}
+
+/// [`Module::named_modules`].
+pub(crate) fn named_modules(m: &dyn Module) -> Vec<(String, &dyn Module)> {
+    let mut found = Vec::new();
+    modules(m, "", &mut found);
+    found
+}
+
+/// [`Module::named_children`].
+pub(crate) fn named_children(m: &dyn Module) -> Vec<(String, &dyn Module)> {
+    let members = m.members();
+    let children = members.iter().filter_map(|(name, member)| match member {
+        Member::Child(child) => Some((name.to_string(), child)),
+        _ => None,
+    });
+    children.collect()
+}
+
+/// Named values without their names.
+pub(crate) fn unnamed<T>(named: Vec<(String, T)>) -> Vec<T> {
+    named.into_iter().map(|(_, value)| value).collect()
+}
+
+/// The error of a module that implements no copy.
+#[track_caller]
+pub(crate) fn not_copied(m: &dyn Module) -> Error {
+    let message = format!("{} does not say how it is copied", m.name());
+    Error::invalid("deep_copy", message)
+}
+
+/// [`Module::reset_parameters`] of the children.
+pub(crate) fn reset_parameters(m: &dyn Module) -> Result<()> {
+    let children = named_children(m);
+    children.iter().try_for_each(|(_, m)| m.reset_parameters())
+}
+
+/// [`Module::get_submodule`].
+#[track_caller]
+pub(crate) fn get_submodule<'a>(m: &'a dyn Module, path: &str) -> Result<&'a dyn Module> {
+    match named_modules(m).into_iter().find(|(p, _)| p == path) {
+        Some((_, module)) => Ok(module),
+        None => Err(m.without("get_submodule", "module", path)),
     }
 }
 
@@ -48,10 +94,62 @@ pub(crate) fn own_vars<'a>(m: &'a dyn Module, path: &str) -> Vec<NamedVar<'a>> {
 
 /// All parameters and buffers, in PyTorch's order: a module's parameters, its buffers, its children.
 pub(crate) fn vars(m: &dyn Module) -> Vec<NamedVar<'_>> {
-    let all = m.named_modules().into_iter();
+    let all = named_modules(m).into_iter();
     let vars: Vec<NamedVar<'_>> = all.flat_map(|(path, m)| own_vars(m, &path)).collect();
     vars.iter().for_each(NamedVar::tell);
     vars
+}
+
+/// [`Module::named_parameters`].
+pub(crate) fn named_parameters(m: &dyn Module) -> Vec<(String, Var)> {
+    let mut seen = BTreeSet::new();
+    let vars = vars(m).into_iter();
+    let once = vars.filter(|v| v.is_parameter && seen.insert(v.var.id()));
+    once.map(|v| (v.name, v.var.clone())).collect()
+}
+
+/// [`Module::named_buffers`].
+pub(crate) fn named_buffers(m: &dyn Module) -> Vec<(String, Var)> {
+    let buffers = vars(m).into_iter().filter(|v| !v.is_parameter);
+    buffers.map(|v| (v.name, v.var.clone())).collect()
+}
+
+/// [`Module::get_parameter`].
+#[track_caller]
+pub(crate) fn get_parameter(m: &dyn Module, path: &str) -> Result<Var> {
+    let mut parameters = vars(m).into_iter().filter(|v| v.is_parameter);
+    match parameters.find(|v| v.name == path) {
+        Some(found) => Ok(found.var.clone()),
+        None => Err(m.without("get_parameter", "parameter", path)),
+    }
+}
+
+/// The number of elements of the parameters that `counted` accepts.
+pub(crate) fn num_parameters(m: &dyn Module, counted: fn(&Var) -> bool) -> usize {
+    let parameters = named_parameters(m).into_iter();
+    let counted = parameters.filter(|(_, var)| counted(var));
+    counted
+        .map(|(_, var)| var.shape().iter().product::<usize>())
+        .sum()
+}
+
+/// [`Module::to`].
+pub(crate) fn to(m: &dyn Module, device: Device) -> Result<()> {
+    vars(m).iter().try_for_each(|v| v.var.to_(device))
+}
+
+/// [`Module::zero_grad`].
+pub(crate) fn zero_grad(m: &dyn Module) {
+    named_parameters(m)
+        .iter()
+        .for_each(|(_, var)| var.zero_grad());
+}
+
+/// [`Module::requires_grad_`].
+pub(crate) fn requires_grad_(m: &dyn Module, requires_grad: bool) -> Result<()> {
+    let parameters = named_parameters(m);
+    let mut vars = parameters.iter().map(|(_, var)| var);
+    vars.try_for_each(|var| var.requires_grad_(requires_grad).map(drop))
 }
 
 impl NamedVar<'_> {
@@ -71,7 +169,7 @@ pub(crate) fn name_own(m: &dyn Module) {
 
 /// All modes, with the path of the module that holds them.
 pub(crate) fn modes(m: &dyn Module) -> Vec<(String, &Mode)> {
-    let all = m.named_modules().into_iter();
+    let all = named_modules(m).into_iter();
     all.flat_map(|(path, m)| {
         own_modes(m)
             .into_iter()
@@ -89,6 +187,25 @@ fn own_modes(m: &dyn Module) -> Vec<&Mode> {
     modes.collect()
 }
 
+/// [`Module::set_training`].
+pub(crate) fn set_training(m: &dyn Module, training: bool) {
+    modes(m)
+        .iter()
+        .for_each(|(_, mode)| mode.set_training(training));
+}
+
+/// [`Module::is_training`].
+pub(crate) fn is_training(m: &dyn Module) -> bool {
+    modes(m).iter().any(|(_, mode)| mode.is_training())
+}
+
+/// [`Module::unfreeze`].
+pub(crate) fn unfreeze(m: &dyn Module) -> Result<()> {
+    modes(m).iter().for_each(|(_, mode)| mode.unfreeze());
+    requires_grad_(m, true)
+}
+
+/// [`Module::apply`].
 pub(crate) fn apply(m: &dyn Module, f: &mut dyn FnMut(&dyn Module)) {
     for child in m.children() {
         apply(child, f);
@@ -96,8 +213,9 @@ pub(crate) fn apply(m: &dyn Module, f: &mut dyn FnMut(&dyn Module)) {
     f(m);
 }
 
+/// [`Module::freeze_where`].
 pub(crate) fn freeze(m: &dyn Module, chosen: &dyn Fn(&str) -> bool) {
-    for (path, m) in m.named_modules() {
+    for (path, m) in named_modules(m) {
         let vars = own_vars(m, &path);
         let has_parameters = vars.iter().any(|v| v.is_parameter);
         let mut deciding = vars.iter().filter(|v| v.is_parameter == has_parameters);
