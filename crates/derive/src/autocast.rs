@@ -1,13 +1,12 @@
 //! `#[autocast]`.
 
-use crate::cells::Method;
+use crate::cells::{Method, ONCE, Operand};
 use proc_macro2::{Group, Ident, TokenStream, TokenTree};
 use quote::{format_ident, quote};
 use syn::{Error, Result};
 
 /// The method, which first asks whether it is called inside `autocast`: if so, it casts its operands and calls
-/// itself. Arguments of the types `impl AsTensor` and `impl MaybeTensor` are operands, and those named in the
-/// attribute are options that hold some.
+/// itself. Those named in the attribute are options that hold operands.
 pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let mut head: Vec<TokenTree> = item.clone().into_iter().collect();
     let Some(TokenTree::Group(body)) = head.pop() else {
@@ -18,8 +17,9 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
         return Err(Error::new_spanned(&item, "expected a method of `&self`"));
     };
     let options: Vec<String> = options.into_iter().map(|t| t.to_string()).collect();
-    let full = method.name.to_string();
-    let name = full.split("_with").next().unwrap_or(&full);
+    let own = method.name.to_string();
+    let full = own.strip_prefix(ONCE).unwrap_or(&own);
+    let name = full.split("_with").next().unwrap_or(full);
     let name = name.strip_suffix("_dims").unwrap_or(name);
     // `_with_logits` is part of a name.
     let name = match full.contains("_with_logits") {
@@ -27,20 +27,27 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
         false => name.to_string(),
     };
     let (mut read, mut seen, mut cast, mut given) = (quote!(), quote!(), quote!(), quote!());
-    for (argument, ty) in arguments {
+    for each in arguments {
+        let argument = &each.name;
         let own: Ident = format_ident!("cast_{argument}");
-        match quote!(#ty).to_string().as_str() {
-            "impl AsTensor" => {
+        match each.operand() {
+            Some((Operand::One, generic)) => {
                 read.extend(quote!(let #argument: &crate::Tensor = &#argument.as_tensor();));
                 seen.extend(quote!(tensors.push(#argument);));
                 cast.extend(quote!(let #own = cast.of(#argument);));
-                given.extend(quote!(#own,));
+                given.extend(match generic {
+                    true => quote!(#own,),
+                    false => quote!(&#own,),
+                });
             }
-            "impl MaybeTensor" => {
+            Some((Operand::Maybe, generic)) => {
                 read.extend(quote!(let #argument = #argument.into_option();));
                 seen.extend(quote!(tensors.extend(#argument.as_ref());));
                 cast.extend(quote!(let #own = cast.maybe(#argument.as_ref());));
-                given.extend(quote!(#own,));
+                given.extend(match generic {
+                    true => quote!(#own,),
+                    false => quote!(#own.as_ref(),),
+                });
             }
             _ if options.contains(&argument.to_string()) => {
                 seen.extend(

@@ -44,6 +44,38 @@ impl<T: AsTensor + ?Sized> AsTensor for &T {
     }
 }
 
+/// An argument that its caller has converted already; its own `into` comes before that of the trait.
+#[derive(Copy, Clone)]
+pub(crate) struct Converted<T>(T);
+
+impl<T> Converted<T> {
+    pub(crate) fn of(value: impl Into<T>) -> Converted<T> {
+        Converted(value.into())
+    }
+
+    pub(crate) fn into(self) -> T {
+        self.0
+    }
+}
+
+/// Types whose converted arguments are passed on to another method as they are.
+macro_rules! passed_on {
+    ($($ty:ty)*) => {$(
+        impl From<Converted<$ty>> for $ty {
+            fn from(argument: Converted<$ty>) -> $ty {
+                argument.0
+            }
+        }
+    )*};
+}
+passed_on!(crate::Scalar crate::Int crate::IntList crate::DimArg crate::DimArgs crate::ReducedDims crate::OutputSize);
+
+impl<'a> From<Converted<Other<'a>>> for Other<'a> {
+    fn from(argument: Converted<Other<'a>>) -> Other<'a> {
+        argument.0
+    }
+}
+
 /// A tensor that a call may do without: what stands for a tensor ([`AsTensor`]), or an `Option` of that, by
 /// value or by reference. A layer gives its `Option<Var>` as it is.
 ///

@@ -303,8 +303,11 @@ pub fn where_<'a>(
     x: impl Into<Other<'a>>,
     y: impl Into<Other<'a>>,
 ) -> Tensor {
-    let condition: &Tensor = &condition.as_tensor();
-    let (x, y) = (x.into(), y.into());
+    select(&condition.as_tensor(), x.into(), y.into())
+}
+
+#[track_caller]
+fn select(condition: &Tensor, x: Other<'_>, y: Other<'_>) -> Tensor {
     let mut operands = x.with(condition);
     if let Other::Tensor(t) = &y {
         operands.push(t);

@@ -14,9 +14,12 @@ use kiln_ir::{Builder, OpError, Shape, ensure};
 /// nothing, as in PyTorch.
 #[track_caller]
 pub fn cat(tensors: impl IntoIterator<Item: AsTensor>, dim: impl Into<DimArg>) -> Tensor {
-    let tensors = listed(tensors);
+    cat_listed(&listed(tensors), dim.into())
+}
+
+#[track_caller]
+fn cat_listed(tensors: &[Tensor], dim: DimArg) -> Tensor {
     let tensors = &tensors.iter().collect::<Vec<_>>()[..];
-    let dim = dim.into();
     compose("cat", tensors, |b| {
         let parts = promoted(b, tensors)?;
         let real = |t: &&Tensor| !(t.ndim() == 1 && t.dims()[0].is(0));
@@ -36,9 +39,12 @@ pub fn cat(tensors: impl IntoIterator<Item: AsTensor>, dim: impl Into<DimArg>) -
 /// Tensors of one shape as the slices of a new dim, in the dtype they promote to.
 #[track_caller]
 pub fn stack(tensors: impl IntoIterator<Item: AsTensor>, dim: impl Into<Int>) -> Tensor {
-    let tensors = listed(tensors);
+    stack_listed(&listed(tensors), dim.into().0)
+}
+
+#[track_caller]
+fn stack_listed(tensors: &[Tensor], dim: i64) -> Tensor {
     let tensors = &tensors.iter().collect::<Vec<_>>()[..];
-    let dim = dim.into().0;
     compose("stack", tensors, |b| {
         let parts = promoted(b, tensors)?;
         let at = super::args::new_axis(&parts[0], dim)?;
