@@ -36,8 +36,8 @@ const RANGES: usize = 64;
 
 #[derive(Copy, Clone)]
 struct Job {
-    call: unsafe fn(*const (), usize),
-    data: *const (),
+    /// Lives as long as the run, which waits for every worker inside.
+    part: *const Parts<'static>,
     parts: usize,
     ranges: usize,
 }
@@ -129,7 +129,6 @@ impl Pool {
     }
 
     fn new(threads: usize) -> Pool {
-        unsafe fn nothing(_: *const (), _: usize) {}
         let pool = Pool {
             generation: fork::generation(),
             shared: Arc::new(Shared {
@@ -139,8 +138,7 @@ impl Pool {
                 next: std::array::from_fn(|_| Next(AtomicUsize::new(0))),
                 limit: AtomicUsize::new(0),
                 job: UnsafeCell::new(Job {
-                    call: nothing,
-                    data: std::ptr::null(),
+                    part: &raw const *(&(|_: usize| {}) as &Parts<'static>),
                     parts: 0,
                     ranges: 0,
                 }),
@@ -187,10 +185,15 @@ impl Pool {
     ///
     /// # Panics
     /// If a part does, after the others have ended.
-    pub fn run<F: Fn(usize) + Sync>(&self, parts: usize, part: F) {
+    pub fn run(&self, parts: usize, part: impl Fn(usize) + Sync) {
+        self.run_parts(parts, &part);
+    }
+
+    /// [`Pool::run`], compiled once.
+    fn run_parts(&self, parts: usize, part: &Parts<'_>) {
         if let Some(mut gather) = GATHER.take() {
             // SAFETY: it belongs to a call of `gathered` further up on this thread's stack.
-            return unsafe { gather.as_mut()(parts, &part) };
+            return unsafe { gather.as_mut()(parts, part) };
         }
         #[cfg(test)]
         if crate::interpreted::is_on() {
@@ -204,14 +207,11 @@ impl Pool {
             Err(TryLockError::Poisoned(p)) => p.into_inner(),
             Err(TryLockError::WouldBlock) => return (0..parts).for_each(part),
         };
-        unsafe fn call<F: Fn(usize)>(data: *const (), i: usize) {
-            // SAFETY: `data` is the `part` of the run below, which waits for every worker inside.
-            unsafe { (*data.cast::<F>())(i) }
-        }
+        // SAFETY: only the lifetime changes; this run waits for every worker inside.
+        let part = unsafe { std::mem::transmute::<&Parts<'_>, &Parts<'static>>(part) };
         let s = &*self.shared;
         let job = Job {
-            call: call::<F>,
-            data: (&raw const part).cast(),
+            part,
             parts,
             ranges: parts.min(self.threads()).min(RANGES),
         };
@@ -332,7 +332,7 @@ impl Shared {
                     break;
                 }
                 // SAFETY: the run that owns the data waits until this thread is done.
-                let done = catch_unwind(AssertUnwindSafe(|| unsafe { (job.call)(job.data, i) }));
+                let done = catch_unwind(AssertUnwindSafe(|| unsafe { (*job.part)(i) }));
                 if let Err(panic) = done {
                     lock(&self.panic).get_or_insert(panic);
                 }

@@ -21,6 +21,11 @@ unsafe impl Sync for Args<'_> {}
 
 /// Runs `items` of some multiply-adds each, on several threads where that pays.
 pub(crate) fn split(items: i64, work: i64, parallel: bool, run: impl Fn(i64, i64) + Sync) {
+    split_among(items, work, parallel, &run);
+}
+
+/// [`split`], compiled once.
+fn split_among(items: i64, work: i64, parallel: bool, run: &(dyn Fn(i64, i64) + Sync)) {
     let pool = Pool::global();
     let threads = pool.threads() as i64;
     let parts = if parallel && threads > 1 {
