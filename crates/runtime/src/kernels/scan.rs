@@ -3,24 +3,26 @@
 //!
 //! A long lane is cut into chunks. What each chunk combines to is found first; combined in order, these
 //! are what the chunks start from.
+//!
+//! Elements pass through a tile of register elements, so that the loops that move them know the dtype alone, and
+//! the loops that combine them the register type and the kind.
 
 use super::work::{Call, Work};
-use crate::combine::{Combine, LogSumExp, Max, Min, Number, Prod, Sum, with_number};
+use crate::combine::{Combine, LogSumExp, Max, Min, Number, Prod, Sum};
 use crate::error::Result;
 use crate::kernels::matmul::{Args, split};
-use crate::simd::convert::{self as c, Mem};
-use crate::simd::{Isa, Kernel, Level, baseline, compiled};
+use crate::simd::convert::{Mem, with_dtype};
+use crate::simd::{Isa, Kernel, Level, compiled};
 use crate::tile::Failure;
 use crate::tile::affine::{ceil, extent};
-use kiln_base::DType;
 use kiln_base::prim::ScanKind;
+use kiln_base::{Compute, DType};
 use kiln_plan as plan;
 use std::marker::PhantomData;
 
 /// A linked scan.
 pub(crate) struct Scan {
-    dtype: DType,
-    kind: ScanKind,
+    loops: Loops,
     reverse: bool,
     outer: i64,
     len: i64,
@@ -30,7 +32,6 @@ pub(crate) struct Scan {
     chunk: i64,
     x: usize,
     out: usize,
-    level: Level,
 }
 
 impl Work for Scan {
@@ -65,8 +66,7 @@ impl Scan {
         let least = CHUNK / inner.clamp(1, COLUMNS);
         let chunk = ceil(len, (len / least).clamp(1, ceil(PARTS, items))).max(1);
         Ok(Scan {
-            dtype: p.dtype,
-            kind: p.kind,
+            loops: Loops::of(p.dtype, p.kind, level),
             reverse: p.reverse,
             outer,
             len,
@@ -75,7 +75,6 @@ impl Scan {
             chunk,
             x: p.x as usize,
             out: p.out as usize,
-            level,
         })
     }
 
@@ -84,60 +83,6 @@ impl Scan {
     /// # Safety
     /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`].
     pub(crate) unsafe fn run(&self, args: &[*mut u8], parallel: bool) {
-        // SAFETY: `args` are those it was linked for, with elements of this dtype.
-        unsafe {
-            match (self.kind, self.dtype) {
-                (ScanKind::Sum, _) => self.run_kind::<Sum>(args, parallel),
-                (ScanKind::Prod, _) => self.run_kind::<Prod>(args, parallel),
-                (ScanKind::Max, _) => self.run_kind::<Max>(args, parallel),
-                (ScanKind::Min, _) => self.run_kind::<Min>(args, parallel),
-                (ScanKind::LogSumExp, DType::F64) => self.run_slow::<c::F64>(args, parallel),
-                (ScanKind::LogSumExp, DType::F16) => self.run_slow::<c::F16>(args, parallel),
-                (ScanKind::LogSumExp, DType::BF16) => self.run_slow::<c::BF16>(args, parallel),
-                (ScanKind::LogSumExp, _) => self.run_slow::<c::F32>(args, parallel),
-            }
-        }
-    }
-
-    /// # Safety
-    /// As [`Scan::run`].
-    unsafe fn run_kind<K: Combine>(&self, args: &[*mut u8], parallel: bool) {
-        with_number!(
-            self.dtype,
-            M => {
-                let run = compiled::<ScanPart<M, K>, _>(self.level);
-                // SAFETY: the elements are `M`, and the machine has the level that this was linked for.
-                unsafe { self.run_typed::<M, K>(run, args, parallel) }
-            },
-            {
-                let run = baseline::<ScanPart<M, K>, _>();
-                // SAFETY: the elements are `M`, and every machine has the baseline.
-                unsafe { self.run_typed::<M, K>(run, args, parallel) }
-            }
-        )
-    }
-
-    /// # Safety
-    /// As [`Scan::run`]; the elements are `M`.
-    unsafe fn run_slow<M: Mem>(&self, args: &[*mut u8], parallel: bool)
-    where
-        M::C: Number,
-    {
-        let run = baseline::<ScanPart<M, LogSumExp>, _>();
-        // SAFETY: the elements are `M`, and every machine has the baseline.
-        unsafe { self.run_typed::<M, LogSumExp>(run, args, parallel) }
-    }
-
-    /// # Safety
-    /// As [`Scan::run`]; the elements are `M`, and the machine has the level of `run`.
-    unsafe fn run_typed<M: Mem, K: Combine>(
-        &self,
-        run: unsafe fn(Part<M>),
-        args: &[*mut u8],
-        parallel: bool,
-    ) where
-        M::C: Number,
-    {
         let columns = ceil(self.inner, COLUMNS);
         let (items, width) = (self.outer * columns, self.inner.min(COLUMNS));
         if items * self.chunks == 0 {
@@ -151,25 +96,24 @@ impl Scan {
                 true => self.len - 1 - first,
                 false => first,
             };
-            let at = ((o * self.len + row) * self.inner + column) as usize;
-            let out = args.0[self.out].cast::<M::Raw>().wrapping_add(at);
+            let at = ((o * self.len + row) * self.inner + column) as usize * self.loops.size;
+            let out = args.0[self.out].wrapping_add(at);
+            let part = Part {
+                x: args.0[self.x].wrapping_add(at),
+                out: store.then_some(out),
+                carry,
+                lanes: lanes as usize,
+                pitch: (self.len * self.inner) as usize,
+                rows: self.chunk.min(self.len - first) as usize,
+                width: width.min(self.inner - column) as usize,
+                step: if self.reverse {
+                    -self.inner
+                } else {
+                    self.inner
+                } as isize,
+            };
             // SAFETY: linking checked the buffers' lengths; parts write different places.
-            unsafe {
-                run(Part {
-                    x: args.0[self.x].cast::<M::Raw>().wrapping_add(at),
-                    out: store.then_some(out),
-                    carry,
-                    lanes: lanes as usize,
-                    pitch: (self.len * self.inner) as usize,
-                    rows: self.chunk.min(self.len - first) as usize,
-                    width: width.min(self.inner - column) as usize,
-                    step: if self.reverse {
-                        -self.inner
-                    } else {
-                        self.inner
-                    } as isize,
-                })
-            }
+            unsafe { part.run(&self.loops) }
         };
         let work = self.chunk.saturating_mul(width).saturating_mul(WORK);
         if self.chunks == 1 {
@@ -180,43 +124,45 @@ impl Scan {
         }
         // What the columns of each chunk combine to, and then what they start from.
         let parts = items * self.chunks;
-        let mut carries = vec![K::identity::<M::C>(); (parts * width) as usize];
-        let shared = Carries(carries.as_mut_ptr());
+        let mut carries = vec![0u64; (parts * width) as usize];
+        let shared = Carries(carries.as_mut_ptr().cast());
+        let carry = |i: i64| {
+            let shared = &shared;
+            shared
+                .0
+                .wrapping_add((i * width) as usize * self.loops.register)
+        };
+        // SAFETY: an element takes 8 bytes at most, so the list has room for all.
+        unsafe { (self.loops.begin)(carry(0), (parts * width) as usize) };
         let all = |store: bool| {
             split(parts, work, parallel, |from, to| {
                 for i in from..to {
-                    let shared = &shared;
-                    let carry = shared.0.wrapping_add((i * width) as usize);
-                    part(i / self.chunks, 1, i % self.chunks, Some(carry), store);
+                    part(i / self.chunks, 1, i % self.chunks, Some(carry(i)), store);
                 }
             })
         };
         all(false);
-        for lanes in carries.chunks_exact_mut((self.chunks * width) as usize) {
-            for column in 0..width as usize {
-                let mut total = K::identity::<M::C>();
-                for chunk in lanes.chunks_exact_mut(width as usize) {
-                    let own = std::mem::replace(&mut chunk[column], total);
-                    total = K::combine(total, own);
-                }
-            }
+        for item in 0..items {
+            let first = carry(item * self.chunks);
+            // SAFETY: the item has a carry for each chunk and column.
+            unsafe { (self.loops.join)(first, self.chunks as usize, width as usize) };
         }
         all(true);
     }
 }
 
 /// The carries of all parts.
-struct Carries<C>(*mut C);
+struct Carries(*mut u8);
 // SAFETY: each part uses its own only.
-unsafe impl<C> Sync for Carries<C> {}
+unsafe impl Sync for Carries {}
 
 /// Rows of neighbouring columns, in the order of the scan.
-struct Part<M: Mem> {
-    x: *const M::Raw,
+struct Part {
+    x: *mut u8,
     /// `None` if only the end is wanted.
-    out: Option<*mut M::Raw>,
+    out: Option<*mut u8>,
     /// Where the columns start, and then where they end; the identity where there is none.
-    carry: Option<*mut M::C>,
+    carry: Option<*mut u8>,
     /// How many such there are, and elements from one to the next.
     lanes: usize,
     pitch: usize,
@@ -226,68 +172,50 @@ struct Part<M: Mem> {
     step: isize,
 }
 
-struct ScanPart<M, K>(PhantomData<(M, K)>);
-impl<M: Mem, K: Combine> Kernel<Part<M>> for ScanPart<M, K>
-where
-    M::C: Number,
-{
-    #[inline(always)]
-    unsafe fn run<I: Isa>(p: Part<M>) {
-        let mut own = [K::identity::<M::C>(); COLUMNS as usize];
-        for lane in 0..p.lanes {
-            let carry = match p.carry {
-                Some(carry) => carry,
-                None => {
-                    own[..p.width].fill(K::identity());
-                    own.as_mut_ptr()
-                }
-            };
-            let x = p.x.wrapping_add(lane * p.pitch);
-            let out = p.out.map(|out| out.wrapping_add(lane * p.pitch));
-            // SAFETY: all rows exist, and the result's are this part's own.
-            unsafe {
-                match p.step {
-                    1 => line::<M, K, 1>(x, out, carry, p.rows),
-                    -1 => line::<M, K, -1>(x, out, carry, p.rows),
-                    _ => columns::<M, K>(x, out, carry, &p),
-                }
+impl Part {
+    /// Scans all lanes, a tile at a time.
+    ///
+    /// # Safety
+    /// All elements and carries exist, and those that are written are this part's own.
+    unsafe fn run(&self, loops: &Loops) {
+        let (mut tile, mut own) = ([0u64; TILE], [0u64; COLUMNS as usize]);
+        let tile = tile.as_mut_ptr().cast::<u8>();
+        let size = loops.size as isize;
+        let is_line = self.step.abs() == 1;
+        let most = (TILE / self.width).max(1);
+        for lane in 0..self.lanes {
+            let carry = self.carry.unwrap_or(own.as_mut_ptr().cast());
+            if self.carry.is_none() {
+                // SAFETY: there is room for as many as one part has columns.
+                unsafe { (loops.begin)(carry, self.width) };
             }
-        }
-    }
-}
-
-/// Neighbouring columns, row by row.
-///
-/// # Safety
-/// There are `p.rows` rows of `p.width` elements from `x` on, and as many results, if any, and carried values.
-#[inline(always)]
-unsafe fn columns<M: Mem, K: Combine>(
-    mut x: *const M::Raw,
-    mut out: Option<*mut M::Raw>,
-    carry: *mut M::C,
-    p: &Part<M>,
-) where
-    M::C: Number,
-{
-    // SAFETY: rows and columns are those that there are.
-    unsafe {
-        for _ in 0..p.rows {
-            match out {
-                Some(out) => {
-                    for j in 0..p.width {
-                        let y = K::combine(*carry.add(j), M::load(*x.add(j)));
-                        *carry.add(j) = y;
-                        *out.add(j) = M::store(y);
-                    }
-                }
-                None => {
-                    for j in 0..p.width {
-                        *carry.add(j) = K::combine(*carry.add(j), M::load(*x.add(j)));
+            for first in (0..self.rows).step_by(most) {
+                let at = (lane * self.pitch) as isize + first as isize * self.step;
+                let rows = most.min(self.rows - first);
+                let memory = |x: *mut u8| Moved {
+                    memory: x.wrapping_offset(at * size),
+                    tile,
+                    // A line that ascends is one row.
+                    rows: if self.step == 1 { 1 } else { rows },
+                    width: if self.step == 1 { rows } else { self.width },
+                    step: self.step,
+                };
+                // SAFETY: the caller's; a tile has room for these rows.
+                unsafe {
+                    (loops.load)(memory(self.x));
+                    (loops.scan)(Block {
+                        tile,
+                        carry,
+                        rows,
+                        width: self.width,
+                        is_line,
+                        end_only: self.out.is_none(),
+                    });
+                    if let Some(out) = self.out {
+                        (loops.store)(memory(out));
                     }
                 }
             }
-            x = x.wrapping_offset(p.step);
-            out = out.map(|out| out.wrapping_offset(p.step));
         }
     }
 }
@@ -296,58 +224,190 @@ unsafe fn columns<M: Mem, K: Combine>(
 const RUNS: usize = 8;
 /// Elements of such a run.
 const RUN: usize = 128;
+/// Elements that are loaded, scanned and stored together.
+const TILE: usize = RUNS * RUN;
 
-/// One column of neighbouring rows.
-///
-/// # Safety
-/// There are `rows` elements from `x` on, as many results, if any, and a carried value.
-#[inline(always)]
-unsafe fn line<M: Mem, K: Combine, const STEP: isize>(
-    x: *const M::Raw,
-    out: Option<*mut M::Raw>,
-    carry: *mut M::C,
+/// The loops of a dtype and a kind.
+#[derive(Copy, Clone)]
+struct Loops {
+    /// Bytes of an element in memory.
+    size: usize,
+    /// Bytes of a register element.
+    register: usize,
+    load: unsafe fn(Moved),
+    store: unsafe fn(Moved),
+    scan: unsafe fn(Block),
+    /// Fills so many carries with the identity.
+    begin: unsafe fn(*mut u8, usize),
+    /// Makes what the columns (of the number given last) of each chunk combine to what they start from.
+    join: unsafe fn(*mut u8, usize, usize),
+}
+
+impl Loops {
+    /// The loops of a scan that [`Scan::computes`].
+    fn of(dtype: DType, kind: ScanKind, level: Level) -> Loops {
+        let blank = with_dtype!(dtype, M => Loops {
+            size: size_of::<<M as Mem>::Raw>(),
+            register: size_of::<<M as Mem>::C>(),
+            load: load::<M>,
+            store: store::<M>,
+            scan: |_| {},
+            begin: begin::<i32, Sum>,
+            join: join::<i32, Sum>,
+        });
+        match (dtype.compute(), kind) {
+            (Compute::F32, ScanKind::LogSumExp) => blank.with::<f32, LogSumExp>(Level::Baseline),
+            (Compute::F64, ScanKind::LogSumExp) => blank.with::<f64, LogSumExp>(Level::Baseline),
+            (Compute::F32, kind) => blank.of_kind::<f32>(kind, level),
+            (Compute::F64, kind) => blank.of_kind::<f64>(kind, level),
+            (Compute::I64, kind) => blank.of_kind::<i64>(kind, level),
+            (_, kind) => blank.of_kind::<i32>(kind, level),
+        }
+    }
+
+    fn of_kind<C: Number>(self, kind: ScanKind, level: Level) -> Loops {
+        match kind {
+            ScanKind::Sum | ScanKind::LogSumExp => self.with::<C, Sum>(level),
+            ScanKind::Prod => self.with::<C, Prod>(level),
+            ScanKind::Max => self.with::<C, Max>(level),
+            ScanKind::Min => self.with::<C, Min>(level),
+        }
+    }
+
+    fn with<C: Number, K: Combine>(self, level: Level) -> Loops {
+        Loops {
+            scan: compiled::<Running<C, K>, _>(level),
+            begin: begin::<C, K>,
+            join: join::<C, K>,
+            ..self
+        }
+    }
+}
+
+/// Rows of neighbouring elements in memory, and the tile that they lie in one behind the other.
+struct Moved {
+    memory: *mut u8,
+    tile: *mut u8,
     rows: usize,
-) where
-    M::C: Number,
-{
-    // SAFETY: every index is below `rows`.
-    unsafe {
-        let load = |i: usize| M::load(*x.offset(i as isize * STEP));
-        let mut total = *carry;
-        let tiles = if K::REGROUPS { rows / (RUNS * RUN) } else { 0 };
-        for tile in 0..tiles {
-            let first = tile * RUNS * RUN;
-            let mut ends = [K::identity::<M::C>(); RUNS];
-            let Some(out) = out else {
-                for i in 0..RUN {
-                    for (r, end) in ends.iter_mut().enumerate() {
-                        *end = K::combine(*end, load(first + i * RUNS + r));
-                    }
-                }
-                total = ends.into_iter().fold(total, K::combine);
-                continue;
-            };
-            let mut scanned = [[K::identity::<M::C>(); RUN]; RUNS];
-            for i in 0..RUN {
-                for (r, (end, run)) in ends.iter_mut().zip(&mut scanned).enumerate() {
-                    *end = K::combine(*end, load(first + r * RUN + i));
-                    run[i] = *end;
+    width: usize,
+    /// Elements from row to row in memory.
+    step: isize,
+}
+
+/// # Safety
+/// The rows exist, in memory and in the tile.
+unsafe fn load<M: Mem>(m: Moved) {
+    let mut tile = m.tile.cast::<M::C>();
+    for row in 0..m.rows as isize {
+        let memory = m.memory.cast::<M::Raw>().wrapping_offset(row * m.step);
+        for j in 0..m.width {
+            // SAFETY: the caller's.
+            unsafe { *tile.add(j) = M::load(*memory.add(j)) };
+        }
+        tile = tile.wrapping_add(m.width);
+    }
+}
+
+/// # Safety
+/// As [`load`].
+unsafe fn store<M: Mem>(m: Moved) {
+    let mut tile = m.tile.cast::<M::C>();
+    for row in 0..m.rows as isize {
+        let memory = m.memory.cast::<M::Raw>().wrapping_offset(row * m.step);
+        for j in 0..m.width {
+            // SAFETY: the caller's.
+            unsafe { *memory.add(j) = M::store(*tile.add(j)) };
+        }
+        tile = tile.wrapping_add(m.width);
+    }
+}
+
+/// # Safety
+/// There are so many carries.
+unsafe fn begin<C: Number, K: Combine>(carries: *mut u8, count: usize) {
+    // SAFETY: the caller's.
+    unsafe { std::slice::from_raw_parts_mut(carries.cast::<C>(), count) }.fill(K::identity());
+}
+
+/// # Safety
+/// There is a carry for each chunk and column.
+unsafe fn join<C: Number, K: Combine>(carries: *mut u8, chunks: usize, width: usize) {
+    // SAFETY: the caller's.
+    let carries = unsafe { std::slice::from_raw_parts_mut(carries.cast::<C>(), chunks * width) };
+    for column in 0..width {
+        let mut total = K::identity::<C>();
+        for chunk in carries.chunks_exact_mut(width) {
+            let own = std::mem::replace(&mut chunk[column], total);
+            total = K::combine(total, own);
+        }
+    }
+}
+
+/// Rows of a tile, and the carries of their columns.
+struct Block {
+    tile: *mut u8,
+    carry: *mut u8,
+    rows: usize,
+    width: usize,
+    /// Rows of one element that are neighbours in memory: their combinations may be regrouped.
+    is_line: bool,
+    /// Only the carries are wanted.
+    end_only: bool,
+}
+
+/// Combines the rows of a tile with those in front of them.
+struct Running<C, K>(PhantomData<(C, K)>);
+impl<C: Number, K: Combine> Kernel<Block> for Running<C, K> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(b: Block) {
+        let len = b.rows * b.width;
+        // SAFETY: the tile holds the rows, and there is a carry for each column.
+        let (tile, carry) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(b.tile.cast::<C>(), len),
+                std::slice::from_raw_parts_mut(b.carry.cast::<C>(), b.width),
+            )
+        };
+        if b.width > 1 {
+            for row in tile.chunks_exact_mut(b.width) {
+                for (x, carry) in row.iter_mut().zip(&mut *carry) {
+                    *carry = K::combine(*carry, *x);
+                    *x = *carry;
                 }
             }
-            for (r, run) in scanned.iter().enumerate() {
-                let out = out.offset((first + r * RUN) as isize * STEP);
-                for (i, y) in run.iter().enumerate() {
-                    *out.offset(i as isize * STEP) = M::store(K::combine(total, *y));
+            return;
+        }
+        let mut total = carry[0];
+        if !(K::REGROUPS && b.is_line && len == TILE) {
+            for x in tile {
+                total = K::combine(total, *x);
+                *x = total;
+            }
+            carry[0] = total;
+            return;
+        }
+        let mut ends = [K::identity::<C>(); RUNS];
+        if b.end_only {
+            for row in tile.chunks_exact(RUNS) {
+                for (end, x) in ends.iter_mut().zip(row) {
+                    *end = K::combine(*end, *x);
                 }
-                total = K::combine(total, ends[r]);
+            }
+            carry[0] = ends.into_iter().fold(total, K::combine);
+            return;
+        }
+        for i in 0..RUN {
+            for (r, end) in ends.iter_mut().enumerate() {
+                *end = K::combine(*end, tile[r * RUN + i]);
+                tile[r * RUN + i] = *end;
             }
         }
-        for i in tiles * RUNS * RUN..rows {
-            total = K::combine(total, load(i));
-            if let Some(out) = out {
-                *out.offset(i as isize * STEP) = M::store(total);
+        for (run, end) in tile.chunks_exact_mut(RUN).zip(ends) {
+            for x in run {
+                *x = K::combine(total, *x);
             }
+            total = K::combine(total, end);
         }
-        *carry = total;
+        carry[0] = total;
     }
 }
