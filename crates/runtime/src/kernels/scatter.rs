@@ -142,7 +142,7 @@ impl Scatter {
             return;
         }
         let size = self.dtype.size() as isize;
-        let run = link(self.dtype, self.kind, self.level);
+        let store = link(self.dtype, self.kind, self.level);
         let across = ceil(columns, COLUMNS);
         let part = |o: i64, column: (i64, i64), range: (i64, i64)| {
             let args = &args;
@@ -169,9 +169,9 @@ impl Scatter {
                 pitch: columns,
                 failures,
             };
-            // SAFETY: linking proved all places but those that indices name, which the kernel
+            // SAFETY: linking proved all places but those that indices name, which the walk
             // checks; parts write different places.
-            unsafe { run(part) }
+            unsafe { part.run(store) }
         };
         let threads = Pool::global().threads() as i64;
         if parallel && outer * across == 1 && threads > 1 && n * columns >= SHARED {
@@ -263,32 +263,45 @@ impl Part<'_> {
         }
     }
 
-    /// Calls `f` with the places in the result and the source of each column.
-    #[inline(always)]
-    fn each(&self, mut f: impl FnMut(isize, isize)) {
+    /// Stores all elements.
+    ///
+    /// # Safety
+    /// All places exist but for those that indices name, and what is written is this part's own.
+    unsafe fn run(&self, store: Store) {
+        // One index for a row.
+        let is_row = self.inner == [1, 0, 1] && self.columns > 1;
+        let (columns, run) = match is_row {
+            true => (1, self.columns),
+            false => (self.columns, 1),
+        };
+        let mut pairs = Pairs {
+            store,
+            out: self.out,
+            src: self.src,
+            run: run as usize,
+            len: 0,
+            places: [(0, 0); BLOCK as usize],
+        };
         let [step, index_step, src_step] = self.indexed.strides;
         let (first, count) = (self.range.0, (self.range.1 - self.range.0) as u64);
-        if self.columns == 1 && count < self.bound as u64 {
+        if columns == 1 && count < self.bound as u64 {
             // Which are this part's is hard to predict, so they are listed without a branch.
-            let mut own = [0i64; BLOCK as usize];
             for block in (0..self.indexed.extent).step_by(BLOCK as usize) {
                 if self.failures.cancelled() {
                     return;
                 }
-                let (mut found, mut outside) = (0, false);
+                let mut outside = false;
                 let block = block..self.indexed.extent.min(block + BLOCK);
                 for i in block.clone() {
                     // SAFETY: linking proved that the index has this element.
                     let index = unsafe { *self.index.offset((i * index_step) as isize) };
-                    own[found] = i;
-                    found += ((index.wrapping_sub(first) as u64) < count) as usize;
+                    let to = index.wrapping_mul(step) as isize;
+                    pairs.places[pairs.len] = (to, (i * src_step) as isize);
+                    pairs.len += ((index.wrapping_sub(first) as u64) < count) as usize;
                     outside |= index as u64 >= self.bound as u64;
                 }
-                for &i in &own[..found] {
-                    // SAFETY: as above.
-                    let index = unsafe { *self.index.offset((i * index_step) as isize) };
-                    f((index * step) as isize, (i * src_step) as isize);
-                }
+                // SAFETY: the caller's; the indices are in this part's range.
+                unsafe { pairs.flush() };
                 if outside {
                     self.find_outside(block);
                 }
@@ -299,89 +312,132 @@ impl Part<'_> {
             if i % BLOCK == BLOCK - 1 && self.failures.cancelled() {
                 return;
             }
-            for j in 0..self.columns {
+            for j in 0..columns {
                 let at = i * index_step + j * self.inner[1];
                 // SAFETY: linking proved that the index has this element.
                 let index = unsafe { *self.index.offset(at as isize) };
                 if (index.wrapping_sub(first) as u64) < count {
                     let to = index * step + j * self.inner[0];
-                    f(to as isize, (i * src_step + j * self.inner[2]) as isize);
+                    let from = i * src_step + j * self.inner[2];
+                    pairs.places[pairs.len] = (to as isize, from as isize);
+                    pairs.len += 1;
+                    if pairs.len == pairs.places.len() {
+                        // SAFETY: the caller's; the indices are in this part's range.
+                        unsafe { pairs.flush() };
+                    }
                 } else if index as u64 >= self.bound as u64 {
                     self.fail(i, j, index);
                 }
             }
         }
+        // SAFETY: as above.
+        unsafe { pairs.flush() };
     }
 }
 
-/// How a part stores: `Set`, or one of the [`Combine`]s.
-trait Store<M: Mem> {
-    fn store(old: M::Raw, new: M::Raw) -> M::Raw;
+/// Destinations and the source elements that go there, in the order that they are stored in.
+struct Pairs {
+    store: Store,
+    out: *mut u8,
+    src: *const u8,
+    /// Elements that go to each destination and those behind it.
+    run: usize,
+    len: usize,
+    places: [(isize, isize); BLOCK as usize],
 }
-struct Set;
-impl<M: Mem> Store<M> for Set {
-    #[inline(always)]
-    fn store(_: M::Raw, new: M::Raw) -> M::Raw {
-        new
+
+impl Pairs {
+    /// Stores what is listed.
+    ///
+    /// # Safety
+    /// All places exist, and nobody else touches the destinations.
+    unsafe fn flush(&mut self) {
+        let listed = Listed {
+            out: self.out,
+            src: self.src,
+            places: self.places.as_ptr(),
+            len: std::mem::take(&mut self.len),
+            run: self.run,
+        };
+        // SAFETY: the caller's.
+        unsafe { (self.store)(listed) };
     }
 }
-struct With<K>(PhantomData<K>);
-impl<M: Mem, K: Combine> Store<M> for With<K>
+
+/// The loop that stores runs of elements from the source to the result.
+type Store = unsafe fn(Listed);
+
+/// [`Pairs`] as the loops take them.
+struct Listed {
+    out: *mut u8,
+    src: *const u8,
+    places: *const (isize, isize),
+    len: usize,
+    run: usize,
+}
+
+/// Replaces what was there.
+struct Set<M>(PhantomData<M>);
+/// Combines with what was there.
+struct With<M, K>(PhantomData<(M, K)>);
+
+impl<M: Mem> Kernel<Listed> for Set<M> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(listed: Listed) {
+        // SAFETY: the caller's.
+        unsafe { each::<M::Raw>(listed, |_, new| new) };
+    }
+}
+
+impl<M: Mem, K: Combine> Kernel<Listed> for With<M, K>
 where
     M::C: Number,
 {
     #[inline(always)]
-    fn store(old: M::Raw, new: M::Raw) -> M::Raw {
-        M::store(K::combine(M::load(old), M::load(new)))
-    }
-}
-
-struct ScatterPart<M, S>(PhantomData<(M, S)>);
-impl<M: Mem, S: Store<M>> Kernel<Part<'_>> for ScatterPart<M, S> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(p: Part) {
-        let (out, src) = (p.out.cast::<M::Raw>(), p.src.cast::<M::Raw>());
-        // SAFETY: indices are checked before they are used; the rest was proved by linking.
+    unsafe fn run<I: Isa>(listed: Listed) {
+        // SAFETY: the caller's.
         unsafe {
-            if p.inner == [1, 0, 1] && p.columns > 1 {
-                // One index for a row.
-                let row = Part { columns: 1, ..p };
-                return row.each(
-                    #[inline(always)]
-                    |to, from| {
-                        let (out, src) = (out.offset(to), src.offset(from));
-                        for j in 0..p.columns as usize {
-                            *out.add(j) = S::store(*out.add(j), *src.add(j));
-                        }
-                    },
-                );
-            }
-            p.each(
+            each::<M::Raw>(
+                listed,
                 #[inline(always)]
-                |to, from| *out.offset(to) = S::store(*out.offset(to), *src.offset(from)),
+                |old, new| M::store(K::combine(M::load(old), M::load(new))),
             );
         }
     }
 }
 
+/// Makes each element of the result what `f` makes of it and the source's.
+///
+/// # Safety
+/// All places exist, and nobody else touches those of the result.
+#[inline(always)]
+unsafe fn each<T: Copy>(l: Listed, f: impl Fn(T, T) -> T) {
+    for i in 0..l.len {
+        // SAFETY: the caller's.
+        unsafe {
+            let (to, from) = *l.places.add(i);
+            let (out, src) = (l.out.cast::<T>().offset(to), l.src.cast::<T>().offset(from));
+            for j in 0..l.run {
+                *out.add(j) = f(*out.add(j), *src.add(j));
+            }
+        }
+    }
+}
+
 /// The loop for elements of `dtype`. Only sums are worth vectors.
-fn link<'a>(dtype: DType, kind: ScatterKind, level: Level) -> unsafe fn(Part<'a>) {
-    fn plain<'a, K: Combine>(dtype: DType) -> unsafe fn(Part<'a>) {
-        with_number!(
-            dtype,
-            M => baseline::<ScatterPart<M, With<K>>, _>(),
-            baseline::<ScatterPart<M, With<K>>, _>()
-        )
+fn link(dtype: DType, kind: ScatterKind, level: Level) -> Store {
+    fn plain<K: Combine>(dtype: DType) -> Store {
+        with_number!(dtype, M => baseline::<With<M, K>, _>(), baseline::<With<M, K>, _>())
     }
     match (kind, dtype.size()) {
-        (ScatterKind::Set, 1) => baseline::<ScatterPart<c::U8, Set>, _>(),
-        (ScatterKind::Set, 2) => baseline::<ScatterPart<c::U16, Set>, _>(),
-        (ScatterKind::Set, 4) => baseline::<ScatterPart<c::U32, Set>, _>(),
-        (ScatterKind::Set, _) => baseline::<ScatterPart<c::U64, Set>, _>(),
+        (ScatterKind::Set, 1) => baseline::<Set<c::U8>, _>(),
+        (ScatterKind::Set, 2) => baseline::<Set<c::U16>, _>(),
+        (ScatterKind::Set, 4) => baseline::<Set<c::U32>, _>(),
+        (ScatterKind::Set, _) => baseline::<Set<c::U64>, _>(),
         (ScatterKind::Sum, _) => with_number!(
             dtype,
-            M => compiled::<ScatterPart<M, With<Sum>>, _>(level),
-            baseline::<ScatterPart<M, With<Sum>>, _>()
+            M => compiled::<With<M, Sum>, _>(level),
+            baseline::<With<M, Sum>, _>()
         ),
         (ScatterKind::Prod, _) => plain::<Prod>(dtype),
         (ScatterKind::Max, _) => plain::<Max>(dtype),
