@@ -101,14 +101,18 @@ impl Asm {
     }
 
     fn instruction(&self, op: Op, width: Width, operands: impl Operands) -> Instruction {
+        let (operands, count) = operands.list();
+        self.of_operands(op, width, &operands[..count])
+    }
+
+    fn of_operands(&self, op: Op, width: Width, operands: &[Operand]) -> Instruction {
         let form = op.form(self.evex, width);
         assert!(form.code != Code::INVALID, "no {} of {width:?}", op.name);
-        let (operands, count) = operands.list();
         let takes = form.operands.iter().filter(|k| **k != Kind::None);
-        assert_eq!(takes.count(), count, "the operands of {}", op.name);
+        assert_eq!(takes.count(), operands.len(), "the operands of {}", op.name);
         let mut instruction = Instruction::new();
         instruction.set_code(form.code);
-        for (i, operand) in operands[..count].iter().enumerate() {
+        for (i, operand) in operands.iter().enumerate() {
             match *operand {
                 Operand::Vector(r) => {
                     let first = match form.operands[i] {

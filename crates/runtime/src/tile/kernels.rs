@@ -63,17 +63,34 @@ pub(super) fn unary(op: Unary, ty: Compute, level: Level) -> Op {
     if (op, ty, level.width()) == (Unary::Erf, Compute::F32, Level::Avx512) {
         return erf;
     }
-    with_compute!(ty, T => if op.gives_mask() {
+    fn of_integer<T: Elem>(op: Unary) -> Op {
         match op {
-            Unary::IsNan => test::<T, { Unary::IsNan as usize }>,
-            Unary::IsInf => test::<T, { Unary::IsInf as usize }>,
-            _ => test::<T, { Unary::SignBit as usize }>,
+            Unary::Neg => value::<T, { Unary::Neg as usize }>,
+            Unary::Abs => value::<T, { Unary::Abs as usize }>,
+            Unary::Not => value::<T, { Unary::Not as usize }>,
+            // Integers are whole: Floor, Ceil, Round and Trunc.
+            _ => value::<T, { Unary::Trunc as usize }>,
         }
-    } else {
+    }
+    fn of_float<T: Elem>(op: Unary) -> Op {
         each!(op, Unary, value,
             Neg Abs Not Sqrt Rsqrt Recip Exp Exp2 Expm1 Log Log2 Log10 Log1p Sin Cos Tan Asin Acos Atan
             Sinh Cosh Tanh Asinh Acosh Atanh Sigmoid Erf Floor Ceil Round Trunc IsNan IsInf SignBit
             Erfc ErfInv LogNdtr Ndtri Lgamma Digamma I0 I0e I1 I1e)
+    }
+    if !op.gives_mask() {
+        return match ty {
+            Compute::F32 => of_float::<f32>(op),
+            Compute::F64 => of_float::<f64>(op),
+            Compute::I32 => of_integer::<i32>(op),
+            Compute::I64 => of_integer::<i64>(op),
+            Compute::Mask => of_integer::<u8>(op),
+        };
+    }
+    with_compute!(ty, T => match op {
+            Unary::IsNan => test::<T, { Unary::IsNan as usize }>,
+            Unary::IsInf => test::<T, { Unary::IsInf as usize }>,
+            _ => test::<T, { Unary::SignBit as usize }>,
     })
 }
 
