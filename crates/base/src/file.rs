@@ -33,44 +33,82 @@ pub fn replace<E: From<io::Error>>(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> Result<(), E>,
 ) -> Result<(), E> {
-    let path = &followed(path)?;
-    let Some(name) = path.file_name() else {
-        return Err(Error::new(ErrorKind::InvalidInput, "the path names no file").into());
-    };
-    let old = match fs::metadata(path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => None,
-        old => Some(old?),
-    };
-    if old.as_ref().is_some_and(|old| !old.is_file()) {
-        return Err(Error::new(ErrorKind::InvalidInput, "this is not a regular file").into());
-    }
-    let prefix = prefix(name);
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let (file, beside) = create_beside(path, &prefix)?;
-    let written = (|| {
-        if let Some(old) = old {
-            file.set_permissions(old.permissions())?;
+    let (new, mut file) = New::beside(path)?;
+    match write(&mut file) {
+        Ok(()) => Ok(new.take_its_place(file)?),
+        Err(e) => {
+            // The first error is the one to report.
+            let _ = fs::remove_file(&new.beside);
+            Err(e)
         }
-        let mut file = BufWriter::new(file);
-        write(&mut file)?;
-        // Locked, and open, until it has its name.
-        let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.sync_all()?;
-        Ok(fs::rename(&beside, path)?)
-    })();
-    if written.is_err() {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&beside);
-        return written;
     }
-    // The new name is on the disk once its folder is.
-    #[cfg(unix)]
-    File::open(folder)?.sync_all()?;
-    remove_left_over(folder, &prefix);
-    Ok(())
+}
+
+/// A file that is to take the place of another.
+struct New {
+    beside: PathBuf,
+    path: PathBuf,
+    folder: PathBuf,
+    prefix: OsString,
+}
+
+impl New {
+    /// A new file beside the one at `path`, with its permissions.
+    fn beside(path: &Path) -> io::Result<(New, BufWriter<File>)> {
+        let path = followed(path)?;
+        let Some(name) = path.file_name() else {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "the path names no file",
+            ));
+        };
+        let old = match fs::metadata(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => None,
+            old => Some(old?),
+        };
+        if old.as_ref().is_some_and(|old| !old.is_file()) {
+            let message = "this is not a regular file";
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
+        let prefix = prefix(name);
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let (file, beside) = create_beside(&path, &prefix)?;
+        if let Some(old) = old
+            && let Err(e) = file.set_permissions(old.permissions())
+        {
+            let _ = fs::remove_file(&beside);
+            return Err(e);
+        }
+        let new = New {
+            beside,
+            folder: folder.to_path_buf(),
+            path,
+            prefix,
+        };
+        Ok((new, BufWriter::new(file)))
+    }
+
+    /// Brings what was written to the disk and gives it its name.
+    fn take_its_place(&self, file: BufWriter<File>) -> io::Result<()> {
+        let renamed = (|| {
+            // Locked, and open, until it has its name.
+            let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+            file.sync_all()?;
+            fs::rename(&self.beside, &self.path)
+        })();
+        if renamed.is_err() {
+            let _ = fs::remove_file(&self.beside);
+            return renamed;
+        }
+        // The new name is on the disk once its folder is.
+        #[cfg(unix)]
+        File::open(&self.folder)?.sync_all()?;
+        remove_left_over(&self.folder, &self.prefix);
+        Ok(())
+    }
 }
 
 /// Where the symbolic links at `path` lead, if there are any.
