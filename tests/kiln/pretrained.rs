@@ -3,9 +3,8 @@
 
 use kiln::{Conv, DType, Pool, RunningStats, Spec, Tensor, Var, compile, evaluate_reference};
 use std::collections::HashMap;
-use std::io::Read;
 
-const DIGITS: &[u8] = include_bytes!("../../data/digits.csv.gz");
+const DIGITS: &str = include_str!("../../data/digits.csv");
 const WEIGHTS: &[u8] = include_bytes!("../../data/digits_cnn.safetensors");
 
 #[test]
@@ -90,17 +89,9 @@ impl Network {
 
 /// Pixels in 0..=1, 64 a digit, and labels.
 fn read_digits() -> (Vec<f32>, Vec<i64>) {
-    let mut text = String::new();
-    flate2::read::GzDecoder::new(DIGITS)
-        .read_to_string(&mut text)
-        .unwrap();
-    let mut reader = csv::ReaderBuilder::new()
-        .has_headers(false)
-        .from_reader(text.as_bytes());
     let (mut pixels, mut labels) = (Vec::new(), Vec::new());
-    for record in reader.records() {
-        let record = record.unwrap();
-        let numbers: Vec<i64> = record.iter().map(|n| n.trim().parse().unwrap()).collect();
+    for line in DIGITS.lines() {
+        let numbers: Vec<i64> = line.split(',').map(|n| n.parse().unwrap()).collect();
         pixels.extend(numbers[..64].iter().map(|p| *p as f32 / 16.0));
         labels.push(numbers[64]);
     }

@@ -1,9 +1,6 @@
-//! The curve of the loss, for the terminal and as a picture.
+//! The curve of the loss, for the terminal.
 
-use crate::Failure;
 use crate::say::sayln;
-use plotters::prelude::*;
-use std::path::Path;
 
 /// Rows of text.
 const HEIGHT: usize = 8;
@@ -29,25 +26,4 @@ pub fn print(losses: &[f32]) {
         let line: String = columns.iter().map(cell).collect();
         sayln!("{label:>7.3} ┤{line}");
     }
-}
-
-/// Writes the losses of all steps as an SVG file.
-pub fn save(losses: &[f32], path: &Path) -> Result<(), Failure> {
-    let top = losses.iter().fold(0f32, |m, x| m.max(*x));
-    let root = SVGBackend::new(path, (720, 360)).into_drawing_area();
-    root.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&root)
-        .margin(12)
-        .x_label_area_size(36)
-        .y_label_area_size(48)
-        .build_cartesian_2d(0..losses.len(), 0f32..top)?;
-    chart
-        .configure_mesh()
-        .x_desc("step")
-        .y_desc("loss")
-        .draw()?;
-    let points = losses.iter().copied().enumerate();
-    chart.draw_series(LineSeries::new(points, &BLUE))?;
-    root.present()?;
-    Ok(())
 }

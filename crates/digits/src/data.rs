@@ -3,9 +3,8 @@
 use crate::Failure;
 use crate::say::{say, sayln};
 use kiln::Tensor;
-use std::io::Read;
 
-const DIGITS: &[u8] = include_bytes!("../../../data/digits.csv.gz");
+const DIGITS: &str = include_str!("../../../data/digits.csv");
 
 /// Images `[n, 1, 8, 8]` with pixels in 0..=1, and labels `[n]`.
 pub struct Digits {
@@ -16,15 +15,9 @@ pub struct Digits {
 impl Digits {
     /// Reads the shipped file.
     pub fn read() -> Result<Digits, Failure> {
-        let mut text = String::new();
-        flate2::read::GzDecoder::new(DIGITS).read_to_string(&mut text)?;
-        let mut reader = csv::ReaderBuilder::new()
-            .has_headers(false)
-            .from_reader(text.as_bytes());
         let (mut pixels, mut labels) = (Vec::new(), Vec::new());
-        for record in reader.records() {
-            let record = record?;
-            let numbers = record.iter().map(|n| n.trim().parse::<i64>());
+        for line in DIGITS.lines() {
+            let numbers = line.split(',').map(str::parse);
             let numbers = numbers.collect::<Result<Vec<i64>, _>>()?;
             let [digit @ .., label] = numbers.as_slice() else {
                 return Err("an empty line among the digits".into());

@@ -11,7 +11,7 @@ mod network;
 mod say;
 
 use data::Digits;
-use kiln::data::{DataLoader, Progress, TensorDataset, random_split};
+use kiln::data::{DataLoader, TensorDataset, random_split};
 use kiln::nn::amp::{self, Amp, Initialize, OptLevel};
 use kiln::nn::optim::{AdamW, OneCycleLR, Optimizer, Scheduler};
 use kiln::nn::{Forward, Module, StateDict};
@@ -30,7 +30,7 @@ Trains a convolutional network on 1,437 of 1,797 handwritten digits and tests it
 
   --seed N      of the split, the weights and the order of the batches (default 0)
   --epochs N    passes over the training digits (default 12)
-  --out FOLDER  where the weights, the package and the curve of the loss go (default: a folder for temporary files)
+  --out FOLDER  where the weights and the package go (default: a folder for temporary files)
   --seeds N     only trains and tests, with each of the seeds below N, and prints the median
   --opt-level L how much of that is done in a narrower float: O0 to O3 of kiln::nn::amp (default: no mixed precision)
   --half D      the narrower float: bf16 or f16 (default bf16)";
@@ -64,7 +64,6 @@ fn main() -> ExitCode {
 
 /// `None` where only help was asked for.
 fn options() -> Result<Option<Options>, Failure> {
-    use lexopt::prelude::*;
     let mut options = Options {
         seed: 0,
         epochs: 12,
@@ -73,26 +72,42 @@ fn options() -> Result<Option<Options>, Failure> {
         opt_level: None,
         half: DType::BF16,
     };
-    let mut parser = lexopt::Parser::from_env();
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Long("seed") => options.seed = parser.value()?.parse()?,
-            Long("epochs") => options.epochs = parser.value()?.parse()?,
-            Long("out") => options.out = parser.value()?.into(),
-            Long("seeds") => options.seeds = Some(parser.value()?.parse()?),
-            Long("opt-level") => options.opt_level = Some(opt_level(&parser.value()?.string()?)?),
-            Long("half") => {
-                options.half = match &parser.value()?.string()?[..] {
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        if arg == "--help" || arg == "-h" {
+            sayln!("{USAGE}");
+            return Ok(None);
+        }
+        let known = [
+            "--seed",
+            "--epochs",
+            "--out",
+            "--seeds",
+            "--opt-level",
+            "--half",
+        ];
+        if !known.contains(&&arg[..]) {
+            return Err(format!("no option {arg}\n{USAGE}").into());
+        }
+        let value = args.next();
+        let value = value.ok_or_else(|| format!("{arg} takes a value\n{USAGE}"))?;
+        let number = || {
+            let parsed = value.parse::<u64>();
+            parsed.map_err(|e| format!("{arg} {value}: {e}\n{USAGE}"))
+        };
+        match &arg[..] {
+            "--seed" => options.seed = number()?,
+            "--epochs" => options.epochs = number()? as usize,
+            "--out" => options.out = value.into(),
+            "--seeds" => options.seeds = Some(number()?),
+            "--opt-level" => options.opt_level = Some(opt_level(&value)?),
+            _ => {
+                options.half = match &value[..] {
                     "bf16" => DType::BF16,
                     "f16" => DType::F16,
                     other => return Err(format!("no narrower float {other}\n{USAGE}").into()),
                 }
             }
-            Long("help") | Short('h') => {
-                sayln!("{USAGE}");
-                return Ok(None);
-            }
-            other => return Err(format!("{}\n{USAGE}", other.unexpected()).into()),
         }
     }
     if options.opt_level.is_some() && options.seeds.is_none() {
@@ -164,9 +179,7 @@ fn run(options: &Options) -> Result<bool, Failure> {
     sayln!("");
 
     trained.report()?;
-    let picture = options.out.join("loss.svg");
-    curve::save(&trained.losses, &picture)?;
-    sayln!("\nthe loss ({})", picture.display());
+    sayln!("\nthe loss");
     curve::print(&trained.losses);
     sayln!("");
     test.draw(&predictions);
@@ -298,7 +311,6 @@ impl Training {
     fn run(mut self, train: &Digits, options: &Options) -> Result<Trained, Failure> {
         let loader = loader(train, options.seed)?;
         let batches = train.labels.len() / BATCH;
-        let progress = Progress::new("training", (options.epochs * batches) as u64);
         let start = Instant::now();
         let mut losses = Vec::new();
         for epoch in 0..options.epochs {
@@ -309,22 +321,16 @@ impl Training {
                 self.schedule.step(&mut self.optimizer)?;
                 losses.push(loss.item::<f32>()?);
                 right += counted.item::<i64>()?;
-                progress.inc(1);
             }
             let speed = losses.len() as f64 * BATCH as f64 / start.elapsed().as_secs_f64();
             let recent = &losses[losses.len().saturating_sub(batches)..];
-            let message = format!(
+            sayln!(
                 "epoch {:>2}: loss {:.4}, accuracy {:.2} %, {speed:.0} images/s",
                 epoch + 1,
                 recent.iter().sum::<f32>() / recent.len().max(1) as f32,
                 100.0 * right as f64 / (batches * BATCH).max(1) as f64,
             );
-            match progress.is_hidden() {
-                true => sayln!("{message}"),
-                false => progress.set_message(message),
-            }
         }
-        progress.finish();
         Ok(Trained {
             training: self,
             losses,

@@ -1,7 +1,6 @@
 //! The classifier of the README trained on the device and on the CPU, from the same weights on the same batches.
 
 use crate::{Failed, Report, Settings};
-use flate2::read::GzDecoder;
 use kiln_data::{DataLoader, TensorDataset, random_split};
 use kiln_formats::{CsvOptions, CsvTable};
 use kiln_nn::optim::{AdamW, OneCycleLR, Optimizer, Scheduler};
@@ -11,7 +10,7 @@ use kiln_nn::{
 };
 use kiln_tensor::{CrossEntropy, DType, Device, Result, Spec, Tensor, compile};
 
-const DIGITS: &[u8] = include_bytes!("../../../data/digits.csv.gz");
+const DIGITS: &str = include_str!("../../../data/digits.csv");
 /// Images in a batch.
 const BATCH: usize = 64;
 /// Test images that one device may get right and the other wrong.
@@ -23,7 +22,7 @@ fn digits() -> std::result::Result<(Tensor, Tensor), Failed> {
         has_headers: false,
         ..CsvOptions::default()
     };
-    let table = CsvTable::from_reader(GzDecoder::new(DIGITS), &options)?;
+    let table = CsvTable::from_reader(DIGITS.as_bytes(), &options)?;
     let all = table.tensor::<f32>(table.headers().to_vec())?;
     let images = all.narrow(1, 0, 64) / 16.0;
     let labels = all.narrow(1, 64, 1).to_dtype(DType::I64);

@@ -4,25 +4,16 @@ use super::*;
 use kiln_data::{DataLoader, Dataset};
 use kiln_vision::datasets::{CIFAR10, ImageFolder, MNIST, Pairs};
 use kiln_vision::{Image, Mode};
-use std::io::Read;
 
 /// The pixels of each digit, 64 between 0 and 255, and what it is.
 pub fn digits() -> Vec<(Vec<u8>, u8)> {
-    let packed = include_bytes!("../../../../data/digits.csv.gz");
-    let mut text = String::new();
-    let mut file = flate2::read::GzDecoder::new(&packed[..]);
-    file.read_to_string(&mut text).unwrap();
-    let rows = csv::ReaderBuilder::new()
-        .has_headers(false)
-        .from_reader(text.as_bytes())
-        .into_deserialize::<Vec<u8>>()
-        .collect::<Vec<_>>();
-    let digit = |row: Result<Vec<u8>, csv::Error>| {
-        let row = row.unwrap();
+    let digit = |line: &str| {
+        let row: Vec<u8> = line.split(',').map(|n| n.parse().unwrap()).collect();
         let pixels = row[..64].iter().map(|p| (u32::from(*p) * 255 / 16) as u8);
         (pixels.collect(), row[64])
     };
-    rows.into_iter().map(digit).collect()
+    let table = include_str!("../../../../data/digits.csv");
+    table.lines().map(digit).collect()
 }
 
 /// A digit as planes of 32x32 for red, green and blue.
