@@ -157,16 +157,3 @@ impl Pw {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_unique_and_found() {
-        assert!(Pw::ALL.len() >= 40);
-        for &p in Pw::ALL {
-            assert_eq!(Pw::from_name(p.name()), Some(p));
-        }
-    }
-}

@@ -172,16 +172,3 @@ pub(super) fn floor_divide(b: &mut dyn ScalarBuilder, x: u32, y: u32) -> u32 {
     let finite_zero = b.select(is_zero, signed_zero, rounded);
     b.select(by_zero, plain, finite_zero)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn floor_division_is_pythons() {
-        assert_eq!(floor_divide_f64(7.0, 2.0), 3.0);
-        assert_eq!(floor_divide_f64(-7.0, 2.0), -4.0);
-        assert_eq!(floor_divide_f64(1.0, 0.1), 9.0);
-        assert_eq!(floor_divide_f64(1.0, 0.0), f64::INFINITY);
-    }
-}

@@ -3,7 +3,9 @@
 mod ops;
 mod oracle;
 mod programs;
+mod rounding;
 mod rows;
 mod sorting;
 mod symbols;
 mod text;
+mod verifier;

@@ -247,3 +247,11 @@ fn expressions_agree_on_masks() {
         }
     }
 }
+
+#[test]
+fn names_are_unique_and_found() {
+    assert!(Pw::ALL.len() >= 40);
+    for &p in Pw::ALL {
+        assert_eq!(Pw::from_name(p.name()), Some(p));
+    }
+}

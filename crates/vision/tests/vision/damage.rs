@@ -7,7 +7,7 @@ use std::panic::catch_unwind;
 /// An error, or an image of no more pixels than are allowed; never a panic.
 #[test]
 fn damaged_files_are_errors_or_images() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vision/goldens");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/vision/goldens");
     let stored = [
         "palette.png",
         "progressive.jpg",

@@ -6,7 +6,7 @@ use kiln_vision::{Encoding, Format, Image, Limits, Mode};
 use std::path::Path;
 
 fn folder() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vision/goldens"))
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/vision/goldens"))
 }
 
 #[test]
