@@ -1,5 +1,6 @@
 //! What few programs have and few rules expect: constants, products and scatters in the bodies of loops and
-//! branches, a scatter of what is its operand behind a barrier, and work on values without elements.
+//! branches, a scatter of what is its operand behind a barrier, work on values without elements, and transposed
+//! convolutions with a filter for each channel.
 
 use super::generate::{Generator, Meta};
 use crate::{Builder, Fact, GraphBuilder, Op, Pw, Role, Shape, Value, ops};
@@ -25,7 +26,40 @@ impl Generator {
                 };
             }
         }
+        if self.rng.chance(OFTEN / 2.0) {
+            self.transposed_filters();
+        }
         self.rng = others;
+    }
+
+    /// The transpose of a depthwise convolution by a parameter.
+    fn transposed_filters(&mut self) -> Option<Value> {
+        let dtype = self.rng.one([DType::F16, DType::BF16, DType::F32]);
+        let channels = self.rng.one([1, 3, 8, 17]);
+        let [size, stride] = [self.rng.one([4, 5, 7]), self.rng.one([1, 2])];
+        let conv = ops::Conv {
+            stride: [stride; 2].into_iter().collect(),
+            padding: vec![(1, 1); 2],
+            dilation: [1; 2].into_iter().collect(),
+            groups: channels,
+        };
+        let output = (size - 1) / stride + 1;
+        let y = self.input(
+            dtype,
+            &[2, channels, output, output].map(Dim::from),
+            Role::Data,
+        );
+        let w = self.input(dtype, &[channels, 1, 3, 3].map(Dim::from), Role::Parameter);
+        let op = ops::ConvTranspose {
+            conv,
+            input: [size; 2].map(Dim::from).into_iter().collect(),
+        };
+        let meta = Meta {
+            size: self.meta(y).size * self.meta(w).size * 9.0,
+            exact: false,
+        };
+        let x = self.emit(op, &[y, w], meta)?;
+        self.tame(x)
     }
 
     /// A matrix of eighths.

@@ -106,10 +106,11 @@ impl Work for Conv {
 
     fn forgets_packed(&self) -> bool {
         let weights = self.weights();
-        let by_packed = matches!(self.how, How::Dense(_) | How::Winograd(_) | How::Fft(_));
         let alone = self.operands[0] != weights && self.out != weights;
         let mut programs = self.epilogue.iter().chain(self.made.as_deref());
-        by_packed && alone && programs.all(|p| p.walks.iter().all(|w| w.arg != weights))
+        self.reads_packed_alone()
+            && alone
+            && programs.all(|p| p.walks.iter().all(|w| w.arg != weights))
     }
 
     unsafe fn pack(&self, call: &Call<'_>) {
@@ -248,8 +249,8 @@ impl Conv {
         // SAFETY: the caller's; the dtype was checked.
         unsafe {
             if self.terms.are_narrow() {
-                let packed_before = packed.is_some();
-                return match self.widened(args, packed_before, &mut copies, parallel, failures) {
+                let read = packed.is_none() || !self.reads_packed_alone();
+                return match self.widened(args, read, &mut copies, parallel, failures) {
                     Ok(args) => self.run_typed::<f32>(&args, packed, parallel, failures),
                     Err(e) => failures.broken(e),
                 };
@@ -291,6 +292,15 @@ impl Conv {
             How::Fft(fft) => self.fft_packed(fft),
         };
         Some(elements as usize * self.dtype.size())
+    }
+
+    /// True if a run that is given packed weights reads no others.
+    fn reads_packed_alone(&self) -> bool {
+        match &self.how {
+            How::Unknown | How::Weight(_) => false,
+            How::Dense(_) | How::Winograd(_) | How::Fft(_) => true,
+            How::Each(cut) => !cut.is_careful(),
+        }
     }
 
     /// Packs the weights, which depend on no other operand.

@@ -6,7 +6,7 @@ use super::products::{scaled, turned};
 use kiln_base::{DType, Dim};
 use kiln_plan::{Algorithm, Conv, ConvRole, Images, Kernel, Plan, Role};
 use kiln_runtime::pool::Pool;
-use kiln_runtime::{Buffer, Error, Level, Traced, Tracer};
+use kiln_runtime::{Buffer, Error, Executable, Level, Traced, Tracer};
 
 fn dims(d: &[i64]) -> Vec<Dim> {
     d.iter().map(|d| Dim::Const(*d)).collect()
@@ -77,11 +77,14 @@ fn lens(c_: &Conv) -> [i64; 3] {
 }
 
 fn plan(conv: &Conv) -> Plan {
-    let [x, w, y] = lens(conv);
+    let [mut from, w, mut to] = lens(conv);
+    if conv.role == ConvRole::Input {
+        (from, to) = (to, from);
+    }
     let args = [
-        (conv.dtype(), x, false),
+        (conv.dtype(), from, false),
         (conv.dtype(), w, false),
-        (conv.sums(), y, true),
+        (conv.sums(), to, true),
     ];
     plan_of(Kernel::Conv(conv.clone()), &args)
 }
@@ -361,6 +364,67 @@ fn weights_that_are_parameters_are_packed_once() {
             let prepared = packed.memory(&[]).unwrap().prepared as i64;
             assert!(prepared >= tile * 4 * w / taps, "{prepared}");
             assert_eq!(plain.memory(&[]).unwrap().prepared, 0);
+        }
+    }
+}
+
+#[test]
+fn packed_weights_that_are_not_finite_give_what_they_give_unpacked() {
+    let shapes = [(19, 1, 1), (4, 1, 2), (2, 3, 5)].into_iter();
+    let shapes = shapes.flat_map(|channels| [1, 2].map(|stride| (channels, stride)));
+    for ((groups, cin, cout), stride) in shapes {
+        let shape = Shape {
+            batch: 2,
+            groups,
+            cin,
+            cout,
+            input: [6, 21],
+            kernel: [3, 3],
+            stride: [stride; 2],
+            padding: [1, 1],
+            behind: [1, 1],
+            dilation: [1, 1],
+        };
+        let roles = [ConvRole::Result, ConvRole::Input].into_iter();
+        let kinds =
+            roles.flat_map(|role| [Images::default(), Images::ChannelsLast].map(|i| (role, i)));
+        for (role, images) in kinds {
+            for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+                let mut p = conv(dtype, &shape);
+                (p.role, p.images) = (role, images);
+                for algorithm in p.algorithms(&[]) {
+                    p.algorithm = algorithm.into();
+                    check_packed(&p);
+                }
+            }
+        }
+    }
+}
+
+/// Runs a convolution of ones twice by packed weights, one of which is not finite, and compares it with one that
+/// packs them in each run.
+fn check_packed(p: &Conv) {
+    let plain = plan(p);
+    let mut packed = plain.clone();
+    packed.inputs[1].role = Role::Parameter;
+    let [x, w, y] = lens(p);
+    let ones = if p.role == ConvRole::Input { y } else { x };
+    for wild in [f64::INFINITY, f64::NAN] {
+        let mut weights = vec![0.5; w as usize];
+        weights[w as usize / 2] = wild;
+        let inputs = [vec![1.0; ones as usize], weights].map(|x| buffer(p.dtype(), &x));
+        for level in levels() {
+            let run = |e: &Executable| -> Vec<Option<f64>> {
+                let found = floats(&e.run_shared(&inputs).unwrap()[0]).into_iter();
+                found.map(|x| (!x.is_nan()).then_some(x)).collect()
+            };
+            let want = run(&executable(&plain, level).unwrap());
+            let is_finite = |x: &Option<f64>| x.is_some_and(f64::is_finite);
+            assert!(want.iter().any(is_finite) && !want.iter().all(is_finite));
+            let packed = executable(&packed, level).unwrap();
+            for _ in 0..2 {
+                assert_eq!(run(&packed), want, "{level:?} {p:?}");
+            }
         }
     }
 }

@@ -125,6 +125,11 @@ impl Cut {
         ([self.rows, lanes], self.finish.is_some())
     }
 
+    /// True if weights that are not finite are packed once more, in another way.
+    pub(super) fn is_careful(&self) -> bool {
+        self.careful.is_some()
+    }
+
     /// Makes the kernels of the tiles of a row.
     fn link(&mut self, c: &Conv, taps: u32) -> Result<()> {
         let size = c.dtype.size() as i64;

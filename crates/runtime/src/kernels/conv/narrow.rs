@@ -75,22 +75,22 @@ impl Conv {
         }
     }
 
-    /// The arguments, and behind them what is widened of the operands, or made as a whole: of weights only what is not
-    /// `packed`.
+    /// The arguments, and behind them what is widened of the operands, or made as a whole; of weights only if these
+    /// are `read`.
     ///
     /// # Safety
     /// As [`Conv::run`].
     pub(super) unsafe fn widened(
         &self,
         args: &[*mut u8],
-        packed: bool,
+        read: bool,
         [made, images, other]: &mut [Option<Storage>; 3],
         parallel: bool,
         failures: &Failures,
     ) -> Result<SmallVec<[*mut u8; 12]>> {
         let mut all: SmallVec<[*mut u8; 12]> = args.iter().copied().collect();
         for (i, to) in [images, other].into_iter().enumerate() {
-            if !self.brings(i) || i == 1 && packed {
+            if !self.brings(i) || i == 1 && !read {
                 all.push(std::ptr::null_mut());
                 continue;
             }
