@@ -244,6 +244,21 @@ const CASES: &[Case] = &[
         [1, 1],
     ),
     (
+        "the nearest of a quarter more, or of as many",
+        |x| x.interpolate(by(1.25), InterpolateMode::Nearest),
+        [1, 1],
+    ),
+    (
+        "the nearest of a little more than twice as many",
+        |x| x.interpolate(by(2.125), InterpolateMode::Nearest),
+        [1, 1],
+    ),
+    (
+        "blends of an eighth more, or copies",
+        |x| x.interpolate(by(1.125), LINEAR),
+        [1, 1],
+    ),
+    (
         "blends of half as many",
         |x| x.interpolate(by(0.5), LINEAR),
         [2, 2],

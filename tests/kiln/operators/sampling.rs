@@ -2,8 +2,8 @@
 
 use super::{Host, assert_is, assert_near, ints, read};
 use kiln::{
-    BagMode, Bags, DType, GridMode, GridPadding, GridSample, Multinomial, Pool, Tensor, Unpool,
-    manual_seed, normal,
+    BagMode, Bags, DType, GridMode, GridPadding, GridSample, InterpolateMode, InterpolateSize,
+    Multinomial, Pool, Tensor, Unpool, manual_seed, normal,
 };
 use kiln_ir::fuzz::Rng;
 
@@ -254,6 +254,40 @@ fn grids_sample_in_every_mode_and_padding() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_factor_that_leaves_a_size_copies_where_pytorch_does() {
+    use InterpolateMode::{Linear, Nearest, NearestExact};
+    let line = [0.0, f64::INFINITY, 2.0, 3.0];
+    let linear = Linear {
+        align_corners: false,
+    };
+    let corners = Linear {
+        align_corners: true,
+    };
+    let cases: &[(&[usize], f64, InterpolateMode, &[usize])] = &[
+        (&[4], 1.2, linear, &[0, 1, 2, 3]),
+        (&[4], 1.2, corners, &[0, 1, 2, 3]),
+        (&[1, 4], 1.2, linear, &[0, 1, 2, 3]),
+        (&[1, 1, 4], 1.2, linear, &[0, 1, 2, 3]),
+        (&[1, 4], 1.2, Nearest, &[0, 1, 2, 3]),
+        (&[1, 4], 2.2, Nearest, &[0, 0, 1, 1, 2, 2, 3, 3]),
+        // Of others than images, the nearest are those at the factor's steps.
+        (&[4], 1.2, Nearest, &[0, 0, 1, 2]),
+        (&[1, 1, 4], 1.2, Nearest, &[0, 0, 1, 2]),
+        (&[4], 2.2, Nearest, &[0, 0, 0, 1, 1, 2, 2, 3]),
+        (&[1, 4], 1.2, NearestExact, &[0, 1, 2, 2]),
+        (&[1, 4], 2.6, Nearest, &[0, 0, 0, 1, 1, 1, 2, 2, 3, 3]),
+    ];
+    for (spatial, factor, mode, wanted) in cases {
+        let x = Tensor::from(line).reshape([&[1, 1], *spatial].concat());
+        let mut factors = vec![1.0; spatial.len()];
+        factors[spatial.len() - 1] = *factor;
+        let y = x.interpolate(InterpolateSize::ScaleFactor(factors), *mode);
+        let wanted: Vec<f64> = wanted.iter().map(|i| line[*i]).collect();
+        assert_eq!(read(&y), wanted, "{spatial:?} by {factor}, {mode:?}");
     }
 }
 

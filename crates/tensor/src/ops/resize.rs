@@ -11,7 +11,8 @@ use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
 /// How [`Tensor::interpolate`] makes new elements.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum InterpolateMode {
-    /// The element at `⌊i / scale⌋`.
+    /// The element at `⌊i / scale⌋`. Images that keep their size or double it along an axis do so evenly, whatever the
+    /// factor.
     Nearest,
     /// The element whose centre is nearest.
     NearestExact,
@@ -34,7 +35,8 @@ pub enum InterpolateMode {
 pub enum InterpolateSize {
     /// These sizes, one for each spatial dim or one for all.
     Size(IntList),
-    /// The old sizes times these factors, rounded down; positions use the factors.
+    /// The old sizes times these factors, rounded down; positions use the factors. Linear modes copy along an axis
+    /// whose size stays.
     ScaleFactor(Vec<f64>),
 }
 
@@ -62,7 +64,7 @@ impl Tensor {
                 "bicubic needs 2 spatial dims, not {}",
                 self.fact()
             );
-            let axes = axes(self, spatial, &size)?;
+            let axes = axes(self, spatial, &size, mode)?;
             if mode == InterpolateMode::Area {
                 let sizes = axes.iter().map(|a| known_dim(&a.out, self));
                 let sizes = sizes.collect::<Result<_, _>>()?;
@@ -77,6 +79,7 @@ impl Tensor {
             };
             for (i, axis) in axes.iter().enumerate() {
                 let taps = match axis.known() {
+                    Some(known) if known.is_copied() => continue,
                     Some(known) => known.listed(b, mode, dtype, self.dtype())?,
                     None => axis.computed(b, mode, dtype, self)?,
                 };
@@ -93,9 +96,22 @@ struct Axis<N> {
     out: N,
     /// Input elements a step of the output, where the caller fixed it.
     scale: Option<f64>,
+    /// The ratio of output to input at which that is ignored.
+    ignored_at: Option<i64>,
 }
 
-fn axes(t: &Tensor, spatial: usize, size: &InterpolateSize) -> Result<Vec<Axis<Dim>>, OpError> {
+fn axes(
+    t: &Tensor,
+    spatial: usize,
+    size: &InterpolateSize,
+    mode: InterpolateMode,
+) -> Result<Vec<Axis<Dim>>, OpError> {
+    // As PyTorch has it.
+    let ignored = match mode {
+        InterpolateMode::Linear { .. } => 1..2,
+        InterpolateMode::Nearest if spatial == 2 => 1..3,
+        _ => 0..0,
+    };
     let count = match size {
         InterpolateSize::Size(s) => s.0.len(),
         InterpolateSize::ScaleFactor(f) => f.len(),
@@ -115,6 +131,7 @@ fn axes(t: &Tensor, spatial: usize, size: &InterpolateSize) -> Result<Vec<Axis<D
                 n,
                 out: s.0[a % count].into(),
                 scale: None,
+                ignored_at: None,
             },
             InterpolateSize::ScaleFactor(f) => {
                 let factor = f[a % count];
@@ -122,6 +139,7 @@ fn axes(t: &Tensor, spatial: usize, size: &InterpolateSize) -> Result<Vec<Axis<D
                     out: scaled(&n, factor, t)?,
                     n,
                     scale: Some(1.0 / factor),
+                    ignored_at: Some(factor as i64).filter(|ratio| ignored.contains(ratio)),
                 }
             }
         };
@@ -161,10 +179,13 @@ fn scaled(n: &Dim, factor: f64, t: &Tensor) -> Result<Dim, OpError> {
 impl Axis<Dim> {
     /// The same, if the sizes are known.
     fn known(&self) -> Option<Axis<i64>> {
+        let (n, out) = (self.n.as_const()?, self.out.as_const()?);
+        let is_ignored = self.ignored_at.is_some_and(|ratio| out == n * ratio);
         Some(Axis {
-            n: self.n.as_const()?,
-            out: self.out.as_const()?,
-            scale: self.scale,
+            n,
+            out,
+            scale: self.scale.filter(|_| !is_ignored),
+            ignored_at: None,
         })
     }
 
@@ -174,7 +195,9 @@ impl Axis<Dim> {
         if corners {
             // From the first element to the last; one alone takes no step.
             (n, out) = (&n - &Dim::ONE, &out - &Dim::ONE);
-        } else if let Some(step) = self.scale {
+        } else if let Some(step) = self.scale
+            && (self.ignored_at).is_none_or(|ratio| step * ratio as f64 == 1.0)
+        {
             return b.full(step, DType::F64, &[]);
         }
         let [n, out] = [n, out].map(|d| {
@@ -183,7 +206,15 @@ impl Axis<Dim> {
             b.cast(&size, DType::F64)
         });
         let out = b.with(Pw::Maximum, &out?, 1.0)?;
-        b.binary(Pw::Div, &n?, &out)
+        let step = b.binary(Pw::Div, &n?, &out)?;
+        match (self.scale, self.ignored_at) {
+            (Some(scale), Some(ratio)) if !corners => {
+                let is_ignored = b.with(Pw::Eq, &step, 1.0 / ratio as f64)?;
+                let scale = b.scalar_like(scale, &step)?;
+                b.select(&is_ignored, &step, &scale)
+            }
+            _ => Ok(step),
+        }
     }
 
     /// What output elements are made of, worked out in the program; linear weights are rounded to `dtype`.
@@ -250,6 +281,11 @@ impl Axis<Dim> {
 }
 
 impl Axis<i64> {
+    /// True if each output element is the input element of its place.
+    fn is_copied(&self) -> bool {
+        self.scale.is_none() && self.n == self.out
+    }
+
     /// What output elements are made of, as lists.
     fn listed(
         &self,
