@@ -258,6 +258,43 @@ fn grids_sample_in_every_mode_and_padding() {
 }
 
 #[test]
+fn places_that_are_not_numbers_are_the_first_element_unless_zeros_surround_the_image() {
+    let image = Tensor::from([1f32, 2.0, 3.0, 4.0]).reshape([1, 1, 2, 2]);
+    // Above the image's lower left corner, with NaN in either coordinate.
+    let grid = Tensor::from([f32::NAN, 1.0, -1.0, f32::NAN, f32::NAN, f32::NAN]);
+    let grid = grid.reshape([1, 1, 3, 2]);
+    let volume = image.unsqueeze(2);
+    let middle = Tensor::zeros([1, 1, 3, 1], DType::F32);
+    let places = kiln::cat(&[&grid, &middle], 3).unsqueeze(1);
+    let (first, none, nan) = ([3.0, 1.0, 1.0], [0.0; 3], [f32::NAN; 3]);
+    for corners in [false, true] {
+        for (mode, padding, wanted) in [
+            (GridMode::Bilinear, GridPadding::Border, first),
+            (GridMode::Bilinear, GridPadding::Reflection, first),
+            (GridMode::Bilinear, GridPadding::Zeros, nan),
+            (GridMode::Nearest, GridPadding::Border, first),
+            (GridMode::Nearest, GridPadding::Reflection, first),
+            (GridMode::Nearest, GridPadding::Zeros, none),
+            (GridMode::Bicubic, GridPadding::Border, nan),
+            (GridMode::Bicubic, GridPadding::Reflection, nan),
+            (GridMode::Bicubic, GridPadding::Zeros, nan),
+        ] {
+            let how = GridSample::new().mode(mode).padding_mode(padding);
+            let how = how.align_corners(corners);
+            assert_near(
+                &read(&image.grid_sample_with(&grid, how.clone())),
+                &wanted.map(f64::from),
+                DType::F32,
+            );
+            if mode != GridMode::Bicubic {
+                let deep = volume.grid_sample_with(&places, how);
+                assert_near(&read(&deep), &wanted.map(f64::from), DType::F32);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_factor_that_leaves_a_size_copies_where_pytorch_does() {
     use InterpolateMode::{Linear, Nearest, NearestExact};
     let line = [0.0, f64::INFINITY, 2.0, 3.0];

@@ -256,7 +256,7 @@ impl Sampler {
         Ok(vec![tap(low, near_low), tap(high, near_high)])
     }
 
-    /// A coordinate brought into the image, unless zeros lie around it.
+    /// A coordinate brought into the image, unless zeros lie around it; 0 for NaN, as in PyTorch.
     fn inside(&self, b: &mut Recorder, axis: usize, at: &Tensor) -> Recorded {
         let extent = self.extents[axis];
         let last = (extent - 1) as f64;
@@ -266,7 +266,7 @@ impl Sampler {
             GridPadding::Reflection if self.align_corners => reflected(b, at, 0.0, last)?,
             GridPadding::Reflection => reflected(b, at, -0.5, extent as f64)?,
         };
-        let at = b.with(Pw::Maximum, &at, 0.0)?;
+        let at = b.with(Pw::Fmax, &at, 0.0)?;
         b.with(Pw::Minimum, &at, last)
     }
 
