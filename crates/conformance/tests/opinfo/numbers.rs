@@ -307,7 +307,14 @@ fn exponentials_of_matrices() {
     close(&product, &[1.0, 0.0, 0.0, 1.0], 1e-12);
     let f32_exp = sum.to_dtype(DType::F32).matrix_exp();
     close(&f32_exp, &sum.matrix_exp().to_vec::<f64>().unwrap(), 2e-6);
-    close(&f64s(&[1e6], &[1, 1]).matrix_exp(), &[f64::NAN], 0.0);
+    let one = |x: f64| f64s(&[x], &[1, 1]).to_dtype(DType::BF16).matrix_exp();
+    close(&one(1e6), &[f64::INFINITY], 0.0);
+    close(&one(-1e6), &[0.0], 0.0);
+    close(
+        &f64s(&[1e6, 0.0, 0.0, 1e6], &[2, 2]).matrix_exp(),
+        &[f64::NAN; 4],
+        0.0,
+    );
     assert!(message(&f64s(&[1.0; 6], &[2, 3]).matrix_exp()).contains("square"));
     assert_eq!(
         Tensor::zeros([2, 0, 0], DType::F32)

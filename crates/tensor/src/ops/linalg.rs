@@ -122,7 +122,7 @@ impl Tensor {
     ///
     /// By scaling and squaring: a Taylor polynomial of A / 2ˢ, squared s times, where s brings the norm
     /// of each matrix to at most ½. Every matrix takes the largest number of squarings and keeps what it
-    /// has after its own. A matrix with a norm above 2¹⁵ gives NaN.
+    /// has after its own. A matrix with a norm above 2¹⁵ gives NaN, unless it is a single number.
     #[track_caller]
     pub fn matrix_exp(&self) -> Tensor {
         compose("matrix_exp", &[self], |b| {
@@ -132,7 +132,10 @@ impl Tensor {
                 return Ok(self.clone());
             }
             let x = b.widened(self)?;
-            let y = exponential(b, &x)?;
+            let y = match self.dims()[self.ndim() - 1].is(1) {
+                true => b.unary(Pw::Exp, &x)?,
+                false => exponential(b, &x)?,
+            };
             b.cast(&y, self.dtype())
         })
     }

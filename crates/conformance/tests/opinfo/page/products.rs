@@ -38,7 +38,7 @@ rows! {
     "torch.linalg.vecdot" = { x.vecdot(y, dim) };
     "torch.linalg.multi_dot", "torch.chain_matmul" = { multi_dot(&[x, y, z]) };
     "torch.linalg.matrix_power", "torch.matrix_power" = { x.matrix_power(3) } "negative with the feature `linalg`";
-    "torch.matrix_exp", "torch.linalg.matrix_exp" = { x.matrix_exp() } "NaN for a norm above 2¹⁵";
+    "torch.matrix_exp", "torch.linalg.matrix_exp" = { x.matrix_exp() } "NaN for a norm above 2¹⁵, unless of a single number";
     "torch.linalg.matrix_norm" = { x.matrix_norm(MatrixNorm::Frobenius, [-2, -1]) } "the orders 1, −1, ±∞ and Frobenius; others with the feature `linalg`";
     "torch.linalg.norm" = { x.vector_norm(2.0, ()) } "of vectors or the flattened tensor; `matrix_norm` for matrices with an order";
     "torch.linalg.vander" = { x.vander() };
