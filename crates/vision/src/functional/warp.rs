@@ -85,8 +85,8 @@ pub(crate) fn rotated(op: &str, image: &Image, by: &Rotate) -> Result<Image> {
     }
     let (cx, cy) = by.center.unwrap_or((w as f64 / 2.0, h as f64 / 2.0));
     let radians = -angle.to_radians();
-    // To 15 digits, so that quarters of a turn are whole.
-    let digits = |v: f64| (v * 1e15).round_ties_even() / 1e15;
+    // To 15 digits, as Python rounds, so that quarters of a turn are whole.
+    let digits = |v: f64| format!("{v:.15}").parse().unwrap_or(v);
     let (sin, cos) = (digits(radians.sin()), digits(radians.cos()));
     let mut matrix = [cos, sin, 0.0, -sin, cos, 0.0];
     (matrix[2], matrix[5]) = placed(matrix, -cx, -cy);

@@ -102,6 +102,9 @@ def geometry(out):
     out.add("rotate_center RGB 33 3 4", F.rotate(im, 33, I.BILINEAR, False, [3, 4], 0))
     out.add("rotate RGBA 30 bilinear 0", F.rotate(image("RGBA"), 30, I.BILINEAR, False, None, (5, 6, 7, 8)))
     out.add("rotate L 30 bicubic 0", F.rotate(image("L"), 30, I.BICUBIC, False, None, 5))
+    # Sines and cosines whose fifteenth digit is nearly a tie.
+    for angle, name in [(45, "bilinear"), (68.4, "bicubic")]:
+        out.add(f"rotate RGB {angle} {name} 0", F.rotate(im, angle, FILTERS[name], False, None, (5, 6, 7)))
     affine = [
         (0, 3.0, -2.0, 1.0, 0, 0),
         (20, 2.5, 1.5, 1.3, 10, -5),
