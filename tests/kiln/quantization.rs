@@ -201,3 +201,29 @@ fn layers_that_were_not_observed_are_refused() -> Result<()> {
     assert!(!wrong.contains("crates/tensor"), "{wrong}");
     Ok(())
 }
+
+#[test]
+fn layers_take_a_batch_of_none() -> Result<()> {
+    let net = with_seed(5, network)?;
+    let [x, none] = [2, 0].map(|n| Tensor::ones([n, 3, 15, 13], DType::F32));
+    let mut calibration = Calibration::new();
+    no_grad(|| calibration.observe(|| net.call(&x)))?;
+    let quantized = |c: &Calibration, x: &Tensor| no_grad(|| c.quantized(|| net.call(x)));
+    let before = quantized(&calibration, &x).to_vec::<f32>()?;
+    // Which ends no range.
+    no_grad(|| calibration.observe(|| net.call(&none)))?;
+    assert_eq!(quantized(&calibration, &x).to_vec::<f32>()?, before);
+    assert_eq!(quantized(&calibration, &none).shape()?, [0, 10, 8, 7]);
+    assert!(quantized(&calibration, &none).to_vec::<f32>()?.is_empty());
+
+    let linear = Linear::new(3, 2)?;
+    let dynamic = |x: &Tensor| no_grad(|| quantize_dynamic(|| linear.call(x)));
+    let none = Tensor::zeros([0, 3], DType::F32);
+    assert!(dynamic(&none).to_vec::<f32>()?.is_empty());
+    let any = compile(kiln::Spec::new(DType::F32, ("n", 3)), |x| dynamic(&x))?;
+    for n in [0, 1, 5, 0] {
+        let x = Tensor::ones([n, 3], DType::F32);
+        assert_eq!(any.run(&x)?.to_vec::<f32>()?, dynamic(&x).to_vec::<f32>()?);
+    }
+    Ok(())
+}

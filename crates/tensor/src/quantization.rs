@@ -11,7 +11,7 @@
 
 use crate::ops::Conv;
 use crate::record::compose;
-use crate::{Error, Result, Tensor, keep, no_grad, on_behalf_of_caller, stack};
+use crate::{Error, Result, Tensor, cat, keep, no_grad, on_behalf_of_caller, stack};
 use kiln_base::{DType, Scoped};
 use kiln_ir::{OpError, Shape};
 use kiln_lazy::node::Node;
@@ -271,7 +271,7 @@ fn begin(
                 let weight = weight.dims().into();
                 all.push(Observed {
                     weight,
-                    ends: x.aminmax(()),
+                    ends: ends(&x),
                 });
                 None
             }
@@ -290,6 +290,25 @@ fn begin(
             }
         }
     })
+}
+
+/// The least and the largest element. Where there may be none, 0, which every range of bytes has, is among them.
+fn ends(x: &Tensor) -> (Tensor, Tensor) {
+    let sizes = (0..).zip(x.dims());
+    let some: Vec<i64> = sizes
+        .filter(|(_, d)| d.as_const().is_some_and(|n| n > 0))
+        .map(|(a, _)| a)
+        .collect();
+    if some.len() == x.ndim() {
+        return x.aminmax(());
+    }
+    let (least, largest) = match some.is_empty() {
+        true => (x.clone(), x.clone()),
+        false => x.aminmax(some),
+    };
+    let [least, largest] =
+        [least, largest].map(|t| cat(&[t.flatten(()), Tensor::zeros([1], x.dtype())], 0));
+    (least.amin(()), largest.amax(()))
 }
 
 /// A weight as bytes with a sign, and what these are multiplied by, `[out]`.
@@ -318,7 +337,7 @@ fn input_bytes(x: &Tensor, input: &Input) -> (Tensor, Tensor, Zero) {
             (q, Tensor::scalar(scale as f32), Zero::Number(zero))
         }
         Input::Dynamic => {
-            let (least, largest) = x.aminmax(());
+            let (least, largest) = ends(&x);
             let least = least.clamp(f64::NEG_INFINITY, 0.0);
             let scale = (largest.clamp(0.0, f64::INFINITY) - &least) / most();
             let scale = scale.clamp(f64::from(f32::MIN_POSITIVE), f64::INFINITY);
