@@ -140,8 +140,8 @@ impl Builder {
     /// Adds a compiled function under a name. Its inputs and outputs are called by their places in what it takes and
     /// gives, such as `0.rows`; one that is the whole of it is `input`, or `output`.
     ///
-    /// A symbol of its sizes is at least 2 in its program; programs in which some of the first three symbols are 1
-    /// are added, where the function can be compiled for them.
+    /// A symbol of its sizes is at least 2 in its program; programs in which some of the first three symbols are 1, or
+    /// the first of all is 0, are added, where the function can be compiled for them.
     #[track_caller]
     pub fn entry<I, O>(mut self, name: &str, function: &Compiled<I, O>) -> Builder {
         match Exported::new(name, function, Location::caller()) {

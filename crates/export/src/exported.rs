@@ -23,7 +23,7 @@ pub(crate) struct Exported {
     pub cuda: Option<Code>,
 }
 
-/// So many of its symbols may be 1.
+/// So many of its symbols may be 1; the first, which often counts a batch, may also be 0.
 const SMALL_SYMBOLS: usize = 3;
 
 impl Exported {
@@ -36,13 +36,17 @@ impl Exported {
         let symbols = &function.plan().symbols;
         let mut programs = vec![(BTreeMap::new(), function.entry())];
         let few = symbols.len().min(SMALL_SYMBOLS);
-        for chosen in 1..1usize << few {
-            let small = (0..few).filter(|s| chosen >> s & 1 == 1);
-            // A function need not make sense for a size of 1; a run for it then says that there is no program.
-            let Ok(Some(small_one)) = function.for_sizes(small.clone().map(|s| (s, 1)), loc) else {
+        let cases = if few > 0 { 3 << (few - 1) } else { 0 };
+        for case in 1..cases {
+            let small = (0..few).filter_map(|s| match s {
+                0 => Some((s, [None, Some(1), Some(0)][case % 3]?)),
+                _ => ((case / 3) >> (s - 1) & 1 == 1).then_some((s, 1)),
+            });
+            // A function need not make sense for a small size; a run for it then says that there is no program.
+            let Ok(Some(small_one)) = function.for_sizes(small.clone(), loc) else {
                 continue;
             };
-            let sizes = small.map(|s| (symbols[s].name.clone(), 1)).collect();
+            let sizes = small.map(|(s, n)| (symbols[s].name.clone(), n)).collect();
             programs.push((sizes, small_one.entry()));
         }
         let captured = signature.captured.iter().map(|c| c.name.clone());

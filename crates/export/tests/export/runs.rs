@@ -4,7 +4,7 @@ use crate::support::{batch, buffer, trainee};
 use kiln_export::Builder;
 use kiln_nn::{BatchNorm2d, Conv2d, Forward, Kernel, Module, ReLU, sequential};
 use kiln_package::{Buffer, DType, Error, Level, Package, Size, TensorInfo};
-use kiln_tensor::{Spec, Tensor, compile, with_seed};
+use kiln_tensor::{Calibration, Spec, Tensor, compile, no_grad, with_seed};
 
 #[test]
 fn an_entry_gives_the_bits_of_its_function_for_any_batch() {
@@ -125,9 +125,7 @@ fn wrong_inputs_are_named() {
     let (x, y) = (buffer(&x), buffer(&y));
     let f64s = Buffer::zeros(DType::F64, &[4, 3]).unwrap();
     let wide = Buffer::zeros(DType::F32, &[4, 4]).unwrap();
-    let none = Buffer::zeros(DType::F32, &[0, 3]).unwrap();
     let five = Buffer::zeros(DType::I64, &[5]).unwrap();
-    let no_labels = Buffer::zeros(DType::I64, &[0]).unwrap();
     let beyond = Buffer::from_slice(&[0i64, 7, 0, 0], &[4]).unwrap();
     let text = |given: kiln_package::Inputs| step.run(given).unwrap_err().to_string();
     let both = |x: &Buffer, y: &Buffer| [("rows", x.clone()), ("labels", y.clone())].into();
@@ -143,10 +141,6 @@ fn wrong_inputs_are_named() {
         (
             text(both(&x, &five)),
             "`batch` is 4 by input `rows`, and 5 by input `labels`",
-        ),
-        (
-            text(both(&none, &no_labels)),
-            "has no program for batch = 0",
         ),
         (text(both(&x, &beyond)), "index 7"),
         (
@@ -216,6 +210,46 @@ fn what_can_not_be_written_is_said_at_the_users_line() {
 }
 
 #[test]
+fn a_batch_of_none_gives_what_the_compiled_function_gives() {
+    let network = with_seed(5, || {
+        let conv = Conv2d::new(3, 4, Kernel::new(3).padding(1));
+        sequential![conv, BatchNorm2d::new(4), ReLU::new()].unwrap()
+    });
+    network.eval();
+    let mut calibration = Calibration::new();
+    let x = Tensor::ones([2, 3, 6, 5], DType::F32);
+    no_grad(|| calibration.observe(|| network.call(&x))).unwrap();
+    let images = || Spec::new(DType::F32, ("batch", 3, "height", 5));
+    let floats = compile(images(), |x| network.call(x)).unwrap();
+    let bytes = compile(images(), |x| {
+        no_grad(|| calibration.quantized(|| network.call(x)))
+    });
+    let rows = Spec::new(DType::F32, ("batch", 3));
+    let sums = compile(rows, |x| (x.sum(0), x.relu().prod(()))).unwrap();
+    let package = Builder::new()
+        .module("", &network)
+        .entry("floats", &floats)
+        .entry("bytes", &bytes.unwrap())
+        .entry("sums", &sums);
+    let package = Package::from_bytes(&package.to_bytes().unwrap()).unwrap();
+    for name in ["floats", "bytes"] {
+        let entry = package.entry(name).unwrap();
+        for [n, h] in [[0, 6], [0, 1], [0, 6]] {
+            let none = Buffer::zeros(DType::F32, &[n, 3, h, 5]).unwrap();
+            let found = entry.run(none).unwrap();
+            assert_eq!(
+                (found[0].shape(), found[0].dtype()),
+                (&[n, 4, h, 5][..], DType::F32)
+            );
+        }
+    }
+    let none = Buffer::zeros(DType::F32, &[0, 3]).unwrap();
+    let found = package.entry("sums").unwrap().run(none).unwrap();
+    assert_eq!(found[0].to_vec::<f32>().unwrap(), [0.0; 3]);
+    assert_eq!(found[1].to_vec::<f32>().unwrap(), [1.0]);
+}
+
+#[test]
 fn a_function_without_a_program_for_one_says_so() {
     let f = compile(Spec::new(DType::F32, ("n", 2)), |x| {
         // A window of two rows.
@@ -225,11 +259,11 @@ fn a_function_without_a_program_for_one_says_so() {
     let f = Package::from_bytes(&bytes).unwrap().entry("f").unwrap();
     let of = |n: i64| f.run(Buffer::zeros(DType::F32, &[n, 2]).unwrap());
     assert_eq!(of(3).unwrap()[0].to_vec::<f32>().unwrap(), [0.0; 2]);
-    let text = of(1).unwrap_err().to_string();
-    assert!(
-        text.contains("has no program for n = 1; it has one for n >= 2"),
-        "{text}"
-    );
+    for n in [0, 1] {
+        let text = of(n).unwrap_err().to_string();
+        let wanted = format!("has no program for n = {n}; it has one for n >= 2");
+        assert!(text.contains(&wanted), "{text}");
+    }
 }
 
 #[test]
