@@ -12,7 +12,7 @@ use kiln_runtime::Buffer;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hasher};
 use std::panic::Location;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 
 /// Which unrealised nodes belong together.
@@ -59,6 +59,8 @@ pub struct Node {
     pub handles: AtomicUsize,
     /// Recorded derivatives that may ask for a value.
     pub saved: AtomicUsize,
+    /// True if somebody was told that its values can't be computed.
+    pub told: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -141,6 +143,7 @@ impl Node {
             serial: serial(),
             handles: AtomicUsize::new(0),
             saved: AtomicUsize::new(0),
+            told: AtomicBool::new(false),
             state: Mutex::new(state),
         }
     }
@@ -273,6 +276,14 @@ impl Handle {
     #[inline]
     pub fn check(&self) -> Result<()> {
         self.error().map_or(Ok(()), |e| Err(e.clone()))
+    }
+
+    /// Remembers that somebody is told of an error of its run, unless another run may end well.
+    pub fn tell(&self, error: &Error) {
+        use ErrorKind::{Anomaly, Data, Op, Unsupported};
+        if matches!(error.kind(), Data | Op | Unsupported | Anomaly) {
+            self.node.told.store(true, Ordering::Relaxed);
+        }
     }
 
     /// The element type; f32 for a poisoned handle.

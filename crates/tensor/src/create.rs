@@ -3,13 +3,16 @@
 use crate::ops::args::addressable;
 use crate::record::Recorded;
 use crate::record::{Recorder, compose};
-use crate::{DType, Device, Error, ErrorKind, IntList, Result, Scalar, Tensor, is_recording};
+use crate::{
+    AsTensor, DType, Device, Error, ErrorKind, IntList, Result, Scalar, Tensor, is_recording,
+};
 use kiln_base::Dim;
 use kiln_derive::on_cells;
 use kiln_ir::eval::Array;
 use kiln_ir::{Builder, OpError, Pw, Role, ensure, ops};
-use kiln_lazy::run::read;
+use kiln_lazy::Handle;
 use kiln_lazy::run::reference::array;
+use kiln_lazy::run::{boundary, read};
 use kiln_runtime::Buffer;
 use kiln_runtime::memory::Storage;
 use std::panic::Location;
@@ -339,6 +342,29 @@ impl Tensor {
         read::realize_at(&[&self.handle], loc)?;
         Ok(self)
     }
+}
+
+/// Computes tensors, and in the same program whatever else [`realize_all`](crate::realize_all) computes.
+///
+/// ```
+/// use kiln_tensor::{Tensor, Var, realize_first};
+/// let (w, x) = (Var::new(Tensor::from(1.0))?, Tensor::from([1.0, 2.0]));
+/// let no_row = x.index_select(0, Tensor::from([7i64]));
+/// w.assign(&w + 1.0)?;
+/// realize_first([&w])?; // not the error of `no_row`, which reading that returns
+/// assert!(w.get().is_realized() && no_row.realize().is_err());
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of these tensors; cells that they were assigned to then keep their values.
+#[track_caller]
+pub fn realize_first(tensors: impl IntoIterator<Item = impl AsTensor>) -> Result<()> {
+    let loc = Location::caller();
+    let tensors = tensors.into_iter().map(|t| t.as_tensor().into_owned());
+    let tensors: Vec<Tensor> = tensors.collect();
+    let handles: Vec<&Handle> = tensors.iter().map(|t| &t.handle).collect();
+    boundary::realize_first(&handles, loc)
 }
 
 #[on_cells]

@@ -4,7 +4,7 @@ use super::feed::{Feed, IDLE, Recipe};
 use super::workers::Crew;
 use super::{DataLoader, Settings};
 use crate::sampler::Pass;
-use kiln_tensor::{Result, realize_all};
+use kiln_tensor::{Result, Tensor, realize_first};
 use std::sync::atomic::AtomicUsize;
 
 /// The batches of a pass; see [`DataLoader::iter`].
@@ -54,7 +54,7 @@ impl<B: Send + 'static> Iterator for IndexedBatches<B> {
     type Item = Result<(Vec<usize>, B)>;
     fn next(&mut self) -> Option<Self::Item> {
         // A boundary. A value that fails stays unrealised and reports its error when it is read.
-        let _ = realize_all();
+        let _ = realize_first(None::<&Tensor>);
         self.left = self.left.map(|left| left.saturating_sub(1));
         match &mut self.engine {
             Engine::InPlace(feed) => Some(feed.next()?(&AtomicUsize::new(IDLE))),

@@ -7,7 +7,7 @@ use crate::iterable::IterableDataset;
 use crate::rng::derive;
 use crate::sampler::Pass;
 use kiln_base::Loc;
-use kiln_tensor::{Error, Result, realize_all, with_seed};
+use kiln_tensor::{Error, Result, Tensor, realize_first, with_seed};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
@@ -160,7 +160,7 @@ fn collated<T, B>(
     });
     let batch = batch.map_err(|e| e.or_at(Loc::from(loc)).with_note(what))?;
     // What fails stays unrealised and reports its error when it is read.
-    let _ = realize_all();
+    let _ = realize_first(None::<&Tensor>);
     Ok(batch)
 }
 

@@ -2,7 +2,9 @@
 
 use super::read::{OnFailure, realize_with};
 use crate::node::{Node, State};
-use crate::{Handle, Result, body, scope};
+use crate::postorder::Key;
+use crate::{Error, Handle, Result, body, scope};
+use hashbrown::HashSet;
 use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::atomic::Ordering;
@@ -38,7 +40,7 @@ pub fn recorded(node: &Arc<Node>) {
     });
     if full {
         // A failing value stays unrealised and reports its error when it is read.
-        let _ = realize_all();
+        let _ = realize_held(&[], Location::caller());
     }
 }
 
@@ -46,30 +48,60 @@ pub fn recorded(node: &Arc<Node>) {
 /// `compile` there is nothing to realise.
 ///
 /// # Errors
-/// The first error of a run; values that don't depend on it may be unrealised too, and are computed
-/// when they are read.
+/// The first error of a run, once: a tensor whose error was returned, here or by reading it, is left out
+/// from then on. Values that don't depend on it may be unrealised too, and are computed when they are read.
 #[track_caller]
 pub fn realize_all() -> Result<()> {
+    match realize_held(&[], Location::caller()).1 {
+        Some((failed, e)) => {
+            failed.tell(&e);
+            Err(e)
+        }
+        None => Ok(()),
+    }
+}
+
+/// Realises tensors in one program with all that [`realize_all`] realises.
+///
+/// # Errors
+/// Those of `first` alone; cells that were to be assigned one of them then keep their values. Any other
+/// tensor returns its error when it is read.
+pub fn realize_first(first: &[&Handle], loc: &'static Location<'static>) -> Result<()> {
+    realize_held(first, loc).0
+}
+
+/// The result of `first`, and which other tensor that this thread holds fails first.
+fn realize_held(
+    first: &[&Handle],
+    loc: &'static Location<'static>,
+) -> (Result<()>, Option<(Handle, Error)>) {
     if scope::is_recording() || body::is_tracing() {
-        return Ok(());
+        return (Ok(()), None);
     }
     let mut nodes = RECORDED.with_borrow_mut(|r| std::mem::take(&mut r.nodes));
     let mut held: Vec<Handle> = Vec::new();
+    let apart: HashSet<Key> = first.iter().map(|t| t.key()).collect();
     // What nobody holds is kept for derivatives alone.
     nodes.retain(|n| match n.upgrade().filter(|n| is_held(n) && is_lazy(n)) {
         Some(n) => {
-            held.push(Handle::output_of(&n, 0));
+            let told = n.told.load(Ordering::Relaxed);
+            if !told && !apart.contains(&Key::of(&n, 0)) {
+                held.push(Handle::output_of(&n, 0));
+            }
             true
         }
         None => false,
     });
-    let loc = Location::caller();
-    let mut result = realize_with(&held.iter().collect::<Vec<_>>(), OnFailure::Keep, &[], loc);
-    if result.is_err() {
+    let all: Vec<&Handle> = first.iter().copied().chain(&held).collect();
+    let mut results = (Ok(()), None);
+    if realize_with(&all, OnFailure::Keep, &[], loc).is_err() {
         // One value failed; the others must not wait for it.
+        results.0 = realize_with(first, OnFailure::RollBack, &[], loc);
+        // A cell that was rolled back has let go of its new value.
+        held.retain(|t| t.node.handles.load(Ordering::Relaxed) > 1);
         for t in &held {
             let one = realize_with(&[t], OnFailure::Keep, &[], loc);
-            result = result.and(one);
+            results.1 = results.1.or_else(|| Some((t.plain(), one.err()?)));
         }
     }
     drop(held);
@@ -78,7 +110,7 @@ pub fn realize_all() -> Result<()> {
         r.nodes.extend(nodes.into_iter().filter(waits));
         r.limit = r.nodes.len() + LIMIT;
     });
-    result
+    results
 }
 
 fn is_held(node: &Node) -> bool {

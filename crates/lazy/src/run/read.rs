@@ -66,9 +66,12 @@ pub fn realize_with(
             devices.push(t.device());
         }
     }
-    devices
-        .iter()
-        .try_for_each(|device| realize_on(*device, tensors, on_failure, held, loc))
+    let mut devices = devices.iter();
+    let done = devices.try_for_each(|device| realize_on(*device, tensors, on_failure, held, loc));
+    if let (Err(e), [t], OnFailure::RollBack) = (&done, tensors, on_failure) {
+        t.tell(e);
+    }
+    done
 }
 
 /// Computes the values of those that are on a device.

@@ -5,7 +5,7 @@ use super::rule::Rule;
 use super::search::Search;
 use crate::amp::apex::Mark;
 use kiln_tensor::{
-    Error, Result, Tensor, Var, Vars, assign_together, assign_unless, enable_grad, realize_all,
+    Error, Result, Tensor, Var, Vars, assign_together, assign_unless, enable_grad, realize_first,
     set_autocast, set_grad_enabled,
 };
 use std::collections::HashSet;
@@ -155,8 +155,9 @@ impl Optimizer {
     /// unrealised, the loss among it. Inside `compile` the update is recorded.
     ///
     /// # Errors
-    /// If a gradient carries an error or the run fails. Every parameter and its state then keep their
-    /// values. If the rule evaluates the loss itself; see [`Optimizer::step_with`].
+    /// If a gradient carries an error or the run of the update fails. Every parameter and its state then keep
+    /// their values; what else the thread holds reports its error when it is read. If the rule evaluates the loss
+    /// itself; see [`Optimizer::step_with`].
     #[track_caller]
     pub fn step(&mut self) -> Result<()> {
         if self.amp.scaled {
@@ -188,14 +189,7 @@ impl Optimizer {
         }
         self.forget_master_gradients();
         let cells: Vec<Var> = assignments.into_iter().map(|(cell, _)| cell).collect();
-        let done = realize_all();
-        if done.is_err() {
-            // Reading a cell whose run fails returns it to its last value.
-            for cell in &cells {
-                let _ = cell.get().realize();
-            }
-        }
-        done
+        realize_first(&cells)
     }
 
     /// A step of which `loss` gives the loss, and through `backward` the gradients, as often as the rule asks for
@@ -250,12 +244,12 @@ impl Group {
             loss,
         };
         let found = self.rule.search(&mut search);
-        let found = found.and_then(|loss| realize_all().map(|()| loss.detach()));
+        let found = found.and_then(|loss| realize_first(&self.parameters).map(|()| loss.detach()));
         match found {
             Ok(_) => self.kept = kept,
             Err(_) => {
                 let back = assign_together(self.parameters.iter().zip(&before));
-                back.and_then(|()| realize_all())?;
+                back.and_then(|()| realize_first(&self.parameters))?;
             }
         }
         found

@@ -1,8 +1,10 @@
 //! Steps as programs: how many plans, in place, what survives them.
 
 use crate::{Net, parameter, random};
-use kiln_nn::optim::{AdamW, Optimizer, SGD, clip_grad_norm_};
-use kiln_tensor::{DType, Error, Spec, Tensor, cache_stats, compile, explain, memory};
+use kiln_nn::optim::{AdamW, LBFGS, Optimizer, SGD, clip_grad_norm_};
+use kiln_tensor::{
+    DType, Error, ErrorKind, Spec, Tensor, cache_stats, compile, explain, memory, realize_all,
+};
 
 /// Runs a test in a process of its own: counters and memory figures are the process's.
 fn alone(name: &str, test: impl FnOnce()) {
@@ -285,4 +287,36 @@ fn a_step_that_fails_rolls_counts_and_unrelated_parameters_back() {
     let (failed, steps, held) = train(1);
     assert_eq!((failed, &steps[..]), (false, &[1.0, 1.0][..]));
     assert_eq!(train(7), (true, steps, held));
+}
+
+/// A row that is out of range, which only a run finds out.
+fn no_row() -> Tensor {
+    let rows = Tensor::from([[1.0f32, 2.0]]);
+    rows.index_select(0, Tensor::from([7i64]))
+}
+
+#[test]
+fn a_step_reports_no_error_of_another_tensor() {
+    let (unread, read) = (no_row(), no_row());
+    assert!(read.realize().is_err());
+    for rule in [true, false] {
+        let w = parameter(1, &[3]);
+        let mut optimizer = match rule {
+            true => Optimizer::new(&w, SGD::new().lr(0.5)).unwrap(),
+            false => Optimizer::new(&w, LBFGS::new()).unwrap(),
+        };
+        for _ in 0..3 {
+            let loss = || {
+                let loss = w.square().sum(());
+                loss.backward().map(|()| loss)
+            };
+            assert!(optimizer.step_with(loss).unwrap().is_realized());
+        }
+        let left = w.to_vec::<f32>().unwrap();
+        assert!(left.iter().all(|x| x.abs() < 1e-3), "{left:?}");
+    }
+    let told = realize_all().unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Data);
+    realize_all().expect("both errors were told");
+    assert!(unread.realize().is_err() && read.realize().is_err());
 }

@@ -23,7 +23,7 @@ use crate::options::options;
 use crate::record::compose;
 use crate::{
     Error, ErrorKind, HookHandle, MaybeTensor, Result, Tensor, Var, is_grad_enabled, is_recording,
-    no_grad, realize_all,
+    no_grad, realize_first,
 };
 use kiln_base::Loc;
 use kiln_ir::{Builder, ensure};
@@ -204,6 +204,7 @@ impl Tensor {
             let held = leaf.as_ref().and_then(|l| l.grad());
             held.is_some_and(|g| !g.is_realized())
         });
+        let mut gradients: Vec<Tensor> = Vec::new();
         for (leaf, g) in found {
             let (Some(leaf), Some(g)) = (leaf, g) else {
                 continue;
@@ -216,10 +217,11 @@ impl Tensor {
                 Some(so_far) => no_grad(|| Tensor::from(so_far).add(g)),
             };
             leaf.set_grad(Some(sum.check()?.handle.clone()));
+            gradients.push(sum);
         }
         // Accumulating over many batches must not keep all of them.
         if pending && !is_recording() {
-            realize_all()?;
+            realize_first(gradients)?;
         }
         Ok(())
     }

@@ -6,8 +6,8 @@ use kiln_tensor::{
     Result, Scan, ScatterReduction, Spec, Tensor, Var, assign_together, backends, checkpoint,
     compile, cond, custom_function, detect_anomaly, enable_grad, explain, grad, grad_with,
     gradcheck, gradcheck_with, hessian, is_anomaly_enabled, is_grad_enabled, jacobian, jvp,
-    no_grad, profiler, realize_all, scan, scan_with, set_detect_anomaly, set_grad_enabled,
-    set_threads, threads, vjp, watch_gradients, with_error_note,
+    no_grad, profiler, realize_all, realize_first, scan, scan_with, set_detect_anomaly,
+    set_grad_enabled, set_threads, threads, vjp, watch_gradients, with_error_note,
 };
 
 rows! {
@@ -142,6 +142,7 @@ rows! {
     "profile.key_averages().table" = { profile.key_averages().table(10) };
     "profile.export_chrome_trace" = { profile.export_chrome_trace("trace.json")? };
     "torch_xla.sync" = { x.realize()? } "computes it; reading does so by itself";
+    "torch_xla.sync of some tensors" = { realize_first([x, y])? } "and of everything, whose errors stay with it";
     "torch_xla.sync of everything" = { realize_all()? } "computes what this thread still holds unrealised";
     "torch.device(\"cuda\", 0)" = { Device::cuda(0)? } "an error where there is none";
     "torch.device(\"cuda\" if torch.cuda.is_available() else \"cpu\")" = { Device::best() };
