@@ -57,6 +57,26 @@ fn the_same_plan_names_the_line_of_the_current_recording() {
 }
 
 #[test]
+fn a_mask_inside_compile_is_an_error_of_its_line() {
+    let (x, mask, flag) = (
+        Tensor::from([1.0, 2.0]),
+        Tensor::from([true, false]),
+        Tensor::from(true),
+    );
+    let masked: [fn(&Tensor, &Tensor, &Tensor) -> Tensor; 4] = [
+        |x, mask, _| x.i(mask),
+        |x, _, flag| x.i(flag),
+        |x, mask, _| x.index_put(mask, x),
+        |x, mask, _| x.masked_select(mask),
+    ];
+    for f in masked {
+        let recorded = kiln::compile((&x, &mask, &flag), |(x, m, s)| f(&x, &m, &s));
+        let e = recorded.err().expect("a value is read");
+        assert_eq!(e.loc().file(), file!(), "{e}");
+    }
+}
+
+#[test]
 fn a_value_that_a_cell_can_not_hold() {
     let v = Var::new(vector(&[1.0])).unwrap();
     insta::assert_snapshot!(shown(v.assign(vector(&[1.0, 2.0])).unwrap_err(), FILE));

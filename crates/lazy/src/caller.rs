@@ -1,6 +1,6 @@
 //! Whose line an operation is, where a library records it for the user.
 
-use kiln_base::Scoped;
+use kiln_base::{Loc, Scoped};
 use std::cell::Cell;
 use std::panic::Location;
 
@@ -33,6 +33,14 @@ pub fn on_behalf_of_caller<T>(library: &'static str, f: impl FnOnce() -> T) -> T
 pub fn user_line(loc: &'static Location<'static>) -> &'static Location<'static> {
     match CALLER.get() {
         Some(c) if loc.file().starts_with(c.library) => c.loc,
+        _ => loc,
+    }
+}
+
+/// The user's place for that of an error.
+pub(crate) fn user_loc(loc: Loc) -> Loc {
+    match CALLER.get() {
+        Some(c) if loc.file().starts_with(c.library) => Loc::from(c.loc),
         _ => loc,
     }
 }

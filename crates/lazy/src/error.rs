@@ -1,6 +1,6 @@
 //! What can go wrong, with the user's source line.
 
-use crate::caller::user_line;
+use crate::caller::user_loc;
 use crate::label::Label;
 use crate::{frame, symbols};
 use kiln_base::Loc;
@@ -108,7 +108,7 @@ impl Error {
             kind,
             op: op.to_string(),
             message: message.into(),
-            loc: loc.into(),
+            loc: user_loc(loc.into()),
             notes,
         }))
     }
@@ -117,7 +117,7 @@ impl Error {
     #[track_caller]
     pub fn at_caller(kind: ErrorKind, op: &str, message: impl Into<String>) -> Error {
         let message = symbols::named(&message.into());
-        Error::new(kind, op, message, user_line(Location::caller()))
+        Error::new(kind, op, message, Location::caller())
     }
 
     /// [`Error::at_caller`] of arguments that don't fit ([`ErrorKind::Value`]).

@@ -1,5 +1,6 @@
 //! What works, but not as somebody would want it to: said once, on standard error or where the program asks.
 
+use crate::caller::user_line;
 use hashbrown::HashMap;
 use kiln_compiler::Reason;
 use std::panic::Location;
@@ -53,6 +54,7 @@ pub fn warn(text: &str) {
 
 /// Counts the plans compiled for what is read at a line.
 pub fn compiled(loc: &'static Location<'static>, reason: &Reason) {
+    let loc = user_line(loc);
     let mut state = state();
     let lines = state.compiled.get_or_insert_default();
     let count = lines

@@ -10,7 +10,7 @@
 //! connection adds it to a result further behind.
 
 use crate::ops::Conv;
-use crate::record::compose;
+use crate::record::{SOURCE, compose};
 use crate::{Error, Result, Tensor, cat, keep, no_grad, on_behalf_of_caller, stack};
 use kiln_base::{DType, Scoped};
 use kiln_ir::{OpError, Shape};
@@ -19,12 +19,6 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// The folder of these sources, whose lines are not the user's.
-const SOURCE: &str = {
-    let this = file!();
-    this.split_at(this.len() - "quantization.rs".len()).0
-};
 
 thread_local! {
     static MODE: RefCell<Mode> = const { RefCell::new(Mode::Floats) };

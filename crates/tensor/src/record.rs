@@ -12,6 +12,12 @@ use kiln_lazy::{Handle, symbols};
 use smallvec::SmallVec;
 use std::panic::Location;
 
+/// The folder of this crate's source, whose lines are not the user's.
+pub(crate) const SOURCE: &str = {
+    let this = file!();
+    this.split_at(this.len() - "record.rs".len()).0
+};
+
 /// A recorded value, or why it is invalid.
 pub(crate) type Recorded = Result<Tensor, OpError>;
 

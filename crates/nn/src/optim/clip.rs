@@ -1,7 +1,9 @@
 //! Clipping of gradients.
 
+use crate::layer::SOURCE;
 use kiln_tensor::{
-    DType, Device, Error, Result, Tensor, Var, Vars, options, set_autocast, set_grad_enabled, stack,
+    DType, Device, Error, Result, Tensor, Var, Vars, on_behalf_of_caller, options, set_autocast,
+    set_grad_enabled, stack,
 };
 
 options! {
@@ -48,14 +50,18 @@ pub fn clip_grad_norm_with(
     max_norm: impl Into<f64>,
     how: ClipNorm,
 ) -> Result<Tensor> {
-    let with = with_gradients(parameters);
+    let (with, max_norm) = (with_gradients(parameters), max_norm.into());
+    on_behalf_of_caller(SOURCE, || clip_norm(&with, max_norm, how))
+}
+
+fn clip_norm(with: &[(Var, Tensor)], max_norm: f64, how: ClipNorm) -> Result<Tensor> {
     let Some((first, _)) = with.first() else {
         return Ok(Tensor::scalar(0.0f32));
     };
     let (_mode, _casts) = (set_grad_enabled(false), set_autocast(None));
     let home = first.device();
     let mut devices: Vec<(Device, Vec<Tensor>)> = Vec::new();
-    for (p, g) in &with {
+    for (p, g) in with {
         let norm = g.vector_norm(how.norm_type, ());
         match devices.iter_mut().find(|(d, _)| *d == p.device()) {
             Some((_, norms)) => norms.push(norm),
@@ -82,13 +88,13 @@ pub fn clip_grad_norm_with(
             return Err(Error::invalid("clip_grad_norm_", message));
         }
     }
-    let scale = (max_norm.into() / (&total + 1e-6)).clamp_max(1.0);
+    let scale = (max_norm / (&total + 1e-6)).clamp_max(1.0);
     let mut scaled = Vec::new();
-    for (p, g) in &with {
+    for (p, g) in with {
         let scale = scale.to(p.device()).to_dtype(p.dtype());
         scaled.push((g * scale).check()?.clone());
     }
-    set_all(&with, &scaled)?;
+    set_all(with, &scaled)?;
     Ok(total)
 }
 

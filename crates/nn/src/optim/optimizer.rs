@@ -4,9 +4,10 @@ use super::group::Group;
 use super::rule::Rule;
 use super::search::Search;
 use crate::amp::apex::Mark;
+use crate::layer::SOURCE;
 use kiln_tensor::{
-    Error, Result, Tensor, Var, Vars, assign_together, assign_unless, enable_grad, realize_first,
-    set_autocast, set_grad_enabled,
+    Error, Result, Tensor, Var, Vars, assign_together, assign_unless, enable_grad,
+    on_behalf_of_caller, realize_first, set_autocast, set_grad_enabled,
 };
 use std::collections::HashSet;
 
@@ -172,6 +173,10 @@ impl Optimizer {
     /// out where the step runs, not here.
     #[track_caller]
     pub(crate) fn step_unless(&mut self, skip: Option<&Tensor>) -> Result<()> {
+        on_behalf_of_caller(SOURCE, || self.recorded_step(skip))
+    }
+
+    fn recorded_step(&mut self, skip: Option<&Tensor>) -> Result<()> {
         if let Some(group) = self.groups.iter().find(|g| g.about.by_search) {
             let message = "evaluates the loss several times a step; use step_with";
             return Err(group.about.error(message));
@@ -219,7 +224,7 @@ impl Optimizer {
         if let [group] = &mut self.groups[..]
             && group.about.by_search
         {
-            return group.search(&mut loss);
+            return on_behalf_of_caller(SOURCE, || group.search(&mut loss));
         }
         self.zero_grad();
         let loss = loss()?;
@@ -229,7 +234,6 @@ impl Optimizer {
 }
 
 impl Group {
-    #[track_caller]
     fn search(&mut self, loss: &mut dyn FnMut() -> Result<Tensor>) -> Result<Tensor> {
         if kiln_tensor::is_recording() {
             let message = "reads the loss, which inside compile has no value yet";

@@ -4,7 +4,9 @@ use crate::{Net, parameter, random};
 use kiln_nn::optim::{AdamW, LBFGS, Optimizer, SGD, clip_grad_norm_};
 use kiln_tensor::{
     DType, Error, ErrorKind, Spec, Tensor, cache_stats, compile, explain, memory, realize_all,
+    set_warning_hook,
 };
+use std::sync::{Arc, Mutex};
 
 /// Runs a test in a process of its own: counters and memory figures are the process's.
 fn alone(name: &str, test: impl FnOnce()) {
@@ -319,4 +321,29 @@ fn a_step_reports_no_error_of_another_tensor() {
     assert_eq!(told.kind(), ErrorKind::Data);
     realize_all().expect("both errors were told");
     assert!(unread.realize().is_err() && read.realize().is_err());
+}
+
+#[test]
+fn warnings_of_a_search_show_the_line_of_the_step() {
+    alone("warnings_of_a_search_show_the_line_of_the_step", || {
+        let texts: Arc<Mutex<Vec<String>>> = Arc::default();
+        let seen = texts.clone();
+        let hook = move |text: &str| seen.lock().unwrap().push(text.to_string());
+        set_warning_hook(Some(Arc::new(hook)));
+        for n in 1..40 {
+            // The second one's offset is a number in the plan.
+            let (a, b) = (parameter(1, &[n]), parameter(2, &[3]));
+            let mut optimizer = Optimizer::new([&a, &b], LBFGS::new().max_iter(2)).unwrap();
+            let loss = || {
+                let loss = a.square().sum(()) + b.square().sum(());
+                loss.backward().map(|()| loss)
+            };
+            optimizer.step_with(loss).unwrap();
+        }
+        let texts = texts.lock().unwrap();
+        assert!(!texts.is_empty());
+        for text in texts.iter() {
+            assert!(text.contains(file!()) && !text.contains("/src/"), "{text}");
+        }
+    });
 }

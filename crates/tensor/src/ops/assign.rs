@@ -80,7 +80,7 @@ fn assign(called: &'static str, x: &Tensor, items: Vec<Index>, value: &Other, ho
             assign_where(b, x, at, mask, value)
         });
     }
-    let items = match resolve(x, &items, loc) {
+    let items = match resolve(x, &items) {
         Ok(items) => items,
         Err(e) => return Tensor::poisoned(e, loc),
     };

@@ -8,7 +8,7 @@ use super::loss::reduced;
 use super::pad::PadMode;
 use crate::operand::AsTensor;
 use crate::options::{Settings, options};
-use crate::record::compose;
+use crate::record::{SOURCE, compose};
 use crate::{DType, Int, Reduction, Tensor, scan};
 use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, ensure};
@@ -26,12 +26,6 @@ options! {
         reduction: Reduction = Reduction::Mean,
     }
 }
-
-/// The folder of these sources, whose lines are not the user's.
-const SOURCE: &str = {
-    let this = file!();
-    this.split_at(this.len() - "ctc.rs".len()).0
-};
 
 #[on_cells]
 impl Tensor {

@@ -4,7 +4,7 @@ use super::args::known;
 use super::numbers::IntList;
 use super::pool::check_input;
 use crate::options::{Settings, options};
-use crate::record::compose;
+use crate::record::{SOURCE, compose};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_derive::{autocast, on_cells};
@@ -149,12 +149,6 @@ fractional_pools! {
     /// random.
     fractional_max_pool3d fractional_max_pool3d_with_indices 3;
 }
-
-/// The folder of these sources, whose lines are not the user's.
-const SOURCE: &str = {
-    let this = file!();
-    this.split_at(this.len() - "fractional_pool.rs".len()).0
-};
 
 #[track_caller]
 fn pooled(

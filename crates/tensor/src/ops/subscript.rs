@@ -8,8 +8,8 @@ use super::indices::{Index, Indices};
 use super::parts::{python_slice, select};
 use super::places::Places;
 use super::select::{is_mask, nonzero_vectors};
-use crate::record::{Recorded, Recorder, view_of};
-use crate::{DType, Device, Error, ErrorKind, Result, Tensor};
+use crate::record::{Recorded, Recorder, SOURCE, view_of};
+use crate::{DType, Device, Error, ErrorKind, Result, Tensor, on_behalf_of_caller};
 use kiln_base::Dim;
 use kiln_derive::on_cells;
 use kiln_ir::ops::SliceAxis;
@@ -82,7 +82,7 @@ impl Item {
 #[track_caller]
 fn subscript(x: &Tensor, items: Vec<Index>) -> Tensor {
     let loc = Location::caller();
-    let items = match resolve(x, &items, loc) {
+    let items = match resolve(x, &items) {
         Ok(items) => items,
         Err(e) => return Tensor::poisoned(e, loc),
     };
@@ -103,11 +103,13 @@ pub(super) fn operands<'a>(x: &'a Tensor, items: &'a [Item]) -> Vec<&'a Tensor> 
 
 /// The items with lists as tensors and masks as the positions where they are true, whose reading
 /// computes them.
-pub(super) fn resolve(
-    x: &Tensor,
-    items: &[Index],
-    loc: &'static Location<'static>,
-) -> Result<Vec<Item>> {
+#[track_caller]
+pub(super) fn resolve(x: &Tensor, items: &[Index]) -> Result<Vec<Item>> {
+    let loc = Location::caller();
+    on_behalf_of_caller(SOURCE, || resolve_at(x, items, loc))
+}
+
+fn resolve_at(x: &Tensor, items: &[Index], loc: &'static Location<'static>) -> Result<Vec<Item>> {
     x.check()?;
     let wrong = |e: OpError| {
         let notes = vec![format!("the tensor: {}", x.fact()).into()];
