@@ -40,7 +40,8 @@ pub use autocast::{
 };
 pub use autograd::{
     Backward, CustomFunction, Grad, GradCheck, GradFn, Pullback, checkpoint, custom_function, grad,
-    grad_with, gradcheck, gradcheck_with, hessian, jacobian, jvp, vjp, watch_gradients,
+    grad_with, gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with, hessian, jacobian,
+    jvp, vjp, watch_gradients,
 };
 pub use control::{Scan, cond, scan, scan_with};
 pub use create::{Element, IntoShape, Limit, realize_first};

@@ -150,26 +150,91 @@ pub fn gradcheck_with<I: Nest, R: Returned>(
 ) -> Result<()> {
     let (inputs, paths) = Flat::named(&inputs);
     let total = |x: &[Tensor]| {
-        let given = crate::nest::built::<I, Tensor>(&inputs.counts, x.iter().cloned());
-        let results = Flat::of(&f(given).into_result()?).all;
-        let mut sums = results.iter().map(|y| y.sum(()));
+        let mut sums = results::<I, R>(&f, &inputs, x)?
+            .into_iter()
+            .map(|y| y.sum(()));
         let first = sums.next();
-        Ok(sums.fold(
-            first.unwrap_or_else(|| Tensor::zeros((), DType::F64)),
-            |a, b| a + b,
-        ))
+        let none = || Tensor::zeros((), DType::F64);
+        Ok(sums.fold(first.unwrap_or_else(none), |a, b| a + b))
     };
-    compared(&total, &inputs.all, &paths, &options, Location::caller())
+    let checked = (&inputs.all[..], &paths[..]);
+    compared("gradcheck", &total, checked, &options, Location::caller())
+}
+
+/// Compares the second derivatives of `f` with central differences of its gradients, all in f64. Each element of a
+/// result and of a gradient has a weight of its own.
+///
+/// ```
+/// use kiln_tensor::{Tensor, gradgradcheck};
+/// let x = Tensor::from([0.5, -1.0]);
+/// gradgradcheck(|x: Tensor| x.tanh(), &x)?;
+/// let half = |x: Tensor| x.square() * x.detach(); // whose gradient is 2x², and 4x that of it, but not here
+/// assert!(gradgradcheck(half, &x).is_err());
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`gradcheck`].
+#[track_caller]
+pub fn gradgradcheck<I: Nest, R: Returned>(f: impl Fn(I::Owned) -> R, inputs: I) -> Result<()> {
+    gradgradcheck_with(f, inputs, GradCheck::new())
+}
+
+/// [`gradgradcheck`] with other bounds.
+///
+/// # Errors
+/// As [`gradcheck`].
+#[track_caller]
+pub fn gradgradcheck_with<I: Nest, R: Returned>(
+    f: impl Fn(I::Owned) -> R,
+    inputs: I,
+    options: GradCheck,
+) -> Result<()> {
+    let loc = Location::caller();
+    let (inputs, paths) = Flat::named(&inputs);
+    let total = |x: &[Tensor]| {
+        let leaf = |x: &Tensor| match x.requires_grad() {
+            true => x.clone(),
+            false => x.detach().requires_grad_(true),
+        };
+        let x: Vec<Tensor> = x.iter().map(leaf).collect();
+        let y = weighted(&results::<I, R>(&f, &inputs, &x)?, &x)?;
+        let found = gradients(&[y], (&x, &paths), &Grad::new().create_graph(true), loc)?;
+        weighted(&found.into_iter().flatten().collect::<Vec<_>>(), &x)
+    };
+    let checked = (&inputs.all[..], &paths[..]);
+    compared("gradgradcheck", &total, checked, &options, loc)
+}
+
+/// What a function gives for inputs, as a list.
+fn results<I: Nest, R: Returned>(
+    f: &impl Fn(I::Owned) -> R,
+    inputs: &Flat,
+    x: &[Tensor],
+) -> Result<Vec<Tensor>> {
+    let given = crate::nest::built::<I, Tensor>(&inputs.counts, x.iter().cloned());
+    Ok(Flat::of(&f(given).into_result()?).all)
+}
+
+/// A sum of all elements, each with a weight of its own, which counts as computed from `x`.
+fn weighted(values: &[Tensor], x: &[Tensor]) -> Result<Tensor> {
+    let nothing = x.iter().map(|x| x.sum(()) * 0.0);
+    let mut sum = nothing.fold(Tensor::zeros((), DType::F64), |a, b| a + b);
+    for v in values {
+        let weights: Vec<f64> = (0..v.numel()?).map(|i| (i as f64 + 1.0).cos()).collect();
+        sum += (v * Tensor::from_slice(&weights, v.shape()?)).sum(());
+    }
+    Ok(sum)
 }
 
 fn compared(
+    check: &str,
     total: &dyn Fn(&[Tensor]) -> Result<Tensor>,
-    inputs: &[Tensor],
-    paths: &[String],
+    (inputs, paths): (&[Tensor], &[String]),
     options: &GradCheck,
     loc: &'static Location<'static>,
 ) -> Result<()> {
-    let wrong = |m: String| Error::new(ErrorKind::Value, "gradcheck", m, loc);
+    let wrong = |m: String| Error::new(ErrorKind::Value, check, m, loc);
     for (x, path) in inputs.iter().zip(paths) {
         if x.check()?.dtype() != DType::F64 {
             let message = format!("{} must be f64, not {}", called("input", path), x.dtype());

@@ -14,7 +14,9 @@ mod watch;
 pub use checkpoint::checkpoint;
 pub use function::{CustomFunction, custom_function};
 pub(crate) use function::{Derivative, differentiated, keeps_derivative};
-pub use functional::{Grad, GradCheck, grad, grad_with, gradcheck, gradcheck_with};
+pub use functional::{
+    Grad, GradCheck, grad, grad_with, gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with,
+};
 pub use grad_fn::GradFn;
 pub use transform::{Pullback, hessian, jacobian, jvp, vjp};
 pub use watch::watch_gradients;

@@ -5,9 +5,10 @@ use kiln_tensor::{
     Backward, Compiled, CustomOp, Device, Factors, Grad, GradCheck, GradFn, HookHandle, Pullback,
     Result, Scan, ScatterReduction, Spec, Tensor, Var, assign_together, backends, checkpoint,
     compile, cond, custom_function, detect_anomaly, enable_grad, explain, grad, grad_with,
-    gradcheck, gradcheck_with, hessian, is_anomaly_enabled, is_grad_enabled, jacobian, jvp,
-    no_grad, profiler, realize_all, realize_first, scan, scan_with, set_detect_anomaly,
-    set_grad_enabled, set_threads, threads, vjp, watch_gradients, with_error_note,
+    gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with, hessian, is_anomaly_enabled,
+    is_grad_enabled, jacobian, jvp, no_grad, profiler, realize_all, realize_first, scan, scan_with,
+    set_detect_anomaly, set_grad_enabled, set_threads, threads, vjp, watch_gradients,
+    with_error_note,
 };
 
 rows! {
@@ -50,6 +51,8 @@ rows! {
     "torch.func.hessian" = { hessian(|x: Tensor| x.exp().sum(()), x)? };
     "torch.func.grad" = { vjp(|x: Tensor| x.exp().sum(()), x)?.1.call(Tensor::from(1.0f32))? };
     "torch.autograd.gradcheck" = { gradcheck(f, x)? };
+    "torch.autograd.gradgradcheck" = { gradgradcheck(f, x)? };
+    "torch.autograd.gradgradcheck(atol=)" = { gradgradcheck_with(f, x, GradCheck::new().atol(1e-7))? };
     "torch.autograd.gradcheck(atol=)" = { gradcheck_with(f, x, GradCheck::new().atol(1e-7))? };
     "torch.utils.checkpoint.checkpoint" = { checkpoint(|x| x.exp(), x) } "several inputs in a tuple";
     "torch.cond" = { cond(loss, || x * 2.0, || x.exp()) } "the branches capture their operands";
