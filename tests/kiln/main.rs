@@ -27,6 +27,7 @@ mod fuzz;
 mod fuzz_gradients;
 mod gpu_tools;
 mod growth;
+mod higher_orders;
 mod in_place;
 mod indexing;
 mod integers;

@@ -1,9 +1,9 @@
 //! Gather and scatter.
 
-use crate::reduce::zeros_like;
+use crate::reduce::{pairs, zeros_like};
 use crate::{Call, Gradients};
-use kiln_base::prim::ScatterKind;
-use kiln_ir::ops::{Gather, Scatter};
+use kiln_base::prim::{Reduction, ScatterKind};
+use kiln_ir::ops::{Gather, Reduce, Scatter};
 use kiln_ir::{Builder, OpError, Pw};
 
 pub(crate) fn gather<B: Builder>(
@@ -42,7 +42,8 @@ pub(crate) fn scatter<B: Builder>(
 }
 
 /// `g · y / x`; where one factor is 0, the product of the others. As in PyTorch the source's
-/// gradient at a place with a zero counts the zeros of the source alone.
+/// gradient at a place with a zero counts the zeros of the source alone. Its own derivative is that of
+/// [`product_of_others`].
 fn product<B: Builder>(
     b: &mut B,
     op: &Scatter,
@@ -81,7 +82,33 @@ fn product<B: Builder>(
     let own = b.cast(&is_zero, kiln_base::DType::I64)?;
     let alone = b.pointwise(Pw::Eq, &[count, own])?;
     let dsrc = b.pointwise(Pw::Select, &[alone, quotient, zero])?;
+    let others = product_of_others(b, axis, index, src)?;
+    let rest = b.pointwise(Pw::Mul, &[g.clone(), x.clone()])?;
+    let rest = take(b, rest)?;
+    let exact = b.pointwise(Pw::Mul, &[rest, others])?;
+    let dsrc = b.pointwise(Pw::Surrogate, &[dsrc, exact])?;
     Ok([Some(dx), None, Some(dsrc)].into_iter().collect())
+}
+
+/// For each element of a source the product of the others that go to its place.
+fn product_of_others<B: Builder>(
+    b: &mut B,
+    axis: usize,
+    index: &B::Value,
+    src: &B::Value,
+) -> Result<B::Value, OpError> {
+    let [others, own, other] = pairs(b, src, axis)?;
+    let [theirs, ..] = pairs(b, index, axis)?;
+    let mut shape = b.fact(index).shape;
+    shape.insert(axis + 1, kiln_base::Dim::ONE);
+    let ours = b.reshape(index, &shape)?;
+    let together = b.pointwise(Pw::Eq, &[ours, theirs])?;
+    let apart = b.pointwise(Pw::Ne, &[own, other])?;
+    let counts = b.pointwise(Pw::And, &[together, apart])?;
+    let one = b.scalar_like(1.0, &others)?;
+    let factors = b.pointwise(Pw::Select, &[counts, others, one])?;
+    let (kind, axes) = (Reduction::Prod, [axis + 1][..].into());
+    b.op(Reduce { kind, axes }, &[factors])
 }
 
 /// Equal shares for all that are the extreme, x's own element among them.

@@ -6,9 +6,11 @@
 
 mod formula;
 
+use crate::reduce::products_before;
 use crate::{Call, Gradients};
 use formula::Formula;
 use kiln_base::linalg::Routine;
+use kiln_base::prim::Reduction;
 use kiln_ir::linalg::{apply, least, matrices, parts, permutation, places, unit_lower};
 use kiln_ir::ops::Concat;
 use kiln_ir::{Builder, DType, Dim, OpError, Pw};
@@ -321,8 +323,74 @@ impl<B: Builder> Formula<'_, B> {
         self.neg(&x)
     }
 
-    /// Of `C = det(A) A⁻ᵀ`: `⟨gC, A⁻ᵀ⟩ C − C gCᵀ A⁻ᵀ`.
+    /// Of the cofactors, also of a singular matrix; its own derivative is that of
+    /// [`Formula::cofactors_by_inverse`].
     fn cofactors(&mut self, a: &B::Value, c: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+        let value = self.cofactors_by_svd(a, g)?;
+        let again = self.cofactors_by_inverse(a, c, g)?;
+        self.pw(Pw::Surrogate, &value, &again)
+    }
+
+    /// With `A = U S Vᵀ`, `H = det(U) det(V) Uᵀ gC V` and `Mᵢⱼ = Π Sₖ` over k ≠ i, j: `U B Vᵀ`, where
+    /// `Bⱼᵢ = −Hᵢⱼ Mᵢⱼ` and `Bⱼⱼ = Σᵢ Hᵢᵢ Mᵢⱼ` over i ≠ j.
+    fn cofactors_by_svd(&mut self, a: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+        let n = self.0.fact(a).shape.last().cloned().unwrap_or(Dim::ONE);
+        let packed = apply(self.0, Routine::Svd, std::slice::from_ref(a))?;
+        let (square, row) = ([n.clone(), n.clone()], [n]);
+        let found = parts(self.0, &packed, &[&square, &row, &square])?;
+        let (u, s, vt) = (&found[0], &found[1], &found[2]);
+        let mut h = self.tm(u, g)?;
+        h = self.mt(&h, vt)?;
+        for q in [u, vt] {
+            let sign = apply(self.0, Routine::Determinant, std::slice::from_ref(q))?;
+            let sign = self.as_matrices(&sign)?;
+            h = self.pw(Pw::Mul, &h, &sign)?;
+        }
+        let m = self.products_but_two(s, &h)?;
+        let hm = self.pw(Pw::Mul, &h, &m)?;
+        let across = self.t(&hm)?;
+        let across = self.neg(&across)?;
+        // The diagonal of h in every column.
+        let equal = places(self.0, Pw::Eq, &h)?;
+        let own = self.only(&equal, &h)?;
+        let last = self.0.fact(&h).rank() - 1;
+        let own = self.0.reduce_keepdim(Reduction::Sum, &own, &[last])?;
+        let along = self.pw(Pw::Mul, &own, &m)?;
+        let along = self.0.sum(&along, &[last - 1])?;
+        let along = self.diagonal(&along, &h)?;
+        let b = self.add(&across, &along)?;
+        let x = self.mm(u, &b)?;
+        self.mm(&x, vt)
+    }
+
+    /// For each i and j the product of the elements of `s` but these two; 0 where i = j.
+    fn products_but_two(&mut self, s: &B::Value, like: &B::Value) -> Result<B::Value, OpError> {
+        let last = self.0.fact(s).rank() - 1;
+        let before = products_before(self.0, s, last, false)?;
+        let behind = products_before(self.0, s, last, true)?;
+        let (before, behind) = (self.unsqueezed(&before)?, self.row(&behind)?);
+        // Between i and j, where i is the smaller one.
+        let above = places(self.0, Pw::Lt, like)?;
+        let one = self.0.scalar_like(1.0, s)?;
+        let row = self.row(s)?;
+        let shape = self.0.fact(like).shape;
+        let row = self.0.broadcast_to(&row, &shape)?;
+        let factors = self.0.pointwise(Pw::Select, &[above, row, one])?;
+        let between = products_before(self.0, &factors, last + 1, false)?;
+        let product = self.pw(Pw::Mul, &before, &between)?;
+        let product = self.pw(Pw::Mul, &product, &behind)?;
+        let upper = self.triu(&product, true)?;
+        let lower = self.t(&upper)?;
+        self.add(&upper, &lower)
+    }
+
+    /// Of `C = det(A) A⁻ᵀ`: `⟨gC, A⁻ᵀ⟩ C − C gCᵀ A⁻ᵀ`.
+    fn cofactors_by_inverse(
+        &mut self,
+        a: &B::Value,
+        c: &B::Value,
+        g: &B::Value,
+    ) -> Result<B::Value, OpError> {
         let inverse = apply(self.0, Routine::InverseUnchecked, std::slice::from_ref(a))?;
         let inverse = self.t(&inverse)?;
         let both = self.pw(Pw::Mul, g, &inverse)?;

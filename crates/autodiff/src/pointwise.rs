@@ -3,7 +3,7 @@
 use crate::expr::{Expr, select};
 use crate::{Call, Gradients};
 use kiln_ir::{Builder, OpError, Pw};
-use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, LN_2, LN_10};
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, LN_2, LN_10, PI};
 
 pub(crate) fn pullback<B: Builder>(
     b: &mut B,
@@ -75,14 +75,16 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
         Digamma => one(g * is(Zeta, 2.0.into(), x)),
         I0 => one(g * x.then(I1)),
         I0e => one(g * (x.clone().then(I1e) - x.then(Sign) * y)),
-        I1 => {
-            let slope = x.clone().then(I0) - y / x.clone();
-            one(g * select(is(Eq, x, 0.0.into()), 0.5, slope))
-        }
+        I1 => one(g * (x.clone().then(I0) - over(y, x, 1.0.into(), BESSEL))),
         I1e => {
-            let drop = y * (x.clone().then(Sign) + x.clone().then(Reciprocal));
-            let slope = x.clone().then(I0e) - drop;
-            one(g * select(is(Eq, x, 0.0.into()), 0.5, slope))
+            let fall = (-x.clone().then(Abs)).then(Exp);
+            let drop = y.clone() * x.clone().then(Sign) + over(y, x.clone(), fall, BESSEL);
+            one(g * (x.then(I0e) - drop))
+        }
+        Sinc => {
+            let angle = x * PI;
+            let fall = angle.clone().then(Cos) - y;
+            one(g * over(fall, angle.clone(), angle, SINC) * PI)
         }
         Sigmoid => one(g * (1.0 - y.clone()) * y),
         LogSigmoid => one(g * (-x).then(Sigmoid)),
@@ -146,26 +148,23 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
             two(g.clone(), -(g * whole))
         }
         Pow => {
-            let lower = is(Pow, x.clone(), z.clone() - 1.0);
-            let base = select(
+            // Of a constant nothing is infinite: 0 · x⁻¹ at 0.
+            let lower = z.clone() - 1.0;
+            let steep = is(Ge, x.clone().then(Abs), 1e-30.into());
+            let lower = select(
                 is(Eq, z.clone(), 0.0.into()),
-                0.0,
-                g.clone() * z.clone() * lower,
+                select(steep, lower.clone(), 0.0),
+                lower,
             );
+            let base = g.clone() * z.clone() * is(Pow, x.clone(), lower);
             let flat = is(And, is(Eq, x.clone(), 0.0.into()), is(Ge, z, 0.0.into()));
-            two(base, select(flat, 0.0, g * y * x.then(Log)))
+            two(base, g * y * select(flat, 1.0, x).then(Log))
         }
         // Nothing flows at the origin.
         Atan2 => {
             let length = square(x.clone()) + square(z.clone());
-            let slope = |side: Expr| {
-                select(
-                    is(Eq, length.clone(), 0.0.into()),
-                    0.0,
-                    side / length.clone(),
-                )
-            };
-            two(g.clone() * slope(z), -(g * slope(x)))
+            let length = select(is(Eq, length.clone(), 0.0.into()), f64::INFINITY, length);
+            two(g.clone() * (z / length.clone()), -(g * (x / length)))
         }
         // Both have a share at a tie.
         Maximum | Minimum => {
@@ -191,8 +190,8 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
         }
         Hypot => two(g.clone() * (x / y.clone()), g * (z / y)),
         LogAddExp | LogAddExp2 => {
-            let power = if op == LogAddExp { Exp } else { Exp2 };
-            let share = |a: Expr, b: Expr| g.clone() / ((b - a).then(power) + 1.0);
+            let scale = if op == LogAddExp { 1.0 } else { LN_2 };
+            let share = |a: Expr, b: Expr| g.clone() * ((a - b) * scale).then(Sigmoid);
             two(share(x.clone(), z.clone()), share(z, x))
         }
         Xlogy | Xlog1py => {
@@ -205,8 +204,8 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
                 is(Eq, x.clone(), 0.0.into()),
                 is(Le, z.clone(), end.into()),
             );
-            let log = is(op, g.clone(), z);
-            two(select(nothing, 0.0, log), g * x / base)
+            let log = is(op, g.clone(), select(nothing, 1.0 + end, z));
+            two(log, g * x / base)
         }
         Zeta => {
             let next = is(Zeta, x.clone() + 1.0, z);
@@ -253,6 +252,13 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
             one(select(is(And, above, below), g, 0.0))
         }
         First => two(g, Expr::Zeros),
+        Surrogate => two(Expr::Zeros, g),
+        BinaryCrossEntropy => {
+            let variance = is(Maximum, x.clone() * (1.0 - x.clone()), 1e-12.into());
+            let log = |p: Expr| is(Maximum, p.then(Log), (-100.0).into());
+            let odds = log(1.0 - x.clone()) - log(x.clone());
+            two(g.clone() * ((x - z) / variance), g * odds)
+        }
         Lerp => {
             let weight = Expr::X(2);
             vec![
@@ -268,6 +274,41 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
         IsNan | IsInf | Not | Eq | Ne | Lt | Le | Gt | Ge | And | Or | Xor | Shl | Shr
         | SignBit | Gcd | Lcm => vec![],
     }
+}
+
+/// `1 / (4ᵏ 2 k! (k + 1)!)`, of I₁(x) / x.
+const BESSEL: &[f64] = &[
+    0.5,
+    1.0 / 16.0,
+    1.0 / 384.0,
+    1.0 / 18_432.0,
+    1.0 / 1_474_560.0,
+    1.0 / 176_947_200.0,
+    1.0 / 29_727_129_600.0,
+    1.0 / 6_658_877_030_400.0,
+    1.0 / 1_917_756_584_755_200.0,
+];
+
+/// `(−1)ᵏ⁺¹ / ((2k + 3) (2k + 1)!)`, of (cos(x) − sin(x) / x) / x².
+const SINC: &[f64] = &[
+    -1.0 / 3.0,
+    1.0 / 30.0,
+    -1.0 / 840.0,
+    1.0 / 45_360.0,
+    -1.0 / 3_991_680.0,
+    1.0 / 518_918_400.0,
+    -1.0 / 93_405_312_000.0,
+    1.0 / 22_230_464_256_000.0,
+    -1.0 / 6_758_061_133_824_000.0,
+];
+
+/// `y / x`, which below |x| = 1 is `factor · Σ cₖ x²ᵏ`: so it has every derivative at 0.
+fn over(y: Expr, x: Expr, factor: Expr, c: &[f64]) -> Expr {
+    let near = Expr::call(Pw::Lt, [x.clone().then(Pw::Abs), 1.0.into()]);
+    let square = select(near.clone(), x.clone(), 0.0).then(Pw::Square);
+    let sum = |sum: Expr, c: &f64| sum * square.clone() + *c;
+    let series = c.iter().rev().fold(Expr::from(0.0), sum) * factor;
+    select(near.clone(), series, y / select(near, 1.0, x))
 }
 
 /// `x <= low or x >= high ? other : inside`; NaN is inside.

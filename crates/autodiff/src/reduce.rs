@@ -70,7 +70,7 @@ fn products_of_others<B: Builder>(
 }
 
 /// The product of the elements in front of each one along an axis (behind it, with `reverse`).
-fn products_before<B: Builder>(
+pub(crate) fn products_before<B: Builder>(
     b: &mut B,
     x: &B::Value,
     axis: usize,
@@ -101,6 +101,25 @@ fn products_before<B: Builder>(
 pub(crate) fn zeros_like<B: Builder>(b: &mut B, v: &B::Value) -> Result<B::Value, OpError> {
     let fact = b.fact(v);
     b.full(0.0, fact.dtype, &fact.shape)
+}
+
+/// For each pair of positions (j, i) along an axis, which become dims `axis` and `axis + 1`: the element of `x`
+/// at i, j and i.
+pub(crate) fn pairs<B: Builder>(
+    b: &mut B,
+    x: &B::Value,
+    axis: usize,
+) -> Result<[B::Value; 3], OpError> {
+    let mut shape = b.fact(x).shape;
+    let len = shape[axis].clone();
+    shape.insert(axis, Dim::ONE);
+    let wide = b.reshape(x, &shape)?;
+    shape[axis] = len;
+    Ok([
+        b.broadcast_to(&wide, &shape)?,
+        positions(b, &shape, axis)?,
+        positions(b, &shape, axis + 1)?,
+    ])
 }
 
 /// 0, 1, … along one axis of `shape`, i64 and stretched to it.

@@ -1,6 +1,6 @@
 //! Running sums and their kin.
 
-use crate::reduce::{positions, zeros_like};
+use crate::reduce::{pairs, positions, products_before, zeros_like};
 use kiln_base::DType;
 use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_ir::ops::{Scan, Scatter};
@@ -37,8 +37,51 @@ fn back<B: Builder>(
 }
 
 /// In front of the first zero `Σ g·y / x`, at it the same with that zero left out of the products,
-/// behind it nothing.
+/// behind it nothing; its own derivative is that of [`product_of_pairs`].
 fn product<B: Builder>(
+    b: &mut B,
+    op: &Scan,
+    g: &B::Value,
+    x: &B::Value,
+    y: &B::Value,
+) -> Result<B::Value, OpError> {
+    let value = product_by_quotient(b, op, g, x, y)?;
+    let exact = product_of_pairs(b, op, g, x)?;
+    b.pointwise(Pw::Surrogate, &[value, exact])
+}
+
+/// `(Π x before j) · Σᵢ gᵢ · (Π x between j and i)`, without a division: so every derivative is right at zeros too.
+fn product_of_pairs<B: Builder>(
+    b: &mut B,
+    op: &Scan,
+    g: &B::Value,
+    x: &B::Value,
+) -> Result<B::Value, OpError> {
+    let axis = op.axis;
+    let [xs, js, is] = pairs(b, x, axis)?;
+    let (behind, not_before) = match op.reverse {
+        false => (Pw::Gt, Pw::Ge),
+        true => (Pw::Lt, Pw::Le),
+    };
+    let one = b.scalar_like(1.0, &xs)?;
+    let is_behind = b.pointwise(behind, &[is.clone(), js.clone()])?;
+    let factors = b.pointwise(Pw::Select, &[is_behind, xs, one])?;
+    let along = Scan {
+        axis: axis + 1,
+        ..*op
+    };
+    let between = b.op(along, &[factors])?;
+    let [gs, ..] = pairs(b, g, axis)?;
+    let terms = b.pointwise(Pw::Mul, &[gs, between])?;
+    let zero = b.scalar_like(0.0, &terms)?;
+    let counts = b.pointwise(not_before, &[is, js])?;
+    let terms = b.pointwise(Pw::Select, &[counts, terms, zero])?;
+    let sums = b.sum(&terms, &[axis + 1])?;
+    let before = products_before(b, x, axis, op.reverse)?;
+    b.pointwise(Pw::Mul, &[before, sums])
+}
+
+fn product_by_quotient<B: Builder>(
     b: &mut B,
     op: &Scan,
     g: &B::Value,

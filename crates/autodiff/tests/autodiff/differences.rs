@@ -149,16 +149,27 @@ pub fn check(
     twice: bool,
     f: impl FnOnce(&mut GraphBuilder<'_>, &[Value]) -> Result<Value, OpError>,
 ) {
+    check_orders(what, operands, 1 + usize::from(twice), f);
+}
+
+/// Checks the derivatives of a program up to an order.
+pub fn check_orders(
+    what: &str,
+    operands: &[Operand],
+    orders: usize,
+    f: impl FnOnce(&mut GraphBuilder<'_>, &[Value]) -> Result<Value, OpError>,
+) {
     let mut rng = Rng::new(what.len() as u64 + 17);
     let mut program = Program::new(operands, &mut rng, f);
-    let first = program.differentiate(operands);
-    program.check(what, operands, &first);
-    if twice {
-        let values: Vec<Value> = first.iter().map(|(_, g)| *g).collect();
+    for order in 1..=orders {
+        let found = program.differentiate(operands);
+        program.check(&format!("{what}, order {order}"), operands, &found);
+        if found.is_empty() {
+            break;
+        }
+        let values: Vec<Value> = found.iter().map(|(_, g)| *g).collect();
         let mut b = GraphBuilder::new(&mut program.graph, Loc::UNKNOWN);
         program.total = weighted(&mut b, &mut rng, &values).unwrap();
-        let second = program.differentiate(operands);
-        program.check(&format!("{what}, twice"), operands, &second);
     }
 }
 

@@ -5,3 +5,4 @@ mod differences;
 mod kinks;
 mod ops;
 mod rows;
+mod singular;

@@ -14,6 +14,7 @@ fn smooth(row: Pw) -> Vec<(f64, f64)> {
         Log1p => vec![(-0.6, 3.0)],
         ErfInv => vec![(-0.8, 0.8)],
         Ndtri => vec![(0.1, 0.9)],
+        BinaryCrossEntropy => vec![(0.1, 0.9), (0.1, 0.9)],
         Lgamma | Digamma => vec![(0.4, 4.0)],
         I0e | I1e => vec![(0.3, 3.0)],
         Fmax | Fmin => vec![(-1.0, 0.0), (0.1, 1.0)],
@@ -39,7 +40,7 @@ fn rows_have_derivatives() {
     let mut rng = Rng::new(5);
     let mut checked = 0;
     for row in Pw::ALL.iter().copied() {
-        if !row.takes(DType::F64) || matches!(row, Pw::Select | Pw::Zeta) {
+        if !row.takes(DType::F64) || matches!(row, Pw::Select | Pw::Zeta | Pw::Surrogate) {
             continue;
         }
         let of_float = matches!(row.row().gives, kiln_ir::pointwise::Gives::Same);

@@ -44,6 +44,7 @@ fn rounds_nothing(graph: &Graph, node: &Node) -> bool {
                 | Fmin
                 | Select
                 | First
+                | Surrogate
                 | Clamp
                 | Clip
         ),

@@ -5,7 +5,7 @@ use super::generate::MAX_SYMBOL;
 use crate::eval::{Array, Data};
 use crate::ops::{Gather, Scatter};
 use crate::{Graph, NodeId, Op, Pw, Role};
-use kiln_base::{DType, Kind};
+use kiln_base::{DType, Dim, Kind};
 
 /// What the ops that read an input need of its values.
 #[derive(Default)]
@@ -63,6 +63,13 @@ pub fn random_inputs(graph: &Graph, seed: u64) -> Vec<Array> {
     out
 }
 
+/// A size; the least one, at most 2, where it is symbolic.
+pub(super) fn least(graph: &Graph, size: &Dim) -> i64 {
+    let symbols: Vec<i64> = graph.symbols.iter().map(|s| s.min).collect();
+    let least = || size.eval_checked(&symbols).map_or(1, |n| n.min(2));
+    size.as_const().unwrap_or_else(least)
+}
+
 fn needs(graph: &Graph, input: NodeId) -> Needs {
     let mut needs = Needs::default();
     for (_, node) in graph.iter() {
@@ -75,8 +82,7 @@ fn needs(graph: &Graph, input: NodeId) -> Needs {
             match &node.op {
                 Op::Gather(Gather { axis }) | Op::Scatter(Scatter { axis, .. }) if slot == 1 => {
                     let extent = &graph.fact(node.inputs[0]).shape[*axis];
-                    // A symbolic size is at least 2.
-                    let extent = extent.as_const().unwrap_or(2);
+                    let extent = least(graph, extent);
                     needs.bound = Some(needs.bound.unwrap_or(extent).min(extent));
                 }
                 Op::BatchNorm(_) if slot == 2 => needs.positive = true,

@@ -1,6 +1,7 @@
 //! Random scans, sorts, scatters and attention.
 
 use super::generate::{Generator, Meta};
+use super::inputs::least;
 use super::structured::int_meta;
 use crate::ops;
 use crate::{Fact, Role, Shape, Value};
@@ -46,7 +47,7 @@ impl Generator {
         let v = self.any(|f, m| f.dtype.computes() && f.rank() >= 1 && m.exact)?;
         let shape = self.fact(v).shape;
         let axis = self.rng.below(shape.len());
-        let most = shape[axis].as_const().unwrap_or(2);
+        let most = least(&self.graph, &shape[axis]);
         let some = self.rng.chance(0.5);
         let op = ops::ArgSort {
             axis,
@@ -64,7 +65,7 @@ impl Generator {
         let mut x = self.any(|f, _| f.rank() >= 1)?;
         let Fact { dtype, shape } = self.fact(x);
         let axis = self.rng.below(shape.len());
-        let bound = shape[axis].as_const().unwrap_or(2);
+        let bound = least(&self.graph, &shape[axis]);
         if bound == 0 {
             return None;
         }

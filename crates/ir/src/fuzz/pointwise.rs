@@ -71,7 +71,7 @@ impl Generator {
                 }
             }
             // Steep at both ends.
-            Ndtri => {
+            Ndtri | BinaryCrossEntropy => {
                 let x0 = self.clamp(x[0], 4.0)?;
                 let size = 1.0;
                 x[0] = self.row(Sigmoid, &[x0], Meta { size, exact: false })?;
@@ -110,6 +110,7 @@ impl Generator {
                 | Fmin
                 | Select
                 | First
+                | Surrogate
                 | Clamp
                 | Clip
         );
@@ -168,10 +169,11 @@ fn float_size(row: Pw, x: &[f64]) -> f64 {
     use Pw::*;
     let largest = x.iter().fold(1.0, |a: f64, b| a.max(*b));
     match row {
-        Sin | Cos | Tanh | Erf | Sigmoid | Softsign | Hardsigmoid | Sign | I0e | I1e => 1.0,
+        Sin | Cos | Tanh | Erf | Sigmoid | Softsign | Hardsigmoid | Sign | I0e | I1e | Sinc => 1.0,
         Erfc | ErfInv => 2.0,
         Ndtri => 4.0,
         Lgamma | Digamma => 8.0,
+        BinaryCrossEntropy => 8.0 * (x[1] + 1.0),
         LogNdtr => 40.0,
         Tan | Asin | Acos | Atan | Atan2 | Atanh | Rsqrt | Reciprocal => 4.0,
         Exp | Exp2 | Expm1 | Sinh | Cosh | I0 | I1 | Zeta => 64.0,

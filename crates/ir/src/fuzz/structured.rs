@@ -1,6 +1,7 @@
 //! Random structured ops.
 
 use super::generate::{Generator, Meta, range_of};
+use super::inputs::least;
 use crate::ops::{self, Axes, SliceAxis};
 use crate::{Fact, Pw, Role, Shape, Value};
 use kiln_base::prim::{RandomKind, Reduction};
@@ -280,7 +281,7 @@ impl Generator {
         let v = self.any(|f, _| f.rank() >= 1)?;
         let shape = self.fact(v).shape;
         let axis = self.rng.below(shape.len());
-        let bound = shape[axis].as_const().unwrap_or(2);
+        let bound = least(&self.graph, &shape[axis]);
         if bound == 0 {
             return None;
         }

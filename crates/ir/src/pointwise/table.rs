@@ -5,7 +5,7 @@ use super::{Gives, Row, Takes};
 use kiln_base::prim::{Binary, DivisionByZero, Unary, gcd, int_pow, lcm};
 use kiln_base::special;
 use serde::{Deserialize, Serialize};
-use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
 
 macro_rules! rows {
     ($($(#[$doc:meta])* $id:ident $name:literal $arity:literal $takes:ident $gives:ident
@@ -332,4 +332,31 @@ rows! {
             let first = bin(b, Binary::Lt, size, half);
             b.select(first, low, high)
         };
+    /// sin(πx) / (πx), and 1 at 0.
+    Sinc "sinc" 1 Float Same
+        float |x| { let a = PI * x[0]; if a == 0.0 { 1.0 } else { a.sin() / a } }; int NO_INT;
+        expr |b, x| {
+            let a = with(b, Binary::Mul, x[0], PI);
+            let (sine, one) = (u(b, Unary::Sin, a), b.constant(1.0, a));
+            let quotient = bin(b, Binary::Div, sine, a);
+            let zero = with(b, Binary::Eq, a, 0.0);
+            b.select(zero, one, quotient)
+        };
+    /// −(b · log(a) + (1 − b) · log(1 − a)) with logarithms of at least −100, whose slopes are not cut off.
+    BinaryCrossEntropy "binary_cross_entropy" 2 Float Same
+        float |x| {
+            let log = |p: f64| Binary::Max.eval_f64(p.ln(), -100.0);
+            (x[1] - 1.0) * log(1.0 - x[0]) - x[1] * log(x[0])
+        };
+        int NO_INT;
+        expr |b, x| {
+            let one = b.constant(1.0, x[0]);
+            let no = bin(b, Binary::Sub, one, x[0]);
+            let [yes, no] = [x[0], no].map(|p| { let log = u(b, Unary::Log, p); with(b, Binary::Max, log, -100.0) });
+            let rest = bin(b, Binary::Sub, x[1], one);
+            let (no, yes) = (bin(b, Binary::Mul, rest, no), bin(b, Binary::Mul, x[1], yes));
+            bin(b, Binary::Sub, no, yes)
+        };
+    /// a, whose derivative is that of b.
+    Surrogate "surrogate" 2 Float Same float |x| x[0]; int NO_INT; expr |_, x| x[0];
 }

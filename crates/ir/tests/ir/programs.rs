@@ -5,7 +5,7 @@ use kiln_ir::fuzz::{Config, Rng, coverage, random_graph, random_inputs};
 use kiln_ir::verify::verify;
 use kiln_ir::{DType, Graph, Pw};
 
-const SEEDS: u64 = 2000;
+const SEEDS: u64 = 3000;
 
 #[test]
 fn random_programs_are_sound_and_evaluate() {

@@ -89,7 +89,7 @@ fn neutral_number(view: &View<'_>, id: NodeId) -> Option<Patch> {
         Pw::Shl | Pw::Shr => (right(0.0), false),
         Pw::Maximum if float => (right(f64::NEG_INFINITY), left(f64::NEG_INFINITY)),
         Pw::Minimum if float => (right(f64::INFINITY), left(f64::INFINITY)),
-        Pw::First => (true, false),
+        Pw::First | Pw::Surrogate => (true, false),
         Pw::Clamp | Pw::Clip if float => {
             let open = right(f64::NEG_INFINITY) && holds(view, x[2], f64::INFINITY);
             (open, false)

@@ -103,23 +103,7 @@ impl Tensor {
             let text = "all elements of input should be between 0 and 1";
             let probability = within_0_and_1(b, &probability, text)?;
             let y = within_0_and_1(b, &y, "all elements of target should be between 0 and 1")?;
-            // The logarithms are cut off and their slopes are not: the gradient is a formula of its own.
-            let x = probability.detach();
-            let one = b.scalar_like(1.0, &x)?;
-            let clamped_log = |b: &mut Recorder, p: &Tensor| {
-                let log = b.unary(Pw::Log, p)?;
-                b.with(Pw::Maximum, &log, -100.0)
-            };
-            let rest = b.binary(Pw::Sub, &one, &x)?;
-            let (log, log_rest) = (clamped_log(b, &x)?, clamped_log(b, &rest)?);
-            let y_rest = b.binary(Pw::Sub, &y, &one)?;
-            let no = b.binary(Pw::Mul, &y_rest, &log_rest)?;
-            let yes = b.binary(Pw::Mul, &y, &log)?;
-            let loss = b.binary(Pw::Sub, &no, &yes)?;
-            let slope = cross_entropy_slope(b, &probability, &y)?;
-            let nothing = b.binary(Pw::Sub, &probability, &x)?;
-            let nothing = b.binary(Pw::Mul, &nothing, &slope)?;
-            let loss = b.binary(Pw::Add, &loss, &nothing)?;
+            let loss = b.binary(Pw::BinaryCrossEntropy, &probability, &y)?;
             weighted(b, &loss, weight, how.reduction, self.dtype())
         })
     }
@@ -228,17 +212,6 @@ impl Tensor {
             b.cast(&loss, self.dtype())
         })
     }
-}
-
-/// `(p − t) / (p (1 − p))`, of which the divisor is at least 1e-12.
-fn cross_entropy_slope(b: &mut Recorder, p: &Tensor, target: &Tensor) -> Recorded {
-    let one = b.scalar_like(1.0, p)?;
-    let rest = b.binary(Pw::Sub, &one, p)?;
-    let divisor = b.binary(Pw::Mul, &rest, p)?;
-    let (low, high) = (b.scalar_like(1e-12, p)?, b.scalar_like(f64::INFINITY, p)?);
-    let divisor = b.pointwise(Pw::Clip, &[divisor, low, high])?;
-    let difference = b.binary(Pw::Sub, p, &target.detach())?;
-    b.binary(Pw::Div, &difference, &divisor)
 }
 
 /// Input and target of a binary cross-entropy, wide; they must agree in shape.

@@ -186,11 +186,10 @@ impl Tensor {
         elementwise("smooth_l1_loss", self, target, how.reduction, |b, x, y| {
             how.check()?;
             let beta = how.beta;
-            let d = distance(b, x, y)?;
             if beta == 0.0 {
-                return Ok(d);
+                return distance(b, x, y);
             }
-            huber(b, &d, beta, 1.0 / beta)
+            huber(b, x, y, beta, 1.0 / beta)
         })
     }
 
@@ -207,8 +206,7 @@ impl Tensor {
         let target: &Tensor = &target.as_tensor();
         elementwise("huber_loss", self, target, how.reduction, |b, x, y| {
             how.check()?;
-            let d = distance(b, x, y)?;
-            huber(b, &d, how.delta, 1.0)
+            huber(b, x, y, how.delta, 1.0)
         })
     }
 
@@ -230,11 +228,7 @@ impl Tensor {
                 let difference = b.binary(Pw::Sub, y, x)?;
                 return b.binary(Pw::Mul, &p, &difference);
             }
-            // 0 · log 0 is 0.
-            let log = b.unary(Pw::Log, y)?;
-            let entropy = b.binary(Pw::Mul, y, &log)?;
-            let zero = b.with(Pw::Eq, y, 0.0)?;
-            let entropy = b.fill_where(&zero, 0.0, &entropy)?;
+            let entropy = b.binary(Pw::Xlogy, y, y)?;
             let cross = b.binary(Pw::Mul, y, x)?;
             b.binary(Pw::Sub, &entropy, &cross)
         })
@@ -260,11 +254,14 @@ impl Tensor {
 }
 
 /// `scale · ½ d²` up to an edge, then linear with the slope of the edge.
-fn huber(b: &mut Recorder, d: &Tensor, edge: f64, scale: f64) -> Recorded {
-    let square = b.unary(Pw::Square, d)?;
+fn huber(b: &mut Recorder, x: &Tensor, y: &Tensor, edge: f64, scale: f64) -> Recorded {
+    // The square is that of the difference, whose size has no curvature at 0.
+    let difference = b.binary(Pw::Sub, x, y)?;
+    let d = b.unary(Pw::Abs, &difference)?;
+    let square = b.unary(Pw::Square, &difference)?;
     let near = b.with(Pw::Mul, &square, 0.5 * scale)?;
-    let far = b.with(Pw::Sub, d, 0.5 * edge)?;
+    let far = b.with(Pw::Sub, &d, 0.5 * edge)?;
     let far = b.with(Pw::Mul, &far, edge * scale)?;
-    let inside = b.with(Pw::Lt, d, edge)?;
+    let inside = b.with(Pw::Lt, &d, edge)?;
     b.select(&inside, &near, &far)
 }

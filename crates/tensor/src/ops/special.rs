@@ -49,14 +49,7 @@ impl Tensor {
     /// sin(πx) / (πx), and 1 at 0.
     #[track_caller]
     pub fn sinc(&self) -> Tensor {
-        of_float("sinc", self, |b, x| {
-            let zero = b.with(Pw::Eq, x, 0.0)?;
-            let safe = b.fill_where(&zero, 1.0, x)?;
-            let angle = b.with(Pw::Mul, &safe, PI)?;
-            let sine = b.unary(Pw::Sin, &angle)?;
-            let y = b.binary(Pw::Div, &sine, &angle)?;
-            b.fill_where(&zero, 1.0, &y)
-        })
+        of_float("sinc", self, |b, x| b.unary(Pw::Sinc, x))
     }
 
     /// The entropy −x · log(x): 0 at 0, −∞ below.
@@ -100,10 +93,9 @@ impl Tensor {
                 x = b.select(&above, &high, &x)?;
                 x = b.select(&below, &low, &x)?;
             }
-            let one = b.scalar_like(1.0, &x)?;
-            let rest = b.binary(Pw::Sub, &one, &x)?;
-            let odds = b.binary(Pw::Div, &x, &rest)?;
-            b.unary(Pw::Log, &odds)
+            let minus = b.unary(Pw::Neg, &x)?;
+            let (yes, no) = (b.unary(Pw::Log, &x)?, b.unary(Pw::Log1p, &minus)?);
+            b.binary(Pw::Sub, &yes, &no)
         })
     }
 

@@ -111,8 +111,8 @@ impl Tensor {
         })
     }
 
-    /// The determinant of square matrices, `[..]`. It has a derivative at singular matrices too, and a
-    /// second one elsewhere.
+    /// The determinant of square matrices, `[..]`. It has a first and a second derivative at singular matrices too,
+    /// and further ones elsewhere.
     #[track_caller]
     pub fn det(&self) -> Tensor {
         one_on_host("linalg.det", [self], |b, [a]| {
