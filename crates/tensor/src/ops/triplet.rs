@@ -3,8 +3,8 @@
 use super::loss::{floats, reduced};
 use crate::operand::AsTensor;
 use crate::options::{Settings, options};
-use crate::record::compose;
-use crate::{Pairwise, Reduction, Tensor};
+use crate::record::{SOURCE, compose};
+use crate::{Pairwise, Reduction, Tensor, on_behalf_of_caller};
 use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
@@ -93,7 +93,9 @@ impl Tensor {
             swap: how.swap,
             reduction: how.reduction,
         };
-        self.triplet_margin_with_distance_loss_with(positive, negative, distance, how)
+        on_behalf_of_caller(SOURCE, || {
+            self.triplet_margin_with_distance_loss_with(positive, negative, distance, how)
+        })
     }
 
     /// [`Tensor::triplet_margin_loss`] with any distance.

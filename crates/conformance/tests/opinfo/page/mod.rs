@@ -4,9 +4,11 @@
 mod activations;
 mod amp;
 mod autograd;
+mod calls;
 mod convolution;
 mod creation;
 mod elementwise;
+mod errors;
 mod first;
 mod indexing;
 mod layers;
@@ -37,7 +39,7 @@ struct Row {
     note: &'static str,
 }
 
-/// A table of rows whose calls are compiled, with the names that they use as parameters.
+/// A table of rows whose calls are compiled, with the names that they use as parameters; [`calls`] runs some.
 macro_rules! rows {
     (($($parameters:tt)*); $($($torch:literal),+ = { $($code:tt)* } $($note:literal)?;)*) => {
         pub(super) const ROWS: &[super::Row] = &[$(super::Row {
@@ -51,6 +53,20 @@ macro_rules! rows {
         fn compiled($($parameters)*) -> Result<()> {
             $(let _ = { $($code)* };)*
             Ok(())
+        }
+
+        /// The call of a row, and the tensors among its results.
+        #[allow(dead_code, unused, clippy::too_many_arguments)]
+        pub(super) fn call(row: usize, $($parameters)*) -> Option<super::calls::Called> {
+            use super::calls::{Found, Other, Tensors};
+            let mut at = 0;
+            $(if at == row {
+                let mut call = || -> Result<_> { Ok({ $($code)* }) };
+                let found = call().map(|value| (&Found(&value)).tensors());
+                return Some((stringify!($($code)*), found));
+            }
+            at += 1;)*
+            None
         }
     };
 }
