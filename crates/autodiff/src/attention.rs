@@ -1,15 +1,16 @@
 //! Attention: one op gives the gradients of query, key and value, and computes the weights again.
 
+use crate::erased::{Erased, Id};
 use crate::{Call, Gradients, tape};
 use kiln_ir::ops::{Attention, AttentionGrad};
 use kiln_ir::{Builder, OpError};
 
-pub(crate) fn pullback<B: Builder>(
-    b: &mut B,
+pub(crate) fn pullback(
+    b: &mut Erased<'_>,
     op: &Attention,
-    g: &B::Value,
-    call: &Call<'_, B::Value>,
-) -> Result<Gradients<B::Value>, OpError> {
+    g: &Id,
+    call: &Call<'_, Id>,
+) -> Result<Gradients<Id>, OpError> {
     // The gradient of a mask is as large as the weights are. A random key has none.
     if op.mask(&call.wanted[3..]).is_some_and(|wanted| *wanted) {
         return tape::through_parts(b, call, g);
@@ -20,8 +21,7 @@ pub(crate) fn pullback<B: Builder>(
     let all = b.op(AttentionGrad { of: *op }, &operands)?;
     let parts = AttentionGrad::parts(b, &all, call.inputs)?;
     let parts = parts.into_iter().zip(call.wanted);
-    let mut found: Gradients<B::Value> =
-        parts.map(|(part, wanted)| wanted.then_some(part)).collect();
+    let mut found: Gradients<Id> = parts.map(|(part, wanted)| wanted.then_some(part)).collect();
     found.extend(call.inputs[3..].iter().map(|_| None));
     Ok(found)
 }

@@ -1,16 +1,17 @@
 //! The derivative of a branch: a branch over the pullbacks of its graphs, which compute again what
 //! they need of the forward values.
 
+use crate::erased::{Erased, Id};
 use crate::{Call, Gradients, gradients};
 use kiln_ir::{Builder, Graph, GraphBuilder, Loc, OpError, Role, Value, ops};
 use std::sync::Arc;
 
-pub(crate) fn pullback<B: Builder>(
-    b: &mut B,
+pub(crate) fn pullback(
+    b: &mut Erased<'_>,
     op: &ops::If,
-    call: &Call<'_, B::Value>,
-    cotangents: &[Option<B::Value>],
-) -> Result<Gradients<B::Value>, OpError> {
+    call: &Call<'_, Id>,
+    cotangents: &[Option<Id>],
+) -> Result<Gradients<Id>, OpError> {
     let seeded: Vec<usize> = (0..cotangents.len())
         .filter(|i| cotangents[*i].is_some())
         .collect();

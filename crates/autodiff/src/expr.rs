@@ -1,5 +1,6 @@
 //! Formulas of pointwise derivatives.
 
+use crate::erased::{Erased, Id};
 use kiln_ir::{Builder, OpError, Pw};
 use std::ops::{Add, Div, Mul, Neg, Sub};
 use std::rc::Rc;
@@ -35,13 +36,7 @@ impl Expr {
     }
 
     /// Records the formula.
-    pub(crate) fn emit<B: Builder>(
-        &self,
-        b: &mut B,
-        x: &[B::Value],
-        y: &B::Value,
-        g: &B::Value,
-    ) -> Result<B::Value, OpError> {
+    pub(crate) fn emit(&self, b: &mut Erased<'_>, x: &[Id], y: &Id, g: &Id) -> Result<Id, OpError> {
         Ok(match self {
             Expr::X(i) => x[*i].clone(),
             Expr::Y => y.clone(),

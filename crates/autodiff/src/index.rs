@@ -1,17 +1,18 @@
 //! Gather and scatter.
 
+use crate::erased::{Erased, Id};
 use crate::reduce::{pairs, zeros_like};
 use crate::{Call, Gradients};
 use kiln_base::prim::{Reduction, ScatterKind};
 use kiln_ir::ops::{Gather, Reduce, Scatter};
 use kiln_ir::{Builder, OpError, Pw};
 
-pub(crate) fn gather<B: Builder>(
-    b: &mut B,
+pub(crate) fn gather(
+    b: &mut Erased<'_>,
     axis: usize,
-    g: &B::Value,
-    call: &Call<'_, B::Value>,
-) -> Result<Gradients<B::Value>, OpError> {
+    g: &Id,
+    call: &Call<'_, Id>,
+) -> Result<Gradients<Id>, OpError> {
     let (x, index) = (&call.inputs[0], &call.inputs[1]);
     let zero = zeros_like(b, x)?;
     let kind = ScatterKind::Sum;
@@ -19,15 +20,15 @@ pub(crate) fn gather<B: Builder>(
     Ok([Some(dx), None].into_iter().collect())
 }
 
-pub(crate) fn scatter<B: Builder>(
-    b: &mut B,
+pub(crate) fn scatter(
+    b: &mut Erased<'_>,
     op: &Scatter,
-    g: &B::Value,
-    call: &Call<'_, B::Value>,
-) -> Result<Gradients<B::Value>, OpError> {
+    g: &Id,
+    call: &Call<'_, Id>,
+) -> Result<Gradients<Id>, OpError> {
     let index = &call.inputs[1];
     let axis = op.axis;
-    let take = |b: &mut B, v: &B::Value| b.op(Gather { axis }, &[v.clone(), index.clone()]);
+    let take = |b: &mut Erased<'_>, v: &Id| b.op(Gather { axis }, &[v.clone(), index.clone()]);
     let (dx, dsrc) = match op.kind {
         ScatterKind::Sum => (g.clone(), take(b, g)?),
         ScatterKind::Set => {
@@ -44,12 +45,12 @@ pub(crate) fn scatter<B: Builder>(
 /// `g · y / x`; where one factor is 0, the product of the others. As in PyTorch the source's
 /// gradient at a place with a zero counts the zeros of the source alone. Its own derivative is that of
 /// [`product_of_others`].
-fn product<B: Builder>(
-    b: &mut B,
+fn product(
+    b: &mut Erased<'_>,
     op: &Scatter,
-    g: &B::Value,
-    call: &Call<'_, B::Value>,
-) -> Result<Gradients<B::Value>, OpError> {
+    g: &Id,
+    call: &Call<'_, Id>,
+) -> Result<Gradients<Id>, OpError> {
     let (x, index, src) = (&call.inputs[0], &call.inputs[1], &call.inputs[2]);
     let axis = op.axis;
     let one = b.full(1.0, b.ask(x, |f| f.dtype), &[])?;
@@ -72,7 +73,7 @@ fn product<B: Builder>(
         kind: ScatterKind::Sum,
     };
     let count = b.op(count, &[none, index.clone(), zeros])?;
-    let take = |b: &mut B, v: B::Value| b.op(Gather { axis }, &[v, index.clone()]);
+    let take = |b: &mut Erased<'_>, v: Id| b.op(Gather { axis }, &[v, index.clone()]);
     let product = b.pointwise(Pw::Mul, &[g.clone(), without_zeros])?;
     let product = take(b, product)?;
     let count = take(b, count)?;
@@ -91,12 +92,7 @@ fn product<B: Builder>(
 }
 
 /// For each element of a source the product of the others that go to its place.
-fn product_of_others<B: Builder>(
-    b: &mut B,
-    axis: usize,
-    index: &B::Value,
-    src: &B::Value,
-) -> Result<B::Value, OpError> {
+fn product_of_others(b: &mut Erased<'_>, axis: usize, index: &Id, src: &Id) -> Result<Id, OpError> {
     let [others, own, other] = pairs(b, src, axis)?;
     let [theirs, ..] = pairs(b, index, axis)?;
     let mut shape = b.fact(index).shape;
@@ -112,17 +108,17 @@ fn product_of_others<B: Builder>(
 }
 
 /// Equal shares for all that are the extreme, x's own element among them.
-fn extreme<B: Builder>(
-    b: &mut B,
+fn extreme(
+    b: &mut Erased<'_>,
     op: &Scatter,
-    g: &B::Value,
-    call: &Call<'_, B::Value>,
-) -> Result<Gradients<B::Value>, OpError> {
+    g: &Id,
+    call: &Call<'_, Id>,
+) -> Result<Gradients<Id>, OpError> {
     let (x, index, src) = (&call.inputs[0], &call.inputs[1], &call.inputs[2]);
     let y = &call.outputs[0];
     let axis = op.axis;
     let dtype = b.ask(x, |f| f.dtype);
-    let take = |b: &mut B, v: &B::Value| b.op(Gather { axis }, &[v.clone(), index.clone()]);
+    let take = |b: &mut Erased<'_>, v: &Id| b.op(Gather { axis }, &[v.clone(), index.clone()]);
     let own = b.pointwise(Pw::Eq, &[x.clone(), y.clone()])?;
     let own = b.cast(&own, dtype)?;
     let best = take(b, y)?;

@@ -2,7 +2,8 @@
 //!
 //! [`pullback`] is the derivative of one op: from the cotangents of its outputs to those of its inputs.
 //! It is written against [`Builder`], so the same rules differentiate graphs and lazily recorded
-//! tensors, and what they write can be optimised, fused and differentiated again. [`backward`] chains
+//! tensors, and what they write can be optimised, fused and differentiated again. The rules are compiled once, over
+//! one builder that stands for any other. [`backward`] chains
 //! the rules over a program. At ties and kinks the rules are PyTorch's.
 //!
 //! ```
@@ -25,6 +26,7 @@
 mod attention;
 mod backward;
 mod branch;
+mod erased;
 mod expr;
 mod index;
 mod linalg;
@@ -41,6 +43,7 @@ mod window;
 pub use backward::{Custom, Observer, Place, Problem, Rule, Step, backward, gradients};
 pub use loops::with_residuals;
 
+use erased::{Erased, Id};
 use kiln_base::linalg::Routine;
 use kiln_ir::{Builder, Op, OpError};
 use smallvec::{SmallVec, smallvec};
@@ -73,6 +76,15 @@ pub fn pullback<B: Builder>(
     if cotangents.iter().all(Option::is_none) {
         return Ok(call.inputs.iter().map(|_| None).collect());
     }
+    erased::pullback(b, call, cotangents)
+}
+
+/// [`pullback`] by the rule of the op; some cotangent is not zero.
+fn rule(
+    b: &mut Erased<'_>,
+    call: &Call<'_, Id>,
+    cotangents: &[Option<Id>],
+) -> Result<Gradients<Id>, OpError> {
     match call.op {
         Op::If(op) => return branch::pullback(b, op, call, cotangents),
         Op::Loop(op) => return loops::pullback(b, op, call, cotangents),
@@ -84,7 +96,7 @@ pub fn pullback<B: Builder>(
         return Err(no_derivative(call.op));
     };
     let (x, y) = (call.inputs, call.outputs);
-    let only = |v: B::Value| -> Gradients<B::Value> { smallvec![Some(v)] };
+    let only = |v: Id| -> Gradients<Id> { smallvec![Some(v)] };
     Ok(match call.op {
         Op::Pointwise(op) => pointwise::pullback(b, op.0, call, g)?,
         Op::Cast(_) => {

@@ -6,6 +6,7 @@
 
 mod formula;
 
+use crate::erased::{Erased, Id};
 use crate::reduce::products_before;
 use crate::{Call, Gradients};
 use formula::Formula;
@@ -16,12 +17,12 @@ use kiln_ir::ops::Concat;
 use kiln_ir::{Builder, DType, Dim, OpError, Pw};
 use smallvec::smallvec;
 
-pub(crate) fn pullback<B: Builder>(
-    b: &mut B,
+pub(crate) fn pullback(
+    b: &mut Erased<'_>,
     routine: Routine,
-    call: &Call<'_, B::Value>,
-    g: &B::Value,
-) -> Result<Gradients<B::Value>, OpError> {
+    call: &Call<'_, Id>,
+    g: &Id,
+) -> Result<Gradients<Id>, OpError> {
     let (a, y) = (&call.inputs[0], &call.outputs[0]);
     let mut f = Formula(b);
     let gradient = match routine {
@@ -58,9 +59,9 @@ pub(crate) fn pullback<B: Builder>(
     Ok(smallvec![Some(gradient)])
 }
 
-impl<B: Builder> Formula<'_, B> {
+impl Formula<'_, '_> {
     /// `½ L⁻ᵀ (Φ + Φᵀ) L⁻¹` with Φ the lower triangle of `Lᵀ gL`, half of its diagonal.
-    fn cholesky(&mut self, l: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+    fn cholesky(&mut self, l: &Id, g: &Id) -> Result<Id, OpError> {
         let phi = self.tm(l, g)?;
         let (whole, strict) = (self.tril(&phi, false)?, self.tril(&phi, true)?);
         let strict = self.t(&strict)?;
@@ -73,7 +74,7 @@ impl<B: Builder> Formula<'_, B> {
 
     /// See `linalg_lu_backward`: for the square part, `P L⁻ᵀ (tril(Lᵀ gL, −1) + triu(gU Uᵀ)) U⁻ᵀ`; columns
     /// beyond it are `U₂ = L⁻¹ A₂`, rows beyond it `L₂ = A₂ U⁻¹`.
-    fn lu(&mut self, a: &B::Value, y: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+    fn lu(&mut self, a: &Id, y: &Id, g: &Id) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, m, n) = matrices(&fact)?;
         let k = least(m, n)?;
@@ -119,18 +120,13 @@ impl<B: Builder> Formula<'_, B> {
         self.mm(&p, &x)
     }
 
-    fn two(
-        &mut self,
-        packed: &B::Value,
-        first: &[Dim],
-        second: &[Dim],
-    ) -> Result<[B::Value; 2], OpError> {
-        let [x, y] = <[B::Value; 2]>::try_from(parts(self.0, packed, &[first, second])?)
+    fn two(&mut self, packed: &Id, first: &[Dim], second: &[Dim]) -> Result<[Id; 2], OpError> {
+        let [x, y] = <[Id; 2]>::try_from(parts(self.0, packed, &[first, second])?)
             .unwrap_or_else(|_| unreachable!("two shapes give two parts"));
         Ok([x, y])
     }
 
-    fn qr(&mut self, a: &B::Value, y: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+    fn qr(&mut self, a: &Id, y: &Id, g: &Id) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, m, n) = matrices(&fact)?;
         let k = least(m, n)?;
@@ -160,13 +156,7 @@ impl<B: Builder> Formula<'_, B> {
 
     /// `(gQ + Q S) R⁻ᵀ` with S symmetric and the upper triangle of `gR Rᵀ − Qᵀ gQ` (Walter and Lehmann,
     /// Algorithmic differentiation of linear algebra functions).
-    fn qr_of_tall(
-        &mut self,
-        q: &B::Value,
-        r: &B::Value,
-        gq: &B::Value,
-        gr: &B::Value,
-    ) -> Result<B::Value, OpError> {
+    fn qr_of_tall(&mut self, q: &Id, r: &Id, gq: &Id, gr: &Id) -> Result<Id, OpError> {
         let (x, y) = (self.mt(gr, r)?, self.tm(q, gq)?);
         let x = self.sub(&x, &y)?;
         let (upper, strict) = (self.triu(&x, false)?, self.triu(&x, true)?);
@@ -178,12 +168,7 @@ impl<B: Builder> Formula<'_, B> {
         self.right(&rt, &x, false, false)
     }
 
-    fn qr_complete(
-        &mut self,
-        a: &B::Value,
-        y: &B::Value,
-        g: &B::Value,
-    ) -> Result<B::Value, OpError> {
+    fn qr_complete(&mut self, a: &Id, y: &Id, g: &Id) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, m, n) = matrices(&fact)?;
         if least(m, n)? != *m {
@@ -196,18 +181,12 @@ impl<B: Builder> Formula<'_, B> {
 
     /// `U ((skew(Uᵀ gU) / E) S + S (skew(Vᵀ gV) / E) + gS) Vᵀ`, where `Eᵢⱼ = Sⱼ² − Sᵢ²`, and what `gU` and
     /// `gV` have outside the spaces of U and V, divided by S. Of the full U and V, the first k vectors.
-    fn svd(
-        &mut self,
-        a: &B::Value,
-        y: &B::Value,
-        g: &B::Value,
-        full: bool,
-    ) -> Result<B::Value, OpError> {
+    fn svd(&mut self, a: &Id, y: &Id, g: &Id, full: bool) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, m, n) = matrices(&fact)?;
         let k = least(m, n)?;
         let (rows, columns) = if full { (m, n) } else { (&k, &k) };
-        let mut of = |packed: &B::Value| -> Result<[B::Value; 3], OpError> {
+        let mut of = |packed: &Id| -> Result<[Id; 3], OpError> {
             let shapes: [&[Dim]; 3] = [
                 &[m.clone(), rows.clone()],
                 std::slice::from_ref(&k),
@@ -249,12 +228,7 @@ impl<B: Builder> Formula<'_, B> {
     }
 
     /// `(Uᵀ gU − gUᵀ U) / E`, with 0 on the diagonal.
-    fn skew_over(
-        &mut self,
-        u: &B::Value,
-        gu: &B::Value,
-        e: &B::Value,
-    ) -> Result<B::Value, OpError> {
+    fn skew_over(&mut self, u: &Id, gu: &Id, e: &Id) -> Result<Id, OpError> {
         let x = self.tm(u, gu)?;
         let xt = self.t(&x)?;
         let skew = self.sub(&x, &xt)?;
@@ -262,14 +236,14 @@ impl<B: Builder> Formula<'_, B> {
     }
 
     /// `gU − U Uᵀ gU`.
-    fn outside(&mut self, u: &B::Value, gu: &B::Value) -> Result<B::Value, OpError> {
+    fn outside(&mut self, u: &Id, gu: &Id) -> Result<Id, OpError> {
         let inside = self.tm(u, gu)?;
         let inside = self.mm(u, &inside)?;
         self.sub(gu, &inside)
     }
 
     /// `U gS Vᵀ`.
-    fn singular_values(&mut self, a: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+    fn singular_values(&mut self, a: &Id, g: &Id) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, m, n) = matrices(&fact)?;
         let k = least(m, n)?;
@@ -286,7 +260,7 @@ impl<B: Builder> Formula<'_, B> {
     }
 
     /// `V ((Vᵀ gV) / E + gL) Vᵀ`, where `Eᵢⱼ = Lⱼ − Lᵢ` and the diagonal of the quotient is 0.
-    fn eigh(&mut self, a: &B::Value, y: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+    fn eigh(&mut self, a: &Id, y: &Id, g: &Id) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, _, n) = matrices(&fact)?;
         let shapes = ([n.clone()], [n.clone(), n.clone()]);
@@ -305,7 +279,7 @@ impl<B: Builder> Formula<'_, B> {
     }
 
     /// `V gL Vᵀ`.
-    fn eigenvalues(&mut self, a: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+    fn eigenvalues(&mut self, a: &Id, g: &Id) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, _, n) = matrices(&fact)?;
         let packed = apply(self.0, Routine::Eigh, std::slice::from_ref(a))?;
@@ -316,7 +290,7 @@ impl<B: Builder> Formula<'_, B> {
     }
 
     /// `−Yᵀ gY Yᵀ`.
-    fn inverse(&mut self, y: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+    fn inverse(&mut self, y: &Id, g: &Id) -> Result<Id, OpError> {
         let yt = self.t(y)?;
         let x = self.mm(&yt, g)?;
         let x = self.mm(&x, &yt)?;
@@ -325,7 +299,7 @@ impl<B: Builder> Formula<'_, B> {
 
     /// Of the cofactors, also of a singular matrix; its own derivative is that of
     /// [`Formula::cofactors_by_inverse`].
-    fn cofactors(&mut self, a: &B::Value, c: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+    fn cofactors(&mut self, a: &Id, c: &Id, g: &Id) -> Result<Id, OpError> {
         let value = self.cofactors_by_svd(a, g)?;
         let again = self.cofactors_by_inverse(a, c, g)?;
         self.pw(Pw::Surrogate, &value, &again)
@@ -333,7 +307,7 @@ impl<B: Builder> Formula<'_, B> {
 
     /// With `A = U S Vᵀ`, `H = det(U) det(V) Uᵀ gC V` and `Mᵢⱼ = Π Sₖ` over k ≠ i, j: `U B Vᵀ`, where
     /// `Bⱼᵢ = −Hᵢⱼ Mᵢⱼ` and `Bⱼⱼ = Σᵢ Hᵢᵢ Mᵢⱼ` over i ≠ j.
-    fn cofactors_by_svd(&mut self, a: &B::Value, g: &B::Value) -> Result<B::Value, OpError> {
+    fn cofactors_by_svd(&mut self, a: &Id, g: &Id) -> Result<Id, OpError> {
         let n = self.0.fact(a).shape.last().cloned().unwrap_or(Dim::ONE);
         let packed = apply(self.0, Routine::Svd, std::slice::from_ref(a))?;
         let (square, row) = ([n.clone(), n.clone()], [n]);
@@ -364,7 +338,7 @@ impl<B: Builder> Formula<'_, B> {
     }
 
     /// For each i and j the product of the elements of `s` but these two; 0 where i = j.
-    fn products_but_two(&mut self, s: &B::Value, like: &B::Value) -> Result<B::Value, OpError> {
+    fn products_but_two(&mut self, s: &Id, like: &Id) -> Result<Id, OpError> {
         let last = self.0.fact(s).rank() - 1;
         let before = products_before(self.0, s, last, false)?;
         let behind = products_before(self.0, s, last, true)?;
@@ -385,12 +359,7 @@ impl<B: Builder> Formula<'_, B> {
     }
 
     /// Of `C = det(A) A⁻ᵀ`: `⟨gC, A⁻ᵀ⟩ C − C gCᵀ A⁻ᵀ`.
-    fn cofactors_by_inverse(
-        &mut self,
-        a: &B::Value,
-        c: &B::Value,
-        g: &B::Value,
-    ) -> Result<B::Value, OpError> {
+    fn cofactors_by_inverse(&mut self, a: &Id, c: &Id, g: &Id) -> Result<Id, OpError> {
         let inverse = apply(self.0, Routine::InverseUnchecked, std::slice::from_ref(a))?;
         let inverse = self.t(&inverse)?;
         let both = self.pw(Pw::Mul, g, &inverse)?;
@@ -405,12 +374,7 @@ impl<B: Builder> Formula<'_, B> {
 
     /// `−(Y K)ᵀ + K Yᵀ − (A Y)(K Yᵀ) + (Yᵀ Y)(gYᵀ − K A)` with `K = gYᵀ Y` where A is not tall (Golub and
     /// Pereyra, The differentiation of pseudo-inverses); of a tall one, that of its transpose.
-    fn pseudo_inverse(
-        &mut self,
-        a: &B::Value,
-        y: &B::Value,
-        g: &B::Value,
-    ) -> Result<B::Value, OpError> {
+    fn pseudo_inverse(&mut self, a: &Id, y: &Id, g: &Id) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, m, n) = matrices(&fact)?;
         if least(m, n)? != *m {
@@ -438,9 +402,9 @@ impl<B: Builder> Formula<'_, B> {
     fn solve(
         &mut self,
         routine: Routine,
-        call: &Call<'_, B::Value>,
-        g: &B::Value,
-    ) -> Result<Gradients<B::Value>, OpError> {
+        call: &Call<'_, Id>,
+        g: &Id,
+    ) -> Result<Gradients<Id>, OpError> {
         let (a, x) = (&call.inputs[0], &call.outputs[0]);
         let at = self.t(a)?;
         let gb = match routine {

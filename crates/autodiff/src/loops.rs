@@ -12,6 +12,7 @@
 
 mod sums;
 
+use crate::erased::{Erased, Id};
 use crate::{Call, Gradients, gradients};
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Op, OpError, Pw, Role, Value, ops};
 use std::collections::{BTreeMap, BTreeSet};
@@ -220,12 +221,12 @@ fn active(op: &ops::Loop, wanted: &[bool]) -> Vec<bool> {
 }
 
 /// The residuals, each stacked by the loop, or by another run of it.
-fn kept<B: Builder>(
-    b: &mut B,
+fn kept(
+    b: &mut Erased<'_>,
     op: &ops::Loop,
-    call: &Call<'_, B::Value>,
+    call: &Call<'_, Id>,
     residuals: &[Value],
-) -> Result<Vec<B::Value>, OpError> {
+) -> Result<Vec<Id>, OpError> {
     let lacks = |r: &Value| stacked(op, *r).is_none();
     let missing: Vec<Value> = residuals.iter().copied().filter(lacks).collect();
     let again = match missing.is_empty() {
@@ -237,7 +238,7 @@ fn kept<B: Builder>(
         Some(at) => Some(call.outputs[at].clone()),
         None => again.next(),
     };
-    let found: Option<Vec<B::Value>> = residuals.iter().map(stack).collect();
+    let found: Option<Vec<Id>> = residuals.iter().map(stack).collect();
     found.ok_or_else(|| OpError::new("a residual is missing"))
 }
 
@@ -327,12 +328,12 @@ impl Backward<'_> {
 }
 
 /// The gradients of the operands of a loop.
-pub(crate) fn pullback<B: Builder>(
-    b: &mut B,
+pub(crate) fn pullback(
+    b: &mut Erased<'_>,
     op: &ops::Loop,
-    call: &Call<'_, B::Value>,
-    cotangents: &[Option<B::Value>],
-) -> Result<Gradients<B::Value>, OpError> {
+    call: &Call<'_, Id>,
+    cotangents: &[Option<Id>],
+) -> Result<Gradients<Id>, OpError> {
     let seeded: Vec<bool> = cotangents.iter().map(Option::is_some).collect();
     let step = Step::new(op, call.wanted, &seeded)?;
     let residuals = step.residuals();
@@ -354,7 +355,7 @@ pub(crate) fn pullback<B: Builder>(
     back.graph.symbols.clone_from(&op.body.symbols);
     // Operands and inputs alike: what is carried, what is scanned, what all steps get.
     back.input(inputs[0]);
-    let mut operands: Vec<B::Value> = Vec::new();
+    let mut operands: Vec<Id> = Vec::new();
     for (i, g, _) in &step.carried {
         back.input(*g);
         operands.push(match &cotangents[*i] {
@@ -401,11 +402,11 @@ pub(crate) fn pullback<B: Builder>(
         let g = results.next();
         gradient[*i] = g.filter(|_| call.wanted[*i]);
     }
-    let totals: Vec<B::Value> = results.by_ref().take(totals.len()).collect();
+    let totals: Vec<Id> = results.by_ref().take(totals.len()).collect();
     for (i, _) in &step.scanned {
         gradient[*i] = results.next();
     }
-    let stacked: Vec<B::Value> = results.collect();
+    let stacked: Vec<Id> = results.collect();
     let stack = |v: &Value| {
         let at = |list: &[Value]| list.iter().position(|x| x == v);
         let new = at(&stacks).map(|i| stacked[i].clone());
@@ -433,6 +434,6 @@ pub(crate) fn pullback<B: Builder>(
     Ok(gradient)
 }
 
-fn zeros<B: Builder>(b: &mut B, like: &Fact) -> Result<B::Value, OpError> {
+fn zeros(b: &mut Erased<'_>, like: &Fact) -> Result<Id, OpError> {
     b.full(0.0, like.dtype, &like.shape)
 }

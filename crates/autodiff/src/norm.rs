@@ -1,5 +1,6 @@
 //! Softmax and batch normalisation.
 
+use crate::erased::{Erased, Id};
 use crate::{Call, Gradients};
 use kiln_base::Dim;
 use kiln_base::prim::Reduction;
@@ -7,12 +8,7 @@ use kiln_ir::ops::{BatchNorm, Softmax};
 use kiln_ir::{Builder, OpError, Pw, Shape};
 
 /// `y · (g − Σ g·y)`, or `g − exp(y) · Σ g` for the logarithm.
-pub(crate) fn softmax<B: Builder>(
-    b: &mut B,
-    op: &Softmax,
-    g: &B::Value,
-    y: &B::Value,
-) -> Result<B::Value, OpError> {
+pub(crate) fn softmax(b: &mut Erased<'_>, op: &Softmax, g: &Id, y: &Id) -> Result<Id, OpError> {
     if op.log {
         let sum = b.reduce_keepdim(Reduction::Sum, g, &[op.axis])?;
         let exp = b.pointwise(Pw::Exp, std::slice::from_ref(y))?;
@@ -28,12 +24,12 @@ pub(crate) fn softmax<B: Builder>(
 /// With `n = (x − mean) · r`, `r = 1 / √(variance + eps)`: `g·w·r` for x, minus its sum for the mean,
 /// `−r²/2 · Σ g·w·n` for the variance, `Σ g·n` for the weight, `Σ g` for the bias. Sums are over all
 /// axes but the channels.
-pub(crate) fn batch_norm<B: Builder>(
-    b: &mut B,
+pub(crate) fn batch_norm(
+    b: &mut Erased<'_>,
     op: &BatchNorm,
-    g: &B::Value,
-    call: &Call<'_, B::Value>,
-) -> Result<Gradients<B::Value>, OpError> {
+    g: &Id,
+    call: &Call<'_, Id>,
+) -> Result<Gradients<Id>, OpError> {
     let x = &call.inputs[0];
     let shape = b.fact(x).shape;
     let axes: Vec<usize> = (0..shape.len()).filter(|a| *a != 1).collect();

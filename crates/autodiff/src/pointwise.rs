@@ -1,16 +1,17 @@
 //! Derivatives of the rows of the pointwise table.
 
+use crate::erased::{Erased, Id};
 use crate::expr::{Expr, select};
 use crate::{Call, Gradients};
-use kiln_ir::{Builder, OpError, Pw};
+use kiln_ir::{OpError, Pw};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, LN_2, LN_10, PI};
 
-pub(crate) fn pullback<B: Builder>(
-    b: &mut B,
+pub(crate) fn pullback(
+    b: &mut Erased<'_>,
     op: Pw,
-    call: &Call<'_, B::Value>,
-    g: &B::Value,
-) -> Result<Gradients<B::Value>, OpError> {
+    call: &Call<'_, Id>,
+    g: &Id,
+) -> Result<Gradients<Id>, OpError> {
     let rules = derivative(op);
     let mut out = Gradients::new();
     for i in 0..call.inputs.len() {

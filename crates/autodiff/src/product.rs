@@ -1,27 +1,28 @@
 //! Matrix products and convolutions: bilinear, so each derivative is a product of the same family.
 
+use crate::erased::{Erased, Id};
 use crate::{Call, Gradients};
 use kiln_ir::ops::{Axes, Conv, ConvTranspose, ConvWeight, MatMul};
 use kiln_ir::{Builder, Op, OpError, Shape};
 
 /// What `op` makes of two values, where that is wanted.
-fn if_wanted<B: Builder>(
-    b: &mut B,
+fn if_wanted(
+    b: &mut Erased<'_>,
     wanted: bool,
     op: impl Into<Op>,
-    operands: [&B::Value; 2],
-) -> Result<Option<B::Value>, OpError> {
+    operands: [&Id; 2],
+) -> Result<Option<Id>, OpError> {
     match wanted {
         true => b.op(op, &operands.map(Clone::clone)).map(Some),
         false => Ok(None),
     }
 }
 
-pub(crate) fn matmul<B: Builder>(
-    b: &mut B,
-    g: &B::Value,
-    call: &Call<'_, B::Value>,
-) -> Result<Gradients<B::Value>, OpError> {
+pub(crate) fn matmul(
+    b: &mut Erased<'_>,
+    g: &Id,
+    call: &Call<'_, Id>,
+) -> Result<Gradients<Id>, OpError> {
     let (x, y) = (&call.inputs[0], &call.inputs[1]);
     let mut out = Gradients::new();
     out.push(match call.wanted[0] {
@@ -41,19 +42,19 @@ pub(crate) fn matmul<B: Builder>(
     Ok(out)
 }
 
-fn transposed<B: Builder>(b: &mut B, v: &B::Value) -> Result<B::Value, OpError> {
+fn transposed(b: &mut Erased<'_>, v: &Id) -> Result<Id, OpError> {
     let rank = b.ask(v, kiln_ir::Fact::rank);
     let mut perm: Axes = (0..rank).collect();
     perm.swap(rank - 2, rank - 1);
     b.permute(v, &perm)
 }
 
-pub(crate) fn conv<B: Builder>(
-    b: &mut B,
+pub(crate) fn conv(
+    b: &mut Erased<'_>,
     op: &Conv,
-    g: &B::Value,
-    call: &Call<'_, B::Value>,
-) -> Result<Gradients<B::Value>, OpError> {
+    g: &Id,
+    call: &Call<'_, Id>,
+) -> Result<Gradients<Id>, OpError> {
     let (x, w) = (&call.inputs[0], &call.inputs[1]);
     let to_x = transpose(b, op, x);
     let to_w = weight(b, op, w)?;
@@ -63,12 +64,12 @@ pub(crate) fn conv<B: Builder>(
     ]))
 }
 
-pub(crate) fn conv_transpose<B: Builder>(
-    b: &mut B,
+pub(crate) fn conv_transpose(
+    b: &mut Erased<'_>,
     op: &ConvTranspose,
-    g: &B::Value,
-    call: &Call<'_, B::Value>,
-) -> Result<Gradients<B::Value>, OpError> {
+    g: &Id,
+    call: &Call<'_, Id>,
+) -> Result<Gradients<Id>, OpError> {
     let (y, w) = (&call.inputs[0], &call.inputs[1]);
     let to_w = weight(b, &op.conv, w)?;
     Ok(Gradients::from_iter([
@@ -77,12 +78,12 @@ pub(crate) fn conv_transpose<B: Builder>(
     ]))
 }
 
-pub(crate) fn conv_weight<B: Builder>(
-    b: &mut B,
+pub(crate) fn conv_weight(
+    b: &mut Erased<'_>,
     op: &ConvWeight,
-    g: &B::Value,
-    call: &Call<'_, B::Value>,
-) -> Result<Gradients<B::Value>, OpError> {
+    g: &Id,
+    call: &Call<'_, Id>,
+) -> Result<Gradients<Id>, OpError> {
     let (x, y) = (&call.inputs[0], &call.inputs[1]);
     let to_x = transpose(b, &op.conv, x);
     Ok(Gradients::from_iter([
@@ -92,7 +93,7 @@ pub(crate) fn conv_weight<B: Builder>(
 }
 
 /// The transpose towards an input like `x`.
-fn transpose<B: Builder>(b: &B, op: &Conv, x: &B::Value) -> ConvTranspose {
+fn transpose(b: &Erased<'_>, op: &Conv, x: &Id) -> ConvTranspose {
     ConvTranspose {
         conv: op.clone(),
         input: Shape::from(&b.fact(x).shape[2..]),
@@ -100,7 +101,7 @@ fn transpose<B: Builder>(b: &B, op: &Conv, x: &B::Value) -> ConvTranspose {
 }
 
 /// The transpose towards a weight like `w`.
-fn weight<B: Builder>(b: &B, op: &Conv, w: &B::Value) -> Result<ConvWeight, OpError> {
+fn weight(b: &Erased<'_>, op: &Conv, w: &Id) -> Result<ConvWeight, OpError> {
     let sizes = b.fact(w).shape[2..].to_vec();
     let known = |d: &kiln_base::Dim| d.as_const().map(|n| n as usize);
     let kernel: Option<Axes> = sizes.iter().map(known).collect();

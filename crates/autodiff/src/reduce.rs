@@ -1,17 +1,18 @@
 //! Sums, products and extremes.
 
+use crate::erased::{Erased, Id};
 use kiln_base::prim::{Reduction, ScanKind};
 use kiln_base::{DType, Dim, numel};
 use kiln_ir::ops::{Axes, Concat, Reduce, Scan};
 use kiln_ir::{Builder, OpError, Pw, Shape};
 
-pub(crate) fn pullback<B: Builder>(
-    b: &mut B,
+pub(crate) fn pullback(
+    b: &mut Erased<'_>,
     op: &Reduce,
-    g: &B::Value,
-    x: &B::Value,
-    y: &B::Value,
-) -> Result<B::Value, OpError> {
+    g: &Id,
+    x: &Id,
+    y: &Id,
+) -> Result<Id, OpError> {
     let shape = b.fact(x).shape;
     let kept = kept(&shape, &op.axes);
     let g = b.reshape(g, &kept)?;
@@ -43,11 +44,7 @@ fn kept(shape: &Shape, axes: &[usize]) -> Shape {
 
 /// For each element the product of all others along `axes`, also where some are 0: the product of
 /// those in front of it and those behind it.
-fn products_of_others<B: Builder>(
-    b: &mut B,
-    x: &B::Value,
-    axes: &[usize],
-) -> Result<B::Value, OpError> {
+fn products_of_others(b: &mut Erased<'_>, x: &Id, axes: &[usize]) -> Result<Id, OpError> {
     let shape = b.fact(x).shape;
     let rank = shape.len();
     let mut perm: Axes = (0..rank).filter(|a| !axes.contains(a)).collect();
@@ -70,12 +67,12 @@ fn products_of_others<B: Builder>(
 }
 
 /// The product of the elements in front of each one along an axis (behind it, with `reverse`).
-pub(crate) fn products_before<B: Builder>(
-    b: &mut B,
-    x: &B::Value,
+pub(crate) fn products_before(
+    b: &mut Erased<'_>,
+    x: &Id,
     axis: usize,
     reverse: bool,
-) -> Result<B::Value, OpError> {
+) -> Result<Id, OpError> {
     let fact = b.fact(x);
     let kind = ScanKind::Prod;
     let scan = Scan {
@@ -98,18 +95,14 @@ pub(crate) fn products_before<B: Builder>(
 }
 
 /// Zeros of the dtype and shape of a value.
-pub(crate) fn zeros_like<B: Builder>(b: &mut B, v: &B::Value) -> Result<B::Value, OpError> {
+pub(crate) fn zeros_like(b: &mut Erased<'_>, v: &Id) -> Result<Id, OpError> {
     let fact = b.fact(v);
     b.full(0.0, fact.dtype, &fact.shape)
 }
 
 /// For each pair of positions (j, i) along an axis, which become dims `axis` and `axis + 1`: the element of `x`
 /// at i, j and i.
-pub(crate) fn pairs<B: Builder>(
-    b: &mut B,
-    x: &B::Value,
-    axis: usize,
-) -> Result<[B::Value; 3], OpError> {
+pub(crate) fn pairs(b: &mut Erased<'_>, x: &Id, axis: usize) -> Result<[Id; 3], OpError> {
     let mut shape = b.fact(x).shape;
     let len = shape[axis].clone();
     shape.insert(axis, Dim::ONE);
@@ -123,11 +116,7 @@ pub(crate) fn pairs<B: Builder>(
 }
 
 /// 0, 1, … along one axis of `shape`, i64 and stretched to it.
-pub(crate) fn positions<B: Builder>(
-    b: &mut B,
-    shape: &Shape,
-    axis: usize,
-) -> Result<B::Value, OpError> {
+pub(crate) fn positions(b: &mut Erased<'_>, shape: &Shape, axis: usize) -> Result<Id, OpError> {
     let len = shape[axis].clone();
     let numbers = b.op(kiln_ir::ops::Iota { len: len.clone() }, &[])?;
     let mut along = Shape::from_elem(Dim::ONE, shape.len());

@@ -1,18 +1,19 @@
 //! Running sums and their kin.
 
+use crate::erased::{Erased, Id};
 use crate::reduce::{pairs, positions, products_before, zeros_like};
 use kiln_base::DType;
 use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_ir::ops::{Scan, Scatter};
 use kiln_ir::{Builder, OpError, Pw};
 
-pub(crate) fn pullback<B: Builder>(
-    b: &mut B,
+pub(crate) fn pullback(
+    b: &mut Erased<'_>,
     op: &Scan,
-    g: &B::Value,
-    x: &B::Value,
-    y: &B::Value,
-) -> Result<B::Value, OpError> {
+    g: &Id,
+    x: &Id,
+    y: &Id,
+) -> Result<Id, OpError> {
     match op.kind {
         ScanKind::Sum => back(b, op, ScanKind::Sum, g),
         ScanKind::Prod => product(b, op, g, x, y),
@@ -22,12 +23,7 @@ pub(crate) fn pullback<B: Builder>(
 }
 
 /// A scan of the other direction.
-fn back<B: Builder>(
-    b: &mut B,
-    op: &Scan,
-    kind: ScanKind,
-    v: &B::Value,
-) -> Result<B::Value, OpError> {
+fn back(b: &mut Erased<'_>, op: &Scan, kind: ScanKind, v: &Id) -> Result<Id, OpError> {
     let op = Scan {
         kind,
         axis: op.axis,
@@ -38,25 +34,14 @@ fn back<B: Builder>(
 
 /// In front of the first zero `Σ g·y / x`, at it the same with that zero left out of the products,
 /// behind it nothing; its own derivative is that of [`product_of_pairs`].
-fn product<B: Builder>(
-    b: &mut B,
-    op: &Scan,
-    g: &B::Value,
-    x: &B::Value,
-    y: &B::Value,
-) -> Result<B::Value, OpError> {
+fn product(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, OpError> {
     let value = product_by_quotient(b, op, g, x, y)?;
     let exact = product_of_pairs(b, op, g, x)?;
     b.pointwise(Pw::Surrogate, &[value, exact])
 }
 
 /// `(Π x before j) · Σᵢ gᵢ · (Π x between j and i)`, without a division: so every derivative is right at zeros too.
-fn product_of_pairs<B: Builder>(
-    b: &mut B,
-    op: &Scan,
-    g: &B::Value,
-    x: &B::Value,
-) -> Result<B::Value, OpError> {
+fn product_of_pairs(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id) -> Result<Id, OpError> {
     let axis = op.axis;
     let [xs, js, is] = pairs(b, x, axis)?;
     let (behind, not_before) = match op.reverse {
@@ -81,13 +66,13 @@ fn product_of_pairs<B: Builder>(
     b.pointwise(Pw::Mul, &[before, sums])
 }
 
-fn product_by_quotient<B: Builder>(
-    b: &mut B,
+fn product_by_quotient(
+    b: &mut Erased<'_>,
     op: &Scan,
-    g: &B::Value,
-    x: &B::Value,
-    y: &B::Value,
-) -> Result<B::Value, OpError> {
+    g: &Id,
+    x: &Id,
+    y: &Id,
+) -> Result<Id, OpError> {
     let dtype = b.ask(x, |f| f.dtype);
     let zero = zeros_like(b, x)?;
     let is_zero = b.with(Pw::Eq, x, 0.0)?;
@@ -118,13 +103,7 @@ fn product_by_quotient<B: Builder>(
 }
 
 /// Each gradient goes to the element that was the extreme there, the latest of equals.
-fn extreme<B: Builder>(
-    b: &mut B,
-    op: &Scan,
-    g: &B::Value,
-    x: &B::Value,
-    y: &B::Value,
-) -> Result<B::Value, OpError> {
+fn extreme(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, OpError> {
     let shape = b.fact(x).shape;
     let same = b.pointwise(Pw::Eq, &[x.clone(), y.clone()])?;
     let nan = b.pointwise(Pw::IsNan, std::slice::from_ref(x))?;
@@ -148,13 +127,7 @@ fn extreme<B: Builder>(
 /// `Σ g_i · exp(x_j − y_i)` over the `i` that saw `j`, in logarithms so that it neither over- nor
 /// underflows; gradients of each sign by themselves. Of halves in f32, from the operand alone: logarithms of halves lose
 /// an element beside larger ones.
-fn log_sum_exp<B: Builder>(
-    b: &mut B,
-    op: &Scan,
-    g: &B::Value,
-    x: &B::Value,
-    y: &B::Value,
-) -> Result<B::Value, OpError> {
+fn log_sum_exp(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, OpError> {
     let dtype = b.ask(x, |f| f.dtype);
     if let DType::F16 | DType::BF16 = dtype {
         let x = b.cast(x, DType::F32)?;

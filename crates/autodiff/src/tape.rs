@@ -1,14 +1,15 @@
 //! The derivative of a composite through its parts.
 
 use crate::backward::Place;
+use crate::erased::{Erased, Id};
 use crate::{Call, Gradients, Problem, Rule, Step, backward};
 use kiln_ir::{Builder, Fact, Op, OpError};
 use smallvec::SmallVec;
 
 /// A [`Builder`] that passes on what it is given and remembers it.
-struct Tape<'b, B: Builder> {
-    inner: &'b mut B,
-    steps: Vec<Taped<B::Value>>,
+struct Tape<'b, 'e> {
+    inner: &'b mut Erased<'e>,
+    steps: Vec<Taped<Id>>,
 }
 
 struct Taped<V> {
@@ -25,18 +26,18 @@ struct Marked<V> {
     at: Place,
 }
 
-impl<B: Builder> Builder for Tape<'_, B> {
-    type Value = Marked<B::Value>;
+impl Builder for Tape<'_, '_> {
+    type Value = Marked<Id>;
 
     fn emit(
         &mut self,
         op: Op,
         inputs: &[Self::Value],
     ) -> Result<SmallVec<[Self::Value; 1]>, OpError> {
-        let operands: SmallVec<[B::Value; 3]> = inputs.iter().map(|v| v.value.clone()).collect();
+        let operands: SmallVec<[Id; 3]> = inputs.iter().map(|v| v.value.clone()).collect();
         let outputs = self.inner.emit(op.clone(), &operands)?;
         let node = self.steps.len();
-        let marked = |(i, v): (usize, &B::Value)| Marked {
+        let marked = |(i, v): (usize, &Id)| Marked {
             value: v.clone(),
             at: (node, i as u32),
         };
@@ -62,11 +63,11 @@ impl<B: Builder> Builder for Tape<'_, B> {
 }
 
 /// The gradients of a composite's operands: its decomposition, differentiated.
-pub(crate) fn through_parts<B: Builder>(
-    b: &mut B,
-    call: &Call<'_, B::Value>,
-    g: &B::Value,
-) -> Result<Gradients<B::Value>, OpError> {
+pub(crate) fn through_parts(
+    b: &mut Erased<'_>,
+    call: &Call<'_, Id>,
+    g: &Id,
+) -> Result<Gradients<Id>, OpError> {
     let mut tape = Tape {
         inner: b,
         steps: Vec::new(),
@@ -84,7 +85,7 @@ pub(crate) fn through_parts<B: Builder>(
     let whole = call.op.decompose(&mut tape, &operands);
     let whole = whole.unwrap_or_else(|| Err(crate::no_derivative(call.op)))?;
     let steps = std::mem::take(&mut tape.steps);
-    let steps: Vec<Step<'_, B::Value>> = steps
+    let steps: Vec<Step<'_, Id>> = steps
         .iter()
         .map(|s| Step {
             rule: s.op.as_ref().map_or(Rule::Leaf, Rule::Op),

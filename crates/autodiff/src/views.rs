@@ -1,16 +1,13 @@
 //! Broadcasts, and what moves elements without computing.
 
+use crate::erased::{Erased, Id};
 use crate::{Call, Gradients};
 use kiln_base::Dim;
 use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Shape};
 
 /// Sums over the axes along which `x` was stretched to the shape of `g`.
-pub(crate) fn unbroadcast<B: Builder>(
-    b: &mut B,
-    g: &B::Value,
-    x: &B::Value,
-) -> Result<B::Value, OpError> {
+pub(crate) fn unbroadcast(b: &mut Erased<'_>, g: &Id, x: &Id) -> Result<Id, OpError> {
     let (from, to) = (b.fact(x).shape, b.fact(g).shape);
     let extra = to.len() - from.len();
     let stretched = |a: &usize| *a < extra || from[a - extra].is(1) && !to[*a].is(1);
@@ -19,11 +16,7 @@ pub(crate) fn unbroadcast<B: Builder>(
     b.reshape(&sum, &from)
 }
 
-pub(crate) fn unpermute<B: Builder>(
-    b: &mut B,
-    perm: &[usize],
-    g: &B::Value,
-) -> Result<B::Value, OpError> {
+pub(crate) fn unpermute(b: &mut Erased<'_>, perm: &[usize], g: &Id) -> Result<Id, OpError> {
     let mut back = vec![0; perm.len()];
     for (to, from) in perm.iter().enumerate() {
         back[*from] = to;
@@ -32,12 +25,12 @@ pub(crate) fn unpermute<B: Builder>(
 }
 
 /// The gradient in the places that the slice took, zero elsewhere.
-pub(crate) fn unslice<B: Builder>(
-    b: &mut B,
+pub(crate) fn unslice(
+    b: &mut Erased<'_>,
     axes: &[SliceAxis],
-    g: &B::Value,
-    x: &B::Value,
-) -> Result<B::Value, OpError> {
+    g: &Id,
+    x: &Id,
+) -> Result<Id, OpError> {
     let extents = b.fact(x).shape;
     let mut g = g.clone();
     for (a, (part, extent)) in axes.iter().zip(&extents).enumerate() {
@@ -66,12 +59,7 @@ pub(crate) fn unslice<B: Builder>(
 }
 
 /// The part of the gradient inside the border.
-pub(crate) fn unpad<B: Builder>(
-    b: &mut B,
-    low: &Shape,
-    g: &B::Value,
-    x: &B::Value,
-) -> Result<B::Value, OpError> {
+pub(crate) fn unpad(b: &mut Erased<'_>, low: &Shape, g: &Id, x: &Id) -> Result<Id, OpError> {
     let shape = b.fact(x).shape;
     let mut g = g.clone();
     for (a, (low, len)) in low.iter().zip(&shape).enumerate() {
@@ -81,12 +69,12 @@ pub(crate) fn unpad<B: Builder>(
 }
 
 /// The operands' parts of the gradient of a concatenation.
-pub(crate) fn parts<B: Builder>(
-    b: &mut B,
+pub(crate) fn parts(
+    b: &mut Erased<'_>,
     axis: usize,
-    g: &B::Value,
-    call: &Call<'_, B::Value>,
-) -> Result<Gradients<B::Value>, OpError> {
+    g: &Id,
+    call: &Call<'_, Id>,
+) -> Result<Gradients<Id>, OpError> {
     let mut start = Dim::ZERO;
     let mut out = Gradients::new();
     for (x, wanted) in call.inputs.iter().zip(call.wanted) {

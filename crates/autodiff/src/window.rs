@@ -1,17 +1,18 @@
 //! Pooling.
 
+use crate::erased::{Erased, Id};
 use crate::reduce::{positions, zeros_like};
 use kiln_base::prim::{Reduction, ScatterKind};
 use kiln_base::{DType, Dim, Scalar, numel};
 use kiln_ir::ops::{Axes, Pad, Scatter, SliceAxis, WindowReduce, cropped};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
-pub(crate) fn pullback<B: Builder>(
-    b: &mut B,
+pub(crate) fn pullback(
+    b: &mut Erased<'_>,
     op: &WindowReduce,
-    g: &B::Value,
-    x: &B::Value,
-) -> Result<B::Value, OpError> {
+    g: &Id,
+    x: &Id,
+) -> Result<Id, OpError> {
     match op.kind {
         Reduction::Sum => sum(b, op, g, x),
         Reduction::Max | Reduction::Min => extreme(b, op, g, x),
@@ -20,12 +21,7 @@ pub(crate) fn pullback<B: Builder>(
 }
 
 /// Every window adds its gradient to all its elements: sums over windows of the spaced gradient.
-fn sum<B: Builder>(
-    b: &mut B,
-    op: &WindowReduce,
-    g: &B::Value,
-    x: &B::Value,
-) -> Result<B::Value, OpError> {
+fn sum(b: &mut Erased<'_>, op: &WindowReduce, g: &Id, x: &Id) -> Result<Id, OpError> {
     let shape = b.fact(x).shape;
     let first = shape.len() - op.kernel.len();
     let mut g = g.clone();
@@ -59,12 +55,7 @@ fn sum<B: Builder>(
 }
 
 /// Each gradient goes to the first extreme of its window, or the first NaN.
-fn extreme<B: Builder>(
-    b: &mut B,
-    op: &WindowReduce,
-    g: &B::Value,
-    x: &B::Value,
-) -> Result<B::Value, OpError> {
+fn extreme(b: &mut Erased<'_>, op: &WindowReduce, g: &Id, x: &Id) -> Result<Id, OpError> {
     let shape = b.fact(x).shape;
     let first = shape.len() - op.kernel.len();
     let out = b.fact(g).shape;
@@ -117,12 +108,7 @@ fn extreme<B: Builder>(
 }
 
 /// The first of start, start + dilation, … that is not negative.
-fn inside<B: Builder>(
-    b: &mut B,
-    start: &B::Value,
-    dilation: i64,
-    padded: bool,
-) -> Result<B::Value, OpError> {
+fn inside(b: &mut Erased<'_>, start: &Id, dilation: i64, padded: bool) -> Result<Id, OpError> {
     if !padded {
         return Ok(start.clone());
     }
@@ -139,12 +125,12 @@ type Tap<V> = (V, Vec<i64>);
 
 /// For each element of a window its values in all windows and its place from the window's start, in
 /// row-major order.
-fn taps<B: Builder>(
-    b: &mut B,
+fn taps(
+    b: &mut Erased<'_>,
     op: &WindowReduce,
-    x: &B::Value,
+    x: &Id,
     out: &Shape,
-) -> Result<Vec<Tap<B::Value>>, OpError> {
+) -> Result<Vec<Tap<Id>>, OpError> {
     let fact = b.fact(x);
     let first = fact.rank() - op.kernel.len();
     let mut low = Shape::from_elem(Dim::ZERO, fact.rank());

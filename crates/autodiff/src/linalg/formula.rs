@@ -1,103 +1,104 @@
 //! What formulas over matrices are written with.
 
+use crate::erased::{Erased, Id};
 use kiln_base::linalg::Routine;
 use kiln_ir::linalg::{apply, places};
 use kiln_ir::ops::MatMul;
 use kiln_ir::{Builder, Dim, OpError, Pw};
 
 /// What formulas are written with: matrices in the last two dims.
-pub(super) struct Formula<'b, B>(pub(super) &'b mut B);
+pub(super) struct Formula<'b, 'e>(pub(super) &'b mut Erased<'e>);
 
-impl<B: Builder> Formula<'_, B> {
-    pub(super) fn mm(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
+impl Formula<'_, '_> {
+    pub(super) fn mm(&mut self, x: &Id, y: &Id) -> Result<Id, OpError> {
         self.0.op(MatMul {}, &[x.clone(), y.clone()])
     }
 
     /// `xᵀ y`.
-    pub(super) fn tm(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
+    pub(super) fn tm(&mut self, x: &Id, y: &Id) -> Result<Id, OpError> {
         let x = self.t(x)?;
         self.mm(&x, y)
     }
 
     /// `x yᵀ`.
-    pub(super) fn mt(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
+    pub(super) fn mt(&mut self, x: &Id, y: &Id) -> Result<Id, OpError> {
         let y = self.t(y)?;
         self.mm(x, &y)
     }
 
-    pub(super) fn t(&mut self, x: &B::Value) -> Result<B::Value, OpError> {
+    pub(super) fn t(&mut self, x: &Id) -> Result<Id, OpError> {
         let rank = self.0.fact(x).rank();
         let mut perm: Vec<usize> = (0..rank).collect();
         perm.swap(rank - 2, rank - 1);
         self.0.permute(x, &perm)
     }
 
-    pub(super) fn pw(&mut self, op: Pw, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
+    pub(super) fn pw(&mut self, op: Pw, x: &Id, y: &Id) -> Result<Id, OpError> {
         self.0.pointwise(op, &[x.clone(), y.clone()])
     }
 
-    pub(super) fn add(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
+    pub(super) fn add(&mut self, x: &Id, y: &Id) -> Result<Id, OpError> {
         self.pw(Pw::Add, x, y)
     }
 
-    pub(super) fn sub(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
+    pub(super) fn sub(&mut self, x: &Id, y: &Id) -> Result<Id, OpError> {
         self.pw(Pw::Sub, x, y)
     }
 
-    pub(super) fn neg(&mut self, x: &B::Value) -> Result<B::Value, OpError> {
+    pub(super) fn neg(&mut self, x: &Id) -> Result<Id, OpError> {
         self.0.pointwise(Pw::Neg, std::slice::from_ref(x))
     }
 
     /// A part of the last dim.
     pub(super) fn narrow(
         &mut self,
-        x: &B::Value,
+        x: &Id,
         start: impl Into<Dim>,
         len: impl Into<Dim>,
-    ) -> Result<B::Value, OpError> {
+    ) -> Result<Id, OpError> {
         let last = self.0.fact(x).rank() - 1;
         self.0.narrow(x, last, start, len)
     }
 
-    pub(super) fn unsqueezed(&mut self, x: &B::Value) -> Result<B::Value, OpError> {
+    pub(super) fn unsqueezed(&mut self, x: &Id) -> Result<Id, OpError> {
         let mut shape = self.0.fact(x).shape;
         shape.push(Dim::ONE);
         self.0.reshape(x, &shape)
     }
 
     /// Numbers as matrices of one element.
-    pub(super) fn as_matrices(&mut self, x: &B::Value) -> Result<B::Value, OpError> {
+    pub(super) fn as_matrices(&mut self, x: &Id) -> Result<Id, OpError> {
         let x = self.unsqueezed(x)?;
         self.unsqueezed(&x)
     }
 
     /// Vectors as matrices of one row.
-    pub(super) fn row(&mut self, x: &B::Value) -> Result<B::Value, OpError> {
+    pub(super) fn row(&mut self, x: &Id) -> Result<Id, OpError> {
         let column = self.unsqueezed(x)?;
         self.t(&column)
     }
 
     /// x where the condition holds, else 0.
-    pub(super) fn only(&mut self, mask: &B::Value, x: &B::Value) -> Result<B::Value, OpError> {
+    pub(super) fn only(&mut self, mask: &Id, x: &Id) -> Result<Id, OpError> {
         let zero = self.0.scalar_like(0.0, x)?;
         self.0
             .pointwise(Pw::Select, &[mask.clone(), x.clone(), zero])
     }
 
     /// The lower triangle; without the diagonal if `strict`.
-    pub(super) fn tril(&mut self, x: &B::Value, strict: bool) -> Result<B::Value, OpError> {
+    pub(super) fn tril(&mut self, x: &Id, strict: bool) -> Result<Id, OpError> {
         let mask = places(self.0, if strict { Pw::Gt } else { Pw::Ge }, x)?;
         self.only(&mask, x)
     }
 
     /// The upper triangle; without the diagonal if `strict`.
-    pub(super) fn triu(&mut self, x: &B::Value, strict: bool) -> Result<B::Value, OpError> {
+    pub(super) fn triu(&mut self, x: &Id, strict: bool) -> Result<Id, OpError> {
         let mask = places(self.0, if strict { Pw::Lt } else { Pw::Le }, x)?;
         self.only(&mask, x)
     }
 
     /// Matrices of the size of `like` with these vectors on their diagonals.
-    pub(super) fn diagonal(&mut self, v: &B::Value, like: &B::Value) -> Result<B::Value, OpError> {
+    pub(super) fn diagonal(&mut self, v: &Id, like: &Id) -> Result<Id, OpError> {
         let mask = places(self.0, Pw::Eq, like)?;
         let shape = self.0.fact(like).shape;
         let row = self.row(v)?;
@@ -106,7 +107,7 @@ impl<B: Builder> Formula<'_, B> {
     }
 
     /// x / y; 0 where both are 0.
-    pub(super) fn quotient(&mut self, x: &B::Value, y: &B::Value) -> Result<B::Value, OpError> {
+    pub(super) fn quotient(&mut self, x: &Id, y: &Id) -> Result<Id, OpError> {
         let (no_x, no_y) = (self.0.with(Pw::Eq, x, 0.0)?, self.0.with(Pw::Eq, y, 0.0)?);
         let both = self.pw(Pw::And, &no_x, &no_y)?;
         let one = self.0.scalar_like(1.0, y)?;
@@ -119,25 +120,13 @@ impl<B: Builder> Formula<'_, B> {
     }
 
     /// X of `A X = B`.
-    pub(super) fn left(
-        &mut self,
-        a: &B::Value,
-        x: &B::Value,
-        upper: bool,
-        unit: bool,
-    ) -> Result<B::Value, OpError> {
+    pub(super) fn left(&mut self, a: &Id, x: &Id, upper: bool, unit: bool) -> Result<Id, OpError> {
         let operands = [a.clone(), x.clone()];
         apply(self.0, Routine::SolveTriangular { upper, unit }, &operands)
     }
 
     /// X of `X A = B`.
-    pub(super) fn right(
-        &mut self,
-        a: &B::Value,
-        x: &B::Value,
-        upper: bool,
-        unit: bool,
-    ) -> Result<B::Value, OpError> {
+    pub(super) fn right(&mut self, a: &Id, x: &Id, upper: bool, unit: bool) -> Result<Id, OpError> {
         let (a, x) = (self.t(a)?, self.t(x)?);
         let x = self.left(&a, &x, !upper, unit)?;
         self.t(&x)

@@ -1,6 +1,7 @@
 //! Gradients that are sums over the steps of a loop.
 
 use super::Step;
+use crate::erased::{Erased, Id};
 use kiln_base::prim::Reduction;
 use kiln_ir::{Builder, Op, OpError, Value, ops};
 
@@ -81,17 +82,17 @@ impl Step<'_> {
 }
 
 /// `Σ left[t] · right[t]` under permutations, for `[t, m, k]` (or `[t, k, m]`, swapped) and `[t, k, n]`.
-pub(super) fn product<B: Builder>(
-    b: &mut B,
-    (left, swapped): (B::Value, bool),
-    right: B::Value,
+pub(super) fn product(
+    b: &mut Erased<'_>,
+    (left, swapped): (Id, bool),
+    right: Id,
     views: &[ops::Permute],
-) -> Result<B::Value, OpError> {
+) -> Result<Id, OpError> {
     let left = match swapped {
         true => left,
         false => b.permute(&left, &[0, 2, 1])?,
     };
-    let rows = |b: &mut B, v: &B::Value| {
+    let rows = |b: &mut Erased<'_>, v: &Id| {
         let shape = b.fact(v).shape;
         let flat = [&shape[0] * &shape[1], shape[2].clone()];
         b.reshape(v, &flat)

@@ -1,0 +1,121 @@
+//! One builder that stands for any other, so that each rule is compiled once.
+
+use crate::{Call, Gradients, rule};
+use kiln_base::prim::Reduction;
+use kiln_ir::{Builder, Fact, Op, OpError};
+use smallvec::SmallVec;
+
+/// The number of a value in a [`Table`].
+#[derive(Clone)]
+pub(crate) struct Id(usize);
+
+/// The builder that rules record on.
+pub(crate) struct Erased<'e>(&'e mut dyn Numbered);
+
+/// A builder with numbers for its values.
+trait Numbered {
+    fn emit(&mut self, op: Op, inputs: &[Id]) -> Result<SmallVec<[Id; 1]>, OpError>;
+    fn ask(&self, value: &Id, f: &mut dyn FnMut(&Fact));
+    fn beside(&mut self, inputs: &[Id]) -> Result<Option<Vec<Id>>, OpError>;
+    fn reduce_keepdim(&mut self, kind: Reduction, x: &Id, axes: &[usize]) -> Result<Id, OpError>;
+}
+
+/// Any builder, and the values that have numbers so far.
+struct Table<'b, B: Builder> {
+    inner: &'b mut B,
+    values: Vec<B::Value>,
+}
+
+/// The gradients of the operands, by the op's rule.
+pub(crate) fn pullback<B: Builder>(
+    b: &mut B,
+    call: &Call<'_, B::Value>,
+    cotangents: &[Option<B::Value>],
+) -> Result<Gradients<B::Value>, OpError> {
+    let mut table = Table {
+        inner: b,
+        values: Vec::new(),
+    };
+    let inputs = table.numbers(call.inputs);
+    let outputs = table.numbers(call.outputs);
+    let number = |g: &Option<B::Value>| g.as_ref().map(|g| table.number(g.clone()));
+    let cotangents: SmallVec<[Option<Id>; 2]> = cotangents.iter().map(number).collect();
+    let call = Call {
+        op: call.op,
+        inputs: &inputs,
+        outputs: &outputs,
+        wanted: call.wanted,
+    };
+    let gradients = rule(&mut Erased(&mut table), &call, &cotangents)?;
+    let value = |g: Option<Id>| g.map(|Id(i)| table.values[i].clone());
+    Ok(gradients.into_iter().map(value).collect())
+}
+
+impl<B: Builder> Table<'_, B> {
+    fn number(&mut self, value: B::Value) -> Id {
+        self.values.push(value);
+        Id(self.values.len() - 1)
+    }
+
+    fn numbers(&mut self, values: &[B::Value]) -> SmallVec<[Id; 3]> {
+        values.iter().map(|v| self.number(v.clone())).collect()
+    }
+
+    fn values(&self, ids: &[Id]) -> SmallVec<[B::Value; 3]> {
+        ids.iter().map(|Id(i)| self.values[*i].clone()).collect()
+    }
+}
+
+impl<B: Builder> Numbered for Table<'_, B> {
+    fn emit(&mut self, op: Op, inputs: &[Id]) -> Result<SmallVec<[Id; 1]>, OpError> {
+        let outputs = self.inner.emit(op, &self.values(inputs))?;
+        Ok(outputs.into_iter().map(|v| self.number(v)).collect())
+    }
+
+    fn ask(&self, Id(i): &Id, f: &mut dyn FnMut(&Fact)) {
+        self.inner.ask(&self.values[*i], f);
+    }
+
+    fn beside(&mut self, inputs: &[Id]) -> Result<Option<Vec<Id>>, OpError> {
+        let moved = self.inner.beside(&self.values(inputs))?;
+        Ok(moved.map(|all| all.into_iter().map(|v| self.number(v)).collect()))
+    }
+
+    fn reduce_keepdim(
+        &mut self,
+        kind: Reduction,
+        Id(i): &Id,
+        axes: &[usize],
+    ) -> Result<Id, OpError> {
+        let x = self.values[*i].clone();
+        let reduced = self.inner.reduce_keepdim(kind, &x, axes)?;
+        Ok(self.number(reduced))
+    }
+}
+
+impl Builder for Erased<'_> {
+    type Value = Id;
+
+    fn emit(&mut self, op: Op, inputs: &[Id]) -> Result<SmallVec<[Id; 1]>, OpError> {
+        self.0.emit(op, inputs)
+    }
+
+    fn fact(&self, value: &Id) -> Fact {
+        self.ask(value, Fact::clone)
+    }
+
+    fn ask<R>(&self, value: &Id, f: impl FnOnce(&Fact) -> R) -> R {
+        let (mut f, mut answer) = (Some(f), None);
+        self.0
+            .ask(value, &mut |fact| answer = f.take().map(|f| f(fact)));
+        answer.expect("a builder answers once")
+    }
+
+    fn beside(&mut self, inputs: &[Id]) -> Result<Option<Vec<Id>>, OpError> {
+        self.0.beside(inputs)
+    }
+
+    fn reduce_keepdim(&mut self, kind: Reduction, x: &Id, axes: &[usize]) -> Result<Id, OpError> {
+        self.0.reduce_keepdim(kind, x, axes)
+    }
+}
