@@ -108,7 +108,8 @@ fn sizes(x: &Tensor, spatial: usize, size: &OutputSize) -> Result<Vec<Dim>, OpEr
     Ok(sizes)
 }
 
-/// One axis after the other: the regions are boxes, so the mean of means is the mean.
+/// The axes that fall into equal regions at once, then one after the other: the regions are boxes, so the mean of means
+/// is the mean.
 pub(crate) fn adaptive_average(
     b: &mut Recorder,
     spatial: usize,
@@ -117,25 +118,39 @@ pub(crate) fn adaptive_average(
 ) -> Recorded {
     let first = t.ndim() - spatial;
     let mut x = b.widened(t)?;
+    let mut split = Shape::from(&t.dims()[..first]);
+    let (mut within, mut uneven) = (Vec::new(), Vec::new());
     for (a, out) in sizes(t, spatial, size)?.iter().enumerate() {
-        if *out != t.dims()[first + a] {
-            x = average_axis(b, &x, first + a, known_dim(out, t)?)?;
+        let n = &t.dims()[first + a];
+        if out == n {
+            split.push(n.clone());
+            continue;
         }
+        let known = known_dim(out, t)?;
+        if let Ok(each) = n.div_exact(out) {
+            split.push(out.clone());
+            within.push(split.len());
+            split.push(each);
+        } else {
+            split.push(n.clone());
+            uneven.push((first + a, known));
+        }
+    }
+    if !within.is_empty() {
+        x = b.reshape(&x, &split)?;
+        x = b.mean(&x, &within, false)?;
+    }
+    for (axis, out) in uneven {
+        x = average_axis(b, &x, axis, out)?;
     }
     b.narrowed(&x, t.dtype())
 }
 
+/// Means of regions of different sizes.
 fn average_axis(b: &mut Recorder, x: &Tensor, axis: usize, out: i64) -> Recorded {
     let n = &x.dims()[axis];
     if out == 0 {
         return b.narrow(x, axis, 0i64, 0i64);
-    }
-    if let Ok(each) = n.div_exact(&out.into()) {
-        let mut shape = Shape::from(x.dims());
-        shape[axis] = out.into();
-        shape.insert(axis + 1, each);
-        let split = b.reshape(x, &shape)?;
-        return b.mean(&split, &[axis + 1], false);
     }
     ensure!(
         out <= MOST_UNEVEN,
