@@ -200,6 +200,19 @@ impl Gather {
         self.entries[entry].leaf = Some(hashed(input_op(fact, Role::Parameter)));
     }
 
+    /// [`Gather::make_parameter`] for the inputs that are these values.
+    pub fn make_parameters(&mut self, values: &[Handle]) {
+        for value in values {
+            let Some(found) = self.find(&value.operand()) else {
+                continue;
+            };
+            let input = |s: &Source| (s.entry, s.output) == (found.node.index(), value.output);
+            if let Some(at) = self.inputs.iter().position(input) {
+                self.make_parameter(at);
+            }
+        }
+    }
+
     /// The recorded ops alone, for messages.
     pub fn without_values(mut self) -> Gather {
         self.inputs.clear();

@@ -4,7 +4,7 @@ use super::cached::cache;
 use super::commit::{self, Donor, Given, Inputs, Running};
 use super::errors::{check_process, compile_error, forbid_while_compiling, run_error};
 use super::gather::Missing;
-use super::wanted::Wanted;
+use super::wanted::{Wanted, is_product};
 use super::{anomaly, outcome, profiler};
 use crate::cell::Busy;
 use crate::grad::needs::{Needed, needed};
@@ -17,6 +17,7 @@ use kiln_ir::{Op, Role};
 use kiln_runtime::{Buffer, Error as RunError};
 use smallvec::SmallVec;
 use std::panic::Location;
+use std::sync::Arc;
 
 /// Computes the values of tensors in one program.
 pub fn realize_at(tensors: &[&Handle], loc: &'static Location<'static>) -> Result<()> {
@@ -99,14 +100,20 @@ fn realize_on(
         let losses = losses.filter(|_| held.is_empty());
         let saved = needed(&losses.collect::<Vec<_>>(), loc);
         let turns = commit::now();
-        let pending = Pending::lock(&targets, device, held);
+        let mut pending = Pending::lock(&targets, device, held);
         // Another thread may have computed some meanwhile.
+        if lazy().is_empty() {
+            return Ok(());
+        }
+        let parameters = initialise(device, &mut pending, on_failure, loc)?;
         let targets = lazy();
-        if targets.is_empty() {
+        if targets.is_empty() && pending.cells.is_empty() {
             return Ok(());
         }
         match Run::gathered(device, targets, saved, pending, on_failure) {
             Ok(mut run) => {
+                run.wanted.gather.make_parameters(&parameters);
+                drop(parameters);
                 run.wanted.keep_held();
                 return run.run(loc);
             }
@@ -117,6 +124,62 @@ fn realize_on(
             Err(Missing::Error(e)) => return Err(e),
         }
     }
+}
+
+/// Computes the random numbers that cells start from, with whatever else cells start from, before anything reads them:
+/// the program that does then has them as parameters, as every later one has. Gives the values.
+fn initialise(
+    device: Device,
+    pending: &mut Pending,
+    on_failure: OnFailure,
+    loc: &'static Location<'static>,
+) -> Result<Vec<Handle>> {
+    let start = |(cell, value): &(Busy, Handle)| {
+        let is_first = cell.state().realized.is_none();
+        is_first.then(|| drawn(value)).flatten()
+    };
+    let starts: Vec<Option<bool>> = pending.cells.iter().map(start).collect();
+    if !starts.contains(&Some(true)) {
+        return Ok(Vec::new());
+    }
+    let cells = pending.cells.drain(..).zip(starts);
+    let (initial, rest): (Vec<_>, Vec<_>) = cells.partition(|(_, start)| start.is_some());
+    pending.cells = rest.into_iter().map(|(cell, _)| cell).collect();
+    let initial: Vec<(Busy, Handle)> = initial.into_iter().map(|(cell, _)| cell).collect();
+    let parameters = initial.iter();
+    let parameters = parameters.filter(|(cell, _)| cell.cell().role == Role::Parameter);
+    let parameters = parameters.map(|(_, value)| value.clone()).collect();
+    let initial = Pending {
+        roots: pending.roots.clone(),
+        cells: initial,
+    };
+    let mut run = Run::gathered(device, Vec::new(), Vec::new(), initial, on_failure)?;
+    run.wanted.keep_held();
+    run.run(loc)?;
+    Ok(parameters)
+}
+
+/// True for a value that is made of random numbers, false for one of constants; `None` for what is made of other values
+/// or takes a product.
+fn drawn(value: &Handle) -> Option<bool> {
+    let mut is_random = false;
+    let mut seen: HashSet<*const Node> = HashSet::new();
+    let mut stack = vec![value.node.clone()];
+    while let Some(node) = stack.pop() {
+        if !seen.insert(Arc::as_ptr(&node)) {
+            continue;
+        }
+        match (&node.op, &*node.state()) {
+            (Op::Input(input), State::Ready(_)) if input.role == Role::RandomKey => {
+                is_random = true;
+            }
+            (op, State::Lazy { inputs, .. }) if !is_product(op) => {
+                stack.extend(inputs.iter().map(|operand| operand.node.clone()));
+            }
+            _ => return None,
+        }
+    }
+    Some(is_random)
 }
 
 /// The values of a tensor on the host, computed if need be.

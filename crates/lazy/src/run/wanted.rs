@@ -13,7 +13,8 @@ use kiln_ir::{Op, Output, Target, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-fn is_product(op: &Op) -> bool {
+/// True for ops that sum products of their operands.
+pub fn is_product(op: &Op) -> bool {
     matches!(
         op,
         Op::MatMul(_) | Op::Conv(_) | Op::ConvTranspose(_) | Op::ConvWeight(_)
