@@ -220,27 +220,29 @@ fn a_bias_behind_a_view_is_dropped() -> Outcome {
     Ok(())
 }
 
-/// In mixed precision the norm reads what was rounded to bf16, with the bias or without.
+/// In mixed precision the norm reads what was rounded to halves with the bias, which may have more correct digits than
+/// without; its gradient is zero all the same.
 #[test]
-fn a_bias_behind_a_cast_is_dropped() -> Outcome {
+fn a_bias_in_front_of_a_cast_stays() -> Outcome {
     let norm = BatchNorm2d::new(6)?;
     let weight = Var::parameter(&(Tensor::randn([6, 3, 3, 3], DType::F32) * 0.3))?;
-    let bias = Var::parameter(Tensor::randn([6], DType::F32))?;
-    let x = Tensor::randn([4, 3, 7, 5], DType::F32);
+    // The data are around 30, the bias takes most of that away again.
+    let bias = Var::parameter(weight.get().sum([1, 2, 3]) * -30.0)?;
+    let x = Tensor::randn([4, 3, 7, 5], DType::F32) + 30.0;
     let convolved = |x: &Tensor, dtype: DType| {
-        let [x, w, b] = [x, &weight.get(), &bias.get()].map(|t| t.to_dtype(dtype));
-        x.conv2d_with(&w, Conv::new().bias(&b).padding(1))
-            .to_dtype(DType::F32)
+        let [x, w, b] =
+            [x, &weight.get(), &bias.get()].map(|t| t.to_dtype(DType::F16).to_dtype(DType::F32));
+        x.conv2d_with(&w, Conv::new().bias(&b)).to_dtype(dtype)
     };
     for (dtype, epsilon) in [(DType::BF16, 1.0 / 128.0), (DType::F16, 1.0 / 1024.0)] {
         let step = compile(&x, |x| {
-            let y = norm.call(&convolved(&x, dtype));
+            let y = norm.call(&convolved(&x, dtype).to_dtype(DType::F32));
             (&y * y.sin()).sum(()).backward()?;
             let gradient = bias.grad().unwrap();
             bias.zero_grad();
             kiln::Result::Ok(vec![y, gradient])
         })?;
-        assert_eq!(step.explain().dropped_biases(), 1, "{}", step.explain());
+        assert_eq!(step.explain().dropped_biases(), 0, "{}", step.explain());
         let outputs = step.run(&x)?;
         all_zero(&outputs[1]);
         let expected = numbers(&normalised(&convolved(&x, DType::F32))?.0);

@@ -407,7 +407,7 @@ fn views_stand_in_the_way_of_no_folding() -> kiln::Result<()> {
             norm(convolved(x).flatten((2, 3)))
         }),
         ("scaled_product", &image, &|x| {
-            convolved(x).permute([0, 2, 3, 1]) * vectors[0].get()
+            convolved(x).permute([0, 2, 3, 1]) * 0.3
         }),
         ("scaled_product", &image, &|x| {
             -(convolved(x).permute([0, 2, 3, 1]).reshape([70, 6]) - vectors[0].get())

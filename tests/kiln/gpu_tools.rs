@@ -2,16 +2,24 @@
 
 use crate::{cuda, matrix};
 use kiln::profiler::profile;
-use kiln::{Bisection, Compiled, DType, Tensor, Var, compile};
+use kiln::{Bisection, Compiled, DType, RunningStats, Tensor, Var, compile};
 
-/// Two kernels with a product that folds what is behind it; the factor overflows beside small values.
+/// Two kernels with a product that folds the norm behind it, whose scale overflows beside small values.
 fn program(gpu: kiln::Device) -> kiln::Result<(Compiled<Tensor, Tensor>, Tensor)> {
     let x = matrix(6, 5).to(gpu);
     let weight = Var::new((Tensor::ones([5, 3], DType::F32) * 1e20).to(gpu))?;
-    let scale = Var::new(crate::vector(&[1e20, 1.0, 2.0]).to(gpu))?;
+    let vector = |values: &[f32]| Var::new(crate::vector(values).to(gpu));
+    let scale = vector(&[1e20, 1.0, 2.0])?;
+    let [mean, shift] = [vector(&[0.0; 3])?, vector(&[0.0; 3])?];
+    let variance = vector(&[1.0; 3])?;
     let f = compile(&x, |x| {
-        let y = (&x + &x).matmul(weight.get()) * scale.get();
-        y.softmax(1)
+        let y = (&x + &x).matmul(weight.get());
+        let (scale, shift) = (scale.get(), shift.get());
+        let statistics = RunningStats::new()
+            .running_mean(&mean)
+            .running_var(&variance);
+        y.batch_norm_with(statistics.weight(&scale).bias(&shift))
+            .softmax(1)
     })?;
     Ok((f, x))
 }
@@ -25,7 +33,7 @@ fn bisect_names_the_rewrite_there() -> kiln::Result<()> {
     let Bisection::Rewrite { fired, .. } = f.bisect(&x * 1e-38)? else {
         panic!("{}", f.bisect(&x * 1e-38)?);
     };
-    assert_eq!(fired.rule, "scaled_product", "{fired}");
+    assert_eq!(fired.rule, "linear_batch_norm", "{fired}");
     Ok(())
 }
 

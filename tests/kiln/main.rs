@@ -1,6 +1,7 @@
 //! Whole-system tests: one binary, a module for each claim about the whole.
 
 mod access;
+mod accuracy;
 mod algorithms;
 mod anomaly;
 mod any_size;

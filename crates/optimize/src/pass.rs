@@ -19,6 +19,18 @@ pub trait Rule: Sync {
 }
 
 /// A step of the pipeline.
+///
+/// A pass that is not exact introduces no cancellation and no overflow that the program as it was recorded avoids:
+///
+/// - *Error.* Let every operation of the recorded program round its result by a unit roundoff. The error of the new
+///   program is at most a small multiple of what these roundings do to the result, plus a few units of the result
+///   itself. So a shift may move to the other side of an operation that rounds by as much as the shift cancels, such
+///   as the product behind which a bias stands, and never off data, which may be exact.
+/// - *Range.* What is computed on the way is larger or smaller than what the recorded program computes by a factor
+///   near 1 (`keeps_range`), or by what the statistics of a norm say of its data; of f16 not even that.
+///
+/// A rule holds to this whatever the data are. Nothing about the values of parameters is known when it fires, so what
+/// would have to be assumed of them keeps a rule from firing, too.
 #[derive(Copy, Clone)]
 pub struct Pass {
     /// The name in options and reports.
@@ -41,6 +53,12 @@ pub enum Run {
         &'static [&'static str],
         fn(&mut Rewriter<'_>) -> Result<(), OptimizeError>,
     ),
+}
+
+/// True for a factor that a rule may move past an operation of f32, bf16 or f64.
+pub(crate) fn keeps_range(factor: f64) -> bool {
+    const FARTHEST: f64 = 1024.0;
+    (1.0 / FARTHEST..=FARTHEST).contains(&factor.abs())
 }
 
 impl Pass {

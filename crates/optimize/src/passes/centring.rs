@@ -4,8 +4,7 @@
 //! x − mean(x) = y − mean(y)      where x = y + b, and b is constant along the axes of the mean
 //! Σ (y + b) = Σ y + n · b        where nothing else reads the sum y + b
 //! Σ z = 0                        where that follows for all z of this form, as for x − mean(x)
-//! view(y + b) = view(y) + view(b)    where b is along one axis and a norm reads the permutation, reshape, or cast
-//!                                    to f16 or bf16 and back
+//! view(y + b) = view(y) + view(b)    where b is along one axis and a norm reads the permutation or reshape
 //! ```
 //!
 //! So a bias in front of a batch norm that uses batch statistics is dropped: the result does not depend
@@ -16,14 +15,17 @@
 //! either takes the mean of x from it or sums it along the same axes, so that x need not be computed
 //! at all.
 //!
-//! Changes rounding: the first two rules add b after the reduction instead of before it, which loses
-//! no more than the n additions of b lost; a sum that is zero for all finite data is made exactly zero,
-//! and stays zero where the data hold NaN or infinities.
+//! The first two rules need y to be the result of a product and b its bias, a parameter. Where b cancels most
+//! of y, y + b has few correct digits anyway, since the product rounds y; of any other y, which may be exact,
+//! the mean of y would lose what y + b keeps. For the same reason no bias moves behind a cast to f16 or bf16.
+//!
+//! Changes rounding: by a few roundings of y and of b. A sum that is zero for all finite data is made exactly
+//! zero, and stays zero where the data hold NaN or infinities.
 
 use crate::sums::Sums;
 use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
 use kiln_base::prim::Reduction;
-use kiln_ir::{Builder, Dim, Fact, NodeId, Op, OpError, Pw, Value};
+use kiln_ir::{Builder, Dim, Fact, NodeId, Op, OpError, Pw, Role, Value};
 
 /// The pass.
 pub const PASS: Pass = Pass {
@@ -46,13 +48,34 @@ fn summed_axes<'a>(view: &View<'a>, id: NodeId) -> Option<&'a [usize]> {
     }
 }
 
-/// `y` and `b` of `x = y + b`, where b is constant along the axes; b before it is stretched.
+/// `y` and `b` of `x = y + b`, where b is the bias of the product y and constant along the axes; b before it is
+/// stretched.
 fn shifted(view: &View<'_>, sums: &Sums<'_>, x: NodeId) -> Option<(Value, Value)> {
-    let [y, b] = operands(view, x, Pw::Add)?;
-    match (sums.row_of(b), sums.row_of(y)) {
-        (Some(row), _) => Some((y, row)),
-        (None, Some(row)) => Some((b, row)),
-        (None, None) => None,
+    let [a, b] = operands(view, x, Pw::Add)?;
+    [(a, b), (b, a)].into_iter().find_map(|(y, b)| {
+        let row = sums.row_of(b)?;
+        (is_product(view, y) && is_parameter(view, row)).then_some((y, row))
+    })
+}
+
+/// True for the result of a matrix product or convolution, behind views.
+fn is_product(view: &View<'_>, mut y: Value) -> bool {
+    while view.producer(y).op.is_view() {
+        y = view.producer(y).inputs[0];
+    }
+    let op = &view.producer(y).op;
+    matches!(op, Op::MatMul(_) | Op::Conv(_) | Op::ConvTranspose(_))
+}
+
+/// True for a parameter, behind views and casts, whether or not the graph assigns it.
+fn is_parameter(view: &View<'_>, mut b: Value) -> bool {
+    loop {
+        let node = view.producer(b);
+        match &node.op {
+            Op::Input(input) => return input.role == Role::Parameter,
+            op if op.is_view() || matches!(op, Op::Cast(_)) => b = node.inputs[0],
+            _ => return view.is_prepared(b),
+        }
     }
 }
 
@@ -115,8 +138,8 @@ fn centre_of(
     b.pointwise(Pw::Sub, &[y, mean])
 }
 
-/// view(y + b) = view(y) + view(b), of permutations, reshapes and casts: the bias of a linear layer or convolution of
-/// whose result a batch norm reads a view, or, in mixed precision, what it was rounded to.
+/// view(y + b) = view(y) + view(b), of permutations and reshapes: the bias of a linear layer or convolution of whose
+/// result a batch norm reads a view.
 pub struct BiasBehindView;
 
 impl Rule for BiasBehindView {
@@ -150,10 +173,7 @@ impl Rule for BiasBehindView {
             axis = view.axis_behind(*v, axis)?;
             y = patch.op(view.node(*v).op.clone(), &[y]).ok()?;
         }
-        let Fact { dtype, shape: to } = view.node(id).fact();
-        if *dtype != view.fact(b).dtype {
-            return None;
-        }
+        let to = &view.node(id).fact().shape;
         let mut column = vec![Dim::ONE; to.len() - axis];
         column[0] = to[axis].clone();
         let b = patch.reshape(&b, &column).ok()?;
@@ -162,16 +182,16 @@ impl Rule for BiasBehindView {
     }
 }
 
-/// Whether a node moves the numbers of its operand, or rounds them at most.
+/// True for a permutation or reshape.
 fn is_view(view: &View<'_>, id: NodeId) -> bool {
+    matches!(view.node(id).op, Op::Permute(_) | Op::Reshape(_))
+}
+
+/// True for a cast of floats to floats.
+fn is_rounding(view: &View<'_>, id: NodeId) -> bool {
     let node = view.node(id);
-    match &node.op {
-        Op::Permute(_) | Op::Reshape(_) => true,
-        Op::Cast(_) => [node.fact(), view.fact(node.inputs[0])]
-            .iter()
-            .all(|f| f.dtype.is_float()),
-        _ => false,
-    }
+    let float = |v: Value| view.fact(v).dtype.is_float();
+    matches!(node.op, Op::Cast(_)) && float(id.value()) && float(node.inputs[0])
 }
 
 /// What is stretched to a value from one number for each index of an axis, and that axis.
@@ -230,7 +250,7 @@ impl Rule for ZeroSum {
         let mut z = view.node(id).inputs[0];
         let mut kept: Vec<usize> = (0..view.fact(z).rank()).collect();
         kept.retain(|a| !summed.contains(a));
-        while is_view(view, z.node) {
+        while is_view(view, z.node) || is_rounding(view, z.node) {
             let of = view.producer(z).inputs[0];
             let below = |k: &usize| {
                 let mut axes = 0..view.fact(of).rank();

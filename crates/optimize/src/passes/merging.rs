@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! shared_operand         x · w₁ + b₁, x · w₂ + b₂, … = parts of x · [w₁ w₂ …] + [b₁ b₂ …]    and w₁ · x, …
-//! factor_behind_product  (x · c) · y = (x · y) · c    for a number c, in either operand
+//! factor_behind_product  (x · c) · y = (x · y) · c    for a number c near 1, in either operand, but of f16
 //! widened_parts          cast(part of y), … = part of cast(y), …    of the result y of a product
 //! ```
 //!
@@ -16,8 +16,10 @@
 //!
 //! A factor stands in the way of merging when it is on one of the results. So it moves behind the products
 //! that read that result, where it joins what reads them. That changes rounding, unless c is a power of
-//! two.
+//! two. What the products give is larger or smaller by c on the way, which keeps their range but in
+//! f16, where attention divides its query by √d so that the scores fit.
 
+use crate::pass::keeps_range;
 use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
 use kiln_ir::ops::{Broadcast, Concat, MatMul, Permute, Slice};
 use kiln_ir::{Builder, DType, Dim, NodeId, Op, Pw, Value};
@@ -103,9 +105,10 @@ impl Rule for FactorBehindProduct {
             _ => return None,
         };
         let mut readers = Vec::new();
-        let float = number.dtype.is_float() && number.value.as_f64().is_finite();
+        let c = number.value.as_f64();
+        let stays = !number.dtype.is_float() || number.dtype == DType::F16 || !keeps_range(c);
         // A factor of a weight costs nothing when the program runs.
-        if !float
+        if stays
             || view.is_prepared(id.value())
             || !is_product(view, x)
             || !read_by_products(view, id, &mut readers)
@@ -129,6 +132,9 @@ impl Rule for FactorBehindProduct {
                     *operand = patch.op(op, &[*operand]).ok()?;
                 }
                 factors += 1;
+            }
+            if !keeps_range(c.powi(factors)) {
+                return None;
             }
             let mut product = patch.op(MatMul {}, &operands).ok()?;
             for _ in 0..factors {

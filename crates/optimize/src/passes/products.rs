@@ -4,14 +4,12 @@
 //! transposed_product     permute(a · b, last two swapped) = permute(b) · permute(a)
 //! bias_under_reshape     reshape(a · b) + bias = reshape(a · b + bias)        and the same for −, · and /
 //! cast_under_reshape     cast(reshape(a · b)) = reshape(cast(a · b))
-//! factor_behind_reshape  reshape(x · c) · w = (reshape(x) · c) · w            and the same for +, − and /
 //! ```
 //!
 //! Each sum has the same terms in the same order. The operands are read through strides anyway, while
 //! whoever reads the transposed result would read across its rows. A bias or factor beside its product is
 //! seen by the rules that fold and merge products; it has one number a column, and the reshape keeps
-//! columns. Only where nothing else reads the product, and in front of it where weight and factor are known
-//! before the program runs.
+//! columns. Only where nothing else reads the product.
 
 use crate::{Pass, Patch, Rule, Run, View};
 use kiln_ir::ops::{Axes, MatMul};
@@ -22,12 +20,7 @@ pub const PASS: Pass = Pass {
     name: "products",
     about: "moves transpositions of products to their operands, and biases and factors to their products",
     exact: true,
-    run: Run::Rules(&[
-        &TransposedProduct,
-        &BiasUnderReshape,
-        &CastUnderReshape,
-        &FactorBehindReshape,
-    ]),
+    run: Run::Rules(&[&TransposedProduct, &BiasUnderReshape, &CastUnderReshape]),
 };
 
 /// More biases and factors of one product than this are not looked through.
@@ -153,37 +146,4 @@ fn row(view: &View<'_>, v: Value) -> Option<Value> {
     let row = matches!(node.op, Op::Broadcast(_)).then(|| node.inputs[0])?;
     let columns = node.fact().shape.last();
     (view.fact(row).rank() == 1 && view.fact(row).shape.last() == columns).then_some(row)
-}
-
-/// reshape(x · c) · w = (reshape(x) · c) · w.
-pub struct FactorBehindReshape;
-
-impl Rule for FactorBehindReshape {
-    fn name(&self) -> &'static str {
-        "factor_behind_reshape"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        if !matches!(node.op, Op::MatMul(_)) || !view.is_prepared(node.inputs[1]) {
-            return None;
-        }
-        let scaled = reshaped(view, node.inputs[0])?;
-        // What is behind a product belongs to that.
-        if reshaped_product(view, node.inputs[0]).is_some() {
-            return None;
-        }
-        let (op, [a, b]) = arithmetic(view.producer(scaled))?;
-        let known = |v: Value| row(view, v).filter(|r| view.is_prepared(*r));
-        let shape = &view.fact(node.inputs[0]).shape;
-        let mut patch = view.patch(id);
-        let operands = match [a, b].map(known) {
-            [None, Some(c)] => [patch.reshape(&a, shape).ok()?, c],
-            [Some(c), None] => [c, patch.reshape(&b, shape).ok()?],
-            _ => return None,
-        };
-        let x = patch.pointwise(op, &operands).ok()?;
-        let new = patch.op(MatMul {}, &[x, node.inputs[1]]).ok()?;
-        Some(patch.replacing(id.value(), new))
-    }
 }

@@ -70,16 +70,3 @@ pub fn cast(g: &mut Generator) -> Option<Value> {
     let dtype = g.rng.pick(&[DType::F64, DType::I64]);
     g.b().cast(&y, dtype).ok()
 }
-
-/// reshape(x · c) · w.
-pub fn scaled_data(g: &mut Generator) -> Option<Value> {
-    let (x, n, k) = rows(g)?;
-    let mut x = g.b().reshape(&x, &[1, n, k].map(Dim::from)).ok()?;
-    for _ in 0..1 + g.rng.below(2) {
-        let factor = parameter(g, &[k]);
-        x = beside(g, x, factor)?;
-    }
-    let x = g.b().reshape(&x, &[n, k].map(Dim::from)).ok()?;
-    let w = parameter(g, &[k, 2]);
-    g.emit(MatMul {}, &[x, w])
-}

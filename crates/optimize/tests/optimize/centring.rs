@@ -3,6 +3,7 @@
 use crate::random::seeds;
 use crate::rng::{Rng, loc, shape_of};
 use kiln_ir::eval::{Array, Mode, evaluate};
+use kiln_ir::ops::MatMul;
 use kiln_ir::{Builder, DType, Dim, Fact, Graph, GraphBuilder, OpError, Pw, Role, Value};
 use kiln_optimize::{Options, Report, Select, optimize};
 
@@ -18,6 +19,10 @@ struct Case {
     varies: bool,
     /// Whether something else reads the sum.
     read: bool,
+    /// Whether y is the result of a product.
+    product: bool,
+    /// Of b.
+    role: Role,
 }
 
 impl Case {
@@ -32,6 +37,8 @@ impl Case {
             in_front: rng.coin(50),
             varies: false,
             read: false,
+            product: true,
+            role: Role::Parameter,
         }
     }
 
@@ -53,10 +60,17 @@ impl Case {
         let shape: Vec<Dim> = self.shape.iter().map(|n| Dim::from(*n)).collect();
         let count: usize = axes.iter().map(|a| self.shape[*a]).product();
         let whole = Fact::new(self.dtype, self.shape.iter().copied());
-        let y = b.input(whole.clone(), Role::Data);
+        let mut y = b.input(whole.clone(), Role::Data);
         let g = b.input(whole.clone(), Role::Data);
+        if self.product {
+            let mut square = self.shape.clone();
+            let rank = square.len();
+            square[rank - 2] = square[rank - 1];
+            let weight = b.input(Fact::new(self.dtype, square), Role::Data);
+            y = b.op(MatMul {}, &[y, weight])?;
+        }
         let bias = if self.varies { &shape } else { &row };
-        let bias = b.input(Fact::new(self.dtype, bias.iter().cloned()), Role::Parameter);
+        let bias = b.input(Fact::new(self.dtype, bias.iter().cloned()), self.role);
         let stretched = b.broadcast_to(&bias, &shape)?;
         let x = match self.in_front {
             true => b.pointwise(Pw::Add, &[stretched, y])?,
@@ -161,9 +175,11 @@ fn a_bias_that_the_mean_takes_away_is_dropped() {
 #[test]
 fn a_bias_stays_where_it_matters() {
     type Change = fn(&mut Case);
-    let refused: [(&str, Change); 2] = [
+    let refused: [(&str, Change); 4] = [
         ("it differs along the axes", |c| c.varies = true),
         ("something else reads the sum", |c| c.read = true),
+        ("it shifts data", |c| c.product = false),
+        ("it is data", |c| c.role = Role::Data),
     ];
     let mut rng = Rng::new(22);
     for (what, change) in refused {
@@ -172,6 +188,7 @@ fn a_bias_stays_where_it_matters() {
             change(&mut case);
             let report = check(&case, &only_centring(), &mut rng);
             assert_eq!(report.count("bias_before_norm"), 0, "{what}: {case:?}");
+            assert_eq!(report.count("sum_of_shift"), 0, "{what}: {case:?}");
         }
     }
 }

@@ -28,6 +28,12 @@ fn interface(graph: &Graph) -> (Vec<Op>, Vec<(Target, Fact)>) {
     (inputs.collect(), outputs.collect())
 }
 
+/// The outputs of a graph.
+pub fn outputs_of(graph: &Graph, inputs: &[Array], mode: Mode) -> Vec<Array> {
+    let symbols = symbol_values(graph, inputs).expect("each symbol is a dim of an input");
+    evaluate(graph, inputs, &symbols, mode).expect("no data errors")
+}
+
 /// What the passes get wrong on a graph, with inputs drawn from a seed: nothing where every output is
 /// bit for bit what it was, and a data error stays one.
 pub fn difference(before: &Graph, after: &Graph, seed: u64) -> Option<String> {

@@ -61,7 +61,7 @@ fn the_list_of_passes_reads_well() {
     folding: folds scales, shifts and batch norms beside a product into its weight (rounds)
     merging: merges products that share an operand (rounds)
     stacking: merges products and sums whose results are put side by side (rounds)
-    reductions: merges reductions of reductions (rounds)
+    reductions: merges extremes of extremes, and reductions of integers (rounds)
     centring: drops what a mean takes away, such as the bias in front of a batch norm (rounds)
     ");
 }

@@ -1,7 +1,7 @@
 //! Random graphs with the patterns of the rules that change rounding: optimised = unoptimised, where nothing
 //! but f64 rounds.
 
-use crate::around_products::{beside, biased, parameter, product, rows, scaled_data, turned};
+use crate::around_products::{beside, biased, parameter, product, rows, turned};
 use crate::generate::{Generator, Step, random_graph_of};
 use crate::merging::compared_within;
 use crate::rng::{Rng, shape_of};
@@ -23,7 +23,6 @@ const STEPS: &[Step] = &[
     Generator::repeat_node,
     turned,
     biased,
-    scaled_data,
     beside_product,
     beside_product,
     negated,
@@ -73,10 +72,35 @@ fn sum(g: &mut Generator) -> Option<Value> {
 fn beside_product(g: &mut Generator) -> Option<Value> {
     let (mut y, _, c) = product(g)?;
     for _ in 0..1 + g.rng.below(3) {
-        let factor = parameter(g, &[c]);
-        y = beside(g, y, factor)?;
+        y = match g.rng.coin(40) {
+            true => {
+                let op = g.rng.pick(&[Pw::Mul, Pw::Div]);
+                g.b().with(op, &y, 0.7).ok()?
+            }
+            false => {
+                let factor = parameter(g, &[c]);
+                beside(g, y, factor)?
+            }
+        };
     }
     Some(y)
+}
+
+/// Bytes less their zero point, times bytes.
+fn product_of_bytes(g: &mut Generator) -> Option<Value> {
+    let (x, _, k) = rows(g)?;
+    let x = g.b().pointwise(Pw::Sin, &[x]).ok()?;
+    let x = g.b().with(Pw::Mul, &x, 100.0).ok()?;
+    let w = parameter(g, &[k, 2]);
+    let mut bytes = |v: Value| {
+        let v = g.b().cast(&v, DType::I8).ok()?;
+        g.b().cast(&v, DType::I32).ok()
+    };
+    let (mut x, w) = (bytes(x)?, bytes(w)?);
+    if g.rng.coin(70) {
+        x = g.b().with(Pw::Sub, &x, 3).ok()?;
+    }
+    g.emit(MatMul {}, &[x, w])
 }
 
 /// −(−x · w).
@@ -91,8 +115,8 @@ fn negated(g: &mut Generator) -> Option<Value> {
 /// (x · c) · w, and what else may stand in its place.
 fn beside_data(g: &mut Generator) -> Option<Value> {
     let (x, _, k) = rows(g)?;
-    let c = parameter(g, &[k]);
-    let x = beside(g, x, c)?;
+    let op = g.rng.pick(&[Pw::Mul, Pw::Div, Pw::Add]);
+    let x = g.b().with(op, &x, 0.7).ok()?;
     let w = parameter(g, &[k, 3]);
     g.emit(MatMul {}, &[x, w])
 }
@@ -136,12 +160,12 @@ fn normed_rows(g: &mut Generator) -> Option<Value> {
     norm(g, y)
 }
 
-/// A batch norm of what has a scale for each channel.
+/// A batch norm of a product of bytes with a scale for each channel.
 fn normed_scaled(g: &mut Generator) -> Option<Value> {
-    let (x, _, k) = rows(g)?;
-    let x = g.b().pointwise(Pw::Tanh, &[x]).ok()?;
-    let scale = parameter(g, &[k]);
-    let y = beside(g, x, scale)?;
+    let sums = product_of_bytes(g)?;
+    let sums = g.b().cast(&sums, DType::F32).ok()?;
+    let scale = parameter(g, &[2]);
+    let y = g.b().pointwise(Pw::Mul, &[sums, scale]).ok()?;
     norm(g, y)
 }
 
@@ -237,7 +261,7 @@ fn gradients_of_parts(g: &mut Generator) -> Option<Value> {
     g.b().pointwise(Pw::Add, &padded).ok()
 }
 
-/// Σ (Σ x / c), or an extreme of extremes.
+/// Σ (Σ x / c), or an extreme of extremes, of which alone one is made.
 fn sum_of_sum(g: &mut Generator) -> Option<Value> {
     let x = g.any_of(DType::F32);
     let rank = g.graph.fact(x).rank();
@@ -246,7 +270,7 @@ fn sum_of_sum(g: &mut Generator) -> Option<Value> {
     }
     let kind = g
         .rng
-        .pick(&[Reduction::Sum, Reduction::Sum, Reduction::Max]);
+        .pick(&[Reduction::Sum, Reduction::Max, Reduction::Max]);
     let first = [g.rng.below(rank)].into_iter().collect();
     let mut y = g.emit(Reduce { kind, axes: first }, &[x])?;
     if kind == Reduction::Sum && g.rng.coin(50) {
@@ -261,14 +285,13 @@ fn sum_of_sum(g: &mut Generator) -> Option<Value> {
     g.emit(Reduce { kind, axes }, &[y])
 }
 
-/// `y + b` without its mean along the rows, and that mean or a sum of what is centred.
+/// `y + b` of a product y, without its mean along the rows, and that mean or a sum of what is centred.
 fn centred(g: &mut Generator) -> Option<Value> {
-    let (y, n, k) = rows(g)?;
+    let (y, n, k) = product(g)?;
     if n < 2 {
         return None;
     }
     let bias = parameter(g, &[1, k]);
-    let y = g.b().pointwise(Pw::Sin, &[y]).ok()?;
     let x = g.b().pointwise(Pw::Add, &[y, bias]).ok()?;
     let sum = g.b().sum(&x, &[0]).ok()?;
     let row = g.b().reshape(&sum, &[1, k].map(Dim::from)).ok()?;

@@ -1,5 +1,6 @@
 //! The passes against the reference evaluation.
 
+mod accuracy;
 mod around_products;
 mod branches;
 mod bugs;

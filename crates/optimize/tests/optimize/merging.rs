@@ -204,12 +204,12 @@ fn weights_that_are_apart_and_results_that_are_fused_stay() {
     }
 }
 
-/// A reduction of a reduction, with what may stand between.
-fn twice(rng: &mut Rng, kind: Reduction, between: bool) -> Result<Graph, OpError> {
+/// A reduction of a reduction, perhaps with a reshape or a factor between.
+fn twice(rng: &mut Rng, kind: Reduction, dtype: DType, factor: bool) -> Result<Graph, OpError> {
     let mut graph = Graph::default();
     let mut b = GraphBuilder::new(&mut graph, loc(1));
     let shape: Vec<usize> = (0..4).map(|_| 1 + rng.below(3)).collect();
-    let x = b.input(Fact::new(DType::F64, shape), Role::Data);
+    let x = b.input(Fact::new(dtype, shape), Role::Data);
     let first: Vec<usize> = (0..4).filter(|_| rng.coin(50)).collect();
     let mut y = b.reduce_keepdim(kind, &x, &first)?;
     if rng.coin(30) {
@@ -222,7 +222,7 @@ fn twice(rng: &mut Rng, kind: Reduction, between: bool) -> Result<Graph, OpError
             .collect();
         y = b.reshape(&y, &wide)?;
     }
-    if between {
+    if factor {
         y = b.with(rng.pick(&[Pw::Mul, Pw::Div]), &y, 3.0)?;
     }
     let axes = (0..b.fact(&y).rank()).filter(|_| rng.coin(60)).collect();
@@ -232,29 +232,32 @@ fn twice(rng: &mut Rng, kind: Reduction, between: bool) -> Result<Graph, OpError
 }
 
 #[test]
-fn reductions_of_reductions_become_one() {
+fn extremes_of_extremes_and_reductions_of_integers_become_one() {
     let mut rng = Rng::new(23);
     let reductions = |g: &Graph| g.iter().filter(|(_, n)| n.op.name() == "reduce").count();
-    for i in 0..seeds() {
-        let kind = rng.pick(&[
-            Reduction::Sum,
-            Reduction::Max,
-            Reduction::Min,
-            Reduction::Prod,
+    let (max, min) = (Reduction::Max, Reduction::Min);
+    for _ in 0..seeds() {
+        let (kind, dtype) = rng.pick(&[
+            (max, DType::F64),
+            (min, DType::F64),
+            (Reduction::Sum, DType::I64),
+            (Reduction::Prod, DType::I64),
         ]);
-        let between = kind == Reduction::Sum && i % 2 == 0;
-        let graph = twice(&mut rng, kind, between).expect("a legal program");
+        let graph = twice(&mut rng, kind, dtype, false).expect("a legal program");
         let (after, _) = same(&graph, &mut rng);
         assert!(reductions(&after) <= 1, "{after}");
     }
 }
 
 #[test]
-fn a_factor_stays_between_extremes() {
+fn sums_of_sums_and_factors_between_extremes_stay() {
     let mut rng = Rng::new(24);
-    for _ in 0..50 {
-        let graph = twice(&mut rng, Reduction::Max, true).expect("a legal program");
-        let (_, report) = same(&graph, &mut rng);
-        assert_eq!(report.count("reduce_of_reduce"), 0, "{report}");
+    for kind in [Reduction::Sum, Reduction::Prod, Reduction::Max] {
+        for i in 0..50 {
+            let factor = i % 2 == 0 || kind == Reduction::Max;
+            let graph = twice(&mut rng, kind, DType::F64, factor).expect("a legal program");
+            let (_, report) = same(&graph, &mut rng);
+            assert_eq!(report.count("reduce_of_reduce"), 0, "{report}");
+        }
     }
 }

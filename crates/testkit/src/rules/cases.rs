@@ -168,14 +168,13 @@ pub(super) const CASES: &[Case] = &[
     }),
     ("scaled_product", |m| {
         let (x, w, conv, o) = m.conv();
-        let (c, d) = (m.parameter(&[o, 1]), m.parameter(&[o, 1]));
+        let (c, d) = (m.rng.one([0.3, -3.0]), m.parameter(&[o, 1]));
         let y = m.b.op(conv, &[x, w])?;
-        let y = m.pw(Pw::Sub, &[d, y])?;
+        let mut y = m.pw(Pw::Sub, &[d, y])?;
         if m.rng.chance(0.5) {
-            return m.pw(Pw::Mul, &[c, y]);
+            y = m.b.permute(&y, &[2, 0, 1])?;
         }
-        let (y, c) = (m.b.permute(&y, &[2, 0, 1])?, m.parameter(&[o]));
-        m.pw(Pw::Mul, &[c, y])
+        m.b.with(Pw::Mul, &y, c)
     }),
     ("shifted_product", |m| {
         let (n, k, c) = (m.size(), m.size(), m.size());
@@ -187,17 +186,13 @@ pub(super) const CASES: &[Case] = &[
     }),
     ("scaled_data", |m| {
         let (n, k, c) = (m.size(), m.size(), m.size());
-        let (x, w, s) = (m.data(&[n, k]), m.parameter(&[k, c]), m.parameter(&[k]));
-        let x = m.pw(Pw::Mul, &[s, x])?;
+        let (x, w) = (m.data(&[n, k]), m.parameter(&[k, c]));
+        let x = m.b.with(Pw::Div, &x, 255.0)?;
         m.b.op(ops::MatMul {}, &[x, w])
     }),
     ("shifted_data", |m| {
-        let (x, w, mut conv, _) = m.conv();
-        conv.padding = vec![(0, 0)];
-        let channels = m.b.fact(&x).shape[1].as_const().unwrap_or(1) as usize;
-        let s = m.parameter(&[channels, 1]);
-        let x = m.pw(Pw::Sub, &[x, s])?;
-        m.b.op(conv, &[x, w])
+        let y = m.product_of_bytes()?;
+        m.b.cast(&y, DType::F32)
     }),
     ("shared_operand", |m| {
         let (n, k) = (m.size(), m.size());
@@ -253,9 +248,15 @@ pub(super) const CASES: &[Case] = &[
     ("reduce_of_reduce", |m| {
         let sizes = [m.size(), m.size(), m.size()];
         let x = m.data(&sizes);
-        let y = m.b.reduce_keepdim(Reduction::Sum, &x, &[2])?;
-        let y = m.b.with(Pw::Div, &y, 3.0)?;
-        m.b.sum(&y, &[0, 1])
+        let kind = m.rng.one([Reduction::Max, Reduction::Min]);
+        let y = m.b.reduce_keepdim(kind, &x, &[2])?;
+        m.b.op(
+            ops::Reduce {
+                kind,
+                axes: [0, 1].into_iter().collect(),
+            },
+            &[y],
+        )
     }),
     ("dead_code", |m| {
         let (x, ..) = m.matrix();
@@ -350,25 +351,11 @@ pub(super) const CASES: &[Case] = &[
         m.norm(y)
     }),
     ("norm_of_scaled", |m| {
-        let (n, c) = (m.size(), m.size());
-        let x = m.data(&[n, c, 3]);
-        let y = match m.rng.chance(0.5) {
-            true => {
-                let s = m.parameter(&[c, 1]);
-                m.pw(Pw::Mul, &[x, s])?
-            }
-            false => {
-                let halves = m.b.cast(&x, DType::BF16)?;
-                let dtype = m.rng.one([DType::BF16, DType::F32]);
-                m.b.cast(&halves, dtype)?
-            }
-        };
+        let y = m.product_of_bytes()?;
+        let c = m.b.fact(&y).shape[1].as_const().unwrap_or(1) as usize;
+        let (y, s) = (m.b.cast(&y, DType::F32)?, m.parameter(&[c]));
+        let y = m.pw(Pw::Mul, &[y, s])?;
         m.norm(y)
-    }),
-    ("norm_before_product", |m| {
-        let (x, _, k) = m.matrix();
-        let (x, w) = (m.norm(x)?, m.parameter(&[k, 5]));
-        m.b.op(ops::MatMul {}, &[x, w])
     }),
     ("transposed_product", |m| {
         let (y, _) = m.product()?;
@@ -405,15 +392,6 @@ pub(super) const CASES: &[Case] = &[
         let k = m.b.permute(&k, &[1, 0])?;
         m.b.op(ops::MatMul {}, &[q, k])
     }),
-    ("factor_behind_reshape", |m| {
-        let (n, k) = (m.size(), m.size());
-        let x = m.data(&[2, n, k]);
-        let (gamma, beta, w) = (m.parameter(&[k]), m.parameter(&[k]), m.parameter(&[k, 5]));
-        let x = m.pw(Pw::Mul, &[x, gamma])?;
-        let x = m.pw(Pw::Add, &[x, beta])?;
-        let x = m.b.reshape(&x, &[2 * n, k].map(Dim::from))?;
-        m.b.op(ops::MatMul {}, &[x, w])
-    }),
     ("factor_behind_product", |m| {
         let (y, c) = m.product()?;
         let n = m.b.fact(&y).shape[0].as_const().unwrap_or(1) as usize;
@@ -430,7 +408,8 @@ pub(super) const CASES: &[Case] = &[
     }),
     ("bias_behind_view", |m| {
         let (l, k, c) = (1 + m.size(), m.size(), m.size());
-        let (x, w, bias) = (m.finite(&[2 * l, k])?, m.finite(&[k, c])?, m.finite(&[c])?);
+        let (x, w) = (m.finite(&[2 * l, k])?, m.finite(&[k, c])?);
+        let bias = m.parameter(&[c]);
         let y = m.b.op(ops::MatMul {}, &[x, w])?;
         let shape = [2, l, c].map(Dim::from);
         let (y, axes) = if m.rng.chance(0.5) {
@@ -439,22 +418,16 @@ pub(super) const CASES: &[Case] = &[
             (m.b.permute(&y, &[0, 2, 1])?, [0, 2])
         } else {
             let y = m.pw(Pw::Add, &[bias, y])?;
-            let y = m.b.reshape(&y, &shape)?;
-            match m.rng.chance(0.5) {
-                true => (y, [0, 1]),
-                false => {
-                    let y = m.b.cast(&y, DType::BF16)?;
-                    (m.b.cast(&y, DType::F32)?, [0, 1])
-                }
-            }
+            (m.b.reshape(&y, &shape)?, [0, 1])
         };
         let sum = m.b.reduce_keepdim(Reduction::Sum, &y, &axes)?;
         let mean = m.b.with(Pw::Div, &sum, (2 * l) as f64)?;
         m.pw(Pw::Sub, &[y, mean])
     }),
     ("sum_of_shift", |m| {
-        let (n, c) = (1 + m.size(), m.size());
-        let (y, bias) = (m.finite(&[n, c])?, m.finite(&[1, c])?);
+        let (n, k, c) = (1 + m.size(), m.size(), m.size());
+        let (x, w) = (m.finite(&[n, k])?, m.finite(&[k, c])?);
+        let (y, bias) = (m.b.op(ops::MatMul {}, &[x, w])?, m.parameter(&[1, c]));
         let x = m.pw(Pw::Add, &[bias, y])?;
         m.b.sum(&x, &[0])
     }),

@@ -83,10 +83,21 @@ impl Maker<'_> {
         self.b.op(ops::BatchNorm { eps, affine: true }, &operands)
     }
 
-    /// The data with a bias, their mean `[1, c]`, and the data without it.
+    /// A product of bytes less their zero point with bytes, in i32.
+    pub(super) fn product_of_bytes(&mut self) -> Made {
+        let (n, k, c) = (self.size(), self.size(), self.size());
+        let x = self.b.input(Fact::new(DType::U8, [n, k]), Role::Data);
+        let w = self.b.input(Fact::new(DType::I8, [k, c]), Role::Parameter);
+        let [x, w] = [self.b.cast(&x, DType::I32)?, self.b.cast(&w, DType::I32)?];
+        let x = self.b.with(Pw::Sub, &x, 128)?;
+        self.b.op(ops::MatMul {}, &[x, w])
+    }
+
+    /// A product with a bias, its mean `[1, c]`, and the product without it.
     pub(super) fn centred(&mut self) -> Result<[Value; 2], OpError> {
-        let (n, c) = (1 + self.size(), self.size());
-        let (y, bias) = (self.finite(&[n, c])?, self.finite(&[1, c])?);
+        let (n, k, c) = (1 + self.size(), self.size(), self.size());
+        let (x, w) = (self.finite(&[n, k])?, self.finite(&[k, c])?);
+        let (y, bias) = (self.b.op(ops::MatMul {}, &[x, w])?, self.parameter(&[1, c]));
         let x = self.pw(Pw::Add, &[y, bias])?;
         let sum = self.b.reduce_keepdim(Reduction::Sum, &x, &[0])?;
         let mean = self.b.with(Pw::Div, &sum, n as f64)?;

@@ -1,15 +1,9 @@
-//! What is before a product: scales, shifts and batch norms of its data.
+//! What is before a product: scales of its data, and shifts of integers.
 
-use super::behind::{known_norm, row, scale_of_norm, shift_of_norm};
+use super::behind::row;
 use super::product::{Channel, Product, column, was_cast};
 use crate::{Patch, PatchBuilder, Rule, View};
-use kiln_ir::ops::BatchNorm;
 use kiln_ir::{Builder, DType, Dim, NodeId, OpError, Pw, Value};
-
-/// The product of a node, whose data nothing else reads.
-fn product_of<'a>(view: &View<'a>, id: NodeId) -> Option<Product<'a>> {
-    Product::of(view, id.value()).filter(|p| is_read_once(view, p))
-}
 
 fn is_read_once(view: &View<'_>, product: &Product<'_>) -> bool {
     view.use_count(product.data().node) == 1
@@ -24,14 +18,14 @@ impl Rule for ScaledData {
     }
 
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let product = product_of(view, id)?;
+        let product = Product::of(view, id.value()).filter(|p| is_read_once(view, p))?;
         let (op, a, b) = match row(view, product.data().node)? {
             (Pw::Neg, &[x]) => return negated(view, id, &product, x),
             (op @ (Pw::Mul | Pw::Div), &[a, b]) => (op, a, b),
             _ => return None,
         };
-        let channel = |v: Value| Channel::of(view, v, product.channels());
-        let (x, by) = match (channel(b), channel(a)) {
+        let factor = |v: Value| Channel::factor(view, v, product.channels());
+        let (x, by) = match (factor(b), factor(a)) {
             (Some(by), _) => (a, by),
             (None, Some(by)) if op == Pw::Mul => (b, by),
             _ => return None,
@@ -52,7 +46,7 @@ fn negated(view: &View<'_>, id: NodeId, product: &Product<'_>, x: Value) -> Opti
     Some(patch.replacing(id.value(), new))
 }
 
-/// P(x ± b, w) = P(x, w) + (P of ±b), and P(b − x, w) = P(x, −w) + (P of b).
+/// P(x ± b, w) = P(x, w) ± (P of b), of integers.
 pub(super) struct ShiftedData;
 
 impl Rule for ShiftedData {
@@ -67,23 +61,17 @@ impl Rule for ShiftedData {
             return None;
         };
         let channel = |v: Value| Channel::of(view, v, product.channels());
-        let (x, by, minus) = match (channel(b), channel(a)) {
-            (Some(by), _) => (a, by, false),
-            (None, Some(by)) => (b, by, op == Pw::Sub),
+        let (x, by) = match (channel(b), channel(a)) {
+            (Some(by), _) => (a, by),
+            (None, Some(by)) if op == Pw::Add => (b, by),
             _ => return None,
         };
-        let takes = match product.fact().dtype {
-            DType::F32 | DType::F64 => true,
-            DType::I32 | DType::I64 => !minus && was_narrow(view, x),
-            _ => false,
-        };
-        if !takes {
+        let whole = matches!(product.fact().dtype, DType::I32 | DType::I64);
+        if !whole || !was_narrow(view, x) {
             return None;
         }
         let mut patch = view.patch(id);
-        // Of b − x the number is added.
-        let op = if minus { Pw::Add } else { op };
-        let new = shifted(&mut patch, view, &product, (x, minus), op, by).ok()?;
+        let new = shifted(&mut patch, view, &product, x, op, by).ok()?;
         Some(patch.replacing(id.value(), new))
     }
 }
@@ -93,22 +81,18 @@ fn was_narrow(view: &View<'_>, x: Value) -> bool {
     was_cast(view, x, |d| matches!(d, DType::U8 | DType::I8 | DType::I16))
 }
 
-/// `P(±x, w) op (P of b)`.
+/// `P(x, w) op (P of b)`.
 fn shifted(
     patch: &mut PatchBuilder<'_>,
     view: &View<'_>,
     product: &Product<'_>,
-    (x, minus): (Value, bool),
+    x: Value,
     op: Pw,
     by: Channel,
 ) -> Result<Value, OpError> {
     let by = by.vector(patch, view)?;
     let sum = product.sum_of_terms(patch, &by)?;
-    let weight = match minus {
-        true => patch.pointwise(Pw::Neg, &[product.weight()])?,
-        false => product.weight(),
-    };
-    let y = product.with(patch, x, weight)?;
+    let y = product.with(patch, x, product.weight())?;
     add(patch, product, y, op, sum)
 }
 
@@ -138,41 +122,4 @@ fn add(
         }
     };
     patch.pointwise(op, &[y, by])
-}
-
-/// P(batch_norm(x, …), w) = P(x, w · s) + (P of the shift).
-pub(super) struct NormBeforeProduct;
-
-impl Rule for NormBeforeProduct {
-    fn name(&self) -> &'static str {
-        "norm_before_product"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let product = product_of(view, id).filter(Product::is_whole)?;
-        let data = product.data().node;
-        let norm = known_norm(view, data)?;
-        let operands = &view.node(data).inputs;
-        if product.channels() != 1 {
-            return None;
-        }
-        let mut patch = view.patch(id);
-        let new = fold_norm(&mut patch, &product, norm, operands).ok()?;
-        Some(patch.replacing(id.value(), new))
-    }
-}
-
-fn fold_norm(
-    patch: &mut PatchBuilder<'_>,
-    product: &Product<'_>,
-    norm: &BatchNorm,
-    operands: &[Value],
-) -> Result<Value, OpError> {
-    let statistics = &operands[1..];
-    let scale = scale_of_norm(patch, norm, statistics)?;
-    let shift = shift_of_norm(patch, norm, statistics, scale, None)?;
-    let sum = product.sum_of_terms(patch, &shift)?;
-    let weight = product.weight_by_term(patch, Pw::Mul, &scale)?;
-    let y = product.with(patch, operands[0], weight)?;
-    add(patch, product, y, Pw::Add, sum)
 }

@@ -158,7 +158,7 @@ impl Rule for ScaledProduct {
         let (op, operands) = row(view, id)?;
         let scaled = |y: Value, by: Value| {
             let affine = Affine::of(view, y)?;
-            let by = Channel::of(view, by, affine.channels)?;
+            let by = Channel::factor(view, by, affine.channels)?;
             Some((affine, Some(by)))
         };
         let (affine, by) = match (op, operands) {

@@ -1,5 +1,6 @@
 //! Products with a weight that is known before the program runs, and what scales and shifts them.
 
+use crate::pass::keeps_range;
 use crate::{PatchBuilder, View};
 use kiln_ir::{Builder, DType, Dim, Fact, Node, Op, OpError, Pw, Shape, Value};
 
@@ -245,6 +246,13 @@ impl Channel {
             of: stretched,
             axis,
         })
+    }
+
+    /// [`Channel::of`] one number in all, by which numbers may be scaled before or after a product.
+    pub fn factor(view: &View<'_>, stretched: Value, axis: usize) -> Option<Channel> {
+        let channel = Channel::of(view, stretched, axis)?;
+        let number = view.as_full(channel.source)?;
+        keeps_range(number.value.as_f64()).then_some(channel)
     }
 
     /// As `[c]`.

@@ -1,13 +1,12 @@
-//! Batch norms that no product takes into its weight: of what is scaled, as the sums of a quantised layer are, and of
-//! halves.
+//! Batch norms that no weight takes: of the scaled sums of a quantised layer, and of halves.
 
 use super::behind::{known_norm, row, scale_of_norm, shift_of_norm};
-use super::product::{Channel, column, was_cast};
+use super::product::{Channel, column};
 use crate::{Patch, PatchBuilder, Rule, View};
 use kiln_ir::ops::BatchNorm;
-use kiln_ir::{Builder, DType, NodeId, OpError, Pw, Value};
+use kiln_ir::{Builder, DType, Kind, NodeId, Op, OpError, Pw, Value};
 
-/// batch_norm(x · c, …) = x · (c · s) + …, where c may be missing if x are halves.
+/// batch_norm(x · c, …) = x · (c · s) + … of a product x of integers, and without c of halves.
 pub(super) struct NormOfScaled;
 
 impl Rule for NormOfScaled {
@@ -18,15 +17,14 @@ impl Rule for NormOfScaled {
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
         let norm = known_norm(view, id)?;
         let operands = &view.node(id).inputs;
-        let (x, by) = match of_halves(view, operands[0]) {
-            true => (operands[0], None),
+        let dtype = view.fact(operands[0]).dtype;
+        let (x, by, wide) = match dtype.is_half() {
+            true => (operands[0], None, DType::F32),
             false => {
                 let (x, by) = scaled(view, operands[0])?;
-                (x, Some(by))
+                (x, Some(by), dtype)
             }
         };
-        let dtype = view.fact(operands[0]).dtype;
-        let wide = if dtype.is_half() { DType::F32 } else { dtype };
         let mut patch = view.patch(id);
         let widened = |v: &Value| patch.cast(v, wide);
         let statistics: Vec<Value> = operands[1..]
@@ -36,35 +34,42 @@ impl Rule for NormOfScaled {
             .ok()?;
         let x = patch.cast(&x, wide).ok()?;
         let new = scaled_and_shifted(&mut patch, view, (x, by), norm, &statistics).ok()?;
-        let new = match wide == dtype {
-            true => new,
-            false => patch.narrowed(&new, dtype).ok()?,
-        };
+        let new = patch.narrowed(&new, dtype).ok()?;
         Some(patch.replacing(id.value(), new))
     }
 }
 
-/// Whether a value are halves, or were before they had more bits.
-fn of_halves(view: &View<'_>, x: Value) -> bool {
-    let dtype = view.fact(x).dtype;
-    dtype.is_half() || dtype.is_float() && was_cast(view, x, DType::is_half)
-}
-
-/// What is scaled by a number a channel, and by what, if nobody else reads it.
-fn scaled(view: &View<'_>, x: Value) -> Option<(Value, Channel)> {
-    let is_wide = matches!(view.fact(x).dtype, DType::F32 | DType::F64);
-    if !is_wide || view.use_count(x.node) != 1 {
-        return None;
-    }
-    let (Pw::Mul, &[a, b]) = row(view, x.node)? else {
+/// A product of integers that is scaled by a number a channel, and by what, if nobody else reads the result.
+fn scaled(view: &View<'_>, y: Value) -> Option<(Value, Channel)> {
+    let (Pw::Mul, &[a, b]) = row(view, y.node)? else {
         return None;
     };
-    let channel = |v: Value| Channel::of(view, v, 1);
-    match (channel(a), channel(b)) {
-        (_, Some(by)) => Some((a, by)),
-        (Some(by), None) => Some((b, by)),
-        _ => None,
+    if view.use_count(y.node) != 1 {
+        return None;
     }
+    [(a, b), (b, a)].into_iter().find_map(|(x, by)| {
+        let by = Channel::of(view, by, 1)?;
+        is_sum_of_integers(view, x).then_some((x, by))
+    })
+}
+
+/// True for what was cast from a product of integers, behind views and zero points.
+fn is_sum_of_integers(view: &View<'_>, x: Value) -> bool {
+    let cast = view.producer(x);
+    if !matches!(cast.op, Op::Cast(_)) {
+        return false;
+    }
+    let mut sum = cast.inputs[0];
+    while view.fact(sum).dtype.kind() == Kind::Int {
+        let node = view.producer(sum);
+        sum = match &node.op {
+            Op::MatMul(_) | Op::Conv(_) => return true,
+            Op::Pointwise(p) if matches!(p.0, Pw::Add | Pw::Sub) => node.inputs[0],
+            op if op.is_view() => node.inputs[0],
+            _ => return false,
+        };
+    }
+    false
 }
 
 /// `x · (c · s) + shift`.
