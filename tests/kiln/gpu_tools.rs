@@ -4,8 +4,23 @@ use crate::{cuda, matrix};
 use kiln::profiler::profile;
 use kiln::{Bisection, Compiled, DType, RunningStats, Tensor, Var, compile};
 
-/// Two kernels with a product that folds the norm behind it, whose scale overflows beside small values.
+/// One kernel: a product with a factor and a softmax behind it.
 fn program(gpu: kiln::Device) -> kiln::Result<(Compiled<Tensor, Tensor>, Tensor)> {
+    let x = matrix(6, 5).to(gpu);
+    let weight = Var::new((Tensor::ones([5, 3], DType::F32) * 1e20).to(gpu))?;
+    let scale = Var::new(crate::vector(&[1e20, 1.0, 2.0]).to(gpu))?;
+    for operand in [&x, &weight.get(), &scale.get()] {
+        operand.realize()?;
+    }
+    let f = compile(&x, |x| {
+        let y = (&x + &x).matmul(weight.get()) * scale.get();
+        y.softmax(1)
+    })?;
+    Ok((f, x))
+}
+
+/// A product that folds the norm behind it, whose scale overflows beside small values.
+fn normed(gpu: kiln::Device) -> kiln::Result<(Compiled<Tensor, Tensor>, Tensor)> {
     let x = matrix(6, 5).to(gpu);
     let weight = Var::new((Tensor::ones([5, 3], DType::F32) * 1e20).to(gpu))?;
     let vector = |values: &[f32]| Var::new(crate::vector(values).to(gpu));
@@ -29,7 +44,7 @@ fn bisect_names_the_rewrite_there() -> kiln::Result<()> {
     let Some(gpu) = cuda::device() else {
         return Ok(());
     };
-    let (f, x) = program(gpu)?;
+    let (f, x) = normed(gpu)?;
     let Bisection::Rewrite { fired, .. } = f.bisect(&x * 1e-38)? else {
         panic!("{}", f.bisect(&x * 1e-38)?);
     };
@@ -42,7 +57,7 @@ fn pages_show_every_kernel_there() -> kiln::Result<()> {
     let Some(gpu) = cuda::device() else {
         return Ok(());
     };
-    let (f, _) = program(gpu)?;
+    let (f, _) = normed(gpu)?;
     let page = f.explain().to_html();
     assert!(f.explain().kernels.len() > 1, "{}", f.explain());
     for k in &f.explain().kernels {

@@ -383,7 +383,11 @@ fn with_operands(
         };
         assert_eq!(kernel.verify(), Vec::<String>::new(), "{kernel}");
         let len: i64 = evaluated(&prologue.program.axes, symbols).iter().product();
-        memory.push(Data::Float(vec![777.25; len as usize]));
+        let written = prologue.program.args.iter().rfind(|a| a.written);
+        memory.push(match written.is_some_and(|a| a.dtype.is_float()) {
+            true => Data::Float(vec![777.25; len as usize]),
+            false => Data::Int(vec![77; len as usize]),
+        });
         let all: Vec<usize> = args[..launch.args.len()]
             .iter()
             .copied()

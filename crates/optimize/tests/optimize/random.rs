@@ -195,7 +195,7 @@ fn distance(before: &Graph, after: &Graph, inputs: &[Array]) -> Option<String> {
         let allowed = 8.0 * largest(&exact, &old) + 32.0 * roundoff * size;
         let wrong = (exact.iter().zip(&old).zip(&new)).any(|((x, a), b)| {
             let lost = a.is_finite() && !b.is_finite();
-            lost || (x - b).abs() > allowed
+            a != b && (lost || (x - b).abs() > allowed)
         });
         if wrong {
             return Some(format!("output {i}: {new:?}, not {exact:?} +-{allowed}"));
