@@ -64,7 +64,7 @@ pub(super) const LOSSES: Group =
     |row, x, y| losses::call(row, x, y, y, y, Some(y), Reduction::Mean);
 pub(super) const INDEXING: Group = |row, x, y| {
     let index = match y.dtype().is_float() {
-        true => y.to_dtype(DType::I64) * 0,
+        true => y.zeros_like().to_dtype(DType::I64),
         false => y.clone(),
     };
     indexing::call(row, x, y, y, &index, &x.gt(0.0), x, None, 1)
