@@ -61,7 +61,7 @@ impl Argument {
     }
 }
 
-/// What stands in front of the name of the copy of a method that is compiled once.
+/// Prefix of the name of the copy of a method that is compiled once.
 pub(crate) const ONCE: &str = "once_";
 
 impl Parse for Method {

@@ -25,7 +25,7 @@ struct Program {
     graph: Graph,
     inputs: Vec<Array>,
     rng: Rng,
-    /// What the data are near.
+    /// The value that the data are near.
     offset: f64,
 }
 
@@ -154,7 +154,7 @@ impl Program {
     }
 }
 
-/// What rules look for, or once did.
+/// Patterns that rules look for, or once did.
 const FORMS: &[fn(&mut Program) -> Made] = &[
     |p| {
         let x = p.data(&[N, C], p.offset);
@@ -275,7 +275,7 @@ const FORMS: &[fn(&mut Program) -> Made] = &[
     },
 ];
 
-/// What a list of passes makes worse in a program: a result further from that in f64 than some multiple of what the
+/// The loss of accuracy by a list of passes in a program: a result further from that in f64 than some multiple of what the
 /// roundings of the recorded program do, and a few units of the result.
 fn flaw(seed: u64, list: &[Pass]) -> Result<Report, String> {
     let Program { graph, inputs, .. } = Program::random(seed);

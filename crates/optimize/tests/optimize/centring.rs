@@ -19,7 +19,7 @@ struct Case {
     varies: bool,
     /// Whether something else reads the sum.
     read: bool,
-    /// Whether y is the result of a product.
+    /// True if y is the result of a product.
     product: bool,
     /// Of b.
     role: Role,

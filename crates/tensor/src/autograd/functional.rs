@@ -206,7 +206,7 @@ pub fn gradgradcheck_with<I: Nest, R: Returned>(
     compared("gradgradcheck", &total, checked, &options, loc)
 }
 
-/// What a function gives for inputs, as a list.
+/// The results of a function for inputs, as a list.
 fn results<I: Nest, R: Returned>(
     f: &impl Fn(I::Owned) -> R,
     inputs: &Flat,
