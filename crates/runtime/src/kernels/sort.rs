@@ -342,9 +342,12 @@ impl<R: Packed> Scratch<R> {
                 if best.len() >= kept && least > limit.key() {
                     return;
                 }
-                let records = keys.iter().enumerate();
-                let records = records.map(|(i, key)| R::new(*key, first + i));
-                best.extend(records.filter(|r| *r <= limit));
+                for (i, key) in keys.iter().enumerate() {
+                    let record = R::new(*key, first + i);
+                    if record <= limit {
+                        best.push(record);
+                    }
+                }
                 if best.len() >= 4 * kept {
                     best.select_nth_unstable(kept - 1);
                     best.truncate(kept);
