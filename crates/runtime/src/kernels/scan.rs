@@ -5,7 +5,7 @@
 //! are what the chunks start from.
 //!
 //! Elements pass through a tile of register elements, so that the loops that move them know the dtype alone, and
-//! the loops that combine them the register type and the kind.
+//! the loops that combine them the register type and the kind. Lines that are register elements in memory need none.
 
 use super::work::{Call, Work};
 use crate::combine::{Combine, LogSumExp, Max, Min, Number, Prod, Sum};
@@ -183,34 +183,56 @@ impl Part {
         let size = loops.size as isize;
         let is_line = self.step.abs() == 1;
         let most = (TILE / self.width).max(1);
-        for lane in 0..self.lanes {
+        // Short lanes lie one behind the other, and share a tile.
+        let together = (TILE / (self.rows * self.width)).max(1);
+        for lane in (0..self.lanes).step_by(together) {
+            let lanes = together.min(self.lanes - lane);
             let carry = self.carry.unwrap_or(own.as_mut_ptr().cast());
             if self.carry.is_none() {
                 // SAFETY: there is room for as many as one part has columns.
                 unsafe { (loops.begin)(carry, self.width) };
             }
+            // Rows that descend begin in the last lane.
+            let lane = if self.step < 0 {
+                lane + lanes - 1
+            } else {
+                lane
+            };
             for first in (0..self.rows).step_by(most) {
                 let at = (lane * self.pitch) as isize + first as isize * self.step;
                 let rows = most.min(self.rows - first);
+                let all = lanes * rows;
+                let place = |x: *mut u8| x.wrapping_offset(at * size);
                 let memory = |x: *mut u8| Moved {
-                    memory: x.wrapping_offset(at * size),
+                    memory: place(x),
                     tile,
                     // A line that ascends is one row.
-                    rows: if self.step == 1 { 1 } else { rows },
-                    width: if self.step == 1 { rows } else { self.width },
+                    rows: if self.step == 1 { 1 } else { all },
+                    width: if self.step == 1 { all } else { self.width },
                     step: self.step,
+                };
+                let block = Block {
+                    from: tile,
+                    to: tile,
+                    carry,
+                    lanes,
+                    rows,
+                    width: self.width,
+                    is_line,
+                    end_only: self.out.is_none(),
                 };
                 // SAFETY: the caller's; a tile has room for these rows.
                 unsafe {
+                    if loops.direct && self.step == 1 {
+                        (loops.scan)(Block {
+                            from: place(self.x),
+                            to: self.out.map_or(tile, place),
+                            ..block
+                        });
+                        continue;
+                    }
                     (loops.load)(memory(self.x));
-                    (loops.scan)(Block {
-                        tile,
-                        carry,
-                        rows,
-                        width: self.width,
-                        is_line,
-                        end_only: self.out.is_none(),
-                    });
+                    (loops.scan)(block);
                     if let Some(out) = self.out {
                         (loops.store)(memory(out));
                     }
@@ -234,6 +256,8 @@ struct Loops {
     size: usize,
     /// Bytes of a register element.
     register: usize,
+    /// Whether elements in memory are register elements.
+    direct: bool,
     load: unsafe fn(Moved),
     store: unsafe fn(Moved),
     scan: unsafe fn(Block),
@@ -249,6 +273,7 @@ impl Loops {
         let blank = with_dtype!(dtype, M => Loops {
             size: size_of::<<M as Mem>::Raw>(),
             register: size_of::<<M as Mem>::C>(),
+            direct: <M as Mem>::DIRECT,
             load: load::<M>,
             store: store::<M>,
             scan: |_| {},
@@ -343,71 +368,95 @@ unsafe fn join<C: Number, K: Combine>(carries: *mut u8, chunks: usize, width: us
     }
 }
 
-/// Rows of a tile, and the carries of their columns.
+/// Lanes of register elements one behind the other, and the carries of their columns.
 struct Block {
-    tile: *mut u8,
+    from: *const u8,
+    /// The same place; of rows of one element it may be another.
+    to: *mut u8,
+    /// Of the first lane; others begin with the identity.
     carry: *mut u8,
+    lanes: usize,
+    /// Rows of a lane.
     rows: usize,
     width: usize,
     /// Rows of one element that are neighbours in memory: their combinations may be regrouped.
     is_line: bool,
-    /// Only the carries are wanted.
+    /// Only the carries are wanted; what is written is of no use.
     end_only: bool,
 }
 
-/// Combines the rows of a tile with those in front of them.
+/// Combines the rows of lanes with those in front of them.
 struct Running<C, K>(PhantomData<(C, K)>);
 impl<C: Number, K: Combine> Kernel<Block> for Running<C, K> {
     #[inline(always)]
     unsafe fn run<I: Isa>(b: Block) {
         let len = b.rows * b.width;
-        // SAFETY: the tile holds the rows, and there is a carry for each column.
-        let (tile, carry) = unsafe {
-            (
-                std::slice::from_raw_parts_mut(b.tile.cast::<C>(), len),
-                std::slice::from_raw_parts_mut(b.carry.cast::<C>(), b.width),
-            )
-        };
-        if b.width > 1 {
-            for row in tile.chunks_exact_mut(b.width) {
-                for (x, carry) in row.iter_mut().zip(&mut *carry) {
-                    *carry = K::combine(*carry, *x);
-                    *x = *carry;
+        // SAFETY: there is a carry for each column.
+        let carry = unsafe { std::slice::from_raw_parts_mut(b.carry.cast::<C>(), b.width) };
+        for lane in 0..b.lanes {
+            // SAFETY: the lanes have these elements.
+            unsafe {
+                let from = b.from.cast::<C>().add(lane * len);
+                Self::lane(&b, from, b.to.cast::<C>().add(lane * len), carry);
+            }
+            if b.lanes > 1 {
+                carry.fill(K::identity());
+            }
+        }
+    }
+}
+
+impl<C: Number, K: Combine> Running<C, K> {
+    /// # Safety
+    /// There are as many elements as the block has in a lane.
+    #[inline(always)]
+    unsafe fn lane(b: &Block, from: *const C, to: *mut C, carry: &mut [C]) {
+        let len = b.rows * b.width;
+        // SAFETY: every index is below `len`.
+        unsafe {
+            if b.width > 1 {
+                let tile = std::slice::from_raw_parts_mut(to, len);
+                for row in tile.chunks_exact_mut(b.width) {
+                    for (x, carry) in row.iter_mut().zip(&mut *carry) {
+                        *carry = K::combine(*carry, *x);
+                        *x = *carry;
+                    }
+                }
+                return;
+            }
+            let mut total = carry[0];
+            if !(K::REGROUPS && b.is_line && len == TILE) {
+                for i in 0..len {
+                    total = K::combine(total, *from.add(i));
+                    *to.add(i) = total;
+                }
+                carry[0] = total;
+                return;
+            }
+            let mut ends = [K::identity::<C>(); RUNS];
+            if b.end_only {
+                for row in (0..TILE).step_by(RUNS) {
+                    for (r, end) in ends.iter_mut().enumerate() {
+                        *end = K::combine(*end, *from.add(row + r));
+                    }
+                }
+                carry[0] = ends.into_iter().fold(total, K::combine);
+                return;
+            }
+            let mut scanned = [[K::identity::<C>(); RUN]; RUNS];
+            for i in 0..RUN {
+                for r in 0..RUNS {
+                    ends[r] = K::combine(ends[r], *from.add(r * RUN + i));
+                    scanned[r][i] = ends[r];
                 }
             }
-            return;
-        }
-        let mut total = carry[0];
-        if !(K::REGROUPS && b.is_line && len == TILE) {
-            for x in tile {
-                total = K::combine(total, *x);
-                *x = total;
+            for r in 0..RUNS {
+                for i in 0..RUN {
+                    *to.add(r * RUN + i) = K::combine(total, scanned[r][i]);
+                }
+                total = K::combine(total, ends[r]);
             }
             carry[0] = total;
-            return;
         }
-        let mut ends = [K::identity::<C>(); RUNS];
-        if b.end_only {
-            for row in tile.chunks_exact(RUNS) {
-                for (end, x) in ends.iter_mut().zip(row) {
-                    *end = K::combine(*end, *x);
-                }
-            }
-            carry[0] = ends.into_iter().fold(total, K::combine);
-            return;
-        }
-        for i in 0..RUN {
-            for (r, end) in ends.iter_mut().enumerate() {
-                *end = K::combine(*end, tile[r * RUN + i]);
-                tile[r * RUN + i] = *end;
-            }
-        }
-        for (run, end) in tile.chunks_exact_mut(RUN).zip(ends) {
-            for x in run {
-                *x = K::combine(total, *x);
-            }
-            total = K::combine(total, end);
-        }
-        carry[0] = total;
     }
 }
