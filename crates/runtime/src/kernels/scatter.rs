@@ -286,20 +286,26 @@ impl Part<'_> {
         let (first, count) = (self.range.0, (self.range.1 - self.range.0) as u64);
         if columns == 1 && count < self.bound as u64 {
             // Which are this part's is hard to predict, so they are listed without a branch.
+            let mut own = [0i64; BLOCK as usize];
             for block in (0..self.indexed.extent).step_by(BLOCK as usize) {
                 if self.failures.cancelled() {
                     return;
                 }
-                let mut outside = false;
+                let (mut found, mut outside) = (0, false);
                 let block = block..self.indexed.extent.min(block + BLOCK);
                 for i in block.clone() {
                     // SAFETY: linking proved that the index has this element.
                     let index = unsafe { *self.index.offset((i * index_step) as isize) };
-                    let to = index.wrapping_mul(step) as isize;
-                    pairs.places[pairs.len] = (to, (i * src_step) as isize);
-                    pairs.len += ((index.wrapping_sub(first) as u64) < count) as usize;
+                    own[found] = i;
+                    found += ((index.wrapping_sub(first) as u64) < count) as usize;
                     outside |= index as u64 >= self.bound as u64;
                 }
+                for (place, &i) in pairs.places.iter_mut().zip(&own[..found]) {
+                    // SAFETY: as above.
+                    let index = unsafe { *self.index.offset((i * index_step) as isize) };
+                    *place = ((index * step) as isize, (i * src_step) as isize);
+                }
+                pairs.len = found;
                 // SAFETY: the caller's; the indices are in this part's range.
                 unsafe { pairs.flush() };
                 if outside {
