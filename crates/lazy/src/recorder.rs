@@ -5,10 +5,11 @@ use crate::grad::edge::{Edge, GradNode};
 use crate::grad::is_grad_enabled;
 use crate::node::{About, Handle, Node, Operands, Recording, State};
 use crate::run::{boundary, transfer};
-use crate::{Device, note};
-use kiln_base::Dim;
+use crate::{Device, note, scope};
 use kiln_base::prim::Reduction;
-use kiln_ir::{Builder, Fact, Facts, Op, OpError, Shape, ops};
+use kiln_base::{DType, Dim};
+use kiln_ir::{Builder, Fact, Facts, Op, OpError, Role, Shape, ops};
+use kiln_runtime::Buffer;
 use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::{Arc, Weak};
@@ -148,6 +149,33 @@ impl Recorder {
     /// If others are on different devices.
     pub fn together<T: AsRef<Handle>>(&self, inputs: &[T]) -> Result<Option<Vec<Handle>>, OpError> {
         on_device(inputs, common_device(inputs)?)
+    }
+
+    /// A tensor of the elements with these bytes. It is data, so that programs that differ in it share a plan;
+    /// what is recorded for other data to come holds it as a constant.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    pub fn list(
+        &mut self,
+        dtype: DType,
+        shape: &[usize],
+        bytes: Vec<u8>,
+    ) -> Result<Handle, OpError> {
+        if scope::is_recording() || body::is_tracing() {
+            let (shape, bytes) = (shape.into(), bytes.into());
+            let op = ops::Constant {
+                dtype,
+                shape,
+                bytes,
+            };
+            return self.op(op, &[]);
+        }
+        let shape: Vec<i64> = shape.iter().map(|n| *n as i64).collect();
+        let buffer =
+            Buffer::from_bytes(dtype, &shape, &bytes).map_err(|e| OpError(e.to_string()))?;
+        let role = Role::Data;
+        Ok(Handle::leaf(buffer, role, None, self.loc, self.called))
     }
 
     /// Records an operation.

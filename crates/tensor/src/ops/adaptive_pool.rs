@@ -72,9 +72,6 @@ adaptive_max_pools! {
     adaptive_max_pool3d adaptive_max_pool3d_with_indices 3;
 }
 
-/// The most means of regions of different sizes along an axis: each is recorded by itself.
-const MOST_UNEVEN: i64 = 1 << 16;
-
 /// What output element `i` of `out` covers of `n` elements.
 fn region(i: i64, n: i64, out: i64) -> (i64, i64) {
     let (i, n, out) = (i128::from(i), i128::from(n), i128::from(out));
@@ -108,8 +105,8 @@ fn sizes(x: &Tensor, spatial: usize, size: &OutputSize) -> Result<Vec<Dim>, OpEr
     Ok(sizes)
 }
 
-/// The axes that fall into equal regions at once, then one after the other: the regions are boxes, so the mean of means
-/// is the mean.
+/// All axes at once if they fall into equal regions, else one after the other: the regions are boxes, so the mean of
+/// means is the mean.
 pub(crate) fn adaptive_average(
     b: &mut Recorder,
     spatial: usize,
@@ -118,32 +115,40 @@ pub(crate) fn adaptive_average(
 ) -> Recorded {
     let first = t.ndim() - spatial;
     let mut x = b.widened(t)?;
-    let mut split = Shape::from(&t.dims()[..first]);
-    let (mut within, mut uneven) = (Vec::new(), Vec::new());
-    for (a, out) in sizes(t, spatial, size)?.iter().enumerate() {
-        let n = &t.dims()[first + a];
-        if out == n {
-            split.push(n.clone());
-            continue;
-        }
-        let known = known_dim(out, t)?;
-        if let Ok(each) = n.div_exact(out) {
-            split.push(out.clone());
-            within.push(split.len());
-            split.push(each);
-        } else {
-            split.push(n.clone());
-            uneven.push((first + a, known));
+    let sizes = sizes(t, spatial, size)?;
+    let each = |a: usize| t.dims()[first + a].div_exact(&sizes[a]).ok();
+    let mut even: Vec<usize> = (0..spatial)
+        .filter(|a| sizes[*a] != t.dims()[first + a])
+        .collect();
+    if !even.iter().all(|a| each(*a).is_some()) {
+        for a in even.drain(..) {
+            x = match each(a) {
+                Some(each) => average_equal(b, &x, &[(first + a, sizes[a].clone(), each)])?,
+                None => average_axis(b, &x, first + a, known_dim(&sizes[a], t)?)?,
+            };
         }
     }
-    if !within.is_empty() {
-        x = b.reshape(&x, &split)?;
-        x = b.mean(&x, &within, false)?;
-    }
-    for (axis, out) in uneven {
-        x = average_axis(b, &x, axis, out)?;
-    }
+    let even = even
+        .iter()
+        .map(|a| Some((first + a, sizes[*a].clone(), each(*a)?)));
+    let x = average_equal(b, &x, &even.collect::<Option<Vec<_>>>().unwrap_or_default())?;
     b.narrowed(&x, t.dtype())
+}
+
+/// Means of equal regions along axes in order, each with how many there are and their size.
+fn average_equal(b: &mut Recorder, x: &Tensor, axes: &[(usize, Dim, Dim)]) -> Recorded {
+    let mut split = Shape::from(x.dims());
+    let mut within = Vec::new();
+    for (i, (axis, out, each)) in axes.iter().enumerate() {
+        split[axis + i] = out.clone();
+        within.push(axis + i + 1);
+        split.insert(axis + i + 1, each.clone());
+    }
+    if within.is_empty() {
+        return Ok(x.clone());
+    }
+    let parts = b.reshape(x, &split)?;
+    b.mean(&parts, &within, false)
 }
 
 /// Means of regions of different sizes.
@@ -152,10 +157,9 @@ fn average_axis(b: &mut Recorder, x: &Tensor, axis: usize, out: i64) -> Recorded
     if out == 0 {
         return b.narrow(x, axis, 0i64, 0i64);
     }
-    ensure!(
-        out <= MOST_UNEVEN,
-        "averaging {n} elements into {out} of different regions is limited to {MOST_UNEVEN}"
-    );
+    if let Some(known) = n.as_const() {
+        return average_windows(b, x, axis, known, out);
+    }
     let mut parts = Vec::new();
     for i in 0..out {
         let start = (n * &Dim::Const(i)).div_floor(out);
@@ -164,6 +168,28 @@ fn average_axis(b: &mut Recorder, x: &Tensor, axis: usize, out: i64) -> Recorded
         parts.push(b.mean(&region, &[axis], true)?);
     }
     b.concat(&parts, axis)
+}
+
+/// [`average_axis`] of a known size, by windows of one size: what shorter ones repeat counts as nothing.
+fn average_windows(b: &mut Recorder, x: &Tensor, axis: usize, n: i64, out: i64) -> Recorded {
+    let (index, _) = uneven(n, out)?;
+    let width = index.len() as i64 / out;
+    let sizes: Vec<i64> = (0..out)
+        .map(|i| region(i, n, out))
+        .map(|(s, e)| e - s)
+        .collect();
+    let chosen = regions(b, x, axis, &index, out as usize)?;
+    let windows = windowed(b, &chosen, axis, &out.into(), &width.into())?;
+    let sizes = b.list(&sizes, &[sizes.len()], DType::I64)?;
+    let sizes = b.along(&sizes, axis, x.ndim())?;
+    let column = b.unsqueeze(&sizes, x.ndim())?;
+    let tap = b.iota(&width.into())?;
+    let own = b.binary(Pw::Lt, &tap, &column)?;
+    let zero = b.scalar_like(0.0, &windows)?;
+    let windows = b.select(&own, &windows, &zero)?;
+    let sum = b.sum(&windows, &[x.ndim()], false)?;
+    let sizes = b.cast(&sizes, sum.dtype())?;
+    b.binary(Pw::Div, &sum, &sizes)
 }
 
 /// Values and positions. Regions of different sizes are gathered as windows of one size: shorter ones repeat
@@ -195,10 +221,9 @@ fn adaptive_max(
             (width, start) = (each.clone(), b.with_size(Pw::Mul, &window, &each)?);
         } else {
             let (index, firsts) = uneven(known_dim(n, x)?, known_dim(out, x)?)?;
-            let chosen = b.constant(&index)?;
-            windows = b.index_select(&windows, first + a, &chosen)?;
             width = (index.len() / firsts.len()).into();
-            start = b.constant(&firsts)?;
+            windows = regions(b, &windows, first + a, &index, firsts.len())?;
+            start = b.list(&firsts, &[firsts.len()], DType::I64)?;
         }
         windows = windowed(b, &windows, first + a, out, &width)?;
         addressable(windows.dims(), DType::I64)?;
@@ -239,8 +264,22 @@ fn uneven(n: i64, out: i64) -> Result<(Vec<i64>, Vec<i64>), OpError> {
     Ok((index.collect(), regions().map(|r| r.0).collect()))
 }
 
+/// The elements of `count` regions along an axis.
+fn regions(b: &mut Recorder, x: &Tensor, axis: usize, index: &[i64], count: usize) -> Recorded {
+    // With a size of its own for the regions, so that the size of all is seen to be a multiple of it.
+    let index = b.list(index, &[count, index.len() / count], DType::I64)?;
+    let flat = b.reshape(&index, &[index.fact().numel()])?;
+    b.index_select(x, axis, &flat)
+}
+
 /// Parts of equally many elements of an axis, which are a new last dim.
-fn windowed(b: &mut Recorder, x: &Tensor, axis: usize, count: &Dim, width: &Dim) -> Recorded {
+pub(super) fn windowed(
+    b: &mut Recorder,
+    x: &Tensor,
+    axis: usize,
+    count: &Dim,
+    width: &Dim,
+) -> Recorded {
     let mut shape = Shape::from(x.dims());
     shape[axis] = count.clone();
     shape.insert(axis + 1, width.clone());

@@ -9,7 +9,6 @@ use crate::{DType, Scalar, Tensor};
 use kiln_base::Dim;
 use kiln_base::prim::ScatterKind;
 use kiln_derive::{autocast, on_cells};
-use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
@@ -340,8 +339,7 @@ fn positions(
     let (mut values, second): (Vec<i64>, Vec<i64>) = all.filter(|(r, c)| inside(*r, *c)).unzip();
     let count = values.len();
     values.extend(second);
-    let flat = b.constant(&values)?;
-    b.reshape(&flat, &[2i64.into(), count.into()])
+    b.list(&values, &[2, count], DType::I64)
 }
 
 /// The order of dims in which two are the last: the rows and columns of matrices.
@@ -388,15 +386,16 @@ pub(crate) fn extract(b: &mut Recorder, x: &Tensor, offset: i64) -> Recorded {
     }
     let square = b.narrow(x, n - 2, down, len)?;
     let square = b.narrow(&square, n - 1, right, len)?;
-    let mut flat = Shape::from(&x.dims()[..n - 2]);
-    flat.push((len * len).into());
-    let flat = b.reshape(&square, &flat)?;
-    let part = SliceAxis {
-        start: Dim::ZERO,
-        len: len.into(),
-        step: len + 1,
-    };
-    b.slice_axis(&flat, n - 2, part)
+    // A row of one element more brings each element of the diagonal into the first column.
+    let mut shape = Shape::from(&x.dims()[..n - 2]);
+    shape.push((len * len).into());
+    let flat = b.reshape(&square, &shape)?;
+    let flat = b.pad_axis(&flat, n - 2, 0i64, len, 0i64)?;
+    shape[n - 2] = len.into();
+    shape.push((len + 1).into());
+    let rows = b.reshape(&flat, &shape)?;
+    let first = b.narrow(&rows, n - 1, 0i64, 1i64)?;
+    b.squeeze(&first, &[n - 1])
 }
 
 /// Matrices with the vectors of the last dim on a diagonal: each element is followed by a row of zeros,

@@ -6,7 +6,7 @@ use super::short::wide;
 use crate::operand::{AsTensor, listed};
 use crate::options::options;
 use crate::record::{Recorder, compose};
-use crate::{Tensor, autocast, promote};
+use crate::{DType, Tensor, autocast, promote};
 use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
@@ -137,7 +137,10 @@ impl Tensor {
             )?;
             let pairs = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j)));
             let (first, second): (Vec<i64>, Vec<i64>) = pairs.unzip();
-            let (first, second) = (b.constant(&first)?, b.constant(&second)?);
+            let (first, second) = (
+                b.list(&first, &[first.len()], DType::I64)?,
+                b.list(&second, &[second.len()], DType::I64)?,
+            );
             let x = b.index_select(self, 0, &first)?;
             let y = b.index_select(self, 0, &second)?;
             let difference = b.binary(Pw::Sub, &x, &y)?;

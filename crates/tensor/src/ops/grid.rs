@@ -2,10 +2,10 @@
 
 use super::args::{Int, known, listable};
 use super::index::as_vector;
-use crate::Tensor;
 use crate::operand::{AsTensor, listed};
 use crate::options::options;
 use crate::record::{Recorder, compose, compose_many};
+use crate::{DType, Tensor};
 use kiln_base::{Dim, numel};
 use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Shape, ensure};
@@ -71,9 +71,11 @@ impl Tensor {
             }
             let n = known(self, 0)?;
             let at = choices(n, r, with_replacement)?;
-            let index = b.constant(&at)?;
-            let picked = b.gather(self, 0, &index)?;
-            b.reshape(&picked, &[(at.len() as i64 / r).into(), r.into()])
+            let count = at.len() / r as usize;
+            let index = b.list(&at, &[count, r as usize], DType::I64)?;
+            let flat = b.reshape(&index, &[index.fact().numel()])?;
+            let picked = b.gather(self, 0, &flat)?;
+            b.reshape(&picked, index.dims())
         })
     }
 }

@@ -5,10 +5,12 @@ use super::pad::PadMode;
 use crate::operand::{AsTensor, listed};
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
-use crate::{Tensor, promote};
+use crate::{DType, Device, Tensor, is_recording, promote};
 use kiln_base::Dim;
 use kiln_derive::on_cells;
-use kiln_ir::{Builder, OpError, Shape, ensure};
+use kiln_ir::{Builder, OpError, Role, Shape, ensure};
+use kiln_lazy::body;
+use kiln_runtime::Buffer;
 
 /// The tensors one after the other along a dim, in the dtype they promote to. Empty vectors count as
 /// nothing, as in PyTorch.
@@ -32,8 +34,56 @@ fn cat_listed(tensors: &[Tensor], dim: DimArg) -> Tensor {
             1 => parts.clone(),
             _ => parts.iter().filter(real).cloned().collect(),
         };
-        b.concat(&kept, a)
+        let len = kept
+            .iter()
+            .fold(Dim::ZERO, |n, t| &n + &t.dims()[a.min(t.ndim() - 1)]);
+        let mut shape = Shape::from(first.dims());
+        shape[a] = len;
+        match copied(b, &kept, a, &shape) {
+            Some(joined) => Ok(joined),
+            None => b.concat(&kept, a),
+        }
     })
+}
+
+/// Copies are made of more tensors than this...
+const FEW: usize = 8;
+
+/// ...along an axis if their values are there, so that a list that grows is not a program for each of its lengths.
+fn copied(b: &Recorder, parts: &[Tensor], axis: usize, shape: &[Dim]) -> Option<Tensor> {
+    if parts.len() <= FEW || is_recording() || body::is_tracing() {
+        return None;
+    }
+    let beside = |t: &Tensor| {
+        let mut shape = Shape::from(t.dims());
+        (axis < shape.len()).then(|| shape.remove(axis));
+        shape
+    };
+    let mut values = Vec::new();
+    for t in parts {
+        let is_data = t.names.is_none() && !t.handle.edge.is_some();
+        let alike = t.ndim() == parts[0].ndim() && beside(t) == beside(&parts[0]);
+        let value = t.handle.node.ready(t.handle.output)?;
+        if !is_data || !alike || t.device() != Device::Cpu || value.gpu().is_some() {
+            return None;
+        }
+        values.push(value);
+    }
+    let size = |d: &Dim| d.as_const().and_then(|n| usize::try_from(n).ok());
+    let outer = shape[..axis].iter().map(size).product::<Option<usize>>()?;
+    let mut bytes = Vec::new();
+    for o in 0..outer {
+        for value in &values {
+            let all = value.bytes().ok()?;
+            let each = all.len() / outer;
+            bytes.extend_from_slice(&all[o * each..(o + 1) * each]);
+        }
+    }
+    let shape: Vec<i64> = shape.iter().map(Dim::as_const).collect::<Option<_>>()?;
+    let joined = Buffer::from_bytes(parts[0].dtype(), &shape, &bytes).ok()?;
+    let (called, loc) = b.place();
+    let device = Some(Device::Cpu);
+    Some(Tensor::leaf(joined, Role::Data, device, loc, called))
 }
 
 /// Tensors of one shape as the slices of a new dim, in the dtype they promote to.
@@ -55,6 +105,11 @@ fn stack_listed(tensors: &[Tensor], dim: i64) -> Tensor {
                 parts[0].fact(),
                 t.fact()
             );
+        }
+        let mut shape = Shape::from(parts[0].dims());
+        shape.insert(at, parts.len().into());
+        if let Some(stacked) = copied(b, &parts, at, &shape) {
+            return Ok(stacked);
         }
         let parts: Vec<Tensor> = parts
             .iter()
@@ -212,7 +267,7 @@ impl Tensor {
             let index: Vec<i64> = (0..n)
                 .flat_map(|i| std::iter::repeat_n(i, times(i)))
                 .collect();
-            let index = b.constant(&index)?;
+            let index = b.list(&index, &[index.len()], DType::I64)?;
             b.index_select(&x, a, &index)
         })
     }

@@ -1,5 +1,6 @@
 //! Parts of tensors: slices, splits and windows.
 
+use super::adaptive_pool::windowed;
 use super::args::{DimArg, DimArgs, Int, IntList, axis, countable, known};
 use crate::Tensor;
 use crate::options::options;
@@ -7,7 +8,7 @@ use crate::record::{Recorded, Recorder, compose, view_of, views_of};
 use kiln_base::Dim;
 use kiln_derive::on_cells;
 use kiln_ir::ops::SliceAxis;
-use kiln_ir::{Builder, OpError, Shape, ensure};
+use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
     /// The windows of [`Tensor::unfold`]; their size alone stands for it.
@@ -321,6 +322,9 @@ pub(crate) fn python_slice(
     })
 }
 
+/// The most elements of a window that are each a slice of their own.
+const MOST_TAPS: i64 = 4;
+
 /// `count` windows of `size` elements along an axis, which keeps the windows; their elements are a new
 /// last dim.
 pub(crate) fn windows(
@@ -332,6 +336,17 @@ pub(crate) fn windows(
     step: i64,
     dilation: i64,
 ) -> Recorded {
+    if size > MOST_TAPS {
+        // Their number is a size of the program, not of its text.
+        let (first, tap) = (b.iota(count)?, b.iota(&size.into())?);
+        let first = b.with(Pw::Mul, &first, step)?;
+        let first = b.reshape(&first, &[count.clone(), Dim::ONE])?;
+        let tap = b.with(Pw::Mul, &tap, dilation)?;
+        let at = b.binary(Pw::Add, &first, &tap)?;
+        let flat = b.reshape(&at, &[at.fact().numel()])?;
+        let chosen = b.index_select(x, axis, &flat)?;
+        return windowed(b, &chosen, axis, count, &size.into());
+    }
     let mut taps = Vec::new();
     for i in 0..size {
         let part = SliceAxis {

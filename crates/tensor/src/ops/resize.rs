@@ -298,9 +298,9 @@ impl Axis<i64> {
         let mut taps = Vec::new();
         for i in 0..all.first().map_or(0, Vec::len) {
             let (index, weights): (Vec<i64>, Vec<f64>) = all.iter().map(|t| t[i]).unzip();
-            let index = b.constant(&index)?;
+            let index = b.list(&index, &[index.len()], DType::I64)?;
             let weighs = weights.iter().any(|w| *w != 1.0);
-            let weights = weighs.then(|| b.constant_float(&weights, image));
+            let weights = weighs.then(|| b.list(&weights, &[weights.len()], image));
             taps.push((index, weights.transpose()?));
         }
         Ok(taps)

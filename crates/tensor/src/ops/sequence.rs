@@ -25,7 +25,7 @@ impl Tensor {
             );
             listable(Some(steps), &format!("{steps} steps"))?;
             let values = even(start, end, steps, dtype);
-            let values = b.constant_float(&values, dtype)?;
+            let values = b.list(&values, &[values.len()], dtype)?;
             b.reshape(&values, &[Dim::Const(steps)])
         })
     }
@@ -49,7 +49,7 @@ impl Tensor {
             listable(Some(steps), &format!("{steps} steps"))?;
             let exponents = even(start, end, steps, DType::F64);
             let values: Vec<f64> = exponents.iter().map(|e| base.powf(*e)).collect();
-            b.constant_float(&values, dtype)
+            b.list(&values, &[values.len()], dtype)
         })
     }
 

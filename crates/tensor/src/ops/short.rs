@@ -242,25 +242,19 @@ impl Recorder {
         self.op(op, &[x.clone(), index.clone(), src.clone()])
     }
 
-    /// An i64 vector that is part of the program.
-    pub(crate) fn constant(&mut self, values: &[i64]) -> Recorded {
-        let op = ops::Constant {
-            dtype: DType::I64,
-            shape: vec![values.len()],
-            bytes: values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+    /// These numbers, in row-major order, as a tensor of the dtype.
+    pub(crate) fn list<T: Copy + Into<Scalar>>(
+        &mut self,
+        values: &[T],
+        shape: &[usize],
+        dtype: DType,
+    ) -> Recorded {
+        let values = values.iter().map(|v| (*v).into().cast(dtype));
+        let bytes = match dtype.kind() {
+            Kind::Float => dtype.float_bytes(&values.map(Scalar::as_f64).collect::<Vec<_>>()),
+            _ => dtype.int_bytes(&values.map(Scalar::as_i64).collect::<Vec<_>>()),
         };
-        self.op(op, &[])
-    }
-
-    /// An f64 vector that is part of the program, in another dtype.
-    pub(crate) fn constant_float(&mut self, values: &[f64], dtype: DType) -> Recorded {
-        let op = ops::Constant {
-            dtype: DType::F64,
-            shape: vec![values.len()],
-            bytes: values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        };
-        let x = self.op(op, &[])?;
-        self.cast(&x, dtype)
+        Ok(self.lazy.list(dtype, shape, bytes)?.into())
     }
 
     /// Batched product of `[.., m, k]` and `[.., k, n]` with equal batch dims.
