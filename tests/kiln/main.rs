@@ -43,6 +43,7 @@ mod operators;
 mod ops;
 mod plan_cache;
 mod plan_cache_fuzz;
+mod plans;
 mod pretrained;
 mod printing;
 mod profile;

@@ -9,11 +9,16 @@ use std::sync::{Arc, Mutex};
 
 /// Whether this process runs the test alone; if not, it has been run in a child that does.
 fn alone(name: &str) -> bool {
+    is_alone(&format!("plan_cache::{name}"))
+}
+
+/// [`alone`] for a test of this path.
+pub fn is_alone(path: &str) -> bool {
     if std::env::var_os("KILN_ALONE").is_some() {
         return true;
     }
     let status = std::process::Command::new(std::env::current_exe().unwrap())
-        .args([&format!("plan_cache::{name}"), "--exact", "--nocapture"])
+        .args([path, "--exact", "--nocapture"])
         .env("KILN_ALONE", "1")
         .status()
         .unwrap();

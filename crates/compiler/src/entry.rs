@@ -45,7 +45,7 @@ const FIRST_SIZES: usize = 3;
 /// So many programs that found no plan are remembered.
 const EXAMPLES: usize = 12;
 /// After so many refusals sizes stay known.
-pub(crate) const REFUSALS: usize = 3;
+pub(crate) const REFUSALS: usize = 8;
 
 impl Entry {
     pub(crate) fn new(recording: &Recording, before: Option<&Entry>) -> Entry {

@@ -63,13 +63,26 @@ pub(crate) fn generalize(
         examples: used,
         symbols: Vec::new(),
         known: HashMap::new(),
+        parts: HashMap::new(),
+        products: HashMap::new(),
+    };
+    let dims = loop {
+        let known = (guess.parts.clone(), guess.products.len());
+        match guess.walk(recording) {
+            // A part of a number is the symbol, not the number.
+            Err(_) if (&guess.parts, guess.products.len()) != (&known.0, known.1) => guess.begin(),
+            walked => break walked?,
+        }
     };
     Ok(Expectation {
-        dims: guess.walk(recording)?,
+        dims,
         symbols: guess.symbols,
         scalars,
     })
 }
+
+/// Dims by their values in the examples.
+type Dims = HashMap<Vec<i64>, Dim>;
 
 struct Guess<'a> {
     kinds: &'a [Kind],
@@ -77,11 +90,21 @@ struct Guess<'a> {
     symbols: Vec<Symbol>,
     /// The values of the symbols, by example.
     values: Vec<Vec<i64>>,
-    /// Dims by their values in the examples.
-    known: HashMap<Vec<i64>, Dim>,
+    known: Dims,
+    /// The symbols of places whose numbers reshapes take parts of.
+    parts: HashMap<usize, Symbol>,
+    /// Places whose numbers are those of two places one behind the other multiplied, and the first of them.
+    products: HashMap<usize, usize>,
 }
 
 impl Guess<'_> {
+    /// Forgets all but of which numbers parts are taken.
+    fn begin(&mut self) {
+        self.values.iter_mut().for_each(Vec::clear);
+        self.symbols.clear();
+        self.known.clear();
+    }
+
     /// Every dim of the recording.
     fn walk(&mut self, recording: &Recording) -> Result<Vec<Dim>, Refusal> {
         let mut graph = Graph::default();
@@ -98,13 +121,14 @@ impl Guess<'_> {
             }
             let mut op = recorded.op.clone();
             if op.has_sizes() {
-                if let (Op::Reshape(_), [x]) = (&op, &inputs[..]) {
-                    self.know_runs(&graph.fact(*x).shape);
-                }
+                let runs = match (&op, &inputs[..]) {
+                    (Op::Reshape(_), [x]) => Some(self.runs(&graph.fact(*x).shape)),
+                    _ => None,
+                };
                 let first = dims.len();
                 let count = op.dims().len();
                 for at in first..first + count {
-                    let dim = self.choose(at);
+                    let dim = self.choose(at, runs.as_ref());
                     dims.push(dim.map_err(refused)?);
                 }
                 let mut chosen = dims[first..].iter();
@@ -124,35 +148,88 @@ impl Guess<'_> {
         Ok(dims)
     }
 
-    /// The dim of a place.
-    fn choose(&mut self, at: usize) -> Result<Dim, String> {
+    /// The dim of a place, if of a reshape, then of one of an operand with these runs.
+    fn choose(&mut self, at: usize, runs: Option<&Dims>) -> Result<Dim, String> {
         let row: Vec<i64> = self.examples.iter().map(|e| e[at]).collect();
         if row.iter().all(|v| *v == row[0]) {
             return Ok(Dim::Const(row[0]));
         }
-        if let Some(dim) = self.known.get(&row) {
+        let known = runs.and_then(|runs| runs.get(&row));
+        if let Some(dim) = known.or_else(|| self.known.get(&row)) {
             return Ok(dim.clone());
+        }
+        if runs.is_some() && self.is_factor(at, &row) {
+            return Err("a factor of a size".to_string());
         }
         let dim = match self.function(&row, self.kinds[at]) {
             Some(dim) => dim,
+            None if self.is_part(at, &row, runs.is_some()) => {
+                return Err("a part of a size".to_string());
+            }
             None => self.symbol(at, &row)?,
         };
         self.known.insert(row, dim.clone());
         Ok(dim)
     }
 
+    /// Whether a symbol is in every example this times the size that follows, as a size that is split in ways that
+    /// differ; the symbol is that product from now on.
+    fn is_factor(&mut self, at: usize, row: &[i64]) -> bool {
+        let next = self.examples.iter().map(|e| e.get(at + 1));
+        let found = self.symbols.iter().enumerate().find(|(i, symbol)| {
+            let mut examples = self.values.iter().zip(row).zip(next.clone());
+            let fits = examples.all(|((v, a), b)| b.and_then(|b| a.checked_mul(*b)) == Some(v[*i]));
+            fits && symbol.kind != Kind::Offset && (symbol.times, symbol.less) == (1, 0)
+        });
+        found
+            .map(|(_, s)| s.at)
+            .map(|of| self.products.insert(of, at))
+            .is_some()
+    }
+
+    /// Whether a symbol is in every example several times this, less a number, as sizes that reshapes split are, and
+    /// those of lists that depend on a size; then the symbol is this from now on.
+    fn is_part(&mut self, at: usize, row: &[i64], splits: bool) -> bool {
+        if !splits && self.kinds[at] != Kind::Input {
+            return false;
+        }
+        let found = self.symbols.iter().enumerate().find_map(|(i, symbol)| {
+            let value = |e: usize| self.values[e][i];
+            let other = (1..row.len()).find(|e| row[*e] != row[0])?;
+            let (rise, run) = (value(other) - value(0), row[other] - row[0]);
+            let times = (rise % run == 0).then_some(rise / run).filter(|t| *t > 1)?;
+            let less = times * row[0] - value(0);
+            let fits = (0..row.len()).all(|e| value(e) == times * row[e] - less);
+            let is_size = symbol.kind != Kind::Offset;
+            // Every two points lie on a line.
+            (fits && is_size && (splits && less == 0 || row.len() > 2)).then(|| Symbol {
+                times: symbol.times * times,
+                less: symbol.less + symbol.times * less,
+                ..*symbol
+            })
+        });
+        found.map(|s| self.parts.insert(s.at, s)).is_some()
+    }
+
     /// A symbol for a place.
     fn symbol(&mut self, at: usize, row: &[i64]) -> Result<Dim, String> {
+        if let Some(first) = self.products.get(&at).copied() {
+            let factors = [first, first + 1].map(|at| self.choose(at, None));
+            let [a, b] = factors;
+            return Ok(&a? * &b?);
+        }
         let kind = self.kinds[at];
-        let symbol = Symbol { at, kind };
-        if row.iter().any(|v| v + symbol.added() < 2) {
+        let whole = || Symbol::new(at, kind);
+        let symbol = self.parts.get(&at).cloned().unwrap_or_else(whole);
+        let value = |v: &i64| (v + symbol.less) / symbol.times;
+        if row.iter().any(|v| value(v) < 2) {
             return Err("a size that is 0 or 1 for some programs can't be a symbol".to_string());
         }
         for (values, v) in self.values.iter_mut().zip(row) {
-            values.push(v + symbol.added());
+            values.push(value(v));
         }
-        let dim = Dim::symbol(Sym(self.symbols.len() as u32));
-        let dim = &dim - &Dim::Const(symbol.added());
+        let dim = &Dim::symbol(Sym(self.symbols.len() as u32)) * &Dim::Const(symbol.times);
+        let dim = &dim - &Dim::Const(symbol.less);
         self.symbols.push(symbol);
         Ok(dim)
     }
@@ -168,9 +245,12 @@ impl Guess<'_> {
         if row.len() < 3 {
             return None;
         }
-        let pairs = (0..count).flat_map(|i| (i + 1..count).map(move |j| (i, j)));
+        let pairs = (0..count).flat_map(|i| (i..count).map(move |j| (i, j)));
         for (i, j) in pairs {
-            for (a, b) in [(1, 1), (1, -1), (-1, 1), (-1, -1)] {
+            for (a, b) in [(1, 1), (1, -1), (-1, 1), (-1, -1)]
+                .into_iter()
+                .filter(|_| i < j)
+            {
                 let sum = |v: &Vec<i64>| a * v[i] + b * v[j];
                 let rests = row.iter().zip(&self.values).map(|(r, v)| r - sum(v));
                 let rests: Vec<i64> = rests.collect();
@@ -203,26 +283,33 @@ impl Guess<'_> {
         fits.then(|| &scaled + &Dim::Const(rest))
     }
 
+    /// The values of a dim in the examples, unless all know it.
+    fn row(&self, dim: &Dim) -> Option<Vec<i64>> {
+        let row = self.values.iter().map(|values| dim.eval_checked(values));
+        row.collect::<Option<_>>()
+            .filter(|_| dim.as_const().is_none())
+    }
+
     /// Remembers a dim that an op gave.
     fn know(&mut self, dim: &Dim) {
-        if dim.as_const().is_some() {
-            return;
-        }
-        let row = self.values.iter().map(|values| dim.eval_checked(values));
-        if let Some(row) = row.collect::<Option<Vec<i64>>>() {
+        if let Some(row) = self.row(dim) {
             self.known.entry(row).or_insert_with(|| dim.clone());
         }
     }
 
-    /// Remembers what neighbouring dims of a shape make together.
-    fn know_runs(&mut self, shape: &[Dim]) {
+    /// What neighbouring dims of a shape make together.
+    fn runs(&self, shape: &[Dim]) -> Dims {
+        let mut runs = Dims::new();
         for first in 0..shape.len() {
-            let mut product = shape[first].clone();
-            for d in &shape[first + 1..] {
+            let mut product = Dim::ONE;
+            for d in &shape[first..] {
                 product = &product * d;
-                self.know(&product);
+                if let Some(row) = self.row(&product) {
+                    runs.entry(row).or_insert_with(|| product.clone());
+                }
             }
         }
+        runs
     }
 }
 

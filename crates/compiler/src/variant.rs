@@ -40,6 +40,10 @@ pub(crate) struct Symbol {
     pub(crate) at: usize,
     /// What the place is.
     pub(crate) kind: Kind,
+    /// The number at the place is so many times the symbol...
+    pub(crate) times: i64,
+    /// ...less this.
+    pub(crate) less: i64,
 }
 
 /// What a variant expects.
@@ -93,17 +97,24 @@ pub(crate) fn kinds(recording: &Recording) -> Vec<Kind> {
 }
 
 impl Symbol {
-    /// What is added to the number at the place, so that the least value is that of a symbol.
-    pub(crate) fn added(&self) -> i64 {
-        match self.kind {
-            Kind::Offset => 2,
-            Kind::Input | Kind::Size => 0,
+    /// The number at a place; offsets are counted from -2, since the least value of a symbol is 2.
+    pub(crate) fn new(at: usize, kind: Kind) -> Symbol {
+        Symbol {
+            at,
+            kind,
+            times: 1,
+            less: if kind == Kind::Offset { 2 } else { 0 },
         }
     }
 
     /// Its value in a program.
     pub(crate) fn value(&self, dims: &[i64]) -> i64 {
-        dims[self.at].saturating_add(self.added())
+        dims[self.at].saturating_add(self.less) / self.times
+    }
+
+    /// Whether it is the size of an input.
+    fn is_of_input(&self) -> bool {
+        self.kind == Kind::Input && (self.times, self.less) == (1, 0)
     }
 }
 
@@ -147,7 +158,7 @@ impl Expectation {
 
     /// The sizes of the inputs without elements, in order, for a program that matches.
     pub(crate) fn extents(&self, sizes: &Sizes) -> Vec<i64> {
-        let given = self.symbols.iter().filter(|s| s.kind != Kind::Input);
+        let given = self.symbols.iter().filter(|s| !s.is_of_input());
         given.map(|s| s.value(&sizes.dims)).collect()
     }
 }
@@ -234,7 +245,7 @@ fn extent_inputs(
     mut index: u32,
 ) -> Result<(), OpError> {
     let symbols = expects.map_or(&[][..], |e| &e.symbols);
-    for (i, _) in (symbols.iter().enumerate()).filter(|(_, s)| s.kind != Kind::Input) {
+    for (i, _) in (symbols.iter().enumerate()).filter(|(_, s)| !s.is_of_input()) {
         let shape = [Dim::ZERO, Dim::symbol(Sym(i as u32))];
         let input = ops::Input {
             index,
