@@ -29,7 +29,7 @@ pub(crate) fn pieces(program: &TileProgram, values: &[i64]) -> Result<Vec<TilePr
     for (axis, len) in extents.iter().enumerate() {
         let mut cuts = vec![0, *len];
         for bound in program.accesses.iter().flat_map(|a| &a.bounds) {
-            if let Some((from, to)) = along(bound, axis, values)? {
+            if let Some((from, to)) = along(bound, axis, (&extents, values))? {
                 cuts.extend([from, to].into_iter().filter(|at| (1..*len).contains(at)));
             }
         }
@@ -42,7 +42,7 @@ pub(crate) fn pieces(program: &TileProgram, values: &[i64]) -> Result<Vec<TilePr
         }
         let all = cuts
             .windows(2)
-            .map(|w| piece(program, axis, (w[0], w[1]), values));
+            .map(|w| piece(program, axis, (w[0], w[1]), (&extents, values)));
         let all: Vec<Option<TileProgram>> = all.collect::<Result<_>>()?;
         // Each is to have lost a question.
         if let Some(all) = all.into_iter().collect() {
@@ -58,17 +58,58 @@ pub(super) fn is_plain(program: &TileProgram) -> bool {
     single && matches!(&program.stages[..], [stage] if !stage.over_inner)
 }
 
-/// Between which indices a limit holds, if it is one of this axis alone.
-fn along(bound: &Bound, axis: usize, values: &[i64]) -> Result<Option<(i64, i64)>> {
-    for (d, stride) in bound.strides.iter().enumerate() {
-        if eval(stride, values)? != i64::from(d == axis) {
-            return Ok(None);
+/// How a number moves along one axis, if the others add less than one step of it.
+struct Steps {
+    offset: i64,
+    /// What an index adds.
+    step: i64,
+    /// The most that the other axes add.
+    most: i64,
+}
+
+impl Steps {
+    fn along(
+        axis: usize,
+        offset: &Dim,
+        strides: &[Dim],
+        (axes, values): (&[i64], &[i64]),
+    ) -> Result<Option<Steps>> {
+        let offset = eval(offset, values)?;
+        let (mut step, mut most) = (0, Some(0i64));
+        for (d, (stride, len)) in strides.iter().zip(axes).enumerate() {
+            let stride = eval(stride, values)?;
+            if d == axis {
+                step = stride;
+            } else {
+                let far = stride.checked_mul((len - 1).max(0));
+                most = (most.zip(far))
+                    .and_then(|(a, b)| a.checked_add(b))
+                    .filter(|_| stride >= 0);
+            }
         }
+        let most = most.filter(|most| *most < step || (*most, step) == (0, 0));
+        Ok(most.map(|most| Steps { offset, step, most }))
     }
-    let (offset, len) = (eval(&bound.offset, values)?, extent(&bound.extent, values)?);
-    Ok(offset
-        .checked_neg()
-        .and_then(|from| Some((from, from.checked_add(len)?))))
+
+    /// Between which indices a limit to numbers below `end` holds.
+    fn within(&self, end: i64) -> Option<(i64, i64)> {
+        let steps = |n: i64| (n.checked_rem(self.step) == Some(0)).then(|| n / self.step);
+        let from = steps(self.offset)?.checked_neg()?;
+        Some((from, from.checked_add(steps(end)?)?))
+    }
+
+    /// The least and the greatest number of `count` indices.
+    fn range(&self, count: i64) -> Option<(i64, i64)> {
+        let far = (count - 1).checked_mul(self.step)?.checked_add(self.most)?;
+        Some((self.offset, self.offset.checked_add(far)?))
+    }
+}
+
+/// Between which indices of an axis a limit holds, if it asks of no other.
+fn along(bound: &Bound, axis: usize, space: (&[i64], &[i64])) -> Result<Option<(i64, i64)>> {
+    let steps = Steps::along(axis, &bound.offset, &bound.strides, space)?;
+    let end = extent(&bound.extent, space.1)?;
+    Ok(steps.and_then(|steps| steps.within(end)))
 }
 
 /// The program for the indices `from..to` of an axis alone.
@@ -105,14 +146,14 @@ fn piece(
     program: &TileProgram,
     axis: usize,
     (from, to): (i64, i64),
-    values: &[i64],
+    space: (&[i64], &[i64]),
 ) -> Result<Option<TileProgram>> {
     let mut piece = part(program, axis, (from, to));
     for Access { bounds, .. } in &mut piece.accesses {
         let mut kept = Vec::new();
         for bound in bounds.drain(..) {
             let holds = |(low, high): (i64, i64)| low <= 0 && to - from <= high;
-            if !along(&bound, axis, values)?.is_some_and(holds) {
+            if !along(&bound, axis, space)?.is_some_and(holds) {
                 kept.push(bound);
             }
         }
@@ -127,10 +168,18 @@ fn piece(
             ranges.insert(*r, (*n, *n));
         }
     }
-    let mut code = Vec::new();
+    let (mut code, mut changed) = (Vec::new(), false);
     for mut inst in piece.stages[0].code.drain(..) {
         rename(&mut inst, &same);
+        let chosen = match inst {
+            Inst::Select { mask, a, b, .. } => truths.get(&mask).map(|is| if *is { a } else { b }),
+            _ => None,
+        };
         let (_, to_reg) = inst.operands();
+        if chosen.is_some() && chosen == to_reg {
+            changed = true;
+            continue;
+        }
         if let Some(r) = to_reg {
             if same.values().any(|of| *of == r) {
                 return Ok(None);
@@ -145,11 +194,9 @@ fn piece(
                 offset,
                 strides,
             } => {
-                let own = |(d, s): (usize, &Dim)| s.is(i64::from(d == axis));
-                if strides.iter().enumerate().all(own)
-                    && let Some(at) = offset.eval_checked(values)
-                {
-                    ranges.insert(*dst, (at, at + (to - from) - 1));
+                let steps = Steps::along(axis, offset, strides, space)?;
+                if let Some(range) = steps.and_then(|s| s.range(to - from)) {
+                    ranges.insert(*dst, range);
                 }
             }
             Inst::Binary { op, dst, a, b, .. } => {
@@ -160,9 +207,10 @@ fn piece(
                         .map(|t| (*dst, t)),
                 );
             }
-            Inst::Select { dst, mask, a, b } => {
-                if let Some(truth) = truths.get(mask) {
-                    same.insert(*dst, if *truth { *a } else { *b });
+            Inst::Select { dst, .. } => {
+                if let Some(chosen) = chosen {
+                    same.insert(*dst, chosen);
+                    changed = true;
                     continue;
                 }
             }
@@ -170,7 +218,7 @@ fn piece(
         }
         code.push(inst);
     }
-    if same.is_empty() {
+    if !changed {
         return Ok(None);
     }
     piece.stages[0].code = wanted(code);
@@ -347,6 +395,34 @@ mod tests {
         }
     }
 
+    /// The program with its middle axis as two, and what is chosen in the register of the first part.
+    fn shared(mut program: TileProgram, by: i64) -> TileProgram {
+        let two = |list: &mut Vec<Dim>| {
+            let step = list[1].clone();
+            list.splice(1..2, [&step * &Dim::from(by), step]);
+        };
+        for access in &mut program.accesses {
+            two(&mut access.strides);
+            access.bounds.iter_mut().for_each(|b| two(&mut b.strides));
+        }
+        let all = program.axes[1].as_const().unwrap();
+        program.axes.splice(1..2, [all / by, by].map(Dim::from));
+        let code = &mut program.stages[0].code;
+        let last = code.iter().rev().find_map(|inst| match inst {
+            Inst::Select { dst, .. } => Some(*dst),
+            _ => None,
+        });
+        for inst in code {
+            match inst {
+                Inst::Index { strides, .. } => two(strides),
+                Inst::Select { dst, .. } if Some(*dst) == last => *dst = Reg(0),
+                Inst::Binary { a, .. } if Some(*a) == last => *a = Reg(0),
+                _ => {}
+            }
+        }
+        program
+    }
+
     /// The result of a program on its operands.
     fn run(program: &TileProgram, cut: bool, operands: &[Vec<f32>], len: usize) -> Vec<f32> {
         let lens = operands.iter().map(|x| x.len() as i64).chain([len as i64]);
@@ -379,7 +455,9 @@ mod tests {
 
     #[test]
     fn pieces_of_a_concatenation_are_the_whole() {
-        let cases: [(i64, &[i64], i64); 6] = [
+        let cases: [(i64, &[i64], i64); 8] = [
+            (8, &[64, 128, 64], 16),
+            (5, &[33, 63, 9], 11),
             (3, &[255, 1], 64),
             (1, &[700, 2801, 1023], 1),
             (2, &[31, 1, 64, 17], 37),
@@ -407,9 +485,16 @@ mod tests {
                     wanted.extend(x[o as usize * row..][..row].iter().map(|v| v + 1.0));
                 }
             }
-            for cut in [false, true] {
-                let found = run(&program, cut, &operands, wanted.len());
-                assert!(found == wanted, "{parts:?} of {outer} and {inner}, {cut}");
+            // Axes that parts share have whole steps of the first in each part.
+            let step = [64, 16, 3]
+                .into_iter()
+                .find(|by| parts.iter().all(|n| n % by == 0));
+            let two = step.map(|by| shared(program.clone(), by));
+            for program in [program].iter().chain(&two) {
+                for cut in [false, true] {
+                    let found = run(program, cut, &operands, wanted.len());
+                    assert!(found == wanted, "{parts:?} of {outer} and {inner}, {cut}");
+                }
             }
         }
     }

@@ -147,7 +147,7 @@ impl Walk {
     }
 
     /// How many runs there are from the lane at hand on, of `n` lanes each, that lie one after the other at an even
-    /// distance, and that distance in elements.
+    /// distance, as parts of one run do, and that distance in elements.
     ///
     /// # Safety
     /// [`Walk::begin_runs`] was called for this tile.
@@ -155,16 +155,25 @@ impl Walk {
     pub(super) unsafe fn alike(&self, ctx: &Ctx, n: i64) -> (i64, i64) {
         // SAFETY: the numbers are this walk's, and set.
         let here = unsafe { Here::of(self, ctx) };
-        match (&self.lanes[..], &*here.coords) {
-            ([.., outer, inner], [.., row, 0]) if inner.extent == n && self.limits.is_empty() => {
-                let apart = bug("runs that are alike lie side by side", outer.stride, |_| n);
-                (outer.extent - row, apart)
+        let inner = self.lanes[self.lanes.len() - 1];
+        let left = inner.extent - here.coords[here.coords.len() - 1];
+        let (runs, apart) = match (&self.lanes[..], &*here.coords) {
+            ([.., outer, _], [.., row, 0]) if inner.extent == n => {
+                (outer.extent - row, outer.stride)
             }
-            _ => (1, 0),
+            // Others have shorter runs.
+            _ => (left / n, n * inner.stride),
+        };
+        match self.limits.is_empty() {
+            true => (
+                runs.max(1),
+                bug("runs that are alike lie side by side", apart, |_| n),
+            ),
+            false => (1, 0),
         }
     }
 
-    /// Goes on by so many lanes, at most to the end of the run, or by several runs of so many that are alike.
+    /// Goes on by several runs of so many lanes that are alike, at most to the end of the axis that they lie along.
     ///
     /// # Safety
     /// [`Walk::begin_runs`] was called for this tile.
@@ -173,14 +182,16 @@ impl Walk {
         // SAFETY: the numbers are this walk's, and set.
         let mut here = unsafe { Here::of(self, ctx) };
         let last = self.lanes.len() - 1;
-        let at = here.coords[last];
-        if at + (n as i64) < self.lanes[last].extent {
-            return here.move_by(last, n as i64);
+        let (at, extent) = (here.coords[last], self.lanes[last].extent);
+        let whole = extent == n as i64;
+        let by = n as i64 * runs;
+        if !whole && at + by < extent {
+            return here.move_by(last, by);
         }
         if at != 0 {
             here.move_by(last, -at);
         }
-        let mut by = runs;
+        let mut by = if whole { runs } else { 1 };
         for (d, lane) in self.lanes[..last].iter().enumerate().rev() {
             here.move_by(d, by);
             let at = here.coords[d];
