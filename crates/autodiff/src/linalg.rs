@@ -1,8 +1,7 @@
 //! Decompositions of matrices, their inverses and determinants.
 //!
 //! The formulas are those of PyTorch's `FunctionsManual.cpp` for real matrices, unless a rule says
-//! otherwise; a derivative that its formula divides by zero for is what is left without that term, where
-//! the term's numerator is zero too.
+//! otherwise; a derivative that its formula divides by zero for is what is left without that term.
 
 mod formula;
 
@@ -201,11 +200,11 @@ impl Formula<'_, '_> {
         let ([u, s, v], [gu, gs, gv]) = (of(y)?, of(g)?);
         let row = self.row(&s)?;
         let column = self.unsqueezed(&s)?;
-        let (sum, difference) = (self.add(&row, &column)?, self.sub(&row, &column)?);
-        let e = self.pw(Pw::Mul, &sum, &difference)?;
-        let of_u = self.skew_over(&u, &gu, &e)?;
+        let largest = self.largest(&s)?;
+        let e = [self.add(&row, &column)?, self.sub(&row, &column)?];
+        let of_u = self.skew_over(&u, &gu, &e, &largest)?;
         let of_u = self.pw(Pw::Mul, &of_u, &row)?;
-        let of_v = self.skew_over(&v, &gv, &e)?;
+        let of_v = self.skew_over(&v, &gv, &e, &largest)?;
         let of_v = self.pw(Pw::Mul, &of_v, &column)?;
         let inner = self.add(&of_u, &of_v)?;
         let of_s = self.diagonal(&gs, &inner)?;
@@ -214,25 +213,26 @@ impl Formula<'_, '_> {
         let mut x = self.mt(&x, &v)?;
         if *m != k {
             let outside = self.outside(&u, &gu)?;
-            let outside = self.quotient(&outside, &row)?;
+            let outside = self.quotient(&outside, &row, &largest)?;
             let outside = self.mt(&outside, &v)?;
             x = self.add(&x, &outside)?;
         }
         if *n != k {
             let outside = self.outside(&v, &gv)?;
-            let outside = self.quotient(&outside, &row)?;
+            let outside = self.quotient(&outside, &row, &largest)?;
             let outside = self.mt(&u, &outside)?;
             x = self.add(&x, &outside)?;
         }
         Ok(x)
     }
 
-    /// `(Uᵀ gU − gUᵀ U) / E`, with 0 on the diagonal.
-    fn skew_over(&mut self, u: &Id, gu: &Id, e: &Id) -> Result<Id, OpError> {
+    /// `(Uᵀ gU − gUᵀ U) / E`, with 0 on the diagonal, for the factors of E.
+    fn skew_over(&mut self, u: &Id, gu: &Id, e: &[Id; 2], largest: &Id) -> Result<Id, OpError> {
         let x = self.tm(u, gu)?;
         let xt = self.t(&x)?;
         let skew = self.sub(&x, &xt)?;
-        self.quotient(&skew, e)
+        let once = self.quotient(&skew, &e[0], largest)?;
+        self.quotient(&once, &e[1], largest)
     }
 
     /// `gU − U Uᵀ gU`.
@@ -269,9 +269,8 @@ impl Formula<'_, '_> {
         let (row, column) = (self.row(&l)?, self.unsqueezed(&l)?);
         let e = self.sub(&row, &column)?;
         let x = self.tm(&v, &gv)?;
-        let off = places(self.0, Pw::Ne, &x)?;
-        let x = self.only(&off, &x)?;
-        let x = self.quotient(&x, &e)?;
+        let largest = self.largest(&l)?;
+        let x = self.quotient(&x, &e, &largest)?;
         let of_l = self.diagonal(&gl, &x)?;
         let x = self.add(&x, &of_l)?;
         let x = self.mm(&v, &x)?;

@@ -1,7 +1,9 @@
 //! What formulas over matrices are written with.
 
 use crate::erased::{Erased, Id};
+use kiln_base::Float;
 use kiln_base::linalg::Routine;
+use kiln_base::prim::Reduction;
 use kiln_ir::linalg::{apply, places};
 use kiln_ir::ops::MatMul;
 use kiln_ir::{Builder, Dim, OpError, Pw};
@@ -106,17 +108,30 @@ impl Formula<'_, '_> {
         self.only(&mask, &wide)
     }
 
-    /// x / y; 0 where both are 0.
-    pub(super) fn quotient(&mut self, x: &Id, y: &Id) -> Result<Id, OpError> {
-        let (no_x, no_y) = (self.0.with(Pw::Eq, x, 0.0)?, self.0.with(Pw::Eq, y, 0.0)?);
-        let both = self.pw(Pw::And, &no_x, &no_y)?;
-        let one = self.0.scalar_like(1.0, y)?;
-        let y = self
-            .0
-            .pointwise(Pw::Select, &[both.clone(), one, y.clone()])?;
-        let some = self.0.pointwise(Pw::Not, &[both])?;
-        let quotient = self.pw(Pw::Div, x, &y)?;
-        self.only(&some, &quotient)
+    /// The largest magnitude in each vector, as matrices of one element; 0 of none.
+    pub(super) fn largest(&mut self, v: &Id) -> Result<Id, OpError> {
+        let sizes = self.0.pointwise(Pw::Abs, std::slice::from_ref(v))?;
+        let shape = self.0.fact(v).shape;
+        let last = shape.len() - 1;
+        let kind = if shape[last].is(0) {
+            Reduction::Sum
+        } else {
+            Reduction::Max
+        };
+        let largest = self.0.reduce_keepdim(kind, &sizes, &[last])?;
+        self.unsqueezed(&largest)
+    }
+
+    /// x / y; 0 where y is but a rounding error of numbers as large as `largest`.
+    pub(super) fn quotient(&mut self, x: &Id, y: &Id, largest: &Id) -> Result<Id, OpError> {
+        let float = self.0.ask(y, |f| f.dtype.float());
+        let rounding = 10.0 * float.map_or(0.0, Float::epsilon);
+        let bound = self.0.with(Pw::Mul, largest, rounding)?;
+        let size = self.0.pointwise(Pw::Abs, std::slice::from_ref(y))?;
+        let none = self.pw(Pw::Le, &size, &bound)?;
+        let infinite = self.0.scalar_like(f64::INFINITY, y)?;
+        let y = self.0.pointwise(Pw::Select, &[none, infinite, y.clone()])?;
+        self.pw(Pw::Div, x, &y)
     }
 
     /// X of `A X = B`.

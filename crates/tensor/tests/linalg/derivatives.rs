@@ -3,8 +3,8 @@
 use crate::{positive, random};
 use kiln_tensor::Triangle::{Lower, Upper};
 use kiln_tensor::{
-    DType, GradCheck, MatrixNorm, QrMode, Result, Solve, SolveTriangular, Svd, Tensor, cond,
-    gradcheck_with, gradgradcheck_with, no_grad, scan,
+    DType, Grad, GradCheck, MatrixNorm, QrMode, Result, Solve, SolveTriangular, Svd, Tensor, cond,
+    grad_with, gradcheck_with, gradgradcheck_with, no_grad, scan,
 };
 
 const F: DType = DType::F64;
@@ -231,6 +231,25 @@ fn a_singular_matrix_has_second_derivatives_of_its_determinant() {
         check(|x| vec![x[0].det()], &[&a]);
         check(|x| vec![x[0].det()], &[&a.i((..2, ..2))]);
     }
+}
+
+/// The largest singular value of ones moved along a direction: `√(mn)`, and the derivatives of perturbation theory.
+#[test]
+fn a_largest_singular_value_has_derivatives_where_others_are_zero() {
+    let a = Tensor::ones([3, 3], F).requires_grad_(true);
+    let along = Tensor::from([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]);
+    let slope = |y: &Tensor| {
+        let gradient = grad_with(y, &a, Grad::new().create_graph(true)).unwrap();
+        (gradient * &along).sum(())
+    };
+    let first = slope(&a.matrix_norm(2.0, [-2, -1]));
+    assert!((first.item::<f64>().unwrap() - 1.0 / 3.0).abs() < 1e-14);
+    // (|E v|² + |Eᵀ u|² − 2 (uᵀ E v)²) / σ
+    let second = slope(&first).item::<f64>().unwrap();
+    assert!(
+        (second - (2.0 / 3.0 - 2.0 / 9.0) / 3.0).abs() < 1e-13,
+        "{second}"
+    );
 }
 
 #[test]
