@@ -12,9 +12,10 @@ use formula::Formula;
 use kiln_base::linalg::Routine;
 use kiln_base::prim::Reduction;
 use kiln_ir::linalg::{apply, least, matrices, parts, permutation, places, unit_lower};
-use kiln_ir::ops::Concat;
-use kiln_ir::{Builder, DType, Dim, OpError, Pw};
+use kiln_ir::ops::{Barrier, Concat, Iota};
+use kiln_ir::{Builder, DType, Dim, Fact, OpError, Pw, Shape};
 use smallvec::smallvec;
+use std::f64::consts::PI;
 
 pub(crate) fn pullback(
     b: &mut Erased<'_>,
@@ -46,7 +47,7 @@ pub(crate) fn pullback(
             let inverse = f.t(&inverse)?;
             f.pw(Pw::Mul, &g, &inverse)?
         }
-        Routine::Cofactors => f.cofactors(a, y, g)?,
+        Routine::Cofactors => f.cofactors(a, g)?,
         Routine::PseudoInverse => {
             return Ok(smallvec![Some(f.pseudo_inverse(a, y, g)?), None, None]);
         }
@@ -297,10 +298,10 @@ impl Formula<'_, '_> {
     }
 
     /// Of the cofactors, also of a singular matrix; its own derivative is that of
-    /// [`Formula::cofactors_by_inverse`].
-    fn cofactors(&mut self, a: &Id, c: &Id, g: &Id) -> Result<Id, OpError> {
+    /// [`Formula::cofactors_by_nodes`].
+    fn cofactors(&mut self, a: &Id, g: &Id) -> Result<Id, OpError> {
         let value = self.cofactors_by_svd(a, g)?;
-        let again = self.cofactors_by_inverse(a, c, g)?;
+        let again = self.cofactors_by_nodes(a, g)?;
         self.pw(Pw::Surrogate, &value, &again)
     }
 
@@ -357,18 +358,90 @@ impl Formula<'_, '_> {
         self.add(&upper, &lower)
     }
 
-    /// Of `C = det(A) A⁻ᵀ`: `⟨gC, A⁻ᵀ⟩ C − C gCᵀ A⁻ᵀ`.
-    fn cofactors_by_inverse(&mut self, a: &Id, c: &Id, g: &Id) -> Result<Id, OpError> {
-        let inverse = apply(self.0, Routine::InverseUnchecked, std::slice::from_ref(a))?;
+    /// Of `C = det(A) A⁻ᵀ`: `⟨gC, A⁻ᵀ⟩ C − C gCᵀ A⁻ᵀ`. At `A + λD` that and its derivatives are polynomials in λ of at
+    /// most n degrees, which their values at 2n nodes around 0 give at 0.
+    fn cofactors_by_nodes(&mut self, a: &Id, g: &Id) -> Result<Id, OpError> {
+        let fact = self.0.fact(a);
+        let rank = fact.rank();
+        if fact.shape[rank - 1].is(0) {
+            return Ok(g.clone());
+        }
+        let [lambda, weight] = self.nodes(&fact)?;
+        let lift = self.lift(a, &lambda)?;
+        let lift = self.pw(Pw::Mul, &lambda, &lift)?;
+        let moved = self.add(a, &lift)?;
+        let shape = self.0.fact(&moved).shape;
+        let g = self.0.broadcast_to(g, &shape)?;
+        let both = apply(self.0, Routine::SignAndLog, std::slice::from_ref(&moved))?;
+        let (sign, log) = (
+            self.narrow(&both, 0i64, 1i64)?,
+            self.narrow(&both, 1i64, 1i64)?,
+        );
+        let size = self.0.pointwise(Pw::Exp, &[log])?;
+        let det = self.pw(Pw::Mul, &sign, &size)?;
+        let det = self.unsqueezed(&det)?;
+        let inverse = apply(self.0, Routine::InverseUnchecked, &[moved])?;
         let inverse = self.t(&inverse)?;
-        let both = self.pw(Pw::Mul, g, &inverse)?;
-        let rank = self.0.fact(&both).rank();
-        let sum = self.0.sum(&both, &[rank - 2, rank - 1])?;
-        let sum = self.as_matrices(&sum)?;
-        let first = self.pw(Pw::Mul, &sum, c)?;
-        let second = self.mt(c, g)?;
+        let both = self.pw(Pw::Mul, &g, &inverse)?;
+        let sum = self
+            .0
+            .reduce_keepdim(Reduction::Sum, &both, &[rank - 1, rank])?;
+        let first = self.pw(Pw::Mul, &sum, &inverse)?;
+        let second = self.mt(&inverse, &g)?;
         let second = self.mm(&second, &inverse)?;
-        self.sub(&first, &second)
+        let all = self.sub(&first, &second)?;
+        let all = self.pw(Pw::Mul, &all, &det)?;
+        let all = self.pw(Pw::Mul, &all, &weight)?;
+        self.0.sum(&all, &[0])
+    }
+
+    /// 2n Chebyshev nodes, along a dim in front of matrices `[n, n]`, and the weights of their values in that at 0.
+    fn nodes(&mut self, matrices: &Fact) -> Result<[Id; 2], OpError> {
+        let mut shape = Shape::from_elem(Dim::ONE, matrices.rank() + 1);
+        shape[0] = &matrices.shape[matrices.rank() - 1] * &Dim::Const(2);
+        let len = shape[0].clone();
+        let number = self.0.op(Iota { len }, &[])?;
+        let number = self.0.reshape(&number, &shape)?;
+        let number = self.0.cast(&number, matrices.dtype)?;
+        let last = self.0.reduce_keepdim(Reduction::Max, &number, &[0])?;
+        let count = self.0.with(Pw::Add, &last, 1.0)?;
+        let angle = self.0.with(Pw::Add, &number, 0.5)?;
+        let angle = self.0.with(Pw::Mul, &angle, PI)?;
+        let angle = self.pw(Pw::Div, &angle, &count)?;
+        let turn = self.0.with(Pw::Mul, &number, PI)?;
+        let sign = self.0.pointwise(Pw::Cos, &[turn])?;
+        let size = self.0.pointwise(Pw::Tan, std::slice::from_ref(&angle))?;
+        let weight = self.pw(Pw::Mul, &sign, &size)?;
+        let whole = self.0.reduce_keepdim(Reduction::Sum, &weight, &[0])?;
+        let weight = self.pw(Pw::Div, &weight, &whole)?;
+        Ok([self.0.pointwise(Pw::Cos, &[angle])?, weight])
+    }
+
+    /// The matrix D of the singular vectors of A whose values are small, as large as A, so that `A + λD` is regular for
+    /// these λ. No gradient flows to it.
+    fn lift(&mut self, a: &Id, lambda: &Id) -> Result<Id, OpError> {
+        let n = self.0.fact(a).shape.last().cloned().unwrap_or(Dim::ONE);
+        let fixed = self
+            .0
+            .op(Barrier { detach: true }, std::slice::from_ref(a))?;
+        let packed = apply(self.0, Routine::Svd, &[fixed])?;
+        let (square, row) = ([n.clone(), n.clone()], [n]);
+        let found = parts(self.0, &packed, &[&square, &row, &square])?;
+        let largest = self.largest(&found[1])?;
+        let none = self.0.with(Pw::Eq, &largest, 0.0)?;
+        let one = self.0.scalar_like(1.0, &largest)?;
+        let size = self.0.pointwise(Pw::Select, &[none, one, largest])?;
+        let lambda = self.0.pointwise(Pw::Abs, std::slice::from_ref(lambda))?;
+        let least = self.0.reduce_keepdim(Reduction::Min, &lambda, &[0])?;
+        let least = self.0.reshape(&least, &[])?;
+        let bound = self.pw(Pw::Mul, &size, &least)?;
+        let bound = self.0.with(Pw::Mul, &bound, 0.5)?;
+        let s = self.row(&found[1])?;
+        let small = self.pw(Pw::Lt, &s, &bound)?;
+        let zero = self.0.scalar_like(0.0, &size)?;
+        let sizes = self.0.pointwise(Pw::Select, &[small, size, zero])?;
+        let d = self.pw(Pw::Mul, &found[0], &sizes)?;
+        self.mm(&d, &found[2])
     }
 
     /// `−(Y K)ᵀ + K Yᵀ − (A Y)(K Yᵀ) + (Yᵀ Y)(gYᵀ − K A)` with `K = gYᵀ Y` where A is not tall (Golub and

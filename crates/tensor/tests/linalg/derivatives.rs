@@ -233,6 +233,27 @@ fn a_singular_matrix_has_second_derivatives_of_its_determinant() {
     }
 }
 
+#[test]
+fn a_singular_matrix_has_every_derivative_of_its_determinant() {
+    let rank_2 = [[1.0, 2.0, 3.0], [2.0, 4.0, 6.0], [1.0, 0.0, 1.0]];
+    let along = Tensor::from([[1.0, 0.5, 0.0], [-1.0, 2.0, 1.0], [0.0, 3.0, -1.0]]);
+    let cubic = along.det().item::<f64>().unwrap();
+    for a in [rank_2, [[1.0; 3]; 3], [[0.0; 3]; 3]] {
+        let a = Tensor::from(a).requires_grad_(true);
+        let mut order = a.det();
+        for expected in [None, None, Some(6.0 * cubic), Some(0.0)] {
+            let gradient = grad_with(&order, &a, Grad::new().create_graph(true)).unwrap();
+            order = (gradient * &along).sum(());
+            let found = order.item::<f64>().unwrap();
+            let off = expected.map_or(0.0, |e| (found - e).abs());
+            assert!(
+                found.is_finite() && off < 1e-11,
+                "{found}, not {expected:?}"
+            );
+        }
+    }
+}
+
 /// The largest singular value of ones moved along a direction: `√(mn)`, and the derivatives of perturbation theory.
 #[test]
 fn a_largest_singular_value_has_derivatives_where_others_are_zero() {
