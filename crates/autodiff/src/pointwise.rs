@@ -253,7 +253,7 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
             one(select(is(And, above, below), g, 0.0))
         }
         First => two(g, Expr::Zeros),
-        Surrogate => two(Expr::Zeros, g),
+        Surrogate => vec![None, Some(g)],
         BinaryCrossEntropy => {
             let variance = is(Maximum, x.clone() * (1.0 - x.clone()), 1e-12.into());
             let log = |p: Expr| is(Maximum, p.then(Log), (-100.0).into());
