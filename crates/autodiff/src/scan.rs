@@ -2,8 +2,8 @@
 
 use crate::erased::{Erased, Id};
 use crate::reduce::{pairs, positions, products_before, zeros_like};
-use kiln_base::DType;
 use kiln_base::prim::{ScanKind, ScatterKind};
+use kiln_base::{DType, Dim};
 use kiln_ir::ops::{Scan, Scatter};
 use kiln_ir::{Builder, OpError, Pw};
 
@@ -126,7 +126,7 @@ fn extreme(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, 
 
 /// `Σ g_i · exp(x_j − y_i)` over the `i` that saw `j`, in logarithms so that it neither over- nor
 /// underflows; gradients of each sign by themselves. Of halves in f32, from the operand alone: logarithms of halves lose
-/// an element beside larger ones.
+/// an element beside larger ones. Its own derivative is that of [`shares_of_pairs`].
 fn log_sum_exp(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, OpError> {
     let dtype = b.ask(x, |f| f.dtype);
     if let DType::F16 | DType::BF16 = dtype {
@@ -136,6 +136,7 @@ fn log_sum_exp(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<
         let share = log_sum_exp(b, op, &g, &x, &y)?;
         return b.cast(&share, dtype);
     }
+    let exact = shares_of_pairs(b, op, g, x, y)?;
     let never = b.scalar_like(f64::NEG_INFINITY, g)?;
     let mut sides = Vec::with_capacity(2);
     for sign in [1.0, -1.0] {
@@ -148,5 +149,26 @@ fn log_sum_exp(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<
         let sums = b.pointwise(Pw::Add, &[sums, x.clone()])?;
         sides.push(b.pointwise(Pw::Exp, &[sums])?);
     }
-    b.pointwise(Pw::Sub, &sides)
+    let value = b.pointwise(Pw::Sub, &sides)?;
+    b.pointwise(Pw::Surrogate, &[value, exact])
+}
+
+/// `Σ g_i · exp(x_j − y_i)` over the `i` that saw `j`, from all pairs: so it has every derivative where some `g_i` is 0.
+fn shares_of_pairs(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, OpError> {
+    let axis = op.axis;
+    let [ys, js, is] = pairs(b, y, axis)?;
+    let [gs, ..] = pairs(b, g, axis)?;
+    let mut shape = b.fact(x).shape;
+    shape.insert(axis + 1, Dim::ONE);
+    let xs = b.reshape(x, &shape)?;
+    let saw = if op.reverse { Pw::Le } else { Pw::Ge };
+    let saw = b.pointwise(saw, &[is, js])?;
+    let some = b.with(Pw::Gt, &xs, f64::NEG_INFINITY)?;
+    let saw = b.pointwise(Pw::And, &[saw, some])?;
+    let log = b.pointwise(Pw::Sub, &[xs, ys])?;
+    let never = b.scalar_like(f64::NEG_INFINITY, &log)?;
+    let log = b.pointwise(Pw::Select, &[saw, log, never])?;
+    let share = b.pointwise(Pw::Exp, &[log])?;
+    let terms = b.pointwise(Pw::Mul, &[gs, share])?;
+    b.sum(&terms, &[axis + 1])
 }

@@ -39,6 +39,26 @@ fn products_with_zeros() {
     }
 }
 
+/// The gradient is a sum of logarithms, of which some are of 0.
+#[test]
+fn logarithms_of_sums() {
+    for values in [
+        [0.3, -1.0, 2.0, 0.5, 0.0],
+        [0.0; 5],
+        [40.0, -40.0, 0.0, 39.0, 1.0],
+    ] {
+        for reverse in [false, true] {
+            let (kind, axis) = (ScanKind::LogSumExp, 0);
+            let scan = ops::Scan {
+                kind,
+                axis,
+                reverse,
+            };
+            check("logcumsumexp", scan, &[vector(&values)]);
+        }
+    }
+}
+
 #[test]
 fn scattered_products_with_zeros() {
     let (axis, kind) = (0, ScatterKind::Prod);
