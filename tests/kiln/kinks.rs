@@ -2,7 +2,8 @@
 //! computed what is expected here (2.15, on a CPU, in f64).
 //!
 //! Which of equal elements `sort`, `topk`, `kthvalue`, `median` along a dim and `quantile` choose is not defined
-//! there; here sorts are stable, and the table has those that agree. Left as mathematics has them: extremes of a
+//! there; here sorts are stable, and the table has those that agree. Zeros where PyTorch has NaN: `hypot` and
+//! `xlogy` of zeros. It has no gradient of `nextafter`. Left as mathematics has them: extremes of a
 //! scatter without its own element (PyTorch counts that among the equals), several largest differences in
 //! `cdist` of order infinity (each has the whole gradient there), and a median that is NaN.
 
@@ -156,6 +157,10 @@ const ROWS: &[Row] = &[
     ("cumprod with zeros", |x| x[0].cumprod(0), &[(&[4], &[2.0, 0.0, 3.0, 0.0])], &[&[1.0, 8.0, 0.0, 0.0]]),
     ("atan2 of zeros", |x| x[0].atan2(&x[1]), &[(&[1], &[0.0]), (&[1], &[0.0])], &[&[0.0], &[-0.0]]),
     ("logaddexp of equals", |x| x[0].logaddexp(&x[1]), &[(&[1], &[0.0]), (&[1], &[0.0])], &[&[0.5], &[0.5]]),
+    ("hypot of zeros", |x| x[0].hypot(&x[1]), &[(&[2], &[0.0, 3.0]), (&[2], &[0.0, 4.0])], &[&[0.0, 0.6], &[0.0, 0.8]]),
+    ("xlogy of zeros", |x| x[0].xlogy(&x[1]), &[(&[1], &[0.0]), (&[1], &[0.0])], &[&[0.0], &[0.0]]),
+    ("entr", |x| x[0].entr(), &[(&[2], &[0.0, 1.0])], &[&[INF, -1.0]]),
+    ("nextafter of equals", |x| x[0].nextafter(&x[1]), &[(&[1], &[1.0]), (&[1], &[1.0])], &[&[1.0], &[0.0]]),
     ("xlogy", |x| x[0].xlogy(&x[1]), &[(&[2], &[0.0, 1.0]), (&[2], &[1.0, 1.0])], &[&[0.0, 0.0], &[0.0, 1.0]]),
     ("sinc", |x| x[0].sinc(), &[(&[2], &[0.0, 1.0])], &[&[0.0, -1.0]]),
     // Steps: no derivative but zero.

@@ -189,7 +189,10 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
                 select(second, share, 0.0),
             )
         }
-        Hypot => two(g.clone() * (x / y.clone()), g * (z / y)),
+        Hypot => {
+            let length = select(is(Eq, y.clone(), 0.0.into()), f64::INFINITY, y);
+            two(g.clone() * (x / length.clone()), g * (z / length))
+        }
         LogAddExp | LogAddExp2 => {
             let scale = if op == LogAddExp { 1.0 } else { LN_2 };
             let share = |a: Expr, b: Expr| g.clone() * ((a - b) * scale).then(Sigmoid);
@@ -206,7 +209,12 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
                 is(Le, z.clone(), end.into()),
             );
             let log = is(op, g.clone(), select(nothing, 1.0 + end, z));
-            two(log, g * x / base)
+            let flat = is(
+                And,
+                is(Eq, x.clone(), 0.0.into()),
+                is(Eq, base.clone(), 0.0.into()),
+            );
+            two(log, g * x / select(flat, f64::INFINITY, base))
         }
         Zeta => {
             let next = is(Zeta, x.clone() + 1.0, z);

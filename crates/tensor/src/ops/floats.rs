@@ -189,5 +189,7 @@ fn next(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     let both = b.binary(Pw::Add, x, y)?;
     let (no_x, no_y) = (b.unary(Pw::IsNan, x)?, b.unary(Pw::IsNan, y)?);
     let nan = b.binary(Pw::Or, &no_x, &no_y)?;
-    b.select(&nan, &both, &moved)
+    let moved = b.select(&nan, &both, &moved)?;
+    let slope = b.binary(Pw::First, x, y)?;
+    b.binary(Pw::Surrogate, &moved, &slope)
 }

@@ -59,7 +59,12 @@ impl Tensor {
             let product = b.binary(Pw::Xlogy, x, x)?;
             let y = b.unary(Pw::Neg, &product)?;
             let below = b.with(Pw::Lt, x, 0.0)?;
-            b.fill_where(&below, f64::NEG_INFINITY, &y)
+            let y = b.fill_where(&below, f64::NEG_INFINITY, &y)?;
+            // At 0 it is as steep as the root.
+            let root = b.fill_where(&below, 0.25, x)?;
+            let root = b.unary(Pw::Sqrt, &root)?;
+            let zero = b.with(Pw::Eq, x, 0.0)?;
+            b.select(&zero, &root, &y)
         })
     }
 
