@@ -2,11 +2,12 @@
 #![allow(non_camel_case_types)] // torchvision's names
 
 use kiln::nn::{LoadReport, Module, StateDict};
-use kiln::{Error, Result};
+use kiln::{Error, ErrorKind, Result};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 
 /// Where torchvision's files are.
@@ -116,7 +117,8 @@ impl Weights {
     /// If it is another one, the file is not there, or can't be read.
     #[track_caller]
     pub fn verify(&self, path: &Path) -> Result<()> {
-        let wrong = |message: String| Err(Error::invalid("Weights", message));
+        let loc = Location::caller();
+        let wrong = |message: String| Err(Error::new(ErrorKind::Value, "Weights", message, loc));
         let prefix = self.sha256_prefix();
         if prefix.len() < 8 || prefix.bytes().any(|b| !b.is_ascii_hexdigit()) {
             return wrong(format!("{} holds no checksum", self.file));

@@ -69,7 +69,10 @@ impl<L: Module> Lazy<L> {
     /// If there was no input yet.
     #[track_caller]
     pub fn get(&self) -> Result<&L> {
-        self.made.get().ok_or_else(|| invalid(&self.name, WAITING))
+        match self.made.get() {
+            Some(layer) => Ok(layer),
+            None => Err(invalid(&self.name, WAITING)),
+        }
     }
 
     /// The layer, made now if it is not yet.

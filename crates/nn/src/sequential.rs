@@ -193,10 +193,11 @@ impl Sequential {
     #[track_caller]
     fn position(&self, called: &str, name: &str) -> Result<usize> {
         let names = self.names();
-        names.iter().position(|n| n == name).ok_or_else(|| {
-            let message = format!("there is no layer {name:?} among {names:?}");
-            Error::invalid(called, message)
-        })
+        let missing = format!("there is no layer {name:?} among {names:?}");
+        match names.iter().position(|n| n == name) {
+            Some(position) => Ok(position),
+            None => Err(Error::invalid(called, missing)),
+        }
     }
 
     #[track_caller]

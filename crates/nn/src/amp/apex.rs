@@ -6,10 +6,12 @@ use super::scale::{Scale, Scaling};
 use crate::optim::Optimizer;
 use crate::{Module, is_batch_norm};
 use kiln_tensor::{
-    Autocast, DType, Error, Flat, Nest, Result, Tensor, Var, options, set_autocast, stack,
+    Autocast, DType, Error, ErrorKind, Flat, Nest, Result, Tensor, Var, options, set_autocast,
+    stack,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::panic::Location;
 
 /// A training in mixed precision, as Apex's `amp` is used; [`initialize`] makes it.
 pub struct Amp {
@@ -266,7 +268,15 @@ impl Amp {
 
     #[track_caller]
     fn check(&self, optimizers: &[&mut Optimizer], how: &ScaleLoss) -> Result<()> {
-        let wrong = |message: String| Err(Error::invalid("amp::scale_loss", message));
+        let loc = Location::caller();
+        let wrong = |message: String| {
+            Err(Error::new(
+                ErrorKind::Value,
+                "amp::scale_loss",
+                message,
+                loc,
+            ))
+        };
         if optimizers
             .iter()
             .any(|o| !self.optimizers.contains(&o.id()))

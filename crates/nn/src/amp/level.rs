@@ -1,7 +1,8 @@
 //! Apex's optimisation levels, and what each means.
 
-use kiln_tensor::{DType, Error, Result, options};
+use kiln_tensor::{DType, Error, ErrorKind, Result, options};
 use std::fmt;
+use std::panic::Location;
 
 /// How much of a training is done in the narrower dtype.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -149,7 +150,15 @@ impl Initialize {
     /// The level's properties with what was given.
     #[track_caller]
     pub(super) fn chosen(&self) -> Result<Properties> {
-        let wrong = |message: String| Err(Error::invalid("amp::initialize", message));
+        let loc = Location::caller();
+        let wrong = |message: String| {
+            Err(Error::new(
+                ErrorKind::Value,
+                "amp::initialize",
+                message,
+                loc,
+            ))
+        };
         let halves = [DType::F16, DType::BF16];
         if !halves.contains(&self.half) {
             return wrong(format!("half is f16 or bf16, not {}", self.half));

@@ -216,3 +216,21 @@ fn impossible_sizes_name_the_layer_and_the_line() {
     let e = Embedding::from_pretrained(zeros([3])).err();
     check(e, line, &["Embedding", "f32[3]"]);
 }
+
+#[test]
+fn errors_of_settings_show_the_line_of_the_caller() {
+    use kiln_nn::amp::{Initialize, OptLevel, initialize};
+    let mut model = Sequential::new().add(ReLU::new());
+    let waiting = LazyLinear::new(3).unwrap();
+    let f32_half = Initialize::new(OptLevel::O1).half(DType::F32);
+    let line = line!() + 1;
+    let errors = [
+        model.replace("last", ReLU::new()).unwrap_err(),
+        waiting.get().err().unwrap(),
+        initialize(&model, &mut [], f32_half).err().unwrap(),
+    ];
+    for (e, line) in errors.iter().zip(line + 1..) {
+        assert!(e.loc().file().ends_with("errors.rs"), "{e}");
+        assert_eq!(e.loc().line(), line, "{e}");
+    }
+}

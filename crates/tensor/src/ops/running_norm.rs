@@ -45,6 +45,12 @@ options! {
     }
 }
 
+/// The value of a cell, read at the line of the caller, which closures do not see.
+#[track_caller]
+fn held(cell: Option<&Var>) -> Option<Tensor> {
+    Some(cell?.get())
+}
+
 #[on_cells]
 impl Tensor {
     /// Batch normalisation of `[n, c, ..]` over everything but the channels (Ioffe and Szegedy, 2015):
@@ -62,7 +68,7 @@ impl Tensor {
         let (training, eps) = (how.training.unwrap_or(false), how.eps);
         let (weight, bias) = (how.weight.as_ref(), how.bias.as_ref());
         let cells = [how.running_mean.as_ref(), how.running_var.as_ref()];
-        let running = cells.map(|cell| cell.map(Var::get));
+        let running = [held(cells[0]), held(cells[1])];
         let given = running.iter().flatten().chain(weight).chain(bias);
         let operands: Vec<&Tensor> = [self].into_iter().chain(given).collect();
         let mut updates = None;
@@ -134,7 +140,7 @@ impl Tensor {
         }
         let (weight, bias) = (how.weight.as_ref(), how.bias.as_ref());
         let cells = [how.running_mean.as_ref(), how.running_var.as_ref()];
-        let running = cells.map(|cell| cell.map(Var::get));
+        let running = [held(cells[0]), held(cells[1])];
         let given = running.iter().flatten().chain(weight).chain(bias);
         let operands: Vec<&Tensor> = [self].into_iter().chain(given).collect();
         let mut updates = None;

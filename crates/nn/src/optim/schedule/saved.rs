@@ -2,7 +2,8 @@
 
 use super::{PlateauState, Schedule, Scheduler, SchedulerState};
 use kiln_formats::Value;
-use kiln_tensor::{DType, Error, Result};
+use kiln_tensor::{DType, Error, ErrorKind, Result};
+use std::panic::Location;
 
 /// What `state_dict()` of one of PyTorch's schedulers gave. Schedules one after the other, or several at once, are told
 /// by the schedules within them.
@@ -87,10 +88,12 @@ impl TryFrom<&Value> for PlateauState {
     #[track_caller]
     fn try_from(dict: &Value) -> Result<PlateauState> {
         let best = dict.get("best")?.float()?;
+        let loc = Location::caller();
         let counted = |name: &str| -> Result<u64> {
             let count = dict.get(name)?.int()?;
+            let message = format!("{name} can't be {count}");
             u64::try_from(count)
-                .map_err(|_| Error::invalid("load_state_dict", format!("{name} can't be {count}")))
+                .map_err(|_| Error::new(ErrorKind::Value, "load_state_dict", message, loc))
         };
         Ok(PlateauState {
             best: best.is_finite().then_some(best),
