@@ -7,6 +7,7 @@ mod autograd;
 mod calls;
 mod convolution;
 mod creation;
+mod derivatives;
 mod elementwise;
 mod errors;
 mod first;
