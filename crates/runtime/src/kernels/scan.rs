@@ -410,6 +410,7 @@ impl<C: Number, K: Combine> Running<C, K> {
     /// # Safety
     /// There are as many elements as the block has in a lane.
     #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "zipped runs are not unrolled")]
     unsafe fn lane(b: &Block, from: *const C, to: *mut C, carry: &mut [C]) {
         let len = b.rows * b.width;
         // SAFETY: every index is below `len`.

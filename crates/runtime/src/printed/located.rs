@@ -3,6 +3,7 @@
 use super::ir::{Do, Ir, Key, Src, Virt};
 use super::lines::{Build, Unprintable, Value};
 use super::primitive::{binary, select};
+use super::stage::Elements;
 use super::{cast, native, random};
 use kiln_base::prim::{Binary, RandomKind};
 use kiln_base::{Compute, DType, Dim, Scalar};
@@ -38,7 +39,7 @@ impl Build<'_> {
     }
 
     /// Elements at addresses that depend on data. The first of the parts is what does not: its stride is 1, its extent
-    /// that of all addresses that there are, and its site says whether lanes lie side by side.
+    /// that of all addresses that there are, and its site one of [`Elements`].
     pub(super) fn load_at(&mut self, access: u16, parts: &[Dynamic]) -> Result<Value, Unprintable> {
         let [first, rest @ ..] = parts else {
             return Err(Unprintable);
@@ -59,10 +60,13 @@ impl Build<'_> {
             address = binary(&mut self.ir, Binary::Add, address, by)?;
         }
         let (key, dtype) = (Key::Access(access), (self.about.dtypes)(access));
+        if first.site == Elements::Address as u32 {
+            return Ok(address);
+        }
         let [low, high] = cast::in_registers(&mut self.ir, address.parts);
         let ir = &mut self.ir;
         let width = ir.width();
-        if first.site == 1 {
+        if first.site == Elements::SideBySide as u32 {
             let bytes = match dtype.size() {
                 1 => low,
                 size => ir.op1_of(op::VPSLLQ, width, Some(size.ilog2() as u8), low),

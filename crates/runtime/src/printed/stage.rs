@@ -24,7 +24,9 @@ pub(crate) use print::print;
 pub(crate) enum Kind {
     /// Side by side, an element a lane.
     Line,
-    /// The same, written past the cache: the first is aligned to a cache line where a call is.
+    /// The same, from an address on that is computed.
+    Part,
+    /// As `Line`, written past the cache: the first is aligned to a cache line where a call is.
     Stream,
     /// One element for all lanes...
     Splat,
@@ -38,6 +40,17 @@ pub(crate) enum Kind {
     Number,
     /// The context of a run, where data errors are reported.
     Context,
+}
+
+/// What a load at addresses that depend on data gives.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Elements {
+    /// An element of each lane's own address.
+    Anywhere,
+    /// Elements from the address of the first lane on.
+    SideBySide,
+    /// That address.
+    Address,
 }
 
 /// What is printed: instructions with registers and accesses of their own numbering, each register written once.
@@ -200,10 +213,21 @@ impl Body {
         }
     }
 
-    /// The code in front of the loop, and that in it.
+    /// Whether each row of the table has all its lanes before the next, since something is the same for them.
+    fn by_row(&self) -> bool {
+        let reduces = |i: &Inst| matches!(i, Inst::Reduce { .. });
+        let of_row = |(_, kind): &(Key, Kind)| *kind == Kind::SplatOfRow;
+        self.steps && self.operands.iter().any(of_row) && !self.code.iter().any(reduces)
+    }
+
+    /// The code in front of the lanes of a call, or of a row of it, and that for the lanes.
     fn split(&self) -> (Vec<Inst>, Vec<Inst>) {
         let mut same: HashSet<u16> = self.constants.iter().map(|(r, _)| r.0).collect();
-        let splat = |key: Key| self.operands.contains(&(key, Kind::Splat));
+        let of_row = |kind: Kind| kind == Kind::SplatOfRow && self.by_row();
+        let splat = |key: Key| {
+            let mut kinds = self.operands.iter().filter(|(k, _)| *k == key);
+            kinds.any(|(_, kind)| *kind == Kind::Splat || of_row(*kind))
+        };
         for r in 0..self.registers.len() as u16 {
             if splat(Key::Input(Reg(r))) {
                 same.insert(r);
@@ -214,7 +238,8 @@ impl Body {
             let (dst, once) = match inst {
                 Inst::Load { dst, access } => (dst, splat(Key::Access(*access))),
                 Inst::Index { dst, strides, .. } => {
-                    (dst, !self.steps && wide(&strides[0]) == [0, 0])
+                    let is_same = wide(&strides[0]) == [0, 0];
+                    (dst, is_same && (!self.steps || self.by_row()))
                 }
                 Inst::Unary { dst, a, .. } | Inst::Convert { dst, a, .. } => {
                     (dst, of_one(&same, &[a]))
@@ -223,6 +248,11 @@ impl Body {
                     (dst, !op.divides() && of_one(&same, &[a, b]))
                 }
                 Inst::Select { dst, mask, a, b } => (dst, of_one(&same, &[mask, a, b])),
+                Inst::LoadAt { dst, dynamic, .. } => {
+                    let is_address = dynamic[0].site == Elements::Address as u32;
+                    let from: Vec<&Reg> = dynamic.iter().map(|d| &d.index).collect();
+                    (dst, is_address && of_one(&same, &from))
+                }
                 _ => return false,
             };
             if once {

@@ -7,9 +7,9 @@ use super::linked::Stage;
 use super::load;
 use super::making::Making;
 use super::walk::{Shape, Walk};
-use crate::error::Result;
+use crate::error::{Result, damaged};
 use crate::printed::lines::Key;
-use crate::printed::stage::Kind;
+use crate::printed::stage::{Elements, Kind};
 use kiln_base::Compute;
 use kiln_plan::tile::{Dynamic, Inst, Reg};
 
@@ -85,11 +85,13 @@ impl Making {
         if !fits || !same && !wide || self.stored.contains(&arg) {
             return Ok(None);
         }
-        let first = Dynamic {
-            index: self.number(linker, x, out)?,
+        let lanes = self.number(linker, x, out)?;
+        let extent = linker.walks[x as usize].len;
+        let first = |index: Reg, of: Elements| Dynamic {
+            index,
             stride: 1i64.into(),
-            extent: linker.walks[x as usize].len.into(),
-            site: same.into(),
+            extent: extent.into(),
+            site: of as u32,
         };
         let rest = parts.iter().zip(indices).map(|(part, index)| Dynamic {
             index: *index,
@@ -97,14 +99,36 @@ impl Making {
             extent: part.extent.into(),
             site: part.site,
         });
+        let rest: Vec<Dynamic> = rest.collect();
         self.reports();
-        let kind = if same { Kind::Line } else { Kind::Memory };
-        let access = self.memory(dtype, kind, Place::Argument(arg.into()));
-        // It begins at the element that the address says, whatever the lane.
-        if let Some(operand) = self.operands.last_mut() {
-            operand.step = 0;
+        let place = Place::Argument(arg.into());
+        if !same {
+            let access = self.memory(dtype, Kind::Memory, place);
+            let dynamic = [first(lanes, Elements::Anywhere)].into_iter().chain(rest);
+            return Ok(Some((access, dynamic.collect())));
         }
-        Ok(Some((access, [first].into_iter().chain(rest).collect())))
+        // The address of the first lane is that of all; in front of the lanes it is checked once.
+        let access = self.memory(dtype, Kind::Part, place);
+        let [start, address] = [self.register(Compute::I64)?, self.register(Compute::I64)?];
+        let number = self.body.code.iter().find_map(|inst| match inst {
+            Inst::Index { dst, offset, .. } if *dst == lanes => Some(offset.clone()),
+            _ => None,
+        });
+        let Some(offset) = number else {
+            return Err(damaged!("lanes side by side have no number"));
+        };
+        self.body.code.push(Inst::Index {
+            dst: start,
+            offset,
+            strides: vec![0i64.into()],
+        });
+        let dynamic = [first(start, Elements::Address)].into_iter().chain(rest);
+        self.body.code.push(Inst::LoadAt {
+            dst: address,
+            access,
+            dynamic: dynamic.collect(),
+        });
+        Ok(Some((access, vec![first(address, Elements::SideBySide)])))
     }
 }
 

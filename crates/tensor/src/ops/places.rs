@@ -2,8 +2,8 @@
 
 use super::args::known;
 use super::index::{as_index, checked_index, wrapped_index};
+use crate::Tensor;
 use crate::record::{Recorded, Recorder};
-use crate::{DType, Tensor};
 use kiln_base::numel;
 use kiln_base::prim::ScatterKind;
 use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
@@ -40,25 +40,33 @@ impl Places {
         let at: Vec<usize> = (0..indices.len())
             .filter(|i| indices[*i].is_some())
             .collect();
-        let Some(&first) = at.first() else {
-            return Ok(None);
-        };
         let mut given = Vec::new();
         for t in indices.iter().flatten() {
             given.push(as_index(b, t, "index")?);
         }
         let shape = broadcast_shapes(given.iter().map(|t| t.dims()))
             .ok_or_else(|| OpError::new("the shapes of the indices do not broadcast together"))?;
-        let mut flat = b.full(0i64, DType::I64, &[])?;
+        let mut all: Option<Tensor> = None;
         for (t, &a) in given.iter().zip(&at) {
             let extent = known(x, a)?;
             let i = b.reshape(t, &[t.fact().numel()])?;
-            let i = wrapped_index(b, &i, extent)?;
-            let i = checked_index(b, &i, &extent.into())?;
+            let mut i = wrapped_index(b, &i, extent)?;
+            // One alone is checked where it is used.
+            if given.len() > 1 {
+                i = checked_index(b, &i, &extent.into())?;
+            }
             let i = b.reshape(&i, t.dims())?;
-            let scaled = b.with(Pw::Mul, &flat, extent)?;
-            flat = b.binary(Pw::Add, &scaled, &i)?;
+            all = Some(match all {
+                Some(flat) => {
+                    let scaled = b.with(Pw::Mul, &flat, extent)?;
+                    b.binary(Pw::Add, &scaled, &i)?
+                }
+                None => i,
+            });
         }
+        let Some(flat) = all else {
+            return Ok(None);
+        };
         let flat = b.broadcast_to(&flat, &shape)?;
         let adjacent = at.windows(2).all(|w| w[1] == w[0] + 1);
         let rest = (0..x.ndim()).filter(|a| !at.contains(a));
@@ -67,7 +75,7 @@ impl Places {
             indexed: at.len(),
             flat: b.reshape(&flat, &[numel(&shape)])?,
             shape,
-            at: if adjacent { first } else { 0 },
+            at: if adjacent { at[0] } else { 0 },
         }))
     }
 

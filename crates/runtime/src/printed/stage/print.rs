@@ -65,7 +65,9 @@ impl Places for Env<'_> {
             asm.mov(SCRATCH, base);
         }
         asm.add(SCRATCH, by);
-        Mem::at(SCRATCH)
+        let size = self.body.size(key);
+        let at = Mem::at(SCRATCH).index(AT, size as u8);
+        at.plus((self.group * self.lanes * size) as i32)
     }
 
     fn run(&mut self) -> Option<Run> {
@@ -326,14 +328,19 @@ impl<'a> Printer<'a> {
         if self.body.steps {
             self.begin_steps();
         }
+        let constants = std::mem::take(&mut self.constants);
+        let pinned = self.lines.pin(self.asm, &constants);
+        let row = self.asm.here();
         self.table.read(self.asm, self.body.operands.len());
+        self.asm.mov_number(AT, 0);
         let front = self.front;
         let none = Pinned::default();
         self.code(front, &none, (0, false), None);
-        let constants = std::mem::take(&mut self.constants);
-        let pinned = self.lines.pin(self.asm, &constants);
-        self.asm.mov_number(AT, 0);
         match self.body.block {
+            _ if self.body.by_row() => {
+                self.steps(&pinned);
+                self.next_row(row);
+            }
             _ if self.body.steps => self.steps(&pinned),
             Some(block) if !self.reductions.is_empty() => {
                 let top = self.asm.here();

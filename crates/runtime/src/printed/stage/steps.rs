@@ -3,7 +3,7 @@
 use super::print::{AT, END, LANES, Printer, TABLE, WHOLE, parts};
 use crate::bugs::bug;
 use crate::printed::lines::{Key, Pinned, Place, Tail};
-use kiln_x86::{Condition, Gpr, Mem, op};
+use kiln_x86::{Condition, Gpr, Label, Mem, op};
 
 /// Where the table ends, behind the tail's mask.
 fn table_end() -> Mem {
@@ -57,8 +57,18 @@ impl Printer<'_> {
         self.asm.bind(done);
     }
 
-    /// A loop over the rows of the table.
+    /// Goes on with the next row of the table, if there is one.
+    pub(super) fn next_row(&mut self, again: Label) {
+        self.asm.add_number(self.table.row, self.row());
+        self.asm.cmp(self.table.row, table_end());
+        self.asm.jump_if(Condition::Below, again);
+    }
+
+    /// A loop over the rows of the table; of the row at hand alone where each has all its lanes before the next.
     fn each_step(&mut self, code: impl FnOnce(&mut Self)) {
+        if self.body.by_row() {
+            return code(self);
+        }
         let operands = self.body.operands.len();
         self.asm.mov(self.table.row, TABLE);
         let skipped = bug(
@@ -77,13 +87,14 @@ impl Printer<'_> {
         let top = self.asm.here();
         self.table.read(self.asm, operands);
         code(self);
-        self.asm.add_number(self.table.row, self.row());
-        self.asm.cmp(self.table.row, table_end());
-        self.asm.jump_if(Condition::Below, top);
+        self.next_row(top);
     }
 
     /// Reads the accumulators of the groups of a turn, or writes them.
     fn accumulators(&mut self, groups: usize, written: bool) {
+        if self.accumulators.is_empty() {
+            return;
+        }
         let width = self.target.width();
         let bytes = width.bytes() as i32;
         self.asm.mov(self.table.row, TABLE);
