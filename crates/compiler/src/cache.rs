@@ -140,13 +140,6 @@ impl Cache {
                 }
                 Err(Refusal { node, text }) => {
                     state.refused += 1;
-                    eprintln!(
-                        "REFUSED {text} {:?} at {}",
-                        recording.nodes[node.min(recording.nodes.len() - 1)]
-                            .op
-                            .name(),
-                        node
-                    );
                     let node = &recording.nodes[node.min(recording.nodes.len() - 1)];
                     let (op, loc) = (node.op.name(), &node.loc);
                     why += &format!("; sizes can't be symbols: `{op}` at {loc}: {text}");
