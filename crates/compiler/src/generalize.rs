@@ -148,7 +148,7 @@ impl Guess<'_> {
         Ok(dims)
     }
 
-    /// The dim of a place, if of a reshape, then of one of an operand with these runs.
+    /// The dim of a place; of a reshape with the products of neighbouring dims of its operand.
     fn choose(&mut self, at: usize, runs: Option<&Dims>) -> Result<Dim, String> {
         let row: Vec<i64> = self.examples.iter().map(|e| e[at]).collect();
         if row.iter().all(|v| *v == row[0]) {
@@ -172,7 +172,7 @@ impl Guess<'_> {
         Ok(dim)
     }
 
-    /// Whether a symbol is in every example this times the size that follows, as a size that is split in ways that
+    /// True if a symbol is in every example this times the size that follows, as a size that is split in ways that
     /// differ; the symbol is that product from now on.
     fn is_factor(&mut self, at: usize, row: &[i64]) -> bool {
         let next = self.examples.iter().map(|e| e.get(at + 1));
@@ -187,7 +187,7 @@ impl Guess<'_> {
             .is_some()
     }
 
-    /// Whether a symbol is in every example several times this, less a number, as sizes that reshapes split are, and
+    /// True if a symbol is in every example several times this, less a number, as sizes that reshapes split are, and
     /// those of lists that depend on a size; then the symbol is this from now on.
     fn is_part(&mut self, at: usize, row: &[i64], splits: bool) -> bool {
         if !splits && self.kinds[at] != Kind::Input {
@@ -214,8 +214,7 @@ impl Guess<'_> {
     /// A symbol for a place.
     fn symbol(&mut self, at: usize, row: &[i64]) -> Result<Dim, String> {
         if let Some(first) = self.products.get(&at).copied() {
-            let factors = [first, first + 1].map(|at| self.choose(at, None));
-            let [a, b] = factors;
+            let [a, b] = [first, first + 1].map(|at| self.choose(at, None));
             return Ok(&a? * &b?);
         }
         let kind = self.kinds[at];
@@ -297,7 +296,7 @@ impl Guess<'_> {
         }
     }
 
-    /// What neighbouring dims of a shape make together.
+    /// The products of neighbouring dims of a shape.
     fn runs(&self, shape: &[Dim]) -> Dims {
         let mut runs = Dims::new();
         for first in 0..shape.len() {

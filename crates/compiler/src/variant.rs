@@ -112,7 +112,7 @@ impl Symbol {
         dims[self.at].saturating_add(self.less) / self.times
     }
 
-    /// Whether it is the size of an input.
+    /// True if it is the size of an input.
     fn is_of_input(&self) -> bool {
         self.kind == Kind::Input && (self.times, self.less) == (1, 0)
     }

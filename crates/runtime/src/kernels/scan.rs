@@ -256,7 +256,7 @@ struct Loops {
     size: usize,
     /// Bytes of a register element.
     register: usize,
-    /// Whether elements in memory are register elements.
+    /// True if elements in memory are register elements.
     direct: bool,
     load: unsafe fn(Moved),
     store: unsafe fn(Moved),

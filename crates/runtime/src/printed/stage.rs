@@ -42,7 +42,7 @@ pub(crate) enum Kind {
     Context,
 }
 
-/// What a load at addresses that depend on data gives.
+/// The result of a load at addresses that depend on data.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum Elements {
     /// An element of each lane's own address.
@@ -213,7 +213,7 @@ impl Body {
         }
     }
 
-    /// Whether each row of the table has all its lanes before the next, since something is the same for them.
+    /// True if each row of the table has all its lanes before the next, since something is the same for them.
     fn by_row(&self) -> bool {
         let reduces = |i: &Inst| matches!(i, Inst::Reduce { .. });
         let of_row = |(_, kind): &(Key, Kind)| *kind == Kind::SplatOfRow;

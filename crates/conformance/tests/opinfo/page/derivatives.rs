@@ -212,7 +212,7 @@ struct Subject {
     row: usize,
     call: Group,
     shapes: [&'static [usize]; 2],
-    /// Whether the second operand holds integers.
+    /// True if the second operand holds integers.
     index: bool,
 }
 
