@@ -65,12 +65,12 @@ pub(crate) fn generalize(
         known: HashMap::new(),
         parts: HashMap::new(),
         products: HashMap::new(),
+        again: false,
     };
     let dims = loop {
-        let known = (guess.parts.clone(), guess.products.len());
         match guess.walk(recording) {
             // A part of a number is the symbol, not the number.
-            Err(_) if (&guess.parts, guess.products.len()) != (&known.0, known.1) => guess.begin(),
+            Err(_) if guess.again => guess.begin(),
             walked => break walked?,
         }
     };
@@ -95,6 +95,8 @@ struct Guess<'a> {
     parts: HashMap<usize, Symbol>,
     /// Places whose numbers are those of two places one behind the other multiplied, and the first of them.
     products: HashMap<usize, usize>,
+    /// True once a walk found one of either.
+    again: bool,
 }
 
 impl Guess<'_> {
@@ -103,6 +105,7 @@ impl Guess<'_> {
         self.values.iter_mut().for_each(Vec::clear);
         self.symbols.clear();
         self.known.clear();
+        self.again = false;
     }
 
     /// Every dim of the recording.
@@ -181,10 +184,11 @@ impl Guess<'_> {
             let fits = examples.all(|((v, a), b)| b.and_then(|b| a.checked_mul(*b)) == Some(v[*i]));
             fits && symbol.kind != Kind::Offset && (symbol.times, symbol.less) == (1, 0)
         });
-        found
-            .map(|(_, s)| s.at)
-            .map(|of| self.products.insert(of, at))
-            .is_some()
+        if let Some(of) = found.map(|(_, s)| s.at) {
+            self.products.insert(of, at);
+            self.again = true;
+        }
+        self.again
     }
 
     /// True if a symbol is in every example several times this, less a number, as sizes that reshapes split are, and
@@ -208,7 +212,11 @@ impl Guess<'_> {
                 ..*symbol
             })
         });
-        found.map(|s| self.parts.insert(s.at, s)).is_some()
+        if let Some(symbol) = found {
+            self.parts.insert(symbol.at, symbol);
+            self.again = true;
+        }
+        self.again
     }
 
     /// A symbol for a place.
@@ -246,10 +254,7 @@ impl Guess<'_> {
         }
         let pairs = (0..count).flat_map(|i| (i..count).map(move |j| (i, j)));
         for (i, j) in pairs {
-            for (a, b) in [(1, 1), (1, -1), (-1, 1), (-1, -1)]
-                .into_iter()
-                .filter(|_| i < j)
-            {
+            for (a, b) in [(1, 1), (1, -1), (-1, 1), (-1, -1)] {
                 let sum = |v: &Vec<i64>| a * v[i] + b * v[j];
                 let rests = row.iter().zip(&self.values).map(|(r, v)| r - sum(v));
                 let rests: Vec<i64> = rests.collect();
