@@ -1,6 +1,7 @@
 //! Pooling to a given size.
 
 use super::args::{OutputSize, addressable, known_dim, listable};
+use super::parts::windowed;
 use super::pool::check_input;
 use super::reduce::two;
 use crate::record::{Recorded, Recorder, compose, compose_many};
@@ -116,22 +117,21 @@ pub(crate) fn adaptive_average(
     let first = t.ndim() - spatial;
     let mut x = b.widened(t)?;
     let sizes = sizes(t, spatial, size)?;
-    let each = |a: usize| t.dims()[first + a].div_exact(&sizes[a]).ok();
-    let mut even: Vec<usize> = (0..spatial)
-        .filter(|a| sizes[*a] != t.dims()[first + a])
-        .collect();
-    if !even.iter().all(|a| each(*a).is_some()) {
-        for a in even.drain(..) {
-            x = match each(a) {
-                Some(each) => average_equal(b, &x, &[(first + a, sizes[a].clone(), each)])?,
-                None => average_axis(b, &x, first + a, known_dim(&sizes[a], t)?)?,
-            };
-        }
-    }
-    let even = even
-        .iter()
-        .map(|a| Some((first + a, sizes[*a].clone(), each(*a)?)));
-    let x = average_equal(b, &x, &even.collect::<Option<Vec<_>>>().unwrap_or_default())?;
+    let pooled = sizes.iter().enumerate().map(|(a, out)| (first + a, out));
+    let pooled = pooled.filter(|(axis, out)| **out != t.dims()[*axis]);
+    let equal = |(axis, out): (usize, &Dim)| {
+        let each = t.dims()[axis].div_exact(out).ok()?;
+        Some((axis, out.clone(), each))
+    };
+    x = match pooled.clone().map(equal).collect::<Option<Vec<_>>>() {
+        Some(all) => average_equal(b, &x, &all)?,
+        None => pooled
+            .into_iter()
+            .try_fold(x, |x, (axis, out)| match equal((axis, out)) {
+                Some(one) => average_equal(b, &x, &[one]),
+                None => average_axis(b, &x, axis, known_dim(out, t)?),
+            })?,
+    };
     b.narrowed(&x, t.dtype())
 }
 
@@ -270,21 +270,4 @@ fn regions(b: &mut Recorder, x: &Tensor, axis: usize, index: &[i64], count: usiz
     let index = b.list(index, &[count, index.len() / count], DType::I64)?;
     let flat = b.reshape(&index, &[index.fact().numel()])?;
     b.index_select(x, axis, &flat)
-}
-
-/// Parts of equally many elements of an axis, which are a new last dim.
-pub(super) fn windowed(
-    b: &mut Recorder,
-    x: &Tensor,
-    axis: usize,
-    count: &Dim,
-    width: &Dim,
-) -> Recorded {
-    let mut shape = Shape::from(x.dims());
-    shape[axis] = count.clone();
-    shape.insert(axis + 1, width.clone());
-    let y = b.reshape(x, &shape)?;
-    let mut perm: Vec<usize> = (0..shape.len()).filter(|p| *p != axis + 1).collect();
-    perm.push(axis + 1);
-    b.permute(&y, &perm)
 }

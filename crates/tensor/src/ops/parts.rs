@@ -1,6 +1,5 @@
 //! Parts of tensors: slices, splits and windows.
 
-use super::adaptive_pool::windowed;
 use super::args::{DimArg, DimArgs, Int, IntList, axis, countable, known};
 use crate::Tensor;
 use crate::options::options;
@@ -364,4 +363,21 @@ pub(crate) fn windows(
         return b.full(0i64, x.dtype(), &shape);
     }
     b.concat(&taps, x.ndim())
+}
+
+/// Parts of equally many elements of an axis, which are a new last dim.
+pub(super) fn windowed(
+    b: &mut Recorder,
+    x: &Tensor,
+    axis: usize,
+    count: &Dim,
+    width: &Dim,
+) -> Recorded {
+    let mut shape = Shape::from(x.dims());
+    shape[axis] = count.clone();
+    shape.insert(axis + 1, width.clone());
+    let y = b.reshape(x, &shape)?;
+    let mut perm: Vec<usize> = (0..shape.len()).filter(|p| *p != axis + 1).collect();
+    perm.push(axis + 1);
+    b.permute(&y, &perm)
 }
