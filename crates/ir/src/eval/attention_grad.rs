@@ -1,9 +1,9 @@
 use super::attention::Rows;
 use super::index::Sum;
-use super::{Array, Data};
+use super::{Array, Context, Data};
 use crate::ops::AttentionGrad;
 
-pub(super) fn eval(op: &AttentionGrad, x: &[&Array]) -> Data {
+pub(super) fn eval(op: &AttentionGrad, x: &[&Array], cx: &Context) -> Data {
     let rows = Rows::new(&op.of, x[0], x[1], &x[4..]);
     let (v, g) = (x[2].to_f64(), x[3].to_f64());
     let (keys, e, w) = (rows.keys, rows.width, x[2].shape()[rows.rank - 1]);
@@ -26,8 +26,10 @@ pub(super) fn eval(op: &AttentionGrad, x: &[&Array]) -> Data {
         let mut share = Sum::default();
         let pairs = weights.iter().zip(&of_weights);
         pairs.clone().for_each(|(w, d)| share.add(w * d));
+        // From the weights, or from the result.
+        let share = cx.between(share.get(), row);
         for (j, (weight, d)) in pairs.enumerate() {
-            let d = weight * (d - share.get()) * op.of.scale.as_f64();
+            let d = weight * (d - share) * op.of.scale.as_f64();
             let key = b * keys + j;
             for i in 0..e {
                 dq[row * e + i].add(d * rows.key[key * e + i]);

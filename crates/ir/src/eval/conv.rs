@@ -23,15 +23,8 @@ pub(super) fn eval(op: &Conv, x: &Array, w: &Array, cx: &Context) -> Result<Data
     Ok(match (x.data(), w.data()) {
         (Data::Float(xs), Data::Float(w)) => {
             let xs = windows.pad(xs, x.shape(), 0.0);
-            Data::Float(correlate(
-                &windows,
-                &sizes,
-                x.shape()[0],
-                &xs,
-                w,
-                0.0,
-                |s, x, y| s + x * y,
-            ))
+            let add = |sum: f64, x, y| cx.partial(sum + x * y);
+            Data::Float(correlate(&windows, &sizes, x.shape()[0], &xs, w, 0.0, add))
         }
         (Data::Int(xs), Data::Int(w)) => {
             let xs = windows.pad(xs, x.shape(), 0);

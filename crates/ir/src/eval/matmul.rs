@@ -1,6 +1,6 @@
-use super::{Array, Data};
+use super::{Array, Context, Data};
 
-pub(super) fn eval(a: &Array, b: &Array) -> Data {
+pub(super) fn eval(a: &Array, b: &Array, cx: &Context) -> Data {
     let r = a.shape().len();
     let sizes = Sizes {
         batch: a.shape()[..r - 2].iter().product(),
@@ -10,7 +10,8 @@ pub(super) fn eval(a: &Array, b: &Array) -> Data {
     };
     match (a.data(), b.data()) {
         (Data::Float(a), Data::Float(b)) => {
-            Data::Float(product(&sizes, a, b, 0.0, |sum, x, y| sum + x * y))
+            let add = |sum: f64, x, y| cx.partial(sum + x * y);
+            Data::Float(product(&sizes, a, b, 0.0, add))
         }
         (Data::Int(a), Data::Int(b)) => Data::Int(product(&sizes, a, b, 0, |sum, x, y| {
             sum.wrapping_add(x.wrapping_mul(y))

@@ -74,7 +74,7 @@ pub enum Mode {
     /// both modes.
     Exact,
     /// Each node's result is rounded to its dtype, up or down at random: the nearer, the likelier (stochastic
-    /// rounding). Runs of several seeds show what roundings do to a result.
+    /// rounding); so are the terms of sums. Runs of several seeds show what roundings do to a result.
     Stochastic {
         /// Of the random choices.
         seed: u64,
@@ -275,7 +275,15 @@ pub fn eval_op(
         dtype: results[0].dtype,
         shape: shape_of(&results[0], symbols).map_err(named)?,
     };
-    let data = dispatch(&bound, inputs, &cx).map_err(named)?;
+    let varied = match mode {
+        Mode::Stochastic { seed } => stochastic::varied(&bound, inputs, seed),
+        Mode::Rounded | Mode::Exact => None,
+    };
+    let data = match varied {
+        Some(varied) => dispatch(&bound, &varied.iter().collect::<Vec<_>>(), &cx),
+        None => dispatch(&bound, inputs, &cx),
+    };
+    let data = data.map_err(named)?;
     Ok(vec![Array::settled(cx.dtype, cx.shape, data, mode)])
 }
 
@@ -305,6 +313,26 @@ struct Context {
     shape: Vec<usize>,
 }
 
+impl Context {
+    /// A value between two sums, which engines compute in more than one way: off by a few roundings.
+    fn between(&self, x: f64, index: usize) -> f64 {
+        match self.mode {
+            Mode::Stochastic { seed } if self.dtype != DType::F64 => {
+                stochastic::off_by(x, 4.0 * stochastic::unit(self.dtype), seed ^ index as u64)
+            }
+            _ => x,
+        }
+    }
+
+    /// A sum of some terms, which engines keep in f32 where the result is no wider: it overflows there.
+    fn partial(&self, sum: f64) -> f64 {
+        match self.mode {
+            Mode::Stochastic { .. } if self.dtype != DType::F64 => sum as f32 as f64,
+            _ => sum,
+        }
+    }
+}
+
 fn dispatch(op: &Op, x: &[&Array], cx: &Context) -> Result<Data, Problem> {
     match op {
         Op::Input(op) => input::eval(op),
@@ -327,7 +355,7 @@ fn dispatch(op: &Op, x: &[&Array], cx: &Context) -> Result<Data, Problem> {
         Op::ArgSort(op) => Ok(arg_sort::eval(op, x[0])),
         Op::Scatter(op) => scatter::eval(op, x[0], x[1], x[2]),
         Op::Gather(op) => gather::eval(op, x[0], x[1]),
-        Op::MatMul(_) => Ok(matmul::eval(x[0], x[1])),
+        Op::MatMul(_) => Ok(matmul::eval(x[0], x[1], cx)),
         Op::Conv(op) => conv::eval(op, x[0], x[1], cx),
         Op::ConvTranspose(op) => conv_grad::input(op, x[0], x[1], cx),
         Op::ConvWeight(op) => conv_grad::weight(op, x[0], x[1], cx),
@@ -335,7 +363,7 @@ fn dispatch(op: &Op, x: &[&Array], cx: &Context) -> Result<Data, Problem> {
         Op::Softmax(op) => Ok(softmax::eval(op, x[0])),
         Op::BatchNorm(op) => Ok(batch_norm::eval(op, x)),
         Op::Attention(op) => Ok(attention::eval(op, x)),
-        Op::AttentionGrad(op) => Ok(attention_grad::eval(op, x)),
+        Op::AttentionGrad(op) => Ok(attention_grad::eval(op, x, cx)),
         Op::Custom(op) => custom::eval(op, x, cx),
         Op::If(_) | Op::Loop(_) | Op::Barrier(_) => Err(Problem::Inputs(
             "ops of several outputs are run by eval_op".into(),

@@ -341,13 +341,14 @@ impl Expected {
         for (i, ((g, r), e)) in got.iter().zip(&rounded).zip(&exact).enumerate() {
             let stored = round_float(*e, self.rounded.dtype());
             if !r.is_finite() || !stored.is_finite() {
-                // Where rounding alone overflows, either answer is right; so is any that a run gives.
-                let is = |x: f64| *g == x || g.is_nan() && x.is_nan();
-                let mut others = self.strewn.iter().chain(&self.nudged);
-                let right = is(*r)
-                    || is(stored)
+                // Where rounding alone overflows or turns the sign, any answer is right.
+                let same = |x: f64, y: f64| x == y || x.is_nan() && y.is_nan();
+                let others = self.strewn.iter().chain(&self.nudged);
+                let mut others = others.map(|run| run.floats().unwrap_or(&[])[i]);
+                let right = same(*g, *r)
+                    || same(*g, stored)
                     || r.is_finite() != stored.is_finite()
-                    || others.any(|run| is(run.floats().unwrap_or(&[])[i]));
+                    || others.any(|x| !same(x, *r));
                 let error = if right { 0.0 } else { f64::INFINITY };
                 found.add(i, *g, *e, error, error);
                 continue;

@@ -1,6 +1,10 @@
 //! Stochastic rounding (Croci et al., 2022): up or down at random, the nearer the likelier.
 
-use kiln_base::{DType, round_float};
+use super::{Array, Data};
+use crate::ops::Pointwise;
+use crate::{Op, Pw};
+use kiln_base::prim::{Reduction, ScanKind, ScatterKind};
+use kiln_base::{DType, Float, round_float};
 
 /// One of the two neighbours of `x` in a dtype narrower than f64, or `x` if it is there. Element `index` of
 /// equal numbers rounds the same way every time.
@@ -14,6 +18,55 @@ pub(super) fn round(x: f64, dtype: DType, index: usize, seed: u64) -> f64 {
     let choice = random(seed ^ x.to_bits().rotate_left(17) ^ index as u64);
     let up = choice < steps - steps.floor();
     round_float((steps.floor() + up as i32 as f64) * place, dtype)
+}
+
+/// Other operands, for which an engine may give what it gives for these; `None` where there are none.
+///
+/// Each term of a sum is off by a rounding of the type that engines keep it in: what their partial sums lose
+/// remains where terms cancel. Products of bf16 may take subnormal numbers for 0, as `vdpbf16ps` does. The
+/// greater and the smaller of 0 and -0 are either of them.
+pub(super) fn varied(op: &Op, operands: &[&Array], seed: u64) -> Option<Vec<Array>> {
+    let unit = match op {
+        // Of terms that an engine has just computed it may add what they were before they were rounded.
+        Op::Reduce(op) if op.kind == Reduction::Sum => unit(operands[0].dtype()),
+        Op::WindowReduce(op) if op.kind == Reduction::Sum => unit(operands[0].dtype()),
+        Op::Scan(op) if op.kind == ScanKind::Sum => unit(DType::F32),
+        Op::Scatter(op) if op.kind == ScatterKind::Sum => unit(DType::F32),
+        Op::MatMul(_) | Op::Conv(_) | Op::ConvTranspose(_) | Op::ConvWeight(_) => unit(DType::F32),
+        // Weights and their gradients are operands of products, of the dtype of these.
+        Op::AttentionGrad(_) => unit(operands[0].dtype()),
+        Op::Pointwise(Pointwise(Pw::Maximum | Pw::Minimum | Pw::Fmax | Pw::Fmin)) => {
+            let turned = operands.iter().rev().map(|a| (*a).clone());
+            return (seed % 2 == 1).then(|| turned.collect());
+        }
+        _ => return None,
+    };
+    let moved = |(number, array): (usize, &&Array)| {
+        let Some(floats) = array.floats().filter(|_| array.dtype() != DType::F64) else {
+            return (*array).clone();
+        };
+        let seed = seed ^ (number as u64 + 1) << 32;
+        let least = match array.dtype() == DType::BF16 && seed % 2 == 1 {
+            true => f32::MIN_POSITIVE.into(),
+            false => 0.0,
+        };
+        let moved = floats.iter().enumerate().map(|(i, x)| match *x {
+            x if x.abs() < least => 0.0,
+            x => off_by(x, unit, seed ^ i as u64),
+        });
+        Array::new(array.dtype(), array.shape(), Data::Float(moved.collect())).expect("as many")
+    };
+    Some(operands.iter().enumerate().map(moved).collect())
+}
+
+/// A number that is off by up to a part of it.
+pub(super) fn off_by(x: f64, part: f64, seed: u64) -> f64 {
+    x * (1.0 + part * (2.0 * random(seed) - 1.0))
+}
+
+/// The relative rounding error of a dtype.
+pub(super) fn unit(dtype: DType) -> f64 {
+    dtype.float().map_or(0.0, Float::epsilon)
 }
 
 /// A number from 0 up to but not including 1 (SplitMix64: Steele et al., 2014).
