@@ -1,7 +1,7 @@
 //! The stages of a kernel, and what follows from them.
 
 use crate::affine::estimate;
-use crate::kir::{Expr, Kernel, Store, Val};
+use crate::kir::{Access, Expr, Kernel, Store, Val};
 use kiln_base::{DType, Dim};
 use kiln_plan::tile::{Schedule, TILE};
 
@@ -66,6 +66,12 @@ pub(super) fn in_place_as(kernel: &Kernel, schedule: Schedule) -> Vec<(usize, us
     }
 }
 
+/// The longest row that is walked a lane a row whatever lies side by side: each row that is walked by itself has some
+/// 50 ns of work of its own.
+const SHORT_ROW: i64 = 32;
+/// The same of rows that are walked once.
+const SHORT_SUM: i64 = 96;
+
 /// Whether tiles are cut from the inner axes or the parallel ones: whichever is contiguous in more
 /// accesses, unless it is short.
 pub(super) fn schedule(kernel: &Kernel) -> Schedule {
@@ -85,7 +91,16 @@ pub(super) fn schedule(kernel: &Kernel) -> Schedule {
         along_inner += a.strides.last().is_some_and(|s| s.is(1)) as usize;
         along_axes += a.strides[outer - 1].is(1) as usize;
     }
-    if row < 16 && rows >= 4 {
+    let mut stores = kernel
+        .stores
+        .iter()
+        .map(|s| &kernel.accesses[usize::from(s.access)]);
+    let inside = |a: &Access| a.strides[outer..].iter().any(|s| !s.is(0));
+    let once = depths(kernel).iter().all(|d| *d <= 1) && !stores.any(inside);
+    let short = if once { SHORT_SUM } else { SHORT_ROW };
+    // Of a size that is open nothing is known.
+    let is_known = kernel.inner.iter().all(|d| d.as_const().is_some());
+    if is_known && row <= short && rows >= 4 {
         Schedule::Lanes
     } else if along_inner > along_axes || rows < 16 {
         Schedule::Rows
