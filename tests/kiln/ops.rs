@@ -2,6 +2,7 @@
 //! every dtype it takes, NaN and infinities.
 
 use crate::oracle::{Engine, Oracle};
+use kiln::Tensor;
 use kiln_base::prim::{Reduction, ScanKind, ScatterKind};
 use kiln_compiler::Options;
 use kiln_ir::eval::{Array, Data};
@@ -585,4 +586,46 @@ fn attention() {
             }
         }
     }
+}
+
+/// Rows of a table by index, with what is the same along the row, along parts of it, and alike nowhere; and rows of
+/// every length that is walked in its own way.
+#[test]
+fn rows_by_index_with_factors_and_sums() -> kiln::Result<()> {
+    for (parts, width) in [(4, 16), (3, 16), (4, 17), (2, 5), (1, 64), (5, 33), (3, 97)] {
+        let table: Vec<f32> = (0..11 * parts * width)
+            .map(|i| (i % 61) as f32 - 30.0)
+            .collect();
+        for rows in [1, 2, 37, 301] {
+            let index: Vec<i64> = (0..rows).map(|i| (i * 7 + 3) as i64 % 22 - 11).collect();
+            let row = |i: usize| index[i].rem_euclid(11) as usize;
+            let part: Vec<f32> = (0..rows * parts).map(|i| (i % 13) as f32 - 6.0).collect();
+            let all: Vec<f32> = (0..rows * parts * width).map(|i| (i % 5) as f32).collect();
+            let x = Tensor::from(table.clone()).reshape([11, parts as i64, width as i64]);
+            let x = x.i(Tensor::from(index.clone()));
+            let shape = [rows, parts, 1].map(|n| n as i64);
+            let a = Tensor::from(part.clone()).reshape(shape);
+            let turned: Vec<f32> = (0..rows * parts)
+                .map(|i| part[i % rows * parts + i / rows])
+                .collect();
+            let t = Tensor::from(turned).reshape([parts as i64, rows as i64]);
+            let t = t.transpose(0, 1).unsqueeze(-1);
+            let g = Tensor::from(all.clone()).reshape([rows, parts, width].map(|n| n as i64));
+            let (mut product, mut sums, mut most) = (vec![], vec![], vec![]);
+            for p in 0..rows * parts {
+                let from = (row(p / parts) * parts + p % parts) * width;
+                let line = &table[from..from + width];
+                product.extend(line.iter().map(|x| x * part[p]));
+                let weighted = line.iter().zip(&all[p * width..]).map(|(x, g)| x * g);
+                sums.push(weighted.sum::<f32>());
+                most.push(line.iter().fold(f32::MIN, |m, x| m.max(*x)));
+            }
+            let case = format!("{rows} rows of [{parts}, {width}]");
+            assert_eq!((&x * &a).to_vec::<f32>()?, product, "{case}");
+            assert_eq!((&x * &t).to_vec::<f32>()?, product, "{case}, turned");
+            assert_eq!((&x * &g).sum(-1).to_vec::<f32>()?, sums, "{case}, summed");
+            assert_eq!(x.amax(-1).to_vec::<f32>()?, most, "{case}, largest");
+        }
+    }
+    Ok(())
 }

@@ -85,6 +85,7 @@ mod native {
     use crate::tile::Ctx;
     use crate::tile::code::Code as Instruction;
     use kiln_x86::Code;
+    use std::mem::MaybeUninit;
 
     /// Bytes of the running value of a reduction.
     #[cfg(test)]
@@ -135,8 +136,9 @@ mod native {
         unsafe {
             let ctx = &*ctx;
             let f = &*ctx.printed.add((*code).x as usize);
-            let mut table = [std::ptr::null_mut(); MAX];
+            let mut table = [MaybeUninit::<*mut u8>::uninit(); MAX];
             let table = &mut table[..f.operands.len()];
+            let table = &mut *(std::ptr::from_mut(table) as *mut [*mut u8]);
             f.addresses(ctx, ctx.bases, ctx.slot_at, table);
             for (operand, to) in f.operands.iter().zip(&*table) {
                 if let Place::Turned(x, _) = operand.place {
@@ -302,62 +304,91 @@ mod native {
                             which.iter().for_each(|o| row[*o] = at);
                         }
                     }
-                    let mut runs = 1;
+                    let (mut groups, mut runs) = (1, 1);
                     if many {
                         enter(self, &self.code, table, n, table.len() / operands);
                     } else if self.steps {
-                        runs = self.alike(ctx, table, n, left);
+                        (groups, runs) = self.alike(ctx, table, n, left);
                     } else {
                         self.lanes(table, n);
                     }
-                    left -= n * runs;
+                    let gone = n * runs * groups;
+                    left -= gone;
                     if left == 0 {
                         return;
                     }
                     for (x, _) in &self.runs {
-                        walk(*x).end_runs(ctx, n, runs as i64);
+                        for _ in 0..groups {
+                            walk(*x).end_runs(ctx, n, runs as i64);
+                        }
                     }
                     for row in table.chunks_exact_mut(operands) {
                         for (at, operand) in row.iter_mut().zip(&self.operands) {
-                            *at = at.wrapping_add((n * runs).wrapping_mul(operand.step));
+                            *at = at.wrapping_add(gone.wrapping_mul(operand.step));
                         }
                     }
                 }
             }
         }
 
-        /// Runs over a run of `n` lanes whose operands `first` has, and over those behind it that are alike, all of them
-        /// among the lanes that are left; gives how many.
+        /// Runs over a run of `n` lanes whose operands `first` has, and over those behind it that lie as evenly, all of
+        /// them among the lanes that are left; gives how many: so many groups of so many runs.
         ///
         /// # Safety
         /// As for every instruction, and for [`Walk::run_at`](crate::tile::walk::Walk::run_at).
-        unsafe fn alike(&self, ctx: &Ctx, first: &[*mut u8], n: usize, left: usize) -> usize {
+        unsafe fn alike(
+            &self,
+            ctx: &Ctx,
+            first: &[*mut u8],
+            n: usize,
+            left: usize,
+        ) -> (usize, usize) {
             let operands = self.operands.len();
-            let mut runs = (left / n).clamp(1, ADDRESSES / operands.max(3));
-            let mut by = [0; MAX];
-            for (by, operand) in by.iter_mut().zip(&self.operands) {
-                *by = n.wrapping_mul(operand.step);
-            }
-            let mut table = [std::ptr::null_mut(); ADDRESSES];
+            let most = ADDRESSES / operands.max(3);
+            let mut runs = (left / n).clamp(1, most);
+            let walk = |x: u32| {
+                // SAFETY: walks are the program's.
+                unsafe { &*ctx.walks.add(x as usize) }
+            };
+            // Bytes from run to run, and from group to group.
+            let mut by = [(0, 0); MAX];
+            let mut table = [MaybeUninit::uninit(); ADDRESSES];
             // SAFETY: the caller's.
             unsafe {
+                for (x, _) in &self.runs {
+                    runs = runs.min(walk(*x).alike(ctx, n as i64).0 as usize);
+                }
+                let mut groups = (left / (n * runs)).clamp(1, most / runs);
+                for ((run, group), operand) in by.iter_mut().zip(&self.operands) {
+                    *run = n.wrapping_mul(operand.step);
+                    *group = run.wrapping_mul(runs);
+                }
                 for (x, which) in &self.runs {
-                    let (alike, apart) = (*ctx.walks.add(*x as usize)).alike(ctx, n as i64);
-                    runs = runs.min(alike as usize);
+                    let (_, apart) = walk(*x).alike(ctx, n as i64);
+                    let (alike, further) = walk(*x).groups(ctx, n as i64, runs as i64);
+                    groups = groups.min(alike as usize);
                     for o in which {
-                        by[*o] = (apart as usize).wrapping_mul(self.operands[*o].size);
+                        let bytes = |elements: i64| {
+                            (elements as usize).wrapping_mul(self.operands[*o].size)
+                        };
+                        by[*o] = (bytes(apart), bytes(further));
                     }
                 }
-                table[..operands].copy_from_slice(first);
-                for row in 1..runs {
-                    for (o, by) in by[..operands].iter().enumerate() {
-                        let before = table[(row - 1) * operands + o];
-                        table[row * operands + o] = before.wrapping_add(*by);
+                let mut to = table.iter_mut();
+                for group in 0..groups {
+                    for run in 0..runs {
+                        for ((first, by), to) in first.iter().zip(&by).zip(&mut to) {
+                            let apart = run.wrapping_mul(by.0);
+                            let apart = apart.wrapping_add(group.wrapping_mul(by.1));
+                            to.write(first.wrapping_add(apart));
+                        }
                     }
                 }
-                enter(self, &self.code, &table[..runs * operands], n, runs);
+                let rows = runs * groups;
+                let table = std::slice::from_raw_parts(table.as_ptr().cast(), rows * operands);
+                enter(self, &self.code, table, n, rows);
+                (groups, runs)
             }
-            runs
         }
 
         /// Where the operands of the first lane are, but for those that are visited in runs, where the outer axes are as

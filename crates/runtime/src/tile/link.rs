@@ -1,7 +1,7 @@
 //! From a checked program to code.
 
 use super::bound::{Bound, BoundDynamic};
-use super::call::Printed;
+use super::call::{Place, Printed};
 use super::code::{Code, Op};
 use super::compute::{plain_dtype, scalar_bits};
 use super::inst::cost;
@@ -24,6 +24,9 @@ const PARTS: u8 = 4;
 
 /// The least elements of a tile.
 const LEAST_TILE: usize = 64;
+
+/// The most elements that are turned over at once, in the first-level cache.
+const TURNED: usize = 4096;
 
 /// The most working memory of one thread.
 const FRAME_LIMIT: usize = 1 << 32;
@@ -239,7 +242,7 @@ impl Linker<'_> {
                 let x = self.walk(self.numbers[&(index, i)], over_inner)?;
                 out.walks.push(x);
                 out.general.push(x);
-                code(load::index, x)
+                code(load::index::<false>, x)
             }
             Inst::Unary { op, a, .. } => code(kernels::unary(*op, ty(a.0), self.level), 0),
             Inst::Binary { op, a, site, .. } => code(kernels::binary(*op, ty(a.0)), *site),
@@ -435,8 +438,8 @@ impl Linker<'_> {
         Ok(linked)
     }
 
-    /// Lanes of a tile: fewer where many registers would leave the first-level cache, or the slots
-    /// of a tile of rows the second.
+    /// Lanes of a tile: fewer where many registers, or what is turned over, would leave the first-level cache, or the
+    /// slots of a tile of rows the second.
     fn tile(&self, outer_len: i64, slot_bytes: usize) -> usize {
         let live: usize = self.types.iter().map(|t| t.size()).sum();
         if let Some(tile) = self.bound.program.cut.tile {
@@ -449,6 +452,12 @@ impl Linker<'_> {
         if self.bound.program.schedule == Schedule::Lanes {
             let slots = slot_bytes.saturating_mul(outer_len as usize);
             while tile > LEAST_TILE && slots.saturating_mul(tile) > 512 << 10 {
+                tile /= 2;
+            }
+            let steps = outer_len.min(reduce::FLUSH) as usize;
+            let mut operands = self.printed.iter().flat_map(|p| &p.operands);
+            let turned = operands.any(|o| matches!(o.place, Place::Turned(..)));
+            while turned && tile > LEAST_TILE && steps * tile > TURNED {
                 tile /= 2;
             }
         }

@@ -110,15 +110,21 @@ pub(super) fn load_at(dtype: DType) -> Op {
     with_dtype!(dtype, M => of::<M>)
 }
 
-/// The affine number itself.
-pub(super) unsafe fn index((ctx, code): Call) {
+/// The affine number itself, or with `LANES` what the lanes add to it.
+pub(super) unsafe fn index<const LANES: bool>((ctx, code): Call) {
     // SAFETY: the register's elements are i64, by the checks; an index has a walk, but no argument.
     unsafe {
         let (ctx, code) = (&*ctx, &*code);
         let d = ctx.reg::<i64>(code.dst);
-        (*ctx.walks.add(code.x as usize)).runs(ctx, |lane, value, stride, len, _, _| {
+        let walk = &*ctx.walks.add(code.x as usize);
+        let base = if LANES {
+            *ctx.bases.add(walk.base_at)
+        } else {
+            0
+        };
+        walk.runs(ctx, |lane, value, stride, len, _, _| {
             for i in 0..len {
-                *d.add(lane + i) = value + i as i64 * stride;
+                *d.add(lane + i) = value - base + i as i64 * stride;
             }
         });
     }

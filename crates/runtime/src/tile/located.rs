@@ -11,6 +11,7 @@ use crate::error::{Result, damaged};
 use crate::printed::lines::Key;
 use crate::printed::stage::{Elements, Kind};
 use kiln_base::Compute;
+use kiln_base::prim::Binary;
 use kiln_plan::tile::{Dynamic, Inst, Reg};
 
 impl Making {
@@ -26,23 +27,42 @@ impl Making {
             Shape::General => walk.long_runs(self.least()),
         };
         let new = match stride {
-            None => self.before(linker, Compute::I64, (load::index, x), out)?,
-            Some(stride) => {
-                let place = Making::place(walk, x);
+            None if self.lane_by_lane => {
+                // The lanes' part is the same at every step.
+                let lanes = self.once(linker, Compute::I64, (load::index::<true>, x), out)?;
+                let base = self.linear(Place::First(x), 0)?;
                 let new = self.register(Compute::I64)?;
-                let n = self.operands.len() as u16;
-                self.operand(Key::Number(n), Kind::Number, place);
-                self.operands[usize::from(n)].step = stride as usize;
-                self.walks.push(x);
-                self.body.code.push(Inst::Index {
+                self.body.code.push(Inst::Binary {
+                    op: Binary::Add,
                     dst: new,
-                    offset: i64::from(n).into(),
-                    strides: vec![stride.into()],
+                    a: lanes,
+                    b: base,
+                    site: 0,
                 });
                 new
             }
+            None => self.before(linker, Compute::I64, (load::index::<false>, x), out)?,
+            Some(stride) => {
+                let place = Making::place(walk, x);
+                self.walks.push(x);
+                self.linear(place, stride)?
+            }
         };
         self.numbers.insert(x, new);
+        Ok(new)
+    }
+
+    /// The number of a place and those that follow it at this distance, lane by lane.
+    fn linear(&mut self, place: Place, stride: i64) -> Result<Reg> {
+        let new = self.register(Compute::I64)?;
+        let n = self.operands.len() as u16;
+        self.operand(Key::Number(n), Kind::Number, place);
+        self.operands[usize::from(n)].step = stride as usize;
+        self.body.code.push(Inst::Index {
+            dst: new,
+            offset: i64::from(n).into(),
+            strides: vec![stride.into()],
+        });
         Ok(new)
     }
 

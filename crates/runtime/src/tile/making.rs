@@ -24,7 +24,7 @@ pub(super) struct Making {
     /// Whether there is one lane.
     pub(super) one: bool,
     /// Whether lanes are reduced one by one.
-    lane_by_lane: bool,
+    pub(super) lane_by_lane: bool,
     pub body: Body,
     pub operands: Vec<Operand>,
     pub walks: Vec<u32>,
@@ -149,12 +149,30 @@ impl Making {
         (f, x): (Op, u32),
         out: &mut Stage,
     ) -> Result<Reg> {
-        let home = linker.fresh(ty);
-        out.body.push(plain(f, home, x));
-        out.general.push(x);
-        self.walks.push(x);
         // It has one step.
         self.body.steps = false;
+        let home = linker.fresh(ty);
+        out.body.push(plain(f, home, x));
+        self.filled(home, x, out, ty)
+    }
+
+    /// A register that is written before the first step of a tile.
+    pub(super) fn once(
+        &mut self,
+        linker: &mut Linker,
+        ty: Compute,
+        (f, x): (Op, u32),
+        out: &mut Stage,
+    ) -> Result<Reg> {
+        let home = linker.fresh(ty);
+        out.begin.push(plain(f, home, x));
+        self.filled(home, x, out, ty)
+    }
+
+    /// A register of the program that the instruction of a walk fills.
+    fn filled(&mut self, home: u32, x: u32, out: &mut Stage, ty: Compute) -> Result<Reg> {
+        out.general.push(x);
+        self.walks.push(x);
         let new = self.register(ty)?;
         self.operand(Key::Input(new), Kind::Line, Place::Register(home));
         self.homes.insert(new.0, home);

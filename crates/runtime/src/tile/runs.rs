@@ -173,6 +173,34 @@ impl Walk {
         }
     }
 
+    /// How many groups of so many runs of `n` lanes, which are alike, there are from the lane at hand on that lie one
+    /// after the other at an even distance, and that distance in elements.
+    ///
+    /// # Safety
+    /// [`Walk::begin_runs`] was called for this tile.
+    #[inline]
+    pub(super) unsafe fn groups(&self, ctx: &Ctx, n: i64, runs: i64) -> (i64, i64) {
+        // SAFETY: the numbers are this walk's, and set.
+        let here = unsafe { Here::of(self, ctx) };
+        let (lanes, last) = (n * runs, here.coords.len() - 1);
+        let inner = self.lanes[last];
+        let left = inner.extent - here.coords[last];
+        let (groups, apart) = match (&self.lanes[..], &*here.coords) {
+            // Runs are whole rows, or parts of one.
+            ([.., outer, _], [.., row, 0]) if inner.extent == n => {
+                ((outer.extent - row) / runs, runs * outer.stride)
+            }
+            ([.., outer, _], [.., row, 0]) if inner.extent == lanes => {
+                (outer.extent - row, outer.stride)
+            }
+            _ => (left / lanes, lanes * inner.stride),
+        };
+        match self.limits.is_empty() {
+            true => (groups.max(1), apart),
+            false => (1, 0),
+        }
+    }
+
     /// Goes on by several runs of so many lanes that are alike, at most to the end of the axis that they lie along.
     ///
     /// # Safety
