@@ -629,3 +629,38 @@ fn rows_by_index_with_factors_and_sums() -> kiln::Result<()> {
     }
     Ok(())
 }
+
+/// Heads side by side, as the backward of a split into heads makes them, and the same with a border.
+#[test]
+fn concats_and_pads_of_permuted_parts() -> kiln::Result<()> {
+    for (b, h, s, d) in [
+        (2, 3, 5, 16),
+        (1, 4, 32, 17),
+        (3, 2, 70, 64),
+        (8, 4, 32, 16),
+    ] {
+        let part = |p: usize| (0..b * h * s * d).map(move |i| (i * 3 + p) as f32);
+        let parts = [0, 1, 2].map(|p| {
+            let x = Tensor::from(part(p).collect::<Vec<f32>>());
+            let x = x.reshape([b, h, s, d].map(|n| n as i64)).transpose(1, 2);
+            x.reshape([b, s, h * d].map(|n| n as i64))
+        });
+        let at = |b: usize, s_: usize, c: usize| {
+            let (p, c) = (c / (h * d), c % (h * d));
+            ((((b * h) + c / d) * s + s_) * d + c % d) as f32 * 3.0 + p as f32
+        };
+        let all = (0..b).flat_map(|b| (0..s).map(move |s| (b, s)));
+        let row = |(b, s): (usize, usize)| (0..3 * h * d).map(move |c| at(b, s, c));
+        let wanted: Vec<f32> = all.clone().flat_map(row).collect();
+        let heads = kiln::cat(&parts, 2);
+        assert_eq!(heads.to_vec::<f32>()?, wanted, "{b}, {h}, {s}, {d}");
+        let padded = heads.pad([1, 2, 1, 0], kiln::PadMode::ZEROS);
+        let inner = padded
+            .narrow(2, 1, 3 * (h * d) as i64)
+            .narrow(1, 1, s as i64);
+        let others = |v: &[f32]| v.iter().filter(|x| **x != 0.0).count();
+        assert_eq!(others(&padded.to_vec::<f32>()?), others(&wanted));
+        assert_eq!(inner.to_vec::<f32>()?, wanted, "{b}, {h}, {s}, {d}, padded");
+    }
+    Ok(())
+}

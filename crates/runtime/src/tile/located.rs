@@ -24,7 +24,7 @@ impl Making {
         let stride = match walk.shape {
             Shape::Splat => Some(0),
             Shape::Contiguous => Some(1),
-            Shape::General => walk.long_runs(self.least()),
+            Shape::General => self.run_stride(walk),
         };
         let new = match stride {
             None if self.lane_by_lane => {
@@ -98,7 +98,7 @@ impl Making {
         let side_by_side = match walk.shape {
             Shape::Contiguous => true,
             Shape::Splat => self.one,
-            Shape::General => walk.long_runs(self.least()) == Some(1),
+            Shape::General => self.run_stride(walk) == Some(1),
         };
         let of_one = self.one || indices.iter().all(|r| self.body.is_same(*r));
         let same = side_by_side && of_one;

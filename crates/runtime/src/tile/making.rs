@@ -192,13 +192,14 @@ impl Making {
         self.aside.push(Aside { inst, from });
     }
 
-    pub(super) fn least(&self) -> i64 {
-        least_run(self.along || self.lane_by_lane)
+    /// The stride of a walk's runs, if code over them pays.
+    pub(super) fn run_stride(&self, walk: &Walk) -> Option<i64> {
+        walk.long_runs(least_run(walk, self.along || self.lane_by_lane))
     }
 
     /// How an access lies, if it is one that is printed.
     fn kind(&self, walk: &Walk, is_store: bool) -> Option<Kind> {
-        kind(walk, is_store, self.one, self.least())
+        kind(walk, is_store, self.one, self.along || self.lane_by_lane)
     }
 
     /// The place of what a walk has.

@@ -13,16 +13,15 @@ use crate::printed::{Target, cache};
 use kiln_plan::tile::{Inst, Schedule};
 use std::sync::Arc;
 
-/// How an access lies, if it is one that is printed; `one` says that there is one lane, `least` how many
-/// lanes of a run pay.
-pub(super) fn kind(walk: &Walk, is_store: bool, one: bool, least: i64) -> Option<Kind> {
+/// How an access lies, if it is one that is printed; `one` says that there is one lane.
+pub(super) fn kind(walk: &Walk, is_store: bool, one: bool, over_inner: bool) -> Option<Kind> {
     match walk.shape {
         Shape::Contiguous => Some(Kind::Line),
         Shape::Splat if is_store => one.then_some(Kind::Line),
         Shape::Splat => Some(Kind::Splat),
         // What limits exclude is not to be written.
         Shape::General if is_store && !walk.limits.is_empty() => None,
-        Shape::General => match walk.long_runs(least)? {
+        Shape::General => match walk.long_runs(least_run(walk, over_inner))? {
             1 => Some(Kind::Line),
             0 if !is_store => Some(Kind::Splat),
             _ => None,
@@ -30,9 +29,14 @@ pub(super) fn kind(walk: &Walk, is_store: bool, one: bool, least: i64) -> Option
     }
 }
 
-/// The least lanes of a run that code pays for: where several runs are not one call, there are more calls.
-pub(super) fn least_run(over_inner: bool) -> i64 {
-    if over_inner { 32 } else { 16 }
+/// The least lanes of a run that code pays for: where several runs are not one call, there are more calls. Limits
+/// cut a run in up to three, each a call.
+pub(super) fn least_run(walk: &Walk, over_inner: bool) -> i64 {
+    match over_inner {
+        true => 32,
+        false if walk.cuts_runs() => 128,
+        false => 16,
+    }
 }
 
 /// The code of a body. `None` if it can't be printed after all.

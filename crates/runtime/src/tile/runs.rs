@@ -2,7 +2,7 @@
 
 use super::call::Operand;
 use super::load;
-use super::walk::Walk;
+use super::walk::{Split, Walk};
 use crate::bugs::bug;
 use crate::tile::Ctx;
 use kiln_base::DType;
@@ -32,6 +32,12 @@ impl Walk {
         (inner.extent >= least).then_some(inner.stride)
     }
 
+    /// True if limits may exclude a part of a run along the innermost axis.
+    pub(super) fn cuts_runs(&self) -> bool {
+        let along = |limit: &(Split, i64)| limit.0.lane.last() != Some(&0);
+        self.limits.iter().any(along)
+    }
+
     /// Whether it has one distance between lanes, and elements that are copied as they are.
     pub(super) fn turns(&self, dtype: DType) -> bool {
         let plain = self.lanes.len() == 1 && self.limits.is_empty() && !self.dynamic;
@@ -53,7 +59,7 @@ impl Walk {
             line
         };
         let lines = bytes.chunks(64).map(line).collect();
-        let whole = self.limits.iter().all(|(l, _)| l.lane.last() == Some(&0));
+        let whole = !self.cuts_runs();
         self.fills = Fills {
             lines,
             lanes,
@@ -186,7 +192,10 @@ impl Walk {
         let inner = self.lanes[last];
         let left = inner.extent - here.coords[last];
         let (groups, apart) = match (&self.lanes[..], &*here.coords) {
-            // Runs are whole rows, or parts of one.
+            // Runs are whole rows, all of a matrix or some, or parts of one.
+            ([.., next, outer, _], [.., at, 0, 0]) if inner.extent == n && outer.extent == runs => {
+                (next.extent - at, next.stride)
+            }
             ([.., outer, _], [.., row, 0]) if inner.extent == n => {
                 ((outer.extent - row) / runs, runs * outer.stride)
             }
