@@ -1,11 +1,10 @@
 //! The graph: an arena of nodes in topological order.
 //!
 //! A node's operands come before it, so an ascending walk is a valid schedule and ids are the same for
-//! the same program. [`Graph::to_petgraph`] gives the dependency graph to petgraph's algorithms.
+//! the same program.
 
 use crate::{Fact, Facts, Op, OpError};
 use kiln_base::{Dim, Loc};
-use petgraph::graph::DiGraph;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::fmt;
@@ -248,18 +247,6 @@ impl Graph {
             }
         }
         users
-    }
-
-    /// The dependency graph: an edge from each operand to its user, weighted by the operand's slot.
-    pub fn to_petgraph(&self) -> DiGraph<NodeId, usize> {
-        let mut g = DiGraph::with_capacity(self.nodes.len(), self.nodes.len() * 2);
-        let ids: Vec<_> = self.ids().map(|id| g.add_node(id)).collect();
-        for (id, node) in self.iter() {
-            for (slot, v) in node.inputs.iter().enumerate() {
-                g.add_edge(ids[v.node.index()], ids[id.index()], slot);
-            }
-        }
-        g
     }
 
     /// The nodes that outputs depend on, and all inputs, in the same order; others are dropped.
