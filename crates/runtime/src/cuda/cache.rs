@@ -7,7 +7,7 @@
 //! Files carry the time of their last use. Who adds some removes those that were not used for longest
 //! where all are too many bytes; who looks for one of these meanwhile compiles it again.
 
-use super::library::nvrtc_candidates;
+use super::library::{nvrtc_candidates, variable};
 use super::nvrtc::{Code, Nvrtc};
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -115,9 +115,16 @@ impl Cache {
     /// This machine's NVRTC, if it has one. Opening that large library takes longer than loading a
     /// program's kernels, so what a file that was seen before knows is remembered.
     pub(super) fn compiler(&self) -> Option<Compiler> {
+        // What the system's loader takes in place of a file that nobody named depends on these.
+        let loader = std::fs::metadata("/etc/ld.so.cache").and_then(|f| f.modified());
+        let loader = (variable("LD_LIBRARY_PATH"), loader.ok());
         let name = nvrtc_candidates().into_iter().find_map(|path| {
             let file = path.is_absolute().then(|| path.metadata().ok()).flatten()?;
-            let seen = format!("{path:?} {} {:?}", file.len(), file.modified().ok()?);
+            let seen = format!(
+                "{path:?} {} {:?} {loader:?}",
+                file.len(),
+                file.modified().ok()?
+            );
             Some(format!("{:032x}.nvrtc", xxh3_128(seen.as_bytes())))
         });
         let known = name.as_ref().and_then(|name| self.read(name, None));

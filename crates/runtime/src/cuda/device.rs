@@ -2,7 +2,8 @@
 
 use super::cache::compiler_version;
 use super::context::Context;
-use super::driver::{Driver, Handle};
+use super::driver::sys::CUdevice_attribute::{self, *};
+use super::driver::{Driver, Object, call};
 use super::lane::Lane;
 use super::module::Modules;
 use super::outcome::{Outcome, Outcomes};
@@ -14,6 +15,7 @@ use crate::lock::lock;
 use crate::memory::MemoryStats;
 use kiln_base::{Gpu, Machine};
 use std::ffi::{CStr, c_int};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -43,18 +45,6 @@ pub fn count() -> Result<u32> {
     Ok(Driver::get()?.devices)
 }
 
-/// Attributes by the driver's numbers.
-const SHARED_PER_BLOCK: c_int = 8;
-const PROCESSORS: c_int = 16;
-const THREADS_PER_PROCESSOR: c_int = 39;
-const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
-const COMPUTE_CAPABILITY_MINOR: c_int = 76;
-const SHARED_PER_PROCESSOR: c_int = 81;
-const REGISTERS_PER_PROCESSOR: c_int = 82;
-const MOST_SHARED_PER_BLOCK: c_int = 97;
-const MEMORY_POOLS_SUPPORTED: c_int = 115;
-const CLUSTER_LAUNCH: c_int = 120;
-
 impl Device {
     /// The device of this number, opened at the first call.
     ///
@@ -81,49 +71,44 @@ impl Device {
                 driver.devices
             )));
         }
-        let f = &driver.functions;
-        let (mut device, mut handle) = (0, Handle::NULL);
+        let (mut device, mut handle) = (0, Object(null_mut()));
         let (mut total, mut name) = (0usize, [0u8; 256]);
         // SAFETY: every place is writable and as large as said.
         unsafe {
-            let status = (f.device_get)(&mut device, ordinal as c_int);
-            driver.check("cuDeviceGet", status)?;
-            let status = (f.device_name)(name.as_mut_ptr().cast(), name.len() as c_int - 1, device);
-            driver.check("cuDeviceGetName", status)?;
-            let status = (f.device_memory)(&mut total, device);
-            driver.check("cuDeviceTotalMem", status)?;
-            let status = (f.context_retain)(&mut handle, device);
-            driver.check("cuDevicePrimaryCtxRetain", status)?;
+            call!(cuDeviceGet(&mut device, ordinal as c_int))?;
+            let (text, len) = (name.as_mut_ptr().cast(), name.len() as c_int - 1);
+            call!(cuDeviceGetName(text, len, device))?;
+            call!(cuDeviceTotalMem_v2(&mut total, device))?;
+            call!(cuDevicePrimaryCtxRetain(&mut handle.0, device))?;
         }
         let context = Context { driver, handle };
         context.activate()?;
         let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
         let name = name.to_string_lossy().into_owned();
-        let attribute = |which: c_int| {
+        let attribute = |which: CUdevice_attribute| -> Result<u32> {
             let mut value = 0;
             // SAFETY: the place is writable.
-            let status = unsafe { (f.device_attribute)(&mut value, which, device) };
-            let checked = driver.check("cuDeviceGetAttribute", status);
-            checked.map(|()| value as u32)
+            unsafe { call!(cuDeviceGetAttribute(&mut value, which, device)) }?;
+            Ok(value as u32)
         };
-        if attribute(MEMORY_POOLS_SUPPORTED)? == 0 {
+        if attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? == 0 {
             let message = format!("cuda:{ordinal} ({name}) has no memory pools");
             return Err(Error::Cuda(message));
         }
         let about = Gpu {
             name: name.leak(),
             arch: (
-                attribute(COMPUTE_CAPABILITY_MAJOR)?,
-                attribute(COMPUTE_CAPABILITY_MINOR)?,
+                attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
             ),
-            processors: attribute(PROCESSORS)?,
-            registers: attribute(REGISTERS_PER_PROCESSOR)?,
-            threads: attribute(THREADS_PER_PROCESSOR)?,
-            shared: attribute(SHARED_PER_BLOCK)?,
-            most_shared: attribute(MOST_SHARED_PER_BLOCK)?,
-            processor_shared: attribute(SHARED_PER_PROCESSOR)?,
+            processors: attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            registers: attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
+            threads: attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
+            shared: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
+            most_shared: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            processor_shared: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
             // Drivers that know no clusters launch none.
-            clusters: attribute(CLUSTER_LAUNCH).is_ok_and(|can| can != 0),
+            clusters: attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH).is_ok_and(|can| can != 0),
             driver: driver.version().ok(),
             nvrtc: None,
         };
@@ -194,11 +179,9 @@ impl Device {
     /// If the driver gives none.
     pub fn free_memory(&self) -> Result<usize> {
         self.context.activate()?;
-        let driver = self.context.driver;
         let (mut free, mut total) = (0, 0);
         // SAFETY: the places are writable.
-        let status = unsafe { (driver.functions.memory_info)(&mut free, &mut total) };
-        driver.check("cuMemGetInfo", status)?;
+        unsafe { call!(cuMemGetInfo_v2(&mut free, &mut total)) }?;
         Ok(free)
     }
 

@@ -1,104 +1,149 @@
-//! The CUDA driver's functions.
+//! The CUDA driver: cudarc's declarations of its functions, opened and called.
 
-use super::library::{Search, functions, symbol, variable};
+use super::library::{Api, variable};
 use crate::error::{Error, Result};
-use libloading::Library;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use sys::CUresult;
 
-/// An opaque object of the driver.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-#[repr(transparent)]
-pub(super) struct Handle(pub *mut c_void);
+/// cudarc's declarations.
+pub(super) mod sys {
+    pub(in crate::cuda) use cudarc::driver::sys::*;
 
-// SAFETY: the driver's objects may be used from any thread that has their context current.
-unsafe impl Send for Handle {}
-// SAFETY: as above.
-unsafe impl Sync for Handle {}
-
-impl Handle {
-    pub(super) const NULL: Handle = Handle(std::ptr::null_mut());
-}
-
-/// An address in a device's memory.
-pub(super) type Address = u64;
-
-pub(super) const OUT_OF_MEMORY: c_int = 2;
-pub(super) const NO_BINARY_FOR_GPU: c_int = 209;
-pub(super) const NOT_READY: c_int = 600;
-
-/// `CUDA_KERNEL_NODE_PARAMS`: a launch in a graph.
-#[repr(C)]
-pub(super) struct KernelNode {
-    pub(super) function: Handle,
-    pub(super) grid: [c_uint; 3],
-    pub(super) block: [c_uint; 3],
-    pub(super) shared: c_uint,
-    pub(super) parameters: *mut *mut c_void,
-    pub(super) extra: *mut *mut c_void,
-    /// Instead of `function`; null.
-    pub(super) kernel: Handle,
-    /// Null: the current one.
-    pub(super) context: Handle,
-}
-
-functions! {
-    /// What is used of the driver, under the names that its header gives to CUDA 12 and later.
-    Functions {
-        init = "cuInit"(c_uint);
-        version = "cuDriverGetVersion"(*mut c_int);
-        error_name = "cuGetErrorName"(c_int, *mut *const c_char);
-        error_string = "cuGetErrorString"(c_int, *mut *const c_char);
-        device_count = "cuDeviceGetCount"(*mut c_int);
-        device_get = "cuDeviceGet"(*mut c_int, c_int);
-        device_name = "cuDeviceGetName"(*mut c_char, c_int, c_int);
-        device_attribute = "cuDeviceGetAttribute"(*mut c_int, c_int, c_int);
-        device_memory = "cuDeviceTotalMem_v2"(*mut usize, c_int);
-        context_retain = "cuDevicePrimaryCtxRetain"(*mut Handle, c_int);
-        context_set = "cuCtxSetCurrent"(Handle);
-        context_synchronize = "cuCtxSynchronize"();
-        memory_info = "cuMemGetInfo_v2"(*mut usize, *mut usize);
-        pool_default = "cuDeviceGetDefaultMemPool"(*mut Handle, c_int);
-        pool_set = "cuMemPoolSetAttribute"(Handle, c_int, *mut c_void);
-        pool_get = "cuMemPoolGetAttribute"(Handle, c_int, *mut c_void);
-        pool_trim = "cuMemPoolTrimTo"(Handle, usize);
-        memory_alloc = "cuMemAllocAsync"(*mut Address, usize, Handle);
-        memory_free = "cuMemFreeAsync"(Address, Handle);
-        host_alloc = "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
-        host_free = "cuMemFreeHost"(*mut c_void);
-        upload = "cuMemcpyHtoDAsync_v2"(Address, *const c_void, usize, Handle);
-        download = "cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, Handle);
-        copy = "cuMemcpyDtoDAsync_v2"(Address, Address, usize, Handle);
-        copy_between = "cuMemcpyPeerAsync"(Address, Handle, Address, Handle, usize, Handle);
-        fill = "cuMemsetD8Async"(Address, u8, usize, Handle);
-        stream_create = "cuStreamCreate"(*mut Handle, c_uint);
-        stream_destroy = "cuStreamDestroy_v2"(Handle);
-        stream_wait = "cuStreamWaitEvent"(Handle, Handle, c_uint);
-        stream_synchronize = "cuStreamSynchronize"(Handle);
-        graph_create = "cuGraphCreate"(*mut Handle, c_uint);
-        graph_add_kernel = "cuGraphAddKernelNode_v2"(*mut Handle, Handle, *const Handle, usize, *const KernelNode);
-        graph_set_kernel = "cuGraphExecKernelNodeSetParams_v2"(Handle, Handle, *const KernelNode);
-        graph_instantiate = "cuGraphInstantiateWithFlags"(*mut Handle, Handle, u64);
-        graph_launch = "cuGraphLaunch"(Handle, Handle);
-        graph_destroy = "cuGraphDestroy"(Handle);
-        graph_exec_destroy = "cuGraphExecDestroy"(Handle);
-        event_create = "cuEventCreate"(*mut Handle, c_uint);
-        event_destroy = "cuEventDestroy_v2"(Handle);
-        event_record = "cuEventRecord"(Handle, Handle);
-        event_query = "cuEventQuery"(Handle);
-        event_elapsed = "cuEventElapsedTime"(*mut f32, Handle, Handle);
-        event_synchronize = "cuEventSynchronize"(Handle);
-        module_load = "cuModuleLoadData"(*mut Handle, *const c_void);
-        module_unload = "cuModuleUnload"(Handle);
-        module_function = "cuModuleGetFunction"(*mut Handle, Handle, *const c_char);
-        function_set = "cuFuncSetAttribute"(Handle, c_int, c_int);
-        launch = "cuLaunchKernel"(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);
+    /// The time between two events. cudarc has its successor alone, which drivers before CUDA 12.8 lack.
+    ///
+    /// # Safety
+    /// As for every function of the driver: the place is writable, and the events are alive.
+    #[allow(non_snake_case)]
+    pub(in crate::cuda) unsafe fn cuEventElapsedTime(
+        milliseconds: *mut f32,
+        start: CUevent,
+        end: CUevent,
+    ) -> CUresult {
+        type Elapsed = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
+        // SAFETY: the type is the one that NVIDIA documents for this name; the rest as for this function.
+        unsafe {
+            let elapsed = culib().get::<Elapsed>("cuEventElapsedTime");
+            elapsed.map_or(CUresult::CUDA_ERROR_NOT_FOUND, |elapsed| {
+                elapsed(milliseconds, start, end)
+            })
+        }
     }
 }
 
-/// `cuFuncGetParamInfo`: place and size of a function's parameter of this number.
-type ParameterInfo = unsafe extern "C" fn(Handle, usize, *mut usize, *mut usize) -> c_int;
+/// An address in a device's memory.
+pub(super) type Address = sys::CUdeviceptr;
+
+/// A handle of the driver.
+#[derive(Copy, Clone)]
+pub(super) struct Object<T>(pub(super) *mut T);
+
+// SAFETY: the driver's objects may be used from any thread that has their context current.
+unsafe impl<T> Send for Object<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Object<T> {}
+
+/// Calls a function of the driver, which [`Driver::get`] has opened. A status other than success is a [`Failure`].
+macro_rules! call {
+    ($function:ident($($argument:expr),* $(,)?)) => {
+        $crate::cuda::driver::Failure::unless_success(
+            stringify!($function),
+            $crate::cuda::driver::sys::$function($($argument),*),
+        )
+    };
+}
+pub(super) use call;
+
+/// Every function that is called. All of them are in drivers of CUDA 12.0, under these names.
+const FUNCTIONS: &[&str] = &[
+    "cuCtxSetCurrent",
+    "cuCtxSynchronize",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetCount",
+    "cuDeviceGetDefaultMemPool",
+    "cuDeviceGetName",
+    "cuDevicePrimaryCtxRetain",
+    "cuDeviceTotalMem_v2",
+    "cuDriverGetVersion",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventElapsedTime",
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuEventSynchronize",
+    "cuFuncSetAttribute",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuGraphAddKernelNode_v2",
+    "cuGraphCreate",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
+    "cuGraphExecKernelNodeSetParams_v2",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+    "cuInit",
+    "cuLaunchKernel",
+    "cuMemAllocAsync",
+    "cuMemFreeAsync",
+    "cuMemFreeHost",
+    "cuMemGetInfo_v2",
+    "cuMemHostAlloc",
+    "cuMemPoolGetAttribute",
+    "cuMemPoolSetAttribute",
+    "cuMemPoolTrimTo",
+    "cuMemcpyDtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyPeerAsync",
+    "cuMemsetD8Async",
+    "cuModuleGetFunction",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+];
+
+/// Tells the parameters of a function; drivers before CUDA 12.4 lack it.
+const PARAMETERS: &str = "cuFuncGetParamInfo";
+
+/// A call that the driver refused.
+pub(super) struct Failure {
+    called: &'static str,
+    pub(super) status: CUresult,
+}
+
+impl Failure {
+    pub(super) fn unless_success(
+        called: &'static str,
+        status: CUresult,
+    ) -> std::result::Result<(), Failure> {
+        match status {
+            CUresult::CUDA_SUCCESS => Ok(()),
+            status => Err(Failure { called, status }),
+        }
+    }
+
+    /// The error, for what was attempted by the call.
+    pub(super) fn of(self, attempted: &str) -> Error {
+        let error = cudarc::driver::DriverError(self.status);
+        let name = error.error_name().map(|n| n.to_string_lossy());
+        let name = name.unwrap_or_else(|_| format!("error {}", self.status as u32).into());
+        Error::Cuda(match error.error_string().map(|m| m.to_string_lossy()) {
+            Ok(meaning) if meaning != name => format!("{attempted}: {name} ({meaning})"),
+            _ => format!("{attempted}: {name}"),
+        })
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        let called = failure.called;
+        failure.of(called.trim_end_matches("_v2"))
+    }
+}
 
 /// A driver that the program named.
 static NAMED: OnceLock<PathBuf> = OnceLock::new();
@@ -112,12 +157,10 @@ pub fn set_driver(path: impl Into<PathBuf>) -> bool {
 
 /// The opened driver, initialised.
 pub(super) struct Driver {
-    pub(super) functions: Functions,
-    /// What tells the parameters of a function, which drivers before CUDA 12.4 lack.
-    pub(super) parameter: Option<ParameterInfo>,
     /// Number of devices that `CUDA_VISIBLE_DEVICES` leaves.
     pub(super) devices: u32,
-    _library: Library,
+    /// True if the driver tells the parameters of a function.
+    pub(super) tells_parameters: bool,
 }
 
 impl Driver {
@@ -125,8 +168,7 @@ impl Driver {
     pub(super) fn version(&self) -> Result<(u32, u32)> {
         let mut version = 0;
         // SAFETY: the place is writable.
-        let status = unsafe { (self.functions.version)(&mut version) };
-        self.check("cuDriverGetVersion", status)?;
+        unsafe { call!(cuDriverGetVersion(&mut version)) }?;
         Ok((version as u32 / 1000, version as u32 % 1000 / 10))
     }
 
@@ -144,8 +186,8 @@ impl Driver {
     }
 
     fn find() -> Result<Driver> {
-        let given = variable("KILN_CUDA_DRIVER").map(PathBuf::from);
-        let given = given.or_else(|| NAMED.get().cloned());
+        let named = variable("KILN_CUDA_DRIVER").map(PathBuf::from);
+        let named = named.or_else(|| NAMED.get().cloned());
         let usual = if cfg!(windows) {
             &["nvcuda.dll"][..]
         } else {
@@ -158,86 +200,75 @@ impl Driver {
             ]
         };
         // A driver that was named is the only one: another in its place would be a surprise.
-        let candidates = match given {
-            Some(path) => vec![path],
+        let candidates = match &named {
+            Some(path) => vec![path.clone()],
             None => usual.iter().map(PathBuf::from).collect(),
         };
-        let mut search = Search::default();
-        for path in candidates {
-            let Some(library) = search.open(&path) else {
-                continue;
-            };
-            match Functions::load(&library) {
-                Ok(functions) => return Driver::start(functions, library),
-                Err(why) => search.failed(&path, format!("{why}; it may be older than CUDA 12")),
-            }
-        }
-        Err(search.error(
-            "the CUDA driver",
-            "install NVIDIA's driver, or set KILN_CUDA_DRIVER to its libcuda",
-        ))
-    }
-
-    fn start(functions: Functions, library: Library) -> Result<Driver> {
-        // SAFETY: the type is the one that NVIDIA documents for this name.
-        let parameter = unsafe { symbol(&library, "cuFuncGetParamInfo") }.ok();
-        let mut driver = Driver {
-            functions,
-            parameter,
-            devices: 0,
-            _library: library,
+        let api = Api {
+            what: "the CUDA driver",
+            hint: "install NVIDIA's driver, or set KILN_CUDA_DRIVER to its libcuda",
+            variable: "KILN_CUDA_DRIVER",
+            file: "libcuda.so",
+            functions: FUNCTIONS,
+            is_present: sys::is_culib_present,
+            library: sys::culib,
         };
+        let path = api.open(candidates.into_iter(), named.as_deref())?;
         // SAFETY: initialising has no preconditions.
-        driver.check("cuInit", unsafe { (driver.functions.init)(0) })?;
+        unsafe { call!(cuInit(0)) }.map_err(|failure| match failure.status {
+            CUresult::CUDA_ERROR_STUB_LIBRARY => Error::Cuda(format!(
+                "{} is the CUDA toolkit's stub of the driver: take its folder out of LD_LIBRARY_PATH",
+                path.display()
+            )),
+            _ => failure.into(),
+        })?;
         let mut count = 0;
         // SAFETY: the place is writable.
-        let status = unsafe { (driver.functions.device_count)(&mut count) };
-        driver.check("cuDeviceGetCount", status)?;
-        driver.devices = count.max(0) as u32;
-        Ok(driver)
+        unsafe { call!(cuDeviceGetCount(&mut count)) }?;
+        Ok(Driver {
+            devices: count.max(0) as u32,
+            tells_parameters: api.has(PARAMETERS),
+        })
     }
 
     /// The bytes of each parameter of a function; `None` if there are more than `most`, or the driver does not tell.
-    pub(super) fn parameters(&self, function: Handle, most: usize) -> Option<Vec<usize>> {
-        let get = self.parameter?;
+    pub(super) fn parameters(&self, function: sys::CUfunction, most: usize) -> Option<Vec<usize>> {
+        if !self.tells_parameters {
+            return None;
+        }
         let mut sizes = Vec::new();
         loop {
             let (mut offset, mut size) = (0, 0);
-            // SAFETY: the function is loaded and both places are writable.
-            if unsafe { get(function, sizes.len(), &mut offset, &mut size) } != 0 {
+            let at = sizes.len();
+            // SAFETY: the driver has this function, the kernel is loaded and both places are writable.
+            if unsafe { call!(cuFuncGetParamInfo(function, at, &mut offset, &mut size)) }.is_err() {
                 return Some(sizes);
             }
-            if sizes.len() == most {
+            if at == most {
                 return None;
             }
             sizes.push(size);
         }
     }
+}
 
-    /// An error unless `status` says success.
-    pub(super) fn check(&self, called: &str, status: c_int) -> Result<()> {
-        match status {
-            0 => Ok(()),
-            status => Err(Error::Cuda(format!("{called}: {}", self.describe(status)))),
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
 
-    fn describe(&self, status: c_int) -> String {
-        let text = |get: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int| {
-            let mut text = std::ptr::null();
-            // SAFETY: the place is writable; what is written is a static string or null.
-            let known = unsafe { get(status, &mut text) } == 0 && !text.is_null();
-            if !known {
-                return None;
+    #[test]
+    fn every_function_that_is_called_is_looked_for() {
+        let mut called = BTreeSet::from(["cuGetErrorName".into(), "cuGetErrorString".into()]);
+        for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/cuda")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() {
+                let text = std::fs::read_to_string(&path).unwrap();
+                called.extend(super::super::library::calls(&text, "cu"));
             }
-            // SAFETY: as above.
-            let text = unsafe { CStr::from_ptr(text) };
-            Some(text.to_string_lossy().into_owned())
-        };
-        let name = text(self.functions.error_name).unwrap_or_else(|| format!("error {status}"));
-        match text(self.functions.error_string) {
-            Some(meaning) if meaning != name => format!("{name} ({meaning})"),
-            _ => name,
         }
+        called.remove(PARAMETERS);
+        let listed = FUNCTIONS.iter().map(|f| f.to_string()).collect();
+        assert_eq!(called, listed);
     }
 }

@@ -1,11 +1,12 @@
 //! CUDA graphs: what a bound plan launches, given to the device at once.
 
-use super::driver::{Driver, Handle};
+use super::driver::{Object, call, sys};
 use super::launch::{Call, Words};
 use super::stream::Stream;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use smallvec::SmallVec;
+use std::ptr::null_mut;
 use std::sync::Mutex;
 
 /// Graphs of one bound plan, by the addresses it was run with.
@@ -32,22 +33,16 @@ pub(super) type Calls<'a> = dyn Fn(&mut dyn FnMut(Call) -> Result<()>) -> Result
 
 impl Graphs {
     /// Runs calls whose addresses all follow from those of `key`.
-    pub(super) fn run(
-        &self,
-        driver: &'static Driver,
-        stream: &Stream,
-        key: Vec<u64>,
-        calls: &Calls,
-    ) -> Result<()> {
+    pub(super) fn run(&self, stream: &Stream, key: Vec<u64>, calls: &Calls) -> Result<()> {
         let mut list = lock(&self.0);
         if !std::mem::replace(&mut list.ran, true) {
             drop(list);
-            return calls(&mut |call| call.launch(driver, stream));
+            return calls(&mut |call| call.launch(stream));
         }
         let known = list.made.iter().position(|g| g.key == key);
         let graph = match known {
             Some(at) => list.made.remove(at),
-            None if list.made.len() < GRAPHS => Graph::new(driver, key, calls)?,
+            None if list.made.len() < GRAPHS => Graph::new(key, calls)?,
             None => {
                 let mut graph = list.made.remove(0);
                 graph.rebind(key, calls)?;
@@ -62,61 +57,60 @@ impl Graphs {
 
 /// A graph that can be launched: its kernels, each behind those that it waits for.
 pub(crate) struct Graph {
-    driver: &'static Driver,
-    graph: Handle,
-    executable: Handle,
+    graph: Object<sys::CUgraph_st>,
+    executable: Object<sys::CUgraphExec_st>,
     key: Vec<u64>,
     nodes: Vec<Node>,
 }
 
 struct Node {
-    handle: Handle,
+    handle: Object<sys::CUgraphNode_st>,
     words: Words,
 }
 
 impl Graph {
-    pub(super) fn new(driver: &'static Driver, key: Vec<u64>, calls: &Calls) -> Result<Graph> {
-        let f = &driver.functions;
+    pub(super) fn new(key: Vec<u64>, calls: &Calls) -> Result<Graph> {
         let mut made = Graph {
-            driver,
-            graph: Handle::NULL,
-            executable: Handle::NULL,
+            graph: Object(null_mut()),
+            executable: Object(null_mut()),
             key,
             nodes: Vec::new(),
         };
         // SAFETY: the place is writable.
-        let status = unsafe { (f.graph_create)(&mut made.graph, 0) };
-        driver.check("cuGraphCreate", status)?;
+        unsafe { call!(cuGraphCreate(&mut made.graph.0, 0)) }?;
         calls(&mut |call| made.add(&call))?;
         // SAFETY: the graph is alive and the place writable.
-        let status = unsafe { (f.graph_instantiate)(&mut made.executable, made.graph, 0) };
-        driver.check("cuGraphInstantiate", status)?;
+        unsafe {
+            call!(cuGraphInstantiateWithFlags(
+                &mut made.executable.0,
+                made.graph.0,
+                0
+            ))
+        }?;
         Ok(made)
     }
 
     /// Adds a launch behind those that it waits for.
     fn add(&mut self, call: &Call) -> Result<()> {
-        let add = self.driver.functions.graph_add_kernel;
-        let (graph, mut handle, mut words) = (self.graph, Handle::NULL, call.words());
+        let (graph, mut handle, mut words) = (self.graph.0, Object(null_mut()), call.words());
         let mut after = call.after.clone();
         after.sort_unstable();
         after.dedup();
-        let before = after.iter().map(|at| self.nodes[*at as usize].handle);
-        let before: SmallVec<[Handle; 4]> = before.collect();
-        let status = call.node(&mut words, |node| {
+        let before = after.iter().map(|at| self.nodes[*at as usize].handle.0);
+        let before: SmallVec<[sys::CUgraphNode; 4]> = before.collect();
+        call.node(&mut words, |node| {
+            let (handle, count, before) = (&mut handle.0, before.len(), before.as_ptr());
             // SAFETY: graph and nodes before are alive; the driver copies the parameters, which fit the
             // function as in a launch.
-            unsafe { add(&mut handle, graph, before.as_ptr(), before.len(), node) }
-        });
-        self.driver.check("cuGraphAddKernelNode", status)?;
+            unsafe { call!(cuGraphAddKernelNode_v2(handle, graph, before, count, node)) }
+        })?;
         self.nodes.push(Node { handle, words });
         Ok(())
     }
 
     /// Gives the graph's kernels the parameters of these calls, which differ in addresses alone.
     fn rebind(&mut self, key: Vec<u64>, calls: &Calls) -> Result<()> {
-        let set = self.driver.functions.graph_set_kernel;
-        let (driver, executable) = (self.driver, self.executable);
+        let executable = self.executable.0;
         let mut nodes = self.nodes.iter_mut();
         calls(&mut |call| {
             let node = nodes.next();
@@ -126,35 +120,32 @@ impl Graph {
                 return Ok(());
             }
             node.words = words;
-            let handle = node.handle;
-            let status = call.node(&mut node.words, |node| {
+            let handle = node.handle.0;
+            let set = call.node(&mut node.words, |node| {
                 // SAFETY: as for adding; launches that are under way keep what they were given.
-                unsafe { set(executable, handle, node) }
+                unsafe { call!(cuGraphExecKernelNodeSetParams_v2(executable, handle, node)) }
             });
-            driver.check("cuGraphExecKernelNodeSetParams", status)
+            Ok(set?)
         })?;
         self.key = key;
         Ok(())
     }
 
     pub(super) fn launch(&self, stream: &Stream) -> Result<()> {
-        let launch = self.driver.functions.graph_launch;
         // SAFETY: graph and stream are alive.
-        let status = unsafe { launch(self.executable, stream.handle()) };
-        self.driver.check("cuGraphLaunch", status)
+        Ok(unsafe { call!(cuGraphLaunch(self.executable.0, stream.handle())) }?)
     }
 }
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        let f = &self.driver.functions;
         // SAFETY: nobody holds the graph; launches that are under way go on.
         unsafe {
-            if self.executable != Handle::NULL {
-                (f.graph_exec_destroy)(self.executable);
+            if !self.executable.0.is_null() {
+                let _ = call!(cuGraphExecDestroy(self.executable.0));
             }
-            if self.graph != Handle::NULL {
-                (f.graph_destroy)(self.graph);
+            if !self.graph.0.is_null() {
+                let _ = call!(cuGraphDestroy(self.graph.0));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Lanes: what runs work through.
 
-use super::driver::{Address, Driver};
+use super::driver::{Address, call};
 use super::pool::{Block, Pool};
 use super::slot::Slot;
 use super::stream::Stream;
@@ -26,30 +26,23 @@ impl Lane {
         Ok(lane)
     }
 
-    fn driver(&self) -> &'static Driver {
-        self.stream.context().driver
-    }
-
     pub(super) fn record(&self) -> Address {
         self.record.address()
     }
 
     /// Makes the record zero again.
     pub(super) fn clear(&self) -> Result<()> {
-        let driver = self.driver();
         let (at, len) = (self.record(), size_of::<ErrorRecord>());
         // SAFETY: the record has that many bytes.
-        let status = unsafe { (driver.functions.fill)(at, 0, len, self.stream.handle()) };
-        driver.check("cuMemsetD8Async", status)
+        Ok(unsafe { call!(cuMemsetD8Async(at, 0, len, self.stream.handle())) }?)
     }
 
     /// Copies what was recorded so far to a place of the host, and makes the record zero again.
     pub(super) fn hand_over(&self, slot: &Slot) -> Result<()> {
         let (at, len) = (self.record(), size_of::<ErrorRecord>());
-        let (driver, stream) = (self.driver(), self.stream.handle());
+        let (to, stream) = (slot.ptr().cast(), self.stream.handle());
         // SAFETY: both sides have that many bytes, and the place is nobody else's until the copy is done.
-        let status = unsafe { (driver.functions.download)(slot.ptr().cast(), at, len, stream) };
-        driver.check("cuMemcpyDtoHAsync", status)?;
+        unsafe { call!(cuMemcpyDtoHAsync_v2(to, at, len, stream)) }?;
         self.clear()
     }
 }

@@ -1,6 +1,6 @@
 //! Kernels with known sizes, and launching them.
 
-use super::driver::{Address, Driver, Handle, KernelNode};
+use super::driver::{Address, call, sys};
 use super::loader::Loader;
 use super::module::{Function, Unloaded};
 use super::stream::Stream;
@@ -11,6 +11,7 @@ use kiln_plan::cuda::CudaKernel;
 use kiln_plan::{Kernel, Plan};
 use smallvec::SmallVec;
 use std::ffi::c_void;
+use std::ptr::null_mut;
 use std::sync::Arc;
 
 /// A kernel with known sizes.
@@ -162,46 +163,46 @@ impl Call<'_> {
     }
 
     /// Calls `with` on the launch as a graph's node, which points to `words` and is good for as long.
-    pub(super) fn node<T>(&self, words: &mut Words, with: impl FnOnce(&KernelNode) -> T) -> T {
+    pub(super) fn node<T>(
+        &self,
+        words: &mut Words,
+        with: impl FnOnce(&sys::CUDA_KERNEL_NODE_PARAMS) -> T,
+    ) -> T {
         let l = self.launch;
         let mut parameters: SmallVec<[*mut c_void; 16]> =
             words.iter_mut().map(|w| (&raw mut *w).cast()).collect();
-        with(&KernelNode {
-            function: l.function.handle,
-            grid: l.grid,
-            block: l.block,
-            shared: l.shared,
-            parameters: parameters.as_mut_ptr(),
-            extra: std::ptr::null_mut(),
-            kernel: Handle::NULL,
-            context: Handle::NULL,
+        with(&sys::CUDA_KERNEL_NODE_PARAMS {
+            func: l.function.handle.0,
+            gridDimX: l.grid[0],
+            gridDimY: l.grid[1],
+            gridDimZ: l.grid[2],
+            blockDimX: l.block[0],
+            blockDimY: l.block[1],
+            blockDimZ: l.block[2],
+            sharedMemBytes: l.shared,
+            kernelParams: parameters.as_mut_ptr(),
+            extra: null_mut(),
+            // Instead of the function.
+            kern: null_mut(),
+            // The current one.
+            ctx: null_mut(),
         })
     }
 
     /// Gives the launch to a stream.
-    pub(super) fn launch(&self, driver: &Driver, stream: &Stream) -> Result<()> {
-        let status = self.node(&mut self.words(), |n| {
-            let ([gx, gy, gz], [bx, by, bz]) = (n.grid, n.block);
-            let f = driver.functions.launch;
-            let (handle, extra) = (stream.handle(), std::ptr::null_mut());
+    pub(super) fn launch(&self, stream: &Stream) -> Result<()> {
+        let ([x, y, z], [bx, by, bz]) = (self.launch.grid, self.launch.block);
+        let launched = self.node(&mut self.words(), |n| {
+            let (function, shared, stream) = (n.func, n.sharedMemBytes, stream.handle());
+            let (values, extra) = (n.kernelParams, n.extra);
             // SAFETY: the function is loaded and takes these parameters, which the driver copies; the
             // plan's check and its binding say that the memory behind the pointers is large enough.
             unsafe {
-                f(
-                    n.function,
-                    gx,
-                    gy,
-                    gz,
-                    bx,
-                    by,
-                    bz,
-                    n.shared,
-                    handle,
-                    n.parameters,
-                    extra,
-                )
+                call!(cuLaunchKernel(
+                    function, x, y, z, bx, by, bz, shared, stream, values, extra
+                ))
             }
         });
-        driver.check("cuLaunchKernel", status)
+        Ok(launched?)
     }
 }

@@ -1,19 +1,19 @@
 //! Finding and opening libraries at run time: nothing of CUDA is needed to build.
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use libloading::Library;
-use std::ffi::OsString;
+use std::ffi::{OsString, c_void};
 use std::path::{Path, PathBuf};
 
 /// What was tried for a library, for the message when all of it fails.
 #[derive(Default)]
-pub(super) struct Search {
+struct Search {
     tried: Vec<String>,
 }
 
 impl Search {
     /// Opens `path`; a failure is remembered. A path that does not exist is not opened.
-    pub(super) fn open(&mut self, path: &Path) -> Option<Library> {
+    fn open(&mut self, path: &Path) -> Option<Library> {
         if path.components().count() > 1 && !path.exists() {
             self.tried.push(format!("{}: no such file", path.display()));
             return None;
@@ -33,12 +33,12 @@ impl Search {
         }
     }
 
-    pub(super) fn failed(&mut self, path: &Path, why: impl std::fmt::Display) {
+    fn failed(&mut self, path: &Path, why: impl std::fmt::Display) {
         self.tried.push(format!("{}: {why}", path.display()));
     }
 
     /// The error that lists every place.
-    pub(super) fn error(self, what: &str, hint: &str) -> Error {
+    fn error(self, what: &str, hint: &str) -> Error {
         Error::Cuda(format!(
             "{what} was not found; {hint}. Looked for it in\n  {}",
             self.tried.join("\n  ")
@@ -46,43 +46,137 @@ impl Search {
     }
 }
 
-/// A symbol of a library that the caller keeps open.
-///
-/// # Safety
-/// `F` must be the type of the function of this name.
-pub(super) unsafe fn symbol<F: Copy>(
-    library: &Library,
-    name: &str,
-) -> std::result::Result<F, String> {
-    // SAFETY: as this function's.
-    match unsafe { library.get::<F>(name.as_bytes()) } {
-        Ok(f) => Ok(*f),
-        Err(_) => Err(format!("it has no {name}")),
+/// A library of NVIDIA's as cudarc calls it: each function is looked up at its first call in what the system's loader
+/// gives under the library's usual names, and a missing one is a panic. So Kiln opens the library before, which the
+/// loader then gives for its soname, and calls nothing unless all of it is there.
+pub(super) struct Api {
+    /// What messages call it.
+    pub(super) what: &'static str,
+    /// What to do where there is none.
+    pub(super) hint: &'static str,
+    /// Names its file.
+    pub(super) variable: &'static str,
+    /// The first name that cudarc asks the loader for.
+    pub(super) file: &'static str,
+    /// Every function that is called.
+    pub(super) functions: &'static [&'static str],
+    /// True if cudarc's names lead to a library.
+    pub(super) is_present: unsafe fn() -> bool,
+    /// The library that cudarc calls.
+    pub(super) library: unsafe fn() -> &'static Library,
+}
+
+impl Api {
+    /// Opens the first of these files that has all functions, and returns the file that is called from now on. That is
+    /// another one where the loader has the library under a name that it looks for first.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] if there is none, or another one than is `named`, which is a file or folder.
+    pub(super) fn open(
+        &self,
+        candidates: impl Iterator<Item = PathBuf>,
+        named: Option<&Path>,
+    ) -> Result<PathBuf> {
+        let mut search = Search::default();
+        for path in candidates {
+            let Some(library) = search.open(&path) else {
+                continue;
+            };
+            if let Some(missing) = self.missing(&library) {
+                search.failed(
+                    &path,
+                    format!("it has no {missing}; it may be older than CUDA 12"),
+                );
+                continue;
+            }
+            // Never closed, so that it stays what the loader gives.
+            let library = Box::leak(Box::new(library));
+            // SAFETY: the initialisers of NVIDIA's libraries have no preconditions.
+            if !unsafe { (self.is_present)() } {
+                let why = format!("the system's loader does not know it as {}", self.file);
+                search.failed(&path, why);
+                continue;
+            }
+            // SAFETY: as above.
+            let called = unsafe { (self.library)() };
+            let first = self.functions[0];
+            if symbol(called, first) == symbol(library, first) {
+                return Ok(path);
+            }
+            let other = symbol(called, first).and_then(file_of);
+            let other = other.unwrap_or_else(|| PathBuf::from(self.file));
+            let missing = self.missing(called);
+            if missing.is_none() && !named.is_some_and(|named| path.starts_with(named)) {
+                return Ok(other);
+            }
+            let missing = missing.map_or(String::new(), |f| format!(", which has no {f}"));
+            return Err(Error::Cuda(format!(
+                "{} is to be {}, but the system's loader gives {}{missing} as {file}: take that out of the loader's \
+                 path (LD_LIBRARY_PATH), or begin it with a folder where {file} is a link to the first, or unset {}",
+                self.what,
+                path.display(),
+                other.display(),
+                self.variable,
+                file = self.file,
+            )));
+        }
+        Err(search.error(self.what, self.hint))
+    }
+
+    /// The first function that a library lacks.
+    fn missing(&self, library: &Library) -> Option<&'static str> {
+        let mut functions = self.functions.iter().copied();
+        functions.find(|name| symbol(library, name).is_none())
+    }
+
+    /// True if the library, which is open, has a function.
+    pub(super) fn has(&self, function: &str) -> bool {
+        // SAFETY: it was called before.
+        symbol(unsafe { (self.library)() }, function).is_some()
     }
 }
 
-/// Declares a table of functions of a library: names, types and a constructor.
-macro_rules! functions {
-    ($(#[$doc:meta])* $table:ident { $($field:ident = $name:literal ($($arg:ty),*);)* }) => {
-        $(#[$doc])*
-        pub(super) struct $table {
-            $(pub(super) $field: unsafe extern "C" fn($($arg),*) -> std::ffi::c_int,)*
-        }
-        impl $table {
-            fn load(library: &libloading::Library) -> std::result::Result<$table, String> {
-                Ok($table {
-                    // SAFETY: the type is the one that NVIDIA documents for this name.
-                    $($field: unsafe { super::library::symbol(library, $name)? },)*
-                })
-            }
-        }
-    };
+/// The address of a library's function.
+fn symbol(library: &Library, name: &str) -> Option<*const c_void> {
+    // SAFETY: the address is only compared.
+    unsafe { library.get::<*const c_void>(name) }
+        .ok()
+        .map(|s| *s)
 }
-pub(super) use functions;
+
+/// The file that a function was loaded from.
+fn file_of(function: *const c_void) -> Option<PathBuf> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::ffi::OsStrExt;
+        let mut about = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: the place is writable; the name is a string that lives as long as the library.
+        let name = unsafe {
+            let found = libc::dladdr(function, about.as_mut_ptr()) != 0;
+            let name = about.assume_init().dli_fname;
+            (found && !name.is_null()).then(|| std::ffi::CStr::from_ptr(name))
+        };
+        name.map(|name| std::ffi::OsStr::from_bytes(name.to_bytes()).into())
+    }
+    #[cfg(not(unix))]
+    None
+}
 
 /// The variable's value, unless empty.
 pub(super) fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|v| !v.is_empty())
+}
+
+/// Opens the files of a folder whose names begin so, for a library that has no path to them.
+pub(super) fn preload(folder: &Path, prefixes: &[&str]) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for path in entries.map(|e| e.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if prefixes.iter().any(|prefix| name.starts_with(prefix)) {
+            // Never closed.
+            std::mem::forget(Search::default().open(&path));
+        }
+    }
 }
 
 /// Where NVRTC may be, best first.
@@ -177,4 +271,17 @@ fn site_packages() -> Vec<PathBuf> {
     }
     found.retain(|p| p.join("nvidia").is_dir());
     found
+}
+
+/// The functions of a library that a source file calls.
+#[cfg(test)]
+pub(super) fn calls(text: &str, library: &str) -> Vec<String> {
+    let parts = text.split("call!(").chain(text.split("sys::"));
+    let called = parts.filter_map(|part| part.trim_start().split_once('(').map(|(name, _)| name));
+    let of_library = |name: &&str| {
+        let rest = name.strip_prefix(library).unwrap_or_default();
+        rest.starts_with(|c: char| c.is_ascii_uppercase())
+            && rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    called.filter(of_library).map(String::from).collect()
 }

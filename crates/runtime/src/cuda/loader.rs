@@ -38,7 +38,7 @@ impl Loader {
         let (major, minor) = device.capability();
         let capability = 10 * major + minor;
         // A driver that does not say what a function takes can't be asked whether it is what is called.
-        let asked = device.context.driver.parameter.is_some();
+        let asked = device.context.driver.tells_parameters;
         let runs = |code: &Code| asked && code.runs_on(capability);
         let mut codes: Vec<Code> = Vec::new();
         for image in &images {
@@ -102,7 +102,7 @@ impl Loader {
                 function.map_err(|e| damaged!("compiled kernels for {code} lack {name}: {e}"))?;
             let wanted = kernel.parameters.sizes();
             let driver = self.device.context.driver;
-            if driver.parameters(function.handle, wanted.len()) != Some(wanted) {
+            if driver.parameters(function.handle.0, wanted.len()) != Some(wanted) {
                 return Err(damaged!(
                     "{name} as compiled for {code} is called in another way"
                 ));
@@ -130,9 +130,8 @@ impl Loader {
         let module = lock(&self.device.modules).load_image(image.bytes.bytes());
         let (state, module) = match module {
             Ok(module) => (Loaded::There(Arc::downgrade(&module)), Some(module)),
-            Err(status) => {
-                let why = self.device.context.driver.check("cuModuleLoadData", status);
-                let why = why.err().map(|e| e.to_string()).unwrap_or_default();
+            Err(failure) => {
+                let why = Error::from(failure);
                 (Loaded::Refused(format!("{}: {why}", image.code)), None)
             }
         };
@@ -151,7 +150,7 @@ impl Loader {
         let codes: BTreeSet<String> = self.images.iter().map(|i| i.code.to_string()).collect();
         let codes: Vec<String> = codes.into_iter().collect();
         let ((major, minor), mut why) = (self.device.capability(), Vec::new());
-        if self.device.context.driver.parameter.is_none() {
+        if !self.device.context.driver.tells_parameters {
             why.push("; its driver is older than CUDA 12.4, which they need".to_string());
         }
         let refused = lock(&self.loaded);

@@ -1,6 +1,7 @@
 //! Memory on a device, and copies from and to it.
 
 use super::device::Device;
+use super::driver::call;
 use super::pool::Block;
 use super::stream::{Pinned, Staging, Stream};
 use crate::error::Result;
@@ -54,21 +55,14 @@ impl Memory {
             return Ok(copy);
         }
         self.before_reading(stream)?;
-        let (to, from) = (device.context.handle, self.device.context.handle);
+        let (to, from) = (device.context.handle.0, self.device.context.handle.0);
+        let (target, source, len) = (copy.address(), self.address(), self.len);
         // SAFETY: both blocks have that many bytes on the devices of these contexts, and are freed behind
         // this use of them. Devices that don't reach each other copy through the host.
-        let status = unsafe {
-            let f = device.context.driver.functions.copy_between;
-            f(
-                copy.address(),
-                to,
-                self.address(),
-                from,
-                self.len,
-                stream.handle(),
-            )
-        };
-        device.context.driver.check("cuMemcpyPeerAsync", status)?;
+        unsafe {
+            let stream = stream.handle();
+            call!(cuMemcpyPeerAsync(target, to, source, from, len, stream))
+        }?;
         let done = stream.event()?;
         copy.used(&done, true);
         self.used(&done, false);
@@ -96,7 +90,7 @@ impl Device {
             oldest.done.map_or(Ok(()), |e| e.synchronize())?;
             return Ok(oldest.memory);
         }
-        Pinned::new(self.context.driver, STAGING)
+        Pinned::new(STAGING)
     }
 
     /// The bytes in this device's memory.
@@ -109,15 +103,15 @@ impl Device {
             let to = memory.address() + (i * STAGING) as u64;
             // SAFETY: the staging memory has room for a chunk and is used by nothing else until the
             // copy is done; the block has that many bytes behind the address.
-            let status = unsafe {
-                let from = staging.ptr;
-                std::ptr::copy_nonoverlapping(chunk.as_ptr(), from.cast(), chunk.len());
-                (self.context.driver.functions.upload)(to, from, chunk.len(), stream.handle())
+            let copied = unsafe {
+                let (from, len) = (staging.ptr, chunk.len());
+                std::ptr::copy_nonoverlapping(chunk.as_ptr(), from.cast(), len);
+                call!(cuMemcpyHtoDAsync_v2(to, from, len, stream.handle()))
             };
             let done = stream.event();
-            if status != 0 || done.is_err() {
+            if copied.is_err() || done.is_err() {
                 std::mem::forget(staging); // a copy may still read it
-                self.context.driver.check("cuMemcpyHtoDAsync", status)?;
+                copied?;
                 return done.map(|_| memory);
             }
             let done = done?;
@@ -146,13 +140,12 @@ impl Device {
             // SAFETY: the staging memory has room for a chunk, the block has that many bytes behind
             // the address, and the copy is waited for before the bytes are read.
             unsafe {
-                let (to, stream) = (staging.ptr, lane.stream.handle());
-                let status =
-                    (self.context.driver.functions.download)(to, from, chunk.len(), stream);
+                let (to, len, stream) = (staging.ptr, chunk.len(), lane.stream.handle());
+                let copied = call!(cuMemcpyDtoHAsync_v2(to, from, len, stream));
                 let done = lane.stream.synchronize();
-                self.context.driver.check("cuMemcpyDtoHAsync", status)?;
+                copied?;
                 done?;
-                std::ptr::copy_nonoverlapping(to.cast(), chunk.as_mut_ptr(), chunk.len());
+                std::ptr::copy_nonoverlapping(to.cast(), chunk.as_mut_ptr(), len);
             }
             lock(&self.staging).push(Staging {
                 memory: staging,

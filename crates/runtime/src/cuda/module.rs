@@ -2,7 +2,7 @@
 
 use super::cache::{Cache, Compiler, Key, key};
 use super::context::Context;
-use super::driver::{Handle, NO_BINARY_FOR_GPU};
+use super::driver::{Failure, Object, call, sys};
 use super::nvrtc::{Code, Nvrtc};
 use crate::error::{Error, Result};
 use crate::lock::lock;
@@ -10,6 +10,7 @@ use hashbrown::HashMap;
 use kiln_plan::cuda::{CudaKernel, PRELUDE};
 use std::borrow::Cow;
 use std::ffi::{CString, c_int};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use xxhash_rust::xxh3::Xxh3Default;
@@ -20,7 +21,7 @@ pub(super) struct Modules {
     /// The device's compute capability.
     capability: (u32, u32),
     /// By what was compiled.
-    functions: HashMap<Text, (Weak<Module>, Handle)>,
+    functions: HashMap<Text, (Weak<Module>, Object<sys::CUfunc_st>)>,
     /// Loaded units of the cache.
     units: HashMap<Key, Weak<Module>>,
     /// What kind of code the device takes, once known.
@@ -30,14 +31,14 @@ pub(super) struct Modules {
 /// A loaded unit; unloaded when dropped, once the device has done what may use it.
 pub(crate) struct Module {
     context: Context,
-    handle: Handle,
+    handle: Object<sys::CUmod_st>,
 }
 
 impl Drop for Module {
     fn drop(&mut self) {
         if self.context.synchronize().is_ok() {
             // SAFETY: nobody holds a function of the module, and what was launched is waited for.
-            unsafe { (self.context.driver.functions.module_unload)(self.handle) };
+            let _ = unsafe { call!(cuModuleUnload(self.handle.0)) };
         }
     }
 }
@@ -45,7 +46,7 @@ impl Drop for Module {
 /// A kernel's function, which its module keeps loaded.
 #[derive(Clone)]
 pub(crate) struct Function {
-    pub(super) handle: Handle,
+    pub(super) handle: Object<sys::CUfunc_st>,
     module: Arc<Module>,
 }
 
@@ -147,10 +148,6 @@ impl Modules {
 /// other threads from helping.
 pub(super) const UNIT: usize = 8;
 
-/// The driver's number of the attribute that allows more shared memory than 48 KiB, of which static memory is a
-/// part.
-const MAX_DYNAMIC_SHARED: c_int = 8;
-
 /// A kernel that does nothing, by which a device shows what it loads.
 const PROBE: &str = "extern \"C\" __global__ void kiln_probe() {}\n";
 
@@ -214,12 +211,7 @@ impl Modules {
         let sources: Vec<String> = sources.collect();
         let images = compile(nvrtc, &sources, code)?;
         for ((unit, source), image) in units.iter().zip(&sources).zip(images) {
-            let module = self.load_image(&image).map_err(|status| {
-                let failed = self.context.driver.check("cuModuleLoadData", status);
-                failed
-                    .err()
-                    .unwrap_or_else(|| Error::Internal("no module".into()))
-            })?;
+            let module = self.load_image(&image)?;
             let keys: Vec<Key> = unit.iter().map(|u| u.2).collect();
             let unit_key = key(source, code);
             cache.keep(unit_key, &keys, &image, nvrtc.version());
@@ -264,13 +256,10 @@ impl Modules {
             }
         };
         match self.load_image(&image) {
-            Err(NO_BINARY_FOR_GPU) => Ok(false),
-            Err(status) => self
-                .context
-                .driver
-                .check("cuModuleLoadData", status)
-                .map(|()| true),
-            Ok(_) => Ok(true),
+            Err(failure) if failure.status == sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => {
+                Ok(false)
+            }
+            loaded => Ok(loaded.map(|_| true)?),
         }
     }
 
@@ -290,42 +279,38 @@ impl Modules {
         Some(module)
     }
 
-    pub(super) fn load_image(&self, image: &[u8]) -> std::result::Result<Arc<Module>, c_int> {
-        let mut handle = Handle::NULL;
+    pub(super) fn load_image(&self, image: &[u8]) -> std::result::Result<Arc<Module>, Failure> {
+        let mut handle = Object(null_mut());
         // SAFETY: the image is machine code, or PTX that ends in a zero byte.
-        let status = unsafe {
-            (self.context.driver.functions.module_load)(&mut handle, image.as_ptr().cast())
-        };
-        match status {
-            0 => Ok(Arc::new(Module {
-                context: self.context,
-                handle,
-            })),
-            status => Err(status),
-        }
+        unsafe { call!(cuModuleLoadData(&mut handle.0, image.as_ptr().cast())) }?;
+        let context = self.context;
+        Ok(Arc::new(Module { context, handle }))
     }
 
     pub(super) fn function(&self, module: &Arc<Module>, kernel: &Unloaded) -> Result<Function> {
         let entry = CString::new(kernel.entry);
         let entry = entry.map_err(|_| Error::Cuda("a kernel's name holds a zero byte".into()))?;
-        let mut function = Handle::NULL;
-        let f = &self.context.driver.functions;
+        let mut handle = Object(null_mut());
         // SAFETY: the module is loaded and the name ends in zero.
-        let status = unsafe { (f.module_function)(&mut function, module.handle, entry.as_ptr()) };
-        self.context
-            .driver
-            .check(&format!("no kernel {}", kernel.entry), status)?;
+        let found = unsafe {
+            call!(cuModuleGetFunction(
+                &mut handle.0,
+                module.handle.0,
+                entry.as_ptr()
+            ))
+        };
+        found.map_err(|failure| failure.of(&format!("no kernel {}", kernel.entry)))?;
         if kernel.shared > 0 {
+            // Beyond 48 KiB, of which static memory is a part.
+            let shared = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             let bytes = kernel.shared as c_int;
             // SAFETY: the function is loaded.
-            let status = unsafe { (f.function_set)(function, MAX_DYNAMIC_SHARED, bytes) };
-            let what = format!("{bytes} bytes of shared memory for {}", kernel.name);
-            self.context.driver.check(&what, status)?;
+            let allowed = unsafe { call!(cuFuncSetAttribute(handle.0, shared, bytes)) };
+            let what = || format!("{bytes} bytes of shared memory for {}", kernel.name);
+            allowed.map_err(|failure| failure.of(&what()))?;
         }
-        Ok(Function {
-            handle: function,
-            module: module.clone(),
-        })
+        let module = module.clone();
+        Ok(Function { handle, module })
     }
 }
 

@@ -1,40 +1,44 @@
 //! NVRTC, NVIDIA's compiler as a library.
 
-use super::library::{Search, functions, nvrtc_candidates};
+use super::library::{Api, nvrtc_candidates, preload, variable};
 use crate::error::{Error, Result};
-use libloading::Library;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use cudarc::nvrtc::sys;
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::{Path, PathBuf};
-use std::ptr::null;
+use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-type Program = *mut c_void;
-
-functions! {
-    /// What is used of it.
-    Functions {
-        version = "nvrtcVersion"(*mut c_int, *mut c_int);
-        architecture_count = "nvrtcGetNumSupportedArchs"(*mut c_int);
-        architectures = "nvrtcGetSupportedArchs"(*mut c_int);
-        create = "nvrtcCreateProgram"(*mut Program, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char);
-        compile = "nvrtcCompileProgram"(Program, c_int, *const *const c_char);
-        destroy = "nvrtcDestroyProgram"(*mut Program);
-        log_size = "nvrtcGetProgramLogSize"(Program, *mut usize);
-        log = "nvrtcGetProgramLog"(Program, *mut c_char);
-        ptx_size = "nvrtcGetPTXSize"(Program, *mut usize);
-        ptx = "nvrtcGetPTX"(Program, *mut c_char);
-        cubin_size = "nvrtcGetCUBINSize"(Program, *mut usize);
-        cubin = "nvrtcGetCUBIN"(Program, *mut c_char);
-    }
+/// Calls a function of NVRTC, which [`Nvrtc::get`] has opened. A status other than success is an error.
+macro_rules! call {
+    ($function:ident($($argument:expr),* $(,)?)) => {
+        match sys::$function($($argument),*) {
+            sys::nvrtcResult::NVRTC_SUCCESS => Ok(()),
+            status => Err(status as u32),
+        }
+    };
 }
+
+/// Every function that is called.
+const FUNCTIONS: &[&str] = &[
+    "nvrtcCompileProgram",
+    "nvrtcCreateProgram",
+    "nvrtcDestroyProgram",
+    "nvrtcGetCUBIN",
+    "nvrtcGetCUBINSize",
+    "nvrtcGetNumSupportedArchs",
+    "nvrtcGetPTX",
+    "nvrtcGetPTXSize",
+    "nvrtcGetProgramLog",
+    "nvrtcGetProgramLogSize",
+    "nvrtcGetSupportedArchs",
+    "nvrtcVersion",
+];
 
 /// The opened compiler. May be used from any number of threads.
 pub struct Nvrtc {
-    functions: Functions,
     path: PathBuf,
     version: (i32, i32),
-    _libraries: Vec<Library>,
 }
 
 /// What is compiled for.
@@ -170,34 +174,31 @@ impl Nvrtc {
     }
 
     fn find() -> Result<Nvrtc> {
-        let mut search = Search::default();
-        for path in nvrtc_candidates() {
-            // Opened first: wheels' libraries have no path to them, and stay loaded in any case.
-            let mut libraries = builtins(&path);
-            let Some(library) = search.open(&path) else {
-                continue;
-            };
-            match Functions::load(&library) {
-                Ok(functions) => {
-                    let (mut major, mut minor) = (0, 0);
-                    // SAFETY: both places are writable.
-                    unsafe { (functions.version)(&mut major, &mut minor) };
-                    libraries.push(library);
-                    return Ok(Nvrtc {
-                        functions,
-                        path,
-                        version: (major, minor),
-                        _libraries: libraries,
-                    });
-                }
-                Err(why) => search.failed(&path, why),
-            }
-        }
-        Err(search.error(
-            "NVRTC, the compiler of CUDA kernels,",
-            "install CUDA 12 or 13 or `pip install nvidia-cuda-nvrtc`, or set KILN_NVRTC to the \
-             library or its folder",
-        ))
+        let api = Api {
+            what: "NVRTC, the compiler of CUDA kernels,",
+            hint: "install CUDA 12 or 13 or `pip install nvidia-cuda-nvrtc`, or set KILN_NVRTC to the \
+                   library or its folder",
+            variable: "KILN_NVRTC",
+            file: "libnvrtc.so",
+            functions: FUNCTIONS,
+            is_present: sys::is_culib_present,
+            library: sys::culib,
+        };
+        let builtins = ["libnvrtc-builtins.so.", "nvrtc-builtins64_"];
+        let candidates = nvrtc_candidates().into_iter().inspect(|path| {
+            // Wheels' libraries have no path to them.
+            let folder = path.parent().filter(|f| f.is_absolute());
+            folder.into_iter().for_each(|f| preload(f, &builtins));
+        });
+        let named = variable("KILN_NVRTC").map(PathBuf::from);
+        let path = api.open(candidates, named.as_deref())?;
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: both places are writable.
+        let status = unsafe { call!(nvrtcVersion(&mut major, &mut minor)) };
+        status
+            .map_err(|status| Error::Cuda(format!("NVRTC gives error {status} for its version")))?;
+        let version = (major, minor);
+        Ok(Nvrtc { path, version })
     }
 
     /// Where it was found.
@@ -214,21 +215,14 @@ impl Nvrtc {
     pub fn architectures(&self) -> Vec<u32> {
         let mut count = 0;
         // SAFETY: the place is writable.
-        let status = unsafe { (self.functions.architecture_count)(&mut count) };
-        let mut known = vec![
-            0;
-            if status == 0 {
-                count.max(0) as usize
-            } else {
-                0
-            }
-        ];
+        let counted = unsafe { call!(nvrtcGetNumSupportedArchs(&mut count)) };
+        let mut known = vec![0; counted.map_or(0, |()| count.max(0) as usize)];
         if known.is_empty() {
             return Vec::new();
         }
         // SAFETY: the places are as many as the library asked for.
-        let status = unsafe { (self.functions.architectures)(known.as_mut_ptr()) };
-        let known = known.into_iter().filter(|_| status == 0);
+        let told = unsafe { call!(nvrtcGetSupportedArchs(known.as_mut_ptr())) };
+        let known = known.into_iter().filter(|_| told.is_ok());
         known.map(|c| c as u32).collect()
     }
 
@@ -242,41 +236,52 @@ impl Nvrtc {
             CString::new(s).map_err(|_| Error::Cuda("a kernel's source holds a zero byte".into()))
         };
         let source_text = text(source)?;
-        let f = &self.functions;
-        let mut program: Program = std::ptr::null_mut();
+        let mut program = null_mut();
         // SAFETY: the strings end in zero and outlive the call; there are no headers.
         let created = unsafe {
-            (f.create)(
+            let (source, name) = (source_text.as_ptr(), c"kernels.cu".as_ptr());
+            call!(nvrtcCreateProgram(
                 &mut program,
-                source_text.as_ptr(),
-                c"kernels.cu".as_ptr(),
+                source,
+                name,
                 0,
                 null(),
-                null(),
-            )
+                null()
+            ))
         };
-        if created != 0 {
-            return Err(Error::Cuda(format!(
-                "NVRTC gives error {created} for a new program"
-            )));
-        }
+        created.map_err(|status| {
+            Error::Cuda(format!("NVRTC gives error {status} for a new program"))
+        })?;
         let flags = code
             .flags()
             .iter()
             .map(|f| text(f))
             .collect::<Result<Vec<_>>>()?;
         let pointers: Vec<*const c_char> = flags.iter().map(|f| f.as_ptr()).collect();
-        // SAFETY: the program is alive and the flags end in zero.
-        let status = unsafe { (f.compile)(program, pointers.len() as c_int, pointers.as_ptr()) };
-        let log = self.bytes(program, f.log_size, f.log);
-        let image = match code {
-            Code::Ptx(_) | Code::Portable(_) => self.bytes(program, f.ptx_size, f.ptx),
-            Code::Cubin(_) => self.bytes(program, f.cubin_size, f.cubin),
+        let (count, pointers) = (pointers.len() as c_int, pointers.as_ptr());
+        // SAFETY: the program is alive, the flags end in zero, and places are as `bytes` says.
+        let (compiled, log, image) = unsafe {
+            let compiled = call!(nvrtcCompileProgram(program, count, pointers));
+            let log = bytes(
+                |size| call!(nvrtcGetProgramLogSize(program, size)),
+                |to| call!(nvrtcGetProgramLog(program, to)),
+            );
+            let image = match code {
+                Code::Ptx(_) | Code::Portable(_) => bytes(
+                    |size| call!(nvrtcGetPTXSize(program, size)),
+                    |to| call!(nvrtcGetPTX(program, to)),
+                ),
+                Code::Cubin(_) => bytes(
+                    |size| call!(nvrtcGetCUBINSize(program, size)),
+                    |to| call!(nvrtcGetCUBIN(program, to)),
+                ),
+            };
+            let _ = call!(nvrtcDestroyProgram(&mut program));
+            (compiled, log, image)
         };
-        // SAFETY: the program is alive and not used after this.
-        unsafe { (f.destroy)(&mut program) };
         let log = CStr::from_bytes_until_nul(&log).unwrap_or_default();
         let log = log.to_string_lossy().into_owned();
+        let status = compiled.err().unwrap_or(0);
         if status != 0 || image.is_empty() {
             return Err(Error::Cuda(format!(
                 "NVRTC {}.{} can't compile a kernel (error {status}):\n{}",
@@ -287,38 +292,20 @@ impl Nvrtc {
         }
         Ok(Compiled { image, log })
     }
-
-    /// What one of the getters gives; nothing if it gives an error.
-    fn bytes(
-        &self,
-        program: Program,
-        size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
-        get: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
-    ) -> Vec<u8> {
-        let mut n = 0;
-        // SAFETY: the program is alive and the place writable.
-        if unsafe { size(program, &mut n) } != 0 || n == 0 {
-            return Vec::new();
-        }
-        let mut bytes = vec![0u8; n];
-        // SAFETY: the bytes are as many as the library asked for.
-        let status = unsafe { get(program, bytes.as_mut_ptr().cast()) };
-        if status == 0 { bytes } else { Vec::new() }
-    }
 }
 
-/// Opens the compiler's builtins from its own folder.
-fn builtins(nvrtc: &Path) -> Vec<Library> {
-    let folder = nvrtc.parent().filter(|f| f.is_absolute());
-    let entries = folder.and_then(|f| std::fs::read_dir(f).ok());
-    let paths = entries.into_iter().flatten().flatten().map(|e| e.path());
-    let builtins = paths.filter(|p| {
-        let name = p.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("libnvrtc-builtins.so.") || name.starts_with("nvrtc-builtins64_")
-    });
-    builtins
-        .filter_map(|p| Search::default().open(&p))
-        .collect()
+/// What a pair of getters gives, of which one writes the number of bytes and the other as many; nothing if one gives an
+/// error.
+fn bytes(
+    size: impl FnOnce(&mut usize) -> std::result::Result<(), u32>,
+    get: impl FnOnce(*mut c_char) -> std::result::Result<(), u32>,
+) -> Vec<u8> {
+    let mut n = 0;
+    let mut bytes = vec![0u8; size(&mut n).map_or(0, |()| n)];
+    if !bytes.is_empty() && get(bytes.as_mut_ptr().cast()).is_err() {
+        bytes.clear();
+    }
+    bytes
 }
 
 /// The messages, with the source line behind each that names one.
@@ -342,6 +329,7 @@ fn with_lines(log: &str, source: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn what_an_older_compiler_does_not_know_gets_older_ptx() {
@@ -384,6 +372,13 @@ mod tests {
         for text in all {
             assert_eq!(text.parse::<Code>().unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn every_function_that_is_called_is_looked_for() {
+        let called = super::super::library::calls(include_str!("nvrtc.rs"), "nvrtc");
+        let called = called.iter().map(|c| &c[..]).collect::<BTreeSet<&str>>();
+        assert_eq!(called, FUNCTIONS.iter().copied().collect());
     }
 
     #[test]

@@ -1,23 +1,20 @@
 //! The stream-ordered pool of a device's memory, and its blocks.
 
 use super::context::Context;
-use super::driver::{Address, Handle, OUT_OF_MEMORY};
+use super::driver::{Address, Object, call, sys};
 use super::stream::{Event, Stream};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::memory::MemoryStats;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
 use std::sync::{Arc, Mutex};
-
-const RELEASE_THRESHOLD: c_int = 4;
-const RESERVED: c_int = 5;
 
 /// The pool of a device's memory.
 pub(super) struct Pool {
     pub(super) context: Context,
-    handle: Handle,
+    handle: Object<sys::CUmemPoolHandle_st>,
     /// Bytes of the device's memory.
     pub(super) total: usize,
     figures: Mutex<Figures>,
@@ -54,22 +51,20 @@ struct Uses {
 
 impl Pool {
     /// The pool of the driver's device of this number.
-    pub(super) fn new(context: Context, device: c_int, total: usize) -> Result<Pool> {
-        let (driver, f) = (context.driver, &context.driver.functions);
-        let mut pool = Handle::NULL;
+    pub(super) fn new(context: Context, device: sys::CUdevice, total: usize) -> Result<Pool> {
+        let mut handle = Object(null_mut());
         let mut keep = u64::MAX;
         // SAFETY: the pool outlives the process's use of the device, and the attribute is a 64-bit
         // number.
         unsafe {
-            let status = (f.pool_default)(&mut pool, device);
-            driver.check("cuDeviceGetDefaultMemPool", status)?;
-            let value = (&raw mut keep).cast::<c_void>();
-            let status = (f.pool_set)(pool, RELEASE_THRESHOLD, value);
-            driver.check("cuMemPoolSetAttribute", status)?;
+            call!(cuDeviceGetDefaultMemPool(&mut handle.0, device))?;
+            let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+            let value = (&raw mut keep).cast();
+            call!(cuMemPoolSetAttribute(handle.0, threshold, value))?;
         }
         Ok(Pool {
             context,
-            handle: pool,
+            handle,
             total,
             figures: Mutex::default(),
         })
@@ -87,11 +82,12 @@ impl Pool {
     fn reserved(&self) -> usize {
         let mut reserved = 0u64;
         // SAFETY: the pool is alive and the attribute a 64-bit number.
-        let status = unsafe {
-            let value = (&raw mut reserved).cast::<c_void>();
-            (self.context.driver.functions.pool_get)(self.handle, RESERVED, value)
+        let told = unsafe {
+            let current = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+            let value = (&raw mut reserved).cast();
+            call!(cuMemPoolGetAttribute(self.handle.0, current, value))
         };
-        if status == 0 { reserved as usize } else { 0 }
+        told.map_or(0, |()| reserved as usize)
     }
 
     /// Makes the peak start again from what is in use now.
@@ -111,8 +107,7 @@ impl Pool {
     pub(super) fn trim(&self) -> Result<()> {
         self.context.synchronize()?;
         // SAFETY: the pool is alive.
-        let status = unsafe { (self.context.driver.functions.pool_trim)(self.handle, 0) };
-        self.context.driver.check("cuMemPoolTrimTo", status)
+        Ok(unsafe { call!(cuMemPoolTrimTo(self.handle.0, 0)) }?)
     }
 
     /// Gives other programs what the pool holds back beyond the limit.
@@ -179,28 +174,26 @@ impl Block {
         if len == 0 {
             return Ok(block);
         }
-        let driver = pool.context.driver;
-        let allocate = || {
+        let mut allocate = || -> Result<bool> {
             let mut address = 0;
-            let alloc = driver.functions.memory_alloc;
             // SAFETY: the place is writable and the stream alive.
-            (
-                unsafe { alloc(&mut address, len, stream.handle()) },
-                address,
-            )
+            match unsafe { call!(cuMemAllocAsync(&mut address, len, stream.handle())) } {
+                Err(f) if f.status == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Ok(false),
+                allocated => allocated?,
+            }
+            block.address = address;
+            Ok(true)
         };
-        let (mut status, mut address) = allocate();
-        if status == OUT_OF_MEMORY {
+        let mut allocated = allocate()?;
+        if !allocated {
             // What other streams have freed becomes usable once they are done.
             pool.trim()?;
-            (status, address) = allocate();
+            allocated = allocate()?;
         }
-        if status == OUT_OF_MEMORY {
+        if !allocated {
             drop(block);
             return Err(pool.out_of_memory(&lock(&pool.figures), len));
         }
-        driver.check("cuMemAllocAsync", status)?;
-        block.address = address;
         pool.keep_within_limit()?;
         Ok(block)
     }
@@ -258,6 +251,6 @@ impl Drop for Block {
         // A failing device has no use for its memory any more.
         let _ = self.before_writing(stream);
         // SAFETY: the block came from this pool; every use of it comes before in the stream.
-        unsafe { (self.pool.context.driver.functions.memory_free)(self.address, stream.handle()) };
+        let _ = unsafe { call!(cuMemFreeAsync(self.address, stream.handle())) };
     }
 }

@@ -1,7 +1,7 @@
 //! A run on a device: memory for it, what it waits for, and who waits for it.
 
 use super::device::Device;
-use super::driver::Address;
+use super::driver::{Address, call};
 use super::graph::{Graph, Graphs};
 use super::lane::Lane;
 use super::launch::Call;
@@ -74,13 +74,8 @@ impl Session {
         }
         from.before_reading(stream)?;
         to.before_writing(stream)?;
-        let copy = self.device.context.driver.functions.copy;
         // SAFETY: both have that many bytes on this device, and are freed behind this use of them.
-        let status = unsafe { copy(target, source, len, stream.handle()) };
-        self.device
-            .context
-            .driver
-            .check("cuMemcpyDtoDAsync", status)?;
+        unsafe { call!(cuMemcpyDtoDAsync_v2(target, source, len, stream.handle())) }?;
         let done = stream.event()?;
         from.used(&done, false);
         to.used(&done, true);
@@ -125,7 +120,7 @@ impl Session {
         for memory in job.written.iter().filter_map(|s| s.gpu()) {
             memory.before_writing(&lane.stream)?;
         }
-        let (driver, record) = (self.device.context.driver, lane.record());
+        let record = lane.record();
         if let Some(profile) = job.profile {
             return self.profiled(job, profile);
         }
@@ -134,9 +129,9 @@ impl Session {
             Some(graphs) => {
                 let touched = job.read.iter().chain(job.written);
                 let key = touched.map(|s| s.ptr() as u64).chain([record]).collect();
-                graphs.run(driver, &lane.stream, key, &|sink| (job.calls)(record, sink))
+                graphs.run(&lane.stream, key, &|sink| (job.calls)(record, sink))
             }
-            None => (job.calls)(record, &mut |call| call.launch(driver, &lane.stream)),
+            None => (job.calls)(record, &mut |call| call.launch(&lane.stream)),
         }
     }
 }
@@ -149,7 +144,7 @@ impl Session {
             if starts.last().is_none_or(|(step, _)| *step != call.step) {
                 starts.push((call.step, lane.stream.timed_event()?));
             }
-            call.launch(self.device.context.driver, &lane.stream)
+            call.launch(&lane.stream)
         })?;
         let end = lane.stream.timed_event()?;
         end.synchronize()?;
@@ -173,9 +168,7 @@ impl Session {
             memory.before_reading(&lane.stream)?;
         }
         let record = lane.record();
-        Graph::new(self.device.context.driver, Vec::new(), &|sink| {
-            calls(record, sink)
-        })
+        Graph::new(Vec::new(), &|sink| calls(record, sink))
     }
 
     /// The device's time for a graph, which is waited for. Data errors are forgotten.

@@ -52,7 +52,7 @@ impl Slots {
             return Ok(slots.swap_remove(at).0);
         }
         let bytes = PAGE * size_of::<ErrorRecord>();
-        let page = Arc::new(Pinned::new(self.context.driver, bytes)?);
+        let page = Arc::new(Pinned::new(bytes)?);
         let slot = |index| Slot {
             page: page.clone(),
             index,

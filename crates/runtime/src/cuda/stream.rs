@@ -1,9 +1,10 @@
 //! Streams, events, and page-locked memory for copies.
 
 use super::context::Context;
-use super::driver::{Driver, Handle, NOT_READY};
+use super::driver::{Object, call, sys};
 use crate::error::Result;
 use std::ffi::c_void;
+use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,21 +12,19 @@ use std::time::Duration;
 /// A queue of work: what is given to it happens in order.
 pub(super) struct Stream {
     context: Context,
-    handle: Handle,
+    handle: Object<sys::CUstream_st>,
     id: u64,
 }
 
-const NON_BLOCKING: u32 = 1;
-const DISABLE_TIMING: u32 = 2;
-
 impl Stream {
     pub(super) fn new(context: Context) -> Result<Stream> {
-        let driver = context.driver;
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let mut handle = Handle::NULL;
+        let mut handle = Object(null_mut());
         // SAFETY: the context is current and the place writable.
-        let status = unsafe { (driver.functions.stream_create)(&mut handle, NON_BLOCKING) };
-        driver.check("cuStreamCreate", status)?;
+        unsafe {
+            let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+            call!(cuStreamCreate(&mut handle.0, flags))
+        }?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Ok(Stream {
             context,
@@ -38,19 +37,15 @@ impl Stream {
         self.id
     }
 
-    pub(super) fn context(&self) -> Context {
-        self.context
-    }
-
-    pub(super) fn handle(&self) -> Handle {
-        self.handle
+    pub(super) fn handle(&self) -> sys::CUstream {
+        self.handle.0
     }
 
     /// Waits, on the host, for everything that was given to it.
     pub(super) fn synchronize(&self) -> Result<()> {
         // SAFETY: the stream is alive.
-        let status = unsafe { (self.context.driver.functions.stream_synchronize)(self.handle) };
-        self.context.driver.check("the GPU's work failed", status)
+        let done = unsafe { call!(cuStreamSynchronize(self.handle.0)) };
+        done.map_err(|failure| failure.of("the GPU's work failed"))
     }
 
     /// Makes what follows wait for an event of another stream.
@@ -59,35 +54,27 @@ impl Stream {
             return Ok(());
         }
         // SAFETY: both are alive.
-        let status =
-            unsafe { (self.context.driver.functions.stream_wait)(self.handle, event.handle, 0) };
-        self.context.driver.check("cuStreamWaitEvent", status)
+        Ok(unsafe { call!(cuStreamWaitEvent(self.handle.0, event.handle.0, 0)) }?)
     }
 
     /// An event that happens once everything given so far is done.
     pub(super) fn event(self: &Arc<Stream>) -> Result<Arc<Event>> {
-        self.record(DISABLE_TIMING)
+        self.record(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
 
     /// The same, that knows when it happens.
     pub(super) fn timed_event(self: &Arc<Stream>) -> Result<Arc<Event>> {
-        self.record(0)
+        self.record(sys::CUevent_flags::CU_EVENT_DEFAULT)
     }
 
-    fn record(self: &Arc<Stream>, flags: u32) -> Result<Arc<Event>> {
-        let f = &self.context.driver.functions;
-        let mut handle = Handle::NULL;
+    fn record(self: &Arc<Stream>, flags: sys::CUevent_flags) -> Result<Arc<Event>> {
+        let mut handle = Object(null_mut());
         // SAFETY: the context is current and the place writable.
-        let status = unsafe { (f.event_create)(&mut handle, flags) };
-        self.context.driver.check("cuEventCreate", status)?;
-        let event = Event {
-            driver: self.context.driver,
-            handle,
-            stream: self.clone(),
-        };
+        unsafe { call!(cuEventCreate(&mut handle.0, flags as u32)) }?;
+        let stream = self.clone();
+        let event = Event { handle, stream };
         // SAFETY: both are alive.
-        let status = unsafe { (f.event_record)(event.handle, self.handle) };
-        self.context.driver.check("cuEventRecord", status)?;
+        unsafe { call!(cuEventRecord(event.handle.0, self.handle.0)) }?;
         Ok(Arc::new(event))
     }
 }
@@ -96,14 +83,13 @@ impl Drop for Stream {
     fn drop(&mut self) {
         let _ = self.context.activate();
         // SAFETY: nobody holds the stream any more; the driver finishes what was given to it.
-        unsafe { (self.context.driver.functions.stream_destroy)(self.handle) };
+        let _ = unsafe { call!(cuStreamDestroy_v2(self.handle.0)) };
     }
 }
 
 /// A point in a stream.
 pub(super) struct Event {
-    driver: &'static Driver,
-    handle: Handle,
+    handle: Object<sys::CUevent_st>,
     pub(super) stream: Arc<Stream>,
 }
 
@@ -111,16 +97,24 @@ impl Event {
     /// Whether it has happened.
     pub(super) fn happened(&self) -> bool {
         // SAFETY: the event is alive.
-        unsafe { (self.driver.functions.event_query)(self.handle) != NOT_READY }
+        let asked = unsafe { call!(cuEventQuery(self.handle.0)) };
+        asked.map_or_else(
+            |f| f.status != sys::CUresult::CUDA_ERROR_NOT_READY,
+            |()| true,
+        )
     }
 
     /// The time from this timed event to another that has happened.
     pub(super) fn until(&self, end: &Event) -> Result<Duration> {
         let mut milliseconds = 0.0;
-        let elapsed = self.driver.functions.event_elapsed;
         // SAFETY: both events are alive and the place is writable.
-        let status = unsafe { elapsed(&mut milliseconds, self.handle, end.handle) };
-        self.driver.check("cuEventElapsedTime", status)?;
+        unsafe {
+            call!(cuEventElapsedTime(
+                &mut milliseconds,
+                self.handle.0,
+                end.handle.0
+            ))
+        }?;
         Ok(Duration::from_secs_f64(
             f64::from(milliseconds.max(0.0)) / 1e3,
         ))
@@ -129,21 +123,20 @@ impl Event {
     /// Waits for it on the host.
     pub(super) fn synchronize(&self) -> Result<()> {
         // SAFETY: the event is alive.
-        let status = unsafe { (self.driver.functions.event_synchronize)(self.handle) };
-        self.driver.check("the GPU's work failed", status)
+        let done = unsafe { call!(cuEventSynchronize(self.handle.0)) };
+        done.map_err(|failure| failure.of("the GPU's work failed"))
     }
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: nobody holds the event any more; waits that were given to streams stay.
-        unsafe { (self.driver.functions.event_destroy)(self.handle) };
+        let _ = unsafe { call!(cuEventDestroy_v2(self.handle.0)) };
     }
 }
 
 /// Page-locked memory of the host, which copies to and from a device go through.
 pub(super) struct Pinned {
-    driver: &'static Driver,
     pub(super) ptr: *mut c_void,
 }
 
@@ -153,19 +146,18 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    pub(super) fn new(driver: &'static Driver, len: usize) -> Result<Pinned> {
-        let mut ptr = std::ptr::null_mut();
+    pub(super) fn new(len: usize) -> Result<Pinned> {
+        let mut ptr = null_mut();
         // SAFETY: a context is current and the place writable.
-        let status = unsafe { (driver.functions.host_alloc)(&mut ptr, len, 0) };
-        driver.check("cuMemHostAlloc", status)?;
-        Ok(Pinned { driver, ptr })
+        unsafe { call!(cuMemHostAlloc(&mut ptr, len, 0)) }?;
+        Ok(Pinned { ptr })
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
         // SAFETY: allocated by the driver, and no copy uses it any more.
-        unsafe { (self.driver.functions.host_free)(self.ptr) };
+        let _ = unsafe { call!(cuMemFreeHost(self.ptr)) };
     }
 }
 

@@ -1,8 +1,9 @@
 //! What needs a process of its own: the environment, and figures of the whole device.
 
 use super::build::*;
-use kiln_runtime::cuda::{Device, cache_hits, compilations};
+use kiln_runtime::cuda::{Device, Nvrtc, cache_hits, compilations};
 use kiln_runtime::{Buffer, Error, Executable};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 /// Runs one of these tests by itself.
@@ -43,6 +44,119 @@ fn without_a_driver() {
         "{error}"
     );
     assert_eq!(kiln_runtime::cuda::count().unwrap_err().to_string(), error);
+}
+
+/// An environment in which no CUDA toolkit is named and no Python found.
+const BARE: [(&str, &str); 5] = [
+    ("PATH", "/nowhere"),
+    ("CUDA_HOME", ""),
+    ("CUDA_PATH", ""),
+    ("VIRTUAL_ENV", ""),
+    ("CONDA_PREFIX", ""),
+];
+
+#[test]
+fn a_missing_compiler_is_an_error_that_lists_where_it_was_looked_for() {
+    let library = ("KILN_NVRTC", "/nowhere/libnvrtc.so");
+    alone("alone::without_nvrtc", &[&BARE[..], &[library]].concat());
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn without_nvrtc() {
+    match Nvrtc::get() {
+        Err(error) => {
+            let error = error.to_string();
+            let missing = "/nowhere/libnvrtc.so: no such file";
+            assert!(error.contains(missing), "{error}");
+            assert!(error.contains("pip install nvidia-cuda-nvrtc"), "{error}");
+        }
+        // In a usual place.
+        Ok(nvrtc) => assert!(!nvrtc.path().starts_with("/nowhere")),
+    }
+}
+
+#[test]
+fn a_library_without_a_function_is_an_error_that_names_it() {
+    let library = "libm.so.6";
+    let named = [("KILN_CUDA_DRIVER", library), ("KILN_NVRTC", library)];
+    alone("alone::lacking", &[&BARE[..], &named].concat());
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn lacking() {
+    let error = Device::get(0).unwrap_err().to_string();
+    let missing = "libm.so.6: it has no cuCtxSetCurrent; it may be older than CUDA 12";
+    assert!(error.contains(missing), "{error}");
+    match Nvrtc::get() {
+        Err(error) => {
+            let error = error.to_string();
+            let missing = "libm.so.6: it has no nvrtcCompileProgram; it may be older than CUDA 12";
+            assert!(error.contains(missing), "{error}");
+        }
+        // In a usual place.
+        Ok(nvrtc) => assert_ne!(nvrtc.path(), "libm.so.6"),
+    }
+}
+
+#[test]
+fn an_nvrtc_that_is_named_is_the_one_that_the_loader_gives_or_an_error() {
+    let file = Nvrtc::get().map(|nvrtc| nvrtc.path());
+    let Some(file) = file.ok().filter(|file| file.is_absolute()) else {
+        return eprintln!("skipped: no NVRTC");
+    };
+    let folder = std::env::temp_dir().join(format!("kiln-loader-{}", std::process::id()));
+    let (toolkit, other) = (folder.join("toolkit"), folder.join("libnvrtc.so"));
+    std::fs::create_dir_all(&toolkit).unwrap();
+    std::os::unix::fs::symlink(file.parent().unwrap(), toolkit.join("lib64")).unwrap();
+    let run = |test: &str, nvrtc: &str| {
+        let paths = [("FILE", file), ("OTHER", &other), ("CUDA_HOME", &toolkit)];
+        let mut environment = BARE.to_vec();
+        environment.extend(paths.map(|(name, path)| (name, path.to_str().unwrap())));
+        environment.push(("LD_LIBRARY_PATH", folder.to_str().unwrap()));
+        environment.push(("KILN_NVRTC", nvrtc));
+        alone(test, &environment);
+    };
+    std::fs::copy(file, &other).unwrap();
+    run("alone::named_in_vain", file.to_str().unwrap());
+    run(
+        "alone::named_in_vain",
+        file.parent().unwrap().to_str().unwrap(),
+    );
+    run("alone::found_elsewhere", "");
+    std::fs::remove_file(&other).unwrap();
+    std::os::unix::fs::symlink(file, &other).unwrap();
+    run("alone::named_and_linked", file.to_str().unwrap());
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+fn path_in(variable: &str) -> PathBuf {
+    std::env::var_os(variable).unwrap().into()
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn named_in_vain() {
+    let error = Nvrtc::get().err().unwrap().to_string();
+    let [file, other] = ["FILE", "OTHER"].map(|name| path_in(name).display().to_string());
+    let both = format!("is to be {file}, but the system's loader gives {other} as libnvrtc.so");
+    assert!(error.contains(&both), "{error}");
+    assert!(error.ends_with("or unset KILN_NVRTC"), "{error}");
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn found_elsewhere() {
+    let nvrtc = Nvrtc::get().unwrap();
+    assert_eq!(nvrtc.path(), path_in("OTHER"));
+    assert!(!nvrtc.architectures().is_empty());
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn named_and_linked() {
+    assert_eq!(Nvrtc::get().unwrap().path(), path_in("FILE"));
 }
 
 #[test]
