@@ -219,8 +219,8 @@ fn facts(settings: &Settings, commit: &str) -> Result<Vec<(&'static str, String)
     let mut facts = vec![
         ("device", settings.device.name()),
         ("compute capability", format!("{major}.{minor}")),
-        ("multiprocessors", driver.attribute(16).to_string()),
-        ("CUDA of the driver", driver.version()),
+        ("multiprocessors", driver.multiprocessors()?.to_string()),
+        ("CUDA of the driver", driver.version()?),
         (
             "NVRTC",
             nvrtc.map_or_else(|e| e.to_string(), |(a, b)| format!("{a}.{b}")),
