@@ -76,8 +76,8 @@ impl Device {
         // SAFETY: every place is writable and as large as said.
         unsafe {
             call!(cuDeviceGet(&mut device, ordinal as c_int))?;
-            let (text, len) = (name.as_mut_ptr().cast(), name.len() as c_int - 1);
-            call!(cuDeviceGetName(text, len, device))?;
+            let len = name.len() as c_int - 1;
+            call!(cuDeviceGetName(name.as_mut_ptr().cast(), len, device))?;
             call!(cuDeviceTotalMem_v2(&mut total, device))?;
             call!(cuDevicePrimaryCtxRetain(&mut handle.0, device))?;
         }

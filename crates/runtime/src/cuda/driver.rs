@@ -1,5 +1,6 @@
 //! The CUDA driver: cudarc's declarations of its functions, opened and called.
 
+use super::cudarc::driver::DriverError;
 use super::library::{Api, variable};
 use crate::error::{Error, Result};
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use sys::CUresult;
 
 /// cudarc's declarations.
 pub(super) mod sys {
-    pub(in crate::cuda) use cudarc::driver::sys::*;
+    pub(in crate::cuda) use crate::cuda::cudarc::driver::sys::*;
 
     /// The time between two events. cudarc has its successor alone, which drivers before CUDA 12.8 lack.
     ///
@@ -44,11 +45,21 @@ unsafe impl<T> Send for Object<T> {}
 unsafe impl<T> Sync for Object<T> {}
 
 /// Calls a function of the driver, which [`Driver::get`] has opened. A status other than success is a [`Failure`].
+#[cfg(feature = "cuda")]
 macro_rules! call {
     ($function:ident($($argument:expr),* $(,)?)) => {
         $crate::cuda::driver::Failure::unless_success(
             stringify!($function),
             $crate::cuda::driver::sys::$function($($argument),*),
+        )
+    };
+}
+#[cfg(not(feature = "cuda"))]
+macro_rules! call {
+    ($function:ident($($argument:expr),* $(,)?)) => {
+        $crate::cuda::driver::Failure::unless_success(
+            stringify!($function),
+            $crate::cuda::driver::sys::CUresult::CUDA_ERROR_NOT_INITIALIZED,
         )
     };
 }
@@ -128,7 +139,7 @@ impl Failure {
 
     /// The error, for what was attempted by the call.
     pub(super) fn of(self, attempted: &str) -> Error {
-        let error = cudarc::driver::DriverError(self.status);
+        let error = DriverError(self.status);
         let name = error.error_name().map(|n| n.to_string_lossy());
         let name = name.unwrap_or_else(|_| format!("error {}", self.status as u32).into());
         Error::Cuda(match error.error_string().map(|m| m.to_string_lossy()) {

@@ -40,9 +40,9 @@ impl Lane {
     /// Copies what was recorded so far to a place of the host, and makes the record zero again.
     pub(super) fn hand_over(&self, slot: &Slot) -> Result<()> {
         let (at, len) = (self.record(), size_of::<ErrorRecord>());
-        let (to, stream) = (slot.ptr().cast(), self.stream.handle());
+        let (to, stream) = (slot.ptr(), self.stream.handle());
         // SAFETY: both sides have that many bytes, and the place is nobody else's until the copy is done.
-        unsafe { call!(cuMemcpyDtoHAsync_v2(to, at, len, stream)) }?;
+        unsafe { call!(cuMemcpyDtoHAsync_v2(to.cast(), at, len, stream)) }?;
         self.clear()
     }
 }

@@ -77,6 +77,10 @@ impl Api {
         candidates: impl Iterator<Item = PathBuf>,
         named: Option<&Path>,
     ) -> Result<PathBuf> {
+        if !cfg!(feature = "cuda") {
+            let why = "Kiln was built without its feature `cuda`";
+            return Err(Error::Cuda(format!("{} is not opened: {why}", self.what)));
+        }
         let mut search = Search::default();
         for path in candidates {
             let Some(library) = search.open(&path) else {

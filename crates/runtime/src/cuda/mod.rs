@@ -30,6 +30,11 @@
 //! what would be compiled of the very source that a plan holds, with the same flags, and are called as that is; a
 //! [`Loader`] takes each kernel from there, or compiles it.
 
+// Without cudarc nothing is called.
+#![cfg_attr(not(feature = "cuda"), allow(unused))]
+
+#[cfg(not(feature = "cuda"))]
+mod absent;
 mod ahead;
 mod cache;
 mod context;
@@ -52,6 +57,11 @@ mod resources;
 mod session;
 mod slot;
 mod stream;
+
+#[cfg(not(feature = "cuda"))]
+use absent as cudarc;
+#[cfg(feature = "cuda")]
+use cudarc;
 
 pub use ahead::{Image, compile_ahead};
 pub use cache::cache_hits;

@@ -301,11 +301,16 @@ impl Modules {
         };
         found.map_err(|failure| failure.of(&format!("no kernel {}", kernel.entry)))?;
         if kernel.shared > 0 {
-            // Beyond 48 KiB, of which static memory is a part.
-            let shared = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             let bytes = kernel.shared as c_int;
             // SAFETY: the function is loaded.
-            let allowed = unsafe { call!(cuFuncSetAttribute(handle.0, shared, bytes)) };
+            let allowed = unsafe {
+                call!(cuFuncSetAttribute(
+                    handle.0,
+                    // Beyond 48 KiB, of which static memory is a part.
+                    sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                    bytes
+                ))
+            };
             let what = || format!("{bytes} bytes of shared memory for {}", kernel.name);
             allowed.map_err(|failure| failure.of(&what()))?;
         }

@@ -1,8 +1,8 @@
 //! NVRTC, NVIDIA's compiler as a library.
 
+use super::cudarc::nvrtc::sys;
 use super::library::{Api, nvrtc_candidates, preload, variable};
 use crate::error::{Error, Result};
-use cudarc::nvrtc::sys;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
@@ -10,12 +10,20 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Calls a function of NVRTC, which [`Nvrtc::get`] has opened. A status other than success is an error.
+#[cfg(feature = "cuda")]
 macro_rules! call {
     ($function:ident($($argument:expr),* $(,)?)) => {
         match sys::$function($($argument),*) {
             sys::nvrtcResult::NVRTC_SUCCESS => Ok(()),
             status => Err(status as u32),
         }
+    };
+}
+
+#[cfg(not(feature = "cuda"))]
+macro_rules! call {
+    ($function:ident($($argument:expr),* $(,)?)) => {
+        Err::<(), u32>(0)
     };
 }
 
@@ -236,7 +244,7 @@ impl Nvrtc {
             CString::new(s).map_err(|_| Error::Cuda("a kernel's source holds a zero byte".into()))
         };
         let source_text = text(source)?;
-        let mut program = null_mut();
+        let mut program: sys::nvrtcProgram = null_mut();
         // SAFETY: the strings end in zero and outlive the call; there are no headers.
         let created = unsafe {
             let (source, name) = (source_text.as_ptr(), c"kernels.cu".as_ptr());

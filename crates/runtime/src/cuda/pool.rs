@@ -58,9 +58,11 @@ impl Pool {
         // number.
         unsafe {
             call!(cuDeviceGetDefaultMemPool(&mut handle.0, device))?;
-            let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-            let value = (&raw mut keep).cast();
-            call!(cuMemPoolSetAttribute(handle.0, threshold, value))?;
+            call!(cuMemPoolSetAttribute(
+                handle.0,
+                sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                (&raw mut keep).cast()
+            ))?;
         }
         Ok(Pool {
             context,
@@ -83,9 +85,11 @@ impl Pool {
         let mut reserved = 0u64;
         // SAFETY: the pool is alive and the attribute a 64-bit number.
         let told = unsafe {
-            let current = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
-            let value = (&raw mut reserved).cast();
-            call!(cuMemPoolGetAttribute(self.handle.0, current, value))
+            call!(cuMemPoolGetAttribute(
+                self.handle.0,
+                sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+                (&raw mut reserved).cast()
+            ))
         };
         told.map_or(0, |()| reserved as usize)
     }

@@ -22,8 +22,10 @@ impl Stream {
         let mut handle = Object(null_mut());
         // SAFETY: the context is current and the place writable.
         unsafe {
-            let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-            call!(cuStreamCreate(&mut handle.0, flags))
+            call!(cuStreamCreate(
+                &mut handle.0,
+                sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32
+            ))
         }?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Ok(Stream {
@@ -106,7 +108,7 @@ impl Event {
 
     /// The time from this timed event to another that has happened.
     pub(super) fn until(&self, end: &Event) -> Result<Duration> {
-        let mut milliseconds = 0.0;
+        let mut milliseconds = 0f32;
         // SAFETY: both events are alive and the place is writable.
         unsafe {
             call!(cuEventElapsedTime(
