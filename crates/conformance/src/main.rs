@@ -42,10 +42,7 @@ fn command() -> Result<ExitCode, Failed> {
     let mut parser = lexopt::Parser::from_env();
     if std::env::args().nth(1).is_some_and(|a| a == "gpu") {
         parser.next()?;
-        return Ok(match kiln_gpu_proof::command::run(parser)? {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
-        });
+        return Ok(ExitCode::from(kiln_gpu_proof::command::run(parser)?));
     }
     let options = parse(parser)?;
     if options.command == "train" {

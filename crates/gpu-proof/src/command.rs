@@ -1,57 +1,66 @@
 //! `kiln-conformance gpu`: runs the parts, each in a process of its own, and writes a page.
 
 use crate::driver::Driver;
-use crate::{Failed, PARTS, Part, Report, Settings};
+use crate::process::within;
+use crate::{Failed, PARTS, Part, Report, STAGE_SECONDS, Settings, Stage};
 use kiln_tensor::Device;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 /// What the command takes.
 pub const USAGE: &str = "usage: kiln-conformance gpu [options]
 
-Proves the GPU that the CUDA driver shows first, and writes DIR/gpu.md, DIR/gpu.json and the hardware's
-outputs, DIR/hardware.tar. It exits with 1 if anything is wrong. On the emulated driver nothing is timed.
+Proves the GPU that the CUDA driver shows first. Results are written as they are known, a line each, to
+DIR/PART.jsonl; DIR/gpu.md and DIR/gpu.json say what all of these say, and DIR/hardware.tar has the hardware's
+outputs. It exits with 1 if anything is wrong, with 3 if nothing is, but something was left out for lack of time.
+On the emulated driver nothing is timed.
 
-  --out DIR       where results go (default: gpu-report)
+  --out DIR       where results go, beside those of earlier calls (default: gpu-report)
+  --stage a       the parts of a stage: a, b or c, each of at most ten minutes
   --parts A,B     only these parts, or all but these with a minus: -models,-products
-  --limit N       seconds for the whole; parts that don't fit are left out (default 3600)
+  --limit N       seconds for the whole (default: 600 a stage)
   --seeds N       random programs (default 1000)
   --first N       the first of them (default 0); with --seeds 1 it is printed
   --short         a small share of everything, to see that it works
   --tests DIR     a folder with the test binaries `kiln` and `runtime`
   --python FILE   a Python that may have PyTorch (default: python3)
   --commit HASH   what was built, for the page
+  --page          only writes the page of what is in DIR
   --list          only says what parts there are";
 
 struct Given {
     out: PathBuf,
+    stage: Option<Stage>,
     parts: Vec<String>,
-    limit: u64,
+    limit: Option<u64>,
     seeds: Option<u64>,
     first: u64,
     short: bool,
     tests: Option<PathBuf>,
     python: String,
     commit: String,
+    page: bool,
     list: bool,
-    /// The part to run in this process, with the file for its report.
-    only: Option<(String, PathBuf)>,
+    /// The part to run in this process, and its seconds.
+    only: Option<(String, u64)>,
 }
 
 fn parse(mut parser: lexopt::Parser) -> Result<Given, Failed> {
     use lexopt::prelude::*;
     let mut given = Given {
         out: "gpu-report".into(),
+        stage: None,
         parts: Vec::new(),
-        limit: 3600,
+        limit: None,
         seeds: None,
         first: 0,
         short: false,
         tests: None,
         python: "python3".into(),
         commit: option_env!("KILN_COMMIT").unwrap_or("unknown").into(),
+        page: false,
         list: false,
         only: None,
     };
@@ -62,16 +71,22 @@ fn parse(mut parser: lexopt::Parser) -> Result<Given, Failed> {
                 let names = parser.value()?.string()?;
                 given.parts.extend(names.split(',').map(str::to_string));
             }
-            Long("limit") => given.limit = parser.value()?.parse()?,
+            Long("stage") => {
+                let name = parser.value()?.string()?;
+                let stage = Stage::named(&name);
+                given.stage = Some(stage.ok_or(format!("no stage {name}; there are a, b, c"))?);
+            }
+            Long("limit") => given.limit = Some(parser.value()?.parse()?),
             Long("seeds") => given.seeds = Some(parser.value()?.parse()?),
             Long("first") => given.first = parser.value()?.parse()?,
             Long("short") => given.short = true,
             Long("tests") => given.tests = Some(parser.value()?.into()),
             Long("python") => given.python = parser.value()?.string()?,
             Long("commit") => given.commit = parser.value()?.string()?,
+            Long("page") => given.page = true,
             Long("list") => given.list = true,
             Long("part") => {
-                given.only = Some((parser.value()?.string()?, parser.value()?.into()));
+                given.only = Some((parser.value()?.string()?, parser.value()?.parse()?));
             }
             Long("help") | Short('h') => return Err(USAGE.into()),
             other => return Err(format!("{}\n{USAGE}", other.unexpected()).into()),
@@ -91,7 +106,13 @@ impl Given {
         let named = |n: &String| n == part.name;
         let without = |n: &String| n.strip_prefix('-') == Some(part.name);
         let all = self.parts.iter().all(|n| n.starts_with('-'));
-        (all || self.parts.iter().any(named)) && !self.parts.iter().any(without)
+        let named = (all || self.parts.iter().any(named)) && !self.parts.iter().any(without);
+        named && self.stage.is_none_or(|stage| stage == part.stage)
+    }
+
+    /// Where a part's lines go.
+    fn lines(&self, part: &Part) -> PathBuf {
+        self.out.join(format!("{}.jsonl", part.name))
     }
 
     fn settings(&self, device: Device) -> Settings {
@@ -108,65 +129,73 @@ impl Given {
     }
 }
 
-/// Runs the command with the arguments behind `gpu`; gives whether nothing is wrong.
+/// Runs the command with the arguments behind `gpu`; gives its exit code.
 ///
 /// # Errors
 /// If the arguments are off, there is no GPU, or results can't be written.
-pub fn run(parser: lexopt::Parser) -> Result<bool, Failed> {
+pub fn run(parser: lexopt::Parser) -> Result<u8, Failed> {
+    let start = Instant::now();
     let given = parse(parser)?;
     if given.list {
         for p in PARTS {
-            say!("{:12} {} (at most {} s)", p.name, p.claim, p.limit);
+            let (name, claim, limit) = (p.name, p.claim, p.limit);
+            say!("{:?} {name:12} {claim} (at most {limit} s)", p.stage);
         }
-        return Ok(true);
+        return Ok(0);
+    }
+    if given.page {
+        return conclude(&given.out);
     }
     let device = Device::cuda(0)?;
-    let settings = given.settings(device);
-    if let Some((name, file)) = &given.only {
+    let mut settings = given.settings(device);
+    if let Some((name, seconds)) = &given.only {
         let part = Part::named(name).ok_or("no such part")?;
-        let report = part.run(&settings);
-        std::fs::write(file, report.to_json().to_string())?;
-        return Ok(report.wrong.is_empty());
+        // The last checks take a moment.
+        let seconds = seconds.saturating_sub((seconds / 10).clamp(2, 10));
+        settings.deadline = Some(start + Duration::from_secs(seconds));
+        part.run(&settings, &mut Report::to_file(&given.lines(part))?);
+        return Ok(0);
     }
     std::fs::create_dir_all(&given.out)?;
     let facts = facts(&settings, &given.commit)?;
     for (key, value) in &facts {
         say!("{key}: {value}");
     }
-    let start = Instant::now();
-    let mut reports: Vec<(&Part, Report)> = Vec::new();
+    let facts: serde_json::Map<String, Value> = facts
+        .into_iter()
+        .map(|(k, v)| (k.to_string(), json!(v)))
+        .collect();
+    std::fs::write(given.out.join("facts.json"), json!(facts).to_string())?;
+    let stages = if given.stage.is_some() { 1 } else { 3 };
+    let whole = given.limit.unwrap_or(stages * STAGE_SECONDS);
+    let end = start + Duration::from_secs(whole);
     for part in PARTS.iter().filter(|p| given.wants(p)) {
         say!("{}: {}", part.name, part.claim);
-        let left = given.limit.saturating_sub(start.elapsed().as_secs());
-        // The emulator is slow, and nobody waits for it.
-        let limit = part.limit * if settings.emulated() { 20 } else { 1 };
-        let report = in_process(part, &given, limit.min(left))?;
+        // Ends of processes, and the page.
+        let left = end.saturating_duration_since(Instant::now() + Duration::from_secs(3));
+        let report = in_process(part, &given, part.limit.min(left.as_secs()))?;
+        let (held, wrong, left_out) = (report.held, report.wrong.len(), report.left_out.len());
         say!(
-            "{}: {} hold, {} wrong, {:.1} s",
+            "{}: {held} hold, {wrong} wrong, {left_out} left out, {:.1} s",
             part.name,
-            report.held,
-            report.wrong.len(),
-            report.seconds
+            report.seconds.unwrap_or_default()
         );
-        reports.push((part, report));
-        // What is known so far survives if the whole is stopped.
-        write(&given.out, &facts, &reports)?;
+        page(&given.out)?;
     }
-    let wrong: usize = reports.iter().map(|(_, r)| r.wrong.len()).sum();
-    say!("{wrong} wrong; see {}", given.out.join("gpu.md").display());
-    Ok(wrong == 0)
+    conclude(&given.out)
 }
 
 /// Runs a part in a process of its own, for at most so many seconds.
 fn in_process(part: &Part, given: &Given, limit: u64) -> Result<Report, Failed> {
+    let lines = given.lines(part);
     if limit < 5 {
-        let mut report = Report::default();
-        report.note("left out: no time is left");
+        let mut report = Report::to_file(&lines)?;
+        report.leave_out("all of it: no time is left");
+        report.end(0.0);
         return Ok(report);
     }
-    let file = given.out.join(format!("{}.part", part.name));
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["gpu", "--part", part.name]).arg(&file);
+    command.args(["gpu", "--part", part.name, &limit.to_string()]);
     command.arg("--out").arg(&given.out);
     command.args(["--python", &given.python]);
     if given.short {
@@ -179,35 +208,25 @@ fn in_process(part: &Part, given: &Given, limit: u64) -> Result<Report, Failed> 
     if let Some(tests) = &given.tests {
         command.arg("--tests").arg(tests);
     }
+    let _ = std::fs::remove_file(&lines);
     let start = Instant::now();
-    let ended = wait(command.spawn()?, Duration::from_secs(limit))?;
-    let found = std::fs::read(&file).ok();
-    let _ = std::fs::remove_file(&file);
-    let found = found.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
-    let mut report = found.as_ref().map(Report::from_json).unwrap_or_default();
+    let ended = within(&mut command, Duration::from_secs(limit))?;
+    let text = std::fs::read_to_string(&lines).unwrap_or_default();
+    let found = Report::from_lines(&text);
+    // It is known by its last line, of whatever kind.
+    let last = text.lines().last().unwrap_or("nothing");
+    let mut report = Report::going_on(&lines)?;
     match ended {
-        None => report.wrong(format!("stopped after {limit} s")),
-        Some(status) if found.is_none() => report.wrong(format!("ended with {status}")),
+        None => report.leave_out(format!("stopped after {limit} s, behind {last}")),
+        Some(status) if found.seconds.is_none() => {
+            report.wrong(format!("ended with {status}, behind {last}"));
+        }
         Some(_) => {}
     }
-    report.seconds = start.elapsed().as_secs_f64();
-    Ok(report)
-}
-
-/// Waits for a process; one that takes longer is killed.
-fn wait(mut child: Child, limit: Duration) -> Result<Option<ExitStatus>, Failed> {
-    let start = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if start.elapsed() > limit {
-            child.kill()?;
-            child.wait()?;
-            return Ok(None);
-        }
-        std::thread::sleep(Duration::from_millis(20));
+    if found.seconds.is_none() {
+        report.end(start.elapsed().as_secs_f64());
     }
+    Ok(Report::from_lines(&std::fs::read_to_string(&lines)?))
 }
 
 /// What was proven, where and when.
@@ -251,38 +270,59 @@ fn date(now: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-fn write(
-    out: &Path,
-    facts: &[(&'static str, String)],
-    reports: &[(&Part, Report)],
-) -> Result<(), Failed> {
+/// Writes the page of all reports in a folder, and gives these.
+fn page(out: &Path) -> Result<Vec<(&'static Part, Report)>, Failed> {
+    let facts = std::fs::read(out.join("facts.json"))?;
+    let facts: serde_json::Map<String, Value> = serde_json::from_slice(&facts)?;
+    let report = |part: &'static Part| {
+        let lines = std::fs::read_to_string(out.join(format!("{}.jsonl", part.name)));
+        Some((part, Report::from_lines(&lines.ok()?)))
+    };
+    let reports: Vec<(&Part, Report)> = PARTS.iter().filter_map(report).collect();
     let wrong: usize = reports.iter().map(|(_, r)| r.wrong.len()).sum();
     let mut page = String::from("# A GPU, proven\n\n");
-    for (key, value) in facts {
-        page += &format!("- {key}: {value}\n");
+    for (key, value) in &facts {
+        page += &format!("- {key}: {}\n", value.as_str().unwrap_or_default());
     }
-    page += &format!(
-        "\n{}\n\n",
-        match wrong {
-            0 => "Nothing is wrong.".to_string(),
-            n => format!("**{n} wrong.**"),
-        }
-    );
-    for (part, report) in reports {
+    page += &match wrong {
+        0 => "\nNothing is wrong.\n\n".to_string(),
+        n => format!("\n**{n} wrong.**\n\n"),
+    };
+    for (part, report) in &reports {
         page += &report.to_markdown(part.name, part.claim);
     }
-    std::fs::write(out.join("gpu.md"), page.trim_end().to_string() + "\n")?;
-    let facts: serde_json::Map<String, Value> = facts
-        .iter()
-        .map(|(k, v)| (k.to_string(), json!(v)))
-        .collect();
+    replace(&out.join("gpu.md"), page.trim_end().to_string() + "\n")?;
     let parts: serde_json::Map<String, Value> = reports
         .iter()
         .map(|(p, r)| (p.name.to_string(), r.to_json()))
         .collect();
     let all = json!({"facts": facts, "wrong": wrong, "parts": parts});
-    std::fs::write(out.join("gpu.json"), serde_json::to_string_pretty(&all)?)?;
-    Ok(())
+    replace(&out.join("gpu.json"), serde_json::to_string_pretty(&all)?)?;
+    Ok(reports)
+}
+
+/// Writes a file whole or not at all.
+fn replace(path: &Path, text: String) -> Result<(), Failed> {
+    let new = path.with_extension("new");
+    std::fs::write(&new, text)?;
+    Ok(std::fs::rename(new, path)?)
+}
+
+/// Writes the page and gives the exit code of what it says.
+fn conclude(out: &Path) -> Result<u8, Failed> {
+    let reports = page(out)?;
+    let wrong: usize = reports.iter().map(|(_, r)| r.wrong.len()).sum();
+    let left_out = |r: &Report| r.left_out.len() + usize::from(r.seconds.is_none());
+    let left_out = reports.iter().map(|(_, r)| left_out(r)).sum();
+    say!(
+        "{wrong} wrong, {left_out} left out; see {}",
+        out.join("gpu.md").display()
+    );
+    Ok(match (wrong, left_out) {
+        (0, 0) => 0,
+        (0, _) => 3,
+        _ => 1,
+    })
 }
 
 #[cfg(test)]

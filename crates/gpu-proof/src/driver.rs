@@ -3,6 +3,8 @@
 use crate::Failed;
 use cudarc::driver::{result, sys};
 use kiln_gpu_emulator::{Argument, Vector};
+use kiln_ir::fuzz::Rng;
+use kiln_tensor::DType;
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 
@@ -10,7 +12,7 @@ use std::ptr::null_mut;
 pub(crate) struct Driver(());
 
 /// Memory of the device.
-struct Array(sys::CUdeviceptr);
+pub(crate) struct Array(sys::CUdeviceptr);
 
 impl Drop for Array {
     fn drop(&mut self) {
@@ -20,9 +22,26 @@ impl Drop for Array {
 }
 
 impl Array {
-    fn new(bytes: usize) -> Result<Array, Failed> {
+    /// Memory of so many bytes, whatever they are.
+    pub(crate) fn new(bytes: usize) -> Result<Array, Failed> {
         // SAFETY: whoever makes an array fills it before reading.
         Ok(Array(unsafe { result::malloc_sync(bytes.max(1)) }?))
+    }
+}
+
+impl Array {
+    pub(crate) fn address(&self) -> u64 {
+        self.0
+    }
+
+    /// Memory of random numbers of a float dtype from -1 to 1.
+    pub(crate) fn random(bytes: usize, dtype: DType) -> Result<Array, Failed> {
+        let array = Array::new(bytes)?;
+        let shape = [(bytes / dtype.size()) as i64];
+        let numbers = crate::bench::random(dtype, &shape, &mut Rng::new(1))?;
+        // SAFETY: the array holds so many bytes.
+        unsafe { result::memcpy_htod_sync(array.0, numbers.bytes()?) }?;
+        Ok(array)
     }
 }
 

@@ -2,7 +2,8 @@
 //! how fast it is.
 //!
 //! A part is a function that fills a [`Report`]. The command runs each in a process of its own, so that a fault,
-//! which ends a process's use of a GPU, or a part that takes too long, spoils no other.
+//! which ends a process's use of a GPU, or a part that takes too long, spoils no other. Parts belong to three
+//! stages of at most ten minutes: [`Stage`].
 
 /// Prints a line. That nobody reads any more stops nothing: pages are written, and the exit code says the rest.
 #[macro_export]
@@ -18,6 +19,9 @@ mod binaries;
 pub mod command;
 mod digits;
 mod driver;
+mod families;
+mod machine;
+mod process;
 mod programs;
 mod report;
 mod samples;
@@ -29,6 +33,7 @@ pub use report::{Figure, Report};
 
 use kiln_tensor::Device;
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// What stops a part.
 pub type Failed = Box<dyn std::error::Error>;
@@ -50,6 +55,8 @@ pub struct Settings {
     pub tests: Option<PathBuf>,
     /// The Python that may have PyTorch.
     pub python: String,
+    /// When the part is to be at its end.
+    pub deadline: Option<Instant>,
 }
 
 impl Settings {
@@ -63,7 +70,13 @@ impl Settings {
             out: None,
             tests: None,
             python: "python3".to_string(),
+            deadline: None,
         }
+    }
+
+    /// True if what is not begun yet is to be left out.
+    pub fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|end| Instant::now() >= end)
     }
 
     /// Whether the device is the emulator, whose timings mean nothing.
@@ -72,92 +85,76 @@ impl Settings {
     }
 }
 
+/// What a machine is asked for in one go.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The machine, and every kernel family at a few sizes.
+    A,
+    /// Kernels beside the vendor's libraries.
+    B,
+    /// Programs, training, whole models.
+    C,
+}
+
+impl Stage {
+    /// The stage that the command line calls so.
+    pub fn named(name: &str) -> Option<Stage> {
+        match name {
+            "a" => Some(Stage::A),
+            "b" => Some(Stage::B),
+            "c" => Some(Stage::C),
+            _ => None,
+        }
+    }
+}
+
+/// Seconds of a stage, with what the command itself takes.
+pub const STAGE_SECONDS: u64 = 600;
+
 /// A part of the proof.
 pub struct Part {
     /// What it is called on the command line.
     pub name: &'static str,
     /// What it shows.
     pub claim: &'static str,
+    /// The stage that it belongs to.
+    pub stage: Stage,
     /// The most seconds that it is given.
     pub limit: u64,
     run: fn(&Settings, &mut Report) -> Result<(), Failed>,
 }
 
-/// The parts, in the order in which they run.
-pub const PARTS: &[Part] = &[
-    Part {
-        name: "vectors",
-        claim: "the emulator computes what this GPU computes",
-        limit: 120,
-        run: vectors::run,
-    },
-    Part {
-        name: "samples",
-        claim: "PyTorch's operator samples, values and gradients",
-        limit: 300,
-        run: samples::run,
-    },
-    Part {
-        name: "programs",
-        claim: "random programs give what the reference gives",
-        limit: 400,
-        run: programs::run,
-    },
-    Part {
-        name: "gradients",
-        claim: "gradients of random programs give what the reference gives",
-        limit: 400,
-        run: programs::run_gradients,
-    },
-    Part {
-        name: "training",
-        claim: "training runs follow PyTorch's: gradients, every loss, final weights",
-        limit: 200,
-        run: training::run,
-    },
-    Part {
-        name: "transformer",
-        claim: "training steps of a transformer are as near to f64 as the CPU's",
-        limit: 100,
-        run: transformer::run,
-    },
-    Part {
-        name: "digits",
-        claim: "a trained classifier is as good as the CPU's",
-        limit: 300,
-        run: digits::run,
-    },
-    Part {
-        name: "suites",
-        claim: "the test suites of the engine",
-        limit: 500,
-        run: binaries::run,
-    },
-    Part {
-        name: "bandwidth",
-        claim: "fused kernels as a share of the bandwidth of copies",
-        limit: 200,
-        run: bench::bandwidth,
-    },
-    Part {
-        name: "launches",
-        claim: "time of the host for a replayed kernel",
-        limit: 100,
-        run: bench::launches,
-    },
-    Part {
-        name: "products",
-        claim: "products and convolutions beside cuBLAS and cuDNN",
-        limit: 200,
-        run: bench::products,
-    },
-    Part {
-        name: "models",
-        claim: "whole models beside PyTorch",
-        limit: 300,
-        run: bench::models,
-    },
-];
+macro_rules! parts {
+    ($($stage:ident $name:literal $limit:literal $run:path: $claim:literal;)*) => {
+        /// The parts, in the order in which they run.
+        pub const PARTS: &[Part] = &[$(Part {
+            name: $name,
+            claim: $claim,
+            stage: Stage::$stage,
+            limit: $limit,
+            run: $run,
+        },)*];
+    };
+}
+
+parts! {
+    A "machine" 60 machine::run: "clocks, and the ceilings of copies and products";
+    A "vectors" 60 vectors::run: "the emulator computes what this GPU computes";
+    A "families" 300 families::run: "every kernel family at three sizes beside f64";
+    A "suites" 140 binaries::run: "the test suites of the engine";
+    B "products" 150 bench::products: "products beside cuBLASLt and PyTorch";
+    B "convolutions" 150 bench::convolutions: "convolutions, channels last, beside cuDNN";
+    B "attention" 100 bench::attention: "attention and its gradients beside PyTorch";
+    B "rows" 130 bench::rows: "norms, softmax, losses, optimisers and scans beside copies and PyTorch";
+    B "launches" 30 bench::launches: "time of the host for a replayed kernel";
+    C "samples" 110 samples::run: "PyTorch's operator samples, values and gradients";
+    C "training" 60 training::run: "training runs follow PyTorch's: gradients, every loss, final weights";
+    C "transformer" 20 transformer::run: "training steps of a transformer are as near to f64 as the CPU's";
+    C "digits" 40 digits::run: "a trained classifier is as good as the CPU's";
+    C "models" 180 bench::models: "whole models and their training steps beside PyTorch's compiler";
+    C "programs" 80 programs::run: "random programs give what the reference gives";
+    C "gradients" 80 programs::run_gradients: "gradients of random programs give what the reference gives";
+}
 
 impl Part {
     /// The part of this name.
@@ -166,11 +163,26 @@ impl Part {
     }
 
     /// Runs the part in this process. An error that stops it is among what is wrong.
-    pub fn run(&self, settings: &Settings) -> Report {
-        let mut report = Report::default();
-        if let Err(e) = (self.run)(settings, &mut report) {
+    pub fn run(&self, settings: &Settings, report: &mut Report) {
+        let start = Instant::now();
+        if let Err(e) = (self.run)(settings, report) {
             report.wrong(format!("stopped: {e}"));
         }
-        report
+        report.end(start.elapsed().as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_fit_into_their_stages() {
+        for stage in [Stage::A, Stage::B, Stage::C] {
+            let parts = PARTS.iter().filter(|p| p.stage == stage);
+            let seconds: u64 = parts.map(|p| p.limit).sum();
+            // Each takes a moment more, to end its process.
+            assert!(seconds <= STAGE_SECONDS - 20, "{stage:?}: {seconds}");
+        }
     }
 }

@@ -1,107 +1,193 @@
-//! What a part found, as JSON and as Markdown.
+//! What a part found: a line of JSON a result, each written before the next is looked for, and a page of Markdown.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 
-/// A measurement, of PyTorch too where that is installed.
+/// A measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
     /// What was measured.
     pub name: String,
-    /// The unit of both numbers.
+    /// The unit of all numbers but the spread.
     pub unit: String,
-    /// Kiln's number.
-    pub kiln: f64,
-    /// PyTorch's number.
-    pub torch: Option<f64>,
+    /// Kiln's number, a median; `None` where something else is measured.
+    pub kiln: Option<f64>,
+    /// The distance between the quartiles of the first number as a part of the median, where several were taken.
+    pub spread: Option<f64>,
+    /// Other numbers for the same work, by whose they are.
+    pub beside: Vec<(String, f64)>,
 }
 
 /// What a part found.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Debug, Default)]
 pub struct Report {
     /// Checks that held.
     pub held: u64,
     /// What is wrong.
     pub wrong: Vec<String>,
-    /// What was left out, and other remarks.
+    /// What there was no time for.
+    pub left_out: Vec<String>,
+    /// Remarks.
     pub notes: Vec<String>,
     /// Measurements.
     pub figures: Vec<Figure>,
-    /// Seconds it took.
-    pub seconds: f64,
+    /// Seconds it took; `None` if it did not come to its end.
+    pub seconds: Option<f64>,
+    /// Where each line goes.
+    lines: Option<File>,
 }
 
 impl Report {
+    /// A report that writes each result to a file as it is known.
+    ///
+    /// # Errors
+    /// If the file can't be made.
+    pub fn to_file(path: &Path) -> std::io::Result<Report> {
+        Ok(Report {
+            lines: Some(File::create(path)?),
+            ..Report::default()
+        })
+    }
+
+    /// A report whose lines follow those that a file has.
+    ///
+    /// # Errors
+    /// If the file can't be written.
+    pub fn going_on(path: &Path) -> std::io::Result<Report> {
+        let mut file = File::options().create(true).append(true).open(path)?;
+        // The last line may be cut off.
+        file.write_all(b"\n")?;
+        Ok(Report {
+            lines: Some(file),
+            ..Report::default()
+        })
+    }
+
+    /// What the lines of a report say, the last of which may be cut off.
+    pub fn from_lines(text: &str) -> Report {
+        let mut report = Report::default();
+        for line in text.lines() {
+            if let Ok(line) = serde_json::from_str(line) {
+                report.take(&line);
+            }
+        }
+        report
+    }
+
+    /// Adds what a line says.
+    fn take(&mut self, line: &Value) {
+        let text = |v: &Value| v.as_str().unwrap_or_default().to_string();
+        for (kind, value) in line.as_object().into_iter().flatten() {
+            match kind.as_str() {
+                "held" => self.held += 1,
+                "wrong" => self.wrong.push(text(value)),
+                "left out" => self.left_out.push(text(value)),
+                "note" => self.notes.push(text(value)),
+                "seconds" => self.seconds = value.as_f64(),
+                _ => {
+                    let beside = value["beside"].as_object().into_iter().flatten();
+                    let beside = beside.filter_map(|(who, n)| Some((who.clone(), n.as_f64()?)));
+                    self.figures.push(Figure {
+                        name: text(&value["name"]),
+                        unit: text(&value["unit"]),
+                        kiln: value["kiln"].as_f64(),
+                        spread: value["spread"].as_f64(),
+                        beside: beside.collect(),
+                    });
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, line: Value) {
+        if let Some(file) = &mut self.lines {
+            // A line is one write, so that a process that is killed leaves whole ones.
+            if let Err(e) = file.write_all(format!("{line}\n").as_bytes()) {
+                eprintln!("  a result can't be written: {e}");
+            }
+        }
+        self.take(&line);
+    }
+
     /// Adds something wrong.
     pub fn wrong(&mut self, what: impl Into<String>) {
         let what = what.into();
         eprintln!("  WRONG {what}");
-        self.wrong.push(what);
+        self.add(json!({"wrong": what}));
+    }
+
+    /// Adds what there was no time for.
+    pub fn leave_out(&mut self, what: impl Into<String>) {
+        let what = what.into();
+        eprintln!("  left out: {what}");
+        self.add(json!({"left out": what}));
     }
 
     /// Adds a remark.
     pub fn note(&mut self, what: impl Into<String>) {
         let what = what.into();
         eprintln!("  {what}");
-        self.notes.push(what);
+        self.add(json!({"note": what}));
     }
 
     /// Counts a check, or adds what is wrong.
     pub fn check(&mut self, what: &str, result: Result<(), String>) {
         match result {
-            Ok(()) => self.held += 1,
+            Ok(()) => self.add(json!({"held": what})),
             Err(why) => self.wrong(format!("{what}: {why}")),
         }
     }
 
     /// Adds a measurement.
-    pub fn figure(&mut self, name: impl Into<String>, unit: &str, kiln: f64, torch: Option<f64>) {
-        let name = name.into();
-        let beside = torch.map_or(String::new(), |t| format!(", PyTorch {t:.3}"));
-        eprintln!("  {name}: {kiln:.3}{beside} {unit}");
-        self.figures.push(Figure {
-            name,
-            unit: unit.to_string(),
-            kiln,
-            torch,
+    pub fn figure(&mut self, figure: Figure) {
+        let kiln = figure.kiln.map(|n| ("Kiln", n)).into_iter();
+        let all = kiln.chain(figure.beside.iter().map(|(who, n)| (who.as_str(), *n)));
+        let shown: Vec<String> = all.map(|(who, n)| format!("{who} {n:.3}")).collect();
+        let (name, unit) = (&figure.name, &figure.unit);
+        eprintln!("  {name}: {} {unit}", shown.join(", "));
+        let beside = figure.beside.iter();
+        let beside: Map<String, Value> = beside.map(|(who, n)| (who.clone(), json!(n))).collect();
+        let line = json!({
+            "name": name, "unit": unit, "kiln": figure.kiln, "spread": figure.spread, "beside": beside,
         });
+        self.add(json!({"figure": line}));
+    }
+
+    /// Adds the number of a measurement that nothing stands beside.
+    pub fn number(&mut self, name: impl Into<String>, unit: &str, kiln: f64) {
+        self.figure(Figure {
+            name: name.into(),
+            unit: unit.into(),
+            kiln: Some(kiln),
+            spread: None,
+            beside: vec![],
+        });
+    }
+
+    /// Says that the part came to its end.
+    pub fn end(&mut self, seconds: f64) {
+        self.add(json!({"seconds": seconds}));
     }
 
     /// As JSON.
     pub fn to_json(&self) -> Value {
-        let figure =
-            |f: &Figure| json!({"name": f.name, "unit": f.unit, "kiln": f.kiln, "torch": f.torch});
+        let figure = |f: &Figure| {
+            let beside = f.beside.iter().map(|(who, n)| (who.clone(), json!(n)));
+            let beside: Map<String, Value> = beside.collect();
+            json!({
+                "name": f.name, "unit": f.unit, "kiln": f.kiln, "spread": f.spread, "beside": beside,
+            })
+        };
         json!({
             "held": self.held,
             "wrong": self.wrong,
+            "left_out": self.left_out,
             "notes": self.notes,
             "figures": self.figures.iter().map(figure).collect::<Vec<_>>(),
             "seconds": self.seconds,
         })
-    }
-
-    /// From JSON; what is missing is empty.
-    pub fn from_json(value: &Value) -> Report {
-        let list = |key: &str| value[key].as_array().cloned().unwrap_or_default();
-        let texts = |key: &str| {
-            let texts = list(key).into_iter();
-            texts
-                .filter_map(|t| Some(t.as_str()?.to_string()))
-                .collect::<Vec<_>>()
-        };
-        let text = |v: &Value| v.as_str().unwrap_or_default().to_string();
-        let figure = |f: &Value| Figure {
-            name: text(&f["name"]),
-            unit: text(&f["unit"]),
-            kiln: f["kiln"].as_f64().unwrap_or(f64::NAN),
-            torch: f["torch"].as_f64(),
-        };
-        Report {
-            held: value["held"].as_u64().unwrap_or(0),
-            wrong: texts("wrong"),
-            notes: texts("notes"),
-            figures: list("figures").iter().map(figure).collect(),
-            seconds: value["seconds"].as_f64().unwrap_or(0.0),
-        }
     }
 
     /// As a section of a page.
@@ -111,21 +197,42 @@ impl Report {
             (true, n) => format!(" {n} checks hold."),
             (false, n) => format!(" **{} wrong**, {n} checks hold.", self.wrong.len()),
         };
-        let mut text = format!("## {name}\n\n{claim}.{state} {:.0} s.\n\n", self.seconds);
+        let end = self
+            .seconds
+            .map_or(" It did not come to its end.".into(), |s| {
+                format!(" {s:.0} s.")
+            });
+        let mut text = format!("## {name}\n\n{claim}.{state}{end}\n\n");
         if !self.figures.is_empty() {
-            text += "| | Kiln | PyTorch | unit |\n|---|---:|---:|---|\n";
+            let mut others: Vec<&str> = Vec::new();
+            for (who, _) in self.figures.iter().flat_map(|f| &f.beside) {
+                if !others.contains(&who.as_str()) {
+                    others.push(who);
+                }
+            }
+            let head: String = others.iter().map(|who| format!(" {who} |")).collect();
+            let rule = "---:|".repeat(others.len());
+            text += &format!("| | Kiln | spread |{head} unit |\n|---|---:|---:|{rule}---|\n");
             for f in &self.figures {
-                let torch = f.torch.map_or("–".to_string(), number);
-                text += &format!(
-                    "| {} | {} | {torch} | {} |\n",
-                    f.name,
-                    number(f.kiln),
-                    f.unit
-                );
+                let spread = f
+                    .spread
+                    .map_or("–".into(), |s| format!("{:.1}%", 100.0 * s));
+                let beside = others.iter().map(|who| {
+                    let found = f.beside.iter().find(|(other, _)| other == who);
+                    format!(" {} |", found.map_or("–".into(), |(_, n)| number(*n)))
+                });
+                let beside: String = beside.collect();
+                let kiln = f.kiln.map_or("–".into(), number);
+                text += &format!("| {} | {kiln} | {spread} |{beside} {} |\n", f.name, f.unit);
             }
             text.push('\n');
         }
-        for (list, mark) in [(&self.wrong, "WRONG "), (&self.notes, "")] {
+        let lists = [
+            (&self.wrong, "WRONG "),
+            (&self.left_out, "left out: "),
+            (&self.notes, ""),
+        ];
+        for (list, mark) in lists {
             for line in list.iter().take(50) {
                 text += &format!("- {mark}{}\n", line.replace('\n', " "));
             }
@@ -149,21 +256,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_survives_json_and_is_readable() {
-        let mut report = Report::default();
+    fn a_report_survives_as_lines_and_is_readable() {
+        let path = std::env::temp_dir().join(format!("kiln-report-{}", std::process::id()));
+        let mut report = Report::to_file(&path).unwrap();
         report.check("sum", Ok(()));
         report.check("product", Err("3 is not\n4".into()));
         report.note("skipped: loops");
-        report.figure("copy", "GB/s", 1234.5678, None);
-        report.figure("softmax", "GB/s", 0.012345, Some(98.76));
-        assert_eq!(Report::from_json(&report.to_json()), report);
+        report.leave_out("programs from 7 on");
+        report.number("copy", "GB/s", 1234.5678);
+        report.figure(Figure {
+            name: "softmax".into(),
+            unit: "GB/s".into(),
+            kiln: Some(0.012345),
+            spread: Some(0.0214),
+            beside: vec![("PyTorch".into(), 98.76)],
+        });
+        report.end(12.0);
+        let lines = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(Report::from_lines(&lines).to_json(), report.to_json());
         let text = report.to_markdown("ops", "ops are right");
-        assert!(text.contains("**1 wrong**, 1 checks hold."), "{text}");
+        assert!(text.contains("**1 wrong**, 1 checks hold. 12 s."), "{text}");
         assert!(text.contains("- WRONG product: 3 is not 4\n"), "{text}");
-        assert!(text.contains("| copy | 1235 | – | GB/s |"), "{text}");
-        assert!(
-            text.contains("| softmax | 0.0123 | 98.8 | GB/s |"),
-            "{text}"
-        );
+        assert!(text.contains("- left out: programs from 7 on\n"), "{text}");
+        let rows = [
+            "| | Kiln | spread | PyTorch | unit |",
+            "| copy | 1235 | – | – | GB/s |",
+            "| softmax | 0.0123 | 2.1% | 98.8 | GB/s |",
+        ];
+        for row in rows {
+            assert!(text.contains(row), "{text}");
+        }
+        // Whatever a process was about when it was killed, what it had written stays.
+        for end in 0..lines.len() {
+            let Some(cut) = lines.get(..end) else {
+                continue;
+            };
+            let (some, whole) = (Report::from_lines(cut), cut.matches('\n').count() as u64);
+            let count = some.held as usize + some.wrong.len() + some.left_out.len();
+            let count = count + some.notes.len() + some.figures.len();
+            assert!(count as u64 >= whole.min(6), "{cut}");
+        }
     }
 }

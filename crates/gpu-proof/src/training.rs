@@ -7,6 +7,10 @@ use kiln_goldens::training::{RUNS, differences};
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
     let folder = Folder::training("gpu")?;
     for name in RUNS {
+        if settings.is_over() {
+            report.leave_out(format!("{name} and what comes after it"));
+            break;
+        }
         eprintln!("  {name}");
         let wrong = differences(&folder.path().join(name), settings.device)?;
         let result = match wrong.is_empty() {

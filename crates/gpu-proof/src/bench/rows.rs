@@ -1,23 +1,10 @@
 //! Kernels whose time is that of memory, and the time of the host.
 
-use super::{Case, median, randn, seconds, table};
-use crate::driver::Driver;
+use super::models::Whole;
+use super::{BANDWIDTH, Case, median, randn, table};
 use crate::{Failed, Report, Settings};
 use kiln_tensor::{Affine, DType, Grad, Result, RunningStats, Tensor, grad_with};
 use std::time::Instant;
-
-/// The bandwidth of copies in bytes a second, of bytes read and written.
-fn copies(driver: &Driver, bytes: usize) -> std::result::Result<f64, Failed> {
-    let copy = driver.copier(bytes)?;
-    copy(3)?;
-    let mut rates = Vec::new();
-    for _ in 0..super::ROUNDS {
-        let start = Instant::now();
-        copy(50)?;
-        rates.push(100.0 * bytes as f64 / start.elapsed().as_secs_f64());
-    }
-    Ok(median(rates))
-}
 
 /// The gradients of `y` for the cotangent `dy`.
 fn gradients(y: &Tensor, dy: &Tensor, of: &[&Tensor]) -> Result<Vec<Tensor>> {
@@ -37,108 +24,158 @@ fn batch_norm(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Tensor {
     x.batch_norm_with(RunningStats::new().weight(weight).bias(bias).training(true))
 }
 
-/// A case's name, its inputs' shapes, how often its first input's bytes move at least, and its function.
-type Row = (
-    &'static str,
-    Vec<Vec<usize>>,
-    f64,
-    fn(&[Tensor]) -> Result<Vec<Tensor>>,
-);
+/// The element-wise work of AdamW on a parameter, its gradient and both moments.
+fn adamw(x: &[Tensor]) -> Vec<Tensor> {
+    let (p, g) = (&x[0], &x[1]);
+    let m = &x[2] * 0.9 + g * 0.1;
+    let v = &x[3].abs() * 0.999 + g * g * 0.001;
+    let p = p * (1.0 - 1e-5) - &m / (v.sqrt() + 1e-8) * 1e-3;
+    vec![p, m, v]
+}
 
-fn cases(small: bool) -> Vec<Row> {
-    let (rows, width) = if small { (33, 128) } else { (4096, 8192) };
-    let images = if small {
-        vec![2, 8, 9, 16]
-    } else {
-        vec![32, 64, 128, 128]
+fn cases(small: bool) -> Vec<Case> {
+    let dtype = DType::BF16;
+    let matrix = |rows: usize, width: usize| match small {
+        true => vec![33, 128],
+        false => vec![rows, width],
     };
-    let channels = vec![images[1]];
-    let matrix = vec![rows, width];
-    let row = vec![width];
-    vec![
-        ("gelu chain", vec![matrix.clone()], 2.0, |x| {
-            Ok(vec![gelu_chain(&x[0])])
-        }),
-        ("softmax", vec![matrix.clone()], 2.0, |x| {
-            Ok(vec![x[0].softmax(-1)])
-        }),
-        (
-            "layer norm",
-            vec![matrix.clone(), row.clone(), row.clone()],
-            2.0,
-            |x| {
-                let width = x[0].shape()?[1];
-                Ok(vec![layer_norm(x, width)])
-            },
-        ),
-        (
-            "layer norm backward",
-            vec![matrix.clone(), row.clone(), row, matrix.clone()],
-            3.0,
-            |x| {
-                let width = x[0].shape()?[1];
+    let images = match small {
+        true => vec![2, 9, 9, 16],
+        false => vec![64, 56, 56, 256],
+    };
+    // Bytes of a tensor, for each time that it is read or written at least.
+    let bytes = |shape: &[usize], dtype: DType, times: usize| {
+        (shape.iter().product::<usize>() * dtype.size() * times) as f64
+    };
+    let mut all = Vec::new();
+    let wide = matrix(16384, 4096);
+    let half = |shape: &[usize]| (dtype, shape.to_vec());
+    all.push(Case::new(
+        "gelu chain",
+        vec![half(&wide)],
+        bytes(&wide, dtype, 2),
+        |x| Ok(vec![gelu_chain(&x[0])]),
+    ));
+    all.push(Case::new(
+        "softmax",
+        vec![half(&wide)],
+        bytes(&wide, dtype, 2),
+        |x| Ok(vec![x[0].softmax(-1)]),
+    ));
+    let operands = vec![half(&wide), half(&wide)];
+    all.push(Case::new(
+        "softmax backward",
+        operands,
+        bytes(&wide, dtype, 3),
+        |x| {
+            let leaf = x[0].requires_grad_(true);
+            gradients(&leaf.softmax(-1), &x[1], &[&leaf])
+        },
+    ));
+    for width in [768, 4096] {
+        let shape = matrix(65536 * 1024 / width, width);
+        let width = shape[1];
+        let row = vec![width];
+        let operands = vec![half(&shape), half(&row), half(&row)];
+        let name = format!("layer norm of {width}");
+        all.push(Case::new(
+            name,
+            operands.clone(),
+            bytes(&shape, dtype, 2),
+            move |x| Ok(vec![layer_norm(x, width)]),
+        ));
+        let operands = operands.into_iter().chain([half(&shape)]).collect();
+        let name = format!("layer norm of {width} backward");
+        all.push(Case::new(
+            name,
+            operands,
+            bytes(&shape, dtype, 3),
+            move |x| {
                 let leaves: Vec<Tensor> = x[..3].iter().map(|t| t.requires_grad_(true)).collect();
                 let y = layer_norm(&leaves, width);
                 gradients(&y, &x[3], &leaves.iter().collect::<Vec<_>>())
             },
-        ),
-        ("softmax backward", vec![matrix.clone(), matrix], 3.0, |x| {
+        ));
+    }
+    let classes = matrix(8192, 50257);
+    let labels = (DType::I64, vec![classes[0]]);
+    let operands = vec![half(&classes), labels];
+    all.push(Case::new(
+        "cross-entropy and its gradient",
+        operands,
+        bytes(&classes, dtype, 3),
+        |x| {
             let leaf = x[0].requires_grad_(true);
-            gradients(&leaf.softmax(-1), &x[1], &[&leaf])
-        }),
-        (
-            "batch norm",
-            vec![images.clone(), channels.clone(), channels.clone()],
-            3.0,
-            |x| Ok(vec![batch_norm(&x[0], &x[1], &x[2])]),
-        ),
-        (
-            "batch norm backward",
-            vec![images.clone(), channels.clone(), channels, images],
-            5.0,
-            |x| {
-                let leaves: Vec<Tensor> = x[..3].iter().map(|t| t.requires_grad_(true)).collect();
-                let y = batch_norm(&leaves[0], &leaves[1], &leaves[2]);
-                gradients(&y, &x[3], &leaves.iter().collect::<Vec<_>>())
-            },
-        ),
-    ]
+            let loss = leaf.cross_entropy(&x[1]);
+            let [gradient] = kiln_tensor::grad(&loss, &[&leaf])?;
+            Ok(vec![loss, gradient])
+        },
+    ));
+    let channel = vec![images[3]];
+    let operands = vec![half(&images), half(&channel), half(&channel)];
+    let first = |t: &Tensor| t.permute([0, 3, 1, 2]);
+    let last = |t: Tensor| t.permute([0, 2, 3, 1]);
+    all.push(Case::new(
+        "batch norm, channels last",
+        operands.clone(),
+        bytes(&images, dtype, 3),
+        move |x| Ok(vec![last(batch_norm(&first(&x[0]), &x[1], &x[2]))]),
+    ));
+    let operands = operands.into_iter().chain([half(&images)]).collect();
+    all.push(Case::new(
+        "batch norm backward, channels last",
+        operands,
+        bytes(&images, dtype, 5),
+        move |x| {
+            let leaves: Vec<Tensor> = x[..3].iter().map(|t| t.requires_grad_(true)).collect();
+            let y = last(batch_norm(&first(&leaves[0]), &leaves[1], &leaves[2]));
+            gradients(&y, &x[3], &leaves.iter().collect::<Vec<_>>())
+        },
+    ));
+    let parameters = matrix(4096, 16384);
+    let single = (DType::F32, parameters.clone());
+    all.push(Case::new(
+        "AdamW of f32",
+        vec![single; 4],
+        bytes(&parameters, DType::F32, 7),
+        |x| Ok(adamw(x)),
+    ));
+    let single = (DType::F32, wide.clone());
+    all.push(Case::new(
+        "cumulative sum of rows, f32",
+        vec![single.clone()],
+        bytes(&wide, DType::F32, 2),
+        |x| Ok(vec![x[0].cumsum(-1)]),
+    ));
+    all.push(Case::new(
+        "sum of columns, f32",
+        vec![single.clone()],
+        bytes(&wide, DType::F32, 1),
+        |x| Ok(vec![x[0].sum(0)]),
+    ));
+    all.push(Case::new(
+        "transpose, f32",
+        vec![single],
+        bytes(&wide, DType::F32, 2),
+        |x| Ok(vec![x[0].transpose(0, 1).contiguous()]),
+    ));
+    all
 }
 
-pub(crate) fn bandwidth(
-    settings: &Settings,
-    report: &mut Report,
-) -> std::result::Result<(), Failed> {
-    let device = settings.device;
-    let mut peak = f64::NAN;
-    if !settings.emulated() {
-        peak = copies(&Driver::open()?, 256 << 20)?;
-        report.figure(
-            "copies on the device, read and written",
-            "GB/s",
-            peak / 1e9,
-            None,
-        );
-        report.note(
-            "the bytes of a kernel are those of tensors that it must read and write at least once; a batch norm \
-             reads its input twice, its backward pass both of its inputs",
-        );
-    }
-    let made = cases(settings.emulated()).into_iter();
-    let made = made.map(|(name, shapes, times, f)| {
-        let inputs = shapes.iter().map(|s| randn(s, DType::F32, device));
-        let inputs = inputs.collect::<Result<Vec<_>>>()?;
-        let bytes = 4.0 * shapes[0].iter().product::<usize>() as f64 * times;
-        Ok((Case::new(name, inputs, f)?, bytes))
-    });
-    let share = |time: f64, bytes: f64| 100.0 * bytes / time / peak;
-    table(settings, report, "bandwidth", "% of copies", made, share)
+pub(crate) fn run(settings: &Settings, report: &mut Report) -> std::result::Result<(), Failed> {
+    report.note(
+        "the bytes of a kernel are those of tensors that it must read and write at least once; a batch norm \
+         reads its input twice, its backward pass both of its inputs",
+    );
+    let cases = cases(settings.emulated()).into_iter();
+    let rate = |time: f64, bytes: f64| bytes / time / 1e9;
+    table(settings, report, "rows", BANDWIDTH, cases, rate)
 }
 
 /// Products of small matrices, each of which is a kernel.
-fn chain(length: usize, settings: &Settings) -> Result<Case> {
+fn chain(length: usize, settings: &Settings) -> Result<Whole> {
     let x = randn([16, 16], DType::F32, settings.device)?;
-    Case::new(format!("{length} kernels"), vec![x], |x| {
+    Whole::new(format!("{length} kernels"), vec![x], |x| {
         let mut y = x[0].clone();
         for _ in 0..length {
             y = y.matmul(&x[0]) * 0.1;
@@ -157,8 +194,8 @@ pub(crate) fn launches(
         return Ok(chain(4, settings)?.check(report)?);
     }
     // The host's time alone: so few runs that the device's queue is never full.
-    let host = |case: &Case| -> Result<f64> {
-        seconds(device, || case.once().map(drop))?;
+    let host = |case: &Whole| -> Result<f64> {
+        case.seconds(device)?;
         let mut times = Vec::new();
         for _ in 0..200 {
             let start = Instant::now();
@@ -166,26 +203,20 @@ pub(crate) fn launches(
             times.push(start.elapsed().as_secs_f64());
             device.synchronize()?;
         }
-        Ok(median(times))
+        Ok(median(&times))
     };
     let (few, many) = (chain(32, settings)?, chain(288, settings)?);
-    let kernels = |case: &Case| case.run.explain().kernels_run() as f64;
+    let kernels = |case: &Whole| case.run.explain().kernels_run() as f64;
     let (short, long) = (host(&few)?, host(&many)?);
     let added = (long - short) / (kernels(&many) - kernels(&few));
-    report.figure("host, a run of a few kernels", "µs", short * 1e6, None);
-    report.figure(
-        "host, added for each replayed kernel",
-        "µs",
-        added * 1e6,
-        None,
-    );
-    let all = seconds(device, || many.once().map(drop))?;
-    report.figure(
+    report.number("host, a run of a few kernels", "µs", short * 1e6);
+    report.number("host, added for each replayed kernel", "µs", added * 1e6);
+    let all = many.seconds(device)?;
+    report.number(
         "device, each of 288 small products one after the other",
         "µs",
         all * 1e6 / kernels(&many),
-        None,
     );
-    report.held += 2;
+    report.check("launches", Ok(()));
     Ok(())
 }

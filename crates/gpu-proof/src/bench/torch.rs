@@ -1,5 +1,6 @@
 //! The same work by PyTorch, in a process of Python.
 
+use crate::process::ends_with_us;
 use crate::{Report, Settings};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -11,7 +12,7 @@ const SCRIPT: &str = include_str!("torch.py");
 pub(super) fn times(settings: &Settings, part: &str, report: &mut Report) -> BTreeMap<String, f64> {
     let mut command = Command::new(&settings.python);
     command.args(["-c", SCRIPT, part]).stderr(Stdio::piped());
-    let output = match command.output() {
+    let output = match ends_with_us(&mut command).output() {
         Ok(output) => output,
         Err(e) => {
             report.note(format!("PyTorch: {} does not start: {e}", settings.python));
