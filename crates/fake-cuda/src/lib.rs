@@ -1,5 +1,7 @@
 //! A CUDA driver without a GPU: a `libcuda.so` whose kernels run on [`kiln_gpu_emulator`], so that an engine runs
-//! unchanged, down to streams, events, memory pools and graphs. It loads PTX; machine code is refused.
+//! unchanged, down to streams, events, memory pools and graphs. It loads PTX, and machine code that holds the PTX that it
+//! came from, as Kiln's engine compiles it with `KILN_CUDA_PTX=1`: that must be for the device's own architecture, as on
+//! hardware, and its PTX is what runs. Other machine code is refused.
 //!
 //! # Using it
 //!
@@ -33,6 +35,7 @@ pub mod abi;
 pub mod api;
 mod config;
 mod driver;
+mod elf;
 mod find;
 mod graph;
 mod pool;

@@ -364,6 +364,92 @@ fn what_is_no_ptx_is_refused() {
     assert_eq!(error.0, sys::CUresult::CUDA_ERROR_INVALID_PTX);
 }
 
+/// Machine code for sm_90 that holds this text in a section of this kind, and no code.
+fn cubin(kind: u32, text: &[u8]) -> Vec<u8> {
+    let mut image = vec![0; 64 + 2 * 64];
+    let numbers: [(usize, &[u8]); 10] = [
+        (0, b"\x7fELF\x02\x01\x01\x41\x08"),
+        (18, &[190]),
+        (40, &[64]), // the table of sections: one that is none, and the text's
+        (48, &[4, 90, 0, 6]),
+        (58, &[64]),
+        (60, &[2]),
+        (128 + 4, &kind.to_le_bytes()),
+        (128 + 24, &[192]),
+        (128 + 32, &text.len().to_le_bytes()),
+        (128 + 48, &[1]),
+    ];
+    for (at, bytes) in numbers {
+        image[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    image.extend(text);
+    image
+}
+
+/// The kind of section in which Kiln's engine puts PTX.
+const HOLDS_PTX: u32 = 0x8058_5450;
+
+#[test]
+fn machine_code_runs_as_the_ptx_that_it_holds() {
+    let _turn = turn();
+    let image = cubin(HOLDS_PTX, format!("{PTX}\0").as_bytes());
+    let file = std::env::temp_dir().join(format!("kiln-fake-{}.cubin", std::process::id()));
+    std::fs::write(&file, &image).unwrap();
+    let d = device(0);
+    for ptx in [Ptx::from_binary(image), Ptx::from_file(&file)] {
+        let module = d.context.load_module(ptx).unwrap();
+        let scale = module.load_function("scale").unwrap();
+        let d = Device { scale, ..device(0) };
+        let x = d.stream.clone_htod(&[1f32, 2.0]).unwrap();
+        d.scale(&x, 2.0);
+        assert_eq!(d.stream.clone_dtoh(&x).unwrap(), [3.0, 5.0]);
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: both places are writable.
+        let told =
+            unsafe { sys::cuFuncGetParamInfo(d.scale.cu_function(), 1, &mut offset, &mut size) };
+        told.result().unwrap();
+        assert_eq!((offset, size), (8, 4));
+    }
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn machine_code_that_is_no_such_is_refused() {
+    let _turn = turn();
+    let d = device(0);
+    let text = format!("{PTX}\0");
+    let whole = cubin(HOLDS_PTX, text.as_bytes());
+    let status = |ptx: Ptx| d.context.load_module(ptx).err().unwrap().0;
+    let changed = |at: usize, byte: u8| {
+        let mut image = whole.clone();
+        image[at] = byte;
+        image
+    };
+    // For sm_80, of a processor, and without PTX.
+    for image in [changed(49, 80), changed(18, 62), cubin(1, text.as_bytes())] {
+        let refused = status(Ptx::from_binary(image));
+        assert_eq!(refused, sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU);
+    }
+    // Text without an end, or with two, and sections of another size or at no address.
+    let texts = [PTX.to_string(), format!("{PTX}\0\0")];
+    let texts = texts.iter().map(|text| cubin(HOLDS_PTX, text.as_bytes()));
+    let tables = [changed(58, 63), changed(47, 255), changed(128 + 31, 255)];
+    for image in texts.chain(tables) {
+        let refused = status(Ptx::from_binary(image));
+        assert_eq!(refused, sys::CUresult::CUDA_ERROR_INVALID_IMAGE);
+    }
+    // The length of a file is known.
+    let file = std::env::temp_dir().join(format!("kiln-fake-cut-{}.cubin", std::process::id()));
+    for len in 4..whole.len() {
+        // Steps, but all around the headers.
+        if len < 260 || len % 100 == 0 || len + 1 == whole.len() {
+            std::fs::write(&file, &whole[..len]).unwrap();
+            status(Ptx::from_file(&file));
+        }
+    }
+    std::fs::remove_file(file).unwrap();
+}
+
 #[test]
 fn pinned_memory_is_read_when_the_copy_runs() {
     let _turn = turn();

@@ -2,6 +2,7 @@
 
 use crate::abi::{Out, Text};
 use crate::driver::{Function, driver};
+use crate::elf;
 use crate::status::{
     FILE_NOT_FOUND, Failure, INVALID_HANDLE, INVALID_IMAGE, INVALID_PTX, INVALID_VALUE, NO_BINARY,
     NOT_FOUND, failure,
@@ -10,22 +11,36 @@ use kiln_gpu_emulator::{MAX_SHARED, Program};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
-/// The text of a PTX image.
+/// The PTX of an image: itself, or what machine code holds.
 fn text(image: *const c_void) -> Result<String, Failure> {
     if image.is_null() {
         return Err(INVALID_VALUE.into());
     }
     // SAFETY: an image has at least four bytes.
     let magic = unsafe { image.cast::<[u8; 4]>().read_unaligned() };
-    if magic == *b"\x7fELF" || u32::from_le_bytes(magic) == 0xba55_ed50 {
-        return Err(failure(
-            NO_BINARY,
-            "machine code can't be emulated: load PTX",
-        ));
+    if magic == *b"\x7fELF" {
+        let read = |at: usize, len: usize| {
+            let start = image.addr().checked_add(at)?;
+            start
+                .checked_add(len)
+                .filter(|end| *end <= isize::MAX as usize)?;
+            // SAFETY: these are bytes that the image says it has, which the caller vouches for.
+            Some(unsafe { std::slice::from_raw_parts(image.cast::<u8>().add(at), len) })
+        };
+        return elf::ptx(read, capability());
+    }
+    if u32::from_le_bytes(magic) == 0xba55_ed50 {
+        return Err(failure(NO_BINARY, "fat binaries aren't read: load PTX"));
     }
     // SAFETY: an image that is no machine code is a text that ends with 0.
     let text = unsafe { CStr::from_ptr(image.cast::<c_char>()) };
     Ok(text.to_str().map_err(|_| INVALID_IMAGE)?.to_string())
+}
+
+/// The compute capability of the devices, without the dot.
+fn capability() -> u64 {
+    let (major, minor) = driver().config.capability;
+    (10 * major + minor) as u64
 }
 
 fn load(module: Out<usize>, source: &str) -> Result<(), Failure> {
@@ -88,11 +103,12 @@ exports! {
     }
 
     fn cuModuleLoad(module: Out<usize>, path: Text) {
-        let source = std::fs::read(path.get()?).map_err(|_| FILE_NOT_FOUND)?;
-        if source.starts_with(b"\x7fELF") {
-            return Err(failure(NO_BINARY, "machine code can't be emulated: load PTX"));
-        }
-        load(module, &String::from_utf8(source).map_err(|_| INVALID_IMAGE)?)
+        let image = std::fs::read(path.get()?).map_err(|_| FILE_NOT_FOUND)?;
+        let source = match image.starts_with(b"\x7fELF") {
+            true => elf::ptx(|at, len| image.get(at..at.checked_add(len)?), capability())?,
+            false => String::from_utf8(image).map_err(|_| INVALID_IMAGE)?,
+        };
+        load(module, &source)
     }
 
     fn cuModuleUnload(module: usize) {
