@@ -8,7 +8,7 @@
 //! where all are too many bytes; who looks for one of these meanwhile compiles it again.
 
 use super::library::{nvrtc_candidates, variable};
-use super::nvrtc::{Code, Nvrtc};
+use super::nvrtc::{Code, Nvrtc, keeps_ptx};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,9 +83,10 @@ pub fn cache_hits() -> u64 {
 }
 
 impl Cache {
-    /// The one in the user's cache folder, if there is that.
+    /// The one in the user's cache folder, if there is that: machine code that holds its PTX has one of its own.
     pub(super) fn of_user() -> Cache {
-        Cache(kiln_base::file::cache_folder().map(|f| f.join("cuda")))
+        let name = if keeps_ptx() { "cuda-ptx" } else { "cuda" };
+        Cache(kiln_base::file::cache_folder().map(|f| f.join(name)))
     }
 
     /// The unit that a kernel was compiled in.

@@ -1,5 +1,5 @@
 //! What is checked of machine code before the driver reads it, which is told no length: that it is an ELF file of this
-//! architecture, all of whose parts lie within its bytes.
+//! architecture, all of whose parts lie within its bytes. Also adds the section that holds its PTX.
 
 use crate::error::{Result, damaged};
 
@@ -7,6 +7,9 @@ use crate::error::{Result, damaged};
 const MACHINE: u16 = 190;
 /// The kinds of sections that take no bytes of the file: `SHT_NOBITS`, and NVIDIA's for memory that is not initialised.
 const WITHOUT_BYTES: [u32; 1] = [8];
+/// The kind of the section that holds the PTX that machine code came from: one of those that are left to users
+/// (`SHT_LOUSER` and above).
+const PTX: u32 = 0x8000_0000 | u32::from_le_bytes(*b"PTX\0");
 const SECTION: u64 = 64;
 const SEGMENT: u64 = 56;
 
@@ -72,6 +75,31 @@ fn parts_are_within(bytes: &[u8]) -> Option<bool> {
     Some(true)
 }
 
+/// Machine code with its PTX, which ends in a zero byte, in a section of its own: both that and a new table of sections
+/// stand behind all that there was. `None` if either is of another form.
+pub(super) fn with_ptx(mut image: Vec<u8>, ptx: &[u8]) -> Option<Vec<u8>> {
+    let known = image.starts_with(b"\x7fELF\x02\x01") && parts_are_within(&image)?;
+    let (sections, count) = (u64_at(&image, 40)? as usize, u16_at(&image, 60)?);
+    // Larger counts stand elsewhere.
+    if !known || ptx.last() != Some(&0) || count >= 0xfeff {
+        return None;
+    }
+    let mut table = image[sections..][..SECTION as usize * usize::from(count)].to_vec();
+    let mut section = [0; SECTION as usize];
+    section[4..8].copy_from_slice(&PTX.to_le_bytes());
+    section[24..32].copy_from_slice(&(image.len() as u64).to_le_bytes());
+    section[32..40].copy_from_slice(&(ptx.len() as u64).to_le_bytes());
+    section[48] = 1; // its alignment
+    table.extend(section);
+    image.extend(ptx);
+    image.resize(image.len().next_multiple_of(8), 0);
+    let sections = image.len() as u64;
+    image[40..48].copy_from_slice(&sections.to_le_bytes());
+    image[60..62].copy_from_slice(&(count + 1).to_le_bytes());
+    image.extend(table);
+    Some(image)
+}
+
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
@@ -122,6 +150,33 @@ mod tests {
     }
 
     #[test]
+    fn ptx_stands_behind_all_that_machine_code_was() {
+        let Ok(nvrtc) = Nvrtc::get() else {
+            eprintln!("skipped: no NVRTC");
+            return;
+        };
+        let image = nvrtc.compile(SOURCE, Code::Cubin(90)).unwrap().image;
+        let ptx = b".version 8.0\0";
+        let both = with_ptx(image.clone(), ptx).unwrap();
+        check(&both, 90).unwrap();
+        // Of the header, the place of the table of sections and their number are others.
+        let changed: Vec<usize> = (0..image.len()).filter(|i| image[*i] != both[*i]).collect();
+        let others = |i: &usize| (40..48).contains(i) || *i == 60 || *i == 61;
+        assert!(changed.iter().all(others), "{changed:?}");
+        assert!(both[image.len()..].starts_with(ptx));
+        let sections = |image: &[u8]| {
+            let at = u64_at(image, 40).unwrap() as usize;
+            image[at..][..64 * usize::from(u16_at(image, 60).unwrap())].to_vec()
+        };
+        let (old, new) = (sections(&image), sections(&both));
+        let added = new.strip_prefix(&old[..]).unwrap();
+        assert_eq!(u64_at(added, 24), Some(image.len() as u64));
+        assert_eq!(u64_at(added, 32), Some(ptx.len() as u64));
+        assert!(both.ends_with(&new));
+        assert!(with_ptx(image, b"no end").is_none());
+    }
+
+    #[test]
     fn damaged_machine_code_is_refused_or_within_its_bytes() {
         let Ok(nvrtc) = Nvrtc::get() else {
             eprintln!("skipped: no NVRTC");
@@ -137,6 +192,9 @@ mod tests {
                 let end = (at + 8).min(damaged.len());
                 damaged[at..end].copy_from_slice(&value.to_le_bytes()[..end - at]);
                 refused += usize::from(check(&damaged, 90).is_err());
+                if let Some(both) = with_ptx(damaged, b"\0") {
+                    assert_eq!(parts_are_within(&both), Some(true), "{at} {value}");
+                }
             }
         }
         assert!(refused > 200, "{refused}");

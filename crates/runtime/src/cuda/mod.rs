@@ -7,6 +7,7 @@
 //! | `KILN_NVRTC` | the file or folder of NVRTC, before the usual places |
 //! | `KILN_CACHE_DIR` | where compiled kernels are kept; empty: nowhere |
 //! | `KILN_CACHE_SIZE` | how many MiB of them are kept, those used last; 1024 unless set |
+//! | `KILN_CUDA_PTX` | `1`: machine code holds the PTX that it came from too, so that an emulated device runs it |
 //! | `KILN_CUDA_GRAPHS` | `0`: kernels are launched one by one |
 //! | `CUDA_VISIBLE_DEVICES` | which devices there are, as the driver understands it |
 //!

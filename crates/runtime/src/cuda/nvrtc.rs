@@ -1,6 +1,7 @@
 //! NVRTC, NVIDIA's compiler as a library.
 
 use super::cudarc::nvrtc::sys;
+use super::elf;
 use super::library::{Api, nvrtc_candidates, preload, variable};
 use crate::error::{Error, Result};
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -151,10 +152,15 @@ impl std::str::FromStr for Code {
     }
 }
 
+/// True if machine code is to hold the PTX that it came from too (`KILN_CUDA_PTX`).
+pub(super) fn keeps_ptx() -> bool {
+    variable("KILN_CUDA_PTX").is_some_and(|v| v != "0")
+}
+
 /// A compiled translation unit.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// PTX (ending in a zero byte) or machine code.
+    /// PTX (ending in a zero byte) or machine code, which holds its PTX too if `KILN_CUDA_PTX` is set.
     pub image: Vec<u8>,
     /// What the compiler said: with machine code, registers, spills and shared memory of each kernel.
     pub log: String,
@@ -268,24 +274,30 @@ impl Nvrtc {
         let pointers: Vec<*const c_char> = flags.iter().map(|f| f.as_ptr()).collect();
         let (count, pointers) = (pointers.len() as c_int, pointers.as_ptr());
         // SAFETY: the program is alive, the flags end in zero, and places are as `bytes` says.
-        let (compiled, log, image) = unsafe {
+        let (compiled, log, image, ptx) = unsafe {
             let compiled = call!(nvrtcCompileProgram(program, count, pointers));
             let log = bytes(
                 |size| call!(nvrtcGetProgramLogSize(program, size)),
                 |to| call!(nvrtcGetProgramLog(program, to)),
             );
-            let image = match code {
-                Code::Ptx(_) | Code::Portable(_) => bytes(
+            let ptx = || {
+                bytes(
                     |size| call!(nvrtcGetPTXSize(program, size)),
                     |to| call!(nvrtcGetPTX(program, to)),
-                ),
-                Code::Cubin(_) => bytes(
-                    |size| call!(nvrtcGetCUBINSize(program, size)),
-                    |to| call!(nvrtcGetCUBIN(program, to)),
-                ),
+                )
+            };
+            let (image, ptx) = match code {
+                Code::Ptx(_) | Code::Portable(_) => (ptx(), None),
+                Code::Cubin(_) => {
+                    let cubin = bytes(
+                        |size| call!(nvrtcGetCUBINSize(program, size)),
+                        |to| call!(nvrtcGetCUBIN(program, to)),
+                    );
+                    (cubin, keeps_ptx().then(ptx))
+                }
             };
             let _ = call!(nvrtcDestroyProgram(&mut program));
-            (compiled, log, image)
+            (compiled, log, image, ptx)
         };
         let log = CStr::from_bytes_until_nul(&log).unwrap_or_default();
         let log = log.to_string_lossy().into_owned();
@@ -298,6 +310,13 @@ impl Nvrtc {
                 with_lines(&log, source)
             )));
         }
+        let image = match ptx {
+            None => image,
+            Some(ptx) => elf::with_ptx(image, &ptx).ok_or_else(|| {
+                let why = "can't be kept with its PTX; unset KILN_CUDA_PTX";
+                Error::Cuda(format!("machine code of NVRTC {:?} {why}", self.version))
+            })?,
+        };
         Ok(Compiled { image, log })
     }
 }

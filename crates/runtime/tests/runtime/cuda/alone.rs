@@ -166,25 +166,47 @@ fn a_warm_start_compiles_nothing_and_needs_no_compiler() {
     }
     let folder = std::env::temp_dir().join(format!("kiln-warm-{}", std::process::id()));
     let cache = folder.to_str().unwrap();
-    alone("alone::cold", &[("KILN_CACHE_DIR", cache)]);
-    alone("alone::warm", &[("KILN_CACHE_DIR", cache)]);
-    alone(
-        "alone::warm",
-        &[
-            ("KILN_CACHE_DIR", cache),
-            ("KILN_NVRTC", "/nowhere"),
-            ("PATH", "/nowhere"),
-        ],
-    );
-    // Damaged entries are compiled again.
-    for entry in std::fs::read_dir(folder.join("cuda")).unwrap() {
-        let path = entry.unwrap().path();
-        let bytes = std::fs::read(&path).unwrap();
-        std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    // PTX, then machine code: neither is taken for the other.
+    for (ptx, kept) in [("0", "cuda"), ("1", "cuda-ptx")] {
+        let there = [("KILN_CACHE_DIR", cache), ("KILN_CUDA_PTX", ptx)];
+        let without = [("KILN_NVRTC", "/nowhere"), ("PATH", "/nowhere")];
+        alone("alone::cold", &there);
+        alone("alone::warm", &there);
+        alone("alone::warm", &[there, without].concat());
+        // Damaged entries are compiled again.
+        let entries = std::fs::read_dir(folder.join(kept)).unwrap();
+        let paths: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
+        for path in &paths {
+            let bytes = std::fs::read(path).unwrap();
+            std::fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
+        }
+        alone("alone::cold", &there);
+        alone("alone::warm", &there);
+        if ptx == "1" {
+            let code = paths
+                .iter()
+                .filter(|p| p.extension().is_some_and(|e| e == "code"));
+            let code: Vec<Vec<u8>> = code.map(|p| std::fs::read(p).unwrap()).collect();
+            // Behind a checksum and the compiler's version.
+            let all = code.iter().all(|c| c[24..].starts_with(b"\x7fELF"));
+            assert!(code.len() >= 2 && all, "{paths:?}");
+        }
     }
-    alone("alone::cold", &[("KILN_CACHE_DIR", cache)]);
-    alone("alone::warm", &[("KILN_CACHE_DIR", cache)]);
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn machine_code_runs_as_its_ptx_does() {
+    if device().is_none() {
+        return;
+    }
+    for test in [
+        "chains_run_at_any_size_and_again_as_graphs",
+        "an_index_out_of_range_is_named_and_leaves_donated_memory_alone",
+        "kernels_of_one_name_and_other_text_are_not_taken_for_each_other",
+    ] {
+        alone(&format!("run::{test}"), &[("KILN_CUDA_PTX", "1")]);
+    }
 }
 
 fn run_chain() {
