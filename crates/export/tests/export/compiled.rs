@@ -120,7 +120,8 @@ fn kernels_that_were_compiled_run_where_their_architecture_is() {
         );
         assert!(!compiled.contains("after 0 units"), "{compiled}");
     }
-    // PTX of an older one runs on all newer ones, and what a driver refuses (this one all machine code) is passed over.
+    // PTX of an older one runs on all newer ones, and what a driver refuses (this one machine code without PTX) is
+    // passed over.
     let (builder, _) = self::builder(gpu);
     let codes = [Code::Cubin(90), Code::Portable(80)];
     let wide = save(
@@ -146,6 +147,50 @@ fn kernels_that_were_compiled_run_where_their_architecture_is() {
     let other = folder.0.join("other.kiln");
     package.contents().unwrap().save(&other).unwrap();
     assert!(child(&other, 80, false).starts_with(&found));
+}
+
+#[test]
+fn machine_code_of_a_package_is_taken_before_its_ptx() {
+    let Some(gpu) = device() else { return };
+    if !gpu.name().starts_with("Kiln GPU emulator") {
+        return;
+    }
+    const KEEPS_PTX: &str = "KILN_CUDA_PTX";
+    let runs = std::env::var_os(KEEPS_PTX).is_some_and(|v| v == "1");
+    if !runs {
+        // Again by itself, with machine code that the emulated GPU runs.
+        let test = "compiled::machine_code_of_a_package_is_taken_before_its_ptx";
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", test, "--nocapture"]);
+        let out = again.env(KEEPS_PTX, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout);
+        let why = String::from_utf8_lossy(&out.stderr);
+        assert!(
+            out.status.success() && said.contains("1 passed"),
+            "{said}{why}"
+        );
+    }
+    let (builder, wanted) = builder(gpu);
+    let bytes = builder
+        .compiled_kernels(Code::Cubin(90))
+        .to_bytes()
+        .unwrap();
+    let other = |b: &mut Vec<u8>| replaced(b, ".target sm_90a", ".target sm_80");
+    let wrong = changed(&archive::read(&bytes), "cuda/compute_90a-0.ptx", other);
+    let folder = Folder::new("machine-code");
+    let on_90 = |name: &str, bytes: &[u8]| {
+        let path = folder.0.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        child(&path, 90, false)
+    };
+    let found = format!("found {wanted:?} after 0 units");
+    assert!(on_90("right.kiln", &bytes).starts_with(&found));
+    // PTX is not even looked at where the driver takes the machine code.
+    let said = on_90("wrong.kiln", &wrong);
+    match runs {
+        true => assert!(said.starts_with(&found), "{said}"),
+        false => assert!(said.contains("compute_90a are for sm_80"), "{said}"),
+    }
 }
 
 /// The package with a member changed, and checksums made right again.
