@@ -28,13 +28,14 @@ pub fn test_device() -> Device {
     found.unwrap_or_default()
 }
 
-/// Runs tests of this binary whose names contain this with `KILN_TEST_DEVICE=cuda`.
-fn runs_on_a_gpu(tests: &str) {
+/// Runs tests of this binary whose names contain this with `KILN_TEST_DEVICE=cuda` and this `KILN_CUDA_PTX`.
+fn runs_on_a_gpu(tests: &str, keeps_ptx: &str) {
     if device().is_none() {
         return;
     }
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    let output = command.arg(tests).env("KILN_TEST_DEVICE", "cuda").output();
+    command.arg(tests).env("KILN_TEST_DEVICE", "cuda");
+    let output = command.env("KILN_CUDA_PTX", keeps_ptx).output();
     let output = output.unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
@@ -45,17 +46,18 @@ fn runs_on_a_gpu(tests: &str) {
 
 #[test]
 fn loops_and_branches_run_there() {
-    runs_on_a_gpu("control_flow::");
+    runs_on_a_gpu("control_flow::", "0");
 }
 
 #[test]
 fn windows_need_not_divide_there() {
-    runs_on_a_gpu("any_size");
+    runs_on_a_gpu("any_size", "0");
 }
 
 #[test]
 fn plans_take_offsets_and_sizes_there() {
-    runs_on_a_gpu("plan_cache_fuzz");
+    // As machine code.
+    runs_on_a_gpu("plan_cache_fuzz", "1");
 }
 
 #[test]
