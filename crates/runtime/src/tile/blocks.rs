@@ -6,6 +6,7 @@ use super::code::{Call, Op};
 use super::lanes::{Elem, from_bits};
 use super::load::{at, is_direct};
 use super::pieces::{is_plain, part};
+use super::walk::Walk;
 use crate::error::Result;
 use crate::simd::transpose::{Transpose, Turn};
 use crate::simd::{Isa, Kernel, Level, compiled};
@@ -229,12 +230,65 @@ impl<T: Lane + Elem> Kernel<Call> for Load<T> {
     }
 }
 
+/// A load of elements that registers keep as they lie, each looked up.
+struct Lookup<T>(PhantomData<T>);
+impl<T: Lane + Elem> Kernel<Call> for Lookup<T> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(call: Call) {
+        // SAFETY: binding proved all lanes to be within the argument; the walk has their places.
+        unsafe {
+            let (ctx, code, walk, memory) = at::<T>(call);
+            let d = ctx.reg::<T>(code.dst);
+            let (first, places) = walk.looked_up(ctx);
+            let from = memory.wrapping_offset(first as isize);
+            for i in 0..ctx.n {
+                *d.add(i) = *from.wrapping_offset(*places.add(i) as isize);
+            }
+        }
+    }
+}
+
+/// The affine numbers of lanes that are looked up.
+struct Numbers<const LANES: bool>;
+impl<const LANES: bool> Kernel<Call> for Numbers<LANES> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>((ctx, code): Call) {
+        // SAFETY: the register's elements are i64, by the checks; the walk has the places of its lanes.
+        unsafe {
+            let (ctx, code) = (&*ctx, &*code);
+            let d = ctx.reg::<i64>(code.dst);
+            let walk = &*ctx.walks.add(code.x as usize);
+            let (first, places) = walk.looked_up(ctx);
+            let base = if LANES {
+                *ctx.bases.add(walk.base_at)
+            } else {
+                0
+            };
+            for i in 0..ctx.n {
+                *d.add(i) = first - base + i64::from(*places.add(i));
+            }
+        }
+    }
+}
+
 /// The instruction of a load for which lanes lie apart.
-pub(super) fn load(dtype: DType, level: Level) -> Op {
-    match dtype.size() {
-        4 if is_direct(dtype) => compiled::<Load<f32>, Call>(level),
-        8 if is_direct(dtype) => compiled::<Load<f64>, Call>(level),
+pub(super) fn load(walk: &mut Walk, dtype: DType, level: Level) -> Op {
+    walk.look_up();
+    match (dtype.size(), is_direct(dtype), walk.places.is_empty()) {
+        (4, true, false) => compiled::<Lookup<f32>, Call>(level),
+        (8, true, false) => compiled::<Lookup<f64>, Call>(level),
+        (4, true, true) => compiled::<Load<f32>, Call>(level),
+        (8, true, true) => compiled::<Load<f64>, Call>(level),
         _ => super::load::load(dtype),
+    }
+}
+
+/// The instruction of a walk's affine number, or with `LANES` of what the lanes add to it.
+pub(super) fn index<const LANES: bool>(walk: &mut Walk, level: Level) -> Op {
+    walk.look_up();
+    match walk.places.is_empty() {
+        true => super::load::index::<LANES>,
+        false => compiled::<Numbers<LANES>, Call>(level),
     }
 }
 

@@ -1,10 +1,10 @@
 //! What of a printed body depends on where lanes are.
 
+use super::blocks;
 use super::bound::BoundDynamic;
 use super::call::Place;
 use super::link::Linker;
 use super::linked::Stage;
-use super::load;
 use super::making::Making;
 use super::walk::{Shape, Walk};
 use crate::error::{Result, damaged};
@@ -29,7 +29,8 @@ impl Making {
         let new = match stride {
             None if self.lane_by_lane => {
                 // The lanes' part is the same at every step.
-                let lanes = self.once(linker, Compute::I64, (load::index::<true>, x), out)?;
+                let index = blocks::index::<true>(&mut linker.walks[x as usize], linker.level);
+                let lanes = self.once(linker, Compute::I64, (index, x), out)?;
                 let base = self.linear(Place::First(x), 0)?;
                 let new = self.register(Compute::I64)?;
                 self.body.code.push(Inst::Binary {
@@ -41,7 +42,10 @@ impl Making {
                 });
                 new
             }
-            None => self.before(linker, Compute::I64, (load::index::<false>, x), out)?,
+            None => {
+                let index = blocks::index::<false>(&mut linker.walks[x as usize], linker.level);
+                self.before(linker, Compute::I64, (index, x), out)?
+            }
             Some(stride) => {
                 let place = Making::place(walk, x);
                 self.walks.push(x);

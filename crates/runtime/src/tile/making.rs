@@ -313,8 +313,9 @@ impl Making {
                             self.body.code.push(Inst::Load { dst, access });
                             return made(self, dst);
                         }
-                        let load = (blocks::load(dtype, linker.level), x);
-                        let new = self.before(linker, dtype.compute(), load, out)?;
+                        let walk = &mut linker.walks[x as usize];
+                        let load = blocks::load(walk, dtype, linker.level);
+                        let new = self.before(linker, dtype.compute(), (load, x), out)?;
                         return made(self, new);
                     };
                     let access = self.access(linker, (x, arg), kind, false);

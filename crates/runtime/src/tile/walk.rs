@@ -4,9 +4,13 @@ use super::bound::BoundAccess;
 use super::runs::Fills;
 use crate::error::{Result, damaged};
 use crate::tile::Ctx;
+use kiln_plan::tile::TILE;
 
 /// The most lane axes (after merging) and the most limits of one access.
 pub(crate) const MAX: usize = 16;
+
+/// Rows of as many elements are visited; those of fewer are looked up.
+const SHORT: i64 = 16;
 
 /// The shape of an access over the lanes of a tile.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -89,6 +93,8 @@ pub(crate) struct Walk {
     pub fill: u64,
     /// The same in memory, where printed code reads it.
     pub fills: Fills,
+    /// Where the lanes of a tile lie from the start of the first one's row, if rows are short; see [`Walk::look_up`].
+    pub places: Vec<i32>,
 }
 
 impl Walk {
@@ -125,6 +131,7 @@ impl Walk {
             dynamic: false,
             fill,
             fills: Fills::default(),
+            places: vec![],
         };
         let extents = w.merge(lane);
         let strides = w.address.lane.iter();
@@ -256,6 +263,37 @@ impl Walk {
                 *c = start % lane.extent;
                 start /= lane.extent;
             }
+        }
+    }
+
+    /// Makes the places of lanes in rows so short that visiting them costs more than looking each lane up.
+    pub(super) fn look_up(&mut self) {
+        let [outer, inner] = self.lanes[..] else {
+            return;
+        };
+        if !(2..SHORT).contains(&inner.extent) || !self.limits.is_empty() {
+            return;
+        }
+        let place = |i: i64| {
+            let row = (i / inner.extent).checked_mul(outer.stride)?;
+            let all = row.checked_add((i % inner.extent).checked_mul(inner.stride)?)?;
+            i32::try_from(all).ok()
+        };
+        let places = (0..TILE as i64 + inner.extent).map(place);
+        self.places = places.collect::<Option<_>>().unwrap_or_default();
+    }
+
+    /// The address where the row of the tile's first lane starts, and the places of the tile's lanes from there.
+    ///
+    /// # Safety
+    /// The context's bases and coordinates are set, and the walk has places.
+    #[inline(always)]
+    pub(super) unsafe fn looked_up(&self, ctx: &Ctx) -> (i64, *const i32) {
+        // SAFETY: the numbers are this walk's, which are set; there are places for a tile from any lane of a row on.
+        unsafe {
+            let [row, lane] = [0, 1].map(|d| *ctx.coords.add(self.coord_at + d));
+            let first = *ctx.bases.add(self.base_at) + row * self.lanes[0].stride;
+            (first, self.places.as_ptr().add(lane as usize))
         }
     }
 
