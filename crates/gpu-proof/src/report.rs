@@ -20,6 +20,33 @@ pub struct Figure {
     pub beside: Vec<(String, f64)>,
 }
 
+impl Figure {
+    fn to_json(&self) -> Value {
+        let beside = self.beside.iter().map(|(who, n)| (who.clone(), json!(n)));
+        let beside: Map<String, Value> = beside.collect();
+        json!({
+            "name": self.name,
+            "unit": self.unit,
+            "kiln": self.kiln,
+            "spread": self.spread,
+            "beside": beside,
+        })
+    }
+
+    fn from_json(value: &Value) -> Figure {
+        let text = |key: &str| value[key].as_str().unwrap_or_default().to_string();
+        let beside = value["beside"].as_object().into_iter().flatten();
+        let beside = beside.filter_map(|(who, n)| Some((who.clone(), n.as_f64()?)));
+        Figure {
+            name: text("name"),
+            unit: text("unit"),
+            kiln: value["kiln"].as_f64(),
+            spread: value["spread"].as_f64(),
+            beside: beside.collect(),
+        }
+    }
+}
+
 /// What a part found.
 #[derive(Debug, Default)]
 pub struct Report {
@@ -86,17 +113,7 @@ impl Report {
                 "left out" => self.left_out.push(text(value)),
                 "note" => self.notes.push(text(value)),
                 "seconds" => self.seconds = value.as_f64(),
-                _ => {
-                    let beside = value["beside"].as_object().into_iter().flatten();
-                    let beside = beside.filter_map(|(who, n)| Some((who.clone(), n.as_f64()?)));
-                    self.figures.push(Figure {
-                        name: text(&value["name"]),
-                        unit: text(&value["unit"]),
-                        kiln: value["kiln"].as_f64(),
-                        spread: value["spread"].as_f64(),
-                        beside: beside.collect(),
-                    });
-                }
+                _ => self.figures.push(Figure::from_json(value)),
             }
         }
     }
@@ -147,12 +164,7 @@ impl Report {
         let shown: Vec<String> = all.map(|(who, n)| format!("{who} {n:.3}")).collect();
         let (name, unit) = (&figure.name, &figure.unit);
         eprintln!("  {name}: {} {unit}", shown.join(", "));
-        let beside = figure.beside.iter();
-        let beside: Map<String, Value> = beside.map(|(who, n)| (who.clone(), json!(n))).collect();
-        let line = json!({
-            "name": name, "unit": unit, "kiln": figure.kiln, "spread": figure.spread, "beside": beside,
-        });
-        self.add(json!({"figure": line}));
+        self.add(json!({"figure": figure.to_json()}));
     }
 
     /// Adds the number of a measurement that nothing stands beside.
@@ -173,19 +185,12 @@ impl Report {
 
     /// As JSON.
     pub fn to_json(&self) -> Value {
-        let figure = |f: &Figure| {
-            let beside = f.beside.iter().map(|(who, n)| (who.clone(), json!(n)));
-            let beside: Map<String, Value> = beside.collect();
-            json!({
-                "name": f.name, "unit": f.unit, "kiln": f.kiln, "spread": f.spread, "beside": beside,
-            })
-        };
         json!({
             "held": self.held,
             "wrong": self.wrong,
             "left_out": self.left_out,
             "notes": self.notes,
-            "figures": self.figures.iter().map(figure).collect::<Vec<_>>(),
+            "figures": self.figures.iter().map(Figure::to_json).collect::<Vec<_>>(),
             "seconds": self.seconds,
         })
     }
