@@ -47,6 +47,7 @@ pub mod driver {
             CUDA_ERROR_NOT_FOUND,
             CUDA_ERROR_NOT_READY,
             CUDA_ERROR_NO_BINARY_FOR_GPU,
+            CUDA_ERROR_INVALID_IMAGE,
             CUDA_ERROR_OUT_OF_MEMORY,
             CUDA_ERROR_STUB_LIBRARY,
         }

@@ -255,11 +255,15 @@ impl Modules {
                 image
             }
         };
+        use sys::CUresult::{CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_NO_BINARY_FOR_GPU};
         match self.load_image(&image) {
-            Err(failure) if failure.status == sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => {
-                Ok(false)
-            }
-            loaded => Ok(loaded.map(|_| true)?),
+            Ok(_) => Ok(true),
+            // Of another architecture, or of a form that this driver does not know.
+            Err(Failure {
+                status: CUDA_ERROR_NO_BINARY_FOR_GPU | CUDA_ERROR_INVALID_IMAGE,
+                ..
+            }) => Ok(false),
+            Err(failure) => Err(failure.into()),
         }
     }
 
