@@ -83,9 +83,10 @@ pub(super) fn schedule(kernel: &Kernel) -> Schedule {
     }
     let points = |dims: &[Dim]| dims.iter().fold(1i64, |n, d| n.saturating_mul(estimate(d)));
     let (rows, row) = (points(&kernel.axes), points(&kernel.inner));
+    let inside = |a: &Access| a.strides[outer..].iter().any(|s| !s.is(0));
     let (mut along_inner, mut along_axes) = (0, 0);
     for a in &kernel.accesses {
-        if a.strides[outer..].iter().all(|s| s.is(0)) {
+        if !inside(a) {
             continue;
         }
         along_inner += a.strides.last().is_some_and(|s| s.is(1)) as usize;
@@ -95,7 +96,6 @@ pub(super) fn schedule(kernel: &Kernel) -> Schedule {
         .stores
         .iter()
         .map(|s| &kernel.accesses[usize::from(s.access)]);
-    let inside = |a: &Access| a.strides[outer..].iter().any(|s| !s.is(0));
     let once = depths(kernel).iter().all(|d| *d <= 1) && !stores.any(inside);
     let short = if once { SHORT_SUM } else { SHORT_ROW };
     // Of a size that is open nothing is known.

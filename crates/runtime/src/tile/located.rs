@@ -30,7 +30,7 @@ impl Making {
             None if self.lane_by_lane => {
                 // The lanes' part is the same at every step.
                 let index = blocks::index::<true>(&mut linker.walks[x as usize], linker.level);
-                let lanes = self.once(linker, Compute::I64, (index, x), out)?;
+                let lanes = self.before(linker, Compute::I64, (index, x), (out, true))?;
                 let base = self.linear(Place::First(x), 0)?;
                 let new = self.register(Compute::I64)?;
                 self.body.code.push(Inst::Binary {
@@ -44,7 +44,7 @@ impl Making {
             }
             None => {
                 let index = blocks::index::<false>(&mut linker.walks[x as usize], linker.level);
-                self.before(linker, Compute::I64, (index, x), out)?
+                self.before(linker, Compute::I64, (index, x), (out, false))?
             }
             Some(stride) => {
                 let place = Making::place(walk, x);

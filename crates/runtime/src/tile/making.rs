@@ -141,38 +141,21 @@ impl Making {
         Ok(new)
     }
 
-    /// A register that is written in front of the printed function.
+    /// A register that is written in front of the printed function: `once` for all steps of a tile, or at each step, of
+    /// which it then has one a call.
     pub(super) fn before(
         &mut self,
         linker: &mut Linker,
         ty: Compute,
         (f, x): (Op, u32),
-        out: &mut Stage,
-    ) -> Result<Reg> {
-        // It has one step.
-        self.body.steps = false;
-        let home = linker.fresh(ty);
-        out.body.push(plain(f, home, x));
-        self.filled(home, x, out, ty)
-    }
-
-    /// A register that is written before the first step of a tile.
-    pub(super) fn once(
-        &mut self,
-        linker: &mut Linker,
-        ty: Compute,
-        (f, x): (Op, u32),
-        out: &mut Stage,
+        (out, once): (&mut Stage, bool),
     ) -> Result<Reg> {
         let home = linker.fresh(ty);
-        out.begin.push(plain(f, home, x));
-        self.filled(home, x, out, ty)
-    }
-
-    /// A register of the program that the instruction of a walk fills.
-    fn filled(&mut self, home: u32, x: u32, out: &mut Stage, ty: Compute) -> Result<Reg> {
+        let code = if once { &mut out.begin } else { &mut out.body };
+        code.push(plain(f, home, x));
         out.general.push(x);
         self.walks.push(x);
+        self.body.steps &= once;
         let new = self.register(ty)?;
         self.operand(Key::Input(new), Kind::Line, Place::Register(home));
         self.homes.insert(new.0, home);
@@ -315,7 +298,7 @@ impl Making {
                         }
                         let walk = &mut linker.walks[x as usize];
                         let load = blocks::load(walk, dtype, linker.level);
-                        let new = self.before(linker, dtype.compute(), (load, x), out)?;
+                        let new = self.before(linker, dtype.compute(), (load, x), (out, false))?;
                         return made(self, new);
                     };
                     let access = self.access(linker, (x, arg), kind, false);

@@ -13,7 +13,7 @@ use crate::printed::{Target, cache};
 use kiln_plan::tile::{Inst, Schedule};
 use std::sync::Arc;
 
-/// How an access lies, if it is one that is printed; `one` says that there is one lane.
+/// The form in which an access is printed, if it is; `one` says that there is one lane.
 pub(super) fn kind(walk: &Walk, is_store: bool, one: bool, over_inner: bool) -> Option<Kind> {
     match walk.shape {
         Shape::Contiguous => Some(Kind::Line),

@@ -179,8 +179,8 @@ impl Walk {
         }
     }
 
-    /// How many groups of so many runs of `n` lanes, which are alike, there are from the lane at hand on that lie one
-    /// after the other at an even distance, and that distance in elements.
+    /// The number of groups of so many runs of `n` lanes, which are alike, that lie one after the other at an even
+    /// distance from the lane at hand on, and that distance in elements.
     ///
     /// # Safety
     /// [`Walk::begin_runs`] was called for this tile.
