@@ -18,6 +18,7 @@ use crate::report::Figure;
 use crate::{Failed, Report, Settings};
 use kiln_compiler::Options;
 use kiln_compiler::tune::{Mode, Settings as Tune};
+use kiln_ir::Graph;
 use kiln_ir::fuzz::Rng;
 use kiln_runtime::{Buffer, Executable, Replays, cuda};
 use kiln_tensor::{DType, Result, Spec, Tensor, compile};
@@ -42,7 +43,7 @@ pub(crate) struct Case {
     /// Dtype and shape of each operand.
     operands: Vec<(DType, Vec<usize>)>,
     function: Function,
-    /// What a run is worth in the table's unit of work.
+    /// The work of a run, such as its operations or bytes.
     work: f64,
     /// The sizes of a product `[m, k] × [k, n]` that it is.
     product: Option<[usize; 3]>,
@@ -64,25 +65,11 @@ impl Case {
         }
     }
 
-    /// The program, compiled by Kiln's default choices or by those that its tuner measures, with what the tuner found.
-    fn compiled(&self, tuned: bool) -> std::result::Result<(Arc<Executable>, String), Failed> {
+    /// The program, as recorded.
+    fn recorded(&self) -> Result<Graph> {
         let specs = self.operands.iter().map(|(d, s)| Spec::new(*d, &s[..]));
-        let recorded = compile(specs.collect::<Vec<_>>(), |x| (self.function)(&x))?;
-        let mode = if tuned { Mode::On } else { Mode::Off };
-        let options = Options {
-            gpu: Some(0),
-            tune: Tune {
-                mode,
-                ..Tune::current()
-            },
-            ..Options::default()
-        };
-        let compilation = kiln_compiler::compile(recorded.recorded(), &[], &options)?;
-        let tuning = match tuned {
-            true => compilation.explain.tuning.to_string(),
-            false => String::new(),
-        };
-        Ok((Arc::new(compilation.executable), tuning))
+        let program = compile(specs.collect::<Vec<_>>(), |x| (self.function)(&x))?;
+        Ok(program.recorded().clone())
     }
 
     /// Random operands on the device: sets of them, so many that no run finds its own in a cache.
@@ -105,6 +92,21 @@ impl Case {
         };
         (0..count).map(set).collect()
     }
+}
+
+/// A program for the GPU by Kiln's default choices, or by those that its tuner measures, and the tuner's report.
+fn compiled(graph: &Graph, mode: Mode) -> std::result::Result<(Arc<Executable>, String), Failed> {
+    let options = Options {
+        gpu: Some(0),
+        tune: Tune {
+            mode,
+            ..Tune::current()
+        },
+        ..Options::default()
+    };
+    let compilation = kiln_compiler::compile(graph, &[], &options)?;
+    let tuning = compilation.explain.tuning.to_string();
+    Ok((Arc::new(compilation.executable), tuning))
 }
 
 /// Numbers from -1 to 1; integers are 0 to 15.
@@ -225,7 +227,7 @@ fn table(
     Ok(())
 }
 
-/// What the rounds of a case gave.
+/// Times of the rounds of a case.
 struct Measured {
     /// Seconds of a run in each round.
     kiln: Vec<f64>,
@@ -243,7 +245,8 @@ fn measure(
     copy: &dyn Fn(usize) -> std::result::Result<(), Failed>,
     report: &mut Report,
 ) -> std::result::Result<Measured, Failed> {
-    let (default, _) = case.compiled(false)?;
+    let graph = case.recorded()?;
+    let (default, _) = compiled(&graph, Mode::Off)?;
     let sets = case.sets(gpu, if emulated { 0 } else { COLD })?;
     let results = default.run(&mut sets[0].clone(), &vec![false; sets[0].len()])?;
     for result in results {
@@ -264,7 +267,7 @@ fn measure(
             copied: f64::NAN,
         });
     }
-    let (tuned, found) = case.compiled(true)?;
+    let (tuned, found) = compiled(&graph, Mode::On)?;
     found
         .lines()
         .for_each(|line| report.note(format!("{}: {}", case.name, line.trim())));
