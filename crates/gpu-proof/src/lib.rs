@@ -85,7 +85,7 @@ impl Settings {
     }
 }
 
-/// What a machine is asked for in one go.
+/// The parts that a machine runs in one go.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The machine, and every kernel family at a few sizes.

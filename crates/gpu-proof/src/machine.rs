@@ -9,7 +9,7 @@ use kiln_tensor::{DType, Tensor};
 use std::process::Command;
 use std::time::Instant;
 
-/// What `nvidia-smi` is asked for.
+/// The fields that `nvidia-smi` is asked for.
 const ASKED: &str = "clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.draw,power.limit,\
                      temperature.gpu,clocks_throttle_reasons.active,ecc.mode.current,mig.mode.current";
 

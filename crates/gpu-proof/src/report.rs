@@ -1,4 +1,4 @@
-//! What a part found: a line of JSON a result, each written before the next is looked for, and a page of Markdown.
+//! Results of a part: a line of JSON each, written before the next is looked for, and a page of Markdown.
 
 use serde_json::{Map, Value, json};
 use std::fs::File;
@@ -54,7 +54,7 @@ pub struct Report {
     pub held: u64,
     /// What is wrong.
     pub wrong: Vec<String>,
-    /// What there was no time for.
+    /// Checks and measurements that there was no time for.
     pub left_out: Vec<String>,
     /// Remarks.
     pub notes: Vec<String>,
@@ -92,7 +92,7 @@ impl Report {
         })
     }
 
-    /// What the lines of a report say, the last of which may be cut off.
+    /// The report of these lines, the last of which may be cut off.
     pub fn from_lines(text: &str) -> Report {
         let mut report = Report::default();
         for line in text.lines() {

@@ -50,9 +50,9 @@ impl Search {
 /// gives under the library's usual names, and a missing one is a panic. So Kiln opens the library before, which the
 /// loader then gives for its soname, and calls nothing unless all of it is there.
 pub(super) struct Api {
-    /// What messages call it.
+    /// Its name in messages.
     pub(super) what: &'static str,
-    /// What to do where there is none.
+    /// A remedy where there is none.
     pub(super) hint: &'static str,
     /// Names its file.
     pub(super) variable: &'static str,

@@ -321,7 +321,7 @@ impl Nvrtc {
     }
 }
 
-/// What a pair of getters gives, of which one writes the number of bytes and the other as many; nothing if one gives an
+/// The bytes of a pair of getters, of which one writes their number and the other as many; nothing if one gives an
 /// error.
 fn bytes(
     size: impl FnOnce(&mut usize) -> std::result::Result<(), u32>,
