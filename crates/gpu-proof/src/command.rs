@@ -165,6 +165,10 @@ pub fn run(parser: lexopt::Parser) -> Result<u8, Failed> {
         .into_iter()
         .map(|(k, v)| (k.to_string(), json!(v)))
         .collect();
+    // A part that a run which is killed never comes to is one without an end.
+    for part in PARTS.iter().filter(|p| given.wants(p)) {
+        Report::going_on(&given.lines(part))?;
+    }
     std::fs::write(given.out.join("facts.json"), json!(facts).to_string())?;
     let stages = if given.stage.is_some() { 1 } else { 3 };
     let whole = given.limit.unwrap_or(stages * STAGE_SECONDS);

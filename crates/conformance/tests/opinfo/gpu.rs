@@ -156,7 +156,8 @@ fn nothing_is_lost_when_it_is_killed() {
         return;
     }
     for moment in 0..10 {
-        let (out, mut command) = command("killed", &["--parts", "vectors,programs"]);
+        let arguments = ["--parts", "vectors,programs", "--seeds", "100000"];
+        let (out, mut command) = command("killed", &arguments);
         let mut child = command
             .stderr(Stdio::piped())
             .stdout(Stdio::null())
@@ -185,11 +186,8 @@ fn nothing_is_lost_when_it_is_killed() {
             let count = json["parts"][name]["held"].as_u64().unwrap_or(0);
             assert_eq!(count, held(&text), "{name}, killed at moment {moment}");
         }
-        // Of what was begun one part is not at its end.
-        let begun = ["vectors.jsonl", "programs.jsonl"]
-            .iter()
-            .any(|f| out.join(f).exists());
-        assert_eq!((wrong, code), (0, Some(if begun { 3 } else { 0 })));
+        // One part at least is not at its end.
+        assert_eq!((wrong, code), (0, Some(3)), "killed at moment {moment}");
         std::fs::remove_dir_all(out).unwrap();
     }
 }
