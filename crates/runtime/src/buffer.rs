@@ -1,9 +1,10 @@
 //! Tensors as the caller sees them.
 
-use crate::cuda::{Device, Outcome};
-use crate::error::{Error, Result};
-use crate::memory::{self, Storage};
 use kiln_base::{DType, Element};
+use kiln_cuda::{Device, Memory, Outcome};
+use kiln_kernel::error::{Error, Result};
+use kiln_kernel::memory;
+use kiln_kernel::memory::Storage;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -162,7 +163,7 @@ impl Buffer {
 
     /// The GPU that it is on; `None` for the host.
     pub fn gpu(&self) -> Option<&Arc<Device>> {
-        self.storage.gpu().map(|memory| memory.device())
+        Memory::of(&self.storage).map(Memory::device)
     }
 
     /// The same tensor on a GPU: itself if it is there, else a copy.
@@ -174,14 +175,17 @@ impl Buffer {
         match self.gpu() {
             Some(at) if Arc::ptr_eq(at, device) => Ok(self.clone()),
             Some(_) => {
-                let memory = self.storage.gpu().map(|m| m.copy_to(device)).transpose()?;
+                let memory = Memory::of(&self.storage)
+                    .map(|m| m.copy_to(device))
+                    .transpose()?;
                 let lost = || Error::Internal("a buffer without its device".into());
-                let storage = Storage::on_gpu(memory.ok_or_else(lost)?, self.storage.len());
+                let storage =
+                    Storage::on_gpu(Arc::new(memory.ok_or_else(lost)?), self.storage.len());
                 Ok(Buffer::new(self.dtype, &self.shape, Arc::new(storage)))
             }
             None => {
                 let memory = device.upload(self.storage.bytes())?;
-                let storage = Arc::new(Storage::on_gpu(memory, self.storage.len()));
+                let storage = Arc::new(Storage::on_gpu(Arc::new(memory), self.storage.len()));
                 Ok(Buffer::new(self.dtype, &self.shape, storage))
             }
         }
@@ -193,7 +197,7 @@ impl Buffer {
     /// If memory is short, the device fails, or a data error has spoilt the values.
     pub fn to_host(&self) -> Result<Buffer> {
         self.settled()?;
-        let Some(memory) = self.storage.gpu() else {
+        let Some(memory) = Memory::of(&self.storage) else {
             return Ok(self.clone());
         };
         let mut storage = Storage::new(self.storage.len())?;

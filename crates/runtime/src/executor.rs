@@ -10,6 +10,7 @@ mod cpu;
 mod executable;
 mod gpu;
 mod guard;
+mod linker;
 mod loc;
 mod moved;
 mod on_gpu;
@@ -26,7 +27,6 @@ mod trace;
 mod turns;
 mod unread;
 
-pub(crate) use control::{If, Loop};
 pub use executable::{Executable, Stats};
 pub use profile::{StepEvent, StepTime};
 pub use replay::Replays;

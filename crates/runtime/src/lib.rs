@@ -16,40 +16,23 @@
 //! ```
 
 mod buffer;
-mod bugs;
-mod cancel;
-mod combine;
-mod contraction;
-pub mod cuda;
-mod error;
 mod executor;
-pub mod fork;
-#[cfg(test)]
-mod interpreted;
-mod kernels;
-mod lock;
-pub mod memory;
 pub mod peaks;
-pub mod pool;
-#[cfg(all(target_arch = "x86_64", unix))]
-mod printed;
-mod simd;
-mod sums;
-mod tile;
-mod workspace;
 
 use kiln_base::{Cpu, Machine};
 
 pub use buffer::Buffer;
-pub use cancel::Cancel;
-pub use error::{Error, Result};
 pub use executor::{
     Executable, MemoryBlock, MemoryReport, Packed, Replays, Stats, StepEvent, StepTime, Traced,
     Tracer,
 };
 pub use kiln_base::{Element, custom as custom_ops};
-pub use simd::Level;
-pub use workspace::{tile_elements, workspace};
+pub use kiln_cpu::{tile_elements, workspace};
+pub use kiln_cuda as cuda;
+pub use kiln_kernel::cancel::Cancel;
+pub use kiln_kernel::error::{Error, Result};
+pub use kiln_kernel::simd::Level;
+pub use kiln_kernel::{fork, memory, pool};
 
 /// What programs are compiled for that run on a GPU, or on the CPU.
 ///

@@ -9,8 +9,8 @@
 use super::binder::Binder;
 use super::loc::Loc;
 use super::step::{After, BoundStep};
-use crate::error::{Result, damaged};
 use hashbrown::HashSet;
+use kiln_kernel::error::{Result, damaged};
 use kiln_plan::{BufferId, Step};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;

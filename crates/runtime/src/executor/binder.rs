@@ -1,13 +1,15 @@
 //! What binds a plan: its sizes, and its kernels linked for them.
 
 use super::check::Facts;
+use super::linker::Link;
 use super::loc::Loc;
-use crate::cuda::{self, Launch};
-use crate::error::{Error, Result, damaged};
-use crate::kernels::work::{Link, Sizes, Work};
-use crate::memory::too_much;
 use hashbrown::HashMap;
 use kiln_base::Dim;
+use kiln_cuda as cuda;
+use kiln_cuda::Launch;
+use kiln_kernel::error::{Error, Result, damaged};
+use kiln_kernel::memory::too_much;
+use kiln_kernel::work::{Sizes, Work};
 use kiln_plan::{BufferId, Contract, Kernel, Plan, Reads, Site, Step};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -120,8 +122,8 @@ impl Binder<'_> {
     /// where each place in memory that the step writes is touched by one part only.
     pub fn parallel(&self, step: &Step, work: &dyn Work) -> Result<(bool, SmallVec<[bool; 6]>)> {
         let args = &self.contract(step).args;
-        let linked = work.last();
-        let mut parallel = linked.is_none_or(|l| l.parallel);
+        let program = work.program();
+        let mut parallel = program.is_none_or(|p| p.is_parallel());
         for w in (0..step.args.len()).filter(|w| args[*w].writes) {
             let same: Vec<usize> = (0..step.args.len())
                 .filter(|a| self.shares(step.args[*a], step.args[w]))
@@ -132,7 +134,7 @@ impl Binder<'_> {
             }
             let size = |a: usize| args[a].dtype.size();
             let sizes_differ = same.iter().any(|a| size(*a) != size(w));
-            parallel &= !sizes_differ && linked.is_none_or(|l| l.keeps_apart(&same));
+            parallel &= !sizes_differ && program.is_none_or(|p| p.keeps_apart(&same));
         }
         Ok((parallel, args.iter().map(|a| a.writes).collect()))
     }

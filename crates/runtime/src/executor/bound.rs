@@ -9,9 +9,9 @@ use super::pack::packed_behind;
 use super::report::{MemoryBlock, MemoryReport};
 use super::step::{After, BoundStep};
 use super::turns::Turns;
-use crate::error::{Result, damaged};
-use crate::memory::ALIGN;
 use hashbrown::HashMap;
+use kiln_kernel::error::{Result, damaged};
+use kiln_kernel::memory::ALIGN;
 use kiln_plan::memory::{Temporaries, solve};
 use kiln_plan::{BufferId, Place, Plan, Step};
 use std::sync::Arc;
@@ -265,7 +265,7 @@ impl Binder<'_> {
                 work,
                 args,
                 packed: false,
-                #[cfg(test)]
+                #[cfg(feature = "testing")]
                 sizes: step.args.iter().map(|id| sizes[id.0 as usize]).collect(),
                 writes,
                 scratch: scratch.map_or(0, |b| layout.offsets[b]),

@@ -11,10 +11,10 @@
 
 use super::guard;
 use crate::buffer::Buffer;
-use crate::error::{Error, Result, damaged};
-use crate::kernels::supported;
-use crate::memory::Storage;
 use kiln_base::{DType, Dim, Sym};
+use kiln_cpu::supported;
+use kiln_kernel::error::{Error, Result, damaged};
+use kiln_kernel::memory::Storage;
 use kiln_plan::{
     self as plan, ArgUse, BufferId, Contract, Kernel, Output, Place, Plan, Reads, Role, Step,
 };

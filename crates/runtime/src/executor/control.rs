@@ -4,15 +4,17 @@ use super::binder::{Owner, Setting};
 use super::bound::Bound;
 use super::check;
 use super::cpu::run_steps;
+use super::linker::Link;
 use super::loc::Loc;
 use crate::buffer::Buffer;
-use crate::cuda::{self, Launch};
-use crate::error::{Result, damaged};
-use crate::kernels::calls::{Calls, Ends};
-use crate::kernels::work::{Call, Expand, Link, Work};
-use crate::memory::ALIGN;
-use crate::tile::Failure;
-use crate::tile::affine::extent;
+use kiln_cuda as cuda;
+use kiln_cuda::Launch;
+use kiln_kernel::affine::extent;
+use kiln_kernel::calls::{Calls, Ends};
+use kiln_kernel::error::{Result, damaged};
+use kiln_kernel::failures::Failure;
+use kiln_kernel::memory::{ALIGN, Storage};
+use kiln_kernel::work::{Call, Expand, Work};
 use kiln_plan::{self as plan, Plan, Site};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -422,7 +424,7 @@ impl Work for Loop {
         self.body.is_bare()
     }
 
-    fn held(&self) -> Vec<&Buffer> {
+    fn held(&self) -> Vec<&Arc<Storage>> {
         self.held()
     }
 
@@ -470,7 +472,7 @@ impl Work for If {
         self.branches.iter().any(Body::is_bare)
     }
 
-    fn held(&self) -> Vec<&Buffer> {
+    fn held(&self) -> Vec<&Arc<Storage>> {
         self.held()
     }
 

@@ -1,8 +1,8 @@
 //! What steps write whole. The rest of a buffer would show what memory held before, so it begins as zeros.
 
 use super::binder::Binder;
-use crate::kernels::work::Work;
 use kiln_base::Dim;
+use kiln_kernel::work::Work;
 use kiln_plan::{Kernel, Step};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -51,8 +51,8 @@ fn covers(work: &dyn Work, kernel: &Kernel, values: &[i64], arg: usize, len: i64
     if work.has_bodies() {
         return !work.is_bare();
     }
-    match work.last() {
-        Some(program) => program.covered.get(arg) == Some(&true),
+    match work.program() {
+        Some(program) => program.covers(arg),
         None => kernel.results().is_some_and(|dims| {
             let size = |n: i64, d: &Dim| n.checked_mul(d.eval_checked(values)?);
             dims.into_iter().try_fold(1, size) == Some(len)

@@ -4,11 +4,12 @@ use super::guard::Guard;
 use super::loc::Loc;
 use super::profile::Profile;
 use super::step::BoundStep;
-use crate::cancel::{self, Cancel};
-use crate::error::Result;
-use crate::kernels::work::Call;
-use crate::pool::Pool;
-use crate::tile::{Failure, Failures, Launch, run_all};
+use kiln_cpu::run_together;
+use kiln_kernel::cancel;
+use kiln_kernel::cancel::Cancel;
+use kiln_kernel::error::Result;
+use kiln_kernel::failures::{Failure, Failures};
+use kiln_kernel::work::Call;
 use kiln_plan::Site;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,7 +57,7 @@ pub(super) fn run_steps(
             }
         });
         let calls: SmallVec<[Call; 1]> = calls.collect();
-        #[cfg(test)]
+        #[cfg(feature = "testing")]
         let _declared = declare(&group, &args, &calls);
         // SAFETY: binding proved that the work stays within its arguments' lengths; inputs, constants
         // and prepared results are only read; outputs and the arena belong to this run; `parallel`
@@ -64,7 +65,10 @@ pub(super) fn run_steps(
         unsafe {
             match &group[..] {
                 [step] => inner = step.work.run(&calls[0])?,
-                group => run_group(group, &calls, &failures),
+                group => {
+                    let works = group.iter().map(|step| &*step.work).zip(&calls);
+                    run_together(&works.collect::<Vec<_>>(), &failures);
+                }
             }
         }
         if let (Some(start), Some(profile)) = (start, profile) {
@@ -80,46 +84,13 @@ pub(super) fn run_steps(
     Ok(None)
 }
 
-/// Runs steps at the same time.
-///
-/// # Safety
-/// As [`Work::run`](crate::kernels::work::Work::run); no step touches what another writes.
-unsafe fn run_group(group: &[&BoundStep], calls: &[Call], failures: &Failures) {
-    let mut launches: Vec<Launch> = Vec::new();
-    let mut jobs: Vec<Box<dyn FnMut() + '_>> = Vec::new();
-    for (step, call) in group.iter().zip(calls) {
-        match step.work.tile() {
-            Some(program) => launches.push(Launch {
-                program,
-                args: call.args,
-                parallel: call.parallel,
-            }),
-            None => jobs.push(Box::new(move || {
-                // SAFETY: the call is the step's own, and no other step of the group touches what it writes.
-                if let Err(e) = unsafe { step.work.run(call) } {
-                    failures.broken(e);
-                }
-            })),
-        }
-    }
-    // SAFETY: as for the others; each program was bound for the arguments of its call.
-    let tiles = || unsafe { run_all(&launches, failures) };
-    if jobs.is_empty() {
-        return tiles();
-    }
-    if !launches.is_empty() {
-        jobs.push(Box::new(tiles));
-    }
-    Pool::global().together(&mut jobs);
-}
-
 /// Says what steps may touch.
-#[cfg(test)]
+#[cfg(feature = "testing")]
 fn declare(
     group: &[&BoundStep],
     args: &[SmallVec<[*mut u8; 12]>],
     calls: &[Call],
-) -> crate::interpreted::Declared {
+) -> kiln_kernel::interpreted::Declared {
     let mut memory = vec![];
     for ((step, args), call) in group.iter().zip(args).zip(calls) {
         memory.push((call.scratch.cast_const(), step.scratch_bytes(), true));
@@ -128,5 +99,5 @@ fn declare(
             memory.push((at.cast_const(), step.sizes[i], written));
         }
     }
-    crate::interpreted::declare(memory.into_iter())
+    kiln_kernel::interpreted::declare(memory.into_iter())
 }

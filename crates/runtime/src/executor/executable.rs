@@ -3,19 +3,19 @@
 use super::binder::{Owner, Setting};
 use super::bound::Bound;
 use super::check::{self, Facts};
+use super::linker::Linker;
 use super::profile::{Profile, StepEvent, StepTime};
 use super::report::{MemoryBlock, MemoryReport};
 use super::step::BoundStep;
 use super::stored::Stored;
 use crate::buffer::Buffer;
-use crate::cuda;
-use crate::error::{Error, Result};
-use crate::fork;
-use crate::kernels::Linker;
-use crate::lock::lock;
-use crate::memory::{ALIGN, Storage, evict};
-use crate::simd::Level;
 use kiln_base::LevelError;
+use kiln_cuda as cuda;
+use kiln_kernel::error::{Error, Result};
+use kiln_kernel::fork;
+use kiln_kernel::lock::lock;
+use kiln_kernel::memory::{ALIGN, Storage, evict};
+use kiln_kernel::simd::Level;
 use kiln_plan::{Plan, Role, Site};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -129,7 +129,11 @@ impl Executable {
     /// # Errors
     /// As [`Executable::new`]; [`Error::Level`] if the machine lacks the level.
     pub fn at_level(plan: Plan, level: Level) -> Result<Executable> {
-        if !level.is_supported() {
+        let has = level.is_supported();
+        // What is interpreted is for any level.
+        #[cfg(feature = "testing")]
+        let has = has || kiln_kernel::interpreted::is_on();
+        if !has {
             return Err(Error::Level(LevelError {
                 asked: level.name().into(),
                 why: "this machine lacks it".into(),
@@ -156,11 +160,7 @@ impl Executable {
     }
 
     /// Checks a plan for a level.
-    pub(crate) fn load(
-        plan: Plan,
-        loader: Option<Arc<cuda::Loader>>,
-        level: Level,
-    ) -> Result<Executable> {
+    fn load(plan: Plan, loader: Option<Arc<cuda::Loader>>, level: Level) -> Result<Executable> {
         let facts = check::check(&plan)?;
         let mut constants = check::constants(&plan)?;
         let mut functions = Vec::new();
@@ -364,7 +364,7 @@ impl Executable {
     }
 
     /// Takes these buffers on the host, and what was prepared, out of the processor's caches, where
-    /// [`memory::can_evict`](crate::memory::can_evict): what reads them next finds them in memory alone, as an
+    /// [`memory::can_evict`](kiln_kernel::memory::can_evict): what reads them next finds them in memory alone, as an
     /// operand that was written long ago is found.
     ///
     /// # Errors
@@ -375,7 +375,7 @@ impl Executable {
         }
         let prepared = lock(&self.prepared).clone();
         let storages = prepared.iter().flat_map(|p| &p.storages);
-        for storage in storages.filter(|s| s.gpu().is_none()) {
+        for storage in storages.filter(|s| s.device_memory().is_none()) {
             evict(storage.bytes());
         }
         Ok(())

@@ -11,11 +11,13 @@ use super::guard::Guard;
 use super::loc::Loc;
 use super::step::BoundStep;
 use crate::buffer::Buffer;
-use crate::error::{Error, Result};
-use crate::kernels::calls::{Around, Calls, Ends};
-use crate::kernels::work::Expand;
+use kiln_kernel::calls::{Around, Calls, Ends};
+use kiln_kernel::error::{Error, Result};
+use kiln_kernel::memory::Storage;
+use kiln_kernel::work::Expand;
 use kiln_plan::cuda::ErrorRecord;
 use smallvec::{SmallVec, smallvec};
+use std::sync::Arc;
 
 /// Gives the calls of these steps, which are a whole part; gives those behind which all are done.
 pub(super) fn expand(
@@ -55,7 +57,7 @@ pub(super) fn expand(
         }) = &step.guard
         {
             let record = scratch.wrapping_add(*record);
-            looked = calls.add(within.call(launch, smallvec![place(*loc), record]))?;
+            looked = calls.add(within.call(&**launch, smallvec![place(*loc), record]))?;
             within = Around {
                 record,
                 guarded_from: 0,
@@ -81,7 +83,7 @@ impl Body {
     fn expand(&self, at: &Places, around: Around, calls: &mut Calls) -> Result<Ends> {
         let mut after = Ends::from(around.after);
         for ((from, to, _), copy) in self.begun(at).zip(&self.copies) {
-            after.extend(calls.add(around.call(copy, smallvec![from, to]))?);
+            after.extend(calls.add(around.call(&**copy, smallvec![from, to]))?);
         }
         let around = Around {
             after: &after,
@@ -90,15 +92,17 @@ impl Body {
         expand(&self.bound.run, &self.places(at), around, calls)
     }
 
-    fn held(&self) -> impl Iterator<Item = &Buffer> {
-        self.constants.iter().chain(&self.bound.run_on_gpu.held)
+    fn held(&self) -> impl Iterator<Item = &Arc<Storage>> {
+        let constants = self.constants.iter().map(Buffer::storage);
+        constants.chain(&self.bound.run_on_gpu.held)
     }
 }
 
 impl Loop {
     /// What it holds on a GPU.
-    pub(super) fn held(&self) -> Vec<&Buffer> {
-        self.numbers.iter().chain(self.body.held()).collect()
+    pub(super) fn held(&self) -> Vec<&Arc<Storage>> {
+        let numbers = self.numbers.iter().map(Buffer::storage);
+        numbers.chain(self.body.held()).collect()
     }
 
     /// The calls of all its steps, each behind the one before.
@@ -106,7 +110,7 @@ impl Loop {
         let (args, scratch, around) = (&with.args, with.scratch, with.within);
         let mut ends = Ends::from(around.after);
         for ((from, to, _), copy) in self.unchanged(args).zip(&self.copies) {
-            ends.extend(calls.add(around.call(copy, smallvec![from, to]))?);
+            ends.extend(calls.add(around.call(&**copy, smallvec![from, to]))?);
         }
         let numbers = self.numbers.as_ref().map(|n| n.storage().ptr());
         let numbers = numbers.ok_or_else(|| Error::Internal("a loop for the CPU".into()))?;
@@ -126,7 +130,7 @@ impl Loop {
 
 impl If {
     /// What it holds on a GPU.
-    pub(super) fn held(&self) -> Vec<&Buffer> {
+    pub(super) fn held(&self) -> Vec<&Arc<Storage>> {
         self.branches.iter().flat_map(Body::held).collect()
     }
 
@@ -135,7 +139,8 @@ impl If {
         let (args, scratch, around) = (&with.args, with.scratch, with.within);
         let branch = self.branch.as_ref();
         let branch = branch.ok_or_else(|| Error::Internal("a branch for the CPU".into()))?;
-        let mut ends = calls.add(around.call(branch, smallvec![args[self.condition], scratch]))?;
+        let mut ends =
+            calls.add(around.call(&**branch, smallvec![args[self.condition], scratch]))?;
         let at = self.places(args, scratch);
         let sites = around.sites.unwrap_or_default();
         let (of_then, of_other) = sites.split_at(self.branches[0].sites().min(sites.len()));
@@ -155,7 +160,7 @@ impl If {
                     after: &ends,
                     ..around
                 };
-                calls.add(around.call(joined, smallvec![scratch]))
+                calls.add(around.call(&**joined, smallvec![scratch]))
             }
             None => Ok(ends),
         }

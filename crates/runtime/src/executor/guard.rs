@@ -7,10 +7,11 @@
 //! side of a branch is by its own.
 
 use super::loc::Loc;
-use crate::cuda::{self, Launch};
-use crate::error::{Result, damaged};
-use crate::memory::ALIGN;
 use kiln_base::DType;
+use kiln_cuda as cuda;
+use kiln_cuda::Launch;
+use kiln_kernel::error::{Result, damaged};
+use kiln_kernel::memory::ALIGN;
 use kiln_plan::{Contract, Output, Place, Plan, Step};
 use std::sync::Arc;
 

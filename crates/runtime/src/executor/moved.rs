@@ -5,7 +5,7 @@ use super::bound::Bound;
 use super::on_gpu::OnGpu;
 use super::step::BoundStep;
 use super::turns::Turns;
-use crate::error::Result;
+use kiln_kernel::error::Result;
 use kiln_plan::Step;
 
 impl Bound {

@@ -2,9 +2,10 @@
 
 use super::loc::Loc;
 use super::step::BoundStep;
-use crate::buffer::Buffer;
-use crate::cuda::Graphs;
 use hashbrown::HashSet;
+use kiln_cuda::Graphs;
+use kiln_kernel::memory::Storage;
+use std::sync::Arc;
 
 /// What a part of a plan does on a GPU, apart from the calls.
 #[derive(Default)]
@@ -14,7 +15,7 @@ pub(super) struct OnGpu {
     pub read: Vec<Loc>,
     pub written: Vec<Loc>,
     /// Memory of loops and branches that it reads.
-    pub held: Vec<Buffer>,
+    pub held: Vec<Arc<Storage>>,
     /// How many calls it makes.
     pub calls: usize,
     /// Whether one of them may report a data error.

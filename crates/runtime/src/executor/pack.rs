@@ -3,10 +3,10 @@
 use super::binder::{Binder, Owner};
 use super::loc::Loc;
 use super::step::{After, BoundStep};
-use crate::error::Result;
-use crate::kernels::work::{Call, Packs, Work};
-use crate::tile::Failure;
 use hashbrown::HashMap;
+use kiln_kernel::error::Result;
+use kiln_kernel::failures::Failure;
+use kiln_kernel::work::{Call, Packs, Work};
 use kiln_plan::Role;
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ impl Binder<'_> {
         prepared: &mut Vec<usize>,
     ) -> Option<BoundStep> {
         let Packs { weights, bytes } = step.work.packs()?;
-        #[cfg(test)]
+        #[cfg(feature = "testing")]
         let sizes = smallvec![step.sizes[weights], bytes];
         let weights = step.args[weights];
         let after = match weights {
@@ -105,13 +105,13 @@ impl Binder<'_> {
         prepared.push(bytes);
         step.args.push(to);
         step.packed = true;
-        #[cfg(test)]
+        #[cfg(feature = "testing")]
         step.sizes.push(bytes);
         Some(BoundStep {
             work: Arc::new(Pack(step.work.clone())),
             args: smallvec![weights, to],
             packed: false,
-            #[cfg(test)]
+            #[cfg(feature = "testing")]
             sizes,
             writes: smallvec![false, true],
             guard: None,

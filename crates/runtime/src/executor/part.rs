@@ -8,11 +8,11 @@ use super::loc::Loc;
 use super::on_gpu::OnGpu;
 use super::profile::Profile;
 use super::step::BoundStep;
-use crate::cancel;
-use crate::cuda::{Job, Outcome, Session};
-use crate::error::{Error, Result};
-use crate::kernels::calls::{Around, Calls};
-use crate::memory::Storage;
+use kiln_cuda::{Job, Outcome, Session};
+use kiln_kernel::calls::{Around, Calls};
+use kiln_kernel::cancel;
+use kiln_kernel::error::{Error, Result};
+use kiln_kernel::memory::Storage;
 use kiln_plan::Site;
 use kiln_plan::cuda::ErrorRecord;
 use std::cell::Cell;
@@ -93,7 +93,7 @@ impl<'a> Part<'a> {
     ) -> Result<Option<Arc<Outcome>>> {
         let exe = self.exe;
         let place = |loc: Loc| address(storage, loc);
-        let held = on_gpu.held.iter().map(|b| &**b.storage());
+        let held = on_gpu.held.iter().map(|s| &**s);
         let read: Vec<&Storage> = (on_gpu.read.iter().map(|l| storage(*l)))
             .chain(held)
             .collect();

@@ -8,8 +8,8 @@ use super::run::cleared;
 use super::step::BoundStep;
 use super::trace::Tracer;
 use crate::buffer::Buffer;
-use crate::error::Result;
-use crate::memory::Storage;
+use kiln_kernel::error::Result;
+use kiln_kernel::memory::Storage;
 use std::sync::Arc;
 
 /// The results of *prepare* that runs touch, in memory of their own, and nothing in the place of the others; all of

@@ -1,6 +1,6 @@
 //! Where the time of runs goes.
 
-use crate::lock::lock;
+use kiln_kernel::lock::lock;
 use kiln_plan::Plan;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -6,10 +6,10 @@ use super::gpu::expand;
 use super::loc::Loc;
 use super::part::address;
 use crate::buffer::Buffer;
-use crate::cuda::{Graph, Session};
-use crate::error::{Error, Result};
-use crate::kernels::calls::{Around, Calls, Ends};
-use crate::memory::Storage;
+use kiln_cuda::{Graph, Session};
+use kiln_kernel::calls::{Around, Calls, Ends};
+use kiln_kernel::error::{Error, Result};
+use kiln_kernel::memory::Storage;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -78,8 +78,8 @@ impl Replays {
         let made: &[Arc<Storage>] = prepared.as_ref().map_or(&[], |p| &p.storages);
         let mut graphs = Vec::new();
         for sets in sets.chunks(each) {
-            let held = exe.constants.iter().chain(&bound.run_on_gpu.held);
-            let read = sets.iter().flatten().chain(held).map(Buffer::storage);
+            let read = sets.iter().flatten().chain(&exe.constants);
+            let read = read.map(Buffer::storage).chain(&bound.run_on_gpu.held);
             let graph = session.capture(read.chain(made), &|record, sink| {
                 let (mut calls, mut ends) = (Calls::new(sink), Ends::new());
                 for set in sets {

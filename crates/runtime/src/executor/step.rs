@@ -2,8 +2,8 @@
 
 use super::guard::Guard;
 use super::loc::Loc;
-use crate::kernels::work::Work;
-use crate::memory::ALIGN;
+use kiln_kernel::memory::ALIGN;
+use kiln_kernel::work::Work;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) struct BoundStep {
     /// Which of these it writes.
     pub writes: SmallVec<[bool; 6]>,
     /// Bytes of the arguments.
-    #[cfg(test)]
+    #[cfg(feature = "testing")]
     pub sizes: SmallVec<[usize; 6]>,
     /// What may leave it out.
     pub guard: Option<Guard>,

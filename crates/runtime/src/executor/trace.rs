@@ -4,9 +4,9 @@ use super::loc::Loc;
 use super::on_gpu::OnGpu;
 use super::part::Part;
 use super::step::{After, BoundStep};
-use crate::cuda::Session;
-use crate::error::{Error, Result};
-use crate::memory::Storage;
+use kiln_cuda::{Memory, Session};
+use kiln_kernel::error::{Error, Result};
+use kiln_kernel::memory::Storage;
 use kiln_plan::Plan;
 
 /// What a traced run shows its steps to. An error ends the run.
@@ -109,7 +109,7 @@ fn sizes(plan: &Plan, step: &BoundStep, prepare: bool, values: &[i64]) -> Vec<us
 /// A copy of a part of some memory, once it is computed.
 fn copied(storage: &Storage, offset: usize, len: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; len];
-    match storage.gpu() {
+    match Memory::of(storage) {
         Some(memory) => {
             let first = storage.ptr() as usize - memory.ptr() as usize;
             memory

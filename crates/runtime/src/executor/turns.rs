@@ -4,8 +4,8 @@
 use super::bound::Bound;
 use super::loc::Loc;
 use super::step::BoundStep;
-use crate::memory::ALIGN;
 use hashbrown::HashSet;
+use kiln_kernel::memory::ALIGN;
 use kiln_plan::memory::{Block, solve};
 use std::ops::Range;
 

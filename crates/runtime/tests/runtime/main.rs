@@ -12,6 +12,7 @@ mod damage;
 mod executor;
 mod guards;
 mod hostile;
+mod interpreted;
 mod oracle;
 mod ordered;
 mod pointwise;

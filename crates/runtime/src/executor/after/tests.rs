@@ -1,10 +1,10 @@
 use super::super::Executable;
 use super::*;
 use crate::buffer::Buffer;
-use crate::cuda::{self, Device, Nvrtc};
-use crate::error::Result;
-use crate::lock::lock;
 use kiln_base::{DType, Dim};
+use kiln_cuda::{self as cuda, Device, Nvrtc};
+use kiln_kernel::error::Result;
+use kiln_kernel::lock::lock;
 use kiln_plan::cuda::{Blocks, CudaKernel, Pointer, Text};
 use kiln_plan::{Input, Kernel, Output, Place, Plan, Role};
 use std::sync::Arc;

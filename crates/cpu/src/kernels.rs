@@ -1,0 +1,111 @@
+//! Kernels of a plan, checked, and linked for known sizes: the one room that tells their kinds apart, a file each.
+
+mod attention;
+pub(crate) mod conv;
+mod custom;
+pub(crate) mod matmul;
+mod scan;
+mod scatter;
+mod sort;
+mod terms;
+
+use crate::tile::{self, Launch, Linked, run_all};
+use attention::{Attention, AttentionGrad};
+use conv::Conv;
+use custom::CustomWork;
+use kiln_kernel::custom::{Custom, registered};
+use kiln_kernel::error::{Result, damaged};
+use kiln_kernel::failures::Failures;
+use kiln_kernel::pool::Pool;
+use kiln_kernel::simd::Level;
+use kiln_kernel::work::{Call, Sizes, Work};
+use kiln_plan::Kernel;
+use matmul::MatMul;
+use scan::Scan;
+use scatter::Scatter;
+use sort::ArgSort;
+use std::any::Any;
+use std::sync::Arc;
+
+/// Errs unless there is code for a kernel of these dtypes on the CPU.
+pub fn supported(kernel: &Kernel) -> Result<()> {
+    let (dtype, computes) = match kernel {
+        Kernel::MatMul(m) => (m.dtype(), MatMul::computes(m)),
+        Kernel::Conv(c) => (c.dtype(), Conv::computes(c)),
+        Kernel::Attention(a) => (a.scores.dtype, Attention::computes(a)),
+        Kernel::AttentionGrad(a) => (a.scores.dtype, AttentionGrad::computes(a)),
+        Kernel::Scan(s) => (s.dtype, Scan::computes(s)),
+        Kernel::ArgSort(s) => (s.dtype, ArgSort::computes(s)),
+        Kernel::Scatter(s) => (s.dtype, Scatter::computes(s)),
+        Kernel::Custom(c) => return registered(&c.name).map(|_| ()),
+        Kernel::Tile(_) | Kernel::Loop(_) | Kernel::If(_) | Kernel::Cuda(_) => return Ok(()),
+    };
+    match computes {
+        true => Ok(()),
+        false => Err(damaged!("a {} of {dtype}", kernel.name())),
+    }
+}
+
+/// Links a kernel of the CPU for known sizes; `None` if it is a GPU's, or has programs that the executor runs.
+///
+/// # Errors
+/// [`Error::Plan`](kiln_kernel::error::Error::Plan) if it is not what its contract says.
+pub fn link(kernel: &Kernel, sizes: Sizes<'_>, level: Level) -> Result<Option<Arc<dyn Work>>> {
+    let Sizes { values, lens } = sizes;
+    Ok(Some(match kernel {
+        Kernel::Cuda(_) | Kernel::Loop(_) | Kernel::If(_) => return Ok(None),
+        Kernel::Custom(c) => Arc::new(CustomWork(Custom::new(c, values, lens)?)),
+        Kernel::Tile(p) => {
+            let bound = tile::bind(p, values, lens)?;
+            let mut linked = tile::link(&bound, level)?;
+            let mut pieces = tile::pieces(p, values)?;
+            if pieces.is_empty() {
+                pieces = tile::blocks(p, values)?;
+            }
+            linked.pieces = (pieces.iter())
+                .map(|piece| tile::link(&tile::bind(piece, values, lens)?, level))
+                .collect::<Result<_>>()?;
+            Arc::new(linked)
+        }
+        Kernel::MatMul(m) => Arc::new(MatMul::new(m, values, lens, level)?),
+        Kernel::Conv(c) => Arc::new(Conv::new(c, values, lens, level)?),
+        Kernel::Attention(a) => Arc::new(Attention::new(a, values, lens, level)?),
+        Kernel::AttentionGrad(a) => Arc::new(AttentionGrad::new(a, values, lens, level)?),
+        Kernel::Scan(s) => Arc::new(Scan::new(s, values, level)?),
+        Kernel::ArgSort(s) => Arc::new(ArgSort::new(s, values, level)?),
+        Kernel::Scatter(s) => Arc::new(Scatter::new(s, values, level)?),
+    }))
+}
+
+/// Runs work at the same time.
+///
+/// # Safety
+/// As [`Work::run`] for each; none touches what another writes.
+pub unsafe fn run_together(group: &[(&dyn Work, &Call<'_>)], failures: &Failures) {
+    let mut launches: Vec<Launch> = Vec::new();
+    let mut jobs: Vec<Box<dyn FnMut() + '_>> = Vec::new();
+    for (work, call) in group {
+        match work.as_any().and_then(<dyn Any>::downcast_ref::<Linked>) {
+            Some(program) => launches.push(Launch {
+                program,
+                args: call.args,
+                parallel: call.parallel,
+            }),
+            None => jobs.push(Box::new(move || {
+                // SAFETY: the call is the work's own, and nothing else of the group touches what it writes.
+                if let Err(e) = unsafe { work.run(call) } {
+                    failures.broken(e);
+                }
+            })),
+        }
+    }
+    // SAFETY: as for the others; each program was bound for the arguments of its call.
+    let tiles = || unsafe { run_all(&launches, failures) };
+    if jobs.is_empty() {
+        return tiles();
+    }
+    if !launches.is_empty() {
+        jobs.push(Box::new(tiles));
+    }
+    Pool::global().together(&mut jobs);
+}

@@ -1,0 +1,115 @@
+//! Weights that are dropped: which ones follows from where they stand, so that no pass has to store them.
+
+use crate::kernels::matmul::Operand;
+use kiln_base::prim::{RandomKind, philox_lanes};
+use kiln_kernel::error::Result;
+use kiln_kernel::simd::{Isa, Kernel, Level, compiled};
+use kiln_plan as plan;
+
+/// Linked dropout.
+pub(super) struct Dropout {
+    key: Operand,
+    least: u32,
+    scale: f32,
+    drop: unsafe fn(Row),
+}
+
+impl Dropout {
+    /// Checks and links it, for arguments of these lengths.
+    pub(super) fn new(
+        p: &plan::Dropout,
+        values: &[i64],
+        lens: &[i64],
+        level: Level,
+    ) -> Result<Dropout> {
+        // Uniform numbers are multiples of 2⁻²⁴, and are compared in f32.
+        let least = (f64::from(p.p as f32) * f64::from(1 << 24)).ceil() as u32;
+        Ok(Dropout {
+            key: Operand::new(&p.key, (&[], 1, 2), values, lens[p.key.arg as usize])?,
+            least,
+            scale: p.scale() as f32,
+            drop: compiled::<Drop, Row>(level),
+        })
+    }
+
+    /// Drops some numbers, of which the first is number `first` of all.
+    ///
+    /// # Safety
+    /// `args` are the buffers that it was linked for.
+    pub(super) unsafe fn drop(&self, args: &[*mut u8], first: i64, numbers: &mut [f32]) {
+        // SAFETY: linking proved the key within its buffer; the machine has the level.
+        unsafe {
+            let [seed, offset] =
+                [0, 1].map(|i| (*self.key.at::<i64>(args, &[], 0, 0, i)).cast_unsigned());
+            (self.drop)(Row {
+                start: numbers.as_mut_ptr(),
+                len: numbers.len(),
+                seed,
+                position: offset.wrapping_add(first.cast_unsigned()),
+                least: self.least,
+                scale: self.scale,
+            });
+        }
+    }
+}
+
+/// Numbers in a row, and the position in the stream of random numbers of the first of them.
+struct Row {
+    start: *mut f32,
+    len: usize,
+    seed: u64,
+    position: u64,
+    /// A number is dropped if the first 24 bits of its word are less.
+    least: u32,
+    scale: f32,
+}
+
+/// Uniform numbers of f32 that a block of words makes.
+const EACH: usize = RandomKind::Uniform.numbers_a_block(false) as usize;
+/// Blocks that are made at once.
+const BLOCKS: usize = 16;
+/// Numbers that are dropped at once.
+const MANY: usize = EACH * BLOCKS;
+
+struct Drop;
+
+impl Kernel<Row> for Drop {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(row: Row) {
+        // SAFETY: the row has so many numbers, which nobody else touches.
+        let mut rest = unsafe { std::slice::from_raw_parts_mut(row.start, row.len) };
+        let mut block = row.position / EACH as u64;
+        let mut from = (row.position % EACH as u64) as usize;
+        while !rest.is_empty() {
+            let factors = factors(block, &row);
+            let (now, later) = rest.split_at_mut(rest.len().min(MANY - from));
+            for (x, factor) in now.iter_mut().zip(&factors[from..]) {
+                *x *= factor;
+            }
+            (rest, from, block) = (later, 0, block.wrapping_add(BLOCKS as u64));
+        }
+    }
+}
+
+/// What numbers from a block on are multiplied by.
+#[inline(always)]
+fn factors(block: u64, row: &Row) -> [f32; MANY] {
+    let mut c = [[0u32; BLOCKS]; 4];
+    (0..BLOCKS).for_each(|lane| {
+        let block = block.wrapping_add(lane as u64);
+        (c[0][lane], c[1][lane]) = (block as u32, (block >> 32) as u32);
+        c[2][lane] = EACH as u32 - 1;
+    });
+    let c = philox_lanes(c, row.seed);
+    let mut factors = [0f32; MANY];
+    for (lane, four) in factors.as_chunks_mut::<EACH>().0.iter_mut().enumerate() {
+        for (word, factor) in c.iter().zip(four) {
+            *factor = if word[lane] >> 8 >= row.least {
+                row.scale
+            } else {
+                0.0
+            };
+        }
+    }
+    factors
+}

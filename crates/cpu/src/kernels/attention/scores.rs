@@ -1,0 +1,553 @@
+//! Weights of some rows of queries for some keys: their scores, a mask, and the softmax.
+
+use super::dropout::Dropout;
+use super::softmax::{Pair, Pairs, Row, Softmax, Sums, factor, narrow};
+use crate::kernels::matmul::{LONGEST, Operand};
+use crate::kernels::terms::{Terms, put};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use kiln_base::{DType, Dim};
+use kiln_jit::contraction::{Right, multiply_as, pack};
+use kiln_kernel::affine::{ceil, extent, product};
+use kiln_kernel::error::{Result, damaged};
+use kiln_kernel::memory::{Storage, room};
+use kiln_kernel::simd::convert;
+use kiln_kernel::simd::convert::Mem;
+use kiln_kernel::simd::{Level, compiled};
+use kiln_plan as plan;
+
+/// How far apart lines of so many numbers are: an odd number of cache lines, so that they don't meet in one set.
+pub(super) fn apart(numbers: i64) -> i64 {
+    const LINE: i64 = 16;
+    (ceil(numbers, LINE) | 1) * LINE
+}
+
+/// Rows of a block at most, ...
+pub(super) const BLOCK_ROWS: i64 = 256;
+/// ... and where there are fewer blocks than these.
+const FEW: (i64, i64) = (128, 16);
+
+/// Of each row of a block what is known of its scores.
+pub(super) type AllSums = [Sums; BLOCK_ROWS as usize];
+
+/// How many scores are computed at once: of so many keys and rows at most.
+pub(super) struct Block {
+    pub keys: i64,
+    pub rows: i64,
+}
+
+/// Linked scores of f32, or of halves that are computed in it.
+pub(super) struct Scores {
+    pub dtype: DType,
+    /// Operands as they are multiplied.
+    pub terms: Terms,
+    pub scale: f32,
+    /// What scores are multiplied by, without a mask and with one.
+    factors: [f32; 2],
+    pub causal: bool,
+    pub batch: Vec<i64>,
+    pub length: i64,
+    pub keys: i64,
+    pub width: i64,
+    query: Operand,
+    pub key: Operand,
+    mask: Option<(Operand, DType)>,
+    dropout: Option<Dropout>,
+    /// Rows of a block.
+    pub rows: i64,
+    /// Keys of a block, at most.
+    pub part: i64,
+    /// How far apart rows of weights are, in numbers.
+    pub pitch: i64,
+    softmax: unsafe fn(Row),
+    narrow: unsafe fn((*const f32, *mut bf16, usize)),
+    pairs: unsafe fn(Pairs),
+    pub level: Level,
+}
+
+/// A matrix of f32: where it begins, and how far apart its rows and columns are.
+pub(super) type Side = (*const f32, i64, i64);
+
+impl Scores {
+    /// Whether there is code for it.
+    pub(super) fn computes(p: &plan::Scores) -> bool {
+        let mask = p.mask.as_ref().map(|m| m.1);
+        let mask = mask.is_none_or(|m| m == p.dtype || m == DType::Bool);
+        matches!(p.dtype, DType::F32 | DType::F16 | DType::BF16) && mask
+    }
+
+    /// Checks and links scores whose arguments have these lengths.
+    pub(super) fn new(
+        p: &plan::Scores,
+        block: Block,
+        values: &[i64],
+        lens: &[i64],
+        level: Level,
+    ) -> Result<Scores> {
+        let get = |d: &Dim| extent(d, values);
+        let batch = p.batch.iter().map(get).collect::<Result<Vec<_>>>()?;
+        let (length, keys, width) = (get(&p.length)?, get(&p.keys)?, get(&p.width)?);
+        if width.max(keys).max(length) > LONGEST {
+            return Err(damaged!("attention over {keys} keys of {width} columns"));
+        }
+        product(&[BLOCK_ROWS, keys.max(1), width.max(1)])?;
+        let operand = |x: &plan::Matrix, rows: i64, columns: i64| {
+            Operand::new(x, (&batch, rows, columns), values, lens[x.arg as usize])
+        };
+        let mask = match &p.mask {
+            Some((x, dtype)) => Some((operand(x, length, keys)?, *dtype)),
+            None => None,
+        };
+        let part = keys.min(block.keys).max(1);
+        let most = block.rows.min(BLOCK_ROWS);
+        let blocks = batch
+            .iter()
+            .fold(ceil(length, most), |n, d| n.saturating_mul(*d));
+        let rows = if blocks < FEW.1 { FEW.0 } else { most };
+        let dropout = p.dropout.as_ref();
+        let dropout = dropout.map(|p| Dropout::new(p, values, lens, level));
+        let terms = Terms::new(([p.dtype; 2], false), level, true);
+        Ok(Scores {
+            dropout: dropout.transpose()?,
+            dtype: p.dtype,
+            terms,
+            scale: p.scale as f32,
+            factors: [factor(p.scale), factor(1.0)],
+            causal: p.causal,
+            query: operand(&p.query, length, width)?,
+            key: operand(&p.key, keys, width)?,
+            mask,
+            rows,
+            pitch: apart(part),
+            part,
+            softmax: match terms.are_grouped() {
+                true => compiled::<Softmax<true>, Row>(level),
+                false => compiled::<Softmax<false>, Row>(level),
+            },
+            narrow: narrow(level),
+            pairs: compiled::<Pair, _>(level),
+            batch,
+            length,
+            keys,
+            width,
+            level,
+        })
+    }
+
+    /// Matrices of the batch.
+    pub(super) fn matrices(&self) -> i64 {
+        self.batch.iter().product()
+    }
+
+    /// The query of matrix `b`, so many of its rows from one on.
+    ///
+    /// # Safety
+    /// As [`Scores::side`].
+    pub(super) unsafe fn query(
+        &self,
+        args: &[*mut u8],
+        rows: (i64, i64, i64),
+        copy: &mut Option<Storage>,
+    ) -> Result<Side> {
+        // SAFETY: the caller's; the rows are the query's.
+        unsafe { self.side(&self.query, args, rows, self.width, copy) }
+    }
+
+    /// The keys of matrix `b`.
+    ///
+    /// # Safety
+    /// As [`Scores::side`].
+    pub(super) unsafe fn key(
+        &self,
+        args: &[*mut u8],
+        b: i64,
+        copy: &mut Option<Storage>,
+    ) -> Result<Side> {
+        // SAFETY: the caller's; the rows are the key's.
+        unsafe { self.side(&self.key, args, (b, 0, self.keys), self.width, copy) }
+    }
+
+    /// What tells where the keys of matrix `b` begin.
+    pub(super) fn key_start(&self, args: &[*mut u8], b: i64) -> *const u8 {
+        self.key.at(args, &self.batch, b, 0, 0)
+    }
+
+    /// Some rows of an operand's matrix `b`, which are copied as terms if they are halves. Zeros are behind a row's last.
+    ///
+    /// # Safety
+    /// `args` are the buffers that it was linked for, the operand is of these scores' dtype and has the rows.
+    pub(super) unsafe fn side(
+        &self,
+        x: &Operand,
+        args: &[*mut u8],
+        (b, first, rows): (i64, i64, i64),
+        columns: i64,
+        copy: &mut Option<Storage>,
+    ) -> Result<Side> {
+        let terms = self.terms;
+        if self.dtype == DType::F32 {
+            return Ok((x.at(args, &self.batch, b, first, 0), x.row, x.col));
+        }
+        let words = terms.words(columns);
+        let to = room::<f32>(copy, rows * words)?;
+        for i in 0..rows {
+            let from = x.at::<u16>(args, &self.batch, b, first + i, 0);
+            // SAFETY: linking proved the operand within its buffer; there is room for the copy.
+            unsafe {
+                let to = to.offset((i * words) as isize);
+                if words * terms.count() > columns {
+                    *to.offset(words as isize - 1) = 0.0;
+                }
+                terms.make(0, (from.cast(), x.col), columns, to.cast());
+            }
+        }
+        Ok((to, words, 1))
+    }
+
+    /// All rows of an operand's matrix `b`, of which as many share a row of words as terms do a word. Zeros are behind the
+    /// last.
+    ///
+    /// # Safety
+    /// As [`Scores::side`], of pairs.
+    unsafe fn paired(
+        &self,
+        x: &Operand,
+        args: &[*mut u8],
+        (b, rows): (i64, i64),
+        columns: i64,
+        copy: &mut Option<Storage>,
+    ) -> Result<Side> {
+        let all = self.terms.words(rows) * columns;
+        let to = room::<f32>(copy, all + columns)?;
+        for row in 0..rows {
+            let from = x.at::<u16>(args, &self.batch, b, row, 0);
+            // SAFETY: linking proved the operand within its buffer; there is room for the copy, and a row.
+            unsafe {
+                let line = to.offset(all as isize).cast::<u16>();
+                self.terms
+                    .make(1, (from.cast(), x.col), columns, line.cast());
+                let (word, which) = (row / self.terms.count(), row % self.terms.count());
+                let to = to.offset((word * columns) as isize);
+                put(line, 16 * which, (to.cast(), columns), |x: u16| x.into());
+            }
+        }
+        Ok((to, columns, 1))
+    }
+
+    /// The right matrix of a product with weights: all rows of an operand's matrix `b`.
+    ///
+    /// # Safety
+    /// As [`Scores::side`].
+    pub(super) unsafe fn summed(
+        &self,
+        x: &Operand,
+        args: &[*mut u8],
+        (b, rows): (i64, i64),
+        columns: i64,
+        copy: &mut Option<Storage>,
+    ) -> Result<Side> {
+        // SAFETY: the caller's.
+        unsafe {
+            match self.terms.are_grouped() {
+                true => self.paired(x, args, (b, rows), columns, copy),
+                false => self.side(x, args, (b, 0, rows), columns, copy),
+            }
+        }
+    }
+
+    /// Rows of terms turned over: as many lines as columns, of so many rows.
+    ///
+    /// # Safety
+    /// There are so many.
+    pub(super) unsafe fn turned(
+        &self,
+        (x, row, col): Side,
+        (rows, columns): (i64, i64),
+        copy: &mut Option<Storage>,
+    ) -> Result<Side> {
+        let words = self.terms.words(rows);
+        let pitch = apart(words);
+        let to = room::<f32>(copy, columns * pitch)?;
+        let sizes = (columns, rows);
+        // SAFETY: the caller's; there is room.
+        unsafe {
+            if !self.terms.are_grouped() {
+                pack(self.level, (x, col, row), sizes, (to, pitch));
+                return Ok((to, pitch, 1));
+            }
+            let halves = (x.cast::<u16>(), 1, 2 * row);
+            for i in (0..columns).filter(|_| rows % 2 == 1) {
+                *to.offset((i * pitch + words - 1) as isize) = 0.0;
+            }
+            pack(self.level, halves, sizes, (to.cast(), 2 * pitch));
+        }
+        Ok((to, pitch, 1))
+    }
+
+    /// The left matrix of a product of rows of weights, or of their gradients, for so many keys.
+    ///
+    /// # Safety
+    /// As [`Scores::narrow`].
+    pub(super) unsafe fn left(
+        &self,
+        numbers: *mut f32,
+        (rows, keys): (i64, i64),
+        copy: &mut Option<Storage>,
+    ) -> Result<Side> {
+        if !self.terms.are_grouped() {
+            return Ok((numbers, self.pitch, 1));
+        }
+        let pitch = apart(self.terms.words(keys));
+        let to = room::<f32>(copy, rows * pitch)?;
+        for i in 0..rows {
+            // SAFETY: the caller's; there is room.
+            unsafe {
+                let row = numbers.offset((i * self.pitch) as isize);
+                self.narrow_row(row, keys, to.offset((i * pitch) as isize));
+            }
+        }
+        Ok((to, pitch, 1))
+    }
+
+    /// The right matrix of a product over rows of weights, or of their gradients, for so many keys: where rows are terms
+    /// of a word, they become words, in place.
+    ///
+    /// # Safety
+    /// As [`Scores::narrow`].
+    pub(super) unsafe fn right(&self, numbers: *mut f32, (rows, keys): (i64, i64)) -> Right<f32> {
+        let line = |i: i64| numbers.wrapping_offset((i * self.pitch) as isize);
+        for word in (0..self.terms.words(rows)).filter(|_| self.terms.are_grouped()) {
+            let (first, second) = (2 * word, 2 * word + 1);
+            let there = second < rows;
+            let pairs = Pairs {
+                rows: [line(first), line(if there { second } else { first })],
+                second: if there { u32::MAX } else { 0 },
+                to: line(word).cast(),
+                len: keys as usize,
+            };
+            // SAFETY: the caller's; no rows that are still to be read lie where words do.
+            unsafe { (self.pairs)(pairs) };
+        }
+        Right::Apart((numbers, self.pitch, 1))
+    }
+
+    /// A product of terms.
+    ///
+    /// # Safety
+    /// As [`multiply_as`].
+    pub(super) unsafe fn multiply(
+        &self,
+        (rows, columns, terms): (i64, i64, i64),
+        to: (*mut f32, i64),
+        left: Side,
+        right: Right<f32>,
+        adds: bool,
+    ) -> Result<()> {
+        let sizes = (rows, columns, self.terms.words(terms));
+        // SAFETY: the caller's.
+        unsafe { multiply_as(self.terms.tile(), self.level, sizes, to, left, right, adds) }
+    }
+
+    /// Makes a row of weights for so many keys terms, in place.
+    ///
+    /// # Safety
+    /// There are so many weights.
+    pub(super) unsafe fn narrow(&self, row: *mut f32, keys: i64) {
+        if self.terms.are_grouped() {
+            // SAFETY: the caller's.
+            unsafe { self.narrow_row(row, keys, row) };
+        }
+    }
+
+    /// # Safety
+    /// There are so many numbers, and there is room.
+    unsafe fn narrow_row(&self, numbers: *const f32, count: i64, to: *mut f32) {
+        let to = to.cast::<bf16>();
+        // SAFETY: the caller's; the machine has the level.
+        unsafe {
+            (self.narrow)((numbers, to, count as usize));
+            if count % 2 == 1 {
+                *to.offset(count as isize) = bf16::ZERO;
+            }
+        }
+    }
+
+    /// Writes results in the dtype.
+    ///
+    /// # Safety
+    /// There is room for them at `to`, which nobody else uses.
+    pub(super) unsafe fn write(&self, from: &[f32], to: *mut u8) {
+        // SAFETY: the caller's.
+        unsafe {
+            if self.dtype == DType::F32 {
+                return std::ptr::copy_nonoverlapping(from.as_ptr(), to.cast(), from.len());
+            }
+            match self.dtype {
+                DType::F16 => std::slice::from_raw_parts_mut(to.cast::<f16>(), from.len())
+                    .convert_from_f32_slice(from),
+                _ => (self.narrow)((from.as_ptr(), to.cast(), from.len())),
+            }
+        }
+    }
+
+    /// Keys that none of the rows in front of this one sees are behind this many.
+    pub(super) fn seen(&self, until: i64) -> i64 {
+        match self.causal {
+            true => self.keys.min(until),
+            false => self.keys,
+        }
+    }
+
+    /// Whether a row may see nothing.
+    pub(super) fn may_be_blind(&self) -> bool {
+        self.causal || self.mask.is_some() || self.keys == 0
+    }
+
+    /// The weights of rows from `first` on for some keys, which follow those that are known of in the sums, up to what all
+    /// weights of a row are multiplied by. Those of keys that a row does not see are zero. What follows is done row by
+    /// row, while these are near.
+    ///
+    /// # Safety
+    /// As [`Scores::side`]; the rows are the query's and the keys exist, there is room for the weights.
+    pub(super) unsafe fn weights(
+        &self,
+        args: &[*mut u8],
+        (b, first, rows): (i64, i64, i64),
+        (query, keys): (Side, Right<f32>),
+        (from, until): (i64, i64),
+        (weights, sums): (*mut f32, &mut AllSums),
+        then: impl Fn(i64),
+    ) -> Result<()> {
+        let (sizes, keys) = ((rows, until - from, self.width), keys.behind(0, from));
+        // SAFETY: linking proved the operands within their buffers; there is room.
+        unsafe {
+            self.multiply(sizes, (weights, self.pitch), query, keys, false)?;
+            for (i, sums) in (0..rows).zip(sums) {
+                let row = weights.offset((i * self.pitch) as isize);
+                let row = std::slice::from_raw_parts_mut(row, (until - from) as usize);
+                let seen = self.seen(first + i + 1).clamp(from, until) - from;
+                let (visible, others) = row.split_at_mut(seen as usize);
+                let is_masked = self.masked(args, (b, first + i, from), visible);
+                (self.softmax)(Row {
+                    start: visible.as_mut_ptr(),
+                    len: visible.len(),
+                    factor: self.factors[usize::from(is_masked)],
+                    sums,
+                });
+                others.fill(0.0);
+                then(i);
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops some of the weights of rows for some keys, or of their gradients.
+    ///
+    /// # Safety
+    /// As [`Scores::weights`].
+    pub(super) unsafe fn drop(
+        &self,
+        args: &[*mut u8],
+        (b, first, rows): (i64, i64, i64),
+        (from, until): (i64, i64),
+        numbers: *mut f32,
+    ) {
+        let Some(dropout) = &self.dropout else {
+            return;
+        };
+        for i in 0..rows {
+            let at = (b * self.length + first + i).wrapping_mul(self.keys);
+            let at = at.wrapping_add(from);
+            // SAFETY: the caller's.
+            unsafe {
+                let row = numbers.offset((i * self.pitch) as isize);
+                let row = std::slice::from_raw_parts_mut(row, (until - from) as usize);
+                dropout.drop(args, at, row);
+            }
+        }
+    }
+
+    /// Scales a row's scores from a key on and applies the mask to them, if there is a mask.
+    unsafe fn masked(
+        &self,
+        args: &[*mut u8],
+        (b, row, key): (i64, i64, i64),
+        scores: &mut [f32],
+    ) -> bool {
+        let Some((mask, dtype)) = &self.mask else {
+            return false;
+        };
+        let (scale, col) = (self.scale, mask.col as isize);
+        // SAFETY: linking proved the mask within its buffer.
+        unsafe {
+            match dtype {
+                DType::Bool => {
+                    let start = mask.at::<u8>(args, &self.batch, b, row, key);
+                    apply((start, col), scores, |score, keeps| match keeps {
+                        0 => f32::NEG_INFINITY,
+                        _ => score * scale,
+                    });
+                }
+                DType::F32 => {
+                    let start = mask.at::<f32>(args, &self.batch, b, row, key);
+                    apply((start, col), scores, |score, more| score * scale + more);
+                }
+                DType::F16 => {
+                    let start = mask.at::<u16>(args, &self.batch, b, row, key);
+                    apply((start, col), scores, |score, more| {
+                        score * scale + convert::F16::load(more)
+                    });
+                }
+                _ => {
+                    let start = mask.at::<u16>(args, &self.batch, b, row, key);
+                    apply((start, col), scores, |score, more| {
+                        score * scale + convert::BF16::load(more)
+                    });
+                }
+            }
+        }
+        true
+    }
+}
+
+/// Applies a mask's row, whose elements are so far apart.
+///
+/// # Safety
+/// There are as many elements as scores.
+unsafe fn apply<T: Copy>(
+    (start, apart): (*const T, isize),
+    scores: &mut [f32],
+    f: impl Fn(f32, T) -> f32,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        if apart == 1 {
+            let mask = std::slice::from_raw_parts(start, scores.len());
+            return (scores.iter_mut().zip(mask)).for_each(|(s, m)| *s = f(*s, *m));
+        }
+        for (j, score) in scores.iter_mut().enumerate() {
+            *score = f(*score, *start.offset(j as isize * apart));
+        }
+    }
+}
+
+/// Whether some rows of an operand's matrix are finite, which consists of terms.
+///
+/// # Safety
+/// The elements exist.
+pub(super) unsafe fn is_finite(
+    (x, row, col): Side,
+    (from, until): (i64, i64),
+    columns: i64,
+    terms: Terms,
+) -> bool {
+    let word = |i: i64, j: i64| {
+        // SAFETY: the caller's.
+        unsafe { *x.wrapping_offset((i * row + j * col) as isize) }
+    };
+    let finite = |x: f32| match terms.are_grouped() {
+        true => x.is_finite() && f32::from_bits(x.to_bits() << 16).is_finite(),
+        false => x.is_finite(),
+    };
+    (from..until).all(|i| (0..columns).all(|j| finite(word(i, j))))
+}

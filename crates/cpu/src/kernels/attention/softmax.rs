@@ -1,0 +1,470 @@
+//! Scores to weights, some keys at a time (Milakov and Gimelshein, "Online normalizer calculation for softmax").
+
+use half::bf16;
+use kiln_kernel::simd::vector::{Exponent, Vector};
+use kiln_kernel::simd::{Isa, Kernel, Level, compiled, fma32, merged};
+use std::f32::consts::LN_2;
+use std::f64::consts::LOG2_E;
+
+/// A part of a row of scores: where and how many, what they are multiplied by first, to be powers of 2, and the sums of
+/// its row.
+pub(super) struct Row {
+    pub start: *mut f32,
+    pub len: usize,
+    pub factor: f32,
+    pub sums: *mut Sums,
+}
+
+/// What is known of a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sums {
+    /// The best of the scores seen, as a power of 2, rounded up to an integer.
+    pub best: f32,
+    /// The sum of their weights.
+    total: f32,
+    /// What was summed up with weights of earlier scores is to be multiplied by this.
+    pub fade: f32,
+}
+
+impl Sums {
+    /// Those of no scores.
+    pub(super) const NONE: Sums = Sums {
+        best: f32::NEG_INFINITY,
+        total: 0.0,
+        fade: 0.0,
+    };
+
+    /// What weights relative to an earlier best score are multiplied by.
+    pub(super) fn since(&self, best: f32) -> f32 {
+        (best - self.base()).exp2()
+    }
+
+    /// What scores are relative to. While no key was seen, every weight is 2^-inf.
+    fn base(&self) -> f32 {
+        match self.best == f32::NEG_INFINITY {
+            true => 0.0,
+            false => self.best,
+        }
+    }
+
+    /// What all weights of the row are multiplied by in the end; `blind` says that a row may see nothing. No number if
+    /// they are none.
+    pub(super) fn part(&self, blind: bool) -> f32 {
+        match blind && self.total == 0.0 {
+            true => 1.0,
+            false => 1.0 / self.total,
+        }
+    }
+}
+
+/// What scores are multiplied by, given their scale.
+pub(super) fn factor(scale: f64) -> f32 {
+    (scale * LOG2_E) as f32
+}
+
+/// Makes scores weights, relative to a power of 2 that none of those so far is above; `HALVES` says that they become
+/// halves.
+pub(super) struct Softmax<const HALVES: bool>;
+
+/// Numbers that are worked on at once.
+pub(super) const LANES: usize = 16;
+/// Vectors that are worked on at once, so that their sums don't wait for each other.
+const WIDE: usize = 2;
+
+impl<const HALVES: bool> Kernel<Row> for Softmax<HALVES> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(row: Row) {
+        // SAFETY: the row has so many scores and its sums, which nobody else touches.
+        let (scores, sums) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(row.start, row.len),
+                &mut *row.sums,
+            )
+        };
+        let (before, mut factor) = (sums.best, row.factor);
+        if factor < LEAST_FACTOR {
+            scores.iter_mut().for_each(|s| *s *= factor);
+            factor = 1.0;
+        }
+        sums.best = (best::<I>(scores) * factor).ceil().max(before);
+        let mut base = sums.base();
+        sums.fade = (before - base).exp2();
+        if base.abs() > MOST_BASE {
+            (scores.iter_mut()).for_each(|s| *s = fma32::<I>(*s, factor, -base));
+            (factor, base) = (1.0, 0.0);
+        }
+        // SAFETY: the machine has the level; a chunk has so many vectors, and so many fit into what is last.
+        let total = unsafe {
+            let powers = Powers::<I::F32>::new(factor, base);
+            let mut totals = [I::F32::splat(0.0); WIDE];
+            let mut chunks = scores.chunks_exact_mut(WIDE * I::F32::LANES);
+            for chunk in &mut chunks {
+                totals = powers.sum::<HALVES>(chunk.as_mut_ptr(), totals);
+            }
+            let rest = chunks.into_remainder();
+            if !rest.is_empty() {
+                let mut last = [f32::NEG_INFINITY; WIDE * LANES];
+                last[..rest.len()].copy_from_slice(rest);
+                totals = powers.sum::<HALVES>(last.as_mut_ptr(), totals);
+                rest.copy_from_slice(&last[..rest.len()]);
+            }
+            let mut lanes = [0f32; LANES];
+            totals[0].add(totals[1]).store(lanes.as_mut_ptr());
+            merged(lanes, |a, b| a + b)
+        };
+        sums.total = sums.total * sums.fade + total;
+    }
+}
+
+/// Some f32, the bf16 that they become, and how many. These may begin where those do.
+type Narrowed = (*const f32, *mut bf16, usize);
+
+/// What makes f32 bf16 at a level.
+pub(super) fn narrow(level: Level) -> unsafe fn(Narrowed) {
+    #[cfg(target_arch = "x86_64")]
+    if level.multiplies_bf16() && is_x86_feature_detected!("avx512bf16") {
+        return narrow_by_one;
+    }
+    compiled::<Narrow, _>(level)
+}
+
+/// By the instruction for it, which takes subnormal numbers for zeros.
+///
+/// # Safety
+/// There are so many, and nobody else uses them.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+unsafe fn narrow_by_one((from, to, len): Narrowed) {
+    use std::arch::x86_64::*;
+    for i in (0..len).step_by(LANES) {
+        let there = u16::MAX >> (LANES - LANES.min(len - i));
+        // SAFETY: the caller's; no bf16 is written where a number is still to be read.
+        unsafe {
+            let numbers = _mm512_maskz_loadu_ps(there, from.add(i));
+            let halves = _mm512_cvtneps_pbh(numbers);
+            _mm256_mask_storeu_epi16(
+                to.add(i).cast(),
+                there,
+                std::mem::transmute::<__m256bh, __m256i>(halves),
+            );
+        }
+    }
+}
+
+/// The same in other instructions.
+struct Narrow;
+
+impl Kernel<Narrowed> for Narrow {
+    #[inline(always)]
+    unsafe fn run<I: Isa>((from, to, len): Narrowed) {
+        let all = len / LANES * LANES;
+        // SAFETY: there are so many; no bf16 is written where a number is still to be read.
+        unsafe {
+            for i in (0..all).step_by(LANES) {
+                let numbers = from.add(i).cast::<[f32; LANES]>().read();
+                *to.add(i).cast() = numbers.map(bf16::from_f32);
+            }
+            (all..len).for_each(|i| *to.add(i) = bf16::from_f32(*from.add(i)));
+        }
+    }
+}
+
+/// Two rows of so many f32 that become words, which may begin where the first does.
+pub(super) struct Pairs {
+    pub rows: [*const f32; 2],
+    /// Bits of the second that are there: all, or none.
+    pub second: u32,
+    pub to: *mut u32,
+    pub len: usize,
+}
+
+/// Makes pairs of bf16, the first in the lower half.
+pub(super) struct Pair;
+
+impl Kernel<Pairs> for Pair {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(pairs: Pairs) {
+        let Pairs {
+            rows: [a, b],
+            second,
+            to,
+            len,
+        } = pairs;
+        let word = |a: f32, b: f32| {
+            let [a, b] = [a, b].map(|x| u32::from(bf16::from_f32(x).to_bits()));
+            a | b << 16 & second
+        };
+        let all = len / LANES * LANES;
+        // SAFETY: there are so many; no word is written where a number is still to be read.
+        unsafe {
+            for i in (0..all).step_by(LANES) {
+                let [a, b] = [a, b].map(|x| x.add(i).cast::<[f32; LANES]>().read());
+                *to.add(i).cast() = std::array::from_fn::<u32, LANES, _>(|i| word(a[i], b[i]));
+            }
+            (all..len).for_each(|i| *to.add(i) = word(*a.add(i), *b.add(i)));
+        }
+    }
+}
+
+/// What is larger, or `b` where either is no number.
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
+}
+
+/// The largest of scores.
+#[inline(always)]
+fn best<I: Isa>(scores: &[f32]) -> f32 {
+    /// Vectors that are compared at once, so that comparisons don't wait for each other.
+    const ABREAST: usize = 4;
+    let lanes = I::F32::LANES;
+    let mut most = [f32::NEG_INFINITY; LANES];
+    let mut chunks = scores.chunks_exact(ABREAST * lanes);
+    // SAFETY: the machine has the level; a chunk has so many vectors, and there are no more than 16 lanes.
+    let rest = unsafe {
+        let mut wide = [I::F32::splat(f32::NEG_INFINITY); ABREAST];
+        for chunk in &mut chunks {
+            for (i, most) in wide.iter_mut().enumerate() {
+                *most = I::F32::load(chunk.as_ptr().add(i * lanes)).max(*most);
+            }
+        }
+        let mut vectors = chunks.remainder().chunks_exact(lanes);
+        for vector in &mut vectors {
+            wide[0] = I::F32::load(vector.as_ptr()).max(wide[0]);
+        }
+        let [a, b, c, d] = wide;
+        a.max(b).max(c.max(d)).store(most.as_mut_ptr());
+        vectors.remainder()
+    };
+    for (most, s) in most.iter_mut().zip(rest) {
+        *most = larger(*s, *most);
+    }
+    merged(most, |a, b| larger(b, a))
+}
+
+/// Adding it rounds to an integer, which then stands in the low bits as the exponent of a power of 2.
+const ROUND: f32 = 12_582_912.0 + 127.0;
+/// Integers up to this can be taken away from it without rounding.
+const MOST_BASE: f32 = 1_048_576.0;
+/// Scores are multiplied by at least this where that is done together with the rest.
+const LEAST_FACTOR: f32 = 1e-20;
+
+/// `2^r` for |r| <= ½, highest coefficient first; minimax.
+#[rustfmt::skip]
+const EXACT: [f32; 6] = [1.330_060_5e-3, 9.669_691e-3, 5.550_558_5e-2, 2.402_228_3e-1, LN_2, 1.0];
+/// The same for halves: within 2^-13.
+const SHORT: [f32; 4] = [5.500_886_6e-2, 2.422_109_7e-1, 6.932_83e-1, 1.0];
+
+/// Powers of 2 of products with a positive factor less an integer.
+struct Powers<V> {
+    factor: V,
+    /// What rounds products, less the integer.
+    round: V,
+    /// What is less makes zero.
+    least: V,
+}
+
+impl<V: Exponent> Powers<V> {
+    /// # Safety
+    /// As [`Vector::splat`].
+    #[inline(always)]
+    unsafe fn new(factor: f32, base: f32) -> Powers<V> {
+        // SAFETY: the caller's.
+        unsafe {
+            Powers {
+                factor: V::splat(factor),
+                round: V::splat(ROUND - base),
+                // The reciprocal does not wait for the integer.
+                least: V::splat((base - 127.0) * (1.0 / factor)),
+            }
+        }
+    }
+
+    /// Makes some vectors of scores weights and adds them to sums.
+    ///
+    /// # Safety
+    /// As [`Vector::splat`]; they lie there.
+    #[inline(always)]
+    unsafe fn sum<const HALVES: bool>(&self, scores: *mut f32, mut sums: [V; WIDE]) -> [V; WIDE] {
+        // SAFETY: the caller's.
+        unsafe {
+            let mut weights = [V::splat(0.0); WIDE];
+            for (i, x) in weights.iter_mut().enumerate() {
+                *x = V::load(scores.add(i * V::LANES));
+            }
+            weights = self.of::<HALVES, WIDE>(weights);
+            for (i, (sum, w)) in sums.iter_mut().zip(weights).enumerate() {
+                w.store(scores.add(i * V::LANES));
+                *sum = sum.add(w);
+            }
+        }
+        sums
+    }
+
+    /// `2^(x · factor − base)` where that is up to 2, or no number: zero below 2^-126, and otherwise within 2.4 units in
+    /// the last place, or within 2^-13 for halves. Steps of vectors alternate, as each waits for the one before.
+    ///
+    /// # Safety
+    /// As [`Vector::splat`].
+    #[inline(always)]
+    unsafe fn of<const HALVES: bool, const N: usize>(&self, mut x: [V; N]) -> [V; N] {
+        // SAFETY: the caller's.
+        unsafe {
+            let (first, others) = match HALVES {
+                true => (SHORT[0], &SHORT[1..]),
+                false => (EXACT[0], &EXACT[1..]),
+            };
+            let (mut turns, mut powers) = (x, [V::splat(first); N]);
+            for (x, turns) in x.iter_mut().zip(&mut turns) {
+                *x = self.least.max(*x);
+                *turns = x.mul_add(self.factor, self.round);
+            }
+            for (x, turns) in x.iter_mut().zip(turns) {
+                *x = x.mul_add(self.factor, self.round.sub(turns));
+            }
+            for c in others {
+                for (power, r) in powers.iter_mut().zip(x) {
+                    *power = power.mul_add(r, V::splat(*c));
+                }
+            }
+            for (power, turns) in powers.iter_mut().zip(turns) {
+                *power = power.mul(turns.raised());
+            }
+            powers
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Powers, Row, Softmax, Sums, narrow};
+    use half::bf16;
+    use kiln_kernel::simd::vector::{Four, Vector};
+    use kiln_kernel::simd::{Baseline, Level, compiled};
+
+    #[test]
+    fn halves_are_the_nearest_in_place_and_apart() {
+        for level in Level::ALL.into_iter().filter(|l| l.is_supported()) {
+            for len in [0, 1, 15, 16, 17, 33, 100] {
+                let number = |i: usize| match i % 9 {
+                    0 => f32::NAN,
+                    1 => f32::INFINITY,
+                    2 => -f32::MAX,
+                    3 => f32::from_bits(0x3f80_8000),
+                    4 => f32::from_bits(0x3f81_8000),
+                    _ => (i as f32 - 40.0) * 0.371,
+                };
+                let mut numbers: Vec<f32> = (0..len + 1).map(number).collect();
+                let expected: Vec<bf16> = numbers.iter().map(|x| bf16::from_f32(*x)).collect();
+                let mut apart = vec![bf16::ONE; len + 1];
+                let (from, to) = (numbers.as_mut_ptr(), apart.as_mut_ptr());
+                // SAFETY: there are so many, and one more.
+                let inside = unsafe {
+                    narrow(level)((from, to, len));
+                    narrow(level)((from, from.cast(), len));
+                    std::slice::from_raw_parts(from.cast::<bf16>(), len)
+                };
+                let same = |(a, b): (&bf16, &bf16)| a == b || a.is_nan() && b.is_nan();
+                assert!(
+                    apart.iter().zip(&expected[..len]).all(same),
+                    "{level:?} {len}"
+                );
+                assert!(inside.iter().zip(&expected).all(same), "{level:?} {len}");
+                assert_eq!(apart[len], bf16::ONE, "{level:?} {len}");
+            }
+        }
+    }
+
+    /// Two parts of a row with and without short polynomials, whose weights are within a part of what the best ones of
+    /// either make, for scores of any size.
+    #[test]
+    fn weights_are_powers_relative_to_their_sum() {
+        let kernels = |level: Level| {
+            let exact: unsafe fn(Row) = compiled::<Softmax<false>, Row>(level);
+            [
+                (exact, 1e-6),
+                (compiled::<Softmax<true>, Row>(level), 2.1e-4),
+            ]
+        };
+        for level in Level::ALL.into_iter().filter(|l| l.is_supported()) {
+            for (softmax, within) in kernels(level) {
+                for (len, factor, size, around) in [
+                    (1, 1.0, 3.0, 0.0),
+                    (31, 0.18, 40.0, -7.0),
+                    (32, 1.44, 400.0, 250.0),
+                    (67, -0.7, 90.0, 3.0),
+                    (513, 1e-25, 1e26, 0.0),
+                    (129, 1e-18, 1e19, -1e17),
+                    (100, 0.0, 1.0, 0.0),
+                    (40, 2.0, 2e6, -1e7),
+                    (70, 5e20, 1e-19, 0.0),
+                ] {
+                    let hidden = |i: usize| i % 7 == 3;
+                    let number = |i: usize| match hidden(i) {
+                        true => f32::NEG_INFINITY * factor,
+                        false => (i * 389 % 521) as f32 / 521.0 * size + around,
+                    };
+                    let scores: Vec<f32> = (0..2 * len).map(number).collect();
+                    let (mut weights, mut sums) = (scores.clone(), Sums::NONE);
+                    let mut bases = [0.0; 2];
+                    for (part, base) in weights.chunks_mut(len).zip(&mut bases) {
+                        // SAFETY: there are so many; the machine has the level.
+                        unsafe {
+                            softmax(Row {
+                                start: part.as_mut_ptr(),
+                                len,
+                                factor,
+                                sums: &mut sums,
+                            });
+                        }
+                        *base = sums.best;
+                    }
+                    let exact = |s: &f32| f64::from(*s) * f64::from(factor);
+                    let best = scores.iter().map(exact).fold(f64::NEG_INFINITY, f64::max);
+                    let power = |s: &f32| (exact(s) - best).exp2();
+                    let total: f64 = scores.iter().map(power).filter(|p| !p.is_nan()).sum();
+                    // Where scores are large, so are the steps between them.
+                    let within = within + (best.abs() + f64::from(size * factor).abs()) * 2e-7;
+                    for (i, w) in weights.iter().enumerate() {
+                        let part = sums.since(bases[i / len]) * sums.part(false);
+                        let (got, expected) = (f64::from(w * part), power(&scores[i]) / total);
+                        let what = format!("{level:?} {len} {factor} {i}: {got} for {expected}");
+                        if hidden(i) && factor != 0.0 {
+                            assert_eq!(got, 0.0, "{what}");
+                        } else if factor != 0.0 {
+                            assert!(
+                                (got - expected).abs() <= within * expected + 1e-37,
+                                "{what}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn powers_are_within_a_few_units() {
+        let power = |x: f32| {
+            let mut lanes = [0.0; 4];
+            // SAFETY: every machine has these lanes.
+            unsafe {
+                let x = Four::<Baseline, f32>::splat(x);
+                let [power] = Powers::new(1.0, 0.0).of::<false, 1>([x]);
+                power.store(lanes.as_mut_ptr());
+            }
+            lanes[0]
+        };
+        for i in 0..=2_000_000 {
+            let x = 1.0 - i as f32 * (126.9 / 2_000_000.0);
+            let exact = f64::from(x).exp2();
+            let unit = f64::from((exact as f32).next_up() - exact as f32);
+            let error = (f64::from(power(x)) - exact).abs() / unit;
+            assert!(error <= 2.4, "2^{x} by {error} units");
+        }
+        assert_eq!(power(0.0), 1.0);
+        assert_eq!(power(f32::NEG_INFINITY), 0.0);
+        assert_eq!(power(-1e30), 0.0);
+        assert!(power(f32::NAN).is_nan());
+    }
+}

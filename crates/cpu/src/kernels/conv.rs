@@ -1,0 +1,398 @@
+//! Convolutions and their gradients: sums in register tiles; for the result also Winograd's algorithms and Fourier
+//! transforms.
+
+mod dense;
+mod depthwise;
+mod fft;
+mod images;
+mod narrow;
+mod weight;
+mod winograd;
+
+use super::terms::Terms;
+use crate::kernels::matmul::{chosen, epilogue, finish, link};
+use crate::tile::Linked;
+use fft::Fft;
+use kiln_base::{DType, Dim};
+use kiln_jit::contraction::shown;
+use kiln_kernel::affine::{extent, product};
+use kiln_kernel::error::{Result, damaged};
+use kiln_kernel::failures::{Failure, Failures};
+use kiln_kernel::simd::Level;
+use kiln_kernel::sums::Lane;
+use kiln_kernel::work::{Call, Packs, Program, Work};
+use kiln_plan::cost::geometry::{Axis, Geometry};
+use kiln_plan::{self as plan, Algorithm, ConvRole, Images, Winograd};
+
+/// A linked convolution or gradient of one.
+pub(crate) struct Conv {
+    /// Of its sums.
+    dtype: DType,
+    /// Its operands, as register tiles read them.
+    terms: Terms,
+    /// Whether images are read as they are, with fewer bits than their sums.
+    narrow: bool,
+    /// How many arguments there are: what is widened lies behind them.
+    args: usize,
+    role: ConvRole,
+    batch: i64,
+    groups: i64,
+    cin: i64,
+    cout: i64,
+    geometry: Geometry,
+    operands: [usize; 2],
+    out: usize,
+    level: Level,
+    how: How,
+    /// What makes the images, a part at a time; or all of them before they are read.
+    made: Option<Box<Linked>>,
+    whole: bool,
+    epilogue: Option<Linked>,
+}
+
+/// Whether the images that are read have channels first, and the result, or other operand of a gradient of weights.
+fn turned(p: &plan::Conv) -> [bool; 2] {
+    let [x, y] = p.images.last().map(|last| !last);
+    match p.role {
+        ConvRole::Input => [y, x],
+        _ => [x, y],
+    }
+}
+
+/// How a convolution is cut.
+enum How {
+    /// Not yet.
+    Unknown,
+    /// Into register tiles: a result, or a gradient of images, ...
+    Dense(Box<dense::Cut>),
+    /// ...one with a channel a group, ...
+    Each(Box<depthwise::Cut>),
+    /// ...or a gradient of weights.
+    Weight(Box<weight::Cut>),
+    Winograd(Box<winograd::Cut>),
+    Fft(Box<Fft>),
+}
+
+impl Work for Conv {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: linked for arguments of these lengths; what is packed was packed by this kind of work.
+        unsafe { self.run(call.args, call.packed, call.parallel, call.failures) };
+        Ok(None)
+    }
+
+    fn schedule(&self) -> Option<String> {
+        let terms = self.terms.tile();
+        let (by, (tile, finished)) = match &self.how {
+            How::Unknown | How::Fft(_) => return None,
+            How::Dense(cut) => (terms, cut.register_tile()),
+            How::Weight(cut) => (terms, (cut.tile()?, false)),
+            How::Each(cut) => (self.dtype, cut.tile(self)),
+            How::Winograd(cut) => {
+                let tile = [cut.sizes.rows, cut.sizes.panel];
+                (self.dtype, (tile, cut.finish.is_some()))
+            }
+        };
+        let sums = shown(self.level, by, tile, finished);
+        Some(sums + self.terms.shown())
+    }
+
+    fn program(&self) -> Option<&dyn Program> {
+        Some(self.epilogue()?)
+    }
+
+    fn packs(&self) -> Option<Packs> {
+        let (weights, bytes) = (self.weights(), self.packed_bytes()?);
+        Some(Packs { weights, bytes })
+    }
+
+    fn forgets_packed(&self) -> bool {
+        let weights = self.weights();
+        let alone = self.operands[0] != weights && self.out != weights;
+        let mut programs = self.epilogue.iter().chain(self.made.as_deref());
+        self.reads_packed_alone()
+            && alone
+            && programs.all(|p| p.walks.iter().all(|w| w.arg != weights))
+    }
+
+    unsafe fn pack(&self, call: &Call<'_>) {
+        // SAFETY: the first is the weights, the second has the bytes that `packs` says.
+        unsafe { self.pack(call.args[0], call.args[1], call.parallel, call.failures) }
+    }
+}
+
+/// Blocks that there must be at least, so that threads can share them.
+const LEAST_BLOCKS: i64 = 8;
+
+impl Conv {
+    /// Whether there is code for it.
+    pub(crate) fn computes(p: &plan::Conv) -> bool {
+        match p.sums() {
+            DType::F32 | DType::F64 => true,
+            DType::I32 | DType::I64 => p.role == ConvRole::Result,
+            _ => false,
+        }
+    }
+
+    /// Checks and links a convolution whose arguments have these lengths.
+    pub(crate) fn new(p: &plan::Conv, values: &[i64], lens: &[i64], level: Level) -> Result<Conv> {
+        let g = p.geometry(values).map_err(|e| damaged!("{e}"))?;
+        let get = |d: &Dim| extent(d, values);
+        let (batch, groups) = (get(&p.batch)?, get(&p.groups)?);
+        let (cin, cout) = (get(&p.in_channels)?, get(&p.out_channels)?);
+        let [i, o, k] = [|a: &Axis| a.input, |a: &Axis| a.output, |a: &Axis| a.kernel]
+            .map(|f| product(&[f(&g.axes[0]), f(&g.axes[1]), f(&g.axes[2])]));
+        let (i, o, k) = (i?, o?, k?);
+        let x = product(&[batch, groups, cin, i])?;
+        let w = product(&[groups, cout, cin, k])?;
+        let y = product(&[batch, groups, cout, o])?;
+        let total = match p.role {
+            ConvRole::Result => y,
+            ConvRole::Input => x,
+            ConvRole::Weight => w,
+        };
+        let made = p
+            .prologue
+            .as_ref()
+            .map(|made| link(made, values, lens, level));
+        let made = made.transpose()?;
+        let in_parts = p.role == ConvRole::Result && p.images != Images::Turned;
+        let can_be_made = in_parts || p.role != ConvRole::Input && p.is_of_halves();
+        if (made.as_ref()).is_some_and(|(_, len)| *len != x || !can_be_made) {
+            return Err(damaged!("a convolution of images that are made otherwise"));
+        }
+        product(&[cin.max(1), k.max(1), o.max(1), cout.max(1), batch.max(1)])?;
+        let algorithm = chosen(p.computed_by(values), &p.algorithms(values))?;
+        // A channel a group has tiles of its own, whose terms share no words.
+        let each = g.is_near() && g.kernels() > 0 && !(turned(p)[0] && made.is_some());
+        let each = (cin, cout) == (1, 1) && (each || p.sums().is_float());
+        let grouped = algorithm == Algorithm::Direct && !each;
+        let mut conv = Conv {
+            dtype: p.sums(),
+            terms: Terms::new((p.dtypes, p.seven_bits), level, grouped),
+            narrow: false,
+            args: lens.len(),
+            role: p.role,
+            batch,
+            groups,
+            cin,
+            cout,
+            geometry: g,
+            operands: p.operands.map(|a| a as usize),
+            out: p.out as usize,
+            level,
+            how: How::Unknown,
+            whole: made.is_some() && !in_parts,
+            made: made.map(|(linked, _)| linked),
+            epilogue: epilogue(&p.epilogue, values, lens, (total, None), level)?,
+        };
+        conv.narrow = conv.reads_narrow(algorithm, turned(p)[0]);
+        conv.how = conv.cut(p, algorithm, (values, lens, total))?;
+        Ok(conv)
+    }
+
+    /// How it is cut by an algorithm.
+    fn cut(
+        &self,
+        p: &plan::Conv,
+        algorithm: Algorithm,
+        (values, lens, total): (&[i64], &[i64], i64),
+    ) -> Result<How> {
+        let is_input = self.role == ConvRole::Input;
+        let finished = |is_near: bool| {
+            let channels = if is_input { self.cin } else { self.cout };
+            let sizes = (total, self.groups * channels);
+            match self.dtype {
+                DType::F32 | DType::I32 if is_near => {
+                    finish(&p.epilogue, values, lens, sizes, self.level)
+                }
+                _ => Ok(None),
+            }
+        };
+        if let Some(winograd) = Winograd::of(algorithm) {
+            let finish = finished(self.groups * self.cin < 1 << 24)?;
+            let cut = winograd::Cut::new(self, winograd, finish)?;
+            return Ok(How::Winograd(Box::new(cut)));
+        }
+        if let (Algorithm::Fft, Some(tile)) = (algorithm, p.fft_tile(values)) {
+            let fft = Fft::new(tile);
+            product(&[self.groups, self.cin, self.cout, fft.numbers()])?;
+            return Ok(How::Fft(Box::new(fft)));
+        }
+        let turned = turned(p);
+        if self.role == ConvRole::Weight {
+            return Ok(How::Weight(Box::new(weight::Cut::new(self, turned))));
+        }
+        let g = &self.geometry;
+        let one = (self.cin, self.cout) == (1, 1) && self.dtype != DType::I64;
+        let each = one && g.is_near() && g.kernels() > 0;
+        if each && !(turned[0] && self.made_in_parts().is_some()) {
+            let finish = finished(depthwise::is_near(self) && !turned[1])?;
+            let cut = depthwise::Cut::new(self, turned, finish)?;
+            return Ok(How::Each(Box::new(cut)));
+        }
+        let cut = dense::Cut::new(self, turned, finished(!turned[1])?, false)?;
+        Ok(How::Dense(Box::new(cut)))
+    }
+
+    /// Runs it, with weights that [`Conv::pack`] packed before, if there are any.
+    ///
+    /// # Safety
+    /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`]. What is packed are their
+    /// weights.
+    pub(crate) unsafe fn run(
+        &self,
+        args: &[*mut u8],
+        packed: Option<*mut u8>,
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        let mut copies = Default::default();
+        // SAFETY: the caller's; the dtype was checked.
+        unsafe {
+            if self.terms.are_narrow() {
+                let read = packed.is_none() || !self.reads_packed_alone();
+                return match self.widened(args, read, &mut copies, parallel, failures) {
+                    Ok(args) => self.run_typed::<f32>(&args, packed, parallel, failures),
+                    Err(e) => failures.broken(e),
+                };
+            }
+            match self.dtype {
+                DType::F64 | DType::I64 => self.run_typed::<f64>(args, packed, parallel, failures),
+                _ => self.run_typed::<f32>(args, packed, parallel, failures),
+            }
+        }
+    }
+
+    unsafe fn run_typed<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        packed: Option<*mut u8>,
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            match &self.how {
+                How::Unknown => {}
+                How::Dense(cut) => self.dense::<T>(args, cut, packed, parallel, failures),
+                How::Each(cut) => self.each::<T>(args, cut, packed, parallel, failures),
+                How::Weight(cut) => self.weight::<T>(args, cut, parallel, failures),
+                How::Winograd(cut) => self.winograd(args, cut, packed, parallel, failures),
+                How::Fft(fft) => self.fft(fft, args, packed, parallel, failures),
+            }
+        }
+    }
+
+    /// Bytes of the weights once they are packed; none for algorithms that read them as they are.
+    pub(crate) fn packed_bytes(&self) -> Option<usize> {
+        let elements = match &self.how {
+            How::Unknown | How::Weight(_) => return None,
+            How::Dense(cut) => cut.packed(),
+            How::Each(cut) => cut.packed(),
+            How::Winograd(cut) => cut.packed(self),
+            How::Fft(fft) => self.fft_packed(fft),
+        };
+        Some(elements as usize * self.dtype.size())
+    }
+
+    /// True if a run that is given packed weights reads no others.
+    fn reads_packed_alone(&self) -> bool {
+        match &self.how {
+            How::Unknown | How::Weight(_) => false,
+            How::Dense(_) | How::Winograd(_) | How::Fft(_) => true,
+            How::Each(cut) => !cut.is_careful(),
+        }
+    }
+
+    /// Packs the weights, which depend on no other operand.
+    ///
+    /// # Safety
+    /// `weights` is the operand that it was linked for; `to` has room for [`Conv::packed_bytes`].
+    pub(crate) unsafe fn pack(
+        &self,
+        weights: *mut u8,
+        to: *mut u8,
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        let mut copy = None;
+        // SAFETY: the caller's; the dtype was checked.
+        unsafe {
+            let weights = match self.widens(1) {
+                true => match self.widen(1, weights, &mut copy, parallel) {
+                    Ok(weights) => weights,
+                    Err(e) => return failures.broken(e),
+                },
+                false => weights,
+            };
+            match self.dtype {
+                DType::F64 | DType::I64 => self.pack_typed::<f64>(weights, to, parallel, failures),
+                _ => self.pack_typed::<f32>(weights, to, parallel, failures),
+            }
+        }
+    }
+
+    unsafe fn pack_typed<T: Lane>(
+        &self,
+        weights: *mut u8,
+        to: *mut u8,
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            match &self.how {
+                How::Unknown | How::Weight(_) => {}
+                How::Dense(cut) => self.pack_dense::<T>(cut, weights.cast(), to.cast(), parallel),
+                How::Each(cut) => self.pack_each::<T>(cut, weights.cast(), to.cast()),
+                How::Winograd(cut) => {
+                    self.winograd_pack(cut, weights.cast(), to.cast(), parallel, failures);
+                }
+                How::Fft(fft) => self.fft_pack(fft, weights, to, parallel, failures),
+            }
+        }
+    }
+
+    /// The work on its result.
+    pub(crate) fn epilogue(&self) -> Option<&Linked> {
+        self.epilogue.as_ref()
+    }
+
+    /// The argument of the weights, when they are an operand.
+    pub(crate) fn weights(&self) -> usize {
+        self.operands[1]
+    }
+
+    /// The address of element `at` of an operand; of one that is made, no address.
+    fn operand<T>(&self, args: &[*mut u8], i: usize, at: i64) -> *const T {
+        let arg = match self.brings(i) {
+            true => self.args + i,
+            false if i == 0 && self.made.is_some() => return std::ptr::null(),
+            false => self.operands[i],
+        };
+        args[arg]
+            .cast::<T>()
+            .cast_const()
+            .wrapping_offset(at as isize)
+    }
+
+    /// The address of an element of the result.
+    fn result_at<T>(&self, args: &[*mut u8], at: i64) -> *mut T {
+        args[self.out].cast::<T>().wrapping_offset(at as isize)
+    }
+
+    /// Elements that it takes beside its arguments, on so many threads.
+    pub(crate) fn workspace(&self, threads: i64) -> i64 {
+        let widened = (0..2).filter(|i| self.brings(*i));
+        let widened: i64 = widened.map(|i| self.operand_len(i)).sum();
+        widened
+            + match &self.how {
+                How::Unknown => 0,
+                How::Dense(cut) => self.dense_workspace(cut, threads),
+                How::Each(cut) => self.each_workspace(cut),
+                How::Weight(cut) => cut.workspace(self, threads),
+                How::Winograd(cut) => cut.workspace(self, threads),
+                How::Fft(fft) => self.fft_workspace(fft, threads),
+            }
+    }
+}

@@ -1,0 +1,251 @@
+//! Convolutions in register tiles: results, and gradients of images, with the channels of a position side by side.
+//!
+//! Rows of a register tile are positions of the result, side by side in some lines; columns are its channels, whose
+//! weights are packed into panels. What a block of lines reads is copied first, with its padding, unless nothing is
+//! padded and the images lie right: then the taps of a filter's row lie side by side, and are one run of steps. A
+//! gradient of images is a convolution for each step of the filter ([`Phase`]), with the taps turned round.
+
+mod apart;
+mod copy;
+mod cut;
+mod pack;
+mod phase;
+
+pub(super) use cut::Cut;
+
+use super::Conv;
+use crate::kernels::matmul::{Args, Work, run_blocks};
+use copy::{Images, Scratch, Source};
+use cut::Part;
+use kiln_jit::contraction::{Accesses, Call, strips};
+use kiln_kernel::bugs::bug;
+use kiln_kernel::error::Result;
+use kiln_kernel::failures::Failures;
+use kiln_kernel::memory::room;
+use kiln_kernel::sums::Lane;
+use kiln_kernel::work::packed_weights;
+
+/// Some channels of some lines of the result, of one image or of several.
+#[derive(Copy, Clone)]
+struct Block {
+    /// The first image, and how many.
+    image: i64,
+    images: i64,
+    group: i64,
+    /// From where to where in depth, height and width.
+    from: [i64; 3],
+    to: [i64; 3],
+    /// The first channel of the group, and how many.
+    channel: i64,
+    channels: i64,
+}
+
+impl Block {
+    fn of(cut: &Cut, mut item: i64) -> Block {
+        let mut next = |count: i64| {
+            let at = item % count;
+            item /= count;
+            at
+        };
+        let channel = next(cut.ranges()) * cut.channels;
+        let group = next(cut.groups);
+        let [w, h, d] = [2, 1, 0].map(|i| next(cut.blocks(i)) * cut.block[i]);
+        let from = [d, h, w];
+        let to = |i: usize| (from[i] + cut.block[i]).min(cut.result[i]);
+        let image = item * cut.images;
+        Block {
+            image,
+            images: cut.images.min(cut.batch - image),
+            group,
+            from,
+            to: [0, 1, 2].map(to),
+            channel,
+            channels: cut.channels.min(cut.columns - channel),
+        }
+    }
+
+    /// What it has of one of its images.
+    fn of_image(&self, i: i64) -> Block {
+        Block {
+            image: self.image + i,
+            images: 1,
+            ..*self
+        }
+    }
+}
+
+/// Where results go: of the first position and channel of a block, and the distance of two positions.
+type Results<T> = (*mut T, i64);
+
+impl Conv {
+    /// Elements that it takes beside its arguments, on so many threads.
+    pub(super) fn dense_workspace(&self, cut: &Cut, threads: i64) -> i64 {
+        cut.packed() + threads * (cut.copied() + cut.results())
+    }
+
+    /// Runs it.
+    ///
+    /// # Safety
+    /// As [`Conv::run`].
+    pub(super) unsafe fn dense<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        packed: Option<*mut u8>,
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        if cut.items() == 0 {
+            return;
+        }
+        let mut storage = None;
+        let found = packed_weights(packed, (&mut storage, cut.packed()), |to| {
+            // SAFETY: the caller's; there is room for all panels.
+            unsafe { self.pack_dense::<T>(cut, self.operand(args, 1, 0), to, parallel) }
+        });
+        let weights = match found {
+            Ok(found) => found,
+            Err(e) => return failures.broken(e),
+        };
+        // SAFETY: there is a number behind the panels.
+        let finite = unsafe { *weights.offset(cut.packed() as isize - 1) == T::ZERO };
+        let one_by_one = cut.apart || !finite && cut.is_careful(self);
+        let images = self.operand::<u8>(args, 0, 0).cast_mut();
+        let args = self.given(args);
+        let shared = [weights.cast::<u8>(), images];
+        let shared = Args(&shared);
+        let launch = (self.epilogue.as_ref(), args, parallel, failures);
+        // SAFETY: the caller's; blocks write different places.
+        run_blocks(
+            (cut.items(), cut.cost()),
+            launch,
+            |i, args, scratch: &mut Scratch, work| unsafe {
+                let shared = &shared;
+                let weights = shared.0[0].cast::<T>().cast_const();
+                let images = (args, shared.0[1].cast_const());
+                let block = Block::of(cut, i);
+                self.dense_block(images, cut, &block, (weights, one_by_one), scratch, work)
+            },
+        );
+    }
+
+    unsafe fn dense_block<T: Lane>(
+        &self,
+        images: Images,
+        cut: &Cut,
+        b: &Block,
+        (weights, one_by_one): (*const T, bool),
+        scratch: &mut Scratch,
+        work: &mut Work,
+    ) -> Result<()> {
+        let args = images.0;
+        let width = cut.groups * cut.columns;
+        let position = cut.position(b.image, b.from);
+        let first = position * width + b.group * cut.columns + b.channel;
+        let [_, down, across] = [0, 1, 2].map(|i| b.to[i] - b.from[i]);
+        let positions = down * across;
+        let finished = cut.finish.is_some() && !one_by_one;
+        let results: Results<T> = match self.epilogue {
+            Some(_) if finished => (std::ptr::null_mut(), 0),
+            _ if cut.returned => {
+                let to = room::<T>(&mut scratch.results, positions * cut.channels)?;
+                (to, cut.channels)
+            }
+            Some(_) => (work.scratch::<T>(positions * cut.channels)?, cut.channels),
+            None => (self.result_at::<T>(args, first), width),
+        };
+        // SAFETY: linking checked the buffers' lengths against the geometry; copies have what the block reads.
+        unsafe {
+            match one_by_one {
+                true => {
+                    let results = (results, &mut *scratch);
+                    self.add_taps(images, cut, b, weights, results, work.failures)?;
+                }
+                false => {
+                    let source = self.bring::<T>(images, cut, b, scratch, work.failures)?;
+                    // Of many weights, positions pass those that stay in the cache.
+                    let end = b.channel + b.channels;
+                    for first in (b.channel..end).step_by(cut.hot as usize) {
+                        let columns = (first, end.min(first + cut.hot));
+                        for part in cut.parts.iter().filter(|p| cut.is_at(p, b.from[0])) {
+                            for image in 0..b.images {
+                                let (source, b) = (source.behind(image), b.of_image(image));
+                                let operands = (&source, weights, columns);
+                                self.part(args, cut, &b, part, operands, results);
+                            }
+                        }
+                    }
+                }
+            }
+            if cut.returned {
+                let (all, first) = (cut.position(1, [0; 3]), cut.position(0, b.from));
+                let channel = (b.image * cut.groups + b.group) * cut.columns + b.channel;
+                let (from, channels) = (results.0.cast_const(), (channel, b.channels));
+                // A block is a line, or whole lines of a plane.
+                let part = (all, first, positions);
+                self.put_back(args, (from, results.1), channels, part, work)?;
+            } else if !finished {
+                work.finish(results, first, (positions, width), b.channels);
+            }
+        }
+        Ok(())
+    }
+
+    /// The results of a block and part, in some columns.
+    ///
+    /// # Safety
+    /// The source has what is read, and there is room for the results.
+    unsafe fn part<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        b: &Block,
+        part: &Part,
+        (source, weights, (column, end)): (&Source, *const T, (i64, i64)),
+        (dst, pitch): Results<T>,
+    ) {
+        let phases = cut.phases_of(part);
+        let [(d, _), (top, bottom), (left, right)] =
+            [0, 1, 2].map(|i| phases[i].within(b.from[i], b.to[i]));
+        let line = b.to[2] - b.from[2];
+        let before = part.before * cut.sums * cut.panel;
+        // Strips go on among lines or positions.
+        let all = [top..bottom, left..right];
+        let [other, along] = if cut.is_down { [1, 0] } else { [0, 1] };
+        let beside = all[other].clone().step_by(cut.rows[other] as usize);
+        let tiles = beside.flat_map(|first| {
+            let strips = strips(all[along].clone(), cut.rows[along], part.most);
+            strips.map(move |(next, tiles)| {
+                let mut at = [first; 2];
+                at[along] = next;
+                (at, tiles)
+            })
+        });
+        let mut accesses = Accesses::of(cut.finish.as_deref(), args);
+        for ([h, w], tiles) in tiles {
+            let at = [0, 1, 2].map(|i| phases[i].first + [d, h, w][i] * phases[i].step);
+            let read = [0, 1, 2].map(|i| phases[i].axis.source([d, h, w][i], 0));
+            let read = bug("a tile reads the line of the first", read, |[z, _, x]| {
+                [z, phases[1].axis.source(top, 0), x]
+            });
+            let to = (at[1] - b.from[1]) * line + at[2] - b.from[2];
+            let to = dst.wrapping_offset((to * pitch - b.channel) as isize);
+            let position = cut.position(b.image, at);
+            for panel in (column..end).step_by(cut.panel as usize) {
+                let kernel = part.kernel(cut, [bottom - h, right - w, cut.columns - panel]);
+                let result = (position, b.group * cut.columns + panel);
+                let at = cut.panel_at(b.group, panel) + before;
+                let call = Call {
+                    left: source.at(read),
+                    right: weights.wrapping_offset(at as isize).cast(),
+                    out: to.wrapping_offset(panel as isize).cast(),
+                    finish: accesses.at(result).as_ptr(),
+                    taps: part.taps.as_ptr(),
+                    tiles: tiles as u64,
+                };
+                // SAFETY: the caller's.
+                unsafe { kernel.run(&call) };
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Sums one tap of a position at a time, from the images as they lie: where weights that are not finite must not meet
+//! padding, and where copies of lines would be far larger than the images.
+
+use super::copy::{Images, Scratch};
+use super::cut::{Cut, many};
+use super::{Block, Conv, Results};
+use kiln_jit::contraction::{Call, Kernel, RightSide, Rows, Tile};
+use kiln_kernel::error::Result;
+use kiln_kernel::failures::Failures;
+use kiln_kernel::sums::Lane;
+use kiln_plan::ConvRole;
+
+impl Cut {
+    /// A register tile that adds one tap of one position to what is there; the terms of the left operand are so far
+    /// apart.
+    fn one_tap(&self, c: &Conv, columns: i64, [apart, pitch]: [i64; 2]) -> Result<Kernel> {
+        let size = c.dtype.size() as i64;
+        Kernel::of(Tile {
+            level: c.level,
+            dtype: c.terms.tile(),
+            rows: Rows::of_matrix(1, 0),
+            columns: columns as u16,
+            step: apart * size,
+            right: RightSide::of_panel(self.panel * size),
+            steps: many(self.sums)?,
+            taps: 1,
+            out: pitch * size,
+            adds: true,
+            starts: false,
+            strip: [0; 2],
+            finish: None,
+        })
+    }
+
+    /// Where a position reads at a tap, if it does.
+    fn read(&self, c: &Conv, at: [i64; 3], taps: [i64; 3]) -> Option<[i64; 3]> {
+        let mut read = [0; 3];
+        for (i, a) in self.axes.iter().enumerate() {
+            read[i] = match c.role {
+                ConvRole::Input => {
+                    let at = at[i] + a.padding - taps[i] * a.dilation;
+                    (at.rem_euclid(a.stride) == 0).then(|| at / a.stride)?
+                }
+                _ => a.source(at[i], taps[i]),
+            };
+        }
+        Some(read)
+    }
+}
+
+impl Conv {
+    /// The sums of a block, one tap of a position at a time. What reads padding adds zeros times weights, but in a
+    /// gradient of images nothing.
+    ///
+    /// # Safety
+    /// As [`Conv::dense_block`].
+    pub(super) unsafe fn add_taps<T: Lane>(
+        &self,
+        images: Images,
+        cut: &Cut,
+        b: &Block,
+        weights: *const T,
+        ((dst, pitch), scratch): (Results<T>, &mut Scratch),
+        failures: &Failures,
+    ) -> Result<()> {
+        let windows = cut.windows(b.from, b.to);
+        // SAFETY: the caller's.
+        let (source, channel) =
+            unsafe { self.images_read::<T>(images, cut, b, windows, &mut scratch.made, failures)? };
+        let narrow = self.narrow;
+        let mut words = vec![0u32; if narrow { cut.sums as usize } else { 0 }];
+        let apart = if narrow { 1 } else { channel };
+        let [kernels @ .., wide] = cut.axes.map(|a| a.kernel);
+        let (high, count) = (kernels[1], cut.taps.len() as i64);
+        let line = b.to[2] - b.from[2];
+        let zero = u64::from_ne_bytes([self.terms.padding(); 8]);
+        for panel in (b.channel..b.channel + b.channels).step_by(cut.panel as usize) {
+            let columns = cut.panel.min(cut.columns - panel);
+            let [kernel, padding] = [apart, 0].map(|n| cut.one_tap(self, columns, [n, pitch]));
+            let (kernel, padding) = (kernel?, padding?);
+            let starts = weights.wrapping_offset(cut.panel_at(b.group, panel) as isize);
+            let weights = starts.wrapping_offset((i64::from(cut.starts) * cut.panel) as isize);
+            for (y, x) in
+                (b.from[1]..b.to[1]).flat_map(|y| (b.from[2]..b.to[2]).map(move |x| (y, x)))
+            {
+                let to = ((y - b.from[1]) * line + x - b.from[2]) * pitch + panel - b.channel;
+                let to = dst.wrapping_offset(to as isize);
+                // SAFETY: there is room for the results.
+                unsafe {
+                    for i in 0..columns as isize {
+                        *to.offset(i) = if cut.starts {
+                            *starts.offset(i)
+                        } else {
+                            T::ZERO
+                        };
+                    }
+                }
+                for tap in 0..count {
+                    let taps = [tap / wide / high, tap / wide % high, tap % wide];
+                    let (place, read) = (
+                        cut.taps[tap as usize],
+                        cut.read(self, [b.from[0], y, x], taps),
+                    );
+                    let Some(read) = read.filter(|_| place >= 0) else {
+                        continue;
+                    };
+                    let is_there = (0..3).all(|i| (0..cut.image[i]).contains(&read[i]));
+                    if !is_there && cut.is_careful(self) {
+                        continue;
+                    }
+                    let (kernel, left) = match is_there {
+                        true => (&kernel, source.at(read)),
+                        false => (&padding, (&raw const zero).cast()),
+                    };
+                    let left = match is_there && narrow {
+                        true => {
+                            // SAFETY: the caller's; there is room for the words.
+                            unsafe {
+                                self.join(left, channel, cut.terms, words.as_mut_ptr().cast())
+                            };
+                            words.as_ptr().cast()
+                        }
+                        false => left,
+                    };
+                    let row = place * cut.sums * cut.panel;
+                    let call = Call {
+                        left,
+                        right: weights.wrapping_offset(row as isize).cast(),
+                        out: to.cast(),
+                        finish: std::ptr::null(),
+                        taps: std::ptr::null(),
+                        tiles: 1,
+                    };
+                    // SAFETY: the caller's; only what lies in the images is read.
+                    unsafe { kernel.run(&call) };
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,252 @@
+//! What a block reads: the images themselves, or a copy of the lines that it needs, padding included.
+
+use super::cut::Cut;
+use super::{Block, Conv};
+use crate::kernels::matmul::Made;
+use kiln_kernel::bugs::bug;
+use kiln_kernel::error::Result;
+use kiln_kernel::failures::Failures;
+use kiln_kernel::memory::{Storage, room};
+use kiln_kernel::simd::compiled;
+use kiln_kernel::simd::transpose::{Transpose, Turn};
+use kiln_kernel::sums::Lane;
+
+/// What a thread keeps from block to block.
+#[derive(Default)]
+pub(super) struct Scratch {
+    copy: Option<Storage>,
+    /// Of which image and group, and from where on.
+    holds: Option<(i64, i64, [i64; 3])>,
+    pub made: Made,
+    /// Results that are still to be turned.
+    pub results: Option<Storage>,
+}
+
+/// The arguments, and where the images lie, unless they are made.
+pub(super) type Images<'a> = (&'a [*mut u8], *const u8);
+
+/// Positions whose channels a block reads.
+pub(super) struct Source {
+    /// The first position that is there...
+    first: *const u8,
+    /// ...where that is in depth, height and width, and the distances to the next ones, in bytes.
+    from: [i64; 3],
+    apart: [i64; 3],
+    /// The distance of two images.
+    images_apart: i64,
+}
+
+impl Source {
+    /// The images.
+    pub(super) fn images<T>(cut: &Cut, x: *const T, b: &Block) -> Source {
+        let at = b.image * cut.image_len() + b.group * cut.terms * cut.channel_apart();
+        Source {
+            first: x.wrapping_offset(at as isize).cast(),
+            from: [0; 3],
+            apart: cut.apart_in_images().map(|n| n * size_of::<T>() as i64),
+            images_apart: cut.image_len() * size_of::<T>() as i64,
+        }
+    }
+
+    /// The same of an image behind the first.
+    pub(super) fn behind(&self, image: i64) -> Source {
+        let first = image * self.images_apart;
+        Source {
+            first: self.first.wrapping_offset(first as isize),
+            ..*self
+        }
+    }
+
+    pub(super) fn at(&self, at: [i64; 3]) -> *const u8 {
+        let apart = (0..3).map(|i| (at[i] - self.from[i]) * self.apart[i]);
+        self.first.wrapping_offset(apart.sum::<i64>() as isize)
+    }
+}
+
+impl Conv {
+    /// What a block reads.
+    ///
+    /// # Safety
+    /// As [`Conv::run`].
+    pub(super) unsafe fn bring<T: Lane>(
+        &self,
+        images: Images,
+        cut: &Cut,
+        b: &Block,
+        scratch: &mut Scratch,
+        failures: &Failures,
+    ) -> Result<Source> {
+        let windows = cut.windows(b.from, b.to);
+        let from = windows.map(|w| w.0);
+        let copy = |to: *const T| Source {
+            first: to.cast(),
+            from,
+            apart: cut.apart(),
+            images_apart: cut.copied_image() * size_of::<T>() as i64,
+        };
+        let which = (b.image, b.group, b.from);
+        let held = scratch
+            .holds
+            .map(|h| bug("a copy is taken for that of another block", h, |_| which));
+        if cut.is_copied && held == Some(which) {
+            return Ok(copy(room::<T>(&mut scratch.copy, cut.copied())?));
+        }
+        let mut found = |image: i64| {
+            let (b, made) = (&b.of_image(image), &mut scratch.made);
+            // SAFETY: the caller's.
+            unsafe { self.images_read::<T>(images, cut, b, windows, made, failures) }
+        };
+        if !cut.is_copied {
+            return Ok(found(0)?.0);
+        }
+        let source = copy(room::<T>(&mut scratch.copy, cut.copied())?);
+        for image in 0..b.images {
+            let (found, channel) = found(image)?;
+            let source = source.behind(image);
+            for z in windows[0].0..windows[0].1 {
+                for y in windows[1].0..windows[1].1 {
+                    let to = source.at([z, y, from[2]]).cast_mut().cast::<T>();
+                    let there = (0..cut.image[0]).contains(&z) && (0..cut.image[1]).contains(&y);
+                    let line = (there, [z, y]);
+                    // SAFETY: there is room for all lines; what is read lies in the images.
+                    unsafe { self.copy_line(cut, (&found, channel), line, windows[2], to) };
+                }
+            }
+        }
+        scratch.holds = Some(which);
+        Ok(source)
+    }
+
+    /// Copies a line of an image, if it is there, from one place to another.
+    ///
+    /// # Safety
+    /// The part that lies in the image exists, and there is room.
+    unsafe fn copy_line<T: Lane>(
+        &self,
+        cut: &Cut,
+        (images, channel): (&Source, i64),
+        (there, [z, y]): (bool, [i64; 2]),
+        (from, until): (i64, i64),
+        to: *mut T,
+    ) {
+        let (channels, width) = (cut.sums, if there { cut.image[2] } else { 0 });
+        let first = from.max(0).min(until);
+        let end = until.min(width).max(first);
+        let (front, behind, n) = (first - from, until - end, end - first);
+        let behind = bug("padding behind a line is not zero", behind, |_| 0);
+        let padding = bug(
+            "padding is 0 where 128 is added",
+            self.terms.padding(),
+            |_| 0,
+        );
+        let x = images.at([z, y, first]);
+        let position = |i: i64| x.wrapping_offset((i * images.apart[2]) as isize);
+        // SAFETY: the caller's.
+        unsafe {
+            to.write_bytes(padding, (front * channels) as usize);
+            let to = to.offset((front * channels) as isize);
+            match cut.turned {
+                true if self.narrow => {
+                    self.turn_terms(x, (channel, cut.terms), (n, to.cast()));
+                }
+                // The channels of all positions lie side by side, and their words.
+                _ if cut.is_one_run(self) => self.terms.make(0, (x, 1), n * cut.terms, to.cast()),
+                _ if self.narrow => (0..n).for_each(|i| {
+                    let to = to.offset((i * channels) as isize).cast();
+                    self.join(position(i), channel, cut.terms, to);
+                }),
+                true => compiled::<Turn<T>, _>(self.level)(Transpose {
+                    from: x.cast::<T>(),
+                    pitch: channel as isize,
+                    rows: channels as usize,
+                    columns: n as usize,
+                    to,
+                    to_pitch: channels as isize,
+                }),
+                false if cut.groups == 1 => {
+                    std::ptr::copy_nonoverlapping(x.cast::<T>(), to, (n * channels) as usize);
+                }
+                false => (0..n).for_each(|i| {
+                    let to = to.offset((i * channels) as isize);
+                    std::ptr::copy_nonoverlapping(position(i).cast(), to, channels as usize);
+                }),
+            }
+            to.offset((n * channels) as isize)
+                .write_bytes(padding, (behind * channels) as usize);
+        }
+    }
+
+    /// The images, of which what a block reads is there, and how far apart channels are.
+    ///
+    /// # Safety
+    /// As [`Conv::run`].
+    pub(super) unsafe fn images_read<T>(
+        &self,
+        images: Images,
+        cut: &Cut,
+        b: &Block,
+        windows: [(i64, i64); 3],
+        made: &mut Made,
+        failures: &Failures,
+    ) -> Result<(Source, i64)> {
+        // SAFETY: the caller's.
+        unsafe {
+            match self.image_dtype().size() {
+                1 => self.begin::<u8>(images, cut, b, windows, made, failures),
+                2 => self.begin::<u16>(images, cut, b, windows, made, failures),
+                _ => self.begin::<T>(images, cut, b, windows, made, failures),
+            }
+        }
+    }
+
+    /// The images, as [`Conv::images_read`] has them.
+    ///
+    /// # Safety
+    /// As [`Conv::run`]; the images are of this type.
+    unsafe fn begin<T>(
+        &self,
+        images: Images,
+        cut: &Cut,
+        b: &Block,
+        windows: [(i64, i64); 3],
+        made: &mut Made,
+        failures: &Failures,
+    ) -> Result<(Source, i64)> {
+        let source = |x: *const T| Source::images(cut, x, b);
+        let Some(program) = self.made_in_parts() else {
+            return Ok((source(images.1.cast()), cut.channel_apart()));
+        };
+        let [z, y, x] = [0, 1, 2].map(|i| {
+            let (from, until) = windows[i];
+            let from = from.clamp(0, cut.image[i]);
+            (from, until.clamp(from, cut.image[i]))
+        });
+        let [deep, high, _] = cut.apart_in_images();
+        let channels = cut.apart_in_images()[2];
+        let lines = |z: i64, y: i64| z * deep + y * high;
+        let image = b.image * cut.image_len();
+        // Of a single line only a part.
+        let (from, until) = match (z.1 - z.0, y.1 - y.0) {
+            (1, 1) => {
+                let line = lines(z.0, y.0);
+                (line + x.0 * channels, line + x.1 * channels)
+            }
+            (0, _) | (_, 0) => (0, 0),
+            _ => (lines(z.0, y.0), lines(z.1 - 1, y.1)),
+        };
+        let len = until - from;
+        if !cut.turned {
+            let at = image + from;
+            let lines = (1, len, len);
+            // SAFETY: the caller's.
+            let to = unsafe { made.bring::<T>(program, images.0, (at, len), at, lines, failures)? };
+            return Ok((source(to.wrapping_offset(-at as isize)), 1));
+        }
+        // The same part of each channel of the group.
+        let group = image + b.group * cut.terms * cut.channel_apart();
+        let (at, lines) = (group + from, (cut.terms, cut.channel_apart(), len));
+        // SAFETY: the caller's.
+        let to = unsafe { made.bring::<T>(program, images.0, (at, len), at, lines, failures)? };
+        Ok((source(to.wrapping_offset(-at as isize)), len))
+    }
+}

@@ -1,0 +1,543 @@
+//! How a convolution in register tiles is cut.
+
+use super::Conv;
+use super::phase::{Phase, window};
+use kiln_jit::contraction::{
+    Finish, Kernel, RightSide, Rows, Tile, even_rows, has_tiles, lanes, most_rows, panel_columns,
+};
+use kiln_kernel::affine::{ceil, product};
+use kiln_kernel::error::{Result, damaged};
+use kiln_plan::ConvRole;
+use kiln_plan::cost::geometry::Axis;
+use std::sync::Arc;
+
+/// Blocks that there are at least, if there is enough for them to do, ...
+const BLOCKS: i64 = 8;
+/// ...which is so many register tiles.
+const TILES: i64 = 8;
+/// Elements of the copy of what a block reads, at most, unless a line needs more.
+const COPY: i64 = 1 << 16;
+/// Positions of a block whose taps are summed one by one.
+const LINE: i64 = 64;
+/// Steps of filters for each of which a gradient of images is a convolution of its own, at most.
+const PHASES: i64 = 1 << 10;
+/// Weights that stay in the second-level cache; of more, the next panel is asked for while one is used.
+const HOT_WEIGHTS: i64 = 1 << 16;
+/// Weights, in words, that are read from behind that cache for each block: where registers of AMX multiply faster than
+/// they come from there, blocks are as large as so many words of images. Tests see that in small layers.
+const FAR_WEIGHTS: i64 = if cfg!(test) { 1 << 10 } else { 1 << 19 };
+const NEAR_IMAGES: i64 = if cfg!(test) { 1 << 12 } else { 1 << 18 };
+
+/// How a convolution is cut; it follows from the shapes and the level alone.
+pub(in crate::kernels::conv) struct Cut {
+    pub(super) groups: i64,
+    /// Channels that are summed over, and in how many words.
+    pub(super) terms: i64,
+    pub(super) sums: i64,
+    /// Channels of the result.
+    pub(super) columns: i64,
+    /// Bytes of an element of the images, as it is multiplied where it lies, and of a word.
+    sizes: [i64; 2],
+    pub(super) batch: i64,
+    /// Extents of the images that are read and of the result.
+    pub(super) image: [i64; 3],
+    pub(super) result: [i64; 3],
+    pub(super) phases: [Vec<Phase>; 3],
+    pub(super) parts: Vec<Part>,
+    /// For each tap of a filter its place in a panel; none (-1) of one that meets padding alone.
+    pub(super) taps: Vec<i64>,
+    /// The axes of the convolution, and whether each tap of a position is summed by itself: where copies of lines
+    /// would be far larger than the images.
+    pub(super) axes: [Axis; 3],
+    pub(super) apart: bool,
+    /// Whether the images have channels first, and the result.
+    pub(super) turned: bool,
+    pub(super) returned: bool,
+    pub(super) is_copied: bool,
+    /// Extents of a copy.
+    copy: [i64; 3],
+    /// Whether sums begin with a row of a panel of weights.
+    pub(super) starts: bool,
+    /// Columns of a panel of weights, and panels of a group.
+    pub(super) panel: i64,
+    pub(super) panels: i64,
+    /// Images, extents and channels of a block.
+    pub(super) images: i64,
+    pub(super) block: [i64; 3],
+    pub(super) channels: i64,
+    /// Columns whose weights stay in the second-level cache while positions pass.
+    pub(super) hot: i64,
+    /// Lines and positions of a register tile.
+    pub(super) rows: [i64; 2],
+    /// Whether the next register tile of a call is the one below, and not the one beside.
+    pub(super) is_down: bool,
+    /// What is done with sums while they are in registers.
+    pub(super) finish: Option<Arc<Finish>>,
+}
+
+/// Whether lines are copied with their padding, and a gradient of images is a convolution for each step of the filter.
+fn is_near(c: &Conv) -> bool {
+    let axes = &c.geometry.axes;
+    let phases = axes.iter().map(|a| a.stride.min(a.input.max(1)));
+    let few = phases.fold(1i64, i64::saturating_mul) <= PHASES;
+    c.geometry.is_near() && (few || c.role != ConvRole::Input)
+}
+
+/// A phase of each axis.
+pub(super) struct Part {
+    phases: [usize; 3],
+    /// Taps of the parts in front.
+    pub before: i64,
+    /// How far from the first each run of steps begins, in bytes.
+    pub taps: Vec<i64>,
+    /// The most tiles of a call.
+    pub most: i64,
+    /// The register tiles: with all lines or those that are left at the end; so many positions; columns of a whole
+    /// panel or the last.
+    kernels: Vec<Kernel>,
+}
+
+impl Part {
+    /// The register tile for what is left of lines, positions and columns.
+    pub(super) fn kernel(&self, cut: &Cut, [lines, positions, columns]: [i64; 3]) -> &Kernel {
+        let rest = [
+            lines < cut.rows[0],
+            positions < cut.rows[1],
+            columns <= cut.panel,
+        ];
+        let [lines, positions, columns] = rest.map(usize::from);
+        &self.kernels[4 * lines + 2 * positions + columns]
+    }
+}
+
+impl Cut {
+    pub(in crate::kernels::conv) fn new(
+        c: &Conv,
+        [turned, returned]: [bool; 2],
+        finish: Option<Arc<Finish>>,
+        apart: bool,
+    ) -> Result<Cut> {
+        let is_input = c.role == ConvRole::Input;
+        let (terms, columns) = match is_input {
+            true => (c.cout, c.cin),
+            false => (c.cin, c.cout),
+        };
+        let (mut batch, mut axes) = (c.batch, c.geometry.axes);
+        if c.geometry.is_pointwise() && !turned && !returned {
+            // All positions are a line.
+            let all = batch * c.geometry.outputs();
+            let [_, _, line] = &mut axes;
+            (batch, line.input, line.output) = (1, all, all);
+            (axes[0], axes[1]) = (Axis::ONE, Axis::ONE);
+        }
+        if c.groups * c.cin * c.cout == 0 {
+            axes.iter_mut().for_each(|a| a.kernel = 0);
+        }
+        let (inputs, outputs) = (axes.map(|a| a.input), axes.map(|a| a.output));
+        let (image, result) = match is_input {
+            true => (outputs, inputs),
+            false => (inputs, outputs),
+        };
+        let panel = panel_columns(c.level, c.terms.tile(), columns);
+        let mut cut = Cut {
+            groups: c.groups,
+            terms,
+            sums: c.terms.words(terms),
+            columns,
+            sizes: [c.terms.size(), c.dtype.size() as i64],
+            batch,
+            image,
+            result,
+            phases: Default::default(),
+            parts: vec![],
+            taps: vec![],
+            axes,
+            apart: apart || !is_near(c),
+            turned,
+            returned,
+            is_copied: false,
+            copy: [0; 3],
+            starts: c.terms.is_flipped(),
+            panel,
+            panels: ceil(columns, panel),
+            images: 1,
+            block: [1; 3],
+            channels: columns.max(1),
+            hot: panel,
+            rows: [1; 2],
+            is_down: false,
+            finish,
+        };
+        let is_some = batch * c.groups * columns * result.iter().product::<i64>() > 0;
+        if cut.apart {
+            cut.finish = None;
+            cut.taps = (0..axes.iter().map(|a| a.kernel).product()).collect();
+            cut.block = [1, 1, result[2].clamp(1, LINE)];
+            return Ok(cut);
+        }
+        // Panels are the same whatever the images.
+        cut.phases = axes.each_ref().map(|a| Phase::all(a, c.role));
+        cut.place_taps(axes);
+        if is_some {
+            cut.shape(c)?;
+            cut.link(c)?;
+        }
+        Ok(cut)
+    }
+
+    /// Where the taps of a filter lie in a panel: those of a part one behind the other.
+    fn place_taps(&mut self, axes: [Axis; 3]) {
+        let [_, high, wide] = axes.map(|a| a.kernel);
+        self.taps = vec![-1; axes.iter().map(|a| a.kernel).product::<i64>() as usize];
+        let mut next = 0;
+        for [d, h, w] in self.all_parts() {
+            for kd in &self.phases[0][d].taps {
+                for kh in &self.phases[1][h].taps {
+                    for kw in &self.phases[2][w].taps {
+                        self.taps[((kd * high + kh) * wide + kw) as usize] = next;
+                        next += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    fn all_parts(&self) -> Vec<[usize; 3]> {
+        let [d, h, w] = self.phases.each_ref().map(Vec::len);
+        let at = |i: usize| [i / w / h, i / w % h, i % w];
+        (0..d * h * w).map(at).collect()
+    }
+
+    /// The sizes of tiles, blocks and copies.
+    fn shape(&mut self, c: &Conv) -> Result<()> {
+        let [_, h, w] = self.phases.each_ref();
+        let vectors = self.panel / i64::from(lanes(c.level, c.dtype));
+        let most = most_rows(c.level, c.terms.tile(), vectors as u8);
+        let across = even_rows(w[0].axis.output, most);
+        let spans = [0, 1, 2].map(|i| window(&self.phases[i], 0, self.result[i]));
+        let padded = (0..3).any(|i| spans[i].0 < 0 || spans[i].1 > self.image[i]);
+        let made = c.narrow && c.terms.converts(0);
+        self.is_copied = padded || self.turned || made || self.terms % c.terms.count() != 0;
+        self.is_down = w.iter().all(|p| p.axis.output <= across);
+        let by_tiles = has_tiles(c.level, c.terms.tile());
+        let lines = match by_tiles {
+            // Rows of a register are evenly apart, those between two lines too.
+            true => {
+                let width = match self.is_copied {
+                    true => spans[2].1 - spans[2].0,
+                    false => self.image[2],
+                };
+                let (line, step) = (h[0].axis.stride.saturating_mul(width), w[0].axis.stride);
+                // What reads nothing may have more positions than the images.
+                match self.is_down && line % step == 0 && line / step >= across {
+                    true => 1 + (i64::from(most) - across) / (line / step),
+                    false => 1,
+                }
+            }
+            false => i64::from(most) / across,
+        };
+        let down = even_rows(h[0].axis.output, lines as u8);
+        self.rows = [down, across];
+        // Blocks are lines of a plane, or parts of its only line.
+        let [deep, height, width] = self.result;
+        let (axis, beside, unit) = match height {
+            1 => (2, 1, across * w[0].step),
+            _ => (1, width, down * h[0].step),
+        };
+        let all = self.result[axis];
+        let mut part = ceil(all, ceil(BLOCKS, self.batch * deep));
+        if c.made.is_none() || c.whole {
+            // What is made is not made again for other channels.
+            part = part.max(ceil(TILES * down * across, beside));
+        }
+        let weights = self.panels * self.panel * self.panel_rows();
+        let near = NEAR_IMAGES / self.sums.max(1);
+        let is_far = by_tiles && weights >= FAR_WEIGHTS && c.made.is_none();
+        if is_far && !self.is_copied {
+            part = part.max(near / beside.max(1));
+        }
+        if self.is_copied {
+            let plane = window(&self.phases[0], 0, 1);
+            let other = spans[3 - axis];
+            let each = product(&[plane.1 - plane.0, other.1 - other.0, self.sums])?;
+            let span = (spans[axis].1 - spans[axis].0).max(1);
+            part = part.min(product(&[COPY / each.max(1), all])? / span);
+        }
+        let part = ceil(all, ceil(all, part.max(1)));
+        self.block[2] = width;
+        self.block[axis] = (ceil(part, unit) * unit).min(all);
+        let blocks: i64 = [0, 1, 2].map(|i| self.blocks(i)).iter().product();
+        let is_whole = blocks == 1 && self.finish.is_some() && !self.is_careful(c);
+        if is_far && is_whole {
+            let span = spans.map(|(from, until)| until - from);
+            self.images = (near / product(&span)?.max(1)).clamp(1, self.batch);
+        }
+        let blocks = blocks * ceil(self.batch, self.images) * self.groups;
+        let ranges = ceil(BLOCKS, blocks).min(self.panels);
+        self.channels = (ceil(self.panels, ranges) * self.panel).min(self.columns);
+        let terms = self.sums * self.taps.len() as i64;
+        self.hot = (HOT_WEIGHTS / terms.max(1) / self.panel).max(1) * self.panel;
+        if self.is_copied {
+            self.copy = [0, 1, 2].map(|i| self.widest(i));
+            let [deep, high, wide] = self.copy;
+            product(&[deep, high, wide, self.sums.max(1), 8, self.images])?;
+        }
+        Ok(())
+    }
+
+    /// The widest window of a block.
+    fn widest(&self, i: usize) -> i64 {
+        let windows = (0..self.result[i])
+            .step_by(self.block[i] as usize)
+            .map(|from| {
+                let end = (from + self.block[i]).min(self.result[i]);
+                let (from, end) = window(&self.phases[i], from, end);
+                end - from
+            });
+        windows.max().unwrap_or(0)
+    }
+
+    fn link(&mut self, c: &Conv) -> Result<()> {
+        let at = self.all_parts();
+        let runs = at.iter().map(|at| self.runs(*at));
+        let runs: Vec<(Vec<i64>, i64)> = runs.collect();
+        let whole = [self.rows[0], self.rows[1], self.panel.min(self.columns)];
+        for run in &runs {
+            if !self.tile(c, run, whole)?.is_printed() {
+                self.finish = None;
+                self.images = 1;
+            }
+        }
+        let mut before = 0;
+        for (at, run) in at.into_iter().zip(runs) {
+            let phases = [0, 1, 2].map(|i| &self.phases[i][at[i]]);
+            let count: i64 = phases.iter().map(|p| p.axis.kernel).product();
+            // What is left at the end, where lines, positions or columns are no whole tiles.
+            let rest = |all: i64, part: i64| {
+                [
+                    part.min(all),
+                    if all % part == 0 { part } else { all % part },
+                ]
+            };
+            let [down, across] = [0, 1].map(|i| rest(phases[i + 1].axis.output, self.rows[i]));
+            let columns = [whole[2], self.columns - (self.panels - 1) * self.panel];
+            let kernel = |down: i64, across: i64, columns: i64| {
+                Kernel::of(self.tile(c, &run, [down, across, columns])?)
+            };
+            let mut kernels = Vec::with_capacity(8);
+            for d in down {
+                for a in across {
+                    for c in columns {
+                        kernels.push(kernel(d, a, c)?);
+                    }
+                }
+            }
+            let part = Part {
+                phases: at,
+                before,
+                most: self.tile(c, &run, whole)?.most(),
+                taps: run.0,
+                kernels,
+            };
+            self.parts.push(part);
+            before += count;
+        }
+        Ok(())
+    }
+
+    /// Where the runs of steps of a part begin, in bytes from the first, and of how many steps each is.
+    fn runs(&self, at: [usize; 3]) -> (Vec<i64>, i64) {
+        let axes = [0, 1, 2].map(|i| self.phases[i][at[i]].axis);
+        let apart = self.apart();
+        let [d, h, mut w] = axes.map(|a| a.kernel);
+        let mut steps = self.sums;
+        if axes[2].dilation == 1 && apart[2] == self.sums * self.sizes[1] && w > 0 {
+            // The taps of a line lie side by side.
+            (w, steps) = (1, w * steps);
+        }
+        let step = |i: usize| axes[i].dilation * apart[i];
+        let step = [step(0), step(1), step(2)];
+        let run = |i: i64| i / w / h * step[0] + i / w % h * step[1] + i % w * step[2];
+        ((0..d * h * w).map(run).collect(), steps)
+    }
+
+    /// A register tile of so many lines, positions and columns.
+    fn tile(&self, c: &Conv, (taps, steps): &(Vec<i64>, i64), sizes: [i64; 3]) -> Result<Tile> {
+        let [down, across, columns] = sizes;
+        let size = self.sizes[1];
+        let [_, h, w] = [0, 1, 2].map(|i| self.phases[i].first());
+        let stride = |p: Option<&Phase>| p.map_or([1, 1], |p| [p.axis.stride, p.step]);
+        let ([h, high], [w, wide]) = (stride(h), stride(w));
+        let apart = self.apart();
+        let pitch = match c.epilogue {
+            _ if self.returned => self.channels,
+            Some(_) => self.channels,
+            None => self.groups * self.columns,
+        };
+        let panel = self.panel * self.panel_rows();
+        Ok(Tile {
+            level: c.level,
+            dtype: c.terms.tile(),
+            rows: Rows {
+                count: (down * across) as u8,
+                across: across as u8,
+                left: [w * apart[2], h * apart[1]],
+                result: [wide, high * self.result[2]],
+            },
+            columns: columns as u16,
+            step: size,
+            right: RightSide {
+                ahead: match panel * self.panels > HOT_WEIGHTS {
+                    true => panel * size,
+                    false => 0,
+                },
+                ..RightSide::of_panel(self.panel * size)
+            },
+            steps: many(*steps)?,
+            taps: many(taps.len() as i64)?,
+            out: pitch * size,
+            adds: false,
+            starts: c.terms.is_flipped(),
+            strip: match self.is_down {
+                true => [h * apart[1], high * self.result[2]].map(|n| n * self.rows[0]),
+                false => [w * apart[2], wide].map(|n| n * self.rows[1]),
+            },
+            finish: self.finish.clone(),
+        })
+    }
+
+    /// Whether weights that are not finite must not meet padding: a gradient of images is of what was read.
+    pub(super) fn is_careful(&self, c: &Conv) -> bool {
+        c.role == ConvRole::Input
+    }
+
+    /// What the results of a block read: from where to where, where some may be padding.
+    pub(super) fn windows(&self, from: [i64; 3], to: [i64; 3]) -> [(i64, i64); 3] {
+        [0, 1, 2].map(|i| match self.apart {
+            true => (0, self.image[i]),
+            false => window(&self.phases[i], from[i], to[i]),
+        })
+    }
+
+    /// How many blocks an axis has.
+    pub(super) fn blocks(&self, i: usize) -> i64 {
+        ceil(self.result[i], self.block[i])
+    }
+
+    /// How many ranges of channels.
+    pub(super) fn ranges(&self) -> i64 {
+        ceil(self.columns, self.channels)
+    }
+
+    pub(super) fn items(&self) -> i64 {
+        let blocks = [0, 1, 2].map(|i| self.blocks(i));
+        let images = ceil(self.batch, self.images);
+        blocks.iter().product::<i64>() * images * self.groups * self.ranges()
+    }
+
+    /// Multiply-adds of a block.
+    pub(super) fn cost(&self) -> i64 {
+        let results = self.images * self.block.iter().product::<i64>() * self.channels;
+        let terms = self.taps.len() as i64 * self.sums / self.parts.len().max(1) as i64;
+        results.saturating_mul(terms.max(1))
+    }
+
+    /// Rows and columns of a register tile, and whether the work on the sums is done there.
+    pub(in crate::kernels::conv) fn register_tile(&self) -> ([i64; 2], bool) {
+        let [lines, positions] = self.rows;
+        ([lines * positions, self.panel], self.finish.is_some())
+    }
+
+    /// Whether positions of images lie side by side, as do their words.
+    pub(super) fn is_one_run(&self, c: &Conv) -> bool {
+        c.narrow && self.groups == 1 && self.terms % c.terms.count() == 0
+    }
+
+    /// Elements of the packed weights, and one behind them.
+    pub(in crate::kernels::conv) fn packed(&self) -> i64 {
+        self.panel_at(self.groups, 0) + 1
+    }
+
+    /// Where the panel of a group's columns begins.
+    pub(super) fn panel_at(&self, group: i64, column: i64) -> i64 {
+        let panel = group * self.panels + column / self.panel;
+        panel * self.panel_rows() * self.panel
+    }
+
+    /// Rows of a panel: those of taps, and in front of them what sums begin with.
+    pub(super) fn panel_rows(&self) -> i64 {
+        self.taps.len() as i64 * self.sums + i64::from(self.starts)
+    }
+
+    /// Elements of a copy of what a block reads of an image.
+    pub(super) fn copied_image(&self) -> i64 {
+        self.copy.iter().product::<i64>() * self.sums
+    }
+
+    /// Elements of a copy.
+    pub(super) fn copied(&self) -> i64 {
+        self.images * self.copied_image()
+    }
+
+    /// Elements of a block's results that are still to be turned.
+    pub(super) fn results(&self) -> i64 {
+        match self.returned {
+            true => self.block.iter().product::<i64>() * self.channels,
+            false => 0,
+        }
+    }
+
+    /// The distances of planes, lines and positions that tiles read, in bytes.
+    pub(super) fn apart(&self) -> [i64; 3] {
+        match self.is_copied {
+            true => distances(self.copy, self.sums * self.sizes[1]),
+            false => self.apart_in_images().map(|n| n * self.sizes[0]),
+        }
+    }
+
+    pub(super) fn apart_in_images(&self) -> [i64; 3] {
+        match self.turned {
+            true => distances(self.image, 1),
+            false => distances(self.image, self.groups * self.terms),
+        }
+    }
+
+    /// The distance of two channels of an image, and of two groups.
+    pub(super) fn channel_apart(&self) -> i64 {
+        match self.turned {
+            true => self.image.iter().product(),
+            false => 1,
+        }
+    }
+
+    /// Elements of an image.
+    pub(super) fn image_len(&self) -> i64 {
+        self.image.iter().product::<i64>() * self.groups * self.terms
+    }
+
+    /// The number of a position among all of the result.
+    pub(super) fn position(&self, image: i64, [d, h, w]: [i64; 3]) -> i64 {
+        let [deep, height, width] = self.result;
+        ((image * deep + d) * height + h) * width + w
+    }
+
+    pub(super) fn phases_of(&self, part: &Part) -> [&Phase; 3] {
+        [0, 1, 2].map(|i| &self.phases[i][part.phases[i]])
+    }
+
+    /// Whether a part has results in a plane.
+    pub(super) fn is_at(&self, part: &Part, plane: i64) -> bool {
+        let (from, to) = self.phases[0][part.phases[0]].within(plane, plane + 1);
+        from < to
+    }
+}
+
+/// A number of steps or taps.
+pub(super) fn many(n: i64) -> Result<u32> {
+    u32::try_from(n).map_err(|_| damaged!("a sum of {n} terms"))
+}
+
+/// The distances of planes, lines and positions.
+fn distances([_, high, wide]: [i64; 3], position: i64) -> [i64; 3] {
+    [high * wide * position, wide * position, position]
+}

@@ -1,0 +1,152 @@
+//! Weights in panels: for each group some output channels side by side, for each tap and input channel.
+
+use super::Conv;
+use super::cut::Cut;
+use crate::kernels::matmul::{Args, split};
+use kiln_base::DType;
+use kiln_kernel::bugs::bug;
+use kiln_kernel::simd::compiled;
+use kiln_kernel::simd::transpose::{Transpose, Turn};
+use kiln_kernel::sums::Lane;
+use kiln_plan::ConvRole;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Rows that are turned at a time.
+const ROWS: i64 = 256;
+
+impl Conv {
+    /// Packs the weights. A number behind them is zero if all are finite.
+    ///
+    /// # Safety
+    /// As [`Conv::pack`].
+    pub(in crate::kernels::conv) unsafe fn pack_dense<T: Lane>(
+        &self,
+        cut: &Cut,
+        weights: *const T,
+        to: *mut T,
+        parallel: bool,
+    ) {
+        let (taps, panel, sums) = (cut.taps.len() as i64, cut.panel, cut.sums);
+        let terms = cut.terms;
+        let is_input = self.role == ConvRole::Input;
+        // What lies side by side for a filter: taps of some channels.
+        let channels = if is_input {
+            1
+        } else {
+            (ROWS / taps.max(1)).clamp(1, terms.max(1))
+        };
+        let pair = [weights.cast_mut().cast::<u8>(), to.cast()];
+        let pair = Args(&pair);
+        let finite = AtomicBool::new(true);
+        split(
+            cut.groups * cut.panels,
+            cut.panel_rows() * panel,
+            parallel,
+            |from, until| {
+                let pair = &pair;
+                let (weights, to) = (pair.0[0].cast::<T>(), pair.0[1].cast::<T>());
+                let mut rows = vec![T::ZERO; (channels * taps * panel) as usize];
+                let mut all = true;
+                for p in from..until {
+                    let (group, first) = (p / cut.panels, p % cut.panels * panel);
+                    let columns = panel.min(cut.columns - first);
+                    let starts = to.wrapping_offset((p * cut.panel_rows() * panel) as isize);
+                    let to = starts.wrapping_offset((i64::from(cut.starts) * panel) as isize);
+                    if cut.starts {
+                        // SAFETY: each panel has a place of its own.
+                        unsafe { starts.write_bytes(0, panel as usize) };
+                    }
+                    for c in (0..terms).step_by(channels as usize) {
+                        let count = channels.min(terms - c) * taps;
+                        let (at, pitch) = match is_input {
+                            true => ((group * terms + c) * cut.columns + first, taps),
+                            false => ((group * cut.columns + first) * terms + c, terms * taps),
+                        };
+                        // SAFETY: linking checked the weights' length; each panel has a place of its own.
+                        unsafe {
+                            compiled::<Turn<T>, _>(self.level)(Transpose {
+                                from: weights.offset((at * taps) as isize),
+                                pitch: pitch as isize,
+                                rows: columns as usize,
+                                columns: count as usize,
+                                to: rows.as_mut_ptr(),
+                                to_pitch: panel as isize,
+                            });
+                            for row in 0..count {
+                                let from = rows.as_ptr().offset((row * panel) as isize);
+                                let tap = bug("weights lie a tap further", row, |row| row + 1);
+                                let tap = cut.taps[(tap % taps) as usize];
+                                if tap < 0 {
+                                    continue;
+                                }
+                                if cut.starts {
+                                    self.put_starts(from.cast(), starts.cast(), panel);
+                                }
+                                let term = c + row / taps;
+                                let (place, which) =
+                                    (term / self.terms.count(), term % self.terms.count());
+                                let to = to.offset(((tap * sums + place) * panel) as isize);
+                                match self.terms.are_grouped() {
+                                    true => put_terms(
+                                        self.terms.tile(),
+                                        from.cast(),
+                                        to.cast(),
+                                        which,
+                                        panel,
+                                    ),
+                                    false => {
+                                        std::ptr::copy_nonoverlapping(from, to, panel as usize)
+                                    }
+                                }
+                            }
+                        }
+                        if is_input {
+                            all &= rows[..(count * panel) as usize]
+                                .iter()
+                                .all(|w| w.is_finite());
+                        }
+                    }
+                    rows.fill(T::ZERO);
+                }
+                finite.fetch_and(all, Ordering::Relaxed);
+            },
+        );
+        let behind = if finite.into_inner() { 0 } else { u8::MAX };
+        // SAFETY: there is room for it.
+        unsafe { to.offset(cut.packed() as isize - 1).write_bytes(behind, 1) };
+    }
+
+    /// Has sums begin with what some terms, which were widened to words, add to these.
+    ///
+    /// # Safety
+    /// There are so many of both.
+    unsafe fn put_starts(&self, terms: *const i32, to: *mut i32, count: i64) {
+        for i in 0..count as usize {
+            // SAFETY: the caller's.
+            unsafe {
+                let start = self.terms.start(*terms.add(i));
+                *to.add(i) = (*to.add(i)).wrapping_add(start);
+            }
+        }
+    }
+}
+
+/// Puts one more term into each of some words, those in front first: what was widened to a word before.
+///
+/// # Safety
+/// There are so many of both.
+unsafe fn put_terms(tile: DType, from: *const u32, to: *mut u32, which: i64, count: i64) {
+    let bits = 8 * tile.size() as i64;
+    // Of bf16 as f32 the upper half.
+    let (down, up) = (if tile == DType::BF16 { 16 } else { 0 }, bits * which);
+    let mask = (1u32 << bits) - 1;
+    // SAFETY: the caller's.
+    let (from, to) = unsafe {
+        let from = std::slice::from_raw_parts(from, count as usize);
+        (from, std::slice::from_raw_parts_mut(to, count as usize))
+    };
+    for (to, from) in to.iter_mut().zip(from) {
+        let kept = if which == 0 { 0 } else { *to };
+        *to = kept | (from >> down & mask) << up;
+    }
+}

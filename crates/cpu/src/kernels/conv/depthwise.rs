@@ -1,0 +1,478 @@
+//! Convolutions with a filter for each channel: results, and gradients of images.
+//!
+//! Rows of register tiles are neighbouring positions of the result, columns are channels (`contraction::Each`). A list
+//! names the lines of the images that a row of the result reads, with the weights of each; lines that are padding have
+//! what their taps add, zeros times weights, summed beside the weights. So no image is copied but those that are still
+//! to be turned. A gradient of images is the result for turned filters, of the gradient with zeros where the filter
+//! stepped over positions; weights that are not finite must not meet these (`dense` sums without them).
+
+use super::images::Laid;
+use super::{Conv, LEAST_BLOCKS, dense};
+use crate::kernels::matmul::{Args, Made, Work, run_blocks};
+use kiln_base::DType;
+use kiln_jit::contraction::{Accesses, Call, Each, Finish, Kernel, RightSide, Rows, Tile, lanes};
+use kiln_jit::contraction::{even_rows, most_each_rows};
+use kiln_kernel::affine::{ceil, product};
+use kiln_kernel::bugs::bug;
+use kiln_kernel::error::Result;
+use kiln_kernel::failures::Failures;
+use kiln_kernel::memory::{Storage, room};
+use kiln_kernel::sums::Lane;
+use kiln_kernel::work::packed_weights;
+use kiln_plan::ConvRole;
+use kiln_plan::cost::geometry::{Axis, Geometry};
+use std::sync::Arc;
+
+/// Bytes of the lines that a tile reads, which stay in the first-level cache for the next row of the result.
+const HOT_LINES: i64 = 3 << 13;
+/// Multiply-adds of a block, where there are enough.
+const BLOCK_WORK: i64 = 1 << 16;
+/// What a multiply-add costs that shares no weight between channels.
+const WORK: i64 = 2;
+
+/// Whether tiles of its sums are always printed, so that work on them can be printed behind them.
+pub(super) fn is_near(c: &Conv) -> bool {
+    let width = &c.geometry.axes[2];
+    width.kernel <= 64 && width.stride <= 32 && width.dilation <= 32 && c.groups < 1 << 17
+}
+
+/// How a convolution is cut; it follows from the shapes and the level alone.
+pub(super) struct Cut {
+    /// The convolution that it is the result of.
+    geometry: Geometry,
+    /// The copies of the images that are read.
+    laid: Option<Laid>,
+    /// Whether the result has channels first.
+    returned: bool,
+    /// For a gradient of images: how it is cut where weights are not finite.
+    careful: Option<Box<dense::Cut>>,
+    /// Channels with weights behind them, so that vectors are whole.
+    panel: i64,
+    /// Rows of the result and channels of a block.
+    lines: i64,
+    channels: i64,
+    /// Positions of a register tile.
+    rows: i64,
+    /// The tiles of a row of the result.
+    tiles: Vec<Same>,
+    finish: Option<Arc<Finish>>,
+}
+
+/// Tiles that follow each other and are alike.
+struct Same {
+    /// How many they are.
+    count: i64,
+    /// Of the channels of a block, or of those of the last.
+    kernels: [Kernel; 2],
+}
+
+impl Cut {
+    /// Of images that have channels first, or not, as has the result.
+    pub(super) fn new(
+        c: &Conv,
+        [turned, returned]: [bool; 2],
+        finish: Option<Arc<Finish>>,
+    ) -> Result<Cut> {
+        let size = c.dtype.size() as i64;
+        let lanes = i64::from(lanes(c.level, c.dtype));
+        let axes = c.geometry.axes;
+        let is_input = c.role == ConvRole::Input;
+        let laid = match is_input {
+            true => Laid::apart(axes.map(|a| a.output), turned, axes.map(|a| a.stride)),
+            false => Laid::turned(axes.map(|a| a.input)),
+        };
+        let is_laid = turned || is_input && laid.copied() != axes.map(|a| a.output);
+        let geometry = match is_input {
+            true => transposed(&axes, laid.copied()),
+            false => c.geometry,
+        };
+        product(&[laid.len(c)])?;
+        let careful = is_input.then(|| dense::Cut::new(c, [turned, returned], None, true));
+        let [depth, height, width] = &geometry.axes;
+        let panel = ceil(c.groups.max(1), lanes) * lanes;
+        product(&[panel, geometry.kernels() + depth.kernel * height.kernel])?;
+        // As many channels as have hot lines, but some vectors.
+        let read = (depth.kernel * height.kernel).saturating_mul(width.input.max(1));
+        let vectors = (HOT_LINES / read / (size * lanes)).clamp(2, 64);
+        let channels = even_rows(panel / lanes, vectors as u8) * lanes;
+        let each = (width.output.max(1))
+            .saturating_mul(channels)
+            .saturating_mul(geometry.kernels());
+        let blocks = (lines(c, &geometry)).saturating_mul(ceil(c.groups, channels));
+        let share = ceil(blocks.min(1 << 40), LEAST_BLOCKS);
+        let taps = u32::try_from(width.kernel).unwrap_or(u32::MAX);
+        let mut cut = Cut {
+            geometry,
+            laid: is_laid.then_some(laid),
+            returned,
+            careful: careful.transpose()?.map(Box::new),
+            panel,
+            lines: (BLOCK_WORK / each).min(share).max(1),
+            channels: channels.min(c.groups).max(1),
+            rows: even_rows(width.output, most_each_rows(c.level, c.dtype, taps)),
+            tiles: Vec::new(),
+            finish,
+        };
+        if c.batch * geometry.outputs() * c.groups > 0 {
+            cut.link(c, taps)?;
+        }
+        Ok(cut)
+    }
+
+    /// Positions and channels of a register tile, and whether the work on the sums is done there.
+    pub(super) fn tile(&self, c: &Conv) -> ([i64; 2], bool) {
+        let lanes = i64::from(lanes(c.level, c.dtype));
+        ([self.rows, lanes], self.finish.is_some())
+    }
+
+    /// True if weights that are not finite are packed once more, in another way.
+    pub(super) fn is_careful(&self) -> bool {
+        self.careful.is_some()
+    }
+
+    /// Makes the kernels of the tiles of a row.
+    fn link(&mut self, c: &Conv, taps: u32) -> Result<()> {
+        let size = c.dtype.size() as i64;
+        let width = self.geometry.axes[2];
+        let pitch = match c.epilogue {
+            None if !self.returned => c.groups,
+            _ => self.channels,
+        };
+        let last = c.groups - (c.groups - 1) / self.channels * self.channels;
+        let mut before: Option<(i64, Vec<[u32; 2]>)> = None;
+        for at in (0..width.output).step_by(self.rows as usize) {
+            let rows = self.rows.min(width.output - at);
+            // Taps that read the line: those of the first and the last row say whether all do.
+            let inside = |row: i64| {
+                let first = width.source(at + row, 0);
+                let from = (-first).max(0).div_euclid(width.dilation)
+                    + i64::from((-first).max(0) % width.dilation != 0);
+                let inside = bug(
+                    "a filter a channel reads behind its line",
+                    width.input - first,
+                    |n| n - 1,
+                );
+                let to = ceil(inside.max(0), width.dilation);
+                let from = from.min(width.kernel);
+                [from as u32, to.clamp(from, width.kernel) as u32]
+            };
+            let all = [0, taps];
+            let inside = match inside(0) == all && inside(rows - 1) == all {
+                true => vec![],
+                false => (0..rows).map(inside).collect(),
+            };
+            let which = (rows, inside);
+            if let (Some(same), true) = (self.tiles.last_mut(), before.as_ref() == Some(&which)) {
+                same.count += 1;
+                continue;
+            }
+            let of = |columns: i64| {
+                let tile = Tile {
+                    level: c.level,
+                    dtype: c.dtype,
+                    rows: Rows::of_matrix(rows, 0),
+                    columns: columns as u16,
+                    step: 0,
+                    right: RightSide::of_panel(self.panel * size),
+                    steps: 1,
+                    taps,
+                    out: pitch * size,
+                    adds: false,
+                    starts: false,
+                    strip: [0; 2],
+                    finish: self.finish.clone(),
+                };
+                Kernel::of_each(Each {
+                    tile,
+                    stride: width.stride as u32,
+                    dilation: width.dilation as u32,
+                    position: c.groups * c.image_dtype().size() as i64,
+                    reads: c.image_dtype(),
+                    inside: which.1.clone(),
+                })
+            };
+            let kernels = [of(self.channels)?, of(last)?];
+            self.tiles.push(Same { count: 1, kernels });
+            before = Some(which);
+        }
+        Ok(())
+    }
+
+    /// Elements of the packed weights: for each line of a filter its taps, and what they add that read padding; and
+    /// one behind them.
+    pub(super) fn packed(&self) -> i64 {
+        let [depth, height, width] = &self.geometry.axes;
+        depth.kernel * height.kernel * (width.kernel + 1) * self.panel + 1
+    }
+}
+
+/// The geometry of the convolution that a gradient of images is, of the result's gradient with turned filters.
+fn transposed(axes: &[Axis; 3], copied: [i64; 3]) -> Geometry {
+    let axis = |i: usize| Axis {
+        input: copied[i],
+        output: axes[i].input,
+        stride: 1,
+        padding: (axes[i].kernel - 1) * axes[i].dilation - axes[i].padding,
+        ..axes[i]
+    };
+    Geometry {
+        axes: [axis(0), axis(1), axis(2)],
+    }
+}
+
+/// Rows of the result.
+fn lines(c: &Conv, g: &Geometry) -> i64 {
+    let [depth, height, _] = &g.axes;
+    (c.batch.saturating_mul(depth.output)).saturating_mul(height.output)
+}
+
+/// What a thread keeps from block to block.
+#[derive(Default)]
+struct Scratch {
+    made: Made,
+    /// Results that are still to be turned.
+    results: Option<Storage>,
+    /// The lines that a row of the result reads with their weights, and the weights of those that are padding.
+    lines: Vec<[usize; 2]>,
+    padding: Vec<usize>,
+    list: Vec<usize>,
+}
+
+/// Some channels of some rows of the result.
+struct Block<T> {
+    x: *const u8,
+    weights: *const T,
+    /// Among those of all images.
+    line: i64,
+    lines: i64,
+    channel: i64,
+    channels: i64,
+}
+
+impl Conv {
+    /// Elements that it takes beside its arguments.
+    pub(super) fn each_workspace(&self, cut: &Cut) -> i64 {
+        cut.packed() + cut.laid.as_ref().map_or(0, |laid| laid.len(self))
+    }
+
+    /// Packs the weights, which depend on no other operand. A number behind them is zero if all are finite.
+    ///
+    /// # Safety
+    /// As [`Conv::pack`].
+    pub(super) unsafe fn pack_each<T: Lane>(&self, cut: &Cut, weights: *const T, to: *mut T) {
+        let (all, taps) = (cut.geometry.kernels(), cut.geometry.axes[2].kernel);
+        let lines = all / taps;
+        let at = |line: i64, tap: i64| ((line * (taps + 1) + tap) * cut.panel) as usize;
+        let mut finite = true;
+        // Beside images of fewer bits, whole numbers are multiplied as pairs of i16 whose second is 0.
+        let kept = if self.narrow { 0xffff } else { u32::MAX };
+        for (line, channel) in (0..lines).flat_map(|l| (0..cut.panel).map(move |c| (l, c))) {
+            // SAFETY: linking checked the weights' length, and there is room for all lines.
+            unsafe {
+                let to = to.add(channel as usize);
+                let mut nothing = T::ZERO;
+                for tap in 0..taps {
+                    let from = match self.role {
+                        ConvRole::Input => all - 1 - (line * taps + tap),
+                        _ => line * taps + tap,
+                    };
+                    let value = match channel < self.groups {
+                        true => *weights.offset((channel * all + from) as isize),
+                        false => T::ZERO,
+                    };
+                    let to = to.add(at(line, tap));
+                    *to = value;
+                    if self.dtype == DType::I32 {
+                        *to.cast::<u32>() &= kept;
+                        continue;
+                    }
+                    finite &= value.is_finite();
+                    nothing = T::ZERO.mul_add::<kiln_kernel::simd::Baseline>(value, nothing);
+                }
+                *to.add(at(line, taps)) = nothing;
+            }
+        }
+        let behind = if finite { 0 } else { u8::MAX };
+        // SAFETY: there is room for it.
+        unsafe { to.offset(cut.packed() as isize - 1).write_bytes(behind, 1) };
+    }
+
+    /// Runs it.
+    ///
+    /// # Safety
+    /// As [`Conv::run`].
+    pub(super) unsafe fn each<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        packed: Option<*mut u8>,
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        let [mut images, mut own] = [None, None];
+        // SAFETY: the caller's; there is room for the weights.
+        let found = unsafe {
+            let x = match &cut.laid {
+                Some(laid) => {
+                    let x = self.operand::<T>(args, 0, 0);
+                    self.lay(x, laid, &mut images, parallel)
+                        .map(<*const T>::cast)
+                }
+                None => Ok(self.operand::<u8>(args, 0, 0)),
+            };
+            let weights = packed_weights(packed, (&mut own, cut.packed()), |to| {
+                self.pack_each::<T>(cut, self.operand(args, 1, 0), to);
+            });
+            x.and_then(|x| Ok([x.cast_mut(), weights?.cast()]))
+        };
+        let shared = match found {
+            Ok(found) => found,
+            Err(e) => return failures.broken(e),
+        };
+        if cut.tiles.is_empty() {
+            return;
+        }
+        // SAFETY: there is a number behind the weights.
+        let finite = unsafe { *shared[1].cast::<T>().offset(cut.packed() as isize - 1) == T::ZERO };
+        if let Some(careful) = cut.careful.as_ref().filter(|_| !finite) {
+            // SAFETY: the caller's.
+            return unsafe { self.dense::<T>(args, careful, None, parallel, failures) };
+        }
+        let shared = Args(&shared);
+        let args = self.given(args);
+        let g = &cut.geometry;
+        let (lines, across) = (lines(self, g), ceil(self.groups, cut.channels));
+        let sums = g.axes[2].output * g.kernels();
+        let cost = (cut.lines * cut.channels * WORK).saturating_mul(sums);
+        let launch = (self.epilogue.as_ref(), args, parallel, failures);
+        run_blocks(
+            (ceil(lines, cut.lines) * across, cost),
+            launch,
+            |i, args, scratch: &mut Scratch, work| {
+                let shared = &shared;
+                let (line, channel) = (i / across * cut.lines, i % across * cut.channels);
+                let block = Block {
+                    x: shared.0[0].cast_const(),
+                    weights: shared.0[1].cast::<T>().cast_const(),
+                    line,
+                    lines: cut.lines.min(lines - line),
+                    channel,
+                    channels: cut.channels.min(self.groups - channel),
+                };
+                // SAFETY: the caller's; blocks write different places.
+                unsafe { self.each_block(args, cut, &block, scratch, work) }
+            },
+        );
+    }
+
+    unsafe fn each_block<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        b: &Block<T>,
+        scratch: &mut Scratch,
+        work: &mut Work,
+    ) -> Result<()> {
+        let width = &cut.geometry.axes[2];
+        let (first, positions) = (b.line * width.output, b.lines * width.output);
+        // SAFETY: the caller's.
+        let x = unsafe {
+            let (positions, g, made) = ((first, positions), &cut.geometry, &mut scratch.made);
+            match self.image_dtype().size() {
+                1 => self.images_of::<u8>(args, (g, b.x), positions, made, work.failures)?,
+                2 => self.images_of::<u16>(args, (g, b.x), positions, made, work.failures)?,
+                _ => self.images_of::<T>(args, (g, b.x), positions, made, work.failures)?,
+            }
+        };
+        let result = first * self.groups + b.channel;
+        let (dst, pitch) = match self.epilogue {
+            _ if cut.returned => {
+                let to = room::<T>(&mut scratch.results, positions * cut.channels)?;
+                (to, cut.channels)
+            }
+            Some(_) => (work.scratch::<T>(positions * cut.channels)?, cut.channels),
+            None => (self.result_at::<T>(args, result), self.groups),
+        };
+        let is_last = usize::from(b.channel + b.channels == self.groups);
+        let step = cut.rows * width.stride * self.groups;
+        let step = step as usize * self.image_dtype().size();
+        let mut accesses = Accesses::of(cut.finish.as_deref(), args);
+        for line in 0..b.lines {
+            self.lines_of(cut, b, (x, b.line + line), scratch);
+            let mut at = line * width.output;
+            for same in &cut.tiles {
+                for _ in 0..same.count {
+                    scratch.list.clear();
+                    scratch.list.extend(scratch.lines.as_flattened());
+                    scratch.list.push(0);
+                    scratch.list.extend(&scratch.padding);
+                    scratch.list.push(0);
+                    let call = Call {
+                        left: scratch.list.as_ptr().cast(),
+                        right: std::ptr::null(),
+                        out: dst.wrapping_offset((at * pitch) as isize).cast(),
+                        finish: accesses.at((first + at, b.channel)).as_ptr(),
+                        taps: std::ptr::null(),
+                        tiles: 1,
+                    };
+                    // SAFETY: linking checked the buffers' lengths against the geometry; taps that leave a line read
+                    // zeros.
+                    unsafe { same.kernels[is_last].run(&call) };
+                    at += cut.rows;
+                    for [line, _] in &mut scratch.lines {
+                        *line = line.wrapping_add(step);
+                    }
+                }
+            }
+        }
+        if cut.returned {
+            let all = cut.geometry.outputs();
+            for line in 0..b.lines {
+                let (image, at) = (
+                    (first + line * width.output) / all,
+                    (first + line * width.output) % all,
+                );
+                let from = dst.wrapping_offset((line * width.output * pitch) as isize);
+                let channels = (image * self.groups + b.channel, b.channels);
+                let part = (all, at, width.output);
+                // SAFETY: the caller's; the raw results are there.
+                unsafe { self.put_back(args, (from.cast_const(), pitch), channels, part, work)? };
+            }
+        } else if cut.finish.is_none() {
+            // SAFETY: the raw results are there.
+            unsafe { work.finish((dst, pitch), result, (positions, self.groups), b.channels) };
+        }
+        Ok(())
+    }
+
+    /// The lines that a row of the result reads, from the first tap of its first position on, and their weights.
+    fn lines_of<T>(
+        &self,
+        cut: &Cut,
+        b: &Block<T>,
+        (x, line): (*const u8, i64),
+        scratch: &mut Scratch,
+    ) {
+        let g = &cut.geometry;
+        let [depth, height, width] = &g.axes;
+        let (image, line) = (
+            line / (depth.output * height.output),
+            line % (depth.output * height.output),
+        );
+        let size = self.image_dtype().size() as isize;
+        scratch.lines.clear();
+        scratch.padding.clear();
+        for (kd, kh) in (0..depth.kernel).flat_map(|d| (0..height.kernel).map(move |h| (d, h))) {
+            let taps = (kd * height.kernel + kh) * (width.kernel + 1) * cut.panel + b.channel;
+            let weights = b.weights.wrapping_offset(taps as isize) as usize;
+            match g.row((line / height.output, line % height.output), (kd, kh)) {
+                Some(row) => {
+                    let at = (image * g.inputs() + row - width.padding) * self.groups + b.channel;
+                    let at = x.wrapping_offset(at as isize * size) as usize;
+                    scratch.lines.push([at, weights]);
+                }
+                None => scratch.padding.push(weights),
+            }
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Fourier transforms of tiles: real and imaginary parts lie apart, vectors run along rows.
+//!
+//! A tile is a matrix whose columns are transformed, then its rows; between the two it is transposed, so that
+//! both are columns. Transforms forth leave frequencies in bit-reversed order and those back begin from it, since
+//! the order does not matter to a product of two.
+
+use super::LANES;
+use kiln_kernel::simd::vector::Vector;
+use kiln_kernel::simd::{Isa, Kernel};
+use kiln_plan::FftTile;
+use std::f64::consts::TAU;
+
+/// The numbers of a direction's transforms: cos and sin of the angles that a number is turned by.
+pub(super) struct Turns {
+    /// Rows and columns of the matrix.
+    matrix: [usize; 2],
+    /// For columns of each of these lengths n, the angles −2π j / n for j up to n / 2.
+    sides: [[Vec<f32>; 2]; 2],
+    /// Where the matrix is one row of a tile, what its elements are turned by between the two directions.
+    between: Option<[Vec<f32>; 2]>,
+}
+
+impl Turns {
+    pub(super) fn new(tile: &FftTile) -> Turns {
+        let [rows, columns] = tile.matrix.map(|n| n as usize);
+        let side = |n: usize| turns((0..n / 2).map(|j| j as f64 / n as f64));
+        let bits = rows.trailing_zeros();
+        let reversed = |r: usize| r.reverse_bits() >> (usize::BITS - bits);
+        let between = (0..rows).flat_map(|r| (0..columns).map(move |c| (reversed(r) * c) as f64));
+        let between = between.map(|at| at / (rows * columns) as f64);
+        Turns {
+            matrix: [rows, columns],
+            sides: [side(rows), side(columns)],
+            between: (tile.inputs[0] == 1).then(|| turns(between)),
+        }
+    }
+
+    /// Numbers of a tile.
+    pub fn len(&self) -> usize {
+        self.matrix[0] * self.matrix[1]
+    }
+}
+
+/// cos and sin of these parts of a negative turn.
+fn turns(parts: impl Iterator<Item = f64>) -> [Vec<f32>; 2] {
+    let angles: Vec<f64> = parts.map(|part| -TAU * part).collect();
+    [
+        angles.iter().map(|a| a.cos() as f32).collect(),
+        angles.iter().map(|a| a.sin() as f32).collect(),
+    ]
+}
+
+/// Real and imaginary parts.
+#[derive(Copy, Clone)]
+pub(super) struct Parts {
+    pub re: *mut f32,
+    pub im: *mut f32,
+}
+
+impl Parts {
+    /// From `at` on.
+    #[inline(always)]
+    fn at(self, at: usize) -> Parts {
+        Parts {
+            re: self.re.wrapping_add(at),
+            im: self.im.wrapping_add(at),
+        }
+    }
+
+    /// # Safety
+    /// A vector of numbers is there, here and below.
+    #[inline(always)]
+    unsafe fn load<V: Vector<Lane = f32>>(self) -> [V; 2] {
+        // SAFETY: the caller's.
+        unsafe { [V::load(self.re), V::load(self.im)] }
+    }
+
+    #[inline(always)]
+    unsafe fn store<V: Vector<Lane = f32>>(self, [re, im]: [V; 2]) {
+        // SAFETY: the caller's.
+        unsafe {
+            re.store(self.re);
+            im.store(self.im);
+        }
+    }
+}
+
+/// `a · w`, or `a · w̄` on the way back.
+#[inline(always)]
+unsafe fn turned<V: Vector<Lane = f32>>(
+    [re, im]: [V; 2],
+    [cos, sin]: [V; 2],
+    back: bool,
+) -> [V; 2] {
+    // SAFETY: the caller's level.
+    unsafe {
+        let zero = V::splat(0.0);
+        let (plus, minus) = (sin, zero.sub(sin));
+        let (up, down) = if back { (minus, plus) } else { (plus, minus) };
+        [
+            re.mul_add(cos, im.mul_add(down, zero)),
+            re.mul_add(up, im.mul_add(cos, zero)),
+        ]
+    }
+}
+
+/// Transforms the columns of a matrix of `n` rows of `width` numbers, whole vectors each.
+///
+/// # Safety
+/// The matrix exists.
+#[inline(always)]
+unsafe fn columns<V: Vector<Lane = f32>>(
+    x: Parts,
+    [n, width]: [usize; 2],
+    [cos, sin]: &[Vec<f32>; 2],
+    back: bool,
+) {
+    let stages = n.trailing_zeros();
+    for stage in 0..stages {
+        let half = 1 << if back { stage } else { stages - 1 - stage };
+        for j in 0..half {
+            let at = j * (n / 2 / half);
+            // SAFETY: the level is the caller's; rows and vectors lie in the matrix.
+            unsafe {
+                let turn = [V::splat(cos[at]), V::splat(sin[at])];
+                for block in (0..n).step_by(2 * half) {
+                    let (a, b) = ((block + j) * width, (block + j + half) * width);
+                    for c in (0..width).step_by(V::LANES) {
+                        let (a, b) = (x.at(a + c), x.at(b + c));
+                        let ([re, im], mut other) = (a.load::<V>(), b.load::<V>());
+                        if back {
+                            other = turned(other, turn, true);
+                        }
+                        let difference = [re.sub(other[0]), im.sub(other[1])];
+                        a.store([re.add(other[0]), im.add(other[1])]);
+                        b.store(match back {
+                            true => difference,
+                            false => turned(difference, turn, false),
+                        });
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Turns the elements of the matrix between the two directions.
+#[inline(always)]
+unsafe fn turn<V: Vector<Lane = f32>>(x: Parts, between: &Option<[Vec<f32>; 2]>, back: bool) {
+    let Some([cos, sin]) = between else { return };
+    for at in (0..cos.len()).step_by(V::LANES) {
+        // SAFETY: the level is the caller's; there are as many angles as numbers, whole vectors.
+        unsafe {
+            let turn = [V::load(&cos[at]), V::load(&sin[at])];
+            let number = x.at(at);
+            number.store(turned(number.load(), turn, back));
+        }
+    }
+}
+
+/// `to` becomes the transpose of `from`, a matrix of rows of whole blocks.
+#[inline(always)]
+unsafe fn transpose(from: *const f32, to: *mut f32, [rows, columns]: [usize; 2]) {
+    const BLOCK: usize = 8;
+    for r in (0..rows).step_by(BLOCK) {
+        for c in (0..columns).step_by(BLOCK) {
+            for i in 0..BLOCK {
+                for j in 0..BLOCK {
+                    // SAFETY: both matrices are the caller's.
+                    unsafe {
+                        *to.add((c + i) * rows + r + j) = *from.add((r + j) * columns + c + i)
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// A tile and its transform.
+#[derive(Copy, Clone)]
+pub(super) struct Tile<'a> {
+    pub turns: &'a Turns,
+    /// Row by row. Is written over, both ways.
+    pub tile: Parts,
+    /// Room for a tile.
+    pub turned: Parts,
+    /// [`LANES`] real parts, then as many imaginary ones...
+    pub spectrum: *mut f32,
+    /// ...at this distance each.
+    pub step: usize,
+}
+
+/// From tiles to transforms.
+pub(super) struct Forth;
+impl Kernel<Tile<'_>> for Forth {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(t: Tile<'_>) {
+        let [rows, width] = t.turns.matrix;
+        // SAFETY: the caller's: rooms of a tile each, and of the spectrum.
+        unsafe {
+            columns::<I::F32>(t.tile, [rows, width], &t.turns.sides[0], false);
+            turn::<I::F32>(t.tile, &t.turns.between, false);
+            transpose(t.tile.re, t.turned.re, [rows, width]);
+            transpose(t.tile.im, t.turned.im, [rows, width]);
+            columns::<I::F32>(t.turned, [width, rows], &t.turns.sides[1], false);
+            for (i, at) in (0..t.turns.len()).step_by(LANES).enumerate() {
+                let to = t.spectrum.add(i * t.step);
+                let from = t.turned.at(at);
+                std::ptr::copy_nonoverlapping(from.re, to, LANES);
+                std::ptr::copy_nonoverlapping(from.im, to.add(LANES), LANES);
+            }
+        }
+    }
+}
+
+/// From transforms to tiles, times the numbers of a tile.
+pub(super) struct Back;
+impl Kernel<Tile<'_>> for Back {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(t: Tile<'_>) {
+        let [rows, width] = t.turns.matrix;
+        // SAFETY: as above.
+        unsafe {
+            for (i, at) in (0..t.turns.len()).step_by(LANES).enumerate() {
+                let from = t.spectrum.add(i * t.step);
+                let to = t.turned.at(at);
+                std::ptr::copy_nonoverlapping(from, to.re, LANES);
+                std::ptr::copy_nonoverlapping(from.add(LANES), to.im, LANES);
+            }
+            columns::<I::F32>(t.turned, [width, rows], &t.turns.sides[1], true);
+            transpose(t.turned.re, t.tile.re, [width, rows]);
+            transpose(t.turned.im, t.tile.im, [width, rows]);
+            turn::<I::F32>(t.tile, &t.turns.between, true);
+            columns::<I::F32>(t.tile, [rows, width], &t.turns.sides[0], true);
+        }
+    }
+}
+
+/// Sums over channels of products of inputs and complex conjugates of weights, at [`LANES`] frequencies a block.
+pub(super) struct Products {
+    /// `[blocks, channels, tiles]`.
+    pub inputs: *const f32,
+    /// `[blocks, outputs, channels]`.
+    pub weights: *const f32,
+    /// `[blocks, outputs, tiles]`.
+    pub results: *mut f32,
+    pub blocks: usize,
+    pub channels: usize,
+    pub outputs: usize,
+    pub tiles: usize,
+}
+
+/// Numbers of a block.
+const NUMBERS: usize = super::BLOCK as usize;
+
+impl Products {
+    /// The sums of O outputs and T tiles.
+    ///
+    /// # Safety
+    /// The block, outputs and tiles exist.
+    #[inline(always)]
+    unsafe fn sums<V: Vector<Lane = f32>, const O: usize, const T: usize>(
+        &self,
+        block: usize,
+        output: usize,
+        tile: usize,
+    ) {
+        let inputs = self
+            .inputs
+            .wrapping_add((block * self.channels * self.tiles + tile) * NUMBERS);
+        let weights = (block * self.outputs + output) * self.channels * NUMBERS;
+        let weights = self.weights.wrapping_add(weights);
+        let results = ((block * self.outputs + output) * self.tiles + tile) * NUMBERS;
+        let results = self.results.wrapping_add(results);
+        for lane in (0..LANES).step_by(V::LANES) {
+            // SAFETY: the caller's.
+            unsafe {
+                let zero = V::splat(0.0);
+                let mut sums = [[[zero; 2]; T]; O];
+                for c in 0..self.channels {
+                    let at = |t: usize| inputs.wrapping_add((c * self.tiles + t) * NUMBERS + lane);
+                    let x: [[V; 2]; T] = std::array::from_fn(|t| {
+                        [V::load(at(t)), V::load(at(t).wrapping_add(LANES))]
+                    });
+                    for (o, sums) in sums.iter_mut().enumerate() {
+                        let w = weights.wrapping_add((o * self.channels + c) * NUMBERS + lane);
+                        let [re, im] = [V::load(w), V::load(w.wrapping_add(LANES))];
+                        let minus = zero.sub(im);
+                        for (sum, x) in sums.iter_mut().zip(&x) {
+                            sum[0] = x[1].mul_add(im, x[0].mul_add(re, sum[0]));
+                            sum[1] = x[1].mul_add(re, x[0].mul_add(minus, sum[1]));
+                        }
+                    }
+                }
+                for (o, sums) in sums.iter().enumerate() {
+                    for (t, [re, im]) in sums.iter().enumerate() {
+                        let to = results.wrapping_add((o * self.tiles + t) * NUMBERS + lane);
+                        re.store(to);
+                        im.store(to.wrapping_add(LANES));
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn rows<V: Vector<Lane = f32>, const O: usize>(&self, block: usize, output: usize) {
+        let pairs = self.tiles / 2 * 2;
+        // SAFETY: the caller's.
+        unsafe {
+            for tile in (0..pairs).step_by(2) {
+                self.sums::<V, O, 2>(block, output, tile);
+            }
+            if pairs < self.tiles {
+                self.sums::<V, O, 1>(block, output, pairs);
+            }
+        }
+    }
+}
+
+/// Computes them.
+pub(super) struct Multiply;
+impl Kernel<Products> for Multiply {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(p: Products) {
+        const ROWS: usize = 4;
+        let most = p.outputs / ROWS * ROWS;
+        for block in 0..p.blocks {
+            // SAFETY: the caller's.
+            unsafe {
+                for output in (0..most).step_by(ROWS) {
+                    p.rows::<I::F32, ROWS>(block, output);
+                }
+                for output in most..p.outputs {
+                    p.rows::<I::F32, 1>(block, output);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Images in the layout that a kernel reads or writes.
+
+use super::Conv;
+use crate::kernels::matmul::{Args, Made, Work, split};
+use kiln_kernel::error::Result;
+use kiln_kernel::failures::Failures;
+use kiln_kernel::memory::{Storage, room};
+use kiln_kernel::simd::compiled;
+use kiln_kernel::simd::transpose::{Transpose, Turn};
+use kiln_kernel::sums::Lane;
+use kiln_plan::cost::geometry::Geometry;
+
+/// How copies of images lie, of a channel a group: channels side by side.
+pub(super) struct Laid {
+    /// The extents of an image.
+    extents: [i64; 3],
+    /// Whether channels came first.
+    turned: bool,
+    /// The distances of two positions in a copy; there are zeros between.
+    steps: [i64; 3],
+}
+
+impl Laid {
+    /// Copies of images that have channels first.
+    pub fn turned(extents: [i64; 3]) -> Laid {
+        Laid::apart(extents, true, [1; 3])
+    }
+
+    /// Copies whose positions are so far apart.
+    pub fn apart(extents: [i64; 3], turned: bool, steps: [i64; 3]) -> Laid {
+        Laid {
+            extents,
+            turned,
+            steps,
+        }
+    }
+
+    /// The extents of a copy.
+    pub fn copied(&self) -> [i64; 3] {
+        [0, 1, 2].map(|i| match self.extents[i] {
+            0 => 0,
+            n => (n - 1).saturating_mul(self.steps[i]) + 1,
+        })
+    }
+
+    /// Elements of all copies.
+    pub fn len(&self, c: &Conv) -> i64 {
+        let channels = c.batch.saturating_mul(c.groups);
+        self.copied()
+            .into_iter()
+            .fold(channels, i64::saturating_mul)
+    }
+}
+
+impl Conv {
+    /// Copies of images.
+    ///
+    /// # Safety
+    /// The images exist.
+    pub(super) unsafe fn lay<T: Lane>(
+        &self,
+        x: *const T,
+        laid: &Laid,
+        storage: &mut Option<Storage>,
+        parallel: bool,
+    ) -> Result<*const T> {
+        let to = room::<T>(storage, laid.len(self))?;
+        let ([depth, height, width], [deep, high, wide]) = (laid.extents, laid.copied());
+        let (channels, inputs) = (self.groups, depth * height * width);
+        if laid.steps != [1; 3] {
+            // SAFETY: there is room.
+            unsafe { to.write_bytes(0, laid.len(self) as usize) };
+        }
+        let pair = [x.cast_mut().cast::<u8>(), to.cast()];
+        let pair = Args(&pair);
+        let lines = self.batch * depth * height;
+        split(lines, width * channels * 4, parallel, |first, end| {
+            let pair = &pair;
+            let (x, to) = (pair.0[0].cast::<T>(), pair.0[1].cast::<T>());
+            for line in first..end {
+                let (image, d, h) = (line / height / depth, line / height % depth, line % height);
+                let place = (image * deep + d * laid.steps[0]) * high + h * laid.steps[1];
+                let apart = laid.steps[2] * channels;
+                // SAFETY: the caller's; a line is written by one part.
+                unsafe {
+                    let to = to.offset((place * wide * channels) as isize);
+                    if laid.turned {
+                        let at = image * channels * inputs + (d * height + h) * width;
+                        compiled::<Turn<T>, _>(self.level)(Transpose {
+                            from: x.offset(at as isize),
+                            pitch: inputs as isize,
+                            rows: channels as usize,
+                            columns: width as usize,
+                            to,
+                            to_pitch: apart as isize,
+                        });
+                        continue;
+                    }
+                    let x = x.offset((line * width * channels) as isize);
+                    for i in 0..width {
+                        let to = to.offset((i * apart) as isize);
+                        let x = x.offset((i * channels) as isize);
+                        std::ptr::copy_nonoverlapping(x, to, channels as usize);
+                    }
+                }
+            }
+        });
+        Ok(to)
+    }
+
+    /// Copies some positions of an image's result to where channels come first, and does what follows. `channel` is
+    /// among those of all images, `position` among the `all` of an image.
+    ///
+    /// # Safety
+    /// As [`Conv::run`]; the results are there.
+    pub(super) unsafe fn put_back<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        (from, pitch): (*const T, i64),
+        (channel, channels): (i64, i64),
+        (all, position, positions): (i64, i64, i64),
+        work: &mut Work,
+    ) -> Result<()> {
+        let first = channel * all + position;
+        let (to, apart) = match self.epilogue {
+            Some(_) => (work.scratch::<T>(positions * channels)?, positions),
+            None => (self.result_at::<T>(args, first), all),
+        };
+        // SAFETY: the caller's; there is room for the results.
+        unsafe {
+            compiled::<Turn<T>, _>(self.level)(Transpose {
+                from,
+                pitch: pitch as isize,
+                rows: positions as usize,
+                columns: channels as usize,
+                to,
+                to_pitch: apart as isize,
+            });
+            work.finish((to, apart), first, (channels, all), positions);
+        }
+        Ok(())
+    }
+
+    /// Where the images, of such elements, begin, of which what so many positions read is there.
+    ///
+    /// # Safety
+    /// As [`Conv::run`].
+    pub(super) unsafe fn images_of<T>(
+        &self,
+        args: &[*mut u8],
+        (g, x): (&Geometry, *const u8),
+        (position, positions): (i64, i64),
+        made: &mut Made,
+        failures: &Failures,
+    ) -> Result<*const u8> {
+        let Some(program) = self.made_in_parts() else {
+            return Ok(x);
+        };
+        let last = position + positions - 1;
+        let (all, inputs) = (g.outputs(), g.inputs());
+        let (first, image) = (position / all, last / all);
+        let (begin, end) = (position % all, last % all + 1);
+        let (from, to) = match first == image {
+            true => g.reach(begin, end),
+            // The images between are read whole.
+            false => (g.reach(begin, all).0, g.reach(0, end).1),
+        };
+        let channels = self.groups * self.cin;
+        let at = (first * inputs + from) * channels;
+        let len = ((image - first) * inputs + to - from) * channels;
+        // SAFETY: the caller's.
+        let to = unsafe { made.bring::<T>(program, args, (at, len), at, (1, len, len), failures)? };
+        Ok(to.wrapping_offset(-at as isize).cast())
+    }
+}

@@ -1,0 +1,291 @@
+//! Operands that have fewer bits than their sums. Register tiles that multiply several terms at once read these, or what
+//! a block's copy makes of them. Halves that are multiplied as f32 become that in a block's copy, or as they are loaded;
+//! where neither is, all of an operand is copied first, as what is multiplied.
+
+use super::Conv;
+use crate::kernels::matmul::{Args, split};
+use crate::kernels::terms::{convert, put};
+use crate::tile::{Linked, Runner};
+use kiln_base::DType;
+use kiln_kernel::affine::ceil;
+use kiln_kernel::error::Result;
+use kiln_kernel::failures::Failures;
+use kiln_kernel::memory::{Storage, room};
+use kiln_kernel::simd::convert::{pair, widen};
+use kiln_kernel::simd::transpose::{Transpose, Turn};
+use kiln_kernel::simd::{Level, compiled};
+use kiln_plan::{Algorithm, ConvRole};
+use smallvec::SmallVec;
+
+/// Elements that a part widens.
+const PART: i64 = 1 << 12;
+
+impl Conv {
+    /// Whether an operand is read from a copy, in which elements have more bits.
+    pub(super) fn widens(&self, i: usize) -> bool {
+        let weights = i == 1 && self.role != ConvRole::Weight;
+        self.terms.operand(i) != self.dtype && (weights || !self.narrow)
+    }
+
+    /// Whether images are read as they are, although they have fewer bits than their sums; so are both operands of a
+    /// gradient of weights. Of weights that are packed all are widened to words first.
+    pub(super) fn reads_narrow(&self, by: Algorithm, turned: bool) -> bool {
+        let one_each = (self.cin, self.cout) == (1, 1);
+        // With VEX no mask is for halves.
+        let some_lanes = self.level.width() == Level::Avx2 && self.groups % 8 != 0;
+        let can = match self.role {
+            ConvRole::Result => by != Algorithm::Fft && !(one_each && (turned || some_lanes)),
+            ConvRole::Input => !one_each,
+            ConvRole::Weight => false,
+        };
+        self.terms.are_grouped() || self.terms.are_narrow() && can
+    }
+
+    /// The dtype of the images, as they are read.
+    pub(super) fn image_dtype(&self) -> DType {
+        match self.narrow {
+            true => self.terms.operand(0),
+            false => self.dtype,
+        }
+    }
+
+    /// Whether an operand is not read where an argument has it: it is widened, or made as a whole.
+    pub(super) fn brings(&self, i: usize) -> bool {
+        self.widens(i) || i == 0 && self.whole
+    }
+
+    /// The arguments without what is widened.
+    pub(super) fn given<'a>(&self, args: &'a [*mut u8]) -> &'a [*mut u8] {
+        &args[..self.args]
+    }
+
+    /// What makes the images a part at a time.
+    pub(super) fn made_in_parts(&self) -> Option<&Linked> {
+        self.made.as_deref().filter(|_| !self.brings(0))
+    }
+
+    /// Elements of an operand.
+    pub(super) fn operand_len(&self, i: usize) -> i64 {
+        let g = &self.geometry;
+        let images = self.batch * self.groups;
+        let filters = self.groups * self.cout * self.cin * g.kernels();
+        match (self.role, i) {
+            (ConvRole::Result, 0) | (ConvRole::Weight, 0) => images * self.cin * g.inputs(),
+            (ConvRole::Input, 0) | (ConvRole::Weight, _) => images * self.cout * g.outputs(),
+            _ => filters,
+        }
+    }
+
+    /// The arguments, and behind them what is widened of the operands, or made as a whole; of weights only if these
+    /// are `read`.
+    ///
+    /// # Safety
+    /// As [`Conv::run`].
+    pub(super) unsafe fn widened(
+        &self,
+        args: &[*mut u8],
+        read: bool,
+        [made, images, other]: &mut [Option<Storage>; 3],
+        parallel: bool,
+        failures: &Failures,
+    ) -> Result<SmallVec<[*mut u8; 12]>> {
+        let mut all: SmallVec<[*mut u8; 12]> = args.iter().copied().collect();
+        for (i, to) in [images, other].into_iter().enumerate() {
+            if !self.brings(i) || i == 1 && !read {
+                all.push(std::ptr::null_mut());
+                continue;
+            }
+            let len = self.operand_len(i);
+            // SAFETY: the caller's; linking checked the operands' lengths.
+            let wide = unsafe {
+                let from = match &self.made {
+                    Some(program) if i == 0 => {
+                        let size = self.terms.operand(0).size();
+                        make(program, (args, len, size), made, parallel, failures)?
+                    }
+                    _ => args[self.operands[i]],
+                };
+                match self.widens(i) {
+                    true => self.widen(i, from, to, parallel)?,
+                    false => from,
+                }
+            };
+            all.push(wide);
+        }
+        Ok(all)
+    }
+
+    /// Puts the channels of `n` positions that lie side by side into words, as [`Conv::join`] does.
+    ///
+    /// # Safety
+    /// The channels exist, `apart` elements from one to the next, and there is room for their words.
+    pub(super) unsafe fn turn_terms(&self, from: *const u8, how: (i64, i64), to: (i64, *mut u32)) {
+        let flip = u32::from(self.terms.padding());
+        // SAFETY: the caller's.
+        unsafe {
+            match (self.terms.operand(0), self.terms.size()) {
+                (half @ (DType::F16 | DType::BF16), 4) => {
+                    self.turn(from, how, to, |from: *const u16, _, (to, n)| {
+                        let from = std::slice::from_raw_parts(from, n as usize);
+                        let to = std::slice::from_raw_parts_mut(to.cast(), n as usize);
+                        widen(self.level, half, from, to);
+                    });
+                }
+                (DType::I8, 2) => self.turn(from, how, to, each(|x: i8| (x as u16).into())),
+                (_, 1) => self.turn(from, how, to, each(|x: u8| u32::from(x) ^ flip)),
+                (DType::U8, _) => self.turn(from, how, to, each(|x: u8| x.into())),
+                _ => self.turn(from, how, to, each(|x: u16| x.into())),
+            }
+        }
+    }
+
+    /// The same of elements of a type, of which `put` puts some, as one more term, into words.
+    ///
+    /// # Safety
+    /// As [`Conv::turn_terms`].
+    unsafe fn turn<E: Copy>(
+        &self,
+        from: *const u8,
+        (apart, channels): (i64, i64),
+        (n, to): (i64, *mut u32),
+        put: impl Fn(*const E, i64, (*mut u32, i64)),
+    ) {
+        const ROWS: i64 = 8;
+        const SOME: i64 = 64;
+        let (each, words) = (self.terms.count(), self.terms.words(channels));
+        let size = 8 * self.terms.size();
+        let from = from.cast::<E>();
+        let mut rows = [[0u32; SOME as usize]; ROWS as usize];
+        for first in (0..n).step_by(SOME as usize) {
+            let count = SOME.min(n - first);
+            for top in (0..words).step_by(ROWS as usize) {
+                let some = ROWS.min(words - top);
+                for (row, word) in rows.iter_mut().zip(top..top + some) {
+                    for which in 0..each.min(channels - each * word) {
+                        let at = (each * word + which) * apart + first;
+                        let (bits, row) = (size * which, row.as_mut_ptr());
+                        // SAFETY: the caller's.
+                        put(unsafe { from.offset(at as isize) }, bits, (row, count));
+                    }
+                }
+                // SAFETY: the caller's.
+                unsafe {
+                    compiled::<Turn<u32>, _>(self.level)(Transpose {
+                        from: rows.as_ptr().cast(),
+                        pitch: SOME as isize,
+                        rows: some as usize,
+                        columns: count as usize,
+                        to: to.offset((first * words + top) as isize),
+                        to_pitch: words as isize,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Puts a position's channels, so many elements apart, one behind the other; zeros fill the last word.
+    ///
+    /// # Safety
+    /// The channels exist, and there is room for their words.
+    pub(super) unsafe fn join(&self, from: *const u8, apart: i64, channels: i64, to: *mut u8) {
+        let size = self.terms.size();
+        let rest = 4 * self.terms.words(channels) - size * channels;
+        // SAFETY: the caller's.
+        unsafe {
+            self.terms.make(0, (from, apart), channels, to);
+            to.offset((size * channels) as isize)
+                .write_bytes(0, rest as usize);
+        }
+    }
+
+    /// A copy of an operand, as what is multiplied: of weights that are packed, as words of their own.
+    ///
+    /// # Safety
+    /// The operand exists.
+    pub(super) unsafe fn widen(
+        &self,
+        i: usize,
+        from: *mut u8,
+        storage: &mut Option<Storage>,
+        parallel: bool,
+    ) -> Result<*mut u8> {
+        let len = self.operand_len(i);
+        let dtypes = [self.terms.operand(i), self.dtype];
+        let [size, wide] = dtypes.map(|d| d.size() as i64);
+        let to = room::<u8>(storage, wide * len)?;
+        let both = Args(&[from, to]);
+        split(ceil(len, PART), PART, parallel, |first, end| {
+            let both = &both;
+            let (first, end) = (first * PART, (end * PART).min(len));
+            // SAFETY: the caller's; parts are apart.
+            unsafe {
+                let from = both.0[0].offset((first * size) as isize);
+                let to = both.0[1].offset((first * wide) as isize);
+                convert(self.level, dtypes, (from, 1), end - first, to);
+            }
+        });
+        Ok(to)
+    }
+}
+
+/// Puts terms made of elements into words; see [`put`].
+///
+/// # Safety
+/// As [`put`].
+unsafe fn each<E: Copy>(term: impl Fn(E) -> u32 + Copy) -> impl Fn(*const E, i64, (*mut u32, i64)) {
+    // SAFETY: the caller's.
+    move |from, bits, words| unsafe { put(from, bits, words, term) }
+}
+
+/// All that a prologue makes.
+///
+/// # Safety
+/// See [`Runner::new`] for the arguments; it makes so many elements of so many bytes.
+unsafe fn make(
+    program: &Linked,
+    (args, len, size): (&[*mut u8], i64, usize),
+    storage: &mut Option<Storage>,
+    parallel: bool,
+    failures: &Failures,
+) -> Result<*mut u8> {
+    let to = room::<u8>(storage, len * size as i64)?;
+    let all: SmallVec<[*mut u8; 12]> = args.iter().copied().chain([to]).collect();
+    let all = Args(&all);
+    split(ceil(len, PART), PART, parallel, |first, end| {
+        let all = &all;
+        // SAFETY: the caller's; parts are apart.
+        match unsafe { Runner::new(program, all.0.as_ptr(), failures) } {
+            // SAFETY: as above.
+            Ok(mut runner) => unsafe { runner.range(first * PART, (end * PART).min(len)) },
+            Err(e) => failures.broken(e),
+        }
+    });
+    Ok(to)
+}
+
+/// Pairs of rows of halves: of row `i * step` and that `apart` rows behind it, for so many `i`.
+///
+/// # Safety
+/// The rows exist, `pitch` elements from one to the next, and there is room, `to_pitch` from one to the next.
+pub(super) unsafe fn join_rows(
+    (from, pitch): (*const u16, i64),
+    (count, step, apart): (i64, i64, i64),
+    columns: i64,
+    (to, to_pitch): (*mut u32, i64),
+) {
+    for i in 0..count {
+        // SAFETY: the caller's.
+        unsafe {
+            let row = |row: i64| {
+                let from = from.offset((row * pitch) as isize);
+                std::slice::from_raw_parts(from, columns as usize)
+            };
+            let to = to.offset((i * to_pitch) as isize);
+            let to = std::slice::from_raw_parts_mut(to, columns as usize);
+            let pairs = row(i * step).iter().zip(row(i * step + apart));
+            for (to, (first, second)) in to.iter_mut().zip(pairs) {
+                *to = pair(*first, *second);
+            }
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The gradient of a convolution's weights.
+//!
+//! For each tap it is a product of the images, turned over, with the gradient of the result: rows are taps of input
+//! channels, columns output channels, and sums run over positions. With a channel a group all channels are columns of
+//! one group. Channels are cut into ranges, and sums, where that gives too few, into parts: by the shapes alone. What
+//! a range sums up is turned over once, to where filters lie.
+
+mod dense;
+mod each;
+
+use super::{Conv, LEAST_BLOCKS};
+use crate::kernels::matmul::{Args, Work, run_blocks};
+use kiln_jit::contraction::Kernels;
+use kiln_kernel::affine::ceil;
+use kiln_kernel::error::Result;
+use kiln_kernel::failures::Failures;
+use kiln_kernel::memory::{Storage, room};
+use kiln_kernel::simd::compiled;
+use kiln_kernel::simd::transpose::{Transpose, Turn};
+use kiln_kernel::sums::Lane;
+
+/// Sums of a range, at most, unless it is a register tile: they stay in the second-level cache, where they are turned.
+const SUMS: i64 = 1 << 17;
+/// Columns of a range, at most: where there are fewer, what follows has longer rows.
+const COLUMNS: i64 = 128;
+/// Elements of all parts, at most.
+const PARTS: i64 = 1 << 20;
+
+/// How a gradient of weights is cut; it follows from the shapes and the level alone.
+pub(super) struct Cut {
+    /// Input channels of a group, their taps, and output channels.
+    groups: i64,
+    cin: i64,
+    taps: i64,
+    cout: i64,
+    /// Channels of a range.
+    channels: i64,
+    columns: i64,
+    /// Parts of sums, and the blocks of positions that these have together.
+    parts: i64,
+    blocks: i64,
+    by: By,
+}
+
+/// How sums are computed.
+enum By {
+    Dense(dense::Cut),
+    Each(each::Cut),
+}
+
+/// What a range sums up: some blocks of positions, for some channels of a group.
+struct Range {
+    blocks: [i64; 2],
+    group: i64,
+    channel: i64,
+    channels: i64,
+    column: i64,
+    columns: i64,
+}
+
+/// Where sums go: rows are taps of a range's channels, `pitch` apart.
+struct Sums<T> {
+    to: *mut T,
+    pitch: i64,
+}
+
+/// What a thread keeps from range to range.
+#[derive(Default)]
+struct Scratch {
+    sums: Option<Storage>,
+    images: Option<Storage>,
+    gradients: Option<Storage>,
+    halves: Option<Storage>,
+    /// Of which block, group and column the copies of gradients are.
+    holds: Option<[i64; 3]>,
+    kernels: Kernels,
+    list: Vec<usize>,
+    taps: Vec<i64>,
+}
+
+impl Cut {
+    /// How it is cut for images and a gradient of the result that have channels first, or not.
+    pub(super) fn new(c: &Conv, turned: [bool; 2]) -> Cut {
+        let taps = c.geometry.kernels();
+        let (by, blocks, groups, cin, cout, tile) = match (c.cin, c.cout) {
+            (1, 1) => {
+                let cut = each::Cut::new(c, turned);
+                let tile = [1, i64::from(kiln_jit::contraction::lanes(c.level, c.dtype))];
+                (By::Each(cut), each::Cut::blocks(c), 1, 1, c.groups, tile)
+            }
+            _ => {
+                let cut = dense::Cut::new(c, turned);
+                let (blocks, tile) = (cut.blocks(), cut.tile());
+                (By::Dense(cut), blocks, c.groups, c.cin, c.cout, tile)
+            }
+        };
+        let mut cut = Cut {
+            groups,
+            cin,
+            taps,
+            cout,
+            channels: cin,
+            columns: cout.min(COLUMNS),
+            parts: 1,
+            blocks,
+            by,
+        };
+        let half = |n: i64, unit: i64| ceil(ceil(n, 2), unit) * unit;
+        while cut.sums() > SUMS && cut.channels > tile[0] {
+            cut.channels = half(cut.channels, tile[0]);
+        }
+        while cut.sums() > SUMS && cut.columns > tile[1] {
+            cut.columns = half(cut.columns, tile[1]);
+        }
+        let all = (cut.groups.saturating_mul(cin).saturating_mul(cout)).saturating_mul(taps);
+        let wanted = ceil(LEAST_BLOCKS, cut.ranges().max(1));
+        cut.parts = wanted.min(PARTS / all.max(1)).min(blocks).max(1);
+        while cut.parts * cut.ranges() < LEAST_BLOCKS && cut.channels > tile[0] {
+            cut.channels = half(cut.channels, tile[0]);
+        }
+        while cut.parts * cut.ranges() < LEAST_BLOCKS && cut.columns > tile[1] {
+            cut.columns = half(cut.columns, tile[1]);
+        }
+        cut
+    }
+
+    /// Taps of channels and columns of a register tile, where there are several channels a group.
+    pub(super) fn tile(&self) -> Option<[i64; 2]> {
+        let By::Dense(cut) = &self.by else {
+            return None;
+        };
+        let [channels, taps] = cut.rows;
+        Some([channels * taps, cut.panel])
+    }
+
+    /// The sums of a range.
+    fn sums(&self) -> i64 {
+        (self.channels.saturating_mul(self.taps)).saturating_mul(self.columns)
+    }
+
+    /// Ranges of all groups.
+    fn ranges(&self) -> i64 {
+        let ranges = ceil(self.cin, self.channels) * ceil(self.cout, self.columns);
+        ranges.saturating_mul(self.groups)
+    }
+
+    /// Elements that it takes beside its arguments, on so many threads.
+    pub(super) fn workspace(&self, c: &Conv, threads: i64) -> i64 {
+        let own = match &self.by {
+            By::Dense(cut) => threads * cut.copied(c, self),
+            By::Each(cut) => cut.workspace(c),
+        };
+        let sums = match self.parts {
+            1 => threads,
+            parts => parts * self.ranges(),
+        };
+        own + sums * self.sums()
+    }
+
+    /// Range number `item`, in this part of its sums.
+    fn range(&self, item: i64, part: i64) -> Range {
+        let (across, down) = (ceil(self.cout, self.columns), ceil(self.cin, self.channels));
+        // Neighbours among ranges are neighbours in a filter.
+        let (channel, column) = (
+            item % down * self.channels,
+            item / down % across * self.columns,
+        );
+        let block = |part: i64| (self.blocks as i128 * part as i128 / self.parts as i128) as i64;
+        Range {
+            blocks: [block(part), block(part + 1)],
+            group: item / down / across,
+            channel,
+            channels: self.channels.min(self.cin - channel),
+            column,
+            columns: self.columns.min(self.cout - column),
+        }
+    }
+}
+
+impl Conv {
+    /// Runs it.
+    ///
+    /// # Safety
+    /// As [`Conv::run`].
+    pub(super) unsafe fn weight<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        if cut.groups * cut.cin * cut.taps * cut.cout == 0 {
+            return;
+        }
+        let (ranges, several) = (cut.ranges(), cut.parts > 1);
+        let (mut memory, mut copies) = (None, [None, None]);
+        let all = if several {
+            cut.parts * ranges * cut.sums()
+        } else {
+            0
+        };
+        let found = room::<T>(&mut memory, all).and_then(|sums| {
+            let operands = [0, 1].map(|i| self.operand::<T>(args, i, 0));
+            let operands = match &cut.by {
+                By::Dense(_) => operands,
+                // SAFETY: the caller's.
+                By::Each(by) => unsafe { by.bring(self, operands, &mut copies, parallel)? },
+            };
+            let [x, y] = operands.map(|x| x.cast_mut().cast());
+            Ok([x, y, sums.cast::<u8>()])
+        });
+        let shared = match found {
+            Ok(shared) => shared,
+            Err(e) => return failures.broken(e),
+        };
+        let shared = Args(&shared);
+        let args = self.given(args);
+        let positions = self.batch * self.geometry.outputs();
+        let cost = cut.sums().saturating_mul(ceil(positions, cut.parts));
+        let epilogue = self.epilogue.as_ref();
+        let launch = (epilogue.filter(|_| !several), args, parallel, failures);
+        run_blocks(
+            (cut.parts * ranges, cost.max(1)),
+            launch,
+            |i, args, scratch: &mut Scratch, work| {
+                let shared = &shared;
+                let [x, y, sums] = [0, 1, 2].map(|i| shared.0[i].cast::<T>());
+                let range = cut.range(i % ranges, i / ranges);
+                let to = match several {
+                    true => sums.wrapping_offset((i * cut.sums()) as isize),
+                    false => room::<T>(&mut scratch.sums, cut.sums())?,
+                };
+                let to = Sums {
+                    to,
+                    pitch: cut.columns,
+                };
+                let operands = [x.cast_const(), y.cast_const()];
+                // SAFETY: the caller's; there is room for the sums, which are of this range and part alone.
+                unsafe {
+                    if range.blocks[0] == range.blocks[1] {
+                        (0..cut.sums()).for_each(|i| *to.to.offset(i as isize) = T::ZERO);
+                    }
+                    match &cut.by {
+                        By::Dense(by) => by.sum(self, cut, operands, &range, &to, scratch)?,
+                        By::Each(by) => by.sum(self, operands, &range, &to, scratch)?,
+                    }
+                    if !several {
+                        self.put_weights(args, cut, &range, &to, work)?;
+                    }
+                }
+                Ok(())
+            },
+        );
+        if !several {
+            return;
+        }
+        let launch = (epilogue, args, parallel, failures);
+        run_blocks(
+            (ranges, cut.sums() * cut.parts),
+            launch,
+            |i, args, _: &mut (), work| {
+                let shared = &shared;
+                let part = |p: i64| {
+                    let at = (p * ranges + i) * cut.sums();
+                    shared.0[2].cast::<T>().wrapping_offset(at as isize)
+                };
+                let to = Sums {
+                    to: part(0),
+                    pitch: cut.columns,
+                };
+                // SAFETY: all parts are there; those of a range are read and written by one block.
+                unsafe {
+                    for p in 1..cut.parts {
+                        for i in 0..cut.sums() as usize {
+                            *to.to.add(i) = *to.to.add(i) + *part(p).add(i);
+                        }
+                    }
+                    self.put_weights(args, cut, &cut.range(i, 0), &to, work)
+                }
+            },
+        );
+    }
+
+    /// Turns the sums of a range over to where filters lie, and does what follows.
+    ///
+    /// # Safety
+    /// As [`Conv::run`]; the sums are there.
+    unsafe fn put_weights<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        cut: &Cut,
+        range: &Range,
+        sums: &Sums<T>,
+        work: &mut Work,
+    ) -> Result<()> {
+        let (rows, step) = (range.channels * cut.taps, cut.cin * cut.taps);
+        let first = (range.group * cut.cout + range.column) * step + range.channel * cut.taps;
+        let (to, pitch) = match self.epilogue {
+            Some(_) => (work.scratch::<T>(rows * range.columns)?, rows),
+            None => (self.result_at::<T>(args, first), step),
+        };
+        // SAFETY: linking checked the result's length; there is room for what an epilogue reads.
+        unsafe {
+            compiled::<Turn<T>, _>(self.level)(Transpose {
+                from: sums.to,
+                pitch: sums.pitch as isize,
+                rows: rows as usize,
+                columns: range.columns as usize,
+                to,
+                to_pitch: pitch as isize,
+            });
+            work.finish((to, pitch), first, (range.columns, step), rows);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,555 @@
+//! Sums over positions in register tiles of input by output channels.
+//!
+//! Positions are walked over in blocks of some lines of the result. The gradient of the result is copied into panels
+//! of columns; for each line of taps the lines of the images that it reads are copied with their padding, channels
+//! side by side. There the taps of the line begin some positions behind each other, unless each has a copy of its own,
+//! where copies of whole lines would be larger.
+//!
+//! Of bf16 pairs of positions are multiplied. What is copied is joined into these: gradients two by two, and of images
+//! that taps share each position with the next one that the filter steps to, since taps begin anywhere. Tiles of AMX
+//! want the pairs of a channel side by side: there each tap has a copy of its own, which is turned over.
+
+use super::{Conv, Range, Scratch, Sums};
+use crate::kernels::conv::narrow::join_rows;
+use kiln_jit::contraction::{
+    Call, Kernels, RightSide, Rows, Tile, even_rows, has_tiles, lanes, most_rows, pack,
+    panel_columns, shape,
+};
+use kiln_kernel::affine::ceil;
+use kiln_kernel::error::Result;
+use kiln_kernel::memory::room;
+use kiln_kernel::simd::compiled;
+use kiln_kernel::simd::transpose::{Transpose, Turn};
+use kiln_kernel::sums::Lane;
+use kiln_plan::cost::geometry::Axis;
+
+/// Positions of a block.
+const POSITIONS: i64 = 256;
+/// Positions that are a multiple of so many elements apart meet in few sets of a cache: there are so many more.
+const MEETS: i64 = 64;
+const APART: i64 = 16;
+
+/// How positions are cut.
+pub(super) struct Cut {
+    axes: [Axis; 3],
+    batch: i64,
+    /// Whether the images have channels first, and the gradient of the result.
+    turned: [bool; 2],
+    /// Parts of a line, of how many positions each, and how many of them a block has.
+    segments: i64,
+    segment: i64,
+    units: i64,
+    /// Whether the taps of a line share a copy, and the positions of that for each part of a line.
+    together: bool,
+    wide: i64,
+    /// Whether pairs of positions lie side by side, channel by channel.
+    turns: bool,
+    /// Channels and taps of a register tile, and the columns of a panel.
+    pub rows: [i64; 2],
+    pub panel: i64,
+}
+
+/// Parts of lines that are worked on together.
+struct Block {
+    first: i64,
+    count: i64,
+    /// Positions of each.
+    len: i64,
+}
+
+impl Cut {
+    pub fn new(c: &Conv, turned: [bool; 2]) -> Cut {
+        let (mut axes, mut batch) = (c.geometry.axes, c.batch);
+        if c.geometry.is_pointwise() {
+            // All positions are a line, of all images or of one.
+            let all = c.geometry.outputs();
+            let images = if turned == [false; 2] { batch } else { 1 };
+            (axes[0], axes[1]) = (Axis::ONE, Axis::ONE);
+            (axes[2].input, axes[2].output) = (all * images, all * images);
+            batch /= images.max(1);
+        }
+        let line = &axes[2];
+        let segments = ceil(line.output, POSITIONS).max(1);
+        let even = if c.terms.are_grouped() { 2 } else { 1 };
+        let segment = ceil(ceil(line.output, segments), even) * even;
+        let segment = segment.min(line.output);
+        let near = c.geometry.is_near();
+        let span = if near {
+            (segment - 1).max(0) * line.stride + line.span()
+        } else {
+            0
+        };
+        let turns = has_tiles(c.level, c.terms.tile());
+        let together = near
+            && !turns
+            && line.kernel > 1
+            && line.output % even == 0
+            && 2 * span <= line.kernel * segment * line.stride;
+        let across = if together { line.kernel } else { 1 };
+        let lanes = i64::from(lanes(c.level, c.dtype));
+        let (vectors, dtype) = match turns {
+            true => {
+                let panel = panel_columns(c.level, c.terms.tile(), c.cout);
+                (panel / lanes, c.terms.tile())
+            }
+            false => {
+                let rows = c.cin.saturating_mul(across);
+                (shape(c.level, c.dtype, rows, c.cout).1, c.dtype)
+            }
+        };
+        let most = most_rows(c.level, dtype, vectors as u8);
+        let channels = even_rows(c.cin, most);
+        Cut {
+            batch,
+            turned,
+            segments,
+            segment,
+            units: if segments > 1 {
+                1
+            } else {
+                (POSITIONS / segment.max(1)).max(1)
+            },
+            together,
+            wide: if together { span } else { segment },
+            turns,
+            rows: [channels, even_rows(across, most / channels as u8)],
+            panel: vectors * lanes,
+            axes,
+        }
+    }
+
+    /// Channels and columns of a register tile.
+    pub fn tile(&self) -> [i64; 2] {
+        [self.rows[0], self.panel]
+    }
+
+    /// Parts of lines of all images, and how many blocks they make.
+    fn all(&self) -> i64 {
+        let [deep, high, wide] = self.axes.map(|a| a.output);
+        if wide == 0 {
+            0
+        } else {
+            self.batch * deep * high * self.segments
+        }
+    }
+
+    pub fn blocks(&self) -> i64 {
+        ceil(self.all(), self.units)
+    }
+
+    /// The distance of two positions of a copy with so many channels.
+    fn pitch(&self, channels: i64) -> i64 {
+        channels + if channels % MEETS == 0 { APART } else { 0 }
+    }
+
+    /// Elements of a copy of images with so many channels, and of what is turned over behind it.
+    fn images(&self, channels: i64) -> [i64; 2] {
+        let turned = if self.turns {
+            channels * self.pairs_apart()
+        } else {
+            0
+        };
+        [self.units * self.wide * self.pitch(channels), turned]
+    }
+
+    /// Pairs of positions from channel to channel, where they lie side by side.
+    fn pairs_apart(&self) -> i64 {
+        ceil(self.units * self.segment, 2) + APART
+    }
+
+    /// Elements that a thread copies.
+    pub fn copied(&self, c: &Conv, cut: &super::Cut) -> i64 {
+        let images: i64 = self.images(cut.channels).iter().sum();
+        let halves = match c.terms.are_grouped() {
+            true => ceil(self.halves(cut.channels, cut.columns), 2),
+            false => 0,
+        };
+        halves + images + self.units * self.segment * ceil(cut.columns, self.panel) * self.panel
+    }
+
+    /// Halves of the positions of a block that are still to be joined: of images or gradients, and a row of zeros.
+    fn halves(&self, channels: i64, columns: i64) -> i64 {
+        let images = (self.units * self.wide + 1) * self.pitch(channels);
+        images.max((self.units * self.segment + 1) * ceil(columns, self.panel) * self.panel)
+    }
+
+    fn block(&self, at: i64) -> Block {
+        let first = at * self.units;
+        let line = first % self.segments * self.segment;
+        Block {
+            first,
+            count: self.units.min(self.all() - first),
+            len: self.segment.min(self.axes[2].output - line),
+        }
+    }
+
+    /// The image, depth, height and first position of a part of a line.
+    fn place(&self, unit: i64) -> [i64; 4] {
+        let [deep, high, _] = self.axes.map(|a| a.output);
+        let line = unit / self.segments;
+        let at = unit % self.segments * self.segment;
+        [line / high / deep, line / high % deep, line % high, at]
+    }
+
+    /// The sums of a range.
+    ///
+    /// # Safety
+    /// The operands and the sums exist.
+    pub unsafe fn sum<T: Lane>(
+        &self,
+        c: &Conv,
+        cut: &super::Cut,
+        [x, y]: [*const T; 2],
+        range: &Range,
+        sums: &Sums<T>,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let [copied, turned] = self.images(range.channels);
+        let images = room::<T>(&mut scratch.images, copied + turned)?;
+        let panels = ceil(range.columns, self.panel);
+        let gradients = room::<T>(
+            &mut scratch.gradients,
+            self.units * self.segment * panels * self.panel,
+        )?;
+        let halves = match c.terms.are_grouped() {
+            true => self.halves(range.channels, range.columns),
+            false => 0,
+        };
+        let halves = room::<u16>(&mut scratch.halves, halves)?;
+        let [deep, high, wide] = self.axes.map(|a| a.kernel);
+        let together = if self.together { wide } else { 1 };
+        for at in range.blocks[0]..range.blocks[1] {
+            let block = self.block(at);
+            // SAFETY: the caller's; there is room for the copies.
+            unsafe {
+                let holds = Some([at, range.group, range.column]);
+                if scratch.holds != holds {
+                    match c.terms.are_grouped() {
+                        true => {
+                            let y = y.cast::<u16>();
+                            self.copy_gradients(c, y, range, &block, halves);
+                            self.join_gradients(range, &block, halves, gradients.cast());
+                        }
+                        false => self.copy_gradients(c, y, range, &block, gradients),
+                    }
+                    scratch.holds = holds;
+                }
+                for (d, h) in (0..deep).flat_map(|d| (0..high).map(move |h| (d, h))) {
+                    for w in (0..wide).step_by(together as usize) {
+                        match c.terms.are_grouped() {
+                            true => {
+                                let x = x.cast::<u16>();
+                                self.copy_images(c, x, range, &block, [d, h, w], halves);
+                                self.join_images(range, &block, halves, images.cast());
+                                if self.turns {
+                                    let to = images.offset(copied as isize);
+                                    self.turn(c, range, &block, images, to);
+                                }
+                            }
+                            false => self.copy_images(c, x, range, &block, [d, h, w], images),
+                        }
+                        let tap = (d * high + h) * wide + w;
+                        let to = Sums {
+                            to: sums.to.offset((tap * sums.pitch) as isize),
+                            pitch: sums.pitch,
+                        };
+                        let tile = self.tile_of::<T>(c, cut, range, &block, sums.pitch);
+                        let tile = Tile {
+                            adds: at > range.blocks[0],
+                            ..tile
+                        };
+                        let left = if self.turns { copied } else { 0 };
+                        let left = images.offset(left as isize);
+                        let copies = [left.cast_const(), gradients.cast_const()];
+                        scratch.taps.clear();
+                        let apart = self.wide * self.pitch(range.channels) * size_of::<T>() as i64;
+                        scratch.taps.extend((0..block.count).map(|i| i * apart));
+                        let lists = (&scratch.taps[..], &mut scratch.kernels);
+                        self.tiles(cut, range, &tile, copies, lists, &to)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A register tile of a block, but for its rows and columns.
+    fn tile_of<T: Lane>(
+        &self,
+        c: &Conv,
+        cut: &super::Cut,
+        range: &Range,
+        block: &Block,
+        out: i64,
+    ) -> Tile {
+        let size = size_of::<T>() as i64;
+        let pitch = self.pitch(range.channels) * size;
+        let line = &self.axes[2];
+        // Positions without anything between them are one run.
+        let (steps, taps) = match self.together {
+            true => (block.len, block.count),
+            false => (block.len * block.count, 1),
+        };
+        let each = if c.terms.are_grouped() { 2 } else { 1 };
+        let (row, step) = match self.turns {
+            true => (self.pairs_apart() * size, size),
+            false if self.together => (size, line.stride * each * pitch),
+            false => (size, pitch),
+        };
+        Tile {
+            level: c.level,
+            dtype: c.terms.tile(),
+            rows: Rows {
+                count: 0,
+                across: 0,
+                left: [row, line.dilation * pitch],
+                result: [cut.taps, 1],
+            },
+            columns: 0,
+            step,
+            right: RightSide::of_panel(self.panel * size),
+            steps: ceil(steps, each) as u32,
+            taps: taps as u32,
+            out: out * size,
+            adds: false,
+            starts: false,
+            strip: [0; 2],
+            finish: None,
+        }
+    }
+
+    /// All register tiles of some taps of a line.
+    ///
+    /// # Safety
+    /// The copies and the sums exist.
+    unsafe fn tiles<T: Lane>(
+        &self,
+        cut: &super::Cut,
+        range: &Range,
+        tile: &Tile,
+        [images, gradients]: [*const T; 2],
+        (taps, kernels): (&[i64], &mut Kernels),
+        sums: &Sums<T>,
+    ) -> Result<()> {
+        let across = if self.together {
+            self.axes[2].kernel
+        } else {
+            1
+        };
+        let panel = i64::from(tile.steps) * i64::from(tile.taps) * self.panel;
+        let [channels, together] = self.rows;
+        let apart = self.axes[2].dilation * self.pitch(range.channels);
+        let each = if self.turns { self.pairs_apart() } else { 1 };
+        for channel in (0..range.channels).step_by(channels as usize) {
+            let channels = channels.min(range.channels - channel);
+            for column in (0..range.columns).step_by(self.panel as usize) {
+                for tap in (0..across).step_by(together as usize) {
+                    let count = channels * together.min(across - tap);
+                    let kernel = kernels.get(&Tile {
+                        rows: Rows {
+                            count: count as u8,
+                            across: channels as u8,
+                            ..tile.rows
+                        },
+                        columns: self.panel.min(range.columns - column) as u16,
+                        ..tile.clone()
+                    })?;
+                    let to = (channel * cut.taps + tap) * sums.pitch + column;
+                    let call = Call {
+                        left: images
+                            .wrapping_offset((tap * apart + channel * each) as isize)
+                            .cast(),
+                        right: gradients
+                            .wrapping_offset((column / self.panel * panel) as isize)
+                            .cast(),
+                        out: sums.to.wrapping_offset(to as isize).cast(),
+                        finish: std::ptr::null(),
+                        taps: taps.as_ptr(),
+                        tiles: 1,
+                    };
+                    // SAFETY: the caller's; the tile lies within the range.
+                    unsafe { kernel.run(&call) };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Joins the gradients of neighbouring positions, those of the last one with nothing.
+    ///
+    /// # Safety
+    /// They were copied, and there is room for the pairs.
+    unsafe fn join_gradients(&self, range: &Range, block: &Block, from: *mut u16, to: *mut u32) {
+        let (all, panel) = (block.count * block.len, self.panel);
+        let steps = ceil(all, 2);
+        for (i, column) in (0..range.columns).step_by(panel as usize).enumerate() {
+            let columns = panel.min(range.columns - column);
+            // SAFETY: the caller's; of an odd number of positions the last is joined apart.
+            unsafe {
+                let from = from.offset((column * all) as isize).cast_const();
+                let to = to.offset((i as i64 * steps * panel) as isize);
+                join_rows((from, panel), (all / 2, 2, 1), columns, (to, panel));
+                if all % 2 == 1 {
+                    let last = (all - 1) * panel;
+                    let to = to.offset((all / 2 * panel) as isize);
+                    for j in 0..columns {
+                        *to.offset(j as isize) = u32::from(*from.offset((last + j) as isize));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Joins the images of positions that a filter steps to one after the other, those of the last one with nothing.
+    ///
+    /// # Safety
+    /// They were copied, and there is room for the pairs.
+    unsafe fn join_images(&self, range: &Range, block: &Block, from: *mut u16, to: *mut u32) {
+        let (channels, pitch) = (range.channels, self.pitch(range.channels));
+        let to = (to, pitch);
+        // SAFETY: the caller's; there is room for a row of zeros.
+        unsafe {
+            if self.together {
+                let apart = self.axes[2].stride;
+                let all = block.count * self.wide;
+                // Pairs across the end of a line are of no sum.
+                let count = (all - apart).max(0);
+                return join_rows((from, pitch), (count, 1, apart), channels, to);
+            }
+            let all = block.count * block.len;
+            from.offset((all * pitch) as isize)
+                .write_bytes(0, channels as usize);
+            join_rows((from, pitch), (ceil(all, 2), 2, 1), channels, to);
+        }
+    }
+
+    /// Turns pairs of positions over, so that those of a channel lie side by side.
+    ///
+    /// # Safety
+    /// They were joined, and there is room.
+    unsafe fn turn<T: Copy>(
+        &self,
+        c: &Conv,
+        range: &Range,
+        block: &Block,
+        from: *const T,
+        to: *mut T,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            compiled::<Turn<T>, _>(c.level)(Transpose {
+                from,
+                pitch: self.pitch(range.channels) as isize,
+                rows: ceil(block.count * block.len, 2) as usize,
+                columns: range.channels as usize,
+                to,
+                to_pitch: self.pairs_apart() as isize,
+            });
+        }
+    }
+
+    /// Copies the gradient of a block's positions into panels of columns.
+    ///
+    /// # Safety
+    /// The gradient exists, and there is room for the panels.
+    unsafe fn copy_gradients<T: Copy>(
+        &self,
+        c: &Conv,
+        y: *const T,
+        range: &Range,
+        block: &Block,
+        to: *mut T,
+    ) {
+        let all = block.count * block.len;
+        let [deep, high, wide] = self.axes.map(|a| a.output);
+        let (outputs, group) = (deep * high * wide, range.group * c.cout);
+        // What lies side by side: positions of a part of a line, or of all.
+        let (runs, len) = match self.turned[1] {
+            true => (block.count, block.len),
+            false => (1, all),
+        };
+        for column in (0..range.columns).step_by(self.panel as usize) {
+            let columns = self.panel.min(range.columns - column);
+            let channel = group + range.column + column;
+            for run in 0..runs {
+                let [image, d, h, w] = self.place(block.first + run);
+                let position = (d * high + h) * wide + w;
+                let (at, [row, col]) = match self.turned[1] {
+                    true => (
+                        (image * c.groups * c.cout + channel) * outputs + position,
+                        [1, outputs],
+                    ),
+                    false => {
+                        let pitch = c.groups * c.cout;
+                        ((image * outputs + position) * pitch + channel, [pitch, 1])
+                    }
+                };
+                let place = column * all + run * len * self.panel;
+                // SAFETY: the caller's.
+                unsafe {
+                    let from = (y.offset(at as isize), row, col);
+                    let to = (to.offset(place as isize), self.panel);
+                    pack(c.level, from, (len, columns), to);
+                }
+            }
+        }
+    }
+
+    /// Copies what the positions of a block read at a tap, or from it on at all of its line.
+    ///
+    /// # Safety
+    /// The images exist, and there is room for the copy.
+    unsafe fn copy_images<T: Copy>(
+        &self,
+        c: &Conv,
+        x: *const T,
+        range: &Range,
+        block: &Block,
+        [kd, kh, kw]: [i64; 3],
+        to: *mut T,
+    ) {
+        let [depth, height, width] = &self.axes;
+        let inputs = depth.input * height.input * width.input;
+        let (all, channel) = (c.groups * c.cin, range.group * c.cin + range.channel);
+        let (channels, pitch) = (range.channels, self.pitch(range.channels));
+        // The distances of positions and of channels, and that of the positions that are copied.
+        let [position, apart] = if self.turned[0] {
+            [1, inputs]
+        } else {
+            [all, 1]
+        };
+        let (step, count) = match self.together {
+            true => (1, (block.len - 1) * width.stride + width.span()),
+            false => (width.stride, block.len),
+        };
+        let part = if self.together { self.wide } else { count };
+        for unit in 0..block.count {
+            let [image, d, h, w] = self.place(block.first + unit);
+            let (z, y) = (depth.source(d, kd), height.source(h, kh));
+            let is_there = (0..depth.input).contains(&z) && (0..height.input).contains(&y);
+            let first = width.source(w, kw);
+            // Those that lie in the line.
+            let ends = |to: i64| ceil((to - first).max(0), step).min(count);
+            let (from, until) = if is_there {
+                (ends(0), ends(width.input))
+            } else {
+                (0, 0)
+            };
+            let line = (z * height.input + y) * width.input + first + from * step;
+            let at = image * inputs * all + channel * apart + line * position;
+            // SAFETY: the caller's; what is read lies in the line.
+            unsafe {
+                let to = to.offset((unit * part * pitch) as isize);
+                to.write_bytes(0, (from * pitch) as usize);
+                let behind = to.offset((until * pitch) as isize);
+                behind.write_bytes(0, ((count - until) * pitch) as usize);
+                if from == until {
+                    continue;
+                }
+                let lines = (x.offset(at as isize), step * position, apart);
+                let to = to.offset((from * pitch) as isize);
+                pack(c.level, lines, (until - from, channels), (to, pitch));
+            }
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! How Winograd's convolutions are cut, and the code for them.
+
+use super::super::{Conv, LEAST_BLOCKS};
+use kiln_base::DType;
+use kiln_jit::contraction::{
+    Finish, Kernel, RightSide, Tile, Transform, even_rows, lanes, most_rows, panel_columns,
+};
+use kiln_kernel::affine::{ceil, product};
+use kiln_kernel::error::Result;
+use kiln_plan::{Rows, Winograd};
+use std::sync::Arc;
+
+/// Elements of the transformed inputs of a block.
+const HOT: i64 = 1 << 16;
+/// Register tiles of a block, one below the other, that share a walk over the weights.
+const LEAST_TILES: i64 = 2;
+/// Transformed weights from which on they are asked for ahead.
+const FAR: i64 = 1 << 17;
+/// Elements of a line of the caches.
+const LINE: i64 = 16;
+/// Bytes of an element.
+const SIZE: i64 = size_of::<f32>() as i64;
+
+/// How a convolution is cut, and the code for it; both follow from the shapes and the level alone.
+pub(in super::super) struct Cut {
+    pub sizes: Sizes,
+    /// Of inputs where they are, and of a copy with padding.
+    pub transforms: [Kernel; 2],
+    /// Register tiles of all rows, of those that are left in a block, and in the last; of a whole panel, or the last.
+    pub sums: [[Kernel; 2]; 3],
+    pub results: Results,
+    /// What is done with results while they are in registers.
+    pub finish: Option<Arc<Finish>>,
+}
+
+/// By whether a tile is the lowest, the last of its row, and has the last panels.
+type Results = [[[Kernel; 2]; 2]; 2];
+
+pub(in super::super) struct Sizes {
+    pub winograd: &'static Winograd,
+    /// Elements of a transformed tile.
+    pub squares: i64,
+    /// Tiles of a column of an image, of a row, and of all images.
+    pub down: i64,
+    pub across: i64,
+    pub all: i64,
+    /// Tiles of a block, and its panels.
+    pub tiles: i64,
+    pub share: i64,
+    /// Rows of a register tile, columns of a panel, and panels of a group.
+    pub rows: i64,
+    pub panel: i64,
+    pub panels: i64,
+    pub inputs: Elements,
+    pub products: Elements,
+}
+
+/// The elements of transformed tiles, of which each is a matrix: the distances of two of its rows, and of two matrices.
+pub(in super::super) struct Elements {
+    pub row: i64,
+    pub element: i64,
+}
+
+impl Elements {
+    fn new(rows: i64, columns: i64) -> Elements {
+        let row = ceil(columns, LINE) * LINE;
+        // The elements of a tile must not fall on the same lines of the cache: an odd number of lines lies between.
+        let element = ((rows * row / LINE) | 1) * LINE;
+        Elements { row, element }
+    }
+}
+
+/// What is left of `all` in the last of parts of `each`.
+fn in_last(all: i64, each: i64) -> i64 {
+    all - (ceil(all, each) - 1) * each
+}
+
+/// The distances of rows and columns of a square of elements that are so far apart, in bytes.
+fn square(side: i64, element: i64) -> [i64; 2] {
+    square_of(SIZE, side, element)
+}
+
+/// The same of elements of so many bytes.
+fn square_of(size: i64, side: i64, element: i64) -> [i64; 2] {
+    [side, 1].map(|n| n * element * size)
+}
+
+impl Sizes {
+    fn new(c: &Conv, winograd: &'static Winograd) -> Result<Sizes> {
+        let squares = winograd.side() * winograd.side();
+        let lanes = i64::from(lanes(c.level, DType::F32));
+        let (cin, cout) = (c.cin.max(1), c.cout.max(1));
+        let panel = panel_columns(c.level, c.dtype, cout);
+        let vectors = panel / lanes;
+        let panels = ceil(cout, panel);
+        product(&[squares, c.groups, panels, panel, cin])?;
+        let [_, down, across] = c.geometry.axes.map(|a| ceil(a.output, winograd.step()));
+        let all = c.batch * down * across;
+        let most_rows = most_rows(c.level, c.dtype, vectors as u8);
+        // As many blocks as threads can share: of fewer tiles, or of fewer panels, where tiles are few.
+        let most = (HOT / (squares * cin)).max(LEAST_TILES * i64::from(most_rows));
+        let blocks = match ceil(all.max(1), most) {
+            few if 2 * few <= LEAST_BLOCKS => few,
+            many => ceil(many, LEAST_BLOCKS) * LEAST_BLOCKS,
+        };
+        let tiles = ceil(all.max(1), blocks);
+        let share = (panels * blocks / LEAST_BLOCKS).clamp(1, panels);
+        Ok(Sizes {
+            winograd,
+            squares,
+            down,
+            across,
+            all,
+            tiles,
+            share,
+            rows: even_rows(tiles, most_rows),
+            panel,
+            panels,
+            inputs: Elements::new(tiles, cin),
+            products: Elements::new(tiles, share * panel),
+        })
+    }
+
+    /// The transform of squares into transformed tiles, so many channels at a time.
+    fn transform(
+        &self,
+        c: &Conv,
+        matrix: &'static Rows,
+        (from, to): ([i64; 2], [i64; 2]),
+        channels: i64,
+    ) -> Transform {
+        Transform {
+            level: c.level,
+            matrix,
+            reads: DType::F32,
+            from,
+            to,
+            channels: channels as u32,
+            kept: [matrix.len() as u8; 2],
+            finish: None,
+        }
+    }
+
+    /// The transform of a panel's filters of an input channel.
+    pub(super) fn filters(&self, c: &Conv) -> Result<Kernel> {
+        let apart = (
+            square(3, self.panel),
+            square(self.winograd.side(), c.cin * self.panel),
+        );
+        Kernel::of_transform(self.transform(c, self.winograd.weights, apart, self.panel))
+    }
+
+    fn inputs(&self, c: &Conv) -> Result<[Kernel; 2]> {
+        let (side, reads) = (self.winograd.side(), c.image_dtype());
+        let of = |from: [i64; 2]| {
+            let apart = (from, square(side, self.inputs.element));
+            Kernel::of_transform(Transform {
+                reads,
+                ..self.transform(c, self.winograd.inputs, apart, c.cin)
+            })
+        };
+        let square = |side: i64, element: i64| square_of(reads.size() as i64, side, element);
+        let in_place = square(c.geometry.axes[2].input, c.groups * c.cin);
+        Ok([of(in_place)?, of(square(side, c.cin))?])
+    }
+
+    fn sums(&self, c: &Conv) -> Result<[[Kernel; 2]; 3]> {
+        let matrix = c.cin * self.panel;
+        let of = |rows: i64, columns: i64| {
+            Kernel::of(Tile {
+                level: c.level,
+                dtype: DType::F32,
+                rows: kiln_jit::contraction::Rows::of_matrix(rows, self.inputs.row * SIZE),
+                columns: columns as u16,
+                step: SIZE,
+                // Matrices follow each other as they are read.
+                right: RightSide {
+                    ahead: match self.squares * self.panels * matrix >= FAR {
+                        true => matrix * SIZE,
+                        false => 0,
+                    },
+                    ..RightSide::of_panel(self.panel * SIZE)
+                },
+                steps: c.cin as u32,
+                taps: 1,
+                out: self.products.row * SIZE,
+                adds: false,
+                starts: false,
+                strip: [0; 2],
+                finish: None,
+            })
+        };
+        let lanes = i64::from(lanes(c.level, DType::F32));
+        let last = ceil(in_last(c.cout.max(1), self.panel), lanes) * lanes;
+        let both = |rows: i64| -> Result<_> { Ok([of(rows, self.panel)?, of(rows, last)?]) };
+        let rest = in_last(self.tiles, self.rows);
+        let least = in_last(in_last(self.all.max(1), self.tiles), self.rows);
+        Ok([both(self.rows)?, both(rest)?, both(least)?])
+    }
+
+    /// The transforms of products, and what they do with the results.
+    fn results(
+        &self,
+        c: &Conv,
+        finish: Option<Arc<Finish>>,
+    ) -> Result<(Results, Option<Arc<Finish>>)> {
+        let [_, height, width] = c.geometry.axes.map(|a| a.output);
+        let (step, share) = (self.winograd.step(), self.share * self.panel);
+        let channels = share.min(c.cout.max(1));
+        let of = |to| {
+            let apart = (square(self.winograd.side(), self.products.element), to);
+            self.transform(c, self.winograd.results, apart, channels)
+        };
+        let finished = Transform {
+            finish,
+            ..of([width, 1])
+        };
+        let whole = match c.epilogue {
+            Some(_) if finished.finish.is_some() && finished.is_printed() => finished,
+            Some(_) => of(square(step, share)),
+            None => of(square(width, c.groups * c.cout)),
+        };
+        let of = |down: bool, across: bool, last: bool| {
+            let kept = |is_last: bool, all: i64| match is_last {
+                true => in_last(all.max(1), step) as u8,
+                false => step as u8,
+            };
+            let channels = match last {
+                true => in_last(c.cout.max(1), share),
+                false => channels,
+            };
+            Kernel::of_transform(Transform {
+                kept: [kept(down, height), kept(across, width)],
+                channels: channels as u32,
+                ..whole.clone()
+            })
+        };
+        let pair =
+            |down, across| -> Result<_> { Ok([of(down, across, false)?, of(down, across, true)?]) };
+        let row = |down| -> Result<_> { Ok([pair(down, false)?, pair(down, true)?]) };
+        let results = [row(false)?, row(true)?];
+        Ok((results, whole.finish))
+    }
+}
+
+impl Cut {
+    pub(in super::super) fn new(
+        c: &Conv,
+        winograd: &'static Winograd,
+        finish: Option<Arc<Finish>>,
+    ) -> Result<Cut> {
+        let sizes = Sizes::new(c, winograd)?;
+        let (results, finish) = sizes.results(c, finish)?;
+        Ok(Cut {
+            transforms: sizes.inputs(c)?,
+            sums: sizes.sums(c)?,
+            results,
+            finish,
+            sizes,
+        })
+    }
+
+    /// Elements of the packed weights: for each panel its matrices.
+    pub(in super::super) fn packed(&self, c: &Conv) -> i64 {
+        let s = &self.sizes;
+        c.groups * s.panels * s.squares * c.cin * s.panel
+    }
+
+    /// Elements that it takes beside its arguments on so many threads.
+    pub(in super::super) fn workspace(&self, c: &Conv, threads: i64) -> i64 {
+        let s = &self.sizes;
+        let block = s.inputs.element + s.products.element + c.cin;
+        threads * s.squares * block + self.packed(c)
+    }
+}

@@ -1,0 +1,293 @@
+//! Batched matrix products: blocks of a size that depends on the shapes alone, spread over the pool.
+
+mod block;
+mod narrow;
+mod operand;
+mod packed;
+mod parts;
+mod vector;
+mod work;
+
+pub(crate) use operand::{Made, Operand, link};
+pub(crate) use work::{Args, Work, epilogue, finish, run_blocks, split};
+
+use super::terms::Terms;
+use crate::tile::Linked;
+use block::Block;
+use kiln_base::DType;
+use kiln_jit::contraction::{Finish, lanes, multiply_as, shape, shown};
+use kiln_kernel::affine::{ceil, extent, product};
+use kiln_kernel::error::{Result, damaged};
+use kiln_kernel::failures::{Failure, Failures};
+use kiln_kernel::simd::Level;
+use kiln_kernel::sums::Lane;
+use kiln_kernel::work::{Call, Packs, Program};
+use kiln_plan::cost::Behind;
+use kiln_plan::{self as plan, Algorithm};
+use std::sync::Arc;
+
+/// A linked matrix product.
+pub(crate) struct MatMul {
+    /// Of its sums.
+    dtype: DType,
+    /// Its operands, as register tiles read them.
+    terms: Terms,
+    batch: Vec<i64>,
+    m: i64,
+    k: i64,
+    n: i64,
+    lhs: Operand,
+    rhs: Operand,
+    out: usize,
+    behind: Behind,
+    /// Whether its right matrix is packed in *prepare*, where that can be.
+    packable: bool,
+    /// Rows and columns of a block.
+    block: (i64, i64),
+    algorithm: Algorithm,
+    level: Level,
+    pub(crate) epilogue: Option<Linked>,
+    /// The same while sums are in registers, where it can be.
+    finish: Option<Arc<Finish>>,
+}
+
+impl kiln_kernel::work::Work for MatMul {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: linked for arguments of these lengths; what is packed was packed by this kind of work.
+        unsafe { self.run(call.args, call.packed, call.parallel, call.failures) };
+        Ok(None)
+    }
+
+    fn schedule(&self) -> Option<String> {
+        let tile = match self.algorithm {
+            Algorithm::Packed => [self.tile_rows(), self.panel() * self.panels_at_once()],
+            Algorithm::Vector | Algorithm::Parts => return None,
+            _ => {
+                let (m, n) = (self.block.0.min(self.m), self.block.1.min(self.n));
+                let (rows, vectors) = shape(self.level, self.dtype, m, n);
+                [rows, vectors * i64::from(lanes(self.level, self.dtype))]
+            }
+        };
+        let mut text = shown(self.level, self.terms.tile(), tile, self.finish.is_some());
+        text.push_str(self.terms.shown());
+        Some(text)
+    }
+
+    fn program(&self) -> Option<&dyn Program> {
+        Some(self.epilogue.as_ref()?)
+    }
+
+    fn packs(&self) -> Option<Packs> {
+        let (weights, bytes) = (self.right(), self.packed_bytes()?);
+        Some(Packs { weights, bytes })
+    }
+
+    fn forgets_packed(&self) -> bool {
+        let (weights, made) = (self.right(), self.lhs.made.as_deref());
+        let by_packed = self.algorithm == Algorithm::Packed && self.rhs.made.is_none();
+        let alone = (made.is_some() || self.lhs.arg != weights) && self.out != weights;
+        let mut programs = self.epilogue.iter().chain(made);
+        by_packed && alone && programs.all(|p| p.walks.iter().all(|w| w.arg != weights))
+    }
+
+    unsafe fn pack(&self, call: &Call<'_>) {
+        // SAFETY: the first is the weights, the second has the bytes that `packs` says.
+        unsafe { self.pack(call.args[0], call.args[1], call.parallel) }
+    }
+}
+
+/// Elements up to which rows of a left matrix reach where instructions hold all distances.
+const NEAR: i64 = 1 << 24;
+
+/// The most terms of a sum, which is computed without a pause. Only rows whose elements are one need not be in
+/// memory.
+pub(crate) const LONGEST: i64 = 1 << 36;
+
+impl MatMul {
+    /// Whether there is code for it.
+    pub(crate) fn computes(p: &plan::MatMul) -> bool {
+        let sums = [DType::F32, DType::F64, DType::I32, DType::I64];
+        sums.contains(&p.sums())
+    }
+
+    /// Checks and links a product whose arguments have these lengths.
+    pub(crate) fn new(
+        p: &plan::MatMul,
+        values: &[i64],
+        lens: &[i64],
+        level: Level,
+    ) -> Result<MatMul> {
+        let batch = p
+            .batch
+            .iter()
+            .map(|d| extent(d, values))
+            .collect::<Result<Vec<_>>>()?;
+        let (m, k, n) = (
+            extent(&p.m, values)?,
+            extent(&p.k, values)?,
+            extent(&p.n, values)?,
+        );
+        product(&[m.max(1), k.max(1), n.max(1)])?;
+        if k > LONGEST {
+            return Err(damaged!("a product with sums of {k} terms"));
+        }
+        let all: Vec<i64> = batch.iter().copied().chain([m, n]).collect();
+        let total = product(&all)?;
+        let operand = |side: usize, rows: i64, cols: i64| {
+            let (x, shape) = ([&p.lhs, &p.rhs][side], (&batch[..], rows, cols));
+            match &p.prologues[side] {
+                None => Operand::new(x, shape, values, lens[x.arg as usize]),
+                Some(made) => Operand::of_prologue(x, made, shape, values, lens, level),
+            }
+        };
+        let algorithm = chosen(p.computed_by(values), &p.algorithms(values))?;
+        let epilogue = epilogue(&p.epilogue, values, lens, (total, Some(n)), level)?;
+        let mut linked = MatMul {
+            dtype: p.sums(),
+            terms: Terms::new((p.dtypes, p.seven_bits), level, false),
+            lhs: operand(0, m, k)?,
+            rhs: operand(1, k, n)?,
+            out: p.out as usize,
+            behind: p.behind(),
+            packable: p.algorithm.names().any(|by| by == Algorithm::Packed),
+            block: (1, 1),
+            algorithm,
+            level,
+            batch,
+            m,
+            k,
+            n,
+            epilogue,
+            finish: None,
+        };
+        let distances = [linked.lhs.row, linked.lhs.col, k].map(i64::abs);
+        let near = distances.into_iter().all(|n| n < NEAR)
+            && linked.lhs.col.abs().saturating_mul(k) < NEAR;
+        linked.terms = Terms::new((p.dtypes, p.seven_bits), level, near && linked.n < NEAR);
+        if near && algorithm == Algorithm::Packed && linked.dtype.size() == 4 {
+            linked.finish = finish(&p.epilogue, values, lens, (total, linked.n), level)?;
+        }
+        linked.block = match algorithm {
+            Algorithm::Panels(most) => linked.cut(most),
+            Algorithm::Small => linked.small_cut(),
+            _ => linked.block,
+        };
+        Ok(linked)
+    }
+
+    /// Elements that it takes beside its arguments, on so many threads.
+    pub(crate) fn workspace(&self, threads: i64) -> i64 {
+        match self.algorithm {
+            Algorithm::Vector => threads * self.k,
+            Algorithm::Packed => self.packed_room() + self.copied_words() + self.waiting_sums(),
+            Algorithm::Parts => self.parts_workspace(),
+            _ => 0,
+        }
+    }
+
+    /// Runs it, with the right matrix that [`MatMul::pack`] packed before, if there is one.
+    ///
+    /// # Safety
+    /// `args` are the buffers it was linked for; see [`tile::Runner::new`]. What is packed is their right
+    /// matrix.
+    pub(crate) unsafe fn run(
+        &self,
+        args: &[*mut u8],
+        packed: Option<*mut u8>,
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        // SAFETY: the caller's; the dtype was checked.
+        unsafe {
+            match self.dtype {
+                DType::F64 | DType::I64 => self.run_typed::<f64>(args, packed, parallel, failures),
+                _ => self.run_typed::<f32>(args, packed, parallel, failures),
+            }
+        }
+    }
+
+    unsafe fn run_typed<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        packed: Option<*mut u8>,
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            match self.algorithm {
+                Algorithm::Packed => self.by_packed::<T>(args, packed, parallel, failures),
+                Algorithm::Vector => self.vector::<T>(args, parallel, failures),
+                Algorithm::Parts => self.in_parts::<T>(args, parallel, failures),
+                _ => self.panels::<T>(args, parallel, failures),
+            }
+        }
+    }
+
+    unsafe fn panels<T: Lane>(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
+        let batch: i64 = self.batch.iter().product();
+        let (rows, cols) = (ceil(self.m, self.block.0), ceil(self.n, self.block.1));
+        let blocks = batch * rows * cols;
+        if blocks == 0 {
+            return;
+        }
+        let cost = self.block.0 * self.block.1 * self.k.max(1);
+        let launch = (self.epilogue.as_ref(), args, parallel, failures);
+        // SAFETY: the caller's; blocks write different places.
+        run_blocks((blocks, cost), launch, |i, args, made, work| unsafe {
+            // What is made of the right matrix is used for all rows, else what is made of the left for all
+            // columns.
+            let (b, i) = (i / (rows * cols), i % (rows * cols));
+            let (r, c) = match self.rhs.made {
+                None => (i / cols, i % cols),
+                Some(_) => (i % rows, i / rows),
+            };
+            self.block::<T>(args, b, r, c, made, work)
+        });
+    }
+
+    unsafe fn block<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        b: i64,
+        r: i64,
+        c: i64,
+        made: &mut [Made; 2],
+        work: &mut Work,
+    ) -> Result<()> {
+        let (i0, j0) = (r * self.block.0, c * self.block.1);
+        let (h, w) = (self.block.0.min(self.m - i0), self.block.1.min(self.n - j0));
+        let first = (b * self.m + i0) * self.n + j0;
+        let [left, right] = made;
+        // SAFETY: the caller's; blocks lie within the matrices.
+        let (lhs, rhs) = unsafe {
+            (
+                self.rows::<T>(args, (b, i0, h), left, work.failures)?,
+                self.columns::<T>(args, (b, j0, w), right, work.failures)?,
+            )
+        };
+        let (dst, pitch) = if self.epilogue.is_some() {
+            (work.scratch::<T>(h * w)?, w)
+        } else {
+            let out = args[self.out].cast::<T>();
+            (out.wrapping_offset(first as isize), self.n)
+        };
+        // SAFETY: linking proved the operands within their buffers; the block lies within the result
+        // or the scratch memory.
+        unsafe {
+            let sizes = (h, w, self.k);
+            multiply_as(self.dtype, self.level, sizes, (dst, pitch), lhs, rhs, false)?;
+            work.finish((dst, pitch), first, (h, self.n), w);
+        }
+        Ok(())
+    }
+}
+
+/// The algorithm that a plan names, if it is one of the legal ones.
+pub(crate) fn chosen(named: Option<Algorithm>, legal: &[Algorithm]) -> Result<Algorithm> {
+    match named {
+        Some(named) if legal.contains(&named) => Ok(named),
+        Some(named) => Err(damaged!("{named} can't compute this kernel")),
+        None => Err(damaged!("it is not said how a kernel is computed")),
+    }
+}

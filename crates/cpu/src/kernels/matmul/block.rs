@@ -1,0 +1,78 @@
+//! How a product is cut into blocks.
+
+use super::MatMul;
+use kiln_kernel::affine::ceil;
+use kiln_kernel::sums::rows_of;
+use kiln_plan::cost::{Behind, block, whole_rows};
+
+/// Elements that are made of an operand for a block.
+const MADE_ELEMENTS: i64 = 1 << 18;
+
+/// A block of one product.
+pub(super) struct Block {
+    pub(super) batch: i64,
+    pub(super) row: i64,
+    pub(super) rows: i64,
+    pub(super) col: i64,
+    pub(super) cols: i64,
+}
+
+/// Multiply-adds of a block of a small product, ...
+const SMALL_WORK: i64 = 1 << 18;
+/// ...of whose rows it has a multiple of so many...
+const SMALL_ROWS: i64 = 8;
+/// ...and columns that it has at least, where there are so many.
+const LEAST_COLUMNS: i64 = 96;
+
+impl MatMul {
+    /// How many whole rows a block of register tiles holds, if that is to be about so many.
+    pub(super) fn whole_rows(&self, wanted: i64) -> i64 {
+        whole_rows(&self.batch, (self.m, self.n), wanted, rows_of(self.level))
+    }
+
+    /// The rows and columns of a block of at most this power of two of multiply-adds.
+    pub(super) fn cut(&self, most: u8) -> (i64, i64) {
+        let sizes = (self.m, self.k, self.n);
+        let (mut rows, mut cols) = block(&self.batch, sizes, self.behind, 1 << most);
+        // What is made stays in the second-level cache.
+        let made = ceil(MADE_ELEMENTS / self.k.max(1), 48).max(1) * 48;
+        if self.lhs.made.is_some() {
+            rows = rows.min(made);
+        }
+        if self.rhs.made.is_some() && self.behind != Behind::Rows {
+            cols = cols.min(made);
+        }
+        (rows, cols)
+    }
+
+    /// Rows and columns of a block: all columns, as long as eight rows of them are no more than its work; then
+    /// as many rows as are.
+    pub(super) fn small_cut(&self) -> (i64, i64) {
+        let eight = (SMALL_ROWS * self.k).max(1);
+        if self.behind == Behind::Rows {
+            let wanted = SMALL_ROWS * SMALL_WORK / (eight * self.n).max(1);
+            return (self.whole_rows(wanted), self.n);
+        }
+        let cols = (SMALL_WORK / eight).max(LEAST_COLUMNS).min(self.n.max(1));
+        ((SMALL_WORK / (eight * cols)).max(1) * SMALL_ROWS, cols)
+    }
+
+    /// How many blocks of so many rows and columns there are.
+    pub(super) fn blocks_of(&self, (rows, cols): (i64, i64)) -> i64 {
+        let batch: i64 = self.batch.iter().product();
+        batch * ceil(self.m, rows) * ceil(self.n, cols)
+    }
+
+    /// Block number `i` of these. Rows change first: columns are read for all of them while they are hot.
+    pub(super) fn block_of(&self, (rows, cols): (i64, i64), i: i64) -> Block {
+        let (down, across) = (ceil(self.m, rows), ceil(self.n, cols));
+        let (row, col) = (i % down * rows, i / down % across * cols);
+        Block {
+            batch: i / (down * across),
+            row,
+            rows: rows.min(self.m - row),
+            col,
+            cols: cols.min(self.n - col),
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! Products whose right matrix is packed: panels of columns, each of which lies in memory in the order in which
+//! register tiles read it. A right matrix that depends on parameters alone is packed in *prepare*.
+
+use super::narrow::Wide;
+use super::{Args, Block, Made, MatMul, Work, run_blocks, split};
+use kiln_base::DType;
+use kiln_jit::contraction::{
+    Accesses, Call, Kernels, MOST_VECTORS, RightSide, Rows, TILE, Tile, VECTORS, even_rows,
+    has_tiles, lanes, most_rows, pack, panel_columns, strips,
+};
+use kiln_kernel::affine::ceil;
+use kiln_kernel::bugs::bug;
+use kiln_kernel::error::Result;
+use kiln_kernel::failures::Failures;
+use kiln_kernel::memory::{Storage, room};
+use kiln_kernel::sums::Lane;
+use kiln_kernel::work::packed_weights;
+use kiln_plan::cost::Behind;
+
+/// Multiply-adds of a block.
+const BLOCK_WORK: i64 = 1 << 20;
+/// The most register tiles of a block, one below the other: these and a panel stay in the second-level cache.
+const BLOCK_TILES: i64 = 8;
+/// The same in registers of AMX: as many as a call computes.
+const BLOCK_STRIP: i64 = 16;
+/// Results whose sums all wait for the work on whole rows, at most, where registers of AMX sum: so threads share the
+/// right matrix, which comes from far, and not the rows...
+const WAITING_SUMS: i64 = 1 << 19;
+/// ...in so many blocks, ...
+const WAITING_BLOCKS: i64 = 4;
+/// ...which sum over parts of so many words of the left matrix, that stay in the second-level cache. Tests see that in
+/// small products.
+const NEAR_WORDS: i64 = if cfg!(test) { 1 << 7 } else { 1 << 17 };
+/// Rows that reading an element of the right matrix costs as much as, where there are fewer.
+pub(super) const READ_ROWS: i64 = 8;
+
+impl MatMul {
+    /// Columns of a panel: whole vectors, as many as a register tile has.
+    pub(super) fn panel(&self) -> i64 {
+        panel_columns(self.level, self.terms.tile(), self.n)
+    }
+
+    /// Rows of a register tile that reads so many panels, at most.
+    fn most_rows(&self, panels: i64) -> u8 {
+        let vectors = panels * self.panel() / i64::from(lanes(self.level, self.dtype));
+        most_rows(self.level, self.terms.tile(), vectors as u8)
+    }
+
+    /// Rows of a register tile.
+    pub(super) fn tile_rows(&self) -> i64 {
+        even_rows(self.m, self.most_rows(1))
+    }
+
+    /// Panels that register tiles read at once: several where rows are so few that sums would wait for each other.
+    pub(super) fn panels_at_once(&self) -> i64 {
+        let vectors = self.panel() / i64::from(lanes(self.level, self.dtype));
+        let by_tiles = has_tiles(self.level, self.terms.tile());
+        let fits = |panels: &i64| i64::from(self.most_rows(*panels)) >= self.m;
+        match by_tiles || vectors < VECTORS || self.dtype.size() > 4 {
+            true => 1,
+            false => (2..=MOST_VECTORS / vectors).rev().find(fits).unwrap_or(1),
+        }
+    }
+
+    pub(super) fn panels_across(&self) -> i64 {
+        ceil(self.n, self.panel())
+    }
+
+    /// Elements of a right matrix that is packed.
+    pub(super) fn matrix_elements(&self) -> i64 {
+        self.panels_across() * self.panel() * self.panel_rows()
+    }
+
+    /// Right matrices that are packed: one, or one of each product of the batch.
+    pub(super) fn right_matrices(&self) -> i64 {
+        match self.rhs.is_one(&self.batch) {
+            true => 1,
+            false => self.batch.iter().product(),
+        }
+    }
+
+    /// Elements of all of them.
+    pub(super) fn packed_elements(&self) -> i64 {
+        self.right_matrices() * self.matrix_elements()
+    }
+
+    /// Of which halves packed matrices are, if they are not of what is multiplied.
+    pub(super) fn halves(&self) -> Option<DType> {
+        let dtype = self.terms.operand(1);
+        (dtype.is_half() && self.terms.tile() == DType::F32).then_some(dtype)
+    }
+
+    /// Bytes of an element of theirs.
+    fn packed_size(&self) -> i64 {
+        self.halves().unwrap_or(self.dtype).size() as i64
+    }
+
+    /// Sums that take as much room as they do.
+    pub(super) fn packed_room(&self) -> i64 {
+        ceil(
+            self.packed_elements() * self.packed_size(),
+            self.dtype.size() as i64,
+        )
+    }
+
+    /// Rows of a panel: steps, and in front of them what sums begin with.
+    pub(super) fn panel_rows(&self) -> i64 {
+        self.steps() + i64::from(self.terms.is_flipped())
+    }
+
+    /// Results whose sums wait until all are there.
+    pub(super) fn waiting_sums(&self) -> i64 {
+        let results = self.m * self.n * self.batch.iter().product::<i64>();
+        let waits = has_tiles(self.level, self.terms.tile())
+            && self.behind == Behind::Rows
+            && self.finish.is_none()
+            && self.lhs.made.is_none();
+        if waits && results <= WAITING_SUMS {
+            results
+        } else {
+            0
+        }
+    }
+
+    /// Bytes of the right matrix once it is packed; none where it never is. Where another algorithm computes it for
+    /// these sizes, what is packed in *prepare* is for other runs.
+    pub(crate) fn packed_bytes(&self) -> Option<usize> {
+        let bytes = (self.packed_elements() * self.packed_size()) as usize;
+        (self.packable && self.rhs.made.is_none() && bytes > 0).then_some(bytes)
+    }
+
+    /// The argument that is packed.
+    pub(crate) fn right(&self) -> usize {
+        self.rhs.arg
+    }
+
+    /// Packs the right matrix.
+    ///
+    /// # Safety
+    /// `from` is the operand that it was linked for; `to` has room for [`MatMul::packed_bytes`].
+    pub(crate) unsafe fn pack(&self, from: *mut u8, to: *mut u8, parallel: bool) {
+        // SAFETY: the caller's; the dtype was checked.
+        unsafe {
+            match self.dtype {
+                _ if self.terms.are_narrow() => self.pack_terms(from, to, parallel),
+                DType::F64 | DType::I64 => self.pack_typed::<f64>(from, to, parallel),
+                _ => self.pack_typed::<f32>(from, to, parallel),
+            }
+        }
+    }
+
+    unsafe fn pack_typed<T: Lane>(&self, from: *mut u8, to: *mut u8, parallel: bool) {
+        let args = Args(&[from, to]);
+        let panel = self.panel();
+        let work = panel * self.k * READ_ROWS;
+        split(self.panels_across(), work, parallel, |first, until| {
+            let args = &args;
+            let [from, to] = [args.0[0], args.0[1]].map(|p| p.cast::<T>());
+            let from = from.wrapping_offset(self.rhs.offset as isize);
+            for i in first..until {
+                let (column, k) = (i * panel, self.k);
+                let columns = panel.min(self.n - column);
+                let from = from.wrapping_offset((column * self.rhs.col) as isize);
+                // SAFETY: linking proved the operand within its buffer; panels are apart.
+                unsafe {
+                    let to = to.offset((column * k) as isize);
+                    for row in 0..k {
+                        for at in columns..panel {
+                            *to.offset((row * panel + at) as isize) = T::ZERO;
+                        }
+                    }
+                    let columns = bug("a panel misses its last column", columns, |n| n - 1);
+                    let from = (from.cast_const(), self.rhs.row, self.rhs.col);
+                    pack(self.level, from, (k, columns), (to, panel));
+                }
+            }
+        });
+    }
+
+    /// Runs a product by [`Algorithm::Packed`](kiln_plan::Algorithm::Packed).
+    ///
+    /// # Safety
+    /// As [`MatMul::run`].
+    pub(super) unsafe fn by_packed<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        packed: Option<*mut u8>,
+        parallel: bool,
+        failures: &Failures,
+    ) {
+        let mut storage = None;
+        let found = packed_weights(packed, (&mut storage, self.packed_room()), |to: *mut T| {
+            // SAFETY: the caller's; there is room.
+            unsafe {
+                match self.rhs.made {
+                    Some(_) => self.pack_made(args, to.cast(), parallel, failures),
+                    None => self.pack(args[self.rhs.arg], to.cast(), parallel),
+                }
+            }
+        });
+        let packed = match found {
+            Ok(found) => found.cast(),
+            Err(e) => return failures.broken(e),
+        };
+        let by_tiles = has_tiles(self.level, self.terms.tile());
+        let waits = self.waiting_sums() > 0;
+        let whole = self.behind == Behind::Rows && !waits || self.lhs.made.is_some();
+        let (tile, panel) = (self.tile_rows(), self.panel());
+        let most = tile * if by_tiles { BLOCK_STRIP } else { BLOCK_TILES };
+        let rows = match whole {
+            true => ceil(self.whole_rows(most), tile) * tile,
+            false => self.m.clamp(1, most),
+        };
+        let panel_work = rows.max(READ_ROWS) * panel * self.k.max(1);
+        let across = self.panels_across().max(1);
+        let panels = match whole {
+            true => across,
+            false if waits => ceil(across, WAITING_BLOCKS),
+            false => {
+                let at_once = self.panels_at_once();
+                ceil((BLOCK_WORK / panel_work).clamp(1, across), at_once) * at_once
+            }
+        };
+        let cut = (rows, panels * panel);
+        let launch = (self.epilogue.as_ref(), args, parallel, failures);
+        let (mut storage, mut sums) = (None, None);
+        let waiting = match waits {
+            true => room::<T>(&mut sums, self.waiting_sums()),
+            false => Ok(std::ptr::null_mut()),
+        };
+        // SAFETY: the caller's.
+        let left = unsafe { self.copy_left(args, &mut storage, parallel) };
+        let (left, waiting) = match (left, waiting) {
+            (Ok(left), Ok(waiting)) => (left, waiting),
+            (Err(e), _) | (_, Err(e)) => return failures.broken(e),
+        };
+        let given = Args(&[packed, left.cast_mut().cast(), waiting.cast()]);
+        // SAFETY: the caller's; blocks write different places.
+        run_blocks(
+            (self.blocks_of(cut), panels * panel_work),
+            launch,
+            |i, args, scratch, work| unsafe {
+                let (given, block) = (&given, self.block_of(cut, i));
+                let [packed, left, waiting] = [0, 1, 2].map(|i| given.0[i]);
+                let given = (packed.cast_const(), left.cast_const().cast());
+                let waiting = waits.then_some(waiting.cast::<T>());
+                self.packed_block::<T>(args, given, (&block, waiting), scratch, work)
+            },
+        );
+        if waits {
+            let rows = self.whole_rows(most);
+            let cut = (rows, self.n);
+            run_blocks(
+                (self.blocks_of(cut), rows * self.n * READ_ROWS),
+                launch,
+                |i, _, _: &mut (), work| {
+                    let (given, b) = (&given, self.block_of(cut, i));
+                    let first = (b.batch * self.m + b.row) * self.n;
+                    let from = given.0[2].cast::<T>().wrapping_offset(first as isize);
+                    // SAFETY: the sums are there; the caller's.
+                    unsafe { work.finish((from, self.n), first, (b.rows, self.n), self.n) };
+                    Ok(())
+                },
+            );
+        }
+    }
+
+    unsafe fn packed_block<T: Lane>(
+        &self,
+        args: &[*mut u8],
+        (packed, left): (*const u8, *const f32),
+        (b, waiting): (&Block, Option<*mut T>),
+        scratch: &mut (Option<Storage>, Made, Option<Storage>, Wide, Kernels),
+        work: &mut Work,
+    ) -> Result<()> {
+        // Blocks begin with a panel.
+        let (panel, tile_rows, size) = (self.panel(), self.tile_rows(), size_of::<T>() as i64);
+        let (flat, made, copies, wide, kernels) = scratch;
+        let at_once = panel * self.panels_at_once();
+        let first = (b.batch * self.m + b.row) * self.n + b.col;
+        // Where the results belong, unless more follows.
+        let (dst, pitch) = match (waiting, &self.epilogue) {
+            (Some(all), _) => (all.wrapping_offset(first as isize), self.n),
+            (None, Some(_)) if self.finish.is_some() => (std::ptr::null_mut(), 0),
+            (None, Some(_)) => (room::<T>(flat, b.rows * b.cols)?, b.cols),
+            (None, None) => {
+                let out = args[self.out].cast::<T>();
+                (out.wrapping_offset(first as isize), self.n)
+            }
+        };
+        // SAFETY: linking proved the operands within their buffers; the results have room.
+        unsafe {
+            let rows = (b.batch, b.row, b.rows);
+            let (lhs, [down, across]) = match self.terms.are_narrow() || self.copies_left() {
+                true => self.term_rows(args, rows, left, (made, copies), work.failures)?,
+                false => {
+                    let (lhs, down, across) = self.rows::<T>(args, rows, made, work.failures)?;
+                    (lhs.cast(), [down, across].map(|n| n * size))
+                }
+            };
+            let steps = self.steps();
+            // How many are summed at a time: whole registers of them.
+            let part = match waiting {
+                Some(_) => {
+                    let parts = ceil(b.rows * steps, NEAR_WORDS).max(1);
+                    ceil(ceil(steps, parts), TILE.into()) * i64::from(TILE)
+                }
+                None => steps,
+            };
+            let part = part.max(1);
+            let matrix = b.batch.min(self.right_matrices() - 1) * self.matrix_elements();
+            // What is read for several tiles is widened once for all of them, and for the blocks below.
+            let often = b.rows > tile_rows;
+            let firsts = (0..steps.max(1)).step_by(part as usize);
+            let all = firsts.flat_map(|from| {
+                let columns = (0..b.cols).step_by(at_once as usize);
+                columns.map(move |column| (from, column))
+            });
+            let mut accesses = Accesses::of(self.finish.as_deref(), args);
+            for (from, column) in all {
+                let is_first = from == 0;
+                // In front of the first step is what sums begin with.
+                let starts = self.terms.is_flipped();
+                let front = from + i64::from(starts && !is_first);
+                let right = matrix + (b.col + column) * self.panel_rows() + front * panel;
+                let right = packed.wrapping_offset((right * self.packed_size()) as isize);
+                let (right, halves) = match self.halves() {
+                    Some(half) if often => (self.wide_panel(half, right, wide)?, None),
+                    halves => (right, halves),
+                };
+                let tile = |rows: i64| Tile {
+                    level: self.level,
+                    dtype: self.terms.tile(),
+                    rows: Rows::of_matrix(rows, down),
+                    columns: at_once.min(b.cols - column) as u16,
+                    step: across,
+                    right: RightSide {
+                        halves,
+                        panel: match at_once > panel {
+                            true => panel * self.panel_rows() * self.packed_size(),
+                            false => 0,
+                        },
+                        ..RightSide::of_panel(
+                            panel * halves.map_or(size, |half| half.size() as i64),
+                        )
+                    },
+                    steps: part.min(steps - from) as u32,
+                    taps: 1,
+                    out: pitch * size,
+                    adds: !is_first,
+                    starts: starts && is_first,
+                    strip: [tile_rows * down, tile_rows],
+                    finish: self.finish.clone(),
+                };
+                let whole = tile(tile_rows.min(b.rows));
+                let mut kernel = kernels.get(&whole)?;
+                for (row, tiles) in strips(0..b.rows, tile_rows, whole.most()) {
+                    let rows = tile_rows.min(b.rows - row);
+                    if rows < tile_rows && row > 0 {
+                        kernel = kernels.get(&tile(rows))?;
+                    }
+                    let at = (b.batch * self.m + b.row + row, b.col + column);
+                    let call = Call {
+                        left: lhs.wrapping_offset((row * down + from * across) as isize),
+                        right,
+                        out: dst.wrapping_offset((row * pitch + column) as isize).cast(),
+                        finish: accesses.at(at).as_ptr(),
+                        taps: std::ptr::null(),
+                        tiles: tiles as u64,
+                    };
+                    kernel.run(&call);
+                }
+            }
+            if self.finish.is_none() && waiting.is_none() {
+                work.finish((dst, pitch), first, (b.rows, self.n), b.cols);
+            }
+        }
+        Ok(())
+    }
+}

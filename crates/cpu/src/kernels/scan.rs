@@ -1,0 +1,463 @@
+//! Running results: columns and chunks of lanes, whose number depends on the shape alone, spread over the
+//! pool.
+//!
+//! A long lane is cut into chunks. What each chunk combines to is found first; combined in order, these
+//! are what the chunks start from.
+//!
+//! Elements pass through a tile of register elements, so that the loops that move them know the dtype alone, and
+//! the loops that combine them the register type and the kind. Lines that are register elements in memory need none.
+
+use crate::combine::{Combine, LogSumExp, Max, Min, Number, Prod, Sum};
+use crate::kernels::matmul::{Args, split};
+use kiln_base::prim::ScanKind;
+use kiln_base::{Compute, DType};
+use kiln_kernel::affine::{ceil, extent};
+use kiln_kernel::error::Result;
+use kiln_kernel::failures::Failure;
+use kiln_kernel::simd::convert::{Mem, with_dtype};
+use kiln_kernel::simd::{Isa, Kernel, Level, compiled};
+use kiln_kernel::work::{Call, Work};
+use kiln_plan as plan;
+use std::marker::PhantomData;
+
+/// A linked scan.
+pub(crate) struct Scan {
+    loops: Loops,
+    reverse: bool,
+    outer: i64,
+    len: i64,
+    inner: i64,
+    /// Chunks of a lane, and the elements of one.
+    chunks: i64,
+    chunk: i64,
+    x: usize,
+    out: usize,
+}
+
+impl Work for Scan {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
+        unsafe { self.run(call.args, call.parallel) };
+        Ok(None)
+    }
+}
+
+/// Lanes side by side that one part works on, where the axis is not the last.
+const COLUMNS: i64 = 512;
+/// Lanes are cut where there are fewer parts than this...
+const PARTS: i64 = 64;
+/// ...into chunks of no fewer elements than this.
+const CHUNK: i64 = 1 << 15;
+/// How many of [`split`]'s multiply-adds an element is worth.
+const WORK: i64 = 8;
+
+impl Scan {
+    /// Whether there is code for it.
+    pub(crate) fn computes(p: &plan::Scan) -> bool {
+        let kind = p.dtype.is_float() || p.kind != ScanKind::LogSumExp;
+        p.dtype.computes() && p.dtype != DType::Bool && kind
+    }
+
+    /// Links a scan.
+    pub(crate) fn new(p: &plan::Scan, values: &[i64], level: Level) -> Result<Scan> {
+        let (outer, len) = (extent(&p.outer, values)?, extent(&p.len, values)?);
+        let inner = extent(&p.inner, values)?;
+        let items = outer.saturating_mul(ceil(inner, COLUMNS)).max(1);
+        let least = CHUNK / inner.clamp(1, COLUMNS);
+        let chunk = ceil(len, (len / least).clamp(1, ceil(PARTS, items))).max(1);
+        Ok(Scan {
+            loops: Loops::of(p.dtype, p.kind, level),
+            reverse: p.reverse,
+            outer,
+            len,
+            inner,
+            chunks: ceil(len, chunk),
+            chunk,
+            x: p.x as usize,
+            out: p.out as usize,
+        })
+    }
+
+    /// Runs it.
+    ///
+    /// # Safety
+    /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`].
+    pub(crate) unsafe fn run(&self, args: &[*mut u8], parallel: bool) {
+        let columns = ceil(self.inner, COLUMNS);
+        let (items, width) = (self.outer * columns, self.inner.min(COLUMNS));
+        if items * self.chunks == 0 {
+            return;
+        }
+        let args = Args(args);
+        let part = |item: i64, lanes: i64, chunk: i64, carry, store: bool| {
+            let args = &args;
+            let (o, column, first) = (item / columns, item % columns * COLUMNS, chunk * self.chunk);
+            let row = match self.reverse {
+                true => self.len - 1 - first,
+                false => first,
+            };
+            let at = ((o * self.len + row) * self.inner + column) as usize * self.loops.size;
+            let out = args.0[self.out].wrapping_add(at);
+            let part = Part {
+                x: args.0[self.x].wrapping_add(at),
+                out: store.then_some(out),
+                carry,
+                lanes: lanes as usize,
+                pitch: (self.len * self.inner) as usize,
+                rows: self.chunk.min(self.len - first) as usize,
+                width: width.min(self.inner - column) as usize,
+                step: if self.reverse {
+                    -self.inner
+                } else {
+                    self.inner
+                } as isize,
+            };
+            // SAFETY: linking checked the buffers' lengths; parts write different places.
+            unsafe { part.run(&self.loops) }
+        };
+        let work = self.chunk.saturating_mul(width).saturating_mul(WORK);
+        if self.chunks == 1 {
+            return split(items, work, parallel, |from, to| match columns {
+                1 => part(from, to - from, 0, None, true),
+                _ => (from..to).for_each(|i| part(i, 1, 0, None, true)),
+            });
+        }
+        // What the columns of each chunk combine to, and then what they start from.
+        let parts = items * self.chunks;
+        let mut carries = vec![0u64; (parts * width) as usize];
+        let shared = Carries(carries.as_mut_ptr().cast());
+        let carry = |i: i64| {
+            let shared = &shared;
+            shared
+                .0
+                .wrapping_add((i * width) as usize * self.loops.register)
+        };
+        // SAFETY: an element takes 8 bytes at most, so the list has room for all.
+        unsafe { (self.loops.begin)(carry(0), (parts * width) as usize) };
+        let all = |store: bool| {
+            split(parts, work, parallel, |from, to| {
+                for i in from..to {
+                    part(i / self.chunks, 1, i % self.chunks, Some(carry(i)), store);
+                }
+            })
+        };
+        all(false);
+        for item in 0..items {
+            let first = carry(item * self.chunks);
+            // SAFETY: the item has a carry for each chunk and column.
+            unsafe { (self.loops.join)(first, self.chunks as usize, width as usize) };
+        }
+        all(true);
+    }
+}
+
+/// The carries of all parts.
+struct Carries(*mut u8);
+// SAFETY: each part uses its own only.
+unsafe impl Sync for Carries {}
+
+/// Rows of neighbouring columns, in the order of the scan.
+struct Part {
+    x: *mut u8,
+    /// `None` if only the end is wanted.
+    out: Option<*mut u8>,
+    /// Where the columns start, and then where they end; the identity where there is none.
+    carry: Option<*mut u8>,
+    /// How many such there are, and elements from one to the next.
+    lanes: usize,
+    pitch: usize,
+    rows: usize,
+    width: usize,
+    /// Elements from row to row.
+    step: isize,
+}
+
+impl Part {
+    /// Scans all lanes, a tile at a time.
+    ///
+    /// # Safety
+    /// All elements and carries exist, and those that are written are this part's own.
+    unsafe fn run(&self, loops: &Loops) {
+        let (mut tile, mut own) = ([0u64; TILE], [0u64; COLUMNS as usize]);
+        let tile = tile.as_mut_ptr().cast::<u8>();
+        let size = loops.size as isize;
+        let is_line = self.step.abs() == 1;
+        let most = (TILE / self.width).max(1);
+        // Short lanes lie one behind the other, and share a tile.
+        let together = (TILE / (self.rows * self.width)).max(1);
+        for lane in (0..self.lanes).step_by(together) {
+            let lanes = together.min(self.lanes - lane);
+            let carry = self.carry.unwrap_or(own.as_mut_ptr().cast());
+            if self.carry.is_none() {
+                // SAFETY: there is room for as many as one part has columns.
+                unsafe { (loops.begin)(carry, self.width) };
+            }
+            // Rows that descend begin in the last lane.
+            let lane = if self.step < 0 {
+                lane + lanes - 1
+            } else {
+                lane
+            };
+            for first in (0..self.rows).step_by(most) {
+                let at = (lane * self.pitch) as isize + first as isize * self.step;
+                let rows = most.min(self.rows - first);
+                let all = lanes * rows;
+                let place = |x: *mut u8| x.wrapping_offset(at * size);
+                let memory = |x: *mut u8| Moved {
+                    memory: place(x),
+                    tile,
+                    // A line that ascends is one row.
+                    rows: if self.step == 1 { 1 } else { all },
+                    width: if self.step == 1 { all } else { self.width },
+                    step: self.step,
+                };
+                let block = Block {
+                    from: tile,
+                    to: tile,
+                    carry,
+                    lanes,
+                    rows,
+                    width: self.width,
+                    is_line,
+                    end_only: self.out.is_none(),
+                };
+                // SAFETY: the caller's; a tile has room for these rows.
+                unsafe {
+                    if loops.direct && self.step == 1 {
+                        (loops.scan)(Block {
+                            from: place(self.x),
+                            to: self.out.map_or(tile, place),
+                            ..block
+                        });
+                        continue;
+                    }
+                    (loops.load)(memory(self.x));
+                    (loops.scan)(block);
+                    if let Some(out) = self.out {
+                        (loops.store)(memory(out));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Runs of a tile that are scanned side by side, so that one does not wait for another.
+const RUNS: usize = 8;
+/// Elements of such a run.
+const RUN: usize = 128;
+/// Elements that are loaded, scanned and stored together.
+const TILE: usize = RUNS * RUN;
+
+/// The loops of a dtype and a kind.
+#[derive(Copy, Clone)]
+struct Loops {
+    /// Bytes of an element in memory.
+    size: usize,
+    /// Bytes of a register element.
+    register: usize,
+    /// True if elements in memory are register elements.
+    direct: bool,
+    load: unsafe fn(Moved),
+    store: unsafe fn(Moved),
+    scan: unsafe fn(Block),
+    /// Fills so many carries with the identity.
+    begin: unsafe fn(*mut u8, usize),
+    /// Makes what the columns (of the number given last) of each chunk combine to what they start from.
+    join: unsafe fn(*mut u8, usize, usize),
+}
+
+impl Loops {
+    /// The loops of a scan that [`Scan::computes`].
+    fn of(dtype: DType, kind: ScanKind, level: Level) -> Loops {
+        let blank = with_dtype!(dtype, M => Loops {
+            size: size_of::<<M as Mem>::Raw>(),
+            register: size_of::<<M as Mem>::C>(),
+            direct: <M as Mem>::DIRECT,
+            load: load::<M>,
+            store: store::<M>,
+            scan: |_| {},
+            begin: begin::<i32, Sum>,
+            join: join::<i32, Sum>,
+        });
+        match (dtype.compute(), kind) {
+            (Compute::F32, ScanKind::LogSumExp) => blank.with::<f32, LogSumExp>(Level::Baseline),
+            (Compute::F64, ScanKind::LogSumExp) => blank.with::<f64, LogSumExp>(Level::Baseline),
+            (Compute::F32, kind) => blank.of_kind::<f32>(kind, level),
+            (Compute::F64, kind) => blank.of_kind::<f64>(kind, level),
+            (Compute::I64, kind) => blank.of_kind::<i64>(kind, level),
+            (_, kind) => blank.of_kind::<i32>(kind, level),
+        }
+    }
+
+    fn of_kind<C: Number>(self, kind: ScanKind, level: Level) -> Loops {
+        match kind {
+            ScanKind::Sum | ScanKind::LogSumExp => self.with::<C, Sum>(level),
+            ScanKind::Prod => self.with::<C, Prod>(level),
+            ScanKind::Max => self.with::<C, Max>(level),
+            ScanKind::Min => self.with::<C, Min>(level),
+        }
+    }
+
+    fn with<C: Number, K: Combine>(self, level: Level) -> Loops {
+        Loops {
+            scan: compiled::<Running<C, K>, _>(level),
+            begin: begin::<C, K>,
+            join: join::<C, K>,
+            ..self
+        }
+    }
+}
+
+/// Rows of neighbouring elements in memory, and the tile that they lie in one behind the other.
+struct Moved {
+    memory: *mut u8,
+    tile: *mut u8,
+    rows: usize,
+    width: usize,
+    /// Elements from row to row in memory.
+    step: isize,
+}
+
+/// # Safety
+/// The rows exist, in memory and in the tile.
+unsafe fn load<M: Mem>(m: Moved) {
+    let mut tile = m.tile.cast::<M::C>();
+    for row in 0..m.rows as isize {
+        let memory = m.memory.cast::<M::Raw>().wrapping_offset(row * m.step);
+        for j in 0..m.width {
+            // SAFETY: the caller's.
+            unsafe { *tile.add(j) = M::load(*memory.add(j)) };
+        }
+        tile = tile.wrapping_add(m.width);
+    }
+}
+
+/// # Safety
+/// As [`load`].
+unsafe fn store<M: Mem>(m: Moved) {
+    let mut tile = m.tile.cast::<M::C>();
+    for row in 0..m.rows as isize {
+        let memory = m.memory.cast::<M::Raw>().wrapping_offset(row * m.step);
+        for j in 0..m.width {
+            // SAFETY: the caller's.
+            unsafe { *memory.add(j) = M::store(*tile.add(j)) };
+        }
+        tile = tile.wrapping_add(m.width);
+    }
+}
+
+/// # Safety
+/// There are so many carries.
+unsafe fn begin<C: Number, K: Combine>(carries: *mut u8, count: usize) {
+    // SAFETY: the caller's.
+    unsafe { std::slice::from_raw_parts_mut(carries.cast::<C>(), count) }.fill(K::identity());
+}
+
+/// # Safety
+/// There is a carry for each chunk and column.
+unsafe fn join<C: Number, K: Combine>(carries: *mut u8, chunks: usize, width: usize) {
+    // SAFETY: the caller's.
+    let carries = unsafe { std::slice::from_raw_parts_mut(carries.cast::<C>(), chunks * width) };
+    for column in 0..width {
+        let mut total = K::identity::<C>();
+        for chunk in carries.chunks_exact_mut(width) {
+            let own = std::mem::replace(&mut chunk[column], total);
+            total = K::combine(total, own);
+        }
+    }
+}
+
+/// Lanes of register elements one behind the other, and the carries of their columns.
+struct Block {
+    from: *const u8,
+    /// The same place; of rows of one element it may be another.
+    to: *mut u8,
+    /// Of the first lane; others begin with the identity.
+    carry: *mut u8,
+    lanes: usize,
+    /// Rows of a lane.
+    rows: usize,
+    width: usize,
+    /// Rows of one element that are neighbours in memory: their combinations may be regrouped.
+    is_line: bool,
+    /// Only the carries are wanted; what is written is of no use.
+    end_only: bool,
+}
+
+/// Combines the rows of lanes with those in front of them.
+struct Running<C, K>(PhantomData<(C, K)>);
+impl<C: Number, K: Combine> Kernel<Block> for Running<C, K> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(b: Block) {
+        let len = b.rows * b.width;
+        // SAFETY: there is a carry for each column.
+        let carry = unsafe { std::slice::from_raw_parts_mut(b.carry.cast::<C>(), b.width) };
+        for lane in 0..b.lanes {
+            // SAFETY: the lanes have these elements.
+            unsafe {
+                let from = b.from.cast::<C>().add(lane * len);
+                Self::lane(&b, from, b.to.cast::<C>().add(lane * len), carry);
+            }
+            if b.lanes > 1 {
+                carry.fill(K::identity());
+            }
+        }
+    }
+}
+
+impl<C: Number, K: Combine> Running<C, K> {
+    /// # Safety
+    /// There are as many elements as the block has in a lane.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "zipped runs are not unrolled")]
+    unsafe fn lane(b: &Block, from: *const C, to: *mut C, carry: &mut [C]) {
+        let len = b.rows * b.width;
+        // SAFETY: every index is below `len`.
+        unsafe {
+            if b.width > 1 {
+                let tile = std::slice::from_raw_parts_mut(to, len);
+                for row in tile.chunks_exact_mut(b.width) {
+                    for (x, carry) in row.iter_mut().zip(&mut *carry) {
+                        *carry = K::combine(*carry, *x);
+                        *x = *carry;
+                    }
+                }
+                return;
+            }
+            let mut total = carry[0];
+            if !(K::REGROUPS && b.is_line && len == TILE) {
+                for i in 0..len {
+                    total = K::combine(total, *from.add(i));
+                    *to.add(i) = total;
+                }
+                carry[0] = total;
+                return;
+            }
+            let mut ends = [K::identity::<C>(); RUNS];
+            if b.end_only {
+                for row in (0..TILE).step_by(RUNS) {
+                    for (r, end) in ends.iter_mut().enumerate() {
+                        *end = K::combine(*end, *from.add(row + r));
+                    }
+                }
+                carry[0] = ends.into_iter().fold(total, K::combine);
+                return;
+            }
+            let mut scanned = [[K::identity::<C>(); RUN]; RUNS];
+            for i in 0..RUN {
+                for r in 0..RUNS {
+                    ends[r] = K::combine(ends[r], *from.add(r * RUN + i));
+                    scanned[r][i] = ends[r];
+                }
+            }
+            for r in 0..RUNS {
+                for i in 0..RUN {
+                    *to.add(r * RUN + i) = K::combine(total, scanned[r][i]);
+                }
+                total = K::combine(total, ends[r]);
+            }
+            carry[0] = total;
+        }
+    }
+}

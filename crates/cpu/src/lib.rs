@@ -1,0 +1,13 @@
+//! The CPU engine: library kernels (products, convolutions, attention, scans, sorts, scatters) and tile programs, whose
+//! stages are machine code where the level has an emitter, else loops. Results have the same bits on every machine of a
+//! level, whatever the number of threads.
+//!
+//! [`link`] makes [`Work`](kiln_kernel::work::Work) of a plan's kernel; begin there.
+
+mod combine;
+mod kernels;
+mod tile;
+mod workspace;
+
+pub use kernels::{link, run_together, supported};
+pub use workspace::{tile_elements, workspace};

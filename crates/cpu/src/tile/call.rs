@@ -1,0 +1,495 @@
+//! Calls of printed functions.
+
+use super::code::Call;
+use kiln_kernel::simd::Level;
+use std::sync::Arc;
+
+/// Where an operand of a printed function is.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Place {
+    /// A line of consecutive elements, by its walk.
+    Line(u32),
+    /// The same, so many elements further on.
+    Ahead(u32, u32),
+    /// The element at lane index zero.
+    First(u32),
+    /// What a walk has at the lane at hand: the lanes are then visited in runs.
+    Run(u32),
+    /// The elements of a register.
+    Register(u32),
+    /// What a walk with one distance between lanes has, copied: for one step into a register, for many into memory of
+    /// the steps'.
+    Turned(u32, u32),
+    Slot(u32),
+    State(u32),
+    /// The first element of an argument.
+    Argument(u32),
+    /// The context itself.
+    Context,
+    /// The number 0.
+    Zero,
+}
+
+/// An operand of a printed function.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Operand {
+    pub place: Place,
+    /// Bytes of an element.
+    pub size: usize,
+    /// Bytes to the next lane.
+    pub step: usize,
+    /// Whether it is written past the cache.
+    pub streams: bool,
+    /// Whether it is the number that a walk has, and no address.
+    pub number: bool,
+}
+
+/// A function that is machine code, with what it is called with.
+#[derive(Clone)]
+pub(crate) struct Printed {
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub code: Arc<kiln_x86::Code>,
+    /// The same without stores past the cache, which need aligned memory.
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub plain: Option<Arc<kiln_x86::Code>>,
+    #[cfg(not(all(target_arch = "x86_64", unix)))]
+    pub none: Arc<std::convert::Infallible>,
+    pub level: Level,
+    pub operands: Vec<Operand>,
+    /// Whether it is called with a row of addresses for each of several steps, or runs.
+    pub steps: bool,
+    /// Walks that are visited run by run, and which operands they are.
+    pub runs: Vec<(u32, Vec<usize>)>,
+}
+
+/// The most operands of a printed function.
+pub(crate) const MAX: usize = 96;
+
+/// The steps of a call: the context's bases of each, or of the first two where all follow evenly, and the addresses of
+/// the operands.
+#[derive(Default)]
+pub(crate) struct Steps {
+    pub count: usize,
+    pub given: usize,
+    pub bases: Vec<i64>,
+    table: Vec<*mut u8>,
+    /// What is copied for an operand, one beside the other, a step a row.
+    turned: Vec<Vec<u64>>,
+}
+
+#[cfg(all(target_arch = "x86_64", unix))]
+mod native {
+    use super::{Call, MAX, Operand, Place, Printed, Steps};
+    use crate::tile::Ctx;
+    use crate::tile::code::Code as Instruction;
+    use kiln_jit::contraction::pack;
+    use kiln_kernel::sums::Lane;
+    use kiln_x86::Code;
+    use std::mem::MaybeUninit;
+
+    /// Bytes of the running value of a reduction.
+    #[cfg(feature = "testing")]
+    const STATE: usize = 8;
+
+    /// Bytes of a cache line.
+    const LINE: usize = 64;
+
+    /// Calls code over lanes with a row of addresses for each of several steps or runs, or with one row.
+    ///
+    /// # Safety
+    /// The code is a function over lanes, and of rows if there are several; each address of the table has what its
+    /// operand has for `n` lanes.
+    unsafe fn enter(f: &Printed, code: &Code, table: &[*mut u8], n: usize, rows: usize) {
+        #[cfg(feature = "testing")]
+        if interpret(f, code, table, [n, rows]) {
+            return;
+        }
+        let _ = f;
+        type Function = unsafe extern "sysv64" fn(*const *mut u8, usize, usize);
+        // SAFETY: that is what such code is a function of; without rows it takes no notice of their number.
+        unsafe {
+            let f: Function = std::mem::transmute(code.entry());
+            f(table.as_ptr(), n, rows)
+        }
+    }
+
+    /// Interprets a call, if this thread does so: beside what is declared, the table and the state of the row are there.
+    #[cfg(feature = "testing")]
+    fn interpret(f: &Printed, code: &Code, table: &[*mut u8], [n, rows]: [usize; 2]) -> bool {
+        let mut beside = vec![(table.as_ptr().cast(), size_of_val(table), false)];
+        for (i, at) in table.iter().enumerate() {
+            let operand = &f.operands[i % f.operands.len()];
+            if matches!(operand.place, Place::State(_)) {
+                beside.push((at.cast_const(), STATE, true));
+            }
+        }
+        let arguments = [table.as_ptr() as u64, n as u64, rows as u64];
+        kiln_kernel::interpreted::call(code.bytes(), &arguments, &beside)
+    }
+
+    /// The instruction: `x` is the function.
+    ///
+    /// # Safety
+    /// As for every instruction.
+    pub(crate) unsafe fn call((ctx, code): Call) {
+        // SAFETY: linking made the function of operands that are the program's.
+        unsafe {
+            let ctx = &*ctx;
+            let f = &*ctx.printed.add((*code).x as usize);
+            let mut table = [MaybeUninit::<*mut u8>::uninit(); MAX];
+            let table = &mut table[..f.operands.len()];
+            let table = &mut *(std::ptr::from_mut(table) as *mut [*mut u8]);
+            f.addresses(ctx, ctx.bases, ctx.slot_at, table);
+            for (operand, to) in f.operands.iter().zip(&*table) {
+                if let Place::Turned(x, _) = operand.place {
+                    let base = *ctx.bases.add((*ctx.walks.add(x as usize)).base_at);
+                    f.turn(ctx, (operand, x), &[base], *to);
+                }
+            }
+            f.go(ctx, table, &|_| ctx.bases, false);
+        }
+    }
+
+    /// The most addresses of a call over runs.
+    const ADDRESSES: usize = 256;
+
+    /// A call over steps.
+    ///
+    /// # Safety
+    /// As for every instruction; each step has the program's bases.
+    pub(crate) unsafe fn steps(ctx: &Ctx, code: &Instruction, tile: usize, steps: &mut Steps) {
+        // SAFETY: linking made the function of operands that are the program's.
+        unsafe {
+            let f = &*ctx.printed.add(code.x as usize);
+            let (operands, count) = (f.operands.len(), steps.count);
+            let width = steps.bases.len() / steps.given.max(1);
+            let bases = |step: usize| steps.bases.as_ptr().add(step * width);
+            steps.table.clear();
+            steps.table.resize(operands * count, std::ptr::null_mut());
+            for (step, row) in
+                (steps.table.chunks_exact_mut(operands).enumerate()).take(steps.given)
+            {
+                f.addresses(ctx, bases(step), ctx.slot_at + step * tile, row);
+            }
+            for i in steps.given * operands..count * operands {
+                let [before, last] = [2, 1].map(|n| steps.table[i - n * operands]);
+                let by = last.addr().wrapping_sub(before.addr());
+                steps.table[i] = last.wrapping_add(by);
+            }
+            f.turn_all(ctx, steps);
+            let bases = |step: usize| steps.bases.as_ptr().add(step * width);
+            f.go(ctx, &mut steps.table, &bases, true);
+        }
+    }
+
+    impl Printed {
+        /// Copies what a walk has for the lanes of steps with these bases, a step a row.
+        ///
+        /// # Safety
+        /// As for every instruction; the operand is a [`Place::Turned`] of the walk, and there is room.
+        unsafe fn turn(
+            &self,
+            ctx: &Ctx,
+            (operand, x): (&Operand, u32),
+            bases: &[i64],
+            to: *mut u8,
+        ) {
+            // SAFETY: the caller's; elements are copied, whatever they are.
+            unsafe {
+                match operand.size {
+                    8 => self.turn_typed::<f64>(ctx, x, bases, to.cast()),
+                    _ => self.turn_typed::<f32>(ctx, x, bases, to.cast()),
+                }
+            }
+        }
+
+        unsafe fn turn_typed<T: Lane>(&self, ctx: &Ctx, x: u32, bases: &[i64], to: *mut T) {
+            // SAFETY: the caller's; binding proved all elements to be within the argument.
+            unsafe {
+                let walk = &*ctx.walks.add(x as usize);
+                let memory = (*ctx.args.add(walk.arg)).cast::<T>();
+                let (apart, lanes) = (walk.lanes[0].stride, ctx.n as i64);
+                let mut step = 0;
+                // Steps of which each reads the elements behind those of the one before it are turned over as a matrix.
+                while step < bases.len() {
+                    let next = (step + 1..bases.len()).find(|s| bases[*s] != bases[s - 1] + 1);
+                    let end = next.unwrap_or(bases.len());
+                    let first = bases[step] + ctx.at.start * apart;
+                    let from = memory.wrapping_offset(first as isize).cast_const();
+                    let sizes = ((end - step) as i64, lanes);
+                    pack(
+                        self.level,
+                        (from, 1, apart),
+                        sizes,
+                        (to.add(step * ctx.n), lanes),
+                    );
+                    step = end;
+                }
+            }
+        }
+
+        /// Copies what lies apart from lane to lane, for all steps.
+        ///
+        /// # Safety
+        /// As [`steps`].
+        unsafe fn turn_all(&self, ctx: &Ctx, steps: &mut Steps) {
+            let operands = self.operands.len();
+            let width = steps.bases.len() / steps.given.max(1);
+            let mut memories = 0;
+            for (o, operand) in self.operands.iter().enumerate() {
+                let Place::Turned(x, _) = operand.place else {
+                    continue;
+                };
+                // SAFETY: the walk is the program's.
+                let at = unsafe { (*ctx.walks.add(x as usize)).base_at };
+                let mut bases: Vec<i64> = steps
+                    .bases
+                    .iter()
+                    .skip(at)
+                    .step_by(width)
+                    .copied()
+                    .collect();
+                while bases.len() < steps.count {
+                    let [before, last] = [2, 1].map(|n| bases[bases.len() - n]);
+                    bases.push(2 * last - before);
+                }
+                if steps.turned.len() == memories {
+                    steps.turned.push(vec![]);
+                }
+                let memory = &mut steps.turned[memories];
+                memories += 1;
+                let row = ctx.n * operand.size;
+                memory.resize((steps.count * row).div_ceil(8).max(memory.len()), 0);
+                let to = memory.as_mut_ptr().cast::<u8>();
+                #[cfg(feature = "testing")]
+                kiln_kernel::interpreted::given(to, steps.count * row, false);
+                // SAFETY: the caller's; there is room.
+                unsafe { self.turn(ctx, (operand, x), &bases, to) };
+                for (step, addresses) in steps.table.chunks_exact_mut(operands).enumerate() {
+                    addresses[o] = to.wrapping_add(step * row);
+                }
+            }
+        }
+
+        /// Runs over the lanes of a tile, run by run where walks are visited so, with a row of addresses for each step
+        /// (`many`), or one. `bases` gives those of a step.
+        ///
+        /// # Safety
+        /// As for every instruction; the rows have all addresses but those that are visited in runs.
+        unsafe fn go(
+            &self,
+            ctx: &Ctx,
+            table: &mut [*mut u8],
+            bases: &dyn Fn(usize) -> *const i64,
+            many: bool,
+        ) {
+            let operands = self.operands.len();
+            let walk = |x: u32| {
+                // SAFETY: walks are the program's.
+                unsafe { &*ctx.walks.add(x as usize) }
+            };
+            // SAFETY: passed on to the caller.
+            unsafe {
+                for (x, _) in &self.runs {
+                    walk(*x).begin_runs(ctx);
+                }
+                let mut left = ctx.n;
+                while left > 0 {
+                    let mut n = left;
+                    for (x, which) in &self.runs {
+                        for (step, row) in table.chunks_exact_mut(operands).enumerate() {
+                            let operand = &self.operands[which[0]];
+                            let (at, lanes) = walk(*x).run_at(ctx, bases(step), operand);
+                            n = n.min(lanes as usize);
+                            which.iter().for_each(|o| row[*o] = at);
+                        }
+                    }
+                    let (mut groups, mut runs) = (1, 1);
+                    if many {
+                        enter(self, &self.code, table, n, table.len() / operands);
+                    } else if self.steps {
+                        (groups, runs) = self.alike(ctx, table, n, left);
+                    } else {
+                        self.lanes(table, n);
+                    }
+                    let gone = n * runs * groups;
+                    left -= gone;
+                    if left == 0 {
+                        return;
+                    }
+                    for (x, _) in &self.runs {
+                        for _ in 0..groups {
+                            walk(*x).end_runs(ctx, n, runs as i64);
+                        }
+                    }
+                    for row in table.chunks_exact_mut(operands) {
+                        for (at, operand) in row.iter_mut().zip(&self.operands) {
+                            *at = at.wrapping_add(gone.wrapping_mul(operand.step));
+                        }
+                    }
+                }
+            }
+        }
+
+        /// Runs over a run of `n` lanes whose operands `first` has, and over those behind it that lie as evenly, all of
+        /// them among the lanes that are left; gives how many: so many groups of so many runs.
+        ///
+        /// # Safety
+        /// As for every instruction, and for [`Walk::run_at`](crate::tile::walk::Walk::run_at).
+        unsafe fn alike(
+            &self,
+            ctx: &Ctx,
+            first: &[*mut u8],
+            n: usize,
+            left: usize,
+        ) -> (usize, usize) {
+            let operands = self.operands.len();
+            let most = ADDRESSES / operands.max(3);
+            let mut runs = (left / n).clamp(1, most);
+            let walk = |x: u32| {
+                // SAFETY: walks are the program's.
+                unsafe { &*ctx.walks.add(x as usize) }
+            };
+            // Bytes from run to run, and from group to group.
+            let mut by = [(0, 0); MAX];
+            let mut table = [MaybeUninit::uninit(); ADDRESSES];
+            // SAFETY: the caller's.
+            unsafe {
+                for (x, _) in &self.runs {
+                    runs = runs.min(walk(*x).alike(ctx, n as i64).0 as usize);
+                }
+                let mut groups = (left / (n * runs)).clamp(1, most / runs);
+                for ((run, group), operand) in by.iter_mut().zip(&self.operands) {
+                    *run = n.wrapping_mul(operand.step);
+                    *group = run.wrapping_mul(runs);
+                }
+                for (x, which) in &self.runs {
+                    let (_, apart) = walk(*x).alike(ctx, n as i64);
+                    let (alike, further) = walk(*x).groups(ctx, n as i64, runs as i64);
+                    groups = groups.min(alike as usize);
+                    for o in which {
+                        let bytes = |elements: i64| {
+                            (elements as usize).wrapping_mul(self.operands[*o].size)
+                        };
+                        by[*o] = (bytes(apart), bytes(further));
+                    }
+                }
+                let mut to = table.iter_mut();
+                for group in 0..groups {
+                    for run in 0..runs {
+                        for ((first, by), to) in first.iter().zip(&by).zip(&mut to) {
+                            let apart = run.wrapping_mul(by.0);
+                            let apart = apart.wrapping_add(group.wrapping_mul(by.1));
+                            to.write(first.wrapping_add(apart));
+                        }
+                    }
+                }
+                let rows = runs * groups;
+                let table = std::slice::from_raw_parts(table.as_ptr().cast(), rows * operands);
+                enter(self, &self.code, table, n, rows);
+                (groups, runs)
+            }
+        }
+
+        /// Where the operands of the first lane are, but for those that are visited in runs, where the outer axes are as
+        /// these bases say.
+        ///
+        /// # Safety
+        /// As for every instruction; the bases are as many as the program has.
+        #[inline(always)]
+        unsafe fn addresses(
+            &self,
+            ctx: &Ctx,
+            bases: *const i64,
+            slot_at: usize,
+            table: &mut [*mut u8],
+        ) {
+            for (to, operand) in table.iter_mut().zip(&self.operands) {
+                // SAFETY: walks, registers, slots and states are the program's.
+                *to = unsafe {
+                    let walk = |x: u32| &*ctx.walks.add(x as usize);
+                    let element = |arg: usize, at: i64| match operand.number {
+                        true => at as *mut u8,
+                        false => (*ctx.args.add(arg))
+                            .wrapping_offset(at as isize * operand.size as isize),
+                    };
+                    match operand.place {
+                        Place::Line(x) => {
+                            let w = walk(x);
+                            element(w.arg, *bases.add(w.base_at) + ctx.at.start)
+                        }
+                        Place::Ahead(x, by) => {
+                            let w = walk(x);
+                            let base = *bases.add(w.base_at) + i64::from(by);
+                            element(w.arg, base + ctx.at.start)
+                        }
+                        Place::First(x) => {
+                            let w = walk(x);
+                            element(w.arg, *bases.add(w.base_at))
+                        }
+                        Place::Run(_) => std::ptr::null_mut(),
+                        Place::Register(r) | Place::Turned(_, r) => ctx.reg::<u8>(r),
+                        Place::Slot(s) => {
+                            (*ctx.slots.add(s as usize)).wrapping_add(slot_at * operand.size)
+                        }
+                        Place::State(x) => ctx.states.add(x as usize).cast(),
+                        Place::Argument(arg) => *ctx.args.add(arg as usize),
+                        Place::Context => (&raw const ctx.at).cast_mut().cast(),
+                        Place::Zero => std::ptr::null_mut(),
+                    }
+                };
+            }
+        }
+
+        /// Runs over lanes whose operands the table has.
+        ///
+        /// # Safety
+        /// As for [`enter`].
+        unsafe fn lanes(&self, table: &mut [*mut u8], mut n: usize) {
+            let Some(plain) = &self.plain else {
+                // SAFETY: passed on to the caller.
+                return unsafe { enter(self, &self.code, table, n, 1) };
+            };
+            let mut streams = self.operands.iter().zip(&*table).filter(|(o, _)| o.streams);
+            let head = streams.next().map_or(0, |(o, at)| {
+                (at.addr().next_multiple_of(LINE) - at.addr()) / o.size
+            });
+            let aligned =
+                |at: &*mut u8, size: usize| (at.addr() + head * size).is_multiple_of(LINE);
+            let mut all = self.operands.iter().zip(&*table);
+            let fits = all.all(|(o, at)| !o.streams || aligned(at, o.size));
+            let first = if fits { head.min(n) } else { n };
+            // SAFETY: passed on to the caller; a part of the lanes is theirs too.
+            unsafe {
+                if first > 0 {
+                    enter(self, plain, table, first, 1);
+                    n -= first;
+                    if n == 0 {
+                        return;
+                    }
+                    for (at, o) in table.iter_mut().zip(&self.operands) {
+                        *at = at.wrapping_add(first.wrapping_mul(o.step));
+                    }
+                    enter(self, &self.code, table, n, 1);
+                    for (at, o) in table.iter_mut().zip(&self.operands) {
+                        *at = at.wrapping_sub(first.wrapping_mul(o.step));
+                    }
+                    return;
+                }
+                if n > 0 {
+                    enter(self, &self.code, table, n, 1);
+                }
+            }
+        }
+    }
+}
+#[cfg(all(target_arch = "x86_64", unix))]
+pub(super) use native::{call, steps};
+
+/// Nothing is printed for this machine.
+#[cfg(not(all(target_arch = "x86_64", unix)))]
+pub(super) unsafe fn call(_: Call) {}
+
+/// As [`call`].
+#[cfg(not(all(target_arch = "x86_64", unix)))]
+pub(super) unsafe fn steps(_: &crate::tile::Ctx, _: &super::code::Code, _: usize, _: &mut Steps) {}

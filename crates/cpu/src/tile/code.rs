@@ -1,0 +1,60 @@
+//! What instructions are, and what they see while a program runs.
+
+use super::call::Printed;
+use super::walk::Walk;
+use kiln_kernel::bound::BoundDynamic;
+use kiln_kernel::failures::Position;
+
+/// What an instruction is called with.
+pub(crate) type Call = (*mut Ctx, *const Code);
+/// A compiled instruction.
+///
+/// # Safety
+/// The context is that of a runner of the linked program that the code belongs to.
+pub(crate) type Op = unsafe fn(Call);
+
+/// An instruction with its operands.
+#[derive(Copy, Clone)]
+pub(crate) struct Code {
+    pub f: Op,
+    /// Physical registers.
+    pub dst: u32,
+    pub a: u32,
+    pub b: u32,
+    pub c: u32,
+    /// A walk, slot, state, site or printed function, as the instruction has it.
+    pub x: u32,
+    /// Whether it calls a printed function, whose number is `x`.
+    pub is_call: bool,
+}
+
+/// What instructions see while a program runs.
+pub(crate) struct Ctx {
+    /// Where each physical register's elements are.
+    pub homes: *const *mut u8,
+    pub args: *const *mut u8,
+    pub walks: *const Walk,
+    pub bases: *mut i64,
+    pub coords: *mut i64,
+    pub dynamics: *const Vec<BoundDynamic>,
+    pub printed: *const Printed,
+    pub slots: *const *mut u8,
+    pub states: *mut [u64; 2],
+    /// Lanes of this tile.
+    pub n: usize,
+    /// The first element of this tile in each slot.
+    pub slot_at: usize,
+    pub at: Position,
+}
+
+impl Ctx {
+    /// A register's elements.
+    ///
+    /// # Safety
+    /// `reg` is a register of the program whose elements are `T`.
+    #[inline(always)]
+    pub(crate) unsafe fn reg<T>(&self, reg: u32) -> *mut T {
+        // SAFETY: there is a pointer for each register of the program.
+        unsafe { (*self.homes.add(reg as usize)).cast() }
+    }
+}

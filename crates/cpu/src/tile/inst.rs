@@ -1,0 +1,50 @@
+//! Facts about single instructions.
+
+use kiln_base::Compute;
+use kiln_kernel::bound::Bound;
+use kiln_plan::tile::{Inst, Schedule, TILE};
+
+/// Nanoseconds a point of the parallel axes takes, roughly: a guess that decides only how many
+/// threads share the work, and when they fetch ahead.
+pub(super) fn cost(bound: &Bound) -> f64 {
+    (0..bound.program.stages.len())
+        .map(|i| stage_cost(bound, i))
+        .sum()
+}
+
+/// What one stage has of [`cost`].
+pub(super) fn stage_cost(bound: &Bound, index: usize) -> f64 {
+    let program = bound.program;
+    let each = |inst: &Inst| match inst {
+        Inst::Unary { op, a, .. } => {
+            let wide = program.registers[a.0 as usize] != Compute::F32;
+            if !op.is_expensive() {
+                0.04
+            } else if wide {
+                10.0
+            } else {
+                0.3
+            }
+        }
+        Inst::Binary { op, .. } if op.is_expensive() => 8.0,
+        Inst::Random { .. } => 8.0,
+        Inst::LoadAt { .. } => 1.0,
+        Inst::Load { .. } | Inst::Store { .. } => 0.15,
+        _ => 0.04,
+    };
+    let stage = &program.stages[index];
+    let inner = match program.schedule {
+        Schedule::Rows => &bound.lane,
+        Schedule::Lanes => &bound.outer,
+    };
+    let points = if stage.over_inner {
+        inner.iter().product::<i64>() as f64
+    } else {
+        1.0
+    };
+    let overhead = match program.schedule {
+        Schedule::Rows => 10.0 * (points / TILE as f64).ceil(),
+        Schedule::Lanes => 0.0,
+    };
+    stage.code.iter().map(each).sum::<f64>() * points + overhead * stage.code.len() as f64
+}

@@ -1,0 +1,130 @@
+//! Pointwise primitives: which exist for which type, and their loops.
+
+use super::code::{Call, Op};
+use super::lanes::{map1, map2, map3};
+use kiln_base::prim::{Binary, Unary};
+use kiln_base::{Compute, DType};
+use kiln_kernel::compute::with_compute;
+use kiln_kernel::element::Elem;
+use kiln_kernel::simd::Level;
+use kiln_kernel::simd::erf::ErfTable;
+
+/// The loop of each variant, with the variant's number known to the compiler.
+macro_rules! each {
+    ($op:expr, $Enum:ident, $f:ident, $($v:ident)*) => {
+        match $op {
+            $($Enum::$v => $f::<T, { $Enum::$v as usize }>,)*
+        }
+    };
+}
+
+/// The loop of a primitive on one operand; [`unary_result`](kiln_kernel::check::unary_result) says that it exists.
+pub(super) fn unary(op: Unary, ty: Compute, level: Level) -> Op {
+    unsafe fn value<T: Elem, const N: usize>(call: Call) {
+        // SAFETY: the call is of this instruction, whose operand's type was checked.
+        unsafe { map1::<T, T>(call, |x| T::unary(Unary::ALL[N], x)) }
+    }
+    unsafe fn test<T: Elem, const N: usize>(call: Call) {
+        // SAFETY: the call is of this instruction, whose operand's type was checked.
+        unsafe { map1::<T, u8>(call, |x| T::test(Unary::ALL[N], x) as u8) }
+    }
+    unsafe fn erf(call: Call) {
+        let table = ErfTable::get();
+        // SAFETY: the call is of this instruction, whose operand's type was checked.
+        unsafe { map1::<f32, f32>(call, |x| table.of(x)) }
+    }
+    if (op, ty, level.width()) == (Unary::Erf, Compute::F32, Level::Avx512) {
+        return erf;
+    }
+    fn of_integer<T: Elem>(op: Unary) -> Op {
+        match op {
+            Unary::Neg => value::<T, { Unary::Neg as usize }>,
+            Unary::Abs => value::<T, { Unary::Abs as usize }>,
+            Unary::Not => value::<T, { Unary::Not as usize }>,
+            // Integers are whole: Floor, Ceil, Round and Trunc.
+            _ => value::<T, { Unary::Trunc as usize }>,
+        }
+    }
+    fn of_float<T: Elem>(op: Unary) -> Op {
+        each!(op, Unary, value,
+            Neg Abs Not Sqrt Rsqrt Recip Exp Exp2 Expm1 Log Log2 Log10 Log1p Sin Cos Tan Asin Acos Atan
+            Sinh Cosh Tanh Asinh Acosh Atanh Sigmoid Erf Floor Ceil Round Trunc IsNan IsInf SignBit
+            Erfc ErfInv LogNdtr Ndtri Lgamma Digamma I0 I0e I1 I1e)
+    }
+    if !op.gives_mask() {
+        return match ty {
+            Compute::F32 => of_float::<f32>(op),
+            Compute::F64 => of_float::<f64>(op),
+            Compute::I32 => of_integer::<i32>(op),
+            Compute::I64 => of_integer::<i64>(op),
+            Compute::Mask => of_integer::<u8>(op),
+        };
+    }
+    with_compute!(ty, T => match op {
+            Unary::IsNan => test::<T, { Unary::IsNan as usize }>,
+            Unary::IsInf => test::<T, { Unary::IsInf as usize }>,
+            _ => test::<T, { Unary::SignBit as usize }>,
+    })
+}
+
+/// The loop of a primitive on two operands; [`binary_result`](kiln_kernel::check::binary_result) says that it exists. A divisor of 0 is reported at the
+/// site `x` and gives 0.
+pub(super) fn binary(op: Binary, ty: Compute) -> Op {
+    unsafe fn value<T: Elem, const N: usize>(call: Call) {
+        // SAFETY: the call is of this instruction, whose operands' types were checked.
+        unsafe {
+            let (ctx, c) = (&*call.0, &*call.1);
+            let (d, a, b) = (ctx.reg::<T>(c.dst), ctx.reg::<T>(c.a), ctx.reg::<T>(c.b));
+            for i in 0..ctx.n {
+                let x = *a.add(i);
+                *d.add(i) = T::binary(Binary::ALL[N], x, *b.add(i)).unwrap_or_else(|| {
+                    ctx.at.fail(c.x, i, x.number().int(DType::I64), 0);
+                    T::ZERO
+                });
+            }
+        }
+    }
+    unsafe fn compare<T: Elem, const N: usize>(call: Call) {
+        // SAFETY: the call is of this instruction, whose operands' types were checked.
+        unsafe { map2::<T, T, u8>(call, |x, y| T::compare(Binary::ALL[N], x, y) as u8) }
+    }
+    with_compute!(ty, T => if op.gives_mask() {
+        match op {
+            Binary::Eq => compare::<T, { Binary::Eq as usize }>,
+            Binary::Ne => compare::<T, { Binary::Ne as usize }>,
+            Binary::Lt => compare::<T, { Binary::Lt as usize }>,
+            Binary::Le => compare::<T, { Binary::Le as usize }>,
+            Binary::Gt => compare::<T, { Binary::Gt as usize }>,
+            _ => compare::<T, { Binary::Ge as usize }>,
+        }
+    } else {
+        each!(op, Binary, value,
+            Add Sub Mul Div FloorDiv Rem FloorMod Pow Atan2 Hypot Zeta Gcd Lcm Max Min And Or Xor Shl Shr
+            Eq Ne Lt Le Gt Ge)
+    })
+}
+
+/// The loop of `mask ? a : b`; the mask is operand `a` of the code.
+pub(super) fn select(ty: Compute) -> Op {
+    unsafe fn of<T: Elem>(call: Call) {
+        // SAFETY: the call is of this instruction, whose operands' types were checked.
+        unsafe { map3::<u8, T, T, T>(call, |m, a, b| if m != 0 { a } else { b }) }
+    }
+    with_compute!(ty, T => of::<T>)
+}
+
+/// The loop that spreads the first element over the tile.
+pub(super) fn spread(ty: Compute) -> Op {
+    unsafe fn of<T: Elem>(call: Call) {
+        // SAFETY: the call is of this instruction, whose operand's type was checked.
+        unsafe {
+            let (ctx, c) = (&*call.0, &*call.1);
+            let d = ctx.reg::<T>(c.dst);
+            let value = *d;
+            for i in 1..ctx.n {
+                *d.add(i) = value;
+            }
+        }
+    }
+    with_compute!(ty, T => of::<T>)
+}

@@ -1,0 +1,479 @@
+//! From a checked program to code.
+
+use super::call::{Place, Printed};
+use super::code::{Code, Op};
+use super::inst::cost;
+use super::linked::{Linked, Stage};
+use super::walk::Walk;
+use super::{cast, kernels, live, load, random, reduce};
+use hashbrown::{HashMap, HashSet};
+use kiln_base::Compute;
+use kiln_kernel::bound::{Bound, BoundDynamic};
+use kiln_kernel::compute::{plain_dtype, scalar_bits};
+use kiln_kernel::error::{Result, damaged};
+use kiln_kernel::memory::ALIGN;
+use kiln_kernel::simd::Level;
+use kiln_plan::tile::{Inst, Schedule, TILE};
+
+/// A result of at least this many bytes bypasses the cache.
+#[cfg(all(target_arch = "x86_64", unix))]
+const STREAM_BYTES: i64 = 32 << 20;
+
+/// Parts of each thread: the last to end has little left to do, wherever it was interrupted.
+const PARTS: u8 = 4;
+
+/// The least elements of a tile.
+const LEAST_TILE: usize = 64;
+
+/// The most elements that are turned over at once, in the first-level cache.
+const TURNED: usize = 4096;
+
+/// The most working memory of one thread.
+const FRAME_LIMIT: usize = 1 << 32;
+
+pub(super) struct Linker<'a> {
+    pub(super) bound: &'a Bound<'a>,
+    pub(super) level: Level,
+    /// The types of physical registers.
+    types: Vec<Compute>,
+    /// The registers that have a place of their own, by stage.
+    pub(super) fixed: Vec<HashSet<u16>>,
+    /// The physical registers of those of the program.
+    globals: HashMap<u16, u32>,
+    /// What code over the lanes of a row reads in each lane.
+    pub(super) spread: HashSet<u16>,
+    pub(super) printed: Vec<Printed>,
+    /// Whether anything is printed.
+    prints: bool,
+    pub(super) walks: Vec<Walk>,
+    walk_of: HashMap<(usize, bool), u32>,
+    states: u32,
+    /// Numbers among the `Index` and `LoadAt` instructions of the program, by stage and position.
+    pub(super) numbers: HashMap<(usize, usize), usize>,
+    dynamics: Vec<Vec<BoundDynamic>>,
+    pub(super) streams: bool,
+}
+
+/// Compiles a checked program for `level`.
+///
+/// # Errors
+/// If it needs more axes or memory than the engine has.
+pub(crate) fn link(bound: &Bound, level: Level) -> Result<Linked> {
+    link_as(bound, level, true)
+}
+
+/// The same, and whether what has a printed form is printed.
+pub(super) fn link_as(bound: &Bound, level: Level, prints: bool) -> Result<Linked> {
+    let program = bound.program;
+    let (mut indices, mut gathers) = (program.accesses.len(), 0);
+    let mut numbers = HashMap::new();
+    for (stage, source) in program.stages.iter().enumerate() {
+        for (i, inst) in source.code.iter().enumerate() {
+            let next = match inst {
+                Inst::Index { .. } => &mut indices,
+                Inst::LoadAt { .. } => &mut gathers,
+                _ => continue,
+            };
+            numbers.insert((stage, i), *next);
+            *next += 1;
+        }
+    }
+    let mut l = Linker {
+        bound,
+        level,
+        types: vec![],
+        fixed: live::fixed(program),
+        globals: HashMap::new(),
+        spread: HashSet::new(),
+        printed: vec![],
+        prints,
+        walks: vec![],
+        walk_of: HashMap::new(),
+        states: 0,
+        numbers,
+        dynamics: vec![],
+        streams: false,
+    };
+    let mut stages = (0..program.stages.len())
+        .map(|i| l.stage(i))
+        .collect::<Result<Vec<_>>>()?;
+    l.spread(&mut stages);
+    l.finish(stages)
+}
+
+impl Linker<'_> {
+    /// A physical register that is nothing of the program's.
+    pub(super) fn fresh(&mut self, ty: Compute) -> u32 {
+        self.types.push(ty);
+        self.types.len() as u32 - 1
+    }
+
+    /// The physical register of one of the program's.
+    pub(super) fn global(&mut self, r: u16) -> u32 {
+        if let Some(p) = self.globals.get(&r) {
+            return *p;
+        }
+        let p = self.fresh(self.bound.program.registers[usize::from(r)]);
+        self.globals.insert(r, p);
+        p
+    }
+
+    pub(super) fn walk(&mut self, access: usize, over_inner: bool) -> Result<u32> {
+        let key = (access, over_inner);
+        if let Some(w) = self.walk_of.get(&key) {
+            return Ok(*w);
+        }
+        let bound = self.bound;
+        let a = &bound.accesses[access];
+        let scalar = bound.program.schedule == Schedule::Rows && !over_inner;
+        let fill = a.arg.map_or(0, |arg| {
+            let dtype = bound.program.args[arg].dtype;
+            scalar_bits(a.fill.cast(dtype), dtype.compute())
+        });
+        let mut walk = Walk::new(a, bound.outer.len(), &bound.lane, scalar, fill)?;
+        walk.len = a.arg.map_or(0, |arg| bound.lens[arg]);
+        walk.reads_memory = a.arg.is_some();
+        let extents: Vec<i64> = bound.outer.iter().chain(&bound.lane).copied().collect();
+        walk.range = a.address.range(&extents);
+        self.walks.push(walk);
+        let id = self.walks.len() as u32 - 1;
+        self.walk_of.insert(key, id);
+        Ok(id)
+    }
+
+    #[cfg(all(target_arch = "x86_64", unix))]
+    /// Whether a store to `arg` should bypass the cache: large, if nothing else is said, and not read here.
+    pub(super) fn streams(&self, arg: usize) -> bool {
+        let program = self.bound.program;
+        let bytes = self.bound.lens[arg].saturating_mul(program.args[arg].dtype.size() as i64);
+        let reads = |inst: &Inst| match inst {
+            Inst::Load { access, .. } | Inst::LoadAt { access, .. } => {
+                program.accesses[*access as usize].arg as usize == arg
+            }
+            _ => false,
+        };
+        let large = || bytes >= STREAM_BYTES;
+        program.cut.stream.unwrap_or_else(large)
+            && !program.stages.iter().flat_map(|s| &s.code).any(reads)
+    }
+
+    fn stage(&mut self, index: usize) -> Result<Stage> {
+        let source = &self.bound.program.stages[index];
+        let empty = || Stage {
+            over_inner: source.over_inner,
+            turn: source.turn,
+            begin: vec![],
+            body: vec![],
+            end: vec![],
+            walks: vec![],
+            moving: vec![],
+            general: vec![],
+            steps: false,
+            step: 0,
+        };
+        let mut out = empty();
+        #[cfg(all(target_arch = "x86_64", unix))]
+        let printed = self.prints && self.function(index, &mut out)?;
+        #[cfg(not(all(target_arch = "x86_64", unix)))]
+        let printed = false;
+        if !printed {
+            out = empty();
+            for (i, inst) in source.code.iter().enumerate() {
+                self.interpreted(index, i, inst, &mut out)?;
+            }
+        }
+        for list in [&mut out.walks, &mut out.general] {
+            list.sort();
+            list.dedup();
+        }
+        let moves = |w: &&u32| self.walks[**w as usize].moves();
+        out.moving = out.walks.iter().filter(moves).copied().collect();
+        Ok(out)
+    }
+
+    /// Adds an instruction that is interpreted.
+    fn interpreted(&mut self, index: usize, i: usize, inst: &Inst, out: &mut Stage) -> Result<()> {
+        let program = self.bound.program;
+        let over_inner = program.stages[index].over_inner;
+        let (reads, writes) = inst.operands();
+        if over_inner {
+            self.spread.extend(reads.iter().map(|r| r.0));
+        }
+        let mut from = [0; 3];
+        if !matches!(inst, Inst::LoadAt { .. }) {
+            for (to, r) in from.iter_mut().zip(&reads) {
+                *to = self.global(r.0);
+            }
+        }
+        let dst = writes.map_or(0, |r| self.global(r.0));
+        let ty = |r: u16| program.registers[usize::from(r)];
+        let code = |f, x| Code {
+            a: from[0],
+            b: from[1],
+            c: from[2],
+            ..plain(f, dst, x)
+        };
+        let inst = match inst {
+            Inst::Load { access, .. } => {
+                let (x, dtype) = self.moved(*access, over_inner, out)?;
+                code(load::load(dtype), x)
+            }
+            Inst::Store { access, src } => {
+                let (x, dtype) = self.moved(*access, over_inner, out)?;
+                self.store(from[0], ty(src.0), (x, dtype), out);
+                return Ok(());
+            }
+            Inst::LoadAt { access, .. } => {
+                let (x, dtype) = self.moved(*access, over_inner, out)?;
+                // It reaches further than its walk says.
+                self.walks[x as usize].dynamic = true;
+                let mut list = self.bound.dynamics[self.numbers[&(index, i)]].clone();
+                for (d, r) in list.iter_mut().zip(&reads) {
+                    d.index = self.global(r.0);
+                }
+                self.dynamics.push(list);
+                let a = self.dynamics.len() as u32 - 1;
+                Code {
+                    a,
+                    ..plain(load::load_at(dtype), dst, x)
+                }
+            }
+            Inst::Index { .. } => {
+                let x = self.walk(self.numbers[&(index, i)], over_inner)?;
+                out.walks.push(x);
+                out.general.push(x);
+                code(load::index::<false>, x)
+            }
+            Inst::Unary { op, a, .. } => code(kernels::unary(*op, ty(a.0), self.level), 0),
+            Inst::Binary { op, a, site, .. } => code(kernels::binary(*op, ty(a.0)), *site),
+            Inst::Select { a, .. } => code(kernels::select(ty(a.0)), 0),
+            Inst::Convert { from, to, .. } => code(cast::cast(*from, *to), 0),
+            Inst::Random { kind, dst, .. } => code(random::random(*kind, ty(dst.0)), 0),
+            Inst::Keep { slot, src } => code(load::slot(ty(src.0), false), u32::from(*slot)),
+            Inst::Kept { slot, dst } => code(load::slot(ty(dst.0), true), u32::from(*slot)),
+            Inst::Reduce { .. } | Inst::ArgReduce { .. } => {
+                let (body, after) = self.reduction(inst, from[0], out);
+                out.body.push(body);
+                out.body.extend(after);
+                return Ok(());
+            }
+        };
+        out.body.push(inst);
+        Ok(())
+    }
+
+    /// The walk of an access that is interpreted, and the dtype in memory.
+    pub(super) fn moved(
+        &mut self,
+        access: u16,
+        over_inner: bool,
+        out: &mut Stage,
+    ) -> Result<(u32, kiln_base::DType)> {
+        let program = self.bound.program;
+        let x = self.walk(usize::from(access), over_inner)?;
+        out.walks.push(x);
+        out.general.push(x);
+        let arg = program.accesses[usize::from(access)].arg;
+        Ok((x, program.args[usize::from(arg)].dtype))
+    }
+
+    /// Adds the store of a physical register.
+    pub(super) fn store(
+        &mut self,
+        mut from: u32,
+        ty: Compute,
+        (x, dtype): (u32, kiln_base::DType),
+        out: &mut Stage,
+    ) {
+        if ty != dtype.compute() {
+            let converted = self.fresh(dtype.compute());
+            out.body.push(Code {
+                a: from,
+                ..plain(cast::cast(plain_dtype(ty), dtype), converted, 0)
+            });
+            from = converted;
+        }
+        out.body.push(Code {
+            a: from,
+            ..plain(load::store(dtype), 0, x)
+        });
+    }
+
+    /// Adds what comes before and after the tiles, and gives the code for each tile, and of what may follow it.
+    pub(super) fn reduction(
+        &mut self,
+        inst: &Inst,
+        a: u32,
+        out: &mut Stage,
+    ) -> (Code, Option<Code>) {
+        let rows = self.bound.program.schedule == Schedule::Rows;
+        let steps: i64 = self.bound.outer.iter().product();
+        let ty = |r: u16| self.bound.program.registers[usize::from(r)];
+        let (parts, beside, acc) = match inst {
+            Inst::Reduce { op, a, acc } => {
+                let parts = match rows {
+                    true => reduce::rows(*op, ty(a.0)),
+                    false => reduce::lanes(*op, ty(a.0), steps),
+                };
+                let beside = parts.after.map(|_| Compute::F64);
+                (parts, beside, acc)
+            }
+            Inst::ArgReduce { op, a, acc } if rows => (reduce::arg_rows(*op, ty(a.0)), None, acc),
+            Inst::ArgReduce { op, a, acc } => (reduce::arg_lanes(*op, ty(a.0)), Some(ty(a.0)), acc),
+            _ => unreachable!("called for reductions only"),
+        };
+        let acc = self.global(acc.0);
+        let beside = beside.map_or(0, |ty| self.fresh(ty));
+        let x = self.states;
+        self.states += 2;
+        let code = |f, dst| Code {
+            a,
+            b: beside,
+            ..plain(f, dst, x)
+        };
+        for (i, f) in parts.begin.iter().enumerate() {
+            out.begin.push(code(*f, if i == 0 { acc } else { beside }));
+        }
+        out.end.extend(parts.end.map(|f| code(f, acc)));
+        (code(parts.body, acc), parts.after.map(|f| code(f, acc)))
+    }
+
+    /// Spreads what is read over the lanes of a row, and written for the row as a whole.
+    fn spread(&self, stages: &mut [Stage]) {
+        let program = self.bound.program;
+        if program.schedule != Schedule::Rows {
+            return;
+        }
+        for (stage, out) in program.stages.iter().zip(stages) {
+            let mut written: Vec<u16> = (stage.code.iter())
+                .filter(|inst| {
+                    let reduces = matches!(inst, Inst::Reduce { .. } | Inst::ArgReduce { .. });
+                    !stage.over_inner || reduces
+                })
+                .filter_map(|i| i.operands().1)
+                .map(|r| r.0)
+                .filter(|r| self.spread.contains(r) && self.globals.contains_key(r))
+                .collect();
+            written.sort();
+            written.dedup();
+            for r in written {
+                let f = kernels::spread(program.registers[r as usize]);
+                out.end.push(plain(f, self.globals[&r], 0));
+            }
+        }
+    }
+
+    fn finish(mut self, stages: Vec<Stage>) -> Result<Linked> {
+        let bound = self.bound;
+        let program = bound.program;
+        let (mut bases, mut coords) = (0, 0);
+        for w in &mut self.walks {
+            (w.base_at, w.coord_at) = (bases, coords);
+            bases += 1 + w.limits.len();
+            coords += w.numbers();
+        }
+        let outer_len: i64 = bound.outer.iter().product();
+        let lane_len: i64 = bound.lane.iter().product();
+        let slot_bytes: usize = program.slots.iter().map(|s| s.size()).sum();
+        let tile = self.tile(outer_len, slot_bytes);
+        let rows = program.schedule == Schedule::Rows;
+        // A row's slot may end in a partial tile but never exceeds the row.
+        let slot_len = if rows {
+            lane_len
+        } else {
+            outer_len.saturating_mul(tile as i64)
+        };
+        let mut frame = 0usize;
+        let mut place = |elements: usize, size: usize| {
+            let at = frame;
+            let bytes = elements.saturating_mul(size).saturating_add(ALIGN);
+            frame = frame.saturating_add(bytes / ALIGN * ALIGN);
+            at
+        };
+        let homes = self.types.iter().map(|t| place(tile, t.size()));
+        let homes: Vec<usize> = homes.collect();
+        let slots = program
+            .slots
+            .iter()
+            .map(|t| place(slot_len as usize, t.size()));
+        let slots: Vec<usize> = slots.collect();
+        if frame > FRAME_LIMIT {
+            return Err(damaged!("{} needs {frame} bytes of scratch", program.name));
+        }
+        let constants = (program.constants.iter())
+            .filter_map(|(r, value)| {
+                let ty = program.registers[r.0 as usize];
+                let p = self.globals.get(&r.0)?;
+                Some((*p, ty, scalar_bits(*value, ty)))
+            })
+            .collect();
+        let mut linked = Linked {
+            schedule: program.schedule,
+            outer: bound.outer.clone(),
+            outer_len,
+            lane_len,
+            points: bound.axes_len(),
+            serial: bound.serial,
+            tile,
+            step: tile,
+            printed: self.printed,
+            walks: self.walks,
+            stages,
+            dynamics: self.dynamics,
+            constants,
+            homes,
+            slots,
+            frame,
+            bases,
+            coords,
+            states: self.states as usize,
+            streams: self.streams,
+            cost: cost(bound),
+            parts: i64::from(program.cut.parts.unwrap_or(PARTS)),
+            parallel: bound.parallel,
+            covered: bound.covered.clone(),
+            pieces: Vec::new(),
+        };
+        linked.set_steps();
+        Ok(linked)
+    }
+
+    /// Lanes of a tile: fewer where many registers, or what is turned over, would leave the first-level cache, or the
+    /// slots of a tile of rows the second.
+    fn tile(&self, outer_len: i64, slot_bytes: usize) -> usize {
+        let live: usize = self.types.iter().map(|t| t.size()).sum();
+        if let Some(tile) = self.bound.program.cut.tile {
+            return usize::from(tile).clamp(LEAST_TILE, TILE);
+        }
+        let mut tile = TILE;
+        while tile > 128 && live * tile > 32 << 10 {
+            tile /= 2;
+        }
+        if self.bound.program.schedule == Schedule::Lanes {
+            let slots = slot_bytes.saturating_mul(outer_len as usize);
+            while tile > LEAST_TILE && slots.saturating_mul(tile) > 512 << 10 {
+                tile /= 2;
+            }
+            let steps = outer_len.min(reduce::FLUSH) as usize;
+            let mut operands = self.printed.iter().flat_map(|p| &p.operands);
+            let turned = operands.any(|o| matches!(o.place, Place::Turned(..)));
+            while turned && tile > LEAST_TILE && steps * tile > TURNED {
+                tile /= 2;
+            }
+        }
+        tile
+    }
+}
+
+/// Code without operands.
+pub(super) fn plain(f: Op, dst: u32, x: u32) -> Code {
+    Code {
+        f,
+        dst,
+        a: 0,
+        b: 0,
+        c: 0,
+        x,
+        is_call: false,
+    }
+}

@@ -1,0 +1,169 @@
+//! Loads, stores, index numbers and row slots.
+
+use super::code::{Call, Code, Ctx, Op};
+use super::walk::Walk;
+use kiln_base::{Compute, DType};
+use kiln_kernel::compute::with_compute;
+use kiln_kernel::element::{Elem, from_bits};
+use kiln_kernel::simd::convert::{Mem, with_dtype};
+
+/// What the operands of a load or store point at: the context, its code, the walk, and the argument's element zero.
+///
+/// # Safety
+/// As for every instruction; `x` is a walk.
+#[inline(always)]
+pub(super) unsafe fn at<'a, T>((ctx, code): Call) -> (&'a Ctx, &'a Code, &'a Walk, *mut T) {
+    // SAFETY: the context is the program's, which has the walk `x` and the argument that it is over.
+    unsafe {
+        let (ctx, code) = (&*ctx, &*code);
+        let walk = &*ctx.walks.add(code.x as usize);
+        (ctx, code, walk, (*ctx.args.add(walk.arg)).cast())
+    }
+}
+
+/// The instruction of a load.
+pub(super) fn load(dtype: DType) -> Op {
+    unsafe fn of<M: Mem>(call: Call)
+    where
+        M::C: Elem,
+    {
+        // SAFETY: binding proved what the limits allow to be within the argument.
+        unsafe {
+            let (ctx, code, walk, memory) = at::<M::Raw>(call);
+            let d = ctx.reg::<M::C>(code.dst);
+            let fill = from_bits::<M::C>(walk.fill);
+            walk.runs(ctx, |lane, address, stride, len, low, high| {
+                let d = d.add(lane);
+                for i in (0..low).chain(high..len) {
+                    *d.add(i) = fill;
+                }
+                let s = memory.wrapping_offset(address as isize);
+                match stride {
+                    1 => (low..high).for_each(|i| *d.add(i) = M::load(*s.wrapping_add(i))),
+                    _ => (low..high).for_each(|i| {
+                        *d.add(i) = M::load(*s.wrapping_offset(i as isize * stride as isize));
+                    }),
+                }
+            });
+        }
+    }
+    with_dtype!(dtype, M => of::<M>)
+}
+
+/// The instruction of a store.
+pub(super) fn store(dtype: DType) -> Op {
+    unsafe fn of<M: Mem>(call: Call) {
+        // SAFETY: binding proved what the limits allow to be within the argument.
+        unsafe {
+            let (ctx, code, walk, memory) = at::<M::Raw>(call);
+            let s = ctx.reg::<M::C>(code.a);
+            walk.runs(ctx, |lane, address, stride, _, low, high| {
+                let (s, d) = (s.add(lane), memory.wrapping_offset(address as isize));
+                match stride {
+                    1 => (low..high).for_each(|i| *d.wrapping_add(i) = M::store(*s.add(i))),
+                    _ => (low..high).for_each(|i| {
+                        *d.wrapping_offset(i as isize * stride as isize) = M::store(*s.add(i));
+                    }),
+                }
+            });
+        }
+    }
+    with_dtype!(dtype, M => of::<M>)
+}
+
+/// Reads lane by lane at data-dependent addresses: `x` is the walk, `a` the list of dynamic parts.
+pub(super) fn load_at(dtype: DType) -> Op {
+    unsafe fn of<M: Mem>(call: Call)
+    where
+        M::C: Elem,
+    {
+        // SAFETY: every address is checked against the argument's length before it is read.
+        unsafe {
+            let (ctx, code, walk, memory) = at::<M::Raw>(call);
+            let dynamic = &*ctx.dynamics.add(code.a as usize);
+            let d = ctx.reg::<M::C>(code.dst);
+            let fill = from_bits::<M::C>(walk.fill);
+            walk.runs(ctx, |lane, address, stride, len, low, high| {
+                for i in (0..low).chain(high..len) {
+                    *d.add(lane + i) = fill;
+                }
+                for i in low..high {
+                    let mut address = address.wrapping_add(stride.wrapping_mul(i as i64));
+                    for part in dynamic {
+                        let index = *ctx.reg::<i64>(part.index).add(lane + i);
+                        if index as u64 >= part.extent as u64 {
+                            ctx.at.fail(part.site, lane + i, index, part.extent);
+                        } else {
+                            address = address.wrapping_add(index.wrapping_mul(part.stride));
+                        }
+                    }
+                    // An empty or badly described argument has nothing to read.
+                    *d.add(lane + i) = if (address as u64) < walk.len as u64 {
+                        M::load(*memory.add(address as usize))
+                    } else {
+                        fill
+                    };
+                }
+            });
+        }
+    }
+    with_dtype!(dtype, M => of::<M>)
+}
+
+/// The affine number itself, or with `LANES` what the lanes add to it.
+pub(super) unsafe fn index<const LANES: bool>((ctx, code): Call) {
+    // SAFETY: the register's elements are i64, by the checks; an index has a walk, but no argument.
+    unsafe {
+        let (ctx, code) = (&*ctx, &*code);
+        let d = ctx.reg::<i64>(code.dst);
+        let walk = &*ctx.walks.add(code.x as usize);
+        let base = if LANES {
+            *ctx.bases.add(walk.base_at)
+        } else {
+            0
+        };
+        walk.runs(ctx, |lane, value, stride, len, _, _| {
+            for i in 0..len {
+                *d.add(lane + i) = value - base + i as i64 * stride;
+            }
+        });
+    }
+}
+
+/// Whether elements of `dtype` are the same bits in memory and in a register.
+#[cfg(all(target_arch = "x86_64", unix))]
+pub(super) fn is_direct(dtype: DType) -> bool {
+    with_dtype!(dtype, M => M::DIRECT)
+}
+
+/// The element in memory whose load gives these bits of a register, which are those of an element.
+pub(super) fn in_memory(bits: u64, dtype: DType) -> Vec<u8> {
+    fn bytes<M: Mem>(bits: u64) -> Vec<u8>
+    where
+        M::C: Elem,
+    {
+        let raw = M::store(from_bits::<M::C>(bits));
+        let at = (&raw const raw).cast::<u8>();
+        // SAFETY: elements in memory are numbers, which are bytes without gaps.
+        unsafe { std::slice::from_raw_parts(at, size_of::<M::Raw>()) }.to_vec()
+    }
+    with_dtype!(dtype, M => bytes::<M>(bits))
+}
+
+/// The instruction that writes a register to its place in the row slot `x`, or reads it from there.
+pub(super) fn slot(ty: Compute, reads: bool) -> Op {
+    unsafe fn of<T: Elem, const READS: bool>((ctx, code): Call) {
+        // SAFETY: a slot has room for every inner point of a row or of a tile of rows.
+        unsafe {
+            let (ctx, code) = (&*ctx, &*code);
+            let slot = *ctx.slots.add(code.x as usize);
+            let slot = slot.cast::<T>().add(ctx.slot_at);
+            let (from, to) = match READS {
+                true => (slot, ctx.reg::<T>(code.dst)),
+                false => (ctx.reg::<T>(code.a), slot),
+            };
+            std::ptr::copy_nonoverlapping(from, to, ctx.n);
+        }
+    }
+    with_compute!(ty, T => if reads { of::<T, true> } else { of::<T, false> })
+}

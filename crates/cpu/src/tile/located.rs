@@ -1,0 +1,167 @@
+//! What of a printed body depends on where lanes are.
+
+use super::blocks;
+use super::call::Place;
+use super::link::Linker;
+use super::linked::Stage;
+use super::making::Making;
+use super::walk::{Shape, Walk};
+use kiln_base::Compute;
+use kiln_base::prim::Binary;
+use kiln_jit::emission::lines::Key;
+use kiln_jit::emission::stage::{Elements, Kind};
+use kiln_kernel::bound::BoundDynamic;
+use kiln_kernel::error::{Result, damaged};
+use kiln_plan::tile::{Dynamic, Inst, Reg};
+
+impl Making {
+    /// The affine numbers of a walk without limits.
+    pub(super) fn number(&mut self, linker: &mut Linker, x: u32, out: &mut Stage) -> Result<Reg> {
+        if let Some(r) = self.numbers.get(&x) {
+            return Ok(*r);
+        }
+        let walk = &linker.walks[x as usize];
+        let stride = match walk.shape {
+            Shape::Splat => Some(0),
+            Shape::Contiguous => Some(1),
+            Shape::General => self.run_stride(walk),
+        };
+        let new = match stride {
+            None if self.lane_by_lane => {
+                // The lanes' part is the same at every step.
+                let index = blocks::index::<true>(&mut linker.walks[x as usize], linker.level);
+                let lanes = self.before(linker, Compute::I64, (index, x), (out, true))?;
+                let base = self.linear(Place::First(x), 0)?;
+                let new = self.register(Compute::I64)?;
+                self.body.code.push(Inst::Binary {
+                    op: Binary::Add,
+                    dst: new,
+                    a: lanes,
+                    b: base,
+                    site: 0,
+                });
+                new
+            }
+            None => {
+                let index = blocks::index::<false>(&mut linker.walks[x as usize], linker.level);
+                self.before(linker, Compute::I64, (index, x), (out, false))?
+            }
+            Some(stride) => {
+                let place = Making::place(walk, x);
+                self.walks.push(x);
+                self.linear(place, stride)?
+            }
+        };
+        self.numbers.insert(x, new);
+        Ok(new)
+    }
+
+    /// The number of a place and those that follow it at this distance, lane by lane.
+    fn linear(&mut self, place: Place, stride: i64) -> Result<Reg> {
+        let new = self.register(Compute::I64)?;
+        let n = self.operands.len() as u16;
+        self.operand(Key::Number(n), Kind::Number, place);
+        self.operands[usize::from(n)].step = stride as usize;
+        self.body.code.push(Inst::Index {
+            dst: new,
+            offset: i64::from(n).into(),
+            strides: vec![stride.into()],
+        });
+        Ok(new)
+    }
+
+    /// Data errors are reported: the function is told of the run, and has one step.
+    pub(super) fn reports(&mut self) {
+        if !self.body.operands.iter().any(|(k, _)| *k == Key::Context) {
+            self.body.steps = false;
+            self.operand(Key::Context, Kind::Context, Place::Context);
+            let lane = self.operand(Key::Lane, Kind::Number, Place::Zero);
+            self.operands[lane].step = 1;
+        }
+    }
+
+    /// A load at addresses that depend on data, if it is one that is printed.
+    pub(super) fn load_at(
+        &mut self,
+        linker: &mut Linker,
+        (i, access): (usize, u16),
+        indices: &[Reg],
+        out: &mut Stage,
+    ) -> Result<Option<(u16, Vec<Dynamic>)>> {
+        let program = linker.bound.program;
+        let arg = program.accesses[usize::from(access)].arg;
+        let dtype = program.args[usize::from(arg)].dtype;
+        let over_inner = program.stages[self.stage].over_inner;
+        let x = linker.walk(usize::from(access), over_inner)?;
+        // What else is of this walk then knows that it reaches further.
+        linker.walks[x as usize].dynamic = true;
+        let parts = linker.bound.dynamics[linker.numbers[&(self.stage, i)]].clone();
+        let walk = &linker.walks[x as usize];
+        let fits = walk.limits.is_empty() && stays(walk, &parts);
+        let wide = dtype.size() == 8 || dtype.size() == 4 && walk.len <= i64::from(i32::MAX);
+        let side_by_side = match walk.shape {
+            Shape::Contiguous => true,
+            Shape::Splat => self.one,
+            Shape::General => self.run_stride(walk) == Some(1),
+        };
+        let of_one = self.one || indices.iter().all(|r| self.body.is_same(*r));
+        let same = side_by_side && of_one;
+        if !fits || !same && !wide || self.stored.contains(&arg) {
+            return Ok(None);
+        }
+        let lanes = self.number(linker, x, out)?;
+        let extent = linker.walks[x as usize].len;
+        let first = |index: Reg, of: Elements| Dynamic {
+            index,
+            stride: 1i64.into(),
+            extent: extent.into(),
+            site: of as u32,
+        };
+        let rest = parts.iter().zip(indices).map(|(part, index)| Dynamic {
+            index: *index,
+            stride: part.stride.into(),
+            extent: part.extent.into(),
+            site: part.site,
+        });
+        let rest: Vec<Dynamic> = rest.collect();
+        self.reports();
+        let place = Place::Argument(arg.into());
+        if !same {
+            let access = self.memory(dtype, Kind::Memory, place);
+            let dynamic = [first(lanes, Elements::Anywhere)].into_iter().chain(rest);
+            return Ok(Some((access, dynamic.collect())));
+        }
+        // The address of the first lane is that of all; in front of the lanes it is checked once.
+        let access = self.memory(dtype, Kind::Part, place);
+        let [start, address] = [self.register(Compute::I64)?, self.register(Compute::I64)?];
+        let number = self.body.code.iter().find_map(|inst| match inst {
+            Inst::Index { dst, offset, .. } if *dst == lanes => Some(offset.clone()),
+            _ => None,
+        });
+        let Some(offset) = number else {
+            return Err(damaged!("lanes side by side have no number"));
+        };
+        self.body.code.push(Inst::Index {
+            dst: start,
+            offset,
+            strides: vec![0i64.into()],
+        });
+        let dynamic = [first(start, Elements::Address)].into_iter().chain(rest);
+        self.body.code.push(Inst::LoadAt {
+            dst: address,
+            access,
+            dynamic: dynamic.collect(),
+        });
+        Ok(Some((access, vec![first(address, Elements::SideBySide)])))
+    }
+}
+
+/// Whether addresses stay within the argument whatever the data.
+fn stays(walk: &Walk, parts: &[BoundDynamic]) -> bool {
+    let (mut low, mut high) = walk.range;
+    for part in parts {
+        let far = i128::from(part.stride) * i128::from((part.extent - 1).max(0));
+        (low, high) = (low + far.min(0), high + far.max(0));
+    }
+    low >= 0 && high < i128::from(walk.len)
+}

@@ -1,0 +1,490 @@
+//! A printed body, while instructions of a stage are added to it.
+
+use super::ahead;
+use super::blocks;
+use super::call::{Operand, Place};
+use super::code::Op;
+use super::link::{Linker, plain};
+use super::linked::Stage;
+use super::load;
+use super::print::{kind, least_run};
+use super::walk::{Shape, Walk};
+use hashbrown::{HashMap, HashSet};
+use kiln_base::{Compute, DType};
+use kiln_jit::emission::lines::Key;
+use kiln_jit::emission::stage::{Body, Kind};
+use kiln_kernel::error::{Result, damaged};
+use kiln_plan::tile::{Inst, Reg, Schedule, TILE};
+
+/// A body, while instructions are added to it.
+pub(super) struct Making {
+    pub(super) stage: usize,
+    /// Whether its lanes are those of a row.
+    along: bool,
+    /// Whether there is one lane.
+    pub(super) one: bool,
+    /// Whether lanes are reduced one by one.
+    pub(super) lane_by_lane: bool,
+    pub body: Body,
+    pub operands: Vec<Operand>,
+    pub walks: Vec<u32>,
+    /// What instructions of this body made last, by the program's registers.
+    made: HashMap<u16, Reg>,
+    /// What it reads from elsewhere.
+    given: HashMap<u16, Reg>,
+    /// Loads by their walk.
+    loads: HashMap<u32, u16>,
+    /// Registers that have the numbers of a walk.
+    pub(super) numbers: HashMap<u32, Reg>,
+    slots: HashMap<u16, u16>,
+    /// Physical registers that have what the body has in one.
+    homes: HashMap<u16, u32>,
+    /// Reductions, and the operand of each.
+    pub sums: Vec<(usize, usize)>,
+    /// What runs behind the printed function.
+    pub aside: Vec<Aside>,
+    /// Arguments that were stored to, and those of them that are stored to behind the printed function.
+    pub(super) stored: HashSet<u16>,
+    late: HashSet<u16>,
+}
+
+/// An instruction behind the printed function, and the physical register that it reads.
+pub(super) struct Aside {
+    pub inst: usize,
+    pub from: u32,
+}
+
+impl Making {
+    pub(super) fn new(linker: &Linker, stage: usize) -> Making {
+        let program = linker.bound.program;
+        let rows = program.schedule == Schedule::Rows;
+        let source = &program.stages[stage];
+        let along = rows && source.over_inner;
+        let reduces = source.code.iter().any(|i| is_printed_sum(linker, i));
+        let tile = program.cut.tile.map_or(TILE, usize::from).clamp(1, TILE);
+        Making {
+            stage,
+            along,
+            one: rows && !source.over_inner,
+            lane_by_lane: !rows && source.over_inner,
+            body: Body {
+                block: (along && reduces).then_some(tile as u32),
+                steps: !rows && source.over_inner,
+                ..Body::default()
+            },
+            operands: vec![],
+            walks: vec![],
+            made: HashMap::new(),
+            given: HashMap::new(),
+            loads: HashMap::new(),
+            numbers: HashMap::new(),
+            slots: HashMap::new(),
+            homes: HashMap::new(),
+            sums: vec![],
+            aside: vec![],
+            stored: HashSet::new(),
+            late: HashSet::new(),
+        }
+    }
+
+    pub(super) fn register(&mut self, ty: Compute) -> Result<Reg> {
+        let n = u16::try_from(self.body.registers.len());
+        self.body.registers.push(ty);
+        Ok(Reg(n.map_err(|_| damaged!("a stage of too many values"))?))
+    }
+
+    pub(super) fn operand(&mut self, key: Key, kind: Kind, place: Place) -> usize {
+        let size = self.body.size(key);
+        self.body.operands.push((key, kind));
+        self.operands.push(Operand {
+            place,
+            size,
+            step: match kind {
+                Kind::Line | Kind::Stream => size,
+                _ => 0,
+            },
+            streams: kind == Kind::Stream,
+            number: kind == Kind::Number,
+        });
+        self.operands.len() - 1
+    }
+
+    /// A register that an instruction reads.
+    fn read(&mut self, linker: &mut Linker, r: Reg) -> Result<Reg> {
+        if let Some(r) = self.made.get(&r.0).or_else(|| self.given.get(&r.0)) {
+            return Ok(*r);
+        }
+        let program = linker.bound.program;
+        let new = self.register(program.registers[usize::from(r.0)])?;
+        self.given.insert(r.0, new);
+        let constant = program.constants.iter().find(|(c, _)| *c == r);
+        if let Some((_, x)) = constant {
+            self.body.constants.push((new, *x));
+            return Ok(new);
+        }
+        // Other stages may use the register as a name for something else.
+        let mut lines = (0..program.stages.len())
+            .filter(|s| program.stages[*s].over_inner && linker.fixed[*s].contains(&r.0));
+        let varies = lines.any(|s| {
+            program.stages[s].code.iter().any(|i| {
+                let reduces = matches!(i, Inst::Reduce { .. } | Inst::ArgReduce { .. });
+                !reduces && i.operands().1 == Some(r)
+            })
+        });
+        let same = self.along && !varies;
+        if self.along && varies {
+            linker.spread.insert(r.0);
+        }
+        let kind = if same { Kind::Splat } else { Kind::Line };
+        let place = Place::Register(linker.global(r.0));
+        self.operand(Key::Input(new), kind, place);
+        Ok(new)
+    }
+
+    /// A register that is written in front of the printed function: `once` for all steps of a tile, or at each step, of
+    /// which it then has one a call.
+    pub(super) fn before(
+        &mut self,
+        linker: &mut Linker,
+        ty: Compute,
+        (f, x): (Op, u32),
+        (out, once): (&mut Stage, bool),
+    ) -> Result<Reg> {
+        let home = linker.fresh(ty);
+        let code = if once { &mut out.begin } else { &mut out.body };
+        code.push(plain(f, home, x));
+        out.general.push(x);
+        self.walks.push(x);
+        self.body.steps &= once;
+        let new = self.register(ty)?;
+        self.operand(Key::Input(new), Kind::Line, Place::Register(home));
+        self.homes.insert(new.0, home);
+        Ok(new)
+    }
+
+    /// Leaves an instruction that reads a register for behind the printed function.
+    fn behind(&mut self, linker: &mut Linker, inst: usize, r: Reg) {
+        self.body.steps = false;
+        let from = self.homes.get(&r.0).copied().unwrap_or_else(|| {
+            let from = linker.fresh(self.body.registers[usize::from(r.0)]);
+            self.body.outputs.push(r);
+            self.operand(Key::Output(r), Kind::Line, Place::Register(from));
+            self.homes.insert(r.0, from);
+            from
+        });
+        self.aside.push(Aside { inst, from });
+    }
+
+    /// The stride of a walk's runs, if code over them pays.
+    pub(super) fn run_stride(&self, walk: &Walk) -> Option<i64> {
+        walk.long_runs(least_run(walk, self.along || self.lane_by_lane))
+    }
+
+    /// How an access lies, if it is one that is printed.
+    fn kind(&self, walk: &Walk, is_store: bool) -> Option<Kind> {
+        kind(walk, is_store, self.one, self.along || self.lane_by_lane)
+    }
+
+    /// The place of what a walk has.
+    pub(super) fn place(walk: &Walk, x: u32) -> Place {
+        match walk.shape {
+            Shape::Contiguous => Place::Line(x),
+            Shape::Splat => Place::First(x),
+            Shape::General => Place::Run(x),
+        }
+    }
+
+    /// An access of a walk.
+    fn access(
+        &mut self,
+        linker: &mut Linker,
+        (x, arg): (u32, u16),
+        mut kind: Kind,
+        is_store: bool,
+    ) -> u16 {
+        if let (Some(n), false) = (self.loads.get(&x), is_store) {
+            return *n;
+        }
+        let dtype = linker.bound.program.args[usize::from(arg)].dtype;
+        let walk = &mut linker.walks[x as usize];
+        let place = Making::place(walk, x);
+        walk.make_fills(dtype);
+        let kept = self.body.block.is_some() || self.lane_by_lane;
+        let streams = is_store && walk.shape == Shape::Contiguous && !kept;
+        if streams && load::is_direct(dtype) && dtype.size() >= 4 && linker.streams(arg.into()) {
+            kind = Kind::Stream;
+        }
+        let n = self.memory(dtype, kind, place);
+        self.walks.push(x);
+        if !is_store {
+            self.loads.insert(x, n);
+        }
+        n
+    }
+
+    /// The access of a walk that is copied for many steps at once.
+    fn turned(&mut self, linker: &mut Linker, x: u32, dtype: DType) -> u16 {
+        if let Some(n) = self.loads.get(&x) {
+            return *n;
+        }
+        let home = linker.fresh(dtype.compute());
+        let n = self.memory(dtype, Kind::Line, Place::Turned(x, home));
+        self.walks.push(x);
+        self.loads.insert(x, n);
+        n
+    }
+
+    pub(super) fn memory(&mut self, dtype: DType, kind: Kind, place: Place) -> u16 {
+        let n = self.body.dtypes.len() as u16;
+        self.body.dtypes.push(dtype);
+        self.operand(Key::Access(n), kind, place);
+        n
+    }
+
+    fn slot(&mut self, linker: &Linker, slot: u16) -> u16 {
+        if let Some(n) = self.slots.get(&slot) {
+            return *n;
+        }
+        let n = self.body.slots.len() as u16;
+        let ty = linker.bound.program.slots[usize::from(slot)];
+        self.body.slots.push(ty);
+        self.operand(Key::Slot(n), Kind::Line, Place::Slot(u32::from(slot)));
+        self.slots.insert(slot, n);
+        n
+    }
+
+    /// Adds an instruction; gives whether that can be done.
+    pub(super) fn inst(&mut self, linker: &mut Linker, i: usize, out: &mut Stage) -> Result<bool> {
+        let program = linker.bound.program;
+        let inst = &program.stages[self.stage].code[i];
+        let over_inner = program.stages[self.stage].over_inner;
+        let (reads, writes) = inst.operands();
+        let mut from = vec![];
+        for r in &reads {
+            from.push(self.read(linker, *r)?);
+        }
+        let ty = |r: Reg| program.registers[usize::from(r.0)];
+        let made = |making: &mut Making, made: Reg| {
+            if let Some(r) = writes {
+                making.made.insert(r.0, made);
+            }
+            Ok(true)
+        };
+        match inst {
+            Inst::Load { access, .. } | Inst::Store { access, .. } => {
+                let is_store = matches!(inst, Inst::Store { .. });
+                let arg = program.accesses[usize::from(*access)].arg;
+                let x = linker.walk(usize::from(*access), over_inner)?;
+                let gathered =
+                    |i: &Inst| matches!(i, Inst::LoadAt { access: a, .. } if a == access);
+                let mut stages = program.stages.iter().flat_map(|s| &s.code);
+                if stages.any(gathered) {
+                    return Ok(false);
+                }
+                let kind = self.kind(&linker.walks[x as usize], is_store);
+                if !is_store {
+                    // What was stored is read back where it is known to be: not in front of all lanes or the function.
+                    let back = self.stored.contains(&arg);
+                    if self.late.contains(&arg) || back && kind != Some(Kind::Line) {
+                        return Ok(false);
+                    }
+                    let Some(kind) = kind else {
+                        let dtype = program.args[usize::from(arg)].dtype;
+                        if self.lane_by_lane && linker.walks[x as usize].turns(dtype) {
+                            let access = self.turned(linker, x, dtype);
+                            let dst = self.register(dtype.compute())?;
+                            self.body.code.push(Inst::Load { dst, access });
+                            return made(self, dst);
+                        }
+                        let walk = &mut linker.walks[x as usize];
+                        let load = blocks::load(walk, dtype, linker.level);
+                        let new = self.before(linker, dtype.compute(), (load, x), (out, false))?;
+                        return made(self, new);
+                    };
+                    let access = self.access(linker, (x, arg), kind, false);
+                    let dst = self.register(ty(writes.unwrap_or(Reg(0))))?;
+                    self.body.code.push(Inst::Load { dst, access });
+                    return made(self, dst);
+                }
+                self.stored.insert(arg);
+                let Some(kind) = kind.filter(|_| !self.late.contains(&arg)) else {
+                    self.late.insert(arg);
+                    self.behind(linker, i, from[0]);
+                    return Ok(true);
+                };
+                let access = self.access(linker, (x, arg), kind, true);
+                let src = from[0];
+                self.body.code.push(Inst::Store { access, src });
+                return Ok(true);
+            }
+            Inst::Reduce { .. } | Inst::ArgReduce { .. } if !is_printed_sum(linker, inst) => {
+                self.behind(linker, i, from[0]);
+                return Ok(true);
+            }
+            Inst::Index { .. } => {
+                let x = linker.walk(linker.numbers[&(self.stage, i)], over_inner)?;
+                let new = self.number(linker, x, out)?;
+                return made(self, new);
+            }
+            _ => {}
+        }
+        let dst = match writes {
+            Some(r) => self.register(ty(r))?,
+            None => Reg(0),
+        };
+        let new = match inst {
+            Inst::LoadAt { access, .. } => {
+                let Some((access, dynamic)) = self.load_at(linker, (i, *access), &from, out)?
+                else {
+                    return Ok(false);
+                };
+                Inst::LoadAt {
+                    dst,
+                    access,
+                    dynamic,
+                }
+            }
+            Inst::Keep { slot, .. } => Inst::Keep {
+                slot: self.slot(linker, *slot),
+                src: from[0],
+            },
+            Inst::Kept { slot, .. } => Inst::Kept {
+                slot: self.slot(linker, *slot),
+                dst,
+            },
+            Inst::Unary { op, .. } => Inst::Unary {
+                op: *op,
+                dst,
+                a: from[0],
+            },
+            Inst::Binary { op, a, site, .. } => {
+                if op.divides() && !ty(*a).is_float() {
+                    self.reports();
+                }
+                Inst::Binary {
+                    op: *op,
+                    dst,
+                    a: from[0],
+                    b: from[1],
+                    site: *site,
+                }
+            }
+            Inst::Select { .. } => Inst::Select {
+                dst,
+                mask: from[0],
+                a: from[1],
+                b: from[2],
+            },
+            Inst::Convert { from: of, to, .. } => Inst::Convert {
+                dst,
+                a: from[0],
+                from: *of,
+                to: *to,
+            },
+            Inst::Random { kind, .. } => Inst::Random {
+                kind: *kind,
+                dst,
+                seed: from[0],
+                offset: from[1],
+                index: from[2],
+            },
+            Inst::Reduce { op, acc, .. } => {
+                let key = Key::Accumulator(dst);
+                let at = match self.along {
+                    true => self.operand(key, Kind::State, Place::State(0)),
+                    false => {
+                        let place = Place::Register(linker.global(acc.0));
+                        self.operand(key, Kind::Line, place)
+                    }
+                };
+                self.sums.push((i, at));
+                self.body.code.push(Inst::Reduce {
+                    op: *op,
+                    acc: dst,
+                    a: from[0],
+                });
+                // It is read by later stages alone.
+                return Ok(true);
+            }
+            _ => return Ok(false),
+        };
+        self.body.code.push(new);
+        made(self, dst)
+    }
+
+    /// Runs that are alike become rows of one call; what lies elsewhere from row to row is not read in front of all.
+    pub(super) fn rows(&mut self, linker: &Linker) {
+        let runs = self
+            .operands
+            .iter()
+            .any(|o| matches!(o.place, Place::Run(_)));
+        let streams = self.operands.iter().any(|o| o.streams);
+        self.body.steps |= runs && !streams && !self.lane_by_lane && self.body.block.is_none();
+        for ((_, kind), operand) in self.body.operands.iter_mut().zip(&self.operands) {
+            let moves = match operand.place {
+                Place::Run(_) => true,
+                Place::First(x) => self.lane_by_lane && linker.walks[x as usize].moves(),
+                _ => false,
+            };
+            if self.body.steps && moves && *kind == Kind::Splat {
+                *kind = Kind::SplatOfRow;
+            }
+        }
+    }
+
+    /// Adds what is fetched for the next row.
+    pub(super) fn ahead(&mut self, linker: &mut Linker) -> Result<()> {
+        let bound = linker.bound;
+        let program = bound.program;
+        let inner = program.stages.iter().filter(|s| s.over_inner);
+        let mut fetched: Vec<u32> = vec![];
+        for inst in inner.flat_map(|s| &s.code) {
+            let Inst::Load { access, .. } = inst else {
+                continue;
+            };
+            let x = linker.walk(usize::from(*access), true)?;
+            let walk = &linker.walks[x as usize];
+            let Some(distance) = ahead::distance(bound, walk).filter(|_| !fetched.contains(&x))
+            else {
+                continue;
+            };
+            fetched.push(x);
+            let n = self.body.dtypes.len() as u16;
+            self.body.dtypes.push(program.args[walk.arg].dtype);
+            self.operand(Key::Ahead(n), Kind::Line, Place::Ahead(x, distance));
+            self.walks.push(x);
+        }
+        Ok(())
+    }
+
+    /// Adds what later stages read.
+    pub(super) fn outputs(&mut self, linker: &mut Linker) {
+        let mut fixed: Vec<u16> = linker.fixed[self.stage].iter().copied().collect();
+        fixed.sort_unstable();
+        for r in fixed {
+            let Some(out) = self.made.get(&r).copied() else {
+                continue;
+            };
+            let place = Place::Register(linker.global(r));
+            // A value that has several names is one output for each.
+            let new = Reg(self.body.registers.len() as u16);
+            let ty = self.body.registers[usize::from(out.0)];
+            self.body.registers.push(ty);
+            let mask = kiln_kernel::compute::plain_dtype(ty);
+            self.body.code.push(Inst::Convert {
+                dst: new,
+                a: out,
+                from: mask,
+                to: mask,
+            });
+            self.body.outputs.push(new);
+            self.operand(Key::Output(new), Kind::Line, place);
+        }
+    }
+}
+
+/// Whether a reduction is printed; others run behind.
+fn is_printed_sum(linker: &Linker, inst: &Inst) -> bool {
+    let ty = |r: &Reg| linker.bound.program.registers[usize::from(r.0)];
+    matches!(inst, Inst::Reduce { a, .. } if ty(a) != Compute::Mask)
+}

@@ -1,0 +1,45 @@
+//! The tile-program engine.
+//!
+//! A [`TileProgram`](kiln_plan::tile::TileProgram) goes through [`bind`] (symbols get values,
+//! everything is checked), [`link`] (each stage becomes a printed function, or its instructions become loops) and
+//! [`run`]. After `bind` nothing can reach outside a buffer.
+
+#[cfg(all(target_arch = "x86_64", unix))]
+mod ahead;
+mod blocks;
+mod call;
+mod cast;
+mod code;
+mod inst;
+mod kernels;
+mod lanes;
+mod link;
+mod linked;
+mod live;
+mod load;
+#[cfg(all(target_arch = "x86_64", unix))]
+mod located;
+#[cfg(all(target_arch = "x86_64", unix))]
+mod making;
+mod pieces;
+#[cfg(all(target_arch = "x86_64", unix))]
+mod print;
+#[cfg(all(test, target_arch = "x86_64", unix))]
+mod print_tests;
+mod random;
+mod reduce;
+mod run;
+#[cfg_attr(
+    not(all(target_arch = "x86_64", unix)),
+    allow(dead_code, reason = "only printed code visits runs one by one")
+)]
+mod runs;
+mod walk;
+
+pub(crate) use blocks::blocks;
+pub(crate) use code::Ctx;
+pub(crate) use kiln_kernel::bind::bind;
+pub(crate) use link::link;
+pub(crate) use linked::Linked;
+pub(crate) use pieces::pieces;
+pub(crate) use run::{Launch, Runner, run_all};

@@ -1,0 +1,357 @@
+//! What is printed computes the bits that the interpreter does.
+
+mod located;
+mod programs;
+mod rows;
+mod windows;
+
+use super::bind;
+use super::link::link_as;
+use super::run::run_range;
+use kiln_base::prim::{Binary, Reduction, Unary};
+use kiln_base::{Compute, DType, Scalar};
+use kiln_jit::emission::bugs::names;
+use kiln_kernel::bugs::seed;
+use kiln_kernel::check;
+use kiln_kernel::failures::{Failure, Failures};
+use kiln_kernel::interpreted::{declare, interpreting};
+use kiln_kernel::simd::Level;
+use kiln_plan::tile::*;
+use programs::{elementwise, random_code};
+use rows::rows;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Random programs of each kind.
+const SEEDS: u64 = 600;
+
+const SIZES: [i64; 14] = [1, 2, 3, 5, 7, 15, 16, 17, 31, 33, 511, 512, 513, 1000];
+const TYPES: [Compute; 5] = [
+    Compute::F32,
+    Compute::F64,
+    Compute::I32,
+    Compute::I64,
+    Compute::Mask,
+];
+const DTYPES: [DType; 13] = [
+    DType::Bool,
+    DType::U8,
+    DType::I8,
+    DType::I16,
+    DType::I32,
+    DType::I64,
+    DType::U16,
+    DType::U32,
+    DType::U64,
+    DType::F16,
+    DType::BF16,
+    DType::F32,
+    DType::F64,
+];
+
+/// Lanes of runs along the innermost axis.
+const RUNS: [i64; 8] = [15, 16, 31, 32, 33, 64, 600, 1100];
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    fn one_of<T: Copy>(&mut self, list: &[T]) -> T {
+        list[self.below(list.len())]
+    }
+}
+
+/// `n` elements of a dtype as bytes, many of them awkward.
+fn elements(dtype: DType, n: usize, r: &mut Random) -> Vec<u8> {
+    const FLOATS: [f64; 24] = [
+        0.0,
+        -0.0,
+        f64::NAN,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        1.0,
+        -1.0,
+        0.5,
+        2.5,
+        -3.5,
+        1e-40,
+        -1e-310,
+        1e30,
+        -1e30,
+        88.7,
+        -104.2,
+        2147483648.0,
+        -2147483649.0,
+        1e19,
+        65504.0,
+        65520.0,
+        3e-8,
+        255.5,
+        -128.9,
+    ];
+    const INTS: [i64; 18] = [
+        0,
+        1,
+        -1,
+        2,
+        7,
+        31,
+        32,
+        33,
+        64,
+        -40,
+        i64::MIN,
+        i64::MAX,
+        i32::MIN as i64,
+        i32::MAX as i64,
+        // Beside the middle of two numbers of f32, but none of f64.
+        (1 << 62) + (1 << 38) + 1,
+        -(1 << 62) - (1 << 38) - 1,
+        (1 << 62) + (3 << 38) - 1,
+        (1 << 53) + 1,
+    ];
+    let mut bytes = vec![];
+    for _ in 0..n {
+        let float = match r.below(4) {
+            0 => r.one_of(&FLOATS),
+            1 => (r.next() as i32 as f64) * 1e-3,
+            _ => (r.below(20001) as f64 - 10000.0) * 1e-3,
+        };
+        let int = match r.below(3) {
+            0 => r.one_of(&INTS),
+            1 => r.next() as i64 - (1 << 52),
+            _ => r.below(200) as i64 - 100,
+        };
+        match dtype {
+            DType::Bool => bytes.push((int & 1) as u8),
+            DType::F32 => bytes.extend((float as f32).to_le_bytes()),
+            DType::F64 => bytes.extend(float.to_le_bytes()),
+            DType::F16 => bytes.extend(half::f16::from_f64(float).to_le_bytes()),
+            DType::BF16 => bytes.extend(half::bf16::from_f64(float).to_le_bytes()),
+            _ => bytes.extend(&int.to_le_bytes()[..dtype.size()]),
+        }
+    }
+    bytes
+}
+
+/// A program's arguments: their dtypes and lengths.
+struct Case {
+    program: TileProgram,
+    lens: Vec<i64>,
+}
+
+/// What a run gives: the arguments' bytes, how many functions are printed, and the data error.
+type Outcome = (Vec<Vec<u8>>, usize, Option<Failure>);
+
+/// How a program is run: as it is, printed, or printed and interpreted within its memory.
+#[derive(Copy, Clone, Debug, PartialEq)]
+enum How {
+    Plain,
+    Printed,
+    Interpreted,
+}
+
+/// Runs at a level.
+fn run(case: &Case, level: Level, how: How, args: &[Vec<u8>]) -> Outcome {
+    let bound = bind(&case.program, &[], &case.lens).unwrap();
+    let linked = link_as(&bound, level, how != How::Plain).unwrap();
+    // In words, so that every element is aligned.
+    let mut memory: Vec<Vec<u64>> = args.iter().map(|a| vec![0; a.len() / 8 + 2]).collect();
+    for (to, from) in memory.iter_mut().zip(args) {
+        // SAFETY: there is room for the bytes.
+        unsafe { std::ptr::copy(from.as_ptr(), to.as_mut_ptr().cast(), from.len()) };
+    }
+    let pointers: Vec<*mut u8> = memory.iter_mut().map(|m| m.as_mut_ptr().cast()).collect();
+    let failures = Failures::default();
+    // SAFETY: each argument has the length it was bound with.
+    let go = || unsafe { run_range(&linked, pointers.as_ptr(), (0, linked.points), &failures) };
+    if how == How::Interpreted {
+        let written = case.program.args.iter().map(|a| a.written);
+        let regions = pointers.iter().zip(args).zip(written);
+        let regions = regions.map(|((at, a), written)| (at.cast_const(), a.len(), written));
+        interpreting(|| {
+            let _declared = declare(regions);
+            go();
+        });
+    } else {
+        go();
+    }
+    let bytes = |m: &Vec<u64>, len: usize| {
+        // SAFETY: so many bytes are there.
+        unsafe { std::slice::from_raw_parts(m.as_ptr().cast::<u8>(), len + 8) }.to_vec()
+    };
+    let results = memory.iter().zip(args).map(|(m, a)| bytes(m, a.len()));
+    let failure = failures.take().unwrap();
+    (results.collect(), linked.printed.len(), failure)
+}
+
+/// Whether elements are the same, whatever NaN.
+fn same(dtype: DType, a: &[u8], b: &[u8]) -> bool {
+    let nan = |x: &[u8]| match dtype {
+        DType::F32 => f32::from_le_bytes(x.try_into().unwrap()).is_nan(),
+        DType::F64 => f64::from_le_bytes(x.try_into().unwrap()).is_nan(),
+        DType::F16 => half::f16::from_le_bytes(x.try_into().unwrap()).is_nan(),
+        DType::BF16 => half::bf16::from_le_bytes(x.try_into().unwrap()).is_nan(),
+        _ => false,
+    };
+    a == b || nan(a) && nan(b)
+}
+
+/// Compares printed and interpreted results at all levels; gives how many functions were printed.
+fn compare(case: &Case, what: &str, r: &mut Random) -> usize {
+    let args: Vec<Vec<u8>> = (case.program.args.iter().zip(&case.lens))
+        .map(|(a, n)| elements(a.dtype, *n as usize, r))
+        .collect();
+    compare_of(case, &args, what, r)
+}
+
+/// How many levels with printed code this processor has.
+fn levels() -> usize {
+    let levels = [Level::Avx2, Level::Avx512].into_iter();
+    levels.filter(|l| l.is_supported()).count()
+}
+
+/// The same of given arguments. Some of the printed code is interpreted too, at levels that are not there as well.
+fn compare_of(case: &Case, args: &[Vec<u8>], what: &str, r: &mut Random) -> usize {
+    let mut printed = 0;
+    for level in [Level::Avx2, Level::Avx512] {
+        let (want, none, failure) = run(case, level, How::Plain, args);
+        assert_eq!(none, 0);
+        let interprets = r.below(12) == 0;
+        for how in [How::Printed, How::Interpreted] {
+            if how == How::Printed && !level.is_supported()
+                || how == How::Interpreted && !interprets
+            {
+                continue;
+            }
+            let (got, some, found) = run(case, level, how, args);
+            printed += if how == How::Printed { some } else { 0 };
+            assert_eq!(found, failure, "{what} at {level:?}, {how:?}");
+            same_bytes(
+                case,
+                args,
+                [&got, &want],
+                &format!("{what} at {level:?}, {how:?}"),
+            );
+        }
+    }
+    printed
+}
+
+/// Results are the same, and nothing behind them is touched.
+fn same_bytes(case: &Case, args: &[Vec<u8>], [got, want]: [&[Vec<u8>]; 2], what: &str) {
+    for (i, arg) in case.program.args.iter().enumerate() {
+        let (size, whole) = (arg.dtype.size(), args[i].len());
+        assert_eq!(
+            got[i][whole..],
+            want[i][whole..],
+            "{what}: behind the end of {i}"
+        );
+        let pairs = got[i][..whole].chunks(size).zip(want[i].chunks(size));
+        for (k, (got, want)) in pairs.enumerate() {
+            assert!(
+                same(arg.dtype, got, want),
+                "{what}: argument {i} ({:?}), element {k} of {}: {got:?}, not {want:?}\n{:?} {:?}",
+                arg.dtype,
+                case.lens[i],
+                case.program.stages,
+                case.program.constants,
+            );
+        }
+    }
+}
+
+fn line(arg: u16, axes: usize) -> Access {
+    let mut strides = vec![0i64.into(); axes];
+    strides[axes - 1] = 1i64.into();
+    Access {
+        arg,
+        offset: 0i64.into(),
+        strides,
+        bounds: vec![],
+        fill: Scalar::Int(0),
+    }
+}
+
+/// A program over `n` elements: it loads arguments of these dtypes into the first registers, runs the code, and
+/// stores registers as dtypes.
+fn pointwise(
+    n: i64,
+    loads: &[DType],
+    registers: Vec<Compute>,
+    code: Vec<Inst>,
+    stores: &[(Reg, DType)],
+) -> Case {
+    let arg = |dtype: &DType, written| Arg {
+        dtype: *dtype,
+        written,
+    };
+    let mut args: Vec<Arg> = loads.iter().map(|d| arg(d, false)).collect();
+    args.extend(stores.iter().map(|(_, d)| arg(d, true)));
+    let load = |i: usize| Inst::Load {
+        dst: Reg(i as u16),
+        access: i as u16,
+    };
+    let mut all: Vec<Inst> = (0..loads.len()).map(load).collect();
+    all.extend(code);
+    all.extend(stores.iter().enumerate().map(|(i, (r, _))| Inst::Store {
+        access: (loads.len() + i) as u16,
+        src: *r,
+    }));
+    let lens = vec![n; args.len()];
+    Case {
+        program: TileProgram {
+            name: "t".into(),
+            axes: vec![n.into()],
+            inner: vec![],
+            serial: 0,
+            schedule: Schedule::Lanes,
+            cut: Cut::default(),
+            accesses: (0..args.len() as u16).map(|a| line(a, 1)).collect(),
+            args,
+            registers,
+            constants: vec![],
+            slots: vec![],
+            stages: vec![Stage {
+                over_inner: false,
+                turn: Turn::Every,
+                code: all,
+            }],
+            sites: 1,
+        },
+        lens,
+    }
+}
+
+fn plain(ty: Compute) -> DType {
+    kiln_kernel::compute::plain_dtype(ty)
+}
+
+/// The first registers.
+const R: [Reg; 5] = [Reg(0), Reg(1), Reg(2), Reg(3), Reg(4)];
+
+#[test]
+fn seeded_bugs_are_found() {
+    for name in names() {
+        seed(Some(name));
+        let found = (0..4000).any(|i| {
+            let mut r = Random(i * 1033 + 7);
+            let case = match i % 2 {
+                0 => rows(&mut r),
+                _ => elementwise(&mut r),
+            };
+            catch_unwind(AssertUnwindSafe(|| compare(&case, name, &mut r))).is_err()
+        });
+        seed(None);
+        assert!(found, "{name} is not found");
+    }
+}

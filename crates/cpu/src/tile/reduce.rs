@@ -1,0 +1,301 @@
+//! Reductions. Every order of combination is fixed by the shapes alone.
+
+use super::code::{Call, Op};
+use kiln_base::prim::Reduction;
+use kiln_base::{Compute, DType};
+use kiln_kernel::compute::with_compute;
+use kiln_kernel::element::{Elem, Number};
+use kiln_kernel::simd::merged;
+
+/// The element that changes nothing in the reduction of a number.
+#[inline(always)]
+fn identity<T: Elem, const OP: usize>() -> T {
+    match Reduction::ALL[OP] {
+        Reduction::Sum => T::ZERO,
+        Reduction::Prod => T::ONE,
+        Reduction::Max => T::LEAST,
+        Reduction::Min => T::MOST,
+    }
+}
+
+#[inline(always)]
+fn combine<T: Elem, const OP: usize>(a: T, b: T) -> T {
+    match Reduction::ALL[OP] {
+        Reduction::Sum => a.add(b),
+        Reduction::Prod => a.mul(b),
+        Reduction::Max => a.max(b),
+        Reduction::Min => a.min(b),
+    }
+}
+
+const SUM: usize = Reduction::Sum as usize;
+const PROD: usize = Reduction::Prod as usize;
+const MAX: usize = Reduction::Max as usize;
+const MIN: usize = Reduction::Min as usize;
+
+/// What a function gives for a type and a reduction that are known to the compiler.
+macro_rules! of {
+    ($f:ident, $op:expr, $ty:expr) => {
+        with_compute!($ty, T => match $op {
+            Reduction::Sum => $f::<T, SUM>(),
+            Reduction::Prod => $f::<T, PROD>(),
+            Reduction::Max => $f::<T, MAX>(),
+            Reduction::Min => $f::<T, MIN>(),
+        })
+    };
+}
+
+/// Lanes that one row's reduction runs in.
+const WIDTH: usize = 64;
+
+/// Combines `n` elements: lane accumulators first, then pairwise.
+///
+/// # Safety
+/// There are `n` elements at `a`.
+unsafe fn fold<T: Elem, const OP: usize>(a: *const T, n: usize) -> T {
+    let mut acc = [identity::<T, OP>(); WIDTH];
+    for from in (0..n).step_by(WIDTH) {
+        for (j, acc) in acc.iter_mut().enumerate().take(n - from) {
+            // SAFETY: every index is below `n`.
+            *acc = combine::<T, OP>(*acc, unsafe { *a.add(from + j) });
+        }
+    }
+    merged(acc, combine::<T, OP>)
+}
+
+/// Inner steps after which a lane's f32 sum moves on into an f64.
+pub(super) const FLUSH: i64 = 256;
+
+/// The instructions before the first, at each, and after the last tile or step.
+pub(super) struct Parts {
+    pub begin: Vec<Op>,
+    pub body: Op,
+    /// After `body`, with an f64 register beside the reduction's own; `begin` clears that one last.
+    pub after: Option<Op>,
+    pub end: Option<Op>,
+}
+
+impl Parts {
+    fn new(begin: Op, body: Op, end: Option<Op>) -> Parts {
+        Parts {
+            begin: vec![begin],
+            body,
+            after: None,
+            end,
+        }
+    }
+}
+
+// SAFETY, of all that follows: the types were checked, state `x` and the one after it belong to the reduction and hold
+// any of its kinds, and linking made `b` a register of the type that the reduction wants beside its own.
+
+/// Whether a row's running sum is kept in f64.
+const fn is_long<T: Elem, const OP: usize>() -> bool {
+    T::IS_F32 && OP == SUM
+}
+
+unsafe fn row_begin<T: Elem, const OP: usize>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let state = (*ctx).states.add((*code).x as usize);
+        match is_long::<T, OP>() {
+            true => *state.cast::<f64>() = 0.0,
+            false => *state.cast::<T>() = identity::<T, OP>(),
+        }
+    }
+}
+
+unsafe fn row_body<T: Elem, const OP: usize>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let (ctx, code) = (&*ctx, &*code);
+        let state = ctx.states.add(code.x as usize);
+        let tile = fold::<T, OP>(ctx.reg::<T>(code.a), ctx.n);
+        match is_long::<T, OP>() {
+            true => *state.cast::<f64>() += tile.number().float(),
+            false => {
+                let state = state.cast::<T>();
+                *state = combine::<T, OP>(*state, tile);
+            }
+        }
+    }
+}
+
+unsafe fn row_end<T: Elem, const OP: usize>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let (ctx, code) = (&*ctx, &*code);
+        let state = ctx.states.add(code.x as usize);
+        *ctx.reg::<T>(code.dst) = match is_long::<T, OP>() {
+            true => T::cast(Number::Float(*state.cast()), DType::F32),
+            false => *state.cast(),
+        };
+    }
+}
+
+/// A reduction across the lanes of a row; `x` is its state.
+pub(super) fn rows(op: Reduction, ty: Compute) -> Parts {
+    fn parts<T: Elem, const OP: usize>() -> Parts {
+        let end = Some(row_end::<T, OP> as Op);
+        Parts::new(row_begin::<T, OP>, row_body::<T, OP>, end)
+    }
+    of!(parts, op, ty)
+}
+
+unsafe fn lane_begin<T: Elem, const OP: usize>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let d = (*ctx).reg::<T>((*code).dst);
+        (0..(*ctx).n).for_each(|i| *d.add(i) = identity::<T, OP>());
+    }
+}
+
+unsafe fn lane_body<T: Elem, const OP: usize>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let (d, a) = ((*ctx).reg::<T>((*code).dst), (*ctx).reg::<T>((*code).a));
+        (0..(*ctx).n).for_each(|i| *d.add(i) = combine::<T, OP>(*d.add(i), *a.add(i)));
+    }
+}
+
+/// An f32 sum is now and then flushed into the f64 register `b`.
+unsafe fn flush((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let (ctx, code) = (&*ctx, &*code);
+        if ctx.at.outer % FLUSH == FLUSH - 1 {
+            let (d, long) = (ctx.reg::<f32>(code.dst), ctx.reg::<f64>(code.b));
+            for i in 0..ctx.n {
+                *long.add(i) += *d.add(i) as f64;
+                *d.add(i) = 0.0;
+            }
+        }
+    }
+}
+
+unsafe fn long_end((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let (ctx, code) = (&*ctx, &*code);
+        let (d, long) = (ctx.reg::<f32>(code.dst), ctx.reg::<f64>(code.b));
+        (0..ctx.n).for_each(|i| *d.add(i) = (*long.add(i) + *d.add(i) as f64) as f32);
+    }
+}
+
+/// A reduction lane by lane over `steps` inner points.
+pub(super) fn lanes(op: Reduction, ty: Compute, steps: i64) -> Parts {
+    fn parts<T: Elem, const OP: usize>() -> Parts {
+        Parts::new(lane_begin::<T, OP>, lane_body::<T, OP>, None)
+    }
+    if (op, ty) == (Reduction::Sum, Compute::F32) && steps > FLUSH {
+        return Parts {
+            begin: vec![lane_begin::<f32, SUM>, lane_begin::<f64, SUM>],
+            body: lane_body::<f32, SUM>,
+            after: Some(flush),
+            end: Some(long_end),
+        };
+    }
+    of!(parts, op, ty)
+}
+
+/// Whether `x` takes the place of `best`: strictly better, or the first NaN.
+#[inline(always)]
+fn beats<T: Elem, const LARGEST: bool>(x: T, best: T) -> bool {
+    let better = if LARGEST { x > best } else { x < best };
+    better | (x.is_nan() & !best.is_nan())
+}
+
+fn worst<T: Elem, const LARGEST: bool>() -> T {
+    if LARGEST { T::LEAST } else { T::MOST }
+}
+
+/// Row state `x`: the best so far; state `x + 1`: its index.
+unsafe fn best_row_begin<T: Elem, const L: bool>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let state = (*ctx).states.add((*code).x as usize);
+        *state.cast::<T>() = worst::<T, L>();
+        *state.add(1).cast::<i64>() = 0;
+    }
+}
+
+unsafe fn best_row_body<T: Elem, const L: bool>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let (ctx, code) = (&*ctx, &*code);
+        let a = ctx.reg::<T>(code.a);
+        let state = ctx.states.add(code.x as usize);
+        let best = state.cast::<T>();
+        let tile = match L {
+            true => fold::<T, MAX>(a, ctx.n),
+            false => fold::<T, MIN>(a, ctx.n),
+        };
+        if !beats::<T, L>(tile, *best) {
+            return;
+        }
+        let same = |x: T| x == tile || x.is_nan() && tile.is_nan();
+        if let Some(i) = (0..ctx.n).find(|i| same(*a.add(*i))) {
+            *best = tile;
+            *state.add(1).cast::<i64>() = ctx.at.start + i as i64;
+        }
+    }
+}
+
+/// The index, which is the state after `x`.
+unsafe fn best_row_end((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let value = *(*ctx).states.add((*code).x as usize + 1).cast::<i64>();
+        *(*ctx).reg::<i64>((*code).dst) = value;
+    }
+}
+
+/// The best so far is register `b`.
+unsafe fn best_lane_begin<T: Elem, const L: bool>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let (d, best) = ((*ctx).reg::<i64>((*code).dst), (*ctx).reg::<T>((*code).b));
+        for i in 0..(*ctx).n {
+            *d.add(i) = 0;
+            *best.add(i) = worst::<T, L>();
+        }
+    }
+}
+
+unsafe fn best_lane_body<T: Elem, const L: bool>((ctx, code): Call) {
+    // SAFETY: see above.
+    unsafe {
+        let (ctx, code) = (&*ctx, &*code);
+        let (d, best) = (ctx.reg::<i64>(code.dst), ctx.reg::<T>(code.b));
+        let a = ctx.reg::<T>(code.a);
+        for i in 0..ctx.n {
+            let (x, old) = (*a.add(i), *best.add(i));
+            let wins = beats::<T, L>(x, old);
+            *best.add(i) = if wins { x } else { old };
+            *d.add(i) = if wins { ctx.at.outer } else { *d.add(i) };
+        }
+    }
+}
+
+/// An arg-reduction across the lanes of a row; `x` is the first of its two states.
+pub(super) fn arg_rows(op: Reduction, ty: Compute) -> Parts {
+    fn parts<T: Elem, const L: bool>() -> Parts {
+        let end = Some(best_row_end as Op);
+        Parts::new(best_row_begin::<T, L>, best_row_body::<T, L>, end)
+    }
+    match op {
+        Reduction::Max => with_compute!(ty, T => parts::<T, true>()),
+        _ => with_compute!(ty, T => parts::<T, false>()),
+    }
+}
+
+/// An arg-reduction lane by lane; register `b` keeps the best.
+pub(super) fn arg_lanes(op: Reduction, ty: Compute) -> Parts {
+    fn parts<T: Elem, const L: bool>() -> Parts {
+        Parts::new(best_lane_begin::<T, L>, best_lane_body::<T, L>, None)
+    }
+    match op {
+        Reduction::Max => with_compute!(ty, T => parts::<T, true>()),
+        _ => with_compute!(ty, T => parts::<T, false>()),
+    }
+}

@@ -1,0 +1,456 @@
+//! The interpreter.
+
+use super::call::{self, Steps};
+use super::code::{Code, Ctx};
+use super::linked::{Linked, Stage};
+use super::reduce::FLUSH;
+use kiln_kernel::affine::ceil;
+use kiln_kernel::compute::with_compute;
+use kiln_kernel::error::Result;
+use kiln_kernel::failures::{Failures, Position};
+use kiln_kernel::memory::Storage;
+use kiln_kernel::pool::Pool;
+use kiln_plan::tile::{Schedule, Turn};
+use smallvec::SmallVec;
+
+/// A program with its working memory, on one thread.
+pub(crate) struct Runner<'a> {
+    program: &'a Linked,
+    ctx: Ctx,
+    point: Vec<i64>,
+    /// Lanes whose constants are in place.
+    filled: usize,
+    steps: Steps,
+    /// The stage that they are all of, if it has no more.
+    stepped: Option<*const Stage>,
+    // The context points into these.
+    _frame: Storage,
+    _tables: Vec<usize>,
+}
+
+impl<'a> Runner<'a> {
+    /// # Safety
+    /// `args` stays valid while the runner is used, and has for each argument of the program
+    /// memory of the length it was bound with (of a raw result: the part that is worked on). Nobody
+    /// else writes what the program reads, or reads or writes what it writes.
+    pub(crate) unsafe fn new(
+        program: &'a Linked,
+        args: *const *mut u8,
+        failures: &'a Failures,
+    ) -> Result<Runner<'a>> {
+        let frame = Storage::new(program.frame)?;
+        let at = |offset: usize| frame.ptr().wrapping_add(offset) as usize;
+        let homes = program.homes.iter().map(|o| at(*o));
+        let mut tables: Vec<usize> = homes.collect();
+        tables.extend(program.slots.iter().map(|o| at(*o)));
+        tables.resize(
+            tables.len() + program.bases + program.coords + 2 * program.states,
+            0,
+        );
+        let regs = program.homes.len();
+        let table = tables.as_mut_ptr();
+        let slots = table.wrapping_add(regs);
+        let bases = slots.wrapping_add(program.slots.len());
+        let coords = bases.wrapping_add(program.bases);
+        let lanes = program.schedule == Schedule::Lanes;
+        let ctx = Ctx {
+            homes: table.cast(),
+            args,
+            walks: program.walks.as_ptr(),
+            bases: bases.cast(),
+            coords: coords.cast(),
+            dynamics: program.dynamics.as_ptr(),
+            printed: program.printed.as_ptr(),
+            slots: slots.cast(),
+            states: coords.wrapping_add(program.coords).cast(),
+            n: 0,
+            slot_at: 0,
+            at: Position {
+                start: 0,
+                outer: 0,
+                outer_step: if lanes { 1 } else { program.lane_len },
+                lane_step: if lanes { program.outer_len.max(1) } else { 1 },
+                failures,
+            },
+        };
+        let point = vec![0; program.outer.len()];
+        for w in &program.walks {
+            // SAFETY: the tables have room for every walk's numbers.
+            unsafe { w.set_outer(ctx.bases, &point) };
+        }
+        Ok(Runner {
+            program,
+            ctx,
+            point,
+            filled: 0,
+            steps: Steps::default(),
+            stepped: None,
+            _frame: frame,
+            _tables: tables,
+        })
+    }
+
+    /// Runs points `from..to` of the parallel axes.
+    ///
+    /// # Safety
+    /// As for [`Runner::new`]; the range lies within the program's points, and begins and ends between those that run
+    /// in order.
+    pub(crate) unsafe fn range(&mut self, from: i64, to: i64) {
+        let p = self.program;
+        let widest = match p.schedule {
+            Schedule::Lanes => (to - from).min(p.tile as i64),
+            Schedule::Rows => p.lane_len.min(p.tile as i64).max(1),
+        };
+        // SAFETY: arguments and range are the program's; constants are filled for the widest tile that follows.
+        unsafe {
+            self.fill_constants(widest as usize);
+            match p.schedule {
+                Schedule::Lanes => self.lanes(from, to),
+                Schedule::Rows => self.rows(from, to),
+            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        if p.streams {
+            // SAFETY: every x86-64 machine has SSE.
+            unsafe { std::arch::x86_64::_mm_sfence() }
+        }
+    }
+
+    unsafe fn fill_constants(&mut self, lanes: usize) {
+        if lanes <= self.filled {
+            return;
+        }
+        self.filled = lanes;
+        for (reg, ty, bits) in &self.program.constants {
+            // SAFETY: every register has memory for a tile of its type, little-endian bits or not.
+            unsafe {
+                with_compute!(*ty, T => {
+                    let d: *mut T = self.ctx.reg(*reg);
+                    let value = kiln_kernel::element::from_bits::<T>(*bits);
+                    for i in 0..lanes {
+                        *d.add(i) = value;
+                    }
+                })
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Runner::range`]; the constants are filled.
+    unsafe fn lanes(&mut self, from: i64, to: i64) {
+        let p = self.program;
+        let mut start = from;
+        while start < to && !self.cancelled() {
+            self.ctx.n = (to - start).min(p.step as i64) as usize;
+            self.ctx.at.start = start;
+            for stage in &p.stages {
+                // SAFETY: the range is within the program's points, so every tile of it is.
+                unsafe {
+                    self.set_start(stage, start);
+                    if stage.steps {
+                        self.lanes_steps(stage);
+                    } else if stage.over_inner {
+                        self.lanes_inner(stage);
+                    } else {
+                        self.ctx.at.outer = 0;
+                        self.ctx.run(&stage.body);
+                    }
+                }
+            }
+            start += self.ctx.n as i64;
+        }
+    }
+
+    /// # Safety
+    /// As [`Runner::lanes`]; the start of the tile is set.
+    unsafe fn lanes_inner(&mut self, stage: &Stage) {
+        let p = self.program;
+        self.point.fill(0);
+        // SAFETY: the tile is set, and every step is one of the program's.
+        unsafe {
+            self.ctx.at.outer = 0;
+            self.ctx.run(&stage.begin);
+            for step in 0..p.outer_len {
+                if step % LOOK == LOOK - 1 && self.cancelled() {
+                    return;
+                }
+                self.ctx.at.outer = step;
+                self.ctx.slot_at = step as usize * p.tile;
+                self.set_outer(stage);
+                self.ctx.run(&stage.body);
+                advance(&mut self.point, &p.outer);
+            }
+            self.ctx.run(&stage.end);
+        }
+    }
+
+    /// As [`Runner::lanes_inner`], with many steps a call.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn lanes_steps(&mut self, stage: &Stage) {
+        let p = self.program;
+        let calls = stage.body.iter().filter(|c| c.is_call);
+        let runs = calls
+            .map(|c| p.printed[c.x as usize].runs.len())
+            .sum::<usize>();
+        let inner = p.outer.iter().rev().find(|e| **e > 1).copied().unwrap_or(1);
+        // SAFETY: the tile is set, every step is one of the program's, and there are so many bases.
+        unsafe {
+            self.ctx.at.outer = 0;
+            self.ctx.run(&stage.begin);
+            for first in (0..p.outer_len).step_by(FLUSH as usize) {
+                if self.cancelled() {
+                    return;
+                }
+                let count = FLUSH.min(p.outer_len - first);
+                // Steps along one axis follow evenly.
+                let even = runs == 0 && first % inner + count <= inner;
+                if self.stepped != Some(stage) {
+                    self.set_point(first);
+                    self.steps.given = if even { count.min(2) } else { count } as usize;
+                    self.steps.bases.clear();
+                    for _ in 0..self.steps.given {
+                        self.set_outer(stage);
+                        let bases = std::slice::from_raw_parts(self.ctx.bases, p.bases);
+                        self.steps.bases.extend_from_slice(bases);
+                        advance(&mut self.point, &p.outer);
+                    }
+                    self.steps.count = count as usize;
+                    self.stepped = (count == p.outer_len).then_some(stage);
+                }
+                self.ctx.at.outer = first + count - 1;
+                self.ctx.slot_at = first as usize * p.tile;
+                for c in &stage.body {
+                    match c.is_call {
+                        true => call::steps(&self.ctx, c, p.tile, &mut self.steps),
+                        false => (c.f)((&mut self.ctx, c)),
+                    }
+                }
+            }
+            self.ctx.run(&stage.end);
+        }
+    }
+
+    /// # Safety
+    /// As [`Runner::range`]; the constants are filled.
+    unsafe fn rows(&mut self, from: i64, to: i64) {
+        let p = self.program;
+        self.set_point(from);
+        for row in from..to {
+            if self.cancelled() {
+                return;
+            }
+            self.ctx.at.outer = row;
+            let turn = row % p.serial;
+            for stage in &p.stages {
+                match stage.turn {
+                    Turn::First if turn > 0 => continue,
+                    Turn::Last if turn < p.serial - 1 => continue,
+                    _ => {}
+                }
+                // SAFETY: the row is one of the program's, and so is every tile of it.
+                unsafe {
+                    self.set_outer(stage);
+                    if stage.over_inner {
+                        self.row_tiles(stage);
+                    } else {
+                        (self.ctx.at.start, self.ctx.n) = (0, 1);
+                        self.ctx.run(&stage.body);
+                        self.ctx.n = p.lane_len.min(p.tile as i64) as usize;
+                        self.ctx.run(&stage.end);
+                    }
+                }
+            }
+            advance(&mut self.point, &p.outer);
+        }
+    }
+
+    /// # Safety
+    /// As [`Runner::rows`]; the row is set.
+    unsafe fn row_tiles(&mut self, stage: &Stage) {
+        let p = self.program;
+        // SAFETY: the row is set, and tiles stop at its end.
+        unsafe {
+            self.ctx.run(&stage.begin);
+            let mut start = 0;
+            while start < p.lane_len && !self.cancelled() {
+                self.ctx.n = (p.lane_len - start).min(stage.step as i64) as usize;
+                self.ctx.at.start = start;
+                self.ctx.slot_at = start as usize;
+                self.set_start(stage, start);
+                self.ctx.run(&stage.body);
+                start += self.ctx.n as i64;
+            }
+            self.ctx.n = p.lane_len.min(p.tile as i64) as usize;
+            self.ctx.run(&stage.end);
+        }
+    }
+
+    /// Goes to a point of the outer axes, by its number in order.
+    fn set_point(&mut self, mut number: i64) {
+        for (i, e) in self.point.iter_mut().zip(&self.program.outer).rev() {
+            *i = number % e;
+            number /= e;
+        }
+    }
+
+    /// Whether the run was ended early.
+    fn cancelled(&self) -> bool {
+        // SAFETY: the sink outlives the run that this context belongs to.
+        unsafe { &*self.ctx.at.failures }.cancelled()
+    }
+
+    unsafe fn set_outer(&mut self, stage: &Stage) {
+        for w in &stage.moving {
+            // SAFETY: the tables have room for every walk's numbers.
+            unsafe { self.program.walks[*w as usize].set_outer(self.ctx.bases, &self.point) };
+        }
+    }
+
+    unsafe fn set_start(&mut self, stage: &Stage, start: i64) {
+        for w in &stage.general {
+            // SAFETY: the tables have room for every walk's numbers.
+            unsafe { self.program.walks[*w as usize].set_start(self.ctx.coords, start) };
+        }
+    }
+}
+
+impl Ctx {
+    #[inline(always)]
+    unsafe fn run(&mut self, code: &[Code]) {
+        for c in code {
+            // SAFETY: the code belongs to the program of this context.
+            unsafe { (c.f)((self, c)) };
+        }
+    }
+}
+
+/// Steps a point of a box to the next in row-major order.
+fn advance(point: &mut [i64], extents: &[i64]) {
+    for (i, e) in point.iter_mut().zip(extents).rev() {
+        *i += 1;
+        if *i < *e {
+            return;
+        }
+        *i = 0;
+    }
+}
+
+/// Runs points `from..to` on this thread.
+///
+/// # Safety
+/// As for [`Runner::new`] and [`Runner::range`].
+pub(crate) unsafe fn run_range(
+    program: &Linked,
+    args: *const *mut u8,
+    (from, to): (i64, i64),
+    failures: &Failures,
+) {
+    // SAFETY: arguments and range are those of the program.
+    unsafe {
+        match Runner::new(program, args, failures) {
+            Ok(mut runner) => runner.range(from, to),
+            Err(e) => failures.broken(e),
+        }
+    }
+}
+
+/// Steps of a reduction between two looks at whether the run was ended early.
+const LOOK: i64 = 64;
+
+/// Nanoseconds of work that make it worth waking another thread.
+const PART_NS: f64 = 5_000.0;
+
+/// A program with its arguments, and whether its points may be computed at the same time.
+pub(crate) struct Launch<'a> {
+    pub program: &'a Linked,
+    pub args: &'a [*mut u8],
+    pub parallel: bool,
+}
+// SAFETY: the pointers are only passed on; what may be done with them is the caller's promise.
+unsafe impl Sync for Launch<'_> {}
+
+impl<'a> Launch<'a> {
+    /// The launches of its pieces, or itself.
+    fn pieces(&self) -> impl Iterator<Item = Launch<'a>> + use<'a> {
+        let (program, args, parallel) = (self.program, self.args, self.parallel);
+        let pieces = match parallel {
+            true => &program.pieces[..],
+            false => &[],
+        };
+        let whole = pieces.is_empty().then_some(program);
+        let all = pieces.iter().chain(whole);
+        all.map(move |program| Launch {
+            program,
+            args,
+            parallel,
+        })
+    }
+
+    /// How many parts its points are shared out in, and how many points a part is a multiple of.
+    fn parts(&self, threads: i64) -> (i64, i64) {
+        let points = self.program.points;
+        let wanted = (self.program.cost * points as f64 / PART_NS) as i64;
+        let most = self.program.parts * threads;
+        if !self.parallel || wanted < 2 || most <= 1 || threads <= 1 {
+            return (1, points);
+        }
+        let unit = match self.program.schedule {
+            Schedule::Rows => self.program.serial,
+            // Whole tiles where there are enough of them, else whole cache lines.
+            Schedule::Lanes if points >= 2 * most * self.program.tile as i64 => {
+                self.program.tile as i64
+            }
+            Schedule::Lanes => 64,
+        };
+        (wanted.min(most).min(ceil(points, unit)), unit)
+    }
+
+    /// Runs one of its parts.
+    ///
+    /// # Safety
+    /// See [`run_all`].
+    unsafe fn run(&self, part: i64, (parts, unit): (i64, i64), failures: &Failures) {
+        let points = self.program.points;
+        let units = ceil(points, unit);
+        let first = |i: i64| (units as i128 * i as i128 / parts as i128) as i64;
+        let edge = |i: i64| first(i).saturating_mul(unit).min(points);
+        let range = (edge(part), edge(part + 1));
+        // SAFETY: parts lie within the program's points, whose arguments these are.
+        unsafe { run_range(self.program, self.args.as_ptr(), range, failures) }
+    }
+}
+
+/// Runs all points of some programs that don't touch what the others write, on several threads where
+/// that pays.
+///
+/// # Safety
+/// As [`Runner::new`]; where a launch is `parallel`, its points write different places.
+pub(crate) unsafe fn run_all(launches: &[Launch], failures: &Failures) {
+    let pool = Pool::global();
+    let threads = pool.threads() as i64;
+    let busy = launches.iter().flat_map(Launch::pieces);
+    let busy = busy.filter(|l| l.program.points > 0);
+    // The first part of each launch among the parts of all.
+    let mut parts = 0;
+    type Share<'a> = (i64, Launch<'a>, (i64, i64));
+    let mut shared: SmallVec<[Share; 4]> = SmallVec::new();
+    let mut cost = 0.0;
+    for l in busy {
+        let cut = l.parts(threads);
+        parts += cut.0;
+        cost += l.program.cost * l.program.points as f64;
+        shared.push((parts - cut.0, l, cut));
+    }
+    let run = |part: usize| {
+        let at = shared.partition_point(|(first, ..)| *first <= part as i64) - 1;
+        let (first, launch, cut) = &shared[at];
+        // SAFETY: each program is run on its arguments; parts, and launches, write different places.
+        unsafe { launch.run(part as i64 - first, *cut, failures) }
+    };
+    match cost < 2.0 * PART_NS {
+        true => (0..parts as usize).for_each(run),
+        false => pool.run(parts as usize, run),
+    }
+}

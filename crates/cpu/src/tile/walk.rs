@@ -1,0 +1,397 @@
+//! How an access moves through memory within a tile.
+
+use super::runs::Fills;
+use crate::tile::Ctx;
+use kiln_kernel::bound::BoundAccess;
+use kiln_kernel::error::{Result, damaged};
+use kiln_plan::tile::TILE;
+
+/// The most lane axes (after merging) and the most limits of one access.
+pub(crate) const MAX: usize = 16;
+
+/// Rows of as many elements are visited; those of fewer are looked up.
+const SHORT: i64 = 16;
+
+/// The shape of an access over the lanes of a tile.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// The same element for every lane.
+    Splat,
+    /// Consecutive elements.
+    Contiguous,
+    /// Anything else, or one with limits.
+    General,
+}
+
+/// A merged lane axis.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Lane {
+    pub extent: i64,
+    pub stride: i64,
+}
+
+/// An affine value with its strides split.
+#[derive(Clone, Debug)]
+pub(crate) struct Split {
+    pub offset: i64,
+    pub outer: Vec<i64>,
+    /// One a merged lane axis.
+    pub lane: Vec<i64>,
+}
+
+impl Split {
+    /// Whether axis `i`, of extent `e`, goes on where the one before it ends.
+    fn joins(&self, i: usize, e: i64) -> bool {
+        self.lane[i].checked_mul(e) == Some(self.lane[i - 1])
+    }
+
+    /// The same limit for axes i - 1 and `i`, of extent `e`, as one; none where it is no limit of both: one that counts
+    /// the indices of the first then counts those of the second.
+    fn finer(&self, extent: i64, i: usize, e: i64) -> Option<(Split, i64)> {
+        if self.joins(i, e) {
+            return Some((self.clone(), extent));
+        }
+        if (self.lane[i - 1], self.lane[i]) != (1, 0) {
+            return None;
+        }
+        let times =
+            |all: &[i64]| -> Option<Vec<i64>> { all.iter().map(|s| s.checked_mul(e)).collect() };
+        let mut finer = Split {
+            offset: self.offset.checked_mul(e)?,
+            outer: times(&self.outer)?,
+            lane: times(&self.lane)?,
+        };
+        finer.lane[i] = 1;
+        Some((finer, extent.checked_mul(e)?))
+    }
+}
+
+/// An access as the interpreter uses it.
+#[derive(Clone, Debug)]
+pub(crate) struct Walk {
+    /// Index into the arguments; unused by `Index`.
+    pub arg: usize,
+    pub shape: Shape,
+    /// Merged lane axes, innermost last.
+    pub lanes: Vec<Lane>,
+    pub address: Split,
+    /// Each limit's value and extent.
+    pub limits: Vec<(Split, i64)>,
+    /// Where the context keeps the address for lane index zero; the limits' values follow.
+    pub base_at: usize,
+    /// Where the context keeps the lane coordinates of the tile's first element; numbers of the lane at hand follow.
+    pub coord_at: usize,
+    /// Elements of the argument.
+    pub len: i64,
+    /// Whether this is an access, not the number of an `Index`.
+    pub reads_memory: bool,
+    /// The least and the greatest address, without the limits.
+    pub range: (i128, i128),
+    /// Whether a data-dependent part comes on top.
+    pub dynamic: bool,
+    /// Bits of what an excluded load gives, in the register's type.
+    pub fill: u64,
+    /// The same in memory, where printed code reads it.
+    pub fills: Fills,
+    /// Where the lanes of a tile lie from the start of the first one's row, if rows are short; see [`Walk::look_up`].
+    pub places: Vec<i32>,
+}
+
+impl Walk {
+    /// The walk of an access whose strides are for the `outer` axes, then the `lane` axes. With
+    /// `scalar`, there is one lane, at lane index zero.
+    pub(crate) fn new(
+        a: &BoundAccess,
+        outer: usize,
+        lane: &[i64],
+        scalar: bool,
+        fill: u64,
+    ) -> Result<Walk> {
+        let lane = if scalar { &[][..] } else { lane };
+        let split = |x: &kiln_kernel::affine::Affine| Split {
+            offset: x.offset,
+            outer: x.strides[..outer].to_vec(),
+            lane: x.strides[outer..outer + lane.len()].to_vec(),
+        };
+        let mut w = Walk {
+            arg: a.arg.unwrap_or(0),
+            shape: Shape::General,
+            lanes: vec![],
+            address: split(&a.address),
+            limits: a
+                .limits
+                .iter()
+                .map(|l| (split(&l.value), l.extent))
+                .collect(),
+            base_at: 0,
+            coord_at: 0,
+            len: 0,
+            reads_memory: true,
+            range: (0, 0),
+            dynamic: false,
+            fill,
+            fills: Fills::default(),
+            places: vec![],
+        };
+        let extents = w.merge(lane);
+        let strides = w.address.lane.iter();
+        w.lanes = extents
+            .iter()
+            .zip(strides)
+            .map(|(&extent, &stride)| Lane { extent, stride })
+            .collect();
+        if w.lanes.len() > MAX || w.limits.len() > MAX {
+            return Err(damaged!("an access has more than {MAX} axes or limits"));
+        }
+        if w.limits.is_empty() {
+            w.shape = match w.lanes[..] {
+                [] => Shape::Splat,
+                [Lane { stride: 0, .. }] => Shape::Splat,
+                [Lane { stride: 1, .. }] => Shape::Contiguous,
+                _ => Shape::General,
+            };
+        }
+        if w.lanes.is_empty() {
+            w.lanes.push(Lane {
+                extent: i64::MAX,
+                stride: 0,
+            });
+            w.address.lane.push(0);
+            w.limits.iter_mut().for_each(|l| l.0.lane.push(0));
+        }
+        Ok(w)
+    }
+
+    /// Whether the two can never touch one element at different points: they move alike, or keep to
+    /// different parts of the memory.
+    pub(crate) fn keeps_clear_of(&self, other: &Walk) -> bool {
+        let lanes = |w: &Walk| -> Vec<(i64, i64)> {
+            w.lanes.iter().map(|l| (l.extent, l.stride)).collect()
+        };
+        let apart =
+            self.arg == other.arg && (self.range.1 < other.range.0 || other.range.1 < self.range.0);
+        let alike = self.address.offset == other.address.offset
+            && self.address.outer == other.address.outer
+            && lanes(self) == lanes(other);
+        !self.dynamic && !other.dynamic && (apart || alike)
+    }
+
+    /// Joins neighbouring lane axes that act as one; gives the merged extents.
+    fn merge(&mut self, lane: &[i64]) -> Vec<i64> {
+        let mut extents = lane.to_vec();
+        let mut i = 1;
+        while i < extents.len() {
+            let e = extents[i];
+            self.free_stride(i - 1, e);
+            let limits: Option<Vec<_>> = (self.limits.iter())
+                .map(|(limit, extent)| limit.finer(*extent, i, e))
+                .collect();
+            if let (true, Some(limits)) = (e > 0 && self.address.joins(i, e), limits) {
+                self.limits = limits;
+                self.address.lane.remove(i - 1);
+                for l in &mut self.limits {
+                    l.0.lane.remove(i - 1);
+                }
+                let gone = extents.remove(i - 1);
+                extents[i - 1] *= gone;
+            } else {
+                i += 1;
+            }
+        }
+        extents
+    }
+
+    /// Where limits leave one index of an axis, the address may move along it as if it joined the next, of this
+    /// extent.
+    fn free_stride(&mut self, axis: usize, next: i64) {
+        let only = self.limits.iter().find_map(|(limit, extent)| {
+            let is_own = |(d, s): (usize, &i64)| *s == i64::from(d == axis);
+            let plain = limit.lane.iter().enumerate().all(is_own)
+                && limit.outer.iter().all(|s| *s == 0)
+                && *extent == 1;
+            plain.then_some(-limit.offset)
+        });
+        let [old, new] = [
+            Some(self.address.lane[axis]),
+            self.address.lane[axis + 1].checked_mul(next),
+        ];
+        let moved = |only: i64| {
+            let by = old?.checked_sub(new?)?.checked_mul(only)?;
+            self.address.offset.checked_add(by)
+        };
+        if let (Some(offset), Some(new)) = (only.and_then(moved), new) {
+            self.address.offset = offset;
+            self.address.lane[axis] = new;
+        }
+    }
+
+    /// Whether the address or a limit depends on the outer axes.
+    pub(crate) fn moves(&self) -> bool {
+        let moves = |s: &Split| s.outer.iter().any(|s| *s != 0);
+        moves(&self.address) || self.limits.iter().any(|l| moves(&l.0))
+    }
+
+    /// Sets the bases for a point of the outer axes.
+    ///
+    /// # Safety
+    /// `bases` has room for this walk's numbers.
+    pub(crate) unsafe fn set_outer(&self, bases: *mut i64, point: &[i64]) {
+        let at = |s: &Split| {
+            let moved = s.outer.iter().zip(point).map(|(s, i)| s * i);
+            s.offset + moved.sum::<i64>()
+        };
+        // SAFETY: the numbers are one for the address and one a limit, for which there is room.
+        unsafe {
+            *bases.add(self.base_at) = at(&self.address);
+            for (i, (limit, _)) in self.limits.iter().enumerate() {
+                *bases.add(self.base_at + 1 + i) = at(limit);
+            }
+        }
+    }
+
+    /// Sets the lane coordinates of the linear lane index `start`.
+    ///
+    /// # Safety
+    /// `coords` has room for this walk's numbers.
+    pub(crate) unsafe fn set_start(&self, coords: *mut i64, mut start: i64) {
+        for (d, lane) in self.lanes.iter().enumerate().rev() {
+            // SAFETY: the numbers are one a lane axis, for which there is room.
+            let c = unsafe { &mut *coords.add(self.coord_at + d) };
+            if d == 0 {
+                *c = start;
+            } else {
+                *c = start % lane.extent;
+                start /= lane.extent;
+            }
+        }
+    }
+
+    /// Makes the places of lanes in rows so short that visiting them costs more than looking each lane up.
+    pub(super) fn look_up(&mut self) {
+        let [outer, inner] = self.lanes[..] else {
+            return;
+        };
+        if !(2..SHORT).contains(&inner.extent) || !self.limits.is_empty() {
+            return;
+        }
+        let place = |i: i64| {
+            let row = (i / inner.extent).checked_mul(outer.stride)?;
+            let all = row.checked_add((i % inner.extent).checked_mul(inner.stride)?)?;
+            i32::try_from(all).ok()
+        };
+        let places = (0..TILE as i64 + inner.extent).map(place);
+        self.places = places.collect::<Option<_>>().unwrap_or_default();
+    }
+
+    /// The address where the row of the tile's first lane starts, and the places of the tile's lanes from there.
+    ///
+    /// # Safety
+    /// The context's bases and coordinates are set, and the walk has places.
+    #[inline(always)]
+    pub(super) unsafe fn looked_up(&self, ctx: &Ctx) -> (i64, *const i32) {
+        // SAFETY: the numbers are this walk's, which are set; there are places for a tile from any lane of a row on.
+        unsafe {
+            let [row, lane] = [0, 1].map(|d| *ctx.coords.add(self.coord_at + d));
+            let first = *ctx.bases.add(self.base_at) + row * self.lanes[0].stride;
+            (first, self.places.as_ptr().add(lane as usize))
+        }
+    }
+
+    /// Visits the tile as runs along the innermost lane axis: first lane, address, stride, number of
+    /// lanes, and the part `low..high` of them that the limits allow.
+    ///
+    /// # Safety
+    /// The context's bases and coordinates are set.
+    #[inline(always)]
+    pub(crate) unsafe fn runs(
+        &self,
+        ctx: &Ctx,
+        mut f: impl FnMut(usize, i64, i64, usize, usize, usize),
+    ) {
+        let last = self.lanes.len() - 1;
+        let mut c = [0i64; MAX];
+        // SAFETY: the numbers that are read are this walk's, which are set.
+        let (mut address, mut limits) = unsafe {
+            for (d, c) in c[..=last].iter_mut().enumerate() {
+                *c = *ctx.coords.add(self.coord_at + d);
+            }
+            let base = ctx.bases.add(self.base_at);
+            let mut limits = [0i64; MAX];
+            for (i, l) in limits[..self.limits.len()].iter_mut().enumerate() {
+                *l = *base.add(1 + i) + dot(&c, &self.limits[i].0.lane);
+            }
+            (*base + dot(&c, &self.address.lane), limits)
+        };
+        let inner = self.lanes[last];
+        let mut at = 0;
+        while at < ctx.n {
+            let len = (ctx.n - at).min((inner.extent - c[last]) as usize);
+            let (low, high) = self.allowed(limits.iter().copied(), len);
+            f(at, address, inner.stride, len, low, high);
+            at += len;
+            if at == ctx.n {
+                return;
+            }
+            let back = -c[last];
+            self.step(&mut c, last, back, &mut address, &mut limits);
+            for d in (0..last).rev() {
+                self.step(&mut c, d, 1, &mut address, &mut limits);
+                if c[d] < self.lanes[d].extent {
+                    break;
+                }
+                let back = -c[d];
+                self.step(&mut c, d, back, &mut address, &mut limits);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn step(
+        &self,
+        c: &mut [i64; MAX],
+        d: usize,
+        by: i64,
+        address: &mut i64,
+        limits: &mut [i64; MAX],
+    ) {
+        c[d] += by;
+        *address += by * self.lanes[d].stride;
+        for (l, (limit, _)) in limits.iter_mut().zip(&self.limits) {
+            *l += by * limit.lane[d];
+        }
+    }
+
+    /// The part of a run of `len` lanes where every limit holds, given the limits' first values.
+    #[inline(always)]
+    pub(super) fn allowed(&self, first: impl Iterator<Item = i64>, len: usize) -> (usize, usize) {
+        let (mut low, mut high) = (0i64, len as i64);
+        for (v, (limit, extent)) in first.zip(&self.limits) {
+            let s = limit.lane[limit.lane.len() - 1];
+            let ceil = |a: i64, b: i64| -(-a).div_euclid(b);
+            match s {
+                0 if v < 0 || v >= *extent => high = 0,
+                0 => {}
+                1 => {
+                    low = low.max(-v);
+                    high = high.min(extent - v);
+                }
+                s if s > 0 => {
+                    low = low.max(ceil(-v, s));
+                    high = high.min(ceil(extent - v, s));
+                }
+                s => {
+                    // v + i·s < extent, and v + i·s > -1
+                    low = low.max(ceil(v - extent + 1, -s));
+                    high = high.min(ceil(v + 1, -s));
+                }
+            }
+        }
+        let low = low.clamp(0, len as i64);
+        (low as usize, high.clamp(low, len as i64) as usize)
+    }
+}
+
+#[inline(always)]
+fn dot(c: &[i64; MAX], strides: &[i64]) -> i64 {
+    c.iter().zip(strides).map(|(c, s)| c * s).sum()
+}

@@ -1,0 +1,83 @@
+//! How much memory kernels take beside their arguments.
+
+use crate::kernels::conv::Conv;
+use crate::kernels::matmul::MatMul;
+use crate::tile;
+use kiln_kernel::error::Result;
+use kiln_kernel::simd::Level;
+use kiln_plan::{self as plan, Decision, Kernel};
+
+/// A kernel without what happens to its result, linked to arguments of any size.
+enum Alone {
+    MatMul(MatMul),
+    Conv(Conv),
+}
+
+fn alone(kernel: &Kernel, values: &[i64]) -> Result<Option<Alone>> {
+    let (lens, level) = ([i64::MAX; 3], Level::current()?);
+    // What it is computed by as a whole.
+    let algorithm = kernel
+        .computed_by(values)
+        .map_or_else(Decision::default, Decision::from);
+    Ok(match kernel {
+        Kernel::MatMul(m) => {
+            let matrix = |x: &plan::Matrix, arg| plan::Matrix { arg, ..x.clone() };
+            let alone = plan::MatMul {
+                lhs: matrix(&m.lhs, 0),
+                rhs: matrix(&m.rhs, 1),
+                out: 2,
+                prologues: [None, None],
+                epilogue: None,
+                algorithm,
+                ..m.clone()
+            };
+            Some(Alone::MatMul(MatMul::new(&alone, values, &lens, level)?))
+        }
+        Kernel::Conv(c) => {
+            let alone = plan::Conv {
+                operands: [0, 1],
+                out: 2,
+                prologue: None,
+                epilogue: None,
+                algorithm,
+                ..c.clone()
+            };
+            Some(Alone::Conv(Conv::new(&alone, values, &lens, level)?))
+        }
+        _ => None,
+    })
+}
+
+/// Bytes that a matrix product or convolution takes beside its arguments, by its algorithm, on so many threads
+/// and where symbols have these values: copies of operands and what lies between its steps, but neither what
+/// an epilogue keeps hot nor the few hundred kilobytes that a thread copies parts of matrices into. None for other
+/// kernels.
+///
+/// # Errors
+/// If the kernel's sizes or its algorithm are impossible.
+pub fn workspace(kernel: &Kernel, values: &[i64], threads: usize) -> Result<Option<usize>> {
+    let threads = threads as i64;
+    let elements = match (alone(kernel, values)?, kernel) {
+        (Some(Alone::MatMul(linked)), Kernel::MatMul(m)) => {
+            linked.workspace(threads) * m.sums().size() as i64
+        }
+        (Some(Alone::Conv(linked)), Kernel::Conv(c)) => {
+            linked.workspace(threads) * c.sums().size() as i64
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(elements as usize))
+}
+
+/// The elements of a full tile of a tile program where symbols have these values. None for other kernels.
+///
+/// # Errors
+/// If the program is contradictory.
+pub fn tile_elements(kernel: &Kernel, values: &[i64]) -> Result<Option<usize>> {
+    let Kernel::Tile(program) = kernel else {
+        return Ok(None);
+    };
+    let lens = vec![i64::MAX; program.args.len()];
+    let linked = tile::link(&tile::bind(program, values, &lens)?, Level::current()?)?;
+    Ok(Some(linked.tile))
+}

@@ -1,0 +1,242 @@
+//! Devices: their context, their figures, and the lanes that work goes through.
+
+use super::cache::compiler_version;
+use super::context::Context;
+use super::driver::sys::CUdevice_attribute::{self, *};
+use super::driver::{Driver, Object, call};
+use super::lane::Lane;
+use super::module::Modules;
+use super::outcome::{Outcome, Outcomes};
+use super::pool::Pool;
+use super::slot::Slots;
+use super::stream::{Staging, Stream};
+use kiln_base::{Gpu, Machine};
+use kiln_kernel::error::{Error, Result};
+use kiln_kernel::lock::lock;
+use kiln_kernel::memory::MemoryStats;
+use std::ffi::{CStr, c_int};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// An NVIDIA GPU. May be used from any number of threads.
+pub struct Device {
+    ordinal: u32,
+    pub(super) context: Context,
+    /// All of it but the compiler's version.
+    about: Gpu,
+    pub(super) pool: Arc<Pool>,
+    pub(super) modules: Mutex<Modules>,
+    /// Lanes that no run holds; the most recently used last.
+    pub(super) lanes: Mutex<Vec<Lane>>,
+    /// Carries data to the device.
+    pub(super) copies: Arc<Stream>,
+    pub(super) staging: Mutex<Vec<Staging>>,
+    pub(super) slots: Arc<Slots>,
+    pub(super) outcomes: Outcomes,
+    graphs: AtomicBool,
+}
+
+/// How many devices there are; `CUDA_VISIBLE_DEVICES` restricts them.
+///
+/// # Errors
+/// [`Error::Cuda`] if there is no driver, with the places where it was looked for.
+pub fn count() -> Result<u32> {
+    Ok(Driver::get()?.devices)
+}
+
+impl Device {
+    /// The device of this number, opened at the first call.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] if there is no driver, no such device, or it can't be opened.
+    pub fn get(ordinal: u32) -> Result<Arc<Device>> {
+        static OPEN: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
+        let mut open = lock(&OPEN);
+        if let Some(device) = open.iter().find(|d| d.ordinal == ordinal) {
+            return Ok(device.clone());
+        }
+        let device = Arc::new(Device::open(ordinal)?);
+        open.push(device.clone());
+        Ok(device)
+    }
+
+    fn open(ordinal: u32) -> Result<Device> {
+        let driver = Driver::get()?;
+        if ordinal >= driver.devices {
+            let visible = std::env::var("CUDA_VISIBLE_DEVICES");
+            let visible = visible.map_or(String::new(), |v| format!(" (CUDA_VISIBLE_DEVICES={v})"));
+            return Err(Error::Cuda(format!(
+                "there is no cuda:{ordinal}: the driver shows {} devices{visible}",
+                driver.devices
+            )));
+        }
+        let (mut device, mut handle) = (0, Object(null_mut()));
+        let (mut total, mut name) = (0usize, [0u8; 256]);
+        // SAFETY: every place is writable and as large as said.
+        unsafe {
+            call!(cuDeviceGet(&mut device, ordinal as c_int))?;
+            let len = name.len() as c_int - 1;
+            call!(cuDeviceGetName(name.as_mut_ptr().cast(), len, device))?;
+            call!(cuDeviceTotalMem_v2(&mut total, device))?;
+            call!(cuDevicePrimaryCtxRetain(&mut handle.0, device))?;
+        }
+        let context = Context { driver, handle };
+        context.activate()?;
+        let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+        let name = name.to_string_lossy().into_owned();
+        let attribute = |which: CUdevice_attribute| -> Result<u32> {
+            let mut value = 0;
+            // SAFETY: the place is writable.
+            unsafe { call!(cuDeviceGetAttribute(&mut value, which, device)) }?;
+            Ok(value as u32)
+        };
+        if attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? == 0 {
+            let message = format!("cuda:{ordinal} ({name}) has no memory pools");
+            return Err(Error::Cuda(message));
+        }
+        let about = Gpu {
+            name: name.leak(),
+            arch: (
+                attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            ),
+            processors: attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            registers: attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
+            threads: attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
+            shared: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
+            most_shared: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            processor_shared: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
+            // Drivers that know no clusters launch none.
+            clusters: attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH).is_ok_and(|can| can != 0),
+            driver: driver.version().ok(),
+            nvrtc: None,
+        };
+        Ok(Device {
+            ordinal,
+            context,
+            pool: Arc::new(Pool::new(context, device, total)?),
+            modules: Mutex::new(Modules::new(context, about.arch)),
+            about,
+            lanes: Mutex::default(),
+            copies: Arc::new(Stream::new(context)?),
+            staging: Mutex::default(),
+            slots: Arc::new(Slots::new(context)),
+            outcomes: Outcomes::default(),
+            graphs: AtomicBool::new(std::env::var_os("KILN_CUDA_GRAPHS").is_none_or(|v| v != "0")),
+        })
+    }
+
+    /// A lane that nobody holds, with the context current.
+    pub(super) fn lane(&self) -> Result<Lane> {
+        self.context.activate()?;
+        let idle = lock(&self.lanes).pop();
+        idle.map_or_else(|| Lane::new(&self.pool), Ok)
+    }
+
+    /// Runs of this device that may have a data error of which nobody was told, oldest first. Those that
+    /// went well are forgotten in time.
+    pub fn outcomes(&self) -> Vec<Arc<Outcome>> {
+        self.outcomes.unreported()
+    }
+
+    /// Its number.
+    pub fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    /// Its name, such as `NVIDIA H200`.
+    pub fn name(&self) -> &'static str {
+        self.about.name
+    }
+
+    /// Whether it is the emulated one of the test suites, whose times mean nothing.
+    pub fn is_emulated(&self) -> bool {
+        self.about.name.starts_with("Kiln GPU emulator")
+    }
+
+    /// Its compute capability, such as (9, 0).
+    pub fn capability(&self) -> (u32, u32) {
+        self.about.arch
+    }
+
+    /// What programs are compiled for that run on it.
+    pub fn machine(&self) -> Machine {
+        Machine::Gpu(Gpu {
+            nvrtc: compiler_version(),
+            ..self.about
+        })
+    }
+
+    /// Bytes of its memory.
+    pub fn total_memory(&self) -> usize {
+        self.pool.total
+    }
+
+    /// Bytes of its memory that nobody on the machine uses.
+    ///
+    /// # Errors
+    /// If the driver gives none.
+    pub fn free_memory(&self) -> Result<usize> {
+        self.context.activate()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the places are writable.
+        unsafe { call!(cuMemGetInfo_v2(&mut free, &mut total)) }?;
+        Ok(free)
+    }
+
+    /// What this process holds of its memory.
+    pub fn memory(&self) -> MemoryStats {
+        self.pool.stats()
+    }
+
+    /// Makes the peak start again from what is in use now.
+    pub fn reset_peak(&self) {
+        self.pool.reset_peak();
+    }
+
+    /// Limits the bytes in use; an allocation beyond gives [`Error::OutOfMemory`]. Memory that is kept for
+    /// reuse beyond the limit is given back, so that other programs have the rest of the device.
+    pub fn set_limit(&self, limit: Option<usize>) {
+        self.pool.set_limit(limit);
+    }
+
+    /// Gives unused memory back to the system.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn empty_cache(&self) -> Result<()> {
+        self.pool.trim()
+    }
+
+    /// Waits for everything that was given to the device. What data errors there were,
+    /// [`Device::outcomes`] tells.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn synchronize(&self) -> Result<()> {
+        self.context.synchronize()
+    }
+
+    /// Whether repeated runs of a plan are replayed as CUDA graphs. On unless `KILN_CUDA_GRAPHS=0`.
+    pub fn set_graphs(&self, on: bool) {
+        self.graphs.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether repeated runs of a plan are replayed as CUDA graphs.
+    pub fn graphs(&self) -> bool {
+        self.graphs.load(Ordering::Relaxed)
+    }
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cuda:{}", self.ordinal)
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device(cuda:{} {:?})", self.ordinal, self.about.name)
+    }
+}

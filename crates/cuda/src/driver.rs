@@ -1,0 +1,285 @@
+//! The CUDA driver: cudarc's declarations of its functions, opened and called.
+
+use super::cudarc::driver::DriverError;
+use super::library::{Api, variable};
+use kiln_kernel::error::{Error, Result};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use sys::CUresult;
+
+/// cudarc's declarations.
+pub(super) mod sys {
+    pub(crate) use crate::cudarc::driver::sys::*;
+
+    /// The time between two events. cudarc has its successor alone, which drivers before CUDA 12.8 lack.
+    ///
+    /// # Safety
+    /// As for every function of the driver: the place is writable, and the events are alive.
+    #[allow(non_snake_case)]
+    pub(crate) unsafe fn cuEventElapsedTime(
+        milliseconds: *mut f32,
+        start: CUevent,
+        end: CUevent,
+    ) -> CUresult {
+        type Elapsed = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
+        // SAFETY: the type is the one that NVIDIA documents for this name; the rest as for this function.
+        unsafe {
+            let elapsed = culib().get::<Elapsed>("cuEventElapsedTime");
+            elapsed.map_or(CUresult::CUDA_ERROR_NOT_FOUND, |elapsed| {
+                elapsed(milliseconds, start, end)
+            })
+        }
+    }
+}
+
+/// An address in a device's memory.
+pub(super) type Address = sys::CUdeviceptr;
+
+/// A handle of the driver.
+#[derive(Copy, Clone)]
+pub(super) struct Object<T>(pub(super) *mut T);
+
+// SAFETY: the driver's objects may be used from any thread that has their context current.
+unsafe impl<T> Send for Object<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Object<T> {}
+
+/// Calls a function of the driver, which [`Driver::get`] has opened. A status other than success is a [`Failure`].
+#[cfg(feature = "cudarc")]
+macro_rules! call {
+    ($function:ident($($argument:expr),* $(,)?)) => {
+        $crate::driver::Failure::unless_success(
+            stringify!($function),
+            $crate::driver::sys::$function($($argument),*),
+        )
+    };
+}
+#[cfg(not(feature = "cudarc"))]
+macro_rules! call {
+    ($function:ident($($argument:expr),* $(,)?)) => {
+        $crate::driver::Failure::unless_success(
+            stringify!($function),
+            $crate::driver::sys::CUresult::CUDA_ERROR_NOT_INITIALIZED,
+        )
+    };
+}
+pub(super) use call;
+
+/// Every function that is called. All of them are in drivers of CUDA 12.0, under these names.
+const FUNCTIONS: &[&str] = &[
+    "cuCtxSetCurrent",
+    "cuCtxSynchronize",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetCount",
+    "cuDeviceGetDefaultMemPool",
+    "cuDeviceGetName",
+    "cuDevicePrimaryCtxRetain",
+    "cuDeviceTotalMem_v2",
+    "cuDriverGetVersion",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventElapsedTime",
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuEventSynchronize",
+    "cuFuncSetAttribute",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuGraphAddKernelNode_v2",
+    "cuGraphCreate",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
+    "cuGraphExecKernelNodeSetParams_v2",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+    "cuInit",
+    "cuLaunchKernel",
+    "cuMemAllocAsync",
+    "cuMemFreeAsync",
+    "cuMemFreeHost",
+    "cuMemGetInfo_v2",
+    "cuMemHostAlloc",
+    "cuMemPoolGetAttribute",
+    "cuMemPoolSetAttribute",
+    "cuMemPoolTrimTo",
+    "cuMemcpyDtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyPeerAsync",
+    "cuMemsetD8Async",
+    "cuModuleGetFunction",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+];
+
+/// Tells the parameters of a function; drivers before CUDA 12.4 lack it.
+const PARAMETERS: &str = "cuFuncGetParamInfo";
+
+/// A call that the driver refused.
+pub(super) struct Failure {
+    called: &'static str,
+    pub(super) status: CUresult,
+}
+
+impl Failure {
+    pub(super) fn unless_success(
+        called: &'static str,
+        status: CUresult,
+    ) -> std::result::Result<(), Failure> {
+        match status {
+            CUresult::CUDA_SUCCESS => Ok(()),
+            status => Err(Failure { called, status }),
+        }
+    }
+
+    /// The error, for what was attempted by the call.
+    pub(super) fn of(self, attempted: &str) -> Error {
+        let error = DriverError(self.status);
+        let name = error.error_name().map(|n| n.to_string_lossy());
+        let name = name.unwrap_or_else(|_| format!("error {}", self.status as u32).into());
+        Error::Cuda(match error.error_string().map(|m| m.to_string_lossy()) {
+            Ok(meaning) if meaning != name => format!("{attempted}: {name} ({meaning})"),
+            _ => format!("{attempted}: {name}"),
+        })
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        let called = failure.called;
+        failure.of(called.trim_end_matches("_v2"))
+    }
+}
+
+/// A driver that the program named.
+static NAMED: OnceLock<PathBuf> = OnceLock::new();
+
+/// Names the driver's file, in place of the system's: for tests on a driver of their own. Gives whether it is
+/// the one that is used, which another one may be already.
+pub fn set_driver(path: impl Into<PathBuf>) -> bool {
+    let path = path.into();
+    *NAMED.get_or_init(|| path.clone()) == path
+}
+
+/// The opened driver, initialised.
+pub(super) struct Driver {
+    /// Number of devices that `CUDA_VISIBLE_DEVICES` leaves.
+    pub(super) devices: u32,
+    /// True if the driver tells the parameters of a function.
+    pub(super) tells_parameters: bool,
+}
+
+impl Driver {
+    /// The version of CUDA that it supports, major and minor.
+    pub(super) fn version(&self) -> Result<(u32, u32)> {
+        let mut version = 0;
+        // SAFETY: the place is writable.
+        unsafe { call!(cuDriverGetVersion(&mut version)) }?;
+        Ok((version as u32 / 1000, version as u32 % 1000 / 10))
+    }
+
+    /// The driver of this machine: `KILN_CUDA_DRIVER` (a file) or [`set_driver`]'s, else the system's. Looked
+    /// for once.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`], listing the places and why each failed.
+    pub(super) fn get() -> Result<&'static Driver> {
+        static FOUND: OnceLock<Result<Driver>> = OnceLock::new();
+        FOUND
+            .get_or_init(Driver::find)
+            .as_ref()
+            .map_err(Error::clone)
+    }
+
+    fn find() -> Result<Driver> {
+        let named = variable("KILN_CUDA_DRIVER").map(PathBuf::from);
+        let named = named.or_else(|| NAMED.get().cloned());
+        let usual = if cfg!(windows) {
+            &["nvcuda.dll"][..]
+        } else {
+            &[
+                "libcuda.so.1",
+                "libcuda.so",
+                "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+                "/usr/lib64/libcuda.so.1",
+                "/usr/lib/wsl/lib/libcuda.so.1",
+            ]
+        };
+        // A driver that was named is the only one: another in its place would be a surprise.
+        let candidates = match &named {
+            Some(path) => vec![path.clone()],
+            None => usual.iter().map(PathBuf::from).collect(),
+        };
+        let api = Api {
+            what: "the CUDA driver",
+            hint: "install NVIDIA's driver, or set KILN_CUDA_DRIVER to its libcuda",
+            variable: "KILN_CUDA_DRIVER",
+            file: "libcuda.so",
+            functions: FUNCTIONS,
+            is_present: sys::is_culib_present,
+            library: sys::culib,
+        };
+        let path = api.open(candidates.into_iter(), named.as_deref())?;
+        // SAFETY: initialising has no preconditions.
+        unsafe { call!(cuInit(0)) }.map_err(|failure| match failure.status {
+            CUresult::CUDA_ERROR_STUB_LIBRARY => Error::Cuda(format!(
+                "{} is the CUDA toolkit's stub of the driver: take its folder out of LD_LIBRARY_PATH",
+                path.display()
+            )),
+            _ => failure.into(),
+        })?;
+        let mut count = 0;
+        // SAFETY: the place is writable.
+        unsafe { call!(cuDeviceGetCount(&mut count)) }?;
+        Ok(Driver {
+            devices: count.max(0) as u32,
+            tells_parameters: api.has(PARAMETERS),
+        })
+    }
+
+    /// The bytes of each parameter of a function; `None` if there are more than `most`, or the driver does not tell.
+    pub(super) fn parameters(&self, function: sys::CUfunction, most: usize) -> Option<Vec<usize>> {
+        if !self.tells_parameters {
+            return None;
+        }
+        let mut sizes = Vec::new();
+        loop {
+            let (mut offset, mut size) = (0, 0);
+            let at = sizes.len();
+            // SAFETY: the driver has this function, the kernel is loaded and both places are writable.
+            if unsafe { call!(cuFuncGetParamInfo(function, at, &mut offset, &mut size)) }.is_err() {
+                return Some(sizes);
+            }
+            if at == most {
+                return None;
+            }
+            sizes.push(size);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_function_that_is_called_is_looked_for() {
+        let mut called = BTreeSet::from(["cuGetErrorName".into(), "cuGetErrorString".into()]);
+        for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() {
+                let text = std::fs::read_to_string(&path).unwrap();
+                called.extend(super::super::library::calls(&text, "cu"));
+            }
+        }
+        called.remove(PARAMETERS);
+        let listed = FUNCTIONS.iter().map(|f| f.to_string()).collect();
+        assert_eq!(called, listed);
+    }
+}

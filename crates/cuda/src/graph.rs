@@ -1,0 +1,155 @@
+//! CUDA graphs: what a bound plan launches, given to the device at once.
+
+use super::driver::{Object, call, sys};
+use super::launch::{Launch, Words};
+use super::stream::Stream;
+use kiln_kernel::calls::Call;
+use kiln_kernel::error::{Error, Result};
+use kiln_kernel::lock::lock;
+use smallvec::SmallVec;
+use std::ptr::null_mut;
+use std::sync::Mutex;
+
+/// Graphs of one bound plan, by the addresses it was run with.
+///
+/// Memory comes from a pool, so that the same addresses come back in a loop: a run with addresses of
+/// an earlier one is a launch. Where others come, the graph that was not used for longest is given
+/// them. The first run is launched kernel by kernel, since making a graph pays with the second.
+#[derive(Default)]
+pub struct Graphs(Mutex<List>);
+
+#[derive(Default)]
+struct List {
+    /// Whether the plan was run.
+    ran: bool,
+    /// Most recently used last.
+    made: Vec<Graph>,
+}
+
+/// Graphs kept of a bound plan.
+const GRAPHS: usize = 4;
+
+/// Gives the calls of a run, in order.
+pub(super) type Calls<'a> = dyn Fn(&mut dyn FnMut(Call) -> Result<()>) -> Result<()> + 'a;
+
+impl Graphs {
+    /// Runs calls whose addresses all follow from those of `key`.
+    pub(super) fn run(&self, stream: &Stream, key: Vec<u64>, calls: &Calls) -> Result<()> {
+        let mut list = lock(&self.0);
+        if !std::mem::replace(&mut list.ran, true) {
+            drop(list);
+            return calls(&mut |call| Launch::run(&call, stream));
+        }
+        let known = list.made.iter().position(|g| g.key == key);
+        let graph = match known {
+            Some(at) => list.made.remove(at),
+            None if list.made.len() < GRAPHS => Graph::new(key, calls)?,
+            None => {
+                let mut graph = list.made.remove(0);
+                graph.rebind(key, calls)?;
+                graph
+            }
+        };
+        let launched = graph.launch(stream);
+        list.made.push(graph);
+        launched
+    }
+}
+
+/// A graph that can be launched: its kernels, each behind those that it waits for.
+pub struct Graph {
+    graph: Object<sys::CUgraph_st>,
+    executable: Object<sys::CUgraphExec_st>,
+    key: Vec<u64>,
+    nodes: Vec<Node>,
+}
+
+struct Node {
+    handle: Object<sys::CUgraphNode_st>,
+    words: Words,
+}
+
+impl Graph {
+    pub(super) fn new(key: Vec<u64>, calls: &Calls) -> Result<Graph> {
+        let mut made = Graph {
+            graph: Object(null_mut()),
+            executable: Object(null_mut()),
+            key,
+            nodes: Vec::new(),
+        };
+        // SAFETY: the place is writable.
+        unsafe { call!(cuGraphCreate(&mut made.graph.0, 0)) }?;
+        calls(&mut |call| made.add(&call))?;
+        // SAFETY: the graph is alive and the place writable.
+        unsafe {
+            call!(cuGraphInstantiateWithFlags(
+                &mut made.executable.0,
+                made.graph.0,
+                0
+            ))
+        }?;
+        Ok(made)
+    }
+
+    /// Adds a launch behind those that it waits for.
+    fn add(&mut self, call: &Call) -> Result<()> {
+        let launch = Launch::of_call(call)?;
+        let (graph, mut handle, mut words) = (self.graph.0, Object(null_mut()), launch.words(call));
+        let mut after = call.after.clone();
+        after.sort_unstable();
+        after.dedup();
+        let before = after.iter().map(|at| self.nodes[*at as usize].handle.0);
+        let before: SmallVec<[sys::CUgraphNode; 4]> = before.collect();
+        launch.node(&mut words, |node| {
+            let (handle, count, before) = (&mut handle.0, before.len(), before.as_ptr());
+            // SAFETY: graph and nodes before are alive; the driver copies the parameters, which fit the
+            // function as in a launch.
+            unsafe { call!(cuGraphAddKernelNode_v2(handle, graph, before, count, node)) }
+        })?;
+        self.nodes.push(Node { handle, words });
+        Ok(())
+    }
+
+    /// Gives the graph's kernels the parameters of these calls, which differ in addresses alone.
+    fn rebind(&mut self, key: Vec<u64>, calls: &Calls) -> Result<()> {
+        let executable = self.executable.0;
+        let mut nodes = self.nodes.iter_mut();
+        calls(&mut |call| {
+            let node = nodes.next();
+            let node = node.ok_or_else(|| Error::Internal("a run of more launches".into()))?;
+            let launch = Launch::of_call(&call)?;
+            let words = launch.words(&call);
+            if words == node.words {
+                return Ok(());
+            }
+            node.words = words;
+            let handle = node.handle.0;
+            let set = launch.node(&mut node.words, |node| {
+                // SAFETY: as for adding; launches that are under way keep what they were given.
+                unsafe { call!(cuGraphExecKernelNodeSetParams_v2(executable, handle, node)) }
+            });
+            Ok(set?)
+        })?;
+        self.key = key;
+        Ok(())
+    }
+
+    pub(super) fn launch(&self, stream: &Stream) -> Result<()> {
+        // SAFETY: graph and stream are alive.
+        Ok(unsafe { call!(cuGraphLaunch(self.executable.0, stream.handle())) }?)
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: nobody holds the graph; launches that are under way go on.
+        unsafe {
+            if !self.executable.0.is_null() {
+                let _ = call!(cuGraphExecDestroy(self.executable.0));
+            }
+            if !self.graph.0.is_null() {
+                let _ = call!(cuGraphDestroy(self.graph.0));
+            }
+        }
+    }
+}

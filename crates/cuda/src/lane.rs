@@ -1,0 +1,48 @@
+//! Lanes: what runs work through.
+
+use super::driver::{Address, call};
+use super::pool::{Block, Pool};
+use super::slot::Slot;
+use super::stream::Stream;
+use kiln_kernel::error::Result;
+use kiln_plan::cuda::ErrorRecord;
+use std::sync::Arc;
+
+/// What a run works through: a stream, and the record of data errors that its kernels write to. The
+/// record is zero while no run holds the lane.
+pub(super) struct Lane {
+    pub(super) stream: Arc<Stream>,
+    record: Block,
+}
+
+impl Lane {
+    /// With the context current.
+    pub(super) fn new(pool: &Arc<Pool>) -> Result<Lane> {
+        let stream = Arc::new(Stream::new(pool.context)?);
+        let size = size_of::<ErrorRecord>();
+        let record = Block::new(pool, size, &stream, &"an error record".into())?;
+        let lane = Lane { stream, record };
+        lane.clear()?;
+        Ok(lane)
+    }
+
+    pub(super) fn record(&self) -> Address {
+        self.record.address()
+    }
+
+    /// Makes the record zero again.
+    pub(super) fn clear(&self) -> Result<()> {
+        let (at, len) = (self.record(), size_of::<ErrorRecord>());
+        // SAFETY: the record has that many bytes.
+        Ok(unsafe { call!(cuMemsetD8Async(at, 0, len, self.stream.handle())) }?)
+    }
+
+    /// Copies what was recorded so far to a place of the host, and makes the record zero again.
+    pub(super) fn hand_over(&self, slot: &Slot) -> Result<()> {
+        let (at, len) = (self.record(), size_of::<ErrorRecord>());
+        let (to, stream) = (slot.ptr(), self.stream.handle());
+        // SAFETY: both sides have that many bytes, and the place is nobody else's until the copy is done.
+        unsafe { call!(cuMemcpyDtoHAsync_v2(to.cast(), at, len, stream)) }?;
+        self.clear()
+    }
+}

@@ -1,0 +1,198 @@
+//! Kernels with known sizes, and launching them.
+
+use super::driver::{call, sys};
+use super::loader::Loader;
+use super::module::{Function, Unloaded};
+use super::stream::Stream;
+use kiln_kernel::calls::{self, Call, Calls, Ends};
+use kiln_kernel::error::{Error, Result, damaged};
+use kiln_kernel::work::{Expand, Work};
+use kiln_plan::cuda::CudaKernel;
+use kiln_plan::{Kernel, Plan};
+use smallvec::SmallVec;
+use std::any::Any;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// A kernel with known sizes.
+pub struct Launch {
+    function: Function,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    scalars: Vec<i64>,
+    sites: usize,
+}
+
+impl calls::Launch for Launch {
+    fn sites(&self) -> usize {
+        self.sites
+    }
+
+    fn is_empty(&self) -> bool {
+        self.grid.contains(&0)
+    }
+}
+
+impl Work for Launch {
+    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
+        calls.add(with.within.call(self, with.args))
+    }
+
+    fn can_fail(&self) -> bool {
+        self.sites > 0
+    }
+}
+
+/// The most blocks along x, y and z.
+pub(super) const GRID: [i64; 3] = [i32::MAX as i64, 65535, 65535];
+
+impl Launch {
+    fn new(kernel: &CudaKernel, function: Function, values: &[i64]) -> Result<Launch> {
+        let mut grid = [0; 3];
+        for (i, blocks) in kernel.grid.iter().enumerate() {
+            let points = blocks.points.eval_checked(values).filter(|p| *p >= 0);
+            let count = points.map(|p| (p as u64).div_ceil(u64::from(blocks.each.max(1))) as i64);
+            let count = count.filter(|n| *n <= GRID[i]);
+            grid[i] =
+                count.ok_or_else(|| damaged!("{}: a grid of too many blocks", kernel.name))? as u32;
+        }
+        let scalars = kernel.scalars.iter().map(|d| {
+            let value = d.eval_checked(values);
+            value.ok_or_else(|| damaged!("{}: {d} has no value", kernel.name))
+        });
+        Ok(Launch {
+            function,
+            grid,
+            block: kernel.block,
+            shared: kernel.shared,
+            sites: kernel.sites as usize,
+            scalars: scalars.collect::<Result<_>>()?,
+        })
+    }
+
+    /// A kernel that is no plan's, linked.
+    pub(super) fn of(
+        loader: &Loader,
+        kernel: Unloaded,
+        grid: [u32; 3],
+        block: [u32; 3],
+        scalars: Vec<i64>,
+    ) -> Result<Arc<Launch>> {
+        let shared = kernel.shared;
+        let function = loader.functions(&[kernel])?.swap_remove(0); // as many as kernels
+        Ok(Arc::new(Launch {
+            function,
+            grid,
+            block,
+            shared,
+            scalars,
+            sites: 0,
+        }))
+    }
+
+    /// The CUDA kernels of a plan, linked for these sizes; nothing in the place of the others.
+    pub fn all(loader: &Loader, plan: &Plan, values: &[i64]) -> Result<Vec<Option<Arc<Launch>>>> {
+        let mut functions = loader.functions(&cuda_kernels(plan, false))?.into_iter();
+        let link = |kernel: &Arc<Kernel>| match &**kernel {
+            Kernel::Cuda(k) => {
+                let function = functions.next();
+                let lost = || Error::Internal("fewer functions than kernels".into());
+                let launch = Launch::new(k, function.ok_or_else(lost)?, values)?;
+                Ok(Some(Arc::new(launch)))
+            }
+            _ => Ok(None),
+        };
+        plan.kernels.iter().map(link).collect()
+    }
+}
+
+/// The CUDA kernels of a plan, and with `bodies` those of the plans in it.
+pub(super) fn cuda_kernels(plan: &Plan, bodies: bool) -> Vec<Unloaded<'_>> {
+    let mut found = Vec::new();
+    for kernel in &plan.kernels {
+        if let Kernel::Cuda(k) = &**kernel {
+            found.push(k.into());
+        }
+        let inner = kernel.bodies().iter().filter(|_| bodies);
+        found.extend(inner.flat_map(|body| cuda_kernels(body, true)));
+    }
+    found
+}
+
+impl Loader {
+    /// Compiles or loads every kernel of a plan; they are loaded as long as somebody holds them.
+    pub fn prepare(&self, plan: &Plan) -> Result<Vec<Function>> {
+        self.functions(&cuda_kernels(plan, true))
+    }
+}
+
+/// Every parameter of a call in 8 bytes; narrow ones are read from the low end.
+pub(super) type Words = SmallVec<[u64; 16]>;
+
+impl Launch {
+    /// The launch that a call is of.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] if it is another engine's.
+    pub(super) fn of_call<'a>(call: &Call<'a>) -> Result<&'a Launch> {
+        let launch: &dyn Any = call.launch;
+        let other = || Error::Internal("a launch of another engine".into());
+        launch.downcast_ref().ok_or_else(other)
+    }
+
+    pub(super) fn words(&self, call: &Call) -> Words {
+        let mut words = Words::new();
+        words.extend(call.args.iter().map(|p| *p as u64));
+        words.extend(self.scalars.iter().map(|s| *s as u64));
+        words.extend(call.sites[..self.sites].iter().map(|s| u64::from(*s)));
+        words.push(call.record);
+        words.push(u64::from(call.guarded));
+        words
+    }
+
+    /// Calls `with` on the launch as a graph's node, which points to `words` and is good for as long.
+    pub(super) fn node<T>(
+        &self,
+        words: &mut Words,
+        with: impl FnOnce(&sys::CUDA_KERNEL_NODE_PARAMS) -> T,
+    ) -> T {
+        let mut parameters: SmallVec<[*mut c_void; 16]> =
+            words.iter_mut().map(|w| (&raw mut *w).cast()).collect();
+        with(&sys::CUDA_KERNEL_NODE_PARAMS {
+            func: self.function.handle.0,
+            gridDimX: self.grid[0],
+            gridDimY: self.grid[1],
+            gridDimZ: self.grid[2],
+            blockDimX: self.block[0],
+            blockDimY: self.block[1],
+            blockDimZ: self.block[2],
+            sharedMemBytes: self.shared,
+            kernelParams: parameters.as_mut_ptr(),
+            extra: null_mut(),
+            // Instead of the function.
+            kern: null_mut(),
+            // The current one.
+            ctx: null_mut(),
+        })
+    }
+
+    /// Gives the launch to a stream.
+    pub(super) fn run(call: &Call, stream: &Stream) -> Result<()> {
+        let launch = Launch::of_call(call)?;
+        let ([x, y, z], [bx, by, bz]) = (launch.grid, launch.block);
+        let launched = launch.node(&mut launch.words(call), |n| {
+            let (function, shared, stream) = (n.func, n.sharedMemBytes, stream.handle());
+            let (values, extra) = (n.kernelParams, n.extra);
+            // SAFETY: the function is loaded and takes these parameters, which the driver copies; the
+            // plan's check and its binding say that the memory behind the pointers is large enough.
+            unsafe {
+                call!(cuLaunchKernel(
+                    function, x, y, z, bx, by, bz, shared, stream, values, extra
+                ))
+            }
+        });
+        Ok(launched?)
+    }
+}

@@ -1,0 +1,291 @@
+//! Finding and opening libraries at run time: nothing of CUDA is needed to build.
+
+use kiln_kernel::error::{Error, Result};
+use libloading::Library;
+use std::ffi::{OsString, c_void};
+use std::path::{Path, PathBuf};
+
+/// What was tried for a library, for the message when all of it fails.
+#[derive(Default)]
+struct Search {
+    tried: Vec<String>,
+}
+
+impl Search {
+    /// Opens `path`; a failure is remembered. A path that does not exist is not opened.
+    fn open(&mut self, path: &Path) -> Option<Library> {
+        if path.components().count() > 1 && !path.exists() {
+            self.tried.push(format!("{}: no such file", path.display()));
+            return None;
+        }
+        // SAFETY: the initialisers of NVIDIA's libraries have no preconditions; that the file is one
+        // of these is what the user's installation says.
+        match unsafe { Library::new(path) } {
+            Ok(library) => Some(library),
+            Err(e) => {
+                let mut e: &dyn std::error::Error = &e;
+                while let Some(source) = e.source() {
+                    e = source;
+                }
+                self.failed(path, e);
+                None
+            }
+        }
+    }
+
+    fn failed(&mut self, path: &Path, why: impl std::fmt::Display) {
+        self.tried.push(format!("{}: {why}", path.display()));
+    }
+
+    /// The error that lists every place.
+    fn error(self, what: &str, hint: &str) -> Error {
+        Error::Cuda(format!(
+            "{what} was not found; {hint}. Looked for it in\n  {}",
+            self.tried.join("\n  ")
+        ))
+    }
+}
+
+/// A library of NVIDIA's as cudarc calls it: each function is looked up at its first call in what the system's loader
+/// gives under the library's usual names, and a missing one is a panic. So Kiln opens the library before, which the
+/// loader then gives for its soname, and calls nothing unless all of it is there.
+pub(super) struct Api {
+    /// Its name in messages.
+    pub(super) what: &'static str,
+    /// A remedy where there is none.
+    pub(super) hint: &'static str,
+    /// Names its file.
+    pub(super) variable: &'static str,
+    /// The first name that cudarc asks the loader for.
+    pub(super) file: &'static str,
+    /// Every function that is called.
+    pub(super) functions: &'static [&'static str],
+    /// True if cudarc's names lead to a library.
+    pub(super) is_present: unsafe fn() -> bool,
+    /// The library that cudarc calls.
+    pub(super) library: unsafe fn() -> &'static Library,
+}
+
+impl Api {
+    /// Opens the first of these files that has all functions, and returns the file that is called from now on. That is
+    /// another one where the loader has the library under a name that it looks for first.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] if there is none, or another one than is `named`, which is a file or folder.
+    pub(super) fn open(
+        &self,
+        candidates: impl Iterator<Item = PathBuf>,
+        named: Option<&Path>,
+    ) -> Result<PathBuf> {
+        if !cfg!(feature = "cudarc") {
+            let why = "Kiln was built without its feature `cuda`";
+            return Err(Error::Cuda(format!("{} is not opened: {why}", self.what)));
+        }
+        let mut search = Search::default();
+        for path in candidates {
+            let Some(library) = search.open(&path) else {
+                continue;
+            };
+            if let Some(missing) = self.missing(&library) {
+                search.failed(
+                    &path,
+                    format!("it has no {missing}; it may be older than CUDA 12"),
+                );
+                continue;
+            }
+            // Never closed, so that it stays what the loader gives.
+            let library = Box::leak(Box::new(library));
+            // SAFETY: the initialisers of NVIDIA's libraries have no preconditions.
+            if !unsafe { (self.is_present)() } {
+                let why = format!("the system's loader does not know it as {}", self.file);
+                search.failed(&path, why);
+                continue;
+            }
+            // SAFETY: as above.
+            let called = unsafe { (self.library)() };
+            let first = self.functions[0];
+            if symbol(called, first) == symbol(library, first) {
+                return Ok(path);
+            }
+            let other = symbol(called, first).and_then(file_of);
+            let other = other.unwrap_or_else(|| PathBuf::from(self.file));
+            let missing = self.missing(called);
+            if missing.is_none() && !named.is_some_and(|named| path.starts_with(named)) {
+                return Ok(other);
+            }
+            let missing = missing.map_or(String::new(), |f| format!(", which has no {f}"));
+            return Err(Error::Cuda(format!(
+                "{} is to be {}, but the system's loader gives {}{missing} as {file}: take that out of the loader's \
+                 path (LD_LIBRARY_PATH), or begin it with a folder where {file} is a link to the first, or unset {}",
+                self.what,
+                path.display(),
+                other.display(),
+                self.variable,
+                file = self.file,
+            )));
+        }
+        Err(search.error(self.what, self.hint))
+    }
+
+    /// The first function that a library lacks.
+    fn missing(&self, library: &Library) -> Option<&'static str> {
+        let mut functions = self.functions.iter().copied();
+        functions.find(|name| symbol(library, name).is_none())
+    }
+
+    /// True if the library, which is open, has a function.
+    pub(super) fn has(&self, function: &str) -> bool {
+        // SAFETY: it was called before.
+        symbol(unsafe { (self.library)() }, function).is_some()
+    }
+}
+
+/// The address of a library's function.
+fn symbol(library: &Library, name: &str) -> Option<*const c_void> {
+    // SAFETY: the address is only compared.
+    unsafe { library.get::<*const c_void>(name) }
+        .ok()
+        .map(|s| *s)
+}
+
+/// The file that a function was loaded from.
+fn file_of(function: *const c_void) -> Option<PathBuf> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::ffi::OsStrExt;
+        let mut about = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: the place is writable; the name is a string that lives as long as the library.
+        let name = unsafe {
+            let found = libc::dladdr(function, about.as_mut_ptr()) != 0;
+            let name = about.assume_init().dli_fname;
+            (found && !name.is_null()).then(|| std::ffi::CStr::from_ptr(name))
+        };
+        name.map(|name| std::ffi::OsStr::from_bytes(name.to_bytes()).into())
+    }
+    #[cfg(not(unix))]
+    None
+}
+
+/// The variable's value, unless empty.
+pub(super) fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|v| !v.is_empty())
+}
+
+/// Opens the files of a folder whose names begin so, for a library that has no path to them.
+pub(super) fn preload(folder: &Path, prefixes: &[&str]) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for path in entries.map(|e| e.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if prefixes.iter().any(|prefix| name.starts_with(prefix)) {
+            // Never closed.
+            std::mem::forget(Search::default().open(&path));
+        }
+    }
+}
+
+/// Where NVRTC may be, best first.
+pub(super) fn nvrtc_candidates() -> Vec<PathBuf> {
+    let names: &[&str] = if cfg!(windows) {
+        &["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"]
+    } else {
+        &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]
+    };
+    let mut folders: Vec<PathBuf> = Vec::new();
+    let mut found: Vec<PathBuf> = Vec::new();
+    if let Some(given) = variable("KILN_NVRTC").map(PathBuf::from) {
+        match given.is_dir() {
+            // Also the target folder of an installed wheel.
+            true => {
+                let wheels = wheel_folders(&given);
+                folders.push(given);
+                folders.extend(wheels);
+            }
+            false => found.push(given),
+        }
+    }
+    for home in ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable) {
+        for lib in ["lib64", "lib", "targets/x86_64-linux/lib", "bin"] {
+            folders.push(Path::new(&home).join(lib));
+        }
+    }
+    for packages in site_packages() {
+        folders.extend(wheel_folders(&packages));
+    }
+    for folder in [
+        "/usr/local/cuda/lib64",
+        "/usr/local/cuda-13/lib64",
+        "/usr/local/cuda-12/lib64",
+        "/usr/local/cuda/targets/x86_64-linux/lib",
+        "/opt/cuda/lib64",
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib64",
+    ] {
+        folders.push(folder.into());
+    }
+    for folder in folders {
+        found.extend(names.iter().map(|n| folder.join(n)));
+    }
+    found.extend(names.iter().map(PathBuf::from)); // as the system's loader finds them
+    found
+}
+
+/// Where NVIDIA's wheels put NVRTC below a folder of Python packages.
+fn wheel_folders(packages: &Path) -> Vec<PathBuf> {
+    let nvidia = packages.join("nvidia");
+    [
+        "cu13/lib",
+        "cuda_nvrtc/lib",
+        "cu13/bin/x86_64",
+        "cuda_nvrtc/bin",
+    ]
+    .map(|f| nvidia.join(f))
+    .into()
+}
+
+/// The package folders of the Python environments in sight.
+fn site_packages() -> Vec<PathBuf> {
+    let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"]
+        .into_iter()
+        .filter_map(variable);
+    let mut prefixes: Vec<PathBuf> = environments.map(PathBuf::from).collect();
+    let path = variable("PATH").unwrap_or_default();
+    for folder in std::env::split_paths(&path) {
+        if folder.join("python3").exists() {
+            prefixes.extend(folder.parent().map(PathBuf::from));
+        }
+    }
+    let mut found: Vec<PathBuf> = Vec::new();
+    for prefix in prefixes {
+        for lib in ["lib", "lib64", "local/lib"] {
+            let Ok(entries) = std::fs::read_dir(prefix.join(lib)) else {
+                continue;
+            };
+            let mut pythons: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
+            pythons.retain(|p| {
+                let name = p.file_name().unwrap_or_default();
+                name.to_string_lossy().starts_with("python3")
+            });
+            pythons.sort();
+            for python in pythons {
+                found.push(python.join("site-packages"));
+                found.push(python.join("dist-packages"));
+            }
+        }
+        found.push(prefix.join("Lib/site-packages"));
+    }
+    found.retain(|p| p.join("nvidia").is_dir());
+    found
+}
+
+/// The functions of a library that a source file calls.
+#[cfg(test)]
+pub(super) fn calls(text: &str, library: &str) -> Vec<String> {
+    let parts = text.split("call!(").chain(text.split("sys::"));
+    let called = parts.filter_map(|part| part.trim_start().split_once('(').map(|(name, _)| name));
+    let of_library = |name: &&str| {
+        let rest = name.strip_prefix(library).unwrap_or_default();
+        rest.starts_with(|c: char| c.is_ascii_uppercase())
+            && rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    called.filter(of_library).map(String::from).collect()
+}

@@ -1,0 +1,176 @@
+//! Where a program's kernels come from: from what was compiled before, else from the device, which compiles them.
+
+use super::ahead::{Image, key_of};
+use super::cache::Key;
+use super::device::Device;
+use super::module::{Function, Module, Unloaded};
+use super::nvrtc::Code;
+use hashbrown::HashMap;
+use kiln_kernel::error::{Error, Result, damaged};
+use kiln_kernel::lock::lock;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, Weak};
+
+/// Loads kernels to a device: for those that are among compiled ones these, if the device takes their code and the
+/// sources are the same; for others what the device has or compiles.
+///
+/// Only programs of one loader see its compiled kernels: what a package says of its own concerns nobody else.
+pub struct Loader {
+    device: Arc<Device>,
+    images: Vec<Image>,
+    /// What the device takes of the code that there is, best first.
+    codes: Vec<Code>,
+    /// The image that has a kernel as code of this kind.
+    kernels: HashMap<(Code, Key), usize>,
+    loaded: Mutex<HashMap<usize, Loaded>>,
+}
+
+/// What became of an image.
+enum Loaded {
+    There(Weak<Module>),
+    /// The driver does not take it, for this reason.
+    Refused(String),
+}
+
+impl Loader {
+    /// With these compiled kernels, which are checked before they are loaded.
+    pub fn new(device: &Arc<Device>, images: Vec<Image>) -> Loader {
+        let (major, minor) = device.capability();
+        let capability = 10 * major + minor;
+        // A driver that does not say what a function takes can't be asked whether it is what is called.
+        let asked = device.context.driver.tells_parameters;
+        let runs = |code: &Code| asked && code.runs_on(capability);
+        let mut codes: Vec<Code> = Vec::new();
+        for image in &images {
+            if runs(&image.code) && !codes.contains(&image.code) {
+                codes.push(image.code);
+            }
+        }
+        // Machine code first, then the features of this architecture, then the newest of older ones.
+        codes.sort_by_key(|code| match code {
+            Code::Cubin(_) => (0, 0),
+            Code::Ptx(c) => (1, u32::MAX - c),
+            Code::Portable(c) => (2, u32::MAX - c),
+        });
+        let mut kernels = HashMap::new();
+        for (at, image) in images.iter().enumerate().filter(|(_, i)| runs(&i.code)) {
+            for kernel in &image.kernels {
+                kernels.entry((image.code, *kernel)).or_insert(at);
+            }
+        }
+        Loader {
+            device: device.clone(),
+            images,
+            codes,
+            kernels,
+            loaded: Mutex::default(),
+        }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// The functions of these kernels, in order.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] if compiled kernels are not what they are said to be, [`Error::Cuda`] if there are none for this
+    /// device and they can't be compiled.
+    pub(super) fn functions(&self, kernels: &[Unloaded]) -> Result<Vec<Function>> {
+        let stored = kernels.iter().map(|k| self.stored(k));
+        let stored = stored.collect::<Result<Vec<Option<Function>>>>()?;
+        let missing = kernels.iter().zip(&stored).filter(|(_, f)| f.is_none());
+        let missing: Vec<&Unloaded> = missing.map(|(k, _)| k).collect();
+        let compiled = lock(&self.device.modules).functions(&missing);
+        let mut compiled = compiled.map_err(|e| self.explained(e))?.into_iter();
+        let lost = || Error::Internal("fewer functions than kernels".into());
+        let all = stored.into_iter().map(|f| f.or_else(|| compiled.next()));
+        all.map(|f| f.ok_or_else(lost)).collect()
+    }
+
+    /// A kernel of the images; `None` if it is in none that the device takes.
+    fn stored(&self, kernel: &Unloaded) -> Result<Option<Function>> {
+        for code in &self.codes {
+            let at = self.kernels.get(&(*code, key_of(kernel, *code))).copied();
+            let Some(module) = at.map(|at| self.module(at)).transpose()?.flatten() else {
+                continue;
+            };
+            let function = lock(&self.device.modules).function(&module, kernel);
+            let name = kernel.name;
+            let function =
+                function.map_err(|e| damaged!("compiled kernels for {code} lack {name}: {e}"))?;
+            let wanted = kernel.parameters.sizes();
+            let driver = self.device.context.driver;
+            if driver.parameters(function.handle.0, wanted.len()) != Some(wanted) {
+                return Err(damaged!(
+                    "{name} as compiled for {code} is called in another way"
+                ));
+            }
+            return Ok(Some(function));
+        }
+        Ok(None)
+    }
+
+    /// An image, loaded; `None` if the driver refuses it.
+    fn module(&self, at: usize) -> Result<Option<Arc<Module>>> {
+        let mut loaded = lock(&self.loaded);
+        match loaded.get(&at) {
+            Some(Loaded::There(module)) => {
+                if let Some(module) = module.upgrade() {
+                    return Ok(Some(module));
+                }
+            }
+            Some(Loaded::Refused(_)) => return Ok(None),
+            None => {}
+        }
+        let image = &self.images[at];
+        image.check()?;
+        self.device.context.activate()?;
+        let module = lock(&self.device.modules).load_image(image.bytes.bytes());
+        let (state, module) = match module {
+            Ok(module) => (Loaded::There(Arc::downgrade(&module)), Some(module)),
+            Err(failure) => {
+                let why = Error::from(failure);
+                (Loaded::Refused(format!("{}: {why}", image.code)), None)
+            }
+        };
+        loaded.insert(at, state);
+        Ok(module)
+    }
+
+    /// Why kernels can't be had, with what there is of compiled ones.
+    fn explained(&self, error: Error) -> Error {
+        let Error::Cuda(text) = error else {
+            return error;
+        };
+        if self.images.is_empty() {
+            return Error::Cuda(text);
+        }
+        let codes: BTreeSet<String> = self.images.iter().map(|i| i.code.to_string()).collect();
+        let codes: Vec<String> = codes.into_iter().collect();
+        let ((major, minor), mut why) = (self.device.capability(), Vec::new());
+        if !self.device.context.driver.tells_parameters {
+            why.push("; its driver is older than CUDA 12.4, which they need".to_string());
+        }
+        let refused = lock(&self.loaded);
+        let refused: BTreeSet<&String> = (refused.values())
+            .filter_map(|l| match l {
+                Loaded::Refused(why) => Some(why),
+                Loaded::There(_) => None,
+            })
+            .collect();
+        why.extend(
+            refused
+                .into_iter()
+                .map(|r| format!("; the driver refuses {r}")),
+        );
+        Error::Cuda(format!(
+            "{} has compute capability {major}.{minor}, there are compiled kernels for {}{}, and others must be compiled: \
+             {text}",
+            self.device,
+            codes.join(", "),
+            why.concat()
+        ))
+    }
+}

@@ -1,0 +1,172 @@
+//! Memory on a device, and copies from and to it.
+
+use super::device::Device;
+use super::driver::call;
+use super::pool::Block;
+use super::stream::{Pinned, Staging, Stream};
+use kiln_kernel::error::Result;
+use kiln_kernel::lock::lock;
+use kiln_kernel::memory::{DeviceMemory, Storage};
+use std::any::Any;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// A block of memory, and the device where it is.
+pub struct Memory {
+    device: Arc<Device>,
+    block: Block,
+}
+
+impl Deref for Memory {
+    type Target = Block;
+
+    fn deref(&self) -> &Block {
+        &self.block
+    }
+}
+
+/// Page-locked memory comes in pieces of this size.
+const STAGING: usize = 4 << 20;
+/// This many pieces may be in use by copies.
+const STAGINGS: usize = 4;
+
+impl Memory {
+    /// As [`Block::new`].
+    pub(super) fn new(
+        device: &Arc<Device>,
+        len: usize,
+        stream: &Arc<Stream>,
+        what: &Arc<str>,
+    ) -> Result<Memory> {
+        Ok(Memory {
+            block: Block::new(&device.pool, len, stream, what)?,
+            device: device.clone(),
+        })
+    }
+
+    /// The memory behind a storage, if it is on a device.
+    pub fn of(storage: &Storage) -> Option<&Memory> {
+        let memory: &dyn Any = storage.device_memory()?;
+        memory.downcast_ref()
+    }
+
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// The same bytes on another device, copied there when the contents are.
+    pub fn copy_to(&self, device: &Arc<Device>) -> Result<Memory> {
+        device.context.activate()?;
+        let stream = &device.copies;
+        let copy = Memory::new(device, self.len, stream, &self.what)?;
+        if self.len == 0 {
+            return Ok(copy);
+        }
+        self.before_reading(stream)?;
+        let (to, from) = (device.context.handle.0, self.device.context.handle.0);
+        let (target, source, len) = (copy.address(), self.address(), self.len);
+        // SAFETY: both blocks have that many bytes on the devices of these contexts, and are freed behind
+        // this use of them. Devices that don't reach each other copy through the host.
+        unsafe {
+            let stream = stream.handle();
+            call!(cuMemcpyPeerAsync(target, to, source, from, len, stream))
+        }?;
+        let done = stream.event()?;
+        copy.used(&done, true);
+        self.used(&done, false);
+        Ok(copy)
+    }
+}
+
+impl DeviceMemory for Memory {
+    fn ptr(&self) -> *mut u8 {
+        self.block.ptr()
+    }
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Memory({} bytes on {})", self.len, self.device)
+    }
+}
+
+impl Device {
+    /// Page-locked memory that no copy uses.
+    fn staging(&self) -> Result<Pinned> {
+        let mut list = lock(&self.staging);
+        let free = |s: &Staging| s.done.as_ref().is_none_or(|e| e.happened());
+        if let Some(at) = list.iter().position(free) {
+            return Ok(list.swap_remove(at).memory);
+        }
+        if list.len() >= STAGINGS {
+            let oldest = list.remove(0);
+            drop(list);
+            oldest.done.map_or(Ok(()), |e| e.synchronize())?;
+            return Ok(oldest.memory);
+        }
+        Pinned::new(STAGING)
+    }
+
+    /// The bytes in this device's memory.
+    pub fn upload(self: &Arc<Device>, bytes: &[u8]) -> Result<Memory> {
+        self.context.activate()?;
+        let stream = &self.copies;
+        let memory = Memory::new(self, bytes.len(), stream, &"data from the host".into())?;
+        for (i, chunk) in bytes.chunks(STAGING).enumerate() {
+            let staging = self.staging()?;
+            let to = memory.address() + (i * STAGING) as u64;
+            // SAFETY: the staging memory has room for a chunk and is used by nothing else until the
+            // copy is done; the block has that many bytes behind the address.
+            let copied = unsafe {
+                let (from, len) = (staging.ptr, chunk.len());
+                std::ptr::copy_nonoverlapping(chunk.as_ptr(), from.cast(), len);
+                call!(cuMemcpyHtoDAsync_v2(to, from, len, stream.handle()))
+            };
+            let done = stream.event();
+            if copied.is_err() || done.is_err() {
+                std::mem::forget(staging); // a copy may still read it
+                copied?;
+                return done.map(|_| memory);
+            }
+            let done = done?;
+            memory.used(&done, true);
+            let done = Some(done);
+            lock(&self.staging).push(Staging {
+                memory: staging,
+                done,
+            });
+        }
+        Ok(memory)
+    }
+
+    /// Copies a block's contents from `offset` on, waiting for them.
+    pub fn download(
+        self: &Arc<Device>,
+        memory: &Memory,
+        offset: usize,
+        bytes: &mut [u8],
+    ) -> Result<()> {
+        let lane = self.lane()?;
+        memory.before_reading(&lane.stream)?;
+        for (i, chunk) in bytes.chunks_mut(STAGING).enumerate() {
+            let staging = self.staging()?;
+            let from = memory.address() + (offset + i * STAGING) as u64;
+            // SAFETY: the staging memory has room for a chunk, the block has that many bytes behind
+            // the address, and the copy is waited for before the bytes are read.
+            unsafe {
+                let (to, len, stream) = (staging.ptr, chunk.len(), lane.stream.handle());
+                let copied = call!(cuMemcpyDtoHAsync_v2(to, from, len, stream));
+                let done = lane.stream.synchronize();
+                copied?;
+                done?;
+                std::ptr::copy_nonoverlapping(to.cast(), chunk.as_mut_ptr(), len);
+            }
+            lock(&self.staging).push(Staging {
+                memory: staging,
+                done: None,
+            });
+        }
+        lock(&self.lanes).push(lane);
+        Ok(())
+    }
+}

@@ -1,0 +1,382 @@
+//! From sources to functions: several kernels a translation unit, compiled in parallel, kept on disk.
+
+use super::cache::{Cache, Compiler, Key, key};
+use super::context::Context;
+use super::driver::{Failure, Object, call, sys};
+use super::nvrtc::{Code, Nvrtc};
+use hashbrown::HashMap;
+use kiln_kernel::error::{Error, Result};
+use kiln_kernel::lock::lock;
+use kiln_plan::cuda::{CudaKernel, PRELUDE};
+use std::borrow::Cow;
+use std::ffi::{CString, c_int};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use xxhash_rust::xxh3::Xxh3Default;
+
+/// What a device has loaded: what somebody still holds of it.
+pub(super) struct Modules {
+    context: Context,
+    /// The device's compute capability.
+    capability: (u32, u32),
+    /// By what was compiled.
+    functions: HashMap<Text, (Weak<Module>, Object<sys::CUfunc_st>)>,
+    /// Loaded units of the cache.
+    units: HashMap<Key, Weak<Module>>,
+    /// What kind of code the device takes, once known.
+    code: Option<Code>,
+}
+
+/// A loaded unit; unloaded when dropped, once the device has done what may use it.
+pub struct Module {
+    context: Context,
+    handle: Object<sys::CUmod_st>,
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        if self.context.synchronize().is_ok() {
+            // SAFETY: nobody holds a function of the module, and what was launched is waited for.
+            let _ = unsafe { call!(cuModuleUnload(self.handle.0)) };
+        }
+    }
+}
+
+/// A kernel's function, which its module keeps loaded.
+#[derive(Clone)]
+pub struct Function {
+    pub(super) handle: Object<sys::CUfunc_st>,
+    module: Arc<Module>,
+}
+
+/// A kernel to be loaded.
+#[derive(Clone)]
+pub(super) struct Unloaded<'a> {
+    /// What messages call it.
+    pub(super) name: &'a str,
+    /// The name of its function.
+    pub(super) entry: &'a str,
+    /// Its text behind the prelude.
+    pub(super) source: Cow<'a, str>,
+    /// Bytes of dynamic shared memory of a block.
+    pub(super) shared: u32,
+    pub(super) parameters: Parameters,
+}
+
+/// How many pointers, numbers and sites a kernel is called with, in this order; the error record and whether it is
+/// guarded follow.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Parameters {
+    pub(super) pointers: usize,
+    pub(super) numbers: usize,
+    pub(super) sites: usize,
+}
+
+impl Parameters {
+    /// The bytes of each.
+    pub(super) fn sizes(self) -> Vec<usize> {
+        let mut sizes = vec![8; self.pointers + self.numbers];
+        sizes.extend(std::iter::repeat_n(4, self.sites));
+        sizes.extend([8, 4]);
+        sizes
+    }
+}
+
+impl<'a> From<&'a CudaKernel> for Unloaded<'a> {
+    fn from(kernel: &'a CudaKernel) -> Unloaded<'a> {
+        Unloaded {
+            name: &kernel.name,
+            entry: &kernel.entry,
+            source: kernel.source().into(),
+            shared: kernel.shared,
+            parameters: Parameters {
+                pointers: kernel.args.len(),
+                numbers: kernel.scalars.len(),
+                sites: kernel.sites as usize,
+            },
+        }
+    }
+}
+
+/// What stands for a kernel's name and all of its text. The prelude in front of it is one for a process.
+type Text = u128;
+
+impl Unloaded<'_> {
+    fn text(&self) -> Text {
+        let mut hash = Xxh3Default::new();
+        hash.update(&(self.entry.len() as u64).to_le_bytes());
+        hash.update(self.entry.as_bytes());
+        hash.update(self.source.as_bytes());
+        hash.digest128()
+    }
+}
+
+impl Modules {
+    pub(super) fn new(context: Context, capability: (u32, u32)) -> Modules {
+        Modules {
+            context,
+            capability,
+            functions: HashMap::new(),
+            units: HashMap::new(),
+            code: None,
+        }
+    }
+
+    fn known(&self, text: Text) -> Option<Function> {
+        let (module, handle) = self.functions.get(&text)?;
+        Some(Function {
+            handle: *handle,
+            module: module.upgrade()?,
+        })
+    }
+
+    fn keep(&mut self, text: Text, function: &Function) {
+        let module = Arc::downgrade(&function.module);
+        self.functions.insert(text, (module, function.handle));
+    }
+
+    /// Forgets what is no longer loaded.
+    fn forget(&mut self) {
+        self.functions
+            .retain(|_, (module, _)| module.strong_count() > 0);
+        self.units.retain(|_, module| module.strong_count() > 0);
+    }
+}
+
+/// The most kernels of a translation unit: each unit costs NVRTC a fixed time, and a long one keeps
+/// other threads from helping.
+pub(super) const UNIT: usize = 8;
+
+/// A kernel that does nothing, by which a device shows what it loads.
+const PROBE: &str = "extern \"C\" __global__ void kiln_probe() {}\n";
+
+impl Modules {
+    /// The functions of these kernels, in order; compiled where neither this process nor the disk
+    /// has them.
+    ///
+    /// # Errors
+    /// If a kernel can't be compiled, or NVRTC is needed and missing.
+    pub(super) fn functions(&mut self, kernels: &[&Unloaded]) -> Result<Vec<Function>> {
+        let mut found: HashMap<Text, Function> = HashMap::new();
+        let mut missing: Vec<(&Unloaded, Text)> = Vec::new();
+        let texts: Vec<Text> = kernels.iter().map(|k| k.text()).collect();
+        for (k, text) in kernels.iter().zip(&texts) {
+            match self.known(*text) {
+                Some(function) => drop(found.insert(*text, function)),
+                None if missing.iter().any(|m| m.1 == *text) => {}
+                None => missing.push((k, *text)),
+            }
+        }
+        if !missing.is_empty() {
+            self.context.activate()?;
+            self.forget();
+            self.load(missing, &mut found)?;
+        }
+        let lost = || Error::Internal("a loaded kernel is gone".into());
+        let function = |text: &Text| found.get(text).cloned().ok_or_else(lost);
+        texts.iter().map(function).collect()
+    }
+
+    fn load(
+        &mut self,
+        missing: Vec<(&Unloaded, Text)>,
+        found: &mut HashMap<Text, Function>,
+    ) -> Result<()> {
+        let cache = Cache::of_user();
+        // Without NVRTC, code of any version is welcome.
+        let compiler = cache.compiler();
+        let version = compiler.as_ref().map(|c| c.version);
+        let code = self.code(&cache, compiler.as_ref())?;
+        let mut left: Vec<(&Unloaded, Text, Key)> = Vec::new();
+        for (kernel, text) in missing {
+            let key = key(&format!("{PRELUDE}{}", kernel.source), code);
+            let module = self.cached(&cache, key, version);
+            match module.and_then(|module| self.function(&module, kernel).ok()) {
+                Some(function) => {
+                    self.keep(text, &function);
+                    found.insert(text, function);
+                }
+                None => left.push((kernel, text, key)),
+            }
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        let nvrtc = Nvrtc::get()?;
+        let units: Vec<&[(&Unloaded, Text, Key)]> = left.chunks(unit_size(left.len())).collect();
+        let sources = units
+            .iter()
+            .map(|unit| unit_source(unit.iter().map(|u| u.0.source.as_ref())));
+        let sources: Vec<String> = sources.collect();
+        let images = compile(nvrtc, &sources, code)?;
+        for ((unit, source), image) in units.iter().zip(&sources).zip(images) {
+            let module = self.load_image(&image)?;
+            let keys: Vec<Key> = unit.iter().map(|u| u.2).collect();
+            let unit_key = key(source, code);
+            cache.keep(unit_key, &keys, &image, nvrtc.version());
+            self.units.insert(unit_key, Arc::downgrade(&module));
+            for (kernel, text, _) in *unit {
+                let function = self.function(&module, kernel)?;
+                self.keep(*text, &function);
+                found.insert(*text, function);
+            }
+        }
+        cache.shrink();
+        Ok(())
+    }
+
+    /// What kind of code this device takes: machine code, or PTX where it refuses that.
+    fn code(&mut self, cache: &Cache, compiler: Option<&Compiler>) -> Result<Code> {
+        if let Some(code) = self.code {
+            return Ok(code);
+        }
+        let (major, minor) = self.capability;
+        let capability = 10 * major + minor;
+        let known = compiler.map_or(&[][..], |c| &c.architectures);
+        let version = compiler.map(|c| c.version);
+        let code = match Code::best(capability, known) {
+            code @ Code::Cubin(_) if !self.takes(cache, version, code)? => Code::Ptx(capability),
+            code => code,
+        };
+        self.code = Some(code);
+        Ok(code)
+    }
+
+    /// Whether this device loads machine code.
+    fn takes(&self, cache: &Cache, version: Option<(i32, i32)>, code: Code) -> Result<bool> {
+        let probe = key(PROBE, code);
+        let image = match cache.code(probe, version) {
+            Some(image) => image,
+            None => {
+                let nvrtc = Nvrtc::get()?;
+                let image = nvrtc.compile(PROBE, code)?.image;
+                cache.keep(probe, &[], &image, nvrtc.version());
+                image
+            }
+        };
+        use sys::CUresult::{CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_NO_BINARY_FOR_GPU};
+        match self.load_image(&image) {
+            Ok(_) => Ok(true),
+            // Of another architecture, or of a form that this driver does not know.
+            Err(Failure {
+                status: CUDA_ERROR_NO_BINARY_FOR_GPU | CUDA_ERROR_INVALID_IMAGE,
+                ..
+            }) => Ok(false),
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
+    /// The module of the unit that the cache has for a kernel; nothing if anything of it is damaged.
+    fn cached(
+        &mut self,
+        cache: &Cache,
+        kernel: Key,
+        version: Option<(i32, i32)>,
+    ) -> Option<Arc<Module>> {
+        let unit = cache.unit_of(kernel, version)?;
+        if let Some(module) = self.units.get(&unit).and_then(Weak::upgrade) {
+            return Some(module);
+        }
+        let module = self.load_image(&cache.code(unit, version)?).ok()?;
+        self.units.insert(unit, Arc::downgrade(&module));
+        Some(module)
+    }
+
+    pub(super) fn load_image(&self, image: &[u8]) -> std::result::Result<Arc<Module>, Failure> {
+        let mut handle = Object(null_mut());
+        // SAFETY: the image is machine code, or PTX that ends in a zero byte.
+        unsafe { call!(cuModuleLoadData(&mut handle.0, image.as_ptr().cast())) }?;
+        let context = self.context;
+        Ok(Arc::new(Module { context, handle }))
+    }
+
+    pub(super) fn function(&self, module: &Arc<Module>, kernel: &Unloaded) -> Result<Function> {
+        let entry = CString::new(kernel.entry);
+        let entry = entry.map_err(|_| Error::Cuda("a kernel's name holds a zero byte".into()))?;
+        let mut handle = Object(null_mut());
+        // SAFETY: the module is loaded and the name ends in zero.
+        let found = unsafe {
+            call!(cuModuleGetFunction(
+                &mut handle.0,
+                module.handle.0,
+                entry.as_ptr()
+            ))
+        };
+        found.map_err(|failure| failure.of(&format!("no kernel {}", kernel.entry)))?;
+        if kernel.shared > 0 {
+            let bytes = kernel.shared as c_int;
+            // SAFETY: the function is loaded.
+            let allowed = unsafe {
+                call!(cuFuncSetAttribute(
+                    handle.0,
+                    // Beyond 48 KiB, of which static memory is a part.
+                    sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                    bytes
+                ))
+            };
+            let what = || format!("{bytes} bytes of shared memory for {}", kernel.name);
+            allowed.map_err(|failure| failure.of(&what()))?;
+        }
+        let module = module.clone();
+        Ok(Function { handle, module })
+    }
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// Kernels a unit, so that every thread has one.
+fn unit_size(kernels: usize) -> usize {
+    kernels.div_ceil(threads()).clamp(1, UNIT)
+}
+
+/// Compiles kernels as a device would that has none of them: several a unit, on all cores. The code of each
+/// unit.
+///
+/// # Errors
+/// If NVRTC is missing or a kernel can't be compiled.
+pub fn compile_units(kernels: &[&CudaKernel], code: Code) -> Result<Vec<Vec<u8>>> {
+    let units = kernels.chunks(unit_size(kernels.len()));
+    let source = |unit: &[&CudaKernel]| {
+        let sources: Vec<String> = unit.iter().map(|k| k.source()).collect();
+        unit_source(sources.iter().map(String::as_str))
+    };
+    let sources: Vec<String> = units.map(source).collect();
+    compile(Nvrtc::get()?, &sources, code)
+}
+
+/// The text of a unit.
+pub(super) fn unit_source<'k>(sources: impl Iterator<Item = &'k str>) -> String {
+    std::iter::once(PRELUDE).chain(sources).collect()
+}
+
+/// Compiles units on all cores, up to the first error.
+pub(super) fn compile(nvrtc: &Nvrtc, sources: &[String], code: Code) -> Result<Vec<Vec<u8>>> {
+    let done: Vec<OnceLock<Vec<u8>>> = sources.iter().map(|_| OnceLock::new()).collect();
+    let next = AtomicUsize::new(0);
+    let failed: Mutex<Option<Error>> = Mutex::new(None);
+    let work = || {
+        while lock(&failed).is_none() {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(source) = sources.get(at) else {
+                return;
+            };
+            match nvrtc.compile(source, code) {
+                Ok(compiled) => drop(done[at].set(compiled.image)),
+                Err(e) => *lock(&failed) = Some(e),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads().min(sources.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    match lock(&failed).take() {
+        Some(e) => Err(e),
+        None => Ok(done.into_iter().filter_map(OnceLock::into_inner).collect()),
+    }
+}

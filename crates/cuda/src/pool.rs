@@ -1,0 +1,260 @@
+//! The stream-ordered pool of a device's memory, and its blocks.
+
+use super::context::Context;
+use super::driver::{Address, Object, call, sys};
+use super::stream::{Event, Stream};
+use kiln_kernel::error::{Error, Result};
+use kiln_kernel::lock::lock;
+use kiln_kernel::memory::MemoryStats;
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex};
+
+/// The pool of a device's memory.
+pub(super) struct Pool {
+    pub(super) context: Context,
+    handle: Object<sys::CUmemPoolHandle_st>,
+    /// Bytes of the device's memory.
+    pub(super) total: usize,
+    figures: Mutex<Figures>,
+}
+
+/// What is held of a device's memory.
+#[derive(Default)]
+struct Figures {
+    stats: MemoryStats,
+    /// Bytes by what they are for.
+    holders: BTreeMap<Arc<str>, usize>,
+    /// What the pool was left with when it last held more than the limit and gave back what it could.
+    floor: usize,
+}
+
+/// A block of a device's memory; given back, in order of the streams that use it, when dropped.
+pub struct Block {
+    pool: Arc<Pool>,
+    address: Address,
+    pub(super) len: usize,
+    pub(super) what: Arc<str>,
+    /// The stream it was allocated on.
+    home: Arc<Stream>,
+    uses: Mutex<Uses>,
+}
+
+/// Work that may still be going on with a block.
+#[derive(Default)]
+struct Uses {
+    written: Option<Arc<Event>>,
+    /// The last use on each stream.
+    all: SmallVec<[Arc<Event>; 2]>,
+}
+
+impl Pool {
+    /// The pool of the driver's device of this number.
+    pub(super) fn new(context: Context, device: sys::CUdevice, total: usize) -> Result<Pool> {
+        let mut handle = Object(null_mut());
+        let mut keep = u64::MAX;
+        // SAFETY: the pool outlives the process's use of the device, and the attribute is a 64-bit
+        // number.
+        unsafe {
+            call!(cuDeviceGetDefaultMemPool(&mut handle.0, device))?;
+            call!(cuMemPoolSetAttribute(
+                handle.0,
+                sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                (&raw mut keep).cast()
+            ))?;
+        }
+        Ok(Pool {
+            context,
+            handle,
+            total,
+            figures: Mutex::default(),
+        })
+    }
+
+    /// What this process holds.
+    pub(super) fn stats(&self) -> MemoryStats {
+        let reserved = self.reserved();
+        let mut stats = lock(&self.figures).stats;
+        stats.reserved = reserved.max(stats.allocated);
+        stats
+    }
+
+    /// Bytes that the pool has taken from the device.
+    fn reserved(&self) -> usize {
+        let mut reserved = 0u64;
+        // SAFETY: the pool is alive and the attribute a 64-bit number.
+        let told = unsafe {
+            call!(cuMemPoolGetAttribute(
+                self.handle.0,
+                sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+                (&raw mut reserved).cast()
+            ))
+        };
+        told.map_or(0, |()| reserved as usize)
+    }
+
+    /// Makes the peak start again from what is in use now.
+    pub(super) fn reset_peak(&self) {
+        let mut figures = lock(&self.figures);
+        figures.stats.peak = figures.stats.allocated;
+    }
+
+    /// Limits the bytes in use.
+    pub(super) fn set_limit(&self, limit: Option<usize>) {
+        let mut figures = lock(&self.figures);
+        figures.stats.limit = limit;
+        figures.floor = 0;
+    }
+
+    /// Gives unused memory back to the system.
+    pub(super) fn trim(&self) -> Result<()> {
+        self.context.synchronize()?;
+        // SAFETY: the pool is alive.
+        Ok(unsafe { call!(cuMemPoolTrimTo(self.handle.0, 0)) }?)
+    }
+
+    /// Gives other programs what the pool holds back beyond the limit.
+    fn keep_within_limit(&self) -> Result<()> {
+        let (limit, floor) = {
+            let figures = lock(&self.figures);
+            (figures.stats.limit, figures.floor)
+        };
+        if limit.is_some_and(|l| self.reserved() > l.max(floor)) {
+            self.trim()?;
+            lock(&self.figures).floor = self.reserved();
+        }
+        Ok(())
+    }
+
+    fn out_of_memory(&self, figures: &Figures, requested: usize) -> Error {
+        let holders = figures
+            .holders
+            .iter()
+            .map(|(what, bytes)| (what.to_string(), *bytes));
+        let mut holders: Vec<(String, usize)> = holders.filter(|(_, b)| *b > 0).collect();
+        holders.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        holders.truncate(5);
+        Error::OutOfMemory {
+            requested,
+            allocated: figures.stats.allocated,
+            limit: Some(figures.stats.limit.unwrap_or(self.total)),
+            holders,
+        }
+    }
+}
+
+impl Block {
+    /// Memory that can be used on `stream`, with arbitrary contents. The context must be current.
+    pub(super) fn new(
+        pool: &Arc<Pool>,
+        len: usize,
+        stream: &Arc<Stream>,
+        what: &Arc<str>,
+    ) -> Result<Block> {
+        let reserve = || {
+            let mut figures = lock(&pool.figures);
+            let stats = &mut figures.stats;
+            if stats
+                .limit
+                .is_some_and(|l| stats.allocated.saturating_add(len) > l)
+            {
+                return Err(pool.out_of_memory(&figures, len));
+            }
+            stats.allocated += len;
+            stats.peak = stats.peak.max(stats.allocated);
+            *figures.holders.entry(what.clone()).or_default() += len;
+            Ok(())
+        };
+        reserve()?;
+        let mut block = Block {
+            pool: pool.clone(),
+            address: 0,
+            len,
+            what: what.clone(),
+            home: stream.clone(),
+            uses: Mutex::default(),
+        };
+        if len == 0 {
+            return Ok(block);
+        }
+        let mut allocate = || -> Result<bool> {
+            let mut address = 0;
+            // SAFETY: the place is writable and the stream alive.
+            match unsafe { call!(cuMemAllocAsync(&mut address, len, stream.handle())) } {
+                Err(f) if f.status == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Ok(false),
+                allocated => allocated?,
+            }
+            block.address = address;
+            Ok(true)
+        };
+        let mut allocated = allocate()?;
+        if !allocated {
+            // What other streams have freed becomes usable once they are done.
+            pool.trim()?;
+            allocated = allocate()?;
+        }
+        if !allocated {
+            drop(block);
+            return Err(pool.out_of_memory(&lock(&pool.figures), len));
+        }
+        pool.keep_within_limit()?;
+        Ok(block)
+    }
+
+    pub(super) fn address(&self) -> Address {
+        self.address
+    }
+
+    pub fn ptr(&self) -> *mut u8 {
+        self.address as *mut u8
+    }
+
+    /// Makes what follows on `stream` wait until the contents are there.
+    pub(super) fn before_reading(&self, stream: &Stream) -> Result<()> {
+        let written = lock(&self.uses).written.clone();
+        written.map_or(Ok(()), |event| stream.wait(&event))
+    }
+
+    /// Makes what follows on `stream` wait until nobody uses the contents.
+    pub(super) fn before_writing(&self, stream: &Stream) -> Result<()> {
+        let all = lock(&self.uses).all.clone();
+        all.iter().try_for_each(|event| stream.wait(event))
+    }
+
+    /// Notes that a stream uses the block up to `event`.
+    pub(super) fn used(&self, event: &Arc<Event>, written: bool) {
+        let mut uses = lock(&self.uses);
+        if written {
+            uses.written = Some(event.clone());
+            uses.all.clear(); // this event is behind all of them
+        } else {
+            uses.all.retain(|e| e.stream.id() != event.stream.id());
+        }
+        uses.all.push(event.clone());
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let mut figures = lock(&self.pool.figures);
+        figures.stats.allocated -= self.len;
+        if let Some(bytes) = figures.holders.get_mut(&self.what) {
+            *bytes -= self.len;
+            if *bytes == 0 {
+                figures.holders.remove(&self.what);
+            }
+        }
+        drop(figures);
+        if self.address == 0 || self.pool.context.activate().is_err() {
+            return;
+        }
+        // Freed where it was used last, so that the stream of copies waits for no run.
+        let last = lock(&self.uses).all.last().map(|e| e.stream.clone());
+        let stream = last.as_ref().unwrap_or(&self.home);
+        // A failing device has no use for its memory any more.
+        let _ = self.before_writing(stream);
+        // SAFETY: the block came from this pool; every use of it comes before in the stream.
+        let _ = unsafe { call!(cuMemFreeAsync(self.address, stream.handle())) };
+    }
+}

@@ -1,0 +1,194 @@
+//! A run on a device: memory for it, what it waits for, and who waits for it.
+
+use super::device::Device;
+use super::driver::{Address, call};
+use super::graph::{Graph, Graphs};
+use super::lane::Lane;
+use super::launch::Launch;
+use super::memory::Memory;
+use super::outcome::Outcome;
+use super::stream::Event;
+use kiln_kernel::calls::Call;
+use kiln_kernel::error::{Error, Result};
+use kiln_kernel::lock::lock;
+use kiln_kernel::memory::Storage;
+use kiln_plan::cuda::ErrorRecord;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A part of a plan being run on a device.
+pub struct Session {
+    device: Arc<Device>,
+    lane: Option<Lane>,
+}
+
+/// What a part of a plan gives to a device.
+pub struct Job<'a> {
+    /// Gives its calls, in order, for an error record.
+    pub calls: &'a Expand<'a>,
+    /// How many there are.
+    pub count: usize,
+    /// Whether one of them may report a data error.
+    pub fallible: bool,
+    pub graphs: Option<&'a Graphs>,
+    /// Takes the time of each step, where that is wanted; then the run is waited for.
+    pub profile: Option<&'a dyn Fn(usize, Duration)>,
+    /// The memory from which all addresses follow.
+    pub read: &'a [&'a Storage],
+    pub written: &'a [&'a Storage],
+}
+
+pub type Expand<'a> = dyn Fn(Address, &mut dyn FnMut(Call) -> Result<()>) -> Result<()> + 'a;
+
+/// A graph holds at most so many launches; longer runs gain nothing by it.
+const LONGEST: usize = 1 << 14;
+
+impl Session {
+    pub fn new(device: &Arc<Device>) -> Result<Session> {
+        Ok(Session {
+            device: device.clone(),
+            lane: Some(device.lane()?),
+        })
+    }
+
+    fn lane(&self) -> Result<&Lane> {
+        self.lane
+            .as_ref()
+            .ok_or_else(|| Error::Internal("a session without a lane".into()))
+    }
+
+    /// Memory for this run.
+    pub fn allocate(&self, bytes: usize, what: &Arc<str>) -> Result<Storage> {
+        let memory = Memory::new(&self.device, bytes, &self.lane()?.stream, what)?;
+        Ok(Storage::on_gpu(Arc::new(memory), bytes))
+    }
+
+    /// Copies what one holds to another of the same size, in front of what follows.
+    pub fn copy(&self, from: &Storage, to: &Storage) -> Result<()> {
+        let (stream, len) = (&self.lane()?.stream, to.len());
+        let [source, target] = [from.ptr() as Address, to.ptr() as Address];
+        let (Some(from), Some(to)) = (Memory::of(from), Memory::of(to)) else {
+            return Err(Error::Internal("a copy of what is not on a device".into()));
+        };
+        if len == 0 {
+            return Ok(());
+        }
+        from.before_reading(stream)?;
+        to.before_writing(stream)?;
+        // SAFETY: both have that many bytes on this device, and are freed behind this use of them.
+        unsafe { call!(cuMemcpyDtoDAsync_v2(target, source, len, stream.handle())) }?;
+        let done = stream.event()?;
+        from.used(&done, false);
+        to.used(&done, true);
+        Ok(())
+    }
+
+    /// Runs a job. One that can fail gives its outcome, whose error `explain` makes of the record.
+    pub fn run(
+        mut self,
+        job: &Job,
+        explain: impl Fn(ErrorRecord) -> Error + Send + Sync + 'static,
+    ) -> Result<Option<Arc<Outcome>>> {
+        let slot = job.fallible.then(|| self.device.slots.take()).transpose()?;
+        let lane = self.lane()?;
+        let handed_over = || slot.as_ref().map_or(Ok(()), |slot| lane.hand_over(slot));
+        let enqueued = self.enqueue(job).and_then(|()| handed_over());
+        if let Err(e) = enqueued {
+            // Nothing of this run may go on behind the caller's back. The lane is not used again.
+            let _ = lane.stream.synchronize();
+            self.lane = None;
+            return Err(e);
+        }
+        let event = lane.stream.event()?;
+        let memories = |list: &[&Storage], written| {
+            let list = list.iter().filter_map(|s| Memory::of(s));
+            list.for_each(|m| m.used(&event, written));
+        };
+        memories(job.read, false);
+        memories(job.written, true);
+        let outcome = |slot| {
+            let outcome = Outcome::new(&self.device.slots, event, slot, Box::new(explain));
+            self.device.outcomes.add(outcome)
+        };
+        Ok(slot.map(outcome))
+    }
+
+    fn enqueue(&self, job: &Job) -> Result<()> {
+        let lane = self.lane()?;
+        for memory in job.read.iter().filter_map(|s| Memory::of(s)) {
+            memory.before_reading(&lane.stream)?;
+        }
+        for memory in job.written.iter().filter_map(|s| Memory::of(s)) {
+            memory.before_writing(&lane.stream)?;
+        }
+        let record = lane.record();
+        if let Some(profile) = job.profile {
+            return self.profiled(job, profile);
+        }
+        let graphs = job.graphs.filter(|_| self.device.graphs());
+        match graphs.filter(|_| (2..=LONGEST).contains(&job.count)) {
+            Some(graphs) => {
+                let touched = job.read.iter().chain(job.written);
+                let key = touched.map(|s| s.ptr() as u64).chain([record]).collect();
+                graphs.run(&lane.stream, key, &|sink| (job.calls)(record, sink))
+            }
+            None => (job.calls)(record, &mut |call| Launch::run(&call, &lane.stream)),
+        }
+    }
+}
+
+impl Session {
+    fn profiled(&self, job: &Job, profile: &dyn Fn(usize, Duration)) -> Result<()> {
+        let lane = self.lane()?;
+        let mut starts: Vec<(usize, Arc<Event>)> = Vec::new();
+        (job.calls)(lane.record(), &mut |call| {
+            if starts.last().is_none_or(|(step, _)| *step != call.step) {
+                starts.push((call.step, lane.stream.timed_event()?));
+            }
+            Launch::run(&call, &lane.stream)
+        })?;
+        let end = lane.stream.timed_event()?;
+        end.synchronize()?;
+        let ends = starts.iter().skip(1).map(|(_, event)| event).chain([&end]);
+        for ((step, start), end) in starts.iter().zip(ends) {
+            profile(*step, start.until(end)?);
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Calls as a graph, to be launched with [`Session::time`] once what they read is there.
+    pub fn capture<'a>(
+        &self,
+        read: impl Iterator<Item = &'a Arc<Storage>>,
+        calls: &Expand,
+    ) -> Result<Graph> {
+        let lane = self.lane()?;
+        for memory in read.filter_map(|s| Memory::of(s)) {
+            memory.before_reading(&lane.stream)?;
+        }
+        let record = lane.record();
+        Graph::new(Vec::new(), &|sink| calls(record, sink))
+    }
+
+    /// The device's time for a graph, which is waited for. Data errors are forgotten.
+    pub fn time(&self, graph: &Graph) -> Result<Duration> {
+        let lane = self.lane()?;
+        self.device.context.activate()?;
+        let start = lane.stream.timed_event()?;
+        graph.launch(&lane.stream)?;
+        let end = lane.stream.timed_event()?;
+        lane.clear()?;
+        lane.stream.synchronize()?;
+        start.until(&end)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lane.take() {
+            lock(&self.device.lanes).push(lane);
+        }
+    }
+}

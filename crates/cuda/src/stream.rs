@@ -1,0 +1,170 @@
+//! Streams, events, and page-locked memory for copies.
+
+use super::context::Context;
+use super::driver::{Object, call, sys};
+use kiln_kernel::error::Result;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A queue of work: what is given to it happens in order.
+pub(super) struct Stream {
+    context: Context,
+    handle: Object<sys::CUstream_st>,
+    id: u64,
+}
+
+impl Stream {
+    pub(super) fn new(context: Context) -> Result<Stream> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let mut handle = Object(null_mut());
+        // SAFETY: the context is current and the place writable.
+        unsafe {
+            call!(cuStreamCreate(
+                &mut handle.0,
+                sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32
+            ))
+        }?;
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(Stream {
+            context,
+            handle,
+            id,
+        })
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn handle(&self) -> sys::CUstream {
+        self.handle.0
+    }
+
+    /// Waits, on the host, for everything that was given to it.
+    pub(super) fn synchronize(&self) -> Result<()> {
+        // SAFETY: the stream is alive.
+        let done = unsafe { call!(cuStreamSynchronize(self.handle.0)) };
+        done.map_err(|failure| failure.of("the GPU's work failed"))
+    }
+
+    /// Makes what follows wait for an event of another stream.
+    pub(super) fn wait(&self, event: &Event) -> Result<()> {
+        if event.stream.id == self.id {
+            return Ok(());
+        }
+        // SAFETY: both are alive.
+        Ok(unsafe { call!(cuStreamWaitEvent(self.handle.0, event.handle.0, 0)) }?)
+    }
+
+    /// An event that happens once everything given so far is done.
+    pub(super) fn event(self: &Arc<Stream>) -> Result<Arc<Event>> {
+        self.record(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// The same, that knows when it happens.
+    pub(super) fn timed_event(self: &Arc<Stream>) -> Result<Arc<Event>> {
+        self.record(sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn record(self: &Arc<Stream>, flags: sys::CUevent_flags) -> Result<Arc<Event>> {
+        let mut handle = Object(null_mut());
+        // SAFETY: the context is current and the place writable.
+        unsafe { call!(cuEventCreate(&mut handle.0, flags as u32)) }?;
+        let stream = self.clone();
+        let event = Event { handle, stream };
+        // SAFETY: both are alive.
+        unsafe { call!(cuEventRecord(event.handle.0, self.handle.0)) }?;
+        Ok(Arc::new(event))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let _ = self.context.activate();
+        // SAFETY: nobody holds the stream any more; the driver finishes what was given to it.
+        let _ = unsafe { call!(cuStreamDestroy_v2(self.handle.0)) };
+    }
+}
+
+/// A point in a stream.
+pub(super) struct Event {
+    handle: Object<sys::CUevent_st>,
+    pub(super) stream: Arc<Stream>,
+}
+
+impl Event {
+    /// Whether it has happened.
+    pub(super) fn happened(&self) -> bool {
+        // SAFETY: the event is alive.
+        let asked = unsafe { call!(cuEventQuery(self.handle.0)) };
+        asked.map_or_else(
+            |f| f.status != sys::CUresult::CUDA_ERROR_NOT_READY,
+            |()| true,
+        )
+    }
+
+    /// The time from this timed event to another that has happened.
+    pub(super) fn until(&self, end: &Event) -> Result<Duration> {
+        let mut milliseconds = 0f32;
+        // SAFETY: both events are alive and the place is writable.
+        unsafe {
+            call!(cuEventElapsedTime(
+                &mut milliseconds,
+                self.handle.0,
+                end.handle.0
+            ))
+        }?;
+        Ok(Duration::from_secs_f64(
+            f64::from(milliseconds.max(0.0)) / 1e3,
+        ))
+    }
+
+    /// Waits for it on the host.
+    pub(super) fn synchronize(&self) -> Result<()> {
+        // SAFETY: the event is alive.
+        let done = unsafe { call!(cuEventSynchronize(self.handle.0)) };
+        done.map_err(|failure| failure.of("the GPU's work failed"))
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: nobody holds the event any more; waits that were given to streams stay.
+        let _ = unsafe { call!(cuEventDestroy_v2(self.handle.0)) };
+    }
+}
+
+/// Page-locked memory of the host, which copies to and from a device go through.
+pub(super) struct Pinned {
+    pub(super) ptr: *mut c_void,
+}
+
+// SAFETY: plain memory, of which each part has one owner.
+unsafe impl Send for Pinned {}
+// SAFETY: as above.
+unsafe impl Sync for Pinned {}
+
+impl Pinned {
+    pub(super) fn new(len: usize) -> Result<Pinned> {
+        let mut ptr = null_mut();
+        // SAFETY: a context is current and the place writable.
+        unsafe { call!(cuMemHostAlloc(&mut ptr, len, 0)) }?;
+        Ok(Pinned { ptr })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: allocated by the driver, and no copy uses it any more.
+        let _ = unsafe { call!(cuMemFreeHost(self.ptr)) };
+    }
+}
+
+/// Page-locked memory, and the end of the copy that last used it.
+pub(super) struct Staging {
+    pub(super) memory: Pinned,
+    pub(super) done: Option<Arc<Event>>,
+}

@@ -1,0 +1,148 @@
+//! Register tiles where each column has a left operand of its own: a filter a channel.
+//!
+//! `out[r, j] = Σ_line Σ_t a[line, r · stride + t · dilation, j] · b[line, t, j]`. The left operand of a call is a list:
+//! where lines of positions lie and the weights of each, in pairs of addresses up to a zero; then, up to another, the
+//! weights of lines that are padding. Behind the weights of a line's taps lie the sums of their products with zero,
+//! which is what padding adds.
+
+#[cfg(all(target_arch = "x86_64", unix))]
+mod print;
+#[cfg(test)]
+mod tests;
+
+use super::tile::{Call, Tile, element};
+use kiln_base::{DType, Level};
+use kiln_kernel::bugs::bug;
+use kiln_kernel::sums::Lane;
+
+/// A tile of positions by columns.
+#[derive(Clone, Debug)]
+pub struct Each {
+    /// Its rows are positions, its taps those of a line. Nothing is said of its left operand.
+    pub tile: Tile,
+    /// Positions from row to row, and from tap to tap.
+    pub stride: u32,
+    pub dilation: u32,
+    /// The dtype of the left operand: what has fewer bits than the sums is widened as it is loaded. Weights beside whole
+    /// numbers of fewer bits are i16, with zeros behind them.
+    pub reads: DType,
+    /// The distance of two positions, in bytes.
+    pub position: i64,
+    /// From where to where the taps of each row lie in the line; empty if all do. The others read zeros.
+    pub inside: Vec<[u32; 2]>,
+}
+
+/// The most taps of a line that are printed, one by one.
+#[cfg(all(target_arch = "x86_64", unix))]
+const MOST_TAPS: u32 = 64;
+
+/// The taps of a line whose weights are in registers at a time.
+fn held_taps(level: Level, taps: u32) -> u8 {
+    let most = if level.width() == Level::Avx512 { 8 } else { 5 };
+    taps.clamp(1, most) as u8
+}
+
+/// The rows of a tile, at most: beside the sums there are weights, two numbers, a product that is still to be added, of
+/// whole numbers, and with VEX the mask of the last vector. More than so many make long code, and nothing faster.
+pub fn most_each_rows(level: Level, dtype: DType, taps: u32) -> u8 {
+    let registers = if level.width() == Level::Avx512 {
+        32
+    } else {
+        15
+    };
+    (registers - held_taps(level, taps) - 2 - u8::from(!dtype.is_float())).min(16)
+}
+
+impl Each {
+    /// Whether a tap of a row lies in the line.
+    fn is_inside(&self, row: u8, tap: u32) -> bool {
+        let taps = self.inside.get(usize::from(row));
+        let to = |to: &u32| {
+            bug("a tap behind a line is left out too early", *to, |to| {
+                to.max(1) - 1
+            })
+        };
+        taps.is_none_or(|[from, last]| (*from..to(last)).contains(&tap))
+    }
+
+    /// All that printed code depends on.
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub(super) fn key(&self) -> Vec<u8> {
+        let taps = self.inside.as_flattened();
+        let numbers = [self.stride, self.dilation, taps.len() as u32];
+        let numbers = numbers.iter().chain(taps);
+        let mut key = vec![b'e', self.reads as u8];
+        key.extend(self.position.to_le_bytes());
+        key.extend(numbers.flat_map(|n| n.to_le_bytes()));
+        key.extend(self.tile.key());
+        key
+    }
+
+    /// Whether code is printed for its level, and all of its distances fit into instructions.
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub(super) fn is_printed(&self) -> bool {
+        let (rows, taps) = (i64::from(self.tile.rows.count), i64::from(self.tile.taps));
+        let last = rows * i64::from(self.stride) + taps * i64::from(self.dilation);
+        let fits = |n: i64, bytes: i64| i32::try_from(n.saturating_mul(bytes)).is_ok();
+        self.tile.level != Level::Baseline
+            && self.tile.taps <= MOST_TAPS
+            && fits(last, self.position)
+            && fits(taps + 1, self.tile.right.step)
+            && fits(rows, self.tile.out)
+    }
+
+    /// Computes a tile.
+    ///
+    /// # Safety
+    /// As [`Kernel::run`](super::Kernel::run); the numbers are those of the tile's dtype, whose products `add` adds.
+    pub(super) unsafe fn run<T: Lane>(&self, call: &Call, add: impl Fn(T, T, T) -> T) {
+        let tile = &self.tile;
+        let list = call.left.cast::<*const T>();
+        let size = size_of::<T>() as i64;
+        let [pitch, out] = [tile.right.step, tile.out].map(|n| n / size);
+        for (row, column) in
+            (0..tile.rows.count).flat_map(|r| (0..tile.columns).map(move |c| (r, c)))
+        {
+            let column = usize::from(column);
+            let weight = |at: usize, tap: u32| {
+                // SAFETY: the list has the line, and each line its weights.
+                unsafe {
+                    *(*list.add(at))
+                        .offset(tap as isize * pitch as isize)
+                        .add(column)
+                }
+            };
+            // SAFETY: the list ends with a zero for either kind of lines; lines and results have what is asked for.
+            unsafe {
+                let to = (call.out.cast::<T>())
+                    .offset(i64::from(row) as isize * out as isize)
+                    .add(column);
+                let (mut sum, mut at) = (if tile.adds { *to } else { T::ZERO }, 0);
+                while !(*list.add(at)).is_null() {
+                    for tap in 0..tile.taps {
+                        let from = u64::from(self.stride) * u64::from(row)
+                            + u64::from(self.dilation) * u64::from(tap);
+                        let x = match self.is_inside(row, tap) {
+                            true => {
+                                let from = (from as i64 * self.position) as isize;
+                                let line = (*list.add(at)).cast::<u8>().wrapping_offset(from);
+                                element(self.reads, line, column)
+                            }
+                            false => T::ZERO,
+                        };
+                        sum = add(sum, x, weight(at + 1, tap));
+                    }
+                    at += 2;
+                }
+                while !(*list.add(at + 1)).is_null() {
+                    at += 1;
+                    // Of whole numbers padding adds nothing.
+                    if tile.dtype.is_float() {
+                        sum = sum + weight(at, tile.taps);
+                    }
+                }
+                *to = sum;
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Such tiles as machine code: a number of a line is read once for all rows and taps that it meets, whose weights are
+//! in registers.
+
+use super::{Each, held_taps};
+use crate::contraction::print::{AT, CALL, FRAME, Printer, Products, RIGHT, ROWS};
+use kiln_base::DType;
+use kiln_kernel::bugs::bug;
+use kiln_x86::{Condition, Gpr, Mem, Vreg, op};
+use std::collections::BTreeMap;
+
+/// The list.
+const LIST: Gpr = RIGHT;
+/// Where its next line lies, and the weights of that.
+const LINE: Gpr = ROWS[0];
+const WEIGHTS: Gpr = AT;
+/// The first column of a vector.
+const COLUMN: Gpr = ROWS[11];
+
+impl Each {
+    /// The code of a tile.
+    pub(in crate::contraction) fn print(&self) -> Vec<u8> {
+        let mut p = Printer::new(&self.tile);
+        p.vectors = 1;
+        p.walked = Some(COLUMN);
+        p.each(self);
+        p.asm.finish()
+    }
+}
+
+impl Printer<'_> {
+    /// The function: a loop over vectors of columns.
+    fn each(&mut self, each: &Each) {
+        let saved: Vec<Gpr> = (Gpr::SAVED.into_iter())
+            .filter(|r| [COLUMN, FRAME].contains(r) || self.is_for_work(*r))
+            .collect();
+        self.asm.enter(&saved, 0);
+        let lanes = self.lanes();
+        let whole = self.tile.columns / lanes * lanes;
+        let tail = self.tail.take();
+        self.asm.mov_number(COLUMN, 0);
+        if whole > 0 {
+            self.asm.align(32);
+            let top = self.asm.here();
+            self.vector(each);
+            self.asm.add_number(COLUMN, i32::from(lanes));
+            self.asm.cmp_number(COLUMN, i32::from(whole));
+            self.asm.jump_if(Condition::NotEqual, top);
+        }
+        self.tail = tail;
+        if tail.is_some() {
+            self.prepare_tail();
+            self.vector(each);
+        }
+        self.asm.leave(&saved, 0);
+    }
+
+    /// All rows by a vector of columns.
+    fn vector(&mut self, each: &Each) {
+        let [next, padding, done] = [(); 3].map(|()| self.asm.label());
+        self.asm.mov(LINE, Mem::at(CALL).plus(16));
+        for row in 0..self.tile.rows.count {
+            let sum = self.sum(row, 0);
+            if self.tile.adds {
+                let from = self.element(LINE, i64::from(row) * self.tile.out);
+                self.load(sum, from, self.tail.is_some());
+            } else {
+                self.asm.op(op::VXORPS, self.width, (sum, sum, sum));
+            }
+        }
+        self.asm.mov(LIST, Mem::at(CALL));
+        self.asm.bind(next);
+        self.asm.mov(LINE, Mem::at(LIST));
+        self.asm.cmp_number(LINE, 0);
+        self.asm.jump_if(Condition::Equal, padding);
+        self.asm.mov(WEIGHTS, Mem::at(LIST).plus(8));
+        self.asm.add_number(LIST, 16);
+        let held = usize::from(held_taps(self.tile.level, self.tile.taps));
+        let taps: Vec<u32> = (0..self.tile.taps).collect();
+        for taps in taps.chunks(held) {
+            self.taps(each, taps);
+        }
+        self.asm.jump(next);
+        // What taps add that all read padding lies behind their weights.
+        self.asm.bind(padding);
+        self.asm.mov(WEIGHTS, Mem::at(LIST).plus(8));
+        self.asm.add_number(LIST, 8);
+        self.asm.cmp_number(WEIGHTS, 0);
+        self.asm.jump_if(Condition::Equal, done);
+        let nothing = self.beside(0);
+        let taps = bug("padding multiplies the last tap", self.tile.taps, |n| n - 1);
+        let from = self.element(WEIGHTS, i64::from(taps) * self.tile.right.step);
+        self.asm.op(op::VMOVUPS, self.width, (nothing, from));
+        let add = match self.tile.dtype {
+            DType::I32 => op::VPADDD,
+            _ => self.pick(op::VADDPS, op::VADDPD),
+        };
+        for row in 0..self.tile.rows.count {
+            let sum = self.sum(row, 0);
+            self.asm.op(add, self.width, (sum, sum, nothing));
+        }
+        self.asm.jump(padding);
+        self.asm.bind(done);
+        match self.tile.finish.clone() {
+            Some(finish) => self.finish(&finish),
+            None => {
+                self.asm.mov(LINE, Mem::at(CALL).plus(16));
+                for row in 0..self.tile.rows.count {
+                    let to = self.element(LINE, i64::from(row) * self.tile.out);
+                    self.store(to, self.sum(row, 0), self.tail.is_some());
+                }
+            }
+        }
+    }
+
+    /// Some taps of a line, whose weights are then in registers.
+    fn taps(&mut self, each: &Each, taps: &[u32]) {
+        let products = match (self.tile.dtype, each.reads) {
+            (DType::I32, DType::I32) => Products::Alone(op::VPMULLD, op::VPADDD),
+            (DType::I32, _) if self.tile.level.multiplies_bytes() => Products::Added(op::VPDPWSSD),
+            (DType::I32, _) => Products::Alone(op::VPMADDWD, op::VPADDD),
+            _ => Products::Added(self.pick(op::VFMADD231PS, op::VFMADD231PD)),
+        };
+        for (i, tap) in taps.iter().enumerate() {
+            let from = self.element(WEIGHTS, i64::from(*tap) * self.tile.right.step);
+            let partial = self.tail.is_some() && !self.tile.right.padded;
+            self.load(self.beside(i as u8), from, partial);
+        }
+        // Which rows and taps read which element of the line: those that read padding multiply a zero.
+        let mut readers: BTreeMap<Option<u32>, Vec<(u8, u8)>> = BTreeMap::new();
+        for row in 0..self.tile.rows.count {
+            for (i, tap) in taps.iter().enumerate() {
+                let at = u32::from(row) * each.stride + tap * each.dilation;
+                let at = each.is_inside(row, *tap).then_some(at);
+                readers.entry(at).or_default().push((row, i as u8));
+            }
+        }
+        let first = taps.len() as u8;
+        for (turn, (at, readers)) in readers.into_iter().enumerate() {
+            let number: Vreg = self.beside(first + turn as u8 % 2);
+            match at {
+                Some(at) => {
+                    let size = each.reads.size() as u8;
+                    let from = Mem::at(LINE).index(COLUMN, size);
+                    let from = from.plus((i64::from(at) * each.position) as i32);
+                    self.load_wide(number, from, each.reads, self.tail.is_some());
+                }
+                None => (self.asm).op(op::VXORPS, self.width, (number, number, number)),
+            }
+            for (row, tap) in readers {
+                let (sum, weights) = (self.sum(row, 0), self.beside(tap));
+                match products {
+                    Products::Added(by) => self.asm.op(by, self.width, (sum, number, weights)),
+                    Products::Alone(by, add) => {
+                        let product = self.beside(first + 2);
+                        self.asm.op(by, self.width, (product, number, weights));
+                        self.asm.op(add, self.width, (sum, sum, product));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A register that holds no sum.
+    fn beside(&self, i: u8) -> Vreg {
+        Vreg(self.tile.rows.count + i)
+    }
+
+    /// So many bytes behind the element of this column.
+    fn element(&self, base: Gpr, behind: i64) -> Mem {
+        let size = self.tile.dtype.size() as u8;
+        Mem::at(base).index(COLUMN, size).plus(behind as i32)
+    }
+}

@@ -1,0 +1,262 @@
+//! Tiles with a filter a channel beside sums in f64, by the processor and by an interpreter of what is printed.
+
+use super::{Each, most_each_rows};
+use crate::contraction::tests::{Rng, Whole, levels, stored, work};
+use crate::contraction::{Accesses, Call, Finish, Kernel, RightSide, Rows, Tile, lanes};
+use kiln_base::{DType, Level};
+use kiln_kernel::bind::bind;
+use std::sync::Arc;
+
+/// Computes a tile; interpreted code must not touch anything but these, and what is not written stays.
+fn run<T: Whole>(
+    each: &Each,
+    call: &Call,
+    read: &[&[T]],
+    list: &[u64],
+    out: &mut [T],
+    wide: &mut [f64],
+    interpreted: bool,
+) {
+    if !interpreted {
+        // SAFETY: the operands were made for the tile.
+        return unsafe { Kernel::of_each(each.clone()).unwrap().run(call) };
+    }
+    #[cfg(all(target_arch = "x86_64", unix))]
+    {
+        let words = [
+            call.left as u64,
+            call.right as u64,
+            call.out as u64,
+            call.finish as u64,
+        ];
+        let mut machine = kiln_x86_interpreter::Machine::new()
+            .readable(&words)
+            .readable(list);
+        let region = |x: &[T]| (x.as_ptr().cast_mut().cast::<u8>(), size_of_val(x));
+        for (x, written) in read.iter().map(|x| (*x, false)).chain([(&*out, true)]) {
+            let (at, len) = region(x);
+            // SAFETY: the memory is borrowed for longer than the machine lives, and nobody else uses what is written.
+            machine = unsafe { machine.region(at, len, written) };
+        }
+        let mut machine = machine.writable(wide);
+        machine
+            .call(&each.print(), &[words.as_ptr() as u64])
+            .unwrap();
+    }
+}
+
+/// A tile of random sizes, with work on its sums or without.
+fn a_tile<T: Whole>(level: Level, rng: &mut Rng, (worked, interpreted): (bool, bool)) {
+    let (size, lanes) = (T::DTYPE.size(), usize::from(lanes(level, T::DTYPE)));
+    let (taps, stride, dilation) = (1 + rng.below(11), 1 + rng.below(3), 1 + rng.below(3));
+    let rows = 1 + rng.below(most_each_rows(level, T::DTYPE, taps as u32).into());
+    let columns = 1 + rng.below(3 * lanes + 1);
+    // Positions of a line, of which taps of the first and the last rows may be outside.
+    let reach = (rows - 1) * stride + (taps - 1) * dilation + 1;
+    let (before, behind) = (rng.below(reach), rng.below(reach));
+    let edges = rng.below(2) == 0;
+    let inside = |row: usize, tap: usize| {
+        let at = row * stride + tap * dilation;
+        !edges || at >= before && at + behind < reach
+    };
+    let ranges = (0..rows).map(|row| {
+        let from = (0..taps).find(|t| inside(row, *t)).unwrap_or(taps);
+        let to = (from..taps).find(|t| !inside(row, *t)).unwrap_or(taps);
+        [from as u32, to as u32]
+    });
+    let inside_taps: Vec<[u32; 2]> = if edges { ranges.collect() } else { vec![] };
+    let apart = columns + rng.below(3);
+    let (padded, adds) = (rng.below(2) == 0, !worked && rng.below(2) == 0);
+    // Of weights that are not padded no more than the columns may be read.
+    let (panel, padding) = match padded {
+        true => (columns.next_multiple_of(lanes), rng.below(3)),
+        false => (columns, 0),
+    };
+    let lines = rng.below(4);
+    // What is outside is not there: lines begin behind it, and end in front of it.
+    let (first, last) = match edges {
+        true => (before, (reach - behind).max(before)),
+        false => (0, reach),
+    };
+    let line = (last - first) * apart;
+    // With VEX only whole vectors of halves are read.
+    let by_vectors = level != Level::Avx2 || columns.is_multiple_of(lanes);
+    let reads = match T::DTYPE {
+        DType::F32 if by_vectors => [DType::F32, DType::F16, DType::BF16][rng.below(3)],
+        dtype => dtype,
+    };
+    let a: Vec<T> = rng.numbers(lines * line);
+    let (first_of_all, stored) = stored(&a, reads);
+    let b: Vec<T> = rng.numbers((lines + padding) * (taps + 1) * panel);
+    let weights = |l: usize| (b.as_ptr() as usize + l * (taps + 1) * panel * size) as u64;
+    let mut list = vec![];
+    for l in 0..lines {
+        let at = first_of_all as usize + l * line * reads.size();
+        list.extend([
+            at.wrapping_sub(first * apart * reads.size()) as u64,
+            weights(l),
+        ]);
+    }
+    list.push(0);
+    list.extend((lines..lines + padding).map(weights));
+    list.push(0);
+    let out_pitch = columns + rng.below(5);
+    let mut out: Vec<T> = rng.numbers(rows * out_pitch);
+    let mut wide = vec![77.0; rows * out_pitch];
+    let unwritten = out.clone();
+    // Work on all of a matrix as wide as the result.
+    let all = (rows * out_pitch) as i64;
+    let program = work(rows as i64, out_pitch as i64, rng.below(2) == 0);
+    let lens = [out_pitch as i64, all, rows as i64, all, all, all];
+    let bound = bind(&program, &[], &lens).unwrap();
+    let finish = worked.then(|| Arc::new(Finish::of(&bound, out_pitch as i64, level).unwrap()));
+    let bias: Vec<T> = rng.numbers(out_pitch);
+    let residual: Vec<T> = rng.numbers(rows * out_pitch);
+    let of_row: Vec<T> = rng.numbers(rows);
+    let args = [
+        bias.as_ptr(),
+        residual.as_ptr(),
+        of_row.as_ptr(),
+        out.as_mut_ptr(),
+    ];
+    let mut args: Vec<*mut u8> = args.map(|p| p.cast_mut().cast()).to_vec();
+    args.extend([wide.as_mut_ptr().cast(), std::ptr::null_mut()]);
+    let mut accesses = Accesses::of(finish.as_deref(), &args);
+    let both = list.len();
+    list.extend(accesses.at((0, 0)).iter().map(|p| *p as u64));
+    let each = Each {
+        tile: Tile {
+            level,
+            dtype: T::DTYPE,
+            rows: Rows::of_matrix(rows as i64, 0),
+            columns: columns as u16,
+            step: 0,
+            right: RightSide {
+                padded,
+                ..RightSide::of_matrix((panel * size) as i64)
+            },
+            steps: 1,
+            taps: taps as u32,
+            out: (out_pitch * size) as i64,
+            adds,
+            starts: false,
+            strip: [0; 2],
+            finish,
+        },
+        stride: stride as u32,
+        dilation: dilation as u32,
+        reads,
+        position: (apart * reads.size()) as i64,
+        inside: inside_taps,
+    };
+    let call = Call {
+        left: list.as_ptr().cast(),
+        right: std::ptr::null(),
+        out: out.as_mut_ptr().cast(),
+        finish: list[both..].as_ptr().cast(),
+        taps: std::ptr::null(),
+        tiles: 1,
+    };
+    let read: [&[T]; 5] = [&stored, &b, &bias, &residual, &of_row];
+    run(&each, &call, &read, &list, &mut out, &mut wide, interpreted);
+    for (i, found) in out.iter().enumerate() {
+        let (r, j) = (i / out_pitch, i % out_pitch);
+        if j >= columns {
+            assert_eq!((found.value(), wide[i]), (unwritten[i].value(), 77.0));
+            continue;
+        }
+        let mut sum = if adds { unwritten[i].value() } else { 0.0 };
+        for l in 0..lines {
+            for t in (0..taps).filter(|t| inside(r, *t)) {
+                let at = l * line + (r * stride + t * dilation - first) * apart + j;
+                sum += a[at].value() * b[(l * (taps + 1) + t) * panel + j].value();
+            }
+        }
+        for l in lines..lines + padding {
+            sum += b[(l * (taps + 1) + taps) * panel + j].value();
+        }
+        if worked {
+            let (x, bias) = (residual[i].value(), bias[j].value());
+            sum = (sum * x + bias).max(sum) - of_row[r].value();
+            assert_eq!(wide[i], sum, "row {r}, column {j} of {each:?}");
+        }
+        assert_eq!(found.value(), sum, "row {r}, column {j} of {each:?}");
+    }
+}
+
+#[test]
+fn tiles_with_a_filter_a_channel_are_sums_of_products() {
+    for level in levels() {
+        let mut rng = Rng(level as u64 + 21);
+        for _ in 0..500 {
+            a_tile::<f32>(level, &mut rng, (false, false));
+            a_tile::<f64>(level, &mut rng, (false, false));
+            if level != Level::Baseline {
+                a_tile::<f32>(level, &mut rng, (true, false));
+            }
+        }
+    }
+}
+
+#[test]
+#[cfg(all(target_arch = "x86_64", unix))]
+fn they_touch_nothing_but_their_operands() {
+    for level in [Level::Avx2, Level::Avx512] {
+        let mut rng = Rng(level as u64 + 22);
+        for _ in 0..60 {
+            a_tile::<f32>(level, &mut rng, (false, true));
+            a_tile::<f64>(level, &mut rng, (false, true));
+            a_tile::<f32>(level, &mut rng, (true, true));
+        }
+    }
+}
+
+#[test]
+#[cfg(all(target_arch = "x86_64", unix))]
+fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
+    let mut rng = Rng(5);
+    for (stride, taps) in [(1 << 30, 1), (1, 65)] {
+        let x: Vec<f32> = rng.numbers(taps as usize * 8);
+        let mut out = [0.0f32; 8];
+        let list = [x.as_ptr() as u64, x.as_ptr() as u64, 0, 0];
+        let tile = Tile {
+            level: Level::Avx2,
+            dtype: DType::F32,
+            rows: Rows::of_matrix(1, 0),
+            columns: 8,
+            step: 0,
+            right: RightSide::of_panel(32),
+            steps: 1,
+            taps,
+            out: 32,
+            adds: false,
+            starts: false,
+            strip: [0; 2],
+            finish: None,
+        };
+        let each = Each {
+            tile,
+            stride,
+            dilation: 1,
+            reads: DType::F32,
+            position: 32,
+            inside: vec![],
+        };
+        let kernel = Kernel::of_each(each).unwrap();
+        assert!(matches!(kernel, Kernel::PortableEach(_)));
+        let call = Call {
+            left: list.as_ptr().cast(),
+            right: std::ptr::null(),
+            out: out.as_mut_ptr().cast(),
+            finish: std::ptr::null(),
+            taps: std::ptr::null(),
+            tiles: 1,
+        };
+        // SAFETY: the line has its taps.
+        unsafe { kernel.run(&call) };
+        for (j, found) in out.iter().enumerate() {
+            let squares = (0..taps as usize).map(|t| x[t * 8 + j] * x[t * 8 + j]);
+            assert_eq!(*found, squares.sum::<f32>());
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! What is done with the sums of a register tile while they are in registers.
+//!
+//! An epilogue of a product or convolution is a tile program over the linear space of the results. Where each of its
+//! accesses moves by one element, or not at all, from column to column, and by one distance from row to row, it is
+//! printed behind the sums, which it reads where they are.
+
+use kiln_base::DType;
+use kiln_kernel::affine::Affine;
+use kiln_kernel::bound::{Bound, BoundAccess};
+use kiln_plan::tile::Inst;
+use smallvec::SmallVec;
+
+#[cfg(all(target_arch = "x86_64", unix))]
+use crate::emission::Target;
+use crate::emission::lines::Lines;
+use crate::emission::stage::Body;
+
+/// Where the accesses of a finish lie.
+pub struct Accesses {
+    /// Of the first result, and how far from row to row and from column to column, in bytes; of the sums themselves
+    /// nowhere.
+    first: SmallVec<[(*mut u8, [isize; 2]); 8]>,
+    at: SmallVec<[*mut u8; 8]>,
+}
+
+impl Accesses {
+    /// Those of a finish, if there is one.
+    pub fn of(finish: Option<&Finish>, args: &[*mut u8]) -> Accesses {
+        let place = |place: &Option<Place>| match place {
+            None => (std::ptr::null_mut(), [0; 2]),
+            Some(p) => {
+                let bytes = |n: i64| n as isize * p.size as isize;
+                (
+                    args[p.arg].wrapping_offset(bytes(p.offset)),
+                    [p.row, p.column].map(bytes),
+                )
+            }
+        };
+        let first: SmallVec<[(*mut u8, [isize; 2]); 8]> =
+            finish.iter().flat_map(|f| &f.places).map(place).collect();
+        Accesses {
+            at: first.iter().map(|place| place.0).collect(),
+            first,
+        }
+    }
+
+    /// Their addresses for the result in this row and column.
+    pub fn at(&mut self, (row, column): (i64, i64)) -> &[*mut u8] {
+        for (at, (first, [down, across])) in self.at.iter_mut().zip(&self.first) {
+            *at = first.wrapping_offset(row as isize * down + column as isize * across);
+        }
+        &self.at
+    }
+}
+
+/// Work on the sums of a tile.
+#[derive(Debug)]
+pub struct Finish {
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub(super) body: Body,
+    /// For each access of the body; of the sums themselves, none.
+    pub(super) places: Vec<Option<Place>>,
+    /// All that printed code depends on.
+    key: Vec<u8>,
+}
+
+/// Where an access of the body lies.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub arg: usize,
+    pub size: usize,
+    /// Elements: of the first result, from row to row, and from column to column (0 or 1).
+    pub offset: i64,
+    pub row: i64,
+    pub column: i64,
+}
+
+impl PartialEq for Finish {
+    fn eq(&self, other: &Finish) -> bool {
+        self.key == other.key
+    }
+}
+impl Eq for Finish {}
+
+impl Finish {
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub(super) fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// The work of an epilogue on rows of `width` results, if it can be printed behind sums of 32 bits.
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub fn of(bound: &Bound, width: i64, level: kiln_kernel::simd::Level) -> Option<Finish> {
+        let program = bound.program;
+        let target = Target::of(level)?;
+        let stages = &program.stages;
+        let plain = program.slots.is_empty() && bound.outer.is_empty();
+        if !plain || stages.iter().any(|s| s.over_inner) {
+            return None;
+        }
+        let raw = bound.lens.len() - 1;
+        // What asks where it is, or may fail, is not behind sums.
+        let asks = |inst: &Inst| match inst {
+            Inst::Index { .. } | Inst::LoadAt { .. } => true,
+            Inst::Binary { op, a, .. } => {
+                op.divides() && !program.registers[usize::from(a.0)].is_float()
+            }
+            _ => false,
+        };
+        if stages.iter().flat_map(|s| &s.code).any(asks) {
+            return None;
+        }
+        let body = Body {
+            registers: program.registers.clone(),
+            constants: program.constants.clone(),
+            dtypes: (program.accesses.iter())
+                .map(|a| program.args[usize::from(a.arg)].dtype)
+                .collect(),
+            code: stages.iter().flat_map(|s| s.code.iter().cloned()).collect(),
+            ..Body::default()
+        };
+        let is_written = |i: usize| {
+            let by =
+                |c: &Inst| matches!(c, Inst::Store { access, .. } if usize::from(*access) == i);
+            body.code.iter().any(by)
+        };
+        let place = |(i, access): (usize, &BoundAccess)| -> Option<Option<Place>> {
+            if access.arg == Some(raw) {
+                let single = matches!(body.dtypes[i], DType::F32 | DType::I32);
+                let sums = single && !is_written(i);
+                return sums.then_some(None);
+            }
+            let (row, column) = rows(&access.address, &bound.lane, width)?;
+            let fits = access.limits.is_empty() && (column == 1 || column == 0 && !is_written(i));
+            let size = body.dtypes[i].size();
+            fits.then_some(Some(Place {
+                arg: access.arg?,
+                size,
+                offset: access.address.offset,
+                row,
+                column,
+            }))
+        };
+        let places = bound.accesses.iter().take(program.accesses.len());
+        let places: Vec<Option<Place>> = places.enumerate().map(place).collect::<Option<_>>()?;
+        // Whether it can be printed at all.
+        Finish::lines(&body, target)?;
+        let mut key = body.key(target);
+        for place in &places {
+            let place = place.as_ref().map_or([-1, -1], |p| [p.row, p.column]);
+            place.iter().for_each(|n| key.extend(n.to_le_bytes()));
+        }
+        let near = |p: &Place| {
+            p.row
+                .checked_mul(32 * p.size as i64)
+                .is_some_and(|n| n.abs() < 1 << 30)
+        };
+        let all_near = places.iter().flatten().all(near);
+        all_near.then_some(Finish { body, places, key })
+    }
+
+    /// Nothing is printed here.
+    #[cfg(not(all(target_arch = "x86_64", unix)))]
+    pub fn of(_: &Bound, _: i64, _: kiln_kernel::simd::Level) -> Option<Finish> {
+        None
+    }
+
+    /// The instructions as vector code.
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub(super) fn lines(body: &Body, target: Target) -> Option<Lines> {
+        body.lines(target, &body.code, &[]).ok()
+    }
+
+    /// The farthest that an access moves from row to row, in bytes.
+    pub(super) fn farthest_row(&self) -> i64 {
+        let far = |p: &Place| p.row.saturating_abs().saturating_mul(p.size as i64);
+        self.places.iter().flatten().map(far).max().unwrap_or(0)
+    }
+}
+
+/// How an access moves from row to row, and from column to column, of a space of rows of `width` elements; none where
+/// it doesn't do so evenly.
+fn rows(address: &Affine, extents: &[i64], width: i64) -> Option<(i64, i64)> {
+    // (extent, stride) of the axes of a row and of those in front, the last first; an axis may be part of both.
+    let (mut columns, mut rows) = (vec![], vec![]);
+    if extents.contains(&0) || width == 0 {
+        return None;
+    }
+    let mut left = width;
+    for (extent, stride) in extents.iter().zip(&address.strides).rev() {
+        if left == 1 {
+            rows.push((*extent, *stride));
+        } else if left % extent == 0 {
+            columns.push((*extent, *stride));
+            left /= extent;
+        } else if extent % left == 0 {
+            columns.push((left, *stride));
+            rows.push((extent / left, stride * left));
+            left = 1;
+        } else {
+            return None;
+        }
+    }
+    let even = |axes: &[(i64, i64)]| -> Option<i64> {
+        let mut axes = axes.iter().filter(|(extent, _)| *extent != 1);
+        let Some((extent, step)) = axes.next() else {
+            return Some(0);
+        };
+        let mut next = step * extent;
+        for (extent, stride) in axes {
+            if *stride != next {
+                return None;
+            }
+            next *= extent;
+        }
+        Some(*step)
+    };
+    // Of one column nothing says where the next would be.
+    let column = if width == 1 { 1 } else { even(&columns)? };
+    (left == 1).then_some((even(&rows)?, column))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_and_columns_of_a_space_are_found() {
+        let of = |extents: &[i64], strides: &[i64], width| {
+            let address = Affine {
+                offset: 3,
+                strides: strides.to_vec(),
+            };
+            rows(&address, extents, width)
+        };
+        // All in one axis, rows of 5; a bias; a residual; one for each row.
+        assert_eq!(of(&[30], &[1], 5), Some((5, 1)));
+        assert_eq!(of(&[6, 5], &[0, 1], 5), Some((0, 1)));
+        assert_eq!(of(&[2, 3, 5], &[15, 5, 1], 5), Some((5, 1)));
+        assert_eq!(of(&[6, 5], &[1, 0], 5), Some((1, 0)));
+        // Rows of two axes, and axes that don't make rows.
+        assert_eq!(of(&[4, 2, 3], &[6, 3, 1], 6), Some((6, 1)));
+        assert_eq!(of(&[4, 2, 3], &[6, 1, 2], 6), None);
+        assert_eq!(of(&[2, 3, 5], &[5, 0, 1], 5), None);
+        assert_eq!(of(&[4, 6], &[6, 1], 4), None);
+        assert_eq!(of(&[1, 7], &[9, 1], 7), Some((0, 1)));
+    }
+}

@@ -1,0 +1,187 @@
+//! Descriptions as functions.
+
+use super::each::Each;
+use super::finish::Finish;
+use super::portable;
+#[cfg(all(target_arch = "x86_64", unix))]
+use super::print::print;
+use super::tile::{Call, Tile};
+use super::transform::{self, Transform};
+#[cfg(all(target_arch = "x86_64", unix))]
+use crate::emission::cache;
+use kiln_base::DType;
+use kiln_kernel::error::{Error, Result};
+use std::sync::Arc;
+
+/// A tile as a function.
+#[cfg(all(target_arch = "x86_64", unix))]
+type Function = unsafe extern "sysv64" fn(*const Call);
+
+/// The kernels that a thread has used lately, which it finds without a lock.
+#[derive(Default)]
+pub struct Kernels(Vec<(Tile, Kernel)>);
+
+/// How many these are, at most.
+const LATELY: usize = 16;
+
+impl Kernels {
+    /// The kernel of a description.
+    ///
+    /// # Errors
+    /// As [`Kernel::of`].
+    pub fn get(&mut self, tile: &Tile) -> Result<Kernel> {
+        if let Some((_, kernel)) = self.0.iter().find(|(t, _)| t == tile) {
+            return Ok(kernel.clone());
+        }
+        let kernel = Kernel::of(tile.clone())?;
+        if self.0.len() == LATELY {
+            self.0.remove(0);
+        }
+        self.0.push((tile.clone(), kernel.clone()));
+        Ok(kernel)
+    }
+}
+
+/// A register tile that can be computed.
+#[derive(Clone)]
+pub enum Kernel {
+    #[cfg(all(target_arch = "x86_64", unix))]
+    Printed(Arc<kiln_x86::Code>),
+    Portable(Arc<Tile>),
+    PortableEach(Arc<Each>),
+    PortableTransform(Arc<Transform>),
+}
+
+impl Kernel {
+    /// The kernel of a description.
+    ///
+    /// # Errors
+    /// If there is work on the sums, and the system gives no memory for code.
+    pub fn of(tile: Tile) -> Result<Kernel> {
+        #[cfg(all(target_arch = "x86_64", unix))]
+        if tile.is_printed()
+            && let Some(code) = cache::code(tile.key(), || tile.name("sums"), || print(&tile))
+        {
+            return Ok(printed(code, &tile.finish, tile.taps, false));
+        }
+        portable_without(&tile.finish)?;
+        Ok(Kernel::Portable(Arc::new(tile)))
+    }
+
+    /// The kernel of a tile whose columns have left operands of their own.
+    ///
+    /// # Errors
+    /// As [`Kernel::of`].
+    pub fn of_each(each: Each) -> Result<Kernel> {
+        #[cfg(all(target_arch = "x86_64", unix))]
+        if each.is_printed()
+            && let Some(code) = cache::code(
+                each.key(),
+                || each.tile.name("sums a column"),
+                || each.print(),
+            )
+        {
+            return Ok(printed(code, &each.tile.finish, 0, true));
+        }
+        portable_without(&each.tile.finish)?;
+        Ok(Kernel::PortableEach(Arc::new(each)))
+    }
+
+    /// The kernel of a transform, of the square at `left` to where `out` is.
+    ///
+    /// # Errors
+    /// As [`Kernel::of`].
+    pub fn of_transform(transform: Transform) -> Result<Kernel> {
+        #[cfg(all(target_arch = "x86_64", unix))]
+        if transform.is_printed()
+            && let Some(code) = cache::code(
+                transform.key(),
+                || transform.name(),
+                || transform::print::print(&transform),
+            )
+        {
+            return Ok(printed(code, &transform.finish, 0, false));
+        }
+        portable_without(&transform.finish)?;
+        Ok(Kernel::PortableTransform(Arc::new(transform)))
+    }
+
+    /// Computes a tile.
+    ///
+    /// # Safety
+    /// The operands have the rows, steps and columns of the description, and nobody else uses what is written. The
+    /// processor has the description's level.
+    #[inline]
+    pub unsafe fn run(&self, call: &Call) {
+        match self {
+            #[cfg(all(target_arch = "x86_64", unix))]
+            Kernel::Printed(code) => {
+                #[cfg(feature = "testing")]
+                if super::interpreted::tile(code.bytes(), call) {
+                    return;
+                }
+                // SAFETY: what was printed is a function of this type.
+                let run: Function = unsafe { std::mem::transmute(code.entry()) };
+                // SAFETY: the caller's.
+                unsafe { run(call) }
+            }
+            Kernel::Portable(tile) => {
+                // SAFETY: the caller's; the dtype tells the numbers.
+                unsafe {
+                    match tile.dtype {
+                        DType::F64 => portable::run(tile, call, portable::add::<f64>),
+                        DType::BF16 => portable::run(tile, call, portable::add_pair),
+                        DType::U8 => portable::run(tile, call, portable::add_bytes),
+                        DType::I16 => portable::run(tile, call, portable::add_shorts),
+                        DType::I32 => portable::run(tile, call, portable::add_words),
+                        DType::I64 => portable::run(tile, call, portable::add_longs),
+                        _ => portable::run(tile, call, portable::add::<f32>),
+                    }
+                }
+            }
+            // SAFETY: the caller's.
+            Kernel::PortableTransform(t) => unsafe { transform::run(t, call) },
+            Kernel::PortableEach(each) => {
+                // SAFETY: the caller's; the dtype tells the numbers.
+                unsafe {
+                    match (each.tile.dtype, each.reads) {
+                        (DType::F64, _) => each.run(call, portable::add::<f64>),
+                        (DType::I32, DType::I32) => each.run(call, portable::add_words),
+                        (DType::I32, _) => each.run(call, portable::add_shorts),
+                        _ => each.run(call, portable::add::<f32>),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The kernel that is printed code, which is called with a list of so many taps, or of lines.
+#[cfg(all(target_arch = "x86_64", unix))]
+fn printed(
+    code: Arc<kiln_x86::Code>,
+    finish: &Option<Arc<Finish>>,
+    taps: u32,
+    lines: bool,
+) -> Kernel {
+    let _ = (finish, taps, lines);
+    #[cfg(feature = "testing")]
+    super::interpreted::takes(
+        code.bytes(),
+        super::interpreted::Lists {
+            taps: if taps > 1 { taps as usize } else { 0 },
+            places: finish.as_ref().map_or(0, |f| f.places.len()),
+            lines,
+        },
+    );
+    Kernel::Printed(code)
+}
+
+fn portable_without(finish: &Option<Arc<Finish>>) -> Result<()> {
+    match finish {
+        None => Ok(()),
+        Some(_) => Err(Error::Internal(
+            "work behind sums that can't be printed".into(),
+        )),
+    }
+}

@@ -1,0 +1,149 @@
+//! Register tiles on processors that nothing is printed for.
+
+use super::tile::{Call, Tile, element, lanes};
+use kiln_kernel::simd::Baseline;
+use kiln_kernel::sums::Lane;
+
+/// Rows and columns that are summed at a time.
+const ROWS: usize = 4;
+const COLUMNS: usize = 16;
+
+/// `sum + x · y`.
+#[inline(always)]
+pub(super) fn add<T: Lane>(sum: T, x: T, y: T) -> T {
+    x.mul_add::<Baseline>(y, sum)
+}
+
+/// `sum + x · y` of pairs of bf16, the second ones first.
+#[inline(always)]
+pub(super) fn add_pair(sum: f32, x: f32, y: f32) -> f32 {
+    let halves = |x: f32| [x.to_bits() & 0xffff_0000, x.to_bits() << 16].map(f32::from_bits);
+    let ([x2, x1], [y2, y1]) = (halves(x), halves(y));
+    add(add(sum, x2, y2), x1, y1)
+}
+
+/// `sum + x · y` of whole numbers.
+#[inline(always)]
+pub(super) fn add_words(sum: f32, x: f32, y: f32) -> f32 {
+    let [sum, x, y] = [sum, x, y].map(f32::to_bits);
+    f32::from_bits(sum.wrapping_add(x.wrapping_mul(y)))
+}
+
+/// The same of 64 bits.
+#[inline(always)]
+pub(super) fn add_longs(sum: f64, x: f64, y: f64) -> f64 {
+    let [sum, x, y] = [sum, x, y].map(f64::to_bits);
+    f64::from_bits(sum.wrapping_add(x.wrapping_mul(y)))
+}
+
+/// `sum + x · y` of pairs of i16.
+#[inline(always)]
+pub(super) fn add_shorts(sum: f32, x: f32, y: f32) -> f32 {
+    let shorts = |x: f32| [0, 16].map(|at| i32::from((x.to_bits() >> at) as i16));
+    added(sum, shorts(x), shorts(y))
+}
+
+/// `sum + x · y` of four bytes, with a sign in `y`.
+#[inline(always)]
+pub(super) fn add_bytes(sum: f32, x: f32, y: f32) -> f32 {
+    let bytes = |x: f32| x.to_bits().to_le_bytes();
+    added(
+        sum,
+        bytes(x).map(i32::from),
+        bytes(y).map(|y| i32::from(y as i8)),
+    )
+}
+
+#[inline(always)]
+fn added<const N: usize>(sum: f32, x: [i32; N], y: [i32; N]) -> f32 {
+    let products = (0..N).map(|i| x[i].wrapping_mul(y[i]));
+    let sum = products.fold(sum.to_bits() as i32, i32::wrapping_add);
+    f32::from_bits(sum as u32)
+}
+
+/// Computes a tile, whose products `add` adds.
+///
+/// # Safety
+/// As [`Kernel::run`](super::Kernel::run); the numbers are those of the tile's dtype.
+pub(super) unsafe fn run<T: Lane>(tile: &Tile, call: &Call, add: impl Fn(T, T, T) -> T + Copy) {
+    for row in (0..usize::from(tile.rows.count)).step_by(ROWS) {
+        for column in (0..usize::from(tile.columns)).step_by(COLUMNS) {
+            // SAFETY: the caller's; rows and columns are the tile's.
+            unsafe { block(tile, call, (row, column), add) }
+        }
+    }
+}
+
+/// Some rows by some columns, from these on. Where there are fewer rows, the last one is computed again.
+///
+/// # Safety
+/// As [`run`].
+unsafe fn block<T: Lane>(
+    tile: &Tile,
+    call: &Call,
+    (row, column): (usize, usize),
+    add: impl Fn(T, T, T) -> T,
+) {
+    let rows: [u8; ROWS] =
+        std::array::from_fn(|r| (row + r).min(usize::from(tile.rows.count) - 1) as u8);
+    let columns = COLUMNS.min(usize::from(tile.columns) - column);
+    let out = |r: usize| {
+        let out = call
+            .out
+            .wrapping_offset((tile.rows.result(rows[r]) * tile.out) as isize);
+        out.cast::<T>().wrapping_add(column)
+    };
+    let mut sums = [[T::ZERO; COLUMNS]; ROWS];
+    // SAFETY: taps, steps, rows and columns are those that the operands have.
+    unsafe {
+        if tile.adds {
+            for (r, sums) in sums.iter_mut().enumerate() {
+                std::ptr::copy_nonoverlapping(out(r), sums.as_mut_ptr(), columns);
+            }
+        }
+        let lanes = usize::from(lanes(tile.level, tile.dtype));
+        let vector = tile.right_vector((column / lanes) as u8);
+        let first = call.right.wrapping_offset(vector as isize);
+        let mut right = first.wrapping_add(column % lanes * tile.right_size());
+        if tile.starts {
+            for sums in &mut sums {
+                std::ptr::copy_nonoverlapping(right.cast(), sums.as_mut_ptr(), columns);
+            }
+            right = right.wrapping_offset(tile.right.step as isize);
+        }
+        for tap in 0..tile.taps as usize {
+            let first = if tile.taps == 1 {
+                0
+            } else {
+                *call.taps.add(tap)
+            };
+            let left = rows.map(|r| {
+                call.left
+                    .wrapping_offset((first + tile.rows.left(r)) as isize)
+            });
+            for step in 0..tile.steps as isize {
+                let mut values = [T::ZERO; COLUMNS];
+                match (tile.right.halves, columns) {
+                    (Some(half), _) => {
+                        let values = values.iter_mut().enumerate().take(columns);
+                        values.for_each(|(j, value)| *value = element(half, right, j));
+                    }
+                    (None, COLUMNS) => values = right.cast::<[T; COLUMNS]>().read_unaligned(),
+                    _ => std::ptr::copy_nonoverlapping(right.cast(), values.as_mut_ptr(), columns),
+                }
+                for r in 0..ROWS {
+                    // Words of halves may begin anywhere among them.
+                    let x = left[r].wrapping_offset(step * tile.step as isize);
+                    let x = x.cast::<T>().read_unaligned();
+                    for j in 0..COLUMNS {
+                        sums[r][j] = add(sums[r][j], x, values[j]);
+                    }
+                }
+                right = right.wrapping_offset(tile.right.step as isize);
+            }
+        }
+        for (r, sums) in sums.iter().enumerate() {
+            std::ptr::copy_nonoverlapping(sums.as_ptr(), out(r), columns);
+        }
+    }
+}

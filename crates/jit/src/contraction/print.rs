@@ -1,0 +1,553 @@
+//! Register tiles as machine code.
+
+mod tiles;
+
+use super::finish::Finish;
+use super::tile::{Tile, VECTORS, lanes};
+use crate::emission::Target;
+use crate::emission::lines::{Key, Lines, Pinned, Place, Places, Tail};
+use kiln_base::{DType, Level};
+use kiln_kernel::bugs::bug;
+use kiln_x86::{Asm, Condition, Gpr, Mask, Mem, Op, Vreg, Width, op};
+
+/// Steps of one turn of the loop.
+const UNROLL: u32 = 4;
+
+pub(super) const CALL: Gpr = Gpr::RDI;
+pub(super) const RIGHT: Gpr = Gpr::RSI;
+pub(super) const AT: Gpr = Gpr::RDX;
+/// What addresses are in; the first is that of the left operand.
+pub(super) const ROWS: [Gpr; 12] = [
+    Gpr::RAX,
+    Gpr::RCX,
+    Gpr::R8,
+    Gpr::R9,
+    Gpr::R10,
+    Gpr::R11,
+    Gpr::RBX,
+    Gpr::RBP,
+    Gpr::R12,
+    Gpr::R13,
+    Gpr::R14,
+    Gpr::R15,
+];
+/// The list of taps, how many are left, and the first row.
+const TAPS: [Gpr; 3] = [Gpr::RCX, Gpr::R8, Gpr::R9];
+/// The frame, while there is room on the stack.
+pub(super) const FRAME: Gpr = Gpr::RBP;
+/// The mask of the last vector.
+pub(super) const TAIL: Mask = Mask(1);
+const UPPER_TAIL: Mask = Mask(2);
+
+pub(super) struct Printer<'a> {
+    pub(super) tile: &'a Tile,
+    pub(super) asm: Asm,
+    pub(super) width: Width,
+    pub(super) vectors: u8,
+    /// Lanes of the last vector that exist, where not all do.
+    pub(super) tail: Option<u16>,
+    /// A register with the first column of the vectors, where these are walked over.
+    pub(super) walked: Option<Gpr>,
+    /// The next register for a number of the left operand, or a product.
+    turn: u8,
+}
+
+/// What multiplies a number with a vector: an instruction that adds to sums, or one, and another that adds.
+pub(super) enum Products {
+    Added(Op),
+    Alone(Op, Op),
+}
+
+/// The code of a tile.
+pub(super) fn print(tile: &Tile) -> Vec<u8> {
+    let mut p = Printer::new(tile);
+    p.function();
+    p.asm.finish()
+}
+
+impl Printer<'_> {
+    pub(super) fn new(tile: &Tile) -> Printer<'_> {
+        let lanes = lanes(tile.level, tile.dtype);
+        let evex = tile.level.width() == Level::Avx512;
+        let over = tile.columns % lanes;
+        Printer {
+            tile,
+            asm: Asm::new(evex),
+            width: if evex { Width::Z } else { Width::Y },
+            vectors: tile.columns.div_ceil(lanes) as u8,
+            walked: None,
+            tail: (over != 0).then_some(over),
+            turn: 0,
+        }
+    }
+
+    pub(super) fn lanes(&self) -> u16 {
+        lanes(self.tile.level, self.tile.dtype)
+    }
+
+    /// Whether sums, and what is spread over vectors, have 32 bits.
+    fn is_single(&self) -> bool {
+        self.tile.dtype.size() < 8
+    }
+
+    pub(super) fn pick(&self, single: Op, double: Op) -> Op {
+        if self.is_single() { single } else { double }
+    }
+
+    pub(super) fn sum(&self, row: u8, vector: u8) -> Vreg {
+        Vreg(row * self.vectors + vector)
+    }
+
+    fn value(&self, vector: u8) -> Vreg {
+        Vreg(self.tile.rows.count * self.vectors + vector)
+    }
+
+    /// A register for a number of the left operand; those that are left take turns.
+    fn number(&mut self) -> Vreg {
+        let first = (self.tile.rows.count + 1) * self.vectors;
+        let ones = u8::from(self.tile.joins_halves());
+        let free = self.asm.registers() - first - self.vector_masks() - ones;
+        self.turn = (self.turn + 1) % free.max(1);
+        Vreg(first + self.turn)
+    }
+
+    /// A register for a product with a number.
+    fn product_beside(&mut self, number: Vreg) -> Vreg {
+        let next = self.number();
+        if next == number { self.number() } else { next }
+    }
+
+    /// How many vectors are masks.
+    fn vector_masks(&self) -> u8 {
+        u8::from(self.tail.is_some() && !self.asm.is_evex())
+    }
+
+    /// The vector that masks the last one, with VEX.
+    fn tail_vector(&self) -> Vreg {
+        Vreg(self.asm.registers() - 1)
+    }
+
+    /// The vector of ones of 16 bits.
+    fn ones(&self) -> Vreg {
+        Vreg(self.asm.registers() - 1 - self.vector_masks())
+    }
+
+    fn function(&mut self) {
+        let by_tiles = self.tile.is_by_tiles();
+        let saved: Vec<Gpr> = (Gpr::SAVED.into_iter())
+            .filter(|r| self.is_for_work(*r) || by_tiles && [FRAME, tiles::NEXT].contains(r))
+            .collect();
+        self.asm.enter(&saved, 0);
+        self.prepare_tail();
+        match by_tiles {
+            true => self.strip(),
+            false => self.sums(),
+        }
+        self.asm.leave(&saved, 0);
+    }
+
+    /// One tile, whose sums are in vectors.
+    fn sums(&mut self) {
+        self.asm.mov(RIGHT, Mem::at(CALL).plus(8));
+        self.begin();
+        self.asm.mov(ROWS[0], Mem::at(CALL));
+        if self.tile.joins_halves() {
+            let one = bug("a half is added twice", 1, |_| 2);
+            let ones = self.asm.constant(&[one, 0].repeat(2));
+            self.asm
+                .op(op::VBROADCASTSS, self.width, (self.ones(), ones));
+        }
+        self.sum_taps();
+        match self.tile.finish.clone() {
+            Some(finish) => self.finish(&finish),
+            None => self.end(),
+        }
+    }
+
+    /// Whether what follows the sums keeps an address in this register, or the stack.
+    pub(super) fn is_for_work(&self, r: Gpr) -> bool {
+        let finish = self.tile.finish.as_ref();
+        finish.is_some_and(|f| ROWS.iter().take(f.places.len()).any(|b| *b == r) || r == FRAME)
+    }
+
+    pub(super) fn prepare_tail(&mut self) {
+        let Some(tail) = self.tail else { return };
+        let tail = bug("the last vector has a lane too many", tail, |n| n + 1);
+        if self.asm.is_evex() {
+            self.asm.mov_number(AT, (1 << tail) - 1);
+            self.asm.kmov(TAIL, AT);
+            // Of elements of 64 bits behind the sums a vector holds half as many.
+            self.asm.mov_number(AT, ((1 << tail) - 1) >> 8);
+            self.asm.kmov(UPPER_TAIL, AT);
+        } else {
+            let lane = self.tile.dtype.size().max(4);
+            let ones = usize::from(tail) * lane;
+            let mask: Vec<u8> = (0..32).map(|i| if i < ones { 0xFF } else { 0 }).collect();
+            let mask = self.asm.constant(&mask);
+            let to = self.tail_vector();
+            self.asm.op(op::VMOVUPS, self.width, (to, mask));
+        }
+    }
+
+    /// Loads a vector of columns, of which the last may not be whole.
+    pub(super) fn load(&mut self, to: Vreg, from: Mem, partial: bool) {
+        match partial {
+            false => self.asm.op(op::VMOVUPS, self.width, (to, from)),
+            true if self.asm.is_evex() => {
+                let load = self.pick(op::VMOVUPS, op::VMOVUPD);
+                self.asm.masked(load, self.width, (TAIL, true), (to, from));
+            }
+            true => {
+                let (load, mask) = (
+                    self.pick(op::VMASKMOVPS, op::VMASKMOVPD),
+                    self.tail_vector(),
+                );
+                self.asm.op(load, self.width, (to, mask, from));
+            }
+        }
+    }
+
+    /// The same of numbers that are widened if they have fewer bits than sums.
+    pub(super) fn load_wide(&mut self, to: Vreg, from: Mem, dtype: DType, partial: bool) {
+        let load = match dtype {
+            DType::F16 => op::VCVTPH2PS,
+            DType::BF16 => op::VPMOVZXWD,
+            DType::U8 => op::VPMOVZXBD,
+            DType::I8 => op::VPMOVSXBD,
+            DType::I16 => op::VPMOVSXWD,
+            _ => return self.load(to, from, partial),
+        };
+        match partial {
+            true => self.asm.masked(load, self.width, (TAIL, true), (to, from)),
+            false => self.asm.op(load, self.width, (to, from)),
+        }
+        if dtype == DType::BF16 {
+            let bits = bug("a half is widened by a bit too few", 16, |n| n - 1);
+            self.asm.op(op::VPSLLD, self.width, (to, to, bits));
+        }
+    }
+
+    pub(super) fn store(&mut self, to: Mem, from: Vreg, partial: bool) {
+        match partial {
+            false => self.asm.op(op::VMOVUPS_STORE, self.width, (to, from)),
+            true if self.asm.is_evex() => {
+                let store = self.pick(op::VMOVUPS_STORE, op::VMOVUPD_STORE);
+                self.asm
+                    .masked(store, self.width, (TAIL, false), (to, from));
+            }
+            true => {
+                let store = self.pick(op::VMASKMOVPS_STORE, op::VMASKMOVPD_STORE);
+                let mask = self.tail_vector();
+                self.asm.op(store, self.width, (to, mask, from));
+            }
+        }
+    }
+
+    fn is_partial(&self, vector: u8) -> bool {
+        self.tail.is_some() && vector + 1 == self.vectors
+    }
+
+    /// Where a vector of the result lies.
+    fn result(&self, row: u8, vector: u8) -> Mem {
+        let row = self.tile.rows.result(row) * self.tile.out;
+        let vector = i32::from(vector) * self.width.bytes() as i32;
+        Mem::at(ROWS[0]).plus(row as i32 + vector)
+    }
+
+    /// The sums before the first step.
+    fn begin(&mut self) {
+        let finished = self.tile.finish.is_some();
+        self.asm.mov(ROWS[0], Mem::at(CALL).plus(16));
+        for row in 0..self.tile.rows.count {
+            for vector in 0..self.vectors {
+                let sum = self.sum(row, vector);
+                let at = self.result(row, vector);
+                if self.tile.adds {
+                    self.load(sum, at, self.is_partial(vector));
+                    continue;
+                }
+                match self.tile.starts {
+                    true => {
+                        let bytes = self.tile.right_vector(vector);
+                        self.load(sum, Mem::at(RIGHT).plus(bytes as i32), false);
+                    }
+                    false => self.asm.op(op::VXORPS, self.width, (sum, sum, sum)),
+                }
+                if !finished {
+                    self.asm.prefetch(0, at);
+                }
+            }
+        }
+        if self.tile.starts {
+            self.asm.add_number(RIGHT, self.tile.right.step as i32);
+        }
+    }
+
+    fn end(&mut self) {
+        self.asm.mov(ROWS[0], Mem::at(CALL).plus(16));
+        for row in 0..self.tile.rows.count {
+            for vector in 0..self.vectors {
+                let at = self.result(row, vector);
+                self.store(at, self.sum(row, vector), self.is_partial(vector));
+            }
+        }
+    }
+
+    /// The products of one step, some steps behind where the registers point.
+    fn step(&mut self, behind: u32) {
+        let bytes = self.width.bytes() as i32;
+        let at = Mem::at(RIGHT).plus(behind as i32 * self.tile.right.step as i32);
+        for vector in 0..self.vectors {
+            let partial = self.is_partial(vector) && !self.tile.right.padded;
+            let to = self.value(vector);
+            let next = bug("a panel is read twice", vector, |v| v % VECTORS as u8);
+            let from = at.plus(self.tile.right_vector(next) as i32);
+            match self.tile.right.halves {
+                Some(half) => self.load_wide(to, from, half, false),
+                None => self.load(to, from, partial),
+            }
+        }
+        if self.tile.right.ahead != 0 {
+            for vector in 0..self.vectors {
+                let from = at.plus(self.tile.right.ahead as i32 + i32::from(vector) * bytes);
+                match bug("what is fetched ahead is read", false, |_| true) {
+                    false => self.asm.prefetch(1, from),
+                    true => self.load(self.value(vector), from, false),
+                }
+            }
+        }
+        let spread = self.pick(op::VBROADCASTSS, op::VBROADCASTSD);
+        for row in 0..self.tile.rows.count {
+            let number = self.number();
+            let read = bug("a row multiplies what the first does", row, |_| 0);
+            let at = self.tile.rows.left(read) + i64::from(behind) * self.tile.step;
+            let left = Mem::at(ROWS[0]).plus(at as i32);
+            self.asm.op(spread, self.width, (number, left));
+            for vector in 0..self.vectors {
+                let (sum, value) = (self.sum(row, vector), self.value(vector));
+                match self.products() {
+                    Products::Added(by) => self.asm.op(by, self.width, (sum, number, value)),
+                    Products::Alone(by, add) => {
+                        // The last product lies where the number was.
+                        let last = vector + 1 == self.vectors;
+                        let product = if last {
+                            number
+                        } else {
+                            self.product_beside(number)
+                        };
+                        self.asm.op(by, self.width, (product, number, value));
+                        if self.tile.joins_halves() {
+                            let join = (product, product, self.ones());
+                            self.asm.op(op::VPMADDWD, self.width, join);
+                        }
+                        self.asm.op(add, self.width, (sum, sum, product));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The instructions that multiply.
+    fn products(&self) -> Products {
+        match self.tile.dtype {
+            DType::BF16 => Products::Added(op::VDPBF16PS),
+            DType::U8 if self.tile.joins_halves() => Products::Alone(op::VPMADDUBSW, op::VPADDD),
+            DType::U8 => Products::Added(op::VPDPBUSD),
+            DType::I16 if self.tile.level.multiplies_bytes() => Products::Added(op::VPDPWSSD),
+            DType::I16 => Products::Alone(op::VPMADDWD, op::VPADDD),
+            DType::I32 => Products::Alone(op::VPMULLD, op::VPADDD),
+            DType::I64 => Products::Alone(op::VPMULLQ, op::VPADDQ),
+            _ => Products::Added(self.pick(op::VFMADD231PS, op::VFMADD231PD)),
+        }
+    }
+
+    /// Walks over the taps.
+    fn sum_taps(&mut self) {
+        let [list, count, first] = TAPS;
+        match self.tile.taps {
+            _ if self.tile.steps == 0 => {}
+            0 => {}
+            1 => self.sum_steps(),
+            taps => {
+                self.asm.mov(first, ROWS[0]);
+                self.asm.mov(list, Mem::at(CALL).plus(32));
+                self.asm.mov_number(count, i64::from(taps));
+                let top = self.asm.here();
+                let next = bug("a tap is read where the one behind it lies", 0, |_| 8);
+                self.asm.mov(ROWS[0], Mem::at(list).plus(next));
+                self.asm.add(ROWS[0], first);
+                self.asm.add_number(list, 8);
+                self.sum_steps();
+                self.asm.add_number(count, -1);
+                self.asm.jump_if(Condition::NotEqual, top);
+            }
+        }
+    }
+
+    /// Walks over the steps of a tap.
+    fn sum_steps(&mut self) {
+        let (steps, right) = (self.tile.steps, self.tile.right.step as i32);
+        let steps = bug("a tap has a step too few", steps, |n| n - 1);
+        let (turns, rest) = (steps / UNROLL, steps % UNROLL);
+        if turns > 0 {
+            self.asm.mov_number(AT, i64::from(turns));
+            self.asm.align(32);
+            let top = self.asm.here();
+            (0..UNROLL).for_each(|behind| self.step(behind));
+            let step = UNROLL as i32 * self.tile.step as i32;
+            self.asm.add_number(ROWS[0], step);
+            self.asm.add_number(RIGHT, UNROLL as i32 * right);
+            self.asm.add_number(AT, -1);
+            self.asm.jump_if(Condition::NotEqual, top);
+        }
+        (0..rest).for_each(|behind| self.step(behind));
+        let goes_on = bug("the next tap has the weights of the last", rest > 0, |_| {
+            false
+        });
+        if goes_on && self.tile.taps > 1 {
+            self.asm.add_number(RIGHT, rest as i32 * right);
+        }
+    }
+}
+
+/// Where things are while one vector of sums is worked on.
+struct Sums<'a> {
+    finish: &'a Finish,
+    /// The sums: in a register, or on the stack.
+    sums: Place,
+    row: i64,
+    /// Bytes of f32 in front of the vector, and a register with columns in front of that.
+    column: i64,
+    walked: Option<Gpr>,
+}
+
+impl Places for Sums<'_> {
+    fn place(&mut self, asm: &mut Asm, key: Key) -> Place {
+        let Key::Access(access) = key else {
+            panic!("{key:?} behind a product");
+        };
+        let Some(place) = &self.finish.places[usize::from(access)] else {
+            return self.sums;
+        };
+        let base = match ROWS.get(usize::from(access)) {
+            Some(r) if *r != FRAME && Some(*r) != self.walked => *r,
+            _ => {
+                asm.mov(AT, Mem::at(RIGHT).plus(8 * i32::from(access)));
+                AT
+            }
+        };
+        let at = (self.row * place.row + self.column / 4 * place.column) * place.size as i64;
+        let at = Mem::at(base).plus(at as i32);
+        match (place.column, self.walked) {
+            (0, _) => Place::Splat(at),
+            (_, None) => Place::Vector(at),
+            (_, Some(columns)) => Place::Vector(at.index(columns, place.size as u8)),
+        }
+    }
+}
+
+impl Printer<'_> {
+    /// What is done with the sums. Those of the first rows come first; as many of the last wait on the stack as there
+    /// are registers missing.
+    pub(super) fn finish(&mut self, finish: &Finish) {
+        let lines = self.lines_of(finish);
+        let bytes = self.width.bytes() as i32;
+        let sums = self.tile.rows.count * self.vectors;
+        let all = self.asm.registers();
+        let mut free: Vec<Vreg> = (sums..all).map(Vreg).collect();
+        let needs = lines.needs().clamp(Lines::LEAST, usize::from(all));
+        let missing = needs.saturating_sub(free.len()).min(usize::from(sums));
+        let kept = sums - missing as u8;
+        self.asm.mov(FRAME, Gpr::RSP);
+        self.asm
+            .add_number(Gpr::RSP, -(missing as i32 * bytes + lines.stack() as i32));
+        self.asm.and_number(Gpr::RSP, -64);
+        let waiting = Mem::at(Gpr::RSP).plus(lines.stack() as i32);
+        let waits = bug("a sum that waits lies where another does", 0, |_| 1);
+        for sum in kept..sums {
+            let to = waiting.plus(i32::from(sum - kept) * bytes);
+            self.asm.op(op::VMOVUPS_STORE, self.width, (to, Vreg(sum)));
+            free.push(Vreg(sum));
+        }
+        let place = |sum: Vreg| match sum.0 < kept {
+            true => Place::Register {
+                at: [sum; 2],
+                last: false,
+            },
+            false => Place::Vector(waiting.plus((i32::from(sum.0 - kept) - waits) * bytes)),
+        };
+        self.asm.mov(RIGHT, Mem::at(CALL).plus(24));
+        self.finish_sums(finish, &lines, free, place);
+        self.asm.mov(Gpr::RSP, FRAME);
+    }
+
+    pub(super) fn lines_of(&self, finish: &Finish) -> Lines {
+        let target = Target {
+            evex: self.asm.is_evex(),
+        };
+        match Finish::lines(&finish.body, target) {
+            Some(lines) => lines,
+            None => panic!("an epilogue that is not printed"),
+        }
+    }
+
+    /// The work on sums that are in places, with some registers that are free; what it accesses is in a list, where
+    /// [`RIGHT`] says.
+    pub(super) fn finish_sums(
+        &mut self,
+        finish: &Finish,
+        lines: &Lines,
+        mut free: Vec<Vreg>,
+        place: impl Fn(Vreg) -> Place,
+    ) {
+        let bytes = self.width.bytes() as i32;
+        for (i, r) in ROWS.iter().enumerate().take(finish.places.len()) {
+            if *r != FRAME && Some(*r) != self.walked {
+                self.asm.mov(*r, Mem::at(RIGHT).plus(8 * i as i32));
+            }
+        }
+        let tail = self.tail.map(|lanes| {
+            if self.asm.is_evex() {
+                return Tail::Bits {
+                    low: TAIL,
+                    high: UPPER_TAIL,
+                };
+            }
+            self.asm.mov_number(CALL, i64::from(lanes));
+            let mask: Vec<u8> = (0..8u16)
+                .flat_map(|i| (if i < lanes { u32::MAX } else { 0 }).to_le_bytes())
+                .collect();
+            let mask = self.asm.constant(&mask);
+            Tail::Memory { mask, lanes: CALL }
+        });
+        for row in 0..self.tile.rows.count {
+            for vector in 0..self.vectors {
+                let sum = self.sum(row, vector);
+                let at = place(sum);
+                let mut places = Sums {
+                    finish,
+                    sums: at,
+                    row: bug(
+                        "work on sums is that of the next row",
+                        self.tile.rows.result(row),
+                        |n| n + 1,
+                    ),
+                    column: i64::from(vector) * i64::from(bytes),
+                    walked: self.walked,
+                };
+                let tail = tail.filter(|_| self.is_partial(vector));
+                let stack = Mem::at(Gpr::RSP);
+                lines.print(
+                    &mut self.asm,
+                    &mut places,
+                    (&free, stack),
+                    &Pinned::default(),
+                    tail,
+                );
+                if let Place::Register { .. } = at {
+                    free.push(sum);
+                }
+            }
+        }
+    }
+}

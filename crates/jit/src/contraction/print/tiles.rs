@@ -1,0 +1,395 @@
+//! Register tiles in the registers of AMX: sums of up to 16 rows by 16 words in each.
+//!
+//! The left operand is read as it lies, 16 words of each row at a time, the right one as it is packed: rows of a step
+//! each. What is left of the steps at the end has registers of its own. Sums go through the stack to what follows them.
+//!
+//! A call computes a strip of tiles, for which the registers are configured once. Where there are many steps, they are
+//! cut into pieces: of each, what it reads of the right operand stays in the first-level cache while all tiles pass,
+//! whose sums wait on the stack meanwhile.
+
+use super::{AT, CALL, FRAME, Printer, RIGHT, ROWS, TAPS};
+use crate::contraction::finish::Finish;
+use crate::contraction::tile::{self, TILE};
+use crate::emission::lines::{Lines, Place};
+use kiln_base::DType;
+use kiln_kernel::bugs::bug;
+use kiln_x86::{Condition, Gpr, Mem, Tile, TileProduct, TileSizes, Vreg, op};
+
+/// Bytes of a row of a tile.
+const ROW: i32 = 64;
+/// How far rows of the left operand are apart, and steps of the right one; also rows of sums.
+const LEFT_APART: Gpr = Gpr::R10;
+const RIGHT_APART: Gpr = Gpr::R11;
+/// What the caches are asked for of the next piece's right operand, or of the next panel.
+pub(super) const NEXT: Gpr = Gpr::RBX;
+/// Steps of a piece, about.
+const PIECE: u32 = 96;
+
+/// The left operand, and the first of several registers that vectors of the right one take turns in.
+struct Operands {
+    left: Tile,
+    right: [u8; 2],
+}
+
+/// Steps that a strip is summed over before the next ones: of one tap or all those of some.
+#[derive(Copy, Clone)]
+struct Piece {
+    tap: u32,
+    taps: u32,
+    first: u32,
+    steps: u32,
+}
+
+/// The frame of a strip, in front of which the numbers of the tile that is computed lie.
+#[derive(Copy, Clone)]
+enum Slot {
+    /// Where its left operand begins, its result, the sums that wait, and what is asked for.
+    Left = 1,
+    Out,
+    Sums,
+    Next,
+    /// How many tiles are left.
+    Tiles,
+    /// The list of accesses ends here.
+    Accesses,
+}
+
+impl Slot {
+    fn at(self) -> Mem {
+        Mem::at(FRAME).plus(-8 * self as i32)
+    }
+}
+
+impl Printer<'_> {
+    /// The operands of whole tiles of steps, and of what is left: sums are in front of them.
+    fn tile_operands(&self) -> [Operands; 2] {
+        let [_, rest] = tiles_of(self.tile.steps);
+        let end = if rest > 0 { 6 } else { 8 };
+        let operands = |left: u8, right: [u8; 2]| Operands {
+            left: Tile(left),
+            right,
+        };
+        [
+            operands(self.vectors, [self.vectors + 1, end]),
+            operands(6, [7, 8]),
+        ]
+    }
+
+    /// The pieces that the steps are cut into.
+    fn pieces(&self) -> Vec<Piece> {
+        let (steps, taps) = (self.tile.steps, self.tile.taps);
+        let all = |tap: u32, taps: u32| Piece {
+            tap,
+            taps,
+            first: 0,
+            steps,
+        };
+        let many = u64::from(steps) * u64::from(taps) > u64::from(PIECE) * 3 / 2;
+        if self.tile.strip == [0; 2] || !many {
+            return vec![all(0, taps)];
+        }
+        if steps <= PIECE {
+            let each = PIECE / steps;
+            let firsts = (0..taps).step_by(each as usize);
+            return firsts.map(|tap| all(tap, each.min(taps - tap))).collect();
+        }
+        let count = (steps + PIECE / 2) / PIECE;
+        let some = steps.div_ceil(count).next_multiple_of(TILE);
+        let pieces = (0..taps).flat_map(|tap| {
+            let firsts = (0..steps).step_by(some as usize);
+            firsts.map(move |first| Piece {
+                tap,
+                taps: 1,
+                first,
+                steps: some.min(steps - first),
+            })
+        });
+        pieces.collect()
+    }
+
+    /// Rows of a register of sums.
+    fn register_rows(&self) -> i32 {
+        self.tile.rows.of_register(self.tile.rows.count - 1) as i32 + 1
+    }
+
+    /// Bytes of a tile's sums: a row of all vectors after the other.
+    fn sum_bytes(&self) -> i32 {
+        self.register_rows() * i32::from(self.vectors) * ROW
+    }
+
+    /// The tiles of a call.
+    pub(super) fn strip(&mut self) {
+        let finish = self.tile.finish.clone();
+        let lines = finish.as_ref().map(|f| self.lines_of(f));
+        let accesses = finish.as_ref().map_or(0, |f| f.places.len()) as i32;
+        let (pieces, bytes) = (self.pieces(), self.sum_bytes());
+        // Behind what the work on sums keeps there are the sums that it is done on, and those that wait.
+        let stack = lines.as_ref().map_or(0, Lines::stack) as i32;
+        let waiting = if pieces.len() > 1 {
+            self.tile.most() as i32
+        } else {
+            0
+        };
+        self.configure();
+        self.asm.mov(FRAME, Gpr::RSP);
+        let room = stack + (waiting + 1) * bytes + 8 * (Slot::Accesses as i32 + accesses);
+        self.asm.add_number(Gpr::RSP, -room);
+        self.asm.and_number(Gpr::RSP, -64);
+        let sums = Mem::at(Gpr::RSP).plus(stack);
+        self.copy_slot(Slot::Out, 16);
+        self.asm.mov(RIGHT, Mem::at(CALL).plus(24));
+        for i in 0..accesses {
+            self.asm.mov(AT, Mem::at(RIGHT).plus(8 * i));
+            self.asm.store(access(accesses, i), AT);
+        }
+        for (i, piece) in pieces.iter().enumerate() {
+            let (is_first, is_last) = (i == 0, i + 1 == pieces.len());
+            self.copy_slot(Slot::Left, 0);
+            self.copy_slot(Slot::Tiles, 40);
+            self.asm.lea(AT, sums.plus(bytes));
+            self.asm.store(Slot::Sums.at(), AT);
+            self.point_right(piece, u64::from(piece.taps) * u64::from(piece.steps));
+            self.asm.store(Slot::Next.at(), RIGHT);
+            let top = self.asm.here();
+            self.begin_tile(is_first);
+            self.sum_piece(piece);
+            self.asm.store(Slot::Next.at(), NEXT);
+            match (&finish, &lines) {
+                _ if !is_last => {
+                    self.asm.mov(AT, Slot::Sums.at());
+                    self.store_sums(Mem::at(AT));
+                }
+                (Some(finish), Some(lines)) => {
+                    self.store_sums(sums);
+                    self.asm.lea(RIGHT, access(accesses, 0));
+                    self.finish_tile(finish, lines, sums);
+                }
+                _ => {
+                    self.store_sums(sums);
+                    self.end_tile(sums);
+                }
+            }
+            self.next_tile(finish.as_deref(), is_last);
+            self.asm.jump_if(Condition::NotEqual, top);
+        }
+        self.asm.mov(Gpr::RSP, FRAME);
+        self.asm.release_tiles();
+    }
+
+    /// Copies a field of the call into the frame.
+    fn copy_slot(&mut self, slot: Slot, field: i32) {
+        self.asm.mov(AT, Mem::at(CALL).plus(field));
+        self.asm.store(slot.at(), AT);
+    }
+
+    /// Says how many rows and bytes each register has.
+    fn configure(&mut self) {
+        let rows = self.register_rows() as u8;
+        let mut sizes = TileSizes::default();
+        for sum in 0..self.vectors {
+            sizes = sizes.with(Tile(sum), rows, ROW as u8);
+        }
+        let [whole, rest] = tiles_of(self.tile.steps);
+        let steps = [whole.min(1) * TILE, rest];
+        for (steps, operands) in steps.into_iter().zip(self.tile_operands()) {
+            if steps > 0 {
+                sizes = sizes.with(operands.left, rows, 4 * steps as u8);
+                for right in operands.right[0]..operands.right[1] {
+                    sizes = sizes.with(Tile(right), steps as u8, ROW as u8);
+                }
+            }
+        }
+        self.asm.configure_tiles(&sizes);
+    }
+
+    /// What sums begin with: the row in front of the right operand or zeros, or what was summed before.
+    fn begin_tile(&mut self, is_first: bool) {
+        match is_first {
+            true if self.tile.starts => {
+                // A row for all.
+                self.asm.mov(AT, Mem::at(CALL).plus(8));
+                self.load_sums(Mem::at(AT), 0);
+            }
+            true => (0..self.vectors).for_each(|sum| self.asm.zero_tile(Tile(sum))),
+            false => {
+                self.asm.mov(AT, Slot::Sums.at());
+                self.load_sums(Mem::at(AT), self.sums_apart());
+            }
+        }
+    }
+
+    /// The distance of two rows of sums on the stack.
+    fn sums_apart(&self) -> i32 {
+        i32::from(self.vectors) * ROW
+    }
+
+    fn load_sums(&mut self, from: Mem, apart: i32) {
+        self.asm.mov_number(RIGHT_APART, i64::from(apart));
+        for sum in 0..self.vectors {
+            let from = from.plus(i32::from(sum) * ROW);
+            self.asm.load_tile(Tile(sum), from, RIGHT_APART);
+        }
+    }
+
+    fn store_sums(&mut self, to: Mem) {
+        self.asm.mov_number(RIGHT_APART, self.sums_apart().into());
+        for sum in 0..self.vectors {
+            let to = to.plus(i32::from(sum) * ROW);
+            self.asm.store_tile(to, RIGHT_APART, Tile(sum));
+        }
+    }
+
+    /// Adds the products of a piece.
+    fn sum_piece(&mut self, piece: &Piece) {
+        let [list, count, first] = TAPS;
+        self.asm.mov_number(LEFT_APART, self.tile.rows.left[0]);
+        self.asm.mov_number(RIGHT_APART, self.tile.right.step);
+        self.asm.mov(NEXT, Slot::Next.at());
+        self.point_right(piece, 0);
+        let ahead = piece.first as i32 * 4;
+        if self.tile.taps < 2 {
+            self.asm.mov(ROWS[0], Slot::Left.at());
+            self.asm.add_number(ROWS[0], ahead);
+            return match self.tile.taps {
+                0 => {}
+                _ => self.sum_tiles(piece.steps),
+            };
+        }
+        self.asm.mov(first, Slot::Left.at());
+        self.asm.add_number(first, ahead);
+        self.asm.mov(list, Mem::at(CALL).plus(32));
+        self.asm.add_number(list, 8 * piece.tap as i32);
+        self.asm.mov_number(count, i64::from(piece.taps));
+        let top = self.asm.here();
+        self.asm.mov(ROWS[0], Mem::at(list));
+        self.asm.add(ROWS[0], first);
+        self.asm.add_number(list, 8);
+        self.sum_tiles(piece.steps);
+        self.asm.add_number(count, -1);
+        self.asm.jump_if(Condition::NotEqual, top);
+    }
+
+    /// Where the right operand of so many steps behind a piece's first begins.
+    fn point_right(&mut self, piece: &Piece, behind: u64) {
+        let front = u64::from(self.tile.starts)
+            + u64::from(piece.tap) * u64::from(self.tile.steps)
+            + u64::from(piece.first)
+            + behind;
+        self.asm.mov(RIGHT, Mem::at(CALL).plus(8));
+        self.asm.mov_number(AT, front as i64 * self.tile.right.step);
+        self.asm.add(RIGHT, AT);
+    }
+
+    /// Walks over some steps of a tap, all of them or whole tiles.
+    fn sum_tiles(&mut self, steps: u32) {
+        let ([whole, rest], right) = (tiles_of(steps), self.tile.right.step as i32);
+        let [many, few] = self.tile_operands();
+        if whole > 0 {
+            self.asm.mov_number(AT, i64::from(whole));
+            self.asm.align(32);
+            let top = self.asm.here();
+            self.multiply_tiles(&many);
+            self.asm.add_number(ROWS[0], ROW);
+            self.asm.add_number(RIGHT, TILE as i32 * right);
+            self.asm.add_number(AT, -1);
+            self.asm.jump_if(Condition::NotEqual, top);
+        }
+        if rest > 0 {
+            self.multiply_tiles(&few);
+            self.asm.add_number(RIGHT, rest as i32 * right);
+        }
+    }
+
+    fn multiply_tiles(&mut self, operands: &Operands) {
+        let by = match self.tile.dtype {
+            DType::BF16 => TileProduct::Bf16,
+            _ => TileProduct::U8I8,
+        };
+        self.asm
+            .load_tile(operands.left, Mem::at(ROWS[0]), LEFT_APART);
+        let [first, end] = operands.right;
+        for vector in 0..self.vectors {
+            let right = Tile(first + vector % (end - first));
+            let read = bug("tiles multiply the first vector alone", vector, |_| 0);
+            let from = Mem::at(RIGHT).plus(i32::from(read) * ROW);
+            self.asm.load_tile(right, from, RIGHT_APART);
+            self.asm
+                .multiply_tiles(by, Tile(vector), operands.left, right);
+            // The tiles of a whole strip ask for all of it.
+            self.asm
+                .prefetch(1, Mem::at(NEXT).plus(i32::from(vector) * ROW));
+        }
+        self.asm.add_number(NEXT, self.sums_apart());
+    }
+
+    /// The work on a tile's sums.
+    fn finish_tile(&mut self, finish: &Finish, lines: &Lines, sums: Mem) {
+        let free = (0..self.asm.registers()).map(Vreg).collect();
+        let (tile, vectors) = (self.tile, self.vectors);
+        self.finish_sums(finish, lines, free, |sum| {
+            let at = sum_at(tile, vectors, [sum.0 / vectors, sum.0 % vectors]);
+            Place::Vector(sums.plus(at))
+        });
+    }
+
+    /// Writes a tile's results.
+    fn end_tile(&mut self, sums: Mem) {
+        let add = match self.tile.dtype {
+            DType::BF16 => op::VADDPS,
+            _ => op::VPADDD,
+        };
+        self.asm.mov(ROWS[0], Slot::Out.at());
+        for row in 0..self.tile.rows.count {
+            for vector in 0..self.vectors {
+                // Registers take turns.
+                let sum = Vreg((row * self.vectors + vector) % 16);
+                let other = Vreg(16 + sum.0);
+                let from = sums.plus(sum_at(self.tile, self.vectors, [row, vector]));
+                self.asm.op(op::VMOVUPS, self.width, (sum, from));
+                let (at, partial) = (self.result(row, vector), self.is_partial(vector));
+                if self.tile.adds {
+                    self.load(other, at, partial);
+                    self.asm.op(add, self.width, (sum, sum, other));
+                }
+                self.store(at, sum, partial);
+            }
+        }
+    }
+
+    /// Goes on to the next tile, if there is one, which flags say.
+    fn next_tile(&mut self, finish: Option<&Finish>, is_last: bool) {
+        let [left, rows] = self.tile.strip;
+        if is_last {
+            let places = finish.map_or(&[][..], |f| &f.places);
+            let accesses = places.len() as i32;
+            for (i, place) in places.iter().enumerate() {
+                if let Some(p) = place.as_ref().filter(|p| p.row * rows != 0) {
+                    let bytes = p.row * rows * p.size as i64;
+                    self.asm.add_at(access(accesses, i as i32), bytes as i32);
+                }
+            }
+            self.asm
+                .add_at(Slot::Out.at(), (rows * self.tile.out) as i32);
+        }
+        self.asm.add_at(Slot::Sums.at(), self.sum_bytes());
+        self.asm.add_at(Slot::Left.at(), left as i32);
+        self.asm.add_at(Slot::Tiles.at(), -1);
+    }
+}
+
+/// Whole tiles of steps, and how many steps are left.
+fn tiles_of(steps: u32) -> [u32; 2] {
+    let steps = bug("a row of tiles has a word too few", steps, |n| n.max(1) - 1);
+    [steps / TILE, steps % TILE]
+}
+
+/// Where the address of an access is, of so many.
+fn access(accesses: i32, i: i32) -> Mem {
+    Slot::Accesses.at().plus(8 * (i - accesses))
+}
+
+/// Where a vector of a row's sums is among those of a tile.
+fn sum_at(tile: &tile::Tile, vectors: u8, [row, vector]: [u8; 2]) -> i32 {
+    let row = tile.rows.of_register(row) as i32;
+    (row * i32::from(vectors) + i32::from(vector)) * ROW
+}

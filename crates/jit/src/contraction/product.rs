@@ -1,0 +1,425 @@
+//! Products of matrices that lie anywhere, on one thread.
+//!
+//! Sums are cut into lengths whose operands stay in the caches, the right matrix into panels of columns. Where a panel
+//! is read often, or its columns don't lie side by side, it is copied first; so is the left matrix where the elements
+//! of its rows lie far apart. An element is summed in order, however it is cut.
+
+use super::kernel::Kernels;
+use super::tile::{
+    Call, MOST_VECTORS, RightSide, Rows, Tile, VECTORS, even_rows, has_tiles, lanes, most_rows,
+    panel_columns, strips,
+};
+use kiln_base::{DType, Level};
+use kiln_kernel::affine::ceil;
+use kiln_kernel::bugs::bug;
+use kiln_kernel::error::Result;
+use kiln_kernel::memory::{Storage, room};
+use kiln_kernel::simd::compiled;
+use kiln_kernel::simd::transpose::{Transpose, Turn};
+use kiln_kernel::sums::Lane;
+use std::cell::RefCell;
+
+/// Terms that are summed before the next panel.
+const TERMS: i64 = 512;
+/// Rows whose terms stay in the second-level cache.
+const ROWS: i64 = 384;
+/// Walks over a panel from which on it is copied.
+const WALKS: i64 = 3;
+/// The distance of two elements of a row from which on the left matrix is copied, in bytes.
+const FAR: i64 = 256;
+/// Rows that are a multiple of so many bytes apart meet in the same sets of a cache: it is copied too, ...
+const MEETS: i64 = 2048;
+/// ...with so many elements between rows.
+const APART: i64 = 16;
+
+/// A matrix: its first element, and how far apart rows and columns are, in elements.
+pub type Matrix<T> = (*const T, i64, i64);
+
+/// Panels of a right matrix, one behind the other: where they begin, and how many terms and columns each has. What lies
+/// behind the matrix's last column is anything.
+#[derive(Copy, Clone)]
+pub struct Panels<T> {
+    pub at: *const T,
+    pub terms: i64,
+    pub columns: i64,
+}
+
+/// A right matrix.
+#[derive(Copy, Clone)]
+pub enum Right<T> {
+    /// As it lies; its panels are copied where that pays.
+    Lies(Matrix<T>),
+    /// The same, whose rows don't meet in the caches, and columns lie side by side, in whole vectors of memory: nothing is
+    /// copied.
+    Apart(Matrix<T>),
+    Packed(Panels<T>),
+}
+
+impl<T> Right<T> {
+    /// What is behind a term and a column, with which a panel begins.
+    pub fn behind(self, term: i64, column: i64) -> Right<T> {
+        let at = |(x, row, col): Matrix<T>| {
+            let x = x.wrapping_offset((term * row + column * col) as isize);
+            (x, row, col)
+        };
+        match self {
+            Right::Lies(x) => Right::Lies(at(x)),
+            Right::Apart(x) => Right::Apart(at(x)),
+            Right::Packed(p) => Right::Packed(Panels {
+                at: at((p.at, p.columns, p.terms)).0,
+                ..p
+            }),
+        }
+    }
+}
+
+impl<T> From<Matrix<T>> for Right<T> {
+    fn from(x: Matrix<T>) -> Right<T> {
+        Right::Lies(x)
+    }
+}
+
+/// What a thread copies matrices into.
+#[derive(Default)]
+struct Copies {
+    left: Option<Storage>,
+    right: Option<Storage>,
+    kernels: Kernels,
+}
+
+thread_local! {
+    static COPIES: RefCell<Copies> = RefCell::default();
+}
+
+/// As [`multiply_as`], of floats.
+///
+/// # Errors
+/// As [`multiply_as`].
+///
+/// # Safety
+/// As [`multiply_as`].
+pub unsafe fn multiply<T: Lane>(
+    level: Level,
+    sizes: (i64, i64, i64),
+    out: (*mut T, i64),
+    left: Matrix<T>,
+    right: impl Into<Right<T>>,
+    adds: bool,
+) -> Result<()> {
+    // SAFETY: the caller's.
+    unsafe { multiply_as(T::DTYPE, level, sizes, out, left, right, adds) }
+}
+
+/// `out = left · right`, or with `adds` what is there and that, for matrices of `m` by `k` and `k` by `n`. Rows of the
+/// result are that many elements apart, in which its columns lie side by side. The numbers are of the dtype, which has
+/// as many bits as the type.
+///
+/// # Errors
+/// If there is no memory for copies or code.
+///
+/// # Safety
+/// All elements exist, and those of the result are nobody else's. The processor has the level.
+pub unsafe fn multiply_as<T: Lane>(
+    dtype: DType,
+    level: Level,
+    (m, n, k): (i64, i64, i64),
+    (out, pitch): (*mut T, i64),
+    left: Matrix<T>,
+    right: impl Into<Right<T>>,
+    adds: bool,
+) -> Result<()> {
+    let right = right.into();
+    COPIES.with_borrow_mut(|copies| {
+        let mut from = 0;
+        while from < k || from == 0 {
+            let terms = (k - from).min(TERMS);
+            for row in (0..m).step_by(ROWS as usize) {
+                let sizes = (ROWS.min(m - row), n, terms);
+                let adds = bug("the next terms are not added", adds || from > 0, |_| adds);
+                let cut = Cut::new((dtype, level), sizes, adds, left, right);
+                let at = |(x, row, col): Matrix<T>, i: i64, j: i64| {
+                    (x.wrapping_offset((i * row + j * col) as isize), row, col)
+                };
+                let out = out.wrapping_offset((row * pitch) as isize);
+                // SAFETY: the caller's; the parts lie within the matrices.
+                unsafe {
+                    cut.run(
+                        (out, pitch),
+                        at(left, row, from),
+                        right.behind(from, 0),
+                        copies,
+                    )?;
+                }
+            }
+            from += TERMS;
+        }
+        Ok(())
+    })
+}
+
+/// How a part of a product is cut.
+struct Cut {
+    dtype: DType,
+    level: Level,
+    m: i64,
+    n: i64,
+    k: i64,
+    adds: bool,
+    /// Rows of a register tile, and columns of a panel.
+    rows: i64,
+    columns: i64,
+}
+
+impl Cut {
+    fn new<T>(
+        (dtype, level): (DType, Level),
+        (m, n, k): (i64, i64, i64),
+        adds: bool,
+        left: Matrix<T>,
+        right: Right<T>,
+    ) -> Cut {
+        let lanes = i64::from(lanes(level, dtype));
+        // Registers of AMX read rows whose words lie side by side, and whole vectors.
+        let by_tiles = has_tiles(level, dtype) && left.1 > 0 && left.2 == 1;
+        let (rows, vectors) = match right {
+            Right::Packed(p) => (None, p.columns / lanes),
+            Right::Apart(_) if by_tiles => (None, panel_columns(level, dtype, n) / lanes),
+            _ => {
+                let (rows, vectors) = shape(level, dtype, m, n);
+                (Some(rows), vectors)
+            }
+        };
+        let most = match by_tiles {
+            true => most_rows(level, dtype, vectors as u8),
+            false => most(level, dtype, vectors),
+        };
+        let rows = rows.unwrap_or_else(|| even_rows(m, most));
+        Cut {
+            dtype,
+            level,
+            m,
+            n,
+            k,
+            adds,
+            rows,
+            columns: vectors * lanes,
+        }
+    }
+
+    /// # Safety
+    /// As [`multiply`].
+    unsafe fn run<T: Lane>(
+        self,
+        (out, pitch): (*mut T, i64),
+        left: Matrix<T>,
+        right: Right<T>,
+        copies: &mut Copies,
+    ) -> Result<()> {
+        let size = size_of::<T>() as i64;
+        let rows = self.rows;
+        // SAFETY: the caller's.
+        let (left, apart) = unsafe { self.left(left, &mut copies.left)? };
+        for column in (0..self.n).step_by(self.columns as usize) {
+            let columns = self.columns.min(self.n - column);
+            // SAFETY: the caller's; the panel lies within the matrix.
+            let (panel, step, padded) = unsafe {
+                let panel = right.behind(0, column);
+                self.panel(panel, columns, &mut copies.right)?
+            };
+            let tile = |count: i64| Tile {
+                level: self.level,
+                dtype: self.dtype,
+                rows: Rows::of_matrix(count, apart[0] * size),
+                columns: columns as u16,
+                step: apart[1] * size,
+                right: RightSide {
+                    padded,
+                    ..RightSide::of_matrix(step * size)
+                },
+                steps: self.k as u32,
+                taps: 1,
+                out: pitch * size,
+                adds: self.adds,
+                starts: false,
+                strip: [apart[2] * size, rows],
+                finish: None,
+            };
+            let whole = tile(rows.min(self.m));
+            let mut kernel = copies.kernels.get(&whole)?;
+            for (row, tiles) in strips(0..self.m, rows, whole.most()) {
+                let count = rows.min(self.m - row);
+                if count < rows && row > 0 {
+                    kernel = copies.kernels.get(&tile(count))?;
+                }
+                let call = Call {
+                    left: left
+                        .wrapping_offset((row / rows * apart[2]) as isize)
+                        .cast(),
+                    right: panel.cast(),
+                    out: out.wrapping_offset((row * pitch + column) as isize).cast(),
+                    finish: std::ptr::null(),
+                    taps: std::ptr::null(),
+                    tiles: tiles as u64,
+                };
+                // SAFETY: the caller's; the tile lies within the part.
+                unsafe { kernel.run(&call) };
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the first columns of a right matrix are read: the distance of two terms, and whether there are whole vectors.
+    ///
+    /// # Safety
+    /// As [`multiply`].
+    unsafe fn panel<T: Lane>(
+        &self,
+        right: Right<T>,
+        columns: i64,
+        copy: &mut Option<Storage>,
+    ) -> Result<(*const T, i64, bool)> {
+        let often = ceil(self.m, self.rows) >= WALKS;
+        match right {
+            Right::Packed(p) => Ok((p.at, p.columns, true)),
+            Right::Lies(x) if often || x.2 != 1 => {
+                let to = room::<T>(copy, self.k * self.columns)?;
+                // SAFETY: the caller's; there is room for whole panels.
+                unsafe { pack(self.level, x, (self.k, columns), (to, self.columns)) };
+                Ok((to, self.columns, true))
+            }
+            Right::Lies((at, row, _)) => Ok((at, row, false)),
+            Right::Apart((at, row, _)) => Ok((at, row, true)),
+        }
+    }
+
+    /// Where the rows of the left matrix are read: the distances of two rows of a tile, of two terms and of two tiles.
+    ///
+    /// # Safety
+    /// As [`multiply`].
+    unsafe fn left<T: Lane>(
+        &self,
+        (left, row, col): Matrix<T>,
+        copy: &mut Option<Storage>,
+    ) -> Result<(*const T, [i64; 3])> {
+        let size = size_of::<T>() as i64;
+        let rows = self.rows;
+        let bytes = |n: i64| n.checked_mul(size).map_or(i64::MAX, i64::abs);
+        let fits = bytes(row.saturating_mul(rows)).max(bytes(col.saturating_mul(self.k))) < 1 << 30;
+        let again = self.n > 2 * self.columns;
+        let (far, meets) = (bytes(col) >= FAR && self.k > 1, bytes(row) % MEETS == 0);
+        if fits && !(again && (far || meets && self.m > 1)) {
+            return Ok((left, [row, col, row * rows]));
+        }
+        // SAFETY: the caller's; there is room for whole tiles, or for rows and what lies between them.
+        unsafe {
+            if col == 1 {
+                let pitch = self.k + APART;
+                let to = room::<T>(copy, self.m * pitch)?;
+                for i in 0..self.m {
+                    let (from, to) = (
+                        left.offset((i * row) as isize),
+                        to.offset((i * pitch) as isize),
+                    );
+                    std::ptr::copy_nonoverlapping(from, to, self.k as usize);
+                }
+                return Ok((to, [pitch, 1, pitch * rows]));
+            }
+            let to = room::<T>(copy, (self.m + rows) * self.k)?;
+            for first in (0..self.m).step_by(rows as usize) {
+                let from = left.offset((first * row) as isize);
+                let to = to.offset((first * self.k) as isize);
+                pack(
+                    self.level,
+                    (from, col, row),
+                    (self.k, rows.min(self.m - first)),
+                    (to, rows),
+                );
+            }
+            Ok((to, [1, rows, rows * self.k]))
+        }
+    }
+}
+
+/// The most rows of a register tile. A left matrix may lie as tiles of AMX can't read it: then vectors multiply as many.
+fn most(level: Level, dtype: DType, vectors: i64) -> u8 {
+    most_rows(level.min(Level::Avx512Fp16), dtype, vectors as u8)
+}
+
+/// Rows and vectors of a register tile: two vectors, more where rows are few, so that sums don't wait for each other.
+pub fn shape(level: Level, dtype: DType, m: i64, n: i64) -> (i64, i64) {
+    let lanes = i64::from(lanes(level, dtype));
+    let across = ceil(n, lanes);
+    let most = |vectors: i64| most(level, dtype, vectors);
+    let mut vectors = VECTORS.min(across.max(1));
+    while vectors < MOST_VECTORS.min(across) && i64::from(most(vectors + 1)) >= m {
+        vectors += 1;
+    }
+    (even_rows(m, most(vectors)), vectors)
+}
+
+/// Copies a right matrix of so many terms and columns, in panels for products of the dtype.
+///
+/// # Errors
+/// If there is no memory.
+///
+/// # Safety
+/// The elements exist. The processor has the level.
+pub unsafe fn pack_panels<T: Lane>(
+    (level, dtype): (Level, DType),
+    x: Matrix<T>,
+    (terms, n): (i64, i64),
+    copy: &mut Option<Storage>,
+) -> Result<Panels<T>> {
+    let across = panel_columns(level, dtype, n);
+    let to = room::<T>(copy, ceil(n, across) * across * terms)?;
+    for column in (0..n).step_by(across as usize) {
+        let from = x.0.wrapping_offset((column * x.2) as isize);
+        let columns = across.min(n - column);
+        // SAFETY: the caller's; there is room for whole panels.
+        unsafe {
+            let to = to.offset((column * terms) as isize);
+            pack(level, (from, x.1, x.2), (terms, columns), (to, across));
+        }
+    }
+    Ok(Panels {
+        at: to,
+        terms,
+        columns: across,
+    })
+}
+
+/// Copies columns of a matrix into a panel whose rows are `pitch` elements apart.
+///
+/// # Safety
+/// The elements exist, and there is room for them. The processor has the level.
+pub unsafe fn pack<T: Copy>(
+    level: Level,
+    (from, row, col): Matrix<T>,
+    (k, columns): (i64, i64),
+    (to, pitch): (*mut T, i64),
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        if row == 1 {
+            return compiled::<Turn<T>, _>(level)(Transpose {
+                from,
+                pitch: col as isize,
+                rows: columns as usize,
+                columns: k as usize,
+                to,
+                to_pitch: pitch as isize,
+            });
+        }
+        for i in 0..k {
+            let from = from.offset((i * row) as isize);
+            let to = to.offset((i * pitch) as isize);
+            match (col, columns) {
+                (1, 32) => *to.cast::<[T; 32]>() = from.cast::<[T; 32]>().read(),
+                (1, 16) => *to.cast::<[T; 16]>() = from.cast::<[T; 16]>().read(),
+                (1, _) => std::ptr::copy_nonoverlapping(from, to, columns as usize),
+                _ => (0..columns as isize)
+                    .for_each(|j| *to.offset(j) = *from.offset(j * col as isize)),
+            }
+        }
+    }
+}

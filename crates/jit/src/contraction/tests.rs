@@ -1,0 +1,611 @@
+//! Register tiles and products beside sums in f64, at every level that the machine has.
+
+mod terms;
+
+use super::{
+    Accesses, Call, Finish, Kernel, Right, RightSide, Rows, Tile, lanes, most_rows, multiply,
+    pack_panels,
+};
+use half::{bf16, f16};
+use kiln_base::prim::Binary;
+use kiln_base::{Compute, DType, Level, Scalar};
+use kiln_kernel::bind::bind;
+use kiln_kernel::sums::Lane;
+use kiln_plan::tile::{Access, Arg, Inst, Reg, Schedule, Stage, TileProgram, Turn};
+use std::sync::Arc;
+
+/// Random numbers, all of them whole and small, so that sums are exact in whatever order.
+pub(super) struct Rng(pub(super) u64);
+
+impl Rng {
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) as usize % n.max(1)
+    }
+
+    pub(super) fn numbers<T: Whole>(&mut self, n: usize) -> Vec<T> {
+        (0..n).map(|_| T::of(self.below(9) as i32 - 4)).collect()
+    }
+}
+
+pub(super) trait Whole: Lane + std::fmt::Debug {
+    fn of(n: i32) -> Self;
+    fn value(self) -> f64;
+}
+impl Whole for f32 {
+    fn of(n: i32) -> f32 {
+        n as f32
+    }
+    fn value(self) -> f64 {
+        f64::from(self)
+    }
+}
+impl Whole for f64 {
+    fn of(n: i32) -> f64 {
+        f64::from(n)
+    }
+    fn value(self) -> f64 {
+        self
+    }
+}
+
+/// Numbers as elements of a dtype, at the end of some memory: where they begin, and that memory.
+pub(super) fn stored<T: Whole>(numbers: &[T], dtype: DType) -> (*const u8, Vec<T>) {
+    if dtype == T::DTYPE {
+        let memory = numbers.to_vec();
+        return (memory.as_ptr().cast(), memory);
+    }
+    let to = |x: &T| match dtype {
+        DType::F16 => f16::from_f64(x.value()).to_bits(),
+        _ => bf16::from_f64(x.value()).to_bits(),
+    };
+    let halves: Vec<u16> = numbers.iter().map(to).collect();
+    let mut memory = vec![T::ZERO; (2 * halves.len()).div_ceil(size_of::<T>())];
+    // SAFETY: there is room for the halves.
+    unsafe {
+        let end = memory.as_mut_ptr_range().end.cast::<u16>();
+        let at = end.sub(halves.len());
+        at.copy_from_nonoverlapping(halves.as_ptr(), halves.len());
+        (at.cast::<u8>().cast_const(), memory)
+    }
+}
+
+/// Who computes a tile.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub(super) enum By {
+    Processor,
+    /// An interpreter of what is printed, which errs if anything but these is touched.
+    Interpreter,
+}
+
+impl By {
+    /// Computes a tile whose operands are in `read` and `list`, and whose results are in `written`.
+    fn run<T: Whole>(
+        self,
+        tile: &Tile,
+        call: &Call,
+        read: &[&[T]],
+        list: &[u64],
+        written: &mut [T],
+        wide: &mut [f64],
+    ) {
+        if self == By::Processor {
+            // SAFETY: the operands were made for the tile.
+            return unsafe { Kernel::of(tile.clone()).unwrap().run(call) };
+        }
+        #[cfg(all(target_arch = "x86_64", unix))]
+        {
+            let code = super::print::print(tile);
+            interpret(&code, call, read, list, written, wide);
+        }
+    }
+}
+
+/// Interprets a function that is called so; `numbers` are addresses that it reads.
+#[cfg(all(target_arch = "x86_64", unix))]
+pub(super) fn interpret<T: Whole>(
+    code: &[u8],
+    call: &Call,
+    read: &[&[T]],
+    numbers: &[u64],
+    written: &mut [T],
+    wide: &mut [f64],
+) {
+    let words = [
+        call.left as u64,
+        call.right as u64,
+        call.out as u64,
+        call.finish as u64,
+        call.taps as u64,
+        call.tiles,
+    ];
+    let bytes = |x: &[T]| (x.as_ptr().cast::<u8>(), size_of_val(x));
+    let mut machine = kiln_x86_interpreter::Machine::new()
+        .readable(&words)
+        .readable(numbers);
+    for x in read {
+        let (at, len) = bytes(x);
+        // SAFETY: the memory is borrowed for longer than the machine lives.
+        machine = unsafe { machine.region(at.cast_mut(), len, false) };
+    }
+    let (at, len) = bytes(written);
+    // SAFETY: as above, and nobody else uses it.
+    let machine = unsafe { machine.region(at.cast_mut(), len, true) };
+    let mut machine = machine.writable(wide);
+    machine.call(code, &[words.as_ptr() as u64]).unwrap();
+}
+
+pub(super) fn levels() -> impl Iterator<Item = Level> {
+    Level::WIDTHS.into_iter().filter(|l| l.is_supported())
+}
+
+/// Rows of random number, and where they are: side by side in lines.
+fn some_rows(rng: &mut Rng, most: u8, left: impl Fn(usize) -> [usize; 2], size: usize) -> Rows {
+    let count = 1 + rng.below(most.into());
+    let across = 1 + rng.below(count);
+    let apart = 1 + rng.below(2);
+    let line = across * apart + rng.below(3);
+    Rows {
+        count: count as u8,
+        across: across as u8,
+        left: left(across).map(|n| (n * size) as i64),
+        result: [apart as i64, line as i64],
+    }
+}
+
+/// How far row `r` is from the first, and which row of the result it is.
+fn row(rows: &Rows, r: usize) -> [usize; 2] {
+    let (line, r) = (r / usize::from(rows.across), r % usize::from(rows.across));
+    [rows.left, rows.result].map(|[apart, lines]| r * apart as usize + line * lines as usize)
+}
+
+/// A tile of random sizes; what lies around its result must stay as it is.
+fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
+    let lanes = usize::from(lanes(level, T::DTYPE));
+    let vectors = 1 + rng.below(4);
+    let columns = (vectors - 1) * lanes + 1 + rng.below(lanes);
+    let size = T::DTYPE.size();
+    let (taps, steps) = (rng.below(4), rng.below(11));
+    let (step, gap) = (1 + rng.below(3), rng.below(3));
+    let most = most_rows(level, T::DTYPE, vectors as u8);
+    let far = |across: usize| [steps * step + gap, across * (steps * step + gap) + gap];
+    let rows = some_rows(rng, most, far, size);
+    let count = usize::from(rows.count);
+    let padded = rng.below(2) == 0;
+    let adds = rng.below(2) == 0;
+    let several = padded && T::DTYPE == DType::F32 && rng.below(2) == 0;
+    let across = lanes * if several { vectors.min(2) } else { vectors };
+    let (right, out) = (across + rng.below(3), columns + rng.below(5));
+    let panel = ((taps * steps).max(1) + rng.below(2)) * right;
+    // Padded operands have the vector behind the last column, others not.
+    let behind = if padded { vectors * lanes } else { columns };
+    let [far, last] = row(&rows, count - 1);
+    let reach = far / size + steps * step + 1;
+    let list: Vec<i64> = (0..taps).map(|_| (rng.below(9) * size) as i64).collect();
+    let a: Vec<T> = rng.numbers(reach + 9);
+    let behind = if several {
+        (vectors - 1) / 2 * panel + across
+    } else {
+        behind
+    };
+    let b: Vec<T> = rng.numbers(((taps * steps).max(1) - 1) * right + behind);
+    let before: Vec<T> = rng.numbers((last + 1) * out + 7);
+    let mut c = before.clone();
+    let halves = [None, Some(DType::F16), Some(DType::BF16)][rng.below(3)];
+    let halves = halves.filter(|_| T::DTYPE == DType::F32 && padded);
+    let of = halves.unwrap_or(T::DTYPE);
+    let (b_at, b_memory) = stored(&b, of);
+    let tile = Tile {
+        level,
+        dtype: T::DTYPE,
+        rows,
+        columns: columns as u16,
+        step: (step * size) as i64,
+        right: RightSide {
+            step: (right * of.size()) as i64,
+            padded,
+            halves,
+            panel: match several {
+                true => (panel * of.size()) as i64,
+                false => 0,
+            },
+            ahead: 64 * rng.below(3) as i64,
+        },
+        steps: steps as u32,
+        taps: taps as u32,
+        out: (out * size) as i64,
+        adds,
+        starts: false,
+        strip: [0; 2],
+        finish: None,
+    };
+    let call = Call {
+        left: a.as_ptr().cast(),
+        right: b_at,
+        out: c.as_mut_ptr().cast(),
+        finish: std::ptr::null(),
+        taps: list.as_ptr(),
+        tiles: 1,
+    };
+    let words: Vec<u64> = list.iter().map(|n| *n as u64).collect();
+    let call = Call {
+        taps: words.as_ptr().cast(),
+        ..call
+    };
+    by.run(&tile, &call, &[&a, &b_memory], &words, &mut c, &mut []);
+    let mut expected: Vec<f64> = before.iter().map(|x| x.value()).collect();
+    for r in 0..count {
+        let [from, to] = row(&rows, r);
+        for j in 0..columns {
+            let sum = &mut expected[to * out + j];
+            *sum = if adds { *sum } else { 0.0 };
+            for t in 0..taps * steps {
+                // One tap needs no list.
+                let tap = if taps == 1 {
+                    0
+                } else {
+                    list[t / steps] as usize
+                };
+                let x = a[(from + tap) / size + t % steps * step];
+                *sum += x.value() * b[j / across * panel + t * right + j % across].value();
+            }
+        }
+    }
+    let found: Vec<f64> = c.iter().map(|x| x.value()).collect();
+    assert_eq!(found, expected, "{tile:?}");
+}
+
+#[test]
+fn tiles_of_any_size_are_sums_of_products() {
+    for level in levels() {
+        let mut rng = Rng(level as u64 + 1);
+        for _ in 0..1500 {
+            a_tile::<f32>(level, &mut rng, By::Processor);
+            a_tile::<f64>(level, &mut rng, By::Processor);
+        }
+    }
+}
+
+#[test]
+#[cfg(all(target_arch = "x86_64", unix))]
+fn printed_tiles_touch_nothing_but_their_operands() {
+    for level in [Level::Avx2, Level::Avx512] {
+        let mut rng = Rng(level as u64 + 3);
+        for _ in 0..60 {
+            a_tile::<f32>(level, &mut rng, By::Interpreter);
+            a_tile::<f64>(level, &mut rng, By::Interpreter);
+            a_finished_tile(level, &mut rng, By::Interpreter);
+        }
+    }
+}
+
+/// Tiles of random sizes, interpreted.
+///
+/// # Panics
+/// If one is wrong.
+#[cfg(all(target_arch = "x86_64", unix))]
+pub fn some_tiles(seed: u64, level: Level) {
+    let mut rng = Rng(seed);
+    a_tile::<f32>(level, &mut rng, By::Interpreter);
+    a_finished_tile(level, &mut rng, By::Interpreter);
+}
+
+/// `max(sums · residual + bias, sums) - row`, in rows of `width` results, as work on sums; in f32 and in f64.
+pub(super) fn work(rows: i64, width: i64, heavy: bool) -> TileProgram {
+    let access = |arg: u16, strides: [i64; 2]| Access {
+        arg,
+        offset: 0i64.into(),
+        strides: strides.map(Into::into).to_vec(),
+        bounds: vec![],
+        fill: Scalar::Float(0.0),
+    };
+    let load = |dst: u16, access: u16| Inst::Load {
+        dst: Reg(dst),
+        access,
+    };
+    let binary = |op, dst: u16, a: u16, b: u16| Inst::Binary {
+        op,
+        dst: Reg(dst),
+        a: Reg(a),
+        b: Reg(b),
+        site: 0,
+    };
+    let mut code = vec![load(0, 4), load(1, 0), load(2, 1), load(3, 2)];
+    if heavy {
+        // Many values at a time: more than there are registers beside the sums.
+        code.extend((0..9).map(|i| binary(Binary::Add, 10 + i, 2, 20 + i)));
+        code.extend((0..9).map(|i| binary(Binary::Sub, 30 + i, 10 + i, 20 + i)));
+        code.extend((1..9).map(|i| binary(Binary::Max, 30, 30, 30 + i)));
+        code.push(binary(Binary::Min, 2, 2, 30));
+    }
+    code.extend([
+        binary(Binary::Mul, 4, 0, 2),
+        binary(Binary::Add, 5, 4, 1),
+        binary(Binary::Max, 6, 5, 0),
+        binary(Binary::Sub, 7, 6, 3),
+        Inst::Store {
+            access: 3,
+            src: Reg(7),
+        },
+        Inst::Convert {
+            dst: Reg(8),
+            a: Reg(7),
+            from: DType::F32,
+            to: DType::F64,
+        },
+        Inst::Store {
+            access: 5,
+            src: Reg(8),
+        },
+    ]);
+    let arg = |written| Arg {
+        dtype: DType::F32,
+        written,
+    };
+    let wide = Arg {
+        dtype: DType::F64,
+        written: true,
+    };
+    let mut registers = vec![Compute::F32; 40];
+    registers[8] = Compute::F64;
+    TileProgram {
+        name: "work".into(),
+        axes: vec![rows.into(), width.into()],
+        inner: vec![],
+        serial: 0,
+        schedule: Schedule::Lanes,
+        cut: Default::default(),
+        args: vec![
+            arg(false),
+            arg(false),
+            arg(false),
+            arg(true),
+            wide,
+            arg(false),
+        ],
+        accesses: vec![
+            access(0, [0, 1]),
+            access(1, [width, 1]),
+            access(2, [1, 0]),
+            access(3, [width, 1]),
+            access(5, [width, 1]),
+            access(4, [width, 1]),
+        ],
+        registers,
+        constants: (0..9)
+            .map(|i| (Reg(20 + i), Scalar::Float(f64::from(i) - 4.0)))
+            .collect(),
+        slots: vec![],
+        stages: vec![Stage {
+            over_inner: false,
+            turn: Turn::Every,
+            code,
+        }],
+        sites: 0,
+    }
+}
+
+/// A tile of random sizes somewhere in a result, with work on its sums.
+fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
+    let lanes = usize::from(lanes(level, DType::F32));
+    let vectors = 1 + rng.below(3);
+    let columns = (vectors - 1) * lanes + 1 + rng.below(lanes);
+    let (steps, taps) = (rng.below(7), 1 + rng.below(2));
+    let most = most_rows(level, DType::F32, vectors as u8);
+    let rows = some_rows(rng, most, |across| [steps, across * steps], 4);
+    let count = usize::from(rows.count);
+    let [_, last] = row(&rows, count - 1);
+    let (above, before) = (rng.below(3), rng.below(4));
+    let (height, width) = (
+        above + last + 1 + rng.below(2),
+        before + columns + rng.below(3),
+    );
+    let program = work(height as i64, width as i64, rng.below(2) == 0);
+    let all = (height * width) as i64;
+    let lens = [width as i64, all, height as i64, all, all, all];
+    let bound = bind(&program, &[], &lens).unwrap();
+    let finish = Finish::of(&bound, width as i64, level)
+        .map(Arc::new)
+        .unwrap();
+    let a: Vec<f32> = rng.numbers((count + taps) * steps + 1);
+    let b: Vec<f32> = rng.numbers(taps * steps * columns + 1);
+    let bias: Vec<f32> = rng.numbers(width);
+    let residual: Vec<f32> = rng.numbers(height * width);
+    let each: Vec<f32> = rng.numbers(height);
+    let mut out = vec![77.0f32; height * width];
+    let mut wide = vec![77.0f64; height * width];
+    let list: Vec<u64> = (0..taps).map(|t| (4 * t * steps) as u64).collect();
+    let tile = Tile {
+        level,
+        dtype: DType::F32,
+        rows,
+        columns: columns as u16,
+        step: 4,
+        right: RightSide::of_matrix(4 * columns as i64),
+        steps: steps as u32,
+        taps: taps as u32,
+        out: 0,
+        adds: false,
+        starts: false,
+        strip: [0; 2],
+        finish: Some(finish.clone()),
+    };
+    let args = [
+        bias.as_ptr(),
+        residual.as_ptr(),
+        each.as_ptr(),
+        out.as_ptr(),
+        wide.as_mut_ptr().cast(),
+        std::ptr::null(),
+    ];
+    let args = args.map(|p| p.cast_mut().cast::<u8>());
+    let mut accesses = Accesses::of(Some(&finish), &args);
+    let accesses = accesses.at((above as i64, before as i64));
+    // SAFETY: addresses as numbers.
+    let words: &[u64] =
+        unsafe { std::slice::from_raw_parts(accesses.as_ptr().cast(), accesses.len()) };
+    let numbers: Vec<u64> = list.iter().chain(words).copied().collect();
+    let call = Call {
+        left: a.as_ptr().cast(),
+        right: b.as_ptr().cast(),
+        out: std::ptr::null_mut(),
+        finish: numbers[taps..].as_ptr().cast(),
+        taps: numbers.as_ptr().cast(),
+        tiles: 1,
+    };
+    by.run(
+        &tile,
+        &call,
+        &[&a, &b, &bias, &residual, &each],
+        &numbers,
+        &mut out,
+        &mut wide,
+    );
+    for (i, found) in out.iter().enumerate() {
+        let (r, j) = (i / width, i % width);
+        let of_tile = (0..count).find(|t| above + row(&rows, *t)[1] == r);
+        let of_tile = of_tile.filter(|_| (before..before + columns).contains(&j));
+        let expected = match of_tile {
+            Some(t) => {
+                let from = row(&rows, t)[0] / 4;
+                let terms = (0..taps * steps).map(|t| a[from + t] * b[t * columns + j - before]);
+                let sum: f32 = terms.sum();
+                (sum * residual[i] + bias[j]).max(sum) - each[r]
+            }
+            None => 77.0,
+        };
+        assert_eq!(*found, expected, "row {r}, column {j} of {tile:?}");
+        assert_eq!(
+            wide[i],
+            f64::from(expected),
+            "row {r}, column {j} of {tile:?}"
+        );
+    }
+}
+
+#[test]
+#[cfg(all(target_arch = "x86_64", unix))]
+fn work_on_sums_reads_and_writes_where_it_should() {
+    for level in levels().filter(|l| *l != Level::Baseline) {
+        let mut rng = Rng(level as u64 + 11);
+        for _ in 0..400 {
+            a_finished_tile(level, &mut rng, By::Processor);
+        }
+    }
+}
+
+/// A product of random sizes and distances.
+fn a_product<T: Whole>(level: Level, rng: &mut Rng) {
+    let size = |rng: &mut Rng, most: usize| match rng.below(3) {
+        0 => rng.below(4),
+        _ => rng.below(most),
+    };
+    let (m, n, k) = (size(rng, 40), size(rng, 80), size(rng, 60));
+    let (m, k) = match rng.below(8) {
+        0 => (m + 260, k),
+        1 => (m, k + 600),
+        _ => (m, k),
+    };
+    let mut matrix = |rows: usize, cols: usize| -> (Vec<T>, i64, i64) {
+        match rng.below(3) {
+            0 => (rng.numbers(rows * (cols + 2) + 16), (cols + 2) as i64, 1),
+            1 => (rng.numbers(cols * (rows + 1) + 1), 1, (rows + 1) as i64),
+            _ => (rng.numbers(rows * cols * 200 + 1), (cols * 100) as i64, 100),
+        }
+    };
+    let (a, b) = (matrix(m, k), matrix(k, n));
+    let adds = rng.below(2) == 0;
+    let pitch = n + rng.below(3);
+    let before: Vec<T> = rng.numbers(m * pitch + 1);
+    let mut c = before.clone();
+    let sizes = (m as i64, n as i64, k as i64);
+    let (left, lies) = ((a.0.as_ptr(), a.1, a.2), (b.0.as_ptr(), b.1, b.2));
+    let mut copy = None;
+    // SAFETY: the matrices have their elements.
+    unsafe {
+        let right = match rng.below(3) {
+            0 => {
+                let of = (level, T::DTYPE);
+                let panels = pack_panels(of, lies, (sizes.2, sizes.1), &mut copy);
+                Right::Packed(panels.unwrap())
+            }
+            1 if b.2 == 1 => Right::Apart(lies),
+            _ => Right::Lies(lies),
+        };
+        let to = (c.as_mut_ptr(), pitch as i64);
+        multiply(level, sizes, to, left, right, adds)
+    }
+    .unwrap();
+    for (i, found) in c.iter().enumerate() {
+        let (r, j) = (i / pitch.max(1), i % pitch.max(1));
+        let mut expected = before[i].value();
+        if r < m && j < n {
+            expected = if adds { expected } else { 0.0 };
+            for t in 0..k {
+                let x = a.0[r * a.1 as usize + t * a.2 as usize].value();
+                expected += x * b.0[t * b.1 as usize + j * b.2 as usize].value();
+            }
+        }
+        assert_eq!(
+            found.value(),
+            expected,
+            "row {r}, column {j} of {sizes:?} at {level:?}"
+        );
+    }
+}
+
+#[test]
+fn products_of_matrices_that_lie_anywhere_are_sums_of_products() {
+    for level in levels() {
+        let mut rng = Rng(level as u64 + 7);
+        for _ in 0..120 {
+            a_product::<f32>(level, &mut rng);
+            a_product::<f64>(level, &mut rng);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_reaches_its_row_and_column_alone() {
+    for level in levels() {
+        let (m, n, k) = (7usize, 37usize, 19usize);
+        let (mut a, b) = (vec![1.0f32; m * k], vec![2.0f32; k * n]);
+        a[3 * k + 4] = f32::NAN;
+        a[5 * k] = f32::INFINITY;
+        let mut c = vec![0.0f32; m * n];
+        let sizes = (m as i64, n as i64, k as i64);
+        let (left, right) = ((a.as_ptr(), k as i64, 1), (b.as_ptr(), n as i64, 1));
+        // SAFETY: the matrices have their elements.
+        unsafe { multiply(level, sizes, (c.as_mut_ptr(), n as i64), left, right, false) }.unwrap();
+        for (i, found) in c.iter().enumerate() {
+            match i / n {
+                3 => assert!(found.is_nan()),
+                5 => assert_eq!(*found, f32::INFINITY),
+                _ => assert_eq!(*found, 2.0 * k as f32),
+            }
+        }
+    }
+}
+
+#[test]
+fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
+    let tile = Tile {
+        level: Level::Avx2,
+        dtype: DType::F32,
+        rows: Rows::of_matrix(2, 1 << 40),
+        columns: 8,
+        step: 4,
+        right: RightSide::of_panel(32),
+        steps: 1,
+        taps: 1,
+        out: 32,
+        adds: false,
+        starts: false,
+        strip: [0; 2],
+        finish: None,
+    };
+    assert!(matches!(Kernel::of(tile), Ok(Kernel::Portable(_))));
+}

@@ -1,0 +1,384 @@
+//! Register tiles of a contraction: some rows by some vectors of columns, summed over steps.
+//!
+//! `out[r, j] = Σ_t Σ_s a[t, r, s] · b[t, s, j]`: elements of the left operand are spread over vectors one by one,
+//! vectors of the right one are read side by side, and all sums of a tile stay in registers. An element is summed in
+//! order, whatever the tile.
+
+use super::finish::Finish;
+use kiln_base::{DType, Level};
+use kiln_kernel::affine::ceil;
+use kiln_kernel::simd::convert;
+use kiln_kernel::simd::convert::Mem;
+use kiln_kernel::sums::Lane;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A register tile, for known sizes. All distances are in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tile {
+    pub level: Level,
+    /// What is multiplied: f32, f64, i32 or i64; or what a step has several of, in a word of 32 bits: BF16 a pair, for
+    /// sums of f32; I16 a pair and U8 four, for sums of i32. U8 stands for bytes without a sign on the left and with
+    /// one on the right; where no instruction adds four products to a sum, no byte on the left is above 127.
+    pub dtype: DType,
+    pub rows: Rows,
+    /// Columns; what the last vector has beyond them is neither read nor written.
+    pub columns: u16,
+    /// The distance of two steps of the left operand.
+    pub step: i64,
+    pub right: RightSide,
+    /// Steps of a tap, and taps. Where there are several, a list says where they begin.
+    pub steps: u32,
+    pub taps: u32,
+    /// The distance of two rows of the result.
+    pub out: i64,
+    /// Whether sums are added to what the result holds.
+    pub adds: bool,
+    /// Whether sums begin with what lies in front of the first step of the right operand, a row like its others; not
+    /// where they are added to what is there.
+    pub starts: bool,
+    /// From one tile of a call to the next, where it has [several](Tile::most): bytes of the left operand, and rows of
+    /// the result; zeros where it never has.
+    pub strip: [i64; 2],
+    /// What is done with them, which then writes results of its own.
+    pub finish: Option<Arc<Finish>>,
+}
+
+/// The right operand of a tile: a row of vectors for each step, and the taps one behind the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RightSide {
+    /// The distance of two steps.
+    pub step: i64,
+    /// Whether there are whole vectors, whatever the columns.
+    pub padded: bool,
+    /// Of which halves it is, if it is not of what is multiplied: these are widened as they are loaded, in whole vectors.
+    pub halves: Option<DType>,
+    /// How far apart its panels are, of [`VECTORS`] vectors each, where it has several; else 0.
+    pub panel: i64,
+    /// How far behind what is read the caches are asked for more of it, for later tiles; 0 for nothing.
+    pub ahead: i64,
+}
+
+impl RightSide {
+    /// As it lies in a matrix.
+    pub fn of_matrix(step: i64) -> RightSide {
+        RightSide {
+            step,
+            padded: false,
+            halves: None,
+            panel: 0,
+            ahead: 0,
+        }
+    }
+
+    /// A panel of whole vectors.
+    pub fn of_panel(step: i64) -> RightSide {
+        RightSide {
+            padded: true,
+            ..RightSide::of_matrix(step)
+        }
+    }
+}
+
+/// The rows of a tile: as many side by side in each line, the last of which may have fewer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Rows {
+    pub count: u8,
+    pub across: u8,
+    /// The distances of two rows and of two lines of the left operand.
+    pub left: [i64; 2],
+    /// How many rows of the result there are from one to the next, and from line to line.
+    pub result: [i64; 2],
+}
+
+impl Rows {
+    /// Rows of a matrix.
+    pub fn of_matrix(count: i64, apart: i64) -> Rows {
+        Rows {
+            count: count as u8,
+            across: count as u8,
+            left: [apart, 0],
+            result: [1, 0],
+        }
+    }
+
+    fn at(&self, row: u8, [apart, lines]: [i64; 2]) -> i64 {
+        let across = self.across.max(1);
+        i64::from(row % across) * apart + i64::from(row / across) * lines
+    }
+
+    /// Where a row of the left operand begins.
+    pub(super) fn left(&self, row: u8) -> i64 {
+        self.at(row, self.left)
+    }
+
+    /// Which row of a register of AMX it is: those between two lines are there too.
+    pub(super) fn of_register(&self, row: u8) -> i64 {
+        let line = match self.left[0] {
+            0 => self.across.into(),
+            apart => self.left[1] / apart,
+        };
+        self.at(row, [1, line])
+    }
+
+    /// Whether its rows are so far apart that registers of AMX can hold them.
+    fn fit_register(&self) -> bool {
+        let [apart, line] = self.left;
+        let across = i64::from(self.across.max(1));
+        let even = match apart {
+            0 => line == 0,
+            _ => apart > 0 && line % apart == 0 && line >= apart * across,
+        };
+        let even = even || self.count <= self.across;
+        even && self.count > 0 && self.of_register(self.count - 1) < i64::from(TILE)
+    }
+
+    /// Which row of the result it is.
+    pub(super) fn result(&self, row: u8) -> i64 {
+        self.at(row, self.result)
+    }
+
+    /// The farthest that a row is from the first, in bytes of the left operand and in rows of the result.
+    fn farthest(&self) -> [i64; 2] {
+        let lines = self.count.div_ceil(self.across.max(1));
+        [self.left, self.result].map(|[apart, line]| {
+            let far = |n: u8, apart: i64| i64::from(n).saturating_mul(apart.saturating_abs());
+            far(self.across, apart).saturating_add(far(lines, line))
+        })
+    }
+}
+
+/// What a tile's function is called with.
+#[repr(C)]
+pub struct Call {
+    /// The first row of the left operand.
+    pub left: *const u8,
+    pub right: *const u8,
+    pub out: *mut u8,
+    /// For each access of what is done with the sums where it lies for the first of them.
+    pub finish: *const *mut u8,
+    /// For each tap how far from the first row it begins, where there are several.
+    pub taps: *const i64,
+    /// How many tiles are computed, one after the other.
+    pub tiles: u64,
+}
+
+/// Lanes of a vector of sums.
+pub fn lanes(level: Level, dtype: DType) -> u16 {
+    let bytes = match level.width() {
+        Level::Avx512 => 64,
+        _ => 32,
+    };
+    bytes / dtype.size().max(4) as u16
+}
+
+/// Rows, and words of a row, of a register of AMX.
+pub const TILE: u32 = 16;
+
+/// The most tiles of a call that sums in registers of AMX.
+const STRIP: i64 = 16;
+
+/// Whether AMX multiplies these.
+pub fn has_tiles(level: Level, dtype: DType) -> bool {
+    level >= Level::Amx && matches!(dtype, DType::BF16 | DType::U8)
+}
+
+/// Vectors of a panel of the right operand.
+pub const VECTORS: i64 = 2;
+
+/// The same for these operands. Four registers of AMX hold sums: as many products are on their way at a time, and what
+/// a left operand is multiplied with is read less often than it is multiplied.
+fn panel_vectors(level: Level, dtype: DType) -> i64 {
+    if has_tiles(level, dtype) { 4 } else { VECTORS }
+}
+
+/// The most vectors of a tile that has few rows.
+pub const MOST_VECTORS: i64 = 8;
+
+/// Columns of a panel of the right operand, which has so many: whole vectors.
+pub fn panel_columns(level: Level, dtype: DType, columns: i64) -> i64 {
+    let lanes = i64::from(lanes(level, dtype));
+    panel_vectors(level, dtype).min(ceil(columns.max(1), lanes)) * lanes
+}
+
+/// The rows of a tile of so many vectors, at most: sums, a vector of each column and what they are multiplied with are
+/// in registers, a product that is still to be added, ones that its halves are added by, and with VEX the mask of the
+/// last vector.
+pub fn most_rows(level: Level, dtype: DType, vectors: u8) -> u8 {
+    let registers: u8 = match level.width() {
+        _ if has_tiles(level, dtype) => return TILE as u8,
+        Level::Avx512 => 32,
+        _ => 15,
+    };
+    let [added, ones] = match dtype {
+        DType::I16 | DType::U8 if level.multiplies_bytes() => [false; 2],
+        DType::I16 | DType::I32 | DType::I64 => [true, false],
+        DType::U8 => [true; 2],
+        _ => [false; 2],
+    };
+    (registers - vectors - 1 - u8::from(added && vectors > 1) - u8::from(ones)) / vectors
+}
+
+/// Rows of a tile where there are `all` of them and a tile has `most`: none has many less than the others.
+pub fn even_rows(all: i64, most: u8) -> i64 {
+    let all = all.max(1);
+    ceil(all, ceil(all, i64::from(most)))
+}
+
+/// A register tile of so many rows and columns, for people: what the level's registers hold of it.
+pub fn shown(level: Level, dtype: DType, [rows, columns]: [i64; 2], finished: bool) -> String {
+    let lanes = i64::from(lanes(level, dtype));
+    let vectors = ceil(columns.max(1), lanes);
+    let all = match level.width() {
+        Level::Baseline => return "one portable loop".into(),
+        _ if has_tiles(level, dtype) => 8,
+        Level::Avx512 => 32,
+        _ => 16,
+    };
+    let mut sums = rows.max(1) * vectors;
+    if has_tiles(level, dtype) {
+        sums = vectors;
+    }
+    let behind = if finished {
+        ", the work on them too"
+    } else {
+        ""
+    };
+    format!("tiles of {rows}x{columns} sums in {sums} of {all} registers{behind}")
+}
+
+impl Tile {
+    /// What people see it as, beside others of its kind.
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub(super) fn name(&self, kind: &str) -> String {
+        let (level, dtype, rows) = (self.level, self.dtype, self.rows.count);
+        let (columns, taps, steps) = (self.columns, self.taps, self.steps);
+        let finish = self.finish.as_ref().map_or("", |_| ", finished");
+        format!("{kind}, {level:?} {dtype:?} {rows}x{columns}, {taps} x {steps} steps{finish}")
+    }
+
+    /// All that printed code depends on.
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub(super) fn key(&self) -> Vec<u8> {
+        let Rows {
+            count,
+            across,
+            left,
+            result,
+        } = self.rows;
+        let flags = [b'c', self.level as u8, self.dtype as u8, count, across];
+        let switches = [self.right.padded, self.adds, self.starts].map(u8::from);
+        let right = &self.right;
+        let numbers = [self.step, right.step, right.panel, right.ahead, self.out];
+        let numbers = left
+            .iter()
+            .chain(&result)
+            .chain(&numbers)
+            .chain(&self.strip);
+        let counts = [u32::from(self.columns), self.steps, self.taps];
+        let mut key = flags.to_vec();
+        key.extend(switches);
+        key.push(right.halves.unwrap_or(self.dtype) as u8);
+        key.extend(numbers.flat_map(|n| n.to_le_bytes()));
+        key.extend(counts.iter().flat_map(|n| n.to_le_bytes()));
+        key.extend(self.finish.iter().flat_map(|f| f.key()));
+        key
+    }
+
+    /// Bytes of a lane of the right operand.
+    pub(super) fn right_size(&self) -> usize {
+        let own = self.dtype.size().max(4);
+        self.right.halves.map_or(own, |half| half.size())
+    }
+
+    /// How far a vector of a step of the right operand is from the first.
+    pub(super) fn right_vector(&self, vector: u8) -> i64 {
+        let bytes = i64::from(lanes(self.level, self.dtype)) * self.right_size() as i64;
+        let vector = i64::from(vector);
+        match self.right.panel {
+            0 => vector * bytes,
+            apart => vector / VECTORS * apart + vector % VECTORS * bytes,
+        }
+    }
+
+    /// Whether products of bytes are sums of two in 16 bits, which are added up before they are added.
+    pub(super) fn joins_halves(&self) -> bool {
+        self.dtype == DType::U8 && !self.level.multiplies_bytes()
+    }
+
+    /// How many tiles a call may compute.
+    pub fn most(&self) -> i64 {
+        let several = self.strip != [0; 2] && self.is_by_tiles() && self.is_printed();
+        if several { STRIP } else { 1 }
+    }
+
+    /// Whether its sums are in registers of AMX: rows that are evenly apart, whose words lie side by side.
+    pub(super) fn is_by_tiles(&self) -> bool {
+        let vectors = i64::from(self.columns.div_ceil(lanes(self.level, self.dtype)));
+        has_tiles(self.level, self.dtype)
+            && self.rows.fit_register()
+            && vectors <= panel_vectors(self.level, self.dtype)
+            && self.step == 4
+            && self.right.padded
+            && self.right.panel == 0
+            && !(self.adds && self.finish.is_some())
+    }
+
+    /// Whether code is printed for its level, and all of its distances fit into instructions.
+    pub fn is_printed(&self) -> bool {
+        // AVX2 multiplies no 64 bits.
+        let multiplies = self.dtype != DType::I64 || self.level >= Level::Avx512;
+        let is_here = cfg!(all(target_arch = "x86_64", unix));
+        if self.level == Level::Baseline || !multiplies || !is_here {
+            return false;
+        }
+        let steps = i64::from(self.steps);
+        let fits = |n: i64| i32::try_from(n).is_ok();
+        let [left, result] = self.rows.farthest();
+        let farthest = result.max(self.strip[1].saturating_abs());
+        let places = (self.finish.iter()).all(|f| fits(farthest.saturating_mul(f.farthest_row())));
+        places
+            && fits(left.saturating_add(8i64.saturating_mul(self.step.saturating_abs())))
+            && fits(steps.saturating_mul(self.step))
+            && fits(self.right.ahead)
+            && fits(
+                8i64.saturating_mul(self.right.step)
+                    .saturating_add(self.right.panel.saturating_mul(MOST_VECTORS)),
+            )
+            && fits(farthest.saturating_mul(self.out))
+            && fits(self.strip[0])
+    }
+}
+
+/// Where register tiles that are computed by one call begin, and how many they are: whole ones up to so many, and what
+/// is left at the end.
+pub fn strips(all: Range<i64>, each: i64, most: i64) -> impl Iterator<Item = (i64, i64)> {
+    let mut next = all.start;
+    std::iter::from_fn(move || {
+        let at = next;
+        let tiles = ((all.end - at) / each).clamp(1, most);
+        next += tiles * each;
+        (at < all.end).then_some((at, tiles))
+    })
+}
+
+/// An element that lies behind others, which is widened if it has fewer bits.
+///
+/// # Safety
+/// It exists.
+pub(super) unsafe fn element<T: Lane>(dtype: DType, from: *const u8, at: usize) -> T {
+    // SAFETY: the caller's.
+    unsafe {
+        let half = || *from.cast::<u16>().add(at);
+        // Of 32 bits, as are all sums of what is narrow.
+        let whole = |x: i32| std::mem::transmute_copy::<i64, T>(&i64::from(x));
+        match dtype {
+            DType::U8 => whole((*from.add(at)).into()),
+            DType::I8 => whole((*from.cast::<i8>().add(at)).into()),
+            DType::I16 => whole((half() as i16).into()),
+            DType::F16 => T::from_f32(convert::F16::load(half())),
+            DType::BF16 => T::from_f32(convert::BF16::load(half())),
+            _ => *from.cast::<T>().add(at),
+        }
+    }
+}

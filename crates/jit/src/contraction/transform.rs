@@ -1,0 +1,108 @@
+//! Squares of vectors, multiplied with a matrix from both sides: `L · x · Lᵀ`.
+//!
+//! The transforms of Winograd's convolutions are such. Elements of a square are vectors over channels. A
+//! [`Transform`] is printed as straight code for a vector of each element, in a loop over the channels; where nothing
+//! is printed, a portable loop computes it.
+
+#[cfg(all(target_arch = "x86_64", unix))]
+pub(super) mod print;
+#[cfg(test)]
+mod tests;
+
+use super::finish::Finish;
+use super::tile::{Call, element};
+use kiln_base::{DType, Level};
+use kiln_plan::Rows;
+use std::sync::Arc;
+
+/// A transform of f32. Distances are in bytes.
+#[derive(Clone, Debug)]
+pub struct Transform {
+    pub level: Level,
+    /// A row of coefficients for each row of the result.
+    pub matrix: &'static Rows,
+    /// The dtype of the square: halves are widened as they are loaded.
+    pub reads: DType,
+    /// How far apart rows and columns of the square lie.
+    pub from: [i64; 2],
+    /// The same of the result; where work follows, in rows of what that writes.
+    pub to: [i64; 2],
+    /// Channels, which lie side by side.
+    pub channels: u32,
+    /// Rows and columns of the result that are written.
+    pub kept: [u8; 2],
+    /// What is done with results, which then writes its own.
+    pub finish: Option<Arc<Finish>>,
+}
+
+impl Transform {
+    /// What people see it as.
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub(super) fn name(&self) -> String {
+        let finish = self.finish.as_ref().map_or("", |_| ", finished");
+        let (level, channels, [rows, columns]) = (self.level, self.channels, self.kept);
+        format!("transform, {level:?} to {rows}x{columns}, {channels} channels{finish}")
+    }
+
+    /// Whether there is code for its level, and what is done with results can be part of it.
+    pub fn is_printed(&self) -> bool {
+        let near = |n: i64| n.saturating_abs() < 1 << 26;
+        let all_near = self.from.into_iter().chain(self.to).all(near);
+        let rows = 4 * (self.to[0] + self.to[1]);
+        let far = |p: &super::finish::Place| {
+            !near(rows.saturating_mul(p.row.saturating_mul(p.size as i64)))
+        };
+        let finishes = self.finish.as_ref().is_none_or(|finish| {
+            finish.places.len() <= POINTERS && !finish.places.iter().flatten().any(far)
+        });
+        let is_x86 = cfg!(all(target_arch = "x86_64", unix));
+        is_x86 && self.level != Level::Baseline && all_near && finishes
+    }
+
+    /// All that printed code depends on.
+    #[cfg(all(target_arch = "x86_64", unix))]
+    pub(super) fn key(&self) -> Vec<u8> {
+        let mut key = vec![b'w', self.level as u8, self.matrix.len() as u8];
+        key.push(self.reads as u8);
+        key.extend(self.kept);
+        key.extend(self.channels.to_le_bytes());
+        let numbers = self.from.iter().chain(&self.to);
+        key.extend(numbers.flat_map(|n| n.to_le_bytes()));
+        let matrix = self.matrix.iter().flat_map(|row| row.iter());
+        key.extend(matrix.flat_map(|x| x.to_le_bytes()));
+        key.extend(self.finish.iter().flat_map(|f| f.key()));
+        key
+    }
+}
+
+/// The most accesses of what is done with results.
+const POINTERS: usize = 10;
+
+/// Computes a transform, a channel at a time.
+///
+/// # Safety
+/// As [`Kernel::run`](super::Kernel::run).
+pub(super) unsafe fn run(t: &Transform, call: &Call) {
+    let side = t.matrix[0].len();
+    let times = |row: &[f64], x: &mut dyn Iterator<Item = f32>| -> f32 {
+        row.iter().zip(x).map(|(c, x)| *c as f32 * x).sum()
+    };
+    let at =
+        |[row, column]: [i64; 2], i: usize, j: usize| (i as i64 * row + j as i64 * column) as isize;
+    for channel in 0..t.channels as usize {
+        let x = |i: usize, j: usize| {
+            let from = call.left.wrapping_offset(at(t.from, i, j));
+            // SAFETY: the caller's.
+            unsafe { element::<f32>(t.reads, from, channel) }
+        };
+        for (i, row) in t.matrix.iter().take(t.kept[0].into()).enumerate() {
+            let down = |j: usize| times(row, &mut (0..side).map(|i| x(i, j)));
+            let sums: Vec<f32> = (0..side).map(down).collect();
+            for (j, row) in t.matrix.iter().take(t.kept[1].into()).enumerate() {
+                let to = call.out.wrapping_offset(at(t.to, i, j)).cast::<f32>();
+                // SAFETY: the caller's.
+                unsafe { *to.add(channel) = times(row, &mut sums.iter().copied()) };
+            }
+        }
+    }
+}

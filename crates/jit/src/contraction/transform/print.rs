@@ -1,0 +1,273 @@
+//! Transforms as machine code.
+
+use super::super::finish::Finish;
+use super::super::tile::lanes;
+use super::{POINTERS, Transform};
+use crate::emission::Target;
+use crate::emission::lines::{Key, Place, Places, Tail};
+use crate::emission::stage::Body;
+use kiln_base::prim::Binary;
+use kiln_base::{Compute, DType, Scalar};
+use kiln_kernel::bugs::bug;
+use kiln_plan::tile::{Inst, Reg};
+use kiln_x86::{Asm, Condition, Gpr, Mask, Mem, Vreg};
+
+const CALL: Gpr = Gpr::RDI;
+const FROM: Gpr = Gpr::RSI;
+const TO: Gpr = Gpr::RDX;
+const LEFT: Gpr = Gpr::RCX;
+/// Where the accesses of the work on results lie.
+const ACCESSES: [Gpr; POINTERS] = [
+    Gpr::RAX,
+    Gpr::R8,
+    Gpr::R9,
+    Gpr::R10,
+    Gpr::R11,
+    Gpr::RBX,
+    Gpr::R12,
+    Gpr::R13,
+    Gpr::R14,
+    Gpr::R15,
+];
+/// Registers that constants stay in, where there are many.
+const PINNED: u8 = 4;
+
+/// The code of a transform.
+pub(in crate::contraction) fn print(t: &Transform) -> Vec<u8> {
+    let lanes = u32::from(lanes(t.level, DType::F32));
+    let evex = lanes == 16;
+    let target = Target { evex };
+    let mut asm = Asm::new(evex);
+    let body = body(t);
+    let lines = body.lines(target, &body.code, &[]);
+    let lines = lines.unwrap_or_else(|_| panic!("a transform that is not printed"));
+    let places = t.finish.as_ref().map_or(&[][..], |f| &f.places);
+    let saved: Vec<Gpr> = (ACCESSES[..places.len()].iter().copied())
+        .filter(|r| Gpr::SAVED.contains(r))
+        .collect();
+    let room = lines.stack().max(64) as i32;
+    asm.enter(&saved, room);
+    asm.mov(FROM, Mem::at(CALL));
+    asm.mov(TO, Mem::at(CALL).plus(16));
+    asm.mov(LEFT, Mem::at(CALL).plus(24));
+    for (i, r) in ACCESSES.iter().enumerate().take(places.len()) {
+        asm.mov(*r, Mem::at(LEFT).plus(8 * i as i32));
+    }
+    let all = asm.registers();
+    let pins = if evex { PINNED } else { 0 };
+    let pins: Vec<Vreg> = (all - pins..all).map(Vreg).collect();
+    let free: Vec<Vreg> = (0..all - pins.len() as u8).map(Vreg).collect();
+    let pinned = lines.pin(&mut asm, &pins);
+    let group = |asm: &mut Asm, tail: Option<Tail>| {
+        let stack = Mem::at(Gpr::RSP);
+        lines.print(asm, &mut Squares(t), (&free, stack), &pinned, tail);
+    };
+    if t.channels >= lanes {
+        asm.mov_number(LEFT, i64::from(t.channels / lanes));
+        let top = asm.here();
+        group(&mut asm, None);
+        for (r, size) in [(FROM, t.reads.size()), (TO, 4)] {
+            asm.add_number(r, (size * lanes as usize) as i32);
+        }
+        for (place, r) in places.iter().zip(ACCESSES) {
+            if let Some(p) = place.as_ref().filter(|p| p.column != 0) {
+                asm.add_number(r, p.size as i32 * lanes as i32);
+            }
+        }
+        asm.add_number(LEFT, -1);
+        asm.jump_if(Condition::NotEqual, top);
+    }
+    if !t.channels.is_multiple_of(lanes) {
+        let rest = bug(
+            "the last channel is not transformed",
+            t.channels % lanes,
+            |n| n - 1,
+        );
+        let tail = tail(&mut asm, evex, rest);
+        group(&mut asm, Some(tail));
+    }
+    asm.leave(&saved, room);
+    asm.finish()
+}
+
+/// The tail of so many lanes.
+fn tail(asm: &mut Asm, evex: bool, lanes: u32) -> Tail {
+    if evex {
+        let (low, high) = (Mask(1), Mask(2));
+        asm.mov_number(CALL, (1 << lanes) - 1);
+        asm.kmov(low, CALL);
+        // Of elements of 64 bits a vector holds half as many.
+        asm.kshiftr(high, low, 8);
+        return Tail::Bits { low, high };
+    }
+    asm.mov_number(CALL, i64::from(lanes));
+    let mask: Vec<u8> = (0..8)
+        .flat_map(|i| (if i < lanes { u32::MAX } else { 0 }).to_le_bytes())
+        .collect();
+    let mask = asm.constant(&mask);
+    Tail::Memory { mask, lanes: CALL }
+}
+
+/// Numbers of accesses: those of the square, those of the result, and for each result those of the work on it.
+struct Squares<'a>(&'a Transform);
+
+impl Places for Squares<'_> {
+    fn place(&mut self, _: &mut Asm, key: Key) -> Place {
+        let Squares(t) = self;
+        let Key::Access(access) = key else {
+            panic!("{key:?} in a transform");
+        };
+        let (side, kept) = (t.matrix[0].len() as i64, i64::from(t.kept[1]));
+        let (n, squares) = (i64::from(access), side * side);
+        let at = |base: Gpr, [row, column]: [i64; 2], n: i64, across: i64| {
+            let at = n / across * row + n % across * column;
+            Mem::at(base).plus(at as i32)
+        };
+        if n < squares {
+            return Place::Vector(at(FROM, t.from, n, side));
+        }
+        let n = n - squares;
+        let Some(finish) = &t.finish else {
+            return Place::Vector(at(TO, t.to, n, kept));
+        };
+        let each = finish.places.len() as i64;
+        let access = (n % each) as usize;
+        let Some(place) = &finish.places[access] else {
+            panic!("results are in registers");
+        };
+        let apart = t.to.map(|n| n * place.row * place.size as i64);
+        let at = at(ACCESSES[access], apart, n / each, kept);
+        match place.column {
+            0 => Place::Splat(at),
+            _ => Place::Vector(at),
+        }
+    }
+}
+
+/// The code for a vector of each element; its first registers are those of the work on results.
+fn body(t: &Transform) -> Body {
+    let finish = t.finish.as_deref();
+    let mut body = finish.map(|f| f.body.clone()).unwrap_or_default();
+    body.code.clear();
+    body.dtypes.clear();
+    let side = t.matrix[0].len();
+    let [down, across] = t.kept.map(usize::from);
+    let mut sums = vec![vec![]; down];
+    for j in 0..side {
+        let column: Vec<Reg> = (0..side)
+            .map(|i| {
+                let (dst, access) = (new(&mut body), (i * side + j) as u16);
+                body.code.push(Inst::Load { dst, access });
+                dst
+            })
+            .collect();
+        for (row, sums) in t.matrix.iter().zip(&mut sums) {
+            let dst = new(&mut body);
+            let last = sum(&mut body, row, &column, dst);
+            body.code.push(last);
+            sums.push(dst);
+        }
+    }
+    body.dtypes.resize(side * side, t.reads);
+    for sums in &sums {
+        for row in &t.matrix[..across] {
+            let access = body.dtypes.len() as u16;
+            match finish {
+                Some(finish) => finished(&mut body, finish, row, sums),
+                None => {
+                    let src = new(&mut body);
+                    let last = sum(&mut body, row, sums, src);
+                    body.dtypes.push(DType::F32);
+                    body.code.extend([last, Inst::Store { access, src }]);
+                }
+            }
+        }
+    }
+    body
+}
+
+/// The work on a result, in which it stands for what is read of it.
+fn finished(body: &mut Body, finish: &Finish, row: &[f64], x: &[Reg]) {
+    let first = body.dtypes.len() as u16;
+    body.dtypes.extend(&finish.body.dtypes);
+    for inst in &finish.body.code {
+        let mut inst = inst.clone();
+        match &mut inst {
+            Inst::Load { dst, access } if finish.places[usize::from(*access)].is_none() => {
+                let dst = *dst;
+                inst = sum(body, row, x, dst);
+            }
+            Inst::Load { access, .. } | Inst::Store { access, .. } => *access += first,
+            _ => {}
+        }
+        body.code.push(inst);
+    }
+}
+
+/// A register for f32.
+fn new(body: &mut Body) -> Reg {
+    body.registers.push(Compute::F32);
+    Reg(body.registers.len() as u16 - 1)
+}
+
+/// A coefficient.
+fn constant(body: &mut Body, x: f64) -> Reg {
+    let x = Scalar::Float(f64::from(x as f32));
+    // Those of the work on results may be of other types.
+    let is_it =
+        |(r, c): &&(Reg, Scalar)| *c == x && body.registers[usize::from(r.0)] == Compute::F32;
+    if let Some((r, _)) = body.constants.iter().find(is_it) {
+        return *r;
+    }
+    let r = new(body);
+    body.constants.push((r, x));
+    r
+}
+
+/// Adds `Σ coefficient · x` to the code, but for its last instruction, which writes `dst`.
+fn sum(body: &mut Body, row: &[f64], x: &[Reg], dst: Reg) -> Inst {
+    let mut terms: Vec<(f64, Reg)> = row.iter().copied().zip(x.iter().copied()).collect();
+    terms.retain(|(c, _)| *c != 0.0);
+    // One that is added as it is comes first.
+    terms.sort_by_key(|(c, _)| *c != 1.0);
+    let (first, others) = (terms[0], &terms[1..]);
+    let mut last = (Binary::Mul, first.1, constant(body, first.0));
+    for (i, (c, x)) in others.iter().enumerate() {
+        let sum = match (i, first.0) {
+            (0, 1.0) => first.1,
+            _ => emit(body, last),
+        };
+        let term = match c.abs() {
+            1.0 => *x,
+            size => {
+                let size = constant(body, size);
+                emit(body, (Binary::Mul, *x, size))
+            }
+        };
+        let less = bug("a coefficient has another sign", *c < 0.0, |less| {
+            !less && c.abs() != 1.0
+        });
+        let op = if less { Binary::Sub } else { Binary::Add };
+        last = (op, sum, term);
+    }
+    binary(dst, last)
+}
+
+/// An instruction's operation and operands.
+type Operation = (Binary, Reg, Reg);
+
+fn emit(body: &mut Body, operation: Operation) -> Reg {
+    let dst = new(body);
+    body.code.push(binary(dst, operation));
+    dst
+}
+
+fn binary(dst: Reg, (op, a, b): Operation) -> Inst {
+    Inst::Binary {
+        op,
+        dst,
+        a,
+        b,
+        site: 0,
+    }
+}

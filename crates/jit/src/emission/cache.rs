@@ -1,0 +1,124 @@
+//! Printed code, kept by what it was printed from.
+
+use hashbrown::HashMap;
+use kiln_kernel::lock::lock;
+use kiln_x86::Code;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
+
+/// Code is dropped from the cache when there is more than this; what is in use lives on.
+const BYTES: usize = 32 << 20;
+
+/// Each piece of code takes whole pages.
+const PAGE: usize = 4096;
+
+/// Code by description: equal descriptions print the same code.
+#[derive(Default)]
+struct Cache {
+    entries: HashMap<Vec<u8>, Entry>,
+    bytes: usize,
+    /// Counts uses.
+    clock: u64,
+}
+
+struct Entry {
+    code: Arc<Code>,
+    used: u64,
+}
+
+static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
+
+/// The code that `key` describes, printed if it is not there, under a name for people. `None` if the system gives no
+/// memory that code can run from.
+///
+/// A key begins with a byte of its own for each kind of printer, and says all that the code depends on.
+pub fn code(
+    #[cfg_attr(not(feature = "testing"), expect(unused_mut))] mut key: Vec<u8>,
+    name: impl FnOnce() -> String,
+    print: impl FnOnce() -> Vec<u8>,
+) -> Option<Arc<Code>> {
+    #[cfg(feature = "testing")]
+    key.extend(kiln_kernel::bugs::seeded().unwrap_or_default().bytes());
+    {
+        let mut cache = lock(&CACHE);
+        cache.clock += 1;
+        let now = cache.clock;
+        if let Some(entry) = cache.entries.get_mut(&key) {
+            entry.used = now;
+            return Some(entry.code.clone());
+        }
+    }
+    // Printing is done outside the lock; two threads that print the same both get right code.
+    let (name, bytes) = (name(), print());
+    dump(&name, &bytes);
+    let code = Arc::new(Code::named(&bytes, &name).ok()?);
+    lock(&CACHE).insert(key, code.clone());
+    Some(code)
+}
+
+/// Writes code to a file of the folder `code`, where the environment asks for dumps: as text, or without the feature
+/// `disassembly` as it is. Code runs as well without: that a file can't be written is no error.
+fn dump(name: &str, code: &[u8]) {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let Some(place) = std::env::var_os("KILN_DUMP").filter(|p| !p.is_empty()) else {
+        return;
+    };
+    let folder = Path::new(&place).join("code");
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    let slug: String = name.chars().map(plain).collect();
+    let (process, n) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    #[cfg(feature = "disassembly")]
+    let (end, text) = ("asm", format!("; {name}\n{}", kiln_x86::disassemble(code)));
+    #[cfg(not(feature = "disassembly"))]
+    let (end, text) = ("bin", code);
+    let file = folder.join(format!("{process}-{n:04}-{slug}.{end}"));
+    let _ = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(file, text));
+}
+
+impl Cache {
+    fn insert(&mut self, key: Vec<u8>, code: Arc<Code>) {
+        let size = |key: &[u8], code: &Code| key.len() + code.bytes().len().next_multiple_of(PAGE);
+        self.bytes += size(&key, &code);
+        let used = self.clock;
+        if let Some(old) = self.entries.insert(key.clone(), Entry { code, used }) {
+            self.bytes -= size(&key, &old.code);
+        }
+        if self.bytes <= BYTES {
+            return;
+        }
+        // The older half goes, so that this is rare.
+        let mut uses: Vec<u64> = self.entries.values().map(|e| e.used).collect();
+        uses.sort_unstable();
+        let middle = uses[uses.len() / 2];
+        self.entries.retain(|_, e| e.used >= middle);
+        let rest = self.entries.iter();
+        self.bytes = rest.map(|(k, e)| size(k, &e.code)).sum();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_printed_once_and_the_oldest_goes() {
+        let print = |_: &[u8]| vec![0xC3u8; 1 << 20];
+        let key = |i: u32| [b"cache test".as_slice(), &i.to_le_bytes()].concat();
+        let code = |key, print: &mut dyn FnMut() -> Vec<u8>| code(key, String::new, print);
+        let first = code(key(0), &mut || print(&[])).unwrap();
+        let again = code(key(0), &mut || panic!("printed twice")).unwrap();
+        assert!(Arc::ptr_eq(&first, &again));
+        for i in 1..40 {
+            code(key(i), &mut || print(&[])).unwrap();
+        }
+        assert!(lock(&CACHE).bytes <= BYTES + (1 << 21));
+        let mut printed = false;
+        code(key(0), &mut || {
+            printed = true;
+            print(&[])
+        });
+        assert!(printed, "the oldest code was kept");
+        assert_eq!(first.bytes()[0], 0xC3);
+    }
+}

@@ -1,0 +1,510 @@
+//! From vector code with as many registers as it likes to the machine's.
+//!
+//! The code is straight, so registers are given in one pass: where there are too few, the value that is wanted last
+//! goes to the stack.
+
+use super::ir::{Constant, Do, Form, Ir, Key, Src, Step, Virt};
+use super::lines::{Place, Places, Tail};
+use super::pressure::uses;
+use kiln_kernel::bugs::bug;
+use kiln_x86::{Asm, Mask, Mem, Operand, Operands, Vreg, Width, op};
+
+/// Masks with a bit of their own name that code uses; those before are the tail's.
+const MASKS: [Mask; 5] = [Mask(3), Mask(4), Mask(5), Mask(6), Mask(7)];
+
+/// Where a value is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum At {
+    Nowhere,
+    Vector(Vreg),
+    Mask(Mask),
+    Stack(u32),
+}
+
+/// Prints the code of `ir`.
+pub(super) struct Emit<'a, P> {
+    pub ir: &'a Ir,
+    pub asm: &'a mut Asm,
+    pub places: &'a mut P,
+    pub tail: Option<Tail>,
+    /// Where values go that find no register.
+    pub stack: Mem,
+    /// Constants that are in registers.
+    pub pinned: &'a [Option<Vreg>],
+    free: Vec<Vreg>,
+    pub(super) masks: Vec<Mask>,
+    pub(super) at: Vec<At>,
+    /// The steps that use each value, the last first.
+    uses: Vec<Vec<u32>>,
+    /// Values in registers that are not ours.
+    pub(super) borrowed: Vec<bool>,
+    /// The register that each value is wanted in at the end.
+    pub(super) wanted: Vec<Option<Vreg>>,
+    slots: u32,
+    free_slots: Vec<u32>,
+    /// Registers that only the step at hand uses, and the value that it makes, once that has a place.
+    pub(super) temporary: Vec<Vreg>,
+    made: Option<Virt>,
+}
+
+/// Operands in a list.
+struct List([Operand; 4], usize);
+
+impl Operands for List {
+    fn list(self) -> ([Operand; 4], usize) {
+        (self.0, self.1)
+    }
+}
+
+/// Brings a constant into a register.
+pub(super) fn load_constant(asm: &mut Asm, c: &Constant, width: Width, to: Vreg) {
+    match c {
+        Constant::Lanes32(0) | Constant::Lanes64(0) => asm.op(op::VXORPS, width, (to, to, to)),
+        Constant::Lanes32(x) => {
+            let at = asm.constant(&x.to_le_bytes());
+            asm.op(op::VBROADCASTSS, width, (to, at));
+        }
+        Constant::Lanes64(x) => {
+            let at = asm.constant(&x.to_le_bytes());
+            asm.op(op::VBROADCASTSD, width, (to, at));
+        }
+        Constant::Vector(x) => {
+            let at = asm.constant(x);
+            asm.op(op::VMOVUPS, width, (to, at));
+        }
+    }
+}
+
+impl<'a, P: Places> Emit<'a, P> {
+    pub(super) fn new(
+        ir: &'a Ir,
+        asm: &'a mut Asm,
+        places: &'a mut P,
+        free: &[Vreg],
+        stack: Mem,
+        pinned: &'a [Option<Vreg>],
+        tail: Option<Tail>,
+    ) -> Emit<'a, P> {
+        Emit {
+            ir,
+            asm,
+            places,
+            tail,
+            stack,
+            pinned,
+            free: free.iter().rev().copied().collect(),
+            masks: MASKS.into_iter().rev().collect(),
+            at: vec![At::Nowhere; ir.masks.len()],
+            uses: uses(ir),
+            borrowed: vec![false; ir.masks.len()],
+            wanted: vec![None; ir.masks.len()],
+            slots: 0,
+            free_slots: vec![],
+            temporary: vec![],
+            made: None,
+        }
+    }
+
+    /// Prints everything.
+    pub(super) fn run(mut self) {
+        let ir = self.ir;
+        // What goes back to an accumulator is made there.
+        for step in &ir.steps {
+            if let (
+                Do::Store {
+                    to: key @ Key::Accumulator(_),
+                    form,
+                },
+                Some(Src::Virt(v)),
+            ) = (step.what, step.from[0])
+                && let Place::Register { at, .. } = self.find(key, step)
+            {
+                self.wanted[v.0 as usize] = Some(at[part(form)]);
+            }
+        }
+        for (i, step) in ir.steps.iter().enumerate() {
+            self.step(i as u32, step);
+            let temporary = std::mem::take(&mut self.temporary);
+            self.free.extend(temporary);
+            self.made = None;
+        }
+    }
+
+    /// Where something is, for the group of lanes that a step is for.
+    pub(super) fn find(&mut self, key: Key, step: &Step) -> Place {
+        self.places.turn(usize::from(step.group));
+        self.places.place(self.asm, key)
+    }
+
+    pub(super) fn full(&self) -> Width {
+        self.ir.target.width()
+    }
+
+    fn slot(&self, slot: u32) -> Mem {
+        self.stack.plus(slot as i32 * 64)
+    }
+
+    fn new_slot(&mut self) -> u32 {
+        self.free_slots.pop().unwrap_or_else(|| {
+            self.slots += 1;
+            self.slots - 1
+        })
+    }
+
+    fn next_use(&self, v: usize, now: u32) -> u32 {
+        let next = self.uses[v].iter().rev().find(|u| **u >= now);
+        next.copied().unwrap_or(u32::MAX)
+    }
+
+    /// A free vector register; `busy` values stay where they are, and what the step at hand makes.
+    pub(super) fn take(&mut self, now: u32, busy: &[Option<Src>]) -> Vreg {
+        if let Some(r) = self.free.pop() {
+            return r;
+        }
+        let made = bug("what is made goes to the stack", self.made, |_| None);
+        let stays = |v: usize| {
+            let v = Virt(v as u32);
+            busy.contains(&Some(Src::Virt(v))) || made == Some(v)
+        };
+        let candidates = (0..self.at.len())
+            .filter(|v| matches!(self.at[*v], At::Vector(_)) && !self.borrowed[*v] && !stays(*v));
+        let last = candidates.max_by_key(|v| self.next_use(*v, now));
+        let Some(v) = last else {
+            panic!("too few vector registers");
+        };
+        let At::Vector(r) = self.at[v] else {
+            panic!("a candidate is in a register");
+        };
+        let slot = self.new_slot();
+        let (to, width) = (self.slot(slot), self.full());
+        self.asm.op(op::VMOVUPS_STORE, width, (to, r));
+        self.at[v] = At::Stack(slot);
+        r
+    }
+
+    pub(super) fn take_mask(&mut self, now: u32, busy: &[Option<Src>]) -> Mask {
+        if let Some(k) = self.masks.pop() {
+            return k;
+        }
+        let stays = |v: usize| busy.contains(&Some(Src::Virt(Virt(v as u32))));
+        let candidates =
+            (0..self.at.len()).filter(|v| matches!(self.at[*v], At::Mask(_)) && !stays(*v));
+        let last = candidates.max_by_key(|v| self.next_use(*v, now));
+        let Some(v) = last else {
+            panic!("too few mask registers");
+        };
+        let At::Mask(k) = self.at[v] else {
+            panic!("a candidate is in a register");
+        };
+        let slot = self.new_slot();
+        let to = self.slot(slot);
+        self.asm.kmov_store(to, k);
+        self.at[v] = At::Stack(slot);
+        k
+    }
+
+    /// A register for the step at hand alone.
+    pub(super) fn temporary(&mut self, now: u32, busy: &[Option<Src>]) -> Vreg {
+        let r = self.take(now, busy);
+        self.temporary.push(r);
+        r
+    }
+
+    /// Makes sure that a value is in a register.
+    fn bring(&mut self, v: Virt, now: u32, busy: &[Option<Src>]) {
+        let At::Stack(slot) = self.at[v.0 as usize] else {
+            return;
+        };
+        let from = self.slot(slot);
+        self.at[v.0 as usize] = if self.ir.masks[v.0 as usize] {
+            let k = self.take_mask(now, busy);
+            self.asm.kmov_load(k, from);
+            At::Mask(k)
+        } else {
+            let r = self.take(now, busy);
+            let width = self.full();
+            self.asm.op(op::VMOVUPS, width, (r, from));
+            At::Vector(r)
+        };
+        self.free_slots.push(slot);
+    }
+
+    pub(super) fn vector(&self, v: Virt) -> Vreg {
+        match self.at[v.0 as usize] {
+            At::Vector(r) => r,
+            at => panic!("a vector is {at:?}"),
+        }
+    }
+
+    pub(super) fn mask(&self, v: Virt) -> Mask {
+        match self.at[v.0 as usize] {
+            At::Mask(k) => k,
+            at => panic!("a mask is {at:?}"),
+        }
+    }
+
+    /// A value in a register of its kind.
+    pub(super) fn operand_of(&self, v: Virt) -> Operand {
+        match self.ir.masks[v.0 as usize] {
+            true => self.mask(v).into(),
+            false => self.vector(v).into(),
+        }
+    }
+
+    /// A source in a register.
+    pub(super) fn register(&mut self, s: Src, now: u32, busy: &[Option<Src>]) -> Vreg {
+        match s {
+            Src::Virt(v) => self.vector(v),
+            Src::Const(c) => {
+                if let Some(r) = self.pinned[c as usize] {
+                    return r;
+                }
+                let r = self.temporary(now, busy);
+                let width = self.full();
+                load_constant(self.asm, &self.ir.constants[c as usize], width, r);
+                r
+            }
+        }
+    }
+
+    /// A source as an operand, which may be memory.
+    pub(super) fn operand(
+        &mut self,
+        s: Src,
+        memory: bool,
+        width: Width,
+        now: u32,
+        busy: &[Option<Src>],
+    ) -> Operand {
+        match s {
+            Src::Virt(v) if self.ir.masks[v.0 as usize] => self.mask(v).into(),
+            Src::Const(c) if memory && self.pinned[c as usize].is_none() => {
+                let evex = self.ir.target.evex;
+                let lanes = width.bytes();
+                match &self.ir.constants[c as usize] {
+                    Constant::Lanes32(x) if evex => self.asm.constant(&x.to_le_bytes()).broadcast(),
+                    Constant::Lanes64(x) if evex => self.asm.constant(&x.to_le_bytes()).broadcast(),
+                    Constant::Lanes32(x) => {
+                        let bytes = x.to_le_bytes().repeat(lanes / 4);
+                        self.asm.constant(&bytes).into()
+                    }
+                    Constant::Lanes64(x) => {
+                        let bytes = x.to_le_bytes().repeat(lanes / 8);
+                        self.asm.constant(&bytes).into()
+                    }
+                    Constant::Vector(x) => self.asm.constant(&x[..lanes]).into(),
+                }
+            }
+            s => self.register(s, now, busy).into(),
+        }
+    }
+
+    /// Whether a value is not used after a step.
+    pub(super) fn dies(&self, v: Virt, now: u32) -> bool {
+        self.uses[v.0 as usize].first().is_none_or(|u| *u <= now)
+    }
+
+    pub(super) fn release(&mut self, v: Virt) {
+        match std::mem::replace(&mut self.at[v.0 as usize], At::Nowhere) {
+            At::Vector(r) if !self.borrowed[v.0 as usize] => self.free.push(r),
+            At::Mask(k) => self.masks.push(k),
+            At::Stack(slot) => self.free_slots.push(slot),
+            At::Vector(_) | At::Nowhere => {}
+        }
+    }
+
+    /// Gives back the registers of the sources that a step is the last to use.
+    pub(super) fn end(&mut self, step: &Step, now: u32) {
+        for s in step.from.iter().flatten() {
+            if let Src::Virt(v) = s
+                && self.dies(*v, now)
+            {
+                self.release(*v);
+            }
+        }
+    }
+
+    /// A register for the result. Sources that end here have given theirs back.
+    pub(super) fn result(&mut self, to: Virt, now: u32, busy: &[Option<Src>]) -> Vreg {
+        let r = match self.wanted[to.0 as usize] {
+            Some(r) if self.is_unused(r) => {
+                self.borrowed[to.0 as usize] = true;
+                r
+            }
+            _ => self.take(now, busy),
+        };
+        self.place(to, r);
+        r
+    }
+
+    /// Whether no value is in a register that is not ours.
+    pub(super) fn is_unused(&self, r: Vreg) -> bool {
+        !self.at.contains(&At::Vector(r))
+    }
+
+    pub(super) fn place(&mut self, to: Virt, r: Vreg) {
+        self.at[to.0 as usize] = At::Vector(r);
+        self.made = Some(to);
+        if self.uses[to.0 as usize].is_empty() {
+            self.release(to);
+        }
+    }
+
+    fn step(&mut self, now: u32, step: &Step) {
+        let busy = &step.from;
+        for s in busy.iter().flatten() {
+            if let Src::Virt(v) = s {
+                self.bring(*v, now, busy);
+            }
+        }
+        match step.what {
+            Do::Op {
+                op,
+                width,
+                immediate,
+                memory,
+                tied: false,
+            } => {
+                let count = busy.iter().flatten().count();
+                let mut list = [Operand::Immediate(0); 4];
+                for (i, s) in busy.iter().flatten().enumerate() {
+                    let memory = memory && i + 1 == count;
+                    list[i + 1] = self.operand(*s, memory, width, now, busy);
+                }
+                let mut n = count + 1;
+                if let Some(x) = immediate {
+                    list[n] = Operand::Immediate(x);
+                    n += 1;
+                }
+                self.end(step, now);
+                list[0] = self.target(step, now, busy);
+                self.asm.op(op, width, List(list, n));
+            }
+            Do::Op {
+                op,
+                width,
+                tied: true,
+                ..
+            } => self.tied(op, width, step, now),
+            Do::Fma { negated, wide } => self.fma(negated, wide, step, now),
+            Do::Blend { wide } => self.blend(wide, step, now),
+            Do::Masks(what) => {
+                let [a, b] = [0, 1].map(|i| self.mask_source(step, i));
+                self.end(step, now);
+                let to = self.mask_result(step, now);
+                self.asm.mask_op(what, to, a, b);
+            }
+            Do::UpperBits => {
+                let a = self.mask_source(step, 0);
+                self.end(step, now);
+                let to = self.mask_result(step, now);
+                self.asm.kshiftr(to, a, 8);
+            }
+            Do::JoinBits => {
+                let [low, high] = [0, 1].map(|i| self.mask_source(step, i));
+                self.end(step, now);
+                let to = self.mask_result(step, now);
+                self.asm.kunpack(to, high, low);
+            }
+            Do::Load { from, form } => self.load(from, form, step, now),
+            Do::Store { to, form } => self.store(to, form, step, now),
+            Do::Gather { from, wide } => self.gather(from, wide, step, now),
+            Do::Call(native) => self.call(native, step, now),
+            Do::Neutral { op, wide, float } => self.neutral((op, wide, float), step, now),
+        }
+    }
+
+    fn mask_source(&self, step: &Step, i: usize) -> Mask {
+        match step.from[i] {
+            Some(Src::Virt(v)) => self.mask(v),
+            s => panic!("a mask is {s:?}"),
+        }
+    }
+
+    pub(super) fn mask_result(&mut self, step: &Step, now: u32) -> Mask {
+        let Some(to) = step.to else {
+            panic!("a mask is made for nothing");
+        };
+        let k = self.take_mask(now, &[]);
+        self.at[to.0 as usize] = At::Mask(k);
+        if self.uses[to.0 as usize].is_empty() {
+            self.release(to);
+        }
+        k
+    }
+
+    pub(super) fn target(&mut self, step: &Step, now: u32, busy: &[Option<Src>]) -> Operand {
+        let Some(to) = step.to else {
+            panic!("a result for nothing");
+        };
+        if self.ir.masks[to.0 as usize] {
+            return self.mask_result(step, now).into();
+        }
+        // The sources are read by this very instruction: their registers may be its result's.
+        let busy = if busy.iter().flatten().count() > 0 {
+            busy
+        } else {
+            &[]
+        };
+        self.result(to, now, busy).into()
+    }
+
+    fn load(&mut self, key: Key, form: Form, step: &Step, now: u32) {
+        let mut place = self.find(key, step);
+        let Some(to) = step.to else {
+            panic!("a load for nothing");
+        };
+        if let Some(Src::Virt(bytes)) = step.from[0] {
+            let slot = self.new_slot();
+            let (at, bytes) = (self.slot(slot), self.vector(bytes));
+            self.asm.op(op::VMOVSD_STORE, Width::X, (at, bytes));
+            place = Place::Vector(self.places.moved(self.asm, key, at));
+            self.free_slots.push(slot);
+            self.end(step, now);
+        }
+        if let Place::Register { at, last } = place {
+            self.at[to.0 as usize] = At::Vector(at[part(form)]);
+            self.borrowed[to.0 as usize] = !last;
+            return;
+        }
+        if form == Form::Bits {
+            let k = self.mask_result(step, now);
+            let r = self.temporary(now, &[]);
+            self.load_bits(place, k, r);
+            return;
+        }
+        let r = self.result(to, now, &[]);
+        self.load_vector(place, form, r, now);
+    }
+
+    fn store(&mut self, key: Key, form: Form, step: &Step, now: u32) {
+        let Some(value) = step.from[0] else {
+            panic!("a store of nothing");
+        };
+        let place = self.find(key, step);
+        if let Place::Register { at, .. } = place {
+            let from = self.register(value, now, &step.from);
+            let to = at[part(form)];
+            if from != to {
+                let width = self.full();
+                self.asm.op(op::VMOVAPS, width, (to, from));
+            }
+        } else if form == Form::Bits {
+            let k = self.mask_source(step, 0);
+            let r = self.temporary(now, &step.from);
+            self.store_bits(place, k, r);
+        } else {
+            let from = self.register(value, now, &step.from);
+            self.store_vector(place, form, from, now, &step.from);
+        }
+        self.end(step, now);
+    }
+}
+
+/// Which register of a value of two a form is of.
+pub(super) fn part(form: Form) -> usize {
+    match form {
+        Form::Double(p) | Form::Unsigned(p) => usize::from(p),
+        _ => 0,
+    }
+}

@@ -1,0 +1,467 @@
+//! Straight-line vector code with as many registers as it likes.
+
+use super::Target;
+pub use super::step::Key;
+pub(super) use super::step::{Constant, Do, Form, Src, Step, Virt};
+use kiln_base::prim::Reduction;
+use kiln_x86::{MaskOp, Op, Width, op};
+
+/// Collects vector code.
+pub(super) struct Ir {
+    pub target: Target,
+    pub steps: Vec<Step>,
+    pub constants: Vec<Constant>,
+    /// Whether each value is in a mask register.
+    pub masks: Vec<bool>,
+}
+
+/// A comparison's condition.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Cmp {
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+    /// Either is NaN.
+    Unordered,
+}
+
+impl Cmp {
+    /// Of `vcmpps`, quiet.
+    fn float(self) -> u8 {
+        match self {
+            Cmp::Eq => 0,
+            Cmp::Ne => 4,
+            Cmp::Lt => 17,
+            Cmp::Le => 18,
+            Cmp::Gt => 30,
+            Cmp::Ge => 29,
+            Cmp::Unordered => 3,
+        }
+    }
+
+    /// Of `vpcmpd`.
+    fn int(self) -> u8 {
+        match self {
+            Cmp::Eq => 0,
+            Cmp::Lt => 1,
+            Cmp::Le => 2,
+            Cmp::Ne => 4,
+            Cmp::Ge => 5,
+            Cmp::Gt => 6,
+            Cmp::Unordered => panic!("integers are ordered"),
+        }
+    }
+}
+
+impl Ir {
+    pub(super) fn new(target: Target) -> Ir {
+        Ir {
+            target,
+            steps: vec![],
+            constants: vec![],
+            masks: vec![],
+        }
+    }
+
+    /// The code of two groups of lanes, step by step in turns: while one waits for a result, the other goes on.
+    pub(super) fn twice(&self) -> Ir {
+        let values = self.masks.len() as u32;
+        let second = |v: Virt| Virt(v.0 + values);
+        let mut steps = Vec::with_capacity(2 * self.steps.len());
+        for step in &self.steps {
+            let from = step.from.map(|s| match s {
+                Some(Src::Virt(v)) => Some(Src::Virt(second(v))),
+                s => s,
+            });
+            steps.push(*step);
+            steps.push(Step {
+                to: step.to.map(second),
+                from,
+                group: 1,
+                ..*step
+            });
+        }
+        Ir {
+            target: self.target,
+            steps,
+            constants: self.constants.clone(),
+            masks: self.masks.repeat(2),
+        }
+    }
+
+    pub(super) fn width(&self) -> Width {
+        self.target.width()
+    }
+
+    fn constant(&mut self, c: Constant) -> Src {
+        let at = self.constants.iter().position(|k| *k == c);
+        Src::Const(at.unwrap_or_else(|| {
+            self.constants.push(c);
+            self.constants.len() - 1
+        }) as u32)
+    }
+
+    /// The same f32 in each lane.
+    pub(super) fn f32(&mut self, x: f32) -> Src {
+        self.constant(Constant::Lanes32(x.to_bits()))
+    }
+
+    pub(super) fn f64(&mut self, x: f64) -> Src {
+        self.constant(Constant::Lanes64(x.to_bits()))
+    }
+
+    pub(super) fn i32(&mut self, x: i32) -> Src {
+        self.constant(Constant::Lanes32(x as u32))
+    }
+
+    pub(super) fn i64(&mut self, x: i64) -> Src {
+        self.constant(Constant::Lanes64(x as u64))
+    }
+
+    pub(super) fn vector(&mut self, bytes: [u8; 64]) -> Src {
+        self.constant(Constant::Vector(bytes))
+    }
+
+    fn fresh(&mut self, mask: bool) -> Virt {
+        self.masks.push(mask);
+        Virt(self.masks.len() as u32 - 1)
+    }
+
+    pub(super) fn push(&mut self, what: Do, mask: bool, from: [Option<Src>; 3]) -> Virt {
+        let to = self.fresh(mask);
+        self.steps.push(Step {
+            what,
+            to: Some(to),
+            from,
+            group: 0,
+        });
+        to
+    }
+
+    /// The number in all lanes of a constant of f32, or of f64.
+    pub(super) fn number(&self, wide: bool, x: Src) -> Option<f64> {
+        let Src::Const(c) = x else { return None };
+        match self.constants[c as usize] {
+            Constant::Lanes32(bits) if !wide => Some(f32::from_bits(bits).into()),
+            Constant::Lanes64(bits) if wide => Some(f64::from_bits(bits)),
+            _ => None,
+        }
+    }
+
+    /// The instruction that makes a value, with its immediate, and what it reads.
+    pub(super) fn made_by(&self, x: Src) -> Option<(Op, Option<u8>, [Option<Src>; 3])> {
+        let Src::Virt(v) = x else { return None };
+        let step = self.steps.iter().rev().find(|s| s.to == Some(v))?;
+        match step.what {
+            Do::Op { op, immediate, .. } => Some((op, immediate, step.from)),
+            _ => None,
+        }
+    }
+
+    /// Drops what nothing reads.
+    pub(super) fn drop_unused(&mut self) {
+        let mut used = vec![false; self.masks.len()];
+        let mut steps = std::mem::take(&mut self.steps);
+        steps.reverse();
+        steps.retain(|step| {
+            let acts = matches!(step.what, Do::Store { .. } | Do::Call(_));
+            let keeps = acts || step.to.is_none_or(|v| used[v.0 as usize]);
+            for from in step.from.iter().flatten().filter(|_| keeps) {
+                if let Src::Virt(v) = from {
+                    used[v.0 as usize] = true;
+                }
+            }
+            keeps
+        });
+        steps.reverse();
+        self.steps = steps;
+    }
+
+    /// `op(a)`.
+    pub(super) fn op1(&mut self, op: Op, a: impl Into<Src>) -> Virt {
+        let width = self.width();
+        self.op1_of(op, width, None, a)
+    }
+
+    /// `op(a)` of a width, with an immediate.
+    pub(super) fn op1_of(
+        &mut self,
+        op: Op,
+        width: Width,
+        immediate: Option<u8>,
+        a: impl Into<Src>,
+    ) -> Virt {
+        let what = Do::Op {
+            op,
+            width,
+            immediate,
+            memory: false,
+            tied: false,
+        };
+        self.push(what, false, [Some(a.into()), None, None])
+    }
+
+    /// `op(a, b)`.
+    pub(super) fn op2(&mut self, op: Op, a: impl Into<Src>, b: impl Into<Src>) -> Virt {
+        let width = self.width();
+        self.op2_of(op, width, None, a, b)
+    }
+
+    /// `op(a, b)` where the order does not matter.
+    pub(super) fn either(&mut self, op: Op, a: impl Into<Src>, b: impl Into<Src>) -> Virt {
+        match (a.into(), b.into()) {
+            (a @ Src::Const(_), b @ Src::Virt(_)) => self.op2(op, b, a),
+            (a, b) => self.op2(op, a, b),
+        }
+    }
+
+    /// `op(a, b)` of a width, with an immediate.
+    pub(super) fn op2_of(
+        &mut self,
+        op: Op,
+        width: Width,
+        immediate: Option<u8>,
+        a: impl Into<Src>,
+        b: impl Into<Src>,
+    ) -> Virt {
+        let (a, b) = (a.into(), b.into());
+        // With EVEX these broadcast numbers of 32 bits.
+        let narrow = matches!(op.name, "VPAND" | "VPOR" | "VPXOR" | "VPANDN");
+        let wide = match b {
+            Src::Const(c) => matches!(self.constants[c as usize], Constant::Lanes64(_)),
+            Src::Virt(_) => false,
+        };
+        let what = Do::Op {
+            op,
+            width,
+            immediate,
+            memory: width == self.width() && !(narrow && wide),
+            tied: false,
+        };
+        self.push(what, false, [Some(a), Some(b), None])
+    }
+
+    /// An instruction that overwrites its first operand, `op(a, b, c)`.
+    pub(super) fn tied(&mut self, op: Op, a: Src, b: Src, c: Src) -> Virt {
+        let what = Do::Op {
+            op,
+            width: self.width(),
+            immediate: None,
+            memory: true,
+            tied: true,
+        };
+        self.push(what, false, [Some(a), Some(b), Some(c)])
+    }
+
+    /// `a · b + c`, rounded once.
+    pub(super) fn fma(&mut self, a: impl Into<Src>, b: impl Into<Src>, c: impl Into<Src>) -> Virt {
+        let what = Do::Fma {
+            negated: false,
+            wide: false,
+        };
+        let from = [Some(a.into()), Some(b.into()), Some(c.into())];
+        self.push(what, false, from)
+    }
+
+    /// `mask ? a : b`, of lanes of 32 or 64 bits.
+    pub(super) fn select(
+        &mut self,
+        wide: bool,
+        mask: Virt,
+        a: impl Into<Src>,
+        b: impl Into<Src>,
+    ) -> Virt {
+        let from = [Some(b.into()), Some(a.into()), Some(mask.into())];
+        self.push(Do::Blend { wide }, false, from)
+    }
+
+    /// A comparison of floats of 32 or 64 bits: a mask, or of 64 bits one of as many lanes.
+    pub(super) fn compare(
+        &mut self,
+        wide: bool,
+        cmp: Cmp,
+        a: impl Into<Src>,
+        b: impl Into<Src>,
+    ) -> Virt {
+        let what = Do::Op {
+            op: if wide { op::VCMPPD } else { op::VCMPPS },
+            width: self.width(),
+            immediate: Some(cmp.float()),
+            memory: true,
+            tied: false,
+        };
+        let from = [Some(a.into()), Some(b.into()), None];
+        self.push(what, self.target.evex, from)
+    }
+
+    /// A comparison of integers.
+    pub(super) fn compare_int(&mut self, wide: bool, cmp: Cmp, a: Src, b: Src) -> Virt {
+        if self.target.evex {
+            let what = Do::Op {
+                op: if wide { op::VPCMPQ } else { op::VPCMPD },
+                width: self.width(),
+                immediate: Some(cmp.int()),
+                memory: true,
+                tied: false,
+            };
+            return self.push(what, true, [Some(a), Some(b), None]);
+        }
+        let (equal, greater) = match wide {
+            true => (op::VPCMPEQQ, op::VPCMPGTQ),
+            false => (op::VPCMPEQD, op::VPCMPGTD),
+        };
+        let not = |ir: &mut Ir, m: Virt| {
+            let ones = ir.i32(-1);
+            ir.op2(op::VPXOR, m, ones)
+        };
+        match cmp {
+            Cmp::Eq => self.op2(equal, a, b),
+            Cmp::Gt => self.op2(greater, a, b),
+            Cmp::Lt => self.op2(greater, b, a),
+            Cmp::Ne => {
+                let m = self.op2(equal, a, b);
+                not(self, m)
+            }
+            Cmp::Le => {
+                let m = self.op2(greater, a, b);
+                not(self, m)
+            }
+            Cmp::Ge => {
+                let m = self.op2(greater, b, a);
+                not(self, m)
+            }
+            Cmp::Unordered => panic!("integers are ordered"),
+        }
+    }
+
+    /// Lanes of a vector whose sign is set, as a mask.
+    pub(super) fn signs(&mut self, wide: bool, a: Virt) -> Virt {
+        if self.target.evex {
+            let what = Do::Op {
+                op: if wide { op::VPMOVQ2M } else { op::VPMOVD2M },
+                width: self.width(),
+                immediate: None,
+                memory: false,
+                tied: false,
+            };
+            return self.push(what, true, [Some(a.into()), None, None]);
+        }
+        match wide {
+            true => {
+                let zero = self.i64(0);
+                self.op2(op::VPCMPGTQ, zero, a)
+            }
+            false => {
+                let width = self.width();
+                self.op1_of(op::VPSRAD, width, Some(31), a)
+            }
+        }
+    }
+
+    /// The mask of a group of lanes from those of its two halves of 64 bits a lane.
+    pub(super) fn join_masks(&mut self, low: Virt, high: Virt) -> Virt {
+        if self.target.evex {
+            let from = [Some(low.into()), Some(high.into()), None];
+            return self.push(Do::JoinBits, true, from);
+        }
+        self.narrow64(low, high)
+    }
+
+    /// The lower halves of the lanes of two vectors of 64 bits a lane.
+    pub(super) fn low_halves(&mut self, low: Virt, high: Virt) -> Virt {
+        if !self.target.evex {
+            return self.narrow64(low, high);
+        }
+        let [low, high] = [low, high].map(|x| self.op1(op::VPMOVQD, x));
+        self.joined(low, high)
+    }
+
+    /// With VEX, the lower halves of the lanes of two vectors of 64 bits a lane.
+    pub(super) fn narrow64(&mut self, low: Virt, high: Virt) -> Virt {
+        let width = self.width();
+        let even = self.op2_of(op::VSHUFPS, width, Some(0x88), low, high);
+        self.op1_of(op::VPERMQ, width, Some(0xD8), even)
+    }
+
+    /// The mask of each half of a group, for lanes of 64 bits.
+    pub(super) fn split_mask(&mut self, m: Virt) -> [Virt; 2] {
+        if self.target.evex {
+            let upper = self.push(Do::UpperBits, true, [Some(m.into()), None, None]);
+            return [m, upper];
+        }
+        let upper = self.op1_of(op::VEXTRACT128, Width::Y, Some(1), m);
+        [self.op1(op::VPMOVSXDQ, m), self.op1(op::VPMOVSXDQ, upper)]
+    }
+
+    /// `a` and `b`, as masks; so of the others.
+    pub(super) fn masks(&mut self, what: MaskOp, a: Virt, b: Virt) -> Virt {
+        if self.target.evex {
+            let from = [Some(a.into()), Some(b.into()), None];
+            return self.push(Do::Masks(what), true, from);
+        }
+        let op = match what {
+            MaskOp::And => op::VPAND,
+            MaskOp::Or => op::VPOR,
+            MaskOp::Xor => op::VPXOR,
+            MaskOp::AndNot => op::VPANDN,
+            MaskOp::Equal => op::VPCMPEQD,
+        };
+        self.op2(op, a, b)
+    }
+
+    /// The lanes that a mask has not.
+    pub(super) fn not_mask(&mut self, a: Virt) -> Virt {
+        if self.target.evex {
+            let ones = self.masks(MaskOp::Equal, a, a);
+            return self.masks(MaskOp::Xor, a, ones);
+        }
+        let ones = self.i32(-1);
+        self.op2(op::VPXOR, a, ones)
+    }
+
+    pub(super) fn load(&mut self, from: Key, form: Form, mask: bool) -> Virt {
+        self.push(Do::Load { from, form }, mask, [None; 3])
+    }
+
+    pub(super) fn store(&mut self, to: Key, form: Form, value: Src) {
+        self.steps.push(Step {
+            what: Do::Store { to, form },
+            to: None,
+            from: [Some(value), None, None],
+            group: 0,
+        });
+    }
+
+    /// What a reduction may take at the tail.
+    pub(super) fn neutral(&mut self, op: Reduction, wide: u8, float: bool, value: Src) -> Virt {
+        let what = Do::Neutral { op, wide, float };
+        self.push(what, false, [Some(value), None, None])
+    }
+
+    /// The upper half of a vector, as one of half the width.
+    pub(super) fn upper(&mut self, a: impl Into<Src>) -> Virt {
+        match self.target.evex {
+            true => self.op1_of(op::VEXTRACT256, Width::Z, Some(1), a),
+            false => self.op1_of(op::VEXTRACT128, Width::Y, Some(1), a),
+        }
+    }
+
+    /// One vector of two of half the width.
+    pub(super) fn joined(&mut self, low: Virt, high: Virt) -> Virt {
+        let (op, width) = match self.target.evex {
+            true => (op::VINSERT256, Width::Z),
+            false => (op::VINSERT128, Width::Y),
+        };
+        let what = Do::Op {
+            op,
+            width,
+            immediate: Some(1),
+            memory: false,
+            tied: false,
+        };
+        self.push(what, false, [Some(low.into()), Some(high.into()), None])
+    }
+}

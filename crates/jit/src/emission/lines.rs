@@ -1,0 +1,460 @@
+//! Instructions of a tile program for one group of lanes.
+//!
+//! A group has as many lanes as a vector has f32: 16 from `Level::Avx512` on, 8 at `Level::Avx2`. A value of 64 bits a lane
+//! takes two registers, a mask one: a mask register with EVEX, a vector of lanes of 32 bits with VEX.
+//!
+//! Whoever prints a loop around them, or puts them behind a product, makes [`Lines`] of the list, asks how many
+//! registers it [needs](Lines::needs) and how much [stack](Lines::stack), and prints it where wanted, with
+//! [`Places`] that say where accesses, and registers of the program that come from elsewhere, are.
+
+use super::Target;
+use super::cast;
+use super::emit::{Emit, load_constant};
+pub use super::ir::Key;
+use super::ir::{Cmp, Form, Ir, Src, Virt};
+use super::native;
+pub use super::places::{Place, Places, Run, Tail};
+use super::pressure::{constant_uses, pressure};
+use super::primitive::{binary, select, unary};
+use hashbrown::{HashMap, HashSet};
+use kiln_base::prim::Reduction;
+use kiln_base::{Compute, DType, Dim, Scalar};
+use kiln_kernel::compute::{plain_dtype, scalar_bits};
+use kiln_plan::tile::{Inst, Reg};
+use kiln_x86::{Asm, Mem, Vreg, op};
+
+/// A list has something that is not printed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Unprintable;
+
+/// What a list of instructions is about.
+pub struct About<'a> {
+    /// The type of each register.
+    pub registers: &'a [Compute],
+    /// Registers that are constants.
+    pub constants: &'a [(Reg, Scalar)],
+    /// The types of row slots.
+    pub slots: &'a [Compute],
+    /// The dtype that each access has in memory.
+    pub dtypes: &'a dyn Fn(u16) -> DType,
+    /// Whether a register has the same in all lanes.
+    pub same: &'a dyn Fn(Reg) -> bool,
+}
+
+/// A list of instructions, as vector code.
+pub struct Lines {
+    ir: Ir,
+    needs: usize,
+    stack: usize,
+    /// Constants, those that are read most often first.
+    popular: Vec<u32>,
+}
+
+/// Constants of [`Lines`] that are in registers.
+#[derive(Clone, Default)]
+pub struct Pinned(Vec<Option<Vreg>>);
+
+impl Lines {
+    /// Vector code for `code`; `outputs` are registers that are read elsewhere.
+    ///
+    /// # Errors
+    /// If something in it is not printed.
+    pub fn new(
+        target: Target,
+        about: &About,
+        code: &[Inst],
+        outputs: &[Reg],
+    ) -> Result<Lines, Unprintable> {
+        let mut build = Build {
+            ir: Ir::new(target),
+            about,
+            values: HashMap::new(),
+            accumulators: HashSet::new(),
+            lined: HashSet::new(),
+        };
+        for inst in code {
+            build.inst(inst)?;
+        }
+        for r in outputs {
+            let value = build.value(*r)?;
+            let dtype = plain_dtype(value.ty);
+            build.store(Key::Output(*r), dtype, value)?;
+        }
+        let mut ir = build.ir;
+        ir.drop_unused();
+        #[cfg(feature = "testing")]
+        super::bugs::apply(&mut ir);
+        let (needs, slots) = pressure(&ir);
+        let uses = constant_uses(&ir);
+        let mut popular: Vec<u32> = (0..uses.len() as u32).collect();
+        popular.retain(|c| uses[*c as usize] > 0);
+        popular.sort_by_key(|c| std::cmp::Reverse(uses[*c as usize]));
+        Ok(Lines {
+            ir,
+            needs,
+            stack: slots * 64,
+            popular,
+        })
+    }
+
+    /// With so many free vector registers nothing goes to the stack.
+    pub fn needs(&self) -> usize {
+        self.needs
+    }
+
+    /// The fewest registers that it can be printed with.
+    pub const LEAST: usize = 6;
+
+    /// Bytes that it may want on the stack.
+    pub fn stack(&self) -> usize {
+        self.stack
+    }
+
+    /// The same for two groups of lanes at once, whose code is interleaved: worth it where long chains of operations
+    /// would leave the processor waiting.
+    pub fn twice(&self) -> Lines {
+        let ir = self.ir.twice();
+        let (needs, slots) = pressure(&ir);
+        Lines {
+            ir,
+            needs,
+            stack: slots * 64,
+            popular: self.popular.clone(),
+        }
+    }
+
+    /// The number of instructions, roughly.
+    pub fn instructions(&self) -> usize {
+        self.ir.steps.len()
+    }
+
+    /// How many constants it reads.
+    pub fn constants(&self) -> usize {
+        self.popular.len()
+    }
+
+    /// Brings constants into these registers, in front of a loop.
+    pub fn pin(&self, asm: &mut Asm, registers: &[Vreg]) -> Pinned {
+        let mut pinned = vec![None; self.ir.constants.len()];
+        for (c, r) in self.popular.iter().zip(registers) {
+            let constant = &self.ir.constants[*c as usize];
+            load_constant(asm, constant, self.ir.target.width(), *r);
+            pinned[*c as usize] = Some(*r);
+        }
+        Pinned(pinned)
+    }
+
+    /// Prints the code for one group of lanes: all of them, or those of the tail. It uses the registers `free` (at
+    /// least [`Lines::LEAST`], and those that places give), the masks 3 to 7, and the bytes on the
+    /// [stack](Lines::stack) from `stack`.
+    pub fn print(
+        &self,
+        asm: &mut Asm,
+        places: &mut impl Places,
+        (free, stack): (&[Vreg], Mem),
+        pinned: &Pinned,
+        tail: Option<Tail>,
+    ) {
+        let none = vec![None; self.ir.constants.len()];
+        let pinned = if pinned.0.is_empty() {
+            &none
+        } else {
+            &pinned.0
+        };
+        Emit::new(&self.ir, asm, places, free, stack, pinned, tail).run();
+    }
+}
+
+/// A value of a group of lanes.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Value {
+    pub ty: Compute,
+    /// The second only of 64 bits a lane.
+    pub parts: [Src; 2],
+}
+
+impl Value {
+    pub(super) fn one(ty: Compute, part: impl Into<Src>) -> Value {
+        let part = part.into();
+        Value {
+            ty,
+            parts: [part, part],
+        }
+    }
+
+    pub(super) fn mask(&self) -> Result<Virt, Unprintable> {
+        match self.parts[0] {
+            Src::Virt(v) => Ok(v),
+            Src::Const(_) => Err(Unprintable),
+        }
+    }
+}
+
+pub(super) fn is_wide(ty: Compute) -> bool {
+    matches!(ty, Compute::F64 | Compute::I64)
+}
+
+pub(super) struct Build<'a> {
+    pub ir: Ir,
+    pub about: &'a About<'a>,
+    values: HashMap<u16, Value>,
+    accumulators: HashSet<u16>,
+    /// Registers that have numbers one after the other.
+    pub lined: HashSet<u16>,
+}
+
+impl Build<'_> {
+    pub(super) fn ty(&self, r: Reg) -> Result<Compute, Unprintable> {
+        let ty = self.about.registers.get(usize::from(r.0));
+        ty.copied().ok_or(Unprintable)
+    }
+
+    pub(super) fn value(&mut self, r: Reg) -> Result<Value, Unprintable> {
+        if let Some(v) = self.values.get(&r.0) {
+            return Ok(*v);
+        }
+        if self.accumulators.contains(&r.0) {
+            return Err(Unprintable);
+        }
+        let ty = self.ty(r)?;
+        let constant = self.about.constants.iter().find(|(c, _)| *c == r);
+        let value = match constant {
+            Some((_, x)) => self.constant(*x, ty)?,
+            None => self.load(Key::Input(r), plain_dtype(ty)),
+        };
+        self.values.insert(r.0, value);
+        Ok(value)
+    }
+
+    pub(super) fn constant(&mut self, x: Scalar, ty: Compute) -> Result<Value, Unprintable> {
+        let bits = scalar_bits(x, ty);
+        Ok(match ty {
+            Compute::F32 => Value::one(ty, self.ir.f32(f32::from_bits(bits as u32))),
+            Compute::I32 => Value::one(ty, self.ir.i32(bits as i32)),
+            Compute::F64 => Value::one(ty, self.ir.f64(f64::from_bits(bits))),
+            Compute::I64 => Value::one(ty, self.ir.i64(bits as i64)),
+            Compute::Mask => {
+                let (a, b) = (self.ir.i32(bits as i32), self.ir.i32(1));
+                Value::one(ty, self.ir.compare_int(false, Cmp::Eq, a, b))
+            }
+        })
+    }
+
+    pub(super) fn value_of(ty: Compute, mut part: impl FnMut(u8) -> Src) -> Value {
+        if is_wide(ty) {
+            let low = part(0);
+            let parts = [low, part(1)];
+            return Value { ty, parts };
+        }
+        Value::one(ty, part(0))
+    }
+
+    /// Elements of a dtype, as its compute type.
+    pub(super) fn load(&mut self, from: Key, dtype: DType) -> Value {
+        let ty = dtype.compute();
+        let ir = &mut self.ir;
+        let word = |ir: &mut Ir, form: Form| Value::one(ty, ir.load(from, form, false));
+        match dtype {
+            DType::F32 | DType::I32 => word(ir, Form::Word),
+            DType::U8 => word(ir, Form::Byte { signed: false }),
+            DType::I8 => word(ir, Form::Byte { signed: true }),
+            DType::U16 => word(ir, Form::Short { signed: false }),
+            DType::I16 => word(ir, Form::Short { signed: true }),
+            DType::F16 => word(ir, Form::Half),
+            DType::BF16 => {
+                let low = ir.load(from, Form::Short { signed: false }, false);
+                let width = ir.width();
+                Value::one(ty, ir.op1_of(op::VPSLLD, width, Some(16), low))
+            }
+            DType::F64 | DType::I64 | DType::U64 => {
+                Build::value_of(ty, |p| ir.load(from, Form::Double(p), false).into())
+            }
+            DType::U32 => Build::value_of(ty, |p| ir.load(from, Form::Unsigned(p), false).into()),
+            DType::Bool if ir.target.evex => Value::one(ty, ir.load(from, Form::Bits, true)),
+            DType::Bool => {
+                let bytes = ir.load(from, Form::Byte { signed: false }, false);
+                let zero = ir.i32(0);
+                Value::one(ty, ir.compare_int(false, Cmp::Gt, bytes.into(), zero))
+            }
+        }
+    }
+
+    /// Writes a value as elements of a dtype, which has its compute type.
+    fn store(&mut self, to: Key, dtype: DType, value: Value) -> Result<(), Unprintable> {
+        let ir = &mut self.ir;
+        let evex = ir.target.evex;
+        let [low, high] = value.parts;
+        match dtype {
+            DType::F32 | DType::I32 => ir.store(to, Form::Word, low),
+            DType::F64 | DType::I64 | DType::U64 => {
+                ir.store(to, Form::Double(0), low);
+                ir.store(to, Form::Double(1), high);
+            }
+            DType::U32 if evex => {
+                ir.store(to, Form::Unsigned(0), low);
+                ir.store(to, Form::Unsigned(1), high);
+            }
+            DType::U32 => {
+                let [low, high] = cast::in_registers(ir, value.parts);
+                let narrow = ir.narrow64(low, high);
+                ir.store(to, Form::Word, narrow.into());
+            }
+            DType::F16 => ir.store(to, Form::Half, low),
+            DType::BF16 => {
+                let bits = cast::to_bf16(ir, low);
+                self.store_short(to, bits.into());
+            }
+            DType::U16 | DType::I16 => self.store_short(to, low),
+            DType::U8 | DType::I8 => self.store_byte(to, low),
+            DType::Bool if evex => {
+                let m = value.mask()?;
+                ir.store(to, Form::Bits, m.into());
+            }
+            DType::Bool => {
+                let one = ir.i32(1);
+                let bytes = ir.op2(op::VPAND, value.mask()?, one);
+                self.store_byte(to, bytes.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn store_short(&mut self, to: Key, value: Src) {
+        let ir = &mut self.ir;
+        if ir.target.evex {
+            return ir.store(to, Form::Short { signed: false }, value);
+        }
+        let shorts = self.shorts(value, 0xffff);
+        self.ir.store(to, Form::Shorts, shorts.into());
+    }
+
+    fn store_byte(&mut self, to: Key, value: Src) {
+        if self.ir.target.evex {
+            return self.ir.store(to, Form::Byte { signed: false }, value);
+        }
+        let shorts = self.shorts(value, 0xff);
+        let width = kiln_x86::Width::X;
+        let bytes = self.ir.op2_of(op::VPACKUSWB, width, None, shorts, shorts);
+        self.ir.store(to, Form::Bytes, bytes.into());
+    }
+
+    /// With VEX, the low bits of eight lanes as numbers of 16 bits.
+    fn shorts(&mut self, value: Src, bits: i32) -> Virt {
+        let ir = &mut self.ir;
+        let bits = ir.i32(bits);
+        let low = ir.either(op::VPAND, value, bits);
+        let packed = ir.op2(op::VPACKUSDW, low, low);
+        let width = ir.width();
+        ir.op1_of(op::VPERMQ, width, Some(0x08), packed)
+    }
+
+    fn inst(&mut self, inst: &Inst) -> Result<(), Unprintable> {
+        let (dst, value) = match inst {
+            Inst::Load { dst, access } => {
+                let dtype = (self.about.dtypes)(*access);
+                (*dst, self.load(Key::Access(*access), dtype))
+            }
+            Inst::Kept { dst, slot } => {
+                let ty = self.about.slots[usize::from(*slot)];
+                (*dst, self.load(Key::Slot(*slot), plain_dtype(ty)))
+            }
+            Inst::Unary { op, dst, a } => {
+                let a = self.value(*a)?;
+                (*dst, unary(&mut self.ir, *op, a)?)
+            }
+            Inst::Binary {
+                op,
+                dst,
+                a,
+                b,
+                site,
+            } => {
+                let (a, b) = (self.value(*a)?, self.value(*b)?);
+                let value = match binary(&mut self.ir, *op, a, b) {
+                    Err(Unprintable) if a.ty != Compute::Mask => {
+                        native::binary_of(&mut self.ir, *op, [a, b], *site)
+                    }
+                    value => value?,
+                };
+                (*dst, value)
+            }
+            Inst::Select { dst, mask, a, b } => {
+                let m = self.value(*mask)?.mask()?;
+                let (a, b) = (self.value(*a)?, self.value(*b)?);
+                (*dst, select(&mut self.ir, m, a, b)?)
+            }
+            Inst::Convert { dst, a, from, to } => {
+                let a = self.value(*a)?;
+                (*dst, cast::convert(&mut self.ir, a, *from, *to)?)
+            }
+            Inst::Reduce { op, acc, a } => return self.reduce(*op, *acc, *a),
+            Inst::Keep { slot, src } => {
+                let value = self.value(*src)?;
+                return self.store(Key::Slot(*slot), plain_dtype(value.ty), value);
+            }
+            Inst::Store { access, src } => {
+                let value = self.value(*src)?;
+                let dtype = (self.about.dtypes)(*access);
+                let value = if value.ty == dtype.compute() {
+                    value
+                } else {
+                    cast::convert(&mut self.ir, value, plain_dtype(value.ty), dtype)?
+                };
+                return self.store(Key::Access(*access), dtype, value);
+            }
+            Inst::LoadAt {
+                dst,
+                access,
+                dynamic,
+            } => (*dst, self.load_at(*access, dynamic)?),
+            // A number of the first lane by position, and what it grows by from lane to lane.
+            Inst::Index {
+                dst,
+                offset,
+                strides,
+            } => {
+                let [Dim::Const(stride)] = strides[..] else {
+                    return Err(Unprintable);
+                };
+                let Dim::Const(n) = offset else {
+                    return Err(Unprintable);
+                };
+                (*dst, self.index(*dst, *n as u16, stride)?)
+            }
+            Inst::Random {
+                kind,
+                dst,
+                seed,
+                offset,
+                index,
+            } => (*dst, self.random(*kind, *dst, [*seed, *offset, *index])?),
+            Inst::ArgReduce { .. } => return Err(Unprintable),
+        };
+        self.accumulators.remove(&dst.0);
+        self.values.insert(dst.0, value);
+        Ok(())
+    }
+
+    fn reduce(&mut self, reduction: Reduction, acc: Reg, a: Reg) -> Result<(), Unprintable> {
+        let a = self.value(a)?;
+        let ty = a.ty;
+        if ty == Compute::Mask {
+            return Err(Unprintable);
+        }
+        let wide = is_wide(ty);
+        let parts = Build::value_of(ty, |p| {
+            let code = if wide { p + 1 } else { 0 };
+            let part = a.parts[usize::from(p)];
+            self.ir.neutral(reduction, code, ty.is_float(), part).into()
+        });
+        let sum = self.load(Key::Accumulator(acc), plain_dtype(ty));
+        let sum = binary(&mut self.ir, reduction.combine(), sum, parts)?;
+        self.store(Key::Accumulator(acc), plain_dtype(ty), sum)?;
+        self.values.remove(&acc.0);
+        self.accumulators.insert(acc.0);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

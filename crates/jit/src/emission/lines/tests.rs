@@ -1,0 +1,126 @@
+//! Work behind a product.
+
+use super::*;
+use kiln_base::prim::{Binary, Unary};
+use kiln_kernel::simd::Level;
+use kiln_x86::{Code, Gpr, Width};
+
+/// Work behind a product: its accumulator is in a register, a bias is one number, a residual lies in memory.
+struct Behind {
+    accumulator: Vreg,
+}
+
+impl Places for Behind {
+    fn place(&mut self, _: &mut Asm, key: Key) -> Place {
+        match key {
+            Key::Access(0) => Place::Register {
+                at: [self.accumulator; 2],
+                last: true,
+            },
+            Key::Access(1) => Place::Splat(Mem::at(Gpr::RSI)),
+            Key::Access(2) => Place::Vector(Mem::at(Gpr::RDX)),
+            Key::Access(3) => Place::Vector(Mem::at(Gpr::RCX)),
+            key => panic!("{key:?}"),
+        }
+    }
+}
+
+/// `gelu(x + bias) · residual + x`, stored as bf16, with so many registers.
+fn epilogue(target: Target, free: usize, pins: usize) -> [u8; 64] {
+    let r = |n| Reg(n);
+    let (a, b, site) = (r(0), r(1), 0);
+    let load = |n| Inst::Load {
+        dst: r(n),
+        access: n,
+    };
+    let binary = |op, dst, a, b| Inst::Binary {
+        op,
+        dst: r(dst),
+        a,
+        b,
+        site,
+    };
+    let op = Unary::Erf;
+    let code = [
+        load(0),
+        load(1),
+        load(2),
+        binary(Binary::Add, 3, a, b),
+        binary(Binary::Mul, 4, r(3), r(8)),
+        Inst::Unary {
+            op,
+            dst: r(5),
+            a: r(4),
+        },
+        binary(Binary::Mul, 6, r(5), r(3)),
+        binary(Binary::Mul, 6, r(6), r(2)),
+        binary(Binary::Add, 7, r(6), r(0)),
+        Inst::Store {
+            access: 3,
+            src: r(7),
+        },
+    ];
+    let about = About {
+        registers: &[Compute::F32; 9],
+        constants: &[(r(8), Scalar::Float(0.5f64.sqrt()))],
+        slots: &[],
+        dtypes: &|access| [DType::F32, DType::F32, DType::F16, DType::BF16][access as usize],
+        same: &|_| false,
+    };
+    let lines = Lines::new(target, &about, &code, &[]).unwrap();
+    let registers: Vec<Vreg> = (1..=free as u8).map(Vreg).collect();
+    let mut asm = Asm::new(target.evex);
+    let room = lines.stack() as i32;
+    asm.enter(&[], room);
+    asm.op(op::VMOVUPS, target.width(), (Vreg(0), Mem::at(Gpr::RDI)));
+    let (pinned, free) = registers.split_at(pins);
+    let pinned = lines.pin(&mut asm, pinned);
+    let mut places = Behind {
+        accumulator: Vreg(0),
+    };
+    let memory = (free, Mem::at(Gpr::RSP));
+    lines.print(&mut asm, &mut places, memory, &pinned, None);
+    asm.leave(&[], room);
+    let code = Code::new(&asm.finish()).unwrap();
+    let x: [f32; 16] = std::array::from_fn(|i| i as f32 * 0.3 - 2.0);
+    let residual: [half::f16; 16] =
+        std::array::from_fn(|i| half::f16::from_f32(1.0 + i as f32 / 4.0));
+    let (bias, mut out) = ([0.25f32], [0u8; 64]);
+    // SAFETY: the code is a function of these arguments, of as many elements as a group has.
+    unsafe {
+        type F = extern "sysv64" fn(*const f32, *const f32, *const half::f16, *mut u8);
+        let f: F = std::mem::transmute(code.entry());
+        f(
+            x.as_ptr(),
+            bias.as_ptr(),
+            residual.as_ptr(),
+            out.as_mut_ptr(),
+        );
+    }
+    for i in 0..target.lanes() {
+        let y = x[i] + bias[0];
+        let erf = kiln_base::special::erf(f64::from(y * 0.5f32.sqrt())) as f32;
+        let want = erf * y * residual[i].to_f32() + x[i];
+        let got = half::bf16::from_le_bytes([out[2 * i], out[2 * i + 1]]).to_f32();
+        assert!(
+            (got - want).abs() <= want.abs() / 100.0 + 1e-3,
+            "{got} {want}"
+        );
+    }
+    out
+}
+
+#[test]
+fn work_behind_a_product_is_the_same_with_few_registers() {
+    for level in [Level::Avx2, Level::Avx512] {
+        let Some(target) = Target::of(level).filter(|_| level.is_supported()) else {
+            continue;
+        };
+        let most = if target.width() == Width::Z { 31 } else { 15 };
+        let plenty = epilogue(target, most, 0);
+        for free in Lines::LEAST..most {
+            assert_eq!(epilogue(target, free, 0), plenty, "{free} registers");
+        }
+        assert_eq!(epilogue(target, most, 5), plenty, "pinned constants");
+    }
+}

@@ -1,0 +1,420 @@
+//! Elementary functions on f32: those of [`kiln_kernel::simd::math`], operation by operation, so that they have the same
+//! bits.
+
+use super::ir::{Cmp, Ir, Src, Virt};
+use super::lines::Value;
+use super::native;
+use kiln_base::Compute;
+use kiln_base::prim::Unary;
+use kiln_kernel::simd::erf::ErfTable;
+use kiln_kernel::simd::math::{
+    COSINE, ERF_LARGE, ERF_SMALL, EXP_LIMITS, EXP_TAIL, LOG_TAIL, MINUS_LN_2, QUARTER, ROUND,
+    ROUND_F64, SINE, TANH_SMALL, TRIG_LIMIT,
+};
+use kiln_x86::op;
+use std::f32::consts::{LN_2, LOG2_E};
+use std::f64::consts::FRAC_2_PI;
+
+/// A function that has a vector form.
+pub(super) fn unary(ir: &mut Ir, what: Unary, x: Virt) -> Option<Virt> {
+    Some(match what {
+        Unary::Exp => exp(ir, x),
+        Unary::Exp2 => exp2(ir, x),
+        Unary::Expm1 => expm1(ir, x),
+        Unary::Log => log(ir, x),
+        Unary::Log2 => log2(ir, x),
+        Unary::Log10 => log10(ir, x),
+        Unary::Log1p => log1p(ir, x),
+        Unary::Tanh => tanh(ir, x),
+        Unary::Sigmoid => sigmoid(ir, x),
+        Unary::Erf if ir.target.evex => erf_by_table(ir, x),
+        Unary::Erf => erf(ir, x),
+        Unary::Sin | Unary::Cos => turn(ir, what, x),
+        _ => return None,
+    })
+}
+
+fn add(ir: &mut Ir, a: impl Into<Src>, b: impl Into<Src>) -> Virt {
+    ir.either(op::VADDPS, a, b)
+}
+
+fn sub(ir: &mut Ir, a: impl Into<Src>, b: impl Into<Src>) -> Virt {
+    ir.op2(op::VSUBPS, a, b)
+}
+
+fn mul(ir: &mut Ir, a: impl Into<Src>, b: impl Into<Src>) -> Virt {
+    ir.either(op::VMULPS, a, b)
+}
+
+fn shift_left(ir: &mut Ir, a: Virt, n: u8) -> Virt {
+    let width = ir.width();
+    ir.op1_of(op::VPSLLD, width, Some(n), a)
+}
+
+fn shift_right(ir: &mut Ir, a: Virt, n: u8) -> Virt {
+    let width = ir.width();
+    ir.op1_of(op::VPSRAD, width, Some(n), a)
+}
+
+/// A polynomial, highest coefficient first.
+fn poly(ir: &mut Ir, x: Virt, c: &[f32]) -> Virt {
+    let (first, second) = (ir.f32(c[0]), ir.f32(c[1]));
+    let mut y = ir.fma(first, x, second);
+    for c in &c[2..] {
+        let c = ir.f32(*c);
+        y = ir.fma(y, x, c);
+    }
+    y
+}
+
+fn abs(ir: &mut Ir, x: Virt) -> Virt {
+    let bits = ir.i32(i32::MAX);
+    ir.op2(op::VANDPS, x, bits)
+}
+
+fn neg(ir: &mut Ir, x: Virt) -> Virt {
+    let sign = ir.f32(-0.0);
+    ir.op2(op::VXORPS, x, sign)
+}
+
+/// `a` with the sign of `b`.
+fn copysign(ir: &mut Ir, a: Virt, b: Virt) -> Virt {
+    let (sign, magnitude) = (ir.f32(-0.0), ir.i32(i32::MAX));
+    let sign = ir.op2(op::VANDPS, b, sign);
+    let magnitude = ir.op2(op::VANDPS, a, magnitude);
+    ir.op2(op::VORPS, magnitude, sign)
+}
+
+/// `x` kept within `low..=high`; NaN stays, being the second operand.
+fn clamp(ir: &mut Ir, x: Virt, low: f32, high: f32) -> Virt {
+    let (low, high) = (ir.f32(low), ir.f32(high));
+    let x = ir.op2(op::VMAXPS, low, x);
+    ir.op2(op::VMINPS, high, x)
+}
+
+/// The nearest integer as float and as integer.
+fn nearest(ir: &mut Ir, x: Virt) -> (Virt, Virt) {
+    let (round, bits) = (ir.f32(ROUND), ir.i32(ROUND.to_bits() as i32));
+    let t = add(ir, x, round);
+    (sub(ir, t, round), ir.op2(op::VPSUBD, t, bits))
+}
+
+/// `2^n`, a normal number.
+fn power(ir: &mut Ir, n: Virt) -> Virt {
+    let bias = ir.i32(127);
+    let n = ir.op2(op::VPADDD, n, bias);
+    shift_left(ir, n, 23)
+}
+
+/// `x · 2^n`.
+fn scale(ir: &mut Ir, x: Virt, n: Virt) -> Virt {
+    let half = shift_right(ir, n, 1);
+    let rest = ir.op2(op::VPSUBD, n, half);
+    let first = power(ir, half);
+    let x = mul(ir, x, first);
+    let second = power(ir, rest);
+    mul(ir, x, second)
+}
+
+fn reduce_exp(ir: &mut Ir, x: Virt) -> (Virt, Virt) {
+    let (log2_e, high, low) = (ir.f32(LOG2_E), ir.f32(MINUS_LN_2.0), ir.f32(MINUS_LN_2.1));
+    let turns = mul(ir, x, log2_e);
+    let (n, i) = nearest(ir, turns);
+    let r = ir.fma(n, high, x);
+    (ir.fma(n, low, r), i)
+}
+
+/// `e^r - 1`.
+fn exp_less_one(ir: &mut Ir, r: Virt) -> Virt {
+    let tail = poly(ir, r, &EXP_TAIL);
+    let square = mul(ir, r, r);
+    ir.fma(tail, square, r)
+}
+
+fn exp(ir: &mut Ir, x: Virt) -> Virt {
+    let x = clamp(ir, x, EXP_LIMITS.0, EXP_LIMITS.1);
+    let (log2_e, round, one) = (ir.f32(LOG2_E), ir.f32(ROUND), ir.f32(1.0));
+    let (high, low) = (ir.f32(MINUS_LN_2.0), ir.f32(MINUS_LN_2.1));
+    // The constant that rounds is needed twice: from a register.
+    let turns = ir.fma(x, log2_e, round);
+    let n = sub(ir, turns, round);
+    let r = ir.fma(n, high, x);
+    let r = ir.fma(n, low, r);
+    let p = poly(ir, r, &EXP_TAIL);
+    let p = ir.fma(p, r, one);
+    let p = ir.fma(p, r, one);
+    if ir.target.evex {
+        return ir.op2(op::VSCALEFPS, p, n);
+    }
+    let bits = ir.i32(ROUND.to_bits() as i32);
+    let n = ir.op2(op::VPSUBD, turns, bits);
+    scale(ir, p, n)
+}
+
+fn exp2(ir: &mut Ir, x: Virt) -> Virt {
+    let x = clamp(ir, x, -151.0, 129.0);
+    let (n, i) = nearest(ir, x);
+    let (ln_2, one) = (ir.f32(LN_2), ir.f32(1.0));
+    let r = sub(ir, x, n);
+    let r = mul(ir, r, ln_2);
+    let p = exp_less_one(ir, r);
+    let p = add(ir, p, one);
+    scale(ir, p, i)
+}
+
+fn expm1(ir: &mut Ir, x: Virt) -> Virt {
+    let inner = clamp(ir, x, -20.0, 80.0);
+    let (r, n) = reduce_exp(ir, inner);
+    let p = exp_less_one(ir, r);
+    let power = power(ir, n);
+    let one = ir.f32(1.0);
+    let less = sub(ir, power, one);
+    let y = ir.fma(p, power, less);
+    let limit = ir.f32(20.0);
+    let large = ir.compare(false, Cmp::Gt, x, limit);
+    let e = exp(ir, x);
+    let y = ir.select(false, large, e, y);
+    let tiny = ir.f32(1e-7);
+    let a = abs(ir, x);
+    let small = ir.compare(false, Cmp::Lt, a, tiny);
+    ir.select(false, small, x, y)
+}
+
+fn reduce_log(ir: &mut Ir, x: Virt) -> (Virt, Virt) {
+    let least = ir.f32(f32::MIN_POSITIVE);
+    let tiny = ir.compare(false, Cmp::Lt, x, least);
+    let factor = ir.f32(8_388_608.0);
+    let larger = mul(ir, x, factor);
+    let x = ir.select(false, tiny, larger, x);
+    let root = ir.i32(0x3f35_04f3);
+    let shifted = ir.op2(op::VPSUBD, x, root);
+    let e = shift_right(ir, shifted, 23);
+    let e = ir.op1(op::VCVTDQ2PS, e);
+    let (less, zero, one) = (ir.f32(23.0), ir.f32(0.0), ir.f32(1.0));
+    let less = ir.select(false, tiny, less, zero);
+    let e = sub(ir, e, less);
+    let bits = ir.i32(0x007f_ffff);
+    let m = ir.op2(op::VPAND, shifted, bits);
+    let m = ir.op2(op::VPADDD, m, root);
+    (sub(ir, m, one), e)
+}
+
+fn log_tail(ir: &mut Ir, f: Virt) -> (Virt, Virt) {
+    let z = mul(ir, f, f);
+    let p = poly(ir, f, &LOG_TAIL);
+    let p = mul(ir, p, z);
+    let p = mul(ir, p, f);
+    let half = ir.f32(-0.5);
+    (p, mul(ir, z, half))
+}
+
+fn log_special(ir: &mut Ir, x: Virt, y: Virt) -> Virt {
+    let zero = ir.f32(0.0);
+    let (least, nan, most) = (
+        ir.f32(f32::NEG_INFINITY),
+        ir.f32(f32::NAN),
+        ir.f32(f32::INFINITY),
+    );
+    let none = ir.compare(false, Cmp::Eq, x, zero);
+    let y = ir.select(false, none, least, y);
+    let negative = ir.compare(false, Cmp::Lt, x, zero);
+    let y = ir.select(false, negative, nan, y);
+    let below = ir.compare(false, Cmp::Lt, x, most);
+    ir.select(false, below, y, x)
+}
+
+fn log(ir: &mut Ir, x: Virt) -> Virt {
+    let (f, e) = reduce_log(ir, x);
+    let (high, square) = log_tail(ir, f);
+    let (low_ln_2, ln_2) = (ir.f32(-2.121_944_4e-4), ir.f32(0.693_359_4));
+    let y = ir.fma(e, low_ln_2, high);
+    let y = add(ir, y, square);
+    let y = add(ir, f, y);
+    let y = ir.fma(e, ln_2, y);
+    log_special(ir, x, y)
+}
+
+fn log2(ir: &mut Ir, x: Virt) -> Virt {
+    let tail = ir.f32(LOG2_E - 1.0);
+    let (f, e) = reduce_log(ir, x);
+    let (high, square) = log_tail(ir, f);
+    let y = add(ir, high, square);
+    let z = mul(ir, y, tail);
+    let z = ir.fma(f, tail, z);
+    let z = add(ir, z, y);
+    let z = add(ir, z, f);
+    let z = add(ir, z, e);
+    log_special(ir, x, z)
+}
+
+fn log10(ir: &mut Ir, x: Virt) -> Virt {
+    let (f, e) = reduce_log(ir, x);
+    let (high, square) = log_tail(ir, f);
+    let y = add(ir, high, square);
+    let (c1, c2) = (ir.f32(7.007_319e-4), ir.f32(0.433_593_75));
+    let (c3, c4) = (ir.f32(2.487_456_6e-4), ir.f32(0.300_781_25));
+    let sum = add(ir, f, y);
+    let z = mul(ir, y, c2);
+    let z = ir.fma(sum, c1, z);
+    let z = ir.fma(e, c3, z);
+    let z = ir.fma(f, c2, z);
+    let z = ir.fma(e, c4, z);
+    log_special(ir, x, z)
+}
+
+fn log1p(ir: &mut Ir, x: Virt) -> Virt {
+    let (one, zero, most) = (ir.f32(1.0), ir.f32(0.0), ir.f32(f32::INFINITY));
+    let u = add(ir, x, one);
+    let below = sub(ir, u, one);
+    let below = sub(ir, x, below);
+    let above = sub(ir, u, x);
+    let above = sub(ir, one, above);
+    let small = ir.compare(false, Cmp::Lt, x, one);
+    let lost = ir.select(false, small, below, above);
+    let lost = ir.op2(op::VDIVPS, lost, u);
+    let y = log(ir, u);
+    let more = add(ir, y, lost);
+    let positive = ir.compare(false, Cmp::Gt, u, zero);
+    let y1 = ir.select(false, positive, more, y);
+    let finite = ir.compare(false, Cmp::Lt, u, most);
+    let y = ir.select(false, finite, y1, y);
+    let tiny = ir.f32(1e-8);
+    let a = abs(ir, x);
+    let tiny = ir.compare(false, Cmp::Lt, a, tiny);
+    ir.select(false, tiny, x, y)
+}
+
+fn tanh(ir: &mut Ir, x: Virt) -> Virt {
+    let a = abs(ir, x);
+    let z = mul(ir, x, x);
+    let p = poly(ir, z, &TANH_SMALL);
+    let p = mul(ir, p, z);
+    let small = ir.fma(p, x, x);
+    let (one, two) = (ir.f32(1.0), ir.f32(2.0));
+    let inner = clamp(ir, a, 0.0, 10.0);
+    let inner = mul(ir, inner, two);
+    let e = exp(ir, inner);
+    let e = add(ir, e, one);
+    let q = ir.op2(op::VDIVPS, two, e);
+    let large = sub(ir, one, q);
+    let limit = ir.f32(0.625);
+    let near = ir.compare(false, Cmp::Lt, a, limit);
+    let y = ir.select(false, near, small, large);
+    copysign(ir, y, x)
+}
+
+fn sigmoid(ir: &mut Ir, x: Virt) -> Virt {
+    let a = abs(ir, x);
+    let a = neg(ir, a);
+    let e = exp(ir, a);
+    let (one, zero) = (ir.f32(1.0), ir.f32(0.0));
+    let negative = ir.compare(false, Cmp::Lt, x, zero);
+    let above = ir.select(false, negative, e, one);
+    let below = add(ir, e, one);
+    ir.op2(op::VDIVPS, above, below)
+}
+
+fn erf(ir: &mut Ir, x: Virt) -> Virt {
+    let a = abs(ir, x);
+    let s = mul(ir, x, x);
+    let p = poly(ir, s, &ERF_SMALL);
+    let small = ir.fma(p, x, x);
+    let t = clamp(ir, a, 0.0, 4.0);
+    let p = poly(ir, t, &ERF_LARGE);
+    let minus = neg(ir, t);
+    let inner = ir.fma(p, t, minus);
+    let (r, n) = reduce_exp(ir, inner);
+    let p = exp_less_one(ir, r);
+    let one = ir.f32(1.0);
+    let p = add(ir, p, one);
+    let power = power(ir, n);
+    let p = neg(ir, p);
+    let large = ir.fma(p, power, one);
+    let large = copysign(ir, large, x);
+    let limit = ir.f32(0.927_734_4);
+    let near = ir.compare(false, Cmp::Lt, a, limit);
+    ir.select(false, near, small, large)
+}
+
+/// As [`ErfTable::of`].
+fn erf_by_table(ir: &mut Ir, x: Virt) -> Virt {
+    let sign = ir.f32(-0.0);
+    let (most, eight, round) = (ir.f32(3.93), ir.f32(8.0), ir.f32(ROUND));
+    let a = abs(ir, x);
+    let t = ir.op2(op::VMINPS, most, a);
+    let at = ir.fma(t, eight, round);
+    let look = |ir: &mut Ir, row: usize| {
+        let [low, high] = ErfTable::get().row(row).map(|half| ir.vector(half));
+        ir.tied(op::VPERMT2PS, low, at.into(), high)
+    };
+    let centre = look(ir, 0);
+    let r = sub(ir, t, centre);
+    let mut y = look(ir, 6);
+    for n in (0..5).rev() {
+        let c = look(ir, n + 1);
+        y = ir.fma(y, r, c);
+    }
+    let sign = ir.op2(op::VANDPS, x, sign);
+    ir.op2(op::VORPS, y, sign)
+}
+
+/// Sine or cosine. What is far from 0 is left to a function, where there is any.
+/// The sine or cosine.
+fn turn(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
+    let y = turn_near(ir, what, x);
+    let (a, limit) = (abs(ir, x), ir.f32(TRIG_LIMIT));
+    let far = ir.compare(false, Cmp::Gt, a, limit);
+    let of_far = native::unary_where(ir, what, Value::one(Compute::F32, x), far);
+    ir.select(false, far, of_far, y)
+}
+
+/// The sine or cosine of what is within [`TRIG_LIMIT`].
+fn turn_near(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
+    let upper = ir.upper(x);
+    let (turns, round) = (ir.f64(FRAC_2_PI), ir.f64(ROUND_F64));
+    let (high, low) = (ir.f64(QUARTER.0), ir.f64(QUARTER.1));
+    let [(first, q), (second, q_upper)] = [x, upper].map(|x| {
+        let x = ir.op1(op::VCVTPS2PD, x);
+        let t = ir.op2(op::VMULPD, x, turns);
+        let t = ir.op2(op::VADDPD, t, round);
+        let n = ir.op2(op::VSUBPD, t, round);
+        let by = ir.op2(op::VMULPD, n, high);
+        let r = ir.op2(op::VSUBPD, x, by);
+        let by = ir.op2(op::VMULPD, n, low);
+        let r = ir.op2(op::VSUBPD, r, by);
+        (ir.op1(op::VCVTPD2PS, r), t)
+    });
+    let r = ir.joined(first, second);
+    let q = ir.low_halves(q, q_upper);
+    let z = mul(ir, r, r);
+    let s = poly(ir, z, &SINE);
+    let s = mul(ir, s, z);
+    let s = ir.fma(s, r, r);
+    let sine = copysign(ir, s, r);
+    let c = poly(ir, z, &COSINE);
+    let c = mul(ir, c, z);
+    let (half, one, two, zero) = (ir.f32(-0.5), ir.f32(1.0), ir.i32(2), ir.i32(0));
+    let rest = ir.fma(z, half, one);
+    let cosine = ir.fma(c, z, rest);
+    let (even, odd, by) = match what {
+        Unary::Sin => (sine, cosine, 0),
+        _ => (cosine, sine, 1),
+    };
+    let (bit, by) = (ir.i32(1), ir.i32(by));
+    let is_odd = ir.op2(op::VPAND, q, bit);
+    let is_even = ir.compare_int(false, Cmp::Eq, is_odd.into(), zero);
+    let y = ir.select(false, is_even, even, odd);
+    let q = ir.op2(op::VPADDD, q, by);
+    let sign = ir.op2(op::VPAND, q, two);
+    let sign = shift_left(ir, sign, 30);
+    ir.op2(op::VXORPS, y, sign)
+}
+
+/// `sqrt(-2 ln u) cos(angle)`, for an angle of at most a turn.
+pub(super) fn polar(ir: &mut Ir, u: Virt, angle: Virt) -> Virt {
+    let (logarithm, by) = (log(ir, u), ir.f32(-2.0));
+    let square = mul(ir, logarithm, by);
+    let radius = ir.op1(op::VSQRTPS, square);
+    let cosine = turn_near(ir, Unary::Cos, angle);
+    mul(ir, radius, cosine)
+}

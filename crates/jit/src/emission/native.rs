@@ -1,0 +1,449 @@
+//! Functions of Rust's that printed code calls: what is rare, or has no vector form.
+//!
+//! A call keeps every register but that of its result, so nothing around it knows of it. The function finds its operands
+//! in slots of 64 bytes, and leaves its result in the first.
+
+use super::emit::Emit;
+use super::ir::{Do, Ir, Src, Step, Virt};
+use super::lines::{Places, Tail, Value, is_wide};
+use kiln_base::prim::{self, Binary, RandomKind, Unary};
+use kiln_base::{Compute, DType};
+use kiln_kernel::compute::with_compute;
+use kiln_kernel::element::{Elem, cast_one};
+use kiln_kernel::failures::Position;
+use kiln_kernel::simd::convert::{Mem as Element, with_dtype};
+use kiln_x86::{Condition, Gpr, Mask, Mem, Operand, Vreg, Width, op};
+
+/// Slots of the result and the operands, how many lanes there are, what the function is told, where data errors are
+/// reported and which lane the first one is.
+type Function = unsafe extern "sysv64" fn(*mut u8, u64, u64, *const Position, u64, u64) -> u64;
+
+/// A call of a function.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Native {
+    f: Function,
+    /// See [`Told`].
+    told: u64,
+    /// Whether it reports data errors.
+    reports: bool,
+    /// Whether it is called only where any lane of the last source, a mask, is set.
+    asks: bool,
+}
+
+/// A number of lanes that is not one of bits.
+const COUNT: u64 = 1 << 16;
+/// Bytes of a slot.
+const SLOT: usize = 64;
+
+/// What a function is told: which of the primitives it is, of which half of a group, of how many lanes, and the site
+/// that it reports at.
+#[derive(Copy, Clone)]
+struct Told {
+    what: u8,
+    upper: bool,
+    lanes: u8,
+    site: u32,
+}
+
+impl Told {
+    fn bits(self) -> u64 {
+        let site = u64::from(self.site) << 32;
+        site | u64::from(self.upper) << 16 | u64::from(self.lanes) << 8 | u64::from(self.what)
+    }
+
+    fn of(bits: u64) -> Told {
+        Told {
+            what: bits as u8,
+            upper: bits >> 16 & 1 == 1,
+            lanes: (bits >> 8) as u8,
+            site: (bits >> 32) as u32,
+        }
+    }
+
+    /// The first lane of the half, and how many of its lanes are some of the group's, of which there are so many or
+    /// which has bits.
+    fn lanes(self, count: u64) -> (usize, usize) {
+        let all = if count >= COUNT {
+            (count - COUNT) as usize
+        } else {
+            count.count_ones() as usize
+        };
+        let lanes = usize::from(self.lanes);
+        let first = if self.upper { lanes } else { 0 };
+        (first, all.saturating_sub(first).min(lanes))
+    }
+}
+
+/// The elements of a slot.
+///
+/// # Safety
+/// They are in the slots that a function is called with.
+unsafe fn slot<T>(slots: *mut u8, n: usize) -> *mut T {
+    slots.wrapping_add(n * SLOT).cast()
+}
+
+unsafe extern "sysv64" fn unary<T: Elem>(
+    slots: *mut u8,
+    count: u64,
+    told: u64,
+    _: *const Position,
+    _: u64,
+    _: u64,
+) -> u64 {
+    let told = Told::of(told);
+    let op = Unary::ALL[usize::from(told.what)];
+    for i in 0..told.lanes(count).1 {
+        // SAFETY: a slot has room for the lanes of a group.
+        unsafe { *slot::<T>(slots, 0).add(i) = T::unary(op, *slot::<T>(slots, 1).add(i)) }
+    }
+    0
+}
+
+unsafe extern "sysv64" fn binary<T: Elem>(
+    slots: *mut u8,
+    count: u64,
+    told: u64,
+    ctx: *const Position,
+    lane: u64,
+    _: u64,
+) -> u64 {
+    let told = Told::of(told);
+    let op = Binary::ALL[usize::from(told.what)];
+    let (first, lanes) = told.lanes(count);
+    for i in 0..lanes {
+        // SAFETY: a slot has room for the lanes of a group; what divides is called with the context of the run.
+        unsafe {
+            let x = *slot::<T>(slots, 1).add(i);
+            let y = T::binary(op, x, *slot::<T>(slots, 2).add(i));
+            *slot::<T>(slots, 0).add(i) = y.unwrap_or_else(|| {
+                (*ctx).fail(
+                    told.site,
+                    lane as usize + first + i,
+                    x.number().int(DType::I64),
+                    0,
+                );
+                T::ZERO
+            });
+        }
+    }
+    0
+}
+
+unsafe extern "sysv64" fn cast<S: Elem, D: Element, const UNSIGNED: bool>(
+    slots: *mut u8,
+    count: u64,
+    told: u64,
+    _: *const Position,
+    _: u64,
+    _: u64,
+) -> u64
+where
+    D::C: Elem,
+{
+    for i in 0..Told::of(told).lanes(count).1 {
+        // SAFETY: a slot has room for the lanes of a group.
+        unsafe {
+            let x = *slot::<S>(slots, 1).add(i);
+            *slot::<D::C>(slots, 0).add(i) = cast_one::<S, D, UNSIGNED>(x);
+        }
+    }
+    0
+}
+
+/// The second operand is the position.
+unsafe extern "sysv64" fn random(
+    slots: *mut u8,
+    count: u64,
+    told: u64,
+    _: *const Position,
+    _: u64,
+    _: u64,
+) -> u64 {
+    /// # Safety
+    /// As of all these functions. The kind is known where it is called.
+    #[inline(always)]
+    unsafe fn of<T>(slots: *mut u8, lanes: usize, kind: RandomKind, f: fn([u32; 4]) -> T) {
+        // First all words, whose rounds then overlap.
+        let mut words = [[0; 4]; SLOT / size_of::<u64>()];
+        // SAFETY: a slot has room for the lanes of a group.
+        unsafe {
+            for (i, words) in words[..lanes].iter_mut().enumerate() {
+                let [seed, position] = [1, 2].map(|n| *slot::<u64>(slots, n).add(i));
+                *words = prim::random_words(kind, true, position, seed);
+            }
+            for (i, words) in words[..lanes].iter().enumerate() {
+                *slot::<T>(slots, 0).add(i) = f(*words);
+            }
+        }
+    }
+    use RandomKind::{Bits, Normal, Uniform};
+    let told = Told::of(told);
+    let lanes = told.lanes(count).1;
+    // SAFETY: the caller's.
+    unsafe {
+        match RandomKind::ALL[usize::from(told.what)] {
+            Bits => of(slots, lanes, Bits, prim::random_bits),
+            Uniform => of(slots, lanes, Uniform, prim::random_uniform_f64),
+            Normal => of(slots, lanes, Normal, prim::random_normal_f64),
+        }
+    }
+    0
+}
+
+/// Reports indices that are not below an extent, the second operand.
+unsafe extern "sysv64" fn report(
+    slots: *mut u8,
+    count: u64,
+    told: u64,
+    ctx: *const Position,
+    lane: u64,
+    _: u64,
+) -> u64 {
+    let told = Told::of(told);
+    let (first, lanes) = told.lanes(count);
+    for i in 0..lanes {
+        // SAFETY: a slot has room for the lanes of a group; the context is that of the run.
+        unsafe {
+            let (index, extent) = (*slot::<i64>(slots, 1).add(i), *slot::<i64>(slots, 2).add(i));
+            if index as u64 >= extent as u64 {
+                (*ctx).fail(told.site, lane as usize + first + i, index, extent);
+            }
+        }
+    }
+    0
+}
+
+/// Calls a function for each half of a group where an operand or the result has 64 bits a lane, else once.
+fn call(
+    ir: &mut Ir,
+    (f, told): (Function, Told),
+    reports: bool,
+    ty: Compute,
+    from: &[Value],
+    asks: Option<Virt>,
+) -> Value {
+    let halves = is_wide(ty) || from.iter().any(|v| is_wide(v.ty));
+    let lanes = ir.target.lanes() / if halves { 2 } else { 1 };
+    let mut of = |upper: bool| {
+        let told = Told {
+            upper,
+            lanes: lanes as u8,
+            ..told
+        };
+        let mut list = [None; 3];
+        for (to, v) in list.iter_mut().zip(from) {
+            *to = Some(match (is_wide(v.ty), upper) {
+                (true, _) => v.parts[usize::from(upper)],
+                (false, false) => v.parts[0],
+                (false, true) => {
+                    let [x, _] = super::cast::in_registers(ir, v.parts);
+                    ir.upper(x).into()
+                }
+            });
+        }
+        if let Some(mask) = asks {
+            list[2] = Some(mask.into());
+        }
+        // SAFETY: addresses are numbers to whoever interprets code.
+        #[cfg(feature = "testing")]
+        kiln_kernel::interpreted::calls(unsafe {
+            std::mem::transmute::<Function, kiln_x86_interpreter::Function>(f)
+        });
+        let (told, asks) = (told.bits(), asks.is_some());
+        ir.push(
+            Do::Call(Native {
+                f,
+                told,
+                reports,
+                asks,
+            }),
+            false,
+            list,
+        )
+    };
+    let low = of(false);
+    if !halves {
+        return Value::one(ty, low);
+    }
+    let high = of(true);
+    match is_wide(ty) {
+        true => Value {
+            ty,
+            parts: [low.into(), high.into()],
+        },
+        false => Value::one(ty, ir.joined(low, high)),
+    }
+}
+
+const NOTHING: Told = Told {
+    what: 0,
+    upper: false,
+    lanes: 0,
+    site: 0,
+};
+
+/// A primitive on one value, lane by lane.
+pub(super) fn unary_of(ir: &mut Ir, op: Unary, a: Value) -> Value {
+    let f = with_compute!(a.ty, T => unary::<T> as Function);
+    let told = Told {
+        what: op as u8,
+        ..NOTHING
+    };
+    call(ir, (f, told), false, a.ty, &[a], None)
+}
+
+/// The same of f32 where any lane of a mask is set; else it is anything.
+pub(super) fn unary_where(ir: &mut Ir, op: Unary, a: Value, mask: Virt) -> Src {
+    let told = Told {
+        what: op as u8,
+        ..NOTHING
+    };
+    call(ir, (unary::<f32>, told), false, a.ty, &[a], Some(mask)).parts[0]
+}
+
+/// A primitive on two values, lane by lane; a division of integers reports where it divides by 0.
+pub(super) fn binary_of(ir: &mut Ir, op: Binary, [a, b]: [Value; 2], site: u32) -> Value {
+    let f = with_compute!(a.ty, T => binary::<T> as Function);
+    let reports = op.divides() && !a.ty.is_float();
+    let told = Told {
+        what: op as u8,
+        site,
+        ..NOTHING
+    };
+    call(ir, (f, told), reports, a.ty, &[a, b], None)
+}
+
+/// A conversion, lane by lane, of what is no mask.
+pub(super) fn cast_of(ir: &mut Ir, a: Value, from: DType, to: DType) -> Value {
+    let f = with_dtype!(to, D => with_compute!(from.compute(), S => match from {
+        DType::U64 => cast::<S, D, true> as Function,
+        _ => cast::<S, D, false>,
+    }));
+    call(ir, (f, NOTHING), false, to.compute(), &[a], None)
+}
+
+/// Random numbers of 64 bits, of seeds and positions.
+pub(super) fn random_of(ir: &mut Ir, kind: RandomKind, ty: Compute, from: [Value; 2]) -> Value {
+    let told = Told {
+        what: kind as u8,
+        ..NOTHING
+    };
+    call(ir, (random, told), false, ty, &from, None)
+}
+
+/// Reports the lanes of a mask, those whose index is not below an extent.
+pub(super) fn check(ir: &mut Ir, from: [Value; 2], outside: Virt, site: u32) {
+    let told = Told { site, ..NOTHING };
+    call(ir, (report, told), true, Compute::I64, &from, Some(outside));
+}
+
+/// General registers that a function may change.
+const CHANGED: [Gpr; 9] = [
+    Gpr::RAX,
+    Gpr::RCX,
+    Gpr::RDX,
+    Gpr::RSI,
+    Gpr::RDI,
+    Gpr::R8,
+    Gpr::R9,
+    Gpr::R10,
+    Gpr::R11,
+];
+
+impl<P: Places> Emit<'_, P> {
+    /// Prints a call.
+    pub(super) fn call(&mut self, native: Native, step: &Step, now: u32) {
+        let busy = &step.from;
+        let mut from = vec![];
+        for s in busy.iter().take(if native.asks { 2 } else { 3 }).flatten() {
+            from.push(self.register(*s, now, busy));
+        }
+        let done = self.asm.label();
+        let asked = busy[2].filter(|_| native.asks).map(|s| match s {
+            Src::Virt(v) => self.operand_of(v),
+            Src::Const(_) => panic!("a mask is no constant"),
+        });
+        self.end(step, now);
+        let result = step.to.map(|to| self.result(to, now, busy));
+        self.places.turn(usize::from(step.group));
+        let run = if native.reports {
+            self.places.run()
+        } else {
+            None
+        };
+        let (width, evex) = (self.ir.target.width(), self.ir.target.evex);
+        let lanes = self.ir.target.lanes();
+        let tail = self.tail;
+        let asm = &mut *self.asm;
+        match asked {
+            Some(Operand::Mask(k)) => {
+                asm.push(Gpr::RAX);
+                asm.kmov_to(Gpr::RAX, k);
+                asm.cmp_number(Gpr::RAX, 0);
+                asm.pop(Gpr::RAX);
+                asm.jump_if(Condition::Equal, done);
+            }
+            Some(mask) => {
+                asm.op(op::VPTEST, Width::Y, (mask, mask));
+                asm.jump_if(Condition::Equal, done);
+            }
+            None => {}
+        }
+        let registers = asm.registers();
+        // The slots, the vector registers, the masks.
+        let slot = |n: usize| Mem::at(Gpr::RSP).plus((n * SLOT) as i32);
+        let saved = |r: u8| slot(4 + usize::from(r));
+        let mask = |k: u8| slot(4 + usize::from(registers)).plus(8 * i32::from(k));
+        for r in CHANGED {
+            asm.push(r);
+        }
+        asm.push(Gpr::RBP);
+        asm.mov(Gpr::RBP, Gpr::RSP);
+        asm.add_number(Gpr::RSP, -((4 + i32::from(registers) + 1) * SLOT as i32));
+        asm.and_number(Gpr::RSP, -64);
+        for (n, r) in from.iter().enumerate() {
+            asm.op(op::VMOVUPS_STORE, width, (slot(n + 1), *r));
+        }
+        for r in 0..registers {
+            asm.op(op::VMOVUPS_STORE, width, (saved(r), Vreg(r)));
+        }
+        for k in if evex { 1..8 } else { 0..0 } {
+            asm.kmov_store(mask(k), Mask(k));
+        }
+        // Each argument's register is written after what is read from it.
+        if let Some(run) = run {
+            asm.lea(Gpr::R8, Mem::at(run.lane).plus(run.group));
+            asm.add(Gpr::R8, run.first);
+            asm.mov(Gpr::RCX, run.context);
+        }
+        match tail {
+            None => asm.mov_number(Gpr::RSI, (COUNT as usize + lanes) as i64),
+            Some(Tail::Bits { low, .. }) => asm.kmov_to(Gpr::RSI, low),
+            Some(Tail::Memory { lanes, .. }) => {
+                asm.lea(Gpr::RSI, Mem::at(lanes).plus(COUNT as i32))
+            }
+        }
+        asm.mov_number(Gpr::RDX, native.told as i64);
+        asm.mov(Gpr::RDI, Gpr::RSP);
+        asm.mov_number(Gpr::RAX, native.f as usize as i64);
+        asm.zero_upper();
+        asm.call(Gpr::RAX);
+        for k in if evex { 1..8 } else { 0..0 } {
+            asm.kmov_load(Mask(k), mask(k));
+        }
+        for r in 0..registers {
+            let from = if Some(Vreg(r)) == result {
+                slot(0)
+            } else {
+                saved(r)
+            };
+            asm.op(op::VMOVUPS, width, (Vreg(r), from));
+        }
+        asm.mov(Gpr::RSP, Gpr::RBP);
+        asm.pop(Gpr::RBP);
+        for r in CHANGED.into_iter().rev() {
+            asm.pop(r);
+        }
+        asm.bind(done);
+    }
+}

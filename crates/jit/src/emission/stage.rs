@@ -1,0 +1,312 @@
+//! Loops over the lanes of a tile.
+//!
+//! A printed function is called with a table of addresses, one for each of its operands, and a number of lanes. What
+//! is the same for all lanes is computed in front of the loop. Reductions across lanes have 64 lanes of accumulators,
+//! which are combined after each block and added to the state of the row, in the order of the interpreter. Reductions
+//! lane by lane run over steps: the table then has a row of addresses for each, and a group of lanes goes through all
+//! of them with its accumulators in registers. Short runs of lanes that lie elsewhere may be rows too.
+
+mod fold;
+mod print;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+use super::Target;
+use super::lines::{About, Key, Lines, Unprintable};
+use hashbrown::HashSet;
+use kiln_base::{Compute, DType, Dim, Scalar};
+use kiln_plan::tile::{Inst, Reg};
+pub use print::print;
+
+/// How the elements of an operand lie.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Side by side, an element a lane.
+    Line,
+    /// The same, from an address on that is computed.
+    Part,
+    /// As `Line`, written past the cache: the first is aligned to a cache line where a call is.
+    Stream,
+    /// One element for all lanes...
+    Splat,
+    /// ...of a row of the table.
+    SplatOfRow,
+    /// The running value of a reduction across lanes.
+    State,
+    /// The first element of an argument, of which any may be read.
+    Memory,
+    /// A number that stands in the table itself.
+    Number,
+    /// The context of a run, where data errors are reported.
+    Context,
+}
+
+/// The result of a load at addresses that depend on data.
+#[derive(Copy, Clone, Debug)]
+pub enum Elements {
+    /// An element of each lane's own address.
+    Anywhere,
+    /// Elements from the address of the first lane on.
+    SideBySide,
+    /// That address.
+    Address,
+}
+
+/// What is printed: instructions with registers and accesses of their own numbering, each register written once.
+#[derive(Clone, Debug, Default)]
+pub struct Body {
+    /// The type of each register.
+    pub registers: Vec<Compute>,
+    pub constants: Vec<(Reg, Scalar)>,
+    /// The types of row slots.
+    pub slots: Vec<Compute>,
+    /// The dtype of each access.
+    pub dtypes: Vec<DType>,
+    pub code: Vec<Inst>,
+    /// Registers that are read elsewhere.
+    pub outputs: Vec<Reg>,
+    /// The operands, in the order of the table.
+    pub operands: Vec<(Key, Kind)>,
+    /// Lanes of a block, where reductions are across lanes.
+    pub block: Option<u32>,
+    /// Whether the table has a row for each of several steps, or runs of lanes.
+    pub steps: bool,
+}
+
+impl Body {
+    fn about<R>(&self, f: impl FnOnce(&About) -> R) -> R {
+        f(&About {
+            registers: &self.registers,
+            constants: &self.constants,
+            slots: &self.slots,
+            dtypes: &|access| self.dtypes[usize::from(access)],
+            same: &|r| self.is_same(r),
+        })
+    }
+
+    pub fn lines(
+        &self,
+        target: Target,
+        code: &[Inst],
+        outputs: &[Reg],
+    ) -> Result<Lines, Unprintable> {
+        self.about(|about| Lines::new(target, about, code, outputs))
+    }
+
+    /// All that the code depends on, as bytes.
+    pub fn key(&self, target: Target) -> Vec<u8> {
+        let mut key = vec![b's', u8::from(target.evex)];
+        let mut number = |n: u64| key.extend((n as u32).to_le_bytes());
+        number(self.registers.len() as u64);
+        self.registers.iter().for_each(|t| number(*t as u64));
+        number(self.constants.len() as u64);
+        for (r, x) in &self.constants {
+            let ty = self.registers[usize::from(r.0)];
+            let bits = kiln_kernel::compute::scalar_bits(*x, ty);
+            number(u64::from(r.0));
+            number(bits);
+            number(bits >> 32);
+        }
+        number(self.slots.len() as u64);
+        self.slots.iter().for_each(|t| number(*t as u64));
+        number(self.dtypes.len() as u64);
+        self.dtypes.iter().for_each(|t| number(*t as u64));
+        number(self.outputs.len() as u64);
+        self.outputs.iter().for_each(|r| number(u64::from(r.0)));
+        number(self.operands.len() as u64);
+        for (key, kind) in &self.operands {
+            let (tag, n) = match *key {
+                Key::Access(n) => (0, n),
+                Key::Slot(n) => (1, n),
+                Key::Input(r) => (2, r.0),
+                Key::Output(r) => (3, r.0),
+                Key::Accumulator(r) => (4, r.0),
+                Key::Ahead(n) => (5, n),
+                Key::Number(n) => (6, n),
+                Key::Lane => (7, 0),
+                Key::Context => (8, 0),
+            };
+            number(tag);
+            number(u64::from(n));
+            number(*kind as u64);
+        }
+        number(self.block.map_or(0, u64::from));
+        number(u64::from(self.steps));
+        for inst in &self.code {
+            let mut list = |list: &[u64]| list.iter().for_each(|n| number(*n));
+            let r = |r: &Reg| u64::from(r.0);
+            match inst {
+                Inst::Load { dst, access } => list(&[0, r(dst), u64::from(*access)]),
+                Inst::Store { access, src } => list(&[1, u64::from(*access), r(src)]),
+                Inst::Unary { op, dst, a } => list(&[2, *op as u64, r(dst), r(a)]),
+                Inst::Binary {
+                    op,
+                    dst,
+                    a,
+                    b,
+                    site,
+                } => list(&[3, *op as u64, r(dst), r(a), r(b), u64::from(*site)]),
+                Inst::Select { dst, mask, a, b } => list(&[4, r(dst), r(mask), r(a), r(b)]),
+                Inst::Convert { dst, a, from, to } => {
+                    list(&[5, r(dst), r(a), *from as u64, *to as u64]);
+                }
+                Inst::Reduce { op, acc, a } => list(&[6, *op as u64, r(acc), r(a)]),
+                Inst::Keep { slot, src } => list(&[7, u64::from(*slot), r(src)]),
+                Inst::Kept { dst, slot } => list(&[8, r(dst), u64::from(*slot)]),
+                Inst::Index {
+                    dst,
+                    offset,
+                    strides,
+                } => {
+                    list(&[9, r(dst), number_of(offset)]);
+                    strides.iter().for_each(|s| list(&wide(s)));
+                }
+                Inst::Random {
+                    kind,
+                    dst,
+                    seed,
+                    offset,
+                    index,
+                } => list(&[10, *kind as u64, r(dst), r(seed), r(offset), r(index)]),
+                Inst::LoadAt {
+                    dst,
+                    access,
+                    dynamic,
+                } => {
+                    list(&[11, r(dst), u64::from(*access), dynamic.len() as u64]);
+                    for d in dynamic {
+                        list(&[r(&d.index), u64::from(d.site)]);
+                        list(&wide(&d.stride));
+                        list(&wide(&d.extent));
+                    }
+                }
+                // It is not printed.
+                Inst::ArgReduce { .. } => list(&[12]),
+            }
+        }
+        key
+    }
+
+    /// Whether a register has the same in all lanes of a call, or of a row of it.
+    pub fn is_same(&self, r: Reg) -> bool {
+        let splat = |key: Key| {
+            let mut kinds = self.operands.iter().filter(|(k, _)| *k == key);
+            kinds.any(|(_, kind)| matches!(kind, Kind::Splat | Kind::SplatOfRow))
+        };
+        let is_constant = self.constants.iter().any(|(c, _)| *c == r);
+        let maker = self.code.iter().find(|i| i.operands().1 == Some(r));
+        match maker {
+            None => is_constant || splat(Key::Input(r)),
+            Some(Inst::Load { access, .. }) => splat(Key::Access(*access)),
+            Some(Inst::Index { strides, .. }) => wide(&strides[0]) == [0, 0],
+            Some(
+                Inst::Unary { .. }
+                | Inst::Binary { .. }
+                | Inst::Select { .. }
+                | Inst::Convert { .. },
+            ) => {
+                let reads = maker.map_or(vec![], |i| i.operands().0);
+                reads.iter().all(|r| self.is_same(*r))
+            }
+            Some(_) => false,
+        }
+    }
+
+    /// True if each row of the table has all its lanes before the next, since something is the same for them.
+    fn by_row(&self) -> bool {
+        let reduces = |i: &Inst| matches!(i, Inst::Reduce { .. });
+        let of_row = |(_, kind): &(Key, Kind)| *kind == Kind::SplatOfRow;
+        self.steps && self.operands.iter().any(of_row) && !self.code.iter().any(reduces)
+    }
+
+    /// The code in front of the lanes of a call, or of a row of it, and that for the lanes.
+    fn split(&self) -> (Vec<Inst>, Vec<Inst>) {
+        let mut same: HashSet<u16> = self.constants.iter().map(|(r, _)| r.0).collect();
+        let of_row = |kind: Kind| kind == Kind::SplatOfRow && self.by_row();
+        let splat = |key: Key| {
+            let mut kinds = self.operands.iter().filter(|(k, _)| *k == key);
+            kinds.any(|(_, kind)| *kind == Kind::Splat || of_row(*kind))
+        };
+        for r in 0..self.registers.len() as u16 {
+            if splat(Key::Input(Reg(r))) {
+                same.insert(r);
+            }
+        }
+        let of_one = |same: &HashSet<u16>, list: &[&Reg]| list.iter().all(|r| same.contains(&r.0));
+        self.code.iter().cloned().partition(|inst| {
+            let (dst, once) = match inst {
+                Inst::Load { dst, access } => (dst, splat(Key::Access(*access))),
+                Inst::Index { dst, strides, .. } => {
+                    let is_same = wide(&strides[0]) == [0, 0];
+                    (dst, is_same && (!self.steps || self.by_row()))
+                }
+                Inst::Unary { dst, a, .. } | Inst::Convert { dst, a, .. } => {
+                    (dst, of_one(&same, &[a]))
+                }
+                Inst::Binary { op, dst, a, b, .. } => {
+                    (dst, !op.divides() && of_one(&same, &[a, b]))
+                }
+                Inst::Select { dst, mask, a, b } => (dst, of_one(&same, &[mask, a, b])),
+                Inst::LoadAt { dst, dynamic, .. } => {
+                    let is_address = dynamic[0].site == Elements::Address as u32;
+                    let from: Vec<&Reg> = dynamic.iter().map(|d| &d.index).collect();
+                    (dst, is_address && of_one(&same, &from))
+                }
+                _ => return false,
+            };
+            if once {
+                same.insert(dst.0);
+            }
+            once
+        })
+    }
+
+    /// Registers that `code` reads before it writes them, constants excepted.
+    fn entering(&self, code: &[Inst], outputs: &[Reg]) -> Vec<Reg> {
+        let mut written: HashSet<u16> = self.constants.iter().map(|(r, _)| r.0).collect();
+        let mut found = vec![];
+        let mut read = |r: &Reg, written: &mut HashSet<u16>| {
+            if written.insert(r.0) {
+                found.push(*r);
+            }
+        };
+        for inst in code {
+            let (reads, writes) = inst.operands();
+            reads.iter().for_each(|r| read(r, &mut written));
+            if let (Some(w), false) = (writes, matches!(inst, Inst::Reduce { .. })) {
+                written.insert(w.0);
+            }
+        }
+        outputs.iter().for_each(|r| read(r, &mut written));
+        found
+    }
+}
+
+impl Body {
+    /// Bytes of an element.
+    pub fn size(&self, key: Key) -> usize {
+        match key {
+            Key::Access(a) | Key::Ahead(a) => self.dtypes[usize::from(a)].size(),
+            Key::Slot(s) => self.slots[usize::from(s)].size(),
+            Key::Input(r) | Key::Output(r) | Key::Accumulator(r) => {
+                self.registers[usize::from(r.0)].size()
+            }
+            // Numbers count in ones.
+            Key::Number(_) | Key::Lane | Key::Context => 1,
+        }
+    }
+}
+
+fn number_of(d: &Dim) -> u64 {
+    match d {
+        Dim::Const(n) => *n as u64,
+        _ => panic!("a body has no symbols"),
+    }
+}
+
+/// A number in two words.
+fn wide(d: &Dim) -> [u64; 2] {
+    let n = number_of(d);
+    [n & 0xffff_ffff, n >> 32]
+}

@@ -1,0 +1,149 @@
+//! Accumulators of reductions across lanes, which are combined into one number.
+
+use super::print::{Printer, Table, parts};
+use crate::emission::Target;
+use crate::emission::emit::{Emit, load_constant};
+use crate::emission::ir::{Form, Ir, Src, Virt};
+use crate::emission::lines::{Key, Place, Places, Unprintable, Value, is_wide};
+use crate::emission::over::identity;
+use crate::emission::primitive::binary;
+use kiln_base::Compute;
+use kiln_base::prim::Reduction;
+use kiln_kernel::bugs::bug;
+use kiln_plan::tile::Reg;
+use kiln_x86::{Asm, Mem, Width, op};
+
+impl Printer<'_> {
+    /// Accumulators become what changes nothing.
+    pub(super) fn start(&mut self) {
+        let width = self.target.width();
+        for ((op, r), (_, groups)) in self.reductions.iter().zip(&self.accumulators) {
+            let ty = self.body.registers[usize::from(r.0)];
+            let constant = identity(*op, is_wide(ty), ty.is_float());
+            let source = match groups[0] {
+                Place::Register { at, .. } => at[0],
+                _ => self.free[0],
+            };
+            load_constant(self.asm, &constant, width, source);
+            for place in groups {
+                for part in 0..parts(ty) {
+                    match place {
+                        Place::Register { at, .. } if at[part] != source => {
+                            self.asm.op(op::VMOVAPS, width, (at[part], source));
+                        }
+                        Place::Register { .. } => {}
+                        Place::Vector(m) => {
+                            let m = m.plus((part * width.bytes()) as i32);
+                            self.asm.op(op::VMOVUPS_STORE, width, (m, source));
+                        }
+                        _ => panic!("accumulators are in registers or memory"),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Combines the lanes of each reduction, and adds the result to its state.
+    pub(super) fn fold(&mut self) -> Result<(), Unprintable> {
+        let accumulators = std::mem::take(&mut self.accumulators);
+        for ((op, r), (_, groups)) in self.reductions.iter().zip(&accumulators) {
+            let ty = self.body.registers[usize::from(r.0)];
+            let ir = fold(self.target, *op, ty, self.groups)?;
+            let state = Key::Accumulator(*r);
+            let Some(i) = self.body.operands.iter().position(|(k, _)| *k == state) else {
+                panic!("a reduction without a state");
+            };
+            let mut places = FoldPlaces {
+                groups,
+                operand: i,
+                table: self.table,
+            };
+            let stack = (&self.free[..], self.spills);
+            Emit::new(
+                &ir,
+                self.asm,
+                &mut places,
+                stack.0,
+                stack.1,
+                &vec![None; ir.constants.len()],
+                None,
+            )
+            .run();
+        }
+        self.accumulators = accumulators;
+        Ok(())
+    }
+}
+
+/// Accumulators of group `n` are slot `n`, the state is the output.
+struct FoldPlaces<'a> {
+    groups: &'a [Place],
+    operand: usize,
+    table: Table,
+}
+
+impl Places for FoldPlaces<'_> {
+    fn place(&mut self, asm: &mut Asm, key: Key) -> Place {
+        match key {
+            Key::Slot(group) => self.groups[usize::from(group)],
+            Key::Input(_) => Place::Splat(Mem::at(self.table.pointer(asm, self.operand))),
+            _ => Place::Vector(Mem::at(self.table.pointer(asm, self.operand))),
+        }
+    }
+}
+
+/// Combines 64 lanes with those half of them further on, and so on, and the last with the state.
+fn fold(target: Target, op: Reduction, ty: Compute, groups: usize) -> Result<Ir, Unprintable> {
+    let mut ir = Ir::new(target);
+    let wide = is_wide(ty);
+    let combine = |ir: &mut Ir, a: Src, b: Src| -> Result<Src, Unprintable> {
+        // One register of a value that may have two.
+        let of = |part: Src| Value {
+            ty,
+            parts: [part, part],
+        };
+        Ok(binary(ir, op.combine(), of(a), of(b))?.parts[0])
+    };
+    let form = |p: u8| match wide {
+        true => Form::Double(p),
+        false => Form::Word,
+    };
+    let mut vectors: Vec<Src> = vec![];
+    for group in 0..groups as u16 {
+        for p in 0..parts(ty) as u8 {
+            vectors.push(ir.load(Key::Slot(group), form(p), false).into());
+        }
+    }
+    while vectors.len() > 1 {
+        let upper = vectors.split_off(vectors.len() / 2);
+        for (a, b) in vectors.iter_mut().zip(upper) {
+            *a = combine(&mut ir, *a, b)?;
+        }
+    }
+    let mut sum = vectors[0];
+    if target.evex {
+        let upper = ir.upper(sum);
+        sum = combine(&mut ir, sum, upper.into())?;
+    }
+    let upper = ir.op1_of(op::VEXTRACT128, Width::Y, Some(1), sum);
+    sum = combine(&mut ir, sum, upper.into())?;
+    for order in if wide { &[0x0E][..] } else { &[0x0E, 0x01] } {
+        let order = bug("two lanes of a sum are left out", *order, |_| 0x0E);
+        let other = ir.op1_of(op::VPERMILPS, Width::X, Some(order), sum);
+        sum = combine(&mut ir, sum, other.into())?;
+    }
+    let state = Key::Input(Reg(0));
+    let total: Virt = if op == Reduction::Sum && ty == Compute::F32 {
+        let sum = ir.op1_of(op::VCVTPS2PD, Width::X, None, sum);
+        let before = ir.load(state, Form::Double(0), false);
+        ir.op2(op::VADDPD, before, sum)
+    } else {
+        let before = ir.load(state, form(0), false);
+        match combine(&mut ir, before.into(), sum)? {
+            Src::Virt(v) => v,
+            Src::Const(_) => return Err(Unprintable),
+        }
+    };
+    ir.store(Key::Output(Reg(0)), Form::Bytes, total.into());
+    Ok(ir)
+}

@@ -1,0 +1,251 @@
+//! Affine index maps with known numbers, and what values they can take.
+
+use crate::error::{Result, damaged};
+use kiln_base::Dim;
+use kiln_plan::tile::Bound;
+
+/// Numbers are kept below this, so that sums of a few of them fit an i64.
+const LARGE: i128 = 1 << 60;
+
+/// A dim's value.
+pub fn eval(dim: &Dim, values: &[i64]) -> Result<i64> {
+    let v = dim.eval_checked(values);
+    v.filter(|v| (v.unsigned_abs() as i128) < LARGE)
+        .ok_or_else(|| damaged!("size {dim} has no usable value"))
+}
+
+/// An extent's value.
+pub fn extent(dim: &Dim, values: &[i64]) -> Result<i64> {
+    let v = eval(dim, values)?;
+    if v < 0 {
+        return Err(damaged!("extent {dim} is negative"));
+    }
+    Ok(v)
+}
+
+/// `a / b`, rounded up, for `a` of 0 and more; a `b` of 0 counts as 1.
+#[inline]
+pub fn ceil(a: i64, b: i64) -> i64 {
+    (a + b - 1) / b.max(1)
+}
+
+/// The product of extents.
+pub fn product(extents: &[i64]) -> Result<i64> {
+    if extents.contains(&0) {
+        return Ok(0);
+    }
+    let n = extents.iter().try_fold(1i64, |n, e| n.checked_mul(*e));
+    n.filter(|n| (*n as i128) < LARGE)
+        .ok_or_else(|| damaged!("an iteration space is too large"))
+}
+
+/// `offset + Σ stride · index`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Affine {
+    pub offset: i64,
+    /// One stride an axis.
+    pub strides: Vec<i64>,
+}
+
+impl Affine {
+    /// With values for the symbols; there must be one stride for each of `rank` axes.
+    pub fn new(offset: &Dim, strides: &[Dim], rank: usize, values: &[i64]) -> Result<Affine> {
+        if strides.len() != rank {
+            return Err(damaged!("{} strides for {rank} axes", strides.len()));
+        }
+        Ok(Affine {
+            offset: eval(offset, values)?,
+            strides: strides
+                .iter()
+                .map(|s| eval(s, values))
+                .collect::<Result<_>>()?,
+        })
+    }
+
+    /// The smallest and largest value over a non-empty box of indices.
+    pub fn range(&self, extents: &[i64]) -> (i128, i128) {
+        let mut range = (self.offset as i128, self.offset as i128);
+        for (s, e) in self.strides.iter().zip(extents) {
+            let reach = *s as i128 * (*e as i128 - 1);
+            range.0 += reach.min(0);
+            range.1 += reach.max(0);
+        }
+        range
+    }
+
+    /// The range, or an error where it is too large to compute with.
+    pub fn checked_range(&self, extents: &[i64]) -> Result<(i64, i64)> {
+        let (low, high) = self.range(extents);
+        if low < -LARGE || high > LARGE {
+            return Err(damaged!("an index overflows"));
+        }
+        Ok((low as i64, high as i64))
+    }
+
+    /// Whether different indices of the box always give different values (sufficient, not
+    /// necessary): sorted by magnitude, each stride reaches beyond all smaller ones together.
+    pub fn is_injective(&self, extents: &[i64]) -> bool {
+        let mut dims: Vec<(i128, i128)> = (self.strides.iter().zip(extents))
+            .filter(|(_, e)| **e > 1)
+            .map(|(s, e)| (s.unsigned_abs() as i128, *e as i128))
+            .collect();
+        dims.sort();
+        let mut reach = 0;
+        dims.iter().all(|(s, e)| {
+            let fits = *s > reach;
+            reach += s * (e - 1);
+            fits
+        })
+    }
+}
+
+impl Affine {
+    /// The range of values that the indices of a box give, its end excluded, where it is known to have no gaps.
+    pub fn range_without_gaps(&self, extents: &[i64]) -> Option<(i64, i64)> {
+        if extents.contains(&0) {
+            return None;
+        }
+        let steps = self.strides.iter().zip(extents);
+        let mut steps: Vec<(i64, i64)> = steps
+            .filter(|(s, e)| **e > 1 && **s != 0)
+            .map(|(s, e)| (*s, *e))
+            .collect();
+        steps.sort();
+        let mut count = 1i64;
+        for (stride, extent) in steps {
+            if !(1..=count).contains(&stride) {
+                return None;
+            }
+            count = stride.checked_mul(extent - 1)?.checked_add(count)?;
+        }
+        Some((self.offset, self.offset.checked_add(count)?))
+    }
+}
+
+/// `0 <= value < extent`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    pub value: Affine,
+    pub extent: i64,
+}
+
+impl Limit {
+    /// A bound over `rank` axes with known numbers.
+    pub fn new(bound: &Bound, rank: usize, values: &[i64]) -> Result<Limit> {
+        Ok(Limit {
+            value: Affine::new(&bound.offset, &bound.strides, rank, values)?,
+            extent: eval(&bound.extent, values)?.max(0),
+        })
+    }
+}
+
+/// What is known about an access.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Every element that is touched lies within the buffer.
+    Inside,
+    /// Some element may lie outside.
+    Unknown,
+}
+
+/// Shows that `address` stays within `0..len` wherever all `limits` hold, over a box of indices.
+///
+/// Each limit whose axes the address uses in the same proportions is a variable of its own, with
+/// the limit's range; the rest are bounded by their extents.
+pub fn prove(address: &Affine, limits: &[Limit], extents: &[i64], len: i64) -> Proof {
+    if extents.contains(&0) {
+        return Proof::Inside;
+    }
+    let mut rest = address.clone();
+    let (mut low, mut high) = (0i128, 0i128);
+    for limit in limits {
+        let (l, h) = limit.value.range(extents);
+        let (l, h) = (l.max(0), h.min(limit.extent as i128 - 1));
+        if l > h {
+            return Proof::Inside; // it never holds
+        }
+        let Some(factor) = proportion(&rest.strides, &limit.value.strides, extents) else {
+            continue;
+        };
+        for (r, s) in rest.strides.iter_mut().zip(&limit.value.strides) {
+            if *s != 0 {
+                *r = 0;
+            }
+        }
+        let Some(offset) = factor
+            .checked_mul(limit.value.offset)
+            .and_then(|o| rest.offset.checked_sub(o))
+        else {
+            return Proof::Unknown;
+        };
+        rest.offset = offset;
+        let ends = (factor as i128 * l, factor as i128 * h);
+        low += ends.0.min(ends.1);
+        high += ends.0.max(ends.1);
+    }
+    let (l, h) = rest.range(extents);
+    if l + low >= 0 && h + high < len as i128 {
+        Proof::Inside
+    } else {
+        Proof::Unknown
+    }
+}
+
+/// The number `c` with `strides = c · of` on every axis that `of` uses.
+fn proportion(strides: &[i64], of: &[i64], extents: &[i64]) -> Option<i64> {
+    let mut factor = None;
+    for ((s, o), e) in strides.iter().zip(of).zip(extents) {
+        if *o == 0 || *e == 1 {
+            continue;
+        }
+        let here = (s % o == 0).then_some(s / o)?;
+        if factor.is_some_and(|f| f != here) {
+            return None;
+        }
+        factor = Some(here);
+    }
+    factor
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn affine(offset: i64, strides: &[i64]) -> Affine {
+        Affine {
+            offset,
+            strides: strides.to_vec(),
+        }
+    }
+
+    #[test]
+    fn proofs_use_the_limits() {
+        // A 3x3 window with padding over an 8x8 image: axes oh, ow, kh, kw.
+        let extents = [8, 8, 3, 3];
+        let address = affine(-9, &[8, 1, 8, 1]);
+        let rows = Limit {
+            value: affine(-1, &[1, 0, 1, 0]),
+            extent: 8,
+        };
+        let cols = Limit {
+            value: affine(-1, &[0, 1, 0, 1]),
+            extent: 8,
+        };
+        let both = [rows.clone(), cols];
+        assert_eq!(prove(&address, &both, &extents, 64), Proof::Inside);
+        assert_eq!(prove(&address, &both, &extents, 63), Proof::Unknown);
+        assert_eq!(prove(&address, &[rows], &extents, 64), Proof::Unknown);
+        assert_eq!(prove(&affine(0, &[8, 1]), &[], &[8, 8], 64), Proof::Inside);
+        assert_eq!(prove(&affine(1, &[8, 1]), &[], &[8, 8], 64), Proof::Unknown);
+        assert_eq!(prove(&affine(1, &[8, 1]), &[], &[8, 0], 0), Proof::Inside);
+    }
+
+    #[test]
+    fn injectivity() {
+        assert!(affine(0, &[8, 1]).is_injective(&[4, 8]));
+        assert!(affine(0, &[1, -8]).is_injective(&[8, 4]));
+        assert!(!affine(0, &[4, 1]).is_injective(&[4, 8]));
+        assert!(!affine(0, &[0]).is_injective(&[2]));
+        assert!(affine(0, &[0]).is_injective(&[1]));
+    }
+}

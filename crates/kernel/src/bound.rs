@@ -1,0 +1,67 @@
+//! Tile programs with known numbers.
+
+use super::affine::{Affine, Limit};
+use kiln_base::Scalar;
+use kiln_plan::tile::{Schedule, TileProgram};
+
+/// An access with known numbers. Its strides are split into `outer` and `lane` axes by [`Bound`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct BoundAccess {
+    /// `None` for the value of an `Index` instruction.
+    pub arg: Option<usize>,
+    pub address: Affine,
+    pub limits: Vec<Limit>,
+    pub fill: Scalar,
+}
+
+/// A data-dependent part of an address.
+#[derive(Copy, Clone, Debug)]
+pub struct BoundDynamic {
+    pub index: u32,
+    pub stride: i64,
+    pub extent: i64,
+    pub site: u32,
+}
+
+/// A checked program with known numbers.
+///
+/// Axes are ordered outer first: those that are stepped through one index at a time, then those cut
+/// into tiles. Extents of 1 are dropped.
+#[derive(Debug)]
+pub struct Bound<'a> {
+    pub program: &'a TileProgram,
+    /// Extents of the stepped axes.
+    pub outer: Vec<i64>,
+    /// Extents of the tiled axes.
+    pub lane: Vec<i64>,
+    /// The program's accesses, then one for each `Index` instruction in program order.
+    pub accesses: Vec<BoundAccess>,
+    /// For each `LoadAt` in program order.
+    pub dynamics: Vec<Vec<BoundDynamic>>,
+    /// Elements of each argument, as the proofs assumed.
+    pub lens: Vec<i64>,
+    /// Whether parts may run at the same time: every store goes to a place of its own.
+    pub parallel: bool,
+    /// Points of the parallel axes that one thread runs in order.
+    pub serial: i64,
+    /// For each argument, whether all of it is written, and nothing of it read before.
+    pub covered: Vec<bool>,
+}
+
+impl Bound<'_> {
+    /// Points of the inner axes.
+    pub fn inner_len(&self) -> i64 {
+        match self.program.schedule {
+            Schedule::Lanes => self.outer.iter().product(),
+            Schedule::Rows => self.lane.iter().product(),
+        }
+    }
+
+    /// Points of the parallel axes.
+    pub fn axes_len(&self) -> i64 {
+        match self.program.schedule {
+            Schedule::Lanes => self.lane.iter().product(),
+            Schedule::Rows => self.outer.iter().product(),
+        }
+    }
+}

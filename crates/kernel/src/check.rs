@@ -1,0 +1,304 @@
+//! Checks of a tile program that need no numbers: names, types, and order of definition.
+
+use crate::error::{Result, damaged};
+use kiln_base::Compute;
+use kiln_base::prim::{Binary, RandomKind, Reduction, Unary};
+use kiln_plan::tile::{Inst, Reg, Schedule, Stage, TileProgram, Turn};
+
+struct Checker<'a> {
+    program: &'a TileProgram,
+    /// When each register, and each slot, has been written by now.
+    written: Vec<When>,
+    kept: Vec<When>,
+    /// For which points the stage at hand runs.
+    turn: Turn,
+    /// Accumulators of the stage at hand, readable after it.
+    pending: Vec<Reg>,
+}
+
+/// Since when something holds a value.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum When {
+    Never,
+    /// At the last of the points that run in order.
+    AtLast,
+    Always,
+}
+
+/// Checks names and types.
+pub fn types(program: &TileProgram) -> Result<()> {
+    let mut c = Checker {
+        program,
+        written: vec![When::Never; program.registers.len()],
+        kept: vec![When::Never; program.slots.len()],
+        turn: Turn::Every,
+        pending: vec![],
+    };
+    let serial = usize::from(program.serial);
+    if serial > program.axes.len() || serial > 0 && program.schedule != Schedule::Rows {
+        return Err(damaged!(
+            "{} steps in order through other axes",
+            program.name
+        ));
+    }
+    for (reg, _) in &program.constants {
+        c.ty(*reg)?;
+        c.written[reg.0 as usize] = When::Always;
+    }
+    let constants: Vec<Reg> = program.constants.iter().map(|(r, _)| *r).collect();
+    for stage in &program.stages {
+        // Without points that run in order, each is the first and the last.
+        c.turn = match stage.turn {
+            Turn::Last if serial == 0 => Turn::Every,
+            turn => turn,
+        };
+        for inst in &stage.code {
+            c.inst(stage, inst, &constants)
+                .map_err(|e| damaged!("{} in {}: {inst:?}", detail(e), program.name))?;
+        }
+        for acc in std::mem::take(&mut c.pending) {
+            c.written[acc.0 as usize] = c.now(When::Never);
+        }
+    }
+    Ok(())
+}
+
+fn detail(e: crate::error::Error) -> String {
+    match e {
+        crate::error::Error::Plan(why) => why,
+        other => other.to_string(),
+    }
+}
+
+impl Checker<'_> {
+    /// Since when something holds a value that this stage writes.
+    fn now(&self, before: When) -> When {
+        match self.turn {
+            Turn::Last => before.max(When::AtLast),
+            _ => When::Always,
+        }
+    }
+
+    /// Whether this stage finds a value in something.
+    fn holds(&self, since: When) -> bool {
+        since == When::Always || since == When::AtLast && self.turn == Turn::Last
+    }
+
+    fn ty(&self, reg: Reg) -> Result<Compute> {
+        let ty = self.program.registers.get(reg.0 as usize).copied();
+        ty.ok_or_else(|| damaged!("no register {}", reg.0))
+    }
+
+    fn read(&self, reg: Reg) -> Result<Compute> {
+        let ty = self.ty(reg)?;
+        if !self.holds(self.written[reg.0 as usize]) {
+            return Err(damaged!("register {} is read before it is written", reg.0));
+        }
+        Ok(ty)
+    }
+
+    fn expect(&self, reg: Reg, ty: Compute) -> Result<()> {
+        match self.read(reg)? {
+            found if found == ty => Ok(()),
+            found => Err(damaged!(
+                "register {} is {}, not {}",
+                reg.0,
+                found.name(),
+                ty.name()
+            )),
+        }
+    }
+
+    fn arg_type(&self, access: u16) -> Result<Compute> {
+        let access = self.program.accesses.get(access as usize);
+        let access = access.ok_or_else(|| damaged!("no such access"))?;
+        let arg = self.program.args.get(access.arg as usize);
+        Ok(arg
+            .ok_or_else(|| damaged!("no such argument"))?
+            .dtype
+            .compute())
+    }
+
+    fn slot(&self, stage: &Stage, slot: u16) -> Result<Compute> {
+        if !stage.over_inner {
+            return Err(damaged!("row slots exist only over inner"));
+        }
+        let slot = self.program.slots.get(slot as usize).copied();
+        slot.ok_or_else(|| damaged!("no such slot"))
+    }
+
+    fn site(&self, site: u32) -> Result<()> {
+        if site >= self.program.sites {
+            return Err(damaged!("no site {site}"));
+        }
+        Ok(())
+    }
+
+    /// Checks one instruction and notes what it writes.
+    fn inst(&mut self, stage: &Stage, inst: &Inst, constants: &[Reg]) -> Result<()> {
+        let Some((dst, ty)) = self.result(stage, inst)? else {
+            if let Inst::Keep { slot, .. } = inst {
+                let slot = *slot as usize;
+                self.kept[slot] = self.now(self.kept[slot]);
+            }
+            return Ok(());
+        };
+        if self.ty(dst)? != ty {
+            return Err(damaged!("the result is {}", ty.name()));
+        }
+        if constants.contains(&dst) {
+            return Err(damaged!("register {} is a constant", dst.0));
+        }
+        if matches!(inst, Inst::Reduce { .. } | Inst::ArgReduce { .. }) {
+            if self.pending.contains(&dst) {
+                return Err(damaged!("two reductions into one register"));
+            }
+            self.pending.push(dst);
+            self.written[dst.0 as usize] = When::Never;
+        } else {
+            if self.pending.contains(&dst) {
+                return Err(damaged!("an accumulator is overwritten"));
+            }
+            let before = self.written[dst.0 as usize];
+            self.written[dst.0 as usize] = self.now(before);
+        }
+        Ok(())
+    }
+
+    /// The register an instruction writes, and the type it must have.
+    fn result(&self, stage: &Stage, inst: &Inst) -> Result<Option<(Reg, Compute)>> {
+        Ok(Some(match inst {
+            Inst::Load { dst, access } => (*dst, self.arg_type(*access)?),
+            Inst::LoadAt {
+                dst,
+                access,
+                dynamic,
+            } => {
+                for d in dynamic {
+                    self.expect(d.index, Compute::I64)?;
+                    self.site(d.site)?;
+                }
+                (*dst, self.arg_type(*access)?)
+            }
+            Inst::Index { dst, .. } => (*dst, Compute::I64),
+            Inst::Unary { op, dst, a } => {
+                let ty = self.read(*a)?;
+                let result = unary_result(*op, ty);
+                (
+                    *dst,
+                    result.ok_or_else(|| damaged!("no {} of {}", op.name(), ty.name()))?,
+                )
+            }
+            Inst::Binary {
+                op,
+                dst,
+                a,
+                b,
+                site,
+            } => {
+                let ty = self.read(*a)?;
+                self.expect(*b, ty)?;
+                if op.divides() && !ty.is_float() {
+                    self.site(*site)?;
+                }
+                let result = binary_result(*op, ty);
+                (
+                    *dst,
+                    result.ok_or_else(|| damaged!("no {} of {}", op.name(), ty.name()))?,
+                )
+            }
+            Inst::Select { dst, mask, a, b } => {
+                self.expect(*mask, Compute::Mask)?;
+                let ty = self.read(*a)?;
+                self.expect(*b, ty)?;
+                (*dst, ty)
+            }
+            Inst::Convert { dst, a, from, to } => {
+                self.expect(*a, from.compute())?;
+                (*dst, to.compute())
+            }
+            Inst::Random {
+                dst,
+                kind,
+                seed,
+                offset,
+                index,
+            } => {
+                for r in [seed, offset, index] {
+                    self.expect(*r, Compute::I64)?;
+                }
+                let ty = self.ty(*dst)?;
+                let fits = match kind {
+                    RandomKind::Bits => ty == Compute::I64,
+                    RandomKind::Uniform | RandomKind::Normal => ty.is_float(),
+                };
+                if !fits {
+                    return Err(damaged!("no random {}", ty.name()));
+                }
+                (*dst, ty)
+            }
+            Inst::Reduce { op, acc, a } => {
+                let ty = self.read(*a)?;
+                if !stage.over_inner || ty == Compute::Mask && *op == Reduction::Sum {
+                    return Err(damaged!("a reduction without meaning"));
+                }
+                (*acc, ty)
+            }
+            Inst::ArgReduce { op, acc, a } => {
+                self.read(*a)?;
+                if !stage.over_inner || !matches!(op, Reduction::Max | Reduction::Min) {
+                    return Err(damaged!("a reduction without meaning"));
+                }
+                (*acc, Compute::I64)
+            }
+            Inst::Keep { slot, src } => {
+                self.expect(*src, self.slot(stage, *slot)?)?;
+                return Ok(None);
+            }
+            Inst::Kept { dst, slot } => {
+                let ty = self.slot(stage, *slot)?;
+                if !self.holds(self.kept[*slot as usize]) {
+                    return Err(damaged!("slot {slot} is read before it is written"));
+                }
+                (*dst, ty)
+            }
+            Inst::Store { access, src } => {
+                self.arg_type(*access)?;
+                self.read(*src)?;
+                let arg = self.program.accesses[*access as usize].arg;
+                if !self.program.args[arg as usize].written {
+                    return Err(damaged!("a store to a read-only argument"));
+                }
+                return Ok(None);
+            }
+        }))
+    }
+}
+
+/// The type a primitive on one operand of type `ty` gives, if there is one.
+pub fn unary_result(op: Unary, ty: Compute) -> Option<Compute> {
+    use Unary::*;
+    let exists = match ty {
+        Compute::F32 | Compute::F64 => true,
+        Compute::I32 | Compute::I64 => {
+            matches!(
+                op,
+                Neg | Abs | Not | Floor | Ceil | Round | Trunc | IsNan | IsInf
+            )
+        }
+        Compute::Mask => op == Not,
+    };
+    exists.then_some(if op.gives_mask() { Compute::Mask } else { ty })
+}
+
+/// The type a primitive on two operands of type `ty` gives, if there is one.
+pub fn binary_result(op: Binary, ty: Compute) -> Option<Compute> {
+    use Binary::*;
+    let exists = match ty {
+        Compute::Mask => {
+            matches!(op, And | Or | Xor | Eq | Ne | Lt | Le | Gt | Ge | Max | Min)
+        }
+        _ => true,
+    };
+    exists.then_some(if op.gives_mask() { Compute::Mask } else { ty })
+}

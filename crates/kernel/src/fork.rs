@@ -1,0 +1,80 @@
+//! Processes that fork.
+//!
+//! A child has a copy of all memory but one thread alone: the one that forked. If it was the only one that
+//! used this crate, the child goes on with a thread pool of its own. Of any other the child would inherit
+//! locks that nobody opens and work that nobody ends, so then every call of the child is an error.
+
+use crate::error::{Error, Result};
+use std::cell::Cell;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// How many threads that use this crate there are.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+/// How often this process and its forebears have forked, from the first use on.
+static GENERATION: AtomicUsize = AtomicUsize::new(0);
+/// Whether there were other threads when this process began.
+static CUT_OFF: AtomicBool = AtomicBool::new(false);
+
+/// Whether a thread has been counted.
+struct Counted(Cell<bool>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if self.0.get() {
+            THREADS.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+thread_local! {
+    static HERE: Counted = const { Counted(Cell::new(false)) };
+}
+
+/// Begins a call that may take locks or use the thread pool.
+///
+/// # Errors
+/// [`Error::Forked`] in a child whose parent had other threads that used this crate.
+pub fn check() -> Result<()> {
+    here();
+    match CUT_OFF.load(Ordering::Relaxed) {
+        true => Err(Error::Forked),
+        false => Ok(()),
+    }
+}
+
+/// Counts this thread.
+pub fn here() {
+    static WATCH: Once = Once::new();
+    // A thread that is about to end is not counted again.
+    let _ = HERE.try_with(|here| {
+        if !here.0.replace(true) {
+            WATCH.call_once(watch);
+            THREADS.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+}
+
+/// Another number in a child than in its parent.
+pub fn generation() -> usize {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+#[cfg(not(unix))]
+fn watch() {}
+
+#[cfg(unix)]
+fn watch() {
+    /// In the child, before `fork` returns there.
+    extern "C" fn in_child() {
+        let ours = HERE.try_with(|here| here.0.get()).unwrap_or(false) as usize;
+        let others = THREADS.swap(ours, Ordering::SeqCst) > ours;
+        CUT_OFF.fetch_or(others, Ordering::Relaxed);
+        GENERATION.fetch_add(1, Ordering::Relaxed);
+    }
+    // SAFETY: the handler touches atomics and a cell of its thread. If there is no memory for it, there is no
+    // handler, which changes nothing for who doesn't fork.
+    unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+    }
+}

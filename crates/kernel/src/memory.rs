@@ -1,0 +1,496 @@
+//! Memory of the host: reference-counted [`Storage`] whose blocks are recycled through one bounded pool.
+//!
+//! Arenas, outputs and constants all come from here, so the figures of [`stats`] and the limit of
+//! [`set_limit`] cover everything the runtime holds.
+
+mod block;
+mod evict;
+mod figures;
+mod lent;
+
+use crate::error::{Error, Result};
+use crate::lock::lock;
+pub use block::ALIGN;
+use block::Block;
+pub use evict::{can_evict, evict};
+pub use figures::MemoryStats;
+pub use lent::Lender;
+use lent::Lent;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+
+/// An aligned block of bytes, on the host or a GPU, with a globally unique identity.
+///
+/// The identity stands for the contents: it never comes back, and changes where donated memory
+/// gets new contents.
+#[derive(Debug)]
+pub struct Storage {
+    id: Arc<u64>,
+    len: usize,
+    home: Home,
+}
+
+/// Memory of a device, which its engine knows.
+pub trait DeviceMemory: Any + Debug + Send + Sync {
+    /// Its address on the device.
+    fn ptr(&self) -> *mut u8;
+}
+
+#[derive(Debug)]
+enum Home {
+    Host(Block),
+    /// A part of a block, which begins so many bytes behind it.
+    Gpu(Arc<dyn DeviceMemory>, usize),
+    /// A part of the host's memory, or of what is lent, which begins so many bytes behind it.
+    Part(Arc<Storage>, usize),
+    /// Somebody else's.
+    Lent(Lent),
+}
+
+struct Cache {
+    /// Free blocks by size class.
+    free: BTreeMap<usize, Vec<Block>>,
+    free_bytes: usize,
+    free_limit: usize,
+    stats: MemoryStats,
+}
+
+static CACHE: Mutex<Cache> = Mutex::new(Cache {
+    free: BTreeMap::new(),
+    free_bytes: 0,
+    free_limit: 1 << 30,
+    stats: MemoryStats {
+        allocated: 0,
+        peak: 0,
+        reserved: 0,
+        limit: None,
+    },
+});
+
+fn cache() -> MutexGuard<'static, Cache> {
+    lock(&CACHE)
+}
+
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The figures right now.
+pub fn stats() -> MemoryStats {
+    cache().stats
+}
+
+/// Makes the peak start again from what is in use now.
+pub fn reset_peak() {
+    let mut c = cache();
+    c.stats.peak = c.stats.allocated;
+}
+
+/// Limits the bytes in use; an allocation beyond gives [`Error::OutOfMemory`]. Without a limit the
+/// machine's memory is one.
+pub fn set_limit(limit: Option<usize>) {
+    cache().stats.limit = limit;
+}
+
+/// Limits the bytes kept for reuse.
+pub fn set_cache_limit(bytes: usize) {
+    cache().free_limit = bytes;
+    if cache().free_bytes > bytes {
+        empty_cache();
+    }
+}
+
+/// Gives all unused blocks back to the system.
+pub fn empty_cache() {
+    let mut c = cache();
+    c.stats.reserved -= c.free_bytes;
+    c.free_bytes = 0;
+    let blocks = std::mem::take(&mut c.free);
+    drop(c); // unmapping is slow and needs no lock
+    drop(blocks);
+}
+
+/// Bytes of memory that the machine has, where that is known. The system would promise more and end
+/// the process when the promise is called in.
+fn machine_memory() -> usize {
+    #[cfg(target_os = "linux")]
+    {
+        static BYTES: OnceLock<usize> = OnceLock::new();
+        *BYTES.get_or_init(|| {
+            // SAFETY: sysconf takes any name and only reads.
+            let (pages, size) = unsafe {
+                (
+                    libc::sysconf(libc::_SC_PHYS_PAGES),
+                    libc::sysconf(libc::_SC_PAGESIZE),
+                )
+            };
+            match (usize::try_from(pages), usize::try_from(size)) {
+                (Ok(pages), Ok(size)) if pages > 0 => pages.saturating_mul(size),
+                _ => usize::MAX,
+            }
+        })
+    }
+    #[cfg(not(target_os = "linux"))]
+    usize::MAX
+}
+
+/// The error of so many bytes that the system does not give.
+pub fn too_much(bytes: usize) -> Error {
+    let stats = stats();
+    Error::OutOfMemory {
+        requested: bytes,
+        allocated: stats.allocated,
+        limit: stats.limit,
+        holders: Vec::new(),
+    }
+}
+
+/// The size of block that serves a request: four classes an octave, at least [`ALIGN`].
+fn size_class(bytes: usize) -> Option<usize> {
+    let bytes = bytes.max(ALIGN);
+    let step = (1usize << (usize::BITS - 1 - (bytes - 1).leading_zeros())) / 4;
+    bytes.checked_next_multiple_of(step.max(ALIGN))
+}
+
+fn obtain(bytes: usize) -> Result<Block> {
+    crate::fork::here();
+    if bytes == 0 {
+        return Ok(Block::EMPTY);
+    }
+    let mut c = cache();
+    let oom = |c: &Cache| Error::OutOfMemory {
+        requested: bytes,
+        allocated: c.stats.allocated,
+        limit: c.stats.limit,
+        holders: Vec::new(),
+    };
+    let class = size_class(bytes).filter(|c| *c <= isize::MAX as usize / 2);
+    let Some(class) = class else {
+        return Err(oom(&c));
+    };
+    let total = c.stats.allocated.saturating_add(class);
+    if total > c.stats.limit.unwrap_or_else(machine_memory) {
+        return Err(oom(&c));
+    }
+    let block = match c.take(class) {
+        Some(block) => block,
+        None => {
+            let mut fresh = Block::new(class);
+            if fresh.is_none() {
+                drop(c);
+                empty_cache();
+                c = cache();
+                fresh = Block::new(class);
+            }
+            let Some(block) = fresh else {
+                return Err(oom(&c));
+            };
+            c.stats.reserved += class;
+            c.outgrow(class);
+            block
+        }
+    };
+    c.stats.allocated += class;
+    c.stats.peak = c.stats.peak.max(c.stats.allocated);
+    Ok(block)
+}
+
+/// Requests smaller than this are also served by free blocks of up to twice their class: threads that copy parts of
+/// matrices of many sizes, one after the other, then hold blocks for the larger ones and not one for each. What is in
+/// use counts as what was asked for.
+const SHARED: usize = 2 << 20;
+
+impl Cache {
+    /// A free block of this class, or a somewhat larger one.
+    fn take(&mut self, class: usize) -> Option<Block> {
+        let most = if class < SHARED { 2 * class } else { class };
+        let mut fitting = self.free.range_mut(class..=most);
+        let block = fitting.find_map(|(_, blocks)| blocks.pop())?;
+        self.free_bytes -= block.len();
+        Some(block)
+    }
+
+    /// Gives a free block back to the system that a new one of this class serves the requests of.
+    fn outgrow(&mut self, class: usize) {
+        let least = if class < SHARED { class / 2 } else { class };
+        let mut smaller = self.free.range_mut(least..class).rev();
+        if let Some(block) = smaller.find_map(|(_, blocks)| blocks.pop()) {
+            self.free_bytes -= block.len();
+            self.stats.reserved -= block.len();
+        }
+    }
+}
+
+impl Storage {
+    /// Fresh memory with arbitrary (but initialised) contents.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn new(len: usize) -> Result<Storage> {
+        let home = Home::Host(obtain(len)?);
+        let id = Arc::new(next_id());
+        let storage = Storage { id, len, home };
+        #[cfg(feature = "testing")]
+        crate::interpreted::given(storage.ptr(), len, true);
+        Ok(storage)
+    }
+
+    /// Memory of a GPU.
+    pub fn on_gpu(memory: Arc<dyn DeviceMemory>, len: usize) -> Storage {
+        Storage::part_on_gpu(memory, 0, len)
+    }
+
+    /// So many bytes of a GPU's memory.
+    pub fn part_on_gpu(memory: Arc<dyn DeviceMemory>, offset: usize, len: usize) -> Storage {
+        let home = Home::Gpu(memory, offset);
+        let id = Arc::new(next_id());
+        Storage { id, len, home }
+    }
+
+    /// The GPU's memory, if it is on one.
+    pub fn device_memory(&self) -> Option<&dyn DeviceMemory> {
+        match &self.home {
+            Home::Host(_) | Home::Part(..) | Home::Lent(_) => None,
+            Home::Gpu(memory, _) => Some(&**memory),
+        }
+    }
+
+    /// So many bytes of the host's memory, or of what is lent, which stays for as long as a part of it is there. Nobody
+    /// uses the whole itself, and of parts that overlap one is used at a time.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] if they are not there or not aligned.
+    pub fn part(whole: &Arc<Storage>, offset: usize, len: usize) -> Result<Storage> {
+        let fits = offset.checked_add(len).is_some_and(|end| end <= whole.len);
+        if !fits
+            || !offset.is_multiple_of(ALIGN)
+            || !matches!(whole.home, Home::Host(_) | Home::Lent(_))
+        {
+            return Err(Error::Internal("a part that a block does not have".into()));
+        }
+        let home = Home::Part(whole.clone(), offset);
+        let id = Arc::new(next_id());
+        let storage = Storage { id, len, home };
+        #[cfg(feature = "testing")]
+        crate::interpreted::given(storage.ptr(), len, true);
+        Ok(storage)
+    }
+
+    /// A copy of `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Storage> {
+        let mut s = Storage::new(bytes.len())?;
+        s.bytes_mut().copy_from_slice(bytes);
+        Ok(s)
+    }
+
+    /// Gives the memory to the system, and does not keep it for reuse.
+    pub fn give_back(mut self) {
+        if let Home::Host(block) = &mut self.home {
+            let block = std::mem::replace(block, Block::EMPTY);
+            if block.len() == 0 {
+                return;
+            }
+            let mut c = cache();
+            c.stats.allocated -= size_class(self.len).unwrap_or(0);
+            c.stats.reserved -= block.len();
+            drop(c); // unmapping is slow and needs no lock
+            drop(block);
+        }
+    }
+
+    /// The identity of the contents.
+    pub fn id(&self) -> u64 {
+        *self.id
+    }
+
+    /// Something that lives as long as the contents.
+    pub fn contents(&self) -> Weak<u64> {
+        Arc::downgrade(&self.id)
+    }
+
+    /// Whether these are its contents.
+    pub fn holds(&self, contents: &Weak<u64>) -> bool {
+        std::ptr::eq(contents.as_ptr(), &*self.id)
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The contents; none of memory that is not the host's.
+    pub fn bytes(&self) -> &[u8] {
+        let start = match &self.home {
+            Home::Host(_) | Home::Part(..) | Home::Lent(_) => self.ptr(),
+            Home::Gpu(..) => return &[],
+        };
+        // SAFETY: the block, or what was lent, holds at least `len` initialised bytes, and nothing writes
+        // them while the storage is shared.
+        unsafe { std::slice::from_raw_parts(start, self.len) }
+    }
+
+    /// The contents, to be changed; none of memory that is not the host's own. The identity changes with
+    /// them.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.renew();
+        let own = match &self.home {
+            Home::Host(_) => true,
+            Home::Part(whole, _) => whole.is_own(),
+            Home::Gpu(..) | Home::Lent(_) => false,
+        };
+        if !own {
+            return &mut [];
+        }
+        // SAFETY: the block holds at least `len` initialised bytes and `self` is borrowed mutably. Whoever makes parts
+        // of a block that overlap uses one of them at a time.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.len) }
+    }
+
+    /// Gives the memory a new identity, because its contents have changed.
+    pub fn renew(&mut self) {
+        self.id = Arc::new(next_id());
+    }
+
+    /// Its address, on the device where it is.
+    pub fn ptr(&self) -> *mut u8 {
+        match &self.home {
+            Home::Host(block) => block.ptr(),
+            Home::Part(whole, offset) => whole.ptr().wrapping_add(*offset),
+            Home::Lent(lent) => lent.ptr(),
+            Home::Gpu(memory, offset) => memory.ptr().wrapping_add(*offset),
+        }
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        let Home::Host(block) = &mut self.home else {
+            return;
+        };
+        let block = std::mem::replace(block, Block::EMPTY);
+        let held = block.len();
+        if held == 0 {
+            return;
+        }
+        let mut c = cache();
+        c.stats.allocated -= size_class(self.len).unwrap_or(0);
+        if c.free_bytes + held <= c.free_limit {
+            c.free_bytes += held;
+            c.free.entry(held).or_default().push(block);
+        } else {
+            c.stats.reserved -= held;
+            drop(c);
+            drop(block);
+        }
+    }
+}
+
+/// Memory for `len` elements, kept from block to block.
+pub fn room<T>(storage: &mut Option<Storage>, len: i64) -> Result<*mut T> {
+    let bytes = len as usize * size_of::<T>();
+    if storage.as_ref().is_none_or(|s| s.len() < bytes) {
+        *storage = Some(Storage::new(bytes)?);
+    }
+    let start = storage.as_ref().map_or(std::ptr::null_mut(), |s| s.ptr());
+    #[cfg(feature = "testing")]
+    crate::interpreted::given(start, bytes, true);
+    Ok(start.cast())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_hold_their_requests_and_waste_at_most_a_quarter() {
+        for bytes in (0..5000).chain([1 << 20, (1 << 20) + 1, (7 << 30) + 5]) {
+            let class = size_class(bytes).unwrap();
+            assert!(
+                class >= bytes.max(1) && class.is_multiple_of(ALIGN),
+                "{bytes}"
+            );
+            assert!(
+                class - bytes <= (bytes / 4).max(ALIGN),
+                "{bytes} -> {class}"
+            );
+            assert_eq!(size_class(class), Some(class));
+        }
+        assert_eq!(size_class(usize::MAX), None);
+    }
+
+    #[test]
+    fn small_requests_take_free_blocks_of_up_to_twice_their_class() {
+        let mut cache = Cache {
+            free: BTreeMap::new(),
+            free_bytes: 0,
+            free_limit: 0,
+            stats: MemoryStats::default(),
+        };
+        let keep = |cache: &mut Cache, len: usize| {
+            cache.free_bytes += len;
+            let blocks = cache.free.entry(len).or_default();
+            blocks.push(Block::new(len).unwrap());
+        };
+        let take = |cache: &mut Cache, class| cache.take(class).map(|block| block.len());
+        for len in [4096, 8192, SHARED, 2 * SHARED] {
+            keep(&mut cache, len);
+        }
+        assert_eq!(take(&mut cache, 2048 - ALIGN), None);
+        assert_eq!(take(&mut cache, 3072), Some(4096));
+        assert_eq!(take(&mut cache, 4096), Some(8192));
+        assert_eq!(take(&mut cache, 4096), None);
+        assert_eq!(take(&mut cache, SHARED + SHARED / 4), None);
+        assert_eq!(cache.free_bytes, 3 * SHARED);
+        // A larger one that is new takes the place of one that it can stand for.
+        for len in [1024, 4096] {
+            keep(&mut cache, len);
+        }
+        cache.stats.reserved = 4096;
+        cache.outgrow(6144);
+        assert_eq!(
+            (take(&mut cache, 4096), take(&mut cache, 1024)),
+            (None, Some(1024))
+        );
+        cache.outgrow(2 * SHARED);
+        assert_eq!((cache.stats.reserved, cache.free_bytes), (0, 3 * SHARED));
+    }
+
+    #[test]
+    fn parts_hold_their_block_and_lie_within_it() {
+        let whole = Arc::new(Storage::new(256).unwrap());
+        let mut parts = [0, 128].map(|at| Storage::part(&whole, at, 128).unwrap());
+        parts[0].bytes_mut().fill(1);
+        parts[1].bytes_mut().fill(2);
+        assert_eq!(parts[1].ptr(), whole.ptr().wrapping_add(128));
+        for (offset, len) in [(1, 2), (128, 129), (usize::MAX - 63, 64), (320, 0)] {
+            assert!(Storage::part(&whole, offset, len).is_err());
+        }
+        drop(whole);
+        assert_eq!((parts[0].bytes()[127], parts[1].bytes()[0]), (1, 2));
+        assert!(!parts[0].is_own());
+    }
+
+    #[test]
+    fn ids_are_unique_and_change_with_contents() {
+        let mut a = Storage::from_bytes(&[1, 2, 3]).unwrap();
+        let b = Storage::new(3).unwrap();
+        assert_ne!(a.id(), b.id());
+        let before = a.id();
+        a.bytes_mut()[0] = 9;
+        assert_ne!(a.id(), before);
+        assert_eq!(a.bytes(), [9, 2, 3]);
+        assert_eq!(a.ptr() as usize % ALIGN, 0);
+    }
+}

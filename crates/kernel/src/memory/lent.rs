@@ -1,0 +1,114 @@
+//! Memory that belongs to somebody else, such as a mapped file: read, never written, never given away.
+
+use super::{ALIGN, Home, Storage, next_id};
+use crate::error::{Error, Result};
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// What holds bytes that storages may lie in.
+///
+/// # Safety
+/// [`Lender::bytes`] gives the same bytes for as long as the value lives, at the same address, and nothing writes
+/// them.
+pub unsafe trait Lender: Send + Sync + 'static {
+    /// The bytes.
+    fn bytes(&self) -> &[u8];
+
+    /// Some of them are not read for now: their memory may be given back to the system, if it can make them again.
+    fn release(&self, range: Range<usize>) {
+        let _ = range;
+    }
+}
+
+/// Where lent bytes begin, and what holds them.
+pub(super) struct Lent {
+    start: NonNull<u8>,
+    range: Range<usize>,
+    /// Kept for as long as the bytes are used.
+    holder: Arc<dyn Lender>,
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lent bytes {:?}", self.range)
+    }
+}
+
+// SAFETY: the bytes are only read, and what holds them may be dropped on any thread.
+unsafe impl Send for Lent {}
+// SAFETY: as above.
+unsafe impl Sync for Lent {}
+
+impl Lent {
+    pub(super) fn ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+}
+
+impl Storage {
+    /// Some of the bytes that somebody else holds, as they lie there. They are no part of the figures of
+    /// [`stats`](super::stats), are never written, and can't be donated: a run whose result would take their place
+    /// writes a copy.
+    ///
+    /// # Errors
+    /// If there are no such bytes, or they do not begin at a multiple of [`ALIGN`].
+    pub fn lent<L: Lender>(holder: &Arc<L>, range: Range<usize>) -> Result<Storage> {
+        let bytes = holder.bytes().get(range.clone());
+        let Some(bytes) = bytes.filter(|b| b.as_ptr().addr().is_multiple_of(ALIGN)) else {
+            let text = format!("bytes {range:?} of lent memory are not there, or not aligned");
+            return Err(Error::Buffer(text));
+        };
+        let lent = Lent {
+            start: NonNull::from(bytes).cast(),
+            range: range.clone(),
+            holder: holder.clone(),
+        };
+        Ok(Storage {
+            id: Arc::new(next_id()),
+            len: bytes.len(),
+            home: Home::Lent(lent),
+        })
+    }
+
+    /// Whether its memory may be given to a result.
+    pub fn is_own(&self) -> bool {
+        !matches!(self.home, Home::Lent(_) | Home::Part(..))
+    }
+
+    /// Tells whoever lent it that it is not read for now.
+    pub fn release(&self) {
+        if let Home::Lent(lent) = &self.home {
+            lent.holder.release(lent.range.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(align(64))]
+    struct Bytes([u8; 256]);
+
+    // SAFETY: an array in an `Arc` stays where it is, and nothing here writes it.
+    unsafe impl Lender for Bytes {
+        fn bytes(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn lent_bytes_are_read_where_they_lie_and_outlive_other_handles() {
+        let holder = Arc::new(Bytes(std::array::from_fn(|i| i as u8)));
+        let mut storage = Storage::lent(&holder, 64..192).unwrap();
+        assert_eq!(storage.bytes().as_ptr(), holder.0[64..].as_ptr());
+        assert!(storage.bytes_mut().is_empty() && !storage.is_own());
+        for wrong in [1..64, 64..300, 300..400] {
+            assert!(Storage::lent(&holder, wrong).is_err());
+        }
+        drop(holder);
+        assert_eq!(storage.bytes()[127], 191);
+    }
+}

@@ -1,0 +1,389 @@
+//! A persistent fork-join pool: workers spin for a moment, then park.
+//!
+//! Each thread begins with a range of a run's parts of its own, so that from run to run it finds what it has written
+//! in its caches, and goes on with what is left of the others'. Nothing else depends on the number of threads, so
+//! results cannot either.
+
+mod apart;
+#[cfg(test)]
+mod tests;
+
+use crate::fork;
+use crate::lock::lock;
+use std::any::Any;
+use std::cell::{Cell, UnsafeCell};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// Spins of a worker before it parks: some tens of microseconds.
+const SPINS: u32 = 4000;
+
+/// Threads that run at the same time have met after so long.
+const TOGETHER: Duration = Duration::from_micros(30);
+/// How long they are waited for.
+const PATIENCE: Duration = Duration::from_millis(5);
+
+/// A job is open to workers.
+const OPEN: usize = 1;
+/// One worker inside a job.
+const ONE: usize = 2;
+/// Ranges of parts, at most; more threads than these share them.
+const RANGES: usize = 64;
+
+#[derive(Copy, Clone)]
+struct Job {
+    /// Lives as long as the run, which waits for every worker inside.
+    part: *const Parts<'static>,
+    parts: usize,
+    ranges: usize,
+}
+
+/// The next part of a range to hand out, in a cache line of its own.
+#[repr(align(64))]
+struct Next(AtomicUsize);
+
+struct Shared {
+    /// Counts jobs, so that a spinning worker notices a new one.
+    epoch: AtomicUsize,
+    /// [`OPEN`] plus [`ONE`] for every worker inside.
+    state: AtomicUsize,
+    next: [Next; RANGES],
+    /// The processor of the thread that woke workers last.
+    waker: AtomicUsize,
+    /// Workers with this number or a higher one take no parts.
+    limit: AtomicUsize,
+    /// Written only while `state` is 0, read only between entering and leaving.
+    job: UnsafeCell<Job>,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: `job` is written only by the owner of the pool's lock while no worker is inside, and its
+// pointer is used only inside, during which the run that owns the data waits.
+unsafe impl Sync for Shared {}
+// SAFETY: as above.
+unsafe impl Send for Shared {}
+
+struct Worker {
+    thread: Thread,
+    parked: Arc<AtomicBool>,
+}
+
+/// The pool; see the [module](self).
+pub struct Pool {
+    /// The process that its threads are of.
+    generation: usize,
+    shared: Arc<Shared>,
+    /// Held while a job runs.
+    workers: Mutex<Vec<Worker>>,
+}
+
+/// The pool that took the place of the first, if one did.
+static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The parts of a run.
+type Parts<'a> = dyn Fn(usize) + Sync + 'a;
+/// What a run gives its parts to in place of the pool.
+type Gather<'a> = dyn FnMut(usize, &Parts<'_>) + 'a;
+
+thread_local! {
+    /// What the next run on this thread gives its parts to.
+    static GATHER: Cell<Option<NonNull<Gather<'static>>>> = const { Cell::new(None) };
+}
+
+impl Pool {
+    /// The pool of the process, with as many threads as the machine offers.
+    pub fn global() -> &'static Pool {
+        static FIRST: OnceLock<Pool> = OnceLock::new();
+        // SAFETY: it is null or points to a pool that was leaked.
+        let current = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
+        let current = current.unwrap_or_else(|| {
+            let threads = || std::thread::available_parallelism().map_or(1, |n| n.get());
+            FIRST.get_or_init(|| Pool::new(threads()))
+        });
+        match current.generation == fork::generation() {
+            true => current,
+            false => current.renewed(),
+        }
+    }
+
+    /// A pool with as many threads, in place of this one, whose threads stayed in the parent process.
+    #[cold]
+    fn renewed(&self) -> &'static Pool {
+        let fresh: &Pool = Box::leak(Box::new(Pool::new(self.threads())));
+        CURRENT.store(std::ptr::from_ref(fresh).cast_mut(), Ordering::Release);
+        fresh
+    }
+
+    /// Leaves the pool of the process, with its threads, to whoever never gives it back: what runs from now on
+    /// has one of its own, with as many threads. Does nothing while the pool is free.
+    pub fn abandon() {
+        let held = Pool::global();
+        if matches!(held.workers.try_lock(), Err(TryLockError::WouldBlock)) {
+            let fresh = Box::leak(Box::new(Pool::new(held.threads())));
+            CURRENT.store(fresh, Ordering::Release);
+        }
+    }
+
+    fn new(threads: usize) -> Pool {
+        let pool = Pool {
+            generation: fork::generation(),
+            shared: Arc::new(Shared {
+                epoch: AtomicUsize::new(0),
+                state: AtomicUsize::new(0),
+                waker: AtomicUsize::new(usize::MAX),
+                next: std::array::from_fn(|_| Next(AtomicUsize::new(0))),
+                limit: AtomicUsize::new(0),
+                job: UnsafeCell::new(Job {
+                    part: &raw const *(&(|_: usize| {}) as &Parts<'static>),
+                    parts: 0,
+                    ranges: 0,
+                }),
+                panic: Mutex::new(None),
+            }),
+            workers: Mutex::new(Vec::new()),
+        };
+        pool.set_threads(threads);
+        pool
+    }
+
+    /// The number of threads that share the work, the caller's among them.
+    pub fn threads(&self) -> usize {
+        self.shared.limit.load(Ordering::Relaxed) + 1
+    }
+
+    /// Sets how many threads share the work, the caller's among them; at least 1.
+    pub fn set_threads(&self, threads: usize) {
+        let mut workers = lock(&self.workers);
+        let wanted = threads.max(1) - 1;
+        while workers.len() < wanted {
+            let shared = self.shared.clone();
+            let number = workers.len();
+            let parked = Arc::new(AtomicBool::new(false));
+            let flag = parked.clone();
+            let spawned = std::thread::Builder::new()
+                .name(format!("kiln-{}", number + 1))
+                .spawn(move || work(&shared, number, &flag));
+            match spawned {
+                Ok(handle) => workers.push(Worker {
+                    thread: handle.thread().clone(),
+                    parked,
+                }),
+                Err(_) => break, // the system has no more threads; fewer give the same results
+            }
+        }
+        let limit = wanted.min(workers.len());
+        self.shared.limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// Calls `part` with every number below `parts`, on any threads, and returns when all are done.
+    ///
+    /// While another run has the pool, or from within a part, everything happens on this thread.
+    ///
+    /// # Panics
+    /// If a part does, after the others have ended.
+    pub fn run(&self, parts: usize, part: impl Fn(usize) + Sync) {
+        self.run_parts(parts, &part);
+    }
+
+    /// [`Pool::run`], compiled once.
+    fn run_parts(&self, parts: usize, part: &Parts<'_>) {
+        if let Some(mut gather) = GATHER.take() {
+            // SAFETY: it belongs to a call of `gathered` further up on this thread's stack.
+            return unsafe { gather.as_mut()(parts, part) };
+        }
+        #[cfg(feature = "testing")]
+        if crate::interpreted::is_on() {
+            return (0..parts).for_each(part);
+        }
+        if parts <= 1 || self.threads() == 1 {
+            return (0..parts).for_each(part);
+        }
+        let workers = match self.workers.try_lock() {
+            Ok(workers) => workers,
+            Err(TryLockError::Poisoned(p)) => p.into_inner(),
+            Err(TryLockError::WouldBlock) => return (0..parts).for_each(part),
+        };
+        // SAFETY: only the lifetime changes; this run waits for every worker inside.
+        let part = unsafe { std::mem::transmute::<&Parts<'_>, &Parts<'static>>(part) };
+        let s = &*self.shared;
+        let job = Job {
+            part,
+            parts,
+            ranges: parts.min(self.threads()).min(RANGES),
+        };
+        // SAFETY: the lock is ours and the previous run left only when no worker was inside.
+        unsafe { *s.job.get() = job };
+        for (range, next) in s.next[..job.ranges].iter().enumerate() {
+            next.0.store(job.first(range), Ordering::Relaxed);
+        }
+        s.state.store(OPEN, Ordering::Release);
+        s.epoch.fetch_add(1, Ordering::SeqCst);
+        let helpers = (parts - 1).min(s.limit.load(Ordering::Relaxed));
+        for w in &workers[..helpers] {
+            if w.parked.load(Ordering::SeqCst) {
+                s.waker.store(apart::here(), Ordering::Relaxed);
+                w.thread.unpark();
+            }
+        }
+        s.take_parts(job, 0);
+        s.state.fetch_and(!OPEN, Ordering::AcqRel);
+        let mut spins = 0u32;
+        while s.state.load(Ordering::Acquire) != 0 {
+            spins += 1;
+            if spins.is_multiple_of(1 << 12) {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        let panic = lock(&s.panic).take();
+        drop(workers);
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Pool {
+    /// Waits, some milliseconds at most, until all threads of the pool run at the same time; whether they do.
+    /// After this thread has slept it often shares a core with a worker, until the system moves one of them:
+    /// who takes times of short runs begins here.
+    pub fn meet(&self) -> bool {
+        let (start, threads) = (Instant::now(), self.threads());
+        while start.elapsed() < PATIENCE {
+            let (begin, here) = (Instant::now(), AtomicUsize::new(0));
+            self.run(threads, |_| {
+                here.fetch_add(1, Ordering::AcqRel);
+                while here.load(Ordering::Acquire) < threads && begin.elapsed() < TOGETHER {
+                    std::hint::spin_loop();
+                }
+            });
+            if begin.elapsed() < TOGETHER {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Does jobs that each end in a run at the same time: the parts of the first run of each are parts of
+    /// one run. What a job does in front of its first run happens before that, one job after the
+    /// other, and what it does behind it afterwards.
+    ///
+    /// # Panics
+    /// If a job or a part does.
+    pub fn together(&self, jobs: &mut [Box<dyn FnMut() + '_>]) {
+        self.gathered(jobs, 0, &|_| {});
+    }
+
+    /// Does jobs together with parts that were gathered already.
+    fn gathered(&self, jobs: &mut [Box<dyn FnMut() + '_>], count: usize, ahead: &Parts<'_>) {
+        struct Restore;
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                GATHER.set(None);
+            }
+        }
+        let Some((job, rest)) = jobs.split_first_mut() else {
+            return self.run(count, ahead);
+        };
+        let mut ran = false;
+        let mut gather = |parts: usize, part: &Parts<'_>| {
+            ran = true;
+            let all = |i: usize| match i.checked_sub(count) {
+                None => ahead(i),
+                Some(i) => part(i),
+            };
+            self.gathered(rest, count + parts, &all);
+        };
+        let gather: NonNull<Gather<'_>> = NonNull::from(&mut gather);
+        // SAFETY: only the lifetime changes; the guard takes the pointer away before `gather` ends.
+        let gather =
+            unsafe { std::mem::transmute::<NonNull<Gather<'_>>, NonNull<Gather<'static>>>(gather) };
+        {
+            let _restore = Restore;
+            GATHER.set(Some(gather));
+            job();
+        }
+        if !ran {
+            self.gathered(rest, count, ahead);
+        }
+    }
+}
+
+impl Job {
+    /// The first part of a range.
+    fn first(&self, range: usize) -> usize {
+        (self.parts as u128 * range as u128 / self.ranges as u128) as usize
+    }
+}
+
+impl Shared {
+    /// Takes parts, those of this thread's range first.
+    fn take_parts(&self, job: Job, thread: usize) {
+        for range in (0..job.ranges).map(|i| (thread + i) % job.ranges) {
+            let end = job.first(range + 1);
+            loop {
+                let i = self.next[range].0.fetch_add(1, Ordering::Relaxed);
+                if i >= end {
+                    break;
+                }
+                // SAFETY: the run that owns the data waits until this thread is done.
+                let done = catch_unwind(AssertUnwindSafe(|| unsafe { (*job.part)(i) }));
+                if let Err(panic) = done {
+                    lock(&self.panic).get_or_insert(panic);
+                }
+            }
+        }
+    }
+
+    /// Enters the open job, if there is one.
+    fn enter(&self) -> bool {
+        let mut state = self.state.load(Ordering::Relaxed);
+        while state & OPEN != 0 {
+            let entered = self.state.compare_exchange_weak(
+                state,
+                state + ONE,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            );
+            match entered {
+                Ok(_) => return true,
+                Err(now) => state = now,
+            }
+        }
+        false
+    }
+}
+
+fn work(shared: &Shared, number: usize, parked: &AtomicBool) {
+    let mut seen = 0;
+    loop {
+        let mut spins = 0;
+        while shared.epoch.load(Ordering::Acquire) == seen {
+            if spins < SPINS {
+                spins += 1;
+                std::hint::spin_loop();
+                continue;
+            }
+            parked.store(true, Ordering::SeqCst);
+            // The epoch is read again after the flag is set: either the run sees the flag and
+            // unparks, or this thread sees the run.
+            if shared.epoch.load(Ordering::SeqCst) == seen {
+                std::thread::park();
+                apart::keep_from(shared.waker.load(Ordering::Relaxed));
+            }
+            parked.store(false, Ordering::SeqCst);
+        }
+        seen = shared.epoch.load(Ordering::Acquire);
+        if number < shared.limit.load(Ordering::Relaxed) && shared.enter() {
+            // SAFETY: the job stays as it is while this worker is inside.
+            let job = unsafe { *shared.job.get() };
+            shared.take_parts(job, number + 1);
+            shared.state.fetch_sub(ONE, Ordering::Release);
+        }
+    }
+}

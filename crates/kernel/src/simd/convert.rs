@@ -1,0 +1,183 @@
+//! Conversions between memory elements and the types kernels compute in.
+
+use super::{Isa, Kernel, Level, compiled};
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::{bf16, f16};
+use kiln_base::DType;
+
+/// Halves as f32: f16, or else bf16.
+pub fn widen(level: Level, dtype: DType, from: &[u16], to: &mut [f32]) {
+    let halves = Halves { dtype, from, to };
+    // SAFETY: the machine has the level.
+    unsafe { compiled::<Widen, _>(level)(halves) }
+}
+
+/// Halves, and as many places for them.
+struct Halves<'a> {
+    dtype: DType,
+    from: &'a [u16],
+    to: &'a mut [f32],
+}
+
+/// Makes halves f32.
+struct Widen;
+impl Kernel<Halves<'_>> for Widen {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(Halves { dtype, from, to }: Halves<'_>) {
+        if dtype != DType::F16 {
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = f32::from_bits(u32::from(*from) << 16);
+            }
+            return;
+        }
+        #[cfg(target_arch = "x86_64")]
+        let (from, to) = {
+            use std::arch::x86_64::*;
+            const SOME: usize = 16;
+            let whole = match I::LEVEL {
+                Level::Baseline => 0,
+                _ => from.len().min(to.len()) / SOME * SOME,
+            };
+            for i in (0..whole).step_by(SOME) {
+                let (from, to) = (from[i..].as_ptr(), to[i..].as_mut_ptr());
+                // SAFETY: there are so many; the machine has the level.
+                unsafe {
+                    match I::LEVEL {
+                        Level::Avx2 => {
+                            for i in [0, 8] {
+                                let halves = _mm_loadu_si128(from.add(i).cast());
+                                _mm256_storeu_ps(to.add(i), _mm256_cvtph_ps(halves));
+                            }
+                        }
+                        _ => {
+                            let halves = _mm256_loadu_si256(from.cast());
+                            _mm512_storeu_ps(to, _mm512_cvtph_ps(halves));
+                        }
+                    }
+                }
+            }
+            (&from[whole..], &mut to[whole..])
+        };
+        from.reinterpret_cast::<f16>().convert_to_f32_slice(to);
+    }
+}
+
+/// Two halves as one word, the first in its lower half.
+#[inline(always)]
+pub fn pair(first: u16, second: u16) -> u32 {
+    u32::from(first) | u32::from(second) << 16
+}
+
+/// A dtype at compile time.
+pub trait Mem: 'static {
+    /// The element in memory.
+    type Raw: Copy + 'static;
+    /// The register element; masks are bytes of 0 or 1.
+    type C: Copy + 'static;
+    /// The dtype.
+    const DTYPE: DType;
+    /// Whether register and memory elements are the same bits.
+    const DIRECT: bool;
+    /// Memory to register.
+    fn load(x: Self::Raw) -> Self::C;
+    /// Register to memory: floats round to nearest even, integers wrap.
+    fn store(x: Self::C) -> Self::Raw;
+}
+
+macro_rules! mem {
+    ($($name:ident: $raw:ty, $c:ty, $direct:literal, $load:expr, $store:expr;)*) => {$(
+        pub struct $name;
+        impl Mem for $name {
+            type Raw = $raw;
+            type C = $c;
+            const DTYPE: DType = DType::$name;
+            const DIRECT: bool = $direct;
+            #[inline(always)]
+            fn load(x: $raw) -> $c {
+                ($load)(x)
+            }
+            #[inline(always)]
+            fn store(x: $c) -> $raw {
+                ($store)(x)
+            }
+        }
+    )*};
+}
+mem! {
+    Bool: u8, u8, true, |x| x, |x| x;
+    U8: u8, i32, false, |x| x as i32, |x| x as u8;
+    I8: i8, i32, false, |x| x as i32, |x| x as i8;
+    I16: i16, i32, false, |x| x as i32, |x| x as i16;
+    I32: i32, i32, true, |x| x, |x| x;
+    I64: i64, i64, true, |x| x, |x| x;
+    U16: u16, i32, false, |x| x as i32, |x| x as u16;
+    U32: u32, i64, false, |x| x as i64, |x| x as u32;
+    U64: u64, i64, false, |x| x as i64, |x| x as u64;
+    F16: u16, f32, false, |x| f16::from_bits(x).to_f32(), |x| f16::from_f32(x).to_bits();
+    BF16: u16, f32, false, |x| bf16::from_bits(x).to_f32(), |x| bf16::from_f32(x).to_bits();
+    F32: f32, f32, true, |x| x, |x| x;
+    F64: f64, f64, true, |x| x, |x| x;
+}
+
+/// Evaluates `$body` with the type `$T` standing for the dtype.
+#[macro_export]
+macro_rules! with_dtype {
+    ($dtype:expr, $T:ident => $body:expr) => {{
+        use $crate::simd::convert as c;
+        match $dtype {
+            kiln_base::DType::Bool => {
+                type $T = c::Bool;
+                $body
+            }
+            kiln_base::DType::U8 => {
+                type $T = c::U8;
+                $body
+            }
+            kiln_base::DType::I8 => {
+                type $T = c::I8;
+                $body
+            }
+            kiln_base::DType::I16 => {
+                type $T = c::I16;
+                $body
+            }
+            kiln_base::DType::I32 => {
+                type $T = c::I32;
+                $body
+            }
+            kiln_base::DType::I64 => {
+                type $T = c::I64;
+                $body
+            }
+            kiln_base::DType::U16 => {
+                type $T = c::U16;
+                $body
+            }
+            kiln_base::DType::U32 => {
+                type $T = c::U32;
+                $body
+            }
+            kiln_base::DType::U64 => {
+                type $T = c::U64;
+                $body
+            }
+            kiln_base::DType::F16 => {
+                type $T = c::F16;
+                $body
+            }
+            kiln_base::DType::BF16 => {
+                type $T = c::BF16;
+                $body
+            }
+            kiln_base::DType::F32 => {
+                type $T = c::F32;
+                $body
+            }
+            kiln_base::DType::F64 => {
+                type $T = c::F64;
+                $body
+            }
+        }
+    }};
+}
+pub use crate::with_dtype;

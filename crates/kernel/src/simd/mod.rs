@@ -1,0 +1,129 @@
+//! CPU levels: every kernel loop is written once and compiled for each of them.
+//!
+//! A loop is an implementation of [`Kernel`] whose body is inlined into one wrapper a level; the
+//! wrapper's target features are what the compiler vectorises it for.
+
+pub mod convert;
+pub mod erf;
+pub mod math;
+pub mod transpose;
+pub mod vector;
+
+pub use kiln_base::Level;
+use vector::{Exponent, Four, Vector};
+
+/// A level at compile time.
+pub trait Isa {
+    /// Whether a fused multiply-add is one instruction.
+    const FMA: bool;
+    /// The level.
+    const LEVEL: Level;
+    /// Its widest vector of f32.
+    type F32: Exponent;
+    /// Its widest vector of f64.
+    type F64: Vector<Lane = f64>;
+}
+
+pub struct Baseline;
+#[cfg(target_arch = "x86_64")]
+pub struct Avx2;
+#[cfg(target_arch = "x86_64")]
+pub struct Avx512;
+
+impl Isa for Baseline {
+    const FMA: bool = cfg!(target_feature = "fma") || cfg!(target_arch = "aarch64");
+    const LEVEL: Level = Level::Baseline;
+    type F32 = Four<Baseline, f32>;
+    type F64 = Four<Baseline, f64>;
+}
+#[cfg(target_arch = "x86_64")]
+impl Isa for Avx2 {
+    const FMA: bool = true;
+    const LEVEL: Level = Level::Avx2;
+    type F32 = std::arch::x86_64::__m256;
+    type F64 = std::arch::x86_64::__m256d;
+}
+#[cfg(target_arch = "x86_64")]
+impl Isa for Avx512 {
+    const FMA: bool = true;
+    const LEVEL: Level = Level::Avx512;
+    type F32 = std::arch::x86_64::__m512;
+    type F64 = std::arch::x86_64::__m512d;
+}
+
+/// A loop over the operands `A`.
+pub trait Kernel<A> {
+    /// Runs it; must be `#[inline(always)]`, as must be everything hot that it calls.
+    ///
+    /// # Safety
+    /// As the kernel says; and the machine has the level `I`.
+    unsafe fn run<I: Isa>(args: A);
+}
+
+/// The kernel `K` compiled for `level`, which this machine has.
+pub fn compiled<K: Kernel<A>, A>(level: Level) -> unsafe fn(A) {
+    // What is interpreted is for any level.
+    #[cfg(feature = "testing")]
+    let level = if level.is_supported() {
+        level
+    } else {
+        Level::Baseline
+    };
+    match level.width() {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => {
+            #[target_feature(
+                enable = "avx,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512dq,avx512vl"
+            )]
+            unsafe fn avx512<K: Kernel<A>, A>(args: A) {
+                // SAFETY: passed on to the caller.
+                unsafe { K::run::<Avx512>(args) }
+            }
+            avx512::<K, A>
+        }
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => {
+            #[target_feature(enable = "avx,avx2,fma,f16c")]
+            unsafe fn avx2<K: Kernel<A>, A>(args: A) {
+                // SAFETY: passed on to the caller.
+                unsafe { K::run::<Avx2>(args) }
+            }
+            avx2::<K, A>
+        }
+        _ => baseline::<K, A>(),
+    }
+}
+
+/// The kernel `K` compiled for every machine; for loops that gain nothing from vectors.
+pub fn baseline<K: Kernel<A>, A>() -> unsafe fn(A) {
+    unsafe fn run<K: Kernel<A>, A>(args: A) {
+        // SAFETY: passed on to the caller.
+        unsafe { K::run::<Baseline>(args) }
+    }
+    run::<K, A>
+}
+
+/// `a * b + c`, rounded once where the level can.
+#[inline(always)]
+pub fn fma32<I: Isa>(a: f32, b: f32, c: f32) -> f32 {
+    if I::FMA { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// `a * b + c`, rounded once where the level can.
+#[inline(always)]
+pub fn fma64<I: Isa>(a: f64, b: f64, c: f64) -> f64 {
+    if I::FMA { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// All lanes, a power of 2 of them, as one: each half with the other, so that few steps wait for each other.
+#[inline(always)]
+pub fn merged<T: Copy, const N: usize>(mut lanes: [T; N], f: impl Fn(T, T) -> T) -> T {
+    let mut half = N;
+    while half > 1 {
+        half /= 2;
+        for i in 0..half {
+            lanes[i] = f(lanes[i], lanes[i + half]);
+        }
+    }
+    lanes[0]
+}

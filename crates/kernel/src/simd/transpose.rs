@@ -1,0 +1,121 @@
+//! Matrices turned over.
+
+use super::{Isa, Kernel};
+use std::marker::PhantomData;
+
+/// A matrix and where its transpose goes: `to[j, i] = from[i, j]`. Rows are that many elements apart.
+pub struct Transpose<T> {
+    pub from: *const T,
+    pub pitch: isize,
+    pub rows: usize,
+    pub columns: usize,
+    pub to: *mut T,
+    pub to_pitch: isize,
+}
+
+/// Turns matrices over.
+pub struct Turn<T>(PhantomData<T>);
+impl<T: Copy> Kernel<Transpose<T>> for Turn<T> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(t: Transpose<T>) {
+        /// Rows and columns of a block.
+        const SIDE: usize = 8;
+        // SAFETY: the elements exist, and there is room for them.
+        unsafe {
+            if t.rows == 3 {
+                // Images of three colours.
+                let row = [0, 1, 2].map(|r| t.from.offset(r * t.pitch));
+                for j in 0..t.columns {
+                    let to = t.to.offset(j as isize * t.to_pitch).cast::<[T; 3]>();
+                    *to = row.map(|row| *row.add(j));
+                }
+                return;
+            }
+            for i in (0..t.rows).step_by(SIDE) {
+                for j in (0..t.columns).step_by(SIDE) {
+                    let from = t.from.offset(i as isize * t.pitch + j as isize);
+                    let to = t.to.offset(j as isize * t.to_pitch + i as isize);
+                    let (h, w) = (SIDE.min(t.rows - i), SIDE.min(t.columns - j));
+                    #[cfg(target_arch = "x86_64")]
+                    if (h, w) == (SIDE, SIDE) {
+                        if size_of::<T>() == 4 && I::LEVEL != super::Level::Baseline {
+                            eight(from.cast(), t.pitch, to.cast(), t.to_pitch);
+                            continue;
+                        }
+                        if size_of::<T>() == 2 {
+                            eight_shorts(from.cast(), t.pitch, to.cast(), t.to_pitch);
+                            continue;
+                        }
+                    }
+                    for c in 0..w as isize {
+                        for r in 0..h as isize {
+                            *to.offset(c * t.to_pitch + r) = *from.offset(r * t.pitch + c);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Turns eight rows of eight numbers of 16 bits.
+///
+/// # Safety
+/// The elements exist, and there is room for them.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn eight_shorts(from: *const u16, pitch: isize, to: *mut u16, to_pitch: isize) {
+    use std::arch::x86_64::*;
+    // SAFETY: the caller's; every such processor has SSE2.
+    unsafe {
+        let mut rows: [__m128i; 8] =
+            std::array::from_fn(|i| _mm_loadu_si128(from.offset(i as isize * pitch).cast()));
+        // Each time rows that are four apart take turns with their elements.
+        for _ in 0..3 {
+            let [a, b, c, d, e, f, g, h] = rows;
+            let pair = |a, b| [_mm_unpacklo_epi16(a, b), _mm_unpackhi_epi16(a, b)];
+            let [[a, b], [c, d], [e, f], [g, h]] = [pair(a, e), pair(b, f), pair(c, g), pair(d, h)];
+            rows = [a, b, c, d, e, f, g, h];
+        }
+        for (i, row) in rows.into_iter().enumerate() {
+            _mm_storeu_si128(to.offset(i as isize * to_pitch).cast(), row);
+        }
+    }
+}
+
+/// Turns eight rows of eight.
+///
+/// # Safety
+/// The elements exist, and there is room for them; the processor has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn eight(from: *const f32, pitch: isize, to: *mut f32, to_pitch: isize) {
+    use std::arch::x86_64::*;
+    // SAFETY: the caller's.
+    unsafe {
+        let row = |i: isize| _mm256_loadu_ps(from.offset(i * pitch));
+        let pair = |i: isize| {
+            let (a, b) = (row(i), row(i + 1));
+            (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b))
+        };
+        let four = |i: isize| {
+            let ((a, b), (c, d)) = (pair(i), pair(i + 2));
+            [
+                _mm256_shuffle_ps::<0x44>(a, c),
+                _mm256_shuffle_ps::<0xEE>(a, c),
+                _mm256_shuffle_ps::<0x44>(b, d),
+                _mm256_shuffle_ps::<0xEE>(b, d),
+            ]
+        };
+        let (upper, lower) = (four(0), four(4));
+        for (i, (a, b)) in upper.into_iter().zip(lower).enumerate() {
+            let i = i as isize;
+            let (low, high) = (
+                _mm256_permute2f128_ps::<0x20>(a, b),
+                _mm256_permute2f128_ps::<0x31>(a, b),
+            );
+            _mm256_storeu_ps(to.offset(i * to_pitch), low);
+            _mm256_storeu_ps(to.offset((i + 4) * to_pitch), high);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Numbers that sums are computed of.
+
+use crate::simd::vector::Vector;
+use crate::simd::{Isa, Level, fma32, fma64};
+use kiln_base::DType;
+
+/// Rows that share a walk over the values, at most.
+pub const ROWS: i64 = 8;
+/// Rows of a register tile of a level: with its vectors of positions they fill the registers, and leave room for
+/// what is multiplied.
+pub fn rows_of(level: Level) -> i64 {
+    match level.width() {
+        Level::Avx2 => 6,
+        _ => ROWS,
+    }
+}
+/// A number that vectors hold.
+pub trait Lane: Copy + PartialEq + std::ops::Add<Output = Self> + 'static {
+    const ZERO: Self;
+    const DTYPE: DType;
+    /// A level's widest vector of it.
+    type Vector<I: Isa>: Vector<Lane = Self>;
+    fn mul_add<I: Isa>(self, b: Self, c: Self) -> Self;
+    fn is_finite(self) -> bool;
+    fn from_f32(x: f32) -> Self;
+}
+impl Lane for f32 {
+    const ZERO: f32 = 0.0;
+    const DTYPE: DType = DType::F32;
+    type Vector<I: Isa> = I::F32;
+
+    #[inline(always)]
+    fn mul_add<I: Isa>(self, b: f32, c: f32) -> f32 {
+        fma32::<I>(self, b, c)
+    }
+
+    #[inline(always)]
+    fn is_finite(self) -> bool {
+        f32::is_finite(self)
+    }
+
+    fn from_f32(x: f32) -> f32 {
+        x
+    }
+}
+impl Lane for f64 {
+    const ZERO: f64 = 0.0;
+    const DTYPE: DType = DType::F64;
+    type Vector<I: Isa> = I::F64;
+
+    #[inline(always)]
+    fn mul_add<I: Isa>(self, b: f64, c: f64) -> f64 {
+        fma64::<I>(self, b, c)
+    }
+
+    #[inline(always)]
+    fn is_finite(self) -> bool {
+        f64::is_finite(self)
+    }
+
+    fn from_f32(x: f32) -> f64 {
+        x.into()
+    }
+}

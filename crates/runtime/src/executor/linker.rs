@@ -1,0 +1,77 @@
+//! Linking: each kernel of a plan becomes the work of the engine that it belongs to.
+
+use super::control::{If, Loop};
+use kiln_cpu as cpu;
+use kiln_cuda as cuda;
+use kiln_kernel::custom::Custom;
+use kiln_kernel::error::{Result, damaged};
+use kiln_kernel::reach::within;
+use kiln_kernel::simd::Level;
+use kiln_kernel::work::{Sizes, Work};
+use kiln_plan::{Contract, Kernel};
+use std::sync::Arc;
+
+/// What makes work of kernels, for a CPU or a GPU. A program that a step runs is given what its own kernels are
+/// linked by.
+pub(super) trait Link {
+    /// The GPU.
+    fn gpu(&self) -> Option<&cuda::Loader>;
+
+    /// Links a kernel; `launch` is a CUDA kernel's.
+    fn link(
+        &self,
+        kernel: &Kernel,
+        contract: &Contract,
+        sizes: Sizes<'_>,
+        launch: Option<&Arc<cuda::Launch>>,
+    ) -> Result<Arc<dyn Work>>;
+}
+
+/// Links for a level of the CPU, or for a GPU.
+pub(super) struct Linker<'a> {
+    pub level: Level,
+    pub gpu: Option<&'a cuda::Loader>,
+}
+
+impl Link for Linker<'_> {
+    fn gpu(&self) -> Option<&cuda::Loader> {
+        self.gpu
+    }
+
+    fn link(
+        &self,
+        kernel: &Kernel,
+        contract: &Contract,
+        sizes: Sizes<'_>,
+        launch: Option<&Arc<cuda::Launch>>,
+    ) -> Result<Arc<dyn Work>> {
+        let Sizes { values, lens } = sizes;
+        for reach in kernel.reaches() {
+            within(kernel.name(), &reach, values, lens)?;
+        }
+        let bytes = || -> Vec<usize> {
+            let sizes = contract.args.iter().map(|a| a.dtype.size());
+            lens.iter()
+                .zip(sizes)
+                .map(|(n, s)| *n as usize * s)
+                .collect()
+        };
+        let name = kernel.name();
+        Ok(match (kernel, self.gpu) {
+            (Kernel::Cuda(_), _) => match launch {
+                Some(launch) => launch.clone(),
+                None => return Err(damaged!("{name} is a GPU kernel in a plan for the CPU")),
+            },
+            (Kernel::Loop(l), _) => Arc::new(Loop::new(l, values, &bytes(), self)?),
+            (Kernel::If(i), _) => Arc::new(If::new(i, values, &bytes(), self)?),
+            (Kernel::Custom(c), Some(loader)) => {
+                cuda::Launch::custom(loader, &Custom::new(c, values, lens)?)?
+            }
+            (_, Some(_)) => return Err(damaged!("{name} is a CPU kernel in a plan for a GPU")),
+            (_, None) => {
+                let work = cpu::link(kernel, sizes, self.level)?;
+                work.ok_or_else(|| damaged!("{name} is no kernel of a CPU"))?
+            }
+        })
+    }
+}
