@@ -2,61 +2,14 @@
 
 use super::cache::{Cache, Key, key};
 use super::control;
-use super::elf;
-use super::launch::cuda_kernels;
-use super::module::{UNIT, Unloaded, compile, unit_source};
+use super::image::{Image, key_of};
+use super::module::{UNIT, Unloaded, compile, cuda_kernels, unit_source};
 use super::nvrtc::{Code, Nvrtc};
 use hashbrown::HashSet;
-use kiln_kernel::error::{Result, damaged};
+use kiln_kernel::error::Result;
 use kiln_kernel::memory::Storage;
 use kiln_plan::Plan;
-use kiln_plan::cuda::PRELUDE;
 use std::sync::Arc;
-
-/// Compiled kernels of some sources.
-#[derive(Clone)]
-pub struct Image {
-    /// What they were compiled for.
-    pub code: Code,
-    /// The version of the NVRTC that compiled them.
-    pub compiler: (u32, u32),
-    /// For each kernel what names its source and the flags that it was compiled with.
-    pub kernels: Vec<u128>,
-    /// PTX (ending in a zero byte) or machine code.
-    pub bytes: Arc<Storage>,
-}
-
-impl Image {
-    /// Errs unless the driver may read it: it is told no length.
-    pub(super) fn check(&self) -> Result<()> {
-        let (code, bytes) = (self.code, self.bytes.bytes());
-        match code {
-            Code::Cubin(capability) => elf::check(bytes, capability),
-            Code::Ptx(_) | Code::Portable(_) => {
-                let text = bytes.strip_suffix(&[0]).filter(|text| !text.contains(&0));
-                let text = text.and_then(|text| std::str::from_utf8(text).ok());
-                let text =
-                    text.ok_or_else(|| damaged!("compiled kernels for {code} are no text"))?;
-                let mut targets = text
-                    .lines()
-                    .filter_map(|l| l.trim().strip_prefix(".target "));
-                let first = targets.next().map(str::trim);
-                match first == Some(&code.target()[..]) && targets.next().is_none() {
-                    true => Ok(()),
-                    false => Err(damaged!(
-                        "compiled kernels for {code} are for {}",
-                        first.unwrap_or("nothing")
-                    )),
-                }
-            }
-        }
-    }
-}
-
-/// What names a kernel's source and the flags that it is compiled with.
-pub(super) fn key_of(kernel: &Unloaded, code: Code) -> Key {
-    key(&format!("{PRELUDE}{}", kernel.source), code)
-}
 
 /// A translation unit that is to be compiled.
 struct Unit {

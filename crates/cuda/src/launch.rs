@@ -2,7 +2,7 @@
 
 use super::driver::{call, sys};
 use super::loader::Loader;
-use super::module::{Function, Unloaded};
+use super::module::{Function, Unloaded, cuda_kernels};
 use super::stream::Stream;
 use kiln_kernel::calls::{self, Call, Calls, Ends};
 use kiln_kernel::error::{Error, Result, damaged};
@@ -106,19 +106,6 @@ impl Launch {
         };
         plan.kernels.iter().map(link).collect()
     }
-}
-
-/// The CUDA kernels of a plan, and with `bodies` those of the plans in it.
-pub(super) fn cuda_kernels(plan: &Plan, bodies: bool) -> Vec<Unloaded<'_>> {
-    let mut found = Vec::new();
-    for kernel in &plan.kernels {
-        if let Kernel::Cuda(k) = &**kernel {
-            found.push(k.into());
-        }
-        let inner = kernel.bodies().iter().filter(|_| bodies);
-        found.extend(inner.flat_map(|body| cuda_kernels(body, true)));
-    }
-    found
 }
 
 impl Loader {

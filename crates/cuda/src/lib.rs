@@ -49,6 +49,7 @@ mod device;
 mod driver;
 mod elf;
 mod graph;
+mod image;
 mod lane;
 mod launch;
 mod library;
@@ -68,12 +69,13 @@ use ::cudarc;
 #[cfg(not(feature = "cudarc"))]
 use absent as cudarc;
 
-pub use ahead::{Image, compile_ahead};
+pub use ahead::compile_ahead;
 pub use cache::cache_hits;
 pub use control::{SIDES, branch, copy, guard, joined};
 pub use device::{Device, count};
 pub use driver::set_driver;
 pub use graph::{Graph, Graphs};
+pub use image::Image;
 pub use launch::Launch;
 pub use loader::Loader;
 pub use memory::Memory;

@@ -1,8 +1,8 @@
 //! Where a program's kernels come from: from what was compiled before, else from the device, which compiles them.
 
-use super::ahead::{Image, key_of};
 use super::cache::Key;
 use super::device::Device;
+use super::image::{Image, key_of};
 use super::module::{Function, Module, Unloaded};
 use super::nvrtc::Code;
 use hashbrown::HashMap;

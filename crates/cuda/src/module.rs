@@ -8,6 +8,7 @@ use hashbrown::HashMap;
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::lock::lock;
 use kiln_plan::cuda::{CudaKernel, PRELUDE};
+use kiln_plan::{Kernel, Plan};
 use std::borrow::Cow;
 use std::ffi::{CString, c_int};
 use std::ptr::null_mut;
@@ -101,6 +102,19 @@ impl<'a> From<&'a CudaKernel> for Unloaded<'a> {
 
 /// What stands for a kernel's name and all of its text. The prelude in front of it is one for a process.
 type Text = u128;
+
+/// The CUDA kernels of a plan, and with `bodies` those of the plans in it.
+pub(super) fn cuda_kernels(plan: &Plan, bodies: bool) -> Vec<Unloaded<'_>> {
+    let mut found = Vec::new();
+    for kernel in &plan.kernels {
+        if let Kernel::Cuda(k) = &**kernel {
+            found.push(k.into());
+        }
+        let inner = kernel.bodies().iter().filter(|_| bodies);
+        found.extend(inner.flat_map(|body| cuda_kernels(body, true)));
+    }
+    found
+}
 
 impl Unloaded<'_> {
     fn text(&self) -> Text {

@@ -248,3 +248,22 @@ impl Drop for Taken {
         self.0.released.notify_all();
     }
 }
+
+/// A copy of what a cell holds, in another dtype: whoever assigns the cell assigns it, so that it always fits.
+pub struct Narrow {
+    pub(crate) of: Weak<Cell>,
+    pub(crate) cell: Arc<Cell>,
+}
+
+impl Narrow {
+    /// A cell whose value is that of `of` in another dtype.
+    pub fn new(of: &Arc<Cell>, cell: Arc<Cell>) -> Narrow {
+        let of = Arc::downgrade(of);
+        Narrow { of, cell }
+    }
+
+    /// The cell of the copy.
+    pub fn cell(&self) -> &Arc<Cell> {
+        &self.cell
+    }
+}

@@ -16,7 +16,7 @@ pub mod error;
 mod frame;
 pub mod grad;
 pub mod label;
-pub mod narrow;
+mod narrow;
 pub mod node;
 pub mod note;
 pub mod postorder;

@@ -1,31 +1,14 @@
-//! Copies of cells in narrower dtypes, which are assigned together with the cells.
+//! What copies of cells in narrower dtypes hold: casts of the cells.
 
-use crate::cell::Cell;
+use crate::cell::{Cell, Narrow};
 use crate::recorder::Recorder;
 use crate::{Handle, scope};
 use kiln_base::DType;
 use kiln_ir::{Builder, OpError, Role};
 use std::panic::Location;
-use std::sync::{Arc, Weak};
-
-/// A copy of what a cell holds, in another dtype: whoever assigns the cell assigns it, so that it always fits.
-pub struct Narrow {
-    of: Weak<Cell>,
-    cell: Arc<Cell>,
-}
+use std::sync::Arc;
 
 impl Narrow {
-    /// A cell whose value is that of `of` in another dtype.
-    pub fn new(of: &Arc<Cell>, cell: Arc<Cell>) -> Narrow {
-        let of = Arc::downgrade(of);
-        Narrow { of, cell }
-    }
-
-    /// The cell of the copy.
-    pub fn cell(&self) -> &Arc<Cell> {
-        &self.cell
-    }
-
     /// A copy of what `of` holds now, which is cast when either is read.
     ///
     /// # Errors

@@ -37,6 +37,7 @@ mod members;
 mod mode;
 mod module;
 mod norm;
+mod norms;
 mod padding;
 mod pointer;
 mod pool;
@@ -60,7 +61,6 @@ pub use activation::{
 };
 pub use adaptive_softmax::{AdaptiveLogSoftmaxWithLoss, Cutoffs};
 pub use attention::{AttentionMasks, AttentionOptions, MultiheadAttention};
-pub use cast::{is_batch_norm, is_norm};
 pub use checkpoint::{Checkpoint, Restore};
 pub use container::{ModuleDict, ModuleList, ParameterDict, ParameterList};
 pub use conv::{
@@ -95,6 +95,7 @@ pub use members::{Field, Member, Members};
 pub use mode::Mode;
 pub use module::Module;
 pub use norm::{GroupNorm, LayerNorm, Norm, RMSNorm};
+pub use norms::{is_batch_norm, is_norm};
 pub use padding::{
     CircularPad1d, CircularPad2d, CircularPad3d, ConstantPad1d, ConstantPad2d, ConstantPad3d,
     ReflectionPad1d, ReflectionPad2d, ReflectionPad3d, ReplicationPad1d, ReplicationPad2d,

@@ -1,10 +1,5 @@
-//! The list of passes, and what a pass is made of.
+//! What a pass is made of.
 
-use crate::passes::{
-    branch_values, broadcasts, centring, common_subexpressions, constant_fold, dead_code,
-    emptiness, folding, gathers, identities, loop_values, merging, padding, products, reductions,
-    scatters, slices, stacking, views,
-};
 use crate::{OptimizeError, Patch, Rewriter, View};
 use kiln_ir::NodeId;
 use std::fmt;
@@ -69,31 +64,6 @@ impl Pass {
             Run::Walk(names, _) => names.to_vec(),
         }
     }
-}
-
-/// The passes, in the order in which they run. The list is walked again until nothing changes.
-pub fn passes() -> &'static [Pass] {
-    &[
-        dead_code::PASS,
-        emptiness::PASS,
-        loop_values::PASS,
-        branch_values::PASS,
-        views::PASS,
-        identities::PASS,
-        slices::PASS,
-        padding::PASS,
-        broadcasts::PASS,
-        gathers::PASS,
-        scatters::PASS,
-        products::PASS,
-        constant_fold::PASS,
-        common_subexpressions::PASS,
-        folding::PASS,
-        merging::PASS,
-        stacking::PASS,
-        reductions::PASS,
-        centring::PASS,
-    ]
 }
 
 impl fmt::Debug for Pass {

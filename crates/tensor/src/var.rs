@@ -6,8 +6,8 @@ use crate::{
 };
 use kiln_ir::Role;
 use kiln_lazy::cell::Cell;
+use kiln_lazy::cell::Narrow;
 use kiln_lazy::grad::edge::Edge;
-use kiln_lazy::narrow::Narrow;
 use kiln_lazy::{body, scope};
 use std::panic::Location;
 use std::sync::Arc;

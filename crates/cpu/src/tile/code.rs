@@ -1,6 +1,6 @@
 //! What instructions are, and what they see while a program runs.
 
-use super::call::Printed;
+use super::emitted::Printed;
 use super::walk::Walk;
 use kiln_kernel::bound::BoundDynamic;
 use kiln_kernel::failures::Position;

@@ -1,7 +1,7 @@
 //! From a checked program to code.
 
-use super::call::{Place, Printed};
 use super::code::{Code, Op};
+use super::emitted::{Place, Printed};
 use super::inst::cost;
 use super::linked::{Linked, Stage};
 use super::walk::Walk;

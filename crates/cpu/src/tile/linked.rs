@@ -1,16 +1,11 @@
 //! A program as code.
 
-use super::call::Printed;
 use super::code::Code;
+use super::emitted::{Place, Printed};
 use super::walk::{Shape, Walk};
-use crate::tile::{Launch, run_all};
 use kiln_base::Compute;
 use kiln_kernel::bound::BoundDynamic;
-use kiln_kernel::error::Result;
-use kiln_kernel::failures::Failure;
-use kiln_kernel::work::{Call, Program, Work};
 use kiln_plan::tile::{Schedule, Turn};
-use std::any::Any;
 
 /// A stage as code.
 pub(crate) struct Stage {
@@ -77,64 +72,10 @@ pub(crate) struct Linked {
     pub pieces: Vec<Linked>,
 }
 
-impl Work for Linked {
-    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        let (args, parallel) = (call.args, call.parallel);
-        let program = self;
-        let launch = Launch {
-            program,
-            args,
-            parallel,
-        };
-        // SAFETY: the program was bound for arguments of these lengths, within which it was proven to stay.
-        unsafe { run_all(&[launch], call.failures) };
-        Ok(None)
-    }
-
-    fn schedule(&self) -> Option<String> {
-        if !self.pieces.is_empty() {
-            return Some(format!("in {} pieces", self.pieces.len()));
-        }
-        let codes = |s: &'_ Stage| -> Vec<Code> {
-            [&s.begin, &s.body, &s.end]
-                .into_iter()
-                .flatten()
-                .copied()
-                .collect()
-        };
-        let loops = self.stages.iter().flat_map(codes);
-        let (printed, interpreted): (Vec<Code>, Vec<Code>) = loops.partition(|c| c.is_call);
-        let count = |n: usize, what: &str| match n {
-            0 => None,
-            1 => Some(format!("1 {what} loop")),
-            n => Some(format!("{n} {what} loops")),
-        };
-        let all = [
-            count(printed.len(), "printed"),
-            count(interpreted.len(), "interpreted"),
-        ];
-        let all: Vec<String> = all.into_iter().flatten().collect();
-        (!all.is_empty()).then(|| all.join(", "))
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
-    }
-
-    fn program(&self) -> Option<&dyn Program> {
-        Some(self)
-    }
-}
-
 impl Linked {
     /// Finds how many lanes stages run over at once.
     pub(super) fn set_steps(&mut self) {
-        #[cfg(all(target_arch = "x86_64", unix))]
-        let steps: Vec<usize> = (self.stages.iter())
-            .map(|s| super::print::step(self, s))
-            .collect();
-        #[cfg(not(all(target_arch = "x86_64", unix)))]
-        let steps = vec![self.tile; self.stages.len()];
+        let steps: Vec<usize> = self.stages.iter().map(|s| step(self, s)).collect();
         for (stage, step) in self.stages.iter_mut().zip(&steps) {
             stage.step = *step;
         }
@@ -170,21 +111,27 @@ impl Linked {
     }
 }
 
-impl Program for Linked {
-    fn is_parallel(&self) -> bool {
-        self.parallel
-    }
+/// Lanes that printed stages run over at once; between them a run may be ended early.
+const STEP: usize = 1 << 15;
 
-    fn keeps_apart(&self, args: &[usize]) -> bool {
-        let walks = self.walks.iter();
-        let walks: Vec<&Walk> = walks
-            .filter(|w| w.reads_memory && args.contains(&w.arg))
-            .collect();
-        let clear = |(i, w): (usize, &&Walk)| walks[..i].iter().all(|v| w.keeps_clear_of(v));
-        walks.iter().enumerate().all(clear)
-    }
-
-    fn covers(&self, arg: usize) -> bool {
-        self.covered.get(arg) == Some(&true)
+/// How many lanes a stage runs over at once.
+fn step(program: &Linked, stage: &Stage) -> usize {
+    let is_call = |c: &Code| c.is_call;
+    let whole = |c: &Code| {
+        let operands = &program.printed[c.x as usize].operands;
+        operands.iter().all(|o| match o.place {
+            Place::Register(_) => o.step == 0,
+            Place::Turned(..) => false,
+            _ => true,
+        })
+    };
+    let rows = program.schedule == Schedule::Rows;
+    let long = stage.over_inner == rows
+        && !stage.body.is_empty()
+        && stage.body.iter().all(|c| is_call(c) && whole(c));
+    if long {
+        STEP.max(program.tile)
+    } else {
+        program.tile
     }
 }

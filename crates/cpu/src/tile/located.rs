@@ -1,7 +1,7 @@
 //! What of a printed body depends on where lanes are.
 
 use super::blocks;
-use super::call::Place;
+use super::emitted::Place;
 use super::link::Linker;
 use super::linked::Stage;
 use super::making::Making;

@@ -2,8 +2,8 @@
 
 use super::ahead;
 use super::blocks;
-use super::call::{Operand, Place};
 use super::code::Op;
+use super::emitted::{Operand, Place};
 use super::link::{Linker, plain};
 use super::linked::Stage;
 use super::load;

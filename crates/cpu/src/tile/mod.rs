@@ -10,6 +10,8 @@ mod blocks;
 mod call;
 mod cast;
 mod code;
+mod emitted;
+mod fills;
 mod inst;
 mod kernels;
 mod lanes;
@@ -35,6 +37,7 @@ mod run;
 )]
 mod runs;
 mod walk;
+mod work;
 
 pub(crate) use blocks::blocks;
 pub(crate) use code::Ctx;

@@ -1,8 +1,9 @@
 //! What of a stage is printed, and as what.
 
 use super::ahead;
-use super::call::{self, MAX, Place, Printed};
+use super::call::{self, MAX};
 use super::code::Code;
+use super::emitted::{Place, Printed};
 use super::link::{Linker, plain};
 use super::linked::Stage;
 use super::making::{Aside, Making};
@@ -69,31 +70,6 @@ fn functions(target: Target, body: &mut Body) -> Option<Functions> {
         }
     }
     Some((first, Some(code(target, body)?)))
-}
-
-/// Lanes that printed stages run over at once; between them a run may be ended early.
-const STEP: usize = 1 << 15;
-
-/// How many lanes a stage runs over at once.
-pub(super) fn step(program: &super::Linked, stage: &Stage) -> usize {
-    let is_call = |c: &Code| c.is_call;
-    let whole = |c: &Code| {
-        let operands = &program.printed[c.x as usize].operands;
-        operands.iter().all(|o| match o.place {
-            Place::Register(_) => o.step == 0,
-            Place::Turned(..) => false,
-            _ => true,
-        })
-    };
-    let rows = program.schedule == Schedule::Rows;
-    let long = stage.over_inner == rows
-        && !stage.body.is_empty()
-        && stage.body.iter().all(|c| is_call(c) && whole(c));
-    if long {
-        STEP.max(program.tile)
-    } else {
-        program.tile
-    }
 }
 
 impl Linker<'_> {

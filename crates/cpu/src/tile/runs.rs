@@ -1,6 +1,7 @@
 //! Where the lanes of a tile lie, run by run: printed code is called once for each.
 
-use super::call::Operand;
+use super::emitted::Operand;
+use super::fills::{Fills, Line};
 use super::load;
 use super::walk::{Split, Walk};
 use crate::tile::Ctx;
@@ -9,21 +10,6 @@ use kiln_kernel::bugs::bug;
 
 /// The most lanes of a run that lie in a block of what excluded loads give.
 const BLOCK: i64 = 512;
-
-/// A cache line.
-#[derive(Copy, Clone, Debug)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
-
-/// What excluded loads give, as memory has it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Fills {
-    lines: Vec<Line>,
-    /// Lanes that may read it.
-    lanes: i64,
-    /// Whether a run along the innermost axis is excluded as a whole or not at all.
-    whole: bool,
-}
 
 impl Walk {
     /// The stride of the innermost axis, if that many lanes lie along it.

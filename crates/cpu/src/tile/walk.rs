@@ -1,6 +1,6 @@
 //! How an access moves through memory within a tile.
 
-use super::runs::Fills;
+use super::fills::Fills;
 use crate::tile::Ctx;
 use kiln_kernel::bound::BoundAccess;
 use kiln_kernel::error::{Result, damaged};

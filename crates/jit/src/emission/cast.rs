@@ -1,19 +1,11 @@
 //! Conversions between register types, by the rules of casts.
 
 use super::ir::{Cmp, Ir, Src, Virt};
-use super::lines::{Build, Unprintable, Value, is_wide};
 use super::native;
 use super::primitive::{as_number, is_set};
+use super::value::{Unprintable, Value, in_registers, is_wide};
 use kiln_base::{Compute, DType};
 use kiln_x86::{MaskOp, op};
-
-/// Parts that are constants, brought into registers.
-pub(super) fn in_registers(ir: &mut Ir, parts: [Src; 2]) -> [Virt; 2] {
-    parts.map(|s| match s {
-        Src::Virt(v) => v,
-        s @ Src::Const(_) => ir.op2(op::VPOR, s, s),
-    })
-}
 
 /// A value of dtype `from` as one of dtype `to`.
 pub(super) fn convert(ir: &mut Ir, a: Value, from: DType, to: DType) -> Result<Value, Unprintable> {
@@ -273,7 +265,7 @@ fn to_i64(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
             return Err(Unprintable);
         }
         let a = to_f64(ir, a)?;
-        return Ok(Build::value_of(ty, |p| {
+        return Ok(Value::of(ty, |p| {
             let x = a.parts[usize::from(p)];
             if to == DType::U32 {
                 let y = clamped(ir, true, x, (0.0, f64::from(u32::MAX)));

@@ -4,7 +4,7 @@
 //! goes to the stack.
 
 use super::ir::{Constant, Do, Form, Ir, Key, Src, Step, Virt};
-use super::lines::{Place, Places, Tail};
+use super::places::{Place, Places, Tail};
 use super::pressure::uses;
 use kiln_kernel::bugs::bug;
 use kiln_x86::{Asm, Mask, Mem, Operand, Operands, Vreg, Width, op};

@@ -16,16 +16,14 @@ use super::native;
 pub use super::places::{Place, Places, Run, Tail};
 use super::pressure::{constant_uses, pressure};
 use super::primitive::{binary, select, unary};
+pub use super::value::Unprintable;
+use super::value::{Value, in_registers, is_wide};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::prim::Reduction;
 use kiln_base::{Compute, DType, Dim, Scalar};
 use kiln_kernel::compute::{plain_dtype, scalar_bits};
 use kiln_plan::tile::{Inst, Reg};
 use kiln_x86::{Asm, Mem, Vreg, op};
-
-/// A list has something that is not printed.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Unprintable;
 
 /// What a list of instructions is about.
 pub struct About<'a> {
@@ -165,35 +163,6 @@ impl Lines {
     }
 }
 
-/// A value of a group of lanes.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Value {
-    pub ty: Compute,
-    /// The second only of 64 bits a lane.
-    pub parts: [Src; 2],
-}
-
-impl Value {
-    pub(super) fn one(ty: Compute, part: impl Into<Src>) -> Value {
-        let part = part.into();
-        Value {
-            ty,
-            parts: [part, part],
-        }
-    }
-
-    pub(super) fn mask(&self) -> Result<Virt, Unprintable> {
-        match self.parts[0] {
-            Src::Virt(v) => Ok(v),
-            Src::Const(_) => Err(Unprintable),
-        }
-    }
-}
-
-pub(super) fn is_wide(ty: Compute) -> bool {
-    matches!(ty, Compute::F64 | Compute::I64)
-}
-
 pub(super) struct Build<'a> {
     pub ir: Ir,
     pub about: &'a About<'a>,
@@ -240,15 +209,6 @@ impl Build<'_> {
         })
     }
 
-    pub(super) fn value_of(ty: Compute, mut part: impl FnMut(u8) -> Src) -> Value {
-        if is_wide(ty) {
-            let low = part(0);
-            let parts = [low, part(1)];
-            return Value { ty, parts };
-        }
-        Value::one(ty, part(0))
-    }
-
     /// Elements of a dtype, as its compute type.
     pub(super) fn load(&mut self, from: Key, dtype: DType) -> Value {
         let ty = dtype.compute();
@@ -267,9 +227,9 @@ impl Build<'_> {
                 Value::one(ty, ir.op1_of(op::VPSLLD, width, Some(16), low))
             }
             DType::F64 | DType::I64 | DType::U64 => {
-                Build::value_of(ty, |p| ir.load(from, Form::Double(p), false).into())
+                Value::of(ty, |p| ir.load(from, Form::Double(p), false).into())
             }
-            DType::U32 => Build::value_of(ty, |p| ir.load(from, Form::Unsigned(p), false).into()),
+            DType::U32 => Value::of(ty, |p| ir.load(from, Form::Unsigned(p), false).into()),
             DType::Bool if ir.target.evex => Value::one(ty, ir.load(from, Form::Bits, true)),
             DType::Bool => {
                 let bytes = ir.load(from, Form::Byte { signed: false }, false);
@@ -295,7 +255,7 @@ impl Build<'_> {
                 ir.store(to, Form::Unsigned(1), high);
             }
             DType::U32 => {
-                let [low, high] = cast::in_registers(ir, value.parts);
+                let [low, high] = in_registers(ir, value.parts);
                 let narrow = ir.narrow64(low, high);
                 ir.store(to, Form::Word, narrow.into());
             }
@@ -442,7 +402,7 @@ impl Build<'_> {
             return Err(Unprintable);
         }
         let wide = is_wide(ty);
-        let parts = Build::value_of(ty, |p| {
+        let parts = Value::of(ty, |p| {
             let code = if wide { p + 1 } else { 0 };
             let part = a.parts[usize::from(p)];
             self.ir.neutral(reduction, code, ty.is_float(), part).into()

@@ -1,9 +1,10 @@
 //! What depends on where lanes are: their numbers, elements at addresses that data gives, random numbers.
 
 use super::ir::{Do, Ir, Key, Src, Virt};
-use super::lines::{Build, Unprintable, Value};
+use super::lines::Build;
 use super::primitive::{binary, select};
 use super::stage::Elements;
+use super::value::{Unprintable, Value};
 use super::{cast, native, random};
 use kiln_base::prim::{Binary, RandomKind};
 use kiln_base::{Compute, DType, Dim, Scalar};
@@ -63,7 +64,7 @@ impl Build<'_> {
         if first.site == Elements::Address as u32 {
             return Ok(address);
         }
-        let [low, high] = cast::in_registers(&mut self.ir, address.parts);
+        let [low, high] = super::value::in_registers(&mut self.ir, address.parts);
         let ir = &mut self.ir;
         let width = ir.width();
         if first.site == Elements::SideBySide as u32 {
@@ -110,7 +111,7 @@ impl Build<'_> {
             }
             4 if length <= i64::from(i32::MAX) => {
                 let narrow = cast::convert(ir, address, DType::I64, DType::I32)?;
-                let [at, _] = cast::in_registers(ir, narrow.parts);
+                let [at, _] = super::value::in_registers(ir, narrow.parts);
                 let x = gather(ir, false, at, inside);
                 if dtype != DType::U32 {
                     return Ok(Value::one(ty, x));

@@ -2,8 +2,8 @@
 //! bits.
 
 use super::ir::{Cmp, Ir, Src, Virt};
-use super::lines::Value;
 use super::native;
+use super::value::Value;
 use kiln_base::Compute;
 use kiln_base::prim::Unary;
 use kiln_kernel::simd::erf::ErfTable;

@@ -2,7 +2,7 @@
 
 use super::emit::{Emit, part};
 use super::ir::{Form, Key, Src, Step};
-use super::lines::{Place, Places, Tail};
+use super::places::{Place, Places, Tail};
 use kiln_x86::{Condition, Gpr, Mask, MaskOp, Mem, Op, Vreg, Width, op};
 
 /// Bytes that each form has for a group of lanes, before part `p`, as a multiple of the vector's.

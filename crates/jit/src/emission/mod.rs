@@ -22,6 +22,7 @@ mod primitive;
 mod random;
 pub mod stage;
 mod step;
+mod value;
 
 use kiln_kernel::simd::Level;
 use kiln_x86::Width;

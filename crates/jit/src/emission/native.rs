@@ -5,7 +5,9 @@
 
 use super::emit::Emit;
 use super::ir::{Do, Ir, Src, Step, Virt};
-use super::lines::{Places, Tail, Value, is_wide};
+use super::places::{Places, Tail};
+use super::step::{Function, Native};
+use super::value::{Value, in_registers, is_wide};
 use kiln_base::prim::{self, Binary, RandomKind, Unary};
 use kiln_base::{Compute, DType};
 use kiln_kernel::compute::with_compute;
@@ -13,22 +15,6 @@ use kiln_kernel::element::{Elem, cast_one};
 use kiln_kernel::failures::Position;
 use kiln_kernel::simd::convert::{Mem as Element, with_dtype};
 use kiln_x86::{Condition, Gpr, Mask, Mem, Operand, Vreg, Width, op};
-
-/// Slots of the result and the operands, how many lanes there are, what the function is told, where data errors are
-/// reported and which lane the first one is.
-type Function = unsafe extern "sysv64" fn(*mut u8, u64, u64, *const Position, u64, u64) -> u64;
-
-/// A call of a function.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Native {
-    f: Function,
-    /// See [`Told`].
-    told: u64,
-    /// Whether it reports data errors.
-    reports: bool,
-    /// Whether it is called only where any lane of the last source, a mask, is set.
-    asks: bool,
-}
 
 /// A number of lanes that is not one of bits.
 const COUNT: u64 = 1 << 16;
@@ -236,7 +222,7 @@ fn call(
                 (true, _) => v.parts[usize::from(upper)],
                 (false, false) => v.parts[0],
                 (false, true) => {
-                    let [x, _] = super::cast::in_registers(ir, v.parts);
+                    let [x, _] = in_registers(ir, v.parts);
                     ir.upper(x).into()
                 }
             });

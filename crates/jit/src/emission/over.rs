@@ -2,7 +2,7 @@
 
 use super::emit::{At, Emit, load_constant};
 use super::ir::{Constant, Src, Step};
-use super::lines::{Places, Tail};
+use super::places::{Places, Tail};
 use kiln_base::prim::Reduction;
 use kiln_x86::{Op, Vreg, Width, op};
 

@@ -1,8 +1,8 @@
 //! Primitives on values of a group of lanes.
 
 use super::ir::{Cmp, Ir, Src, Virt};
-use super::lines::{Build, Unprintable, Value, is_wide};
-use super::{cast, math, native};
+use super::value::{Unprintable, Value, in_registers, is_wide};
+use super::{math, native};
 use kiln_base::Compute;
 use kiln_base::prim::{Binary, Unary};
 use kiln_x86::{MaskOp, op};
@@ -20,7 +20,7 @@ pub(super) fn select(ir: &mut Ir, m: Virt, a: Value, b: Value) -> Result<Value, 
         return Ok(Value::one(ty, ir.select(false, m, a.parts[0], b.parts[0])));
     }
     let masks = ir.split_mask(m);
-    Ok(Build::value_of(ty, |p| {
+    Ok(Value::of(ty, |p| {
         let p = usize::from(p);
         ir.select(true, masks[p], a.parts[p], b.parts[p]).into()
     }))
@@ -42,7 +42,7 @@ pub(super) fn per_part(
 
 /// A value of what is done to each part of one.
 fn each(ir: &mut Ir, ty: Compute, mut f: impl FnMut(&mut Ir, usize) -> Virt) -> Value {
-    Build::value_of(ty, |p| f(ir, usize::from(p)).into())
+    Value::of(ty, |p| f(ir, usize::from(p)).into())
 }
 
 /// 1 where a mask is set, else 0.
@@ -161,11 +161,11 @@ fn float_unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, Unprintable>
             })
         }
         SignBit => {
-            let parts = cast::in_registers(ir, a.parts);
+            let parts = in_registers(ir, a.parts);
             per_part(ir, ty, |ir, p| ir.signs(wide, parts[p]))
         }
         _ if ty == Compute::F32 => {
-            let x = cast::in_registers(ir, a.parts)[0];
+            let x = in_registers(ir, a.parts)[0];
             match math::unary(ir, what, x) {
                 Some(y) => Value::one(ty, y),
                 None => native::unary_of(ir, what, a),
@@ -328,7 +328,7 @@ fn int_binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, Un
         Binary::Mul => each(ir, ty, |ir, p| {
             let (x, y) = (a.parts[p], b.parts[p]);
             let width = ir.width();
-            let [xr, yr] = cast::in_registers(ir, [x, y]);
+            let [xr, yr] = in_registers(ir, [x, y]);
             let (xh, yh) = (
                 ir.op1_of(op::VPSRLQ, width, Some(32), xr),
                 ir.op1_of(op::VPSRLQ, width, Some(32), yr),

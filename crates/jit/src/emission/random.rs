@@ -1,10 +1,9 @@
 //! Random numbers: Philox as [`prim::random_words`](kiln_base::prim::random_words) has it, a block in each lane of 64
 //! bits.
 
-use super::cast;
 use super::ir::{Cmp, Ir, Virt};
-use super::lines::Value;
 use super::math;
+use super::value::{Value, in_registers};
 use kiln_base::Compute;
 use kiln_x86::op;
 use std::f32::consts::TAU;
@@ -17,7 +16,7 @@ fn words(ir: &mut Ir, block: Virt, key: Virt, numbers: u32) -> [Virt; 4] {
     let zero = ir.i64(0);
     let tag = ir.i64(i64::from(numbers) - 1);
     let [c1, mut k1] = [high(ir, block), high(ir, key)];
-    let [c2, c3] = cast::in_registers(ir, [tag, zero]);
+    let [c2, c3] = in_registers(ir, [tag, zero]);
     let (mut c, mut k0) = ([block, c1, c2, c3], key);
     for _ in 0..10 {
         let a = ir.op2(op::VPMULUDQ, c[0], first);
@@ -57,8 +56,8 @@ fn unit(ir: &mut Ir, word: Virt) -> Virt {
 /// Standard normal `f32`, each of two words: as [`prim::random_polar`](kiln_base::prim::random_polar) has it.
 pub(super) fn normal(ir: &mut Ir, seed: Value, position: Value) -> Value {
     let (seeds, positions) = (
-        cast::in_registers(ir, seed.parts),
-        cast::in_registers(ir, position.parts),
+        in_registers(ir, seed.parts),
+        in_registers(ir, position.parts),
     );
     let (width, one) = (ir.width(), ir.i64(1));
     let halves = [0, 1].map(|p| {
@@ -86,8 +85,8 @@ pub(super) fn normal(ir: &mut Ir, seed: Value, position: Value) -> Value {
 fn each(ir: &mut Ir, seed: Value, position: Value) -> Virt {
     let width = ir.width();
     let (seeds, positions) = (
-        cast::in_registers(ir, seed.parts),
-        cast::in_registers(ir, position.parts),
+        in_registers(ir, seed.parts),
+        in_registers(ir, position.parts),
     );
     let three = ir.i64(3);
     let parts = [0, 1].map(|p| {
@@ -107,8 +106,8 @@ fn each(ir: &mut Ir, seed: Value, position: Value) -> Virt {
 /// The words of positions that follow one another: those of some blocks, in order.
 fn line(ir: &mut Ir, seed: Value, position: Value) -> Virt {
     let (width, lanes) = (ir.width(), ir.target.lanes());
-    let [first, _] = cast::in_registers(ir, position.parts);
-    let [seed, _] = cast::in_registers(ir, seed.parts);
+    let [first, _] = in_registers(ir, position.parts);
+    let [seed, _] = in_registers(ir, seed.parts);
     let all = |numbers: &dyn Fn(usize) -> u64, size: usize| {
         let bytes = (0..64 / size).flat_map(|i| numbers(i).to_le_bytes()[..size].to_vec());
         let bytes: Vec<u8> = bytes.collect();

@@ -1,7 +1,7 @@
 //! What straight-line vector code is made of.
 
-use super::native::Native;
 use kiln_base::prim::Reduction;
+use kiln_kernel::failures::Position;
 use kiln_plan::tile::Reg;
 use kiln_x86::{MaskOp, Op, Width};
 
@@ -126,6 +126,23 @@ pub(super) enum Do {
         wide: u8,
         float: bool,
     },
+}
+
+/// Slots of the result and the operands, how many lanes there are, what the function is told, where data errors are
+/// reported and which lane the first one is.
+pub(super) type Function =
+    unsafe extern "sysv64" fn(*mut u8, u64, u64, *const Position, u64, u64) -> u64;
+
+/// A call of a function.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Native {
+    pub f: Function,
+    /// The number that it is told.
+    pub told: u64,
+    /// Whether it reports data errors.
+    pub reports: bool,
+    /// Whether it is called only where any lane of the last source, a mask, is set.
+    pub asks: bool,
 }
 
 #[derive(Copy, Clone, Debug)]

@@ -27,17 +27,6 @@ pub struct Amp {
     optimizers: Vec<u64>,
 }
 
-/// What an optimiser knows of a training in mixed precision.
-#[derive(Default)]
-pub(crate) struct Mark {
-    /// Whether it was given to [`initialize`].
-    initialized: bool,
-    /// Whether its gradients are scaled.
-    pub(crate) scaled: bool,
-    /// Where this is true, its next step changes nothing.
-    pub(crate) skip: Option<Tensor>,
-}
-
 /// Casts a model of f32 in place and prepares its optimisers, as a level, or [`Initialize`] with more keywords, says.
 ///
 /// ```

@@ -1,9 +1,9 @@
 //! The optimiser: groups of parameters and their steps.
 
 use super::group::Group;
+use super::mark::Mark;
 use super::rule::Rule;
 use super::search::Search;
-use crate::amp::apex::Mark;
 use crate::layer::SOURCE;
 use kiln_tensor::{
     Error, Result, Tensor, Var, Vars, assign_together, assign_unless, enable_grad,

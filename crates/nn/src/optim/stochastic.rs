@@ -1,7 +1,6 @@
 //! Stochastic rounding of parameters of bf16.
 
-use super::Optimizer;
-use kiln_tensor::{DType, Error, Result, Tensor, where_};
+use kiln_tensor::{DType, Tensor, where_};
 
 /// A number of f32 rounded to one of its two neighbours in bf16, to each with the probability that its expectation is the
 /// number: `random` is uniform in [0, 1), of the same shape. What is subnormal in bf16, infinite, NaN or beyond its
@@ -22,40 +21,4 @@ pub(super) fn round(x: &Tensor, random: &Tensor) -> Tensor {
     let is_normal = near.abs().ge(f64::from(f32::MIN_POSITIVE) * 4.0);
     let taken = (random * gap.abs()).lt(e.abs()).logical_and(gap.isfinite());
     where_(taken.logical_and(is_normal), next, nearest)
-}
-
-impl Optimizer {
-    /// Rounds, from now on, new values of bf16 parameters *stochastically*: up or down with probabilities that give the
-    /// value of f32 in the mean, so that changes too small for bf16 add up without master weights. The random numbers
-    /// are those of the default generator ([`manual_seed`](kiln_tensor::manual_seed)), the same on every device;
-    /// parameters of other dtypes are rounded to nearest.
-    ///
-    /// ```
-    /// use kiln_nn::optim::{Optimizer, SGD};
-    /// use kiln_tensor::{DType, Tensor, Var, manual_seed};
-    /// manual_seed(0);
-    /// let w = Var::parameter(Tensor::ones([1000], DType::BF16))?;
-    /// let mut optimizer = Optimizer::new(&w, SGD::new().lr(1e-3))?;
-    /// optimizer.round_stochastically()?;
-    /// for _ in 0..4 {
-    ///     w.set_grad(Tensor::ones([1000], DType::BF16))?;
-    ///     optimizer.step()?; // rounded to nearest, all would stay at 1
-    /// }
-    /// let mean = w.to_dtype(DType::F32).mean(()).item::<f32>()?;
-    /// assert!((mean - 0.996).abs() < 1e-3);
-    /// # Ok::<(), kiln_tensor::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// If it keeps master weights, which keep what rounding loses, or its rule evaluates the loss itself.
-    #[track_caller]
-    pub fn round_stochastically(&mut self) -> Result<()> {
-        if self.keeps_masters || self.searches() {
-            let message =
-                "goes with neither master weights nor a rule that evaluates the loss itself";
-            return Err(Error::invalid("round_stochastically", message));
-        }
-        self.stochastic = true;
-        Ok(())
-    }
 }

@@ -1,4 +1,4 @@
-//! One file a pass: its equation, what must hold, what it costs.
+//! The list of passes, and one file a pass: its equation, what must hold, what it costs.
 
 pub mod branch_values;
 pub mod broadcasts;
@@ -20,3 +20,30 @@ pub mod scatters;
 pub mod slices;
 pub mod stacking;
 pub mod views;
+
+use crate::Pass;
+
+/// The passes, in the order in which they run. The list is walked again until nothing changes.
+pub fn passes() -> &'static [Pass] {
+    &[
+        dead_code::PASS,
+        emptiness::PASS,
+        loop_values::PASS,
+        branch_values::PASS,
+        views::PASS,
+        identities::PASS,
+        slices::PASS,
+        padding::PASS,
+        broadcasts::PASS,
+        gathers::PASS,
+        scatters::PASS,
+        products::PASS,
+        constant_fold::PASS,
+        common_subexpressions::PASS,
+        folding::PASS,
+        merging::PASS,
+        stacking::PASS,
+        reductions::PASS,
+        centring::PASS,
+    ]
+}

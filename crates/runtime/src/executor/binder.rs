@@ -1,7 +1,7 @@
 //! What binds a plan: its sizes, and its kernels linked for them.
 
 use super::check::Facts;
-use super::linker::Link;
+use super::link::Link;
 use super::loc::Loc;
 use hashbrown::HashMap;
 use kiln_base::Dim;

@@ -4,7 +4,7 @@ use super::binder::{Owner, Setting};
 use super::bound::Bound;
 use super::check;
 use super::cpu::run_steps;
-use super::linker::Link;
+use super::link::Link;
 use super::loc::Loc;
 use crate::buffer::Buffer;
 use kiln_cuda as cuda;

@@ -1,6 +1,7 @@
 //! Linking: each kernel of a plan becomes the work of the engine that it belongs to.
 
 use super::control::{If, Loop};
+use super::link::Link;
 use kiln_cpu as cpu;
 use kiln_cuda as cuda;
 use kiln_kernel::custom::Custom;
@@ -10,22 +11,6 @@ use kiln_kernel::simd::Level;
 use kiln_kernel::work::{Sizes, Work};
 use kiln_plan::{Contract, Kernel};
 use std::sync::Arc;
-
-/// What makes work of kernels, for a CPU or a GPU. A program that a step runs is given what its own kernels are
-/// linked by.
-pub(super) trait Link {
-    /// The GPU.
-    fn gpu(&self) -> Option<&cuda::Loader>;
-
-    /// Links a kernel; `launch` is a CUDA kernel's.
-    fn link(
-        &self,
-        kernel: &Kernel,
-        contract: &Contract,
-        sizes: Sizes<'_>,
-        launch: Option<&Arc<cuda::Launch>>,
-    ) -> Result<Arc<dyn Work>>;
-}
 
 /// Links for a level of the CPU, or for a GPU.
 pub(super) struct Linker<'a> {

@@ -3,6 +3,7 @@
 use super::bound::Bound;
 use super::executable::Executable;
 use super::loc::Loc;
+use super::packed::{Packed, Stored};
 use super::prepare;
 use super::step::BoundStep;
 use crate::buffer::Buffer;
@@ -12,27 +13,11 @@ use kiln_kernel::lock::lock;
 use kiln_kernel::memory::{ALIGN, Storage};
 use kiln_plan::Role;
 use std::fmt::Write;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Counts changes of how weights are packed that neither a plan nor the schedules of its kernels show.
 const PACKING: u32 = 1;
-
-/// The packed weights of a program.
-#[derive(Clone, Debug)]
-pub struct Packed {
-    /// What they are packed for: the plan, the level, and how each kernel is cut. Runs take packed weights if this is
-    /// what they would say of their own.
-    pub layout: String,
-    /// The weights, each from a multiple of [`ALIGN`] on.
-    pub bytes: Arc<Storage>,
-}
-
-/// Packed weights that were made of these parameters' contents.
-pub(super) struct Stored {
-    contents: Vec<Weak<u64>>,
-    packed: Packed,
-}
 
 impl Executable {
     /// Packs the weights that runs on these inputs read packed; `None` if there are none. Only parameters are read.

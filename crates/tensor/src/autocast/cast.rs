@@ -11,8 +11,8 @@ use crate::{
 use kiln_base::Scoped;
 use kiln_ir::Builder;
 use kiln_lazy::caller::user_line;
+use kiln_lazy::cell::Narrow;
 use kiln_lazy::grad::edge::{Edge, Leaf};
-use kiln_lazy::narrow::Narrow;
 use kiln_lazy::{body, scope};
 use std::cell::Cell;
 use std::panic::Location;

@@ -2,7 +2,8 @@
 
 use super::{Body, Kind};
 use crate::emission::Target;
-use crate::emission::lines::{Key, Lines, Pinned, Place, Places, Run, Tail, Unprintable, is_wide};
+use crate::emission::lines::{Key, Lines, Pinned, Place, Places, Run, Tail, Unprintable};
+use crate::emission::value::is_wide;
 use hashbrown::HashSet;
 use kiln_base::Compute;
 use kiln_base::prim::Reduction;

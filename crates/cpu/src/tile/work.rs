@@ -1,0 +1,78 @@
+//! Linked programs as work.
+
+use super::code::Code;
+use super::linked::{Linked, Stage};
+use super::run::{Launch, run_all};
+use super::walk::Walk;
+use kiln_kernel::error::Result;
+use kiln_kernel::failures::Failure;
+use kiln_kernel::work::{Call, Program, Work};
+use std::any::Any;
+
+impl Work for Linked {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        let (args, parallel) = (call.args, call.parallel);
+        let program = self;
+        let launch = Launch {
+            program,
+            args,
+            parallel,
+        };
+        // SAFETY: the program was bound for arguments of these lengths, within which it was proven to stay.
+        unsafe { run_all(&[launch], call.failures) };
+        Ok(None)
+    }
+
+    fn schedule(&self) -> Option<String> {
+        if !self.pieces.is_empty() {
+            return Some(format!("in {} pieces", self.pieces.len()));
+        }
+        let codes = |s: &'_ Stage| -> Vec<Code> {
+            [&s.begin, &s.body, &s.end]
+                .into_iter()
+                .flatten()
+                .copied()
+                .collect()
+        };
+        let loops = self.stages.iter().flat_map(codes);
+        let (printed, interpreted): (Vec<Code>, Vec<Code>) = loops.partition(|c| c.is_call);
+        let count = |n: usize, what: &str| match n {
+            0 => None,
+            1 => Some(format!("1 {what} loop")),
+            n => Some(format!("{n} {what} loops")),
+        };
+        let all = [
+            count(printed.len(), "printed"),
+            count(interpreted.len(), "interpreted"),
+        ];
+        let all: Vec<String> = all.into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+
+    fn program(&self) -> Option<&dyn Program> {
+        Some(self)
+    }
+}
+
+impl Program for Linked {
+    fn is_parallel(&self) -> bool {
+        self.parallel
+    }
+
+    fn keeps_apart(&self, args: &[usize]) -> bool {
+        let walks = self.walks.iter();
+        let walks: Vec<&Walk> = walks
+            .filter(|w| w.reads_memory && args.contains(&w.arg))
+            .collect();
+        let clear = |(i, w): (usize, &&Walk)| walks[..i].iter().all(|v| w.keeps_clear_of(v));
+        walks.iter().enumerate().all(clear)
+    }
+
+    fn covers(&self, arg: usize) -> bool {
+        self.covered.get(arg) == Some(&true)
+    }
+}

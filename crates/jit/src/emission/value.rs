@@ -1,0 +1,57 @@
+//! Values of a group of lanes.
+
+use super::ir::Ir;
+use super::step::{Src, Virt};
+use kiln_base::Compute;
+use kiln_x86::op;
+
+/// A list has something that is not printed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Unprintable;
+
+/// A value of a group of lanes.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Value {
+    pub ty: Compute,
+    /// The second only of 64 bits a lane.
+    pub parts: [Src; 2],
+}
+
+impl Value {
+    pub(super) fn one(ty: Compute, part: impl Into<Src>) -> Value {
+        let part = part.into();
+        Value {
+            ty,
+            parts: [part, part],
+        }
+    }
+
+    /// The value of the parts that it has: two of 64 bits a lane, else one.
+    pub(super) fn of(ty: Compute, mut part: impl FnMut(u8) -> Src) -> Value {
+        if is_wide(ty) {
+            let low = part(0);
+            let parts = [low, part(1)];
+            return Value { ty, parts };
+        }
+        Value::one(ty, part(0))
+    }
+
+    pub(super) fn mask(&self) -> Result<Virt, Unprintable> {
+        match self.parts[0] {
+            Src::Virt(v) => Ok(v),
+            Src::Const(_) => Err(Unprintable),
+        }
+    }
+}
+
+pub(super) fn is_wide(ty: Compute) -> bool {
+    matches!(ty, Compute::F64 | Compute::I64)
+}
+
+/// Parts that are constants, brought into registers.
+pub(super) fn in_registers(ir: &mut Ir, parts: [Src; 2]) -> [Virt; 2] {
+    parts.map(|s| match s {
+        Src::Virt(v) => v,
+        s @ Src::Const(_) => ir.op2(op::VPOR, s, s),
+    })
+}

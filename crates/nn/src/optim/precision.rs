@@ -1,0 +1,119 @@
+//! Optimisers of parameters in narrow floats: master weights and stochastic rounding.
+
+use super::{Group, Optimizer};
+use kiln_tensor::{DType, Error, Result, Var};
+
+impl Optimizer {
+    /// Keeps, from now on, a *master weight* for each parameter of f16 or bf16: its value in f32, which steps
+    /// update and round to the parameter, so that changes too small for its dtype add up. They begin with what the
+    /// parameters hold now.
+    ///
+    /// ```
+    /// use kiln_nn::optim::{Optimizer, SGD};
+    /// use kiln_tensor::{DType, Tensor, Var};
+    /// let w = Var::parameter(Tensor::from(1.0f32).to_dtype(DType::BF16))?;
+    /// let mut optimizer = Optimizer::new(&w, SGD::new().lr(1e-3))?;
+    /// optimizer.keep_master_weights()?;
+    /// for _ in 0..4 {
+    ///     w.set_grad(Tensor::from(1.0f32).to_dtype(DType::BF16))?;
+    ///     optimizer.step()?; // bf16 alone would stay at 1
+    /// }
+    /// let master = optimizer.master_params()[0].item::<f32>()?;
+    /// assert!((master - 0.996).abs() < 1e-6);
+    /// assert_eq!(w.get().to_dtype(DType::F32).item::<f32>()?, 0.99609375);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a value can't be computed, the rule evaluates the loss itself, parameters are
+    /// [rounded stochastically](Optimizer::round_stochastically), or inside `compile`.
+    #[track_caller]
+    pub fn keep_master_weights(&mut self) -> Result<()> {
+        if self.stochastic {
+            let message = "stochastic rounding does without master weights";
+            return Err(Error::invalid("keep_master_weights", message));
+        }
+        self.keeps_masters = true;
+        self.groups.iter_mut().try_for_each(Group::make_masters)
+    }
+
+    /// Keeps, from now on, the value of each f32 parameter in f16 or bf16 beside it, which steps write as they write the
+    /// parameter: [`autocast`](kiln_tensor::autocast) to that dtype reads it and casts no weight. See
+    /// [`Var::keep_narrow`].
+    ///
+    /// # Errors
+    /// If a value can't be computed, the dtype is neither, or inside `compile`.
+    #[track_caller]
+    pub fn keep_narrow_copies(&self, dtype: DType) -> Result<()> {
+        let all = self.groups.iter().flat_map(|g| &g.parameters);
+        let mut wide = all.filter(|p| p.dtype() == DType::F32);
+        wide.try_for_each(|p| p.keep_narrow(dtype))
+    }
+
+    /// Whether there are master weights; see [`Optimizer::keep_master_weights`].
+    pub fn keeps_master_weights(&self) -> bool {
+        self.keeps_masters
+    }
+
+    /// What steps update, in the order of the parameters: their master weights, and those parameters that have none
+    /// (Apex's `master_params`). Gradients of master weights, such as clipped ones, take the place of their
+    /// parameters' in the next step, which forgets them.
+    pub fn master_params(&self) -> Vec<Var> {
+        let group = |g: &Group| -> Vec<Var> {
+            let all = g.parameters.iter().enumerate();
+            all.map(|(i, p)| g.masters.of(i).unwrap_or(p).clone())
+                .collect()
+        };
+        self.groups.iter().flat_map(group).collect()
+    }
+
+    /// The parameters, and their master weights where they have some.
+    pub(crate) fn with_masters(&self) -> Vec<(&Var, Option<&Var>)> {
+        let mut all = Vec::new();
+        for group in &self.groups {
+            let parameters = group.parameters.iter().enumerate();
+            all.extend(parameters.map(|(i, p)| (p, group.masters.of(i))));
+        }
+        all
+    }
+
+    /// Forgets the gradients of master weights.
+    pub(crate) fn forget_master_gradients(&self) {
+        let masters = self.groups.iter().flat_map(|g| g.masters.all());
+        masters.for_each(Var::zero_grad);
+    }
+
+    /// Rounds, from now on, new values of bf16 parameters *stochastically*: up or down with probabilities that give the
+    /// value of f32 in the mean, so that changes too small for bf16 add up without master weights. The random numbers
+    /// are those of the default generator ([`manual_seed`](kiln_tensor::manual_seed)), the same on every device;
+    /// parameters of other dtypes are rounded to nearest.
+    ///
+    /// ```
+    /// use kiln_nn::optim::{Optimizer, SGD};
+    /// use kiln_tensor::{DType, Tensor, Var, manual_seed};
+    /// manual_seed(0);
+    /// let w = Var::parameter(Tensor::ones([1000], DType::BF16))?;
+    /// let mut optimizer = Optimizer::new(&w, SGD::new().lr(1e-3))?;
+    /// optimizer.round_stochastically()?;
+    /// for _ in 0..4 {
+    ///     w.set_grad(Tensor::ones([1000], DType::BF16))?;
+    ///     optimizer.step()?; // rounded to nearest, all would stay at 1
+    /// }
+    /// let mean = w.to_dtype(DType::F32).mean(()).item::<f32>()?;
+    /// assert!((mean - 0.996).abs() < 1e-3);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If it keeps master weights, which keep what rounding loses, or its rule evaluates the loss itself.
+    #[track_caller]
+    pub fn round_stochastically(&mut self) -> Result<()> {
+        if self.keeps_masters || self.searches() {
+            let message =
+                "goes with neither master weights nor a rule that evaluates the loss itself";
+            return Err(Error::invalid("round_stochastically", message));
+        }
+        self.stochastic = true;
+        Ok(())
+    }
+}
