@@ -2,7 +2,8 @@
 //! to the bit, wherever and however often the values are computed.
 
 use kiln::{
-    Backward, CompileOptions, DType, Level, Tensor, checkpoint, compile, compile_with, keep, scan,
+    Backward, CompileOptions, DType, Features, Tensor, checkpoint, compile, compile_with, keep,
+    scan,
 };
 
 /// Something that is chosen by comparison, with one gradient of 1 (or −1) for each row.
@@ -145,8 +146,8 @@ fn gradients_of_extremes_behind_fused_work() {
         assert!(status.success(), "see the output above");
         return;
     }
-    for level in Level::WIDTHS.into_iter().filter(|l| l.is_supported()) {
-        Level::force(Some(level)).unwrap();
+    for level in Features::WIDTHS.into_iter().filter(|l| l.is_supported()) {
+        Features::force(Some(level)).unwrap();
         for dtype in [DType::F32, DType::F16, DType::BF16] {
             assert_none(&wrong(dtype, &SIZES, backward));
         }

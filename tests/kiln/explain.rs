@@ -530,7 +530,7 @@ fn runs_a_product() {
 #[cfg(all(target_arch = "x86_64", unix))]
 #[test]
 fn machine_code_is_dumped_where_the_environment_asks_for_it() {
-    if kiln_base::Level::current().unwrap() == kiln_base::Level::Baseline {
+    if kiln_base::Features::current().unwrap() == kiln_base::Features::BASELINE {
         return;
     }
     let folder = std::env::temp_dir().join(format!("kiln-code-{}", std::process::id()));
@@ -666,7 +666,7 @@ fn rewrites_of_one_rule_are_summed_up() {
 
 #[test]
 fn kernels_say_how_they_are_cut_for_the_processor() {
-    let level = kiln_base::Level::current().unwrap();
+    let level = kiln_base::Features::current().unwrap();
     let weight = Var::new(Tensor::ones([64, 48], DType::F32)).unwrap();
     let f = compile(Spec::new(DType::F32, [5, 64]), |x| {
         x.exp().matmul(&weight).relu()
@@ -686,7 +686,7 @@ fn kernels_say_how_they_are_cut_for_the_processor() {
         .unwrap();
     let schedule = product.schedule.as_ref().unwrap();
     match level.width() {
-        kiln_base::Level::Baseline => assert!(schedule.contains("portable"), "{schedule}"),
+        kiln_base::Features::BASELINE => assert!(schedule.contains("portable"), "{schedule}"),
         _ => assert!(
             schedule.starts_with("tiles of 5x") && schedule.contains("registers"),
             "{schedule}"

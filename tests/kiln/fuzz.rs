@@ -4,7 +4,7 @@
 use kiln_compiler::{Layout, Options};
 use kiln_ir::Op;
 use kiln_ir::fuzz::Config;
-use kiln_runtime::Level;
+use kiln_runtime::Features;
 use kiln_testkit::programs::{check, plain};
 use kiln_testkit::rules::{rare, some_program};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ fn random_programs_give_what_the_reference_gives() {
         return;
     }
     let config = Config::default();
-    let levels: Vec<Level> = Level::ALL
+    let levels: Vec<Features> = Features::LEVELS
         .into_iter()
         .filter(|l| l.is_supported())
         .collect();
@@ -34,7 +34,7 @@ fn random_programs_give_what_the_reference_gives() {
     let (mut wrong, mut convolutions) = (Vec::new(), 0);
     let seeds = crate::seeds(2000);
     for seed in seeds.clone() {
-        Level::force(Some(levels[seed as usize % levels.len()])).unwrap();
+        Features::force(Some(levels[seed as usize % levels.len()])).unwrap();
         let graph = config.graph(seed);
         let convolves = |id| matches!(graph.node(id).op, Op::Conv(_) | Op::ConvTranspose(_));
         let mut ways = vec![Options::default(), plain()];
@@ -55,7 +55,7 @@ fn random_programs_give_what_the_reference_gives() {
             }
         }
     }
-    Level::force(None).unwrap();
+    Features::force(None).unwrap();
     let programs = seeds.end - seeds.start;
     assert!(
         wrong.is_empty(),

@@ -1,6 +1,6 @@
 //! What programs are compiled for.
 
-use crate::{Level, LevelError};
+use crate::{Features, LevelError};
 use serde::Serialize;
 use std::fmt;
 use std::sync::OnceLock;
@@ -23,7 +23,7 @@ pub struct Cpu {
     /// What else the system says of the model. In virtual machines many models have one name.
     pub model: &'static str,
     /// The instructions that kernels use.
-    pub level: Level,
+    pub level: Features,
     /// Threads that run at once. It is no part of the machine's text: what was chosen for one number of threads serves
     /// all, so that results don't depend on it.
     pub threads: usize,
@@ -80,7 +80,7 @@ impl Default for Cpu {
         Cpu {
             name: std::env::consts::ARCH,
             model: "",
-            level: Level::Baseline,
+            level: Features::BASELINE,
             threads: 1,
             caches: [0; 3],
         }
@@ -88,14 +88,14 @@ impl Default for Cpu {
 }
 
 impl Cpu {
-    /// The one that this process runs on, with the [level in use](Level::current).
+    /// The one that this process runs on, with the [level in use](Features::current).
     ///
     /// # Errors
     /// If there is no such level.
     pub fn current() -> Result<Cpu, LevelError> {
         static FOUND: OnceLock<Cpu> = OnceLock::new();
         Ok(Cpu {
-            level: Level::current()?,
+            level: Features::current()?,
             ..*FOUND.get_or_init(Cpu::find)
         })
     }
@@ -230,7 +230,7 @@ mod tests {
     fn machines_that_compute_at_other_speeds_have_other_names() {
         let cpu = Cpu::current().unwrap();
         let mut machines: Vec<Machine> = Vec::new();
-        machines.extend(Level::ALL.map(|level| Machine::Cpu(Cpu { level, ..cpu })));
+        machines.extend(Features::LEVELS.map(|level| Machine::Cpu(Cpu { level, ..cpu })));
         machines.push(Machine::Gpu(Gpu::H100));
         for version in [(12, 4), (13, 0)] {
             let newer = Some(version);

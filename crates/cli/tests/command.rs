@@ -84,7 +84,7 @@ fn bench_reports_every_workload_in_every_form() {
         assert!(results[1][field].as_f64() > Some(0.0), "{field}");
     }
     assert!(results[1]["spread"].as_f64() >= Some(0.0));
-    let levels = kiln::Level::ALL.map(kiln::Level::name);
+    let levels = kiln::Features::LEVELS.map(kiln::Features::name);
     let level = report["instructions"].as_str().unwrap_or_default();
     assert!(levels.contains(&level), "{report}");
     let (name, version) = (&report["name"], report["version"].as_str());

@@ -8,7 +8,7 @@ use crate::program::Options;
 use crate::schedule::Schedule;
 use crate::tile;
 use crate::work::{Body, Engine, Printed, Way, Work};
-use kiln_base::{DType, Level, Machine};
+use kiln_base::{DType, Feature, Machine};
 use kiln_plan::tile::TileProgram;
 use kiln_plan::{Algorithm, Conv, Decision, Epilogue, Kernel, MatMul, Prologue};
 
@@ -67,7 +67,7 @@ impl Engine for Cpu {
 /// Whether a convolution is sums of products by default: because it is to be exact, or because AMX multiplies bf16 many
 /// times faster than f32, which filters and images would be transformed in.
 pub(crate) fn only_sums(exact: bool, conv: &Conv, machine: &Machine) -> bool {
-    let has_tiles = matches!(machine, Machine::Cpu(cpu) if cpu.level >= Level::Amx);
+    let has_tiles = matches!(machine, Machine::Cpu(cpu) if cpu.level.has(Feature::Amx));
     exact || has_tiles && conv.dtypes == [DType::BF16; 2]
 }
 
@@ -162,14 +162,14 @@ fn prologue(kernel: &kir::Kernel) -> Box<Prologue> {
 #[cfg(test)]
 mod tests {
     use crate::{Launch, Layout, Options, lower};
-    use kiln_base::{Cpu, DType, Level, Machine, Scalar};
+    use kiln_base::{Cpu, DType, Features, Machine, Scalar};
     use kiln_ir::{
         Builder, Dim, Fact, Graph, GraphBuilder, Loc, OpError, Pw, Role, Shape, Value, ops,
     };
     use kiln_plan::{Algorithm, Decision, Kernel};
 
     /// Whether of convolutions with filters of 3×3, one behind the other, any is transformed.
-    fn transforms(dtype: DType, level: Level) -> bool {
+    fn transforms(dtype: DType, level: Features) -> bool {
         let mut graph = Graph::default();
         let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
         let mut y = b.input(Fact::new(dtype, [1, 64, 56, 56]), Role::Data);
@@ -273,10 +273,10 @@ mod tests {
 
     #[test]
     fn bf16_is_not_transformed_where_there_are_tiles_for_it() {
-        for level in [Level::Avx2, Level::Avx512Fp16] {
+        for level in [Features::AVX2, Features::AVX512_FP16] {
             assert!(transforms(DType::BF16, level), "{level:?}");
         }
-        assert!(!transforms(DType::BF16, Level::Amx));
-        assert!(transforms(DType::F32, Level::Amx));
+        assert!(!transforms(DType::BF16, Features::AMX));
+        assert!(transforms(DType::F32, Features::AMX));
     }
 }

@@ -17,7 +17,7 @@ use kiln_kernel::custom::{Custom, registered};
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::Failures;
 use kiln_kernel::pool::Pool;
-use kiln_kernel::simd::Level;
+use kiln_kernel::simd::Features;
 use kiln_kernel::work::{Call, Sizes, Work};
 use kiln_plan::Kernel;
 use matmul::MatMul;
@@ -50,7 +50,7 @@ pub fn supported(kernel: &Kernel) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Plan`](kiln_kernel::error::Error::Plan) if it is not what its contract says.
-pub fn link(kernel: &Kernel, sizes: Sizes<'_>, level: Level) -> Result<Option<Arc<dyn Work>>> {
+pub fn link(kernel: &Kernel, sizes: Sizes<'_>, level: Features) -> Result<Option<Arc<dyn Work>>> {
     let Sizes { values, lens } = sizes;
     Ok(Some(match kernel {
         Kernel::Cuda(_) | Kernel::Loop(_) | Kernel::If(_) => return Ok(None),

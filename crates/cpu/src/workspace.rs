@@ -4,7 +4,7 @@ use crate::kernels::conv::Conv;
 use crate::kernels::matmul::MatMul;
 use crate::tile;
 use kiln_kernel::error::Result;
-use kiln_kernel::simd::Level;
+use kiln_kernel::simd::Features;
 use kiln_plan::{self as plan, Decision, Kernel};
 
 /// A kernel without what happens to its result, linked to arguments of any size.
@@ -14,7 +14,7 @@ enum Alone {
 }
 
 fn alone(kernel: &Kernel, values: &[i64]) -> Result<Option<Alone>> {
-    let (lens, level) = ([i64::MAX; 3], Level::current()?);
+    let (lens, level) = ([i64::MAX; 3], Features::current()?);
     // What it is computed by as a whole.
     let algorithm = kernel
         .computed_by(values)
@@ -78,6 +78,6 @@ pub fn tile_elements(kernel: &Kernel, values: &[i64]) -> Result<Option<usize>> {
         return Ok(None);
     };
     let lens = vec![i64::MAX; program.args.len()];
-    let linked = tile::link(&tile::bind(program, values, &lens)?, Level::current()?)?;
+    let linked = tile::link(&tile::bind(program, values, &lens)?, Features::current()?)?;
     Ok(Some(linked.tile))
 }

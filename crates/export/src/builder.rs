@@ -6,7 +6,7 @@ use kiln_lazy::run::read;
 use kiln_nn::Module;
 use kiln_nn::amp::GradScaler;
 use kiln_nn::optim::Optimizer;
-use kiln_package::{Code, Contents, Level, NewEntry, NewProgram, RNG_STATE};
+use kiln_package::{Code, Contents, Features, NewEntry, NewProgram, RNG_STATE};
 use kiln_runtime::Buffer;
 use kiln_runtime::cuda::Nvrtc;
 use kiln_tensor::{Compiled, Error, ErrorKind, Result, Tensor, Var, get_rng_state};
@@ -70,7 +70,7 @@ pub struct Builder {
     entries: Vec<Exported>,
     metadata: BTreeMap<String, String>,
     assets: Vec<(String, Vec<u8>)>,
-    packed: Vec<Level>,
+    packed: Vec<Features>,
     cuda: Vec<Code>,
     /// The first thing that went wrong.
     error: Option<Error>,
@@ -196,7 +196,7 @@ impl Builder {
     /// that level maps them, so it packs nothing at its first run, and several share one copy. The machine that
     /// writes the package must have the level.
     #[track_caller]
-    pub fn packed_weights(mut self, level: Level) -> Builder {
+    pub fn packed_weights(mut self, level: Features) -> Builder {
         if !level.is_supported() {
             let name = level.name();
             self.fails(format!(

@@ -1,16 +1,16 @@
 //! Numbers that sums are computed of.
 
 use crate::simd::vector::Vector;
-use crate::simd::{Isa, Level, fma32, fma64};
+use crate::simd::{Features, Isa, fma32, fma64};
 use kiln_base::DType;
 
 /// Rows that share a walk over the values, at most.
 pub const ROWS: i64 = 8;
 /// Rows of a register tile of a level: with its vectors of positions they fill the registers, and leave room for
 /// what is multiplied.
-pub fn rows_of(level: Level) -> i64 {
+pub fn rows_of(level: Features) -> i64 {
     match level.width() {
-        Level::Avx2 => 6,
+        Features::AVX2 => 6,
         _ => ROWS,
     }
 }

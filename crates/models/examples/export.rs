@@ -1,7 +1,7 @@
 //! Writes a workload into a package: `cargo run --release -p kiln-models --example export -- resnet50 resnet50.kiln`;
 //! with `--packed` behind it, its weights are packed for the level in use, too.
 
-use kiln::package::{Builder, Level};
+use kiln::package::{Builder, Features};
 use kiln_models::workloads;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .entry("forward", &workload.program)
         .metadata("network", name);
     if packed {
-        builder = builder.packed_weights(Level::current()?);
+        builder = builder.packed_weights(Features::current()?);
     }
     builder.save(file)?;
     println!(

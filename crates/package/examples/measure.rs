@@ -4,7 +4,7 @@
 //! 1 for each symbolic size, and prints the time to open it and to the first result, the time of later runs, and the
 //! memory that the process holds; with `--twice` also what two such processes hold.
 
-use kiln_package::{Buffer, Level, Options, Package, Size};
+use kiln_package::{Buffer, Features, Options, Package, Size};
 use std::error::Error;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .ok_or("usage: measure FILE [ENTRY] [--trusted] [--twice] [--pack]")?;
     if packs {
         let mut contents = Package::open(file)?.contents()?;
-        contents.packed = vec![Level::current()?];
+        contents.packed = vec![Features::current()?];
         return Ok(contents.save(file)?);
     }
     let name = arguments.get(1).map_or("forward", |a| a);

@@ -6,7 +6,7 @@ use crate::open;
 use crate::package::Package;
 use crate::program;
 use crate::write::{Contents, NewEntry, NewProgram};
-use kiln_runtime::Level;
+use kiln_runtime::Features;
 use std::collections::BTreeSet;
 
 impl Package {
@@ -48,10 +48,10 @@ impl Package {
         let programs = shared.manifest.entries.iter().flat_map(|e| &e.programs);
         let levels = programs.flat_map(|p| &p.packed).map(|p| &p.level[..]);
         let levels: BTreeSet<&str> = levels.collect();
-        let level = |l: &Level| levels.contains(l.name()) && l.is_supported();
+        let level = |l: &Features| levels.contains(l.name()) && l.is_supported();
         Ok(Contents {
             cuda: compiled::codes(self)?,
-            packed: Level::ALL.into_iter().filter(level).collect(),
+            packed: Features::LEVELS.into_iter().filter(level).collect(),
             written_by: self.written_by().into(),
             metadata: self.metadata().clone(),
             entries,

@@ -87,7 +87,7 @@ pub use error::{Error, Result};
 pub use interface::{Interface, Size, StateInfo, SymbolInfo, TensorInfo};
 pub use kiln_base::{DType, Element};
 pub use kiln_runtime::cuda::Code;
-pub use kiln_runtime::{Buffer, Cancel, Error as RuntimeError, Level, MemoryReport, memory};
+pub use kiln_runtime::{Buffer, Cancel, Error as RuntimeError, Features, MemoryReport, memory};
 pub use manifest::{FORMAT, Requires};
 pub use open::Options;
 pub use package::Package;

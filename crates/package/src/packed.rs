@@ -7,7 +7,7 @@ use crate::package::Shared;
 use crate::program::Program;
 use crate::write::{Contents, File, NewProgram, Piece};
 use kiln_plan::Named;
-use kiln_runtime::{Buffer, Executable, Level, Packed};
+use kiln_runtime::{Buffer, Executable, Features, Packed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ fn inputs(
 /// Lets a program read the packed weights of the package, if there are some for the level in use, made of the weights
 /// that the package has.
 pub(crate) fn take(shared: &Shared, info: &ProgramInfo, program: &Program) -> Result<()> {
-    let level: Level = program.executable.level();
+    let level: Features = program.executable.level();
     let sum = shared.manifest.files.iter().find(|f| f.name == WEIGHTS);
     let fits = |p: &&PackedInfo| {
         p.level == level.name() && sum.is_some_and(|weights| weights.xxh3 == p.weights)

@@ -13,7 +13,7 @@ use crate::{FORMAT, compiled, packed, program};
 use kiln_plan::Entry as Planned;
 use kiln_runtime::cuda::Code;
 use kiln_runtime::memory::{Lender, Storage};
-use kiln_runtime::{Buffer, Level};
+use kiln_runtime::{Buffer, Features};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::Range;
@@ -37,7 +37,7 @@ pub struct Contents {
     /// Files of any kind, by names such as `classes.txt`.
     pub assets: Vec<(String, Vec<u8>)>,
     /// The levels of this machine for which weights are there as kernels read them, too.
-    pub packed: Vec<Level>,
+    pub packed: Vec<Features>,
     /// For what the kernels of programs for CUDA are compiled now, beside their sources.
     pub cuda: Vec<Code>,
 }

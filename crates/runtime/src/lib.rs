@@ -31,7 +31,7 @@ pub use kiln_cpu::{tile_elements, workspace};
 pub use kiln_cuda as cuda;
 pub use kiln_kernel::cancel::Cancel;
 pub use kiln_kernel::error::{Error, Result};
-pub use kiln_kernel::simd::Level;
+pub use kiln_kernel::simd::Features;
 pub use kiln_kernel::{fork, memory, pool};
 
 /// What programs are compiled for that run on a GPU, or on the CPU.

@@ -1,13 +1,13 @@
 //! Loops compiled for what the machine has.
 
 #[cfg(target_arch = "x86_64")]
-use kiln_base::Level;
+use kiln_base::{Feature, Features};
 
 /// Whether loops compiled for AVX2 may run.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_avx2() -> bool {
     // A level that is asked for and isn't there is an error of the engine's.
-    Level::current().is_ok_and(|level| level >= Level::Avx2)
+    Features::current().is_ok_and(|level| level.has(Feature::Avx2))
 }
 
 /// A function whose body is compiled for every machine and once more for AVX2.

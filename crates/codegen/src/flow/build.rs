@@ -5,7 +5,7 @@ use crate::limits::TwoSteps;
 use crate::{Hint, Hints, Options, engine};
 use hashbrown::HashMap;
 use kiln_base::prim::Reduction;
-use kiln_base::{DType, Dim, Level, Machine};
+use kiln_base::{DType, Dim, Features, Machine};
 use kiln_ir::{Graph, NodeId, Op as IrOp, Value};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ pub(super) struct FlowBuilder {
     /// How the current node is lowered, against the rules.
     hint: Option<Hint>,
     /// Of the CPU, if it is one.
-    pub(super) level: Option<Level>,
+    pub(super) level: Option<Features>,
     /// Values that library kernels read in another dtype.
     pub(super) casts: HashMap<(Nid, DType), Nid>,
 }

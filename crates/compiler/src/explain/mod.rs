@@ -22,7 +22,7 @@ use kiln_codegen::{Cost, Launch, LayoutReport, Origin, Program, Sequence};
 use kiln_ir::{Graph, Loc, Op};
 use kiln_optimize::{Fired, Report};
 use kiln_plan::{Decision, Place};
-use kiln_runtime::{Level, MemoryBlock, MemoryReport};
+use kiln_runtime::{Features, MemoryBlock, MemoryReport};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub struct Explain {
     /// Where an image changes its layout.
     pub conversions: Vec<ConversionInfo>,
     /// The CPU's level that it is compiled for; `None` for a GPU.
-    pub level: Option<Level>,
+    pub level: Option<Features>,
     /// What the plan needs, where all sizes are known.
     pub memory: Option<MemoryReport>,
     /// How algorithms were chosen.

@@ -16,7 +16,7 @@ use kiln_kernel::affine::{ceil, extent, product};
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::{Failure, Failures};
 use kiln_kernel::memory::{Storage, room};
-use kiln_kernel::simd::Level;
+use kiln_kernel::simd::Features;
 use kiln_kernel::work::Call;
 use kiln_kernel::work::Program;
 use kiln_plan as plan;
@@ -86,7 +86,7 @@ impl Attention {
         p: &plan::Attention,
         values: &[i64],
         lens: &[i64],
-        level: Level,
+        level: Features,
     ) -> Result<Attention> {
         let scores = Scores::new(&p.scores, BLOCK, values, lens, level)?;
         let columns = extent(&p.columns, values)?;

@@ -18,7 +18,7 @@ use kiln_jit::contraction::shown;
 use kiln_kernel::affine::{extent, product};
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::{Failure, Failures};
-use kiln_kernel::simd::Level;
+use kiln_kernel::simd::Features;
 use kiln_kernel::sums::Lane;
 use kiln_kernel::work::{Call, Packs, Program, Work};
 use kiln_plan::cost::geometry::{Axis, Geometry};
@@ -42,7 +42,7 @@ pub(crate) struct Conv {
     geometry: Geometry,
     operands: [usize; 2],
     out: usize,
-    level: Level,
+    level: Features,
     how: How,
     /// What makes the images, a part at a time; or all of them before they are read.
     made: Option<Box<Linked>>,
@@ -134,7 +134,12 @@ impl Conv {
     }
 
     /// Checks and links a convolution whose arguments have these lengths.
-    pub(crate) fn new(p: &plan::Conv, values: &[i64], lens: &[i64], level: Level) -> Result<Conv> {
+    pub(crate) fn new(
+        p: &plan::Conv,
+        values: &[i64],
+        lens: &[i64],
+        level: Features,
+    ) -> Result<Conv> {
         let g = p.geometry(values).map_err(|e| damaged!("{e}"))?;
         let get = |d: &Dim| extent(d, values);
         let (batch, groups) = (get(&p.batch)?, get(&p.groups)?);

@@ -19,7 +19,7 @@ use kiln_jit::contraction::{Finish, lanes, multiply_as, shape, shown};
 use kiln_kernel::affine::{ceil, extent, product};
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::{Failure, Failures};
-use kiln_kernel::simd::Level;
+use kiln_kernel::simd::Features;
 use kiln_kernel::sums::Lane;
 use kiln_kernel::work::{Call, Packs, Program};
 use kiln_plan::cost::Behind;
@@ -45,7 +45,7 @@ pub(crate) struct MatMul {
     /// Rows and columns of a block.
     block: (i64, i64),
     algorithm: Algorithm,
-    level: Level,
+    level: Features,
     pub(crate) epilogue: Option<Linked>,
     /// The same while sums are in registers, where it can be.
     finish: Option<Arc<Finish>>,
@@ -115,7 +115,7 @@ impl MatMul {
         p: &plan::MatMul,
         values: &[i64],
         lens: &[i64],
-        level: Level,
+        level: Features,
     ) -> Result<MatMul> {
         let batch = p
             .batch

@@ -15,7 +15,7 @@ use kiln_kernel::affine::{ceil, extent};
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failure;
 use kiln_kernel::simd::convert::{Mem, with_dtype};
-use kiln_kernel::simd::{Isa, Kernel, Level, compiled};
+use kiln_kernel::simd::{Features, Isa, Kernel, compiled};
 use kiln_kernel::work::{Call, Work};
 use kiln_plan as plan;
 use std::marker::PhantomData;
@@ -59,7 +59,7 @@ impl Scan {
     }
 
     /// Links a scan.
-    pub(crate) fn new(p: &plan::Scan, values: &[i64], level: Level) -> Result<Scan> {
+    pub(crate) fn new(p: &plan::Scan, values: &[i64], level: Features) -> Result<Scan> {
         let (outer, len) = (extent(&p.outer, values)?, extent(&p.len, values)?);
         let inner = extent(&p.inner, values)?;
         let items = outer.saturating_mul(ceil(inner, COLUMNS)).max(1);
@@ -269,7 +269,7 @@ struct Loops {
 
 impl Loops {
     /// The loops of a scan that [`Scan::computes`].
-    fn of(dtype: DType, kind: ScanKind, level: Level) -> Loops {
+    fn of(dtype: DType, kind: ScanKind, level: Features) -> Loops {
         let blank = with_dtype!(dtype, M => Loops {
             size: size_of::<<M as Mem>::Raw>(),
             register: size_of::<<M as Mem>::C>(),
@@ -281,8 +281,8 @@ impl Loops {
             join: join::<i32, Sum>,
         });
         match (dtype.compute(), kind) {
-            (Compute::F32, ScanKind::LogSumExp) => blank.with::<f32, LogSumExp>(Level::Baseline),
-            (Compute::F64, ScanKind::LogSumExp) => blank.with::<f64, LogSumExp>(Level::Baseline),
+            (Compute::F32, ScanKind::LogSumExp) => blank.with::<f32, LogSumExp>(Features::BASELINE),
+            (Compute::F64, ScanKind::LogSumExp) => blank.with::<f64, LogSumExp>(Features::BASELINE),
             (Compute::F32, kind) => blank.of_kind::<f32>(kind, level),
             (Compute::F64, kind) => blank.of_kind::<f64>(kind, level),
             (Compute::I64, kind) => blank.of_kind::<i64>(kind, level),
@@ -290,7 +290,7 @@ impl Loops {
         }
     }
 
-    fn of_kind<C: Number>(self, kind: ScanKind, level: Level) -> Loops {
+    fn of_kind<C: Number>(self, kind: ScanKind, level: Features) -> Loops {
         match kind {
             ScanKind::Sum | ScanKind::LogSumExp => self.with::<C, Sum>(level),
             ScanKind::Prod => self.with::<C, Prod>(level),
@@ -299,7 +299,7 @@ impl Loops {
         }
     }
 
-    fn with<C: Number, K: Combine>(self, level: Level) -> Loops {
+    fn with<C: Number, K: Combine>(self, level: Features) -> Loops {
         Loops {
             scan: compiled::<Running<C, K>, _>(level),
             begin: begin::<C, K>,

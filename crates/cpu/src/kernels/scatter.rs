@@ -14,7 +14,7 @@ use kiln_kernel::failures::{Failure, Failures};
 use kiln_kernel::pool::Pool;
 use kiln_kernel::simd::convert as c;
 use kiln_kernel::simd::convert::Mem;
-use kiln_kernel::simd::{Isa, Kernel, Level, baseline, compiled};
+use kiln_kernel::simd::{Features, Isa, Kernel, baseline, compiled};
 use kiln_kernel::work::{Call, Work};
 use kiln_plan as plan;
 use smallvec::SmallVec;
@@ -47,7 +47,7 @@ pub(crate) struct Scatter {
     out: usize,
     dtype: DType,
     kind: ScatterKind,
-    level: Level,
+    level: Features,
 }
 
 impl Work for Scatter {
@@ -76,7 +76,7 @@ impl Scatter {
     }
 
     /// Checks and links a scatter.
-    pub(crate) fn new(p: &plan::Scatter, values: &[i64], level: Level) -> Result<Scatter> {
+    pub(crate) fn new(p: &plan::Scatter, values: &[i64], level: Features) -> Result<Scatter> {
         let rank = p.shape.len();
         let axis = p.axis as usize;
         if axis >= rank || p.index_shape.len() != rank {
@@ -432,7 +432,7 @@ unsafe fn each<T: Copy>(l: Listed, f: impl Fn(T, T) -> T) {
 }
 
 /// The loop for elements of `dtype`. Only sums are worth vectors.
-fn link(dtype: DType, kind: ScatterKind, level: Level) -> Store {
+fn link(dtype: DType, kind: ScatterKind, level: Features) -> Store {
     fn plain<K: Combine>(dtype: DType) -> Store {
         with_number!(dtype, M => baseline::<With<M, K>, _>(), baseline::<With<M, K>, _>())
     }

@@ -14,7 +14,7 @@ use kiln_kernel::memory::Storage;
 use kiln_kernel::pool::Pool;
 use kiln_kernel::simd::convert as c;
 use kiln_kernel::simd::convert::{Mem, with_dtype};
-use kiln_kernel::simd::{Isa, Kernel, Level, compiled};
+use kiln_kernel::simd::{Features, Isa, Kernel, compiled};
 use kiln_kernel::work::{Call, Work};
 use kiln_plan as plan;
 use std::marker::PhantomData;
@@ -57,7 +57,7 @@ impl ArgSort {
     }
 
     /// Checks and links a sort.
-    pub(crate) fn new(p: &plan::ArgSort, values: &[i64], level: Level) -> Result<ArgSort> {
+    pub(crate) fn new(p: &plan::ArgSort, values: &[i64], level: Features) -> Result<ArgSort> {
         let (lanes, len) = (extent(&p.lanes, values)?, extent(&p.len, values)?);
         let kept = extent(&p.kept, values)?;
         if kept > len {

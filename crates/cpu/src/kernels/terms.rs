@@ -7,7 +7,7 @@
 use kiln_base::DType;
 use kiln_kernel::affine::ceil;
 use kiln_kernel::bugs::bug;
-use kiln_kernel::simd::Level;
+use kiln_kernel::simd::Features;
 use kiln_kernel::simd::convert::widen;
 
 /// Halves that are widened at a time.
@@ -18,7 +18,7 @@ const SOME: usize = 64;
 pub(crate) struct Terms {
     operands: [DType; 2],
     tile: DType,
-    level: Level,
+    level: Features,
 }
 
 impl Terms {
@@ -26,7 +26,7 @@ impl Terms {
     /// several terms may share a word.
     pub(crate) fn new(
         (operands, seven_bits): ([DType; 2], bool),
-        level: Level,
+        level: Features,
         grouped: bool,
     ) -> Terms {
         use DType::{BF16, F16, F32, I8, I16, I32, U8};
@@ -144,7 +144,7 @@ impl Terms {
 /// # Safety
 /// The elements exist, and there is room.
 pub(crate) unsafe fn convert(
-    level: Level,
+    level: Features,
     [from_dtype, to_dtype]: [DType; 2],
     (from, apart): (*const u8, i64),
     count: i64,

@@ -10,7 +10,7 @@ use kiln_kernel::affine::{eval, extent};
 use kiln_kernel::element::{Elem, from_bits};
 use kiln_kernel::error::Result;
 use kiln_kernel::simd::transpose::{Transpose, Turn};
-use kiln_kernel::simd::{Isa, Kernel, Level, compiled};
+use kiln_kernel::simd::{Features, Isa, Kernel, compiled};
 use kiln_kernel::sums::Lane;
 use kiln_plan::tile::{Access, Bound, Inst, Schedule, TileProgram};
 use std::marker::PhantomData;
@@ -272,7 +272,7 @@ impl<const LANES: bool> Kernel<Call> for Numbers<LANES> {
 }
 
 /// The instruction of a load for which lanes lie apart.
-pub(super) fn load(walk: &mut Walk, dtype: DType, level: Level) -> Op {
+pub(super) fn load(walk: &mut Walk, dtype: DType, level: Features) -> Op {
     walk.look_up();
     match (dtype.size(), is_direct(dtype), walk.places.is_empty()) {
         (4, true, false) => compiled::<Lookup<f32>, Call>(level),
@@ -284,7 +284,7 @@ pub(super) fn load(walk: &mut Walk, dtype: DType, level: Level) -> Op {
 }
 
 /// The instruction of a walk's affine number, or with `LANES` of what the lanes add to it.
-pub(super) fn index<const LANES: bool>(walk: &mut Walk, level: Level) -> Op {
+pub(super) fn index<const LANES: bool>(walk: &mut Walk, level: Features) -> Op {
     walk.look_up();
     match walk.places.is_empty() {
         true => super::load::index::<LANES>,

@@ -1,6 +1,6 @@
 //! Functions of machine code, and their operands.
 
-use kiln_kernel::simd::Level;
+use kiln_kernel::simd::Features;
 use std::sync::Arc;
 
 /// Where an operand of a printed function is.
@@ -53,7 +53,7 @@ pub(crate) struct Printed {
     pub plain: Option<Arc<kiln_x86::Code>>,
     #[cfg(not(all(target_arch = "x86_64", unix)))]
     pub none: Arc<std::convert::Infallible>,
-    pub level: Level,
+    pub level: Features,
     pub operands: Vec<Operand>,
     /// Whether it is called with a row of addresses for each of several steps, or runs.
     pub steps: bool,

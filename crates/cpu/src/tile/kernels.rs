@@ -6,7 +6,7 @@ use kiln_base::prim::{Binary, Unary};
 use kiln_base::{Compute, DType};
 use kiln_kernel::compute::with_compute;
 use kiln_kernel::element::Elem;
-use kiln_kernel::simd::Level;
+use kiln_kernel::simd::Features;
 use kiln_kernel::simd::erf::ErfTable;
 
 /// The loop of each variant, with the variant's number known to the compiler.
@@ -19,7 +19,7 @@ macro_rules! each {
 }
 
 /// The loop of a primitive on one operand; [`unary_result`](kiln_kernel::check::unary_result) says that it exists.
-pub(super) fn unary(op: Unary, ty: Compute, level: Level) -> Op {
+pub(super) fn unary(op: Unary, ty: Compute, level: Features) -> Op {
     unsafe fn value<T: Elem, const N: usize>(call: Call) {
         // SAFETY: the call is of this instruction, whose operand's type was checked.
         unsafe { map1::<T, T>(call, |x| T::unary(Unary::ALL[N], x)) }
@@ -33,7 +33,7 @@ pub(super) fn unary(op: Unary, ty: Compute, level: Level) -> Op {
         // SAFETY: the call is of this instruction, whose operand's type was checked.
         unsafe { map1::<f32, f32>(call, |x| table.of(x)) }
     }
-    if (op, ty, level.width()) == (Unary::Erf, Compute::F32, Level::Avx512) {
+    if (op, ty, level.width()) == (Unary::Erf, Compute::F32, Features::AVX512) {
         return erf;
     }
     fn of_integer<T: Elem>(op: Unary) -> Op {

@@ -12,7 +12,7 @@ use kiln_kernel::bound::{Bound, BoundDynamic};
 use kiln_kernel::compute::{plain_dtype, scalar_bits};
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::memory::ALIGN;
-use kiln_kernel::simd::Level;
+use kiln_kernel::simd::Features;
 use kiln_plan::tile::{Inst, Schedule, TILE};
 
 /// A result of at least this many bytes bypasses the cache.
@@ -33,7 +33,7 @@ const FRAME_LIMIT: usize = 1 << 32;
 
 pub(super) struct Linker<'a> {
     pub(super) bound: &'a Bound<'a>,
-    pub(super) level: Level,
+    pub(super) level: Features,
     /// The types of physical registers.
     types: Vec<Compute>,
     /// The registers that have a place of their own, by stage.
@@ -58,12 +58,12 @@ pub(super) struct Linker<'a> {
 ///
 /// # Errors
 /// If it needs more axes or memory than the engine has.
-pub(crate) fn link(bound: &Bound, level: Level) -> Result<Linked> {
+pub(crate) fn link(bound: &Bound, level: Features) -> Result<Linked> {
     link_as(bound, level, true)
 }
 
 /// The same, and whether what has a printed form is printed.
-pub(super) fn link_as(bound: &Bound, level: Level, prints: bool) -> Result<Linked> {
+pub(super) fn link_as(bound: &Bound, level: Features, prints: bool) -> Result<Linked> {
     let program = bound.program;
     let (mut indices, mut gathers) = (program.accesses.len(), 0);
     let mut numbers = HashMap::new();

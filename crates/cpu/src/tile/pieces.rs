@@ -282,7 +282,7 @@ mod tests {
     use crate::tile::{Launch, bind, link, run_all};
     use kiln_base::{Compute, DType};
     use kiln_kernel::failures::Failures;
-    use kiln_kernel::simd::Level;
+    use kiln_kernel::simd::Features;
     use kiln_plan::tile::{Arg, Schedule, Stage};
 
     /// The concatenation of arrays of these extents along the middle of three axes, with 1 added.
@@ -428,7 +428,7 @@ mod tests {
     fn run(program: &TileProgram, cut: bool, operands: &[Vec<f32>], len: usize) -> Vec<f32> {
         let lens = operands.iter().map(|x| x.len() as i64).chain([len as i64]);
         let lens: Vec<i64> = lens.collect();
-        let level = Level::current().unwrap();
+        let level = Features::current().unwrap();
         let linked = |p: &TileProgram| link(&bind(p, &[], &lens).unwrap(), level).unwrap();
         let mut whole = linked(program);
         if cut {

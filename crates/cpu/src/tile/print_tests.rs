@@ -15,7 +15,7 @@ use kiln_kernel::bugs::seed;
 use kiln_kernel::check;
 use kiln_kernel::failures::{Failure, Failures};
 use kiln_kernel::interpreted::{declare, interpreting};
-use kiln_kernel::simd::Level;
+use kiln_kernel::simd::Features;
 use kiln_plan::tile::*;
 use programs::{elementwise, random_code};
 use rows::rows;
@@ -161,7 +161,7 @@ enum How {
 }
 
 /// Runs at a level.
-fn run(case: &Case, level: Level, how: How, args: &[Vec<u8>]) -> Outcome {
+fn run(case: &Case, level: Features, how: How, args: &[Vec<u8>]) -> Outcome {
     let bound = bind(&case.program, &[], &case.lens).unwrap();
     let linked = link_as(&bound, level, how != How::Plain).unwrap();
     // In words, so that every element is aligned.
@@ -216,14 +216,14 @@ fn compare(case: &Case, what: &str, r: &mut Random) -> usize {
 
 /// How many levels with printed code this processor has.
 fn levels() -> usize {
-    let levels = [Level::Avx2, Level::Avx512].into_iter();
+    let levels = [Features::AVX2, Features::AVX512].into_iter();
     levels.filter(|l| l.is_supported()).count()
 }
 
 /// The same of given arguments. Some of the printed code is interpreted too, at levels that are not there as well.
 fn compare_of(case: &Case, args: &[Vec<u8>], what: &str, r: &mut Random) -> usize {
     let mut printed = 0;
-    for level in [Level::Avx2, Level::Avx512] {
+    for level in [Features::AVX2, Features::AVX512] {
         let (want, none, failure) = run(case, level, How::Plain, args);
         assert_eq!(none, 0);
         let interprets = r.below(12) == 0;

@@ -2,7 +2,7 @@
 
 use crate::archive::{self, Member};
 use crate::support::trainee;
-use kiln_package::{Buffer, Cancel, Error, Level, Options, Package, RuntimeError, Size};
+use kiln_package::{Buffer, Cancel, Error, Features, Options, Package, RuntimeError, Size};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ impl Random {
 
 fn package() -> Vec<u8> {
     let builder = trainee(1).builder();
-    let packed = builder.packed_weights(Level::current().unwrap());
+    let packed = builder.packed_weights(Features::current().unwrap());
     packed.to_bytes().unwrap()
 }
 

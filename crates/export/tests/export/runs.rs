@@ -3,7 +3,7 @@
 use crate::support::{batch, buffer, trainee};
 use kiln_export::Builder;
 use kiln_nn::{BatchNorm2d, Conv2d, Forward, Kernel, Module, ReLU, sequential};
-use kiln_package::{Buffer, DType, Error, Level, Package, Size, TensorInfo};
+use kiln_package::{Buffer, DType, Error, Features, Package, Size, TensorInfo};
 use kiln_tensor::{Calibration, Spec, Tensor, compile, no_grad, with_seed};
 
 #[test]
@@ -324,7 +324,7 @@ fn weights_that_are_stored_packed_give_the_same_bits_until_they_change() {
     let images = Spec::new(DType::F32, ("batch", 16, 9, 9));
     let f = compile(images, |x| network.call(x)).unwrap();
     let builder = || Builder::new().module("", &network).entry("f", &f);
-    let packed = builder().packed_weights(Level::current().unwrap());
+    let packed = builder().packed_weights(Features::current().unwrap());
     let [plain, packed] = [builder(), packed].map(|b| {
         let package = Package::from_bytes(&b.to_bytes().unwrap()).unwrap();
         (package.entry("f").unwrap(), package)

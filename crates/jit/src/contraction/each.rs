@@ -11,7 +11,7 @@ mod print;
 mod tests;
 
 use super::tile::{Call, Tile, element};
-use kiln_base::{DType, Level};
+use kiln_base::{DType, Features};
 use kiln_kernel::bugs::bug;
 use kiln_kernel::sums::Lane;
 
@@ -37,15 +37,19 @@ pub struct Each {
 const MOST_TAPS: u32 = 64;
 
 /// The taps of a line whose weights are in registers at a time.
-fn held_taps(level: Level, taps: u32) -> u8 {
-    let most = if level.width() == Level::Avx512 { 8 } else { 5 };
+fn held_taps(level: Features, taps: u32) -> u8 {
+    let most = if level.width() == Features::AVX512 {
+        8
+    } else {
+        5
+    };
     taps.clamp(1, most) as u8
 }
 
 /// The rows of a tile, at most: beside the sums there are weights, two numbers, a product that is still to be added, of
 /// whole numbers, and with VEX the mask of the last vector. More than so many make long code, and nothing faster.
-pub fn most_each_rows(level: Level, dtype: DType, taps: u32) -> u8 {
-    let registers = if level.width() == Level::Avx512 {
+pub fn most_each_rows(level: Features, dtype: DType, taps: u32) -> u8 {
+    let registers = if level.width() == Features::AVX512 {
         32
     } else {
         15
@@ -84,7 +88,7 @@ impl Each {
         let (rows, taps) = (i64::from(self.tile.rows.count), i64::from(self.tile.taps));
         let last = rows * i64::from(self.stride) + taps * i64::from(self.dilation);
         let fits = |n: i64, bytes: i64| i32::try_from(n.saturating_mul(bytes)).is_ok();
-        self.tile.level != Level::Baseline
+        self.tile.level != Features::BASELINE
             && self.tile.taps <= MOST_TAPS
             && fits(last, self.position)
             && fits(taps + 1, self.tile.right.step)

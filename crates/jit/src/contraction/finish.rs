@@ -90,7 +90,7 @@ impl Finish {
 
     /// The work of an epilogue on rows of `width` results, if it can be printed behind sums of 32 bits.
     #[cfg(all(target_arch = "x86_64", unix))]
-    pub fn of(bound: &Bound, width: i64, level: kiln_kernel::simd::Level) -> Option<Finish> {
+    pub fn of(bound: &Bound, width: i64, level: kiln_kernel::simd::Features) -> Option<Finish> {
         let program = bound.program;
         let target = Target::of(level)?;
         let stages = &program.stages;
@@ -161,7 +161,7 @@ impl Finish {
 
     /// Nothing is printed here.
     #[cfg(not(all(target_arch = "x86_64", unix)))]
-    pub fn of(_: &Bound, _: i64, _: kiln_kernel::simd::Level) -> Option<Finish> {
+    pub fn of(_: &Bound, _: i64, _: kiln_kernel::simd::Features) -> Option<Finish> {
         None
     }
 

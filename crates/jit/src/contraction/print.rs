@@ -6,7 +6,7 @@ use super::finish::Finish;
 use super::tile::{Tile, VECTORS, lanes};
 use crate::emission::Target;
 use crate::emission::lines::{Key, Lines, Pinned, Place, Places, Tail};
-use kiln_base::{DType, Level};
+use kiln_base::{DType, Features};
 use kiln_kernel::bugs::bug;
 use kiln_x86::{Asm, Condition, Gpr, Mask, Mem, Op, Vreg, Width, op};
 
@@ -68,7 +68,7 @@ pub(super) fn print(tile: &Tile) -> Vec<u8> {
 impl Printer<'_> {
     pub(super) fn new(tile: &Tile) -> Printer<'_> {
         let lanes = lanes(tile.level, tile.dtype);
-        let evex = tile.level.width() == Level::Avx512;
+        let evex = tile.level.width() == Features::AVX512;
         let over = tile.columns % lanes;
         Printer {
             tile,

@@ -9,7 +9,7 @@ use super::tile::{
     Call, MOST_VECTORS, RightSide, Rows, Tile, VECTORS, even_rows, has_tiles, lanes, most_rows,
     panel_columns, strips,
 };
-use kiln_base::{DType, Level};
+use kiln_base::{DType, Feature, Features};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
@@ -99,7 +99,7 @@ thread_local! {
 /// # Safety
 /// As [`multiply_as`].
 pub unsafe fn multiply<T: Lane>(
-    level: Level,
+    level: Features,
     sizes: (i64, i64, i64),
     out: (*mut T, i64),
     left: Matrix<T>,
@@ -121,7 +121,7 @@ pub unsafe fn multiply<T: Lane>(
 /// All elements exist, and those of the result are nobody else's. The processor has the level.
 pub unsafe fn multiply_as<T: Lane>(
     dtype: DType,
-    level: Level,
+    level: Features,
     (m, n, k): (i64, i64, i64),
     (out, pitch): (*mut T, i64),
     left: Matrix<T>,
@@ -160,7 +160,7 @@ pub unsafe fn multiply_as<T: Lane>(
 /// How a part of a product is cut.
 struct Cut {
     dtype: DType,
-    level: Level,
+    level: Features,
     m: i64,
     n: i64,
     k: i64,
@@ -172,7 +172,7 @@ struct Cut {
 
 impl Cut {
     fn new<T>(
-        (dtype, level): (DType, Level),
+        (dtype, level): (DType, Features),
         (m, n, k): (i64, i64, i64),
         adds: bool,
         left: Matrix<T>,
@@ -341,12 +341,12 @@ impl Cut {
 }
 
 /// The most rows of a register tile. A left matrix may lie as tiles of AMX can't read it: then vectors multiply as many.
-fn most(level: Level, dtype: DType, vectors: i64) -> u8 {
-    most_rows(level.min(Level::Avx512Fp16), dtype, vectors as u8)
+fn most(level: Features, dtype: DType, vectors: i64) -> u8 {
+    most_rows(level.without(Feature::Amx), dtype, vectors as u8)
 }
 
 /// Rows and vectors of a register tile: two vectors, more where rows are few, so that sums don't wait for each other.
-pub fn shape(level: Level, dtype: DType, m: i64, n: i64) -> (i64, i64) {
+pub fn shape(level: Features, dtype: DType, m: i64, n: i64) -> (i64, i64) {
     let lanes = i64::from(lanes(level, dtype));
     let across = ceil(n, lanes);
     let most = |vectors: i64| most(level, dtype, vectors);
@@ -365,7 +365,7 @@ pub fn shape(level: Level, dtype: DType, m: i64, n: i64) -> (i64, i64) {
 /// # Safety
 /// The elements exist. The processor has the level.
 pub unsafe fn pack_panels<T: Lane>(
-    (level, dtype): (Level, DType),
+    (level, dtype): (Features, DType),
     x: Matrix<T>,
     (terms, n): (i64, i64),
     copy: &mut Option<Storage>,
@@ -393,7 +393,7 @@ pub unsafe fn pack_panels<T: Lane>(
 /// # Safety
 /// The elements exist, and there is room for them. The processor has the level.
 pub unsafe fn pack<T: Copy>(
-    level: Level,
+    level: Features,
     (from, row, col): Matrix<T>,
     (k, columns): (i64, i64),
     (to, pitch): (*mut T, i64),

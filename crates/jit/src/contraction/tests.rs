@@ -8,7 +8,7 @@ use super::{
 };
 use half::{bf16, f16};
 use kiln_base::prim::Binary;
-use kiln_base::{Compute, DType, Level, Scalar};
+use kiln_base::{Compute, DType, Features, Scalar};
 use kiln_kernel::bind::bind;
 use kiln_kernel::sums::Lane;
 use kiln_plan::tile::{Access, Arg, Inst, Reg, Schedule, Stage, TileProgram, Turn};
@@ -138,8 +138,8 @@ pub(super) fn interpret<T: Whole>(
     machine.call(code, &[words.as_ptr() as u64]).unwrap();
 }
 
-pub(super) fn levels() -> impl Iterator<Item = Level> {
-    Level::WIDTHS.into_iter().filter(|l| l.is_supported())
+pub(super) fn levels() -> impl Iterator<Item = Features> {
+    Features::WIDTHS.into_iter().filter(|l| l.is_supported())
 }
 
 /// Rows of random number, and where they are: side by side in lines.
@@ -163,7 +163,7 @@ fn row(rows: &Rows, r: usize) -> [usize; 2] {
 }
 
 /// A tile of random sizes; what lies around its result must stay as it is.
-fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
+fn a_tile<T: Whole>(level: Features, rng: &mut Rng, by: By) {
     let lanes = usize::from(lanes(level, T::DTYPE));
     let vectors = 1 + rng.below(4);
     let columns = (vectors - 1) * lanes + 1 + rng.below(lanes);
@@ -261,7 +261,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, by: By) {
 #[test]
 fn tiles_of_any_size_are_sums_of_products() {
     for level in levels() {
-        let mut rng = Rng(level as u64 + 1);
+        let mut rng = Rng(u64::from(level.bits()) + 1);
         for _ in 0..1500 {
             a_tile::<f32>(level, &mut rng, By::Processor);
             a_tile::<f64>(level, &mut rng, By::Processor);
@@ -272,8 +272,8 @@ fn tiles_of_any_size_are_sums_of_products() {
 #[test]
 #[cfg(all(target_arch = "x86_64", unix))]
 fn printed_tiles_touch_nothing_but_their_operands() {
-    for level in [Level::Avx2, Level::Avx512] {
-        let mut rng = Rng(level as u64 + 3);
+    for level in [Features::AVX2, Features::AVX512] {
+        let mut rng = Rng(u64::from(level.bits()) + 3);
         for _ in 0..60 {
             a_tile::<f32>(level, &mut rng, By::Interpreter);
             a_tile::<f64>(level, &mut rng, By::Interpreter);
@@ -287,7 +287,7 @@ fn printed_tiles_touch_nothing_but_their_operands() {
 /// # Panics
 /// If one is wrong.
 #[cfg(all(target_arch = "x86_64", unix))]
-pub fn some_tiles(seed: u64, level: Level) {
+pub fn some_tiles(seed: u64, level: Features) {
     let mut rng = Rng(seed);
     a_tile::<f32>(level, &mut rng, By::Interpreter);
     a_finished_tile(level, &mut rng, By::Interpreter);
@@ -389,7 +389,7 @@ pub(super) fn work(rows: i64, width: i64, heavy: bool) -> TileProgram {
 }
 
 /// A tile of random sizes somewhere in a result, with work on its sums.
-fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
+fn a_finished_tile(level: Features, rng: &mut Rng, by: By) {
     let lanes = usize::from(lanes(level, DType::F32));
     let vectors = 1 + rng.below(3);
     let columns = (vectors - 1) * lanes + 1 + rng.below(lanes);
@@ -489,8 +489,8 @@ fn a_finished_tile(level: Level, rng: &mut Rng, by: By) {
 #[test]
 #[cfg(all(target_arch = "x86_64", unix))]
 fn work_on_sums_reads_and_writes_where_it_should() {
-    for level in levels().filter(|l| *l != Level::Baseline) {
-        let mut rng = Rng(level as u64 + 11);
+    for level in levels().filter(|l| *l != Features::BASELINE) {
+        let mut rng = Rng(u64::from(level.bits()) + 11);
         for _ in 0..400 {
             a_finished_tile(level, &mut rng, By::Processor);
         }
@@ -498,7 +498,7 @@ fn work_on_sums_reads_and_writes_where_it_should() {
 }
 
 /// A product of random sizes and distances.
-fn a_product<T: Whole>(level: Level, rng: &mut Rng) {
+fn a_product<T: Whole>(level: Features, rng: &mut Rng) {
     let size = |rng: &mut Rng, most: usize| match rng.below(3) {
         0 => rng.below(4),
         _ => rng.below(most),
@@ -560,7 +560,7 @@ fn a_product<T: Whole>(level: Level, rng: &mut Rng) {
 #[test]
 fn products_of_matrices_that_lie_anywhere_are_sums_of_products() {
     for level in levels() {
-        let mut rng = Rng(level as u64 + 7);
+        let mut rng = Rng(u64::from(level.bits()) + 7);
         for _ in 0..120 {
             a_product::<f32>(level, &mut rng);
             a_product::<f64>(level, &mut rng);
@@ -593,7 +593,7 @@ fn what_is_not_finite_reaches_its_row_and_column_alone() {
 #[test]
 fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
     let tile = Tile {
-        level: Level::Avx2,
+        level: Features::AVX2,
         dtype: DType::F32,
         rows: Rows::of_matrix(2, 1 << 40),
         columns: 8,

@@ -5,7 +5,7 @@
 //! order, whatever the tile.
 
 use super::finish::Finish;
-use kiln_base::{DType, Level};
+use kiln_base::{DType, Feature, Features};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::simd::convert;
 use kiln_kernel::simd::convert::Mem;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// A register tile, for known sizes. All distances are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tile {
-    pub level: Level,
+    pub level: Features,
     /// What is multiplied: f32, f64, i32 or i64; or what a step has several of, in a word of 32 bits: BF16 a pair, for
     /// sums of f32; I16 a pair and U8 four, for sums of i32. U8 stands for bytes without a sign on the left and with
     /// one on the right; where no instruction adds four products to a sum, no byte on the left is above 127.
@@ -164,9 +164,9 @@ pub struct Call {
 }
 
 /// Lanes of a vector of sums.
-pub fn lanes(level: Level, dtype: DType) -> u16 {
+pub fn lanes(level: Features, dtype: DType) -> u16 {
     let bytes = match level.width() {
-        Level::Avx512 => 64,
+        Features::AVX512 => 64,
         _ => 32,
     };
     bytes / dtype.size().max(4) as u16
@@ -179,8 +179,8 @@ pub const TILE: u32 = 16;
 const STRIP: i64 = 16;
 
 /// Whether AMX multiplies these.
-pub fn has_tiles(level: Level, dtype: DType) -> bool {
-    level >= Level::Amx && matches!(dtype, DType::BF16 | DType::U8)
+pub fn has_tiles(level: Features, dtype: DType) -> bool {
+    level.has(Feature::Amx) && matches!(dtype, DType::BF16 | DType::U8)
 }
 
 /// Vectors of a panel of the right operand.
@@ -188,7 +188,7 @@ pub const VECTORS: i64 = 2;
 
 /// The same for these operands. Four registers of AMX hold sums: as many products are on their way at a time, and what
 /// a left operand is multiplied with is read less often than it is multiplied.
-fn panel_vectors(level: Level, dtype: DType) -> i64 {
+fn panel_vectors(level: Features, dtype: DType) -> i64 {
     if has_tiles(level, dtype) { 4 } else { VECTORS }
 }
 
@@ -196,7 +196,7 @@ fn panel_vectors(level: Level, dtype: DType) -> i64 {
 pub const MOST_VECTORS: i64 = 8;
 
 /// Columns of a panel of the right operand, which has so many: whole vectors.
-pub fn panel_columns(level: Level, dtype: DType, columns: i64) -> i64 {
+pub fn panel_columns(level: Features, dtype: DType, columns: i64) -> i64 {
     let lanes = i64::from(lanes(level, dtype));
     panel_vectors(level, dtype).min(ceil(columns.max(1), lanes)) * lanes
 }
@@ -204,10 +204,10 @@ pub fn panel_columns(level: Level, dtype: DType, columns: i64) -> i64 {
 /// The rows of a tile of so many vectors, at most: sums, a vector of each column and what they are multiplied with are
 /// in registers, a product that is still to be added, ones that its halves are added by, and with VEX the mask of the
 /// last vector.
-pub fn most_rows(level: Level, dtype: DType, vectors: u8) -> u8 {
+pub fn most_rows(level: Features, dtype: DType, vectors: u8) -> u8 {
     let registers: u8 = match level.width() {
         _ if has_tiles(level, dtype) => return TILE as u8,
-        Level::Avx512 => 32,
+        Features::AVX512 => 32,
         _ => 15,
     };
     let [added, ones] = match dtype {
@@ -226,13 +226,13 @@ pub fn even_rows(all: i64, most: u8) -> i64 {
 }
 
 /// A register tile of so many rows and columns, for people: what the level's registers hold of it.
-pub fn shown(level: Level, dtype: DType, [rows, columns]: [i64; 2], finished: bool) -> String {
+pub fn shown(level: Features, dtype: DType, [rows, columns]: [i64; 2], finished: bool) -> String {
     let lanes = i64::from(lanes(level, dtype));
     let vectors = ceil(columns.max(1), lanes);
     let all = match level.width() {
-        Level::Baseline => return "one portable loop".into(),
+        Features::BASELINE => return "one portable loop".into(),
         _ if has_tiles(level, dtype) => 8,
-        Level::Avx512 => 32,
+        Features::AVX512 => 32,
         _ => 16,
     };
     let mut sums = rows.max(1) * vectors;
@@ -266,7 +266,7 @@ impl Tile {
             left,
             result,
         } = self.rows;
-        let flags = [b'c', self.level as u8, self.dtype as u8, count, across];
+        let flags = [b'c', self.dtype as u8, count, across];
         let switches = [self.right.padded, self.adds, self.starts].map(u8::from);
         let right = &self.right;
         let numbers = [self.step, right.step, right.panel, right.ahead, self.out];
@@ -277,6 +277,7 @@ impl Tile {
             .chain(&self.strip);
         let counts = [u32::from(self.columns), self.steps, self.taps];
         let mut key = flags.to_vec();
+        key.extend(self.level.bits().to_le_bytes());
         key.extend(switches);
         key.push(right.halves.unwrap_or(self.dtype) as u8);
         key.extend(numbers.flat_map(|n| n.to_le_bytes()));
@@ -327,9 +328,9 @@ impl Tile {
     /// Whether code is printed for its level, and all of its distances fit into instructions.
     pub fn is_printed(&self) -> bool {
         // AVX2 multiplies no 64 bits.
-        let multiplies = self.dtype != DType::I64 || self.level >= Level::Avx512;
+        let multiplies = self.dtype != DType::I64 || self.level.has(Feature::Avx512);
         let is_here = cfg!(all(target_arch = "x86_64", unix));
-        if self.level == Level::Baseline || !multiplies || !is_here {
+        if self.level == Features::BASELINE || !multiplies || !is_here {
             return false;
         }
         let steps = i64::from(self.steps);

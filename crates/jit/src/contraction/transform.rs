@@ -11,14 +11,14 @@ mod tests;
 
 use super::finish::Finish;
 use super::tile::{Call, element};
-use kiln_base::{DType, Level};
+use kiln_base::{DType, Features};
 use kiln_plan::Rows;
 use std::sync::Arc;
 
 /// A transform of f32. Distances are in bytes.
 #[derive(Clone, Debug)]
 pub struct Transform {
-    pub level: Level,
+    pub level: Features,
     /// A row of coefficients for each row of the result.
     pub matrix: &'static Rows,
     /// The dtype of the square: halves are widened as they are loaded.
@@ -56,13 +56,14 @@ impl Transform {
             finish.places.len() <= POINTERS && !finish.places.iter().flatten().any(far)
         });
         let is_x86 = cfg!(all(target_arch = "x86_64", unix));
-        is_x86 && self.level != Level::Baseline && all_near && finishes
+        is_x86 && self.level != Features::BASELINE && all_near && finishes
     }
 
     /// All that printed code depends on.
     #[cfg(all(target_arch = "x86_64", unix))]
     pub(super) fn key(&self) -> Vec<u8> {
-        let mut key = vec![b'w', self.level as u8, self.matrix.len() as u8];
+        let mut key = vec![b'w', self.matrix.len() as u8];
+        key.extend(self.level.bits().to_le_bytes());
         key.push(self.reads as u8);
         key.extend(self.kept);
         key.extend(self.channels.to_le_bytes());

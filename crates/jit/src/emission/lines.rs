@@ -1,6 +1,6 @@
 //! Instructions of a tile program for one group of lanes.
 //!
-//! A group has as many lanes as a vector has f32: 16 from `Level::Avx512` on, 8 at `Level::Avx2`. A value of 64 bits a lane
+//! A group has as many lanes as a vector has f32: 16 from `Features::AVX512` on, 8 at `Features::AVX2`. A value of 64 bits a lane
 //! takes two registers, a mask one: a mask register with EVEX, a vector of lanes of 32 bits with VEX.
 //!
 //! Whoever prints a loop around them, or puts them behind a product, makes [`Lines`] of the list, asks how many

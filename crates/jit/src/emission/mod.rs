@@ -1,4 +1,4 @@
-//! Kernels printed as machine code: x86-64 with VEX (`Level::Avx2`) or EVEX (from `Level::Avx512` on).
+//! Kernels printed as machine code: x86-64 with VEX (`Features::AVX2`) or EVEX (from `Features::AVX512` on).
 //!
 //! What a kernel does is described by a list of instructions of a tile program ([`lines::Lines`]), which is lowered to
 //! vector code with as many registers as it likes ([`ir`]), and then given the machine's (`emit`). What is printed
@@ -24,7 +24,7 @@ pub mod stage;
 mod step;
 mod value;
 
-use kiln_kernel::simd::Level;
+use kiln_kernel::simd::Features;
 use kiln_x86::Width;
 
 /// What code is printed for.
@@ -36,10 +36,10 @@ pub struct Target {
 
 impl Target {
     /// The target of a level, if code is printed for it.
-    pub fn of(level: Level) -> Option<Target> {
+    pub fn of(level: Features) -> Option<Target> {
         match level.width() {
-            Level::Baseline => None,
-            Level::Avx2 => Some(Target { evex: false }),
+            Features::BASELINE => None,
+            Features::AVX2 => Some(Target { evex: false }),
             _ => Some(Target { evex: true }),
         }
     }

@@ -1,12 +1,12 @@
 //! Conversions between memory elements and the types kernels compute in.
 
-use super::{Isa, Kernel, Level, compiled};
+use super::{Features, Isa, Kernel, compiled};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use kiln_base::DType;
 
 /// Halves as f32: f16, or else bf16.
-pub fn widen(level: Level, dtype: DType, from: &[u16], to: &mut [f32]) {
+pub fn widen(level: Features, dtype: DType, from: &[u16], to: &mut [f32]) {
     let halves = Halves { dtype, from, to };
     // SAFETY: the machine has the level.
     unsafe { compiled::<Widen, _>(level)(halves) }
@@ -35,7 +35,7 @@ impl Kernel<Halves<'_>> for Widen {
             use std::arch::x86_64::*;
             const SOME: usize = 16;
             let whole = match I::LEVEL {
-                Level::Baseline => 0,
+                Features::BASELINE => 0,
                 _ => from.len().min(to.len()) / SOME * SOME,
             };
             for i in (0..whole).step_by(SOME) {
@@ -43,7 +43,7 @@ impl Kernel<Halves<'_>> for Widen {
                 // SAFETY: there are so many; the machine has the level.
                 unsafe {
                     match I::LEVEL {
-                        Level::Avx2 => {
+                        Features::AVX2 => {
                             for i in [0, 8] {
                                 let halves = _mm_loadu_si128(from.add(i).cast());
                                 _mm256_storeu_ps(to.add(i), _mm256_cvtph_ps(halves));

@@ -9,7 +9,7 @@ pub mod math;
 pub mod transpose;
 pub mod vector;
 
-pub use kiln_base::Level;
+pub use kiln_base::Features;
 use vector::{Exponent, Four, Vector};
 
 /// A level at compile time.
@@ -17,7 +17,7 @@ pub trait Isa {
     /// Whether a fused multiply-add is one instruction.
     const FMA: bool;
     /// The level.
-    const LEVEL: Level;
+    const LEVEL: Features;
     /// Its widest vector of f32.
     type F32: Exponent;
     /// Its widest vector of f64.
@@ -32,21 +32,21 @@ pub struct Avx512;
 
 impl Isa for Baseline {
     const FMA: bool = cfg!(target_feature = "fma") || cfg!(target_arch = "aarch64");
-    const LEVEL: Level = Level::Baseline;
+    const LEVEL: Features = Features::BASELINE;
     type F32 = Four<Baseline, f32>;
     type F64 = Four<Baseline, f64>;
 }
 #[cfg(target_arch = "x86_64")]
 impl Isa for Avx2 {
     const FMA: bool = true;
-    const LEVEL: Level = Level::Avx2;
+    const LEVEL: Features = Features::AVX2;
     type F32 = std::arch::x86_64::__m256;
     type F64 = std::arch::x86_64::__m256d;
 }
 #[cfg(target_arch = "x86_64")]
 impl Isa for Avx512 {
     const FMA: bool = true;
-    const LEVEL: Level = Level::Avx512;
+    const LEVEL: Features = Features::AVX512;
     type F32 = std::arch::x86_64::__m512;
     type F64 = std::arch::x86_64::__m512d;
 }
@@ -61,17 +61,17 @@ pub trait Kernel<A> {
 }
 
 /// The kernel `K` compiled for `level`, which this machine has.
-pub fn compiled<K: Kernel<A>, A>(level: Level) -> unsafe fn(A) {
+pub fn compiled<K: Kernel<A>, A>(level: Features) -> unsafe fn(A) {
     // What is interpreted is for any level.
     #[cfg(feature = "testing")]
     let level = if level.is_supported() {
         level
     } else {
-        Level::Baseline
+        Features::BASELINE
     };
     match level.width() {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => {
+        Features::AVX512 => {
             #[target_feature(
                 enable = "avx,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512dq,avx512vl"
             )]
@@ -82,7 +82,7 @@ pub fn compiled<K: Kernel<A>, A>(level: Level) -> unsafe fn(A) {
             avx512::<K, A>
         }
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => {
+        Features::AVX2 => {
             #[target_feature(enable = "avx,avx2,fma,f16c")]
             unsafe fn avx2<K: Kernel<A>, A>(args: A) {
                 // SAFETY: passed on to the caller.

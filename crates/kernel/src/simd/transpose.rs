@@ -38,7 +38,7 @@ impl<T: Copy> Kernel<Transpose<T>> for Turn<T> {
                     let (h, w) = (SIDE.min(t.rows - i), SIDE.min(t.columns - j));
                     #[cfg(target_arch = "x86_64")]
                     if (h, w) == (SIDE, SIDE) {
-                        if size_of::<T>() == 4 && I::LEVEL != super::Level::Baseline {
+                        if size_of::<T>() == 4 && I::LEVEL != super::Features::BASELINE {
                             eight(from.cast(), t.pitch, to.cast(), t.to_pitch);
                             continue;
                         }

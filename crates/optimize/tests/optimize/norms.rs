@@ -3,7 +3,7 @@
 
 use crate::random::seeds;
 use crate::rng::{Rng, loc, shape_of};
-use kiln_base::{Cpu, Level, Machine, Scalar};
+use kiln_base::{Cpu, Features, Machine, Scalar};
 use kiln_ir::eval::{Array, Mode, evaluate};
 use kiln_ir::ops::{BatchNorm, Conv, MatMul};
 use kiln_ir::{
@@ -301,8 +301,8 @@ fn what_must_not_fold_does_not() {
             change(&mut case);
             // Which multiplies bf16.
             let level = match what {
-                "a narrow dtype" => Level::Avx512Bf16,
-                _ => Level::Baseline,
+                "a narrow dtype" => Features::AVX512_BF16,
+                _ => Features::BASELINE,
             };
             let options = Options {
                 machine: Machine::Cpu(Cpu {

@@ -1,11 +1,11 @@
 //! Packed weights, and programs of one machine, in packages.
 
 use crate::made::{contents, input};
-use kiln_package::{Contents, Level, Options, Package};
+use kiln_package::{Contents, Features, Options, Package};
 
 fn packed() -> Contents {
     Contents {
-        packed: vec![Level::current().unwrap()],
+        packed: vec![Features::current().unwrap()],
         ..contents()
     }
 }
@@ -39,7 +39,7 @@ fn packed_weights_are_read_in_the_place_of_packing_and_give_the_same_bits() {
     assert!(plain.packed_levels().is_empty());
     let mut bytes = packed().to_bytes().unwrap();
     let package = Package::from_bytes(&bytes).unwrap();
-    let level = Level::current().unwrap().name();
+    let level = Features::current().unwrap().name();
     assert_eq!(
         package.packed_levels().into_iter().collect::<Vec<_>>(),
         [level]

@@ -15,7 +15,7 @@ use kiln_kernel::error::{Error, Result};
 use kiln_kernel::fork;
 use kiln_kernel::lock::lock;
 use kiln_kernel::memory::{ALIGN, Storage, evict};
-use kiln_kernel::simd::Level;
+use kiln_kernel::simd::Features;
 use kiln_plan::{Plan, Role, Site};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -32,7 +32,7 @@ pub struct Executable {
     /// The plan's, for errors that are found when it may be gone.
     pub(super) sites: Arc<[Site]>,
     pub(super) facts: Facts,
-    level: Level,
+    level: Features,
     /// The GPU it runs on, if it does.
     pub(super) gpu: Option<Arc<cuda::Device>>,
     /// What loads kernels there.
@@ -115,20 +115,20 @@ pub(super) fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 impl Executable {
-    /// Checks a plan for [`Level::current`]. Without symbols, its programs are made here.
+    /// Checks a plan for [`Features::current`]. Without symbols, its programs are made here.
     ///
     /// # Errors
     /// [`Error::Plan`] if anything in the plan is contradictory, [`Error::Level`] if the environment
     /// asks for a level that this machine lacks.
     pub fn new(plan: Plan) -> Result<Executable> {
-        guarded(|| Executable::load(plan, None, Level::current()?))
+        guarded(|| Executable::load(plan, None, Features::current()?))
     }
 
     /// Checks a plan for a level of this machine.
     ///
     /// # Errors
     /// As [`Executable::new`]; [`Error::Level`] if the machine lacks the level.
-    pub fn at_level(plan: Plan, level: Level) -> Result<Executable> {
+    pub fn at_level(plan: Plan, level: Features) -> Result<Executable> {
         let has = level.is_supported();
         // What is interpreted is for any level.
         #[cfg(feature = "testing")]
@@ -156,11 +156,11 @@ impl Executable {
     /// # Errors
     /// As [`Executable::on_gpu`]; [`Error::Plan`] if compiled kernels are not what they are said to be.
     pub fn loaded_by(plan: Plan, loader: &Arc<cuda::Loader>) -> Result<Executable> {
-        guarded(|| Executable::load(plan, Some(loader.clone()), Level::current()?))
+        guarded(|| Executable::load(plan, Some(loader.clone()), Features::current()?))
     }
 
     /// Checks a plan for a level.
-    fn load(plan: Plan, loader: Option<Arc<cuda::Loader>>, level: Level) -> Result<Executable> {
+    fn load(plan: Plan, loader: Option<Arc<cuda::Loader>>, level: Features) -> Result<Executable> {
         let facts = check::check(&plan)?;
         let mut constants = check::constants(&plan)?;
         let mut functions = Vec::new();
@@ -197,7 +197,7 @@ impl Executable {
     }
 
     /// The CPU level the plan runs at.
-    pub fn level(&self) -> Level {
+    pub fn level(&self) -> Features {
         self.level
     }
 

@@ -7,14 +7,14 @@ use kiln_cuda as cuda;
 use kiln_kernel::custom::Custom;
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::reach::within;
-use kiln_kernel::simd::Level;
+use kiln_kernel::simd::Features;
 use kiln_kernel::work::{Sizes, Work};
 use kiln_plan::{Contract, Kernel};
 use std::sync::Arc;
 
 /// Links for a level of the CPU, or for a GPU.
 pub(super) struct Linker<'a> {
-    pub level: Level,
+    pub level: Features,
     pub gpu: Option<&'a cuda::Loader>,
 }
 

@@ -6,7 +6,7 @@ use super::products::{scaled, turned};
 use kiln_base::{DType, Dim};
 use kiln_plan::{Algorithm, Conv, ConvRole, Images, Kernel, Plan, Role};
 use kiln_runtime::pool::Pool;
-use kiln_runtime::{Buffer, Error, Executable, Level, Traced, Tracer};
+use kiln_runtime::{Buffer, Error, Executable, Features, Traced, Tracer};
 
 fn dims(d: &[i64]) -> Vec<Dim> {
     d.iter().map(|d| Dim::Const(*d)).collect()
@@ -618,7 +618,7 @@ fn no_algorithm_depends_on_the_number_of_threads() {
     let mut check = |name: String, plan: Plan| {
         let lens = plan.inputs.iter().map(|i| numel(&i.shape));
         let inputs: Vec<Buffer> = lens.map(|n| random(DType::F32, n, &mut r)).collect();
-        let exe = executable(&plan, Level::current().unwrap()).unwrap();
+        let exe = executable(&plan, Features::current().unwrap()).unwrap();
         let results = [1, 2, 3, 7].map(|threads| {
             Pool::global().set_threads(threads);
             floats(&exe.run_shared(&inputs).unwrap()[0])

@@ -4,7 +4,7 @@ use kiln_base::prim::{Binary, Reduction, Unary};
 use kiln_base::{Compute, DType, Dim, Scalar};
 use kiln_plan::tile::*;
 use kiln_plan::{BufferId, Input, Kernel, MatMul, Matrix, Output, Place, Plan, Role, Step};
-use kiln_runtime::{Buffer, Executable, Level, Result};
+use kiln_runtime::{Buffer, Executable, Features, Result};
 use std::sync::Mutex;
 
 /// A tile program under construction.
@@ -245,20 +245,20 @@ pub fn add_buffer(plan: &mut Plan, dtype: DType, len: i64, place: Place) -> Buff
     BufferId(plan.buffers.len() as u32 - 1)
 }
 
-pub fn levels() -> Vec<Level> {
-    Level::WIDTHS
+pub fn levels() -> Vec<Features> {
+    Features::WIDTHS
         .into_iter()
         .filter(|l| l.is_supported())
         .collect()
 }
 
 /// The plan at a level.
-pub fn executable(plan: &Plan, level: Level) -> Result<Executable> {
+pub fn executable(plan: &Plan, level: Features) -> Result<Executable> {
     static FORCE: Mutex<()> = Mutex::new(());
     let _guard = FORCE.lock().unwrap_or_else(|e| e.into_inner());
-    Level::force(Some(level)).unwrap();
+    Features::force(Some(level)).unwrap();
     let exe = Executable::new(plan.clone());
-    Level::force(None).unwrap();
+    Features::force(None).unwrap();
     exe
 }
 
@@ -268,10 +268,10 @@ pub fn run(plan: &Plan, inputs: &[Buffer]) -> Vec<Result<Vec<Buffer>>> {
     let has = |dtypes: &[DType]| inputs.iter().any(|x| dtypes.contains(&x.dtype()));
     let whole = has(&[DType::U8, DType::I8, DType::I16]);
     let more = [
-        (Level::Amx, whole || has(&[DType::BF16])),
-        (Level::Avx512Bf16, has(&[DType::BF16])),
-        (Level::Avx512Vnni, whole),
-        (Level::Avx2Vnni, whole),
+        (Features::AMX, whole || has(&[DType::BF16])),
+        (Features::AVX512_BF16, has(&[DType::BF16])),
+        (Features::AVX512_VNNI, whole),
+        (Features::AVX2_VNNI, whole),
     ];
     let more = more
         .into_iter()

@@ -5,7 +5,7 @@ use kiln_base::prim::Binary;
 use kiln_base::{DType, Dim};
 use kiln_plan::tile::TileProgram;
 use kiln_plan::*;
-use kiln_runtime::{Buffer as Tensor, Error, Executable, Level};
+use kiln_runtime::{Buffer as Tensor, Error, Executable, Features};
 
 /// `out = a op b` over `n` elements; `n` may be symbolic.
 pub fn binary(op: Binary, dtype: DType, n: &Dim) -> TileProgram {
@@ -330,9 +330,9 @@ fn inputs_constants_and_prepared_results_can_be_outputs() {
 
 #[test]
 fn unsupported_levels_are_refused_by_name() {
-    for level in Level::ALL.into_iter().filter(|l| !l.is_supported()) {
-        let e = Level::force(Some(level)).unwrap_err();
+    for level in Features::LEVELS.into_iter().filter(|l| !l.is_supported()) {
+        let e = Features::force(Some(level)).unwrap_err();
         assert!(e.to_string().contains("does not have it"), "{e}");
     }
-    assert!(Level::Baseline.is_supported());
+    assert!(Features::BASELINE.is_supported());
 }

@@ -2,7 +2,7 @@
 
 use crate::goldens::filter;
 use crate::{image, image_of};
-use kiln_base::Level;
+use kiln_base::Features;
 use kiln_vision::functional::{resize, resized_crop};
 use kiln_vision::transforms::Resize;
 use kiln_vision::{Interpolation, Mode};
@@ -65,11 +65,11 @@ fn every_level_of_the_processor_gives_the_same() {
         results
     };
     let best = all();
-    for level in Level::ALL.into_iter().filter(|l| l.is_supported()) {
-        Level::force(Some(level)).unwrap();
+    for level in Features::LEVELS.into_iter().filter(|l| l.is_supported()) {
+        Features::force(Some(level)).unwrap();
         assert_eq!(all(), best, "{level:?}");
     }
-    Level::force(None).unwrap();
+    Features::force(None).unwrap();
 }
 
 #[test]

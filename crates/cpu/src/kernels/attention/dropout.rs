@@ -3,7 +3,7 @@
 use crate::kernels::matmul::Operand;
 use kiln_base::prim::{RandomKind, philox_lanes};
 use kiln_kernel::error::Result;
-use kiln_kernel::simd::{Isa, Kernel, Level, compiled};
+use kiln_kernel::simd::{Features, Isa, Kernel, compiled};
 use kiln_plan as plan;
 
 /// Linked dropout.
@@ -20,7 +20,7 @@ impl Dropout {
         p: &plan::Dropout,
         values: &[i64],
         lens: &[i64],
-        level: Level,
+        level: Features,
     ) -> Result<Dropout> {
         // Uniform numbers are multiples of 2⁻²⁴, and are compared in f32.
         let least = (f64::from(p.p as f32) * f64::from(1 << 24)).ceil() as u32;

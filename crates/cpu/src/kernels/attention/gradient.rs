@@ -9,7 +9,7 @@ use kiln_kernel::affine::{ceil, extent, product};
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::{Failure, Failures};
 use kiln_kernel::memory::{Storage, room};
-use kiln_kernel::simd::{Isa, Kernel, Level, compiled, fma32, merged};
+use kiln_kernel::simd::{Features, Isa, Kernel, compiled, fma32, merged};
 use kiln_kernel::work::{Call, Work};
 use kiln_plan as plan;
 
@@ -102,7 +102,7 @@ impl AttentionGrad {
         p: &plan::AttentionGrad,
         values: &[i64],
         lens: &[i64],
-        level: Level,
+        level: Features,
     ) -> Result<AttentionGrad> {
         let scores = Scores::new(&p.scores, BLOCK, values, lens, level)?;
         let get = |d: &Dim| extent(d, values);

@@ -13,7 +13,7 @@ use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::simd::convert;
 use kiln_kernel::simd::convert::Mem;
-use kiln_kernel::simd::{Level, compiled};
+use kiln_kernel::simd::{Features, compiled};
 use kiln_plan as plan;
 
 /// How far apart lines of so many numbers are: an odd number of cache lines, so that they don't meet in one set.
@@ -62,7 +62,7 @@ pub(super) struct Scores {
     softmax: unsafe fn(Row),
     narrow: unsafe fn((*const f32, *mut bf16, usize)),
     pairs: unsafe fn(Pairs),
-    pub level: Level,
+    pub level: Features,
 }
 
 /// A matrix of f32: where it begins, and how far apart its rows and columns are.
@@ -82,7 +82,7 @@ impl Scores {
         block: Block,
         values: &[i64],
         lens: &[i64],
-        level: Level,
+        level: Features,
     ) -> Result<Scores> {
         let get = |d: &Dim| extent(d, values);
         let batch = p.batch.iter().map(get).collect::<Result<Vec<_>>>()?;

@@ -2,7 +2,7 @@
 
 use half::bf16;
 use kiln_kernel::simd::vector::{Exponent, Vector};
-use kiln_kernel::simd::{Isa, Kernel, Level, compiled, fma32, merged};
+use kiln_kernel::simd::{Features, Isa, Kernel, compiled, fma32, merged};
 use std::f32::consts::LN_2;
 use std::f64::consts::LOG2_E;
 
@@ -120,7 +120,7 @@ impl<const HALVES: bool> Kernel<Row> for Softmax<HALVES> {
 type Narrowed = (*const f32, *mut bf16, usize);
 
 /// What makes f32 bf16 at a level.
-pub(super) fn narrow(level: Level) -> unsafe fn(Narrowed) {
+pub(super) fn narrow(level: Features) -> unsafe fn(Narrowed) {
     #[cfg(target_arch = "x86_64")]
     if level.multiplies_bf16() && is_x86_feature_detected!("avx512bf16") {
         return narrow_by_one;
@@ -340,11 +340,11 @@ mod tests {
     use super::{Powers, Row, Softmax, Sums, narrow};
     use half::bf16;
     use kiln_kernel::simd::vector::{Four, Vector};
-    use kiln_kernel::simd::{Baseline, Level, compiled};
+    use kiln_kernel::simd::{Baseline, Features, compiled};
 
     #[test]
     fn halves_are_the_nearest_in_place_and_apart() {
-        for level in Level::ALL.into_iter().filter(|l| l.is_supported()) {
+        for level in Features::LEVELS.into_iter().filter(|l| l.is_supported()) {
             for len in [0, 1, 15, 16, 17, 33, 100] {
                 let number = |i: usize| match i % 9 {
                     0 => f32::NAN,
@@ -379,14 +379,14 @@ mod tests {
     /// either make, for scores of any size.
     #[test]
     fn weights_are_powers_relative_to_their_sum() {
-        let kernels = |level: Level| {
+        let kernels = |level: Features| {
             let exact: unsafe fn(Row) = compiled::<Softmax<false>, Row>(level);
             [
                 (exact, 1e-6),
                 (compiled::<Softmax<true>, Row>(level), 2.1e-4),
             ]
         };
-        for level in Level::ALL.into_iter().filter(|l| l.is_supported()) {
+        for level in Features::LEVELS.into_iter().filter(|l| l.is_supported()) {
             for (softmax, within) in kernels(level) {
                 for (len, factor, size, around) in [
                     (1, 1.0, 3.0, 0.0),

@@ -13,7 +13,7 @@ use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::simd::convert::{pair, widen};
 use kiln_kernel::simd::transpose::{Transpose, Turn};
-use kiln_kernel::simd::{Level, compiled};
+use kiln_kernel::simd::{Features, compiled};
 use kiln_plan::{Algorithm, ConvRole};
 use smallvec::SmallVec;
 
@@ -32,7 +32,7 @@ impl Conv {
     pub(super) fn reads_narrow(&self, by: Algorithm, turned: bool) -> bool {
         let one_each = (self.cin, self.cout) == (1, 1);
         // With VEX no mask is for halves.
-        let some_lanes = self.level.width() == Level::Avx2 && self.groups % 8 != 0;
+        let some_lanes = self.level.width() == Features::AVX2 && self.groups % 8 != 0;
         let can = match self.role {
             ConvRole::Result => by != Algorithm::Fft && !(one_each && (turned || some_lanes)),
             ConvRole::Input => !one_each,

@@ -7,7 +7,7 @@ use kiln_kernel::affine::{Affine, eval, extent, product};
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::{Storage, room};
-use kiln_kernel::simd::Level;
+use kiln_kernel::simd::Features;
 use kiln_plan::tile::Schedule;
 use kiln_plan::{self as plan, Prologue};
 use smallvec::SmallVec;
@@ -59,7 +59,7 @@ impl Operand {
         (batch, rows, cols): (&[i64], i64, i64),
         values: &[i64],
         lens: &[i64],
-        level: Level,
+        level: Features,
     ) -> Result<Operand> {
         let (linked, len) = link(prologue, values, lens, level)?;
         let made = Operand::new(x, (batch, rows, cols), values, len)?;
@@ -107,7 +107,7 @@ pub(crate) fn link(
     Prologue { program }: &Prologue,
     values: &[i64],
     lens: &[i64],
-    level: Level,
+    level: Features,
 ) -> Result<(Box<Linked>, i64)> {
     let axes = program.axes.iter().map(|d| extent(d, values));
     let len = product(&axes.collect::<Result<Vec<_>>>()?)?;

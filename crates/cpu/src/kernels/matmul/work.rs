@@ -7,7 +7,7 @@ use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::Storage;
 use kiln_kernel::pool::Pool;
-use kiln_kernel::simd::Level;
+use kiln_kernel::simd::Features;
 use kiln_plan::Epilogue;
 use kiln_plan::tile::Schedule;
 use smallvec::SmallVec;
@@ -70,7 +70,7 @@ pub(crate) fn finish(
     values: &[i64],
     lens: &[i64],
     (total, width): (i64, i64),
-    level: Level,
+    level: Features,
 ) -> Result<Option<Arc<Finish>>> {
     let Some(Epilogue { program }) = epilogue else {
         return Ok(None);
@@ -86,7 +86,7 @@ pub(crate) fn epilogue(
     values: &[i64],
     lens: &[i64],
     (total, row): (i64, Option<i64>),
-    level: Level,
+    level: Features,
 ) -> Result<Option<Linked>> {
     let Some(Epilogue { program }) = epilogue else {
         return Ok(None);

@@ -82,7 +82,7 @@ fn values_that_wait_on_the_stack() {
         seed(Some("what is made goes to the stack"));
         check(Compute::F64);
     };
-    if Level::Avx2.is_supported() {
+    if Features::AVX2.is_supported() {
         assert!(std::thread::spawn(wrong).join().is_err(), "not found");
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Whether an access of a printed function is visited run by run.
-fn visits_runs(case: &Case, level: Level) -> bool {
+fn visits_runs(case: &Case, level: Features) -> bool {
     let bound = bind(&case.program, &[], &case.lens).unwrap();
     let linked = link_as(&bound, level, true).unwrap();
     linked.printed.iter().any(|p| !p.runs.is_empty())
@@ -169,9 +169,9 @@ fn windows_over_padded_images() {
                 case.program.cut.stream = [None, Some(true)][r.below(2)];
                 let what = format!("{dtype:?} in runs of {run}, channels last: {last}, {i}");
                 compare(&case, &what, &mut r);
-                if last && Level::Avx2.is_supported() {
+                if last && Features::AVX2.is_supported() {
                     let bounds = &case.program.accesses[0].bounds;
-                    let visits = visits_runs(&case, Level::Avx2);
+                    let visits = visits_runs(&case, Features::AVX2);
                     assert!(visits || run < 128, "{what}: {bounds:?}");
                     visited += usize::from(visits);
                 }
@@ -179,7 +179,7 @@ fn windows_over_padded_images() {
         }
     }
     assert!(
-        visited > 300 || !Level::Avx2.is_supported(),
+        visited > 300 || !Features::AVX2.is_supported(),
         "{visited} with runs"
     );
 }
@@ -271,7 +271,7 @@ fn sums_of_columns_over_many_steps() {
             for steps in [[1, 1], [1, 2], [1, 255], [256, 1], [1, 257], [3, 200]] {
                 let case = columns(dtype, steps, n, &mut r);
                 compare(&case, &format!("{dtype} {n} {steps:?}"), &mut r);
-                for level in [Level::Avx2, Level::Avx512]
+                for level in [Features::AVX2, Features::AVX512]
                     .into_iter()
                     .filter(|l| l.is_supported())
                 {

@@ -3,7 +3,7 @@
 use super::{Each, most_each_rows};
 use crate::contraction::tests::{Rng, Whole, levels, stored, work};
 use crate::contraction::{Accesses, Call, Finish, Kernel, RightSide, Rows, Tile, lanes};
-use kiln_base::{DType, Level};
+use kiln_base::{DType, Features};
 use kiln_kernel::bind::bind;
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ fn run<T: Whole>(
 }
 
 /// A tile of random sizes, with work on its sums or without.
-fn a_tile<T: Whole>(level: Level, rng: &mut Rng, (worked, interpreted): (bool, bool)) {
+fn a_tile<T: Whole>(level: Features, rng: &mut Rng, (worked, interpreted): (bool, bool)) {
     let (size, lanes) = (T::DTYPE.size(), usize::from(lanes(level, T::DTYPE)));
     let (taps, stride, dilation) = (1 + rng.below(11), 1 + rng.below(3), 1 + rng.below(3));
     let rows = 1 + rng.below(most_each_rows(level, T::DTYPE, taps as u32).into());
@@ -80,7 +80,7 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, (worked, interpreted): (bool, b
     };
     let line = (last - first) * apart;
     // With VEX only whole vectors of halves are read.
-    let by_vectors = level != Level::Avx2 || columns.is_multiple_of(lanes);
+    let by_vectors = level != Features::AVX2 || columns.is_multiple_of(lanes);
     let reads = match T::DTYPE {
         DType::F32 if by_vectors => [DType::F32, DType::F16, DType::BF16][rng.below(3)],
         dtype => dtype,
@@ -187,11 +187,11 @@ fn a_tile<T: Whole>(level: Level, rng: &mut Rng, (worked, interpreted): (bool, b
 #[test]
 fn tiles_with_a_filter_a_channel_are_sums_of_products() {
     for level in levels() {
-        let mut rng = Rng(level as u64 + 21);
+        let mut rng = Rng(u64::from(level.bits()) + 21);
         for _ in 0..500 {
             a_tile::<f32>(level, &mut rng, (false, false));
             a_tile::<f64>(level, &mut rng, (false, false));
-            if level != Level::Baseline {
+            if level != Features::BASELINE {
                 a_tile::<f32>(level, &mut rng, (true, false));
             }
         }
@@ -201,8 +201,8 @@ fn tiles_with_a_filter_a_channel_are_sums_of_products() {
 #[test]
 #[cfg(all(target_arch = "x86_64", unix))]
 fn they_touch_nothing_but_their_operands() {
-    for level in [Level::Avx2, Level::Avx512] {
-        let mut rng = Rng(level as u64 + 22);
+    for level in [Features::AVX2, Features::AVX512] {
+        let mut rng = Rng(u64::from(level.bits()) + 22);
         for _ in 0..60 {
             a_tile::<f32>(level, &mut rng, (false, true));
             a_tile::<f64>(level, &mut rng, (false, true));
@@ -220,7 +220,7 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
         let mut out = [0.0f32; 8];
         let list = [x.as_ptr() as u64, x.as_ptr() as u64, 0, 0];
         let tile = Tile {
-            level: Level::Avx2,
+            level: Features::AVX2,
             dtype: DType::F32,
             rows: Rows::of_matrix(1, 0),
             columns: 8,

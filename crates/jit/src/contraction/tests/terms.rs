@@ -2,7 +2,7 @@
 
 use super::{By, Rng};
 use crate::contraction::{Call, RightSide, Rows, Tile, has_tiles, lanes, most_rows};
-use kiln_base::{DType, Level};
+use kiln_base::{DType, Features};
 
 /// A word, or 64 bits.
 trait Word: super::Whole {
@@ -62,7 +62,7 @@ fn terms(dtype: DType, word: u64, on_the_right: bool) -> Vec<i64> {
 }
 
 /// A tile of random sizes.
-fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
+fn a_tile<T: Word>(dtype: DType, level: Features, rng: &mut Rng, by: By) {
     let lanes = usize::from(lanes(level, dtype));
     let by_tiles = has_tiles(level, dtype);
     let vectors = 1 + rng.below(if by_tiles { 4 } else { 3 });
@@ -165,21 +165,21 @@ fn a_tile<T: Word>(dtype: DType, level: Level, rng: &mut Rng, by: By) {
 }
 
 /// What is multiplied, and the level from which on it is.
-const ALL: [(DType, Level); 11] = [
-    (DType::BF16, Level::Amx),
-    (DType::U8, Level::Amx),
-    (DType::BF16, Level::Avx512Bf16),
-    (DType::U8, Level::Avx512Vnni),
-    (DType::I16, Level::Avx512Vnni),
-    (DType::U8, Level::Avx2Vnni),
-    (DType::I16, Level::Avx2Vnni),
-    (DType::U8, Level::Avx2),
-    (DType::I16, Level::Avx2),
-    (DType::I32, Level::Avx2),
-    (DType::I64, Level::Avx512),
+const ALL: [(DType, Features); 11] = [
+    (DType::BF16, Features::AMX),
+    (DType::U8, Features::AMX),
+    (DType::BF16, Features::AVX512_BF16),
+    (DType::U8, Features::AVX512_VNNI),
+    (DType::I16, Features::AVX512_VNNI),
+    (DType::U8, Features::AVX2_VNNI),
+    (DType::I16, Features::AVX2_VNNI),
+    (DType::U8, Features::AVX2),
+    (DType::I16, Features::AVX2),
+    (DType::I32, Features::AVX2),
+    (DType::I64, Features::AVX512),
 ];
 
-fn some_tiles(count: usize, (dtype, level): (DType, Level), rng: &mut Rng, by: By) {
+fn some_tiles(count: usize, (dtype, level): (DType, Features), rng: &mut Rng, by: By) {
     for _ in 0..count {
         match dtype.size() {
             8 => a_tile::<f64>(dtype, level, rng, by),
@@ -192,7 +192,7 @@ fn some_tiles(count: usize, (dtype, level): (DType, Level), rng: &mut Rng, by: B
 fn tiles_of_terms_are_sums_of_products() {
     let mut rng = Rng(11);
     for (dtype, least) in ALL {
-        let levels = [Level::Baseline, least, least.max(Level::Avx512)];
+        let levels = [Features::BASELINE, least, least.max(Features::AVX512)];
         for level in levels.into_iter().filter(|l| l.is_supported()) {
             some_tiles(200, (dtype, level), &mut rng, By::Processor);
         }
@@ -204,7 +204,7 @@ fn tiles_of_terms_are_sums_of_products() {
 fn printed_tiles_of_terms_touch_nothing_but_their_operands() {
     let mut rng = Rng(12);
     for (dtype, least) in ALL {
-        for level in [least, least.max(Level::Avx512)] {
+        for level in [least, least.max(Features::AVX512)] {
             some_tiles(40, (dtype, level), &mut rng, By::Interpreter);
         }
     }

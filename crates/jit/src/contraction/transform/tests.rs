@@ -3,7 +3,7 @@
 use super::super::tests::{By, Rng, levels, stored, work};
 use super::super::{Accesses, Call, Finish, Kernel};
 use super::Transform;
-use kiln_base::{DType, Level};
+use kiln_base::{DType, Features};
 use kiln_kernel::bind::bind;
 use kiln_plan::{Algorithm, Rows, Winograd};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn transformed(matrix: &Rows, x: impl Fn(usize, usize) -> f32) -> Vec<Vec<f64>> 
 }
 
 /// A transform of random sizes; what lies around its result must stay as it is.
-fn a_transform(matrix: &'static Rows, level: Level, rng: &mut Rng, by: By) {
+fn a_transform(matrix: &'static Rows, level: Features, rng: &mut Rng, by: By) {
     let (side, rows) = (matrix[0].len(), matrix.len());
     let channels = 1 + rng.below(70);
     let kept = [0; 2].map(|_| 1 + rng.below(rows));
@@ -95,7 +95,7 @@ fn run(
 #[test]
 fn transforms_are_products_with_a_matrix_from_both_sides() {
     for level in levels() {
-        let mut rng = Rng(level as u64 + 17);
+        let mut rng = Rng(u64::from(level.bits()) + 17);
         for matrix in matrices() {
             (0..40).for_each(|_| a_transform(matrix, level, &mut rng, By::Processor));
         }
@@ -105,8 +105,8 @@ fn transforms_are_products_with_a_matrix_from_both_sides() {
 #[test]
 #[cfg(all(target_arch = "x86_64", unix))]
 fn printed_transforms_touch_nothing_but_their_squares() {
-    for level in [Level::Avx2, Level::Avx512] {
-        let mut rng = Rng(level as u64 + 19);
+    for level in [Features::AVX2, Features::AVX512] {
+        let mut rng = Rng(u64::from(level.bits()) + 19);
         for matrix in matrices() {
             for _ in 0..6 {
                 a_transform(matrix, level, &mut rng, By::Interpreter);
@@ -121,7 +121,7 @@ fn printed_transforms_touch_nothing_but_their_squares() {
 
 /// A transform of random sizes somewhere in an image, with work on its results.
 #[cfg(all(target_arch = "x86_64", unix))]
-fn a_finished_transform(matrix: &'static Rows, level: Level, rng: &mut Rng, by: By) {
+fn a_finished_transform(matrix: &'static Rows, level: Features, rng: &mut Rng, by: By) {
     let (side, rows) = (matrix[0].len(), matrix.len());
     let kept = [0; 2].map(|_| 1 + rng.below(rows));
     let channels = 1 + rng.below(40);

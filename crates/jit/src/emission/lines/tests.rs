@@ -2,7 +2,7 @@
 
 use super::*;
 use kiln_base::prim::{Binary, Unary};
-use kiln_kernel::simd::Level;
+use kiln_kernel::simd::Features;
 use kiln_x86::{Code, Gpr, Width};
 
 /// Work behind a product: its accumulator is in a register, a bias is one number, a residual lies in memory.
@@ -112,7 +112,7 @@ fn epilogue(target: Target, free: usize, pins: usize) -> [u8; 64] {
 
 #[test]
 fn work_behind_a_product_is_the_same_with_few_registers() {
-    for level in [Level::Avx2, Level::Avx512] {
+    for level in [Features::AVX2, Features::AVX512] {
         let Some(target) = Target::of(level).filter(|_| level.is_supported()) else {
             continue;
         };

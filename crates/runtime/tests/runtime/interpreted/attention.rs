@@ -1,7 +1,7 @@
 //! Attention of halves and of f32 and its gradients, whose machine code is interpreted.
 
 use super::programs::run;
-use kiln_base::{DType, Level, Scalar};
+use kiln_base::{DType, Features, Scalar};
 use kiln_compiler::Options;
 use kiln_ir::eval::{Array, Mode, evaluate};
 use kiln_ir::fuzz::Rng;
@@ -54,7 +54,7 @@ fn close(dtype: DType) -> f64 {
     }
 }
 
-fn check(sizes: Sizes, dtype: DType, level: Level, causal: bool) {
+fn check(sizes: Sizes, dtype: DType, level: Features, causal: bool) {
     for derived in [false, true] {
         let graph = graph(sizes, dtype, causal, derived).unwrap();
         let mut rng = Rng::new(7);
@@ -104,11 +104,16 @@ fn check(sizes: Sizes, dtype: DType, level: Level, causal: bool) {
 fn attention_that_is_interpreted_gives_what_f64_gives() {
     for sizes in SIZES {
         for causal in [false, true] {
-            for level in [Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx] {
+            for level in [
+                Features::AVX2,
+                Features::AVX512,
+                Features::AVX512_BF16,
+                Features::AMX,
+            ] {
                 check(sizes, DType::BF16, level, causal);
             }
-            check(sizes, DType::F32, Level::Avx512, causal);
-            check(sizes, DType::F16, Level::Avx512Bf16, causal);
+            check(sizes, DType::F32, Features::AVX512, causal);
+            check(sizes, DType::F16, Features::AVX512_BF16, causal);
         }
     }
 }

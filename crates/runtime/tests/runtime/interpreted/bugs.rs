@@ -2,7 +2,7 @@
 
 use super::{layers, programs};
 use kiln_kernel::bugs::seed;
-use kiln_runtime::Level;
+use kiln_runtime::Features;
 
 const BUGS: [&str; 30] = [
     "the last vector has a lane too many",
@@ -40,14 +40,14 @@ const BUGS: [&str; 30] = [
 /// Whether a layer or a random program come out wrong.
 #[cfg(all(target_arch = "x86_64", unix))]
 fn is_wrong(seed: u64) -> bool {
-    let level = [Level::Avx2, Level::Avx512][seed as usize / 2 % 2];
+    let level = [Features::AVX2, Features::AVX512][seed as usize / 2 % 2];
     let check = || match seed % 4 {
         0 => programs::check(seed, level),
         2 => layers::check(seed, level),
-        _ if seed % 16 == 3 => layers::check_halves(seed, Level::Amx),
-        _ if seed % 16 == 11 => layers::check_halves(seed, Level::Avx512Fp16),
-        _ if seed % 16 == 7 => layers::check_whole(seed, Level::Amx),
-        _ => layers::check_whole(seed, Level::Avx512Vnni),
+        _ if seed % 16 == 3 => layers::check_halves(seed, Features::AMX),
+        _ if seed % 16 == 11 => layers::check_halves(seed, Features::AVX512_FP16),
+        _ if seed % 16 == 7 => layers::check_whole(seed, Features::AMX),
+        _ => layers::check_whole(seed, Features::AVX512_VNNI),
     };
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check));
     !matches!(result, Ok(Ok(_)))

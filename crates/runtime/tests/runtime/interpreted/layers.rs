@@ -3,7 +3,7 @@
 
 use super::programs::{all_are_right, run};
 use kiln_base::prim::Reduction;
-use kiln_base::{DType, Level};
+use kiln_base::{DType, Features};
 use kiln_compiler::{Layout, Options};
 use kiln_ir::eval::{Array, Mode, evaluate};
 use kiln_ir::fuzz::Rng;
@@ -233,22 +233,22 @@ fn numbers(graph: &Graph, rng: &mut Rng) -> Vec<Array> {
 
 /// Runs a layer compiled in a random way, by random algorithms, at a level; gives how many calls of printed code it
 /// took.
-pub(super) fn check(seed: u64, level: Level) -> Result<usize, String> {
+pub(super) fn check(seed: u64, level: Features) -> Result<usize, String> {
     use DType::{F32, F64};
     check_layer(layer(seed, [F32, F32, F32, F64]), seed, level)
 }
 
 /// The same of bf16.
-pub(super) fn check_halves(seed: u64, level: Level) -> Result<usize, String> {
+pub(super) fn check_halves(seed: u64, level: Features) -> Result<usize, String> {
     check_layer(layer(seed, [DType::BF16; 4]), seed, level)
 }
 
 /// The same of whole numbers.
-pub(super) fn check_whole(seed: u64, level: Level) -> Result<usize, String> {
+pub(super) fn check_whole(seed: u64, level: Features) -> Result<usize, String> {
     check_layer(whole_layer(seed), seed, level)
 }
 
-fn check_layer(graph: Option<Graph>, seed: u64, level: Level) -> Result<usize, String> {
+fn check_layer(graph: Option<Graph>, seed: u64, level: Features) -> Result<usize, String> {
     let Some(graph) = graph else {
         return Ok(0);
     };
@@ -295,16 +295,16 @@ fn check_layer(graph: Option<Graph>, seed: u64, level: Level) -> Result<usize, S
 
 #[test]
 fn layers_by_every_algorithm_are_right_interpreted() {
-    all_are_right(150, &[Level::Avx2, Level::Avx512], check);
+    all_are_right(150, &[Features::AVX2, Features::AVX512], check);
 }
 
 #[test]
 fn layers_of_bf16_are_right_interpreted() {
     let levels = [
-        Level::Avx2,
-        Level::Avx512Bf16,
-        Level::Avx512Fp16,
-        Level::Amx,
+        Features::AVX2,
+        Features::AVX512_BF16,
+        Features::AVX512_FP16,
+        Features::AMX,
     ];
     all_are_right(60, &levels, check_halves);
 }
@@ -312,11 +312,11 @@ fn layers_of_bf16_are_right_interpreted() {
 #[test]
 fn layers_of_whole_numbers_are_right_interpreted() {
     let levels = [
-        Level::Avx2,
-        Level::Avx2Vnni,
-        Level::Avx512,
-        Level::Avx512Vnni,
-        Level::Amx,
+        Features::AVX2,
+        Features::AVX2_VNNI,
+        Features::AVX512,
+        Features::AVX512_VNNI,
+        Features::AMX,
     ];
     all_are_right(100, &levels, check_whole);
 }

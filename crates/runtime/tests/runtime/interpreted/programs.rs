@@ -1,6 +1,6 @@
 //! Random programs whose machine code is interpreted give what the reference gives.
 
-use kiln_base::Level;
+use kiln_base::Features;
 use kiln_compiler::{Layout, Options};
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Config;
@@ -17,7 +17,7 @@ use std::cell::Cell;
 pub(super) fn run(
     plan: Plan,
     inputs: &[Array],
-    level: Level,
+    level: Features,
     judge: &mut dyn FnMut(&[Array]) -> Result<(), String>,
 ) -> Result<usize, String> {
     let (result, calls) = interpreting(|| {
@@ -46,7 +46,7 @@ fn array(x: &Buffer) -> Array {
 
 /// Runs the random programs of a seed, compiled in several ways, at a level; gives how many calls of printed code it
 /// took.
-pub(super) fn check(seed: u64, level: Level) -> Result<usize, String> {
+pub(super) fn check(seed: u64, level: Features) -> Result<usize, String> {
     let last = Options {
         layout: Layout::ChannelsLast,
         ..Options::default()
@@ -70,14 +70,14 @@ pub(super) fn check(seed: u64, level: Level) -> Result<usize, String> {
 
 #[test]
 fn random_programs_that_are_interpreted_give_what_the_reference_gives() {
-    all_are_right(60, &[Level::Avx2, Level::Avx512], check);
+    all_are_right(60, &[Features::AVX2, Features::AVX512], check);
 }
 
 /// Checks so many seeds at levels that have printed code.
 pub(super) fn all_are_right(
     count: u64,
-    levels: &[Level],
-    check: impl Fn(u64, Level) -> Result<usize, String>,
+    levels: &[Features],
+    check: impl Fn(u64, Features) -> Result<usize, String>,
 ) {
     let (mut wrong, mut calls) = (vec![], 0);
     for seed in seeds(count) {
