@@ -245,7 +245,7 @@ impl fmt::Debug for Features {
 
 impl Feature {
     /// True if this machine has it, and its operating system lets this process use it.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(portable)))]
     fn is_found(self) -> bool {
         use is_x86_feature_detected as has;
         match self {
@@ -262,17 +262,17 @@ impl Feature {
         }
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(portable))))]
     fn is_found(self) -> bool {
         false
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(portable)))]
 const AMX: u32 = 1 << 22 | 1 << 24 | 1 << 25;
 
 /// EDX of leaf 7 of CPUID.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(portable)))]
 fn extended_features() -> u32 {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     match __cpuid(0).eax {
@@ -282,7 +282,7 @@ fn extended_features() -> u32 {
 }
 
 /// Whether the operating system keeps the tiles of AMX when it switches threads, and lets this process use them.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(portable)))]
 fn keeps_tiles() -> bool {
     #[target_feature(enable = "xsave")]
     unsafe fn kept() -> u64 {
@@ -298,7 +298,7 @@ fn keeps_tiles() -> bool {
 }
 
 /// Asks Linux for tiles: it gives a process no room for them unless it is asked to.
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(all(target_arch = "x86_64", not(portable), target_os = "linux"))]
 fn may_use_tiles() -> bool {
     const ARCH_PRCTL: i64 = 158;
     const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
@@ -319,7 +319,7 @@ fn may_use_tiles() -> bool {
     result == 0
 }
 
-#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+#[cfg(all(target_arch = "x86_64", not(portable), not(target_os = "linux")))]
 fn may_use_tiles() -> bool {
     false
 }

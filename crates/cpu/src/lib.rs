@@ -4,6 +4,11 @@
 //!
 //! [`link`] makes [`Work`](kiln_kernel::work::Work) of a plan's kernel; begin there.
 
+#![cfg_attr(
+    not(all(target_arch = "x86_64", not(portable), unix)),
+    allow(dead_code, reason = "a part of linking is for emitted code alone")
+)]
+
 mod combine;
 mod kernels;
 mod tile;

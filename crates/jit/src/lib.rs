@@ -10,5 +10,5 @@
 )]
 
 pub mod contraction;
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 pub mod emission;

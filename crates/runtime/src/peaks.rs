@@ -54,7 +54,7 @@ const STEPS: usize = 2_000_000;
 /// They are written with the machine's instructions: a compiler that finds no vectors would measure itself.
 macro_rules! chains {
     ($name:ident, $features:literal, $type:ty, $fill:ident, $step:ident, $lanes:literal) => {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(portable)))]
         #[target_feature(enable = $features)]
         fn $name() -> f64 {
             use std::arch::x86_64::{$fill, $step};
@@ -87,7 +87,7 @@ chains!(f64s, "avx2,fma", f64, _mm256_set1_pd, _mm256_fmadd_pd, 4);
 /// Runs the chains with the best instructions of this machine, of f32 or, if `double`, of f64; gives the number
 /// of operations.
 fn multiply_adds(double: bool) -> f64 {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(portable)))]
     {
         let wide = is_x86_feature_detected!("avx512f");
         let fused = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
@@ -103,12 +103,12 @@ fn multiply_adds(double: bool) -> f64 {
             return unsafe { chains() };
         }
     }
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(portable)))]
     return match double {
         false => baseline::<f32, 4>([1.0, 0.999, 0.001], |x, a, b| x * a + b),
         true => baseline::<f64, 2>([1.0, 0.999, 0.001], |x, a, b| x * a + b),
     };
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(portable))))]
     match double {
         false => baseline::<f32, 4>([1.0, 0.999, 0.001], f32::mul_add),
         true => baseline::<f64, 2>([1.0, 0.999, 0.001], f64::mul_add),

@@ -1,10 +1,10 @@
 //! Loops compiled for what the machine has.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(portable)))]
 use kiln_base::{Feature, Features};
 
 /// Whether loops compiled for AVX2 may run.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(portable)))]
 pub(crate) fn has_avx2() -> bool {
     // A level that is asked for and isn't there is an error of the engine's.
     Features::current().is_ok_and(|level| level.has(Feature::Avx2))
@@ -17,7 +17,7 @@ macro_rules! wide {
         $vis fn $name $(<$(const $c: usize),*>)? ($($arg: $ty),*) {
             #[inline(always)]
             fn plain $(<$(const $c: usize),*>)? ($($arg: $ty),*) $body
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(portable)))]
             if $crate::simd::has_avx2() {
                 #[target_feature(enable = "avx2")]
                 fn avx2 $(<$(const $c: usize),*>)? ($($arg: $ty),*) {

@@ -1,7 +1,6 @@
 //! Calls of printed functions.
 
 use super::code::Call;
-use super::emitted::{Operand, Place, Printed};
 
 /// The most operands of a printed function.
 pub(crate) const MAX: usize = 96;
@@ -18,11 +17,12 @@ pub(crate) struct Steps {
     turned: Vec<Vec<u64>>,
 }
 
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod native {
-    use super::{Call, MAX, Operand, Place, Printed, Steps};
+    use super::{Call, MAX, Steps};
     use crate::tile::Ctx;
     use crate::tile::code::Code as Instruction;
+    use crate::tile::emitted::{Operand, Place, Printed};
     use kiln_jit::contraction::pack;
     use kiln_kernel::sums::Lane;
     use kiln_x86::Code;
@@ -424,13 +424,13 @@ mod native {
         }
     }
 }
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 pub(super) use native::{call, steps};
 
 /// Nothing is printed for this machine.
-#[cfg(not(all(target_arch = "x86_64", unix)))]
+#[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
 pub(super) unsafe fn call(_: Call) {}
 
 /// As [`call`].
-#[cfg(not(all(target_arch = "x86_64", unix)))]
+#[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
 pub(super) unsafe fn steps(_: &crate::tile::Ctx, _: &super::code::Code, _: usize, _: &mut Steps) {}

@@ -46,12 +46,12 @@ pub(crate) struct Operand {
 /// A function that is machine code, with what it is called with.
 #[derive(Clone)]
 pub(crate) struct Printed {
-    #[cfg(all(target_arch = "x86_64", unix))]
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub code: Arc<kiln_x86::Code>,
     /// The same without stores past the cache, which need aligned memory.
-    #[cfg(all(target_arch = "x86_64", unix))]
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub plain: Option<Arc<kiln_x86::Code>>,
-    #[cfg(not(all(target_arch = "x86_64", unix)))]
+    #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
     pub none: Arc<std::convert::Infallible>,
     pub level: Features,
     pub operands: Vec<Operand>,

@@ -16,7 +16,7 @@ use kiln_kernel::simd::Features;
 use kiln_plan::tile::{Inst, Schedule, TILE};
 
 /// A result of at least this many bytes bypasses the cache.
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 const STREAM_BYTES: i64 = 32 << 20;
 
 /// Parts of each thread: the last to end has little left to do, wherever it was interrupted.
@@ -141,7 +141,7 @@ impl Linker<'_> {
         Ok(id)
     }
 
-    #[cfg(all(target_arch = "x86_64", unix))]
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     /// Whether a store to `arg` should bypass the cache: large, if nothing else is said, and not read here.
     pub(super) fn streams(&self, arg: usize) -> bool {
         let program = self.bound.program;
@@ -172,9 +172,9 @@ impl Linker<'_> {
             step: 0,
         };
         let mut out = empty();
-        #[cfg(all(target_arch = "x86_64", unix))]
+        #[cfg(all(target_arch = "x86_64", not(portable), unix))]
         let printed = self.prints && self.function(index, &mut out)?;
-        #[cfg(not(all(target_arch = "x86_64", unix)))]
+        #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
         let printed = false;
         if !printed {
             out = empty();

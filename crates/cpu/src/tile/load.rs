@@ -131,7 +131,6 @@ pub(super) unsafe fn index<const LANES: bool>((ctx, code): Call) {
 }
 
 /// Whether elements of `dtype` are the same bits in memory and in a register.
-#[cfg(all(target_arch = "x86_64", unix))]
 pub(super) fn is_direct(dtype: DType) -> bool {
     with_dtype!(dtype, M => M::DIRECT)
 }

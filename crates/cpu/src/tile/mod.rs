@@ -4,7 +4,7 @@
 //! everything is checked), [`link`] (each stage becomes a printed function, or its instructions become loops) and
 //! [`run`]. After `bind` nothing can reach outside a buffer.
 
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod ahead;
 mod blocks;
 mod call;
@@ -19,22 +19,18 @@ mod link;
 mod linked;
 mod live;
 mod load;
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod located;
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod making;
 mod pieces;
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod print;
-#[cfg(all(test, target_arch = "x86_64", unix))]
+#[cfg(all(test, target_arch = "x86_64", not(portable), unix))]
 mod print_tests;
 mod random;
 mod reduce;
 mod run;
-#[cfg_attr(
-    not(all(target_arch = "x86_64", unix)),
-    allow(dead_code, reason = "only printed code visits runs one by one")
-)]
 mod runs;
 mod walk;
 mod work;

@@ -109,7 +109,7 @@ impl<'a> Runner<'a> {
                 Schedule::Rows => self.rows(from, to),
             }
         }
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(portable)))]
         if p.streams {
             // SAFETY: every x86-64 machine has SSE.
             unsafe { std::arch::x86_64::_mm_sfence() }

@@ -5,7 +5,7 @@
 //! weights of lines that are padding. Behind the weights of a line's taps lie the sums of their products with zero,
 //! which is what padding adds.
 
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod print;
 #[cfg(test)]
 mod tests;
@@ -33,7 +33,7 @@ pub struct Each {
 }
 
 /// The most taps of a line that are printed, one by one.
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 const MOST_TAPS: u32 = 64;
 
 /// The taps of a line whose weights are in registers at a time.
@@ -70,7 +70,7 @@ impl Each {
     }
 
     /// All that printed code depends on.
-    #[cfg(all(target_arch = "x86_64", unix))]
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn key(&self) -> Vec<u8> {
         let taps = self.inside.as_flattened();
         let numbers = [self.stride, self.dilation, taps.len() as u32];
@@ -83,7 +83,7 @@ impl Each {
     }
 
     /// Whether code is printed for its level, and all of its distances fit into instructions.
-    #[cfg(all(target_arch = "x86_64", unix))]
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn is_printed(&self) -> bool {
         let (rows, taps) = (i64::from(self.tile.rows.count), i64::from(self.tile.taps));
         let last = rows * i64::from(self.stride) + taps * i64::from(self.dilation);

@@ -4,16 +4,16 @@
 //! accesses moves by one element, or not at all, from column to column, and by one distance from row to row, it is
 //! printed behind the sums, which it reads where they are.
 
-use kiln_base::DType;
-use kiln_kernel::affine::Affine;
-use kiln_kernel::bound::{Bound, BoundAccess};
-use kiln_plan::tile::Inst;
+use kiln_kernel::bound::Bound;
 use smallvec::SmallVec;
 
-#[cfg(all(target_arch = "x86_64", unix))]
-use crate::emission::Target;
-use crate::emission::lines::Lines;
-use crate::emission::stage::Body;
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
+use {
+    crate::emission::{Target, lines::Lines, stage::Body},
+    kiln_base::DType,
+    kiln_kernel::{affine::Affine, bound::BoundAccess},
+    kiln_plan::tile::Inst,
+};
 
 /// Where the accesses of a finish lie.
 pub struct Accesses {
@@ -56,7 +56,7 @@ impl Accesses {
 /// Work on the sums of a tile.
 #[derive(Debug)]
 pub struct Finish {
-    #[cfg(all(target_arch = "x86_64", unix))]
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) body: Body,
     /// For each access of the body; of the sums themselves, none.
     pub(super) places: Vec<Option<Place>>,
@@ -83,13 +83,13 @@ impl PartialEq for Finish {
 impl Eq for Finish {}
 
 impl Finish {
-    #[cfg(all(target_arch = "x86_64", unix))]
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn key(&self) -> &[u8] {
         &self.key
     }
 
     /// The work of an epilogue on rows of `width` results, if it can be printed behind sums of 32 bits.
-    #[cfg(all(target_arch = "x86_64", unix))]
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub fn of(bound: &Bound, width: i64, level: kiln_kernel::simd::Features) -> Option<Finish> {
         let program = bound.program;
         let target = Target::of(level)?;
@@ -160,13 +160,13 @@ impl Finish {
     }
 
     /// Nothing is printed here.
-    #[cfg(not(all(target_arch = "x86_64", unix)))]
+    #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
     pub fn of(_: &Bound, _: i64, _: kiln_kernel::simd::Features) -> Option<Finish> {
         None
     }
 
     /// The instructions as vector code.
-    #[cfg(all(target_arch = "x86_64", unix))]
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn lines(body: &Body, target: Target) -> Option<Lines> {
         body.lines(target, &body.code, &[]).ok()
     }
@@ -180,6 +180,7 @@ impl Finish {
 
 /// How an access moves from row to row, and from column to column, of a space of rows of `width` elements; none where
 /// it doesn't do so evenly.
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 fn rows(address: &Affine, extents: &[i64], width: i64) -> Option<(i64, i64)> {
     // (extent, stride) of the axes of a row and of those in front, the last first; an axis may be part of both.
     let (mut columns, mut rows) = (vec![], vec![]);
@@ -220,7 +221,7 @@ fn rows(address: &Affine, extents: &[i64], width: i64) -> Option<(i64, i64)> {
     (left == 1).then_some((even(&rows)?, column))
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64", not(portable), unix))]
 mod tests {
     use super::*;
 

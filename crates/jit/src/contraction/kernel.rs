@@ -3,18 +3,18 @@
 use super::each::Each;
 use super::finish::Finish;
 use super::portable;
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 use super::print::print;
 use super::tile::{Call, Tile};
 use super::transform::{self, Transform};
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 use crate::emission::cache;
 use kiln_base::DType;
 use kiln_kernel::error::{Error, Result};
 use std::sync::Arc;
 
 /// A tile as a function.
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 type Function = unsafe extern "sysv64" fn(*const Call);
 
 /// The kernels that a thread has used lately, which it finds without a lock.
@@ -45,7 +45,7 @@ impl Kernels {
 /// A register tile that can be computed.
 #[derive(Clone)]
 pub enum Kernel {
-    #[cfg(all(target_arch = "x86_64", unix))]
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     Printed(Arc<kiln_x86::Code>),
     Portable(Arc<Tile>),
     PortableEach(Arc<Each>),
@@ -58,7 +58,7 @@ impl Kernel {
     /// # Errors
     /// If there is work on the sums, and the system gives no memory for code.
     pub fn of(tile: Tile) -> Result<Kernel> {
-        #[cfg(all(target_arch = "x86_64", unix))]
+        #[cfg(all(target_arch = "x86_64", not(portable), unix))]
         if tile.is_printed()
             && let Some(code) = cache::code(tile.key(), || tile.name("sums"), || print(&tile))
         {
@@ -73,7 +73,7 @@ impl Kernel {
     /// # Errors
     /// As [`Kernel::of`].
     pub fn of_each(each: Each) -> Result<Kernel> {
-        #[cfg(all(target_arch = "x86_64", unix))]
+        #[cfg(all(target_arch = "x86_64", not(portable), unix))]
         if each.is_printed()
             && let Some(code) = cache::code(
                 each.key(),
@@ -92,7 +92,7 @@ impl Kernel {
     /// # Errors
     /// As [`Kernel::of`].
     pub fn of_transform(transform: Transform) -> Result<Kernel> {
-        #[cfg(all(target_arch = "x86_64", unix))]
+        #[cfg(all(target_arch = "x86_64", not(portable), unix))]
         if transform.is_printed()
             && let Some(code) = cache::code(
                 transform.key(),
@@ -114,7 +114,7 @@ impl Kernel {
     #[inline]
     pub unsafe fn run(&self, call: &Call) {
         match self {
-            #[cfg(all(target_arch = "x86_64", unix))]
+            #[cfg(all(target_arch = "x86_64", not(portable), unix))]
             Kernel::Printed(code) => {
                 #[cfg(feature = "testing")]
                 if super::interpreted::tile(code.bytes(), call) {
@@ -157,7 +157,7 @@ impl Kernel {
 }
 
 /// The kernel that is printed code, which is called with a list of so many taps, or of lines.
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 fn printed(
     code: Arc<kiln_x86::Code>,
     finish: &Option<Arc<Finish>>,

@@ -6,11 +6,11 @@
 
 mod each;
 mod finish;
-#[cfg(all(feature = "testing", target_arch = "x86_64", unix))]
+#[cfg(all(feature = "testing", target_arch = "x86_64", not(portable), unix))]
 mod interpreted;
 mod kernel;
 mod portable;
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod print;
 mod product;
 #[cfg(test)]

@@ -96,7 +96,7 @@ impl By {
             // SAFETY: the operands were made for the tile.
             return unsafe { Kernel::of(tile.clone()).unwrap().run(call) };
         }
-        #[cfg(all(target_arch = "x86_64", unix))]
+        #[cfg(all(target_arch = "x86_64", not(portable), unix))]
         {
             let code = super::print::print(tile);
             interpret(&code, call, read, list, written, wide);
@@ -105,7 +105,7 @@ impl By {
 }
 
 /// Interprets a function that is called so; `numbers` are addresses that it reads.
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 pub(super) fn interpret<T: Whole>(
     code: &[u8],
     call: &Call,
@@ -270,7 +270,7 @@ fn tiles_of_any_size_are_sums_of_products() {
 }
 
 #[test]
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 fn printed_tiles_touch_nothing_but_their_operands() {
     for level in [Features::AVX2, Features::AVX512] {
         let mut rng = Rng(u64::from(level.bits()) + 3);
@@ -286,7 +286,7 @@ fn printed_tiles_touch_nothing_but_their_operands() {
 ///
 /// # Panics
 /// If one is wrong.
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 pub fn some_tiles(seed: u64, level: Features) {
     let mut rng = Rng(seed);
     a_tile::<f32>(level, &mut rng, By::Interpreter);
@@ -487,7 +487,7 @@ fn a_finished_tile(level: Features, rng: &mut Rng, by: By) {
 }
 
 #[test]
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 fn work_on_sums_reads_and_writes_where_it_should() {
     for level in levels().filter(|l| *l != Features::BASELINE) {
         let mut rng = Rng(u64::from(level.bits()) + 11);

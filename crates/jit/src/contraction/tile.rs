@@ -249,7 +249,7 @@ pub fn shown(level: Features, dtype: DType, [rows, columns]: [i64; 2], finished:
 
 impl Tile {
     /// What people see it as, beside others of its kind.
-    #[cfg(all(target_arch = "x86_64", unix))]
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn name(&self, kind: &str) -> String {
         let (level, dtype, rows) = (self.level, self.dtype, self.rows.count);
         let (columns, taps, steps) = (self.columns, self.taps, self.steps);
@@ -258,7 +258,7 @@ impl Tile {
     }
 
     /// All that printed code depends on.
-    #[cfg(all(target_arch = "x86_64", unix))]
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn key(&self) -> Vec<u8> {
         let Rows {
             count,
@@ -303,6 +303,7 @@ impl Tile {
     }
 
     /// Whether products of bytes are sums of two in 16 bits, which are added up before they are added.
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn joins_halves(&self) -> bool {
         self.dtype == DType::U8 && !self.level.multiplies_bytes()
     }
@@ -329,7 +330,7 @@ impl Tile {
     pub fn is_printed(&self) -> bool {
         // AVX2 multiplies no 64 bits.
         let multiplies = self.dtype != DType::I64 || self.level.has(Feature::Avx512);
-        let is_here = cfg!(all(target_arch = "x86_64", unix));
+        let is_here = cfg!(all(target_arch = "x86_64", not(portable), unix));
         if self.level == Features::BASELINE || !multiplies || !is_here {
             return false;
         }

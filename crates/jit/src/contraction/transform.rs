@@ -4,7 +4,7 @@
 //! [`Transform`] is printed as straight code for a vector of each element, in a loop over the channels; where nothing
 //! is printed, a portable loop computes it.
 
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 pub(super) mod print;
 #[cfg(test)]
 mod tests;
@@ -37,7 +37,7 @@ pub struct Transform {
 
 impl Transform {
     /// What people see it as.
-    #[cfg(all(target_arch = "x86_64", unix))]
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn name(&self) -> String {
         let finish = self.finish.as_ref().map_or("", |_| ", finished");
         let (level, channels, [rows, columns]) = (self.level, self.channels, self.kept);
@@ -55,12 +55,12 @@ impl Transform {
         let finishes = self.finish.as_ref().is_none_or(|finish| {
             finish.places.len() <= POINTERS && !finish.places.iter().flatten().any(far)
         });
-        let is_x86 = cfg!(all(target_arch = "x86_64", unix));
+        let is_x86 = cfg!(all(target_arch = "x86_64", not(portable), unix));
         is_x86 && self.level != Features::BASELINE && all_near && finishes
     }
 
     /// All that printed code depends on.
-    #[cfg(all(target_arch = "x86_64", unix))]
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn key(&self) -> Vec<u8> {
         let mut key = vec![b'w', self.matrix.len() as u8];
         key.extend(self.level.bits().to_le_bytes());

@@ -1,17 +1,17 @@
 //! Taking memory out of the processor's caches, so that a kernel can be timed on operands that are cold.
 
 /// Bytes of a line of the caches.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(portable)))]
 const LINE: usize = 64;
 
 /// Whether `Executable::evict` does anything: programs may take lines out of the
 /// caches on x86-64 alone.
 pub fn can_evict() -> bool {
-    cfg!(all(target_arch = "x86_64", not(miri)))
+    cfg!(all(target_arch = "x86_64", not(portable), not(miri)))
 }
 
 /// Writes bytes back to memory and takes them out of every cache.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(portable), not(miri)))]
 pub fn evict(bytes: &[u8]) {
     use std::arch::asm;
     use std::arch::x86_64::{_mm_clflush, _mm_mfence};
@@ -32,7 +32,7 @@ pub fn evict(bytes: &[u8]) {
 }
 
 /// Whether the processor has `clflushopt`, which does not wait for one line before the next.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(portable), not(miri)))]
 fn flushes_out_of_order() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     const CLFLUSHOPT: u32 = 1 << 23;
@@ -40,7 +40,7 @@ fn flushes_out_of_order() -> bool {
 }
 
 /// Nothing, where programs can't.
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[cfg(not(all(target_arch = "x86_64", not(portable), not(miri))))]
 pub fn evict(_: &[u8]) {}
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ impl Kernel<Halves<'_>> for Widen {
             }
             return;
         }
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(portable)))]
         let (from, to) = {
             use std::arch::x86_64::*;
             const SOME: usize = 16;

@@ -25,9 +25,9 @@ pub trait Isa {
 }
 
 pub struct Baseline;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(portable)))]
 pub struct Avx2;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(portable)))]
 pub struct Avx512;
 
 impl Isa for Baseline {
@@ -36,14 +36,14 @@ impl Isa for Baseline {
     type F32 = Four<Baseline, f32>;
     type F64 = Four<Baseline, f64>;
 }
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(portable)))]
 impl Isa for Avx2 {
     const FMA: bool = true;
     const LEVEL: Features = Features::AVX2;
     type F32 = std::arch::x86_64::__m256;
     type F64 = std::arch::x86_64::__m256d;
 }
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(portable)))]
 impl Isa for Avx512 {
     const FMA: bool = true;
     const LEVEL: Features = Features::AVX512;
@@ -70,7 +70,7 @@ pub fn compiled<K: Kernel<A>, A>(level: Features) -> unsafe fn(A) {
         Features::BASELINE
     };
     match level.width() {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(portable)))]
         Features::AVX512 => {
             #[target_feature(
                 enable = "avx,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512dq,avx512vl"
@@ -81,7 +81,7 @@ pub fn compiled<K: Kernel<A>, A>(level: Features) -> unsafe fn(A) {
             }
             avx512::<K, A>
         }
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(portable)))]
         Features::AVX2 => {
             #[target_feature(enable = "avx,avx2,fma,f16c")]
             unsafe fn avx2<K: Kernel<A>, A>(args: A) {

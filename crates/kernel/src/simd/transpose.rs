@@ -36,7 +36,7 @@ impl<T: Copy> Kernel<Transpose<T>> for Turn<T> {
                     let from = t.from.offset(i as isize * t.pitch + j as isize);
                     let to = t.to.offset(j as isize * t.to_pitch + i as isize);
                     let (h, w) = (SIDE.min(t.rows - i), SIDE.min(t.columns - j));
-                    #[cfg(target_arch = "x86_64")]
+                    #[cfg(all(target_arch = "x86_64", not(portable)))]
                     if (h, w) == (SIDE, SIDE) {
                         if size_of::<T>() == 4 && I::LEVEL != super::Features::BASELINE {
                             eight(from.cast(), t.pitch, to.cast(), t.to_pitch);
@@ -62,7 +62,7 @@ impl<T: Copy> Kernel<Transpose<T>> for Turn<T> {
 ///
 /// # Safety
 /// The elements exist, and there is room for them.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(portable)))]
 #[inline(always)]
 unsafe fn eight_shorts(from: *const u16, pitch: isize, to: *mut u16, to_pitch: isize) {
     use std::arch::x86_64::*;
@@ -87,7 +87,7 @@ unsafe fn eight_shorts(from: *const u16, pitch: isize, to: *mut u16, to_pitch: i
 ///
 /// # Safety
 /// The elements exist, and there is room for them; the processor has AVX2.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(portable)))]
 #[inline(always)]
 unsafe fn eight(from: *const f32, pitch: isize, to: *mut f32, to_pitch: isize) {
     use std::arch::x86_64::*;

@@ -134,7 +134,7 @@ impl<I: Isa> Exponent for Four<I, f32> {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(portable)))]
 mod x86 {
     use super::{Exponent, Vector};
     use std::arch::x86_64::*;

@@ -3,7 +3,7 @@
 use super::View;
 use super::filter::{PRECISION, Taps};
 use crate::image::Buffer;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(portable)))]
 use crate::simd::has_avx2;
 use crate::simd::wide;
 
@@ -69,7 +69,7 @@ pub(super) fn across<const C: usize>(view: View, taps: &Taps) -> Rows {
 
 /// Some rows, each with [`SLACK`] behind its last pixel, as are those that are written.
 fn rows_across<const C: usize>(rows: [&[u8]; ROWS], taps: &Taps, out: &mut [u8], stride: usize) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(portable)))]
     if has_avx2() {
         // SAFETY: the machine has AVX2.
         return unsafe { avx2::rows_across::<C>(rows, taps, out, stride) };
@@ -88,7 +88,7 @@ fn rows_across<const C: usize>(rows: [&[u8]; ROWS], taps: &Taps, out: &mut [u8],
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(portable)))]
 mod avx2 {
     use super::{HALF, PRECISION, ROWS, SLACK, Taps};
     use std::arch::x86_64::*;

@@ -121,7 +121,7 @@ type Narrowed = (*const f32, *mut bf16, usize);
 
 /// What makes f32 bf16 at a level.
 pub(super) fn narrow(level: Features) -> unsafe fn(Narrowed) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(portable)))]
     if level.multiplies_bf16() && is_x86_feature_detected!("avx512bf16") {
         return narrow_by_one;
     }
@@ -132,7 +132,7 @@ pub(super) fn narrow(level: Features) -> unsafe fn(Narrowed) {
 ///
 /// # Safety
 /// There are so many, and nobody else uses them.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(portable)))]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 unsafe fn narrow_by_one((from, to, len): Narrowed) {
     use std::arch::x86_64::*;

@@ -21,7 +21,7 @@ fn run<T: Whole>(
         // SAFETY: the operands were made for the tile.
         return unsafe { Kernel::of_each(each.clone()).unwrap().run(call) };
     }
-    #[cfg(all(target_arch = "x86_64", unix))]
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     {
         let words = [
             call.left as u64,
@@ -199,7 +199,7 @@ fn tiles_with_a_filter_a_channel_are_sums_of_products() {
 }
 
 #[test]
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 fn they_touch_nothing_but_their_operands() {
     for level in [Features::AVX2, Features::AVX512] {
         let mut rng = Rng(u64::from(level.bits()) + 22);
@@ -212,7 +212,7 @@ fn they_touch_nothing_but_their_operands() {
 }
 
 #[test]
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
     let mut rng = Rng(5);
     for (stride, taps) in [(1 << 30, 1), (1, 65)] {

@@ -82,12 +82,12 @@ fn run(
     match by {
         // SAFETY: the operands were made for the transform.
         By::Processor => unsafe { Kernel::of_transform(transform.clone()).unwrap().run(call) },
-        #[cfg(all(target_arch = "x86_64", unix))]
+        #[cfg(all(target_arch = "x86_64", not(portable), unix))]
         By::Interpreter => {
             let code = super::print::print(transform);
             super::super::tests::interpret(&code, call, read, numbers, written, wide);
         }
-        #[cfg(not(all(target_arch = "x86_64", unix)))]
+        #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
         By::Interpreter => {}
     }
 }
@@ -103,7 +103,7 @@ fn transforms_are_products_with_a_matrix_from_both_sides() {
 }
 
 #[test]
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 fn printed_transforms_touch_nothing_but_their_squares() {
     for level in [Features::AVX2, Features::AVX512] {
         let mut rng = Rng(u64::from(level.bits()) + 19);
@@ -120,7 +120,7 @@ fn printed_transforms_touch_nothing_but_their_squares() {
 }
 
 /// A transform of random sizes somewhere in an image, with work on its results.
-#[cfg(all(target_arch = "x86_64", unix))]
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
 fn a_finished_transform(matrix: &'static Rows, level: Features, rng: &mut Rng, by: By) {
     let (side, rows) = (matrix[0].len(), matrix.len());
     let kept = [0; 2].map(|_| 1 + rng.below(rows));
