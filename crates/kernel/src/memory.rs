@@ -306,6 +306,7 @@ impl Storage {
     }
 
     /// The identity of the contents.
+    #[inline]
     pub fn id(&self) -> u64 {
         *self.id
     }
@@ -321,6 +322,7 @@ impl Storage {
     }
 
     /// Number of bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
@@ -331,6 +333,7 @@ impl Storage {
     }
 
     /// The contents; none of memory that is not the host's.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         let start = match &self.home {
             Home::Host(_) | Home::Part(..) | Home::Lent(_) => self.ptr(),
@@ -343,6 +346,7 @@ impl Storage {
 
     /// The contents, to be changed; none of memory that is not the host's own. The identity changes with
     /// them.
+    #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.renew();
         let own = match &self.home {
@@ -364,6 +368,7 @@ impl Storage {
     }
 
     /// Its address, on the device where it is.
+    #[inline]
     pub fn ptr(&self) -> *mut u8 {
         match &self.home {
             Home::Host(block) => block.ptr(),

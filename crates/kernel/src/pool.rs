@@ -96,6 +96,7 @@ thread_local! {
 
 impl Pool {
     /// The pool of the process, with as many threads as the machine offers.
+    #[inline]
     pub fn global() -> &'static Pool {
         static FIRST: OnceLock<Pool> = OnceLock::new();
         // SAFETY: it is null or points to a pool that was leaked.
@@ -151,6 +152,7 @@ impl Pool {
     }
 
     /// The number of threads that share the work, the caller's among them.
+    #[inline]
     pub fn threads(&self) -> usize {
         self.shared.limit.load(Ordering::Relaxed) + 1
     }

@@ -25,6 +25,7 @@ pub struct Accesses {
 
 impl Accesses {
     /// Those of a finish, if there is one.
+    #[inline]
     pub fn of(finish: Option<&Finish>, args: &[*mut u8]) -> Accesses {
         let place = |place: &Option<Place>| match place {
             None => (std::ptr::null_mut(), [0; 2]),
@@ -45,6 +46,7 @@ impl Accesses {
     }
 
     /// Their addresses for the result in this row and column.
+    #[inline]
     pub fn at(&mut self, (row, column): (i64, i64)) -> &[*mut u8] {
         for (at, (first, [down, across])) in self.at.iter_mut().zip(&self.first) {
             *at = first.wrapping_offset(row as isize * down + column as isize * across);

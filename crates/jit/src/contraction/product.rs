@@ -346,6 +346,7 @@ fn most(level: Features, dtype: DType, vectors: i64) -> u8 {
 }
 
 /// Rows and vectors of a register tile: two vectors, more where rows are few, so that sums don't wait for each other.
+#[inline]
 pub fn shape(level: Features, dtype: DType, m: i64, n: i64) -> (i64, i64) {
     let lanes = i64::from(lanes(level, dtype));
     let across = ceil(n, lanes);

@@ -164,6 +164,7 @@ pub struct Call {
 }
 
 /// Lanes of a vector of sums.
+#[inline]
 pub fn lanes(level: Features, dtype: DType) -> u16 {
     let bytes = match level.width() {
         Features::AVX512 => 64,
@@ -179,6 +180,7 @@ pub const TILE: u32 = 16;
 const STRIP: i64 = 16;
 
 /// Whether AMX multiplies these.
+#[inline]
 pub fn has_tiles(level: Features, dtype: DType) -> bool {
     level.has(Feature::Amx) && matches!(dtype, DType::BF16 | DType::U8)
 }
@@ -196,6 +198,7 @@ fn panel_vectors(level: Features, dtype: DType) -> i64 {
 pub const MOST_VECTORS: i64 = 8;
 
 /// Columns of a panel of the right operand, which has so many: whole vectors.
+#[inline]
 pub fn panel_columns(level: Features, dtype: DType, columns: i64) -> i64 {
     let lanes = i64::from(lanes(level, dtype));
     panel_vectors(level, dtype).min(ceil(columns.max(1), lanes)) * lanes
@@ -204,6 +207,7 @@ pub fn panel_columns(level: Features, dtype: DType, columns: i64) -> i64 {
 /// The rows of a tile of so many vectors, at most: sums, a vector of each column and what they are multiplied with are
 /// in registers, a product that is still to be added, ones that its halves are added by, and with VEX the mask of the
 /// last vector.
+#[inline]
 pub fn most_rows(level: Features, dtype: DType, vectors: u8) -> u8 {
     let registers: u8 = match level.width() {
         _ if has_tiles(level, dtype) => return TILE as u8,
@@ -220,6 +224,7 @@ pub fn most_rows(level: Features, dtype: DType, vectors: u8) -> u8 {
 }
 
 /// Rows of a tile where there are `all` of them and a tile has `most`: none has many less than the others.
+#[inline]
 pub fn even_rows(all: i64, most: u8) -> i64 {
     let all = all.max(1);
     ceil(all, ceil(all, i64::from(most)))
@@ -309,6 +314,7 @@ impl Tile {
     }
 
     /// How many tiles a call may compute.
+    #[inline]
     pub fn most(&self) -> i64 {
         let several = self.strip != [0; 2] && self.is_by_tiles() && self.is_printed();
         if several { STRIP } else { 1 }

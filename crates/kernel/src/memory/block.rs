@@ -47,10 +47,12 @@ impl Block {
         Some(Block { ptr, len })
     }
 
+    #[inline]
     pub(super) fn ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.len
     }
