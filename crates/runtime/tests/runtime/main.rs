@@ -12,6 +12,8 @@ mod damage;
 mod executor;
 mod guards;
 mod hostile;
+// The interpreter runs machine code of x86-64.
+#[cfg(not(portable))]
 mod interpreted;
 mod oracle;
 mod ordered;
