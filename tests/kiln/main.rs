@@ -55,6 +55,7 @@ mod rounded_batches;
 mod rules;
 mod seeded_bugs;
 mod sizes;
+mod structure;
 mod threads;
 mod tuning;
 mod tuning_precision;

@@ -1,0 +1,305 @@
+//! Counts of the sources that are not to grow: import circles, files with `unsafe`, crates that a user compiles.
+//!
+//! `cargo test --test kiln -- structure:: --nocapture` prints them, and the lines of each kind. A count that has become
+//! smaller is to be lowered here.
+
+use petgraph::algo::tarjan_scc;
+use petgraph::graph::DiGraph;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Crates of the engine.
+const ENGINE: [&str; 5] = ["kernel", "jit", "cpu", "cuda", "runtime"];
+/// The most files of a circle in other crates that have one of more than three.
+const CIRCLES: [(&str, usize); 8] = [
+    ("fake-cuda", 4),
+    ("gpu-emulator", 5),
+    ("ir", 6),
+    ("nn", 9),
+    ("package", 6),
+    ("plan", 4),
+    ("tensor", 7),
+    ("x86-interpreter", 5),
+];
+/// Files of the engine that have `unsafe` code.
+const UNSAFE: usize = 94;
+/// Crates that a project compiles which depends on `kiln` with its default features.
+const CRATES: usize = 60;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The Rust files below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return found;
+    };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The module that a file below `src` is, as a path from the crate's root.
+fn module(src: &Path, file: &Path) -> Vec<String> {
+    let relative = file.strip_prefix(src).unwrap().with_extension("");
+    let mut path: Vec<String> = (relative.components())
+        .map(|c| c.as_os_str().to_string_lossy().into_owned())
+        .collect();
+    if path
+        .last()
+        .is_some_and(|l| ["lib", "mod", "main"].contains(&l.as_str()))
+    {
+        path.pop();
+    }
+    path
+}
+
+/// The leaves of a tree of `use`.
+fn leaves(tree: &str) -> Vec<String> {
+    let Some((prefix, inner)) = tree.trim().split_once('{') else {
+        let name = tree.trim().split(" as ").next().unwrap_or_default();
+        return vec![name.trim_end_matches("::self").to_string()];
+    };
+    let inner = &inner[..inner.rfind('}').unwrap_or(inner.len())];
+    let (mut depth, mut parts, mut from) = (0, Vec::new(), 0);
+    for (at, c) in inner.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&inner[from..at]);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&inner[from..]);
+    let parts = parts.into_iter().filter(|p| !p.trim().is_empty());
+    parts
+        .flat_map(leaves)
+        .map(|leaf| format!("{prefix}{leaf}"))
+        .collect()
+}
+
+/// The code of a file without comments, and without the unit tests at its end.
+fn code(file: &Path) -> String {
+    let text = std::fs::read_to_string(file).unwrap();
+    let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap();
+    let lines = text
+        .lines()
+        .map(|l| l.split("//").next().unwrap_or_default());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The paths from the root that a file imports, and whether it passes them on (`pub use`).
+fn imports(code: &str, module: &[String]) -> Vec<(Vec<String>, bool)> {
+    let mut found = Vec::new();
+    for statement in code.split(';') {
+        let Some(from) = statement.rfind("use ") else {
+            continue;
+        };
+        let line = statement[..from].rfind('\n').map_or(0, |n| n + 1);
+        let before = statement[line..from].trim();
+        if !before.is_empty() && !before.starts_with("pub") {
+            continue;
+        }
+        for leaf in leaves(&statement[from + 4..]) {
+            let parts: Vec<&str> = leaf.split("::").map(str::trim).collect();
+            let ups = parts.iter().take_while(|p| **p == "super").count();
+            // A name alone is of a child, or of another crate.
+            let above = match parts[0] {
+                "crate" => 0,
+                _ => module.len().saturating_sub(ups),
+            };
+            let rest = parts[ups..]
+                .iter()
+                .filter(|p| !["crate", "self", "*"].contains(p));
+            let above = module[..above].iter().cloned();
+            let path = above.chain(rest.map(|p| p.to_string())).collect();
+            found.push((path, before.starts_with("pub")));
+        }
+    }
+    found
+}
+
+/// The largest import circle of a crate.
+fn largest_circle(src: &Path) -> Vec<String> {
+    let files = files(src);
+    let modules: BTreeMap<Vec<String>, usize> = files
+        .iter()
+        .enumerate()
+        .map(|(i, f)| (module(src, f), i))
+        .collect();
+    let texts: Vec<String> = files.iter().map(|f| code(f)).collect();
+    // What each module passes on, by name.
+    let mut passed = BTreeMap::new();
+    for (module, at) in &modules {
+        for (path, public) in imports(&texts[*at], module) {
+            if let Some(name) = path.last().filter(|_| public) {
+                passed.insert((module.clone(), name.clone()), path.clone());
+            }
+        }
+    }
+    let owner = |mut path: Vec<String>| {
+        for _ in 0..8 {
+            let prefix = (0..=path.len())
+                .rev()
+                .find(|n| modules.contains_key(&path[..*n]))?;
+            let name = path.get(prefix).cloned().unwrap_or_default();
+            let Some(target) = passed.get(&(path[..prefix].to_vec(), name)) else {
+                return modules.get(&path[..prefix]);
+            };
+            path = target
+                .iter()
+                .cloned()
+                .chain(path.drain(prefix + 1..))
+                .collect();
+        }
+        None
+    };
+    let mut graph = DiGraph::<usize, ()>::new();
+    let nodes: Vec<_> = (0..files.len()).map(|i| graph.add_node(i)).collect();
+    for (module, at) in &modules {
+        let own = imports(&texts[*at], module)
+            .into_iter()
+            .filter(|(_, public)| !public);
+        for to in own
+            .filter_map(|(path, _)| owner(path))
+            .filter(|to| *to != at)
+        {
+            graph.add_edge(nodes[*at], nodes[*to], ());
+        }
+    }
+    let largest = tarjan_scc(&graph)
+        .into_iter()
+        .max_by_key(Vec::len)
+        .unwrap_or_default();
+    let names = largest
+        .iter()
+        .map(|n| files[graph[*n]].strip_prefix(src).unwrap());
+    let mut names: Vec<String> = names.map(|n| n.display().to_string()).collect();
+    names.sort();
+    if names.len() > 1 { names } else { Vec::new() }
+}
+
+#[test]
+fn circles_do_not_grow() {
+    let mut grown = Vec::new();
+    for entry in std::fs::read_dir(root().join("crates")).unwrap().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let circle = largest_circle(&entry.path().join("src"));
+        let known = CIRCLES.iter().find(|(c, _)| *c == name);
+        let most = known.map_or(3, |(_, n)| *n);
+        if circle.len() > 3 {
+            println!(
+                "{name}: {} files import each other: {}",
+                circle.len(),
+                circle.join(" ")
+            );
+        }
+        if circle.len() > most {
+            grown.push(format!(
+                "{name}: {} files, at most {most}: {circle:?}",
+                circle.len()
+            ));
+        }
+    }
+    assert!(grown.is_empty(), "{}", grown.join("\n"));
+}
+
+#[test]
+fn unsafe_code_stays_in_its_files() {
+    let engine = ENGINE
+        .iter()
+        .flat_map(|c| files(&root().join("crates").join(c).join("src")));
+    let has = |f: &PathBuf| {
+        code(f)
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .any(|w| w == "unsafe")
+    };
+    let count = engine.filter(has).count();
+    println!("{count} files of the engine have unsafe code");
+    assert!(count <= UNSAFE, "{count} files, at most {UNSAFE}");
+}
+
+#[test]
+fn a_project_compiles_few_crates() {
+    let tree = [
+        "tree",
+        "-p",
+        "kiln",
+        "-e",
+        "normal,build",
+        "--prefix",
+        "none",
+        "--offline",
+    ];
+    let output = Command::new(env!("CARGO"))
+        .args(tree)
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let names = text
+        .lines()
+        .filter_map(|l| l.split(' ').next())
+        .filter(|n| !n.is_empty());
+    let names: std::collections::BTreeSet<&str> = names.collect();
+    let own = names.iter().filter(|n| n.starts_with("kiln")).count();
+    println!("{} crates, {own} of them Kiln's", names.len());
+    assert!(
+        names.len() <= CRATES,
+        "{} crates, at most {CRATES}",
+        names.len()
+    );
+}
+
+/// Lines by kind: what users link, what tests are made with, tests.
+#[test]
+fn lines_are_printed() {
+    const TOOLS: [&str; 8] = [
+        "conformance",
+        "fake-cuda",
+        "goldens",
+        "gpu-emulator",
+        "gpu-proof",
+        "testkit",
+        "x86-interpreter",
+        "digits",
+    ];
+    let mut lines = [0; 3];
+    for file in files(&root().join("crates"))
+        .into_iter()
+        .chain(files(&root().join("tests")))
+    {
+        let path = file.strip_prefix(root()).unwrap().display().to_string();
+        let is_test =
+            path.starts_with("tests") || path.contains("/tests") || path.contains("/benches/");
+        let is_tool = TOOLS
+            .iter()
+            .any(|t| path.starts_with(&format!("crates/{t}/")))
+            || path.contains("ir/src/fuzz");
+        let kind = if is_test { 2 } else { usize::from(is_tool) };
+        lines[kind] += std::fs::read_to_string(&file).unwrap().lines().count();
+    }
+    println!(
+        "{} lines of the product, {} of test tools, {} of tests",
+        lines[0], lines[1], lines[2]
+    );
+    assert!(lines.iter().all(|n| *n > 10_000));
+}
