@@ -341,6 +341,7 @@ fn what_is_fused_and_how_sums_are_cut_are_choices() {
         name: "reduce 2 in 7".into(),
         workspace: 0,
         same_bits: true,
+        predicted: None,
         outcome: Outcome::Timed(vec![1]),
     });
     file.put(record).unwrap();
@@ -618,6 +619,7 @@ pub fn remember(path: &Path, choices: &[Arc<Choice>], time: impl Fn(usize, &str)
             name: name.clone(),
             workspace: 0,
             same_bits: false,
+            predicted: None,
             outcome: Outcome::Timed(vec![time(i, name)]),
         };
         let trials = choice.candidates.iter().enumerate().map(trial);

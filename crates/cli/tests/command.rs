@@ -318,6 +318,7 @@ fn the_store_names_the_candidate_that_programs_use() {
         name: name.into(),
         workspace,
         same_bits: true,
+        predicted: None,
         outcome: Outcome::Timed(times.to_vec()),
     };
     let put = |key: &str, trials: Vec<Trial>| {

@@ -115,7 +115,11 @@ impl fmt::Display for Choice {
 
 impl fmt::Display for Trial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.name, self.result())
+        write!(f, "{} {}", self.name, self.result())?;
+        match self.predicted {
+            Some(ratio) if self.time().is_some() => write!(f, " (predicted {ratio:.2}x the best)"),
+            _ => Ok(()),
+        }
     }
 }
 

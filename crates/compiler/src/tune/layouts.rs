@@ -170,6 +170,7 @@ impl Tuner<'_> {
                         name: format!("{} {of}", id.index()),
                         workspace: 0,
                         same_bits: false,
+                        predicted: None,
                         outcome: Outcome::Timed(vec![time.as_nanos() as u64]),
                     }),
             );

@@ -30,6 +30,9 @@ pub struct Trial {
     pub workspace: u64,
     /// Whether it gave the default's results bit for bit.
     pub same_bits: bool,
+    /// Its time by the cost model as a multiple of the least of all candidates', where the model knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<f64>,
     /// What came of it.
     pub outcome: Outcome,
 }

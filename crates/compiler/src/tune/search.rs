@@ -143,10 +143,10 @@ pub fn search(
     let mut racers: Vec<Racer> = Vec::new();
     for (i, candidate) in candidates.iter().enumerate() {
         let mut racer = Racer::new(candidate);
-        let ratio = candidate.predicted.map_or(1.0, |p| p / least);
+        racer.trial.predicted = candidate.predicted.map(|p| p / least);
         if !limits.fits(candidate.workspace) {
             racer.trial.outcome = Outcome::TooLarge(limits.workspace.unwrap_or(u64::MAX));
-        } else if i > 0 && ratio > PRUNE {
+        } else if let Some(ratio) = racer.trial.predicted.filter(|r| i > 0 && *r > PRUNE) {
             racer.trial.outcome = Outcome::Pruned(ratio);
         } else {
             racer.start(subject.clone(), i, effort, clock);
@@ -213,6 +213,7 @@ impl Racer {
                 name: candidate.name.clone(),
                 workspace: candidate.workspace,
                 same_bits: false,
+                predicted: None,
                 outcome: Outcome::Timed(Vec::new()),
             },
             thread: None,

@@ -141,6 +141,7 @@ pub fn record(key: &str, at: u64, times: &[(&str, u64)]) -> Record {
         name: name.to_string(),
         workspace: 0,
         same_bits: true,
+        predicted: None,
         outcome: Outcome::Timed(vec![*time]),
     };
     let trials = times.iter().map(trial).collect();

@@ -134,6 +134,18 @@ fn the_cost_model_rules_out_what_has_no_chance_but_never_the_default() {
     let timed = |t: &Trial| matches!(t.outcome, Outcome::Timed(_));
     assert!(timed(&trials[0]) && timed(&trials[2]));
     assert!(matches!(trials[1].outcome, Outcome::Pruned(r) if r > 14.0));
+    let predicted = [Some(1000.0 / 7.0), Some(100.0 / 7.0), Some(1.0)];
+    assert_eq!([0, 1, 2].map(|i| trials[i].predicted), predicted);
+    // Through the store too; lines that say nothing of it can be read.
+    let record = Record::new("key".into(), trials);
+    let line = serde_json::to_string(&record).unwrap();
+    assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record);
+    let text = record.trials[0].to_string();
+    assert_eq!(text, "default 100.0ns (predicted 142.86x the best)");
+    let older = line.replace("\"predicted\":1.0,", "");
+    let older: Record = serde_json::from_str(&older).unwrap();
+    assert_eq!(older.trials[2].predicted, None);
+    assert_eq!(older.trials[2].to_string(), "fair 100.0ns");
 }
 
 #[test]
