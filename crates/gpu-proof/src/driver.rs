@@ -79,10 +79,13 @@ impl Driver {
         bytes: usize,
     ) -> Result<impl Fn(usize) -> Result<(), Failed> + '_, Failed> {
         let (from, to) = (Array::new(bytes)?, Array::new(bytes)?);
+        // `address` makes the closure own the arrays, of which it would capture the field alone.
         Ok(move |times| {
             for _ in 0..times {
                 // SAFETY: both arrays hold so many bytes, and live until the wait is over.
-                unsafe { result::memcpy_dtod_async(to.0, from.0, bytes, null_mut()) }?;
+                unsafe {
+                    result::memcpy_dtod_async(to.address(), from.address(), bytes, null_mut())
+                }?;
             }
             self.synchronize()
         })
