@@ -69,6 +69,13 @@ impl Driver {
         Ok(unsafe { result::device::get_attribute(0, count) }?)
     }
 
+    /// The highest clock of its multiprocessors in Hz.
+    pub(crate) fn clock(&self) -> Result<f64, Failed> {
+        let kilohertz = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE;
+        // SAFETY: there is a first device.
+        Ok(1e3 * f64::from(unsafe { result::device::get_attribute(0, kilohertz) }?))
+    }
+
     pub(crate) fn synchronize(&self) -> Result<(), Failed> {
         Ok(result::ctx::synchronize()?)
     }

@@ -1,11 +1,12 @@
 //! The machine: clocks, and the ceilings that everything else is measured by.
 
-use crate::bench::{Cublas, median, spread};
+use crate::bench::{Cublas, LARGE, median, spread};
 use crate::driver::Driver;
 use crate::process::ends_with_us;
 use crate::report::Figure;
 use crate::{Failed, Report, Settings};
 use kiln_tensor::{DType, Tensor};
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Instant;
 
@@ -58,9 +59,9 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
     let ceiling = |name: &str, unit: &str, rates: &[f64]| Figure {
         name: name.into(),
         unit: unit.into(),
-        kiln: None,
         spread: Some(spread(rates)),
-        beside: vec![("measured".into(), median(rates))],
+        beside: BTreeMap::from([("measured".into(), median(rates))]),
+        ..Figure::default()
     };
     report.figure(ceiling(
         "copies on the device, read and written",
@@ -74,12 +75,8 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
             (DType::F32, "f32"),
         ];
         for (dtype, name) in types {
-            let n = 8192;
-            let product = cublas.product(dtype, [n, n, n])?;
-            let flops = 2.0 * (n as f64).powi(3);
-            let rates = (0..9).map(|_| Ok(flops / product.seconds(0.05)? / 1e12));
-            let rates = rates.collect::<Result<Vec<f64>, Failed>>()?;
-            let name = format!("cuBLASLt, {n}x{n}x{n} {name}");
+            let rates: Vec<f64> = cublas.rates(dtype)?.iter().map(|r| r / 1e12).collect();
+            let name = format!("cuBLASLt, {LARGE}x{LARGE}x{LARGE} {name}");
             report.figure(ceiling(&name, "TFLOP/s", &rates));
         }
     }

@@ -1,50 +1,48 @@
 //! Results of a part: a line of JSON each, written before the next is looked for, and a page of Markdown.
 
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
 /// A measurement.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     /// What was measured.
     pub name: String,
-    /// The unit of all numbers but the spread.
+    /// The unit of all numbers but the spread and what candidates say.
     pub unit: String,
     /// Kiln's number, a median; `None` where something else is measured.
     pub kiln: Option<f64>,
     /// The distance between the quartiles of the first number as a part of the median, where several were taken.
     pub spread: Option<f64>,
+    /// The number that a roofline predicts: that of work which moves its bytes as fast as a copy, and multiplies as
+    /// fast as the machine can, where its bytes and operations are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<f64>,
     /// Other numbers for the same work, by whose they are.
-    pub beside: Vec<(String, f64)>,
+    pub beside: BTreeMap<String, f64>,
+    /// The ways that the tuner chose among.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub candidates: Vec<Candidate>,
 }
 
-impl Figure {
-    fn to_json(&self) -> Value {
-        let beside = self.beside.iter().map(|(who, n)| (who.clone(), json!(n)));
-        let beside: Map<String, Value> = beside.collect();
-        json!({
-            "name": self.name,
-            "unit": self.unit,
-            "kiln": self.kiln,
-            "spread": self.spread,
-            "beside": beside,
-        })
-    }
-
-    fn from_json(value: &Value) -> Figure {
-        let text = |key: &str| value[key].as_str().unwrap_or_default().to_string();
-        let beside = value["beside"].as_object().into_iter().flatten();
-        let beside = beside.filter_map(|(who, n)| Some((who.clone(), n.as_f64()?)));
-        Figure {
-            name: text("name"),
-            unit: text("unit"),
-            kiln: value["kiln"].as_f64(),
-            spread: value["spread"].as_f64(),
-            beside: beside.collect(),
-        }
-    }
+/// One of the ways to compute a kernel of a measured program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// The tuner's key of the kernel.
+    pub kernel: String,
+    /// Its name among the kernel's candidates.
+    pub name: String,
+    /// The median time of the program with it.
+    pub seconds: f64,
+    /// The distance between the quartiles as a part of the median.
+    pub spread: f64,
+    /// The kernel's time by the engine's cost model, as a multiple of the least of all candidates'.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<f64>,
 }
 
 /// What a part found.
@@ -113,7 +111,11 @@ impl Report {
                 "left out" => self.left_out.push(text(value)),
                 "note" => self.notes.push(text(value)),
                 "seconds" => self.seconds = value.as_f64(),
-                _ => self.figures.push(Figure::from_json(value)),
+                // A number that is not finite is no JSON.
+                _ => match Figure::deserialize(value) {
+                    Ok(figure) => self.figures.push(figure),
+                    Err(e) => self.wrong.push(format!("a figure is off, {e}: {value}")),
+                },
             }
         }
     }
@@ -164,7 +166,7 @@ impl Report {
         let shown: Vec<String> = all.map(|(who, n)| format!("{who} {n:.3}")).collect();
         let (name, unit) = (&figure.name, &figure.unit);
         eprintln!("  {name}: {} {unit}", shown.join(", "));
-        self.add(json!({"figure": figure.to_json()}));
+        self.add(json!({"figure": figure}));
     }
 
     /// Adds the number of a measurement that nothing stands beside.
@@ -173,8 +175,7 @@ impl Report {
             name: name.into(),
             unit: unit.into(),
             kiln: Some(kiln),
-            spread: None,
-            beside: vec![],
+            ..Figure::default()
         });
     }
 
@@ -190,7 +191,7 @@ impl Report {
             "wrong": self.wrong,
             "left_out": self.left_out,
             "notes": self.notes,
-            "figures": self.figures.iter().map(Figure::to_json).collect::<Vec<_>>(),
+            "figures": self.figures,
             "seconds": self.seconds,
         })
     }
@@ -209,28 +210,24 @@ impl Report {
             });
         let mut text = format!("## {name}\n\n{claim}.{state}{end}\n\n");
         if !self.figures.is_empty() {
-            let mut others: Vec<&str> = Vec::new();
-            for (who, _) in self.figures.iter().flat_map(|f| &f.beside) {
-                if !others.contains(&who.as_str()) {
-                    others.push(who);
-                }
-            }
+            let others = self.figures.iter().flat_map(|f| f.beside.keys());
+            let others: BTreeSet<&String> = others.collect();
             let head: String = others.iter().map(|who| format!(" {who} |")).collect();
             let rule = "---:|".repeat(others.len());
-            text += &format!("| | Kiln | spread |{head} unit |\n|---|---:|---:|{rule}---|\n");
+            text += &format!("| | Kiln | spread | predicted |{head} unit |\n");
+            text += &format!("|---|---:|---:|---:|{rule}---|\n");
+            let shown = |n: Option<f64>| n.map_or("–".into(), number);
             for f in &self.figures {
-                let spread = f
-                    .spread
-                    .map_or("–".into(), |s| format!("{:.1}%", 100.0 * s));
-                let beside = others.iter().map(|who| {
-                    let found = f.beside.iter().find(|(other, _)| other == who);
-                    format!(" {} |", found.map_or("–".into(), |(_, n)| number(*n)))
-                });
-                let beside: String = beside.collect();
-                let kiln = f.kiln.map_or("–".into(), number);
-                text += &format!("| {} | {kiln} | {spread} |{beside} {} |\n", f.name, f.unit);
+                let spread = f.spread.map_or("–".into(), percent);
+                let beside = others.iter().map(|who| f.beside.get(*who).copied());
+                let beside: String = beside.map(|n| format!(" {} |", shown(n))).collect();
+                let [kiln, predicted] = [f.kiln, f.predicted].map(shown);
+                let (name, unit) = (&f.name, &f.unit);
+                text += &format!("| {name} | {kiln} | {spread} | {predicted} |{beside} {unit} |\n");
             }
             text.push('\n');
+            let candidates = self.figures.iter().flat_map(Figure::candidate_lines);
+            candidates.for_each(|line| text += &format!("- {line}\n"));
         }
         let lists = [
             (&self.wrong, "WRONG "),
@@ -250,6 +247,34 @@ impl Report {
     }
 }
 
+impl Figure {
+    /// A line for each kernel with candidates: these, fastest first, each with the program's time as a multiple of the
+    /// least, and the kernel's as predicted.
+    fn candidate_lines(&self) -> Vec<String> {
+        let line = |kernel: &[Candidate]| {
+            let mut all: Vec<&Candidate> = kernel.iter().collect();
+            all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+            let text = |c: &&Candidate| {
+                let (time, ratio) = (number(1e6 * c.seconds), c.seconds / all[0].seconds);
+                let predicted = c.predicted.map(|p| format!(", predicted {p:.2}x"));
+                let (predicted, spread) = (predicted.unwrap_or_default(), percent(c.spread));
+                format!(
+                    "{} {time} µs, {ratio:.2}x{predicted}, spread {spread}",
+                    c.name
+                )
+            };
+            let all: Vec<String> = all.iter().map(text).collect();
+            format!("{} by candidates: {}", self.name, all.join("; "))
+        };
+        let kernels = self.candidates.chunk_by(|a, b| a.kernel == b.kernel);
+        kernels.map(line).collect()
+    }
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1}%", 100.0 * part)
+}
+
 /// Three digits.
 fn number(x: f64) -> String {
     let digits = 2 - x.abs().max(1e-9).log10().floor().clamp(-4.0, 2.0) as i32;
@@ -263,6 +288,13 @@ mod tests {
     #[test]
     fn a_report_survives_as_lines_and_is_readable() {
         let path = std::env::temp_dir().join(format!("kiln-report-{}", std::process::id()));
+        let candidate = |name: &str, seconds, predicted| Candidate {
+            kernel: "fused softmax".into(),
+            name: name.into(),
+            seconds,
+            spread: 0.011,
+            predicted,
+        };
         let mut report = Report::to_file(&path).unwrap();
         report.check("sum", Ok(()));
         report.check("product", Err("3 is not\n4".into()));
@@ -274,7 +306,12 @@ mod tests {
             unit: "GB/s".into(),
             kiln: Some(0.012345),
             spread: Some(0.0214),
-            beside: vec![("PyTorch".into(), 98.76)],
+            predicted: Some(0.0456),
+            beside: BTreeMap::from([("PyTorch".into(), 98.76)]),
+            candidates: vec![
+                candidate("default", 4e-6, Some(1.0)),
+                candidate("rows", 3.2e-6, None),
+            ],
         });
         report.end(12.0);
         let lines = std::fs::read_to_string(&path).unwrap();
@@ -285,13 +322,26 @@ mod tests {
         assert!(text.contains("- WRONG product: 3 is not 4\n"), "{text}");
         assert!(text.contains("- left out: programs from 7 on\n"), "{text}");
         let rows = [
-            "| | Kiln | spread | PyTorch | unit |",
-            "| copy | 1235 | – | – | GB/s |",
-            "| softmax | 0.0123 | 2.1% | 98.8 | GB/s |",
+            "| | Kiln | spread | predicted | PyTorch | unit |",
+            "| copy | 1235 | – | – | – | GB/s |",
+            "| softmax | 0.0123 | 2.1% | 0.0456 | 98.8 | GB/s |",
+            "- softmax by candidates: rows 3.20 µs, 1.00x, spread 1.1%; default 4.00 µs, 1.25x, predicted 1.00x, \
+             spread 1.1%",
         ];
         for row in rows {
             assert!(text.contains(row), "{text}");
         }
+        // What is not known is not there.
+        let figures = &report.to_json()["figures"];
+        let known: Vec<&String> = figures[0].as_object().unwrap().keys().collect();
+        assert_eq!(known, ["beside", "kiln", "name", "spread", "unit"]);
+        assert_eq!(figures[1]["predicted"], 0.0456);
+        let candidates = &figures[1]["candidates"];
+        assert_eq!(
+            (&candidates[0]["predicted"], &candidates[1]["predicted"]),
+            (&json!(1.0), &Value::Null)
+        );
+        assert_eq!(candidates[1]["seconds"], 3.2e-6);
         // Whatever a process was about when it was killed, what it had written stays.
         for end in 0..lines.len() {
             let Some(cut) = lines.get(..end) else {
@@ -302,5 +352,17 @@ mod tests {
             let count = count + some.notes.len() + some.figures.len();
             assert!(count as u64 >= whole.min(6), "{cut}");
         }
+    }
+
+    #[test]
+    fn a_number_that_is_not_finite_is_wrong() {
+        let mut report = Report::default();
+        report.figure(Figure {
+            name: "copy".into(),
+            beside: BTreeMap::from([("PyTorch".into(), f64::INFINITY)]),
+            ..Figure::default()
+        });
+        assert!(report.figures.is_empty() && report.wrong.len() == 1);
+        assert!(report.wrong[0].contains("copy"), "{:?}", report.wrong);
     }
 }

@@ -32,10 +32,14 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
         // Two products forward and five backward, as papers count.
         let products = if backward { 7.0 } else { 2.0 };
         let flops = products * halves * 2.0 * (batch * heads * tokens * tokens * width) as f64;
-        Case::new(
+        // Forward the queries, keys, values and the result; backward three operands, four gradients.
+        let tensors = if backward { 7 } else { 4 };
+        let elements = shape.iter().product::<usize>();
+        let bytes = (tensors * elements * DType::BF16.size()) as f64;
+        let case = Case::new(
             name,
             vec![(DType::BF16, shape); operands],
-            flops,
+            bytes,
             move |x| {
                 if !backward {
                     return Ok(vec![attention(x, causal)]);
@@ -48,12 +52,12 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
                     Grad::new().grad_outputs(&x[3]),
                 )
             },
-        )
+        );
+        Case { flops, ..case }
     };
     let cases = SHAPES.into_iter().flat_map(|shape| {
         [(false, false), (true, false), (true, true)]
             .map(|(causal, back)| case(shape, causal, back))
     });
-    let rate = |time: f64, flops: f64| flops / time / 1e12;
-    table(settings, report, "attention", "TFLOP/s", cases, rate)
+    table(settings, report, "attention", cases)
 }

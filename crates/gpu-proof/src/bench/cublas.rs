@@ -11,6 +11,8 @@ use std::time::Instant;
 
 /// Bytes of workspace, which NVIDIA advises for Hopper.
 const WORKSPACE: usize = 32 << 20;
+/// Rows, columns and terms of products that show the most the library gives.
+pub(crate) const LARGE: usize = 8192;
 
 /// The opened library.
 pub(crate) struct Cublas {
@@ -113,6 +115,14 @@ impl Cublas {
                 Array::new(WORKSPACE)?,
             ],
         })
+    }
+
+    /// Operations a second of large products, measured several times.
+    pub(crate) fn rates(&self, dtype: DType) -> Result<Vec<f64>, Failed> {
+        let product = self.product(dtype, [LARGE; 3])?;
+        let flops = 2.0 * (LARGE as f64).powi(3);
+        let rate = |_| Ok(flops / product.seconds(0.05)?);
+        (0..9).map(rate).collect()
     }
 }
 

@@ -4,24 +4,28 @@ mod attention;
 mod cublas;
 mod models;
 mod products;
+mod roofline;
 mod rows;
 mod torch;
 
 pub(crate) use attention::run as attention;
-pub(crate) use cublas::Cublas;
+pub(crate) use cublas::{Cublas, LARGE};
 pub(crate) use models::run as models;
 pub(crate) use products::{convolutions, run as products};
+use roofline::{Peaks, roofline};
 pub(crate) use rows::{launches, run as rows};
 
 use crate::driver::Driver;
-use crate::report::Figure;
+use crate::report::{Candidate, Figure};
 use crate::{Failed, Report, Settings};
-use kiln_compiler::Options;
-use kiln_compiler::tune::{Mode, Settings as Tune};
+use kiln_compiler::tune::{Choice, Mode, Outcome, Record, Settings as Tune, Store, Trial};
+use kiln_compiler::{Compilation, Options};
 use kiln_ir::Graph;
 use kiln_ir::fuzz::Rng;
 use kiln_runtime::{Buffer, Executable, Replays, cuda};
 use kiln_tensor::{DType, Result, Spec, Tensor, compile};
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -32,9 +36,6 @@ const GRAPH: f64 = 0.003;
 /// Bytes of the operands of runs that follow one another: more than twice what any cache of a GPU holds.
 const COLD: usize = 256 << 20;
 
-/// The unit of tables beside which a copy stands.
-const BANDWIDTH: &str = "GB/s";
-
 type Function = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>>;
 
 /// Work to measure.
@@ -43,8 +44,10 @@ pub(crate) struct Case {
     /// Dtype and shape of each operand.
     operands: Vec<(DType, Vec<usize>)>,
     function: Function,
-    /// The work of a run, such as its operations or bytes.
-    work: f64,
+    /// Bytes that a run must read and write at least.
+    bytes: f64,
+    /// Operations of the products of a run; 0 where it has none.
+    flops: f64,
     /// The sizes of a product `[m, k] × [k, n]` that it is.
     product: Option<[usize; 3]>,
 }
@@ -53,15 +56,29 @@ impl Case {
     fn new(
         name: impl Into<String>,
         operands: Vec<(DType, Vec<usize>)>,
-        work: f64,
+        bytes: f64,
         function: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + 'static,
     ) -> Case {
         Case {
             name: name.into(),
             operands,
             function: Box::new(function),
-            work,
+            bytes,
+            flops: 0.0,
             product: None,
+        }
+    }
+
+    /// The unit of its numbers.
+    fn unit(&self) -> &'static str {
+        if self.flops > 0.0 { "TFLOP/s" } else { "GB/s" }
+    }
+
+    /// Returns the operations or bytes per second of a run that takes so long, in [`Case::unit`]s.
+    fn rate(&self, seconds: f64) -> f64 {
+        match self.flops {
+            0.0 => self.bytes / seconds / 1e9,
+            flops => flops / seconds / 1e12,
         }
     }
 
@@ -94,19 +111,66 @@ impl Case {
     }
 }
 
-/// A program for the GPU by Kiln's default choices, or by those that its tuner measures, and the tuner's report.
-fn compiled(graph: &Graph, mode: Mode) -> std::result::Result<(Arc<Executable>, String), Failed> {
+/// A program for the GPU whose kernels are chosen by these settings.
+fn compiled(graph: &Graph, tune: Tune) -> std::result::Result<Compilation, Failed> {
     let options = Options {
         gpu: Some(0),
-        tune: Tune {
-            mode,
-            ..Tune::current()
-        },
+        tune,
         ..Options::default()
     };
-    let compilation = kiln_compiler::compile(graph, &[], &options)?;
-    let tuning = compilation.explain.tuning.to_string();
-    Ok((Arc::new(compilation.executable), tuning))
+    Ok(kiln_compiler::compile(graph, &[], &options)?)
+}
+
+/// The process's settings of the tuner in another mode.
+fn mode(mode: Mode) -> Tune {
+    Tune {
+        mode,
+        ..Tune::current()
+    }
+}
+
+/// The kernels of a program that the tuner had a choice for, each once.
+fn choices(program: &Compilation) -> Vec<Arc<Choice>> {
+    let kernels = program.explain.kernels.iter();
+    let mut choices: Vec<Arc<Choice>> = kernels.filter_map(|k| k.choice.clone()).collect();
+    choices.sort_by(|a, b| a.key.cmp(&b.key));
+    choices.dedup_by(|a, b| a.key == b.key);
+    choices
+}
+
+/// A tuned program with another candidate for one of its kernels: compiled by a store of its own that knows nothing
+/// else.
+fn with_candidate(
+    graph: &Graph,
+    tuned: &Compilation,
+    kernel: &Choice,
+    name: &str,
+) -> std::result::Result<Compilation, Failed> {
+    let path = Path::new("");
+    for choice in &tuned.explain.tuning.choices {
+        let is_other = choice.key != kernel.key;
+        let trial = Trial {
+            name: (if is_other { &choice.chosen } else { name }).to_string(),
+            workspace: 0,
+            same_bits: true,
+            predicted: None,
+            outcome: Outcome::Timed(vec![1]),
+        };
+        Store::of(path).put(Record::new(choice.key.clone(), vec![trial]))?;
+    }
+    let store = Some(Arc::from(path));
+    let other = compiled(
+        graph,
+        Tune {
+            store,
+            ..mode(Mode::Frozen)
+        },
+    )?;
+    let is_it = |c: &Arc<Choice>| c.key == kernel.key && c.chosen == name;
+    match choices(&other).iter().any(is_it) {
+        true => Ok(other),
+        false => Err("it is not chosen where nothing else is known".into()),
+    }
 }
 
 /// Numbers from -1 to 1; integers are 0 to 15.
@@ -142,19 +206,6 @@ pub(crate) fn random(
     })
 }
 
-/// Graphs of some runs on sets of operands in turn, of about [`GRAPH`] seconds.
-fn replays(
-    executable: &Arc<Executable>,
-    sets: &[Vec<Buffer>],
-) -> std::result::Result<Replays, Failed> {
-    let first = executable.replays(sets, sets.len())?;
-    first.time(0)?;
-    let once = first.time(0)?.as_secs_f64().max(1e-7);
-    let runs = ((GRAPH / once) as usize).clamp(sets.len(), 256);
-    let all: Vec<Vec<Buffer>> = sets.iter().cycle().take(runs).cloned().collect();
-    Ok(executable.replays(&all, runs)?)
-}
-
 pub(crate) fn median(times: &[f64]) -> f64 {
     let mut times = times.to_vec();
     times.sort_by(f64::total_cmp);
@@ -169,19 +220,16 @@ pub(crate) fn spread(times: &[f64]) -> f64 {
     (sorted[sorted.len() - 1 - quarter] - sorted[quarter]) / median(times)
 }
 
-/// Measures cases, Kiln's choices and its tuner's in turns with cuBLASLt and a copy, and PyTorch's of the same names
-/// before; `number` makes one of the table's unit of seconds and the case's work.
+/// Measures cases, and PyTorch's of the same names before.
 fn table(
     settings: &Settings,
     report: &mut Report,
     part: &str,
-    unit: &str,
     cases: impl Iterator<Item = Case>,
-    number: impl Fn(f64, f64) -> f64,
 ) -> std::result::Result<(), Failed> {
     let gpu = cuda::Device::get(0)?;
     let emulated = settings.emulated();
-    let beside = match emulated {
+    let torch = match emulated {
         true => Default::default(),
         false => torch::times(settings, part, report),
     };
@@ -191,65 +239,197 @@ fn table(
     let driver = Driver::open()?;
     let copy = driver.copier(if emulated { 1 << 10 } else { COLD / 4 })?;
     let cublas = Cublas::open(settings, report);
+    let mut bench = Bench {
+        emulated,
+        gpu: &gpu,
+        cublas: cublas.as_ref(),
+        copy: &copy,
+        torch,
+        peaks: Peaks::new(&gpu, &driver, cublas.as_ref())?,
+        report,
+    };
     for case in cases {
         if settings.is_over() {
-            report.leave_out(format!("{} and what comes after it", case.name));
+            let rest = format!("{} and what comes after it", case.name);
+            bench.report.leave_out(rest);
             return Ok(());
         }
-        let measured = measure(&case, &gpu, emulated, cublas.as_ref(), &copy, report);
-        let Measured {
-            kiln,
-            others,
-            copied,
-        } = match measured {
-            Ok(measured) => measured,
-            Err(e) => {
-                report.wrong(format!("{}: {e}", case.name));
-                continue;
+        match bench.measure(&case) {
+            Ok(figure) => {
+                bench.report.check(&case.name, Ok(()));
+                if !emulated {
+                    bench.report.figure(figure);
+                }
             }
-        };
-        report.check(&case.name, Ok(()));
-        if !emulated {
-            let torch = beside.get(&case.name).map(|t| ("PyTorch".to_string(), *t));
-            let others = others.into_iter().chain(torch);
-            let others = others.map(|(who, t)| (who, number(t, case.work)));
-            let copy = (unit == BANDWIDTH).then(|| ("a copy".to_string(), copied / 1e9));
-            report.figure(Figure {
-                name: case.name.clone(),
-                unit: unit.into(),
-                kiln: Some(number(median(&kiln), case.work)),
-                spread: Some(spread(&kiln)),
-                beside: others.chain(copy).collect(),
-            });
+            Err(e) => bench.report.wrong(format!("{}: {e}", case.name)),
         }
         gpu.empty_cache()?;
     }
     Ok(())
 }
 
-/// Times of the rounds of a case.
-struct Measured {
-    /// Seconds of a run in each round.
-    kiln: Vec<f64>,
-    /// The medians of others.
-    others: Vec<(String, f64)>,
-    /// Bytes a second that a copy reads and writes.
-    copied: f64,
+/// What cases are measured with.
+struct Bench<'a> {
+    /// Everything runs once then, and its times mean nothing.
+    emulated: bool,
+    gpu: &'a Arc<cuda::Device>,
+    cublas: Option<&'a Cublas>,
+    /// Copies [`COLD`] / 4 bytes so many times.
+    copy: &'a dyn Fn(usize) -> std::result::Result<(), Failed>,
+    /// PyTorch's seconds by the names of cases.
+    torch: BTreeMap<String, f64>,
+    peaks: Peaks<'a>,
+    report: &'a mut Report,
 }
 
-fn measure(
-    case: &Case,
-    gpu: &Arc<cuda::Device>,
-    emulated: bool,
-    cublas: Option<&Cublas>,
-    copy: &dyn Fn(usize) -> std::result::Result<(), Failed>,
-    report: &mut Report,
-) -> std::result::Result<Measured, Failed> {
-    let graph = case.recorded()?;
-    let (default, _) = compiled(&graph, Mode::Off)?;
-    let sets = case.sets(gpu, if emulated { 0 } else { COLD })?;
-    let results = default.run(&mut sets[0].clone(), &vec![false; sets[0].len()])?;
-    for result in results {
+/// A program to time.
+struct Timed {
+    /// Where the program is the tuned one but for the candidate of one kernel: the kernel's key, the candidate's name,
+    /// and what is predicted of it.
+    candidate: Option<(String, String, Option<f64>)>,
+    replays: Replays,
+    /// Of a run, in each round.
+    seconds: Vec<f64>,
+}
+
+impl Timed {
+    fn candidate(&self) -> Option<Candidate> {
+        let (kernel, name, predicted) = self.candidate.clone()?;
+        Some(Candidate {
+            kernel,
+            name,
+            seconds: median(&self.seconds),
+            spread: spread(&self.seconds),
+            predicted,
+        })
+    }
+}
+
+impl Bench<'_> {
+    /// Measures Kiln's choices, its tuner's and the tuner's candidates in turns with cuBLASLt and a copy.
+    fn measure(&mut self, case: &Case) -> std::result::Result<Figure, Failed> {
+        let graph = case.recorded()?;
+        let default = compiled(&graph, mode(Mode::Off))?.executable;
+        let tuned = compiled(&graph, mode(Mode::On))?;
+        let sets = case.sets(self.gpu, if self.emulated { 0 } else { COLD })?;
+        finite(&default, &sets[0])?;
+        let default = Arc::new(default);
+        let first = default.replays(&sets, sets.len())?;
+        let once = first.time(0).and_then(|_| first.time(0))?;
+        let runs = GRAPH / once.as_secs_f64().max(1e-7);
+        let most = if self.emulated { 1 } else { 256 };
+        let runs = (runs as usize).clamp(sets.len(), most);
+        let runs: Vec<Vec<Buffer>> = sets.iter().cycle().take(runs).cloned().collect();
+        let mut all = vec![timed(default, &runs, None)?];
+        all.extend(self.candidates(case, &graph, &tuned, &runs));
+        all.push(timed(Arc::new(tuned.executable), &runs, None)?);
+        self.rounds(case, all)
+    }
+
+    /// The tuned program with each candidate that the tuner found right.
+    fn candidates(
+        &mut self,
+        case: &Case,
+        graph: &Graph,
+        tuned: &Compilation,
+        runs: &[Vec<Buffer>],
+    ) -> Vec<Timed> {
+        let kernels = choices(tuned);
+        let tuning = tuned.explain.tuning.to_string();
+        let untried = kernels.iter().filter(|k| k.trials.is_empty());
+        let untried: Vec<String> = untried.map(|k| k.to_string()).collect();
+        for line in tuning.lines().chain(untried.iter().map(|k| &k[..])) {
+            if !self.emulated {
+                self.report.note(format!("{}: {}", case.name, line.trim()));
+            }
+        }
+        let mut all = Vec::new();
+        for kernel in kernels {
+            // Those of other sizes with this key may not be among its candidates.
+            let right = kernel.trials.iter().filter(|t| t.time().is_some());
+            let right = right.filter(|t| kernel.candidates.contains(&t.name));
+            let right = right.map(|t| (&t.name, t.predicted));
+            // The tuner tries nothing on the emulated device.
+            let last = kernel.candidates.last().map(|name| (name, None));
+            let last = last.filter(|_| self.emulated && case.product.is_some());
+            for (name, predicted) in right.chain(last) {
+                let candidate = Some((kernel.key.clone(), name.clone(), predicted));
+                let other = with_candidate(graph, tuned, &kernel, name);
+                match other.and_then(|c| timed(Arc::new(c.executable), runs, candidate)) {
+                    Ok(other) => all.push(other),
+                    Err(e) => self.report.wrong(format!("{}: {name}: {e}", case.name)),
+                }
+            }
+        }
+        all
+    }
+
+    /// Times programs, of which the first is the default and the last the tuned one.
+    fn rounds(&mut self, case: &Case, mut all: Vec<Timed>) -> std::result::Result<Figure, Failed> {
+        let dtype = case.operands[0].0;
+        let product = self.cublas.zip(case.product);
+        let product = product.and_then(|(cublas, sizes)| match cublas.product(dtype, sizes) {
+            Ok(product) => Some(product),
+            Err(e) => {
+                self.report.note(format!("{}: cuBLASLt: {e}", case.name));
+                None
+            }
+        });
+        let (mut products, mut copies) = (Vec::new(), Vec::new());
+        for round in 0..if self.emulated { 1 } else { ROUNDS } {
+            for timed in &mut all {
+                timed.seconds.push(timed.replays.time(round)?.as_secs_f64());
+            }
+            if let Some(product) = &product {
+                products.push(product.seconds(GRAPH)?);
+            }
+            let start = Instant::now();
+            (self.copy)(8)?;
+            copies.push(start.elapsed().as_secs_f64() / 8.0);
+        }
+        // What is copied is read and written.
+        let bandwidth = (COLD / 2) as f64 / median(&copies);
+        let peak = match case.flops > 0.0 && !self.emulated {
+            true => self.peaks.of(dtype, self.report),
+            false => None,
+        };
+        let number = |seconds: &[f64]| case.rate(median(seconds));
+        let beside = [
+            ("tuned", all.last().map(|t| number(&t.seconds))),
+            ("cuBLASLt", product.map(|_| number(&products))),
+            ("PyTorch", self.torch.get(&case.name).map(|t| case.rate(*t))),
+            ("a copy", (case.flops == 0.0).then_some(bandwidth / 1e9)),
+        ];
+        let beside = beside
+            .into_iter()
+            .filter_map(|(who, n)| Some((who.into(), n?)));
+        Ok(Figure {
+            name: case.name.clone(),
+            unit: case.unit().into(),
+            kiln: Some(number(&all[0].seconds)),
+            spread: Some(spread(&all[0].seconds)),
+            predicted: roofline(case.bytes, bandwidth, case.flops, peak).map(|t| case.rate(t)),
+            beside: beside.collect(),
+            candidates: all.iter().filter_map(Timed::candidate).collect(),
+        })
+    }
+}
+
+fn timed(
+    executable: Arc<Executable>,
+    runs: &[Vec<Buffer>],
+    candidate: Option<(String, String, Option<f64>)>,
+) -> std::result::Result<Timed, Failed> {
+    Ok(Timed {
+        candidate,
+        replays: executable.replays(runs, runs.len())?,
+        seconds: Vec::new(),
+    })
+}
+
+/// Makes sure that all results of a program are finite.
+fn finite(executable: &Executable, set: &[Buffer]) -> std::result::Result<(), Failed> {
+    for result in executable.run(&mut set.to_vec(), &vec![false; set.len()])? {
         let result = result.to_host()?;
         let shape: Vec<usize> = result.shape().iter().map(|n| *n as usize).collect();
         let array = kiln_ir::eval::Array::from_bytes(result.dtype(), &shape, result.bytes()?);
@@ -258,52 +438,7 @@ fn measure(
             return Err("a result is not finite".into());
         }
     }
-    let ours = replays(&default, &sets)?;
-    if emulated {
-        // The tuner measures nothing there, and the times mean nothing.
-        return Ok(Measured {
-            kiln: vec![ours.time(0)?.as_secs_f64()],
-            others: vec![],
-            copied: f64::NAN,
-        });
-    }
-    let (tuned, found) = compiled(&graph, Mode::On)?;
-    found
-        .lines()
-        .for_each(|line| report.note(format!("{}: {}", case.name, line.trim())));
-    let tuned = replays(&tuned, &sets)?;
-    let dtype = case.operands[0].0;
-    let product = cublas.zip(case.product);
-    let product = product.and_then(|(cublas, sizes)| match cublas.product(dtype, sizes) {
-        Ok(product) => Some(product),
-        Err(e) => {
-            report.note(format!("{}: cuBLASLt: {e}", case.name));
-            None
-        }
-    });
-    let mut times = [const { Vec::new() }; 4];
-    for round in 0..ROUNDS {
-        times[0].push(ours.time(round)?.as_secs_f64());
-        times[1].push(tuned.time(round)?.as_secs_f64());
-        if let Some(product) = &product {
-            times[2].push(product.seconds(GRAPH)?);
-        }
-        let start = Instant::now();
-        copy(8)?;
-        times[3].push(start.elapsed().as_secs_f64() / 8.0);
-    }
-    let mut others = vec![("tuned".to_string(), median(&times[1]))];
-    if !times[2].is_empty() {
-        others.push(("cuBLASLt".to_string(), median(&times[2])));
-    }
-    // What is copied is read and written.
-    let copied = (COLD / 2) as f64 / median(&times[3]);
-    let [kiln, ..] = times;
-    Ok(Measured {
-        kiln,
-        others,
-        copied,
-    })
+    Ok(())
 }
 
 /// The CPU's generator draws the same numbers everywhere; `x` on the device.

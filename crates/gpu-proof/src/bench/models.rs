@@ -224,8 +224,8 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> std::result::Resu
             name: whole.name.clone(),
             unit: "ms".into(),
             kiln: Some(1e3 * whole.seconds(settings.device)?),
-            spread: None,
             beside: torch.into_iter().collect(),
+            ..Figure::default()
         });
         settings.device.empty_cache()?;
     }

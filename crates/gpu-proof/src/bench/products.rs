@@ -25,10 +25,6 @@ const CONVOLUTIONS: [[usize; 5]; 4] = [
     [64, 512, 512, 7, 3],
 ];
 
-fn rate(time: f64, flops: f64) -> f64 {
-    flops / time / 1e12
-}
-
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
     let small = settings.emulated();
     let matrices = TYPES.iter().flat_map(|t| MATRICES.map(|m| (t, m)));
@@ -37,11 +33,14 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
         let [m, n, k] = if small { [65, 33, 40] } else { [m, n, k] };
         let operands = vec![(*dtype, vec![m, k]), (*dtype, vec![k, n])];
         let flops = 2.0 * (m * n * k) as f64;
-        let mut case = Case::new(name, operands, flops, |x| Ok(vec![x[0].matmul(&x[1])]));
-        case.product = Some([m, n, k]);
-        case
+        let bytes = ((m * k + k * n + m * n) * dtype.size()) as f64;
+        Case {
+            flops,
+            product: Some([m, n, k]),
+            ..Case::new(name, operands, bytes, |x| Ok(vec![x[0].matmul(&x[1])]))
+        }
     });
-    table(settings, report, "products", "TFLOP/s", cases, rate)
+    table(settings, report, "products", cases)
 }
 
 /// A convolution's passes: its result, and the gradients of image and weights.
@@ -62,6 +61,9 @@ pub(crate) fn convolutions(settings: &Settings, report: &mut Report) -> Result<(
             [n, c, o, size]
         };
         let flops = 2.0 * (n * o * size * size * c * kernel * kernel) as f64;
+        // Of image, weights and result each pass reads two and writes the third.
+        let elements = n * size * size * (c + o) + o * c * kernel * kernel;
+        let bytes = (elements * dtype.size()) as f64;
         let padding = (kernel / 2) as i64;
         // Images and their gradients lie channels last on both sides.
         let image = |channels: usize| (*dtype, vec![n, size, size, channels]);
@@ -70,7 +72,7 @@ pub(crate) fn convolutions(settings: &Settings, report: &mut Report) -> Result<(
         if pass > 0 {
             operands.push(image(o));
         }
-        Case::new(name, operands, flops, move |x| {
+        let case = Case::new(name, operands, bytes, move |x| {
             let first = |t: &Tensor| t.permute([0, 3, 1, 2]);
             let last = |t: Tensor| t.permute([0, 2, 3, 1]);
             let leaves = [
@@ -83,7 +85,8 @@ pub(crate) fn convolutions(settings: &Settings, report: &mut Report) -> Result<(
                 0 => Ok(vec![y]),
                 pass => grad_with(&y, vec![&leaves[pass - 1]], Grad::new().grad_outputs(&x[2])),
             }
-        })
+        });
+        Case { flops, ..case }
     });
-    table(settings, report, "convolutions", "TFLOP/s", cases, rate)
+    table(settings, report, "convolutions", cases)
 }

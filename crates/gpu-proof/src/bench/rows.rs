@@ -1,7 +1,7 @@
 //! Kernels whose time is that of memory, and the time of the host.
 
 use super::models::Whole;
-use super::{BANDWIDTH, Case, median, randn, table};
+use super::{Case, median, randn, table};
 use crate::{Failed, Report, Settings};
 use kiln_tensor::{Affine, DType, Grad, Result, RunningStats, Tensor, grad_with};
 use std::time::Instant;
@@ -168,8 +168,7 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> std::result::Resu
          reads its input twice, its backward pass both of its inputs",
     );
     let cases = cases(settings.emulated()).into_iter();
-    let rate = |time: f64, bytes: f64| bytes / time / 1e9;
-    table(settings, report, "rows", BANDWIDTH, cases, rate)
+    table(settings, report, "rows", cases)
 }
 
 /// Products of small matrices, each of which is a kernel.
