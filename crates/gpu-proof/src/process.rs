@@ -71,9 +71,15 @@ mod tests {
         assert!(ended.is_none() && start.elapsed() < Duration::from_secs(20));
         let pid = std::fs::read_to_string(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
-        // It may be a zombie until its new parent looks.
-        let status = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
-        let gone = status.map_or(true, |s| s.contains(") Z"));
-        assert!(gone, "the sleeping process is still there");
+        // It dies when it is next scheduled, and may be a zombie until its new parent looks.
+        let gone = || {
+            let status = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+            status.map_or(true, |s| s.contains(") Z"))
+        };
+        while !gone() {
+            let waited = start.elapsed();
+            assert!(waited < Duration::from_secs(20), "it still sleeps");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
