@@ -6,14 +6,14 @@ use std::any::Any;
 
 /// A kernel of a GPU's engine, with known sizes.
 pub trait Launch: Any + Send + Sync {
-    /// How many places in it can report a data error.
+    /// The number of places in it that can report a data error.
     fn sites(&self) -> usize;
 
-    /// Whether there is nothing to do.
+    /// True if there is nothing to do.
     fn is_empty(&self) -> bool;
 }
 
-/// A launch and what it is called with.
+/// A launch with its arguments.
 pub struct Call<'a> {
     pub launch: &'a dyn Launch,
     pub args: SmallVec<[*mut u8; 12]>,
@@ -21,18 +21,18 @@ pub struct Call<'a> {
     pub sites: SmallVec<[u32; 2]>,
     /// The address of the error record.
     pub record: u64,
-    /// Whether an error before leaves out its effect.
+    /// True if an earlier error leaves out its effect.
     pub guarded: bool,
     /// The plan's step that it belongs to.
     pub step: usize,
-    /// The calls before it, by position, that it waits for.
+    /// Positions of the calls that it waits for.
     pub after: SmallVec<[u32; 4]>,
 }
 
-/// Calls by position, those behind which something is done.
+/// Positions of the calls behind which something is done.
 pub type Ends = SmallVec<[u32; 4]>;
 
-/// Where calls go, in order.
+/// A sink of calls, in order.
 pub struct Calls<'a> {
     sink: &'a mut dyn FnMut(Call) -> Result<()>,
     made: u32,
@@ -43,7 +43,11 @@ impl<'a> Calls<'a> {
         Calls { sink, made: 0 }
     }
 
-    /// Gives a call; in its place, if there is nothing to do, stands what it would wait for.
+    /// Adds a call, and returns its position; one with nothing to do is left out, and what it would wait for stands in
+    /// its place.
+    ///
+    /// # Errors
+    /// The sink's.
     pub fn add(&mut self, call: Call) -> Result<Ends> {
         if call.launch.is_empty() {
             return Ok(call.after);
@@ -54,7 +58,7 @@ impl<'a> Calls<'a> {
     }
 }
 
-/// What steps have around them.
+/// The surroundings of steps.
 #[derive(Copy, Clone)]
 pub struct Around<'a> {
     /// The error record.

@@ -1,4 +1,4 @@
-//! What a step runs once sizes are known, whatever kind of kernel it is.
+//! Work: a kernel of any kind, linked for known sizes.
 
 use crate::calls::{Around, Calls, Ends};
 use crate::error::{Error, Result};
@@ -10,13 +10,13 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// What a kernel on the CPU is called with.
+/// The arguments of a kernel on the CPU.
 pub struct Call<'a> {
     pub args: &'a [*mut u8],
-    /// The weights that [`Work::pack`] made, if they were packed.
+    /// Weights that [`Work::pack`] packed.
     pub packed: Option<*mut u8>,
     pub scratch: *mut u8,
-    /// Whether its parts may run at the same time.
+    /// True if its parts may run concurrently.
     pub parallel: bool,
     /// The plan's sites that the step names.
     pub step_sites: &'a [u32],
@@ -26,22 +26,25 @@ pub struct Call<'a> {
     pub failures: &'a Failures,
 }
 
-/// What calls on a GPU are made of.
+/// The arguments of a kernel on a GPU.
 pub struct Expand<'a> {
     pub args: SmallVec<[*mut u8; 12]>,
     pub scratch: *mut u8,
-    /// What is around a body of the step.
+    /// The surroundings of a body of the step.
     pub within: Around<'a>,
 }
 
-/// Weights in a form that they are packed into once.
+/// Weights that are packed once.
 pub struct Packs {
-    /// The argument that they are.
+    /// Their argument.
     pub weights: usize,
     pub bytes: usize,
 }
 
-/// The weights that were packed before, or what `pack` makes of them now, so many elements.
+/// The weights that were packed before, else `len` elements that `pack` makes of them now.
+///
+/// # Errors
+/// If memory is short.
 pub fn packed_weights<T>(
     packed: Option<*mut u8>,
     (storage, len): (&mut Option<Storage>, i64),
@@ -55,39 +58,47 @@ pub fn packed_weights<T>(
 
 /// The facts of a tile program that decide how a step may run.
 pub trait Program {
-    /// Whether its parts may run at the same time.
+    /// True if its parts may run concurrently.
     fn is_parallel(&self) -> bool;
 
-    /// Whether accesses to these arguments, which may be one memory, never meet at an element from different points.
+    /// True if accesses to these arguments, which may alias, never meet at an element from different points.
     fn keeps_apart(&self, args: &[usize]) -> bool;
 
-    /// Whether it writes all of an argument, and reads nothing of it before.
+    /// True if it writes all of an argument, and reads nothing of it before.
     fn covers(&self, arg: usize) -> bool;
 }
 
 /// A kernel with known sizes. One that runs on the CPU has [`Work::run`], one on a GPU [`Work::expand`].
 pub trait Work: Send + Sync {
-    /// Runs it; gives the data error of a body in it.
+    /// Runs it, and returns the data error of a body in it.
+    ///
+    /// # Errors
+    /// If it can't run at all.
     ///
     /// # Safety
-    /// The arguments and the scratch memory are those it was linked for, and `parallel` is right: see. What is packed is what [`Work::pack`] made of the same weights.
+    /// The arguments and the scratch memory are those it was linked for, and `parallel` is
+    /// right: nobody else writes what it reads, or touches what it writes. What is packed is what [`Work::pack`] made of
+    /// the same weights.
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         let _ = call;
         Err(Error::Internal("a GPU kernel for the CPU".into()))
     }
 
-    /// Gives its calls; gives those behind which it is done.
+    /// Adds its calls, and returns those behind which it is done.
+    ///
+    /// # Errors
+    /// If a call can't be given to the device.
     fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
         let _ = (with, calls);
         Err(Error::Internal("a CPU kernel for a GPU".into()))
     }
 
-    /// How it is cut, for people, where there is more to say than its algorithm.
+    /// Its schedule as text, where there is more to say than its algorithm.
     fn schedule(&self) -> Option<String> {
         None
     }
 
-    /// The work as its engine's own type, which runs several tile programs at once.
+    /// The work as its engine's own type, by which the engine finds tile programs that it runs together.
     fn as_any(&self) -> Option<&dyn Any> {
         None
     }
@@ -97,12 +108,12 @@ pub trait Work: Send + Sync {
         None
     }
 
-    /// Which of its weights can be packed once.
+    /// Weights of it that can be packed once.
     fn packs(&self) -> Option<Packs> {
         None
     }
 
-    /// Whether it touches weights no more that were packed for it, whatever their values are.
+    /// True if it never touches weights that were packed for it, whatever their values are.
     fn forgets_packed(&self) -> bool {
         false
     }
@@ -115,38 +126,38 @@ pub trait Work: Send + Sync {
         let _ = call;
     }
 
-    /// Bytes of memory that it needs beside its arguments.
+    /// Workspace, in bytes.
     fn scratch(&self) -> usize {
         0
     }
 
-    /// Whether it runs programs, whose results have the sizes of its arguments, or of slices of them, ...
+    /// True if it runs programs, whose results have the sizes of its arguments, or of slices of them.
     fn has_bodies(&self) -> bool {
         false
     }
 
-    /// ... and whether something may be read in these, or be their result, that nothing has written.
+    /// True if its programs may read something, or have a result, that nothing has written.
     fn is_bare(&self) -> bool {
         false
     }
 
-    /// What it holds on a GPU.
+    /// Memory of a GPU that it holds.
     fn held(&self) -> Vec<&Arc<Storage>> {
         Vec::new()
     }
 
-    /// How many calls it makes on a GPU, at most.
+    /// The most calls that it makes on a GPU.
     fn calls(&self) -> usize {
         1
     }
 
-    /// Whether it may report a data error on a GPU.
+    /// True if it may report a data error on a GPU.
     fn can_fail(&self) -> bool {
         false
     }
 }
 
-/// What a kernel is linked for.
+/// The sizes that a kernel is linked for.
 #[derive(Copy, Clone)]
 pub struct Sizes<'a> {
     /// The values of symbols.
