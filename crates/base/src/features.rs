@@ -25,16 +25,16 @@ pub enum Feature {
 }
 
 /// A set of features: what kernels are compiled for. The sets with a name are the *levels* that `KILN_CPU_LEVEL` takes.
-#[derive(Copy, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Copy, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Features(u16);
 
 /// A CPU level that does not exist or that this machine lacks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("CPU level {asked:?}: {why}")]
 pub struct LevelError {
-    /// What was asked for.
+    /// The name that was asked for.
     pub asked: String,
-    /// What is wrong with it.
+    /// The reason why it can't be used.
     pub why: String,
 }
 
@@ -140,12 +140,15 @@ impl Features {
         }
     }
 
-    /// Whether instructions multiply four bytes to a lane.
+    /// True if instructions multiply four bytes to a lane.
     pub fn multiplies_bytes(self) -> bool {
-        self.has(Feature::AvxVnni) || self.has(Feature::Avx512Vnni)
+        match self.has(Feature::Avx512) {
+            true => self.has(Feature::Avx512Vnni),
+            false => self.has(Feature::AvxVnni),
+        }
     }
 
-    /// Whether products of bf16 are faster than those of f32: by VDPBF16PS, or in tiles. Processors that have FP16 take
+    /// True if products of bf16 are faster than those of f32: by VDPBF16PS, or in tiles. Processors that have FP16 take
     /// four times as long for a VDPBF16PS as for a VFMADD of f32, which does half as much (Emerald Rapids).
     pub fn multiplies_bf16(self) -> bool {
         let slow = self.has(Feature::Avx512Fp16);
@@ -281,7 +284,7 @@ fn extended_features() -> u32 {
     }
 }
 
-/// Whether the operating system keeps the tiles of AMX when it switches threads, and lets this process use them.
+/// True if the operating system keeps the tiles of AMX when it switches threads, and lets this process use them.
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 fn keeps_tiles() -> bool {
     #[target_feature(enable = "xsave")]

@@ -1,11 +1,11 @@
-//! What instructions are, and what they see while a program runs.
+//! Instructions, and the context that they run in.
 
 use super::emitted::Printed;
 use super::walk::Walk;
 use kiln_kernel::bound::BoundDynamic;
 use kiln_kernel::failures::Position;
 
-/// What an instruction is called with.
+/// The arguments of an instruction.
 pub(crate) type Call = (*mut Ctx, *const Code);
 /// A compiled instruction.
 ///
@@ -24,7 +24,7 @@ pub(crate) struct Code {
     pub c: u32,
     /// A walk, slot, state, site or printed function, as the instruction has it.
     pub x: u32,
-    /// Whether it calls a printed function, whose number is `x`.
+    /// True if it calls a printed function, whose number is `x`.
     pub is_call: bool,
 }
 
