@@ -74,8 +74,8 @@ impl DType {
             floats.iter().flat_map(|x| bytes(*x)).collect()
         }
         match self {
-            DType::F16 => of(floats, |x| f16::from_f64(x).to_le_bytes()),
-            DType::BF16 => of(floats, |x| bf16::from_f64(x).to_le_bytes()),
+            DType::F16 => of(floats, |x| f16::from_f32(to_odd(x)).to_le_bytes()),
+            DType::BF16 => of(floats, |x| bf16::from_f32(to_odd(x)).to_le_bytes()),
             DType::F32 => of(floats, |x| (x as f32).to_le_bytes()),
             _ => of(floats, f64::to_le_bytes),
         }
@@ -94,11 +94,21 @@ impl DType {
 /// Rounds `x` to the nearest value of a floating `dtype`.
 pub fn round_float(x: f64, dtype: DType) -> f64 {
     match dtype {
-        DType::F16 => f16::from_f64(x).to_f64(),
-        DType::BF16 => bf16::from_f64(x).to_f64(),
+        DType::F16 => f16::from_f32(to_odd(x)).to_f64(),
+        DType::BF16 => bf16::from_f32(to_odd(x)).to_f64(),
         DType::F32 => x as f32 as f64,
         _ => x,
     }
+}
+
+/// An f32 that rounds to f16 and to bf16 as `x` does: the one next to `x` towards 0, made odd where it is not `x`.
+fn to_odd(x: f64) -> f32 {
+    let near = x as f32;
+    let wide = f64::from(near);
+    if wide == x || x.is_nan() {
+        return near;
+    }
+    f32::from_bits((near.to_bits() - u32::from(wide.abs() > x.abs())) | 1)
 }
 
 impl Scalar {
@@ -144,5 +154,28 @@ mod tests {
         assert_eq!(DType::U64.int_bytes(&[-1]), [0xff; 8]);
         assert!(DType::F16.floats(&f16::NAN.to_le_bytes())[0].is_nan());
         assert_eq!(DType::F32.float_bytes(&[0.1]), 0.1f32.to_le_bytes());
+    }
+
+    #[test]
+    fn wide_numbers_round_once() {
+        let two = |n: i32| 2f64.powi(n);
+        for (dtype, digits, least) in [(DType::F16, 10, -24), (DType::BF16, 7, -133)] {
+            // Halfway between neighbours, of which the first or the second is even, and a little less and more.
+            for low in [1.0, 1.0 + two(-digits)] {
+                let (tie, high) = (low + two(-digits - 1), low + two(-digits));
+                for little in [two(-30), two(-50)] {
+                    let near = [tie - little, tie + little].map(|x| round_float(x, dtype));
+                    assert_eq!(near, [low, high], "{dtype} {little}");
+                }
+                let even = if low == 1.0 { low } else { high };
+                assert_eq!(round_float(-tie, dtype), -even, "{dtype}");
+                assert_eq!(dtype.floats(&dtype.float_bytes(&[tie])), [even]);
+            }
+            let tiny = [1.0, 1.0 + two(-50)].map(|x| round_float(x * two(least - 1), dtype));
+            assert_eq!(tiny, [0.0, two(least)], "{dtype}");
+            let ends = [1e-300, -1e-300, 1e300].map(|x| round_float(x, dtype));
+            assert_eq!(ends, [0.0, 0.0, f64::INFINITY], "{dtype}");
+            assert!(ends[1].is_sign_negative());
+        }
     }
 }

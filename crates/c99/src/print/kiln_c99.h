@@ -140,7 +140,7 @@ static inline uint32_t kiln_bits(float x) {
 
 /* Halves are stored as their bits. */
 static inline float kiln_from_bf16(uint16_t x) { return kiln_float((uint32_t)x << 16); }
-static inline uint16_t kiln_to_bf16(float x) {
+static inline uint16_t kiln_to_bf16_f32(float x) {
   const uint32_t bits = kiln_bits(x);
   if (x != x) return (uint16_t)(bits >> 16 | 0x40);
   return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
@@ -151,7 +151,7 @@ static inline float kiln_from_f16(uint16_t x) {
   if (rest >= 0x400) return kiln_float(sign | (rest + 0x1c000) << 13);
   return (sign ? -1.0f : 1.0f) * ((float)rest * 5.9604644775390625e-8f);
 }
-static inline uint16_t kiln_to_f16(float x) {
+static inline uint16_t kiln_to_f16_f32(float x) {
   const uint32_t bits = kiln_bits(x), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
   if (rest > 0x7f800000) return (uint16_t)(sign | 0x7e00);
   if (rest >= 0x47800000) return (uint16_t)(sign | 0x7c00);
@@ -159,6 +159,13 @@ static inline uint16_t kiln_to_f16(float x) {
   if (rest < 0x38800000) return (uint16_t)(sign | (kiln_bits(kiln_float(rest) + 0.5f) - 0x3f000000));
   return (uint16_t)(sign | ((rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13));
 }
+/* A float that rounds to a half as the double does: towards 0, and odd where it is not the double. */
+static inline float kiln_to_odd(double x) {
+  const float y = (float)x;
+  return (double)y == x || x != x ? y : kiln_float((kiln_bits(y) - (fabs((double)y) > fabs(x))) | 1);
+}
+static inline uint16_t kiln_to_f16_f64(double x) { return kiln_to_f16_f32(kiln_to_odd(x)); }
+static inline uint16_t kiln_to_bf16_f64(double x) { return kiln_to_bf16_f32(kiln_to_odd(x)); }
 
 /* Elementary functions without branches, so that loops of them vectorise. */
 #define kiln_round_f32 12582912.0f

@@ -95,8 +95,8 @@ pub(crate) fn loaded(x: &str, dtype: DType) -> String {
 /// A value of the dtype's compute type, as memory holds it: floats round and integers wrap.
 pub(crate) fn stored(x: &str, dtype: DType) -> String {
     match dtype {
-        DType::F16 => format!("kiln_to_f16({x})"),
-        DType::BF16 => format!("kiln_to_bf16({x})"),
+        DType::F16 => format!("kiln_to_f16_f32({x})"),
+        DType::BF16 => format!("kiln_to_bf16_f32({x})"),
         DType::I32 | DType::I64 | DType::F32 | DType::F64 => x.into(),
         narrow => format!("({}){x}", memory(narrow)),
     }
@@ -232,7 +232,16 @@ pub(crate) fn convert(x: &str, from: DType, to: DType) -> String {
             format!("({})kiln_to_{}({x})", ctype(to.compute()), to.name())
         }
         (_, to) if to.is_int() => format!("({})({}){x}", ctype(to.compute()), memory(to)),
-        (_, DType::F16 | DType::BF16) => loaded(&stored(&format!("(float){unsigned}{x}"), to), to),
+        (Compute::F32, DType::F16 | DType::BF16) => loaded(&stored(x, to), to),
+        (_, DType::F16 | DType::BF16) => {
+            // Integers of up to 16 bits are numbers of f32.
+            let (exact, name) = match from.size() {
+                ..=2 => ("float", "f32"),
+                _ => ("double", "f64"),
+            };
+            let wide = format!("({exact}){unsigned}{x}");
+            loaded(&format!("kiln_to_{}_{name}({wide})", to.name()), to)
+        }
         (_, to) => format!("({}){unsigned}{x}", ctype(to.compute())),
     }
 }

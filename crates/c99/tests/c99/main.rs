@@ -2,6 +2,7 @@
 
 mod cc;
 mod models;
+mod primitives;
 mod random;
 mod scaled;
 mod training;

@@ -13,16 +13,16 @@ use kiln_testkit::programs::plain;
 use kiln_testkit::rules::some_program;
 
 /// A compiled program with what the reference says of it.
-struct Case {
-    name: String,
+pub struct Case {
+    pub name: String,
     engine: Engine,
     oracle: Oracle,
     symbols: Vec<i64>,
 }
 
 impl Case {
-    fn new(name: String, graph: &Graph, seed: u64, options: &Options) -> Case {
-        let oracle = Oracle::new(graph, random_inputs(graph, seed));
+    pub fn new(name: String, graph: &Graph, inputs: Vec<Array>, options: &Options) -> Case {
+        let oracle = Oracle::new(graph, inputs);
         let engine = Engine::new(graph, options).unwrap();
         let plan = engine.executable.plan();
         let value =
@@ -45,7 +45,7 @@ impl Case {
         self.engine.executable.plan()
     }
 
-    fn program(&self) -> Program<'_> {
+    pub fn program(&self) -> Program<'_> {
         let inputs = self.plan().inputs.iter().zip(&self.oracle.inputs);
         let inputs = inputs
             .enumerate()
@@ -70,7 +70,12 @@ impl Case {
         }
     }
 
-    fn check(&self, library: &Library) -> Result<(), String> {
+    pub fn check(&self, library: &Library) -> Result<(), String> {
+        self.oracle.check_arrays(&self.outputs(library)?)
+    }
+
+    /// The outputs of the graph; `None` for what is not written.
+    pub fn outputs(&self, library: &Library) -> Result<Vec<Option<Array>>, String> {
         let plan = self.plan();
         let given = plan.inputs.iter().zip(&self.oracle.inputs);
         let given = given.filter(|(i, _)| i.role != Role::Parameter);
@@ -89,8 +94,7 @@ impl Case {
             Array::from_bytes(*dtype, shape, &values[at]).unwrap()
         };
         let outputs = self.engine.outputs.iter();
-        let outputs: Vec<Option<Array>> = outputs.map(|o| o.map(array)).collect();
-        self.oracle.check_arrays(&outputs)
+        Ok(outputs.map(|o| o.map(array)).collect())
     }
 }
 
@@ -111,7 +115,12 @@ fn random_programs_in_c_give_what_the_reference_gives() {
             0 => config.graph(seed),
             _ => some_program(seed),
         };
-        let case = Case::new(format!("p{seed}"), &graph, seed, &options);
+        let case = Case::new(
+            format!("p{seed}"),
+            &graph,
+            random_inputs(&graph, seed),
+            &options,
+        );
         match print("random", &[case.program()], Weights::Arrays) {
             Ok(_) => cases.extend(case.is_exact().then_some(case)),
             Err(Error::Kernel { kernel, why }) => refused.push(format!("{kernel}: {why}")),

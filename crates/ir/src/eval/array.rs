@@ -230,13 +230,13 @@ impl Array {
     }
 }
 
-/// An integer of dtype `from` as a float on its way to dtype `to`. Dtypes narrower than f32 go through
-/// f32, as in PyTorch and in every kernel.
+/// An integer of dtype `from` as a float on its way to dtype `to`. f16 and bf16 are rounded from f64, as in every
+/// kernel.
 pub(super) fn int_to_float(x: i64, from: DType, to: DType) -> f64 {
-    match (from == DType::U64, to == DType::F64) {
-        (true, true) => x as u64 as f64,
-        (true, false) => x as u64 as f32 as f64,
-        (false, true) => x as f64,
-        (false, false) => x as f32 as f64,
+    match (from == DType::U64, to == DType::F32) {
+        (true, false) => x as u64 as f64,
+        (true, true) => x as u64 as f32 as f64,
+        (false, false) => x as f64,
+        (false, true) => x as f32 as f64,
     }
 }
