@@ -222,6 +222,17 @@ impl Compute {
         }
     }
 
+    /// The dtype whose elements are the same in registers and in memory.
+    pub const fn dtype(self) -> DType {
+        match self {
+            Compute::F32 => DType::F32,
+            Compute::F64 => DType::F64,
+            Compute::I32 => DType::I32,
+            Compute::I64 => DType::I64,
+            Compute::Mask => DType::Bool,
+        }
+    }
+
     /// Whether this is a floating-point type.
     pub const fn is_float(self) -> bool {
         matches!(self, Compute::F32 | Compute::F64)

@@ -308,6 +308,19 @@ impl Binary {
     }
 }
 
+impl ScanKind {
+    /// The reduction that gives the last of the running results; none gives a `LogSumExp`.
+    pub const fn reduction(self) -> Option<Reduction> {
+        match self {
+            ScanKind::Sum => Some(Reduction::Sum),
+            ScanKind::Prod => Some(Reduction::Prod),
+            ScanKind::Max => Some(Reduction::Max),
+            ScanKind::Min => Some(Reduction::Min),
+            ScanKind::LogSumExp => None,
+        }
+    }
+}
+
 impl Reduction {
     /// The element that changes nothing. For integers, `Max` and `Min` start at `i64`'s ends; a
     /// narrower type's identity is that value saturated into it.

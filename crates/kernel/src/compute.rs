@@ -46,11 +46,5 @@ pub fn scalar_bits(value: kiln_base::Scalar, ty: Compute) -> u64 {
 
 /// The dtype that a register type stores as without any change.
 pub fn plain_dtype(ty: Compute) -> DType {
-    match ty {
-        Compute::F32 => DType::F32,
-        Compute::F64 => DType::F64,
-        Compute::I32 => DType::I32,
-        Compute::I64 => DType::I64,
-        Compute::Mask => DType::Bool,
-    }
+    ty.dtype()
 }

@@ -15,8 +15,12 @@
 //! 5. `int guarded`: whether this step writes memory that an error must leave untouched. A kernel begins with
 //!    `if (guarded && errors->state) return;`.
 
+mod dialect;
+
 use crate::Reach;
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
+use crate::cstyle::Dialect;
+pub use dialect::CudaCpp;
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
@@ -183,19 +187,7 @@ impl Described for CudaKernel {
 
 /// The C type of a dtype in memory.
 pub fn memory(dtype: DType) -> &'static str {
-    match (dtype, dtype.size()) {
-        (DType::F32, _) => "float",
-        (DType::F64, _) => "double",
-        (DType::I8, _) => "signed char",
-        (DType::I16, _) => "short",
-        (DType::I32, _) => "int",
-        (DType::I64, _) => "long long",
-        // Bool, unsigned integers, and the bits of narrow floats.
-        (_, 1) => "unsigned char",
-        (_, 2) => "unsigned short",
-        (_, 4) => "unsigned",
-        (_, _) => "unsigned long long",
-    }
+    CudaCpp::memory(dtype)
 }
 
 /// A number of blocks: ⌈points / each⌉.

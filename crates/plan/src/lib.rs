@@ -9,6 +9,7 @@ mod algorithm;
 mod bytes;
 mod contract;
 pub mod cost;
+pub mod cstyle;
 pub mod cuda;
 mod depth;
 mod dims;

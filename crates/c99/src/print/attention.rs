@@ -1,11 +1,11 @@
 //! Attention: the scores of some rows, their softmax, and the sums of values that they weigh.
 
+use super::dialect::{C99, Dialect, memory};
 use super::kernel::Printing;
 use super::product::{Operand, each_matrix};
-use super::scalar::{float32, float64, memory};
 use super::text::{Text, sum};
 use crate::error::{Error, Result};
-use kiln_base::DType;
+use kiln_base::{DType, Scalar};
 use kiln_plan::{Attention, Scores};
 
 /// Rows whose scores are computed together.
@@ -100,10 +100,7 @@ fn weighed(body: &mut Text, p: &Scores, scores: &str, keys: i64, mask: Option<&(
     let (ty, name) = (memory(p.dtype), p.dtype.name());
     body.open("for (kiln_int r = 0; r < m; ++r)");
     body.line(format!("{ty} *restrict s = {scores} + r * {keys};"));
-    let scale = match p.dtype {
-        DType::F32 => float32(p.scale as f32),
-        _ => float64(p.scale),
-    };
+    let scale = C99::number(Scalar::Float(p.scale), p.dtype.compute());
     body.line(format!(
         "for (kiln_int j = 0; j < {keys}; ++j) s[j] *= {scale};"
     ));

@@ -1,8 +1,8 @@
 //! Loops and branches: functions that run the plans in them.
 
+use super::dialect::memory;
 use super::kernel::Printed;
 use super::program::{Memory, Printer};
-use super::scalar::memory;
 use super::text::Text;
 use super::tile::{Function, Param, pointer};
 use crate::error::{Error, Result};

@@ -4,9 +4,9 @@
 //! channels first is turned back. So each tap, or each row of taps whose channels lie side by side, is a matrix
 //! product of positions by output channels.
 
+use super::dialect::memory;
 use super::kernel::{Behind, Printing, View};
 use super::product::{BLOCK, DEEP};
-use super::scalar::memory;
 use crate::error::{Error, Result};
 use kiln_base::{DType, Dim};
 use kiln_plan::{Conv, ConvRole};

@@ -2,8 +2,8 @@
 //! gradient, summed over positions.
 
 use super::conv::{Sizes, copied, turned};
+use super::dialect::memory;
 use super::kernel::Printing;
-use super::scalar::memory;
 use crate::error::Result;
 use kiln_plan::Conv;
 

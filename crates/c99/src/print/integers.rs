@@ -1,9 +1,9 @@
 //! Products and convolutions of whole numbers: plain sums, which wrap around.
 
 use super::conv::{Sizes, filters, viewed};
+use super::dialect::memory;
 use super::kernel::Printing;
 use super::product::{Operand, each_matrix};
-use super::scalar::memory;
 use crate::error::Result;
 use kiln_base::DType;
 use kiln_plan::{Conv, Epilogue, MatMul};

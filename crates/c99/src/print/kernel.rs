@@ -1,7 +1,7 @@
 //! A kernel as a function: what the printers of all kinds share.
 
+use super::dialect::memory;
 use super::numbers::number;
-use super::scalar::memory;
 use super::text::Text;
 use super::tile::{self, Called, Function, Param, pointer};
 use crate::error::{Error, Result};

@@ -217,51 +217,38 @@ double kiln_dot_f64(kiln_int k, const double *restrict a, const double *restrict
 void kiln_softmax_f32(kiln_int n, float *restrict x, int hidden);
 void kiln_softmax_f64(kiln_int n, double *restrict x, int hidden);
 
-/* Philox4x32-10 (Salmon et al., 2011): the words of the random number at a position of a stream. */
-static inline void kiln_random(uint64_t position, uint64_t seed, uint32_t numbers, uint32_t words[4]) {
-  const uint64_t block = position / numbers;
+/* Philox4x32-10 (Salmon et al., 2011): the words of the random number at a position of a stream come first. */
+typedef struct { uint32_t w[4]; } kiln_words;
+static inline kiln_words kiln_random(int64_t at, int64_t seed, uint32_t numbers) {
+  const uint64_t position = (uint64_t)at, block = position / numbers;
   const uint32_t turn = (uint32_t)(position % numbers) * 4 / numbers;
+  kiln_words words;
   uint32_t c[4], k[2];
   int round;
   c[0] = (uint32_t)block, c[1] = (uint32_t)(block >> 32), c[2] = numbers - 1, c[3] = 0;
-  k[0] = (uint32_t)seed, k[1] = (uint32_t)(seed >> 32);
+  k[0] = (uint32_t)seed, k[1] = (uint32_t)((uint64_t)seed >> 32);
   for (round = 0; round < 10; ++round) {
     const uint64_t a = (uint64_t)c[0] * 0xd2511f53u, b = (uint64_t)c[2] * 0xcd9e8d57u;
     const uint32_t c0 = (uint32_t)(b >> 32) ^ c[1] ^ k[0], c2 = (uint32_t)(a >> 32) ^ c[3] ^ k[1];
     c[0] = c0, c[1] = (uint32_t)b, c[2] = c2, c[3] = (uint32_t)a;
     k[0] += 0x9e3779b9u, k[1] += 0xbb67ae85u;
   }
-  for (round = 0; round < 4; ++round) words[round] = c[((uint32_t)round + turn) % 4];
+  for (round = 0; round < 4; ++round) words.w[round] = c[((uint32_t)round + turn) % 4];
+  return words;
 }
-static inline int64_t kiln_random_bits(uint64_t position, uint64_t seed) {
-  uint32_t w[4];
-  kiln_random(position, seed, 2, w);
-  return (int64_t)(((uint64_t)w[1] << 32 | w[0]) >> 1);
+static inline int64_t kiln_random_bits(kiln_words x) { return (int64_t)(((uint64_t)x.w[1] << 32 | x.w[0]) >> 1); }
+static inline float kiln_uniform_f32(kiln_words x) { return (float)(x.w[0] >> 8) * 5.9604644775390625e-8f; }
+static inline double kiln_uniform_f64(kiln_words x) {
+  return (double)(((uint64_t)x.w[1] << 32 | x.w[0]) >> 11) * 1.1102230246251565e-16;
 }
-static inline float kiln_uniform_f32(uint64_t position, uint64_t seed) {
-  uint32_t w[4];
-  kiln_random(position, seed, 4, w);
-  return (float)(w[0] >> 8) * 5.9604644775390625e-8f;
-}
-static inline double kiln_uniform_f64(uint64_t position, uint64_t seed) {
-  uint32_t w[4];
-  kiln_random(position, seed, 2, w);
-  return (double)(((uint64_t)w[1] << 32 | w[0]) >> 11) * 1.1102230246251565e-16;
-}
-static inline float kiln_normal_f32(uint64_t position, uint64_t seed) {
-  uint32_t w[4];
-  float u;
-  kiln_random(position, seed, 2, w);
-  u = ((float)(w[0] >> 1) + 1.0f) * 4.656612873077392578125e-10f;
+static inline float kiln_normal_f32(kiln_words x) {
+  const float u = ((float)(x.w[0] >> 1) + 1.0f) * 4.656612873077392578125e-10f;
   return (float)(sqrt(-2.0 * log((double)u))
-                 * cos((double)((float)(w[1] >> 8) * 5.9604644775390625e-8f * 6.283185307179586f)));
+                 * cos((double)((float)(x.w[1] >> 8) * 5.9604644775390625e-8f * 6.283185307179586f)));
 }
-static inline double kiln_normal_f64(uint64_t position, uint64_t seed) {
-  uint32_t w[4];
-  double u, v;
-  kiln_random(position, seed, 1, w);
-  u = 1.0 - (double)(((uint64_t)w[1] << 32 | w[0]) >> 11) * 1.1102230246251565e-16;
-  v = (double)(((uint64_t)w[3] << 32 | w[2]) >> 11) * 1.1102230246251565e-16;
+static inline double kiln_normal_f64(kiln_words x) {
+  const double u = 1.0 - kiln_uniform_f64(x);
+  const double v = (double)(((uint64_t)x.w[3] << 32 | x.w[2]) >> 11) * 1.1102230246251565e-16;
   return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
 }
 

@@ -1,12 +1,11 @@
 //! Programs whose tiles are cut from the parallel axes: the innermost loop runs over neighbouring points.
 
-use super::scalar::{ctype, identity};
+use super::dialect::{C99, Dialect};
 use super::stage::Stages;
 use super::text::Text;
 use super::tile::{inner_number, place};
 use crate::error::Result;
 use kiln_base::Compute;
-use kiln_base::prim::Reduction;
 
 /// Points of a tile, where results live from stage to stage.
 pub(super) const TILE: i64 = 128;
@@ -115,7 +114,7 @@ fn range(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
 /// What runs in one tile: stage by stage over its points.
 fn tile(s: &Stages<'_>, mut at: super::stage::Place, text: &mut Text) -> Result<()> {
     for r in &s.kept {
-        text.line(format!("{} r{}[{TILE}];", ctype(s.ty(*r)?), r.0));
+        text.line(format!("{} r{}[{TILE}];", C99::ctype(s.ty(*r)?), r.0));
     }
     for (i, stage) in s.numbers.program.stages.iter().enumerate() {
         if !stage.over_inner {
@@ -127,16 +126,13 @@ fn tile(s: &Stages<'_>, mut at: super::stage::Place, text: &mut Text) -> Result<
         let reductions = s.reductions(i)?;
         text.open("");
         for r in &reductions {
-            text.line(format!("{} s{}[{TILE}];", ctype(r.ty), r.acc));
+            text.line(format!("{} s{}[{TILE}];", C99::ctype(r.ty), r.acc));
             let places = if r.place {
                 format!(" r{}[l] = 0;", r.acc)
             } else {
                 String::new()
             };
-            let first = match r.place {
-                true => worst(r.op, r.ty),
-                false => r.identity(),
-            };
+            let first = r.identity();
             text.line(format!(
                 "for (kiln_int l = 0; l < n; ++l) {{ s{}[l] = {first};{places} }}",
                 r.acc
@@ -153,7 +149,7 @@ fn tile(s: &Stages<'_>, mut at: super::stage::Place, text: &mut Text) -> Result<
         text.close_all(s.numbers.inner.len());
         for r in reductions.iter().filter(|r| !r.place) {
             let cast = match r.ty {
-                Compute::F64 => format!("({})", ctype(s.ty(kiln_plan::tile::Reg(r.acc))?)),
+                Compute::F64 => format!("({})", C99::ctype(s.ty(kiln_plan::tile::Reg(r.acc))?)),
                 _ => String::new(),
             };
             text.line(format!(
@@ -164,9 +160,4 @@ fn tile(s: &Stages<'_>, mut at: super::stage::Place, text: &mut Text) -> Result<
         text.close();
     }
     Ok(())
-}
-
-/// What everything is better than.
-pub(super) fn worst(op: Reduction, ty: Compute) -> String {
-    identity(op, ty)
 }

@@ -3,6 +3,7 @@
 mod attention;
 mod control;
 mod conv;
+mod dialect;
 mod filters;
 mod integers;
 mod kernel;
@@ -12,16 +13,15 @@ mod ordered;
 mod product;
 mod program;
 mod rows;
-mod scalar;
 mod stage;
 mod text;
 mod tile;
 mod transposed;
 mod weights;
 
+pub(crate) use dialect::memory;
 pub(crate) use numbers::number;
 pub(crate) use program::{Memory, Printer};
-pub(crate) use scalar::memory;
 pub(crate) use text::{Text, identifier};
 
 /// The functions that all sources use.

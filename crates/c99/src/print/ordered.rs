@@ -1,11 +1,11 @@
 //! Scans, sorts and scatters.
 
+use super::dialect::{C99, Dialect, memory};
 use super::kernel::Printing;
-use super::scalar::{ctype, literal, loaded, memory, stored, suffix};
 use super::text::sum;
 use crate::error::Result;
-use kiln_base::prim::{ScanKind, ScatterKind};
-use kiln_base::{Compute, DType, Scalar};
+use kiln_base::DType;
+use kiln_base::prim::{Reduction, ScatterKind};
 use kiln_plan::{ArgSort, Scan, Scatter};
 
 /// Prints a scan.
@@ -13,20 +13,15 @@ pub(super) fn scan(k: &mut Printing<'_>, p: &Scan) -> Result<()> {
     let (outer, len, inner) = (k.number(&p.outer)?, k.number(&p.len)?, k.number(&p.inner)?);
     let (x, out) = (k.arg(p.x), k.arg(p.out));
     let compute = p.dtype.compute();
-    let (first, combine) = match p.kind {
-        ScanKind::Sum => (Scalar::Int(0), "add"),
-        ScanKind::Prod => (Scalar::Int(1), "mul"),
-        ScanKind::Max => (least(compute, false), "max"),
-        ScanKind::Min => (least(compute, true), "min"),
-        ScanKind::LogSumExp => (Scalar::Float(f64::NEG_INFINITY), "logsumexp"),
+    let (first, combine) = match p.kind.reduction() {
+        Some(op) => (C99::identity(op, compute), op.combine().name()),
+        None => (C99::identity(Reduction::Max, compute), p.kind.name()),
     };
+    let combine = C99::function(combine, compute);
     k.body.each("o", outer);
     k.body.each("j", inner);
-    k.body.line(format!(
-        "{} s = {};",
-        ctype(compute),
-        literal(first, compute)
-    ));
+    let ty = C99::ctype(compute);
+    k.body.line(format!("{ty} s = {first};"));
     k.body.each("i", len);
     let place = match p.reverse {
         true => format!("{} - i", len - 1),
@@ -35,34 +30,19 @@ pub(super) fn scan(k: &mut Printing<'_>, p: &Scan) -> Result<()> {
     k.body.line(format!(
         "const kiln_int at = (o * {len} + {place}) * {inner} + j;"
     ));
-    let value = loaded(&format!("{x}[at]"), p.dtype);
-    k.body.line(format!(
-        "s = kiln_{combine}_{}(s, {value});",
-        suffix(compute)
-    ));
+    let value = C99::loaded(&format!("{x}[at]"), p.dtype);
+    k.body.line(format!("s = {combine}(s, {value});"));
     k.body
-        .line(format!("{out}[at] = {};", stored("s", p.dtype)));
+        .line(format!("{out}[at] = {};", C99::stored("s", p.dtype)));
     k.body.close_all(3);
     Ok(())
-}
-
-/// What all numbers are above, or below.
-fn least(compute: Compute, below: bool) -> Scalar {
-    match (compute, below) {
-        (Compute::F32 | Compute::F64, false) => Scalar::Float(f64::NEG_INFINITY),
-        (Compute::F32 | Compute::F64, true) => Scalar::Float(f64::INFINITY),
-        (Compute::I32, false) => Scalar::Int(i32::MIN.into()),
-        (Compute::I32, true) => Scalar::Int(i32::MAX.into()),
-        (_, false) => Scalar::Int(i64::MIN),
-        (_, true) => Scalar::Int(i64::MAX),
-    }
 }
 
 /// Prints a sort: a heap sort of places, no two of which are equal, so that it is stable.
 pub(super) fn sort(k: &mut Printing<'_>, p: &ArgSort) -> Result<()> {
     let (lanes, len, kept) = (k.number(&p.lanes)?, k.number(&p.len)?, k.number(&p.kept)?);
     let (x, out) = (k.arg(p.x), k.arg(p.out));
-    let (ty, element) = (ctype(p.dtype.compute()), memory(p.dtype));
+    let (ty, element) = (C99::ctype(p.dtype.compute()), memory(p.dtype));
     let before = format!("{}_before", k.name);
     let nan = match p.dtype.is_float() {
         true => "(p != p) - (q != q)",
@@ -77,7 +57,7 @@ pub(super) fn sort(k: &mut Printing<'_>, p: &ArgSort) -> Result<()> {
         "static int {before}(const {element} *x, int64_t a, int64_t b)"
     ));
     for (name, at) in [("p", "a"), ("q", "b")] {
-        let value = loaded(&format!("x[{at}]"), p.dtype);
+        let value = C99::loaded(&format!("x[{at}]"), p.dtype);
         text.line(format!("const {ty} {name} = {value};"));
     }
     text.line(format!("const int nan = {nan};"));
@@ -177,10 +157,9 @@ pub(super) fn scatter(k: &mut Printing<'_>, p: &Scatter) -> Result<()> {
     k.body
         .line(format!("const kiln_int at = {};", sum(0, terms)));
     let (old, new) = (
-        loaded(&format!("{out}[at]"), p.dtype),
-        loaded(&format!("{src}[{value}]"), p.dtype),
+        C99::loaded(&format!("{out}[at]"), p.dtype),
+        C99::loaded(&format!("{src}[{value}]"), p.dtype),
     );
-    let compute = suffix(p.dtype.compute());
     let next = match p.kind {
         ScatterKind::Set => {
             k.body.line(format!("{out}[at] = {src}[{value}];"));
@@ -192,9 +171,10 @@ pub(super) fn scatter(k: &mut Printing<'_>, p: &Scatter) -> Result<()> {
         ScatterKind::Min => Some("min"),
     };
     if let Some(next) = next {
-        let next = format!("kiln_{next}_{compute}({old}, {new})");
+        let next = C99::function(next, p.dtype.compute());
+        let next = format!("{next}({old}, {new})");
         k.body
-            .line(format!("{out}[at] = {};", stored(&next, p.dtype)));
+            .line(format!("{out}[at] = {};", C99::stored(&next, p.dtype)));
     }
     k.body.close_all(names.len().max(1));
     Ok(())

@@ -1,7 +1,7 @@
 //! Matrix products: blocks of rows, in which sums go on while the right matrix is walked over.
 
+use super::dialect::memory;
 use super::kernel::{Printing, View};
-use super::scalar::memory;
 use super::text::sum;
 use crate::error::{Error, Result};
 use kiln_plan::{MatMul, Matrix};

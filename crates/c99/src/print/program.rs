@@ -1,8 +1,8 @@
 //! Programs: which kernels run, on what memory.
 
 use super::control::{self, Bodies};
+use super::dialect::memory;
 use super::kernel::{Printed, Printing, View};
-use super::scalar::memory;
 use super::text::{Text, identifier};
 use super::tile::{self, Called};
 use super::weights::Weights;

@@ -1,7 +1,6 @@
 //! Programs whose tiles are cut from the inner axes: the innermost loop runs along a row.
 
-use super::lanes::worst;
-use super::scalar::{combine, ctype};
+use super::dialect::{C99, Dialect, combine};
 use super::stage::{Reduced, Stages};
 use super::text::Text;
 use super::tile::{inner_number, place};
@@ -17,7 +16,7 @@ pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     let program = s.numbers.program;
     let axes = &s.numbers.axes;
     for r in &s.kept {
-        text.line(format!("{} r{} = 0;", ctype(s.ty(*r)?), r.0));
+        text.line(format!("{} r{} = 0;", C99::ctype(s.ty(*r)?), r.0));
     }
     let blocks = match s.raw {
         Some(_) => {
@@ -67,10 +66,10 @@ fn along(s: &Stages<'_>, stage: usize, text: &mut Text) -> Result<()> {
     let len = inner.last().copied().unwrap_or(1);
     let in_parts = reductions.iter().any(|r| !r.place) && len >= PARTS;
     for r in &reductions {
-        let (ty, acc) = (ctype(r.ty), r.acc);
+        let (ty, acc) = (C99::ctype(r.ty), r.acc);
         match r.place {
             true => {
-                text.line(format!("{ty} s{acc} = {};", worst(r.op, r.ty)));
+                text.line(format!("{ty} s{acc} = {};", r.identity()));
                 text.line(format!("r{acc} = 0;"));
             }
             false => {
@@ -131,7 +130,7 @@ fn fold(s: &Stages<'_>, r: &Reduced, text: &mut Text) -> Result<()> {
     text.line(format!("for (kiln_int n = {}; n > 0; n /= 2)", PARTS / 2));
     text.line(format!("  for (kiln_int l = 0; l < n; ++l) {a} = {next};"));
     let cast = match r.ty {
-        Compute::F64 => format!("({})", ctype(s.ty(Reg(acc))?)),
+        Compute::F64 => format!("({})", C99::ctype(s.ty(Reg(acc))?)),
         _ => String::new(),
     };
     text.line(format!("r{acc} = {cast}s{acc}[0];"));

@@ -1,7 +1,7 @@
 //! The instructions of a stage at one point.
 
+use super::dialect::{C99, Dialect, combine};
 use super::numbers::{Affine, Numbers, number};
-use super::scalar::{self, combine, ctype, identity};
 use super::text::{Text, sum};
 use crate::error::{Error, Result};
 use kiln_base::prim::Reduction;
@@ -125,7 +125,7 @@ impl<'a> Stages<'a> {
         }
         let mut constants = self.numbers.program.constants.iter();
         if let Some((_, value)) = constants.find(|(c, _)| *c == r) {
-            return Ok(scalar::literal(*value, self.ty(r)?));
+            return Ok(C99::literal(*value, self.ty(r)?));
         }
         Ok(format!("r{}{}", r.0, p.place.lane))
     }
@@ -133,7 +133,10 @@ impl<'a> Stages<'a> {
     fn define(&self, r: Reg, value: &str, p: &mut Point<'_>, text: &mut Text) -> Result<()> {
         let at = self.names.replace(self.names.get() + 1);
         let name = format!("v{at}");
-        text.line(format!("const {} {name} = {value};", ctype(self.ty(r)?)));
+        text.line(format!(
+            "const {} {name} = {value};",
+            C99::ctype(self.ty(r)?)
+        ));
         match self.kept.contains(&r) {
             true => text.line(format!("r{}{} = {name};", r.0, p.place.lane)),
             false => drop(p.unread.insert(name.clone())),
@@ -194,9 +197,9 @@ impl<'a> Stages<'a> {
                 "{stride} * kiln_index({index}, {extent}, failed, {site})"
             ));
         }
-        let fill = scalar::literal(self.numbers.accesses[usize::from(access)].fill, ty);
+        let fill = C99::literal(self.numbers.accesses[usize::from(access)].fill, ty);
         let (element, bounds, dtype) = self.element(access, &more, p.place)?;
-        let mut value = scalar::loaded(&element, dtype);
+        let mut value = C99::loaded(&element, dtype);
         if empty {
             // There is no element, whatever the index.
             value = format!("({}, {fill})", more.join(", "));
@@ -228,7 +231,7 @@ impl<'a> Stages<'a> {
             }
             Inst::Unary { op, dst, a } => {
                 let (ty, a) = (self.ty(*a)?, self.read(*a, p)?);
-                self.define(*dst, &scalar::unary(*op, &a, ty)?, p, text)
+                self.define(*dst, &C99::unary(*op, &a, ty)?, p, text)
             }
             Inst::Binary {
                 op,
@@ -239,7 +242,7 @@ impl<'a> Stages<'a> {
             } => {
                 let ty = self.ty(*a)?;
                 let (a, b) = (self.read(*a, p)?, self.read(*b, p)?);
-                let value = scalar::binary(*op, &a, &b, ty, self.site(*site))?;
+                let value = C99::binary(*op, &a, &b, ty, self.site(*site))?;
                 self.define(*dst, &value, p, text)
             }
             Inst::Select { dst, mask, a, b } => {
@@ -248,7 +251,7 @@ impl<'a> Stages<'a> {
             }
             Inst::Convert { dst, a, from, to } => {
                 let a = self.read(*a, p)?;
-                self.define(*dst, &scalar::convert(&a, *from, *to), p, text)
+                self.define(*dst, &C99::convert(&a, *from, *to), p, text)
             }
             Inst::Random {
                 dst,
@@ -259,7 +262,7 @@ impl<'a> Stages<'a> {
             } => {
                 let [s, o, i] = [seed, offset, index].map(|r| self.read(*r, p));
                 let (s, o, i) = (s?, o?, i?);
-                let value = scalar::random(*kind, [&s, &o, &i], self.ty(*dst)?);
+                let value = C99::random(*kind, [&s, &o, &i], self.ty(*dst)?);
                 self.define(*dst, &value, p, text)
             }
             Inst::Reduce { op, acc, a } => {
@@ -306,14 +309,10 @@ impl<'a> Stages<'a> {
         let value = match dtype.compute() == ty {
             true => value,
             false => {
-                let of = DType::ALL.into_iter().rev().find(|d| {
-                    d.compute() == ty && !matches!(d, DType::U32 | DType::U64 | DType::U16)
-                });
-                let cast = scalar::convert(&value, of.unwrap_or(dtype), dtype);
-                format!("({cast})")
+                format!("({})", C99::convert(&value, ty.dtype(), dtype))
             }
         };
-        let line = format!("{element} = {};", scalar::stored(&value, dtype));
+        let line = format!("{element} = {};", C99::stored(&value, dtype));
         text.line(match bounds {
             Some(bounds) => format!("if ({bounds}) {line}"),
             None => line,
@@ -358,7 +357,7 @@ pub(super) struct Reduced {
 
 impl Reduced {
     pub fn identity(&self) -> String {
-        identity(self.op, self.ty)
+        C99::identity(self.op, self.ty)
     }
 }
 

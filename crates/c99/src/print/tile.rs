@@ -1,7 +1,7 @@
 //! Tile programs as functions.
 
+use super::dialect::{C99, Dialect, memory};
 use super::numbers::Numbers;
-use super::scalar::{ctype, memory};
 use super::stage::{Place, Stages};
 use super::text::Text;
 use super::{lanes, rows};
@@ -176,7 +176,7 @@ fn slots(numbers: &Numbers<'_>, text: &mut Text) -> Result<()> {
     let len = slot_len(numbers)?;
     let mut at = 0;
     for (i, ty) in numbers.program.slots.iter().enumerate() {
-        let of = ctype(*ty);
+        let of = C99::ctype(*ty);
         text.line(format!(
             "{of} *restrict k{i} = ({of} *)(void *)(scratch + {at});"
         ));

@@ -2,8 +2,8 @@
 //! of the filter and added to the places of the result that they meet.
 
 use super::conv::{Results, Sizes, turned, viewed};
+use super::dialect::memory;
 use super::kernel::{Printing, View};
-use super::scalar::memory;
 use crate::error::Result;
 use kiln_plan::Conv;
 

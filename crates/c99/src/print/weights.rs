@@ -1,9 +1,9 @@
 //! What never changes: arrays of C, or a file that is mapped.
 
+use super::dialect::{C99, Dialect, memory};
 use super::kernel::View;
-use super::scalar::{float32, float64, memory};
 use crate::error::{Error, Result};
-use kiln_base::DType;
+use kiln_base::{DType, Scalar};
 use kiln_plan::memory::ALIGN;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -132,17 +132,14 @@ impl Tensor {
     /// Each element as C has it.
     fn elements(&self) -> Vec<String> {
         let each = self.bytes.chunks_exact(self.dtype.size());
-        let text = |b: &[u8]| match (self.dtype, b) {
-            (DType::F32, &[a, b, c, d]) => float32(f32::from_le_bytes([a, b, c, d])),
-            (DType::F64, b) => float64(self.dtype.floats(b)[0]),
-            (DType::F16 | DType::BF16, &[a, b]) => u16::from_le_bytes([a, b]).to_string(),
-            (DType::U64, b) => format!("{}U", self.dtype.ints(b)[0] as u64),
-            (DType::I64, b) => match self.dtype.ints(b)[0] {
-                i64::MIN => "INT64_MIN".into(),
-                n => n.to_string(),
-            },
-            (DType::I32, b) if b == i32::MIN.to_le_bytes() => "INT32_MIN".into(),
-            (dtype, b) => dtype.ints(b)[0].to_string(),
+        let dtype = self.dtype;
+        let text = |b: &[u8]| match dtype {
+            DType::F16 | DType::BF16 => DType::U16.ints(b)[0].to_string(),
+            DType::F32 | DType::F64 => {
+                C99::number(Scalar::Float(dtype.floats(b)[0]), dtype.compute())
+            }
+            DType::U64 => format!("{}U", dtype.ints(b)[0] as u64),
+            _ => C99::number(Scalar::Int(dtype.ints(b)[0]), dtype.compute()),
         };
         each.map(text).collect()
     }

@@ -22,7 +22,6 @@ mod parts;
 mod points;
 mod rows;
 mod rows_shape;
-mod scalar;
 mod source;
 mod values;
 mod vector;

@@ -3,14 +3,14 @@
 
 use super::job::Job;
 use super::rows_shape::{Order, Shape};
-use super::scalar::{ctype, identity};
 use super::source::{Index, Source};
 use super::values::Values;
 use super::walk::{Walk, combine, first, sum};
 use crate::kir::{Expr, Kernel, Store, Val};
 use crate::tile::{self, Plan, Step};
 use kiln_base::{Dim, numel};
-use kiln_plan::cuda::{Blocks, CudaKernel};
+use kiln_plan::cstyle::Dialect;
+use kiln_plan::cuda::{Blocks, CudaCpp, CudaKernel};
 
 /// The kernel, with fast math if so, and the pairs of arguments that may share memory.
 pub(super) fn print(
@@ -176,9 +176,12 @@ impl<'a> Rows<'a> {
         for s in &sums {
             let compute = kernel.body[s.value.index()].dtype.compute();
             let op = s.combine.expect("only these are here");
-            let start = identity(op, compute);
+            let start = CudaCpp::identity(op, compute);
             let name = sum(kernel, s);
-            self.line(format!("{} {name}[{trips}][{width}];", ctype(compute)));
+            self.line(format!(
+                "{} {name}[{trips}][{width}];",
+                CudaCpp::ctype(compute)
+            ));
             self.line("#pragma unroll");
             self.line(format!("for (int t = 0; t < {trips}; ++t)"));
             self.line(format!(
@@ -222,7 +225,7 @@ impl<'a> Rows<'a> {
         values.decompose(source, "row");
         for (v, keeps) in self.keeps.clone().into_iter().enumerate() {
             if keeps {
-                let ty = ctype(self.kernel.body[v].dtype.compute());
+                let ty = CudaCpp::ctype(self.kernel.body[v].dtype.compute());
                 let vector = &self.shape.vector;
                 let lanes = match vector.width > 1 && vector.varies[v] {
                     true => format!("[{}]", vector.width),
@@ -352,12 +355,16 @@ impl<'a> Rows<'a> {
             Expr::Reduce { op, .. } => {
                 let compute = self.kernel.body[v.index()].dtype.compute();
                 let by = combine(*op).to_string();
-                (ctype(compute).into(), identity(*op, compute), by)
+                (
+                    CudaCpp::ctype(compute).into(),
+                    CudaCpp::identity(*op, compute),
+                    by,
+                )
             }
             Expr::ArgReduce { op, a } => {
                 let compute = self.kernel.body[a.index()].dtype.compute();
-                let ty = format!("kiln_place<{}>", ctype(compute));
-                let start = format!("{ty}{{{}, kiln_nowhere}}", identity(*op, compute));
+                let ty = format!("kiln_place<{}>", CudaCpp::ctype(compute));
+                let start = format!("{ty}{{{}, kiln_nowhere}}", CudaCpp::identity(*op, compute));
                 (ty, start, first(*op).into())
             }
             _ => unreachable!("called for reductions"),

@@ -1,8 +1,9 @@
 //! The text of a CUDA kernel while it is written.
 
-use kiln_base::{Dim, Gpu};
+use kiln_base::{Compute, Dim, Gpu, Scalar};
+use kiln_plan::cstyle::Dialect;
 pub(super) use kiln_plan::cuda::memory;
-use kiln_plan::cuda::{Beside, Blocks, CudaKernel, Pointer, Text};
+use kiln_plan::cuda::{Beside, Blocks, CudaCpp, CudaKernel, Pointer, Text};
 use kiln_plan::tile::Arg;
 
 /// The integer type that indices and addresses are computed in.
@@ -116,11 +117,11 @@ impl Source {
     /// A number as a C expression: a literal, or a parameter.
     pub fn dim(&mut self, d: &Dim) -> String {
         match d {
-            Dim::Const(c) => match i32::try_from(*c) {
-                Ok(c) if c < 0 => format!("({c})"),
-                Ok(c) => c.to_string(),
-                Err(_) => long(*c),
-            },
+            Dim::Const(c) => {
+                let small = i32::try_from(*c).is_ok();
+                let compute = if small { Compute::I32 } else { Compute::I64 };
+                CudaCpp::literal(Scalar::Int(*c), compute)
+            }
             d => {
                 let known = self.scalars.iter().position(|s| s == d);
                 let at = known.unwrap_or_else(|| {
@@ -172,14 +173,5 @@ impl Source {
             shared,
         };
         kernel.named()
-    }
-}
-
-/// A literal of type `long long`.
-pub(super) fn long(c: i64) -> String {
-    match c {
-        i64::MIN => "(-9223372036854775807LL - 1)".into(),
-        c if c < 0 => format!("({c}LL)"),
-        c => format!("{c}LL"),
     }
 }

@@ -1,10 +1,12 @@
 //! The values of a Kernel IR kernel as C statements, whatever runs around them.
 
+use super::fast;
 use super::source::{Index, Source};
-use super::{fast, scalar};
 use crate::kir::{Access, Dynamic, Expr, Kernel, Store, Val};
 use crate::tile::same;
 use kiln_base::{Compute, Dim};
+use kiln_plan::cstyle::Dialect;
+use kiln_plan::cuda::CudaCpp;
 
 /// Prints values and stores of a kernel. The caller says what the index of each axis is
 /// ([`Values::indices`]), in which order and scope values are defined, and which loads don't read memory.
@@ -103,7 +105,7 @@ impl<'a> Values<'a> {
         let v = same(self.kernel, v);
         let def = &self.kernel.body[v.index()];
         if let Expr::Const(c) = def.expr {
-            return scalar::literal(c, def.dtype.compute());
+            return CudaCpp::literal(c, def.dtype.compute());
         }
         let name = self.names[v.index()].clone();
         name.expect("values are defined before they are used")
@@ -124,7 +126,7 @@ impl<'a> Values<'a> {
             return;
         }
         let expression = self.expression(source, v);
-        let compute = scalar::ctype(def.dtype.compute());
+        let compute = CudaCpp::ctype(def.dtype.compute());
         source.line(format!("const {compute} {v} = {expression};"));
         self.set(v, v.to_string());
     }
@@ -133,8 +135,8 @@ impl<'a> Values<'a> {
     /// what memory holds.
     pub fn define_loaded(&mut self, source: &mut Source, v: Val, access: u16, raw: &str) {
         let dtype = self.kernel.body[v.index()].dtype;
-        let compute = scalar::ctype(dtype.compute());
-        let value = self.or_fill(source, access, scalar::loaded(raw, dtype));
+        let compute = CudaCpp::ctype(dtype.compute());
+        let value = self.or_fill(source, access, CudaCpp::loaded(raw, dtype));
         source.line(format!("const {compute} {v} = {value};"));
         self.set(v, v.to_string());
     }
@@ -163,10 +165,15 @@ impl<'a> Values<'a> {
                     Index::Long => text,
                 }
             }
-            Expr::Const(c) => scalar::literal(*c, def.dtype.compute()),
-            Expr::Unary(op, a) => scalar::unary(*op, &self.name(*a), compute_of(*a)),
+            Expr::Const(c) => CudaCpp::literal(*c, def.dtype.compute()),
+            Expr::Unary(op, a) => {
+                let Ok(text) = CudaCpp::unary(*op, &self.name(*a), compute_of(*a));
+                text
+            }
             Expr::Binary { op, a, b, site } => {
-                scalar::binary(*op, &self.name(*a), &self.name(*b), compute_of(*a), *site)
+                let (x, y) = (self.name(*a), self.name(*b));
+                let Ok(text) = CudaCpp::binary(*op, &x, &y, compute_of(*a), *site);
+                text
             }
             Expr::Select { mask, a, b } => {
                 let [mask, a, b] = [mask, a, b].map(|v| self.name(*v));
@@ -174,15 +181,15 @@ impl<'a> Values<'a> {
             }
             // Halves are in f32 until they are stored.
             Expr::Convert { a, from } if *from == def.dtype => self.name(*a),
-            Expr::Convert { a, from } => scalar::convert(&self.name(*a), *from, def.dtype),
+            Expr::Convert { a, from } => CudaCpp::convert(&self.name(*a), *from, def.dtype),
             Expr::Random {
                 kind,
                 seed,
                 offset,
                 index,
             } => {
-                let counter = format!("kiln_add({}, {})", self.name(*offset), self.name(*index));
-                scalar::random(*kind, &self.name(*seed), &counter, def.dtype)
+                let [seed, offset, index] = [seed, offset, index].map(|v| self.name(*v));
+                CudaCpp::random(*kind, [&seed, &offset, &index], def.dtype.compute())
             }
             Expr::Reduce { .. } | Expr::ArgReduce { .. } => {
                 unreachable!("reductions are written by the schedule")
@@ -198,7 +205,7 @@ impl<'a> Values<'a> {
         }
         let address = self.load_address(source, v);
         let dtype = self.kernel.args[arg].dtype;
-        let value = scalar::loaded(&format!("arg{arg}[{address}]"), dtype);
+        let value = CudaCpp::loaded(&format!("arg{arg}[{address}]"), dtype);
         self.or_fill(source, access, value)
     }
 
@@ -207,7 +214,7 @@ impl<'a> Values<'a> {
         let a = &self.kernel.accesses[access as usize];
         let compute = self.kernel.args[a.arg as usize].dtype.compute();
         match self.inside(source, access) {
-            Some(inside) => format!("{inside} ? {value} : {}", scalar::literal(a.fill, compute)),
+            Some(inside) => format!("{inside} ? {value} : {}", CudaCpp::literal(a.fill, compute)),
             None => value,
         }
     }
@@ -268,7 +275,7 @@ impl<'a> Values<'a> {
     pub fn store_as(&self, source: &mut Source, store: &Store, value: &str) {
         let a = &self.kernel.accesses[store.access as usize];
         let dtype = self.kernel.args[a.arg as usize].dtype;
-        let value = scalar::stored(value, dtype);
+        let value = CudaCpp::stored(value, dtype);
         let address = self.address(source, store.access);
         let statement = format!("arg{}[{address}] = {value};", a.arg);
         match self.inside(source, store.access) {

@@ -1,11 +1,12 @@
 //! One step of a thread: the values and stores of one point, or of a vector of neighbouring points.
 
-use super::scalar;
 use super::source::{Source, memory};
 use super::values::Values;
 use super::vector::Vector;
 use crate::kir::{Expr, Kernel, Store, Val};
 use crate::tile::{Step, same};
+use kiln_plan::cstyle::Dialect;
+use kiln_plan::cuda::CudaCpp;
 
 /// What a step does.
 pub(super) struct Walk<'a> {
@@ -68,7 +69,7 @@ impl Walk<'_> {
             let access = &self.kernel.accesses[s.access as usize];
             if s.combine.is_none() && self.whole(s.access) {
                 let dtype = self.kernel.args[access.arg as usize].dtype;
-                let value = scalar::stored(&values.name(s.value), dtype);
+                let value = CudaCpp::stored(&values.name(s.value), dtype);
                 source.line(format!("out{}.v[k] = {value};", access.arg));
             } else {
                 self.store(source, values, s, "k");
@@ -155,7 +156,7 @@ impl Walk<'_> {
             (_, Expr::ArgReduce { op, a }) => {
                 let (acc, a) = (format!("{v}{at}"), values.name(*a));
                 let place = k.map_or("i".into(), |k| format!("i + {k}"));
-                let ty = scalar::ctype(self.kernel.body[a_dtype(def)].dtype.compute());
+                let ty = CudaCpp::ctype(self.kernel.body[a_dtype(def)].dtype.compute());
                 let here = format!("kiln_place<{ty}>{{{a}, {place}}}");
                 source.line(format!("{acc} = {}::of({acc}, {here});", first(*op)));
                 return;

@@ -7,12 +7,12 @@ use super::gemm::Operand;
 use super::gemm_tile::{Arithmetic, tile_constants, tile_text};
 use super::matmul::{place, reach, strided};
 use crate::cuda::job::Job;
-use crate::cuda::scalar;
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
 use crate::work::{Printed, Slot};
 use kiln_base::{Compute, DType, Dim, Scalar, numel};
-use kiln_plan::cuda::{Beside, Blocks};
+use kiln_plan::cstyle::Dialect;
+use kiln_plan::cuda::{Beside, Blocks, CudaCpp};
 use kiln_plan::{Attention, Dropout, Matrix, Scores};
 
 pub(super) fn print(work: Job, a: &Attention) -> Printed {
@@ -97,7 +97,7 @@ impl Tile {
         };
         let load_mask = match mask.1 {
             DType::Bool => "x".into(),
-            dtype => scalar::loaded("x", dtype),
+            dtype => CudaCpp::loaded("x", dtype),
         };
         let arithmetic = Arithmetic::of(scores.dtype);
         let mut text = elements(scores.dtype, index);
@@ -125,8 +125,8 @@ impl Tile {
         text += &format!(
             "constexpr bool DROPS = {};\nconstexpr float LEAST = {};\nconstexpr Acc KEPT = {};\n",
             scores.dropout.is_some(),
-            scalar::literal(Scalar::Float(p), Compute::F32),
-            scalar::literal(Scalar::Float(kept), scores.dtype.compute()),
+            CudaCpp::literal(Scalar::Float(p), Compute::F32),
+            CudaCpp::literal(Scalar::Float(kept), scores.dtype.compute()),
         );
         text + include_str!("attention_scores.cu")
     }
@@ -197,7 +197,7 @@ pub(super) fn reads(call: &mut Call, scores: &Scores, others: &[&Matrix]) {
 
 /// Declares `scores`.
 pub(super) fn declare(source: &mut Source, call: &Call, scores: &Scores) -> String {
-    let factor = scalar::literal(Scalar::Float(scores.scale), scores.dtype.compute());
+    let factor = CudaCpp::literal(Scalar::Float(scores.scale), scores.dtype.compute());
     let (mut text, mut mask) = (String::new(), "nullptr, 0, 0".to_string());
     if let Some((m, _)) = &scores.mask {
         let pointer = call.pointer(Slot::Arg(m.arg as usize));

@@ -1,14 +1,14 @@
 //! What kernels of all families are made with: what they are called with, and where their results go.
 
 use crate::cuda::job::Job;
-use crate::cuda::scalar;
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
 use crate::kir;
 use crate::work::{Slot, Step};
 use kiln_base::{DType, Dim};
 use kiln_plan::Kernel;
-use kiln_plan::cuda::{Blocks, CudaKernel};
+use kiln_plan::cstyle::Dialect;
+use kiln_plan::cuda::{Blocks, CudaCpp, CudaKernel};
 use kiln_plan::tile::Arg;
 
 /// What a kernel is called with.
@@ -103,7 +103,7 @@ impl<'a> Store<'a> {
     pub fn print(&self, source: &mut Source, call: &Call) {
         match self {
             Store::Plain(out, dtype) => {
-                let (out, raw) = (call.pointer(*out), scalar::stored("raw", *dtype));
+                let (out, raw) = (call.pointer(*out), CudaCpp::stored("raw", *dtype));
                 source.line(format!("{out}[at] = {raw};"));
             }
             Store::Epilogue(kir) => {
@@ -139,9 +139,9 @@ pub(super) fn elements(dtype: DType, index: Index) -> String {
          __device__ __forceinline__ Acc load(Elem x) {{ return {}; }}\n\
          __device__ __forceinline__ Elem store(Acc x) {{ return {}; }}\n",
         memory(dtype),
-        scalar::ctype(dtype.compute()),
+        CudaCpp::ctype(dtype.compute()),
         index.name(),
-        scalar::loaded("x", dtype),
-        scalar::stored("x", dtype)
+        CudaCpp::loaded("x", dtype),
+        CudaCpp::stored("x", dtype)
     )
 }

@@ -4,10 +4,11 @@
 use super::call::Call;
 use super::conv_sizes::{Sizes, eights, list};
 use super::gemm::Operand;
-use crate::cuda::scalar;
 use crate::cuda::source::Source;
 use crate::work::Slot;
 use kiln_base::Dim;
+use kiln_plan::cstyle::Dialect;
+use kiln_plan::cuda::CudaCpp;
 use kiln_plan::{Conv, ConvRole, Images};
 
 /// How the places and taps of a convolution fall into phases.
@@ -60,7 +61,7 @@ impl Phases {
                      __device__ __forceinline__ Acc load(Elem x) {{ return {}; }}\n",
                     self.count,
                     c.images != Images::ChannelsFirst,
-                    scalar::loaded("x", c.dtype())
+                    CudaCpp::loaded("x", c.dtype())
                 ),
                 include_str!("conv_phases.cu").into(),
             ],

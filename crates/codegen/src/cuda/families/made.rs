@@ -1,12 +1,13 @@
 //! Operands of products that prologues make while they are read.
 
 use super::call::Call;
-use crate::cuda::scalar;
 use crate::cuda::source::Source;
 use crate::cuda::values::Values;
 use crate::kir::{Arg, Kernel};
 use crate::work::Slot;
 use kiln_base::DType;
+use kiln_plan::cstyle::Dialect;
+use kiln_plan::cuda::CudaCpp;
 
 /// The class of such operands, behind the type of elements.
 pub(super) const CLASS: &str = include_str!("made.cu");
@@ -52,7 +53,7 @@ pub(super) fn function(source: &mut Source, call: &Call, prologue: &Kernel, name
         values.decompose(source, "p");
         values.define_all(source);
         let value = values.name(kernel.stores[0].value);
-        let element = scalar::stored(&value, kernel.args[kernel.args.len() - 1].dtype);
+        let element = CudaCpp::stored(&value, kernel.args[kernel.args.len() - 1].dtype);
         source.line(format!("return {element};"));
         source.line("};");
     })

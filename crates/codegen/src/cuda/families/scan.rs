@@ -4,13 +4,14 @@
 
 use super::call::{Call, elements, few, line_of_blocks, lines};
 use crate::cuda::job::Job;
-use crate::cuda::scalar;
 use crate::cuda::source::Index;
+use crate::cuda::walk::combine;
 use crate::work::{Printed, Slot, Step};
 use kiln_base::prim::{Reduction, ScanKind};
-use kiln_base::{DType, Dim, Scalar};
+use kiln_base::{DType, Dim};
 use kiln_plan::Scan;
-use kiln_plan::cuda::Beside;
+use kiln_plan::cstyle::Dialect;
+use kiln_plan::cuda::{Beside, CudaCpp};
 use std::fmt::Write;
 
 /// How a block is shaped.
@@ -102,27 +103,15 @@ fn kernel(work: Job, s: &Scan, block: &Block, chunks: i64, chunk: i64, stores: b
     let mut source = call.source(&name, index);
     let mut text = elements(s.dtype, index);
     let compute = s.dtype.compute();
-    let (combine, identity) = match s.kind {
-        ScanKind::Sum => (
-            "kiln_sum::of(a, b)",
-            scalar::identity(Reduction::Sum, compute),
+    let (by, identity) = match s.kind.reduction() {
+        Some(op) => (
+            format!("{}::of(a, b)", combine(op)),
+            CudaCpp::identity(op, compute),
         ),
-        ScanKind::Prod => (
-            "kiln_prod::of(a, b)",
-            scalar::identity(Reduction::Prod, compute),
+        None => (
+            "high + log1p(exp(low - high))".into(),
+            CudaCpp::identity(Reduction::Max, compute),
         ),
-        ScanKind::Max => (
-            "kiln_maximum::of(a, b)",
-            scalar::identity(Reduction::Max, compute),
-        ),
-        ScanKind::Min => (
-            "kiln_minimum::of(a, b)",
-            scalar::identity(Reduction::Min, compute),
-        ),
-        ScanKind::LogSumExp => {
-            let least = scalar::literal(Scalar::Float(f64::NEG_INFINITY), compute);
-            ("high + log1p(exp(low - high))", least)
-        }
     };
     let prepare = match s.kind {
         ScanKind::LogSumExp => {
@@ -132,7 +121,7 @@ fn kernel(work: Job, s: &Scan, block: &Block, chunks: i64, chunk: i64, stores: b
     };
     let _ = write!(
         text,
-        "__device__ __forceinline__ Acc combine(Acc a, Acc b) {{\n    {prepare}return {combine};\n}}
+        "__device__ __forceinline__ Acc combine(Acc a, Acc b) {{\n    {prepare}return {by};\n}}
 __device__ __forceinline__ Acc identity() {{ return {identity}; }}
 constexpr bool REVERSE = {};
 constexpr int COLUMNS = {}, RUNS = {}, RUN = {};
