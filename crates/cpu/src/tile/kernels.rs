@@ -11,9 +11,9 @@ use kiln_kernel::simd::erf::ErfTable;
 
 /// The loop of each variant, with the variant's number known to the compiler.
 macro_rules! each {
-    ($op:expr, $Enum:ident, $f:ident, $($v:ident)*) => {
+    ($op:expr, $Enum:ident, $($f:ident: $($v:ident)*),*) => {
         match $op {
-            $($Enum::$v => $f::<T, { $Enum::$v as usize }>,)*
+            $($($Enum::$v => $f::<T, { $Enum::$v as usize }>,)*)*
         }
     };
 }
@@ -46,7 +46,7 @@ pub(super) fn unary(op: Unary, ty: Compute, level: Features) -> Op {
         }
     }
     fn of_float<T: Elem>(op: Unary) -> Op {
-        each!(op, Unary, value,
+        each!(op, Unary, value:
             Neg Abs Not Sqrt Rsqrt Recip Exp Exp2 Expm1 Log Log2 Log10 Log1p Sin Cos Tan Asin Acos Atan
             Sinh Cosh Tanh Asinh Acosh Atanh Sigmoid Erf Floor Ceil Round Trunc IsNan IsInf SignBit
             Erfc ErfInv LogNdtr Ndtri Lgamma Digamma I0 I0e I1 I1e)
@@ -88,20 +88,9 @@ pub(super) fn binary(op: Binary, ty: Compute) -> Op {
         // SAFETY: the call is of this instruction, whose operands' types were checked.
         unsafe { map2::<T, T, u8>(call, |x, y| T::compare(Binary::ALL[N], x, y) as u8) }
     }
-    with_compute!(ty, T => if op.gives_mask() {
-        match op {
-            Binary::Eq => compare::<T, { Binary::Eq as usize }>,
-            Binary::Ne => compare::<T, { Binary::Ne as usize }>,
-            Binary::Lt => compare::<T, { Binary::Lt as usize }>,
-            Binary::Le => compare::<T, { Binary::Le as usize }>,
-            Binary::Gt => compare::<T, { Binary::Gt as usize }>,
-            _ => compare::<T, { Binary::Ge as usize }>,
-        }
-    } else {
-        each!(op, Binary, value,
-            Add Sub Mul Div FloorDiv Rem FloorMod Pow Atan2 Hypot Zeta Gcd Lcm Max Min And Or Xor Shl Shr
-            Eq Ne Lt Le Gt Ge)
-    })
+    with_compute!(ty, T => each!(op, Binary,
+        value: Add Sub Mul Div FloorDiv Rem FloorMod Pow Atan2 Hypot Zeta Gcd Lcm Max Min And Or Xor Shl Shr,
+        compare: Eq Ne Lt Le Gt Ge))
 }
 
 /// The loop of `mask ? a : b`; the mask is operand `a` of the code.
