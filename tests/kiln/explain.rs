@@ -688,7 +688,7 @@ fn kernels_say_how_they_are_cut_for_the_processor() {
     match level.width() {
         kiln_base::Features::BASELINE => assert!(schedule.contains("portable"), "{schedule}"),
         _ => assert!(
-            schedule.starts_with("tiles of 5x") && schedule.contains("registers"),
+            schedule.starts_with("packed tile=5x") && schedule.contains("registers"),
             "{schedule}"
         ),
     }

@@ -1,6 +1,7 @@
 //! Ways that give up some precision.
 
 use kiln_plan::Algorithm;
+use kiln_plan::schedule::Cpu;
 use std::fmt;
 
 /// What a way to compute some work gives up against the others, which differ in the order of sums alone. A
@@ -49,7 +50,10 @@ impl Approximation {
             "tf32" => Some(Approximation::Tf32),
             "tf32x3" => Some(Approximation::Tf32x3),
             "fast math" => Some(Approximation::FastMath(0.0)),
-            class => class.parse().ok().map(Approximation::Algorithm),
+            class => {
+                let schedule = class.parse::<Cpu>().ok()?;
+                Some(Approximation::Algorithm(schedule.algorithm))
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use crate::schedule::Schedule;
 use crate::tile;
 use crate::work::{Body, Engine, Printed, Way, Work};
 use kiln_base::{DType, Feature, Machine};
+use kiln_plan::schedule;
 use kiln_plan::tile::TileProgram;
 use kiln_plan::{Algorithm, Conv, Decision, Epilogue, Kernel, MatMul, Prologue};
 
@@ -55,9 +56,20 @@ impl Engine for Cpu {
             (Body::Fused(kir), Kernel::Tile(program)) => ways.extend(cuts(kir, program, work)),
             _ => {
                 let default = kernel.decision().and_then(Decision::one);
-                let others = algorithms(&kernel).into_iter();
+                let all = algorithms(&kernel);
+                let others = all.iter().map(|by| schedule::Cpu::from(*by));
                 let others = others.filter(|by| default != Some(*by));
                 ways.extend(others.map(|by| way(kernel.clone().by(by), work)));
+                if let Machine::Cpu(cpu) = &options.machine {
+                    let values = typical(&*kernel);
+                    let sized = |by: &Algorithm| kernel.schedules(*by, cpu.level, &values);
+                    let sized = all.iter().flat_map(sized);
+                    ways.extend(sized.map(|(by, cost)| {
+                        let mut way = way(kernel.clone().by(by), work);
+                        way.predicted = way.predicted.map(|usual| usual * cost);
+                        way
+                    }));
+                }
             }
         }
         Ok(ways)
@@ -106,12 +118,15 @@ fn algorithms(kernel: &Kernel) -> Vec<Algorithm> {
 fn way(kernel: Kernel, work: &Work) -> Way {
     let decision = kernel.decision();
     let by = decision.and_then(Decision::one);
-    let cost = |by| kernel.cost(by, &typical(&*kernel), work.packs());
+    let cost = |by: schedule::Cpu| kernel.cost(by.algorithm, &typical(&*kernel), work.packs());
     Way {
         schedule: decision
             .cloned()
             .map_or(Schedule::Default, Schedule::Algorithm),
-        approximation: (by.filter(|by| !by.only_sums())).map(Approximation::Algorithm),
+        approximation: by
+            .map(|by| by.algorithm)
+            .filter(|by| !by.only_sums())
+            .map(Approximation::Algorithm),
         predicted: by.and_then(cost),
         printed: Printed::one(kernel, work),
     }
@@ -166,7 +181,7 @@ mod tests {
     use kiln_ir::{
         Builder, Dim, Fact, Graph, GraphBuilder, Loc, OpError, Pw, Role, Shape, Value, ops,
     };
-    use kiln_plan::{Algorithm, Decision, Kernel};
+    use kiln_plan::{Algorithm, Kernel};
 
     /// Whether of convolutions with filters of 3×3, one behind the other, any is transformed.
     fn transforms(dtype: DType, level: Features) -> bool {
@@ -193,7 +208,7 @@ mod tests {
             ..Options::default()
         };
         let program = lower(&graph, &options).expect("is lowered").sequence();
-        let by = |l: &Launch| l.kernel.decision().and_then(Decision::one);
+        let by = |l: &Launch| l.kernel.computed_by(&[]);
         (program.launches.iter()).any(|l| by(l) == Some(Algorithm::Winograd2))
     }
 

@@ -15,4 +15,4 @@ mod tile;
 mod workspace;
 
 pub use kernels::{link, run_together, supported};
-pub use workspace::{tile_elements, workspace};
+pub use workspace::{schedule, tile_elements, workspace};

@@ -5,6 +5,7 @@ use crate::kernels::matmul::MatMul;
 use crate::tile;
 use kiln_kernel::error::Result;
 use kiln_kernel::simd::Features;
+use kiln_plan::schedule::Cpu;
 use kiln_plan::{self as plan, Decision, Kernel};
 
 /// A kernel without what happens to its result, linked to arguments of any size.
@@ -17,7 +18,7 @@ fn alone(kernel: &Kernel, values: &[i64]) -> Result<Option<Alone>> {
     let (lens, level) = ([i64::MAX; 3], Features::current()?);
     // What it is computed by as a whole.
     let algorithm = kernel
-        .computed_by(values)
+        .schedule(values)
         .map_or_else(Decision::default, Decision::from);
     Ok(match kernel {
         Kernel::MatMul(m) => {
@@ -67,6 +68,19 @@ pub fn workspace(kernel: &Kernel, values: &[i64], threads: usize) -> Result<Opti
         _ => return Ok(None),
     };
     Ok(Some(elements as usize))
+}
+
+/// Returns the schedule of a matrix product or convolution, without what happens to its result, with all the sizes that
+/// it is computed by where symbols have these values. None for other kernels.
+///
+/// # Errors
+/// If the kernel's sizes or its schedule are impossible.
+pub fn schedule(kernel: &Kernel, values: &[i64]) -> Result<Option<Cpu>> {
+    Ok(match alone(kernel, values)? {
+        Some(Alone::MatMul(linked)) => Some(linked.resolved()),
+        Some(Alone::Conv(linked)) => Some(linked.resolved()),
+        None => None,
+    })
 }
 
 /// The elements of a full tile of a tile program where symbols have these values. None for other kernels.

@@ -12,8 +12,8 @@ use std::str::FromStr;
 /// number of threads: how work is cut follows from the algorithm and the sizes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Algorithm {
-    /// A product in blocks of about two to this many multiply-adds, which copy what is read often or lies apart.
-    Panels(u8),
+    /// A product in blocks, which copy what is read often or lies apart.
+    Panels,
     /// A product with a vector: one walk over the matrix, nothing is packed.
     Vector,
     /// A product of few rows, or a small one, in register tiles: nothing is packed.
@@ -35,8 +35,9 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All but [`Algorithm::Panels`], which has sizes.
-    pub const PLAIN: [Algorithm; 8] = [
+    /// All of them.
+    pub const ALL: [Algorithm; 9] = [
+        Algorithm::Panels,
         Algorithm::Vector,
         Algorithm::Small,
         Algorithm::Packed,
@@ -46,9 +47,6 @@ impl Algorithm {
         Algorithm::Fft,
         Algorithm::Parts,
     ];
-
-    /// The sizes of [`Algorithm::Panels`] that are worth trying.
-    pub const PANELS: [u8; 4] = [21, 23, 25, 27];
 
     /// Multiply-adds up to which [`Algorithm::Small`] is legal, as a power of two...
     pub const SMALL: u32 = 21;
@@ -89,7 +87,7 @@ impl Algorithm {
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
-            Algorithm::Panels(work) => return write!(f, "panels_{work}"),
+            Algorithm::Panels => "panels",
             Algorithm::Vector => "vector",
             Algorithm::Small => "small",
             Algorithm::Packed => "packed",
@@ -113,11 +111,8 @@ impl FromStr for Algorithm {
 
     /// Reads what `Display` writes.
     fn from_str(text: &str) -> Result<Algorithm, UnknownAlgorithm> {
-        let found = Algorithm::PLAIN.into_iter().find(|a| a.to_string() == text);
-        let panels = || text.strip_prefix("panels_")?.parse().ok();
-        (found.or_else(|| panels().map(Algorithm::Panels)))
-            .filter(|a| a.to_string() == text)
-            .ok_or_else(|| UnknownAlgorithm(text.into()))
+        let found = Algorithm::ALL.into_iter().find(|a| a.to_string() == text);
+        found.ok_or_else(|| UnknownAlgorithm(text.into()))
     }
 }
 
@@ -127,17 +122,10 @@ mod tests {
 
     #[test]
     fn names_parse_back() {
-        for a in Algorithm::PLAIN.into_iter().chain([Algorithm::Panels(23)]) {
+        for a in Algorithm::ALL {
             assert_eq!(a.to_string().parse(), Ok(a));
         }
-        for wrong in [
-            "",
-            "panels",
-            "panels_",
-            "panels_999",
-            "panels_023",
-            "Direct",
-        ] {
+        for wrong in ["", "panels_", "Direct"] {
             assert!(wrong.parse::<Algorithm>().is_err(), "{wrong}");
         }
     }

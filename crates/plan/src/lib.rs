@@ -20,6 +20,7 @@ mod measure;
 pub mod memory;
 mod operand;
 mod reach;
+pub mod schedule;
 pub mod tile;
 mod winograd;
 

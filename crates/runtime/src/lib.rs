@@ -27,7 +27,7 @@ pub use executor::{
     Tracer,
 };
 pub use kiln_base::{Element, custom as custom_ops};
-pub use kiln_cpu::{tile_elements, workspace};
+pub use kiln_cpu::{schedule, tile_elements, workspace};
 pub use kiln_cuda as cuda;
 pub use kiln_kernel::cancel::Cancel;
 pub use kiln_kernel::error::{Error, Result};

@@ -106,7 +106,8 @@ impl fmt::Display for Choice {
         if !self.ties.is_empty() {
             write!(f, ", a tie with {}", self.ties.join(", "))?;
         }
-        for (i, trial) in self.trials.iter().enumerate() {
+        let is_tried = |t: &&Trial| !matches!(t.outcome, Outcome::Slower(_));
+        for (i, trial) in self.trials.iter().filter(is_tried).enumerate() {
             write!(f, "{}{trial}", if i == 0 { ": " } else { ", " })?;
         }
         f.write_str(")")
@@ -133,6 +134,9 @@ impl Trial {
             (Outcome::Failed(text), _) => format!("failed: {text}"),
             (Outcome::Hung(ms), _) => format!("did not answer for {ms} ms"),
             (Outcome::Pruned(ratio), _) => format!("not tried, {ratio:.0} times the cost"),
+            (Outcome::Slower(ratio), _) => {
+                format!("not tried, its algorithm took {ratio:.2} times the best")
+            }
             (Outcome::TooLarge(limit), _) => {
                 format!("needs more than {limit} bytes beside its arguments")
             }
@@ -214,6 +218,7 @@ impl<'a> Chooser<'a> {
             name: t.name.clone(),
             workspace: t.workspace,
             predicted: None,
+            base: None,
         };
         let candidates: Vec<Candidate> = record.trials.iter().map(candidate).collect();
         let needed = candidates.iter().map(|c| (&c.name[..], c.workspace));
@@ -251,6 +256,7 @@ impl<'a> Chooser<'a> {
                 name: default.to_string(),
                 workspace: 0,
                 predicted: None,
+                base: None,
             };
             let choice = self.choice(key.clone(), &[candidate], None, Why::OutOfTime);
             self.known.insert(key, Arc::new(choice));
@@ -269,7 +275,9 @@ impl<'a> Chooser<'a> {
             return (None, Why::Off);
         }
         let limits = self.limits();
+        // Which variants there are depends on sizes, which share a key.
         let needed: Vec<(&str, u64)> = (candidates.iter())
+            .filter(|c| c.base.is_none())
             .map(|c| (&c.name[..], c.workspace))
             .collect();
         let known = |store: &Store| store.get(key).filter(|r| r.covers(&needed, &limits));

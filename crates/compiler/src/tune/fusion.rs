@@ -255,6 +255,7 @@ pub(super) fn add(list: &mut Vec<(Candidate, Plan)>, name: &str, lowered: Lowere
         name: name.to_string(),
         workspace: lowered.peak().unwrap_or(0) as u64,
         predicted: None,
+        base: None,
     };
     let plan = flat(lowered.placed.plan);
     if list.iter().all(|(_, known)| *known != plan) {

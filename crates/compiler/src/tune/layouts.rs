@@ -187,6 +187,8 @@ impl Tuner<'_> {
         {
             // What it costs to turn the image is known apart from that.
             c.images = Images::ChannelsLast;
+            // The other ways are schedules of the turned one.
+            task.ways.truncate(1);
             task.ways[0].printed = Printed::one(cpu_kernel(&task.work, exact), &task.work);
         }
         let choice = self.choose(&mut task)?;

@@ -52,6 +52,8 @@ pub enum Outcome {
     Hung(u64),
     /// The cost model says that it takes so many times as long as the best.
     Pruned(f64),
+    /// It is a schedule of an algorithm that took so many times as long as the best.
+    Slower(f64),
     /// Its workspace was beyond the limit of so many bytes.
     TooLarge(u64),
     /// It failed or hung, as the text says, and is to be tried again.

@@ -22,6 +22,8 @@ pub struct Candidate {
     pub workspace: u64,
     /// What the cost model makes of it, in any unit that the candidates share.
     pub predicted: Option<f64>,
+    /// The candidate of which it is a variant: it is tried only if that one is the fastest of those that are none.
+    pub base: Option<usize>,
 }
 
 /// Something that can be computed in several ways.
@@ -148,14 +150,40 @@ pub fn search(
             racer.trial.outcome = Outcome::TooLarge(limits.workspace.unwrap_or(u64::MAX));
         } else if let Some(ratio) = racer.trial.predicted.filter(|r| i > 0 && *r > PRUNE) {
             racer.trial.outcome = Outcome::Pruned(ratio);
-        } else {
+        } else if candidate.base.is_none() {
             racer.start(subject.clone(), i, effort, clock);
         }
         racers.push(racer);
     }
     race(&mut racers, effort, clock);
+    if candidates.iter().any(|c| c.base.is_some()) {
+        vary(subject, &mut racers, effort, clock);
+    }
     racers.iter_mut().for_each(Racer::end);
     racers.into_iter().map(|r| r.trial).collect()
+}
+
+/// Tries the variants of the fastest candidate beside it.
+fn vary(subject: &Arc<dyn Subject>, racers: &mut [Racer], effort: &Effort, clock: &dyn Clock) {
+    let times: Vec<Option<Duration>> = racers.iter().map(|r| r.trial.time()).collect();
+    let Some(best) = times.iter().flatten().min().copied() else {
+        return;
+    };
+    let candidates = subject.candidates().iter().enumerate();
+    for (i, base) in candidates.filter_map(|(i, c)| Some((i, c.base?))) {
+        if !matches!(&racers[i].trial.outcome, Outcome::Timed(_)) {
+            continue;
+        }
+        match times[base] {
+            Some(time) if time == best => racers[i].start(subject.clone(), i, effort, clock),
+            Some(time) => {
+                let ratio = time.as_secs_f64() / best.as_secs_f64();
+                racers[i].trial.outcome = Outcome::Slower(ratio);
+            }
+            None => racers[i].trial.outcome = racers[base].trial.outcome.clone(),
+        }
+    }
+    race(racers, effort, clock);
 }
 
 /// Times those that run, in rounds that begin with another one each.

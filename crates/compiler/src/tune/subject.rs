@@ -418,7 +418,7 @@ mod tests {
                 kernel.decide(kernel.by_default(false, true));
             }
             let by = kernel.decision().and_then(Decision::one);
-            let by = by.filter(|by| !by.only_sums());
+            let by = by.map(|by| by.algorithm).filter(|by| !by.only_sums());
             Way {
                 schedule: Schedule::Default,
                 approximation: by.map(Approximation::Algorithm),

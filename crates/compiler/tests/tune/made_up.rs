@@ -44,6 +44,7 @@ pub fn made_up(list: &[(&str, u64, Does)]) -> Arc<MadeUp> {
         name: name.to_string(),
         workspace: *workspace,
         predicted: None,
+        base: None,
     };
     Arc::new(MadeUp {
         candidates: list.iter().map(candidate).collect(),
@@ -53,6 +54,15 @@ pub fn made_up(list: &[(&str, u64, Does)]) -> Arc<MadeUp> {
 }
 
 impl MadeUp {
+    /// Makes each of these a variant of the candidate in front.
+    pub fn vary(self: Arc<MadeUp>, variants: &[usize]) -> Arc<MadeUp> {
+        let mut made = Arc::into_inner(self).expect("nobody else has it yet");
+        for i in variants {
+            made.candidates[*i].base = Some(i - 1);
+        }
+        Arc::new(made)
+    }
+
     pub fn predict(self: Arc<MadeUp>, costs: &[f64]) -> Arc<MadeUp> {
         let mut made = Arc::into_inner(self).expect("nobody else has it yet");
         for (candidate, cost) in made.candidates.iter_mut().zip(costs) {

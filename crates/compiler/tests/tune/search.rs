@@ -121,6 +121,36 @@ fn limits_rule_candidates_out() {
 }
 
 #[test]
+fn variants_are_tried_of_the_fastest_alone() {
+    let list = [
+        ("default", 0, Does::Takes(&[100])),
+        ("default, larger", 0, Does::Takes(&[10])),
+        ("other", 0, Does::Takes(&[50])),
+        ("other, larger", 0, Does::Takes(&[40])),
+        ("broken", 0, Does::Fails),
+        ("broken, larger", 0, Does::Takes(&[10])),
+    ];
+    let subject: Arc<dyn Subject> = made_up(&list).vary(&[1, 3, 5]);
+    let trials = search(
+        &subject,
+        &Limits::default(),
+        &effort(),
+        &MadeUpClock::default(),
+    );
+    let record = Record::new("key".into(), trials);
+    assert_eq!(best(&record, &Limits::default()), Some("other, larger"));
+    let outcomes = [1, 5].map(|i| record.trials[i].outcome.clone());
+    let [slower, broken] = outcomes;
+    assert_eq!(slower, Outcome::Slower(2.0));
+    assert_eq!(broken, record.trials[4].outcome);
+    // What was not tried is known.
+    let needed: Vec<(&str, u64)> = list.iter().map(|(name, w, _)| (*name, *w)).collect();
+    assert!(record.covers(&needed, &Limits::default()));
+    let line = serde_json::to_string(&record).unwrap();
+    assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record);
+}
+
+#[test]
 fn the_cost_model_rules_out_what_has_no_chance_but_never_the_default() {
     let takes = |name| (name, 0, Does::Takes(&[100]));
     let subject = made_up(&[takes("default"), takes("hopeless"), takes("fair")]);

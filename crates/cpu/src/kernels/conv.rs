@@ -22,6 +22,7 @@ use kiln_kernel::simd::Features;
 use kiln_kernel::sums::Lane;
 use kiln_kernel::work::{Call, Packs, Program, Work};
 use kiln_plan::cost::geometry::{Axis, Geometry};
+use kiln_plan::schedule::{Cpu, lanes};
 use kiln_plan::{self as plan, Algorithm, ConvRole, Images, Winograd};
 
 /// A linked convolution or gradient of one.
@@ -42,6 +43,7 @@ pub(crate) struct Conv {
     geometry: Geometry,
     operands: [usize; 2],
     out: usize,
+    schedule: Cpu,
     level: Features,
     how: How,
     /// What makes the images, a part at a time; or all of them before they are read.
@@ -93,7 +95,8 @@ impl Work for Conv {
             }
         };
         let sums = shown(self.level, by, tile, finished);
-        Some(sums + self.terms.shown())
+        let resolved = self.resolved();
+        Some(format!("{resolved}: {sums}{}", self.terms.shown()))
     }
 
     fn program(&self) -> Option<&dyn Program> {
@@ -166,7 +169,8 @@ impl Conv {
             return Err(damaged!("a convolution of images that are made otherwise"));
         }
         product(&[cin.max(1), k.max(1), o.max(1), cout.max(1), batch.max(1)])?;
-        let algorithm = chosen(p.computed_by(values), &p.algorithms(values))?;
+        let schedule = chosen(p.schedule(values), &p.algorithms(values))?;
+        let algorithm = schedule.algorithm;
         // A channel a group has tiles of its own, whose terms share no words.
         let each = g.is_near() && g.kernels() > 0 && !(turned(p)[0] && made.is_some());
         let each = (cin, cout) == (1, 1) && (each || p.sums().is_float());
@@ -184,15 +188,75 @@ impl Conv {
             geometry: g,
             operands: p.operands.map(|a| a as usize),
             out: p.out as usize,
+            schedule,
             level,
             how: How::Unknown,
             whole: made.is_some() && !in_parts,
             made: made.map(|(linked, _)| linked),
             epilogue: epilogue(&p.epilogue, values, lens, (total, None), level)?,
         };
+        conv.check()?;
         conv.narrow = conv.reads_narrow(algorithm, turned(p)[0]);
         conv.how = conv.cut(p, algorithm, (values, lens, total))?;
         Ok(conv)
+    }
+
+    /// Checks that its schedule can be followed.
+    fn check(&self) -> Result<()> {
+        let s = &self.schedule;
+        s.check(self.level, self.terms.tile())
+            .map_err(|e| damaged!("{e}"))?;
+        let is_weight = self.role == ConvRole::Weight;
+        let is_each = (self.cin, self.cout) == (1, 1);
+        // A channel a group has tiles of one vector.
+        let tile = match s.tile {
+            Some([_, vectors]) if is_each => vectors == 1 && !is_weight,
+            _ => true,
+        };
+        let takes = match s.algorithm {
+            Algorithm::Fft => *s == Cpu::from(s.algorithm),
+            _ if is_weight => tile && !(is_each && s.terms.is_some()),
+            _ => tile && (s.terms, s.parts) == (None, None),
+        };
+        match takes {
+            true => Ok(()),
+            false => Err(damaged!(
+                "{s} gives sizes that this convolution has no use for"
+            )),
+        }
+    }
+
+    /// The schedule with all the sizes that it is computed by.
+    pub(crate) fn resolved(&self) -> Cpu {
+        let all = self.schedule;
+        let size = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
+        let lanes = i64::from(lanes(self.level, self.dtype));
+        let of = |[rows, columns]: [i64; 2], block: [i64; 2]| Cpu {
+            tile: Some([rows as u8, (columns / lanes) as u8]),
+            block: Some(block.map(size)),
+            ..all
+        };
+        match &self.how {
+            How::Unknown | How::Fft(_) => all,
+            How::Dense(cut) => of(cut.register_tile().0, cut.block_sizes()),
+            How::Each(cut) => of(cut.tile(self).0, cut.block_sizes()),
+            How::Winograd(cut) => {
+                let s = &cut.sizes;
+                of([s.rows, s.panel], [s.tiles, s.share * s.panel])
+            }
+            How::Weight(cut) => {
+                let parts = u16::try_from(cut.parts).ok();
+                let tile = cut.tile();
+                let block = [cut.channels * cut.taps, cut.columns];
+                let sized = of(tile.unwrap_or([1, lanes]), block);
+                Cpu {
+                    parts,
+                    terms: cut.positions(),
+                    tile: tile.and(sized.tile),
+                    ..sized
+                }
+            }
+        }
     }
 
     /// How it is cut by an algorithm.

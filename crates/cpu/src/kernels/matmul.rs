@@ -15,7 +15,7 @@ use super::terms::Terms;
 use crate::tile::Linked;
 use block::Block;
 use kiln_base::DType;
-use kiln_jit::contraction::{Finish, lanes, multiply_as, shape, shown};
+use kiln_jit::contraction::{Finish, TERMS, multiply_as, shape, shown};
 use kiln_kernel::affine::{ceil, extent, product};
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::{Failure, Failures};
@@ -23,6 +23,7 @@ use kiln_kernel::simd::Features;
 use kiln_kernel::sums::Lane;
 use kiln_kernel::work::{Call, Packs, Program};
 use kiln_plan::cost::Behind;
+use kiln_plan::schedule::{Cpu, lanes};
 use kiln_plan::{self as plan, Algorithm};
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ pub(crate) struct MatMul {
     packable: bool,
     /// Rows and columns of a block.
     block: (i64, i64),
-    algorithm: Algorithm,
+    schedule: Cpu,
     level: Features,
     pub(crate) epilogue: Option<Linked>,
     /// The same while sums are in registers, where it can be.
@@ -59,18 +60,11 @@ impl kiln_kernel::work::Work for MatMul {
     }
 
     fn schedule(&self) -> Option<String> {
-        let tile = match self.algorithm {
-            Algorithm::Packed => [self.tile_rows(), self.panel() * self.panels_at_once()],
-            Algorithm::Vector | Algorithm::Parts => return None,
-            _ => {
-                let (m, n) = (self.block.0.min(self.m), self.block.1.min(self.n));
-                let (rows, vectors) = shape(self.level, self.dtype, m, n);
-                [rows, vectors * i64::from(lanes(self.level, self.dtype))]
-            }
-        };
-        let mut text = shown(self.level, self.terms.tile(), tile, self.finish.is_some());
-        text.push_str(self.terms.shown());
-        Some(text)
+        let resolved = self.resolved();
+        let [rows, vectors] = resolved.tile?.map(i64::from);
+        let tile = [rows, vectors * i64::from(lanes(self.level, self.dtype))];
+        let sums = shown(self.level, self.terms.tile(), tile, self.finish.is_some());
+        Some(format!("{resolved}: {sums}{}", self.terms.shown()))
     }
 
     fn program(&self) -> Option<&dyn Program> {
@@ -84,7 +78,7 @@ impl kiln_kernel::work::Work for MatMul {
 
     fn forgets_packed(&self) -> bool {
         let (weights, made) = (self.right(), self.lhs.made.as_deref());
-        let by_packed = self.algorithm == Algorithm::Packed && self.rhs.made.is_none();
+        let by_packed = self.schedule.algorithm == Algorithm::Packed && self.rhs.made.is_none();
         let alone = (made.is_some() || self.lhs.arg != weights) && self.out != weights;
         let mut programs = self.epilogue.iter().chain(made);
         by_packed && alone && programs.all(|p| p.walks.iter().all(|w| w.arg != weights))
@@ -140,7 +134,8 @@ impl MatMul {
                 Some(made) => Operand::of_prologue(x, made, shape, values, lens, level),
             }
         };
-        let algorithm = chosen(p.computed_by(values), &p.algorithms(values))?;
+        let schedule = chosen(p.schedule(values), &p.algorithms(values))?;
+        let algorithm = schedule.algorithm;
         let epilogue = epilogue(&p.epilogue, values, lens, (total, Some(n)), level)?;
         let mut linked = MatMul {
             dtype: p.sums(),
@@ -151,7 +146,7 @@ impl MatMul {
             behind: p.behind(),
             packable: p.algorithm.names().any(|by| by == Algorithm::Packed),
             block: (1, 1),
-            algorithm,
+            schedule,
             level,
             batch,
             m,
@@ -167,17 +162,66 @@ impl MatMul {
         if near && algorithm == Algorithm::Packed && linked.dtype.size() == 4 {
             linked.finish = finish(&p.epilogue, values, lens, (total, linked.n), level)?;
         }
+        linked.check()?;
         linked.block = match algorithm {
-            Algorithm::Panels(most) => linked.cut(most),
+            Algorithm::Panels => linked.cut(),
             Algorithm::Small => linked.small_cut(),
             _ => linked.block,
         };
         Ok(linked)
     }
 
+    /// Checks that its schedule can be followed.
+    fn check(&self) -> Result<()> {
+        let s = &self.schedule;
+        s.check(self.level, self.terms.tile())
+            .map_err(|e| damaged!("{e}"))?;
+        let takes = match s.algorithm {
+            Algorithm::Panels | Algorithm::Small => s.parts.is_none(),
+            Algorithm::Packed => {
+                let wide = self.terms.are_narrow() && self.panel() > narrow::PANEL as i64;
+                let sums = s.terms.is_none() || self.waiting_sums() > 0;
+                s.parts.is_none() && sums && !wide
+            }
+            Algorithm::Parts => s.block.is_none(),
+            _ => *s == Cpu::from(s.algorithm),
+        };
+        match takes {
+            true => Ok(()),
+            false => Err(damaged!("{s} gives sizes that this product has no use for")),
+        }
+    }
+
+    /// The schedule with all the sizes that it is computed by.
+    pub(crate) fn resolved(&self) -> Cpu {
+        let mut all = self.schedule;
+        let size = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
+        let lanes = i64::from(lanes(self.level, self.dtype));
+        let tile = |rows: i64, vectors: i64| Some([rows as u8, vectors as u8]);
+        match all.algorithm {
+            Algorithm::Packed => {
+                let (rows, panels) = self.packed_cut();
+                let panel = self.panel();
+                all.tile = tile(self.tile_rows(), panel * self.panels_at_once() / lanes);
+                all.block = Some([size(rows), size(panels * panel)]);
+            }
+            Algorithm::Panels | Algorithm::Small => {
+                let (m, n) = (self.block.0.min(self.m), self.block.1.min(self.n));
+                let (rows, vectors) = shape((self.dtype, self.level, Some(&self.schedule)), m, n);
+                all.tile = tile(rows, vectors);
+                all.block = Some([size(self.block.0), size(self.block.1)]);
+                let terms = all.terms.map_or(TERMS, i64::from);
+                all.terms = Some(size(terms.min(self.k.max(1))));
+            }
+            Algorithm::Parts => all.parts = u16::try_from(self.parts()).ok(),
+            _ => {}
+        }
+        all
+    }
+
     /// Elements that it takes beside its arguments, on so many threads.
     pub(crate) fn workspace(&self, threads: i64) -> i64 {
-        match self.algorithm {
+        match self.schedule.algorithm {
             Algorithm::Vector => threads * self.k,
             Algorithm::Packed => self.packed_room() + self.copied_words() + self.waiting_sums(),
             Algorithm::Parts => self.parts_workspace(),
@@ -215,7 +259,7 @@ impl MatMul {
     ) {
         // SAFETY: the caller's.
         unsafe {
-            match self.algorithm {
+            match self.schedule.algorithm {
                 Algorithm::Packed => self.by_packed::<T>(args, packed, parallel, failures),
                 Algorithm::Vector => self.vector::<T>(args, parallel, failures),
                 Algorithm::Parts => self.in_parts::<T>(args, parallel, failures),
@@ -276,17 +320,18 @@ impl MatMul {
         // or the scratch memory.
         unsafe {
             let sizes = (h, w, self.k);
-            multiply_as(self.dtype, self.level, sizes, (dst, pitch), lhs, rhs, false)?;
+            let how = (self.dtype, self.level, Some(&self.schedule));
+            multiply_as(how, sizes, (dst, pitch), lhs, rhs, false)?;
             work.finish((dst, pitch), first, (h, self.n), w);
         }
         Ok(())
     }
 }
 
-/// The algorithm that a plan names, if it is one of the legal ones.
-pub(crate) fn chosen(named: Option<Algorithm>, legal: &[Algorithm]) -> Result<Algorithm> {
+/// The schedule that a plan names, if its algorithm is one of the legal ones.
+pub(crate) fn chosen(named: Option<Cpu>, legal: &[Algorithm]) -> Result<Cpu> {
     match named {
-        Some(named) if legal.contains(&named) => Ok(named),
+        Some(named) if legal.contains(&named.algorithm) => Ok(named),
         Some(named) => Err(damaged!("{named} can't compute this kernel")),
         None => Err(damaged!("it is not said how a kernel is computed")),
     }

@@ -21,9 +21,6 @@ mod transform;
 pub use each::{Each, most_each_rows};
 pub use finish::{Accesses, Finish};
 pub use kernel::{Kernel, Kernels};
-pub use product::{Matrix, Right, multiply, multiply_as, pack, pack_panels, shape};
-pub use tile::{
-    Call, MOST_VECTORS, RightSide, Rows, TILE, Tile, VECTORS, even_rows, has_tiles, lanes,
-    most_rows, panel_columns, shown, strips,
-};
+pub use product::{Matrix, Right, TERMS, multiply, multiply_as, pack, pack_panels, shape};
+pub use tile::{Call, RightSide, Rows, Tile, even_rows, shown, strips};
 pub use transform::Transform;

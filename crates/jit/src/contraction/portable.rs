@@ -1,8 +1,9 @@
 //! Register tiles on processors that nothing is printed for.
 
-use super::tile::{Call, Tile, element, lanes};
+use super::tile::{Call, Tile, element};
 use kiln_kernel::simd::Baseline;
 use kiln_kernel::sums::Lane;
+use kiln_plan::schedule::lanes;
 
 /// Rows and columns that are summed at a time.
 const ROWS: usize = 4;

@@ -3,11 +3,12 @@
 mod tiles;
 
 use super::finish::Finish;
-use super::tile::{Tile, VECTORS, lanes};
+use super::tile::Tile;
 use crate::emission::Target;
 use crate::emission::lines::{Key, Lines, Pinned, Place, Places, Tail};
 use kiln_base::{DType, Features};
 use kiln_kernel::bugs::bug;
+use kiln_plan::schedule::{VECTORS, lanes};
 use kiln_x86::{Asm, Condition, Gpr, Mask, Mem, Op, Vreg, Width, op};
 
 /// Steps of one turn of the loop.

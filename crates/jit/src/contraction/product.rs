@@ -5,10 +5,7 @@
 //! of its rows lie far apart. An element is summed in order, however it is cut.
 
 use super::kernel::Kernels;
-use super::tile::{
-    Call, MOST_VECTORS, RightSide, Rows, Tile, VECTORS, even_rows, has_tiles, lanes, most_rows,
-    panel_columns, strips,
-};
+use super::tile::{Call, RightSide, Rows, Tile, even_rows, strips};
 use kiln_base::{DType, Feature, Features};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::bugs::bug;
@@ -17,11 +14,13 @@ use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::simd::compiled;
 use kiln_kernel::simd::transpose::{Transpose, Turn};
 use kiln_kernel::sums::Lane;
+use kiln_plan::schedule::Cpu;
+use kiln_plan::schedule::{MOST_VECTORS, VECTORS, has_tiles, lanes, most_rows, panel_columns};
 use std::cell::RefCell;
 
-/// Terms that are summed before the next panel.
-const TERMS: i64 = 512;
-/// Rows whose terms stay in the second-level cache.
+/// Terms that are summed before the next panel (KC), unless a schedule says otherwise.
+pub const TERMS: i64 = 512;
+/// Rows of a block whose terms stay in the second-level cache: larger blocks take several turns.
 const ROWS: i64 = 384;
 /// Walks over a panel from which on it is copied.
 const WALKS: i64 = 3;
@@ -91,7 +90,7 @@ thread_local! {
     static COPIES: RefCell<Copies> = RefCell::default();
 }
 
-/// As [`multiply_as`], of floats.
+/// As [`multiply_as`], of floats, by no schedule in particular.
 ///
 /// # Errors
 /// As [`multiply_as`].
@@ -107,12 +106,12 @@ pub unsafe fn multiply<T: Lane>(
     adds: bool,
 ) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { multiply_as(T::DTYPE, level, sizes, out, left, right, adds) }
+    unsafe { multiply_as((T::DTYPE, level, None), sizes, out, left, right, adds) }
 }
 
 /// `out = left · right`, or with `adds` what is there and that, for matrices of `m` by `k` and `k` by `n`. Rows of the
 /// result are that many elements apart, in which its columns lie side by side. The numbers are of the dtype, which has
-/// as many bits as the type.
+/// as many bits as the type. A schedule may say by which register tiles, and how many terms at a time.
 ///
 /// # Errors
 /// If there is no memory for copies or code.
@@ -120,8 +119,7 @@ pub unsafe fn multiply<T: Lane>(
 /// # Safety
 /// All elements exist, and those of the result are nobody else's. The processor has the level.
 pub unsafe fn multiply_as<T: Lane>(
-    dtype: DType,
-    level: Features,
+    (dtype, level, schedule): (DType, Features, Option<&Cpu>),
     (m, n, k): (i64, i64, i64),
     (out, pitch): (*mut T, i64),
     left: Matrix<T>,
@@ -129,14 +127,15 @@ pub unsafe fn multiply_as<T: Lane>(
     adds: bool,
 ) -> Result<()> {
     let right = right.into();
+    let terms_at_once = schedule.and_then(|s| s.terms).map_or(TERMS, i64::from);
     COPIES.with_borrow_mut(|copies| {
         let mut from = 0;
         while from < k || from == 0 {
-            let terms = (k - from).min(TERMS);
+            let terms = (k - from).min(terms_at_once);
             for row in (0..m).step_by(ROWS as usize) {
                 let sizes = (ROWS.min(m - row), n, terms);
                 let adds = bug("the next terms are not added", adds || from > 0, |_| adds);
-                let cut = Cut::new((dtype, level), sizes, adds, left, right);
+                let cut = Cut::new((dtype, level, schedule), sizes, adds, left, right);
                 let at = |(x, row, col): Matrix<T>, i: i64, j: i64| {
                     (x.wrapping_offset((i * row + j * col) as isize), row, col)
                 };
@@ -151,7 +150,7 @@ pub unsafe fn multiply_as<T: Lane>(
                     )?;
                 }
             }
-            from += TERMS;
+            from += terms_at_once;
         }
         Ok(())
     })
@@ -172,7 +171,7 @@ struct Cut {
 
 impl Cut {
     fn new<T>(
-        (dtype, level): (DType, Features),
+        (dtype, level, schedule): (DType, Features, Option<&Cpu>),
         (m, n, k): (i64, i64, i64),
         adds: bool,
         left: Matrix<T>,
@@ -185,7 +184,7 @@ impl Cut {
             Right::Packed(p) => (None, p.columns / lanes),
             Right::Apart(_) if by_tiles => (None, panel_columns(level, dtype, n) / lanes),
             _ => {
-                let (rows, vectors) = shape(level, dtype, m, n);
+                let (rows, vectors) = shape((dtype, level, schedule), m, n);
                 (Some(rows), vectors)
             }
         };
@@ -345,12 +344,21 @@ fn most(level: Features, dtype: DType, vectors: i64) -> u8 {
     most_rows(level.without(Feature::Amx), dtype, vectors as u8)
 }
 
-/// Rows and vectors of a register tile: two vectors, more where rows are few, so that sums don't wait for each other.
+/// Rows and vectors of a register tile: those of the schedule, or two vectors, more where rows are few, so that sums
+/// don't wait for each other.
 #[inline]
-pub fn shape(level: Features, dtype: DType, m: i64, n: i64) -> (i64, i64) {
+pub fn shape(
+    (dtype, level, schedule): (DType, Features, Option<&Cpu>),
+    m: i64,
+    n: i64,
+) -> (i64, i64) {
     let lanes = i64::from(lanes(level, dtype));
     let across = ceil(n, lanes);
     let most = |vectors: i64| most(level, dtype, vectors);
+    if let Some([rows, vectors]) = schedule.and_then(|s| s.tile) {
+        let vectors = i64::from(vectors).min(across.max(1));
+        return (even_rows(m, rows.min(most(vectors))), vectors);
+    }
     let mut vectors = VECTORS.min(across.max(1));
     while vectors < MOST_VECTORS.min(across) && i64::from(most(vectors + 1)) >= m {
         vectors += 1;

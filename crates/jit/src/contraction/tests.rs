@@ -2,15 +2,13 @@
 
 mod terms;
 
-use super::{
-    Accesses, Call, Finish, Kernel, Right, RightSide, Rows, Tile, lanes, most_rows, multiply,
-    pack_panels,
-};
+use super::{Accesses, Call, Finish, Kernel, Right, RightSide, Rows, Tile, multiply, pack_panels};
 use half::{bf16, f16};
 use kiln_base::prim::Binary;
 use kiln_base::{Compute, DType, Features, Scalar};
 use kiln_kernel::bind::bind;
 use kiln_kernel::sums::Lane;
+use kiln_plan::schedule::{lanes, most_rows};
 use kiln_plan::tile::{Access, Arg, Inst, Reg, Schedule, Stage, TileProgram, Turn};
 use std::sync::Arc;
 

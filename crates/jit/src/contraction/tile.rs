@@ -10,6 +10,7 @@ use kiln_kernel::affine::ceil;
 use kiln_kernel::simd::convert;
 use kiln_kernel::simd::convert::Mem;
 use kiln_kernel::sums::Lane;
+use kiln_plan::schedule::{MOST_VECTORS, TILE, VECTORS, has_tiles, lanes};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -163,65 +164,11 @@ pub struct Call {
     pub tiles: u64,
 }
 
-/// Lanes of a vector of sums.
-#[inline]
-pub fn lanes(level: Features, dtype: DType) -> u16 {
-    let bytes = match level.width() {
-        Features::AVX512 => 64,
-        _ => 32,
-    };
-    bytes / dtype.size().max(4) as u16
-}
-
-/// Rows, and words of a row, of a register of AMX.
-pub const TILE: u32 = 16;
+/// The most vectors of a tile that sums in registers of AMX.
+const TILE_VECTORS: i64 = 4;
 
 /// The most tiles of a call that sums in registers of AMX.
 const STRIP: i64 = 16;
-
-/// Whether AMX multiplies these.
-#[inline]
-pub fn has_tiles(level: Features, dtype: DType) -> bool {
-    level.has(Feature::Amx) && matches!(dtype, DType::BF16 | DType::U8)
-}
-
-/// Vectors of a panel of the right operand.
-pub const VECTORS: i64 = 2;
-
-/// The same for these operands. Four registers of AMX hold sums: as many products are on their way at a time, and what
-/// a left operand is multiplied with is read less often than it is multiplied.
-fn panel_vectors(level: Features, dtype: DType) -> i64 {
-    if has_tiles(level, dtype) { 4 } else { VECTORS }
-}
-
-/// The most vectors of a tile that has few rows.
-pub const MOST_VECTORS: i64 = 8;
-
-/// Columns of a panel of the right operand, which has so many: whole vectors.
-#[inline]
-pub fn panel_columns(level: Features, dtype: DType, columns: i64) -> i64 {
-    let lanes = i64::from(lanes(level, dtype));
-    panel_vectors(level, dtype).min(ceil(columns.max(1), lanes)) * lanes
-}
-
-/// The rows of a tile of so many vectors, at most: sums, a vector of each column and what they are multiplied with are
-/// in registers, a product that is still to be added, ones that its halves are added by, and with VEX the mask of the
-/// last vector.
-#[inline]
-pub fn most_rows(level: Features, dtype: DType, vectors: u8) -> u8 {
-    let registers: u8 = match level.width() {
-        _ if has_tiles(level, dtype) => return TILE as u8,
-        Features::AVX512 => 32,
-        _ => 15,
-    };
-    let [added, ones] = match dtype {
-        DType::I16 | DType::U8 if level.multiplies_bytes() => [false; 2],
-        DType::I16 | DType::I32 | DType::I64 => [true, false],
-        DType::U8 => [true; 2],
-        _ => [false; 2],
-    };
-    (registers - vectors - 1 - u8::from(added && vectors > 1) - u8::from(ones)) / vectors
-}
 
 /// Rows of a tile where there are `all` of them and a tile has `most`: none has many less than the others.
 #[inline]
@@ -325,7 +272,7 @@ impl Tile {
         let vectors = i64::from(self.columns.div_ceil(lanes(self.level, self.dtype)));
         has_tiles(self.level, self.dtype)
             && self.rows.fit_register()
-            && vectors <= panel_vectors(self.level, self.dtype)
+            && vectors <= TILE_VECTORS
             && self.step == 4
             && self.right.padded
             && self.right.panel == 0

@@ -3,6 +3,7 @@
 use super::decision::{Decision, Guard};
 use super::geometry::{Axis, Geometry};
 use crate::contract::contradiction;
+use crate::schedule::Cpu;
 use crate::{Algorithm, Contradiction, Conv, ConvRole, FftTile, Images, Winograd};
 use kiln_base::{DType, Dim, numel};
 
@@ -133,23 +134,24 @@ impl Conv {
         sizes.try_fold(false, |any, d| Some(any | (d.eval_checked(values)? == 0)))
     }
 
-    /// The algorithm that it names where symbols have these values: where there is nothing to sum, nothing is
+    /// The schedule that it names where symbols have these values: where there is nothing to sum, nothing is
     /// transformed.
-    pub fn computed_by(&self, values: &[i64]) -> Option<Algorithm> {
+    pub fn schedule(&self, values: &[i64]) -> Option<Cpu> {
         self.at(&self.algorithm, values)
     }
 
     /// The algorithm that it is computed by, if not told otherwise, where symbols have these values; `transformed` as
     /// for [`Conv::by_default`].
     pub fn usual(&self, transformed: bool, values: &[i64]) -> Option<Algorithm> {
-        self.at(&self.by_default(transformed), values)
+        let schedule = self.at(&self.by_default(transformed), values)?;
+        Some(schedule.algorithm)
     }
 
-    fn at(&self, decision: &Decision, values: &[i64]) -> Option<Algorithm> {
+    fn at(&self, decision: &Decision, values: &[i64]) -> Option<Cpu> {
         let by = decision.at(values, &|by, values| self.pays(by, values))?;
-        Some(match by {
+        Some(match by.algorithm {
             Algorithm::Direct => by,
-            _ if self.is_empty(values)? => Algorithm::Direct,
+            _ if self.is_empty(values)? => Algorithm::Direct.into(),
             _ => by,
         })
     }

@@ -1,7 +1,8 @@
-//! The algorithm that a plan names.
+//! The schedule that a plan names.
 
 use crate::Algorithm;
 use crate::contract::Visit;
+use crate::schedule::Cpu;
 use kiln_base::Dim;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -12,10 +13,10 @@ use std::fmt;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision(Vec<Guarded>);
 
-/// An algorithm, and when it is taken.
+/// A schedule, and when it is taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Guarded {
-    by: Algorithm,
+    by: Cpu,
     when: Vec<Guard>,
 }
 
@@ -48,9 +49,10 @@ impl Guard {
 /// Whether an algorithm of a convolution pays, where sizes have these values; none where they have none.
 pub(crate) type Pays<'a> = dyn Fn(Algorithm, &[i64]) -> Option<bool> + 'a;
 
-impl From<Algorithm> for Decision {
-    fn from(by: Algorithm) -> Decision {
-        Decision(vec![Guarded { by, when: vec![] }])
+impl<S: Into<Cpu>> From<S> for Decision {
+    fn from(by: S) -> Decision {
+        let (by, when) = (by.into(), vec![]);
+        Decision(vec![Guarded { by, when }])
     }
 }
 
@@ -66,6 +68,7 @@ impl Decision {
             let mut known = known.into_iter();
             when.retain(|_| known.next().flatten().is_none());
             let last = when.is_empty();
+            let by = by.into();
             list.push(Guarded { by, when });
             if last {
                 break;
@@ -74,10 +77,11 @@ impl Decision {
         Decision(list)
     }
 
-    /// The algorithm where symbols have these values.
-    pub(crate) fn at(&self, values: &[i64], pays: &Pays<'_>) -> Option<Algorithm> {
+    /// The schedule where symbols have these values.
+    pub(crate) fn at(&self, values: &[i64], pays: &Pays<'_>) -> Option<Cpu> {
         let holds = |c: &&Guarded| {
-            let mut all = c.when.iter().map(|g| g.holds(c.by, values, pays));
+            let by = c.by.algorithm;
+            let mut all = c.when.iter().map(|g| g.holds(by, values, pays));
             all.all(|holds| holds == Some(true))
         };
         self.0.iter().find(holds).map(|c| c.by)
@@ -85,13 +89,15 @@ impl Decision {
 
     /// Every algorithm that it names, the first choice first.
     pub fn names(&self) -> impl Iterator<Item = Algorithm> {
-        self.0.iter().map(|c| c.by)
+        self.0.iter().map(|c| c.by.algorithm)
     }
 
-    /// The algorithm, where it is one for all sizes.
-    pub fn one(&self) -> Option<Algorithm> {
-        let mut names = self.names();
-        names.next().filter(|_| names.next().is_none())
+    /// The schedule, where it is one for all sizes.
+    pub fn one(&self) -> Option<Cpu> {
+        match &self.0[..] {
+            [one] => Some(one.by),
+            _ => None,
+        }
     }
 
     /// Whether something holds for every size in it.
@@ -107,7 +113,7 @@ impl Decision {
 
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, by) in self.names().enumerate() {
+        for (i, Guarded { by, .. }) in self.0.iter().enumerate() {
             write!(f, "{}{by}", if i > 0 { " or " } else { "" })?;
         }
         Ok(())

@@ -9,12 +9,14 @@ mod conv;
 mod decision;
 pub mod geometry;
 mod product;
+mod schedules;
 #[cfg(test)]
 mod tests;
 
 pub use decision::Decision;
 pub use product::{Behind, block, whole_rows};
 
+use crate::schedule::Cpu;
 use crate::{Algorithm, ConvRole, Kernel, Winograd};
 
 /// Multiply-adds that take as long as packing or gathering an element does.
@@ -67,13 +69,18 @@ impl Kernel {
         }
     }
 
-    /// The algorithm that it names where symbols have these values: one name for those that do the same.
-    pub fn computed_by(&self, values: &[i64]) -> Option<Algorithm> {
+    /// The schedule that it names where symbols have these values.
+    pub fn schedule(&self, values: &[i64]) -> Option<Cpu> {
         match self {
-            Kernel::MatMul(m) => m.computed_by(values).map(|by| m.named(by, values)),
-            Kernel::Conv(c) => c.computed_by(values),
+            Kernel::MatMul(m) => m.schedule(values),
+            Kernel::Conv(c) => c.schedule(values),
             _ => None,
         }
+    }
+
+    /// The algorithm of its schedule.
+    pub fn computed_by(&self, values: &[i64]) -> Option<Algorithm> {
+        Some(self.schedule(values)?.algorithm)
     }
 
     /// What an algorithm costs in multiply-adds. `packs` as for [`Kernel::by_default`].

@@ -2,6 +2,7 @@
 
 use super::MOVE;
 use super::decision::{Decision, Guard};
+use crate::schedule::Cpu;
 use crate::{Algorithm, Epilogue, MatMul};
 use kiln_base::Dim;
 
@@ -9,10 +10,12 @@ use kiln_base::Dim;
 const PACKED_COLUMNS: i64 = 8;
 /// Rows of a register tile, at most.
 const ROWS: i64 = 8;
-/// The work of a block, as [`Algorithm::Panels`] has it, unless a tuner says another...
-const BLOCK_WORK: u8 = 25;
+/// Multiply-adds of a block, unless a schedule says another...
+const BLOCK_WORK: i64 = 1 << 25;
 /// ...or blocks hold whole rows...
-const ROWS_WORK: u8 = 27;
+const ROWS_WORK: i64 = 1 << 27;
+/// Multiply-adds of blocks that a tuner tries.
+const OTHER_WORK: [i64; 4] = [1 << 21, 1 << 23, 1 << 25, 1 << 27];
 /// ...and its elements, where an epilogue wants them hot...
 const BLOCK_ELEMENTS: i64 = 1 << 17;
 /// ...but not below this many rows or columns.
@@ -33,8 +36,17 @@ pub enum Behind {
     Rows,
 }
 
-/// The rows and columns of a block of at most `most` multiply-adds, by [`Algorithm::Panels`].
-pub fn block(batch: &[i64], (m, k, n): (i64, i64, i64), behind: Behind, most: i64) -> (i64, i64) {
+/// Returns the rows and columns of a block by [`Algorithm::Panels`].
+pub fn block(batch: &[i64], sizes: (i64, i64, i64), behind: Behind) -> (i64, i64) {
+    let most = match behind {
+        Behind::Rows => ROWS_WORK,
+        _ => BLOCK_WORK,
+    };
+    block_of(batch, sizes, behind, most)
+}
+
+/// The rows and columns of a block of at most `most` multiply-adds.
+fn block_of(batch: &[i64], (m, k, n): (i64, i64, i64), behind: Behind, most: i64) -> (i64, i64) {
     let (mut rows, mut cols) = (m.max(1), n.max(1));
     if behind == Behind::Rows {
         // Each block packs the whole right matrix.
@@ -99,7 +111,7 @@ impl MatMul {
         if self.is_narrow() {
             return vec![Algorithm::Packed];
         }
-        let mut legal = Algorithm::PANELS.map(Algorithm::Panels).to_vec();
+        let mut legal = vec![Algorithm::Panels];
         if (m == 1 || n == 1) && self.walks() {
             legal.push(Algorithm::Vector);
         }
@@ -179,31 +191,31 @@ impl MatMul {
             let vectors = [&self.m, &self.n].map(|d| (Algorithm::Vector, vec![within(d, 1, 1)]));
             table.extend(vectors);
         }
-        let work = match self.behind() {
-            Behind::Rows => ROWS_WORK,
-            _ => BLOCK_WORK,
-        };
-        table.push((Algorithm::Panels(work), vec![]));
-        let decision = Decision::of(table, &|_, _| None);
-        // Of known sizes by its one name.
-        let by = decision.one().filter(|_| self.sizes(&[]).is_some());
-        by.map_or(decision, |by| self.named(by, &[]).into())
+        table.push((Algorithm::Panels, vec![]));
+        Decision::of(table, &|_, _| None)
     }
 
-    /// The algorithm that it names where symbols have these values.
-    pub fn computed_by(&self, values: &[i64]) -> Option<Algorithm> {
+    /// The schedule that it names where symbols have these values.
+    pub fn schedule(&self, values: &[i64]) -> Option<Cpu> {
         self.algorithm.at(values, &|_, _| None)
     }
 
-    /// The name of an algorithm: of panels that are the same, the smallest.
-    pub(super) fn named(&self, by: Algorithm, values: &[i64]) -> Algorithm {
-        let (Algorithm::Panels(most), Some(s)) = (by, self.sizes(values)) else {
-            return by;
+    /// Returns blocks of other sizes than the default's, by [`Algorithm::Panels`].
+    pub(super) fn blocks(&self, values: &[i64]) -> Vec<[u32; 2]> {
+        let Some(Sizes { batch, m, k, n }) = self.sizes(values) else {
+            return Vec::new();
         };
-        let cut = |most: u8| block(&s.batch, (s.m, s.k, s.n), self.behind(), 1 << most);
-        let mut panels = Algorithm::PANELS.into_iter();
-        let same = panels.find(|p| cut(*p) == cut(most));
-        Algorithm::Panels(same.unwrap_or(most))
+        let of = |most| block_of(&batch, (m, k, n), self.behind(), most);
+        let mut found = vec![block(&batch, (m, k, n), self.behind())];
+        for most in OTHER_WORK {
+            if !found.contains(&of(most)) {
+                found.push(of(most));
+            }
+        }
+        let sizes = |(rows, columns): (i64, i64)| {
+            Some([u32::try_from(rows).ok()?, u32::try_from(columns).ok()?])
+        };
+        found.into_iter().skip(1).filter_map(sizes).collect()
     }
 
     /// See [`Kernel::cost`](crate::Kernel::cost).
@@ -212,7 +224,7 @@ impl MatMul {
         let [m, k, n] = [m, k, n].map(|size| size as f64);
         let (work, lhs, rhs) = (m * k * n, m * k, k * n);
         Some(match by {
-            Algorithm::Panels(_) | Algorithm::Parts => work + MOVE * (lhs + rhs),
+            Algorithm::Panels | Algorithm::Parts => work + MOVE * (lhs + rhs),
             // Memory is what it waits for, and nothing is used twice.
             Algorithm::Vector => 4.0 * work,
             Algorithm::Packed if !packs => work + MOVE * rhs,

@@ -67,7 +67,7 @@ fn conv(dtype: DType, s: &Shape) -> Conv {
 }
 
 /// Elements of x, w and y.
-fn lens(c_: &Conv) -> [i64; 3] {
+pub fn lens(c_: &Conv) -> [i64; 3] {
     let channels = [&c_.in_channels, &c_.out_channels].map(|d| c(d) * c(&c_.groups));
     [
         c(&c_.batch) * channels[0] * numel(&c_.input),
@@ -142,8 +142,8 @@ fn bounds(dtype: DType, algorithm: Algorithm, terms: f64) -> (f64, f64) {
 
 /// The largest errors of an algorithm over all levels, in terms of the bounds.
 fn errors(p: &Conv, inputs: &[Buffer], want: &[f64], terms: f64) -> (f64, f64) {
-    let by = p.computed_by(&[]).expect("it names one");
-    let (strict, usual) = bounds(p.dtype(), by, terms);
+    let schedule = p.schedule(&[]).expect("it names one");
+    let (strict, usual) = bounds(p.dtype(), schedule.algorithm, terms);
     let mut worst: f64 = 0.0;
     for result in run(&plan(p), inputs) {
         let got = floats(&result.unwrap()[0]);
@@ -677,9 +677,7 @@ fn a_plan_with_an_illegal_algorithm_is_damaged() {
         }
     };
     let mut r = Random(3);
-    let all: Vec<Algorithm> = (Algorithm::PLAIN.into_iter())
-        .chain([Algorithm::Panels(200)])
-        .collect();
+    let all = Algorithm::ALL;
     // Two channels, of which the filter steps by 2.
     let shape = Shape {
         stride: [2, 2],
@@ -690,7 +688,7 @@ fn a_plan_with_an_illegal_algorithm_is_damaged() {
     let inputs = [random(DType::F32, x, &mut r), random(DType::F32, w, &mut r)];
     let legal = p.algorithms(&[]);
     assert_eq!(legal, [Algorithm::Direct]);
-    for algorithm in all.iter().copied().filter(|a| !legal.contains(a)) {
+    for algorithm in all.into_iter().filter(|a| !legal.contains(a)) {
         p.algorithm = algorithm.into();
         refused(&plan(&p), &inputs, algorithm);
     }
@@ -698,9 +696,8 @@ fn a_plan_with_an_illegal_algorithm_is_damaged() {
     let args = [false, false, true].map(|written| (DType::F32, 40_000, written));
     let inputs = [0, 1].map(|_| random(DType::F32, 40_000, &mut r));
     let legal = p.algorithms(&[]);
-    let panels = Algorithm::PANELS.map(Algorithm::Panels);
-    assert_eq!(legal, [&panels[..], &[Algorithm::Packed]].concat());
-    for algorithm in all.iter().copied().filter(|a| !legal.contains(a)) {
+    assert_eq!(legal, [Algorithm::Panels, Algorithm::Packed]);
+    for algorithm in all.into_iter().filter(|a| !legal.contains(a)) {
         p.algorithm = algorithm.into();
         refused(
             &plan_of(Kernel::MatMul(p.clone()), &args),
@@ -743,7 +740,7 @@ fn what_the_algorithms_need_beside_their_arguments() {
     let product = |algorithm: Algorithm| Kernel::MatMul(product(1, 500, 300)).by(algorithm);
     let of = |algorithm| kiln_runtime::workspace(&product(algorithm), &[], 2).unwrap();
     assert_eq!(of(Algorithm::Vector), Some(2 * 500 * 4));
-    assert_eq!(of(Algorithm::Panels(25)), Some(0));
+    assert_eq!(of(Algorithm::Panels), Some(0));
     // Whole panels of two vectors.
     let packed = of(Algorithm::Packed).unwrap();
     assert!(

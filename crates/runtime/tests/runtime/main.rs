@@ -20,3 +20,4 @@ mod ordered;
 mod pointwise;
 mod products;
 mod reductions;
+mod schedules;

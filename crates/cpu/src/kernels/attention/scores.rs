@@ -344,8 +344,9 @@ impl Scores {
         adds: bool,
     ) -> Result<()> {
         let sizes = (rows, columns, self.terms.words(terms));
+        let how = (self.terms.tile(), self.level, None);
         // SAFETY: the caller's.
-        unsafe { multiply_as(self.terms.tile(), self.level, sizes, to, left, right, adds) }
+        unsafe { multiply_as(how, sizes, to, left, right, adds) }
     }
 
     /// Makes a row of weights for so many keys terms, in place.

@@ -10,7 +10,7 @@ use super::images::Laid;
 use super::{Conv, LEAST_BLOCKS, dense};
 use crate::kernels::matmul::{Args, Made, Work, run_blocks};
 use kiln_base::DType;
-use kiln_jit::contraction::{Accesses, Call, Each, Finish, Kernel, RightSide, Rows, Tile, lanes};
+use kiln_jit::contraction::{Accesses, Call, Each, Finish, Kernel, RightSide, Rows, Tile};
 use kiln_jit::contraction::{even_rows, most_each_rows};
 use kiln_kernel::affine::{ceil, product};
 use kiln_kernel::bugs::bug;
@@ -21,6 +21,7 @@ use kiln_kernel::sums::Lane;
 use kiln_kernel::work::packed_weights;
 use kiln_plan::ConvRole;
 use kiln_plan::cost::geometry::{Axis, Geometry};
+use kiln_plan::schedule::lanes;
 use std::sync::Arc;
 
 /// Bytes of the lines that a tile reads, which stay in the first-level cache for the next row of the result.
@@ -94,22 +95,30 @@ impl Cut {
         // As many channels as have hot lines, but some vectors.
         let read = (depth.kernel * height.kernel).saturating_mul(width.input.max(1));
         let vectors = (HOT_LINES / read / (size * lanes)).clamp(2, 64);
-        let channels = even_rows(panel / lanes, vectors as u8) * lanes;
+        let channels = match c.schedule.block_columns() {
+            Some(columns) => ceil(columns, lanes).min(panel / lanes) * lanes,
+            None => even_rows(panel / lanes, vectors as u8) * lanes,
+        };
         let each = (width.output.max(1))
             .saturating_mul(channels)
             .saturating_mul(geometry.kernels());
-        let blocks = (lines(c, &geometry)).saturating_mul(ceil(c.groups, channels));
+        let lines = lines(c, &geometry);
+        let blocks = lines.saturating_mul(ceil(c.groups, channels));
         let share = ceil(blocks.min(1 << 40), LEAST_BLOCKS);
         let taps = u32::try_from(width.kernel).unwrap_or(u32::MAX);
+        let most = c.schedule.rows(most_each_rows(c.level, c.dtype, taps));
         let mut cut = Cut {
             geometry,
             laid: is_laid.then_some(laid),
             returned,
             careful: careful.transpose()?.map(Box::new),
             panel,
-            lines: (BLOCK_WORK / each).min(share).max(1),
+            lines: match c.schedule.block_rows() {
+                Some(rows) => ceil(rows, width.output.max(1)).min(lines.max(1)),
+                None => (BLOCK_WORK / each).min(share).max(1),
+            },
             channels: channels.min(c.groups).max(1),
-            rows: even_rows(width.output, most_each_rows(c.level, c.dtype, taps)),
+            rows: even_rows(width.output, most),
             tiles: Vec::new(),
             finish,
         };
@@ -123,6 +132,12 @@ impl Cut {
     pub(super) fn tile(&self, c: &Conv) -> ([i64; 2], bool) {
         let lanes = i64::from(lanes(c.level, c.dtype));
         ([self.rows, lanes], self.finish.is_some())
+    }
+
+    /// Positions and channels of a block.
+    pub(super) fn block_sizes(&self) -> [i64; 2] {
+        let width = self.geometry.axes[2].output;
+        [self.lines.saturating_mul(width), self.channels]
     }
 
     /// True if weights that are not finite are packed once more, in another way.

@@ -31,13 +31,13 @@ pub(super) struct Cut {
     /// Input channels of a group, their taps, and output channels.
     groups: i64,
     cin: i64,
-    taps: i64,
+    pub(super) taps: i64,
     cout: i64,
     /// Channels of a range.
-    channels: i64,
-    columns: i64,
+    pub(super) channels: i64,
+    pub(super) columns: i64,
     /// Parts of sums, and the blocks of positions that these have together.
-    parts: i64,
+    pub(super) parts: i64,
     blocks: i64,
     by: By,
 }
@@ -85,7 +85,7 @@ impl Cut {
         let (by, blocks, groups, cin, cout, tile) = match (c.cin, c.cout) {
             (1, 1) => {
                 let cut = each::Cut::new(c, turned);
-                let tile = [1, i64::from(kiln_jit::contraction::lanes(c.level, c.dtype))];
+                let tile = [1, i64::from(kiln_plan::schedule::lanes(c.level, c.dtype))];
                 (By::Each(cut), each::Cut::blocks(c), 1, 1, c.groups, tile)
             }
             _ => {
@@ -121,7 +121,23 @@ impl Cut {
         while cut.parts * cut.ranges() < LEAST_BLOCKS && cut.columns > tile[1] {
             cut.columns = half(cut.columns, tile[1]);
         }
+        if let Some([rows, columns]) = c.schedule.block.map(|block| block.map(i64::from)) {
+            let whole = |n: i64, unit: i64, all: i64| (ceil(n, unit) * unit).min(all);
+            cut.channels = whole(ceil(rows, taps.max(1)), tile[0], cin.max(1));
+            cut.columns = whole(columns, tile[1], cout.max(1));
+        }
+        if let Some(parts) = c.schedule.parts {
+            cut.parts = i64::from(parts).min(blocks).max(1);
+        }
         cut
+    }
+
+    /// Positions that are summed at a time, where there are several channels a group.
+    pub(super) fn positions(&self) -> Option<u32> {
+        let By::Dense(cut) = &self.by else {
+            return None;
+        };
+        u32::try_from(cut.positions()).ok()
     }
 
     /// Taps of channels and columns of a register tile, where there are several channels a group.

@@ -30,10 +30,21 @@ impl MatMul {
         whole_rows(&self.batch, (self.m, self.n), wanted, rows_of(self.level))
     }
 
-    /// The rows and columns of a block of at most this power of two of multiply-adds.
-    pub(super) fn cut(&self, most: u8) -> (i64, i64) {
+    /// The rows and columns of a block that the schedule gives: whole rows where what is behind wants them.
+    fn given_block(&self) -> Option<(i64, i64)> {
+        let (rows, cols) = (self.schedule.block_rows()?, self.schedule.block_columns()?);
+        let cols = match self.behind {
+            Behind::Rows => self.n.max(1),
+            _ => cols.min(self.n.max(1)),
+        };
+        Some((rows.min(self.m.max(1)), cols))
+    }
+
+    /// The rows and columns of a block.
+    pub(super) fn cut(&self) -> (i64, i64) {
         let sizes = (self.m, self.k, self.n);
-        let (mut rows, mut cols) = block(&self.batch, sizes, self.behind, 1 << most);
+        let usual = || block(&self.batch, sizes, self.behind);
+        let (mut rows, mut cols) = self.given_block().unwrap_or_else(usual);
         // What is made stays in the second-level cache.
         let made = ceil(MADE_ELEMENTS / self.k.max(1), 48).max(1) * 48;
         if self.lhs.made.is_some() {
@@ -48,6 +59,9 @@ impl MatMul {
     /// Rows and columns of a block: all columns, as long as eight rows of them are no more than its work; then
     /// as many rows as are.
     pub(super) fn small_cut(&self) -> (i64, i64) {
+        if let Some(given) = self.given_block() {
+            return given;
+        }
         let eight = (SMALL_ROWS * self.k).max(1);
         if self.behind == Behind::Rows {
             let wanted = SMALL_ROWS * SMALL_WORK / (eight * self.n).max(1);

@@ -19,7 +19,7 @@ const MEETS: i64 = 2048;
 /// ...and are copied where there are so many columns to read them for.
 const OFTEN: i64 = 256;
 /// Columns of a panel, at most.
-const PANEL: usize = 64;
+pub(super) const PANEL: usize = 64;
 /// Words of each column that are turned over at once.
 const WORDS: usize = 32;
 

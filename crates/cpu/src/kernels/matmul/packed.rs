@@ -5,8 +5,7 @@ use super::narrow::Wide;
 use super::{Args, Block, Made, MatMul, Work, run_blocks, split};
 use kiln_base::DType;
 use kiln_jit::contraction::{
-    Accesses, Call, Kernels, MOST_VECTORS, RightSide, Rows, TILE, Tile, VECTORS, even_rows,
-    has_tiles, lanes, most_rows, pack, panel_columns, strips,
+    Accesses, Call, Kernels, RightSide, Rows, Tile, even_rows, pack, strips,
 };
 use kiln_kernel::affine::ceil;
 use kiln_kernel::bugs::bug;
@@ -16,6 +15,7 @@ use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::sums::Lane;
 use kiln_kernel::work::packed_weights;
 use kiln_plan::cost::Behind;
+use kiln_plan::schedule::{MOST_VECTORS, TILE, VECTORS, has_tiles, lanes, most_rows};
 
 /// Multiply-adds of a block.
 const BLOCK_WORK: i64 = 1 << 20;
@@ -37,13 +37,15 @@ pub(super) const READ_ROWS: i64 = 8;
 impl MatMul {
     /// Columns of a panel: whole vectors, as many as a register tile has.
     pub(super) fn panel(&self) -> i64 {
-        panel_columns(self.level, self.terms.tile(), self.n)
+        self.schedule
+            .panel_columns(self.level, self.terms.tile(), self.n)
     }
 
     /// Rows of a register tile that reads so many panels, at most.
     fn most_rows(&self, panels: i64) -> u8 {
         let vectors = panels * self.panel() / i64::from(lanes(self.level, self.dtype));
-        most_rows(self.level, self.terms.tile(), vectors as u8)
+        self.schedule
+            .rows(most_rows(self.level, self.terms.tile(), vectors as u8))
     }
 
     /// Rows of a register tile.
@@ -51,12 +53,14 @@ impl MatMul {
         even_rows(self.m, self.most_rows(1))
     }
 
-    /// Panels that register tiles read at once: several where rows are so few that sums would wait for each other.
+    /// Panels that register tiles read at once: several where rows are so few that sums would wait for each other, unless
+    /// the schedule gives the tile.
     pub(super) fn panels_at_once(&self) -> i64 {
         let vectors = self.panel() / i64::from(lanes(self.level, self.dtype));
         let by_tiles = has_tiles(self.level, self.terms.tile());
         let fits = |panels: &i64| i64::from(self.most_rows(*panels)) >= self.m;
-        match by_tiles || vectors < VECTORS || self.dtype.size() > 4 {
+        match self.schedule.tile.is_some() || by_tiles || vectors < VECTORS || self.dtype.size() > 4
+        {
             true => 1,
             false => (2..=MOST_VECTORS / vectors).rev().find(fits).unwrap_or(1),
         }
@@ -177,6 +181,39 @@ impl MatMul {
         });
     }
 
+    /// The most rows of a block: whole register tiles, of which these and a panel stay in the second-level cache.
+    fn block_rows(&self) -> i64 {
+        let (tile, by_tiles) = (self.tile_rows(), has_tiles(self.level, self.terms.tile()));
+        match self.schedule.block_rows() {
+            Some(rows) => ceil(rows, tile) * tile,
+            None if by_tiles => tile * BLOCK_STRIP,
+            None => tile * BLOCK_TILES,
+        }
+    }
+
+    /// Multiply-adds of so many rows and a panel, or as many as reading the panel costs.
+    fn panel_work(&self, rows: i64) -> i64 {
+        rows.max(READ_ROWS) * self.panel() * self.k.max(1)
+    }
+
+    /// Rows and panels of a block.
+    pub(super) fn packed_cut(&self) -> (i64, i64) {
+        let (tile, waits) = (self.tile_rows(), self.waiting_sums() > 0);
+        let whole = self.behind == Behind::Rows && !waits || self.lhs.made.is_some();
+        let rows = match whole {
+            true => ceil(self.whole_rows(self.block_rows()), tile) * tile,
+            false => self.m.clamp(1, self.block_rows()),
+        };
+        let (across, at_once) = (self.panels_across().max(1), self.panels_at_once());
+        let panels = match self.schedule.block_columns() {
+            _ if whole => return (rows, across),
+            Some(columns) => ceil(columns, self.panel()).min(across),
+            None if waits => ceil(across, WAITING_BLOCKS),
+            None => (BLOCK_WORK / self.panel_work(rows)).clamp(1, across),
+        };
+        (rows, ceil(panels, at_once) * at_once)
+    }
+
     /// Runs a product by [`Algorithm::Packed`](kiln_plan::Algorithm::Packed).
     ///
     /// # Safety
@@ -202,25 +239,10 @@ impl MatMul {
             Ok(found) => found.cast(),
             Err(e) => return failures.broken(e),
         };
-        let by_tiles = has_tiles(self.level, self.terms.tile());
         let waits = self.waiting_sums() > 0;
-        let whole = self.behind == Behind::Rows && !waits || self.lhs.made.is_some();
-        let (tile, panel) = (self.tile_rows(), self.panel());
-        let most = tile * if by_tiles { BLOCK_STRIP } else { BLOCK_TILES };
-        let rows = match whole {
-            true => ceil(self.whole_rows(most), tile) * tile,
-            false => self.m.clamp(1, most),
-        };
-        let panel_work = rows.max(READ_ROWS) * panel * self.k.max(1);
-        let across = self.panels_across().max(1);
-        let panels = match whole {
-            true => across,
-            false if waits => ceil(across, WAITING_BLOCKS),
-            false => {
-                let at_once = self.panels_at_once();
-                ceil((BLOCK_WORK / panel_work).clamp(1, across), at_once) * at_once
-            }
-        };
+        let panel = self.panel();
+        let (rows, panels) = self.packed_cut();
+        let panel_work = self.panel_work(rows);
         let cut = (rows, panels * panel);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
         let (mut storage, mut sums) = (None, None);
@@ -248,7 +270,7 @@ impl MatMul {
             },
         );
         if waits {
-            let rows = self.whole_rows(most);
+            let rows = self.whole_rows(self.block_rows());
             let cut = (rows, self.n);
             run_blocks(
                 (self.blocks_of(cut), rows * self.n * READ_ROWS),
@@ -303,7 +325,8 @@ impl MatMul {
             let part = match waiting {
                 Some(_) => {
                     let parts = ceil(b.rows * steps, NEAR_WORDS).max(1);
-                    ceil(ceil(steps, parts), TILE.into()) * i64::from(TILE)
+                    let part = self.schedule.terms.map_or(ceil(steps, parts), i64::from);
+                    ceil(part, TILE.into()) * i64::from(TILE)
                 }
                 None => steps,
             };

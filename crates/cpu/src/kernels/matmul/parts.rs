@@ -2,7 +2,7 @@
 //! then added in their order. Blocks of the result would be too few for several threads.
 
 use super::{MatMul, Work, run_blocks};
-use kiln_jit::contraction::multiply;
+use kiln_jit::contraction::multiply_as;
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
@@ -24,8 +24,11 @@ impl MatMul {
         self.batch.iter().product::<i64>() * self.m * self.n
     }
 
-    /// How many parts a sum has: by the sizes alone.
-    fn parts(&self) -> i64 {
+    /// How many parts a sum has: by the sizes and the schedule alone.
+    pub(super) fn parts(&self) -> i64 {
+        if let Some(parts) = self.schedule.parts {
+            return i64::from(parts).min(self.k.max(1));
+        }
         let most = (ELEMENTS / self.results().max(1)).min(MOST);
         (self.k / TERMS).min(most).max(2)
     }
@@ -94,8 +97,8 @@ impl MatMul {
         let place = at * self.results() + b * self.m * self.n;
         // SAFETY: linking proved the operands within their buffers; the part has its place.
         unsafe {
-            multiply(
-                self.level,
+            multiply_as(
+                (T::DTYPE, self.level, Some(&self.schedule)),
                 (self.m, self.n, to - from),
                 (sums.offset(place as isize), self.n),
                 (

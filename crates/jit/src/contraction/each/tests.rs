@@ -2,9 +2,10 @@
 
 use super::{Each, most_each_rows};
 use crate::contraction::tests::{Rng, Whole, levels, stored, work};
-use crate::contraction::{Accesses, Call, Finish, Kernel, RightSide, Rows, Tile, lanes};
+use crate::contraction::{Accesses, Call, Finish, Kernel, RightSide, Rows, Tile};
 use kiln_base::{DType, Features};
 use kiln_kernel::bind::bind;
+use kiln_plan::schedule::lanes;
 use std::sync::Arc;
 
 /// Computes a tile; interpreted code must not touch anything but these, and what is not written stays.

@@ -9,10 +9,11 @@
 
 use super::{AT, CALL, FRAME, Printer, RIGHT, ROWS, TAPS};
 use crate::contraction::finish::Finish;
-use crate::contraction::tile::{self, TILE};
+use crate::contraction::tile::{self};
 use crate::emission::lines::{Lines, Place};
 use kiln_base::DType;
 use kiln_kernel::bugs::bug;
+use kiln_plan::schedule::TILE;
 use kiln_x86::{Condition, Gpr, Mem, Tile, TileProduct, TileSizes, Vreg, op};
 
 /// Bytes of a row of a tile.

@@ -1,8 +1,9 @@
 //! Tiles of terms that share words, and of whole numbers: these of any size, and sums wrap around.
 
 use super::{By, Rng};
-use crate::contraction::{Call, RightSide, Rows, Tile, has_tiles, lanes, most_rows};
+use crate::contraction::{Call, RightSide, Rows, Tile};
 use kiln_base::{DType, Features};
+use kiln_plan::schedule::{has_tiles, lanes, most_rows};
 
 /// A word, or 64 bits.
 trait Word: super::Whole {

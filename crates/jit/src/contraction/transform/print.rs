@@ -1,7 +1,6 @@
 //! Transforms as machine code.
 
 use super::super::finish::Finish;
-use super::super::tile::lanes;
 use super::{POINTERS, Transform};
 use crate::emission::Target;
 use crate::emission::lines::{Key, Place, Places, Tail};
@@ -9,6 +8,7 @@ use crate::emission::stage::Body;
 use kiln_base::prim::Binary;
 use kiln_base::{Compute, DType, Scalar};
 use kiln_kernel::bugs::bug;
+use kiln_plan::schedule::lanes;
 use kiln_plan::tile::{Inst, Reg};
 use kiln_x86::{Asm, Condition, Gpr, Mask, Mem, Vreg};
 

@@ -262,6 +262,7 @@ fn check_layer(graph: Option<Graph>, seed: u64, level: Features) -> Result<usize
     let engine = Engine::new(&graph, &options).map_err(|e| e.to_string())?;
     let mut plan = engine.executable.plan().clone();
     let mut by = vec![];
+    let mut sizes = Rng::new(seed ^ 0x5eed);
     for kernel in &mut plan.kernels {
         // Few can be transformed: where one can, it often is.
         let (sums, others): (Vec<_>, Vec<_>) =
@@ -269,8 +270,12 @@ fn check_layer(graph: Option<Graph>, seed: u64, level: Features) -> Result<usize
         let transforms = !others.is_empty() && rng.chance(0.7);
         let among = if transforms { others } else { sums };
         if let Some(algorithm) = rng.pick(&among).copied() {
-            Arc::make_mut(kernel).decide(algorithm);
-            by.push(algorithm);
+            let sized = kernel.schedules(algorithm, level, &[]);
+            let is_sized = sizes.chance(0.7);
+            let sized = sizes.pick(&sized).filter(|_| is_sized);
+            let schedule = sized.map_or(algorithm.into(), |(schedule, _)| *schedule);
+            Arc::make_mut(kernel).decide(schedule);
+            by.push(schedule.to_string());
         }
     }
     run(plan, &inputs, level, &mut |outputs| {

@@ -2,13 +2,12 @@
 
 use super::Conv;
 use super::phase::{Phase, window};
-use kiln_jit::contraction::{
-    Finish, Kernel, RightSide, Rows, Tile, even_rows, has_tiles, lanes, most_rows, panel_columns,
-};
+use kiln_jit::contraction::{Finish, Kernel, RightSide, Rows, Tile, even_rows};
 use kiln_kernel::affine::{ceil, product};
 use kiln_kernel::error::{Result, damaged};
 use kiln_plan::ConvRole;
 use kiln_plan::cost::geometry::Axis;
+use kiln_plan::schedule::{has_tiles, lanes, most_rows};
 use std::sync::Arc;
 
 /// Blocks that there are at least, if there is enough for them to do, ...
@@ -138,7 +137,7 @@ impl Cut {
             true => (outputs, inputs),
             false => (inputs, outputs),
         };
-        let panel = panel_columns(c.level, c.terms.tile(), columns);
+        let panel = c.schedule.panel_columns(c.level, c.terms.tile(), columns);
         let mut cut = Cut {
             groups: c.groups,
             terms,
@@ -213,6 +212,7 @@ impl Cut {
         let [_, h, w] = self.phases.each_ref();
         let vectors = self.panel / i64::from(lanes(c.level, c.dtype));
         let most = most_rows(c.level, c.terms.tile(), vectors as u8);
+        let most = c.schedule.rows(most);
         let across = even_rows(w[0].axis.output, most);
         let spans = [0, 1, 2].map(|i| window(&self.phases[i], 0, self.result[i]));
         let padded = (0..3).any(|i| spans[i].0 < 0 || spans[i].1 > self.image[i]);
@@ -263,7 +263,10 @@ impl Cut {
             let span = (spans[axis].1 - spans[axis].0).max(1);
             part = part.min(product(&[COPY / each.max(1), all])? / span);
         }
-        let part = ceil(all, ceil(all, part.max(1)));
+        let part = match c.schedule.block_rows() {
+            Some(rows) => ceil(rows, beside.max(1)).min(all),
+            None => ceil(all, ceil(all, part.max(1))),
+        };
         self.block[2] = width;
         self.block[axis] = (ceil(part, unit) * unit).min(all);
         let blocks: i64 = [0, 1, 2].map(|i| self.blocks(i)).iter().product();
@@ -274,7 +277,11 @@ impl Cut {
         }
         let blocks = blocks * ceil(self.batch, self.images) * self.groups;
         let ranges = ceil(BLOCKS, blocks).min(self.panels);
-        self.channels = (ceil(self.panels, ranges) * self.panel).min(self.columns);
+        let panels = match c.schedule.block_columns() {
+            Some(columns) => ceil(columns, self.panel),
+            None => ceil(self.panels, ranges),
+        };
+        self.channels = panels.saturating_mul(self.panel).min(self.columns);
         let terms = self.sums * self.taps.len() as i64;
         self.hot = (HOT_WEIGHTS / terms.max(1) / self.panel).max(1) * self.panel;
         if self.is_copied {
@@ -446,6 +453,14 @@ impl Cut {
     pub(in crate::kernels::conv) fn register_tile(&self) -> ([i64; 2], bool) {
         let [lines, positions] = self.rows;
         ([lines * positions, self.panel], self.finish.is_some())
+    }
+
+    /// Positions and channels of a block.
+    pub(in crate::kernels::conv) fn block_sizes(&self) -> [i64; 2] {
+        [
+            self.images * self.block.iter().product::<i64>(),
+            self.channels,
+        ]
     }
 
     /// Whether positions of images lie side by side, as do their words.

@@ -11,10 +11,7 @@
 
 use super::{Conv, Range, Scratch, Sums};
 use crate::kernels::conv::narrow::join_rows;
-use kiln_jit::contraction::{
-    Call, Kernels, RightSide, Rows, Tile, even_rows, has_tiles, lanes, most_rows, pack,
-    panel_columns, shape,
-};
+use kiln_jit::contraction::{Call, Kernels, RightSide, Rows, Tile, even_rows, pack, shape};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
 use kiln_kernel::memory::room;
@@ -22,6 +19,7 @@ use kiln_kernel::simd::compiled;
 use kiln_kernel::simd::transpose::{Transpose, Turn};
 use kiln_kernel::sums::Lane;
 use kiln_plan::cost::geometry::Axis;
+use kiln_plan::schedule::{has_tiles, lanes, most_rows};
 
 /// Positions of a block.
 const POSITIONS: i64 = 256;
@@ -69,7 +67,9 @@ impl Cut {
             batch /= images.max(1);
         }
         let line = &axes[2];
-        let segments = ceil(line.output, POSITIONS).max(1);
+        let lines = batch.saturating_mul(axes[0].output * axes[1].output);
+        let positions = c.schedule.terms.map_or(POSITIONS, i64::from);
+        let segments = ceil(line.output, positions).max(1);
         let even = if c.terms.are_grouped() { 2 } else { 1 };
         let segment = ceil(ceil(line.output, segments), even) * even;
         let segment = segment.min(line.output);
@@ -89,25 +89,25 @@ impl Cut {
         let lanes = i64::from(lanes(c.level, c.dtype));
         let (vectors, dtype) = match turns {
             true => {
-                let panel = panel_columns(c.level, c.terms.tile(), c.cout);
+                let panel = c.schedule.panel_columns(c.level, c.terms.tile(), c.cout);
                 (panel / lanes, c.terms.tile())
             }
             false => {
                 let rows = c.cin.saturating_mul(across);
-                (shape(c.level, c.dtype, rows, c.cout).1, c.dtype)
+                let how = (c.dtype, c.level, Some(&c.schedule));
+                (shape(how, rows, c.cout).1, c.dtype)
             }
         };
-        let most = most_rows(c.level, dtype, vectors as u8);
+        let most = c.schedule.rows(most_rows(c.level, dtype, vectors as u8));
         let channels = even_rows(c.cin, most);
         Cut {
             batch,
             turned,
             segments,
             segment,
-            units: if segments > 1 {
-                1
-            } else {
-                (POSITIONS / segment.max(1)).max(1)
+            units: match segments {
+                1 => (positions / segment.max(1)).clamp(1, lines.max(1)),
+                _ => 1,
             },
             together,
             wide: if together { span } else { segment },
@@ -116,6 +116,11 @@ impl Cut {
             panel: vectors * lanes,
             axes,
         }
+    }
+
+    /// Positions of a block.
+    pub fn positions(&self) -> i64 {
+        self.units * self.segment
     }
 
     /// Channels and columns of a register tile.

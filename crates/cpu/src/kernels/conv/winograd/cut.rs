@@ -2,11 +2,10 @@
 
 use super::super::{Conv, LEAST_BLOCKS};
 use kiln_base::DType;
-use kiln_jit::contraction::{
-    Finish, Kernel, RightSide, Tile, Transform, even_rows, lanes, most_rows, panel_columns,
-};
+use kiln_jit::contraction::{Finish, Kernel, RightSide, Tile, Transform, even_rows};
 use kiln_kernel::affine::{ceil, product};
 use kiln_kernel::error::Result;
+use kiln_plan::schedule::{lanes, most_rows};
 use kiln_plan::{Rows, Winograd};
 use std::sync::Arc;
 
@@ -90,21 +89,24 @@ impl Sizes {
         let squares = winograd.side() * winograd.side();
         let lanes = i64::from(lanes(c.level, DType::F32));
         let (cin, cout) = (c.cin.max(1), c.cout.max(1));
-        let panel = panel_columns(c.level, c.dtype, cout);
+        let panel = c.schedule.panel_columns(c.level, c.dtype, cout);
         let vectors = panel / lanes;
         let panels = ceil(cout, panel);
         product(&[squares, c.groups, panels, panel, cin])?;
         let [_, down, across] = c.geometry.axes.map(|a| ceil(a.output, winograd.step()));
         let all = c.batch * down * across;
-        let most_rows = most_rows(c.level, c.dtype, vectors as u8);
+        let most_rows = c.schedule.rows(most_rows(c.level, c.dtype, vectors as u8));
         // As many blocks as threads can share: of fewer tiles, or of fewer panels, where tiles are few.
         let most = (HOT / (squares * cin)).max(LEAST_TILES * i64::from(most_rows));
         let blocks = match ceil(all.max(1), most) {
             few if 2 * few <= LEAST_BLOCKS => few,
             many => ceil(many, LEAST_BLOCKS) * LEAST_BLOCKS,
         };
-        let tiles = ceil(all.max(1), blocks);
-        let share = (panels * blocks / LEAST_BLOCKS).clamp(1, panels);
+        let [tiles, share] = match c.schedule.block {
+            Some([tiles, columns]) => [tiles.into(), ceil(columns.into(), panel)],
+            None => [ceil(all.max(1), blocks), panels * blocks / LEAST_BLOCKS],
+        };
+        let (tiles, share) = (tiles.min(all.max(1)), share.clamp(1, panels));
         Ok(Sizes {
             winograd,
             squares,

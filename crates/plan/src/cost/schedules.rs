@@ -1,0 +1,163 @@
+//! Schedules that a tuner tries beside the ones that follow from sizes.
+
+use super::Behind;
+use crate::schedule::{Cpu, has_tiles, most_rows};
+use crate::{Algorithm, Conv, ConvRole, Kernel, MatMul};
+use kiln_base::{DType, Features, numel};
+
+/// Vectors of columns of register tiles.
+const VECTORS: [u8; 4] = [1, 2, 3, 4];
+/// Rows and columns of blocks.
+const BLOCKS: [[i64; 2]; 5] = [[32, 1024], [128, 128], [128, 1024], [512, 128], [1024, 64]];
+/// Terms that are summed at a time.
+const TERMS: [u32; 4] = [64, 128, 512, 1024];
+/// The cost from which on a schedule is not tried, as a multiple of the algorithm's.
+const DEAR: f64 = 1.5;
+/// Parts of sums.
+const PARTS: [u16; 5] = [1, 2, 4, 8, 16];
+
+impl Kernel {
+    /// Schedules of an algorithm with sizes of their own, each unlike the others, where symbols have these values: tiles
+    /// that fit the registers, and blocks, terms and parts that fit the sizes. Beside each is its cost as a multiple of
+    /// the algorithm's; what costs far more is left out. None for a kernel that has no choice.
+    pub fn schedules(&self, by: Algorithm, level: Features, values: &[i64]) -> Vec<(Cpu, f64)> {
+        let (found, dtype) = match self {
+            Kernel::MatMul(m) => (m.schedules(by, level, values), m.sums()),
+            Kernel::Conv(c) => (c.schedules(by, level, values), c.sums()),
+            _ => return Vec::new(),
+        };
+        let usual = Cpu::from(by).tile_cost(level, dtype);
+        let priced = found.into_iter().flatten();
+        let priced = priced.map(|s| (s, s.tile_cost(level, dtype) / usual));
+        priced.filter(|(_, cost)| *cost < DEAR).collect()
+    }
+}
+
+impl MatMul {
+    fn schedules(&self, by: Algorithm, level: Features, values: &[i64]) -> Option<Vec<Cpu>> {
+        let size = |d: &kiln_base::Dim| d.eval_checked(values);
+        let (m, k, n) = (size(&self.m)?, size(&self.k)?, size(&self.n)?);
+        let plain = Cpu::from(by);
+        let with = |parts| Cpu {
+            parts: Some(parts),
+            ..plain
+        };
+        if by == Algorithm::Parts {
+            return Some(PARTS.into_iter().filter(|n| *n > 1).map(with).collect());
+        }
+        if by == Algorithm::Vector {
+            return None;
+        }
+        let mut all = tiles(plain, level, self.dtypes, n);
+        match by {
+            Algorithm::Panels => {
+                all.extend(self.blocks(values).into_iter().map(|b| block(plain, b)));
+                let terms = TERMS.into_iter().filter(|terms| i64::from(*terms) < k);
+                all.extend(terms.map(|terms| Cpu {
+                    terms: Some(terms),
+                    ..plain
+                }));
+            }
+            _ => {
+                let columns = match self.behind() {
+                    Behind::Rows => 1,
+                    _ => n,
+                };
+                all.extend(blocks(plain, [m, columns]));
+            }
+        }
+        Some(all)
+    }
+}
+
+impl Conv {
+    fn schedules(&self, by: Algorithm, level: Features, values: &[i64]) -> Option<Vec<Cpu>> {
+        let size = |d: &kiln_base::Dim| d.eval_checked(values);
+        let all = |dims: &[kiln_base::Dim]| size(&numel(dims));
+        let (cin, cout) = (size(&self.in_channels)?, size(&self.out_channels)?);
+        let is_each = (cin, cout) == (1, 1);
+        let [rows, columns] = match self.role {
+            ConvRole::Result => [all(&self.output)?, cout],
+            ConvRole::Input => [all(&self.input)?, cin],
+            ConvRole::Weight => [cin * all(&self.kernel)?, cout],
+        };
+        let columns = match is_each {
+            true => size(&self.groups)?,
+            false => columns,
+        };
+        let plain = Cpu::from(by);
+        let mut found = match by {
+            Algorithm::Fft => return None,
+            _ if is_each => Vec::new(),
+            _ => tiles(plain, level, self.dtypes, columns),
+        };
+        let rows = match by {
+            // Tiles of results.
+            Algorithm::Winograd2 => rows / 4,
+            Algorithm::Winograd4 => rows / 16,
+            _ => rows,
+        };
+        found.extend(blocks(plain, [rows, columns]));
+        if self.role == ConvRole::Weight {
+            if !is_each {
+                found.extend(TERMS.map(|terms| Cpu {
+                    terms: Some(terms),
+                    ..plain
+                }));
+            }
+            found.extend(PARTS.map(|parts| Cpu {
+                parts: Some(parts),
+                ..plain
+            }));
+        }
+        Some(found)
+    }
+}
+
+/// The largest register tile of each width, for operands of these dtypes and so many columns.
+fn tiles(plain: Cpu, level: Features, operands: [DType; 2], columns: i64) -> Vec<Cpu> {
+    let [left, _] = operands;
+    // Whatever instruction multiplies these: the one that takes the most registers.
+    let dtypes: &[DType] = match left {
+        DType::U8 | DType::I8 => &[DType::I32, DType::I16, DType::U8],
+        DType::I16 => &[DType::I32, DType::I16],
+        DType::F16 | DType::BF16 => &[DType::F32],
+        _ => &[left],
+    };
+    if level == Features::BASELINE
+        || has_tiles(level, left)
+        || has_tiles(level, DType::U8) && left.size() == 1
+    {
+        return Vec::new();
+    }
+    let lanes = i64::from(crate::schedule::lanes(level, left));
+    let tile = |vectors: u8| {
+        let rows = dtypes.iter().map(|d| most_rows(level, *d, vectors)).min()?;
+        let fits = rows > 0 && i64::from(vectors - 1) * lanes < columns;
+        fits.then_some(Cpu {
+            tile: Some([rows, vectors]),
+            ..plain
+        })
+    };
+    VECTORS.into_iter().filter_map(tile).collect()
+}
+
+fn block(plain: Cpu, block: [u32; 2]) -> Cpu {
+    Cpu {
+        block: Some(block),
+        ..plain
+    }
+}
+
+/// Blocks that differ where there are so many rows and columns in all. Their names are the same for many sizes.
+fn blocks(plain: Cpu, all: [i64; 2]) -> Vec<Cpu> {
+    let within = |sizes: [i64; 2]| [0, 1].map(|i| sizes[i].min(all[i]));
+    let differs = |(i, sizes): &(usize, [i64; 2])| {
+        let mut before = BLOCKS[..*i].iter();
+        before.all(|other| within(*other) != within(*sizes))
+    };
+    let found = BLOCKS.into_iter().enumerate().filter(differs);
+    found
+        .map(|(_, sizes)| block(plain, sizes.map(|n| n as u32)))
+        .collect()
+}

@@ -1,0 +1,324 @@
+//! How a contraction is cut, as data.
+//!
+//! A matrix product, a convolution or a gradient of one sums `out[m, n] = Σ_k a[m, k] · b[k, n]`. The rows M are those
+//! of the left matrix, or positions of images; the columns N those of the right matrix, or channels. In the gradient
+//! of a convolution's weights M are taps of input channels and K are positions.
+
+use crate::Algorithm;
+use kiln_base::{DType, Feature, Features};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// The schedule of a contraction on the CPU: an algorithm, and the sizes by which it cuts. A size that is not given
+/// follows from the shapes and the machine.
+///
+/// Its text is the algorithm's name and the sizes that are given, such as `packed tile=6x2 block=48x128`. Results depend
+/// on the algorithm and on `terms` and `parts` alone, since an element is summed in order whatever the tile or block.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Cpu {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// Rows and vectors of columns of a register tile, at most (MR, NR in vectors); panels are packed this wide.
+    pub tile: Option<[u8; 2]>,
+    /// Rows and columns of a block, which one thread computes at a time (MC, NC), in elements. Blocks are rounded to
+    /// whole tiles, lines or rows where the algorithm wants these.
+    pub block: Option<[u32; 2]>,
+    /// Terms that are summed at a time (KC).
+    pub terms: Option<u32>,
+    /// Parts of sums that are computed on their own, and then added in order (split-K).
+    pub parts: Option<u16>,
+}
+
+/// Rows, and words of a row, of a register of AMX.
+pub const TILE: u32 = 16;
+
+/// Vectors of columns of a register tile, unless a schedule says otherwise.
+pub const VECTORS: i64 = 2;
+
+/// The most vectors of columns of a register tile.
+pub const MOST_VECTORS: i64 = 8;
+
+/// Returns the lanes of a vector of sums of such products.
+#[inline]
+pub fn lanes(level: Features, dtype: DType) -> u16 {
+    let bytes = match level.width() {
+        Features::AVX512 => 64,
+        _ => 32,
+    };
+    bytes / dtype.size().max(4) as u16
+}
+
+/// True if AMX multiplies these.
+#[inline]
+pub fn has_tiles(level: Features, dtype: DType) -> bool {
+    level.has(Feature::Amx) && matches!(dtype, DType::BF16 | DType::U8)
+}
+
+/// Returns the most rows of a register tile of so many vectors, or 0 if there are no registers for one: sums, a vector
+/// of each column and a term of the left operand are in registers, a product that is still to be added, ones that its
+/// halves are added by, and with VEX the mask of the last vector.
+#[inline]
+pub fn most_rows(level: Features, dtype: DType, vectors: u8) -> u8 {
+    let registers: u8 = match level.width() {
+        _ if has_tiles(level, dtype) => return TILE as u8,
+        Features::AVX512 => 32,
+        _ => 15,
+    };
+    let [added, ones] = match dtype {
+        DType::I16 | DType::U8 if level.multiplies_bytes() => [false; 2],
+        DType::I16 | DType::I32 | DType::I64 => [true, false],
+        DType::U8 => [true; 2],
+        _ => [false; 2],
+    };
+    let used = vectors + 1 + u8::from(added && vectors > 1) + u8::from(ones);
+    registers.saturating_sub(used) / vectors.max(1)
+}
+
+/// Returns the vectors of columns of a register tile and panel, unless a schedule says otherwise.
+#[inline]
+fn usual_vectors(level: Features, dtype: DType) -> i64 {
+    match has_tiles(level, dtype) {
+        // Four registers hold sums: as many products are on their way at a time, and what a left operand is multiplied
+        // with is read less often than it is multiplied.
+        true => 4,
+        false => VECTORS,
+    }
+}
+
+/// Returns the columns of a panel of such a right operand that has so many, unless a schedule says otherwise: whole
+/// vectors.
+#[inline]
+pub fn panel_columns(level: Features, dtype: DType, columns: i64) -> i64 {
+    whole(level, dtype, columns, usual_vectors(level, dtype))
+}
+
+fn whole(level: Features, dtype: DType, columns: i64, vectors: i64) -> i64 {
+    let lanes = i64::from(lanes(level, dtype));
+    let across = (columns.max(1) + lanes - 1) / lanes;
+    vectors.min(across) * lanes
+}
+
+impl From<Algorithm> for Cpu {
+    fn from(algorithm: Algorithm) -> Cpu {
+        Cpu {
+            algorithm,
+            tile: None,
+            block: None,
+            terms: None,
+            parts: None,
+        }
+    }
+}
+
+impl Cpu {
+    /// Returns the vectors of columns of a register tile and panel.
+    #[inline]
+    pub fn vectors(&self, level: Features, dtype: DType) -> i64 {
+        match self.tile {
+            Some([_, vectors]) => vectors.into(),
+            None => usual_vectors(level, dtype),
+        }
+    }
+
+    /// Returns the columns of a panel of the right operand, which has so many in all: whole vectors.
+    #[inline]
+    pub fn panel_columns(&self, level: Features, dtype: DType, columns: i64) -> i64 {
+        whole(level, dtype, columns, self.vectors(level, dtype))
+    }
+
+    /// Returns the rows of a register tile, of which the registers hold so many.
+    #[inline]
+    pub fn rows(&self, most: u8) -> u8 {
+        self.tile.map_or(most, |[rows, _]| rows.min(most))
+    }
+
+    /// Returns the rows of a block.
+    pub fn block_rows(&self) -> Option<i64> {
+        self.block.map(|[rows, _]| rows.into())
+    }
+
+    /// Returns the columns of a block.
+    pub fn block_columns(&self) -> Option<i64> {
+        self.block.map(|[_, columns]| columns.into())
+    }
+
+    /// Checks that the machine has registers for its tile, and that no size is 0.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self, level: Features, dtype: DType) -> Result<(), String> {
+        if let Some([rows, vectors]) = self.tile {
+            let widest = match has_tiles(level, dtype) {
+                true => 4,
+                false => MOST_VECTORS as u8,
+            };
+            let most = match (1..=widest).contains(&vectors) {
+                true => most_rows(level, dtype, vectors),
+                false => 0,
+            };
+            if rows == 0 || rows > most {
+                return Err(format!(
+                    "{self}: {} has registers for {most} rows of {vectors} vectors of {dtype}, not for {rows}",
+                    level.name()
+                ));
+            }
+        }
+        let sizes = self.block.into_iter().flatten();
+        let sizes = sizes.chain(self.terms).chain(self.parts.map(u32::from));
+        match sizes.min() {
+            Some(0) => Err(format!("{self}: a size of 0")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns by how much its register tile takes longer than the multiply-adds alone, by counting instructions: two
+    /// multiply-adds a cycle, of which each waits four cycles for the one before in the same sum, and two loads.
+    pub fn tile_cost(&self, level: Features, dtype: DType) -> f64 {
+        let vectors = self.vectors(level, dtype) as f64;
+        if has_tiles(level, dtype) {
+            return 1.0;
+        }
+        let rows = f64::from(self.rows(most_rows(level, dtype, vectors as u8)).max(1));
+        let multiplied = rows * vectors / 2.0;
+        let loaded = (rows + vectors) / 2.0;
+        multiplied.max(loaded).max(4.0) / multiplied
+    }
+}
+
+impl fmt::Display for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.algorithm.fmt(f)?;
+        if let Some([rows, vectors]) = self.tile {
+            write!(f, " tile={rows}x{vectors}")?;
+        }
+        if let Some([rows, columns]) = self.block {
+            write!(f, " block={rows}x{columns}")?;
+        }
+        if let Some(terms) = self.terms {
+            write!(f, " terms={terms}")?;
+        }
+        if let Some(parts) = self.parts {
+            write!(f, " parts={parts}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A text that is no schedule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no schedule {0:?} (one is `packed tile=6x2 block=48x128 terms=512 parts=1`)")]
+pub struct UnknownSchedule(pub String);
+
+impl FromStr for Cpu {
+    type Err = UnknownSchedule;
+
+    /// Reads what `Display` writes.
+    fn from_str(text: &str) -> Result<Cpu, UnknownSchedule> {
+        let parsed = || {
+            let mut words = text.split(' ');
+            let mut schedule = Cpu::from(words.next()?.parse::<Algorithm>().ok()?);
+            for word in words {
+                let (name, size) = word.split_once('=')?;
+                match name {
+                    "tile" => schedule.tile = Some(pair(size)?),
+                    "block" => schedule.block = Some(pair(size)?),
+                    "terms" => schedule.terms = Some(size.parse().ok()?),
+                    "parts" => schedule.parts = Some(size.parse().ok()?),
+                    _ => return None,
+                }
+            }
+            Some(schedule)
+        };
+        parsed()
+            .filter(|s| s.to_string() == text)
+            .ok_or_else(|| UnknownSchedule(text.into()))
+    }
+}
+
+fn pair<T: FromStr>(text: &str) -> Option<[T; 2]> {
+    let (a, b) = text.split_once('x')?;
+    Some([a.parse().ok()?, b.parse().ok()?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_parse_back() {
+        let all = Cpu {
+            tile: Some([6, 2]),
+            block: Some([48, 128]),
+            terms: Some(512),
+            parts: Some(4),
+            ..Cpu::from(Algorithm::Packed)
+        };
+        assert_eq!(
+            all.to_string(),
+            "packed tile=6x2 block=48x128 terms=512 parts=4"
+        );
+        for schedule in [
+            all,
+            Cpu::from(Algorithm::Direct),
+            Cpu {
+                terms: None,
+                block: None,
+                ..all
+            },
+        ] {
+            assert_eq!(schedule.to_string().parse(), Ok(schedule));
+        }
+        for wrong in [
+            "",
+            "packed ",
+            "packed tile=6",
+            "packed tile=6x256",
+            "packed tile=06x2",
+            "packed parts=4 terms=2",
+            "packed size=3",
+            "fast tile=6x2",
+        ] {
+            assert!(wrong.parse::<Cpu>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn tiles_must_fit_into_registers() {
+        let of = |rows, vectors| Cpu {
+            tile: Some([rows, vectors]),
+            ..Cpu::from(Algorithm::Packed)
+        };
+        let fits = |level, dtype, rows, vectors| of(rows, vectors).check(level, dtype).is_ok();
+        // 16 registers: 6 x 2 sums, two columns, one term and the mask of the last vector.
+        assert!(fits(Features::AVX2, DType::F32, 6, 2));
+        assert!(!fits(Features::AVX2, DType::F32, 7, 2));
+        assert!(fits(Features::AVX512, DType::F32, 14, 2));
+        assert!(!fits(Features::AVX512, DType::F32, 15, 2));
+        assert!(!fits(Features::AVX512, DType::F32, 0, 2));
+        assert!(!fits(Features::AVX512, DType::F32, 1, 0));
+        assert!(!fits(Features::AVX512, DType::F32, 1, 9));
+        assert!(fits(Features::AMX, DType::BF16, 16, 4));
+        assert!(!fits(Features::AMX, DType::BF16, 16, 5));
+        let none = Cpu {
+            block: Some([0, 4]),
+            ..Cpu::from(Algorithm::Packed)
+        };
+        assert!(none.check(Features::AVX2, DType::F32).is_err());
+    }
+
+    #[test]
+    fn small_tiles_cost_more() {
+        let cost = |rows, vectors| {
+            let tile = Some([rows, vectors]);
+            let schedule = Cpu {
+                tile,
+                ..Cpu::from(Algorithm::Packed)
+            };
+            schedule.tile_cost(Features::AVX512, DType::F32)
+        };
+        assert_eq!(cost(14, 2), 1.0);
+        assert_eq!(cost(2, 2), 2.0);
+        assert!(cost(12, 1) > 1.0);
+    }
+}
