@@ -31,7 +31,7 @@ pub trait Dialect {
     /// The name of a prelude's function on values of a compute type, such as `kiln_max`.
     fn function(name: &str, compute: Compute) -> String;
 
-    /// What a division hands to the prelude's function, by which that reports a divisor of 0.
+    /// The arguments by which the prelude's function reports a divisor of 0.
     fn failure(site: u32) -> String;
 
     /// A primitive on floats that is not a function or operator of C, by its name; none if it is.
@@ -104,7 +104,7 @@ pub trait Dialect {
         }
     }
 
-    /// What memory holds, as a value of the dtype's compute type.
+    /// An element of memory as a value of the dtype's compute type.
     fn loaded(x: &str, dtype: DType) -> String {
         match dtype {
             DType::Bool => format!("({x} != 0)"),

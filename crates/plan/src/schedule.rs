@@ -1,4 +1,4 @@
-//! How a contraction is cut, as data.
+//! Schedules of contractions, as data.
 //!
 //! A matrix product, a convolution or a gradient of one sums `out[m, n] = Σ_k a[m, k] · b[k, n]`. The rows M are those
 //! of the left matrix, or positions of images; the columns N those of the right matrix, or channels. In the gradient
@@ -32,6 +32,10 @@ pub struct Cpu {
 
 /// Rows, and words of a row, of a register of AMX.
 pub const TILE: u32 = 16;
+
+/// The most vectors of columns of a tile of AMX. Four registers hold sums: as many products are on their way at a time,
+/// and what a left operand is multiplied with is read less often than it is multiplied.
+pub const TILE_VECTORS: i64 = 4;
 
 /// Vectors of columns of a register tile, unless a schedule says otherwise.
 pub const VECTORS: i64 = 2;
@@ -79,9 +83,7 @@ pub fn most_rows(level: Features, dtype: DType, vectors: u8) -> u8 {
 #[inline]
 fn usual_vectors(level: Features, dtype: DType) -> i64 {
     match has_tiles(level, dtype) {
-        // Four registers hold sums: as many products are on their way at a time, and what a left operand is multiplied
-        // with is read less often than it is multiplied.
-        true => 4,
+        true => TILE_VECTORS,
         false => VECTORS,
     }
 }
@@ -146,14 +148,14 @@ impl Cpu {
     /// Checks that the machine has registers for its tile, and that no size is 0.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The reason, in words.
     pub fn check(&self, level: Features, dtype: DType) -> Result<(), String> {
         if let Some([rows, vectors]) = self.tile {
             let widest = match has_tiles(level, dtype) {
-                true => 4,
-                false => MOST_VECTORS as u8,
+                true => TILE_VECTORS,
+                false => MOST_VECTORS,
             };
-            let most = match (1..=widest).contains(&vectors) {
+            let most = match (1..=widest).contains(&i64::from(vectors)) {
                 true => most_rows(level, dtype, vectors),
                 false => 0,
             };

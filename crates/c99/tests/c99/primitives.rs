@@ -10,7 +10,7 @@ use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Pw, Role, Value, ops};
 use kiln_testkit::programs::plain;
 use std::collections::BTreeSet;
 
-/// What a C compiler makes of a graph without rewrites gives for these inputs.
+/// Returns the results of a graph without rewrites for these inputs, computed by its C.
 fn compiled(graph: &Graph, inputs: &[Array]) -> Vec<Array> {
     let case = Case::new("f".into(), graph, inputs.to_vec(), &plain());
     let sources = print("alone", &[case.program()], Weights::Arrays).unwrap();

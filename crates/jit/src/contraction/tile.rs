@@ -10,7 +10,7 @@ use kiln_kernel::affine::ceil;
 use kiln_kernel::simd::convert;
 use kiln_kernel::simd::convert::Mem;
 use kiln_kernel::sums::Lane;
-use kiln_plan::schedule::{MOST_VECTORS, TILE, VECTORS, has_tiles, lanes};
+use kiln_plan::schedule::{MOST_VECTORS, TILE, TILE_VECTORS, VECTORS, has_tiles, lanes};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -163,9 +163,6 @@ pub struct Call {
     /// How many tiles are computed, one after the other.
     pub tiles: u64,
 }
-
-/// The most vectors of a tile that sums in registers of AMX.
-const TILE_VECTORS: i64 = 4;
 
 /// The most tiles of a call that sums in registers of AMX.
 const STRIP: i64 = 16;

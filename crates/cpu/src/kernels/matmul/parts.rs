@@ -24,7 +24,7 @@ impl MatMul {
         self.batch.iter().product::<i64>() * self.m * self.n
     }
 
-    /// How many parts a sum has: by the sizes and the schedule alone.
+    /// The parts of a sum, by the sizes and the schedule alone.
     pub(super) fn parts(&self) -> i64 {
         if let Some(parts) = self.schedule.parts {
             return i64::from(parts).min(self.k.max(1));
