@@ -1,11 +1,11 @@
 //! Ways that give up some precision.
 
 use kiln_plan::Algorithm;
-use kiln_plan::schedule::Cpu;
+use kiln_plan::schedule::{self, Multiply};
 use std::fmt;
 
 /// What a way to compute some work gives up against the others, which differ in the order of sums alone. A
-/// way's name begins with it, as in `tf32: tile 64x64 by 128 threads`.
+/// way's name begins with it, as in `tf32 tile=64x64x16 part=32x32 ..` or `fast math: ..`.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Approximation {
     /// Products of f32 by tensor cores, of operands rounded to TF32.
@@ -44,14 +44,24 @@ pub enum Approximation {
 }
 
 impl Approximation {
+    /// What an instruction gives up.
+    pub(crate) fn of(multiply: Multiply) -> Option<Approximation> {
+        match multiply {
+            Multiply::Fma | Multiply::Mma => None,
+            Multiply::Tf32 => Some(Approximation::Tf32),
+            Multiply::Tf32x3 => Some(Approximation::Tf32x3),
+        }
+    }
+
     /// What the name of a way or of an algorithm says that it gives up. The error of fast math it does not say.
     pub fn named(name: &str) -> Option<Approximation> {
+        if let Ok(schedule) = name.parse::<schedule::Gpu>() {
+            return Approximation::of(schedule.multiply);
+        }
         match name.split_once(": ").map_or(name, |(class, _)| class) {
-            "tf32" => Some(Approximation::Tf32),
-            "tf32x3" => Some(Approximation::Tf32x3),
             "fast math" => Some(Approximation::FastMath(0.0)),
             class => {
-                let schedule = class.parse::<Cpu>().ok()?;
+                let schedule = class.parse::<schedule::Cpu>().ok()?;
                 Some(Approximation::Algorithm(schedule.algorithm))
             }
         }

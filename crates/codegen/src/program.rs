@@ -4,7 +4,7 @@ use crate::work::{Way, Work};
 use hashbrown::HashMap;
 use kiln_base::{DType, Dim, Machine};
 use kiln_ir::{NodeId, Value};
-use kiln_plan as plan;
+use kiln_plan::{self as plan, schedule};
 use std::fmt;
 use std::sync::Arc;
 
@@ -32,6 +32,8 @@ pub struct Options {
     pub exact: bool,
     /// Whether tasks have every way to compute them, for a tuner to choose.
     pub ways: bool,
+    /// One more schedule of contractions among these ways on a GPU, where it is legal.
+    pub schedule: Option<schedule::Gpu>,
 }
 
 /// How the images of convolutions lie in memory between kernels. Results always have channels first (NCHW).
@@ -56,6 +58,7 @@ impl Default for Options {
             layout: Layout::Auto,
             exact: false,
             ways: false,
+            schedule: None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! How work is cut among threads, as data.
 
-use kiln_plan::Decision;
 use kiln_plan::tile::Cut;
+use kiln_plan::{Decision, schedule};
 use std::fmt;
 
 /// What tells a way to compute some work from the others, on either engine. Its text is its name in explanations
@@ -27,15 +27,8 @@ pub enum Schedule {
         /// Whether later walks read values again that they could have kept.
         again: bool,
     },
-    /// Tiles of a product's result, one a block.
-    Tiles {
-        /// Rows and columns of a tile.
-        tile: [i64; 2],
-        /// Threads of a block.
-        threads: u32,
-        /// Into how many parts sums are cut.
-        parts: i64,
-    },
+    /// Tiles of a contraction's result on a GPU.
+    Gpu(schedule::Gpu),
     /// A thread an element of a result, with all of its sum.
     Sums,
 }
@@ -57,17 +50,7 @@ impl fmt::Display for Schedule {
                 }
                 f.write_str(if *again { ", values read again" } else { "" })
             }
-            Schedule::Tiles {
-                tile: [m, n],
-                threads,
-                parts,
-            } => {
-                write!(f, "tile {m}x{n} by {threads} threads")?;
-                match parts {
-                    1 => Ok(()),
-                    parts => write!(f, " in {parts} parts"),
-                }
-            }
+            Schedule::Gpu(schedule) => schedule.fmt(f),
             Schedule::Sums => f.write_str("a thread an element"),
         }
     }

@@ -5,7 +5,8 @@ use crate::kir;
 use crate::limits::Limits;
 use crate::program::{Cost, Options, Program};
 use crate::schedule::Schedule;
-use kiln_base::{DType, Dim, numel};
+use kiln_base::{DType, Dim, Machine, numel};
+use kiln_plan::contraction::Contraction;
 use kiln_plan::{Attention, Conv, ConvRole, Described, If, Kernel, Loop, MatMul, Reach, Reads};
 use std::sync::Arc;
 
@@ -128,9 +129,11 @@ impl Work {
         self.before.iter().flatten().map(|k| &**k).chain(own)
     }
 
-    /// Its Kernel IR as text, if it has any.
-    pub fn kir_text(&self) -> Option<String> {
-        let all: Vec<String> = self.kernels().map(|k| k.to_string()).collect();
+    /// Its Kernel IR on a machine as text, if it has any: what it contracts, and what is fused.
+    pub fn kir_text(&self, machine: &Machine) -> Option<String> {
+        let contraction = self.body.contraction(machine).map(|c| c.to_string());
+        let kernels = self.kernels().map(|k| k.to_string());
+        let all: Vec<String> = contraction.into_iter().chain(kernels).collect();
         (!all.is_empty()).then(|| all.join("\n"))
     }
 
@@ -213,6 +216,15 @@ impl Work {
 }
 
 impl Body {
+    /// The contraction that it is, if it is one.
+    fn contraction(&self, machine: &Machine) -> Option<Contraction> {
+        match self {
+            Body::MatMul(m) => Some(m.into()),
+            Body::Conv(c) => Some(c.contraction(c.filters(machine.gpu().is_some()))),
+            _ => None,
+        }
+    }
+
     /// What describes it, but for Kernel IR.
     fn described(&self) -> Option<&dyn Described> {
         Some(match self {
@@ -272,11 +284,14 @@ impl Body {
 }
 
 impl Way {
-    /// What tells it from the other ways of some work, such as `tf32: tile 64x64 by 128 threads in 4 parts`.
+    /// What tells it from the other ways of some work, such as `fast: 4 elements a thread`.
     pub fn name(&self) -> String {
-        match self.approximation {
-            None | Some(Approximation::Algorithm(_)) => self.schedule.to_string(),
-            Some(approximation) => format!("{approximation}: {}", self.schedule),
+        match (self.approximation, &self.schedule) {
+            // Their text says it.
+            (None | Some(Approximation::Algorithm(_)), _) | (_, Schedule::Gpu(_)) => {
+                self.schedule.to_string()
+            }
+            (Some(approximation), _) => format!("{approximation}: {}", self.schedule),
         }
     }
 

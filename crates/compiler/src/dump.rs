@@ -86,8 +86,8 @@ impl Dump {
         }
         self.stage("groups.txt", || groups(stages))?;
         self.stage("kernel-ir.txt", || {
-            let tasks = stages.program.tasks.iter();
-            code(tasks.map(|t| (t.work.name(), t.work.kir_text())))
+            let (tasks, machine) = (stages.program.tasks.iter(), &stages.program.machine);
+            code(tasks.map(|t| (t.work.name(), t.work.kir_text(machine))))
         })?;
         self.stage("kernels.txt", || {
             let launches = stages.sequence.launches.iter();

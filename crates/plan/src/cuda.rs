@@ -63,7 +63,8 @@ pub struct CudaKernel {
 pub struct Text {
     /// What stands at file scope, in a namespace that the body uses.
     pub scope: String,
-    /// The class of its static shared memory, all of which is one object called `shared`.
+    /// The class of its shared memory, all of which is one object called `shared`: static, unless the kernel has bytes
+    /// of dynamic shared memory.
     pub shared: Option<String>,
     /// The lines of the function, behind the guard.
     pub body: String,
@@ -127,9 +128,15 @@ impl CudaKernel {
             );
             declared = format!("    using namespace {entry}_scope;\n");
         }
-        if let Some(class) = &text.shared {
-            declared += &format!("    __shared__ {class} shared;\n");
-        }
+        declared += &match (&text.shared, self.shared) {
+            (None, _) => String::new(),
+            (Some(class), 0) => format!("    __shared__ {class} shared;\n"),
+            (Some(class), bytes) => format!(
+                "    extern __shared__ uint4 kiln_dynamic[];\n    \
+                 {class}& shared = *({class}*)kiln_dynamic;\n    \
+                 static_assert(sizeof({class}) <= {bytes}, \"it lies in dynamic shared memory\");\n"
+            ),
+        };
         let args = self.args.iter().enumerate();
         let mut params: Vec<String> = args.map(|(i, a)| a.parameter(&format!("arg{i}"))).collect();
         params.extend((0..self.scalars.len()).map(|i| format!("long long s{i}")));

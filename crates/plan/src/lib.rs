@@ -8,6 +8,7 @@
 mod algorithm;
 mod bytes;
 mod contract;
+pub mod contraction;
 pub mod cost;
 pub mod cstyle;
 pub mod cuda;

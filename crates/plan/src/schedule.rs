@@ -4,7 +4,10 @@
 //! of the left matrix, or positions of images; the columns N those of the right matrix, or channels. In the gradient
 //! of a convolution's weights M are taps of input channels and K are positions.
 
+mod gpu;
+
 use crate::Algorithm;
+pub use gpu::{Gpu, Multiply, Work, beside, ceil, passing};
 use kiln_base::{DType, Feature, Features};
 use serde::{Deserialize, Serialize};
 use std::fmt;

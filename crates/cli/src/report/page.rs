@@ -237,7 +237,7 @@ mod tests {
         Measured {
             workload: format!("matmul:{i}x<{i}"),
             dtype: "f32".into(),
-            algorithms: vec!["tile 64x64 by 128 threads".into()],
+            algorithms: vec!["mma tile=64x64x32 part=32x32 stages=4 raster=1 parts=1".into()],
             kernels: 1,
             flops,
             bytes,

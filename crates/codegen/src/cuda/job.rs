@@ -2,6 +2,7 @@
 
 use crate::work::Work;
 use kiln_base::Gpu;
+use kiln_plan::schedule;
 use std::ops::Deref;
 
 /// Work that is printed for a GPU.
@@ -9,6 +10,8 @@ use std::ops::Deref;
 pub(super) struct Job<'a> {
     pub work: &'a Work,
     pub gpu: &'a Gpu,
+    /// A schedule of contractions to print too, where it is legal.
+    pub schedule: Option<schedule::Gpu>,
 }
 
 impl<'a> Deref for Job<'a> {

@@ -57,7 +57,11 @@ impl Engine for Cuda<'_> {
     }
 
     fn ways(&self, work: &Work, options: &Options) -> Result<Vec<Way>, String> {
-        let job = Job { work, gpu: self.0 };
+        let job = Job {
+            work,
+            gpu: self.0,
+            schedule: options.schedule,
+        };
         let all = options.ways;
         let mut ways = match &work.body {
             Body::Fused(kernel) => fused(job, kernel, all),

@@ -49,7 +49,7 @@ pub(super) fn together(kernels: &[&CudaKernel]) -> CudaKernel {
         reaches: reaches(kernels),
         grid: [Blocks { points, each: 1 }, Blocks::one(), Blocks::one()],
         block: kernels[0].block,
-        resident: kernels[0].resident,
+        resident: kernels.iter().map(|k| k.resident).min().unwrap_or(1),
         shared: 0,
     };
     kernel.named()

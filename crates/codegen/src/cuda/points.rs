@@ -79,5 +79,5 @@ pub(super) fn print(job: Job, kernel: &Kernel, vector: &Vector, fast: bool) -> C
         points,
         each: THREADS * vector.width,
     };
-    source.finish([grid, Blocks::one(), Blocks::one()], [THREADS, 1, 1], 0)
+    source.finish([grid, Blocks::one(), Blocks::one()], [THREADS, 1, 1])
 }

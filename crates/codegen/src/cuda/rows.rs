@@ -44,7 +44,7 @@ pub(super) fn print(
     };
     let block = [shape.rows * shape.lanes, 1, 1];
     (
-        source.finish([grid, Blocks::one(), Blocks::one()], block, 0),
+        source.finish([grid, Blocks::one(), Blocks::one()], block),
         pairs,
     )
 }

@@ -33,6 +33,8 @@ impl Index {
 pub(super) struct Source {
     /// Threads of a multiprocessor that have registers enough.
     resident: u32,
+    /// The blocks that one is to hold, where that is known.
+    held: Option<u32>,
     name: String,
     args: Vec<Pointer>,
     scalars: Vec<Dim>,
@@ -43,6 +45,7 @@ pub(super) struct Source {
     pub beside: Beside,
     scope: String,
     shared: Option<String>,
+    dynamic: u32,
     body: String,
     depth: usize,
 }
@@ -57,6 +60,7 @@ impl Source {
         };
         Source {
             resident: gpu.resident(),
+            held: None,
             name: name.into(),
             args: args.iter().map(alone).collect(),
             scalars: Vec::new(),
@@ -65,6 +69,7 @@ impl Source {
             beside: Beside::default(),
             scope: String::new(),
             shared: None,
+            dynamic: 0,
             body: String::new(),
             depth: 1,
         }
@@ -114,6 +119,17 @@ impl Source {
         self.shared = Some(class.into());
     }
 
+    /// The same in so many bytes of dynamic shared memory, which may be more.
+    pub fn dynamic_shared(&mut self, class: &str, bytes: u32) {
+        self.shared(class);
+        self.dynamic = bytes;
+    }
+
+    /// Lets threads have the registers with which a multiprocessor holds so many blocks.
+    pub fn hold(&mut self, blocks: u32) {
+        self.held = Some(blocks);
+    }
+
     /// A number as a C expression: a literal, or a parameter.
     pub fn dim(&mut self, d: &Dim) -> String {
         match d {
@@ -150,10 +166,11 @@ impl Source {
         terms.join(" + ")
     }
 
-    /// The kernel, called with a grid of blocks of threads and bytes of dynamic shared memory. Registers of a thread are
-    /// bounded by the threads that a multiprocessor is to hold; without a bound the compiler aims at more, and spills.
-    pub fn finish(self, grid: [Blocks; 3], block: [u32; 3], shared: u32) -> CudaKernel {
+    /// The kernel, called with a grid of blocks of threads. Registers of a thread are bounded by the threads that a
+    /// multiprocessor is to hold; without a bound the compiler aims at more, and spills.
+    pub fn finish(self, grid: [Blocks; 3], block: [u32; 3]) -> CudaKernel {
         let threads: u32 = block.iter().product();
+        let most = self.resident / threads;
         let kernel = CudaKernel {
             name: self.name,
             entry: String::new(),
@@ -169,8 +186,8 @@ impl Source {
             reaches: Vec::new(),
             grid,
             block,
-            resident: (self.resident / threads).max(1),
-            shared,
+            resident: self.held.map_or(most, |held| held.min(most)).max(1),
+            shared: self.dynamic,
         };
         kernel.named()
     }

@@ -245,7 +245,7 @@ fn kernels(
                 .collect(),
             casts: launch.kernel.name().split('_').all(|op| op == "cast"),
             why_not: why_not(program, launch).cloned().collect(),
-            kir: task.and_then(|t| program.tasks[t].work.kir_text()),
+            kir: task.and_then(|t| program.tasks[t].work.kir_text(&program.machine)),
             inner: inner(graph, program, launch, tuned, resolve),
         }
     };

@@ -3,9 +3,8 @@
 //! which computes the scores again.
 
 use super::call::{Call, Store, elements, few, line_of_blocks, lines};
-use super::gemm::Operand;
-use super::gemm_tile::{Arithmetic, tile_constants, tile_text};
-use super::matmul::{place, reach, strided};
+use super::gemm_tile::{depth, tile_constants, tile_text};
+use super::operand::{Operand, eights};
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
@@ -13,7 +12,9 @@ use crate::work::{Printed, Slot};
 use kiln_base::{Compute, DType, Dim, Scalar, numel};
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::{Beside, Blocks, CudaCpp};
+use kiln_plan::schedule::{self, Multiply};
 use kiln_plan::{Attention, Dropout, Matrix, Scores};
+use std::fmt::Write;
 
 pub(super) fn print(work: Job, a: &Attention) -> Printed {
     let name = match &work.behind {
@@ -34,11 +35,11 @@ pub(super) fn print(work: Job, a: &Attention) -> Printed {
     source.shared("Block");
     source.beside = Beside::Nothing;
     block(&mut source, &call, a, &operands);
-    store.print(&mut source, &call);
+    store.print(&mut source, &call, 1);
     source.line("}");
     let grid = tile.grid(&a.scores, &a.scores.length, &a.columns);
     Printed {
-        steps: vec![call.step(source.finish(grid, [tile.threads, 1, 1], 0))],
+        steps: vec![call.step(source.finish(grid, [tile.threads, 1, 1]))],
         scratch: Vec::new(),
         in_place: work.in_place.clone(),
     }
@@ -99,17 +100,19 @@ impl Tile {
             DType::Bool => "x".into(),
             dtype => CudaCpp::loaded("x", dtype),
         };
-        let arithmetic = Arithmetic::of(scores.dtype);
+        let multiply = Multiply::exact(scores.dtype);
+        let schedule = schedule::Gpu {
+            multiply,
+            tile: [self.m as u16, self.n as u16, depth(multiply)],
+            part: self.part.map(|n| n as u16),
+            stages: 2,
+            raster: 1,
+            parts: 1,
+        };
         let mut text = elements(scores.dtype, index);
-        text += &tile_constants(
-            [self.m, self.n],
-            self.part,
-            scores.dtype,
-            arithmetic,
-            operands,
-        );
+        text += &tile_constants(&schedule, scores.dtype, operands);
         text += include_str!("gemm_operands.cu");
-        text += tile_text(arithmetic);
+        text += tile_text(multiply);
         text += &format!(
             "constexpr bool CAUSAL = {};\nenum {{ NONE, KEEPS, ADDS }};\nconstexpr int MASK = {};\n\
              typedef {} MaskElem;\n\
@@ -134,11 +137,11 @@ impl Tile {
     /// What stands behind that in a kernel that multiplies what becomes of the scores by an operand.
     pub fn sums(&self, dtype: DType, value: &Operand) -> String {
         let text = format!(
-            "constexpr int BV = {};\nconstexpr bool V_ALONG_K = {}, V_VECTOR = {};\n",
-            self.columns, value.along_k, value.vector,
+            "constexpr int BV = {};\nconstexpr bool V_ALONG_K = {}, V_VECTOR = {}, V_WHOLE = {};\n",
+            self.columns, value.along_k, value.vector, value.whole,
         );
-        text + match Arithmetic::of(dtype) {
-            Arithmetic::Fma => include_str!("attention_fma.cu"),
+        text + match Multiply::exact(dtype) {
+            Multiply::Fma => include_str!("attention_fma.cu"),
             _ => include_str!("attention_mma.cu"),
         }
     }
@@ -288,4 +291,61 @@ pub(super) fn reaches(scores: &Scores) -> Vec<Dim> {
     ];
     all.extend((scores.mask.iter()).map(|(mask, _)| reach(batch, mask, length, keys)));
     all
+}
+
+/// How far the elements of a matrix of these extents reach.
+pub(super) fn reach(batch: &[Dim], x: &Matrix, rows: &Dim, columns: &Dim) -> Dim {
+    let ends = batch.iter().chain([rows, columns]);
+    let strides = x.batch_strides.iter().chain([&x.row, &x.col]);
+    ends.zip(strides)
+        .fold(x.offset.clone(), |sum, (end, stride)| {
+            &sum + &(end * stride)
+        })
+}
+
+/// Declares `{name}_at`, where the matrix of number `batch` begins.
+pub(super) fn place(source: &mut Source, batch: &[Dim], x: &Matrix, name: &str) -> String {
+    let mut text = format!("Index {name}_at = {};\n", source.dim(&x.offset));
+    if !batch.is_empty() {
+        text += "{\nIndex rest = batch;\n";
+        for (extent, stride) in batch.iter().zip(&x.batch_strides).rev() {
+            let (extent, stride) = (source.dim(extent), source.dim(stride));
+            let _ = write!(
+                text,
+                "{name}_at += rest % {extent} * {stride};\nrest /= {extent};\n"
+            );
+        }
+        text += "}\n";
+    }
+    text
+}
+
+/// An operand, given its name and that of the number of its lines, and the strides from line to line and
+/// along k.
+pub(super) fn strided(
+    source: &mut Source,
+    call: &Call,
+    batch: &[Dim],
+    x: &Matrix,
+    [name, lines]: [&str; 2],
+    [line, along]: [&Dim; 2],
+) -> Operand {
+    let pointer = call.pointer(Slot::Arg(x.arg as usize));
+    let mut text = place(source, batch, x, name);
+    let (l, k) = (source.dim(line), source.dim(along));
+    let _ = writeln!(
+        text,
+        "const Strided {name} = {{{pointer} + {name}_at, {lines}, {l}, {k}}};"
+    );
+    let along_k = along.is(1);
+    let others = if along_k { line } else { along };
+    Operand {
+        text,
+        along_k,
+        vector: (along_k || line.is(1))
+            && eights(others)
+            && eights(&x.offset)
+            && x.batch_strides.iter().all(eights),
+        whole: false,
+    }
 }

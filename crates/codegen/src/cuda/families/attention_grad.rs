@@ -3,9 +3,9 @@
 //! does not depend on which block comes first.
 
 use super::attention::{Tile, declare, reaches, reads, sizes};
+use super::attention::{reach, strided};
 use super::call::{Call, few, lines};
-use super::gemm::Operand;
-use super::matmul::{reach, strided};
+use super::operand::Operand;
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source};
 use crate::work::{Printed, Slot, Step};
@@ -93,7 +93,7 @@ sum_rows(shared, q, k, g, v, scores, {} + batch * length * 3, i0, length, keys, 
         );
         lines(&mut source, &text);
         let grid = tile.grid_of_rows(&a.scores, &a.scores.length);
-        call.step(source.finish(grid, [tile.threads, 1, 1], 0))
+        call.step(source.finish(grid, [tile.threads, 1, 1]))
     }
 
     /// The kernel of a gradient.
@@ -158,7 +158,7 @@ if (i < {rows} && c < {columns}) {}[{begin} + (batch * {rows} + i) * {columns} +
         );
         lines(&mut source, &text);
         let grid = tile.grid(&a.scores, lengths, sides);
-        call.step(source.finish(grid, [tile.threads, 1, 1], 0))
+        call.step(source.finish(grid, [tile.threads, 1, 1]))
     }
 
     /// Begins a block's work: which rows and columns of which matrix it has, and the operands.
@@ -229,5 +229,6 @@ fn both([q, k, g, v]: &[Operand; 4]) -> [Operand; 2] {
         text: String::new(),
         along_k: x.along_k,
         vector: x.vector && y.vector && x.along_k == y.along_k,
+        whole: x.whole && y.whole,
     })
 }

@@ -27,15 +27,17 @@ struct Sums {
                 for (int x = 0; x < 4; x++) sum[i][j][x] *= by[row() + i * 16 + row_of(x)];
     }
     template <class V> __device__ __forceinline__ void read(Weighted& to, const V& v, Index c0, Index j0, Index end) {
-        const Reader<BV, V_ALONG_K, V_VECTOR, V> reader(v, c0);
+        const Reader<BV, V_ALONG_K, V_VECTOR, V_WHOLE, V> reader(v, c0);
 #pragma unroll 1
         for (int x = 0; x < BN / BK; x++) reader.read(to.values[x], v, c0, j0 + x * BK, end);
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
     __device__ __forceinline__ void wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
     template <class V> __device__ __forceinline__ void add(Weighted& from, const V&, Index, Index, Index) {
+        const Matrices<Stage<BM, true>, WM, false> weights(row());
+        const Matrices<Stage<BV, V_ALONG_K>, WV, true> values(column());
 #pragma unroll 1
-        for (int x = 0; x < BN / BK; x++) add_products(sum, from.weights[x], from.values[x], row(), column());
+        for (int x = 0; x < BN / BK; x++) add_products(sum, from.weights[x], from.values[x], weights, values);
     }
     __device__ __forceinline__ void leave(Acc (&out)[BM][BV + 1]) const {
 #pragma unroll

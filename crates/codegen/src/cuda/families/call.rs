@@ -3,7 +3,10 @@
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
-use crate::kir;
+use crate::cuda::vector::Vector;
+use crate::cuda::walk::Walk;
+use crate::kir::{self, Val};
+use crate::tile;
 use crate::work::{Slot, Step};
 use kiln_base::{DType, Dim};
 use kiln_plan::Kernel;
@@ -99,18 +102,67 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Stores the element `raw` at place `at` of the result.
-    pub fn print(&self, source: &mut Source, call: &Call) {
+    /// The elements that a thread stores as one vector, of runs of so many that lie side by side.
+    pub fn width(&self, run: &Dim) -> u32 {
+        let divides = |w: &u32| run.div_exact(&Dim::from(i64::from(*w))).is_ok();
         match self {
+            Store::Plain(_, dtype) => {
+                let whole = 16 / dtype.size() as u32;
+                Some(whole).filter(divides).unwrap_or(1)
+            }
+            Store::Epilogue(kir) => match kir.axes.len() {
+                0 => 1,
+                n => {
+                    let vector = Vector::along(kir, n - 1);
+                    Some(vector.width).filter(divides).unwrap_or(1)
+                }
+            },
+        }
+    }
+
+    /// Stores the element `raw` at place `at` of the result, or a vector of so many.
+    pub fn print(&self, source: &mut Source, call: &Call, width: u32) {
+        match self {
+            Store::Plain(out, dtype) if width > 1 => {
+                let (out, ty) = (call.pointer(*out), memory(*dtype));
+                let value = CudaCpp::stored("raw.v[k]", *dtype);
+                let text = format!(
+                    "\
+kiln_vec<{ty}, {width}> all;
+#pragma unroll
+for (int k = 0; k < {width}; ++k) all.v[k] = {value};
+kiln_store({out} + at, all);"
+                );
+                lines(source, &text);
+            }
             Store::Plain(out, dtype) => {
                 let (out, raw) = (call.pointer(*out), CudaCpp::stored("raw", *dtype));
                 source.line(format!("{out}[at] = {raw};"));
             }
             Store::Epilogue(kir) => {
+                let made = kir.args.len() - 1;
                 let mut values = Values::new(kir);
-                values.replace(kir.args.len() - 1, "raw");
+                values.replace(made, if width > 1 { "raw.v[k]" } else { "raw" });
                 values.decompose(source, "at");
-                values.point(source);
+                if width == 1 {
+                    return values.point(source);
+                }
+                let vector = Vector::of_width(kir, kir.axes.len() - 1, width);
+                let mut vector = vector.expect("it is the width that was said to be legal");
+                // What is made lies in shared memory.
+                for (whole, access) in vector.whole.iter_mut().zip(&kir.accesses) {
+                    *whole &= usize::from(access.arg) != made;
+                }
+                let defs = (0..kir.body.len() as u32).map(|v| tile::Step::Compute(Val(v)));
+                let walk = Walk {
+                    kernel: kir,
+                    vector: &vector,
+                    defs: &defs.collect::<Vec<_>>(),
+                    stores: &kir.stores,
+                    keeps: &vec![false; kir.body.len()],
+                    live: false,
+                };
+                walk.print(source, &mut values);
             }
         }
     }
@@ -135,11 +187,12 @@ pub(super) fn few(elements: &Dim) -> bool {
 /// the other.
 pub(super) fn elements(dtype: DType, index: Index) -> String {
     format!(
-        "typedef {} Elem;\ntypedef {} Acc;\ntypedef {} Index;\n\
+        "typedef {} Elem;\ntypedef {} Acc;\ntypedef {} Index;\ntypedef unsigned {} UIndex;\n\
          __device__ __forceinline__ Acc load(Elem x) {{ return {}; }}\n\
          __device__ __forceinline__ Elem store(Acc x) {{ return {}; }}\n",
         memory(dtype),
         CudaCpp::ctype(dtype.compute()),
+        index.name(),
         index.name(),
         CudaCpp::loaded("x", dtype),
         CudaCpp::stored("x", dtype)

@@ -1,9 +1,11 @@
-//! What matrix products and convolutions share: a block computes a tile of the result, whose elements
-//! then pass through the epilogue. Where the result has few tiles and the sums are long, blocks share a
-//! sum, and a second kernel adds their parts in order.
+//! Contractions by tiles: a block computes a tile of the result, whose elements then pass through the epilogue. Where
+//! the result has few tiles and sums are long, blocks share a sum, and a second kernel adds their parts in order.
 
 use super::call::{Call, Store, few, line_of_blocks, lines};
-use super::gemm_tile::{Arithmetic, Tile, tile_constants, tile_text};
+use super::gemm_tile::{schedules, tile_constants, tile_text};
+use super::made;
+use super::operand::{Operand, finding, operand, result, run};
+use crate::Approximation;
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
@@ -12,120 +14,135 @@ use crate::kir;
 use crate::schedule::Schedule;
 use crate::work::{Printed, Slot, Step, Way};
 use kiln_base::{DType, Dim};
-use kiln_plan::cuda::Beside;
+use kiln_plan::contraction::{BATCH, COLUMNS, Contraction, ROWS, TERMS};
+use kiln_plan::cstyle::Dialect;
+use kiln_plan::cuda::{Beside, CudaCpp};
+use kiln_plan::schedule::{Gpu, Multiply, Work, ceil};
 
-/// `batches` products of m × k and k × n.
+/// A contraction as block tiles.
 pub(super) struct Gemm<'a> {
     pub work: Job<'a>,
     pub name: &'a str,
     pub dtype: DType,
-    pub batches: Dim,
-    pub m: Dim,
-    pub n: Dim,
-    pub k: Dim,
-    /// Elements of the result.
-    pub total: Dim,
-    /// How far the operands' elements reach, for the choice of the index type.
-    pub reach: Vec<Dim>,
-    /// Declares `at`, the place in the result of row `i` and column `j` of product `batch`, whose sum is
-    /// `raw`.
-    pub at: String,
+    pub contraction: Contraction,
+    /// The memory of operands, or the prologues that make them.
+    pub operands: [(Slot, Option<&'a kir::Kernel>); 2],
     pub store: Store<'a>,
-    /// What is multiplied, or what that is made of.
-    pub reads: Vec<(Slot, DType)>,
-    /// Classes of operands beside `Strided`.
-    pub operands: String,
-    /// Whether an element takes many instructions to find; threads then load few each.
-    pub costly: bool,
+    /// Rows, columns, terms and products.
+    m: Dim,
+    n: Dim,
+    k: Dim,
+    batches: Dim,
+    /// Elements of the result.
+    total: Dim,
+    /// Instructions that find an element of either operand.
+    finding: [f64; 2],
+    /// True if an element takes many, so that threads load few each.
+    costly: bool,
 }
 
-/// An operand's C++: a class that gives lines, how it is made in the kernel, and how it is best read.
-pub(super) struct Operand {
-    /// Declarations and, last, the operand's object, named `a` or `b`. They may lower `k`.
-    pub text: String,
-    /// Whether neighbours along k lie side by side, and not neighbouring lines.
-    pub along_k: bool,
-    /// Whether eight neighbours lie side by side at an aligned address.
-    pub vector: bool,
-}
-
-/// Where blocks that share a sum leave their parts.
+/// The parts of sums that blocks share.
 const PARTS: Slot = Slot::Scratch(0);
-/// The fewest products that are worth a block of their own.
-const SHARE: i64 = 512;
-/// The fewest products that may be a block's.
+/// The fewest products that may be a block's part of a sum.
 const LEAST_SHARE: i64 = 128;
-/// The fewest rows or columns of a large result.
-const MANY: i64 = 32;
-/// Products that take as long as passing an element through memory.
-pub(super) const PASS: f64 = 32.0;
+/// An extent that is not known.
+const UNKNOWN: i64 = 1024;
+/// The most candidates of an instruction, ...
+const CANDIDATES: usize = 6;
+/// ...which take at most so many times the cycles of the best.
+const HOPELESS: f64 = 2.5;
+/// Bytes of static shared memory that an epilogue may take beside the tile.
+const OTHERS: u32 = 4 << 10;
+/// Bytes of operands that are no small part of L2.
+const LARGE: i64 = 8 << 20;
+/// Registers of a thread in which a costly operand leaves sums enough room.
+const FEW_SUMS: u16 = 64;
 
-/// The most rows or columns that tensor cores gain nothing by.
+/// The most rows or columns with which tensor cores gain nothing.
 const FEW: i64 = 8;
 /// The most products in a sum that is not worth rounding its operands for.
 const SHORT: i64 = 31;
 
-/// What multiplies, a tile, into how many parts sums are cut, and the length of one.
-#[derive(Copy, Clone, Debug)]
-struct Cut {
-    arithmetic: Arithmetic,
-    tile: Tile,
-    splits: i64,
-    chunk: i64,
-}
-
-/// How a product is cut into blocks.
+/// A schedule with what follows from it.
 struct Shape {
-    cut: Cut,
+    schedule: Gpu,
+    /// Terms of a part of a sum.
+    chunk: i64,
     index: Index,
-    /// What sums are carried in.
+    /// The dtype of sums.
     acc: DType,
 }
 
 impl Gemm<'_> {
-    /// The default, and with `all` every other way, given what prints the operands into the first kernel.
-    pub fn print(
-        self,
-        all: bool,
-        operands: impl Fn(&mut Source, &Call) -> [Operand; 2],
-    ) -> Vec<Way> {
-        let mut cuts = vec![self.default_cut()];
+    pub fn new<'a>(
+        work: Job<'a>,
+        name: &'a str,
+        dtype: DType,
+        contraction: Contraction,
+        operands: [(Slot, Option<&'a kir::Kernel>); 2],
+        store: Store<'a>,
+    ) -> Gemm<'a> {
+        let sizes = [ROWS, COLUMNS, TERMS, BATCH].map(|kind| contraction.size(kind));
+        let [m, n, k, batches] = sizes;
+        let bounded = contraction.operands.iter().any(|x| !x.bounds.is_empty());
+        let mut made = operands.iter().filter_map(|(_, made)| *made);
+        Gemm {
+            work,
+            name,
+            dtype,
+            total: contraction.result.len.clone(),
+            // Each line that a thread reads is several numbers, which take registers.
+            costly: made.any(made::is_costly) || bounded && dtype.size() == 8,
+            finding: [0, 1].map(|side| finding(&contraction, side, operands[side].1)),
+            contraction,
+            operands,
+            store,
+            m,
+            n,
+            k,
+            batches,
+        }
+    }
+
+    /// The default, and with `all` every other way.
+    pub fn print(self, all: bool) -> Vec<Way> {
         // Candidates are measured within a bound of rounding, which whole numbers don't have.
         let all = all && self.dtype.is_float();
-        for cut in if all { self.cuts() } else { Vec::new() } {
-            let same = |c: &Cut| c.arithmetic == cut.arithmetic && c.schedule() == cut.schedule();
-            if !cuts.iter().any(same) {
-                cuts.push(cut);
-            }
+        let exact = Multiply::exact(self.dtype);
+        let mut chosen = self.candidates(exact);
+        match all {
+            true => chosen.extend(self.rounded().into_iter().flat_map(|m| self.candidates(m))),
+            false => chosen.truncate(1),
         }
-        let way = |cut: &Cut| Way {
-            schedule: cut.schedule(),
-            approximation: cut.arithmetic.approximation(),
-            predicted: self.predicted(cut),
-            printed: self.kernels(cut, &operands),
+        let given = self
+            .work
+            .schedule
+            .filter(|s| self.is_legal(s) && !chosen.contains(s));
+        chosen.extend(given);
+        let way = |schedule: &Gpu| Way {
+            schedule: Schedule::Gpu(*schedule),
+            approximation: Approximation::of(schedule.multiply),
+            predicted: self.predicted(schedule),
+            printed: self.kernels(schedule),
         };
-        cuts.iter().map(way).collect()
+        chosen.iter().map(way).collect()
     }
 
     /// The kernels of a way.
-    fn kernels(
-        &self,
-        cut: &Cut,
-        operands: &impl Fn(&mut Source, &Call) -> [Operand; 2],
-    ) -> Printed {
-        let (splits, shape) = (cut.splits, self.shape(cut));
-        let mut steps = vec![self.product(&shape, operands)];
+    fn kernels(&self, schedule: &Gpu) -> Printed {
+        let (parts, shape) = (i64::from(schedule.parts), self.shape(schedule));
+        let mut steps = vec![self.product(&shape)];
         let mut scratch = Vec::new();
-        if splits > 1 {
+        if parts > 1 {
             steps.push(self.sum(&shape));
-            scratch.push((shape.acc, vec![Dim::Const(splits), self.total.clone()]));
+            scratch.push((shape.acc, vec![Dim::Const(parts), self.total.clone()]));
         }
         Printed {
             steps,
             scratch,
             in_place: match self.rows() {
                 Some(kernel) => {
-                    let shape = rows_shape::Shape::of_block(kernel, shape.cut.tile.threads);
+                    let shape = rows_shape::Shape::of_block(kernel, schedule.threads());
                     rows::may_share(kernel, &self.work.in_place, &shape)
                 }
                 None => self.work.in_place.clone(),
@@ -141,20 +158,20 @@ impl Gemm<'_> {
         }
     }
 
-    /// The kernel of the default tile, with whole sums, and its time by the model.
-    pub fn whole(
-        &self,
-        operands: impl Fn(&mut Source, &Call) -> [Operand; 2],
-    ) -> (Step, Option<f64>) {
-        let cut = self.cut(Arithmetic::of(self.dtype), self.tile(), 1);
-        let step = self.product(&self.shape(&cut), &operands);
-        (step, self.predicted(&cut))
+    /// The kernel of the best schedule of whole sums, and its cycles.
+    pub fn whole(&self) -> (Step, Option<f64>) {
+        let mut all = self.candidates(Multiply::exact(self.dtype)).into_iter();
+        let schedule = all.find(|s| s.parts == 1).unwrap_or(self.smallest());
+        let step = self.product(&self.shape(&schedule));
+        (step, self.predicted(&schedule))
     }
 
-    fn shape(&self, cut: &Cut) -> Shape {
+    fn shape(&self, schedule: &Gpu) -> Shape {
+        let parts = Dim::Const(schedule.parts.into());
         Shape {
-            cut: *cut,
-            index: self.index(&(&self.total * &Dim::Const(cut.splits))),
+            schedule: *schedule,
+            chunk: self.chunk(schedule),
+            index: self.index(&(&self.total * &parts)),
             acc: match self.dtype {
                 DType::F16 | DType::BF16 => DType::F32,
                 dtype => dtype,
@@ -162,15 +179,18 @@ impl Gemm<'_> {
         }
     }
 
+    /// Terms of a part of a sum: whole stages.
+    fn chunk(&self, schedule: &Gpu) -> i64 {
+        let (parts, depth) = (i64::from(schedule.parts), i64::from(schedule.tile[2]));
+        let k = self.k.as_const().unwrap_or(0);
+        ceil(ceil(k, parts), depth) * depth
+    }
+
     /// The kernel that multiplies. It stores the result, or parts of its sums.
-    fn product(
-        &self,
-        shape: &Shape,
-        operands: &impl Fn(&mut Source, &Call) -> [Operand; 2],
-    ) -> Step {
-        let Cut { tile, splits, .. } = shape.cut;
+    fn product(&self, shape: &Shape) -> Step {
+        let Gpu { tile, parts, .. } = shape.schedule;
         let mut call = Call::new(self.work);
-        let name = match splits {
+        let name = match parts {
             1 => {
                 self.store.push(&mut call);
                 self.name.to_string()
@@ -180,25 +200,42 @@ impl Gemm<'_> {
                 format!("{}_parts", self.name)
             }
         };
-        for (slot, dtype) in &self.reads {
-            call.push(*slot, *dtype, false);
-        }
+        made::push(&mut call, &self.operands, self.dtype);
         let mut source = call.source(&name, shape.index);
-        let [a, b] = operands(&mut source, &call);
+        let [a, b] = [0, 1].map(|side| {
+            operand(
+                &mut source,
+                &call,
+                &self.contraction,
+                side,
+                self.operands[side],
+            )
+        });
         source.scope(&self.scope(shape, &a, &b));
-        source.shared("Shared");
+        let threads = shape.schedule.threads();
+        let (machine, shared) = (self.work.gpu, shape.schedule.shared(self.dtype));
+        let is_static = shared + OTHERS <= machine.shared;
+        match is_static {
+            true => source.shared("Shared"),
+            false => source.dynamic_shared("Shared", shared),
+        }
         source.beside = Beside::Few;
+        source.hold(shape.schedule.resident(machine, self.dtype));
         self.block(&mut source, shape, [&a, &b]);
-        match (splits, self.rows()) {
-            (1, Some(kernel)) => each_row(&mut source, kernel, tile.threads),
+        match (parts, self.rows()) {
+            (1, Some(kernel)) => each_row(&mut source, kernel, threads),
             (1, None) => {
-                self.each_element(&mut source);
-                self.store.print(&mut source, &call);
+                let width = self.width(&self.store);
+                self.each_element(&mut source, width);
+                self.store.print(&mut source, &call, width);
             }
             _ => {
-                self.each_element(&mut source);
-                let (parts, total) = (call.pointer(PARTS), source.dim(&self.total));
-                source.line(format!("{parts}[split * {total} + at] = raw;"));
+                let sums = Store::Plain(PARTS, shape.acc);
+                let width = self.width(&sums);
+                self.each_element(&mut source, width);
+                let total = source.dim(&self.total);
+                source.line(format!("at += split * {total};"));
+                sums.print(&mut source, &call, width);
             }
         }
         source.line("}");
@@ -206,29 +243,36 @@ impl Gemm<'_> {
             Some(n) => Dim::Const((n + each - 1) / each * each),
             None => d + &Dim::Const(each - 1),
         };
-        let points = &tiles(&self.m, tile.m) * &tiles(&self.n, tile.n);
-        let points = &(&points * &self.batches) * &Dim::Const(splits);
-        let grid = line_of_blocks(points, (tile.m * tile.n) as u32);
-        call.step(source.finish(grid, [tile.threads, 1, 1], 0))
+        let [m, n, _] = tile.map(i64::from);
+        let points = &tiles(&self.m, m) * &tiles(&self.n, n);
+        let points = &(&points * &self.batches) * &Dim::Const(parts.into());
+        let grid = line_of_blocks(points, (m * n) as u32);
+        call.step(source.finish(grid, [threads, 1, 1]))
     }
 
-    /// What stands in front of the kernel that multiplies.
+    /// The text in front of the kernel that multiplies.
     fn scope(&self, shape: &Shape, a: &Operand, b: &Operand) -> String {
-        let Cut {
-            arithmetic, tile, ..
-        } = shape.cut;
         let mut text = self.types(shape);
-        text += &tile_constants([tile.m, tile.n], tile.part, self.dtype, arithmetic, [a, b]);
+        text += &tile_constants(&shape.schedule, self.dtype, [a, b]);
         text += include_str!("gemm_operands.cu");
-        text += &self.operands;
-        text + tile_text(arithmetic)
+        if self.operands.iter().any(|(_, made)| made.is_some()) {
+            text += made::CLASS;
+        }
+        if self.sums_inside() {
+            let loaded = CudaCpp::loaded("x", self.dtype);
+            text +=
+                &format!("__device__ __forceinline__ Acc load(Elem x) {{ return {loaded}; }}\n");
+            text += include_str!("gemm_inside.cu");
+        }
+        text + tile_text(shape.schedule.multiply)
     }
 
     fn types(&self, shape: &Shape) -> String {
         format!(
-            "typedef {} Elem;\ntypedef {} Acc;\ntypedef {} Index;\n",
+            "typedef {} Elem;\ntypedef {} Acc;\ntypedef {} Index;\ntypedef unsigned {} UIndex;\n",
             memory(self.dtype),
             memory(shape.acc),
+            shape.index.name(),
             shape.index.name()
         )
     }
@@ -243,25 +287,31 @@ impl Gemm<'_> {
         ];
         for (name, dim) in sizes {
             let value = source.dim(dim);
-            let fixed = if name == "k" { "" } else { "const " };
-            source.line(format!("{fixed}Index {name} = {value};"));
+            source.line(format!("const Index {name} = {value};"));
         }
-        let Cut { splits, chunk, .. } = shape.cut;
-        let end = match splits {
+        let Gpu { parts, raster, .. } = shape.schedule;
+        let chunk = shape.chunk;
+        let end = match parts {
             1 => "k".into(),
             _ => format!("k < first + {chunk} ? k : first + {chunk}"),
+        };
+        let place = match raster {
+            1 => "const Index i0 = tile / columns * BM, j0 = tile % columns * BN;".into(),
+            _ => format!(
+                "\
+const Index above = tile / (columns * {raster}) * {raster}, left = tile % (columns * {raster});
+const Index high = rows - above < {raster} ? rows - above : {raster};
+const Index i0 = (above + left % high) * BM, j0 = left / high * BN;"
+            ),
         };
         let text = format!(
             "\
 if (m <= 0 || n <= 0 || batches <= 0) return;
 const Index rows = (m + BM - 1) / BM, columns = (n + BN - 1) / BN;
-Index tile = blockIdx.x;
-const Index j0 = tile % columns * BN;
-tile /= columns;
-const Index i0 = tile % rows * BM;
-tile /= rows;
-const Index batch = tile % batches, split = tile / batches;
-if (split >= {splits}) return;
+const Index tile = blockIdx.x % (rows * columns), product = blockIdx.x / (rows * columns);
+{place}
+const Index batch = product % batches, split = product / batches;
+if (split >= {parts}) return;
 {}{}const Index first = split * {chunk}, end = {end};
 multiply(shared, a, b, i0, j0, first, end);",
             operands[0].text, operands[1].text
@@ -269,19 +319,45 @@ multiply(shared, a, b, i0, j0, first, end);",
         lines(source, &text);
     }
 
-    /// Opens a loop in which element `raw` of the result goes to `at`.
-    fn each_element(&self, source: &mut Source) {
+    /// Opens a loop in which so many elements of the result, of which the first is `raw`, go to `at` and behind it.
+    fn each_element(&self, source: &mut Source, width: u32) {
+        let raw = match width {
+            1 => "Acc raw = shared.out[e / BN][e % BN];".into(),
+            _ => format!("const auto raw = kiln_load<{width}>(&shared.out[e / BN][e % BN]);"),
+        };
         let text = format!(
             "\
 #pragma unroll 1 // the text below may be long
-for (int e = threadIdx.x; e < BM * BN; e += THREADS) {{
+for (int e = threadIdx.x * {width}; e < BM * BN; e += THREADS * {width}) {{
 const Index i = i0 + e / BN, j = j0 + e % BN;
 if (i >= m || j >= n) continue;
-Acc raw = shared.out[e / BN][e % BN];
-{}",
-            self.at
+{}
+{raw}{}",
+            result(source, &self.contraction),
+            match self.sums_inside() {
+                true => "\nif (raw != raw) raw = sum_inside(a, b, i, j, first, end);",
+                false => "",
+            }
         );
         lines(source, &text);
+    }
+
+    /// True if elements that come out NaN are summed again, without the terms that lie outside.
+    fn sums_inside(&self) -> bool {
+        let bounded = self
+            .contraction
+            .operands
+            .iter()
+            .any(|x| !x.bounds.is_empty());
+        self.contraction.skips && bounded
+    }
+
+    /// The elements that are stored as one vector.
+    fn width(&self, store: &Store) -> u32 {
+        match run(&self.contraction) {
+            Some(run) if !self.sums_inside() => store.width(&run),
+            _ => 1,
+        }
     }
 
     /// The kernel that adds the parts of sums and stores the result.
@@ -298,12 +374,12 @@ const Index at = (Index)blockIdx.x * 256 + threadIdx.x;
 if (at >= {total}) return;
 Acc raw = {parts}[at];
 for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
-            shape.cut.splits
+            shape.schedule.parts
         );
         lines(&mut source, &text);
-        self.store.print(&mut source, &call);
+        self.store.print(&mut source, &call, 1);
         let grid = line_of_blocks(self.total.clone(), 256);
-        call.step(source.finish(grid, [256, 1, 1], 0))
+        call.step(source.finish(grid, [256, 1, 1]))
     }
 
     /// The type of indices: 32 bits where everything is known to be small.
@@ -312,7 +388,8 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
             Store::Epilogue(kir) => Values::index_type(kir),
             Store::Plain { .. } => Index::Int,
         };
-        let few = self.reach.iter().chain([total, &self.k]).all(few);
+        let lens = self.contraction.operands.iter().map(|x| &x.len);
+        let few = lens.chain([total, &self.k, &self.m, &self.n]).all(few);
         let mut made = self.work.made().into_iter().flatten();
         match few && made.all(|k| Values::index_type(k) == Index::Int) {
             true => epilogue,
@@ -320,167 +397,136 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         }
     }
 
-    /// The largest tile of which the result has enough to keep a GPU busy, without much beside it.
-    fn tile(&self) -> Tile {
-        let arithmetic = Arithmetic::of(self.dtype);
-        let tiles = match self.columns() {
-            Some(columns) => arithmetic.tiles_of_rows(columns),
-            None => arithmetic.tiles().0.to_vec(),
-        };
-        let tiles = match self.dtype.size() == 8 || self.costly {
-            true => &tiles[1..],
-            false => &tiles[..],
-        };
-        let busy = self.busy();
-        let (m, n) = (
-            self.m.as_const().unwrap_or(busy),
-            self.n.as_const().unwrap_or(busy),
-        );
-        let batches = self.batches.as_const().unwrap_or(1);
-        let fits = |t: &&Tile| {
-            let blocks = |extent: i64, each: i64| (extent + each - 1) / each;
-            let blocks = blocks(m, t.m)
-                .saturating_mul(blocks(n, t.n))
-                .saturating_mul(batches);
-            let computed = blocks.saturating_mul(t.m * t.n);
-            blocks >= busy && computed / 2 <= m.saturating_mul(n).saturating_mul(batches)
-        };
-        *tiles.iter().find(fits).unwrap_or(&tiles[tiles.len() - 1])
-    }
-
-    /// Blocks that keep the GPU busy.
-    fn busy(&self) -> i64 {
-        self.work.gpu.busy()
-    }
-
     /// The length of the rows that a block has to hold.
     fn columns(&self) -> Option<i64> {
         self.rows().and_then(|_| self.n.as_const())
     }
 
-    /// Blocks without a cut along sums, where all sizes are known, and the length of sums.
-    fn blocks(&self, tile: &Tile) -> Option<(i64, i64)> {
-        let sizes = [&self.m, &self.n, &self.batches, &self.k].map(Dim::as_const);
-        let [Some(m), Some(n), Some(batches), Some(k)] = sizes else {
-            return None;
-        };
-        let of = |extent: i64, each: i64| (extent + each - 1) / each;
-        let blocks = of(m, tile.m).saturating_mul(of(n, tile.n));
-        Some((blocks.saturating_mul(batches), k))
-    }
-
-    fn default_cut(&self) -> Cut {
-        let (arithmetic, tile, busy) = (Arithmetic::of(self.dtype), self.tile(), self.busy());
-        match self.blocks(&tile) {
-            _ if self.rows().is_some() => self.cut(arithmetic, tile, 1),
-            Some((blocks, k)) if (1..busy / 2).contains(&blocks) && k >= 2 * SHARE => {
-                self.cut(arithmetic, tile, (busy / blocks).min(k / SHARE))
-            }
-            _ => self.cut(arithmetic, tile, 1),
-        }
-    }
-
-    /// Cuts sums into about `splits` parts.
-    fn cut(&self, arithmetic: Arithmetic, tile: Tile, splits: i64) -> Cut {
-        let (depth, k) = (arithmetic.depth(), self.k.as_const());
-        let (splits, chunk) = k.filter(|_| splits > 1).map_or((1, 0), |k| {
-            let chunk = ((k + splits - 1) / splits + depth - 1) / depth * depth;
-            ((k + chunk - 1) / chunk, chunk)
-        });
-        Cut {
-            arithmetic,
-            tile,
-            splits,
-            chunk,
-        }
-    }
-
-    /// What may multiply: where sums are short, or rows or columns few, tensor cores gain nothing, and only of long
-    /// sums is the bound of the split numbers' error near that of a plain sum.
-    fn arithmetics(&self) -> Vec<Arithmetic> {
-        let mut all = vec![Arithmetic::of(self.dtype)];
+    /// The instructions that round operands. Where sums are short, or rows or columns few, tensor cores gain nothing, and
+    /// only of long sums is the bound of the split numbers' error near that of a plain sum.
+    fn rounded(&self) -> Vec<Multiply> {
         let above = |d: &Dim, n: i64| d.as_const().is_none_or(|size| size > n);
         let matrices = above(&self.m, FEW) && above(&self.n, FEW);
+        let mut all = Vec::new();
         if self.dtype == DType::F32 && matrices && above(&self.k, SHORT) {
-            all.push(Arithmetic::Tf32);
-            all.extend(self.k.as_const().map(|_| Arithmetic::Tf32x3));
+            all.push(Multiply::Tf32);
+            all.extend(self.k.as_const().map(|_| Multiply::Tf32x3));
         }
         all
     }
 
-    /// All ways to cut: tiles that do not compute much beside the result, each without a cut along the sums and
-    /// with some that give a GPU enough to do.
-    fn cuts(&self) -> Vec<Cut> {
-        let arithmetics = self.arithmetics().into_iter();
-        arithmetics.flat_map(|a| self.cuts_by(a)).collect()
+    /// The schedules by an instruction that are legal, of the least cycles first; one at least.
+    fn candidates(&self, multiply: Multiply) -> Vec<Gpu> {
+        let [m, n, k] = self.sizes();
+        let bytes = (m + n)
+            .saturating_mul(k)
+            .saturating_mul(self.dtype.size() as i64);
+        let all = schedules(multiply, self.k.as_const(), bytes > LARGE);
+        let all = all.into_iter().flat_map(|s| self.with_parts(s));
+        let mut all: Vec<Gpu> = all.filter(|s| self.allows(s)).collect();
+        all.sort_by(|a, b| self.cycles(a).total_cmp(&self.cycles(b)));
+        all.truncate(CANDIDATES);
+        if let Some(best) = all.first().copied() {
+            let most = HOPELESS * self.cycles(&best);
+            all.retain(|s| self.cycles(s) <= most);
+            // Of the best one: fewer stages, so that more blocks are there at once; another order of tiles.
+            let fewer = Gpu {
+                stages: best.stages.saturating_sub(1).max(1),
+                ..best
+            };
+            let other = Gpu {
+                raster: if best.raster == 1 { 4 } else { 1 },
+                ..best
+            };
+            let legal = |s: &Gpu| self.allows(s) && (s.stages > 1 || multiply == Multiply::Fma);
+            let more: Vec<Gpu> = [fewer, other].into_iter().filter(legal).collect();
+            all.extend(more.into_iter().filter(|s| *s != best));
+        }
+        match all.is_empty() {
+            true => vec![self.smallest()],
+            false => all,
+        }
     }
 
-    fn cuts_by(&self, arithmetic: Arithmetic) -> Vec<Cut> {
-        let mut cuts = Vec::new();
-        for tile in self.tiles(arithmetic) {
-            cuts.push(self.cut(arithmetic, tile, 1));
-            if self.rows().is_some() {
-                continue;
+    /// A schedule that is legal on every machine.
+    fn smallest(&self) -> Gpu {
+        let multiply = Multiply::exact(self.dtype);
+        let columns = self.columns().unwrap_or(0);
+        let all = schedules(multiply, self.k.as_const(), false).into_iter();
+        let fits = all.filter(|s| i64::from(s.tile[1]) >= columns);
+        let least = fits.min_by_key(|s| (s.shared(self.dtype), s.registers(self.dtype)));
+        least.expect("rows that a block holds fit into a tile")
+    }
+
+    /// The schedule, and the same with sums in parts, where whole ones leave multiprocessors without a block.
+    fn with_parts(&self, schedule: Gpu) -> Vec<Gpu> {
+        let mut all = vec![schedule];
+        let known = [&self.m, &self.n, &self.k, &self.batches].map(Dim::as_const);
+        let [Some(m), Some(n), Some(k), Some(batches)] = known else {
+            return all;
+        };
+        let [rows, columns, _] = schedule.tile.map(i64::from);
+        let blocks = ceil(m, rows)
+            .saturating_mul(ceil(n, columns))
+            .saturating_mul(batches);
+        if blocks <= 0 || self.rows().is_some() {
+            return all;
+        }
+        let resident = i64::from(schedule.resident(self.work.gpu, self.dtype));
+        let most = (2 * resident.min(4) * self.work.gpu.busy() / blocks).min(k / LEAST_SHARE);
+        for parts in (1..=most.max(1).ilog2()).map(|p| 1u16 << p.min(8)) {
+            let mut cut = Gpu { parts, ..schedule };
+            cut.parts = ceil(k, self.chunk(&cut)) as u16;
+            if !all.contains(&cut) {
+                all.push(cut);
             }
-            let known = self.blocks(&tile).filter(|(blocks, _)| *blocks > 0);
-            let Some((blocks, k)) = known else { continue };
-            let most = 2 * self.busy() * 256 / i64::from(tile.threads);
-            let most = (most / blocks).min(k / LEAST_SHARE);
-            let powers = (1..=most.max(1).ilog2()).map(|p| 1i64 << p);
-            let enough = powers.filter(|p| p * blocks >= self.busy() / 2 || 2 * p > most);
-            cuts.extend(enough.map(|p| self.cut(arithmetic, tile, p)));
         }
-        cuts
+        all
     }
 
-    /// The tiles that fit the result and what is multiplied.
-    fn tiles(&self, arithmetic: Arithmetic) -> Vec<Tile> {
-        let (tiles, more) = arithmetic.tiles();
-        let few = |d: &Dim| d.as_const().is_some_and(|n| n <= MANY);
-        let more = match (few(&self.m), few(&self.n)) {
-            (false, false) => more[0],
-            (true, _) => more[1],
-            (false, true) => more[2],
+    /// True if a schedule is legal, and threads have registers for what it takes to find and hold elements.
+    fn allows(&self, schedule: &Gpu) -> bool {
+        let ([m, n, depth], [rows, columns]) = (schedule.tile, schedule.part);
+        let holds = self.columns().is_none_or(|columns| columns <= n.into());
+        let fits = match schedule.multiply {
+            Multiply::Fma => {
+                let few = self.dtype.size() == 8 || self.costly;
+                let loads = u32::from(m.max(n)) * u32::from(depth) / schedule.threads().max(1);
+                (!few || rows * columns <= 16) && (!self.costly || loads <= 4)
+            }
+            _ => !self.costly || rows * columns / 32 <= FEW_SUMS,
         };
-        let near = |extent: &Dim, each: i64| {
-            each <= MANY || extent.as_const().is_none_or(|n| each < 2 * n)
-        };
-        let mut all: Vec<Tile> = tiles.iter().chain(more).copied().collect();
-        if let Some(columns) = self.columns() {
-            all = arithmetic.tiles_of_rows(columns);
-        }
-        let fits =
-            |t: &Tile| near(&self.m, t.m) && near(&self.n, t.n) && self.allows(arithmetic, t);
-        all.into_iter().filter(fits).collect()
+        fits && holds && schedule.check(self.work.gpu, self.dtype).is_ok()
     }
 
-    /// Whether threads have the registers for their parts of a tile and what they load for it.
-    fn allows(&self, arithmetic: Arithmetic, tile: &Tile) -> bool {
-        let longer = tile.m.max(tile.n);
-        if arithmetic != Arithmetic::Fma {
-            return !self.costly || longer <= 64;
-        }
-        let (sums, loads) = (
-            tile.part[0] * tile.part[1],
-            longer * arithmetic.depth() / i64::from(tile.threads),
-        );
-        let few_sums = self.dtype.size() == 8 || self.costly;
-        (!few_sums || sums <= 16) && (!self.costly || loads <= 4)
+    /// Rows, columns and terms; of what is not known a guess.
+    fn sizes(&self) -> [i64; 3] {
+        [&self.m, &self.n, &self.k].map(|d| d.as_const().unwrap_or(UNKNOWN))
     }
 
-    /// The time of a way in products of one multiprocessor, where sizes are known: how often the device is filled
-    /// with blocks, and the parts that pass through memory.
-    fn predicted(&self, cut: &Cut) -> Option<f64> {
-        let (blocks, k) = self.blocks(&cut.tile)?;
-        let (chunk, passed) = match cut.splits {
-            1 => (k, 1),
-            splits => (cut.chunk, splits + 1),
+    /// True if a schedule that somebody gives can be followed.
+    fn is_legal(&self, schedule: &Gpu) -> bool {
+        let multiplies = schedule.multiply == Multiply::exact(self.dtype)
+            || self.rounded().contains(&schedule.multiply);
+        let cuts = schedule.parts == 1 || self.k.as_const().is_some() && self.rows().is_none();
+        multiplies && cuts && self.allows(schedule)
+    }
+
+    fn cycles(&self, schedule: &Gpu) -> f64 {
+        let work = Work {
+            dtype: self.dtype,
+            batches: self.batches.as_const().unwrap_or(1),
+            sizes: self.sizes(),
+            finding: self.finding,
         };
-        let busy = self.busy() as f64;
-        let rounds = (blocks as f64 * cut.splits as f64 / busy).ceil();
-        let products = rounds * (chunk * cut.tile.m * cut.tile.n) as f64;
-        let elements = self.total.as_const()? as f64 * passed as f64;
-        Some(products + PASS * elements / busy)
+        schedule.cycles(self.work.gpu, &work)
+    }
+
+    /// The cycles of a schedule, where sizes are known.
+    fn predicted(&self, schedule: &Gpu) -> Option<f64> {
+        let all = [&self.m, &self.n, &self.k, &self.batches];
+        let known = all.into_iter().all(|d| d.as_const().is_some());
+        known.then(|| self.cycles(schedule))
     }
 }
 
@@ -497,15 +543,4 @@ const Index row = batch * m + i0 + line;"
     );
     lines(source, &text);
     rows::behind(kernel, &shape, "shared.out[line][i]", source);
-}
-
-impl Cut {
-    fn schedule(&self) -> Schedule {
-        let Tile { m, n, threads, .. } = self.tile;
-        Schedule::Tiles {
-            tile: [m, n],
-            threads,
-            parts: self.splits,
-        }
-    }
 }

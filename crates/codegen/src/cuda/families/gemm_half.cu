@@ -1,12 +1,31 @@
 // Products of f16 or bf16 in stages of shared memory, by tensor cores.
-__device__ __forceinline__ void load_matrices(unsigned (&r)[4], const Elem* p, bool transposed) {
-    if (transposed)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(p)) : "memory");
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(p)) : "memory");
-}
+
+// Where a thread's rows of the matrices of 16 x 16 begin that a warp reads of a stage, in bytes: of left or right
+// operands, whose lines are from `line0` on. Chunks are permuted alike in every 16 rows.
+template <class Stage, int LINES, bool RIGHT> struct Matrices {
+    static constexpr bool along_k = Stage::along_k;
+    unsigned at[along_k ? BK / 16 : LINES / 16];
+    __device__ __forceinline__ explicit Matrices(int line0) {
+        const int part = threadIdx.x % 32 / 8, row = threadIdx.x % 8;
+        const int below = (RIGHT ? part / 2 : part % 2) * 8, behind = (RIGHT ? part % 2 : part / 2) * 8;
+#pragma unroll
+        for (int x = 0; x < (int)(sizeof(at) / sizeof(*at)); x++) {
+            const int line = line0 + below + (along_k ? row : x * 16), k = behind + (along_k ? x * 16 : row);
+            at[x] = Stage::offset(line, k) * (int)sizeof(Elem);
+            asm("" : "+r"(at[x])); // kept, not computed again
+        }
+    }
+    // The matrix of lines 16 i, terms 16 j.
+    __device__ __forceinline__ void load(unsigned (&r)[4], unsigned stage, int i, int j) const {
+        const unsigned p = stage + at[along_k ? j : i] + (along_k ? i : j) * 16 * Stage::ROW * (int)sizeof(Elem);
+        if constexpr (along_k)
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(p) : "memory");
+        else
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(p) : "memory");
+    }
+};
 
 __device__ __forceinline__ void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." MMA_TYPE "." MMA_TYPE ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -14,19 +33,17 @@ __device__ __forceinline__ void mma(float (&c)[4], const unsigned (&a)[4], unsig
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Adds the products along BK to a warp's WM x 8 N sums, whose corner is (wi, wj).
-template <int N, class A, class B>
-__device__ __forceinline__ void add_products(float (&sum)[WM / 16][N][4], A& a, B& b, int wi, int wj) {
-    const int part = threadIdx.x % 32 / 8, row = threadIdx.x % 8;
+// Adds the products along BK to a warp's WM x 8 N sums.
+template <int N, class A, class B, class AMatrices, class BMatrices>
+__device__ __forceinline__ void add_products(float (&sum)[WM / 16][N][4], A& a, B& b, const AMatrices& a_matrices, const BMatrices& b_matrices) {
+    const unsigned a_at = shared_address(a.at), b_at = shared_address(b.at);
 #pragma unroll
-    for (int k = 0; k < BK; k += 16) {
+    for (int k = 0; k < BK / 16; k++) {
         unsigned x[WM / 16][4], y[N / 2][4];
 #pragma unroll
-        for (int i = 0; i < WM / 16; i++)
-            load_matrices(x[i], a.place(wi + i * 16 + part % 2 * 8 + (A::along_k ? row : 0), k + part / 2 * 8 + (A::along_k ? 0 : row)), !A::along_k);
+        for (int i = 0; i < WM / 16; i++) a_matrices.load(x[i], a_at, i, k);
 #pragma unroll
-        for (int j = 0; j < N / 2; j++)
-            load_matrices(y[j], b.place(wj + j * 16 + part / 2 * 8 + (B::along_k ? row : 0), k + part % 2 * 8 + (B::along_k ? 0 : row)), !B::along_k);
+        for (int j = 0; j < N / 2; j++) b_matrices.load(y[j], b_at, j, k);
 #pragma unroll
         for (int i = 0; i < WM / 16; i++)
 #pragma unroll

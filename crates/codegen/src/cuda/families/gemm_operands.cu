@@ -1,13 +1,64 @@
-// Operands of a product. Both are read by line and k: a line is a row of the left or a column of the
+// Operands of a contraction. Both are read by line and k: a line is a row of the left or a column of the
 // right operand. What lies outside is 0.
+
+// Where neighbours of 16 bytes begin, if they exist.
+struct Run {
+    const Elem* p;
+    bool exists;
+};
 
 // Element (line, k) at p + line * line_stride + k * k_stride.
 struct Strided {
     const Elem* p;
     Index lines, line_stride, k_stride;
-    struct Line { const Elem* p; };
-    __device__ __forceinline__ Line line(Index i) const { return {i < lines ? p + i * line_stride : nullptr}; }
-    __device__ __forceinline__ Elem at(Line l, Index k) const { return l.p ? l.p[k * k_stride] : Elem(0); }
-    // Where neighbours of 16 bytes begin; null outside.
-    __device__ __forceinline__ const Elem* run(Line l, Index k) const { return l.p ? l.p + k * k_stride : nullptr; }
+    typedef Run Line;
+    __device__ __forceinline__ Line line(Index i) const {
+        Line line = {p + i * line_stride, i < lines};
+        asm("" : "+l"(line.p)); // kept, not computed again
+        return line;
+    }
+    __device__ __forceinline__ Elem at(Line l, Index k) const { return l.exists ? l.p[k * k_stride] : Elem(0); }
+    __device__ __forceinline__ Run run(Line l, Index k) const { return {l.p + k * k_stride, l.exists}; }
+    __device__ __forceinline__ bool exists(Line l, Index) const { return l.exists; }
+};
+
+// What a line or a term adds to the place of an element, and to the numbers that must be within bounds.
+template <int BOUNDS> struct Parts {
+    Index at, bounds[BOUNDS > 0 ? BOUNDS : 1];
+    bool exists;
+};
+
+// An element at the sum of what its line and its term say.
+template <class Place, class Lines, class Terms, int BOUNDS> struct Gathered {
+    Place p;
+    const Lines& parts_of_line;
+    const Terms& parts_of_term;
+    Index lines, extents[BOUNDS > 0 ? BOUNDS : 1];
+    typedef Parts<BOUNDS> Line;
+    __device__ __forceinline__ Line line(Index i) const {
+        Line l = parts_of_line(i);
+        l.exists = i < lines;
+        return l;
+    }
+    __device__ __forceinline__ bool find(const Line& l, Index k, Index& at) const {
+        const Parts<BOUNDS> term = parts_of_term(k);
+        bool exists = l.exists;
+#pragma unroll
+        for (int b = 0; b < BOUNDS; b++) exists = exists && (UIndex)(l.bounds[b] + term.bounds[b]) < (UIndex)extents[b];
+        at = l.at + term.at;
+        return exists;
+    }
+    __device__ __forceinline__ bool exists(const Line& l, Index k) const {
+        Index at;
+        return find(l, k, at);
+    }
+    __device__ __forceinline__ Elem at(const Line& l, Index k) const {
+        Index at;
+        return find(l, k, at) ? p[at] : Elem(0);
+    }
+    __device__ __forceinline__ Run run(const Line& l, Index k) const {
+        Index at;
+        const bool exists = find(l, k, at);
+        return {p + at, exists};
+    }
 };

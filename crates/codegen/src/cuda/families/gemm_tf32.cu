@@ -35,9 +35,16 @@ __device__ __forceinline__ void mma(float (&sum)[4], const Part (&a)[4], const P
 }
 #undef MMA
 
-// Adds the products along BK to a warp's WM x 8 N sums, whose corner is (wi, wj).
-template <int N, class A, class B>
-__device__ __forceinline__ void add_products(float (&sum)[WM / 16][N][4], A& a, B& b, int wi, int wj) {
+// The first line that a warp reads of a stage.
+template <class Stage, int LINES, bool RIGHT> struct Matrices {
+    int line0;
+    __device__ __forceinline__ explicit Matrices(int line0) : line0(line0) {}
+};
+
+// Adds the products along BK to a warp's WM x 8 N sums.
+template <int N, class A, class B, class AMatrices, class BMatrices>
+__device__ __forceinline__ void add_products(float (&sum)[WM / 16][N][4], A& a, B& b, const AMatrices& a_matrices, const BMatrices& b_matrices) {
+    const int wi = a_matrices.line0, wj = b_matrices.line0;
     const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4;
 #pragma unroll SPLIT ? 1 : 2 // more costs registers
     for (int k = 0; k < BK; k += 8) {

@@ -15,25 +15,20 @@ pub(super) const CLASS: &str = include_str!("made.cu");
 /// More values than this take a thread long.
 const LONG: usize = 16;
 
-/// What operands are, which are these arguments of some work, or what they are made of.
-pub(super) fn reads(
-    made: [Option<&Kernel>; 2],
-    args: [u16; 2],
-    dtype: DType,
-) -> Vec<(Slot, DType)> {
-    let mut reads = Vec::new();
-    for (prologue, arg) in made.into_iter().zip(args) {
-        match prologue {
-            None => reads.push((Slot::Arg(arg as usize), dtype)),
+/// Adds what a kernel is called with that reads operands of a dtype, or makes them.
+pub(super) fn push(call: &mut Call, operands: &[(Slot, Option<&Kernel>); 2], dtype: DType) {
+    for (slot, made) in operands {
+        match made {
+            None => call.push(*slot, dtype, false),
             Some(prologue) => {
                 let made = prologue.args.len() - 1;
                 let args = prologue.accesses.iter().map(|a| a.arg as usize);
-                let args = args.filter(|a| *a != made);
-                reads.extend(args.map(|a| (Slot::Arg(a), prologue.args[a].dtype)));
+                for a in args.filter(|a| *a != made) {
+                    call.push(Slot::Arg(a), prologue.args[a].dtype, false);
+                }
             }
         }
     }
-    reads
 }
 
 /// Whether an element takes many instructions, so that threads should make few each.
@@ -57,24 +52,6 @@ pub(super) fn function(source: &mut Source, call: &Call, prologue: &Kernel, name
         source.line(format!("return {element};"));
         source.line("};");
     })
-}
-
-/// Declares what gives elements of an operand by position, with its type and the place of the first: an argument
-/// of the work, or what a prologue makes.
-pub(super) fn place(
-    source: &mut Source,
-    call: &Call,
-    made: Option<&Kernel>,
-    arg: u16,
-    name: &str,
-) -> (String, String, String) {
-    let Some(prologue) = made else {
-        let pointer = call.pointer(Slot::Arg(arg as usize));
-        return (String::new(), "const Elem*".into(), pointer);
-    };
-    let class = format!("Place<decltype(make_{name})>");
-    let first = format!("{class}{{make_{name}, 0}}");
-    (function(source, call, prologue, name), class, first)
 }
 
 /// The prologue, whose arguments are those of the kernel that is called.

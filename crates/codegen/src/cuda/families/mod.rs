@@ -8,18 +8,15 @@ use kiln_plan::Kernel;
 mod attention;
 mod attention_grad;
 mod call;
-mod conv;
-mod conv_each;
-mod conv_last;
-mod conv_phases;
-mod conv_sizes;
+mod contraction;
 mod gemm;
 mod gemm_tile;
 mod made;
-mod matmul;
+mod operand;
 mod scan;
 mod scatter;
 mod sort;
+mod sums;
 mod winograd;
 
 /// The ways of work that is not fused alone: the default, and with `all` every other.
@@ -28,8 +25,8 @@ mod winograd;
 /// What is not supported.
 pub(super) fn print(work: Job, all: bool) -> Result<Vec<Way>, String> {
     match &work.body {
-        Body::MatMul(m) => Ok(matmul::print(work, m, work.made(), all)),
-        Body::Conv(c) => Ok(conv::print(work, c, all)),
+        Body::MatMul(m) => Ok(contraction::product(work, m, all)),
+        Body::Conv(c) => Ok(contraction::convolution(work, c, all)),
         Body::Attention(a) => Ok(Way::only(attention::print(work, a))),
         Body::Library(Kernel::Scan(s)) => Ok(Way::only(scan::print(work, s))),
         Body::Library(Kernel::ArgSort(s)) => Ok(Way::only(sort::print(work, s))),

@@ -183,6 +183,5 @@ const Index first = chunk * {chunk}, end = len < first + {chunk} ? len : first +
     call.step(source.finish(
         line_of_blocks(points, block.columns as u32),
         [threads, 1, 1],
-        0,
     ))
 }

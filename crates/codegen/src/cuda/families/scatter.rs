@@ -133,7 +133,7 @@ for (; low < {count} && records[low].key == key; low++) value = combine(value, {
         ),
     );
     let grid = line_of_blocks(total, THREADS as u32);
-    steps.push(call.step(source.finish(grid, [THREADS as u32, 1, 1], 0)));
+    steps.push(call.step(source.finish(grid, [THREADS as u32, 1, 1])));
     Printed {
         steps,
         scratch,
@@ -222,7 +222,7 @@ const Index to = at + (Index)d * {step};
     );
     let grid = line_of_blocks(&lanes * &Dim::Const(parts), THREADS as u32);
     Printed {
-        steps: vec![call.step(source.finish(grid, [THREADS as u32, 1, 1], 0))],
+        steps: vec![call.step(source.finish(grid, [THREADS as u32, 1, 1]))],
         scratch: Vec::new(),
         in_place: work.in_place.clone(),
     }

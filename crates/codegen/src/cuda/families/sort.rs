@@ -195,7 +195,7 @@ const Index at = part % parts * WIDTH + e % WIDTH;",
         };
         let points = &s.lanes * &padded;
         let grid = line_of_blocks(points, (width * together) as u32);
-        call.step(source.finish(grid, [(width * together / 2) as u32, 1, 1], 0))
+        call.step(source.finish(grid, [(width * together / 2) as u32, 1, 1]))
     }
 
     /// The pass of this number, which merges sorted runs, `span` records together.
@@ -222,7 +222,7 @@ const Index place = merged_place(records, len, {run}, {span}, at);",
         let store = self.store(&call, to, "place", "records[at]");
         source.line(format!("if (place < {end}) {store}"));
         let grid = line_of_blocks(&s.lanes * &s.len, 256);
-        call.step(source.finish(grid, [256, 1, 1], 0))
+        call.step(source.finish(grid, [256, 1, 1]))
     }
 }
 

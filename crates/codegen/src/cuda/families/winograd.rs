@@ -2,7 +2,7 @@
 //! each of the a × a elements of a transformed tile, and the results of the tiles computed from these.
 
 use super::call::{Call, Store, few, line_of_blocks, lines};
-use super::gemm::{Gemm, Operand, PASS};
+use super::gemm::Gemm;
 use crate::Approximation;
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source};
@@ -10,7 +10,7 @@ use crate::cuda::values::Values;
 use crate::schedule::Schedule;
 use crate::work::{Printed, Slot, Step, Way};
 use kiln_base::{DType, Dim};
-use kiln_plan::{Algorithm, Conv, ConvRole, Images};
+use kiln_plan::{self as plan, Algorithm, Conv, ConvRole, Images, Matrix, schedule};
 
 /// Transformed inputs `[groups, a · a, in, tiles]`...
 const INPUTS: Slot = Slot::Scratch(0);
@@ -119,7 +119,7 @@ impl<'a> Winograd<'a> {
     fn print(&self) -> (Printed, Option<f64>) {
         let (product, time) = self.product();
         let sizes = self.sizes();
-        let passed = sizes.iter().sum::<i64>() as f64 * PASS / self.work.gpu.busy() as f64;
+        let passed = schedule::passing(self.work.gpu, 4 * sizes.iter().sum::<i64>());
         let scratch = sizes.map(|n| (DType::F32, vec![Dim::Const(n)]));
         let printed = Printed {
             steps: vec![self.inputs(), self.weights(), product, self.results()],
@@ -148,7 +148,7 @@ impl<'a> Winograd<'a> {
 
     fn end(&self, call: Call, source: Source, points: i64) -> Step {
         let grid = line_of_blocks(Dim::Const(points), THREADS);
-        call.step(source.finish(grid, [THREADS, 1, 1], 0))
+        call.step(source.finish(grid, [THREADS, 1, 1]))
     }
 
     /// Declares what the number of a tile and, in front of it, a channel says.
@@ -213,41 +213,24 @@ transform_weights({} + thread * 9, to, {each});",
 
     fn product(&self) -> (Step, Option<f64>) {
         let name = format!("{}_products", self.name);
-        let [inputs, weights, products] = self.sizes().map(Dim::Const);
-        let gemm = Gemm {
-            work: self.work,
-            name: &name,
-            dtype: DType::F32,
-            batches: Dim::Const(self.groups * self.elements),
+        let product = plan::MatMul {
+            dtypes: [DType::F32; 2],
+            seven_bits: false,
+            batch: vec![Dim::Const(self.groups * self.elements)],
             m: Dim::Const(self.outs),
             n: Dim::Const(self.tiles),
             k: Dim::Const(self.ins),
-            total: products,
-            reach: vec![inputs, weights],
-            at: "const Index at = (batch * m + i) * n + j;".into(),
-            store: Store::Plain(PRODUCTS, DType::F32),
-            reads: [WEIGHTS, INPUTS].map(|slot| (slot, DType::F32)).into(),
-            operands: String::new(),
-            costly: false,
+            lhs: matrix([self.outs, self.ins]),
+            rhs: matrix([self.ins, self.tiles]),
+            out: 0,
+            prologues: [None, None],
+            epilogue: None,
+            algorithm: Default::default(),
         };
-        gemm.whole(|_, call| {
-            let [weights, inputs] = [WEIGHTS, INPUTS].map(|slot| call.pointer(slot));
-            let operand = |text, along_k| Operand {
-                text,
-                along_k,
-                vector: false,
-            };
-            [
-                operand(
-                    format!("const Strided a = {{{weights} + batch * m * k, m, k, 1}};\n"),
-                    true,
-                ),
-                operand(
-                    format!("const Strided b = {{{inputs} + batch * k * n, n, 1, n}};\n"),
-                    false,
-                ),
-            ]
-        })
+        let operands = [WEIGHTS, INPUTS].map(|slot| (slot, None));
+        let store = Store::Plain(PRODUCTS, DType::F32);
+        let contraction = (&product).into();
+        Gemm::new(self.work, &name, DType::F32, contraction, operands, store).whole()
     }
 
     fn results(&self) -> Step {
@@ -279,8 +262,19 @@ const Index at = (image * {} + channel) * {} + (row + i) * {columns} + column + 
             rows * columns
         );
         lines(&mut source, &text);
-        store.print(&mut source, &call);
+        store.print(&mut source, &call, 1);
         source.line("}");
         self.end(call, source, points)
+    }
+}
+
+/// Contiguous matrices, one behind another.
+fn matrix([rows, columns]: [i64; 2]) -> Matrix {
+    Matrix {
+        arg: 0,
+        offset: Dim::ZERO,
+        batch_strides: vec![Dim::Const(rows * columns)],
+        row: Dim::Const(columns),
+        col: Dim::ONE,
     }
 }

@@ -189,7 +189,7 @@ fn what_differs_too_much_stays_apart() {
              return %1"
         ))
     };
-    let (few, some, many) = (product(512), product(1024), product(65536));
+    let (few, some, many) = (product(512), product(500), product(65536));
     let fit = |programs: &[&Sequence]| {
         let launches: Vec<&Launch> = programs.iter().map(|p| &p.launches[0]).collect();
         fit_in_a_launch(programs[0], &launches)

@@ -13,6 +13,7 @@ use kiln_plan::Kernel;
 mod approximate;
 mod attention;
 mod beside;
+mod contractions;
 pub mod elements;
 mod families;
 mod held;

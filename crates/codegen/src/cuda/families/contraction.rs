@@ -1,0 +1,58 @@
+//! Matrix products, convolutions and their gradients: contractions, as tiles or as plain sums.
+//!
+//! Rows of the tiles of a convolution are channels and columns positions, or, where channels lie side by side, the other
+//! way round; in a gradient of weights rows are output channels and columns input channels and taps. The gradient of
+//! images is a batch of products, one for each phase of the stride ([`kiln_plan::contraction`]).
+
+use super::call::Store;
+use super::gemm::Gemm;
+use super::{sums, winograd};
+use crate::cuda::job::Job;
+use crate::work::{Slot, Way};
+use kiln_plan::{Conv, ConvRole, MatMul};
+
+/// Rows or columns of a product that fill a good part of a tile.
+const MANY: i64 = 32;
+
+/// The ways of a matrix product.
+pub(super) fn product(work: Job, m: &MatMul, all: bool) -> Vec<Way> {
+    let own = || format!("matmul_{}", m.dtype());
+    let name = work.fused_name().map_or_else(own, str::to_string);
+    let operands = [&m.lhs, &m.rhs].map(|x| Slot::Arg(x.arg.into()));
+    let [left, right] = work.made();
+    let operands = [(operands[0], left), (operands[1], right)];
+    let store = Store::of(work, m.out, m.dtype());
+    Gemm::new(work, &name, m.dtype(), m.into(), operands, store).print(all)
+}
+
+/// The ways of a convolution, or of a gradient of one.
+pub(super) fn convolution(work: Job, c: &Conv, all: bool) -> Vec<Way> {
+    let own = || format!("{}_{}", c.role.name(), c.dtype());
+    let name = work.fused_name().map_or_else(own, str::to_string);
+    let contraction = c.contraction(c.filters(true));
+    let [made, _] = work.made();
+    let operands = contraction.operands.each_ref().map(|x| {
+        let made = made.filter(|_| x.arg == c.operands[0]);
+        (Slot::Arg(x.arg.into()), made)
+    });
+    let store = Store::of(work, c.out, c.dtype());
+    let is_each = c.role == ConvRole::Result && c.in_channels.is(1) && c.out_channels.is(1);
+    let mut ways = match is_each {
+        true => vec![sums::print(
+            work,
+            &name,
+            c.dtype(),
+            &contraction,
+            operands,
+            store,
+        )],
+        false => {
+            let contraction = contraction.batched(|d| d.as_const().is_some_and(|n| n >= MANY));
+            Gemm::new(work, &name, c.dtype(), contraction, operands, store).print(all)
+        }
+    };
+    if all {
+        ways.extend(winograd::ways(work, c, &name));
+    }
+    ways
+}

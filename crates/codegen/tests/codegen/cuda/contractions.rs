@@ -1,0 +1,226 @@
+//! Random contractions by random schedules equal the reference. `KILN_FUZZ` says how many.
+
+use super::Expected;
+use super::families::{Case, FLOATS, cases, epilogue, finite};
+use super::ways::together;
+use crate::device;
+use crate::run::run_compiled;
+use kiln_base::{DType, Gpu, Machine};
+use kiln_codegen::{Options, Schedule, Sequence, lower};
+use kiln_ir::eval::Array;
+use kiln_ir::fuzz::Rng;
+use kiln_ir::{Builder, Op, Pw, Value, ops};
+use kiln_plan::schedule::{self, Multiply};
+
+/// Cases that are compiled together.
+const TOGETHER: usize = 12;
+
+/// A power of two from one to another.
+fn power(rng: &mut Rng, from: u16, to: u16) -> u16 {
+    from << rng.below((to / from).ilog2() as usize + 1)
+}
+
+/// A schedule that is legal for operands of a dtype.
+fn drawn(dtype: DType, rng: &mut Rng) -> schedule::Gpu {
+    let multiply = Multiply::exact(dtype);
+    let by_tensor_cores = multiply.is_by_tensor_cores();
+    loop {
+        let least = if by_tensor_cores { 16 } else { 1 };
+        let most = if by_tensor_cores { 64 } else { 8 };
+        let schedule = schedule::Gpu {
+            multiply,
+            tile: [power(rng, 8, 256), power(rng, 8, 256), power(rng, 4, 64)],
+            part: [power(rng, least, most), power(rng, least, most)],
+            stages: if by_tensor_cores {
+                2 + rng.below(4) as u8
+            } else {
+                1
+            },
+            raster: 1 + rng.below(5) as u8,
+            parts: 1 + rng.below(4) as u16,
+        };
+        if schedule.check(&Gpu::H100, dtype).is_ok() {
+            return schedule;
+        }
+    }
+}
+
+/// A small number, often 1 or odd.
+fn small(rng: &mut Rng, most: usize) -> usize {
+    match rng.below(4) {
+        0 => 1,
+        _ => 1 + rng.below(most),
+    }
+}
+
+/// An operand, as it is or made by work in front of it.
+fn operand(case: &mut Case, x: Array, rng: &mut Rng) -> Value {
+    let dtype = x.dtype();
+    let shape = x.shape().to_vec();
+    let x = case.input(x);
+    match rng.below(4) {
+        0 => case.builder().pointwise(Pw::Relu, &[x]).unwrap(),
+        1 => {
+            let scale = case.input(finite(dtype, &shape, rng));
+            case.builder().pointwise(Pw::Mul, &[x, scale]).unwrap()
+        }
+        _ => x,
+    }
+}
+
+/// A matrix product or convolution of random sizes, with what is around it.
+fn contraction(dtype: DType, rng: &mut Rng) -> Case {
+    let mut case = Case::default();
+    let y = match rng.below(5) {
+        0 | 1 => product(&mut case, dtype, rng),
+        role => convolution(&mut case, dtype, role - 2, rng),
+    };
+    let results = epilogue(&mut case, y, rng);
+    results.iter().for_each(|r| case.graph.add_output(*r));
+    case
+}
+
+fn product(case: &mut Case, dtype: DType, rng: &mut Rng) -> Value {
+    let batch: Vec<usize> = (0..rng.below(3)).map(|_| small(rng, 3)).collect();
+    // Often such as are copied by eights.
+    let mut size = |most: usize| match rng.below(3) {
+        0 => 8 * (1 + rng.below(most / 8)),
+        _ => small(rng, most),
+    };
+    let [m, n, k] = [size(150), size(150), size(200)];
+    let mut matrix = |shared: bool, rows: usize, columns: usize| {
+        let batch = if shared { &[][..] } else { &batch[..] };
+        let turned = rng.below(2) == 0;
+        let sizes = if turned {
+            [columns, rows]
+        } else {
+            [rows, columns]
+        };
+        let shape: Vec<usize> = batch.iter().copied().chain(sizes).collect();
+        let x = operand(case, finite(dtype, &shape, rng), rng);
+        match turned {
+            false => x,
+            true => {
+                let rank = shape.len();
+                let mut perm: Vec<usize> = (0..rank).collect();
+                perm.swap(rank - 1, rank - 2);
+                case.builder().permute(&x, &perm).unwrap()
+            }
+        }
+    };
+    let a = matrix(false, m, k);
+    let b = matrix(false, k, n);
+    case.op(ops::MatMul {}, &[a, b])
+}
+
+fn convolution(case: &mut Case, dtype: DType, role: usize, rng: &mut Rng) -> Value {
+    let axes = 1 + rng.below(2);
+    let groups = 1 + rng.below(3);
+    let mut channels = || match rng.below(3) {
+        0 => 8 * (1 + rng.below(3)),
+        _ => 1 + rng.below(9),
+    };
+    let (ins, outs, batch) = (channels(), channels(), small(rng, 3));
+    let mut sizes: Vec<[usize; 2]> = Vec::new();
+    let mut conv = ops::Conv {
+        stride: [].into_iter().collect(),
+        padding: [].into_iter().collect(),
+        dilation: [].into_iter().collect(),
+        groups,
+    };
+    let mut kernel: Vec<usize> = Vec::new();
+    for _ in 0..axes {
+        let [k, stride, dilation] = [1 + rng.below(3), 1 + rng.below(3), 1 + rng.below(3)];
+        let padding = rng.below(3);
+        let span = (k - 1) * dilation + 1;
+        let input = span.saturating_sub(2 * padding).max(1) + rng.below(12);
+        sizes.push([input, (input + 2 * padding - span) / stride + 1]);
+        conv.stride.push(stride);
+        conv.padding.push((padding, padding));
+        conv.dilation.push(dilation);
+        kernel.push(k);
+    }
+    let shape = |a: usize, b: usize, i: usize| -> Vec<usize> {
+        [a, b]
+            .into_iter()
+            .chain(sizes.iter().map(|s| s[i]))
+            .collect()
+    };
+    let x = shape(batch, groups * ins, 0);
+    let y = shape(batch, groups * outs, 1);
+    let w: Vec<usize> = [groups * outs, ins]
+        .into_iter()
+        .chain(kernel.iter().copied())
+        .collect();
+    let (op, shapes): (Op, _) = match role {
+        0 => (conv.into(), [x, w]),
+        1 => {
+            let input = sizes.iter().map(|s| s[0].into()).collect();
+            (ops::ConvTranspose { conv, input }.into(), [y, w])
+        }
+        _ => {
+            let kernel = kernel.into_iter().collect();
+            (ops::ConvWeight { conv, kernel }.into(), [x, y])
+        }
+    };
+    let [first, second] = shapes;
+    let first = operand(case, finite(dtype, &first, rng), rng);
+    let second = case.input(finite(dtype, &second, rng));
+    case.op(op, &[first, second])
+}
+
+/// The case's program by a schedule; by its default where that is not legal for what it is made of.
+fn scheduled(expected: &Expected, schedule: schedule::Gpu) -> (Sequence, bool) {
+    let options = Options {
+        machine: Machine::Gpu(Gpu::H100),
+        ways: true,
+        schedule: Some(schedule),
+        ..Options::default()
+    };
+    let mut program = lower(&expected.lowered, &options).unwrap_or_else(|e| panic!("{e}"));
+    let mut followed = false;
+    for task in &mut program.tasks {
+        let found = task
+            .ways
+            .iter()
+            .position(|w| w.schedule == Schedule::Gpu(schedule));
+        followed |= found.is_some();
+        task.chosen = found.unwrap_or(task.chosen);
+    }
+    (program.sequence(), followed)
+}
+
+#[test]
+fn random_contractions_by_random_schedules() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let first = std::env::var("KILN_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(0);
+    let mut followed = 0;
+    for from in (first..first + cases()).step_by(TOGETHER) {
+        let mut all = Vec::new();
+        for seed in from..(from + TOGETHER).min(first + cases()) {
+            let mut rng = Rng::new(1_000_000 + seed as u64);
+            let dtype = FLOATS[rng.below(FLOATS.len())];
+            let Case { graph, inputs } = contraction(dtype, &mut rng);
+            let expected = Expected::of(&graph, &inputs).unwrap();
+            let schedule = drawn(dtype, &mut rng);
+            let (sequence, is_followed) = scheduled(&expected, schedule);
+            followed += usize::from(is_followed);
+            all.push((seed, graph, inputs, expected, schedule, sequence));
+        }
+        let compiled = device::compile(&together(all.iter().map(|(.., s)| s)));
+        for (seed, graph, inputs, expected, schedule, sequence) in &all {
+            let got = run_compiled(sequence, inputs, &expected.symbols, &compiled);
+            let got = got.unwrap_or_else(|| panic!("seed {seed}: a false data error"));
+            if let Err(e) = expected.compare(&got) {
+                panic!("seed {seed} by {schedule}: {e}\n{graph}");
+            }
+        }
+    }
+    println!("{followed} of {} by the schedule that was drawn", cases());
+    assert!(followed > 0);
+}

@@ -1,0 +1,400 @@
+//! Schedules of contractions on GPUs.
+
+use kiln_base::{DType, Gpu as Machine};
+use std::fmt;
+use std::str::FromStr;
+
+/// The instructions that multiply.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Multiply {
+    /// Multiply-adds of f32, f64, i32 or i64.
+    Fma,
+    /// `mma.sync` of f16 or bf16, with sums of f32.
+    Mma,
+    /// `mma.sync` of f32 rounded to TF32.
+    Tf32,
+    /// `mma.sync` of f32 as sums of two numbers of TF32.
+    Tf32x3,
+}
+
+impl Multiply {
+    const ALL: [Multiply; 4] = [
+        Multiply::Fma,
+        Multiply::Mma,
+        Multiply::Tf32,
+        Multiply::Tf32x3,
+    ];
+
+    /// Returns the one that loses nothing of a dtype's numbers.
+    pub fn exact(dtype: DType) -> Multiply {
+        match dtype.is_half() {
+            true => Multiply::Mma,
+            false => Multiply::Fma,
+        }
+    }
+
+    /// True if tensor cores multiply.
+    pub fn is_by_tensor_cores(self) -> bool {
+        self != Multiply::Fma
+    }
+
+    /// Returns the multiply-adds of a multiprocessor in a cycle, about.
+    fn rate(self, dtype: DType) -> f64 {
+        match (self, dtype) {
+            (Multiply::Mma, _) => 1024.0,
+            (Multiply::Tf32, _) => 512.0,
+            (Multiply::Tf32x3, _) => 160.0,
+            (Multiply::Fma, DType::F32) => 128.0,
+            (Multiply::Fma, DType::F64 | DType::I32) => 64.0,
+            (Multiply::Fma, _) => 16.0,
+        }
+    }
+}
+
+impl fmt::Display for Multiply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Multiply::Fma => "fma",
+            Multiply::Mma => "mma",
+            Multiply::Tf32 => "tf32",
+            Multiply::Tf32x3 => "tf32x3",
+        })
+    }
+}
+
+/// A schedule of a contraction on a GPU: a block computes a tile of the result, whose operands pass through stages of
+/// shared memory. All sizes are in elements.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Gpu {
+    /// The instruction.
+    pub multiply: Multiply,
+    /// Rows and columns of a block's tile, and the terms of a stage.
+    pub tile: [u16; 3],
+    /// Rows and columns of a warp's part of the tile; by [`Multiply::Fma`], of a thread's.
+    pub part: [u16; 2],
+    /// Stages in shared memory; 1 where a thread's registers hold the next one.
+    pub stages: u8,
+    /// Tiles, one below the other, that are walked before those in the next columns.
+    pub raster: u8,
+    /// Parts of sums, which a second kernel adds in order.
+    pub parts: u16,
+}
+
+/// Columns of a block's result in shared memory beside its own, so that rows begin in different banks.
+pub const fn beside(multiply: Multiply) -> u16 {
+    match multiply {
+        Multiply::Fma => 4,
+        _ => 8,
+    }
+}
+
+/// Bytes of L2 and of memory that a multiprocessor gets in a cycle, about.
+const L2: f64 = 28.0;
+const MEMORY: f64 = 16.0;
+/// Cycles of a stage that no other work hides: barrier, reads of shared memory and the chain of products...
+const STAGE: f64 = 120.0;
+/// ...and where the next stage has not come before.
+const UNHIDDEN: f64 = 400.0;
+/// Instructions of threads that a multiprocessor issues in a cycle.
+const SLOTS: f64 = 128.0;
+/// Instructions of threads for a product by tensor cores: 32 for 2048, and as many beside them.
+const INSTRUCTIONS: f64 = 1.0 / 32.0;
+/// Cycles until a block's first stage is there.
+const FILL: f64 = 800.0;
+/// Cycles of a further kernel.
+const LAUNCH: f64 = 3000.0;
+
+/// Returns ⌈n / by⌉.
+pub fn ceil(n: i64, by: i64) -> i64 {
+    (n + by - 1) / by
+}
+
+/// Returns the cycles in which so many bytes pass through a machine's memory, about.
+pub fn passing(machine: &Machine, bytes: i64) -> f64 {
+    bytes as f64 / (MEMORY * f64::from(machine.processors.max(1)))
+}
+
+impl Gpu {
+    /// Returns the threads of a block.
+    pub fn threads(&self) -> u32 {
+        let ([m, n, _], [rows, columns]) = (self.tile, self.part);
+        let parts = u32::from(m / rows.max(1)) * u32::from(n / columns.max(1));
+        match self.multiply.is_by_tensor_cores() {
+            true => 32 * parts,
+            false => parts,
+        }
+    }
+
+    /// Returns the bytes of a block's shared memory for operands of a dtype: stages, then the result in their place.
+    pub fn shared(&self, dtype: DType) -> u32 {
+        let ([m, n, k], size) = (self.tile.map(u32::from), dtype.size() as u32);
+        let beside = u32::from(beside(self.multiply));
+        let stages = match self.multiply.is_by_tensor_cores() {
+            true => u32::from(self.stages) * (m + n) * k,
+            false => (m + n + 2 * beside) * k,
+        };
+        (stages * size).max(m * (n + beside) * size.max(4))
+    }
+
+    /// Returns the registers of a thread, about.
+    pub fn registers(&self, dtype: DType) -> u32 {
+        let [rows, columns] = self.part.map(u32::from);
+        let words = (dtype.size() as u32).div_ceil(4);
+        let both = if self.multiply == Multiply::Tf32x3 {
+            2
+        } else {
+            1
+        };
+        let (sums, operands) = match self.multiply.is_by_tensor_cores() {
+            true => (rows * columns / 32, both * (rows / 4 + columns / 4)),
+            false => (rows * columns * words, (rows + columns) * words),
+        };
+        sums + 2 * operands + 40
+    }
+
+    /// Returns the blocks that a multiprocessor holds at once.
+    pub fn resident(&self, machine: &Machine, dtype: DType) -> u32 {
+        let (threads, registers) = (self.threads().max(1), self.registers(dtype));
+        // A block's system memory is beside its own.
+        let by_shared = machine.processor_shared / (self.shared(dtype) + 1024);
+        let by_registers = machine.registers / (threads * registers.next_multiple_of(8));
+        by_shared.min(by_registers).min(machine.threads / threads)
+    }
+
+    /// Checks that a machine has the memory and the registers for it.
+    ///
+    /// # Errors
+    /// The reason, in words.
+    pub fn check(&self, machine: &Machine, dtype: DType) -> Result<(), String> {
+        let ([m, n, k], [rows, columns]) = (self.tile, self.part);
+        let sizes = [m, n, k, rows, columns];
+        if !sizes.iter().all(|n| n.is_power_of_two()) || self.parts == 0 || self.raster == 0 {
+            return Err(format!("{self}: sizes are powers of two, and none is 0"));
+        }
+        let by_tensor_cores = self.multiply.is_by_tensor_cores();
+        let least = if by_tensor_cores { 16 } else { 1 };
+        let terms = if self.multiply == Multiply::Mma {
+            16
+        } else {
+            8
+        };
+        if rows > m || columns > n || rows.min(columns) < least || by_tensor_cores && k < terms {
+            return Err(format!(
+                "{self}: parts of {rows}x{columns} of {m}x{n} by {k} terms"
+            ));
+        }
+        let (threads, size) = (self.threads(), dtype.size() as u32);
+        // Each thread brings as much of a stage, by tensor cores in pieces of 16 bytes, and keeps to its lines or terms.
+        let pieces =
+            u32::from(m.min(n)) * u32::from(k) * if by_tensor_cores { size } else { 16 } / 16;
+        let near = !by_tensor_cores || threads * 16 / size >= u32::from(m.max(n).max(k));
+        if threads > 1024 || threads % 32 != 0 || pieces < threads || !near {
+            return Err(format!("{self}: {threads} threads for stages of {k} terms"));
+        }
+        if (self.stages > 1) != by_tensor_cores {
+            let stages = self.stages;
+            return Err(format!("{self}: {stages} stages in shared memory"));
+        }
+        let (shared, registers) = (self.shared(dtype), self.registers(dtype));
+        if shared > machine.most_shared {
+            let most = machine.most_shared;
+            return Err(format!(
+                "{self}: {shared} bytes of shared memory, of which a block gets {most}"
+            ));
+        }
+        match registers > 255 || self.resident(machine, dtype) == 0 {
+            true => Err(format!(
+                "{self}: {registers} registers for each of {threads} threads"
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the cycles that a machine takes, about.
+    pub fn cycles(&self, machine: &Machine, work: &Work) -> f64 {
+        let Work {
+            dtype,
+            batches,
+            sizes: [m, n, k],
+            finding,
+        } = *work;
+        let [rows, columns, terms] = self.tile.map(i64::from);
+        let (size, parts) = (dtype.size() as f64, i64::from(self.parts));
+        let blocks = batches.max(1) as f64 * (ceil(m, rows) * ceil(n, columns) * parts) as f64;
+        let turns = (blocks / f64::from(machine.processors.max(1))).ceil();
+        let present = f64::from(self.resident(machine, dtype).max(1)).min(turns);
+
+        let all = (rows * columns * terms) as f64;
+        let products = all / self.multiply.rate(dtype);
+        let [part_rows, part_columns] = self.part.map(f64::from);
+        let read = (part_rows + part_columns) / (part_rows * part_columns);
+        let found = (rows as f64 * finding[0] + columns as f64 * finding[1]) * terms as f64 / SLOTS;
+        let (read, issued) = match self.multiply.is_by_tensor_cores() {
+            // Warps read their operands from shared memory, 128 bytes a cycle.
+            true => (
+                all * read * size / 128.0,
+                all * INSTRUCTIONS / SLOTS + found,
+            ),
+            false => (0.0, products * (1.0 + read / 2.0) + found),
+        };
+        let brought = ((rows + columns) * terms) as f64 * size / L2;
+        let hidden = if self.stages > 2 { STAGE } else { UNHIDDEN };
+        let stage = products
+            .max(read)
+            .max(issued)
+            .max(brought)
+            .max(hidden / present);
+        let stages = ceil(ceil(k, parts), terms).max(1) as f64;
+        let stored = (rows * columns) as f64 * (size / MEMORY + 0.05);
+        let mut cycles = turns * (stages * stage + stored + FILL / present);
+        if parts > 1 {
+            let passed = batches.max(1) * m * n * (parts + 1) * (dtype.size() as i64).max(4);
+            cycles += LAUNCH + passing(machine, passed);
+        }
+        cycles
+    }
+}
+
+/// The work that a schedule is for.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Work {
+    /// The dtype of the operands.
+    pub dtype: DType,
+    /// The number of products, ...
+    pub batches: i64,
+    /// ...and their rows, columns and terms.
+    pub sizes: [i64; 3],
+    /// Instructions of a thread that bring an element of either operand to shared memory.
+    pub finding: [f64; 2],
+}
+
+impl fmt::Display for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ([m, n, k], [rows, columns]) = (self.tile, self.part);
+        write!(
+            f,
+            "{} tile={m}x{n}x{k} part={rows}x{columns} stages={} raster={} parts={}",
+            self.multiply, self.stages, self.raster, self.parts
+        )
+    }
+}
+
+impl FromStr for Gpu {
+    type Err = super::UnknownSchedule;
+
+    /// Reads what `Display` writes.
+    fn from_str(text: &str) -> Result<Gpu, super::UnknownSchedule> {
+        let parsed = || {
+            let mut words = text.split(' ');
+            let multiply = words.next()?;
+            let mut next = |name: &str| words.next()?.strip_prefix(name)?.strip_prefix('=');
+            let (tile, part) = (numbers(next("tile")?)?, numbers(next("part")?)?);
+            Some(Gpu {
+                multiply: Multiply::ALL
+                    .into_iter()
+                    .find(|m| m.to_string() == multiply)?,
+                tile,
+                part,
+                stages: next("stages")?.parse().ok()?,
+                raster: next("raster")?.parse().ok()?,
+                parts: next("parts")?.parse().ok()?,
+            })
+        };
+        parsed()
+            .filter(|s| s.to_string() == text)
+            .ok_or_else(|| super::UnknownSchedule(text.into()))
+    }
+}
+
+fn numbers<const N: usize>(text: &str) -> Option<[u16; N]> {
+    let all: Result<Vec<u16>, _> = text.split('x').map(str::parse).collect();
+    all.ok()?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LARGE: Gpu = Gpu {
+        multiply: Multiply::Mma,
+        tile: [128, 128, 32],
+        part: [64, 64],
+        stages: 4,
+        raster: 8,
+        parts: 1,
+    };
+
+    #[test]
+    fn texts_parse_back() {
+        let text = "mma tile=128x128x32 part=64x64 stages=4 raster=8 parts=1";
+        assert_eq!(LARGE.to_string(), text);
+        assert_eq!(text.parse(), Ok(LARGE));
+        for wrong in [
+            "",
+            "mma",
+            "dpas tile=128x128x32 part=64x64 stages=4 raster=8 parts=1",
+            "mma tile=128x128 part=64x64 stages=4 raster=8 parts=1",
+            "mma tile=128x128x032 part=64x64 stages=4 raster=8 parts=1",
+            "mma tile=128x128x32 part=64x64 stages=4 raster=8 parts=1 ",
+            "mma part=64x64 tile=128x128x32 stages=4 raster=8 parts=1",
+        ] {
+            assert!(wrong.parse::<Gpu>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn blocks_must_fit_into_a_machine() {
+        let machine = Machine::H100;
+        assert_eq!(LARGE.threads(), 128);
+        // Four stages of 16 KiB, or 128 rows of 136 sums.
+        assert_eq!(LARGE.shared(DType::BF16), 128 * 136 * 4);
+        assert_eq!(LARGE.check(&machine, DType::BF16), Ok(()));
+        assert_eq!(LARGE.resident(&machine, DType::BF16), 2);
+        let with = |change: fn(&mut Gpu)| {
+            let mut schedule = LARGE;
+            change(&mut schedule);
+            schedule.check(&machine, DType::BF16)
+        };
+        assert!(with(|s| s.part = [128, 128]).is_err(), "512 sums a thread");
+        assert!(with(|s| s.part = [64, 48]).is_err());
+        assert!(with(|s| s.part = [8, 64]).is_err());
+        assert!(with(|s| s.tile[2] = 8).is_err(), "half of an instruction");
+        assert!(with(|s| s.part = [16, 16]).is_err(), "2048 threads");
+        assert!(with(|s| s.stages = 1).is_err());
+        assert!(
+            with(|s| s.tile = [1024, 128, 32]).is_err(),
+            "more than a block gets"
+        );
+        assert!(with(|s| s.stages = 0).is_err());
+        assert!(with(|s| s.tile = [256, 128, 32]).is_ok());
+        let small = Machine {
+            most_shared: 48 << 10,
+            ..machine
+        };
+        assert!(LARGE.check(&small, DType::BF16).is_err());
+    }
+
+    #[test]
+    fn large_tiles_take_less_of_large_products() {
+        let small = Gpu {
+            tile: [64, 64, 32],
+            part: [32, 32],
+            ..LARGE
+        };
+        let cycles = |s: Gpu, sizes| {
+            let work = Work {
+                dtype: DType::BF16,
+                batches: 1,
+                sizes,
+                finding: [0.7; 2],
+            };
+            s.cycles(&Machine::H100, &work)
+        };
+        let large = [4096; 3];
+        assert!(cycles(LARGE, large) < cycles(small, large));
+        let little = [256, 256, 4096];
+        assert!(cycles(small, little) < cycles(LARGE, little));
+        let cut = Gpu { parts: 8, ..small };
+        assert!(cycles(cut, little) < cycles(small, little));
+    }
+}
