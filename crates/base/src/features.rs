@@ -140,21 +140,6 @@ impl Features {
         }
     }
 
-    /// True if instructions multiply four bytes to a lane.
-    pub fn multiplies_bytes(self) -> bool {
-        match self.has(Feature::Avx512) {
-            true => self.has(Feature::Avx512Vnni),
-            false => self.has(Feature::AvxVnni),
-        }
-    }
-
-    /// True if products of bf16 are faster than those of f32: by VDPBF16PS, or in tiles. Processors that have FP16 take
-    /// four times as long for a VDPBF16PS as for a VFMADD of f32, which does half as much (Emerald Rapids).
-    pub fn multiplies_bf16(self) -> bool {
-        let slow = self.has(Feature::Avx512Fp16);
-        self.has(Feature::Amx) || self.has(Feature::Avx512Bf16) && !slow
-    }
-
     /// True if this machine has all of it.
     pub fn is_supported(self) -> bool {
         Features::found().contains(self)

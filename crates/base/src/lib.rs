@@ -8,7 +8,7 @@ mod dtype;
 mod element;
 mod features;
 pub mod file;
-
+mod instruction;
 pub mod linalg;
 mod loc;
 mod machine;
@@ -22,6 +22,7 @@ pub use dim::{Dim, NotDivisible, Sym, SymbolValues, addressable, contiguous_stri
 pub use dtype::{Compute, DType, Float, Kind};
 pub use element::{Element, round_float};
 pub use features::{Feature, Features, LevelError};
+pub use instruction::Instruction;
 pub use loc::Loc;
 pub use machine::{Cpu, Gpu, Machine};
 pub use role::Role;

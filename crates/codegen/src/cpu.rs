@@ -8,7 +8,7 @@ use crate::program::Options;
 use crate::schedule::Schedule;
 use crate::tile;
 use crate::work::{Body, Engine, Printed, Way, Work};
-use kiln_base::{DType, Feature, Machine};
+use kiln_base::{Instruction, Machine};
 use kiln_plan::schedule;
 use kiln_plan::tile::TileProgram;
 use kiln_plan::{Algorithm, Conv, Decision, Epilogue, Kernel, MatMul, Prologue};
@@ -76,11 +76,11 @@ impl Engine for Cpu {
     }
 }
 
-/// Whether a convolution is sums of products by default: because it is to be exact, or because AMX multiplies bf16 many
-/// times faster than f32, which filters and images would be transformed in.
+/// Whether a convolution is sums of products by default: because it is to be exact, or because AMX multiplies its operands
+/// many times faster than f32, which filters and images would be transformed in.
 pub(crate) fn only_sums(exact: bool, conv: &Conv, machine: &Machine) -> bool {
-    let has_tiles = matches!(machine, Machine::Cpu(cpu) if cpu.level.has(Feature::Amx));
-    exact || has_tiles && conv.dtypes == [DType::BF16; 2]
+    let has_tiles = |level| Instruction::of(conv.dtypes, false, level, true).has_tiles();
+    exact || conv.is_of_halves() && matches!(machine, Machine::Cpu(cpu) if has_tiles(cpu.level))
 }
 
 /// Other ways to run the program of a kernel.

@@ -2,7 +2,7 @@
 
 use crate::PatchBuilder;
 use crate::arena::Arena;
-use kiln_base::{DType, Machine, numel};
+use kiln_base::{DType, Instruction, Machine, numel};
 use kiln_ir::{Fact, Graph, Node, NodeId, Op, Output, SymbolInfo, Value, ops};
 
 /// A read-only view of the graph while it is rewritten. Ids stay the same until the pass is over, but
@@ -69,10 +69,10 @@ impl<'a> View<'a> {
     /// Whether the machine multiplies numbers of a dtype as f32: halves, where no instruction multiplies these.
     pub fn multiplies_as_f32(&self, dtype: DType) -> bool {
         match self.machine {
-            Machine::Cpu(cpu) => match dtype {
-                DType::BF16 => !cpu.level.multiplies_bf16(),
-                dtype => dtype == DType::F16,
-            },
+            Machine::Cpu(cpu) => {
+                let by = || Instruction::of([dtype; 2], false, cpu.level, true);
+                dtype.is_half() && by().terms == [DType::F32; 2]
+            }
             Machine::Gpu(_) => false,
         }
     }

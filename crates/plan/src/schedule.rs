@@ -8,7 +8,7 @@ mod gpu;
 
 use crate::Algorithm;
 pub use gpu::{Gpu, Multiply, Work, beside, ceil, passing};
-use kiln_base::{DType, Feature, Features};
+use kiln_base::{DType, Features, Instruction};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -46,46 +46,34 @@ pub const VECTORS: i64 = 2;
 /// The most vectors of columns of a register tile.
 pub const MOST_VECTORS: i64 = 8;
 
-/// Returns the lanes of a vector of sums of such products.
+/// Returns the lanes of a vector of sums of a dtype.
 #[inline]
 pub fn lanes(level: Features, dtype: DType) -> u16 {
     let bytes = match level.width() {
         Features::AVX512 => 64,
         _ => 32,
     };
-    bytes / dtype.size().max(4) as u16
-}
-
-/// True if AMX multiplies these.
-#[inline]
-pub fn has_tiles(level: Features, dtype: DType) -> bool {
-    level.has(Feature::Amx) && matches!(dtype, DType::BF16 | DType::U8)
+    bytes / dtype.size() as u16
 }
 
 /// Returns the most rows of a register tile of so many vectors, or 0 if there are no registers for one: sums, a vector
-/// of each column and a term of the left operand are in registers, a product that is still to be added, ones that its
-/// halves are added by, and with VEX the mask of the last vector.
+/// of each column and a term of the left operand are in registers, a product that is still to be added, what else the
+/// instruction keeps, and with VEX the mask of the last vector.
 #[inline]
-pub fn most_rows(level: Features, dtype: DType, vectors: u8) -> u8 {
+pub fn most_rows(level: Features, by: Instruction, vectors: u8) -> u8 {
     let registers: u8 = match level.width() {
-        _ if has_tiles(level, dtype) => return TILE as u8,
+        _ if by.has_tiles() => return TILE as u8,
         Features::AVX512 => 32,
         _ => 15,
     };
-    let [added, ones] = match dtype {
-        DType::I16 | DType::U8 if level.multiplies_bytes() => [false; 2],
-        DType::I16 | DType::I32 | DType::I64 => [true, false],
-        DType::U8 => [true; 2],
-        _ => [false; 2],
-    };
-    let used = vectors + 1 + u8::from(added && vectors > 1) + u8::from(ones);
+    let used = vectors + 1 + u8::from(by.has_product && vectors > 1) + by.beside;
     registers.saturating_sub(used) / vectors.max(1)
 }
 
 /// Returns the vectors of columns of a register tile and panel, unless a schedule says otherwise.
 #[inline]
-fn usual_vectors(level: Features, dtype: DType) -> i64 {
-    match has_tiles(level, dtype) {
+fn usual_vectors(by: Instruction) -> i64 {
+    match by.has_tiles() {
         true => TILE_VECTORS,
         false => VECTORS,
     }
@@ -94,12 +82,12 @@ fn usual_vectors(level: Features, dtype: DType) -> i64 {
 /// Returns the columns of a panel of such a right operand that has so many, unless a schedule says otherwise: whole
 /// vectors.
 #[inline]
-pub fn panel_columns(level: Features, dtype: DType, columns: i64) -> i64 {
-    whole(level, dtype, columns, usual_vectors(level, dtype))
+pub fn panel_columns(level: Features, by: Instruction, columns: i64) -> i64 {
+    whole(level, by, columns, usual_vectors(by))
 }
 
-fn whole(level: Features, dtype: DType, columns: i64, vectors: i64) -> i64 {
-    let lanes = i64::from(lanes(level, dtype));
+fn whole(level: Features, by: Instruction, columns: i64, vectors: i64) -> i64 {
+    let lanes = i64::from(lanes(level, by.sums));
     let across = (columns.max(1) + lanes - 1) / lanes;
     vectors.min(across) * lanes
 }
@@ -119,17 +107,17 @@ impl From<Algorithm> for Cpu {
 impl Cpu {
     /// Returns the vectors of columns of a register tile and panel.
     #[inline]
-    pub fn vectors(&self, level: Features, dtype: DType) -> i64 {
+    fn vectors(&self, by: Instruction) -> i64 {
         match self.tile {
             Some([_, vectors]) => vectors.into(),
-            None => usual_vectors(level, dtype),
+            None => usual_vectors(by),
         }
     }
 
     /// Returns the columns of a panel of the right operand, which has so many in all: whole vectors.
     #[inline]
-    pub fn panel_columns(&self, level: Features, dtype: DType, columns: i64) -> i64 {
-        whole(level, dtype, columns, self.vectors(level, dtype))
+    pub fn panel_columns(&self, level: Features, by: Instruction, columns: i64) -> i64 {
+        whole(level, by, columns, self.vectors(by))
     }
 
     /// Returns the rows of a register tile, of which the registers hold so many.
@@ -152,20 +140,21 @@ impl Cpu {
     ///
     /// # Errors
     /// The reason, in words.
-    pub fn check(&self, level: Features, dtype: DType) -> Result<(), String> {
+    pub fn check(&self, level: Features, by: Instruction) -> Result<(), String> {
         if let Some([rows, vectors]) = self.tile {
-            let widest = match has_tiles(level, dtype) {
+            let widest = match by.has_tiles() {
                 true => TILE_VECTORS,
                 false => MOST_VECTORS,
             };
             let most = match (1..=widest).contains(&i64::from(vectors)) {
-                true => most_rows(level, dtype, vectors),
+                true => most_rows(level, by, vectors),
                 false => 0,
             };
             if rows == 0 || rows > most {
                 return Err(format!(
-                    "{self}: {} has registers for {most} rows of {vectors} vectors of {dtype}, not for {rows}",
-                    level.name()
+                    "{self}: {} has registers for {most} rows of {vectors} vectors of {}, not for {rows}",
+                    level.name(),
+                    by.terms[0]
                 ));
             }
         }
@@ -179,12 +168,12 @@ impl Cpu {
 
     /// Returns by how much its register tile takes longer than the multiply-adds alone, by counting instructions: two
     /// multiply-adds a cycle, of which each waits four cycles for the one before in the same sum, and two loads.
-    pub fn tile_cost(&self, level: Features, dtype: DType) -> f64 {
-        let vectors = self.vectors(level, dtype) as f64;
-        if has_tiles(level, dtype) {
+    pub fn tile_cost(&self, level: Features, by: Instruction) -> f64 {
+        let vectors = self.vectors(by) as f64;
+        if by.has_tiles() {
             return 1.0;
         }
-        let rows = f64::from(self.rows(most_rows(level, dtype, vectors as u8)).max(1));
+        let rows = f64::from(self.rows(most_rows(level, by, vectors as u8)).max(1));
         let multiplied = rows * vectors / 2.0;
         let loaded = (rows + vectors) / 2.0;
         multiplied.max(loaded).max(4.0) / multiplied
@@ -294,7 +283,10 @@ mod tests {
             tile: Some([rows, vectors]),
             ..Cpu::from(Algorithm::Packed)
         };
-        let fits = |level, dtype, rows, vectors| of(rows, vectors).check(level, dtype).is_ok();
+        let fits = |level, dtype, rows, vectors| {
+            let by = Instruction::of([dtype; 2], false, level, true);
+            of(rows, vectors).check(level, by).is_ok()
+        };
         // 16 registers: 6 x 2 sums, two columns, one term and the mask of the last vector.
         assert!(fits(Features::AVX2, DType::F32, 6, 2));
         assert!(!fits(Features::AVX2, DType::F32, 7, 2));
@@ -309,7 +301,8 @@ mod tests {
             block: Some([0, 4]),
             ..Cpu::from(Algorithm::Packed)
         };
-        assert!(none.check(Features::AVX2, DType::F32).is_err());
+        let by = Instruction::Vfmadd231ps;
+        assert!(none.check(Features::AVX2, by).is_err());
     }
 
     #[test]
@@ -320,7 +313,7 @@ mod tests {
                 tile,
                 ..Cpu::from(Algorithm::Packed)
             };
-            schedule.tile_cost(Features::AVX512, DType::F32)
+            schedule.tile_cost(Features::AVX512, Instruction::Vfmadd231ps)
         };
         assert_eq!(cost(14, 2), 1.0);
         assert_eq!(cost(2, 2), 2.0);

@@ -12,7 +12,7 @@ use super::build::FlowBuilder;
 use super::{DimIndex, Nid, Op, Result, Rounding, View};
 use crate::LowerError;
 use kiln_base::prim::Reduction;
-use kiln_base::{DType, Dim};
+use kiln_base::{DType, Dim, Instruction};
 use kiln_ir::{NodeId, Pw, ops};
 use kiln_plan::{Conv, ConvRole, Images};
 use smallvec::SmallVec;
@@ -100,10 +100,7 @@ impl FlowBuilder {
         let Some(level) = self.level else {
             return true;
         };
-        let share_words = match dtype {
-            DType::BF16 => level.multiplies_bf16(),
-            dtype => !dtype.is_float(),
-        };
+        let share_words = Instruction::of([dtype; 2], false, level, true).count() > 1;
         let [left, right] = [operands[0], operands[1]].map(|n| self.shape(n));
         let rank = right.len();
         let few = |d: &Dim, few: i64| d.as_const().is_some_and(|n| n < few);

@@ -194,7 +194,7 @@ impl Attention {
             let (mut keys, mut values) = (keys_as_columns.into(), value.into());
             if s.length > s.rows {
                 let [of_keys, of_values] = &mut scratch.panels;
-                let of = (s.level, s.terms.tile());
+                let of = (s.level, s.terms.instruction());
                 let sizes = (s.terms.words(s.width), s.keys);
                 keys = Right::Packed(pack_panels(of, keys_as_columns, sizes, of_keys)?);
                 let sizes = (s.terms.words(s.keys), self.columns);

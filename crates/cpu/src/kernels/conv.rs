@@ -83,18 +83,17 @@ impl Work for Conv {
     }
 
     fn schedule(&self) -> Option<String> {
-        let terms = self.terms.tile();
-        let (by, (tile, finished)) = match &self.how {
+        let (tile, finished) = match &self.how {
             How::Unknown | How::Fft(_) => return None,
-            How::Dense(cut) => (terms, cut.register_tile()),
-            How::Weight(cut) => (terms, (cut.tile()?, false)),
-            How::Each(cut) => (self.dtype, cut.tile(self)),
+            How::Dense(cut) => cut.register_tile(),
+            How::Weight(cut) => (cut.tile()?, false),
+            How::Each(cut) => cut.tile(self),
             How::Winograd(cut) => {
                 let tile = [cut.sizes.rows, cut.sizes.panel];
-                (self.dtype, (tile, cut.finish.is_some()))
+                (tile, cut.finish.is_some())
             }
         };
-        let sums = shown(self.level, by, tile, finished);
+        let sums = shown(self.level, self.terms.instruction(), tile, finished);
         let resolved = self.resolved();
         Some(format!("{resolved}: {sums}{}", self.terms.shown()))
     }
@@ -204,7 +203,7 @@ impl Conv {
     /// Checks that its schedule can be followed.
     fn check(&self) -> Result<()> {
         let s = &self.schedule;
-        s.check(self.level, self.terms.tile())
+        s.check(self.level, self.terms.instruction())
             .map_err(|e| damaged!("{e}"))?;
         let is_weight = self.role == ConvRole::Weight;
         let is_each = (self.cin, self.cout) == (1, 1);

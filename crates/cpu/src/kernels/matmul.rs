@@ -14,7 +14,7 @@ pub(crate) use work::{Args, Work, epilogue, finish, run_blocks, split};
 use super::terms::Terms;
 use crate::tile::Linked;
 use block::Block;
-use kiln_base::DType;
+use kiln_base::{DType, Instruction};
 use kiln_jit::contraction::{Finish, TERMS, multiply_as, shape, shown};
 use kiln_kernel::affine::{ceil, extent, product};
 use kiln_kernel::error::{Result, damaged};
@@ -63,7 +63,12 @@ impl kiln_kernel::work::Work for MatMul {
         let resolved = self.resolved();
         let [rows, vectors] = resolved.tile?.map(i64::from);
         let tile = [rows, vectors * i64::from(lanes(self.level, self.dtype))];
-        let sums = shown(self.level, self.terms.tile(), tile, self.finish.is_some());
+        let sums = shown(
+            self.level,
+            self.terms.instruction(),
+            tile,
+            self.finish.is_some(),
+        );
         Some(format!("{resolved}: {sums}{}", self.terms.shown()))
     }
 
@@ -174,7 +179,7 @@ impl MatMul {
     /// Checks that its schedule can be followed.
     fn check(&self) -> Result<()> {
         let s = &self.schedule;
-        s.check(self.level, self.terms.tile())
+        s.check(self.level, self.terms.instruction())
             .map_err(|e| damaged!("{e}"))?;
         let takes = match s.algorithm {
             Algorithm::Panels | Algorithm::Small => s.parts.is_none(),
@@ -207,7 +212,7 @@ impl MatMul {
             }
             Algorithm::Panels | Algorithm::Small => {
                 let (m, n) = (self.block.0.min(self.m), self.block.1.min(self.n));
-                let (rows, vectors) = shape((self.dtype, self.level, Some(&self.schedule)), m, n);
+                let (rows, vectors) = shape(self.how(), m, n);
                 all.tile = tile(rows, vectors);
                 all.block = Some([size(self.block.0), size(self.block.1)]);
                 let terms = all.terms.map_or(TERMS, i64::from);
@@ -217,6 +222,12 @@ impl MatMul {
             _ => {}
         }
         all
+    }
+
+    /// By what, and in which tiles, numbers of the dtype of sums are multiplied.
+    fn how(&self) -> (Instruction, Features, Option<&Cpu>) {
+        let by = Instruction::of_numbers(self.dtype);
+        (by, self.level, Some(&self.schedule))
     }
 
     /// Elements that it takes beside its arguments, on so many threads.
@@ -320,8 +331,7 @@ impl MatMul {
         // or the scratch memory.
         unsafe {
             let sizes = (h, w, self.k);
-            let how = (self.dtype, self.level, Some(&self.schedule));
-            multiply_as(how, sizes, (dst, pitch), lhs, rhs, false)?;
+            multiply_as(self.how(), sizes, (dst, pitch), lhs, rhs, false)?;
             work.finish((dst, pitch), first, (h, self.n), w);
         }
         Ok(())

@@ -4,7 +4,7 @@
 //! The instruction that multiplies four bytes takes a left operand without a sign. One with a sign has 128 added, which
 //! flips a bit, padding included; sums begin with what that adds to them, taken away: `Σ (x + 128) · w − 128 · Σ w`.
 
-use kiln_base::DType;
+use kiln_base::{DType, Instruction};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::bugs::bug;
 use kiln_kernel::simd::Features;
@@ -17,7 +17,7 @@ const SOME: usize = 64;
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Terms {
     operands: [DType; 2],
-    tile: DType,
+    by: Instruction,
     level: Features,
 }
 
@@ -29,26 +29,16 @@ impl Terms {
         level: Features,
         grouped: bool,
     ) -> Terms {
-        use DType::{BF16, F16, F32, I8, I16, I32, U8};
-        let tile = match operands {
-            [BF16, BF16] if grouped && level.multiplies_bf16() => BF16,
-            [F16 | BF16, _] => F32,
-            [U8 | I8, I8] if grouped && level.multiplies_bytes() => U8,
-            [U8, I8] if grouped && seven_bits => U8,
-            [U8 | I8 | I16, _] if grouped => I16,
-            [U8 | I8 | I16, _] => I32,
-            [other, _] => other,
-        };
         Terms {
             operands,
-            tile,
+            by: Instruction::of(operands, seven_bits, level, grouped),
             level,
         }
     }
 
-    /// What register tiles multiply.
-    pub(crate) fn tile(self) -> DType {
-        self.tile
+    /// What multiplies.
+    pub(crate) fn instruction(self) -> Instruction {
+        self.by
     }
 
     /// The dtype of an operand.
@@ -68,12 +58,12 @@ impl Terms {
 
     /// How many share a word.
     pub(crate) fn count(self) -> i64 {
-        4 / self.size().min(4)
+        self.by.count()
     }
 
     /// Bytes of a term as it is multiplied.
     pub(crate) fn size(self) -> i64 {
-        self.tile.size() as i64
+        self.by.terms[0].size() as i64
     }
 
     /// Words of so many terms, in the last of which zeros may be behind these.
@@ -81,22 +71,14 @@ impl Terms {
         ceil(terms, self.count())
     }
 
-    /// What an operand's elements are made into.
-    fn made(self, i: usize) -> DType {
-        match (i, self.tile) {
-            (1, DType::U8) => DType::I8,
-            (_, tile) => tile,
-        }
-    }
-
     /// Whether an operand's elements are not what is multiplied, but made into that.
     pub(crate) fn converts(self, i: usize) -> bool {
-        self.operands[i] != self.made(i)
+        self.operands[i] != self.by.terms[i]
     }
 
     /// Whether 128 is added to the left operand.
     pub(crate) fn is_flipped(self) -> bool {
-        self.operands == [DType::I8; 2] && self.tile == DType::U8
+        (self.operands[0], self.by.terms[0]) == (DType::I8, DType::U8)
     }
 
     /// What a term of the right operand adds to the number that a sum begins with.
@@ -110,12 +92,11 @@ impl Terms {
     }
 
     /// What register tiles multiply, for people, unless that are numbers.
-    pub(crate) fn shown(self) -> &'static str {
-        match self.tile {
-            DType::BF16 => ", of pairs of bf16",
-            DType::I16 => ", of pairs of i16",
-            DType::U8 => ", of four bytes each",
-            _ => "",
+    pub(crate) fn shown(self) -> String {
+        match self.count() {
+            4 => ", of four bytes each".into(),
+            2 => format!(", of pairs of {}", self.by.terms[0]),
+            _ => String::new(),
         }
     }
 
@@ -132,7 +113,7 @@ impl Terms {
     ) {
         // SAFETY: the caller's.
         unsafe {
-            let dtypes = [self.operands[i], self.made(i)];
+            let dtypes = [self.operands[i], self.by.terms[i]];
             convert(self.level, dtypes, (from, apart), count, to)
         }
     }

@@ -11,7 +11,7 @@ mod print;
 mod tests;
 
 use super::tile::{Call, Tile, element};
-use kiln_base::{DType, Features};
+use kiln_base::{DType, Features, Instruction};
 use kiln_kernel::bugs::bug;
 use kiln_kernel::sums::Lane;
 
@@ -58,6 +58,17 @@ pub fn most_each_rows(level: Features, dtype: DType, taps: u32) -> u8 {
 }
 
 impl Each {
+    /// What multiplies: pairs of i16, of which the second ones are zero, where the left operand is of fewer bits than
+    /// integers that are summed.
+    pub(super) fn instruction(&self) -> Instruction {
+        match (self.tile.instruction.sums, self.reads) {
+            (DType::I32, DType::U8 | DType::I8 | DType::I16) => {
+                Instruction::of([DType::I16; 2], false, self.tile.level, true)
+            }
+            _ => self.tile.instruction,
+        }
+    }
+
     /// Whether a tap of a row lies in the line.
     fn is_inside(&self, row: u8, tap: u32) -> bool {
         let taps = self.inside.get(usize::from(row));
@@ -98,7 +109,7 @@ impl Each {
     /// Computes a tile.
     ///
     /// # Safety
-    /// As [`Kernel::run`](super::Kernel::run); the numbers are those of the tile's dtype, whose products `add` adds.
+    /// As [`Kernel::run`](super::Kernel::run); `add` adds the products of its instruction.
     pub(super) unsafe fn run<T: Lane>(&self, call: &Call, add: impl Fn(T, T, T) -> T) {
         let tile = &self.tile;
         let list = call.left.cast::<*const T>();
@@ -141,7 +152,7 @@ impl Each {
                 while !(*list.add(at + 1)).is_null() {
                     at += 1;
                     // Of whole numbers padding adds nothing.
-                    if tile.dtype.is_float() {
+                    if tile.instruction.sums.is_float() {
                         sum = sum + weight(at, tile.taps);
                     }
                 }

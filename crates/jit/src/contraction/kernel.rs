@@ -2,7 +2,7 @@
 
 use super::each::Each;
 use super::finish::Finish;
-use super::portable;
+use super::portable::{self, by_terms};
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 use super::print::print;
 use super::tile::{Call, Tile};
@@ -126,31 +126,14 @@ impl Kernel {
                 unsafe { run(call) }
             }
             Kernel::Portable(tile) => {
-                // SAFETY: the caller's; the dtype tells the numbers.
-                unsafe {
-                    match tile.dtype {
-                        DType::F64 => portable::run(tile, call, portable::add::<f64>),
-                        DType::BF16 => portable::run(tile, call, portable::add_pair),
-                        DType::U8 => portable::run(tile, call, portable::add_bytes),
-                        DType::I16 => portable::run(tile, call, portable::add_shorts),
-                        DType::I32 => portable::run(tile, call, portable::add_words),
-                        DType::I64 => portable::run(tile, call, portable::add_longs),
-                        _ => portable::run(tile, call, portable::add::<f32>),
-                    }
-                }
+                // SAFETY: the caller's; the instruction tells the numbers.
+                unsafe { by_terms!(tile.instruction, portable::run, tile, call) }
             }
             // SAFETY: the caller's.
             Kernel::PortableTransform(t) => unsafe { transform::run(t, call) },
             Kernel::PortableEach(each) => {
-                // SAFETY: the caller's; the dtype tells the numbers.
-                unsafe {
-                    match (each.tile.dtype, each.reads) {
-                        (DType::F64, _) => each.run(call, portable::add::<f64>),
-                        (DType::I32, DType::I32) => each.run(call, portable::add_words),
-                        (DType::I32, _) => each.run(call, portable::add_shorts),
-                        _ => each.run(call, portable::add::<f32>),
-                    }
-                }
+                // SAFETY: the caller's; the instruction tells the numbers.
+                unsafe { by_terms!(each.instruction(), Each::run, each, call) }
             }
         }
     }

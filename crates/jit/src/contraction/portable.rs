@@ -9,6 +9,22 @@ use kiln_plan::schedule::lanes;
 const ROWS: usize = 4;
 const COLUMNS: usize = 16;
 
+/// Calls a function, of which the last argument is what adds the products of an instruction.
+macro_rules! by_terms {
+    ($instruction:expr, $function:path, $($argument:expr),*) => {
+        match $instruction.terms[0] {
+            DType::F64 => $function($($argument,)* portable::add::<f64>),
+            DType::BF16 => $function($($argument,)* portable::add_pair),
+            DType::U8 => $function($($argument,)* portable::add_bytes),
+            DType::I16 => $function($($argument,)* portable::add_shorts),
+            DType::I32 => $function($($argument,)* portable::add_words),
+            DType::I64 => $function($($argument,)* portable::add_longs),
+            _ => $function($($argument,)* portable::add::<f32>),
+        }
+    };
+}
+pub(super) use by_terms;
+
 /// `sum + x · y`.
 #[inline(always)]
 pub(super) fn add<T: Lane>(sum: T, x: T, y: T) -> T {
@@ -65,7 +81,7 @@ fn added<const N: usize>(sum: f32, x: [i32; N], y: [i32; N]) -> f32 {
 /// Computes a tile, whose products `add` adds.
 ///
 /// # Safety
-/// As [`Kernel::run`](super::Kernel::run); the numbers are those of the tile's dtype.
+/// As [`Kernel::run`](super::Kernel::run); the numbers are words of its instruction's terms.
 pub(super) unsafe fn run<T: Lane>(tile: &Tile, call: &Call, add: impl Fn(T, T, T) -> T + Copy) {
     for row in (0..usize::from(tile.rows.count)).step_by(ROWS) {
         for column in (0..usize::from(tile.columns)).step_by(COLUMNS) {
@@ -102,7 +118,7 @@ unsafe fn block<T: Lane>(
                 std::ptr::copy_nonoverlapping(out(r), sums.as_mut_ptr(), columns);
             }
         }
-        let lanes = usize::from(lanes(tile.level, tile.dtype));
+        let lanes = usize::from(lanes(tile.level, tile.instruction.sums));
         let vector = tile.right_vector((column / lanes) as u8);
         let first = call.right.wrapping_offset(vector as isize);
         let mut right = first.wrapping_add(column % lanes * tile.right_size());

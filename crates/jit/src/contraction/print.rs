@@ -6,10 +6,10 @@ use super::finish::Finish;
 use super::tile::Tile;
 use crate::emission::Target;
 use crate::emission::lines::{Key, Lines, Pinned, Place, Places, Tail};
-use kiln_base::{DType, Features};
+use kiln_base::{DType, Features, Instruction};
 use kiln_kernel::bugs::bug;
 use kiln_plan::schedule::{VECTORS, lanes};
-use kiln_x86::{Asm, Condition, Gpr, Mask, Mem, Op, Vreg, Width, op};
+use kiln_x86::{Asm, Condition, Gpr, Mask, Mem, Op, TileProduct, Vreg, Width, op};
 
 /// Steps of one turn of the loop.
 const UNROLL: u32 = 4;
@@ -42,6 +42,8 @@ const UPPER_TAIL: Mask = Mask(2);
 
 pub(super) struct Printer<'a> {
     pub(super) tile: &'a Tile,
+    /// What multiplies in vectors.
+    by: Instruction,
     pub(super) asm: Asm,
     pub(super) width: Width,
     pub(super) vectors: u8,
@@ -53,10 +55,29 @@ pub(super) struct Printer<'a> {
     turn: u8,
 }
 
-/// What multiplies a number with a vector: an instruction that adds to sums, or one, and another that adds.
-pub(super) enum Products {
-    Added(Op),
-    Alone(Op, Op),
+/// The operations of an instruction: one on vectors; one whose products of 16 bits another adds up, with ones; or one on
+/// tiles.
+enum Products {
+    Vectors(Op),
+    Joined(Op, Op),
+    Tiles(TileProduct),
+}
+
+/// Maps an instruction to its operations.
+fn products(by: Instruction) -> Products {
+    match by {
+        Instruction::Tdpbf16ps => Products::Tiles(TileProduct::Bf16),
+        Instruction::Tdpbusd => Products::Tiles(TileProduct::U8I8),
+        Instruction::Vdpbf16ps => Products::Vectors(op::VDPBF16PS),
+        Instruction::Vpdpbusd => Products::Vectors(op::VPDPBUSD),
+        Instruction::Vpmaddubsw => Products::Joined(op::VPMADDUBSW, op::VPMADDWD),
+        Instruction::Vpdpwssd => Products::Vectors(op::VPDPWSSD),
+        Instruction::Vpmaddwd => Products::Vectors(op::VPMADDWD),
+        Instruction::Vpmulld => Products::Vectors(op::VPMULLD),
+        Instruction::Vpmullq => Products::Vectors(op::VPMULLQ),
+        Instruction::Vfmadd231ps => Products::Vectors(op::VFMADD231PS),
+        Instruction::Vfmadd231pd => Products::Vectors(op::VFMADD231PD),
+    }
 }
 
 /// The code of a tile.
@@ -68,11 +89,12 @@ pub(super) fn print(tile: &Tile) -> Vec<u8> {
 
 impl Printer<'_> {
     pub(super) fn new(tile: &Tile) -> Printer<'_> {
-        let lanes = lanes(tile.level, tile.dtype);
+        let lanes = lanes(tile.level, tile.instruction.sums);
         let evex = tile.level.width() == Features::AVX512;
         let over = tile.columns % lanes;
         Printer {
             tile,
+            by: tile.instruction.in_vectors(),
             asm: Asm::new(evex),
             width: if evex { Width::Z } else { Width::Y },
             vectors: tile.columns.div_ceil(lanes) as u8,
@@ -83,12 +105,12 @@ impl Printer<'_> {
     }
 
     pub(super) fn lanes(&self) -> u16 {
-        lanes(self.tile.level, self.tile.dtype)
+        lanes(self.tile.level, self.by.sums)
     }
 
     /// Whether sums, and what is spread over vectors, have 32 bits.
     fn is_single(&self) -> bool {
-        self.tile.dtype.size() < 8
+        self.by.sums.size() < 8
     }
 
     pub(super) fn pick(&self, single: Op, double: Op) -> Op {
@@ -106,8 +128,7 @@ impl Printer<'_> {
     /// A register for a number of the left operand; those that are left take turns.
     fn number(&mut self) -> Vreg {
         let first = (self.tile.rows.count + 1) * self.vectors;
-        let ones = u8::from(self.tile.joins_halves());
-        let free = self.asm.registers() - first - self.vector_masks() - ones;
+        let free = self.asm.registers() - first - self.vector_masks() - self.by.beside;
         self.turn = (self.turn + 1) % free.max(1);
         Vreg(first + self.turn)
     }
@@ -128,9 +149,9 @@ impl Printer<'_> {
         Vreg(self.asm.registers() - 1)
     }
 
-    /// The vector of ones of 16 bits.
-    fn ones(&self) -> Vreg {
-        Vreg(self.asm.registers() - 1 - self.vector_masks())
+    /// A register that the instruction keeps: the first holds ones of 16 bits, if products are joined by these.
+    fn kept(&self, i: u8) -> Vreg {
+        Vreg(self.asm.registers() - 1 - self.vector_masks() - i)
     }
 
     fn function(&mut self) {
@@ -152,11 +173,11 @@ impl Printer<'_> {
         self.asm.mov(RIGHT, Mem::at(CALL).plus(8));
         self.begin();
         self.asm.mov(ROWS[0], Mem::at(CALL));
-        if self.tile.joins_halves() {
+        if let Products::Joined(..) = products(self.by) {
             let one = bug("a half is added twice", 1, |_| 2);
             let ones = self.asm.constant(&[one, 0].repeat(2));
             self.asm
-                .op(op::VBROADCASTSS, self.width, (self.ones(), ones));
+                .op(op::VBROADCASTSS, self.width, (self.kept(0), ones));
         }
         self.sum_taps();
         match self.tile.finish.clone() {
@@ -181,7 +202,7 @@ impl Printer<'_> {
             self.asm.mov_number(AT, ((1 << tail) - 1) >> 8);
             self.asm.kmov(UPPER_TAIL, AT);
         } else {
-            let lane = self.tile.dtype.size().max(4);
+            let lane = self.by.sums.size();
             let ones = usize::from(tail) * lane;
             let mask: Vec<u8> = (0..32).map(|i| if i < ones { 0xFF } else { 0 }).collect();
             let mask = self.asm.constant(&mask);
@@ -326,39 +347,44 @@ impl Printer<'_> {
             self.asm.op(spread, self.width, (number, left));
             for vector in 0..self.vectors {
                 let (sum, value) = (self.sum(row, vector), self.value(vector));
-                match self.products() {
-                    Products::Added(by) => self.asm.op(by, self.width, (sum, number, value)),
-                    Products::Alone(by, add) => {
-                        // The last product lies where the number was.
-                        let last = vector + 1 == self.vectors;
-                        let product = if last {
-                            number
-                        } else {
-                            self.product_beside(number)
-                        };
-                        self.asm.op(by, self.width, (product, number, value));
-                        if self.tile.joins_halves() {
-                            let join = (product, product, self.ones());
-                            self.asm.op(op::VPMADDWD, self.width, join);
-                        }
-                        self.asm.op(add, self.width, (sum, sum, product));
-                    }
-                }
+                // The last product lies where the number was.
+                let product = match self.by.has_product && vector + 1 < self.vectors {
+                    true => self.product_beside(number),
+                    false => number,
+                };
+                self.add_product(self.by, sum, [number, value], product);
             }
         }
     }
 
-    /// The instructions that multiply.
-    fn products(&self) -> Products {
-        match self.tile.dtype {
-            DType::BF16 => Products::Added(op::VDPBF16PS),
-            DType::U8 if self.tile.joins_halves() => Products::Alone(op::VPMADDUBSW, op::VPADDD),
-            DType::U8 => Products::Added(op::VPDPBUSD),
-            DType::I16 if self.tile.level.multiplies_bytes() => Products::Added(op::VPDPWSSD),
-            DType::I16 => Products::Alone(op::VPMADDWD, op::VPADDD),
-            DType::I32 => Products::Alone(op::VPMULLD, op::VPADDD),
-            DType::I64 => Products::Alone(op::VPMULLQ, op::VPADDQ),
-            _ => Products::Added(self.pick(op::VFMADD231PS, op::VFMADD231PD)),
+    /// Adds a product to a sum; some instructions want a register for it.
+    pub(super) fn add_product(
+        &mut self,
+        by: Instruction,
+        sum: Vreg,
+        [number, value]: [Vreg; 2],
+        product: Vreg,
+    ) {
+        let width = self.width;
+        let to = if by.has_product { product } else { sum };
+        match products(by) {
+            Products::Vectors(op) => self.asm.op(op, width, (to, number, value)),
+            Products::Joined(op, join) => {
+                self.asm.op(op, width, (to, number, value));
+                self.asm.op(join, width, (to, to, self.kept(0)));
+            }
+            Products::Tiles(_) => panic!("{by:?} in vectors"),
+        }
+        if by.has_product {
+            self.asm.op(self.adds(), width, (sum, sum, product));
+        }
+    }
+
+    /// What adds vectors of sums.
+    pub(super) fn adds(&self) -> Op {
+        match self.by.sums.is_float() {
+            true => self.pick(op::VADDPS, op::VADDPD),
+            false => self.pick(op::VPADDD, op::VPADDQ),
         }
     }
 

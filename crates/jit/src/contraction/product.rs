@@ -6,7 +6,7 @@
 
 use super::kernel::Kernels;
 use super::tile::{Call, RightSide, Rows, Tile, even_rows, strips};
-use kiln_base::{DType, Feature, Features};
+use kiln_base::{Features, Instruction};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
@@ -15,7 +15,7 @@ use kiln_kernel::simd::compiled;
 use kiln_kernel::simd::transpose::{Transpose, Turn};
 use kiln_kernel::sums::Lane;
 use kiln_plan::schedule::Cpu;
-use kiln_plan::schedule::{MOST_VECTORS, VECTORS, has_tiles, lanes, most_rows, panel_columns};
+use kiln_plan::schedule::{MOST_VECTORS, VECTORS, lanes, most_rows, panel_columns};
 use std::cell::RefCell;
 
 /// Terms that are summed before the next panel (KC), unless a schedule says otherwise.
@@ -106,12 +106,15 @@ pub unsafe fn multiply<T: Lane>(
     adds: bool,
 ) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { multiply_as((T::DTYPE, level, None), sizes, out, left, right, adds) }
+    unsafe {
+        let how = (Instruction::of_numbers(T::DTYPE), level, None);
+        multiply_as(how, sizes, out, left, right, adds)
+    }
 }
 
 /// `out = left · right`, or with `adds` what is there and that, for matrices of `m` by `k` and `k` by `n`. Rows of the
-/// result are that many elements apart, in which its columns lie side by side. The numbers are of the dtype, which has
-/// as many bits as the type. A schedule may say by which register tiles, and how many terms at a time.
+/// result are that many elements apart, in which its columns lie side by side. The numbers are words of the instruction's
+/// terms, which have as many bits as the type. A schedule may say by which register tiles, and how many terms at a time.
 ///
 /// # Errors
 /// If there is no memory for copies or code.
@@ -119,7 +122,7 @@ pub unsafe fn multiply<T: Lane>(
 /// # Safety
 /// All elements exist, and those of the result are nobody else's. The processor has the level.
 pub unsafe fn multiply_as<T: Lane>(
-    (dtype, level, schedule): (DType, Features, Option<&Cpu>),
+    (by, level, schedule): (Instruction, Features, Option<&Cpu>),
     (m, n, k): (i64, i64, i64),
     (out, pitch): (*mut T, i64),
     left: Matrix<T>,
@@ -135,7 +138,7 @@ pub unsafe fn multiply_as<T: Lane>(
             for row in (0..m).step_by(ROWS as usize) {
                 let sizes = (ROWS.min(m - row), n, terms);
                 let adds = bug("the next terms are not added", adds || from > 0, |_| adds);
-                let cut = Cut::new((dtype, level, schedule), sizes, adds, left, right);
+                let cut = Cut::new((by, level, schedule), sizes, adds, left, right);
                 let at = |(x, row, col): Matrix<T>, i: i64, j: i64| {
                     (x.wrapping_offset((i * row + j * col) as isize), row, col)
                 };
@@ -158,7 +161,7 @@ pub unsafe fn multiply_as<T: Lane>(
 
 /// How a part of a product is cut.
 struct Cut {
-    dtype: DType,
+    by: Instruction,
     level: Features,
     m: i64,
     n: i64,
@@ -171,30 +174,30 @@ struct Cut {
 
 impl Cut {
     fn new<T>(
-        (dtype, level, schedule): (DType, Features, Option<&Cpu>),
+        (by, level, schedule): (Instruction, Features, Option<&Cpu>),
         (m, n, k): (i64, i64, i64),
         adds: bool,
         left: Matrix<T>,
         right: Right<T>,
     ) -> Cut {
-        let lanes = i64::from(lanes(level, dtype));
+        let lanes = i64::from(lanes(level, by.sums));
         // Registers of AMX read rows whose words lie side by side, and whole vectors.
-        let by_tiles = has_tiles(level, dtype) && left.1 > 0 && left.2 == 1;
+        let by_tiles = by.has_tiles() && left.1 > 0 && left.2 == 1;
         let (rows, vectors) = match right {
             Right::Packed(p) => (None, p.columns / lanes),
-            Right::Apart(_) if by_tiles => (None, panel_columns(level, dtype, n) / lanes),
+            Right::Apart(_) if by_tiles => (None, panel_columns(level, by, n) / lanes),
             _ => {
-                let (rows, vectors) = shape((dtype, level, schedule), m, n);
+                let (rows, vectors) = shape((by, level, schedule), m, n);
                 (Some(rows), vectors)
             }
         };
         let most = match by_tiles {
-            true => most_rows(level, dtype, vectors as u8),
-            false => most(level, dtype, vectors),
+            true => most_rows(level, by, vectors as u8),
+            false => most(level, by, vectors),
         };
         let rows = rows.unwrap_or_else(|| even_rows(m, most));
         Cut {
-            dtype,
+            by,
             level,
             m,
             n,
@@ -227,7 +230,7 @@ impl Cut {
             };
             let tile = |count: i64| Tile {
                 level: self.level,
-                dtype: self.dtype,
+                instruction: self.by,
                 rows: Rows::of_matrix(count, apart[0] * size),
                 columns: columns as u16,
                 step: apart[1] * size,
@@ -340,21 +343,21 @@ impl Cut {
 }
 
 /// The most rows of a register tile. A left matrix may lie as tiles of AMX can't read it: then vectors multiply as many.
-fn most(level: Features, dtype: DType, vectors: i64) -> u8 {
-    most_rows(level.without(Feature::Amx), dtype, vectors as u8)
+fn most(level: Features, by: Instruction, vectors: i64) -> u8 {
+    most_rows(level, by.in_vectors(), vectors as u8)
 }
 
 /// Rows and vectors of a register tile: those of the schedule, or two vectors, more where rows are few, so that sums
 /// don't wait for each other.
 #[inline]
 pub fn shape(
-    (dtype, level, schedule): (DType, Features, Option<&Cpu>),
+    (by, level, schedule): (Instruction, Features, Option<&Cpu>),
     m: i64,
     n: i64,
 ) -> (i64, i64) {
-    let lanes = i64::from(lanes(level, dtype));
+    let lanes = i64::from(lanes(level, by.sums));
     let across = ceil(n, lanes);
-    let most = |vectors: i64| most(level, dtype, vectors);
+    let most = |vectors: i64| most(level, by, vectors);
     if let Some([rows, vectors]) = schedule.and_then(|s| s.tile) {
         let vectors = i64::from(vectors).min(across.max(1));
         return (even_rows(m, rows.min(most(vectors))), vectors);
@@ -366,7 +369,7 @@ pub fn shape(
     (even_rows(m, most(vectors)), vectors)
 }
 
-/// Copies a right matrix of so many terms and columns, in panels for products of the dtype.
+/// Copies a right matrix of so many terms and columns, in panels for products by an instruction.
 ///
 /// # Errors
 /// If there is no memory.
@@ -374,12 +377,12 @@ pub fn shape(
 /// # Safety
 /// The elements exist. The processor has the level.
 pub unsafe fn pack_panels<T: Lane>(
-    (level, dtype): (Features, DType),
+    (level, by): (Features, Instruction),
     x: Matrix<T>,
     (terms, n): (i64, i64),
     copy: &mut Option<Storage>,
 ) -> Result<Panels<T>> {
-    let across = panel_columns(level, dtype, n);
+    let across = panel_columns(level, by, n);
     let to = room::<T>(copy, ceil(n, across) * across * terms)?;
     for column in (0..n).step_by(across as usize) {
         let from = x.0.wrapping_offset((column * x.2) as isize);

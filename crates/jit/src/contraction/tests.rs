@@ -5,7 +5,7 @@ mod terms;
 use super::{Accesses, Call, Finish, Kernel, Right, RightSide, Rows, Tile, multiply, pack_panels};
 use half::{bf16, f16};
 use kiln_base::prim::Binary;
-use kiln_base::{Compute, DType, Features, Scalar};
+use kiln_base::{Compute, DType, Features, Instruction, Scalar};
 use kiln_kernel::bind::bind;
 use kiln_kernel::sums::Lane;
 use kiln_plan::schedule::{lanes, most_rows};
@@ -168,7 +168,7 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, by: By) {
     let size = T::DTYPE.size();
     let (taps, steps) = (rng.below(4), rng.below(11));
     let (step, gap) = (1 + rng.below(3), rng.below(3));
-    let most = most_rows(level, T::DTYPE, vectors as u8);
+    let most = most_rows(level, Instruction::of_numbers(T::DTYPE), vectors as u8);
     let far = |across: usize| [steps * step + gap, across * (steps * step + gap) + gap];
     let rows = some_rows(rng, most, far, size);
     let count = usize::from(rows.count);
@@ -198,7 +198,7 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, by: By) {
     let (b_at, b_memory) = stored(&b, of);
     let tile = Tile {
         level,
-        dtype: T::DTYPE,
+        instruction: Instruction::of_numbers(T::DTYPE),
         rows,
         columns: columns as u16,
         step: (step * size) as i64,
@@ -392,7 +392,7 @@ fn a_finished_tile(level: Features, rng: &mut Rng, by: By) {
     let vectors = 1 + rng.below(3);
     let columns = (vectors - 1) * lanes + 1 + rng.below(lanes);
     let (steps, taps) = (rng.below(7), 1 + rng.below(2));
-    let most = most_rows(level, DType::F32, vectors as u8);
+    let most = most_rows(level, Instruction::Vfmadd231ps, vectors as u8);
     let rows = some_rows(rng, most, |across| [steps, across * steps], 4);
     let count = usize::from(rows.count);
     let [_, last] = row(&rows, count - 1);
@@ -418,7 +418,7 @@ fn a_finished_tile(level: Features, rng: &mut Rng, by: By) {
     let list: Vec<u64> = (0..taps).map(|t| (4 * t * steps) as u64).collect();
     let tile = Tile {
         level,
-        dtype: DType::F32,
+        instruction: Instruction::Vfmadd231ps,
         rows,
         columns: columns as u16,
         step: 4,
@@ -526,7 +526,7 @@ fn a_product<T: Whole>(level: Features, rng: &mut Rng) {
     unsafe {
         let right = match rng.below(3) {
             0 => {
-                let of = (level, T::DTYPE);
+                let of = (level, Instruction::of_numbers(T::DTYPE));
                 let panels = pack_panels(of, lies, (sizes.2, sizes.1), &mut copy);
                 Right::Packed(panels.unwrap())
             }
@@ -592,7 +592,7 @@ fn what_is_not_finite_reaches_its_row_and_column_alone() {
 fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
     let tile = Tile {
         level: Features::AVX2,
-        dtype: DType::F32,
+        instruction: Instruction::Vfmadd231ps,
         rows: Rows::of_matrix(2, 1 << 40),
         columns: 8,
         step: 4,

@@ -5,12 +5,12 @@
 //! order, whatever the tile.
 
 use super::finish::Finish;
-use kiln_base::{DType, Feature, Features};
+use kiln_base::{DType, Features, Instruction};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::simd::convert;
 use kiln_kernel::simd::convert::Mem;
 use kiln_kernel::sums::Lane;
-use kiln_plan::schedule::{MOST_VECTORS, TILE, TILE_VECTORS, VECTORS, has_tiles, lanes};
+use kiln_plan::schedule::{MOST_VECTORS, TILE, TILE_VECTORS, VECTORS, lanes};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,10 +18,9 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tile {
     pub level: Features,
-    /// What is multiplied: f32, f64, i32 or i64; or what a step has several of, in a word of 32 bits: BF16 a pair, for
-    /// sums of f32; I16 a pair and U8 four, for sums of i32. U8 stands for bytes without a sign on the left and with
-    /// one on the right; where no instruction adds four products to a sum, no byte on the left is above 127.
-    pub dtype: DType,
+    /// What multiplies: a step is an element of f32, f64, i32 or i64, or the terms of a word. Where tiles of AMX can't
+    /// read the rows it is [that of vectors](Instruction::in_vectors).
+    pub instruction: Instruction,
     pub rows: Rows,
     /// Columns; what the last vector has beyond them is neither read nor written.
     pub columns: u16,
@@ -175,17 +174,22 @@ pub fn even_rows(all: i64, most: u8) -> i64 {
 }
 
 /// A register tile of so many rows and columns, for people: what the level's registers hold of it.
-pub fn shown(level: Features, dtype: DType, [rows, columns]: [i64; 2], finished: bool) -> String {
-    let lanes = i64::from(lanes(level, dtype));
+pub fn shown(
+    level: Features,
+    by: Instruction,
+    [rows, columns]: [i64; 2],
+    finished: bool,
+) -> String {
+    let lanes = i64::from(lanes(level, by.sums));
     let vectors = ceil(columns.max(1), lanes);
     let all = match level.width() {
         Features::BASELINE => return "one portable loop".into(),
-        _ if has_tiles(level, dtype) => 8,
+        _ if by.has_tiles() => 8,
         Features::AVX512 => 32,
         _ => 16,
     };
     let mut sums = rows.max(1) * vectors;
-    if has_tiles(level, dtype) {
+    if by.has_tiles() {
         sums = vectors;
     }
     let behind = if finished {
@@ -200,10 +204,10 @@ impl Tile {
     /// What people see it as, beside others of its kind.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn name(&self, kind: &str) -> String {
-        let (level, dtype, rows) = (self.level, self.dtype, self.rows.count);
+        let (level, by, rows) = (self.level, self.instruction, self.rows.count);
         let (columns, taps, steps) = (self.columns, self.taps, self.steps);
         let finish = self.finish.as_ref().map_or("", |_| ", finished");
-        format!("{kind}, {level:?} {dtype:?} {rows}x{columns}, {taps} x {steps} steps{finish}")
+        format!("{kind}, {level:?} {by:?} {rows}x{columns}, {taps} x {steps} steps{finish}")
     }
 
     /// All that printed code depends on.
@@ -215,7 +219,7 @@ impl Tile {
             left,
             result,
         } = self.rows;
-        let flags = [b'c', self.dtype as u8, count, across];
+        let flags = [b'c', self.instruction as u8, count, across];
         let switches = [self.right.padded, self.adds, self.starts].map(u8::from);
         let right = &self.right;
         let numbers = [self.step, right.step, right.panel, right.ahead, self.out];
@@ -228,7 +232,7 @@ impl Tile {
         let mut key = flags.to_vec();
         key.extend(self.level.bits().to_le_bytes());
         key.extend(switches);
-        key.push(right.halves.unwrap_or(self.dtype) as u8);
+        key.push(right.halves.map_or(u8::MAX, |half| half as u8));
         key.extend(numbers.flat_map(|n| n.to_le_bytes()));
         key.extend(counts.iter().flat_map(|n| n.to_le_bytes()));
         key.extend(self.finish.iter().flat_map(|f| f.key()));
@@ -237,24 +241,17 @@ impl Tile {
 
     /// Bytes of a lane of the right operand.
     pub(super) fn right_size(&self) -> usize {
-        let own = self.dtype.size().max(4);
-        self.right.halves.map_or(own, |half| half.size())
+        self.right.halves.unwrap_or(self.instruction.sums).size()
     }
 
     /// How far a vector of a step of the right operand is from the first.
     pub(super) fn right_vector(&self, vector: u8) -> i64 {
-        let bytes = i64::from(lanes(self.level, self.dtype)) * self.right_size() as i64;
+        let bytes = i64::from(lanes(self.level, self.instruction.sums)) * self.right_size() as i64;
         let vector = i64::from(vector);
         match self.right.panel {
             0 => vector * bytes,
             apart => vector / VECTORS * apart + vector % VECTORS * bytes,
         }
-    }
-
-    /// Whether products of bytes are sums of two in 16 bits, which are added up before they are added.
-    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-    pub(super) fn joins_halves(&self) -> bool {
-        self.dtype == DType::U8 && !self.level.multiplies_bytes()
     }
 
     /// How many tiles a call may compute.
@@ -266,8 +263,11 @@ impl Tile {
 
     /// Whether its sums are in registers of AMX: rows that are evenly apart, whose words lie side by side.
     pub(super) fn is_by_tiles(&self) -> bool {
-        let vectors = i64::from(self.columns.div_ceil(lanes(self.level, self.dtype)));
-        has_tiles(self.level, self.dtype)
+        let vectors = i64::from(
+            self.columns
+                .div_ceil(lanes(self.level, self.instruction.sums)),
+        );
+        self.instruction.has_tiles()
             && self.rows.fit_register()
             && vectors <= TILE_VECTORS
             && self.step == 4
@@ -278,10 +278,8 @@ impl Tile {
 
     /// Whether code is printed for its level, and all of its distances fit into instructions.
     pub fn is_printed(&self) -> bool {
-        // AVX2 multiplies no 64 bits.
-        let multiplies = self.dtype != DType::I64 || self.level.has(Feature::Avx512);
         let is_here = cfg!(all(target_arch = "x86_64", not(portable), unix));
-        if self.level == Features::BASELINE || !multiplies || !is_here {
+        if !self.level.contains(self.instruction.emitted_from) || !is_here {
             return false;
         }
         let steps = i64::from(self.steps);

@@ -1,9 +1,9 @@
 //! Schedules that a tuner tries beside the ones that follow from sizes.
 
 use super::Behind;
-use crate::schedule::{Cpu, has_tiles, most_rows};
+use crate::schedule::{Cpu, lanes, most_rows};
 use crate::{Algorithm, Conv, ConvRole, Kernel, MatMul};
-use kiln_base::{DType, Features, numel};
+use kiln_base::{DType, Features, Instruction, numel};
 
 /// Vectors of columns of register tiles.
 const VECTORS: [u8; 4] = [1, 2, 3, 4];
@@ -21,14 +21,15 @@ impl Kernel {
     /// that fit the registers, and blocks, terms and parts that fit the sizes. Beside each is its cost as a multiple of
     /// the algorithm's; what costs far more is left out. None for a kernel that has no choice.
     pub fn schedules(&self, by: Algorithm, level: Features, values: &[i64]) -> Vec<(Cpu, f64)> {
-        let (found, dtype) = match self {
+        let (found, sums) = match self {
             Kernel::MatMul(m) => (m.schedules(by, level, values), m.sums()),
             Kernel::Conv(c) => (c.schedules(by, level, values), c.sums()),
             _ => return Vec::new(),
         };
-        let usual = Cpu::from(by).tile_cost(level, dtype);
+        let instruction = Instruction::of_numbers(sums);
+        let usual = Cpu::from(by).tile_cost(level, instruction);
         let priced = found.into_iter().flatten();
-        let priced = priced.map(|s| (s, s.tile_cost(level, dtype) / usual));
+        let priced = priced.map(|s| (s, s.tile_cost(level, instruction) / usual));
         priced.filter(|(_, cost)| *cost < DEAR).collect()
     }
 }
@@ -116,23 +117,16 @@ impl Conv {
 
 /// The largest register tile of each width, for operands of these dtypes and so many columns.
 fn tiles(plain: Cpu, level: Features, operands: [DType; 2], columns: i64) -> Vec<Cpu> {
-    let [left, _] = operands;
     // Whatever instruction multiplies these: the one that takes the most registers.
-    let dtypes: &[DType] = match left {
-        DType::U8 | DType::I8 => &[DType::I32, DType::I16, DType::U8],
-        DType::I16 => &[DType::I32, DType::I16],
-        DType::F16 | DType::BF16 => &[DType::F32],
-        _ => &[left],
-    };
-    if level == Features::BASELINE
-        || has_tiles(level, left)
-        || has_tiles(level, DType::U8) && left.size() == 1
-    {
+    let kinds = [[false; 2], [false, true], [true; 2]];
+    let by =
+        kinds.map(|[seven_bits, grouped]| Instruction::of(operands, seven_bits, level, grouped));
+    if level == Features::BASELINE || by.iter().any(|by| by.has_tiles()) {
         return Vec::new();
     }
-    let lanes = i64::from(crate::schedule::lanes(level, left));
+    let lanes = i64::from(lanes(level, by[0].sums));
     let tile = |vectors: u8| {
-        let rows = dtypes.iter().map(|d| most_rows(level, *d, vectors)).min()?;
+        let rows = by.iter().map(|by| most_rows(level, *by, vectors)).min()?;
         let fits = rows > 0 && i64::from(vectors - 1) * lanes < columns;
         fits.then_some(Cpu {
             tile: Some([rows, vectors]),

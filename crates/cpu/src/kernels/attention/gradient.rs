@@ -217,7 +217,7 @@ impl AttentionGrad {
             let [of_keys, of_value, of_key] = &mut scratch.panels;
             let turned = |(x, row, col): Side| (x, col, row);
             let pack = |x, sizes, to| {
-                pack_panels((s.level, s.terms.tile()), x, sizes, to).map(Right::Packed)
+                pack_panels((s.level, s.terms.instruction()), x, sizes, to).map(Right::Packed)
             };
             let held = Held {
                 keys: pack(turned(key), (words, s.keys), of_keys)?,

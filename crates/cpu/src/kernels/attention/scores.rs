@@ -106,7 +106,9 @@ impl Scores {
         let rows = if blocks < FEW.1 { FEW.0 } else { most };
         let dropout = p.dropout.as_ref();
         let dropout = dropout.map(|p| Dropout::new(p, values, lens, level));
-        let terms = Terms::new(([p.dtype; 2], false), level, true);
+        // Weights are narrowed to bf16 alone.
+        let grouped = p.dtype == DType::BF16;
+        let terms = Terms::new(([p.dtype; 2], false), level, grouped);
         Ok(Scores {
             dropout: dropout.transpose()?,
             dtype: p.dtype,
@@ -344,7 +346,7 @@ impl Scores {
         adds: bool,
     ) -> Result<()> {
         let sizes = (rows, columns, self.terms.words(terms));
-        let how = (self.terms.tile(), self.level, None);
+        let how = (self.terms.instruction(), self.level, None);
         // SAFETY: the caller's.
         unsafe { multiply_as(how, sizes, to, left, right, adds) }
     }

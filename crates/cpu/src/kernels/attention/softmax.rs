@@ -1,6 +1,8 @@
 //! Scores to weights, some keys at a time (Milakov and Gimelshein, "Online normalizer calculation for softmax").
 
 use half::bf16;
+#[cfg(all(target_arch = "x86_64", not(portable)))]
+use kiln_base::Feature;
 use kiln_kernel::simd::vector::{Exponent, Vector};
 use kiln_kernel::simd::{Features, Isa, Kernel, compiled, fma32, merged};
 use std::f32::consts::LN_2;
@@ -122,7 +124,7 @@ type Narrowed = (*const f32, *mut bf16, usize);
 /// What makes f32 bf16 at a level.
 pub(super) fn narrow(level: Features) -> unsafe fn(Narrowed) {
     #[cfg(all(target_arch = "x86_64", not(portable)))]
-    if level.multiplies_bf16() && is_x86_feature_detected!("avx512bf16") {
+    if level.has(Feature::Avx512Bf16) && is_x86_feature_detected!("avx512bf16") {
         return narrow_by_one;
     }
     compiled::<Narrow, _>(level)

@@ -184,7 +184,7 @@ impl Cut {
             let of = |columns: i64| {
                 let tile = Tile {
                     level: c.level,
-                    dtype: c.dtype,
+                    instruction: c.terms.instruction(),
                     rows: Rows::of_matrix(rows, 0),
                     columns: columns as u16,
                     step: 0,

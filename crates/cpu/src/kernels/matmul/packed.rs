@@ -15,7 +15,7 @@ use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::sums::Lane;
 use kiln_kernel::work::packed_weights;
 use kiln_plan::cost::Behind;
-use kiln_plan::schedule::{MOST_VECTORS, TILE, VECTORS, has_tiles, lanes, most_rows};
+use kiln_plan::schedule::{MOST_VECTORS, TILE, VECTORS, lanes, most_rows};
 
 /// Multiply-adds of a block.
 const BLOCK_WORK: i64 = 1 << 20;
@@ -38,14 +38,17 @@ impl MatMul {
     /// Columns of a panel: whole vectors, as many as a register tile has.
     pub(super) fn panel(&self) -> i64 {
         self.schedule
-            .panel_columns(self.level, self.terms.tile(), self.n)
+            .panel_columns(self.level, self.terms.instruction(), self.n)
     }
 
     /// Rows of a register tile that reads so many panels, at most.
     fn most_rows(&self, panels: i64) -> u8 {
         let vectors = panels * self.panel() / i64::from(lanes(self.level, self.dtype));
-        self.schedule
-            .rows(most_rows(self.level, self.terms.tile(), vectors as u8))
+        self.schedule.rows(most_rows(
+            self.level,
+            self.terms.instruction(),
+            vectors as u8,
+        ))
     }
 
     /// Rows of a register tile.
@@ -57,7 +60,7 @@ impl MatMul {
     /// the schedule gives the tile.
     pub(super) fn panels_at_once(&self) -> i64 {
         let vectors = self.panel() / i64::from(lanes(self.level, self.dtype));
-        let by_tiles = has_tiles(self.level, self.terms.tile());
+        let by_tiles = self.terms.instruction().has_tiles();
         let fits = |panels: &i64| i64::from(self.most_rows(*panels)) >= self.m;
         match self.schedule.tile.is_some() || by_tiles || vectors < VECTORS || self.dtype.size() > 4
         {
@@ -91,7 +94,7 @@ impl MatMul {
     /// Of which halves packed matrices are, if they are not of what is multiplied.
     pub(super) fn halves(&self) -> Option<DType> {
         let dtype = self.terms.operand(1);
-        (dtype.is_half() && self.terms.tile() == DType::F32).then_some(dtype)
+        (dtype.is_half() && self.terms.converts(1)).then_some(dtype)
     }
 
     /// Bytes of an element of theirs.
@@ -115,7 +118,7 @@ impl MatMul {
     /// Results whose sums wait until all are there.
     pub(super) fn waiting_sums(&self) -> i64 {
         let results = self.m * self.n * self.batch.iter().product::<i64>();
-        let waits = has_tiles(self.level, self.terms.tile())
+        let waits = self.terms.instruction().has_tiles()
             && self.behind == Behind::Rows
             && self.finish.is_none()
             && self.lhs.made.is_none();
@@ -183,7 +186,7 @@ impl MatMul {
 
     /// The most rows of a block: whole register tiles, of which these and a panel stay in the second-level cache.
     fn block_rows(&self) -> i64 {
-        let (tile, by_tiles) = (self.tile_rows(), has_tiles(self.level, self.terms.tile()));
+        let (tile, by_tiles) = (self.tile_rows(), self.terms.instruction().has_tiles());
         match self.schedule.block_rows() {
             Some(rows) => ceil(rows, tile) * tile,
             None if by_tiles => tile * BLOCK_STRIP,
@@ -353,7 +356,7 @@ impl MatMul {
                 };
                 let tile = |rows: i64| Tile {
                     level: self.level,
-                    dtype: self.terms.tile(),
+                    instruction: self.terms.instruction(),
                     rows: Rows::of_matrix(rows, down),
                     columns: at_once.min(b.cols - column) as u16,
                     step: across,

@@ -98,7 +98,7 @@ impl MatMul {
         // SAFETY: linking proved the operands within their buffers; the part has its place.
         unsafe {
             multiply_as(
-                (T::DTYPE, self.level, Some(&self.schedule)),
+                self.how(),
                 (self.m, self.n, to - from),
                 (sums.offset(place as isize), self.n),
                 (

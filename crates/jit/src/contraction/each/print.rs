@@ -2,8 +2,7 @@
 //! in registers.
 
 use super::{Each, held_taps};
-use crate::contraction::print::{AT, CALL, FRAME, Printer, Products, RIGHT, ROWS};
-use kiln_base::DType;
+use crate::contraction::print::{AT, CALL, FRAME, Printer, RIGHT, ROWS};
 use kiln_kernel::bugs::bug;
 use kiln_x86::{Condition, Gpr, Mem, Vreg, op};
 use std::collections::BTreeMap;
@@ -90,10 +89,7 @@ impl Printer<'_> {
         let taps = bug("padding multiplies the last tap", self.tile.taps, |n| n - 1);
         let from = self.element(WEIGHTS, i64::from(taps) * self.tile.right.step);
         self.asm.op(op::VMOVUPS, self.width, (nothing, from));
-        let add = match self.tile.dtype {
-            DType::I32 => op::VPADDD,
-            _ => self.pick(op::VADDPS, op::VADDPD),
-        };
+        let add = self.adds();
         for row in 0..self.tile.rows.count {
             let sum = self.sum(row, 0);
             self.asm.op(add, self.width, (sum, sum, nothing));
@@ -114,12 +110,7 @@ impl Printer<'_> {
 
     /// Some taps of a line, whose weights are then in registers.
     fn taps(&mut self, each: &Each, taps: &[u32]) {
-        let products = match (self.tile.dtype, each.reads) {
-            (DType::I32, DType::I32) => Products::Alone(op::VPMULLD, op::VPADDD),
-            (DType::I32, _) if self.tile.level.multiplies_bytes() => Products::Added(op::VPDPWSSD),
-            (DType::I32, _) => Products::Alone(op::VPMADDWD, op::VPADDD),
-            _ => Products::Added(self.pick(op::VFMADD231PS, op::VFMADD231PD)),
-        };
+        let by = each.instruction();
         for (i, tap) in taps.iter().enumerate() {
             let from = self.element(WEIGHTS, i64::from(*tap) * self.tile.right.step);
             let partial = self.tail.is_some() && !self.tile.right.padded;
@@ -148,14 +139,8 @@ impl Printer<'_> {
             }
             for (row, tap) in readers {
                 let (sum, weights) = (self.sum(row, 0), self.beside(tap));
-                match products {
-                    Products::Added(by) => self.asm.op(by, self.width, (sum, number, weights)),
-                    Products::Alone(by, add) => {
-                        let product = self.beside(first + 2);
-                        self.asm.op(by, self.width, (product, number, weights));
-                        self.asm.op(add, self.width, (sum, sum, product));
-                    }
-                }
+                let product = self.beside(first + 2);
+                self.add_product(by, sum, [number, weights], product);
             }
         }
     }
@@ -167,7 +152,7 @@ impl Printer<'_> {
 
     /// So many bytes behind the element of this column.
     fn element(&self, base: Gpr, behind: i64) -> Mem {
-        let size = self.tile.dtype.size() as u8;
+        let size = self.tile.instruction.sums.size() as u8;
         Mem::at(base).index(COLUMN, size).plus(behind as i32)
     }
 }

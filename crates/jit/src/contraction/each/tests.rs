@@ -3,7 +3,7 @@
 use super::{Each, most_each_rows};
 use crate::contraction::tests::{Rng, Whole, levels, stored, work};
 use crate::contraction::{Accesses, Call, Finish, Kernel, RightSide, Rows, Tile};
-use kiln_base::{DType, Features};
+use kiln_base::{DType, Features, Instruction};
 use kiln_kernel::bind::bind;
 use kiln_plan::schedule::lanes;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, (worked, interpreted): (bool
     let each = Each {
         tile: Tile {
             level,
-            dtype: T::DTYPE,
+            instruction: Instruction::of_numbers(T::DTYPE),
             rows: Rows::of_matrix(rows as i64, 0),
             columns: columns as u16,
             step: 0,
@@ -222,7 +222,7 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
         let list = [x.as_ptr() as u64, x.as_ptr() as u64, 0, 0];
         let tile = Tile {
             level: Features::AVX2,
-            dtype: DType::F32,
+            instruction: Instruction::Vfmadd231ps,
             rows: Rows::of_matrix(1, 0),
             columns: 8,
             step: 0,

@@ -7,14 +7,13 @@
 //! cut into pieces: of each, what it reads of the right operand stays in the first-level cache while all tiles pass,
 //! whose sums wait on the stack meanwhile.
 
-use super::{AT, CALL, FRAME, Printer, RIGHT, ROWS, TAPS};
+use super::{AT, CALL, FRAME, Printer, Products, RIGHT, ROWS, TAPS, products};
 use crate::contraction::finish::Finish;
 use crate::contraction::tile::{self};
 use crate::emission::lines::{Lines, Place};
-use kiln_base::DType;
 use kiln_kernel::bugs::bug;
 use kiln_plan::schedule::TILE;
-use kiln_x86::{Condition, Gpr, Mem, Tile, TileProduct, TileSizes, Vreg, op};
+use kiln_x86::{Condition, Gpr, Mem, Tile, TileSizes, Vreg, op};
 
 /// Bytes of a row of a tile.
 const ROW: i32 = 64;
@@ -302,9 +301,8 @@ impl Printer<'_> {
     }
 
     fn multiply_tiles(&mut self, operands: &Operands) {
-        let by = match self.tile.dtype {
-            DType::BF16 => TileProduct::Bf16,
-            _ => TileProduct::U8I8,
+        let Products::Tiles(by) = products(self.tile.instruction) else {
+            panic!("{:?} in tiles", self.tile.instruction);
         };
         self.asm
             .load_tile(operands.left, Mem::at(ROWS[0]), LEFT_APART);
@@ -335,10 +333,7 @@ impl Printer<'_> {
 
     /// Writes a tile's results.
     fn end_tile(&mut self, sums: Mem) {
-        let add = match self.tile.dtype {
-            DType::BF16 => op::VADDPS,
-            _ => op::VPADDD,
-        };
+        let add = self.adds();
         self.asm.mov(ROWS[0], Slot::Out.at());
         for row in 0..self.tile.rows.count {
             for vector in 0..self.vectors {

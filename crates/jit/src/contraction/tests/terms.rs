@@ -2,8 +2,8 @@
 
 use super::{By, Rng};
 use crate::contraction::{Call, RightSide, Rows, Tile};
-use kiln_base::{DType, Features};
-use kiln_plan::schedule::{has_tiles, lanes, most_rows};
+use kiln_base::{DType, Features, Instruction};
+use kiln_plan::schedule::{lanes, most_rows};
 
 /// A word, or 64 bits.
 trait Word: super::Whole {
@@ -63,12 +63,13 @@ fn terms(dtype: DType, word: u64, on_the_right: bool) -> Vec<i64> {
 }
 
 /// A tile of random sizes.
-fn a_tile<T: Word>(dtype: DType, level: Features, rng: &mut Rng, by: By) {
-    let lanes = usize::from(lanes(level, dtype));
-    let by_tiles = has_tiles(level, dtype);
+fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by: By) {
+    let [dtype, _] = instruction.terms;
+    let lanes = usize::from(lanes(level, instruction.sums));
+    let by_tiles = instruction.has_tiles();
     let vectors = 1 + rng.below(if by_tiles { 4 } else { 3 });
     let columns = vectors * lanes - rng.below(lanes);
-    let most = usize::from(most_rows(level, dtype, vectors as u8));
+    let most = usize::from(most_rows(level, instruction, vectors as u8));
     // Registers of AMX also have lines of rows with others between them, and several tiles a call; their steps may be
     // so many that they are cut.
     let (mut across, mut lines, mut gap, mut tiles) = (1 + rng.below(most), 1, 0, 1);
@@ -92,8 +93,10 @@ fn a_tile<T: Word>(dtype: DType, level: Features, rng: &mut Rng, by: By) {
         let word = |_| T::bits(word(dtype, rng) & bits);
         (0..n.max(1)).map(word).collect()
     };
-    let few_bits = dtype == DType::U8 && !level.multiplies_bytes();
-    let bits = if few_bits { 0x7f7f_7f7f } else { u64::MAX };
+    let bits = match instruction.seven_bits {
+        true => 0x7f7f_7f7f,
+        false => u64::MAX,
+    };
     let (a, b) = (
         numbers(taps * tiles * positions * steps, bits),
         numbers((front + taps * steps) * pitch, u64::MAX),
@@ -109,7 +112,7 @@ fn a_tile<T: Word>(dtype: DType, level: Features, rng: &mut Rng, by: By) {
     let mut c = vec![T::bits(begun); tiles * rows * columns];
     let tile = Tile {
         level,
-        dtype,
+        instruction,
         rows: Rows {
             count: rows as u8,
             across: across as u8,
@@ -165,20 +168,23 @@ fn a_tile<T: Word>(dtype: DType, level: Features, rng: &mut Rng, by: By) {
     }
 }
 
-/// What is multiplied, and the level from which on it is.
-const ALL: [(DType, Features); 11] = [
-    (DType::BF16, Features::AMX),
-    (DType::U8, Features::AMX),
-    (DType::BF16, Features::AVX512_BF16),
-    (DType::U8, Features::AVX512_VNNI),
-    (DType::I16, Features::AVX512_VNNI),
-    (DType::U8, Features::AVX2_VNNI),
-    (DType::I16, Features::AVX2_VNNI),
-    (DType::U8, Features::AVX2),
-    (DType::I16, Features::AVX2),
-    (DType::I32, Features::AVX2),
-    (DType::I64, Features::AVX512),
-];
+/// Operands, and the level from which on an instruction multiplies them.
+const ALL: [([DType; 2], Features); 11] = {
+    use DType::{BF16, I8, I16, I32, I64, U8};
+    [
+        ([BF16; 2], Features::AMX),
+        ([U8, I8], Features::AMX),
+        ([BF16; 2], Features::AVX512_BF16),
+        ([U8, I8], Features::AVX512_VNNI),
+        ([I16; 2], Features::AVX512_VNNI),
+        ([U8, I8], Features::AVX2_VNNI),
+        ([I16; 2], Features::AVX2_VNNI),
+        ([U8, I8], Features::AVX2),
+        ([I16; 2], Features::AVX2),
+        ([I32; 2], Features::AVX2),
+        ([I64; 2], Features::AVX512),
+    ]
+};
 
 /// The level, or AVX-512 for one without it.
 fn wide(level: Features) -> Features {
@@ -188,11 +194,15 @@ fn wide(level: Features) -> Features {
     }
 }
 
-fn some_tiles(count: usize, (dtype, level): (DType, Features), rng: &mut Rng, by: By) {
+fn at(level: Features, operands: [DType; 2]) -> (Instruction, Features) {
+    (Instruction::of(operands, true, level, true), level)
+}
+
+fn some_tiles(count: usize, (instruction, level): (Instruction, Features), rng: &mut Rng, by: By) {
     for _ in 0..count {
-        match dtype.size() {
-            8 => a_tile::<f64>(dtype, level, rng, by),
-            _ => a_tile::<f32>(dtype, level, rng, by),
+        match instruction.sums.size() {
+            8 => a_tile::<f64>(instruction, level, rng, by),
+            _ => a_tile::<f32>(instruction, level, rng, by),
         }
     }
 }
@@ -200,10 +210,12 @@ fn some_tiles(count: usize, (dtype, level): (DType, Features), rng: &mut Rng, by
 #[test]
 fn tiles_of_terms_are_sums_of_products() {
     let mut rng = Rng(11);
-    for (dtype, least) in ALL {
-        let levels = [Features::BASELINE, least, wide(least)];
-        for level in levels.into_iter().filter(|l| l.is_supported()) {
-            some_tiles(200, (dtype, level), &mut rng, By::Processor);
+    for (operands, least) in ALL {
+        let (instruction, _) = at(least, operands);
+        let portable = (instruction.in_vectors(), Features::BASELINE);
+        let all = [portable, at(least, operands), at(wide(least), operands)];
+        for of in all.into_iter().filter(|(_, level)| level.is_supported()) {
+            some_tiles(200, of, &mut rng, By::Processor);
         }
     }
 }
@@ -212,9 +224,12 @@ fn tiles_of_terms_are_sums_of_products() {
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 fn printed_tiles_of_terms_touch_nothing_but_their_operands() {
     let mut rng = Rng(12);
-    for (dtype, least) in ALL {
+    for (operands, least) in ALL {
         for level in [least, wide(least)] {
-            some_tiles(40, (dtype, level), &mut rng, By::Interpreter);
+            let of = at(level, operands);
+            for of in [of, (of.0.in_vectors(), level)] {
+                some_tiles(40, of, &mut rng, By::Interpreter);
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ impl Cut {
         let size = c.dtype.size() as i64;
         Kernel::of(Tile {
             level: c.level,
-            dtype: c.terms.tile(),
+            instruction: c.terms.instruction(),
             rows: Rows::of_matrix(1, 0),
             columns: columns as u16,
             step: apart * size,

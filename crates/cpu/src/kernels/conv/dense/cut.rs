@@ -7,7 +7,7 @@ use kiln_kernel::affine::{ceil, product};
 use kiln_kernel::error::{Result, damaged};
 use kiln_plan::ConvRole;
 use kiln_plan::cost::geometry::Axis;
-use kiln_plan::schedule::{has_tiles, lanes, most_rows};
+use kiln_plan::schedule::{lanes, most_rows};
 use std::sync::Arc;
 
 /// Blocks that there are at least, if there is enough for them to do, ...
@@ -137,7 +137,9 @@ impl Cut {
             true => (outputs, inputs),
             false => (inputs, outputs),
         };
-        let panel = c.schedule.panel_columns(c.level, c.terms.tile(), columns);
+        let panel = c
+            .schedule
+            .panel_columns(c.level, c.terms.instruction(), columns);
         let mut cut = Cut {
             groups: c.groups,
             terms,
@@ -211,7 +213,7 @@ impl Cut {
     fn shape(&mut self, c: &Conv) -> Result<()> {
         let [_, h, w] = self.phases.each_ref();
         let vectors = self.panel / i64::from(lanes(c.level, c.dtype));
-        let most = most_rows(c.level, c.terms.tile(), vectors as u8);
+        let most = most_rows(c.level, c.terms.instruction(), vectors as u8);
         let most = c.schedule.rows(most);
         let across = even_rows(w[0].axis.output, most);
         let spans = [0, 1, 2].map(|i| window(&self.phases[i], 0, self.result[i]));
@@ -219,7 +221,7 @@ impl Cut {
         let made = c.narrow && c.terms.converts(0);
         self.is_copied = padded || self.turned || made || self.terms % c.terms.count() != 0;
         self.is_down = w.iter().all(|p| p.axis.output <= across);
-        let by_tiles = has_tiles(c.level, c.terms.tile());
+        let by_tiles = c.terms.instruction().has_tiles();
         let lines = match by_tiles {
             // Rows of a register are evenly apart, those between two lines too.
             true => {
@@ -384,7 +386,7 @@ impl Cut {
         let panel = self.panel * self.panel_rows();
         Ok(Tile {
             level: c.level,
-            dtype: c.terms.tile(),
+            instruction: c.terms.instruction(),
             rows: Rows {
                 count: (down * across) as u8,
                 across: across as u8,

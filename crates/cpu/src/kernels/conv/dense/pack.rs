@@ -3,9 +3,11 @@
 use super::Conv;
 use super::cut::Cut;
 use crate::kernels::matmul::{Args, split};
+use crate::kernels::terms::put;
 use kiln_base::DType;
 use kiln_kernel::bugs::bug;
 use kiln_kernel::simd::compiled;
+use kiln_kernel::simd::convert::{F16, Mem};
 use kiln_kernel::simd::transpose::{Transpose, Turn};
 use kiln_kernel::sums::Lane;
 use kiln_plan::ConvRole;
@@ -88,7 +90,7 @@ impl Conv {
                                 let to = to.offset(((tap * sums + place) * panel) as isize);
                                 match self.terms.are_grouped() {
                                     true => put_terms(
-                                        self.terms.tile(),
+                                        self.terms.instruction().terms[1],
                                         from.cast(),
                                         to.cast(),
                                         which,
@@ -131,22 +133,19 @@ impl Conv {
     }
 }
 
-/// Puts one more term into each of some words, those in front first: what was widened to a word before.
+/// Puts one more term of a dtype into each of some words, those in front first: what was widened to a word before.
 ///
 /// # Safety
 /// There are so many of both.
-unsafe fn put_terms(tile: DType, from: *const u32, to: *mut u32, which: i64, count: i64) {
-    let bits = 8 * tile.size() as i64;
-    // Of bf16 as f32 the upper half.
-    let (down, up) = (if tile == DType::BF16 { 16 } else { 0 }, bits * which);
-    let mask = (1u32 << bits) - 1;
+unsafe fn put_terms(dtype: DType, from: *const u32, to: *mut u32, which: i64, count: i64) {
+    let size = 8 * dtype.size() as i64;
+    let (bits, words) = (size * which, (to, count));
     // SAFETY: the caller's.
-    let (from, to) = unsafe {
-        let from = std::slice::from_raw_parts(from, count as usize);
-        (from, std::slice::from_raw_parts_mut(to, count as usize))
-    };
-    for (to, from) in to.iter_mut().zip(from) {
-        let kept = if which == 0 { 0 } else { *to };
-        *to = kept | (from >> down & mask) << up;
+    unsafe {
+        match dtype {
+            DType::BF16 => put(from, bits, words, |x| x >> 16),
+            DType::F16 => put(from, bits, words, |x| F16::store(f32::from_bits(x)).into()),
+            _ => put(from, bits, words, |x| x & ((1 << size) - 1)),
+        }
     }
 }

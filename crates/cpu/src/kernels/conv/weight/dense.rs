@@ -19,7 +19,7 @@ use kiln_kernel::simd::compiled;
 use kiln_kernel::simd::transpose::{Transpose, Turn};
 use kiln_kernel::sums::Lane;
 use kiln_plan::cost::geometry::Axis;
-use kiln_plan::schedule::{has_tiles, lanes, most_rows};
+use kiln_plan::schedule::{lanes, most_rows};
 
 /// Positions of a block.
 const POSITIONS: i64 = 256;
@@ -79,7 +79,8 @@ impl Cut {
         } else {
             0
         };
-        let turns = has_tiles(c.level, c.terms.tile());
+        let by = c.terms.instruction();
+        let turns = by.has_tiles();
         let together = near
             && !turns
             && line.kernel > 1
@@ -87,18 +88,14 @@ impl Cut {
             && 2 * span <= line.kernel * segment * line.stride;
         let across = if together { line.kernel } else { 1 };
         let lanes = i64::from(lanes(c.level, c.dtype));
-        let (vectors, dtype) = match turns {
-            true => {
-                let panel = c.schedule.panel_columns(c.level, c.terms.tile(), c.cout);
-                (panel / lanes, c.terms.tile())
-            }
+        let vectors = match turns {
+            true => c.schedule.panel_columns(c.level, by, c.cout) / lanes,
             false => {
                 let rows = c.cin.saturating_mul(across);
-                let how = (c.dtype, c.level, Some(&c.schedule));
-                (shape(how, rows, c.cout).1, c.dtype)
+                shape((by, c.level, Some(&c.schedule)), rows, c.cout).1
             }
         };
-        let most = c.schedule.rows(most_rows(c.level, dtype, vectors as u8));
+        let most = c.schedule.rows(most_rows(c.level, by, vectors as u8));
         let channels = even_rows(c.cin, most);
         Cut {
             batch,
@@ -303,7 +300,7 @@ impl Cut {
         };
         Tile {
             level: c.level,
-            dtype: c.terms.tile(),
+            instruction: c.terms.instruction(),
             rows: Rows {
                 count: 0,
                 across: 0,

@@ -119,7 +119,7 @@ impl Cut {
                         let kernel = Kernel::of_each(Each {
                             tile: Tile {
                                 level: c.level,
-                                dtype: c.dtype,
+                                instruction: c.terms.instruction(),
                                 rows: Rows::of_matrix(rows, 0),
                                 columns: range.columns as u16,
                                 step: 0,

@@ -87,15 +87,15 @@ fn square_of(size: i64, side: i64, element: i64) -> [i64; 2] {
 impl Sizes {
     fn new(c: &Conv, winograd: &'static Winograd) -> Result<Sizes> {
         let squares = winograd.side() * winograd.side();
-        let lanes = i64::from(lanes(c.level, DType::F32));
+        let (lanes, by) = (i64::from(lanes(c.level, DType::F32)), c.terms.instruction());
         let (cin, cout) = (c.cin.max(1), c.cout.max(1));
-        let panel = c.schedule.panel_columns(c.level, c.dtype, cout);
+        let panel = c.schedule.panel_columns(c.level, by, cout);
         let vectors = panel / lanes;
         let panels = ceil(cout, panel);
         product(&[squares, c.groups, panels, panel, cin])?;
         let [_, down, across] = c.geometry.axes.map(|a| ceil(a.output, winograd.step()));
         let all = c.batch * down * across;
-        let most_rows = c.schedule.rows(most_rows(c.level, c.dtype, vectors as u8));
+        let most_rows = c.schedule.rows(most_rows(c.level, by, vectors as u8));
         // As many blocks as threads can share: of fewer tiles, or of fewer panels, where tiles are few.
         let most = (HOT / (squares * cin)).max(LEAST_TILES * i64::from(most_rows));
         let blocks = match ceil(all.max(1), most) {
@@ -171,7 +171,7 @@ impl Sizes {
         let of = |rows: i64, columns: i64| {
             Kernel::of(Tile {
                 level: c.level,
-                dtype: DType::F32,
+                instruction: c.terms.instruction(),
                 rows: kiln_jit::contraction::Rows::of_matrix(rows, self.inputs.row * SIZE),
                 columns: columns as u16,
                 step: SIZE,
