@@ -1,5 +1,7 @@
 //! Instruction sets that kernels are compiled for: sets of features, some of which have names.
 
+#[cfg(all(target_arch = "x86_64", not(portable)))]
+use std::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
 use std::fmt;
 use std::ops::BitOr;
 use std::sync::OnceLock;
@@ -22,6 +24,8 @@ pub enum Feature {
     Avx512Fp16,
     /// AMX-TILE, AMX-BF16 and AMX-INT8: products of tiles of bf16 and of bytes.
     Amx,
+    /// AMX-FP16: products of tiles of f16.
+    AmxFp16,
 }
 
 /// A set of features: what kernels are compiled for. The sets with a name are the *levels* that `KILN_CPU_LEVEL` takes.
@@ -44,7 +48,7 @@ const NOT_OVERRIDDEN: u32 = u32::MAX;
 
 impl Feature {
     /// Every feature.
-    pub const ALL: [Feature; 7] = [
+    pub const ALL: [Feature; 8] = [
         Feature::Avx2,
         Feature::AvxVnni,
         Feature::Avx512,
@@ -52,6 +56,7 @@ impl Feature {
         Feature::Avx512Bf16,
         Feature::Avx512Fp16,
         Feature::Amx,
+        Feature::AmxFp16,
     ];
 }
 
@@ -72,9 +77,11 @@ impl Features {
     pub const AVX512_FP16: Features = Features::AVX512_BF16.with(Feature::Avx512Fp16);
     /// AVX-512 with all of these, and AMX.
     pub const AMX: Features = Features::AVX512_FP16.with(Feature::Amx);
+    /// The same, with tiles of f16.
+    pub const AMX_FP16: Features = Features::AMX.with(Feature::AmxFp16);
 
     /// The sets with a name, each behind those that it contains.
-    pub const LEVELS: [Features; 8] = [
+    pub const LEVELS: [Features; 9] = [
         Features::BASELINE,
         Features::AVX2,
         Features::AVX2_VNNI,
@@ -83,12 +90,13 @@ impl Features {
         Features::AVX512_BF16,
         Features::AVX512_FP16,
         Features::AMX,
+        Features::AMX_FP16,
     ];
 
     /// The levels whose vectors of f32 differ.
     pub const WIDTHS: [Features; 3] = [Features::BASELINE, Features::AVX2, Features::AVX512];
 
-    const NAMES: [&str; 8] = [
+    const NAMES: [&str; 9] = [
         "baseline",
         "avx2",
         "avx2_vnni",
@@ -97,6 +105,7 @@ impl Features {
         "avx512_bf16",
         "avx512_fp16",
         "amx",
+        "amx_fp16",
     ];
 
     /// The set with another feature.
@@ -244,9 +253,10 @@ impl Feature {
             }
             Feature::Avx512Vnni => has!("avx512vnni"),
             Feature::Avx512Bf16 => has!("avx512bf16"),
-            // Bits of EDX, leaf 7 of CPUID: AVX512-FP16; AMX-BF16, AMX-TILE and AMX-INT8.
-            Feature::Avx512Fp16 => extended_features() & 1 << 23 != 0,
-            Feature::Amx => extended_features() & AMX == AMX && keeps_tiles(),
+            // Bits of leaf 7 of CPUID: AVX512-FP16; AMX-BF16, AMX-TILE and AMX-INT8; AMX-FP16.
+            Feature::Avx512Fp16 => extended_features(0).edx & 1 << 23 != 0,
+            Feature::Amx => extended_features(0).edx & AMX == AMX && keeps_tiles(),
+            Feature::AmxFp16 => Feature::Amx.is_found() && extended_features(1).eax & 1 << 21 != 0,
         }
     }
 
@@ -259,13 +269,17 @@ impl Feature {
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 const AMX: u32 = 1 << 22 | 1 << 24 | 1 << 25;
 
-/// EDX of leaf 7 of CPUID.
+/// A part (subleaf) of leaf 7 of CPUID: zeros, if there is none.
 #[cfg(all(target_arch = "x86_64", not(portable)))]
-fn extended_features() -> u32 {
-    use std::arch::x86_64::{__cpuid, __cpuid_count};
-    match __cpuid(0).eax {
-        7.. => __cpuid_count(7, 0).edx,
-        _ => 0,
+fn extended_features(part: u32) -> CpuidResult {
+    match __cpuid(0).eax >= 7 && __cpuid_count(7, 0).eax >= part {
+        true => __cpuid_count(7, part),
+        false => CpuidResult {
+            eax: 0,
+            ebx: 0,
+            ecx: 0,
+            edx: 0,
+        },
     }
 }
 

@@ -63,10 +63,13 @@ macro_rules! table {
 
 use Instruction::*;
 table! {
+    Tdpfp16ps: F16 F16 F32, is_chosen: has_tiles_of_f16, vectors: Some(Vcvtph2ps);
     Tdpbf16ps: BF16 BF16 F32, is_chosen: has_tiles, vectors: Some(Vdpbf16ps);
     Tdpbusd: U8 I8 I32, is_chosen: has_tiles, flips: true, vectors: Some(Vpdpbusd);
     Vdpbf16ps: BF16 BF16 F32, is_chosen: has_fast_bf16;
     Vpdpbusd: U8 I8 I32, is_chosen: has_vnni, flips: true;
+    // Widens the pairs that tiles can't read, and adds their products as of f32.
+    Vcvtph2ps: F16 F16 F32, is_chosen: |_| false, beside: 2, emitted_from: Features::AVX512;
     Vpmaddubsw: U8 I8 I32, seven_bits: true, has_product: true, beside: 1;
     Vpdpwssd: I16 I16 I32, is_chosen: has_vnni;
     Vpmaddwd: I16 I16 I32, has_product: true;
@@ -74,6 +77,10 @@ table! {
     Vpmullq: I64 I64 I64, has_product: true, emitted_from: Features::AVX512;
     Vfmadd231ps: F32 F32 F32;
     Vfmadd231pd: F64 F64 F64;
+}
+
+fn has_tiles_of_f16(level: Features) -> bool {
+    level.has(Feature::AmxFp16)
 }
 
 fn has_tiles(level: Features) -> bool {
@@ -181,6 +188,8 @@ mod tests {
         assert_eq!(of([BF16; 2], Features::AVX512_FP16), Vfmadd231ps);
         assert_eq!(of([BF16, F32], Features::AMX), Vfmadd231ps);
         assert_eq!(of([F16; 2], Features::AMX), Vfmadd231ps);
+        assert_eq!(of([F16; 2], Features::AMX_FP16), Tdpfp16ps);
+        assert_eq!(of([F16, F32], Features::AMX_FP16), Vfmadd231ps);
         assert_eq!(of([I8; 2], Features::AMX), Tdpbusd);
         assert_eq!(of([I8; 2], Features::AVX512_VNNI), Vpdpbusd);
         assert_eq!(of([U8, I8], Features::AVX2_VNNI), Vpdpbusd);

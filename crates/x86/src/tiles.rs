@@ -23,6 +23,8 @@ impl Tile {
 pub enum TileProduct {
     /// Two bf16, for sums of f32: `TDPBF16PS`.
     Bf16,
+    /// Two f16, for sums of f32: `TDPFP16PS`.
+    F16,
     /// Four bytes without a sign by four with one, for sums of i32: `TDPBUSD`.
     U8I8,
 }
@@ -93,6 +95,7 @@ impl Asm {
     pub fn multiply_tiles(&mut self, by: TileProduct, sums: Tile, left: Tile, right: Tile) {
         let code = match by {
             TileProduct::Bf16 => Code::VEX_Tdpbf16ps_tmm_tmm_tmm,
+            TileProduct::F16 => Code::VEX_Tdpfp16ps_tmm_tmm_tmm,
             TileProduct::U8I8 => Code::VEX_Tdpbusd_tmm_tmm_tmm,
         };
         let [sums, left, right] = [sums, left, right].map(Tile::register);

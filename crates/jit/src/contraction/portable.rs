@@ -2,6 +2,7 @@
 
 use super::tile::{Call, Tile, element};
 use kiln_kernel::simd::Baseline;
+use kiln_kernel::simd::convert::Mem;
 use kiln_kernel::sums::Lane;
 use kiln_plan::schedule::lanes;
 
@@ -14,7 +15,8 @@ macro_rules! by_terms {
     ($instruction:expr, $function:path, $($argument:expr),*) => {
         match $instruction.terms[0] {
             DType::F64 => $function($($argument,)* portable::add::<f64>),
-            DType::BF16 => $function($($argument,)* portable::add_pair),
+            DType::BF16 => $function($($argument,)* portable::add_pair::<kiln_kernel::simd::convert::BF16>),
+            DType::F16 => $function($($argument,)* portable::add_pair::<kiln_kernel::simd::convert::F16>),
             DType::U8 => $function($($argument,)* portable::add_bytes),
             DType::I16 => $function($($argument,)* portable::add_shorts),
             DType::I32 => $function($($argument,)* portable::add_words),
@@ -31,10 +33,10 @@ pub(super) fn add<T: Lane>(sum: T, x: T, y: T) -> T {
     x.mul_add::<Baseline>(y, sum)
 }
 
-/// `sum + x · y` of pairs of bf16, the second ones first.
+/// `sum + x · y` of pairs of f16 or bf16, the second ones first.
 #[inline(always)]
-pub(super) fn add_pair(sum: f32, x: f32, y: f32) -> f32 {
-    let halves = |x: f32| [x.to_bits() & 0xffff_0000, x.to_bits() << 16].map(f32::from_bits);
+pub(super) fn add_pair<H: Mem<Raw = u16, C = f32>>(sum: f32, x: f32, y: f32) -> f32 {
+    let halves = |x: f32| [16, 0].map(|at| H::load((x.to_bits() >> at) as u16));
     let ([x2, x1], [y2, y1]) = (halves(x), halves(y));
     add(add(sum, x2, y2), x1, y1)
 }

@@ -55,21 +55,24 @@ pub(super) struct Printer<'a> {
     turn: u8,
 }
 
-/// The operations of an instruction: one on vectors; one whose products of 16 bits another adds up, with ones; or one on
-/// tiles.
+/// The operations of an instruction: one on vectors; one whose products of 16 bits another adds up, with ones; one on
+/// pairs of f16 that another widens; or one on tiles.
 enum Products {
     Vectors(Op),
     Joined(Op, Op),
+    Widened(Op, Op),
     Tiles(TileProduct),
 }
 
 /// Maps an instruction to its operations.
 fn products(by: Instruction) -> Products {
     match by {
+        Instruction::Tdpfp16ps => Products::Tiles(TileProduct::F16),
         Instruction::Tdpbf16ps => Products::Tiles(TileProduct::Bf16),
         Instruction::Tdpbusd => Products::Tiles(TileProduct::U8I8),
         Instruction::Vdpbf16ps => Products::Vectors(op::VDPBF16PS),
         Instruction::Vpdpbusd => Products::Vectors(op::VPDPBUSD),
+        Instruction::Vcvtph2ps => Products::Widened(op::VFMADD231PS, op::VCVTPH2PS),
         Instruction::Vpmaddubsw => Products::Joined(op::VPMADDUBSW, op::VPMADDWD),
         Instruction::Vpdpwssd => Products::Vectors(op::VPDPWSSD),
         Instruction::Vpmaddwd => Products::Vectors(op::VPMADDWD),
@@ -372,6 +375,18 @@ impl Printer<'_> {
             Products::Joined(op, join) => {
                 self.asm.op(op, width, (to, number, value));
                 self.asm.op(join, width, (to, to, self.kept(0)));
+            }
+            Products::Widened(op, widen) => {
+                // The second terms first, as VDPBF16PS does.
+                for bits in [16u8, 0] {
+                    let halves = [self.kept(0), self.kept(1)];
+                    for (half, pair) in halves.into_iter().zip([number, value]) {
+                        self.asm.op(op::VPSRLD, width, (half, pair, bits));
+                        self.asm.op(op::VPMOVDW, width, (half, half));
+                        self.asm.op(widen, width, (half, half));
+                    }
+                    self.asm.op(op, width, (to, halves[0], halves[1]));
+                }
             }
             Products::Tiles(_) => panic!("{by:?} in vectors"),
         }

@@ -268,6 +268,7 @@ pub fn run(plan: &Plan, inputs: &[Buffer]) -> Vec<Result<Vec<Buffer>>> {
     let has = |dtypes: &[DType]| inputs.iter().any(|x| dtypes.contains(&x.dtype()));
     let whole = has(&[DType::U8, DType::I8, DType::I16]);
     let more = [
+        (Features::AMX_FP16, has(&[DType::F16])),
         (Features::AMX, whole || has(&[DType::BF16])),
         (Features::AVX512_BF16, has(&[DType::BF16])),
         (Features::AVX512_VNNI, whole),

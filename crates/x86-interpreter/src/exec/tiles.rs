@@ -4,7 +4,7 @@ use super::Action;
 use super::integer::add_bytes;
 use crate::cpu::Cpu;
 use crate::fault::{FaultKind, Outcome, Raised};
-use crate::number::{Float, flushed};
+use crate::number::{Float, flushed, from_half};
 use crate::step::{Index, Place, Step};
 use iced_x86::Mnemonic::*;
 
@@ -56,7 +56,8 @@ pub(super) fn find(step: &Step) -> Option<Action> {
             }
             Ok(())
         },
-        Tdpbf16ps => |c, s| c.multiply(s, bf16),
+        Tdpbf16ps => |c, s| c.multiply(s, |sum, pairs| halves(bf16, sum, pairs)),
+        Tdpfp16ps => |c, s| c.multiply(s, |sum, pairs| halves(from_half, sum, pairs)),
         Tdpbusd => |c, s| {
             c.multiply(s, |sum, pairs| {
                 let add = |sum: i32, (a, b): (u32, u32)| add_bytes(sum, a as i32, b as i32);
@@ -67,16 +68,21 @@ pub(super) fn find(step: &Step) -> Option<Action> {
     })
 }
 
-/// The first terms of all pairs and the second ones are summed on their own first. Subnormals are zero.
-fn bf16(sum: u32, pairs: &mut dyn Iterator<Item = (u32, u32)>) -> u32 {
+fn bf16(half: u16) -> f32 {
+    f32::from_bits(u32::from(half) << 16)
+}
+
+/// The first terms of all pairs and the second ones are summed on their own first. Subnormal f32 are zero: so are those
+/// that bf16 become, while f16 become none.
+fn halves(widened: fn(u16) -> f32, sum: u32, pairs: &mut dyn Iterator<Item = (u32, u32)>) -> u32 {
     let [mut first, mut second] = [0f32; 2];
     for (a, b) in pairs {
-        let add = |sum: f32, [a, b]: [u32; 2]| {
-            let [a, b] = [a, b].map(|bits| flushed(f32::from_bits(bits)));
+        let add = |sum: f32, at: u32| {
+            let [a, b] = [a, b].map(|pair| flushed(widened((pair >> at) as u16)));
             flushed(a.fused(b, sum))
         };
-        first = add(first, [a << 16, b << 16]);
-        second = add(second, [a & 0xFFFF_0000, b & 0xFFFF_0000]);
+        first = add(first, 0);
+        second = add(second, 16);
     }
     let both = flushed(first.plus(second));
     flushed(flushed(f32::from_bits(sum)).plus(both)).to_bits()

@@ -1,6 +1,7 @@
 //! Products of tiles, which few processors have: beside sums of whole numbers.
 
 use fastrand::Rng;
+use half::f16;
 use kiln_x86::{Asm, Gpr, Mem, Tile, TileProduct, TileSizes};
 use kiln_x86_interpreter::{FaultKind, Machine};
 
@@ -32,6 +33,9 @@ fn product(by: TileProduct, [rows, words, columns]: [u8; 3], releases: bool) -> 
 /// The terms of a word, on either side.
 fn terms(by: TileProduct, word: u32, on_the_right: bool) -> Vec<i32> {
     match by {
+        TileProduct::F16 => [word, word >> 16]
+            .map(|bits| f16::from_bits(bits as u16).to_f32() as i32)
+            .to_vec(),
         TileProduct::Bf16 => [word << 16, word & 0xFFFF_0000]
             .map(|bits| f32::from_bits(bits) as i32)
             .to_vec(),
@@ -51,9 +55,13 @@ fn terms(by: TileProduct, word: u32, on_the_right: bool) -> Vec<i32> {
 fn products_of_tiles() {
     let mut rng = Rng::with_seed(7);
     for _ in 0..60 {
-        for by in [TileProduct::Bf16, TileProduct::U8I8] {
+        for by in [TileProduct::F16, TileProduct::Bf16, TileProduct::U8I8] {
             let [rows, words, columns] = [0; 3].map(|_| rng.u8(1..=16));
             let mut word = |_| match by {
+                TileProduct::F16 => (0..2).fold(0, |word, _| {
+                    let half = f16::from_f32(rng.i8(-9..9).into());
+                    word << 16 | u32::from(half.to_bits())
+                }),
                 TileProduct::Bf16 => (0..2).fold(0, |word, _| {
                     word << 16 | (rng.i8(-9..9) as f32).to_bits() >> 16
                 }),
@@ -61,8 +69,8 @@ fn products_of_tiles() {
             };
             let (a, b) = ([0u32; 256].map(&mut word), [0u32; 256].map(&mut word));
             let begun = [0u32; 256].map(|_| match by {
-                TileProduct::Bf16 => (rng.i8(..) as f32).to_bits(),
                 TileProduct::U8I8 => rng.u32(..),
+                _ => (rng.i8(..) as f32).to_bits(),
             });
             let mut c = begun;
             let code = product(by, [rows, words, columns], true);
@@ -73,8 +81,8 @@ fn products_of_tiles() {
             for (at, found) in c.iter().enumerate() {
                 let (i, j) = (at / 16, at % 16);
                 let mut sum = match by {
-                    TileProduct::Bf16 => f32::from_bits(begun[at]) as i32,
                     TileProduct::U8I8 => begun[at] as i32,
+                    _ => f32::from_bits(begun[at]) as i32,
                 };
                 if i < rows.into() && j < columns.into() {
                     for k in 0..usize::from(words) {
@@ -87,8 +95,8 @@ fn products_of_tiles() {
                     }
                 }
                 let expected = match by {
-                    TileProduct::Bf16 => (sum as f32).to_bits(),
                     TileProduct::U8I8 => sum as u32,
+                    _ => (sum as f32).to_bits(),
                 };
                 assert_eq!(
                     *found, expected,
@@ -97,6 +105,62 @@ fn products_of_tiles() {
             }
         }
     }
+}
+
+/// The first terms are summed apart from the second ones. Subnormal f16 are what they are, those of bf16 and of f32 zero.
+#[test]
+fn halves_are_rounded_as_the_manual_says() {
+    let tile = |values: &[[f32; 2]], half: fn(f32) -> u16| -> [u32; 256] {
+        let mut tile = [0; 256];
+        for (i, [first, second]) in values.iter().enumerate() {
+            tile[i] = u32::from(half(*first)) | u32::from(half(*second)) << 16;
+        }
+        tile
+    };
+    let sum = |by: TileProduct, begun: f32, values: [[f32; 2]; 2]| {
+        let half: fn(f32) -> u16 = match by {
+            TileProduct::F16 => |x| f16::from_f32(x).to_bits(),
+            _ => |x| (x.to_bits() >> 16) as u16,
+        };
+        let (a, mut c) = (tile(&values, half), [begun.to_bits(); 256]);
+        // Each row of the right operand is a word of ones.
+        let ones = u32::from(half(1.0));
+        let b = [ones | ones << 16; 256];
+        let code = product(by, [1, 2, 1], true);
+        let addresses = [a.as_ptr() as u64, b.as_ptr() as u64, c.as_mut_ptr() as u64];
+        let mut machine = Machine::new().readable(&a).readable(&b).writable(&mut c);
+        machine.call(&code, &addresses).unwrap();
+        drop(machine);
+        f32::from_bits(c[0])
+    };
+    let least = 2f32.powi(-24);
+    assert_eq!(
+        sum(TileProduct::F16, 0.0, [[least, least], [0.0; 2]]),
+        2.0 * least
+    );
+    assert_eq!(
+        sum(TileProduct::Bf16, 0.0, [[2f32.powi(-130), 0.0]; 2]),
+        0.0
+    );
+    for by in [TileProduct::F16, TileProduct::Bf16] {
+        assert_eq!(sum(by, 2f32.powi(-130), [[0.0; 2]; 2]), 0.0);
+        // The second terms are 1 and -1, beside which the first ones, and what was there, are not lost.
+        let tiny = 2f32.powi(-13);
+        let values = [[tiny, 1.0], [tiny, -1.0]];
+        assert_eq!(sum(by, 0.0, values), 2.0 * tiny);
+        // A sum of 2^24 has no room for one more at a time, but for both of a pair.
+        assert_eq!(
+            sum(by, 2f32.powi(24), [[1.0, 1.0], [0.0; 2]]),
+            2f32.powi(24) + 2.0
+        );
+    }
+}
+
+#[test]
+fn tiles_of_f16_are_encoded_as_binutils_does() {
+    let mut a = Asm::new(true);
+    a.multiply_tiles(TileProduct::F16, SUMS, LEFT, RIGHT);
+    assert_eq!(a.finish(), [0xc4, 0xe2, 0x43, 0x5c, 0xd8]);
 }
 
 #[test]

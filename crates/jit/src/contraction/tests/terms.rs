@@ -2,6 +2,7 @@
 
 use super::{By, Rng};
 use crate::contraction::{Call, RightSide, Rows, Tile};
+use half::{bf16, f16};
 use kiln_base::{DType, Features, Instruction};
 use kiln_plan::schedule::{lanes, most_rows};
 
@@ -27,11 +28,15 @@ impl Word for f64 {
     }
 }
 
-/// Some bits for a word of terms: of bf16 small whole numbers.
+/// Some bits for a word of terms: of f16 and bf16 small whole numbers.
 fn word(dtype: DType, rng: &mut Rng) -> u64 {
     match dtype {
-        DType::BF16 => (0..2).fold(0, |word, _| {
-            let half = (rng.below(9) as f32 - 4.0).to_bits() >> 16;
+        DType::F16 | DType::BF16 => (0..2).fold(0, |word, _| {
+            let number = rng.below(9) as f32 - 4.0;
+            let half = match dtype {
+                DType::F16 => f16::from_f32(number).to_bits(),
+                _ => bf16::from_f32(number).to_bits(),
+            };
             word << 16 | u64::from(half)
         }),
         // Often the outermost numbers.
@@ -47,12 +52,15 @@ fn word(dtype: DType, rng: &mut Rng) -> u64 {
     }
 }
 
-/// The terms of a word, on the left or the right; bf16 are whole.
+/// The terms of a word, on the left or the right; f16 and bf16 are whole.
 fn terms(dtype: DType, word: u64, on_the_right: bool) -> Vec<i64> {
     let at = |bits: usize, i: usize| word >> (bits * i);
     match dtype {
+        DType::F16 => (0..2)
+            .map(|i| f16::from_bits(at(16, i) as u16).to_f32() as i64)
+            .collect(),
         DType::BF16 => (0..2)
-            .map(|i| f32::from_bits((at(16, i) as u32) << 16) as i64)
+            .map(|i| bf16::from_bits(at(16, i) as u16).to_f32() as i64)
             .collect(),
         DType::I16 => (0..2).map(|i| (at(16, i) as i16).into()).collect(),
         DType::U8 if on_the_right => (0..4).map(|i| (at(8, i) as i8).into()).collect(),
@@ -86,7 +94,7 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
     let place = |row: usize| row / across * (across + gap) + row % across;
     let positions = place(rows - 1) + 1;
     let (taps, adds) = (1 + rng.below(2), rng.below(2) == 0);
-    let starts = !adds && dtype != DType::BF16 && rng.below(2) == 0;
+    let starts = !adds && !dtype.is_half() && rng.below(2) == 0;
     let front = usize::from(starts);
     let (pitch, size) = (vectors * lanes, size_of::<T>());
     let mut numbers = |n: usize, bits: u64| -> Vec<T> {
@@ -105,8 +113,8 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
         .map(|t| (t * tiles * positions * steps * size) as u64)
         .collect();
     // What is there counts where it is added to.
-    let begun = match (dtype, adds) {
-        (DType::BF16, true) => u64::from(7f32.to_bits()),
+    let begun = match (dtype.is_half(), adds) {
+        (true, true) => u64::from(7f32.to_bits()),
         _ => u64::MAX,
     };
     let mut c = vec![T::bits(begun); tiles * rows * columns];
@@ -147,7 +155,7 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
         let mut sum = match (adds, dtype) {
             (false, _) if starts => b[j].read() as i64,
             (false, _) => 0,
-            (true, DType::BF16) => 7,
+            (true, dtype) if dtype.is_half() => 7,
             (true, _) => -1,
         };
         for t in 0..taps * steps {
@@ -160,7 +168,7 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
             sum = products.fold(sum, |sum, (x, y)| sum.wrapping_add(x.wrapping_mul(y)));
         }
         let expected = match dtype {
-            DType::BF16 => (sum as f32).to_bits().into(),
+            DType::F16 | DType::BF16 => (sum as f32).to_bits().into(),
             DType::I64 => sum as u64,
             _ => u64::from(sum as u32),
         };
@@ -169,9 +177,10 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
 }
 
 /// Operands, and the level from which on an instruction multiplies them.
-const ALL: [([DType; 2], Features); 11] = {
-    use DType::{BF16, I8, I16, I32, I64, U8};
+const ALL: [([DType; 2], Features); 12] = {
+    use DType::{BF16, F16, I8, I16, I32, I64, U8};
     [
+        ([F16; 2], Features::AMX_FP16),
         ([BF16; 2], Features::AMX),
         ([U8, I8], Features::AMX),
         ([BF16; 2], Features::AVX512_BF16),

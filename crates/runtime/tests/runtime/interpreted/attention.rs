@@ -114,6 +114,7 @@ fn attention_that_is_interpreted_gives_what_f64_gives() {
             }
             check(sizes, DType::F32, Features::AVX512, causal);
             check(sizes, DType::F16, Features::AVX512_BF16, causal);
+            check(sizes, DType::F16, Features::AMX_FP16, causal);
         }
     }
 }

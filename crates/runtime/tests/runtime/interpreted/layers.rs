@@ -12,10 +12,13 @@ use kiln_testkit::oracle::Engine;
 use kiln_testkit::programs::differentiated;
 use std::sync::Arc;
 
-/// By how much Winograd's algorithms and transforms may be off, as a part of the largest result; and bf16, which is
-/// rounded behind each layer.
+/// By how much Winograd's algorithms and transforms may be off, as a part of the largest result; and bf16 and f16, which
+/// are rounded behind each layer, to eight and eleven bits.
 const CLOSE: f64 = 1e-3;
 const CLOSE_OF_BF16: f64 = 1.0 / 32.0;
+const CLOSE_OF_F16: f64 = 1.0 / 256.0;
+/// The most that f16 are in results that are compared: so those of the layers before overflow in none.
+const MOST_OF_F16: f64 = 8192.0;
 
 struct Maker<'g> {
     b: GraphBuilder<'g>,
@@ -76,10 +79,10 @@ impl Maker<'_> {
 
     /// A product, or several, of matrices that may be transposed.
     fn product(&mut self) -> Result<Value, OpError> {
-        // Of one product of whole numbers, what is narrow is packed once.
-        let whole = self.dtype == DType::I32;
+        // Of one product of whole numbers or f16, what is narrow is packed once, whatever machine it is compiled for.
+        let once = matches!(self.dtype, DType::I32 | DType::F16);
         let batch = [self.rng.one([1, 1, 1, 3])];
-        let batch = &batch[usize::from(whole && batch == [1])..];
+        let batch = &batch[usize::from(once && batch == [1])..];
         let most = self.rng.one([4, 40, 70]);
         let [m, n, mut k] = [0; 3].map(|_| self.size(most));
         if most == 4 && self.rng.chance(0.3) {
@@ -192,7 +195,7 @@ fn made(
         rng,
         dtype,
         operands,
-        rounds: derived && dtype == DType::BF16,
+        rounds: derived && dtype.is_half(),
     };
     // Some windows are larger than their images.
     let y = match convolves {
@@ -219,6 +222,7 @@ fn numbers(graph: &Graph, rng: &mut Rng) -> Vec<Array> {
             DType::U8 => (0, 255),
             DType::I8 => (-128, 127),
             DType::I16 => (-32768, 32767),
+            DType::F16 => (-2, 2),
             _ => (-4, 4),
         };
         let mut number = || match rng.below(4) {
@@ -238,6 +242,11 @@ pub(super) fn check(seed: u64, level: Features) -> Result<usize, String> {
     check_layer(layer(seed, [F32, F32, F32, F64]), seed, level)
 }
 
+/// The same of f16.
+pub(super) fn check_f16(seed: u64, level: Features) -> Result<usize, String> {
+    check_layer(layer(seed, [DType::F16; 4]), seed, level)
+}
+
 /// The same of bf16.
 pub(super) fn check_halves(seed: u64, level: Features) -> Result<usize, String> {
     check_layer(layer(seed, [DType::BF16; 4]), seed, level)
@@ -255,6 +264,11 @@ fn check_layer(graph: Option<Graph>, seed: u64, level: Features) -> Result<usize
     let mut rng = Rng::new(seed);
     let inputs = numbers(&graph, &mut rng);
     let want = evaluate(&graph, &inputs, &[], Mode::Exact).map_err(|e| e.to_string())?;
+    let is_large = |x: &f64| x.is_nan() || x.abs() > MOST_OF_F16;
+    let overflows = |x: &Array| x.dtype() == DType::F16 && x.to_f64().iter().any(is_large);
+    if want.iter().any(overflows) {
+        return Ok(0);
+    }
     let options = Options {
         layout: rng.one([Layout::Auto, Layout::ChannelsLast, Layout::ChannelsLast]),
         ..Options::default()
@@ -283,6 +297,7 @@ fn check_layer(graph: Option<Graph>, seed: u64, level: Features) -> Result<usize
             let Some(at) = at else { continue };
             let close = match want.dtype() {
                 DType::BF16 => CLOSE_OF_BF16,
+                DType::F16 => CLOSE_OF_F16,
                 dtype if dtype.is_int() => 0.0,
                 _ => CLOSE,
             };
@@ -312,6 +327,12 @@ fn layers_of_bf16_are_right_interpreted() {
         Features::AMX,
     ];
     all_are_right(60, &levels, check_halves);
+}
+
+#[test]
+fn layers_of_f16_are_right_interpreted() {
+    let levels = [Features::AVX512_FP16, Features::AMX_FP16];
+    all_are_right(60, &levels, check_f16);
 }
 
 #[test]
