@@ -23,7 +23,8 @@ use kiln_kernel::sums::Lane;
 use kiln_kernel::work::{Call, Packs, Program, Work};
 use kiln_plan::cost::geometry::{Axis, Geometry};
 use kiln_plan::schedule::{Cpu, lanes};
-use kiln_plan::{self as plan, Algorithm, ConvRole, Images, Winograd};
+use kiln_plan::{self as plan, Algorithm, ConvRole, Winograd};
+use narrow::{Images, Weights};
 
 /// A linked convolution or gradient of one.
 pub(crate) struct Conv {
@@ -33,8 +34,6 @@ pub(crate) struct Conv {
     terms: Terms,
     /// Whether images are read as they are, with fewer bits than their sums.
     narrow: bool,
-    /// How many arguments there are: what is widened lies behind them.
-    args: usize,
     role: ConvRole,
     batch: i64,
     groups: i64,
@@ -162,7 +161,7 @@ impl Conv {
             .as_ref()
             .map(|made| link(made, values, lens, level));
         let made = made.transpose()?;
-        let in_parts = p.role == ConvRole::Result && p.images != Images::Turned;
+        let in_parts = p.role == ConvRole::Result && p.images != plan::Images::Turned;
         let can_be_made = in_parts || p.role != ConvRole::Input && p.is_of_halves();
         if (made.as_ref()).is_some_and(|(_, len)| *len != x || !can_be_made) {
             return Err(damaged!("a convolution of images that are made otherwise"));
@@ -178,7 +177,6 @@ impl Conv {
             dtype: p.sums(),
             terms: Terms::new((p.dtypes, p.seven_bits), level, grouped),
             narrow: false,
-            args: lens.len(),
             role: p.role,
             batch,
             groups,
@@ -317,16 +315,15 @@ impl Conv {
         let mut copies = Default::default();
         // SAFETY: the caller's; the dtype was checked.
         unsafe {
-            if self.terms.are_narrow() {
-                let read = packed.is_none() || !self.reads_packed_alone();
-                return match self.widened(args, read, &mut copies, parallel, failures) {
-                    Ok(args) => self.run_typed::<f32>(&args, packed, parallel, failures),
-                    Err(e) => failures.broken(e),
-                };
-            }
+            let operands = match self.read(args, packed, &mut copies, parallel, failures) {
+                Ok(operands) => operands,
+                Err(e) => return failures.broken(e),
+            };
             match self.dtype {
-                DType::F64 | DType::I64 => self.run_typed::<f64>(args, packed, parallel, failures),
-                _ => self.run_typed::<f32>(args, packed, parallel, failures),
+                DType::F64 | DType::I64 => {
+                    self.run_typed::<f64>(args, operands, parallel, failures);
+                }
+                _ => self.run_typed::<f32>(args, operands, parallel, failures),
             }
         }
     }
@@ -334,19 +331,29 @@ impl Conv {
     unsafe fn run_typed<T: Lane>(
         &self,
         args: &[*mut u8],
-        packed: Option<*mut u8>,
+        (images, weights): (Images, Weights),
         parallel: bool,
         failures: &Failures,
     ) {
         // SAFETY: the caller's.
         unsafe {
-            match &self.how {
-                How::Unknown => {}
-                How::Dense(cut) => self.dense::<T>(args, cut, packed, parallel, failures),
-                How::Each(cut) => self.each::<T>(args, cut, packed, parallel, failures),
-                How::Weight(cut) => self.weight::<T>(args, cut, parallel, failures),
-                How::Winograd(cut) => self.winograd(args, cut, packed, parallel, failures),
-                How::Fft(fft) => self.fft(fft, args, packed, parallel, failures),
+            match (&self.how, images, weights) {
+                (How::Dense(cut), ..) => {
+                    self.dense::<T>(args, cut, (images, weights), parallel, failures);
+                }
+                (How::Each(cut), ..) => {
+                    self.each::<T>(args, cut, (images, weights), parallel, failures);
+                }
+                (How::Weight(cut), Images::Lying(x), Weights::Lying(y)) => {
+                    self.weight::<T>(args, cut, [x, y], parallel, failures);
+                }
+                (How::Winograd(cut), Images::Lying(x), _) => {
+                    self.winograd(args, cut, (x, weights), parallel, failures);
+                }
+                (How::Fft(fft), Images::Lying(x), _) => {
+                    self.fft(fft, args, (x, weights), parallel, failures);
+                }
+                _ => failures.broken(damaged!("an operand of a convolution is not there")),
             }
         }
     }
@@ -429,19 +436,6 @@ impl Conv {
     /// The argument of the weights, when they are an operand.
     pub(crate) fn weights(&self) -> usize {
         self.operands[1]
-    }
-
-    /// The address of element `at` of an operand; of one that is made, no address.
-    fn operand<T>(&self, args: &[*mut u8], i: usize, at: i64) -> *const T {
-        let arg = match self.brings(i) {
-            true => self.args + i,
-            false if i == 0 && self.made.is_some() => return std::ptr::null(),
-            false => self.operands[i],
-        };
-        args[arg]
-            .cast::<T>()
-            .cast_const()
-            .wrapping_offset(at as isize)
     }
 
     /// The address of an element of the result.

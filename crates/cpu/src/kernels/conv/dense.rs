@@ -14,8 +14,9 @@ mod phase;
 pub(super) use cut::Cut;
 
 use super::Conv;
+use super::narrow::{Images, Weights};
 use crate::kernels::matmul::{Args, Work, run_blocks};
-use copy::{Images, Scratch, Source};
+use copy::{ImageArgs, Scratch, Source};
 use cut::Part;
 use kiln_jit::contraction::{Accesses, Call, strips};
 use kiln_kernel::bugs::bug;
@@ -23,7 +24,6 @@ use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::room;
 use kiln_kernel::sums::Lane;
-use kiln_kernel::work::packed_weights;
 
 /// Some channels of some lines of the result, of one image or of several.
 #[derive(Copy, Clone)]
@@ -91,7 +91,7 @@ impl Conv {
         &self,
         args: &[*mut u8],
         cut: &Cut,
-        packed: Option<*mut u8>,
+        (images, weights): (Images, Weights),
         parallel: bool,
         failures: &Failures,
     ) {
@@ -99,9 +99,9 @@ impl Conv {
             return;
         }
         let mut storage = None;
-        let found = packed_weights(packed, (&mut storage, cut.packed()), |to| {
+        let found = weights.packed((&mut storage, cut.packed()), |from, to| {
             // SAFETY: the caller's; there is room for all panels.
-            unsafe { self.pack_dense::<T>(cut, self.operand(args, 1, 0), to, parallel) }
+            unsafe { self.pack_dense::<T>(cut, from, to, parallel) }
         });
         let weights = match found {
             Ok(found) => found,
@@ -110,19 +110,17 @@ impl Conv {
         // SAFETY: there is a number behind the panels.
         let finite = unsafe { *weights.offset(cut.packed() as isize - 1) == T::ZERO };
         let one_by_one = cut.apart || !finite && cut.is_careful(self);
-        let images = self.operand::<u8>(args, 0, 0).cast_mut();
-        let args = self.given(args);
-        let shared = [weights.cast::<u8>(), images];
-        let shared = Args(&shared);
+        let weights = [weights.cast_mut().cast::<u8>()];
+        let weights = Args(&weights);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
         // SAFETY: the caller's; blocks write different places.
         run_blocks(
             (cut.items(), cut.cost()),
             launch,
             |i, args, scratch: &mut Scratch, work| unsafe {
-                let shared = &shared;
-                let weights = shared.0[0].cast::<T>().cast_const();
-                let images = (args, shared.0[1].cast_const());
+                let weights = &weights;
+                let weights = weights.0[0].cast::<T>().cast_const();
+                let images = (args, images);
                 let block = Block::of(cut, i);
                 self.dense_block(images, cut, &block, (weights, one_by_one), scratch, work)
             },
@@ -131,7 +129,7 @@ impl Conv {
 
     unsafe fn dense_block<T: Lane>(
         &self,
-        images: Images,
+        images: ImageArgs,
         cut: &Cut,
         b: &Block,
         (weights, one_by_one): (*const T, bool),

@@ -7,6 +7,7 @@
 //! stepped over positions; weights that are not finite must not meet these (`dense` sums without them).
 
 use super::images::Laid;
+use super::narrow::{Images, Weights};
 use super::{Conv, LEAST_BLOCKS, dense};
 use crate::kernels::matmul::{Args, Made, Work, run_blocks};
 use kiln_base::DType;
@@ -18,7 +19,6 @@ use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::sums::Lane;
-use kiln_kernel::work::packed_weights;
 use kiln_plan::ConvRole;
 use kiln_plan::cost::geometry::{Axis, Geometry};
 use kiln_plan::schedule::lanes;
@@ -145,6 +145,16 @@ impl Cut {
         self.careful.is_some()
     }
 
+    /// True if weights were finite, which the number behind the packed ones tells.
+    ///
+    /// # Safety
+    /// They were packed.
+    pub(super) unsafe fn is_finite(&self, c: &Conv, packed: *const u8) -> bool {
+        let last = (self.packed() - 1) * c.dtype.size() as i64;
+        // SAFETY: the caller's.
+        unsafe { *packed.offset(last as isize) == 0 }
+    }
+
     /// Makes the kernels of the tiles of a row.
     fn link(&mut self, c: &Conv, taps: u32) -> Result<()> {
         let size = c.dtype.size() as i64;
@@ -254,8 +264,8 @@ struct Scratch {
 }
 
 /// Some channels of some rows of the result.
-struct Block<T> {
-    x: *const u8,
+struct Block<'a, T> {
+    x: Images<'a>,
     weights: *const T,
     /// Among those of all images.
     line: i64,
@@ -320,41 +330,43 @@ impl Conv {
         &self,
         args: &[*mut u8],
         cut: &Cut,
-        packed: Option<*mut u8>,
+        (images, weights): (Images, Weights),
         parallel: bool,
         failures: &Failures,
     ) {
-        let [mut images, mut own] = [None, None];
+        let [mut copy, mut own] = [None, None];
         // SAFETY: the caller's; there is room for the weights.
         let found = unsafe {
-            let x = match &cut.laid {
-                Some(laid) => {
-                    let x = self.operand::<T>(args, 0, 0);
-                    self.lay(x, laid, &mut images, parallel)
-                        .map(<*const T>::cast)
+            let x = match (&cut.laid, images) {
+                (Some(laid), Images::Lying(x)) => {
+                    let laid = self.lay::<T>(x.cast(), laid, &mut copy, parallel);
+                    laid.map(|x| Images::Lying(x.cast()))
                 }
-                None => Ok(self.operand::<u8>(args, 0, 0)),
+                _ => Ok(images),
             };
-            let weights = packed_weights(packed, (&mut own, cut.packed()), |to| {
-                self.pack_each::<T>(cut, self.operand(args, 1, 0), to);
+            let packed = weights.packed((&mut own, cut.packed()), |from, to| {
+                self.pack_each::<T>(cut, from, to);
             });
-            x.and_then(|x| Ok([x.cast_mut(), weights?.cast()]))
+            x.and_then(|x| Ok((x, packed?.cast_mut().cast())))
         };
-        let shared = match found {
+        let (x, packed) = match found {
             Ok(found) => found,
             Err(e) => return failures.broken(e),
         };
         if cut.tiles.is_empty() {
             return;
         }
-        // SAFETY: there is a number behind the weights.
-        let finite = unsafe { *shared[1].cast::<T>().offset(cut.packed() as isize - 1) == T::ZERO };
-        if let Some(careful) = cut.careful.as_ref().filter(|_| !finite) {
-            // SAFETY: the caller's.
-            return unsafe { self.dense::<T>(args, careful, None, parallel, failures) };
+        if let (Some(careful), Weights::Lying(_)) = (&cut.careful, weights) {
+            // SAFETY: the weights were packed just now.
+            if unsafe { !cut.is_finite(self, packed) } {
+                // SAFETY: the caller's.
+                return unsafe {
+                    self.dense::<T>(args, careful, (images, weights), parallel, failures)
+                };
+            }
         }
-        let shared = Args(&shared);
-        let args = self.given(args);
+        let packed = [packed];
+        let packed = Args(&packed);
         let g = &cut.geometry;
         let (lines, across) = (lines(self, g), ceil(self.groups, cut.channels));
         let sums = g.axes[2].output * g.kernels();
@@ -364,11 +376,11 @@ impl Conv {
             (ceil(lines, cut.lines) * across, cost),
             launch,
             |i, args, scratch: &mut Scratch, work| {
-                let shared = &shared;
+                let packed = &packed;
                 let (line, channel) = (i / across * cut.lines, i % across * cut.channels);
                 let block = Block {
-                    x: shared.0[0].cast_const(),
-                    weights: shared.0[1].cast::<T>().cast_const(),
+                    x,
+                    weights: packed.0[0].cast::<T>().cast_const(),
                     line,
                     lines: cut.lines.min(lines - line),
                     channel,
@@ -384,7 +396,7 @@ impl Conv {
         &self,
         args: &[*mut u8],
         cut: &Cut,
-        b: &Block<T>,
+        b: &Block<'_, T>,
         scratch: &mut Scratch,
         work: &mut Work,
     ) -> Result<()> {
@@ -464,7 +476,7 @@ impl Conv {
     fn lines_of<T>(
         &self,
         cut: &Cut,
-        b: &Block<T>,
+        b: &Block<'_, T>,
         (x, line): (*const u8, i64),
         scratch: &mut Scratch,
     ) {

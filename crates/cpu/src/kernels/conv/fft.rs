@@ -7,6 +7,7 @@
 
 mod transform;
 
+use super::narrow::Weights;
 use super::{Conv, LEAST_BLOCKS};
 use crate::kernels::matmul::{Args, Work, run_blocks, split};
 use kiln_kernel::affine::ceil;
@@ -157,7 +158,7 @@ impl Conv {
         &self,
         fft: &Fft,
         args: &[*mut u8],
-        packed: Option<*mut u8>,
+        (images, weights): (*const u8, Weights),
         parallel: bool,
         failures: &Failures,
     ) {
@@ -169,10 +170,10 @@ impl Conv {
             parallel: parallel && !shared,
             failures,
         };
-        let packed = packed.map(|p| Shared(p.cast()));
+        let images = Shared(images.cast_mut().cast());
         let work = self.cin * self.cout * most * fft.numbers();
         split(chunks, work, parallel && shared, |from, until| {
-            let (packed, mut rooms) = (&packed, Rooms::default());
+            let (images, mut rooms) = (&images, Rooms::default());
             for i in from..until {
                 let first = i % ceil(all, most) * most;
                 let chunk = Chunk {
@@ -180,9 +181,9 @@ impl Conv {
                     from: first,
                     pairs: most.min(all - first),
                 };
-                let packed = packed.as_ref().map(|p| p.at(0).cast());
+                let operands = (images, weights);
                 // SAFETY: the caller's.
-                if let Err(e) = unsafe { self.fft_chunk(&run, packed, &chunk, &mut rooms) } {
+                if let Err(e) = unsafe { self.fft_chunk(&run, operands, &chunk, &mut rooms) } {
                     return failures.broken(e);
                 }
             }
@@ -192,7 +193,7 @@ impl Conv {
     unsafe fn fft_chunk(
         &self,
         run: &Run<'_>,
-        packed: Option<*mut u8>,
+        (images, weights): (&Shared, Weights),
         chunk: &Chunk,
         rooms: &mut Rooms,
     ) -> Result<()> {
@@ -201,18 +202,19 @@ impl Conv {
         let results = room::<f32>(&mut rooms.results, self.cout * chunk.pairs * numbers)?;
         // SAFETY: the caller's; all rooms have their sizes.
         unsafe {
-            let weights = match packed {
-                Some(packed) => self.transformed(run.fft, packed, chunk.group),
-                None => {
+            let weights = match weights {
+                Weights::Packed(packed) => {
+                    self.transformed(run.fft, packed.cast_mut(), chunk.group)
+                }
+                Weights::Lying(weights) => {
                     let to = room::<f32>(&mut rooms.weights, self.cout * self.cin * numbers)?;
                     if rooms.group.replace(chunk.group) != Some(chunk.group) {
-                        let weights = run.args.0[self.operands[1]];
                         self.fft_weights(run, weights.cast(), chunk.group, to);
                     }
                     to
                 }
             };
-            self.fft_inputs(run, chunk, inputs);
+            self.fft_inputs(run, images, chunk, inputs);
             self.fft_products(run, chunk, [inputs, weights, results]);
             self.fft_results(run, chunk, results);
         }
@@ -264,11 +266,11 @@ impl Conv {
     }
 
     /// The transforms of the inputs.
-    unsafe fn fft_inputs(&self, run: &Run<'_>, chunk: &Chunk, to: *mut f32) {
+    unsafe fn fft_inputs(&self, run: &Run<'_>, images: &Shared, chunk: &Chunk, to: *mut f32) {
         let (fft, to) = (run.fft, Shared(to));
         let items = self.cin * chunk.pairs;
         split(items, fft.numbers() * 32, run.parallel, |from, until| {
-            let (args, mut scratch) = (&run.args, None);
+            let mut scratch = None;
             let tile = match fft.scratch(&mut scratch) {
                 Ok(tile) => tile,
                 Err(e) => return run.failures.broken(e),
@@ -281,7 +283,7 @@ impl Conv {
                         let (image, place) = self.tile_at(fft, 2 * pair + i as i64);
                         let channel = (image * self.groups + chunk.group) * self.cin + c;
                         let x = (image < self.batch)
-                            .then(|| self.operand(args.0, 0, channel * self.geometry.inputs()));
+                            .then(|| images.at(channel * self.geometry.inputs()).cast_const());
                         self.gather_tile(fft, x, place, part);
                     }
                     compiled::<Forth, _>(self.level)(Tile {

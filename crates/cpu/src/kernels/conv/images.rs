@@ -1,6 +1,7 @@
 //! Images in the layout that a kernel reads or writes.
 
 use super::Conv;
+use super::narrow::Images;
 use crate::kernels::matmul::{Args, Made, Work, split};
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
@@ -148,13 +149,14 @@ impl Conv {
     pub(super) unsafe fn images_of<T>(
         &self,
         args: &[*mut u8],
-        (g, x): (&Geometry, *const u8),
+        (g, images): (&Geometry, Images),
         (position, positions): (i64, i64),
         made: &mut Made,
         failures: &Failures,
     ) -> Result<*const u8> {
-        let Some(program) = self.made_in_parts() else {
-            return Ok(x);
+        let program = match images {
+            Images::Lying(x) => return Ok(x),
+            Images::Made(program) => program,
         };
         let last = position + positions - 1;
         let (all, inputs) = (g.outputs(), g.inputs());

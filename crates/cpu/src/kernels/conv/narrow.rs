@@ -2,7 +2,7 @@
 //! a block's copy makes of them. Halves that are multiplied as f32 become that in a block's copy, or as they are loaded;
 //! where neither is, all of an operand is copied first, as what is multiplied.
 
-use super::Conv;
+use super::{Conv, How};
 use crate::kernels::matmul::{Args, split};
 use crate::kernels::terms::{convert, put};
 use crate::tile::{Linked, Runner};
@@ -19,6 +19,45 @@ use smallvec::SmallVec;
 
 /// Elements that a part widens.
 const PART: i64 = 1 << 12;
+
+/// The images that a run reads, or the first operand of a gradient.
+#[derive(Copy, Clone)]
+pub(super) enum Images<'a> {
+    Lying(*const u8),
+    /// Made by a program, a part at a time.
+    Made(&'a Linked),
+}
+
+/// The weights that a run reads, or the second operand of their gradient.
+#[derive(Copy, Clone)]
+pub(super) enum Weights {
+    Lying(*const u8),
+    /// Packed by [`Conv::pack`].
+    Packed(*const u8),
+}
+
+// SAFETY: addresses are only passed on; what may be done with them is the callers' promise.
+unsafe impl Sync for Images<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Weights {}
+
+impl Weights {
+    /// The packed weights, which `pack` makes now unless they were packed before: so many elements.
+    pub(super) fn packed<T>(
+        self,
+        (storage, len): (&mut Option<Storage>, i64),
+        pack: impl FnOnce(*const T, *mut T),
+    ) -> Result<*const T> {
+        match self {
+            Weights::Packed(packed) => Ok(packed.cast()),
+            Weights::Lying(from) => {
+                let to = room::<T>(storage, len)?;
+                pack(from.cast(), to);
+                Ok(to)
+            }
+        }
+    }
+}
 
 impl Conv {
     /// Whether an operand is read from a copy, in which elements have more bits.
@@ -54,14 +93,21 @@ impl Conv {
         self.widens(i) || i == 0 && self.whole
     }
 
-    /// The arguments without what is widened.
-    pub(super) fn given<'a>(&self, args: &'a [*mut u8]) -> &'a [*mut u8] {
-        &args[..self.args]
-    }
-
     /// What makes the images a part at a time.
     pub(super) fn made_in_parts(&self) -> Option<&Linked> {
         self.made.as_deref().filter(|_| !self.brings(0))
+    }
+
+    /// True if packed weights are all that a run reads of them: those that are not finite may be read in another way.
+    ///
+    /// # Safety
+    /// They were packed by [`Conv::pack`].
+    unsafe fn can_use(&self, packed: *const u8) -> bool {
+        match &self.how {
+            // SAFETY: the caller's.
+            How::Each(cut) => !cut.is_careful() || unsafe { cut.is_finite(self, packed) },
+            _ => true,
+        }
     }
 
     /// Elements of an operand.
@@ -76,43 +122,39 @@ impl Conv {
         }
     }
 
-    /// The arguments, and behind them what is widened of the operands, or made as a whole; of weights only if these
-    /// are `read`.
+    /// The operands as they are read: where they lie, or what was widened of them, or made as a whole.
     ///
     /// # Safety
     /// As [`Conv::run`].
-    pub(super) unsafe fn widened(
+    pub(super) unsafe fn read(
         &self,
         args: &[*mut u8],
-        read: bool,
-        [made, images, other]: &mut [Option<Storage>; 3],
+        packed: Option<*mut u8>,
+        [made, images, weights]: &mut [Option<Storage>; 3],
         parallel: bool,
         failures: &Failures,
-    ) -> Result<SmallVec<[*mut u8; 12]>> {
-        let mut all: SmallVec<[*mut u8; 12]> = args.iter().copied().collect();
-        for (i, to) in [images, other].into_iter().enumerate() {
-            if !self.brings(i) || i == 1 && !read {
-                all.push(std::ptr::null_mut());
-                continue;
-            }
-            let len = self.operand_len(i);
-            // SAFETY: the caller's; linking checked the operands' lengths.
-            let wide = unsafe {
-                let from = match &self.made {
-                    Some(program) if i == 0 => {
-                        let size = self.terms.operand(0).size();
-                        make(program, (args, len, size), made, parallel, failures)?
-                    }
-                    _ => args[self.operands[i]],
-                };
-                match self.widens(i) {
-                    true => self.widen(i, from, to, parallel)?,
-                    false => from,
-                }
+    ) -> Result<(Images<'_>, Weights)> {
+        // SAFETY: the caller's; linking checked the operands' lengths.
+        unsafe {
+            let lying = |i: usize, from: *mut u8, to: &mut Option<Storage>| match self.widens(i) {
+                true => self.widen(i, from, to, parallel),
+                false => Ok(from),
             };
-            all.push(wide);
+            let images = match (self.made_in_parts(), &self.made) {
+                (Some(program), _) => Images::Made(program),
+                (None, Some(program)) => {
+                    let of = (args, self.operand_len(0), self.terms.operand(0).size());
+                    let from = make(program, of, made, parallel, failures)?;
+                    Images::Lying(lying(0, from, images)?)
+                }
+                (None, None) => Images::Lying(lying(0, args[self.operands[0]], images)?),
+            };
+            let weights = match packed.filter(|packed| self.can_use(*packed)) {
+                Some(packed) => Weights::Packed(packed),
+                None => Weights::Lying(lying(1, args[self.operands[1]], weights)?),
+            };
+            Ok((images, weights))
         }
-        Ok(all)
     }
 
     /// Puts the channels of `n` positions that lie side by side into words, as [`Conv::join`] does.

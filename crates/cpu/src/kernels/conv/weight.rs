@@ -202,6 +202,7 @@ impl Conv {
         &self,
         args: &[*mut u8],
         cut: &Cut,
+        operands: [*const u8; 2],
         parallel: bool,
         failures: &Failures,
     ) {
@@ -216,7 +217,7 @@ impl Conv {
             0
         };
         let found = room::<T>(&mut memory, all).and_then(|sums| {
-            let operands = [0, 1].map(|i| self.operand::<T>(args, i, 0));
+            let operands = operands.map(<*const u8>::cast::<T>);
             let operands = match &cut.by {
                 By::Dense(_) => operands,
                 // SAFETY: the caller's.
@@ -230,7 +231,6 @@ impl Conv {
             Err(e) => return failures.broken(e),
         };
         let shared = Args(&shared);
-        let args = self.given(args);
         let positions = self.batch * self.geometry.outputs();
         let cost = cut.sums().saturating_mul(ceil(positions, cut.parts));
         let epilogue = self.epilogue.as_ref();

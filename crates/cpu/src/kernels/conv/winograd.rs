@@ -8,6 +8,7 @@
 mod cut;
 
 use super::Conv;
+use super::narrow::Weights;
 use crate::kernels::matmul::{Args, Work, run_blocks, split};
 pub(super) use cut::Cut;
 use cut::Sizes;
@@ -16,7 +17,6 @@ use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::{Storage, room};
-use kiln_kernel::work::packed_weights;
 use std::ops::Range;
 
 /// What transforming an element of the weights costs, in multiply-adds.
@@ -121,16 +121,15 @@ impl Conv {
         &self,
         args: &[*mut u8],
         cut: &Cut,
-        packed: Option<*mut u8>,
+        (images, weights): (*const u8, Weights),
         parallel: bool,
         failures: &Failures,
     ) {
         let s = &cut.sizes;
         let mut storage = None;
-        let found = packed_weights(packed, (&mut storage, cut.packed(self)), |to| {
-            let weights = self.operand(args, 1, 0);
+        let found = weights.packed((&mut storage, cut.packed(self)), |from, to| {
             // SAFETY: the caller's; there is room for all panels.
-            unsafe { self.winograd_pack(cut, weights, to, parallel, failures) }
+            unsafe { self.winograd_pack(cut, from, to, parallel, failures) }
         });
         let weights = match found {
             Ok(found) => found,
@@ -141,9 +140,8 @@ impl Conv {
         }
         let (blocks, shares) = (ceil(s.all, s.tiles), ceil(s.panels, s.share));
         let work = s.squares * s.tiles * self.cin * s.share * s.panel;
-        let launch = (self.epilogue.as_ref(), self.given(args), parallel, failures);
-        let images = self.operand::<u8>(args, 0, 0).cast_mut();
-        let weights = Args(&[weights.cast(), images]);
+        let launch = (self.epilogue.as_ref(), args, parallel, failures);
+        let weights = Args(&[weights.cast_mut().cast(), images.cast_mut()]);
         // SAFETY: the caller's; blocks write different places.
         run_blocks(
             (self.groups * blocks * shares, work.max(1)),

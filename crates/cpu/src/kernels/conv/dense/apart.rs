@@ -1,7 +1,7 @@
 //! Sums one tap of a position at a time, from the images as they lie: where weights that are not finite must not meet
 //! padding, and where copies of lines would be far larger than the images.
 
-use super::copy::{Images, Scratch};
+use super::copy::{ImageArgs, Scratch};
 use super::cut::{Cut, many};
 use super::{Block, Conv, Results};
 use kiln_jit::contraction::{Call, Kernel, RightSide, Rows, Tile};
@@ -56,7 +56,7 @@ impl Conv {
     /// As [`Conv::dense_block`].
     pub(super) unsafe fn add_taps<T: Lane>(
         &self,
-        images: Images,
+        images: ImageArgs,
         cut: &Cut,
         b: &Block,
         weights: *const T,

@@ -2,6 +2,7 @@
 
 use super::cut::Cut;
 use super::{Block, Conv};
+use crate::kernels::conv::narrow::Images;
 use crate::kernels::matmul::Made;
 use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
@@ -22,8 +23,8 @@ pub(super) struct Scratch {
     pub results: Option<Storage>,
 }
 
-/// The arguments, and where the images lie, unless they are made.
-pub(super) type Images<'a> = (&'a [*mut u8], *const u8);
+/// The arguments, and the images.
+pub(super) type ImageArgs<'a> = (&'a [*mut u8], Images<'a>);
 
 /// Positions whose channels a block reads.
 pub(super) struct Source {
@@ -70,7 +71,7 @@ impl Conv {
     /// As [`Conv::run`].
     pub(super) unsafe fn bring<T: Lane>(
         &self,
-        images: Images,
+        images: ImageArgs,
         cut: &Cut,
         b: &Block,
         scratch: &mut Scratch,
@@ -182,7 +183,7 @@ impl Conv {
     /// As [`Conv::run`].
     pub(super) unsafe fn images_read<T>(
         &self,
-        images: Images,
+        images: ImageArgs,
         cut: &Cut,
         b: &Block,
         windows: [(i64, i64); 3],
@@ -205,7 +206,7 @@ impl Conv {
     /// As [`Conv::run`]; the images are of this type.
     unsafe fn begin<T>(
         &self,
-        images: Images,
+        images: ImageArgs,
         cut: &Cut,
         b: &Block,
         windows: [(i64, i64); 3],
@@ -213,8 +214,9 @@ impl Conv {
         failures: &Failures,
     ) -> Result<(Source, i64)> {
         let source = |x: *const T| Source::images(cut, x, b);
-        let Some(program) = self.made_in_parts() else {
-            return Ok((source(images.1.cast()), cut.channel_apart()));
+        let program = match images.1 {
+            Images::Lying(x) => return Ok((source(x.cast()), cut.channel_apart())),
+            Images::Made(program) => program,
         };
         let [z, y, x] = [0, 1, 2].map(|i| {
             let (from, until) = windows[i];
