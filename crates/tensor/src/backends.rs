@@ -1,8 +1,8 @@
-//! Settings under the names that PyTorch has for them.
+//! Settings under PyTorch's names.
 
 pub mod cudnn {
-    //! Choosing algorithms by measuring them, as `torch.backends.cudnn` does for its convolutions; here it is
-    //! products and custom ops too, on every device. See [`tuning`](crate::tuning).
+    //! Choosing algorithms by measuring them, as `torch.backends.cudnn` does for its convolutions. Here it also
+    //! covers products and custom ops, on every device. See [`tuning`](crate::tuning).
     //!
     //! ```
     //! use kiln_tensor::backends::cudnn;
@@ -22,12 +22,12 @@ pub mod cudnn {
 
     static DETERMINISTIC: AtomicBool = AtomicBool::new(false);
 
-    /// Whether algorithms are measured.
+    /// True if algorithms are chosen by measuring them.
     pub fn benchmark() -> bool {
         matches!(mode(), Mode::On | Mode::Deterministic)
     }
 
-    /// Sets whether algorithms are measured.
+    /// Sets whether algorithms are chosen by measuring them.
     pub fn set_benchmark(on: bool) {
         set_mode(match (on, DETERMINISTIC.load(Ordering::Relaxed)) {
             (false, _) => Mode::Off,
@@ -36,13 +36,13 @@ pub mod cudnn {
         });
     }
 
-    /// Whether what is measured may not change results: those of [`Mode::Off`] and
-    /// [`Mode::Deterministic`] depend on the program and the device alone.
+    /// True if measurements must not change results: those of [`Mode::Off`] and [`Mode::Deterministic`] depend on the
+    /// program and the device alone.
     pub fn deterministic() -> bool {
         DETERMINISTIC.load(Ordering::Relaxed)
     }
 
-    /// Sets whether what is measured may not change results.
+    /// Sets whether measurements must not change results.
     pub fn set_deterministic(on: bool) {
         DETERMINISTIC.store(on, Ordering::Relaxed);
         if benchmark() {

@@ -12,19 +12,19 @@ use std::panic::Location;
 use std::sync::Arc;
 
 options! {
-    /// How [`scan_with`] runs.
+    /// The options of [`scan_with`].
     Scan () {
-        /// Whether the last slice comes first. Results stand at the positions of their slices.
+        /// True to scan from the last slice to the first. Results stand at the positions of their slices.
         reverse: bool = false,
-        /// How many steps, where nothing is scanned.
+        /// The number of steps, needed where nothing is scanned.
         length: MaybeInt = MaybeInt(None),
     }
 }
 
-/// Runs `step` for each slice of `xs` along its first dim, carrying a state: JAX's `lax.scan`. `step`
-/// takes the state and a slice, and gives the next state and a result; `scan` gives the last state and
-/// the results, stacked along a new first dim. All of them are structures of tensors ([`Nest`]), such as
-/// `()` for nothing. Where `step` gives a `Result`, `scan` does.
+/// Runs `step` for each slice of `xs` along its first dim, carrying a state: JAX's `lax.scan`. `step` takes the state
+/// and a slice, and returns the next state and a result. `scan` returns the last state and the results, stacked along
+/// a new first dim. All of them are structures of tensors ([`Nest`]), such as `()` for nothing. If `step` returns a
+/// `Result`, so does `scan`.
 ///
 /// `step` is recorded once and compiled as one loop, however long `xs` is, and its derivative is a
 /// loop too. The state keeps its dtypes and shapes. Random numbers differ from step to step. A `Var`
@@ -79,7 +79,7 @@ where
         Ok(_) => facts(&first.all, &scanned.all),
         Err(_) => Vec::new(),
     };
-    // The structure of the results is known only to `step`.
+    // Only `step` knows the structure of the results.
     let bad = trips
         .as_ref()
         .err()
@@ -112,7 +112,7 @@ where
     R::like(outputs, &gives)
 }
 
-/// What a step is given.
+/// The dtypes, shapes and devices of the arguments of `step`.
 fn facts(first: &[Tensor], scanned: &[Tensor]) -> Vec<(Fact, Option<Device>)> {
     let slice = |t: &Tensor| Fact::new(t.dtype(), t.dims()[1..].iter().cloned());
     let carried = first
@@ -122,15 +122,15 @@ fn facts(first: &[Tensor], scanned: &[Tensor]) -> Vec<(Fact, Option<Device>)> {
     carried.chain(slices).collect()
 }
 
-/// What a loop carries.
+/// The state that a loop carries.
 struct State<'a> {
     first: (Vec<Tensor>, &'a Counts),
-    /// Behind a step.
+    /// The state after a step.
     next: (Vec<Tensor>, Counts),
     paths: Vec<String>,
 }
 
-/// How many steps a scan has.
+/// Returns the number of steps of a scan.
 fn trips(
     options: &Scan,
     first: &[Tensor],
@@ -166,7 +166,7 @@ fn trips(
     }
 }
 
-/// Records the loop at the line of the call around this one.
+/// Records the loop at the line of the enclosing call.
 #[track_caller]
 fn recorded_loop(
     options: &Scan,
@@ -217,7 +217,7 @@ fn recorded_loop(
     emitted("scan", op.into(), &operands, outputs.len())
 }
 
-/// The results of an op with bodies.
+/// Records an op with bodies and returns its results.
 #[track_caller]
 fn emitted(called: &'static str, op: Op, operands: &[Tensor], count: usize) -> Result<Vec<Tensor>> {
     if count == 0 {
@@ -233,9 +233,9 @@ fn emitted(called: &'static str, op: Op, operands: &[Tensor], count: usize) -> R
     }
 }
 
-/// What `then` gives if `condition` (one bool) holds, else what `otherwise` gives: `torch.cond`,
-/// JAX's `lax.cond`. Only one of them runs. Both give tensors of the same dtypes and shapes, in the same
-/// structure ([`Nest`]). Where they give `Result`s, `cond` does.
+/// Returns the result of `then` if `condition` (one bool) holds, else that of `otherwise`: `torch.cond`, JAX's
+/// `lax.cond`. Only one of them runs. Both return tensors of the same dtypes and shapes, in the same structure
+/// ([`Nest`]). If they return `Result`s, so does `cond`.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, cond};
@@ -266,7 +266,7 @@ pub fn cond<R: Returned>(
     )
 }
 
-/// Records the branch at the line of the call around this one.
+/// Records the branch at the line of the enclosing call.
 #[track_caller]
 fn branch(
     condition: &Tensor,

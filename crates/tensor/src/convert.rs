@@ -1,4 +1,4 @@
-//! Tensors from Rust values, and back.
+//! Conversions from Rust values to tensors and back.
 
 use crate::{Error, Result, Tensor};
 use half::{bf16, f16};

@@ -1,4 +1,4 @@
-//! Making tensors from data and reading them back.
+//! Making tensors from data, and reading their values.
 
 use crate::ops::args::addressable;
 use crate::record::Recorded;
@@ -19,8 +19,8 @@ use std::panic::Location;
 
 pub use kiln_runtime::Element;
 
-/// A shape: numbers as an array, a slice, a vector, a tuple or a single one, `()` for none; or inside
-/// [`compile`](crate::compile) sizes of which some may be symbols.
+/// A shape: an array, a slice, a vector or a tuple of sizes, a single size, or `()` for none. Inside
+/// [`compile`](crate::compile) some of the sizes may be symbols.
 ///
 /// ```
 /// use kiln_tensor::{DType, Spec, Tensor, compile};
@@ -63,7 +63,7 @@ into_shape! {
     &[Dim; N], N;
 }
 
-/// A shape whose tensors can be addressed.
+/// Returns the sizes of a shape, or an error if its tensors can't be addressed.
 pub(crate) fn dims(shape: impl IntoShape, dtype: DType) -> Result<Vec<Dim>, OpError> {
     let dims = shape.into_shape();
     dims.iter().try_for_each(recorded)?;
@@ -75,7 +75,7 @@ pub(crate) fn dims(shape: impl IntoShape, dtype: DType) -> Result<Vec<Dim>, OpEr
     Ok(dims)
 }
 
-/// Errs for a size that only a function given to `compile` knows, outside it.
+/// Returns an error if a symbolic size is used outside the function given to `compile` that defines it.
 fn recorded(size: &Dim) -> Result<(), OpError> {
     ensure!(
         size.as_const().is_some() || is_recording(),
@@ -84,11 +84,11 @@ fn recorded(size: &Dim) -> Result<(), OpError> {
     Ok(())
 }
 
-/// Where a range ends.
+/// The end of a range.
 pub enum Limit {
-    /// At a number.
+    /// A number.
     Number(Scalar),
-    /// At a size.
+    /// A size, which may be symbolic.
     Size(Dim),
 }
 
@@ -115,11 +115,11 @@ impl From<Dim> for Limit {
     }
 }
 
-/// `len` numbers from `start` on.
+/// Records `start`, `start + step`, …: `len` numbers.
 fn range(b: &mut Recorder, start: Scalar, step: Scalar, len: Dim, float: bool) -> Recorded {
     addressable(std::slice::from_ref(&len), DType::I64)?;
     let index = b.op(ops::Iota { len }, &[])?;
-    // Computed in f64 and rounded once, so that long ranges don't drift.
+    // Computed in f64 and rounded once, so that errors don't add up over long ranges.
     let dtype = if float { DType::F64 } else { DType::I64 };
     let index = b.cast(&index, dtype)?;
     let step = b.scalar_like(step, &index)?;
@@ -147,15 +147,15 @@ fn symbolic_range(start: Scalar, end: &Dim, step: Scalar) -> Tensor {
 
 #[on_cells]
 impl Tensor {
-    /// A tensor of the elements of a slice in row-major order. A slice of another length than the
-    /// shape needs gives a tensor that carries that error.
+    /// A tensor of the elements of a slice in row-major order. If the length of the slice doesn't match the shape,
+    /// the tensor carries that error.
     #[track_caller]
     pub fn from_slice<T: Element>(data: &[T], shape: impl Into<IntList>) -> Tensor {
         let shape = shape.into().0;
         Tensor::data(data, &shape, Location::caller(), "from_slice")
     }
 
-    /// [`Tensor::from_slice`] called by another name.
+    /// [`Tensor::from_slice`] under another name, `called`, in errors.
     pub(crate) fn data<T: Element>(
         data: &[T],
         shape: &[i64],
@@ -192,11 +192,11 @@ impl Tensor {
         }
     }
 
-    /// A tensor whose bytes `fill` writes where they stay: the little-endian bytes of its elements in row-major
-    /// order, for readers of files. What they hold before is not defined.
+    /// A tensor whose bytes `fill` writes in place: the little-endian bytes of its elements in row-major order. For
+    /// readers of files. The bytes are undefined before `fill` writes them.
     ///
     /// # Errors
-    /// If the shape has no memory, and what `fill` says.
+    /// If the shape can't be allocated, or the error of `fill`.
     #[track_caller]
     pub fn filled<E: From<Error>>(
         dtype: DType,
@@ -273,7 +273,7 @@ impl Tensor {
     }
 
     /// `start, start + step, …` up to but not including `end`: i64 for integers, f32 for floats. `end` may be a
-    /// symbolic size that whole steps lead to.
+    /// symbolic size that an exact number of integer steps leads to.
     #[track_caller]
     pub fn arange(
         start: impl Into<Scalar>,
@@ -300,7 +300,7 @@ impl Tensor {
         })
     }
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     ///
     /// # Errors
     /// As [`Tensor::shape`].
@@ -309,12 +309,12 @@ impl Tensor {
         Ok(self.shape()?.iter().product())
     }
 
-    /// Bytes an element.
+    /// Returns the size of an element in bytes.
     pub fn element_size(&self) -> usize {
         self.dtype().size()
     }
 
-    /// Bytes that the elements take.
+    /// Returns the size of all elements in bytes.
     ///
     /// # Errors
     /// As [`Tensor::shape`].
@@ -323,7 +323,7 @@ impl Tensor {
         Ok(self.numel()? * self.element_size())
     }
 
-    /// Bytes that this tensor's values take in memory now: none before they are computed.
+    /// Returns the bytes of memory that this tensor's values take now: 0 before they are computed.
     pub fn memory_bytes(&self) -> usize {
         let values = self.handle.node.ready(self.handle.output);
         values.map_or(0, |values| values.len() * self.element_size())
@@ -331,10 +331,10 @@ impl Tensor {
 }
 
 impl Tensor {
-    /// Computes the values, if they aren't yet.
+    /// Computes the values, unless they are known already.
     ///
     /// # Errors
-    /// The first invalid operation this tensor came from, or what went wrong in the run.
+    /// The first invalid operation that this tensor depends on, or the error of the run.
     #[track_caller]
     pub fn realize(&self) -> Result<&Tensor> {
         let loc = Location::caller();
@@ -344,7 +344,7 @@ impl Tensor {
     }
 }
 
-/// Computes tensors, and in the same program whatever else [`realize_all`](crate::realize_all) computes.
+/// Computes tensors, and in the same program everything else that [`realize_all`](crate::realize_all) computes.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, Var, realize_first};
@@ -357,7 +357,7 @@ impl Tensor {
 /// ```
 ///
 /// # Errors
-/// Those of these tensors; cells that they were assigned to then keep their values.
+/// Those of these tensors. Cells that were assigned these tensors then keep their values.
 #[track_caller]
 pub fn realize_first(tensors: impl IntoIterator<Item = impl AsTensor>) -> Result<()> {
     let loc = Location::caller();
@@ -391,8 +391,7 @@ impl Tensor {
         buffer.to_bytes().map_err(|e| unread(e, "to_bytes", loc))
     }
 
-    /// Gives the little-endian bytes of the elements in row-major order to `f`, without a copy of them where they
-    /// are on the host.
+    /// Passes the little-endian bytes of the elements in row-major order to `f`. Bytes on the host are not copied.
     ///
     /// # Errors
     /// As [`Tensor::realize`].
@@ -404,9 +403,9 @@ impl Tensor {
         Ok(f(bytes))
     }
 
-    /// The only element. It becomes a `T` of another dtype where that loses nothing in kind: a float
-    /// any float, rounded; an integer any integer that holds it, or a float; a bool any number. A float
-    /// as an integer, and a number as a bool, are errors: cast the tensor first.
+    /// The only element. It is converted to a `T` of another dtype if the kind of number allows it: a float to any
+    /// float, rounded; an integer to any integer that holds it, or to a float; a bool to any number. A float as an
+    /// integer, and a number as a bool, are errors: cast the tensor first.
     ///
     /// ```
     /// use kiln_tensor::Tensor;
@@ -419,7 +418,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::realize`], if there is not exactly one element, or it is no `T`.
+    /// As [`Tensor::realize`], or if there is not exactly one element, or it can't be converted to `T`.
     #[track_caller]
     pub fn item<T: Element>(&self) -> Result<T> {
         let loc = Location::caller();
@@ -444,7 +443,7 @@ impl Tensor {
     }
 }
 
-/// One element in another dtype, if that loses nothing in kind.
+/// Converts one element to another dtype if the kind of number allows it.
 fn converted(element: &Buffer, dtype: DType) -> Result<Buffer, String> {
     let from = element.dtype();
     if from == dtype {
@@ -477,7 +476,7 @@ fn converted(element: &Buffer, dtype: DType) -> Result<Buffer, String> {
     Buffer::from_bytes(dtype, &[], &bytes).map_err(|e| e.to_string())
 }
 
-/// The error of reading what was computed.
+/// The error of reading computed values.
 fn unread(e: kiln_runtime::Error, op: &str, loc: &'static Location<'static>) -> Error {
     let kind = match e {
         kiln_runtime::Error::OutOfMemory { .. } => ErrorKind::Memory,

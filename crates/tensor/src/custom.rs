@@ -1,4 +1,4 @@
-//! Operators with a kernel of the user's own.
+//! Operators with user-defined kernels.
 
 use crate::autograd::{Derivative, differentiated, keeps_derivative};
 use crate::nest::Flat;
@@ -11,8 +11,8 @@ use kiln_base::custom::{
 use kiln_ir::{Builder, Fact, OpError, ensure, ops};
 use std::sync::Arc;
 
-/// An operator with a kernel of the user's own, as `torch.library.custom_op`. It is recorded like any
-/// other, lazily and inside [`compile`](crate::compile), and is a launch of its own.
+/// An operator with a user-defined kernel, as `torch.library.custom_op`. It is recorded like any other, lazily and
+/// inside [`compile`](crate::compile), and is a launch of its own.
 ///
 /// ```
 /// use kiln_tensor::{CustomOp, Tensor};
@@ -47,18 +47,17 @@ pub struct CustomOp {
     backward: Option<Arc<Derivative>>,
 }
 
-/// From the operands' dtypes and shapes to the result's.
+/// A function from the operands' dtypes and shapes to the result's.
 type Infer = dyn Fn(&[Fact]) -> Result<Fact, KernelError> + Send + Sync;
 
 impl CustomOp {
-    /// Registers an operator under a name that nobody else takes, such as `"mine::cube"`, for the rest
-    /// of the process. Compiled plans hold the name, so a program that loads one registers the same
-    /// kernel first.
+    /// Registers an operator for the rest of the process, under a name that must be unique, such as `"mine::cube"`.
+    /// Compiled plans hold the name, so a program that loads one registers the same kernel first.
     ///
-    /// `infer` gives the result's dtype and shape, or says why the operator does not apply; inside
-    /// `compile`, dims may be symbols. `cpu` computes the result, which begins as zeros, from contiguous
-    /// operands; it must depend on nothing else, since equal calls may run once and unused ones never.
-    /// Numbers that differ from call to call are operands too, of rank 0.
+    /// `infer` returns the result's dtype and shape, or the reason why the operator does not apply. Inside `compile`,
+    /// dims may be symbols. `cpu` computes the result from contiguous operands; the result begins as zeros. It must
+    /// depend on nothing else, since equal calls may run once and unused calls never. Numbers that differ from call
+    /// to call are also operands, of rank 0.
     ///
     /// # Errors
     /// If the name is empty or taken.
@@ -79,12 +78,11 @@ impl CustomOp {
         })
     }
 
-    /// The operator with a kernel on NVIDIA GPUs too: CUDA C++ with a `__device__` function that every
-    /// thread of a grid calls with a pointer to each operand, one to the result (which it writes whole),
-    /// and the numbers of the grid; [`CudaFunction`] says it precisely. `grid` gives the threads, and
-    /// numbers such as sizes, from the shapes of the operands and of the result. The source is compiled
-    /// when a program with the operator is first compiled for a GPU; what is wrong in it is an error at
-    /// the line of the call.
+    /// Adds a kernel for NVIDIA GPUs: CUDA C++ with a `__device__` function that every thread of a grid calls. Its
+    /// arguments are a pointer to each operand, a pointer to the result (which it writes completely), and the numbers
+    /// of the grid; [`CudaFunction`] has the details. `grid` computes the threads, and numbers such as sizes, from
+    /// the shapes of the operands and of the result. The source is compiled when a program with the operator is first
+    /// compiled for a GPU. Errors in it are reported at the line of the call.
     ///
     /// ```no_run
     /// use kiln_tensor::{CudaGrid, CustomOp, DType, Device, Tensor};
@@ -110,7 +108,7 @@ impl CustomOp {
     /// ```
     ///
     /// # Errors
-    /// If it has such a kernel already.
+    /// If the operator already has a CUDA kernel.
     #[track_caller]
     pub fn cuda(
         self,
@@ -123,11 +121,11 @@ impl CustomOp {
         Ok(self)
     }
 
-    /// The operator with another kernel on the CPU, under a name of its own. It computes the same as the
-    /// first; where [tuning](crate::tuning) is on, the one that is faster for the sizes at hand is used.
-    /// Before that, its result is compared with the first's on random operands: integers and bools must be
-    /// equal, floats as close as `torch.testing.assert_close` asks. It may give an error for sizes that it can't
-    /// compute, and is not used for these; where sizes are left open, the first computes them all.
+    /// Adds another kernel on the CPU, under its own name. It must compute the same as the first. Where
+    /// [tuning](crate::tuning) is on, the faster one for the given sizes is used. Before that, its result is compared
+    /// with the first's on random operands: integers and bools must be equal, floats as close as
+    /// `torch.testing.assert_close` requires. It may return an error for sizes that it can't compute, and is then not
+    /// used for them. For sizes that are left open, the first is always used.
     ///
     /// # Errors
     /// If the name is empty or taken.
@@ -144,7 +142,7 @@ impl CustomOp {
         Ok(self)
     }
 
-    /// As [`CustomOp::alternative`], on NVIDIA GPUs; the rest is as for [`CustomOp::cuda`].
+    /// As [`CustomOp::alternative`], on NVIDIA GPUs; the other arguments are those of [`CustomOp::cuda`].
     ///
     /// # Errors
     /// If the name is empty or taken.
@@ -161,8 +159,8 @@ impl CustomOp {
         Ok(self)
     }
 
-    /// The operator with a derivative: from the inputs, the result and the gradient of the result to one
-    /// gradient for each input (`None` for zero). It may call this or another custom operator.
+    /// Adds a derivative: a function from the inputs, the result and the gradient of the result to one gradient for
+    /// each input (`None` for zero). It may call this or another custom operator.
     pub fn backward(
         mut self,
         f: impl Fn(&[Tensor], &Tensor, &Tensor) -> Vec<Option<Tensor>> + Send + Sync + 'static,
@@ -171,7 +169,7 @@ impl CustomOp {
         self
     }
 
-    /// The operator on a tensor or several ([`Nest`]), whose dtypes are not promoted.
+    /// Applies the operator to one or several tensors ([`Nest`]). Their dtypes are not promoted.
     #[track_caller]
     pub fn call(&self, inputs: impl Nest) -> Tensor {
         let inputs = Flat::of(&inputs).all;
@@ -205,7 +203,7 @@ fn cuda_function(
     }
 }
 
-/// What the registry answered, as an error at the user's line.
+/// Turns the answer of the registry into an error at the user's line.
 #[track_caller]
 fn registered(answer: std::result::Result<(), String>) -> Result<()> {
     match answer {

@@ -1,4 +1,4 @@
-//! The dtype of what is made without one.
+//! The default dtype.
 
 use crate::create::IntoShape;
 use crate::{DType, Tensor};
@@ -9,8 +9,8 @@ thread_local! {
     static DTYPE: Cell<DType> = const { Cell::new(DType::F32) };
 }
 
-/// The dtype that [`zeros`], [`ones`], [`rand`], [`randn`] and the parameters of layers have where none is
-/// given: f32, but inside [`with_default_dtype`].
+/// The dtype of [`zeros`], [`ones`], [`rand`], [`randn`] and the parameters of layers where none is given: f32,
+/// unless inside [`with_default_dtype`].
 pub fn default_dtype() -> DType {
     DTYPE.get()
 }

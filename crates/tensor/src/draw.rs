@@ -48,7 +48,7 @@ impl Var {
         self.hold("log_normal_", &(z * std + mean).exp())
     }
 
-    /// Waiting times for what happens `lambd` times per unit of time: density `λ e^(−λ x)`, mean 1 / λ.
+    /// Waiting times for events that happen `lambd` times per unit of time: density `λ e^(−λ x)`, mean 1 / λ.
     ///
     /// # Errors
     /// If the cell does not hold floats, or lambd is not above 0.
@@ -73,8 +73,8 @@ impl Var {
         self.hold("cauchy_", &(((u - 0.5) * PI).tan() * sigma + median))
     }
 
-    /// How many attempts a success of probability `p` takes: 1, 2, …, with probability `(1 − p)ᵏ⁻¹ p`, in
-    /// the cell's dtype.
+    /// The number of attempts until a success of probability `p`: 1, 2, …, with probability `(1 − p)ᵏ⁻¹ p`, in the
+    /// cell's dtype.
     ///
     /// # Errors
     /// If p does not lie between 0 and 1, or the cell holds bool.
@@ -115,7 +115,7 @@ impl Var {
         self.hold("random_", &Tensor::randint(low, high, self.shape()))
     }
 
-    /// The logarithms of uniform numbers in `(0, 1]`, in the cell's dtype where that is wide, else f32.
+    /// The logarithms of uniform numbers in `(0, 1]`, in f64 if the cell's dtype is f64 or i64, else in f32.
     #[track_caller]
     fn log_of_uniform(&self) -> Tensor {
         let dtype = match self.dtype() {

@@ -1,4 +1,4 @@
-//! Compiled functions, and what they take and give.
+//! Compiled functions, their arguments and results.
 
 use crate::nest::{Counts, Flat, built};
 use crate::{DimSpec, Error, ErrorKind, Nest, Program, Result, Returned, Spec, Tensor, Var};
@@ -13,9 +13,9 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::panic::Location;
 
-/// Records `f` once for arguments of these specs and compiles it: one spec, or a tuple, array, `Vec` or
-/// struct of them ([`Nest`]); a tensor stands for its own. `f` takes tensors in the same structure, and
-/// gives tensors in any, or a `Result`.
+/// Records `f` once for arguments of these specs and compiles it. The specs are one spec, or a tuple, array, `Vec` or
+/// struct of them ([`Nest`]); a tensor stands for its own spec. `f` takes tensors in the same structure, and returns
+/// tensors in any structure, or a `Result` of them.
 ///
 /// # Errors
 /// If `f` fails, an operation in it is invalid, it reads a value, or the engine can't run it.
@@ -113,12 +113,12 @@ fn arguments(
 
 /// A compiled function from `I` to `O`.
 ///
-/// Reads of [`Var`](crate::Var)s see their values at the time of each run, and assignments are committed
-/// when the run succeeds. What depends only on `Var`s and captured tensors is computed once and again when
-/// one of them changes.
+/// Reads of [`Var`](crate::Var)s see their values at the time of each run, and assignments are committed when the run
+/// succeeds. Values that depend only on `Var`s and captured tensors are computed once, and again when one of them
+/// changes.
 ///
-/// What does not depend on types is its [`Program`]. A signature that is only known when the program runs is
-/// that of `Vec`s, `Compiled<Vec<Tensor>, Vec<Tensor>>` or `Compiled` for short.
+/// The part that does not depend on types is its [`Program`]. If the signature is only known when the program runs,
+/// it is that of `Vec`s: `Compiled<Vec<Tensor>, Vec<Tensor>>`, or `Compiled` for short.
 pub struct Compiled<I = Vec<Tensor>, O = Vec<Tensor>> {
     program: Program,
     takes: Counts,
@@ -131,8 +131,7 @@ impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Compiled<I, O> {
     /// [`Var`](crate::Var) wait for each other.
     ///
     /// # Errors
-    /// If the arguments don't fit the specs, or what goes wrong in the run. `Var`s then keep their
-    /// values.
+    /// If the arguments don't fit the specs, or the error of the run. `Var`s then keep their values.
     #[track_caller]
     pub fn run(&self, arguments: impl Nest<Owned = I>) -> Result<O> {
         let loc = Location::caller();
@@ -144,16 +143,15 @@ impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Compiled<I, O> {
         ))
     }
 
-    /// Runs every kernel of the plan and compares what it writes with the reference evaluation, in f64,
-    /// of the same values, from what the plan itself computed before: the error of each kernel by
-    /// itself, the worst first, with the line that recorded it. The reference is slow; take small
-    /// sizes.
+    /// Runs every kernel of the plan and compares its results with a reference evaluation in f64. The reference takes
+    /// the values that the plan itself computed before, so each error is that of one kernel alone. The worst comes
+    /// first, with the line that recorded it. The reference is slow; use small sizes.
     ///
     /// Nothing is committed: `Var`s and the generator of random numbers stay as they are, and the
     /// random numbers are those of the next run.
     ///
     /// # Errors
-    /// If the arguments don't fit the specs, or what goes wrong in the run.
+    /// If the arguments don't fit the specs, or the error of the run.
     ///
     /// ```
     /// use kiln_tensor::{DType, Spec, Tensor, compile};
@@ -170,14 +168,13 @@ impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Compiled<I, O> {
         self.program.verify_at(&refs(&given), loc)
     }
 
-    /// Finds the rewrite of the optimiser that makes a result wrong: compiles the function with fewer
-    /// and fewer rewrites and compares its results, and the values it assigns, with the reference
-    /// evaluation of what was recorded. The tolerance is one that the program without rewrites is
-    /// within. Commits nothing, like [`Compiled::verify`].
+    /// Finds the rewrite of the optimiser that makes a result wrong. Compiles the function with fewer and fewer
+    /// rewrites, and compares its results, and the values it assigns, with the reference evaluation of the recorded
+    /// program. The tolerance is one that the program without rewrites meets. Commits nothing, like
+    /// [`Compiled::verify`].
     ///
     /// # Errors
-    /// If the arguments don't fit the specs, if the program is too large for the reference, or what
-    /// goes wrong in a run.
+    /// If the arguments don't fit the specs, if the program is too large for the reference, or the error of a run.
     #[track_caller]
     pub fn bisect(&self, arguments: impl Nest<Owned = I>) -> Result<Bisection> {
         let loc = Location::caller();
@@ -185,7 +182,7 @@ impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Compiled<I, O> {
         self.program.bisect_at(&refs(&given), loc)
     }
 
-    /// The tensors of what the function is called with.
+    /// The tensors of the arguments of a call.
     #[track_caller]
     fn given<N: Nest<Owned = I>>(
         &self,
@@ -201,7 +198,7 @@ impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Compiled<I, O> {
         Ok(flat.all)
     }
 
-    /// The error of a call with other arguments than the function was compiled for.
+    /// The error of a call whose arguments have another structure than the function was compiled for.
     #[cold]
     fn differs(
         &self,

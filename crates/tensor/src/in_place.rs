@@ -1,4 +1,4 @@
-//! PyTorch's in-place names, on cells.
+//! PyTorch's in-place names, for cells.
 
 use crate::{
     AsTensor, Combine, DimArg, Error, ErrorKind, Factors, Indices, Int, NanToNum, Other, Put,
@@ -9,15 +9,14 @@ use std::panic::Location;
 
 macro_rules! arithmetic {
     ($($(#[$doc:meta])* $name:ident = $op:ident;)*) => {
-        /// Arithmetic on what the cell holds, under PyTorch's in-place names. Each is an assignment:
-        /// snapshots don't change. The result takes the cell's dtype and must have its shape; a float
-        /// result of an integer cell is an error.
+        /// Arithmetic on the value of the cell, under PyTorch's in-place names. Each is an assignment: snapshots
+        /// don't change. The result is cast to the cell's dtype and must have its shape; a float result of an integer
+        /// cell is an error.
         impl Var {
             $($(#[$doc])*
             ///
             /// # Errors
-            /// If the operation is invalid or its result doesn't fit; the cell then keeps what it
-            /// holds.
+            /// If the operation is invalid or its result doesn't fit; the cell then keeps its value.
             #[track_caller]
             pub fn $name<'a>(&self, other: impl Into<Other<'a>>) -> Result<()> {
                 let result = self.get().detach().$op(other);
@@ -105,14 +104,13 @@ arithmetic! {
 
 macro_rules! of_one {
     ($($name:ident = $op:ident;)*) => {
-        /// Functions of what the cell holds, under PyTorch's in-place names: assignments like those of
-        /// the arithmetic above.
+        /// Functions of the value of the cell, under PyTorch's in-place names: assignments like those of the
+        /// arithmetic above.
         impl Var {
             $(#[doc = concat!("[`Tensor::", stringify!($op), "`].")]
             ///
             /// # Errors
-            /// If the operation is invalid or its result doesn't fit; the cell then keeps what it
-            /// holds.
+            /// If the operation is invalid or its result doesn't fit; the cell then keeps its value.
             #[track_caller]
             pub fn $name(&self) -> Result<()> {
                 self.hold(stringify!($name), &self.get().detach().$op())
@@ -182,8 +180,8 @@ of_one! {
 
 macro_rules! with_arguments {
     ($($name:ident = $op:ident($($arg:ident: $type:ty),*);)*) => {
-        /// Further operations under PyTorch's in-place names. Where the result has another shape, as the
-        /// transpose of a matrix that is not square, the assignment is an error.
+        /// Further operations under PyTorch's in-place names. If the result has another shape, as the transpose of a
+        /// non-square matrix does, the assignment is an error.
         ///
         /// ```
         /// use kiln_tensor::{Factors, Tensor, Var};
@@ -198,8 +196,7 @@ macro_rules! with_arguments {
             $(#[doc = concat!("[`Tensor::", stringify!($op), "`].")]
             ///
             /// # Errors
-            /// If the operation is invalid or its result doesn't fit; the cell then keeps what it
-            /// holds.
+            /// If the operation is invalid or its result doesn't fit; the cell then keeps its value.
             #[track_caller]
             #[allow(clippy::needless_lifetimes)] // only some of the arguments name it
             pub fn $name<'a>(&'a self, $($arg: $type),*) -> Result<()> {
@@ -287,7 +284,7 @@ impl Var {
     /// Puts a number on the main diagonal, where all indices are equal.
     ///
     /// # Errors
-    /// If there is none; the cell then keeps what it holds.
+    /// If the tensor has no main diagonal; the cell then keeps its value.
     #[track_caller]
     pub fn fill_diagonal_(&self, value: impl Into<Scalar>) -> Result<()> {
         self.hold("fill_diagonal_", &self.get().detach().with_diagonal(value))

@@ -1,8 +1,7 @@
-//! Lazy tensors: what users type.
+//! Lazy tensors: the API that users call.
 //!
-//! A [`Tensor`] is a handle to a recorded operation; nothing runs until a value is asked for. A
-//! [`Var`] is a cell that holds a tensor and can be assigned another one. See the crate `kiln` for the
-//! guide.
+//! A [`Tensor`] is a handle to a recorded operation; nothing runs until a value is read. A [`Var`] is a cell that
+//! holds a tensor and can be assigned another one. See the crate `kiln` for the guide.
 
 mod autocast;
 mod autograd;

@@ -1,10 +1,9 @@
 //! Names of dims: an optional check on top of the shapes.
 //!
-//! Names belong to the handle. They never enter the program, and an operation on tensors without names
-//! pays nothing for them. They follow every recorded op by PyTorch's rules: elementwise ops unify the
-//! names of aligned dims (an error if they differ), reductions drop those of the dims that go, views
-//! carry them along, products take them from the dims that stay. Ops that can't say which dims their
-//! result has drop all names.
+//! Names belong to the handle. They never enter the program, and an operation on tensors without names pays nothing
+//! for them. They follow every recorded op by PyTorch's rules: elementwise ops unify the names of aligned dims (an
+//! error if they differ), reductions drop the names of reduced dims, views carry names along, products take them from
+//! the dims that remain. Ops that can't map dims of their operands to dims of their result drop all names.
 
 use crate::Tensor;
 use kiln_ir::{Op, OpError, ensure};
@@ -13,7 +12,7 @@ use std::sync::Arc;
 /// The name of each dim.
 pub(crate) type Names = Arc<[Option<Arc<str>>]>;
 
-/// A name, or `None`, for each dim; `"..."` stands for the dims that the others leave.
+/// A name, or `None`, for each dim; `"..."` stands for the remaining dims.
 pub struct DimNames(pub(crate) Vec<Option<String>>);
 
 impl<const N: usize> From<[&str; N]> for DimNames {
@@ -35,7 +34,7 @@ impl<const N: usize> From<[Option<&str>; N]> for DimNames {
 }
 
 impl DimNames {
-    /// One name for each dim, the ellipsis replaced by `rest`.
+    /// One name for each dim, with the ellipsis replaced by `rest`.
     pub(crate) fn spelled(
         &self,
         t: &Tensor,
@@ -63,7 +62,7 @@ impl DimNames {
         distinct(names)
     }
 
-    /// One name for each dim of t, which keeps its own where the ellipsis stands.
+    /// One name for each dim of t. Dims that the ellipsis stands for keep their names.
     pub(crate) fn for_dims_of(&self, t: &Tensor) -> Result<Vec<Option<Arc<str>>>, OpError> {
         let own = t.own_names();
         let before = self.0.iter().position(|n| n.as_deref() == Some("..."));
@@ -103,7 +102,7 @@ impl Tensor {
         }
     }
 
-    /// A name for each dim, or none where nothing is named.
+    /// A name for each dim, or only `None`s if no dim is named.
     pub(crate) fn own_names(&self) -> Vec<Option<Arc<str>>> {
         match &self.names {
             Some(names) => names.to_vec(),
@@ -111,14 +110,15 @@ impl Tensor {
         }
     }
 
-    /// The same value under names; none of them given removes them.
+    /// The same value under other names; only `None`s remove the names.
     pub(crate) fn with_names(&self, names: Vec<Option<Arc<str>>>) -> Tensor {
         let mut t = self.clone();
         t.names = names.iter().any(Option::is_some).then(|| names.into());
         t
     }
 
-    /// The value of a view of `from` that only inserts or removes dims of size 1, under its names.
+    /// The value of a view of `from` that only inserts or removes dims of size 1, with the names of `from` after
+    /// `edit`.
     pub(crate) fn with_names_of(
         self,
         from: &Tensor,
@@ -155,7 +155,7 @@ pub(crate) fn shown(names: &[Option<&str>]) -> String {
     }
 }
 
-/// Errs if a name stands at different places, counted from the right, of two operands.
+/// Returns an error if a name stands at different places, counted from the right, of two operands.
 pub(crate) fn aligned(a: &Tensor, b: &Tensor) -> Result<(), OpError> {
     let (Some(p), Some(q)) = (&a.names, &b.names) else {
         return Ok(());
@@ -219,7 +219,7 @@ pub(crate) fn of(op: &Op, inputs: &[Tensor]) -> Result<Option<Names>, OpError> {
         | Op::Scatter(_) => x,
         _ => return Ok(None),
     };
-    // Two dims of one name are none of that name.
+    // A name that two dims would have is dropped from both.
     let once = |n: &Option<Arc<str>>| names.iter().filter(|m| *m == n).count() == 1;
     let names: Vec<_> = names
         .iter()
@@ -228,7 +228,7 @@ pub(crate) fn of(op: &Op, inputs: &[Tensor]) -> Result<Option<Names>, OpError> {
     Ok(names.iter().any(Option::is_some).then(|| names.into()))
 }
 
-/// Names of aligned dims: the same, or one of them none.
+/// Unifies the names of aligned dims: they must be equal, or one of them `None`.
 fn unify(
     names: &mut [Option<Arc<str>>],
     other: &[Option<Arc<str>>],

@@ -1,4 +1,4 @@
-//! Conversions from and to the arrays of the `ndarray` crate.
+//! Conversions from and to the arrays of the crate `ndarray`.
 
 use crate::{Element, Error, ErrorKind, Result, Tensor};
 use kiln_base::Loc;
@@ -6,7 +6,7 @@ use ndarray::{ArrayD, ArrayView, Dimension, IxDyn};
 use std::panic::Location;
 
 impl Tensor {
-    /// A copy of an array of any layout, negative strides among them.
+    /// A copy of an array of any layout, including negative strides.
     ///
     /// ```
     /// use kiln_tensor::Tensor;

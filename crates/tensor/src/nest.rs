@@ -1,16 +1,16 @@
-//! Tensors, and structures of them: what functions take and give.
+//! Tensors and structures of them: the arguments and results of functions.
 
 use crate::{Error, ErrorKind, Spec, Tensor, Var};
 use smallvec::SmallVec;
 use std::fmt::{Display, Write};
 use std::panic::Location;
 
-/// A tensor, or a structure of them: a tuple, an array, a `Vec`, an `Option`, a struct with
-/// `#[derive(Nest)]`, or any nesting of these. What JAX calls a pytree.
+/// A tensor, or a structure of them: a tuple, an array, a `Vec`, an `Option`, a struct with `#[derive(Nest)]`, or any
+/// nesting of these. JAX calls it a pytree.
 ///
-/// What is given to a call may hold tensors or [`Var`]s, by value or by reference; what a function gets is
-/// the same structure of owned tensors, [`Nest::Owned`]. Where specs are asked for (`L` is [`Spec`]), a
-/// structure holds these, or tensors that stand for theirs.
+/// The arguments of a call may hold tensors or [`Var`]s, by value or by reference. A function receives the same
+/// structure of owned tensors, [`Nest::Owned`]. Where specs are expected (`L` is [`Spec`]), a structure holds specs,
+/// or tensors that stand for their specs.
 ///
 /// ```
 /// use kiln_tensor::{DType, Spec, Tensor, Var, compile};
@@ -29,28 +29,27 @@ pub trait Nest<L = Tensor> {
     /// The same structure of owned tensors.
     type Owned: Nest<Owned = Self::Owned>;
 
-    /// Appends what it holds, in order.
+    /// Appends the leaves of the structure, in order.
     fn flatten_into(&self, flat: &mut Flat<L>);
 
-    /// The structure, of other tensors.
+    /// Builds the structure from other tensors.
     fn build(feed: &mut Feed<'_>) -> Self::Owned;
 }
 
-/// How many values there are where the types leave it open: the length of each `Vec`, and whether an `Option`
-/// holds something.
+/// The counts that the types leave open: the length of each `Vec`, and 1 or 0 for each `Option`.
 pub(crate) type Counts = SmallVec<[usize; 2]>;
 
-/// What a structure holds, one behind the other; see [`Nest::flatten_into`].
+/// The leaves of a structure in order; see [`Nest::flatten_into`].
 #[derive(Clone, Debug)]
 pub struct Flat<L = Tensor> {
     pub(crate) all: Vec<L>,
     pub(crate) counts: Counts,
-    /// The first thing that could not be taken.
+    /// The error of the first leaf that could not be appended.
     pub(crate) error: Option<Error>,
     paths: Option<Paths>,
 }
 
-/// Where things are in a structure, such as `1.weight`.
+/// The paths of leaves in a structure, such as `1.weight`.
 #[derive(Clone, Debug, Default)]
 struct Paths {
     here: String,
@@ -76,7 +75,7 @@ impl<N: Nest> From<N> for Flat {
 }
 
 impl<L> Flat<L> {
-    /// What a structure holds.
+    /// Returns the leaves of a structure.
     #[track_caller]
     pub fn of<N: Nest<L> + ?Sized>(nest: &N) -> Flat<L> {
         let mut flat = Flat::default();
@@ -84,7 +83,7 @@ impl<L> Flat<L> {
         flat
     }
 
-    /// What a structure holds, and where.
+    /// Returns the leaves of a structure, and their paths.
     #[track_caller]
     pub(crate) fn named<N: Nest<L> + ?Sized>(nest: &N) -> (Flat<L>, Vec<String>) {
         let paths = Some(Paths::default());
@@ -97,7 +96,7 @@ impl<L> Flat<L> {
         (flat, paths.all)
     }
 
-    /// Appends a tensor, or what stands for one.
+    /// Appends a tensor, or a spec in place of one.
     pub fn leaf(&mut self, leaf: L) {
         self.all.push(leaf);
         if let Some(paths) = &mut self.paths {
@@ -105,7 +104,7 @@ impl<L> Flat<L> {
         }
     }
 
-    /// Appends what a part of the structure holds: a field, or an element by its number.
+    /// Appends the leaves of a part of the structure: a field, or an element by its index.
     #[track_caller]
     pub fn part<N: Nest<L> + ?Sized>(&mut self, name: impl Display, part: &N) {
         let mut before = 0;
@@ -120,20 +119,20 @@ impl<L> Flat<L> {
         }
     }
 
-    /// Notes how many elements follow, where their number is not part of the type; or a setting that is
-    /// neither a tensor nor part of the type, as a number, which a compiled function takes as it was.
+    /// Records the number of elements that follow, if it is not part of the type. It may also be a setting, as a
+    /// number, that is neither a tensor nor part of the type; a compiled function must be called with the same one.
     pub fn count(&mut self, n: usize) {
         self.counts.push(n);
     }
 }
 
-/// The tensors that a structure is made of; see [`Nest::build`].
+/// The tensors that a structure is built from; see [`Nest::build`].
 pub struct Feed<'a> {
-    /// `None` for one that there is not.
+    /// `None` for a missing tensor.
     tensors: &'a mut dyn Iterator<Item = Option<Tensor>>,
     counts: std::slice::Iter<'a, usize>,
     taken: usize,
-    /// The numbers of those that there are not, but for those in an `Option`, which is then `None`.
+    /// The indices of missing tensors, except where an `Option` became `None` for lack of all its tensors.
     missing: Vec<usize>,
 }
 
@@ -150,14 +149,14 @@ impl Feed<'_> {
         })
     }
 
-    /// How many elements follow, where their number is not part of the type; or the setting that was noted.
+    /// Returns the number of elements that follow, if it is not part of the type, or a recorded setting.
     pub fn count(&mut self) -> usize {
         self.counts.next().copied().unwrap_or(0)
     }
 }
 
-/// The structure with these counts, of the tensors that there are; or the number of the first one that is
-/// missing.
+/// Builds the structure with these counts from the tensors that are present. Returns the index of the first missing
+/// one if it can't.
 pub(crate) fn partly<N: Nest<L>, L>(
     counts: &[usize],
     tensors: impl IntoIterator<Item = Option<Tensor>>,
@@ -175,7 +174,7 @@ pub(crate) fn partly<N: Nest<L>, L>(
     }
 }
 
-/// The structure with these counts, of other tensors.
+/// Builds the structure with these counts from other tensors.
 pub(crate) fn built<N: Nest<L>, L>(
     counts: &[usize],
     tensors: impl IntoIterator<Item = Tensor>,
@@ -188,7 +187,7 @@ pub(crate) fn built<N: Nest<L>, L>(
     })
 }
 
-/// What a function may return: a [`Nest`], or a `Result` of one.
+/// The return type of a function: a [`Nest`], or a `Result` of one.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not what a function of tensors returns",
     label = "returns a tensor, a tuple, array, `Vec`, `Option` or struct of owned tensors, or a `Result` of these"
@@ -197,7 +196,7 @@ pub trait Returned {
     /// The tensors.
     type Nest: Nest<Owned = Self::Nest>;
 
-    /// What is returned of other tensors: a `Result` where this is one.
+    /// The same return type with other tensors: a `Result` if this is one.
     type Like<N: Nest<Owned = N>>;
 
     /// The tensors, or the function's own error.
@@ -206,8 +205,8 @@ pub trait Returned {
     /// If the function failed.
     fn into_result(self) -> Result<Self::Nest, Error>;
 
-    /// What stands for a result: itself where this is a `Result`, else the tensors, which carry the error, if
-    /// there is one. `counts` says how many they then are.
+    /// Converts a result: a `Result` stays as it is; otherwise it is the tensors, which carry the error if there is
+    /// one. `counts` then gives their number.
     fn like<N: Nest<Owned = N>>(result: Result<N, Error>, counts: &[usize]) -> Self::Like<N>;
 }
 
@@ -240,7 +239,7 @@ impl<T: Nest<Owned = T>> Returned for Result<T, Error> {
     }
 }
 
-/// What holds a tensor, or stands for one.
+/// Leaves: types that hold a tensor, or stand for one.
 macro_rules! nest_leaf {
     ($($name:ty, $leaf:ty: |$this:ident, $flat:ident| $add:expr;)*) => {
         $(impl Nest<$leaf> for $name {
@@ -272,7 +271,7 @@ impl Flat {
         &self.all
     }
 
-    /// The structure that these tensors were taken from, of others.
+    /// Builds the structure that these tensors were taken from, with other tensors.
     pub fn build<N: Nest>(&self, tensors: impl IntoIterator<Item = Tensor>) -> N::Owned {
         built::<N, Tensor>(&self.counts, tensors)
     }
@@ -355,7 +354,7 @@ impl<L, T: Nest<L>> Nest<L> for Option<T> {
         }
     }
 
-    /// `None`, too, where there is none of its tensors.
+    /// `None` also if all of its tensors are missing.
     fn build(feed: &mut Feed<'_>) -> Option<T::Owned> {
         if feed.count() == 0 {
             return None;
@@ -413,14 +412,14 @@ nest_tuple! {
     note = "a struct can by `#[derive(Nest)]` if the type of its tensors is a parameter: `struct Params<T = Tensor> {{ weight: T, bias: T }}`"
 )]
 pub trait NestOf: Nest {
-    /// The same structure of these.
+    /// The same structure of `T`s.
     type Of<T>;
 
-    /// The structure, of what `each` gives.
+    /// Builds the structure from the values that `each` returns.
     fn build_of<T>(feed: &mut Feed<'_>, each: &mut dyn FnMut() -> T) -> Self::Of<T>;
 }
 
-/// The structure with these counts, of anything.
+/// Builds the structure with these counts from any values.
 pub(crate) fn built_of<N: NestOf, T>(counts: &[usize], mut each: impl FnMut() -> T) -> N::Of<T> {
     let mut feed = Feed {
         tensors: &mut std::iter::empty(),

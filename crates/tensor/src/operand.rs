@@ -3,7 +3,7 @@
 use crate::{Scalar, Tensor, Var};
 use std::borrow::Cow;
 
-/// What stands for a tensor in a call: a [`Tensor`] or a [`Var`], by value or by reference.
+/// An argument that stands for a tensor: a [`Tensor`] or a [`Var`], by value or by reference.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, Var, cat};
@@ -20,7 +20,7 @@ use std::borrow::Cow;
     label = "takes a `Tensor` or a `Var`, by value or by reference"
 )]
 pub trait AsTensor {
-    /// The tensor; of a cell, what it holds now.
+    /// The tensor, or the current value of a cell.
     fn as_tensor(&self) -> Cow<'_, Tensor>;
 }
 
@@ -44,7 +44,7 @@ impl<T: AsTensor + ?Sized> AsTensor for &T {
     }
 }
 
-/// An argument that its caller has converted already; its own `into` comes before that of the trait.
+/// An argument that has already been converted. Its own `into` takes precedence over that of the trait.
 #[derive(Copy, Clone)]
 pub(crate) struct Converted<T>(T);
 
@@ -76,8 +76,8 @@ impl<'a> From<Converted<Other<'a>>> for Other<'a> {
     }
 }
 
-/// A tensor that a call may do without: what stands for a tensor ([`AsTensor`]), or an `Option` of that, by
-/// value or by reference. A layer gives its `Option<Var>` as it is.
+/// An optional tensor argument: an argument that stands for a tensor ([`AsTensor`]), or an `Option` of one, by value
+/// or by reference. A layer can pass its `Option<Var>` directly.
 ///
 /// ```
 /// use kiln_tensor::{MaybeTensor, Tensor, Var};
@@ -94,7 +94,7 @@ impl<'a> From<Converted<Other<'a>>> for Other<'a> {
     label = "takes a `Tensor`, a `Var`, or an `Option` of one, by value or by reference"
 )]
 pub trait MaybeTensor {
-    /// The tensor, if there is one; of a cell, what it holds now.
+    /// The tensor, if there is one; for a cell, its current value.
     fn into_option(self) -> Option<Tensor>;
 }
 
@@ -123,8 +123,8 @@ impl<T: AsTensor> MaybeTensor for &Option<T> {
     }
 }
 
-/// Cells of a list, such as the parameters that an optimiser updates: any iterator of [`Var`]s, by value or by
-/// reference, or one of them.
+/// A list of cells, such as the parameters that an optimiser updates: any iterator of [`Var`]s, by value or by
+/// reference, or a single one.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, Var, Vars};
@@ -176,7 +176,7 @@ impl AsVar for Var {
     }
 }
 
-// So that an option that is a cell takes a reference to one.
+// So that an `Option<Var>` field of options accepts a reference to a cell.
 impl From<&Var> for Option<Var> {
     fn from(var: &Var) -> Option<Var> {
         Some(var.clone())
@@ -189,7 +189,7 @@ impl<T: AsVar + ?Sized> AsVar for &T {
     }
 }
 
-/// The tensors of a list; the functions that take one read it with this.
+/// Collects the tensors of a list argument.
 #[track_caller]
 pub(crate) fn listed(tensors: impl IntoIterator<Item: AsTensor>) -> Vec<Tensor> {
     let mut list = Vec::new();

@@ -1,21 +1,21 @@
-//! What PyTorch gives by keyword.
+//! Options that PyTorch takes as keyword arguments.
 
 use kiln_ir::OpError;
 
-/// Options that may be wrong whatever they are applied to: a function says so when it is called, a layer when it is
-/// made.
+/// Options that can be invalid regardless of what they are applied to. A function checks them when it is called, a
+/// layer when it is constructed.
 pub trait Settings {
-    /// What is wrong with them.
+    /// Checks the options.
     ///
     /// # Errors
-    /// The first thing that is.
+    /// The first invalid option.
     fn check(&self) -> Result<(), OpError> {
         Ok(())
     }
 }
 
-/// A struct of options: public fields with defaults, and a setter a field. What stands in the parentheses is
-/// required, and where that is one thing, it stands for the struct; tensors behind the fields are optional.
+/// A struct of options: public fields with defaults, and a setter for each field. Fields in the parentheses are
+/// required; a single required field converts into the struct. Tensors listed after the fields are optional.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! options {

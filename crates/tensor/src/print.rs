@@ -7,18 +7,18 @@ use kiln_runtime::Buffer;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// How tensors print: PyTorch's `set_printoptions`.
+/// Options for printing tensors: PyTorch's `set_printoptions`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrintOptions {
-    /// Digits behind the decimal point.
+    /// The number of digits after the decimal point.
     pub precision: usize,
     /// Tensors of more elements are summarised.
     pub threshold: usize,
-    /// How many elements a summary shows at each end of a dim.
+    /// The number of elements that a summary shows at each end of a dim.
     pub edgeitems: usize,
     /// Characters in a line.
     pub linewidth: usize,
-    /// Whether floats print as `1.0000e+00`; `None` decides by their magnitudes.
+    /// True if floats print as `1.0000e+00`; `None` decides by their magnitudes.
     pub sci_mode: Option<bool>,
 }
 
@@ -41,7 +41,7 @@ impl Default for PrintOptions {
 
 static OPTIONS: Mutex<PrintOptions> = Mutex::new(PrintOptions::DEFAULT);
 
-/// Sets how tensors print, for the whole process.
+/// Sets the options for printing tensors, for the whole process.
 ///
 /// ```
 /// use kiln_tensor::{PrintOptions, Tensor, set_printoptions};
@@ -52,7 +52,7 @@ pub fn set_printoptions(options: PrintOptions) {
     *OPTIONS.lock().unwrap_or_else(PoisonError::into_inner) = options;
 }
 
-/// How tensors print.
+/// Returns the options for printing tensors.
 pub fn printoptions() -> PrintOptions {
     OPTIONS
         .lock()
@@ -63,7 +63,7 @@ pub fn printoptions() -> PrintOptions {
 impl fmt::Display for Tensor {
     /// Computes the values and prints them as PyTorch does; an error prints as its code frame.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Drawn at the tensor's own line: printing has none of the user's.
+        // The error is located at the tensor's own line: printing has no line of the user's.
         match self.to_text(&printoptions()) {
             Ok(text) => f.write_str(&text),
             Err(e) => write!(f, "{e}"),
@@ -72,7 +72,7 @@ impl fmt::Display for Tensor {
 }
 
 impl fmt::Debug for Tensor {
-    /// The fact and where it was recorded; runs nothing.
+    /// Prints the fact and where it was recorded; runs nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.error() {
             Some(e) => write!(f, "Tensor({e})"),
@@ -89,7 +89,7 @@ impl fmt::Debug for Tensor {
 }
 
 impl Tensor {
-    /// The text that printing gives under these options.
+    /// Returns the text printed under these options.
     ///
     /// # Errors
     /// As [`Tensor::realize`].
@@ -129,7 +129,7 @@ impl Tensor {
         Ok(text + ")")
     }
 
-    /// What PyTorch adds where it isn't the default.
+    /// The suffixes that PyTorch prints where device, size, dtype or names aren't the default.
     fn suffixes(&self, shape: &[usize], numel: usize) -> Vec<String> {
         let mut out = Vec::new();
         if self.device() != Device::Cpu {
@@ -154,10 +154,10 @@ impl Tensor {
     }
 }
 
-/// Which elements are shown and where they stand.
+/// The choice of elements that are shown, and their positions.
 struct Layout<'a> {
     options: &'a PrintOptions,
-    /// How many elements stand at each end of a dim; the others are left out.
+    /// The number of elements shown at each end of a dim; the others are left out.
     edge: usize,
 }
 
@@ -239,7 +239,7 @@ fn texts(
     Ok(padded(texts, |_| true))
 }
 
-/// Right-aligned to the longest of the texts that count; a longer one that doesn't sticks out.
+/// Right-aligns texts to the longest one for which `counts` is true. A longer text that doesn't count sticks out.
 fn padded(texts: Vec<String>, counts: impl Fn(usize) -> bool) -> (Vec<String>, usize) {
     let counted = texts.iter().enumerate().filter(|(i, _)| counts(*i));
     let width = counted.map(|(_, t)| t.len()).max().unwrap_or(1);
@@ -247,8 +247,8 @@ fn padded(texts: Vec<String>, counts: impl Fn(usize) -> bool) -> (Vec<String>, u
     (texts.collect(), width)
 }
 
-/// Whole numbers as `1.`, others with decimals, both in scientific notation where magnitudes differ
-/// much. Zeros, infinities and NaN decide nothing, neither the notation nor the width.
+/// Prints integral floats as `1.`, others with decimals, and all in scientific notation if their magnitudes differ
+/// much. Zeros, infinities and NaN affect neither the notation nor the width.
 fn floats(values: &[f64], options: &PrintOptions) -> (Vec<String>, usize) {
     let decides = |v: &f64| v.is_finite() && *v != 0.0;
     let sizes = || values.iter().filter(|v| decides(v)).map(|v| v.abs());

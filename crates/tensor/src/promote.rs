@@ -33,7 +33,7 @@ fn promote(a: DType, b: DType) -> Result<DType, OpError> {
     })
 }
 
-/// The dtype of a tensor together with a number: the number counts only by its kind.
+/// The dtype of an operation on a tensor and a number: only the kind of the number counts.
 pub(crate) fn with_scalar(tensor: DType, number: Scalar) -> DType {
     if number.kind() <= tensor.kind() {
         return tensor;

@@ -1,13 +1,13 @@
 //! Quantisation of trained networks: products of bytes in place of products of floats.
 //!
-//! Inside [`Calibration::quantized`] and [`quantize_dynamic`] a layer's input becomes bytes without a sign, its weight
-//! bytes with one, `x ≈ (q − zero) · scale`, and their product, which is exact in i32, is a float again by both scales.
-//! Weights have a scale for each output channel, as large as that of their largest number; where they depend on
-//! parameters alone they are made into bytes once.
+//! Inside [`Calibration::quantized`] and [`quantize_dynamic`] a layer's input becomes unsigned bytes and its weight
+//! signed bytes: `x ≈ (q − zero) · scale`. Their product is exact in i32, and is converted to floats by both scales.
+//! Weights have a scale for each output channel, set by the largest magnitude in the channel. Weights that depend on
+//! parameters alone are quantised once.
 //!
-//! As in ONNX's form of quantised networks, it is a value that is quantised, not an operand: once a calibrated layer has
-//! read one, everything else reads what its bytes stand for. So bytes alone are stored of it, also where a residual
-//! connection adds it to a result further behind.
+//! As in ONNX's form of quantised networks, values are quantised, not operands: once a calibrated layer has read a
+//! value, everything else reads its dequantised bytes. So only the bytes of the value are stored, even if a residual
+//! connection adds it to a later result.
 
 use crate::ops::Conv;
 use crate::record::{SOURCE, compose};
@@ -26,14 +26,14 @@ thread_local! {
     static REDUCED: RefCell<bool> = const { RefCell::new(false) };
 }
 
-/// Values that calibrated layers have made into bytes, by node and output, each with what these stand for.
+/// The values that calibrated layers have quantised, by node and output, each with its dequantised value.
 type Stored = HashMap<(*const Node, u32), (Tensor, Tensor)>;
 
 fn key(t: &Tensor) -> (*const Node, u32) {
     (Arc::as_ptr(&t.handle.node), t.handle.output)
 }
 
-/// What operations read of some values: of those that are stored as bytes what these stand for.
+/// Returns the values that operations read: dequantised values in place of those that are stored as bytes.
 pub(crate) fn read(values: &[Tensor]) -> Cow<'_, [Tensor]> {
     STORED.with_borrow(|stored| {
         let known = |t: &Tensor| Some(stored.get(&key(t))?.1.handle.clone());
@@ -48,24 +48,24 @@ pub(crate) fn read(values: &[Tensor]) -> Cow<'_, [Tensor]> {
     })
 }
 
-/// What layers of this thread do.
+/// The mode of the layers of this thread.
 enum Mode {
     Floats,
-    /// What they read is noted.
+    /// The inputs of layers are observed.
     Observed(Vec<Observed>),
-    /// What they read says how it becomes bytes.
+    /// The inputs of linear layers are quantised by their own range, computed in each run.
     Dynamic,
-    /// What was noted says so, of one layer after the other.
+    /// The inputs of layers are quantised by observed ranges, one for each layer in order.
     Known(Arc<[Range]>, usize),
 }
 
-/// The least and the largest number that a layer reads, which are still to be computed.
+/// The least and the largest number that a layer reads, not computed yet.
 struct Observed {
     weight: Shape,
     ends: (Tensor, Tensor),
 }
 
-/// Between which numbers a layer's input lies; the shape of its weight tells layers apart.
+/// The range of a layer's input. The shape of the layer's weight identifies the layer.
 #[derive(Clone, Debug, PartialEq)]
 struct Range {
     weight: Shape,
@@ -73,7 +73,7 @@ struct Range {
 }
 
 impl Range {
-    /// The scale, and the byte that is 0.
+    /// The scale, and the byte that represents 0.
     fn bytes(&self) -> (f64, i64) {
         let [least, largest] = [self.ends[0].min(0.0), self.ends[1].max(0.0)];
         let scale = ((largest - least) / most()).max(f64::from(f32::MIN_POSITIVE));
@@ -81,7 +81,7 @@ impl Range {
     }
 }
 
-/// The largest byte of an input.
+/// The largest byte that an input may have.
 fn most() -> f64 {
     match REDUCED.with_borrow(|reduced| *reduced) {
         true => 127.0,
@@ -89,10 +89,10 @@ fn most() -> f64 {
     }
 }
 
-/// The largest byte of a weight.
+/// The largest byte that a weight may have.
 const MOST_WEIGHT: f64 = 127.0;
 
-/// Which numbers go into the linear layers and convolutions of a network: what PyTorch's observers collect.
+/// The ranges of the inputs of linear layers and convolutions of a network: what PyTorch's observers collect.
 ///
 /// ```
 /// use kiln_tensor::{Calibration, DType, Tensor, Var, compile};
@@ -113,16 +113,16 @@ const MOST_WEIGHT: f64 = 127.0;
 pub struct Calibration(Arc<[Range]>);
 
 impl Calibration {
-    /// Of a network that has read nothing yet.
+    /// The calibration of a network that has not been observed yet.
     pub fn new() -> Calibration {
         Calibration::default()
     }
 
-    /// Calls a function, and notes between which numbers the input of each linear layer and convolution of floats in it
-    /// lies, together with what was noted before.
+    /// Calls a function and records the range of the input of each linear layer and convolution of floats in it.
+    /// Ranges extend those observed before.
     ///
     /// # Errors
-    /// If an input can't be computed or is not finite, or if the layers are others than those before.
+    /// If an input can't be computed or is not finite, or if the layers differ from those observed before.
     pub fn observe<T>(&mut self, f: impl FnOnce() -> T) -> Result<T> {
         let inside = Scoped::new(&MODE, Mode::Observed(Vec::new()));
         let result = f();
@@ -131,7 +131,7 @@ impl Calibration {
         let Mode::Observed(observed) = observed else {
             return Err(wrong("another calibration was left open inside"));
         };
-        // All of them in one run.
+        // All of them are computed in one run.
         let ends = observed.iter().flat_map(|o| [&o.ends.0, &o.ends.1]);
         let ends: Vec<Tensor> = ends.map(|t| t.to_dtype(DType::F64)).collect();
         let ends = match ends.is_empty() {
@@ -161,22 +161,22 @@ impl Calibration {
         Ok(result)
     }
 
-    /// How many layers were observed.
+    /// Returns the number of observed layers.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether none was.
+    /// True if no layer was observed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Calls a function that has the layers that were observed, in their order: each multiplies bytes. Results are
-    /// f32 (or the dtype of the input), and nothing is differentiated. A layer that was not observed is an error of what
-    /// is recorded.
+    /// Calls a function with the observed layers, in the same order, such that each multiplies bytes. Results are f32
+    /// (or the dtype of the input), and nothing is differentiated. A layer that was not observed is an error of the
+    /// recorded operation.
     ///
-    /// What a layer reads is rounded to a byte for all that is recorded behind that layer, not for its product alone: a
-    /// residual connection around it adds the rounded value.
+    /// The input of a layer is rounded to a byte for everything that is recorded after the layer, not only for its
+    /// product: a residual connection around it adds the rounded value.
     pub fn quantized<T>(&self, f: impl FnOnce() -> T) -> T {
         let _inside = Scoped::new(&MODE, Mode::Known(self.0.clone(), 0));
         let _stored = Scoped::new(&STORED, Stored::new());
@@ -184,8 +184,8 @@ impl Calibration {
     }
 }
 
-/// Calls a function in which each linear layer of floats multiplies bytes; how its input becomes bytes follows from the
-/// least and the largest number of it (`torch.ao.quantization.quantize_dynamic`). Nothing is differentiated.
+/// Calls a function in which each linear layer of floats multiplies bytes. The least and the largest number of an
+/// input determine its quantisation (`torch.ao.quantization.quantize_dynamic`). Nothing is differentiated.
 ///
 /// ```
 /// use kiln_tensor::{DType, Tensor, quantize_dynamic};
@@ -199,9 +199,9 @@ pub fn quantize_dynamic<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Calls a function in which [quantised](Calibration::quantized) layers, also [dynamic](quantize_dynamic) ones, read
-/// bytes from 0 to 127 alone, which stand for the same numbers in coarser steps: PyTorch's `reduce_range`, which its
-/// quantisation for x86 has by default. Processors without VNNI multiply these faster; others gain nothing.
+/// Calls a function in which [quantised](Calibration::quantized) layers, including [dynamic](quantize_dynamic) ones,
+/// read only bytes from 0 to 127, which represent the same range in coarser steps: PyTorch's `reduce_range`, the
+/// default of its quantisation for x86. Processors without VNNI multiply such bytes faster; others gain nothing.
 ///
 /// ```
 /// use kiln_tensor::{DType, Tensor, quantize_dynamic, reduce_range};
@@ -220,20 +220,20 @@ fn wrong(message: impl Into<String>) -> Error {
     Error::invalid("Calibration", message.into())
 }
 
-/// How a layer's input becomes bytes.
+/// The source of the range that a layer's input is quantised by.
 enum Input {
     Dynamic,
     Known(Range),
 }
 
-/// Records what a layer is for whoever called it, without derivatives, of its operands as they are.
+/// Records the operations of a layer at its caller's line, without derivatives, with operands read as they are.
 #[track_caller]
 fn for_caller(f: impl FnOnce() -> Tensor) -> Tensor {
     let _as_is = Scoped::new(&STORED, Stored::new());
     on_behalf_of_caller(SOURCE, || no_grad(f))
 }
 
-/// From here on a layer's input is what its bytes stand for.
+/// Makes later reads of a layer's input read its dequantised bytes.
 #[track_caller]
 fn store(x: &Tensor, input: &Input) {
     let Input::Known(range) = input else { return };
@@ -248,7 +248,7 @@ fn store(x: &Tensor, input: &Input) {
     STORED.with_borrow_mut(|stored| stored.insert(key(x), (x.clone(), value)));
 }
 
-/// How the input of a layer becomes bytes, where it does.
+/// Returns the quantisation of the input of a layer, if the layer is quantised.
 fn begin(
     x: &Tensor,
     weight: &Tensor,
@@ -286,7 +286,8 @@ fn begin(
     })
 }
 
-/// The least and the largest element. Where there may be none, 0, which every range of bytes has, is among them.
+/// The least and the largest element. If there may be no elements, a 0 is included, which every range of bytes
+/// contains.
 fn ends(x: &Tensor) -> (Tensor, Tensor) {
     let sizes = (0..).zip(x.dims());
     let some: Vec<i64> = sizes
@@ -305,7 +306,7 @@ fn ends(x: &Tensor) -> (Tensor, Tensor) {
     (least.amin(()), largest.amax(()))
 }
 
-/// A weight as bytes with a sign, and what these are multiplied by, `[out]`.
+/// A weight as signed bytes, and the scales to multiply them by, `[out]`.
 fn weight_bytes(weight: &Tensor) -> (Tensor, Tensor) {
     let w = weight.detach().to_dtype(DType::F32);
     let dims: Vec<i64> = (1..w.ndim() as i64).collect();
@@ -315,13 +316,13 @@ fn weight_bytes(weight: &Tensor) -> (Tensor, Tensor) {
     (bytes, scale.reshape([-1]))
 }
 
-/// What bytes are, less what 0 is.
+/// The byte that represents 0.
 enum Zero {
     Number(i64),
     Tensor(Tensor),
 }
 
-/// An input as bytes, the scale of these, and the byte that is 0.
+/// An input as bytes, their scale, and the byte that represents 0.
 fn input_bytes(x: &Tensor, input: &Input) -> (Tensor, Tensor, Zero) {
     let x = x.detach().to_dtype(DType::F32);
     match input {
@@ -343,7 +344,8 @@ fn input_bytes(x: &Tensor, input: &Input) -> (Tensor, Tensor, Zero) {
     }
 }
 
-/// Sums of bytes less what the byte that is 0 adds to them: `each` is the sum of the weights of a result.
+/// Subtracts the contribution of the byte that represents 0 from sums of bytes. `each` is the sum of the weights of a
+/// result.
 fn without_zero(sums: Tensor, zero: Zero, each: impl FnOnce() -> Tensor) -> Tensor {
     match zero {
         Zero::Number(0) => sums,
@@ -352,7 +354,7 @@ fn without_zero(sums: Tensor, zero: Zero, each: impl FnOnce() -> Tensor) -> Tens
     }
 }
 
-/// `x · weightᵀ + bias` of bytes, where layers multiply these.
+/// `x · weightᵀ + bias` of bytes, in the modes where linear layers multiply bytes.
 #[track_caller]
 pub(crate) fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Option<Tensor> {
     if weight.ndim() != 2 {
@@ -373,7 +375,7 @@ pub(crate) fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Opti
     }))
 }
 
-/// Sums as floats again.
+/// Converts sums to floats and adds the bias.
 fn scaled(sums: Tensor, by: Tensor, bias: Option<&Tensor>, dtype: DType) -> Tensor {
     let y = sums.to_dtype(DType::F32) * by;
     let y = match bias {
@@ -383,8 +385,8 @@ fn scaled(sums: Tensor, by: Tensor, bias: Option<&Tensor>, dtype: DType) -> Tens
     y.to_dtype(dtype)
 }
 
-/// A convolution of bytes, where layers multiply these; the spatial dims are padded by so many zeros on both sides, and
-/// `convolve` does the rest.
+/// A convolution of bytes, in the modes where convolutions multiply bytes. `padding` gives the zeros on both sides of
+/// each spatial dim; `convolve` does the convolution.
 #[track_caller]
 pub(crate) fn convolution(
     (called, x, weight): (&'static str, &Tensor, &Tensor),
@@ -406,7 +408,7 @@ pub(crate) fn convolution(
             ..given.clone()
         };
         if let (Zero::Number(byte), true) = (&zero, padding.iter().any(|p| *p != (0, 0))) {
-            // What is padded is the byte that is 0.
+            // The padding is the byte that represents 0.
             let sizes = padding
                 .iter()
                 .rev()

@@ -10,7 +10,7 @@ use kiln_ir::{Builder, OpError, Pw, Shape, ops};
 use kiln_lazy::random;
 use std::panic::Location;
 
-/// Random numbers of a kind, recorded for `shape`.
+/// Records random numbers of a kind and `shape`.
 pub(crate) fn numbers(
     b: &mut Recorder,
     kind: RandomKind,
@@ -22,7 +22,7 @@ pub(crate) fn numbers(
     let count = kiln_base::numel(&shape);
     let key = Tensor::from(random::key(&mut b.lazy, &count, loc)?);
     if kind == RandomKind::Uniform && dtype.size() == 2 {
-        // Rounding an f32 just below 1 would give 1; as many bits as the dtype has can't.
+        // Rounding an f32 just below 1 would give 1. Numbers with only as many bits as the dtype has don't round.
         let dtype_bits = if dtype == DType::F16 { 11.0 } else { 8.0 };
         let steps = f64::exp2(dtype_bits);
         let wide = DType::F32;

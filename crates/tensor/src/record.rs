@@ -12,19 +12,19 @@ use kiln_lazy::{Handle, symbols};
 use smallvec::SmallVec;
 use std::panic::Location;
 
-/// The folder of this crate's source, whose lines are not the user's.
+/// The folder of this crate's source. Lines in it are not the user's.
 pub(crate) const SOURCE: &str = {
     let this = file!();
     this.split_at(this.len() - "record.rs".len()).0
 };
 
-/// A recorded value, or why it is invalid.
+/// A recorded value, or the reason why it is invalid.
 pub(crate) type Recorded = Result<Tensor, OpError>;
 
-/// The recorder under PyTorch's names: what it records has names of dims, and strides.
+/// The recorder under PyTorch's names. Its values also have strides and names of dims.
 pub(crate) struct Recorder {
     pub(crate) lazy: kiln_lazy::Recorder,
-    /// Whether PyTorch's function gives a view of its operand.
+    /// True if PyTorch's function returns a view of its operand.
     views: bool,
 }
 
@@ -71,7 +71,7 @@ impl Builder for Recorder {
 }
 
 impl Recorder {
-    /// The same value, through which no gradient flows in the body being recorded.
+    /// The same value, without gradients in the body being recorded.
     pub(crate) fn cut(&mut self, t: &Tensor) -> Recorded {
         Ok(Tensor {
             handle: self.lazy.cut(&t.handle)?,
@@ -79,30 +79,30 @@ impl Recorder {
         })
     }
 
-    /// What the user called, and at which line.
+    /// The function that the user called, and its line.
     pub(crate) fn place(&self) -> (&'static str, &'static Location<'static>) {
         self.lazy.place()
     }
 
-    /// Says which argument of the user's holds the indices of what follows, for data errors.
+    /// Names the user's argument that holds the indices of the operations that follow, for data errors.
     pub(crate) fn indexed_by(&mut self, name: &'static str, t: &Tensor) {
         self.lazy.indexed_by(name, &t.handle);
     }
 
-    /// What follows is computed on a device.
+    /// Sets the device of the operations that follow.
     pub(crate) fn place_on(&mut self, device: Device) {
         self.lazy.place_on(device);
     }
 
-    /// Both operands in the dtype they promote to.
+    /// Casts both operands to the dtype that they promote to.
     pub(crate) fn promoted(&mut self, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor), OpError> {
         let dtype = promote::common(&[a, b])?;
         Ok((self.cast(a, dtype)?, self.cast(b, dtype)?))
     }
 }
 
-/// Records what `f` builds from `operands`. An invalid operation gives a tensor that carries the error,
-/// drawn at the user's call of `called`; a poisoned operand passes its own error on.
+/// Records the operations of `f` on `operands`. An invalid operation gives a tensor that carries the error, located
+/// at the user's call of `called`. If an operand is poisoned, its error is passed on.
 #[track_caller]
 pub(crate) fn compose(
     called: &'static str,
@@ -112,7 +112,7 @@ pub(crate) fn compose(
     attempt(called, operands, Location::caller(), f).unwrap_or_else(|poisoned| poisoned)
 }
 
-/// [`compose`] of a function that gives a view in PyTorch: the result has the strides of one.
+/// [`compose`] for a function that returns a view in PyTorch: the result has the strides of a view.
 #[track_caller]
 pub(crate) fn view_of(
     called: &'static str,
@@ -125,7 +125,7 @@ pub(crate) fn view_of(
     })
 }
 
-/// [`view_of`] for functions that give several.
+/// [`view_of`] for functions that return several views.
 #[track_caller]
 pub(crate) fn views_of(
     called: &'static str,
@@ -139,7 +139,7 @@ pub(crate) fn views_of(
     })
 }
 
-/// Like [`compose`] for functions that give several tensors. An error gives `count` poisoned ones.
+/// [`compose`] for functions that return several tensors. An error gives `count` poisoned ones.
 #[track_caller]
 pub(crate) fn compose_many(
     called: &'static str,
@@ -151,7 +151,7 @@ pub(crate) fn compose_many(
     attempt(called, operands, loc, f).unwrap_or_else(|poisoned| vec![poisoned; count])
 }
 
-/// What `f` builds, or the poisoned tensor that stands for it.
+/// Returns the result of `f`, or a poisoned tensor in its place.
 fn attempt<T>(
     called: &'static str,
     operands: &[&Tensor],
@@ -162,7 +162,7 @@ fn attempt<T>(
     f(&mut recorder).map_err(|e| failed(called, operands, e, loc))
 }
 
-/// Apart from [`attempt`], of which there is a copy for each function it is called with.
+/// Not inlined into [`attempt`], which is compiled once for each function it is called with.
 #[inline(never)]
 fn recorder_for(
     called: &'static str,
@@ -172,7 +172,7 @@ fn recorder_for(
     if let Some(bad) = operands.iter().find(|t| t.error().is_some()) {
         return Err((*bad).clone());
     }
-    // Another thread of the parent may have held a lock of an operand.
+    // After a fork, another thread of the parent process may have held a lock of an operand.
     check_process(called, loc).map_err(|e| Tensor::poisoned(e, loc))?;
     let device = operands
         .iter()
@@ -182,7 +182,7 @@ fn recorder_for(
     Ok(Recorder { lazy, views: false })
 }
 
-/// The poisoned tensor that stands for what could not be recorded.
+/// A poisoned tensor in place of the result that could not be recorded.
 #[cold]
 fn failed(
     called: &'static str,
@@ -194,7 +194,7 @@ fn failed(
     Tensor::poisoned(op_error(called, operands, error, loc), loc)
 }
 
-/// An error at the user's line, with the names of symbols.
+/// An error at the user's line, with symbols shown by their names.
 pub(crate) fn user_error(
     kind: ErrorKind,
     called: &str,

@@ -1,16 +1,16 @@
-//! Recording a function once that is called for many tensors alike.
+//! Functions that are recorded once and called for many similar tensors.
 
 use crate::Tensor;
 use std::panic::Location;
 
 /// A function that is called for many tensors of few dtypes and shapes, such as an optimiser's update of each
-/// parameter. What it records for operands of one kind is kept, and each call recorded as one operation; plans
-/// are those of what it recorded.
+/// parameter. The recording for operands of one kind is kept, and each call is recorded as one operation. Plans are
+/// those of the recorded operations.
 ///
-/// The function must do nothing but record operations on its operands and on numbers that never change, for
-/// operands of the same dtypes, shapes and devices the same ones. Where these are more than pointwise work and
-/// views, where it reads other tensors, or gradients or bodies are being recorded, every call is recorded as it
-/// is.
+/// The function must only record operations on its operands and on numbers that never change. For operands of the
+/// same dtypes, shapes and devices it must record the same operations. Every call is recorded operation by operation
+/// if they are more than pointwise work and views, if the function reads other tensors, or while gradients or bodies
+/// are being recorded.
 ///
 /// ```
 /// use kiln_tensor::{Repeated, Tensor, no_grad};
@@ -27,7 +27,7 @@ use std::panic::Location;
 pub struct Repeated(kiln_lazy::repeated::Repeated);
 
 impl Repeated {
-    /// What `f` gives for these operands.
+    /// Returns the results of `f` for these operands.
     #[track_caller]
     pub fn call(
         &mut self,
@@ -40,12 +40,12 @@ impl Repeated {
         }
     }
 
-    /// How many kinds of calls are one operation each.
+    /// Returns the number of kinds of calls that are recorded as one operation each.
     pub fn kinds(&self) -> usize {
         self.0.kinds()
     }
 
-    /// Forgets what was recorded: from now on the function records something else.
+    /// Forgets the recordings: the function records something else from now on.
     pub fn forget(&mut self) {
         self.0.forget();
     }
@@ -69,7 +69,7 @@ mod tests {
         let e = detect_anomaly(|| after.to_vec::<f32>()).unwrap_err();
         let found = (e.kind(), e.op(), e.loc().line());
         assert_eq!(found, (ErrorKind::Anomaly, "sqrt", line), "{e}");
-        // The op that was recorded first is named, whatever it was recorded in.
+        // The op that was recorded first is named, whichever recording it is in.
         let first = Tensor::from([0.0f32, 1.0]).log();
         let y = call(&first.abs()).swap_remove(0);
         let e = detect_anomaly(|| y.to_vec::<f32>()).unwrap_err();

@@ -1,15 +1,15 @@
-//! What a compiled function takes.
+//! Specs of the arguments of a compiled function.
 
 use crate::{AsTensor, DType, Device, Int, Result};
 
-/// Dtype, shape and device of an argument of a compiled function.
+/// The dtype, shape and device of an argument of a compiled function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// Element type.
     pub dtype: DType,
     /// Shape.
     pub dims: Vec<DimSpec>,
-    /// Where it is.
+    /// The device.
     pub device: Device,
 }
 
@@ -18,13 +18,13 @@ pub struct Spec {
 pub enum DimSpec {
     /// This size.
     Known(i64),
-    /// Any size, the same in every place where the name stands. Strides need not divide it. Sizes of 0 and 1
-    /// have plans of their own, compiled when a run first has one; those that are too small, for a window, say,
-    /// are errors of the run.
+    /// Any size, the same in every place with this name. Strides need not divide it. Sizes of 0 and 1 have their own
+    /// plans, compiled when a run first has one. Sizes that are too small, for a window for example, are errors of
+    /// the run.
     Symbol(String),
 }
 
-/// The sizes of a [`Spec`], numbers and names: one, a tuple of both, or an array, a slice or a vector of
+/// The sizes of a [`Spec`], numbers and names: a single one, a tuple of both, or an array, a slice or a vector of
 /// either; `()` for none.
 ///
 /// ```
@@ -57,7 +57,7 @@ impl Spec {
     /// The spec of tensors like this one.
     ///
     /// # Errors
-    /// If the tensor is poisoned, or has sizes that only a function given to `compile` knows.
+    /// If the tensor is poisoned, or has symbolic sizes, which only a function given to `compile` can use.
     pub fn like(t: impl AsTensor) -> Result<Spec> {
         let t = t.as_tensor();
         Ok(Spec::new(t.dtype(), t.shape()?).on(t.device()))

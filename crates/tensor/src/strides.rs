@@ -14,8 +14,8 @@ pub(crate) type Strides = Arc<[Dim]>;
 
 #[on_cells]
 impl Tensor {
-    /// The distance in memory, in elements, between neighbours along each dim, as PyTorch would have
-    /// it: views share the memory of what they view, everything else is contiguous.
+    /// The distance in memory, in elements, between neighbours along each dim, as PyTorch defines it: views share the
+    /// memory of their operand, everything else is contiguous.
     ///
     /// ```
     /// use kiln_tensor::{DType, Tensor};
@@ -39,21 +39,20 @@ impl Tensor {
             .collect())
     }
 
-    /// Whether the elements stand in row-major order: false for the views that PyTorch would not call
-    /// contiguous. Says nothing about how Kiln keeps them.
+    /// True if the elements are in row-major order: false for the views that PyTorch doesn't call contiguous. This
+    /// does not describe how Kiln stores them.
     pub fn is_contiguous(&self) -> bool {
         self.strides.is_none()
     }
 
-    /// This tensor with contiguous strides. Costs nothing: it only tells [`Tensor::view`] that a copy
-    /// is fine.
+    /// This tensor with contiguous strides. Costs nothing: it only lets [`Tensor::view`] make a copy.
     pub fn contiguous(&self) -> Tensor {
         let mut t = self.clone();
         t.strides = None;
         t
     }
 
-    /// The same value under strides that a chain of views doesn't tell.
+    /// The same value with strides that can't be derived from a chain of views.
     pub(crate) fn with_strides(mut self, strides: Vec<Dim>) -> Tensor {
         let is_plain = are_contiguous(self.dims(), &strides);
         self.strides = (!is_plain).then(|| strides.into());
@@ -67,7 +66,7 @@ impl Tensor {
         }
     }
 
-    /// Whether PyTorch could give the same memory this shape.
+    /// True if PyTorch could view the same memory in this shape.
     pub(crate) fn is_viewable(&self, shape: &[Dim]) -> bool {
         match &self.strides {
             Some(strides) => viewed(self.dims(), strides, shape).is_some(),
@@ -76,7 +75,7 @@ impl Tensor {
     }
 }
 
-/// The strides of what was recorded within a view, if they aren't contiguous.
+/// The strides of a value recorded within a view, if they aren't contiguous.
 pub(crate) fn of(recorded: &Handle, inputs: &[Tensor]) -> Option<Strides> {
     let (op, fact) = (&recorded.node.op, recorded.fact());
     let is_view = match op {
@@ -102,7 +101,7 @@ pub(crate) fn of(recorded: &Handle, inputs: &[Tensor]) -> Option<Strides> {
     (!are_contiguous(&fact.shape, &new)).then(|| new.into())
 }
 
-/// Stretched dims have stride 0.
+/// The strides after a broadcast: 0 for stretched dims.
 fn stretched(x: &Tensor, old: &[Dim], shape: &[Dim]) -> Vec<Dim> {
     let added = shape.len() - x.ndim();
     let stride = |i: usize| match i.checked_sub(added) {
@@ -124,15 +123,15 @@ fn contiguous(shape: &[Dim]) -> Vec<Dim> {
     contiguous_strides(&sizes.collect::<Vec<_>>())
 }
 
-/// Strides of dims of size 1 don't matter, nor do any if there are no elements.
+/// True if the strides are contiguous. Strides of dims of size 1 don't matter, and none matter without elements.
 fn are_contiguous(shape: &[Dim], strides: &[Dim]) -> bool {
     let expected = contiguous(shape);
     let same = |((d, a), b): ((&Dim, &Dim), &Dim)| d.is(1) || a == b;
     is_empty(shape) || shape.iter().zip(strides).zip(&expected).all(same)
 }
 
-/// The strides under another shape of as many elements, if no copy is needed: runs of dims that lie
-/// one within the other in memory are split and joined freely (PyTorch's `computeStride`).
+/// The strides of another shape with the same number of elements, if no copy is needed. Runs of dims that are nested
+/// in memory are split and joined freely (PyTorch's `computeStride`).
 fn viewed(shape: &[Dim], strides: &[Dim], new_shape: &[Dim]) -> Option<Vec<Dim>> {
     if is_empty(shape) {
         return Some(contiguous(new_shape));

@@ -1,4 +1,4 @@
-//! The tensor: a handle to a recorded value, and what PyTorch says of it.
+//! The tensor: a handle to a recorded value, and the properties that PyTorch gives it.
 
 use crate::names::Names;
 use crate::nest::{Flat, Nest};
@@ -13,14 +13,14 @@ use std::panic::Location;
 
 /// A tensor: a handle to one output of a recorded operation.
 ///
-/// Cloning is cheap and shares the node. A tensor whose operation was invalid carries that first error;
-/// every read returns it.
+/// Cloning is cheap and shares the node. A tensor that depends on an invalid operation carries the first error; every
+/// read returns it.
 #[derive(Clone)]
 pub struct Tensor {
     pub(crate) handle: Handle,
     /// Set for views that PyTorch would not call contiguous.
     pub(crate) strides: Option<Strides>,
-    /// Set where a dim is named.
+    /// Set if a dim is named.
     pub(crate) names: Option<Names>,
 }
 
@@ -57,8 +57,7 @@ impl Tensor {
         Handle::poisoned(error, loc).into()
     }
 
-    /// A tensor that carries an error, which every read returns: what a function gives that can't give a
-    /// value.
+    /// A tensor that carries an error, which every read returns. For functions that have no value to return.
     #[track_caller]
     pub fn from_error(error: Error) -> Tensor {
         Tensor::poisoned(error, Location::caller())
@@ -69,7 +68,7 @@ impl Tensor {
         self.handle.fact()
     }
 
-    /// The error that this tensor carries, if an operation it came from was invalid.
+    /// The error that this tensor carries, if an operation that it depends on was invalid.
     pub fn error(&self) -> Option<&Error> {
         self.handle.error()
     }
@@ -77,7 +76,7 @@ impl Tensor {
     /// This tensor, or the error it carries.
     ///
     /// # Errors
-    /// The first invalid operation that this tensor came from.
+    /// The first invalid operation that this tensor depends on.
     pub fn check(&self) -> Result<&Tensor> {
         self.handle.check()?;
         Ok(self)
@@ -107,22 +106,22 @@ impl Tensor {
         self.handle.ndim()
     }
 
-    /// Where the values live.
+    /// The device of the values.
     pub fn device(&self) -> Device {
         self.handle.device()
     }
 
-    /// Whether the values are in memory, so that reading them runs nothing.
+    /// True if the values are in memory, so that reading them runs nothing.
     pub fn is_realized(&self) -> bool {
         self.handle.is_realized()
     }
 }
 
-/// What the compiler did, or would do, for a tensor or a structure of them ([`Nest`]) that is computed in one
-/// program: passes, groups, kernels, memory.
+/// A report of what the compiler did, or would do, for a tensor or a structure of them ([`Nest`]) that is computed in
+/// one program: passes, groups, kernels, memory.
 ///
 /// # Errors
-/// The first invalid operation, or what the engine can't run.
+/// The first invalid operation, or one that the engine can't run.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, explain};
@@ -137,11 +136,11 @@ pub fn explain(tensors: impl Nest) -> Result<String> {
     cached::explain(&Flat::of(&tensors).all, Location::caller())
 }
 
-/// The values of a tensor or a structure of them ([`Nest`]) by the reference evaluation: slow, simple, in f64
-/// and rounded to each dtype. Nothing is realised or committed.
+/// The values of a tensor or a structure of them ([`Nest`]), computed by the reference evaluation: slow, simple, in
+/// f64 and rounded to each dtype. Nothing is realised or committed.
 ///
 /// # Errors
-/// The first invalid operation, or what went wrong in the evaluation.
+/// The first invalid operation, or the error of the evaluation.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, evaluate_reference};

@@ -1,9 +1,9 @@
-//! Measuring which algorithm is the fastest, once for a device.
+//! Choosing the fastest algorithms by measuring them, once for a device.
 //!
-//! Off unless asked for, as `torch.backends.cudnn.benchmark` is: kernels then use the algorithm that rules on
-//! their sizes give. With [`Mode::On`] the candidates of each convolution, matrix product and custom op are
-//! checked and timed when a program is compiled, and what was found is remembered in one file for all
-//! programs of the user ([`store_path`]), so that a later compilation measures nothing.
+//! Off by default, like `torch.backends.cudnn.benchmark`: kernels then use the algorithm that rules on their sizes
+//! select. With [`Mode::On`] the candidates of each convolution, matrix product and custom op are checked and timed
+//! when a program is compiled. The results are stored in one file for all programs of the user ([`store_path`]), so
+//! that a later compilation measures nothing.
 //!
 //! ```
 //! use kiln_tensor::tuning::{self, Mode};
@@ -35,9 +35,9 @@
 //! # Ok::<(), kiln_tensor::Error>(())
 //! ```
 //!
-//! The environment says the same: `KILN_TUNE=on`, `KILN_TUNE_STORE=file`, `KILN_TUNE_WORKSPACE=bytes`,
-//! `KILN_TUNE_BUDGET=seconds`; see [`Settings::current`]. Which approximations may be candidates is
-//! [`Precision`]'s to say.
+//! Environment variables set the same: `KILN_TUNE=on`, `KILN_TUNE_STORE=file`, `KILN_TUNE_WORKSPACE=bytes`,
+//! `KILN_TUNE_BUDGET=seconds`; see [`Settings::current`]. [`Precision`] decides which approximations may be
+//! candidates.
 
 pub use kiln_compiler::tune::{
     Choice, Damage, Merged, Mode, Outcome, Precision, Record, Settings, Store, Trial, Tuning, Why,
@@ -59,7 +59,7 @@ pub fn set_mode(mode: Mode) {
     });
 }
 
-/// Sets the file of the store; an empty path for one that ends with the process, `None` for the user's.
+/// Sets the file of the store: an empty path for a store that ends with the process, `None` for the user's file.
 pub fn set_store(path: Option<&Path>) {
     set(Settings {
         store: path.map(Into::into),
@@ -67,8 +67,7 @@ pub fn set_store(path: Option<&Path>) {
     });
 }
 
-/// Limits the bytes that a candidate may need beside its arguments. Where none fits, the default is used and
-/// the report says so.
+/// Limits the workspace of a candidate in bytes. If no candidate fits, the default is used and the report says so.
 pub fn set_workspace_limit(bytes: Option<u64>) {
     set(Settings {
         workspace: bytes,

@@ -14,12 +14,10 @@ use std::sync::Arc;
 
 /// A parameter, running statistic or optimiser moment: a cell that holds a tensor.
 ///
-/// It stands where a tensor does: as an argument, as an operand of `+` and the like, and with the methods of
-/// tensors, which are those of what it holds at that moment. [`Var::get`] takes a snapshot that never changes;
-/// [`Var::assign`] swaps what the cell holds. A
-/// pending (not yet computed) value is committed when any value of its recording is read. If that
-/// run fails, the cell returns to its last computed value. Cloning gives another handle to the same
-/// cell.
+/// It can be used in place of a tensor: as an argument, as an operand of operators such as `+`, and with the methods
+/// of tensors, which apply to its current value. [`Var::get`] takes a snapshot that never changes; [`Var::assign`]
+/// replaces the value. A pending (not yet computed) value is committed when any value of its recording is read. If
+/// that run fails, the cell returns to its last computed value. Cloning gives another handle to the same cell.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, Var};
@@ -46,8 +44,8 @@ impl Var {
         Var::with_role(&value.as_tensor(), Role::Parameter)
     }
 
-    /// A cell whose value changes often, such as a learning rate: plans compute what depends on it in
-    /// every run, where they would prepare what depends on other cells.
+    /// A cell whose value changes often, such as a learning rate. Plans compute values that depend on it in every
+    /// run, instead of preparing them once, as they do for other cells.
     ///
     /// # Errors
     /// As [`Var::new`].
@@ -87,8 +85,8 @@ impl Var {
         Ok(var)
     }
 
-    /// What the cell holds now: a snapshot that later assignments don't change. Inside `compile` the
-    /// read is recorded and happens at each run.
+    /// The current value of the cell: a snapshot that later assignments don't change. Inside `compile` the read is
+    /// recorded and happens at each run.
     #[track_caller]
     pub fn get(&self) -> Tensor {
         let loc = Location::caller();
@@ -100,24 +98,23 @@ impl Var {
         handle.into()
     }
 
-    /// What the cell holds now, without its gradient.
+    /// The current value of the cell, without its gradient.
     #[track_caller]
     pub fn detach(&self) -> Tensor {
         self.get().detach()
     }
 
-    /// Makes the cell hold `value`. Inside `compile` the assignment is recorded and happens at each
-    /// run.
+    /// Assigns `value` to the cell. Inside `compile` the assignment is recorded and happens at each run.
     ///
     /// # Errors
-    /// If `value` carries an error, or its dtype, shape or device differ from the cell's. The cell then
-    /// keeps what it holds.
+    /// If `value` carries an error, or its dtype, shape or device differ from the cell's. The cell then keeps its
+    /// value.
     #[track_caller]
     pub fn assign(&self, value: impl AsTensor) -> Result<()> {
         assign_together([(self, value)])
     }
 
-    /// Makes the cell give an error until it is assigned anew.
+    /// Makes every read of the cell an error until it is assigned again.
     pub(crate) fn fail(&self, error: Error) {
         let failed = Tensor::from_error(error);
         if scope::is_recording() {
@@ -126,7 +123,7 @@ impl Var {
         self.cell.idle().current = failed.handle;
     }
 
-    /// The value as this cell can hold it.
+    /// The value, moved to the cell's device if it has none, or an error if the cell can't hold it.
     fn fitting(&self, value: &Tensor, loc: &'static Location<'static>) -> Result<Tensor> {
         value.check()?;
         if body::is_tracing() {
@@ -152,8 +149,8 @@ impl Var {
         Ok(value)
     }
 
-    /// Python's `var[items] = value`: assigns the cell what it holds with `value` in the part that
-    /// [`Tensor::i`] takes; see [`Tensor::set`].
+    /// Python's `var[items] = value`: assigns the cell its current value with `value` in the part that [`Tensor::i`]
+    /// selects; see [`Tensor::set`].
     ///
     /// ```
     /// use kiln_tensor::{DType, Tensor, Var};
@@ -164,29 +161,30 @@ impl Var {
     /// ```
     ///
     /// # Errors
-    /// If the index or the value does not fit; the cell then keeps what it holds.
+    /// If the index or the value does not fit; the cell then keeps its value.
     #[track_caller]
     pub fn set<'a>(&self, items: impl Indices, value: impl Into<Other<'a>>) -> Result<()> {
         self.assign(self.get().detach().set(items, value))
     }
 
-    /// Whether this cell has ever required gradients: a frozen parameter is still one.
+    /// True if this cell has ever required gradients. A frozen parameter is still a parameter.
     pub fn is_parameter(&self) -> bool {
         self.cell.is_parameter()
     }
 
-    /// A number that every handle to this cell has in common, and no other cell.
+    /// A number that all handles to this cell share, and that no other cell has.
     pub fn id(&self) -> u64 {
         self.cell.id
     }
 
-    /// What errors, and signatures of compiled functions, call this cell: its path in a module, such as `fc.weight`, once a walk over that has
-    /// seen it, or what [`Var::set_name`] said.
+    /// The name of this cell in errors and in signatures of compiled functions: the name set by [`Var::set_name`], or
+    /// its path in a module, such as `fc.weight`, once the module has been walked.
     pub fn name(&self) -> Option<Arc<str>> {
         self.cell.leaf.label.get()
     }
 
-    /// Says what errors, and signatures of functions compiled from now on, call this cell, for every handle to it.
+    /// Sets the name of this cell in errors, and in signatures of functions compiled from now on, for all its
+    /// handles.
     ///
     /// ```
     /// use kiln_tensor::{DType, Tensor, Var};
@@ -214,13 +212,13 @@ impl Var {
             .collect()
     }
 
-    /// Where the values live.
+    /// The device of the values.
     pub fn device(&self) -> Device {
         self.cell.leaf.device.get()
     }
 
-    /// Moves the cell's value and gradient to another device: whoever holds the cell finds them there.
-    /// Snapshots stay where they are.
+    /// Moves the cell's value and gradient to another device, for all holders of the cell. Snapshots stay where they
+    /// are.
     ///
     /// # Errors
     /// If the value can't be computed or the device fails; the cell then stays where it is. Inside
@@ -255,8 +253,8 @@ impl Var {
         Ok(())
     }
 
-    /// Casts the cell's value and gradient: whoever holds the cell, such as an optimiser, finds them in the other
-    /// dtype. Snapshots, and functions that were compiled before, keep the old one; such functions no longer run.
+    /// Casts the cell's value and gradient, for all holders of the cell, such as an optimiser. Snapshots, and
+    /// functions that were compiled before, keep the old dtype; such functions no longer run.
     ///
     /// ```
     /// use kiln_tensor::{DType, Tensor, Var};
@@ -267,7 +265,7 @@ impl Var {
     /// ```
     ///
     /// # Errors
-    /// If the value can't be computed, or the dtype is no float where the cell requires gradients; the cell then
+    /// If the value can't be computed, or if the cell requires gradients and the dtype is not a float; the cell then
     /// stays as it is. Inside `compile`, cells can't be cast.
     #[track_caller]
     pub fn to_dtype_(&self, dtype: DType) -> Result<()> {
@@ -288,7 +286,7 @@ impl Var {
                 loc,
             ));
         }
-        // Computed here: were the run to fail later, the cell would return to a value of the old dtype.
+        // Computed here: if the run failed later, the cell would return to a value of the old dtype.
         let value = self.get().detach().to_dtype(dtype);
         value.realize()?;
         let grad = self.grad().map(|g| g.to_dtype(dtype));
@@ -304,10 +302,10 @@ impl Var {
 }
 
 impl Var {
-    /// Keeps, from now on, the cell's value in a narrower dtype beside it. Whatever assigns the cell, such as the
-    /// update of a parameter, assigns the copy too, and [`autocast`](crate::autocast) to that dtype takes it in place
-    /// of a cast. Behind a function that was compiled before and assigns the cell alone, the copy is cast anew. A later
-    /// cast of the cell ends it.
+    /// Keeps, from now on, a copy of the cell's value in a narrower dtype. Every assignment of the cell, such as the
+    /// update of a parameter, also assigns the copy, and [`autocast`](crate::autocast) to that dtype reads it instead
+    /// of casting. After a function that was compiled before and assigns only the cell, the value is cast again. A
+    /// later cast of the cell ends the copy.
     ///
     /// ```
     /// use kiln_tensor::{DType, Tensor, Var, autocast};
@@ -321,7 +319,7 @@ impl Var {
     /// ```
     ///
     /// # Errors
-    /// If the value can't be computed or is none of f32, the dtype is not f16 or bf16, or inside `compile`.
+    /// If the value can't be computed or is not f32, the dtype is not f16 or bf16, or inside `compile`.
     #[track_caller]
     pub fn keep_narrow(&self, dtype: DType) -> Result<()> {
         let loc = Location::caller();
@@ -347,15 +345,16 @@ impl Var {
 }
 
 impl Var {
-    /// Has `f` called with each value that a run gives the cell, behind the run. It may read that value, which waits
-    /// for a GPU, and no `Var`. The first call counts.
+    /// Registers `f` to be called after each run with the value that the run assigns to the cell. `f` may read that
+    /// value, which waits for a GPU, but no `Var`. Only the first registration counts.
     pub fn watch(&self, f: impl Fn(&Tensor) + Send + Sync + 'static) {
         self.cell
             .watch(Box::new(move |value| f(&value.clone().into())));
     }
 
-    /// Keeps the cell's value in a narrower dtype beside it, as [`Var::keep_narrow`] does, from the first time on that
-    /// [`autocast`](crate::autocast) casts it: to the dtype of that cast. Optimisers say so of what they update.
+    /// Keeps a narrower copy of the cell's value, as [`Var::keep_narrow`] does, from the first
+    /// [`autocast`](crate::autocast) of it on, in the dtype of that cast. Optimisers set this for the cells they
+    /// update.
     ///
     /// ```
     /// use kiln_tensor::{DType, Tensor, Var, autocast};
@@ -371,7 +370,7 @@ impl Var {
         self.cell.leaf.keep_casts(&self.cell);
     }
 
-    /// The copy that is kept of its value in a narrower dtype, if there is one by now; see [`Var::keep_narrow`].
+    /// The copy of its value that is kept in a narrower dtype, if it exists by now; see [`Var::keep_narrow`].
     pub fn narrow_copy(&self) -> Option<Var> {
         let narrow = self.cell.leaf.narrow()?;
         let cell = narrow.cell().clone();
@@ -379,8 +378,8 @@ impl Var {
     }
 }
 
-/// Makes several cells hold values that belong together, as [`Var::assign`] does for one: if the run that
-/// computes one of them fails, all return to their last computed values.
+/// Assigns several cells values that belong together, as [`Var::assign`] does for one. If the run that computes one
+/// of them fails, all return to their last computed values.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, Var, assign_together};
@@ -402,8 +401,8 @@ pub fn assign_together<V: AsVar, T: AsTensor>(
     assign_all(assignments, None)
 }
 
-/// [`assign_together`], which leaves the cells as they are where `flag`, a bool of rank 0, is true. That is found out
-/// where the assignment runs: a plan leaves out the steps that would compute and write the new values.
+/// As [`assign_together`], but leaves the cells as they are if `flag`, a bool of rank 0, is true. The flag is read
+/// when the assignment runs: a plan then skips the steps that would compute and write the new values.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, Var, assign_unless};
@@ -417,7 +416,7 @@ pub fn assign_together<V: AsVar, T: AsTensor>(
 /// ```
 ///
 /// # Errors
-/// As [`assign_together`]; if `flag` is no bool of rank 0.
+/// As [`assign_together`], or if `flag` is not a bool of rank 0.
 #[track_caller]
 pub fn assign_unless<V: AsVar, T: AsTensor>(
     flag: impl AsTensor,
@@ -470,7 +469,7 @@ fn assign_all<V: AsVar, T: AsTensor>(
         return Ok(());
     }
     for (_, value) in &all {
-        // A computed value that turned out wrong could not be taken back.
+        // A computed value that turned out to be wrong could not be undone.
         value.handle.settled()?;
     }
     let mut recordings = (all.iter()).filter_map(|(_, value)| value.handle.recording());
@@ -484,7 +483,7 @@ fn assign_all<V: AsVar, T: AsTensor>(
 }
 
 impl std::fmt::Display for Var {
-    /// What the cell holds, as a tensor prints.
+    /// Prints the value of the cell as a tensor.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.get().fmt(f)
     }

@@ -18,10 +18,10 @@ use std::cell::Cell;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// What an operation casts its operands to, and how it is called with them: without further casts.
+/// The dtype that an operation casts its operands to. The operation then runs without further casts.
 pub(crate) struct Cast {
     dtype: DType,
-    /// Why it can't.
+    /// The error, if the operation is not allowed.
     error: Option<Error>,
 }
 
@@ -65,13 +65,13 @@ fn listed(how: Autocast, name: &str, operands: &[&Tensor]) -> Option<Cast> {
     Some(Cast { dtype, error })
 }
 
-/// Whether operands of a dtype are cast: floats but f64.
+/// True if operands of the dtype are cast: all floats but f64.
 fn is_cast(dtype: DType) -> bool {
     dtype.is_float() && dtype != DType::F64
 }
 
 impl Cast {
-    /// An operand as the operation gets it.
+    /// Casts an operand as the operation requires.
     #[track_caller]
     pub(crate) fn of(&self, t: &Tensor) -> Tensor {
         if let Some(e) = &self.error {
@@ -87,7 +87,7 @@ impl Cast {
         }
     }
 
-    /// The copy that is kept of what a cell holds, in place of a cast; see [`Var::keep_narrow`].
+    /// The narrow copy that is kept of a cell's value, in place of a cast; see [`Var::keep_narrow`].
     fn kept(&self, t: &Tensor, loc: &'static Location<'static>) -> Option<Tensor> {
         let Edge::Leaf(leaf) = &t.handle.edge else {
             return None;
@@ -108,7 +108,7 @@ impl Cast {
         Some(differentiated(&copy, &[t], ("autocast", loc), derivative))
     }
 
-    /// The copy that is kept from this cast on, of a cell that asks for one and holds this tensor; see
+    /// The narrow copy that is kept from this cast on, if the cell requests one and holds this tensor; see
     /// [`Var::keep_casts`].
     fn first(
         &self,
@@ -122,7 +122,8 @@ impl Cast {
             return None;
         }
         let var = Var { cell: of };
-        // Lazily, a step whose copies are computed has the plan of all steps; while recording nothing can be computed.
+        // Outside recordings the copy is computed, so that this step has the plan of all steps. While recording it
+        // can't be.
         let compute = |var: &Var| match scope::is_recording() {
             true => Ok(()),
             false => var.get().realize().map(drop),
@@ -152,15 +153,16 @@ impl Cast {
         }
     }
 
-    /// Until the guard is dropped, nothing more is cast: what the operation is made of computes in its dtype.
+    /// Disables further casts until the guard is dropped: the operations that this one consists of compute in its
+    /// dtype.
     pub(crate) fn enter(&self) -> Scoped<Cell<Option<Autocast>>> {
         set_autocast(None)
     }
 }
 
-/// A tensor as an operation gets it inside [`autocast`](crate::autocast), by the operation's name. For what takes parts of
-/// a parameter: the parts of a cast parameter are those of its kept copy, where casts of the parts were casts once a
-/// use.
+/// Casts a tensor as an operation of this name does inside [`autocast`](crate::autocast). For code that uses parts of
+/// a parameter: the parts of a cast parameter are those of its kept copy, whereas casts of the parts would run at
+/// each use.
 ///
 /// ```
 /// use kiln_tensor::{DType, autocast, autocast_operand, randn};
@@ -178,7 +180,7 @@ pub fn autocast_operand(name: &str, t: impl AsTensor) -> Tensor {
     }
 }
 
-/// Casts the operands of an operation that is made of no other in the lists.
+/// Casts the operands of an operation that contains no other operation of the lists.
 #[track_caller]
 pub(crate) fn cast_all(name: &str, operands: &mut [Tensor]) {
     let Some(how) = current_autocast() else {
@@ -194,10 +196,10 @@ pub(crate) fn cast_all(name: &str, operands: &mut [Tensor]) {
 
 /// Options that hold operands.
 pub(crate) trait Castable: Sized {
-    /// The operands in them.
+    /// The operands in the options.
     fn tensors(&self) -> Vec<&Tensor>;
 
-    /// The options with them cast.
+    /// The options with cast operands.
     fn cast(self, cast: &Cast) -> Self;
 }
 

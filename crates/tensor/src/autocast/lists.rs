@@ -1,21 +1,21 @@
-//! The lists: what each operation does with its operands inside `autocast`.
+//! The lists of operations and their rules for operands inside `autocast`.
 
 use crate::Device;
 
-/// What an operation does with its operands of floats but f64, inside [`autocast`](crate::autocast).
+/// The rule of an operation for its operands of float dtypes other than f64, inside [`autocast`](crate::autocast).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum AutocastRule {
     /// Casts them to the narrower dtype.
     Lower,
     /// Casts them to f32.
     Full,
-    /// Casts them to f32 where any of them is wider than the narrower dtype, else to that.
+    /// Casts them to f32 if any of them is wider than the narrower dtype, else to the narrower dtype.
     Widest,
-    /// Is an error: its result would often be infinite.
+    /// Fails: the result would often be infinite.
     Refused,
 }
 
-/// A device whose list of operations it is.
+/// The device of a list of operations.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum AutocastList {
     /// The list of CPUs.
@@ -33,19 +33,19 @@ impl From<Device> for AutocastList {
     }
 }
 
-/// An operation that [`autocast`](crate::autocast) knows.
+/// An operation in the lists of [`autocast`](crate::autocast).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct AutocastOp {
-    /// Its name here.
+    /// The name of the operation in this crate.
     pub name: &'static str,
-    /// What it does on a GPU, if anything.
+    /// The rule on a GPU, if any.
     pub cuda: Option<AutocastRule>,
-    /// What it does on a CPU, if anything.
+    /// The rule on a CPU, if any.
     pub cpu: Option<AutocastRule>,
 }
 
 impl AutocastOp {
-    /// What it does by a list.
+    /// Returns the rule of a list, if any.
     pub fn rule(&self, list: AutocastList) -> Option<AutocastRule> {
         match list {
             AutocastList::Cpu => self.cpu,
@@ -54,7 +54,8 @@ impl AutocastOp {
     }
 }
 
-/// All operations that [`autocast`](crate::autocast) knows, by name. They and their rules are PyTorch's.
+/// Returns all operations in the lists of [`autocast`](crate::autocast), sorted by name. They and their rules are
+/// PyTorch's.
 pub fn autocast_ops() -> &'static [AutocastOp] {
     OPS
 }

@@ -1,8 +1,8 @@
-//! Mixed precision: which operations are computed in a narrower float, and which in f32.
+//! Mixed precision: operations computed in a narrower float, and operations computed in f32.
 //!
-//! Inside [`autocast`], an operation that is in the list of its operands' device ([`lists`]) casts them as its row
-//! says and is recorded with the casts (`cast`), which gradients flow through: they arrive in the dtype of what
-//! was cast. Operations in no list are as ever.
+//! Inside [`autocast`], an operation that is in the list of its operands' device ([`lists`]) casts them by its rule
+//! and is recorded with the casts (`cast`). Gradients flow through the casts: they arrive in the dtype of the uncast
+//! operand. Operations in no list are unchanged.
 
 mod cast;
 mod lists;
@@ -19,30 +19,31 @@ thread_local! {
     static SCOPE: Cell<Option<Autocast>> = const { Cell::new(None) };
 }
 
-/// How [`autocast`] casts.
+/// The settings of [`autocast`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Autocast {
     /// The narrower dtype: f16 or bf16.
     pub dtype: DType,
-    /// Whose list it is that says which operations are cast: that of the operands' device where none is given.
+    /// The list that decides which operations are cast: by default that of the operands' device.
     pub list: Option<AutocastList>,
 }
 
 impl Autocast {
-    /// Casts to a dtype, as the operands' device does.
+    /// Casts to a dtype, by the list of the operands' device.
     pub fn new(dtype: DType) -> Autocast {
         Autocast { dtype, list: None }
     }
 
-    /// These casts by one list on all devices: what is tried on the CPU is then computed as on a GPU.
+    /// Uses one list on all devices, for example to compute on the CPU as on a GPU.
     pub fn list(mut self, list: AutocastList) -> Autocast {
         self.list = Some(list);
         self
     }
 }
 
-/// Runs `f` with operations on this thread cast to f16 or bf16 where that is worth it, and to f32 where it is
-/// needed (`torch.autocast`): `docs/pytorch.md` has the lists. Any other dtype is an error of what is recorded.
+/// Runs `f` with operations on this thread cast to f16 or bf16 where that is profitable, and to f32 where that is
+/// needed (`torch.autocast`). `docs/pytorch.md` has the lists. Any other dtype is an error of the recorded
+/// operations.
 ///
 /// Parameters and inputs stay in f32: casts are recorded where they are used, and gradients arrive in f32. For
 /// f16, scale the loss with a `GradScaler`. Only the forward pass and the loss belong inside.
@@ -68,13 +69,13 @@ pub fn autocast<T>(dtype: DType, f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Runs `f` without [`autocast`], inside it too (PyTorch's `autocast(enabled=False)`).
+/// Runs `f` without [`autocast`], even inside it (PyTorch's `autocast(enabled=False)`).
 pub fn no_autocast<T>(f: impl FnOnce() -> T) -> T {
     let _inside = set_autocast(None);
     f()
 }
 
-/// Casts on this thread, or not, until the guard is dropped.
+/// Enables or disables casts on this thread until the guard is dropped.
 ///
 /// ```
 /// use kiln_tensor::{Autocast, AutocastList, DType, Tensor, is_autocast_enabled, set_autocast};
@@ -89,13 +90,13 @@ pub fn set_autocast(how: impl Into<Option<Autocast>>) -> Scoped<Cell<Option<Auto
     Scoped::new(&SCOPE, how.into())
 }
 
-/// How operations on this thread are cast, if they are.
+/// Returns the casts of operations on this thread, if enabled.
 #[inline]
 pub fn current_autocast() -> Option<Autocast> {
     SCOPE.get()
 }
 
-/// Whether operations on this thread are cast.
+/// True if operations on this thread are cast.
 #[inline]
 pub fn is_autocast_enabled() -> bool {
     SCOPE.get().is_some()

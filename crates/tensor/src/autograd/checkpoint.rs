@@ -1,4 +1,4 @@
-//! Trading time for memory: forward values that a backward pass computes again.
+//! Trading time for memory: forward values that a backward pass recomputes.
 
 use crate::nest::{Flat, built};
 use crate::{Nest, Returned, Tensor, is_grad_enabled};
@@ -7,10 +7,9 @@ use kiln_lazy::grad::again::again;
 use kiln_lazy::{Handle, body};
 use std::panic::Location;
 
-/// `f(inputs)`, of which a backward pass keeps the inputs alone: it records what `f` recorded once more,
-/// behind the gradient of the result (`torch.utils.checkpoint.checkpoint`). Random numbers and what was
-/// read of `Var`s are the same in both; what `f` assigned to a `Var` is assigned once. Where `f` gives a
-/// `Result`, `checkpoint` does.
+/// `f(inputs)`, of which a backward pass keeps only the inputs. It records the operations of `f` again, after the
+/// gradient of the result (`torch.utils.checkpoint.checkpoint`). Random numbers and values read from `Var`s are the
+/// same in both; assignments of `f` to `Var`s happen once. If `f` returns a `Result`, so does `checkpoint`.
 ///
 /// ```
 /// use kiln_tensor::{DType, Tensor, checkpoint};
@@ -27,7 +26,7 @@ pub fn checkpoint<I: Nest, R: Returned>(
 ) -> R::Like<R::Nest> {
     let loc = user_line(Location::caller());
     let Flat { all, counts, .. } = Flat::of(&inputs);
-    // A loop that a body stands in decides itself what to keep.
+    // A loop around a body decides itself which values to keep.
     if !is_grad_enabled() || body::is_tracing() || all.iter().any(|t| t.error().is_some()) {
         return R::like(f(built::<I, Tensor>(&counts, all)).into_result(), &[]);
     }

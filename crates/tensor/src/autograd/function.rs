@@ -1,4 +1,4 @@
-//! Functions with a derivative of the user's own.
+//! Functions with user-defined derivatives.
 
 use crate::nest::{Counts, Flat, built};
 use crate::record::{compose_many, user_error};
@@ -14,12 +14,12 @@ use kiln_lazy::{Handle, body};
 use std::panic::Location;
 use std::sync::Arc;
 
-/// A function with a derivative of the user's own: `torch.autograd.Function`, as JAX's `custom_vjp` says it.
+/// A function with a user-defined derivative: `torch.autograd.Function`, in the form of JAX's `custom_vjp`.
 ///
-/// `forward` gives the result and what `backward` needs beside the gradient: inputs, results, anything.
-/// `backward` takes that and the gradient of the result, and gives the gradients of the inputs, with `()` or
-/// `None` for one that is zero. All of them are structures of tensors ([`Nest`]). Nothing that `forward` does
-/// is recorded for gradients; what `backward` does is, where gradients are differentiated again.
+/// `forward` returns the result and the values that `backward` needs besides the gradient: inputs, results, anything.
+/// `backward` takes these values and the gradient of the result, and returns the gradients of the inputs, with `()`
+/// or `None` for a zero gradient. All of them are structures of tensors ([`Nest`]). The operations of `forward` are
+/// not recorded for gradients; those of `backward` are, if gradients are differentiated again.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, custom_function};
@@ -62,17 +62,17 @@ where
 
 /// A function with a derivative; see [`custom_function`].
 pub struct CustomFunction<I, O, R> {
-    /// What inputs are cast to inside `autocast`.
+    /// The dtype that inputs are cast to inside `autocast`.
     cast_inputs: Option<DType>,
     forward: Box<Forward<I>>,
     backward: Arc<Backwards>,
     returned: std::marker::PhantomData<fn() -> (O, R)>,
 }
 
-/// To the results and what is saved.
+/// A function from the inputs to the results and the saved values.
 type Forward<I> = dyn Fn(I) -> crate::Result<(Flat, Flat)> + Send + Sync;
 
-/// From what was saved and the gradients of the results to those of the inputs, by their paths.
+/// A function from the saved values and the gradients of the results to the gradients of the inputs, by their paths.
 type Backwards =
     dyn Fn(&SavedCounts, Vec<Tensor>, Vec<Tensor>) -> Vec<(String, Tensor)> + Send + Sync;
 
@@ -88,9 +88,9 @@ where
     O: Nest<Owned = O>,
     R: Returned,
 {
-    /// What the function does inside [`autocast`](crate::autocast): it gets its inputs of floats but f64 in this
-    /// dtype, and casts nothing itself (PyTorch's `custom_fwd(cast_inputs=..)`). Without this, what it is made of is
-    /// cast as everywhere. Its derivative casts as it does.
+    /// Sets the behaviour inside [`autocast`](crate::autocast): inputs of float dtypes other than f64 are cast to
+    /// this dtype, and nothing else is cast (PyTorch's `custom_fwd(cast_inputs=..)`). Without this, the operations of
+    /// the function are cast as everywhere. The derivative is cast like the function.
     ///
     /// ```
     /// use kiln_tensor::{DType, Tensor, autocast, custom_function};
@@ -107,7 +107,7 @@ where
         self
     }
 
-    /// The function's result; a `Result` where `forward` gives one.
+    /// Applies the function; returns a `Result` if `forward` does.
     #[track_caller]
     pub fn apply(&self, inputs: impl Nest<Owned = I>) -> R::Like<O> {
         let loc = user_line(Location::caller());
@@ -143,7 +143,7 @@ where
     }
 }
 
-/// An input as `forward` gets it: what it hands back unchanged is known by the edge, which leads nowhere.
+/// Marks an input for `forward` by a fresh leaf edge, so that it is recognised when `forward` returns it unchanged.
 fn marked(t: &Tensor) -> Tensor {
     let mut t = t.clone();
     t.handle.edge = match t.error() {
@@ -157,25 +157,25 @@ fn marked(t: &Tensor) -> Tensor {
 struct Call {
     inputs: Vec<Tensor>,
     paths: Vec<String>,
-    /// The inputs as `forward` got them.
+    /// The inputs as passed to `forward`.
     marked: Vec<Tensor>,
     backward: Arc<Backwards>,
-    /// How the function was cast, which is how its derivative is.
+    /// The autocast settings of the function, which its derivative shares.
     casts: Option<Autocast>,
     loc: &'static Location<'static>,
 }
 
-/// Where a derivative finds what was saved for it.
+/// The place where a derivative finds a saved value.
 #[derive(Copy, Clone)]
 enum Place {
-    /// Among the operands: the inputs, and behind them what else was saved.
+    /// Among the operands: the inputs, followed by other saved values.
     Operand(usize),
     /// Among the results.
     Output(usize),
 }
 
 impl Call {
-    /// The results, with a derivative.
+    /// Returns the results, with a derivative.
     #[track_caller]
     fn outputs(self, outputs: Flat, saved: Flat) -> crate::Result<Vec<Tensor>> {
         let (inputs, loc) = (&self.inputs, self.loc);
@@ -230,7 +230,8 @@ impl Call {
         Ok(results)
     }
 
-    /// Where the derivative will find a saved tensor, which becomes an operand if it is nothing else.
+    /// Returns the place where the derivative will find a saved tensor. A tensor found nowhere else becomes an
+    /// operand.
     fn place(&self, t: &Tensor, outputs: &[Tensor], operands: &mut Vec<Tensor>) -> Place {
         let node = |t: &Tensor| (Arc::as_ptr(&t.handle.node), t.handle.output);
         let leaf = |t: &Tensor| match &t.handle.edge {
@@ -250,7 +251,7 @@ impl Call {
     }
 }
 
-/// The same results as those of one operation.
+/// The same values as the results of one operation.
 #[track_caller]
 fn joined(results: &[Tensor]) -> Vec<Tensor> {
     let refs: Vec<&Tensor> = results.iter().collect();
@@ -260,7 +261,7 @@ fn joined(results: &[Tensor]) -> Vec<Tensor> {
     })
 }
 
-/// The gradients that a user's function gave, by the paths of the inputs.
+/// Matches the gradients that a user's function returned with the inputs, by their paths.
 fn gradients(
     found: Vec<(String, Tensor)>,
     paths: &[String],
@@ -279,7 +280,7 @@ fn gradients(
     Ok(all)
 }
 
-/// Errs if that can't be the gradient of an input.
+/// Returns an error if `g` can't be the gradient of an input.
 fn fits(g: &Tensor, path: &str, x: &Handle, wanted: bool) -> Result<(), OpError> {
     if let Some(e) = g.error() {
         let (op, text, loc) = (e.op(), e.message(), e.loc());
@@ -298,7 +299,7 @@ fn fits(g: &Tensor, path: &str, x: &Handle, wanted: bool) -> Result<(), OpError>
     Ok(())
 }
 
-/// Errs in a body whose derivative is made from what is recorded in it.
+/// Returns an error in a body that is differentiated by its recorded operations.
 pub(crate) fn keeps_derivative() -> Result<(), OpError> {
     ensure!(
         !body::may_flow(),
@@ -308,11 +309,11 @@ pub(crate) fn keeps_derivative() -> Result<(), OpError> {
     Ok(())
 }
 
-/// From the inputs, the result and its gradient to those of the inputs.
+/// A function from the inputs, the result and its gradient to the gradients of the inputs.
 pub(crate) type Derivative =
     dyn Fn(&[Tensor], &Tensor, &Tensor) -> Vec<Option<Tensor>> + Send + Sync;
 
-/// `y`, computed from `inputs` by what the user called at a line, with a derivative.
+/// Gives `y` a derivative; `place` is the function that the user called, and its line.
 pub(crate) fn differentiated(
     y: &Tensor,
     inputs: &[&Tensor],
@@ -338,7 +339,7 @@ pub(crate) fn differentiated(
     y
 }
 
-/// The gradients, if there is a fitting one for each input.
+/// Returns the gradients, or an error unless there is a fitting one for each input.
 fn checked(
     inputs: &[Handle],
     gradients: Vec<Option<Tensor>>,

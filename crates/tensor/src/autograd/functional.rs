@@ -10,16 +10,15 @@ use kiln_lazy::label::called;
 use std::panic::Location;
 
 options! {
-    /// How [`grad_with`] differentiates.
+    /// The options of [`grad_with`].
     Grad () {
-        /// The gradients of the outputs, in their structure; 1 for outputs of one element where there are
-        /// none.
+        /// The gradients of the outputs, in their structure; if omitted, 1 for outputs of one element.
         grad_outputs: Flat = Flat::default(),
-        /// Keeps what the derivatives need, for another pass.
+        /// Keeps the values that the derivatives need, for another pass.
         retain_graph: bool = false,
         /// Records the gradients so that they can be differentiated; keeps the graph too.
         create_graph: bool = false,
-        /// Whether the gradient of an input that no output depends on is zeros, in place of an error.
+        /// True to return zeros, not an error, as the gradient of an input that no output depends on.
         materialize_grads: bool = false,
     }
 }
@@ -27,8 +26,8 @@ options! {
 /// The gradients of the sum of `outputs` with respect to `inputs`, without touching any `.grad`, in the
 /// structure of the inputs.
 ///
-/// An input that no output depends on is an error that names it; but the gradient of one that is given as
-/// `Some(&x)` is an `Option` as well, and then `None`.
+/// An input that no output depends on is an error that names it. For an input passed as `Some(&x)`, the gradient is
+/// an `Option`, and is `None` in this case.
 ///
 /// ```
 /// use kiln_tensor::{Grad, Tensor, grad, grad_with};
@@ -42,7 +41,7 @@ options! {
 /// ```
 ///
 /// # Errors
-/// As [`Tensor::backward`]; if an input does not require gradients, or no output depends on it.
+/// As [`Tensor::backward`], or if an input does not require gradients, or no output depends on it.
 #[track_caller]
 pub fn grad<I: Nest>(outputs: impl Nest, inputs: I) -> Result<I::Owned> {
     grad_with(outputs, inputs, Grad::new())
@@ -51,7 +50,7 @@ pub fn grad<I: Nest>(outputs: impl Nest, inputs: I) -> Result<I::Owned> {
 /// [`grad`] with all options.
 ///
 /// # Errors
-/// As [`grad`]; if there is not one gradient for each output.
+/// As [`grad`], or if there is not one gradient for each output.
 #[track_caller]
 pub fn grad_with<I: Nest>(outputs: impl Nest, inputs: I, options: Grad) -> Result<I::Owned> {
     let loc = Location::caller();
@@ -117,22 +116,22 @@ fn gradients(
 }
 
 options! {
-    /// How [`gradcheck_with`] compares.
+    /// The bounds of [`gradcheck_with`].
     GradCheck () {
-        /// The step of the differences.
+        /// The step of the central differences.
         eps: f64 = 1e-6,
-        /// How far a gradient may be off in any case.
+        /// The absolute tolerance of a gradient.
         atol: f64 = 1e-5,
-        /// How far it may be off as a part of the difference.
+        /// The tolerance relative to the central difference.
         rtol: f64 = 1e-3,
     }
 }
 
-/// Compares the gradients of `f` (all results summed up) with central differences, all in f64.
+/// Compares the gradients of `f` (the sum of all its results) with central differences, all in f64.
 ///
 /// # Errors
-/// If an element differs by more than `atol + rtol · |difference|`, naming it; if an input is not f64;
-/// as [`grad`].
+/// If an element differs by more than `atol + rtol · |difference|`, naming it; if an input is not f64; or as
+/// [`grad`].
 #[track_caller]
 pub fn gradcheck<I: Nest, R: Returned>(f: impl Fn(I::Owned) -> R, inputs: I) -> Result<()> {
     gradcheck_with(f, inputs, GradCheck::new())
@@ -162,7 +161,7 @@ pub fn gradcheck_with<I: Nest, R: Returned>(
 }
 
 /// Compares the second derivatives of `f` with central differences of its gradients, all in f64. Each element of a
-/// result and of a gradient has a weight of its own.
+/// result and of a gradient has its own weight.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, gradgradcheck};
@@ -216,7 +215,7 @@ fn results<I: Nest, R: Returned>(
     Ok(Flat::of(&f(given).into_result()?).all)
 }
 
-/// A sum of all elements, each with a weight of its own, which counts as computed from `x`.
+/// A sum of all elements, each with its own weight. It also depends on `x`, by terms that are zero.
 fn weighted(values: &[Tensor], x: &[Tensor]) -> Result<Tensor> {
     let nothing = x.iter().map(|x| x.sum(()) * 0.0);
     let mut sum = nothing.fold(Tensor::zeros((), DType::F64), |a, b| a + b);

@@ -1,4 +1,4 @@
-//! Looking at the graph of gradients.
+//! Inspecting the graph of gradients.
 
 use crate::Tensor;
 use kiln_base::Loc;
@@ -6,8 +6,8 @@ use kiln_lazy::grad::edge::{Edge, GradNode, Leaf};
 use std::fmt;
 use std::sync::Arc;
 
-/// A step of the backward pass (`torch`'s `grad_fn`): the operation whose derivative it computes, or a leaf
-/// that keeps its gradient. See [`Tensor::grad_fn`].
+/// A step of the backward pass (PyTorch's `grad_fn`): the operation whose derivative it computes, or a leaf that
+/// keeps its gradient. See [`Tensor::grad_fn`].
 #[derive(Clone)]
 pub struct GradFn(Step);
 
@@ -34,7 +34,7 @@ impl GradFn {
         }
     }
 
-    /// Where it was called.
+    /// The line of the call; `None` for a leaf.
     pub fn loc(&self) -> Option<Loc> {
         match &self.0 {
             Step::Node(node) => Some(Loc::from(node.loc)),
@@ -42,7 +42,7 @@ impl GradFn {
         }
     }
 
-    /// The name of the parameter that keeps the gradient here, if it has one.
+    /// The name of the parameter that keeps the gradient, if it has one.
     pub fn parameter(&self) -> Option<Arc<str>> {
         match &self.0 {
             Step::Node(_) => None,
@@ -50,8 +50,8 @@ impl GradFn {
         }
     }
 
-    /// Where the gradients of the operands go, in their order; `None` of those that have none. Nothing once
-    /// a backward pass has released what the derivative needs.
+    /// The steps that the gradients of the operands go to, in order; `None` for an operand without gradient. Empty
+    /// once a backward pass has released the values that the derivative needs.
     pub fn next_functions(&self) -> Vec<Option<GradFn>> {
         match &self.0 {
             Step::Node(node) => node.saved().map_or(Vec::new(), |saved| {
@@ -74,8 +74,8 @@ impl fmt::Debug for GradFn {
 }
 
 impl Tensor {
-    /// The operation whose derivative a backward pass from here begins with; `None` of tensors that were
-    /// not computed from ones that require gradients, of leaves too.
+    /// The operation whose derivative a backward pass from here begins with. `None` for leaves, and for tensors that
+    /// were not computed from tensors that require gradients.
     ///
     /// ```
     /// use kiln_tensor::{DType, Tensor};

@@ -1,8 +1,8 @@
 //! Gradients of recorded tensors.
 //!
-//! A tensor's handle knows where its gradient goes: nowhere, to the operation that made it, or to a
-//! leaf ([`Tensor::requires_grad_`], a [`Var`] that requires it) that keeps it. So `detach` is free, and
-//! derivatives are ordinary recorded operations, compiled together with what they belong to.
+//! A tensor's handle knows where its gradient goes: nowhere, to the operation that computed it, or to a leaf that
+//! keeps it ([`Tensor::requires_grad_`], or a [`Var`] that requires gradients). So `detach` is free, and derivatives
+//! are ordinary recorded operations, compiled together with the others.
 
 mod checkpoint;
 mod function;
@@ -36,33 +36,32 @@ use std::panic::Location;
 use std::sync::Arc;
 
 options! {
-    /// How [`Tensor::backward_with`] differentiates.
+    /// The options of [`Tensor::backward_with`].
     Backward () {
-        /// Keeps what the derivatives need, for another pass.
+        /// Keeps the values that the derivatives need, for another pass.
         retain_graph: bool = false,
         /// Records the gradients so that they can be differentiated; keeps the graph too.
         create_graph: bool = false,
         ;
-        /// The gradient of the tensor, of its dtype and shape; 1 for one element where there is none.
+        /// The gradient of the tensor, of its dtype and shape; if omitted, 1 for a tensor of one element.
         gradient,
     }
 }
 
 impl Tensor {
-    /// Whether gradients flow to this tensor: it is a leaf that asked for them, or was computed from
-    /// one.
+    /// True if gradients flow to this tensor: it is a leaf that requires them, or was computed from one.
     pub fn requires_grad(&self) -> bool {
         self.handle.edge.is_some()
     }
 
-    /// Whether this tensor was not computed from tensors that require gradients.
+    /// True if this tensor was not computed from tensors that require gradients.
     pub fn is_leaf(&self) -> bool {
         !matches!(self.handle.edge, Edge::Node(..))
     }
 
-    /// This tensor as a leaf that keeps its gradient (or, with `false`, as data). The value is shared.
-    /// Tensors that were computed from others that require gradients are no leaves, and integers have
-    /// no gradients: both give a tensor that carries that error.
+    /// This tensor as a leaf that keeps its gradient (or, with `false`, as data). The value is shared. Tensors that
+    /// were computed from others that require gradients can't become leaves, and integers have no gradients: both
+    /// give a tensor that carries an error.
     ///
     /// ```
     /// use kiln_tensor::Tensor;
@@ -95,7 +94,7 @@ impl Tensor {
         })
     }
 
-    /// The same value, through which no gradient flows. Free: the value is shared.
+    /// The same value, without gradients. Free: the value is shared.
     #[track_caller]
     pub fn detach(&self) -> Tensor {
         if body::is_tracing() && self.error().is_none() {
@@ -131,7 +130,7 @@ impl Tensor {
         }
     }
 
-    /// Keeps the gradient of this tensor at the next [`Tensor::backward`] although it is no leaf.
+    /// Makes the next [`Tensor::backward`] keep the gradient of this tensor, although it is not a leaf.
     pub fn retain_grad(&self) {
         if let Edge::Node(node, output) = &self.handle.edge {
             node.retained(*output, true);
@@ -146,8 +145,8 @@ impl Tensor {
         }
     }
 
-    /// Calls `f` with the gradient of this tensor whenever a backward pass has computed it; what `f`
-    /// returns replaces it. Dtype and shape must stay.
+    /// Calls `f` with the gradient of this tensor whenever a backward pass has computed it. A returned gradient
+    /// replaces it, and must have the same dtype and shape.
     ///
     /// # Errors
     /// If this tensor does not require gradients.
@@ -169,8 +168,8 @@ impl Tensor {
         }
     }
 
-    /// Computes the gradients of this one-element tensor with respect to every leaf that it was
-    /// computed from, adds them to what the leaves hold, and releases what the derivatives needed.
+    /// Computes the gradients of this one-element tensor with respect to every leaf that it was computed from, adds
+    /// them to the gradients of the leaves, and releases the values that the derivatives needed.
     ///
     /// # Errors
     /// If this tensor has more than one element, does not require gradients, carries an error, was
@@ -211,7 +210,7 @@ impl Tensor {
             let (Some(leaf), Some(g)) = (leaf, g) else {
                 continue;
             };
-            // Of a cell that was cast since, the gradient is in its dtype.
+            // If the cell was cast in the meantime, the gradient is cast to its dtype.
             let g = Tensor::from(g).to_dtype(leaf.dtype());
             let sum = match leaf.grad() {
                 None => g,
@@ -221,7 +220,7 @@ impl Tensor {
             leaf.set_grad(Some(sum.check()?.handle.clone()));
             gradients.push(sum);
         }
-        // Accumulating over many batches must not keep all of them.
+        // Accumulating over many batches must not keep the graphs of all of them.
         if pending && !is_recording() {
             realize_first(gradients)?;
         }
@@ -229,14 +228,14 @@ impl Tensor {
     }
 }
 
-/// A hook as gradients are shown to it.
+/// Wraps a hook on tensors as a hook on handles.
 fn seen(
     f: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
 ) -> impl Fn(&Handle) -> Option<Handle> + Send + Sync + 'static {
     move |g| f(&g.clone().into()).map(|t| t.handle)
 }
 
-/// Replaces the gradient that a leaf holds.
+/// Replaces the gradient of a leaf.
 fn replace(leaf: &Leaf, grad: Option<Tensor>, loc: &'static Location<'static>) -> Result<()> {
     if let Some(g) = &grad {
         g.check()?;
@@ -302,13 +301,12 @@ fn seed(
 }
 
 impl Var {
-    /// Whether [`Tensor::backward`] computes a gradient for this cell.
+    /// True if [`Tensor::backward`] computes a gradient for this cell.
     pub fn requires_grad(&self) -> bool {
         self.cell.requires_grad()
     }
 
-    /// Switches gradients on or off; off freezes a parameter. Snapshots taken before keep what they
-    /// had.
+    /// Switches gradients on or off; off freezes a parameter. Earlier snapshots don't change.
     ///
     /// # Errors
     /// If the cell does not hold floats.
@@ -323,8 +321,8 @@ impl Var {
         Ok(self)
     }
 
-    /// The gradient that [`Tensor::backward`] has accumulated. Inside `compile` this is the gradient of
-    /// the recording alone: it starts empty and ends with it.
+    /// The gradient that [`Tensor::backward`] has accumulated. Inside `compile` this is the gradient of the recording
+    /// alone: it starts empty and is dropped with the recording.
     pub fn grad(&self) -> Option<Tensor> {
         self.cell.leaf.grad().map(Tensor::from)
     }
@@ -343,9 +341,9 @@ impl Var {
         self.cell.leaf.set_grad(None);
     }
 
-    /// Calls `f` with the gradient of this cell whenever a backward pass has computed it; what `f`
-    /// returns replaces it. The gradient is recorded, not computed: what `f` does with it becomes part of
-    /// the step. So inside `compile`, `f` runs once, while recording, and what it recorded at each run.
+    /// Calls `f` with the gradient of this cell whenever a backward pass has computed it. A returned gradient
+    /// replaces it. The gradient is recorded, not computed, so the operations of `f` become part of the step. Inside
+    /// `compile`, `f` runs once, while recording; its operations run each time.
     pub fn register_hook(
         &self,
         f: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,

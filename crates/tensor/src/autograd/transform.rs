@@ -1,8 +1,8 @@
-//! Derivatives of functions: products with the Jacobian matrix from either side, the matrix, and that of
-//! the gradient.
+//! Derivatives of functions: products with the Jacobian matrix from either side, the Jacobian matrix, and the Hessian
+//! matrix.
 //!
-//! The function is recorded once, on tensors that stand for what was given. Where gradients may be asked for
-//! beyond that (of what was given, or of what the function captures), results can be differentiated again.
+//! The function is recorded once, on stand-ins for its inputs. Results can be differentiated again if gradients may
+//! be requested for other tensors too: those that require them among the inputs, or those that the function captures.
 
 use super::seed;
 use crate::nest::{Counts, Flat, NestOf, built, built_of};
@@ -21,15 +21,15 @@ use std::marker::PhantomData;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// What is recorded here is recorded at the user's line.
+/// This file. Operations recorded in it belong to the user's line.
 const HERE: &str = file!();
 
-/// Up to this many rows of a Jacobian matrix are recorded one by one, more of them as a loop.
+/// The most rows of a Jacobian matrix that are recorded one by one. More rows are recorded as a loop.
 const UNROLLED: i64 = 8;
 
-/// `f(inputs)`, and the function that takes gradients of the result back to those of the inputs: a
-/// vector-Jacobian product (`torch.func.vjp`, and `torch.autograd.functional.vjp` with what it is called
-/// with). Inputs and result are structures of tensors ([`Nest`]).
+/// Returns `f(inputs)`, and a function from gradients of the result to those of the inputs: the vector-Jacobian
+/// product (`torch.func.vjp`; called with a gradient, it is `torch.autograd.functional.vjp`). Inputs and result are
+/// structures of tensors ([`Nest`]).
 ///
 /// ```
 /// use kiln_tensor::{Tensor, vjp};
@@ -42,7 +42,7 @@ const UNROLLED: i64 = 8;
 /// ```
 ///
 /// # Errors
-/// If `f` fails, or an input is no float.
+/// If `f` fails, or an input is not a float tensor.
 #[track_caller]
 pub fn vjp<I: Nest, R: Returned>(f: impl FnOnce(I::Owned) -> R, inputs: I) -> Result<Pulled<I, R>> {
     let recorded = Recorded::of::<I, R>(f, &inputs, "vjp", Location::caller())?;
@@ -52,23 +52,23 @@ pub fn vjp<I: Nest, R: Returned>(f: impl FnOnce(I::Owned) -> R, inputs: I) -> Re
     Ok((y, Pullback { recorded, types }))
 }
 
-/// What [`vjp`] gives: the result, and the way back.
+/// The result of [`vjp`]: that of the function, and its pullback.
 type Pulled<I, R> = (
     <R as Returned>::Nest,
     Pullback<<I as Nest>::Owned, <R as Returned>::Nest>,
 );
 
-/// The way back of a function's gradients; see [`vjp`].
+/// The function from gradients of the results to gradients of the inputs; see [`vjp`].
 pub struct Pullback<I, O> {
     recorded: Recorded,
     types: PhantomData<fn(O) -> I>,
 }
 
 impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Pullback<I, O> {
-    /// The gradients of the inputs for those of the results; zeros where no result depends on an input.
+    /// Returns the gradients of the inputs for those of the results; zeros where no result depends on an input.
     ///
     /// # Errors
-    /// If a gradient has not the dtype and shape of its result; as [`Tensor::backward`].
+    /// If a gradient doesn't have the dtype and shape of its result, or as [`Tensor::backward`].
     #[track_caller]
     pub fn call(&self, gradients: impl Nest<Owned = O>) -> Result<I> {
         let loc = Location::caller();
@@ -93,7 +93,7 @@ impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Pullback<I, O> {
     }
 }
 
-/// Errs, with what `wrong` says, if tensors don't have the structure, dtypes and shapes of others.
+/// Returns the error of `wrong` if tensors don't have the structure, dtypes and shapes of others.
 fn same_kind(
     given: &Flat,
     (wanted, counts): (&[Tensor], &Counts),
@@ -111,9 +111,9 @@ fn same_kind(
     Ok(())
 }
 
-/// `f(inputs)` and its directional derivative along `tangents`, which are a structure like the inputs: a
-/// Jacobian-vector product (`torch.func.jvp`), as the derivative of the vector-Jacobian product, which is
-/// linear in its cotangent.
+/// Returns `f(inputs)` and its directional derivative along `tangents`, a structure like the inputs: the
+/// Jacobian-vector product (`torch.func.jvp`). It is computed as the derivative of the vector-Jacobian product, which
+/// is linear in its cotangent.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, jvp};
@@ -124,7 +124,7 @@ fn same_kind(
 /// ```
 ///
 /// # Errors
-/// If `f` fails, an input is no float, or a tangent has not the dtype and shape of its input.
+/// If `f` fails, an input is not a float tensor, or a tangent doesn't have the dtype and shape of its input.
 #[track_caller]
 pub fn jvp<I: Nest, R: Returned>(
     f: impl FnOnce(I::Owned) -> R,
@@ -147,13 +147,12 @@ pub fn jvp<I: Nest, R: Returned>(
     Ok((results(&recorded.results), results(&dy)))
 }
 
-/// The derivatives of each element of `f(inputs)` with respect to each element of the inputs: for one result
-/// and one input a tensor of the result's shape with the input's behind it
-/// (`torch.autograd.functional.jacobian`). Of structures, each result's place holds a structure like the
-/// inputs.
+/// The derivatives of each element of `f(inputs)` with respect to each element of the inputs
+/// (`torch.autograd.functional.jacobian`). For one result and one input it is a tensor of the result's shape followed
+/// by the input's. For structures, the place of each result holds a structure like the inputs.
 ///
-/// The rows are computed in one program, many of them by a [`scan`]. They can be differentiated again where
-/// an input requires gradients.
+/// The rows are computed in one program; if there are many, by a [`scan`]. They can be differentiated again if an
+/// input requires gradients.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, jacobian};
@@ -167,7 +166,7 @@ pub fn jvp<I: Nest, R: Returned>(
 /// ```
 ///
 /// # Errors
-/// If `f` fails, an input is no float, or something has no derivative.
+/// If `f` fails, an input is not a float tensor, or an operation has no derivative.
 #[track_caller]
 pub fn jacobian<I: Nest, R: Returned<Nest: NestOf>>(
     f: impl FnOnce(I::Owned) -> R,
@@ -182,8 +181,9 @@ pub fn jacobian<I: Nest, R: Returned<Nest: NestOf>>(
     }))
 }
 
-/// The second derivatives of `f(inputs)`, which is one number: for one input a tensor of its shape twice
-/// (`torch.autograd.functional.hessian`). Of a structure, the place of each tensor holds such a structure.
+/// The second derivatives of `f(inputs)`, which must be one number (`torch.autograd.functional.hessian`). For one
+/// input it is a tensor with the input's shape twice. For a structure, the place of each tensor holds a structure
+/// like the inputs.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, hessian};
@@ -194,7 +194,7 @@ pub fn jacobian<I: Nest, R: Returned<Nest: NestOf>>(
 /// ```
 ///
 /// # Errors
-/// As [`jacobian`]; if `f` gives more than one number.
+/// As [`jacobian`], or if `f` returns more than one number.
 #[track_caller]
 pub fn hessian<I: Nest<Owned: NestOf>, R: Returned<Nest = Tensor>>(
     f: impl FnOnce(I::Owned) -> R,
@@ -214,12 +214,12 @@ pub fn hessian<I: Nest<Owned: NestOf>, R: Returned<Nest = Tensor>>(
 
 /// A function, recorded once.
 struct Recorded {
-    /// What stands for what was given.
+    /// The stand-ins for the inputs.
     inputs: Vec<Tensor>,
     results: Vec<Tensor>,
     takes: Counts,
     gives: Counts,
-    /// Whether derivatives may be differentiated again.
+    /// True if derivatives may be differentiated again.
     create: bool,
 }
 
@@ -258,7 +258,7 @@ impl Recorded {
         })
     }
 
-    /// A derivative, or a result, as it is given to the user.
+    /// A derivative or a result as the user receives it: without gradients unless it may be differentiated again.
     fn settled(&self, t: &Tensor) -> Tensor {
         let mut t = t.clone();
         if !self.create {
@@ -267,7 +267,7 @@ impl Recorded {
         t
     }
 
-    /// The gradients of the inputs, `None` where nothing depends on one.
+    /// The gradients of the inputs, `None` where no seed depends on an input.
     fn gradients(
         &self,
         seeds: &[(&Tensor, Tensor)],
@@ -277,7 +277,7 @@ impl Recorded {
         gradients(seeds, &self.inputs, create, loc)
     }
 
-    /// The gradients of the inputs for one number, to be differentiated again.
+    /// The gradients of the inputs for one number, recorded so that they can be differentiated again.
     fn slopes(&self, y: &Tensor, loc: &'static Location<'static>) -> Result<Vec<Tensor>> {
         let found = match y.requires_grad() {
             true => {
@@ -297,7 +297,7 @@ impl Recorded {
             .collect()
     }
 
-    /// The gradients of the inputs for those of results.
+    /// The gradients of the inputs for those of the results.
     fn pulled(
         &self,
         results: &[Tensor],
@@ -326,7 +326,7 @@ impl Recorded {
             .collect())
     }
 
-    /// For each of some results the derivatives by each input.
+    /// For each result, the derivatives with respect to each input.
     fn jacobian(
         &self,
         results: &[Tensor],
@@ -339,7 +339,7 @@ impl Recorded {
         }
     }
 
-    /// The derivatives of the elements of `y` by each input.
+    /// The derivatives of the elements of `y` with respect to each input.
     fn rows(&self, y: &Tensor, loc: &'static Location<'static>) -> Result<Vec<Tensor>> {
         let zeros = |x: &Tensor| Tensor::zeros([y.dims(), x.dims()].concat(), x.dtype());
         if !y.requires_grad() || y.fact().numel().is(0) {
@@ -386,8 +386,8 @@ impl Recorded {
     }
 }
 
-/// What a function gets in place of an input: the same value, whose gradients end there, but for those that
-/// the input itself asks for.
+/// The argument that a function receives for an input: the same value as a leaf of its own. If the input itself
+/// requires gradients, they flow on to it.
 #[track_caller]
 fn stand_in(x: &Tensor, op: &'static str) -> Tensor {
     let shared = body::is_tracing() || x.requires_grad();
@@ -401,7 +401,7 @@ fn stand_in(x: &Tensor, op: &'static str) -> Tensor {
     }
 }
 
-/// The same value, of an operation of its own.
+/// The same value as the result of a separate operation.
 fn same(x: &Tensor, op: &'static str) -> Tensor {
     compose(op, &[x], |b| {
         let shape = x.dims().into();
@@ -409,7 +409,7 @@ fn same(x: &Tensor, op: &'static str) -> Tensor {
     })
 }
 
-/// Whether gradients of the results go to more than the inputs.
+/// True if gradients of the results flow to more leaves than the inputs.
 fn reach_beyond(
     results: &[Tensor],
     inputs: &[Tensor],
@@ -425,7 +425,7 @@ fn reach_beyond(
     Ok(walk.entries.iter().any(beyond))
 }
 
-/// The gradients of some tensors for those of others, `None` where nothing depends on one.
+/// The gradients of the tensors `of` for those of `seeds`, `None` where no seed depends on a tensor.
 fn gradients(
     seeds: &[(&Tensor, Tensor)],
     of: &[Tensor],

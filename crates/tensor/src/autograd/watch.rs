@@ -1,4 +1,4 @@
-//! Gradients of several tensors, seen together.
+//! Hooks on the gradients of several tensors at once.
 
 use super::function::keeps_derivative;
 use crate::record::compose_many;
@@ -8,9 +8,9 @@ use kiln_lazy::Handle;
 use kiln_lazy::grad::edge::{CustomRule, Edge, GradNode};
 use std::sync::Arc;
 
-/// These tensors, whose gradients a backward pass shows to `f` together, once it has them: `None` for a
-/// tensor that got none. What `f` returns, one for each, takes their place. For libraries that have hooks
-/// on functions of several tensors; for one tensor there is [`Tensor::register_hook`].
+/// Returns the same tensors. A backward pass calls `f` once with all their gradients, `None` for a tensor without
+/// gradient. The gradients that `f` returns, one for each tensor, replace them. For libraries with hooks on functions
+/// of several tensors; for one tensor there is [`Tensor::register_hook`].
 #[track_caller]
 pub fn watch_gradients(
     tensors: &[Tensor],

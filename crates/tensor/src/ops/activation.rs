@@ -11,11 +11,11 @@ use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
 
 options! {
-    /// The curve of [`Tensor::softplus_with`].
+    /// The parameters of [`Tensor::softplus_with`].
     SoftPlus () {
-        /// How sharp its bend is (default 1).
+        /// The sharpness of its bend (default 1).
         beta: f64 = 1.0,
-        /// Above which `beta · x` the result is x (default 20).
+        /// The value of `beta · x` above which the result is x (default 20).
         threshold: f64 = 20.0,
     }
 }
@@ -113,13 +113,13 @@ impl Tensor {
         })
     }
 
-    /// x brought into −1..=1.
+    /// x clamped to −1..=1.
     #[track_caller]
     pub fn hardtanh(&self) -> Tensor {
         self.hardtanh_with(-1, 1)
     }
 
-    /// x brought into `min_val..=max_val`.
+    /// x clamped to `min_val..=max_val`.
     #[track_caller]
     pub fn hardtanh_with(&self, min_val: impl Into<Scalar>, max_val: impl Into<Scalar>) -> Tensor {
         let (low, high) = (min_val.into(), max_val.into());
@@ -164,13 +164,13 @@ impl Tensor {
         })
     }
 
-    /// x moved towards 0 by ½, and 0 within it.
+    /// x moved towards 0 by ½; 0 where |x| ≤ ½.
     #[track_caller]
     pub fn softshrink(&self) -> Tensor {
         self.softshrink_with(0.5)
     }
 
-    /// x moved towards 0 by `lambd`, and 0 within it.
+    /// x moved towards 0 by `lambd`; 0 where |x| ≤ `lambd`.
     #[track_caller]
     pub fn softshrink_with(&self, lambd: f64) -> Tensor {
         compose("softshrink", &[self], |b| {
@@ -182,7 +182,7 @@ impl Tensor {
             let below = b.binary(Pw::Le, &x, &high)?;
             let inside = b.binary(Pw::And, &above, &below)?;
             let core = b.pointwise(Pw::Clip, &[x.clone(), low, high])?;
-            // Infinities move too; ∞ − λ is what the difference gives already.
+            // For infinities, the difference is ∞ − λ = ∞ as wanted.
             let y = b.binary(Pw::Sub, &x, &core)?;
             let y = b.fill_where(&inside, 0.0, &y)?;
             b.cast(&y, self.dtype())
@@ -201,7 +201,7 @@ impl Tensor {
         })
     }
 
-    /// `log(1 + e^(beta · x)) / beta`, and x where `beta · x` is above a threshold.
+    /// `log(1 + e^(beta · x)) / beta`, and x where `beta · x` is above the threshold.
     #[autocast]
     #[track_caller]
     pub fn softplus_with(&self, how: SoftPlus) -> Tensor {
@@ -249,7 +249,8 @@ pub(crate) fn softmax(b: &mut Recorder, x: &Tensor, dim: impl Into<DimArg>, log:
 fn exponential(b: &mut Recorder, t: &Tensor, width: f64, height: f64) -> Recorded {
     needs_float(t, "operand")?;
     let x = b.widened(t)?;
-    // NaN is not low. Where the exponential is not taken, it is of 0: its derivative is multiplied by 0.
+    // NaN is not low. Where the exponential is not selected, it is computed of 0, since its derivative is multiplied
+    // by 0.
     let low = b.with(Pw::Le, &x, 0.0)?;
     let zero = b.scalar_like(0.0, &x)?;
     let mut scaled = b.select(&low, &x, &zero)?;

@@ -31,8 +31,7 @@ macro_rules! adaptive_pools {
 }
 
 adaptive_pools! {
-    /// Means over `[n, c, l]` (or `[c, l]`) that give `output_size` elements, whatever the input's size;
-    /// `None` keeps a size.
+    /// Means over `[n, c, l]` (or `[c, l]`) that give `output_size` elements for any input size; `None` keeps a size.
     adaptive_avg_pool1d 1;
     /// Means over `[n, c, h, w]` (or `[c, h, w]`) that give this output size; `None` keeps a size.
     adaptive_avg_pool2d 2;
@@ -73,14 +72,14 @@ adaptive_max_pools! {
     adaptive_max_pool3d adaptive_max_pool3d_with_indices 3;
 }
 
-/// What output element `i` of `out` covers of `n` elements.
+/// The range of the `n` input elements that output element `i` of `out` covers.
 fn region(i: i64, n: i64, out: i64) -> (i64, i64) {
     let (i, n, out) = (i128::from(i), i128::from(n), i128::from(out));
     let (start, end) = (i * n / out, ((i + 1) * n + out - 1) / out);
     (start as i64, end as i64) // at most n
 }
 
-/// Output size of each spatial axis.
+/// Returns the output size of each spatial axis.
 fn sizes(x: &Tensor, spatial: usize, size: &OutputSize) -> Result<Vec<Dim>, OpError> {
     ensure!(
         size.0.len() == spatial || size.0.len() == 1,
@@ -106,8 +105,8 @@ fn sizes(x: &Tensor, spatial: usize, size: &OutputSize) -> Result<Vec<Dim>, OpEr
     Ok(sizes)
 }
 
-/// All axes at once if they fall into equal regions, else one after the other: the regions are boxes, so the mean of
-/// means is the mean.
+/// Pools all axes at once if they divide into equal regions, else one after the other: the regions are boxes, so the
+/// mean of means is the mean.
 pub(crate) fn adaptive_average(
     b: &mut Recorder,
     spatial: usize,
@@ -135,7 +134,7 @@ pub(crate) fn adaptive_average(
     b.narrowed(&x, t.dtype())
 }
 
-/// Means of equal regions along axes in order, each with how many there are and their size.
+/// Means of equal regions along axes in order. Each axis comes with the number of regions and their size.
 fn average_equal(b: &mut Recorder, x: &Tensor, axes: &[(usize, Dim, Dim)]) -> Recorded {
     let mut split = Shape::from(x.dims());
     let mut within = Vec::new();
@@ -170,7 +169,8 @@ fn average_axis(b: &mut Recorder, x: &Tensor, axis: usize, out: i64) -> Recorded
     b.concat(&parts, axis)
 }
 
-/// [`average_axis`] of a known size, by windows of one size: what shorter ones repeat counts as nothing.
+/// [`average_axis`] for a known size, by windows of one size. The repeated elements of shorter windows count as
+/// zeros.
 fn average_windows(b: &mut Recorder, x: &Tensor, axis: usize, n: i64, out: i64) -> Recorded {
     let (index, _) = uneven(n, out)?;
     let width = index.len() as i64 / out;
@@ -192,8 +192,8 @@ fn average_windows(b: &mut Recorder, x: &Tensor, axis: usize, n: i64, out: i64) 
     b.binary(Pw::Div, &sum, &sizes)
 }
 
-/// Values and positions. Regions of different sizes are gathered as windows of one size: shorter ones repeat
-/// their last element, which is never the first maximum.
+/// Returns the values and positions of maxima. Regions of different sizes are gathered as windows of one size:
+/// shorter ones repeat their last element, which is never the first maximum.
 fn adaptive_max(
     b: &mut Recorder,
     spatial: usize,
@@ -235,7 +235,7 @@ fn adaptive_max(
     let flat = b.reshape(&windows, &shape)?;
     let (values, index) = super::reduce::first_extreme(b, Reduction::Max, &flat, x.ndim())?;
     let values = b.squeeze(&values, &[x.ndim()])?;
-    // The index within the window, taken apart into one within each axis of it.
+    // Splits the index within the window into an index along each of its axes.
     let mut rest = b.squeeze(&index, &[x.ndim()])?;
     let mut plane = b.full(0i64, DType::I64, values.dims())?;
     let mut stride = Dim::ONE;
@@ -251,7 +251,8 @@ fn adaptive_max(
     Ok(vec![values, plane])
 }
 
-/// The elements of regions of different sizes, as many of each, and where the regions begin.
+/// Returns the indices of the elements of regions of different sizes, padded to one size, and the start of each
+/// region.
 fn uneven(n: i64, out: i64) -> Result<(Vec<i64>, Vec<i64>), OpError> {
     listable(
         out.checked_mul(n / out + 2),
@@ -266,7 +267,7 @@ fn uneven(n: i64, out: i64) -> Result<(Vec<i64>, Vec<i64>), OpError> {
 
 /// The elements of `count` regions along an axis.
 fn regions(b: &mut Recorder, x: &Tensor, axis: usize, index: &[i64], count: usize) -> Recorded {
-    // With a size of its own for the regions, so that the size of all is seen to be a multiple of it.
+    // The index has a separate axis for the regions, so that its size is a visible multiple of their number.
     let index = b.list(index, &[count, index.len() / count], DType::I64)?;
     let flat = b.reshape(&index, &[index.fact().numel()])?;
     b.index_select(x, axis, &flat)

@@ -1,4 +1,4 @@
-//! What the arguments of operations are made of.
+//! The types of the arguments of operations.
 
 pub(crate) use super::numbers::{Int, IntList, MaybeInt};
 use crate::{DType, Tensor};
@@ -6,8 +6,8 @@ use kiln_base::Dim;
 use kiln_ir::ops::Axes;
 use kiln_ir::{OpError, ensure};
 
-/// The sizes of an adaptive pooling's result, one for each spatial axis or one for all; `None` keeps that
-/// of the input.
+/// The result sizes of an adaptive pooling, one for each spatial axis or one for all; `None` keeps the size of the
+/// input.
 ///
 /// ```
 /// use kiln_tensor::{DType, Tensor};
@@ -46,7 +46,7 @@ pub enum DimArg {
     Name(Box<str>),
 }
 
-/// Dims of a tensor by number or name: one, several, or `()`, which means all of them.
+/// Dims of a tensor by number or name: one, several, or `()` for all of them.
 ///
 /// ```
 /// use kiln_tensor::{DType, Tensor};
@@ -57,14 +57,14 @@ pub enum DimArg {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DimArgs(pub Vec<DimArg>);
 
-/// Dims to reduce that stay, with size 1; see [`keep`].
+/// Reduced dims that are kept with size 1; see [`keep`].
 #[derive(Copy, Clone, Debug)]
 pub struct Keep<D> {
     dims: D,
     keepdim: bool,
 }
 
-/// Dims to reduce that stay, with size 1: PyTorch's `keepdim=True`.
+/// Keeps reduced dims with size 1: PyTorch's `keepdim=True`.
 ///
 /// ```
 /// use kiln_tensor::{DType, Tensor, keep};
@@ -82,20 +82,20 @@ pub fn keep<D>(dims: D) -> Keep<D> {
 }
 
 impl<D> Keep<D> {
-    /// Whether the dims stay.
+    /// Keeps the dims only if `keepdim` is true.
     pub fn when(self, keepdim: bool) -> Keep<D> {
         Keep { keepdim, ..self }
     }
 }
 
-/// What a reduction reduces: dims, `()` for all of them, and [`keep`] around what stays with size 1.
+/// The dims of a reduction: dims, `()` for all of them, or [`keep`] around dims that are kept with size 1.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReducedDims {
     pub(crate) dims: DimArgs,
     pub(crate) keepdim: bool,
 }
 
-/// The one dim that a reduction reduces, and [`keep`] around it if it stays with size 1.
+/// The single dim of a reduction, or [`keep`] around it to keep it with size 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReducedDim {
     pub(crate) dim: DimArg,
@@ -234,7 +234,7 @@ impl std::fmt::Display for DimArg {
     }
 }
 
-/// PyTorch chooses dims in tensors of up to 64 of them.
+/// Returns an error for more than 64 dims, up to which PyTorch can reduce chosen dims.
 pub(crate) fn few_dims(t: &Tensor) -> Result<(), OpError> {
     ensure!(
         t.ndim() <= 64,
@@ -302,7 +302,7 @@ pub(crate) fn axis(t: &Tensor, dim: impl Into<DimArg>) -> Result<usize, OpError>
     wrap(&dim, t.ndim(), t)
 }
 
-/// The axis that `dim` names among one more dims than the tensor has.
+/// The axis that `dim` names in a tensor with one more dim.
 pub(crate) fn new_axis(t: &Tensor, dim: i64) -> Result<usize, OpError> {
     wrap(&dim.into(), t.ndim() + 1, t)
 }
@@ -317,10 +317,10 @@ pub(crate) fn known_dim(d: &Dim, t: &Tensor) -> Result<i64, OpError> {
         .ok_or_else(|| OpError(format!("needs a known size, not {d} of {}", t.fact())))
 }
 
-/// The longest list of numbers that is worked out while recording and becomes part of the program.
+/// The length of the longest list of numbers that is computed while recording and becomes part of the program.
 const LONGEST_LIST: i64 = 1 << 26;
 
-/// Errs if a list of `len` numbers (`None`: more than an i64 counts) is too long to be worked out while
+/// Returns an error if a list of `len` numbers (`None`: more than an i64 counts) is too long to be computed while
 /// recording.
 pub(crate) fn listable(len: Option<i64>, what: &str) -> Result<(), OpError> {
     ensure!(
@@ -331,10 +331,10 @@ pub(crate) fn listable(len: Option<i64>, what: &str) -> Result<(), OpError> {
     Ok(())
 }
 
-/// The most tensors that one call gives.
+/// The largest number of tensors that one call returns.
 const MOST_PARTS: i64 = 1 << 20;
 
-/// Errs if a call would give `count` tensors and that is too many.
+/// Returns an error if a call would return too many tensors, `count`.
 pub(crate) fn countable(count: i64) -> Result<(), OpError> {
     ensure!(
         count <= MOST_PARTS,
@@ -343,7 +343,7 @@ pub(crate) fn countable(count: i64) -> Result<(), OpError> {
     Ok(())
 }
 
-/// Errs if the bytes or the strides of a tensor of this shape overflow an i64.
+/// Returns an error if the bytes or the strides of a tensor of this shape overflow an i64.
 pub(crate) fn addressable(shape: &[Dim], dtype: DType) -> Result<(), OpError> {
     ensure!(
         kiln_base::addressable(shape, dtype.size()),
@@ -352,7 +352,7 @@ pub(crate) fn addressable(shape: &[Dim], dtype: DType) -> Result<(), OpError> {
     Ok(())
 }
 
-/// Errs unless both have one dtype.
+/// Returns an error unless both tensors have the same dtype.
 pub(crate) fn same_dtype(
     a: &Tensor,
     what_a: &str,
@@ -368,7 +368,7 @@ pub(crate) fn same_dtype(
     Ok(())
 }
 
-/// Errs unless the tensor holds floats.
+/// Returns an error unless the tensor holds floats.
 pub(crate) fn needs_float(t: &Tensor, what: &str) -> Result<(), OpError> {
     ensure!(
         t.dtype().is_float(),

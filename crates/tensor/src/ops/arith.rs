@@ -17,7 +17,7 @@ impl<'a> Other<'a> {
         }
     }
 
-    /// Both operands in the dtype they promote to.
+    /// Casts both operands to the dtype that they promote to.
     pub(crate) fn promoted(
         &self,
         b: &mut Recorder,
@@ -26,7 +26,7 @@ impl<'a> Other<'a> {
         self.promoted_by(b, t, |dtype| dtype)
     }
 
-    /// Both operands in the dtype that `computed` makes of the one they promote to.
+    /// Casts both operands to the dtype that `computed` returns for the promoted one.
     fn promoted_by(
         &self,
         b: &mut Recorder,
@@ -49,7 +49,7 @@ impl<'a> Other<'a> {
     }
 }
 
-/// How a binary operation treats dtypes beyond promotion.
+/// The dtype rule of a binary operation, besides promotion.
 #[derive(Copy, Clone, PartialEq)]
 pub(crate) enum Rule {
     /// Computes in the promoted dtype.
@@ -60,7 +60,7 @@ pub(crate) enum Rule {
     Ordered,
 }
 
-/// A binary row with promotion.
+/// A binary operation with promotion.
 #[track_caller]
 pub(crate) fn binary(called: &'static str, op: Pw, rule: Rule, a: &Tensor, other: Other) -> Tensor {
     if let Some(cast) = autocast::begin(called, &other.with(a)) {
@@ -82,7 +82,7 @@ pub(crate) fn binary(called: &'static str, op: Pw, rule: Rule, a: &Tensor, other
     })
 }
 
-/// Calls that compute but surprise: they are errors, as in PyTorch.
+/// Returns an error for calls that could be computed but would surprise, as in PyTorch.
 fn check(op: Pw, a: &Tensor, other: &Other) -> Result<(), OpError> {
     match (op, other) {
         (Pw::Sub, Other::Tensor(t)) => ensure!(
@@ -113,7 +113,7 @@ fn on_bool(op: Pw, a: &Tensor, other: &Other) -> Pw {
     }
 }
 
-/// A unary row; `float` makes integers f32 first.
+/// A unary operation; `float` casts integers to f32 first.
 #[track_caller]
 pub(crate) fn unary(called: &'static str, op: Pw, float: bool, t: &Tensor) -> Tensor {
     let cast = autocast::begin(called, &[t]).map(|cast| cast.of(t));
@@ -291,19 +291,19 @@ binary_methods! {
     pow = Pow Plain;
     /// The angle of (b, a).
     atan2 = Atan2 Float;
-    /// The larger; NaN wins.
+    /// The larger; NaN if either is NaN.
     maximum = Maximum Plain;
-    /// The smaller; NaN wins.
+    /// The smaller; NaN if either is NaN.
     minimum = Minimum Plain;
     /// The larger; of a number and NaN, the number.
     fmax = Fmax Plain;
     /// The smaller; of a number and NaN, the number.
     fmin = Fmin Plain;
-    /// √(a² + b²) of floats, without overflow on the way.
+    /// √(a² + b²) of floats, without intermediate overflow.
     hypot = Hypot Plain;
-    /// log(eᵃ + eᵇ) of floats, without overflow on the way.
+    /// log(eᵃ + eᵇ) of floats, without intermediate overflow.
     logaddexp = LogAddExp Plain;
-    /// log₂(2ᵃ + 2ᵇ) of floats, without overflow on the way.
+    /// log₂(2ᵃ + 2ᵇ) of floats, without intermediate overflow.
     logaddexp2 = LogAddExp2 Plain;
     /// a · log(b); 0 for a = 0 unless b is NaN.
     xlogy = Xlogy Float;
@@ -361,7 +361,7 @@ impl Tensor {
     }
 }
 
-/// A number on the left.
+/// A binary operation with a number on the left.
 #[track_caller]
 pub(super) fn reversed(row: Pw, number: Scalar, t: &Tensor) -> Tensor {
     let cast = autocast::begin(row.name(), &[t]).map(|cast| cast.of(t));

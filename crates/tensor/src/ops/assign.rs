@@ -1,4 +1,4 @@
-//! `x[..] = value`.
+//! Assignment to an index: `x[..] = value`.
 
 use super::args::same_dtype;
 use super::indices::{Index, Indices};
@@ -16,9 +16,9 @@ use kiln_ir::{Builder, OpError, Shape};
 use std::panic::Location;
 
 impl Tensor {
-    /// Python's `self[items] = value`, as a new tensor: this one with `value` in the part that
-    /// [`Tensor::i`] takes. The value is broadcast to that part and takes this tensor's dtype. Where
-    /// an index appears twice, the later value stands.
+    /// Python's `self[items] = value`, as a new tensor: this one with `value` in the part that [`Tensor::i`] selects.
+    /// The value is broadcast to that part and cast to this tensor's dtype. If an index appears twice, the later
+    /// value is kept.
     ///
     /// ```
     /// use kiln_tensor::Tensor;
@@ -39,13 +39,13 @@ impl Tensor {
         )
     }
 
-    /// [`Tensor::set`] under PyTorch's name, of values of this tensor's dtype.
+    /// [`Tensor::set`] under PyTorch's name, with values of this tensor's dtype.
     #[track_caller]
     pub fn index_put(&self, indices: impl Indices, values: impl AsTensor) -> Tensor {
         self.index_put_with(indices, values, Put::new())
     }
 
-    /// [`Tensor::index_put`], which can add to what is there: where an index appears twice, both values.
+    /// [`Tensor::index_put`], which can add to the elements: if an index appears twice, both values are added.
     ///
     /// ```
     /// use kiln_tensor::{Put, Tensor};
@@ -97,8 +97,8 @@ fn assign(called: &'static str, x: &Tensor, items: Vec<Index>, value: &Other, ho
     })
 }
 
-/// The mask of `x[.., mask] = value` and its place, if the value doesn't depend on how many elements
-/// are chosen: such an assignment needs no positions.
+/// Returns the mask of `x[.., mask] = value` and its place, if the value doesn't depend on the number of chosen
+/// elements. This assignment needs no positions.
 fn only_mask<'a>(x: &Tensor, items: &'a [Index], value: &Other) -> Option<(usize, &'a Tensor)> {
     let places = places(x, items).ok()?;
     let mut found = None;
@@ -134,7 +134,7 @@ fn assign_where(b: &mut Recorder, x: &Tensor, at: usize, mask: &Tensor, value: &
     chosen(b, &mask, &value, x)
 }
 
-/// Only views: the part is a regular region of x.
+/// Assigns to a part that only views select: a regular region of x.
 fn assign_part(b: &mut Recorder, x: &Tensor, items: &[Item], value: &Other) -> Recorded {
     let (mut region, mut shape) = (Vec::new(), Shape::new());
     for item in items {
@@ -166,8 +166,8 @@ fn assign_part(b: &mut Recorder, x: &Tensor, items: &[Item], value: &Other) -> R
     put(b, x, &region, value)
 }
 
-/// The tensor with other values, of its dtype, in a region that is not empty. Where the region is, is in
-/// offsets alone.
+/// The tensor with other values, of its dtype, in a region that is not empty. The position of the region only appears
+/// in offsets.
 pub(super) fn put(b: &mut Recorder, x: &Tensor, region: &[SliceAxis], value: Tensor) -> Recorded {
     let lens: Shape = region.iter().map(|r| r.len.clone()).collect();
     if lens[..] == *x.dims() && region.iter().all(|r| r.step == 1) {
@@ -179,7 +179,7 @@ pub(super) fn put(b: &mut Recorder, x: &Tensor, region: &[SliceAxis], value: Ten
     chosen(b, &inside, &value, x)
 }
 
-/// `mask ? value : x`, also of dtypes that are only stored: i64 holds them all.
+/// `mask ? value : x`, also for dtypes that are only stored: i64 holds their values.
 fn chosen(b: &mut Recorder, mask: &Tensor, value: &Tensor, x: &Tensor) -> Recorded {
     if x.dtype().computes() {
         return b.select(mask, value, x);
@@ -189,7 +189,7 @@ fn chosen(b: &mut Recorder, mask: &Tensor, value: &Tensor, x: &Tensor) -> Record
     b.cast(&y, x.dtype())
 }
 
-/// A region's values in x's shape, each where the region has it, and zero elsewhere.
+/// Spreads a region's values to x's shape, with zeros elsewhere.
 fn spread(b: &mut Recorder, part: Tensor, x: &Tensor, region: &[SliceAxis]) -> Recorded {
     let mut y = part;
     for (axis, r) in region.iter().enumerate() {
@@ -200,7 +200,7 @@ fn spread(b: &mut Recorder, part: Tensor, x: &Tensor, region: &[SliceAxis]) -> R
             y = b.reversed(&y, axis)?;
         }
         if step > 1 && !r.len.is(1) {
-            // step − 1 zeros behind each element but the last.
+            // step − 1 zeros after each element but the last.
             let mut shape = Shape::from(y.dims());
             let len = std::mem::replace(&mut shape[axis], Dim::ONE);
             shape.insert(axis, len.clone());
@@ -217,8 +217,8 @@ fn spread(b: &mut Recorder, part: Tensor, x: &Tensor, region: &[SliceAxis]) -> R
     Ok(y)
 }
 
-/// Any items. Index tensors among whole dims scatter slices; else the positions that the items take are
-/// those that they take of a tensor of positions.
+/// Assigns to the elements that any items select. Index tensors among whole dims scatter slices. In other cases the
+/// positions are taken from a tensor of positions by the same items.
 fn assign_elements(
     b: &mut Recorder,
     x: &Tensor,
@@ -248,7 +248,7 @@ fn assign_elements(
     b.reshape(&y, x.dims())
 }
 
-/// For each dim its index tensor or nothing, if there is nothing else.
+/// Returns the index tensor of each dim, or `None` for a whole dim, if there are no other items.
 fn only_indices(items: &[Item]) -> Option<Vec<Option<Tensor>>> {
     let mut out = Vec::new();
     for item in items {
@@ -264,7 +264,7 @@ fn only_indices(items: &[Item]) -> Option<Vec<Option<Tensor>>> {
     Some(out)
 }
 
-/// A value broadcast to the part it is assigned to; dims of size 1 in front of it go.
+/// Broadcasts a value to the part that it is assigned to. Leading dims of size 1 are dropped.
 fn stretched(b: &mut Recorder, value: &Tensor, shape: &[Dim]) -> Recorded {
     let mut extra = value.ndim().saturating_sub(shape.len());
     extra = value.dims()[..extra].iter().take_while(|d| d.is(1)).count();
@@ -278,7 +278,7 @@ fn stretched(b: &mut Recorder, value: &Tensor, shape: &[Dim]) -> Recorded {
 }
 
 impl Recorder {
-    /// A value to be stored in x, in its dtype.
+    /// A value to be stored in x, in the dtype of x.
     fn valued(&mut self, value: &Other, x: &Tensor) -> Recorded {
         match value {
             Other::Number(n) => self.scalar_like(*n, x),

@@ -13,7 +13,7 @@ use kiln_lazy::random;
 use std::panic::Location;
 
 options! {
-    /// What [`Tensor::scaled_dot_product_attention`] takes beside query, key and value.
+    /// The options of [`Tensor::scaled_dot_product_attention`].
     ///
     /// ```
     /// use kiln_tensor::{Attention, DType, Tensor};
@@ -23,32 +23,32 @@ options! {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     Attention () {
-        /// With which probability each weight is dropped (default 0).
+        /// The probability that a weight is dropped (default 0).
         dropout_p: f64 = 0.0,
-        /// Whether query i sees keys 0 to i only (default no), which excludes a mask.
+        /// True if query i attends to keys 0 to i only (default false). Excludes a mask.
         is_causal: bool = false,
-        /// The factor of the scores, 1 / √e unless given.
+        /// The factor of the scores (default 1 / √e).
         scale: Option<f64> = None,
-        /// Whether queries come in groups (default no): key and value `[.., h, s, _]` have fewer heads than
-        /// the query, and each serves as many heads in a row.
+        /// True for grouped queries (default false): key and value `[.., h, s, _]` have fewer heads than the query,
+        /// and each of their heads serves an equal number of consecutive query heads.
         enable_gqa: bool = false,
         ;
-        /// Which keys take part, of bools, or what is added to the scores, of floats: `[.., l, s]`, broadcast.
+        /// A bool mask of the keys that take part, or floats that are added to the scores: `[.., l, s]`, broadcast.
         attn_mask,
     }
 }
 
 #[on_cells]
 impl Tensor {
-    /// `softmax(query · keyᵀ / √e) · value` with the query `[.., l, e]`, key `[.., s, e]` and value
-    /// `[.., s, v]`: `[.., l, v]`; their other dims broadcast.
+    /// `softmax(query · keyᵀ / √e) · value` for query `[.., l, e]`, key `[.., s, e]` and value `[.., s, v]`: `[.., l,
+    /// v]`; their other dims broadcast.
     #[track_caller]
     pub fn scaled_dot_product_attention(&self, key: impl AsTensor, value: impl AsTensor) -> Tensor {
         self.scaled_dot_product_attention_with(key, value, Attention::new())
     }
 
-    /// [`Tensor::scaled_dot_product_attention`] with a mask, dropout or another scale. A query whose mask
-    /// leaves no key gives zeros.
+    /// [`Tensor::scaled_dot_product_attention`] with a mask, dropout or another scale. A query whose keys are all
+    /// masked gives zeros.
     #[autocast(how)]
     #[track_caller]
     pub fn scaled_dot_product_attention_with(
@@ -71,8 +71,8 @@ impl Tensor {
         })
     }
 
-    /// [`Tensor::scaled_dot_product_attention_with`], and what its dropout multiplies the weights `[.., l, s]` by: 0, or
-    /// 1 / (1 − p), in f64. Nothing of the second is computed unless it is read.
+    /// [`Tensor::scaled_dot_product_attention_with`], and the factors `[.., l, s]` that its dropout applies to the
+    /// weights: 0 or 1 / (1 − p), in f64. The factors are only computed if they are read.
     ///
     /// ```
     /// use kiln_tensor::{Attention, DType, Tensor};
@@ -123,14 +123,14 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Everything that is given.
+    /// All tensors of the call.
     fn all(&self) -> Vec<&Tensor> {
         let given = self.operands.into_iter();
         given.chain(&self.how.attn_mask).collect()
     }
 
-    /// The op, and its operands with one batch shape. Grouped heads are two dims, along the second of which
-    /// keys and values are the same.
+    /// Returns the op, and its operands with one batch shape. Grouped heads are two dims; keys and values are the
+    /// same along the second.
     fn prepared(&self, b: &mut Recorder) -> Result<(ops::Attention, Vec<Tensor>), OpError> {
         let [query, key, value] = self.operands;
         needs_float(query, "query")?;
@@ -188,7 +188,7 @@ impl Call<'_> {
         Ok((op, operands))
     }
 
-    /// The result, with one dim of heads.
+    /// Returns the result with a single dim of heads.
     fn finished(&self, b: &mut Recorder, y: &Tensor) -> Result<Tensor, OpError> {
         if !self.how.enable_gqa {
             return Ok(y.clone());
@@ -201,7 +201,7 @@ impl Call<'_> {
     }
 }
 
-/// The operands with heads `[.., own, group, _, _]`, of which keys and values have `[.., own, 1, _, _]`.
+/// Splits the heads of the operands into `[.., own, group, _, _]`; keys and values have `[.., own, 1, _, _]`.
 fn grouped(b: &mut Recorder, operands: &[Tensor]) -> Result<Vec<Tensor>, OpError> {
     let (query, key) = (&operands[0], &operands[1]);
     ensure!(

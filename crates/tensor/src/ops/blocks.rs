@@ -1,4 +1,4 @@
-//! Tensors put together as blocks and columns, and seen with other strides.
+//! Tensors assembled from blocks and columns, and views with other strides.
 
 use super::args::{Int, IntList, addressable, known};
 use crate::operand::{AsTensor, listed};
@@ -9,8 +9,8 @@ use kiln_base::{Dim, numel};
 use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
-/// The blocks on the diagonal of a matrix, zeros elsewhere, in the dtype they promote to. Vectors are
-/// rows, numbers 1 × 1.
+/// A matrix with these blocks on its diagonal and zeros elsewhere, in the dtype they promote to. Vectors are rows,
+/// numbers 1 × 1.
 #[track_caller]
 pub fn block_diag(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     let tensors = listed(tensors);
@@ -33,7 +33,7 @@ pub fn block_diag(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     })
 }
 
-/// Stacking along dim 1, with vectors as columns.
+/// Concatenates along dim 1, with vectors as columns.
 #[track_caller]
 pub fn column_stack(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     let tensors = listed(tensors);
@@ -48,7 +48,7 @@ pub fn column_stack(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     })
 }
 
-/// Stacking along dim 2 of what [`Tensor::atleast_3d`] gives.
+/// Concatenates the results of [`Tensor::atleast_3d`] along dim 2.
 #[track_caller]
 pub fn dstack(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     let tensors = listed(tensors);
@@ -59,7 +59,7 @@ pub fn dstack(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     })
 }
 
-/// Tensors in the dtype they promote to, each brought into form.
+/// Casts tensors to the dtype they promote to, and applies `form` to each.
 fn joined(
     b: &mut Recorder,
     tensors: &[&Tensor],
@@ -74,7 +74,7 @@ fn joined(
     tensors.iter().map(&mut one).collect()
 }
 
-/// Dims of size 1 in front of `axis` until there are `rank`.
+/// Inserts dims of size 1 before `axis` until there are `rank`.
 fn at_least(b: &mut Recorder, t: &Tensor, rank: usize, axis: usize) -> Recorded {
     let mut shape = Shape::from(t.dims());
     while shape.len() < rank {
@@ -90,15 +90,15 @@ fn three_dims(b: &mut Recorder, t: &Tensor) -> Recorded {
 }
 
 options! {
-    /// A view by strides; its size alone stands for it.
+    /// A view by strides; converts from its size alone.
     Strided (
         /// The result's size.
         size: IntList
     ) {
-        /// How many elements lie between two neighbours along each dim; `()`, the default, are the strides of
-        /// a contiguous tensor of that size.
+        /// The number of elements between neighbours along each dim. The default, `()`, gives the strides of a
+        /// contiguous tensor of this size.
         stride: IntList = (),
-        /// The first element (default 0).
+        /// The offset of the first element (default 0).
         storage_offset: Int = 0,
     }
 }
@@ -123,8 +123,8 @@ impl Tensor {
         compose("atleast_3d", &[self], |b| three_dims(b, self))
     }
 
-    /// `out[i, j, ..] = flat[offset + i · stride[0] + j · stride[1] + ..]`, where `flat` are this
-    /// tensor's elements in row-major order, however it came about.
+    /// `out[i, j, ..] = flat[offset + i · stride[0] + j · stride[1] + ..]`, where `flat` holds this tensor's elements
+    /// in row-major order, even if the tensor is a view.
     ///
     /// ```
     /// use kiln_tensor::{Strided, Tensor};

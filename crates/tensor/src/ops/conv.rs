@@ -10,12 +10,12 @@ use kiln_derive::{autocast, on_cells};
 use kiln_ir::ops::{self, Axes};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
-/// The zeros around a convolution's input.
+/// The padding of a convolution's input with zeros.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Padding {
-    /// As many in front of as behind each axis.
+    /// The same number before and after each axis.
     Sizes(IntList),
-    /// As many as make the output as large as the input, the odd one behind. Needs strides of 1.
+    /// As many as keep the input's size, with an odd one after the axis. Needs strides of 1.
     Same,
 }
 
@@ -26,8 +26,7 @@ impl<T: Into<IntList>> From<T> for Padding {
 }
 
 options! {
-    /// What a convolution takes beside its input and weight. The numbers are one for each spatial dim, or one
-    /// for all.
+    /// The options of a convolution. Numbers are given one for each spatial dim, or one for all.
     ///
     /// ```
     /// use kiln_tensor::{Conv, DType, Tensor};
@@ -39,37 +38,36 @@ options! {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     Conv () {
-        /// From one window to the next (default 1).
+        /// The distance between windows (default 1).
         stride: IntList = 1,
-        /// Zeros on both sides of each dim (default 0), or [`Padding::Same`].
+        /// The zeros on both sides of each dim (default 0), or [`Padding::Same`].
         padding: Padding = 0,
-        /// From one element of a window to the next (default 1).
+        /// The distance between elements of a window (default 1).
         dilation: IntList = 1,
-        /// Into how many groups the channels are split, which don't see each other (default 1).
+        /// The number of independent groups that the channels are split into (default 1).
         groups: i64 = 1,
         ;
-        /// What is added to each output channel, `[out]`.
+        /// The bias of the output channels, `[out]`.
         bias,
     }
 }
 
 options! {
-    /// What a transposed convolution takes beside its input and weight. The numbers are one for each spatial
-    /// dim, or one for all.
+    /// The options of a transposed convolution. Numbers are given one for each spatial dim, or one for all.
     ConvTranspose () {
         /// The stride of the convolution that it transposes (default 1).
         stride: IntList = 1,
-        /// The padding of the convolution that it transposes (default 0), which makes the result smaller.
+        /// The padding of the convolution that it transposes (default 0). It makes the result smaller.
         padding: IntList = 0,
-        /// How much larger the result is behind each axis (default 0): where the convolution's stride leaves
-        /// its input's size open.
+        /// The extra size of the result at the end of each axis (default 0), for strides that leave the size of the
+        /// convolution's input ambiguous.
         output_padding: IntList = 0,
-        /// Into how many groups the channels are split, which don't see each other (default 1).
+        /// The number of independent groups that the channels are split into (default 1).
         groups: i64 = 1,
         /// The dilation of the convolution that it transposes (default 1).
         dilation: IntList = 1,
         ;
-        /// What is added to each output channel, `[out]`.
+        /// The bias of the output channels, `[out]`.
         bias,
     }
 }
@@ -202,7 +200,7 @@ fn check_operands(
     Ok(())
 }
 
-/// Applies a function of `[n, c, ..]` to it or to `[c, ..]`.
+/// Applies a function of `[n, c, ..]` to a tensor of this shape or of shape `[c, ..]`.
 pub(crate) fn batched(
     b: &mut Recorder,
     spatial: usize,
@@ -218,7 +216,7 @@ pub(crate) fn batched(
     b.reshape(&y, &shape)
 }
 
-/// The operands of a product that a bias is added to: wide, so that the sum is rounded once.
+/// Returns the operands of a product that a bias is added to: widened, so that the sum is rounded once.
 pub(crate) fn for_bias(
     b: &mut Recorder,
     x: &Tensor,
@@ -283,9 +281,8 @@ macro_rules! transposed_convolutions {
 }
 
 transposed_convolutions! {
-    /// The transpose of [`Tensor::conv1d`]: `[n, c, l]` (or `[c, l]`) with a weight
-    /// `[c, o / groups, k]` to length `(l − 1) · stride − 2 · padding + dilation · (k − 1) +
-    /// output_padding + 1`.
+    /// The transpose of [`Tensor::conv1d`]: `[n, c, l]` (or `[c, l]`) with a weight `[c, o / groups, k]` gives length
+    /// `(l − 1) · stride − 2 · padding + dilation · (k − 1) + output_padding + 1`.
     conv_transpose1d conv_transpose1d_with 1;
     /// The transpose of [`Tensor::conv2d`], see [`Tensor::conv_transpose1d`].
     conv_transpose2d conv_transpose2d_with 2;
@@ -293,8 +290,8 @@ transposed_convolutions! {
     conv_transpose3d conv_transpose3d_with 3;
 }
 
-/// The transpose of a convolution. Its input's extents follow from those of `x`, so that padding behind
-/// each axis leaves no remainder; what `output_padding` adds beyond the padding is zeros.
+/// The transpose of a convolution. The sizes of the convolution's input follow from those of `x`, so that padding at
+/// the end of each axis leaves no remainder. Where `output_padding` exceeds the padding, the excess is zeros.
 fn transposed(
     b: &mut Recorder,
     spatial: usize,

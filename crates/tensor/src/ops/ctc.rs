@@ -1,4 +1,4 @@
-//! The loss of sequences that are not aligned with their labels.
+//! The CTC loss: for sequences that are not aligned with their labels.
 
 use super::args::{known, needs_float};
 use super::host::{or_poisoned, values, vector};
@@ -15,31 +15,32 @@ use kiln_ir::{Builder, OpError, Pw, ensure};
 use kiln_lazy::caller::on_behalf_of_caller;
 
 options! {
-    /// What [`Tensor::ctc_loss`] takes beside its targets.
+    /// The options of [`Tensor::ctc_loss`].
     Ctc () {
-        /// The class that stands for no label (default 0).
+        /// The class that represents no label (default 0).
         blank: Int = 0,
-        /// Whether a loss that is infinite, as that of an input too short for its target, counts as 0 and has
-        /// no gradient (default no).
+        /// True if an infinite loss, as of an input too short for its target, counts as 0 and has no gradient
+        /// (default false).
         zero_infinity: bool = false,
-        /// What becomes of the sequences (default their mean, for which each is divided by its target's length).
+        /// The reduction of the sequences (default their mean, for which each loss is divided by its target's
+        /// length).
         reduction: Reduction = Reduction::Mean,
     }
 }
 
 #[on_cells]
 impl Tensor {
-    /// How unlikely log probabilities `[t, n, c]` (or `[t, c]`) make label sequences, whatever their alignment
-    /// (Graves et al., "Connectionist Temporal Classification", 2006): `−log Σ Π p` over all paths of t classes
-    /// that are the target once repeated classes are merged and blanks (class 0) are dropped. It is infinite
-    /// where there is none.
+    /// The negative log likelihood of label sequences given log probabilities `[t, n, c]` (or `[t, c]`), over all
+    /// alignments (Graves et al., "Connectionist Temporal Classification", 2006): `−log Σ Π p` over all paths of t
+    /// classes that give the target when repeated classes are merged and blanks (class 0) are dropped. It is infinite
+    /// if there is no such path.
     ///
-    /// The targets are i64 classes `[n, s]`, of whose rows the `target_lengths` (i64, `[n]`) first count, or all
-    /// one after the other in a vector. Of the steps the `input_lengths` (i64, `[n]`) first count. Without n,
+    /// The targets are i64 classes: rows `[n, s]`, of which the first `target_lengths` (i64, `[n]`) elements count,
+    /// or a vector of all targets one after the other. The first `input_lengths` (i64, `[n]`) steps count. Without n,
     /// the lengths are numbers. A length or class out of range is a data error.
     ///
-    /// The gradient is that of this function. PyTorch's has `exp(log_probs)` added, which the gradient of the
-    /// log softmax that made them takes away again.
+    /// The gradient is that of this function. PyTorch's adds `exp(log_probs)`, which the gradient of the log softmax
+    /// that computed them subtracts again.
     ///
     /// ```
     /// use kiln_tensor::Tensor;
@@ -59,7 +60,7 @@ impl Tensor {
         self.ctc_loss_with(targets, input_lengths, target_lengths, Ctc::new())
     }
 
-    /// [`Tensor::ctc_loss`] with another blank or reduction, or without infinities.
+    /// [`Tensor::ctc_loss`] with another blank or reduction, or with zeros for infinite losses.
     #[autocast]
     #[track_caller]
     pub fn ctc_loss_with(
@@ -189,7 +190,7 @@ fn check(operands: [&Tensor; 4], how: &Ctc) -> Result<(), OpError> {
     Ok(())
 }
 
-/// Rows of the targets that stand one after the other, as long as the longest.
+/// Arranges concatenated targets as rows, as long as the longest target.
 #[track_caller]
 fn rows(targets: &Tensor, lengths: &Tensor) -> Tensor {
     let read = || {
@@ -215,7 +216,7 @@ fn rows(targets: &Tensor, lengths: &Tensor) -> Tensor {
         let mut places = Vec::new();
         let mut start = 0;
         for n in lengths {
-            // What is behind the end of a row counts for nothing.
+            // Elements after the end of a row are ignored.
             places.extend((start..start + longest).map(|at| at.min(sum - 1)));
             start += n;
         }
@@ -227,7 +228,7 @@ fn rows(targets: &Tensor, lengths: &Tensor) -> Tensor {
     or_poisoned(read())
 }
 
-/// Both lengths, or data errors where they are out of range.
+/// Returns both lengths, or data errors where they are out of range.
 #[track_caller]
 fn lengths_within([x, targets, input_lengths, target_lengths]: [&Tensor; 4]) -> [Tensor; 2] {
     let within = |lengths: &Tensor, of: &Tensor, axis: usize, text: &'static str| {
@@ -260,8 +261,8 @@ fn lengths_within([x, targets, input_lengths, target_lengths]: [&Tensor; 4]) -> 
 
 /// The loss of each sequence, from log probabilities `[t, n, c]` and targets `[n, s]`.
 ///
-/// States are the labels, with a blank around each. A step comes to a state from itself, from the one before it,
-/// and past a blank from the label before it, if that is another one.
+/// States are the labels, with blanks around each. A step reaches a state from itself, from the state before it, and,
+/// skipping a blank, from the previous label if it differs.
 #[track_caller]
 fn losses(x: &Tensor, targets: &Tensor, lengths: [Tensor; 2], blank: i64) -> Tensor {
     let [input_lengths, target_lengths] = lengths.map(|l| l.unsqueeze(1));
@@ -280,7 +281,7 @@ fn losses(x: &Tensor, targets: &Tensor, lengths: [Tensor; 2], blank: i64) -> Ten
         .pad([0, 1], blanks);
     let before = states.pad([2, 0], blanks).narrow(1, 0, count);
     let jumps = states.ne(blank).logical_and(states.ne(before));
-    // Before the first step, the first state is where all paths are.
+    // Before the first step, all paths are in the first state.
     let chances = where_(Tensor::arange(0, count, 1).eq(0), 0.0, f64::NEG_INFINITY);
     let chances = chances.to_dtype(x.dtype()) + states.zeros_like().to_dtype(x.dtype());
     let steps = Tensor::arange(0, x.dims()[0].clone(), 1).to(x.device());
@@ -301,7 +302,7 @@ fn losses(x: &Tensor, targets: &Tensor, lengths: [Tensor; 2], blank: i64) -> Ten
     -log_sum([&chances.gather(1, &last), &in_label]).squeeze(1)
 }
 
-/// `log Σ e^x`, with a gradient of zero where nothing is added.
+/// `log Σ e^x`, with a gradient of zero where all terms are zero.
 #[track_caller]
 fn log_sum<const N: usize>(logs: [&Tensor; N]) -> Tensor {
     let most = logs[1..]

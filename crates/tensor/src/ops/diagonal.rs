@@ -12,7 +12,7 @@ use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
-    /// Which diagonal of which matrices.
+    /// The choice of a diagonal, and of the dims of the matrices.
     ///
     /// ```
     /// use kiln_tensor::{Diagonal, Tensor};
@@ -22,7 +22,7 @@ options! {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     Diagonal () {
-        /// How far above the main one it is (default 0); negative ones are below.
+        /// The offset above the main diagonal (default 0); negative offsets are below it.
         offset: Int = 0,
         /// The dim of the matrices' rows (default 0).
         dim1: DimArg = 0,
@@ -33,8 +33,7 @@ options! {
 
 #[on_cells]
 impl Tensor {
-    /// Ones on the diagonal of a matrix, zeros elsewhere. One size is that of a square matrix, two are rows
-    /// and columns.
+    /// Ones on the diagonal of a matrix, zeros elsewhere. One size gives a square matrix; two are rows and columns.
     ///
     /// ```
     /// use kiln_tensor::{DType, Tensor};
@@ -67,8 +66,7 @@ impl Tensor {
         self.tril_with(0)
     }
 
-    /// The elements on and below the diagonal `diagonal` of each matrix, which lies that far above the main
-    /// one; zeros above it.
+    /// The elements on and below the diagonal at offset `diagonal` above the main one of each matrix; zeros above it.
     #[track_caller]
     pub fn tril_with(&self, diagonal: impl Into<Int>) -> Tensor {
         let diagonal = diagonal.into().0;
@@ -81,8 +79,7 @@ impl Tensor {
         self.triu_with(0)
     }
 
-    /// The elements on and above the diagonal `diagonal` of each matrix, which lies that far above the main
-    /// one; zeros below it.
+    /// The elements on and above the diagonal at offset `diagonal` above the main one of each matrix; zeros below it.
     #[track_caller]
     pub fn triu_with(&self, diagonal: impl Into<Int>) -> Tensor {
         let diagonal = diagonal.into().0;
@@ -95,7 +92,7 @@ impl Tensor {
         self.diag_with(0)
     }
 
-    /// [`Tensor::diag`] for the diagonal that lies this far above the main one.
+    /// [`Tensor::diag`] for the diagonal at this offset above the main one.
     #[track_caller]
     pub fn diag_with(&self, diagonal: impl Into<Int>) -> Tensor {
         let diagonal = diagonal.into().0;
@@ -109,13 +106,13 @@ impl Tensor {
         })
     }
 
-    /// The diagonals of the matrices that the first two dims span, as a new last dim.
+    /// The diagonals of the matrices that the first two dims form, as a new last dim.
     #[track_caller]
     pub fn diagonal(&self) -> Tensor {
         self.diagonal_with(Diagonal::new())
     }
 
-    /// [`Tensor::diagonal`] beside the main one, or of other dims.
+    /// [`Tensor::diagonal`] at another offset or with other dims.
     #[track_caller]
     pub fn diagonal_with(&self, which: Diagonal) -> Tensor {
         let Diagonal { offset, dim1, dim2 } = which;
@@ -125,20 +122,20 @@ impl Tensor {
             let matrices = b.permute(self, &perm)?;
             let strides = self.strides();
             let mut strides: Vec<Dim> = perm.iter().map(|a| strides[*a].clone()).collect();
-            // A step along the diagonal is one along both.
+            // A step along the diagonal is a step along both dims.
             let (column, row) = (strides.pop(), strides.pop());
             strides.extend(row.zip(column).map(|(r, c)| &r + &c));
             Ok(extract(b, &matrices, offset)?.with_strides(strides))
         })
     }
 
-    /// This tensor with `src` in place of [`Tensor::diagonal`], whose shape it has.
+    /// This tensor with its diagonal (see [`Tensor::diagonal`]) replaced by `src`, which must have the same shape.
     #[track_caller]
     pub fn diagonal_scatter(&self, src: impl AsTensor) -> Tensor {
         self.diagonal_scatter_with(src, Diagonal::new())
     }
 
-    /// This tensor with `src` in place of [`Tensor::diagonal_with`], whose shape it has.
+    /// This tensor with a diagonal (see [`Tensor::diagonal_with`]) replaced by `src`, which must have the same shape.
     #[track_caller]
     pub fn diagonal_scatter_with(&self, src: impl AsTensor, which: Diagonal) -> Tensor {
         let src: &Tensor = &src.as_tensor();
@@ -176,8 +173,8 @@ impl Tensor {
         })
     }
 
-    /// This tensor with a number on its main diagonal, whose indices are the same in all dims; more than two
-    /// dims are of one size.
+    /// This tensor with a number on its main diagonal, where the indices of all dims are equal. More than two dims
+    /// must have the same size.
     #[track_caller]
     pub(crate) fn with_diagonal(&self, value: impl Into<Scalar>) -> Tensor {
         let value = value.into();
@@ -204,14 +201,14 @@ impl Tensor {
         })
     }
 
-    /// Matrices with the vectors of the last dim on their diagonals, spanned by the last two dims of the
-    /// result.
+    /// Matrices with the vectors of the last dim on their diagonals. The last two dims of the result are their rows
+    /// and columns.
     #[track_caller]
     pub fn diag_embed(&self) -> Tensor {
         self.diag_embed_with(Diagonal::new().dim1(-2).dim2(-1))
     }
 
-    /// [`Tensor::diag_embed`] beside the main diagonal, or spanned by these dims of the result.
+    /// [`Tensor::diag_embed`] on another diagonal, or with other dims of the result for the matrices.
     #[track_caller]
     pub fn diag_embed_with(&self, which: Diagonal) -> Tensor {
         let Diagonal { offset, dim1, dim2 } = which;
@@ -253,7 +250,7 @@ impl Tensor {
         Tensor::tril_indices_with(row, col, 0)
     }
 
-    /// [`Tensor::tril_indices`] for the diagonal that lies `offset` above the main one.
+    /// [`Tensor::tril_indices`] for the diagonal at `offset` above the main one.
     #[track_caller]
     pub fn tril_indices_with(
         row: impl Into<Int>,
@@ -273,7 +270,7 @@ impl Tensor {
         Tensor::triu_indices_with(row, col, 0)
     }
 
-    /// [`Tensor::triu_indices`] for the diagonal that lies `offset` above the main one.
+    /// [`Tensor::triu_indices`] for the diagonal at `offset` above the main one.
     #[track_caller]
     pub fn triu_indices_with(
         row: impl Into<Int>,
@@ -286,8 +283,7 @@ impl Tensor {
         })
     }
 
-    /// The matrices that `dims` span turned by 90° `k` times, from the first of the dims towards the
-    /// second.
+    /// The matrices that `dims` form, rotated by 90° `k` times, from the first of the dims towards the second.
     #[track_caller]
     pub fn rot90(&self, k: impl Into<Int>, dims: impl Into<DimArgs>) -> Tensor {
         let k = k.into().0;
@@ -342,7 +338,7 @@ fn positions(
     b.list(&values, &[2, count], DType::I64)
 }
 
-/// The order of dims in which two are the last: the rows and columns of matrices.
+/// Returns the order of dims that moves two of them to the end: the rows and columns of matrices.
 fn matrices_last(t: &Tensor, dim1: &DimArg, dim2: &DimArg) -> Result<Vec<usize>, OpError> {
     let (rows, columns) = (axis(t, dim1)?, axis(t, dim2)?);
     ensure!(rows != columns, "the dims {dim1} and {dim2} are the same");
@@ -360,11 +356,11 @@ pub(super) fn row_and_column(b: &mut Recorder, shape: &[Dim]) -> Result<(Tensor,
     Ok((row, b.iota(columns)?))
 }
 
-/// Elements whose column stands in a relation to row + offset; zeros elsewhere.
+/// Returns the elements whose column is in `relation` to row + offset; zeros elsewhere.
 pub(super) fn triangle(b: &mut Recorder, x: &Tensor, offset: i64, relation: Pw) -> Recorded {
     ensure!(x.ndim() >= 2, "{} has fewer than 2 dims", x.fact());
     let (row, column) = row_and_column(b, x.dims())?;
-    // Beyond any row or column, but not so far that adding a row number overflows.
+    // Outside all rows and columns, but not so large that adding a row number overflows.
     let offset = offset.clamp(-(1 << 62), 1 << 62);
     let edge = b.with(Pw::Add, &row, offset)?;
     let inside = b.binary(relation, &column, &edge)?;
@@ -386,7 +382,7 @@ pub(crate) fn extract(b: &mut Recorder, x: &Tensor, offset: i64) -> Recorded {
     }
     let square = b.narrow(x, n - 2, down, len)?;
     let square = b.narrow(&square, n - 1, right, len)?;
-    // A row of one element more brings each element of the diagonal into the first column.
+    // With one more element per row, each element of the diagonal lands in the first column.
     let mut shape = Shape::from(&x.dims()[..n - 2]);
     shape.push((len * len).into());
     let flat = b.reshape(&square, &shape)?;
@@ -398,8 +394,8 @@ pub(crate) fn extract(b: &mut Recorder, x: &Tensor, offset: i64) -> Recorded {
     b.squeeze(&first, &[n - 1])
 }
 
-/// Matrices with the vectors of the last dim on a diagonal: each element is followed by a row of zeros,
-/// which shifts the next one by a column.
+/// Returns matrices with the vectors of the last dim on a diagonal. Each element is followed by a row of zeros, which
+/// shifts the next one by a column.
 fn embed(b: &mut Recorder, x: &Tensor, offset: i64) -> Recorded {
     let last = x.ndim() - 1;
     let n = known(x, last)?;

@@ -11,23 +11,23 @@ use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
-    /// What [`Tensor::cosine_similarity`] takes beside its vectors.
+    /// The options of [`Tensor::cosine_similarity`].
     Cosine () {
         /// The dim of the vectors (default 1).
         dim: DimArg = 1,
-        /// The least length (default 1e-8); shorter ones count as that.
+        /// The minimum norm (default 1e-8); smaller norms are replaced by it.
         eps: f64 = 1e-8,
     }
 }
 
 options! {
-    /// What [`Tensor::pairwise_distance`] takes beside its vectors.
+    /// The options of [`Tensor::pairwise_distance`].
     Pairwise () {
         /// The order of the norm (default 2).
         p: f64 = 2.0,
-        /// Added to each difference (default 1e-6).
+        /// A number added to each difference (default 1e-6).
         eps: f64 = 1e-6,
-        /// Whether the dim stays, of size 1 (default no).
+        /// True if the dim is kept with size 1 (default false).
         keepdim: bool = false,
     }
 }
@@ -40,7 +40,7 @@ impl Tensor {
         self.cosine_similarity_with(x2, Cosine::new())
     }
 
-    /// [`Tensor::cosine_similarity`] along another dim or with another least length.
+    /// [`Tensor::cosine_similarity`] along another dim or with another minimum norm.
     #[autocast]
     #[track_caller]
     pub fn cosine_similarity_with(&self, x2: impl AsTensor, how: Cosine) -> Tensor {

@@ -51,7 +51,7 @@ impl Tensor {
         })
     }
 
-    /// [`Tensor::dropout`] of whole channels of `[n, c, h, w]`. Other ranks are `[n, c, ..]` too, so
+    /// [`Tensor::dropout`] of whole channels of `[n, c, h, w]`. Other ranks are also interpreted as `[n, c, ..]`, so
     /// three dims are `[n, c, l]`.
     #[track_caller]
     pub fn dropout2d(&self, p: f64) -> Tensor {
@@ -67,7 +67,7 @@ impl Tensor {
         })
     }
 
-    /// [`Tensor::dropout`] of whole channels of `[n, c, d, h, w]`. Other ranks are `[c, ..]`, such as
+    /// [`Tensor::dropout`] of whole channels of `[n, c, d, h, w]`. Other ranks are interpreted as `[c, ..]`, such as
     /// `[c, d, h, w]`.
     #[track_caller]
     pub fn dropout3d(&self, p: f64) -> Tensor {
@@ -84,8 +84,8 @@ impl Tensor {
         })
     }
 
-    /// Sets elements to SELU's limit at −∞ with probability `p`, and moves all so that mean and variance
-    /// of standard normal inputs stay (Klambauer et al., 2017).
+    /// Sets elements to SELU's limit at −∞ with probability `p`, then scales and shifts all so that standard normal
+    /// inputs keep their mean and variance (Klambauer et al., 2017).
     #[track_caller]
     pub fn alpha_dropout(&self, p: f64) -> Tensor {
         self.alpha_dropout_with(p, true)
@@ -122,7 +122,7 @@ impl Tensor {
     }
 }
 
-/// Whether anything is dropped; the probability is checked in any case.
+/// True if elements are dropped. Checks the probability in any case.
 fn drops(x: &Tensor, p: f64, training: bool) -> Result<bool, OpError> {
     ensure!(
         (0.0..=1.0).contains(&p),
@@ -135,18 +135,18 @@ fn drops(x: &Tensor, p: f64, training: bool) -> Result<bool, OpError> {
     Ok(drops)
 }
 
-/// What is kept is scaled by this.
+/// The factor of the elements that are kept.
 fn scale(p: f64) -> f64 {
     if p == 1.0 { 0.0 } else { 1.0 / (1.0 - p) }
 }
 
-/// Whether each of a shape's elements is kept.
+/// A mask of the elements of a shape that are kept.
 fn kept(b: &mut Recorder, shape: &[Dim], p: f64, loc: &'static Location<'static>) -> Recorded {
     let noise = numbers(b, RandomKind::Uniform, DType::F32, shape, loc)?;
     b.with(Pw::Ge, &noise, p)
 }
 
-/// The shape of one decision for each channel, where the channels are the last of `own` dims.
+/// The shape with one decision for each channel; the channels are the last of the first `own` dims.
 fn one_a_channel(x: &Tensor, own: usize) -> Result<Shape, OpError> {
     ensure!(
         x.ndim() >= own,
@@ -190,7 +190,7 @@ fn alpha(
     };
     let kept = kept(b, shape, p, loc)?;
     let kept = b.cast(&kept, x.dtype())?;
-    // Dropped elements are −LIMIT, then all are scaled and moved.
+    // Dropped elements become −LIMIT, then all are scaled and shifted.
     let dropped = b.with(Pw::Sub, &kept, 1.0)?;
     let shift = b.with(Pw::Mul, &dropped, LIMIT * scale)?;
     let shift = b.with(Pw::Add, &shift, LIMIT * scale * p)?;

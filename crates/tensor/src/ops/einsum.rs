@@ -11,10 +11,10 @@ fn ellipsis_label(i: usize) -> char {
     char::from_u32(0xE000 + i as u32).unwrap_or('\u{E000}')
 }
 
-/// Sums of products of elements, named by letters: `"ij,jk->ik"` is a matrix product. Each operand
-/// lists a letter for each dim; letters that the result does not list are summed over. Without `->`,
-/// the result has the letters that occur once, in alphabetical order. `...` stands for any dims, which
-/// broadcast. Operands have one dtype.
+/// Sums of products of elements, indexed by letters: `"ij,jk->ik"` is a matrix product. Each operand lists a letter
+/// for each dim; letters that the result does not list are summed over. Without `->`, the result has the letters that
+/// occur once, in alphabetical order. `...` stands for any number of dims, which broadcast. Operands must have the
+/// same dtype.
 ///
 /// ```
 /// use kiln_tensor::{DType, Tensor, einsum};
@@ -143,7 +143,7 @@ struct Term {
 }
 
 impl Term {
-    /// Labels that stand twice made one: the diagonal of their dims.
+    /// Merges repeated labels by taking the diagonal of their dims.
     fn diagonal(mut self, b: &mut Recorder) -> Result<Term, OpError> {
         let twice = |labels: &Labels| {
             let pairs = (0..labels.len()).flat_map(|j| (0..j).map(move |i| (i, j)));
@@ -174,7 +174,7 @@ impl Term {
         Some(&self.tensor.dims()[at])
     }
 
-    /// Sums over the labels that `kept` refuses.
+    /// Sums over the labels for which `kept` is false.
     fn summed(self, b: &mut Recorder, kept: impl Fn(&char) -> bool) -> Result<Term, OpError> {
         let axes: Vec<usize> = (0..self.labels.len())
             .filter(|i| !kept(&self.labels[*i]))
@@ -186,7 +186,7 @@ impl Term {
         })
     }
 
-    /// The dims in the order of these labels, which are all of this term's.
+    /// Permutes the dims into the order of these labels, which must be all of this term's.
     fn permuted(&self, b: &mut Recorder, order: &[char]) -> Recorded {
         let perm: Vec<usize> = order
             .iter()
@@ -249,7 +249,7 @@ impl Term {
     }
 }
 
-/// Both with equal sizes of shared labels: dims of size 1 are stretched.
+/// Gives shared labels the same size in both terms, by broadcasting dims of size 1.
 fn aligned(b: &mut Recorder, mut x: Term, mut y: Term) -> Result<(Term, Term), OpError> {
     for label in x.labels.clone() {
         let (Some(m), Some(n)) = (x.size(label).cloned(), y.size(label).cloned()) else {

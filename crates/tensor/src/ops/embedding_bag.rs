@@ -12,14 +12,14 @@ use kiln_base::{Dim, numel};
 use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
-/// How the rows of a bag combine.
+/// The operation that combines the rows of a bag.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum BagMode {
     /// Their sum.
     Sum,
     /// Their mean.
     Mean,
-    /// The largest in each column.
+    /// The largest number in each column.
     Max,
 }
 
@@ -39,31 +39,31 @@ impl std::str::FromStr for BagMode {
 options! {
     /// The bags of [`Tensor::embedding_bag`].
     Bags () {
-        /// How the rows of a bag combine (default their mean).
+        /// The operation that combines the rows of a bag (default their mean).
         mode: BagMode = BagMode::Mean,
-        /// Whether the last offset is the end of the last bag (default no).
+        /// True if the last offset is the end of the last bag (default false).
         include_last_offset: bool = false,
-        /// The index that counts for nothing; none by default.
+        /// The index that is ignored; none by default.
         padding_idx: Option<i64> = None,
         ;
-        /// Where the bags of an index vector begin, `[bags]`: ascending, the first is 0.
+        /// The starts of the bags in an index vector, `[bags]`: ascending, the first is 0.
         offsets,
-        /// What rows are multiplied by first, of the indices' shape; for sums only.
+        /// The factors of the rows, of the indices' shape; for sums only.
         per_sample_weights,
     }
 }
 
 #[on_cells]
 impl Tensor {
-    /// The mean of the rows of this `[count, size]` weight that each bag of indices (i64 or i32) chooses:
-    /// `[bags, size]`. Bags are the rows of an index matrix; an empty one gives zeros.
+    /// The mean of the rows of this `[count, size]` weight that each bag of indices (i64 or i32) selects: `[bags,
+    /// size]`. Bags are the rows of an index matrix; an empty one gives zeros.
     #[track_caller]
     pub fn embedding_bag(&self, indices: impl AsTensor) -> Tensor {
         self.embedding_bag_with(indices, Bags::new())
     }
 
-    /// [`Tensor::embedding_bag`] of other bags, such as the parts of an index vector, or combined
-    /// otherwise.
+    /// [`Tensor::embedding_bag`] with other bags, such as the parts of an index vector, or with another way to
+    /// combine rows.
     #[track_caller]
     pub fn embedding_bag_with(&self, indices: impl AsTensor, how: Bags) -> Tensor {
         let indices: &Tensor = &indices.as_tensor();
@@ -117,7 +117,7 @@ impl Tensor {
     }
 }
 
-/// The number of each index's bag, and how many bags there are. What is in no bag has that number.
+/// Returns the bag number of each index, and the number of bags. Indices in no bag have the number of bags instead.
 fn bag_numbers(
     b: &mut Recorder,
     indices: &Tensor,
@@ -158,7 +158,7 @@ fn bag_numbers(
     }
 }
 
-/// The rows of each bag combined. One more bag takes the rows that count for nothing.
+/// Combines the rows of each bag. One extra bag takes the rows that are ignored.
 fn combined(
     b: &mut Recorder,
     rows: &Tensor,
@@ -195,15 +195,15 @@ fn combined(
     b.binary(Pw::Div, &y, &counts)
 }
 
-/// Of each bag and column the first row that has the largest number, which has the gradient; zero for bags
-/// without rows.
+/// Selects, for each bag and column, the first row with the largest number, which receives the gradient; zero for
+/// bags without rows.
 fn first_best(b: &mut Recorder, rows: &Tensor, place: &Tensor, best: &Tensor) -> Recorded {
     const NONE: i64 = i64::MAX;
     let wins = b.gather(best, 0, place)?;
     let wins = b.binary(Pw::Eq, rows, &wins)?;
     let nan = b.unary(Pw::IsNan, rows)?;
     let wins = b.binary(Pw::Or, &wins, &nan)?;
-    // Rows count from 1; in front of them is one of zeros.
+    // Rows count from 1; a row of zeros is prepended.
     let number = b.iota(&rows.dims()[0])?;
     let number = b.with(Pw::Add, &number, 1i64)?;
     let number = b.along(&number, 0, 2)?;

@@ -1,4 +1,4 @@
-//! Losses that are cross-entropies.
+//! Cross-entropy losses.
 
 use super::args::needs_float;
 use super::index::{checked_index, needs_index};
@@ -11,9 +11,9 @@ use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
-    /// What [`Tensor::binary_cross_entropy`] takes beside its target.
+    /// The options of [`Tensor::binary_cross_entropy`].
     BinaryCrossEntropy () {
-        /// What becomes of the elements (default their mean).
+        /// The reduction of the elements (default their mean).
         reduction: Reduction = Reduction::Mean,
         ;
         /// A factor for each element.
@@ -22,9 +22,9 @@ options! {
 }
 
 options! {
-    /// What [`Tensor::binary_cross_entropy_with_logits`] takes beside its target.
+    /// The options of [`Tensor::binary_cross_entropy_with_logits`].
     BinaryCrossEntropyWithLogits () {
-        /// What becomes of the elements (default their mean).
+        /// The reduction of the elements (default their mean).
         reduction: Reduction = Reduction::Mean,
         ;
         /// A factor for each element.
@@ -35,11 +35,11 @@ options! {
 }
 
 options! {
-    /// What [`Tensor::nll_loss`] takes beside its target.
+    /// The options of [`Tensor::nll_loss`].
     Nll () {
-        /// The target that counts for nothing (default −100).
+        /// The target that is ignored (default −100).
         ignore_index: i64 = -100,
-        /// What becomes of the samples (default their mean, which divides by the weights of the targets).
+        /// The reduction of the samples (default their mean, which divides by the weights of the targets).
         reduction: Reduction = Reduction::Mean,
         ;
         /// A factor for each class, `[c]`.
@@ -48,13 +48,13 @@ options! {
 }
 
 options! {
-    /// What [`Tensor::cross_entropy`] takes beside its target.
+    /// The options of [`Tensor::cross_entropy`].
     CrossEntropy () {
-        /// The class that counts for nothing as a target (default −100).
+        /// The target class that is ignored (default −100).
         ignore_index: i64 = -100,
-        /// How much of each target is spread evenly over the classes, 0..=1 (default 0).
+        /// The fraction of each target that is spread evenly over the classes, 0..=1 (default 0).
         label_smoothing: f64 = 0.0,
-        /// What becomes of the samples (default their mean, which divides by the weights of the targets).
+        /// The reduction of the samples (default their mean, which divides by the weights of the targets).
         reduction: Reduction = Reduction::Mean,
         ;
         /// A factor for each class, `[c]`.
@@ -79,8 +79,8 @@ impl Settings for Nll {}
 
 #[on_cells]
 impl Tensor {
-    /// `−(target · log input + (1 − target) · log(1 − input))` of probabilities, with logarithms of at
-    /// least −100. An input or target outside 0..=1 is a data error.
+    /// `−(target · log input + (1 − target) · log(1 − input))` of probabilities, with logarithms clamped to at least
+    /// −100. An input or target outside 0..=1 is a data error.
     #[track_caller]
     pub fn binary_cross_entropy(&self, target: impl AsTensor) -> Tensor {
         self.binary_cross_entropy_with(target, BinaryCrossEntropy::new())
@@ -145,16 +145,14 @@ impl Tensor {
         })
     }
 
-    /// The negative log likelihood of log probabilities `[n, c, ..]` (or `[c]`) for i64 classes
-    /// `[n, ..]`: `−input[class]`, and nothing where the target is −100. A class outside `0..c` is a data
-    /// error.
+    /// The negative log likelihood of log probabilities `[n, c, ..]` (or `[c]`) for i64 classes `[n, ..]`:
+    /// `−input[class]`, ignoring targets of −100. A class outside `0..c` is a data error.
     #[track_caller]
     pub fn nll_loss(&self, target: impl AsTensor) -> Tensor {
         self.nll_loss_with(target, Nll::new())
     }
 
-    /// [`Tensor::nll_loss`] with weights of classes, another target that counts for nothing or another
-    /// reduction.
+    /// [`Tensor::nll_loss`] with weights of classes, another ignored target or another reduction.
     #[autocast(how)]
     #[track_caller]
     pub fn nll_loss_with(&self, target: impl AsTensor, how: Nll) -> Tensor {
@@ -191,7 +189,7 @@ impl Tensor {
         self.cross_entropy_with(target, CrossEntropy::new())
     }
 
-    /// [`Tensor::cross_entropy`] with weights of classes, smoothed targets and the like.
+    /// [`Tensor::cross_entropy`] with further options, such as weights of classes or smoothed targets.
     #[autocast(how)]
     #[track_caller]
     pub fn cross_entropy_with(&self, target: impl AsTensor, how: CrossEntropy) -> Tensor {
@@ -214,7 +212,7 @@ impl Tensor {
     }
 }
 
-/// Input and target of a binary cross-entropy, wide; they must agree in shape.
+/// Widens the input and target of a binary cross-entropy, which must have the same shape.
 fn probabilities(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Result<(Tensor, Tensor), OpError> {
     needs_float(x, "input")?;
     ensure!(
@@ -228,7 +226,7 @@ fn probabilities(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Result<(Tensor, Te
     Ok((x, y))
 }
 
-/// The tensor, or a data error if any element is not a probability.
+/// Returns the tensor, with a data error if any element is not a probability.
 pub(super) fn within_0_and_1(b: &mut Recorder, x: &Tensor, what: &'static str) -> Recorded {
     let (low, high) = (b.with(Pw::Ge, x, 0.0)?, b.with(Pw::Le, x, 1.0)?);
     let fine = b.binary(Pw::And, &low, &high)?;
@@ -292,7 +290,7 @@ fn class_loss(b: &mut Recorder, log: &Tensor, target: &Tensor, how: &CrossEntrop
     let index = b.unsqueeze(&safe, axis)?;
     let picked = b.gather(log, axis, &index)?;
     let picked = b.reshape(&picked, &off)?;
-    // The weight of each target; 0 where it is ignored.
+    // The weight of each target; 0 where the target is ignored.
     let ones = match weight {
         Some(w) => {
             let w = class_weight(b, log, axis, w)?;

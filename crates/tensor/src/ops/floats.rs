@@ -10,7 +10,7 @@ use kiln_ir::{Builder, OpError, Pw};
 
 #[on_cells]
 impl Tensor {
-    /// Whether the sign is negative, also that of −0.
+    /// True for a negative sign, also that of −0.
     #[track_caller]
     pub fn signbit(&self) -> Tensor {
         compose("signbit", &[self], |b| match self.dtype() {
@@ -19,7 +19,7 @@ impl Tensor {
         })
     }
 
-    /// |a| with the sign of b, also that of −0; always a float.
+    /// a| with the sign of b, where −0 counts as negative; always a float.
     #[track_caller]
     pub fn copysign<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
         let other = other.into();
@@ -35,7 +35,7 @@ impl Tensor {
         })
     }
 
-    /// 0 below zero, 1 above, `values` at zero. Both have one dtype.
+    /// 0 below zero, 1 above, `values` at zero. Both tensors must have the same dtype.
     #[track_caller]
     pub fn heaviside(&self, values: impl AsTensor) -> Tensor {
         let values: &Tensor = &values.as_tensor();
@@ -63,13 +63,13 @@ impl Tensor {
         })
     }
 
-    /// The mantissa m, ½ ≤ |m| < 1, and the i32 exponent e of `x = m · 2ᵉ`. Zeros, infinities and NaN
-    /// are their own mantissas with the exponent 0.
+    /// The mantissa m, ½ ≤ |m| < 1, and the i32 exponent e of `x = m · 2ᵉ`. Zeros, infinities and NaN are their own
+    /// mantissas, with exponent 0.
     #[track_caller]
     pub fn frexp(&self) -> (Tensor, Tensor) {
         super::reduce::two(compose_many("frexp", &[self], 2, |b| {
             needs_float(self, "operand")?;
-            // The logarithm finds the exponent but for one, and nothing is subnormal on the way.
+            // The logarithm finds the exponent up to an error of one, and no intermediate value is subnormal.
             let x = b.cast(self, DType::F64)?;
             let size = b.unary(Pw::Abs, &x)?;
             let small = b.with(Pw::Lt, &size, 2f64.powi(-900))?;
@@ -149,10 +149,10 @@ impl Tensor {
     }
 }
 
-/// x plus or minus between 0.6 and 1.2 units in the last place, which rounds to the next number (after
-/// S. M. Rump et al., Computing predecessor and successor in rounding to nearest, 2009), or the
-/// smallest positive number, whose multiples tiny numbers are. The sum is exact enough in f64 for
-/// other dtypes, and for tiny f64 after scaling.
+/// Adds or subtracts between 0.6 and 1.2 units in the last place, which rounds to the next number (after S. M. Rump
+/// et al., Computing predecessor and successor in rounding to nearest, 2009). Tiny numbers are multiples of the
+/// smallest positive number, which is added instead. For other dtypes the sum is exact enough in f64, for tiny f64
+/// after scaling.
 fn next(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     const SCALE: i32 = 200;
     let dtype = x.dtype();
@@ -177,7 +177,7 @@ fn next(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     let unscaled = b.with(Pw::Mul, &moved, 2f64.powi(-SCALE))?;
     let moved = b.select(&small, &unscaled, &moved)?;
     let moved = b.cast(&moved, dtype)?;
-    // From an infinity the next number is the largest; NaN stays, and so does what is there already.
+    // From an infinity the next number is the largest. NaN stays, and so does x if it equals y.
     let infinite = b.unary(Pw::IsInf, x)?;
     let largest = b.scalar_like(float.largest, x)?;
     let lowest = b.unary(Pw::Neg, &largest)?;

@@ -12,23 +12,24 @@ use kiln_ir::{OpError, ensure};
 use kiln_lazy::caller::on_behalf_of_caller;
 
 options! {
-    /// The windows of a fractional max pooling, of which either the number or its ratio to the input's size is
-    /// given. The numbers are one for each spatial dim, or one for all.
+    /// The windows of a fractional max pooling. Either their number or its ratio to the input's size is given.
+    /// Numbers are given one for each spatial dim, or one for all.
     FractionalPool (
         /// The size of a window.
         kernel_size: IntList
     ) {
-        /// How many windows there are; `()` where `output_ratio` says it.
+        /// The number of windows; `()` if `output_ratio` is given.
         output_size: IntList = (),
-        /// How many windows there are for each element, between 0 and 1; `()` where `output_size` says it.
+        /// The ratio of the number of windows to the number of elements, between 0 and 1; `()` if `output_size` is
+        /// given.
         output_ratio: Ratios = (),
         ;
-        /// Numbers from 0 to 1 that say where windows lie, `[n, c, spatial]`; drawn where they are not given.
+        /// Numbers from 0 to 1 that determine the places of the windows, `[n, c, spatial]`; drawn if not given.
         random_samples,
     }
 }
 
-/// Factors: a number, an array or a vector of them, or `()` for none.
+/// A list of factors: a number, an array or a vector of them, or `()` for none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ratios(pub Vec<f64>);
 
@@ -73,7 +74,7 @@ impl Settings for FractionalPool {
 }
 
 impl FractionalPool {
-    /// For each spatial axis its size, its window's, and how many windows there are.
+    /// Returns the size of each spatial axis, the size of its windows, and their number.
     fn axes(&self, spatial: usize, x: &Tensor) -> Result<Vec<[i64; 3]>, OpError> {
         check_input(spatial, x)?;
         self.check()?;
@@ -121,7 +122,7 @@ macro_rules! fractional_pools {
                 self.$with_indices(pool).0
             }
 
-            /// The same with the position of each maximum in its plane, row-major, as i64.
+            /// The same, and the position of each maximum in its plane, row-major, as i64.
             #[autocast]
             #[track_caller]
             pub fn $with_indices(&self, pool: FractionalPool) -> (Tensor, Tensor) {
@@ -132,8 +133,8 @@ macro_rules! fractional_pools {
 }
 
 fractional_pools! {
-    /// The maxima of windows over `[n, c, h, w]` (or `[c, h, w]`) that lie one or two whole steps apart, at random
-    /// (Graham, "Fractional Max-Pooling", 2014).
+    /// The maxima of windows over `[n, c, h, w]` (or `[c, h, w]`) at random distances, each an integer next to the
+    /// average distance (Graham, "Fractional Max-Pooling", 2014).
     ///
     /// ```
     /// use kiln_tensor::{DType, FractionalPool, Tensor};
@@ -145,8 +146,8 @@ fractional_pools! {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     fractional_max_pool2d fractional_max_pool2d_with_indices 2;
-    /// The maxima of windows over `[n, c, d, h, w]` (or `[c, d, h, w]`) that lie one or two whole steps apart, at
-    /// random.
+    /// The maxima of windows over `[n, c, d, h, w]` (or `[c, d, h, w]`) at random distances: the two integers next to
+    /// the average distance.
     fractional_max_pool3d fractional_max_pool3d_with_indices 3;
 }
 
@@ -206,12 +207,12 @@ fn pooled(
     }
 }
 
-/// Which of the samples says where the windows along an axis lie: in 2 dims PyTorch takes the width's first.
+/// The index of the sample that places the windows along an axis. In 2 dims, PyTorch reads the width's sample first.
 fn drawn(spatial: usize, axis: usize) -> i64 {
     (if spatial == 2 { 1 - axis } else { axis }) as i64
 }
 
-/// Where the windows of an axis begin, from samples `[n, c]`: `⌊(i + u) a⌋ − ⌊u a⌋`, and the last one at the end.
+/// The starts of the windows of an axis, from samples `[n, c]`: `⌊(i + u) a⌋ − ⌊u a⌋`, the last one at the end.
 #[track_caller]
 fn starts(samples: &Tensor, [n, k, windows]: [i64; 3]) -> Tensor {
     let last = n - k;

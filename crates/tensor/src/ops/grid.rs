@@ -10,7 +10,7 @@ use kiln_base::{Dim, numel};
 use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Shape, ensure};
 
-/// Every combination of one element of each vector, as rows; a single vector stays.
+/// Every combination of one element of each vector, as rows; a single vector is returned unchanged.
 #[track_caller]
 pub fn cartesian_prod(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     let tensors = listed(tensors);
@@ -36,29 +36,29 @@ pub fn cartesian_prod(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
 }
 
 options! {
-    /// What [`Tensor::combinations`] chooses; the number of elements alone stands for it.
+    /// The options of [`Tensor::combinations`]; converts from the number of elements alone.
     Combinations (
-        /// How many elements.
+        /// The number of elements.
         r: Int
     ) {
-        /// Whether an element can be chosen again (default no).
+        /// True if an element can be chosen again (default false).
         with_replacement: bool = false,
     }
 }
 
-/// Which of a grid's dims belongs to which of the vectors that span it.
+/// The order of a grid's dims with respect to the vectors that span it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Indexing {
-    /// Dim i to vector i, as a matrix is indexed.
+    /// Dim i is that of vector i, as in matrix indexing.
     Ij,
-    /// The same with the first two dims swapped: Cartesian.
+    /// The first two dims are swapped: Cartesian.
     Xy,
 }
 
 #[on_cells]
 impl Tensor {
-    /// Every choice of so many elements of this vector as rows, ascending in position; each once, unless
-    /// [`Combinations`] says otherwise.
+    /// Every choice of `r` elements of this vector as rows, ascending in position. Each element is chosen at most
+    /// once, unless [`Combinations`] allows replacement.
     #[track_caller]
     pub fn combinations(&self, r: impl Into<Combinations>) -> Tensor {
         let how = r.into();
@@ -88,7 +88,7 @@ fn choices(n: i64, r: i64, with_replacement: bool) -> Result<Vec<i64>, OpError> 
     } else {
         n
     };
-    // C(pool, i + 1) = C(pool, i) · (pool − i) / (i + 1), which is whole at each step.
+    // C(pool, i + 1) = C(pool, i) · (pool − i) / (i + 1), which is an integer at each step.
     let count = (0..r).try_fold(1i128, |c, i| {
         c.checked_mul((pool - i).max(0) as i128)
             .map(|c| c / (i as i128 + 1))
@@ -100,7 +100,7 @@ fn choices(n: i64, r: i64, with_replacement: bool) -> Result<Vec<i64>, OpError> 
     let mut row: Vec<i64> = (0..r).map(|i| i * step).collect();
     for _ in 0..length.unwrap_or(0) / r {
         out.extend(&row);
-        // The last position that can still grow does, and the ones behind it follow closely.
+        // Increments the last position that can still grow, and resets the ones after it to follow closely.
         let most = |i: i64| n - 1 - (r - 1 - i) * step;
         if let Some(i) = (0..r).rev().find(|i| row[*i as usize] < most(*i)) {
             let value = row[i as usize] + 1;

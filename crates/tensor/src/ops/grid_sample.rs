@@ -10,18 +10,18 @@ use kiln_base::{Dim, numel};
 use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
-/// How [`Tensor::grid_sample`] makes a value between elements.
+/// The interpolation of [`Tensor::grid_sample`] between elements.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum GridMode {
-    /// From the 2 neighbours in each dim, in proportion (bilinear; trilinear for volumes).
+    /// Linear, from the 2 neighbours in each dim (bilinear; trilinear for volumes).
     Bilinear,
-    /// The nearest element; of two as near, the one of even index.
+    /// The nearest element; of two equally near, the one with the even index.
     Nearest,
     /// From the 4 neighbours in each dim, by cubic convolution with a = −0.75; images only.
     Bicubic,
 }
 
-/// What lies outside the image.
+/// The values outside the image.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum GridPadding {
     /// Zeros.
@@ -59,14 +59,14 @@ impl std::str::FromStr for GridPadding {
 }
 
 options! {
-    /// What [`Tensor::grid_sample`] takes beside its grid.
+    /// The options of [`Tensor::grid_sample`].
     GridSample () {
-        /// How a value between elements is made (default bilinear).
+        /// The interpolation between elements (default bilinear).
         mode: GridMode = GridMode::Bilinear,
-        /// What lies outside the image (default zeros).
+        /// The values outside the image (default zeros).
         padding_mode: GridPadding = GridPadding::Zeros,
-        /// Whether places −1 and 1 are the centres of the outermost elements rather than their outer edges
-        /// (default no).
+        /// True if places −1 and 1 are the centres of the outermost elements, false if they are their outer edges
+        /// (the default).
         align_corners: bool = false,
     }
 }
@@ -81,8 +81,8 @@ impl Tensor {
         self.grid_sample_with(grid, GridSample::new())
     }
 
-    /// [`Tensor::grid_sample`] with other values between elements or outside the image, or with borders at
-    /// the centres of elements.
+    /// [`Tensor::grid_sample`] with another interpolation or other values outside the image, or with borders at the
+    /// centres of elements.
     #[autocast]
     #[track_caller]
     pub fn grid_sample_with(&self, grid: impl AsTensor, how: GridSample) -> Tensor {
@@ -153,15 +153,15 @@ struct Sampler {
     align_corners: bool,
 }
 
-/// One neighbour of every place along one dim: its coordinate, a whole number, and its weight.
+/// One neighbour of every place along one dim: its coordinate, an integral float, and its weight.
 struct Tap {
     at: Tensor,
     weight: Option<Tensor>,
 }
 
 impl Sampler {
-    /// The coordinates in elements, for each spatial dim of the image, `[N, ..]`. Each step is rounded to
-    /// the dtype of the grid, as PyTorch's are.
+    /// Returns the coordinates in elements, for each spatial dim of the image, `[N, ..]`. Each step is rounded to the
+    /// dtype of the grid, as in PyTorch.
     fn places(&self, b: &mut Recorder, grid: &Tensor) -> Result<Vec<Tensor>, OpError> {
         let dtype = grid.dtype();
         let step = |b: &mut Recorder, op, x: &Tensor, number: f64| {
@@ -201,7 +201,7 @@ impl Sampler {
         .into_iter()
         .collect();
         let flat = b.reshape(x, &image)?;
-        // Every combination of one neighbour a dim; in the first dims the slowest.
+        // Every combination of one neighbour for each dim; the first dims vary slowest.
         let counts: Vec<usize> = taps.iter().map(Vec::len).collect();
         let mut sum: Option<Tensor> = None;
         for mut number in 0..counts.iter().product() {
@@ -256,7 +256,7 @@ impl Sampler {
         Ok(vec![tap(low, near_low), tap(high, near_high)])
     }
 
-    /// A coordinate brought into the image, unless zeros lie around it; 0 for NaN, as in PyTorch.
+    /// Clamps or reflects a coordinate into the image, unless the padding is zeros. NaN becomes 0, as in PyTorch.
     fn inside(&self, b: &mut Recorder, axis: usize, at: &Tensor) -> Recorded {
         let extent = self.extents[axis];
         let last = (extent - 1) as f64;
@@ -323,7 +323,7 @@ impl Sampler {
     }
 }
 
-/// What two give together, or the second alone.
+/// Combines two tensors by `op`, or returns the second if there is no first.
 fn joined(b: &mut Recorder, op: Pw, first: Option<Tensor>, second: Tensor) -> Recorded {
     match first {
         Some(first) => b.binary(op, &first, &second),
@@ -331,7 +331,7 @@ fn joined(b: &mut Recorder, op: Pw, first: Option<Tensor>, second: Tensor) -> Re
     }
 }
 
-/// Coordinates mirrored at `low` and at `low + span`, as often as need be.
+/// Reflects coordinates at `low` and at `low + span`, as often as needed.
 fn reflected(b: &mut Recorder, at: &Tensor, low: f64, span: f64) -> Recorded {
     if span == 0.0 {
         return b.full(0.0, at.dtype(), at.dims());
@@ -351,7 +351,7 @@ fn reflected(b: &mut Recorder, at: &Tensor, low: f64, span: f64) -> Recorded {
     b.select(&odd, &back, &on)
 }
 
-/// Weights of the neighbours at −1, 0, 1 and 2 for a place at `t` in 0..1 (cubic convolution, Keys 1981,
+/// Returns the weights of the neighbours at −1, 0, 1 and 2 for a place at `t` in 0..1 (cubic convolution, Keys 1981,
 /// with PyTorch's a).
 fn cubic(b: &mut Recorder, t: &Tensor) -> Result<[Tensor; 4], OpError> {
     const A: f64 = -0.75;

@@ -1,11 +1,11 @@
-//! Values on the host, for operations whose result's shape depends on them.
+//! Values on the host, for operations whose result shape depends on values.
 
 use crate::{Device, Error, ErrorKind, Result, Tensor};
 use kiln_ir::eval::Array;
 use kiln_lazy::run::read;
 use std::panic::Location;
 
-/// The elements of a tensor, computed if need be. Inside `compile` nothing is known yet, so that reading
+/// Returns the elements of a tensor, computing them if necessary. Inside `compile` no value is known yet, so reading
 /// is an error.
 #[track_caller]
 pub(crate) fn values(t: &Tensor) -> Result<Array> {
@@ -17,14 +17,14 @@ pub(crate) fn values(t: &Tensor) -> Result<Array> {
     Array::from_bytes(buffer.dtype(), &shape, bytes).map_err(|e| wrong(e.to_string()))
 }
 
-/// The numbers of the elements that are not zero, in row-major order.
+/// Returns the positions of the nonzero elements, in row-major order.
 #[track_caller]
 pub(crate) fn nonzeros(t: &Tensor) -> Result<Vec<i64>> {
     let loc = Location::caller();
     let buffer = read::read(&t.handle, loc)?;
     let bytes = buffer.bytes();
     let bytes = bytes.map_err(|e| Error::new(ErrorKind::Value, "read", e.to_string(), loc))?;
-    // A float is also zero with its sign set, which is the highest bit of the last byte.
+    // A float is also zero if its sign, the highest bit of the last byte, is set.
     let signs = if t.dtype().is_float() { 0x7f } else { 0xff };
     let is_nonzero = |element: &&[u8]| {
         let (last, rest) = element.split_last().unwrap_or((&0, &[]));
@@ -37,7 +37,7 @@ pub(crate) fn nonzeros(t: &Tensor) -> Result<Vec<i64>> {
     Ok(found)
 }
 
-/// Room for so many numbers.
+/// Returns an empty vector with capacity for `count` numbers, or an error if memory is short.
 #[track_caller]
 pub(crate) fn reserved(count: usize) -> Result<Vec<i64>> {
     let mut numbers = Vec::new();
@@ -51,13 +51,13 @@ pub(crate) fn reserved(count: usize) -> Result<Vec<i64>> {
     }
 }
 
-/// An i64 vector of these numbers.
+/// An i64 vector on a device.
 #[track_caller]
 pub(crate) fn vector(numbers: &[i64], device: Device) -> Tensor {
     Tensor::from_slice(numbers, [numbers.len()]).to(device)
 }
 
-/// What `f` makes, or a poisoned tensor in its place.
+/// Returns the tensor, or a poisoned tensor that carries the error.
 #[track_caller]
 pub(crate) fn or_poisoned(made: Result<Tensor>) -> Tensor {
     let loc = Location::caller();

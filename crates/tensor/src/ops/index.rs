@@ -1,7 +1,7 @@
-//! Elements chosen by indices and masks.
+//! Elements selected by indices and masks.
 //!
-//! Indices are i64. One out of range is a data error: the run stops, and the error names the index,
-//! its bound and the line that recorded the call.
+//! Indices are i64. An index out of range is a data error: the run stops, and the error names the index, its bound
+//! and the line that recorded the call.
 
 use super::args::{DimArg, DimArgs, Int, axis, known};
 use crate::operand::AsTensor;
@@ -12,7 +12,7 @@ use kiln_base::{Dim, Kind};
 use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
 
-/// Errs unless the tensor can be an index.
+/// Returns an error unless the tensor can be an index.
 pub(crate) fn needs_index(t: &Tensor, what: &str) -> Result<(), OpError> {
     ensure!(
         t.dtype() == DType::I64,
@@ -31,7 +31,7 @@ pub(crate) fn as_index(b: &mut Recorder, t: &Tensor, what: &str) -> Recorded {
     Ok(t.clone())
 }
 
-/// Errs unless an index may address a tensor along an axis: as many dims, and no larger off the axis.
+/// Returns an error unless an index fits a tensor along an axis: as many dims, and no larger in the other dims.
 pub(crate) fn check_index_shape(x: &Tensor, axis: usize, index: &Tensor) -> Result<(), OpError> {
     ensure!(
         x.ndim() == index.ndim(),
@@ -54,7 +54,7 @@ pub(crate) fn check_index_shape(x: &Tensor, axis: usize, index: &Tensor) -> Resu
     Ok(())
 }
 
-/// Whether a size is certainly no larger than another.
+/// True if one size is known to be no larger than another.
 pub(crate) fn no_larger(small: &Dim, large: &Dim) -> bool {
     match (small.as_const(), large.as_const()) {
         (Some(s), Some(l)) => s <= l,
@@ -63,7 +63,7 @@ pub(crate) fn no_larger(small: &Dim, large: &Dim) -> bool {
     }
 }
 
-/// A number as a vector of one.
+/// Reshapes a rank-0 tensor to a vector of one element.
 pub(crate) fn as_vector(b: &mut Recorder, t: &Tensor) -> Recorded {
     if t.ndim() == 0 {
         b.reshape(t, &[Dim::ONE])
@@ -74,8 +74,8 @@ pub(crate) fn as_vector(b: &mut Recorder, t: &Tensor) -> Recorded {
 
 #[on_cells]
 impl Tensor {
-    /// `out[.., i, ..] = self[.., index[.., i, ..], ..]` along a dim. The index has as many dims as the
-    /// tensor and is no larger off the dim; the result has the index's shape.
+    /// `out[.., i, ..] = self[.., index[.., i, ..], ..]` along a dim. The index has as many dims as the tensor and is
+    /// no larger in the other dims; the result has the index's shape.
     ///
     /// ```
     /// use kiln_tensor::Tensor;
@@ -92,7 +92,7 @@ impl Tensor {
             let x = as_vector(b, self)?;
             let a = axis(&x, &dim)?;
             if index.fact().numel().is(0) {
-                // Chooses nothing, whatever its dtype and shape.
+                // Selects nothing; its dtype and shape don't matter.
                 return b.full(0i64, self.dtype(), index.dims());
             }
             b.indexed_by("index", index);
@@ -104,7 +104,7 @@ impl Tensor {
         })
     }
 
-    /// Like [`Tensor::gather`] with the other dims of both broadcast; without a dim, of the flattened
+    /// Like [`Tensor::gather`] with the other dims of both broadcast. Without a dim, it applies to the flattened
     /// tensor.
     #[track_caller]
     pub fn take_along_dim(&self, indices: impl AsTensor, dim: impl Into<DimArgs>) -> Tensor {
@@ -159,7 +159,7 @@ impl Tensor {
         })
     }
 
-    /// The slices of a dim that an index vector chooses. Negative indices are errors.
+    /// The slices of a dim that an index vector selects. Negative indices are errors.
     #[track_caller]
     pub fn index_select(&self, dim: impl Into<DimArg>, index: impl AsTensor) -> Tensor {
         let index: &Tensor = &index.as_tensor();
@@ -189,8 +189,8 @@ impl Tensor {
         })
     }
 
-    /// The tensor with `value` wherever the mask (bool, broadcast) is true. The value is a number or a
-    /// rank-0 tensor and takes this tensor's dtype.
+    /// The tensor with `value` wherever the mask (bool, broadcast) is true. The value is a number or a rank-0 tensor
+    /// and is cast to this tensor's dtype.
     #[track_caller]
     pub fn masked_fill<'a>(&self, mask: impl AsTensor, value: impl Into<Other<'a>>) -> Tensor {
         let mask: &Tensor = &mask.as_tensor();
@@ -208,8 +208,8 @@ impl Tensor {
         })
     }
 
-    /// The tensor with `value` in the slices of a dim that an index vector chooses; negative indices
-    /// count from the end.
+    /// The tensor with `value` in the slices of a dim that an index vector selects; negative indices count from the
+    /// end.
     #[track_caller]
     pub fn index_fill<'a>(
         &self,
@@ -236,7 +236,7 @@ impl Tensor {
             let extent = x.dims()[a].clone();
             let i = wrapped_index(b, &i, known(&x, a)?)?;
             let checked = checked_index(b, &i, &extent)?;
-            // A slice is chosen if any index is its number.
+            // A slice is selected if any index equals its position.
             let numbers = b.iota(&extent)?;
             let numbers = b.along(&numbers, 0, 2)?;
             let hits = b.binary(Pw::Eq, &numbers, &checked)?;
@@ -250,7 +250,7 @@ impl Tensor {
         })
     }
 
-    /// The rows of this `[count, size]` weight that `indices` choose: `[.., size]`.
+    /// The rows of this `[count, size]` weight that `indices` select: `[.., size]`.
     #[track_caller]
     pub fn embedding(&self, indices: impl AsTensor) -> Tensor {
         let indices: &Tensor = &indices.as_tensor();
@@ -328,7 +328,7 @@ fn select(condition: &Tensor, x: Other<'_>, y: Other<'_>) -> Tensor {
     })
 }
 
-/// The dtype of two numbers together: f32, i64 or bool.
+/// The dtype that two numbers promote to: f32, i64 or bool.
 fn number_dtype(p: Scalar, q: Scalar) -> DType {
     match p.kind().max(q.kind()) {
         Kind::Bool => DType::Bool,
@@ -337,7 +337,7 @@ fn number_dtype(p: Scalar, q: Scalar) -> DType {
     }
 }
 
-/// Errs unless a number can be stored in a dtype.
+/// Returns an error unless a number can be stored in a dtype without loss.
 pub(crate) fn check_fill(dtype: DType, n: Scalar) -> Result<(), OpError> {
     let wider = promote::with_scalar(dtype, n);
     ensure!(
@@ -347,7 +347,7 @@ pub(crate) fn check_fill(dtype: DType, n: Scalar) -> Result<(), OpError> {
     Ok(())
 }
 
-/// The value that fills a tensor: in its dtype and without dims.
+/// Returns the value that fills a tensor, in its dtype and without dims.
 fn fill_value(b: &mut Recorder, t: &Tensor, value: &Other) -> Recorded {
     match value {
         Other::Number(n) => {
@@ -371,21 +371,21 @@ fn fill_value(b: &mut Recorder, t: &Tensor, value: &Other) -> Recorded {
     }
 }
 
-/// The index itself, but an element outside `0..extent` is a data error.
+/// Returns the index itself, with a data error for elements outside `0..extent`.
 pub(crate) fn checked_index(b: &mut Recorder, index: &Tensor, extent: &Dim) -> Recorded {
     let numbers = b.iota(extent)?;
     b.gather(&numbers, 0, index)
 }
 
 impl Recorder {
-    /// `value`, or a data error with this text where `fine`, which broadcasts to it, is false.
+    /// Returns `value`, or a data error with the text `what` where `fine`, which broadcasts to it, is false.
     pub(crate) fn require(
         &mut self,
         fine: &Tensor,
         value: &Tensor,
         what: &'static str,
     ) -> Recorded {
-        // The only index of one element is 0, which is then added.
+        // Where `fine` holds, the gather adds element 0 of `[0]`, which is 0. Elsewhere its index is out of range.
         let (zero, one) = (
             self.full(0i64, DType::I64, &[])?,
             self.full(1i64, DType::I64, &[])?,
@@ -401,7 +401,7 @@ impl Recorder {
     }
 }
 
-/// Indices with the negative ones counted from the end.
+/// Wraps negative indices, which count from the end.
 pub(crate) fn wrapped_index(b: &mut Recorder, index: &Tensor, extent: i64) -> Recorded {
     let negative = b.with(Pw::Lt, index, 0i64)?;
     let from_end = b.with(Pw::Add, index, extent)?;

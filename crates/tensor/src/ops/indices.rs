@@ -1,35 +1,35 @@
-//! What stands between the brackets of `x[..]`.
+//! The items between the brackets of `x[..]`.
 
 use crate::Tensor;
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-/// One item of an index; see [`Tensor::i`] for what each does. Made with `into` from numbers, ranges,
-/// lists, tensors, [`NewAxis`] and [`Ellipsis`], or by [`step`].
+/// One item of an index; see [`Tensor::i`] for the effect of each. Converts from numbers, ranges, lists, tensors,
+/// [`NewAxis`] and [`Ellipsis`]; see also [`step`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Index {
-    /// The slice at a number, without its dim; negative numbers count from the end.
+    /// The slice at a position, without its dim; negative positions count from the end.
     At(i64),
     /// Python's `start:end:step`.
     Slice {
         /// The first index, by default 0.
         start: Option<i64>,
-        /// The first index that is not taken any more, by default behind the last.
+        /// The index after the last selected one, by default the size of the dim.
         end: Option<i64>,
-        /// The distance between two; negative steps walk from the last one back.
+        /// The distance between selected indices; negative steps start at the last index and go back.
         step: i64,
     },
     /// A new dim of size 1.
     NewAxis,
-    /// As many whole dims as the other items leave.
+    /// All dims that the other items don't cover, whole.
     Ellipsis,
     /// A new dim of size 1 if true, 0 if false.
     Bool(bool),
-    /// The slices at these numbers.
+    /// The slices at these positions.
     List(Vec<i64>),
-    /// The slices where the list, which is as long as the dim, is true.
+    /// The slices where the list is true. It is as long as the dim.
     Mask(Vec<bool>),
-    /// The slices at the numbers in an integer tensor, or the elements where a bool tensor is true.
+    /// The slices at the positions in an integer tensor, or the elements where a bool tensor is true.
     Tensor(Tensor),
 }
 
@@ -37,12 +37,12 @@ pub enum Index {
 #[derive(Copy, Clone, Debug)]
 pub struct NewAxis;
 
-/// As many whole dims as the other items leave: Python's `...`.
+/// All dims that the other items don't cover, whole: Python's `...`.
 #[derive(Copy, Clone, Debug)]
 pub struct Ellipsis;
 
-/// Every `by`-th index of a range: Python's `start:end:by`. Negative steps, which PyTorch doesn't have,
-/// take the range from its last index back, as `ndarray` does: `step(.., -1)` is the dim in reverse.
+/// Every `by`-th index of a range: Python's `start:end:by`. Negative steps, which PyTorch doesn't support, traverse
+/// the range backwards from its last index, as in `ndarray`: `step(.., -1)` reverses the dim.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, step};
@@ -106,7 +106,7 @@ fn slice(start: Option<i64>, end: Option<i64>) -> Index {
     }
 }
 
-/// The index behind an inclusive end; behind the last one is the end itself.
+/// Returns the index after an inclusive end; for the last index (−1) it is the end of the dim.
 fn behind(end: i64) -> Option<i64> {
     (end != -1).then(|| end.saturating_add(1))
 }
@@ -184,7 +184,7 @@ macro_rules! numbers {
 }
 numbers!(i32 i64 isize usize);
 
-/// What [`Tensor::i`] takes: one item, a tuple of up to eight, or a slice of [`Index`].
+/// The arguments of [`Tensor::i`]: one item, a tuple of up to eight, or a slice of [`Index`].
 #[diagnostic::on_unimplemented(
     message = "a tensor can't be indexed by `{Self}`",
     label = "not an index",

@@ -1,4 +1,4 @@
-//! Tensors one after the other, and repeated.
+//! Concatenation and repetition of tensors.
 
 use super::args::{DimArg, DimArgs, Int, IntList, axis, known};
 use super::pad::PadMode;
@@ -12,8 +12,7 @@ use kiln_ir::{Builder, OpError, Role, Shape, ensure};
 use kiln_lazy::body;
 use kiln_runtime::Buffer;
 
-/// The tensors one after the other along a dim, in the dtype they promote to. Empty vectors count as
-/// nothing, as in PyTorch.
+/// Concatenates tensors along a dim, in the dtype they promote to. Empty vectors are ignored, as in PyTorch.
 #[track_caller]
 pub fn cat(tensors: impl IntoIterator<Item: AsTensor>, dim: impl Into<DimArg>) -> Tensor {
     cat_listed(&listed(tensors), dim.into())
@@ -46,10 +45,11 @@ fn cat_listed(tensors: &[Tensor], dim: DimArg) -> Tensor {
     })
 }
 
-/// Copies are made of more tensors than this...
+/// The largest number of tensors that are always concatenated by the program.
 const FEW: usize = 8;
 
-/// ...along an axis if their values are there, so that a list that grows is not a program for each of its lengths.
+/// Copies more tensors than that into one along an axis, if their values are known. So a growing list needs no new
+/// program for each length.
 fn copied(b: &Recorder, parts: &[Tensor], axis: usize, shape: &[Dim]) -> Option<Tensor> {
     if parts.len() <= FEW || is_recording() || body::is_tracing() {
         return None;
@@ -86,7 +86,7 @@ fn copied(b: &Recorder, parts: &[Tensor], axis: usize, shape: &[Dim]) -> Option<
     Some(Tensor::leaf(joined, Role::Data, device, loc, called))
 }
 
-/// Tensors of one shape as the slices of a new dim, in the dtype they promote to.
+/// Stacks tensors of one shape along a new dim, in the dtype they promote to.
 #[track_caller]
 pub fn stack(tensors: impl IntoIterator<Item: AsTensor>, dim: impl Into<Int>) -> Tensor {
     stack_listed(&listed(tensors), dim.into().0)
@@ -125,7 +125,7 @@ fn promoted(b: &mut Recorder, tensors: &[&Tensor]) -> Result<Vec<Tensor>, OpErro
     tensors.iter().map(|t| b.cast(t, dtype)).collect()
 }
 
-/// Vertical stacking: along dim 0, with vectors as rows.
+/// Concatenates along dim 0, with vectors as rows.
 #[track_caller]
 pub fn vstack(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     let tensors = listed(tensors);
@@ -140,7 +140,7 @@ pub fn vstack(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     })
 }
 
-/// Horizontal stacking: along dim 1, or dim 0 for vectors.
+/// Concatenates along dim 1, or dim 0 for vectors.
 #[track_caller]
 pub fn hstack(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     let tensors = listed(tensors);
@@ -157,7 +157,7 @@ pub fn hstack(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
 }
 
 impl Recorder {
-    /// Dims of size 1 in front until there are `rank`.
+    /// Prepends dims of size 1 until there are `rank`.
     fn at_least(&mut self, t: &Tensor, rank: usize) -> Recorded {
         let missing = rank.saturating_sub(t.ndim());
         let mut shape = Shape::from_elem(Dim::ONE, missing);
@@ -165,7 +165,7 @@ impl Recorder {
         self.reshape(t, &shape)
     }
 
-    /// Each axis repeated a number of times: the whole again and again, or (`within`) each element.
+    /// Repeats along each axis a number of times: the whole tensor, or (`within`) each element.
     fn repeated(&mut self, t: &Tensor, times: &[i64], within: bool) -> Recorded {
         let mut split = Shape::new();
         let mut stretched = Shape::new();
@@ -191,7 +191,7 @@ impl Recorder {
 
 #[on_cells]
 impl Tensor {
-    /// The tensor repeated `sizes[i]` times along each dim; more sizes than dims add dims in front.
+    /// The tensor repeated `sizes[i]` times along each dim. More sizes than dims prepend dims.
     #[track_caller]
     pub fn repeat(&self, sizes: impl Into<IntList>) -> Tensor {
         let sizes = sizes.into().0;
@@ -206,7 +206,7 @@ impl Tensor {
         })
     }
 
-    /// Like [`Tensor::repeat`]; missing numbers in front are 1.
+    /// Like [`Tensor::repeat`]; missing leading numbers are 1.
     #[track_caller]
     pub fn tile(&self, dims: impl Into<IntList>) -> Tensor {
         let mut times = dims.into().0;
@@ -219,7 +219,7 @@ impl Tensor {
         })
     }
 
-    /// Each element repeated along a dim, or of the flattened tensor without one.
+    /// Each element repeated along a dim, or in the flattened tensor without a dim.
     #[track_caller]
     pub fn repeat_interleave(&self, repeats: impl Into<Int>, dim: impl Into<DimArgs>) -> Tensor {
         let repeats = repeats.into().0;
@@ -236,7 +236,7 @@ impl Tensor {
         })
     }
 
-    /// Element i repeated `repeats[i]` times along a dim, or of the flattened tensor without one.
+    /// Element i repeated `repeats[i]` times along a dim, or in the flattened tensor without a dim.
     #[track_caller]
     pub fn repeat_interleave_each(
         &self,
@@ -272,8 +272,8 @@ impl Tensor {
         })
     }
 
-    /// The elements moved `shifts[i]` places along `dims[i]`, around the end; without dims, of the
-    /// flattened tensor.
+    /// The elements shifted by `shifts[i]` places along `dims[i]`, with wrap-around. Without dims, the flattened
+    /// tensor is shifted.
     #[track_caller]
     pub fn roll(&self, shifts: impl Into<IntList>, dims: impl Into<DimArgs>) -> Tensor {
         let (shifts, dims) = (shifts.into(), dims.into());
@@ -310,23 +310,23 @@ fn roll(b: &mut Recorder, x: &Tensor, axis: usize, shift: i64) -> Recorded {
     if n == 0 || shift % n == 0 {
         return Ok(x.clone());
     }
-    // So that the shift is an offset alone.
+    // So that the shift only appears in an offset.
     let twice = b.concat(&[x.clone(), x.clone()], axis)?;
     b.narrow(&twice, axis, n - shift.rem_euclid(n), n)
 }
 
 options! {
-    /// How [`pad_sequence_with`] lays sequences side by side.
+    /// The options of [`pad_sequence_with`].
     PadSequence () {
-        /// Whether samples are in dim 0 (default no: in dim 1).
+        /// True if samples are along dim 0, false if along dim 1 (the default).
         batch_first: bool = false,
-        /// What stands behind the end of a shorter sequence (default 0).
+        /// The value after the end of a shorter sequence (default 0).
         padding_value: f64 = 0.0,
     }
 }
 
-/// Sequences `[l, ..]` of different lengths side by side, `[longest, n, ..]`, with zeros behind the shorter
-/// ones (`torch.nn.utils.rnn.pad_sequence`).
+/// Stacks sequences `[l, ..]` of different lengths as `[longest, n, ..]`, padding shorter ones with zeros at the end
+/// (`torch.nn.utils.rnn.pad_sequence`).
 #[track_caller]
 pub fn pad_sequence(sequences: impl IntoIterator<Item: AsTensor>) -> Tensor {
     pad_sequence_with(sequences, PadSequence::new())

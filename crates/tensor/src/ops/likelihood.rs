@@ -11,27 +11,27 @@ use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 use std::f64::consts::TAU;
 
 options! {
-    /// What [`Tensor::gaussian_nll_loss`] takes beside its target and variance.
+    /// The options of [`Tensor::gaussian_nll_loss`].
     GaussianNll () {
-        /// Whether to add the constant term `½ log 2π` (default no).
+        /// True to add the constant term `½ log 2π` (default false).
         full: bool = false,
-        /// The least variance (default 1e-6).
+        /// The minimum variance (default 1e-6).
         eps: f64 = 1e-6,
-        /// What becomes of the elements (default their mean).
+        /// The reduction of the elements (default their mean).
         reduction: Reduction = Reduction::Mean,
     }
 }
 
 options! {
-    /// What [`Tensor::poisson_nll_loss`] takes beside its target.
+    /// The options of [`Tensor::poisson_nll_loss`].
     PoissonNll () {
-        /// Whether the input is the logarithm of the rate (default yes).
+        /// True if the input is the logarithm of the rate (the default).
         log_input: bool = true,
-        /// Whether to add Stirling's approximation of `log target!` where the target is above 1 (default no).
+        /// True to add Stirling's approximation of `log target!` where the target is above 1 (default false).
         full: bool = false,
-        /// Added to a rate before its logarithm is taken (default 1e-8).
+        /// A number added to a rate before its logarithm is taken (default 1e-8).
         eps: f64 = 1e-8,
-        /// What becomes of the elements (default their mean).
+        /// The reduction of the elements (default their mean).
         reduction: Reduction = Reduction::Mean,
     }
 }
@@ -48,9 +48,9 @@ impl Settings for PoissonNll {}
 
 #[on_cells]
 impl Tensor {
-    /// The loss of means (this tensor) and variances of normal distributions for a target:
-    /// `½ (log var + (input − target)² / var)`. Variances below [`GaussianNll::eps`] count as that, but keep
-    /// their gradient. `var` has the input's shape, or without its last dim, or with size 1 there.
+    /// The negative log likelihood of a target under normal distributions with these means (this tensor) and
+    /// variances: `½ (log var + (input − target)² / var)`. Variances below [`GaussianNll::eps`] are replaced by it,
+    /// but keep their gradient. `var` has the input's shape, or lacks its last dim, or has size 1 there.
     ///
     /// A negative variance is a data error.
     #[track_caller]
@@ -58,7 +58,7 @@ impl Tensor {
         self.gaussian_nll_loss_with(target, var, GaussianNll::new())
     }
 
-    /// [`Tensor::gaussian_nll_loss`] with the constant term, another least variance or another reduction.
+    /// [`Tensor::gaussian_nll_loss`] with the constant term, another minimum variance or another reduction.
     #[track_caller]
     pub fn gaussian_nll_loss_with(
         &self,
@@ -77,7 +77,7 @@ impl Tensor {
             let below = b.with(Pw::Lt, &var, 0.0)?;
             let fine = b.unary(Pw::Not, &below)?;
             let var = b.require(&fine, &var, "the variance has negative elements")?;
-            // The bounded value, with the gradient of what it bounds.
+            // The clamped value, with the gradient of the unclamped one.
             let bounded = b.with(Pw::Maximum, &var.detach(), eps)?;
             let nothing = b.binary(Pw::Sub, &var, &var.detach())?;
             let var = b.binary(Pw::Add, &bounded, &nothing)?;
@@ -95,14 +95,14 @@ impl Tensor {
         })
     }
 
-    /// The loss of the rates of Poisson distributions for counts: `e^input − target · input` of logarithms of
-    /// rates.
+    /// The negative log likelihood of counts under Poisson distributions: `e^input − target · input`, where the input
+    /// is the logarithm of the rates.
     #[track_caller]
     pub fn poisson_nll_loss(&self, target: impl AsTensor) -> Tensor {
         self.poisson_nll_loss_with(target, PoissonNll::new())
     }
 
-    /// [`Tensor::poisson_nll_loss`], of rates themselves `input − target · log(input + eps)`.
+    /// [`Tensor::poisson_nll_loss`] with options; for an input of rates it is `input − target · log(input + eps)`.
     #[autocast]
     #[track_caller]
     pub fn poisson_nll_loss_with(&self, target: impl AsTensor, how: PoissonNll) -> Tensor {

@@ -12,15 +12,15 @@ use kiln_base::{Dim, numel};
 use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
-/// Which norm of a matrix.
+/// The choice of a matrix norm.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum MatrixNorm {
     /// The root of the sum of squares.
     Frobenius,
     /// The sum of the singular values; with the feature `linalg`.
     Nuclear,
-    /// ±1: the largest or smallest sum of the absolute values of a column; ±∞: of a row; with the feature
-    /// `linalg` ±2: the largest or smallest singular value. There are no others.
+    /// ±1: the largest or smallest sum of the absolute values of a column; ±∞: of a row; with the feature `linalg`
+    /// ±2: the largest or smallest singular value. Other orders are errors.
     Order(f64),
 }
 
@@ -42,7 +42,7 @@ impl From<f64> for MatrixNorm {
 
 #[on_cells]
 impl Tensor {
-    /// The norm of the matrices that two dims span, of rows and of columns; `()` stands for the last two.
+    /// The norm of the matrices that two dims form, rows before columns; `()` selects the last two.
     #[autocast]
     #[track_caller]
     pub fn matrix_norm(&self, ord: impl Into<MatrixNorm>, dims: impl Into<ReducedDims>) -> Tensor {
@@ -80,8 +80,7 @@ impl Tensor {
         })
     }
 
-    /// The product of each square matrix with itself, n times; of its inverse, if n is negative (with the
-    /// feature `linalg`).
+    /// The n-th power of each square matrix; of its inverse, if n is negative (with the feature `linalg`).
     #[track_caller]
     pub fn matrix_power(&self, n: impl Into<Int>) -> Tensor {
         let n = n.into().0;
@@ -120,9 +119,9 @@ impl Tensor {
 
     /// The exponential of each square matrix, `Σ Aᵏ / k!`.
     ///
-    /// By scaling and squaring: a Taylor polynomial of A / 2ˢ, squared s times, where s brings the norm
-    /// of each matrix to at most ½. Every matrix takes the largest number of squarings and keeps what it
-    /// has after its own. A matrix with a norm above 2¹⁵ gives NaN, unless it is a single number.
+    /// Computed by scaling and squaring: a Taylor polynomial of A / 2ˢ, squared s times, where s reduces the norm of
+    /// each matrix to at most ½. All matrices go through the largest number of squarings, but each keeps the result
+    /// after its own s. A matrix with a norm above 2¹⁵ gives NaN, unless it is 1 × 1.
     #[track_caller]
     pub fn matrix_exp(&self) -> Tensor {
         compose("matrix_exp", &[self], |b| {
@@ -140,7 +139,7 @@ impl Tensor {
         })
     }
 
-    /// The sums of products of vectors along a dim of both, which broadcast.
+    /// The dot products of vectors along a dim of both tensors, which broadcast.
     #[autocast]
     #[track_caller]
     pub fn vecdot(&self, other: impl AsTensor, dim: impl Into<Int>) -> Tensor {
@@ -157,7 +156,7 @@ impl Tensor {
         })
     }
 
-    /// The cross product of vectors of 3 along a dim of both; the other dims broadcast.
+    /// The cross product of vectors of 3 elements along a dim of both tensors; the other dims broadcast.
     #[autocast]
     #[track_caller]
     pub fn cross(&self, other: impl AsTensor, dim: impl Into<Int>) -> Tensor {
@@ -198,7 +197,7 @@ impl Tensor {
         })
     }
 
-    /// Each element of this tensor times the whole other one, as blocks (the Kronecker product).
+    /// The Kronecker product: each element of this tensor times the whole other tensor, as blocks.
     #[track_caller]
     pub fn kron(&self, other: impl AsTensor) -> Tensor {
         let other: &Tensor = &other.as_tensor();
@@ -222,14 +221,14 @@ impl Tensor {
         })
     }
 
-    /// The powers `x⁰, …, xⁿ⁻¹` of each number in a new last dim (Vandermonde matrices), as many as the last
-    /// dim has numbers.
+    /// The powers `x⁰, …, xⁿ⁻¹` of each number in a new last dim (Vandermonde matrices), where n is the size of the
+    /// last dim.
     #[track_caller]
     pub fn vander(&self) -> Tensor {
         self.vander_with(None)
     }
 
-    /// [`Tensor::vander`] with so many powers.
+    /// [`Tensor::vander`] with `n` powers.
     #[track_caller]
     pub fn vander_with(&self, n: impl Into<MaybeInt>) -> Tensor {
         let n = n.into().0;
@@ -248,7 +247,7 @@ impl Tensor {
         })
     }
 
-    /// `x1 · weight · x2`: with `[.., i]`, `[.., j]` and a weight `[o, i, j]`, `[.., o]`.
+    /// `x1 · weight · x2`: `[.., o]` for inputs `[.., i]` and `[.., j]` and a weight `[o, i, j]`.
     #[track_caller]
     pub fn bilinear(&self, x2: impl AsTensor, weight: impl AsTensor) -> Tensor {
         self.bilinear_with(x2, weight, None::<Tensor>)
@@ -320,7 +319,7 @@ impl Tensor {
     }
 }
 
-/// The axes that two dims name.
+/// Returns the axes of rows and columns that two dims name.
 fn rows_and_columns(x: &Tensor, dims: &DimArgs) -> Result<[usize; 2], OpError> {
     needs_float(x, "operand")?;
     let (rows, columns) = match &dims.0[..] {
@@ -332,7 +331,7 @@ fn rows_and_columns(x: &Tensor, dims: &DimArgs) -> Result<[usize; 2], OpError> {
     Ok([rows, columns])
 }
 
-/// A norm of the singular values of the matrices that two dims span.
+/// A norm of the singular values of the matrices that two dims form.
 #[cfg(feature = "linalg")]
 #[track_caller]
 fn singular_norm(x: &Tensor, ord: MatrixNorm, reduced: &ReducedDims) -> Tensor {
@@ -397,14 +396,14 @@ fn check_square(x: &Tensor) -> Result<(), OpError> {
     Ok(())
 }
 
-/// One matrix of the size and dtype of x with ones on the diagonal.
+/// An identity matrix of the size and dtype of x.
 fn identity(b: &mut Recorder, x: &Tensor) -> Recorded {
     let (row, column) = row_and_column(b, x.dims())?;
     let same = b.binary(Pw::Eq, &row, &column)?;
     b.cast(&same, x.dtype())
 }
 
-/// See [`Tensor::matrix_exp`]. The polynomial of degree 15 leaves ½¹⁶ / 16!, which f64 does not see; it
+/// See [`Tensor::matrix_exp`]. The polynomial of degree 15 has an error of ½¹⁶ / 16!, below the precision of f64. It
 /// is summed in groups of 4 powers (Paterson and Stockmeyer, 1973).
 fn exponential(b: &mut Recorder, x: &Tensor) -> Recorded {
     const SQUARINGS: i64 = 16;

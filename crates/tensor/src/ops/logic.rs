@@ -11,7 +11,7 @@ use kiln_base::Kind;
 use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, Pw, ensure};
 
-/// How [`Tensor::div_rounding`] rounds.
+/// The rounding of [`Tensor::div_rounding`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum RoundingMode {
     /// Towards zero.
@@ -21,50 +21,50 @@ pub enum RoundingMode {
 }
 
 options! {
-    /// How near [`Tensor::isclose`] wants numbers: `|a − b| ≤ atol + rtol · |b|`.
+    /// The tolerance of [`Tensor::isclose`]: `|a − b| ≤ atol + rtol · |b|`.
     Tolerance () {
-        /// How much of the other number (default 1e-5).
+        /// The tolerance relative to the other number (default 1e-5).
         rtol: f64 = 1e-5,
-        /// How much besides (default 1e-8).
+        /// The absolute tolerance (default 1e-8).
         atol: f64 = 1e-8,
-        /// Whether NaN equals NaN (default no).
+        /// True if NaN equals NaN (default false).
         equal_nan: bool = false,
     }
 }
 
 options! {
-    /// What [`Tensor::nan_to_num`] puts in.
+    /// The replacements of [`Tensor::nan_to_num`].
     NanToNum () {
-        /// For NaN; none, the default, is 0.
+        /// The replacement of NaN; the default, `None`, is 0.
         nan: Option<f64> = None,
-        /// For +∞; none, the default, is the dtype's largest number.
+        /// The replacement of +∞; the default, `None`, is the dtype's largest number.
         posinf: Option<f64> = None,
-        /// For −∞; none, the default, is the dtype's smallest number.
+        /// The replacement of −∞; the default, `None`, is the dtype's smallest number.
         neginf: Option<f64> = None,
     }
 }
 
 #[on_cells]
 impl Tensor {
-    /// Whether both are not zero, as bool.
+    /// True where both are nonzero.
     #[track_caller]
     pub fn logical_and<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
         logical("logical_and", Pw::And, self, other.into())
     }
 
-    /// Whether one of them is not zero, as bool.
+    /// True where at least one of them is nonzero.
     #[track_caller]
     pub fn logical_or<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
         logical("logical_or", Pw::Or, self, other.into())
     }
 
-    /// Whether exactly one of them is not zero, as bool.
+    /// True where exactly one of them is nonzero.
     #[track_caller]
     pub fn logical_xor<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
         logical("logical_xor", Pw::Xor, self, other.into())
     }
 
-    /// Whether it is zero, as bool.
+    /// True where the element is zero.
     #[track_caller]
     pub fn logical_not(&self) -> Tensor {
         compose("logical_not", &[self], |b| {
@@ -73,37 +73,37 @@ impl Tensor {
         })
     }
 
-    /// Whether each element is NaN.
+    /// True where the element is NaN.
     #[track_caller]
     pub fn isnan(&self) -> Tensor {
         compose("isnan", &[self], |b| of_number(b, Pw::IsNan, self))
     }
 
-    /// Whether each element is infinite.
+    /// True where the element is infinite.
     #[track_caller]
     pub fn isinf(&self) -> Tensor {
         compose("isinf", &[self], |b| of_number(b, Pw::IsInf, self))
     }
 
-    /// Whether each element is neither NaN nor infinite.
+    /// True where the element is neither NaN nor infinite.
     #[track_caller]
     pub fn isfinite(&self) -> Tensor {
         compose("isfinite", &[self], |b| b.finite(self))
     }
 
-    /// Whether each element is +∞.
+    /// True where the element is +∞.
     #[track_caller]
     pub fn isposinf(&self) -> Tensor {
         compose("isposinf", &[self], |b| infinite(b, self, Pw::Gt))
     }
 
-    /// Whether each element is −∞.
+    /// True where the element is −∞.
     #[track_caller]
     pub fn isneginf(&self) -> Tensor {
         compose("isneginf", &[self], |b| infinite(b, self, Pw::Lt))
     }
 
-    /// `|a − b| ≤ 1e-8 + 1e-5 · |b|` for finite numbers, equality otherwise.
+    /// True where `|a − b| ≤ 1e-8 + 1e-5 · |b|` for finite numbers, or where others are equal.
     #[track_caller]
     pub fn isclose(&self, other: impl AsTensor) -> Tensor {
         self.isclose_with(other, Tolerance::new())
@@ -148,8 +148,8 @@ impl Tensor {
         })
     }
 
-    /// Each element brought into `min..=max`; where min is above max, max. NaN stays. At a bound that is a number
-    /// the gradient is 0, at one that is a tensor both have a half.
+    /// Each element clamped to `min..=max`; if min is above max, the result is max. NaN stays. At a bound that is a
+    /// number the gradient is 0; at one that is a tensor, both receive half of it.
     #[track_caller]
     pub fn clamp<'a>(&self, min: impl Into<Other<'a>>, max: impl Into<Other<'a>>) -> Tensor {
         let (min, max) = (min.into(), max.into());
@@ -167,13 +167,13 @@ impl Tensor {
         })
     }
 
-    /// Each element, or `min` where that is larger.
+    /// Each element, or `min` where `min` is larger.
     #[track_caller]
     pub fn clamp_min<'a>(&self, min: impl Into<Other<'a>>) -> Tensor {
         bounded("clamp_min", Pw::Maximum, self, min.into())
     }
 
-    /// Each element, or `max` where that is smaller.
+    /// Each element, or `max` where `max` is smaller.
     #[track_caller]
     pub fn clamp_max<'a>(&self, max: impl Into<Other<'a>>) -> Tensor {
         bounded("clamp_max", Pw::Minimum, self, max.into())
@@ -253,7 +253,7 @@ impl Tensor {
         })
     }
 
-    /// `self + weight · (end − self)`; all of one float dtype.
+    /// `self + weight · (end − self)`; all have the same float dtype.
     #[track_caller]
     pub fn lerp<'a>(&self, end: impl AsTensor, weight: impl Into<Other<'a>>) -> Tensor {
         let end: &Tensor = &end.as_tensor();
@@ -367,7 +367,7 @@ fn logical(called: &'static str, op: Pw, t: &Tensor, other: Other) -> Tensor {
     })
 }
 
-/// A test of a float; other numbers always fail it.
+/// A predicate on floats; it is false for other dtypes.
 fn of_number(b: &mut Recorder, op: Pw, t: &Tensor) -> Recorded {
     match t.dtype().kind() {
         Kind::Float => b.unary(op, t),
@@ -429,7 +429,7 @@ fn addc(b: &mut Recorder, op: Pw, x: &Tensor, p: &Tensor, q: &Tensor, value: Sca
     b.cast(&sum, dtype)
 }
 
-/// With one bound. Nothing flows to a float at or beyond a number.
+/// Clamps at one bound. A float at or beyond a bound that is a number has no gradient.
 #[track_caller]
 fn bounded(called: &'static str, row: Pw, t: &Tensor, bound: Other) -> Tensor {
     if !matches!(bound, Other::Number(_)) {

@@ -1,4 +1,4 @@
-//! What losses have in common, and the losses of elements.
+//! The reduction of losses, and elementwise losses.
 
 use super::args::needs_float;
 use crate::operand::AsTensor;
@@ -8,10 +8,10 @@ use crate::{DType, Tensor, promote};
 use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
-/// What a loss makes of its elements.
+/// The reduction that a loss applies to its elements.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Reduction {
-    /// Nothing: one number an element.
+    /// None: one number for each element.
     None,
     /// Their mean, weighted where the loss has weights of classes.
     #[default]
@@ -66,7 +66,7 @@ fn elementwise(
     })
 }
 
-/// The float dtype that tensors promote to, and the tensors in its wide form.
+/// Returns the float dtype that tensors promote to, and the tensors widened from it.
 pub(super) fn floats(
     b: &mut Recorder,
     tensors: &[&Tensor],
@@ -78,31 +78,31 @@ pub(super) fn floats(
 }
 
 options! {
-    /// What [`Tensor::smooth_l1_loss`] takes beside its target.
+    /// The options of [`Tensor::smooth_l1_loss`].
     SmoothL1 () {
-        /// The distance from which on the loss is linear (default 1).
+        /// The distance above which the loss is linear (default 1).
         beta: f64 = 1.0,
-        /// What becomes of the elements (default their mean).
+        /// The reduction of the elements (default their mean).
         reduction: Reduction = Reduction::Mean,
     }
 }
 
 options! {
-    /// What [`Tensor::huber_loss`] takes beside its target.
+    /// The options of [`Tensor::huber_loss`].
     Huber () {
-        /// The distance from which on the loss is linear (default 1).
+        /// The distance above which the loss is linear (default 1).
         delta: f64 = 1.0,
-        /// What becomes of the elements (default their mean).
+        /// The reduction of the elements (default their mean).
         reduction: Reduction = Reduction::Mean,
     }
 }
 
 options! {
-    /// What [`Tensor::kl_div`] takes beside its target.
+    /// The options of [`Tensor::kl_div`].
     KlDiv () {
-        /// Whether the target is in log space too (default no).
+        /// True if the target is in log space too (default false).
         log_target: bool = false,
-        /// What becomes of the elements (default their mean, over all of them).
+        /// The reduction of the elements (default their mean, over all of them).
         reduction: Reduction = Reduction::Mean,
     }
 }
@@ -178,7 +178,7 @@ impl Tensor {
         self.smooth_l1_loss_with(target, SmoothL1::new())
     }
 
-    /// [`Tensor::smooth_l1_loss`] with another edge or reduction.
+    /// [`Tensor::smooth_l1_loss`] with another beta or reduction.
     #[autocast]
     #[track_caller]
     pub fn smooth_l1_loss_with(&self, target: impl AsTensor, how: SmoothL1) -> Tensor {
@@ -199,7 +199,7 @@ impl Tensor {
         self.huber_loss_with(target, Huber::new())
     }
 
-    /// [`Tensor::huber_loss`] with another edge or reduction.
+    /// [`Tensor::huber_loss`] with another delta or reduction.
     #[autocast]
     #[track_caller]
     pub fn huber_loss_with(&self, target: impl AsTensor, how: Huber) -> Tensor {
@@ -210,8 +210,7 @@ impl Tensor {
         })
     }
 
-    /// The divergence D(target ‖ input), elementwise `target · (log target − input)`, of an input in
-    /// log space.
+    /// The divergence D(target ‖ input), elementwise `target · (log target − input)`, for an input in log space.
     #[track_caller]
     pub fn kl_div(&self, target: impl AsTensor) -> Tensor {
         self.kl_div_with(target, KlDiv::new())
@@ -253,9 +252,9 @@ impl Tensor {
     }
 }
 
-/// `scale · ½ d²` up to an edge, then linear with the slope of the edge.
+/// `scale · ½ d²` up to an edge, then linear with the slope at the edge.
 fn huber(b: &mut Recorder, x: &Tensor, y: &Tensor, edge: f64, scale: f64) -> Recorded {
-    // The square is that of the difference, whose size has no curvature at 0.
+    // Squares the signed difference: its absolute value would have no second derivative at 0.
     let difference = b.binary(Pw::Sub, x, y)?;
     let d = b.unary(Pw::Abs, &difference)?;
     let square = b.unary(Pw::Square, &difference)?;

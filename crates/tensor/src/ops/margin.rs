@@ -12,33 +12,33 @@ use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
-    /// What [`Tensor::cosine_embedding_loss`] takes beside its target.
+    /// The options of [`Tensor::cosine_embedding_loss`].
     CosineEmbedding () {
-        /// The cosine that dissimilar pairs may have (default 0).
+        /// The largest cosine that dissimilar pairs may have (default 0).
         margin: f64 = 0.0,
-        /// What becomes of the elements (default their mean).
+        /// The reduction of the elements (default their mean).
         reduction: Reduction = Reduction::Mean,
     }
 }
 
 options! {
-    /// What [`Tensor::hinge_embedding_loss`] takes beside its target.
+    /// The options of [`Tensor::hinge_embedding_loss`].
     HingeEmbedding () {
-        /// How far dissimilar pairs are to be apart (default 1).
+        /// The required distance of dissimilar pairs (default 1).
         margin: f64 = 1.0,
-        /// What becomes of the elements (default their mean).
+        /// The reduction of the elements (default their mean).
         reduction: Reduction = Reduction::Mean,
     }
 }
 
 options! {
-    /// What [`Tensor::multi_margin_loss`] takes beside its target.
+    /// The options of [`Tensor::multi_margin_loss`].
     MultiMargin () {
-        /// The power of the gaps, 1 or 2 (default 1).
+        /// The exponent of the gaps, 1 or 2 (default 1).
         p: i64 = 1,
-        /// How far the target's score is to be above the others (default 1).
+        /// The required distance of the target's score above the others (default 1).
         margin: f64 = 1.0,
-        /// What becomes of the samples (default their mean).
+        /// The reduction of the samples (default their mean).
         reduction: Reduction = Reduction::Mean,
         ;
         /// A factor for each class, `[c]`.
@@ -47,9 +47,9 @@ options! {
 }
 
 options! {
-    /// What [`Tensor::multilabel_soft_margin_loss`] takes beside its target.
+    /// The options of [`Tensor::multilabel_soft_margin_loss`].
     MultiLabelSoftMargin () {
-        /// What becomes of the samples (default their mean).
+        /// The reduction of the samples (default their mean).
         reduction: Reduction = Reduction::Mean,
         ;
         /// A factor for each class.
@@ -58,11 +58,11 @@ options! {
 }
 
 options! {
-    /// What [`Tensor::margin_ranking_loss`] takes beside its target.
+    /// The options of [`Tensor::margin_ranking_loss`].
     MarginRanking () {
-        /// How far the pairs are to be apart (default 0).
+        /// The required distance of the pairs (default 0).
         margin: f64 = 0.0,
-        /// What becomes of the elements (default their mean).
+        /// The reduction of the elements (default their mean).
         reduction: Reduction = Reduction::Mean,
     }
 }
@@ -82,9 +82,8 @@ impl Settings for MarginRanking {}
 
 #[on_cells]
 impl Tensor {
-    /// With the cosine c of the angle between the rows of this and `input2`, both `[n, d]` (or `[d]`):
-    /// `1 − c` where the target `[n]` (or a number) is 1, `max(0, c − margin)` where it is −1; the margin
-    /// is 0.
+    /// With the cosine c of the angle between the rows of this tensor and `input2`, both `[n, d]` (or `[d]`): `1 − c`
+    /// where the target `[n]` (or a number) is 1, `max(0, c − margin)` where it is −1. The margin is 0.
     #[track_caller]
     pub fn cosine_embedding_loss(&self, input2: impl AsTensor, target: impl AsTensor) -> Tensor {
         self.cosine_embedding_loss_with(input2, target, CosineEmbedding::new())
@@ -171,15 +170,15 @@ impl Tensor {
         })
     }
 
-    /// The sum of `weight[y] · max(0, margin − input[y] + input[j])ᵖ` over the classes j other than the
-    /// target y, divided by the number of classes. The input is `[n, c]` (or `[c]`), the target holds
-    /// i64 classes `[n]` (or one); the margin and p are 1.
+    /// The sum of `weight[y] · max(0, margin − input[y] + input[j])ᵖ` over the classes j other than the target y,
+    /// divided by the number of classes. The input is `[n, c]` (or `[c]`), the target holds i64 classes `[n]` (or a
+    /// single one). The margin and p are 1.
     #[track_caller]
     pub fn multi_margin_loss(&self, target: impl AsTensor) -> Tensor {
         self.multi_margin_loss_with(target, MultiMargin::new())
     }
 
-    /// [`Tensor::multi_margin_loss`] with another power or margin, weights of classes or another reduction.
+    /// [`Tensor::multi_margin_loss`] with another exponent or margin, weights of classes or another reduction.
     #[autocast(how)]
     #[track_caller]
     pub fn multi_margin_loss_with(&self, target: impl AsTensor, how: MultiMargin) -> Tensor {
@@ -223,9 +222,9 @@ impl Tensor {
         })
     }
 
-    /// The sum of `max(0, 1 − input[y] + input[j])` over the target classes y and the classes j that
-    /// are no target, divided by the number of classes. The input is `[n, c]` (or `[c]`); the i64
-    /// target of the same shape lists classes up to the first −1.
+    /// The sum of `max(0, 1 − input[y] + input[j])` over the target classes y and the classes j that are not targets,
+    /// divided by the number of classes. The input is `[n, c]` (or `[c]`). The i64 target of the same shape lists
+    /// classes up to the first −1.
     #[track_caller]
     pub fn multilabel_margin_loss(&self, target: impl AsTensor) -> Tensor {
         self.multilabel_margin_loss_with(target, Reduction::Mean)
@@ -253,7 +252,7 @@ impl Tensor {
             let target = b.reshape(target, x.dims())?;
             let count = x.dims()[1].clone();
             let numbers = b.iota(&count)?;
-            // What stands before the first −1.
+            // The positions before the first −1.
             let end = b.with(Pw::Eq, &target, -1i64)?;
             let past = b.full(i64::MAX, DType::I64, &[])?;
             let at = b.select(&end, &numbers, &past)?;
@@ -359,7 +358,7 @@ impl Tensor {
     }
 }
 
-/// Scores of classes, wide, as `[n, c]`; a number is the score of one class.
+/// Widens scores of classes and reshapes them to `[n, c]`; a number is the score of one class.
 fn rows(b: &mut Recorder, x: &Tensor) -> Recorded {
     super::args::needs_float(x, "input")?;
     let classes = x.dims().last();

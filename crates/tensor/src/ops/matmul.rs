@@ -10,7 +10,7 @@ use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
 
 options! {
-    /// The factors of [`Tensor::addmm_with`] and its kin: `beta · self + alpha · product`.
+    /// The factors of [`Tensor::addmm_with`] and similar functions: `beta · self + alpha · product`.
     ///
     /// ```
     /// use kiln_tensor::{Factors, Tensor};
@@ -20,7 +20,7 @@ options! {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     Factors () {
-        /// The factor of what is added to (default 1). With 0, what that holds is ignored.
+        /// The factor of the tensor that is added to (default 1). With 0, its values are ignored.
         beta: Scalar = 1i64,
         /// The factor of the product (default 1).
         alpha: Scalar = 1i64,
@@ -62,7 +62,7 @@ impl Tensor {
         ranked("mv", self, 2, vec, 1)
     }
 
-    /// The sum of the products of two vectors' elements.
+    /// The dot product of two vectors.
     #[autocast]
     #[track_caller]
     pub fn dot(&self, tensor: impl AsTensor) -> Tensor {
@@ -87,7 +87,7 @@ impl Tensor {
         })
     }
 
-    /// The sums of products over the last dims of both; with a number, the product.
+    /// The sums of products over the last dims of both; if one is a number, their product.
     #[track_caller]
     pub fn inner(&self, other: impl AsTensor) -> Tensor {
         let other: &Tensor = &other.as_tensor();
@@ -170,7 +170,7 @@ impl Tensor {
         let batch2: &Tensor = &batch2.as_tensor();
         compose("addbmm", &[self, batch1, batch2], |b| {
             check_ranks((batch1, 3), (batch2, 3))?;
-            // The sum over the batch is part of one product.
+            // The sum over the batch becomes part of K in a single product.
             let [count, rows, inner] = [0, 1, 2].map(|a| batch1.dims()[a].clone());
             ensure!(
                 batch2.dims()[1] == inner,
@@ -186,8 +186,8 @@ impl Tensor {
         })
     }
 
-    /// `self + vec1 ⊗ vec2` with vectors `[n]` and `[m]`, promoted; self broadcasts. On bool, sums are "or"
-    /// and products "and".
+    /// `self + vec1 ⊗ vec2` with vectors `[n]` and `[m]`, promoted; self broadcasts. On bool, addition is "or" and
+    /// multiplication "and".
     #[track_caller]
     pub fn addr(&self, vec1: impl AsTensor, vec2: impl AsTensor) -> Tensor {
         self.addr_with(vec1, vec2, Factors::new())
@@ -339,7 +339,7 @@ fn check_ranks((x, n): (&Tensor, usize), (y, m): (&Tensor, usize)) -> Result<(),
     Ok(())
 }
 
-/// `beta · x + alpha · left · right`; a beta of 0 ignores what x holds.
+/// `beta · x + alpha · left · right`; with a beta of 0 the values of x are ignored.
 #[track_caller]
 fn add_product(
     called: &'static str,
@@ -371,7 +371,7 @@ fn sum_with_product(
     b.cast(&y, x.dtype())
 }
 
-/// `beta · x + alpha · y`; a beta of 0 ignores what x holds. On bool the factors are truth values.
+/// `beta · x + alpha · y`; with a beta of 0 the values of x are ignored. On bool the factors are truth values.
 fn scaled_sum(b: &mut Recorder, x: &Tensor, y: &Tensor, factors: &Factors) -> Recorded {
     let (beta, alpha) = (factors.beta, factors.alpha);
     let bool = x.dtype() == crate::DType::Bool;
@@ -395,7 +395,7 @@ fn scaled_sum(b: &mut Recorder, x: &Tensor, y: &Tensor, factors: &Factors) -> Re
     b.binary(if bool { Pw::Or } else { Pw::Add }, &x, &y)
 }
 
-/// `torch.matmul` of tensors of one dtype.
+/// `torch.matmul` of tensors with the same dtype.
 pub(crate) fn matmul(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     same_dtype(x, "left operand", y, "right operand")?;
     if x.ndim() == 0 || y.ndim() == 0 {
@@ -421,8 +421,8 @@ pub(crate) fn matmul(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     })?;
     let named = x.names.is_some() || y.names.is_some();
     if right.is_empty() && !left.is_empty() && !named {
-        // One matrix on the right: the rows of all on the left make one product. (Names of dims would be
-        // lost in the reshapes.)
+        // With a single matrix on the right, all rows on the left form one product. (The reshapes would lose names of
+        // dims.)
         let rows = &numel(&left) * &l[0];
         let x2 = b.reshape(&x2, &[rows, l[1].clone()])?;
         let product = b.product(&x2, &y2)?;
@@ -440,12 +440,12 @@ pub(crate) fn matmul(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     b.squeeze(&product, &added)
 }
 
-/// Takes the last two dims off.
+/// Splits off the last two dims.
 fn split_off_matrix(shape: &mut Shape) -> Shape {
     shape.drain(shape.len() - 2..).collect()
 }
 
-/// Sums of products over pairs of dims: one matrix product of the rest of both.
+/// Sums of products over pairs of dims: one matrix product whose rows and columns are the other dims.
 fn contracted(b: &mut Recorder, x: &Tensor, y: &Tensor, left: &[i64], right: &[i64]) -> Recorded {
     same_dtype(x, "left operand", y, "right operand")?;
     ensure!(
@@ -460,7 +460,7 @@ fn contracted(b: &mut Recorder, x: &Tensor, y: &Tensor, left: &[i64], right: &[i
             m == n || m.is(1) || n.is(1),
             "the sizes {m} and {n} of contracted dims differ"
         );
-        // A dim of size 1 against a larger one is summed first.
+        // A dim of size 1 paired with a larger one: the larger one is summed first.
         if m != n && m.is(1) {
             y = b.sum(&y, &[q], true)?;
         } else if m != n {

@@ -8,8 +8,8 @@ use crate::record::{Recorded, Recorder, compose};
 use crate::{Tensor, autocast};
 use kiln_ir::{Builder, OpError, Shape, ensure};
 
-/// The product of matrices, in the order that takes the fewest multiplications. The first and the last
-/// may be vectors: a row and a column.
+/// The product of matrices, in the order that takes the fewest multiplications. The first and the last may be
+/// vectors: a row on the left, a column on the right.
 #[track_caller]
 pub fn multi_dot(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     let mut tensors = listed(tensors);
@@ -54,9 +54,8 @@ pub fn multi_dot(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     })
 }
 
-/// For the product of the matrices i to j, `[i][j]` is the matrix after which it is split (Cormen et
-/// al., Introduction to Algorithms: matrix-chain multiplication). Matrix i is `sizes[i]` by
-/// `sizes[i + 1]`.
+/// Returns the best splits of a matrix chain (Cormen et al., Introduction to Algorithms): the product of the matrices
+/// i to j is split after matrix `[i][j]`. Matrix i is `sizes[i]` by `sizes[i + 1]`.
 fn best_splits(sizes: &[i64]) -> Vec<Vec<usize>> {
     let n = sizes.len() - 1;
     let mut cost = vec![vec![0f64; n]; n];

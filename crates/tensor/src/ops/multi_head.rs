@@ -1,4 +1,4 @@
-//! Attention with several heads and its projections.
+//! Multi-head attention and its projections.
 
 use super::attention::Attention;
 use super::join::cat;
@@ -9,7 +9,7 @@ use kiln_base::Dim;
 use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure, ops};
 
-/// The weights that make query, key and value.
+/// The weights of the projections of query, key and value.
 #[derive(Clone, Debug)]
 pub enum InProjection<'a> {
     /// All three as one matrix `[3e, e]`.
@@ -18,8 +18,8 @@ pub enum InProjection<'a> {
     Separate([&'a Tensor; 3]),
 }
 
-/// What [`Tensor::multi_head_attention_forward`] takes beside query, key and value: the parameters
-/// and options of PyTorch's function of that name, with e numbers in an embedding.
+/// The parameters and options of [`Tensor::multi_head_attention_forward`] besides query, key and value, as in
+/// PyTorch's function of that name, with e numbers in an embedding.
 #[derive(Clone, Debug)]
 pub struct MultiHeadAttention<'a> {
     /// Number of heads, which divides e.
@@ -28,28 +28,28 @@ pub struct MultiHeadAttention<'a> {
     pub in_proj_weight: InProjection<'a>,
     /// Their biases, `[3e]`.
     pub in_proj_bias: Option<&'a Tensor>,
-    /// A key and a value that follow those given, e numbers each.
+    /// A key and a value of e numbers each, appended to the given ones.
     pub bias_kv: Option<(&'a Tensor, &'a Tensor)>,
-    /// Whether a key and a value of zeros follow.
+    /// True to append a key and a value of zeros.
     pub add_zero_attn: bool,
-    /// The probability of a weight to be dropped in training.
+    /// The probability that a weight is dropped in training.
     pub dropout_p: f64,
     /// The weight of the last projection, `[e, e]`.
     pub out_proj_weight: &'a Tensor,
     /// Its bias, `[e]`.
     pub out_proj_bias: Option<&'a Tensor>,
-    /// Whether weights are dropped.
+    /// True in training, when weights are dropped.
     pub training: bool,
-    /// `[n, s]` (or `[s]`): which keys are ignored if bool, else what is added to their scores.
+    /// `[n, s]` (or `[s]`): the ignored keys if bool, else numbers that are added to their scores.
     pub key_padding_mask: Option<&'a Tensor>,
-    /// Whether the weights are wanted.
+    /// True if the attention weights are requested.
     pub need_weights: bool,
-    /// `[l, s]` or `[n · heads, l, s]`: which keys a query ignores if bool, else what is added.
+    /// `[l, s]` or `[n · heads, l, s]`: the keys that a query ignores if bool, else numbers that are added.
     pub attn_mask: Option<&'a Tensor>,
-    /// Whether query i sees keys 0 to i only, and those that follow the given ones. Of no effect beside `attn_mask`, which
-    /// says it then.
+    /// True if query i attends only to keys 0 to i and to the appended ones. Ignored if `attn_mask` is given, which
+    /// must then be causal itself.
     pub is_causal: bool,
-    /// Whether the weights are averaged over the heads.
+    /// True if the attention weights are averaged over the heads.
     pub average_attn_weights: bool,
     /// Keys and values `[n · heads, s, e / heads]` in place of the projected ones.
     pub static_kv: [Option<&'a Tensor>; 2],
@@ -57,9 +57,9 @@ pub struct MultiHeadAttention<'a> {
 
 #[on_cells]
 impl Tensor {
-    /// Attention of this query `[l, n, e]` to a key `[s, n, _]` and a value `[s, n, _]` (or all without
-    /// n): the output `[l, n, e]` and, if wanted, the weights `[n, l, s]`, or `[n, heads, l, s]` if they
-    /// are not averaged.
+    /// Attention of this query `[l, n, e]` to a key `[s, n, _]` and a value `[s, n, _]` (or all without n). Returns
+    /// the output `[l, n, e]` and, if requested, the weights `[n, l, s]`, or `[n, heads, l, s]` if they are not
+    /// averaged.
     #[track_caller]
     pub fn multi_head_attention_forward(
         &self,
@@ -167,7 +167,7 @@ fn forward(x: &[Tensor; 3], call: &MultiHeadAttention) -> (Tensor, Option<Tensor
     (y, weights)
 }
 
-/// What is added to the scores `[n, heads, l, s]` of which the last keys follow those given.
+/// Returns the numbers added to the scores `[n, heads, l, s]`; the last `further` keys are appended ones.
 #[track_caller]
 fn mask(call: &MultiHeadAttention, [q, k]: [&Tensor; 2], further: i64) -> Option<Tensor> {
     let own = match call.attn_mask {
@@ -192,7 +192,7 @@ fn mask(call: &MultiHeadAttention, [q, k]: [&Tensor; 2], further: i64) -> Option
     }
 }
 
-/// Which of the given keys lie behind the rows of a query.
+/// A mask of the given keys that come after the rows of a query.
 #[track_caller]
 fn behind(q: &Tensor, k: &Tensor, further: i64) -> Tensor {
     compose("multi_head_attention_forward", &[q, k], |b| {
@@ -217,7 +217,7 @@ fn projected(x: &[Tensor; 3], e: i64, call: &MultiHeadAttention) -> [Tensor; 3] 
     })
 }
 
-/// What a mask adds to scores in the dtype of x: −∞ where a bool mask is true.
+/// Returns the numbers that a mask adds to scores, in the dtype of x: −∞ where a bool mask is true.
 #[track_caller]
 fn float_mask(mask: Option<&Tensor>, x: &Tensor) -> Option<Tensor> {
     let mask = mask?;

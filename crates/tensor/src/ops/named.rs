@@ -1,4 +1,4 @@
-//! Dims under other names, or in their order.
+//! Naming dims, and ordering them by name.
 
 use crate::Tensor;
 use crate::names::DimNames;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 #[on_cells]
 impl Tensor {
-    /// Names for the dims that have none yet; a dim that has another name is an error. `"..."` stands
-    /// for dims that stay as they are.
+    /// Names the dims that have no name yet; a dim with another name is an error. `"..."` stands for dims that stay
+    /// unchanged.
     ///
-    /// Every argument that names a dim by its number then takes its name too.
+    /// Every argument that takes a dim by its number then also takes its name.
     ///
     /// ```
     /// use kiln_tensor::{DType, Tensor};
@@ -41,8 +41,7 @@ impl Tensor {
         })
     }
 
-    /// Other names for the dims; `"..."` stands for dims that keep theirs. See
-    /// [`Tensor::drop_names`] to remove them.
+    /// Renames the dims; `"..."` stands for dims that keep their names. See [`Tensor::drop_names`] to remove names.
     #[track_caller]
     pub fn rename(&self, names: impl Into<DimNames>) -> Tensor {
         let names = names.into();

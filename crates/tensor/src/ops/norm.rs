@@ -1,4 +1,4 @@
-//! Normalisation of layers and groups.
+//! Layer, RMS and group normalisation.
 
 use super::args::{Int, IntList, needs_float, same_dtype};
 use super::reduce::variance;
@@ -10,8 +10,8 @@ use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
-    /// What [`Tensor::layer_norm`], [`Tensor::group_norm`] and [`Tensor::rms_norm`] take beside what they are
-    /// over.
+    /// The parameters of [`Tensor::layer_norm`], [`Tensor::group_norm`] and [`Tensor::rms_norm`] besides the
+    /// normalised dims.
     ///
     /// ```
     /// use kiln_tensor::{Affine, DType, Tensor, Var};
@@ -22,13 +22,13 @@ options! {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     Affine () {
-        /// What is added to the variance, or to the mean square: 1e-5 where not given, and for an RMS norm
-        /// the dtype's machine epsilon.
+        /// The number added to the variance, or to the mean square. The default is 1e-5, for an RMS norm the dtype's
+        /// machine epsilon.
         eps: Option<f64> = None,
         ;
-        /// What the result is multiplied by, of the normalised shape; of a group norm one a channel.
+        /// The factor of the result, of the normalised shape; for a group norm one for each channel.
         weight,
-        /// What is added to that, of the weight's shape. An RMS norm has none.
+        /// The bias of the result, of the weight's shape. An RMS norm has none.
         bias,
     }
 }
@@ -42,8 +42,8 @@ impl Affine {
 
 #[on_cells]
 impl Tensor {
-    /// Layer normalisation over the last dims, of sizes `normalized_shape` (Ba et al., 2016). An input of halves may
-    /// have parameters of f32.
+    /// Layer normalisation over the last dims, of sizes `normalized_shape` (Ba et al., 2016). An f16 or bf16 input
+    /// may have parameters of f32.
     #[track_caller]
     pub fn layer_norm(&self, normalized_shape: impl Into<IntList>) -> Tensor {
         self.layer_norm_with(normalized_shape, Affine::new())
@@ -146,7 +146,7 @@ impl Tensor {
     }
 }
 
-/// Weight and bias, one number a channel.
+/// Weight and bias, with one number for each channel.
 pub(super) struct PerChannel<'a> {
     pub(super) weight: Option<&'a Tensor>,
     pub(super) bias: Option<&'a Tensor>,
@@ -213,7 +213,7 @@ pub(super) fn centred_and_scaled(
     b.binary(Pw::Mul, &centred, &scale)
 }
 
-/// The axes of the last dims, which must have these sizes, as must weight and bias.
+/// Returns the axes of the last dims, which must have these sizes; so must weight and bias.
 fn last_axes(
     x: &Tensor,
     shape: &IntList,

@@ -1,4 +1,4 @@
-//! Numbers as arguments: one, one or none, several.
+//! Numbers as arguments: single, optional, or lists.
 
 use kiln_ir::ops::Axes;
 use kiln_ir::{OpError, ensure};
@@ -19,12 +19,12 @@ pub struct Int(pub i64);
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct MaybeInt(pub Option<i64>);
 
-/// One number or several: dims to reduce, a window's sizes, shifts; as an array, a slice, a vector or a
+/// One or several numbers, such as dims to reduce, sizes of a window or shifts: an array, a slice, a vector or a
 /// tuple. `()` is the empty list, which means "all dims" to reductions and "the default" to windows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IntList(pub Vec<i64>);
 
-// What an i64 doesn't hold is as much as there is, which is too much everywhere.
+// Numbers that an i64 doesn't hold become its largest one, which is out of range everywhere.
 macro_rules! int_from {
     ($($int:ty)*) => {$(
         impl From<$int> for Int {
@@ -42,7 +42,7 @@ impl<T: Into<Int>> From<T> for MaybeInt {
     }
 }
 
-// Of one type alone, so that a bare `None` has that.
+// For one type only, so that the type of a bare `None` is known.
 impl From<Option<i64>> for MaybeInt {
     fn from(n: Option<i64>) -> MaybeInt {
         MaybeInt(n)

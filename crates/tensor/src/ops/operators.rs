@@ -10,7 +10,7 @@ use std::ops::{
     Mul, MulAssign, Neg, Not, Rem, RemAssign, Shl, ShlAssign, Shr, ShrAssign, Sub, SubAssign,
 };
 
-// One impl for all right operands: with one for each, the type of `&x * 2` would depend on that of 2.
+// One impl for all right operands. With one for each, the type of `&x * 2` would depend on the type of 2.
 macro_rules! operators {
     ($($trait:ident $operator:ident, $assign:ident $assign_operator:ident = $method:ident;)*) => {$(
         operators!(@left $trait $operator $method: &Tensor, Tensor, &Var, Var);
@@ -21,9 +21,8 @@ macro_rules! operators {
             }
         }
         impl<'a, R: Into<Other<'a>>> $assign<R> for Var {
-            /// Assigns the result, as the method does. An operator has no way to return an error: if the
-            /// result doesn't fit, the cell holds that error, which reading it gives, until it is
-            /// assigned anew.
+            /// Assigns the result, as the method does. An operator can't return an error: if the result doesn't fit,
+            /// the cell holds that error, which every read returns, until it is assigned again.
             #[track_caller]
             fn $assign_operator(&mut self, other: R) {
                 let result = Tensor::$method(&self.get().detach(), other);
@@ -55,7 +54,7 @@ operators! {
     Shr shr, ShrAssign shr_assign = bitwise_right_shift;
 }
 
-// One integer and one float, so that `2 * &x` and `2.0 * &x` have one type each.
+// Only one integer and one float type, so that `2 * &x` and `2.0 * &x` are unambiguous.
 macro_rules! numbers_on_the_left {
     ($($trait:ident $operator:ident: $($number:ty)*;)*) => {$($(
         numbers_on_the_left!(@right $trait $operator $number: &Tensor, Tensor, &Var, Var);
@@ -96,7 +95,7 @@ prefixes! {
 }
 
 impl<T: AsTensor> Sum<T> for Tensor {
-    /// The sum of tensors; 0 as an i64, which every dtype promotes to itself, for none.
+    /// The sum of tensors. An empty sum is 0 as an i64, which promotes to any other numeric dtype.
     #[track_caller]
     fn sum<I: Iterator<Item = T>>(tensors: I) -> Tensor {
         let mut total: Option<Tensor> = None;
@@ -112,7 +111,7 @@ impl<T: AsTensor> Sum<T> for Tensor {
 }
 
 impl Var {
-    /// Holds the result of an operator, or its error.
+    /// Assigns the result of an operator to the cell, or makes it hold the error.
     #[track_caller]
     fn hold_or_fail(&self, called: &str, result: &Tensor) {
         if let Err(e) = self.hold(called, result) {

@@ -1,4 +1,4 @@
-//! Borders.
+//! Padding.
 
 use super::args::{IntList, addressable, known};
 use crate::record::{Recorded, Recorder, compose};
@@ -7,29 +7,28 @@ use kiln_base::Dim;
 use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Shape, ensure};
 
-/// What a border holds.
+/// The values of the padding.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum PadMode {
     /// One number.
     Constant(Scalar),
-    /// The elements mirrored at the edge, without the edge itself.
+    /// The elements reflected at the edge, without the edge itself.
     Reflect,
     /// The element at the edge.
     Replicate,
-    /// The elements of the other end.
+    /// The elements of the opposite end.
     Circular,
 }
 
 impl PadMode {
-    /// A border of zeros.
+    /// Padding with zeros.
     pub const ZEROS: PadMode = PadMode::Constant(Scalar::Int(0));
 }
 
 #[on_cells]
 impl Tensor {
-    /// A border around the last dims: `pad` holds the sizes in front of and behind the last dim, then
-    /// the one before it, and so on. Negative sizes cut. All modes but a constant pad `[n, c, ..]` or
-    /// `[c, ..]` with 1 to 3 spatial dims.
+    /// Pads the last dims: `pad` holds the sizes before and after the last dim, then those of the dim before it, and
+    /// so on. Negative sizes crop. All modes but a constant pad `[n, c, ..]` or `[c, ..]` with 1 to 3 spatial dims.
     #[track_caller]
     pub fn pad(&self, pad: impl Into<IntList>, mode: PadMode) -> Tensor {
         let pad = pad.into().0;
@@ -40,7 +39,7 @@ impl Tensor {
     }
 }
 
-/// What PyTorch calls a border of a mode around so many dims.
+/// Returns PyTorch's name for padding `dims` dims in a mode.
 fn border_name(mode: PadMode, dims: usize) -> &'static str {
     let names = match mode {
         PadMode::Reflect => ["reflection_pad1d", "reflection_pad2d", "reflection_pad3d"],
@@ -104,7 +103,7 @@ fn constant(b: &mut Recorder, x: &Tensor, sides: &[(usize, i64, i64)], value: Sc
     Ok(padded)
 }
 
-/// Errs if an axis with these borders is longer than an i64 counts.
+/// Returns an error if a padded axis is longer than an i64 counts.
 fn fits(x: &Tensor, axis: usize, low: i64, high: i64) -> Result<(), OpError> {
     let len = x.dims()[axis].as_const().unwrap_or(0);
     let padded = len
@@ -118,7 +117,7 @@ fn fits(x: &Tensor, axis: usize, low: i64, high: i64) -> Result<(), OpError> {
     Ok(())
 }
 
-/// What is left of an axis after cutting negative borders off.
+/// Crops an axis by its negative padding.
 fn cropped(b: &mut Recorder, x: &Tensor, axis: usize, low: i64, high: i64) -> Recorded {
     let (front, behind) = (low.saturating_neg().max(0), high.saturating_neg().max(0));
     if front == 0 && behind == 0 {

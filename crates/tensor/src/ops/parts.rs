@@ -10,19 +10,19 @@ use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
-    /// The windows of [`Tensor::unfold`]; their size alone stands for it.
+    /// The windows of [`Tensor::unfold`]; converts from their size alone.
     Window (
-        /// How many elements a window has.
+        /// The number of elements of a window.
         size: Int
     ) {
-        /// From one window to the next (default 1).
+        /// The distance between windows (default 1).
         step: Int = 1,
     }
 }
 
 #[on_cells]
 impl Tensor {
-    /// `length` elements of a dim from `start` on; a negative start counts from the end.
+    /// `length` elements of a dim starting at `start`; a negative start counts from the end.
     #[track_caller]
     pub fn narrow(
         &self,
@@ -48,7 +48,7 @@ impl Tensor {
         })
     }
 
-    /// The slice at `index` of a dim, which disappears; negative indices count from the end.
+    /// The slice at `index` of a dim, which is removed; negative indices count from the end.
     #[track_caller]
     pub fn select(&self, dim: impl Into<DimArg>, index: impl Into<Int>) -> Tensor {
         let index = index.into().0;
@@ -59,7 +59,7 @@ impl Tensor {
         })
     }
 
-    /// The elements in reverse along these dims.
+    /// The elements in reverse order along these dims.
     #[track_caller]
     pub fn flip(&self, dims: impl Into<DimArgs>) -> Tensor {
         let dims = dims.into();
@@ -87,7 +87,7 @@ impl Tensor {
         })
     }
 
-    /// Parts of these sizes along a dim, which they fill.
+    /// Parts of these sizes along a dim. The sizes must add up to the size of the dim.
     #[track_caller]
     pub fn split_with_sizes(
         &self,
@@ -163,7 +163,7 @@ impl Tensor {
         })
     }
 
-    /// The slices of a dim, which disappears.
+    /// The slices of a dim, which is removed.
     #[track_caller]
     pub fn unbind(&self, dim: impl Into<DimArg>) -> Vec<Tensor> {
         let dim = dim.into();
@@ -175,7 +175,7 @@ impl Tensor {
         })
     }
 
-    /// The windows along a dim, whose elements are a new last dim: `[.., windows, .., size]`.
+    /// The windows along a dim, with their elements in a new last dim: `[.., windows, .., size]`.
     ///
     /// ```
     /// use kiln_tensor::{Tensor, Window};
@@ -274,7 +274,7 @@ pub(crate) fn select(b: &mut Recorder, x: &Tensor, axis: usize, index: i64) -> R
     b.squeeze(&one, &[axis])
 }
 
-/// How many steps it takes over a distance.
+/// Returns the number of steps over a distance, rounded up.
 fn steps(distance: i64, step: i64) -> i64 {
     if distance > 0 {
         (distance - 1) / step + 1
@@ -294,7 +294,7 @@ pub(crate) fn python_slice(
     ensure!(step > 0, "the step can't be {step}");
     let extent = &x.dims()[axis];
     let Some(n) = extent.as_const() else {
-        // Of an unknown size what is asked for must be there.
+        // If the size is unknown, the selected elements must exist.
         let at = |i: Option<i64>, default: Dim| i.map_or(default, |i| from_end(i, extent));
         let start = at(start, Dim::ZERO);
         let distance = &at(end, extent.clone()) - &start;
@@ -316,15 +316,15 @@ pub(crate) fn python_slice(
     Ok(SliceAxis {
         start: start.into(),
         len: len.into(),
-        // A step that is never taken may be of any length.
+        // A step that is never taken is normalised to 1.
         step: if len > 1 { step } else { 1 },
     })
 }
 
-/// The most elements of a window that are each a slice of their own.
+/// The largest window whose elements are separate slices.
 const MOST_TAPS: i64 = 4;
 
-/// `count` windows of `size` elements along an axis, which keeps the windows; their elements are a new
+/// `count` windows of `size` elements along an axis. The axis becomes that of the windows; their elements are a new
 /// last dim.
 pub(crate) fn windows(
     b: &mut Recorder,
@@ -336,7 +336,7 @@ pub(crate) fn windows(
     dilation: i64,
 ) -> Recorded {
     if size > MOST_TAPS {
-        // Their number is a size of the program, not of its text.
+        // With index vectors, the number of taps is a size in the program and not its length.
         let (first, tap) = (b.iota(count)?, b.iota(&size.into())?);
         let first = b.with(Pw::Mul, &first, step)?;
         let first = b.reshape(&first, &[count.clone(), Dim::ONE])?;
@@ -365,7 +365,7 @@ pub(crate) fn windows(
     b.concat(&taps, x.ndim())
 }
 
-/// Parts of equally many elements of an axis, which are a new last dim.
+/// Splits an axis into `count` parts of `width` elements, which become a new last dim.
 pub(super) fn windowed(
     b: &mut Recorder,
     x: &Tensor,

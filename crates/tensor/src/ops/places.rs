@@ -1,4 +1,4 @@
-//! Where index tensors point.
+//! The positions that index tensors select.
 
 use super::args::known;
 use super::index::{as_index, checked_index, wrapped_index};
@@ -8,24 +8,24 @@ use kiln_base::numel;
 use kiln_base::prim::ScatterKind;
 use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
 
-/// Where the index tensors of `x[..]` point. The indexed dims of x, brought to the front and made one,
-/// are indexed by `flat`; the other dims follow.
+/// The positions that the index tensors of `x[..]` select. The indexed dims of x are moved to the front and merged;
+/// `flat` indexes the merged dim, and the other dims follow.
 pub(crate) struct Places {
     /// The dims of x with the indexed ones first.
     perm: Vec<usize>,
-    /// How many dims are indexed.
+    /// The number of indexed dims.
     indexed: usize,
     /// The shape that the indices broadcast to.
     shape: Shape,
-    /// Positions within the indexed dims, row-major: one vector.
+    /// Positions within the indexed dims, row-major, as one vector.
     flat: Tensor,
-    /// Where the dims of the index stand among the other dims in the result.
+    /// The position of the index's dims among the other dims of the result.
     at: usize,
 }
 
 impl Places {
-    /// Checks and combines the indices, i64 or i32; negative ones count from the end. `None` if no dim
-    /// is indexed.
+    /// Checks and combines the indices, i64 or i32; negative ones count from the end. Returns `None` if no dim is
+    /// indexed.
     pub(crate) fn new(
         b: &mut Recorder,
         x: &Tensor,
@@ -51,7 +51,7 @@ impl Places {
             let extent = known(x, a)?;
             let i = b.reshape(t, &[t.fact().numel()])?;
             let mut i = wrapped_index(b, &i, extent)?;
-            // One alone is checked where it is used.
+            // A single index is checked where it is used.
             if given.len() > 1 {
                 i = checked_index(b, &i, &extent.into())?;
             }
@@ -85,7 +85,7 @@ impl Places {
         rest.map(|a| x.dims()[*a].clone()).collect()
     }
 
-    /// x with the indexed dims in front, made one.
+    /// Moves the indexed dims of x to the front and merges them.
     fn front(&self, b: &mut Recorder, x: &Tensor) -> Recorded {
         let moved = b.permute(x, &self.perm)?;
         let mut shape = self.tail(x);
@@ -93,7 +93,7 @@ impl Places {
         b.reshape(&moved, &shape)
     }
 
-    /// The order of dims in which the result has those of the index, brought there from the front.
+    /// Returns the order of dims that moves those of the index from the front to their place in the result.
     fn result_order(&self, rank: usize) -> Vec<usize> {
         let n = self.shape.len();
         let before = n..n + self.at;
@@ -116,8 +116,8 @@ impl Places {
         b.permute(&rows, &self.result_order(shape.len()))
     }
 
-    /// x with `values`, broadcast to the shape of `x[..]`, in these places; of several for one place the
-    /// last, or their sum.
+    /// Returns x with `values`, broadcast to the shape of `x[..]`, at these positions. If a position has several
+    /// values, it takes the last one or their sum.
     pub(crate) fn put(
         &self,
         b: &mut Recorder,

@@ -14,8 +14,8 @@ use kiln_ir::ops::{self, Axes, WindowReduce, window_extent};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
-    /// The windows of a pooling; their size alone stands for it. The numbers are one for each spatial dim, or
-    /// one for all.
+    /// The windows of a pooling; converts from their size alone. Numbers are given one for each spatial dim, or one
+    /// for all.
     ///
     /// ```
     /// use kiln_tensor::{DType, Pool, Tensor};
@@ -28,70 +28,70 @@ options! {
         /// The size of a window.
         kernel_size: IntList
     ) {
-        /// From one window to the next; `()`, the default, is the kernel size.
+        /// The distance between windows; `()`, the default, is the kernel size.
         stride: IntList = (),
-        /// Borders on both sides of each dim, which no maximum prefers (default 0).
+        /// The padding on both sides of each dim, which is never a maximum (default 0).
         padding: IntList = 0,
-        /// From one element of a window to the next (default 1).
+        /// The distance between elements of a window (default 1).
         dilation: IntList = 1,
-        /// Whether windows that reach beyond the end count (default no).
+        /// True to include windows that extend past the end (default false).
         ceil_mode: bool = false,
     }
 }
 
 options! {
-    /// The windows of a pooling by means; their size alone stands for it. The numbers are one for each spatial
-    /// dim, or one for all.
+    /// The windows of an average pooling; converts from their size alone. Numbers are given one for each spatial dim,
+    /// or one for all.
     AvgPool (
         /// The size of a window.
         kernel_size: IntList
     ) {
-        /// From one window to the next; `()`, the default, is the kernel size.
+        /// The distance between windows; `()`, the default, is the kernel size.
         stride: IntList = (),
-        /// Borders of zeros on both sides of each dim (default 0).
+        /// The zeros on both sides of each dim (default 0).
         padding: IntList = 0,
-        /// Whether windows that reach beyond the end count (default no).
+        /// True to include windows that extend past the end (default false).
         ceil_mode: bool = false,
-        /// Whether the border counts in the mean (default yes).
+        /// True if the padding counts in the mean (the default).
         count_include_pad: bool = true,
-        /// What sums are divided by in place of the number of elements.
+        /// The divisor of sums, in place of the number of elements.
         divisor_override: Option<i64> = None,
     }
 }
 
 options! {
-    /// The windows of what a max pooling gave; their size alone stands for it.
+    /// The windows of the max pooling that an unpooling inverts; converts from their size alone.
     Unpool (
         /// The size of a window.
         kernel_size: IntList
     ) {
-        /// From one window to the next; `()`, the default, is the kernel size.
+        /// The distance between windows; `()`, the default, is the kernel size.
         stride: IntList = (),
-        /// Borders on both sides of each dim of what was pooled (default 0).
+        /// The padding on both sides of each dim of the pooled tensor (default 0).
         padding: IntList = 0,
-        /// The spatial size of what was pooled, where several sizes pool to one. `()`, the default, is
-        /// `(size − 1) · stride − 2 · padding + kernel`; another one differs from it by less than a stride
-        /// in each dim.
+        /// The spatial size of the tensor before pooling, since several sizes pool to the same one. `()`, the
+        /// default, is `(size − 1) · stride − 2 · padding + kernel`; another size must differ from it by less than a
+        /// stride in each dim.
         output_size: IntList = (),
     }
 }
 
 options! {
-    /// The windows that become columns; their size alone stands for it.
+    /// The windows that become columns; converts from their size alone.
     Im2Col (
         /// The size of a window.
         kernel_size: IntList
     ) {
-        /// From one window to the next (default 1).
+        /// The distance between windows (default 1).
         stride: IntList = 1,
-        /// Borders of zeros on both sides of each dim (default 0).
+        /// The zeros on both sides of each dim (default 0).
         padding: IntList = 0,
-        /// From one element of a window to the next (default 1).
+        /// The distance between elements of a window (default 1).
         dilation: IntList = 1,
     }
 }
 
-/// Where windows lie, one entry a spatial axis.
+/// The places of windows, with one entry for each spatial axis.
 struct Windows {
     kernel: Axes,
     stride: Axes,
@@ -100,7 +100,7 @@ struct Windows {
     ceil_mode: bool,
 }
 
-/// The stride, which is the kernel size unless given.
+/// Returns the stride, which defaults to the kernel size.
 pub(super) fn stride_or_kernel(stride: &IntList, kernel: &Axes) -> Result<Axes, OpError> {
     match stride.0.is_empty() {
         true => Ok(kernel.clone()),
@@ -133,8 +133,8 @@ impl Windows {
         self.kernel.len()
     }
 
-    /// Elements in front of and behind each axis: with `ceil_mode`, enough behind for a last window
-    /// that reaches beyond the end and starts inside the input or its front padding.
+    /// Returns the padding before and after each axis. With `ceil_mode`, it includes enough after it for a last
+    /// window that extends past the end and starts inside the input or its front padding.
     fn borders(&self) -> Vec<(usize, usize)> {
         let border = |a: usize| {
             let low = self.padding[a];
@@ -160,7 +160,7 @@ impl Windows {
         b.op(op, std::slice::from_ref(x))
     }
 
-    /// Every window's elements as new last dims, over the padded input.
+    /// Returns the elements of every window as new last dims, over the padded input.
     fn elements(&self, b: &mut Recorder, x: &Tensor, fill: Scalar) -> Recorded {
         let first = x.ndim() - self.spatial();
         let mut y = x.clone();
@@ -204,7 +204,7 @@ macro_rules! max_pools {
                 })
             }
 
-            /// The same with the position of each maximum in its plane, row-major, as i64.
+            /// The same, and the position of each maximum in its plane, row-major, as i64.
             #[autocast]
             #[track_caller]
             pub fn $with_indices(&self, pool: impl Into<Pool>) -> (Tensor, Tensor) {
@@ -231,7 +231,7 @@ max_pools! {
     max_pool3d max_pool3d_with_indices 3;
 }
 
-/// The smallest number of a dtype, which no maximum prefers.
+/// The smallest number of a dtype, the identity of the maximum.
 fn lowest(dtype: DType) -> Scalar {
     match (dtype.kind(), dtype.int_range()) {
         (Kind::Float, _) => Scalar::Float(f64::NEG_INFINITY),
@@ -240,7 +240,7 @@ fn lowest(dtype: DType) -> Scalar {
     }
 }
 
-/// Where in its plane the first maximum of each window lies.
+/// Returns the position in its plane of the first maximum of each window.
 fn positions(b: &mut Recorder, x: &Tensor, w: &Windows) -> Recorded {
     let spatial = w.spatial();
     let first = x.ndim() - spatial;
@@ -253,7 +253,7 @@ fn positions(b: &mut Recorder, x: &Tensor, w: &Windows) -> Recorded {
         kind: Reduction::Max,
         axis: x.ndim(),
     };
-    // The index within the window, taken apart into one within each axis of it.
+    // Splits the index within the window into an index along each of its axes.
     let mut rest = b.op(op, &[flat])?;
     let mut plane = b.full(0i64, DType::I64, &out)?;
     let mut stride = Dim::ONE;
@@ -324,7 +324,7 @@ fn average(b: &mut Recorder, spatial: usize, t: &Tensor, pool: AvgPool) -> Recor
         Some(divisor) => b.with(Pw::Div, &sum, divisor)?,
         None if uniform && !w.ceil_mode => b.with(Pw::Div, &sum, whole as i64)?,
         None => {
-            // How many elements each window covers, an axis at a time.
+            // The number of elements that each window covers, computed axis by axis.
             let mut y = sum.clone();
             let mut divisor = b.scalar_like(1i64, &sum)?;
             for a in 0..w.spatial() {
@@ -341,7 +341,7 @@ fn average(b: &mut Recorder, spatial: usize, t: &Tensor, pool: AvgPool) -> Recor
     b.narrowed(&y, t.dtype())
 }
 
-/// How many elements of axis `a` of `n` each of `count` windows covers.
+/// Returns the number of elements that each of `count` windows covers along axis `a` of size `n`.
 fn covered(
     b: &mut Recorder,
     n: &Dim,

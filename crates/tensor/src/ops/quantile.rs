@@ -9,10 +9,10 @@ use kiln_base::Dim;
 use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
-/// What a quantile between two elements is.
+/// The value of a quantile between two elements.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Interpolation {
-    /// In proportion to the distances from both.
+    /// In proportion to the distances from both elements.
     Linear,
     /// The smaller element.
     Lower,
@@ -20,7 +20,7 @@ pub enum Interpolation {
     Higher,
     /// The mean of both.
     Midpoint,
-    /// The nearer one; of two as near, the one of even rank.
+    /// The nearer element; of two equally near, the one of even rank.
     Nearest,
 }
 
@@ -41,15 +41,15 @@ impl std::str::FromStr for Interpolation {
 
 #[on_cells]
 impl Tensor {
-    /// The q-quantiles of f32 or f64 lanes of a dim, or of all elements, in proportion to the distances from
-    /// the two elements around it; NaN for lanes with a NaN. `q` is a number in 0..=1, or a tensor of them
-    /// of rank 0 or 1, whose dim comes first in the result; a number in it outside is a data error.
+    /// The q-quantiles of f32 or f64 lanes of a dim, or of all elements, interpolated linearly between the two
+    /// neighbouring elements; NaN for lanes with a NaN. `q` is a number in 0..=1, or a tensor of them of rank 0 or 1,
+    /// whose dim comes first in the result. A number outside this range in a tensor is a data error.
     #[track_caller]
     pub fn quantile<'a>(&self, q: impl Into<Other<'a>>, dim: impl Into<ReducedDims>) -> Tensor {
         self.quantile_with(q, dim, Interpolation::Linear)
     }
 
-    /// [`Tensor::quantile`], with what stands for a quantile between two elements.
+    /// [`Tensor::quantile`] with another interpolation between two elements.
     #[autocast]
     #[track_caller]
     pub fn quantile_with<'a>(
@@ -64,13 +64,13 @@ impl Tensor {
         })
     }
 
-    /// The q-quantiles of what is not NaN, see [`Tensor::quantile`]; NaN for lanes without numbers.
+    /// The q-quantiles of the elements that are not NaN, see [`Tensor::quantile`]; NaN for lanes without numbers.
     #[track_caller]
     pub fn nanquantile<'a>(&self, q: impl Into<Other<'a>>, dim: impl Into<ReducedDims>) -> Tensor {
         self.nanquantile_with(q, dim, Interpolation::Linear)
     }
 
-    /// [`Tensor::nanquantile`], with what stands for a quantile between two elements.
+    /// [`Tensor::nanquantile`] with another interpolation between two elements.
     #[autocast]
     #[track_caller]
     pub fn nanquantile_with<'a>(
@@ -132,7 +132,7 @@ fn quantile(
             (b.reshape(t, &[t.fact().numel()])?, ones)
         }
     };
-    // Lanes last; the quantiles of a lane come last, too, until the end.
+    // Lanes are the last dim; so are the quantiles of a lane, until the end.
     let a = x.ndim() - 1;
     let n = super::args::known(&x, a)?;
     ensure!(n > 0, "{} has no elements there", t.fact());
@@ -148,7 +148,7 @@ fn quantile(
     b.reshape(&values, &shape)
 }
 
-/// The place of each quantile in its sorted lane, where NaNs stand last.
+/// Returns the position of each quantile in its sorted lane, where NaNs come last.
 fn ranks(b: &mut Recorder, n: i64, nans: &Tensor, q: &Tensor, skip_nan: bool) -> Recorded {
     let last = b.scalar_like(n - 1, q)?;
     if !skip_nan {
@@ -185,7 +185,7 @@ fn interpolated(
         Interpolation::Midpoint => b.full(0.5, low.dtype(), low.dims())?,
         _ => b.binary(Pw::Sub, rank, &floor)?,
     };
-    // From the nearer end, so that weights 0 and 1 give the elements themselves.
+    // Interpolated from the nearer end, so that weights 0 and 1 give the elements themselves.
     let distance = b.binary(Pw::Sub, &high, &low)?;
     let step = b.binary(Pw::Mul, &weight, &distance)?;
     let from_low = b.binary(Pw::Add, &low, &step)?;

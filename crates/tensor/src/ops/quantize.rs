@@ -1,4 +1,4 @@
-//! Numbers in fewer bits: x ≈ (q − zero_point) · scale.
+//! Quantisation to integers: x ≈ (q − zero_point) · scale.
 
 use super::args::needs_float;
 use crate::Tensor;
@@ -13,8 +13,8 @@ fn is_small(dtype: DType) -> bool {
 
 #[on_cells]
 impl Tensor {
-    /// `round(x / scale) + zero_point` within the range of an integer dtype, halves to the even number
-    /// (`torch.ops.quantized_decomposed.quantize_per_tensor`). NaN becomes what a cast makes of it.
+    /// `round(x / scale) + zero_point` clamped to the range of an integer dtype, with halves rounded to even
+    /// (`torch.ops.quantized_decomposed.quantize_per_tensor`). NaN is converted as in a cast.
     ///
     /// ```
     /// use kiln_tensor::{DType, Tensor};
@@ -29,7 +29,7 @@ impl Tensor {
         self.quantize_up_to(scale, zero_point, dtype, i128::MAX)
     }
 
-    /// The same, where no number may be above another.
+    /// [`Tensor::quantize_per_tensor`] with results clamped to at most `largest`.
     #[track_caller]
     pub(crate) fn quantize_up_to(
         &self,

@@ -1,7 +1,7 @@
 //! Sums, means, extremes and other reductions.
 //!
-//! Everywhere `dims` may be `()`, which stands for all dims; [`keep`](crate::keep) around them keeps the
-//! reduced dims with size 1. Floats narrower than f32 are accumulated in f32.
+//! Everywhere `dims` may be `()` for all dims. [`keep`](crate::keep) around them keeps the reduced dims with size 1.
+//! Floats narrower than f32 are accumulated in f32.
 
 use super::args::{DimArgs, ReducedDim, ReducedDims, axis, few_dims, needs_float};
 use super::short::wide;
@@ -41,7 +41,7 @@ impl Tensor {
         fold("prod", Reduction::Prod, self, dims.into())
     }
 
-    /// The sum of what is not NaN.
+    /// The sum of the elements that are not NaN.
     #[track_caller]
     pub fn nansum(&self, dims: impl Into<ReducedDims>) -> Tensor {
         let ReducedDims { dims, keepdim } = dims.into();
@@ -69,7 +69,7 @@ impl Tensor {
         })
     }
 
-    /// The mean of what is not NaN.
+    /// The mean of the elements that are not NaN.
     #[track_caller]
     pub fn nanmean(&self, dims: impl Into<ReducedDims>) -> Tensor {
         let ReducedDims { dims, keepdim } = dims.into();
@@ -88,7 +88,7 @@ impl Tensor {
         })
     }
 
-    /// The largest element; NaN wins.
+    /// The largest element; NaN if any is NaN.
     #[track_caller]
     pub fn amax(&self, dims: impl Into<ReducedDims>) -> Tensor {
         let ReducedDims { dims, keepdim } = dims.into();
@@ -98,7 +98,7 @@ impl Tensor {
         })
     }
 
-    /// The smallest element; NaN wins.
+    /// The smallest element; NaN if any is NaN.
     #[track_caller]
     pub fn amin(&self, dims: impl Into<ReducedDims>) -> Tensor {
         let ReducedDims { dims, keepdim } = dims.into();
@@ -108,19 +108,19 @@ impl Tensor {
         })
     }
 
-    /// The largest elements along a dim and the i64 indices of the first of them, which have the gradient.
+    /// The largest elements along a dim and the i64 indices of the first of them, which receive the gradient.
     #[track_caller]
     pub fn max(&self, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
         extreme("max", Reduction::Max, self, dim.into())
     }
 
-    /// The smallest elements along a dim and the i64 indices of the first of them, which have the gradient.
+    /// The smallest elements along a dim and the i64 indices of the first of them, which receive the gradient.
     #[track_caller]
     pub fn min(&self, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
         extreme("min", Reduction::Min, self, dim.into())
     }
 
-    /// The smallest and the largest element, of all or along a dim.
+    /// The smallest and the largest element, of all dims or along a dim.
     #[track_caller]
     pub fn aminmax(&self, dim: impl Into<ReducedDims>) -> (Tensor, Tensor) {
         let ReducedDims { dims, keepdim } = dim.into();
@@ -145,19 +145,19 @@ impl Tensor {
         arg("argmin", Reduction::Min, self, dim.into())
     }
 
-    /// Whether any element is not zero. Bool, but u8 for u8.
+    /// True if any element is nonzero. Bool, but u8 for u8.
     #[track_caller]
     pub fn any(&self, dims: impl Into<ReducedDims>) -> Tensor {
         truth("any", Reduction::Max, self, dims.into())
     }
 
-    /// Whether no element is zero. Bool, but u8 for u8.
+    /// True if all elements are nonzero. Bool, but u8 for u8.
     #[track_caller]
     pub fn all(&self, dims: impl Into<ReducedDims>) -> Tensor {
         truth("all", Reduction::Min, self, dims.into())
     }
 
-    /// How many elements are not zero, as i64.
+    /// The number of nonzero elements, as i64.
     #[track_caller]
     pub fn count_nonzero(&self, dims: impl Into<DimArgs>) -> Tensor {
         let dims = dims.into();
@@ -255,8 +255,8 @@ impl Tensor {
         })
     }
 
-    /// (Σ |x|ᵒʳᵈ)^(1/ord) of floats; infinite orders give the largest or smallest |x|, order 0 the
-    /// number of elements that are not zero.
+    /// (Σ |x|ᵒʳᵈ)^(1/ord) of floats; infinite orders give the largest or smallest |x|, order 0 the number of nonzero
+    /// elements.
     #[autocast]
     #[track_caller]
     pub fn vector_norm(&self, ord: f64, dims: impl Into<ReducedDims>) -> Tensor {
@@ -288,7 +288,7 @@ fn truth(called: &'static str, kind: Reduction, t: &Tensor, reduced: ReducedDims
         let axes = dims.axes_or_all(t)?;
         let x = b.truth(t)?;
         let y = if axes.iter().any(|a| t.dims()[*a].is(0)) {
-            // Nothing: none is true, and none is false.
+            // Without elements, "any" is false and "all" is true.
             let x = b.cast(&x, DType::I64)?;
             let none = b.sum(&x, &axes, keepdim)?;
             b.with(
@@ -337,8 +337,8 @@ fn extreme(
     }))
 }
 
-/// The extremes along an axis, which is kept, and the index of the first of each. They are taken by index: the
-/// first of several has the gradient, and the derivative compares no floats.
+/// Returns the extremes along an axis, which is kept, and the index of the first of each. They are gathered by index:
+/// the first of several receives the gradient, and the derivative compares no floats.
 pub(crate) fn first_extreme(
     b: &mut Recorder,
     kind: Reduction,
@@ -400,7 +400,7 @@ fn moments(
     Ok((b.squeeze(&var, &axes)?, b.squeeze(&mean, &axes)?))
 }
 
-/// Variance and mean along axes, which are kept.
+/// Variance and mean along axes, which are kept with size 1.
 pub(crate) fn variance(
     b: &mut Recorder,
     x: &Tensor,
@@ -417,13 +417,13 @@ pub(crate) fn variance(
     Ok((b.binary(Pw::Div, &sum, &freedom)?, mean))
 }
 
-/// log Σ eˣ: the largest element is taken out first, unless it is infinite.
+/// log Σ eˣ. The largest element is subtracted first, unless it is infinite.
 pub(crate) fn logsumexp(b: &mut Recorder, x: &Tensor, axes: &Axes, keepdim: bool) -> Recorded {
     if axes.iter().any(|a| x.dims()[*a].is(0)) {
         let sum = b.sum(x, axes, keepdim)?;
         return b.unary(Pw::Log, &sum);
     }
-    // Its gradients cancel.
+    // The gradients of the maximum cancel, so it is detached.
     let max = b.reduce(Reduction::Max, &x.detach(), axes, true)?;
     let infinite = b.unary(Pw::IsInf, &max)?;
     let max = b.fill_where(&infinite, 0.0, &max)?;
@@ -467,7 +467,7 @@ pub(crate) fn norm(
             let sum = b.sum(&power, axes, keepdim)?;
             return root(b, &sum, ord);
         }
-        // A power below 1 is infinitely steep at 0.
+        // The derivative of a power below 1 is infinite at 0.
         let zero = b.with(Pw::Eq, &size, 0.0)?;
         let size = b.fill_where(&zero, 1.0, &size)?;
         let power = b.with(Pw::Pow, &size, ord)?;
@@ -481,7 +481,7 @@ pub(crate) fn norm(
     }
 }
 
-/// `x^(1 / degree)`, whose gradient is 0 where x is 0: there nothing flows to what x is a sum of.
+/// `x^(1 / degree)` with a gradient of 0 where x is 0, so that the terms summed in x receive none.
 pub(crate) fn root(b: &mut Recorder, x: &Tensor, degree: f64) -> Recorded {
     let zero = b.with(Pw::Eq, x, 0.0)?;
     let safe = b.fill_where(&zero, 1.0, x)?;
@@ -492,7 +492,7 @@ pub(crate) fn root(b: &mut Recorder, x: &Tensor, degree: f64) -> Recorded {
     b.fill_where(&zero, 0.0, &root)
 }
 
-/// The two tensors of a function that gives two.
+/// Returns the results of a function with two.
 pub(crate) fn two(tensors: Vec<Tensor>) -> (Tensor, Tensor) {
     let mut tensors = tensors.into_iter();
     match (tensors.next(), tensors.next()) {

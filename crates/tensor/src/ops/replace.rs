@@ -14,7 +14,7 @@ use kiln_ir::{Builder, OpError, Shape, ensure};
 
 #[on_cells]
 impl Tensor {
-    /// This tensor with `src` in place of the slice at `index` of a dim.
+    /// This tensor with the slice at `index` of a dim replaced by `src`.
     #[track_caller]
     pub fn select_scatter(
         &self,
@@ -53,8 +53,7 @@ impl Tensor {
         })
     }
 
-    /// This tensor with `src` in place of a range of a dim, or of every so many of it
-    /// ([`step`](crate::step)).
+    /// This tensor with a range of a dim replaced by `src`. The range may have a step ([`step`](crate::step)).
     ///
     /// ```
     /// use kiln_tensor::{Tensor, step};

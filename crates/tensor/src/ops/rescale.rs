@@ -8,7 +8,7 @@ use crate::record::compose;
 use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
-/// The most channels to either side that a local response norm adds: each is recorded by itself.
+/// The largest number of channels on either side that a local response norm adds; each is recorded separately.
 const LARGEST_WINDOW: i64 = 1 << 12;
 
 options! {
@@ -16,29 +16,29 @@ options! {
     Normalize () {
         /// Its order (default 2).
         p: f64 = 2.0,
-        /// What vectors are divided by where their norm is smaller (default 1e-12).
+        /// The minimum of the norm that vectors are divided by (default 1e-12).
         eps: f64 = 1e-12,
     }
 }
 
 options! {
-    /// What [`Tensor::local_response_norm`] divides by; the number of channels alone stands for it.
+    /// The divisor of [`Tensor::local_response_norm`]; converts from the number of channels alone.
     LocalResponse (
-        /// How many neighbouring channels count.
+        /// The number of neighbouring channels.
         size: Int
     ) {
         /// The factor of their mean square (default 1e-4).
         alpha: f64 = 1e-4,
-        /// The power (default 0.75).
+        /// The exponent (default 0.75).
         beta: f64 = 0.75,
-        /// Added to them (default 1).
+        /// A number that is added (default 1).
         k: f64 = 1.0,
     }
 }
 
 #[on_cells]
 impl Tensor {
-    /// Each vector along the dims divided by its length.
+    /// Each vector along the dims divided by its Euclidean norm.
     #[track_caller]
     pub fn normalize(&self, dims: impl Into<DimArgs>) -> Tensor {
         self.normalize_with(dims, Normalize::new())
@@ -60,8 +60,8 @@ impl Tensor {
         })
     }
 
-    /// `x / (k + alpha · mean of x² over neighbouring channels)^beta` of `[n, c, ..]` (Krizhevsky et al.,
-    /// 2012), with how many channels, alpha, beta and k as [`LocalResponse`] says.
+    /// `x / (k + alpha · mean of x² over neighbouring channels)^beta` of `[n, c, ..]` (Krizhevsky et al., 2012).
+    /// [`LocalResponse`] gives the number of channels, alpha, beta and k.
     #[track_caller]
     pub fn local_response_norm(&self, size: impl Into<LocalResponse>) -> Tensor {
         let how = size.into();
@@ -76,7 +76,7 @@ impl Tensor {
             needs_float(self, "input")?;
             let x = b.widened(self)?;
             let square = b.unary(Pw::Square, &x)?;
-            // What lies further off than there are channels is zeros.
+            // Beyond the number of channels there is only padding with zeros.
             let most = self.dims()[1].as_const().unwrap_or(LARGEST_WINDOW);
             let (low, high) = ((size / 2).min(most), ((size - 1) / 2).min(most));
             ensure!(
@@ -101,8 +101,8 @@ impl Tensor {
         })
     }
 
-    /// The slices of a dim, each scaled down to the p-norm `maxnorm` if its norm is larger. With `dim`
-    /// 0 and p 2 this is what PyTorch's `embedding` does with a `max_norm` before it looks up.
+    /// The slices of a dim, each scaled down to the p-norm `maxnorm` if its norm is larger. With `dim` 0 and p 2 this
+    /// is the step that PyTorch's `embedding` with a `max_norm` applies before the lookup.
     #[autocast]
     #[track_caller]
     pub fn renorm(&self, p: f64, dim: impl Into<DimArg>, maxnorm: f64) -> Tensor {

@@ -8,40 +8,40 @@ use kiln_base::Dim;
 use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
 
-/// How [`Tensor::interpolate`] makes new elements.
+/// The interpolation of [`Tensor::interpolate`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum InterpolateMode {
-    /// The element at `⌊i / scale⌋`. Images that keep their size or double it along an axis do so evenly, whatever the
-    /// factor.
+    /// The element at `⌊i / scale⌋`. Images whose size along an axis stays or doubles are copied or doubled evenly,
+    /// regardless of the factor.
     Nearest,
     /// The element whose centre is nearest.
     NearestExact,
     /// A weighted mean of the two neighbours along each of 1 to 3 axes (linear, bilinear, trilinear).
     Linear {
-        /// Whether the corner elements of input and output coincide.
+        /// True if the corner elements of input and output coincide.
         align_corners: bool,
     },
     /// Cubic convolution of four neighbours along both of 2 axes (Keys, 1981, a = −0.75).
     Bicubic {
-        /// Whether the corner elements of input and output coincide.
+        /// True if the corner elements of input and output coincide.
         align_corners: bool,
     },
     /// The mean of the covered elements.
     Area,
 }
 
-/// How large [`Tensor::interpolate`] makes the spatial dims.
+/// The sizes of the spatial dims that [`Tensor::interpolate`] returns.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InterpolateSize {
     /// These sizes, one for each spatial dim or one for all.
     Size(IntList),
     /// The old sizes times these factors, rounded down; positions use the factors. Linear modes copy along an axis
-    /// whose size stays.
+    /// whose size doesn't change.
     ScaleFactor(Vec<f64>),
 }
 
-/// What every output element along an axis takes of one input element: which that is, and the weight, if it is
-/// not 1, rounded to the image's dtype, as PyTorch's are.
+/// One term of every output element along an axis: the index of the input element, and its weight if it is not 1.
+/// Weights are rounded to the image's dtype, as in PyTorch.
 type Tap = (Tensor, Option<Tensor>);
 
 #[on_cells]
@@ -71,7 +71,7 @@ impl Tensor {
                 return adaptive_average(b, spatial, self, &IntList(sizes).into());
             }
             let mut x = b.widened(self)?;
-            // With 3 dims PyTorch rounds a linear weight before it takes the other one from it.
+            // With 3 dims PyTorch rounds a linear weight before it computes the complementary one.
             let dtype = if spatial == 3 {
                 self.dtype()
             } else {
@@ -90,13 +90,13 @@ impl Tensor {
     }
 }
 
-/// An axis being resized.
+/// An axis that is resized.
 struct Axis<N> {
     n: N,
     out: N,
-    /// Input elements a step of the output, where the caller fixed it.
+    /// The number of input elements for each step of the output, if the caller fixed it.
     scale: Option<f64>,
-    /// The ratio of output to input at which that is ignored.
+    /// The ratio of output to input for which `scale` is ignored.
     ignored_at: Option<i64>,
 }
 
@@ -106,7 +106,7 @@ fn axes(
     size: &InterpolateSize,
     mode: InterpolateMode,
 ) -> Result<Vec<Axis<Dim>>, OpError> {
-    // As PyTorch has it.
+    // As in PyTorch.
     let ignored = match mode {
         InterpolateMode::Linear { .. } => 1..2,
         InterpolateMode::Nearest if spatial == 2 => 1..3,
@@ -158,7 +158,7 @@ fn axes(
     Ok(out)
 }
 
-/// `n · factor`, rounded down. A size that is not known can be a multiple of halves, quarters and so on.
+/// `n · factor`, rounded down. If `n` is not known, the factor must be a multiple of a power of ½ down to 2⁻¹⁰.
 fn scaled(n: &Dim, factor: f64, t: &Tensor) -> Result<Dim, OpError> {
     const MOST_HALVINGS: i32 = 10;
     if let Some(n) = n.as_const() {
@@ -177,7 +177,7 @@ fn scaled(n: &Dim, factor: f64, t: &Tensor) -> Result<Dim, OpError> {
 }
 
 impl Axis<Dim> {
-    /// The same, if the sizes are known.
+    /// Returns the same axis if its sizes are known.
     fn known(&self) -> Option<Axis<i64>> {
         let (n, out) = (self.n.as_const()?, self.out.as_const()?);
         let is_ignored = self.ignored_at.is_some_and(|ratio| out == n * ratio);
@@ -189,11 +189,11 @@ impl Axis<Dim> {
         })
     }
 
-    /// How many input elements a step of the output is, as a number of f64.
+    /// Returns the number of input elements for each step of the output, as an f64.
     fn step(&self, b: &mut Recorder, corners: bool) -> Recorded {
         let (mut n, mut out) = (self.n.clone(), self.out.clone());
         if corners {
-            // From the first element to the last; one alone takes no step.
+            // From the first element to the last; a single element takes no step.
             (n, out) = (&n - &Dim::ONE, &out - &Dim::ONE);
         } else if let Some(step) = self.scale
             && (self.ignored_at).is_none_or(|ratio| step * ratio as f64 == 1.0)
@@ -217,7 +217,7 @@ impl Axis<Dim> {
         }
     }
 
-    /// What output elements are made of, worked out in the program; linear weights are rounded to `dtype`.
+    /// Returns the terms of output elements, computed in the program; linear weights are rounded to `dtype`.
     fn computed(
         &self,
         b: &mut Recorder,
@@ -231,7 +231,7 @@ impl Axis<Dim> {
             let at = b.with(Pw::Maximum, &at, 0i64)?;
             b.with_size(Pw::Minimum, &at, &last)
         };
-        // Behind a first one, so that a size for which there is none is an error.
+        // Computed from the elements after the first, so that an invalid size is an error.
         let later = b.iota(&(&self.out - &Dim::ONE))?;
         let later = b.with(Pw::Add, &later, 1i64)?;
         let o = b.pad_axis(&later, 0, 1i64, 0i64, 0i64)?;
@@ -281,12 +281,12 @@ impl Axis<Dim> {
 }
 
 impl Axis<i64> {
-    /// True if each output element is the input element of its place.
+    /// True if each output element is the input element at the same position.
     fn is_copied(&self) -> bool {
         self.scale.is_none() && self.n == self.out
     }
 
-    /// What output elements are made of, as lists.
+    /// Returns the terms of output elements, as lists.
     fn listed(
         &self,
         b: &mut Recorder,
@@ -306,7 +306,7 @@ impl Axis<i64> {
         Ok(taps)
     }
 
-    /// What output element `o` is made of, (input element, weight) pairs; linear weights are rounded to `dtype`.
+    /// Returns the terms of output element `o`: (input element, weight) pairs. Linear weights are rounded to `dtype`.
     fn taps(&self, o: i64, mode: InterpolateMode, dtype: DType) -> Vec<(i64, f64)> {
         let step = self.scale.unwrap_or(self.n as f64 / self.out as f64);
         let clamped = |i: i64| i.clamp(0, self.n - 1);
@@ -333,7 +333,7 @@ impl Axis<i64> {
         }
     }
 
-    /// Where output element `o` lies among the input elements.
+    /// Returns the position of output element `o` among the input elements.
     fn position(&self, o: i64, align_corners: bool, step: f64) -> f64 {
         if !align_corners {
             return step * (o as f64 + 0.5) - 0.5;

@@ -1,4 +1,4 @@
-//! Normalisation by channel, with statistics that can be running ones.
+//! Normalisation by channel, optionally with running statistics.
 
 use super::args::needs_float;
 use super::norm::{PerChannel, centred_and_scaled, check_channels};
@@ -10,8 +10,8 @@ use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
 
 options! {
-    /// What [`Tensor::batch_norm`] and [`Tensor::instance_norm`] take beside their input. Statistics and parameters
-    /// are of `[c]`.
+    /// The options of [`Tensor::batch_norm`] and [`Tensor::instance_norm`]. Statistics and parameters have shape
+    /// `[c]`.
     ///
     /// ```
     /// use kiln_tensor::{RunningStats, DType, Tensor, Var};
@@ -27,25 +27,25 @@ options! {
     RunningStats () {
         /// The running mean.
         running_mean: Option<Var> = None,
-        /// The running variance, the unbiased one.
+        /// The running variance, unbiased.
         running_var: Option<Var> = None,
-        /// Whether the input's own statistics normalise, and the running ones are updated with them, or with their
-        /// mean over the batch: PyTorch's `training`, default no, and its `use_input_stats`, default yes.
+        /// True to normalise by the input's own statistics, and to update the running ones with them or with their
+        /// mean over the batch: PyTorch's `training` (default false) and `use_input_stats` (default true).
         training: Option<bool> = None,
-        /// How far running statistics move towards the batch's: they become
-        /// `(1 − momentum) · old + momentum · batch` (default 0.1).
+        /// The weight of the batch in running statistics. They become `(1 − momentum) · old + momentum · batch`
+        /// (default 0.1).
         momentum: f64 = 0.1,
-        /// What is added to the variance (default 1e-5).
+        /// The number added to the variance (default 1e-5).
         eps: f64 = 1e-5,
         ;
-        /// What each channel is multiplied by.
+        /// The factors of the channels.
         weight,
-        /// What is added to each channel.
+        /// The bias of the channels.
         bias,
     }
 }
 
-/// The value of a cell, read at the line of the caller, which closures do not see.
+/// Reads a cell at the line of the caller, which closures can't see.
 #[track_caller]
 fn held(cell: Option<&Var>) -> Option<Tensor> {
     Some(cell?.get())
@@ -60,9 +60,9 @@ impl Tensor {
         self.batch_norm_with(RunningStats::new())
     }
 
-    /// [`Tensor::batch_norm`] `· weight + bias`, or with running statistics: those normalise, unless
-    /// `training` has the batch's do so and updates them. Without running statistics it's always the
-    /// batch's.
+    /// [`Tensor::batch_norm`] `· weight + bias`, or with running statistics. These normalise, unless `training` is
+    /// set: then the batch's statistics normalise, and update them. Without running statistics the batch's are always
+    /// used.
     #[track_caller]
     pub fn batch_norm_with(&self, how: RunningStats) -> Tensor {
         let (training, eps) = (how.training.unwrap_or(false), how.eps);
@@ -96,7 +96,7 @@ impl Tensor {
                 check_channels(self, var, "running variance")?;
             }
             match given {
-                // An empty batch says nothing about the statistics.
+                // An empty batch has no statistics.
                 Some((mean, var)) if !training || is_empty => {
                     normalise(b, self, &mean, &var, &affine, eps)
                 }
@@ -108,7 +108,7 @@ impl Tensor {
                         "{} has one value a channel, whose variance is 0; needs more to train",
                         self.fact()
                     );
-                    // Once, so that the gradients of all that reads it are added before they are rounded.
+                    // Widened once, so that the gradients of all its uses are added before they are rounded.
                     let x = b.widened(self)?;
                     let batch = batch_statistics(b, &x, &axes)?;
                     if let (Some(old), true) = (given, training) {
@@ -125,14 +125,14 @@ impl Tensor {
         }
     }
 
-    /// Instance normalisation of `[n, c, ..]`: each channel of each sample by its own statistics.
+    /// Instance normalisation of `[n, c, ..]`: normalises each channel of each sample by its own statistics.
     #[track_caller]
     pub fn instance_norm(&self) -> Tensor {
         self.instance_norm_with(RunningStats::new())
     }
 
-    /// [`Tensor::instance_norm`] `· weight + bias`, or with running statistics, which are updated with the
-    /// mean over the batch, or normalise where `training` is false.
+    /// [`Tensor::instance_norm`] `· weight + bias`, or with running statistics. These are updated with the mean over
+    /// the batch, or normalise if `training` is false.
     #[track_caller]
     pub fn instance_norm_with(&self, how: RunningStats) -> Tensor {
         if how.training == Some(false) {
@@ -188,12 +188,12 @@ impl Tensor {
     }
 }
 
-/// Statistics of a batch, one a channel, in the dtype that they are computed in.
+/// The statistics of a batch, one for each channel, in the dtype that they are computed in.
 struct Batch {
     mean: Tensor,
     /// Biased.
     var: Tensor,
-    /// How many values each is made of.
+    /// The number of values that each statistic is computed from.
     count: Tensor,
 }
 
@@ -233,7 +233,7 @@ fn blended(b: &mut Recorder, old: &Tensor, new: &Tensor, momentum: f64) -> Recor
     b.cast(&sum, old.dtype())
 }
 
-/// The result, once the running statistics are assigned.
+/// Assigns the running statistics and returns the result.
 #[track_caller]
 fn assigned(y: Tensor, vars: [Option<&Var>; 2], updates: [Tensor; 2]) -> Tensor {
     if y.error().is_some() {
@@ -244,7 +244,7 @@ fn assigned(y: Tensor, vars: [Option<&Var>; 2], updates: [Tensor; 2]) -> Tensor 
     given.map_or_else(Tensor::from_error, |()| y)
 }
 
-/// Normalisation with these statistics, in one dtype for all of them.
+/// Normalises by these statistics, with all operands in one dtype.
 fn normalise(
     b: &mut Recorder,
     x: &Tensor,

@@ -1,4 +1,4 @@
-//! Random numbers that depend on tensors or on their own order.
+//! Random numbers that depend on tensors or on the other numbers drawn.
 
 use super::entropy::within_0_and_1;
 use super::search::insertion;
@@ -14,19 +14,19 @@ use kiln_ir::{Builder, Pw, Shape, broadcast_shapes, ensure};
 use std::panic::Location;
 
 options! {
-    /// What [`Tensor::multinomial`] draws; the number of draws alone stands for it.
+    /// The options of [`Tensor::multinomial`]; converts from the number of draws alone.
     Multinomial (
-        /// How many indices of each row.
+        /// The number of indices drawn for each row.
         num_samples: Int
     ) {
-        /// Whether an index can be drawn again (default no).
+        /// True if an index can be drawn again (default false).
         replacement: bool = false,
     }
 }
 
 #[on_cells]
 impl Tensor {
-    /// The numbers from 0 up to n in random order, as i64.
+    /// The integers from 0 to n − 1 in random order, as i64.
     #[track_caller]
     pub fn randperm(n: impl Into<Int>) -> Tensor {
         let n = n.into().0;
@@ -38,8 +38,8 @@ impl Tensor {
         })
     }
 
-    /// 1 with the probability that each element of this float tensor gives, else 0, in its dtype. One
-    /// outside 0..=1 is a data error.
+    /// 1 with the probability given by each element of this float tensor, else 0, in its dtype. A probability outside
+    /// 0..=1 is a data error.
     #[track_caller]
     pub fn bernoulli(&self) -> Tensor {
         let loc = Location::caller();
@@ -69,9 +69,9 @@ impl Tensor {
         })
     }
 
-    /// For each row of weights (`[count]` or `[rows, count]`, floats), the i64 indices of so many draws with
-    /// probabilities in proportion to them. Unless [`Multinomial`] says so, no index is drawn twice. A row
-    /// whose weights are negative, not finite or all zero is a data error.
+    /// For each row of weights (`[count]` or `[rows, count]`, floats), the i64 indices of `num_samples` draws with
+    /// probabilities proportional to the weights. Unless [`Multinomial`] allows replacement, no index is drawn twice.
+    /// A row whose weights are negative, not finite or all zero is a data error.
     #[track_caller]
     pub fn multinomial(&self, num_samples: impl Into<Multinomial>) -> Tensor {
         let how = num_samples.into();
@@ -103,7 +103,7 @@ impl Tensor {
                 let index = insertion(b, &sums, &target, true)?;
                 b.with(Pw::Minimum, &index, n - 1)?
             } else {
-                // The first of exponential clocks with these rates is drawn first.
+                // The first of exponential clocks with these rates to ring is drawn first.
                 let u = numbers(b, RandomKind::Uniform, DType::F64, self.dims(), loc)?;
                 let minus = b.unary(Pw::Neg, &u)?;
                 let log = b.unary(Pw::Log1p, &minus)?;
@@ -116,7 +116,7 @@ impl Tensor {
     }
 }
 
-/// The index, but a data error where a row of weights is not a distribution.
+/// Returns the index, with a data error where a row of weights is not a distribution.
 fn checked_rows(b: &mut Recorder, p: &Tensor, total: &Tensor, index: &Tensor) -> Recorded {
     let a = p.ndim() - 1;
     let least = b.reduce(Reduction::Min, p, &[a], true)?;
@@ -131,9 +131,9 @@ fn checked_rows(b: &mut Recorder, p: &Tensor, total: &Tensor, index: &Tensor) ->
     b.require(&some, &index, "the sum of a row's weights is 0")
 }
 
-/// Normal numbers with these means and standard deviations, broadcast, in the float dtype that they
-/// promote to (f32 for two numbers, which give a rank-0 tensor). A deviation below 0 is a data error.
-/// Gradients are zeros, as PyTorch's are.
+/// Normal numbers with these means and standard deviations, broadcast, in the float dtype that they promote to (f32
+/// for two numbers, which give a rank-0 tensor). A deviation below 0 is a data error. Gradients are zeros, as in
+/// PyTorch.
 #[track_caller]
 pub fn normal<'a>(mean: impl Into<Other<'a>>, std: impl Into<Other<'a>>) -> Tensor {
     let loc = Location::caller();

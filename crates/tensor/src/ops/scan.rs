@@ -1,4 +1,4 @@
-//! Running sums and their kin along a dim. A number counts as a vector of one.
+//! Cumulative sums and other scans along a dim. A number counts as a vector of one element.
 
 use super::args::DimArg;
 use super::index::as_vector;
@@ -14,16 +14,16 @@ use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
-    /// What [`Tensor::diff`] takes.
+    /// The options of [`Tensor::diff`].
     Diff () {
-        /// How many times (default once).
+        /// The order of the differences (default 1).
         n: i64 = 1,
         /// The dim (default the last).
         dim: DimArg = -1,
         ;
-        /// What stands before the first elements, unless n is 0.
+        /// A tensor before the first elements, unless n is 0.
         prepend,
-        /// What stands behind the last elements, unless n is 0.
+        /// A tensor after the last elements, unless n is 0.
         append,
     }
 }
@@ -83,13 +83,13 @@ impl Tensor {
         extreme("cummin", ScanKind::Min, self, &dim)
     }
 
-    /// Differences of neighbours along the last dim; of bools, whether they differ.
+    /// Differences of neighbours along the last dim. Of bools, true where neighbours differ.
     #[track_caller]
     pub fn diff(&self) -> Tensor {
         self.diff_with(Diff::new())
     }
 
-    /// [`Tensor::diff`] along another dim, of another order, or of an extended dim.
+    /// [`Tensor::diff`] along another dim, of another order, or with elements prepended or appended.
     #[track_caller]
     pub fn diff_with(&self, how: Diff) -> Tensor {
         let (n, dim) = (how.n, how.dim);
@@ -131,8 +131,8 @@ impl Tensor {
         })
     }
 
-    /// The integral along a dim by the trapezoid rule. `x` is the distance of samples (a number) or
-    /// where they lie: a vector, or a tensor that broadcasts once it has dims of 1 in front.
+    /// The integral along a dim by the trapezoid rule. `x` is the distance of samples (a number) or their positions:
+    /// a vector, or a tensor that broadcasts after dims of size 1 are prepended.
     #[track_caller]
     pub fn trapezoid<'a>(&self, x: impl Into<Other<'a>>, dim: impl Into<DimArg>) -> Tensor {
         let dim = dim.into();
@@ -185,7 +185,7 @@ fn extreme(called: &'static str, kind: ScanKind, t: &Tensor, dim: &DimArg) -> (T
             _ => x.clone(),
         };
         let best = b.scan(kind, &ordered, a)?;
-        // An element that is as good as the best so far is the best from there on.
+        // An element equal to the extreme so far is the latest position of it.
         let mut hit = b.binary(Pw::Eq, &ordered, &best)?;
         if x.dtype().is_float() {
             let nan = b.unary(Pw::IsNan, &x)?;
@@ -204,7 +204,7 @@ fn extreme(called: &'static str, kind: ScanKind, t: &Tensor, dim: &DimArg) -> (T
     }))
 }
 
-/// All but the last, and all but the first elements of an axis, which has some.
+/// All but the last, and all but the first elements of an axis that is not empty.
 fn neighbours(b: &mut Recorder, x: &Tensor, axis: usize) -> Result<(Tensor, Tensor), OpError> {
     let rest = &x.dims()[axis] - &Dim::ONE;
     Ok((
@@ -243,7 +243,7 @@ fn areas(
     scaled(b, &sum, &Other::from(&width)).map(|s| Some((s, at)))
 }
 
-/// Where samples lie, with the dims of y.
+/// The positions of samples, with the dims of y.
 fn placed(b: &mut Recorder, x: &Tensor, y: &Tensor, axis: usize) -> Recorded {
     let x = as_vector(b, x)?;
     if x.ndim() == 1 {
@@ -268,7 +268,7 @@ fn scaled(b: &mut Recorder, sum: &Tensor, width: &Other) -> Recorded {
     b.binary(Pw::Mul, &sum, &width)
 }
 
-/// Half of each area in the dtype to compute in, and the dtype of the result: integers become f32.
+/// Half of each area, in the dtype to compute in, and the dtype of the result: integers become f32.
 fn half(b: &mut Recorder, areas: &Tensor) -> Result<(Tensor, DType), OpError> {
     let dtype = crate::promote::to_float(areas.dtype());
     let wide = b.cast(areas, super::short::wide(dtype))?;

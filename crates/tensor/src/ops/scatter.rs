@@ -1,8 +1,8 @@
-//! Elements put into tensors by index.
+//! Elements scattered into tensors by index.
 //!
-//! Indices are i64. One out of range is a data error. Where several elements go to one place, a scatter
-//! that overwrites keeps the last in row-major order, and sums combine in that order, so that results
-//! repeat.
+//! Indices are i64. An index out of range is a data error. Where several elements have the same destination, a
+//! scatter that overwrites keeps the last in row-major order, and sums are added in that order, so that results are
+//! reproducible.
 
 use super::args::{DimArg, axis, same_dtype};
 use super::index::{as_index, as_vector, check_index_shape, needs_index, no_larger, wrapped_index};
@@ -17,12 +17,12 @@ use kiln_base::prim::ScatterKind;
 use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
-/// How elements that go to one place combine, PyTorch's `reduce`.
+/// The operation that combines elements with the same destination, PyTorch's `reduce`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ScatterReduction {
-    /// Their sum; of bools, whether any is true.
+    /// Their sum; of bools, true if any is true.
     Sum,
-    /// Their product; of bools, whether all are true.
+    /// Their product; of bools, true if all are true.
     Prod,
     /// Their mean; of integers, rounded down.
     Mean,
@@ -33,7 +33,7 @@ pub enum ScatterReduction {
 }
 
 options! {
-    /// How [`Tensor::scatter_reduce`] and [`Tensor::index_reduce`] combine; the reduction alone stands for it.
+    /// The options of [`Tensor::scatter_reduce`] and [`Tensor::index_reduce`]; converts from the reduction alone.
     ///
     /// ```
     /// use kiln_tensor::{Combine, ScatterReduction, Tensor};
@@ -46,18 +46,18 @@ options! {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     Combine (
-        /// How.
+        /// The operation that combines elements.
         reduce: ScatterReduction
     ) {
-        /// Whether what is there takes part (default yes).
+        /// True if the tensor's own elements take part (the default).
         include_self: bool = true,
     }
 }
 
 options! {
-    /// How [`Tensor::put_with`] and [`Tensor::index_put_with`] write.
+    /// The options of [`Tensor::put_with`] and [`Tensor::index_put_with`].
     Put () {
-        /// Whether to add to what is there (default no), instead of replacing it.
+        /// True to add to the elements instead of replacing them (default false).
         accumulate: bool = false,
     }
 }
@@ -89,9 +89,9 @@ impl std::str::FromStr for ScatterReduction {
 
 #[on_cells]
 impl Tensor {
-    /// A copy in which `out[.., index[.., i, ..], ..] = src[.., i, ..]` along a dim. The index has as
-    /// many dims as the tensor and is no larger than it off the dim, and no larger than the source,
-    /// whose other elements are not used. A number as the source goes to every place.
+    /// A copy in which `out[.., index[.., i, ..], ..] = src[.., i, ..]` along a dim. The index has as many dims as
+    /// the tensor and is no larger than it in the other dims. It is also no larger than the source, whose other
+    /// elements are not used. A number as the source is written to every selected position.
     ///
     /// ```
     /// use kiln_tensor::{DType, Tensor};
@@ -120,7 +120,7 @@ impl Tensor {
         })
     }
 
-    /// Like [`Tensor::scatter`], adding to what is there.
+    /// Like [`Tensor::scatter`], adding to the elements.
     #[autocast]
     #[track_caller]
     pub fn scatter_add(
@@ -140,8 +140,8 @@ impl Tensor {
         })
     }
 
-    /// Like [`Tensor::scatter`], combining what goes to one place, with what is there unless [`Combine`]
-    /// says otherwise. Places that nothing goes to stay.
+    /// Like [`Tensor::scatter`], combining elements with the same destination, and with the tensor's own element
+    /// unless [`Combine`] excludes it. Elements that are no destination stay.
     #[track_caller]
     pub fn scatter_reduce<'a>(
         &self,
@@ -163,8 +163,8 @@ impl Tensor {
         })
     }
 
-    /// Adds the slices of `source` to those of a dim that an index vector (i64 or i32) chooses. The source
-    /// has one slice for each index.
+    /// Adds the slices of `source` to the slices of a dim that an index vector (i64 or i32) selects. The source has
+    /// one slice for each index.
     #[track_caller]
     pub fn index_add(
         &self,
@@ -204,7 +204,7 @@ impl Tensor {
         })
     }
 
-    /// Replaces the slices of a dim that an index vector (i64) chooses by those of the source.
+    /// Replaces the slices of a dim that an index vector (i64) selects by those of the source.
     #[autocast]
     #[track_caller]
     pub fn index_copy(
@@ -224,8 +224,8 @@ impl Tensor {
         })
     }
 
-    /// Combines the slices of a dim that an index vector (i64 or i32) chooses with those of the source,
-    /// see [`Tensor::scatter_reduce`].
+    /// Combines the slices of a dim that an index vector (i64 or i32) selects with those of the source, see
+    /// [`Tensor::scatter_reduce`].
     #[track_caller]
     pub fn index_reduce(
         &self,
@@ -245,14 +245,14 @@ impl Tensor {
         })
     }
 
-    /// This tensor with the elements of `source` at these indices of its flattened elements. Negative
-    /// indices count from the end.
+    /// This tensor with the elements of `source` at these positions of its flattened elements. Negative indices count
+    /// from the end.
     #[track_caller]
     pub fn put(&self, index: impl AsTensor, source: impl AsTensor) -> Tensor {
         self.put_with(index, source, Put::new())
     }
 
-    /// [`Tensor::put`], which can add to what is there.
+    /// [`Tensor::put`], which can add to the elements.
     #[track_caller]
     pub fn put_with(&self, index: impl AsTensor, source: impl AsTensor, how: Put) -> Tensor {
         let index: &Tensor = &index.as_tensor();
@@ -277,7 +277,7 @@ impl Tensor {
     }
 }
 
-/// Checks the operands of a scatter, cuts the source to the index and combines.
+/// Checks the operands of a scatter, crops the source to the index and combines.
 fn scattered(
     b: &mut Recorder,
     x: &Tensor,
@@ -313,7 +313,7 @@ fn scattered(
     b.reshape(&y, shape)
 }
 
-/// The leading part of a source that an index uses.
+/// Returns the leading part of a source that an index uses.
 fn cut(b: &mut Recorder, src: &Tensor, index: &Tensor) -> Recorded {
     ensure!(
         src.ndim() == index.ndim(),
@@ -337,8 +337,7 @@ fn cut(b: &mut Recorder, src: &Tensor, index: &Tensor) -> Recorded {
     Ok(part)
 }
 
-/// Checks the operands of an operation on the slices of a dim, gives each element of the source its
-/// index and combines.
+/// Checks the operands of an operation on the slices of a dim, broadcasts the index to the source and combines.
 fn slices(
     b: &mut Recorder,
     x: &Tensor,
@@ -374,7 +373,7 @@ fn slices(
     b.reshape(&y, shape)
 }
 
-/// A scatter that combines; what is there is replaced first unless it counts.
+/// A scatter that combines. The tensor's own elements are replaced by the identity first unless they take part.
 fn reduced(
     b: &mut Recorder,
     x: &Tensor,
@@ -399,7 +398,7 @@ fn reduced(
     b.scatter(kind, &start, axis, index, src)
 }
 
-/// The number that changes nothing it is combined with.
+/// The identity of an operation: combining with it changes nothing.
 pub(crate) fn neutral(kind: ScatterKind, dtype: DType) -> Scalar {
     match (kind, dtype.int_range()) {
         (ScatterKind::Set | ScatterKind::Sum, _) => Scalar::Int(0),

@@ -15,37 +15,37 @@ use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 use std::panic::Location;
 
 options! {
-    /// How [`Tensor::searchsorted_with`] searches.
+    /// The options of [`Tensor::searchsorted_with`].
     SearchSorted () {
-        /// Whether values are inserted behind equal elements (default no).
+        /// True to insert values after equal elements (default false).
         right: bool = false,
         ;
-        /// The i64 indices that sort the lanes, where they aren't sorted themselves.
+        /// The i64 indices that sort the lanes, if they aren't sorted.
         sorter,
     }
 }
 
 options! {
-    /// How [`Tensor::bucketize_with`] searches.
+    /// The options of [`Tensor::bucketize_with`].
     Bucketize () {
-        /// Whether boundaries that equal an element count too (default no).
+        /// True to count boundaries that equal an element too (default false).
         right: bool = false,
     }
 }
 
 options! {
-    /// What [`Tensor::bincount_with`] counts.
+    /// The options of [`Tensor::bincount_with`].
     BinCount () {
-        /// Of how many numbers at least (default 0).
+        /// The minimum length of the result (default 0).
         minlength: Int = 0,
         ;
-        /// What each element counts, floats of this vector's shape.
+        /// The weights of the elements, floats of this vector's shape.
         weights,
     }
 }
 
 options! {
-    /// The parts whose elements [`Tensor::histc`] counts; their number alone stands for it.
+    /// The bins of [`Tensor::histc`]; converts from their number alone.
     ///
     /// ```
     /// use kiln_tensor::{Histogram, Tensor};
@@ -55,29 +55,28 @@ options! {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     Histogram (
-        /// How many parts.
+        /// The number of bins.
         bins: Int
     ) {
-        /// Where the first part begins (default 0).
+        /// The start of the first bin (default 0).
         min: f64 = 0.0,
-        /// Where the last part ends, which belongs to it (default 0). Where both are equal, the range is that
-        /// of the elements, which must then be finite (else a data error), and one more on both sides where
-        /// they are all equal.
+        /// The inclusive end of the last bin (default 0). If both are equal, the range is that of the elements, which
+        /// must then be finite (else a data error); it is extended by one on both sides if they are all equal.
         max: f64 = 0.0,
     }
 }
 
 #[on_cells]
 impl Tensor {
-    /// Where `values` would have to be inserted into the sorted lanes of this tensor's last dim to keep
-    /// them sorted: i64, in front of equal elements. This tensor is a vector, or has the leading dims of
-    /// the values. NaN is inserted at the end.
+    /// The positions at which `values` must be inserted into the sorted lanes of this tensor's last dim to keep them
+    /// sorted: i64, before equal elements. This tensor is a vector, or has the leading dims of the values. NaN is
+    /// inserted at the end.
     #[track_caller]
     pub fn searchsorted<'a>(&self, values: impl Into<Other<'a>>) -> Tensor {
         self.searchsorted_with(values, SearchSorted::new())
     }
 
-    /// [`Tensor::searchsorted`] behind equal elements, or with the order of a tensor that isn't sorted.
+    /// [`Tensor::searchsorted`] after equal elements, or in an unsorted tensor with a given order.
     #[track_caller]
     pub fn searchsorted_with<'a>(&self, values: impl Into<Other<'a>>, how: SearchSorted) -> Tensor {
         let values = values.into();
@@ -104,14 +103,14 @@ impl Tensor {
         })
     }
 
-    /// The number of the bucket of each element, i64: how many of the ascending `boundaries` (a vector)
-    /// are smaller than it.
+    /// The index of the bucket of each element, i64: the number of ascending `boundaries` (a vector) that are smaller
+    /// than it.
     #[track_caller]
     pub fn bucketize(&self, boundaries: impl AsTensor) -> Tensor {
         self.bucketize_with(boundaries, Bucketize::new())
     }
 
-    /// [`Tensor::bucketize`], where a boundary can belong to the bucket below it.
+    /// [`Tensor::bucketize`], with boundaries that can belong to the bucket below them.
     #[track_caller]
     pub fn bucketize_with(&self, boundaries: impl AsTensor, how: Bucketize) -> Tensor {
         let boundaries: &Tensor = &boundaries.as_tensor();
@@ -125,7 +124,7 @@ impl Tensor {
         })
     }
 
-    /// Whether each element is among the test elements.
+    /// True where the element is among the test elements.
     #[track_caller]
     pub fn isin<'a>(&self, test_elements: impl Into<Other<'a>>) -> Tensor {
         let tests = test_elements.into();
@@ -156,14 +155,14 @@ impl Tensor {
         })
     }
 
-    /// How often each number from 0 on occurs in this vector of integers, i64. Computes this tensor, whose
-    /// largest element decides the length.
+    /// The number of occurrences of each integer from 0 in this vector of integers, i64. Computes this tensor, since
+    /// its largest element determines the length.
     #[track_caller]
     pub fn bincount(&self) -> Tensor {
         self.bincount_with(BinCount::new())
     }
 
-    /// [`Tensor::bincount`] of at least so many numbers, or the sums of weights (f32 for f32, else f64).
+    /// [`Tensor::bincount`] with a minimum length, or with sums of weights (f32 for f32, else f64).
     #[track_caller]
     pub fn bincount_with(&self, how: BinCount) -> Tensor {
         let (minlength, weights) = (how.minlength.0, how.weights.as_ref());
@@ -210,8 +209,8 @@ impl Tensor {
         })
     }
 
-    /// How many elements lie in each of equal parts of the range of the elements, or of the one that
-    /// [`Histogram`] says, in the float's own dtype. Elements outside aren't counted.
+    /// The number of elements in each of equal bins over the range of the elements, or over that of [`Histogram`], in
+    /// the float's own dtype. Elements outside aren't counted.
     #[track_caller]
     pub fn histc(&self, bins: impl Into<Histogram>) -> Tensor {
         let Histogram { bins, min, max } = bins.into();
@@ -237,7 +236,7 @@ impl Tensor {
             let inside = b.binary(Pw::And, &above, &below)?;
             let zero = b.scalar_like(0i64, &at)?;
             let at = b.select(&inside, &at, &zero)?;
-            // A width that isn't finite has no parts: an index that no bin has.
+            // If the width isn't finite there are no bins: the index is out of range.
             let finite = b.finite(&width)?;
             let none = b.scalar_like(bins, &at)?;
             let at = b.select(&finite, &at, &none)?;
@@ -249,7 +248,7 @@ impl Tensor {
     }
 }
 
-/// The ends of a histogram, as numbers of the dtype of x.
+/// Returns the ends of a histogram, as numbers of the dtype of x.
 fn range(b: &mut Recorder, x: &Tensor, min: f64, max: f64) -> Result<(Tensor, Tensor), OpError> {
     if min != max || x.dims()[0].is(0) {
         let max = if min == max { min + 1.0 } else { max };
@@ -265,8 +264,8 @@ fn range(b: &mut Recorder, x: &Tensor, min: f64, max: f64) -> Result<(Tensor, Te
     ))
 }
 
-/// How many elements of each sorted lane are smaller than a value (or not larger, if `right`), i64 of
-/// the values' shape.
+/// Returns the number of elements of each sorted lane that are smaller than a value (or not larger, if `right`), i64
+/// of the values' shape.
 pub(crate) fn insertion(
     b: &mut Recorder,
     sequence: &Tensor,
@@ -295,7 +294,7 @@ pub(crate) fn insertion(
     let n = known(&s, a)?;
     let beyond = b.binary(Pw::Ne, &v, &v)?; // NaN
     let mut at = b.full(0i64, DType::I64, v.dims())?;
-    // Binary search: steps of halved size, each taken if it does not pass the value.
+    // Binary search: steps of halved size, each taken if it doesn't pass the value.
     let op = if right { Pw::Le } else { Pw::Lt };
     for bit in (0..i64::BITS - n.leading_zeros()).rev() {
         let next = b.with(Pw::Add, &at, 1i64 << bit)?;

@@ -1,7 +1,7 @@
-//! Elements chosen by a condition.
+//! Elements selected by a condition.
 //!
-//! How many there are depends on values, so these operations compute their mask and record ordinary
-//! gathers with what they found. Inside `compile` no value is known, so there they are errors.
+//! The number of elements depends on values, so these operations compute their mask and record ordinary gathers with
+//! the positions found. Inside `compile` no value is known, so there they are errors.
 
 use super::host;
 use crate::operand::AsTensor;
@@ -13,8 +13,8 @@ use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, broadcast_shapes, ensure};
 use std::panic::Location;
 
-/// Where the elements of a mask (or of any tensor) are that are not zero, in row-major order: one i64
-/// vector a dim. The mask is computed.
+/// Returns the positions of the nonzero elements of a mask (or of any tensor), in row-major order: one i64 vector for
+/// each dim. The mask is computed.
 #[track_caller]
 pub(crate) fn nonzero_vectors(mask: &Tensor) -> Result<Vec<Tensor>> {
     let found = host::nonzeros(mask)?;
@@ -34,15 +34,14 @@ pub(crate) fn nonzero_vectors(mask: &Tensor) -> Result<Vec<Tensor>> {
         .collect())
 }
 
-/// Whether a tensor in brackets is a mask and not an index. As in PyTorch, u8 is a mask.
+/// True if a tensor in brackets is a mask rather than an index. As in PyTorch, u8 is a mask.
 pub(crate) fn is_mask(t: &Tensor) -> bool {
     matches!(t.dtype(), DType::Bool | DType::U8)
 }
 
 #[on_cells]
 impl Tensor {
-    /// Where the elements are that are not zero, in row-major order: i64 `[count, rank]`. Computes this
-    /// tensor.
+    /// The positions of the nonzero elements, in row-major order: i64 `[count, rank]`. Computes this tensor.
     ///
     /// ```
     /// use kiln_tensor::Tensor;
@@ -73,8 +72,8 @@ impl Tensor {
         self.nonzero()
     }
 
-    /// [`Tensor::nonzero`] as one i64 vector a dim, which together index this tensor. A number counts as
-    /// a vector of one.
+    /// [`Tensor::nonzero`] as one i64 vector for each dim, which together index this tensor. A number counts as a
+    /// vector of one element.
     #[track_caller]
     pub fn nonzero_as_tuple(&self) -> Vec<Tensor> {
         let x = compose("nonzero", &[self], |b| super::index::as_vector(b, self));
@@ -102,8 +101,8 @@ impl Tensor {
         })
     }
 
-    /// This tensor with the elements of `source`, in order, in the places where the mask (bool, both
-    /// broadcast) is true. A source of fewer elements than there are places is a data error.
+    /// This tensor with the elements of `source`, in order, at the positions where the mask (bool, both broadcast) is
+    /// true. A source with fewer elements than positions is a data error.
     #[track_caller]
     pub fn masked_scatter(&self, mask: impl AsTensor, source: impl AsTensor) -> Tensor {
         let mask: &Tensor = &mask.as_tensor();
@@ -114,7 +113,7 @@ impl Tensor {
             let shape = shared_shape(self, mask)?;
             let (x, mask) = (b.broadcast_to(self, &shape)?, b.broadcast_to(mask, &shape)?);
             let flat = b.reshape(&mask, &[numel(&shape)])?;
-            // Place n takes element n of the source; what is not a place takes what stands in front.
+            // Position n takes element n of the source. Other positions read the padding in front.
             let number = b.cast(&flat, DType::I64)?;
             let number = b.scan(ScanKind::Sum, &number, 0)?;
             let zero = b.scalar_like(0i64, &number)?;

@@ -7,8 +7,8 @@ use kiln_base::Dim;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 impl Tensor {
-    /// `steps` numbers from `start` to `end`, both included, evenly spaced. The first half is counted
-    /// from the start and the second from the end, so that both are exact.
+    /// `steps` numbers from `start` to `end`, both included, evenly spaced. The first half is computed from the start
+    /// and the second from the end, so that both ends are exact.
     #[track_caller]
     pub fn linspace(
         start: impl Into<Scalar>,
@@ -72,7 +72,7 @@ impl Tensor {
             let len = Dim::Const(distance.ceil() as i64);
             addressable(std::slice::from_ref(&len), DType::I64)?;
             let index = b.iota(&len)?;
-            // Computed wide and rounded once, so that long ranges don't drift.
+            // Computed wide and rounded once, so that errors don't add up over long ranges.
             let wide = if dtype.is_float() {
                 DType::F64
             } else {
@@ -86,7 +86,7 @@ impl Tensor {
     }
 }
 
-/// Evenly spaced numbers. Integers count in a step that f32 holds, as PyTorch's do.
+/// Evenly spaced numbers. Integers are rounded to f32 and truncated, as in PyTorch.
 fn even(start: Scalar, end: Scalar, steps: i64, dtype: DType) -> Vec<f64> {
     let (from, to) = (start.as_f64(), end.as_f64());
     if steps == 1 {

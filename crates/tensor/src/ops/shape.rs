@@ -1,4 +1,4 @@
-//! Views: other shapes and orders over the same elements.
+//! Views: the same elements in other shapes and orders.
 
 use super::args::{DimArg, DimArgs, Int, addressable, axis, new_axis};
 use crate::operand::AsTensor;
@@ -9,7 +9,7 @@ use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Shape, ensure};
 use std::panic::Location;
 
-/// The shape with its one −1 replaced by what makes the number of elements right.
+/// Returns the shape with its one −1 replaced by the size that gives the right number of elements.
 fn inferred(total: &Dim, shape: &[Dim]) -> std::result::Result<Shape, OpError> {
     let mut dims = Shape::from(shape);
     let unknown: Vec<usize> = (0..shape.len()).filter(|i| shape[*i].is(-1)).collect();
@@ -38,7 +38,7 @@ fn inferred(total: &Dim, shape: &[Dim]) -> std::result::Result<Shape, OpError> {
 
 #[on_cells]
 impl Tensor {
-    /// The sizes, to be taken apart: PyTorch's `n, c, h, w = x.size()`.
+    /// The sizes as an array: PyTorch's `n, c, h, w = x.size()`.
     ///
     /// ```
     /// use kiln_tensor::{DType, Tensor};
@@ -50,7 +50,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// If the tensor has another number of dims, and as [`Tensor::shape`].
+    /// If the tensor has another number of dims, or as [`Tensor::shape`].
     #[track_caller]
     pub fn size<const N: usize>(&self) -> Result<[usize; N]> {
         let loc = Location::caller();
@@ -60,7 +60,7 @@ impl Tensor {
         })
     }
 
-    /// The elements in row-major order under another shape; one size may be −1 and is inferred.
+    /// The elements in row-major order in another shape; one size may be −1 and is inferred.
     #[track_caller]
     pub fn reshape(&self, shape: impl IntoShape) -> Tensor {
         let shape = shape.into_shape();
@@ -70,9 +70,9 @@ impl Tensor {
         })
     }
 
-    /// Like [`Tensor::reshape`], but an error where PyTorch would have to copy: after a transpose, say,
-    /// dims can be split but not joined. Kiln could do it, and `reshape` does; the check is for code
-    /// that relies on sharing memory.
+    /// Like [`Tensor::reshape`], but an error where PyTorch would have to copy. After a transpose, for example, dims
+    /// can be split but not merged. Kiln could do it, and `reshape` does; the check is for code that relies on
+    /// sharing memory.
     ///
     /// ```
     /// use kiln_tensor::{DType, Tensor};
@@ -91,14 +91,14 @@ impl Tensor {
         })
     }
 
-    /// The elements under the shape of another tensor.
+    /// The elements in the shape of another tensor.
     #[track_caller]
     pub fn view_as(&self, other: impl AsTensor) -> Tensor {
         let other: &Tensor = &other.as_tensor();
         view_of("view_as", &[self, other], |b| view(b, self, other.dims()))
     }
 
-    /// Dims of size 1 stretched and dims added in front; −1 keeps a dim's size.
+    /// Broadcasts dims of size 1 and prepends dims; −1 keeps a dim's size.
     #[track_caller]
     pub fn expand(&self, shape: impl IntoShape) -> Tensor {
         let wanted = shape.into_shape();
@@ -127,13 +127,13 @@ impl Tensor {
         })
     }
 
-    /// Dims of size 1 stretched and dims added in front.
+    /// Broadcasts dims of size 1 and prepends dims.
     #[track_caller]
     pub fn broadcast_to(&self, shape: impl IntoShape) -> Tensor {
         self.expand(shape)
     }
 
-    /// Stretched to the shape of another tensor.
+    /// Broadcasts to the shape of another tensor.
     #[track_caller]
     pub fn expand_as(&self, other: impl AsTensor) -> Tensor {
         let other: &Tensor = &other.as_tensor();
@@ -160,7 +160,7 @@ impl Tensor {
         })
     }
 
-    /// Two dims swapped.
+    /// Swaps two dims.
     #[track_caller]
     pub fn transpose(&self, dim0: impl Into<DimArg>, dim1: impl Into<DimArg>) -> Tensor {
         let dim0 = dim0.into();
@@ -177,7 +177,7 @@ impl Tensor {
         })
     }
 
-    /// The transpose of a matrix; vectors and numbers stay.
+    /// The transpose of a matrix; vectors and numbers are unchanged.
     #[track_caller]
     pub fn t(&self) -> Tensor {
         view_of("t", &[self], |b| {
@@ -191,7 +191,7 @@ impl Tensor {
         })
     }
 
-    /// Dims of size 1 removed: those given, or with `()` none (see [`Tensor::squeeze_all`]).
+    /// Removes dims of size 1: those given, or none for `()` (see [`Tensor::squeeze_all`]).
     #[track_caller]
     pub fn squeeze(&self, dims: impl Into<DimArgs>) -> Tensor {
         let dims = dims.into();
@@ -202,7 +202,7 @@ impl Tensor {
         })
     }
 
-    /// Every dim of size 1 removed.
+    /// Removes every dim of size 1.
     #[track_caller]
     pub fn squeeze_all(&self) -> Tensor {
         view_of("squeeze", &[self], |b| {
@@ -211,7 +211,7 @@ impl Tensor {
         })
     }
 
-    /// A dim of size 1 inserted so that it is dim `dim` of the result.
+    /// Inserts a dim of size 1 that becomes dim `dim` of the result.
     #[track_caller]
     pub fn unsqueeze(&self, dim: impl Into<Int>) -> Tensor {
         let dim = dim.into().0;
@@ -221,8 +221,8 @@ impl Tensor {
         })
     }
 
-    /// Neighbouring dims made one: from the first to the second of `dims`, from one alone to the last, or with
-    /// `()` all.
+    /// Merges neighbouring dims: from the first to the second of `dims`, from a single one to the last, or all for
+    /// `()`.
     ///
     /// ```
     /// use kiln_tensor::{DType, Tensor};
@@ -262,7 +262,7 @@ impl Tensor {
         })
     }
 
-    /// One dim made several; one of their sizes may be −1.
+    /// Splits a dim into several; one of their sizes may be −1.
     #[track_caller]
     pub fn unflatten(&self, dim: impl Into<DimArg>, sizes: impl IntoShape) -> Tensor {
         let dim = dim.into();
@@ -284,7 +284,7 @@ impl Tensor {
         })
     }
 
-    /// The dims `source` moved to the places `destination`; the others keep their order.
+    /// Moves the dims `source` to the places `destination`; the others keep their order.
     #[track_caller]
     pub fn movedim(&self, source: impl Into<DimArgs>, destination: impl Into<DimArgs>) -> Tensor {
         let (source, destination) = (source.into(), destination.into());

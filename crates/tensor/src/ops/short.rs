@@ -1,4 +1,4 @@
-//! Short names for what composites record.
+//! Short names for the operations that composites record.
 
 use crate::record::{Recorded, Recorder};
 use crate::{DType, Scalar, Tensor};
@@ -7,7 +7,7 @@ use kiln_base::{Dim, Kind};
 use kiln_ir::ops;
 use kiln_ir::{Builder, OpError, Pw, Shape};
 
-/// The dtype in which composites compute: f32 for narrower floats.
+/// The dtype that composites compute in: f32 for narrower floats.
 pub(crate) fn wide(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
@@ -16,12 +16,12 @@ pub(crate) fn wide(dtype: DType) -> DType {
 }
 
 impl Recorder {
-    /// A row on one operand.
+    /// A pointwise operation on one operand.
     pub(crate) fn unary(&mut self, op: Pw, x: &Tensor) -> Recorded {
         self.pointwise(op, std::slice::from_ref(x))
     }
 
-    /// A row on two operands of one dtype.
+    /// A pointwise operation on two operands of one dtype.
     pub(crate) fn binary(&mut self, op: Pw, x: &Tensor, y: &Tensor) -> Recorded {
         self.pointwise(op, &[x.clone(), y.clone()])
     }
@@ -42,18 +42,17 @@ impl Recorder {
         self.select(mask, &number, x)
     }
 
-    /// The operand in the dtype in which composites compute.
+    /// Casts the operand to the dtype that composites compute in.
     pub(crate) fn widened(&mut self, x: &Tensor) -> Recorded {
         self.cast(x, wide(x.dtype()))
     }
 
-    /// Whether each element is not zero.
+    /// True where the element is nonzero.
     pub(crate) fn truth(&mut self, x: &Tensor) -> Recorded {
         self.cast(x, DType::Bool)
     }
 
-    /// y, which counts as computed from x too: where x needs a gradient and has none otherwise, it is zeros. x
-    /// broadcasts to y.
+    /// y, also counted as computed from x: where x needs a gradient and has no other, it is zeros. x broadcasts to y.
     pub(crate) fn connected(&mut self, y: &Tensor, x: &Tensor) -> Recorded {
         if !(x.dtype().is_float() && y.dtype().is_float()) {
             return Ok(y.clone());
@@ -62,7 +61,7 @@ impl Recorder {
         self.binary(Pw::First, y, &x)
     }
 
-    /// Combines along axes (ascending). The extremes of nothing are errors.
+    /// Reduces along axes (ascending). The extremes of no elements are errors.
     pub(crate) fn reduce(
         &mut self,
         kind: Reduction,
@@ -85,21 +84,21 @@ impl Recorder {
         self.reduce(Reduction::Sum, x, axes, keepdim)
     }
 
-    /// The mean along axes; NaN of nothing.
+    /// The mean along axes; NaN without elements.
     pub(crate) fn mean(&mut self, x: &Tensor, axes: &[usize], keepdim: bool) -> Recorded {
         let sum = self.sum(x, axes, keepdim)?;
         let count = self.count(x, axes, x.dtype())?;
         self.binary(Pw::Div, &sum, &count)
     }
 
-    /// How many elements a reduction along these axes combines, as a rank-0 tensor.
+    /// The number of elements that a reduction along these axes combines, as a rank-0 tensor.
     pub(crate) fn count(&mut self, x: &Tensor, axes: &[usize], dtype: DType) -> Recorded {
         let shape: Shape = axes.iter().map(|a| x.dims()[*a].clone()).collect();
         let count = self.op(ops::Numel { shape }, &[])?;
         self.cast(&count, dtype)
     }
 
-    /// The last two dims swapped.
+    /// Swaps the last two dims.
     pub(crate) fn transposed(&mut self, x: &Tensor) -> Recorded {
         let mut perm: Vec<usize> = (0..x.ndim()).collect();
         let n = perm.len();
@@ -110,7 +109,7 @@ impl Recorder {
         self.permute(x, &perm)
     }
 
-    /// One after the other along an axis.
+    /// Concatenates along an axis.
     pub(crate) fn concat(&mut self, parts: &[Tensor], axis: usize) -> Recorded {
         match parts {
             [one] => Ok(one.clone()),
@@ -118,7 +117,7 @@ impl Recorder {
         }
     }
 
-    /// A border of one number around one axis.
+    /// Pads one axis with a number.
     pub(crate) fn pad_axis(
         &mut self,
         x: &Tensor,
@@ -133,7 +132,7 @@ impl Recorder {
         self.padded(x, lows, highs, number)
     }
 
-    /// A border of one number.
+    /// Pads with a number.
     pub(crate) fn padded(
         &mut self,
         x: &Tensor,
@@ -148,7 +147,7 @@ impl Recorder {
         self.op(ops::Pad { low, high, value }, std::slice::from_ref(x))
     }
 
-    /// A dim of size 1 in front of `axis`.
+    /// Inserts a dim of size 1 before `axis`.
     pub(crate) fn unsqueeze(&mut self, x: &Tensor, axis: usize) -> Recorded {
         let mut shape = Shape::from(x.dims());
         shape.insert(axis, Dim::ONE);
@@ -156,7 +155,7 @@ impl Recorder {
         Ok(y.with_names_of(x, |names| names.insert(axis, None)))
     }
 
-    /// Without these dims of size 1.
+    /// Removes these dims of size 1.
     pub(crate) fn squeeze(&mut self, x: &Tensor, axes: &[usize]) -> Recorded {
         let kept = |i: &usize| !axes.contains(i);
         let shape: Shape = (0..x.ndim())
@@ -170,7 +169,7 @@ impl Recorder {
         }))
     }
 
-    /// A vector as a tensor of `rank` dims whose only long one is `axis`.
+    /// Reshapes a vector to `rank` dims that all have size 1 but `axis`.
     pub(crate) fn along(&mut self, vector: &Tensor, axis: usize, rank: usize) -> Recorded {
         let mut shape = Shape::from_elem(Dim::ONE, rank);
         shape[axis] = vector.dims()[0].clone();
@@ -182,12 +181,12 @@ impl Recorder {
         self.op(ops::Iota { len: len.clone() }, &[])
     }
 
-    /// Elements chosen by an i64 index of the same rank along an axis.
+    /// Gathers elements by an i64 index of the same rank along an axis.
     pub(crate) fn gather(&mut self, x: &Tensor, axis: usize, index: &Tensor) -> Recorded {
         self.op(ops::Gather { axis }, &[x.clone(), index.clone()])
     }
 
-    /// Slices chosen by an i64 vector along an axis.
+    /// Gathers slices by an i64 vector along an axis.
     pub(crate) fn index_select(&mut self, x: &Tensor, axis: usize, index: &Tensor) -> Recorded {
         let mut shape = Shape::from(x.dims());
         shape[axis] = index.dims()[0].clone();
@@ -196,7 +195,7 @@ impl Recorder {
         self.gather(x, axis, &index)
     }
 
-    /// Running sums and their kin along an axis.
+    /// A scan, such as cumulative sums, along an axis.
     pub(crate) fn scan(&mut self, kind: ScanKind, x: &Tensor, axis: usize) -> Recorded {
         let reverse = false;
         let op = ops::Scan {
@@ -207,7 +206,7 @@ impl Recorder {
         self.op(op, std::slice::from_ref(x))
     }
 
-    /// The i64 indices that sort an axis, all or the first few.
+    /// The i64 indices that sort an axis: all, or only the first ones.
     pub(crate) fn arg_sort(
         &mut self,
         x: &Tensor,
@@ -223,8 +222,8 @@ impl Recorder {
         self.op(op, std::slice::from_ref(x))
     }
 
-    /// A copy of x with `src` combined into the places of an i64 index of its shape along an axis. The
-    /// sum of bools is whether any is true, their product whether all are.
+    /// A copy of x with `src` combined into it at the positions of an i64 index of its shape along an axis. The sum
+    /// of bools is true if any is true, their product if all are.
     pub(crate) fn scatter(
         &mut self,
         kind: ScatterKind,
@@ -242,7 +241,7 @@ impl Recorder {
         self.op(op, &[x.clone(), index.clone(), src.clone()])
     }
 
-    /// These numbers, in row-major order, as a tensor of the dtype.
+    /// A tensor of these numbers, in row-major order.
     pub(crate) fn list<T: Copy + Into<Scalar>>(
         &mut self,
         values: &[T],
@@ -265,7 +264,7 @@ impl Recorder {
         self.op(ops::MatMul {}, &[x.clone(), y.clone()])
     }
 
-    /// Whether each element is less than infinitely large, and not NaN.
+    /// True where the element is neither infinite nor NaN.
     pub(crate) fn finite(&mut self, x: &Tensor) -> Recorded {
         if x.dtype().kind() == Kind::Bool {
             return self.full(true, DType::Bool, x.dims());

@@ -1,7 +1,7 @@
-//! Order: sorting, the largest, the middle and the most frequent elements.
+//! Sorting, and the largest, middle and most frequent elements.
 //!
-//! Every sort is stable. NaN counts as larger than everything; −0 and 0 are equal. Sorted values are
-//! gathers, so they are bit for bit the elements. A number counts as a vector of one.
+//! Every sort is stable. NaN counts as larger than everything; −0 and 0 are equal. Sorted values are gathered, so
+//! they are bit for bit the elements. A number counts as a vector of one element.
 
 use super::args::{DimArg, Int, ReducedDim, axis, known};
 use super::index::{as_vector, no_larger};
@@ -15,29 +15,29 @@ use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
 
 options! {
-    /// How [`Tensor::sort_with`] and [`Tensor::argsort_with`] sort.
+    /// The options of [`Tensor::sort_with`] and [`Tensor::argsort_with`].
     Sort () {
-        /// Whether the largest comes first (default no).
+        /// True to sort the largest first (default false).
         descending: bool = false,
     }
 }
 
 options! {
-    /// Which elements [`Tensor::topk`] takes; their number alone stands for it.
+    /// The options of [`Tensor::topk`]; converts from the number of elements alone.
     TopK (
-        /// How many of each lane.
+        /// The number of elements of each lane.
         k: Int
     ) {
         /// The dim of the lanes (default the last one).
         dim: DimArg = -1,
-        /// Whether the largest are taken (default yes), or the smallest.
+        /// True for the largest elements (the default), false for the smallest.
         largest: bool = true,
     }
 }
 
 #[on_cells]
 impl Tensor {
-    /// The elements of each lane of a dim in ascending order, and the i64 indices where they were.
+    /// The elements of each lane of a dim in ascending order, and the i64 indices of their original positions.
     ///
     /// ```
     /// use kiln_tensor::Tensor;
@@ -50,7 +50,7 @@ impl Tensor {
         self.sort_with(dim, Sort::new())
     }
 
-    /// [`Tensor::sort`] in the order that the options say.
+    /// [`Tensor::sort`] in the order given by the options.
     #[track_caller]
     pub fn sort_with(&self, dim: impl Into<DimArg>, how: Sort) -> (Tensor, Tensor) {
         let dim = dim.into();
@@ -69,7 +69,7 @@ impl Tensor {
         self.argsort_with(dim, Sort::new())
     }
 
-    /// [`Tensor::argsort`] in the order that the options say.
+    /// [`Tensor::argsort`] in the order given by the options.
     #[track_caller]
     pub fn argsort_with(&self, dim: impl Into<DimArg>, how: Sort) -> Tensor {
         let dim = dim.into();
@@ -86,8 +86,8 @@ impl Tensor {
         self.sort(0).0
     }
 
-    /// The k largest elements of each lane of the last dim, or of what [`TopK`] says, and their i64 indices.
-    /// They come in order, best first.
+    /// The k largest elements of each lane of the last dim, and their i64 indices, in descending order. [`TopK`]
+    /// selects another dim, or the smallest elements in ascending order.
     ///
     /// ```
     /// use kiln_tensor::{Tensor, TopK};
@@ -126,35 +126,35 @@ impl Tensor {
         }))
     }
 
-    /// The middle element of each lane of a dim (the lower one of two) and its i64 index. Where a lane
-    /// has a NaN, the first of them.
+    /// The middle element of each lane of a dim (the lower of two) and its i64 index. If a lane has a NaN, it is the
+    /// first NaN.
     #[track_caller]
     pub fn median(&self, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
         let ReducedDim { dim, keepdim } = dim.into();
         middle("median", self, Some(&dim), keepdim, false)
     }
 
-    /// The middle one of all elements (the lower one of two); NaN if there is a NaN or no element.
+    /// The middle element of all elements (the lower of two); NaN if there is a NaN or no element.
     #[track_caller]
     pub fn median_all(&self) -> Tensor {
         middle("median", self, None, false, false).0
     }
 
-    /// The middle element of what is not NaN in each lane of a dim, and its i64 index.
+    /// The middle element of those in each lane of a dim that are not NaN, and its i64 index.
     #[track_caller]
     pub fn nanmedian(&self, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
         let ReducedDim { dim, keepdim } = dim.into();
         middle("nanmedian", self, Some(&dim), keepdim, true)
     }
 
-    /// The middle one of all elements that are not NaN; NaN if there is none.
+    /// The middle element of all elements that are not NaN; NaN if there is none.
     #[track_caller]
     pub fn nanmedian_all(&self) -> Tensor {
         middle("nanmedian", self, None, false, true).0
     }
 
-    /// The most frequent element of each lane of a dim, the smallest of several, and the i64 index of
-    /// its last occurrence.
+    /// The most frequent element of each lane of a dim (the smallest of several), and the i64 index of its last
+    /// occurrence.
     #[track_caller]
     pub fn mode(&self, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
         let ReducedDim { dim, keepdim } = dim.into();
@@ -171,7 +171,7 @@ impl Tensor {
             let change = b.binary(Pw::Ne, &left, &right)?;
             let first = b.pad_axis(&change, a, Dim::ONE, Dim::ZERO, true)?;
             let last = b.pad_axis(&change, a, Dim::ZERO, Dim::ONE, true)?;
-            // Where a run ends, its length is the distance from where it began.
+            // At the end of a run, its length is the distance from its start.
             let at = b.iota(&x.dims()[a])?;
             let at = b.along(&at, a, x.ndim())?;
             let at = b.broadcast_to(&at, x.dims())?;
@@ -190,7 +190,7 @@ impl Tensor {
     }
 }
 
-/// The tensor with at least one dim, and the axis that `dim` names.
+/// Returns the tensor with at least one dim, and the axis that `dim` names.
 pub(crate) fn lanes(
     b: &mut Recorder,
     t: &Tensor,
@@ -201,7 +201,7 @@ pub(crate) fn lanes(
     Ok((x, a))
 }
 
-/// How many elements of an axis to take.
+/// Returns the number of elements of an axis to take.
 fn count(x: &Tensor, axis: usize, k: i64) -> Result<usize, OpError> {
     ensure!(
         k >= 0 && no_larger(&k.into(), &x.dims()[axis]),
@@ -211,7 +211,7 @@ fn count(x: &Tensor, axis: usize, k: i64) -> Result<usize, OpError> {
     Ok(k as usize)
 }
 
-/// The elements at an index of one element a lane, and the index.
+/// Returns the elements at an index with one element for each lane, and the index.
 fn chosen(
     b: &mut Recorder,
     t: &Tensor,
@@ -225,7 +225,7 @@ fn chosen(
     Ok(vec![b.reshape(&values, &shape)?, b.reshape(index, &shape)?])
 }
 
-/// The shape of one element for each lane.
+/// Returns the shape with one element for each lane.
 pub(crate) fn reduced_shape(t: &Tensor, axis: usize, keepdim: bool) -> Shape {
     let mut shape = Shape::from(t.dims());
     if t.ndim() > 0 {
@@ -237,8 +237,7 @@ pub(crate) fn reduced_shape(t: &Tensor, axis: usize, keepdim: bool) -> Shape {
     shape
 }
 
-/// The sorted lanes, how many of their elements are NaN (which stand last; one count a lane), and the
-/// order.
+/// Returns the sorted lanes, the number of NaNs in each lane (they come last), and the order.
 pub(crate) fn sorted_with_nans(
     b: &mut Recorder,
     x: &Tensor,
@@ -281,7 +280,7 @@ fn middle(
     }))
 }
 
-/// A number that is among the elements, with equal gradients for all that are equal to it.
+/// Returns a number that is among the elements, with equal gradients for all elements equal to it.
 fn shared(b: &mut Recorder, x: &Tensor, number: &Tensor) -> Recorded {
     let same = b.binary(Pw::Eq, x, number)?;
     let least = b.scalar_like(f64::NEG_INFINITY, x)?;
@@ -291,7 +290,7 @@ fn shared(b: &mut Recorder, x: &Tensor, number: &Tensor) -> Recorded {
     b.select(&nan, number, &largest)
 }
 
-/// Where the median stands in sorted lanes of `n` elements, the last of them NaN.
+/// Returns the position of the median in sorted lanes of `n` elements, where NaNs come last.
 fn place(b: &mut Recorder, n: i64, nans: &Tensor, skip_nan: bool) -> Recorded {
     let minus = b.unary(Pw::Neg, nans)?;
     let numbers = b.with(Pw::Add, &minus, n)?;

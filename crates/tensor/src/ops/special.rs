@@ -60,7 +60,7 @@ impl Tensor {
             let y = b.unary(Pw::Neg, &product)?;
             let below = b.with(Pw::Lt, x, 0.0)?;
             let y = b.fill_where(&below, f64::NEG_INFINITY, &y)?;
-            // At 0 it is as steep as the root.
+            // At 0 its derivative is infinite like that of the square root.
             let root = b.fill_where(&below, 0.25, x)?;
             let root = b.unary(Pw::Sqrt, &root)?;
             let zero = b.with(Pw::Eq, x, 0.0)?;
@@ -78,14 +78,14 @@ impl Tensor {
         })
     }
 
-    /// log(x / (1 − x)), the inverse of [`Tensor::sigmoid`]; with `eps`, x is kept within
-    /// `eps..=1 − eps` first.
+    /// log(x / (1 − x)), the inverse of [`Tensor::sigmoid`]. [`Tensor::logit_with`] clamps x to `eps..=1 − eps`
+    /// first.
     #[track_caller]
     pub fn logit(&self) -> Tensor {
         self.logit_with(None)
     }
 
-    /// [`Tensor::logit`] of what is brought into `eps..=1 − eps` first.
+    /// [`Tensor::logit`] of x clamped to `eps..=1 − eps`.
     #[track_caller]
     pub fn logit_with(&self, eps: impl Into<Option<f64>>) -> Tensor {
         let eps = eps.into();
@@ -94,7 +94,7 @@ impl Tensor {
             if let Some(eps) = eps.filter(|eps| *eps >= 0.0) {
                 let (low, high) = (b.scalar_like(eps, &x)?, b.scalar_like(1.0 - eps, &x)?);
                 let (below, above) = (b.binary(Pw::Lt, &x, &low)?, b.binary(Pw::Gt, &x, &high)?);
-                // Above ½ the lower bound counts first, as it does in PyTorch.
+                // For eps above ½ the lower bound takes precedence, as in PyTorch.
                 x = b.select(&above, &high, &x)?;
                 x = b.select(&below, &low, &x)?;
             }
@@ -124,7 +124,7 @@ impl Tensor {
         })
     }
 
-    /// The power in f64, whatever the dtypes.
+    /// The power in f64, for any dtypes.
     #[track_caller]
     pub fn float_power<'a>(&self, exponent: impl Into<Other<'a>>) -> Tensor {
         let base = self.to_dtype(DType::F64);

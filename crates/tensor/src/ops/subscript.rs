@@ -1,8 +1,8 @@
-//! `x[..]`.
+//! Indexing: `x[..]`.
 //!
-//! Numbers, ranges and new axes are views. Lists, index tensors and masks are *advanced*: they broadcast
-//! together, and their dims stand where the first of them was if they are neighbours, else in front.
-//! A mask of k dims stands for the k vectors of the positions where it is true.
+//! Numbers, ranges and new axes are views. Lists, index tensors and masks are *advanced*: they broadcast together.
+//! Their dims replace the first of them if they are adjacent; otherwise they come first. A mask of k dims stands for
+//! the k vectors of the positions where it is true.
 
 use super::indices::{Index, Indices};
 use super::parts::{python_slice, select};
@@ -32,13 +32,13 @@ impl Tensor {
     /// | `x[True]` | `x.i(true)` | a new dim of size 1, or 0 for `false` |
     /// | `x[:, 0, None]` | `x.i((.., 0, NewAxis))` | several at once |
     ///
-    /// Lists, index tensors and masks broadcast together. Their dims stand where the first of them was
-    /// if they are neighbours, else in front: `x.i((.., [0, 1], [2, 2]))` of `[5, 3, 4]` is `[5, 2]`, and
-    /// `x.i(([0, 1], .., [2, 2]))` is `[2, 3]`. A number is a view here and takes no part in that, as in
-    /// PyTorch. How many elements a mask chooses is data, so the mask is computed at once.
+    /// Lists, index tensors and masks broadcast together. Their dims replace the first of them if they are adjacent,
+    /// and otherwise come first: `x.i((.., [0, 1], [2, 2]))` of `[5, 3, 4]` is `[5, 2]`, and `x.i(([0, 1], .., [2,
+    /// 2]))` is `[2, 3]`. A number is a view here and does not count among them, as in PyTorch. The number of
+    /// elements that a mask selects depends on its values, so the mask is computed immediately.
     ///
-    /// Numbers out of range and too many items are errors of the result; an index tensor out of range
-    /// is a data error.
+    /// Numbers out of range and too many items are errors of the result. An index tensor out of range is a data
+    /// error.
     ///
     /// ```
     /// use kiln_tensor::{NewAxis, Tensor};
@@ -56,17 +56,17 @@ impl Tensor {
     }
 }
 
-/// An item whose values are at hand.
+/// An item with known values.
 pub(super) enum Item {
     At(i64),
     Slice(Option<i64>, Option<i64>, i64),
     NewAxis,
-    /// This many whole dims.
+    /// A number of whole dims.
     Whole(usize),
     Bool(bool),
     /// A rank-0 index tensor: a number that isn't known yet.
     Number(Tensor),
-    /// Index tensors for as many dims.
+    /// Index tensors, one for each dim.
     Indices(Vec<Tensor>),
 }
 
@@ -101,8 +101,7 @@ pub(super) fn operands<'a>(x: &'a Tensor, items: &'a [Item]) -> Vec<&'a Tensor> 
     operands
 }
 
-/// The items with lists as tensors and masks as the positions where they are true, whose reading
-/// computes them.
+/// Converts lists to tensors, and masks to the positions where they are true, which computes the masks.
 #[track_caller]
 pub(super) fn resolve(x: &Tensor, items: &[Index]) -> Result<Vec<Item>> {
     let loc = Location::caller();
@@ -156,7 +155,7 @@ fn resolve_at(x: &Tensor, items: &[Index], loc: &'static Location<'static>) -> R
     Ok(out)
 }
 
-/// For each item the dim of x it starts at and how many dims it stands for.
+/// Returns, for each item, the dim of x that it starts at and the number of dims that it covers.
 pub(super) fn places(x: &Tensor, items: &[Index]) -> Result<Vec<(usize, usize)>, OpError> {
     let dims = |i: &Index| match i {
         Index::NewAxis | Index::Ellipsis | Index::Bool(_) => 0,
@@ -184,7 +183,8 @@ pub(super) fn places(x: &Tensor, items: &[Index]) -> Result<Vec<(usize, usize)>,
     Ok(items.iter().map(place).collect())
 }
 
-/// A list whose numbers are in range, where the range is known; the engine checks the others.
+/// Returns a list after checking that its numbers are in range, if the range is known. Otherwise the engine checks
+/// them.
 fn in_range(x: &Tensor, at: usize, list: &[i64]) -> Result<Vec<i64>, OpError> {
     if let Some(n) = x.dims()[at].as_const() {
         for i in list {
@@ -197,7 +197,7 @@ fn in_range(x: &Tensor, at: usize, list: &[i64]) -> Result<Vec<i64>, OpError> {
     Ok(list.to_vec())
 }
 
-/// Errs unless a mask has the sizes of the dims that it stands for.
+/// Returns an error unless a mask has the sizes of the dims that it covers.
 pub(super) fn fits(x: &Tensor, at: usize, mask: &[Dim]) -> Result<(), OpError> {
     let dims = &x.dims()[at..at + mask.len()];
     ensure!(
@@ -207,12 +207,12 @@ pub(super) fn fits(x: &Tensor, at: usize, mask: &[Dim]) -> Result<(), OpError> {
     Ok(())
 }
 
-/// A vector as data, so that another list of the same length runs the same plan.
+/// Makes a vector as data, so that another list of the same length runs the same plan.
 fn vector(list: &[i64], device: Device, loc: &'static Location<'static>) -> Tensor {
     Tensor::data(list, &[list.len() as i64], loc, "index").to(device)
 }
 
-/// The part of x that the items take.
+/// Returns the part of x that the items select.
 pub(super) fn take(b: &mut Recorder, x: &Tensor, items: &[Item]) -> Recorded {
     let mut y = x.clone();
     let mut dim = 0;
@@ -266,7 +266,7 @@ fn gathered(b: &mut Recorder, x: &Tensor, indices: &[Option<&Tensor>]) -> Record
     }
 }
 
-/// Every `step`-th index of a range of an axis; with a negative step from its last one back.
+/// Returns every `step`-th index of a range of an axis; a negative step starts at its last index and goes back.
 pub(super) fn part_of(
     x: &Tensor,
     axis: usize,

@@ -9,9 +9,9 @@ use std::panic::Location;
 
 #[on_cells]
 impl Tensor {
-    /// The same values on another device: this tensor if it is there. Gradients flow back. What depends on
-    /// no data yet (zeros, random numbers) will be computed there; other values are computed where they
-    /// are and copied, which inside `compile` only those can be that are known.
+    /// The same values on another device; this tensor if it is already there. Gradients flow back. Values that depend
+    /// on no data (zeros, random numbers) and are not computed yet will be computed there. Other values are computed
+    /// where they are and copied; inside `compile` only known values can be copied.
     ///
     /// ```no_run
     /// use kiln_tensor::{DType, Device, Tensor};

@@ -1,4 +1,4 @@
-//! Losses of triplets.
+//! Triplet losses.
 
 use super::loss::{floats, reduced};
 use crate::operand::AsTensor;
@@ -9,29 +9,29 @@ use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
-    /// What [`Tensor::triplet_margin_loss`] takes beside its triplets.
+    /// The options of [`Tensor::triplet_margin_loss`].
     TripletMargin () {
-        /// How much nearer the positive is to be than the negative (default 1).
+        /// The margin by which the positive must be nearer than the negative (default 1).
         margin: f64 = 1.0,
         /// The order of the norm (default 2).
         p: f64 = 2.0,
-        /// Added to each difference (default 1e-6).
+        /// A number added to each difference (default 1e-6).
         eps: f64 = 1e-6,
-        /// Whether the negative's distance to the positive counts where it is smaller (default no).
+        /// True to use the negative's distance to the positive if it is smaller (default false).
         swap: bool = false,
-        /// What becomes of the elements (default their mean).
+        /// The reduction of the elements (default their mean).
         reduction: Reduction = Reduction::Mean,
     }
 }
 
 options! {
-    /// What [`Tensor::triplet_margin_with_distance_loss`] takes beside its triplets and distance.
+    /// The options of [`Tensor::triplet_margin_with_distance_loss`].
     TripletMarginWithDistance () {
-        /// How much nearer the positive is to be than the negative (default 1).
+        /// The margin by which the positive must be nearer than the negative (default 1).
         margin: f64 = 1.0,
-        /// Whether the negative's distance to the positive counts where it is smaller (default no).
+        /// True to use the negative's distance to the positive if it is smaller (default false).
         swap: bool = false,
-        /// What becomes of the elements (default their mean).
+        /// The reduction of the elements (default their mean).
         reduction: Reduction = Reduction::Mean,
     }
 }

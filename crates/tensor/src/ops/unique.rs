@@ -1,7 +1,7 @@
 //! Distinct elements and slices.
 //!
-//! How many there are depends on values, so these operations compute their operand and record gathers
-//! with what they found. NaN equals nothing, not even NaN.
+//! The number of results depends on values, so these operations compute their operand and record gathers with the
+//! positions found. NaN equals nothing, not even NaN.
 
 use super::args::{DimArgs, axis};
 use super::host;
@@ -16,9 +16,8 @@ use std::panic::Location;
 
 #[on_cells]
 impl Tensor {
-    /// The distinct elements in ascending order (a vector), or the distinct slices of a dim in
-    /// lexicographic order; where in them each element or slice is (i64); and how often each occurs
-    /// (i64).
+    /// The distinct elements in ascending order (a vector), or the distinct slices of a dim in lexicographic order.
+    /// Then the position in them of each element or slice (i64), and the number of occurrences of each (i64).
     ///
     /// ```
     /// use kiln_tensor::Tensor;
@@ -33,8 +32,8 @@ impl Tensor {
         distinct("unique", self, dim.into(), true)
     }
 
-    /// The first of each run of equal elements or, along a dim, slices; which run each is in (i64); and
-    /// how long the runs are (i64).
+    /// The first of each run of equal elements or, along a dim, of equal slices. Then the run that each is in (i64),
+    /// and the lengths of the runs (i64).
     #[track_caller]
     pub fn unique_consecutive(&self, dim: impl Into<DimArgs>) -> (Tensor, Tensor, Tensor) {
         distinct("unique_consecutive", self, dim.into(), false)
@@ -73,12 +72,12 @@ fn distinct(
     (values, inverse, host::vector(&found.counts, t.device()))
 }
 
-/// Slices by what they hold.
+/// Groups of equal slices.
 #[derive(Default)]
 struct Groups {
-    /// The number of a slice of each group.
+    /// The index of the first slice of each group.
     first: Vec<i64>,
-    /// How many each group has.
+    /// The number of slices in each group.
     counts: Vec<i64>,
     /// The group of each slice.
     inverse: Vec<i64>,
@@ -133,9 +132,9 @@ fn grouped(called: &str, t: &Tensor, dims: &DimArgs, sort: bool) -> Result<Group
 struct Slices<'a> {
     data: &'a Data,
     count: usize,
-    /// Elements a slice.
+    /// The number of elements of a slice.
     width: usize,
-    /// Elements behind the axis.
+    /// The number of elements in the dims after the axis.
     inner: usize,
 }
 

@@ -27,14 +27,14 @@ macro_rules! unpools {
 }
 
 unpools! {
-    /// `[n, c, l]` (or `[c, l]`) put back to where [`Tensor::max_pool1d_with_indices`] found it, zeros
-    /// elsewhere. Of several elements for one place the last stays.
+    /// `[n, c, l]` (or `[c, l]`) written to the positions that [`Tensor::max_pool1d_with_indices`] returned, zeros
+    /// elsewhere. Of several elements for one position, the last is kept.
     max_unpool1d 1;
-    /// `[n, c, h, w]` (or `[c, h, w]`) put back to where [`Tensor::max_pool2d_with_indices`] found it, zeros
-    /// elsewhere. Of several elements for one place the last stays.
+    /// `[n, c, h, w]` (or `[c, h, w]`) written to the positions that [`Tensor::max_pool2d_with_indices`] returned,
+    /// zeros elsewhere. Of several elements for one position, the last is kept.
     max_unpool2d 2;
-    /// `[n, c, d, h, w]` (or `[c, d, h, w]`) put back to where [`Tensor::max_pool3d_with_indices`] found it,
-    /// zeros elsewhere. Of several elements for one place the last stays.
+    /// `[n, c, d, h, w]` (or `[c, d, h, w]`) written to the positions that [`Tensor::max_pool3d_with_indices`]
+    /// returned, zeros elsewhere. Of several elements for one position, the last is kept.
     max_unpool3d 3;
 }
 
@@ -70,7 +70,7 @@ fn output_size(spatial: usize, t: &Tensor, windows: &Unpool) -> Result<Shape, Op
     let stride = super::pool::stride_or_kernel(&windows.stride, &kernel)?;
     let padding = windows.padding.each(spatial, "the padding", 0)?;
     let wanted = &windows.output_size;
-    // Given in full, the leading dims of the size are those of the tensor.
+    // A full output size begins with the leading dims of the tensor.
     let wanted = match wanted.0.len() {
         n if n == t.ndim() => &wanted.0[n - spatial..],
         _ => &wanted.0[..],
@@ -99,7 +99,7 @@ fn output_size(spatial: usize, t: &Tensor, windows: &Unpool) -> Result<Shape, Op
     Ok(size)
 }
 
-/// The elements of each plane at their places in a larger one of zeros.
+/// Writes the elements of each plane to their positions in a larger plane of zeros.
 fn placed(b: &mut Recorder, x: &Tensor, indices: &Tensor, size: &Shape) -> Recorded {
     let lead = Shape::from(&x.dims()[..2]);
     let plane = |n: Dim| -> Shape { lead.iter().cloned().chain([n]).collect() };

@@ -1,4 +1,4 @@
-//! Autocast: the lists beside PyTorch's row by row, what is cast and how gradients come back, and its scopes.
+//! Autocast: its lists compared with PyTorch's row by row, casts, gradients, and scopes.
 
 mod narrow;
 mod ops;
@@ -8,7 +8,7 @@ use kiln_tensor::*;
 use ops::Call;
 use serde_json::Value;
 
-/// What is there with the feature `linalg` alone, and takes no halves.
+/// The operations that need the feature `linalg`. They don't take f16 or bf16.
 const LINALG: [&str; 12] = [
     "inv",
     "cholesky",
@@ -74,14 +74,15 @@ fn every_row_gives_the_dtype_that_pytorch_gives() {
                     .as_array()
                     .unwrap_or_else(|| panic!("{name} is not in the reference"));
                 for (dtypes, wanted) in cases(call.0.len(), low).iter().zip(rows) {
-                    // What PyTorch has no kernel for may be computed here.
+                    // Operations without a kernel in PyTorch may be computed here.
                     let Some(wanted) = wanted.as_str().filter(|w| *w != "error") else {
                         continue;
                     };
                     let x = operands(&call, dtypes);
                     let _inside = set_autocast(Autocast::new(low).list(list(device)));
                     let y = (call.1)(&x);
-                    // What is in no list may be an error here: mixed operands, and halves in linear algebra.
+                    // Operations in no list may be errors here: with mixed operands, or with f16 or bf16 in linear
+                    // algebra.
                     let row = autocast_ops().iter().find(|op| op.name == name);
                     let rule = row.and_then(|op| op.rule(list(device)));
                     let mixed = dtypes.iter().any(|d| *d != dtypes[0]);
@@ -116,7 +117,7 @@ fn with_gradients(call: &dyn Fn(&[Tensor]) -> Tensor, x: &[Tensor]) -> Vec<Tenso
     let y = call(&x);
     let mut all = vec![y.clone()];
     if y.requires_grad() {
-        // Wide sums, so that what is compared is the operation.
+        // Wide sums, so that the operation itself is compared.
         no_autocast(|| y.to_dtype(DType::F64).sum(()))
             .backward()
             .unwrap();
@@ -129,7 +130,7 @@ fn with_gradients(call: &dyn Fn(&[Tensor]) -> Tensor, x: &[Tensor]) -> Vec<Tenso
     all
 }
 
-/// Every operation in a list is, to the bit, what it is of operands that were cast by hand, and so are its
+/// Every operation in a list has bit for bit the result that it has for explicitly cast operands. So have its
 /// gradients, which arrive in the dtype of the operand.
 #[test]
 fn casts_are_those_made_by_hand() {

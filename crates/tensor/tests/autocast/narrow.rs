@@ -1,4 +1,4 @@
-//! Narrow copies that are kept beside parameters.
+//! Narrow copies that are kept for parameters.
 
 use kiln_tensor::*;
 
@@ -9,13 +9,13 @@ fn pair() -> (Tensor, Var) {
     (x, w)
 }
 
-/// What is stored of a value: what computes with it in the same kernel would have it as it was before it's rounded.
+/// The stored values of a tensor. An operation fused into the same kernel would read them before they are rounded.
 fn values(t: &Tensor) -> Vec<f32> {
     t.realize().unwrap();
     t.to_dtype(DType::F32).to_vec().unwrap()
 }
 
-/// What autocast computes of a parameter, and what it is of one that is cast by hand.
+/// Checks that autocast computes the same for a parameter as for an explicitly cast one.
 fn agrees(x: &Tensor, w: &Var) {
     let found = autocast(DType::BF16, || x.linear(w));
     let wanted = x
@@ -55,7 +55,7 @@ fn copies_follow_whatever_assigns_the_cell() {
     assert_eq!(found.dtype(), DType::F16);
 }
 
-/// How many kernels other than the update cast a weight of `[3, 8]` to bf16.
+/// Returns the number of kernels other than the update that cast a weight of `[3, 8]` to bf16.
 fn weight_casts(explained: &str) -> usize {
     let (mut kernel, mut count) = ("", 0);
     for line in explained.lines() {
@@ -70,8 +70,8 @@ fn weight_casts(explained: &str) -> usize {
     count
 }
 
-/// A training with copies, which are made before or by the first cast, is one without: but for which values are stored,
-/// and so rounded, where each step is recorded anew, and to the bit where it is compiled.
+/// Training with copies, made before or by the first cast, is the same as without. If each step is recorded anew, it
+/// differs in which values are stored, and so rounded; if it is compiled, it is equal bit for bit.
 #[test]
 fn training_with_copies_is_the_same() {
     let train = |copies: &str, compiled: bool| {
@@ -112,8 +112,8 @@ fn training_with_copies_is_the_same() {
     }
 }
 
-/// A function that was compiled without the copy assigns the cell alone; what reads the copy, lazily or compiled, finds
-/// the new value.
+/// A function that was compiled without the copy assigns only the cell; later reads of the copy, lazy or compiled,
+/// see the new value.
 #[test]
 fn copies_that_come_later_are_renewed() {
     let (x, w) = pair();
@@ -130,7 +130,7 @@ fn copies_that_come_later_are_renewed() {
     }
 }
 
-/// A cell that the function has assigned is cast as it then is.
+/// A cell that the function has assigned is cast with its new value.
 #[test]
 fn a_cell_that_is_assigned_first_gets_no_copy_of_its_old_value() {
     let (x, w) = pair();

@@ -1,4 +1,4 @@
-//! The calls of `reference.py`, by the same names.
+//! The calls of `reference.py`, under the same names.
 
 use kiln_tensor::*;
 

@@ -1,4 +1,4 @@
-//! Where casts apply, and where they don't.
+//! The scopes in which casts apply.
 
 use kiln_tensor::*;
 
@@ -24,10 +24,10 @@ fn scopes_nest_and_end() {
     let off = (DType::F32, DType::F16, false);
     assert_eq!(inside, (DType::BF16, DType::F16, off, DType::BF16));
     assert!(!is_autocast_enabled());
-    // A panic ends it, too.
+    // A panic also ends the scope.
     let caught = std::panic::catch_unwind(|| autocast(DType::BF16, || panic!("on purpose")));
     assert!(caught.is_err() && !is_autocast_enabled());
-    // It is this thread's alone.
+    // The scope applies to this thread only.
     autocast(DType::BF16, || {
         let other = std::thread::spawn(is_autocast_enabled).join().unwrap();
         assert!(!other);
@@ -44,7 +44,7 @@ fn gradients_arrive_in_the_dtype_of_the_parameter() {
     loss.backward().unwrap();
     let found = w.grad().unwrap();
     assert_eq!(found.dtype(), DType::F32);
-    // Close to that in f32, and not the same.
+    // Close to the gradient in f32, but not equal.
     w.zero_grad();
     x.linear(&w)
         .cross_entropy(Tensor::from([0i64, 1, 2, 0, 1]))
@@ -70,7 +70,7 @@ fn casts_are_part_of_compiled_functions() {
     wanted.realize().unwrap();
     let bits = |t: &Tensor| t.to_dtype(DType::F32).to_vec::<f32>().unwrap();
     assert_eq!(bits(&found), bits(&wanted));
-    // The scope around a run means nothing: the function was recorded outside of one.
+    // A scope around a run has no effect: the function was recorded outside of one.
     let plain = compile(Spec::new(DType::F32, ("n", 8)), |x| x.linear(&w)).unwrap();
     let found = autocast(DType::BF16, || plain.run(&x)).unwrap();
     assert_eq!(found.dtype(), DType::F32);
@@ -115,10 +115,10 @@ fn a_custom_function_says_what_it_does() {
             |(x, w), g: Tensor| (g.matmul(&w), g.t().matmul(&x)),
         )
     };
-    // Without a rule it is cast as all that it is made of, and so is its derivative.
+    // Without a rule its operations are cast as everywhere, and so is its derivative.
     let y = autocast(DType::BF16, || linear().apply((&x, &w)));
     assert_eq!(y.dtype(), DType::BF16);
-    // With one, it gets its inputs in a dtype and casts nothing.
+    // With a rule, its inputs are cast to a dtype and nothing else is cast.
     for dtype in [DType::F32, DType::BF16] {
         let f = linear().cast_inputs(dtype);
         let y = autocast(DType::F16, || f.apply((&x, &w)));
@@ -150,7 +150,7 @@ fn what_can_not_be_cast_is_an_error_with_what_to_do() {
         text.contains("autocast is to f16 or bf16, not f32"),
         "{text}"
     );
-    // f64, integers and what is in no list are left alone.
+    // f64, integers and operations in no list are unchanged.
     let (wide, ints) = (x.to_dtype(DType::F64), Tensor::arange(0, 4, 1));
     autocast(DType::BF16, || {
         assert_eq!(wide.matmul(wide.t()).dtype(), DType::F64);

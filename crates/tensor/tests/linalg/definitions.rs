@@ -1,4 +1,4 @@
-//! Each factor times the others is the matrix.
+//! Factorisations: the product of the factors is the matrix.
 
 use crate::{FLOATS, SIZES, assert_near, identity, positive, random};
 use kiln_tensor::Triangle::{Lower, Upper};
@@ -15,7 +15,7 @@ fn rectangles() -> impl Iterator<Item = (usize, usize)> {
     shapes.filter(|(m, n)| m.max(n) <= &70)
 }
 
-/// Matrices in batches of none, three and two dims, of which some are transposed views.
+/// Matrices without batch dims, and with one or two; all of them are transposed views.
 fn each(mut f: impl FnMut(Tensor, &[usize], usize, usize) -> Result<()>) -> Result<()> {
     for dtype in FLOATS {
         for (i, (m, n)) in rectangles().enumerate() {
@@ -72,7 +72,7 @@ fn lu() -> Result<()> {
         assert_near(&p.matmul(t(&p)), &identity(batch, m, a.dtype()), 0.0, 0);
         assert_near(&l.tril(), &l, 0.0, 0);
         assert_near(&u.triu(), &u, 0.0, 0);
-        // The largest of a column is the pivot.
+        // The pivot is the largest element of its column.
         if l.numel()? > 0 {
             assert!(l.abs().amax(()).to_dtype(DType::F64).item::<f64>()? <= 1.0);
         }
@@ -187,7 +187,7 @@ fn solving() -> Result<()> {
             for (triangle, unit) in [(Lower, false), (Lower, true), (Upper, false), (Upper, true)] {
                 let upper = triangle == Upper;
                 let mut whole = if upper { a.triu() } else { a.tril() };
-                // Divided, so that a unit triangle has no large inverse.
+                // Divided, so that the inverse of a unit triangle is not large.
                 whole /= 2 * n as i64 + 1;
                 if unit {
                     let diagonal = &whole * &identity(&[], n, dtype);
@@ -254,7 +254,7 @@ fn determinants() -> Result<()> {
         (0.0, f64::NEG_INFINITY)
     );
     assert_eq!(Tensor::zeros([3, 3], DType::F32).det().item::<f32>()?, 0.0);
-    // A known one: an odd permutation.
+    // A known determinant: an odd permutation.
     let swap = Tensor::from([[0.0, 1.0], [1.0, 0.0]]);
     assert_eq!(swap.det().item::<f64>()?, -1.0);
     Ok(())
@@ -270,7 +270,7 @@ fn pseudo_inverses() -> Result<()> {
         assert_near(&t(&y.matmul(&a)), &y.matmul(&a), size, m + n);
         Ok(())
     })?;
-    // Of rank 1, from one column times one row.
+    // A matrix of rank 1: a column times a row.
     let a = random(1, &[4, 1], DType::F64).matmul(random(2, &[1, 3], DType::F64));
     let y = a.pinv();
     assert_near(&y.matmul(&a).matmul(&y), &y, 10.0, 7);
@@ -308,7 +308,7 @@ fn least_squares() -> Result<()> {
         let a = random(m as u64, &[2, m, n], DType::F64);
         let b = random(n as u64, &[2, m, 2], DType::F64);
         let (x, residuals, rank, values) = a.lstsq(&b);
-        // The rest is orthogonal to the columns of A.
+        // The residual is orthogonal to the columns of A.
         let off = a.matmul(&x) - &b;
         assert_near(&t(&a).matmul(&off), &x.zeros_like(), 1e2, m);
         if m > n {

@@ -1,4 +1,4 @@
-//! Gradients, once and twice, against central differences.
+//! First and second derivatives, compared with central differences.
 
 use crate::{positive, random};
 use kiln_tensor::Triangle::{Lower, Upper};
@@ -9,7 +9,7 @@ use kiln_tensor::{
 
 const F: DType = DType::F64;
 
-/// Checks the derivative of a sum of fixed multiples of what `f` gives, and the derivative of that.
+/// Checks the first and second derivatives of a weighted sum of the results of `f` and their squares.
 #[track_caller]
 fn check(f: impl Fn(&[Tensor]) -> Vec<Tensor>, inputs: &[&Tensor]) {
     let loss = |x: &[Tensor]| {
@@ -86,7 +86,7 @@ fn singular_values_and_vectors() {
     for shape in [&[2, 3, 3][..], &[4, 2], &[2, 4]] {
         let a = random(5, shape, F);
         check(|x| vec![x[0].svdvals()], &[&a]);
-        // What does not depend on the signs of the vectors.
+        // Results that don't depend on the signs of the vectors.
         check(
             |x| {
                 let (u, s, v) = x[0].svd_with(Svd::new().full_matrices(false));
@@ -200,7 +200,7 @@ fn determinants() {
 
 #[test]
 fn a_singular_matrix_has_a_gradient_of_its_determinant() {
-    // The cofactors of rank n − 1, n − 2 and 1 × 1.
+    // Cofactors of matrices of rank n − 1 and n − 2, and of a 1 × 1 matrix.
     for (a, expected) in [
         (
             Tensor::from([[1.0, 2.0], [2.0, 4.0]]),
@@ -282,7 +282,7 @@ fn equal_singular_values_have_gradients() -> Result<()> {
         Tensor::eye(3, F).to_vec::<f64>()?
     );
     one.zero_grad();
-    // Of the values alone, through all three.
+    // The gradient of the values alone, through all three factors.
     one.svd_with(Svd::new().full_matrices(false))
         .1
         .sum(())

@@ -1,4 +1,4 @@
-//! What can't be computed says so, at the user's line.
+//! Errors of invalid matrices and operands, located at the user's line.
 
 use crate::{positive, random};
 use kiln_tensor::{DType, ErrorKind, QrMode, Result, Solve, Spec, Svd, Tensor, Triangle, compile};
@@ -38,7 +38,7 @@ fn what_is_not_positive_definite_names_element_and_minor() {
                 "(Batch element 1): The factorization could not be completed because the input is not positive-definite (the leading minor of order {order} is not positive-definite)."
             );
             assert!(text.contains(&expected), "{text}");
-            // The first line, since others show this file.
+            // Only the first line, since others quote this file.
             let first = message(&bad.cholesky_with(Triangle::Upper));
             assert!(!first.lines().next().unwrap().contains("(Batch element"));
         }
@@ -59,7 +59,7 @@ fn nan_and_infinities_end() -> Result<()> {
             ] {
                 assert!(message(&y).contains("non-finite values"), "{}", message(&y));
             }
-            // These pass them on, or refuse them.
+            // These pass such values on, or reject them.
             for y in [
                 x.lu().2,
                 x.qr_with(QrMode::Complete).1,

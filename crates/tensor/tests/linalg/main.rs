@@ -1,5 +1,5 @@
-//! Linear algebra: every factorisation against its definition, every derivative against central differences,
-//! and what is wrong or empty.
+//! Linear algebra: every factorisation against its definition, every derivative against central differences, and
+//! invalid or empty matrices.
 
 mod definitions;
 mod derivatives;
@@ -10,10 +10,10 @@ use kiln_tensor::{DType, Tensor, where_, with_seed};
 
 const FLOATS: [DType; 2] = [DType::F32, DType::F64];
 
-/// Odd sizes, and one beyond the panels of the factorisations.
+/// Odd sizes, and one larger than the panels of the factorisations.
 const SIZES: [usize; 7] = [0, 1, 2, 3, 5, 17, 70];
 
-/// Normally distributed numbers that follow from the seed.
+/// Normally distributed numbers determined by the seed.
 fn random(seed: u64, shape: &[usize], dtype: DType) -> Tensor {
     with_seed(seed, || Tensor::randn(shape, DType::F64)).to_dtype(dtype)
 }
@@ -25,7 +25,7 @@ fn positive(seed: u64, shape: &[usize], dtype: DType) -> Tensor {
     x.matmul(x.transpose(-1, -2)) + Tensor::eye(n, dtype)
 }
 
-/// Whether all elements agree to some hundred roundings of numbers of this size, and n of them.
+/// Checks that all elements agree up to 100 (size + 1) (n + 1) rounding errors.
 #[track_caller]
 fn assert_near(found: &Tensor, expected: &Tensor, size: f64, n: usize) {
     assert_eq!(found.shape().unwrap(), expected.shape().unwrap());

@@ -1,4 +1,4 @@
-//! Inside programs: compiled, with sizes left open, beside other work.
+//! Linear algebra in programs: compiled, with open sizes, and with other operations.
 
 use crate::{assert_near, positive, random};
 use kiln_tensor::{DType, Result, Spec, Svd, Tensor, Var, compile, evaluate_reference};
@@ -70,7 +70,7 @@ fn the_reference_agrees() -> Result<()> {
 
 #[test]
 fn a_factor_is_trained() -> Result<()> {
-    // The Gaussian of most likelihood has the covariance of the data.
+    // The Gaussian of maximum likelihood has the covariance of the data.
     let x = random(2, &[500, 2], DType::F64).matmul(Tensor::from([[1.0, 0.5], [0.0, 0.7]]));
     let covariance = x.transpose(0, 1).matmul(&x) / 500.0;
     let precision = Var::parameter(Tensor::eye(2, DType::F64))?;

@@ -1,4 +1,4 @@
-//! Factors: Cholesky, LU and QR.
+//! Factorisations: Cholesky, LU and QR.
 
 use super::{on_host, one_on_host, routine, sizes, square};
 use crate::operand::AsTensor;
@@ -11,7 +11,7 @@ use kiln_derive::{autocast, on_cells};
 use kiln_ir::linalg::{least, parts, permutation, unit_lower};
 use kiln_ir::{Builder, OpError, Pw};
 
-/// Which factors [`Tensor::qr`] gives.
+/// The factors that [`Tensor::qr`] returns.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum QrMode {
     /// Q `[.., m, k]` and R `[.., k, n]` with k = min(m, n).
@@ -34,15 +34,15 @@ pub enum Triangle {
 
 #[on_cells]
 impl Tensor {
-    /// The lower triangular L of `A = L Lᵀ`. That triangle of A alone is read.
+    /// The lower triangular L of `A = L Lᵀ`. Only the lower triangle of A is read.
     ///
-    /// Reading it is an error if a matrix is not positive-definite.
+    /// Reading the result is an error if a matrix is not positive-definite.
     #[track_caller]
     pub fn cholesky(&self) -> Tensor {
         self.cholesky_with(Triangle::Lower)
     }
 
-    /// [`Tensor::cholesky`], or from the upper triangle of A the upper triangular U of `A = Uᵀ U`.
+    /// [`Tensor::cholesky`], or the upper triangular U of `A = Uᵀ U` from the upper triangle of A.
     #[autocast]
     #[track_caller]
     pub fn cholesky_with(&self, triangle: Triangle) -> Tensor {
@@ -63,7 +63,7 @@ impl Tensor {
         self.cholesky_solve_with(factor, Triangle::Lower)
     }
 
-    /// [`Tensor::cholesky_solve`] with a factor that is this triangle.
+    /// [`Tensor::cholesky_solve`] with a factor in this triangle.
     #[autocast]
     #[track_caller]
     pub fn cholesky_solve_with(&self, factor: impl AsTensor, triangle: Triangle) -> Tensor {
@@ -75,13 +75,13 @@ impl Tensor {
         })
     }
 
-    /// The inverse of the matrices of which this is the lower Cholesky factor.
+    /// The inverse of the matrices whose lower Cholesky factor this is.
     #[track_caller]
     pub fn cholesky_inverse(&self) -> Tensor {
         self.cholesky_inverse_with(Triangle::Lower)
     }
 
-    /// [`Tensor::cholesky_inverse`] of a factor that is this triangle.
+    /// [`Tensor::cholesky_inverse`] of a factor in this triangle.
     #[autocast]
     #[track_caller]
     pub fn cholesky_inverse_with(&self, triangle: Triangle) -> Tensor {
@@ -95,8 +95,8 @@ impl Tensor {
         })
     }
 
-    /// `A = Q R` with orthogonal columns of a reduced Q and an upper triangular R. The derivative needs the
-    /// first k columns of A to be independent, and a reduced Q where there are more rows than columns.
+    /// `A = Q R` with a reduced Q with orthonormal columns and an upper triangular R. The derivative needs the first
+    /// k columns of A to be independent, and a reduced Q if there are more rows than columns.
     #[track_caller]
     pub fn qr(&self) -> (Tensor, Tensor) {
         self.qr_with(QrMode::Reduced)
@@ -124,7 +124,7 @@ impl Tensor {
         (q, r)
     }
 
-    /// `A = P L U` with a permutation P, L lower triangular with ones on the diagonal, U upper triangular,
+    /// `A = P L U` with a permutation P, a lower triangular L with ones on the diagonal, and an upper triangular U,
     /// for matrices of any shape.
     #[track_caller]
     pub fn lu(&self) -> (Tensor, Tensor, Tensor) {
@@ -143,8 +143,8 @@ impl Tensor {
         (p, l, u)
     }
 
-    /// L, without its ones, and U of [`Tensor::lu`] in one matrix, and the i32 pivots `[.., k]`: at step i,
-    /// row i changed places with row `pivot − 1`. Singular matrices are factored too.
+    /// L, without its ones, and U of [`Tensor::lu`] in one matrix, and the i32 pivots `[.., k]`: at step i, rows i
+    /// and `pivot − 1` were swapped. Singular matrices are factored too.
     #[track_caller]
     pub fn lu_factor(&self) -> (Tensor, Tensor) {
         let [lu, pivots] = on_host("linalg.lu_factor", [self], |b, [a]| {
@@ -183,7 +183,7 @@ impl Tensor {
     }
 }
 
-/// X of `L Lᵀ X = B`, or of `Uᵀ U X = B`.
+/// Solves `L Lᵀ X = B` or `Uᵀ U X = B` for X.
 fn with_factor(
     b: &mut Recorder,
     factor: &Tensor,
@@ -200,7 +200,7 @@ fn with_factor(
     routine(b, Routine::SolveTriangular { upper: true, unit }, &[u, &x])
 }
 
-/// L U and the pivots.
+/// Returns L and U in one matrix, and the pivots.
 fn factored(b: &mut Recorder, a: &Tensor) -> Result<(Tensor, Tensor), OpError> {
     let (_, m, n) = sizes(a)?;
     let k = least(&m, &n)?;

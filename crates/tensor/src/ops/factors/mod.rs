@@ -1,7 +1,7 @@
-//! Decompositions of matrices, and what is computed with them: `torch.linalg` with the feature `linalg`.
+//! Matrix decompositions and operations based on them: `torch.linalg`, with the feature `linalg`.
 //!
-//! Matrices of f32 or f64 lie in the last two dims; the others are a batch. They are computed on the host:
-//! operands on a GPU are copied there when an operation is recorded, and results back.
+//! Matrices of f32 or f64 are in the last two dims; the others are a batch. They are computed on the host: operands
+//! on a GPU are copied there when an operation is recorded, and results are copied back.
 
 mod decompose;
 mod solve;
@@ -18,8 +18,7 @@ use kiln_base::{DType, Dim};
 use kiln_ir::linalg::{apply, matrices};
 use kiln_ir::{Builder, OpError, Shape, broadcast_shapes, ensure};
 
-/// What `f` records on the host from these operands, which are moved there and the results back. An
-/// error gives poisoned tensors.
+/// Records `f` on the host: moves the operands there and the results back. An error gives poisoned tensors.
 #[track_caller]
 pub(super) fn on_host<const N: usize, const M: usize>(
     called: &'static str,
@@ -75,13 +74,13 @@ fn routine(b: &mut Recorder, routine: Routine, x: &[&Tensor]) -> Result<Tensor, 
     apply(b, routine, &x)
 }
 
-/// Batch dims, rows and columns.
+/// Returns the batch dims, rows and columns of matrices.
 fn sizes(x: &Tensor) -> Result<(Shape, Dim, Dim), OpError> {
     let (batch, m, n) = matrices(x.fact())?;
     Ok((batch.into(), m.clone(), n.clone()))
 }
 
-/// The same, of square matrices.
+/// Returns the batch dims and size of square matrices.
 fn square(x: &Tensor) -> Result<(Shape, Dim), OpError> {
     let (batch, m, n) = sizes(x)?;
     ensure!(
@@ -91,7 +90,7 @@ fn square(x: &Tensor) -> Result<(Shape, Dim), OpError> {
     Ok((batch, n))
 }
 
-/// Both with the batch dims that theirs broadcast to.
+/// Broadcasts both to the same batch dims.
 fn beside(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Result<[Tensor; 2], OpError> {
     let ((left, ..), (right, ..)) = (sizes(x)?, sizes(y)?);
     let batch = broadcast_shapes([&left[..], &right[..]]).ok_or_else(|| {
@@ -109,7 +108,7 @@ fn beside(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Result<[Tensor; 2], OpErr
     Ok([stretched(x)?, stretched(y)?])
 }
 
-/// ε of a float dtype.
+/// The machine epsilon of a float dtype.
 fn epsilon(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => f64::EPSILON,

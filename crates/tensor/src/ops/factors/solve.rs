@@ -14,43 +14,43 @@ use kiln_ir::linalg::least;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
-    /// On which side [`Tensor::solve_with`] has its matrix.
+    /// The side of the matrix in [`Tensor::solve_with`].
     Solve () {
-        /// Whether it solves `A X = B` (default yes), or `X A = B`.
+        /// True to solve `A X = B` (the default), false to solve `X A = B`.
         left: bool = true,
     }
 }
 
 options! {
-    /// What [`Tensor::solve_triangular`] solves; the triangle alone stands for it.
+    /// The options of [`Tensor::solve_triangular`]; converts from the triangle alone.
     SolveTriangular (
         /// The triangle of the matrix that is read.
         triangle: Triangle
     ) {
-        /// Whether it solves `A X = B` (default yes), or `X A = B`.
+        /// True to solve `A X = B` (the default), false to solve `X A = B`.
         left: bool = true,
-        /// Whether ones stand for the diagonal (default no).
+        /// True if the diagonal is taken as ones (default false).
         unitriangular: bool = false,
     }
 }
 
 #[on_cells]
 impl Tensor {
-    /// The inverse of square matrices. Reading it is an error if one is singular.
+    /// The inverse of square matrices. Reading the result is an error if one is singular.
     #[autocast]
     #[track_caller]
     pub fn inv(&self) -> Tensor {
         one_on_host("linalg.inv", [self], |b, [a]| inverse(b, a))
     }
 
-    /// The solution X of `A X = B`. B is a vector `[n]` (or one for each matrix of A) or matrices whose batch
-    /// dims broadcast with A's. Reading it is an error if A is singular.
+    /// The solution X of `A X = B`. B is a vector `[n]` (or one for each matrix of A) or matrices whose batch dims
+    /// broadcast with A's. Reading the result is an error if A is singular.
     #[track_caller]
     pub fn solve(&self, other: impl AsTensor) -> Tensor {
         self.solve_with(other, Solve::new())
     }
 
-    /// [`Tensor::solve`], where A can stand on the other side.
+    /// [`Tensor::solve`] with A on either side.
     #[autocast]
     #[track_caller]
     pub fn solve_with(&self, other: impl AsTensor, how: Solve) -> Tensor {
@@ -76,8 +76,8 @@ impl Tensor {
         })
     }
 
-    /// The solution X of `A X = B` for a triangular A, of which this triangle alone is read. A zero on the
-    /// diagonal gives infinities or NaN.
+    /// The solution X of `A X = B` for a triangular A, of which only this triangle is read. A zero on the diagonal
+    /// gives infinities or NaN.
     ///
     /// ```
     /// use kiln_tensor::{SolveTriangular, Tensor, Triangle};
@@ -111,8 +111,8 @@ impl Tensor {
         })
     }
 
-    /// The determinant of square matrices, `[..]`. It has a first and a second derivative at singular matrices too,
-    /// and further ones elsewhere.
+    /// The determinant of square matrices, `[..]`. At singular matrices it also has a first and a second derivative;
+    /// elsewhere it has further ones.
     #[track_caller]
     pub fn det(&self) -> Tensor {
         one_on_host("linalg.det", [self], |b, [a]| {
@@ -120,7 +120,7 @@ impl Tensor {
         })
     }
 
-    /// The sign of the determinant (0 of a singular matrix) and the natural logarithm of its size (−∞).
+    /// The sign of the determinant (0 for a singular matrix) and the natural logarithm of its absolute value (−∞).
     #[track_caller]
     pub fn slogdet(&self) -> (Tensor, Tensor) {
         let [sign, log] = on_host("linalg.slogdet", [self], |b, [a]| {
@@ -133,7 +133,7 @@ impl Tensor {
         (sign, log)
     }
 
-    /// The natural logarithm of the determinant; NaN where that is negative.
+    /// The natural logarithm of the determinant; NaN where the determinant is negative.
     #[track_caller]
     pub fn logdet(&self) -> Tensor {
         one_on_host("logdet", [self], |b, [a]| {
@@ -147,7 +147,7 @@ impl Tensor {
         })
     }
 
-    /// The Moore-Penrose pseudo-inverse `[.., n, m]`; see [`Rank`] for the singular values that count as 0.
+    /// The Moore-Penrose pseudo-inverse `[.., n, m]`; see [`Rank`] for the singular values that are treated as 0.
     #[track_caller]
     pub fn pinv(&self) -> Tensor {
         self.pinv_with(Rank::new())
@@ -163,10 +163,10 @@ impl Tensor {
         })
     }
 
-    /// The solution X of the least squares of `A X − B` that is smallest itself, the squares that are left
-    /// `[.., k]`, the rank of A and its singular values. Singular values of at most `rcond · largest` count
-    /// as 0 with an `rcond` of `max(m, n) ε`. There are no squares, `[0]`, unless A has more rows than
-    /// columns; those of a matrix without full rank are given too.
+    /// The least-squares solution X of `A X = B` with the smallest norm, the residual sums of squares `[.., k]`, the
+    /// rank of A and its singular values. Singular values of at most `rcond · largest` are treated as 0; the default
+    /// `rcond` is `max(m, n) ε`. Residuals are empty, `[0]`, unless A has more rows than columns; they are also given
+    /// for a matrix without full rank.
     #[track_caller]
     pub fn lstsq(&self, other: impl AsTensor) -> (Tensor, Tensor, Tensor, Tensor) {
         self.lstsq_with(other, Cutoff::Default)
@@ -215,7 +215,7 @@ impl Tensor {
     }
 }
 
-/// X of `A X = B`, or by the routine for Aᵀ of `X A = B`.
+/// Solves `A X = B` for X, or `X A = B` by the routine for Aᵀ.
 fn sided(
     b: &mut Recorder,
     own: Routine,
@@ -242,7 +242,7 @@ fn sided(
     b.transposed(&x)
 }
 
-/// The symmetric matrices with the lower triangle of `a` where it is said to stand for these, else `a`.
+/// Returns symmetric matrices with the lower triangle of `a` if `hermitian`, else `a`.
 pub(super) fn symmetric_if(
     hermitian: bool,
     b: &mut Recorder,
@@ -258,7 +258,7 @@ pub(super) fn symmetric_if(
     b.binary(Pw::Add, &lower, &upper)
 }
 
-/// The default of a relative tolerance.
+/// The default relative tolerance, `max(m, n) ε`.
 pub(super) fn default_tolerance(a: &Tensor) -> Result<f64, OpError> {
     let (_, m, n) = sizes(a)?;
     let size = |d: &kiln_base::Dim| {

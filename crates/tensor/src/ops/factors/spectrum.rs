@@ -1,4 +1,4 @@
-//! Singular values, eigenvalues, and what they say of a matrix.
+//! Singular values, eigenvalues, ranks and condition numbers.
 
 use super::decompose::Triangle;
 use super::solve::{default_tolerance, symmetric_if};
@@ -14,18 +14,18 @@ use kiln_ir::linalg::{least, parts};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
-    /// How large the factors of [`Tensor::svd_with`] are.
+    /// The sizes of the factors of [`Tensor::svd_with`].
     Svd () {
-        /// Whether U is `[.., m, m]` and Vᵀ `[.., n, n]` (default yes), or `[.., m, k]` and `[.., k, n]` with
-        /// k = min(m, n).
+        /// True if U is `[.., m, m]` and Vᵀ `[.., n, n]` (the default), false if they are `[.., m, k]` and `[.., k,
+        /// n]` with k = min(m, n).
         full_matrices: bool = true,
     }
 }
 
-/// Up to where a singular value counts as 0: a number, or a tensor that broadcasts to the batch.
+/// A bound up to which singular values are treated as 0: a number, or a tensor that broadcasts to the batch.
 #[derive(Clone, Debug, Default)]
 pub enum Cutoff {
-    /// Not said.
+    /// The default.
     #[default]
     Default,
     /// For all matrices.
@@ -53,8 +53,8 @@ impl From<Tensor> for Cutoff {
 }
 
 options! {
-    /// Which singular values [`Tensor::pinv_with`] and [`Tensor::matrix_rank_with`] take for 0: those of at
-    /// most `max(atol, rtol · largest)`. Without either, `rtol` is `max(m, n) ε`.
+    /// The singular values that [`Tensor::pinv_with`] and [`Tensor::matrix_rank_with`] treat as 0: those of at most
+    /// `max(atol, rtol · largest)`. If neither is given, `rtol` is `max(m, n) ε`.
     ///
     /// ```
     /// use kiln_tensor::{Rank, Tensor};
@@ -68,24 +68,24 @@ options! {
         atol: Cutoff = Cutoff::Default,
         /// The relative tolerance.
         rtol: Cutoff = Cutoff::Default,
-        /// Whether the lower triangle stands for a symmetric matrix (default no).
+        /// True if the lower triangle represents a symmetric matrix (default false).
         hermitian: bool = false,
     }
 }
 
 #[on_cells]
 impl Tensor {
-    /// U `[.., m, m]`, the singular values S `[.., min(m, n)]`, descending, and Vᵀ `[.., n, n]` of
-    /// `A = U diag(S) Vᵀ`. Signs, and directions of equal singular values, are any; a gradient that depends
-    /// on them means nothing.
+    /// U `[.., m, m]`, the singular values S `[.., min(m, n)]`, descending, and Vᵀ `[.., n, n]` of `A = U diag(S)
+    /// Vᵀ`. Signs, and directions for equal singular values, are arbitrary; a gradient that depends on them is
+    /// meaningless.
     ///
-    /// Reading it is an error if a matrix holds NaN or an infinity.
+    /// Reading the result is an error if a matrix holds NaN or an infinity.
     #[track_caller]
     pub fn svd(&self) -> (Tensor, Tensor, Tensor) {
         self.svd_with(Svd::new())
     }
 
-    /// [`Tensor::svd`], which can leave out what no singular value belongs to.
+    /// [`Tensor::svd`], which can omit the vectors without singular values.
     #[autocast]
     #[track_caller]
     pub fn svd_with(&self, how: Svd) -> (Tensor, Tensor, Tensor) {
@@ -104,7 +104,7 @@ impl Tensor {
         (u, s, v)
     }
 
-    /// The singular values alone, descending. Their derivative is right for equal ones too.
+    /// The singular values alone, descending. Their derivative is also right for equal ones.
     #[autocast]
     #[track_caller]
     pub fn svdvals(&self) -> Tensor {
@@ -113,11 +113,11 @@ impl Tensor {
         })
     }
 
-    /// The eigenvalues `[.., n]`, ascending, of symmetric matrices, and their eigenvectors as columns of
-    /// `[.., n, n]`, from the lower triangle. Signs, and directions of equal eigenvalues, are any; a gradient
-    /// that depends on them means nothing.
+    /// The eigenvalues `[.., n]`, ascending, of symmetric matrices, and their eigenvectors as columns of `[.., n,
+    /// n]`, from the lower triangle. Signs, and directions for equal eigenvalues, are arbitrary; a gradient that
+    /// depends on them is meaningless.
     ///
-    /// Reading it is an error if that triangle holds NaN or an infinity.
+    /// Reading the result is an error if that triangle holds NaN or an infinity.
     #[track_caller]
     pub fn eigh(&self) -> (Tensor, Tensor) {
         self.eigh_with(Triangle::Lower)
@@ -155,7 +155,7 @@ impl Tensor {
         })
     }
 
-    /// How many singular values are not about 0, as i64; see [`Rank`].
+    /// The number of singular values that are not treated as 0, as i64; see [`Rank`].
     #[track_caller]
     pub fn matrix_rank(&self) -> Tensor {
         self.matrix_rank_with(Rank::new())
@@ -173,9 +173,9 @@ impl Tensor {
         })
     }
 
-    /// The condition number: the norm of a matrix times that of its inverse. By the orders ±2 from
-    /// singular values, of matrices of any shape; by the others of square ones, infinite for a singular
-    /// one. PyTorch's default is 2.
+    /// The condition number: the norm of a matrix times that of its inverse. For the orders ±2 it is computed from
+    /// singular values, for matrices of any shape; for other norms matrices must be square, and a singular one gives
+    /// infinity. PyTorch's default is 2.
     #[autocast]
     #[track_caller]
     pub fn cond(&self, p: impl Into<MatrixNorm>) -> Tensor {
@@ -206,7 +206,7 @@ impl Tensor {
                 }
             }
             let product = b.binary(Pw::Mul, &own, &other)?;
-            // A singular matrix's inverse is infinite or NaN; NaN of A itself stays.
+            // A singular matrix's inverse is infinite or NaN. A NaN of A itself stays.
             let nan = b.unary(Pw::IsNan, &product)?;
             let whole = b.unary(Pw::IsNan, &own)?;
             let whole = b.unary(Pw::Not, &whole)?;
@@ -216,7 +216,7 @@ impl Tensor {
     }
 }
 
-/// The transpose if the upper triangle is meant.
+/// Transposes if `triangle` is the upper one.
 fn turned(b: &mut Recorder, a: &Tensor, triangle: Triangle) -> Result<Tensor, OpError> {
     match triangle {
         Triangle::Upper => b.transposed(a),
@@ -224,7 +224,7 @@ fn turned(b: &mut Recorder, a: &Tensor, triangle: Triangle) -> Result<Tensor, Op
     }
 }
 
-/// The absolute and the relative tolerance for each matrix of a batch.
+/// Returns the absolute and the relative tolerance for each matrix of a batch.
 pub(super) fn tolerances(
     b: &mut Recorder,
     a: &Tensor,
@@ -259,7 +259,7 @@ pub(super) fn tolerances(
     Ok([absolute, relative])
 }
 
-/// How many singular values count.
+/// Returns the number of singular values above the tolerances.
 pub(super) fn rank(
     b: &mut Recorder,
     values: &Tensor,
