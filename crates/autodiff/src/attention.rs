@@ -1,4 +1,4 @@
-//! Attention: one op gives the gradients of query, key and value, and computes the weights again.
+//! Attention: one op computes the gradients of query, key and value, and recomputes the weights.
 
 use crate::erased::{Erased, Id};
 use crate::{Call, Gradients, tape};
@@ -11,7 +11,7 @@ pub(crate) fn pullback(
     g: &Id,
     call: &Call<'_, Id>,
 ) -> Result<Gradients<Id>, OpError> {
-    // The gradient of a mask is as large as the weights are. A random key has none.
+    // The gradient of a mask is as large as the weights. A random key has none.
     if op.mask(&call.wanted[3..]).is_some_and(|wanted| *wanted) {
         return tape::through_parts(b, call, g);
     }

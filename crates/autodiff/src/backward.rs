@@ -9,44 +9,44 @@ pub type Place = (usize, u32);
 
 /// A step of a program.
 pub struct Step<'a, V> {
-    /// How gradients pass it.
+    /// The rule for gradients of the step.
     pub rule: Rule<'a, V>,
-    /// The operands, and the earlier step that each is a result of, if any.
+    /// The operands, each with the earlier step whose result it is, if any.
     pub inputs: SmallVec<[(V, Option<Place>); 3]>,
     /// The results. Only those of a [`Rule::Op`] need be given.
     pub outputs: SmallVec<[V; 1]>,
 }
 
-/// A derivative that a user wrote: from the operands, the results and the cotangents of the results to
-/// those of the operands, of which only some are wanted.
+/// A user-defined derivative: from the operands, the results, the cotangents of the results and the flags of wanted
+/// operands to the cotangents of the operands.
 pub type Custom<'a, V> =
     dyn Fn(&[V], &[V], &[Option<V>], &[bool]) -> Result<Vec<Option<V>>, OpError> + 'a;
 
-/// How gradients pass a step.
+/// The rule for gradients of a step.
 pub enum Rule<'a, V> {
-    /// They end here.
+    /// No gradients pass the step.
     Leaf,
-    /// By the derivative of an op.
+    /// The derivative of an op.
     Op(&'a Op),
-    /// By a user's function.
+    /// A user's function.
     Custom(&'a Custom<'a, V>),
 }
 
-/// Why a program could not be differentiated.
+/// The reason why a program could not be differentiated.
 #[derive(Debug)]
 pub struct Problem {
     /// The step without a derivative.
     pub step: usize,
-    /// What is wrong there.
+    /// The error at that step.
     pub error: OpError,
 }
 
-/// Watches a backward pass.
+/// An observer of a backward pass.
 pub trait Observer<B: Builder> {
-    /// Before the derivative of a step is recorded.
+    /// Called before the derivative of a step is recorded.
     fn enter(&mut self, _b: &mut B, _step: usize) {}
 
-    /// Once the gradient of a result is complete: it may be replaced.
+    /// Called once the gradient of a result is complete; may replace it.
     ///
     /// # Errors
     /// If the replacement is invalid.
@@ -57,8 +57,8 @@ pub trait Observer<B: Builder> {
 
 impl<B: Builder> Observer<B> for () {}
 
-/// The gradients of `targets`: the cotangents in `seeds`, of results of the program, chained back
-/// through all steps. `None` for targets that the seeded results don't depend on.
+/// Returns the gradients of `targets`. The `seeds` are cotangents of results of the program, chained back through all
+/// steps. `None` for targets that the seeded results don't depend on.
 ///
 /// # Errors
 /// If a step between the seeds and the targets has no derivative.
@@ -118,7 +118,7 @@ pub fn backward<B: Builder>(
     Ok(targets.iter().map(found).collect())
 }
 
-/// The gradients of a step's operands.
+/// Returns the gradients of a step's operands.
 fn through<B: Builder>(
     b: &mut B,
     step: &Step<'_, B::Value>,
@@ -163,8 +163,8 @@ fn add<B: Builder>(
     Ok(())
 }
 
-/// Appends to a graph the gradients of `inputs`, given cotangents of some of its values. `None` for
-/// inputs that those values don't depend on.
+/// Appends to a graph the gradients of `inputs`, for the given cotangents of some of its values. `None` for inputs
+/// that those values don't depend on.
 ///
 /// # Errors
 /// If an op between them has no derivative.
@@ -191,7 +191,7 @@ pub fn gradients(
     backward(&mut b, &steps, seeds, &targets, &mut Lines(&forward))
 }
 
-/// Records derivatives at the lines of what they belong to.
+/// Records derivatives at the lines of the nodes that they belong to.
 struct Lines<'a>(&'a Graph);
 
 impl<'g> Observer<GraphBuilder<'g>> for Lines<'_> {

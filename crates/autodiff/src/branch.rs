@@ -1,5 +1,5 @@
-//! The derivative of a branch: a branch over the pullbacks of its graphs, which compute again what
-//! they need of the forward values.
+//! The derivative of a branch: a branch over the pullbacks of its graphs, which recompute the forward values that
+//! they need.
 
 use crate::erased::{Erased, Id};
 use crate::{Call, Gradients, gradients};
@@ -23,7 +23,7 @@ pub(crate) fn pullback(
         graphs.push(graph);
         found.push(grads);
     }
-    // What neither branch depends on has no gradient; what one depends on is zero in the other.
+    // Operands that neither branch depends on have no gradient; if only one depends on them, the other's is zero.
     let given: Vec<usize> = (0..wanted.len())
         .filter(|i| found.iter().any(|grads| grads[*i].is_some()))
         .collect();
@@ -59,8 +59,8 @@ pub(crate) fn pullback(
     Ok(gradient)
 }
 
-/// A branch's graph with one more input for each output that has a cotangent, and the gradients of
-/// its inputs, whose positions among the op's operands are given.
+/// Returns a branch's graph with one more input for each output that has a cotangent, and the gradients of its
+/// inputs. `wanted` holds their positions among the op's operands.
 fn branch_pullback(
     branch: &Graph,
     seeded: &[usize],

@@ -1,18 +1,18 @@
-//! One builder that stands for any other, so that each rule is compiled once.
+//! A type-erased builder, so that each rule is compiled once.
 
 use crate::{Call, Gradients, rule};
 use kiln_base::prim::Reduction;
 use kiln_ir::{Builder, Fact, Op, OpError};
 use smallvec::SmallVec;
 
-/// The number of a value in a [`Table`].
+/// The index of a value in a [`Table`].
 #[derive(Clone)]
 pub(crate) struct Id(usize);
 
 /// The builder that rules record on.
 pub(crate) struct Erased<'e>(&'e mut dyn Numbered);
 
-/// A builder with numbers for its values.
+/// A builder with indices for its values.
 trait Numbered {
     fn emit(&mut self, op: Op, inputs: &[Id]) -> Result<SmallVec<[Id; 1]>, OpError>;
     fn ask(&self, value: &Id, f: &mut dyn FnMut(&Fact));
@@ -20,13 +20,13 @@ trait Numbered {
     fn reduce_keepdim(&mut self, kind: Reduction, x: &Id, axes: &[usize]) -> Result<Id, OpError>;
 }
 
-/// Any builder, and the values that have numbers so far.
+/// Any builder, and the values that have indices so far.
 struct Table<'b, B: Builder> {
     inner: &'b mut B,
     values: Vec<B::Value>,
 }
 
-/// The gradients of the operands, by the op's rule.
+/// Returns the gradients of the operands, by the op's rule.
 pub(crate) fn pullback<B: Builder>(
     b: &mut B,
     call: &Call<'_, B::Value>,

@@ -16,7 +16,7 @@ pub(crate) enum Expr {
     G,
     /// A number of the cotangent's dtype.
     Number(f64),
-    /// There is no formula; why.
+    /// No formula; holds the reason.
     Missing(&'static str),
     /// Zeros of the cotangent's shape.
     Zeros,
@@ -25,12 +25,12 @@ pub(crate) enum Expr {
 }
 
 impl Expr {
-    /// A row on formulas.
+    /// A pointwise op on formulas.
     pub(crate) fn call<const N: usize>(op: Pw, args: [Expr; N]) -> Expr {
         Expr::Call(op, Rc::new(args))
     }
 
-    /// A row on this formula alone.
+    /// A pointwise op on this formula alone.
     pub(crate) fn then(self, op: Pw) -> Expr {
         Expr::call(op, [self])
     }

@@ -42,9 +42,8 @@ pub(crate) fn scatter(
     Ok([Some(dx), None, Some(dsrc)].into_iter().collect())
 }
 
-/// `g · y / x`; where one factor is 0, the product of the others. As in PyTorch the source's
-/// gradient at a place with a zero counts the zeros of the source alone. Its own derivative is that of
-/// [`product_of_others`].
+/// `g · y / x`; where one factor is 0, the product of the others. As in PyTorch, the source's gradient at a place
+/// with a zero counts only the zeros of the source. Its own derivative is that of [`product_of_others`].
 fn product(
     b: &mut Erased<'_>,
     op: &Scatter,
@@ -58,10 +57,10 @@ fn product(
         let fact = b.fact(x);
         b.full(1.0, fact.dtype, &fact.shape)?
     };
-    // x's own: the product of what is scattered to it.
+    // The gradient of x: the product of the elements scattered to it.
     let scattered = b.op(*op, &[ones, index.clone(), src.clone()])?;
     let dx = b.pointwise(Pw::Mul, &[g.clone(), scattered])?;
-    // The source's: the product of everything else at its place.
+    // The gradient of the source: the product of all other factors at its place.
     let is_zero = b.with(Pw::Eq, src, 0.0)?;
     let filled = b.pointwise(Pw::Select, &[is_zero.clone(), one.clone(), src.clone()])?;
     let without_zeros = b.op(*op, &[x.clone(), index.clone(), filled.clone()])?;
@@ -79,7 +78,8 @@ fn product(
     let count = take(b, count)?;
     let quotient = b.pointwise(Pw::Div, &[product, filled])?;
     let zero = b.scalar_like(0.0, &quotient)?;
-    // A zero sees the others if it is the only one; a number sees them if there is no zero.
+    // The gradient of a zero is the product of the others if it is the only zero, that of a number if there is no
+    // zero.
     let own = b.cast(&is_zero, kiln_base::DType::I64)?;
     let alone = b.pointwise(Pw::Eq, &[count, own])?;
     let dsrc = b.pointwise(Pw::Select, &[alone, quotient, zero])?;
@@ -91,7 +91,7 @@ fn product(
     Ok([Some(dx), None, Some(dsrc)].into_iter().collect())
 }
 
-/// For each element of a source the product of the others that go to its place.
+/// Returns, for each element of a source, the product of the others with the same destination.
 fn product_of_others(b: &mut Erased<'_>, axis: usize, index: &Id, src: &Id) -> Result<Id, OpError> {
     let [others, own, other] = pairs(b, src, axis)?;
     let [theirs, ..] = pairs(b, index, axis)?;
@@ -107,7 +107,7 @@ fn product_of_others(b: &mut Erased<'_>, axis: usize, index: &Id, src: &Id) -> R
     b.op(Reduce { kind, axes }, &[factors])
 }
 
-/// Equal shares for all that are the extreme, x's own element among them.
+/// Splits the gradient equally among all elements equal to the extreme, including x's own element.
 fn extreme(
     b: &mut Erased<'_>,
     op: &Scatter,

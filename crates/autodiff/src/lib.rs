@@ -1,10 +1,9 @@
 //! Gradients, as ordinary nodes.
 //!
-//! [`pullback`] is the derivative of one op: from the cotangents of its outputs to those of its inputs.
-//! It is written against [`Builder`], so the same rules differentiate graphs and lazily recorded
-//! tensors, and what they write can be optimised, fused and differentiated again. The rules are compiled once, over
-//! one builder that stands for any other. [`backward`] chains
-//! the rules over a program. At ties and kinks the rules are PyTorch's.
+//! [`pullback`] is the derivative of one op: from the cotangents of its outputs to those of its inputs. It is written
+//! against [`Builder`], so the same rules differentiate graphs and lazily recorded tensors, and the recorded
+//! gradients can be optimised, fused and differentiated again. The rules are compiled once, for a type-erased
+//! builder. [`backward`] chains the rules over a program. At ties and kinks the rules are PyTorch's.
 //!
 //! ```
 //! use kiln_autodiff::gradients;
@@ -48,7 +47,7 @@ use kiln_base::linalg::Routine;
 use kiln_ir::{Builder, Op, OpError};
 use smallvec::{SmallVec, smallvec};
 
-/// What is to be differentiated: an op with its operands and results.
+/// An op to be differentiated, with its operands and results.
 pub struct Call<'a, V> {
     /// The op.
     pub op: &'a Op,
@@ -56,15 +55,15 @@ pub struct Call<'a, V> {
     pub inputs: &'a [V],
     /// Its results.
     pub outputs: &'a [V],
-    /// Which operands need a gradient. Only float operands do.
+    /// True for the operands that need a gradient. Only float operands do.
     pub wanted: &'a [bool],
 }
 
 /// One gradient for each operand; `None` where it is zero or not wanted.
 pub type Gradients<V> = SmallVec<[Option<V>; 3]>;
 
-/// The gradients of the operands, given those of the outputs (`None` for zero). Each has the dtype and
-/// shape of what it belongs to.
+/// Returns the gradients of the operands, for those of the outputs (`None` for zero). Each has the dtype and shape of
+/// its operand.
 ///
 /// # Errors
 /// If the op has no derivative.
@@ -79,7 +78,7 @@ pub fn pullback<B: Builder>(
     erased::pullback(b, call, cotangents)
 }
 
-/// [`pullback`] by the rule of the op; some cotangent is not zero.
+/// [`pullback`] by the rule of the op, if some cotangent is not zero.
 fn rule(
     b: &mut Erased<'_>,
     call: &Call<'_, Id>,

@@ -1,7 +1,7 @@
-//! Decompositions of matrices, their inverses and determinants.
+//! Matrix decompositions, inverses and determinants.
 //!
-//! The formulas are those of PyTorch's `FunctionsManual.cpp` for real matrices, unless a rule says
-//! otherwise; a derivative that its formula divides by zero for is what is left without that term.
+//! The formulas are those of PyTorch's `FunctionsManual.cpp` for real matrices, unless a rule states another source.
+//! Terms of a formula that divide by zero are left out.
 
 mod formula;
 
@@ -72,8 +72,8 @@ impl Formula<'_, '_> {
         self.0.with(Pw::Mul, &x, 0.5)
     }
 
-    /// See `linalg_lu_backward`: for the square part, `P L⁻ᵀ (tril(Lᵀ gL, −1) + triu(gU Uᵀ)) U⁻ᵀ`; columns
-    /// beyond it are `U₂ = L⁻¹ A₂`, rows beyond it `L₂ = A₂ U⁻¹`.
+    /// See `linalg_lu_backward`. For the square part: `P L⁻ᵀ (tril(Lᵀ gL, −1) + triu(gU Uᵀ)) U⁻ᵀ`. Columns beyond it
+    /// are `U₂ = L⁻¹ A₂`, rows beyond it `L₂ = A₂ U⁻¹`.
     fn lu(&mut self, a: &Id, y: &Id, g: &Id) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, m, n) = matrices(&fact)?;
@@ -154,7 +154,7 @@ impl Formula<'_, '_> {
         self.0.op(Concat { axis }, &[first, second])
     }
 
-    /// `(gQ + Q S) R⁻ᵀ` with S symmetric and the upper triangle of `gR Rᵀ − Qᵀ gQ` (Walter and Lehmann,
+    /// `(gQ + Q S) R⁻ᵀ` with a symmetric S whose upper triangle is that of `gR Rᵀ − Qᵀ gQ` (Walter and Lehmann,
     /// Algorithmic differentiation of linear algebra functions).
     fn qr_of_tall(&mut self, q: &Id, r: &Id, gq: &Id, gr: &Id) -> Result<Id, OpError> {
         let (x, y) = (self.mt(gr, r)?, self.tm(q, gq)?);
@@ -179,8 +179,8 @@ impl Formula<'_, '_> {
         self.qr(a, y, g)
     }
 
-    /// `U ((skew(Uᵀ gU) / E) S + S (skew(Vᵀ gV) / E) + gS) Vᵀ`, where `Eᵢⱼ = Sⱼ² − Sᵢ²`, and what `gU` and
-    /// `gV` have outside the spaces of U and V, divided by S. Of the full U and V, the first k vectors.
+    /// `U ((skew(Uᵀ gU) / E) S + S (skew(Vᵀ gV) / E) + gS) Vᵀ`, where `Eᵢⱼ = Sⱼ² − Sᵢ²`, plus the parts of `gU` and
+    /// `gV` outside the spaces of U and V, divided by S. Of the full U and V, only the first k vectors are used.
     fn svd(&mut self, a: &Id, y: &Id, g: &Id, full: bool) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, m, n) = matrices(&fact)?;
@@ -227,7 +227,7 @@ impl Formula<'_, '_> {
         Ok(x)
     }
 
-    /// `(Uᵀ gU − gUᵀ U) / E`, with 0 on the diagonal, for the factors of E.
+    /// `(Uᵀ gU − gUᵀ U) / E`, with 0 on the diagonal; `e` holds two factors of E.
     fn skew_over(&mut self, u: &Id, gu: &Id, e: &[Id; 2], largest: &Id) -> Result<Id, OpError> {
         let x = self.tm(u, gu)?;
         let xt = self.t(&x)?;
@@ -297,7 +297,7 @@ impl Formula<'_, '_> {
         self.neg(&x)
     }
 
-    /// Of the cofactors, also of a singular matrix; its own derivative is that of
+    /// The derivative of the cofactors, also for a singular matrix. Its own derivative is that of
     /// [`Formula::cofactors_by_nodes`].
     fn cofactors(&mut self, a: &Id, g: &Id) -> Result<Id, OpError> {
         let value = self.cofactors_by_svd(a, g)?;
@@ -324,7 +324,7 @@ impl Formula<'_, '_> {
         let hm = self.pw(Pw::Mul, &h, &m)?;
         let across = self.t(&hm)?;
         let across = self.neg(&across)?;
-        // The diagonal of h in every column.
+        // The diagonal of h, as a column that broadcasts to every column.
         let equal = places(self.0, Pw::Eq, &h)?;
         let own = self.only(&equal, &h)?;
         let last = self.0.fact(&h).rank() - 1;
@@ -337,13 +337,13 @@ impl Formula<'_, '_> {
         self.mm(&x, vt)
     }
 
-    /// For each i and j the product of the elements of `s` but these two; 0 where i = j.
+    /// Returns, for each i and j, the product of the elements of `s` except these two; 0 where i = j.
     fn products_but_two(&mut self, s: &Id, like: &Id) -> Result<Id, OpError> {
         let last = self.0.fact(s).rank() - 1;
         let before = products_before(self.0, s, last, false)?;
         let behind = products_before(self.0, s, last, true)?;
         let (before, behind) = (self.unsqueezed(&before)?, self.row(&behind)?);
-        // Between i and j, where i is the smaller one.
+        // The elements between i and j, where i is the smaller.
         let above = places(self.0, Pw::Lt, like)?;
         let one = self.0.scalar_like(1.0, s)?;
         let row = self.row(s)?;
@@ -358,8 +358,8 @@ impl Formula<'_, '_> {
         self.add(&upper, &lower)
     }
 
-    /// Of `C = det(A) A⁻ᵀ`: `⟨gC, A⁻ᵀ⟩ C − C gCᵀ A⁻ᵀ`. At `A + λD` that and its derivatives are polynomials in λ of at
-    /// most n degrees, which their values at 2n nodes around 0 give at 0.
+    /// The derivative of `C = det(A) A⁻ᵀ`: `⟨gC, A⁻ᵀ⟩ C − C gCᵀ A⁻ᵀ`. At `A + λD` it and its derivatives are
+    /// polynomials in λ of degree at most n. Their values at 2n nodes around 0 determine the value at 0.
     fn cofactors_by_nodes(&mut self, a: &Id, g: &Id) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let rank = fact.rank();
@@ -395,7 +395,8 @@ impl Formula<'_, '_> {
         self.0.sum(&all, &[0])
     }
 
-    /// 2n Chebyshev nodes, along a dim in front of matrices `[n, n]`, and the weights of their values in that at 0.
+    /// Returns 2n Chebyshev nodes along a leading dim of matrices `[n, n]`, and the weights of their values for the
+    /// value at 0.
     fn nodes(&mut self, matrices: &Fact) -> Result<[Id; 2], OpError> {
         let mut shape = Shape::from_elem(Dim::ONE, matrices.rank() + 1);
         shape[0] = &matrices.shape[matrices.rank() - 1] * &Dim::Const(2);
@@ -417,8 +418,8 @@ impl Formula<'_, '_> {
         Ok([self.0.pointwise(Pw::Cos, &[angle])?, weight])
     }
 
-    /// The matrix D of the singular vectors of A whose values are small, as large as A, so that `A + λD` is regular for
-    /// these λ. No gradient flows to it.
+    /// Returns the matrix D of the singular vectors of A with small singular values, as large as A, so that `A + λD`
+    /// is regular for these λ. No gradient flows to it.
     fn lift(&mut self, a: &Id, lambda: &Id) -> Result<Id, OpError> {
         let n = self.0.fact(a).shape.last().cloned().unwrap_or(Dim::ONE);
         let fixed = self
@@ -444,8 +445,8 @@ impl Formula<'_, '_> {
         self.mm(&d, &found[2])
     }
 
-    /// `−(Y K)ᵀ + K Yᵀ − (A Y)(K Yᵀ) + (Yᵀ Y)(gYᵀ − K A)` with `K = gYᵀ Y` where A is not tall (Golub and
-    /// Pereyra, The differentiation of pseudo-inverses); of a tall one, that of its transpose.
+    /// `−(Y K)ᵀ + K Yᵀ − (A Y)(K Yᵀ) + (Yᵀ Y)(gYᵀ − K A)` with `K = gYᵀ Y`, if A is not tall (Golub and Pereyra, The
+    /// differentiation of pseudo-inverses). For a tall A, that of its transpose.
     fn pseudo_inverse(&mut self, a: &Id, y: &Id, g: &Id) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, m, n) = matrices(&fact)?;
@@ -470,7 +471,7 @@ impl Formula<'_, '_> {
         self.add(&x, &last)
     }
 
-    /// `gB = A⁻ᵀ gX` and `gA = −gB Xᵀ`, of which a triangular A takes its triangle.
+    /// `gB = A⁻ᵀ gX` and `gA = −gB Xᵀ`; for a triangular A, gA is restricted to its triangle.
     fn solve(
         &mut self,
         routine: Routine,

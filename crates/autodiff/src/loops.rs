@@ -1,14 +1,13 @@
-//! The derivative of a loop: a loop over the steps in the opposite order, which carries the gradients
-//! of what the loop carries.
+//! The derivative of a loop: a loop over the steps in reverse order, which carries the gradients of the carried
+//! values.
 //!
-//! A step of it needs forward values of the same step. Those that are cheap are computed again; the
-//! others (what is carried, what is compared, and the results of all but pointwise work and views) are
-//! *residuals*: the forward loop stacks them. [`with_residuals`] makes it do so when it is recorded; a
-//! loop that does not is run once more.
+//! Each of its steps needs forward values of the same step. Cheap ones are rematerialised. The others are *residuals*
+//! that the forward loop stacks: carried values, compared values, and the results of all ops but pointwise work and
+//! views. [`with_residuals`] adds them to a loop when it is recorded; a loop without them is run once more.
 //!
-//! The gradient of what all steps get alike is a sum over the steps. Where a step's share is a matrix
-//! product, or the sum of something that is stacked anyway, the factors are stacked and the sum is one
-//! product, or one reduction, behind the loop; else the sum is carried.
+//! The gradient of an operand that all steps share is a sum over the steps. If a step's term is a matrix product, or
+//! the sum of a value that is stacked anyway, the factors are stacked, and the sum is a single product or reduction
+//! after the loop. Otherwise the sum is carried.
 
 mod sums;
 
@@ -19,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use sums::{Sum, product};
 
-/// The loop with its residuals for the gradients of the wanted operands as further stacked outputs.
+/// Returns the loop with the residuals for the gradients of the wanted operands as further stacked outputs.
 ///
 /// # Errors
 /// If an op of the body has no derivative.
@@ -43,7 +42,7 @@ fn is_float(graph: &Graph, v: Value) -> bool {
     graph.fact(v).dtype.is_float()
 }
 
-/// Which output of the loop stacks a value of its body.
+/// Returns the output of the loop that stacks a value of its body.
 fn stacked(op: &ops::Loop, v: Value) -> Option<usize> {
     let outputs = op.body.outputs.iter().enumerate().skip(op.carried);
     outputs
@@ -52,7 +51,7 @@ fn stacked(op: &ops::Loop, v: Value) -> Option<usize> {
         .map(|(i, _)| i)
 }
 
-/// The loop with more values stacked.
+/// Returns the loop with more values stacked.
 fn stacking(op: &ops::Loop, values: &[Value]) -> ops::Loop {
     let mut op = op.clone();
     if !values.is_empty() {
@@ -62,7 +61,7 @@ fn stacking(op: &ops::Loop, values: &[Value]) -> ops::Loop {
     op
 }
 
-/// One step, differentiated.
+/// A step and its derivative.
 struct Step<'a> {
     op: &'a ops::Loop,
     /// The body, then its pullback.
@@ -77,7 +76,7 @@ struct Step<'a> {
     stacked: Vec<(usize, Value)>,
     /// The scanned operands that have gradients (by position among the operands), with the gradients.
     scanned: Vec<(usize, Value)>,
-    /// The same for what all steps get alike.
+    /// The same for the operands that all steps share.
     alike: Vec<(usize, Value)>,
 }
 
@@ -135,13 +134,13 @@ impl<'a> Step<'a> {
         })
     }
 
-    /// The gradients that a step computes.
+    /// Returns the gradients that a step computes.
     fn results(&self) -> impl Iterator<Item = Value> {
         let carried = self.carried.iter().filter_map(|c| c.2);
         carried.chain(self.scanned.iter().chain(&self.alike).map(|(_, g)| *g))
     }
 
-    /// The forward values that the pullback needs and does not compute again, ascending.
+    /// Returns the forward values that the pullback needs and does not rematerialise, ascending.
     fn residuals(&self) -> Vec<Value> {
         let mut found = Vec::new();
         self.residuals_of(&self.results().collect::<Vec<_>>(), &mut found);
@@ -174,8 +173,8 @@ impl<'a> Step<'a> {
     }
 }
 
-/// The floats that a derivative compares with what was chosen from them. A body that computed them again
-/// might give others in the last bit.
+/// Returns the floats that a derivative compares with values selected from them. A body that recomputed them might
+/// get others in the last bit.
 fn compared(joint: &Graph, forward: usize) -> BTreeSet<Value> {
     let derivative = joint.iter().skip(forward).map(|(_, node)| node);
     let equal = derivative.filter(|n| matches!(&n.op, Op::Pointwise(row) if row.0 == Pw::Eq));
@@ -186,12 +185,12 @@ fn compared(joint: &Graph, forward: usize) -> BTreeSet<Value> {
         .collect()
 }
 
-/// Whether an op is computed again rather than kept.
+/// True if an op is rematerialised rather than kept.
 fn is_cheap(op: &Op) -> bool {
     op.is_cheap() || matches!(op, Op::Barrier(_))
 }
 
-/// The carried values through which gradients flow to wanted operands.
+/// Returns the carried values through which gradients flow to wanted operands.
 fn active(op: &ops::Loop, wanted: &[bool]) -> Vec<bool> {
     let body = &op.body;
     let mut active: Vec<bool> = (0..op.carried).map(|i| wanted[i]).collect();
@@ -220,7 +219,7 @@ fn active(op: &ops::Loop, wanted: &[bool]) -> Vec<bool> {
     }
 }
 
-/// The residuals, each stacked by the loop, or by another run of it.
+/// Returns the residuals, each stacked by the loop or by another run of it.
 fn kept(
     b: &mut Erased<'_>,
     op: &ops::Loop,
@@ -242,30 +241,30 @@ fn kept(
     found.ok_or_else(|| OpError::new("a residual is missing"))
 }
 
-/// The body of the loop over the steps' pullbacks, in the making.
+/// The body of the loop over the steps' pullbacks, under construction.
 struct Backward<'a> {
     step: &'a Step<'a>,
     graph: Graph,
-    /// From the values of the joint graph.
+    /// A map from the values of the joint graph.
     map: BTreeMap<Value, Value>,
-    /// What it stacks for sums.
+    /// The values that it stacks for sums.
     stacks: Vec<Value>,
 }
 
 impl Backward<'_> {
-    /// The next input.
+    /// Adds the next input.
     fn fresh(&mut self, fact: Fact) -> Value {
         GraphBuilder::new(&mut self.graph, Loc::UNKNOWN).input(fact, Role::Data)
     }
 
-    /// The next input, in place of a value of the joint graph.
+    /// Adds the next input, in place of a value of the joint graph.
     fn input(&mut self, v: Value) {
         let fact = self.step.joint.fact(v).clone();
         let input = self.fresh(fact);
         self.map.insert(v, input);
     }
 
-    /// Copies what these values need.
+    /// Copies the nodes that these values depend on.
     fn copy(&mut self, values: &[Value]) {
         let joint = &self.step.joint;
         let mut needed = vec![false; joint.len()];
@@ -290,7 +289,7 @@ impl Backward<'_> {
         }
     }
 
-    /// Adds the outputs: the next carried gradients and sums, the gradients of what is scanned, what
+    /// Adds the outputs: the next carried gradients and sums, the gradients of scanned operands, and the values that
     /// sums need.
     fn outputs(&mut self, sums: &[Sum], totals: &[Value]) -> Result<(), OpError> {
         let step = self.step;
@@ -327,7 +326,7 @@ impl Backward<'_> {
     }
 }
 
-/// The gradients of the operands of a loop.
+/// Returns the gradients of the operands of a loop.
 pub(crate) fn pullback(
     b: &mut Erased<'_>,
     op: &ops::Loop,
@@ -353,7 +352,7 @@ pub(crate) fn pullback(
         }
     }
     back.graph.symbols.clone_from(&op.body.symbols);
-    // Operands and inputs alike: what is carried, what is scanned, what all steps get.
+    // Operands and inputs have the same order: carried, scanned, shared by all steps.
     back.input(inputs[0]);
     let mut operands: Vec<Id> = Vec::new();
     for (i, g, _) in &step.carried {

@@ -7,7 +7,7 @@ use kiln_base::prim::Reduction;
 use kiln_ir::ops::{BatchNorm, Softmax};
 use kiln_ir::{Builder, OpError, Pw, Shape};
 
-/// `y · (g − Σ g·y)`, or `g − exp(y) · Σ g` for the logarithm.
+/// `y · (g − Σ g·y)`, or `g − exp(y) · Σ g` for log softmax.
 pub(crate) fn softmax(b: &mut Erased<'_>, op: &Softmax, g: &Id, y: &Id) -> Result<Id, OpError> {
     if op.log {
         let sum = b.reduce_keepdim(Reduction::Sum, g, &[op.axis])?;
@@ -21,9 +21,9 @@ pub(crate) fn softmax(b: &mut Erased<'_>, op: &Softmax, g: &Id, y: &Id) -> Resul
     b.pointwise(Pw::Mul, &[y.clone(), rest])
 }
 
-/// With `n = (x − mean) · r`, `r = 1 / √(variance + eps)`: `g·w·r` for x, minus its sum for the mean,
-/// `−r²/2 · Σ g·w·n` for the variance, `Σ g·n` for the weight, `Σ g` for the bias. Sums are over all
-/// axes but the channels.
+/// With `n = (x − mean) · r`, `r = 1 / √(variance + eps)`, the gradients are `g·w·r` for x, minus its sum for the
+/// mean, `−r²/2 · Σ g·w·n` for the variance, `Σ g·n` for the weight and `Σ g` for the bias. Sums are over all axes
+/// but the channels.
 pub(crate) fn batch_norm(
     b: &mut Erased<'_>,
     op: &BatchNorm,

@@ -1,4 +1,4 @@
-//! Derivatives of the rows of the pointwise table.
+//! Derivatives of the pointwise ops.
 
 use crate::erased::{Erased, Id};
 use crate::expr::{Expr, select};
@@ -25,7 +25,7 @@ pub(crate) fn pullback(
     Ok(out)
 }
 
-/// One formula for each operand; none where nothing flows.
+/// Returns one formula for each operand; `None` or missing if it has no gradient.
 fn derivative(op: Pw) -> Vec<Option<Expr>> {
     use Pw::*;
     let (g, y) = (Expr::G, Expr::Y);
@@ -115,7 +115,7 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
             let inner = x.clone() * (1.0 - square(t.clone())) * x.then(Sigmoid);
             one(g * (t + inner))
         }
-        // NaN is above.
+        // NaN counts as above 0.
         Elu => one(select(is(Le, x, 0.0.into()), g.clone() * (y + 1.0), g)),
         Selu => {
             let (scale, alpha) = (1.050_700_987_355_480_5, 1.673_263_242_354_377_2);
@@ -126,7 +126,7 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
                 above,
             ))
         }
-        // NaN is outside.
+        // NaN counts as outside.
         Hardsigmoid => {
             let (above, below) = (is(Gt, x.clone(), (-3.0).into()), is(Lt, x, 3.0.into()));
             one(select(is(And, above, below), g / 6.0, 0.0))
@@ -149,7 +149,7 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
             two(g.clone(), -(g * whole))
         }
         Pow => {
-            // Of a constant nothing is infinite: 0 · x⁻¹ at 0.
+            // The derivative of a constant is nowhere infinite: 0 · x⁻¹ is 0 at 0.
             let lower = z.clone() - 1.0;
             let steep = is(Ge, x.clone().then(Abs), 1e-30.into());
             let lower = select(
@@ -161,13 +161,13 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
             let flat = is(And, is(Eq, x.clone(), 0.0.into()), is(Ge, z, 0.0.into()));
             two(base, g * y * select(flat, 1.0, x).then(Log))
         }
-        // Nothing flows at the origin.
+        // At the origin the gradients are 0.
         Atan2 => {
             let length = square(x.clone()) + square(z.clone());
             let length = select(is(Eq, length.clone(), 0.0.into()), f64::INFINITY, length);
             two(g.clone() * (z / length.clone()), -(g * (x / length)))
         }
-        // Both have a share at a tie.
+        // At a tie both have half of the gradient.
         Maximum | Minimum => {
             let loses = if op == Maximum { Lt } else { Gt };
             let share = select(is(Eq, x.clone(), z.clone()), g.clone() * 0.5, g);
@@ -176,7 +176,8 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
                 select(is(loses, z, x), 0.0, share),
             )
         }
-        // Both have a share at a tie; of a number and NaN the number has it, of two NaN the first.
+        // At a tie both have half of the gradient. Of a number and NaN the number has all of it, of two NaNs the
+        // first.
         Fmax | Fmin => {
             let wins = if op == Fmax { Ge } else { Le };
             let share = select(is(Eq, x.clone(), z.clone()), g.clone() * 0.5, g);
@@ -228,8 +229,8 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
             Some(select(x.clone(), g.clone(), 0.0)),
             Some(select(x, 0.0, g)),
         ],
-        // At a bound it has a half; between bounds that are equal x has all of it, between bounds that are
-        // crossed the upper one.
+        // At a bound, x and the bound have half each. Between equal bounds x has all of it, between crossed bounds
+        // the upper bound.
         Clamp => {
             let (low, high) = (z, Expr::X(2));
             let half = g.clone() * 0.5;
@@ -251,7 +252,7 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
                 Some(all(is(Or, is(And, over, ordered), crossed), high)),
             ]
         }
-        // A bound that is infinite is none.
+        // An infinite bound is no bound.
         Clip => {
             let (low, high) = (z, Expr::X(2));
             let open_low = is(Eq, low.clone(), f64::NEG_INFINITY.into());
@@ -276,16 +277,16 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
                 Some(g * (z - x)),
             ]
         }
-        // Flat wherever they have a derivative.
+        // Constant wherever they have a derivative.
         Sign | Floor | Ceil | Round | Trunc => one(Expr::Zeros),
         FloorDivide => two(Expr::Zeros, Expr::Zeros),
-        // Not on floats, or not to floats.
+        // Without float operands, or without a float result.
         IsNan | IsInf | Not | Eq | Ne | Lt | Le | Gt | Ge | And | Or | Xor | Shl | Shr
         | SignBit | Gcd | Lcm => vec![],
     }
 }
 
-/// `1 / (4ᵏ 2 k! (k + 1)!)`, of I₁(x) / x.
+/// The series of I₁(x) / x: `1 / (4ᵏ 2 k! (k + 1)!)`.
 const BESSEL: &[f64] = &[
     0.5,
     1.0 / 16.0,
@@ -298,7 +299,7 @@ const BESSEL: &[f64] = &[
     1.0 / 1_917_756_584_755_200.0,
 ];
 
-/// `(−1)ᵏ⁺¹ / ((2k + 3) (2k + 1)!)`, of (cos(x) − sin(x) / x) / x².
+/// The series of (cos(x) − sin(x) / x) / x²: `(−1)ᵏ⁺¹ / ((2k + 3) (2k + 1)!)`.
 const SINC: &[f64] = &[
     -1.0 / 3.0,
     1.0 / 30.0,
@@ -311,7 +312,7 @@ const SINC: &[f64] = &[
     -1.0 / 6_758_061_133_824_000.0,
 ];
 
-/// `y / x`, which below |x| = 1 is `factor · Σ cₖ x²ᵏ`: so it has every derivative at 0.
+/// `y / x`, but for |x| < 1 the series `factor · Σ cₖ x²ᵏ`, which has every derivative at 0.
 fn over(y: Expr, x: Expr, factor: Expr, c: &[f64]) -> Expr {
     let near = Expr::call(Pw::Lt, [x.clone().then(Pw::Abs), 1.0.into()]);
     let square = select(near.clone(), x.clone(), 0.0).then(Pw::Square);

@@ -1,11 +1,11 @@
-//! Matrix products and convolutions: bilinear, so each derivative is a product of the same family.
+//! Matrix products and convolutions. They are bilinear, so each derivative is a product of the same family.
 
 use crate::erased::{Erased, Id};
 use crate::{Call, Gradients};
 use kiln_ir::ops::{Axes, Conv, ConvTranspose, ConvWeight, MatMul};
 use kiln_ir::{Builder, Op, OpError, Shape};
 
-/// What `op` makes of two values, where that is wanted.
+/// Records `op` on two values if the result is wanted.
 fn if_wanted(
     b: &mut Erased<'_>,
     wanted: bool,
@@ -92,7 +92,7 @@ pub(crate) fn conv_weight(
     ]))
 }
 
-/// The transpose towards an input like `x`.
+/// Returns the transpose towards an input of the shape of `x`.
 fn transpose(b: &Erased<'_>, op: &Conv, x: &Id) -> ConvTranspose {
     ConvTranspose {
         conv: op.clone(),
@@ -100,7 +100,7 @@ fn transpose(b: &Erased<'_>, op: &Conv, x: &Id) -> ConvTranspose {
     }
 }
 
-/// The transpose towards a weight like `w`.
+/// Returns the transpose towards a weight of the shape of `w`.
 fn weight(b: &Erased<'_>, op: &Conv, w: &Id) -> Result<ConvWeight, OpError> {
     let sizes = b.fact(w).shape[2..].to_vec();
     let known = |d: &kiln_base::Dim| d.as_const().map(|n| n as usize);

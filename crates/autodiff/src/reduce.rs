@@ -22,7 +22,7 @@ pub(crate) fn pullback(
             let others = products_of_others(b, x, &op.axes)?;
             b.pointwise(Pw::Mul, &[g, others])
         }
-        // Equal shares for all that are as large (as small).
+        // All elements equal to the extreme have equal shares.
         Reduction::Max | Reduction::Min => {
             let dtype = b.ask(x, |f| f.dtype);
             let y = b.reshape(y, &kept)?;
@@ -35,15 +35,15 @@ pub(crate) fn pullback(
     }
 }
 
-/// The shape with the reduced axes of size 1.
+/// Returns the shape with size 1 in the reduced axes.
 fn kept(shape: &Shape, axes: &[usize]) -> Shape {
     let mut kept = shape.clone();
     axes.iter().for_each(|a| kept[*a] = Dim::ONE);
     kept
 }
 
-/// For each element the product of all others along `axes`, also where some are 0: the product of
-/// those in front of it and those behind it.
+/// Returns, for each element, the product of all others along `axes`, even if some are 0: the product of those before
+/// it and those after it.
 fn products_of_others(b: &mut Erased<'_>, x: &Id, axes: &[usize]) -> Result<Id, OpError> {
     let shape = b.fact(x).shape;
     let rank = shape.len();
@@ -66,7 +66,7 @@ fn products_of_others(b: &mut Erased<'_>, x: &Id, axes: &[usize]) -> Result<Id, 
     crate::views::unpermute(b, &perm, &others)
 }
 
-/// The product of the elements in front of each one along an axis (behind it, with `reverse`).
+/// Returns the product of the elements before each one along an axis (after it, with `reverse`).
 pub(crate) fn products_before(
     b: &mut Erased<'_>,
     x: &Id,
@@ -100,8 +100,8 @@ pub(crate) fn zeros_like(b: &mut Erased<'_>, v: &Id) -> Result<Id, OpError> {
     b.full(0.0, fact.dtype, &fact.shape)
 }
 
-/// For each pair of positions (j, i) along an axis, which become dims `axis` and `axis + 1`: the element of `x`
-/// at i, j and i.
+/// Returns three tensors over all pairs of positions (j, i) along an axis, in dims `axis` and `axis + 1`: the element
+/// of `x` at i, j itself, and i itself.
 pub(crate) fn pairs(b: &mut Erased<'_>, x: &Id, axis: usize) -> Result<[Id; 3], OpError> {
     let mut shape = b.fact(x).shape;
     let len = shape[axis].clone();
@@ -115,7 +115,7 @@ pub(crate) fn pairs(b: &mut Erased<'_>, x: &Id, axis: usize) -> Result<[Id; 3], 
     ])
 }
 
-/// 0, 1, … along one axis of `shape`, i64 and stretched to it.
+/// Returns 0, 1, … along one axis of `shape`, as i64 and broadcast to it.
 pub(crate) fn positions(b: &mut Erased<'_>, shape: &Shape, axis: usize) -> Result<Id, OpError> {
     let len = shape[axis].clone();
     let numbers = b.op(kiln_ir::ops::Iota { len: len.clone() }, &[])?;

@@ -1,4 +1,4 @@
-//! Running sums and their kin.
+//! Cumulative sums and other scans.
 
 use crate::erased::{Erased, Id};
 use crate::reduce::{pairs, positions, products_before, zeros_like};
@@ -22,7 +22,7 @@ pub(crate) fn pullback(
     }
 }
 
-/// A scan of the other direction.
+/// A scan in the opposite direction.
 fn back(b: &mut Erased<'_>, op: &Scan, kind: ScanKind, v: &Id) -> Result<Id, OpError> {
     let op = Scan {
         kind,
@@ -32,15 +32,16 @@ fn back(b: &mut Erased<'_>, op: &Scan, kind: ScanKind, v: &Id) -> Result<Id, OpE
     b.op(op, std::slice::from_ref(v))
 }
 
-/// In front of the first zero `Σ g·y / x`, at it the same with that zero left out of the products,
-/// behind it nothing; its own derivative is that of [`product_of_pairs`].
+/// Before the first zero `Σ g·y / x`, at it the same without that zero in the products, after it 0. Its own
+/// derivative is that of [`product_of_pairs`].
 fn product(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, OpError> {
     let value = product_by_quotient(b, op, g, x, y)?;
     let exact = product_of_pairs(b, op, g, x)?;
     b.pointwise(Pw::Surrogate, &[value, exact])
 }
 
-/// `(Π x before j) · Σᵢ gᵢ · (Π x between j and i)`, without a division: so every derivative is right at zeros too.
+/// `(Π x before j) · Σᵢ gᵢ · (Π x between j and i)`, without a division, so that every derivative is right at zeros
+/// too.
 fn product_of_pairs(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id) -> Result<Id, OpError> {
     let axis = op.axis;
     let [xs, js, is] = pairs(b, x, axis)?;
@@ -102,7 +103,7 @@ fn product_by_quotient(
     b.pointwise(Pw::Select, &[before, plain, at_first])
 }
 
-/// Each gradient goes to the element that was the extreme there, the latest of equals.
+/// Passes each gradient to the element that was the extreme there, the latest of equal ones.
 fn extreme(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, OpError> {
     let shape = b.fact(x).shape;
     let same = b.pointwise(Pw::Eq, &[x.clone(), y.clone()])?;
@@ -124,9 +125,10 @@ fn extreme(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, 
     b.op(scatter, &[zero, index, g.clone()])
 }
 
-/// `Σ g_i · exp(x_j − y_i)` over the `i` that saw `j`, in logarithms so that it neither over- nor
-/// underflows; gradients of each sign by themselves. Of halves in f32, from the operand alone: logarithms of halves lose
-/// an element beside larger ones. Its own derivative is that of [`shares_of_pairs`].
+/// `Σ g_i · exp(x_j − y_i)` over the `i` whose sum includes `j`, in logarithms to avoid overflow and underflow;
+/// positive and negative gradients separately. For f16 and bf16 it is computed in f32 from the operand alone:
+/// logarithms in these dtypes lose elements that are much smaller than others. Its own derivative is that of
+/// [`shares_of_pairs`].
 fn log_sum_exp(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, OpError> {
     let dtype = b.ask(x, |f| f.dtype);
     if let DType::F16 | DType::BF16 = dtype {
@@ -153,7 +155,8 @@ fn log_sum_exp(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<
     b.pointwise(Pw::Surrogate, &[value, exact])
 }
 
-/// `Σ g_i · exp(x_j − y_i)` over the `i` that saw `j`, from all pairs: so it has every derivative where some `g_i` is 0.
+/// `Σ g_i · exp(x_j − y_i)` over the `i` whose sum includes `j`, from all pairs. It has every derivative, even where
+/// some `g_i` is 0.
 fn shares_of_pairs(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, OpError> {
     let axis = op.axis;
     let [ys, js, is] = pairs(b, y, axis)?;

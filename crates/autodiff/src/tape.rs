@@ -6,7 +6,7 @@ use crate::{Call, Gradients, Problem, Rule, Step, backward};
 use kiln_ir::{Builder, Fact, Op, OpError};
 use smallvec::SmallVec;
 
-/// A [`Builder`] that passes on what it is given and remembers it.
+/// A [`Builder`] that forwards operations and records them.
 struct Tape<'b, 'e> {
     inner: &'b mut Erased<'e>,
     steps: Vec<Taped<Id>>,
@@ -19,7 +19,7 @@ struct Taped<V> {
     outputs: SmallVec<[V; 1]>,
 }
 
-/// A value of the program below, and where on the tape it was made.
+/// A value of the wrapped builder, and its place on the tape.
 #[derive(Clone)]
 struct Marked<V> {
     value: V,
@@ -62,7 +62,7 @@ impl Builder for Tape<'_, '_> {
     }
 }
 
-/// The gradients of a composite's operands: its decomposition, differentiated.
+/// Returns the gradients of a composite's operands by differentiating its decomposition.
 pub(crate) fn through_parts(
     b: &mut Erased<'_>,
     call: &Call<'_, Id>,

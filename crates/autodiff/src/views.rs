@@ -1,4 +1,4 @@
-//! Broadcasts, and what moves elements without computing.
+//! Broadcasts, and ops that move elements without computing.
 
 use crate::erased::{Erased, Id};
 use crate::{Call, Gradients};
@@ -6,7 +6,7 @@ use kiln_base::Dim;
 use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Shape};
 
-/// Sums over the axes along which `x` was stretched to the shape of `g`.
+/// Sums over the axes along which `x` was broadcast to the shape of `g`.
 pub(crate) fn unbroadcast(b: &mut Erased<'_>, g: &Id, x: &Id) -> Result<Id, OpError> {
     let (from, to) = (b.fact(x).shape, b.fact(g).shape);
     let extra = to.len() - from.len();
@@ -24,7 +24,7 @@ pub(crate) fn unpermute(b: &mut Erased<'_>, perm: &[usize], g: &Id) -> Result<Id
     b.permute(g, &back)
 }
 
-/// The gradient in the places that the slice took, zero elsewhere.
+/// Returns the gradient at the elements that the slice selected, zero elsewhere.
 pub(crate) fn unslice(
     b: &mut Erased<'_>,
     axes: &[SliceAxis],
@@ -58,7 +58,7 @@ pub(crate) fn unslice(
     Ok(g)
 }
 
-/// The part of the gradient inside the border.
+/// Returns the part of the gradient inside the padding.
 pub(crate) fn unpad(b: &mut Erased<'_>, low: &Shape, g: &Id, x: &Id) -> Result<Id, OpError> {
     let shape = b.fact(x).shape;
     let mut g = g.clone();
@@ -68,7 +68,7 @@ pub(crate) fn unpad(b: &mut Erased<'_>, low: &Shape, g: &Id, x: &Id) -> Result<I
     Ok(g)
 }
 
-/// The operands' parts of the gradient of a concatenation.
+/// Returns the operands' parts of the gradient of a concatenation.
 pub(crate) fn parts(
     b: &mut Erased<'_>,
     axis: usize,

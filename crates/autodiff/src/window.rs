@@ -20,7 +20,7 @@ pub(crate) fn pullback(
     }
 }
 
-/// Every window adds its gradient to all its elements: sums over windows of the spaced gradient.
+/// Adds the gradient of every window to all its elements, by sums over windows of the spaced gradient.
 fn sum(b: &mut Erased<'_>, op: &WindowReduce, g: &Id, x: &Id) -> Result<Id, OpError> {
     let shape = b.fact(x).shape;
     let first = shape.len() - op.kernel.len();
@@ -33,7 +33,7 @@ fn sum(b: &mut Erased<'_>, op: &WindowReduce, g: &Id, x: &Id) -> Result<Id, OpEr
         let low = reach - op.padding[a].0 as i64;
         let extent = b.fact(&g).shape[axis].clone();
         let high = &(&(&shape[axis] - &extent) - &Dim::Const(low)) + &Dim::Const(reach);
-        // What the stride left out at the end, at most.
+        // An upper bound of the elements that the stride left out at the end.
         let most = reach - op.padding[a].1 as i64 + op.stride[a] as i64 - 1;
         let high = high.as_const().unwrap_or(most);
         let border;
@@ -54,7 +54,7 @@ fn sum(b: &mut Erased<'_>, op: &WindowReduce, g: &Id, x: &Id) -> Result<Id, OpEr
     Ok(dx)
 }
 
-/// Each gradient goes to the first extreme of its window, or the first NaN.
+/// Passes each gradient to the first extreme of its window, or to the first NaN.
 fn extreme(b: &mut Erased<'_>, op: &WindowReduce, g: &Id, x: &Id) -> Result<Id, OpError> {
     let shape = b.fact(x).shape;
     let first = shape.len() - op.kernel.len();
@@ -62,8 +62,8 @@ fn extreme(b: &mut Erased<'_>, op: &WindowReduce, g: &Id, x: &Id) -> Result<Id, 
     let steps: Vec<Dim> = (first..shape.len())
         .map(|a| numel(&shape[a + 1..]))
         .collect();
-    // The places within the plane where each window begins, and of its first element that is none of
-    // the padding: it stays the extreme where all are infinite.
+    // The positions in the plane of the start of each window, and of its first element outside the padding, which
+    // stays the extreme if all are infinite.
     let mut start = b.full(0i64, DType::I64, &out)?;
     let mut place = start.clone();
     for (a, step) in steps.iter().enumerate() {
@@ -85,7 +85,7 @@ fn extreme(b: &mut Erased<'_>, op: &WindowReduce, g: &Id, x: &Id) -> Result<Id, 
     for (value, within) in &taps[1..] {
         let offset = within.iter().zip(&steps);
         let offset = offset.fold(Dim::ZERO, |sum, (w, s)| &sum + &(&Dim::Const(*w) * s));
-        // Beaten by nothing, a NaN is taken, and kept.
+        // A NaN is not worse than any value, so it is selected, and then kept.
         let worse = b.pointwise(beaten, &[value.clone(), best.clone()])?;
         let known = b.pointwise(Pw::Eq, &[best.clone(), best.clone()])?;
         let better = b.pointwise(Pw::Not, &[worse])?;
@@ -107,7 +107,7 @@ fn extreme(b: &mut Erased<'_>, op: &WindowReduce, g: &Id, x: &Id) -> Result<Id, 
     b.reshape(&dx, &shape)
 }
 
-/// The first of start, start + dilation, … that is not negative.
+/// Returns the first of start, start + dilation, … that is not negative.
 fn inside(b: &mut Erased<'_>, start: &Id, dilation: i64, padded: bool) -> Result<Id, OpError> {
     if !padded {
         return Ok(start.clone());
@@ -120,10 +120,10 @@ fn inside(b: &mut Erased<'_>, start: &Id, dilation: i64, padded: bool) -> Result
     b.pointwise(Pw::Add, &[start.clone(), skipped])
 }
 
-/// The values of an element of a window in all windows, and its place from the window's start.
+/// The values of one element of a window in all windows, and its offset from the window's start.
 type Tap<V> = (V, Vec<i64>);
 
-/// For each element of a window its values in all windows and its place from the window's start, in
+/// Returns, for each element of a window, its values in all windows and its offset from the window's start, in
 /// row-major order.
 fn taps(
     b: &mut Erased<'_>,

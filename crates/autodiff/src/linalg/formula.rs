@@ -1,4 +1,4 @@
-//! What formulas over matrices are written with.
+//! Operations for writing formulas over matrices.
 
 use crate::erased::{Erased, Id};
 use kiln_base::Float;
@@ -8,7 +8,7 @@ use kiln_ir::linalg::{apply, places};
 use kiln_ir::ops::MatMul;
 use kiln_ir::{Builder, Dim, OpError, Pw};
 
-/// What formulas are written with: matrices in the last two dims.
+/// A recorder of formulas over matrices in the last two dims.
 pub(super) struct Formula<'b, 'e>(pub(super) &'b mut Erased<'e>);
 
 impl Formula<'_, '_> {
@@ -68,19 +68,19 @@ impl Formula<'_, '_> {
         self.0.reshape(x, &shape)
     }
 
-    /// Numbers as matrices of one element.
+    /// Reshapes numbers to matrices of one element.
     pub(super) fn as_matrices(&mut self, x: &Id) -> Result<Id, OpError> {
         let x = self.unsqueezed(x)?;
         self.unsqueezed(&x)
     }
 
-    /// Vectors as matrices of one row.
+    /// Reshapes vectors to matrices of one row.
     pub(super) fn row(&mut self, x: &Id) -> Result<Id, OpError> {
         let column = self.unsqueezed(x)?;
         self.t(&column)
     }
 
-    /// x where the condition holds, else 0.
+    /// Returns x where the mask holds, else 0.
     pub(super) fn only(&mut self, mask: &Id, x: &Id) -> Result<Id, OpError> {
         let zero = self.0.scalar_like(0.0, x)?;
         self.0
@@ -108,7 +108,7 @@ impl Formula<'_, '_> {
         self.only(&mask, &wide)
     }
 
-    /// The largest magnitude in each vector, as matrices of one element; 0 of none.
+    /// Returns the largest magnitude in each vector, as matrices of one element; 0 without elements.
     pub(super) fn largest(&mut self, v: &Id) -> Result<Id, OpError> {
         let sizes = self.0.pointwise(Pw::Abs, std::slice::from_ref(v))?;
         let shape = self.0.fact(v).shape;
@@ -122,7 +122,7 @@ impl Formula<'_, '_> {
         self.unsqueezed(&largest)
     }
 
-    /// x / y; 0 where y is but a rounding error of numbers as large as `largest`.
+    /// Returns x / y; 0 where y is within rounding error of 0 relative to `largest`.
     pub(super) fn quotient(&mut self, x: &Id, y: &Id, largest: &Id) -> Result<Id, OpError> {
         let float = self.0.ask(y, |f| f.dtype.float());
         let rounding = 10.0 * float.map_or(0.0, Float::epsilon);
@@ -134,13 +134,13 @@ impl Formula<'_, '_> {
         self.pw(Pw::Div, x, &y)
     }
 
-    /// X of `A X = B`.
+    /// Solves `A X = B` for X.
     pub(super) fn left(&mut self, a: &Id, x: &Id, upper: bool, unit: bool) -> Result<Id, OpError> {
         let operands = [a.clone(), x.clone()];
         apply(self.0, Routine::SolveTriangular { upper, unit }, &operands)
     }
 
-    /// X of `X A = B`.
+    /// Solves `X A = B` for X.
     pub(super) fn right(&mut self, a: &Id, x: &Id, upper: bool, unit: bool) -> Result<Id, OpError> {
         let (a, x) = (self.t(a)?, self.t(x)?);
         let x = self.left(&a, &x, !upper, unit)?;

@@ -5,24 +5,24 @@ use crate::erased::{Erased, Id};
 use kiln_base::prim::Reduction;
 use kiln_ir::{Builder, Op, OpError, Value, ops};
 
-/// How the shares of the steps in the gradient of something alike are added up.
+/// The way in which the terms of the steps are summed in the gradient of an operand that they share.
 pub(super) enum Sum {
-    /// As a further carried value.
+    /// As an additional carried value.
     Carried,
-    /// Behind the loop: the product of the stacked factors, then these views.
+    /// After the loop: the product of the stacked factors, then these views.
     Product {
         left: Value,
-        /// Whether the factor is `left` with its axes swapped.
+        /// True if the factor is `left` with its axes swapped.
         swapped: bool,
         right: Value,
         views: Vec<ops::Permute>,
     },
-    /// Behind the loop: a reduction of something stacked, then a reshape.
+    /// After the loop: a reduction of a stacked value, then a reshape.
     Reduced { term: Value, axes: ops::Axes },
 }
 
 impl Sum {
-    /// What must be stacked.
+    /// Returns the values that must be stacked.
     pub(super) fn terms(&self) -> Vec<Value> {
         match self {
             Sum::Carried => vec![],
@@ -33,7 +33,7 @@ impl Sum {
 }
 
 impl Step<'_> {
-    /// How the gradients of what all steps get alike are summed.
+    /// Returns the sums for the gradients of the operands that all steps share.
     pub(super) fn sums(&self) -> Vec<Sum> {
         let mut sums: Vec<Sum> = self.alike.iter().map(|(_, g)| self.product(*g)).collect();
         let stacked: Vec<Value> = sums.iter().flat_map(Sum::terms).collect();
@@ -81,7 +81,7 @@ impl Step<'_> {
     }
 }
 
-/// `Σ left[t] · right[t]` under permutations, for `[t, m, k]` (or `[t, k, m]`, swapped) and `[t, k, n]`.
+/// Returns `Σ left[t] · right[t]`, permuted, for `[t, m, k]` (or `[t, k, m]`, swapped) and `[t, k, n]`.
 pub(super) fn product(
     b: &mut Erased<'_>,
     (left, swapped): (Id, bool),

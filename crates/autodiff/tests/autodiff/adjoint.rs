@@ -1,5 +1,5 @@
-//! The three partners of a convolution are each other's transposes:
-//! ⟨conv(x, w), y⟩ = ⟨x, transpose(y, w)⟩ = ⟨w, weight(x, y)⟩, evaluated whole and in parts.
+//! The three ops of a convolution are each other's transposes: ⟨conv(x, w), y⟩ = ⟨x, transpose(y, w)⟩ = ⟨w, weight(x,
+//! y)⟩, evaluated directly and by their decompositions.
 
 use kiln_base::{DType, Dim};
 use kiln_ir::eval::{Array, Mode, evaluate};

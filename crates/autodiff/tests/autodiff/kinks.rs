@@ -1,4 +1,4 @@
-//! PyTorch's rules where a function has no derivative, and which gradients exist at all.
+//! PyTorch's rules at points without a derivative, and the gradients that exist.
 
 use kiln_autodiff::gradients;
 use kiln_base::prim::Reduction;
@@ -38,7 +38,7 @@ fn row(op: Pw, operands: &[&[f64]]) -> Vec<Vec<f64>> {
     slopes(ops::Pointwise(op), &operands)
 }
 
-/// The gradient of the first operand, where the others have none.
+/// Returns the gradient of the first operand, after checking that the others have none.
 fn slope_of_first(op: Pw, operands: &[&[f64]]) -> Vec<f64> {
     let mut graph = Graph::default();
     let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
@@ -115,7 +115,7 @@ fn products_with_zeros() {
         axis: 0,
         reverse: false,
     };
-    // y = [2, 0, 0, 0]: the first zero sees 2 + 2·3 + 2·3·0.
+    // y = [2, 0, 0, 0]: the gradient of the first zero is 2 + 2·3 + 2·3·0.
     let got = slopes(scan, &[(&[4], &[2.0, 0.0, 3.0, 0.0])]);
     assert_eq!(got, [[1.0, 8.0, 0.0, 0.0]]);
 }

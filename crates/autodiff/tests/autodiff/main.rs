@@ -1,4 +1,4 @@
-//! Every derivative against central differences, once and twice.
+//! Every first and second derivative, compared with central differences.
 
 mod adjoint;
 mod differences;

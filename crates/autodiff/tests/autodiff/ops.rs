@@ -106,7 +106,7 @@ fn scans() {
                     axis,
                     reverse,
                 };
-                // The derivative of a product of running products divides; a kink has none.
+                // The derivative of a cumulative product divides; at a kink there is none.
                 let twice = !matches!(kind, ScanKind::Max | ScanKind::Min);
                 check(kind.name(), &[random(&[3, 4])], twice, |b, x| b.op(op, x));
             }

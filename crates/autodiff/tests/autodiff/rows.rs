@@ -1,11 +1,11 @@
-//! Every row of the pointwise table.
+//! Every pointwise op.
 
 use crate::differences::{Operand, check_op};
 use kiln_base::DType;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Pw, ops};
 
-/// Where a row is smooth: the interval of each operand.
+/// Returns an interval for each operand in which an op is smooth.
 fn smooth(row: Pw) -> Vec<(f64, f64)> {
     use Pw::*;
     match row {

@@ -1,5 +1,5 @@
-//! Derivatives up to the third where a formula with a division, a logarithm or a choice would have none: at zeros,
-//! removable singularities and far from where operands are alike.
+//! Derivatives up to the third at points where a formula with a division, a logarithm or a selection would have none:
+//! at zeros, at removable singularities, and where operands differ widely.
 
 use crate::differences::{Operand, check_orders};
 use kiln_base::prim::{Reduction, ScanKind, ScatterKind};
@@ -39,7 +39,7 @@ fn products_with_zeros() {
     }
 }
 
-/// The gradient is a sum of logarithms, of which some are of 0.
+/// The gradient is a sum of logarithms, some of which are of 0.
 #[test]
 fn logarithms_of_sums() {
     for values in [
