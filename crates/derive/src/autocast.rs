@@ -1,12 +1,12 @@
-//! `#[autocast]`.
+//! The attribute `#[autocast]`.
 
 use crate::cells::{Method, ONCE, Operand};
 use proc_macro2::{Group, Ident, TokenStream, TokenTree};
 use quote::{format_ident, quote};
 use syn::{Error, Result};
 
-/// The method, which first asks whether it is called inside `autocast`: if so, it casts its operands and calls
-/// itself. Those named in the attribute are options that hold operands.
+/// Expands a method so that inside `autocast` it casts its operands and calls itself. The arguments named in the
+/// attribute are options that hold operands.
 pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let mut head: Vec<TokenTree> = item.clone().into_iter().collect();
     let Some(TokenTree::Group(body)) = head.pop() else {

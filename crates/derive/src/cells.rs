@@ -1,4 +1,4 @@
-//! `#[on_cells]`.
+//! The attribute `#[on_cells]`.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::{format_ident, quote};
@@ -11,9 +11,9 @@ pub(crate) struct Method {
     visibility: Visibility,
     pub(crate) name: Ident,
     generics: Generics,
-    /// All arguments as they are written.
+    /// All arguments as they are written in the source.
     written: TokenStream,
-    /// The arguments behind `&self`; `None` if there is no such receiver.
+    /// The arguments after `&self`; `None` if there is no `&self`.
     pub(crate) arguments: Option<Vec<Argument>>,
     output: ReturnType,
     body: Group,
@@ -36,7 +36,7 @@ pub(crate) enum Operand {
 }
 
 impl Argument {
-    /// The kind of operand that it is, if it is one, and whether its type is generic.
+    /// Returns the kind of operand, if the argument is one, and true if its type is generic.
     pub(crate) fn operand(&self) -> Option<(Operand, bool)> {
         let ty = &self.ty;
         match quote!(#ty).to_string().as_str() {
@@ -61,7 +61,7 @@ impl Argument {
     }
 }
 
-/// Prefix of the name of the copy of a method that is compiled once.
+/// The prefix of the name of the copy of a method that is compiled once.
 pub(crate) const ONCE: &str = "once_";
 
 impl Parse for Method {
@@ -105,7 +105,7 @@ impl Parse for Method {
 }
 
 impl Method {
-    /// The attributes of these names, which may come from macros.
+    /// Returns the attributes with these names, which may come from macros.
     fn attributes(&self, names: &[&str]) -> TokenStream {
         let named = |g: &&Group| {
             let text = g.stream().to_string();
@@ -115,8 +115,8 @@ impl Method {
         quote!(#(# #chosen)*)
     }
 
-    /// The method; where it takes operands of any type, a shell around a private one that takes tensors, so that
-    /// the crates that call it do not compile its body again.
+    /// Returns the method. If it takes operands of any type, it becomes a shell around a private method that takes
+    /// tensors, so that crates that call it do not compile its body again.
     fn shell(&self) -> TokenStream {
         let Method {
             attributes,
@@ -196,7 +196,7 @@ impl Parse for Methods {
     }
 }
 
-/// The impl, and one of `Var` with its public methods that take `&self`.
+/// Expands the impl, and adds one for `Var` with its public methods that take `&self`.
 pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let mut head: Vec<TokenTree> = item.clone().into_iter().collect();
     let body = match head.pop() {

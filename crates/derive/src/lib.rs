@@ -1,5 +1,5 @@
-//! `#[derive(Module)]` and `#[derive(Nest)]`; see `kiln_nn::Module` and `kiln_tensor::Nest` for what they are
-//! about. And `#[on_cells]`, which gives cells the methods of tensors.
+//! The derive macros `#[derive(Module)]` and `#[derive(Nest)]`; see `kiln_nn::Module` and `kiln_tensor::Nest`. The
+//! attribute `#[on_cells]` gives cells the methods of tensors.
 
 mod autocast;
 mod cells;
@@ -14,21 +14,19 @@ use syn::{
 /// Implements `Module` for a struct: its fields are its parameters, buffers and children, under the
 /// fields' names (`0`, `1`, … in a tuple struct).
 ///
-/// - A `Var` is a parameter if it was made as one (`Var::parameter`), else a buffer. `#[param]` and
-///   `#[buffer]` on the field decide it regardless.
-/// - A field whose type is a module is a child. `Option`, `Vec`, `Box` and `Arc` of these hold what is
-///   in them; the elements of a `Vec` are called `field.0`, `field.1`, …
-/// - A field of type `Mode` makes the module one that trains or not, one of type `Hooks` one that hooks can
-///   be registered with.
+/// - A `Var` is a parameter if it was made as one (`Var::parameter`), else a buffer. `#[param]` and `#[buffer]` on
+///   the field override this.
+/// - A field whose type is a module is a child. `Option`, `Vec`, `Box` and `Arc` of these hold their contents; the
+///   elements of a `Vec` are called `field.0`, `field.1`, …
+/// - A field of type `Mode` gives the module a training mode. A field of type `Hooks` allows hooks to be registered.
 /// - Numbers, `bool`, strings and other plain data hold nothing. `#[skip]` leaves out a field of any
 ///   type; copies of the module clone it.
 ///
-/// `Display` prints the module and what is within it, as PyTorch does.
-/// `#[module(extra_repr)]` on the struct prints what its own method `fn extra_repr(&self) -> String`
-/// returns in the parentheses behind its name, and `#[module(reset_parameters)]` resets it with its own
-/// method `fn reset_parameters(&self) -> Result<()>`. `#[module(name)]` takes the name from
-/// `fn name(&self) -> &str`. `#[module(path = ..)]` says what the crate of modules is called, for macros that
-/// write structs.
+/// `Display` prints the module and its children, as PyTorch does. `#[module(extra_repr)]` on the struct prints the
+/// result of its own method `fn extra_repr(&self) -> String` in the parentheses after its name.
+/// `#[module(reset_parameters)]` resets it with its own method `fn reset_parameters(&self) -> Result<()>`.
+/// `#[module(name)]` takes the name from `fn name(&self) -> &str`. `#[module(path = ..)]` names the crate of modules,
+/// for macros that write structs.
 #[proc_macro_derive(Module, attributes(module, param, buffer, skip))]
 pub fn module(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     derive(input, quote!(::kiln_nn))
@@ -41,9 +39,9 @@ pub fn kiln_module(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     derive(input, quote!(::kiln::nn))
 }
 
-/// Implements `Nest` for a struct: a structure of what its fields hold, under their names. Where the type of
-/// its tensors is a parameter, `struct Batch<T = Tensor> { images: T, labels: T }`, the same struct also holds
-/// references (`Batch<&Tensor>`), specs (`Batch<Spec>`), and what `jacobian` and `hessian` give.
+/// Implements `Nest` for a struct: a structure of its fields, under their names. If the type of its tensors is a
+/// parameter, `struct Batch<T = Tensor> { images: T, labels: T }`, the same struct can also hold references
+/// (`Batch<&Tensor>`), specs (`Batch<Spec>`), and the results of `jacobian` and `hessian`.
 #[proc_macro_derive(Nest)]
 pub fn nest(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     nested(input, quote!(::kiln_tensor))
@@ -56,8 +54,8 @@ pub fn kiln_nest(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     nested(input, quote!(::kiln))
 }
 
-/// On an `impl Tensor` of the crate `kiln-tensor`: gives `Var` its public methods too, as those of the tensor that
-/// the cell holds.
+/// For an `impl Tensor` of the crate `kiln-tensor`: also gives `Var` its public methods, which apply to the tensor
+/// that the cell holds.
 #[doc(hidden)]
 #[proc_macro_attribute]
 pub fn on_cells(
@@ -69,8 +67,8 @@ pub fn on_cells(
         .into()
 }
 
-/// On a method of `Tensor` in the crate `kiln-tensor`: its operands are cast inside `autocast`, by the row of its name
-/// in the lists there. Arguments that are options with operands in them are named, `#[autocast(how)]`.
+/// For a method of `Tensor` in the crate `kiln-tensor`: casts its operands inside `autocast`, by the rule of its name
+/// in the lists there. Arguments that are options with operands in them must be named, `#[autocast(how)]`.
 #[doc(hidden)]
 #[proc_macro_attribute]
 pub fn autocast(
@@ -159,14 +157,14 @@ fn expand(mut input: DeriveInput, nn: &TokenStream) -> Result<TokenStream> {
     })
 }
 
-/// What is written for each field.
+/// The code generated for the fields.
 #[derive(Default)]
 struct Fieldwise {
     /// Statements that add the fields to `members`.
     members: TokenStream,
     /// The fields of a copy.
     copies: TokenStream,
-    /// Statements that return the hooks, where a field holds them.
+    /// Statements that return the hooks, if a field holds them.
     hooks: TokenStream,
 }
 
@@ -237,12 +235,12 @@ fn role(field: &Field) -> Result<Role> {
     Ok(role)
 }
 
-/// What `#[module(..)]` says.
+/// The arguments of `#[module(..)]`.
 #[derive(Default)]
 struct Own {
     /// The struct's own methods.
     methods: Vec<String>,
-    /// What the crate of modules is called here.
+    /// The name of the crate of modules in the user's code.
     path: Option<TokenStream>,
 }
 

@@ -1,4 +1,4 @@
-//! `#[derive(Nest)]`.
+//! The derive macro `#[derive(Nest)]`.
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::{format_ident, quote};
@@ -7,8 +7,8 @@ use syn::{
     parse_quote,
 };
 
-/// The impls for structures of tensors, of specs, and, if the struct can hold anything in place of its
-/// tensors, of that.
+/// Expands to the impls for structures of tensors and of specs and, if the struct can hold anything in place of its
+/// tensors, to that of `NestOf`.
 pub(crate) fn expand(input: &DeriveInput, tensor: &TokenStream) -> Result<TokenStream> {
     let Data::Struct(data) = &input.data else {
         let message = "only structs are structures of tensors";
@@ -96,7 +96,7 @@ fn member(i: usize, field: &Field) -> Member {
     }
 }
 
-/// The statements that take the fields apart.
+/// Returns the statements that flatten the fields.
 fn flatten(fields: &Fields) -> TokenStream {
     let part = |(i, field): (usize, &Field)| {
         let member = member(i, field);
@@ -109,7 +109,7 @@ fn flatten(fields: &Fields) -> TokenStream {
     fields.iter().enumerate().map(part).collect()
 }
 
-/// The fields, built.
+/// Returns the fields, built from a feed.
 fn build(fields: &Fields, nest: &TokenStream) -> TokenStream {
     let part = |(i, field): (usize, &Field)| {
         let (member, ty) = (member(i, field), &field.ty);
@@ -119,7 +119,7 @@ fn build(fields: &Fields, nest: &TokenStream) -> TokenStream {
     quote!({ #parts })
 }
 
-/// `NestOf`, for a struct whose fields are all of its type parameters.
+/// Returns the impl of `NestOf`, for a struct whose fields all use its type parameters.
 fn of(input: &DeriveInput, fields: &Fields, tensor: &TokenStream) -> TokenStream {
     let bound = quote!(#tensor::NestOf);
     let held = quote!(__Held);
@@ -145,7 +145,7 @@ fn of(input: &DeriveInput, fields: &Fields, tensor: &TokenStream) -> TokenStream
     }
 }
 
-/// Whether a field's type names a type parameter.
+/// True if a field's type names a type parameter.
 fn mentions(field: &Field, parameters: &[&Ident]) -> bool {
     fn any(tokens: TokenStream, parameters: &[&Ident]) -> bool {
         tokens.into_iter().any(|t| match t {

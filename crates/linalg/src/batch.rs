@@ -36,7 +36,7 @@ macro_rules! real {
 }
 real!(f32 f64);
 
-/// Rows and columns, and how many matrices there are.
+/// Returns the rows, the columns and the number of matrices.
 fn sizes(shape: &[usize]) -> Result<(usize, usize, usize), KernelError> {
     match shape {
         [batch @ .., m, n] => Ok((*m, *n, batch.iter().product())),
@@ -44,7 +44,7 @@ fn sizes(shape: &[usize]) -> Result<(usize, usize, usize), KernelError> {
     }
 }
 
-/// What went wrong with a matrix, which is named where there may be several.
+/// The error of a matrix, which is named if there may be several.
 fn failed(text: String, i: usize, shape: &[usize]) -> KernelError {
     match shape.len() > 2 {
         true => format!("(Batch element {i}): {text}").into(),
@@ -61,7 +61,7 @@ pub(crate) fn each<T: Real>(
     each_numbered(a, output, |_, a, m, n, out| f(a, m, n, out))
 }
 
-/// As [`each`], with the number of the matrix first.
+/// As [`each`], with the index of the matrix as the first argument.
 pub(crate) fn each_numbered<T: Real>(
     a: &ArrayView<'_>,
     output: &mut ArrayViewMut<'_>,

@@ -1,4 +1,4 @@
-//! Factors: Cholesky, LU and QR.
+//! Factorisations: Cholesky, LU and QR.
 
 use crate::batch::Real;
 use faer::linalg::cholesky::llt::factor::LltError;
@@ -25,11 +25,11 @@ pub(crate) fn cholesky<T: Real>(a: &[T], n: usize, _: usize, out: &mut [T]) -> R
     Ok(())
 }
 
-/// Columns that are eliminated at once.
+/// The number of columns that are eliminated at once.
 const PANEL: usize = 32;
 
-/// Factors in place, the row at each step's largest element first, and gives the row that each step
-/// changed places with. A column of zeros stays as it is, as LAPACK's `getrf` leaves it.
+/// Factors in place with partial pivoting, and returns the row that each step swapped with. A column of zeros is left
+/// unchanged, as by LAPACK's `getrf`.
 pub(crate) fn lu<T: Real>(a: &mut [T], m: usize, n: usize) -> Vec<usize> {
     let k = m.min(n);
     let mut pivots = Vec::with_capacity(k);
@@ -51,7 +51,7 @@ pub(crate) fn lu<T: Real>(a: &mut [T], m: usize, n: usize) -> Vec<usize> {
     pivots
 }
 
-/// One step of a panel that ends in front of column `end`.
+/// Performs one step of a panel that ends before column `end`, and returns its pivot row.
 fn eliminate<T: Real>(a: &mut [T], m: usize, n: usize, step: usize, end: usize) -> usize {
     let mut best = step;
     for i in step + 1..m {
@@ -120,7 +120,7 @@ pub(crate) fn rows(
     Ok(())
 }
 
-/// Q of `columns` columns and R of as many rows.
+/// Computes Q with `columns` columns and R with as many rows.
 pub(crate) fn qr<T: Real>(
     a: &[T],
     m: usize,

@@ -1,9 +1,8 @@
-//! Kernels of linear algebra, through the crate `faer`: decompositions of batches of small and
-//! middling matrices, on the thread that runs the plan.
+//! Kernels of linear algebra, based on the crate `faer`: decompositions of batches of small and medium matrices, on
+//! the thread that runs the plan.
 //!
-//! They are custom operators ([`kiln_base::custom`]) under the names of [`Routine`]: a plan that calls
-//! them runs in every program that has called [`register`]. What can't be computed is an error with
-//! PyTorch's text, which names the element of the batch.
+//! They are custom operators ([`kiln_base::custom`]) under the names of [`Routine`]. A plan that calls them runs in
+//! every program that has called [`register`]. Errors have PyTorch's text, which names the element of the batch.
 
 mod batch;
 mod factor;
@@ -22,7 +21,7 @@ pub fn register() {
     ONCE.call_once(|| {
         for routine in Routine::ALL {
             let kernel = move |x: &[ArrayView<'_>], y: &mut ArrayViewMut<'_>| run(routine, x, y);
-            // A name that is taken can only be that of another copy of this crate.
+            // A name that is taken can only belong to another copy of this crate.
             let _ = custom::register(routine.name(), kernel);
         }
     });
@@ -41,7 +40,7 @@ fn run(
     }
 }
 
-/// From a matrix with its rows and columns to the result, or why there is none.
+/// A kernel: takes a matrix with its rows and columns, and writes the result or returns the reason for failure.
 type Kernel<T> = fn(&[T], usize, usize, &mut [T]) -> Result<(), String>;
 
 fn typed<T: Real>(

@@ -6,7 +6,7 @@ use crate::spectrum::svd;
 use faer::linalg::triangular_solve as triangle;
 use faer::{MatMut, MatRef, Par};
 
-/// `A X = B` for a triangular A.
+/// Solves `A X = B` for a triangular A.
 pub(crate) fn triangular<T: Real>(
     a: &[T],
     n: usize,
@@ -49,12 +49,12 @@ impl<T: Real> Factored<T> {
         (0..self.n).map(|i| self.factors[i * self.n + i])
     }
 
-    /// The first zero on the diagonal of U, counted from 1.
+    /// Returns the position of the first zero on the diagonal of U, counted from 1.
     fn zero(&self) -> Option<usize> {
         Some(self.diagonal().position(|d| d == T::ZERO)? + 1)
     }
 
-    /// Whether the rows are in an odd order.
+    /// True if the permutation of the rows is odd.
     fn odd(&self) -> bool {
         let swaps = self.pivots.iter().enumerate().filter(|(i, p)| i != *p);
         swaps.count() % 2 == 1
@@ -154,8 +154,8 @@ pub(crate) fn sign_and_log<T: Real>(
     Ok(())
 }
 
-/// `det(A) A⁻ᵀ`; of a singular matrix `det(U) det(V) U C Vᵀ`, where C is diagonal and holds the products of
-/// all singular values but one.
+/// Computes `det(A) A⁻ᵀ`. For a singular matrix it is `det(U) det(V) U C Vᵀ`, where C is diagonal and holds the
+/// products of all singular values but one.
 pub(crate) fn cofactors<T: Real>(a: &[T], n: usize, _: usize, out: &mut [T]) -> Result<(), String> {
     let factored = Factored::new(a, n);
     if factored.zero().is_none() {

@@ -8,7 +8,7 @@ const NOT_FINITE: &str =
 const NOT_CONVERGED: &str = "The algorithm failed to converge because the input matrix is ill-conditioned \
                              or has too many repeated singular values.";
 
-/// The matrix times a power of two that brings its largest element near 1, so that no square overflows,
+/// Returns the matrix scaled by a power of two that brings its largest element near 1, so that no square overflows,
 /// and the power's inverse.
 fn scaled<T: Real>(a: &[T]) -> Result<(Vec<T>, T), String> {
     if !a.iter().all(|v| v.finite()) {
@@ -28,7 +28,7 @@ fn scaled<T: Real>(a: &[T]) -> Result<(Vec<T>, T), String> {
     Ok((a.iter().map(|v| *v / back).collect(), back))
 }
 
-/// U, the singular values and Vᵀ.
+/// Computes U, the singular values and Vᵀ.
 pub(crate) fn svd<T: Real>(
     a: &[T],
     m: usize,
@@ -77,7 +77,7 @@ pub(crate) fn singular_values<T: Real>(
     Ok(())
 }
 
-/// A symmetric matrix from its lower triangle.
+/// Completes a symmetric matrix from its lower triangle, and scales it.
 fn symmetric<T: Real>(a: &[T], n: usize) -> Result<(Vec<T>, T), String> {
     let mut whole = a.to_vec();
     for i in 0..n {
@@ -88,7 +88,7 @@ fn symmetric<T: Real>(a: &[T], n: usize) -> Result<(Vec<T>, T), String> {
     scaled(&whole)
 }
 
-/// The eigenvalues and the eigenvectors.
+/// Computes the eigenvalues and the eigenvectors.
 pub(crate) fn eigh<T: Real>(a: &[T], n: usize, _: usize, out: &mut [T]) -> Result<(), String> {
     let (a, back) = symmetric(a, n)?;
     if n == 0 {
@@ -122,7 +122,7 @@ pub(crate) fn eigenvalues<T: Real>(
     Ok(())
 }
 
-/// `V S⁺ Uᵀ`, where S⁺ is 0 for singular values that count as 0.
+/// Computes `V S⁺ Uᵀ`, where S⁺ is 0 for singular values that are treated as 0.
 pub(crate) fn pseudo_inverse<T: Real>(
     a: &[T],
     m: usize,
