@@ -93,7 +93,7 @@ macro_rules! with_numbers {
         }
 
         impl $name {
-            /// The layer with these numbers; `default()` has PyTorch's.
+            /// Makes the layer with these numbers; `default()` has PyTorch's.
             pub fn new($($field: $ty),*) -> $name {
                 let hooks = Hooks::new();
                 $name { $($field,)* hooks }
@@ -134,19 +134,19 @@ with_numbers! {
         format!("negative_slope={}", float(l.negative_slope));
     /// [`Tensor::elu_with`] (`torch.nn.ELU`).
     ELU {
-        /// What it goes to at −∞, negated.
+        /// The negated limit at −∞.
         alpha: f64 = 1.0
     } |l, x| x.elu_with(l.alpha); format!("alpha={}", float(l.alpha));
     /// [`Tensor::celu`] (`torch.nn.CELU`).
     CELU {
-        /// What it goes to at −∞, negated.
+        /// The negated limit at −∞.
         alpha: f64 = 1.0
     } |l, x| x.celu_with(l.alpha); format!("alpha={}", float(l.alpha));
     /// [`Tensor::softplus_with`] (`torch.nn.Softplus`).
     Softplus {
         /// The sharpness.
         beta: f64 = 1.0,
-        /// Where it becomes linear.
+        /// The threshold above which it is linear.
         threshold: f64 = 20.0
     } |l, x| x.softplus_with(SoftPlus::new().beta(l.beta).threshold(l.threshold));
         format!("beta={}, threshold={}", float(l.beta), float(l.threshold));
@@ -160,12 +160,12 @@ with_numbers! {
         format!("min_val={}, max_val={}", float(l.min_val), float(l.max_val));
     /// [`Tensor::hardshrink`] (`torch.nn.Hardshrink`).
     Hardshrink {
-        /// Up to which |x| the result is 0.
+        /// The largest |x| whose result is 0.
         lambd: f64 = 0.5
     } |l, x| x.hardshrink_with(l.lambd); float(l.lambd);
     /// [`Tensor::softshrink`] (`torch.nn.Softshrink`).
     Softshrink {
-        /// How far x moves towards 0.
+        /// The distance that x moves towards 0.
         lambd: f64 = 0.5
     } |l, x| x.softshrink_with(l.lambd); float(l.lambd);
     /// [`Tensor::glu`] (`torch.nn.GLU`).
@@ -185,10 +185,10 @@ pub struct LocalResponseNorm {
 }
 
 impl LocalResponseNorm {
-    /// The layer over so many neighbouring channels.
+    /// Makes the layer over `size` neighbouring channels.
     ///
     /// # Errors
-    /// If there are none.
+    /// If the size is not positive.
     #[track_caller]
     pub fn new(size: impl Into<LocalResponse>) -> Result<LocalResponseNorm> {
         let (how, hooks) = (size.into(), Hooks::new());
@@ -201,7 +201,7 @@ impl LocalResponseNorm {
         }
     }
 
-    /// Over how many channels it goes, and what it divides by.
+    /// Returns the number of channels, and the constants of the divisor.
     pub fn options(&self) -> &LocalResponse {
         &self.how
     }
@@ -288,7 +288,7 @@ impl Threshold {
         self.threshold
     }
 
-    /// What replaces x.
+    /// Returns the value that replaces x.
     pub fn value(&self) -> f64 {
         self.value
     }
@@ -327,7 +327,7 @@ impl GELU {
         }
     }
 
-    /// What approximates the error function: `"none"` or `"tanh"`.
+    /// Returns the approximation of the error function: `"none"` or `"tanh"`.
     pub fn approximate(&self) -> &'static str {
         if self.tanh { "tanh" } else { "none" }
     }
@@ -421,7 +421,7 @@ pub struct PReLU {
 }
 
 impl PReLU {
-    /// The layer with one slope for all channels (1), or one for each.
+    /// Makes the layer with one slope for all channels (1), or one for each.
     ///
     /// # Errors
     /// Inside `compile`: make layers before.
@@ -430,7 +430,7 @@ impl PReLU {
         PReLU::with(num_parameters, 0.25)
     }
 
-    /// The layer whose slopes start at `init`.
+    /// Makes the layer whose slopes start at `init`.
     ///
     /// # Errors
     /// As [`PReLU::new`].
@@ -446,7 +446,7 @@ impl PReLU {
         })
     }
 
-    /// How many slopes there are.
+    /// Returns the number of slopes.
     pub fn num_parameters(&self) -> usize {
         self.weight.shape()[0]
     }

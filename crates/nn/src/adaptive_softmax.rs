@@ -5,23 +5,21 @@ use crate::{Forward, Hooks, Linear, Module, ModuleList, Sequential};
 use kiln_tensor::{DType, Int, IntList, Result, Tensor, cat, on_behalf_of_caller, options, where_};
 
 options! {
-    /// Where the classes of an [`AdaptiveLogSoftmaxWithLoss`] are cut; the cuts alone stand for it.
+    /// The cuts between the classes of an [`AdaptiveLogSoftmaxWithLoss`]; a list of cuts converts to it.
     Cutoffs (
-        /// The first class of each cluster, ascending. The classes in front of the first cluster are the frequent
-        /// ones.
+        /// The first class of each cluster, ascending. The classes before the first cluster are the frequent ones.
         cutoffs: IntList
     ) {
-        /// By how much fewer features each cluster has than that in front of it (default 4).
+        /// The factor by which the number of features shrinks from each cluster to the next (default 4).
         div_value: f64 = 4.0,
-        /// Whether the scores of the frequent classes and of the clusters have a bias (default no).
+        /// True if the scores of the frequent classes and of the clusters have a bias (default no).
         head_bias: bool = false,
     }
 }
 
-/// The log softmax over classes that are sorted by how frequent they are, and its loss (Grave et al., "Efficient
-/// softmax approximation for GPUs", 2016; `torch.nn.AdaptiveLogSoftmaxWithLoss`): `[n, in_features]` and i64
-/// classes `[n]` (or `[in_features]` and one class) to the log probability of each, and the mean of their
-/// negatives.
+/// The log softmax over classes sorted by frequency, and its loss (Grave et al., "Efficient softmax approximation for
+/// GPUs", 2016; `torch.nn.AdaptiveLogSoftmaxWithLoss`). It takes `[n, in_features]` and i64 classes `[n]` (or
+/// `[in_features]` and one class). It returns the log probability of each class, and the negated mean of these.
 ///
 /// The head scores the frequent classes and the clusters, and for each cluster two small products score its
 /// classes. Every cluster is computed for all rows, so that the program is the same for any classes.
@@ -40,16 +38,16 @@ options! {
 pub struct AdaptiveLogSoftmaxWithLoss {
     /// Scores of the frequent classes, then of the clusters.
     pub head: Linear,
-    /// Of each cluster, a product to fewer features and one to its classes.
+    /// For each cluster, a product to fewer features and one to its classes.
     pub tail: ModuleList<Sequential>,
-    /// The first class of each cluster, and behind the last one the number of classes.
+    /// The first class of each cluster, followed by the number of classes.
     #[skip]
     cuts: Vec<i64>,
     hooks: Hooks,
 }
 
 impl AdaptiveLogSoftmaxWithLoss {
-    /// A layer from so many features to so many classes, with these cuts or [`Cutoffs`].
+    /// Makes a layer from `in_features` features to `n_classes` classes, with these cuts or [`Cutoffs`].
     ///
     /// # Errors
     /// If the cuts do not ascend between 1 and the last class, `div_value` is not positive, a size is negative, or
@@ -100,7 +98,7 @@ impl AdaptiveLogSoftmaxWithLoss {
         })
     }
 
-    /// How many classes there are.
+    /// Returns the number of classes.
     pub fn n_classes(&self) -> usize {
         self.cuts[self.cuts.len() - 1] as usize
     }
@@ -143,7 +141,7 @@ impl Forward<(Tensor, Tensor), (Tensor, Tensor)> for AdaptiveLogSoftmaxWithLoss 
             return wrong(self, message);
         }
         looking_up(self, || {
-            // A class that is none is an error of this look-up.
+            // This look-up gives the error of a class that does not exist.
             let y = Tensor::arange(0, self.n_classes(), 1)
                 .to(y.device())
                 .gather(0, y.reshape(-1))

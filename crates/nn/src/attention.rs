@@ -8,38 +8,38 @@ use kiln_tensor::{
 };
 
 options! {
-    /// How attention in several heads is made.
+    /// The options of multi-head attention.
     AttentionOptions () {
         /// The probability that an attention weight is dropped in training (default 0).
         dropout: f64 = 0.0,
-        /// Whether the projections have biases (default yes).
+        /// True if the projections have biases (default yes).
         bias: bool = true,
-        /// Whether there is a learnt further key and value (default no); they start Xavier-normal.
+        /// True if there is a learnt further key and value (default no); they start Xavier-normal.
         add_bias_kv: bool = false,
-        /// Whether a key and a value of zeros follow all others (default no).
+        /// True if a key and a value of zeros follow all others (default no).
         add_zero_attn: bool = false,
         /// The features of a key, where they are not those of a query.
         kdim: MaybeInt = None,
         /// The features of a value, where they are not those of a query.
         vdim: MaybeInt = None,
-        /// Whether batches are in dim 0 (default no: in dim 1).
+        /// True if batches are in dim 0 (default no: in dim 1).
         batch_first: bool = false,
     }
 }
 
 options! {
-    /// What attention is called with beside its tensors.
+    /// The arguments of an attention call beside its tensors.
     AttentionMasks () {
-        /// Whether query i sees keys 0 to i only (default no).
+        /// True if query i sees keys 0 to i only (default no).
         is_causal: bool = false,
-        /// Whether the weights that are returned are the mean of the heads' (default yes).
+        /// True if the returned weights are the mean of the heads' (default yes).
         average_attn_weights: bool = true,
         ;
-        /// Which keys of each sample to leave out, `[n, s]` (`[s]` without a batch): bool, true where a key
-        /// is padding, or floats that are added to the scores.
-        key_padding_mask,
-        /// Which keys each query does not see, `[l, s]` or `[n · heads, l, s]`: bool, true where it does not,
+        /// The keys of each sample to leave out, `[n, s]` (`[s]` without a batch): bool, true where a key is padding,
         /// or floats that are added to the scores.
+        key_padding_mask,
+        /// The keys that each query does not see, `[l, s]` or `[n · heads, l, s]`: bool, true where it does not, or
+        /// floats that are added to the scores.
         attn_mask,
     }
 }
@@ -65,13 +65,13 @@ impl Nest for AttentionMasks {
     }
 }
 
-/// Attention in several heads (`torch.nn.MultiheadAttention`; Vaswani et al., 2017). Query, key and value
-/// are `[l, n, e]` (`[n, l, e]` with `batch_first`, `[l, e]` without a batch), and may be followed by
-/// [`AttentionMasks`]. It gives the result, of the query's shape, and the attention weights behind dropout, `[n, l, s]`
-/// (`[n, heads, l, s]` if they are not averaged; without n where the query has no batch).
+/// Multi-head attention (`torch.nn.MultiheadAttention`; Vaswani et al., 2017). Query, key and value are `[l, n, e]`
+/// (`[n, l, e]` with `batch_first`, `[l, e]` without a batch), and may be followed by [`AttentionMasks`]. It returns
+/// the result, of the query's shape, and the attention weights after dropout, `[n, l, s]` (`[n, heads, l, s]` if they
+/// are not averaged; without n where the query has no batch).
 ///
-/// The projections start Xavier-uniform with biases of 0; that of the output starts as a [`Linear`] with
-/// a bias of 0.
+/// The projections start Xavier-uniform with biases of 0; the output projection starts as a [`Linear`] with a bias of
+/// 0.
 ///
 /// ```
 /// use kiln_nn::{AttentionMasks, AttentionOptions, Forward, MultiheadAttention};
@@ -113,7 +113,7 @@ pub struct MultiheadAttention {
 }
 
 impl MultiheadAttention {
-    /// A layer with biases and without dropout, batches in dim 1.
+    /// Makes a layer with biases and without dropout, batches in dim 1.
     ///
     /// # Errors
     /// If the features do not divide into the heads.
@@ -122,7 +122,7 @@ impl MultiheadAttention {
         MultiheadAttention::with(embed_dim, num_heads, AttentionOptions::new())
     }
 
-    /// A layer of so many features in so many heads.
+    /// Makes a layer of `embed_dim` features in `num_heads` heads.
     ///
     /// # Errors
     /// If the features do not divide into the heads, or inside `compile`: make layers before.
@@ -167,7 +167,7 @@ impl MultiheadAttention {
         self.embed_dim
     }
 
-    /// How many heads there are.
+    /// Returns the number of heads.
     pub fn num_heads(&self) -> usize {
         self.num_heads
     }
@@ -177,7 +177,7 @@ impl MultiheadAttention {
         self.dropout
     }
 
-    /// Whether batches are in dim 0.
+    /// True if batches are in dim 0.
     pub fn batch_first(&self) -> bool {
         self.batch_first
     }
@@ -262,13 +262,13 @@ impl MultiheadAttention {
         ))
     }
 
-    /// The features that a key or value must have.
+    /// Returns the number of features that a key or value must have.
     fn features(&self, projection: &Option<Var>) -> Option<usize> {
         let own = projection.as_ref().map(|w| w.shape()[1]);
         own.or(Some(self.embed_dim))
     }
 
-    /// Query, key and value in the dims of the heads.
+    /// Returns query, key and value projected to the features of the heads.
     fn projected(&self, [q, k, v]: [Tensor; 3]) -> Result<[Tensor; 3]> {
         let e = self.embed_dim as i64;
         let part = |t: &Tensor, i: i64| t.narrow(0, i * e, e);
@@ -299,8 +299,8 @@ impl MultiheadAttention {
         x.unflatten(2, heads).transpose(1, 2)
     }
 
-    /// All masks as one: which keys take part, or numbers to add to the scores. None where there is none, or
-    /// where being causal says all.
+    /// Returns all masks as one: bools that are true for keys that take part, or numbers to add to the scores. Returns
+    /// `None` without masks, or if the causal mask is the only one.
     fn mask(&self, masks: &AttentionMasks, query: &Tensor, key: &Tensor) -> Result<Option<Tensor>> {
         let attn = masks.attn_mask.as_ref().map(|m| match m.ndim() {
             3 => m.unflatten(0, [-1, self.num_heads as i64]),
@@ -311,7 +311,7 @@ impl MultiheadAttention {
             _ => m.unsqueeze(1).unsqueeze(1),
         });
         let alone = attn.is_none() && padding.is_none() && self.further_keys() == 0;
-        // Further keys come behind these.
+        // Further keys come after the given ones.
         let causal = (masks.is_causal && !alone).then(|| behind(query, key));
         let dtype = query.dtype();
         let mut hidden: Option<Tensor> = None;
@@ -339,7 +339,7 @@ impl MultiheadAttention {
         })
     }
 
-    /// The weights `[n, heads, l, s]` of the keys.
+    /// Returns the weights `[n, heads, l, s]` of the keys.
     fn weights(&self, q: &Tensor, k: &Tensor, mask: Option<&Tensor>, causal: bool) -> Tensor {
         let head = (self.embed_dim / self.num_heads) as f64;
         let scores = q.matmul(k.transpose(-2, -1)) * (1.0 / head.sqrt());
@@ -352,7 +352,7 @@ impl MultiheadAttention {
         scores.softmax(-1)
     }
 
-    /// Keys behind those that are given; masks leave them in.
+    /// Returns the number of keys appended to the given ones. Masks never hide them.
     fn further_keys(&self) -> i64 {
         i64::from(self.bias_k.is_some()) + i64::from(self.add_zero_attn)
     }
@@ -397,7 +397,7 @@ impl Forward<(Tensor, Tensor, Tensor, AttentionMasks), (Tensor, Tensor)> for Mul
     }
 }
 
-/// Which keys `[.., s, _]` lie behind the rows `[.., l, _]` of a query: `[l, s]`.
+/// Returns a mask `[l, s]` that is true where a key of `[.., s, _]` comes after a row of the query `[.., l, _]`.
 fn behind(query: &Tensor, key: &Tensor) -> Tensor {
     let column = |t: &Tensor| {
         let batch = t.ndim() as i64 - 3;

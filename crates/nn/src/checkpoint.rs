@@ -11,12 +11,11 @@ use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-/// Everything that a training needs to go on, in one file: models, optimisers, schedules, and values of
-/// the user's own, each under a name.
+/// All the state that a training needs to go on, in one file: models, optimisers, schedules, and values of the user's
+/// own, each under a name.
 ///
-/// The file is a safetensors file, whose tensors are called `model.conv.weight` and the like, with the
-/// rest as JSON in its header. Saving replaces it whole: whatever happens meanwhile, the file is the
-/// last checkpoint that was complete.
+/// The file is a safetensors file. Its tensors have names such as `model.conv.weight`, and the rest is JSON in its
+/// header. Saving replaces the file atomically: whatever happens meanwhile, the file is the last complete checkpoint.
 ///
 /// ```
 /// use kiln_nn::optim::{AdamW, Optimizer, Scheduler, StepLR};
@@ -51,17 +50,17 @@ use std::path::Path;
 pub struct Checkpoint {
     tensors: StateDict,
     header: Header,
-    /// The first thing that went wrong.
+    /// The first error.
     error: Option<Error>,
 }
 
-/// What is no tensor.
+/// The part of a checkpoint that is not tensors.
 #[derive(Default, Serialize, Deserialize)]
 struct Header {
     parts: BTreeMap<String, Part>,
 }
 
-/// Something that was saved under a name.
+/// A part that was saved under a name.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Part {
@@ -86,7 +85,7 @@ impl Part {
 const KEY: &str = "kiln_checkpoint";
 
 impl Checkpoint {
-    /// Nothing yet.
+    /// Makes an empty checkpoint.
     pub fn new() -> Checkpoint {
         Checkpoint::default()
     }
@@ -116,16 +115,16 @@ impl Checkpoint {
         }
     }
 
-    /// Adds where a schedule stands.
+    /// Adds the state of a schedule as it is now.
     #[track_caller]
     pub fn scheduler(self, name: &str, scheduler: &Scheduler) -> Checkpoint {
         self.add(name, Part::Scheduler(scheduler.state_dict()))
     }
 
-    /// Adds anything that can be written as JSON and read back. NaN and infinities can't.
+    /// Adds a value that can be written as JSON and read back. NaN and infinities can't.
     #[track_caller]
     pub fn value<T: Serialize + DeserializeOwned>(self, name: &str, value: &T) -> Checkpoint {
-        // What would not come back is refused here, not when it is needed.
+        // A value that can't be read back is refused here, not when it is loaded.
         let json = serde_json::to_value(value).and_then(|json| {
             T::deserialize(&json)?;
             Ok(json)
@@ -157,11 +156,10 @@ impl Checkpoint {
         self
     }
 
-    /// Writes the file, in place of an older one.
+    /// Writes the file, replacing an older one.
     ///
     /// # Errors
-    /// If a value can't be computed, a name is used twice, or the file can't be written. The older one
-    /// then stays.
+    /// If a value can't be computed, a name is used twice, or the file can't be written. The older file then stays.
     #[track_caller]
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         if let Some(e) = &self.error {
@@ -176,7 +174,7 @@ impl Checkpoint {
     /// Reads a file.
     ///
     /// # Errors
-    /// If it can't be read, is damaged or is no checkpoint.
+    /// If it can't be read, is damaged or is not a checkpoint.
     #[track_caller]
     pub fn load(path: impl AsRef<Path>) -> Result<Checkpoint> {
         let path = path.as_ref();
@@ -191,17 +189,17 @@ impl Checkpoint {
         })
     }
 
-    /// The names of what was saved.
+    /// Returns the names of the saved parts.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.header.parts.keys().map(String::as_str)
     }
 
-    /// The parameters and buffers of a model, to load some of them.
+    /// Returns the parameters and buffers of a model, to load some of them.
     pub fn state_dict(&self, name: &str) -> StateDict {
         self.tensors.part(&format!("{name}."))
     }
 
-    /// A value.
+    /// Returns a value.
     ///
     /// # Errors
     /// If there is none of this name, or it is of another type.
@@ -217,7 +215,7 @@ impl Checkpoint {
         }
     }
 
-    /// Puts what was saved back where it came from, all of it or nothing.
+    /// Starts to load the saved state back into its owners, all of it or nothing.
     pub fn restore(&self) -> Restore<'_> {
         Restore {
             checkpoint: self,
@@ -250,18 +248,18 @@ fn wrong(name: &str, part: &Part, wanted: &str) -> String {
     format!("`{name}` is {}, not {wanted}", part.kind())
 }
 
-/// What [`Checkpoint::restore`] will change once everything is known to fit.
+/// The changes that [`Checkpoint::restore`] makes once everything is known to fit.
 #[must_use = "nothing is restored before `finish`"]
 pub struct Restore<'a> {
     checkpoint: &'a Checkpoint,
     problems: Vec<String>,
-    /// What went wrong beside that.
+    /// The first error that is not a mismatch.
     error: Option<Error>,
     apply: Vec<Box<dyn FnOnce() -> Result<()> + 'a>>,
 }
 
 impl<'a> Restore<'a> {
-    /// A model, whose parameters and buffers must be those that were saved.
+    /// Restores a model, whose parameters and buffers must be those that were saved.
     pub fn module(mut self, name: &str, module: &'a dyn Module) -> Restore<'a> {
         match self.checkpoint.part(name, "a module") {
             Ok(Part::Module) => match plan(module, &self.checkpoint.state_dict(name)) {
@@ -284,7 +282,7 @@ impl<'a> Restore<'a> {
         self
     }
 
-    /// An optimiser, whose groups must be those that were saved.
+    /// Restores an optimiser, whose groups must be those that were saved.
     pub fn optimizer(mut self, name: &str, optimizer: &'a mut Optimizer) -> Restore<'a> {
         let groups = match self.checkpoint.part(name, "an optimiser") {
             Ok(Part::Optimizer(groups)) => Ok(groups.clone()),
@@ -316,7 +314,7 @@ impl<'a> Restore<'a> {
         self
     }
 
-    /// A schedule of an optimiser with as many groups.
+    /// Restores a schedule of an optimiser with the same number of groups.
     pub fn scheduler(mut self, name: &str, scheduler: &'a mut Scheduler) -> Restore<'a> {
         match self.checkpoint.part(name, "a schedule") {
             Ok(Part::Scheduler(state)) => {
@@ -339,7 +337,7 @@ impl<'a> Restore<'a> {
     /// Restores everything.
     ///
     /// # Errors
-    /// Lists all that is missing or does not fit. Nothing is then changed.
+    /// Lists everything that is missing or does not fit. Nothing is then changed.
     #[track_caller]
     pub fn finish(self) -> Result<()> {
         if let Some(e) = self.error {

@@ -74,7 +74,7 @@ impl<M> ModuleDict<M> {
         ModuleDict(Vec::new())
     }
 
-    /// Adds a module under a name, or puts it in the place of the one that has it.
+    /// Adds a module under a name, or replaces the module of that name.
     pub fn insert(&mut self, name: impl Into<String>, module: M) {
         let name = name.into();
         match self.0.iter_mut().find(|(n, _)| *n == name) {
@@ -199,7 +199,7 @@ macro_rules! parameters {
                 if lines.is_empty() { String::new() } else { format!("\n  {}\n", lines.join("\n  ")) }
             }
 
-            /// As it is: nothing says how these were drawn.
+            /// Does nothing: the list does not know how its parameters were initialised.
             fn reset_parameters(&self) -> Result<()> {
                 Ok(())
             }

@@ -9,30 +9,30 @@ use kiln_tensor::{
 };
 
 options! {
-    /// How a convolution is made; the size of its kernel alone stands for it. The numbers are one for each
-    /// spatial dim, or one for all.
+    /// The options of a convolution; a kernel size converts to it. The numbers are one for each spatial dim, or one for
+    /// all.
     Kernel (
         /// The size of the kernel.
         kernel_size: IntList
     ) {
-        /// From one window to the next (default 1).
+        /// The step from one window to the next (default 1).
         stride: IntList = 1,
-        /// The border on both sides of each dim (default 0), or [`Padding::Same`].
+        /// The padding on both sides of each dim (default 0), or [`Padding::Same`].
         padding: Padding = 0,
-        /// From one element of a window to the next (default 1).
+        /// The step from one element of a window to the next (default 1).
         dilation: IntList = 1,
-        /// Into how many groups the channels are split, which don't see each other (default 1).
+        /// The number of groups into which the channels are split (default 1). A group does not see the others.
         groups: Int = 1,
-        /// Whether there is a bias (default yes).
+        /// True if there is a bias (default yes).
         bias: bool = true,
-        /// What the border holds (default zeros).
+        /// The content of the padding (default zeros).
         padding_mode: PadMode = PadMode::ZEROS,
     }
 }
 
 options! {
-    /// How a transposed convolution is made; the size of its kernel alone stands for it. The numbers are one
-    /// for each spatial dim, or one for all.
+    /// The options of a transposed convolution; a kernel size converts to it. The numbers are one for each spatial dim,
+    /// or one for all.
     TransposedKernel (
         /// The size of the kernel.
         kernel_size: IntList
@@ -41,19 +41,19 @@ options! {
         stride: IntList = 1,
         /// The padding of the convolution that it transposes (default 0), which makes the result smaller.
         padding: IntList = 0,
-        /// How much larger the result is behind each axis (default 0): where the convolution's stride leaves
-        /// its input's size open.
+        /// The elements added to the result at the end of each axis (default 0), where the convolution's stride leaves
+        /// its input's size ambiguous.
         output_padding: IntList = 0,
-        /// Into how many groups the channels are split, which don't see each other (default 1).
+        /// The number of groups into which the channels are split (default 1). A group does not see the others.
         groups: Int = 1,
-        /// Whether there is a bias (default yes).
+        /// True if there is a bias (default yes).
         bias: bool = true,
         /// The dilation of the convolution that it transposes (default 1).
         dilation: IntList = 1,
     }
 }
 
-/// What both directions are made of, checked.
+/// The checked options that both directions have.
 #[derive(Clone, Copy)]
 pub(crate) struct Filters<const D: usize> {
     in_channels: usize,
@@ -94,7 +94,7 @@ impl<const D: usize> Filters<D> {
         })
     }
 
-    /// A weight of these channels, of which the second are split into groups, and a bias if there is one.
+    /// Makes a weight with these channels, the second of which are split into groups, and a bias if there is one.
     #[track_caller]
     fn parameters(&self, first: usize, second: usize, bias: bool) -> Result<(Var, Option<Var>)> {
         let mut shape = vec![first, second / self.groups];
@@ -127,7 +127,7 @@ fn unless<N: Copy + PartialEq + ToString>(
     }
 }
 
-/// kaiming_uniform_ with a = √5: uniform within ±1/√fan_in, the bias too.
+/// Initialises as kaiming_uniform_ with a = √5 does: uniform within ±1/√fan_in, the bias too.
 #[track_caller]
 fn reset(weight: &Var, bias: Option<&Var>) -> Result<()> {
     let fan_in: usize = weight.shape()[1..].iter().product();
@@ -135,7 +135,7 @@ fn reset(weight: &Var, bias: Option<&Var>) -> Result<()> {
     reset_within(bound, weight, bias)
 }
 
-/// The settings that both directions have, read back.
+/// Getters of the settings that both directions have.
 macro_rules! settings {
     () => {
         /// Input channels.
@@ -153,17 +153,17 @@ macro_rules! settings {
             self.filters.kernel_size
         }
 
-        /// From one window to the next.
+        /// Returns the step from one window to the next.
         pub fn stride(&self) -> [usize; D] {
             self.filters.stride
         }
 
-        /// From one element of a window to the next.
+        /// Returns the step from one element of a window to the next.
         pub fn dilation(&self) -> [usize; D] {
             self.filters.dilation
         }
 
-        /// Into how many groups the channels are split.
+        /// Returns the number of groups into which the channels are split.
         pub fn groups(&self) -> usize {
             self.filters.groups
         }
@@ -175,8 +175,7 @@ macro_rules! settings {
     };
 }
 
-/// Cross-correlation over `D` spatial dims, 1 to 3, each of whose layers has a name of its own: see
-/// [`Conv2d`].
+/// Cross-correlation over `D` spatial dims, 1 to 3. The layer for each has a name of its own: see [`Conv2d`].
 ///
 /// Weight and bias start uniform within ±1/√fan_in, where `fan_in` is the number of inputs of one output.
 #[derive(Module)]
@@ -223,7 +222,7 @@ impl<const D: usize> ConvNd<D> {
         _ => "Conv3d",
     };
 
-    /// A layer from so many channels to so many, with this kernel: its size, or a [`Kernel`].
+    /// Makes a layer from `in_channels` to `out_channels`, with this kernel: its size, or a [`Kernel`].
     ///
     /// # Errors
     /// If a size is impossible, the channels do not divide into the groups, or inside `compile`: make layers
@@ -250,7 +249,7 @@ impl<const D: usize> ConvNd<D> {
         Ok(conv)
     }
 
-    /// What is to be made, if it makes sense.
+    /// Checks a layer's options, and returns its filters.
     #[track_caller]
     pub(crate) fn described(channels: [Int; 2], how: &Kernel) -> Result<Filters<D>> {
         let name = Self::NAME;
@@ -272,12 +271,12 @@ impl<const D: usize> ConvNd<D> {
 
     settings!();
 
-    /// The border on both sides of each dim.
+    /// Returns the padding on both sides of each dim.
     pub fn padding(&self) -> &Padding {
         &self.padding
     }
 
-    /// What the border holds.
+    /// Returns the content of the padding.
     pub fn padding_mode(&self) -> PadMode {
         self.padding_mode
     }
@@ -345,8 +344,8 @@ impl<const D: usize> Forward for ConvNd<D> {
     }
 }
 
-/// The transpose of a convolution over `D` spatial dims, 1 to 3, each of whose layers has a name of its own:
-/// see [`ConvTranspose2d`].
+/// The transpose of a convolution over `D` spatial dims, 1 to 3. The layer for each has a name of its own: see
+/// [`ConvTranspose2d`].
 ///
 /// Weight and bias start uniform within ±1/√fan_in, where `fan_in` is `out_channels / groups · kernel ..`.
 #[derive(Module)]
@@ -391,7 +390,7 @@ impl<const D: usize> ConvTransposeNd<D> {
         _ => "ConvTranspose3d",
     };
 
-    /// A layer from so many channels to so many, with this kernel: its size, or a [`TransposedKernel`].
+    /// Makes a layer from `in_channels` to `out_channels`, with this kernel: its size, or a [`TransposedKernel`].
     ///
     /// # Errors
     /// If a size is impossible, the channels do not divide into the groups, or inside `compile`: make layers
@@ -419,7 +418,7 @@ impl<const D: usize> ConvTransposeNd<D> {
         Ok(conv)
     }
 
-    /// What is to be made, with the padding of the input and of the output, if it makes sense.
+    /// Checks a layer's options, and returns its filters with the padding of the input and of the output.
     #[track_caller]
     pub(crate) fn described(
         channels: [Int; 2],
@@ -449,7 +448,7 @@ impl<const D: usize> ConvTransposeNd<D> {
         self.padding
     }
 
-    /// How much larger the result is behind each axis.
+    /// Returns the number of elements added to the result at the end of each axis.
     pub fn output_padding(&self) -> [usize; D] {
         self.output_padding
     }

@@ -6,21 +6,21 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What a copy of a module has copied so far: what is shared within the module is shared within the copy.
+/// The parts copied so far. A part that is shared within a module is shared within its copy.
 #[derive(Default)]
 pub struct Copies {
     vars: HashMap<u64, Var>,
-    /// By the address of what is shared.
+    /// Copies of shared modules, by the address of the original.
     shared: HashMap<usize, Box<dyn Any>>,
-    /// Of floats, where it changes.
+    /// The new dtype of floats, if it changes.
     dtype: Option<DType>,
 }
 
 impl Copies {
-    /// Copies whose floats have another dtype.
+    /// Starts copies whose floats have another dtype.
     ///
     /// # Errors
-    /// If the dtype is no float.
+    /// If the dtype is not a float.
     #[track_caller]
     pub(crate) fn of_float(called: &'static str, dtype: DType) -> Result<Copies> {
         if !dtype.is_float() {
@@ -33,7 +33,7 @@ impl Copies {
         })
     }
 
-    /// The copy of a cell: a new one, with its value and whether it requires gradients.
+    /// Returns the copy of a cell: a new one with its value, which requires gradients if the cell does.
     ///
     /// # Errors
     /// If the value can't be computed, or inside `compile`.
@@ -56,7 +56,7 @@ impl Copies {
         Ok(copy)
     }
 
-    /// The copy of a module that others may hold, too.
+    /// Returns the copy of a module that may be shared.
     pub(crate) fn shared<M: BoxCopy + ?Sized + 'static>(
         &mut self,
         module: &Arc<M>,
@@ -75,14 +75,14 @@ impl Copies {
     }
 }
 
-/// What can be copied into a box of its own type: every module, `dyn Module` and `dyn Forward`. Modules of
-/// other trait objects can't be in a `Box` or an `Arc` of a module.
+/// A type that can be copied into a box of itself: every module, `dyn Module` and `dyn Forward`. Modules of other trait
+/// objects can't be in a `Box` or an `Arc` of a module.
 #[diagnostic::on_unimplemented(
     message = "a pointer to `{Self}` is no module, since it can't be copied",
     note = "use `dyn Forward` or `dyn Module`"
 )]
 pub trait BoxCopy {
-    /// The copy.
+    /// Returns the copy.
     ///
     /// # Errors
     /// As [`Module::deep_copy`].
@@ -107,7 +107,7 @@ impl<I: 'static, O: 'static> BoxCopy for dyn Forward<I, O> {
     }
 }
 
-/// Every module as one whose type is not known.
+/// Copies any module into a box of unknown type.
 pub trait BoxModule {
     #[doc(hidden)]
     fn boxed_module(&self, copies: &mut Copies) -> Result<Box<dyn Module>>;
@@ -119,7 +119,7 @@ impl<M: Module> BoxModule for M {
     }
 }
 
-/// Every module as one of which only the call is known.
+/// Copies any module into a box of which only the call is known.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not compute anything from `{I}`",
     note = "it does where `Forward<{I}>` is implemented for it"
@@ -135,11 +135,11 @@ impl<I, O, M: Forward<I, O>> BoxForward<I, O> for M {
     }
 }
 
-/// A field that a module leaves out, for the derive: it is cloned, if its type allows.
+/// A field that a module leaves out, for the derive: it is cloned if its type allows.
 #[doc(hidden)]
 pub struct Skipped<'a, T>(pub &'a T, pub &'static str);
 
-/// Of a type that can be cloned. The derive's call finds this before [`SkippedOther`].
+/// Copies a field of a type that can be cloned. The derive's call finds this before [`SkippedOther`].
 #[doc(hidden)]
 pub trait SkippedClone<T> {
     fn copied(&self) -> Result<T>;

@@ -1,10 +1,10 @@
-//! Modules written as PyTorch's are: what a field is, and how it is made, in one line.
+//! Modules declared as in PyTorch: the type of a field, and its initial value, in one line.
 
 use kiln_tensor::Result;
 
-/// A struct that is a [`Module`](trait@crate::Module), and its `new`: the arguments of `new` stand behind the struct's
-/// name, and what a field holds behind its type. A field without that holds the argument of its name. What is made
-/// may be a `Result`; `new` gives one, the first error.
+/// Declares a struct that is a [`Module`](trait@crate::Module), and its `new`. The arguments of `new` follow the
+/// struct's name, and the initial value of a field follows its type. A field without a value holds the argument of its
+/// name. A value may be a `Result`; `new` returns the first error.
 ///
 /// ```
 /// use kiln_nn::{Forward, GELU, LayerNorm, Linear, Module, Sequential, module, sequential};
@@ -28,9 +28,9 @@ use kiln_tensor::Result;
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 ///
-/// This is the struct with `#[derive(Module)]`, a field `hooks: Hooks` more, and a constructor that makes the fields
-/// one after the other. `pub`, docs and attributes stand where they stand in a struct. A struct with type
-/// parameters, or with a constructor of another kind, is written out.
+/// The result is the struct with `#[derive(Module)]`, a further field `hooks: Hooks`, and a constructor that makes the
+/// fields in order. `pub`, docs and attributes are written as in any struct. A struct with type parameters, or with
+/// another kind of constructor, must be written out.
 #[macro_export]
 macro_rules! module {
     (@made $field:ident) => {
@@ -51,10 +51,10 @@ macro_rules! module {
         }
 
         impl $name {
-            /// With new parts.
+            /// Makes the module with new parts.
             ///
             /// # Errors
-            /// The first of a part.
+            /// The first error of a part.
             $vis fn new($($arg: $given),*) -> $crate::Result<$name> {
                 $(let $field: $ty = $crate::module!(@made $field $($made)?);)*
                 Ok($name { $($field,)* hooks: $crate::Hooks::new() })
@@ -63,8 +63,8 @@ macro_rules! module {
     };
 }
 
-/// What a field of a [`module!`](crate::module) can be made from: what it holds, a result of that, or an option of such
-/// a result.
+/// A value from which a field of a [`module!`](crate::module) can be made: one of its type, a result of one, or an
+/// option of a result.
 #[diagnostic::on_unimplemented(message = "`{Self}` is neither a `{T}` nor a result of one")]
 pub trait Made<T> {
     #[doc(hidden)]

@@ -23,7 +23,7 @@ impl CosineSimilarity {
         CosineSimilarity { options, hooks }
     }
 
-    /// What the function takes by name.
+    /// Returns the function's settings.
     pub fn options(&self) -> &Cosine {
         &self.options
     }
@@ -56,7 +56,7 @@ impl PairwiseDistance {
         PairwiseDistance { options, hooks }
     }
 
-    /// What the function takes by name.
+    /// Returns the function's settings.
     pub fn options(&self) -> &Pairwise {
         &self.options
     }

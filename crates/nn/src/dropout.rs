@@ -17,7 +17,7 @@ macro_rules! dropouts {
         }
 
         impl $name {
-            /// A layer with this probability of a zero; 0.5, the default, is PyTorch's.
+            /// Makes a layer with this probability of a zero; 0.5, the default, is PyTorch's.
             ///
             /// # Errors
             /// If it lies outside `0..=1`.
@@ -66,8 +66,8 @@ dropouts! {
     Dropout2d dropout2d_with;
     /// [`Dropout`] of whole channels of `[n, c, d, h, w]` or `[c, d, h, w]` (`torch.nn.Dropout3d`).
     Dropout3d dropout3d_with;
-    /// Sets elements to SELU's limit at −∞ with probability `p` in training, and moves all so that mean
-    /// and variance of standard normal inputs stay (`torch.nn.AlphaDropout`; Klambauer et al., 2017).
+    /// Sets elements to SELU's limit at −∞ with probability `p` in training, and shifts and scales all elements so that
+    /// standard normal inputs keep their mean and variance (`torch.nn.AlphaDropout`; Klambauer et al., 2017).
     AlphaDropout alpha_dropout_with;
     /// [`AlphaDropout`] of whole channels of `[n, c, ..]` (`torch.nn.FeatureAlphaDropout`).
     FeatureAlphaDropout feature_alpha_dropout_with;

@@ -21,7 +21,7 @@ impl dyn Module {
         self.box_copy(&mut Copies::default())
     }
 
-    /// That there is no part at a path.
+    /// Makes the error that there is no part at a path.
     #[track_caller]
     pub(crate) fn without(&self, called: &str, what: &str, path: &str) -> Error {
         let children: Vec<String> = self.named_children().into_iter().map(|(n, _)| n).collect();

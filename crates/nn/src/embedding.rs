@@ -5,15 +5,15 @@ use crate::{Forward, Hooks, Module, init};
 use kiln_tensor::{AsTensor, BagMode, Bags, Int, MaybeInt, Result, Tensor, Var, options, where_};
 
 options! {
-    /// How an embedding is made.
+    /// The options of an embedding.
     Rows () {
         /// The row that starts at 0 and gets no gradient; none by default.
         padding_idx: MaybeInt = None,
     }
 }
 
-/// A row of a matrix for each index (`torch.nn.Embedding`): i64 or i32 `[..]` to
-/// `[.., embedding_dim]`. The rows start standard normal. An index that is not there is a data error.
+/// A row of a matrix for each index (`torch.nn.Embedding`): i64 or i32 `[..]` to `[.., embedding_dim]`. The rows start
+/// standard normal. An index out of range is a data error.
 #[derive(Module)]
 #[module(extra_repr, reset_parameters)]
 pub struct Embedding {
@@ -25,7 +25,7 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// A layer of `num_embeddings` rows.
+    /// Makes a layer of `num_embeddings` rows.
     ///
     /// # Errors
     /// If a size is negative, or inside `compile`: make layers before.
@@ -34,10 +34,10 @@ impl Embedding {
         Embedding::with(num_embeddings, embedding_dim, Rows::new())
     }
 
-    /// A layer of `num_embeddings` rows.
+    /// Makes a layer of `num_embeddings` rows with these options.
     ///
     /// # Errors
-    /// As [`Embedding::new`], or if there is no such row as that for padding.
+    /// As [`Embedding::new`], or if the padding row is out of range.
     #[track_caller]
     pub fn with(
         num_embeddings: impl Into<Int>,
@@ -55,7 +55,7 @@ impl Embedding {
         Ok(embedding)
     }
 
-    /// A layer of given rows, which are not trained unless [`Module::unfreeze`] is called.
+    /// Makes a layer of given rows, which are not trained unless [`Module::unfreeze`] is called.
     ///
     /// # Errors
     /// If `rows` is not a matrix of floats.
@@ -75,7 +75,7 @@ impl Embedding {
         Ok(embedding)
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn num_embeddings(&self) -> usize {
         self.weight.shape()[0]
     }
@@ -113,7 +113,7 @@ impl Embedding {
     }
 }
 
-/// The row for padding, counted from the end if negative, as PyTorch has it.
+/// Returns the padding row. A negative index counts from the end, as in PyTorch.
 #[track_caller]
 fn padding_row(index: MaybeInt, rows: usize) -> Result<Option<usize>> {
     let Some(given) = index.0 else {
@@ -164,7 +164,7 @@ pub struct EmbeddingBag {
 }
 
 impl EmbeddingBag {
-    /// A layer of `num_embeddings` rows that gives the mean of each bag.
+    /// Makes a layer of `num_embeddings` rows that returns the mean of each bag.
     ///
     /// # Errors
     /// Inside `compile`: make layers before.
@@ -176,7 +176,7 @@ impl EmbeddingBag {
         EmbeddingBag::with(num_embeddings, embedding_dim, BagMode::Mean)
     }
 
-    /// A layer of `num_embeddings` rows that combines those of each bag so.
+    /// Makes a layer of `num_embeddings` rows that combines the rows of each bag as `mode` says.
     ///
     /// # Errors
     /// As [`EmbeddingBag::new`].
@@ -197,7 +197,7 @@ impl EmbeddingBag {
         Ok(bag)
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn num_embeddings(&self) -> usize {
         self.weight.shape()[0]
     }
@@ -207,7 +207,7 @@ impl EmbeddingBag {
         self.weight.shape()[1]
     }
 
-    /// How the rows of a bag combine.
+    /// Returns the mode in which the rows of a bag combine.
     pub fn mode(&self) -> BagMode {
         self.mode
     }

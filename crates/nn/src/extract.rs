@@ -1,12 +1,12 @@
-//! What modules within a model compute.
+//! The results of modules within a model.
 
 use crate::{Forward, Hookable, Module, Output};
 use kiln_tensor::{Error, Flat, HookHandle, Nest, Result, Tensor};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// The result of a model, and what the modules at some paths within it gave on the way: the first tensor of
-/// each, of its last call.
+/// Returns the result of a model, and the results of the modules at some paths within it: the first tensor of each
+/// module's last call.
 ///
 /// ```
 /// use kiln_nn::{Linear, Tanh, extract, sequential};
@@ -58,7 +58,7 @@ pub fn extract<I: Nest<Owned = I>, O: Output, const N: usize>(
         return Err(Error::invalid("extract", message));
     }
     let mut tensors = found.drain(..).flatten();
-    // Each of them was found.
+    // Every result was found above.
     let none = || Tensor::from_error(Error::invalid("extract", "no result"));
     Ok((
         y,

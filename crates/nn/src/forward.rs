@@ -1,15 +1,15 @@
-//! How modules are called: one seam for all of them.
+//! Calls of modules, which all go through one seam.
 
 use crate::copy::BoxForward;
 use crate::layer::{self, SOURCE};
 use crate::{Hooks, Module};
 use kiln_tensor::{Error, Flat, Nest, Result, Tensor, on_behalf_of_caller};
 
-/// A module that computes `O` from `I`: a tensor from a tensor, where nothing else is said. Several inputs
-/// are a tuple, and a module may implement this for several kinds of inputs.
+/// A module that computes `O` from `I`; by default, a tensor from a tensor. Several inputs are a tuple, and a module
+/// may implement this for several kinds of inputs.
 ///
-/// A model implements [`Forward::forward`] and is called with [`Forward::call`], which `dyn Forward` has not, but a
-/// `Box` or an `Arc` of it; a function that takes any model takes `&impl Forward`.
+/// A model implements [`Forward::forward`] and is called with [`Forward::call`]. `dyn Forward` does not have `call`,
+/// but a `Box` or an `Arc` of it does. A function that takes any model takes `&impl Forward`.
 ///
 /// ```
 /// use kiln_nn::{Forward, Hooks, Linear, Module};
@@ -32,20 +32,20 @@ use kiln_tensor::{Error, Flat, Nest, Result, Tensor, on_behalf_of_caller};
 /// let model = Pairs { left: Linear::new(3, 8)?, right: Linear::new(5, 8)?, hooks: Hooks::new() };
 /// let (a, b) = (Tensor::ones([2, 3], DType::F32), Tensor::ones([2, 5], DType::F32));
 /// assert_eq!(model.call((&a, &b)).shape()?, [2, 2, 4]);
-/// // What is wrong is carried by the result, and said where that is read.
+/// // The result carries the error, and reading it returns the error.
 /// assert!(model.call((&b, &a)).to_vec::<f32>().is_err());
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 pub trait Forward<I = Tensor, O = Tensor>: Module + BoxForward<I, O> {
-    /// The result for an input. Call a module with [`Forward::call`], which also runs its hooks, names it in
-    /// errors, and has it recorded at the caller's line.
+    /// Computes the result for an input. Call a module with [`Forward::call`], which also runs its hooks, names it in
+    /// errors, and records it at the caller's line.
     ///
     /// # Errors
-    /// What is wrong with the input.
+    /// If the input does not fit.
     fn forward(&self, input: I) -> Result<O>;
 
-    /// Calls the module with tensors or [`Var`](kiln_tensor::Var)s, by value or by reference, or tuples of these. An error of
-    /// [`Forward::forward`] is carried by the result, as that of any operation on tensors is.
+    /// Calls the module with tensors or [`Var`](kiln_tensor::Var)s, by value or by reference, or tuples of these. The
+    /// result carries an error of [`Forward::forward`], as it does for any operation on tensors.
     #[track_caller]
     fn call<A: Nest<Owned = I>>(&self, input: A) -> O
     where
@@ -56,10 +56,10 @@ pub trait Forward<I = Tensor, O = Tensor>: Module + BoxForward<I, O> {
         call(self, owned(&input)).unwrap_or_else(|e| O::of_error(&e))
     }
 
-    /// [`Forward::call`], but with an error as such: also for results that can't carry one.
+    /// [`Forward::call`] that returns an error as a `Result`: also for results that can't carry one.
     ///
     /// # Errors
-    /// That of [`Forward::forward`], or the one that the result carries.
+    /// The error of [`Forward::forward`], or the one that the result carries.
     #[track_caller]
     fn try_call<A: Nest<Owned = I>>(&self, input: A) -> Result<O>
     where
@@ -71,7 +71,7 @@ pub trait Forward<I = Tensor, O = Tensor>: Module + BoxForward<I, O> {
     }
 }
 
-/// The same structure of owned tensors.
+/// Returns the same structure of owned tensors.
 #[track_caller]
 fn owned<A: Nest>(input: &A) -> A::Owned {
     let flat = Flat::of(input);
@@ -94,8 +94,8 @@ fn call<I: Nest<Owned = I>, O: Nest<Owned = O>, M: Forward<I, O> + ?Sized>(
     seam(m.as_module(), input, |input| m.forward(input))
 }
 
-/// What a call of a module is, whatever it computes: recorded at the caller's line, between the module's hooks,
-/// and an error that arises in it names the module.
+/// Calls a module of any kind: records the call at the caller's line, runs the module's hooks around it, and names the
+/// module in errors that arise in it.
 #[track_caller]
 pub(crate) fn seam<I: Nest<Owned = I>, O: Nest<Owned = O>>(
     module: &dyn Module,
@@ -121,7 +121,7 @@ pub(crate) fn seam<I: Nest<Owned = I>, O: Nest<Owned = O>>(
     })
 }
 
-/// A result whose errors name the module.
+/// Returns the result, with the module named in its errors.
 fn named<O: Nest<Owned = O>>(module: &dyn Module, y: O) -> O {
     let flat = Flat::of(&y);
     if flat.tensors().iter().all(|t| t.error().is_none()) {
@@ -134,13 +134,13 @@ fn named<O: Nest<Owned = O>>(module: &dyn Module, y: O) -> O {
     flat.build::<O>(named)
 }
 
-/// What [`Forward::call`] can give: a result that can carry an error.
+/// A result of [`Forward::call`]: one that can carry an error.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't carry an error",
     note = "use `try_call`, which gives a `Result`"
 )]
 pub trait Output: Nest<Owned = Self> {
-    /// The result that carries an error.
+    /// Makes a result that carries an error.
     fn of_error(e: &Error) -> Self;
 }
 

@@ -16,10 +16,10 @@ macro_rules! fractional_pools {
         }
 
         impl $name {
-            /// A layer with these windows.
+            /// Makes a layer with these windows.
             ///
             /// # Errors
-            /// If the windows are impossible, or not either their number or its ratio is given.
+            /// If the windows are impossible, or their number and its ratio are both given or both missing.
             #[track_caller]
             pub fn new(windows: FractionalPool) -> Result<$name> {
                 let windows = checked(stringify!($name), windows)?;
@@ -32,7 +32,7 @@ macro_rules! fractional_pools {
                 &self.windows
             }
 
-            /// The maxima and where they are in their plane, as i64 (`return_indices=True`).
+            /// Returns the maxima and their positions in their plane, as i64 (`return_indices=True`).
             #[track_caller]
             pub fn call_with_indices(&self, x: impl AsTensor) -> (Tensor, Tensor) {
                 let both = |x: Tensor| Ok(x.$with_indices(self.windows.clone()));

@@ -1,12 +1,12 @@
-//! Functions that see what goes through a module.
+//! Functions that observe the calls, gradients and states of a module.
 
 use crate::{LoadReport, Module, StateDict};
 use kiln_tensor::{Error, Flat, HookHandle, Nest, Result, Tensor, watch_gradients};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// The place of a module's hooks. All layers have one; a field of this type gives it to a module of yours.
-/// Copies of a module begin without hooks.
+/// The hooks of a module. All layers have them; a field of this type adds them to your own module. Copies of a module
+/// begin without hooks.
 #[derive(Default)]
 pub struct Hooks(Arc<List>);
 
@@ -24,7 +24,7 @@ type Saves = dyn Fn(&dyn Module, &str) + Send + Sync;
 type Loads = dyn Fn(&dyn Module, &mut StateDict, &str) + Send + Sync;
 type Loaded = dyn Fn(&dyn Module, &mut LoadReport) + Send + Sync;
 
-/// A hook, with what it is called for.
+/// A hook, by the event that calls it.
 #[derive(Clone)]
 pub(crate) enum Hook {
     Before(Arc<Before>),
@@ -71,7 +71,7 @@ impl List {
 }
 
 impl Clone for Hooks {
-    /// No hooks: a copy begins without.
+    /// Returns no hooks: a copy begins without any.
     fn clone(&self) -> Hooks {
         Hooks::new()
     }
@@ -87,7 +87,7 @@ impl std::fmt::Debug for Hooks {
 pub(crate) struct Registered(Vec<Hook>);
 
 impl Registered {
-    /// A module's forward pass between its hooks.
+    /// Runs a module's forward pass between its hooks.
     pub(crate) fn around<I: Nest<Owned = I>, O: Nest<Owned = O>>(
         &self,
         module: &dyn Module,
@@ -125,8 +125,8 @@ impl Registered {
         self.0.iter().filter_map(of).collect()
     }
 
-    /// Lets hooks see the gradients of the inputs, with those of the outputs, which come earlier and are
-    /// kept in what this returns.
+    /// Shows hooks the gradients of the inputs, with those of the outputs. The latter come earlier and are kept in the
+    /// returned value.
     fn watch_inputs<I: Nest<Owned = I>>(&self, input: &mut I) -> Option<Outputs> {
         let hooks = self.backward();
         if hooks.is_empty() {
@@ -155,7 +155,7 @@ impl Registered {
         Some(outputs)
     }
 
-    /// Keeps the gradients of the outputs for the hooks, which see them here if no input has gradients.
+    /// Keeps the gradients of the outputs for the hooks. If no input has gradients, the hooks see them here.
     fn watch_outputs<O: Nest<Owned = O>>(&self, given: &[Tensor], y: O, outputs: Outputs) -> O {
         let flat = Flat::of(&y);
         let tensors = flat.tensors().to_vec();
@@ -177,7 +177,7 @@ impl Registered {
         flat.build::<O>(put(tensors, &at, watched))
     }
 
-    /// Before the state of a module is taken, whose names begin with `prefix`.
+    /// Calls the hooks that run before the state of a module is taken, whose names begin with `prefix`.
     pub(crate) fn before_state_dict(&self, module: &dyn Module, prefix: &str) {
         for hook in &self.0 {
             if let Hook::StateDict(f) = hook {
@@ -186,7 +186,7 @@ impl Registered {
         }
     }
 
-    /// Before a state is compared with a module.
+    /// Calls the hooks that run before a state is compared with a module.
     pub(crate) fn before_loading(&self, module: &dyn Module, state: &mut StateDict, prefix: &str) {
         for hook in &self.0 {
             if let Hook::LoadStateDict(f) = hook {
@@ -195,7 +195,7 @@ impl Registered {
         }
     }
 
-    /// After a state was loaded.
+    /// Calls the hooks that run after a state was loaded.
     pub(crate) fn after_loading(&self, module: &dyn Module, report: &mut LoadReport) {
         for hook in &self.0 {
             if let Hook::Loaded(f) = hook {
@@ -205,20 +205,20 @@ impl Registered {
     }
 }
 
-/// The gradients of a module's outputs, from when a backward pass has them until it has those of the inputs.
+/// The gradients of a module's outputs, kept until a backward pass has those of the inputs.
 type Outputs = Arc<Mutex<Vec<Option<Tensor>>>>;
 
 fn lock(outputs: &Outputs) -> MutexGuard<'_, Vec<Option<Tensor>>> {
     outputs.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// The positions of tensors that get gradients.
+/// Returns the positions of tensors that get gradients.
 fn flowing(tensors: &[Tensor]) -> Vec<usize> {
     let flows = |i: &usize| tensors[*i].requires_grad() && tensors[*i].dtype().is_float();
     (0..tensors.len()).filter(flows).collect()
 }
 
-/// Some of `count` gradients at their positions.
+/// Puts some of `count` gradients at their positions; the others are `None`.
 fn spread(some: &Gradients, at: &[usize], count: usize) -> Vec<Option<Tensor>> {
     let mut all = vec![None; count];
     for (i, g) in at.iter().zip(some) {
@@ -227,7 +227,7 @@ fn spread(some: &Gradients, at: &[usize], count: usize) -> Vec<Option<Tensor>> {
     all
 }
 
-/// Tensors with other ones at some positions.
+/// Replaces the tensors at some positions.
 fn put(mut tensors: Vec<Tensor>, at: &[usize], new: Vec<Tensor>) -> Vec<Tensor> {
     for (i, t) in at.iter().zip(new) {
         tensors[*i] = t;
@@ -235,7 +235,7 @@ fn put(mut tensors: Vec<Tensor>, at: &[usize], new: Vec<Tensor>) -> Vec<Tensor> 
     tensors
 }
 
-/// Shows hooks the gradients; those of the inputs if a hook has replaced them.
+/// Shows hooks the gradients. Returns those of the inputs if a hook has replaced them.
 fn see(
     hooks: &[Arc<Backward>],
     mut inputs: Vec<Option<Tensor>>,
@@ -250,7 +250,7 @@ fn see(
     changed.then_some(inputs)
 }
 
-/// What a hook gave in the place of inputs or outputs.
+/// Builds inputs or outputs from the tensors with which a hook replaces them.
 #[track_caller]
 fn replaced<N: Nest<Owned = N>>(old: N, new: Vec<Tensor>, what: &str) -> Result<N> {
     let flat = Flat::of(&old);
@@ -265,9 +265,9 @@ fn replaced<N: Nest<Owned = N>>(old: N, new: Vec<Tensor>, what: &str) -> Result<
     Ok(flat.build::<N>(new))
 }
 
-/// What a hook may return: `()`, or what takes the place of what it saw.
+/// A result of a hook: `()`, or a replacement of the tensors that it saw.
 pub trait Replace<T> {
-    /// What takes its place, if anything does.
+    /// Returns the replacement, if there is one.
     fn into_replacement(self) -> Option<Vec<T>>;
 }
 
@@ -301,10 +301,10 @@ pub(crate) fn register(module: &dyn Module, hook: Hook) -> Result<HookHandle> {
     }
 }
 
-/// What hooks are registered with: every module, also one that was found by name or position.
+/// A module with which hooks can be registered: every module, also one that was found by name or position.
 pub trait Hookable: Module {
-    /// Calls `f` with this module and its inputs before each call; the tensors that `f` returns, as
-    /// many, take their place.
+    /// Calls `f` with this module and its inputs before each call. If `f` returns tensors, they replace the inputs and
+    /// must be equally many.
     ///
     /// # Errors
     /// If the module has no field `hooks: Hooks`.
@@ -318,8 +318,8 @@ pub trait Hookable: Module {
         register(self.as_module(), hook)
     }
 
-    /// Calls `f` with this module, its inputs and its outputs after each call; the tensors that `f`
-    /// returns, as many, take the place of the outputs.
+    /// Calls `f` with this module, its inputs and its outputs after each call. If `f` returns tensors, they replace the
+    /// outputs and must be equally many.
     ///
     /// ```
     /// use kiln_nn::{Forward, Hookable, Linear, Tanh, sequential};
@@ -350,10 +350,9 @@ pub trait Hookable: Module {
         register(self.as_module(), hook)
     }
 
-    /// Calls `f` with the gradients of this module's inputs and of its outputs, in each backward pass
-    /// that has them; `None` stands for a tensor without one. What `f` returns takes the place of the
-    /// gradients of the inputs. Inside `compile`, `f` runs once, while recording. Inside `scan` and
-    /// `cond`, a module with such a hook is an error.
+    /// Calls `f` with the gradients of this module's inputs and of its outputs, in each backward pass that has them;
+    /// `None` stands for a tensor without one. If `f` returns gradients, they replace those of the inputs. Inside
+    /// `compile`, `f` runs once, while recording. Inside `scan` and `cond`, a module with such a hook is an error.
     ///
     /// # Errors
     /// If the module has no field `hooks: Hooks`.
@@ -382,8 +381,8 @@ pub trait Hookable: Module {
         register(self.as_module(), hook)
     }
 
-    /// Calls `f` with this module, a state that is to be loaded, and the prefix of this module's names in
-    /// it, before the two are compared: to rename what an older model was saved with.
+    /// Calls `f` with this module, a state that is to be loaded, and the prefix of this module's names in it, before
+    /// the two are compared: for example, to rename the entries of an older model.
     ///
     /// # Errors
     /// If the module has no field `hooks: Hooks`.
@@ -396,8 +395,8 @@ pub trait Hookable: Module {
         register(self.as_module(), hook)
     }
 
-    /// Calls `f` with this module and the names that did not fit, which it may change, after a state was
-    /// loaded.
+    /// Calls `f` with this module and a report of the names that did not fit, after a state was loaded. `f` may change
+    /// the report.
     ///
     /// # Errors
     /// If the module has no field `hooks: Hooks`.

@@ -3,8 +3,8 @@
 
 use kiln_tensor::{DType, Error, PadMode, Result, Tensor, Var, options};
 
-/// Which dims of a weight a scaled initialiser counts: its inputs keep the variance of the forward pass,
-/// its outputs that of the backward pass.
+/// The dims of a weight that a scaled initialiser counts. Counting inputs keeps the variance of the forward pass,
+/// counting outputs that of the backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FanMode {
     /// The inputs of one output.
@@ -14,7 +14,7 @@ pub enum FanMode {
     FanOut,
 }
 
-/// The function behind a layer, whose gain [`calculate_gain`] knows.
+/// The function after a layer, for [`calculate_gain`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Nonlinearity {
     /// None, or a convolution.
@@ -31,8 +31,8 @@ pub enum Nonlinearity {
     Selu,
 }
 
-/// The factor that keeps the variance through a nonlinearity: 1, 5/3 for tanh, √2 for relu,
-/// √(2 / (1 + slope²)) for leaky relu, 3/4 for selu.
+/// Returns the factor that keeps the variance through a nonlinearity: 1, 5/3 for tanh, √2 for relu, √(2 / (1 + slope²))
+/// for leaky relu, 3/4 for selu.
 pub fn calculate_gain(nonlinearity: Nonlinearity) -> f64 {
     match nonlinearity {
         Nonlinearity::Linear | Nonlinearity::Sigmoid => 1.0,
@@ -66,9 +66,9 @@ pub fn normal_(var: &Var, mean: f64, std: f64) -> Result<()> {
 options! {
     /// The distribution of [`trunc_normal_`].
     TruncNormal () {
-        /// The mean before numbers are left out (default 0).
+        /// The mean before truncation (default 0).
         mean: f64 = 0.0,
-        /// The deviation before numbers are left out (default 1).
+        /// The deviation before truncation (default 1).
         std: f64 = 1.0,
         /// The smallest number (default −2): PyTorch's `a`.
         low: f64 = -2.0,
@@ -77,7 +77,7 @@ options! {
     }
 }
 
-/// Normal numbers, of which those outside `[low, high]` are drawn again.
+/// Normal numbers truncated to `[low, high]`.
 ///
 /// ```
 /// use kiln_nn::init::{TruncNormal, trunc_normal_};
@@ -102,7 +102,7 @@ pub fn trunc_normal_(var: &Var, how: TruncNormal) -> Result<()> {
         let message = format!("nothing lies in {low}..{high} with a deviation of {std}");
         return Err(Error::invalid("trunc_normal_", message));
     }
-    // A uniform number between the distribution function's values at both ends, through its inverse.
+    // Applies the inverse of the distribution function to a uniform number between its values at both ends.
     let erf = |x: f64| Tensor::scalar((x - mean) / (std * 2f64.sqrt())).erf();
     let (from, to) = (erf(low), erf(high));
     let u = Tensor::rand(var.shape(), DType::F64);
@@ -111,7 +111,7 @@ pub fn trunc_normal_(var: &Var, how: TruncNormal) -> Result<()> {
     var.assign(values.to_dtype(var.dtype()))
 }
 
-/// One number everywhere.
+/// The same number everywhere.
 ///
 /// # Errors
 /// If the assignment fails.
@@ -150,8 +150,8 @@ pub fn eye_(var: &Var) -> Result<()> {
     var.assign(Tensor::eye((n, m), var.dtype()))
 }
 
-/// A random matrix of orthonormal rows or columns, whichever are fewer, times `gain`; dims behind the
-/// first count as columns (Saxe et al., 2013).
+/// A random matrix of orthonormal rows or columns, whichever are fewer, times `gain`; dims after the first count as
+/// columns (Saxe et al., 2013).
 ///
 /// # Errors
 /// If the cell holds fewer than 2 dims, or no floats.
@@ -172,8 +172,8 @@ pub fn orthogonal_(var: &Var, gain: f64) -> Result<()> {
     var.assign(q.reshape(dims).to_dtype(var.dtype()))
 }
 
-/// Makes vectors of `len` elements orthonormal, one after the other (Gram and Schmidt, modified). A
-/// second pass removes what rounding has left.
+/// Makes vectors of `len` elements orthonormal, one after the other (modified Gram-Schmidt). A second pass removes
+/// rounding errors.
 fn orthonormalize(vectors: &mut [f64], len: usize) {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     for i in 0..vectors.len() / len {
@@ -190,8 +190,7 @@ fn orthonormalize(vectors: &mut [f64], len: usize) {
     }
 }
 
-/// Normal numbers in a matrix, of which the fraction `sparsity` (rounded up) in each column are 0
-/// (Martens, 2010).
+/// Normal numbers in a matrix, where the fraction `sparsity` (rounded up) of each column is 0 (Martens, 2010).
 ///
 /// # Errors
 /// If the cell does not hold a matrix of floats, or the fraction is not within `0..=1`.
@@ -236,7 +235,7 @@ pub fn dirac_(var: &Var, groups: usize) -> Result<()> {
     let mut pad = Vec::new();
     for &k in &shape[2..] {
         identity = identity.unsqueeze(-1);
-        // The last dim comes first.
+        // `pad` lists the last dim first.
         pad.splice(0..0, [k / 2, k.saturating_sub(k / 2 + 1)]);
     }
     let tap = identity.pad(pad, PadMode::ZEROS);
@@ -300,7 +299,7 @@ fn kaiming(var: &Var, called: &str, mode: FanMode, nonlinearity: Nonlinearity) -
     Ok(calculate_gain(nonlinearity) / fan.max(1.0).sqrt())
 }
 
-/// The inputs of one output and the outputs of one input of a weight `[out, in, ..]`.
+/// Returns the number of inputs of one output and of outputs of one input, for a weight `[out, in, ..]`.
 #[track_caller]
 fn fans(var: &Var, called: &str) -> Result<(f64, f64)> {
     let shape = var.shape();

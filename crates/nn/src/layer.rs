@@ -1,4 +1,4 @@
-//! What all layers do: name themselves in errors and record at the user's line.
+//! Common functions of layers: they name themselves in errors and record at the user's line.
 
 use crate::{Forward, Module, tree};
 use kiln_tensor::{
@@ -12,12 +12,12 @@ pub(crate) const SOURCE: &str = {
     this.split_at(this.len() - "layer.rs".len()).0
 };
 
-/// What errors call a layer.
+/// Returns the description of a layer in errors.
 pub(crate) fn described(layer: &dyn Module) -> String {
     format!("in {}({})", layer.name(), layer.extra_repr())
 }
 
-/// An error that arose in a module.
+/// Adds a module's name to an error that arose in it.
 pub(crate) fn named(module: &dyn Module, e: Error) -> Error {
     tree::name_own(module);
     match module.error_note() {
@@ -26,20 +26,20 @@ pub(crate) fn named(module: &dyn Module, e: Error) -> Error {
     }
 }
 
-/// Runs the forward of a layer that looks data up: what is wrong with it, such as an index, is only found
-/// when that is computed, and names the layer too.
+/// Runs the forward of a layer that looks up data. Errors in the data, such as an index out of range, are found only
+/// when it is computed; they name the layer too.
 pub(crate) fn looking_up<T>(layer: &dyn Module, f: impl FnOnce() -> T) -> T {
     with_error_note(described(layer), f)
 }
 
-/// A layer's complaint about its input.
+/// Makes the error of a layer about its input.
 #[track_caller]
 pub(crate) fn wrong<T>(layer: &dyn Module, message: impl Into<String>) -> Result<T> {
     Err(Error::at_caller(ErrorKind::Op, layer.name(), message))
 }
 
-/// The layer, if its description makes sense of zeros of this shape, of which nothing is computed. The
-/// layer's operations know their rules; so they need not be said twice.
+/// Returns the layer if it accepts zeros of this shape; nothing is computed. The layer's operations check their own
+/// rules, so the layer need not repeat them.
 #[track_caller]
 pub(crate) fn tried<L: Forward>(layer: L, shape: &[usize]) -> Result<L> {
     let e = no_grad(|| layer.try_call(Tensor::zeros(shape, default_dtype()))).err();
@@ -53,13 +53,13 @@ pub(crate) fn tried<L: Forward>(layer: L, shape: &[usize]) -> Result<L> {
     }
 }
 
-/// What is wrong with the arguments of a constructor.
+/// Makes an error about the arguments of a constructor.
 #[track_caller]
 pub(crate) fn invalid(layer: &str, message: impl Into<String>) -> Error {
     Error::invalid(layer, message)
 }
 
-/// Settings that make sense by themselves.
+/// Returns the settings if they are valid by themselves.
 #[track_caller]
 pub(crate) fn checked<S: Settings>(layer: &str, settings: S) -> Result<S> {
     match settings.check() {
@@ -68,7 +68,7 @@ pub(crate) fn checked<S: Settings>(layer: &str, settings: S) -> Result<S> {
     }
 }
 
-/// Numbers of features, heads or rows as sizes.
+/// Converts numbers of features, heads or rows to sizes.
 #[track_caller]
 pub(crate) fn sizes<const N: usize>(layer: &str, numbers: [Int; N]) -> Result<[usize; N]> {
     match numbers.iter().find(|n| n.0 < 0) {
@@ -80,7 +80,7 @@ pub(crate) fn sizes<const N: usize>(layer: &str, numbers: [Int; N]) -> Result<[u
     }
 }
 
-/// A probability of dropout.
+/// Returns a probability of dropout if it is valid.
 #[track_caller]
 pub(crate) fn probability(layer: &str, p: f64) -> Result<f64> {
     match (0.0..=1.0).contains(&p) {
@@ -92,13 +92,13 @@ pub(crate) fn probability(layer: &str, p: f64) -> Result<f64> {
     }
 }
 
-/// dtype and shape of a tensor, for messages.
+/// Returns the dtype and shape of a tensor, for messages.
 pub(crate) fn fact(t: &Tensor) -> String {
     let dims: Vec<String> = t.dims().iter().map(|d| d.to_string()).collect();
     format!("{}[{}]", t.dtype(), dims.join(", "))
 }
 
-/// One number for each axis, of which one stands for all, each at least `least`.
+/// Returns one number for each axis; a single number is taken for all. Each must be at least `least`.
 #[track_caller]
 pub(crate) fn each<const D: usize>(
     layer: &str,
@@ -117,13 +117,13 @@ pub(crate) fn each<const D: usize>(
     Ok(std::array::from_fn(|i| list.0[i % list.0.len()] as usize))
 }
 
-/// A parameter that holds one number everywhere.
+/// Makes a parameter that holds one number everywhere.
 #[track_caller]
 pub(crate) fn constant(shape: impl AsRef<[usize]>, value: f64) -> Result<Var> {
     Var::parameter(Tensor::full(shape.as_ref(), value, default_dtype()))
 }
 
-/// A parameter that may be left out.
+/// Makes a parameter, or `None` if `there` is false.
 #[track_caller]
 pub(crate) fn optional(there: bool, shape: impl AsRef<[usize]>, value: f64) -> Result<Option<Var>> {
     match there {
@@ -132,7 +132,7 @@ pub(crate) fn optional(there: bool, shape: impl AsRef<[usize]>, value: f64) -> R
     }
 }
 
-/// A buffer that holds one number everywhere.
+/// Makes a buffer that holds one number everywhere.
 #[track_caller]
 pub(crate) fn buffer(shape: impl AsRef<[usize]>, value: f64) -> Result<Var> {
     Var::new(Tensor::full(shape.as_ref(), value, default_dtype()))

@@ -1,4 +1,4 @@
-//! Layers that learn how many features come in from their first input.
+//! Layers that take their number of input features from their first input.
 
 use crate::layer::{self, fact, invalid, wrong};
 use crate::{
@@ -11,12 +11,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 const WAITING: &str = "is made at its first input: call the model once before";
 
-/// A layer that is made when the first input shows how many features it has: on that input's device, in the
-/// default dtype of that moment. From then on it is that layer, under that layer's name.
+/// A layer that is made when the first input shows its number of features: on that input's device, in the default dtype
+/// of that moment. From then on it is that layer, under that layer's name.
 ///
-/// Before, there is one parameter, `weight`, that holds an error. So an optimiser, a copy, a file or a device that
-/// is given the model says that it must be called first. Modes and what requires gradients may be set before;
-/// hooks may not.
+/// Before, there is one parameter, `weight`, that holds an error. So making an optimiser or a copy, saving, or moving
+/// to a device reports that the model must be called first. Modes and `requires_grad` may be set before; hooks may not.
 ///
 /// ```
 /// use kiln_nn::optim::{Optimizer, SGD};
@@ -35,9 +34,9 @@ pub struct Lazy<L> {
     making: Mutex<()>,
     make: Arc<dyn Fn(usize) -> Result<L> + Send + Sync>,
     name: String,
-    /// Where an input of so many dims has its features.
+    /// Returns the dim of the features for an input's number of dims.
     features: fn(usize) -> usize,
-    /// Stands for the parameters to come.
+    /// A placeholder for the parameters to come.
     waiting: Var,
     mode: Mode,
 }
@@ -63,10 +62,10 @@ impl<L: Module> Lazy<L> {
         })
     }
 
-    /// The layer.
+    /// Returns the layer.
     ///
     /// # Errors
-    /// If there was no input yet.
+    /// If there has been no input yet.
     #[track_caller]
     pub fn get(&self) -> Result<&L> {
         match self.made.get() {
@@ -75,7 +74,7 @@ impl<L: Module> Lazy<L> {
         }
     }
 
-    /// The layer, made now if it is not yet.
+    /// Returns the layer, after making it if necessary.
     fn made_for(&self, x: &Tensor) -> Result<&L> {
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(layer) = self.made.get() {
@@ -168,7 +167,7 @@ impl<L: Forward> Forward for Lazy<L> {
 pub type LazyLinear = Lazy<Linear>;
 
 impl Lazy<Linear> {
-    /// A layer with a bias.
+    /// Makes a layer with a bias.
     ///
     /// # Errors
     /// If the size is negative, or inside `compile`.
@@ -177,7 +176,7 @@ impl Lazy<Linear> {
         LazyLinear::described(out_features.into(), true)
     }
 
-    /// A layer without a bias.
+    /// Makes a layer without a bias.
     ///
     /// # Errors
     /// As [`LazyLinear::new`].
@@ -197,20 +196,20 @@ impl Lazy<Linear> {
     }
 }
 
-/// Layers of `D` spatial dims whose channels come in front of these, made of a kernel.
+/// Layers whose channels precede `D` spatial dims, made of a kernel.
 macro_rules! convolutions {
     ($($layer:ident $kernel:ident: $($(#[$doc:meta])* $lazy:ident $dims:literal)*;)*) => {$(
         $($(#[$doc])* pub type $lazy = Lazy<$layer<$dims>>;)*
 
         impl<const D: usize> Lazy<$layer<D>> {
-            /// A layer to so many channels, with this kernel.
+            /// Makes a layer to `out_channels` channels, with this kernel.
             ///
             /// # Errors
             /// If a size is impossible, the groups do not divide the channels, or inside `compile`.
             #[track_caller]
             pub fn new(out_channels: impl Into<Int>, kernel: impl Into<$kernel>) -> Result<Self> {
                 let (out, kernel) = (out_channels.into(), kernel.into());
-                // As many channels as groups come in at least.
+                // An input has at least as many channels as there are groups.
                 $layer::<D>::described([kernel.groups, out], &kernel)?;
                 Lazy::of($layer::<D>::NAME, before::<D>, move |channels| $layer::new(channels, out, kernel.clone()))
             }
@@ -218,27 +217,27 @@ macro_rules! convolutions {
     )*};
 }
 
-/// The dim in front of the last `D`.
+/// Returns the dim before the last `D`.
 fn before<const D: usize>(dims: usize) -> usize {
     dims.wrapping_sub(D + 1)
 }
 
 convolutions! {
     ConvNd Kernel:
-        /// A [`Conv1d`](crate::Conv1d) for as many channels as come first (`torch.nn.LazyConv1d`).
+        /// A [`Conv1d`](crate::Conv1d) with the channels of its first input (`torch.nn.LazyConv1d`).
         LazyConv1d 1
-        /// A [`Conv2d`](crate::Conv2d) for as many channels as come first (`torch.nn.LazyConv2d`).
+        /// A [`Conv2d`](crate::Conv2d) with the channels of its first input (`torch.nn.LazyConv2d`).
         LazyConv2d 2
-        /// A [`Conv3d`](crate::Conv3d) for as many channels as come first (`torch.nn.LazyConv3d`).
+        /// A [`Conv3d`](crate::Conv3d) with the channels of its first input (`torch.nn.LazyConv3d`).
         LazyConv3d 3;
     ConvTransposeNd TransposedKernel:
-        /// A [`ConvTranspose1d`](crate::ConvTranspose1d) for as many channels as come first
+        /// A [`ConvTranspose1d`](crate::ConvTranspose1d) with the channels of its first input
         /// (`torch.nn.LazyConvTranspose1d`).
         LazyConvTranspose1d 1
-        /// A [`ConvTranspose2d`](crate::ConvTranspose2d) for as many channels as come first
+        /// A [`ConvTranspose2d`](crate::ConvTranspose2d) with the channels of its first input
         /// (`torch.nn.LazyConvTranspose2d`).
         LazyConvTranspose2d 2
-        /// A [`ConvTranspose3d`](crate::ConvTranspose3d) for as many channels as come first
+        /// A [`ConvTranspose3d`](crate::ConvTranspose3d) with the channels of its first input
         /// (`torch.nn.LazyConvTranspose3d`).
         LazyConvTranspose3d 3;
 }
@@ -249,7 +248,7 @@ macro_rules! norms {
         $($(#[$doc])* pub type $lazy = Lazy<$layer<$dims>>;)*
 
         impl<const D: usize> Lazy<$layer<D>> {
-            /// A layer with PyTorch's defaults.
+            /// Makes a layer with PyTorch's defaults.
             ///
             /// # Errors
             /// Inside `compile`.
@@ -258,7 +257,7 @@ macro_rules! norms {
                 Self::with($options::new())
             }
 
-            /// A layer with these settings.
+            /// Makes a layer with these settings.
             ///
             /// # Errors
             /// Inside `compile`.
@@ -272,20 +271,20 @@ macro_rules! norms {
 
 norms! {
     BatchNormNd BatchNorm |_| 1;
-        /// A [`BatchNorm1d`](crate::BatchNorm1d) for as many channels as come first (`torch.nn.LazyBatchNorm1d`).
+        /// A [`BatchNorm1d`](crate::BatchNorm1d) with the channels of its first input (`torch.nn.LazyBatchNorm1d`).
         LazyBatchNorm1d 1
-        /// A [`BatchNorm2d`](crate::BatchNorm2d) for as many channels as come first (`torch.nn.LazyBatchNorm2d`).
+        /// A [`BatchNorm2d`](crate::BatchNorm2d) with the channels of its first input (`torch.nn.LazyBatchNorm2d`).
         LazyBatchNorm2d 2
-        /// A [`BatchNorm3d`](crate::BatchNorm3d) for as many channels as come first (`torch.nn.LazyBatchNorm3d`).
+        /// A [`BatchNorm3d`](crate::BatchNorm3d) with the channels of its first input (`torch.nn.LazyBatchNorm3d`).
         LazyBatchNorm3d 3;
     InstanceNormNd InstanceNorm before::<D>;
-        /// An [`InstanceNorm1d`](crate::InstanceNorm1d) for as many channels as come first
+        /// An [`InstanceNorm1d`](crate::InstanceNorm1d) with the channels of its first input
         /// (`torch.nn.LazyInstanceNorm1d`).
         LazyInstanceNorm1d 1
-        /// An [`InstanceNorm2d`](crate::InstanceNorm2d) for as many channels as come first
+        /// An [`InstanceNorm2d`](crate::InstanceNorm2d) with the channels of its first input
         /// (`torch.nn.LazyInstanceNorm2d`).
         LazyInstanceNorm2d 2
-        /// An [`InstanceNorm3d`](crate::InstanceNorm3d) for as many channels as come first
+        /// An [`InstanceNorm3d`](crate::InstanceNorm3d) with the channels of its first input
         /// (`torch.nn.LazyInstanceNorm3d`).
         LazyInstanceNorm3d 3;
 }

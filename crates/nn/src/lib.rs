@@ -1,10 +1,10 @@
 //! Layers, initialisers, optimisers and schedules, under PyTorch's names.
 //!
-//! A model is a struct whose fields are layers; [`Module`] is derived for it, or [`module!`] writes it with its
-//! constructor, [`Forward`] says what it computes, and [`Forward::call`] calls it. A layer is described, then made: `Linear::new(64, 10)?` takes what has no
-//! default in PyTorch, and what PyTorch takes by keyword is a struct,
+//! A model is a struct whose fields are layers. [`Module`] is derived for it, or [`module!`] writes it with its
+//! constructor. [`Forward`] defines its computation, and [`Forward::call`] calls it. A layer's constructor takes the
+//! arguments that have no default in PyTorch: `Linear::new(64, 10)?`. PyTorch's keyword arguments are a struct:
 //! `Conv2d::new(3, 16, Kernel::new(3).padding(1).bias(false))?`, or `LayerNorm::with(64, Norm::new().eps(1e-6))?`
-//! where something is required beside it. New parameters hold PyTorch's initial distributions.
+//! beside required arguments. New parameters hold PyTorch's initial distributions.
 
 extern crate self as kiln_nn;
 
@@ -123,6 +123,6 @@ pub use unpool::{LPPool1d, LPPool2d, LPPool3d, MaxUnpool1d, MaxUnpool2d, MaxUnpo
 
 #[doc(hidden)]
 pub mod derive {
-    //! What the code of the derive uses.
+    //! The items that the derive's code uses.
     pub use crate::copy::{Skipped, SkippedClone, SkippedOther};
 }

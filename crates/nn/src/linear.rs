@@ -20,7 +20,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer with a bias.
+    /// Makes a layer with a bias.
     ///
     /// # Errors
     /// If a size is negative, or inside `compile`: make layers before.
@@ -29,7 +29,7 @@ impl Linear {
         Linear::made([in_features.into(), out_features.into()], true)
     }
 
-    /// A layer without a bias.
+    /// Makes a layer without a bias.
     ///
     /// # Errors
     /// As [`Linear::new`].
@@ -98,7 +98,7 @@ pub struct Bilinear {
 }
 
 impl Bilinear {
-    /// A layer with a bias.
+    /// Makes a layer with a bias.
     ///
     /// # Errors
     /// If `in1_features` is 0.
@@ -107,7 +107,7 @@ impl Bilinear {
         Bilinear::made([in1.into(), in2.into(), out.into()], true)
     }
 
-    /// A layer without a bias.
+    /// Makes a layer without a bias.
     ///
     /// # Errors
     /// As [`Bilinear::new`].
@@ -181,7 +181,7 @@ impl Forward<(Tensor, Tensor)> for Bilinear {
     }
 }
 
-/// What it is given (`torch.nn.Identity`): a layer that takes another one's place.
+/// A layer that returns its input (`torch.nn.Identity`), to replace another layer.
 #[derive(Clone, Debug, Default, Module)]
 pub struct Identity {
     hooks: Hooks,
@@ -200,7 +200,7 @@ impl Forward for Identity {
     }
 }
 
-/// Weight and bias uniform within ±bound.
+/// Draws weight and bias uniformly within ±bound.
 #[track_caller]
 pub(crate) fn reset_within(bound: f64, weight: &Var, bias: Option<&Var>) -> Result<()> {
     for var in [Some(weight), bias].into_iter().flatten() {

@@ -9,8 +9,8 @@ use kiln_tensor::{
     Nll, PoissonNll, Reduction, Result, SmoothL1, Tensor, TripletMargin, Var,
 };
 
-/// Modules that hold what their function takes by name, in which the tensors named after the type are
-/// buffers instead. The body calls the function with all of it.
+/// Modules that hold their function's settings. The tensors named after the type are buffers instead. The body calls
+/// the function with all settings.
 macro_rules! losses {
     ($($(#[$doc:meta])* $name:ident { $field:ident: $options:ident $($buffer:ident)* }
         |$loss:pat_param, $how:ident, $($arg:ident),*| $body:expr;)*) => {$(
@@ -26,7 +26,7 @@ macro_rules! losses {
         }
 
         impl $name {
-            /// The loss with PyTorch's defaults.
+            /// Makes the loss with PyTorch's defaults.
             pub fn new() -> $name {
                 $name {
                     $field: $options::default(),
@@ -35,11 +35,11 @@ macro_rules! losses {
                 }
             }
 
-            /// The loss with these settings.
+            /// Makes the loss with these settings.
             ///
             /// # Errors
-            /// If a setting is out of its range, a weight carries an error, or one is given inside `compile`, where
-            /// no buffer can be made.
+            /// If a setting is out of its range, a weight carries an error, or a weight is given inside `compile`,
+            /// where no buffer can be made.
             #[track_caller]
             #[allow(unused_mut)]
             pub fn with($field: $options) -> Result<$name> {
@@ -51,7 +51,7 @@ macro_rules! losses {
                 })
             }
 
-            /// What the function takes by name; tensors of it are the module's buffers.
+            /// Returns the function's settings, without its tensors, which are the module's buffers.
             pub fn $field(&self) -> &$options {
                 &self.$field
             }
@@ -100,7 +100,7 @@ fn buffer(value: Option<Tensor>) -> Result<Option<Var>> {
     }
 }
 
-/// The target, unless both it and the input would be stretched: `[n]` beside `[n, 1]` would make `[n, n]`.
+/// Returns the target, or an error if both it and the input would be broadcast: `[n]` and `[n, 1]` would make `[n, n]`.
 fn aligned(loss: &dyn Module, input: &Tensor, target: &Tensor) -> Tensor {
     let ones = |a: &Tensor, b: &Tensor| {
         let (a, mut b) = (a.dims().iter().rev(), b.dims().iter().rev());

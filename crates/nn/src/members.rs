@@ -1,28 +1,28 @@
-//! What a module holds.
+//! The members of a module.
 
 use crate::{Copies, Hooks, Mode, Module};
 use kiln_tensor::{DType, Error, ErrorKind, IntList, Result, Var};
 use std::marker::PhantomData;
 
-/// One thing that a module holds itself.
+/// A member that a module holds itself.
 #[derive(Clone, Copy)]
 pub enum Member<'a> {
-    /// What training changes.
+    /// A cell that training changes.
     Parameter(&'a Var),
-    /// What is saved but not trained, such as a running mean.
+    /// A cell that is saved but not trained, such as a running mean.
     Buffer(&'a Var),
     /// A module within the module.
     Child(&'a dyn Module),
-    /// Whether it trains.
+    /// A switch between training and evaluation.
     Mode(&'a Mode),
 }
 
-/// What a module holds itself, in order of declaration, with names.
+/// The members that a module holds itself, in order of declaration, with names.
 #[derive(Default)]
 pub struct Members<'a>(Vec<(String, Member<'a>)>);
 
 impl<'a> Members<'a> {
-    /// Nothing.
+    /// Makes an empty list.
     pub fn new() -> Members<'a> {
         Members::default()
     }
@@ -48,14 +48,14 @@ impl<'a> Members<'a> {
         self.0.push((String::new(), Member::Mode(mode)));
     }
 
-    /// How many members there are.
+    /// Returns the number of members.
     #[allow(clippy::len_without_is_empty)] // for the derive
     #[doc(hidden)]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Makes cells parameters or buffers, whatever they were made as, from the n-th member on.
+    /// Makes the cells from the n-th member on parameters or buffers, whatever they were before.
     #[doc(hidden)]
     pub fn set_role(&mut self, from: usize, parameter: bool) {
         for (_, member) in &mut self.0[from..] {
@@ -74,17 +74,17 @@ impl<'a> Members<'a> {
     }
 }
 
-/// The type of a field of a module. Modules, [`Var`], [`Mode`], [`Hooks`], plain data, and `Option` and
-/// `Vec` of them have it; the derive asks it what the field adds to the module, and how it is copied.
+/// The type of a field of a module. It is implemented for modules, [`Var`], [`Mode`], [`Hooks`], plain data, and
+/// `Option` and `Vec` of them. The derive uses it to add the field to the module and to copy it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither a module nor a `Var` nor plain data",
     note = "derive `Module` for it, or mark the field `#[skip]`"
 )]
 pub trait Field: Sized {
-    /// Adds what the field `name` holds.
+    /// Adds the members of the field `name`.
     fn add_to<'a>(&'a self, name: &str, members: &mut Members<'a>);
 
-    /// What the copy of the module holds in this field.
+    /// Returns the value of this field in a copy of the module.
     ///
     /// # Errors
     /// As [`Module::deep_copy`].
@@ -175,7 +175,7 @@ impl<F: Field, const N: usize> Field for [F; N] {
 
     fn copied(&self, copies: &mut Copies) -> Result<[F; N]> {
         let fields: Result<Vec<F>> = self.iter().map(|field| field.copied(copies)).collect();
-        // As many as there are here.
+        // The length is the same as here.
         fields?.try_into().map_err(|_| {
             Error::at_caller(
                 ErrorKind::Internal,

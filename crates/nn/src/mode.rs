@@ -1,14 +1,14 @@
-//! Whether a layer trains.
+//! The mode of a layer: training or evaluation.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Whether the layer that holds it behaves as in training or as in evaluation. All layers start in
-/// training; [`Module::train`](crate::Module::train) and [`Module::eval`](crate::Module::eval) switch
-/// them. A field of this type makes a layer of yours one of them.
+/// The mode of the layer that holds it: training or evaluation. All layers start in training;
+/// [`Module::train`](crate::Module::train) and [`Module::eval`](crate::Module::eval) switch them. A field of this type
+/// makes your own layer switch with them.
 #[derive(Debug)]
 pub struct Mode {
     state: AtomicU8,
-    /// Whether freezing pins it to evaluation.
+    /// True if freezing pins it to evaluation.
     statistics: bool,
 }
 
@@ -26,8 +26,8 @@ impl Mode {
         }
     }
 
-    /// Training, for a layer that updates statistics: [`Module::freeze`](crate::Module::freeze) puts it
-    /// into evaluation for good.
+    /// Training, for a layer that updates statistics: [`Module::freeze`](crate::Module::freeze) puts it into evaluation
+    /// until it is unfrozen.
     pub const fn with_statistics() -> Mode {
         Mode {
             state: AtomicU8::new(TRAINING),
@@ -35,12 +35,12 @@ impl Mode {
         }
     }
 
-    /// Whether the layer trains.
+    /// True if the layer trains.
     pub fn is_training(&self) -> bool {
         self.state.load(Ordering::Relaxed) == TRAINING
     }
 
-    /// Whether the layer stays in evaluation until it is unfrozen.
+    /// True if the layer stays in evaluation until it is unfrozen.
     pub fn is_frozen(&self) -> bool {
         self.state.load(Ordering::Relaxed) == FROZEN
     }
@@ -58,7 +58,7 @@ impl Mode {
         }
     }
 
-    /// Back to training, as a layer that was never frozen.
+    /// Returns to training, as a layer that was never frozen.
     pub(crate) fn unfreeze(&self) {
         if self.is_frozen() {
             self.state.store(TRAINING, Ordering::Relaxed);

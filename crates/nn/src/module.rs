@@ -1,4 +1,4 @@
-//! What all modules have in common.
+//! The common interface of all modules.
 
 use crate::copy::{BoxModule, Copies};
 use crate::layer;
@@ -8,10 +8,11 @@ use kiln_tensor::{DType, Device, Result, Var};
 use std::any::Any;
 use std::path::Path;
 
-/// A layer or a model: named parameters, buffers and child modules, and whether it trains.
+/// A layer or a model: named parameters, buffers and child modules, and its mode.
 ///
 /// Derive it; the struct's fields are its members (see the [derive](derive@crate::Module)). Or have
-/// [`module!`](crate::module) write the struct and its constructor. What it computes is said by [`Forward`](crate::Forward).
+/// [`module!`](crate::module) write the struct and its constructor. [`Forward`](crate::Forward) defines its
+/// computation.
 ///
 /// ```
 /// use kiln_nn::{Forward, Linear, Module};
@@ -49,32 +50,32 @@ use std::path::Path;
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 pub trait Module: Any + Send + Sync + BoxModule {
-    /// This module; what is in the box, of a boxed one.
+    /// Returns this module, or the module inside a box.
     fn as_module(&self) -> &dyn Module;
 
-    /// What this module holds itself, in order of declaration.
+    /// Returns the members that this module holds itself, in order of declaration.
     fn members(&self) -> Members<'_>;
 
     /// The type's name, as printed.
     fn name(&self) -> &str;
 
-    /// What is printed in the parentheses behind the name.
+    /// Returns the text printed in parentheses after the name.
     fn extra_repr(&self) -> String {
         String::new()
     }
 
-    /// Where this module's hooks are; the derive finds the field.
+    /// Returns this module's hooks; the derive finds the field.
     fn hooks(&self) -> Option<&Hooks> {
         None
     }
 
-    /// The line of errors that arise in this module.
+    /// Returns the note for errors that arise in this module.
     #[doc(hidden)]
     fn error_note(&self) -> Option<String> {
         Some(layer::described(self.as_module()))
     }
 
-    /// A copy, of which a part is in `copies` already; the derive writes it. See [`Module::deep_copy`].
+    /// Returns a copy, parts of which are in `copies` already; the derive writes it. See [`Module::deep_copy`].
     ///
     /// # Errors
     /// As [`Module::deep_copy`].
@@ -86,9 +87,9 @@ pub trait Module: Any + Send + Sync + BoxModule {
         Err(tree::not_copied(self.as_module()))
     }
 
-    /// A copy with cells of its own, which hold the values that this module's hold now (Python's
-    /// `copy.deepcopy`). What is shared within this module is shared within the copy; modes and what
-    /// requires gradients stay; hooks are left out. No random numbers are drawn.
+    /// Returns a copy with cells of its own, which hold the current values of this module's cells (Python's
+    /// `copy.deepcopy`). Parts that are shared within this module are shared within the copy. Modes and `requires_grad`
+    /// are kept; hooks are left out. No random numbers are drawn.
     ///
     /// ```
     /// use kiln_nn::{Forward, Linear, Module};
@@ -115,7 +116,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// [`Module::deep_copy`] with all floats in another dtype.
     ///
     /// # Errors
-    /// As [`Module::deep_copy`], or if the dtype is no float.
+    /// As [`Module::deep_copy`], or if the dtype is not a float.
     #[track_caller]
     fn deep_copy_as(&self, dtype: DType) -> Result<Self>
     where
@@ -124,7 +125,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
         self.copied(&mut Copies::of_float("deep_copy_as", dtype)?)
     }
 
-    /// Draws the parameters anew, as when the module was made.
+    /// Initialises the parameters again, as when the module was made.
     ///
     /// # Errors
     /// Inside `compile`, where making new values is part of the program, an assignment may not fit.
@@ -132,8 +133,8 @@ pub trait Module: Any + Send + Sync + BoxModule {
         tree::reset_parameters(self.as_module())
     }
 
-    /// All parameters with their names, frozen ones too: this module's own, then its children's. One
-    /// that is shared appears once, under its first name.
+    /// All parameters with their names, frozen ones too: this module's own, then its children's. A shared parameter
+    /// appears once, under its first name.
     fn named_parameters(&self) -> Vec<(String, Var)> {
         tree::named_parameters(self.as_module())
     }
@@ -191,8 +192,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
         tree::get_parameter(self.as_module(), path)
     }
 
-    /// Calls `f` with every module within this one, children before what holds them, and with this one
-    /// last.
+    /// Calls `f` with every module within this one, children before the modules that hold them, and with this one last.
     ///
     /// ```
     /// use kiln_nn::{Linear, Module, ReLU, init, sequential};
@@ -208,13 +208,13 @@ pub trait Module: Any + Send + Sync + BoxModule {
         tree::apply(self.as_module(), f);
     }
 
-    /// Puts every layer within into training, but for frozen batch norms.
+    /// Puts every layer within into training, except frozen batch norms.
     fn train(&self) {
         self.set_training(true);
     }
 
-    /// Puts every layer within into evaluation: dropout passes through, batch norms use their running
-    /// statistics. Gradients are another matter; see [`no_grad`](kiln_tensor::no_grad).
+    /// Puts every layer within into evaluation: dropout passes through, batch norms use their running statistics.
+    /// Gradients do not depend on it; see [`no_grad`](kiln_tensor::no_grad).
     fn eval(&self) {
         self.set_training(false);
     }
@@ -224,13 +224,13 @@ pub trait Module: Any + Send + Sync + BoxModule {
         tree::set_training(self.as_module(), training);
     }
 
-    /// Whether any layer within trains.
+    /// True if any layer within trains.
     fn is_training(&self) -> bool {
         tree::is_training(self.as_module())
     }
 
-    /// Moves all parameters and buffers to a device, with their gradients. Whoever else holds them, such as
-    /// an optimiser, finds them there.
+    /// Moves all parameters and buffers to a device, with their gradients. Other owners, such as an optimiser, see them
+    /// move.
     ///
     /// ```no_run
     /// use kiln_nn::{Linear, Module};
@@ -246,8 +246,8 @@ pub trait Module: Any + Send + Sync + BoxModule {
         tree::to(self.as_module(), device)
     }
 
-    /// Casts all parameters and buffers of floats to a float dtype, with their gradients. Whoever else holds them,
-    /// such as an optimiser, finds them there; see [`Module::to_dtype_where`] to keep some.
+    /// Casts all parameters and buffers of floats to a float dtype, with their gradients. Other owners, such as an
+    /// optimiser, see the new dtype. See [`Module::to_dtype_where`] to keep some.
     ///
     /// ```
     /// use kiln_nn::{BatchNorm1d, Linear, Module, sequential};
@@ -259,14 +259,14 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// ```
     ///
     /// # Errors
-    /// If the dtype is no float, a value can't be computed, or inside `compile`: cast modules before.
+    /// If the dtype is not a float, a value can't be computed, or inside `compile`: cast modules before.
     #[track_caller]
     fn to_dtype(&self, dtype: DType) -> Result<()> {
         cast::cast(self.as_module(), dtype, &|_| true)
     }
 
-    /// [`Module::to_dtype`] for what the modules hold that `chosen` accepts; [`is_norm`](crate::is_norm) and
-    /// [`is_batch_norm`](crate::is_batch_norm) tell norms, which are often kept in f32.
+    /// [`Module::to_dtype`] for the cells of the modules that `chosen` accepts. [`is_norm`](crate::is_norm) and
+    /// [`is_batch_norm`](crate::is_batch_norm) recognise norms, which are often kept in f32.
     ///
     /// ```
     /// use kiln_nn::{BatchNorm1d, Linear, Module, is_norm, sequential};
@@ -321,8 +321,8 @@ pub trait Module: Any + Send + Sync + BoxModule {
         self.to_dtype(DType::F64)
     }
 
-    /// Switches the gradients of all parameters on or off. Beside [`Module::freeze`] this leaves batch
-    /// norms updating their statistics.
+    /// Switches the gradients of all parameters on or off. Unlike [`Module::freeze`], this leaves batch norms updating
+    /// their statistics.
     ///
     /// # Errors
     /// If a parameter is not a float and gradients are switched on.
@@ -330,14 +330,14 @@ pub trait Module: Any + Send + Sync + BoxModule {
         tree::requires_grad_(self.as_module(), requires_grad)
     }
 
-    /// No gradients for any parameter, and batch norms in evaluation, where they stay through
-    /// [`Module::train`]. To freeze a part, call it on that child, or use [`Module::freeze_where`].
+    /// Switches off the gradients of all parameters, and puts batch norms into evaluation, where [`Module::train`]
+    /// leaves them. To freeze a part, call it on that child, or use [`Module::freeze_where`].
     fn freeze(&self) {
         self.freeze_where(&|_| true);
     }
 
-    /// Freezes the parameters whose names `chosen` accepts, and each batch norm all of whose parameters
-    /// (or buffers, where it has no parameters) it accepts.
+    /// Freezes the parameters whose names `chosen` accepts. Freezes each batch norm if it accepts all its parameters
+    /// (or buffers, where it has no parameters).
     ///
     /// ```
     /// use kiln_nn::{BatchNorm1d, Linear, Module, sequential};
@@ -351,7 +351,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
         tree::freeze(self.as_module(), chosen);
     }
 
-    /// Undoes [`Module::freeze`]: gradients for every parameter; frozen batch norms train again.
+    /// Undoes [`Module::freeze`]: every parameter gets gradients, and frozen batch norms train again.
     ///
     /// # Errors
     /// As [`Module::requires_grad_`].
@@ -364,12 +364,12 @@ pub trait Module: Any + Send + Sync + BoxModule {
         tree::zero_grad(self.as_module());
     }
 
-    /// How many numbers the parameters hold; shared ones count once.
+    /// Returns the number of elements of the parameters; shared ones count once.
     fn num_parameters(&self) -> usize {
         tree::num_parameters(self.as_module(), |_| true)
     }
 
-    /// How many numbers the parameters hold that require gradients.
+    /// Returns the number of elements of the parameters that require gradients.
     fn num_trainable(&self) -> usize {
         tree::num_parameters(self.as_module(), Var::requires_grad)
     }
@@ -379,8 +379,8 @@ pub trait Module: Any + Send + Sync + BoxModule {
         state_dict::of(self.as_module())
     }
 
-    /// Assigns all parameters and buffers the values of the same names, cast to their dtypes: all of
-    /// them, or none on an error. Not `strict` allows names on one side only and reports them.
+    /// Assigns all parameters and buffers the values of the same names, cast to their dtypes: all of them, or none on
+    /// an error. If not `strict`, names on one side only are allowed and reported.
     ///
     /// ```
     /// use kiln_nn::{Linear, Module, sequential};
@@ -405,8 +405,8 @@ pub trait Module: Any + Send + Sync + BoxModule {
         state_dict::load(self.as_module(), state, strict)
     }
 
-    /// Assigns the parameters and buffers that have a value of their name and shape, and reports the rest: for
-    /// weights of a model whose last layer is another one.
+    /// Assigns the parameters and buffers that have a value of their name and shape, and reports the rest. It suits the
+    /// weights of a model with a different last layer.
     ///
     /// ```
     /// use kiln_nn::{Linear, Module, sequential};

@@ -6,19 +6,19 @@ use crate::{Forward, Hooks, Module, init};
 use kiln_tensor::{Affine, Int, IntList, Result, Tensor, Var, options};
 
 options! {
-    /// How a layer norm, an RMS norm or a group norm is made.
+    /// The options of a layer norm, an RMS norm or a group norm.
     Norm () {
-        /// What is added to the variance, or to the mean square: 1e-5 where not given, and for an RMS norm
-        /// the dtype's machine epsilon.
+        /// The term added to the variance, or to the mean square. The default is 1e-5, and for an RMS norm the dtype's
+        /// machine epsilon.
         eps: Option<f64> = None,
-        /// Whether there are weight and bias (default yes): PyTorch's `elementwise_affine`, or `affine`.
+        /// True if there are weight and bias (default yes): PyTorch's `elementwise_affine`, or `affine`.
         affine: bool = true,
-        /// Whether there is a bias beside a weight (default yes). An RMS norm has none.
+        /// True if there is a bias beside a weight (default yes). An RMS norm has none.
         bias: bool = true,
     }
 }
 
-/// The shape that a norm is over, which may not be empty.
+/// Returns the shape that a norm is over, which may not be empty.
 #[track_caller]
 fn normalized(layer: &str, shape: impl Into<IntList>) -> Result<Vec<usize>> {
     let shape = shape.into();
@@ -29,7 +29,7 @@ fn normalized(layer: &str, shape: impl Into<IntList>) -> Result<Vec<usize>> {
     Ok(shape.0.iter().map(|d| *d as usize).collect())
 }
 
-/// How norms over the last dims are made; the fields that they don't have in common are given.
+/// The constructors of norms over the last dims, given the fields that they don't share.
 macro_rules! over_last_dims {
     ($name:ident, $eps:literal, |$how:ident, $shape:ident| $($field:ident: $value:expr),+) => {
         #[doc = concat!("A layer over the last dims, of these sizes, whose eps is ", $eps, ".")]
@@ -81,7 +81,7 @@ impl LayerNorm {
     over_last_dims!(LayerNorm, "1e-5", |how, shape|
         bias: layer::optional(how.affine && how.bias, &shape, 0.0)?, eps: how.eps.unwrap_or(1e-5));
 
-    /// What is added to the variance.
+    /// Returns the term added to the variance.
     pub fn eps(&self) -> f64 {
         self.eps
     }
@@ -124,7 +124,7 @@ pub struct RMSNorm {
 impl RMSNorm {
     over_last_dims!(RMSNorm, "the dtype's machine epsilon", |how, shape| eps: how.eps);
 
-    /// What is added to the mean square; the dtype's machine epsilon where there is none.
+    /// Returns the term added to the mean square; `None` stands for the dtype's machine epsilon.
     pub fn eps(&self) -> Option<f64> {
         self.eps
     }
@@ -167,7 +167,7 @@ pub struct GroupNorm {
 }
 
 impl GroupNorm {
-    /// A layer with an eps of 1e-5.
+    /// Makes a layer with an eps of 1e-5.
     ///
     /// # Errors
     /// If the channels do not divide into the groups.
@@ -176,7 +176,7 @@ impl GroupNorm {
         GroupNorm::with(num_groups, num_channels, Norm::new())
     }
 
-    /// A layer of so many groups of so many channels in all.
+    /// Makes a layer of `num_groups` groups, with `num_channels` channels in all.
     ///
     /// # Errors
     /// As [`GroupNorm::new`].
@@ -202,17 +202,17 @@ impl GroupNorm {
         })
     }
 
-    /// What is added to the variance.
+    /// Returns the term added to the variance.
     pub fn eps(&self) -> f64 {
         self.eps
     }
 
-    /// Into how many groups the channels are split.
+    /// Returns the number of groups into which the channels are split.
     pub fn num_groups(&self) -> usize {
         self.num_groups
     }
 
-    /// How many channels there are.
+    /// Returns the number of channels.
     pub fn num_channels(&self) -> usize {
         self.num_channels
     }
@@ -247,7 +247,7 @@ impl Forward for GroupNorm {
     }
 }
 
-/// Weight 1 and bias 0.
+/// Sets weights to 1 and biases to 0.
 #[track_caller]
 pub(crate) fn reset_affine(weight: Option<&Var>, bias: Option<&Var>) -> Result<()> {
     for (var, value) in [(weight, 1.0), (bias, 0.0)] {

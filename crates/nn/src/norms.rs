@@ -1,4 +1,4 @@
-//! Telling norms from other modules.
+//! Functions that recognise norms.
 
 use crate::running_norm::{BatchNormNd, InstanceNormNd};
 use crate::{GroupNorm, LayerNorm, Module, RMSNorm};

@@ -1,11 +1,11 @@
-//! Borders.
+//! Padding.
 
 use crate::layer::{fact, invalid, wrong};
 use crate::print::{float, sizes};
 use crate::{Forward, Hooks, Module};
 use kiln_tensor::{IntList, PadMode, Result, Tensor};
 
-/// Borders around the last dims, checked: in front of and behind each, the last dim first.
+/// Checks the padding of the last dims. Returns the sizes before and after each, the last dim first.
 #[track_caller]
 fn sides(layer: &str, padding: IntList, spatial: usize) -> Result<Vec<i64>> {
     match padding.0[..] {
@@ -19,7 +19,7 @@ fn sides(layer: &str, padding: IntList, spatial: usize) -> Result<Vec<i64>> {
     }
 }
 
-/// `x` with a border around its last dims.
+/// Pads the last dims of `x`.
 fn pad(layer: &dyn Module, x: &Tensor, padding: &[i64], mode: PadMode) -> Result<Tensor> {
     let spatial = padding.len() / 2;
     if x.ndim() != spatial + 1 && x.ndim() != spatial + 2 {
@@ -40,8 +40,8 @@ macro_rules! borders {
         }
 
         impl $name {
-            /// A layer with one size for all sides, or one in front of and behind the last dim, then the
-            /// one before it, and so on. Negative sizes cut.
+            /// Makes a layer with one size for all sides, or with sizes before and after the last dim, then the one
+            /// before it, and so on. Negative sizes crop.
             ///
             /// # Errors
             /// If there is another number of sizes.
@@ -52,7 +52,7 @@ macro_rules! borders {
                 Ok($name { padding, hooks })
             }
 
-            /// The sizes in front of and behind each dim, the last one first.
+            /// The sizes before and after each dim, the last one first.
             pub fn padding(&self) -> &[i64] {
                 &self.padding
             }
@@ -111,8 +111,8 @@ macro_rules! constant_borders {
         }
 
         impl $name {
-            /// A layer with one size for all sides, or one in front of and behind the last dim, then the
-            /// one before it, and so on. Negative sizes cut.
+            /// Makes a layer with one size for all sides, or with sizes before and after the last dim, then the one
+            /// before it, and so on. Negative sizes crop.
             ///
             /// # Errors
             /// If there is another number of sizes.
@@ -123,12 +123,12 @@ macro_rules! constant_borders {
                 Ok($name { padding, value, hooks })
             }
 
-            /// The sizes in front of and behind each dim, the last one first.
+            /// The sizes before and after each dim, the last one first.
             pub fn padding(&self) -> &[i64] {
                 &self.padding
             }
 
-            /// What the border holds.
+            /// Returns the value of the padding.
             pub fn value(&self) -> f64 {
                 self.value
             }

@@ -6,7 +6,7 @@ use crate::{Forward, Hooks, Module};
 use kiln_tensor::Result;
 use std::sync::Arc;
 
-/// A pointer to a module is that module.
+/// A pointer to a module acts as that module.
 macro_rules! pointers {
     ($($pointer:ident |$this:ident, $copies:ident| $copy:expr;)*) => {$(
         impl<M: Module + BoxCopy + ?Sized> Module for $pointer<M> {

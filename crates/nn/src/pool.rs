@@ -6,7 +6,7 @@ use crate::print::{python, sizes};
 use crate::{Forward, Hooks, Module};
 use kiln_tensor::{AvgPool, IntList, OutputSize, Pool, Result, Tensor};
 
-/// `5`, or `(5, 3)`, as PyTorch prints what the user gave.
+/// Formats a size as PyTorch does for the given list: `5`, or `(5, 3)`.
 pub(crate) fn given(list: &IntList) -> String {
     match &list.0[..] {
         [one] => one.to_string(),
@@ -14,12 +14,12 @@ pub(crate) fn given(list: &IntList) -> String {
     }
 }
 
-/// The stride, which is the kernel size unless given.
+/// Returns the stride, which is the kernel size unless given.
 pub(crate) fn stride_or_kernel<'a>(stride: &'a IntList, kernel: &'a IntList) -> &'a IntList {
     if stride.0.is_empty() { kernel } else { stride }
 }
 
-/// `[1, 1, ..]`: one window in each of `D` dims.
+/// Returns the shape of an input with one window: 1, 1, and the extent of a window in each of `D` dims.
 #[track_caller]
 pub(crate) fn window<const D: usize>(
     layer: &str,
@@ -36,7 +36,7 @@ pub(crate) fn window<const D: usize>(
     Ok([1, 1].into_iter().chain((0..D).map(extent)).collect())
 }
 
-/// The settings of windows, read back.
+/// Getters of the settings of windows.
 macro_rules! windows {
     ($name:ident) => {
         impl $name {
@@ -45,12 +45,12 @@ macro_rules! windows {
                 &self.windows.kernel_size
             }
 
-            /// From one window to the next.
+            /// Returns the step from one window to the next.
             pub fn stride(&self) -> &IntList {
                 $crate::pool::stride_or_kernel(&self.windows.stride, &self.windows.kernel_size)
             }
 
-            /// Borders on both sides of each dim.
+            /// Returns the padding on both sides of each dim.
             pub fn padding(&self) -> &IntList {
                 &self.windows.padding
             }
@@ -72,7 +72,7 @@ macro_rules! pools {
         }
 
         impl $name {
-            /// A layer with these windows; their size alone stands for them.
+            /// Makes a layer with these windows; a window size converts to them.
             ///
             /// # Errors
             /// If the windows are impossible.
@@ -83,7 +83,7 @@ macro_rules! pools {
                 tried($name { windows, hooks }, &shape)
             }
 
-            /// Whether windows that reach beyond the end count.
+            /// True if windows that reach beyond the end count.
             pub fn ceil_mode(&self) -> bool {
                 self.windows.ceil_mode
             }
@@ -104,7 +104,7 @@ macro_rules! pools {
     )*};
 }
 
-/// The shape of an input of one window.
+/// Returns the shape of an input with one window.
 trait Windows {
     fn one<const D: usize>(&self, layer: &str) -> Result<Vec<usize>>;
 }
@@ -161,12 +161,12 @@ pools! {
 macro_rules! with_indices {
     ($($name:ident $op:ident;)*) => {$(
         impl $name {
-            /// From one element of a window to the next.
+            /// Returns the step from one element of a window to the next.
             pub fn dilation(&self) -> &IntList {
                 &self.windows.dilation
             }
 
-            /// The maxima and where they are in their plane, as i64 (`return_indices=True`).
+            /// Returns the maxima and their positions in their plane, as i64 (`return_indices=True`).
             #[track_caller]
             pub fn call_with_indices(&self, x: impl kiln_tensor::AsTensor) -> (Tensor, Tensor) {
                 let both = |x: Tensor| Ok(x.$op(self.windows.clone()));
@@ -203,8 +203,8 @@ macro_rules! adaptive_pools {
         }
 
         impl $name {
-            /// A layer whose result has this size, one number for each spatial dim, or one for all; `None`
-            /// keeps the input's.
+            /// Makes a layer whose result has this size: one number for each spatial dim, or one for all; `None` keeps
+            /// the input's.
             ///
             /// # Errors
             /// If there are too many numbers, or one is negative.
@@ -233,18 +233,16 @@ macro_rules! adaptive_pools {
 }
 
 adaptive_pools! {
-    /// The means of as many windows as asked for over `[n, c, l]` (`torch.nn.AdaptiveAvgPool1d`).
+    /// The means of windows over `[n, c, l]`, for a given output size (`torch.nn.AdaptiveAvgPool1d`).
     AdaptiveAvgPool1d 1 adaptive_avg_pool1d;
-    /// The means of as many windows as asked for over `[n, c, h, w]` (`torch.nn.AdaptiveAvgPool2d`).
+    /// The means of windows over `[n, c, h, w]`, for a given output size (`torch.nn.AdaptiveAvgPool2d`).
     AdaptiveAvgPool2d 2 adaptive_avg_pool2d;
-    /// The means of as many windows as asked for over `[n, c, d, h, w]`
-    /// (`torch.nn.AdaptiveAvgPool3d`).
+    /// The means of windows over `[n, c, d, h, w]`, for a given output size (`torch.nn.AdaptiveAvgPool3d`).
     AdaptiveAvgPool3d 3 adaptive_avg_pool3d;
-    /// The maxima of as many windows as asked for over `[n, c, l]` (`torch.nn.AdaptiveMaxPool1d`).
+    /// The maxima of windows over `[n, c, l]`, for a given output size (`torch.nn.AdaptiveMaxPool1d`).
     AdaptiveMaxPool1d 1 adaptive_max_pool1d;
-    /// The maxima of as many windows as asked for over `[n, c, h, w]` (`torch.nn.AdaptiveMaxPool2d`).
+    /// The maxima of windows over `[n, c, h, w]`, for a given output size (`torch.nn.AdaptiveMaxPool2d`).
     AdaptiveMaxPool2d 2 adaptive_max_pool2d;
-    /// The maxima of as many windows as asked for over `[n, c, d, h, w]`
-    /// (`torch.nn.AdaptiveMaxPool3d`).
+    /// The maxima of windows over `[n, c, d, h, w]`, for a given output size (`torch.nn.AdaptiveMaxPool3d`).
     AdaptiveMaxPool3d 3 adaptive_max_pool3d;
 }

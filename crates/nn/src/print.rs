@@ -3,7 +3,7 @@
 use crate::Module;
 use std::fmt;
 
-/// PyTorch's form: the name, what is special about the module, and its children indented by two.
+/// Writes PyTorch's form: the name, the module's settings, and its children indented by two.
 pub(crate) fn tree(m: &dyn Module, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_str(&text(m))
 }
@@ -26,7 +26,7 @@ pub(crate) fn python(b: bool) -> &'static str {
     if b { "True" } else { "False" }
 }
 
-/// `(3, 3)`, as PyTorch prints sizes; one number stands for all of `n`.
+/// Formats sizes as PyTorch does: `(3, 3)`. One number is repeated `n` times.
 pub(crate) fn sizes<N: ToString>(list: &[N], n: usize) -> String {
     let all: Vec<String> = match list {
         [one] => vec![one.to_string(); n],
@@ -38,7 +38,7 @@ pub(crate) fn sizes<N: ToString>(list: &[N], n: usize) -> String {
     }
 }
 
-/// A number as Python prints it: `0.1`, `1e-05`.
+/// Formats a number as Python does: `0.1`, `1e-05`.
 pub(crate) fn float(x: f64) -> String {
     let s = format!("{x:?}");
     match s.split_once("e-") {
@@ -47,7 +47,7 @@ pub(crate) fn float(x: f64) -> String {
     }
 }
 
-/// A number, or `None`.
+/// Formats a number, or `None`.
 pub(crate) fn optional(x: Option<f64>) -> String {
     x.map_or("None".to_string(), float)
 }

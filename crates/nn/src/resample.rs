@@ -30,7 +30,7 @@ pub struct Upsample {
 }
 
 impl Upsample {
-    /// A layer that multiplies each spatial dim.
+    /// Makes a layer that multiplies each spatial dim.
     ///
     /// # Errors
     /// If the factor is not positive.
@@ -42,7 +42,7 @@ impl Upsample {
         )
     }
 
-    /// A layer that gives this size: one number for each spatial dim, or one for all.
+    /// Makes a layer with this output size: one number for each spatial dim, or one for all.
     ///
     /// # Errors
     /// If a size is not positive.
@@ -51,7 +51,7 @@ impl Upsample {
         Upsample::with(InterpolateSize::Size(size.into()), InterpolateMode::Nearest)
     }
 
-    /// A layer with this way to make new elements.
+    /// Makes a layer with this size or factor, and this interpolation.
     ///
     /// # Errors
     /// If a size or a factor is not positive.
@@ -69,12 +69,12 @@ impl Upsample {
         Ok(Upsample { size, mode, hooks })
     }
 
-    /// The size of the result, or what the input's is multiplied by.
+    /// Returns the size of the result, or the factors of the input's size.
     pub fn size(&self) -> &InterpolateSize {
         &self.size
     }
 
-    /// How new elements are made.
+    /// Returns the interpolation.
     pub fn mode(&self) -> InterpolateMode {
         self.mode
     }
@@ -119,7 +119,7 @@ macro_rules! shuffles {
         }
 
         impl $name {
-            /// The layer with this number.
+            /// Makes the layer with this number.
             ///
             /// # Errors
             /// If it is less than 1.
@@ -179,7 +179,7 @@ pub struct Fold {
 }
 
 impl Fold {
-    /// A layer that gives images of this size, from these windows of them; their size alone stands for them.
+    /// Makes a layer that returns images of this size from these windows of them; a window size converts to windows.
     ///
     /// # Errors
     /// If there are not one or two sizes, or the windows don't fit into them.
@@ -223,7 +223,7 @@ impl Fold {
         )
     }
 
-    /// Where each element of the columns goes, counted from 1; the border is at 0.
+    /// Returns the position in the image of each element of the columns, counted from 1; padding is at 0.
     fn places(&self) -> Tensor {
         let [h, w] = self.output_size;
         let places = Tensor::arange(1, h * w + 1, 1).reshape([1, h, w]);

@@ -1,4 +1,4 @@
-//! Recurrent networks: what RNN, LSTM and GRU share is here, their cells are in `cell`.
+//! Recurrent networks: the common part of RNN, LSTM and GRU. Their cells are in `cell`.
 
 mod cell;
 mod cells;
@@ -14,23 +14,21 @@ pub use cells::{GRUCell, LSTMCell, RNNCell, RecurrentCell};
 use kiln_tensor::{Int, Result, Tensor, Var, options};
 
 options! {
-    /// How a recurrent network is made.
+    /// The options of a recurrent network.
     Recurrent () {
-        /// How many layers there are, one on top of the other (default 1).
+        /// The number of stacked layers (default 1).
         num_layers: Int = 1,
-        /// What an RNN applies (default tanh), or relu; the others have functions of their own.
+        /// The activation of an RNN: tanh (the default) or relu. The others have functions of their own.
         nonlinearity: Nonlinearity = Nonlinearity::Tanh,
-        /// Whether there are biases (default yes).
+        /// True if there are biases (default yes).
         bias: bool = true,
-        /// Whether batches of sequences are in dim 0 (default no: in dim 1). Those of states are in dim 1
-        /// regardless.
+        /// True if batches of sequences are in dim 0 (default no: in dim 1). Batches of states are always in dim 1.
         batch_first: bool = false,
         /// The probability of dropout between layers in training (default 0).
         dropout: f64 = 0.0,
-        /// Whether there is a second direction, from the end (default no).
+        /// True if there is a second direction, from the end (default no).
         bidirectional: bool = false,
-        /// The size that hidden states are projected to. Projections are not there: another one than 0 is an
-        /// error.
+        /// The size to which hidden states are projected. Projections are not supported: any value but 0 is an error.
         proj_size: Int = 0,
     }
 }
@@ -45,7 +43,7 @@ struct Network {
     batch_first: bool,
     dropout: f64,
     bidirectional: bool,
-    /// By layer, then direction, then as in [`Network::parts`].
+    /// The weights by layer, then direction, then in the order of [`Network::parts`].
     weights: Vec<(String, Var)>,
     mode: Mode,
     hooks: Hooks,
@@ -95,7 +93,7 @@ impl Network {
         1 + self.bidirectional as usize
     }
 
-    /// How many weights a layer has in one direction.
+    /// Returns the number of weights of a layer in one direction.
     fn parts(&self) -> usize {
         if self.bias { 4 } else { 2 }
     }
@@ -154,7 +152,7 @@ impl Network {
     }
 }
 
-/// The parameters are those of the network that holds this, under their own names.
+/// The parameters belong to the network that holds this one, under their own names.
 impl Field for Network {
     fn add_to<'a>(&'a self, _: &str, members: &mut Members<'a>) {
         for (name, var) in &self.weights {
@@ -187,18 +185,17 @@ macro_rules! recurrent {
         /// `[gates · hidden, hidden]`, `bias_ih_l{k}` and `bias_hh_l{k}` `[gates · hidden]` of layer k,
         /// those of the second direction with `_reverse`. All start uniform within ±1/√hidden.
         ///
-        /// It takes a sequence `[l, n, input]` (or `[l, input]`, without n everywhere), or that and the first
-        /// states `[layers · directions, n, hidden]`, 0 where not given, and gives the outputs
-        /// `[l, n, directions · hidden]` of the last layer and the last states; the states of an LSTM are
-        /// pairs of hidden states and cells.
+        /// It takes a sequence `[l, n, input]` (or `[l, input]`, without n everywhere), or that and the first states
+        /// `[layers · directions, n, hidden]`, 0 where not given. It returns the outputs `[l, n, directions · hidden]`
+        /// of the last layer and the last states. The states of an LSTM are pairs of hidden states and cells.
         ///
-        /// The steps are one loop, whatever the length of the sequence is (at least 1).
+        /// The steps are one loop, for any length of the sequence (at least 1).
         #[derive(Module)]
         #[module(extra_repr, reset_parameters)]
         pub struct $name(Network);
 
         impl $name {
-            /// One layer in one direction with biases, batches in dim 1.
+            /// Makes one layer in one direction with biases, batches in dim 1.
             ///
             /// # Errors
             /// If a size is 0.
@@ -210,10 +207,10 @@ macro_rules! recurrent {
                 $name::with(input_size, hidden_size, Recurrent::new())
             }
 
-            /// A network from inputs of one size to hidden states of another.
+            /// Makes a network from inputs of one size to hidden states of another.
             ///
             /// # Errors
-            /// If a size is 0, an option is not one of this network, or inside `compile`: make layers before.
+            /// If a size is 0, an option does not exist for this network, or inside `compile`: make layers before.
             #[track_caller]
             pub fn with(
                 input_size: impl Into<Int>,
@@ -234,12 +231,12 @@ macro_rules! recurrent {
                 self.0.hidden_size
             }
 
-            /// How many layers there are.
+            /// Returns the number of layers.
             pub fn num_layers(&self) -> usize {
                 self.0.num_layers
             }
 
-            /// Whether batches of sequences are in dim 0.
+            /// True if batches of sequences are in dim 0.
             pub fn batch_first(&self) -> bool {
                 self.0.batch_first
             }
@@ -249,12 +246,12 @@ macro_rules! recurrent {
                 self.0.dropout
             }
 
-            /// Whether there is a second direction.
+            /// True if there is a second direction.
             pub fn bidirectional(&self) -> bool {
                 self.0.bidirectional
             }
 
-            /// The parameter of a name, such as `weight_ih_l0`.
+            /// Returns the parameter of a name, such as `weight_ih_l0`.
             pub fn weight(&self, name: &str) -> Option<&Var> {
                 self.0.weights.iter().find(|(n, _)| n == name).map(|(_, var)| var)
             }
@@ -290,7 +287,7 @@ recurrent! {
     GRU Cell::Gru;
 }
 
-/// A sequence alone, or with first states, which may be given or not.
+/// The input is a sequence alone, or with first states, which are optional.
 macro_rules! inputs {
     ($($name:ident $states:ty;)*) => {$(
         impl Forward<Tensor, (Tensor, $states)> for $name {

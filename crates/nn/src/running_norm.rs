@@ -10,34 +10,34 @@ use kiln_tensor::{
 use std::sync::atomic::{AtomicU64, Ordering};
 
 options! {
-    /// How a batch norm is made.
+    /// The options of a batch norm.
     BatchNorm () {
-        /// What is added to the variance (default 1e-5).
+        /// The term added to the variance (default 1e-5).
         eps: f64 = 1e-5,
-        /// How far running statistics move towards those of each batch (default 0.1). `None` makes them the
-        /// average of all batches'.
+        /// The weight of each batch in the running statistics (default 0.1). `None` makes them the average of all
+        /// batches.
         momentum: Option<f64> = 0.1,
-        /// Whether there are weight and bias (default yes).
+        /// True if there are weight and bias (default yes).
         affine: bool = true,
-        /// Whether there are running statistics (default yes).
+        /// True if there are running statistics (default yes).
         track_running_stats: bool = true,
-        /// Whether there is a bias beside a weight (default yes).
+        /// True if there is a bias beside a weight (default yes).
         bias: bool = true,
     }
 }
 
 options! {
-    /// How an instance norm is made.
+    /// The options of an instance norm.
     InstanceNorm () {
-        /// What is added to the variance (default 1e-5).
+        /// The term added to the variance (default 1e-5).
         eps: f64 = 1e-5,
-        /// How far running statistics move towards those of each batch (default 0.1). `None` keeps them.
+        /// The weight of each batch in the running statistics (default 0.1). `None` leaves them as they are.
         momentum: Option<f64> = 0.1,
-        /// Whether there are weight and bias (default no).
+        /// True if there are weight and bias (default no).
         affine: bool = false,
-        /// Whether there are running statistics (default no).
+        /// True if there are running statistics (default no).
         track_running_stats: bool = false,
-        /// Whether there is a bias beside a weight (default yes).
+        /// True if there is a bias beside a weight (default yes).
         bias: bool = true,
     }
 }
@@ -59,7 +59,7 @@ macro_rules! running_norms {
             /// `[c]`, starts at 1.
             #[buffer]
             pub running_var: Option<Var>,
-            /// i64 of rank 0: how many batches the statistics are of.
+            /// The number of batches in the statistics: i64 of rank 0.
             #[buffer]
             pub num_batches_tracked: Option<Var>,
             num_features: usize,
@@ -73,7 +73,7 @@ macro_rules! running_norms {
         impl<const D: usize> $name<D> {
             pub(crate) const NAME: &str = [$($label),*][D];
 
-            /// A layer for inputs of `num_features` channels, with PyTorch's defaults.
+            /// Makes a layer for inputs of `num_features` channels, with PyTorch's defaults.
             ///
             /// # Errors
             /// If the number is negative, or inside `compile`: make layers before.
@@ -82,7 +82,7 @@ macro_rules! running_norms {
                 $name::with(num_features, $options::new())
             }
 
-            /// A layer for inputs of `num_features` channels.
+            /// Makes a layer for inputs of `num_features` channels.
             ///
             /// # Errors
             /// As [`Self::new`].
@@ -106,37 +106,37 @@ macro_rules! running_norms {
                 })
             }
 
-            /// How many channels there are.
+            /// Returns the number of channels.
             pub fn num_features(&self) -> usize {
                 self.num_features
             }
 
-            /// What is added to the variance.
+            /// Returns the term added to the variance.
             pub fn eps(&self) -> f64 {
                 self.eps
             }
 
-            /// How far running statistics move towards those of each batch.
+            /// Returns the weight of each batch in the running statistics.
             pub fn momentum(&self) -> Option<f64> {
                 self.momentum.get()
             }
 
-            /// Changes [`Self::momentum`] for the calls to come; what was compiled keeps that which it saw.
+            /// Changes [`Self::momentum`] for later calls; code that is already compiled keeps the old one.
             pub fn set_momentum(&self, momentum: impl Into<Option<f64>>) {
                 self.momentum.set(momentum.into());
             }
 
-            /// Whether there are weight and bias.
+            /// True if there are weight and bias.
             pub fn affine(&self) -> bool {
                 self.weight.is_some()
             }
 
-            /// Whether there are running statistics.
+            /// True if there are running statistics.
             pub fn track_running_stats(&self) -> bool {
                 self.running_mean.is_some()
             }
 
-            /// The running statistics as new.
+            /// Resets the running statistics to their initial values.
             ///
             /// # Errors
             /// Inside `compile`, where making new values is part of the program.
@@ -193,10 +193,10 @@ macro_rules! running_norms {
 }
 
 running_norms! {
-    /// Batch normalisation over `D` spatial dims, 1 to 3, each of whose layers has a name of its own: see
+    /// Batch normalisation over `D` spatial dims, 1 to 3. The layer for each has a name of its own: see
     /// [`BatchNorm2d`].
     BatchNormNd BatchNorm batch ["BatchNorm0d" "BatchNorm1d" "BatchNorm2d" "BatchNorm3d"];
-    /// Instance normalisation over `D` spatial dims, 1 to 3, each of whose layers has a name of its own: see
+    /// Instance normalisation over `D` spatial dims, 1 to 3. The layer for each has a name of its own: see
     /// [`InstanceNorm2d`].
     InstanceNormNd InstanceNorm instance
         ["InstanceNorm0d" "InstanceNorm1d" "InstanceNorm2d" "InstanceNorm3d"];
@@ -215,7 +215,7 @@ pub type BatchNorm1d = BatchNormNd<1>;
 /// | no | yes | the running ones |
 /// | no | no | those of the batch |
 ///
-/// The running variance is of the unbiased variances; the batch is normalised with the biased one.
+/// The running variance averages unbiased variances; the batch is normalised with the biased one.
 pub type BatchNorm2d = BatchNormNd<2>;
 
 /// Batch normalisation of `[n, c, d, h, w]` (`torch.nn.BatchNorm3d`); see [`BatchNorm2d`].
@@ -225,9 +225,8 @@ pub type BatchNorm3d = BatchNormNd<3>;
 /// [`InstanceNorm2d`].
 pub type InstanceNorm1d = InstanceNormNd<1>;
 
-/// Instance normalisation of `[n, c, h, w]` (or `[c, h, w]`) (`torch.nn.InstanceNorm2d`): each
-/// channel of each sample by its own statistics, or in evaluation by the running ones, where it
-/// keeps them.
+/// Instance normalisation of `[n, c, h, w]` (or `[c, h, w]`) (`torch.nn.InstanceNorm2d`). Each channel of each sample
+/// is normalised with its own statistics, or in evaluation with the running ones, if there are any.
 pub type InstanceNorm2d = InstanceNormNd<2>;
 
 /// Instance normalisation of `[n, c, d, h, w]` (or `[c, d, h, w]`) (`torch.nn.InstanceNorm3d`);
@@ -261,9 +260,9 @@ impl Clone for Momentum {
     }
 }
 
-/// Computes the running statistics of all batch norms within a module anew, as the averages of these batches'
-/// (`torch.optim.swa_utils.update_bn`): what a model needs whose weights are an average. `forward` gives each
-/// batch to the model. Modes and momenta are afterwards as before; frozen batch norms keep their statistics.
+/// Computes the running statistics of all batch norms within a module again, as the averages over these batches
+/// (`torch.optim.swa_utils.update_bn`). A model with averaged weights needs this. `forward` passes each batch to the
+/// model. Modes and momenta are restored afterwards; frozen batch norms keep their statistics.
 ///
 /// ```
 /// use kiln_nn::{BatchNorm1d, Forward, Linear, sequential, update_bn};
@@ -279,7 +278,7 @@ impl Clone for Momentum {
 /// ```
 ///
 /// # Errors
-/// The first of a batch or of what `forward` gives for one.
+/// The first error of a batch, or of the result of `forward` for one.
 #[track_caller]
 pub fn update_bn<B, O: Nest<Owned = O>>(
     batches: impl IntoIterator<Item = Result<B>>,
@@ -299,7 +298,7 @@ pub fn update_bn<B, O: Nest<Owned = O>>(
             let y = forward(batch?);
             let mut tensors = Flat::of(&y).tensors().to_vec().into_iter();
             tensors.try_for_each(|t| t.check().map(drop))?;
-            // Batch by batch, so that no more than one is kept.
+            // Computes the statistics batch by batch, so that only one batch is held.
             norms
                 .iter()
                 .filter_map(|n| n.running)
@@ -316,12 +315,12 @@ pub fn update_bn<B, O: Nest<Owned = O>>(
     result
 }
 
-/// A norm layer, whatever its dims.
+/// A norm layer with any number of dims.
 struct Parts<'a> {
     layer: &'a dyn Module,
     weight: &'a Option<Var>,
     bias: &'a Option<Var>,
-    /// Mean and variance.
+    /// The running mean and variance.
     running: Option<(&'a Var, &'a Var)>,
     batches: Option<&'a Var>,
     channels: usize,
@@ -331,7 +330,7 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Those of a batch norm that updates running statistics in training.
+    /// Returns the parts of a batch norm that updates running statistics in training.
     fn of(m: &'a dyn Module) -> Option<Parts<'a>> {
         let parts = (m.downcast_ref::<BatchNorm1d>().map(BatchNormNd::parts))
             .or_else(|| m.downcast_ref::<BatchNorm2d>().map(BatchNormNd::parts))
@@ -360,7 +359,7 @@ impl<'a> Parts<'a> {
             return Ok(normalised(0.0));
         };
         let before = [mean.get(), var.get()];
-        // With a momentum of 1 the running statistics become those of the batch.
+        // With a momentum of 1, the running statistics become those of the batch.
         let y = normalised(momentum.unwrap_or(1.0));
         y.check()?;
         let count = batches.get() + 1;
@@ -372,7 +371,7 @@ impl<'a> Parts<'a> {
                 [average(0), average(1)]
             });
         }
-        // The count belongs to the statistics: a step that fails changes neither.
+        // The count is assigned with the statistics, so that a step that fails changes neither.
         let updates = [(mean, &now[0]), (var, &now[1]), (batches, &count)];
         assign_together(updates)?;
         Ok(y)
@@ -393,7 +392,7 @@ impl<'a> Parts<'a> {
         Ok(if unbatched { y.squeeze(0) } else { y })
     }
 
-    /// Whether a layer takes an input whose channels are at an axis.
+    /// Checks that the input fits the layer, with its channels at an axis.
     fn check(&self, x: &Tensor, fits: bool, channels_at: usize) -> Result<()> {
         x.check()?;
         if !fits {

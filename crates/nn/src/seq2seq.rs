@@ -26,15 +26,15 @@ use kiln_tensor::{DType, Int, Result, Tensor, with_default_dtype};
 #[derive(Module)]
 #[module(reset_parameters)]
 pub struct Transformer {
-    /// From the source to the memory.
+    /// Encodes the source as the memory.
     pub encoder: TransformerEncoder,
-    /// From the target and the memory to the result.
+    /// Decodes the target and the memory to the result.
     pub decoder: TransformerDecoder,
     hooks: Hooks,
 }
 
 impl Transformer {
-    /// PyTorch's defaults: 6 layers of each kind with 2048 features in between.
+    /// Makes a transformer with PyTorch's defaults: 6 layers of each kind, and 2048 features between the linear layers.
     ///
     /// # Errors
     /// If the features do not divide into the heads, or inside `compile`: make layers before.
@@ -46,8 +46,7 @@ impl Transformer {
         Transformer::of(&encoder, 6, &decoder, 6)
     }
 
-    /// A transformer of copies of these layers, with values of their own, and a norm behind the last of
-    /// each kind.
+    /// Makes a transformer of copies of these layers, with values of their own, and a norm after the last of each kind.
     ///
     /// # Errors
     /// Inside `compile`: make layers before.
@@ -81,7 +80,7 @@ impl Transformer {
             .try_for_each(|p| init::xavier_uniform_(&p, 1.0))
     }
 
-    /// The mask under which position i sees positions 0 to i: 0 there, −∞ elsewhere.
+    /// Returns the mask under which position i sees positions 0 to i: 0 for these, −∞ elsewhere.
     #[track_caller]
     pub fn generate_square_subsequent_mask(size: impl Into<Int>) -> Tensor {
         let size = size.into();

@@ -1,4 +1,4 @@
-//! Layers one after the other.
+//! Layers in sequence.
 
 use crate::members::Members;
 use crate::{Copies, Forward, Hooks, Module};
@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::{Index, RangeBounds};
 use std::sync::Arc;
 
-/// Layers one after the other (`torch.nn.Sequential`), under the names 0, 1, … or given ones. The macro
+/// Layers in sequence (`torch.nn.Sequential`), under the names 0, 1, … or given ones. The macro
 /// [`sequential!`](crate::sequential) makes one of layers, of results of constructors, and of closures:
 ///
 /// ```
@@ -28,14 +28,14 @@ use std::sync::Arc;
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 ///
-/// Clones, slices and what is taken out share the layers; [`Module::deep_copy`] does not.
+/// Clones, slices and removed layers share the layers; [`Module::deep_copy`] does not.
 #[derive(Clone, Default)]
 pub struct Sequential {
     layers: Vec<(Option<String>, Arc<dyn Forward>)>,
     hooks: Hooks,
 }
 
-/// What the macro hands over: the name, if there is one, and the layer.
+/// An argument from the macro: the name, if there is one, and the layer.
 type Entry<'a> = (Option<&'a str>, Result<Arc<dyn Forward>>);
 
 impl Sequential {
@@ -44,20 +44,20 @@ impl Sequential {
         Sequential::default()
     }
 
-    /// A further layer, named by its position.
+    /// Adds a layer, named by its position.
     #[allow(clippy::should_implement_trait)] // not a sum
     pub fn add(mut self, layer: impl Forward) -> Sequential {
         self.layers.push((None, Arc::new(layer)));
         self
     }
 
-    /// A further layer with a name.
+    /// Adds a layer with a name.
     pub fn named(mut self, name: impl Into<String>, layer: impl Forward) -> Sequential {
         self.layers.push((Some(name.into()), Arc::new(layer)));
         self
     }
 
-    /// What [`sequential!`](crate::sequential) makes.
+    /// Makes the result of [`sequential!`](crate::sequential).
     #[doc(hidden)]
     pub fn of<const N: usize>(layers: [Entry; N]) -> Result<Sequential> {
         let named = layers.into_iter();
@@ -73,10 +73,10 @@ impl Sequential {
         self.layers.push((None, Arc::new(layer)));
     }
 
-    /// Puts a layer at a position, in front of the one that is there.
+    /// Inserts a layer at a position, before the one that is there.
     ///
     /// # Errors
-    /// If the position lies behind the end.
+    /// If the position is beyond the end.
     #[track_caller]
     pub fn insert(&mut self, index: usize, layer: impl Forward) -> Result<()> {
         if index > self.len() {
@@ -86,7 +86,7 @@ impl Sequential {
         Ok(())
     }
 
-    /// Takes the layer at a position out.
+    /// Removes the layer at a position.
     ///
     /// # Errors
     /// If there is none.
@@ -98,17 +98,17 @@ impl Sequential {
         }
     }
 
-    /// Takes the last layer out, if there is one.
+    /// Removes the last layer, if there is one.
     pub fn pop(&mut self) -> Option<Arc<dyn Forward>> {
         self.layers.pop().map(|(_, layer)| layer)
     }
 
-    /// Adds all layers of another one at the end; those named by their position get new names.
+    /// Adds all layers of another one at the end; layers named by their position get new names.
     pub fn extend(&mut self, other: Sequential) {
         self.layers.extend(other.layers);
     }
 
-    /// Some of the layers, which both then share, under the names that they have here.
+    /// Returns some of the layers, shared by both, under the names that they have here.
     ///
     /// # Errors
     /// If the range reaches beyond the end.
@@ -130,7 +130,7 @@ impl Sequential {
         })
     }
 
-    /// Puts another layer in the place of one.
+    /// Replaces the layer of this name.
     ///
     /// # Errors
     /// If there is no layer of this name.
@@ -141,23 +141,22 @@ impl Sequential {
         Ok(())
     }
 
-    /// How many layers there are.
+    /// Returns the number of layers.
     pub fn len(&self) -> usize {
         self.layers.len()
     }
 
-    /// Whether there are no layers.
+    /// True if there are no layers.
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty()
     }
 
-    /// The layer at a position, where there is one; `model[0]` and `model["head"]` are layers that must be
-    /// there.
+    /// Returns the layer at a position, if there is one. `model[0]` and `model["head"]` panic if there is none.
     pub fn get(&self, index: usize) -> Option<&Arc<dyn Forward>> {
         self.layers.get(index).map(|(_, layer)| layer)
     }
 
-    /// The layer at a position as what it is.
+    /// Returns the layer at a position as its own type.
     ///
     /// # Errors
     /// If there is none, or it is of another type.
@@ -248,7 +247,7 @@ impl Module for Sequential {
         Some(&self.hooks)
     }
 
-    /// Nothing: [`Forward::forward`] says which layer it is.
+    /// Returns no note: [`Forward::forward`] names the layer instead.
     fn error_note(&self) -> Option<String> {
         None
     }
@@ -284,8 +283,7 @@ impl Forward for Sequential {
     }
 }
 
-/// A function as a layer without parameters. In [`sequential!`](crate::sequential) a closure becomes one by
-/// itself.
+/// A function as a layer without parameters. In [`sequential!`](crate::sequential), a closure converts to one.
 ///
 /// ```
 /// use kiln_nn::{Forward, Lambda, Linear, Sequential};
@@ -302,7 +300,7 @@ pub struct Lambda {
 }
 
 impl Lambda {
-    /// The function as a layer: of a tensor to a tensor, or to a result.
+    /// Makes a layer of a function from a tensor to a tensor, or to a result.
     pub fn new<R: IntoResult>(f: impl Fn(Tensor) -> R + Send + Sync + 'static) -> Lambda {
         Lambda {
             f: Arc::new(move |x| f(x).into_result()),
@@ -317,7 +315,7 @@ impl Forward for Lambda {
     }
 }
 
-/// What a function that is a layer may give.
+/// A result of a function that is a layer.
 pub trait IntoResult {
     #[doc(hidden)]
     fn into_result(self) -> Result<Tensor>;
@@ -335,8 +333,7 @@ impl IntoResult for Result<Tensor> {
     }
 }
 
-/// What can stand in [`sequential!`](crate::sequential). `Kind` says which of these a type is, so that the
-/// compiler can tell them apart.
+/// An argument of [`sequential!`](crate::sequential). `Kind` distinguishes the implementations for the compiler.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither a layer, nor the result of making one, nor a function of a tensor",
     note = "write the type of a closure's argument: `|x: Tensor| x.relu()`"
@@ -372,8 +369,8 @@ impl<K, L: IntoLayer<K>> IntoLayer<kind::Made<K>> for Result<L> {
     }
 }
 
-/// A [`Sequential`] of layers, of what their constructors return, and of closures; with names, if they stand
-/// in front. It gives a `Result`: the first error among them.
+/// Makes a [`Sequential`] of layers, of results of constructors, and of closures, with optional names before them. It
+/// returns a `Result`: the first error among them.
 ///
 /// ```
 /// use kiln_nn::{LeakyReLU, Linear, sequential};

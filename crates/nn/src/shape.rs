@@ -1,4 +1,4 @@
-//! Layers that rearrange.
+//! Layers that change shapes.
 
 use crate::layer::{invalid, tried};
 use crate::pool::{given, window};
@@ -6,7 +6,7 @@ use crate::print::sizes;
 use crate::{Forward, Hooks, Module};
 use kiln_tensor::{Im2Col, Int, IntList, Result, Tensor};
 
-/// One dim for several (`torch.nn.Flatten`).
+/// Merges several dims into one (`torch.nn.Flatten`).
 #[derive(Clone, Debug, Module)]
 #[module(extra_repr)]
 pub struct Flatten {
@@ -16,12 +16,12 @@ pub struct Flatten {
 }
 
 impl Flatten {
-    /// A layer that keeps dim 0, the batch.
+    /// Makes a layer that keeps dim 0, the batch.
     pub fn new() -> Flatten {
         Flatten::dims(1, -1)
     }
 
-    /// A layer for these dims and those between them.
+    /// Makes a layer that merges these dims and those between them.
     pub fn dims(start_dim: impl Into<Int>, end_dim: impl Into<Int>) -> Flatten {
         let (start_dim, end_dim) = (start_dim.into().0, end_dim.into().0);
         let hooks = Hooks::new();
@@ -59,7 +59,7 @@ impl Forward for Flatten {
     }
 }
 
-/// Several dims for one (`torch.nn.Unflatten`).
+/// Splits one dim into several (`torch.nn.Unflatten`).
 #[derive(Clone, Debug, Module)]
 #[module(extra_repr)]
 pub struct Unflatten {
@@ -69,10 +69,10 @@ pub struct Unflatten {
 }
 
 impl Unflatten {
-    /// A layer that gives `dim` these sizes, of which one may be −1.
+    /// Makes a layer that splits `dim` into these sizes, of which one may be −1.
     ///
     /// # Errors
-    /// If there are no sizes, several are −1, or one is less.
+    /// If there are no sizes, several are −1, or one is below −1.
     #[track_caller]
     pub fn new(dim: impl Into<Int>, unflattened_size: impl Into<IntList>) -> Result<Unflatten> {
         let unflattened_size = unflattened_size.into();
@@ -89,12 +89,12 @@ impl Unflatten {
         })
     }
 
-    /// The dim that becomes several.
+    /// The dim that is split.
     pub fn dim(&self) -> i64 {
         self.dim
     }
 
-    /// The sizes that it becomes.
+    /// The sizes into which it is split.
     pub fn unflattened_size(&self) -> &IntList {
         &self.unflattened_size
     }
@@ -135,7 +135,7 @@ pub struct Unfold {
 }
 
 impl Unfold {
-    /// A layer with these windows; their size alone stands for them.
+    /// Makes a layer with these windows; a window size converts to them.
     ///
     /// # Errors
     /// If the windows are impossible.

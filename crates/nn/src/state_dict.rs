@@ -6,27 +6,27 @@ use kiln_formats::StateDict;
 use kiln_tensor::{Error, Result, Tensor, Var};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The names that were on one side only, or not of one shape.
+/// The names that were on one side only, or differ in shape.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadReport {
-    /// Parameters and buffers of the module that no value was given for; they keep theirs.
+    /// Parameters and buffers of the module for which no value was given; they keep theirs.
     pub missing: Vec<String>,
-    /// Values that the module has no place for.
+    /// Names of values that the module does not have.
     pub unexpected: Vec<String>,
-    /// Parameters and buffers whose shape is another than that of the value; they keep theirs.
+    /// Parameters and buffers whose shape differs from that of the value; they keep theirs.
     pub mismatched: Vec<String>,
 }
 
-/// A state that was compared with a module.
+/// A comparison of a state with a module.
 pub(crate) struct Plan<'a> {
     module: &'a dyn Module,
     report: LoadReport,
-    /// What is wrong with the shapes, one line each.
+    /// The errors of the shapes, one line each.
     shapes: Vec<String>,
     assignments: Vec<(&'a Var, Tensor)>,
 }
 
-/// Calls `f` with all modules within one that have hooks, and the prefixes of their names.
+/// Calls `f` with all modules within one that have hooks, and with the prefixes of their names.
 fn hooked(module: &dyn Module, mut f: impl FnMut(&dyn Module, &Registered, &str)) {
     for (path, m) in module.named_modules() {
         if let Some(hooks) = m.hooks().and_then(Hooks::registered) {
@@ -36,7 +36,7 @@ fn hooked(module: &dyn Module, mut f: impl FnMut(&dyn Module, &Registered, &str)
     }
 }
 
-/// The values of a module's parameters and buffers.
+/// Returns the values of a module's parameters and buffers.
 pub(crate) fn of(module: &dyn Module) -> StateDict {
     hooked(module, |m, hooks, prefix| {
         hooks.before_state_dict(m, prefix)
@@ -45,7 +45,7 @@ pub(crate) fn of(module: &dyn Module) -> StateDict {
     vars.map(|v| (v.name, v.var.get().detach())).collect()
 }
 
-/// What loading assigns; nothing is assigned yet.
+/// Prepares the assignments of a load; nothing is assigned yet.
 pub(crate) fn plan<'a>(module: &'a dyn Module, state: &StateDict) -> Result<Plan<'a>> {
     let mut state = state.clone();
     hooked(module, |m, hooks, prefix| {
@@ -77,7 +77,7 @@ pub(crate) fn plan<'a>(module: &'a dyn Module, state: &StateDict) -> Result<Plan
     let known: BTreeSet<&str> = places.iter().map(|p| p.name.as_str()).collect();
     let unexpected = state.names().filter(|name| !known.contains(name));
     report.unexpected = unexpected.map(str::to_string).collect();
-    // Whatever can fail does so before the first assignment.
+    // Everything that can fail runs before the first assignment.
     for (_, value) in &assignments {
         value.realize()?;
     }
@@ -90,7 +90,7 @@ pub(crate) fn plan<'a>(module: &'a dyn Module, state: &StateDict) -> Result<Plan
 }
 
 impl Plan<'_> {
-    /// Why it can't be loaded, one line each.
+    /// Returns the reasons why it can't be loaded, one line each.
     pub(crate) fn problems(&self, strict: bool) -> Vec<String> {
         let mut problems = self.shapes.clone();
         if strict {
@@ -105,7 +105,7 @@ impl Plan<'_> {
         problems
     }
 
-    /// What wrappers put in front of all names, if that is why none fits.
+    /// Returns a wrapper's prefix of all names, if that is why none fits.
     fn wrapped(&self) -> Option<&'static str> {
         let LoadReport {
             missing,
@@ -129,7 +129,7 @@ impl Plan<'_> {
     }
 }
 
-/// What `DataParallel` and `torch.compile` put in front of names.
+/// The prefixes that `DataParallel` and `torch.compile` add to names.
 const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 
 #[track_caller]

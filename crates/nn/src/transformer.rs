@@ -8,26 +8,26 @@ use crate::{
 use kiln_tensor::{Int, Result, Tensor, options};
 
 options! {
-    /// How a layer of a transformer is made.
+    /// The options of a transformer's layer.
     TransformerOptions () {
-        /// How many features there are between the linear layers (default 2048).
+        /// The number of features between the linear layers (default 2048).
         dim_feedforward: Int = 2048,
-        /// The probability of dropout, behind each part and in the attention (default 0.1).
+        /// The probability of dropout, after each part and in the attention (default 0.1).
         dropout: f64 = 0.1,
-        /// What is between the linear layers (default relu).
+        /// The activation between the linear layers (default relu).
         activation: TransformerActivation = TransformerActivation::Relu,
-        /// What is added to the variance in the norms (default 1e-5).
+        /// The term added to the variance in the norms (default 1e-5).
         layer_norm_eps: f64 = 1e-5,
-        /// Whether batches are in dim 0 (default no: in dim 1).
+        /// True if batches are in dim 0 (default no: in dim 1).
         batch_first: bool = false,
-        /// Whether the norms are in front of attention and linear layers (default no: behind).
+        /// True if the norms come before attention and linear layers (default no: after).
         norm_first: bool = false,
-        /// Whether attention, linear layers and norms have biases (default yes).
+        /// True if attention, linear layers and norms have biases (default yes).
         bias: bool = true,
     }
 }
 
-/// What is between the linear layers of a transformer's layer.
+/// The activation between the linear layers of a transformer's layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransformerActivation {
     /// [`Tensor::relu`].
@@ -37,7 +37,7 @@ pub enum TransformerActivation {
     Gelu,
 }
 
-/// What both kinds of layers are made with, checked.
+/// The checked options of both kinds of layers.
 #[derive(Clone)]
 pub(crate) struct Config {
     d_model: usize,
@@ -96,12 +96,12 @@ impl Config {
     }
 }
 
-/// What both kinds of layers have in common: how they are made, and the linear layers.
+/// The common part of both kinds of layers: constructors, and the linear layers.
 macro_rules! transformer_layer {
     ($name:ident) => {
         impl $name {
-            /// A layer with PyTorch's defaults: 2048 features in between, dropout of 0.1, relu, the norms
-            /// behind, batches in dim 1.
+            /// Makes a layer with PyTorch's defaults: 2048 features between the linear layers, dropout of 0.1, relu,
+            /// the norms after attention and linear layers, batches in dim 1.
             ///
             /// # Errors
             /// If the features do not divide into the heads.
@@ -110,7 +110,7 @@ macro_rules! transformer_layer {
                 $name::with(d_model, nhead, TransformerOptions::new())
             }
 
-            /// A layer of so many features in so many heads.
+            /// Makes a layer of `d_model` features in `nhead` heads.
             ///
             /// # Errors
             /// If the features do not divide into the heads, an option is impossible, or inside `compile`:
@@ -125,7 +125,7 @@ macro_rules! transformer_layer {
                 $name::of(Config::new(stringify!($name), sizes, how)?)
             }
 
-            /// How it was made.
+            /// Returns the options with which it was made.
             pub fn options(&self) -> &TransformerOptions {
                 &self.config.how
             }
@@ -283,11 +283,11 @@ impl Forward<(Tensor, Tensor, AttentionMasks, AttentionMasks)> for TransformerDe
     }
 }
 
-/// A stack of copies of a layer.
+/// The constructors of a stack of copies of a layer.
 macro_rules! stack {
     ($name:ident $layer:ident) => {
         impl $name {
-            /// A stack of copies of a layer, which start with its values.
+            /// Makes a stack of copies of a layer, which start with its values.
             ///
             /// # Errors
             /// If the number is negative, or a value of the layer can't be computed.
@@ -302,7 +302,7 @@ macro_rules! stack {
                 })
             }
 
-            /// [`Self::new`] with a norm behind the last layer.
+            /// [`Self::new`] with a norm after the last layer.
             ///
             /// # Errors
             /// As [`Self::new`].
@@ -329,7 +329,7 @@ macro_rules! stack {
     };
 }
 
-/// Encoder layers one after the other (`torch.nn.TransformerEncoder`), on what they take.
+/// Encoder layers in sequence (`torch.nn.TransformerEncoder`), with the same inputs as one of them.
 ///
 /// ```
 /// use kiln_nn::{Forward, TransformerEncoder, TransformerEncoderLayer, TransformerOptions};
@@ -344,7 +344,7 @@ macro_rules! stack {
 pub struct TransformerEncoder {
     /// The layers.
     pub layers: ModuleList<TransformerEncoderLayer>,
-    /// Applied to the last one's result.
+    /// A norm that is applied to the last layer's result.
     pub norm: Option<LayerNorm>,
     hooks: Hooks,
 }
@@ -364,12 +364,12 @@ impl Forward for TransformerEncoder {
     }
 }
 
-/// Decoder layers one after the other (`torch.nn.TransformerDecoder`), on what they take.
+/// Decoder layers in sequence (`torch.nn.TransformerDecoder`), with the same inputs as one of them.
 #[derive(Module)]
 pub struct TransformerDecoder {
     /// The layers.
     pub layers: ModuleList<TransformerDecoderLayer>,
-    /// Applied to the last one's result.
+    /// A norm that is applied to the last layer's result.
     pub norm: Option<LayerNorm>,
     hooks: Hooks,
 }
@@ -389,7 +389,7 @@ impl Forward<(Tensor, Tensor, AttentionMasks, AttentionMasks)> for TransformerDe
     }
 }
 
-/// Without masks, or with those of the target alone.
+/// Calls without masks, or with those of the target alone.
 macro_rules! fewer_masks {
     ($($name:ident)*) => {$(
         impl Forward<(Tensor, Tensor)> for $name {

@@ -1,5 +1,5 @@
-//! Walks over a module and what is within it: the bodies of [`Module`]'s provided methods, compiled once
-//! rather than for every module.
+//! Walks over a module and the modules within it: the bodies of [`Module`]'s provided methods, compiled once rather
+//! than for every module.
 
 use crate::members::Member;
 use crate::{Mode, Module};
@@ -20,7 +20,7 @@ fn joined(prefix: &str, name: &str) -> String {
     }
 }
 
-/// The modules with their paths, each before those within it.
+/// Collects the modules with their paths, each before those within it.
 pub(crate) fn modules<'a>(m: &'a dyn Module, path: &str, out: &mut Vec<(String, &'a dyn Module)>) {
     out.push((path.to_string(), m));
     for (name, child) in m.named_children() {
@@ -45,12 +45,12 @@ pub(crate) fn named_children(m: &dyn Module) -> Vec<(String, &dyn Module)> {
     children.collect()
 }
 
-/// Named values without their names.
+/// Drops the names of named values.
 pub(crate) fn unnamed<T>(named: Vec<(String, T)>) -> Vec<T> {
     named.into_iter().map(|(_, value)| value).collect()
 }
 
-/// The error of a module that implements no copy.
+/// Makes the error of a module that implements no copy.
 #[track_caller]
 pub(crate) fn not_copied(m: &dyn Module) -> Error {
     let message = format!("{} does not say how it is copied", m.name());
@@ -72,7 +72,7 @@ pub(crate) fn get_submodule<'a>(m: &'a dyn Module, path: &str) -> Result<&'a dyn
     }
 }
 
-/// The module's own parameters, then its own buffers.
+/// Returns the module's own parameters, then its own buffers.
 pub(crate) fn own_vars<'a>(m: &'a dyn Module, path: &str) -> Vec<NamedVar<'a>> {
     let (mut parameters, mut buffers) = (Vec::new(), Vec::new());
     for (name, member) in m.members().iter() {
@@ -92,7 +92,7 @@ pub(crate) fn own_vars<'a>(m: &'a dyn Module, path: &str) -> Vec<NamedVar<'a>> {
     parameters
 }
 
-/// All parameters and buffers, in PyTorch's order: a module's parameters, its buffers, its children.
+/// Returns all parameters and buffers, in PyTorch's order: a module's parameters, its buffers, its children.
 pub(crate) fn vars(m: &dyn Module) -> Vec<NamedVar<'_>> {
     let all = named_modules(m).into_iter();
     let vars: Vec<NamedVar<'_>> = all.flat_map(|(path, m)| own_vars(m, &path)).collect();
@@ -124,7 +124,7 @@ pub(crate) fn get_parameter(m: &dyn Module, path: &str) -> Result<Var> {
     }
 }
 
-/// The number of elements of the parameters that `counted` accepts.
+/// Returns the number of elements of the parameters that `counted` accepts.
 pub(crate) fn num_parameters(m: &dyn Module, counted: fn(&Var) -> bool) -> usize {
     let parameters = named_parameters(m).into_iter();
     let counted = parameters.filter(|(_, var)| counted(var));
@@ -153,7 +153,7 @@ pub(crate) fn requires_grad_(m: &dyn Module, requires_grad: bool) -> Result<()> 
 }
 
 impl NamedVar<'_> {
-    /// Tells the cell its name, for errors. The longest path, that in the whole model, stays.
+    /// Sets the name of the cell, for errors. The longest path, in the whole model, is kept.
     fn tell(&self) {
         let longer = |known: &str| self.name.ends_with(&format!(".{known}"));
         if self.var.name().is_none_or(|known| longer(&known)) {
@@ -162,12 +162,12 @@ impl NamedVar<'_> {
     }
 }
 
-/// Tells the cells that a module holds itself their names, for errors.
+/// Sets the names of the cells that a module holds itself, for errors.
 pub(crate) fn name_own(m: &dyn Module) {
     own_vars(m, "").iter().for_each(NamedVar::tell);
 }
 
-/// All modes, with the path of the module that holds them.
+/// Returns all modes, with the path of the module that holds them.
 pub(crate) fn modes(m: &dyn Module) -> Vec<(String, &Mode)> {
     let all = named_modules(m).into_iter();
     all.flat_map(|(path, m)| {

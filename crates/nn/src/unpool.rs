@@ -1,4 +1,4 @@
-//! Pooling by norms, and pooling undone.
+//! Pooling by norms, and the inverse of pooling.
 
 use crate::forward::seam;
 use crate::layer::{invalid, looking_up, tried};
@@ -8,15 +8,15 @@ use crate::{Forward, Hooks, Module};
 use kiln_tensor::{AvgPool, IntList, Result, Tensor, Unpool, options};
 
 options! {
-    /// The windows of a pooling by norms; their size alone stands for it. The numbers are one for each spatial
-    /// dim, or one for all.
+    /// The windows of a pooling by norms; a window size converts to them. The numbers are one for each spatial dim, or
+    /// one for all.
     PowerPool (
         /// The size of a window.
         kernel_size: IntList
     ) {
-        /// From one window to the next; `()`, the default, is the kernel size.
+        /// The step from one window to the next; `()`, the default, is the kernel size.
         stride: IntList = (),
-        /// Whether windows that reach beyond the end count (default no).
+        /// True if windows that reach beyond the end count (default no).
         ceil_mode: bool = false,
     }
 }
@@ -34,7 +34,7 @@ macro_rules! power_pools {
         }
 
         impl $name {
-            /// A layer of norms of this order, with these windows; their size alone stands for them.
+            /// Makes a layer of norms of this order, with these windows; a window size converts to windows.
             ///
             /// # Errors
             /// If the order is 0 or the windows are impossible.
@@ -59,12 +59,12 @@ macro_rules! power_pools {
                 &self.windows.kernel_size
             }
 
-            /// From one window to the next.
+            /// Returns the step from one window to the next.
             pub fn stride(&self) -> &IntList {
                 stride_or_kernel(&self.windows.stride, &self.windows.kernel_size)
             }
 
-            /// Whether windows that reach beyond the end count.
+            /// True if windows that reach beyond the end count.
             pub fn ceil_mode(&self) -> bool {
                 self.windows.ceil_mode
             }
@@ -82,7 +82,7 @@ macro_rules! power_pools {
 
         impl Forward for $name {
             fn forward(&self, x: Tensor) -> Result<Tensor> {
-                // Sums: windows beyond the end have fewer elements.
+                // A divisor of 1 gives sums, because windows beyond the end have fewer elements.
                 let windows = AvgPool::new(self.windows.kernel_size.clone())
                     .stride(self.windows.stride.clone())
                     .ceil_mode(self.windows.ceil_mode)
@@ -115,7 +115,7 @@ macro_rules! unpools {
         }
 
         impl $name {
-            /// A layer with these windows; their size alone stands for them.
+            /// Makes a layer with these windows; a window size converts to them.
             ///
             /// # Errors
             /// If the windows are impossible.
@@ -136,8 +136,8 @@ macro_rules! unpools {
                 )
             }
 
-            /// The result for maxima, where they were, and the spatial size of what was pooled, where several
-            /// sizes pool to one.
+            /// Returns the result for maxima, their indices, and the spatial size before pooling, which is needed where
+            /// several sizes pool to one.
             #[track_caller]
             pub fn call_with_size(
                 &self,
@@ -158,7 +158,7 @@ macro_rules! unpools {
 
         windows!($name);
 
-        /// Maxima and where they were.
+        /// The input is maxima and their indices.
         impl Forward<(Tensor, Tensor)> for $name {
             fn forward(&self, (x, indices): (Tensor, Tensor)) -> Result<Tensor> {
                 Ok(self.unpooled(&x, &indices, self.windows.clone()))

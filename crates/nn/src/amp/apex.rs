@@ -13,21 +13,21 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::panic::Location;
 
-/// A training in mixed precision, as Apex's `amp` is used; [`initialize`] makes it.
+/// The state of a training in mixed precision, as in Apex's `amp`; [`initialize`] makes it.
 pub struct Amp {
     properties: Properties,
     enabled: bool,
     half: DType,
     cast_model_outputs: Option<DType>,
-    /// One a loss.
+    /// The scale of each loss.
     scales: Vec<Scale>,
-    /// Overflows of each loss that its scale has not seen yet.
+    /// The overflows of each loss that its scale has not processed yet.
     unseen: Vec<Option<Tensor>>,
     /// The optimisers, by number.
     optimizers: Vec<u64>,
 }
 
-/// Casts a model of f32 in place and prepares its optimisers, as a level, or [`Initialize`] with more keywords, says.
+/// Casts a model of f32 in place and prepares its optimisers, for a level or for [`Initialize`] with more keywords.
 ///
 /// ```
 /// use kiln_nn::amp::{self, OptLevel};
@@ -46,7 +46,7 @@ pub struct Amp {
 /// ```
 ///
 /// # Errors
-/// If the model is not in f32, an optimiser was given before, keywords do not go together, or inside `compile`.
+/// If the model is not in f32, an optimiser was given before, keywords contradict each other, or inside `compile`.
 #[track_caller]
 pub fn initialize(
     model: &dyn Module,
@@ -115,26 +115,26 @@ pub fn initialize(
 }
 
 options! {
-    /// How [`Amp::scale_loss_with`] scales.
+    /// The options of [`Amp::scale_loss_with`].
     ScaleLoss () {
-        /// Which of the losses it is.
+        /// The number of the loss.
         loss_id: i64 = 0i64,
-        /// Whether gradients stay scaled, since more of the same loss is to be added to them in front of the step.
+        /// True if gradients stay scaled, because more gradients of the same loss are to be added before the step.
         delay_unscale: bool = false,
-        /// Whether the scale learns of an overflow at the next loss of this number only.
+        /// True if the scale reacts to an overflow only at the next loss of this number.
         delay_overflow_check: bool = false,
     }
 }
 
 impl Amp {
-    /// What was chosen.
+    /// Returns the chosen properties.
     pub fn properties(&self) -> &Properties {
         &self.properties
     }
 
-    /// What `f` computes of inputs, as a model of this level is called: inputs of floats, any structure of them, are
-    /// cast to the model's dtype, operations in the lists of [`autocast`](kiln_tensor::autocast) are cast under O1, and
-    /// outputs of floats are cast to `cast_model_outputs`, or to f32 where the model was cast.
+    /// Calls `f` with inputs, as a model of this level is called. Inputs of floats, in any structure, are cast to the
+    /// model's dtype. Under O1, operations in the lists of [`autocast`](kiln_tensor::autocast) are cast. Outputs of
+    /// floats are cast to `cast_model_outputs`, or to f32 where the model was cast.
     #[track_caller]
     pub fn forward<I: Nest, O: Nest<Owned = O>>(
         &self,
@@ -166,11 +166,11 @@ impl Amp {
         flat.build::<O>(cast(&flat, dtype))
     }
 
-    /// Calls `f`, which is to call `backward`, with the loss in f32 times its scale, and unscales the gradients of the
-    /// optimisers behind it. If one is not finite, their next steps change nothing.
+    /// Calls `f`, which is to call `backward`, with the loss in f32 times its scale. Then unscales the gradients of the
+    /// optimisers. If one is not finite, their next steps change nothing.
     ///
     /// # Errors
-    /// Those of `f`; if an optimiser was not given to [`initialize`].
+    /// Those of `f`, or if an optimiser was not given to [`initialize`].
     #[track_caller]
     pub fn scale_loss(
         &mut self,
@@ -184,7 +184,7 @@ impl Amp {
     /// [`Amp::scale_loss`] of one of several losses, or of a part of one.
     ///
     /// # Errors
-    /// As [`Amp::scale_loss`]; if there is no loss of this number.
+    /// As [`Amp::scale_loss`], or if there is no loss of this number.
     #[track_caller]
     pub fn scale_loss_with(
         &mut self,
@@ -205,7 +205,7 @@ impl Amp {
         }
         let scale = &self.scales[how.loss_id as usize];
         scale.follow(loss.device())?;
-        // What is unscaled already stands aside, and is added again behind.
+        // Unscaled gradients are set aside, and are added again afterwards.
         let aside: Vec<Vec<(Var, Tensor)>> = match how.delay_unscale {
             true => Vec::new(),
             false => optimizers.iter().map(|o| set_aside(o)).collect(),
@@ -239,7 +239,7 @@ impl Amp {
         }
     }
 
-    /// Tells the scale of a loss whether gradients were not finite, now or the next time.
+    /// Updates the scale of a loss, now or the next time; `found` is true if gradients were not finite.
     #[track_caller]
     fn overflowed(&mut self, found: Tensor, how: &ScaleLoss) -> Result<()> {
         let unseen = &mut self.unseen[how.loss_id as usize];
@@ -284,10 +284,10 @@ impl Amp {
         Ok(())
     }
 
-    /// The scale of a loss, read.
+    /// Returns the scale of a loss, read to the host.
     ///
     /// # Errors
-    /// If there is none of this number, or it can't be computed.
+    /// If there is no loss of this number, or the scale can't be computed.
     #[track_caller]
     pub fn loss_scale(&self, loss_id: usize) -> Result<f64> {
         match self.scales.get(loss_id) {
@@ -299,7 +299,7 @@ impl Amp {
         }
     }
 
-    /// The scales of all losses, read.
+    /// Returns the scales of all losses, read to the host.
     ///
     /// # Errors
     /// If they can't be computed, or inside `compile`.
@@ -317,10 +317,10 @@ impl Amp {
         Ok(state)
     }
 
-    /// Goes on from a state.
+    /// Loads a state.
     ///
     /// # Errors
-    /// If it is of another number of losses, a scale is wrong, or inside `compile`.
+    /// If its number of losses differs, a scale is invalid, or inside `compile`.
     #[track_caller]
     pub fn load_state_dict(&mut self, state: &AmpState) -> Result<()> {
         if state.0.len() != self.scales.len() {
@@ -355,16 +355,16 @@ pub struct AmpState(pub BTreeMap<String, LossScalerState>);
 pub struct LossScalerState {
     /// The scale.
     pub loss_scale: f64,
-    /// How many steps in a row were not skipped since it changed.
+    /// The number of steps in a row that were not skipped since the scale changed.
     pub unskipped: i64,
 }
 
-/// What an optimiser's steps update: master weights, and parameters that have none.
+/// Returns the cells that an optimiser's steps update: master weights, and parameters that have none.
 pub fn master_params(optimizer: &Optimizer) -> Vec<Var> {
     optimizer.master_params()
 }
 
-/// Takes the gradients away that are unscaled.
+/// Removes and returns the unscaled gradients.
 fn set_aside(optimizer: &Optimizer) -> Vec<(Var, Tensor)> {
     let mut aside = Vec::new();
     if optimizer.amp.scaled {
@@ -381,7 +381,7 @@ fn set_aside(optimizer: &Optimizer) -> Vec<(Var, Tensor)> {
     aside
 }
 
-/// Adds gradients to those that there are now.
+/// Adds gradients to the present ones.
 #[track_caller]
 fn add_back(aside: Vec<(Var, Tensor)>) -> Result<()> {
     for (held, before) in aside {

@@ -1,11 +1,11 @@
-//! Unscaling of gradients, and whether any was not finite.
+//! Unscaling of gradients, and the search for gradients that are not finite.
 
 use crate::optim::Optimizer;
 use kiln_tensor::{DType, Error, Result, Tensor, Var, set_autocast, set_grad_enabled, stack};
 
-/// Multiplies the gradients of an optimiser by `inverse`, f32 of rank 0, and gives whether one of them was not
-/// finite: a bool of rank 0, on the device of `inverse`. Gradients of parameters with master weights become those of
-/// the master weights, in f32. `None` if there are no gradients.
+/// Multiplies the gradients of an optimiser by `inverse`, f32 of rank 0. Returns a bool of rank 0, on the device of
+/// `inverse`, that is true if a gradient was not finite. Gradients of parameters with master weights become those of
+/// the master weights, in f32. Returns `None` if there are no gradients.
 #[track_caller]
 pub(super) fn unscale(
     optimizer: &Optimizer,
@@ -49,7 +49,7 @@ pub(super) fn inverse(scale: &Tensor) -> Tensor {
     scale.to_dtype(DType::F64).reciprocal().to_dtype(DType::F32)
 }
 
-/// The name of the first parameter whose gradient is not finite now, if there is one; it reads the gradients.
+/// Returns the name of the first parameter whose gradient is not finite now, if there is one; it reads the gradients.
 #[track_caller]
 pub(super) fn first_not_finite(optimizer: &Optimizer) -> Result<Option<String>> {
     let _mode = set_grad_enabled(false);

@@ -7,33 +7,34 @@ use kiln_tensor::{
     AsTensor, Device, Error, Result, Tensor, is_recording, set_autocast, set_grad_enabled, stack,
 };
 
-/// Scales losses, so that gradients in f16 do not vanish, and leaves out the steps whose gradients overflow
+/// Scales losses, so that gradients in f16 do not vanish, and skips the steps whose gradients overflow
 /// (`torch.amp.GradScaler`); see the [module](super).
 ///
-/// Whether a step is left out is decided where it runs: by a flag of the step, on which the plan leaves the updates out
-/// ([`assign_unless`](kiln_tensor::assign_unless)), and from which the new scale is selected. A GPU's steps read nothing
-/// on the host, and inside `compile` all of it is part of the plan.
+/// A step is skipped where it runs, by a flag of the step. By this flag the plan skips the updates
+/// ([`assign_unless`](kiln_tensor::assign_unless)) and selects the new scale. A GPU's steps read nothing on the host,
+/// and inside `compile` all of it is part of the plan.
 ///
 /// After 20 skipped steps in a row there is a warning ([`set_warning_hook`](kiln_tensor::set_warning_hook)); on a GPU,
-/// while it is profiled. A profile has the scale of each of its steps
+/// only while it is profiled. A profile has the scale of each of its steps
 /// ([`Profile::numbers`](kiln_tensor::profiler::Profile::numbers)).
 pub struct GradScaler {
     scale: Scale,
     /// Optimisers between `unscale_` and [`GradScaler::update`], by number.
     optimizers: Vec<(u64, Progress)>,
-    /// Whether these are of a function being compiled.
+    /// True if these belong to a function being compiled.
     recorded: bool,
 }
 
-/// How far a step of an optimiser is.
+/// The progress of an optimiser's step.
 struct Progress {
-    /// Whether a gradient was not finite.
+    /// A bool, true if a gradient was not finite.
     found: Tensor,
     stepped: bool,
 }
 
 impl GradScaler {
-    /// PyTorch's defaults: a scale of 65536, doubled every 2000 steps and halved after a skipped one.
+    /// Makes a scaler with PyTorch's defaults: a scale of 65536, doubled every 2000 steps and halved after a skipped
+    /// one.
     ///
     /// # Panics
     /// Never.
@@ -41,7 +42,7 @@ impl GradScaler {
         GradScaler::with(Scaling::new()).expect("the defaults are right, and nothing is compiled")
     }
 
-    /// A scaler with other numbers.
+    /// Makes a scaler with other numbers.
     ///
     /// # Errors
     /// If a number is out of its range, or inside `compile`.
@@ -54,12 +55,12 @@ impl GradScaler {
         })
     }
 
-    /// Whether anything is scaled.
+    /// True if losses are scaled.
     pub fn is_enabled(&self) -> bool {
         self.scale.how.enabled
     }
 
-    /// Moves what it keeps to a device. Outside of `compile` it goes to the losses by itself.
+    /// Moves its state to a device. Outside of `compile`, it follows the losses.
     ///
     /// # Errors
     /// If it can't be moved, or inside `compile`.
@@ -68,8 +69,8 @@ impl GradScaler {
         self.scale.to(device)
     }
 
-    /// A loss, or anything that is part of one, times the scale: a backward pass from here gives scaled gradients.
-    /// Inside `compile` an error where the scaler is on another device; see [`GradScaler::to`].
+    /// Returns a loss, or a part of one, times the scale; its backward pass gives scaled gradients. Inside `compile` it
+    /// is an error if the scaler is on another device; see [`GradScaler::to`].
     #[track_caller]
     pub fn scale(&self, output: impl AsTensor) -> Tensor {
         let output: &Tensor = &output.as_tensor();
@@ -83,8 +84,8 @@ impl GradScaler {
         output * self.scale.get().to(output.device())
     }
 
-    /// The scale as a tensor, f32 of rank 0 (1 where nothing is scaled): for gradients that are unscaled by hand,
-    /// such as those of a penalty, without reading it.
+    /// Returns the scale as a tensor, f32 of rank 0 (1 if scaling is disabled), without reading it. It serves to
+    /// unscale gradients by hand, such as those of a penalty.
     #[track_caller]
     pub fn scale_tensor(&self) -> Tensor {
         match self.is_enabled() {
@@ -93,8 +94,8 @@ impl GradScaler {
         }
     }
 
-    /// Divides the gradients of an optimiser by the scale, to clip or look at them in front of [`GradScaler::step`],
-    /// which does it otherwise. Those of parameters with master weights become the master weights' gradients
+    /// Divides the gradients of an optimiser by the scale, to clip or inspect them before [`GradScaler::step`], which
+    /// otherwise does so itself. Gradients of parameters with master weights become the master weights'
     /// ([`Optimizer::master_params`]).
     ///
     /// # Errors
@@ -129,11 +130,11 @@ impl GradScaler {
         Ok(())
     }
 
-    /// The optimiser's step, of unscaled gradients; it changes nothing if one of them is not finite.
+    /// Makes the optimiser's step with unscaled gradients; it changes nothing if one of them is not finite.
     ///
     /// # Errors
-    /// Those of [`GradScaler::unscale_`] and [`Optimizer::step`]; if the optimiser has made a step since the last
-    /// [`GradScaler::update`]; if its rule evaluates the loss itself.
+    /// Those of [`GradScaler::unscale_`] and [`Optimizer::step`]. Also if the optimiser has made a step since the last
+    /// [`GradScaler::update`], or its rule evaluates the loss itself.
     #[track_caller]
     pub fn step(&mut self, optimizer: &mut Optimizer) -> Result<()> {
         if !self.is_enabled() {
@@ -160,8 +161,8 @@ impl GradScaler {
         Ok(())
     }
 
-    /// The next scale: smaller if a step was left out, larger after enough that were not. Once an iteration, behind
-    /// the steps of all optimisers.
+    /// Computes the next scale: smaller if a step was skipped, larger after enough that were not. Call it once per
+    /// iteration, after the steps of all optimisers.
     ///
     /// # Errors
     /// If no gradients were unscaled since the last call.
@@ -194,7 +195,7 @@ impl GradScaler {
         self.scale.set(scale)
     }
 
-    /// The scale, read; 1 where nothing is scaled.
+    /// Returns the scale, read to the host; 1 if scaling is disabled.
     ///
     /// # Errors
     /// If it can't be computed, or inside `compile`.
@@ -206,7 +207,8 @@ impl GradScaler {
         }
     }
 
-    /// How many of the last steps in a row were skipped, and how many in all; both are read.
+    /// Returns the number of the last steps in a row that were skipped, and of all skipped steps; both are read to the
+    /// host.
     ///
     /// # Errors
     /// As [`GradScaler::get_scale`].
@@ -215,8 +217,8 @@ impl GradScaler {
         Ok(self.scale.state()?.skipped)
     }
 
-    /// The name of the first parameter of an optimiser whose gradient is not finite, in its order: why a step was
-    /// skipped. It reads the gradients; `detect_anomaly` names the operation.
+    /// Returns the name of the first parameter of an optimiser, in its order, whose gradient is not finite: the reason
+    /// why a step was skipped. It reads the gradients; `detect_anomaly` names the operation.
     ///
     /// # Errors
     /// If a gradient can't be computed.
@@ -230,7 +232,7 @@ impl GradScaler {
         self.scale.how.growth_factor
     }
 
-    /// Another growth factor, in compiled steps too.
+    /// Sets another growth factor, in compiled steps too.
     ///
     /// # Errors
     /// If it is not above 1, or inside `compile`.
@@ -245,7 +247,7 @@ impl GradScaler {
         self.scale.how.backoff_factor
     }
 
-    /// Another back-off factor, in compiled steps too.
+    /// Sets another back-off factor, in compiled steps too.
     ///
     /// # Errors
     /// If it is not in (0, 1), or inside `compile`.
@@ -260,7 +262,7 @@ impl GradScaler {
         self.scale.how.growth_interval
     }
 
-    /// Another growth interval, in compiled steps too.
+    /// Sets another growth interval, in compiled steps too.
     ///
     /// # Errors
     /// If it is below 1, or inside `compile`.
@@ -270,7 +272,7 @@ impl GradScaler {
             .set_how(self.scale.how.clone().growth_interval(interval))
     }
 
-    /// What is needed to go on later, read; `Checkpoint::value` takes it.
+    /// Returns the state that is needed to go on later, read to the host; `Checkpoint::value` takes it.
     ///
     /// # Errors
     /// If it can't be computed, or inside `compile`.
@@ -279,7 +281,7 @@ impl GradScaler {
         self.scale.state()
     }
 
-    /// Goes on from a state.
+    /// Loads a state.
     ///
     /// # Errors
     /// If a number is out of its range, or inside `compile`.
@@ -289,13 +291,13 @@ impl GradScaler {
         self.scale.load(state)
     }
 
-    /// The cells of everything that it keeps, as [`Optimizer::named_state`] gives an optimiser's: `scale`, `counts`,
-    /// `numbers`. An exporter names them in a package.
+    /// The cells of its state, in the form of [`Optimizer::named_state`]: `scale`, `counts`, `numbers`. An exporter
+    /// names them in a package.
     pub fn named_state(&self) -> Vec<NamedState> {
         self.scale.named_state()
     }
 
-    /// How far an optimiser is since the last update.
+    /// Returns the progress of an optimiser since the last update.
     fn progress(&mut self, optimizer: &Optimizer) -> Option<&Progress> {
         self.forget_other_recordings();
         let id = optimizer.id();
@@ -303,7 +305,7 @@ impl GradScaler {
         found.map(|(_, progress)| progress)
     }
 
-    /// What was begun while a function was recorded ends with that, and the other way round.
+    /// Forgets the steps begun so far if recording has started or ended since.
     fn forget_other_recordings(&mut self) {
         if self.recorded != is_recording() {
             self.recorded = is_recording();

@@ -1,27 +1,27 @@
-//! Apex's optimisation levels, and what each means.
+//! Apex's optimisation levels, and the properties of each.
 
 use kiln_tensor::{DType, Error, ErrorKind, Result, options};
 use std::fmt;
 use std::panic::Location;
 
-/// How much of a training is done in the narrower dtype.
+/// The part of a training that is done in the narrower dtype.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum OptLevel {
-    /// Nothing: f32.
+    /// None: f32.
     O0,
-    /// What [`autocast`](kiln_tensor::autocast) casts.
+    /// The operations that [`autocast`](kiln_tensor::autocast) casts.
     O1,
-    /// All but batch norms, with master weights.
+    /// Everything except batch norms, with master weights.
     O2,
-    /// All.
+    /// Everything.
     O3,
 }
 
 impl OptLevel {
-    /// All of them.
+    /// All levels.
     pub const ALL: [OptLevel; 4] = [OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O3];
 
-    /// What the level means, where the narrower dtype is `half`.
+    /// Returns the properties of the level, where the narrower dtype is `half`.
     pub fn properties(self, half: DType) -> Properties {
         let none = Properties {
             opt_level: self,
@@ -62,9 +62,9 @@ impl OptLevel {
 /// The scale of losses.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum LossScale {
-    /// One that grows, and backs off where gradients overflow.
+    /// A scale that grows, and backs off where gradients overflow.
     Dynamic,
-    /// Always this one; no step is skipped.
+    /// A constant scale; no step is skipped.
     Fixed(f64),
 }
 
@@ -74,18 +74,18 @@ impl From<f64> for LossScale {
     }
 }
 
-/// What a level, or single keywords, say. `None` is "does not apply".
+/// The properties chosen by a level, or by single keywords. `None` means "does not apply".
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Properties {
-    /// The level that it began with.
+    /// The level on which the properties are based.
     pub opt_level: OptLevel,
-    /// What parameters and inputs of the model are cast to.
+    /// The dtype to which parameters and inputs of the model are cast.
     pub cast_model_type: Option<DType>,
-    /// Whether the model computes inside [`autocast`](kiln_tensor::autocast).
+    /// True if the model computes inside [`autocast`](kiln_tensor::autocast).
     pub patch_torch_functions: bool,
-    /// Whether batch norms stay in f32 where the model is cast.
+    /// True if batch norms stay in f32 where the model is cast.
     pub keep_batchnorm_fp32: Option<bool>,
-    /// Whether optimisers keep master weights.
+    /// True if optimisers keep master weights.
     pub master_weights: Option<bool>,
     /// The scale of losses.
     pub loss_scale: LossScale,
@@ -113,41 +113,41 @@ impl fmt::Display for Properties {
 }
 
 options! {
-    /// How [`initialize`](super::initialize) prepares a training; a level alone stands for it. What is not given is the
+    /// The options of [`initialize`](super::initialize); a level converts to them. Options that are not given are the
     /// level's.
     Initialize (
         /// The level.
         opt_level: OptLevel
     ) {
-        /// Whether anything is done at all.
+        /// True if mixed precision is used at all.
         enabled: bool = true,
         /// The narrower dtype of the level: f16, or bf16.
         half: DType = DType::F16,
-        /// What parameters and inputs of the model are cast to.
+        /// The dtype to which parameters and inputs of the model are cast.
         cast_model_type: Option<DType> = None,
-        /// Whether the model computes inside [`autocast`](kiln_tensor::autocast).
+        /// True if the model computes inside [`autocast`](kiln_tensor::autocast).
         patch_torch_functions: Option<bool> = None,
-        /// What outputs of the model are cast to; f32 where the model is cast.
+        /// The dtype to which outputs of the model are cast; f32 where the model is cast.
         cast_model_outputs: Option<DType> = None,
-        /// Whether batch norms stay in f32.
+        /// True if batch norms stay in f32.
         keep_batchnorm_fp32: Option<bool> = None,
-        /// Whether optimisers keep master weights.
+        /// True if optimisers keep master weights.
         master_weights: Option<bool> = None,
         /// The scale of losses: a number, or [`LossScale::Dynamic`].
         loss_scale: Option<LossScale> = None,
-        /// How many losses there are, each with a scale of its own.
+        /// The number of losses, each with a scale of its own.
         num_losses: i64 = 1i64,
         /// The smallest scale.
         min_loss_scale: Option<f64> = None,
         /// The largest scale.
         max_loss_scale: f64 = 16_777_216.0,
-        /// Above 0, what was chosen is written to standard error.
+        /// Above 0, the chosen properties are written to standard error.
         verbosity: i64 = 0i64,
     }
 }
 
 impl Initialize {
-    /// The level's properties with what was given.
+    /// Returns the level's properties, overridden by the given options.
     #[track_caller]
     pub(super) fn chosen(&self) -> Result<Properties> {
         let loc = Location::caller();
@@ -172,7 +172,7 @@ impl Initialize {
         p.master_weights = self.master_weights.or(p.master_weights);
         p.loss_scale = self.loss_scale.unwrap_or(p.loss_scale);
         if p.patch_torch_functions {
-            // The lists say what is f32 there, and parameters are.
+            // Autocast's lists already keep some operations in f32 there, and parameters stay in f32.
             let given = [
                 (
                     "cast_model_type",

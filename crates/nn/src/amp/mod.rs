@@ -1,8 +1,8 @@
 //! Mixed precision: scaling of losses ([`GradScaler`]), and Apex's levels ([`initialize`]).
 //!
-//! [`autocast`](kiln_tensor::autocast) says what is computed in f16 or bf16. In f16 small gradients would be zero, so
-//! the loss is multiplied by a scale in front of the backward pass and the gradients divided by it behind: a
-//! [`GradScaler`] finds the largest scale that mostly does not overflow. In bf16 no scale is needed.
+//! [`autocast`](kiln_tensor::autocast) selects the operations computed in f16 or bf16. In f16 small gradients would be
+//! zero, so the loss is multiplied by a scale before the backward pass and the gradients are divided by it afterwards:
+//! a [`GradScaler`] finds the largest scale that rarely overflows. In bf16 no scale is needed.
 //!
 //! ```
 //! use kiln_nn::amp::GradScaler;

@@ -1,4 +1,4 @@
-//! Names of Apex's for what has others here: every update is one kernel, and so is every norm.
+//! Apex's names for rules that have others here: every update is one kernel, and so is every norm.
 
 pub use crate::{LayerNorm as FusedLayerNorm, RMSNorm as FusedRMSNorm};
 
@@ -8,7 +8,7 @@ use crate::optim::{AdamW, SGD};
 pub struct FusedAdam;
 
 impl FusedAdam {
-    /// A learning rate of 1e-3 and no decay, which is decoupled.
+    /// Returns the rule with a learning rate of 1e-3 and no decay; decay is decoupled.
     #[allow(clippy::new_ret_no_self)] // the rule that it names
     pub fn new() -> AdamW {
         AdamW::new().weight_decay(0.0)
@@ -19,7 +19,7 @@ impl FusedAdam {
 pub struct FusedSGD;
 
 impl FusedSGD {
-    /// SGD with a learning rate.
+    /// Returns SGD with a learning rate.
     #[allow(clippy::new_ret_no_self)] // the rule that it names
     pub fn new(lr: f64) -> SGD {
         SGD::new().lr(lr)

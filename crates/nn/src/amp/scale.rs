@@ -1,4 +1,4 @@
-//! The scale of a loss: a number on the device, and how it changes.
+//! The scale of a loss: a number on the device, and its updates.
 
 use crate::optim::NamedState;
 use kiln_tensor::{
@@ -8,27 +8,27 @@ use kiln_tensor::{
 use serde::{Deserialize, Serialize};
 
 options! {
-    /// How a [`GradScaler`](super::GradScaler) scales.
+    /// The options of a [`GradScaler`](super::GradScaler).
     Scaling () {
         /// The first scale.
         init_scale: f64 = 65536.0,
-        /// What the scale is multiplied by after `growth_interval` steps in a row that were not skipped: above 1.
+        /// The factor of the scale after `growth_interval` steps in a row that were not skipped: above 1.
         growth_factor: f64 = 2.0,
-        /// What the scale is multiplied by after a step that was skipped: below 1.
+        /// The factor of the scale after a skipped step: below 1.
         backoff_factor: f64 = 0.5,
-        /// After how many steps the scale grows.
+        /// The number of steps after which the scale grows.
         growth_interval: i64 = 2000i64,
-        /// Whether anything is scaled; if not, a step is the optimiser's.
+        /// True if losses are scaled; otherwise a step is the optimiser's own.
         enabled: bool = true,
-        /// The smallest scale that a skipped step leads to.
+        /// The lower bound of the scale after a skipped step.
         min_scale: f64 = 0.0,
-        /// The largest scale that growth leads to.
+        /// The upper bound of the scale after growth.
         max_scale: f64 = f64::INFINITY,
     }
 }
 
 impl Scaling {
-    /// What is wrong with it.
+    /// Checks that the options are valid.
     fn check(&self) -> Result<(), String> {
         let wrong = |what: &str, must: &str, value: f64| {
             Err(format!("{what} must be {must}, but is {value}"))
@@ -51,7 +51,7 @@ impl Scaling {
         Ok(())
     }
 
-    /// What changes without a compilation.
+    /// Returns the numbers that may change without a compilation.
     fn numbers(&self) -> Tensor {
         let all = [
             self.growth_factor,
@@ -64,10 +64,10 @@ impl Scaling {
     }
 }
 
-/// After so many skipped steps in a row there is a warning.
+/// The number of skipped steps in a row after which there is a warning.
 const MANY: i32 = 20;
 
-/// Warns if many steps in a row were skipped, once for each row of them.
+/// Warns if many steps in a row were skipped, once for each series of them.
 fn warn_of(counts: &[i32]) {
     if counts.get(1) == Some(&MANY) {
         warn(&format!(
@@ -78,7 +78,7 @@ fn warn_of(counts: &[i32]) {
     }
 }
 
-/// What a scale needs to go on, under the names of PyTorch's state dict.
+/// The state of a scale, under the names of PyTorch's state dict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GradScalerState {
     /// The scale.
@@ -89,10 +89,10 @@ pub struct GradScalerState {
     pub backoff_factor: f64,
     /// See [`Scaling::growth_interval`].
     pub growth_interval: i64,
-    /// How many steps in a row were not skipped since the scale changed.
+    /// The number of steps in a row that were not skipped since the scale changed.
     #[serde(rename = "_growth_tracker")]
     pub growth_tracker: i64,
-    /// How many steps in a row were skipped, and how many in all.
+    /// The number of steps in a row that were skipped, and of all skipped steps.
     #[serde(default)]
     pub skipped: [i64; 2],
 }
@@ -130,7 +130,7 @@ impl Scale {
                 profiler::note_number("GradScaler.scale", scale.into());
             }
         });
-        // On a GPU a step reads nothing.
+        // On a GPU, a step reads nothing to the host.
         scale.counts.watch(|counts| {
             if counts.device() == Device::Cpu || profiler::is_profiling() {
                 counts.to_vec::<i32>().iter().for_each(|c| warn_of(c));
@@ -139,12 +139,12 @@ impl Scale {
         Ok(scale)
     }
 
-    /// The scale now, f32 of rank 0, on its device.
+    /// Returns the current scale, f32 of rank 0, on its device.
     pub(super) fn get(&self) -> Tensor {
         self.scale.get()
     }
 
-    /// Goes to where the losses are.
+    /// Moves to the device of the losses.
     #[track_caller]
     pub(super) fn follow(&self, device: Device) -> Result<()> {
         match is_recording() && self.scale.device() != device {
@@ -159,19 +159,19 @@ impl Scale {
         }
     }
 
-    /// Goes to a device.
+    /// Moves to a device.
     #[track_caller]
     pub(super) fn to(&self, device: Device) -> Result<()> {
         let cells = [&self.scale, &self.counts, &self.numbers];
         cells.into_iter().try_for_each(|cell| cell.to_(device))
     }
 
-    /// Where it is.
+    /// Returns its device.
     pub(super) fn device(&self) -> Device {
         self.scale.device()
     }
 
-    /// Grows or backs off: `found` is a bool of rank 0, whether a step was skipped.
+    /// Grows or backs off. `found` is a bool of rank 0, true if a step was skipped.
     #[track_caller]
     pub(super) fn update(&self, found: &Tensor) -> Result<()> {
         let number = |i: i64| self.numbers.get().select(0, i);
@@ -194,7 +194,7 @@ impl Scale {
         assign_together([(&self.scale, scale), (&self.counts, counts)])
     }
 
-    /// Another scale.
+    /// Sets another scale.
     #[track_caller]
     pub(super) fn set(&self, scale: f64) -> Result<()> {
         if !(scale > 0.0 && scale.is_finite()) {
@@ -206,7 +206,7 @@ impl Scale {
         self.settle()
     }
 
-    /// Other numbers, from now on, in compiled steps too.
+    /// Sets other numbers, from now on, in compiled steps too.
     #[track_caller]
     pub(super) fn set_how(&mut self, how: Scaling) -> Result<()> {
         if let Err(message) = how.check() {
@@ -221,7 +221,7 @@ impl Scale {
         Ok(())
     }
 
-    /// Computes it, so that the next step begins with a number and has one plan.
+    /// Computes the scale, so that the next step begins with a value and has one plan.
     #[track_caller]
     pub(super) fn settle(&self) -> Result<()> {
         match is_recording() {
@@ -230,7 +230,7 @@ impl Scale {
         }
     }
 
-    /// Elements have names where they are f64.
+    /// Returns the named cells. Elements have names where they are f64.
     pub(super) fn named_state(&self) -> Vec<NamedState> {
         let named = |name: &str, var: &Var, elements: &[&str]| NamedState {
             name: name.to_string(),
@@ -251,7 +251,7 @@ impl Scale {
         ]
     }
 
-    /// The scale and its counts, read.
+    /// Returns the scale and its counts, read to the host.
     #[track_caller]
     pub(super) fn state(&self) -> Result<GradScalerState> {
         let counts = self.counts.get().to_vec::<i32>()?;

@@ -16,7 +16,7 @@ options! {
     Adadelta () {
         /// Learning rate.
         lr: f64 = 1.0,
-        /// How slowly the averages forget.
+        /// The decay rate of the running averages.
         rho: f64 = 0.9,
         /// Keeps the quotient from zero.
         eps: f64 = 1e-6,

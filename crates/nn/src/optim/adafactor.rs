@@ -4,8 +4,8 @@ use super::{Description, Rule, Scalars, Update};
 use kiln_tensor::{Tensor, keep, options};
 
 options! {
-    /// Adafactor (Shazeer and Stern, 2018), `torch.optim.Adafactor`. Of a matrix (the last two dims of a
-    /// parameter) the mean squares of rows and columns are kept alone:
+    /// Adafactor (Shazeer and Stern, 2018), `torch.optim.Adafactor`. Of a matrix (the last two dims of a parameter), it
+    /// keeps only the mean squares of rows and columns:
     ///
     /// ```text
     /// p ← p · (1 − lr · weight_decay)
@@ -17,9 +17,10 @@ options! {
     Adafactor () {
         /// Learning rate.
         lr: f64 = 1e-2,
-        /// The power with which the share of a new gradient falls; not positive.
+        /// The exponent with which the weight of a new gradient falls; not positive.
         beta2_decay: f64 = -0.8,
-        /// What keeps divisors from zero (the dtype's ε if it is `None`), and the least scale of a parameter.
+        /// The term that keeps divisors from zero (the dtype's ε if it is `None`), and the lower bound of a parameter's
+        /// scale.
         eps: (Option<f64>, f64) = (None, 1e-3),
         /// The largest root mean square of an update.
         d: f64 = 1.0,
@@ -92,7 +93,7 @@ impl Rule for Adafactor {
     }
 }
 
-/// The shape of what is kept of a matrix where its n-th dim from the end is reduced.
+/// The shape of a matrix's state where its n-th dim from the end is reduced.
 fn without(shape: &[usize], n: usize) -> Option<Vec<usize>> {
     let mut shape = shape.to_vec();
     let at = (shape.len() > 1).then(|| shape.len() - n)?;

@@ -14,11 +14,11 @@ options! {
     Adagrad () {
         /// Learning rate.
         lr: f64 = 1e-2,
-        /// How fast the learning rate falls.
+        /// The decay of the learning rate.
         lr_decay: f64 = 0.0,
         /// L2 penalty.
         weight_decay: f64 = 0.0,
-        /// What the sum of squares starts from.
+        /// The initial value of the sum of squares.
         initial_accumulator_value: f64 = 0.0,
         /// Keeps the divisor from zero.
         eps: f64 = 1e-10,

@@ -3,7 +3,7 @@
 use super::{Description, Rule, Scalars, Update};
 use kiln_tensor::{Tensor, options};
 
-/// Adam and its variant, which differ in what `weight_decay` is.
+/// Adam and its variant, which differ in the meaning of `weight_decay`.
 macro_rules! adam {
     ($(#[$doc:meta])* $name:ident, $weight_decay:literal, {$($field:tt)*}, $decoupled:expr) => {
         options! {
@@ -71,7 +71,7 @@ adam! {
     /// p ← p − lr / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + eps)      (amsgrad: the largest v so far)
     /// ```
     Adam, 0.0, {
-        /// Whether `weight_decay` is decoupled.
+        /// True if `weight_decay` is decoupled.
         decoupled_weight_decay: bool = false,
     }, |rule| rule.decoupled_weight_decay
 }
@@ -82,7 +82,7 @@ adam! {
     AdamW, 1e-2, {}, |_| true
 }
 
-/// The shares of the gradient in [`averages`].
+/// Sets the weights of the gradient in [`averages`].
 pub(super) fn moments(s: &mut Scalars) {
     s.set("1 - beta1", 1.0 - s.number("beta1"));
     s.set("1 - beta2", 1.0 - s.number("beta2"));

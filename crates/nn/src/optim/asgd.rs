@@ -45,7 +45,7 @@ impl Rule for ASGD {
 
     fn scalars(&self, s: &mut Scalars) {
         let (step, lr) = (s.step(), s.number("lr"));
-        // The first step takes the rate as it is then.
+        // The first step uses the current learning rate.
         let eta = where_(step.eq(1.0), &lr, s.number("eta"));
         s.set("kept", 1.0 - s.number("lambd") * &eta);
         s.set("rate", eta);

@@ -7,20 +7,19 @@ use kiln_tensor::{
 };
 
 options! {
-    /// How [`clip_grad_norm_with`] measures.
+    /// Options of [`clip_grad_norm_with`].
     ClipNorm () {
         /// The order of the norm; infinity for the largest element.
         norm_type: f64 = 2.0,
-        /// Whether a total norm that is NaN or infinite is an error. Checking reads it, so that backward
-        /// runs before the step; not inside `compile`.
+        /// True if a NaN or infinite total norm is an error. The check reads the norm, so backward runs before the
+        /// step; not available inside `compile`.
         error_if_nonfinite: bool = false,
     }
 }
 
-/// Scales the gradients so that their norm, taken together as one vector, is at most about `max_norm`:
-/// by `max_norm / (norm + 1e-6)` where that is less than 1. Gives the norm before (rank 0), which need not
-/// be read. Where parameters are on several devices, backward runs before it, and the norm is on that of the
-/// first.
+/// Scales the gradients so that their norm, taken together as one vector, is at most about `max_norm`: by `max_norm /
+/// (norm + 1e-6)` where that is less than 1. Returns the norm before scaling (rank 0), which need not be read. Where
+/// parameters are on several devices, backward runs first, and the norm is on the first parameter's device.
 ///
 /// # Errors
 /// If a gradient carries an error. The gradients are then as before.
@@ -39,11 +38,10 @@ pub fn clip_grad_norm_(parameters: impl Vars, max_norm: impl Into<f64>) -> Resul
     clip_grad_norm_with(parameters, max_norm, ClipNorm::new())
 }
 
-/// [`clip_grad_norm_`] with another norm, or one that has to be finite.
+/// [`clip_grad_norm_`] with another norm, or with a norm that must be finite.
 ///
 /// # Errors
-/// If a gradient carries an error, or the norm is not finite where that is asked for; the gradients
-/// are then as before.
+/// If a gradient carries an error, or the norm must be finite and is not. The gradients are then as before.
 #[track_caller]
 pub fn clip_grad_norm_with(
     parameters: impl Vars,

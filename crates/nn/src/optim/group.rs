@@ -8,7 +8,7 @@ use kiln_tensor::{DType, Device, Error, Repeated, Result, Tensor, Var, where_};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Parameters that share a [`Rule`], and what is kept for them.
+/// Parameters that share a [`Rule`], and the state kept for them.
 pub struct Group {
     pub(crate) rule: Box<dyn Rule>,
     pub(crate) about: Description,
@@ -16,16 +16,16 @@ pub struct Group {
     pub(crate) values: Vec<(&'static str, f64)>,
     /// `values` as data of the step: `[K]` f64.
     data: Var,
-    /// Numbers that are kept for each parameter, `[P]` f64: how many steps it has made, then the rule's.
+    /// Numbers that are kept for each parameter, `[P]` f64: its number of steps, then the rule's.
     pub(crate) counts: Vec<(&'static str, Var)>,
-    /// For each parameter its state; made when it first requires gradients.
+    /// The state of each parameter; made when it first requires gradients.
     pub(crate) state: Vec<Option<Vec<Cell>>>,
-    /// For each parameter its master weight, where it has one.
+    /// The master weight of each parameter that has one.
     pub(crate) masters: Masters,
     updates: Updates,
-    /// What a rule that searches keeps.
+    /// The state of a rule that searches.
     pub(crate) kept: BTreeMap<String, Tensor>,
-    /// Numbers of a schedule, which are saved beside the rule's.
+    /// The numbers of a schedule, which are saved beside the rule's.
     pub(crate) notes: BTreeMap<&'static str, f64>,
 }
 
@@ -86,7 +86,7 @@ impl Group {
         &self.parameters
     }
 
-    /// The rule. Its numbers are those that the group was made with; see [`Group::number`].
+    /// The rule. Its numbers are those that the group was made with; for the current ones see [`Group::number`].
     pub fn rule(&self) -> &dyn Rule {
         &*self.rule
     }
@@ -102,8 +102,8 @@ impl Group {
         found.map(|(_, value)| *value)
     }
 
-    /// Changes a number from the next step on, also of compiled steps (where a number that was zero
-    /// when the step was compiled may have been left out).
+    /// Changes a number from the next step on. This includes compiled steps, except that a step compiled while the
+    /// number was zero may have left its term out.
     ///
     /// # Errors
     /// If the rule has no such number or the value is out of its range (the number then stays as it is),
@@ -139,7 +139,7 @@ impl Group {
         self.data.assign(values.to(self.data.device()))
     }
 
-    /// Where the number stands that may take this value, or why it can't.
+    /// Returns the index of a number that may take this value, or the reason why it can't.
     pub(crate) fn fits(&self, name: &str, value: f64) -> Result<usize, String> {
         let found = self.values.iter().position(|(n, _)| *n == name);
         let at = found.ok_or_else(|| format!("{} has no number {name:?}", self.about.name))?;
@@ -148,14 +148,14 @@ impl Group {
         self.all_fit(&values).map(|()| at)
     }
 
-    /// What keeps the numbers from taking these values.
+    /// Checks that the numbers may take these values; the error names the reason.
     pub(crate) fn all_fit(&self, values: &[(&'static str, f64)]) -> Result<(), String> {
         let value = |name: &str| values.iter().find(|(n, _)| *n == name).map_or(0.0, |v| v.1);
         self.about.check(&value)?;
         self.rule.check(&value)
     }
 
-    /// What the next step assigns; `stochastic`: parameters of bf16 are rounded stochastically.
+    /// Returns the next step's assignments. With `stochastic`, parameters of bf16 are rounded stochastically.
     #[track_caller]
     pub(crate) fn update(&mut self, stochastic: bool) -> Result<Vec<Assignment>> {
         let parameters = self.parameters.iter().enumerate();
@@ -195,8 +195,8 @@ impl Group {
         Ok(assignments)
     }
 
-    /// Brings what is kept to where the parameters are; gives the devices of those with gradients behind that of
-    /// the first parameter, where numbers live.
+    /// Moves state to the devices of its parameters. Returns the first parameter's device, where the numbers live, then
+    /// the other devices of parameters with gradients.
     #[track_caller]
     fn gather_on_devices(&mut self, gradients: &[Option<Tensor>]) -> Result<Vec<Device>> {
         let home = self.parameters[0].device();
@@ -219,7 +219,8 @@ impl Group {
         Ok(devices)
     }
 
-    /// The numbers that are kept for each parameter, with this step counted where there is a gradient.
+    /// Returns the numbers that are kept for each parameter. Their step count includes this step where there is a
+    /// gradient.
     fn counted(&self, gradients: &[Option<Tensor>], device: Device) -> Vec<(&'static str, Tensor)> {
         let value = |(name, count): &(&'static str, Var)| (*name, count.get().to(device));
         let mut counts: Vec<_> = self.counts.iter().map(value).collect();
@@ -231,7 +232,7 @@ impl Group {
         counts
     }
 
-    /// What the step assigns to these numbers.
+    /// Returns the step's assignments to these numbers.
     fn next_counts(&self, gradients: &[Option<Tensor>], scalars: &Scalars) -> Vec<Assignment> {
         let all = gradients.iter().all(Option::is_some);
         let next = |(name, count): &(&'static str, Var)| {
@@ -261,7 +262,7 @@ impl Group {
             let Some(shape) = (state.shape)(&p.shape()) else {
                 continue;
             };
-            // Zeros are given, not recorded: so the first step is the plan of all steps.
+            // Zeros are given as data, not recorded, so that the first step has the same plan as all others.
             let bytes = vec![0; shape.iter().product::<usize>() * dtype.size()];
             let mut start = Tensor::from_bytes(&bytes, dtype, shape);
             if state.value != 0.0 {
@@ -288,24 +289,24 @@ fn made(gradients: &[Option<Tensor>]) -> Tensor {
 #[derive(Default)]
 struct Updates {
     recorded: Repeated,
-    /// The scalars that updates ask for, which are operands of each.
+    /// The scalars that updates ask for; they are operands of each update.
     asked: Vec<&'static str>,
 }
 
-/// What one update is of.
+/// The inputs of one update.
 struct Updated<'a> {
     /// The number of the parameter in its group.
     parameter: usize,
-    /// What is updated: the parameter, or its master weight.
+    /// The cell to update: the parameter, or its master weight.
     cell: &'a Var,
     gradient: &'a Tensor,
     state: &'a [Cell],
-    /// Whether it is rounded stochastically, where it is narrower than what its update computes.
+    /// True if the result is rounded stochastically, where it is narrower than the update computes in.
     stochastic: bool,
 }
 
 impl Updates {
-    /// The new values of a parameter's state and, behind them, its own.
+    /// Returns the new values of a parameter's state, followed by the parameter's own new value.
     fn of(&mut self, rule: &dyn Rule, scalars: &Scalars, of: Updated) -> Vec<Tensor> {
         let dtype = of.cell.dtype();
         let (wide, held) = (wide(dtype), 2 + of.state.len());
@@ -360,7 +361,7 @@ impl Updates {
     }
 }
 
-/// The dtype in which updates are computed and what they need is kept: f32 for narrower floats.
+/// The dtype in which updates are computed and their state is kept: f32 for narrower floats.
 pub(crate) fn wide(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
@@ -379,7 +380,7 @@ mod tests {
     use super::super::*;
     use kiln_tensor::{DType, Result, Tensor, Var};
 
-    /// How many kinds of updates are one operation each, of two shapes and with a number that changes.
+    /// Returns the number of kinds of updates recorded as one operation each, for two shapes and a number that changes.
     fn kinds(rule: impl Rule) -> Result<usize> {
         let p = |n: i64| Var::parameter(Tensor::ones([2, n], DType::F32));
         let all = [p(2)?, p(2)?, p(3)?];
@@ -409,7 +410,7 @@ mod tests {
             kinds(Rprop::new())?,
         ];
         assert_eq!(found, [2; 12]);
-        // It reduces, which is more than pointwise work.
+        // This rule reduces, so its updates are not pointwise.
         assert_eq!(kinds(Adafactor::new())?, 0);
         Ok(())
     }

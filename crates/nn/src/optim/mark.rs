@@ -1,13 +1,13 @@
-//! Mixed precision, as an optimiser knows of it.
+//! The state of an optimiser in mixed-precision training.
 
 use kiln_tensor::Tensor;
 
-/// What an optimiser knows of a training in mixed precision.
+/// The flags of an optimiser in mixed-precision training.
 #[derive(Default)]
 pub(crate) struct Mark {
-    /// Whether it was given to [`initialize`](crate::amp::initialize).
+    /// True if it was given to [`initialize`](crate::amp::initialize).
     pub(crate) initialized: bool,
-    /// Whether its gradients are scaled.
+    /// True if its gradients are scaled.
     pub(crate) scaled: bool,
     /// Where this is true, its next step changes nothing.
     pub(crate) skip: Option<Tensor>,

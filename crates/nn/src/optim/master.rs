@@ -1,4 +1,4 @@
-//! Master weights: f32 values of parameters in narrower floats.
+//! Master weights: f32 copies of parameters in narrower floats.
 
 use super::group::{Assignment, Cell, Group, wide};
 use kiln_tensor::{Error, Result, Tensor, Var};
@@ -10,17 +10,18 @@ pub(crate) struct Masters {
 }
 
 impl Masters {
-    /// That of a parameter, if it has one.
+    /// The master weight of a parameter, if it has one.
     pub(crate) fn of(&self, parameter: usize) -> Option<&Var> {
         self.cells.get(parameter)?.as_ref()
     }
 
-    /// Its gradient, where somebody gave it one.
+    /// The gradient of a master weight, where the caller has set one.
     pub(crate) fn gradient(&self, parameter: usize) -> Option<Tensor> {
         self.of(parameter)?.grad()
     }
 
-    /// What an update assigns: a parameter's state, and itself, or its master weight and, rounded, itself.
+    /// Returns an update's assignments: the parameter's state, then the parameter. A parameter with a master weight has
+    /// the master assigned first, and then its rounded value.
     pub(crate) fn assigned(
         &self,
         parameter: usize,
@@ -43,7 +44,7 @@ impl Masters {
 }
 
 impl Group {
-    /// A master weight for each parameter that wants one and has none.
+    /// Makes a master weight for each parameter of a narrower float that has none.
     #[track_caller]
     pub(crate) fn make_masters(&mut self) -> Result<()> {
         if self.about.by_search {
@@ -68,5 +69,5 @@ impl Group {
     }
 }
 
-/// What master weights are called among the state of an optimiser.
+/// The name of master weights in the state of an optimiser.
 pub(crate) const MASTER: &str = "master_param";

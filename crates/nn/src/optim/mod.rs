@@ -1,7 +1,7 @@
 //! Optimisers, clipping and learning-rate schedules, with PyTorch's names, defaults and formulas.
 //!
-//! An [`Optimizer`] holds groups of parameters, each with a [`Rule`]: [`SGD`], [`Adam`], [`AdamW`] and the like,
-//! or your own, which is a formula and the names of what it is made of.
+//! An [`Optimizer`] holds groups of parameters, each with a [`Rule`]: [`SGD`], [`Adam`], [`AdamW`] or another of this
+//! module, or your own. A rule is a formula and the names of its inputs.
 //!
 //! ```
 //! use kiln_nn::optim::{Optimizer, SGD, Scheduler, StepLR};
@@ -21,10 +21,10 @@
 //! # Ok::<(), kiln_tensor::Error>(())
 //! ```
 //!
-//! Without `compile`, forward, backward, clipping and update of a step run as one plan when
-//! [`Optimizer::step`] is called, or as two if the loss is read before. Inside `compile` the update is
-//! recorded and happens at each run. Numbers such as the learning rate are data in both cases:
-//! changing them compiles nothing. Parameters may be on several devices: a step is then a plan on each.
+//! Without `compile`, forward, backward, clipping and update of a step run as one plan when [`Optimizer::step`] is
+//! called, or as two if the loss is read before. Inside `compile` the update is recorded and happens at each run.
+//! Numbers such as the learning rate are data in both cases: changing them compiles nothing. Parameters may be on
+//! several devices: a step is then one plan per device.
 
 mod adadelta;
 mod adafactor;

@@ -22,9 +22,9 @@ options! {
         eps: f64 = 1e-8,
         /// L2 penalty, or where it is decoupled, decay of the parameters.
         weight_decay: f64 = 0.0,
-        /// How fast the momentum rises.
+        /// The rate at which the momentum rises.
         momentum_decay: f64 = 4e-3,
-        /// Whether `weight_decay` is decoupled.
+        /// True if `weight_decay` is decoupled.
         decoupled_weight_decay: bool = false,
         /// Ascends instead.
         maximize: bool = false,

@@ -1,26 +1,27 @@
-//! What an optimiser keeps, by name.
+//! The state of an optimiser, by name.
 
 use super::Optimizer;
 use super::group::Group;
 use super::master::MASTER;
 use kiln_tensor::Var;
 
-/// Something that an optimiser keeps; see [`Optimizer::named_state`].
+/// A cell of an optimiser's state; see [`Optimizer::named_state`].
 #[derive(Clone, Debug)]
 pub struct NamedState {
     /// Its name.
     pub name: String,
     /// The cell.
     pub var: Var,
-    /// What its elements are, where each is a number of its own: `lr`, `beta1`, …
+    /// The names of its elements, where each is a number of its own: `lr`, `beta1`, …
     pub elements: Vec<String>,
 }
 
 impl Optimizer {
-    /// The cells of everything that steps read or write beside the parameters: of each group `numbers` (its
-    /// hyperparameters, f64) and `step` and what else is counted for each parameter (f64, in the order of the
-    /// parameters); and of each parameter its moments, such as `exp_avg.fc.weight`, by the name that it has in its
-    /// module, else by its number, and its master weight (`master_param`). What is of a group begins with `groups.0.` where there are several.
+    /// The cells of everything that steps read or write beside the parameters. Each group has `numbers` (its
+    /// hyperparameters, f64), and `step` and the other counts of each parameter (f64, in the order of the parameters).
+    /// Each parameter has its moments, such as `exp_avg.fc.weight`, and its master weight (`master_param`). These end
+    /// with the parameter's name in its module, or with its number if it has none. Where there are several groups, the
+    /// names of a group's cells begin with `groups.0.`.
     ///
     /// ```
     /// use kiln_nn::optim::{Adam, Optimizer};
@@ -65,7 +66,7 @@ impl Group {
         }));
     }
 
-    /// The state of parameters, of which the first has this number.
+    /// Appends the state of the parameters. The first of them has number `first`.
     fn moments(&self, first: usize, all: &mut Vec<NamedState>) {
         for (i, (of, cells)) in self.parameters.iter().zip(&self.state).enumerate() {
             let of = of

@@ -14,16 +14,16 @@ use std::collections::HashSet;
 /// Updates parameters from their gradients; see the [module](crate::optim).
 pub struct Optimizer {
     pub(crate) groups: Vec<Group>,
-    /// Whether parameters of narrower floats have master weights.
+    /// True if parameters of narrower floats have master weights.
     pub(crate) keeps_masters: bool,
-    /// Whether parameters of bf16 are rounded stochastically.
+    /// True if parameters of bf16 are rounded stochastically.
     pub(super) stochastic: bool,
-    /// What `amp` knows of it.
+    /// The state that `amp` keeps in it.
     pub(crate) amp: Mark,
 }
 
 impl Optimizer {
-    /// An optimiser of one group.
+    /// Makes an optimiser of one group.
     ///
     /// ```
     /// use kiln_nn::optim::{AdamW, Optimizer};
@@ -35,7 +35,7 @@ impl Optimizer {
     /// ```
     ///
     /// # Errors
-    /// If there are no parameters, a hyperparameter is out of range, a parameter is listed twice or is none
+    /// If there are no parameters, a hyperparameter is out of range, a parameter is listed twice or is not a parameter
     /// (see [`Var::parameter`]), or inside `compile`.
     #[track_caller]
     pub fn new(parameters: impl Vars, rule: impl Rule) -> Result<Optimizer> {
@@ -53,7 +53,7 @@ impl Optimizer {
         Ok(optimizer)
     }
 
-    /// One more group with hyperparameters of its own.
+    /// Adds a group with hyperparameters of its own.
     ///
     /// ```
     /// use kiln_nn::optim::{Adam, Optimizer};
@@ -102,7 +102,7 @@ impl Optimizer {
         self.groups.first().map_or(0, |g| g.numbers().id())
     }
 
-    /// Whether its steps evaluate the loss themselves.
+    /// True if its steps evaluate the loss themselves.
     pub(crate) fn searches(&self) -> bool {
         self.groups.iter().any(|g| g.about.by_search)
     }
@@ -112,7 +112,7 @@ impl Optimizer {
         &self.groups
     }
 
-    /// The groups, to change their numbers.
+    /// The groups, with mutable access to their numbers.
     pub fn groups_mut(&mut self) -> &mut [Group] {
         &mut self.groups
     }
@@ -143,7 +143,7 @@ impl Optimizer {
             .try_for_each(|g| g.set_number("lr", lr))
     }
 
-    /// Forgets the gradients.
+    /// Clears the gradients.
     pub fn zero_grad(&self) {
         self.groups
             .iter()
@@ -152,12 +152,12 @@ impl Optimizer {
         self.forget_master_gradients();
     }
 
-    /// Updates every parameter that has a gradient, and computes whatever this thread holds
-    /// unrealised, the loss among it. Inside `compile` the update is recorded.
+    /// Updates every parameter that has a gradient, and computes every unrealised tensor of this thread, such as the
+    /// loss. Inside `compile` the update is recorded.
     ///
     /// # Errors
-    /// If a gradient carries an error or the run of the update fails. Every parameter and its state then keep
-    /// their values; what else the thread holds reports its error when it is read. If the rule evaluates the loss
+    /// If a gradient carries an error or the run of the update fails. Every parameter and its state then keep their
+    /// values; other tensors of the thread report their errors when they are read. Also if the rule evaluates the loss
     /// itself; see [`Optimizer::step_with`].
     #[track_caller]
     pub fn step(&mut self) -> Result<()> {
@@ -169,8 +169,8 @@ impl Optimizer {
         self.step_unless(skip.as_ref())
     }
 
-    /// [`Optimizer::step`], which leaves everything as it is where `skip`, a bool of rank 0, is true: that is found
-    /// out where the step runs, not here.
+    /// [`Optimizer::step`], which changes nothing where `skip`, a bool of rank 0, is true. The flag is read when the
+    /// step runs, not here.
     #[track_caller]
     pub(crate) fn step_unless(&mut self, skip: Option<&Tensor>) -> Result<()> {
         on_behalf_of_caller(SOURCE, || self.recorded_step(skip))
@@ -197,9 +197,9 @@ impl Optimizer {
         realize_first(&cells)
     }
 
-    /// A step of which `loss` gives the loss, and through `backward` the gradients, as often as the rule asks for
-    /// it (PyTorch's `step(closure)`). The gradients are forgotten before each time. Gives the loss in front of the
-    /// step.
+    /// Makes a step that evaluates the loss as often as the rule needs it (PyTorch's `step(closure)`). `loss` returns
+    /// the loss, and computes the gradients with `backward`. The gradients are cleared before each call. Returns the
+    /// loss before the step.
     ///
     /// ```
     /// use kiln_nn::optim::{LBFGS, LineSearch, Optimizer};

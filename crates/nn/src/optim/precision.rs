@@ -4,9 +4,9 @@ use super::{Group, Optimizer};
 use kiln_tensor::{DType, Error, Result, Var};
 
 impl Optimizer {
-    /// Keeps, from now on, a *master weight* for each parameter of f16 or bf16: its value in f32, which steps
-    /// update and round to the parameter, so that changes too small for its dtype add up. They begin with what the
-    /// parameters hold now.
+    /// Keeps, from now on, a *master weight* for each parameter of f16 or bf16: its value in f32. Steps update the
+    /// master weight and round it to the parameter, so that changes too small for the parameter's dtype add up. Master
+    /// weights start from the current values of the parameters.
     ///
     /// ```
     /// use kiln_nn::optim::{Optimizer, SGD};
@@ -37,8 +37,8 @@ impl Optimizer {
         self.groups.iter_mut().try_for_each(Group::make_masters)
     }
 
-    /// Keeps, from now on, the value of each f32 parameter in f16 or bf16 beside it, which steps write as they write the
-    /// parameter: [`autocast`](kiln_tensor::autocast) to that dtype reads it and casts no weight. See
+    /// Keeps, from now on, a copy in f16 or bf16 of each f32 parameter. Steps write the copy when they write the
+    /// parameter, so that [`autocast`](kiln_tensor::autocast) to that dtype reads it and casts no weight. See
     /// [`Var::keep_narrow`].
     ///
     /// # Errors
@@ -50,14 +50,14 @@ impl Optimizer {
         wide.try_for_each(|p| p.keep_narrow(dtype))
     }
 
-    /// Whether there are master weights; see [`Optimizer::keep_master_weights`].
+    /// True if there are master weights; see [`Optimizer::keep_master_weights`].
     pub fn keeps_master_weights(&self) -> bool {
         self.keeps_masters
     }
 
-    /// What steps update, in the order of the parameters: their master weights, and those parameters that have none
-    /// (Apex's `master_params`). Gradients of master weights, such as clipped ones, take the place of their
-    /// parameters' in the next step, which forgets them.
+    /// Returns the cells that steps update, in the order of the parameters: their master weights, and those parameters that
+    /// have none (Apex's `master_params`). Gradients of master weights, such as clipped ones, replace those of their
+    /// parameters in the next step, which clears them.
     pub fn master_params(&self) -> Vec<Var> {
         let group = |g: &Group| -> Vec<Var> {
             let all = g.parameters.iter().enumerate();
@@ -77,16 +77,16 @@ impl Optimizer {
         all
     }
 
-    /// Forgets the gradients of master weights.
+    /// Clears the gradients of master weights.
     pub(crate) fn forget_master_gradients(&self) {
         let masters = self.groups.iter().flat_map(|g| g.masters.all());
         masters.for_each(Var::zero_grad);
     }
 
-    /// Rounds, from now on, new values of bf16 parameters *stochastically*: up or down with probabilities that give the
-    /// value of f32 in the mean, so that changes too small for bf16 add up without master weights. The random numbers
-    /// are those of the default generator ([`manual_seed`](kiln_tensor::manual_seed)), the same on every device;
-    /// parameters of other dtypes are rounded to nearest.
+    /// Rounds, from now on, new values of bf16 parameters *stochastically*: up or down, with probabilities whose mean
+    /// is the f32 value. So changes too small for bf16 add up without master weights. The random numbers are those of
+    /// the default generator ([`manual_seed`](kiln_tensor::manual_seed)), the same on every device. Parameters of other
+    /// dtypes are rounded to nearest.
     ///
     /// ```
     /// use kiln_nn::optim::{Optimizer, SGD};
@@ -105,7 +105,7 @@ impl Optimizer {
     /// ```
     ///
     /// # Errors
-    /// If it keeps master weights, which keep what rounding loses, or its rule evaluates the loss itself.
+    /// If it keeps master weights, which make stochastic rounding pointless, or its rule evaluates the loss itself.
     #[track_caller]
     pub fn round_stochastically(&mut self) -> Result<()> {
         if self.keeps_masters || self.searches() {

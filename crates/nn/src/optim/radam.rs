@@ -22,7 +22,7 @@ options! {
         eps: f64 = 1e-8,
         /// L2 penalty, or where it is decoupled, decay of the parameters.
         weight_decay: f64 = 0.0,
-        /// Whether `weight_decay` is decoupled.
+        /// True if `weight_decay` is decoupled.
         decoupled_weight_decay: bool = false,
         /// Ascends instead.
         maximize: bool = false,

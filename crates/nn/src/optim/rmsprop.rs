@@ -17,7 +17,7 @@ options! {
     RMSprop () {
         /// Learning rate.
         lr: f64 = 1e-2,
-        /// How slowly the average of squares forgets.
+        /// The decay rate of the running average of squares.
         alpha: f64 = 0.99,
         /// Keeps the divisor from zero.
         eps: f64 = 1e-8,

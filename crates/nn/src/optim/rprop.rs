@@ -5,13 +5,13 @@ use kiln_tensor::{Tensor, options, where_};
 use std::ops::Bound::{Excluded, Unbounded};
 
 options! {
-    /// Resilient backpropagation (Riedmiller and Braun, 1993), `torch.optim.Rprop`: each element has a step size of
-    /// its own, which begins with `lr`, grows while the gradient keeps its sign and shrinks when that changes, in
-    /// which case the element stays where it is.
+    /// Resilient backpropagation (Riedmiller and Braun, 1993), `torch.optim.Rprop`. Each element has a step size of its
+    /// own, which begins with `lr` and grows while the gradient keeps its sign. When the sign changes, the step size
+    /// shrinks and the element stays where it is.
     Rprop () {
         /// The first step size.
         lr: f64 = 1e-2,
-        /// What a step size is multiplied by, when the sign changes and when it does not.
+        /// The factors of the step size: when the sign of the gradient changes, and when it does not.
         etas: (f64, f64) = (0.5, 1.2),
         /// The smallest and the largest step size.
         step_sizes: (f64, f64) = (1e-6, 50.0),
@@ -38,7 +38,7 @@ impl Rule for Rprop {
         let same = &g * u.state("prev");
         let factor = where_(same.lt(0.0), u.number("etaminus"), 1.0);
         let factor = where_(same.gt(0.0), u.number("etaplus"), factor);
-        // The first step takes the rate as it is then.
+        // The first step uses the current learning rate.
         let size = where_(
             u.number("step").eq(1.0),
             u.number("lr"),

@@ -1,4 +1,4 @@
-//! What an update is made of.
+//! The parts of an update rule.
 
 use super::scalars::{Scalars, Update};
 use super::search::Search;
@@ -7,14 +7,13 @@ use std::ops::{Bound, RangeBounds};
 
 /// An optimiser's formula and the hyperparameters of one group.
 ///
-/// [`Rule::describe`] names what there is: numbers, switches, and the state that is kept for each parameter.
-/// [`Rule::update`] asks for these by name. Groups, saving and loading, changing numbers, and writing new values
-/// over old ones need nothing more. Two names mean something: where a rule has a number `weight_decay` or a
-/// switch `maximize`, the gradient (or the parameter, see [`Description::decoupled`]) comes with them applied.
+/// [`Rule::describe`] names the parts: numbers, switches, and the state that is kept for each parameter.
+/// [`Rule::update`] asks for these by name. Groups, saving and loading, changing numbers, and writing new values over
+/// old ones need nothing more. Two names have a meaning: where a rule has a number `weight_decay` or a switch
+/// `maximize`, they are already applied to the gradient (or to the parameter, see [`Description::decoupled`]).
 ///
-/// Numbers are data of the compiled step: they may change between steps without a compilation. What
-/// changes the formula itself (`nesterov`, `amsgrad`, whether a number is zero) is decided when a step
-/// is recorded.
+/// Numbers are data of the compiled step: they may change between steps without a compilation. Anything that changes
+/// the formula itself (`nesterov`, `amsgrad`, whether a number is zero) is decided when a step is recorded.
 ///
 /// ```
 /// use kiln_nn::optim::{Description, Optimizer, Rule, Update};
@@ -54,12 +53,12 @@ use std::ops::{Bound, RangeBounds};
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 pub trait Rule: Send + Sync + 'static {
-    /// The name, the numbers and switches with their values, and what is kept for each parameter. Asked
-    /// once, when a group is made.
+    /// Returns the name, the numbers and switches with their values, and the state of each parameter. Called once, when
+    /// a group is made.
     fn describe(&self) -> Description;
 
-    /// What is wrong with the numbers taken together, where `value` gives each by its name: asked when a
-    /// group is made and before a number changes, and only where each is in its own range.
+    /// Checks the numbers taken together, where `value` returns each by its name. Called when a group is made and
+    /// before a number changes, and only if each number is in its own range.
     ///
     /// # Errors
     /// A message that names the number.
@@ -68,24 +67,24 @@ pub trait Rule: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Gives names to scalars that depend on numbers and steps alone: they are computed in f64, once for all
-    /// parameters of the group, and [`Rule::update`] asks for them as for numbers.
+    /// Names scalars that depend on numbers and steps alone. They are computed in f64, once for all parameters of the
+    /// group, and [`Rule::update`] asks for them as for numbers.
     fn scalars(&self, scalars: &mut Scalars) {
         let _ = scalars;
     }
 
-    /// The new value of a parameter; the new values of its state are set on the way. It must do nothing but
-    /// record operations on what it is given; see [`Rule::repeats`].
+    /// Returns the new value of a parameter, and sets the new values of its state. It must only record operations on
+    /// its inputs; see [`Rule::repeats`].
     fn update(&self, u: &mut Update) -> Tensor;
 
-    /// Whether [`Rule::update`] records the same operations for all parameters of a dtype and shape, as long
-    /// as no number becomes zero or ceases to be: it is then asked once for all of them, not at every step.
+    /// True if [`Rule::update`] records the same operations for all parameters of one dtype and shape, as long as no
+    /// number becomes zero or ceases to be zero. It is then called once for all of them, not at every step.
     fn repeats(&self) -> bool {
         true
     }
 
-    /// The step of a rule that evaluates the loss itself, one that [`Description::by_search`] says so of.
-    /// Gives the loss in front of the step.
+    /// Makes the step of a rule that evaluates the loss itself, as [`Description::by_search`] declares. Returns the
+    /// loss before the step.
     ///
     /// # Errors
     /// If the loss can't be evaluated. The parameters then return to where they were.
@@ -94,15 +93,15 @@ pub trait Rule: Send + Sync + 'static {
     }
 }
 
-/// What a [`Rule`] is made of, by name.
+/// The parts of a [`Rule`], by name.
 #[derive(Clone, Debug)]
 pub struct Description {
     pub(crate) name: &'static str,
     pub(crate) numbers: Vec<Number>,
     pub(crate) flags: Vec<(&'static str, bool)>,
-    /// What is kept for each parameter.
+    /// The tensors that are kept for each parameter.
     pub(crate) state: Vec<State>,
-    /// Numbers that are kept for each parameter, and what they begin with.
+    /// The numbers that are kept for each parameter, with their initial values.
     pub(crate) counts: Vec<(&'static str, f64)>,
     pub(crate) decoupled: bool,
     pub(crate) by_search: bool,
@@ -119,14 +118,14 @@ pub(crate) struct Number {
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     pub name: &'static str,
-    /// What it begins with.
+    /// The initial value of its elements.
     pub value: f64,
-    /// Its shape by that of the parameter, where it has one.
+    /// Returns its shape for a parameter's shape, or `None` if such a parameter has no state of this kind.
     pub shape: fn(&[usize]) -> Option<Vec<usize>>,
 }
 
 impl Description {
-    /// Nothing but a name, PyTorch's where it has one.
+    /// A description with only a name: PyTorch's, where it has one.
     pub fn new(name: &'static str) -> Description {
         Description {
             name,
@@ -139,12 +138,12 @@ impl Description {
         }
     }
 
-    /// A number that must not be negative, such as `lr`.
+    /// Adds a number that must not be negative, such as `lr`.
     pub fn number(self, name: &'static str, value: f64) -> Description {
         self.number_in(name, value, 0.0..)
     }
 
-    /// A number that must be in a range; `..` takes any.
+    /// Adds a number that must be in a range; `..` allows any.
     pub fn number_in(
         mut self,
         name: &'static str,
@@ -156,19 +155,20 @@ impl Description {
         self
     }
 
-    /// Two numbers in [0, 1), such as `beta1` and `beta2`.
+    /// Adds two numbers in [0, 1), such as `beta1` and `beta2`.
     pub fn fractions(self, names: [&'static str; 2], values: (f64, f64)) -> Description {
         self.number_in(names[0], values.0, 0.0..1.0)
             .number_in(names[1], values.1, 0.0..1.0)
     }
 
-    /// A switch, such as `nesterov`.
+    /// Adds a switch, such as `nesterov`.
     pub fn flag(mut self, name: &'static str, on: bool) -> Description {
         self.flags.push((name, on));
         self
     }
 
-    /// A tensor of each parameter's shape and dtype that is kept for it and begins with zeros; or none.
+    /// Adds a tensor that is kept for each parameter, with the parameter's shape and dtype. It begins with zeros.
+    /// `None` adds nothing.
     pub fn state(self, name: impl Into<Option<&'static str>>) -> Description {
         match name.into() {
             Some(name) => self.state_of(name, 0.0),
@@ -176,14 +176,15 @@ impl Description {
         }
     }
 
-    /// One that begins with this value.
+    /// Adds such a tensor that begins with this value.
     pub fn state_of(mut self, name: &'static str, value: f64) -> Description {
         let shape = |shape: &[usize]| Some(shape.to_vec());
         self.state.push(State { name, value, shape });
         self
     }
 
-    /// One of a shape of its own, from the parameter's, where it has one; it begins with zeros.
+    /// Adds a kept tensor whose shape is a function of the parameter's. It begins with zeros; there is none where the
+    /// function returns `None`.
     pub fn state_shaped(
         mut self,
         name: &'static str,
@@ -194,38 +195,38 @@ impl Description {
         self
     }
 
-    /// A number that is kept for each parameter, and what it begins with: [`Rule::scalars`] reads it and sets
-    /// the next.
+    /// Adds a number that is kept for each parameter, with its initial value. [`Rule::scalars`] reads it and sets the
+    /// next.
     pub fn count(mut self, name: &'static str, value: f64) -> Description {
         self.counts.push((name, value));
         self
     }
 
-    /// Whether `weight_decay` shrinks the parameter (times `1 − lr · weight_decay`) in place of adding to its
+    /// Sets whether `weight_decay` shrinks the parameter (times `1 − lr · weight_decay`) rather than adding to its
     /// gradient.
     pub fn decoupled(mut self, decoupled: bool) -> Description {
         self.decoupled = decoupled;
         self
     }
 
-    /// Says that a step is [`Rule::search`].
+    /// Declares that a step is [`Rule::search`].
     pub fn by_search(mut self) -> Description {
         self.by_search = true;
         self
     }
 
-    /// Whether a switch is on.
+    /// True if a switch is on.
     pub(crate) fn is_on(&self, name: &str) -> bool {
         self.flags.iter().any(|(n, on)| *n == name && *on)
     }
 
-    /// Says that each number is in its range.
+    /// Checks that each number is in its range.
     pub(crate) fn check(&self, value: &dyn Fn(&str) -> f64) -> Result<(), String> {
         let mut numbers = self.numbers.iter();
         numbers.try_for_each(|n| n.check(value(n.name)))
     }
 
-    /// What this rule says of a call that goes wrong.
+    /// Makes an error of this rule with this message.
     #[track_caller]
     pub(crate) fn error(&self, message: impl Into<String>) -> Error {
         Error::invalid(self.name, message.into())
@@ -253,7 +254,7 @@ impl Number {
     }
 }
 
-/// Says that a group which was made without momentum, and so keeps none, does not get some later.
+/// Checks that a group made without momentum, which keeps no momentum state, does not get some later.
 pub(crate) fn momentum_was_there(made: f64, now: f64) -> Result<(), String> {
     match made == 0.0 && now != 0.0 {
         true => Err("a group that was made without momentum keeps none; make it with some".into()),

@@ -1,28 +1,29 @@
-//! What a rule asks for by name while a step is recorded.
+//! The named inputs of a rule while a step is recorded.
 
 use super::rule::Description;
 use kiln_tensor::{DType, Device, Tensor};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// The name under which the share of the parameter that decoupled decay leaves is known.
+/// The name of the factor of the parameter under decoupled decay.
 const KEPT: &str = "1 - lr * weight_decay";
 
-/// The scalars of a step: numbers of the group, and what [`Rule::scalars`](super::Rule::scalars) makes of them,
-/// in f64.
+/// The scalars of a step, in f64: the group's numbers, and those that [`Rule::scalars`](super::Rule::scalars) makes of
+/// them.
 pub struct Scalars<'a> {
     about: &'a Description,
     values: &'a [(&'static str, f64)],
     /// The numbers, `[K]`.
     data: Tensor,
-    /// Those that have been asked for, and what was set: rank 0, or `[P]`, one a parameter.
+    /// The numbers asked for so far, and the scalars that were set: rank 0, or `[P]` with one element per parameter.
     known: RefCell<Vec<(&'static str, Tensor)>>,
-    /// Those that updates have asked for, in the dtypes of these.
+    /// The scalars that updates have asked for, in the dtypes of these updates.
     cast: RefCell<HashMap<(&'static str, DType), Tensor>>,
 }
 
 impl<'a> Scalars<'a> {
-    /// Those of the parameters on a device; `counts` are the numbers that are kept for each parameter, `step` first.
+    /// The scalars of the parameters on one device. `counts` are the numbers that are kept for each parameter, `step`
+    /// first.
     pub(crate) fn new(
         about: &'a Description,
         values: &'a [(&'static str, f64)],
@@ -46,8 +47,8 @@ impl<'a> Scalars<'a> {
         scalars
     }
 
-    /// A number of the group, of rank 0; or one that is kept for each parameter, or was set, one an element.
-    /// One that there is not is an error that the tensor carries.
+    /// A number of the group, of rank 0; or a number that is kept for each parameter or was set, with one element each.
+    /// An unknown name gives a tensor that carries an error.
     #[track_caller]
     pub fn number(&self, name: &str) -> Tensor {
         let known = self.known.borrow().iter().find(|k| k.0 == name).cloned();
@@ -64,7 +65,7 @@ impl<'a> Scalars<'a> {
         value
     }
 
-    /// Whether a number is not zero now. A formula may leave a term out that is.
+    /// True if a number is not zero now. A formula may leave out a term whose number is zero.
     pub fn uses(&self, name: &str) -> bool {
         uses(self.values, name)
     }
@@ -75,14 +76,14 @@ impl<'a> Scalars<'a> {
         self.number("step")
     }
 
-    /// Gives a scalar a name; or the next value to a number that is kept for each parameter.
+    /// Names a scalar, or sets the next value of a number that is kept for each parameter.
     pub fn set(&mut self, name: &'static str, value: Tensor) {
         let known = self.known.get_mut();
         known.retain(|(n, _)| *n != name);
         known.push((name, value));
     }
 
-    /// A scalar as an operand of the update of one parameter: of one element.
+    /// A scalar as an operand of one parameter's update, with one element.
     pub(crate) fn operand(&self, name: &'static str, dtype: DType, parameter: usize) -> Tensor {
         let mut cast = self.cast.borrow_mut();
         let all = cast.entry((name, dtype));
@@ -93,7 +94,7 @@ impl<'a> Scalars<'a> {
         }
     }
 
-    /// The name as it is known here.
+    /// Returns the `'static` form of a known name.
     fn static_name(&self, name: &str) -> Option<&'static str> {
         let known = self.known.borrow();
         let mut names = (known.iter().map(|k| k.0)).chain(self.values.iter().map(|v| v.0));
@@ -115,11 +116,11 @@ pub struct Update<'a> {
     gradient: Tensor,
     state: Vec<(&'static str, Tensor)>,
     given: Given<'a>,
-    /// The first thing that went wrong.
+    /// The first error.
     failed: Option<Tensor>,
 }
 
-/// The scalars that are operands of an update, and those that turn out to be missing among them.
+/// The scalars that are operands of an update, and those found to be missing among them.
 pub(crate) struct Given<'a> {
     pub names: &'a [&'static str],
     pub values: Vec<Tensor>,
@@ -156,17 +157,17 @@ impl<'a> Update<'a> {
         u
     }
 
-    /// The parameter, smaller by decoupled decay.
+    /// The parameter, after decoupled decay.
     pub fn parameter(&self) -> Tensor {
         self.parameter.clone()
     }
 
-    /// The parameter as it is.
+    /// The parameter before decoupled decay.
     pub fn before_decay(&self) -> Tensor {
         self.before_decay.clone()
     }
 
-    /// The gradient; its negative with `maximize`, and with what `weight_decay` adds to it.
+    /// The gradient, negated with `maximize`, and with the term of `weight_decay` added.
     pub fn gradient(&self) -> Tensor {
         self.gradient.clone()
     }
@@ -176,8 +177,8 @@ impl<'a> Update<'a> {
         self.dtype
     }
 
-    /// A number of the group, or what [`Rule::scalars`](super::Rule::scalars) set, of rank 0. One that there is not
-    /// is an error that the tensor carries.
+    /// A number of the group, or one that [`Rule::scalars`](super::Rule::scalars) set, of rank 0. An unknown name gives
+    /// a tensor that carries an error.
     #[track_caller]
     pub fn number(&self, name: &str) -> Tensor {
         let Given {
@@ -189,7 +190,7 @@ impl<'a> Update<'a> {
             return value.1.clone();
         }
         match self.scalars.static_name(name) {
-            // Anything will do: the update is recorded again with it among the operands.
+            // Any value will do: the update is recorded again with this scalar among the operands.
             Some(name) => {
                 let mut missing = missing.borrow_mut();
                 if !missing.contains(&name) {
@@ -201,12 +202,12 @@ impl<'a> Update<'a> {
         }
     }
 
-    /// Whether a number is not zero now. A formula may leave a term out that is.
+    /// True if a number is not zero now. A formula may leave out a term whose number is zero.
     pub fn uses(&self, name: &str) -> bool {
         self.scalars.uses(name)
     }
 
-    /// What is kept for this parameter. What is not is an error that the tensor carries.
+    /// Returns a tensor that is kept for this parameter. An unknown name gives a tensor that carries an error.
     #[track_caller]
     pub fn state(&self, name: &str) -> Tensor {
         match self.state.iter().find(|(n, _)| *n == name) {
@@ -215,7 +216,7 @@ impl<'a> Update<'a> {
         }
     }
 
-    /// Replaces what is kept for this parameter.
+    /// Replaces a tensor that is kept for this parameter.
     #[track_caller]
     pub fn set(&mut self, name: &str, value: Tensor) {
         match self.state.iter_mut().find(|(n, _)| *n == name) {
@@ -230,7 +231,7 @@ impl<'a> Update<'a> {
         Tensor::from_error(self.scalars.about.error(message))
     }
 
-    /// The state and the new value of the parameter, which `new` is.
+    /// Returns the state, followed by `new`, the parameter's new value.
     pub(crate) fn finish(self, new: Tensor) -> Vec<Tensor> {
         let state = self.state.into_iter().map(|(_, value)| value);
         state.chain([self.failed.unwrap_or(new)]).collect()

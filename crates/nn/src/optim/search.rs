@@ -3,11 +3,11 @@
 use kiln_tensor::{Result, Tensor, Var, assign_together, no_grad};
 use std::collections::BTreeMap;
 
-/// What [`Rule::search`](super::Rule::search) works on.
+/// The input of [`Rule::search`](super::Rule::search).
 pub struct Search<'a> {
     pub(crate) values: &'a [(&'static str, f64)],
     pub(crate) parameters: &'a [Var],
-    /// What is kept from step to step.
+    /// The state that is kept from step to step.
     pub(crate) kept: &'a mut BTreeMap<String, Tensor>,
     pub(crate) loss: &'a mut dyn FnMut() -> Result<Tensor>,
 }
@@ -24,7 +24,7 @@ impl Search<'_> {
         self.parameters
     }
 
-    /// The loss where the parameters are now, and through backward their gradients.
+    /// Returns the loss at the current parameters, and computes their gradients with backward.
     ///
     /// # Errors
     /// Those of the function that was given.
@@ -64,7 +64,7 @@ impl Search<'_> {
     /// Moves the parameters to a position.
     ///
     /// # Errors
-    /// If it has not as many numbers as the parameters, or a device fails.
+    /// If its length is not the number of elements of the parameters, or a device fails.
     pub fn go_to(&self, position: &[f64]) -> Result<()> {
         let all = Tensor::from_slice(position, [position.len()]);
         let mut from = 0;
@@ -78,12 +78,12 @@ impl Search<'_> {
         assign_together(self.parameters.iter().zip(&values))
     }
 
-    /// What was kept from the step before, if anything.
+    /// Returns a value kept from the step before, if there is one.
     pub fn state(&self, name: &str) -> Option<&Tensor> {
         self.kept.get(name)
     }
 
-    /// Keeps something for the next step; it is saved with the optimiser.
+    /// Keeps a value for the next step; it is saved with the optimiser.
     pub fn set(&mut self, name: &str, value: Tensor) {
         self.kept.insert(name.to_string(), value);
     }

@@ -17,7 +17,7 @@ options! {
         lr: f64 = 1e-3,
         /// Weight of the past.
         momentum: f64 = 0.0,
-        /// How much less of the gradient enters the momentum.
+        /// The part of the gradient that is kept out of the momentum.
         dampening: f64 = 0.0,
         /// L2 penalty.
         weight_decay: f64 = 0.0,

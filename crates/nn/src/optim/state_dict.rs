@@ -1,4 +1,4 @@
-//! What an optimiser saves.
+//! The saved state of an optimiser.
 
 use super::Optimizer;
 use super::group::{Group, vector};
@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 /// The state of an [`Optimizer`], laid out as PyTorch's.
 #[derive(Clone, Debug, Default)]
 pub struct OptimizerState {
-    /// For each parameter that has made a step, by its number: `step` (rank 0, f32), the state under PyTorch's
-    /// names, and the numbers that are kept for it (rank 0, f64). A search keeps all it has under its first
-    /// parameter.
+    /// The state of each parameter that has made a step, by its number: `step` (rank 0, f32), the tensors under
+    /// PyTorch's names, and the numbers that are kept for it (rank 0, f64). A search keeps all its state under its
+    /// first parameter.
     pub state: BTreeMap<usize, BTreeMap<String, Tensor>>,
     /// The groups.
     pub param_groups: Vec<GroupDict>,
@@ -33,7 +33,7 @@ pub struct GroupDict {
 /// The state of one of PyTorch's optimisers, as a checkpoint holds it.
 ///
 /// # Errors
-/// If it is none; the message says what is missing.
+/// If the value is not such a state; the message says what is missing.
 impl TryFrom<&Value> for OptimizerState {
     type Error = Error;
 
@@ -44,7 +44,7 @@ impl TryFrom<&Value> for OptimizerState {
             let moments = kept.entries().iter().filter_map(|(name, value)| {
                 let value = match value {
                     Value::Tensor(t) => t.clone(),
-                    // Old versions kept steps as numbers. What an optimiser does not use is `None`.
+                    // Old versions kept steps as numbers. State that an optimiser does not use is `None`.
                     other => Tensor::scalar(other.float().ok()?),
                 };
                 Some((name.str().ok()?.to_string(), value))
@@ -69,7 +69,7 @@ impl TryFrom<&Value> for OptimizerState {
                     (Value::Int(_) | Value::Float(_), _) => {
                         to.numbers.insert(name.to_string(), value.float()?);
                     }
-                    // A learning rate may be a tensor there.
+                    // A learning rate may be a tensor in PyTorch.
                     (Value::Tensor(t), _) if t.ndim() == 0 => {
                         to.numbers
                             .insert(name.to_string(), t.to_dtype(DType::F64).item()?);
@@ -83,7 +83,7 @@ impl TryFrom<&Value> for OptimizerState {
     }
 }
 
-/// What PyTorch's optimisers load.
+/// The form that PyTorch's optimisers load.
 impl From<&OptimizerState> for Value {
     fn from(dict: &OptimizerState) -> Value {
         let state = dict.state.iter().map(|(id, kept)| (*id, Value::dict(kept)));
@@ -112,24 +112,24 @@ impl From<&OptimizerState> for Value {
     }
 }
 
-/// What PyTorch keeps as one tuple of numbers.
+/// Hyperparameters that PyTorch keeps as one tuple of numbers.
 const SEVERAL: [(&str, [&str; 2]); 3] = [
     ("betas", ["beta1", "beta2"]),
     ("etas", ["etaminus", "etaplus"]),
     ("step_sizes", ["step_size_min", "step_size_max"]),
 ];
 
-/// What loading changes, checked.
+/// The changes of a load, already checked.
 pub(crate) struct Load {
     assignments: Vec<(Var, Tensor)>,
     values: Vec<(&'static str, f64)>,
     kept: BTreeMap<String, Tensor>,
-    /// Master weights that were not saved, and the parameters that they are made of.
+    /// Master weights that were not saved, each with the parameter that it is made from.
     masters: Vec<(Var, Var)>,
 }
 
 impl Optimizer {
-    /// What is needed to go on later: the state and counts of every parameter that has made a step,
+    /// Returns the state that is needed to go on later: the tensors and counts of every parameter that has made a step,
     /// and the hyperparameters. Parameters are numbered through the groups in order.
     ///
     /// # Errors
@@ -157,7 +157,7 @@ impl Optimizer {
         Ok(dict)
     }
 
-    /// Takes over state, counts and numbers. Flags must be those of this optimiser.
+    /// Loads tensors, counts and numbers. Flags must be those of this optimiser.
     ///
     /// # Errors
     /// If groups, parameters, state or flags do not match. Nothing is then changed.
@@ -169,7 +169,7 @@ impl Optimizer {
         }
     }
 
-    /// What loading changes, one a group, or why it can't.
+    /// Returns the changes of a load, one per group, or the reason why it can't be loaded.
     pub(crate) fn plan_load(&mut self, dict: &OptimizerState) -> Result<Vec<Load>, String> {
         if dict.param_groups.len() != self.groups.len() {
             let (given, here) = (dict.param_groups.len(), self.groups.len());
@@ -199,7 +199,7 @@ impl Optimizer {
 }
 
 impl Group {
-    /// What is kept for each parameter that has made a step.
+    /// Returns the state of each parameter that has made a step.
     #[track_caller]
     fn saved(&self) -> Result<Vec<(usize, BTreeMap<String, Tensor>)>> {
         if self.about.by_search {
@@ -231,7 +231,7 @@ impl Group {
         Ok(all)
     }
 
-    /// What loading changes, or why it can't.
+    /// Returns the changes of a load, or the reason why it can't be loaded.
     fn plan_load(&mut self, given: &GroupDict, dict: &OptimizerState) -> Result<Load, String> {
         if given.params.len() != self.parameters.len() {
             let (given, here) = (given.params.len(), self.parameters.len());
@@ -283,7 +283,7 @@ impl Group {
         })
     }
 
-    /// The numbers that are kept for each parameter.
+    /// Returns the assignments to the numbers that are kept for each parameter.
     fn loaded_counts(
         &self,
         states: &[Option<&BTreeMap<String, Tensor>>],
@@ -307,7 +307,7 @@ impl Group {
         Ok(assignments)
     }
 
-    /// The state of one parameter, whose number there is `id`.
+    /// Returns the assignments to the state of one parameter, whose number in the saved state is `id`.
     fn loaded_state(
         &mut self,
         i: usize,
@@ -329,7 +329,7 @@ impl Group {
     }
 }
 
-/// What a cell is assigned that is kept for a parameter, whose number there is `id`.
+/// Returns the assignment to one cell of a parameter's state. The parameter's number in the saved state is `id`.
 fn loaded(
     name: &str,
     value: &Tensor,

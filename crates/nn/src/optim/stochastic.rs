@@ -2,13 +2,13 @@
 
 use kiln_tensor::{DType, Tensor, where_};
 
-/// A number of f32 rounded to one of its two neighbours in bf16, to each with the probability that its expectation is the
-/// number: `random` is uniform in [0, 1), of the same shape. What is subnormal in bf16, infinite, NaN or beyond its
-/// largest number is rounded to nearest.
+/// Rounds a number of f32 to one of its two neighbours in bf16, with probabilities whose expectation is the number.
+/// `random` is uniform in [0, 1), of the same shape. Numbers that are subnormal in bf16, infinite, NaN or beyond its
+/// largest number are rounded to nearest.
 ///
-/// With the nearer neighbour `near` and `x = near + e`, where `e` is exact, the other one lies a gap away on the side of
-/// `e` and is taken with probability `|e| / gap`. The gap is exact too: `near · (1 ± 1.25 · 2⁻⁸)` is between half of a
-/// step of bf16 and one and a half away, also below a power of two, where steps are half as large.
+/// With the nearer neighbour `near` and `x = near + e`, where `e` is exact, the other one lies a gap away on the side
+/// of `e` and is taken with probability `|e| / gap`. The gap is exact too: `near · (1 ± 1.25 · 2⁻⁸)` is between half a
+/// step and one and a half steps of bf16 away, also below a power of two, where steps are half as large.
 pub(super) fn round(x: &Tensor, random: &Tensor) -> Tensor {
     let nearest = x.to_dtype(DType::BF16);
     let near = nearest.to_dtype(DType::F32);

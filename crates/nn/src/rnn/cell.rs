@@ -35,7 +35,7 @@ impl Cell {
         }
     }
 
-    /// The cell with another function.
+    /// Returns the cell with another activation.
     #[track_caller]
     pub(super) fn with_nonlinearity(self, f: Nonlinearity) -> Result<Cell> {
         match (self, f) {
@@ -48,7 +48,7 @@ impl Cell {
         }
     }
 
-    /// How many vectors of the hidden size a step computes.
+    /// Returns the number of vectors of the hidden size that a step computes.
     pub(super) fn gates(self) -> usize {
         match self {
             Cell::Tanh | Cell::Relu => 1,
@@ -57,7 +57,7 @@ impl Cell {
         }
     }
 
-    /// The state after a step, whose projected input is `x` `[n, gates · hidden]`.
+    /// Returns the state after a step, whose projected input is `x` `[n, gates · hidden]`.
     pub(super) fn step(self, x: &Tensor, state: &State, w: &Weights) -> State {
         let h = state.hidden.linear_with(&w.hidden, &w.hidden_bias);
         let gates = self.gates() as i64;

@@ -7,11 +7,11 @@ use crate::{Forward, Hooks, Module, init};
 use kiln_tensor::{Int, Result, Tensor, Var, options};
 
 options! {
-    /// How a recurrent cell is made.
+    /// The options of a recurrent cell.
     RecurrentCell () {
-        /// Whether there are biases (default yes).
+        /// True if there are biases (default yes).
         bias: bool = true,
-        /// What an RNN's cell applies (default tanh), or relu; the others have functions of their own.
+        /// The activation of an RNN's cell: tanh (the default) or relu. The others have functions of their own.
         nonlinearity: Nonlinearity = Nonlinearity::Tanh,
     }
 }
@@ -39,7 +39,7 @@ macro_rules! cells {
         }
 
         impl $name {
-            /// A cell with PyTorch's defaults.
+            /// Makes a cell with PyTorch's defaults.
             ///
             /// # Errors
             /// If a size is 0, or inside `compile`: make layers before.
@@ -48,10 +48,10 @@ macro_rules! cells {
                 $name::with(input_size, hidden_size, RecurrentCell::new())
             }
 
-            /// A cell from inputs of one size to states of another.
+            /// Makes a cell from inputs of one size to states of another.
             ///
             /// # Errors
-            /// As [`Self::new`], or if an option is not one of this cell.
+            /// As [`Self::new`], or if an option does not exist for this cell.
             #[track_caller]
             pub fn with(
                 input_size: impl Into<Int>,
@@ -106,7 +106,7 @@ macro_rules! cells {
                 s
             }
 
-            /// The state after a step.
+            /// Returns the state after a step.
             fn step(&self, x: &Tensor, states: [Option<Tensor>; 2]) -> Result<State> {
                 let (input, hidden) = (self.input_size(), self.hidden_size());
                 x.check()?;
@@ -118,7 +118,7 @@ macro_rules! cells {
                 let unbatched = x.ndim() == 1;
                 let batched = |t: &Tensor| if unbatched { t.unsqueeze(0) } else { t.clone() };
                 let x = batched(x);
-                // From one element of each sample, so that the size of the batch may be symbolic.
+                // The zeros come from one element of each sample, so that the size of the batch may be symbolic.
                 let zeros = Tensor::zeros([1, hidden], x.dtype());
                 let zeros = zeros + x.detach().narrow(1, 0, 1).zeros_like();
                 let [h, c] = states.map(|t| t.as_ref().map_or(zeros.clone(), &batched));
@@ -145,9 +145,9 @@ macro_rules! cells {
 }
 
 cells! {
-    /// One step of an [`RNN`](crate::RNN) (`torch.nn.RNNCell`), which gives the next state.
+    /// One step of an [`RNN`](crate::RNN) (`torch.nn.RNNCell`), which returns the next state.
     RNNCell Cell::Tanh;
-    /// One step of an [`LSTM`](crate::LSTM) (`torch.nn.LSTMCell`), which gives the next hidden state and cell.
+    /// One step of an [`LSTM`](crate::LSTM) (`torch.nn.LSTMCell`), which returns the next hidden state and cell.
     ///
     /// ```
     /// use kiln_nn::{Forward, LSTMCell};
@@ -160,7 +160,7 @@ cells! {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     LSTMCell Cell::Lstm;
-    /// One step of a [`GRU`](crate::GRU) (`torch.nn.GRUCell`), which gives the next state.
+    /// One step of a [`GRU`](crate::GRU) (`torch.nn.GRUCell`), which returns the next state.
     GRUCell Cell::Gru;
 }
 
@@ -187,7 +187,7 @@ type States = (Tensor, Tensor);
 impl LSTMCell {
     fn states(&self, x: &Tensor, states: [Option<Tensor>; 2]) -> Result<States> {
         let State { hidden, cell } = self.step(x, states)?;
-        // An LSTM's step has both.
+        // An LSTM's step always returns both.
         Ok((hidden.clone(), cell.unwrap_or(hidden)))
     }
 }

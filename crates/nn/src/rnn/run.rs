@@ -7,7 +7,7 @@ use crate::layer::{fact, wrong};
 use kiln_tensor::{DType, Result, Scan, Tensor, Var, cat, current_autocast, scan_with, stack};
 
 impl Network {
-    /// Outputs, last hidden states and last cells of a layer.
+    /// Returns outputs, last hidden states and last cells of a layer.
     pub(super) fn sequence(
         &self,
         layer: &dyn Module,
@@ -16,7 +16,7 @@ impl Network {
         c0: Option<&Tensor>,
     ) -> Result<[Tensor; 3]> {
         x.check()?;
-        // Inside autocast all of it is in the narrower dtype, as are the states that the loop carries.
+        // Inside autocast, everything is in the narrower dtype, and so are the states that the loop carries.
         let narrower = current_autocast().map(|casts| casts.dtype);
         let is_cast = x.dtype().is_float() && x.dtype() != DType::F64;
         let narrower = narrower.filter(|_| is_cast);
@@ -94,18 +94,18 @@ impl Network {
         Ok([y, h, c])
     }
 
-    /// States of 0 for a sequence `[l, n, input]`: `[layers · directions, n, hidden]`.
+    /// Returns states of 0 for a sequence `[l, n, input]`: `[layers · directions, n, hidden]`.
     fn zeros(&self, x: &Tensor) -> Tensor {
         let count = (self.num_layers * self.directions()) as i64;
         let one = Tensor::zeros([count as usize, 1, self.hidden_size], x.dtype());
-        // From one element of each sample, so that the size of the batch may be symbolic.
+        // The batch dim comes from one element of each sample, so that its size may be symbolic.
         let batch = x.detach().narrow(2, 0, 1).narrow(0, 0, 1);
         &one + &batch.zeros_like()
     }
 
-    /// One layer in one direction over `[l, n, input]`: the outputs `[l, n, hidden]` and the last state.
+    /// Runs one layer in one direction over `[l, n, input]`: returns the outputs `[l, n, hidden]` and the last state.
     ///
-    /// The inputs of all steps are projected at once; only the recurrent product is left to the steps.
+    /// The inputs of all steps are projected at once; the steps only compute the recurrent product.
     fn direction(&self, at: usize, reverse: bool, x: &Tensor, state: State) -> (Tensor, State) {
         let vars: Vec<&Var> = self.weights[at * self.parts()..][..self.parts()]
             .iter()

@@ -7,10 +7,10 @@ use kiln_tensor::{DType, Error, Int, MaybeInt, Result, Tensor, options};
 use std::collections::VecDeque;
 use wolfe::strong_wolfe;
 
-/// How far [`LBFGS`] goes along a direction.
+/// The line search of [`LBFGS`] along a direction.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum LineSearch {
-    /// To where the strong Wolfe conditions hold (Nocedal and Wright, 2006, algorithms 3.5 and 3.6).
+    /// Searches for a point where the strong Wolfe conditions hold (Nocedal and Wright, 2006, algorithms 3.5 and 3.6).
     StrongWolfe,
 }
 
@@ -19,19 +19,19 @@ options! {
     /// a step; see [`Optimizer::step_with`](super::Optimizer::step_with). Its vectors are computed in f64 on the
     /// host, so parameters may be on several devices.
     LBFGS () {
-        /// Learning rate: how far to go at first along each direction but the first.
+        /// Learning rate: the first step length along each direction but the first, where it is scaled down.
         lr: f64 = 1.0,
-        /// Directions a step.
+        /// The limit of directions per step.
         max_iter: Int = 20,
-        /// Evaluations a step; 5/4 of `max_iter` if it is none.
+        /// The limit of evaluations per step; 5/4 of `max_iter` if it is `None`.
         max_eval: MaybeInt = MaybeInt(None),
-        /// The gradient whose largest element is at most this is none.
+        /// A gradient whose largest element is at most this counts as zero.
         tolerance_grad: f64 = 1e-7,
-        /// The change of loss or parameters that is none.
+        /// A change of loss or parameters that is at most this counts as none.
         tolerance_change: f64 = 1e-9,
-        /// How many of the last changes are kept.
+        /// The number of the last changes that are kept.
         history_size: Int = 100,
-        /// How far to go along a direction; `lr` if it is none.
+        /// The line search along a direction; the step length is `lr` if it is `None`.
         line_search_fn: Option<LineSearch> = None,
         /// Ascends instead.
         maximize: bool = false,
@@ -120,7 +120,7 @@ impl Rule for LBFGS {
 }
 
 impl LBFGS {
-    /// Where the search is.
+    /// Returns the loss and the gradient at the current position.
     fn point(&self, s: &Search, loss: &Tensor) -> Result<Point> {
         let sign = if self.maximize { -1.0 } else { 1.0 };
         let mut gradient = s.gradient()?;
@@ -130,31 +130,31 @@ impl LBFGS {
     }
 }
 
-/// The loss and its gradient somewhere.
+/// The loss and its gradient at a position.
 #[derive(Clone)]
 struct Point {
     loss: f64,
     gradient: Vec<f64>,
 }
 
-/// What is kept from iteration to iteration.
+/// The state that is kept from iteration to iteration.
 #[derive(Default)]
 struct Memory {
     iterations: f64,
     evaluations: f64,
     direction: Vec<f64>,
-    /// How far it was gone along.
+    /// The step length along it.
     t: f64,
-    /// The gradient there.
+    /// The gradient at its start.
     gradient: Vec<f64>,
     /// Changes of gradients and of positions, the oldest first.
     changes: VecDeque<[Vec<f64>; 2]>,
-    /// The first guess of the inverse curvature.
+    /// The first estimate of the inverse curvature.
     scale: f64,
 }
 
 impl Memory {
-    /// The next direction.
+    /// Computes the next direction.
     fn turn(&mut self, gradient: &[f64], history: usize) {
         self.iterations += 1.0;
         if self.iterations == 1.0 {
@@ -188,7 +188,7 @@ impl Memory {
         self.gradient = gradient.to_vec();
     }
 
-    /// What the last step left.
+    /// Reads the state that the last step left.
     fn load(s: &Search) -> Result<Memory> {
         let read = |name: &str| match s.state(name) {
             Some(value) => value.to_dtype(DType::F64).to_vec::<f64>(),

@@ -5,22 +5,22 @@
 use super::Point;
 use kiln_tensor::Result;
 
-/// How much of the fall that the slope promises is enough, and how much of the slope may be left.
+/// The share of the decrease predicted by the slope that is enough, and the share of the slope that may be left.
 const ENOUGH: f64 = 1e-4;
 const FLAT: f64 = 0.9;
 
 /// A point on the line.
 #[derive(Clone)]
 pub struct Trial {
-    /// How far along it is.
+    /// Its distance along the line.
     pub t: f64,
     pub at: Point,
     /// The derivative along the line.
     pub slope: f64,
 }
 
-/// Tries points from `t` on, at most as many behind the first as the first limit says, and until points are closer
-/// than the second.
+/// Tries points from `t` on. The limits are the number of trials after the first, and the distance of points at which
+/// to stop.
 pub fn strong_wolfe(
     start: Trial,
     t: f64,
@@ -58,7 +58,7 @@ pub fn strong_wolfe(
             bracket[0].t.max(bracket[1].t),
         );
         let mut t = interpolate(&bracket[0], &bracket[1], ends);
-        // Twice near an end of the bracket, or at it, is too slow.
+        // Two points in a row near an end of the bracket, or one at an end, are too slow.
         let margin = 0.1 * (ends.1 - ends.0);
         let is_near = (ends.1 - t).min(t - ends.0) < margin;
         if is_near && (near_an_end || t >= ends.1 || t <= ends.0) {
@@ -99,7 +99,8 @@ fn lower(bracket: [Trial; 2]) -> Trial {
     if low == 0 { first } else { second }
 }
 
-/// Where the cubic through both points with their slopes is lowest, within bounds; the middle if it is nowhere.
+/// Returns the position of the minimum of the cubic through both points with their slopes, within bounds. Returns the
+/// middle of the bounds if there is no minimum.
 fn interpolate(a: &Trial, b: &Trial, (least, most): (f64, f64)) -> f64 {
     let (a, b) = if a.t <= b.t { (a, b) } else { (b, a) };
     let d1 = a.slope + b.slope - 3.0 * (a.at.loss - b.at.loss) / (a.t - b.t);

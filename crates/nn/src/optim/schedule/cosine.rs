@@ -50,7 +50,7 @@ options! {
         /// Length of the first period.
         t_0: Int
     ) {
-        /// How much longer each period is than the one before.
+        /// The ratio of each period to the one before.
         t_mult: Int = 1,
         /// The lowest rate.
         eta_min: f64 = 0.0,
@@ -58,7 +58,7 @@ options! {
 }
 
 impl CosineAnnealingWarmRestarts {
-    /// How far an epoch is in its period, and how long that is.
+    /// Returns an epoch's position in its period, and the period's length.
     fn place(&self, epoch: u64) -> (u64, u64) {
         let (mut at, mut period) = (epoch, count(self.t_0).max(1));
         let times = count(self.t_mult);

@@ -4,23 +4,23 @@ use super::{Schedule, SchedulerState, count, positive};
 use kiln_formats::Value;
 use kiln_tensor::{Int, MaybeInt, options};
 
-/// How the height of [`CyclicLR`] changes.
+/// The change of the height of [`CyclicLR`].
 #[derive(Copy, Clone, Debug)]
 pub enum CyclicMode {
-    /// It stays.
+    /// The height stays the same.
     Triangular,
     /// Half as high in each cycle.
     Triangular2,
-    /// Times `gamma` in each step.
+    /// The height times `gamma` in each step.
     ExpRange,
-    /// Times what this gives for the number of the cycle, from 1 (PyTorch's `scale_fn`).
+    /// The height times this function of the number of the cycle, from 1 (PyTorch's `scale_fn`).
     OfCycle(fn(f64) -> f64),
-    /// Times what this gives for the number of the step, from 0.
+    /// The height times this function of the number of the step, from 0.
     OfIterations(fn(f64) -> f64),
 }
 
 options! {
-    /// Up from `base_lr` to `max_lr` and down again, in lines; the momentum (or β₁) goes the other way. The
+    /// Rises linearly from `base_lr` to `max_lr` and falls again; the momentum (or β₁) goes the other way. The
     /// optimiser's own learning rate is not used. Both rates must be given.
     CyclicLR () {
         /// The lowest rate.
@@ -29,13 +29,13 @@ options! {
         max_lr: f64 = f64::NAN,
         /// Steps on the way up.
         step_size_up: Int = 2000,
-        /// Steps on the way down; as many if it is none.
+        /// Steps on the way down; as on the way up if it is `None`.
         step_size_down: MaybeInt = MaybeInt(None),
-        /// How the height changes.
+        /// The change of the height.
         mode: CyclicMode = CyclicMode::Triangular,
         /// The factor of [`CyclicMode::ExpRange`].
         gamma: f64 = 1.0,
-        /// Whether the momentum is changed.
+        /// True if the momentum is changed.
         cycle_momentum: bool = true,
         /// The lowest momentum, where the rate is highest.
         base_momentum: f64 = 0.8,
@@ -45,7 +45,7 @@ options! {
 }
 
 impl CyclicLR {
-    /// How high a step is: from 0 to 1 where the mode leaves the height as it is.
+    /// Returns the height at a step: from 0 to 1 where the mode leaves the height as it is.
     fn height(&self, step: u64) -> f64 {
         let up = count(self.step_size_up);
         let down = self.step_size_down.0.map_or(up, |down| count(Int(down)));

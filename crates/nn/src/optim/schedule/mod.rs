@@ -30,23 +30,23 @@ use serde::{Deserialize, Serialize};
 
 /// The learning rate as a function of the epoch.
 pub trait Schedule: Send + Sync {
-    /// The rate at an epoch, from that of the optimiser when the schedule began.
+    /// Returns the rate at an epoch, from the optimiser's rate when the schedule began.
     fn lr(&self, base: f64, epoch: u64) -> f64;
 
-    /// The rate at an epoch from that of the epoch before, which other schedules may have changed;
-    /// for [`Scheduler::chained`]. A schedule that has no such form ignores the others.
+    /// Returns the rate at an epoch from that of the epoch before, which other schedules may have changed; for
+    /// [`Scheduler::chained`]. A schedule that has no such form ignores the others.
     fn chained(&self, current: f64, base: f64, epoch: u64) -> f64 {
         let _ = current;
         self.lr(base, epoch)
     }
 
-    /// The momentum (or β₁) at an epoch, where the schedule changes it.
+    /// Returns the momentum (or β₁) at an epoch, where the schedule changes it.
     fn momentum(&self, epoch: u64) -> Option<f64> {
         let _ = epoch;
         None
     }
 
-    /// What is wrong with the schedule's numbers; asked when it begins.
+    /// Checks the schedule's numbers; called when it begins.
     ///
     /// # Errors
     /// A message that names the number.
@@ -59,14 +59,14 @@ pub trait Schedule: Send + Sync {
         None
     }
 
-    /// What PyTorch's scheduler of this class keeps in its state beside the epoch and the rates.
+    /// Returns the state of PyTorch's scheduler of this class, beside the epoch and the rates.
     fn saved(&self, state: &SchedulerState) -> Vec<(&'static str, Value)> {
         let _ = state;
         Vec::new()
     }
 
-    /// What PyTorch's scheduler of this class keeps in the groups of its optimiser, from the rate that a group began
-    /// with.
+    /// Returns the numbers that PyTorch's scheduler of this class keeps in the optimiser's groups. `base` is the rate
+    /// that a group began with.
     fn in_groups(&self, base: f64) -> Vec<(&'static str, f64)> {
         vec![("initial_lr", base)]
     }
@@ -80,7 +80,7 @@ pub struct Scheduler {
     current: Vec<f64>,
 }
 
-/// What a [`Scheduler`] saves.
+/// The saved state of a [`Scheduler`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SchedulerState {
     /// PyTorch's `last_epoch`.
@@ -92,7 +92,7 @@ pub struct SchedulerState {
 }
 
 impl Scheduler {
-    /// Begins at epoch 0: sets the learning rates of that epoch.
+    /// Begins at epoch 0 and sets the learning rates of that epoch.
     ///
     /// # Errors
     /// If a number of the schedule or a rate is out of range, or inside `compile`.
@@ -101,7 +101,7 @@ impl Scheduler {
         Scheduler::chained(optimizer, vec![Box::new(schedule)])
     }
 
-    /// Several schedules at once, each changing what those before it gave: PyTorch's
+    /// Applies several schedules at once, each to the rates that the schedules before it gave: PyTorch's
     /// `ChainedScheduler`.
     ///
     /// # Errors
@@ -149,8 +149,9 @@ impl Scheduler {
         &self.current
     }
 
-    /// What is needed to go on later. The schedule itself is not in it. `Value::from(&scheduler)` is what PyTorch's
-    /// scheduler of the same class loads, and `SchedulerState::try_from` reads what that saved.
+    /// Returns the state that is needed to go on later, without the schedule itself. PyTorch's scheduler of the same
+    /// class loads `Value::from(&scheduler)`, and `SchedulerState::try_from` reads the state that such a scheduler
+    /// saved.
     pub fn state_dict(&self) -> SchedulerState {
         SchedulerState {
             epoch: self.epoch,
@@ -166,7 +167,7 @@ impl Scheduler {
         self.current = state.last_lr.clone();
     }
 
-    /// Sets what the schedules say for an epoch, for every group or, on an error, for none.
+    /// Sets the numbers that the schedules give for an epoch, for every group or, on an error, for none.
     #[track_caller]
     fn go_to(&mut self, epoch: u64, optimizer: &mut Optimizer) -> Result<()> {
         let groups = optimizer.groups_mut();
@@ -211,7 +212,7 @@ impl Scheduler {
     }
 }
 
-/// Says that a number must lie in 0..=1.
+/// Checks that a number lies in 0..=1.
 fn share(name: &str, value: f64) -> Result<(), String> {
     match (0.0..=1.0).contains(&value) {
         true => Ok(()),
@@ -219,7 +220,7 @@ fn share(name: &str, value: f64) -> Result<(), String> {
     }
 }
 
-/// Says that a count must be positive.
+/// Checks that a count is positive.
 fn positive(name: &str, value: Int) -> Result<(), String> {
     match value.0 {
         ..=0 => Err(format!("{name} must be at least 1, but is {}", value.0)),
@@ -227,7 +228,7 @@ fn positive(name: &str, value: Int) -> Result<(), String> {
     }
 }
 
-/// A count of epochs; one below 0 is none.
+/// A count of epochs; 0 for a negative number.
 fn count(value: Int) -> u64 {
     value.0.max(0) as u64
 }

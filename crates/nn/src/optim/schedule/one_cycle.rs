@@ -5,7 +5,7 @@ use kiln_formats::Value;
 use kiln_tensor::{Int, options};
 use std::f64::consts::PI;
 
-/// How to go from one value to another.
+/// The curve from one value to another.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Anneal {
     /// Half a cosine.
@@ -15,35 +15,36 @@ pub enum Anneal {
 }
 
 options! {
-    /// Up from `max_lr / div_factor` to `max_lr`, then down to `max_lr / div_factor / final_div_factor`;
-    /// the momentum (or β₁) goes the other way. The optimiser's own learning rate is not used.
+    /// Rises from `max_lr / div_factor` to `max_lr`, then falls to `max_lr / div_factor / final_div_factor`; the
+    /// momentum (or β₁) goes the other way. The optimiser's own learning rate is not used.
     OneCycleLR (
         /// The highest rate.
         max_lr: f64,
         /// Length of the cycle; one more step is an error.
         total_steps: Int
     ) {
-        /// The share of the cycle that goes up.
+        /// The share of the cycle in which the rate rises.
         pct_start: f64 = 0.3,
         /// The curve.
         anneal_strategy: Anneal = Anneal::Cos,
-        /// Whether the momentum is changed.
+        /// True if the momentum is changed.
         cycle_momentum: bool = true,
         /// The momentum where the rate is highest.
         base_momentum: f64 = 0.85,
         /// The momentum at both ends.
         max_momentum: f64 = 0.95,
-        /// How much lower the first rate is than the highest.
+        /// The ratio of the highest rate to the first.
         div_factor: f64 = 25.0,
-        /// How much lower the last rate is than the first.
+        /// The ratio of the first rate to the last.
         final_div_factor: f64 = 1e4,
-        /// Whether a third phase annihilates the rate after one that mirrors the first.
+        /// True if there is a third phase, which lowers the rate to its end after a second phase that mirrors the
+        /// first.
         three_phase: bool = false,
     }
 }
 
 impl OneCycleLR {
-    /// The phases: last step, and the rate and the momentum from and to.
+    /// The phases: the last step, and the start and end values of the rate and of the momentum.
     fn phases(&self) -> Vec<(f64, [f64; 2], [f64; 2])> {
         let (start, top) = (self.max_lr / self.div_factor, self.max_lr);
         let end = start / self.final_div_factor;
@@ -62,8 +63,7 @@ impl OneCycleLR {
     }
 
     fn at(&self, step: u64) -> (f64, f64) {
-        // The step behind the last update has no use for a rate: it keeps the last one, where a line
-        // would go on below zero.
+        // The step after the last update needs no rate. It keeps the last one, because a line would go on below zero.
         let last = count(self.total_steps).saturating_sub(1);
         let (step, phases) = (step.min(last) as f64, self.phases());
         let mut from = 0.0;

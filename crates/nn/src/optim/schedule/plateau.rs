@@ -1,58 +1,58 @@
-//! A schedule that looks at a metric.
+//! A schedule that follows a metric.
 
 use super::super::Optimizer;
 use super::count;
 use kiln_tensor::{Error, Int, Result, options};
 use serde::{Deserialize, Serialize};
 
-/// Which metrics are better.
+/// The direction in which a metric improves.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PlateauMode {
-    /// Lower ones.
+    /// Lower metrics are better.
     Min,
-    /// Higher ones.
+    /// Higher metrics are better.
     Max,
 }
 
-/// What a threshold is relative to.
+/// The meaning of a threshold.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ThresholdMode {
-    /// A share of the best.
+    /// A share of the best metric.
     Rel,
-    /// A difference from the best.
+    /// A difference from the best metric.
     Abs,
 }
 
 options! {
-    /// Times `factor` when a metric has not become better for more than `patience` epochs.
+    /// Multiplies the rate by `factor` when a metric has not improved for more than `patience` epochs.
     ReduceLROnPlateau () {
-        /// Which metrics are better.
+        /// The direction in which the metric improves.
         mode: PlateauMode = PlateauMode::Min,
         /// The factor.
         factor: f64 = 0.1,
-        /// How many epochs without improvement are let pass.
+        /// The number of epochs without improvement that are tolerated.
         patience: Int = 10,
-        /// How much better counts.
+        /// The smallest improvement that counts.
         threshold: f64 = 1e-4,
-        /// What the threshold is relative to.
+        /// The meaning of the threshold.
         threshold_mode: ThresholdMode = ThresholdMode::Rel,
-        /// How many epochs after a reduction are not counted.
+        /// The number of epochs after a reduction that are not counted.
         cooldown: Int = 0,
         /// The lowest rate.
         min_lr: f64 = 0.0,
         /// Reductions smaller than this are left out.
         eps: f64 = 1e-8,
-        /// Where it stands.
+        /// The current state.
         state: PlateauState = PlateauState::default(),
     }
 }
 
-/// What [`ReduceLROnPlateau`] saves.
+/// The saved state of [`ReduceLROnPlateau`].
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct PlateauState {
     /// The best metric so far.
     pub best: Option<f64>,
-    /// Epochs without improvement since.
+    /// Epochs without improvement since the best one.
     pub num_bad_epochs: u64,
     /// Epochs left that are not counted.
     pub cooldown_counter: u64,

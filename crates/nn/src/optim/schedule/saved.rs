@@ -1,15 +1,15 @@
-//! Where schedules stand, as PyTorch's checkpoints hold it.
+//! The states of schedules, as PyTorch's checkpoints hold them.
 
 use super::{PlateauState, Schedule, Scheduler, SchedulerState};
 use kiln_formats::Value;
 use kiln_tensor::{DType, Error, ErrorKind, Result};
 use std::panic::Location;
 
-/// What `state_dict()` of one of PyTorch's schedulers gave. Schedules one after the other, or several at once, are told
-/// by the schedules within them.
+/// The `state_dict()` of one of PyTorch's schedulers. For sequential or chained schedules, the numbers come from the
+/// schedules within.
 ///
 /// # Errors
-/// If it is none; the message says what is missing.
+/// If the value is not such a state; the message says what is missing.
 impl TryFrom<&Value> for SchedulerState {
     type Error = Error;
 
@@ -36,7 +36,7 @@ impl TryFrom<&Value> for SchedulerState {
     }
 }
 
-/// A rate may be a tensor there.
+/// Reads rates, each of which may be a tensor in PyTorch.
 #[track_caller]
 fn rates(list: &Value) -> Result<Vec<f64>> {
     let rate = |value: &Value| match value {
@@ -46,8 +46,8 @@ fn rates(list: &Value) -> Result<Vec<f64>> {
     list.list()?.iter().map(rate).collect()
 }
 
-/// What PyTorch's schedulers load: those of one class by [`Scheduler::new`], a `ChainedScheduler` by
-/// [`Scheduler::chained`]. As there, the schedules' own numbers are those that they were made with.
+/// The form that PyTorch's schedulers load: the state of one class for [`Scheduler::new`], of a `ChainedScheduler` for
+/// [`Scheduler::chained`]. As in PyTorch, the schedules' own numbers are not replaced.
 impl From<&Scheduler> for Value {
     fn from(scheduler: &Scheduler) -> Value {
         let state = scheduler.state_dict();
@@ -63,7 +63,7 @@ impl From<&Scheduler> for Value {
     }
 }
 
-/// Where one schedule stands, at an epoch of its own, which is −1 before it has begun.
+/// The state of one schedule at an epoch of its own, which is −1 before it has begun.
 pub(crate) fn saved(schedule: &dyn Schedule, state: &SchedulerState, epoch: i64) -> Value {
     let numbers = [
         ("last_epoch", Value::from(epoch)),
@@ -78,10 +78,10 @@ pub(crate) fn saved(schedule: &dyn Schedule, state: &SchedulerState, epoch: i64)
     Value::dict(numbers.into_iter().chain(schedule.saved(&own)))
 }
 
-/// What `state_dict()` of PyTorch's `ReduceLROnPlateau` gave.
+/// The `state_dict()` of PyTorch's `ReduceLROnPlateau`.
 ///
 /// # Errors
-/// If it is none; the message says what is missing.
+/// If the value is not such a state; the message says what is missing.
 impl TryFrom<&Value> for PlateauState {
     type Error = Error;
 
@@ -103,7 +103,7 @@ impl TryFrom<&Value> for PlateauState {
     }
 }
 
-/// What PyTorch's `ReduceLROnPlateau` loads, which keeps its own best where there is none yet.
+/// The form that PyTorch's `ReduceLROnPlateau` loads. It keeps its own best metric if there is none yet.
 impl From<&PlateauState> for Value {
     fn from(state: &PlateauState) -> Value {
         let counts = [

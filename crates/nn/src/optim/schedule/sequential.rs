@@ -3,11 +3,11 @@
 use super::{Schedule, SchedulerState, saved};
 use kiln_formats::Value;
 
-/// One schedule after the other, each counting its epochs from its own beginning.
+/// A sequence of schedules, each counting its epochs from its own beginning.
 pub struct SequentialLR {
     /// The schedules.
     pub schedules: Vec<Box<dyn Schedule>>,
-    /// The ascending epochs at which all but the first begin.
+    /// The ascending epochs at which all but the first schedule begin.
     pub milestones: Vec<u64>,
 }
 
@@ -45,7 +45,7 @@ impl Schedule for SequentialLR {
         let within = self.schedules.iter().enumerate().map(|(i, schedule)| {
             let milestone = |i: usize| self.milestones.get(i).map(|m| *m as i64);
             let from = i.checked_sub(1).map_or(Some(0), milestone).unwrap_or(0);
-            // One that has ended stands at its last epoch.
+            // A schedule that has ended stays at its last epoch.
             let now = milestone(i).map_or(state.epoch as i64, |next| {
                 (state.epoch as i64).min(next - 1)
             });

@@ -6,9 +6,9 @@ use kiln_tensor::{Int, IntList, options};
 use std::sync::{Mutex, PoisonError};
 
 options! {
-    /// Times `gamma` every `step_size` epochs.
+    /// Multiplies the rate by `gamma` every `step_size` epochs.
     StepLR (
-        /// How many epochs a rate lasts.
+        /// The number of epochs between two changes.
         step_size: Int
     ) {
         /// The factor.
@@ -32,7 +32,7 @@ impl Schedule for StepLR {
 }
 
 options! {
-    /// Times `gamma` at each milestone; one that is listed twice counts twice.
+    /// Multiplies the rate by `gamma` at each milestone; a milestone that is listed twice counts twice.
     MultiStepLR (
         /// Epochs, in any order.
         milestones: IntList
@@ -65,7 +65,7 @@ impl Schedule for MultiStepLR {
 }
 
 options! {
-    /// Times `gamma` every epoch.
+    /// Multiplies the rate by `gamma` every epoch.
     ExponentialLR (
         /// The factor.
         gamma: f64
@@ -87,11 +87,11 @@ impl Schedule for ExponentialLR {
 }
 
 options! {
-    /// Times `factor` for the first `total_iters` epochs.
+    /// Multiplies the rate by `factor` for the first `total_iters` epochs.
     ConstantLR () {
         /// The factor.
         factor: f64 = 1.0 / 3.0,
-        /// How long it lasts.
+        /// The number of epochs with the factor.
         total_iters: Int = 5,
     }
 }
@@ -118,14 +118,14 @@ impl Schedule for ConstantLR {
 }
 
 options! {
-    /// Times a factor that goes linearly from `start_factor` to `end_factor` in `total_iters` epochs: a
-    /// warm-up.
+    /// Multiplies the rate by a factor that goes linearly from `start_factor` to `end_factor` in `total_iters` epochs:
+    /// a warm-up.
     LinearLR () {
         /// The factor at epoch 0.
         start_factor: f64 = 1.0 / 3.0,
         /// The factor from epoch `total_iters` on.
         end_factor: f64 = 1.0,
-        /// How many epochs lie between.
+        /// The number of epochs between both factors.
         total_iters: Int = 5,
     }
 }
@@ -164,9 +164,9 @@ impl Schedule for LinearLR {
 }
 
 options! {
-    /// Times `(1 − epoch / total_iters)^power`: 0 from `total_iters` on.
+    /// Multiplies the rate by `(1 − epoch / total_iters)^power`: 0 from `total_iters` on.
     PolynomialLR () {
-        /// How long it takes.
+        /// The number of epochs until the rate is 0.
         total_iters: Int = 5,
         /// The power.
         power: f64 = 1.0,
@@ -174,7 +174,7 @@ options! {
 }
 
 impl PolynomialLR {
-    /// The share that is left.
+    /// The fraction of epochs that is left.
     fn left(&self, epoch: u64) -> f64 {
         let total = count(self.total_iters).max(1);
         1.0 - epoch.min(total) as f64 / total as f64
@@ -198,11 +198,11 @@ impl Schedule for PolynomialLR {
     }
 }
 
-/// Times what a function of the epoch gives.
+/// Multiplies the rate by a function of the epoch.
 pub struct LambdaLR<F>(F);
 
 impl<F: Fn(u64) -> f64 + Send + Sync> LambdaLR<F> {
-    /// The schedule of this function.
+    /// Makes the schedule of this function.
     pub fn new(lr_lambda: F) -> LambdaLR<F> {
         LambdaLR(lr_lambda)
     }
@@ -218,13 +218,13 @@ impl<F: Fn(u64) -> f64 + Send + Sync> Schedule for LambdaLR<F> {
     }
 }
 
-/// Functions are not saved, but have a place, one for each group.
+/// Functions are not saved, but PyTorch has a place for each group's.
 fn functions(state: &SchedulerState) -> Vec<(&'static str, Value)> {
     let places: Vec<Value> = state.base_lrs.iter().map(|_| Value::None).collect();
     vec![("lr_lambdas", places.into())]
 }
 
-/// Times what a function gives for each epoch from 1 on, one after the other.
+/// Multiplies the rate by a function of each epoch in turn, from epoch 1 on.
 pub struct MultiplicativeLR<F> {
     factor: F,
     /// The product up to an epoch.
@@ -232,7 +232,7 @@ pub struct MultiplicativeLR<F> {
 }
 
 impl<F: Fn(u64) -> f64 + Send + Sync> MultiplicativeLR<F> {
-    /// The schedule of this function, which must give the same for an epoch whenever it is asked.
+    /// Makes the schedule of this function, which must always return the same value for an epoch.
     pub fn new(lr_lambda: F) -> MultiplicativeLR<F> {
         MultiplicativeLR {
             factor: lr_lambda,

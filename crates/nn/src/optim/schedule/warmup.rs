@@ -1,5 +1,5 @@
-//! Schedules with a warm-up, as Hugging Face's `transformers` names them: the rate rises in a line from 0 in the first
-//! `num_warmup_steps` steps.
+//! Schedules with a warm-up, under the names of Hugging Face's `transformers`: the rate rises linearly from 0 in the
+//! first `num_warmup_steps` steps.
 
 use super::{Schedule, count};
 use kiln_tensor::{Int, options};
@@ -9,7 +9,7 @@ options! {
     /// Warm-up, then the optimiser's rate (`get_constant_schedule_with_warmup`; without the warm-up,
     /// `get_constant_schedule`).
     ConstantScheduleWithWarmup (
-        /// How long the rate rises.
+        /// The number of steps in which the rate rises.
         num_warmup_steps: Int
     ) {}
 }
@@ -17,10 +17,10 @@ options! {
 options! {
     /// Warm-up, then a line down to 0 at `num_training_steps` (`get_linear_schedule_with_warmup`).
     LinearScheduleWithWarmup (
-        /// How long training takes, warm-up included.
+        /// The number of training steps, warm-up included.
         num_training_steps: Int
     ) {
-        /// How long the rate rises.
+        /// The number of steps in which the rate rises.
         num_warmup_steps: Int = 0,
     }
 }
@@ -28,12 +28,12 @@ options! {
 options! {
     /// Warm-up, then a cosine, by default down to 0 at `num_training_steps` (`get_cosine_schedule_with_warmup`).
     CosineScheduleWithWarmup (
-        /// How long training takes, warm-up included.
+        /// The number of training steps, warm-up included.
         num_training_steps: Int
     ) {
-        /// How long the rate rises.
+        /// The number of steps in which the rate rises.
         num_warmup_steps: Int = 0,
-        /// How many waves there are; half a wave goes down alone.
+        /// The number of waves; half a wave only falls.
         num_cycles: f64 = 0.5,
     }
 }
@@ -65,7 +65,7 @@ fn warmup(steps: Int, epoch: u64) -> Option<f64> {
     (epoch < steps).then(|| epoch as f64 / steps as f64)
 }
 
-/// How much of what follows the warm-up is done: 1 at the end.
+/// Returns the fraction of the steps after the warm-up that is done: 1 at the end.
 fn progress(warmup: Int, training: Int, epoch: u64) -> f64 {
     let (warmup, training) = (count(warmup), count(training));
     let whole = training.saturating_sub(warmup).max(1);
