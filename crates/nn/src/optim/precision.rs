@@ -55,9 +55,9 @@ impl Optimizer {
         self.keeps_masters
     }
 
-    /// Returns the cells that steps update, in the order of the parameters: their master weights, and those parameters that
-    /// have none (Apex's `master_params`). Gradients of master weights, such as clipped ones, replace those of their
-    /// parameters in the next step, which clears them.
+    /// Returns the cells that steps update, in the order of the parameters: their master weights, and those parameters
+    /// that have none (Apex's `master_params`). Gradients of master weights, such as clipped ones, replace those of
+    /// their parameters in the next step, which clears them.
     pub fn master_params(&self) -> Vec<Var> {
         let group = |g: &Group| -> Vec<Var> {
             let all = g.parameters.iter().enumerate();

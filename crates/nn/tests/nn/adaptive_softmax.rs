@@ -4,7 +4,7 @@ use crate::support::*;
 use kiln_nn::*;
 use kiln_tensor::{Result, Tensor, Var};
 
-/// Ten classes, parameters and inputs as the values below were made with.
+/// Makes the ten classes, parameters and inputs from which the values below were computed.
 fn made() -> (AdaptiveLogSoftmaxWithLoss, Tensor) {
     let how = Cutoffs::new([3, 7]).div_value(2.0).head_bias(true);
     let layer = f64_module(|| AdaptiveLogSoftmaxWithLoss::new(6, 10, how));

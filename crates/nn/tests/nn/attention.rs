@@ -1,11 +1,11 @@
-//! Attention against plain loops in f64, and the layers made of it.
+//! Attention against plain loops in f64, and the layers built on it.
 
 use crate::support::{assert_close, check_gradients, f64_module, held, names, random, values};
 use kiln_nn::*;
 use kiln_tensor::{DType, Spec, Tensor, compile};
 
-/// Attention of one sample: query `[l, e]`, key and value `[s, e]`; results and weights by head.
-/// `score` is what a mask makes of a score.
+/// Attention of one sample: query `[l, e]`, key and value `[s, e]`; results and weights by head. `score` applies a mask
+/// to a score.
 fn naive(
     m: &MultiheadAttention,
     [q, k, v]: [&[f64]; 3],
@@ -168,7 +168,7 @@ fn attention_of_other_features_and_further_keys() {
         (vec![2, E], vec![2, 5])
     );
     check_gradients(&m, &|| m.call((&q, &k, &v)).0);
-    // Nothing but the further key is left.
+    // Only the further key is left.
     let all = Tensor::full([4], true, DType::Bool);
     let masks = AttentionMasks::new().key_padding_mask(&all);
     let (_, weights) = m.call((&q, &k, &v, masks));
@@ -186,7 +186,7 @@ fn attention_of_other_features_and_further_keys() {
     check_gradients(&whole, &|| whole.call((&q, &q, &q)).0);
 }
 
-/// A key of zeros is a learnt further one whose numbers are zeros.
+/// A key of zeros equals a learnt further key whose numbers are zeros.
 #[test]
 fn a_key_of_zeros_may_follow() {
     let made = |how: AttentionOptions| f64_module(|| MultiheadAttention::with(E, HEADS, how));
@@ -343,7 +343,7 @@ fn transformers_compile_with_a_symbolic_batch() {
     assert_close(&values(&y), &values(&encoder.call(&x)), 1e-12);
 }
 
-/// The weights that come with a result are those that it is made of, of which some are dropped.
+/// The returned weights are those that made the result, including dropout.
 #[test]
 fn weights_are_given_as_dropout_left_them() {
     for average in [true, false] {

@@ -74,7 +74,7 @@ fn norms_are_kept_where_asked() {
             };
             assert_eq!(found, wanted, "{name}");
         }
-        // A norm takes halves beside its f32 parameters, and gives halves.
+        // A norm with f32 parameters takes f16 or bf16 inputs, and returns the same dtype.
         let y = model.call(randn([4, 5]).to_dtype(dtype));
         assert_eq!(y.dtype(), dtype);
         y.square().mean(()).backward().unwrap();
@@ -150,7 +150,7 @@ fn snapshots_keep_their_dtype() {
         (old.dtype(), model.weight.get().dtype()),
         (DType::F32, DType::F16)
     );
-    // And where their gradient went, there is another dtype now: none is lost silently.
+    // The parameter now has another dtype than the gradient. Backward fails or casts: no gradient is lost silently.
     let e = old.sum(()).backward();
     assert!(e.is_err() || model.weight.grad().is_some_and(|g| g.dtype() == DType::F16));
 }

@@ -25,7 +25,7 @@ fn filled<M: Module>(m: M) -> M {
     m
 }
 
-// The wanted numbers are PyTorch's, of cells from 3 to 2 that are filled like these.
+// The expected numbers are PyTorch's, of cells from 3 to 2 that are filled in the same way.
 #[test]
 fn cells_give_pytorchs_states() {
     let (x, h) = (wave([2, 3], f64::cos, 1.0), wave([2, 2], f64::sin, 0.5));

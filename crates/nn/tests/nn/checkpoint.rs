@@ -1,4 +1,4 @@
-//! Checkpoints: whole, or not there.
+//! Checkpoints: complete, or absent.
 
 use crate::support::values;
 use kiln_nn::optim::{AdamW, Optimizer, SGD, Scheduler, StepLR};
@@ -114,7 +114,7 @@ fn what_does_not_fit_changes_nothing_and_is_listed() {
     saved.steps(1);
     saved.save(1, &folder.file());
 
-    // The model fits, the optimiser doesn't; then the other way round.
+    // The model fits and the optimiser doesn't; then the reverse.
     let mut other = Training::new(8);
     let before = other.weights();
     let half = &other.model.parameters()[..2];
@@ -152,7 +152,7 @@ fn what_does_not_fit_changes_nothing_and_is_listed() {
     let e = checkpoint.get::<String>("step").unwrap_err();
     assert!(e.message().contains("`step`: invalid type"), "{e}");
     assert!(checkpoint.get::<u64>("epoch").is_err());
-    // Parts of a model by the ordinary way.
+    // Parts of a model are loaded as usual.
     let body = checkpoint.state_dict("model").part("body.");
     Linear::new(3, 8)
         .unwrap()
@@ -195,7 +195,7 @@ fn values_come_back_exactly_or_are_refused() {
 
 const CHILD: &str = "KILN_TEST_CHECKPOINT_CHILD";
 
-/// The values that belong to a step, in every part.
+/// Checks that every part has the values of one step.
 fn check(t: &Training, step: u64) {
     let weights = t.weights();
     assert!(weights.iter().flatten().all(|w| *w == step as f64));
@@ -262,13 +262,13 @@ fn a_writer_that_is_killed_leaves_a_whole_checkpoint() {
     for round in 0..20u64 {
         let mut child = spawn();
         let (before, start) = (modified(), Instant::now());
-        // Once it writes, it dies at a moment that differs from round to round.
+        // Once it writes, it is killed at a moment that differs from round to round.
         while modified() == before && start.elapsed() < Duration::from_secs(120) {
             std::thread::sleep(Duration::from_millis(1));
         }
         match round % 2 {
             0 => std::thread::sleep(Duration::from_micros(round * 7919 % 20_000)),
-            // However slow the machine is, some die while they write.
+            // Some are killed while they write, on any machine.
             _ => while files() == 1 && start.elapsed() < Duration::from_secs(120) {},
         }
         child.kill().unwrap();
@@ -284,7 +284,7 @@ fn a_writer_that_is_killed_leaves_a_whole_checkpoint() {
         assert!(step > last, "the child wrote nothing");
         last = step;
     }
-    // Some died while they wrote, and what they left is gone with the next checkpoint.
+    // Some were killed while they wrote, and the next checkpoint removes their files.
     assert!(torn > 0);
     reader.save(last, &path);
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
@@ -315,7 +315,7 @@ fn a_value_of_another_type_and_a_file_of_another_kind_name_the_users_line() {
             "{e}"
         );
     }
-    // One that was cut off is another matter.
+    // A truncated file gives another error.
     checkpoint.save(&path).unwrap();
     let whole = std::fs::read(&path).unwrap();
     std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();

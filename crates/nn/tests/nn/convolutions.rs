@@ -4,7 +4,7 @@ use crate::support::{assert_close, check_gradients, f64_module, held, random, va
 use kiln_nn::*;
 use kiln_tensor::{PadMode, Padding};
 
-/// What a convolution of one sample is, `[c, h, w]`.
+/// The settings of a convolution of one sample `[c, h, w]`.
 struct Conv<'a> {
     weight: &'a [f64],
     bias: &'a [f64],

@@ -47,7 +47,7 @@ fn pytorchs_values() {
         1e-12,
     );
 
-    // All targets in a vector, and none at all.
+    // All targets in a vector, and no target at all.
     let vector = Tensor::from([1i64, 2, 2, 3, 1]);
     assert_close(
         &values(&x.ctc_loss_with(&vector, &steps, &labels, none())),
@@ -148,7 +148,7 @@ fn gradients_are_pytorchs_behind_a_log_softmax_and_those_of_differences() {
         1e-12,
     );
 
-    // Of what is no distribution, too, and twice.
+    // Also of inputs that are not a distribution, and second derivatives.
     let small = logits().narrow(0, 0, 4);
     let f = |x: Tensor| x.ctc_loss_with(targets(), lengths([4, 3, 2]), &labels, none());
     let bounds = || GradCheck::new().atol(1e-7).rtol(1e-5);

@@ -1,4 +1,4 @@
-//! What is said where a layer and its input do not fit.
+//! Errors where a layer and its input do not fit.
 
 use kiln_nn::*;
 use kiln_tensor::{AvgPool, DType, Error, Padding, Pool, Tensor};
@@ -7,7 +7,7 @@ fn zeros(shape: impl AsRef<[usize]>) -> Tensor {
     Tensor::zeros(shape.as_ref(), DType::F32)
 }
 
-/// The error that a tensor carries, which must be drawn at a line of this file.
+/// The error that a tensor carries, which must point to a line of this file.
 #[track_caller]
 fn text(y: &Tensor, line: u32) -> String {
     let e = y.error().expect("an error");

@@ -111,7 +111,7 @@ fn ends_of_the_range() {
     );
     let nobody = pool(FractionalPool::new(2).output_size(2), &x2().narrow(0, 0, 0));
     assert_eq!(nobody.shape().unwrap(), [0, 2, 2, 2]);
-    // NaN is the largest; a view is what it shows.
+    // NaN is the largest element. A view is pooled in its own order, not in that of its memory.
     let x = Tensor::from([[[1f32, f32::NAN, 3.0, 4.0, 9.0]]])
         .flip(-1)
         .flip(-1);

@@ -53,7 +53,7 @@ fn each_parameter_knows_its_name() {
         let wanted: Vec<f64> = g.iter().map(|g| g * factor).collect();
         assert_close(&h, &wanted, 1e-14);
     }
-    // A handle removes its hook, also when the names are looked up anew.
+    // A handle removes its hook, even if the names are looked up again.
     handles.iter().for_each(|h| h.remove());
     hooked.zero_grad();
     hooked.call(&x).sum(()).backward().unwrap();

@@ -1,4 +1,4 @@
-//! Borders, resizing and pooling.
+//! Padding, resizing and pooling.
 
 use crate::support::{assert_close, random, values};
 use kiln_nn::*;
@@ -191,7 +191,7 @@ fn folding_is_the_transpose_of_unfolding() {
             .unwrap();
         assert!(e.message().contains("takes [n, c · "), "{e}");
     }
-    // Elements don't touch each other.
+    // Elements do not affect each other.
     let columns = Tensor::from([[[f32::INFINITY, 1.0], [2.0, 3.0]]]);
     let y = Fold::new([1, 4], Im2Col::new([1, 2]).stride(2))
         .unwrap()

@@ -6,7 +6,7 @@ use kiln_nn::init::{self, FanMode, Nonlinearity};
 use kiln_nn::*;
 use kiln_tensor::{DType, Tensor, Var};
 
-/// Asserts numbers uniform within ±bound: all inside, and their variance as it should be.
+/// Asserts that numbers are uniform within ±bound: all are inside, and their variance is as expected.
 #[track_caller]
 fn assert_uniform(var: &Var, bound: f64) {
     let x = held(var);

@@ -1,4 +1,4 @@
-//! Layers that learn how many features come in from their first input.
+//! Layers that take their number of input features from their first input.
 
 use crate::support::*;
 use kiln_nn::optim::{Optimizer, SGD};
@@ -133,7 +133,7 @@ fn it_is_then_as_if_it_had_been_made_so() {
             .to_string()
             .contains("in Conv2d(3, 4")
     );
-    // What looks for layers by their types finds them; copies and states are those of the layers.
+    // Lookups of layers by type find them; copies and states are those of the layers.
     assert_eq!(lazy.get_as::<Linear>(3).unwrap().in_features(), 144);
     lazy.load_state_dict(&made.state_dict(), true).unwrap();
     let copy = lazy.deep_copy().unwrap();
@@ -179,7 +179,7 @@ fn before_it_has_no_parameters_and_says_so() {
     );
     let f = compile(Spec::new(DType::F32, (2, 3, 6, 6)), |x| model.call(x));
     says(f.and_then(|f| f.run(&zeros(&[2, 3, 6, 6]))), "LazyConv2d");
-    // An input that no layer fits makes none.
+    // An input that fits no layer makes none.
     let linear = LazyLinear::new(2).unwrap();
     let e = linear.call(zeros(&[])).error().unwrap().to_string();
     assert!(

@@ -1,4 +1,4 @@
-//! What layers and models promise.
+//! Tests of layers and models.
 
 mod adaptive_softmax;
 mod attention;

@@ -1,4 +1,4 @@
-//! Layers as they are made: settings that are read back, sequences, copies.
+//! Construction of layers: settings that are read back, sequences, copies.
 
 use crate::support::{held, names, random, values};
 use kiln_nn::*;
@@ -90,7 +90,7 @@ fn what_was_said_is_read_back() {
     assert_eq!(LeakyReLU::new(0.2).negative_slope(), 0.2);
 }
 
-/// The random number that is drawn behind something.
+/// The random number that is drawn after a construction.
 fn next_number(f: &dyn Fn() -> bool) -> Vec<f64> {
     with_seed(4, || {
         assert!(f());
@@ -100,7 +100,7 @@ fn next_number(f: &dyn Fn() -> bool) -> Vec<f64> {
 
 #[test]
 fn a_layer_draws_what_it_has_and_no_more() {
-    // What has no parameters advances nothing.
+    // A layer without parameters does not advance the generator.
     let after = |made: fn() -> Result<usize>| next_number(&|| made().unwrap() > 0);
     let alone = after(|| Ok(Linear::no_bias(4, 3)?.num_parameters()));
     let beside_others = after(|| {
@@ -195,7 +195,7 @@ fn sequences_are_indexed_cut_and_changed() {
     assert_eq!(model.call(&x).shape().unwrap(), [5, 2]);
 }
 
-/// Everything that a copy must look at.
+/// Every kind of field that a copy must handle.
 #[derive(Module)]
 struct Tied {
     encoder: Linear,
@@ -259,7 +259,7 @@ fn copies_have_cells_of_their_own_and_share_what_was_shared() {
     norm.train();
     assert!(!norm.is_training(), "frozen stays frozen");
     assert!(!copy.scale.is_parameter() && m.encoder.weight.is_parameter());
-    // A change of one is not a change of the other.
+    // Changing one does not change the other.
     copy.list[0].weight.fill_(7.0).unwrap();
     assert_ne!(held(&m.list[0].weight), [7.0]);
     let halves = m.deep_copy_as(DType::F16).unwrap();
@@ -327,7 +327,7 @@ fn errors_can_be_had_at_the_call() {
     let line = line!() + 1;
     let e = layer.try_call(wide).unwrap_err();
     assert_eq!(e.loc().line(), line, "{e}");
-    // A result that can't carry an error gives it so.
+    // A result that can't carry an error needs `try_call`.
     #[derive(Module)]
     struct Halves(Linear);
     impl Forward<Tensor, Vec<Tensor>> for Halves {
@@ -348,7 +348,7 @@ fn errors_can_be_had_at_the_call() {
         .try_call(Tensor::ones([2, 3, 1], DType::F32))
         .unwrap_err();
     assert!(e.to_string().contains("in Halves()"), "{e}");
-    // A variable stands where a tensor does.
+    // A variable can replace a tensor.
     let v = Var::new(Tensor::ones([2, 3], DType::F32)).unwrap();
     assert_eq!(values(&layer.call(&v)), values(&layer.call(v.get())));
 }

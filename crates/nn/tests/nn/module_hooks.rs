@@ -1,11 +1,11 @@
-//! Hooks on modules: what goes through them, forward and backward, and their states.
+//! Hooks on modules: their inputs and outputs, forward and backward, and their states.
 
 use crate::support::{assert_close, random, values};
 use kiln_nn::*;
 use kiln_tensor::{DType, Spec, Tensor, checkpoint, compile, with_default_dtype, with_seed};
 use std::sync::{Arc, Mutex};
 
-/// What hooks have seen.
+/// The values that hooks have seen.
 type Log<T> = Arc<Mutex<Vec<T>>>;
 
 fn log<T>() -> Log<T> {
@@ -43,7 +43,7 @@ fn forward_hooks_see_and_replace_what_goes_through() {
     assert_eq!(values(&model.call(&x)), values(&plain));
     assert_eq!(taken(&seen), [("Tanh".to_string(), true)]);
 
-    // Hooks run in the order in which they were registered; each sees what the one before it left.
+    // Hooks run in the order in which they were registered; each sees the results of the one before it.
     let double = |_: &dyn Module, _: &[Tensor], y: &[Tensor]| vec![&y[0] * 2.0];
     let twice = hidden.register_forward_hook(double).unwrap();
     let halve = |_: &dyn Module, x: &[Tensor]| Some(vec![&x[0] * 0.5]);
@@ -131,7 +131,7 @@ fn mixed() -> Mixed {
 /// Gradients, one after the other.
 type Seen = Vec<Vec<f64>>;
 
-/// The gradients that reach the inputs, and those that hooks saw.
+/// Returns the gradients that reach the inputs, and those that hooks saw.
 fn gradients(mixed: &Mixed, seen: &Log<Seen>, inside: bool) -> (Vec<f64>, Vec<Seen>) {
     let [a, b] = with_seed(6, || [[5, 3], [5, 2]].map(random)).map(|t| t.requires_grad_(true));
     let run = |(a, b): (Tensor, Tensor)| mixed.call((a.sin(), b.cos()));
@@ -165,8 +165,8 @@ fn backward_hooks_see_the_gradients_of_all_inputs_and_outputs() {
     );
     assert_close(&found, &wanted, 1e-14);
     assert!(none.is_empty());
-    // By hand: the gradients of outputs are 2 y and 1, those of inputs are what a and b get without the
-    // derivative of sine and cosine.
+    // By hand: the gradients of outputs are 2 y and 1. Those of inputs are the gradients of a and b without the
+    // derivatives of sine and cosine.
     let [shown] = &shown[..] else {
         panic!("the hook ran {} times", shown.len());
     };
@@ -181,7 +181,7 @@ fn backward_hooks_see_the_gradients_of_all_inputs_and_outputs() {
     let product: Vec<f64> = outer.iter().zip(&inner).map(|(o, i)| o * i).collect();
     assert_close(&product, &wanted, 1e-12);
 
-    // Within a checkpoint the same.
+    // Inside a checkpoint, the same holds.
     let (found, again) = gradients(&hooked, &seen, true);
     assert_close(&found, &wanted, 1e-14);
     assert_eq!(again.len(), 1);
@@ -204,7 +204,7 @@ fn what_a_backward_hook_returns_takes_the_place_of_the_inputs_gradients() {
     assert_close(&found[..15], &wanted[..15], 1e-14);
     let tripled: Vec<f64> = wanted[15..].iter().map(|g| g * 3.0).collect();
     assert_close(&found[15..], &tripled, 1e-14);
-    // Parameters within are reached before the inputs, and keep theirs.
+    // Parameters inside are reached before the inputs, and keep their gradients.
     let of = |m: &Mixed| values(&m.right.weight.grad().unwrap());
     assert_close(&of(&hooked), &of(&plain), 1e-14);
     handle.remove();
@@ -334,7 +334,7 @@ fn state_hooks_run_where_states_are_taken_and_loaded() {
     let state = model.state_dict();
     assert_eq!(taken(&seen), ["Sequential body."]);
 
-    // An older model called the head's parameters otherwise, and had one more.
+    // An older model used other names for the head's parameters, and had one more parameter.
     let mut old = state.rename(|name| Some(name.replace("head.", "head.fc_")));
     old.insert("extra", random([1]));
     assert!(model.load_state_dict(&old, true).is_err());

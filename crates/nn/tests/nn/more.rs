@@ -104,7 +104,7 @@ fn a_target_beside_its_input_does_not_become_a_matrix() {
             "{text}"
         );
     }
-    // What stretches one of them is the user's to decide.
+    // Broadcasting only one of them is allowed.
     let column = MSELoss::new().call((&random([4, 3]), &x));
     assert!(column.check().is_ok());
     assert!(
@@ -300,7 +300,7 @@ fn a_transformer_is_its_encoder_and_decoder() {
                 .call((&tgt, &memory, AttentionMasks::new().attn_mask(&causal))),
         ),
     );
-    // What comes later is not seen.
+    // Later positions are not seen.
     let changed = tgt.set(4.., 0.0);
     let z = model.call((&src, &changed, masks()));
     near(&z.i(..4), &values(&y.i(..4)));
@@ -313,13 +313,13 @@ fn a_transformer_is_its_encoder_and_decoder() {
     assert!(Transformer::new(7, 2).is_err());
 }
 
-/// For how many leading dims a dropout of ones decides anew; `None` where it refuses the input.
+/// Returns the number of leading dims for which a dropout of ones draws separately; `None` if it refuses the input.
 fn decides_for(layer: &dyn Fn(&Tensor) -> Tensor, rank: usize) -> Option<usize> {
     let shape = [24, 25, 3, 4, 2, 3];
     let y = layer(&Tensor::ones(&shape[..rank], DType::F32));
     y.error().is_none().then_some(())?;
     let y = y.to_vec::<f32>().unwrap();
-    // The least number of leading dims under which all elements are alike.
+    // The smallest number of leading dims under which all elements are equal.
     let alike = |own: &usize| {
         let each: usize = shape[*own..rank].iter().product();
         y.chunks(each)
@@ -338,7 +338,7 @@ fn dropouts_take_pytorchs_ranks_and_drop_what_pytorch_drops() {
         ]
     }
     let (no, p) = (None, 0.5);
-    // By rank from 0 on.
+    // The ranks start at 0.
     let table = [
         (
             both(Dropout1d::new(p).unwrap(), Tensor::dropout1d_with),

@@ -1,4 +1,4 @@
-//! Checkpoints of PyTorch's, loaded into modules and optimisers. The files come from `fixtures.py` of the crate
+//! PyTorch's checkpoints, loaded into modules and optimisers. The files come from `fixtures.py` of the crate
 //! `kiln-formats`.
 
 use crate::support::values;
@@ -21,7 +21,7 @@ fn fixture(name: &str) -> Result<Value> {
     )
 }
 
-/// Goes on for three steps, as PyTorch did.
+/// Trains for three more steps, as PyTorch did.
 fn steps(model: &Sequential, optimizer: &mut Optimizer, data: &Value) -> Result<()> {
     let (x, y) = (data.get("x")?.tensor()?, data.get("y")?.tensor()?);
     for _ in 0..3 {
@@ -65,7 +65,7 @@ fn training_that_pytorch_began_goes_on() -> Result<()> {
         };
         assert_eq!(optimizer.lr(), lr, "{name}");
 
-        // What Kiln saves of it is what PyTorch saved.
+        // Kiln saves the state that PyTorch saved.
         let path = std::env::temp_dir().join(format!("kiln-{name}-{}.pt", std::process::id()));
         save(&optimizer.state_dict()?, &path)?;
         let again = OptimizerState::try_from(&load(&path)?)?;
@@ -117,7 +117,7 @@ fn prefixes_of_wrappers_are_hinted_at() -> Result<()> {
         );
         model().load_state_dict(&wrapped.strip_prefix(prefix), true)?;
     }
-    // Not where another name is wrong.
+    // There is no hint if another name is wrong.
     let part = state.filter(|name| name != "2.bias");
     let text = model()
         .load_state_dict(&part, true)

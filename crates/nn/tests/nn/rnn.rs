@@ -20,7 +20,7 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// `w · x + b`, b of 0 where there is none.
+/// `w · x + b`; b is 0 if it is `None`.
 fn affine(w: &[f64], b: Option<&Vec<f64>>, x: &[f64]) -> Vec<f64> {
     let rows = w.chunks(x.len()).enumerate();
     rows.map(|(i, row)| {
@@ -95,7 +95,7 @@ const HIDDEN: usize = 4;
 const LENGTH: usize = 5;
 const BATCH: usize = 2;
 
-/// Runs the plain loop on every sample of `x` `[l, n, input]`; `[l, n, ..]`, `[states, n, hidden]` twice.
+/// Runs the plain loop on every sample of `x` `[l, n, input]`; returns `[l, n, ..]`, and `[states, n, hidden]` twice.
 fn naive_batch(
     kind: &str,
     m: &dyn Module,

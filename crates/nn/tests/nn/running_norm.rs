@@ -170,7 +170,7 @@ fn instance_norms_normalise_each_sample() {
     );
 }
 
-/// A loss whose computation fails behind the layer.
+/// A loss whose computation fails after the layer.
 fn failing_loss(layer: &impl Forward, x: &Tensor) -> Tensor {
     let y = layer.call(x).flatten(1);
     let labels = Tensor::from_slice(&[0i64, 99, 1, 0], [4]);

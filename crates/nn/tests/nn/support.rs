@@ -1,4 +1,4 @@
-//! What the tests share.
+//! The common functions of the tests.
 
 use kiln_nn::Module;
 use kiln_tensor::with_default_dtype;
@@ -53,7 +53,7 @@ pub fn check_gradients(m: &dyn Module, f: &dyn Fn() -> Tensor) {
                 .unwrap_or_else(|| panic!("{name} has no gradient")),
         );
         let (before, shape) = (held(&var), var.shape());
-        // A few elements of each are enough to tell one formula from another.
+        // A few elements of each parameter are enough to tell formulas apart.
         let step = (before.len() / 4).max(1);
         for i in (0..before.len()).step_by(step) {
             let at = |x: f64| {

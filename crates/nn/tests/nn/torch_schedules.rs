@@ -1,4 +1,4 @@
-//! Schedules that go on from PyTorch's checkpoints, and PyTorch's from these. The file comes from `schedules.py`.
+//! Schedules loaded from PyTorch's checkpoints, and PyTorch's schedules from these. The file comes from `schedules.py`.
 
 use kiln_formats::{Value, load, save};
 use kiln_nn::Result;
@@ -18,7 +18,7 @@ fn optimizer() -> Result<Optimizer> {
     Ok(optimizer)
 }
 
-/// Those of `schedules.py`, by the same names.
+/// The schedules of `schedules.py`, by the same names.
 fn schedules() -> Vec<(&'static str, Vec<Box<dyn Schedule>>)> {
     let one = |s: Box<dyn Schedule>| vec![s];
     let linear = |factor, total| LinearLR::new().start_factor(factor).total_iters(total);
@@ -85,7 +85,7 @@ fn fixture() -> Result<Value> {
     load(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nn/schedules.pt"))
 }
 
-/// The rates of the groups and the momentum of the first, as stored.
+/// Compares the rates of the groups and the momentum of the first with the stored ones.
 fn compare(name: &str, optimizer: &Optimizer, wanted: &Value) -> Result<()> {
     let mut found = optimizer.lr();
     found.extend(optimizer.groups()[0].number("momentum"));
@@ -125,15 +125,15 @@ fn schedules_that_pytorch_began_go_on() -> Result<()> {
     Ok(())
 }
 
-/// Everything in `found` is in `wanted`, with the same values.
+/// Asserts that everything in `found` is in `wanted`, with the same values.
 fn assert_part(path: &str, found: &Value, wanted: &Value) -> Result<()> {
-    /// What PyTorch leaves as it was where a schedule has ended, or counts in one of its schedules only.
+    /// The entries that PyTorch does not update after a schedule has ended, or counts in only one of its schedules.
     const HISTORY: [&str; 2] = ["_last_lr", "_step_count"];
     for (key, value) in found.entries() {
         let key = key.str()?;
         let (path, inner) = (format!("{path}.{key}"), path.contains("_schedulers"));
         let Ok(wanted) = wanted.get(key) else {
-            // The outermost of several has no rates of its own.
+            // The outermost of several schedules has no rates of its own.
             assert!(
                 path.starts_with("sequential.") && !inner,
                 "{path} is not there"
@@ -157,7 +157,7 @@ fn assert_part(path: &str, found: &Value, wanted: &Value) -> Result<()> {
     Ok(())
 }
 
-/// A number, or those in a list.
+/// A number, or the numbers in a list.
 fn numbers(value: &Value) -> Vec<f64> {
     match value.list() {
         Ok(all) => all.iter().flat_map(numbers).collect(),
@@ -178,7 +178,7 @@ fn schedules_go_on_in_pytorch() -> Result<()> {
         let state = Value::from(&scheduler);
         assert_part(name, &state, stored.get(name)?.get("scheduler")?)?;
         let optimizer = Value::from(&optimizer.state_dict()?);
-        // What schedules keep in groups.
+        // The numbers that schedules keep in groups.
         let groups = optimizer.get("param_groups")?.list()?;
         let theirs = stored.get(name)?.get("optimizer")?.get("param_groups")?;
         for (group, theirs) in groups.iter().zip(theirs.list()?) {

@@ -43,7 +43,7 @@ fn data() -> (Tensor, Tensor) {
     (x, y)
 }
 
-/// One step of gradient descent; the loss.
+/// Makes one step of gradient descent, and returns the loss.
 fn step(net: &Net, x: &Tensor, y: &Tensor) -> Result<Tensor> {
     net.zero_grad();
     let loss = net.call(x).cross_entropy(y);

@@ -1,4 +1,4 @@
-//! Running statistics, computed anew.
+//! Recomputing running statistics.
 
 use crate::support::*;
 use kiln_nn::*;
@@ -21,7 +21,7 @@ fn held_by(norm: &BatchNorm1d) -> [Vec<f64>; 2] {
 fn they_are_the_averages_of_the_batches() {
     let model = model();
     let batches: Vec<Tensor> = (0..3).map(|_| random([5, 4])).collect();
-    // Something else stands there before.
+    // The statistics hold other values before.
     model.call(random([7, 4]) * 9.0).realize().unwrap();
     model.eval();
     model[3].train();

@@ -1,4 +1,4 @@
-//! Apex's levels and names: what each does to a model, several losses, and what is called in which order.
+//! Apex's levels and names: their effect on a model, several losses, and errors of calls out of order.
 
 use crate::random;
 use kiln_nn::amp::{self, Amp, FusedAdam, FusedSGD, Initialize, LossScale, OptLevel, ScaleLoss};
@@ -30,7 +30,7 @@ fn labels() -> Tensor {
     Tensor::from([0i64, 1, 2, 1, 0])
 }
 
-/// A step as Apex's users write it, with a factor of the loss.
+/// Makes a step as Apex's users write it, with a factor of the loss.
 fn step(amp: &mut Amp, m: &Sequential, o: &mut Optimizer, x: &Tensor, by: f32) -> Result<()> {
     o.zero_grad();
     let loss = amp.forward(x, |x| m.call(x)).cross_entropy(labels()) * by;
@@ -94,7 +94,7 @@ fn o0_is_plain_training_to_the_bit() {
         step(&mut amp, &with, &mut b, &x, 1.0).unwrap();
         assert_eq!(values(&plain), values(&with));
     }
-    // Switched off, nothing is done at any level.
+    // If disabled, nothing is done at any level.
     let off = model(3);
     let mut c = optimizer(&off);
     let how = Initialize::new(OptLevel::O3).enabled(false);
@@ -103,7 +103,7 @@ fn o0_is_plain_training_to_the_bit() {
     assert_eq!(values(&plain), values(&off));
 }
 
-/// An overflow is skipped, and the scale halved, in steps as they come and in a compiled one.
+/// An overflow is skipped, and the scale halved, in lazy steps and in a compiled one.
 #[test]
 fn overflows_are_skipped_at_o1_and_o2() {
     for level in [OptLevel::O1, OptLevel::O2] {
@@ -178,7 +178,7 @@ fn training_at_every_level_goes_down() {
     }
 }
 
-/// Two losses with scales of their own add up to one step, and masters are clipped.
+/// Two losses with scales of their own add up to one step, and master weights are clipped.
 #[test]
 fn several_losses_have_scales_of_their_own() {
     let (plain, with) = (model(4), model(4));
@@ -189,7 +189,7 @@ fn several_losses_have_scales_of_their_own() {
     let mut amp = amp::initialize(&with, &mut [&mut b], how).unwrap();
     let x = random(1, &[5, 7]);
     let parts = |y: &Tensor| [y.cross_entropy(labels()), y.square().mean(())];
-    // Without casts, so that both are the same numbers.
+    // There are no casts, so that both compute the same numbers.
     for part in parts(&plain.call(&x)) {
         part.backward_with(kiln_tensor::Backward::new().retain_graph(true))
             .unwrap();
@@ -212,7 +212,7 @@ fn several_losses_have_scales_of_their_own() {
     {
         assert!((a - b).abs() <= 1e-6 * (1.0 + a.abs()), "{a} {b}");
     }
-    // An overflow of one is that of its scale, and skips the step of both.
+    // An overflow of one loss changes only its scale, and skips the step of both.
     let before = values(&with)[..6].to_vec();
     b.zero_grad();
     for id in [0i64, 1] {
@@ -338,7 +338,7 @@ fn keywords_change_a_level_and_contradictions_are_errors() {
         let e = chosen(how).err().expect("it is wrong").to_string();
         assert!(e.contains(word), "{e}");
     }
-    // Outputs go where they are told.
+    // Outputs are cast to the given dtype.
     let m = model(1);
     let mut o = optimizer(&m);
     let how = Initialize::new(OptLevel::O3).cast_model_outputs(DType::F64);

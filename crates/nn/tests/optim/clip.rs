@@ -4,7 +4,7 @@ use crate::{assert_close, numbers};
 use kiln_nn::optim::{ClipNorm, clip_grad_norm_, clip_grad_norm_with, clip_grad_value_};
 use kiln_tensor::{Tensor, Var};
 
-/// Parameters whose gradients are these.
+/// Parameters with these gradients.
 fn with_gradients(seed: u64) -> (Vec<Var>, Vec<f64>) {
     let shapes: [&[usize]; 4] = [&[3, 5], &[7], &[], &[1, 1]];
     let mut all = Vec::new();

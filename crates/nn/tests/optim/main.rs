@@ -71,7 +71,7 @@ impl Net {
     }
 }
 
-/// Asserts that both agree within `tolerance`, relative to the larger of 1 and the expected.
+/// Asserts that both agree within `tolerance`, relative to the larger of 1 and the expected value.
 #[track_caller]
 fn assert_close(found: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(found.len(), expected.len());

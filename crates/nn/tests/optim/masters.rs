@@ -14,7 +14,7 @@ fn f32s(t: &Tensor) -> Vec<f32> {
     t.to_dtype(DType::F32).to_vec().unwrap()
 }
 
-/// A step with gradients from a seed, rounded to `dtype` whatever the parameters' is.
+/// Makes a step with gradients from a seed, rounded to `dtype` for parameters of any dtype.
 fn step(optimizer: &mut Optimizer, params: &[Var], seed: u64, dtype: DType) {
     for (i, p) in params.iter().enumerate() {
         let g = random(seed * 100 + i as u64, &p.shape()).to_dtype(dtype);
@@ -83,7 +83,7 @@ fn f32_parameters_beside_halves_have_no_master() {
     assert_ne!(masters[0].id(), params[0].id());
     assert_eq!(masters[1].id(), params[1].id());
     let old = f32s(&params[1].get());
-    // An f32 gradient of a master weight stands beside that of an f32 parameter of its shape.
+    // A master weight's f32 gradient is used beside that of an f32 parameter of the same shape.
     let g = random(9, &[3, 7]);
     masters[0].set_grad(&g).unwrap();
     params[1].set_grad(&g).unwrap();
@@ -104,7 +104,7 @@ fn masters_are_clipped_in_f32() {
     let mut optimizer = Optimizer::new(&p, SGD::new().lr(1.0)).unwrap();
     optimizer.keep_master_weights().unwrap();
     let masters = optimizer.master_params();
-    // Its square overflows in f16, and 1e-9 of it is 0 there.
+    // The gradient's square overflows in f16, and 1e-9 of it is 0 there.
     let g = Tensor::from([3e-3f32, 0.0, 0.0, 4e-3]);
     masters[0].set_grad(&g * 1e-6).unwrap();
     let norm = clip_grad_norm_(&masters, 1e-9).unwrap();
@@ -164,7 +164,7 @@ fn states_with_and_without_masters_load_into_either() {
     );
     assert!(!moments.state[&0].contains_key("master_param"));
 
-    // A master weight that was not saved begins with what its parameter holds.
+    // A master weight that was not saved begins with its parameter's value.
     let values: Vec<f32> = numbers(5, 21).into_iter().map(|x| x as f32).collect();
     low.assign(Tensor::from_slice(&values, [3, 7]).to_dtype(dtype))
         .unwrap();

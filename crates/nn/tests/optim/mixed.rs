@@ -1,4 +1,4 @@
-//! Training in mixed precision beside PyTorch's: how far losses are from those in f32. See `mixed.py`.
+//! Training in mixed precision compared with PyTorch's: the distance of its losses from those in f32. See `mixed.py`.
 
 use kiln_nn::amp::{GradScaler, Scaling};
 use kiln_nn::optim::{AdamW, Optimizer, SGD};
@@ -124,7 +124,7 @@ impl Task for Text {
     }
 }
 
-/// The losses of a training, and how many of its steps were skipped.
+/// The losses of a training, and the number of its skipped steps.
 fn run<T: Task>(batches: &[(Tensor, Tensor)], seed: u64, dtype: DType) -> Result<(Vec<f64>, i64)> {
     let w = weights(seed, &T::shapes());
     let mut optimizer = T::optimizer(&w);
@@ -144,7 +144,7 @@ fn run<T: Task>(batches: &[(Tensor, Tensor)], seed: u64, dtype: DType) -> Result
     Ok((losses, scaler.skipped()?[1]))
 }
 
-/// Means of 20 losses in a row.
+/// Means of 20 consecutive losses.
 fn smoothed(losses: &[f64]) -> Vec<f64> {
     losses
         .windows(20)

@@ -1,4 +1,4 @@
-//! An optimiser of a user's own: what it is given without a line of its own.
+//! A user-defined optimiser: the features that it gets without code of its own.
 
 use crate::{Net, random, train};
 use kiln_nn::optim::{AdamW, Description, Optimizer, Rule, Scalars, Update};
@@ -87,7 +87,7 @@ fn it_has_groups_and_goes_on_from_a_saved_state() {
     assert_eq!(half.values(), whole.values());
 }
 
-/// The largest outputs of a compiled step that are written over what is there, and of all.
+/// Returns the number of matrices that a compiled step writes in place, and of all that it writes.
 fn in_place(rule: impl Rule) -> (usize, usize) {
     let shapes: [&[usize]; 4] = [&[64, 32], &[64], &[32, 64], &[32]];
     let all: Vec<Var> = shapes
@@ -107,7 +107,7 @@ fn in_place(rule: impl Rule) -> (usize, usize) {
     .unwrap();
     let outputs = step.plan().outputs.iter().filter(|o| o.shape.len() == 2);
     let donors: Vec<bool> = outputs.map(|o| o.donor.is_some()).collect();
-    // Numbers that change are data: no run compiles, and each has its effect.
+    // Numbers that change are data: no run compiles, and each takes effect.
     let x = random(3, &[2, 32]);
     let before = net.values();
     optimizer.set_lr(0.0).unwrap();
@@ -121,7 +121,7 @@ fn in_place(rule: impl Rule) -> (usize, usize) {
 
 #[test]
 fn its_state_is_written_in_place_and_its_numbers_are_data() {
-    // Two matrices, and one moment each; AdamW keeps two.
+    // Two matrices, and one moment for each; AdamW keeps two.
     assert_eq!(in_place(LION), (4, 4));
     assert_eq!(in_place(AdamW::new()), (6, 6));
 }

@@ -1,10 +1,10 @@
-//! Numbers out of range are refused, wherever they come from, and change nothing.
+//! Numbers out of range are refused from every source, and change nothing.
 
 use crate::parameter;
 use kiln_nn::optim::*;
 use kiln_tensor::Var;
 
-/// What PyTorch refuses, and NaN, which it lets through in places.
+/// The values that PyTorch refuses, and NaN, which it accepts in places.
 const BELOW: [f64; 3] = [-1.0, f64::NEG_INFINITY, f64::NAN];
 const NOT_A_FRACTION: [f64; 5] = [-0.1, 1.0, 1.5, f64::INFINITY, f64::NAN];
 
@@ -15,7 +15,7 @@ fn w() -> Var {
 /// Makes a rule with a number.
 type Make = Box<dyn Fn(f64) -> kiln_tensor::Result<Optimizer>>;
 
-/// For each number of a rule, made with it, the values that are refused.
+/// Returns the numbers of each rule, and the values that are refused.
 fn table() -> Vec<(Make, &'static str, Vec<f64>)> {
     macro_rules! rows {
         ($($rule:ident { $($field:ident: $bad:expr),* })*) => {
@@ -94,7 +94,7 @@ fn a_learning_rate_out_of_range_leaves_every_group_as_it_is() {
     assert!(optimizer.load_state_dict(&state).is_err());
     assert_eq!(optimizer.lr(), [0.1, 0.2]);
 
-    // The first group would take this, the second not.
+    // The first group would accept this rate, the second would not.
     let schedule = LambdaLR::new(|epoch| if epoch == 1 { f64::NAN } else { 1.0 });
     let mut scheduler = Scheduler::new(&mut optimizer, schedule).unwrap();
     let before = scheduler.state_dict();

@@ -1,4 +1,4 @@
-//! What PyTorch does, from reference.json, which reference.py makes.
+//! PyTorch's results, from reference.json, which reference.py makes.
 
 use crate::{assert_close, numbers, parameter};
 use kiln_nn::optim::*;
@@ -31,7 +31,7 @@ fn values(parameters: &[Var]) -> Vec<f64> {
     parameters.iter().flat_map(read).collect()
 }
 
-/// An optimiser of a class with the arguments of these names, each of which must be one of them.
+/// Makes an optimiser of a class from named arguments; each name must be known.
 fn optimizer(parameters: &[Var], class: &str, options: &Value) -> Optimizer {
     let mut given: BTreeMap<String, Value> = serde_json::from_value(options.clone()).unwrap();
     macro_rules! classes {
@@ -153,7 +153,7 @@ fn lbfgs(parameters: &[Var], options: &Value) -> Optimizer {
     Optimizer::new(parameters, rule).unwrap()
 }
 
-/// A step; how often the loss was evaluated.
+/// Makes a step, and returns the number of evaluations of the loss.
 fn descend(optimizer: &mut Optimizer, parameters: &[Var], options: &Value) -> u64 {
     let mut evaluations = 0;
     let loss = optimizer.step_with(|| {
@@ -179,7 +179,7 @@ fn lbfgs_goes_where_pytorch_goes_and_on_from_a_saved_state() {
             evaluations += descend(&mut optimizer, &parameters, options);
             eprintln!("{options}, step {i}");
             assert_close(&values(&parameters), &list(wanted), 1e-7);
-            // The next step is that of another optimiser with the same state.
+            // Another optimiser with the same state makes the next step.
             let saved = optimizer.state_dict().unwrap();
             optimizer = lbfgs(&parameters, options);
             optimizer.load_state_dict(&saved).unwrap();
@@ -259,7 +259,7 @@ fn steps_with_a_closure_are_those_without() {
     assert_eq!(run(true), run(false));
 }
 
-/// One of the schedules by its name there.
+/// Makes one of the schedules by its name in the reference.
 fn scheduler(name: &str, optimizer: &mut Optimizer) -> Result<Scheduler> {
     let cyclic = || CyclicLR::new().base_lr(0.1).max_lr(0.9).step_size_up(3);
     let exp_range = cyclic().mode(CyclicMode::ExpRange).gamma(0.9);

@@ -1,10 +1,10 @@
-//! Updates that are recorded once for all parameters of a shape are those that are recorded one by one.
+//! Updates that are recorded once for all parameters of a shape equal those that are recorded one by one.
 
 use crate::{Net, random};
 use kiln_nn::optim::*;
 use kiln_tensor::{DType, Tensor, Var};
 
-/// A rule of which each update is recorded as it is.
+/// A rule whose updates are all recorded separately.
 struct Each<R>(R);
 
 impl<R: Rule> Rule for Each<R> {
@@ -29,8 +29,8 @@ impl<R: Rule> Rule for Each<R> {
     }
 }
 
-/// The bits of parameters of several dtypes after some steps. Numbers change on the way, and once a parameter has
-/// no gradient.
+/// Returns the bits of parameters of several dtypes after some steps. Numbers change in between, and once a parameter
+/// has no gradient.
 fn trained(rule: impl Rule) -> Vec<u64> {
     let mut all = Net::new(5).all;
     let narrow = |dtype| Var::parameter(random(7, &[3, 5]).to_dtype(dtype)).unwrap();

@@ -1,4 +1,4 @@
-//! Scaling of losses: skipped steps and scales beside PyTorch's, and what is called in which order.
+//! Scaling of losses: skipped steps and scales compared with PyTorch's, and errors of calls out of order.
 
 use crate::{Net, parameter, random};
 use kiln_nn::amp::{GradScaler, Scaling};
@@ -48,7 +48,7 @@ fn step(w: &Var, c: &Tensor, scaler: &mut GradScaler, optimizer: &mut Optimizer)
     scaler.update()
 }
 
-/// Steps as they come, and as one compiled function.
+/// Lazy steps, and one compiled function.
 #[test]
 fn steps_are_skipped_where_pytorch_skips_them() {
     fn check(name: &str, rule: impl Rule + Clone) {
@@ -88,7 +88,7 @@ fn steps_are_skipped_where_pytorch_skips_them() {
                 wanted["_growth_tracker"].as_i64()
             );
             assert_eq!(found.skipped, [0, overflows.len() as i64]);
-            // Steps that were skipped are not counted by the optimiser.
+            // The optimiser does not count skipped steps.
             let made = optimizer.state_dict().unwrap().state[&0]["step"]
                 .item::<f32>()
                 .unwrap();
@@ -99,7 +99,7 @@ fn steps_are_skipped_where_pytorch_skips_them() {
     check("AdamW", AdamW::new().lr(0.01));
 }
 
-/// A skipped step leaves every state of every rule as it is, to the bit.
+/// A skipped step leaves every state of every rule unchanged, to the bit.
 #[test]
 fn a_skipped_step_writes_nothing() {
     fn check(rule: impl Rule + Clone) {
@@ -138,7 +138,7 @@ fn a_skipped_step_writes_nothing() {
     check(Adafactor::new());
 }
 
-/// With powers of two for a scale, a step is that of unscaled training, to the bit.
+/// With powers of two for a scale, a step equals that of unscaled training, to the bit.
 #[test]
 fn scaled_training_is_plain_training() {
     let (plain, scaled) = (Net::new(1), Net::new(1));
@@ -241,7 +241,7 @@ fn optimisers_are_skipped_one_by_one() {
     assert_eq!(scaler.get_scale().unwrap(), 512.0);
 }
 
-/// The penalty of a gradient's norm, whose scale is taken off by hand and without reading it.
+/// The penalty of a gradient's norm, which is unscaled by hand and without reading the scale.
 #[test]
 fn gradient_penalties_are_unscaled() {
     let penalty = |scaler: Option<&GradScaler>| {
@@ -272,7 +272,7 @@ fn gradient_penalties_are_unscaled() {
     }
 }
 
-/// What is too small for f16 survives with a scale.
+/// Gradients too small for f16 survive with a scale.
 #[test]
 fn gradients_that_f16_can_not_hold_survive() {
     let run = |scale: f64| {
@@ -446,7 +446,7 @@ fn scales_stay_in_their_bounds() {
     assert_eq!(scales, [16.0, 16.0, 16.0, 8.0, 4.0, 4.0]);
 }
 
-/// After many skipped steps in a row there is one warning, in steps as they come and in compiled ones; a profile has the
+/// After many skipped steps in a row there is one warning, in lazy steps and in compiled ones; a profile has the
 /// scales.
 #[test]
 fn many_skipped_steps_are_warned_of_and_scales_profiled() {

@@ -92,7 +92,7 @@ fn one_cycle_moves_rate_and_momentum_and_ends() {
         momentum.push(optimizer.groups()[0].number("momentum").unwrap());
         scheduler.step(&mut optimizer).unwrap();
     }
-    // Up over steps 0 to 4, down over 4 to 9.
+    // The rate rises over steps 0 to 4 and falls over 4 to 9.
     let up = (0..5).map(|s| 0.25 + 0.75 * s as f64 / 4.0);
     let down = (1..6).map(|s| 1.0 - 0.875 * s as f64 / 5.0);
     assert_close(&lr, &up.chain(down).collect::<Vec<_>>(), 1e-14);

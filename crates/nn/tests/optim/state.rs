@@ -1,4 +1,4 @@
-//! Groups, gradients that are missing, saving and loading.
+//! Groups, missing gradients, saving and loading.
 
 use crate::{Net, parameter, random, train};
 use kiln_nn::optim::{Adam, AdamW, Optimizer, OptimizerState, RMSprop, Rule, SGD};

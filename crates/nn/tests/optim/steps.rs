@@ -1,4 +1,4 @@
-//! Steps as programs: how many plans, in place, what survives them.
+//! Steps as programs: the number of plans, updates in place, and recovery from failures.
 
 use crate::{Net, parameter, random};
 use kiln_nn::optim::{AdamW, LBFGS, Optimizer, SGD, clip_grad_norm_};
@@ -8,7 +8,7 @@ use kiln_tensor::{
 };
 use std::sync::{Arc, Mutex};
 
-/// Runs a test in a process of its own: counters and memory figures are the process's.
+/// Runs a test in a process of its own, because counters and memory figures are per process.
 fn alone(name: &str, test: impl FnOnce()) {
     if std::env::var_os("KILN_ALONE").is_some() {
         return test();
@@ -27,7 +27,7 @@ fn batch(i: u64) -> Tensor {
     random(100 + i, &[6, 7])
 }
 
-/// A step with everything in it: forward, backward, clipping, update.
+/// Makes a step with forward, backward, clipping and update.
 fn step(net: &Net, optimizer: &mut Optimizer, x: &Tensor) -> Result<Tensor, Error> {
     optimizer.zero_grad();
     let loss = net.loss(x);
@@ -68,7 +68,7 @@ fn in_place(clip: bool) {
     for o in outputs {
         assert!(o.donor.is_some(), "{:?} is a second copy", o.shape);
     }
-    // The gradients are all that is as large as the parameters.
+    // Of the buffers, only the gradients are as large as the parameters.
     let report = compiled.explain().memory.unwrap();
     let parameters: usize = sizes.iter().sum();
     assert!(report.outputs < 256, "{report:?}");
@@ -186,7 +186,7 @@ fn a_logged_running_loss_keeps_memory_flat() {
     });
 }
 
-/// Pages of memory that this process has; 0 where the system does not say.
+/// Returns the resident pages of this process; 0 if the system does not report them.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let field = text.split_whitespace().nth(1);
@@ -212,7 +212,7 @@ fn micro_batches_accumulate_to_the_gradient_of_the_whole() {
     }
 }
 
-/// Two networks in turn, the second's input made by the first: a tensor they share, or made twice.
+/// Trains two networks in turn. The first makes the second's input: one shared tensor, or one made twice.
 fn adversaries(shared: bool) -> Vec<f32> {
     let (generator, judge) = (Net::new(20), {
         let shapes: [&[usize]; 4] = [&[13, 5], &[13], &[2, 13], &[2]];
@@ -272,7 +272,7 @@ fn a_step_that_fails_changes_nothing_and_the_next_one_works() {
 
 #[test]
 fn a_step_that_fails_rolls_counts_and_unrelated_parameters_back() {
-    // The count of SGD's steps depends on no gradient, nor does b's on a's.
+    // SGD's step count depends on no gradient, and b's count does not depend on a's.
     let (a, b) = (parameter(1, &[3]), parameter(2, &[3]));
     let mut optimizer = Optimizer::new([&a, &b], SGD::new()).unwrap();
     let mut train = |index: i64| {
@@ -291,7 +291,7 @@ fn a_step_that_fails_rolls_counts_and_unrelated_parameters_back() {
     assert_eq!(train(7), (true, steps, held));
 }
 
-/// A row that is out of range, which only a run finds out.
+/// Looks up a row out of range, which is found only when it runs.
 fn no_row() -> Tensor {
     let rows = Tensor::from([[1.0f32, 2.0]]);
     rows.index_select(0, Tensor::from([7i64]))
@@ -331,7 +331,7 @@ fn warnings_of_a_search_show_the_line_of_the_step() {
         let hook = move |text: &str| seen.lock().unwrap().push(text.to_string());
         set_warning_hook(Some(Arc::new(hook)));
         for n in 1..40 {
-            // The second one's offset is a number in the plan.
+            // The second parameter's offset is a constant in the plan.
             let (a, b) = (parameter(1, &[n]), parameter(2, &[3]));
             let mut optimizer = Optimizer::new([&a, &b], LBFGS::new().max_iter(2)).unwrap();
             let loss = || {

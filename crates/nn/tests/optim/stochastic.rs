@@ -1,4 +1,4 @@
-//! Stochastic rounding of parameters of bf16: to neighbours alone, right in the mean, the same from the same seed on
+//! Stochastic rounding of parameters of bf16: only to neighbours, right in the mean, and the same from the same seed on
 //! every engine.
 
 use kiln_nn::amp::{GradScaler, Scaling};
@@ -54,7 +54,7 @@ fn numbers_go_to_their_neighbours_and_are_right_in_the_mean() -> Result<()> {
             &found[..4]
         );
         let mean = found.iter().map(|x| f64::from(*x)).sum::<f64>() / N as f64;
-        // Six standard deviations of a mean of numbers that are 0 or 1 times the gap.
+        // The bound is six standard deviations of the mean of numbers that are 0 or 1 times the gap.
         let [exact, gap] = [f64::from(exact), f64::from((b - a).abs())];
         let part = (exact - f64::from(a)).abs() / gap.max(1e-300);
         let wide = 6.0 * gap * (part * (1.0 - part) / N as f64).sqrt();
@@ -89,7 +89,7 @@ fn the_seed_decides() -> Result<()> {
     Ok(())
 }
 
-/// Steps as they come and a compiled step draw the same numbers; skipped ones change nothing.
+/// Lazy steps and a compiled step draw the same numbers; skipped ones change nothing.
 #[test]
 fn compiled_and_skipped_steps() -> Result<()> {
     let run = |compiled: bool| -> Result<Vec<Vec<f32>>> {
