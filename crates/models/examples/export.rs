@@ -1,5 +1,5 @@
-//! Writes a workload into a package: `cargo run --release -p kiln-models --example export -- resnet50 resnet50.kiln`;
-//! with `--packed` behind it, its weights are packed for the level in use, too.
+//! Writes a workload into a package: `cargo run --release -p kiln-models --example export -- resnet50 resnet50.kiln`.
+//! With `--packed` at the end, it also packs the weights for the level in use.
 
 use kiln::package::{Builder, Features};
 use kiln_models::workloads;

@@ -13,33 +13,33 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BertConfig {
-    /// How many tokens there are.
+    /// The size of the vocabulary.
     pub vocab_size: usize,
-    /// Numbers of a token.
+    /// The width of a token.
     pub hidden_size: usize,
-    /// Blocks.
+    /// The number of blocks.
     pub num_hidden_layers: usize,
-    /// Heads of the attention, which divide the width.
+    /// The number of attention heads, which divide the width.
     pub num_attention_heads: usize,
-    /// Width between the two linear layers of a block.
+    /// The width between the two linear layers of a block.
     pub intermediate_size: usize,
-    /// What is between them.
+    /// The activation between the two linear layers.
     pub hidden_act: String,
-    /// Probability that dropout makes a number zero in training.
+    /// The probability that dropout zeroes a number in training.
     pub hidden_dropout_prob: f64,
-    /// Probability that an attention weight is dropped in training.
+    /// The probability that an attention weight is dropped in training.
     pub attention_probs_dropout_prob: f64,
-    /// The most tokens of a text.
+    /// The maximal length of a text in tokens.
     pub max_position_embeddings: usize,
-    /// How many kinds of tokens there are.
+    /// The number of kinds of tokens.
     pub type_vocab_size: usize,
-    /// The deviation of new weights.
+    /// The standard deviation of new weights.
     pub initializer_range: f64,
-    /// What norms add to the variance.
+    /// The term that norms add to the variance.
     pub layer_norm_eps: f64,
-    /// The dropout in front of a classifier; `hidden_dropout_prob` unless given.
+    /// The dropout before a classifier; `hidden_dropout_prob` unless given.
     pub classifier_dropout: Option<f64>,
-    /// Whether the matrix of the scores of tokens is that of the tokens.
+    /// True if the matrix of the token scores is the embedding matrix.
     pub tie_word_embeddings: bool,
 }
 
@@ -78,7 +78,7 @@ impl BertConfig {
     }
 }
 
-/// What BERT reads: tokens, and what is known of them.
+/// The inputs of BERT: tokens, their mask and their kinds.
 ///
 /// ```
 /// use kiln::Tensor;
@@ -92,14 +92,14 @@ impl BertConfig {
 pub struct BertInputs<T = Tensor> {
     /// The tokens, `[n, l]`.
     pub input_ids: T,
-    /// 0 at padding, `[n, l]`.
+    /// A mask that is 0 at padding, `[n, l]`.
     pub attention_mask: Option<T>,
     /// The kind of each token, `[n, l]`; 0 unless given.
     pub token_type_ids: Option<T>,
 }
 
 impl<T> BertInputs<T> {
-    /// Tokens alone.
+    /// Makes inputs of tokens alone.
     pub fn new(input_ids: T) -> BertInputs<T> {
         BertInputs {
             input_ids,
@@ -108,7 +108,7 @@ impl<T> BertInputs<T> {
         }
     }
 
-    /// With a mask that is 0 at padding.
+    /// Adds a mask that is 0 at padding.
     pub fn attention_mask(self, mask: T) -> BertInputs<T> {
         BertInputs {
             attention_mask: Some(mask),
@@ -116,7 +116,7 @@ impl<T> BertInputs<T> {
         }
     }
 
-    /// With the kind of each token.
+    /// Adds the kind of each token.
     pub fn token_type_ids(self, kinds: T) -> BertInputs<T> {
         BertInputs {
             token_type_ids: Some(kinds),
@@ -147,7 +147,7 @@ impl Forward<BertInputs> for BertEmbeddings {
     }
 }
 
-/// Tokens' states, and which keys take part.
+/// The states of the tokens, and a mask of the keys that take part.
 type Masked = (Tensor, Option<Tensor>);
 
 #[derive(Module)]
@@ -176,7 +176,7 @@ impl Forward<Masked> for BertSelfAttention {
 }
 
 module!(
-    /// A linear layer whose result is added to what the block saw, and normalised.
+    /// A linear layer whose result is added to the block's input, and normalised.
     struct BertOutput(from: usize, config: &BertConfig) {
         dense: Linear = Linear::new(from, config.hidden_size),
         LayerNorm: LayerNorm = config.norm(),
@@ -191,7 +191,7 @@ impl Forward<(Tensor, Tensor)> for BertOutput {
     }
 }
 
-/// Its first part is called `self`, which no field can be.
+/// The attention of a block. Its first part is named `self`, which can't be a field's name.
 struct BertAttention {
     attention: BertSelfAttention,
     output: BertOutput,
@@ -305,8 +305,8 @@ impl Forward for BertPooler {
 }
 
 /// "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding" (Devlin et al., 2018), with the
-/// names that the library `transformers` gives its weights: tokens `[n, l]`, or [`BertInputs`], to the last states of
-/// the tokens, `[n, l, hidden_size]`, and what the first of them says of the whole, `[n, hidden_size]`, if there is a
+/// weight names of the library `transformers`. It takes tokens `[n, l]`, or [`BertInputs`]. It returns the last states
+/// of the tokens, `[n, l, hidden_size]`, and the pooled state of the first token, `[n, hidden_size]`, if there is a
 /// pooling layer.
 ///
 /// ```
@@ -340,15 +340,15 @@ pub struct BertModel {
 }
 
 impl BertModel {
-    /// With random weights.
+    /// Makes the model with random weights.
     ///
     /// # Errors
-    /// If the heads don't divide the width, there is no such activation, or inside `compile`: make networks before.
+    /// If the heads don't divide the width, the activation is unknown, or inside `compile`: make networks before.
     pub fn new(config: BertConfig) -> Result<BertModel> {
         BertModel::with_pooling(config, true)
     }
 
-    /// With random weights, with or without a pooling layer.
+    /// Makes the model with random weights, with or without a pooling layer.
     ///
     /// # Errors
     /// As [`BertModel::new`].
@@ -372,7 +372,7 @@ impl BertModel {
         &self.config
     }
 
-    /// The matrix of the tokens.
+    /// Returns the embedding matrix of the tokens.
     pub(crate) fn words(&self) -> &kiln::Var {
         &self.embeddings.word_embeddings.weight
     }

@@ -1,4 +1,4 @@
-//! BERT with what it is trained for.
+//! BERT with the heads of its tasks.
 #![allow(non_snake_case)] // transformers' names
 
 use crate::text::{self, Activation};
@@ -14,12 +14,12 @@ fn is_head(name: &str) -> bool {
     name.starts_with("cls.") || name.starts_with("classifier.")
 }
 
-/// Reading and writing, for each of the models.
+/// Reading and writing of each model.
 macro_rules! pretrained {
     ($($name:ident |$folder:ident| $made:expr, |$model:ident, $state:ident| $fitted:expr;)*) => {$(
         impl $name {
-            /// Assigns the weights of a file of any BERT of these sizes, whether or not its names begin with `bert.`;
-            /// the report says what was missing and what was left over.
+            /// Assigns the weights of a file of any BERT of these sizes, with or without the prefix `bert.` of names.
+            /// The report lists missing and unexpected names.
             ///
             /// # Errors
             /// Lists every shape that differs.
@@ -30,7 +30,8 @@ macro_rules! pretrained {
                 self.load_state_dict(&state, false)
             }
 
-            /// The model of a folder with `config.json` and weights, and what was missing and left over.
+            /// Reads the model of a folder with `config.json` and weights. The report lists missing and unexpected
+            /// names.
             ///
             /// # Errors
             /// If the folder can't be read, or the weights don't fit the configuration.
@@ -42,7 +43,7 @@ macro_rules! pretrained {
                 Ok((model, report))
             }
 
-            /// Writes `config.json` and the weights into a folder, which the library `transformers` reads.
+            /// Writes `config.json` and the weights into a folder that the library `transformers` can read.
             ///
             /// # Errors
             /// If the folder can't be written.
@@ -84,7 +85,7 @@ impl Forward for BertPredictionHeadTransform {
     }
 }
 
-/// The bias of the decoder stands under a name of its own, too.
+/// The bias of the decoder also has a name of its own.
 #[derive(Module)]
 struct BertLMPredictionHead {
     bias: Var,
@@ -105,8 +106,8 @@ module!(
     }
 );
 
-/// BERT with scores of what each token is, `[n, l, vocab_size]`, from the same inputs as [`BertModel`], for tokens that
-/// were masked. With `tie_word_embeddings` the matrix of the scores is that of the tokens.
+/// BERT with scores of each token, `[n, l, vocab_size]`, from the same inputs as [`BertModel`], to predict masked
+/// tokens. With `tie_word_embeddings`, the matrix of the scores is the embedding matrix.
 #[derive(Module)]
 pub struct BertForMaskedLM {
     bert: BertModel,
@@ -115,7 +116,7 @@ pub struct BertForMaskedLM {
 }
 
 impl BertForMaskedLM {
-    /// With random weights.
+    /// Makes the model with random weights.
     ///
     /// # Errors
     /// As [`BertModel::new`].
@@ -151,7 +152,7 @@ impl BertForMaskedLM {
     }
 
     fn fitted(&self, state: &StateDict) -> StateDict {
-        // What the same files hold for other tasks.
+        // The weights of other tasks in the same files.
         let others = ["bert.pooler.", "cls.seq_relationship."];
         let state = text::fitted(state, PREFIX, true, is_head);
         let mut state = state.filter(|name| !others.iter().any(|o| name.starts_with(o)));
@@ -194,7 +195,7 @@ pub struct BertForSequenceClassification {
 }
 
 impl BertForSequenceClassification {
-    /// With random weights.
+    /// Makes the model with random weights.
     ///
     /// # Errors
     /// As [`BertModel::new`].

@@ -9,7 +9,7 @@ use kiln::{Result, Tensor, Var, default_dtype};
 
 const EPS: f64 = 1e-6;
 
-/// What a block's result is multiplied with at the beginning of training.
+/// The initial factor of a block's result.
 const LAYER_SCALE: f64 = 1e-6;
 
 module!(
@@ -76,11 +76,11 @@ impl ConvNeXt {
         convnext_large "L" [192, 384, 768, 1536], [3, 3, 27, 3], 0.5;
     }
 
-    /// So many blocks of so many channels in each of four stages; in training the last one is dropped with probability
-    /// `stochastic_depth`, the first never, those between more and more.
+    /// Makes a network with four stages of `blocks` blocks of `channels` channels each. In training, the last block is
+    /// dropped with probability `stochastic_depth` and the first never; in between, the probability grows linearly.
     ///
     /// # Errors
-    /// If the probability is none, or inside `compile`: make networks before.
+    /// If the probability is out of range, or inside `compile`: make networks before.
     pub fn new(
         channels: [usize; 4],
         blocks: [usize; 4],

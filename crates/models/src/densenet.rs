@@ -1,4 +1,4 @@
-//! Networks whose layers see the results of all before them.
+//! Networks whose layers take the results of all layers before them.
 
 use kiln::nn::{
     AvgPool2d, BatchNorm2d, Conv2d, Forward, Hooks, Kernel, Linear, MaxPool2d, Module, ReLU,
@@ -6,11 +6,11 @@ use kiln::nn::{
 };
 use kiln::{Pool, Result, Tensor, cat};
 
-/// How many times the channels of a layer's result its 1x1 convolution has.
+/// The ratio of a 1x1 convolution's channels to those of its layer's result.
 const BOTTLENECK: usize = 4;
 
 module!(
-    /// A 1x1 and a 3x3 convolution behind batch norms, whose result is put behind the channels of the input.
+    /// A 1x1 and a 3x3 convolution after batch norms, whose result is appended to the channels of the input.
     struct DenseLayer(from: usize, growth: usize) {
         norm1: BatchNorm2d = BatchNorm2d::new(from),
         conv1: Conv2d = Conv2d::new(from, BOTTLENECK * growth, Kernel::new(1).bias(false)),
@@ -28,8 +28,8 @@ impl Forward for DenseLayer {
     }
 }
 
-/// "Densely Connected Convolutional Networks" (Huang et al., 2016): images `[n, 3, h, w]` of at least 29 by 29 to scores
-/// `[n, classes]`.
+/// "Densely Connected Convolutional Networks" (Huang et al., 2016): images `[n, 3, h, w]` of at least 29 by 29 to
+/// scores `[n, classes]`.
 ///
 /// ```
 /// use kiln::nn::{Forward, Module};
@@ -69,7 +69,8 @@ impl DenseNet {
         densenet201 201 32 [6, 12, 48, 32], 64;
     }
 
-    /// So many layers in each of four blocks, which add `growth` channels each to those of the stem.
+    /// Makes a network of four blocks with this many layers each. Each layer adds `growth` channels, beginning with
+    /// those of the stem.
     ///
     /// # Errors
     /// Inside `compile`: make networks before.
@@ -107,7 +108,7 @@ impl DenseNet {
     }
 }
 
-/// Halves channels and sizes.
+/// Makes layers that halve channels and sizes.
 fn transition(from: usize) -> Result<Sequential> {
     sequential![
         "norm": BatchNorm2d::new(from),

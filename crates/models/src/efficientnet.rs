@@ -20,7 +20,7 @@ const STAGES: [Stage; 7] = [
     (6, 3, 1, 192, 320, 1),
 ];
 
-/// How a network differs from the smallest one.
+/// The settings in which a network differs from the smallest one.
 struct Scale {
     width: f64,
     depth: f64,
@@ -42,7 +42,8 @@ impl Scale {
     }
 }
 
-/// Expansion, depthwise convolution, weighing of channels and projection, beside a shortcut where the shape stays.
+/// Expansion, depthwise convolution, squeeze-and-excitation and projection, with a shortcut where the shape stays the
+/// same.
 #[derive(Module)]
 struct MBConv {
     block: Sequential,
@@ -122,7 +123,7 @@ macro_rules! sizes {
     )*};
 }
 
-/// The norms of the larger networks.
+/// Returns the norms of the larger networks.
 fn slow() -> BatchNorm {
     BatchNorm::new().eps(1e-3).momentum(0.01)
 }
@@ -140,7 +141,7 @@ impl EfficientNet {
     }
 
     fn new(scale: &Scale, classes: usize) -> Result<EfficientNet> {
-        /// With which probability the last block but one is dropped, almost.
+        /// Block `i` of `n` is dropped with this probability times `i / n`.
         const STOCHASTIC_DEPTH: f64 = 0.2;
         let mut from = scale.channels(32);
         let stem = scale.conv(3, from, same(3).stride(2))?;

@@ -7,8 +7,8 @@ use kiln::nn::{
 };
 use kiln::{AsTensor, Pool, Result, Tensor, cat};
 
-/// Images that were normalised with ImageNet's means and deviations, `[n, 3, h, w]`, as if with means and deviations
-/// of 0.5, for which the published weights of these networks are.
+/// Converts images that were normalised with ImageNet's means and deviations, `[n, 3, h, w]`, to means and deviations
+/// of 0.5, which the published weights of these networks expect.
 pub(crate) fn from_imagenet(images: &Tensor) -> Tensor {
     let (means, deviations) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
     let channels = |f: &dyn Fn(usize) -> f64| {
@@ -20,14 +20,14 @@ pub(crate) fn from_imagenet(images: &Tensor) -> Tensor {
     images * &scale + &shift
 }
 
-/// A pooling of the maxima of 3x3, or of `size` by `size`, that halves the size, rounded up.
+/// Makes a max pooling of `size` by `size` windows that halves the size, rounded up.
 fn halving(size: usize) -> Result<MaxPool2d> {
     MaxPool2d::new(Pool::new(size).stride(2).ceil_mode(true))
 }
 
 module!(
-    /// Four branches side by side: 1x1, 3x3, a second 3x3 where the paper has 5x5, and pooling. `to` are the channels
-    /// of all convolutions.
+    /// Four parallel branches: 1x1, 3x3, a second 3x3 where the paper has 5x5, and pooling. `to` are the channels of
+    /// all convolutions.
     struct Inception(from: usize, to: [usize; 6]) {
         branch1: BasicConv2d = BasicConv2d::new(from, to[0], Kernel::new(1)),
         branch2: Sequential = sequential![
@@ -54,7 +54,7 @@ impl Forward for Inception {
 }
 
 module!(
-    /// Scores from within the network, so that training reaches its first layers.
+    /// Scores from an inner layer, which give the first layers a stronger gradient in training.
     struct InceptionAux(from: usize, classes: usize) {
         conv: BasicConv2d = BasicConv2d::new(from, 128, Kernel::new(1)),
         fc1: Linear = Linear::new(2048, 1024),
@@ -71,14 +71,14 @@ impl Forward for InceptionAux {
     }
 }
 
-/// How a [`GoogLeNet`] is made. The default has 1000 classes and auxiliary heads, as torchvision's class.
+/// The settings of a [`GoogLeNet`]. The default has 1000 classes and auxiliary heads, as torchvision's class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GoogLeNetConfig {
-    /// Scores of an image.
+    /// The number of scores of an image.
     pub classes: usize,
-    /// Whether there are auxiliary heads, which training uses.
+    /// True if there are auxiliary heads, which training uses.
     pub aux_logits: bool,
-    /// Whether images come normalised with ImageNet's means and deviations, and are first brought to those of the
+    /// True if images are normalised with ImageNet's means and deviations, and are first converted to those of the
     /// published weights.
     pub transform_input: bool,
 }
@@ -93,7 +93,7 @@ impl Default for GoogLeNetConfig {
     }
 }
 
-/// What a [`GoogLeNet`] gives.
+/// The results of a [`GoogLeNet`].
 #[derive(Clone, Debug)]
 pub struct GoogLeNetOutputs {
     /// Scores `[n, classes]`.
@@ -104,8 +104,9 @@ pub struct GoogLeNetOutputs {
     pub aux_logits1: Option<Tensor>,
 }
 
-/// GoogLeNet, or Inception v1 ("Going Deeper with Convolutions", Szegedy et al., 2014): images `[n, 3, h, w]` of at least
-/// 15 by 15 to scores `[n, classes]`. In training [`GoogLeNet::outputs`] gives the scores of the auxiliary heads too.
+/// GoogLeNet, or Inception v1 ("Going Deeper with Convolutions", Szegedy et al., 2014): images `[n, 3, h, w]` of at
+/// least 15 by 15 to scores `[n, classes]`. In training, [`GoogLeNet::outputs`] also returns the scores of the
+/// auxiliary heads.
 ///
 /// ```
 /// use kiln::nn::{Forward, Module};
@@ -152,7 +153,7 @@ pub struct GoogLeNet {
 }
 
 impl GoogLeNet {
-    /// With random weights.
+    /// Makes the network with random weights.
     ///
     /// # Errors
     /// Inside `compile`: make networks before.
@@ -190,10 +191,10 @@ impl GoogLeNet {
         })
     }
 
-    /// The scores of images `[n, 3, h, w]`, and in training those of the auxiliary heads, where there are such.
+    /// Returns the scores of images `[n, 3, h, w]`, and in training those of the auxiliary heads, if there are any.
     ///
     /// # Errors
-    /// What is wrong with the images.
+    /// If the images do not fit.
     #[track_caller]
     pub fn outputs(&self, images: impl AsTensor) -> Result<GoogLeNetOutputs> {
         let mut x = images.as_tensor().into_owned();

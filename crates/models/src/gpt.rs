@@ -10,11 +10,11 @@ use kiln::{Result, Tensor};
 /// The sizes of a [`Gpt`]. The default is the smallest GPT-2's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GptConfig {
-    /// How many tokens there are.
+    /// The size of the vocabulary.
     pub vocabulary: usize,
-    /// The most tokens of a text.
+    /// The maximal length of a text in tokens.
     pub context: usize,
-    /// Blocks.
+    /// The number of blocks.
     pub layers: usize,
     /// The sizes of a block.
     pub block: TransformerConfig,
@@ -35,8 +35,8 @@ impl Default for GptConfig {
 }
 
 /// GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019), with the exact GELU: tokens
-/// `[n, length]` to scores `[n, length, vocabulary]` of the token that follows each. The matrix of the scores is that
-/// of the tokens.
+/// `[n, length]` to scores `[n, length, vocabulary]` of the token that follows each. The matrix of the scores is the
+/// embedding matrix of the tokens.
 ///
 /// ```
 /// use kiln::Tensor;
@@ -61,14 +61,14 @@ pub struct Gpt {
 }
 
 impl Gpt {
-    /// With random weights.
+    /// Makes the network with random weights.
     ///
     /// # Errors
     /// If the heads don't divide the width, or inside `compile`: make networks before.
     pub fn new(config: GptConfig) -> Result<Gpt> {
         let embedding = |rows: usize| -> Result<Embedding> {
             let embedding = Embedding::new(rows, config.block.width)?;
-            // Scores are products with these rows: those of deviation 1 would be far from 0.
+            // Scores are products with these rows: with a deviation of 1 they would be far from 0.
             init::normal_(&embedding.weight, 0.0, 0.02)?;
             Ok(embedding)
         };

@@ -14,35 +14,35 @@ use std::path::Path;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GPT2Config {
-    /// How many tokens there are.
+    /// The size of the vocabulary.
     pub vocab_size: usize,
-    /// The most tokens of a text.
+    /// The maximal length of a text in tokens.
     pub n_positions: usize,
-    /// Numbers of a token.
+    /// The width of a token.
     pub n_embd: usize,
-    /// Blocks.
+    /// The number of blocks.
     pub n_layer: usize,
-    /// Heads of the attention, which divide `n_embd`.
+    /// The number of attention heads, which divide `n_embd`.
     pub n_head: usize,
-    /// Width between the two linear layers of a block; four times `n_embd` unless given.
+    /// The width between the two linear layers of a block; four times `n_embd` unless given.
     pub n_inner: Option<usize>,
-    /// What is between them: `gelu_new` is GELU approximated with tanh.
+    /// The activation between the two linear layers: `gelu_new` is GELU approximated with tanh.
     pub activation_function: String,
-    /// Probability that dropout makes a number of a block's result zero in training.
+    /// The probability that dropout zeroes a number of a block's result in training.
     pub resid_pdrop: f64,
-    /// The same for the embeddings.
+    /// The probability that dropout zeroes a number of the embeddings in training.
     pub embd_pdrop: f64,
-    /// Probability that an attention weight is dropped in training.
+    /// The probability that an attention weight is dropped in training.
     pub attn_pdrop: f64,
-    /// What norms add to the variance.
+    /// The term that norms add to the variance.
     pub layer_norm_epsilon: f64,
-    /// The deviation of new weights.
+    /// The standard deviation of new weights.
     pub initializer_range: f64,
-    /// Whether scores of the attention are divided by the root of a head's width.
+    /// True if scores of the attention are divided by the root of a head's width.
     pub scale_attn_weights: bool,
-    /// Whether they are divided by the block's number, too.
+    /// True if scores of the attention are also divided by the block's number, from 1.
     pub scale_attn_by_inverse_layer_idx: bool,
-    /// Whether the matrix of the scores is that of the tokens.
+    /// True if the matrix of the scores is the embedding matrix of the tokens.
     pub tie_word_embeddings: bool,
 }
 
@@ -127,7 +127,8 @@ impl GPT2Attention {
     }
 }
 
-/// With a mask of the keys that each query sees, where not all before it.
+/// The input may have a mask of the keys that each query sees. Without one, a query sees all keys up to its own
+/// position.
 impl Forward<(Tensor, Option<Tensor>)> for GPT2Attention {
     fn forward(&self, (x, mask): (Tensor, Option<Tensor>)) -> Result<Tensor> {
         let parts = self.c_attn.call(x).chunk(3, 2);
@@ -179,9 +180,9 @@ impl Forward<(Tensor, Option<Tensor>)> for GPT2Block {
     }
 }
 
-/// GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019) without its scores, with the names
-/// that the library `transformers` gives its weights: tokens `[n, l]` to their last states `[n, l, n_embd]`. A mask
-/// `[n, l]`, which is 0 at padding, may follow the tokens.
+/// GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019) without its scores, with the
+/// weight names of the library `transformers`: tokens `[n, l]` to their last states `[n, l, n_embd]`. A mask `[n, l]`,
+/// which is 0 at padding, may follow the tokens.
 #[derive(Module)]
 pub struct GPT2Model {
     wte: Embedding,
@@ -195,10 +196,10 @@ pub struct GPT2Model {
 }
 
 impl GPT2Model {
-    /// With random weights.
+    /// Makes the model with random weights.
     ///
     /// # Errors
-    /// If the heads don't divide the width, there is no such activation, or inside `compile`: make networks before.
+    /// If the heads don't divide the width, the activation is unknown, or inside `compile`: make networks before.
     pub fn new(config: GPT2Config) -> Result<GPT2Model> {
         text::check_heads("GPT2Model", config.n_embd, config.n_head)?;
         let activation = Activation::of(&config.activation_function)?;
@@ -219,7 +220,7 @@ impl GPT2Model {
     fn draw(&self) -> Result<()> {
         let std = self.config.initializer_range;
         text::draw(self, std)?;
-        // What is added to the path through all blocks adds up.
+        // Every block adds to the residual path, so its output weights start smaller.
         let added = std / ((2 * self.config.n_layer) as f64).sqrt();
         for block in self.h.iter() {
             for conv in [&block.attn.c_attn, &block.mlp.c_fc] {
@@ -237,8 +238,8 @@ impl GPT2Model {
         &self.config
     }
 
-    /// Assigns the weights of a file of any GPT-2 of these sizes, whether or not its names begin with `transformer.`;
-    /// the report says what was missing and what was left over.
+    /// Assigns the weights of a file of any GPT-2 of these sizes, with or without the prefix `transformer.` of names.
+    /// The report lists missing and unexpected names.
     ///
     /// # Errors
     /// Lists every shape that differs.
@@ -248,7 +249,7 @@ impl GPT2Model {
         self.load_state_dict(&state, false)
     }
 
-    /// The model of a folder with `config.json` and weights, and what was missing and left over.
+    /// Reads the model of a folder with `config.json` and weights. The report lists missing and unexpected names.
     ///
     /// # Errors
     /// If the folder can't be read, or the weights don't fit the configuration.
@@ -260,7 +261,7 @@ impl GPT2Model {
         Ok((model, report))
     }
 
-    /// Writes `config.json` and the weights into a folder, which the library `transformers` reads.
+    /// Writes `config.json` and the weights into a folder that the library `transformers` can read.
     ///
     /// # Errors
     /// If the folder can't be written.
@@ -303,7 +304,7 @@ impl GPT2Model {
 }
 
 /// GPT-2 with scores of the token that follows each, `[n, l, vocab_size]`, from the same inputs as [`GPT2Model`]. With
-/// `tie_word_embeddings` the matrix of the scores is that of the tokens.
+/// `tie_word_embeddings`, the matrix of the scores is the embedding matrix.
 ///
 /// ```
 /// use kiln::Tensor;
@@ -325,7 +326,7 @@ pub struct GPT2LMHeadModel {
 }
 
 impl GPT2LMHeadModel {
-    /// With random weights.
+    /// Makes the model with random weights.
     ///
     /// # Errors
     /// As [`GPT2Model::new`].
@@ -349,8 +350,8 @@ impl GPT2LMHeadModel {
         self.transformer.config()
     }
 
-    /// Assigns the weights of a file of any GPT-2 of these sizes, whether or not its names begin with `transformer.`;
-    /// the report says what was missing and what was left over.
+    /// Assigns the weights of a file of any GPT-2 of these sizes, with or without the prefix `transformer.` of names.
+    /// The report lists missing and unexpected names.
     ///
     /// # Errors
     /// Lists every shape that differs.
@@ -363,7 +364,7 @@ impl GPT2LMHeadModel {
         self.load_state_dict(&state, false)
     }
 
-    /// The model of a folder with `config.json` and weights, and what was missing and left over.
+    /// Reads the model of a folder with `config.json` and weights. The report lists missing and unexpected names.
     ///
     /// # Errors
     /// If the folder can't be read, or the weights don't fit the configuration.
@@ -375,7 +376,7 @@ impl GPT2LMHeadModel {
         Ok((model, report))
     }
 
-    /// Writes `config.json` and the weights into a folder, which the library `transformers` reads.
+    /// Writes `config.json` and the weights into a folder that the library `transformers` can read.
     ///
     /// # Errors
     /// If the folder can't be written.

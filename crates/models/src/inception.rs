@@ -6,7 +6,7 @@ use crate::ops::{BasicConv2d, same};
 use kiln::nn::{Dropout, Forward, Hooks, Kernel, Linear, Mode, Module, module};
 use kiln::{AsTensor, AvgPool, Pool, Result, Tensor, cat};
 
-/// A kernel of 1 by `n`, or of `n` by 1, whose results are as large as its input.
+/// A kernel of 1 by `n`, padded so that its results are as large as its input; `column` is `n` by 1.
 fn row(n: usize) -> Kernel {
     Kernel::new([1, n]).padding([0, n / 2])
 }
@@ -164,7 +164,7 @@ impl Forward for InceptionE {
 }
 
 module!(
-    /// Scores from within the network, so that training reaches its first layers.
+    /// Scores from an inner layer, which give the first layers a stronger gradient in training.
     struct InceptionAux(from: usize, classes: usize) {
         conv0: BasicConv2d = BasicConv2d::new(from, 128, one()),
         conv1: BasicConv2d = BasicConv2d::new(128, 768, Kernel::new(5)),
@@ -180,14 +180,14 @@ impl Forward for InceptionAux {
     }
 }
 
-/// How an [`Inception3`] is made. The default has 1000 classes and an auxiliary head, as torchvision's class.
+/// The settings of an [`Inception3`]. The default has 1000 classes and an auxiliary head, as torchvision's class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inception3Config {
-    /// Scores of an image.
+    /// The number of scores of an image.
     pub classes: usize,
-    /// Whether there is an auxiliary head, which training uses.
+    /// True if there is an auxiliary head, which training uses.
     pub aux_logits: bool,
-    /// Whether images come normalised with ImageNet's means and deviations, and are first brought to those of the
+    /// True if images are normalised with ImageNet's means and deviations, and are first converted to those of the
     /// published weights.
     pub transform_input: bool,
 }
@@ -202,7 +202,7 @@ impl Default for Inception3Config {
     }
 }
 
-/// What an [`Inception3`] gives.
+/// The results of an [`Inception3`].
 #[derive(Clone, Debug)]
 pub struct InceptionOutputs {
     /// Scores `[n, classes]`.
@@ -211,9 +211,9 @@ pub struct InceptionOutputs {
     pub aux_logits: Option<Tensor>,
 }
 
-/// Inception v3 ("Rethinking the Inception Architecture for Computer Vision", Szegedy et al., 2015): images
-/// `[n, 3, h, w]` of at least 75 by 75, made for 299 by 299, to scores `[n, classes]`. In training
-/// [`Inception3::outputs`] gives the scores of the auxiliary head too.
+/// Inception v3 ("Rethinking the Inception Architecture for Computer Vision", Szegedy et al., 2015): images `[n, 3, h,
+/// w]` of at least 75 by 75, designed for 299 by 299, to scores `[n, classes]`. In training, [`Inception3::outputs`]
+/// also returns the scores of the auxiliary head.
 ///
 /// ```
 /// use kiln::nn::{Forward, Module};
@@ -253,7 +253,7 @@ pub struct Inception3 {
 }
 
 impl Inception3 {
-    /// With random weights.
+    /// Makes the network with random weights.
     ///
     /// # Errors
     /// Inside `compile`: make networks before.
@@ -286,10 +286,10 @@ impl Inception3 {
         })
     }
 
-    /// The scores of images `[n, 3, h, w]`, and in training those of the auxiliary head, where there is one.
+    /// Returns the scores of images `[n, 3, h, w]`, and in training those of the auxiliary head, if there is one.
     ///
     /// # Errors
-    /// What is wrong with the images.
+    /// If the images do not fit.
     #[track_caller]
     pub fn outputs(&self, images: impl AsTensor) -> Result<InceptionOutputs> {
         let mut x = images.as_tensor().into_owned();

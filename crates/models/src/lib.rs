@@ -1,10 +1,9 @@
-//! Networks that are well known, written as any user of Kiln would, for examples, benchmarks, tests and the
-//! `kiln` command.
+//! Well-known networks, written with Kiln's public interface, for examples, benchmarks, tests and the `kiln` command.
 //!
-//! Parameters and buffers have torchvision's names where torchvision has the network. New weights have the
-//! initial distributions of the layers, which are PyTorch's. Networks of text that the library `transformers` has
-//! too, [`GPT2LMHeadModel`] and [`BertModel`] among them, have its names. With the feature `weights`, `weights` knows
-//! the files that torchvision publishes. [`workloads`] are some of these networks as compiled programs.
+//! Parameters and buffers have torchvision's names where torchvision has the network. New weights have the initial
+//! distributions of the layers, which are PyTorch's. Networks of text that the library `transformers` also has, such as
+//! [`GPT2LMHeadModel`] and [`BertModel`], have its names. With the feature `weights`, the module `weights` reads the
+//! files that torchvision publishes. [`workloads`] has some of these networks as compiled programs.
 
 pub mod ops;
 #[cfg(feature = "weights")]

@@ -1,4 +1,4 @@
-//! A step of a recurrent network.
+//! One step of a recurrent network.
 
 use kiln::nn::{Forward, Linear, module};
 use kiln::{Result, Tensor};

@@ -1,4 +1,4 @@
-//! Networks for phones.
+//! Networks for mobile phones.
 
 use crate::ops::{SqueezeExcitation, conv_norm, make_divisible, same};
 use kiln::nn::{
@@ -7,7 +7,7 @@ use kiln::nn::{
 };
 use kiln::{Result, Tensor};
 
-/// What follows a batch norm.
+/// The activation after a batch norm.
 #[derive(Clone, Copy, PartialEq)]
 enum Activation {
     None,
@@ -15,7 +15,7 @@ enum Activation {
     Hardswish,
 }
 
-/// Convolution, batch norm and activation.
+/// Makes a convolution, a batch norm and an activation.
 fn conv(
     channels: [usize; 2],
     kernel: usize,
@@ -34,8 +34,8 @@ fn conv(
     Ok(layers)
 }
 
-/// Expansion, depthwise convolution, weighing of channels and projection, beside a shortcut where the
-/// shape stays.
+/// Expansion, depthwise convolution, squeeze-and-excitation and projection, with a shortcut where the shape stays the
+/// same.
 #[derive(Module)]
 struct InvertedResidual {
     block: Sequential,
@@ -75,8 +75,8 @@ impl Forward for InvertedResidual {
     }
 }
 
-/// Channels, kernel, expanded channels, result channels, whether channels are weighed, activation and
-/// stride of a block.
+/// The settings of a block: channels, kernel, expanded channels, result channels, true with squeeze-and-excitation,
+/// activation and stride.
 type Row = (usize, usize, usize, usize, bool, Activation, usize);
 
 const SMALL: [Row; 11] = [
@@ -132,7 +132,7 @@ pub struct MobileNetV3 {
 }
 
 impl MobileNetV3 {
-    /// The small network.
+    /// Makes the small network.
     ///
     /// # Errors
     /// Inside `compile`: make networks before.
@@ -140,7 +140,7 @@ impl MobileNetV3 {
         MobileNetV3::new(&SMALL, 1024, classes)
     }
 
-    /// The large network.
+    /// Makes the large network.
     ///
     /// # Errors
     /// Inside `compile`: make networks before.

@@ -7,7 +7,7 @@ use kiln::nn::{
 };
 use kiln::{Result, Tensor};
 
-/// Expansion, depthwise convolution and projection, beside a shortcut where the shape stays.
+/// Expansion, depthwise convolution and projection, with a shortcut where the shape stays the same.
 #[derive(Module)]
 struct InvertedResidual {
     conv: Sequential,
@@ -78,7 +78,7 @@ pub struct MobileNetV2 {
 }
 
 impl MobileNetV2 {
-    /// With random weights.
+    /// Makes the network with random weights.
     ///
     /// # Errors
     /// Inside `compile`: make networks before.

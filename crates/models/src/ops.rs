@@ -1,4 +1,4 @@
-//! Layers that torchvision has beside PyTorch's (`torchvision.ops`).
+//! Layers of torchvision that PyTorch lacks (`torchvision.ops`).
 
 use kiln::nn::{
     AdaptiveAvgPool2d, BatchNorm, BatchNorm2d, Conv2d, Forward, Hooks, Kernel, Mode, Module,
@@ -6,8 +6,8 @@ use kiln::nn::{
 };
 use kiln::{Affine, Error, IntList, Result, Tensor, Var, default_dtype};
 
-/// A convolution without bias, and a batch norm: what `torchvision.ops.Conv2dNormActivation` is in front of its
-/// activation, which the caller adds. The kernel's padding is half its size where none is given.
+/// Makes a convolution without bias and a batch norm: `torchvision.ops.Conv2dNormActivation` without its activation,
+/// which the caller adds.
 pub(crate) fn conv_norm(
     from: usize,
     to: usize,
@@ -20,12 +20,12 @@ pub(crate) fn conv_norm(
     ]
 }
 
-/// A kernel of odd size whose results are as large as its input, but for the stride.
+/// Returns a kernel of odd size whose results are as large as its input, except for the stride.
 pub(crate) fn same(size: usize) -> Kernel {
     Kernel::new(size).padding(size / 2)
 }
 
-/// The nearest multiple of 8 that is at least nine tenths of a number of channels, and at least 8.
+/// Returns the nearest multiple of 8 that is at least nine tenths of a number of channels, and at least 8.
 pub(crate) fn make_divisible(channels: f64) -> usize {
     let near = (((channels + 4.0) as usize) / 8 * 8).max(8);
     if (near as f64) < 0.9 * channels {
@@ -36,7 +36,7 @@ pub(crate) fn make_divisible(channels: f64) -> usize {
 }
 
 module!(
-    /// A convolution without bias, a batch norm with an eps of 0.001, and ReLU, as GoogLeNet and Inception have them.
+    /// A convolution without bias, a batch norm with an eps of 0.001, and ReLU, as in GoogLeNet and Inception.
     pub(crate) struct BasicConv2d(from: usize, to: usize, kernel: Kernel) {
         conv: Conv2d = Conv2d::new(from, to, kernel.bias(false)),
         bn: BatchNorm2d = BatchNorm2d::with(to, BatchNorm::new().eps(1e-3)),
@@ -49,8 +49,8 @@ impl Forward for BasicConv2d {
     }
 }
 
-/// Weighs the channels of `[n, c, h, w]` by what their means say (`torchvision.ops.SqueezeExcitation`; Hu et al.,
-/// "Squeeze-and-Excitation Networks", 2017).
+/// Scales the channels of `[n, c, h, w]` by weights computed from their means (`torchvision.ops.SqueezeExcitation`; Hu
+/// et al., "Squeeze-and-Excitation Networks", 2017).
 ///
 /// ```
 /// use kiln::nn::{Forward, ReLU, Sigmoid};
@@ -73,8 +73,8 @@ pub struct SqueezeExcitation {
 }
 
 impl SqueezeExcitation {
-    /// For so many channels, with so many in between, of which `activation` is taken; `scale_activation` gives the
-    /// weights.
+    /// Makes a layer for `input_channels` channels, with `squeeze_channels` in between. `activation` follows the first
+    /// convolution, and `scale_activation` computes the weights.
     ///
     /// # Errors
     /// Inside `compile`: make layers before.
@@ -102,9 +102,9 @@ impl Forward for SqueezeExcitation {
     }
 }
 
-/// Zeroes whole samples of a batch with probability `p` in training, and divides the others by 1 − p
-/// (`torchvision.ops.StochasticDepth` of mode `row`; Huang et al., "Deep Networks with Stochastic Depth", 2016): for
-/// the branch beside a shortcut.
+/// Zeroes whole samples of a batch with probability `p` in training, and divides the others by 1 − p, in the branch
+/// beside a shortcut (`torchvision.ops.StochasticDepth` of mode `row`; Huang et al., "Deep Networks with Stochastic
+/// Depth", 2016).
 ///
 /// ```
 /// use kiln::nn::Forward;
@@ -125,7 +125,7 @@ pub struct StochasticDepth {
 }
 
 impl StochasticDepth {
-    /// A layer with this probability of a zero.
+    /// Makes a layer with this probability of a zero.
     ///
     /// # Errors
     /// If it lies outside `0..=1`.
@@ -153,7 +153,7 @@ impl Forward for StochasticDepth {
         if self.p == 0.0 || !self.mode.is_training() {
             return Ok(x);
         }
-        // One number a sample, whatever else its dims are.
+        // One random number per sample, for any other dims.
         let mut sample = x.detach();
         for dim in 1..x.ndim() {
             sample = sample.narrow(dim, 0, 1);
@@ -162,7 +162,7 @@ impl Forward for StochasticDepth {
     }
 }
 
-/// The dims in another order (`torchvision.ops.Permute`).
+/// Permutes the dims (`torchvision.ops.Permute`).
 #[derive(Module)]
 #[module(extra_repr)]
 pub struct Permute {
@@ -171,7 +171,7 @@ pub struct Permute {
 }
 
 impl Permute {
-    /// A layer whose result's dim `i` is the input's dim `dims[i]`.
+    /// Makes a layer whose result's dim `i` is the input's dim `dims[i]`.
     pub fn new(dims: impl Into<IntList>) -> Permute {
         let (dims, hooks) = (dims.into(), Hooks::new());
         Permute { dims, hooks }
@@ -188,7 +188,7 @@ impl Forward for Permute {
     }
 }
 
-/// Normalisation of each place of `[n, c, h, w]` over its channels, then `· weight + bias`, which start at 1 and 0
+/// Normalisation of each position of `[n, c, h, w]` over its channels, then `· weight + bias`, which start at 1 and 0
 /// (torchvision's `LayerNorm2d`).
 #[derive(Module)]
 #[module(extra_repr)]
@@ -203,7 +203,7 @@ pub struct LayerNorm2d {
 }
 
 impl LayerNorm2d {
-    /// A layer for so many channels; `eps` is added to the variance.
+    /// Makes a layer for `channels` channels; `eps` is added to the variance.
     ///
     /// # Errors
     /// Inside `compile`: make layers before.

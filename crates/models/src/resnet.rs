@@ -14,7 +14,7 @@ fn grouped(from: usize, to: usize, kernel: usize, stride: usize, groups: usize) 
     Conv2d::new(from, to, kernel.stride(stride).bias(false))
 }
 
-/// The shortcut of a block whose result has another shape than its input.
+/// Makes the shortcut of a block whose result differs in shape from its input.
 fn shortcut(from: usize, to: usize, stride: usize) -> Result<Option<Sequential>> {
     if (from, stride) == (to, 1) {
         return Ok(None);
@@ -30,7 +30,7 @@ fn residual(y: Tensor, x: Tensor, downsample: &Option<Sequential>) -> Tensor {
 }
 
 module!(
-    /// Two 3x3 convolutions beside a shortcut.
+    /// Two 3x3 convolutions, with a shortcut.
     struct BasicBlock(from: usize, to: usize, stride: usize) {
         conv1: Conv2d = conv(from, to, 3, stride),
         bn1: BatchNorm2d = BatchNorm2d::new(to),
@@ -70,7 +70,7 @@ impl Forward for Bottleneck {
     }
 }
 
-/// What a [`ResNet`] is made of.
+/// The kind of block of a [`ResNet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResNetBlock {
     /// Two 3x3 convolutions.
@@ -80,7 +80,7 @@ pub enum ResNetBlock {
 }
 
 impl ResNetBlock {
-    /// Channels of the result as a multiple of those of the 3x3 convolutions.
+    /// Returns the ratio of the result's channels to those of the 3x3 convolutions.
     fn expansion(self) -> usize {
         match self {
             ResNetBlock::Basic => 1,
@@ -92,17 +92,17 @@ impl ResNetBlock {
 /// The sizes of a [`ResNet`]. The default is ResNet-50's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResNetConfig {
-    /// What it is made of.
+    /// The kind of block.
     pub block: ResNetBlock,
-    /// How many blocks there are of 64, 128, 256 and 512 channels; may be none.
+    /// The number of blocks of 64, 128, 256 and 512 channels; may be 0.
     pub blocks: [usize; 4],
-    /// Channels of the images.
+    /// The channels of the images.
     pub channels: usize,
-    /// Scores of an image.
+    /// The number of scores of an image.
     pub classes: usize,
-    /// Groups of the 3x3 convolutions of bottlenecks.
+    /// The groups of the 3x3 convolutions of bottlenecks.
     pub groups: usize,
-    /// Channels of each group where there are 64 channels, and as many times more where there are more.
+    /// The channels of each group in the blocks of 64 channels; they grow in proportion to the blocks' channels.
     pub width_per_group: usize,
 }
 
@@ -119,9 +119,9 @@ impl Default for ResNetConfig {
     }
 }
 
-/// Residual networks ("Deep Residual Learning for Image Recognition", He et al., 2015), with groups ResNeXt (Xie et
-/// al., 2016), with more channels within the blocks wide ones (Zagoruyko and Komodakis, 2016): images `[n, 3, h, w]`
-/// to scores `[n, classes]`. In bottlenecks the 3x3 convolution has the stride, as torchvision has it.
+/// Residual networks ("Deep Residual Learning for Image Recognition", He et al., 2015): images `[n, 3, h, w]` to scores
+/// `[n, classes]`. With groups they are ResNeXt (Xie et al., 2016), and with more channels within the blocks wide ones
+/// (Zagoruyko and Komodakis, 2016). In bottlenecks the 3x3 convolution has the stride, as in torchvision.
 ///
 /// ```
 /// use kiln::nn::{Forward, Module};
@@ -211,7 +211,7 @@ impl ResNet {
         wide_resnet101_2 = Bottleneck [3, 4, 23, 3], 1 x 128;
     }
 
-    /// With random weights.
+    /// Makes the network with random weights.
     ///
     /// # Errors
     /// Inside `compile`: make networks before.

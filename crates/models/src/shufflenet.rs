@@ -1,4 +1,4 @@
-//! Networks that shuffle the channels of two halves.
+//! Networks that process half of the channels and shuffle them.
 
 use kiln::nn::{
     BatchNorm2d, Conv2d, Forward, Hooks, Kernel, Linear, MaxPool2d, Module, ReLU, Sequential,
@@ -15,7 +15,8 @@ fn depthwise(channels: usize, stride: usize) -> Result<Conv2d> {
     Conv2d::new(channels, channels, kernel.groups(channels).bias(false))
 }
 
-/// Half of the channels through convolutions beside the other half; with a stride, all of them through two branches.
+/// With stride 1, convolves half of the channels and keeps the other half; with a larger stride, convolves all of them
+/// in two branches.
 #[derive(Module)]
 struct InvertedResidual {
     branch1: Sequential,

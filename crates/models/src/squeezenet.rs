@@ -1,4 +1,4 @@
-//! Small plain networks of squeezed channels.
+//! Small networks of squeezed channels.
 
 use kiln::nn::{
     AdaptiveAvgPool2d, Conv2d, Dropout, Forward, Hooks, Kernel, MaxPool2d, Module, ReLU,
@@ -7,7 +7,7 @@ use kiln::nn::{
 use kiln::{Pool, Result, Tensor, cat};
 
 module!(
-    /// Few channels, of which 1x1 and 3x3 convolutions make `to` each.
+    /// A 1x1 convolution to few channels, then 1x1 and 3x3 convolutions to `to` channels each.
     struct Fire(from: usize, squeezed: usize, to: usize) {
         squeeze: Conv2d = Conv2d::new(from, squeezed, 1),
         expand1x1: Conv2d = Conv2d::new(squeezed, to, 1),
@@ -49,7 +49,7 @@ fn pool() -> Result<MaxPool2d> {
 }
 
 impl SqueezeNet {
-    /// SqueezeNet 1.0.
+    /// Makes SqueezeNet 1.0.
     ///
     /// # Errors
     /// Inside `compile`: make networks before.
@@ -72,7 +72,7 @@ impl SqueezeNet {
         SqueezeNet::of(features, classes)
     }
 
-    /// SqueezeNet 1.1: as exact, with fewer than half the operations.
+    /// Makes SqueezeNet 1.1: as accurate, with fewer than half the operations.
     ///
     /// # Errors
     /// Inside `compile`: make networks before.

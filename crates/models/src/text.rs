@@ -1,4 +1,4 @@
-//! What models of text share that have the names of the library `transformers`.
+//! The common part of the text models with the names of the library `transformers`.
 
 use kiln::formats::Pretrained;
 use kiln::nn::{Embedding, Linear, Module, StateDict, init};
@@ -46,7 +46,7 @@ impl Activation {
     }
 }
 
-/// Heads that divide the width.
+/// Checks that the heads divide the width.
 pub(crate) fn check_heads(model: &str, width: usize, heads: usize) -> Result<()> {
     match heads != 0 && width.is_multiple_of(heads) {
         true => Ok(()),
@@ -57,28 +57,28 @@ pub(crate) fn check_heads(model: &str, width: usize, heads: usize) -> Result<()>
     }
 }
 
-/// `[n, l, heads · e]` as `[n, heads, l, e]`.
+/// Reshapes `[n, l, heads · e]` to `[n, heads, l, e]`.
 pub(crate) fn split_heads(x: &Tensor, heads: usize) -> Tensor {
     x.unflatten(2, [heads as i64, -1]).transpose(1, 2)
 }
 
-/// `[n, heads, l, e]` as `[n, l, heads · e]`.
+/// Reshapes `[n, heads, l, e]` to `[n, l, heads · e]`.
 pub(crate) fn join_heads(x: &Tensor) -> Tensor {
     x.transpose(1, 2).flatten((2, 3))
 }
 
-/// The places 0 to l − 1 of tokens `[n, l]`.
+/// Returns the positions 0 to l − 1 of tokens `[n, l]`.
 pub(crate) fn places(tokens: &Tensor) -> Tensor {
     let length = tokens.dims().last().cloned().unwrap_or(1.into());
     Tensor::arange(0, length, 1).to(tokens.device())
 }
 
-/// Which keys take part, `[n, 1, 1, l]`, by a mask `[n, l]` of bools or numbers, which is 0 at padding.
+/// Returns the keys that take part, `[n, 1, 1, l]`, from a mask `[n, l]` of bools or numbers, which is 0 at padding.
 pub(crate) fn padding_mask(mask: &Tensor) -> Tensor {
     mask.ne(0).unsqueeze(1).unsqueeze(1)
 }
 
-/// Draws all linear layers and embeddings from normal numbers of a deviation, with biases of 0.
+/// Draws the weights of all linear layers and embeddings from a normal distribution, with biases of 0.
 pub(crate) fn draw(model: &dyn Module, std: f64) -> Result<()> {
     for module in model.modules() {
         if let Some(linear) = module.downcast_ref::<Linear>() {
@@ -92,9 +92,9 @@ pub(crate) fn draw(model: &dyn Module, std: f64) -> Result<()> {
     Ok(())
 }
 
-/// Values under the names of a model whose own parts, but for heads, stand under `prefix`: files have them with and
-/// without it. `is_head` says of a name whether it is a head's. The names of older files are brought to those of
-/// today's, and what is no weight is left out.
+/// Renames values for a model whose own parts, except heads, have the prefix `prefix` if `model_has_prefix`; files may
+/// have it or not. `is_head` is true for the names of heads. Names of older files become today's, and entries that are
+/// not weights are left out.
 pub(crate) fn fitted(
     state: &StateDict,
     prefix: &str,
@@ -118,7 +118,7 @@ pub(crate) fn fitted(
     })
 }
 
-/// A name as it is today.
+/// Returns today's form of a name.
 fn modern(name: &str) -> String {
     for (old, new) in [
         ("LayerNorm.gamma", "LayerNorm.weight"),
@@ -131,7 +131,7 @@ fn modern(name: &str) -> String {
     name.to_string()
 }
 
-/// Gives what is missing under `name` the value of `source`, whose cell it shares.
+/// Gives a missing `name` the value of `source`, whose cell it shares.
 pub(crate) fn tie(state: &mut StateDict, name: &str, source: &str) {
     if let (None, Some(value)) = (state.get(name), state.get(source)) {
         let value = value.clone();
@@ -139,7 +139,7 @@ pub(crate) fn tie(state: &mut StateDict, name: &str, source: &str) {
     }
 }
 
-/// A configuration as a file has it.
+/// The contents of a configuration file.
 #[derive(Serialize)]
 struct Described<'a, C> {
     model_type: &'a str,
@@ -148,7 +148,7 @@ struct Described<'a, C> {
     config: &'a C,
 }
 
-/// Writes a model's folder. What several names share is written once.
+/// Writes a model's folder. Values with several names are written once.
 pub(crate) fn save(
     folder: &Path,
     model: &dyn Module,

@@ -24,15 +24,15 @@ use kiln::{Error, Result, Tensor, cat};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransformerConfig {
-    /// Numbers of a token.
+    /// The width of a token.
     pub width: usize,
-    /// Heads of the attention, which divide the width.
+    /// The number of attention heads, which divide the width.
     pub heads: usize,
-    /// Width between the two linear layers.
+    /// The width between the two linear layers.
     pub hidden: usize,
-    /// Probability that dropout makes a number zero in training.
+    /// The probability that dropout zeroes a number in training.
     pub dropout: f64,
-    /// Whether norms are in front of attention and linear layers, not behind the sums.
+    /// True if norms come before attention and linear layers, not after the sums.
     pub norm_first: bool,
 }
 
@@ -49,7 +49,7 @@ impl Default for TransformerConfig {
 }
 
 impl TransformerConfig {
-    /// Self-attention and two linear layers, with random weights.
+    /// Makes self-attention and two linear layers, with random weights.
     ///
     /// # Errors
     /// If the heads don't divide the width, or inside `compile`: make networks before.
@@ -57,7 +57,7 @@ impl TransformerConfig {
         TransformerEncoderLayer::with(self.width, self.heads, self.options())
     }
 
-    /// Self-attention, attention to an encoder's result and two linear layers, with random weights.
+    /// Makes self-attention, attention to an encoder's result and two linear layers, with random weights.
     ///
     /// # Errors
     /// If the heads don't divide the width, or inside `compile`: make networks before.
@@ -75,9 +75,9 @@ impl TransformerConfig {
     }
 }
 
-/// A block of a transformer with norms in front that continues a text token by token ("Language Models are Unsupervised
-/// Multitask Learners", Radford et al., 2019): tokens `[n, length, width]`, and the keys and values
-/// `[n, heads, before, width / heads]` of those before them, to the block's result and all keys and values.
+/// A transformer block with norms first that continues a text token by token ("Language Models are Unsupervised
+/// Multitask Learners", Radford et al., 2019). It takes tokens `[n, length, width]`, and the keys and values `[n,
+/// heads, before, width / heads]` of the tokens before them. It returns the block's result and all keys and values.
 ///
 /// ```
 /// use kiln::nn::Forward;
@@ -105,7 +105,7 @@ pub struct CachedBlock {
 }
 
 impl CachedBlock {
-    /// With random weights.
+    /// Makes the block with random weights.
     ///
     /// # Errors
     /// If the heads don't divide the width, or inside `compile`: make networks before.

@@ -6,7 +6,7 @@ use kiln::nn::{
 };
 use kiln::{Pool, Result, Tensor, cat};
 
-/// Two 3x3 convolutions, each with batch norm and ReLU.
+/// Makes two 3x3 convolutions, each with batch norm and ReLU.
 fn double(from: usize, to: usize) -> Result<Sequential> {
     sequential![
         Conv2d::new(from, to, Kernel::new(3).padding(1)),
@@ -21,13 +21,13 @@ fn double(from: usize, to: usize) -> Result<Sequential> {
 /// The sizes of a [`UNet`]. The default is the paper's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UNetConfig {
-    /// Channels of the images.
+    /// The channels of the images.
     pub channels: usize,
-    /// Scores of a pixel.
+    /// The number of scores of a pixel.
     pub classes: usize,
-    /// Channels of the first level; each further one has twice as many.
+    /// The channels of the first level; each further level has twice as many.
     pub width: usize,
-    /// How often the image is halved.
+    /// The number of times that the image is halved.
     pub levels: usize,
 }
 
@@ -68,7 +68,7 @@ pub struct UNet {
 }
 
 impl UNet {
-    /// With random weights.
+    /// Makes the network with random weights.
     ///
     /// # Errors
     /// Inside `compile`: make networks before.

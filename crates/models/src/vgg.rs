@@ -7,8 +7,8 @@ use kiln::nn::{
 use kiln::{Pool, Result, Tensor};
 
 module!(
-    /// AlexNet ("One weird trick for parallelizing convolutional neural networks", Krizhevsky, 2014), as torchvision
-    /// has it: images `[n, 3, h, w]` of at least 63 by 63 to scores `[n, classes]`.
+    /// AlexNet ("One weird trick for parallelizing convolutional neural networks", Krizhevsky, 2014), as in
+    /// torchvision: images `[n, 3, h, w]` of at least 63 by 63 to scores `[n, classes]`.
     pub struct AlexNet(classes: usize) {
         features: Sequential = alexnet_features(),
         avgpool: AdaptiveAvgPool2d = AdaptiveAvgPool2d::new(6),
@@ -52,9 +52,9 @@ impl Forward for AlexNet {
 }
 
 module!(
-    /// VGG ("Very Deep Convolutional Networks for Large-Scale Image Recognition", Simonyan and Zisserman, 2014), as
-    /// torchvision has it: images `[n, 3, h, w]` of at least 32 by 32 to scores `[n, classes]`. There are so many
-    /// convolutions of 64, 128, 256, 512 and again 512 channels, with batch norms if `norm`.
+    /// VGG ("Very Deep Convolutional Networks for Large-Scale Image Recognition", Simonyan and Zisserman, 2014), as in
+    /// torchvision: images `[n, 3, h, w]` of at least 32 by 32 to scores `[n, classes]`. `convs` are the numbers of
+    /// convolutions of 64, 128, 256, 512 and again 512 channels; with batch norms if `norm`.
     pub struct Vgg(convs: [usize; 5], norm: bool, classes: usize) {
         features: Sequential = vgg_features(convs, norm),
         avgpool: AdaptiveAvgPool2d = AdaptiveAvgPool2d::new(7),

@@ -1,4 +1,4 @@
-//! Transformers that see images.
+//! Transformers for images.
 
 use kiln::nn::{
     AttentionOptions, Conv2d, Dropout, Forward, GELU, Hooks, Kernel, LayerNorm, Linear, Module,
@@ -9,25 +9,25 @@ use kiln::{Error, Result, Tensor, Var, cat, default_dtype};
 /// The sizes of a [`VisionTransformer`]. The default is ViT-B/16's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct VisionTransformerConfig {
-    /// Height and width of the images.
+    /// The height and width of the images.
     pub image_size: usize,
-    /// Height and width of the patches that they are cut into, which divides their size.
+    /// The height and width of the patches, which divide the size of the images.
     pub patch_size: usize,
-    /// Blocks.
+    /// The number of blocks.
     pub num_layers: usize,
-    /// Heads of the attention, which divide the width.
+    /// The number of attention heads, which divide the width.
     pub num_heads: usize,
-    /// Numbers of a token.
+    /// The width of a token.
     pub hidden_dim: usize,
-    /// Width between the two linear layers of a block.
+    /// The width between the two linear layers of a block.
     pub mlp_dim: usize,
-    /// Probability that dropout makes a number zero in training.
+    /// The probability that dropout zeroes a number in training.
     pub dropout: f64,
-    /// Probability that an attention weight is dropped in training.
+    /// The probability that an attention weight is dropped in training.
     pub attention_dropout: f64,
-    /// Scores of an image.
+    /// The number of scores of an image.
     pub classes: usize,
-    /// Width of a layer with tanh in front of the scores, if there is one.
+    /// The width of a layer with tanh before the scores, if there is one.
     pub representation_size: Option<usize>,
 }
 
@@ -81,7 +81,7 @@ impl Forward for EncoderBlock {
     }
 }
 
-/// A parameter of normal numbers.
+/// Makes a parameter of normal numbers.
 fn normal(shape: [usize; 3], std: f64) -> Result<Var> {
     let var = Var::parameter(Tensor::zeros(shape, default_dtype()))?;
     init::normal_(&var, 0.0, std)?;
@@ -134,7 +134,7 @@ impl Forward for Encoder {
 /// ```
 #[derive(Module)]
 pub struct VisionTransformer {
-    /// `[1, 1, hidden_dim]`: what is put in front of the patches, and read at the end.
+    /// The token before the patches, whose state is read at the end: `[1, 1, hidden_dim]`.
     class_token: Var,
     conv_proj: Conv2d,
     encoder: Encoder,
@@ -171,7 +171,7 @@ impl VisionTransformer {
         vit_l_32 "L/32" 32 24 16 1024 4096;
     }
 
-    /// With random weights.
+    /// Makes the network with random weights.
     ///
     /// # Errors
     /// If the patches don't divide the images, or the heads the width, or inside `compile`: make networks before.
@@ -210,7 +210,7 @@ impl Forward for VisionTransformer {
             return Err(Error::invalid("VisionTransformer", message));
         }
         let x = self.conv_proj.call(&images).flatten(2).transpose(1, 2);
-        // The token once for each image.
+        // The class token is repeated for each image.
         let token = x.narrow(1, 0, 1).zeros_like() + self.class_token.get();
         let x = self.encoder.call(cat(&[token, x], 1));
         Ok(self.heads.call(x.select(1, 0)))

@@ -1,4 +1,4 @@
-//! Weights that torchvision publishes.
+//! Weights published by torchvision.
 #![allow(non_camel_case_types)] // torchvision's names
 
 use kiln::nn::{LoadReport, Module, StateDict};
@@ -10,11 +10,11 @@ use std::io::Read;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 
-/// Where torchvision's files are.
+/// The address of torchvision's files.
 const PAGE: &str = "https://download.pytorch.org/models/";
 
-/// A file of weights that is published, and how it is read. Nothing is downloaded: [`Weights::url`] says where the file
-/// is, and errors say so too.
+/// A published file of weights, and its reader. Nothing is downloaded: [`Weights::url`] and errors tell the file's
+/// address.
 ///
 /// ```no_run
 /// use kiln_models::ResNet;
@@ -25,7 +25,7 @@ const PAGE: &str = "https://download.pytorch.org/models/";
 /// # Ok::<(), kiln::Error>(())
 /// ```
 ///
-/// For another number of classes, all but the last layer:
+/// For another number of classes, load all but the last layer:
 ///
 /// ```no_run
 /// use kiln::nn::Module;
@@ -44,12 +44,12 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// A file whose name ends with the start of its SHA-256, `name-0123abcd.pth`, as `torch.hub` has them.
+    /// Describes a file whose name ends with the start of its SHA-256, `name-0123abcd.pth`, as in `torch.hub`.
     pub const fn new(name: &'static str, file: &'static str) -> Weights {
         Weights { name, file }
     }
 
-    /// What they are, as torchvision calls them: `ResNet18_Weights.IMAGENET1K_V1`.
+    /// Returns torchvision's name of the weights: `ResNet18_Weights.IMAGENET1K_V1`.
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -59,7 +59,7 @@ impl Weights {
         self.file
     }
 
-    /// Where torchvision's file is.
+    /// The address of torchvision's file.
     pub fn url(&self) -> String {
         format!("{PAGE}{}", self.file)
     }
@@ -73,10 +73,10 @@ impl Weights {
         stem.rsplit_once('-').map_or("", |(_, hash)| hash)
     }
 
-    /// The values of the file in a folder, under the names that models have, after its checksum was compared.
+    /// Compares the checksum of the file in a folder, and returns its values under the names of models.
     ///
     /// # Errors
-    /// If the file is not there, which says where it can be got, its checksum is another one, or it can't be read.
+    /// If the file is missing (the error tells its address), its checksum differs, or it can't be read.
     #[track_caller]
     pub fn state_dict(&self, folder: impl AsRef<Path>) -> Result<StateDict> {
         let path = folder.as_ref().join(self.file);
@@ -85,11 +85,11 @@ impl Weights {
         Ok(state.rename(|name| Some(modern(name))))
     }
 
-    /// Gives a model the weights of the file in a folder. Auxiliary heads that it lacks are left out; the counts of
-    /// batches, which some files lack, stay.
+    /// Loads the weights of the file in a folder into a model. Auxiliary heads that the model lacks are left out. Batch
+    /// counts, which some files lack, keep their values.
     ///
     /// # Errors
-    /// As [`Weights::state_dict`], or if the model has other names or shapes; nothing is then changed.
+    /// As [`Weights::state_dict`], or if the model differs in names or shapes; nothing is then changed.
     #[track_caller]
     pub fn load(&self, model: &impl Module, folder: impl AsRef<Path>) -> Result<LoadReport> {
         let state = self.state_dict(folder)?;
@@ -111,10 +111,10 @@ impl Weights {
         model.load_state_dict(&state, false)
     }
 
-    /// Compares the checksum of a file with that in this file's name.
+    /// Compares the checksum of a file with the one in this file's name.
     ///
     /// # Errors
-    /// If it is another one, the file is not there, or can't be read.
+    /// If they differ, the file is missing, or can't be read.
     #[track_caller]
     pub fn verify(&self, path: &Path) -> Result<()> {
         let loc = Location::caller();
@@ -143,8 +143,8 @@ impl Weights {
     }
 }
 
-/// The folder that torchvision keeps its files in: `hub/checkpoints` in `$TORCH_HOME`, or in `torch` in
-/// `$XDG_CACHE_HOME`, or in `.cache/torch` at home.
+/// Returns torchvision's folder for its files: `hub/checkpoints` in `$TORCH_HOME`, or in `torch` in `$XDG_CACHE_HOME`,
+/// or in `.cache/torch` at home.
 pub fn checkpoints() -> PathBuf {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let home = || variable("HOME").unwrap_or_default().join(".cache");
@@ -169,7 +169,7 @@ fn sha256(path: &Path) -> std::io::Result<String> {
     Ok(sum.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
 
-/// A name of a published file as models have it today.
+/// Returns today's form of a published file's name.
 fn modern(name: &str) -> String {
     // `denselayer1.norm.1.weight`
     if name.contains(".denselayer") {
@@ -200,12 +200,12 @@ macro_rules! published {
                     pub const $name: Weights =
                         Weights::new(concat!(stringify!($ty), ".", stringify!($name)), $file);
                 )*
-                /// The best.
+                /// The best weights.
                 pub const DEFAULT: Weights = $ty::$default;
             }
         )*
 
-        /// All of them, with the models that they are for, as torchvision calls these.
+        /// All files, with torchvision's names of their models.
         pub const ALL: &[(&str, Weights)] = &[$($((stringify!($model), $ty::$name),)*)*];
     };
 }

@@ -19,17 +19,17 @@ use kiln::{
 
 /// A compiled program.
 pub struct Workload {
-    /// Holds the weights.
+    /// The model, which holds the weights.
     pub model: Box<dyn Module>,
-    /// What the program is run on.
+    /// The inputs of the program.
     pub inputs: Vec<Tensor>,
     /// The program.
     pub program: Compiled,
 }
 
 impl Workload {
-    /// Bytes of the temporaries that are there while the first result is computed, and read behind it: what a training
-    /// step keeps from forward to backward.
+    /// Returns the bytes of the temporaries that exist while the first result is computed and are read afterwards. A
+    /// training step keeps these from forward to backward.
     pub fn kept(&self) -> usize {
         let plan = self.program.plan();
         let results = &self.program.signature().results;
@@ -38,7 +38,7 @@ impl Workload {
             return 0;
         };
         let writer = plan.run.iter().rposition(|s| s.args.contains(&loss.buffer));
-        // Steps that start together are one.
+        // Concurrent steps count as one.
         let begun = plan.run.iter().take(writer.map_or(0, |at| at + 1));
         let at = begun.filter(|s| !s.joined).count().saturating_sub(1);
         let explain = self.program.explain();
@@ -48,26 +48,26 @@ impl Workload {
     }
 }
 
-/// How a workload is compiled.
+/// The settings for compiling a workload.
 #[derive(Copy, Clone)]
 pub struct Setup<'a> {
     /// The compiler's options.
     pub options: &'a CompileOptions,
-    /// Where it runs.
+    /// The device.
     pub device: Device,
     /// The dtype of weights and inputs. Training steps in f16 or bf16 are steps of f32 inside
-    /// [`autocast`](kiln::autocast()), those in f16 with a scaler; in f64 they are f64.
+    /// [`autocast`](kiln::autocast()), with a scaler for f16; in f64 they are f64.
     pub dtype: DType,
 }
 
 impl Setup<'_> {
-    /// The dtype inside `autocast`, where a training step's computed so.
+    /// Returns the casts of `autocast`, where a training step uses it.
     fn autocast(&self) -> Option<Autocast> {
         let narrow = self.dtype.is_half();
         narrow.then(|| Autocast::new(self.dtype))
     }
 
-    /// The model of a training step, its weights where it runs and of its dtype.
+    /// Returns the model of a training step, with its weights on the device and in its dtype.
     fn trained<M: Module>(&self, model: M) -> Result<M> {
         model.to(self.device)?;
         if self.autocast().is_none() {
@@ -88,13 +88,13 @@ impl<'a> From<&'a CompileOptions> for Setup<'a> {
     }
 }
 
-/// Makes and compiles a workload, with random weights.
+/// A function that makes and compiles a workload, with random weights.
 type Make = fn(Setup) -> Result<Workload>;
 
-/// A workload's name, what it is, and how it is made.
+/// A workload's name, its description, and the function that makes it.
 pub type Entry = (&'static str, &'static str, Make);
 
-/// All of them.
+/// All workloads.
 pub const WORKLOADS: &[Entry] = &[
     ("resnet50", "ResNet-50, inference, 224x224", resnet50),
     (
@@ -180,7 +180,7 @@ pub const WORKLOADS: &[Entry] = &[
     ),
 ];
 
-/// The names of all of them, and what they are.
+/// Returns the names and descriptions of all workloads.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     WORKLOADS.iter().map(|(name, about, _)| (*name, *about))
 }
@@ -188,7 +188,7 @@ pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// Makes and compiles the workload of a name, with random weights.
 ///
 /// # Errors
-/// If there is none of that name, the dtype is none of floats, or the device fails.
+/// If there is no workload of that name, the dtype is not a float, or the device fails.
 pub fn make(name: &str, setup: Setup) -> Result<Workload> {
     match WORKLOADS.iter().find(|w| w.0 == name) {
         Some(_) if !setup.dtype.is_float() => Err(Error::invalid(
@@ -225,8 +225,8 @@ fn inference<M: Module + 'static>(
     })
 }
 
-/// Compiles a step that gives the loss, which is computed inside `autocast` where the dtype is f16 or bf16; one of f16
-/// is scaled.
+/// Compiles a step that returns the loss. The loss is computed inside `autocast` if the dtype is f16 or bf16, and
+/// scaled for f16.
 fn training<M: Module + 'static>(
     model: M,
     mut optimizer: Optimizer,

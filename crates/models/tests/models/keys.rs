@@ -5,7 +5,7 @@ use crate::reference::{fnv, stored};
 use kiln::Result;
 use kiln::nn::Module;
 
-/// As `reference.py --keys` prints it.
+/// Lists a state dict in the format of `reference.py --keys`.
 fn listing(model: &dyn Module) -> Result<String> {
     let mut text = String::new();
     for (name, value) in model.state_dict().iter() {

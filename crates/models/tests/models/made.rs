@@ -1,4 +1,4 @@
-//! The networks by the names of what makes them in Python.
+//! The networks, by the names of their constructors in Python.
 
 use kiln::nn::{Forward, Module};
 use kiln::{DType, Result, Tensor};
@@ -6,21 +6,21 @@ use kiln_models::*;
 
 /// A network that takes images, or tokens.
 pub trait Network: Module {
-    /// Its scores, and what stands beside them, by Python's names.
+    /// Returns its scores and other results, by Python's names.
     fn results(&self, inputs: &Inputs) -> Result<Vec<(&'static str, Tensor)>>;
 
-    /// As a module.
+    /// Returns the network as a module.
     fn module(&self) -> &dyn Module;
 
-    /// A copy in f64.
+    /// Returns a copy in f64.
     fn in_f64(&self) -> Result<Box<dyn Network>>;
 }
 
-/// What a network is given.
+/// The inputs of a network.
 pub struct Inputs {
     /// Images or tokens.
     pub x: Tensor,
-    /// 0 at padding.
+    /// A mask that is 0 at padding.
     pub mask: Tensor,
     /// Kinds of tokens.
     pub kinds: Tensor,
@@ -112,7 +112,7 @@ macro_rules! by_name {
     };
 }
 
-/// The network in the size that is published, or, of text, in the size of the configuration that is the default.
+/// Makes the network in its published size; for text, in the size of the default configuration.
 pub fn published(name: &str, classes: usize) -> Made {
     match name {
         "alexnet" => boxed(AlexNet::new(classes)),
@@ -146,7 +146,7 @@ pub fn published(name: &str, classes: usize) -> Made {
     }
 }
 
-/// The network in the size of the stored results.
+/// Makes the network in the size of the stored results.
 pub fn small(name: &str) -> Made {
     const CLASSES: usize = 10;
     let vit = VisionTransformerConfig {

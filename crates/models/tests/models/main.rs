@@ -1,4 +1,4 @@
-//! The networks beside torchvision's and those of the library `transformers`.
+//! Tests of the networks against torchvision's and those of the library `transformers`.
 
 mod keys;
 mod made;

@@ -1,4 +1,4 @@
-//! What `reference.py` stored, and the formula that it shares with these tests.
+//! The results that `reference.py` stored, and the formula that it shares with these tests.
 
 use kiln::nn::{Module, StateDict};
 use kiln::{Result, Tensor};
@@ -12,7 +12,7 @@ pub fn stored() -> &'static Json {
     STORED.get_or_init(|| serde_json::from_str(include_str!("reference.json")).expect("it is JSON"))
 }
 
-/// The entry of a model.
+/// Returns the entry of a model.
 pub fn row(part: &str, model: &str) -> &'static Json {
     let rows = stored()[part].as_array().expect("a list");
     rows.iter()
@@ -54,7 +54,7 @@ fn weight(key: &str, shape: &[usize], gain: f64) -> Tensor {
     Tensor::from_slice(&values, shape)
 }
 
-/// Gives a model the weights of the formula; what several names share has that of the first.
+/// Gives a model the weights of the formula; a weight with several names takes the value of the first.
 pub fn fill(model: &dyn Module, gain: f64) -> Result<()> {
     let own: BTreeSet<String> = model
         .named_parameters()

@@ -1,4 +1,4 @@
-//! Results, losses, gradients and statistics beside PyTorch's.
+//! Results, losses, gradients and statistics compared with PyTorch's.
 
 use crate::made::{Inputs, Network, small};
 use crate::reference::{fill, row, uniform};
@@ -36,7 +36,7 @@ fn inputs(case: &Json) -> Inputs {
     }
 }
 
-/// Compares the stored elements. PyTorch in f32 is off by `error`, in the order of sums that it has; another order is
+/// Compares the stored elements. PyTorch in f32 is off by `error` in its own order of summation. Another order is
 /// allowed eight times that, and eight roundings of the largest element. In f64 all this is smaller by the ratio of the
 /// roundings, but the file has ten digits.
 fn compare(what: &str, found: &Tensor, stored: &Json, dtype: DType) -> Result<()> {
@@ -93,7 +93,7 @@ fn check(model: &str) -> Result<()> {
     check_step(model, network.as_ref(), &inputs, step)
 }
 
-/// Without dropout, whose numbers differ.
+/// Compares a training step without dropout, whose random numbers differ.
 fn check_step(
     model: &str,
     network: &dyn Network,
@@ -143,7 +143,7 @@ macro_rules! checked {
         }
     )*
 
-        /// What is stored is compared.
+        /// Checks that everything stored is compared.
         #[test]
         fn nothing_is_left_out() {
             let compared = [$($($model,)*)*];

@@ -60,7 +60,7 @@ fn gpt_has_the_parameters_of_gpt_2() -> Result<()> {
     Ok(())
 }
 
-/// The names that a batch norm has in torchvision.
+/// Returns torchvision's names for a batch norm.
 fn norm(name: &str) -> Vec<String> {
     let parts = "weight bias running_mean running_var num_batches_tracked";
     parts.split(' ').map(|p| format!("{name}.{p}")).collect()
@@ -70,7 +70,7 @@ fn linear(name: &str) -> Vec<String> {
     vec![format!("{name}.weight"), format!("{name}.bias")]
 }
 
-/// The names that a ResNet of these convolutions a block has in torchvision; `shortcuts` are the layers whose first
+/// Returns torchvision's names for a ResNet with `convs` convolutions per block. `shortcuts` are the layers whose first
 /// block has a convolution in its shortcut.
 fn resnet_names(blocks: [usize; 4], convs: usize, shortcuts: &[usize]) -> BTreeSet<String> {
     let mut names = vec!["conv1.weight".to_string()];
@@ -103,7 +103,7 @@ fn resnets_have_torchvisions_names() -> Result<()> {
     let bottleneck = ResNet::resnet50(1000)?.state_dict();
     let wanted = resnet_names([3, 4, 6, 3], 3, &[1, 2, 3, 4]);
     assert_eq!(names(&bottleneck), wanted);
-    // As the files of torchvision have them.
+    // The numbers are those of torchvision's files.
     assert_eq!((basic.len(), bottleneck.len()), (122, 320));
     for (name, shape) in [
         ("conv1.weight", &[64, 3, 7, 7][..]),
@@ -118,7 +118,8 @@ fn resnets_have_torchvisions_names() -> Result<()> {
     Ok(())
 }
 
-/// The names that a MobileNetV3 has in torchvision: for each block whether it expands and whether it weighs channels.
+/// Returns torchvision's names for a MobileNetV3. Each block is given by two bools: true if it expands, and true if it
+/// has squeeze-and-excitation.
 fn mobilenet_names(blocks: &[(bool, bool)]) -> BTreeSet<String> {
     let conv_norm = |name: String| {
         let mut names = norm(&format!("{name}.1"));
@@ -127,7 +128,7 @@ fn mobilenet_names(blocks: &[(bool, bool)]) -> BTreeSet<String> {
     };
     let mut names = conv_norm("features.0".into());
     for (i, (expands, weighs)) in (1..).zip(blocks) {
-        // In order: expansion, depthwise convolution, weighing, projection.
+        // In order: expansion, depthwise convolution, squeeze-and-excitation, projection.
         let parts = [
             (*expands, false),
             (true, false),
@@ -161,7 +162,7 @@ fn mobilenets_have_torchvisions_names() -> Result<()> {
     let blocks = (0..15).map(|i| (i != 0, i >= 10 || (3..6).contains(&i)));
     let blocks: Vec<(bool, bool)> = blocks.collect();
     assert_eq!(names(&large), mobilenet_names(&blocks));
-    // As the files of torchvision have them.
+    // The numbers are those of torchvision's files.
     assert_eq!((small.len(), large.len()), (244, 312));
     for (state, name, shape) in [
         (&small, "features.1.block.1.fc1.weight", &[8, 16, 1, 1][..]),
@@ -341,10 +342,10 @@ fn a_token_changes_no_score_before_it() -> Result<()> {
     let (before, behind) = (0..3 * 13, 3 * 13..5 * 13);
     assert!(before.into_iter().all(|i| near(&a[i], &b[i])));
     assert!(behind.into_iter().any(|i| !near(&a[i], &b[i])));
-    // The same token elsewhere is scored otherwise.
+    // The same token has other scores at another position.
     let same = scores([7; 5])?;
     assert!((0..13).any(|i| !near(&same[i], &same[4 * 13 + i])));
-    // A text longer than the context has tokens without a place.
+    // In a text longer than the context, tokens lack positions.
     let long = Tensor::zeros([1, 9], DType::I64);
     assert!(gpt.call(&long).to_vec::<f32>().is_err());
     Ok(())
@@ -370,7 +371,7 @@ fn workloads_are_of_a_dtype() -> Result<()> {
         let wide: Setup = (&options).into();
         workloads::make("lstm-step", Setup { dtype, ..wide })
     };
-    // A step in halves has weights of f32.
+    // A step in bf16 has weights of f32.
     for (dtype, weights) in [(DType::F64, DType::F64), (DType::BF16, DType::F32)] {
         let step = of(dtype)?;
         let all = step.model.parameters();

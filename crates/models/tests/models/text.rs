@@ -1,4 +1,4 @@
-//! Models of text, and the folders that they are in.
+//! Text models, and their folders.
 
 use crate::made::{small_bert, small_gpt2};
 use kiln::formats::Pretrained;
@@ -31,7 +31,7 @@ fn gpt2_is_read_with_and_without_its_prefix() -> Result<()> {
     whole.eval();
     let state = whole.state_dict();
     assert!(state.get("lm_head.weight").is_some());
-    // The published files: no prefix, no head, and masks that are no weights.
+    // The published files have no prefix, no head, and masks that are not weights.
     let mut bare = state.part("transformer.");
     bare.insert("h.0.attn.bias", Tensor::ones([1, 1, 16, 16], DType::F32));
     bare.insert("h.0.attn.masked_bias", Tensor::scalar(-1e4f32));
@@ -73,7 +73,7 @@ fn tied_weights_are_one() -> Result<()> {
         ..small_gpt2()
     })?;
     assert_eq!(untied.num_parameters() - model.num_parameters(), 61 * 36);
-    // They stay one through a step of training, and in a copy.
+    // Tied weights stay tied through a training step, and in a copy.
     let mut optimizer = Optimizer::new(model.parameters(), AdamW::new().lr(0.01))?;
     let x = tokens();
     let scores = model.call(&x).flatten((0, 1));
@@ -102,7 +102,7 @@ fn tied_weights_are_one() -> Result<()> {
 
 #[test]
 fn folders_are_written_and_read() -> Result<()> {
-    // Kept where the library `transformers` is to read them: `reference.py --folders FOLDER`.
+    // The folders are kept if the library `transformers` is to read them: `reference.py --folders FOLDER`.
     let kept = std::env::var_os("KILN_FOLDERS").map(PathBuf::from);
     let parent = kept.clone().unwrap_or_else(|| folder("saved"));
     let (path, bert_path) = (parent.join("gpt2"), parent.join("bert"));
@@ -111,7 +111,7 @@ fn folders_are_written_and_read() -> Result<()> {
         ..small_gpt2()
     })?;
     model.save_pretrained(&path)?;
-    // What is shared is written once.
+    // Shared weights are written once.
     let written = Pretrained::load(&path)?;
     assert!(written.state.get("lm_head.weight").is_none());
     let (again, report) = GPT2LMHeadModel::from_pretrained(&path)?;
@@ -121,7 +121,7 @@ fn folders_are_written_and_read() -> Result<()> {
     model.eval();
     again.eval();
     same(&no_grad(|| again.call(&x)), &no_grad(|| model.call(&x)))?;
-    // A classifier from what was trained otherwise: its head is new.
+    // A classifier made from another task's weights has a new head.
     let bert = BertForMaskedLM::new(small_bert())?;
     bert.save_pretrained(&bert_path)?;
     let (_, report) = BertForMaskedLM::from_pretrained(&bert_path)?;
@@ -149,7 +149,7 @@ fn bert_is_read_in_each_form() -> Result<()> {
     let x = tokens();
     let wanted = no_grad(|| whole.call(&x).0);
     let state = whole.state_dict();
-    // The first files name norms otherwise, and hold places and other tasks' heads.
+    // The first files have other names for norms, and hold positions and other tasks' heads.
     let old = |name: &str| {
         let name = name.replace("LayerNorm.weight", "LayerNorm.gamma");
         Some(format!(

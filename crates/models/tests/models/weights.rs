@@ -75,7 +75,7 @@ fn a_file_that_is_not_there_can_be_got() -> Result<()> {
         e.contains("ResNet18_Weights.IMAGENET1K_V1 are not in") && e.contains(url),
         "{e}"
     );
-    // A file of that name with other contents.
+    // A file of that name with other contents is refused.
     fs::write(folder.0.join("resnet18-f37072fd.pth"), b"no weights").expect("a file");
     let e = ResNet18_Weights::DEFAULT
         .load(&model, &folder.0)
@@ -96,7 +96,7 @@ fn bytes(state: &StateDict, name: &str) -> Result<Vec<u8>> {
 fn a_model_gets_what_is_published() -> Result<()> {
     let folder = Folder::new("load");
     let trained = ShuffleNetV2::shufflenet_v2_x0_5(11)?;
-    // Old files have no counts of batches.
+    // Old files have no batch counts.
     let state = trained.state_dict();
     let old = state.filter(|name| !name.ends_with("num_batches_tracked"));
     let weights = folder.publish("shufflenet", &old)?;
@@ -107,13 +107,13 @@ fn a_model_gets_what_is_published() -> Result<()> {
     for name in state.names() {
         assert_eq!(bytes(&loaded, name)?, bytes(&state, name)?, "{name}");
     }
-    // Other classes need a head of their own.
+    // Another number of classes needs a head of its own.
     let other = ShuffleNetV2::shufflenet_v2_x0_5(5)?;
     let e = weights.load(&other, &folder.0).unwrap_err().to_string();
     assert!(e.contains("fc.weight"), "{e}");
     let report = other.load_matching(&weights.state_dict(&folder.0)?)?;
     assert_eq!(report.mismatched, ["fc.weight", "fc.bias"]);
-    // Another model has none of it.
+    // Another model has none of these names.
     let e = weights
         .load(&ResNet::resnet18(11)?, &folder.0)
         .unwrap_err()
