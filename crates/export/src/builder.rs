@@ -1,4 +1,4 @@
-//! What a package is made of.
+//! The builder of packages.
 
 use crate::exported::Exported;
 use crate::names::Names;
@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 use std::panic::Location;
 use std::path::Path;
 
-/// Makes a package: functions that were compiled, with the values of what they read and assign, in one file that
-/// runs with nothing but the runtime.
+/// Makes a package: compiled functions, with the values that they read and assign, in one file that only needs the
+/// runtime to run.
 ///
-/// What functions keep from run to run becomes the package's state. It is called as in modules and optimisers that are
-/// added, else as the [`Var`] is called, and two functions that use one `Var` share it. Values are those at the
-/// time of writing.
+/// State that functions keep from run to run becomes the package's state. Its names are those in modules and optimisers
+/// that are added, else those of the [`Var`]s; two functions that use one `Var` share it. Values are those at the time
+/// of writing.
 ///
 /// ```
 /// use kiln_export::Builder;
@@ -72,17 +72,17 @@ pub struct Builder {
     assets: Vec<(String, Vec<u8>)>,
     packed: Vec<Features>,
     cuda: Vec<Code>,
-    /// The first thing that went wrong.
+    /// The first error.
     error: Option<Error>,
 }
 
 impl Builder {
-    /// Nothing yet.
+    /// Makes an empty package.
     pub fn new() -> Builder {
         Builder::default()
     }
 
-    /// Calls a module's parameters and buffers as its state dict does, with `prefix.` in front unless that is empty,
+    /// Names a module's parameters and buffers as its state dict does, with the prefix `prefix.` unless that is empty,
     /// and keeps all of them, used or not.
     #[track_caller]
     pub fn module(mut self, prefix: &str, module: &dyn Module) -> Builder {
@@ -93,8 +93,8 @@ impl Builder {
         self
     }
 
-    /// Calls what an optimiser keeps by its [names](Optimizer::named_state), with `prefix.` in front unless that is
-    /// empty, and keeps all of it, used or not.
+    /// Gives an optimiser's state its [names](Optimizer::named_state), with the prefix `prefix.` unless that is empty,
+    /// and keeps all of it, used or not.
     #[track_caller]
     pub fn optimizer(mut self, prefix: &str, optimizer: &Optimizer) -> Builder {
         for state in optimizer.named_state() {
@@ -103,8 +103,8 @@ impl Builder {
         self
     }
 
-    /// Calls what a scaler keeps by its [names](GradScaler::named_state), with `prefix.` in front unless that is empty,
-    /// and keeps all of it, used or not.
+    /// Gives a scaler's state its [names](GradScaler::named_state), with the prefix `prefix.` unless that is empty, and
+    /// keeps all of it, used or not.
     #[track_caller]
     pub fn scaler(mut self, prefix: &str, scaler: &GradScaler) -> Builder {
         for state in scaler.named_state() {
@@ -113,7 +113,7 @@ impl Builder {
         self
     }
 
-    /// Gives a `Var` a name, and keeps it, used or not.
+    /// Names a `Var` and keeps it, used or not.
     #[track_caller]
     pub fn var(mut self, name: &str, var: &Var) -> Builder {
         self.add("", name, var, Vec::new());
@@ -137,11 +137,11 @@ impl Builder {
         }
     }
 
-    /// Adds a compiled function under a name. Its inputs and outputs are called by their places in what it takes and
-    /// gives, such as `0.rows`; one that is the whole of it is `input`, or `output`.
+    /// Adds a compiled function under a name. The names of its inputs and outputs are their positions in its argument
+    /// and result, such as `0.rows`; a single one is `input` or `output`.
     ///
-    /// A symbol of its sizes is at least 2 in its program; programs in which some of the first three symbols are 1, or
-    /// the first of all is 0, are added, where the function can be compiled for them.
+    /// A symbol of its sizes is at least 2 in its program. Further programs are added for sizes in which some of the
+    /// first three symbols are 1, or the first is 0, if the function can be compiled for them.
     #[track_caller]
     pub fn entry<I, O>(mut self, name: &str, function: &Compiled<I, O>) -> Builder {
         match Exported::new(name, function, Location::caller()) {
@@ -153,7 +153,7 @@ impl Builder {
         self
     }
 
-    /// Names the inputs of the entry that was added last, all of them.
+    /// Names all inputs of the entry that was added last.
     #[track_caller]
     pub fn inputs<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Builder {
         let names: Vec<String> = names.into_iter().map(String::from).collect();
@@ -164,7 +164,7 @@ impl Builder {
         self
     }
 
-    /// Names the outputs of the entry that was added last, all of them.
+    /// Names all outputs of the entry that was added last.
     #[track_caller]
     pub fn outputs<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Builder {
         let names: Vec<String> = names.into_iter().map(String::from).collect();
@@ -180,7 +180,7 @@ impl Builder {
         last.ok_or_else(|| "there is no entry yet to name inputs and outputs of".into())
     }
 
-    /// Says something of the package.
+    /// Adds a key and a value to the package's metadata.
     pub fn metadata(mut self, key: &str, value: impl Into<String>) -> Builder {
         self.metadata.insert(key.into(), value.into());
         self
@@ -192,9 +192,9 @@ impl Builder {
         self
     }
 
-    /// Also stores weights as the kernels of a level read them, which takes about as much room again: a process at
-    /// that level maps them, so it packs nothing at its first run, and several share one copy. The machine that
-    /// writes the package must have the level.
+    /// Also stores weights as a level's kernels read them, which takes about as much space again. A process at that
+    /// level maps these weights, so it packs nothing at its first run, and several processes share one copy. The
+    /// machine that writes the package must support the level.
     #[track_caller]
     pub fn packed_weights(mut self, level: Features) -> Builder {
         if !level.is_supported() {
@@ -208,12 +208,12 @@ impl Builder {
         self
     }
 
-    /// Also compiles the kernels of functions for a GPU for this architecture, beside what is done by itself: their
-    /// sources are there in any case, and PTX for the GPU that they were compiled on, if this machine has NVRTC. A GPU
-    /// that takes the code ([`Code::runs_on`]) needs no NVRTC then.
+    /// Also compiles the GPU kernels of functions for this architecture. By default, a package has their sources, and
+    /// PTX for the GPU that they were compiled on if this machine has NVRTC. A GPU that accepts the code
+    /// ([`Code::runs_on`]) then needs no NVRTC.
     ///
-    /// Kernels are written for the GPU that functions were compiled on, so those that use its own features can't be
-    /// compiled for others; writing the package then fails.
+    /// Kernels are emitted for the GPU that functions were compiled on. So kernels that use its specific features can't
+    /// be compiled for others; writing the package then fails.
     pub fn compiled_kernels(mut self, code: Code) -> Builder {
         if !self.cuda.contains(&code) {
             self.cuda.push(code);
@@ -227,10 +227,10 @@ impl Builder {
         self.error.get_or_insert(error);
     }
 
-    /// Writes the file, in place of an older one.
+    /// Writes the file, replacing an older one.
     ///
     /// # Errors
-    /// If a name is used twice or can't be one, a value can't be computed, or the file can't be written; an older one
+    /// If a name is used twice or is invalid, a value can't be computed, or the file can't be written; an older file
     /// then stays.
     #[track_caller]
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
@@ -250,7 +250,7 @@ impl Builder {
         bytes.map_err(|e| Error::new(ErrorKind::Value, "package", e.to_string(), loc))
     }
 
-    /// What kernels of GPUs are compiled for.
+    /// Returns the codes for which GPU kernels are compiled.
     fn codes(&self) -> Vec<Code> {
         let mut codes = self.cuda.clone();
         let there = |_: &Code| Nvrtc::get().is_ok();
@@ -276,7 +276,7 @@ impl Builder {
             let mut constants = Vec::new();
             for (name, tensor) in &entry.captured {
                 let value = value(tensor, loc)?;
-                // One that several functions have captured is there once.
+                // A tensor that several functions have captured is stored once.
                 let known = captured.entry(value.storage().id());
                 let name = known.or_insert_with(|| {
                     let name = names.free(format!("{}.{name}", entry.name));
@@ -318,7 +318,7 @@ impl Builder {
     }
 }
 
-/// The package's names of what an entry keeps and has captured.
+/// The package's names of an entry's states and captured tensors.
 struct Renamed {
     states: Vec<String>,
     constants: Vec<String>,
@@ -354,7 +354,7 @@ impl Renamed {
     }
 }
 
-/// A computed value, on the host.
+/// Returns a computed value, on the host.
 fn value(tensor: &Tensor, loc: &'static Location<'static>) -> Result<Buffer> {
     let value = read::value(tensor.as_ref(), loc)?.to_host();
     value.map_err(|e| Error::new(ErrorKind::Device, "package", e.to_string(), loc))

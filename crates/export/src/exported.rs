@@ -1,4 +1,4 @@
-//! A compiled function, taken for a package.
+//! A compiled function, prepared for a package.
 
 use kiln_package::Code;
 use kiln_plan::{Entry, Named};
@@ -6,24 +6,24 @@ use kiln_tensor::{Compiled, Result, Tensor, Var};
 use std::collections::BTreeMap;
 use std::panic::Location;
 
-/// A compiled function with all that is known of it when it is added.
+/// A compiled function, with its properties when it is added.
 pub(crate) struct Exported {
     pub name: String,
-    /// What was recorded.
+    /// The recorded graph, as text.
     pub graph: String,
-    /// The programs, the general one first, by the values of symbols that they are for.
+    /// The programs, the general one first, each with the values of symbols for which it is specialised.
     pub programs: Vec<(BTreeMap<String, i64>, Entry)>,
-    /// What it reads and assigns, in the order of its signature, and what its signature calls these.
+    /// The cells that it reads and assigns, in the order of its signature, and their names in the signature.
     pub states: Vec<Var>,
     pub state_names: Vec<String>,
     pub captured: Vec<(String, Tensor)>,
     pub inputs: Vec<String>,
     pub outputs: Vec<String>,
-    /// What its kernels are compiled for, if it runs on a GPU: PTX for that one.
+    /// The code for which its kernels are compiled, if it runs on a GPU: PTX for that GPU.
     pub cuda: Option<Code>,
 }
 
-/// So many of its symbols may be 1; the first, which often counts a batch, may also be 0.
+/// The number of its symbols that may be 1. The first, which often is a batch size, may also be 0.
 const SMALL_SYMBOLS: usize = 3;
 
 impl Exported {
@@ -42,7 +42,7 @@ impl Exported {
                 0 => Some((s, [None, Some(1), Some(0)][case % 3]?)),
                 _ => ((case / 3) >> (s - 1) & 1 == 1).then_some((s, 1)),
             });
-            // A function need not make sense for a small size; a run for it then says that there is no program.
+            // A function may be invalid for a small size; a run for that size then reports that there is no program.
             let Ok(Some(small_one)) = function.for_sizes(small.clone(), loc) else {
                 continue;
             };
@@ -91,7 +91,7 @@ impl Exported {
     }
 }
 
-/// The names of inputs or outputs; of one that is the whole of them, `whole`.
+/// Returns the names of inputs or outputs; `whole` names a single one without a name.
 fn named(list: &[Named], whole: &str) -> Vec<String> {
     let name = |n: &Named| match &n.name[..] {
         "" => whole.to_string(),

@@ -1,4 +1,4 @@
-//! What cells are called in a package.
+//! The names of cells in a package.
 
 use kiln_tensor::Var;
 use std::collections::{HashMap, HashSet};
@@ -12,7 +12,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Names a cell, unless it has a name, and its elements.
+    /// Names a cell and its elements, unless it already has a name.
     pub fn add(&mut self, name: String, var: &Var, elements: Vec<String>) -> Result<(), String> {
         if self.by_id.contains_key(&var.id()) {
             return Ok(());
@@ -30,7 +30,7 @@ impl Names {
         Ok(())
     }
 
-    /// The name of a cell that an entry knows as `wanted`.
+    /// Returns the name of a cell that an entry names `wanted`.
     pub fn of(&mut self, var: &Var, wanted: &str, entry: &str) -> String {
         if let Some(at) = self.by_id.get(&var.id()) {
             return self.all[*at].0.clone();
@@ -45,7 +45,7 @@ impl Names {
         name
     }
 
-    /// The name, with a number behind it if it is taken; nothing else gets it.
+    /// Returns the name, with a number appended if it is taken, and reserves it.
     pub fn free(&mut self, wanted: String) -> String {
         let (mut name, mut more) = (wanted.clone(), 0);
         while !self.taken.insert(name.clone()) {

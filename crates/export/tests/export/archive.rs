@@ -1,4 +1,4 @@
-//! The form of packages, written a second time: to damage them, and to find that the form is what it was.
+//! The format of packages, implemented a second time: to damage packages, and to check that the format has not changed.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ fn word(bytes: &[u8], at: usize, n: usize) -> usize {
     bytes.fold(0, |a, b| a << 8 | usize::from(*b))
 }
 
-/// The members of a sound package.
+/// The members of a valid package.
 pub fn read(bytes: &[u8]) -> Vec<Member> {
     let end = bytes.len() - 22;
     let (count, mut at) = (word(bytes, end + 10, 2), word(bytes, end + 16, 4));
@@ -36,7 +36,7 @@ pub fn read(bytes: &[u8]) -> Vec<Member> {
     members
 }
 
-/// An archive of these members.
+/// Writes an archive of these members.
 pub fn written(members: &[Member]) -> Vec<u8> {
     let (mut bytes, mut directory) = (Vec::new(), Vec::new());
     for Member { name, contents } in members {
@@ -75,7 +75,7 @@ pub fn written(members: &[Member]) -> Vec<u8> {
     bytes
 }
 
-/// The checksum of zip archives, a bit at a time.
+/// The checksum of zip archives, computed bit by bit.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, b| {
         (0..8).fold(crc ^ u32::from(*b), |c, _| {
@@ -84,7 +84,7 @@ fn crc32(bytes: &[u8]) -> u32 {
     })
 }
 
-/// The members with the checksums and sizes that they should have.
+/// Returns the members with correct checksums and sizes.
 pub fn summed(mut members: Vec<Member>) -> Vec<Member> {
     for plan in members
         .iter_mut()

@@ -1,4 +1,4 @@
-//! Packages with kernels that were compiled before, on GPUs that take them and on others, with and without a compiler.
+//! Packages with precompiled kernels, on GPUs that accept them and on others, with and without a compiler.
 
 use crate::archive::{self, Member};
 use crate::cuda::{device, network};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// What makes a package with the kernels of a small network, and what the network gives for three rows.
+/// Returns a builder of a package with the kernels of a small network, and the network's result for three rows.
 fn builder(gpu: Device) -> (Builder, Vec<u8>) {
     let network = network(3, gpu);
     network.eval();
@@ -35,7 +35,7 @@ fn run(package: &Package) -> Result<Vec<u8>, kiln_package::Error> {
 
 const CHILD: &str = "KILN_TEST_PACKAGE";
 
-/// What a process of its own does, which another test starts: it runs a package on its GPU and says what came of it.
+/// Runs as a child process of another test: it runs a package on its GPU and prints the outcome.
 #[test]
 fn what_a_child_does() {
     let Some(path) = std::env::var_os(CHILD) else {
@@ -48,7 +48,7 @@ fn what_a_child_does() {
     }
 }
 
-/// What a child says, on a GPU of this compute capability, with this machine's compiler or none.
+/// Returns the output of a child, on a GPU of this compute capability, with this machine's compiler or none.
 fn child(package: &Path, capability: u32, compiler: bool) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "compiled::what_a_child_does", "--nocapture"]);
@@ -100,10 +100,10 @@ fn kernels_that_were_compiled_run_where_their_architecture_is() {
         ["compute_90a"]
     );
     let found = format!("found {wanted:?} after 0 units");
-    // No compiler is needed, and none asked for.
+    // No compiler is needed, and none is called.
     assert!(child(&own, 90, false).starts_with(&found));
     assert!(child(&own, 90, true).starts_with(&found));
-    // Others do not take it: they compile the source, or say what is missing.
+    // Other GPUs do not accept it: they compile the source, or report the missing compiler.
     for capability in [80, 100] {
         let refused = child(&own, capability, false);
         let (major, minor) = (capability / 10, capability % 10);
@@ -120,8 +120,8 @@ fn kernels_that_were_compiled_run_where_their_architecture_is() {
         );
         assert!(!compiled.contains("after 0 units"), "{compiled}");
     }
-    // PTX of an older one runs on all newer ones, and what a driver refuses (this one machine code without PTX) is
-    // passed over.
+    // PTX of an older GPU runs on all newer ones. Code that a driver refuses (here machine code without PTX) is
+    // skipped.
     let (builder, _) = self::builder(gpu);
     let codes = [Code::Cubin(90), Code::Portable(80)];
     let wide = save(
@@ -139,7 +139,7 @@ fn kernels_that_were_compiled_run_where_their_architecture_is() {
         older.contains("compute_80, compute_90a, sm_90a") || older.starts_with("found"),
         "{older}"
     );
-    // What is saved again, with its state, has them still.
+    // A package that is saved again, with its state, keeps them.
     let package = Options::new().gpu(0).open(&wide).unwrap();
     let again = folder.0.join("again.kiln");
     package.save(&again).unwrap();
@@ -158,7 +158,7 @@ fn machine_code_of_a_package_is_taken_before_its_ptx() {
     const KEEPS_PTX: &str = "KILN_CUDA_PTX";
     let runs = std::env::var_os(KEEPS_PTX).is_some_and(|v| v == "1");
     if !runs {
-        // Again by itself, with machine code that the emulated GPU runs.
+        // The test runs again in its own process, with machine code that the emulated GPU runs.
         let test = "compiled::machine_code_of_a_package_is_taken_before_its_ptx";
         let mut again = Command::new(std::env::current_exe().unwrap());
         again.args(["--exact", test, "--nocapture"]);
@@ -185,7 +185,7 @@ fn machine_code_of_a_package_is_taken_before_its_ptx() {
     };
     let found = format!("found {wanted:?} after 0 units");
     assert!(on_90("right.kiln", &bytes).starts_with(&found));
-    // PTX is not even looked at where the driver takes the machine code.
+    // PTX is not even read if the driver accepts the machine code.
     let said = on_90("wrong.kiln", &wrong);
     match runs {
         true => assert!(said.starts_with(&found), "{said}"),
@@ -193,7 +193,7 @@ fn machine_code_of_a_package_is_taken_before_its_ptx() {
     }
 }
 
-/// The package with a member changed, and checksums made right again.
+/// Returns the package with a member changed and checksums recomputed.
 fn changed(members: &[Member], name: &str, change: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
     let mut members = members.to_vec();
     let found = members.iter_mut().find(|m| m.name == name).unwrap();
@@ -250,7 +250,7 @@ fn compiled_kernels_that_are_others_are_refused() {
         },
         "called in another way",
     );
-    // Machine code is looked at before the driver is given it.
+    // Machine code is checked before the driver gets it.
     let with_code = self::builder(gpu).0.compiled_kernels(Code::Cubin(90));
     let machine_code = archive::read(&with_code.to_bytes().unwrap());
     let cubin = "cuda/sm_90a-0.cubin";
@@ -267,7 +267,7 @@ fn compiled_kernels_that_are_others_are_refused() {
         };
         ran(changed(&members, "manifest.json", change))
     };
-    // Kernels of other sources or flags are none of these: they are compiled.
+    // Kernels of other sources or flags do not match: the sources are compiled.
     for code in ["compute_80", "sm_80", "sm_90a"] {
         assert_eq!(
             manifest(&|c| c["code"] = code.into()).unwrap(),
@@ -301,7 +301,7 @@ fn damage_to_compiled_kernels_never_panics() {
         for _ in 0..1 + r.below(3) {
             structural(&mut members, &mut r);
         }
-        // What is damaged is not run: an emulated device that has failed is lost for others.
+        // A damaged package is not run, because a failed emulated device is lost for other tests.
         let bytes = archive::written(&archive::summed(members));
         let package = Options::new().gpu(0).open_bytes(&bytes);
         match package.and_then(|p| p.entry("forward").map(drop)) {

@@ -1,4 +1,4 @@
-//! Packages of programs for a GPU: the emulated one, or that of the driver which `KILN_CUDA_DRIVER` names.
+//! Packages of programs for a GPU: the emulated one, or the one of the driver in `KILN_CUDA_DRIVER`.
 
 use crate::support::{batch, buffer};
 use kiln_export::Builder;
@@ -8,7 +8,7 @@ use kiln_package::{Buffer, Options, Package};
 use kiln_runtime::cuda;
 use kiln_tensor::{DType, Device, Spec, compile, with_seed};
 
-/// The device, or a line that says what is skipped.
+/// Returns the device, or prints why the test is skipped.
 pub fn device() -> Option<Device> {
     cuda::set_driver(kiln_fake_cuda::library());
     if let Err(e) = cuda::Nvrtc::get() {
@@ -85,7 +85,7 @@ fn programs_for_a_gpu_run_and_train_there() {
         let found = package.entry("train_step").unwrap().run(given).unwrap();
         assert_eq!(host(&found[0]), wanted.to_bytes().unwrap(), "{n} rows");
     }
-    // What was learnt is saved from there, and goes on there.
+    // The trained state is saved from the device, and loaded again on it.
     let (x, _) = batch(9, 4);
     let wanted = forward.run(x.to(gpu)).unwrap().to_bytes().unwrap();
     let folder = crate::support::Folder::new("cuda");
@@ -93,7 +93,7 @@ fn programs_for_a_gpu_run_and_train_there() {
     package.save(&file).unwrap();
     let later = Options::new().gpu(0).open(&file).unwrap();
     assert_eq!(chances(&later, &buffer(&x)), wanted);
-    // A machine without one is told what is missing.
+    // A machine without a GPU reports what is missing.
     let here = Package::from_bytes(&bytes).unwrap();
     let error = here.entry("forward").unwrap_err().to_string();
     assert!(

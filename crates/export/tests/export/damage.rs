@@ -1,4 +1,4 @@
-//! Damaged packages are refused, or run within what is theirs; they never panic.
+//! Damaged packages are refused, or run within their own memory; they never panic.
 
 use crate::archive::{self, Member};
 use crate::support::trainee;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A number from the environment, for long runs.
+/// Reads a number from the environment, for long runs.
 pub fn given(name: &str, otherwise: u64) -> u64 {
     let text = std::env::var(name).ok();
     text.and_then(|s| s.parse().ok()).unwrap_or(otherwise)
@@ -35,7 +35,7 @@ fn package() -> Vec<u8> {
     packed.to_bytes().unwrap()
 }
 
-/// Ends what a damaged package computes for long.
+/// Cancels long runs of damaged packages.
 struct Watch(Arc<Mutex<Option<(Instant, Cancel)>>>);
 
 impl Watch {
@@ -66,8 +66,8 @@ impl Watch {
     }
 }
 
-/// Opens a package and runs all that is in it; says how far that went. Any result but a panic or an internal error
-/// will do.
+/// Opens a package and runs all its entries; returns how far that went. Any result except a panic or an internal error
+/// is accepted.
 fn survive(opened: Result<Package, Error>) -> &'static str {
     let Ok(package) = opened else {
         return "refused";
@@ -118,7 +118,7 @@ fn survive(opened: Result<Package, Error>) -> &'static str {
 #[test]
 fn every_changed_bit_is_noticed() {
     let bytes = package();
-    // A prime, so that all bits of bytes have their turn. `KILN_PACKAGE_FLIPS=1` is all of them.
+    // The stride is prime, so that all bits of bytes are flipped. `KILN_PACKAGE_FLIPS=1` flips every bit.
     let stride = given("KILN_PACKAGE_FLIPS", 211) as usize;
     let mut changed = bytes.clone();
     for bit in (0..8 * bytes.len()).step_by(stride.max(1)) {
@@ -129,7 +129,7 @@ fn every_changed_bit_is_noticed() {
     assert!(changed == bytes && Package::from_bytes(&bytes).is_ok());
 }
 
-/// Damages of any kind to bytes.
+/// Damages bytes in several ways.
 fn damaged(bytes: &[u8], r: &mut Random) -> Vec<u8> {
     let mut b = bytes.to_vec();
     for _ in 0..1 + r.below(3) {
@@ -194,7 +194,7 @@ fn damage_behind_right_checksums_never_panics() {
             structural(&mut members, &mut r);
         }
         let b = archive::written(&archive::summed(members));
-        // If this process dies, the last line says of what.
+        // If this process crashes, the last line names the round.
         if std::env::var_os("KILN_PACKAGE_TRACE").is_some() {
             println!("round {round}");
         }
@@ -203,11 +203,11 @@ fn damage_behind_right_checksums_never_panics() {
     }
     kiln_package::memory::set_limit(None);
     println!("{seen:?}");
-    // Damage gets past what looks at it first.
+    // Some damage gets past the first checks.
     assert!(count < 400 || seen.len() == 3, "{seen:?}");
 }
 
-/// Changes what a package says, in any of its parts.
+/// Changes the structure of a package, in any of its members.
 pub fn structural(members: &mut Vec<Member>, r: &mut Random) {
     let at = r.below(members.len());
     let Member { name, contents } = &mut members[at];
@@ -250,7 +250,7 @@ pub fn structural(members: &mut Vec<Member>, r: &mut Random) {
     }
 }
 
-/// Changes something somewhere in JSON.
+/// Changes some part of a JSON value.
 fn changed(json: &mut Value, r: &mut Random) {
     match json {
         Value::Array(list) if !list.is_empty() => {

@@ -1,4 +1,4 @@
-//! Packages that functions were exported into, run and damaged.
+//! Exported packages, run and damaged.
 
 mod archive;
 mod compiled;

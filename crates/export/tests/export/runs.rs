@@ -1,4 +1,4 @@
-//! What a package computes is what the compiled functions do.
+//! A package computes the same results as the compiled functions.
 
 use crate::support::{batch, buffer, trainee};
 use kiln_export::Builder;
@@ -34,7 +34,7 @@ fn training_goes_on_elsewhere_to_the_bit() {
         .map(|n| batch(n as u64, n))
         .collect();
     with_seed(7, || {
-        // Something was trained before it is exported.
+        // Some training happens before the export.
         t.step.run((&batches[0].0, &batches[0].1)).unwrap();
         let package = t.package();
         let step = package.entry("train_step").unwrap();
@@ -43,7 +43,7 @@ fn training_goes_on_elsewhere_to_the_bit() {
                 t.optimizer.set_lr(0.05).unwrap();
                 package.set_number("optimizer.numbers", "lr", 0.05).unwrap();
             }
-            // One row has no variance, here and there.
+            // One row has no variance, in the function and in the package.
             let wanted = t.step.run((x, y));
             let found = step.run([("labels", buffer(y)), ("rows", buffer(x))]);
             let (Ok((loss, most)), Ok(found)) = (&wanted, &found) else {
@@ -93,7 +93,7 @@ fn a_package_says_what_its_entries_take_give_and_change() {
     assert!(forward.reads.contains(&"0.weight".to_string()));
     let step = package.interface("train_step").unwrap();
     assert!(step.random);
-    // Both functions captured one tensor.
+    // Both functions captured the same tensor.
     assert_eq!(forward.constants, step.constants);
     for name in [
         "3.bias",
@@ -293,7 +293,7 @@ fn weights_that_are_folded_and_packed_are_kept_once() {
             assert_eq!(found[0].to_bytes().unwrap(), wanted, "{n} images");
         }
     }
-    // New weights are folded and packed anew.
+    // New weights are folded and packed again.
     let doubled: Vec<f32> = package.get("0.weight").unwrap().to_vec().unwrap();
     let doubled: Vec<f32> = doubled.into_iter().map(|w| 2.0 * w).collect();
     let (_, weight) = &network.named_parameters()[0];

@@ -8,8 +8,8 @@ use kiln_nn::{Forward, Linear, Module, ReLU, sequential};
 use kiln_package::{Buffer, Package};
 use kiln_tensor::{DType, Spec, Tensor, autocast, compile, with_seed};
 
-/// Steps that overflow among others, with master weights of bf16 parameters: the runtime alone skips the same ones, to
-/// the same bits, and its scale grows and backs off.
+/// Some steps overflow, with master weights of bf16 parameters. The runtime alone skips the same steps, with identical
+/// bits, and its scale grows and backs off.
 #[test]
 fn scaled_training_goes_on_elsewhere_to_the_bit() {
     let network = with_seed(3, || {
@@ -94,7 +94,7 @@ fn scaled_training_goes_on_elsewhere_to_the_bit() {
     assert_eq!(masters, 2);
 }
 
-/// Narrow copies of weights travel under the weights' names, and follow a weight that is set.
+/// Narrow copies of weights are stored under the weights' names, and follow a weight that is set.
 #[test]
 fn copies_follow_weights_that_are_set() {
     let network = with_seed(3, || Linear::new(3, 5)).unwrap();

@@ -33,7 +33,7 @@ fn a_saved_package_goes_on_where_it_was() {
     assert_eq!(all(&package), all(&later));
     assert_eq!(train(&package, 9), train(&later, 9));
     assert_eq!(all(&package), all(&later));
-    // The file that is open is replaced, not written into.
+    // The open file is replaced, not overwritten in place.
     package.save(&first).unwrap();
     assert_eq!(train(&package, 10), train(&later, 10));
     assert_ne!(all(&Package::open(&first).unwrap()), all(&package));
@@ -65,7 +65,7 @@ fn state_is_saved_loaded_set_and_reset() {
         package.get("3.weight").unwrap().to_bytes().unwrap(),
         w.to_bytes().unwrap()
     );
-    // All or nothing.
+    // Either all values are set or none.
     let wrong = Buffer::zeros(DType::F32, &[3]).unwrap();
     let zeros = Buffer::zeros(DType::F32, &[2, 5]).unwrap();
     let error = package
@@ -92,7 +92,7 @@ fn state_is_saved_loaded_set_and_reset() {
             .is_err()
     );
     assert!(package.number("3.weight", "lr").is_err() && package.get("4.weight").is_err());
-    // A file with fewer tensors, and one that is none.
+    // A file with fewer tensors, and a file that does not exist.
     std::fs::write(&path, b"\x02\0\0\0\0\0\0\0{}").unwrap();
     let before = all(&package);
     assert!(package.load_state(&path).is_err());
@@ -142,7 +142,7 @@ fn mapped_weights_are_copied_when_they_are_written() {
 fn runs_that_write_wait_for_each_other_and_readers_see_whole_states() {
     let package = trainee(5).package();
     let (x, _) = batch(3, 8);
-    // What readers may see: the results behind each number of steps.
+    // The legal results for readers: one after each number of steps.
     let reader = package.entry("forward").unwrap();
     let mut legal = vec![reader.run(buffer(&x)).unwrap()[0].to_bytes().unwrap()];
     const STEPS: usize = 24;

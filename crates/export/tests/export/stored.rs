@@ -9,8 +9,8 @@ fn path() -> PathBuf {
     own.join("../package/tests/fixtures/format3.kiln")
 }
 
-/// With `KILN_STORE_PACKAGE=1` writes the file. It stays as it is for as long as the format does: a new format gets a
-/// file of its own.
+/// With `KILN_STORE_PACKAGE=1`, writes the file. It stays unchanged as long as the format does: a new format gets a new
+/// file.
 #[test]
 fn what_is_exported_says_what_the_stored_package_says() {
     let t = trainee(1);

@@ -1,4 +1,4 @@
-//! A small network with everything that a package can keep, and what it is compared with.
+//! A small network with every kind of state that a package can keep, and reference values.
 
 use kiln_export::Builder;
 use kiln_nn::optim::{Adam, Optimizer};
@@ -8,18 +8,18 @@ use kiln_tensor::{Compiled, DType, Spec, Tensor, Var, compile, with_seed};
 
 pub type Step = Compiled<(Tensor, Tensor), (Tensor, Tensor)>;
 
-/// A network, its optimiser, and functions that were compiled of both.
+/// A network, its optimiser, and functions compiled from both.
 pub struct Trainee {
     pub network: Sequential,
     pub optimizer: Optimizer,
     pub forward: Compiled<Tensor, Tensor>,
     pub step: Step,
-    /// What only the step assigns.
+    /// A cell that only the step assigns.
     pub last: Var,
 }
 
-/// Dropout, running statistics, moments, numbers that change, a loss that is kept without being read, and a tensor
-/// that both functions capture.
+/// Makes a trainee with dropout, running statistics, moments, numbers that change, a loss that is kept without being
+/// read, and a tensor that both functions capture.
 pub fn trainee(seed: u64) -> Trainee {
     let network = with_seed(seed, || {
         let norm = BatchNorm1d::new(5);
@@ -58,7 +58,7 @@ pub fn trainee(seed: u64) -> Trainee {
 }
 
 impl Trainee {
-    /// Everything that is kept, by its names in the package.
+    /// Returns all kept cells, by their names in the package.
     pub fn kept(&self) -> Vec<(String, Var)> {
         let mut all = self.network.named_parameters();
         all.extend(self.network.named_buffers());
