@@ -1,4 +1,4 @@
-//! Functions of images beside torchvision's, on an image of 500x375.
+//! Image functions compared with torchvision's, on an image of 500x375.
 //!
 //! `cargo bench -p kiln-vision --bench functions` prints the least time of each in microseconds; with `KILN_PYTHON=`
 //! a Python that has torchvision, also that of `torchvision.transforms.functional` on PIL images, in one thread.
@@ -11,17 +11,17 @@ use std::hint::black_box;
 use std::process::Command;
 use std::time::Instant;
 
-/// What stops the bench.
+/// An error that ends the bench.
 type Failure = Box<dyn std::error::Error>;
 
-/// What is measured; `functions.py` has the same names.
+/// A function to measure, by its name in `functions.py`.
 type Function = (&'static str, fn(&Image) -> Result<()>);
 
 fn turned(x: &Image, interpolation: Interpolation) -> Result<Image> {
     f::rotate(x, Rotate::new(10.0).interpolation(interpolation))
 }
 
-/// Drops what a function gives.
+/// Drops the result of a function.
 fn done<T>(result: Result<T>) -> Result<()> {
     black_box(result?);
     Ok(())
@@ -63,7 +63,7 @@ const FUNCTIONS: &[Function] = &[
     ("pil_to_tensor", |x| done(f::pil_to_tensor(x))),
 ];
 
-/// The least of some times, in microseconds.
+/// The shortest of several times, in microseconds.
 fn least(x: &Image, function: fn(&Image) -> Result<()>) -> Result<f64> {
     let mut least = f64::MAX;
     for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! Images a second on their way to a network, beside torchvision's.
+//! Images per second on their way to a network, compared with torchvision's.
 //!
 //! `cargo bench -p kiln-vision --bench throughput` writes JPEGs of 500x375 that a formula gives, decodes them,
 //! applies `RandomResizedCrop(224)`, `RandomHorizontalFlip`, `ToTensor` and `Normalize`, and loads them in batches
@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// What stops the bench.
+/// An error that ends the bench.
 type Failure = Box<dyn std::error::Error>;
 
 const WIDTH: usize = 500;
 const HEIGHT: usize = 375;
-/// Files, and how often a pass reads each.
+/// The number of files, and how often a pass reads each.
 const FILES: usize = 64;
 const TIMES: usize = 16;
 const ROUNDS: usize = 5;
@@ -36,7 +36,7 @@ fn train() -> impl Transform<Image, Output = Tensor> {
     ))
 }
 
-/// Waves and some noise.
+/// A picture of waves and some noise.
 fn picture(n: usize) -> Result<Image> {
     let mut noise = Rng::new(n as u64);
     let mut bytes = Vec::with_capacity(WIDTH * HEIGHT * 3);
@@ -58,7 +58,7 @@ fn file(folder: &Path, n: usize) -> PathBuf {
     folder.join(format!("{n}.jpg"))
 }
 
-/// Milliseconds an image to decode and to transform, and images a second of a loader.
+/// Milliseconds per image to decode and to transform, and images per second of a loader.
 type Figures = [f64; 3];
 
 fn kiln(folder: &Path) -> Result<Figures, Failure> {

@@ -1,4 +1,4 @@
-//! How errors of this crate are made.
+//! Constructors of this crate's errors.
 
 use kiln_base::Loc;
 use kiln_tensor::{Error, ErrorKind};
@@ -12,8 +12,8 @@ pub(crate) const SOURCE: &str = {
     this.split_at(this.len() - "fault.rs".len()).0
 };
 
-/// An argument or content that doesn't fit, at the user's line. Where a data set of this crate called, there is none,
-/// and a loader puts its own.
+/// An error for an argument or content that doesn't fit, at the user's line. If the caller is a data set of this
+/// crate, the error has no line, and a loader adds its own.
 #[track_caller]
 pub(crate) fn invalid(op: &str, message: impl Into<String>) -> Error {
     let e = Error::invalid(op, message);
@@ -23,14 +23,14 @@ pub(crate) fn invalid(op: &str, message: impl Into<String>) -> Error {
     }
 }
 
-/// A file that can't be read or written, at the caller's line.
+/// An error for a file that can't be read or written, at the caller's line.
 #[track_caller]
 pub(crate) fn io(op: &str, path: &Path, e: impl Display) -> Error {
     let message = format!("{}: {e}", path.display());
     Error::new(ErrorKind::Io, op, message, Location::caller())
 }
 
-/// What Kiln does not do, at the caller's line.
+/// An error for a request that Kiln does not support, at the caller's line.
 #[track_caller]
 pub(crate) fn unsupported(op: &str, message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported, op, message, Location::caller())

@@ -1,8 +1,8 @@
 //! Images, transforms and data sets of images, under torchvision's names.
 //!
-//! An [`Image`] holds decoded pixels, a [`transforms::Transform`] makes one thing of another, and
-//! [`transforms::Compose`] puts several in a row. What is random draws from the stream that it is given, so
-//! a sample's augmentation depends on its seed alone.
+//! An [`Image`] holds decoded pixels, a [`transforms::Transform`] maps an image or a tensor to a result, and
+//! [`transforms::Compose`] chains several. Random transforms draw from the stream that they are given, so a sample's
+//! augmentation depends on its seed alone.
 
 pub mod datasets;
 mod fault;

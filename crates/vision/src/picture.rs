@@ -1,4 +1,4 @@
-//! What geometry is done to: images and tensors.
+//! The operands of geometry: images and tensors.
 
 use crate::fault::invalid;
 use crate::image::{Buffer, Image};
@@ -6,13 +6,13 @@ use crate::resample::{self, Interpolation, Window};
 use crate::transforms::{Fill, Padding, PaddingMode};
 use kiln_tensor::{DType, InterpolateMode, InterpolateSize, PadMode, Result, Tensor, cat};
 
-/// What has rows and columns of pixels: an [`Image`], or a tensor `[.., C, H, W]`.
+/// A thing with rows and columns of pixels: an [`Image`], or a tensor `[.., C, H, W]`.
 pub trait Picture: Clone + sealed::Pixels {}
 
 impl Picture for Image {}
 impl Picture for Tensor {}
 
-/// The longest side of an image that is made.
+/// The longest side of an image that may be created.
 const LONGEST: usize = 1 << 24;
 
 pub(crate) mod sealed {
@@ -25,7 +25,7 @@ pub(crate) mod sealed {
         /// The pixels in a window.
         fn cut(&self, window: Window) -> Result<Self>;
 
-        /// With a border.
+        /// The image, padded.
         fn bordered(
             &self,
             op: &str,
@@ -50,7 +50,7 @@ pub(crate) mod sealed {
 }
 use sealed::Pixels;
 
-/// Whether a picture can be made so large.
+/// Checks that an image of this size is within the limit and fits into memory.
 #[track_caller]
 pub(crate) fn room(op: &str, width: usize, height: usize, channels: usize) -> Result<()> {
     let bytes = width
@@ -64,7 +64,7 @@ pub(crate) fn room(op: &str, width: usize, height: usize, channels: usize) -> Re
     Err(invalid(op, message))
 }
 
-/// An image that a resampled one can be made of, and a size that it can have.
+/// Checks that neither the window nor the new size is empty, and that an image of the new size can be allocated.
 #[track_caller]
 fn resizable(
     op: &str,
@@ -159,14 +159,14 @@ impl Pixels for Image {
     }
 }
 
-/// Pixels of `C` levels, the last first.
+/// Copies pixels of `C` levels in reverse order.
 fn backwards<const C: usize>(from: &[u8], to: &mut [u8]) {
     let (from, to) = (from.as_chunks::<C>().0, to.as_chunks_mut::<C>().0);
     let both = to.iter_mut().zip(from.iter().rev());
     both.for_each(|(to, from)| *to = *from);
 }
 
-/// Which old place every place along an axis with a border has, if any.
+/// The old place of every place along a padded axis, or `None` for fill.
 #[track_caller]
 fn places(
     op: &str,
@@ -203,7 +203,7 @@ fn places(
     Ok((-before..len + after).map(place).collect())
 }
 
-/// Which old place every place along a mirrored axis has.
+/// The old place of every place along a mirrored axis.
 #[track_caller]
 pub(crate) fn mirror(
     op: &str,
@@ -328,7 +328,7 @@ impl Pixels for Tensor {
     }
 }
 
-/// Floats that are computed for integers, as these.
+/// Converts floats that were computed for another dtype back to it: rounded for integers, clamped to 0..=255 for u8.
 fn levels_again(x: &Tensor, dtype: DType) -> Tensor {
     match dtype {
         DType::U8 => x.round().clamp(0.0, 255.0).to_dtype(dtype),
@@ -363,7 +363,7 @@ fn interpolated(
     Ok(flat.interpolate(size, mode).reshape(out))
 }
 
-/// As products with a matrix of weights to each side, columns first.
+/// Products with a matrix of weights on each side, columns first.
 fn weighted(
     x: &Tensor,
     window: Window,

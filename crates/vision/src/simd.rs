@@ -1,16 +1,16 @@
-//! Loops compiled for what the machine has.
+//! Loops compiled for the machine's vector instructions.
 
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 use kiln_base::{Feature, Features};
 
-/// Whether loops compiled for AVX2 may run.
+/// True if loops compiled for AVX2 may run.
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 pub(crate) fn has_avx2() -> bool {
-    // A level that is asked for and isn't there is an error of the engine's.
+    // A level that is requested but missing is an error that the engine reports.
     Features::current().is_ok_and(|level| level.has(Feature::Avx2))
 }
 
-/// A function whose body is compiled for every machine and once more for AVX2.
+/// Defines a function whose body is compiled for every machine and once more for AVX2.
 macro_rules! wide {
     ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$(const $c:ident: usize),*>)? ($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
         $(#[$meta])*

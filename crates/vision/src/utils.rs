@@ -7,19 +7,19 @@ use kiln_tensor::{DType, PadMode, Result, Tensor, cat, options, stack};
 use std::path::Path;
 
 options! {
-    /// How [`make_grid`] lays images out.
+    /// The layout of [`make_grid`].
     Grid () {
         /// Images in a row.
         nrow: Count = 8,
         /// Pixels between images, and around them.
         padding: Count = 2,
-        /// Whether numbers are brought into [0, 1].
+        /// If true, numbers are scaled to [0, 1].
         normalize: bool = false,
-        /// What becomes 0 and 1 then; the least and the greatest number there is, unless given.
+        /// The numbers that become 0 and 1 then; the minimum and the maximum, unless given.
         value_range: Option<(f64, f64)> = None,
-        /// Whether each image has a least and a greatest number of its own.
+        /// If true, each image is scaled by its own minimum and maximum.
         scale_each: bool = false,
-        /// The number between images.
+        /// The value of the padding between images.
         pad_value: f64 = 0.0,
     }
 }
@@ -80,7 +80,7 @@ pub fn make_grid(images: &Tensor, grid: Grid) -> Result<Tensor> {
         true => PadMode::Constant(grid.pad_value.into()),
         false => PadMode::Constant((grid.pad_value as i64).into()),
     };
-    // A border above and to the left of each, and images of it where some are missing.
+    // Padding above and to the left of each image, and empty tiles for the missing images.
     let tiles = images.pad([gap, 0, gap, 0, 0, 0, 0, empty], value);
     let (h, w) = (height + grid.padding.0, width + grid.padding.0);
     let tiles = tiles.reshape([rows, columns, channels, h, w]);
@@ -89,7 +89,7 @@ pub fn make_grid(images: &Tensor, grid: Grid) -> Result<Tensor> {
     Ok(whole.pad([0, gap, 0, gap], value).check()?.clone())
 }
 
-/// [`make_grid`] of images that are apart.
+/// [`make_grid`] of separate images.
 ///
 /// # Errors
 /// As [`make_grid`], and if they have several shapes.
@@ -101,7 +101,7 @@ pub fn make_grid_of(images: &[Tensor], grid: Grid) -> Result<Tensor> {
     make_grid(&stack(images, 0), grid)
 }
 
-/// Images with their numbers brought into [0, 1].
+/// Images with their numbers scaled to [0, 1].
 #[track_caller]
 fn ranged(images: &Tensor, grid: &Grid) -> Result<Tensor> {
     let within = |t: &Tensor| -> Result<Tensor> {

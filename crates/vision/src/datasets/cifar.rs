@@ -10,10 +10,10 @@ use std::path::Path;
 /// The bytes of a picture: a plane of 32x32 for each of red, green and blue.
 const AREA: usize = 3 * 32 * 32;
 
-/// What tells the two sets apart.
+/// The properties that tell the two sets apart.
 struct Kin {
     set: &'static str,
-    /// Folder, address and MD5 of the archive, files to train with, to test with, and of names.
+    /// Folder, address and MD5 of the archive; training files, test file and file of class names.
     python: (
         &'static str,
         &'static str,
@@ -22,16 +22,16 @@ struct Kin {
         Named,
         Named,
     ),
-    /// The names in the pickles of labels and of their names.
+    /// The keys of the labels and of the class names in the pickles.
     keys: (&'static str, &'static str),
-    /// Folder, files to train with, to test with, and of names.
+    /// Folder, training files, test file and file of class names.
     binary: (
         &'static str,
         &'static [&'static str],
         &'static str,
         &'static str,
     ),
-    /// How many bytes stand in front of a picture, of which the last is its label.
+    /// The number of label bytes in front of a picture, of which the last is its label.
     labels: usize,
 }
 

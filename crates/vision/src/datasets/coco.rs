@@ -9,7 +9,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-/// What is marked in a picture.
+/// One annotation of a picture.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Annotation {
     /// Its number.
@@ -23,7 +23,7 @@ pub struct Annotation {
     /// Left, top, width and height, in pixels.
     #[serde(default)]
     pub bbox: [f64; 4],
-    /// How many pixels it covers.
+    /// The number of pixels that it covers.
     #[serde(default)]
     pub area: f64,
     /// 1 where it is a crowd of things.
@@ -32,18 +32,18 @@ pub struct Annotation {
     /// Its outline.
     #[serde(default)]
     pub segmentation: Segmentation,
-    /// A text that says what is to be seen.
+    /// The caption: a text that describes the picture.
     #[serde(default)]
     pub caption: Option<String>,
 }
 
-/// The outline of what is marked.
+/// The outline of an annotated object.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum Segmentation {
     /// Polygons, each as x, y, x, y, …
     Polygons(Vec<Vec<f64>>),
-    /// How many pixels are outside and inside by turns, column by column.
+    /// Run lengths of pixels outside and inside, alternating, column by column.
     RunLengths {
         /// The lengths.
         counts: Counts,
@@ -90,7 +90,7 @@ struct Category {
     name: String,
 }
 
-/// Pictures with what is marked in them: samples are an RGB image and its annotations, in the order of the pictures'
+/// Pictures with their annotations: a sample is an RGB image and its annotations, in the order of the pictures'
 /// numbers. Annotations make no batch by themselves: give the loader a function that collates.
 pub struct CocoDetection {
     root: PathBuf,
@@ -188,7 +188,7 @@ impl Dataset for CocoDetection {
     }
 }
 
-/// Pictures with texts that say what is to be seen, as [`CocoDetection`].
+/// Pictures with captions; see [`CocoDetection`].
 pub struct CocoCaptions(CocoDetection);
 
 impl CocoCaptions {

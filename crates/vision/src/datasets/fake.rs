@@ -9,13 +9,13 @@ options! {
     /// Random pictures with random labels, for trying programs out: torchvision's `FakeData`. The sample of an index
     /// is always the same.
     FakeData () {
-        /// How many there are.
+        /// The number of samples.
         size: usize = 1000usize,
         /// Channels (1 to 4), height and width.
         image_size: [usize; 3] = [3usize, 224, 224],
-        /// How many labels there are.
+        /// The number of classes.
         num_classes: usize = 10usize,
-        /// What the seed of the first sample is.
+        /// The seed of the first sample.
         random_offset: u64 = 0u64,
     }
 }

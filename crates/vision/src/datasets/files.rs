@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// A file by its name below a folder, and its MD5.
 pub(super) type Named = (&'static str, &'static str);
 
-/// Where the makers of a set offer its files.
+/// The place where the makers of a set offer its files.
 #[derive(Clone, Copy)]
 pub(super) enum Origin {
     /// Each under its name behind this address.
@@ -41,14 +41,14 @@ impl Files<'_> {
         found.find(|path| path.is_file())
     }
 
-    /// That all files are there, with their checksums if these are to be verified.
+    /// Checks that all files are there, with their checksums if these are to be verified.
     #[track_caller]
     pub(super) fn check(&self, verify: bool) -> Result<()> {
         let (mut missing, mut wrong) = (Vec::new(), Vec::new());
         for (name, md5) in self.files {
             match self.path(name) {
                 None => missing.push((name, md5)),
-                // Of an unpacked file no checksum is known.
+                // The checksum of an unpacked file is not known.
                 Some(path) if verify && !md5.is_empty() && path.ends_with(name) => {
                     if !check_integrity(path, md5)? {
                         wrong.push((name, md5));
@@ -69,7 +69,7 @@ impl Files<'_> {
         }
     }
 
-    /// Says which files are missing or damaged, and where to get them.
+    /// Appends a list of missing or damaged files, and where to get them.
     fn list(&self, text: &mut String, title: &str, files: &[(&&str, &&str)]) {
         let gap = if text.is_empty() { "" } else { "\n" };
         // Writing into a text can't fail.
@@ -110,7 +110,7 @@ pub(super) fn read_text(op: &str, path: &Path) -> Result<String> {
     })
 }
 
-/// What a file holds, unpacked if it is packed by gzip.
+/// Opens a file for reading, unpacked if it is packed by gzip.
 pub(super) fn unpacked(path: &Path) -> std::io::Result<Box<dyn Read>> {
     let mut magic = [0; 2];
     let found = File::open(path)?.take(2).read(&mut magic)?;
@@ -121,7 +121,7 @@ pub(super) fn unpacked(path: &Path) -> std::io::Result<Box<dyn Read>> {
     })
 }
 
-/// `len` bytes; memory grows with what is there, not with what a header promises.
+/// Reads `len` bytes. Memory grows with what is there, not with what a header promises.
 pub(super) fn take(file: &mut dyn Read, len: u64) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let read = Read::take(file, len).read_to_end(&mut bytes);

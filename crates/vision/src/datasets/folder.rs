@@ -10,12 +10,12 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How the names of pictures end, for [`ImageFolder`].
+/// The extensions of pictures, for [`ImageFolder`].
 pub const IMG_EXTENSIONS: [&str; 6] = [".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"];
 
 type IsValid = dyn Fn(&Path) -> bool + Send + Sync;
 
-/// Which files of a folder are samples: torchvision's keyword arguments.
+/// The rule that selects the files of a folder as samples: torchvision's keyword arguments.
 #[derive(Clone, Default)]
 pub struct Folder {
     extensions: Option<Vec<String>>,
@@ -38,13 +38,13 @@ impl Folder {
         self
     }
 
-    /// Only files whose path a function is true for; in place of extensions.
+    /// Only files for whose path a function returns true; in place of extensions.
     pub fn is_valid_file(mut self, f: impl Fn(&Path) -> bool + Send + Sync + 'static) -> Folder {
         self.is_valid_file = Some(Arc::new(f));
         self
     }
 
-    /// Whether a class may have no files.
+    /// If true, a class may have no files.
     pub fn allow_empty(mut self, allow_empty: bool) -> Folder {
         self.allow_empty = allow_empty;
         self
@@ -62,7 +62,7 @@ impl Folder {
     }
 }
 
-/// Makes a sample of a file.
+/// A function that makes a sample of a file.
 type Loader<T> = dyn Fn(&Path) -> Result<T> + Send + Sync;
 
 /// Files in a folder for each class, at any depth below it: `root/cat/1.txt`, `root/dog/old/2.txt`. Classes are in
@@ -74,7 +74,7 @@ pub struct DatasetFolder<T> {
 }
 
 impl<T: Send + 'static> DatasetFolder<T> {
-    /// The files that a function loads: those whose names end with one of the extensions.
+    /// The files whose names end with one of the extensions, each loaded by `loader`.
     ///
     /// ```
     /// use kiln_data::Dataset;
@@ -105,7 +105,7 @@ impl<T: Send + 'static> DatasetFolder<T> {
         DatasetFolder::with(root, loader, Folder::new().extensions(extensions))
     }
 
-    /// The files that a function loads, of those that `folder` takes.
+    /// The files that `folder` selects, each loaded by `loader`.
     ///
     /// # Errors
     /// As `new`, or if `folder` has both extensions and a function, or neither.
@@ -129,7 +129,7 @@ impl<T: Send + 'static> DatasetFolder<T> {
         &self.classes
     }
 
-    /// The labels of the names of the classes.
+    /// The label of each class by name.
     pub fn class_to_idx(&self) -> BTreeMap<String, usize> {
         let classes = self.classes.iter().enumerate();
         classes.map(|(i, class)| (class.clone(), i)).collect()
@@ -182,7 +182,7 @@ impl ImageFolder {
         ImageFolder::with(root, Folder::new())
     }
 
-    /// The same, with settings. Where these say neither, extensions are [`IMG_EXTENSIONS`].
+    /// The same, with settings. Without extensions and without a function, extensions are [`IMG_EXTENSIONS`].
     ///
     /// # Errors
     /// As `new`.
@@ -226,7 +226,7 @@ impl Dataset for ImageFolder {
 
 type Found = (Vec<String>, Vec<(PathBuf, i64)>);
 
-/// Classes, and samples with their labels.
+/// Finds the classes, and the samples with their labels.
 #[track_caller]
 fn find(op: &str, root: &Path, folder: &Folder) -> Result<Found> {
     if folder.extensions.is_some() == folder.is_valid_file.is_some() {
@@ -271,8 +271,8 @@ fn find(op: &str, root: &Path, folder: &Folder) -> Result<Found> {
     Ok((classes, samples))
 }
 
-/// The files of a folder and of those within, by folder in the order of paths as texts. Links are followed; a folder
-/// that holds itself is walked over once.
+/// Collects the files of a folder and of those within, by folder in the order of paths as texts. Links are followed;
+/// a folder that contains itself is walked only once.
 #[track_caller]
 fn walk(
     op: &str,
@@ -297,7 +297,7 @@ fn walk(
     Ok(())
 }
 
-/// What lies in a folder.
+/// The paths of the entries of a folder.
 #[track_caller]
 pub(super) fn entries(op: &str, folder: &Path) -> Result<Vec<PathBuf>> {
     let all = std::fs::read_dir(folder).map_err(|e| io(op, folder, e))?;

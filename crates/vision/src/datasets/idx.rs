@@ -1,5 +1,5 @@
-//! IDX, the format of MNIST's files: a magic number that says the type and how many dims there are, their sizes as
-//! big-endian numbers of 32 bits, the elements.
+//! IDX, the format of MNIST's files: a magic number with the type and the number of dims, their sizes as big-endian
+//! numbers of 32 bits, the elements.
 
 use super::files::{take, unpacked};
 use crate::fault::{invalid, io};

@@ -5,7 +5,7 @@ use crate::{Image, Mode};
 use kiln_tensor::{DType, Result, Tensor};
 use std::collections::BTreeMap;
 
-/// How the bytes of an image lie.
+/// The order of an image's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
     /// `[channels, height, width]`.
@@ -27,13 +27,13 @@ pub(super) struct Labelled {
 }
 
 impl Labelled {
-    /// That there is an image for each label, and a class.
+    /// Checks that each image has a label and each label a class.
     #[track_caller]
     pub(super) fn checked(self) -> Result<Labelled> {
         self.checked_from(0)
     }
 
-    /// The same, where labels begin with -1, of images without one.
+    /// The same, with labels from `least` on: -1 is the label of an image without one.
     #[track_caller]
     pub(super) fn checked_from(self, least: i64) -> Result<Labelled> {
         let (images, labels) = (self.pixels.len() / self.area().max(1), self.targets.len());
@@ -56,7 +56,7 @@ impl Labelled {
         }
     }
 
-    /// The bytes of an image.
+    /// The number of bytes of an image.
     fn area(&self) -> usize {
         self.shape.iter().product()
     }
@@ -114,7 +114,7 @@ impl Labelled {
     }
 }
 
-/// Gives a set that has a `Labelled` as its field what all of them have.
+/// Implements the common methods for a set whose field is a `Labelled`.
 macro_rules! labelled {
     ($($set:ident)*) => {$(
         impl $set {
@@ -123,7 +123,7 @@ macro_rules! labelled {
                 &self.0.classes
             }
 
-            /// The labels of the names of the classes.
+            /// The label of each class by name.
             pub fn class_to_idx(&self) -> std::collections::BTreeMap<String, usize> {
                 self.0.class_to_idx()
             }

@@ -9,11 +9,11 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// What tells sets of four files apart.
+/// The properties that tell sets of four files apart.
 struct Kin {
     set: &'static str,
     address: &'static str,
-    /// MD5s: images and labels to train with, images and labels to test with.
+    /// MD5s: training images and labels, test images and labels.
     md5: [&'static str; 4],
     classes: [&'static str; 10],
 }
@@ -47,7 +47,7 @@ impl Kin {
             set: self.set,
             root,
             folder: root.join(self.set).join("raw"),
-            // As in torchvision, who downloads gets both parts.
+            // As in torchvision, a download takes both parts.
             files: if verify { &files } else { &files[part.clone()] },
             origin: Origin::Each(self.address),
         };
@@ -139,13 +139,13 @@ sets! {
     ], ["o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"];
 }
 
-/// EMNIST (Cohen et al., 2017): handwritten letters and digits. The pictures are turned, as in the files and in
-/// torchvision: rows are columns.
+/// EMNIST (Cohen et al., 2017): handwritten letters and digits. The pictures are transposed, as in the files and in
+/// torchvision.
 pub struct EMNIST(Labelled);
 
 labelled!(EMNIST);
 
-/// What classes an [`EMNIST`] has.
+/// The classes of an [`EMNIST`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EmnistSplit {
     /// Digits, upper and lower case letters: 62 classes.
@@ -158,7 +158,7 @@ pub enum EmnistSplit {
     Letters,
     /// Digits.
     Digits,
-    /// Digits, as many as MNIST has.
+    /// Digits, with the sample counts of MNIST.
     Mnist,
 }
 

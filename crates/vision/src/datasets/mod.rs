@@ -1,7 +1,7 @@
 //! Data sets of images, under torchvision's names.
 //!
-//! A set is made of a folder of files, `root`, and what part of it is wanted; its samples are `(image, target)`.
-//! What torchvision takes as `transform` and `target_transform` are methods of every set of pairs ([`Pairs`]):
+//! A set is made of a folder of files, `root`, and the part of it that is wanted; its samples are `(image, target)`.
+//! torchvision's `transform` and `target_transform` are methods of every set of pairs ([`Pairs`]):
 //!
 //! ```no_run
 //! use kiln_data::{DataLoader, Dataset};
@@ -76,7 +76,7 @@ impl LSUN {
     ///
     /// # Errors
     /// Always.
-    // There is none to give.
+    // There is no value to return.
     #[allow(clippy::new_ret_no_self)]
     #[track_caller]
     pub fn new(root: impl AsRef<Path>, classes: &str) -> Result<()> {

@@ -93,7 +93,7 @@ fn part(background: bool) -> (&'static str, &'static str) {
     }
 }
 
-/// The names of some of what lies in a folder, in order.
+/// The names of the wanted entries of a folder, in order.
 #[track_caller]
 fn names(folder: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<String>> {
     let mut names = Vec::new();

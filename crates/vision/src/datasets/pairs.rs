@@ -1,14 +1,14 @@
-//! What is made of the samples of data sets of pairs.
+//! Transforms of the samples of data sets of pairs.
 
 use crate::transforms::Transform;
 use kiln_data::Dataset;
 use kiln_tensor::Result;
 use std::ops::Deref;
 
-/// Data sets of pairs, such as an image and its label: what torchvision's sets take as `transform` and
-/// `target_transform`. What these give knows everything that the set knew.
+/// Data sets of pairs, such as an image and its label, with torchvision's `transform` and `target_transform` as
+/// methods. The transformed sets dereference to the original one, so its methods stay available.
 pub trait Pairs<X, Y>: Dataset<Item = (X, Y)> + Sized {
-    /// The set with its images transformed, each time anew.
+    /// The set with its images transformed anew at each access.
     fn transform<T: Transform<X> + 'static>(self, transform: T) -> Transformed<Self, T> {
         Transformed {
             dataset: self,
@@ -16,7 +16,7 @@ pub trait Pairs<X, Y>: Dataset<Item = (X, Y)> + Sized {
         }
     }
 
-    /// The set with other targets, such as classes of classes.
+    /// The set with its targets mapped, for example to coarser classes.
     fn target_transform<Z, F>(self, transform: F) -> TargetTransformed<Self, F>
     where
         F: Fn(Y) -> Result<Z> + Send + Sync + 'static,

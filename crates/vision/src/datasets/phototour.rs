@@ -91,7 +91,7 @@ impl PhotoTour {
         }
         let labels = rows(&folder.join("info.txt"), [0])?;
         let patches = patches(&folder, labels.len())?;
-        // Patch, point, something, patch, point, …
+        // Columns: patch, point, unused, patch, point, …
         let matches = rows(&folder.join("m50_100000_100000_0.txt"), [0, 1, 3, 4])?;
         let count = labels.len() as i64;
         let known = |patch: i64| (0..count).contains(&patch);
@@ -127,7 +127,7 @@ impl PhotoTour {
         self.std
     }
 
-    /// The pairs of patches, of which one is to say whether they show the same.
+    /// The pairs of patches, with the label whether both show the same point.
     pub fn pairs(self) -> PhotoTourPairs {
         PhotoTourPairs(Arc::new(self))
     }
@@ -152,7 +152,7 @@ impl Dataset for PhotoTour {
     }
 }
 
-/// Pairs of patches and whether they show the same point (1) or not (0); see [`PhotoTour::pairs`].
+/// Pairs of patches with a label: 1 if both show the same point, else 0. See [`PhotoTour::pairs`].
 pub struct PhotoTourPairs(Arc<PhotoTour>);
 
 impl Dataset for PhotoTourPairs {

@@ -128,7 +128,7 @@ fn pictures(folder: &Path, name: &str) -> Result<Vec<u8>> {
 #[track_caller]
 fn labelled(set: &mut Labelled, folder: &Path, part: &str, fold: Option<usize>) -> Result<()> {
     let pixels = pictures(folder, &format!("{part}_X.bin"))?;
-    // They count from 1.
+    // Labels in the file count from 1.
     let labels = read("STL10", &folder.join(format!("{part}_y.bin")))?;
     let labels: Vec<i64> = labels
         .into_iter()

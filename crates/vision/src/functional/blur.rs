@@ -73,7 +73,7 @@ wide! {
     }
 }
 
-/// The weights of so many pixels, which sum to 1.
+/// The weights of `len` pixels, which sum to 1.
 #[track_caller]
 fn kernel(op: &str, len: usize, sigma: f64) -> Result<Vec<f32>> {
     if len.is_multiple_of(2) {

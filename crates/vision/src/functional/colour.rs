@@ -5,7 +5,7 @@ use crate::image::{Image, Mode};
 use crate::simd::wide;
 use kiln_tensor::Result;
 
-/// A factor that is a number, 0 or greater.
+/// Checks that a factor is finite and at least 0, and narrows it to f32.
 #[track_caller]
 fn factor(op: &str, name: &str, value: f64) -> Result<f32> {
     if value.is_finite() && value >= 0.0 {
@@ -17,7 +17,7 @@ fn factor(op: &str, name: &str, value: f64) -> Result<f32> {
     ))
 }
 
-/// `v as u8` of a number, in steps that vectors have: beside 2²³ a float has no fraction.
+/// `v as u8` in operations that vectorise: adding 2²³ to a float rounds its fraction away.
 #[inline(always)]
 fn whole(v: f32) -> u8 {
     const BIG: f32 = (1 << 23) as f32;
@@ -29,7 +29,7 @@ fn whole(v: f32) -> u8 {
 }
 
 wide! {
-    /// `from + factor · (to − from)` of levels, cut to whole levels.
+    /// `from + factor · (to − from)` of levels, rounded down and clamped to levels.
     fn blend(from: &[u8], to: &mut [u8], factor: f32) {
         for (to, from) in to.iter_mut().zip(from) {
             let (a, b) = (i32::from(*from), i32::from(*to));
@@ -39,7 +39,7 @@ wide! {
 }
 
 wide! {
-    /// The same from one level.
+    /// The same with one level as `from`.
     fn blend_one(from: u8, to: &mut [u8], factor: f32) {
         let from = i32::from(from);
         for to in to {
@@ -48,7 +48,7 @@ wide! {
     }
 }
 
-/// The image, moved away from another one: PIL's `Image.blend`.
+/// The image extrapolated from another one: PIL's `Image.blend`.
 fn blended(mut image: Image, from: &Image, factor: f32) -> Image {
     if factor != 1.0 {
         blend(from.bytes(), image.bytes_mut(), factor);
@@ -56,7 +56,7 @@ fn blended(mut image: Image, from: &Image, factor: f32) -> Image {
     image
 }
 
-/// The image, moved away from a grey. Alpha stays.
+/// The image extrapolated from a grey. Alpha stays.
 fn blended_one(mut image: Image, from: u8, factor: f32) -> Image {
     if factor == 1.0 {
         return image;
@@ -70,7 +70,7 @@ fn blended_one(mut image: Image, from: u8, factor: f32) -> Image {
     recoloured(&image, |v| table[usize::from(v)])
 }
 
-/// The image with other colours, each made of its level. Alpha stays.
+/// The image with `f` applied to every level of its colours. Alpha stays.
 fn recoloured(image: &Image, f: impl Fn(u8) -> u8) -> Image {
     let mut out = image.clone();
     match image.mode() {
@@ -141,7 +141,7 @@ pub(crate) fn saturated(op: &str, image: Image, by: f64) -> Result<Image> {
     Ok(blended(image, &grey, by))
 }
 
-/// Other hues: the circle of hues turned by this part of it, from −0.5 to 0.5. Grey images stay.
+/// Other hues: the hue circle rotated by this fraction of it, from −0.5 to 0.5. Grey images stay.
 ///
 /// # Errors
 /// If the factor lies outside, or is NaN.
@@ -265,7 +265,7 @@ fn smoothed(image: &Image) -> Image {
             for colour in 0..colours {
                 let at = |y: usize, x: usize| f32::from(from[(y * w + x) * c + colour]);
                 let mut sum = 0.5;
-                // In this order, since it rounds.
+                // The order matters because of rounding.
                 for row in [y + 1, y, y - 1] {
                     let middle = if row == y { 5.0f32 } else { 1.0 } / 13.0;
                     let side = 1.0f32 / 13.0;
@@ -314,7 +314,7 @@ pub fn solarize(image: &Image, threshold: f64) -> Result<Image> {
     Ok(recoloured(image, turn))
 }
 
-/// Every colour through a table that is made of how often each level occurs.
+/// Maps every colour through a table that is computed from its histogram.
 fn mapped(image: &Image, table: impl Fn(&[u64; 256]) -> Option<[u8; 256]>) -> Image {
     let (c, mut out) = (image.channels(), image.clone());
     let colours = c - usize::from(image.mode().has_alpha());
@@ -341,7 +341,7 @@ pub fn autocontrast(image: &Image) -> Image {
     })
 }
 
-/// Every colour with levels that occur about as often as each other. Alpha stays.
+/// Equalises the histogram of every colour. Alpha stays.
 pub fn equalize(image: &Image) -> Image {
     mapped(image, |counts| {
         let last = counts.iter().rposition(|n| *n > 0)?;

@@ -1,4 +1,4 @@
-//! Crops, flips, borders and sizes.
+//! Crops, flips, padding and sizes.
 
 use crate::fault::invalid;
 use crate::picture::Picture;
@@ -52,7 +52,7 @@ pub(crate) fn cropped<P: Picture>(
         .cut(window)
 }
 
-/// What a part of an axis has in front of the axis and behind it, and where it begins once that is added.
+/// The padding that a part of an axis needs before and after the axis, and the part's start in the padded axis.
 fn span(start: i64, len: usize, whole: usize) -> (usize, usize, usize) {
     let before = (-i128::from(start)).max(0);
     let after = (i128::from(start) + len as i128 - whole as i128).max(0);
@@ -61,7 +61,7 @@ fn span(start: i64, len: usize, whole: usize) -> (usize, usize, usize) {
     (size(before), size(after), size(first))
 }
 
-/// The middle of the image; a smaller image gets a black border.
+/// The middle of the image; a smaller image is padded with black.
 ///
 /// # Errors
 /// If the crop can't be held.
@@ -105,7 +105,7 @@ pub(crate) fn five<P: Picture>(op: &str, image: &P, size: Extent) -> Result<[P; 
     ])
 }
 
-/// A crop that lies within an image.
+/// Checks that a crop fits into an image.
 #[track_caller]
 pub(crate) fn fits(op: &str, size: Extent, image: (usize, usize)) -> Result<()> {
     if size.height <= image.0 && size.width <= image.1 {
@@ -160,10 +160,10 @@ pub fn vflip<P: Picture>(image: &P) -> Result<P> {
     image.mirrored(false)
 }
 
-/// The image with a border: `pad(&x, 4)`, `pad(&x, Pad::new(4).padding_mode(PaddingMode::Reflect))`.
+/// The image, padded: `pad(&x, 4)`, `pad(&x, Pad::new(4).padding_mode(PaddingMode::Reflect))`.
 ///
 /// # Errors
-/// If the border is wider than its mode allows, or the fill is no colour of the image.
+/// If the padding is wider than its mode allows, or the fill is no colour of the image.
 #[track_caller]
 pub fn pad<P: Picture>(image: &P, pad: impl Into<Pad>) -> Result<P> {
     let pad = pad.into();
@@ -198,7 +198,7 @@ pub(crate) fn resized<P: Picture>(op: &str, image: &P, to: &Resize) -> Result<P>
     image.resampled(op, whole, (w, h), to.interpolation, to.antialias)
 }
 
-/// The size that an image of `(height, width)` gets.
+/// The size of the result for an image of `(height, width)`.
 #[track_caller]
 fn target(op: &str, (height, width): (usize, usize), to: &Resize) -> Result<(usize, usize)> {
     let shorter = match (to.size, to.max_size) {

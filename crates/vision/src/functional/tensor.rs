@@ -1,4 +1,4 @@
-//! Between images, tensors and dtypes.
+//! Conversions between images, tensors and dtypes.
 
 use crate::fault::invalid;
 use crate::image::Image;
@@ -53,7 +53,7 @@ pub fn to_pil_image(tensor: &Tensor) -> Result<Image> {
     Image::from_tensor(tensor)
 }
 
-/// What is taken from the numbers of each channel, and what they are then divided by.
+/// The mean and the standard deviation of each channel, for normalisation.
 struct Standard {
     mean: Vec<f64>,
     std: Vec<f64>,
@@ -87,13 +87,13 @@ impl Standard {
         })
     }
 
-    /// Of a channel.
+    /// The mean and the standard deviation of a channel.
     fn of(&self, channel: usize) -> (f32, f32) {
         (self.mean[channel] as f32, self.std[channel] as f32)
     }
 }
 
-/// Pixels, each of `C` levels, as a plane of floats in [0, 1] a channel.
+/// Writes pixels of `C` levels as one plane of floats in [0, 1] per channel.
 fn planes<const C: usize>(pixels: &[u8], out: &mut [u8]) {
     let (pixels, _) = pixels.as_chunks::<C>();
     let (out, _) = out.as_chunks_mut::<4>();
@@ -111,7 +111,7 @@ wide! {
     }
 }
 
-/// Whether the numbers of a tensor lie here and are nobody's concern but the caller's.
+/// True if a tensor is materialised in host memory and takes no part in autograd or a recording.
 fn is_plain(x: &Tensor) -> bool {
     x.device() == Device::Cpu && x.is_realized() && !x.requires_grad() && !is_recording()
 }
@@ -162,7 +162,7 @@ pub(crate) fn normalized(op: &str, x: &Tensor, mean: &[f64], std: &[f64]) -> Res
 }
 
 wide! {
-    /// Floats, less the mean, divided by the deviation.
+    /// Subtracts the mean from floats and divides them by the deviation.
     fn shifted(from: &[u8], out: &mut [u8], mean: f32, std: f32) {
         let (from, _) = from.as_chunks::<4>();
         let (out, _) = out.as_chunks_mut::<4>();
@@ -209,7 +209,7 @@ fn greatest(dtype: DType) -> Option<i64> {
     })
 }
 
-/// How many integers up to `most` there are for each up to `least`.
+/// The number of integers up to `most` per integer up to `least`.
 fn steps(most: i64, least: i64) -> i64 {
     ((i128::from(most) + 1) / (i128::from(least) + 1)) as i64
 }
@@ -227,7 +227,7 @@ pub(crate) fn converted(op: &str, x: &Tensor, dtype: DType) -> Result<Tensor> {
     let y = match (from.is_float(), dtype.is_float()) {
         (true, true) => x.to_dtype(dtype),
         (true, false) => {
-            // A float that holds the integers up to the greatest one.
+            // True if the float type holds every integer up to the greatest one.
             let exact = match dtype {
                 DType::U8 | DType::I8 | DType::Bool => true,
                 DType::I16 | DType::U16 => matches!(from, DType::F32 | DType::F64),
@@ -295,7 +295,7 @@ pub fn erase(
     erased(x, (top, left), (height, width), &value)
 }
 
-/// The same with what is put there: a tensor that broadcasts to it.
+/// The same with a tensor that broadcasts to the erased part.
 #[track_caller]
 pub(crate) fn erased(
     x: &Tensor,

@@ -9,53 +9,53 @@ use kiln_tensor::{Result, options};
 use std::ops::Range;
 
 options! {
-    /// How [`rotate`] turns an image.
+    /// Options of [`rotate`].
     Rotate (
-        /// Degrees, against the clock.
+        /// Degrees, counterclockwise.
         angle: f64
     ) {
-        /// How new pixels are made: `Nearest`, `Bilinear` or `Bicubic`.
+        /// The interpolation: `Nearest`, `Bilinear` or `Bicubic`.
         interpolation: Interpolation = Interpolation::Nearest,
-        /// Whether the image becomes large enough to hold all of the turned one.
+        /// If true, the image is enlarged to hold all of the rotated one.
         expand: bool = false,
-        /// Column and row that stay where they are; the middle, unless given.
+        /// The column and row of the fixed point; the middle, unless given.
         center: Option<(f64, f64)> = None,
-        /// What lies outside the old image.
+        /// The colour outside the old image.
         fill: Fill = 0u8,
     }
 }
 
 options! {
-    /// How [`affine`] maps an image.
+    /// Options of [`affine`].
     Affine () {
-        /// Degrees, with the clock.
+        /// Degrees, clockwise.
         angle: f64 = 0.0,
         /// Columns to the right and rows down.
         translate: (f64, f64) = (0.0, 0.0),
-        /// How much larger, above 0.
+        /// The scale, above 0.
         scale: f64 = 1.0,
         /// Degrees along the rows and along the columns.
         shear: (f64, f64) = (0.0, 0.0),
-        /// How new pixels are made: `Nearest`, `Bilinear` or `Bicubic`.
+        /// The interpolation: `Nearest`, `Bilinear` or `Bicubic`.
         interpolation: Interpolation = Interpolation::Nearest,
-        /// What lies outside the old image.
+        /// The colour outside the old image.
         fill: Fill = 0u8,
-        /// Column and row that rotation, scale and shear leave where they are; the middle, unless given.
+        /// The column and row of the fixed point of rotation, scale and shear; the middle, unless given.
         center: Option<(f64, f64)> = None,
     }
 }
 
-/// The place in the old image of a place in the new one: `(a x + b y + c, d x + e y + f)`.
+/// Maps a place in the new image to its place in the old one: `(a x + b y + c, d x + e y + f)`.
 type Matrix = [f64; 6];
 
 fn placed([a, b, c, d, e, f]: Matrix, x: f64, y: f64) -> (f64, f64) {
     (a * x + b * y + c, d * x + e * y + f)
 }
 
-/// The image, turned: `rotate(&x, 30.0)`, `rotate(&x, Rotate::new(30.0).expand(true))`.
+/// The image, rotated: `rotate(&x, 30.0)`, `rotate(&x, Rotate::new(30.0).expand(true))`.
 ///
 /// # Errors
-/// If an argument is not finite, the fill is no colour of the image, or the interpolation is not for this.
+/// If an argument is not finite, the fill is no colour of the image, or the interpolation is not supported here.
 #[track_caller]
 pub fn rotate(image: &Image, rotate: impl Into<Rotate>) -> Result<Image> {
     rotated("rotate", image, &rotate.into())
@@ -85,7 +85,7 @@ pub(crate) fn rotated(op: &str, image: &Image, by: &Rotate) -> Result<Image> {
     }
     let (cx, cy) = by.center.unwrap_or((w as f64 / 2.0, h as f64 / 2.0));
     let radians = -angle.to_radians();
-    // To 15 digits, as Python rounds, so that quarters of a turn are whole.
+    // Rounded to 15 digits, as Python does, so that quarter turns are exact.
     let digits = |v: f64| format!("{v:.15}").parse().unwrap_or(v);
     let (sin, cos) = (digits(radians.sin()), digits(radians.cos()));
     let mut matrix = [cos, sin, 0.0, -sin, cos, 0.0];
@@ -117,11 +117,11 @@ pub(crate) fn rotated(op: &str, image: &Image, by: &Rotate) -> Result<Image> {
     )
 }
 
-/// The image, turned, moved, scaled and sheared.
+/// The image, rotated, translated, scaled and sheared.
 ///
 /// # Errors
 /// If an argument is not finite, the scale not above 0, the fill no colour of the image, or the interpolation not
-/// for this.
+/// supported here.
 #[track_caller]
 pub fn affine(image: &Image, affine: impl Into<Affine>) -> Result<Image> {
     mapped("affine", image, &affine.into())
@@ -137,7 +137,7 @@ pub(crate) fn mapped(op: &str, image: &Image, by: &Affine) -> Result<Image> {
         return Err(invalid(op, format!("scale is above 0, not {}", by.scale)));
     }
     let (turn, sx, sy) = (by.angle.to_radians(), sx.to_radians(), sy.to_radians());
-    // Rotation and shears have a determinant of 1, so the inverse is these turned round.
+    // Rotation and shears have a determinant of 1, so the inverse only rearranges their elements.
     let a = (turn - sy).cos() / sy.cos();
     let b = -(turn - sy).cos() * sx.tan() / sy.cos() - turn.sin();
     let c = (turn - sy).sin() / sy.cos();
@@ -156,7 +156,7 @@ fn finite(op: &str, numbers: &[f64]) -> Result<()> {
     }
 }
 
-/// An image of the pixels that lie where `from` says.
+/// Builds an image of the pixels at the places that `from` returns.
 fn moved(
     image: &Image,
     (width, height): (usize, usize),
@@ -173,7 +173,7 @@ fn moved(
     Image::of(out, width, height, image.mode())
 }
 
-/// The image of a size whose pixels are found in another one by a matrix.
+/// Builds an image of a size; a matrix maps its pixels to places in `image`.
 #[track_caller]
 fn warped(
     op: &str,
@@ -211,7 +211,7 @@ fn warped(
         width: image.width(),
         height: image.height(),
     };
-    // PIL takes the fill for a colour that is multiplied already.
+    // PIL takes the fill as a colour that is multiplied by alpha already.
     match image.mode() {
         Mode::L => smooth::<1>(image, &mut out, matrix, cubic),
         Mode::LA => smooth::<2>(&weighted(image, whole), &mut out, matrix, cubic),
@@ -224,15 +224,15 @@ fn warped(
     Ok(out)
 }
 
-/// The pixel whose place a new pixel's centre falls on. Places are counted in 16 bits of fraction, as PIL counts
-/// them, unless the image is too large for that.
+/// Takes the pixel at the place of each new pixel's centre. Places have 16 bits of fraction, as PIL's do, unless the
+/// image is too large for that.
 fn nearest<const C: usize>(image: &Image, out: &mut Image, m: Matrix) {
     let (width, height) = (out.width(), out.height());
     let (w, h) = (image.width(), image.height());
     let (from, _) = image.bytes().as_chunks::<C>();
     let (to, _) = out.bytes_mut().as_chunks_mut::<C>();
     let rows = to.chunks_exact_mut(width.max(1)).enumerate();
-    // A place outside is left as it is, one below 0 among them.
+    // A pixel whose place is outside stays as it is. The cast makes negative places huge, so they are outside too.
     let put = |to: &mut [u8; C], x: i64, y: i64| {
         if (x as usize) < w && (y as usize) < h {
             *to = from[y as usize * w + x as usize];
@@ -246,7 +246,7 @@ fn nearest<const C: usize>(image: &Image, out: &mut Image, m: Matrix) {
     });
     let whole = |v: f64| if v < 0.0 { -1 } else { v as i64 };
     if m[1] == 0.0 && m[3] == 0.0 {
-        // Where nothing turns, rows and columns are found by steps that add up.
+        // Without rotation or shear, rows and columns are found by accumulating steps.
         let steps = |start: f64, step: f64, n: usize| {
             let places = std::iter::successors(Some(start), move |at| Some(at + step));
             places.take(n).map(whole).collect::<Vec<i64>>()
@@ -284,7 +284,7 @@ fn nearest<const C: usize>(image: &Image, out: &mut Image, m: Matrix) {
     }
 }
 
-/// For which of `0..n` steps `start + step · x` lies in `0..most`.
+/// The range of `x` in `0..n` for which `start + step · x` lies in `0..most`.
 fn inside(start: i64, step: i64, most: i64, n: usize) -> Range<usize> {
     let (first, end) = match step.signum() {
         0 if (0..most).contains(&start) => (0, n as i64),
@@ -299,7 +299,7 @@ fn inside(start: i64, step: i64, most: i64, n: usize) -> Range<usize> {
     place(first)..place(end)
 }
 
-/// A mean of the pixels around the place that a new pixel's centre falls on.
+/// Interpolates between the pixels around the place of each new pixel's centre.
 fn smooth<const C: usize>(image: &Image, out: &mut Image, m: Matrix, cubic: bool) {
     let width = out.width();
     let (from, _) = image.bytes().as_chunks::<C>();
@@ -324,7 +324,7 @@ fn smooth<const C: usize>(image: &Image, out: &mut Image, m: Matrix, cubic: bool
     }
 }
 
-/// The pixels that are looked at.
+/// The pixels of the source image.
 struct Source<'a, const C: usize> {
     pixels: &'a [[u8; C]],
     width: usize,
@@ -332,18 +332,18 @@ struct Source<'a, const C: usize> {
 }
 
 impl<const C: usize> Source<'_, C> {
-    /// A row, those outside moved to the edge.
+    /// A row; rows outside are clamped to the edge.
     fn row(&self, y: i64) -> &[[u8; C]] {
         let y = y.clamp(0, self.height as i64 - 1) as usize;
         &self.pixels[y * self.width..][..self.width]
     }
 
-    /// A column likewise.
+    /// The index of a column, clamped to the edge.
     fn column(&self, x: i64) -> usize {
         x.clamp(0, self.width as i64 - 1) as usize
     }
 
-    /// Straight lines between four pixels.
+    /// Linear interpolation in both directions between four pixels.
     fn bilinear(&self, x: f64, y: f64) -> [f64; C] {
         let (left, top) = (x.floor(), y.floor());
         let (dx, dy) = (x - left, y - top);
@@ -360,7 +360,7 @@ impl<const C: usize> Source<'_, C> {
         })
     }
 
-    /// Keys' cubic convolution with `a = −1` between sixteen.
+    /// Keys' cubic convolution with `a = −1` over sixteen pixels.
     fn bicubic(&self, x: f64, y: f64) -> [f64; C] {
         let (left, top) = (x.floor(), y.floor());
         let (dx, dy) = (x - left, y - top);
@@ -375,7 +375,7 @@ impl<const C: usize> Source<'_, C> {
     }
 }
 
-/// The cubic through four levels, between the middle ones.
+/// Interpolates between the middle two of four levels by the cubic through them.
 #[inline(always)]
 fn cubic([a, b, c, d]: [f64; 4], t: f64) -> f64 {
     let (p1, p2) = (b, -a + c);

@@ -1,4 +1,4 @@
-//! Memory of pixels, which is used again.
+//! Memory of pixels, recycled within a thread.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -8,21 +8,21 @@ use std::ops::{Deref, DerefMut};
 /// The most bytes that a thread keeps for its next images.
 const KEPT: usize = 8 << 20;
 
-/// The fewest bytes that are worth it: less comes from memory that the process has anyway.
+/// The fewest bytes worth keeping: smaller allocations come from memory that the process already has.
 const WORTH: usize = 16 << 10;
 
 thread_local! {
-    /// Memory that is free, each of the bytes that it held.
+    /// Free memory: vectors with the length that they had when they were in use.
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Bytes whose memory goes to the thread's next image when they are dropped. What the system gives anew it gives page
-/// by page, which takes as long as a transform.
+/// Bytes whose memory goes to the thread's next image when they are dropped. The system maps new memory page by page,
+/// which takes as long as a transform.
 #[derive(PartialEq, Eq, Default)]
 pub(crate) struct Buffer(Vec<u8>);
 
 impl Buffer {
-    /// So many bytes, whatever they are.
+    /// A buffer of `len` bytes with unspecified contents.
     pub(crate) fn new(len: usize) -> Buffer {
         let fits = |free: &Vec<u8>| free.capacity() >= len;
         let taken = FREE.try_with(|free| {
@@ -36,12 +36,12 @@ impl Buffer {
         Buffer(bytes)
     }
 
-    /// The bytes, to be kept.
+    /// Takes the bytes out, so that they are not recycled.
     pub(crate) fn into_vec(mut self) -> Vec<u8> {
         take(&mut self.0)
     }
 
-    /// The first `len` of the bytes.
+    /// Keeps the first `len` bytes.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.0.truncate(len);
     }
@@ -59,7 +59,7 @@ impl Drop for Buffer {
         if bytes.capacity() < WORTH {
             return;
         }
-        // A thread that ends keeps nothing.
+        // A thread that is ending keeps nothing.
         let _ = FREE.try_with(|free| {
             if let Ok(mut free) = free.try_borrow_mut() {
                 let kept: usize = free.iter().map(Vec::capacity).sum();

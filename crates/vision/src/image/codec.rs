@@ -1,4 +1,4 @@
-//! Files of images.
+//! Image files: decoding and encoding.
 
 use super::{Buffer, Image, Mode};
 use crate::fault::{invalid, io};
@@ -12,7 +12,7 @@ use std::fs;
 use std::io::Cursor;
 use std::path::Path;
 
-/// The formats that are read and written.
+/// The formats that can be read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Windows bitmaps.
@@ -28,15 +28,15 @@ pub enum Format {
 }
 
 options! {
-    /// What a decoder may take before it gives up.
+    /// Limits of a decoder.
     Limits () {
-        /// The most pixels an image may have: by default where PIL takes it for a decompression bomb.
+        /// The most pixels that an image may have: by default PIL's limit for decompression bombs.
         max_pixels: Count = 178_956_970,
     }
 }
 
 options! {
-    /// How an image is written.
+    /// Options for writing an image.
     Encoding () {
         /// The quality of a JPEG, from 1 to 100.
         quality: u8 = 75,
@@ -44,7 +44,7 @@ options! {
 }
 
 impl Format {
-    /// The format that a file's name ends with.
+    /// The format by a file's extension.
     pub fn of_path(path: impl AsRef<Path>) -> Option<Format> {
         let end = path.as_ref().extension()?.to_str()?.to_ascii_lowercase();
         Some(match end.as_str() {
@@ -69,8 +69,8 @@ impl Format {
 }
 
 impl Image {
-    /// The image in a file, whose format its content says: PIL's `Image.open`, read at once. As there, an orientation
-    /// that a camera has noted is left to the caller, and of 16 bits the upper 8 are kept.
+    /// Decodes the image in a file, whose format is found by its content: PIL's `Image.open`, read at once. As there,
+    /// the orientation noted by a camera is left to the caller, and of 16 bits the upper 8 are kept.
     ///
     /// # Errors
     /// If the file can't be read, or as [`Image::decode`].
@@ -82,10 +82,10 @@ impl Image {
             .map_err(|m| invalid("Image::open", format!("{}: {m}", path.display())))
     }
 
-    /// The image in the bytes of a file, whose format they say.
+    /// Decodes the image in the bytes of a file, whose format is found by its content.
     ///
     /// # Errors
-    /// If the bytes are no image of a known [`Format`], are damaged, or as large as a bomb ([`Limits`]).
+    /// If the bytes are no image of a known [`Format`], are damaged, or exceed the default [`Limits`].
     #[track_caller]
     pub fn decode(bytes: &[u8]) -> Result<Image> {
         Image::decode_with(bytes, &Limits::new())
@@ -109,7 +109,7 @@ impl Image {
         self.save_with(path, &Encoding::new())
     }
 
-    /// [`Image::save`] as is said.
+    /// [`Image::save`] with options.
     ///
     /// # Errors
     /// As [`Image::save`], or if the quality is out of range.
@@ -128,7 +128,7 @@ impl Image {
         fs::write(path, bytes).map_err(|e| io("Image::save", path, e))
     }
 
-    /// The bytes of a file of the image.
+    /// The image encoded as the bytes of a file.
     ///
     /// # Errors
     /// If the format can't hold it: no pixels, too many, or alpha in a JPEG.
@@ -137,7 +137,7 @@ impl Image {
         self.encode_with(format, &Encoding::new())
     }
 
-    /// [`Image::encode`] as is said.
+    /// [`Image::encode`] with options.
     ///
     /// # Errors
     /// As [`Image::encode`], or if the quality is out of range.
@@ -147,7 +147,7 @@ impl Image {
     }
 }
 
-/// The image in the bytes of a file, or what is wrong with them.
+/// Decodes the image in the bytes of a file, or returns what is wrong with them.
 fn decoded(bytes: &[u8], limits: &Limits) -> Result<Image, String> {
     let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
     let mut reader = reader.map_err(|e| e.to_string())?;
@@ -156,7 +156,7 @@ fn decoded(bytes: &[u8], limits: &Limits) -> Result<Image, String> {
         return Err(message);
     };
     let mut most = image::Limits::no_limits();
-    // Each pixel of the most has room for twice four numbers, beside what a decoder needs for itself.
+    // Eight bytes per allowed pixel (twice four numbers), and what a decoder needs for itself.
     most.max_alloc = Some(
         (limits.max_pixels.0 as u64)
             .saturating_mul(8)
@@ -179,7 +179,7 @@ fn decoded(bytes: &[u8], limits: &Limits) -> Result<Image, String> {
         return Err(format!("there is no memory for {w}x{h} pixels"));
     }
     let image = read(decoder).map_err(|e| e.to_string())?;
-    // Every GIF is decoded with alpha, whether it has some or not.
+    // Every GIF is decoded with alpha, even if it is opaque.
     let opaque = || image.bytes().iter().skip(3).step_by(4).all(|a| *a == 255);
     Ok(
         match format == ImageFormat::Gif && image.mode == Mode::RGBA && opaque() {
@@ -189,7 +189,7 @@ fn decoded(bytes: &[u8], limits: &Limits) -> Result<Image, String> {
     )
 }
 
-/// Whether the scans of a JPEG end with the marker of its end, without which its decoder makes up what is missing.
+/// True if the scans of a JPEG end with its end marker. Without it the decoder makes up what is missing.
 fn jpeg_ends(bytes: &[u8]) -> bool {
     let mut at = 2;
     while let Some(n) = bytes
@@ -200,7 +200,7 @@ fn jpeg_ends(bytes: &[u8]) -> bool {
         match bytes.get(at) {
             None => return false,
             Some(0xD9) => return true,
-            // What stands for 255 in a scan, and markers without a length.
+            // A stuffed 255 in a scan, or a marker without a length.
             Some(0x00 | 0x01 | 0xD0..=0xD8) => at += 1,
             Some(0xFF) => {}
             Some(_) => {
@@ -214,7 +214,7 @@ fn jpeg_ends(bytes: &[u8]) -> bool {
     false
 }
 
-/// What a decoder holds.
+/// Reads the pixels of a decoder.
 fn read(decoder: impl ImageDecoder) -> ImageResult<Image> {
     let (w, h) = decoder.dimensions();
     let mode = match decoder.color_type() {
@@ -229,7 +229,7 @@ fn read(decoder: impl ImageDecoder) -> ImageResult<Image> {
     Ok(Image::of(pixels, w as usize, h as usize, mode))
 }
 
-/// Sixteen bits are cut to the upper eight.
+/// Converts a decoded image; sixteen bits are cut to the upper eight.
 fn of_dynamic(decoded: DynamicImage) -> Image {
     let (w, h) = (decoded.width() as usize, decoded.height() as usize);
     let high = |v: Vec<u16>| v.into_iter().map(|v| (v >> 8) as u8).collect::<Vec<u8>>();
@@ -246,7 +246,7 @@ fn of_dynamic(decoded: DynamicImage) -> Image {
     }
 }
 
-/// The bytes of a file of the image, or why there are none.
+/// Encodes the image as the bytes of a file, or returns why it can't.
 fn encoded(image: &Image, format: Format, encoding: &Encoding) -> Result<Vec<u8>, String> {
     if !(1..=100).contains(&encoding.quality) {
         return Err(format!(
@@ -268,7 +268,7 @@ fn encoded(image: &Image, format: Format, encoding: &Encoding) -> Result<Vec<u8>
             image.mode
         ));
     }
-    // GIF and WebP are made of colours.
+    // GIF and WebP are encoded from colours, and none of the three from grey with alpha.
     let image = match (format, image.mode) {
         (Format::Gif | Format::WebP, Mode::L) => &image.convert(Mode::RGB),
         (Format::Gif | Format::WebP | Format::Bmp, Mode::LA) => &image.convert(Mode::RGBA),

@@ -1,4 +1,4 @@
-//! From mode to mode.
+//! Conversions between modes.
 
 use super::{Buffer, Image, Mode};
 use crate::simd::wide;
@@ -10,7 +10,7 @@ impl Image {
         self.clone().into_mode(mode)
     }
 
-    /// [`Image::convert`] of an image that isn't needed any more.
+    /// [`Image::convert`] that consumes the image.
     pub fn into_mode(self, mode: Mode) -> Image {
         let (from, to) = (self.mode, mode);
         let p = &self.pixels;

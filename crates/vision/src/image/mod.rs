@@ -12,7 +12,7 @@ use crate::fault::invalid;
 use kiln_tensor::Result;
 use std::fmt;
 
-/// What the numbers of a pixel are, by PIL's names.
+/// The channels of a pixel, by PIL's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Grey.
@@ -26,7 +26,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// How many numbers a pixel has.
+    /// The number of channels of a pixel.
     pub fn channels(self) -> usize {
         match self {
             Mode::L => 1,
@@ -36,14 +36,14 @@ impl Mode {
         }
     }
 
-    /// The mode of pixels of so many numbers, 1 to 4.
+    /// The mode with `channels` channels, 1 to 4.
     pub fn of_channels(channels: usize) -> Option<Mode> {
         [Mode::L, Mode::LA, Mode::RGB, Mode::RGBA]
             .into_iter()
             .find(|m| m.channels() == channels)
     }
 
-    /// Whether the last number is alpha.
+    /// True if the last channel is alpha.
     pub fn has_alpha(self) -> bool {
         matches!(self, Mode::LA | Mode::RGBA)
     }
@@ -60,8 +60,8 @@ impl fmt::Display for Mode {
     }
 }
 
-/// A decoded image: rows of pixels from the top, each of 1 to 4 `u8` beside each other (HWC). It stands where
-/// torchvision has a PIL image.
+/// A decoded image: rows of pixels from the top, each pixel 1 to 4 adjacent `u8` (HWC). It takes the place of
+/// torchvision's PIL images.
 ///
 /// ```
 /// use kiln_vision::{Format, Image, Mode};
@@ -106,7 +106,7 @@ impl Image {
         Ok(Image::of(pixels, width, height, mode))
     }
 
-    /// An image of one colour: as many numbers as the mode has channels.
+    /// An image of one colour, which has one number per channel.
     ///
     /// # Errors
     /// If the colour has another number of numbers, or there is no memory for the image.
@@ -124,7 +124,7 @@ impl Image {
         let mut pixels = Buffer::new(bytes);
         let mut done = colour.len().min(bytes);
         pixels[..done].copy_from_slice(&colour[..done]);
-        // What is filled is put behind itself.
+        // Doubles the filled part by copying it behind itself.
         while done < bytes {
             let more = done.min(bytes - done);
             pixels.copy_within(..more, done);
@@ -148,12 +148,12 @@ impl Image {
         (self.width, self.height)
     }
 
-    /// What the numbers of a pixel are.
+    /// The channels of a pixel.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// How many numbers a pixel has.
+    /// The number of channels of a pixel.
     pub fn channels(&self) -> usize {
         self.mode.channels()
     }
@@ -179,7 +179,7 @@ impl Image {
         inside.then(|| &self.pixels[(y * self.width + x) * c..][..c])
     }
 
-    /// An image whose bytes are known to fit.
+    /// An image of bytes whose length is known to match.
     pub(crate) fn of(pixels: impl Into<Buffer>, width: usize, height: usize, mode: Mode) -> Image {
         let pixels = pixels.into();
         debug_assert_eq!(area(width, height, mode), Some(pixels.len()));
@@ -192,7 +192,7 @@ impl Image {
     }
 }
 
-/// How many bytes an image takes, if so many can be counted.
+/// The number of bytes of an image, or `None` on overflow.
 fn area(width: usize, height: usize, mode: Mode) -> Option<usize> {
     width.checked_mul(height)?.checked_mul(mode.channels())
 }

@@ -25,8 +25,8 @@ impl Image {
         })
     }
 
-    /// The image as a u8 tensor `[H, W, C]`, as its pixels lie: PIL's `numpy.asarray(image)`, where grey keeps its one
-    /// channel.
+    /// The image as a u8 tensor `[H, W, C]`, in the order of its bytes: PIL's `numpy.asarray(image)`, except that
+    /// grey keeps its one channel.
     ///
     /// # Errors
     /// If there is no memory for it.
@@ -65,8 +65,8 @@ impl Image {
         }
     }
 
-    /// An image of a tensor `[C, H, W]` or `[H, W]` of 1 to 4 channels: u8 as it is, floats in [0, 1] times 255,
-    /// rounded down, as torchvision's `to_pil_image` has it.
+    /// An image of a tensor `[C, H, W]` or `[H, W]` of 1 to 4 channels. u8 is taken as it is; floats in [0, 1] are
+    /// multiplied by 255 and rounded down, as in torchvision's `to_pil_image`.
     ///
     /// # Errors
     /// If the tensor has another shape or dtype, or a float that is not in [0, 1].
@@ -101,7 +101,7 @@ impl Image {
 }
 
 wide! {
-    /// One channel of pixels of `C`.
+    /// Copies one channel of pixels of `C` channels.
     fn plane<const C: usize>(pixels: &[u8], channel: usize, out: &mut [u8]) {
         let (pixels, _) = pixels.as_chunks::<C>();
         for (out, pixel) in out.iter_mut().zip(pixels) {

@@ -5,7 +5,7 @@ use crate::fault::invalid;
 use crate::{Image, Mode};
 use kiln_tensor::{InterpolateMode, InterpolateSize, Result, Tensor};
 
-/// How numbers between 0 and 1 become colours.
+/// A map from numbers between 0 and 1 to colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ColourMap {
     /// Black to white.
@@ -18,7 +18,7 @@ pub enum ColourMap {
     Turbo,
 }
 
-/// Colours at equal distances, between which lines are drawn.
+/// Colours at equal distances, interpolated linearly.
 const VIRIDIS: [u32; 17] = [
     0x440154, 0x48186a, 0x472d7b, 0x424086, 0x3b528b, 0x33638d, 0x2c728e, 0x26828e, 0x21918c,
     0x1fa088, 0x28ae80, 0x3fbc73, 0x5ec962, 0x84d44b, 0xaddc30, 0xd8e219, 0xfde725,
@@ -29,7 +29,7 @@ const TURBO: [u32; 15] = [
 ];
 
 impl ColourMap {
-    /// The colour of a number: red, green and blue. Numbers beyond 0 and 1 are as these, and NaN is as 0.
+    /// The colour of a number: red, green and blue. Numbers are clamped to 0 and 1, and NaN counts as 0.
     pub fn colour(self, x: f32) -> [u8; 3] {
         let x = if x.is_nan() { 0.0 } else { x.clamp(0.0, 1.0) };
         let level = |v: f32| (v.clamp(0.0, 1.0) * 255.0).round() as u8;
@@ -68,8 +68,8 @@ fn between(colours: &[u32], x: f32) -> [u8; 3] {
     })
 }
 
-/// An image with a map `[h, w]` of numbers between 0 and 1 over it, brought to its size: `alpha` of the map's colours,
-/// the rest of the image's.
+/// An image with a map `[h, w]` of numbers between 0 and 1 over it, resized to the image: `alpha` times the map's
+/// colours plus `1 − alpha` times the image's.
 ///
 /// # Errors
 /// If the map has another number of dims or no numbers, or `alpha` is not between 0 and 1.

@@ -4,7 +4,7 @@ use crate::fault::invalid;
 use kiln_nn::{Forward, Hookable, extract};
 use kiln_tensor::{DType, HookHandle, Result, Tensor, grad, keep};
 
-/// The class whose score is looked into.
+/// The class whose score is examined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Classes {
     /// The one with the highest score, for each image.
@@ -46,7 +46,7 @@ impl<const N: usize> From<[i64; N]> for Classes {
 }
 
 impl Classes {
-    /// The class of each image, by scores `[n, classes]`.
+    /// The class of each image, from scores `[n, classes]`.
     #[track_caller]
     fn of(self, op: &str, scores: &Tensor) -> Result<Vec<i64>> {
         let shape = scores.shape()?;
@@ -93,7 +93,7 @@ fn leaf(op: &str, images: &Tensor) -> Result<Tensor> {
     Ok(images.detach().requires_grad_(true))
 }
 
-/// What a layer gives for the images, `[n, k, h', w']`, beside the scores.
+/// The output of a layer for the images, `[n, k, h', w']`, and the scores.
 #[track_caller]
 fn layer_of<M: Forward>(
     op: &str,
@@ -111,8 +111,8 @@ fn layer_of<M: Forward>(
     }
 }
 
-/// Grad-CAM: where in each image the layer at a path within the model sees the class. The mean gradient of the
-/// class's score weights each of the layer's channels, and what is negative in their sum is 0.
+/// Grad-CAM: where in each image the layer at a path within the model responds to the class. The mean gradient of the
+/// class's score weights each of the layer's channels; negative values of their sum become 0.
 ///
 /// Images are `[n, c, h, w]`, the model gives scores `[n, classes]`, the layer `[n, k, h', w']`; the maps are
 /// `[n, h', w']` of the same dtype. A layer near the end, `layer4` of a ResNet, is the usual one.
@@ -168,7 +168,7 @@ pub fn cam<M: Forward>(
     Ok(sum.check()?.clone())
 }
 
-/// The gradient of the class's score by the images, `[n, c, h, w]`.
+/// The gradient of the class's score with respect to the images, `[n, c, h, w]`.
 ///
 /// # Errors
 /// If there is no such class, the score does not depend on the images, or the model fails.
@@ -189,7 +189,7 @@ fn gradient<M: Forward>(op: &str, model: &M, images: &Tensor, classes: Classes) 
     Ok(gradient.check()?.clone())
 }
 
-/// How much the class's score depends on each pixel, `[n, h, w]`: the largest absolute gradient of its channels.
+/// The sensitivity of the class's score to each pixel, `[n, h, w]`: the largest absolute gradient of its channels.
 ///
 /// # Errors
 /// As [`input_gradient`].
@@ -203,8 +203,8 @@ pub fn saliency<M: Forward>(
     Ok(gradient.abs().amax(1).check()?.clone())
 }
 
-/// Guided backpropagation: [`input_gradient`], where no negative gradient goes back through a ReLU. These are layers
-/// ([`kiln_nn::ReLU`]) of the model; what calls `relu` on a tensor is not seen.
+/// Guided backpropagation: [`input_gradient`], where no negative gradient goes back through a ReLU. It covers the
+/// model's layers of [`kiln_nn::ReLU`], not calls of `relu` on a tensor.
 ///
 /// # Errors
 /// If the model has no such layer, or as [`input_gradient`].
@@ -226,7 +226,7 @@ pub fn guided_backprop<M: Forward>(
         if module.name() != "ReLU" {
             continue;
         }
-        // The gradient is 0 where the input was negative, so it suffices to cut it here.
+        // The gradient is 0 where the input was negative, so it suffices to clamp it here.
         let hook = module.register_full_backward_hook(|inputs, _| {
             let cut = |gradient: &Option<Tensor>| gradient.as_ref().map(Tensor::relu);
             inputs.iter().map(cut).collect::<Vec<_>>()
@@ -240,7 +240,7 @@ pub fn guided_backprop<M: Forward>(
     gradient("guided_backprop", model, images, classes.into())
 }
 
-/// The dtype of pictures of what a model gives.
+/// The values as f32, the dtype of pictures, without gradients.
 pub(super) fn as_f32(t: &Tensor) -> Tensor {
     match t.dtype() {
         DType::F32 => t.detach(),

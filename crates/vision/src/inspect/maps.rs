@@ -1,11 +1,11 @@
-//! What layers give, and filters, as pictures.
+//! The outputs of layers, and filters, as pictures.
 
 use super::gradients::as_f32;
 use crate::fault::invalid;
 use kiln_nn::{Forward, Module, extract};
 use kiln_tensor::{Result, Tensor, keep};
 
-/// Each map `[h, w]` of `[.., h, w]` brought to 0..=1 by its least and its largest number; 0 where all are equal.
+/// Scales each map `[h, w]` of `[.., h, w]` to 0..=1 by its minimum and maximum; 0 where all numbers are equal.
 ///
 /// # Errors
 /// If there are fewer than two dims.
@@ -19,7 +19,7 @@ pub fn normalise(maps: &Tensor) -> Result<Tensor> {
     scaled(&as_f32(maps), &[-2, -1])
 }
 
-/// Numbers brought to 0..=1 by the least and the largest along some dims.
+/// Scales numbers to 0..=1 by the minimum and the maximum along some dims.
 #[track_caller]
 fn scaled(x: &Tensor, dims: &[i64]) -> Result<Tensor> {
     let (low, high) = (x.amin(keep(dims.to_vec())), x.amax(keep(dims.to_vec())));
@@ -29,7 +29,7 @@ fn scaled(x: &Tensor, dims: &[i64]) -> Result<Tensor> {
     Ok(scaled.check()?.clone())
 }
 
-/// What the layer at a path gives for images `[n, c, h, w]`: each channel as a grey picture, `[n · k, 1, h', w']`
+/// The output of the layer at a path for images `[n, c, h, w]`: each channel as a grey picture, `[n · k, 1, h', w']`
 /// between 0 and 1, for `make_grid`.
 ///
 /// # Errors

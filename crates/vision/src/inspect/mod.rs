@@ -1,14 +1,14 @@
-//! What a network looks at: where in an image, and what its layers make of it.
+//! Views into a network: the parts of an image that matter to it, the outputs of its layers, and its filters.
 //!
-//! | function | what it gives, for images `[n, c, h, w]` and one class each |
+//! | function | result, for images `[n, c, h, w]` and one class each |
 //! |---|---|
 //! | [`grad_cam`] | maps `[n, h', w']` of a layer's channels weighted by gradients (Selvaraju et al., 2017) |
 //! | [`cam`] | the same weighted by the last linear layer (Zhou et al., 2016) |
 //! | [`saliency`] | the largest gradient of a pixel's channels, `[n, h, w]` (Simonyan et al., 2013) |
 //! | [`input_gradient`], [`guided_backprop`] | gradients of the image, `[n, c, h, w]` (Springenberg et al., 2014) |
-//! | [`feature_maps`], [`filters`] | what a layer gives, and a convolution's weights, as grey or RGB pictures |
+//! | [`feature_maps`], [`filters`] | a layer's output, and a convolution's weights, as grey or RGB pictures |
 //!
-//! [`normalise`] brings maps to 0..=1, [`ColourMap`] makes pictures of them, [`overlay`] lays them over images. Put
+//! [`normalise`] scales maps to 0..=1, [`ColourMap`] makes pictures of them, [`overlay`] lays them over images. Put
 //! the model into `eval` before, else batch norms mix the images of a batch.
 //!
 //! ```

@@ -1,26 +1,26 @@
-//! What an output pixel takes of which input pixels.
+//! The weights of input pixels in each output pixel.
 
 use super::Interpolation;
 use std::f64::consts::PI;
 
-/// Weights have so many bits of fraction: a sum of them times a level fits an `i32`, with two bits for what
-/// weights below 0 add.
+/// The bits of fraction of a weight: a sum of weights times a level fits an `i32`, with two bits to spare for the
+/// overshoot of negative weights.
 pub(super) const PRECISION: u32 = 32 - 8 - 2;
 
-/// The input pixels and their weights of every output pixel along an axis: as many of each, some with a weight of
-/// 0, so that loops over them are all as long.
+/// The input pixels of every output pixel along an axis, and their weights. Each output pixel has the same number of
+/// taps, some of weight 0, so that loops over them have one length.
 pub(super) struct Taps {
-    /// How many.
+    /// The number of taps of an output pixel.
     pub count: usize,
     /// The first input pixel of each output pixel.
     firsts: Vec<usize>,
-    /// Weights in fixed point, one output pixel's behind the other's.
+    /// Weights in fixed point, those of one output pixel after those of the other.
     weights: Vec<i32>,
 }
 
-/// Gives, for each of `out` pixels that `len` pixels are resized to, the first input pixel and the weights of
-/// it and those behind it, which sum to 1. The filter is stretched by the scale where the image shrinks
-/// (antialiasing).
+/// Calls `give` for each of `out` pixels that `len` pixels are resized to. Its arguments are the first input pixel,
+/// and the weights of it and of those after it, which sum to 1. The filter is stretched by the scale where the image
+/// shrinks (antialiasing).
 pub(super) fn weights(
     filter: Interpolation,
     len: usize,
@@ -49,7 +49,7 @@ pub(super) fn weights(
 }
 
 impl Taps {
-    /// Of `len` input pixels resized to `out`, both at least 1.
+    /// The taps for `len` input pixels resized to `out`, both at least 1.
     pub(super) fn new(filter: Interpolation, len: usize, out: usize) -> Taps {
         let mut count = 0;
         let (mut parts, mut reals) = (Vec::with_capacity(out), Vec::new());
@@ -76,12 +76,12 @@ impl Taps {
         taps
     }
 
-    /// How many output pixels there are.
+    /// The number of output pixels.
     pub(super) fn len(&self) -> usize {
         self.firsts.len()
     }
 
-    /// Where the input pixels of each output pixel begin, and their weights.
+    /// The first input pixel of each output pixel, and the weights.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &[i32])> {
         let weights = self.weights.chunks_exact(self.count);
         self.firsts.iter().copied().zip(weights)
@@ -89,7 +89,7 @@ impl Taps {
 }
 
 impl Interpolation {
-    /// How far the filter reaches, in pixels of the smaller image. Of `Nearest` nobody asks.
+    /// The radius of the filter, in pixels of the smaller image. `Nearest` does not use it.
     fn support(self) -> f64 {
         match self {
             Interpolation::Nearest | Interpolation::NearestExact | Interpolation::Box => 0.5,

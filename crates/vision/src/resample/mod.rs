@@ -1,4 +1,4 @@
-//! Resizing, as PIL does: along columns and along rows, in fixed point.
+//! Resizing, as PIL does: two passes, along columns and along rows, in fixed point.
 
 mod filter;
 mod passes;
@@ -7,12 +7,12 @@ use crate::image::{Buffer, Image, Mode};
 use filter::Taps;
 use std::fmt;
 
-/// How new pixels are made of old ones: torchvision's `InterpolationMode`.
+/// The filter that computes new pixels from old ones: torchvision's `InterpolationMode`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Interpolation {
     /// The nearest pixel.
     Nearest,
-    /// The same, of images.
+    /// The same as `Nearest` for images.
     NearestExact,
     /// A triangle of one pixel to each side.
     #[default]
@@ -83,7 +83,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Its rows, each with what lies behind it.
+    /// The rows, each with the bytes behind it.
     fn rows(self) -> impl Iterator<Item = &'a [u8]> {
         let rows = self.pixels.chunks(self.stride.max(1));
         rows.take(if self.width == 0 { 0 } else { self.height })
@@ -106,7 +106,8 @@ fn dense(view: View, width: usize) -> Buffer {
     out
 }
 
-/// What each of `out` pixels along an axis takes of each of `len`: `out` rows of `len` weights.
+/// The weight of each of `len` input pixels in each of `out` output pixels along an axis: `out` rows of `len`
+/// weights.
 pub(crate) fn matrix(filter: Interpolation, len: usize, out: usize) -> Vec<f64> {
     let mut rows = vec![0.0; len * out];
     let mut each = rows.chunks_exact_mut(len);
@@ -118,7 +119,7 @@ pub(crate) fn matrix(filter: Interpolation, len: usize, out: usize) -> Vec<f64> 
     rows
 }
 
-/// What a window of an image, resized to `width` and `height`, looks like. None of the sizes is 0.
+/// Resizes a window of an image to `width` and `height`. None of the sizes is 0.
 pub(crate) fn resized(
     image: &Image,
     window: Window,
@@ -129,7 +130,7 @@ pub(crate) fn resized(
     if filter.is_nearest() {
         return nearest(image, window, (width, height));
     }
-    // Colours count as much as they cover.
+    // Colours are weighted by alpha.
     if mode.has_alpha() {
         let weighted = weighted(image, window);
         let whole = Window {
@@ -161,7 +162,7 @@ fn opaque(
     Image::of(pixels, width, height, mode)
 }
 
-/// Both passes; one that changes nothing is left out.
+/// Runs both passes; one that changes nothing is left out.
 fn both<const C: usize>(view: View, width: usize, height: usize, filter: Interpolation) -> Buffer {
     let rows = Taps::new(filter, view.height, height);
     if width == view.width {
@@ -174,7 +175,8 @@ fn both<const C: usize>(view: View, width: usize, height: usize, filter: Interpo
     if height == view.height {
         return passes::across::<C>(view, &columns).dense(width * C);
     }
-    // Rows come first where more of them go than twice the columns, as in Pillow 13: levels are rounded between.
+    // Rows come first where they shrink by more than twice as much as the columns, as in Pillow 13. The order matters
+    // because levels are rounded between the passes.
     let gone = (
         view.width as i64 - width as i64,
         view.height as i64 - height as i64,

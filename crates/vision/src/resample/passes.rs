@@ -9,13 +9,13 @@ use crate::simd::wide;
 
 const HALF: i32 = 1 << (PRECISION - 1);
 
-/// Rows that are resampled at once, so that their sums don't wait for each other.
+/// The number of rows resampled at once, so that their accumulators are independent.
 const ROWS: usize = 8;
 
-/// Pixels are read and written as four bytes, whatever they have.
+/// Pixels are read and written as four bytes, whatever their number of channels.
 const SLACK: usize = 3;
 
-/// Columns of bytes whose sums are held at once.
+/// The number of byte columns whose accumulators are live at once.
 const BLOCK: usize = 64;
 
 #[inline(always)]
@@ -23,14 +23,14 @@ fn level(sum: i32) -> u8 {
     (sum >> PRECISION).clamp(0, 255) as u8
 }
 
-/// Rows of bytes that lie apart.
+/// Rows of bytes with a stride.
 pub(super) struct Rows {
     pub bytes: Buffer,
     pub stride: usize,
 }
 
 impl Rows {
-    /// Rows of `width` bytes, one behind the other.
+    /// Moves the rows of `width` bytes together, without gaps.
     pub(super) fn dense(mut self, width: usize) -> Buffer {
         let height = self.bytes.len() / self.stride;
         for y in 1..height {
@@ -67,7 +67,7 @@ pub(super) fn across<const C: usize>(view: View, taps: &Taps) -> Rows {
     Rows { bytes: out, stride }
 }
 
-/// Some rows, each with [`SLACK`] behind its last pixel, as are those that are written.
+/// Resamples [`ROWS`] rows. Each has [`SLACK`] behind its last pixel, in the input and in the output.
 fn rows_across<const C: usize>(rows: [&[u8]; ROWS], taps: &Taps, out: &mut [u8], stride: usize) {
     #[cfg(all(target_arch = "x86_64", not(portable)))]
     if has_avx2() {
@@ -93,7 +93,7 @@ mod avx2 {
     use super::{HALF, PRECISION, ROWS, SLACK, Taps};
     use std::arch::x86_64::*;
 
-    /// A register holds the sums of one row's pixel: left to itself, the compiler puts taps side by side.
+    /// A register holds the accumulators of one row's pixel. The compiler on its own would vectorise over taps.
     #[target_feature(enable = "avx2")]
     pub(super) fn rows_across<const C: usize>(
         rows: [&[u8]; ROWS],
@@ -127,7 +127,7 @@ mod avx2 {
         }
     }
 
-    /// The levels of four pixels, cut to 0..=255.
+    /// The levels of four pixels, saturated to 0..=255.
     #[target_feature(enable = "avx2")]
     fn levels([a, b, c, d]: [__m128i; 4]) -> [i32; 4] {
         let upper = _mm_packs_epi32(shifted(a), shifted(b));

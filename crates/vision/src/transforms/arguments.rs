@@ -1,10 +1,10 @@
-//! What transforms take.
+//! Argument types of transforms.
 
 use crate::fault::invalid;
 use kiln_tensor::Result;
 use std::fmt;
 
-/// How many of something.
+/// A number of things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Count(pub usize);
 
@@ -14,7 +14,7 @@ impl From<usize> for Count {
     }
 }
 
-/// The size of a resized image: `(height, width)`, or a number, which its shorter side gets.
+/// The size of a resized image: `(height, width)`, or a number for its shorter side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     /// The length of the shorter side; the other one keeps the image's proportions.
@@ -110,8 +110,7 @@ impl fmt::Display for KernelSize {
     }
 }
 
-/// The widths of a border: one for all sides, `[left and right, top and bottom]`, or
-/// `[left, top, right, bottom]`.
+/// The widths of the padding: one for all sides, `[left and right, top and bottom]`, or `[left, top, right, bottom]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Padding {
     /// Columns on the left.
@@ -163,7 +162,7 @@ impl fmt::Display for Padding {
     }
 }
 
-/// What a border is filled with: torchvision's `padding_mode`.
+/// The values of padding: torchvision's `padding_mode`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PaddingMode {
     /// A colour.
@@ -193,7 +192,7 @@ impl fmt::Display for PaddingMode {
 pub struct Fill(Vec<f64>);
 
 impl Fill {
-    /// A number for each of so many channels.
+    /// One number per channel.
     #[track_caller]
     pub(crate) fn numbers(&self, op: &str, channels: usize) -> Result<Vec<f64>> {
         match self.0.len() {
@@ -208,7 +207,7 @@ impl Fill {
         }
     }
 
-    /// A level for each of so many channels.
+    /// One level per channel.
     #[track_caller]
     pub(crate) fn levels(&self, op: &str, channels: usize) -> Result<Vec<u8>> {
         let level = |v: &f64| (0.0..256.0).contains(v).then_some(*v as u8);
@@ -260,18 +259,18 @@ impl fmt::Display for Fill {
     }
 }
 
-/// Where a random number is drawn from: `d` for that much to both sides of what changes nothing, or
-/// `(least, most)`.
+/// The range that a random number is drawn from: `d` for a distance to both sides of the neutral value, or `(least,
+/// most)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Spread {
-    /// So much to both sides.
+    /// A distance to both sides.
     Around(f64),
     /// From the first number to the second.
     Between(f64, f64),
 }
 
 impl Spread {
-    /// The range around `centre`, which must lie in `bounds`; what is around 1 begins at 0 or later.
+    /// The range around `centre`, which must lie in `bounds`. A range around 1 is cut off at 0.
     #[track_caller]
     pub(crate) fn range(
         self,
@@ -288,7 +287,7 @@ impl Spread {
             Spread::Around(d) => (centre - d, centre + d),
             Spread::Between(low, high) => (low, high),
         };
-        // Also where one is NaN.
+        // True also if one is NaN.
         if !(bounds.0 <= low && low <= high && high <= bounds.1 && high.is_finite()) {
             let message = format!(
                 "{name} is from {low:?} to {high:?}, but must ascend within {:?} to {:?}",
@@ -318,7 +317,7 @@ impl From<[f64; 2]> for Spread {
     }
 }
 
-/// A probability that is one.
+/// Checks that a probability is in [0, 1], and returns it.
 #[track_caller]
 pub(crate) fn probability(op: &str, p: f64) -> Result<f64> {
     match (0.0..=1.0).contains(&p) {
@@ -335,7 +334,7 @@ pub(crate) fn truth(value: bool) -> &'static str {
     if value { "True" } else { "False" }
 }
 
-/// What there is, or Python's `None`.
+/// The value as text, or Python's `None`.
 pub(crate) fn optional(value: &Option<impl fmt::Display>) -> String {
     value.as_ref().map_or("None".into(), |v| v.to_string())
 }

@@ -26,9 +26,9 @@ impl From<(f64, f64)> for Sigma {
 }
 
 options! {
-    /// An image, each pixel a mean of those around it, weighted by a Gaussian.
+    /// A Gaussian blur: each pixel becomes a mean of those around it, weighted by a Gaussian.
     GaussianBlur (
-        /// How many pixels, odd: `(x, y)`, or one number.
+        /// The number of pixels, odd: `(x, y)`, or one number.
         kernel_size: KernelSize
     ) {
         /// The standard deviation, in pixels, or the range that it is drawn from.

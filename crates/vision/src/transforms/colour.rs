@@ -11,20 +11,20 @@ use std::fmt;
 options! {
     /// Brightness, contrast, saturation and hue by random factors, in a random order.
     ColorJitter () {
-        /// The factor is within so much of 1, or in a range.
+        /// The distance of the factor from 1, or its range.
         brightness: Spread = 0.0,
-        /// The factor is within so much of 1, or in a range.
+        /// The distance of the factor from 1, or its range.
         contrast: Spread = 0.0,
-        /// The factor is within so much of 1, or in a range.
+        /// The distance of the factor from 1, or its range.
         saturation: Spread = 0.0,
-        /// How far the circle of hues is turned: up to so much of it to either side, or in a range within
-        /// −0.5 and 0.5.
+        /// The rotation of the hue circle, as a fraction of it: a distance to both sides, or a range within −0.5 and
+        /// 0.5.
         hue: Spread = 0.0,
     }
 }
 
 impl ColorJitter {
-    /// Where each of the four factors is drawn from; those that change nothing aren't.
+    /// The range of each of the four factors, or `None` for one that changes nothing.
     #[track_caller]
     fn ranges(&self) -> Result<[Option<(f64, f64)>; 4]> {
         let range = |spread: Spread, name: &str, centre: f64, bounds: (f64, f64)| -> Result<_> {
@@ -99,7 +99,7 @@ impl fmt::Display for Grayscale {
 options! {
     /// An image in grey, by chance, with as many channels as before.
     RandomGrayscale () {
-        /// The probability of it.
+        /// The probability of the change.
         p: f64 = 0.1,
     }
 }

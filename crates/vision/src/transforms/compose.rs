@@ -6,13 +6,13 @@ use kiln_data::Rng;
 use kiln_tensor::{Result, on_behalf_of_caller};
 use std::fmt;
 
-/// Transforms that are applied one after another: a tuple of up to 12, each of which takes what the one before it
-/// gives, or an array or vector of transforms of one type.
+/// Transforms that are applied one after another: a tuple of up to 12, each of which takes the output of the one
+/// before it, or an array or vector of transforms of one type.
 pub trait Steps<X>: Send + Sync {
-    /// What comes out of the last one.
+    /// The output of the last one.
     type Output;
 
-    /// The result of all.
+    /// Applies all of them.
     ///
     /// # Errors
     /// That of the first one that fails.
@@ -86,11 +86,11 @@ lists! {
     [, const N: usize] [T; N];
 }
 
-/// Prints a name and what stands in its parentheses, one a line.
+/// Prints a name and the lines in its parentheses.
 pub(super) fn print(f: &mut fmt::Formatter, name: &str, lines: &[String]) -> fmt::Result {
     writeln!(f, "{name}(")?;
     for line in lines {
-        // What is printed on several lines is one step further in.
+        // Text of several lines is indented by one more step.
         writeln!(f, "    {}", line.replace('\n', "\n    "))?;
     }
     f.write_str(")")
@@ -148,7 +148,7 @@ pub struct Lambda<F> {
 }
 
 impl<F> Lambda<F> {
-    /// The transform that `f` does.
+    /// A transform that calls `f`.
     pub fn new<X, Y>(f: F) -> Lambda<F>
     where
         F: Fn(X) -> Result<Y> + Send + Sync,

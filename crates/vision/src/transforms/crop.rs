@@ -9,9 +9,9 @@ use kiln_tensor::{Result, options};
 use std::fmt;
 
 options! {
-    /// The middle of an image; a smaller image gets a black border.
+    /// The middle of an image; a smaller image is padded with black.
     CenterCrop (
-        /// How large the crop is.
+        /// The size of the crop.
         size: Extent
     ) {}
 }
@@ -32,7 +32,7 @@ impl fmt::Display for CenterCrop {
 options! {
     /// The corners and the middle of an image: top left, top right, bottom left, bottom right, centre.
     FiveCrop (
-        /// How large the crops are.
+        /// The size of the crops.
         size: Extent
     ) {}
 }
@@ -53,10 +53,10 @@ impl fmt::Display for FiveCrop {
 options! {
     /// The five crops of an image and of the flipped image.
     TenCrop (
-        /// How large the crops are.
+        /// The size of the crops.
         size: Extent
     ) {
-        /// Whether the image is flipped vertically.
+        /// If true, the image is flipped vertically.
         vertical_flip: bool = false,
     }
 }
@@ -78,16 +78,16 @@ impl fmt::Display for TenCrop {
 options! {
     /// A part of an image, anywhere in it.
     RandomCrop (
-        /// How large the crop is.
+        /// The size of the crop.
         size: Extent
     ) {
-        /// A border that is added before.
+        /// Padding that is added first.
         padding: Padding = 0usize,
-        /// Whether a smaller image gets as much of a border as it lacks, to both sides; else it is an error.
+        /// If true, a smaller image is padded to the size by what it lacks, on both sides; else it is an error.
         pad_if_needed: bool = false,
-        /// The colour of the border.
+        /// The colour of the padding.
         fill: Fill = 0u8,
-        /// What the border is filled with.
+        /// The values of the padding.
         padding_mode: PaddingMode = PaddingMode::Constant,
     }
 }

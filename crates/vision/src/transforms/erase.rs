@@ -11,7 +11,7 @@ use kiln_tensor::{Result, Tensor, options};
 use std::f64::consts::TAU;
 use std::fmt;
 
-/// What [`RandomErasing`] puts in place of what it erases.
+/// The values that [`RandomErasing`] puts in place of the erased ones.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Erasing {
     /// A colour.
@@ -30,13 +30,13 @@ options! {
     /// A rectangle of a tensor `[.., C, H, W]` of random area, proportions and place, erased by chance (Zhong et al.,
     /// 2017).
     RandomErasing () {
-        /// The probability of it.
+        /// The probability of erasing.
         p: f64 = 0.5,
-        /// The area of the rectangle, of that of the image.
+        /// The area of the rectangle, as a fraction of the image's.
         scale: (f64, f64) = (0.02, 0.33),
-        /// Its height, of its width.
+        /// The aspect ratio of the rectangle, height to width.
         ratio: (f64, f64) = (0.3, 3.3),
-        /// What is put there.
+        /// The values that replace the erased ones.
         value: Erasing = 0u8,
     }
 }

@@ -12,7 +12,7 @@ macro_rules! flips {
         options! {
             $(#[$doc])*
             $name () {
-                /// The probability of it.
+                /// The probability of the flip.
                 p: f64 = 0.5,
             }
         }

@@ -17,8 +17,8 @@
 //! # Ok::<(), kiln_tensor::Error>(())
 //! ```
 //!
-//! Arguments are those of torchvision, in structs with setters. What is wrong with them is an error of the first
-//! image. `Box<dyn Transform<Image, Output = Tensor>>` holds any transform of images to tensors.
+//! Arguments are those of torchvision, in structs with setters. A wrong argument is an error of the first image.
+//! `Box<dyn Transform<Image, Output = Tensor>>` holds any transform of images to tensors.
 //!
 //! Geometry is for images and for tensors `[.., C, H, W]`; colours are for images.
 
@@ -60,14 +60,14 @@ use kiln_tensor::Result;
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// What makes one thing of another, such as a cropped [`crate::Image`] of an image, or a tensor of it.
+/// A mapping from an input to an output, such as from a [`crate::Image`] to a cropped one or to a tensor.
 ///
 /// Printed, it looks as torchvision's does.
 pub trait Transform<X>: Display + Send + Sync {
-    /// What comes out.
+    /// The type of the result.
     type Output;
 
-    /// The result for `x`. Whatever is random is drawn from `rng`.
+    /// Returns the result for `x`. All random numbers are drawn from `rng`.
     ///
     /// # Errors
     /// If `x` doesn't fit, or an argument of the transform is wrong; the message names the transform.
@@ -102,7 +102,7 @@ fn uniform(rng: &mut Rng, (low, high): (f64, f64)) -> f64 {
     low + (high - low) * rng.unit()
 }
 
-/// Whether something of a probability happens.
+/// Draws true with probability `p`.
 fn happens(rng: &mut Rng, p: f64) -> bool {
     rng.unit() < p
 }

@@ -1,4 +1,4 @@
-//! Borders.
+//! Padding.
 
 use super::Transform;
 use super::arguments::{Fill, Padding, PaddingMode};
@@ -8,14 +8,14 @@ use kiln_tensor::{Result, options};
 use std::fmt;
 
 options! {
-    /// A border around an image.
+    /// Padding around an image.
     Pad (
-        /// How wide it is.
+        /// The widths.
         padding: Padding
     ) {
-        /// Its colour.
+        /// The colour.
         fill: Fill = 0u8,
-        /// What it is filled with.
+        /// The values of the padding.
         padding_mode: PaddingMode = PaddingMode::Constant,
     }
 }

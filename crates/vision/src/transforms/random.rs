@@ -13,7 +13,7 @@ macro_rules! chances {
         options! {
             $(#[$doc])*
             $name ($($(#[$about])* $arg: $ty)?) {
-                /// The probability of it.
+                /// The probability of the change.
                 p: f64 = 0.5,
             }
         }
@@ -38,7 +38,7 @@ macro_rules! chances {
         }
     )*};
 }
-/// What Python prints a number as.
+/// The text that Python prints for a number.
 trait Shown {
     fn shown(&self) -> String;
 }

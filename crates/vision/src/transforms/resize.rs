@@ -1,4 +1,4 @@
-//! Sizes.
+//! Resizing.
 
 use super::arguments::{Extent, Size, optional, truth};
 use super::{Transform, uniform};
@@ -16,11 +16,11 @@ options! {
         /// The shorter side, or height and width.
         size: Size
     ) {
-        /// How new pixels are made.
+        /// The interpolation filter.
         interpolation: Interpolation = Interpolation::Bilinear,
-        /// The most that the longer side gets; the shorter one then gets less.
+        /// The maximum of the longer side; the shorter one is reduced to match.
         max_size: Option<usize> = None,
-        /// Whether a tensor that shrinks is averaged; images always are.
+        /// If true, a tensor that shrinks is antialiased; images always are.
         antialias: bool = true,
     }
 }
@@ -48,22 +48,22 @@ impl fmt::Display for Resize {
 options! {
     /// A part of an image of random area and proportions, in another size (Szegedy et al., 2014).
     RandomResizedCrop (
-        /// The size that it gets.
+        /// The size of the result.
         size: Extent
     ) {
-        /// The area of the part, of that of the image.
+        /// The area of the part, as a fraction of the image's.
         scale: (f64, f64) = (0.08, 1.0),
-        /// Its width, of its height.
+        /// The aspect ratio of the part, width to height.
         ratio: (f64, f64) = (3.0 / 4.0, 4.0 / 3.0),
-        /// How new pixels are made.
+        /// The interpolation filter.
         interpolation: Interpolation = Interpolation::Bilinear,
-        /// Whether a tensor that shrinks is averaged; images always are.
+        /// If true, a tensor that shrinks is antialiased; images always are.
         antialias: bool = true,
     }
 }
 
 impl RandomResizedCrop {
-    /// The part of an image of a height and a width.
+    /// Draws the part of an image of a height and a width.
     fn part(&self, height: usize, width: usize, rng: &mut Rng) -> Window {
         let area = (height * width) as f64;
         let logs = (self.ratio.0.ln(), self.ratio.1.ln());
@@ -84,7 +84,7 @@ impl RandomResizedCrop {
         self.middle(height, width)
     }
 
-    /// The largest part in the middle that has one of the proportions.
+    /// The largest part in the middle whose aspect ratio is within the range.
     fn middle(&self, height: usize, width: usize) -> Window {
         let whole = width as f64 / height as f64;
         let (least, most) = (
@@ -107,7 +107,7 @@ impl RandomResizedCrop {
     }
 }
 
-/// Numbers that ascend and are above 0.
+/// Checks that two numbers ascend and are above 0.
 #[track_caller]
 pub(super) fn ascending(op: &str, name: &str, (low, high): (f64, f64)) -> Result<()> {
     if low > 0.0 && low <= high && high.is_finite() {

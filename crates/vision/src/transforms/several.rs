@@ -8,15 +8,16 @@ use kiln_data::Rng;
 use kiln_tensor::{Result, on_behalf_of_caller};
 use std::fmt;
 
-/// Transforms that each give what they take, of which some are chosen: a tuple of up to 8, an array or a vector.
+/// Transforms whose output has the type of their input, and of which some are chosen: a tuple of up to 8, an array or
+/// a vector.
 pub trait Choices<X>: Send + Sync {
-    /// How many there are.
+    /// The number of transforms.
     fn count(&self) -> usize;
 
-    /// The result of the one at `place`, which is below the count.
+    /// Returns the result of the one at `place`, which is below the count.
     ///
     /// # Errors
-    /// Its.
+    /// Those of that transform.
     #[track_caller]
     fn choose(&self, place: usize, x: X, rng: &mut Rng) -> Result<X>;
 }
@@ -118,7 +119,7 @@ impl<S> RandomChoice<S> {
         }
     }
 
-    /// How likely each is beside the others.
+    /// The relative probability of each.
     pub fn p(mut self, p: impl Into<Vec<f64>>) -> RandomChoice<S> {
         self.p = Some(p.into());
         self

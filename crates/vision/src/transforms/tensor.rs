@@ -1,4 +1,4 @@
-//! Between images, tensors and dtypes.
+//! Conversions between images, tensors and dtypes.
 
 use super::Transform;
 use super::arguments::truth;
@@ -68,7 +68,7 @@ options! {
         /// The dtype.
         dtype: DType
     ) {
-        /// Whether the numbers are scaled to its range.
+        /// If true, the numbers are scaled to the dtype's range.
         scale: bool = false,
     }
 }
@@ -92,9 +92,9 @@ impl fmt::Display for ToDtype {
 options! {
     /// `(x − mean) / std` of every channel of a float tensor `[.., C, H, W]`.
     Normalize (
-        /// One number, or one a channel.
+        /// One number, or one per channel.
         mean: Vec<f64>,
-        /// One number, or one a channel, none of them 0.
+        /// One number, or one per channel, none of them 0.
         std: Vec<f64>
     ) {}
 }

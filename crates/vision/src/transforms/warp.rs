@@ -22,18 +22,18 @@ fn listed(spread: Spread) -> String {
 }
 
 options! {
-    /// An image turned by a random angle.
+    /// An image rotated by a random angle.
     RandomRotation (
-        /// Degrees to either side, or the range that they are drawn from; against the clock.
+        /// Degrees to either side, or the range that they are drawn from; counterclockwise.
         degrees: Spread
     ) {
-        /// How new pixels are made: `Nearest`, `Bilinear` or `Bicubic`.
+        /// The interpolation: `Nearest`, `Bilinear` or `Bicubic`.
         interpolation: Interpolation = Interpolation::Nearest,
-        /// Whether the image becomes large enough to hold all of the turned one.
+        /// If true, the image is enlarged to hold all of the rotated one.
         expand: bool = false,
-        /// Column and row that stay where they are; the middle, unless given.
+        /// The column and row of the fixed point; the middle, unless given.
         center: Option<(f64, f64)> = None,
-        /// What lies outside the old image.
+        /// The colour outside the old image.
         fill: Fill = 0u8,
     }
 }
@@ -70,7 +70,7 @@ impl fmt::Display for RandomRotation {
     }
 }
 
-/// How far [`RandomAffine`] shears, in degrees: a range along the rows, or one for each direction.
+/// The shear of [`RandomAffine`], in degrees: a range along the rows, or one for each direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shear {
     /// Along the rows.
@@ -98,22 +98,22 @@ impl From<[f64; 4]> for Shear {
 }
 
 options! {
-    /// An image turned, moved, scaled and sheared by random amounts.
+    /// An image rotated, translated, scaled and sheared by random amounts.
     RandomAffine (
         /// Degrees to either side, or the range that they are drawn from.
         degrees: Spread
     ) {
-        /// The most that it is moved along columns and rows, of their lengths.
+        /// The largest translation along columns and rows, as fractions of their lengths.
         translate: Option<(f64, f64)> = None,
         /// The range of the scale.
         scale: Option<(f64, f64)> = None,
-        /// How far it is sheared.
+        /// The range of the shear.
         shear: Option<Shear> = None,
-        /// How new pixels are made: `Nearest`, `Bilinear` or `Bicubic`.
+        /// The interpolation: `Nearest`, `Bilinear` or `Bicubic`.
         interpolation: Interpolation = Interpolation::Nearest,
-        /// What lies outside the old image.
+        /// The colour outside the old image.
         fill: Fill = 0u8,
-        /// Column and row that rotation, scale and shear leave where they are; the middle, unless given.
+        /// The column and row of the fixed point of rotation, scale and shear; the middle, unless given.
         center: Option<(f64, f64)> = None,
     }
 }

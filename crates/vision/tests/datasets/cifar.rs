@@ -4,7 +4,7 @@ use super::*;
 use kiln_data::Dataset;
 use kiln_vision::datasets::{CIFAR10, CIFAR100};
 
-/// Writes pickles as Python 2 does with protocol 2, which the sets were made by.
+/// Writes pickles as Python 2 does with protocol 2, the form of the published sets.
 #[derive(Default)]
 pub struct Pickle(Vec<u8>);
 
@@ -34,7 +34,7 @@ impl Pickle {
         self
     }
 
-    /// An array of bytes of NumPy's.
+    /// Appends a NumPy array of bytes.
     pub fn array(mut self, key: &str, shape: [u16; 2], bytes: &[u8]) -> Pickle {
         self.text(key);
         self.0.extend(

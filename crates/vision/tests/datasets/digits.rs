@@ -5,7 +5,7 @@ use kiln_data::{DataLoader, Dataset};
 use kiln_vision::datasets::{CIFAR10, ImageFolder, MNIST, Pairs};
 use kiln_vision::{Image, Mode};
 
-/// The pixels of each digit, 64 between 0 and 255, and what it is.
+/// The pixels of each digit, 64 between 0 and 255, and its class.
 pub fn digits() -> Vec<(Vec<u8>, u8)> {
     let digit = |line: &str| {
         let row: Vec<u8> = line.split(',').map(|n| n.parse().unwrap()).collect();

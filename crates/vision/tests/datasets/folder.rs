@@ -62,7 +62,7 @@ fn pictures_become_rgb() -> Result<()> {
         assert_eq!(set.get(i)?, (grey.convert(Mode::RGB), 0));
     }
     assert!(set.imgs()[0].0.ends_with("a/y.bmp"));
-    // What is no picture is an error that names the file, when it is asked for.
+    // A file that is no picture is an error that names it, when it is read.
     root.write("a/z.png", "no picture");
     let set = ImageFolder::new(&root)?;
     assert!(message(set.get(1)).contains("z.png"));

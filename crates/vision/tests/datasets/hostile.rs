@@ -1,4 +1,4 @@
-//! Files that lie, end early or are damaged: errors, and no more memory than there is contents.
+//! Files that lie, end early or are damaged: they give errors, and take no more memory than they have contents.
 
 use super::*;
 use kiln_data::Dataset;
@@ -84,7 +84,7 @@ fn pickles_that_would_run_code_are_refused() {
             "{error}"
         );
     }
-    // One large text, made bytes over and over.
+    // One large text, encoded to bytes over and over.
     let mut bomb = b"\x80\x02(X\x00\x00\x10\x00".to_vec();
     bomb.extend(vec![b'a'; 1 << 20]);
     bomb.extend(b"q\x00c_codecs\nencode\nq\x01");
@@ -146,7 +146,7 @@ fn damage(file: &[u8], rng: &mut fastrand::Rng) -> Vec<u8> {
     file
 }
 
-/// Whatever is damaged is an error or gives whole samples.
+/// A damaged file is an error or gives whole samples.
 #[test]
 fn damaged_files_never_panic() {
     let root = Folder::new("damage");

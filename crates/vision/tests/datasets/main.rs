@@ -1,4 +1,4 @@
-//! What data sets promise, on small files in the true formats and on real digits in each of them.
+//! Tests of data sets, on small files in the true formats and on real digits in each of them.
 
 mod cifar;
 mod coco;
@@ -43,7 +43,7 @@ impl AsRef<Path> for Folder {
     }
 }
 
-/// The message of what must be an error.
+/// The message of an expected error.
 fn message<T>(result: Result<T>) -> String {
     match result {
         Ok(_) => panic!("this must be an error"),
@@ -69,7 +69,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     packed.finish().unwrap()
 }
 
-/// Bytes that follow a rule.
+/// Bytes of a fixed pattern.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }

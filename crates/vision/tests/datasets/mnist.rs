@@ -1,4 +1,4 @@
-//! MNIST and its kin.
+//! MNIST and related sets.
 
 use super::*;
 use kiln_data::Dataset;

@@ -8,7 +8,7 @@ use kiln_vision::datasets::{
 use kiln_vision::{Image, Mode};
 use std::io::Write;
 
-/// An element of MATLAB's.
+/// A MATLAB element.
 fn element(kind: u32, contents: &[u8]) -> Vec<u8> {
     let mut all = [kind.to_le_bytes(), (contents.len() as u32).to_le_bytes()].concat();
     all.extend(contents);
@@ -63,7 +63,7 @@ pub fn svhn(packed: bool) -> Vec<u8> {
         false => array("y", 6, 9, &[3, 1], &labels),
     };
     let images = array("X", 9, 2, &[32, 32, 3, 3], &pattern(3 * 3072));
-    // Texts are passed over.
+    // Text arrays are skipped.
     let text = array("note", 4, 4, &[1, 2], b"h\0i\0");
     mat(&[text, images, labels], packed)
 }

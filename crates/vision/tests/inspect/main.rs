@@ -1,4 +1,4 @@
-//! What a network looks at, beside PyTorch's (`reference.py`) and formulas.
+//! Views into a network, compared with PyTorch's (`reference.py`) and with formulas.
 
 use kiln_nn::{Conv2d, Forward, Kernel, Linear, Module, ReLU, module};
 use kiln_tensor::{DType, Result, Tensor};
@@ -113,7 +113,7 @@ fn as_pytorch() -> Result<()> {
             );
             let gradient = input_gradient(&model, &x, each())?;
             near(&gradient, &case["input_gradient"], &what("input_gradient"));
-            // Which leaves nothing behind in the model.
+            // The call leaves nothing behind in the model.
             let guided = guided_backprop(&model, &x, each())?;
             near(&guided, &case["guided_backprop"], &what("guided_backprop"));
         }
@@ -137,7 +137,7 @@ fn images_of_a_batch_are_seen_by_themselves() -> Result<()> {
             assert!(alone.iter().zip(of_all).all(|(a, b)| (a - b).abs() < 1e-12));
         }
     }
-    // Frozen weights change nothing, and no gradients are left with them.
+    // Frozen weights change nothing, and get no gradients.
     model.requires_grad_(false)?;
     let frozen = grad_cam(&model, "relu1", &x, None)?.to_vec::<f64>()?;
     assert_eq!(frozen, all.to_vec::<f64>()?);

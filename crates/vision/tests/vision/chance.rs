@@ -1,4 +1,4 @@
-//! How often and how much random transforms change.
+//! Frequency and amount of the changes of random transforms.
 
 use crate::image;
 use kiln_data::Rng;
@@ -6,7 +6,7 @@ use kiln_tensor::{DType, Tensor};
 use kiln_vision::transforms::*;
 use kiln_vision::{Image, Mode};
 
-/// How many of 4,000 seeds change the image, as a part of 1.
+/// The fraction of 4,000 seeds that change the image.
 fn changed<T: Transform<Image, Output = Image>>(transform: &T, image: &Image) -> f64 {
     let hits = (0..4000).filter(|seed| {
         let out = transform.apply(image.clone(), &mut Rng::new(*seed));
@@ -15,7 +15,7 @@ fn changed<T: Transform<Image, Output = Image>>(transform: &T, image: &Image) ->
     hits.count() as f64 / 4000.0
 }
 
-/// Within five standard deviations of a mean of 4,000.
+/// Checks that a frequency is within five standard deviations of `p`, for 4,000 draws.
 fn near(found: f64, p: f64) {
     let deviation = (p * (1.0 - p) / 4000.0).sqrt();
     assert!((found - p).abs() <= 5.0 * deviation, "{found}, not {p}");
@@ -42,7 +42,7 @@ fn what_is_done_by_chance_is_done_as_often() {
     assert_eq!(changed(&RandomHorizontalFlip::new().p(1.0), &x), 1.0);
 }
 
-/// An image whose pixels say where they were.
+/// An image whose pixels hold their own coordinates.
 fn places(width: usize, height: usize) -> Image {
     let bytes = (0..width * height).flat_map(|n| [(n % width) as u8, (n / width) as u8, 0]);
     Image::from_bytes(bytes.collect::<Vec<u8>>(), width, height, Mode::RGB).unwrap()
@@ -66,7 +66,7 @@ fn every_place_of_a_crop_is_as_likely() {
     );
 }
 
-/// The parts' areas are uniform, and the logarithms of their proportions are.
+/// The areas of the parts are uniform, and so are the logarithms of their aspect ratios.
 #[test]
 fn areas_and_proportions_of_resized_crops_are_spread_as_they_should_be() {
     let x = places(250, 200);
@@ -139,7 +139,7 @@ fn jitter_stays_in_its_range_and_uses_all_of_it() {
 
 #[test]
 fn the_order_of_several_is_random() {
-    // Twice the brightness, then half, is not the other way round where levels end at 255.
+    // Doubling and then halving the brightness differs from the reverse where levels saturate at 255.
     let x = Image::filled(1, 1, Mode::L, &[200]).unwrap();
     let scale = |by: f64| ColorJitter::new().brightness((by, by));
     let both = RandomOrder::new((scale(2.0), scale(0.5)));

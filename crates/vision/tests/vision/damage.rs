@@ -1,4 +1,4 @@
-//! Damaged files. `KILN_DAMAGES` says how many of each there are.
+//! Damaged files. `KILN_DAMAGES` sets the number of cases per file.
 
 use crate::image_of;
 use kiln_vision::{Format, Image, Limits, Mode};
@@ -61,7 +61,7 @@ fn damaged_files_are_errors_or_images() {
 fn damage(file: &[u8], draw: &mut fastrand::Rng) -> Vec<u8> {
     let mut out = file.to_vec();
     for _ in 0..draw.usize(1..6) {
-        // Headers are where it hurts.
+        // Damage to headers matters most.
         let reach = if draw.bool() {
             out.len().min(64)
         } else {

@@ -1,4 +1,4 @@
-//! What is wrong is said, by name and size.
+//! Errors say what is wrong, by name and size.
 
 use crate::image;
 use kiln_data::Rng;
@@ -239,7 +239,7 @@ fn functions_refuse_factors_that_are_none() {
     assert!(Image::filled(2, 2, Mode::L, &[1, 2]).is_err());
 }
 
-/// The error shows the line that called the transform, through a box and a list of them.
+/// The error shows the line that called the transform, through a box and a list of transforms.
 #[test]
 fn the_users_line_is_shown() {
     let inner: Box<dyn Transform<Image, Output = Image>> = Box::new(RandomCrop::new(99));

@@ -22,7 +22,7 @@ fn files_hold_what_pillow_reads_in_them() {
         assert_eq!((got.width(), got.height()), (size[0], size[1]), "{name}");
         let got = got.convert(Mode::of_channels(size[2]).unwrap());
         let (most, count) = distance(got.bytes(), expected);
-        // Decoders of JPEG round their transforms and scale colours up in ways of their own.
+        // JPEG decoders round their transforms and upsample colours in different ways.
         let slack = if name.ends_with("jpg") { 6 } else { 0 };
         assert!(
             most <= slack,
@@ -51,7 +51,7 @@ fn what_is_saved_is_opened_again() {
             let y = Image::open(&path).unwrap();
             assert_eq!(y.size(), x.size());
             match end {
-                // Palettes and JPEGs lose; see below.
+                // Palettes and JPEGs are lossy; see below.
                 "gif" | "jpg" => {}
                 "png" => assert_eq!(y, x),
                 _ => assert_eq!(y.convert(mode), x, "{mode} {end}"),

@@ -1,4 +1,4 @@
-//! The functions beside torchvision's, and printed transforms.
+//! The functions compared with torchvision's, and printed transforms.
 
 use crate::{image, mode};
 use kiln_vision::functional::{self as f, Affine, Rotate};
@@ -18,7 +18,7 @@ pub(crate) fn filter(name: &str) -> Interpolation {
     *all.iter().find(|i| i.to_string() == name).unwrap()
 }
 
-/// The image that a case is about.
+/// The input image of a case.
 fn subject(name: &str) -> Image {
     if name != "cube" {
         return image(mode(name));
@@ -52,13 +52,13 @@ fn padding_mode(name: &str) -> PaddingMode {
     *all.iter().find(|m| m.to_string() == name).unwrap()
 }
 
-/// Each channel's part of a colour that counts up.
+/// A colour whose channels count up.
 fn fill(image: &Image) -> Fill {
     let levels = (0..image.channels()).map(|c| 5.0 + c as f64);
     Fill::from(levels.collect::<Vec<f64>>())
 }
 
-/// What the words of a case ask for.
+/// The result of a case, given by its words.
 fn result(words: &[&str]) -> Image {
     let x = subject(words[1]);
     let int = |n: usize| words[n].parse::<usize>().unwrap();
@@ -126,7 +126,7 @@ fn result(words: &[&str]) -> Image {
     y.unwrap_or_else(|e| panic!("{words:?}: {e}"))
 }
 
-/// Which functions may be a level off: those that sum floats in an order of their own.
+/// The allowed difference in levels: 1 for functions that sum floats in their own order.
 fn slack(words: &[&str]) -> u8 {
     match words[0] {
         "blur" | "sharpness" => 1,
@@ -134,7 +134,7 @@ fn slack(words: &[&str]) -> u8 {
     }
 }
 
-/// How far two images of one size are apart at most, and in how many levels they differ.
+/// The largest difference of two images of one size, and the number of levels that differ.
 pub(crate) fn distance(a: &[u8], b: &[u8]) -> (u8, usize) {
     assert_eq!(a.len(), b.len());
     let far = a.iter().zip(b).map(|(a, b)| a.abs_diff(*b));

@@ -1,4 +1,4 @@
-//! Claims about images and transforms.
+//! Tests of images and transforms.
 
 mod chance;
 mod damage;

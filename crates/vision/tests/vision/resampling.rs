@@ -25,7 +25,7 @@ fn images_of_many_sizes_are_those_of_pillow() {
     }
 }
 
-/// Pixels of odd widths at the end of an image, whatever is read beside them.
+/// Windows of odd widths at the end of an image, where reads go past the last pixel.
 #[test]
 fn a_window_is_resized_as_the_cut_window_is() {
     let mut draw = fastrand::Rng::with_seed(3);

@@ -47,7 +47,7 @@ fn images_become_tensors_and_images_again() {
     assert_eq!(f::to_tensor(&none).unwrap().shape().unwrap(), [3, 3, 0]);
 }
 
-/// PyTorch's expectations of `convert_image_dtype`.
+/// Expected values of PyTorch's `convert_image_dtype`.
 #[test]
 fn dtypes_are_scaled() {
     let u8s = Tensor::from_slice(&[0u8, 1, 127, 128, 254, 255], [1, 2, 3]);
@@ -95,7 +95,7 @@ fn channels_are_normalised() {
         let c = n / 35 % 3;
         assert_eq!(*y, (x - mean[c] as f32) / std[c] as f32);
     }
-    // Recorded and in other dtypes, the same.
+    // Recorded tensors and other dtypes give the same.
     let lazy = f::normalize(&(&x + 0.0), &mean, &std)
         .unwrap()
         .to_vec::<f32>()
@@ -117,12 +117,12 @@ fn channels_are_normalised() {
     assert!(y[0].is_nan() && y[1] == f32::INFINITY && y[2..] == [0.0, 0.5]);
 }
 
-/// What geometry does to a tensor is what it does to the image.
+/// Geometry changes a tensor as it changes the image.
 #[test]
 fn geometry_is_the_same_on_tensors() {
     fn same(name: &str, slack: u8, on: impl Fn(Kind) -> Kind) {
         for mode in MODES.into_iter().filter(|m| !m.has_alpha()) {
-            // Of few levels, so that nothing is cut off at 0 or 255.
+            // Few levels, so that nothing saturates at 0 or 255.
             let mut x = image(mode);
             x.bytes_mut().iter_mut().for_each(|v| *v = *v / 4 + 96);
             let Kind::Image(by_image) = on(Kind::Image(x.clone())) else {
