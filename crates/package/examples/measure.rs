@@ -1,8 +1,9 @@
-//! What a package costs: `cargo run --release -p kiln-package --example measure -- FILE [ENTRY] [--trusted] [--twice]`.
+//! The cost of a package: `cargo run --release -p kiln-package --example measure -- FILE [ENTRY] [--trusted]
+//! [--twice]`.
 //!
-//! With `--pack` it only stores weights in the file, packed for the level in use. Else it runs an entry on zeros, with
-//! 1 for each symbolic size, and prints the time to open it and to the first result, the time of later runs, and the
-//! memory that the process holds; with `--twice` also what two such processes hold.
+//! With `--pack` it only stores weights in the file, packed for the current level. Else it runs an entry on zeros,
+//! with 1 for each symbolic size, and prints the time to open it and to the first result, the time of later runs, and
+//! the memory of the process; with `--twice` also the memory of two such processes.
 
 use kiln_package::{Buffer, Features, Options, Package, Size};
 use std::error::Error;
@@ -76,7 +77,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         mb(memory.run.prepare_peak),
         mb(memory.run.outputs)
     );
-    // Where the system says it.
+    // Only on systems that report it.
     for file in ["status", "smaps_rollup"] {
         figures("self", file);
     }
@@ -101,7 +102,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What a process says when it has run.
+/// The line that a process prints after its run.
 const READY: &str = "ready";
 
 /// Prints a process's memory.

@@ -1,4 +1,4 @@
-//! Kernels of GPUs that are compiled when a package is written.
+//! GPU kernels that are compiled when a package is written.
 
 use crate::error::{Error, Result};
 use crate::manifest::{CudaInfo, Manifest};
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Compiles the kernels of all programs for CUDA, and says what they are.
+/// Compiles the kernels of all programs for CUDA into files, and returns their descriptions.
 pub(crate) fn add(contents: &Contents, files: &mut Vec<File>) -> Result<Vec<CudaInfo>> {
     let programs = contents.entries.iter().flat_map(|e| &e.programs);
     let plans = programs.map(|p| &p.program.plan);
@@ -40,7 +40,7 @@ pub(crate) fn add(contents: &Contents, files: &mut Vec<File>) -> Result<Vec<Cuda
     Ok(infos)
 }
 
-/// What loads kernels on a GPU.
+/// A loader of the package's compiled kernels for a GPU.
 pub(crate) fn loader(
     gpu: &Arc<cuda::Device>,
     map: &Arc<Map>,
@@ -64,7 +64,7 @@ pub(crate) fn loader(
     Ok(cuda::Loader::new(gpu, images.collect::<Result<_>>()?))
 }
 
-/// What kernels are compiled for anew; nothing where there is no compiler.
+/// The targets that kernels are compiled for anew; none without a compiler.
 pub(crate) fn codes(package: &Package) -> Result<Vec<Code>> {
     let mut codes = Vec::new();
     for info in &package.shared.manifest.cuda {

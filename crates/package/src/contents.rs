@@ -1,4 +1,4 @@
-//! What an open package holds, to write a changed one of.
+//! The contents of an open package, from which a changed one can be written.
 
 use crate::compiled;
 use crate::error::Result;
@@ -10,9 +10,9 @@ use kiln_runtime::Features;
 use std::collections::BTreeSet;
 
 impl Package {
-    /// All of it, with its states as they are now: whoever changes some of it writes another package by
-    /// [`Contents::save`], which packs weights anew, for the levels that this machine has of those of the package, and
-    /// compiles kernels of GPUs anew, if this machine has NVRTC.
+    /// All contents, with the states as they are now. To change some of them, write another package by
+    /// [`Contents::save`]. That packs weights anew, for those of the package's levels that this machine has, and
+    /// compiles GPU kernels anew, if this machine has NVRTC.
     ///
     /// # Errors
     /// If a program is of another format, or damaged, or a value is on a device that fails.

@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-/// Something of a package that can be run, from any number of threads. Cloning gives another handle to the same.
+/// A function of a package that can be run, from any number of threads. Clones share it.
 #[derive(Clone)]
 pub struct Entry {
     shared: Arc<Shared>,
@@ -25,10 +25,10 @@ pub struct Entry {
     loaded: Arc<Loaded>,
 }
 
-/// What is made of an entry once.
+/// The state of an entry that is loaded once.
 pub(crate) struct Loaded {
     general: Arc<Program>,
-    /// Programs for certain sizes, once asked for.
+    /// Programs for certain sizes, loaded on first use.
     cases: Mutex<BTreeMap<Sizes, Arc<Program>>>,
     inputs: Vec<String>,
     outputs: Arc<[String]>,
@@ -37,18 +37,18 @@ pub(crate) struct Loaded {
 /// Values of symbols.
 type Sizes = BTreeMap<String, i64>;
 
-/// Bytes that runs of an entry need.
+/// The memory that runs of an entry need, in bytes.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     /// The states and constants that it uses, which all entries share.
     pub weights: usize,
-    /// What a run needs beside them.
+    /// The memory that a run needs besides the weights.
     pub run: MemoryReport,
 }
 
 impl Entry {
     pub(crate) fn new(shared: Arc<Shared>, at: usize) -> Result<Entry> {
-        // Held while loading, so that others that want the same entry wait for it.
+        // The lock is held while loading, so that threads that want the same entry wait for it.
         let mut entries = shared.entries.lock().unwrap_or_else(|e| e.into_inner());
         let loaded = match entries.get(&at) {
             Some(loaded) => loaded.clone(),
@@ -71,14 +71,13 @@ impl Entry {
         &self.info().name
     }
 
-    /// What it takes, gives and changes.
+    /// Its inputs, outputs and states.
     pub fn interface(&self) -> &Interface {
         &self.info().interface
     }
 
-    /// Runs it. Runs that only read states go on side by side, and each reads what the states hold at one moment.
-    /// One that writes them, or draws random numbers, waits until it is alone; if it fails, the states are as they
-    /// were.
+    /// Runs it. Runs that only read states are concurrent, and each sees the states of one moment. A run that writes
+    /// states, or draws random numbers, has exclusive access; if it fails, the states stay as they were.
     ///
     /// ```no_run
     /// # use kiln_package::{Buffer, Package};
@@ -91,8 +90,8 @@ impl Entry {
     /// ```
     ///
     /// # Errors
-    /// If the inputs are others than it takes, there is no program for their sizes, their values make an operation
-    /// undefined, or memory is short.
+    /// If the inputs are not those of the interface, there is no program for their sizes, their values make an
+    /// operation undefined, or memory is short.
     pub fn run(&self, inputs: impl Into<Inputs>) -> Result<Outputs> {
         let given = inputs.into().in_order(self.name(), &self.loaded.inputs)?;
         let given = given
@@ -113,10 +112,10 @@ impl Entry {
         Ok(Outputs { names, values })
     }
 
-    /// The memory that runs need whose symbols have these values.
+    /// The memory that runs need for these values of the symbols.
     ///
     /// # Errors
-    /// If a symbol is missing or unknown, or the entry takes no such sizes.
+    /// If a symbol is missing or unknown, or the entry does not take these sizes.
     pub fn memory(&self, sizes: &[(&str, i64)]) -> Result<Memory> {
         let (program, values) = self.sized(sizes)?;
         let run = program
@@ -132,8 +131,8 @@ impl Entry {
         })
     }
 
-    /// The compiled program that runs take whose symbols have these values, and the values of those that are left
-    /// open in it: what else prints kernels begins here.
+    /// The compiled program for these values of the symbols, and the values of those symbols that stay open in it.
+    /// Tools that print kernels start here.
     ///
     /// # Errors
     /// As [`Entry::memory`].
@@ -168,7 +167,7 @@ impl Entry {
         Ok((program, values))
     }
 
-    /// The values of the symbols, if the inputs are what the entry takes.
+    /// Binds the symbols to values; an error if the inputs do not match the interface.
     fn symbols(&self, given: &[Buffer]) -> Result<Sizes> {
         let interface = self.interface();
         let mut sizes = Sizes::new();
@@ -275,7 +274,7 @@ impl Entry {
             taken.push((at, input));
         }
         let mut inputs = self.whole(inputs)?;
-        // The only handle is the input's, so that its memory may be taken.
+        // The input must hold the only handle, so that the program may take its memory.
         let nothing = || Buffer::from_slice::<u8>(&[], &[0]).map_err(|e| self.failed(e));
         let written = taken.iter().filter(|(_, input)| donate[*input]);
         let vacant: Vec<Buffer> = written.clone().map(|_| nothing()).collect::<Result<_>>()?;
@@ -292,7 +291,7 @@ impl Entry {
             for state in &program.signature.states {
                 let at = states.find(&state.name)?;
                 if let (Some(input), Some(output)) = (state.input, state.output) {
-                    // What was taken of a run on a GPU holds what it held.
+                    // On a GPU, a buffer that a failed run took still has its old contents.
                     let given = &inputs[input as usize];
                     now[at] = match (states.fits(at, given), outputs.get(output as usize)) {
                         (Err(_), Some(taken)) => taken.clone().after_failure(),
@@ -314,7 +313,7 @@ impl Entry {
         Ok(outputs)
     }
 
-    /// The keys of a run's draws, and what the generator's state is behind it.
+    /// The keys of a run's draws, and the generator's state after it.
     fn keys(&self, program: &Program, given: &[Buffer], now: &[Buffer]) -> Result<Keys> {
         if program.signature.draws.is_empty() {
             return Ok(Keys::default());
@@ -322,7 +321,7 @@ impl Entry {
         let state = now[self.shared.states.find(RNG_STATE)?].to_vec::<i64>();
         let state = state.map_err(|e| self.failed(e))?;
         let size = |s: &Symbol| {
-            // The arguments' places in the plan, by name.
+            // The position of the argument in the plan, by name.
             let named = program
                 .signature
                 .arguments
@@ -354,7 +353,7 @@ impl Entry {
         })
     }
 
-    /// The inputs that are no states.
+    /// The inputs that are no states: arguments and captured tensors.
     fn known(&self, program: &Program, given: Vec<Buffer>) -> Result<Vec<Option<Buffer>>> {
         let mut inputs = vec![None; program.executable.plan().inputs.len()];
         for (named, value) in program.signature.arguments.iter().zip(given) {
@@ -371,8 +370,8 @@ impl Entry {
         whole.ok_or_else(|| damaged!("an input of `{}` is nothing", self.name()))
     }
 
-    /// Gives memory back to the system once weights have been packed: that of the mapped originals, which nothing
-    /// reads again, and that of what packing made on its way.
+    /// Gives memory back to the system once weights have been packed: the mapped originals, which are not read again,
+    /// and the temporary memory of packing.
     fn release(&self, program: &Program) {
         let packed = program.executable.stats().prepares > 0;
         if packed && !program.packed.swap(true, Ordering::Relaxed) {
@@ -426,7 +425,7 @@ impl Loaded {
     }
 }
 
-/// A program, once it is known to be what the package says.
+/// Loads a program, and checks that it is the one that the package describes.
 fn load(
     shared: &Shared,
     entry: &EntryInfo,
@@ -440,7 +439,7 @@ fn load(
             by: manifest.written_by.clone(),
         });
     }
-    // What contradicts itself is refused by checks; a panic would be a bug of theirs.
+    // Checks refuse contradictory programs; a panic would be a bug in the checks.
     let made = catch_unwind(AssertUnwindSafe(|| {
         let decoded = program::decode(shared.file(&info.file), &manifest.written_by)?;
         if program::is_cuda(&decoded.plan) != (info.requires == Requires::Cuda) {
@@ -464,7 +463,7 @@ fn load(
 }
 
 impl Shared {
-    /// What the programs must ask for that it runs.
+    /// The requirement of the programs that run on this package's device.
     fn requires(&self) -> Requires {
         match self.loader {
             None => Requires::Cpu,
@@ -472,7 +471,7 @@ impl Shared {
         }
     }
 
-    /// A tensor that never changes.
+    /// A constant tensor, loaded on first use.
     pub fn constant(&self, name: &str) -> Result<Buffer> {
         let mut constants = self.constants.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(found) = constants.get(name) {

@@ -1,16 +1,16 @@
-//! What can go wrong.
+//! Errors of packages.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a package can't be opened, run or written.
+/// An error of opening, running or writing a package.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The file can't be read or written.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// What is in it contradicts itself, or is not what its checksums say.
+    /// The contents contradict themselves, or do not match their checksums.
     #[error("the package is damaged: {0}")]
     Damaged(String),
     /// The file is no package.
@@ -24,7 +24,7 @@ pub enum Error {
     Format {
         /// Its format.
         found: u64,
-        /// What wrote it, as it says.
+        /// The program that wrote it, as it names itself.
         by: String,
     },
     /// The programs are of a format that this build does not run. Everything else in the package can be read.
@@ -36,39 +36,39 @@ pub enum Error {
     PlanFormat {
         /// Their format.
         found: u32,
-        /// What wrote them.
+        /// The program that wrote them.
         by: String,
     },
     /// There is nothing of this name.
     #[error("there is no {what} `{name}`; there is {}", listed(has))]
     Missing {
-        /// What was asked for, such as `entry`.
+        /// The kind of thing that was asked for, such as `entry`.
         what: &'static str,
-        /// By this name.
+        /// The name that was asked for.
         name: String,
-        /// The names that there are.
+        /// The names that exist.
         has: Vec<String>,
     },
-    /// What a run was given, or a state was set to, does not fit.
+    /// An input of a run or a new value of a state does not fit.
     #[error("{0}")]
     Value(String),
-    /// The program can't be made ready, or a run of it failed.
+    /// The program can't be prepared, or a run of it failed.
     #[error("{entry}: {error}")]
     Run {
         /// The entry.
         entry: String,
-        /// What went wrong.
+        /// The cause.
         error: kiln_runtime::Error,
     },
-    /// What a package should be written of does not make one.
+    /// The contents to write do not make a package.
     #[error("the package can't be written: {0}")]
     Contents(String),
-    /// Any of these, of a file.
+    /// Any of these, with the file that it is about.
     #[error("{}: {error}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         error: Box<Error>,
     },
 }

@@ -1,4 +1,4 @@
-//! What an entry takes, gives and changes, as people and programs read it.
+//! The interface of an entry, in a form that people and programs can read.
 
 use crate::error::{Result, damaged};
 use kiln_base::{DType, Dim};
@@ -6,15 +6,15 @@ use kiln_plan::{Named, Plan, Signature};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// What an entry takes, gives and changes.
+/// The inputs, outputs and states of an entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Interface {
-    /// What a run is given, in order.
+    /// The inputs of a run, in order.
     pub inputs: Vec<TensorInfo>,
-    /// What it gives, in order.
+    /// The outputs, in order.
     pub outputs: Vec<TensorInfo>,
-    /// The names that sizes use.
+    /// The symbols in sizes.
     pub symbols: Vec<SymbolInfo>,
     /// The states whose values a run depends on.
     pub reads: Vec<String>,
@@ -22,7 +22,7 @@ pub struct Interface {
     pub writes: Vec<String>,
     /// The tensors among the weights that it uses and that never change.
     pub constants: Vec<String>,
-    /// Whether it draws random numbers, and so moves the state of their generator on.
+    /// True if it draws random numbers, and so advances the state of their generator.
     pub random: bool,
 }
 
@@ -30,7 +30,7 @@ pub struct Interface {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TensorInfo {
-    /// Its name, which no other of its list has.
+    /// Its name, unique within its list.
     pub name: String,
     /// Its element type.
     #[serde(with = "dtype_name")]
@@ -45,7 +45,7 @@ pub struct TensorInfo {
 pub enum Size {
     /// A number.
     Known(i64),
-    /// A symbol, or an expression of such.
+    /// A symbol, or an expression of symbols.
     Symbolic(String),
 }
 
@@ -59,7 +59,7 @@ pub struct SymbolInfo {
     pub min: i64,
 }
 
-/// What is kept from run to run.
+/// A tensor that is kept from run to run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StateInfo {
@@ -70,7 +70,7 @@ pub struct StateInfo {
     pub dtype: DType,
     /// Its shape, outermost dim first.
     pub shape: Vec<i64>,
-    /// What its elements are called, where each is a number of its own, such as `lr`.
+    /// The names of its elements, where each is a number of its own, such as `lr`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub elements: Vec<String>,
 }
@@ -92,7 +92,7 @@ mod dtype_name {
 }
 
 impl Interface {
-    /// That of a program.
+    /// The interface of a program.
     pub(crate) fn of(signature: &Signature, plan: &Plan) -> Interface {
         let input = |n: &Named| {
             let input = &plan.inputs[n.at as usize];
@@ -120,7 +120,7 @@ impl Interface {
         }
     }
 
-    /// Whether names are there once.
+    /// Checks that names are unique and not empty.
     pub(crate) fn check(&self, entry: &str) -> Result<()> {
         for list in [&self.inputs, &self.outputs] {
             let names: BTreeSet<&str> = list.iter().map(|t| &t.name[..]).collect();

@@ -24,46 +24,47 @@
 //!
 //! A zip archive whose members are stored as they are and begin at multiples of 64 bytes:
 //!
-//! - `manifest.json`: format, what wrote it, entries with their inputs, outputs and sizes, states, and the size and
-//!   checksum of every other member;
+//! - `manifest.json`: the format and its writer; entries with their inputs, outputs and sizes; states; and the size
+//!   and checksum of every other member;
 //! - `entries/NAME/graph.txt`: the recorded program;
 //! - `entries/NAME/*.plan`: the compiled program ([`kiln_plan::Entry`]), one for sizes of 2 and more and one for each
-//!   symbol that is 1. Plans hold no machine code: kernels are descriptions that are checked and printed when they
-//!   are loaded, for the best instruction set that there is, so one plan serves all processors;
-//!   A program that was tuned for one machine stands beside that for any, and runs there take it;
-//! - `entries/NAME/*.packed`: on request, weights as the kernels of one level read them ([`Contents::packed`]). Where
-//!   level, program, cuts of kernels and weights are those that they were packed for, they are mapped in the place of
-//!   packing, so that processes share them; else weights are packed as if they were not there;
-//! - `cuda/*.ptx` and `cuda/*.cubin`: kernels of programs for CUDA, compiled for an architecture ([`Contents::cuda`]).
-//!   A GPU takes machine code of exactly its architecture, PTX of its own or an older one, and PTX with the features of
-//!   one architecture on that alone; they stand for the very sources in the programs, by a hash of these and of the
-//!   compiler's flags. What a GPU can't take is compiled from source there, if it has NVRTC, and else refused. Drivers
-//!   before CUDA 12.4, which don't tell what a compiled kernel is called with, get none;
-//! - `assets/`: files of the exporter's;
+//!   symbol that is 1. Plans hold no machine code: kernels are descriptions that are checked when they are loaded.
+//!   Their code is emitted then, for the best instruction set of the processor, so one plan serves all processors. A
+//!   program that was tuned for one machine is stored beside the general one, and runs on that machine take it;
+//! - `entries/NAME/*.packed`: on request, weights as the kernels of one level read them ([`Contents::packed`]). If
+//!   level, program, schedules of kernels and weights are those that they were packed for, they are mapped instead of
+//!   being packed, so that processes share them; else weights are packed as if there were none;
+//! - `cuda/*.ptx` and `cuda/*.cubin`: kernels of programs for CUDA, compiled for an architecture
+//!   ([`Contents::cuda`]). A GPU takes machine code of exactly its architecture, and PTX of its own or an older one;
+//!   PTX with the features of one architecture runs on that one only. A compiled kernel is found by a hash of its
+//!   source in the program and of the compiler's flags. A kernel without compiled code that the GPU takes is compiled
+//!   from source there, if there is NVRTC, and else refused. Drivers before CUDA 12.4 don't report the parameters of
+//!   a compiled kernel, and get no compiled kernels;
+//! - `assets/`: files of the exporter;
 //! - `weights.safetensors`: parameters, running statistics, moments and captured tensors, shared by all entries.
 //!
-//! Any tool reads the archive and the weights in it. It has one form, in which there is nothing left open, and a file
-//! in any other is refused; see [`Package::open`].
+//! Any tool can read the archive and the weights in it. The archive has exactly one form, and a file in any other is
+//! refused; see [`Package::open`].
 //!
 //! # Versions
 //!
-//! [`FORMAT`] counts changes of the archive and its manifest. What a package of this or an older format says, its
-//! weights, states, assets and graphs, can be read by every later version. Its programs are of a plan format of their
-//! own ([`kiln_plan::FORMAT`]), which changes with the kernels: a runtime runs the programs of its own plan format and
-//! refuses others with an error that names both, and never takes one for the other. To go on with another runtime,
-//! load the weights ([`Package::get`], or the safetensors file in the archive) where the compiler is, and export anew.
+//! [`FORMAT`] counts changes of the archive and its manifest. Every later version can read the contents of this or an
+//! older format: weights, states, assets and graphs. The programs have a plan format of their own
+//! ([`kiln_plan::FORMAT`]), which changes with the kernels. A runtime runs the programs of its own plan format, and
+//! refuses others with an error that names both formats. To use the package with another runtime, load the weights
+//! ([`Package::get`], or the safetensors file in the archive) where the compiler is, and export anew.
 //!
 //! # Memory and threads
 //!
-//! [`memory::set_limit`] limits what runs may take, [`Entry::memory`] says what one
-//! will take, and [`set_threads`] how many threads share it. Results do not depend on their number.
+//! [`memory::set_limit`] limits the memory of runs, [`Entry::memory`] predicts it for one run, and [`set_threads`]
+//! sets the number of threads that share a run. Results do not depend on this number.
 
 //!
 //! # Size
 //!
-//! Where a program must be small, build it with the workspace's profile `small` (`cargo build --profile small`), or one
-//! like it: optimised for size, all crates as one unit, stripped. Panics must unwind, since damaged plans are caught
-//! so. Kernels that are printed when a program is loaded are as fast as ever.
+//! For a small program, build it with the workspace's profile `small` (`cargo build --profile small`), or a similar
+//! one: optimised for size, all crates as one unit, stripped. Panics must unwind, since that is how damaged plans are
+//! caught. Kernels are as fast as with any other profile, because their code is emitted when a program is loaded.
 
 mod compiled;
 mod contents;
@@ -96,12 +97,12 @@ pub use tensors::{read_safetensors, write_safetensors};
 pub use values::{Inputs, Outputs};
 pub use write::{Contents, NewEntry, NewProgram};
 
-/// Sets how many threads run kernels, for the whole process. Results never depend on it.
+/// Sets the number of threads that run kernels, for the whole process. Results never depend on it.
 pub fn set_threads(threads: usize) {
     kiln_runtime::pool::Pool::global().set_threads(threads);
 }
 
-/// How many threads run kernels.
+/// The number of threads that run kernels.
 pub fn threads() -> usize {
     kiln_runtime::pool::Pool::global().threads()
 }

@@ -1,4 +1,4 @@
-//! What a package says of itself: `manifest.json`.
+//! The description of a package: `manifest.json`.
 
 use crate::error::{Error, Result, damaged};
 use crate::interface::{Interface, StateInfo};
@@ -6,41 +6,41 @@ use kiln_runtime::cuda::Code;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The format of packages that this build writes. It reads all from 1 on: 2 has programs of one machine, and packed
-/// weights; 3 has compiled kernels of GPUs.
+/// The format of packages that this build writes. It reads all formats from 1 on. Format 2 added programs of one
+/// machine and packed weights, format 3 compiled GPU kernels.
 pub const FORMAT: u64 = 3;
 
 /// Members that are not an entry's or an asset.
 pub(crate) const MANIFEST: &str = "manifest.json";
 pub(crate) const WEIGHTS: &str = "weights.safetensors";
-/// What the members that are assets begin with.
+/// The prefix of asset members.
 pub(crate) const ASSETS: &str = "assets/";
 
 /// The largest manifest, in bytes.
 const LARGEST: usize = 64 << 20;
 
-/// All of it.
+/// The whole manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Manifest {
     pub format: u64,
     /// The format of its programs.
     pub plan_format: u32,
-    /// What wrote it.
+    /// The program that wrote it.
     pub written_by: String,
-    /// What the exporter says of it.
+    /// Texts of the exporter about the package.
     pub metadata: BTreeMap<String, String>,
     pub entries: Vec<EntryInfo>,
-    /// What is kept from run to run. Each is a tensor of the weights.
+    /// The states that are kept from run to run. Each is a tensor of the weights.
     pub state: Vec<StateInfo>,
-    /// Compiled kernels of a GPU, of all programs.
+    /// Compiled GPU kernels of all programs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cuda: Vec<CudaInfo>,
     /// All members but the manifest, in the order in which they lie in the archive.
     pub files: Vec<FileInfo>,
 }
 
-/// Something that can be run.
+/// A function that can be run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EntryInfo {
@@ -51,13 +51,13 @@ pub(crate) struct EntryInfo {
     pub programs: Vec<ProgramInfo>,
 }
 
-/// What an entry is run as where certain sizes are given.
+/// A program of an entry, for certain sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ProgramInfo {
-    /// What the machine must have.
+    /// The requirement on the machine.
     pub requires: Requires,
-    /// The machine that it was tuned for, as [`kiln_base::Machine`] is shown; `None` where it is for any.
+    /// The machine that it was tuned for, as [`kiln_base::Machine`] is shown; `None` if it is for any machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
     /// The values of symbols that it is for; the others are at least as large as the symbol's `min`.
@@ -69,27 +69,27 @@ pub(crate) struct ProgramInfo {
     pub packed: Vec<PackedInfo>,
 }
 
-/// Kernels of a GPU that were compiled when the package was written.
+/// GPU kernels that were compiled when the package was written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CudaInfo {
-    /// What they were compiled for, as [`kiln_runtime::cuda::Code`] is shown.
+    /// The target that they were compiled for, as [`kiln_runtime::cuda::Code`] is shown.
     pub code: String,
     /// Major and minor version of the NVRTC that compiled them.
     pub compiler: (u32, u32),
-    /// What names the source of each, and the flags that it was compiled with: 128 bits as 32 hexadecimal digits.
+    /// The key of each: a hash of its source and of the compiler's flags, 128 bits as 32 hexadecimal digits.
     pub kernels: Vec<String>,
     /// The member that holds them.
     pub file: String,
 }
 
 impl CudaInfo {
-    /// What they were compiled for.
+    /// The target that they were compiled for.
     pub fn code(&self) -> Result<Code> {
         self.code.parse().map_err(|e| damaged!("{e}"))
     }
 
-    /// What names the kernels.
+    /// The keys of the kernels.
     pub fn keys(&self) -> Result<Vec<u128>> {
         let key = |text: &String| {
             let key = u128::from_str_radix(text, 16).ok();
@@ -106,26 +106,26 @@ impl CudaInfo {
 pub(crate) struct PackedInfo {
     /// The level that they are for.
     pub level: String,
-    /// What they are packed for; see [`kiln_runtime::Packed`].
+    /// The layout that they are packed in; see [`kiln_runtime::Packed`].
     pub layout: String,
-    /// The checksum of the tensors that they were made of.
+    /// The checksum of the tensors that they were packed from.
     pub weights: String,
     /// The member that holds them.
     pub file: String,
 }
 
-/// What a machine must have to run a program.
+/// The requirement of a program on the machine.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Requires {
-    /// A processor of any kind: kernels are made when the program is loaded, for the best instruction set that
-    /// there is.
+    /// A processor of any kind: code is emitted when the program is loaded, for the best instruction set of the
+    /// machine.
     Cpu,
     /// An NVIDIA GPU, and NVRTC, unless the package holds kernels that were compiled for that GPU.
     Cuda,
 }
 
-/// A member and what it must be.
+/// A member of the archive, with the size and checksum that it must have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FileInfo {
@@ -135,7 +135,7 @@ pub(crate) struct FileInfo {
     pub xxh3: String,
 }
 
-/// What every format says.
+/// The fields that every format has.
 #[derive(Deserialize)]
 struct Head {
     format: u64,
@@ -144,7 +144,7 @@ struct Head {
 }
 
 impl Manifest {
-    /// Reads one.
+    /// Parses a manifest.
     ///
     /// # Errors
     /// If it is of another format, or contradicts itself.
@@ -205,7 +205,7 @@ impl Manifest {
     }
 }
 
-/// Whether an entry may have this name: it is part of names of files.
+/// True if an entry may have this name, which becomes part of file names.
 pub(crate) fn is_entry_name(name: &str) -> bool {
     name.len() <= 100 && !name.contains('/') && crate::zip::is_name(name)
 }

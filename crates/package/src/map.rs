@@ -14,8 +14,8 @@ pub(crate) enum Map {
     Memory(Storage),
 }
 
-// SAFETY: a mapping stays where it is until it is dropped, and so does a storage, which nothing here writes. That
-// nobody else changes the file is the user's promise; see `Package::open`.
+// SAFETY: a mapping stays where it is until it is dropped, and so does a storage, which nothing here writes. That no
+// other process changes the file is the user's promise; see `Package::open`.
 unsafe impl Lender for Map {
     fn bytes(&self) -> &[u8] {
         match self {
@@ -27,8 +27,8 @@ unsafe impl Lender for Map {
     fn release(&self, range: Range<usize>) {
         #[cfg(unix)]
         if let Map::File(map) = self {
-            // SAFETY: pages of a file that is mapped to be read hold the same when they are read again. That they
-            // stay in memory is no loss.
+            // SAFETY: pages of a file that is mapped for reading have the same contents when they are read again. It
+            // does no harm if they stay in memory.
             let _ = unsafe {
                 map.unchecked_advise_range(
                     memmap2::UncheckedAdvice::DontNeed,

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// How a package is opened.
+/// Options for opening a package.
 ///
 /// ```no_run
 /// use kiln_package::Options;
@@ -36,8 +36,8 @@ impl Options {
         Options::default()
     }
 
-    /// Whether checksums are taken on trust: the file is then not read from end to end. What is in it is checked
-    /// before it is used all the same, so a damaged file gives errors or other numbers, and nothing worse.
+    /// If true, checksums are not verified: the file is then not read from end to end. The contents are still checked
+    /// before they are used, so a damaged file gives errors or wrong numbers, and nothing worse.
     pub fn trusted(mut self, trusted: bool) -> Options {
         self.trusted = trusted;
         self
@@ -59,7 +59,7 @@ impl Options {
         opened.map_err(|e| e.in_file(path))
     }
 
-    /// Opens a package that is in memory, of which it makes a copy.
+    /// Opens a package in memory, by copying it.
     ///
     /// # Errors
     /// As [`Options::open`].
@@ -113,7 +113,7 @@ impl Options {
         })
     }
 
-    /// Where the files lie that the manifest lists, if they are what it says.
+    /// The ranges of the files that the manifest lists; an error if the files do not match the manifest.
     fn files(
         &self,
         bytes: &[u8],
@@ -140,20 +140,20 @@ impl Options {
     }
 }
 
-/// Where a member's contents lie, which are within the file.
+/// The range of a member's contents, which are within the file.
 fn contents(member: &zip::Member) -> Range<usize> {
     let Range { start, end } = member.contents();
     start as usize..end as usize
 }
 
-/// A tensor of the file: as it lies there where it is aligned, else a copy.
+/// A tensor of the file: mapped if it is aligned, else a copy.
 pub(crate) fn tensor(map: &Arc<Map>, name: &str, place: &Place) -> Result<Buffer> {
     let tensor = storage(map, place.bytes.clone())
         .and_then(|s| Buffer::from_storage(place.dtype, &place.shape, s));
     tensor.map_err(|e| damaged!("tensor `{name}`: {e}"))
 }
 
-/// Bytes of the file: as they lie there where they are aligned, else a copy.
+/// Bytes of the file: mapped if they are aligned, else a copy.
 pub(crate) fn storage(map: &Arc<Map>, range: Range<usize>) -> kiln_runtime::Result<Storage> {
     let bytes = &map.bytes()[range.clone()];
     match bytes.as_ptr().addr().is_multiple_of(ALIGN) && !bytes.is_empty() {
@@ -187,7 +187,7 @@ fn states(
     States::new(infos, first, now)
 }
 
-/// A value where the package runs; the state of the generator stays on the host.
+/// A value on the package's device; the state of the generator stays on the host.
 pub(crate) fn here(value: &Buffer, name: &str, gpu: Option<&Arc<cuda::Device>>) -> Result<Buffer> {
     match gpu {
         Some(device) if name != RNG_STATE => value.to_gpu(device).map_err(|error| Error::Run {

@@ -33,35 +33,35 @@ pub struct Package {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What all handles to a package share.
+/// The state that all handles to a package share.
 pub(crate) struct Shared {
     pub map: Arc<Map>,
     pub manifest: Manifest,
-    /// Where each file lies.
+    /// The range of each file.
     pub files: BTreeMap<String, Range<usize>>,
     pub weights: Range<usize>,
-    /// The tensors of the weights, by their places in the package.
+    /// The tensors of the weights, with their ranges in the package.
     pub tensors: BTreeMap<String, Place>,
     pub states: States,
-    /// The GPU that it runs on, with the compiled kernels that it takes.
+    /// The GPU that it runs on, with the compiled kernels that this GPU takes.
     pub loader: Option<Arc<cuda::Loader>>,
-    /// The machine that it runs on, as programs that were tuned name it.
+    /// The machine that it runs on, by the name that tuned programs have for it.
     pub machine: Option<String>,
-    /// Tensors that programs have captured, once asked for.
+    /// Tensors that programs have captured, loaded on first use.
     pub constants: Mutex<HashMap<String, Buffer>>,
     pub entries: Mutex<HashMap<usize, Arc<Loaded>>>,
 }
 
 impl Package {
-    /// Opens a file. All of it is compared with its checksums, and weights are mapped, not read: they take memory
-    /// only where and while they are used.
+    /// Opens a file. All of it is checked against its checksums. Weights are mapped, not read: they take memory only
+    /// while they are used.
     ///
-    /// The file must stay as it is for as long as the package, or a tensor of it, is there: what replaces a file by
-    /// a new one (as saving a package does) is safe, what writes into it or cuts it off is not.
+    /// The file must stay unchanged for as long as the package, or a tensor of it, exists. Replacing the file by a
+    /// new one (as saving a package does) is safe; writing into it or truncating it is not.
     ///
     /// # Errors
-    /// If the file can't be read, is no package, is of a format that this build does not read, is not what its
-    /// checksums say, or contradicts itself.
+    /// If the file can't be read, is no package, is of a format that this build does not read, does not match its
+    /// checksums, or contradicts itself.
     pub fn open(path: impl AsRef<Path>) -> Result<Package> {
         Options::new().open(path)
     }
@@ -74,7 +74,7 @@ impl Package {
         Options::new().open_bytes(bytes)
     }
 
-    /// What wrote it.
+    /// The program that wrote it.
     pub fn written_by(&self) -> &str {
         &self.shared.manifest.written_by
     }
@@ -86,18 +86,18 @@ impl Package {
             .collect()
     }
 
-    /// The machine that it is run on here, by the name that programs are tuned for; `None` where that is not known.
+    /// The machine that it runs on here, by the name that programs are tuned for; `None` if it is unknown.
     pub fn machine(&self) -> Option<&str> {
         self.shared.machine.as_deref()
     }
 
-    /// The levels that packed weights are there for.
+    /// The levels for which there are packed weights.
     pub fn packed_levels(&self) -> BTreeSet<&str> {
         let packed = self.programs().flat_map(|p| &p.packed);
         packed.map(|p| &p.level[..]).collect()
     }
 
-    /// What kernels of GPUs were compiled for, such as `compute_90a`.
+    /// The targets that GPU kernels were compiled for, such as `compute_90a`.
     pub fn compiled_for(&self) -> BTreeSet<&str> {
         let compiled = self.shared.manifest.cuda.iter();
         compiled.map(|c| &c.code[..]).collect()
@@ -111,7 +111,7 @@ impl Package {
             .flat_map(|e| &e.programs)
     }
 
-    /// What the package says of itself, as JSON: all that the other functions say, and the sizes and checksums of its
+    /// The manifest of the package as JSON: all that the other functions return, and the sizes and checksums of its
     /// files.
     pub fn manifest(&self) -> String {
         String::from_utf8(self.shared.manifest.to_bytes()).unwrap_or_default()
@@ -122,7 +122,7 @@ impl Package {
         self.shared.manifest.plan_format
     }
 
-    /// What the exporter says of it.
+    /// Texts of the exporter about the package.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.shared.manifest.metadata
     }
@@ -132,7 +132,7 @@ impl Package {
         self.shared.manifest.entries.iter().map(|e| &e.name[..])
     }
 
-    /// What an entry takes, gives and changes; no program is read for it.
+    /// The inputs, outputs and states of an entry; no program is read for it.
     ///
     /// # Errors
     /// If there is no entry of this name.
@@ -143,14 +143,14 @@ impl Package {
     /// The program that an entry was compiled from, as text.
     ///
     /// # Errors
-    /// If there is no entry of this name, or the text is none.
+    /// If there is no entry of this name, or the file is not text.
     pub fn graph(&self, entry: &str) -> Result<&str> {
         let info = &self.shared.manifest.entries[self.find(entry)?];
         let text = std::str::from_utf8(self.file(&info.graph));
         text.map_err(|_| crate::error::damaged!("`{}` is no text", info.graph))
     }
 
-    /// An entry, ready to run. Its programs are read when they are first asked for.
+    /// An entry, ready to run. Its programs are read on first use.
     ///
     /// # Errors
     /// If there is none of this name, none of its programs is for this machine, its programs are of another format,
@@ -189,12 +189,12 @@ impl Package {
         })
     }
 
-    /// What is kept from run to run.
+    /// The tensors that are kept from run to run.
     pub fn states(&self) -> &[StateInfo] {
         self.shared.states.infos()
     }
 
-    /// What a state holds now. Later runs do not change the tensor.
+    /// The value of a state now. Later runs do not change the tensor.
     ///
     /// # Errors
     /// If there is no state of this name.
@@ -211,7 +211,7 @@ impl Package {
         self.shared.constant(name)
     }
 
-    /// Makes a state hold a tensor.
+    /// Sets the value of a state.
     ///
     /// # Errors
     /// If there is no state of this name, or its dtype or shape is another.
@@ -219,8 +219,8 @@ impl Package {
         self.set_all([(name, value)])
     }
 
-    /// Makes several states hold tensors, all of them or none. The narrow copy of one, which training in mixed precision
-    /// keeps beside it as `NAME.bf16` or `NAME.f16`, is rounded from it unless it is given too.
+    /// Sets the values of several states, all or none. The narrow copy of a state, which mixed precision training
+    /// keeps as `NAME.bf16` or `NAME.f16`, is rounded from it unless it is given too.
     ///
     /// # Errors
     /// As [`Package::set`], for any of them.
@@ -252,7 +252,7 @@ impl Package {
         Ok(())
     }
 
-    /// A number that is an element of a state, such as `lr` of `optimizer.numbers`.
+    /// The value of a named element of a state, such as `lr` of `optimizer.numbers`.
     ///
     /// # Errors
     /// If there is no such state or element, or the device that it is on fails.
@@ -262,7 +262,7 @@ impl Package {
         Ok(values.map_err(|e| failed(state, e))?[i])
     }
 
-    /// Changes a number that is an element of a state.
+    /// Changes a named element of a state.
     ///
     /// # Errors
     /// As [`Package::number`].
@@ -277,7 +277,7 @@ impl Package {
         Ok(())
     }
 
-    /// Makes all states hold what the file holds.
+    /// Resets all states to their values in the file.
     ///
     /// # Errors
     /// If memory of a GPU is short.
@@ -290,7 +290,7 @@ impl Package {
         Ok(())
     }
 
-    /// Writes the states as a safetensors file, which replaces an older one whole.
+    /// Writes the states as a safetensors file, which atomically replaces an older one.
     ///
     /// # Errors
     /// If the file can't be written; the older one then stays.
@@ -300,10 +300,10 @@ impl Package {
         write_safetensors(path, tensors)
     }
 
-    /// Makes states hold what a safetensors file holds: all of them, and nothing else is in the file.
+    /// Sets the states from a safetensors file, which must hold all of them and nothing else.
     ///
     /// # Errors
-    /// If the file can't be read, or what it holds are not these states. Nothing is then changed.
+    /// If the file can't be read, or its tensors are not these states. Nothing is changed then.
     pub fn load_state(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         self.loaded(path).map_err(|e| e.in_file(path))
@@ -324,8 +324,8 @@ impl Package {
         )
     }
 
-    /// Writes the package with its states as they are now, which replaces an older one whole: what opens it goes on
-    /// from here. Packed weights are left out once a state has changed.
+    /// Writes the package with its current states, atomically replacing an older file. Packed weights are left out
+    /// once a state has changed.
     ///
     /// # Errors
     /// If the file can't be written; the older one then stays.
@@ -355,7 +355,7 @@ impl Package {
         manifest.format = FORMAT;
         let mut stale: BTreeSet<String> = BTreeSet::new();
         if !self.is_as_opened() {
-            // They are packed of other weights.
+            // They were packed from other weights.
             let programs = manifest.entries.iter_mut().flat_map(|e| &mut e.programs);
             let packed = programs.flat_map(|p| std::mem::take(&mut p.packed));
             stale.extend(packed.map(|p| p.file));
@@ -373,14 +373,14 @@ impl Package {
         Ok((manifest, files))
     }
 
-    /// Whether no state was changed.
+    /// True if no state has changed since the package was opened.
     fn is_as_opened(&self) -> bool {
         let now = self.shared.states.read();
         let mut both = now.iter().zip(self.shared.states.first());
         both.all(|(a, b)| Arc::ptr_eq(a.storage(), b.storage()))
     }
 
-    /// The states now, all at one moment, on the host.
+    /// The current states, all of one moment, on the host.
     pub(crate) fn state_tensors(&self) -> Result<Vec<(String, Buffer)>> {
         let now = self.shared.states.read().clone();
         let named = self.states().iter().zip(now);
@@ -402,7 +402,7 @@ impl Shared {
         self.loader.as_ref().map(|l| l.device())
     }
 
-    /// The contents of a file; none if there is no such file.
+    /// The contents of a file; empty if there is no such file.
     pub fn file(&self, name: &str) -> &[u8] {
         let range = self.files.get(name).cloned().unwrap_or(0..0);
         &self.map.bytes()[range]

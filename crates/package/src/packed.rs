@@ -11,8 +11,8 @@ use kiln_runtime::{Buffer, Executable, Features, Packed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Packs the weights of all programs for the CPU, for each level, and says so in `entries`. `sum` is the checksum of
-/// the weights.
+/// Packs the weights of all programs for the CPU, for each level, and lists them in `entries`. `sum` is the checksum
+/// of the weights.
 pub(crate) fn add(
     contents: &Contents,
     sum: &str,
@@ -51,7 +51,7 @@ pub(crate) fn add(
     Ok(())
 }
 
-/// Inputs of a program: its parameters, and zeros in the place of others.
+/// Inputs of a program: its parameters, and zeros for the other inputs.
 fn inputs(
     new: &NewProgram,
     tensors: &BTreeMap<&str, &Buffer>,
@@ -83,8 +83,8 @@ fn inputs(
     inputs.collect()
 }
 
-/// Lets a program read the packed weights of the package, if there are some for the level in use, made of the weights
-/// that the package has.
+/// Lets a program use the package's packed weights, if there are some for the current level that were packed from the
+/// package's weights.
 pub(crate) fn take(shared: &Shared, info: &ProgramInfo, program: &Program) -> Result<()> {
     let level: Features = program.executable.level();
     let sum = shared.manifest.files.iter().find(|f| f.name == WEIGHTS);

@@ -1,4 +1,4 @@
-//! Programs of an entry: decoded, compared with what the package says of them, and linked.
+//! Programs of an entry: decoded, compared with the package's description of them, and linked.
 
 use crate::error::{Error, Result, damaged};
 use crate::interface::{Interface, TensorInfo};
@@ -14,11 +14,11 @@ use std::sync::atomic::AtomicBool;
 pub(crate) struct Program {
     pub executable: Executable,
     pub signature: Signature,
-    /// Whether weights were packed, and originals given back.
+    /// True once weights were packed, and the originals released.
     pub packed: AtomicBool,
 }
 
-/// Reads the member that a program is.
+/// Decodes the member that holds a program.
 pub(crate) fn decode(bytes: &[u8], written_by: &str) -> Result<Decoded> {
     Decoded::from_bytes(bytes).map_err(|e| match e {
         DecodeError::Version { found } => Error::PlanFormat {
@@ -29,7 +29,7 @@ pub(crate) fn decode(bytes: &[u8], written_by: &str) -> Result<Decoded> {
     })
 }
 
-/// Whether a program has kernels of a GPU.
+/// True if a program has GPU kernels.
 pub(crate) fn is_cuda(plan: &Plan) -> bool {
     plan.kernels.iter().any(|k| matches!(**k, Kernel::Cuda(_)))
 }
@@ -61,7 +61,7 @@ impl Program {
         self.executable.plan()
     }
 
-    /// Whether it is the general program of an entry.
+    /// Checks that it is the general program of an entry.
     pub fn is_as_described(&self, info: &EntryInfo) -> Result<()> {
         match Interface::of(&self.signature, self.plan()) == info.interface {
             true => Ok(()),
@@ -72,7 +72,7 @@ impl Program {
         }
     }
 
-    /// Whether it is the general program with these values of its symbols.
+    /// Checks that it is the general program with these values of its symbols.
     pub fn is_case_of(&self, general: &Program, sizes: &BTreeMap<String, i64>) -> Result<()> {
         let mut left = 0u32..;
         let symbols = || general.plan().symbols.iter();
@@ -97,7 +97,7 @@ impl Program {
         }
     }
 
-    /// Whether what it keeps and has captured is what the package holds under these names.
+    /// Checks that its states and captured tensors match the package's tensors of these names.
     pub fn fits_tensors(
         &self,
         state: impl Fn(&str) -> Option<(DType, Vec<i64>)>,
@@ -164,7 +164,7 @@ impl Program {
 struct Shapes([Vec<(String, DType, Vec<Dim>)>; 3]);
 
 impl Shapes {
-    /// With other dims in place of symbols.
+    /// The shapes with other dims substituted for symbols.
     fn bound(mut self, by: &[Dim]) -> Shapes {
         let all = self.0.iter_mut().flatten();
         for dim in all.flat_map(|(_, _, shape)| shape) {
@@ -174,14 +174,14 @@ impl Shapes {
     }
 }
 
-/// The states of a program by name, with whether it reads and writes them.
+/// The states of a program by name, with flags for reading and writing.
 fn states(signature: &Signature) -> Vec<(&str, bool, bool)> {
     let states = signature.states.iter();
     let states = states.map(|s| (&s.name[..], s.input.is_some(), s.output.is_some()));
     states.collect()
 }
 
-/// The program of these sizes that was tuned for this machine, else that for any.
+/// The program of these sizes that was tuned for this machine, else the one for any machine.
 pub(crate) fn of_machine<'p>(
     programs: &'p [ProgramInfo],
     requires: Requires,
@@ -194,7 +194,7 @@ pub(crate) fn of_machine<'p>(
     here.or_else(|| programs.iter().filter(fits).find(|p| p.machine.is_none()))
 }
 
-/// Sizes as messages have them.
+/// Sizes in the form of messages.
 pub(crate) fn sizes_text(sizes: &BTreeMap<String, i64>) -> String {
     let pairs: Vec<String> = sizes.iter().map(|(n, v)| format!("{n} = {v}")).collect();
     match pairs.is_empty() {
@@ -203,7 +203,7 @@ pub(crate) fn sizes_text(sizes: &BTreeMap<String, i64>) -> String {
     }
 }
 
-/// An input as a message has it.
+/// An input in the form of messages.
 pub(crate) fn given_text(info: &TensorInfo, dtype: DType, shape: &[i64]) -> String {
     format!("input `{}` must be {info}, not {dtype}{shape:?}", info.name)
 }

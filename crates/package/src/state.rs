@@ -1,4 +1,4 @@
-//! What is kept from run to run.
+//! The states that are kept from run to run.
 
 use crate::error::{Error, Result, damaged};
 use crate::interface::StateInfo;
@@ -12,12 +12,12 @@ pub const RNG_STATE: &str = "rng_state";
 
 /// The states of a package.
 ///
-/// A run that only reads takes handles to all that it needs at once, and holds no lock while it runs. One that writes
-/// holds the lock until it has committed.
+/// A run that only reads takes handles to all the states that it needs at once, and holds no lock while it runs. A
+/// run that writes holds the lock until it has committed.
 pub(crate) struct States {
     infos: Vec<StateInfo>,
     at: HashMap<String, usize>,
-    /// What the file holds.
+    /// The values in the file.
     first: Vec<Buffer>,
     now: RwLock<Vec<Buffer>>,
 }
@@ -65,7 +65,7 @@ impl States {
         })
     }
 
-    /// The narrow copies of a state: those that are called as it is with `.f16` or `.bf16` behind, and have its shape.
+    /// The narrow copies of a state: states of its shape whose name is its own with `.f16` or `.bf16` appended.
     pub fn copies(&self, at: usize) -> impl Iterator<Item = usize> {
         let of = &self.infos[at];
         [DType::F16, DType::BF16]
@@ -79,22 +79,22 @@ impl States {
             })
     }
 
-    /// What they hold, for as long as nobody writes.
+    /// The current values, locked for reading.
     pub fn read(&self) -> RwLockReadGuard<'_, Vec<Buffer>> {
         self.now.read().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// What they hold, to be changed.
+    /// The current values, locked for writing.
     pub fn write(&self) -> RwLockWriteGuard<'_, Vec<Buffer>> {
         self.now.write().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// What they held when the package was opened.
+    /// The values when the package was opened.
     pub fn first(&self) -> &[Buffer] {
         &self.first
     }
 
-    /// Whether a state may hold a value.
+    /// Checks that a state may hold a value.
     pub fn fits(&self, at: usize, value: &Buffer) -> Result<()> {
         let StateInfo {
             name, dtype, shape, ..
@@ -109,7 +109,7 @@ impl States {
         }
     }
 
-    /// The state and the place of an element that has a name.
+    /// The indices of a state and of its named element.
     pub fn element(&self, name: &str, element: &str) -> Result<(usize, usize)> {
         let at = self.find(name)?;
         let elements = &self.infos[at].elements;

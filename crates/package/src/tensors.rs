@@ -14,7 +14,7 @@ use std::path::Path;
 /// The format's limit on a header.
 const LARGEST_HEADER: u64 = 100_000_000;
 
-/// What values are aligned to, from the beginning of the file.
+/// The alignment of values, from the beginning of the file.
 const ALIGN: usize = 64;
 
 /// Reads a safetensors file.
@@ -35,7 +35,7 @@ pub fn read_safetensors(path: impl AsRef<Path>) -> Result<BTreeMap<String, Buffe
     tensors().map_err(|e| e.in_file(path))
 }
 
-/// Writes a safetensors file, which replaces an older one whole.
+/// Writes a safetensors file, which atomically replaces an older one.
 ///
 /// # Errors
 /// If two tensors have one name, one is on a GPU, or the file can't be written; an older one then stays.
@@ -54,11 +54,11 @@ pub fn write_safetensors(
 pub(crate) struct Place {
     pub dtype: DType,
     pub shape: Vec<i64>,
-    /// Where its bytes lie in the file.
+    /// The range of its bytes in the file.
     pub bytes: Range<usize>,
 }
 
-/// What the header says of a tensor.
+/// The header's record of a tensor.
 #[derive(Serialize, Deserialize)]
 struct Info {
     dtype: String,
@@ -66,7 +66,7 @@ struct Info {
     data_offsets: (u64, u64),
 }
 
-/// A header in the order in which it is written. Names that are there twice are an error.
+/// A header in file order. Duplicate names are an error.
 #[derive(Default)]
 struct Header {
     tensors: Vec<(String, Info)>,
@@ -105,7 +105,7 @@ impl<'de> Deserialize<'de> for Header {
 /// The tensors of a file, by name.
 ///
 /// # Errors
-/// If it is none: tensors must have the sizes that they need and lie side by side.
+/// If it is no safetensors file: tensors must have the sizes that their shapes need, and lie side by side.
 pub(crate) fn read(file: &[u8]) -> Result<BTreeMap<String, Place>> {
     let wrong = |what: String| damaged!("its tensors: {what}");
     let (length, rest) = file
@@ -143,7 +143,7 @@ pub(crate) fn read(file: &[u8]) -> Result<BTreeMap<String, Place>> {
     }
 }
 
-/// Where a tensor lies; `None` if it does not fit what the header says.
+/// The range of a tensor; `None` if it contradicts the header.
 fn place(info: &Info, start: usize, len: usize) -> Option<Place> {
     let dtype = DType::ALL
         .into_iter()
@@ -163,14 +163,14 @@ fn name_in_file(dtype: DType) -> String {
     dtype.name().to_uppercase()
 }
 
-/// A file of tensors, to be written: its header, and the values that follow.
+/// A file of tensors, to be written: its header, and the values after it.
 pub(crate) struct Tensors {
     pub header: Vec<u8>,
     pub values: Vec<Buffer>,
 }
 
-/// The file of these tensors, which are on the host. Those that take whole lines of the cache stand in front, so that
-/// all of them begin at one.
+/// The file of these tensors, which are on the host. Tensors of whole cache lines come first, so that each of them
+/// begins on one.
 ///
 /// # Errors
 /// If two have one name, or a header would be larger than the format allows.

@@ -1,11 +1,11 @@
-//! What runs are given and give.
+//! The inputs and outputs of runs.
 
 use crate::error::{Error, Result};
 use kiln_runtime::Buffer;
 use std::ops::Index;
 use std::sync::Arc;
 
-/// What a run is given: tensors in the order of the entry's inputs, or each with its name.
+/// The inputs of a run: tensors in the order of the entry's inputs, or each with its name.
 ///
 /// ```
 /// use kiln_package::{Buffer, Inputs};
@@ -21,12 +21,12 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// None yet.
+    /// No inputs yet.
     pub fn new() -> Inputs {
         Inputs::default()
     }
 
-    /// One more, by name.
+    /// Adds an input by name.
     pub fn with(mut self, name: &str, value: Buffer) -> Inputs {
         self.given.push((Some(name.into()), value));
         self
@@ -116,7 +116,7 @@ impl<'a> FromIterator<(&'a str, Buffer)> for Inputs {
     }
 }
 
-/// What a run gave, in the order of the entry's outputs and by name.
+/// The outputs of a run, in the order of the entry's outputs and by name.
 #[derive(Clone, Debug)]
 pub struct Outputs {
     pub(crate) names: Arc<[String]>,

@@ -21,45 +21,46 @@ use std::path::Path;
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
-/// What a package is written of.
+/// The contents that a package is written from.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
-    /// What writes it, such as `kiln 0.1.0`.
+    /// The program that writes it, such as `kiln 0.1.0`.
     pub written_by: String,
-    /// Anything that is to be said of it.
+    /// Any texts about the package.
     pub metadata: BTreeMap<String, String>,
-    /// What can be run.
+    /// The functions that can be run.
     pub entries: Vec<NewEntry>,
-    /// What is kept from run to run, by name, with what its elements are called, where they are numbers of their own.
+    /// The states that are kept from run to run: the name, and the names of the elements, where each is a number of
+    /// its own.
     pub state: Vec<(String, Vec<String>)>,
-    /// What the states hold, and the tensors that programs have captured, on the host.
+    /// The values of the states, and the captured tensors of programs, on the host.
     pub tensors: Vec<(String, Buffer)>,
     /// Files of any kind, by names such as `classes.txt`.
     pub assets: Vec<(String, Vec<u8>)>,
-    /// The levels of this machine for which weights are there as kernels read them, too.
+    /// The levels of this machine for which packed weights are stored too.
     pub packed: Vec<Features>,
-    /// For what the kernels of programs for CUDA are compiled now, beside their sources.
+    /// The targets that kernels of programs for CUDA are compiled for, in addition to their sources.
     pub cuda: Vec<Code>,
 }
 
-/// Something that can be run.
+/// A function that can be run.
 #[derive(Clone, Debug)]
 pub struct NewEntry {
     /// Its name.
     pub name: String,
     /// The recorded program as text.
     pub graph: String,
-    /// What it is run as. States and captured tensors have the names of the package's.
+    /// The programs of the entry. States and captured tensors have their names in the package.
     pub programs: Vec<NewProgram>,
 }
 
 /// A program of an entry.
 #[derive(Clone, Debug)]
 pub struct NewProgram {
-    /// The machine that it was tuned for, as [`kiln_base::Machine`] is shown: runs there take it in the place of that
-    /// for any.
+    /// The machine that it was tuned for, as [`kiln_base::Machine`] is shown. Runs on it take this program rather
+    /// than the one for any machine.
     pub machine: Option<String>,
-    /// The values of symbols that it is for; of those for any machine one is for none.
+    /// The values of symbols that it is for. Among the programs for any machine, one must have no values.
     pub sizes: BTreeMap<String, i64>,
     /// The program with its signature.
     pub program: Planned,
@@ -95,7 +96,7 @@ impl Piece {
 }
 
 impl Contents {
-    /// Writes the package, which replaces an older file whole.
+    /// Writes the package, which atomically replaces an older file.
     ///
     /// # Errors
     /// If the parts do not make a package, or the file can't be written; an older one then stays.
@@ -170,7 +171,7 @@ impl Contents {
 }
 
 impl NewEntry {
-    /// Adds its files, and says what they are.
+    /// Adds the files of the entry, and returns its description.
     fn file(&self, files: &mut Vec<File>) -> Result<EntryInfo> {
         let name = &self.name;
         let graph = format!("entries/{name}/graph.txt");
@@ -236,7 +237,7 @@ pub(crate) fn tensors(to: &mut impl Write, tensors: &Tensors) -> Result<()> {
     Ok(())
 }
 
-/// Writes a package of these files, whose checksums and sizes the manifest gets.
+/// Writes a package of these files, and puts their checksums and sizes into the manifest.
 pub(crate) fn archive(to: &mut impl Write, mut manifest: Manifest, files: Vec<File>) -> Result<()> {
     let mut sums = Vec::new();
     manifest.files.clear();
@@ -256,7 +257,7 @@ pub(crate) fn archive(to: &mut impl Write, mut manifest: Manifest, files: Vec<Fi
         sums.push((size, crc.finalize()));
     }
     let text = manifest.to_bytes();
-    // What can't be read again is not written.
+    // Refuse to write a manifest that can't be read again.
     Manifest::from_bytes(&text).map_err(|e| Error::Contents(e.to_string()))?;
     let first = (text.len() as u64, crc32fast::hash(&text));
     let files = [(MANIFEST.to_string(), vec![Piece::Bytes(text)])]

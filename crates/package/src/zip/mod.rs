@@ -1,9 +1,9 @@
 //! The container: a zip archive in one form.
 //!
-//! Members are stored as they are, one behind the other, and their contents begin at multiples of 64 bytes: the
-//! room in front is an extra field of the local header, so any tool reads the archive. Everything that a zip archive
-//! may leave open (times, attributes, comments, gaps, order) has one value here, so a reader writes the records of
-//! what it found once more and compares. Zip64 records are there where sizes need them, and only there.
+//! Members are stored without compression, one after another, and their contents begin at multiples of 64 bytes. The
+//! padding is an extra field of the local header, so any tool reads the archive. Everything that a zip archive may
+//! leave open (times, attributes, comments, gaps, order) has one value here. So a reader writes the records of the
+//! members that it found once more, and compares. Zip64 records exist only where sizes need them.
 
 mod read;
 mod records;
@@ -11,7 +11,7 @@ mod records;
 pub(crate) use read::directory;
 pub(crate) use records::{Member, central_and_end, local_header};
 
-/// What contents are aligned to.
+/// The alignment of contents.
 pub(crate) const ALIGN: u64 = 64;
 
 /// The most members of an archive.
@@ -20,8 +20,8 @@ pub(crate) const MOST_MEMBERS: usize = 10_000;
 /// The longest name of a member.
 pub(crate) const LONGEST_NAME: usize = 240;
 
-/// Whether it can be a name: parts of letters, digits, `_`, `-`, `+` and `.`, which do not begin with a dot, with `/`
-/// between them.
+/// True if it can be a name: parts of letters, digits, `_`, `-`, `+` and `.` with `/` between them. No part begins
+/// with a dot.
 pub(crate) fn is_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "_-+.".contains(c);
     let part = |p: &str| !p.is_empty() && !p.starts_with('.') && p.chars().all(fits);
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn sizes_beyond_32_bits_are_written_and_read() {
-        // The records alone: nobody has the contents.
+        // Only the records: there are no contents of this size.
         let big = Member {
             name: "weights".into(),
             at: 0,

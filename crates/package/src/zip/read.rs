@@ -1,11 +1,11 @@
-//! Finding the members of an archive, whoever wrote it.
+//! Finding the members of an untrusted archive.
 
 use super::records::*;
 use super::{ALIGN, MOST_MEMBERS, is_name};
 use crate::error::{Error, Result, damaged};
 use std::collections::HashSet;
 
-/// A reader of numbers.
+/// A reader of little-endian numbers.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -38,10 +38,10 @@ fn short_directory() -> Error {
     damaged!("its directory is cut off")
 }
 
-/// Bytes of the record that every archive ends with.
+/// The size of the record at the end of every archive.
 const END: usize = 22;
 
-/// Bytes of the records of a large archive that stand in front of it.
+/// The size of the zip64 records in front of it.
 const END64: usize = 56 + 20;
 
 /// The members of an archive, in the order in which they lie in it.
@@ -80,7 +80,7 @@ pub(crate) fn directory(bytes: &[u8]) -> Result<Vec<Member>> {
     }
 }
 
-/// Where the directory begins.
+/// The offset of the directory.
 fn where_directory_is(bytes: &[u8]) -> Result<u64> {
     let no_zip = |why: &str| Err(Error::SomethingElse(why.into()));
     let Some(at_end) = bytes.len().checked_sub(END) else {
@@ -110,7 +110,7 @@ fn where_directory_is(bytes: &[u8]) -> Result<u64> {
     }
 }
 
-/// The members that a directory lists which begins at `at`, to the end of the archive.
+/// The members in the directory that begins at `at`, to the end of the archive.
 pub(super) fn parse_end(bytes: &[u8], at: u64) -> Result<Vec<Member>> {
     let mut cursor = Cursor(bytes);
     let (mut members, mut names) = (Vec::new(), HashSet::new());
@@ -166,7 +166,7 @@ fn central(cursor: &mut Cursor) -> Result<Member> {
             member.at = extra.u64()?;
         }
     }
-    // So that no sum of them is too large for its type.
+    // Limits that keep sums of them within their type.
     let most = 1 << 60;
     match member.at < most && member.size < most - ALIGN {
         true => Ok(member),

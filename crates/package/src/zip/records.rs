@@ -1,4 +1,4 @@
-//! The records of an archive, as they are written.
+//! The records of an archive, as bytes.
 
 use super::ALIGN;
 use std::ops::Range;
@@ -7,17 +7,17 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub name: String,
-    /// Where its local header begins.
+    /// The offset of its local header.
     pub at: u64,
-    /// Bytes of its contents.
+    /// The size of its contents, in bytes.
     pub size: u64,
     pub crc: u32,
 }
 
-/// What stands in 32 bits for a number that is in a zip64 record.
+/// The 32-bit placeholder for a number that is in a zip64 record.
 pub(super) const ELSEWHERE: u64 = 0xffff_ffff;
 
-/// Bytes of a local header, without name and extra fields.
+/// The size of a local header, without name and extra fields.
 const LOCAL: u64 = 30;
 
 /// The extra field of alignment: an id, the size, the alignment, zeros.
@@ -31,10 +31,10 @@ pub(super) const END_SIGNATURE: u32 = 0x0605_4b50;
 pub(super) const END64_SIGNATURE: u32 = 0x0606_4b50;
 pub(super) const LOCATOR_SIGNATURE: u32 = 0x0706_4b50;
 
-/// A regular file that everybody may read, as Unix has it.
+/// The Unix mode of a regular file that everybody may read.
 pub(super) const REGULAR: u32 = 0o100_644 << 16;
 
-/// Numbers in the order in which they lie in a record.
+/// Numbers in the order of a record.
 #[derive(Default)]
 pub(super) struct Record(pub Vec<u8>);
 
@@ -60,13 +60,13 @@ impl Record {
     }
 }
 
-/// A number in 32 bits, or what says that it is elsewhere.
+/// A number in 32 bits, or the placeholder for one in a zip64 record.
 fn short(n: u64) -> u32 {
     n.min(ELSEWHERE) as u32
 }
 
 impl Member {
-    /// Whether its sizes need a zip64 field.
+    /// True if its size needs a zip64 field.
     fn is_big(&self) -> bool {
         self.size >= ELSEWHERE
     }
@@ -75,20 +75,20 @@ impl Member {
         if self.is_big() { 20 } else { 0 }
     }
 
-    /// Zeros in its header.
+    /// The number of zeros that pad its header.
     fn padding(&self) -> u64 {
         let before = self.at + LOCAL + self.name.len() as u64 + self.zip64_bytes() + 6;
         before.next_multiple_of(ALIGN) - before
     }
 
-    /// Where its contents lie.
+    /// The range of its contents.
     pub fn contents(&self) -> Range<u64> {
         let before = LOCAL + self.name.len() as u64 + self.zip64_bytes() + 6;
         let start = self.at + before + self.padding();
         start..start + self.size
     }
 
-    /// The version of the format that it takes to read it.
+    /// The version of the zip format that is needed to read it.
     fn needs(&self) -> u16 {
         if self.is_big() || self.at >= ELSEWHERE {
             45
@@ -97,8 +97,8 @@ impl Member {
         }
     }
 
-    /// What both headers of a member begin with, behind their signatures and what made it: neither encrypted nor
-    /// compressed, with the earliest time that there is.
+    /// Appends the fields that both headers of a member have after their signature and the central one's version of
+    /// the maker: neither encrypted nor compressed, with the earliest possible time.
     fn common(&self, record: Record) -> Record {
         record
             .u16(self.needs())
@@ -146,13 +146,13 @@ fn central_header(member: &Member) -> Vec<u8> {
     let unix = 3 << 8 | 45;
     let record = Record::default().u32(CENTRAL_SIGNATURE).u16(unix);
     let record = member.common(record).u16(extra.len() as u16);
-    // No comment, on the first disk, no attributes of a text.
+    // No comment, on the first disk, not marked as text.
     let record = record.u16(0).u16(0).u16(0).u32(REGULAR);
     let record = record.u32(short(member.at)).bytes(member.name.as_bytes());
     record.bytes(&extra).0
 }
 
-/// What an archive ends with, whose members end at `at`: the directory and the records that say where it is.
+/// The end of an archive whose members end at `at`: the directory, and the records of its offset and size.
 pub(crate) fn central_and_end(members: &[Member], at: u64) -> Vec<u8> {
     let directory: Vec<u8> = members.iter().flat_map(central_header).collect();
     let (count, size) = (members.len() as u64, directory.len() as u64);

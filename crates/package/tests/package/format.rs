@@ -1,4 +1,4 @@
-//! A package of each format, as it was written then: `crates/export/tests/export/stored.rs` makes them.
+//! A package of each format, as it was written at the time: `crates/export/tests/export/stored.rs` makes them.
 
 use kiln_package::{Buffer, Error, Package, RNG_STATE};
 
@@ -11,7 +11,7 @@ fn stored() -> [Package; 3] {
     of.map(|bytes| Package::from_bytes(bytes).unwrap())
 }
 
-/// The tensors that its results were computed of.
+/// The input that the stored results were computed from.
 fn rows(n: usize) -> Buffer {
     let values: Vec<f32> = (0..3 * n).map(|i| (i * 37 % 101) as f32 / 101.0).collect();
     Buffer::from_slice(&values, &[n as i64, 3]).unwrap()

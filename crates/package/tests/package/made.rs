@@ -1,4 +1,4 @@
-//! Packages that are made here, of a program that the runtime's tests have.
+//! Packages that are made here, from a program of the runtime's tests.
 
 use kiln_package::{Buffer, Contents, Error, NewEntry, NewProgram, Options, Package};
 use kiln_plan::Entry;
@@ -242,7 +242,7 @@ fn other_formats_name_who_wrote_them() {
     );
 }
 
-/// Gives the first member, whose size stays, the checksum that it should have.
+/// Rewrites the checksum of the first member, whose size stays.
 fn resum(bytes: &mut [u8]) {
     let word = |at: usize, n: usize| {
         bytes[at..at + n]

@@ -16,7 +16,7 @@ fn chances(package: &Package) -> Vec<u8> {
     out[0].to_bytes().unwrap()
 }
 
-/// Where a member's contents lie in a package: behind its header, at a multiple of 64.
+/// The range of a member's contents in a package: after its header, at a multiple of 64.
 fn place_of(member: &str, package: &Package, bytes: &[u8]) -> std::ops::Range<usize> {
     let manifest: serde_json::Value = serde_json::from_str(&package.manifest()).unwrap();
     let mut files = manifest["files"].as_array().unwrap().iter();
@@ -46,7 +46,7 @@ fn packed_weights_are_read_in_the_place_of_packing_and_give_the_same_bits() {
     );
     assert_eq!(chances(&package), chances(&plain));
 
-    // Others there, and the file taken on trust, give other results: so these are what is read.
+    // Changed weights in a trusted file change the results: so these are the ones that are read.
     let place = place_of(".packed", &package, &bytes);
     bytes[place].chunks_exact_mut(4).for_each(|x| {
         let value = f32::from_le_bytes(x.try_into().unwrap());
@@ -76,7 +76,7 @@ fn packed_weights_of_other_weights_are_left_alone() {
     package.set("conv.weight", input(7, &shape)).unwrap();
     assert_eq!(chances(&package), wanted);
 
-    // Saved with other weights, they are gone; saved as it was, they are not.
+    // Saved with changed weights, the package has no packed ones; saved unchanged, it has them.
     let file = std::env::temp_dir().join(format!("kiln-packed-{}.kiln", std::process::id()));
     package.save(&file).unwrap();
     let saved = Package::open(&file).unwrap();
@@ -94,7 +94,7 @@ fn packed_weights_of_other_weights_are_left_alone() {
 fn a_machine_takes_the_program_that_was_tuned_for_it_and_no_other() {
     let machine = Package::from_bytes(&contents().to_bytes().unwrap()).unwrap();
     let machine = machine.machine().unwrap().to_string();
-    // A program that no run could take.
+    // A program that no run can take.
     let mut tuned = contents();
     let mut wrong = tuned.entries[0].programs[0].clone();
     wrong.program.signature.results[0].name = "something else".into();
@@ -112,7 +112,7 @@ fn a_machine_takes_the_program_that_was_tuned_for_it_and_no_other() {
     let error = package.entry("forward").unwrap_err().to_string();
     assert!(error.contains("not what the manifest says"), "{error}");
 
-    // There is always one for any.
+    // One program for any machine is required.
     tuned.entries[0].programs.truncate(1);
     assert!(tuned.to_bytes().is_err());
 }
