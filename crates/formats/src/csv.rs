@@ -10,15 +10,14 @@ use std::io::Read;
 use std::panic::Location;
 use std::path::Path;
 
-/// How a CSV file is read.
+/// Options for reading a CSV file.
 #[derive(Clone, Debug)]
 pub struct CsvOptions {
-    /// What separates fields: a comma unless set.
+    /// The separator of fields: by default a comma.
     pub delimiter: u8,
-    /// Whether the first line names the columns: it does unless set. Without names, columns are called
-    /// `0`, `1`, …
+    /// True if the first line names the columns, as it does by default. Without names, columns are called `0`, `1`, …
     pub has_headers: bool,
-    /// Whether blanks around fields are dropped: they are not unless set.
+    /// True if blanks around fields are dropped; by default they are kept.
     pub trim: bool,
 }
 
@@ -32,7 +31,7 @@ impl Default for CsvOptions {
     }
 }
 
-/// The fields of a CSV file as text, with their lines, so that what can't be read as a number is found.
+/// The fields of a CSV file as text, with their lines, so that errors can name the line of a field.
 ///
 /// ```
 /// use kiln_formats::{CsvOptions, CsvTable};
@@ -45,7 +44,7 @@ impl Default for CsvOptions {
 /// ```
 #[derive(Clone, Debug)]
 pub struct CsvTable {
-    /// Where the table comes from, for messages.
+    /// The origin of the table, for messages.
     source: String,
     headers: Vec<String>,
     rows: Vec<StringRecord>,
@@ -74,7 +73,7 @@ impl CsvTable {
         table.map_err(|fault| fault.in_file("CsvTable::read", path, loc))
     }
 
-    /// Reads from memory, a decompressor, a socket.
+    /// Reads from any reader, such as memory, a decompressor or a socket.
     ///
     /// # Errors
     /// As [`CsvTable::read`].
@@ -90,12 +89,12 @@ impl CsvTable {
         &self.headers
     }
 
-    /// How many rows there are, without the names.
+    /// The number of rows, without the line of names.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there are no rows.
+    /// True if there are no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -144,7 +143,7 @@ impl CsvTable {
     }
 
     fn field<T: Field>(&self, row: &StringRecord, column: usize) -> Result<T, Fault> {
-        // Every row has as many fields as there are headers.
+        // Every row has the same number of fields as the headers.
         let text = row.get(column).unwrap_or_default();
         T::parse(text).ok_or_else(|| {
             let (line, name) = (
@@ -217,13 +216,13 @@ fn fault(e: csv::Error) -> Fault {
     }
 }
 
-/// What a field of a table can be read as: numbers, `bool` (`true`, `false`, `1`, `0`), `String`, and an
+/// A type that a field of a table can be read as: numbers, `bool` (`true`, `false`, `1`, `0`), `String`, and an
 /// `Option` of those, which is `None` for an empty field.
 pub trait Field: Sized {
-    /// What such a field is called in messages.
+    /// The name of the type in messages.
     const WHAT: &'static str;
 
-    /// The value of a field; `None` if it has none.
+    /// Parses a field; `None` if it is not of this type.
     fn parse(text: &str) -> Option<Self>;
 }
 

@@ -1,11 +1,11 @@
-//! How errors of this crate are made.
+//! Constructors of this crate's errors.
 
 use kiln_tensor::{Error, ErrorKind};
 use std::fmt::Display;
 use std::panic::Location;
 use std::path::Path;
 
-/// What is wrong with a file.
+/// A problem with a file, without its name and the caller's line.
 #[derive(Debug)]
 pub(crate) struct Fault {
     kind: ErrorKind,
@@ -27,7 +27,7 @@ impl Fault {
         }
     }
 
-    /// This fault of a part of something.
+    /// Puts the name of a part in front of the message.
     pub(crate) fn within(mut self, part: impl Display) -> Fault {
         self.message = format!("{part}: {}", self.message);
         self
@@ -43,7 +43,7 @@ impl Fault {
     }
 }
 
-/// Damaged content.
+/// A fault for damaged content.
 impl From<String> for Fault {
     fn from(message: String) -> Fault {
         Fault {

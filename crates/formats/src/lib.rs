@@ -1,9 +1,9 @@
 //! Files that hold tensors.
 //!
-//! [`load`] reads PyTorch's checkpoints, safetensors files and sharded ones, and tells them apart by what they hold;
-//! `save` writes a checkpoint that `torch.load` opens. A [`StateDict`] is values by name, [`Value`] whatever else
-//! a checkpoint holds. [`read_npy`] reads NumPy's arrays; with the feature `npz` `read_npz` reads archives of
-//! them, with the feature `csv` `CsvTable` reads tables. PyTorch's checkpoints need the feature `pytorch`.
+//! [`load`] reads PyTorch's checkpoints, safetensors files and sharded ones, and tells them apart by content; `save`
+//! writes a checkpoint that `torch.load` opens. A [`StateDict`] holds values by name, a [`Value`] any value of a
+//! checkpoint. [`read_npy`] reads NumPy's arrays. With the feature `npz`, `read_npz` reads archives of arrays; with
+//! the feature `csv`, `CsvTable` reads tables. PyTorch's checkpoints need the feature `pytorch`.
 
 #[cfg(feature = "csv")]
 mod csv;

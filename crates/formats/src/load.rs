@@ -9,16 +9,17 @@ use std::panic::Location;
 use std::path::Path;
 
 options! {
-    /// How [`load_with`] reads.
+    /// Options of [`load_with`].
     Load () {
-        /// Where tensors go: PyTorch's `map_location`. It is the CPU unless set, wherever they were saved.
+        /// The device of the loaded tensors: PyTorch's `map_location`. By default it is the CPU, wherever they were
+        /// saved.
         device: Device = Device::Cpu,
     }
 }
 
-/// What a file holds: PyTorch's checkpoints (`torch.load`; with the feature `pytorch`), safetensors files, and the
-/// indices of sharded ones, whose tensors are a dict. The form is told by the content, not by the name. Nothing that
-/// a checkpoint holds is run: what is not tensors, numbers, texts, lists and dicts is an error.
+/// Reads the value in a file: PyTorch's checkpoints (`torch.load`; with the feature `pytorch`), safetensors files,
+/// and the indices of sharded ones, whose tensors are a dict. The form is recognised by content, not by name. No code
+/// in a checkpoint is run: anything but tensors, numbers, texts, lists and dicts is an error.
 ///
 /// ```no_run
 /// // torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 7}, "last.pt")
@@ -30,13 +31,13 @@ options! {
 /// ```
 ///
 /// # Errors
-/// If the file can't be read, is damaged, or holds what Kiln has no values for; the message names it.
+/// If the file can't be read, is damaged, or holds values of a kind that Kiln does not have; the message names it.
 #[track_caller]
 pub fn load(path: impl AsRef<Path>) -> Result<Value> {
     load_with(path, Load::new())
 }
 
-/// As [`load`], with options.
+/// [`load`] with options.
 ///
 /// # Errors
 /// As [`load`].
@@ -52,7 +53,7 @@ impl StateDict {
     /// alphabetical order.
     ///
     /// # Errors
-    /// As [`load`], or if the file holds other things too: [`load`] then gives its parts.
+    /// As [`load`], or if the file holds other things too: load it with [`load`] then, and take its parts.
     #[track_caller]
     pub fn load(path: impl AsRef<Path>) -> Result<StateDict> {
         let (path, loc) = (path.as_ref(), Location::caller());
@@ -61,7 +62,7 @@ impl StateDict {
     }
 }
 
-/// The forms of files, as their first bytes tell them.
+/// The forms of files, recognised by their first bytes.
 enum Form {
     Safetensors,
     Index,
@@ -96,7 +97,7 @@ pub(crate) fn read(path: &Path, device: Device) -> Result<Value, Fault> {
 }
 
 fn form(file: &mut File) -> Result<Form, Fault> {
-    /// Where a tar archive says that it is one, and that.
+    /// The offset of the magic number of a tar archive, and the number.
     const USTAR: (usize, &[u8]) = (257, b"ustar");
     let mut start = Vec::new();
     file.take(512).read_to_end(&mut start)?;
@@ -104,7 +105,7 @@ fn form(file: &mut File) -> Result<Form, Fault> {
     let other = |what: &str| Err(Fault::unsupported(what));
     match &start[..] {
         [] => Err("the file is empty".to_string().into()),
-        // The length of the header, which may begin as any other form does, comes first.
+        // It is tested first, since the header's length in front may look like the start of any other form.
         [_, _, _, _, _, _, _, _, b'{', ..] => Ok(Form::Safetensors),
         _ if is(b"PK\x03\x04") => Ok(Form::Zip),
         _ if is(b"\x80") || is(b"L119547037146038801333356L\n") => Ok(Form::Pickle),

@@ -5,7 +5,7 @@ use kiln_tensor::DType;
 
 pub(crate) const MAGIC: &[u8; 6] = b"\x93NUMPY";
 
-/// The header and what comes before it take a multiple of this.
+/// The header and the bytes before it are padded to a multiple of this.
 const ALIGNMENT: usize = 64;
 
 /// The codes of NumPy's dtypes without their byte order.
@@ -24,7 +24,7 @@ const CODES: [(&str, DType); 12] = [
     ("f8", DType::F64),
 ];
 
-/// What the bytes of an array mean.
+/// The layout of the bytes of an array.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Header {
     pub(crate) dtype: DType,
@@ -34,7 +34,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// How many bytes the elements take.
+    /// The number of bytes of the elements.
     pub(crate) fn bytes(&self) -> Result<u64, String> {
         let size = Some(self.dtype.size() as u64);
         let dims = self.shape.iter();
@@ -115,10 +115,10 @@ impl Header {
     }
 }
 
-/// The part of Python's literals that headers are written in.
+/// A parser for the part of Python's literals that headers use.
 struct Literal<'a> {
     text: &'a str,
-    /// Where in the text, in bytes.
+    /// The position in the text, in bytes.
     at: usize,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Literal<'a> {
         &self.text[self.at..]
     }
 
-    /// Skips blanks; the character behind them.
+    /// Skips blanks, and returns the next character without consuming it.
     fn peek(&mut self) -> Option<char> {
         self.at = self.text.len() - self.rest().trim_ascii_start().len();
         self.rest().chars().next()
@@ -169,7 +169,7 @@ impl<'a> Literal<'a> {
         Ok(&inner[..end])
     }
 
-    /// A dtype and whether its bytes are in big-endian order.
+    /// Parses a dtype, and whether its bytes are in big-endian order.
     fn descr(&mut self) -> Result<(DType, bool), Fault> {
         if self.peek() == Some('[') {
             let message = "arrays of records are not supported; save each field by itself";

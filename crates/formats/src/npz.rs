@@ -51,7 +51,7 @@ pub fn write_npz<N: AsRef<str>, T: Borrow<Tensor>>(
     written.map_err(|fault| fault.in_file("write_npz", path, loc))
 }
 
-/// As [`write_npz`], compressed: `numpy.savez_compressed`.
+/// [`write_npz`] with compression: `numpy.savez_compressed`.
 ///
 /// # Errors
 /// As [`write_npz`].
@@ -91,7 +91,7 @@ fn write_members<N: AsRef<str>, T: Borrow<Tensor>>(
             let tensor = tensor.borrow();
             let file = format!("{}.npy", name.as_ref());
             let within = |fault: Fault| fault.within(&file);
-            // What needs the fields for large files, with room for the header.
+            // True if the zip fields for large files are needed; the margin is for the header.
             let large = tensor.nbytes()? as u64 > u64::from(u32::MAX) - (1 << 20);
             let options = SimpleFileOptions::default().compression_method(compression);
             let options = options.large_file(large);

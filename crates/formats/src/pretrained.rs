@@ -13,8 +13,8 @@ use std::io::Write;
 use std::panic::Location;
 use std::path::Path;
 
-/// What a model's folder holds: `config.json`, and the weights in `model.safetensors`, or in several files with an
-/// index. The folders of the library `transformers` are such, and it reads these.
+/// The contents of a model's folder: `config.json`, and the weights in `model.safetensors`, or in several files with
+/// an index. The library `transformers` writes and reads the same folders.
 ///
 /// ```
 /// use kiln_formats::{Pretrained, StateDict};
@@ -44,9 +44,9 @@ pub struct Pretrained {
 }
 
 options! {
-    /// How [`Pretrained::save_with`] writes.
+    /// Options of [`Pretrained::save_with`].
     SavePretrained () {
-        /// The most bytes of a file of weights, where a tensor is not larger by itself.
+        /// The most bytes of a file of weights; a tensor that is larger gets a file of its own.
         max_shard_size: u64 = 5_000_000_000u64,
     }
 }
@@ -54,7 +54,7 @@ options! {
 const CONFIG: &str = "config.json";
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// What folders hold weights in; the first that is there counts.
+/// The files that can hold weights; the first that exists is read.
 const READ: [&str; 4] = [
     WEIGHTS,
     INDEX,
@@ -63,7 +63,7 @@ const READ: [&str; 4] = [
 ];
 
 impl Pretrained {
-    /// Weights and a configuration.
+    /// A model of weights and a configuration.
     ///
     /// # Errors
     /// If the configuration can't be written as JSON.
@@ -91,7 +91,7 @@ impl Pretrained {
         }
     }
 
-    /// Reads a folder. The weights may also be a checkpoint of PyTorch's, `pytorch_model.bin`, in one file or several.
+    /// Reads a folder. The weights may also be a PyTorch checkpoint, `pytorch_model.bin`, in one file or several.
     ///
     /// # Errors
     /// If a file is missing or can't be read.
@@ -102,7 +102,7 @@ impl Pretrained {
         found.map_err(|fault| fault.in_file("Pretrained", folder, loc))
     }
 
-    /// Writes a folder, which is made if it is not there, in place of what weights it held.
+    /// Writes a folder, which is created if it does not exist, and replaces the weights in it.
     ///
     /// # Errors
     /// If a value can't be computed or a file can't be written.
@@ -111,7 +111,7 @@ impl Pretrained {
         self.save_with(folder, SavePretrained::new())
     }
 
-    /// As [`Pretrained::save`], with options.
+    /// [`Pretrained::save`] with options.
     ///
     /// # Errors
     /// As [`Pretrained::save`].
@@ -135,7 +135,7 @@ impl Pretrained {
         };
         let mut total = 0;
         for (i, shard) in shards.iter().enumerate() {
-            // Which `transformers` asks for.
+            // `transformers` requires this entry.
             let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
             write_safetensors(folder.join(name(i)), shard, Some(metadata))?;
             for (tensor, value) in shard.iter() {
@@ -153,7 +153,7 @@ impl Pretrained {
         remove_others(folder, &written)
     }
 
-    /// The weights in parts of at most so many bytes, in order.
+    /// The weights in parts of at most `most` bytes each, in order; a larger tensor is a part of its own.
     fn shards(&self, most: u64) -> Result<Vec<StateDict>, Fault> {
         let mut shards: Vec<Vec<(String, Tensor)>> = vec![Vec::new()];
         let mut bytes = 0;
@@ -192,7 +192,7 @@ fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Fault> {
     kiln_base::file::replace(path, |file| Ok(file.write_all(&text)?))
 }
 
-/// Removes the weights of a model that was in the folder before.
+/// Removes the weights of an older model from the folder.
 fn remove_others(folder: &Path, written: &BTreeSet<String>) -> Result<(), Fault> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

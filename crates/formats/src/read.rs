@@ -13,7 +13,7 @@ pub(crate) fn read_exact(
     Ok(())
 }
 
-/// Reads `len` bytes; memory grows with what is there, not with what a damaged header promises.
+/// Reads `len` bytes. Memory grows with the bytes that exist, not with the length that a damaged header promises.
 pub(crate) fn take(
     file: &mut (impl Read + ?Sized),
     len: u64,

@@ -44,7 +44,7 @@ pub fn write_safetensors(
     written.map_err(|fault| fault.in_file("save", path, loc))
 }
 
-/// Reads a safetensors file, with the texts in its header. The names come in alphabetical order.
+/// Reads a safetensors file, and the texts in its header. The names come in alphabetical order.
 ///
 /// # Errors
 /// If the file can't be read, is damaged, or holds a dtype that Kiln does not have.
@@ -69,8 +69,7 @@ fn write(state: &StateDict, metadata: Metadata, path: &Path) -> Result<(), Fault
     })
 }
 
-/// What stands in front of the values: the header's length and the header, filled up so that the values are
-/// aligned.
+/// The bytes in front of the values: the header's length and the header, padded so that the values are aligned.
 fn header(tensors: &[(&str, &Tensor)], metadata: Metadata) -> Result<Vec<u8>, Fault> {
     let mut infos = Vec::with_capacity(tensors.len());
     let mut end = 0;
@@ -92,7 +91,7 @@ fn header(tensors: &[(&str, &Tensor)], metadata: Metadata) -> Result<Vec<u8>, Fa
     Ok(header)
 }
 
-/// Reads each tensor to where it stays.
+/// Reads each tensor directly into its final memory.
 pub(crate) fn read(mut file: File) -> Result<(StateDict, Metadata), Fault> {
     /// The format's limit.
     const MOST: u64 = 100_000_000;
@@ -118,7 +117,7 @@ pub(crate) fn read(mut file: File) -> Result<(StateDict, Metadata), Fault> {
     let infos = names
         .iter()
         .filter_map(|name| Some((name.clone(), header.info(name)?.clone())));
-    // Which checks that tensors lie side by side and have the sizes that they need.
+    // The constructor checks that tensors lie side by side and have the sizes that their shapes need.
     let header = Header::new(header.metadata().clone(), infos.collect());
     let header = header.map_err(|e| damaged(e.to_string()))?;
     if header.data_len() as u64 != values {
@@ -150,7 +149,7 @@ fn read_tensor(file: &mut File, info: &TensorInfo) -> Result<Tensor, Fault> {
     Tensor::filled(dtype, &info.shape[..], |bytes| Ok(file.read_exact(bytes)?))
 }
 
-/// What safetensors files call a dtype: its name, in capitals.
+/// The name of a dtype in safetensors files: its own, in capitals.
 fn dtype_in_file(dtype: DType) -> serde_json::Result<Dtype> {
     serde_json::from_value(dtype.name().to_uppercase().into())
 }

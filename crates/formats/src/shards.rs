@@ -1,4 +1,4 @@
-//! Tensors in several files, with an index that says which is where: `model.safetensors.index.json`.
+//! Tensors in several files, with an index of each tensor's file: `model.safetensors.index.json`.
 
 use crate::StateDict;
 use crate::fault::Fault;
@@ -11,17 +11,17 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Component, Path};
 
-/// What the file holds.
+/// The contents of an index file.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Index {
-    /// `total_size` in bytes, and what else is said of them.
+    /// `total_size` in bytes, and any other metadata.
     #[serde(default)]
     pub metadata: Map<String, Json>,
     /// The file of each name, in the index's folder.
     pub weight_map: BTreeMap<String, String>,
 }
 
-/// Reads all files that an index names, one after the other.
+/// Reads all files that an index names, one after another.
 pub(crate) fn read(path: &Path, file: File, device: Device) -> Result<StateDict, Fault> {
     /// The largest index: one of millions of tensors.
     const MOST: u64 = 1 << 28;
@@ -44,7 +44,7 @@ pub(crate) fn read(path: &Path, file: File, device: Device) -> Result<StateDict,
             found.insert(name, shard.remove(name).ok_or_else(missing)?);
         }
     }
-    // A map of the index's has the names in order.
+    // The index's map has the names in order.
     let names = index.weight_map.keys();
     let named = names.filter_map(|name| Some((name.clone(), found.remove(name.as_str())?)));
     Ok(named.collect())

@@ -3,8 +3,8 @@
 use kiln_tensor::{AsTensor, Tensor};
 use std::collections::BTreeMap;
 
-/// The values of a module's parameters and buffers by name, in order. Making one out of another is how
-/// parts of a model are loaded:
+/// The values of a module's parameters and buffers by name, in order. To load parts of a model, derive one from
+/// another:
 ///
 /// ```
 /// use kiln_formats::StateDict;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// state.insert("module.body.weight", Tensor::from([1.0f32]));
 /// state.insert("module.head.weight", Tensor::from([2.0f32]));
 ///
-/// // Without what wrappers for data parallelism add, and of that the body alone.
+/// Strips the prefix of a data-parallel wrapper, and takes the body alone.
 /// let body = state.strip_prefix("module.").part("body.");
 /// assert_eq!(body.names().collect::<Vec<_>>(), ["weight"]);
 /// ```
@@ -40,7 +40,7 @@ impl StateDict {
         }
     }
 
-    /// Takes a value out.
+    /// Removes and returns a value.
     pub fn remove(&mut self, name: &str) -> Option<Tensor> {
         let at = self.0.iter().position(|(n, _)| n == name)?;
         Some(self.0.remove(at).1)
@@ -56,12 +56,12 @@ impl StateDict {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are no values.
+    /// True if there are no values.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -71,13 +71,13 @@ impl StateDict {
         self.rename(|name| f(name).then(|| name.to_string()))
     }
 
-    /// The values under the names that `f` gives them, without those it gives none.
+    /// The values under the names that `f` returns for theirs, without those for which it returns `None`.
     pub fn rename(&self, f: impl Fn(&str) -> Option<String>) -> StateDict {
         let renamed = self.iter().filter_map(|(n, t)| Some((f(n)?, t.clone())));
         renamed.collect()
     }
 
-    /// All values, with `prefix` taken off the names that start with it: `module.` is what wrappers for
+    /// All values, with `prefix` removed from the names that start with it, such as the `module.` that wrappers for
     /// data parallelism add.
     pub fn strip_prefix(&self, prefix: &str) -> StateDict {
         self.rename(|name| Some(name.strip_prefix(prefix).unwrap_or(name).to_string()))
@@ -91,7 +91,7 @@ impl StateDict {
 
 impl FromIterator<(String, Tensor)> for StateDict {
     fn from_iter<I: IntoIterator<Item = (String, Tensor)>>(values: I) -> StateDict {
-        // The last value of a name counts, in the place of the first.
+        // The last value of a name counts, at the position of the first.
         let mut first = BTreeMap::new();
         let mut kept: Vec<(String, Tensor)> = Vec::new();
         for (name, value) in values {

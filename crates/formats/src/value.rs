@@ -1,4 +1,4 @@
-//! What checkpoints hold beside tensors.
+//! The values in checkpoints.
 
 use crate::StateDict;
 use crate::fault::Fault;
@@ -7,7 +7,7 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// What a checkpoint holds: a tensor, a number, a text, or lists and dicts of these. Clones are cheap.
+/// A value in a checkpoint: a tensor, a number, a text, or lists and dicts of these. Clones are cheap.
 ///
 /// ```
 /// use kiln_formats::Value;
@@ -28,7 +28,7 @@ pub enum Value {
     None,
     /// A bool.
     Bool(bool),
-    /// An integer of any Python size that 128 bits hold.
+    /// An integer, as Python has them, of at most 128 bits.
     Int(i128),
     /// A float.
     Float(f64),
@@ -47,7 +47,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// A dict. Of values under one key the last counts.
+    /// A dict. Of several values under one key the last counts.
     pub fn dict<K: Into<Value>, V: Into<Value>>(
         entries: impl IntoIterator<Item = (K, V)>,
     ) -> Value {
@@ -58,10 +58,10 @@ impl Value {
         dict.finish()
     }
 
-    /// What a dict holds under a key, or a list or tuple at a place.
+    /// The value of a dict under a key, or of a list or tuple at a place.
     ///
     /// # Errors
-    /// If there is nothing; the message lists the keys there are.
+    /// If there is none; the message lists the existing keys.
     #[track_caller]
     pub fn get(&self, key: impl Into<Value>) -> Result<&Value> {
         let key = key.into();
@@ -94,7 +94,7 @@ impl Value {
     /// The integer.
     ///
     /// # Errors
-    /// If it is none, or 64 bits don't hold it.
+    /// If it is no integer, or does not fit 64 bits.
     #[track_caller]
     pub fn int(&self) -> Result<i64> {
         let int = match self {
@@ -107,7 +107,7 @@ impl Value {
     /// The number, a float or an integer, as a float.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is no number.
     #[track_caller]
     pub fn float(&self) -> Result<f64> {
         match self {
@@ -120,7 +120,7 @@ impl Value {
     /// The bool.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is no bool.
     #[track_caller]
     pub fn bool(&self) -> Result<bool> {
         match self {
@@ -132,7 +132,7 @@ impl Value {
     /// The text.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is no text.
     #[track_caller]
     pub fn str(&self) -> Result<&str> {
         match self {
@@ -144,7 +144,7 @@ impl Value {
     /// The elements of a list or tuple.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is no list or tuple.
     #[track_caller]
     pub fn list(&self) -> Result<&[Value]> {
         match self {
@@ -156,7 +156,7 @@ impl Value {
     /// The tensor.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is no tensor.
     #[track_caller]
     pub fn tensor(&self) -> Result<&Tensor> {
         match self {
@@ -165,11 +165,11 @@ impl Value {
         }
     }
 
-    /// The tensors of a dict by name, in order: what `state_dict()` gave. What a module adds under
-    /// `_extra_state` is left out if it is no tensor.
+    /// The tensors of a dict by name, in order, as `state_dict()` returned them. A module's `_extra_state` is left
+    /// out if it is no tensor.
     ///
     /// # Errors
-    /// If it is no dict of tensors. The message says where within it there are such.
+    /// If it is no dict of tensors. The message lists the dicts within it.
     #[track_caller]
     pub fn state_dict(&self) -> Result<StateDict> {
         let Value::Dict(entries) = self else {
@@ -202,10 +202,10 @@ impl Value {
         Ok(state.into_iter().collect())
     }
 
-    /// Every tensor within, under its path with dots: `optimizer.state.0.exp_avg`.
+    /// All tensors within, each under its path with dots: `optimizer.state.0.exp_avg`.
     ///
     /// # Errors
-    /// If two have one path.
+    /// If two tensors have one path.
     #[track_caller]
     pub fn tensors(&self) -> Result<StateDict> {
         let loc = Location::caller();
@@ -255,12 +255,12 @@ impl Value {
         }
     }
 
-    /// What is equal for equal keys alone.
+    /// A text that is equal exactly for equal keys.
     fn key(&self) -> String {
         format!("{self:?}")
     }
 
-    /// What it is, in a few words.
+    /// A description in a few words.
     pub(crate) fn outline(&self) -> String {
         match self {
             Value::Dict(entries) => {
@@ -285,7 +285,7 @@ impl Value {
     }
 }
 
-/// A dict that is being made.
+/// A dict under construction.
 #[derive(Default)]
 pub(crate) struct Dict {
     entries: Vec<(Value, Value)>,
@@ -293,7 +293,7 @@ pub(crate) struct Dict {
 }
 
 impl Dict {
-    /// A value of an earlier key takes its place, as in Python.
+    /// A later value replaces that of an equal key, which keeps its place, as in Python.
     pub(crate) fn insert(&mut self, key: Value, value: Value) {
         match self.places.get(&key.key()) {
             Some(at) => self.entries[*at].1 = value,
@@ -309,7 +309,7 @@ impl Dict {
     }
 }
 
-/// As Python writes it, tensors by dtype and shape.
+/// Prints values as Python does, tensors by dtype and shape.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

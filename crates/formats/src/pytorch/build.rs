@@ -1,4 +1,4 @@
-//! What the functions that pickles call build: tensors over storages, dicts, sizes.
+//! Functions that pickles call: they build tensors over storages, dicts, and sizes.
 
 use super::names::Global;
 use super::pickle::{Builder, Graph, Id, Node, kind};
@@ -6,14 +6,14 @@ use crate::fault::Fault;
 use kiln_tensor::DType;
 use std::collections::HashMap;
 
-/// Bytes of a checkpoint that tensors lie in.
+/// A range of bytes in a checkpoint that tensors are views of.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Storage {
     /// Its name in the file.
     pub key: String,
     /// The dtype of its elements; `None` for bytes.
     pub dtype: Option<DType>,
-    /// How many bytes it has.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
@@ -28,12 +28,12 @@ pub(super) struct View {
 }
 
 impl View {
-    /// How many elements it has.
+    /// The number of elements.
     pub(super) fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Whether its elements lie side by side in row-major order.
+    /// True if its elements lie side by side in row-major order.
     pub(super) fn is_contiguous(&self) -> bool {
         let mut wanted = 1;
         let dims = self.shape.iter().zip(&self.strides).rev();
@@ -45,7 +45,7 @@ impl View {
             })
     }
 
-    /// That its bytes can be counted and lie in its storage.
+    /// Checks that the size in bytes does not overflow and that the view lies in its storage.
     fn check(&self, storage: &Storage) -> Result<(), String> {
         let size = self.dtype.size() as u128;
         let product = |sizes: &[usize]| {
@@ -75,7 +75,7 @@ impl View {
     }
 }
 
-/// The storages that a pickle names, and tensors that it names whole.
+/// The storages that a pickle names, and the tensors of the tar form, which it names by key.
 #[derive(Default)]
 pub(super) struct Parts {
     pub storages: Vec<Storage>,
@@ -85,7 +85,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// The storage of a key, which is always of one size.
+    /// Registers a storage and returns its number. A key must have the same dtype and size everywhere.
     pub(super) fn storage(&mut self, storage: Storage) -> Result<usize, String> {
         if let Some(&known) = self.by_key.get(&storage.key) {
             let here = &self.storages[known];
@@ -107,7 +107,7 @@ impl Parts {
         self.by_key.get(key).copied()
     }
 
-    /// `('storage', class, key, location, elements)`, with a view of it in old files.
+    /// Builds a storage from `('storage', class, key, location, elements)`, with a view of it in old files.
     fn persistent_storage(&mut self, graph: &Graph, parts: &[Id]) -> Result<Node, String> {
         let (key, class) = (key(graph, parts[2])?, graph.node(parts[1]));
         let dtype = match class {
@@ -120,7 +120,7 @@ impl Parts {
         };
         let bytes = size(graph, parts[4])?.checked_mul(dtype.map_or(1, DType::size));
         let bytes = bytes.ok_or_else(|| format!("storage {key} has no size"))? as u64;
-        // Storages could be parts of others before 0.4: a key, the first element, and how many.
+        // Before 0.4 a storage could be part of another: a key, the first element, and the number of elements.
         let start = match parts.get(5).map(|part| graph.node(*part)) {
             None | Some(Node::None) => 0,
             Some(Node::Tuple(part)) if part.len() == 3 => size(graph, part[1])?,
@@ -158,10 +158,10 @@ impl Parts {
         self.view(view)
     }
 
-    /// A tensor that lies in its storage.
+    /// Checks that a tensor lies in its storage, and makes a node of it.
     pub(super) fn view(&self, view: View) -> Result<Node, String> {
         let storage = &self.storages[view.storage];
-        /// As PyTorch.
+        /// PyTorch's limit.
         const MOST_DIMS: usize = 64;
         if view.shape.len() != view.strides.len() || view.shape.len() > MOST_DIMS {
             return Err(format!(
@@ -201,7 +201,7 @@ impl Parts {
                 let bytes: Result<Vec<u8>, _> = bytes.collect();
                 Node::Bytes(bytes.map_err(|_| "bytes beyond 255".to_string())?.into())
             }
-            // The class, called with a tensor, and functions whose first argument is one.
+            // The tensor class called with a tensor, and functions whose first argument is a tensor.
             (
                 Global::Parameter | Global::TensorClass | Global::RebuildParameter,
                 [tensor @ (Node::Tensor(_) | Node::Refused(_)), ..],
@@ -241,7 +241,7 @@ impl Builder for Parts {
             {
                 self.persistent_storage(graph, parts)?
             }
-            // A class with its source.
+            // A class stored with its source code.
             Node::Tuple(parts) if is_text(graph, parts.first(), "module") && parts.len() > 1 => {
                 graph.node(parts[1]).clone()
             }

@@ -9,17 +9,16 @@ use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::sync::Arc;
 use zip::ZipArchive;
 
-/// Where the bytes of storages are.
+/// The location of the bytes of storages.
 pub(super) enum Container {
-    /// In entries of an archive, under this folder. Storages of machines whose byte order is the other one are
-    /// in that.
+    /// In entries of an archive, under this folder, in the byte order of the machine that wrote them.
     Zip {
         archive: ZipArchive<BufReader<File>>,
         folder: String,
         big_endian: bool,
         file_bytes: u64,
     },
-    /// In a file, at these places.
+    /// In a file, at these offsets.
     Flat {
         file: BufReader<File>,
         places: HashMap<String, u64>,
@@ -28,7 +27,7 @@ pub(super) enum Container {
 }
 
 impl Container {
-    /// Gives a reader of a storage's bytes to `read`, which reads all of them. Checksums are then compared.
+    /// Calls `read` with a reader of a storage's bytes, which it must read completely. Then checksums are compared.
     fn with_reader(
         &mut self,
         storage: &Storage,
@@ -48,7 +47,7 @@ impl Container {
                         );
                     }
                     read(&mut entry)?;
-                    // The checksum is compared at the end.
+                    // This read at the end makes the archive compare the checksum.
                     match entry.read(&mut [0])? {
                         0 => Ok(()),
                         _ => Err("it is longer than the archive says".to_string().into()),
@@ -82,8 +81,8 @@ impl Container {
     }
 }
 
-/// The tensors of these views; equal views are one tensor. No more than one storage is held beside them, and
-/// none where a tensor is all of it.
+/// Builds the tensors of these views; equal views become one tensor. At most one storage is in memory besides the
+/// tensors, and none for a tensor that is its whole storage.
 pub(super) fn tensors(
     container: &mut Container,
     storages: &[Storage],
@@ -103,7 +102,7 @@ pub(super) fn tensors(
     for (at, views) in by_storage {
         let storage = &storages[at];
         let swapped = match container.big_endian() {
-            // Bytes have the order of the tensors over them.
+            // The element size for swapping is that of the storage, or for storages of bytes that of the tensors.
             true => storage.dtype.unwrap_or(views[0].0.dtype).size(),
             false => 1,
         };
@@ -139,8 +138,8 @@ pub(super) fn tensors(
     Ok(tensors)
 }
 
-/// That the tensors take no more memory than a file of this size accounts for: compressed storages, and tensors
-/// that repeat the elements of small ones, could take any.
+/// Checks that the tensors take no more memory than a file of this size can account for. Compressed storages, and
+/// tensors that repeat the elements of small ones, could otherwise take any amount.
 fn within_reason(
     container: &Container,
     storages: &[Storage],
@@ -175,7 +174,7 @@ fn within_reason(
     }
 }
 
-/// Reads as many bytes, a part at a time, so that a checksum is made of what the caches hold.
+/// Fills `bytes` part by part, so that the checksum is computed from cached data.
 fn fill(file: &mut dyn Read, bytes: &mut [u8]) -> Result<(), Fault> {
     const PART: usize = 1 << 18;
     for part in bytes.chunks_mut(PART) {
@@ -188,20 +187,20 @@ fn fill(file: &mut dyn Read, bytes: &mut [u8]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// As [`fill`], with memory that grows with what is there.
+/// As [`fill`], with memory that grows with the bytes that exist.
 fn read_all(file: &mut dyn Read, len: u64, bytes: &mut Vec<u8>) -> Result<(), Fault> {
     *bytes = crate::read::take(file, len, "a storage")?;
     Ok(())
 }
 
-/// Turns the bytes of each element round.
+/// Reverses the bytes of each element.
 fn swap(bytes: &mut [u8], size: usize) {
     if size > 1 {
         bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
     }
 }
 
-/// The elements of a view, which lies within the bytes, in row-major order.
+/// Copies the elements of a view, which lies within the bytes, in row-major order.
 fn gather(view: &View, from: &[u8], to: &mut [u8]) {
     let size = view.dtype.size();
     if to.is_empty() {

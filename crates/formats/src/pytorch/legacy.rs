@@ -1,9 +1,10 @@
-//! The forms before the zip archive.
+//! The forms older than the zip archive.
 //!
-//! Pickles one behind the other: a magic number, the protocol's version, facts about the system, the object, the keys
-//! of the storages; then for each key the number of elements and their bytes. The tar archive holds `storages`,
-//! each behind a pickle `(key, location, class)`, `tensors`, each a pickle `(key, storage, class)` with sizes
-//! behind it, and `pickle`, the object. All numbers and elements are little-endian, whatever wrote them.
+//! The first form is a sequence of pickles: a magic number, the protocol's version, facts about the system, the
+//! object, the keys of the storages; then for each key the number of elements and their bytes. The tar archive has
+//! three members. `storages` holds each storage after a pickle `(key, location, class)`, `tensors` holds each
+//! tensor's sizes after a pickle `(key, storage, class)`, and `pickle` holds the object. All numbers and elements are
+//! little-endian on every machine.
 
 use super::Contents;
 use super::build::{Parts, Storage, View, key, size};
@@ -17,7 +18,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufReader, Seek, SeekFrom};
 
-/// What PyTorch's files of pickles begin with.
+/// The magic number of PyTorch's files of pickles.
 const MAGIC: i128 = 0x1950_a86a_20f9_469c_fc6c;
 
 const VERSION: i128 = 1001;
@@ -120,12 +121,12 @@ pub(super) fn open_tar(mut file: File) -> Result<Contents, Fault> {
     })
 }
 
-/// A tar archive on the way.
+/// A tar archive that is being read.
 struct Tar {
     file: BufReader<File>,
     graph: Graph,
     parts: Parts,
-    /// Storages by key, and where in them those begin that are parts of others.
+    /// Storages by key: the number of the storage, and the first element, for those that are parts of others.
     roots: HashMap<String, (usize, usize)>,
 }
 
@@ -134,13 +135,13 @@ impl Tar {
         pickle::read(&mut self.file, &mut self.graph, &mut self.parts)
     }
 
-    /// The next pickle, a number.
+    /// Reads the next pickle, a number.
     fn count(&mut self) -> Result<usize, Fault> {
         let id = self.pickle()?;
         Ok(size(&self.graph, id)?)
     }
 
-    /// The elements of a list or tuple of this many.
+    /// The elements of a list or tuple of length `len`.
     fn row(&self, id: Id, len: usize) -> Result<Vec<Id>, String> {
         match self.graph.node(id) {
             Node::Tuple(all) | Node::List(all) if all.len() == len => Ok(all.clone()),
@@ -203,7 +204,7 @@ impl Tar {
             let (storage, start) = self.root(row[1])?;
             let dtype = self.parts.storages[storage].dtype;
             let dtype = dtype.ok_or_else(|| format!("tensor {name} has no dtype"))?;
-            // Of eight bytes four count.
+            // Of these eight bytes only four are significant.
             let dims = number(&mut self.file)? as u32;
             let mut sizes = || {
                 let sizes = (0..dims).map(|_| index(&mut self.file));
@@ -225,14 +226,14 @@ impl Tar {
     }
 }
 
-/// The next eight bytes, a number.
+/// Reads a number of eight bytes.
 fn number(file: &mut BufReader<File>) -> Result<u64, Fault> {
     let mut bytes = [0; 8];
     read_exact(file, &mut bytes, "a number")?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// A size, a stride or an offset.
+/// Reads a size, a stride or an offset.
 fn index(file: &mut BufReader<File>) -> Result<usize, Fault> {
     let number = number(file)?;
     let index = usize::try_from(number)
@@ -241,7 +242,7 @@ fn index(file: &mut BufReader<File>) -> Result<usize, Fault> {
     Ok(index.ok_or_else(|| format!("{} is no size", number as i64))?)
 }
 
-/// Notes where the bytes of a storage are, which begin here, and goes on behind them.
+/// Records the offset of a storage's bytes, which begin here, and skips them.
 fn skip(
     file: &mut BufReader<File>,
     storage: &Storage,

@@ -1,9 +1,9 @@
-//! PyTorch's checkpoints: what `torch.save` writes.
+//! PyTorch's checkpoints, as `torch.save` writes them.
 //!
-//! Three forms, told apart by content: a zip archive (`zip`, since 1.6), pickles one behind the other
-//! with the storages' bytes at the end (`legacy`), and a tar archive of such (before 0.1.10, `legacy` too). In
-//! each a pickle describes the object, and tensors in it lie in storages. The pickle is read by `pickle`, which
-//! runs nothing; `names` lists what it may name, `build` makes tensors of it, `tree` values; `fill` reads storages.
+//! There are three forms, recognised by content: a zip archive (`zip`, since 1.6), a sequence of pickles with the
+//! storages' bytes at the end (`legacy`), and a tar archive of pickles (before 0.1.10, `legacy` too). In each a
+//! pickle describes the object, and its tensors are views of storages. `pickle` reads the pickle, and runs no code;
+//! `names` lists the names that it may use, `build` makes tensors of it, `tree` values; `fill` reads storages.
 //! `plain` reads pickles that are no checkpoints.
 
 mod build;
@@ -28,7 +28,7 @@ use pickle::{Graph, Id};
 use std::collections::HashMap;
 use std::fs::File;
 
-/// The object of a pickle, what it is made of, and where its bytes are.
+/// The object of a pickle, its parts, and the location of its bytes.
 struct Contents {
     graph: Graph,
     root: Id,

@@ -1,4 +1,4 @@
-//! What pickles name: what is built of it, and what is refused.
+//! The names in pickles: those that are built, and those that are refused.
 
 use kiln_tensor::DType;
 
@@ -19,11 +19,11 @@ pub(super) const DTYPES: [(DType, &str, &str); 13] = [
     (DType::F64, "float64", "DoubleStorage"),
 ];
 
-/// The storage of bytes, which newer dtypes have.
+/// The class of storages of bytes, which newer dtypes use.
 pub(super) const UNTYPED: &str = "UntypedStorage";
 
-/// What is refused by name: what the names in a pickle begin with, what it is, and what to save in its place.
-/// The first row that fits counts. Names that are neither here nor known are refused as what would run code.
+/// Names that are refused: a prefix, a description, and what to save instead. The first matching row counts. Names
+/// that are neither here nor known are refused as code that would run.
 const REFUSED: [(&str, &str, &str); 24] = [
     ("torch.complex", "a complex tensor", "torch.view_as_real(x)"),
     ("torch.Complex", "a complex tensor", "torch.view_as_real(x)"),
@@ -111,7 +111,7 @@ const REFUSED: [(&str, &str, &str); 24] = [
     ),
 ];
 
-/// What a name in a pickle is.
+/// The meaning of a name in a pickle.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Global {
     /// `OrderedDict`, and `Counter`, whose argument is a dict.
@@ -120,17 +120,17 @@ pub(super) enum Global {
     Size,
     /// `torch.device`.
     Device,
-    /// How protocol 2 writes bytes: a text and `latin1`.
+    /// `_codecs.encode`, by which protocol 2 writes bytes: called with a text and `latin1`.
     Encode,
     /// The class of tensors.
     TensorClass,
     /// The class of parameters, which old files call with a tensor.
     Parameter,
-    /// `_rebuild_tensor` and `_rebuild_tensor_v2`: storage, offset, sizes, strides and what is not needed.
+    /// `_rebuild_tensor` and `_rebuild_tensor_v2`: storage, offset, sizes, strides, and arguments that are ignored.
     Tensor,
-    /// `_rebuild_tensor_v3`, with a dtype behind these.
+    /// `_rebuild_tensor_v3`, with a dtype after these.
     TensorOfDtype,
-    /// `_rebuild_parameter` and `_rebuild_parameter_with_state`: a tensor and what is not needed.
+    /// `_rebuild_parameter` and `_rebuild_parameter_with_state`: a tensor, and arguments that are ignored.
     RebuildParameter,
     /// `_rebuild_from_type_v2`: a function, the class, arguments, attributes.
     FromType,
@@ -138,24 +138,24 @@ pub(super) enum Global {
     Dtype(DType),
     /// The class of storages of a dtype, or of old tensors; `None` for bytes.
     StorageOf(Option<DType>),
-    /// The class of bytes, which protocol 2 calls for none.
+    /// The class of bytes, which protocol 2 calls without arguments for empty bytes.
     Bytes,
     /// `numpy.ndarray`, the class.
     ArrayClass,
-    /// `numpy.core.multiarray._reconstruct`: an array that is yet empty.
+    /// `numpy.core.multiarray._reconstruct`: an array that is still empty.
     NewArray,
     /// `numpy.core.numeric._frombuffer`: an array of bytes, dtype, shape and order.
     ArrayOfBytes,
     /// `numpy.dtype`, of a name like `u1`.
     ArrayDtype,
-    /// What Kiln has no values for, and what to do.
+    /// A value of a kind that Kiln does not have, with advice.
     Refused(String),
 }
 
-/// What `module.name` is.
+/// Looks up the meaning of `module.name`.
 ///
 /// # Errors
-/// If it is none of what is known: a message.
+/// If the name is not known: a message.
 pub(super) fn global(module: &str, name: &str) -> Result<Global, String> {
     let path = format!("{module}.{name}");
     if let Some(found) = torch_type(module, name) {
@@ -185,7 +185,7 @@ pub(super) fn global(module: &str, name: &str) -> Result<Global, String> {
     })
 }
 
-/// What `module.name` is in a pickle that is no checkpoint: dicts, bytes and NumPy's arrays.
+/// Looks up `module.name` in a pickle that is no checkpoint: dicts, bytes and NumPy's arrays.
 ///
 /// # Errors
 /// As [`global`].
@@ -197,7 +197,7 @@ pub(super) fn plain(module: &str, name: &str) -> Result<Global, String> {
         "__builtin__.bytes" | "builtins.bytes" => Global::Bytes,
         "numpy.ndarray" => Global::ArrayClass,
         "numpy.dtype" => Global::ArrayDtype,
-        // NumPy 2 has moved them.
+        // NumPy 2 renamed these.
         "numpy.core.multiarray._reconstruct" | "numpy._core.multiarray._reconstruct" => {
             Global::NewArray
         }
@@ -227,13 +227,13 @@ fn torch_type(module: &str, name: &str) -> Option<Global> {
         if module == "torch" && name == *torch {
             return Some(Global::Dtype(*dtype));
         }
-        // Tensors had classes by dtype before storages were the only ones.
+        // Tensors had a class per dtype before storages did.
         let plain = |suffix| class.is_some() && name.strip_suffix(suffix) == class;
         (plain("Storage") || plain("Tensor")).then_some(Global::StorageOf(Some(*dtype)))
     })
 }
 
-/// Why a name is refused that is not known.
+/// The reason for refusing an unknown name.
 fn unknown(path: &str) -> String {
     let hint = match path {
         p if p.starts_with("__torch__") => {

@@ -1,8 +1,8 @@
 //! Pickles, read without running anything: <https://docs.python.org/3/library/pickletools.html>.
 //!
-//! A pickle is a program for a machine with a stack. Objects are [`Node`]s of a [`Graph`], which name each other
-//! by number, so that what is named twice is there once. Functions are those of [`Global`] alone; what they
-//! build is in [`build`](super::build), and in [`plain`](super::plain) for pickles that are no checkpoints.
+//! A pickle is a program for a machine with a stack. Objects are [`Node`]s of a [`Graph`] that refer to each other by
+//! number, so an object that is named twice exists once. The only functions are those of [`Global`]. Their results
+//! are built in [`build`](super::build), and in [`plain`](super::plain) for pickles that are no checkpoints.
 
 use super::names::{Global, global};
 use crate::fault::Fault;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// The number of a node.
 pub(super) type Id = u32;
 
-/// The most objects of a file. Real ones have a few for each tensor.
+/// The most objects of a file. Real files have a few for each tensor.
 const MOST_NODES: usize = 1 << 22;
 
 /// An object.
@@ -30,12 +30,12 @@ pub(super) enum Node {
     List(Vec<Id>),
     Dict(Vec<(Id, Id)>),
     Global(Arc<Global>),
-    /// The storage of this number, from this element on; see [`super::build::Storage`].
+    /// The storage of this number, starting at this element; see [`super::build::Storage`].
     Storage(usize, usize),
     Tensor(Arc<super::build::View>),
-    /// An array of NumPy's.
+    /// A NumPy array.
     Array(Arc<super::plain::Array>),
-    /// A value that Kiln can't hold: why.
+    /// A value that Kiln can't hold, with the reason.
     Refused(Arc<str>),
 }
 
@@ -64,15 +64,15 @@ impl Graph {
     }
 }
 
-/// What a pickle's environment makes of its calls.
+/// An environment that builds the results of a pickle's calls.
 pub(super) trait Builder {
-    /// What a name stands for.
+    /// Looks up the meaning of a name.
     fn global(&self, module: &str, name: &str) -> Result<Global, String> {
         global(module, name)
     }
 
-    /// What attributes make of an object: another one in its place, or nothing. Those of dicts and parameters are
-    /// nothing that Kiln keeps.
+    /// Applies attributes to an object: returns a node to replace it, or `None`. Kiln drops the attributes of dicts
+    /// and parameters.
     fn attributes(&mut self, graph: &Graph, object: Id, _: Id) -> Result<Option<Node>, Fault> {
         match graph.node(object) {
             Node::Dict(_) | Node::Tensor(_) | Node::Refused(_) => Ok(None),
@@ -80,17 +80,17 @@ pub(super) trait Builder {
         }
     }
 
-    /// What a persistent id stands for.
+    /// The object of a persistent id.
     fn persistent(&mut self, graph: &Graph, id: Id) -> Result<Node, Fault>;
 
-    /// What a function makes of arguments.
+    /// The result of calling a function with arguments.
     fn call(&mut self, graph: &Graph, function: &Global, arguments: &[Id]) -> Result<Node, Fault>;
 }
 
-/// Reads one pickle, up to its last byte, and gives its object.
+/// Reads one pickle, up to its last byte, and returns its object.
 ///
 /// # Errors
-/// If it is damaged or names what is not known. The message says at which of its bytes.
+/// If it is damaged or uses unknown names. The message says at which of its bytes.
 pub(super) fn read(
     file: &mut dyn Read,
     graph: &mut Graph,
@@ -117,25 +117,25 @@ pub(super) fn read(
 
 struct Machine<'a> {
     file: &'a mut dyn Read,
-    /// How many bytes were read.
+    /// The number of bytes read.
     at: u64,
     graph: &'a mut Graph,
     builder: &'a mut dyn Builder,
     stack: Vec<Id>,
-    /// The heights of the stack where groups begin.
+    /// The heights of the stack at which groups begin.
     marks: Vec<usize>,
     memo: HashMap<u64, Id>,
-    /// How many bytes functions have made of what they were given.
+    /// The number of bytes in the results of functions.
     made: u64,
 }
 
 impl Machine<'_> {
-    /// Runs one instruction; the object if it was the last.
+    /// Runs one instruction. Returns the object if it was the last.
     fn step(&mut self) -> Result<Option<Id>, Fault> {
         let [op] = self.bytes()?;
         match op {
             b'.' => return self.pop().map(Some),
-            // The protocol and frames say nothing that is needed.
+            // The protocol and frames carry no information that is needed.
             0x80 => {
                 let [protocol] = self.bytes()?;
                 if protocol > 5 {
@@ -250,7 +250,7 @@ impl Machine<'_> {
             }
             b'R' | 0x81 => {
                 let (arguments, function) = (self.pop()?, self.pop()?);
-                /// More than any function takes.
+                /// More arguments than any function takes.
                 const MOST: usize = 16;
                 match self.graph.node(arguments) {
                     Node::Tuple(all) if all.len() <= MOST => self.call(function, &all.clone())?,
@@ -309,14 +309,14 @@ impl Machine<'_> {
         Ok(bytes)
     }
 
-    /// An unsigned number of N bytes.
+    /// Reads an unsigned number of N bytes.
     fn number<const N: usize>(&mut self) -> Result<u64, Fault> {
         let bytes = self.bytes::<N>()?;
         let number = bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
         Ok(number)
     }
 
-    /// The text up to the end of the line.
+    /// Reads the text up to the end of the line.
     fn line(&mut self) -> Result<String, Fault> {
         let mut line = Vec::new();
         loop {
@@ -334,7 +334,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// The height of the stack below `count` objects of this group.
+    /// The height of the stack below the top `count` objects, which must be in the current group.
     fn height(&self, count: usize) -> Result<usize, Fault> {
         let floor = self.marks.last().copied().unwrap_or(0);
         let height = self.stack.len().checked_sub(count).filter(|h| *h >= floor);
@@ -350,7 +350,7 @@ impl Machine<'_> {
         Ok(self.stack[self.height(1)?])
     }
 
-    /// Takes what lies above the last mark.
+    /// Takes the objects above the last mark.
     fn group(&mut self) -> Result<Vec<Id>, Fault> {
         let mark = self
             .marks
@@ -364,7 +364,7 @@ impl Machine<'_> {
         self.push(Node::Int(number.into()))
     }
 
-    /// An integer in two's complement, with its length in front.
+    /// Reads an integer in two's complement, preceded by its length.
     fn long<const N: usize>(&mut self) -> Result<(), Fault> {
         let len = self.number::<N>()?;
         let bytes = self.take(len)?;
@@ -379,7 +379,7 @@ impl Machine<'_> {
         self.push(Node::Int(i128::from_le_bytes(wide)))
     }
 
-    /// An integer, or a bool as `00` and `01`.
+    /// Reads an integer, or a bool as `00` and `01`.
     fn decimal(&mut self) -> Result<(), Fault> {
         let line = self.line()?;
         self.push(match line.as_str() {
@@ -400,7 +400,7 @@ impl Machine<'_> {
         self.push(Node::Str(text.into()))
     }
 
-    /// A text of Python 2, or bytes, for which it had no other type.
+    /// Reads a text of Python 2, or bytes, which had the same type there.
     fn old_text<const N: usize>(&mut self) -> Result<(), Fault> {
         let len = self.number::<N>()?;
         let node = match String::from_utf8(self.take(len)?) {
@@ -416,7 +416,7 @@ impl Machine<'_> {
         self.push(Node::Bytes(bytes.into()))
     }
 
-    /// A text of protocol 0, where `\uXXXX` stands for a character.
+    /// Reads a text of protocol 0, where `\uXXXX` stands for a character.
     fn escaped_text(&mut self) -> Result<(), Fault> {
         let line = self.line()?;
         let mut text = String::new();
@@ -437,7 +437,8 @@ impl Machine<'_> {
         self.push(Node::Str(text.into()))
     }
 
-    /// A text of protocol 0 between quotes; none of PyTorch's has escapes.
+    /// Reads a text of protocol 0 between quotes. PyTorch's texts have no escapes, and those with a backslash are
+    /// refused.
     fn quoted(&mut self) -> Result<(), Fault> {
         let line = self.line()?;
         let inner = ['\'', '"']
@@ -495,7 +496,7 @@ impl Machine<'_> {
         self.push(node)
     }
 
-    /// Counts what a function has made: calls with one large argument over and over may not fill the memory.
+    /// Limits the size of function results: repeated calls with one large argument must not fill the memory.
     fn count(&mut self, made: &Node) -> Result<(), Fault> {
         let bytes = match made {
             Node::Bytes(bytes) => bytes.len(),
@@ -505,7 +506,7 @@ impl Machine<'_> {
             _ => 0,
         };
         self.made = self.made.saturating_add(bytes as u64);
-        // An entry of a dict takes a few bytes of the file and eight in memory.
+        // An entry of a dict takes a few bytes in the file and eight in memory.
         match self.made <= self.at.saturating_mul(16) {
             true => Ok(()),
             false => {
@@ -521,7 +522,7 @@ impl Machine<'_> {
     }
 }
 
-/// What an object is, in a message.
+/// The kind of an object, for messages.
 pub(super) fn kind(node: &Node) -> &'static str {
     match node {
         Node::None => "None",

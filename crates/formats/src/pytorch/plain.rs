@@ -1,4 +1,4 @@
-//! Pickles that are no checkpoints, such as data sets come in: lists and dicts of texts, numbers and arrays.
+//! Pickles that are no checkpoints, such as those of data sets: lists and dicts of texts, numbers and arrays.
 
 use super::names::{self, Global};
 use super::pickle::{self, Builder, Graph, Id, Node, kind};
@@ -13,7 +13,7 @@ use std::panic::Location;
 use std::path::Path;
 use std::sync::Arc;
 
-/// NumPy's codes of dtypes. Those of more than a byte have `<` in front.
+/// NumPy's codes of dtypes. In files, codes of more than a byte begin with `<`.
 const DTYPES: [(&str, DType); 11] = [
     ("b1", DType::Bool),
     ("u1", DType::U8),
@@ -28,7 +28,7 @@ const DTYPES: [(&str, DType); 11] = [
     ("f8", DType::F64),
 ];
 
-/// An array of NumPy's, in row-major order.
+/// A NumPy array, in row-major order.
 #[derive(Debug)]
 pub(super) struct Array {
     dtype: DType,
@@ -54,7 +54,7 @@ impl Array {
         }
     }
 
-    /// How many bytes it has.
+    /// The number of bytes.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -65,9 +65,9 @@ impl Array {
     }
 }
 
-/// Reads a pickle of Python's, of any protocol and of Python 2 or 3, without running anything: `pickle.load` of what
-/// holds numbers, texts, bytes, lists, tuples, dicts and NumPy's arrays of numbers, which become tensors. Bytes that
-/// Python 2 wrote are a text if they are UTF-8. Whole data sets of the past come in this form.
+/// Reads a Python pickle, of any protocol and of Python 2 or 3, without running code, as `pickle.load` does. It may
+/// hold numbers, texts, bytes, lists, tuples, dicts, and NumPy's arrays of numbers, which become tensors. Bytes that
+/// Python 2 wrote become a text if they are UTF-8. Many older data sets have this form.
 ///
 /// ```no_run
 /// let batch = kiln_formats::read_pickle("cifar-10-batches-py/data_batch_1")?;
@@ -77,8 +77,8 @@ impl Array {
 /// ```
 ///
 /// # Errors
-/// If the file can't be read, is damaged, holds what Kiln has no values for, or names what would run code; the
-/// message says which.
+/// If the file can't be read, is damaged, holds values of a kind that Kiln does not have, or names that would run
+/// code; the message says which.
 #[track_caller]
 pub fn read_pickle(path: impl AsRef<Path>) -> TensorResult<Value> {
     let (path, loc) = (path.as_ref(), Location::caller());
@@ -93,7 +93,7 @@ fn read(path: &Path) -> Result<Value, Fault> {
     tree::value(&graph, root, &HashMap::new(), &mut HashMap::new())
 }
 
-/// Builds what plain pickles hold.
+/// The builder of plain pickles.
 struct Plain;
 
 impl Builder for Plain {
@@ -115,7 +115,7 @@ impl Builder for Plain {
             }
             (Global::Bytes, []) => Node::Bytes(Vec::new().into()),
             (Global::ArrayDtype, [Node::Str(code), ..]) => dtype(code)?,
-            // What it is made of is behind it.
+            // Its shape, dtype and bytes follow as attributes.
             (Global::NewArray, [Node::Global(class), ..]) if **class == Global::ArrayClass => {
                 Node::Array(Array::new(DType::U8, vec![0], Vec::new().into())?.into())
             }
@@ -137,7 +137,7 @@ impl Builder for Plain {
         };
         let parts: Vec<&Node> = state.iter().map(|id| graph.node(*id)).collect();
         match (graph.node(object), &parts[..]) {
-            // Version, shape, dtype, whether columns lie side by side, bytes.
+            // Version, shape, dtype, Fortran order, bytes.
             (Node::Array(_), [_, shape, dtype, Node::Bool(columns), bytes]) => {
                 let shape = sizes(graph, shape)?;
                 let one = shape.iter().filter(|size| **size != 1).count() < 2;
@@ -145,7 +145,7 @@ impl Builder for Plain {
                 let array = Array::new(known(dtype)?, shape, contents(bytes)?)?;
                 Ok(Some(Node::Array(array.into())))
             }
-            // Version and byte order, then fields, which numbers have none of.
+            // Version and byte order, then fields, which dtypes of numbers don't have.
             (Node::Global(dtype), [_, Node::Str(order), ..])
                 if matches!(**dtype, Global::Dtype(_)) =>
             {
@@ -168,7 +168,7 @@ fn row_major(is: bool) -> Result<(), Fault> {
     }
 }
 
-/// What `numpy.dtype` gives for a code.
+/// The dtype of a NumPy code.
 fn dtype(code: &str) -> Result<Node, Fault> {
     let name = code.trim_start_matches(['<', '|', '=']);
     let found = DTYPES.iter().find(|(known, _)| *known == name);
@@ -203,7 +203,7 @@ fn sizes(graph: &Graph, shape: &Node) -> Result<Vec<usize>, String> {
 fn contents(node: &Node) -> Result<Arc<[u8]>, String> {
     match node {
         Node::Bytes(bytes) => Ok(bytes.clone()),
-        // Python 2's bytes that are a text by chance.
+        // Bytes of Python 2 that happen to be valid text.
         Node::Str(text) => Ok(text.as_bytes().into()),
         other => Err(format!("elements that are {}", kind(other))),
     }

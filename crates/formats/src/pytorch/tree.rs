@@ -1,4 +1,4 @@
-//! From the objects of a pickle to values.
+//! Conversion of the objects of a pickle to values.
 
 use super::build::View;
 use super::pickle::{Graph, Id, Node, kind};
@@ -9,33 +9,33 @@ use kiln_tensor::Tensor;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How deep lists and dicts may lie in each other.
+/// The deepest nesting of lists and dicts.
 const DEEPEST: usize = 200;
 
-/// How many values there may be where each is counted as often as it is named.
+/// The most values, where a shared value counts each time that it is named.
 const MOST_VALUES: u64 = 1 << 24;
 
-/// A node on the way: being walked over, or with so many values within.
+/// The state of a visited node: on the current path, or done, with its number of values.
 #[derive(Clone, Copy)]
 enum Walked {
     Open,
     Done(u64),
 }
 
-/// The walk that finds out whether an object is a tree of values.
+/// The walk that checks that an object is a tree of values.
 pub(super) struct Walk<'a> {
     graph: &'a Graph,
     walked: HashMap<Id, Walked>,
     path: Vec<String>,
-    /// The tensors, and what one that is at a path is called.
+    /// The tensors, each with the path of one place that names it.
     pub views: Vec<(Arc<View>, String)>,
 }
 
 impl<'a> Walk<'a> {
-    /// Walks over what is within the node.
+    /// Walks over the node and everything within it.
     ///
     /// # Errors
-    /// If it holds itself, is too deep or too large, or holds what Kiln has no values for.
+    /// If it contains itself, is too deep or too large, or holds values of a kind that Kiln does not have.
     pub(super) fn over(graph: &'a Graph, root: Id) -> Result<Walk<'a>, Fault> {
         let mut walk = Walk {
             graph,
@@ -108,7 +108,7 @@ impl<'a> Walk<'a> {
         Ok(count)
     }
 
-    /// That what is at this path can't be had.
+    /// The error for the value at the current path.
     fn refused(&self, why: &str) -> Fault {
         const SHOWN: usize = 20;
         let path = match &self.path[..] {
@@ -119,7 +119,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A number, a text or the like.
+/// The value of a node without parts, such as a number or a text.
 fn scalar(node: &Node) -> Option<Value> {
     Some(match node {
         Node::None => Value::None,
@@ -132,7 +132,7 @@ fn scalar(node: &Node) -> Option<Value> {
     })
 }
 
-/// The value of a node that was walked over; what is named twice is shared.
+/// Builds the value of a node that was walked over; objects that are named twice are shared.
 pub(super) fn value(
     graph: &Graph,
     id: Id,

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-/// Writes a checkpoint that PyTorch opens, `torch.load(path, weights_only=True)`: a tensor, a number, a text, or
-/// dicts and lists of these. Tensors that share their values, as tied weights do, are written once, and share them again
-/// in PyTorch. A reader sees the old file or the whole new one, never a part.
+/// Writes a checkpoint that PyTorch opens with `torch.load(path, weights_only=True)`: a tensor, a number, a text, or
+/// dicts and lists of these. Tensors that share their values, as tied weights do, are written once, and share them
+/// again in PyTorch. A reader sees the old file or the whole new one, never a part.
 ///
 /// ```no_run
 /// use kiln_formats::{StateDict, Value};
@@ -77,7 +77,7 @@ struct Archive<'a, W: Write + Seek> {
 }
 
 impl<W: Write + Seek> Archive<'_, W> {
-    /// A file of about so many bytes, not compressed, which begins where PyTorch can map it into memory.
+    /// Writes an uncompressed file of about `bytes` bytes, aligned so that PyTorch can map it into memory.
     fn file(
         &mut self,
         name: &str,
@@ -98,10 +98,10 @@ impl<W: Write + Seek> Archive<'_, W> {
 /// A pickle of protocol 2 that is being written.
 struct Pickle {
     bytes: Vec<u8>,
-    /// Each has a storage, numbered in this order.
+    /// The tensors, each with a storage, numbered in this order.
     tensors: Vec<Tensor>,
-    /// The storage of each by what identifies its values, which several tensors may hold: the weights of layers that
-    /// are tied.
+    /// The storage number of each value, by the value's identity: several tensors may share a value, such as tied
+    /// weights.
     numbers: HashMap<(usize, u32), usize>,
 }
 
@@ -117,7 +117,7 @@ impl Pickle {
             }
             Value::Str(text) => self.text(text)?,
             Value::Bytes(bytes) => {
-                // As Python writes them in this protocol: a text of their characters.
+                // Python writes bytes in this protocol as a text of their characters.
                 self.op(b"c_codecs\nencode\n(");
                 let text: String = bytes.iter().map(|b| char::from(*b)).collect();
                 self.text(&text)?;
@@ -173,8 +173,8 @@ impl Pickle {
         Ok(())
     }
 
-    /// `_rebuild_tensor_v2(('storage', class, key, 'cpu', elements), 0, sizes, strides, False, {})`, or the third
-    /// version, with a dtype behind, where storages are of bytes.
+    /// Writes `_rebuild_tensor_v2(('storage', class, key, 'cpu', elements), 0, sizes, strides, False, {})`, or for
+    /// storages of bytes the third version, which has a dtype at the end.
     fn tensor(&mut self, tensor: &Tensor) -> Result<(), Fault> {
         let (dtype, shape) = (tensor.dtype(), tensor.shape()?);
         let row = DTYPES.iter().find(|(d, ..)| *d == dtype);
@@ -211,7 +211,7 @@ impl Pickle {
         Ok(())
     }
 
-    /// The number of the storage that a tensor's values are in.
+    /// The number of the storage that holds a tensor's values.
     fn storage(&mut self, tensor: &Tensor) -> usize {
         let handle = tensor.as_ref();
         let values = (Arc::as_ptr(&handle.node) as usize, handle.output);

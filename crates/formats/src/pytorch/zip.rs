@@ -23,7 +23,7 @@ pub(super) fn open(file: File) -> Result<Contents, Fault> {
     let (mut graph, mut parts) = (pickle::Graph::default(), Parts::default());
     let root = entry(&mut archive, &name).and_then(|mut entry| {
         let root = pickle::read(&mut BufReader::new(&mut entry), &mut graph, &mut parts)?;
-        // The checksum is compared at the end.
+        // Reading to the end makes the archive compare the checksum.
         std::io::copy(&mut entry, &mut std::io::sink())?;
         Ok(root)
     });
@@ -42,7 +42,7 @@ pub(super) fn open(file: File) -> Result<Contents, Fault> {
     })
 }
 
-/// The name of the pickle.
+/// The name of the pickle in the archive.
 fn pickle_name(archive: &ZipArchive<BufReader<File>>) -> Result<String, Fault> {
     let mut names = Vec::new();
     for name in archive.file_names() {
@@ -67,7 +67,7 @@ fn pickle_name(archive: &ZipArchive<BufReader<File>>) -> Result<String, Fault> {
     Ok(found.ok_or_else(none)?.clone())
 }
 
-/// Whether the storages are in the byte order that Kiln does not have.
+/// True if the storages are big-endian, unlike Kiln's tensors.
 fn byte_order(archive: &mut ZipArchive<BufReader<File>>, folder: &str) -> Result<bool, Fault> {
     let name = format!("{folder}/byteorder");
     if archive.index_for_name(&name).is_none() {
@@ -86,7 +86,7 @@ fn byte_order(archive: &mut ZipArchive<BufReader<File>>, folder: &str) -> Result
     order.map_err(|e| e.within(name))
 }
 
-/// A file of the archive. Its checksum is compared if it has one: PyTorch may write 0 for none.
+/// A file of the archive. Its checksum is compared if there is one: PyTorch may write 0 for none.
 pub(super) fn entry<'a>(
     archive: &'a mut ZipArchive<BufReader<File>>,
     name: &str,

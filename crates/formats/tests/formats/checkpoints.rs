@@ -103,7 +103,7 @@ fn what_is_written_is_read() -> Result<()> {
         assert_eq!(format!("{again:?}"), format!("{value:?}"));
         assert_same(&again.tensors()?, &value.tensors()?)?;
     }
-    // All dtypes, and no tensors at all.
+    // All dtypes, and a list without tensors.
     let all = DType::ALL.map(|d| (d.name(), Tensor::arange(0, 5, 1).to_dtype(d)));
     save(Value::dict(all.clone()), &path)?;
     assert_same(
@@ -208,7 +208,7 @@ fn what_is_shared_is_written_once() -> Result<()> {
     let size = std::fs::metadata(&path).expect("it was written").len();
     assert!((once..once + 4000).contains(&size), "{size}");
     assert_same(&load(&path)?.state_dict()?, &state)?;
-    // What is equal, but not the same, stays apart; so do results of what is shared.
+    // Equal but separate tensors stay separate; so do results computed from shared ones.
     let apart = vec![&weight + 0.0, &weight + 0.0, weight.transpose(0, 1)];
     save(apart.clone(), &path)?;
     let size = std::fs::metadata(&path).expect("it was written").len();

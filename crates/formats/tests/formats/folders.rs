@@ -84,7 +84,7 @@ fn an_index_names_files_beside_it() -> Result<()> {
         let text = try_one(map);
         assert!(text.contains(part), "{map}: {text}");
     }
-    // Parts of checkpoints of PyTorch's, as `pytorch_model.bin.index.json` has them.
+    // Shards that are PyTorch checkpoints, as in `pytorch_model.bin.index.json`.
     save(state(), folder.0.join("b.bin"))?;
     fs::write(&index, "{\"weight_map\": {\"layer2.weight\": \"b.bin\"}}")
         .expect("it can be written");

@@ -1,4 +1,4 @@
-//! Pickles that want to run code or take memory, and damaged files.
+//! Pickles that try to run code or to exhaust memory, and damaged files.
 
 use crate::{Folder, fixture, message};
 use kiln_formats::{Value, load};
@@ -28,7 +28,7 @@ fn write(path: &Path, pickle: &[u8], storages: &[&[u8]], compressed: bool) {
     zip.finish().expect("the end");
 }
 
-/// What reading a checkpoint of this pickle gives.
+/// The result of reading a checkpoint of this pickle.
 fn read(pickle: &[u8], storages: &[&[u8]]) -> Result<Value> {
     let folder = Folder::new(&format!("hostile-{:?}", std::thread::current().id()));
     let path = folder.0.join("x.pt");
@@ -36,7 +36,7 @@ fn read(pickle: &[u8], storages: &[&[u8]]) -> Result<Value> {
     load(&path)
 }
 
-/// A tensor of f32 over storage 0 of so many elements: sizes and strides as pickled tuples.
+/// A pickled f32 tensor over storage 0 with `elements` elements: sizes and strides as pickled tuples.
 fn tensor(elements: &[u8], offset: &[u8], sizes: &[u8], strides: &[u8]) -> Vec<u8> {
     let mut pickle = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storage".to_vec();
     for part in [
@@ -86,7 +86,7 @@ fn code_is_never_run() {
 #[test]
 fn functions_take_what_they_take_in_pytorch() {
     for pickle in [
-        // Calls of results, of classes, with too much and too little.
+        // Calls of results and of classes, with too few and too many arguments.
         &b"ccollections\nOrderedDict\n)R)R."[..],
         b"ctorch\nSize\n)R.",
         b"ctorch\nfloat32\n)R.",
@@ -101,7 +101,7 @@ fn functions_take_what_they_take_in_pytorch() {
         b"ctorch\nSize\n.",
         b"(X\x07\0\0\0storagetQ.",
         b"NQ.",
-        // A machine without what it needs.
+        // Instructions without the operands that they need.
         b".", b"t.", b"R.", b"h\x05.", b"a.", b"K\x01K\x02\x87.", b"(0.", b"K\x01(a.", b"}K\x01u.", b"q\0.", b"",
         b"\x80\x09.", b"\x95\xff\xff\xff\xff\xff\xff\xff\xffN", b"X\xff\xff\xff\xffab", b"\x8d\xff\xff\xff\xff\xff\xff\xff\xffab",
         b"\x8b\xff\xff\xff\x7fab", b"\x8a\x11aaaaaaaaaaaaaaaaa.", b"I1e5\n.", b"Fx\n.", b"V\\u12\n.", b"S'\\x00'\n.",
@@ -113,7 +113,7 @@ fn functions_take_what_they_take_in_pytorch() {
         let text = e.to_string();
         assert!(text.contains("x/data.pkl: ") || text.contains("the object"), "{}: {text}", pickle.escape_ascii());
     }
-    // What protocol 0 writes of a few values.
+    // Protocol 0's text for a few values.
     let value = read(
         b"(lp0\nI5\naL7L\naF1.5\naV\\u00fc\\U0001f600x\naS'a'\naI01\na(dp1\nS'k'\nNsa.",
         &[],
@@ -126,10 +126,10 @@ fn functions_take_what_they_take_in_pytorch() {
 
 #[test]
 fn what_is_endless_or_too_large_is_refused() {
-    // A list that holds itself, and one that holds itself by a detour.
+    // A list that contains itself, directly and by a detour.
     assert!(message(read(b"]q\0h\0a.", &[])).contains("0: it holds itself"));
     assert!(message(read(b"]q\0(h\0ta.", &[])).contains("0.0: it holds itself"));
-    // Deep: nothing overflows.
+    // Deep nesting does not overflow the stack.
     let deep = [&b"]".repeat(100_000)[..], &b"a".repeat(99_999), b"."].concat();
     assert!(message(read(&deep, &[])).contains("nested more than 200 levels deep"));
     // Each list holds the one before ten times: 10^9 values in few bytes.
@@ -139,7 +139,7 @@ fn what_is_endless_or_too_large_is_refused() {
     }
     laughs.push(b'.');
     assert!(message(read(&laughs, &[])).contains("values"));
-    // Objects without end, and memories of them at any place.
+    // Too many objects, and memo entries at any place.
     let many = [&b"("[..], &b"N".repeat(5 << 20), b"t."].concat();
     assert!(message(read(&many, &[])).contains("objects"));
     let memo = read(b"Nr\xff\xff\xff\xffj\xff\xff\xff\xff\x85.", &[]);
@@ -169,7 +169,7 @@ fn tensors_lie_in_their_storages() {
             b"\x8a\x06\0\0\0\0\0\x01\x85",
             b"K\x00\x85",
         ),
-        // More and less than the archive has.
+        // Larger and smaller than the archive's storage.
         tensor(b"K\x05", b"K\x00", b"K\x04\x85", b"K\x01\x85"),
         tensor(b"K\x03", b"K\x00", b"K\x03\x85", b"K\x01\x85"),
         tensor(huge, b"K\x00", b"K\x03\x85", b"K\x01\x85"),
@@ -239,7 +239,7 @@ fn damage_is_an_error_or_changes_nothing() -> Result<()> {
                 refused += 1;
                 continue;
             };
-            // Checksums cover all that the zip form holds, save where there are none.
+            // Checksums cover all of the zip form, except where there are none.
             if name == "zip.pt" || name == "compressed.pt" {
                 for (key, t) in found.iter() {
                     let wanted = wanted.get(key).expect("a name that was there");

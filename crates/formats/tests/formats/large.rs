@@ -1,4 +1,5 @@
-//! What a large checkpoint costs: `cargo test --release -p kiln-formats --test formats -- --ignored --nocapture large`.
+//! The cost of a large checkpoint: `cargo test --release -p kiln-formats --test formats -- --ignored --nocapture
+//! large`.
 
 use crate::Folder;
 use kiln_formats::{StateDict, load, save};
@@ -9,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// Seconds of the fastest of some runs.
+/// The time of the fastest of several runs, in seconds.
 fn fastest(mut f: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut least = f64::INFINITY;
     for _ in 0..7 {
@@ -20,7 +21,7 @@ fn fastest(mut f: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(least)
 }
 
-/// Reads a file, and sums what it holds up by CRC-32, as the form's checksums do.
+/// Reads a file, and computes the CRC-32 of its contents, as the form's checksums do.
 fn summed(path: &Path) -> u32 {
     let mut file = File::open(path).expect("it was written");
     let (mut sum, mut block) = (flate2::Crc::new(), vec![0; 1 << 20]);
@@ -32,7 +33,7 @@ fn summed(path: &Path) -> u32 {
     }
 }
 
-/// A number of kB of this process, in bytes.
+/// A figure of this process, which the system reports in kB, in bytes.
 fn memory(what: &str) -> f64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix(what));
@@ -42,7 +43,7 @@ fn memory(what: &str) -> f64 {
 
 const PARTS: usize = 16;
 const ELEMENTS: usize = 16 << 20;
-/// Says where the file is to the process that reads it.
+/// The variable that passes the file's path to the process that reads it.
 const FILE: &str = "KILN_LARGE";
 
 #[test]
@@ -63,7 +64,7 @@ fn large_checkpoints_cost_little_more_than_reading_them() -> Result<()> {
         )
     };
     save((0..PARTS).map(part).collect::<StateDict>(), &path)?;
-    // A process that has written it would have memory left to read it into.
+    // A new process reads the file, since this one has free memory left from writing it.
     let name = "large::large_checkpoints_cost_little_more_than_reading_them";
     let read = Command::new(std::env::current_exe().expect("this program"))
         .args(["--ignored", "--nocapture", "--exact", name])

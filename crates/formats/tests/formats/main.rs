@@ -1,4 +1,4 @@
-//! What files promise.
+//! Tests of file formats.
 
 mod checkpoints;
 mod folders;
@@ -11,7 +11,7 @@ mod tables;
 
 use kiln_tensor::Result;
 
-/// The message of what must be an error.
+/// The message of an expected error.
 fn message<T>(result: Result<T>) -> String {
     match result {
         Ok(_) => panic!("this must be an error"),
@@ -26,7 +26,7 @@ fn fixture(name: &str) -> std::path::PathBuf {
         .join(name)
 }
 
-/// A folder of a test's own, removed at the end.
+/// A folder of one test, removed at the end.
 struct Folder(std::path::PathBuf);
 
 impl Folder {

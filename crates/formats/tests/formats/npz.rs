@@ -29,7 +29,7 @@ fn tensors_survive_by_name() -> Result<()> {
             );
             assert_eq!(read[name].to_bytes()?, want.to_bytes()?);
         }
-        // What was read goes back in.
+        // The tensors that were read are written again.
         write_npz(&stored, read)?;
     }
     let size = |path| std::fs::metadata(path).unwrap().len();
@@ -74,7 +74,7 @@ fn damage_names_the_member() -> Result<()> {
             }
         }
         std::fs::write(&path, &bytes).unwrap();
-        // No panic; what is still read has the values that were written.
+        // No panic; whatever is still read has the values that were written.
         if let Ok(read) = read_npz(&path) {
             for x in read.values() {
                 assert_eq!(x.to_vec::<i64>()?, Vec::from_iter(0..100));
