@@ -11,8 +11,8 @@ use std::io::Read;
 use std::panic::Location;
 use std::path::Path;
 
-/// Whether a file is there and has a checksum, in hexadecimal digits: an MD5 of 32, a SHA-256 of 64, or the first
-/// digits of a SHA-256, at least 8 of them, as names of PyTorch's weights end with. torchvision's `check_integrity`.
+/// True if a file exists and has a checksum, in hexadecimal digits: an MD5 of 32, a SHA-256 of 64, or the first
+/// digits of a SHA-256, at least 8 of them, as in the names of PyTorch's weights. torchvision's `check_integrity`.
 ///
 /// ```
 /// use kiln_data::check_integrity;
@@ -24,7 +24,7 @@ use std::path::Path;
 /// ```
 ///
 /// # Errors
-/// If the file can't be read, or the checksum is none.
+/// If the file can't be read, or `checksum` is no checksum.
 #[track_caller]
 pub fn check_integrity(path: impl AsRef<Path>, checksum: &str) -> Result<bool> {
     let (path, loc) = (path.as_ref(), Location::caller());

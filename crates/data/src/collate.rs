@@ -1,4 +1,4 @@
-//! Making a batch of samples.
+//! Collating samples into batches.
 
 use half::{bf16, f16};
 use kiln_base::Loc;
@@ -6,23 +6,23 @@ use kiln_tensor::{Error, ErrorKind, Result, Tensor};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-/// Samples that know how to become a batch: PyTorch's `default_collate`.
+/// Samples that can be collated into a batch: PyTorch's `default_collate`.
 ///
 /// | samples | batch |
 /// |---|---|
 /// | tensors of one shape and dtype | a tensor with one dim more, in front |
 /// | numbers and bools | a vector of their dtype (`usize`: i64) |
 /// | strings | a `Vec` of them |
-/// | tuples, arrays, `Vec`s of one length | the same of batches |
+/// | tuples, arrays, `Vec`s of one length | the same, with a batch in place of each part |
 /// | `BTreeMap`s with the same keys | a map of batches |
 ///
-/// Batches hold values and no history. A struct becomes a sample by implementing this, which takes its
-/// fields apart; for one loader, [`crate::LoaderBuilder::collate`] does.
+/// Batches hold values without autograd history. Implement this trait to make a struct a sample, by taking its fields
+/// apart; for one loader, use [`crate::LoaderBuilder::collate`].
 pub trait Collate: Sized {
-    /// What a batch of these samples is.
+    /// The type of a batch of these samples.
     type Batch: Send + 'static;
 
-    /// The batch of these samples, of which there is at least one.
+    /// Collates these samples, of which there is at least one.
     ///
     /// # Errors
     /// If the samples don't fit together; the message says which and how.
@@ -30,7 +30,7 @@ pub trait Collate: Sized {
 }
 
 fn unequal(message: String) -> Error {
-    // The loader knows the user's line.
+    // The loader adds the user's line.
     Error::new(ErrorKind::Value, "collate", message, Loc::UNKNOWN)
 }
 
@@ -176,7 +176,7 @@ impl<K: Ord + Debug + Send + 'static, T: Collate> Collate for BTreeMap<K, T> {
     }
 }
 
-/// The batch of a part, whose errors say which part of the samples it is.
+/// Adds the part of the samples to the error of its batch.
 fn within<B>(batch: Result<B>, part: impl std::fmt::Display) -> Result<B> {
     batch.map_err(|e| e.with_note(format!("in part {part} of the samples")))
 }

@@ -1,4 +1,4 @@
-//! Datasets whose samples are found by index, and what is made of them.
+//! Datasets whose samples are found by index, and datasets derived from them.
 
 use crate::fault::invalid;
 use kiln_tensor::Result;
@@ -27,22 +27,22 @@ pub trait Dataset: Send + Sync + 'static {
     /// One sample, such as `(image, label)`.
     type Item: Send + 'static;
 
-    /// How many samples there are.
+    /// The number of samples.
     fn len(&self) -> usize;
 
-    /// The sample at `index`, which is below [`Dataset::len`]. Random numbers drawn here, from
-    /// [`crate::Rng::from_default`] or by `Tensor::rand` and its kin, are repeatable under a loader.
+    /// Returns the sample at `index`, which is below [`Dataset::len`]. Random numbers drawn here, from
+    /// [`crate::Rng::from_default`] or by functions such as `Tensor::rand`, are reproducible under a loader.
     ///
     /// # Errors
-    /// Whatever keeps the sample from being loaded; the loader hands it on and names the index.
+    /// Any failure to load the sample; the loader passes it on and names the index.
     fn get(&self, index: usize) -> Result<Self::Item>;
 
-    /// Whether there are no samples.
+    /// True if there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The samples that `f` makes of these, each time anew.
+    /// The samples with `f` applied to each, anew at each access.
     fn map<U, F>(self, f: F) -> Map<Self, F>
     where
         Self: Sized,
@@ -68,7 +68,7 @@ macro_rules! forward {
 }
 forward!(Arc<D>, Box<D>);
 
-/// Samples that a function makes of their indices.
+/// Samples that a function computes from their indices.
 ///
 /// ```
 /// use kiln_data::{Dataset, FnDataset};
@@ -152,7 +152,7 @@ impl<D: Dataset> Subset<D> {
         }
     }
 
-    /// Where the samples lie in the whole dataset.
+    /// The indices of the samples in the whole dataset.
     pub fn indices(&self) -> &[usize] {
         &self.indices
     }
@@ -180,11 +180,11 @@ impl<D: Dataset> Dataset for Subset<D> {
     }
 }
 
-/// The samples of several datasets, one after another. Datasets of different types that have the same
-/// samples go in as `Box<dyn Dataset<Item = …>>`.
+/// The samples of several datasets, one after another. Datasets of different types with the same sample type can be
+/// passed as `Box<dyn Dataset<Item = …>>`.
 pub struct ConcatDataset<D> {
     datasets: Vec<D>,
-    /// Where each dataset ends.
+    /// The end of each dataset in the sequence.
     ends: Vec<usize>,
 }
 

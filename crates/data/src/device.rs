@@ -3,10 +3,10 @@
 use kiln_tensor::{Device, Tensor};
 use std::collections::BTreeMap;
 
-/// Batches that can be brought to a device with all their tensors: tensors, and tuples, arrays, `Vec`s, `Option`s and
-/// `BTreeMap`s of what can; texts stay as they are.
+/// Batches that can be moved to a device with all their tensors: tensors, and tuples, arrays, `Vec`s, `Option`s and
+/// `BTreeMap`s of movable parts; texts stay as they are.
 ///
-/// Copies to a GPU go through page-locked memory and run beside what else it does, as PyTorch's do with
+/// Copies to a GPU go through page-locked memory, concurrent with the GPU's other work, as PyTorch's do with
 /// `pin_memory` and `non_blocking`.
 ///
 /// ```

@@ -6,11 +6,11 @@ use kiln_tensor::Result;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// No epoch was set.
+/// The epoch of a sampler without `set_epoch`: the loader's count is used.
 const LOADERS_EPOCH: u64 = u64::MAX;
 
-/// The indices of one of several processes: every `num_replicas`-th of an order that all processes
-/// share. All get equally many: the first indices come twice where the number doesn't divide.
+/// The indices of one of several processes: every `num_replicas`-th index of an order that all processes share. All
+/// get the same number: if `num_replicas` does not divide the length, the first indices come twice.
 ///
 /// The order depends on the sampler's own seed, which must be the same in all processes, and on the
 /// loader's count of passes, so it changes at each pass without [`DistributedSampler::set_epoch`] too.
@@ -51,7 +51,7 @@ impl DistributedSampler {
         })
     }
 
-    /// Whether the order is random.
+    /// If true, the order is random.
     pub fn shuffle(mut self, shuffle: bool) -> DistributedSampler {
         self.shuffle = shuffle;
         self
@@ -63,19 +63,20 @@ impl DistributedSampler {
         self
     }
 
-    /// Leaves out the last indices where the number doesn't divide, rather than repeating the first.
+    /// If true, leaves out the last indices when `num_replicas` does not divide the length, instead of repeating the
+    /// first ones.
     pub fn drop_last(mut self, drop_last: bool) -> DistributedSampler {
         self.drop_last = drop_last;
         self
     }
 
-    /// Sets the epoch of the passes that start from now on. Only needed where processes count their
-    /// passes differently. Share the sampler as an `Arc` to keep hold of it.
+    /// Sets the epoch of the passes that start from now on. It is only needed if processes count their passes
+    /// differently. Share the sampler as an `Arc` to keep access to it.
     pub fn set_epoch(&self, epoch: u64) {
         self.epoch.store(epoch, Ordering::SeqCst);
     }
 
-    /// How many indices each process gets.
+    /// The number of indices of each process.
     fn share(&self) -> usize {
         match self.drop_last {
             true => self.len / self.num_replicas,
@@ -98,7 +99,7 @@ impl Sampler for DistributedSampler {
         let shuffle = || Pass { seed, epoch }.rng().order(self.len);
         let order = self.shuffle.then(shuffle);
         let (rank, step, share, len) = (self.rank, self.num_replicas, self.share(), self.len);
-        // Never asks an empty order: its share is 0.
+        // The modulus is not 0: the share of an empty order is 0.
         Box::new((0..share).map(move |n| {
             let place = (rank as u128 + n as u128 * step as u128) % len as u128;
             let place = place as usize;

@@ -1,9 +1,9 @@
-//! How errors of this crate are made.
+//! Constructors of this crate's errors.
 
 use kiln_tensor::{Error, ErrorKind};
 use std::panic::Location;
 
-/// An argument that doesn't fit.
+/// An error for an argument that doesn't fit.
 pub(crate) fn invalid(
     op: &str,
     message: impl Into<String>,

@@ -7,10 +7,10 @@ pub type Stream<T> = Box<dyn Iterator<Item = Result<T>> + Send>;
 
 /// Samples that are read in order and may never end: PyTorch's `IterableDataset`.
 ///
-/// Workers of a loader share one stream, so every sample comes once, in order, whatever their number;
-/// reading the stream takes turns, collating does not. What is costly belongs into the collation.
+/// The workers of a loader share one stream, so every sample comes once, in order, for any number of workers. They
+/// take turns in reading the stream, and collate concurrently. Put costly work into the collation.
 ///
-/// A closure that makes the iterator is an iterable dataset:
+/// A closure that returns the iterator is an iterable dataset:
 ///
 /// ```
 /// use kiln_data::DataLoader;
@@ -25,7 +25,7 @@ pub trait IterableDataset: Send + Sync + 'static {
     /// One sample.
     type Item: Send + 'static;
 
-    /// Starts a pass. Random numbers drawn while it is made and read are repeatable under a loader.
+    /// Starts a pass. Random numbers drawn by this call and while the stream is read are reproducible under a loader.
     fn iter(&self) -> Stream<Self::Item>;
 }
 

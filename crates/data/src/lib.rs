@@ -1,8 +1,8 @@
 //! Datasets, samplers and loaders, under PyTorch's names.
 //!
-//! A [`Dataset`] finds samples by index, an [`IterableDataset`] reads them in order. A [`DataLoader`]
-//! makes batches of them, in threads if asked to. [`tqdm`] and [`Progress`] show how far it is, with the feature
-//! `progress`; `check_integrity` verifies files, with the feature `checksum`.
+//! A [`Dataset`] finds samples by index, an [`IterableDataset`] reads them in order. A [`DataLoader`] makes batches
+//! of them, optionally in threads. [`tqdm`] and [`Progress`] show the progress, with the feature `progress`;
+//! `check_integrity` verifies files, with the feature `checksum`.
 
 #[cfg(feature = "checksum")]
 mod checksum;

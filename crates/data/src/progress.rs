@@ -1,7 +1,8 @@
-//! How far long work is.
+//! Progress of long work.
 //!
-//! With the feature `progress` a line on the standard error shows it where that is a terminal; without it, into
-//! pipes, and where `KILN_PROGRESS` is `off`, nothing is shown. Work of less than half a second shows nothing either.
+//! With the feature `progress` a line on the standard error shows it, if that is a terminal. Without the feature,
+//! with output into pipes, or if `KILN_PROGRESS` is `off`, nothing is shown. Neither is work of less than half a
+//! second.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -16,12 +17,12 @@ use shown::Bar;
 #[cfg(not(feature = "progress"))]
 use silent::Bar;
 
-/// How long work takes before its line is shown.
+/// The time that work takes before its line is shown.
 #[cfg(feature = "progress")]
 const DELAY: Duration = Duration::from_millis(500);
 
-/// The progress of some long work: how much is done, how fast, how long it will take, and metrics. Clones are the
-/// same line.
+/// The progress of some long work: the part that is done, the rate, the remaining time, and metrics. Clones share the
+/// line.
 ///
 /// ```
 /// use kiln_data::Progress;
@@ -38,37 +39,37 @@ const DELAY: Duration = Duration::from_millis(500);
 pub struct Progress(Bar);
 
 impl Progress {
-    /// The progress of `total` steps, which are called `what`; of work of unknown length with `None`.
+    /// The progress of `total` steps of work named `what`; `None` for work of unknown length.
     pub fn new(what: impl Into<String>, total: impl Into<Option<u64>>) -> Progress {
         Progress(Bar::new(what.into(), total.into(), false))
     }
 
-    /// The progress of work on so many bytes.
+    /// The progress of work on `total` bytes.
     pub fn of_bytes(what: impl Into<String>, total: impl Into<Option<u64>>) -> Progress {
         Progress(Bar::new(what.into(), total.into(), true))
     }
 
-    /// Whether nothing is ever shown, for programs that print lines in place of it.
+    /// True if nothing is ever shown, for programs that print lines instead.
     pub fn is_hidden(&self) -> bool {
         self.0.is_hidden()
     }
 
-    /// So many more steps are done.
+    /// Counts `steps` more steps as done.
     pub fn inc(&self, steps: u64) {
         self.0.inc(steps);
     }
 
-    /// So many steps are done of how many.
+    /// Sets the number of steps that are done, and the total.
     pub fn set(&self, done: u64, total: u64) {
         self.0.set(done, total);
     }
 
-    /// What is being done.
+    /// Sets the name of the current work.
     pub fn set_description(&self, what: impl Into<String>) {
         self.0.set_description(what.into());
     }
 
-    /// Metrics by name, behind the rate: numbers with four significant digits, anything else as it prints.
+    /// Shows metrics by name, behind the rate: numbers with four significant digits, anything else as it prints.
     pub fn set_postfix<N: Display, M: Metric>(&self, metrics: impl IntoIterator<Item = (N, M)>) {
         if self.is_hidden() {
             return;
@@ -80,27 +81,27 @@ impl Progress {
         self.0.set_message(text.join(", "));
     }
 
-    /// A text in place of metrics.
+    /// Shows a text in place of metrics.
     pub fn set_message(&self, text: impl Into<String>) {
         self.0.set_message(text.into());
     }
 
-    /// A text in front of the metrics that is asked for whenever the line is drawn.
+    /// Shows a text in front of the metrics, which is computed whenever the line is drawn.
     pub fn live(&self, text: impl Fn() -> String + Send + Sync + 'static) {
         self.0.live(text);
     }
 
-    /// Draws the line again and again, even if nothing is done meanwhile.
+    /// Redraws the line at an interval, even without progress.
     pub fn tick_every(&self, interval: Duration) {
         self.0.tick_every(interval);
     }
 
-    /// Calls what prints to the terminal, between whose lines this one would stand.
+    /// Calls a function that prints to the terminal, and hides the line meanwhile.
     pub fn suspend<R>(&self, f: impl FnOnce() -> R) -> R {
         self.0.suspend(f)
     }
 
-    /// An iterator that counts its items as steps once the next one is asked for.
+    /// An iterator that counts each item as a step when the next one is requested.
     pub fn wrap<I: IntoIterator>(&self, items: I) -> Tqdm<I::IntoIter> {
         Tqdm {
             items: items.into_iter(),
@@ -110,20 +111,20 @@ impl Progress {
         }
     }
 
-    /// The work is done; the line stays.
+    /// Ends the work; the line stays.
     pub fn finish(&self) {
         self.0.finish(false);
     }
 
-    /// The work is done; the line is removed.
+    /// Ends the work; the line is removed.
     pub fn finish_and_clear(&self) {
         self.0.finish(true);
     }
 }
 
-/// What [`Progress::set_postfix`] shows.
+/// A value that [`Progress::set_postfix`] can show.
 pub trait Metric {
-    /// As it is shown.
+    /// The text of the metric.
     fn text(&self) -> String;
 }
 
@@ -156,7 +157,7 @@ fn number(x: f64) -> String {
     format!("{x:.*}", digits.max(0) as usize)
 }
 
-/// The items of `items`, such as the batches of a loader, with a line of progress: tqdm's `tqdm`. For metrics, take
+/// The items of `items`, such as the batches of a loader, with a progress line: tqdm's `tqdm`. To show metrics, use
 /// [`Progress::wrap`].
 ///
 /// ```
@@ -178,14 +179,14 @@ pub fn tqdm<I: IntoIterator>(items: I) -> Tqdm<I::IntoIter> {
 pub struct Tqdm<I> {
     items: I,
     progress: Progress,
-    /// An item was given whose work is not counted yet.
+    /// True if an item was returned whose work is not counted yet.
     open: bool,
-    /// The line ends with the iterator.
+    /// True if the line ends with the iterator.
     owned: bool,
 }
 
 impl<I> Tqdm<I> {
-    /// The line of progress, for metrics.
+    /// The progress line, for metrics.
     pub fn progress(&self) -> &Progress {
         &self.progress
     }

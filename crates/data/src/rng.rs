@@ -2,10 +2,10 @@
 
 use kiln_tensor::draw_seed;
 
-/// A stream of random numbers that depends on its seed alone: SplitMix64 (Steele et al., 2014).
+/// A stream of random numbers that depends only on its seed: SplitMix64 (Steele et al., 2014).
 ///
-/// Inside [`crate::Dataset::get`], take one from [`Rng::from_default`]: a loader seeds it by its own
-/// seed, the epoch and the sample's place in the order, so augmentations don't depend on the workers.
+/// Inside [`crate::Dataset::get`], take a stream from [`Rng::from_default`]. A loader seeds it by its own seed, the
+/// epoch and the sample's place in the order, so augmentations don't depend on the workers.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -36,7 +36,7 @@ impl Rng {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Brings the items into a random order; every order is as likely (Fisher and Yates).
+    /// Shuffles the items; every order has the same probability (Fisher and Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
@@ -46,13 +46,13 @@ impl Rng {
     /// `0..n` in a random order.
     ///
     /// # Panics
-    /// If there is no memory for so many numbers.
+    /// If there is no memory for `n` numbers.
     pub fn permutation(&mut self, n: usize) -> Vec<usize> {
         let order = self.try_permutation(n);
         order.unwrap_or_else(|| panic!("there is no memory for the order of {n} items"))
     }
 
-    /// The same, if there is memory for it.
+    /// The same, or `None` if there is no memory for it.
     pub(crate) fn try_permutation(&mut self, n: usize) -> Option<Vec<usize>> {
         let mut order = Vec::new();
         order.try_reserve_exact(n).ok()?;
@@ -73,19 +73,19 @@ impl Rng {
     }
 }
 
-/// Longer orders are computed item by item.
+/// The longest order that is stored; longer ones are computed item by item.
 const LONGEST_TABLE: usize = 1 << 27;
 
-/// `0..n` in an order.
+/// A permutation of `0..n`.
 pub(crate) enum RandomOrder {
-    /// One after the other.
+    /// A stored permutation.
     Table(Vec<usize>),
-    /// By a Feistel network over the least even number of bits that holds them (Black and Rogaway, 2002),
-    /// which takes no memory.
+    /// A Feistel network over the least even number of bits that holds `0..n` (Black and Rogaway, 2002), which takes
+    /// no memory.
     Network {
-        /// How many.
+        /// The number of items.
         n: usize,
-        /// A key a round.
+        /// The keys of the rounds.
         keys: [u64; 6],
     },
 }
@@ -100,7 +100,7 @@ impl RandomOrder {
         let half = (usize::BITS - (n - 1).leading_zeros()).div_ceil(2);
         let mask = (1u64 << half) - 1;
         let mut x = place as u64;
-        // The network permutes a few more numbers than there are: what falls among those goes on.
+        // The network permutes a few more numbers than `n`: a result beyond `n` is permuted again.
         loop {
             let (mut left, mut right) = (x >> half, x & mask);
             for key in keys {
@@ -120,7 +120,7 @@ fn scramble(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A seed for part `part` of what `seed` seeds.
+/// Derives the seed of part `part` from `seed`.
 pub(crate) fn derive(seed: u64, part: u64) -> u64 {
     Rng::new(seed ^ scramble(part.wrapping_add(0x9E37_79B9_7F4A_7C15))).bits()
 }

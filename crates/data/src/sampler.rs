@@ -1,4 +1,4 @@
-//! In which order the samples of a dataset come.
+//! The order of a dataset's samples.
 
 use crate::fault::invalid;
 use crate::rng::{Rng, derive};
@@ -10,7 +10,7 @@ use std::panic::Location;
 pub struct Pass {
     /// The loader's seed.
     pub seed: u64,
-    /// How many passes came before.
+    /// The number of earlier passes.
     pub epoch: u64,
 }
 
@@ -24,18 +24,18 @@ impl Pass {
 /// The indices of one pass.
 pub type Order<T> = Box<dyn Iterator<Item = T> + Send>;
 
-// Whether an order is empty is nobody's question.
-/// Gives the indices of samples (`Item = usize`) or of the samples of each batch
-/// (`Item = Vec<usize>`: a batch sampler).
+// An `is_empty` of an order would be of no use.
+/// A source of the indices of samples (`Item = usize`) or of the indices of each batch's samples (`Item =
+/// Vec<usize>`: a batch sampler).
 #[allow(clippy::len_without_is_empty)]
 pub trait Sampler: Send + Sync + 'static {
     /// An index, or the indices of a batch.
     type Item: Send + 'static;
 
-    /// How many items a pass gives; `None` where it doesn't end or isn't known.
+    /// The number of items in a pass; `None` if it is endless or unknown.
     fn len(&self) -> Option<usize>;
 
-    /// The order of one pass. It must depend on nothing but `pass` and the sampler.
+    /// The order of one pass. It must depend only on `pass` and the sampler.
     fn order(&self, pass: Pass) -> Order<Self::Item>;
 }
 
@@ -80,14 +80,14 @@ impl RandomSampler {
         }
     }
 
-    /// Draws each index independently, so that some come twice.
+    /// If true, draws each index independently, so that some come twice.
     pub fn replacement(mut self, replacement: bool) -> RandomSampler {
         self.replacement = replacement;
         self
     }
 
-    /// How many indices a pass gives; `len` unless set. Without replacement, each index has come once
-    /// before any comes again.
+    /// The number of indices in a pass; `len` by default. Without replacement, each index comes once before any comes
+    /// again.
     pub fn num_samples(mut self, num_samples: usize) -> RandomSampler {
         self.num_samples = Some(num_samples);
         self
@@ -208,7 +208,7 @@ impl Sampler for WeightedRandomSampler {
         let mut rng = pass.rng();
         let positive = self.weights.iter().enumerate().filter(|(_, w)| **w > 0.0);
         if !self.replacement {
-            // The smallest of exponential variables whose rates are the weights come in the order of
+            // Exponential variables with the weights as rates: in ascending order, their indices are those of
             // weighted draws without replacement (Efraimidis and Spirakis, 2006).
             let arrival = |(i, w): (usize, &f64)| (-(1.0 - rng.unit()).ln() / w, i);
             let mut arrivals: Vec<(f64, usize)> = positive.map(arrival).collect();
@@ -298,7 +298,7 @@ impl<T: Clone + Send + Sync + 'static> Sampler for Vec<T> {
     }
 }
 
-/// What a function gives for each pass.
+/// A sampler whose items a function returns for each pass.
 ///
 /// ```
 /// use kiln_data::{DataLoader, FnDataset, FnSampler};
@@ -326,13 +326,12 @@ where
     I::IntoIter: Send + 'static,
     I::Item: Send + 'static,
 {
-    /// The items that `f` gives for a pass, of which [`Pass::rng`] has random numbers. How many there are is not
-    /// known.
+    /// The items that `f` returns for a pass; random numbers come from [`Pass::rng`]. Their number is unknown.
     pub fn new(f: F) -> FnSampler<F> {
         FnSampler { f, len: None }
     }
 
-    /// The same, of which each pass gives `len`.
+    /// The same, with `len` items in each pass.
     pub fn with_len(len: usize, f: F) -> FnSampler<F> {
         FnSampler { f, len: Some(len) }
     }

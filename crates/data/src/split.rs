@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// How large the parts of a split are: `[80, 20]` samples, or the fractions `[0.8, 0.2]`.
+/// The sizes of the parts of a split: `[80, 20]` samples, or the fractions `[0.8, 0.2]`.
 #[derive(Clone, Debug)]
 pub enum Parts {
     /// Numbers of samples, which sum to the dataset's.
     Lengths(Vec<usize>),
-    /// Fractions, which sum to 1. Each part gets the whole samples of its share; the first parts get one
-    /// of the remaining samples each.
+    /// Fractions, which sum to 1. Each part gets its share, rounded down to whole samples; the first parts get one of
+    /// the remaining samples each.
     Fractions(Vec<f64>),
 }
 
@@ -66,7 +66,7 @@ impl Parts {
     }
 }
 
-/// The whole samples of each fraction, and one of the remaining ones for each of the first parts.
+/// The share of each fraction, rounded down, plus one of the remaining samples for each of the first parts.
 fn shares(fractions: &[f64], len: usize) -> Vec<usize> {
     let mut left = len;
     let whole = fractions.iter().map(|f| {
@@ -114,8 +114,8 @@ pub fn random_split<D: Dataset>(
     subsets(dataset, lengths.into_iter().map(part).collect())
 }
 
-/// Splits a dataset at random into parts in which every label is as frequent as in the whole, as far as
-/// whole samples allow. `labels` are the samples' labels in order.
+/// Splits a dataset at random into parts with the label frequencies of the whole dataset, as far as whole samples
+/// allow. `labels` are the samples' labels in order.
 ///
 /// ```
 /// use kiln_data::{FnDataset, stratified_split};
@@ -154,12 +154,12 @@ pub fn stratified_split<D: Dataset, L: Ord>(
     subsets(dataset, parts)
 }
 
-/// What is trained on and what is validated on.
+/// The training and the validation samples of a fold.
 pub type Fold<D> = (Subset<Arc<D>>, Subset<Arc<D>>);
 
-/// The dataset divided into `k` parts whose sizes differ by one at most: scikit-learn's `KFold`. Each of the `k` folds
-/// is validated on one of them and trained on the others, in the order of the dataset. Which samples are in which
-/// part is random with a seed, and in order without.
+/// Splits the dataset into `k` parts whose sizes differ by one at most: scikit-learn's `KFold`. Each of the `k` folds
+/// is validated on one part and trained on the others, in the order of the dataset. With a seed, samples are assigned
+/// to parts at random; without, in order.
 ///
 /// ```
 /// use kiln_data::{Dataset, FnDataset, k_fold};
@@ -191,7 +191,7 @@ pub fn k_fold<D: Dataset>(dataset: D, k: usize, seed: Option<u64>) -> Result<Vec
     folds(dataset, lengths.iter().map(part).collect())
 }
 
-/// [`k_fold`] in which every label is as frequent in each part as in the whole, as far as whole samples allow:
+/// [`k_fold`] with the label frequencies of the whole dataset in each part, as far as whole samples allow:
 /// scikit-learn's `StratifiedKFold` with `shuffle`. `labels` are the samples' labels in order.
 ///
 /// # Errors
@@ -231,7 +231,7 @@ fn fold_lengths(
     }
 }
 
-/// For each part, all others and itself, in the order of the dataset.
+/// The fold of each part: all other parts, and the part, in the order of the dataset.
 #[track_caller]
 fn folds<D: Dataset>(dataset: D, parts: Vec<Vec<usize>>) -> Result<Vec<Fold<D>>> {
     let dataset = Arc::new(dataset);
@@ -248,8 +248,8 @@ fn folds<D: Dataset>(dataset: D, parts: Vec<Vec<usize>>) -> Result<Vec<Fold<D>>>
     (0..parts.len()).map(fold).collect()
 }
 
-/// Deals the samples to parts of these lengths so that every stretch of them is shared in proportion:
-/// each goes to the part that is furthest behind its share of the samples so far.
+/// Deals the samples to parts of these lengths, so that every run of them is shared in proportion: each goes to the
+/// part that is furthest behind its share of the samples so far.
 fn deal(samples: impl Iterator<Item = usize>, lengths: &[usize]) -> Vec<Vec<usize>> {
     let len: usize = lengths.iter().sum();
     let mut parts = vec![Vec::new(); lengths.len()];

@@ -8,7 +8,7 @@ use std::panic::Location;
 
 /// The rows of tensors: sample `i` is the `i`-th entry of each tensor along dim 0.
 ///
-/// The values are copied to the host once; samples carry no history.
+/// The values are copied to the host once; samples carry no autograd history.
 ///
 /// ```
 /// use kiln_data::{Dataset, TensorDataset};
@@ -36,12 +36,12 @@ struct Column {
     bytes: Vec<u8>,
 }
 
-/// Tensors that a [`TensorDataset`] can be made of, in the form in which a sample comes: a `Tensor`, a
-/// tuple of up to six, a `Vec` or an array.
+/// The tensors of a [`TensorDataset`], in the form of its samples: a `Tensor`, a tuple of up to six, a `Vec` or an
+/// array.
 pub trait Tensors: Sized + Send + 'static {
     /// The tensors in order.
     fn into_tensors(self) -> Vec<Tensor>;
-    /// Takes as many tensors as `into_tensors` gave.
+    /// Rebuilds the form from the same number of tensors as `into_tensors` returned.
     fn from_tensors(tensors: Vec<Tensor>) -> Option<Self>;
 }
 
@@ -92,7 +92,7 @@ macro_rules! tuples {
 tuples!((A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F));
 
 impl<T: Tensors> TensorDataset<T> {
-    /// The rows of these tensors, which must have equally many.
+    /// The rows of these tensors, which must have the same number of rows.
     ///
     /// # Errors
     /// If a tensor has no dim, the tensors differ in their dim 0, or a value can't be computed.
@@ -146,7 +146,7 @@ impl<T: Tensors> Dataset for TensorDataset<T> {
             Tensor::from_bytes(bytes, c.dtype, &c.shape)
         };
         let rows = self.columns.iter().map(row).collect();
-        // As many rows as `into_tensors` gave tensors.
+        // There is one row for each tensor of `into_tensors`.
         T::from_tensors(rows).ok_or_else(|| invalid("TensorDataset::get", "rows are missing", loc))
     }
 }

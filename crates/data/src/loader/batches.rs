@@ -22,11 +22,11 @@ impl<B: Send + 'static> Iterator for Batches<B> {
 
 /// The batches of a pass with the indices of their samples; see [`DataLoader::with_indices`].
 ///
-/// Dropping it in the middle of a pass ends the workers once they are done with their samples; one that
-/// takes longer than some seconds is left behind.
+/// Dropping it in the middle of a pass ends the workers once they are done with their samples. A worker that takes
+/// longer than a few seconds is left running.
 pub struct IndexedBatches<B> {
     engine: Engine<B>,
-    /// How many batches are left, if that is known.
+    /// The number of batches left, if it is known.
     left: Option<usize>,
 }
 
@@ -53,7 +53,8 @@ impl<B: Send + 'static> IndexedBatches<B> {
 impl<B: Send + 'static> Iterator for IndexedBatches<B> {
     type Item = Result<(Vec<usize>, B)>;
     fn next(&mut self) -> Option<Self::Item> {
-        // A boundary. A value that fails stays unrealised and reports its error when it is read.
+        // A boundary between recorded computations. A value that fails stays unrealised and reports its error when it
+        // is read.
         let _ = realize_first(None::<&Tensor>);
         self.left = self.left.map(|left| left.saturating_sub(1));
         match &mut self.engine {
@@ -62,7 +63,7 @@ impl<B: Send + 'static> Iterator for IndexedBatches<B> {
         }
     }
     fn size_hint(&self) -> (usize, Option<usize>) {
-        // A sampler or a worker may fail, which ends a pass early.
+        // The lower bound is 0, because a failing sampler or worker ends a pass early.
         (0, self.left)
     }
 }

@@ -1,4 +1,4 @@
-//! Describing a loader.
+//! The builder of loaders.
 
 use super::feed::{self, Collator, Recipe};
 use super::{BatchIndices, DataLoader, Settings};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// Batches that a worker loads ahead unless told otherwise.
+/// The default number of batches that a worker loads ahead.
 const PREFETCH: usize = 2;
 
 /// Describes a [`DataLoader`] of samples `T`. Nothing is checked before [`LoaderBuilder::build`].
@@ -45,11 +45,11 @@ pub struct DefaultCollate;
 /// Collates by the function given to [`LoaderBuilder::collate`].
 pub struct CollateWith<T, B>(Collator<T, B>);
 
-/// How a loader's samples become batches: [`DefaultCollate`] or [`CollateWith`].
+/// A collation of a loader's samples: [`DefaultCollate`] or [`CollateWith`].
 pub trait IntoCollate<T> {
-    /// What a batch is.
+    /// The type of a batch.
     type Batch: Send + 'static;
-    /// The function that makes it.
+    /// The function that collates.
     fn into_collate(self) -> Arc<dyn Fn(Vec<T>) -> Result<Self::Batch> + Send + Sync>;
 }
 
@@ -94,7 +94,7 @@ impl<T: Send + 'static> LoaderBuilder<T> {
         }
     }
 
-    /// Makes batches by a function, in the workers.
+    /// Collates by a function, in the workers.
     pub fn collate<B: Send + 'static>(
         self,
         f: impl Fn(Vec<T>) -> Result<B> + Send + Sync + 'static,
@@ -102,7 +102,7 @@ impl<T: Send + 'static> LoaderBuilder<T> {
         self.replaced(|_| CollateWith(Arc::new(f)))
     }
 
-    /// Gives the samples one by one as they are: PyTorch's `batch_size=None`.
+    /// Returns the samples one by one, without collation: PyTorch's `batch_size=None`.
     pub fn unbatched(mut self) -> LoaderBuilder<T, CollateWith<T, T>> {
         self.unbatched = true;
         self.collate(|mut samples| {
@@ -116,8 +116,8 @@ impl<T: Send + 'static, C: IntoCollate<T>> LoaderBuilder<T, C>
 where
     C::Batch: ToDevice,
 {
-    /// Brings each batch to a device where it is made: in the workers, and so ahead of its use, and beside what the
-    /// device does.
+    /// Copies each batch to a device in the thread that collates it. With workers this happens ahead of its use, and
+    /// concurrent with the device's work.
     ///
     /// ```no_run
     /// use kiln_data::{DataLoader, TensorDataset};
@@ -136,7 +136,7 @@ where
 }
 
 impl<T: Send + 'static, C> LoaderBuilder<T, C> {
-    /// The same with another way to make batches, made of the one there is.
+    /// The builder with its collation replaced by `f` of it.
     fn replaced<D>(self, f: impl FnOnce(C) -> D) -> LoaderBuilder<T, D> {
         LoaderBuilder {
             data: self.data,
@@ -155,19 +155,19 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
         }
     }
 
-    /// How many samples a batch has: 1 unless set. The last batch of a pass may be smaller.
+    /// The number of samples in a batch: 1 by default. The last batch of a pass may be smaller.
     pub fn batch_size(mut self, batch_size: usize) -> Self {
         self.batch_size = Some(batch_size);
         self
     }
 
-    /// Whether each pass has a random order of its own.
+    /// If true, each pass has a random order of its own.
     pub fn shuffle(mut self, shuffle: bool) -> Self {
         self.shuffle = Some(shuffle);
         self
     }
 
-    /// Whether a last batch that is smaller than the others is left out.
+    /// If true, a last batch that is smaller than the others is left out.
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.drop_last = Some(drop_last);
         self
@@ -185,33 +185,33 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
         self
     }
 
-    /// The seed of the order and of what the dataset draws; from [`kiln_tensor::manual_seed`]'s
-    /// generator unless set.
+    /// The seed of the order and of the dataset's random numbers. By default it comes from the generator of
+    /// [`kiln_tensor::manual_seed`].
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// How many threads load batches ahead; with 0, the default, `next` loads its batch itself.
+    /// The number of threads that load batches ahead; with 0, the default, `next` loads its batch itself.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
         self
     }
 
-    /// How many batches each worker loads ahead: 2 unless set.
+    /// The number of batches that each worker loads ahead: 2 by default.
     pub fn prefetch_factor(mut self, batches: usize) -> Self {
         self.prefetch = Some(batches);
         self
     }
 
-    /// How long `next` waits for a batch before it gives an error that says what the workers are at,
-    /// and ends the pass. Without a timeout it waits for as long as they live.
+    /// The time for which `next` waits for a batch. After it, `next` returns an error that says what the workers are
+    /// doing, and ends the pass. Without a timeout it waits as long as they live.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// What each worker calls with its number before it loads, once its random numbers are seeded. An
+    /// A function that each worker calls with its number before it loads, once its random numbers are seeded. An
     /// error ends the pass.
     pub fn worker_init_fn(
         mut self,
@@ -221,7 +221,7 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
         self
     }
 
-    /// Makes the loader.
+    /// Builds the loader.
     ///
     /// # Errors
     /// If the settings contradict each other; the message says which and what to leave out.
@@ -272,7 +272,7 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
         })
     }
 
-    /// What is wrong with the settings together.
+    /// A message about settings that contradict each other.
     fn contradiction(&self) -> Option<String> {
         let set = |name, is_set| if is_set { Some(name) } else { None };
         let batch_size = set("batch_size", self.batch_size.is_some());
@@ -327,7 +327,7 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
     }
 }
 
-/// The most threads that load; a machine has far fewer cores.
+/// The maximum number of threads; a machine has far fewer cores.
 const MOST_WORKERS: usize = 1 << 12;
 
 fn grouped<S: Sampler<Item = usize>>(

@@ -13,19 +13,20 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Starts a pass: gives its jobs in order.
+/// A function that starts a pass and returns its jobs in order.
 pub(super) type Recipe<B> = Arc<dyn Fn(Pass) -> Feed<B> + Send + Sync>;
 
-/// The jobs of a pass. Taking one reads indices or a stream, which takes turns; running it doesn't.
+/// The jobs of a pass. Workers take turns in taking a job, which reads indices or a stream; they run jobs
+/// concurrently.
 pub(super) type Feed<B> = Box<dyn Iterator<Item = Job<B>> + Send>;
 
-/// Loads a batch; gives it with the indices of its samples, and notes which sample it is at.
+/// Loads a batch and returns it with the indices of its samples. Meanwhile it records the sample that it is at.
 pub(super) type Job<B> = Box<dyn FnOnce(&AtomicUsize) -> Result<(Vec<usize>, B)> + Send>;
 
-/// Makes a batch of samples.
+/// A function that collates samples into a batch.
 pub(super) type Collator<T, B> = Arc<dyn Fn(Vec<T>) -> Result<B> + Send + Sync>;
 
-/// No sample is being loaded.
+/// The value that means that no sample is being loaded.
 pub(super) const IDLE: usize = usize::MAX;
 
 type Site = &'static Location<'static>;
@@ -146,7 +147,7 @@ fn sample<T: Send + 'static>(
     })
 }
 
-/// The batch, computed.
+/// Collates a batch and computes its tensors.
 fn collated<T, B>(
     collate: &Collator<T, B>,
     samples: Vec<T>,
@@ -159,14 +160,14 @@ fn collated<T, B>(
         with_seed(derive(seed, 0), || collate(samples))
     });
     let batch = batch.map_err(|e| e.or_at(Loc::from(loc)).with_note(what))?;
-    // What fails stays unrealised and reports its error when it is read.
+    // A tensor that fails stays unrealised and reports its error when it is read.
     let _ = realize_first(None::<&Tensor>);
     Ok(batch)
 }
 
-/// Calls the user's code; its panic becomes an error that says where.
+/// Calls the user's code; its panic becomes an error that names the place.
 pub(super) fn guarded<R>(what: &str, loc: Site, f: impl FnOnce() -> Result<R>) -> Result<R> {
-    // What a panic leaves half done is not used again.
+    // State that a panic leaves half changed is not used again.
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
         let message = format!("{what} panicked: {}", text(&*panic));
         Err(invalid("DataLoader", message, loc))

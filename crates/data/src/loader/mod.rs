@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Loads a dataset in batches: PyTorch's `DataLoader`. `B` is what a batch is.
+/// Loads a dataset in batches: PyTorch's `DataLoader`. `B` is the type of a batch.
 ///
 /// ```
 /// use kiln_data::{DataLoader, TensorDataset};
@@ -38,34 +38,34 @@ use std::time::Duration;
 /// batches and the random numbers that the dataset draws depend on the seed and the epoch, never on the
 /// number of workers.
 ///
-/// A sample that can't be loaded, or whose code panics, makes its batch an error that names its index;
-/// the next call goes on with the next batch. Each call of `next` computes every unrealised tensor that
-/// this thread holds, so that a running sum of losses keeps no batch alive; one that fails reports its
-/// error when it is read. Batches come computed.
+/// A sample that can't be loaded, or whose code panics, makes its batch an error that names its index; the next call
+/// goes on with the next batch. Each call of `next` computes every unrealised tensor of this thread, so that a
+/// running sum of losses keeps no batch alive. A tensor that fails reports its error when it is read. The tensors of
+/// batches are already computed.
 pub struct DataLoader<B> {
     recipe: Recipe<B>,
-    /// How many batches a pass has, if that is known.
+    /// The number of batches in a pass, if it is known.
     batches: Option<usize>,
     settings: Settings,
     epoch: AtomicU64,
 }
 
-/// How the jobs of a loader are run.
+/// The settings for running the jobs of a loader.
 #[derive(Clone)]
 pub(crate) struct Settings {
     seed: u64,
     workers: usize,
-    /// How many batches may be loaded or loading ahead of the one asked for.
+    /// The number of batches that may be loaded or loading ahead of the next one.
     prefetch: usize,
     timeout: Option<Duration>,
     worker_init: Option<Arc<dyn Fn(usize) -> Result<()> + Send + Sync>>,
-    /// Where the loader was built: the place that errors of its own point to.
+    /// The place where the loader was built, to which its own errors point.
     loc: &'static Location<'static>,
 }
 
 impl DataLoader<()> {
     /// Describes a loader of samples that are found by index.
-    // A builder is what `new` of a loader with many settings gives.
+    // `new` returns a builder, because a loader has many settings.
     #[allow(clippy::new_ret_no_self)]
     pub fn new<D: Dataset>(dataset: D) -> LoaderBuilder<D::Item> {
         LoaderBuilder::of_dataset(Arc::new(dataset))
@@ -83,8 +83,8 @@ impl<B: Send + 'static> DataLoader<B> {
         Batches(self.with_indices())
     }
 
-    /// Starts a pass that gives the indices of the samples beside each batch; of an iterable dataset,
-    /// their places in the stream.
+    /// Starts a pass that also returns the indices of each batch's samples; for an iterable dataset, their positions
+    /// in the stream.
     ///
     /// ```
     /// # use kiln_data::{DataLoader, FnDataset};
@@ -104,13 +104,13 @@ impl<B: Send + 'static> DataLoader<B> {
         )
     }
 
-    /// Passes without end, each with its own order. Ends after a pass that gives nothing.
+    /// Passes without end, each with its own order. Ends after an empty pass.
     pub fn cycle(&self) -> Cycle<'_, B> {
         Cycle::new(self)
     }
 
-    /// How many batches a pass has; `None` for iterable datasets and endless samplers.
-    // There is no use for asking whether a loader gives no batch.
+    /// The number of batches in a pass; `None` for iterable datasets and endless samplers.
+    // An `is_empty` would be of no use.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> Option<usize> {
         self.batches
@@ -121,7 +121,7 @@ impl<B: Send + 'static> DataLoader<B> {
         self.epoch.load(Ordering::SeqCst)
     }
 
-    /// Sets the number of the pass that starts next, for going on where an earlier run ended.
+    /// Sets the number of the pass that starts next, to continue an earlier run.
     pub fn set_epoch(&self, epoch: u64) {
         self.epoch.store(epoch, Ordering::SeqCst);
     }
@@ -135,5 +135,5 @@ impl<B: Send + 'static> IntoIterator for &DataLoader<B> {
     }
 }
 
-/// What gives the indices of each batch.
+/// A sampler of the indices of each batch.
 pub(crate) type BatchIndices = Box<dyn Sampler<Item = Vec<usize>>>;

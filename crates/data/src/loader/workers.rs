@@ -12,26 +12,26 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the end of a pass waits for workers that are in the middle of a sample.
+/// The time for which the end of a pass waits for workers that are in the middle of a sample.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The workers of a pass, seen by the thread that takes the batches. Batches come in the order of
-/// their jobs, whichever worker is faster.
+/// The workers of a pass, as the thread that takes the batches sees them. Batches come in the order of their jobs,
+/// for any speed of the workers.
 pub(super) struct Crew<B> {
     shared: Arc<Shared<B>>,
     threads: Vec<thread::JoinHandle<()>>,
     settings: Settings,
-    /// Nothing more will come.
+    /// True once no more batches will come.
     over: bool,
 }
 
 struct Shared<B> {
-    /// Taken by one worker at a time, never while `state` is held.
+    /// Locked by one worker at a time, never while `state` is locked.
     feed: Mutex<Feed<B>>,
     state: Mutex<State<B>>,
-    /// A batch is there, or a worker has ended.
+    /// Signals that a batch was loaded, or a worker has ended.
     arrived: Condvar,
-    /// A batch was taken, or the pass is closed.
+    /// Signals that a batch was taken, or the pass is closed.
     room: Condvar,
     /// The sample that each worker is at.
     at: Vec<AtomicUsize>,
@@ -40,17 +40,18 @@ struct Shared<B> {
 struct State<B> {
     /// Loaded batches by the numbers of their jobs.
     loaded: BTreeMap<usize, Result<(Vec<usize>, B)>>,
-    /// How many jobs were taken from the feed.
+    /// The number of jobs taken from the feed.
     issued: usize,
-    /// How many batches were handed out.
+    /// The number of batches returned.
     taken: usize,
-    /// The feed has no more jobs, or nobody wants the batches any more.
+    /// True if the feed has no more jobs, or the pass is abandoned.
     closed: bool,
-    /// Workers that have not ended.
+    /// The number of workers that have not ended.
     alive: usize,
-    /// Workers whose `worker_init_fn` has not returned, without which a pass does not end: it may fail.
+    /// The number of workers whose `worker_init_fn` has not returned. A pass does not end before they have, since one
+    /// may fail.
     starting: usize,
-    /// Why a worker could not start.
+    /// The error of a worker that could not start.
     failed: Option<Error>,
 }
 
@@ -69,7 +70,7 @@ impl<B> Shared<B> {
     }
 }
 
-/// Counts a worker as ended however it ends.
+/// Counts a worker as ended when it is dropped, even by a panic.
 struct Ends<B>(Arc<Shared<B>>);
 
 impl<B> Drop for Ends<B> {
@@ -183,7 +184,7 @@ impl<B: Send + 'static> Crew<B> {
     }
 }
 
-/// What a worker does: takes a job when there is room for its batch, and runs it.
+/// The loop of a worker: takes a job when there is room for its batch, and runs it.
 fn work<B>(shared: &Shared<B>, id: usize, pass: Pass, settings: &Settings) {
     if let Some(init) = &settings.worker_init {
         let seed = derive(derive(pass.seed, pass.epoch), u64::MAX - id as u64);
@@ -236,7 +237,7 @@ impl<B> Drop for Crew<B> {
         let all_ended = ended.is_ok_and(|(state, _)| state.alive == 0);
         if all_ended {
             for thread in self.threads.drain(..) {
-                // What a worker had to say has been said by its batch.
+                // An error of a worker has already been reported by its batch.
                 let _ = thread.join();
             }
         }

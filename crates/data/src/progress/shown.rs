@@ -18,13 +18,13 @@ pub(super) struct Bar(Arc<Line>);
 
 struct Line {
     bar: ProgressBar,
-    /// Where it is drawn once the work takes long; nowhere if that is nothing.
+    /// The terminal to draw on once the work takes long; `None` to draw nothing.
     target: Option<fn() -> ProgressDrawTarget>,
     since: Instant,
     drawn: AtomicBool,
 }
 
-/// Whether there is somebody to see it.
+/// True if progress is not switched off and the standard error is a terminal.
 fn watched() -> bool {
     let off = std::env::var("KILN_PROGRESS")
         .is_ok_and(|v| ["0", "off", "false", "no"].contains(&v.to_ascii_lowercase().as_str()));
@@ -102,10 +102,10 @@ impl Bar {
     }
 
     pub(super) fn live(&self, text: impl Fn() -> String + Send + Sync + 'static) {
-        // Styles are cloned.
+        // The text is shared, because styles are cloned.
         let text = Arc::new(text);
         let written = move |_: &ProgressState, out: &mut dyn Write| {
-            // A line that can't be written is not seen.
+            // A failing write only means that the text is not shown.
             let _ = write!(out, ", {}", text());
         };
         let style = self.0.bar.style();
@@ -114,7 +114,7 @@ impl Bar {
 
     pub(super) fn tick_every(&self, interval: Duration) {
         if let Some(target) = self.0.target {
-            // What ticks is long work by its nature.
+            // Work that ticks is long by its nature, so it is shown at once.
             if !self.0.drawn.swap(true, Ordering::Relaxed) {
                 self.0.bar.set_draw_target(target());
             }

@@ -1,4 +1,4 @@
-//! Progress that nobody sees.
+//! Progress that is not shown.
 
 use std::time::Duration;
 

@@ -203,7 +203,7 @@ fn contradicting_settings_are_named() {
         unbatched.contains("leave out batch_size, drop_last"),
         "{unbatched}"
     );
-    // What says nothing new is allowed.
+    // A setting that repeats the default is allowed.
     assert!(new().sampler(order()).shuffle(false).build().is_ok());
 }
 

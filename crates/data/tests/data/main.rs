@@ -1,4 +1,4 @@
-//! What datasets, loaders and readers promise.
+//! Tests of datasets, samplers and loaders.
 
 mod collate;
 mod datasets;
@@ -20,7 +20,7 @@ fn values(loader: &DataLoader<Tensor>) -> Result<Vec<Vec<i64>>> {
     loader.iter().map(|batch| batch?.to_vec::<i64>()).collect()
 }
 
-/// The message of what must be an error.
+/// The message of an expected error.
 fn message<T>(result: Result<T>) -> String {
     match result {
         Ok(_) => panic!("this must be an error"),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Doesn't print the panics of this binary's datasets.
+/// Silences the panics of this binary's datasets.
 fn quiet() {
     std::panic::set_hook(Box::new(|info| {
         let text = info.payload().downcast_ref::<&str>().copied().unwrap_or("");
@@ -142,7 +142,7 @@ fn leaving_a_pass_early_ends_its_workers() -> Result<()> {
         let loader = DataLoader::new(data).workers(3).build()?;
         assert_eq!(loader.iter().take(taken).count(), taken);
         drop(loader);
-        // Workers hold the dataset; so they have ended.
+        // Workers hold the dataset, so a count of 1 shows that they have ended.
         assert_eq!(Arc::strong_count(&running), 1);
     }
     Ok(())
@@ -178,7 +178,7 @@ fn workers_load_no_more_than_the_prefetch_ahead() -> Result<()> {
 fn workers_really_work_at_the_same_time() -> Result<()> {
     let meeting = Arc::new(std::sync::Barrier::new(2));
     let data = FnDataset::new(2, move |i| {
-        // Two samples wait for each other: one worker alone would hang.
+        // Two samples wait for each other: a single worker would hang.
         meeting.wait();
         Ok(i)
     });
