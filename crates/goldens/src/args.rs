@@ -6,12 +6,12 @@ use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Why a case gives no outputs.
+/// The reason for a case without outputs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Failure {
     /// No handler knows the operator.
     Unknown,
-    /// The operator or this way to call it is not there.
+    /// The operator, or this form of the call, is not supported.
     Unsupported(String),
     /// The call is wrong.
     Rejected(String),
@@ -38,7 +38,7 @@ pub enum Arg {
     Ellipsis,
     /// A dtype.
     DType(DType),
-    /// What Kiln has nothing like.
+    /// A value that has no counterpart in Kiln.
     Other(String),
 }
 
@@ -114,7 +114,7 @@ impl Arg {
         }
     }
 
-    /// Adds the names of the tensors in it.
+    /// Collects the names of the tensors in it.
     fn names<'a>(&'a self, out: &mut BTreeSet<&'a str>) {
         match self {
             Arg::Tensor(name, ..) => {
@@ -139,7 +139,7 @@ impl Arg {
         }
     }
 
-    /// A whole number, also from a tensor of one.
+    /// An integer, also from a tensor of one element.
     pub(crate) fn int(&self) -> Option<i64> {
         match self {
             Arg::Number(Scalar::Int(i)) => Some(*i),
@@ -152,7 +152,7 @@ impl Arg {
         }
     }
 
-    /// One or several whole numbers, also from a tensor.
+    /// One or several integers, also from a tensor.
     pub(crate) fn ints(&self) -> Option<Vec<i64>> {
         match self {
             Arg::List(l) => l.iter().map(Arg::int).collect(),
@@ -193,14 +193,14 @@ impl<'a> From<&'a Operand> for Other<'a> {
     }
 }
 
-/// The arguments of a call. It notes which are asked for, so that one that nobody knows is noticed.
+/// The arguments of a call. It records which are read, so that an argument that no handler reads is noticed.
 pub struct Args {
     positional: Vec<Arg>,
     keywords: BTreeMap<String, Arg>,
     used: RefCell<BTreeSet<String>>,
 }
 
-/// Arguments that change no value.
+/// Arguments that do not affect the values.
 const IGNORED: &[&str] = &[
     "requires_grad",
     "device",
@@ -247,12 +247,12 @@ impl Args {
         self.get(usize::MAX, name)
     }
 
-    /// How many arguments are given by position.
+    /// The number of arguments given by position.
     pub(crate) fn positions(&self) -> usize {
         self.positional.len()
     }
 
-    /// An argument that nobody asked for.
+    /// An argument that was not read.
     pub(crate) fn unused(&self) -> Option<String> {
         let used = self.used.borrow();
         let position = (0..self.positional.len()).find(|i| !used.contains(&i.to_string()));
@@ -264,7 +264,7 @@ impl Args {
             .or(keyword.map(|(k, a)| format!("{k} = {}", a.describe())))
     }
 
-    /// Whether the call asks for its output in one of its inputs, which it can't write.
+    /// True if the call asks for its output in one of its inputs, which Kiln can't write.
     pub(crate) fn writes_input(&self) -> bool {
         let mut inputs = BTreeSet::new();
         self.positional.iter().for_each(|a| a.names(&mut inputs));
@@ -328,7 +328,7 @@ impl Args {
         required(name, list)
     }
 
-    /// Tensors from a position on, or a list of them there.
+    /// Tensors from a position on, or a list of them at that position.
     pub(crate) fn rest_tensors(&self, position: usize, name: &str) -> Found<Vec<Tensor>> {
         match self.get(position, name) {
             Some(Arg::List(_)) => self.tensors(position, name),
@@ -362,7 +362,7 @@ impl Args {
         Ok(self.opt_ints(position, name)?.unwrap_or(default.to_vec()))
     }
 
-    /// Whole numbers from a position on, or a list of them there.
+    /// Integers from a position on, or a list of them at that position.
     pub(crate) fn rest_ints(&self, position: usize, name: &str) -> Found<Vec<i64>> {
         let mut out = self.ints(position, name)?;
         for i in position + 1..self.positions() {

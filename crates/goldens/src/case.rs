@@ -1,4 +1,4 @@
-//! A case: a call, its tensors and what must come out.
+//! A case: a call, its tensors and the expected results.
 
 use crate::args::{Arg, Args};
 use crate::engine::Array;
@@ -17,7 +17,7 @@ pub struct Case {
     pub op: String,
     /// `core`, `promo` or `ext`.
     pub tier: String,
-    /// What must happen.
+    /// The expected kind of outcome.
     pub kind: Kind,
     /// The arguments.
     pub args: Args,
@@ -37,22 +37,22 @@ pub struct Case {
 pub struct Gradients {
     /// The given cotangents, by output.
     pub cotangents: BTreeMap<String, String>,
-    /// The expected gradients, by input; `None` where nothing flows.
+    /// The expected gradients, by input; `None` for inputs without a gradient.
     pub expected: BTreeMap<String, Option<String>>,
     /// The inputs, as leaves.
     pub leaves: BTreeMap<String, Tensor>,
 }
 
-/// What a case expects.
+/// The expectation of a case.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// These outputs.
     Value,
-    /// That the call is rejected.
+    /// An error: the call is rejected.
     Error,
 }
 
-/// Why a case can't be read.
+/// An error of reading a case.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {message}")]
 pub struct CaseError {
@@ -69,7 +69,7 @@ impl Case {
         Case::load_with(root, id, &|array| array)
     }
 
-    /// The same with its tensors, what is expected among them, changed.
+    /// The same with `change` applied to all its tensors, including the expected ones.
     ///
     /// # Errors
     /// As [`Case::load`].
@@ -105,8 +105,7 @@ impl Case {
         self
     }
 
-    /// The same call with every float tensor as f64, without gradients: what the call gives but for
-    /// rounding.
+    /// The same call with every float tensor as f64, without gradients: the results of the call without its rounding.
     pub fn in_f64(mut self) -> Case {
         for array in self.tensors.values_mut() {
             *array = array.in_f64();
@@ -125,7 +124,7 @@ fn parse(id: &str, v: &Value, tensors: BTreeMap<String, Array>) -> Result<Case, 
     let leaves = gradients.as_ref().map_or(&none, |g| &g.leaves);
     let positional = positional.iter().map(|a| Arg::parse(a, &tensors, leaves));
     let mut positional: Vec<Arg> = positional.collect::<Result<_, String>>()?;
-    // The function has the condition in front of what the method is called on.
+    // The function has the condition in front of the tensor on which the method is called.
     if text("torch_name") == "torch.where" && positional.len() > 1 {
         positional.swap(0, 1);
     }
@@ -217,7 +216,7 @@ pub fn read_tensors(path: &Path) -> Result<BTreeMap<String, Array>, String> {
 pub fn write_tensors(path: &Path, arrays: &BTreeMap<String, Array>) -> std::io::Result<()> {
     let mut views = Vec::new();
     for (name, a) in arrays {
-        // What safetensors files call it.
+        // The name of the dtype in safetensors files.
         let dtype = serde_json::from_value(a.dtype.name().to_uppercase().into())?;
         let view = TensorView::new(dtype, a.shape.clone(), &a.bytes);
         views.push((name, view.map_err(std::io::Error::other)?));
@@ -234,7 +233,7 @@ mod tests {
     use super::*;
     use crate::{Engine, Outcome, run};
 
-    /// Both orders of the arguments of `where`, of which all are bool.
+    /// Both orders of the arguments of `where`, where all arguments are bool.
     #[test]
     fn the_condition_of_where_goes_by_position() {
         let bools = |bytes: [u8; 4]| Array {

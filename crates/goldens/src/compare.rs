@@ -4,12 +4,12 @@ use crate::case::{Case, Kind};
 use crate::engine::Array;
 use crate::run::Outcome;
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// As expected.
     Pass,
-    /// Not there yet.
+    /// Not supported yet.
     Unsupported(String),
     /// Wrong: a value that differs, a legal call rejected, or an illegal one that gave a value.
     Wrong(String),

@@ -1,10 +1,10 @@
-//! What computes the outputs.
+//! The engines that compute the outputs.
 
 use kiln_tensor::{
     CompileOptions, DType, Device, Result, Tensor, compile_with, evaluate_reference,
 };
 
-/// What computes the outputs.
+/// An engine that computes the outputs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// The CPU engine.
@@ -29,7 +29,7 @@ pub struct Array {
 }
 
 impl Engine {
-    /// Where it computes.
+    /// The device that it computes on.
     pub fn device(self) -> Device {
         match self {
             Engine::Cuda(device) => device,

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Why an archive or a folder of cases can't be read.
+/// An error of reading an archive or a folder of cases.
 #[derive(Debug, thiserror::Error)]
 pub enum GoldenError {
     /// A file problem.
@@ -62,7 +62,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Where the goldens are.
+    /// The folder of the goldens.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,8 +1,8 @@
-//! Results of PyTorch, and Kiln's beside them.
+//! Results of PyTorch, and comparisons of Kiln with them.
 //!
-//! [`opinfo`](run) cases are sample calls of PyTorch operators with expected outputs. The contract of
-//! the runner: one case id a line (`add/f32_00`); for each case an output `<id>.safetensors`, or an
-//! `<id>.status` of one line, `unsupported: why` or `error: message`. [`samples`] judges them.
+//! [`opinfo`](run) cases are sample calls of PyTorch operators with expected outputs. The contract of the runner: one
+//! case id per line (`add/f32_00`); for each case an output `<id>.safetensors`, or an `<id>.status` of one line,
+//! `unsupported: why` or `error: message`. [`samples`] judges them.
 //!
 //! A [`Run`] trains a small network from given weights on given batches; [`training`] judges it.
 

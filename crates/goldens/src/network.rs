@@ -90,7 +90,7 @@ impl Network {
         ))
     }
 
-    /// `tokens` `[n, length]`; the scores of every place, one after the other.
+    /// `tokens` `[n, length]`; the scores of every position, one after another.
     fn decoder(&self, tokens: &Tensor) -> Result<Tensor, TrainError> {
         let mut x = self.weight("tok.weight")?.embedding(tokens) + self.weight("pos.weight")?;
         for i in (0..).take_while(|i| self.all.contains_key(&format!("b{i}.ln1.weight"))) {

@@ -8,7 +8,7 @@ use kiln_tensor::{Error, ErrorKind, Grad, Tensor, grad_with};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What came out of a case.
+/// The outcome of a case.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// Tensors by name: `out0`, `out1`, …, `<input>_after` and `grad_<input>`.
@@ -29,8 +29,8 @@ pub fn run(case: &Case, engine: Engine) -> Outcome {
     }
 }
 
-/// What a case computes, recorded and not yet computed: outputs, inputs after the call, gradients. Nothing
-/// for a call that is rejected or not supported.
+/// The recorded but uncomputed tensors of a case: outputs, inputs after the call, gradients. Empty for a call that is
+/// rejected or not supported.
 pub fn record(case: &Case) -> Vec<Tensor> {
     recorded(case).map_or_else(|_| Vec::new(), |(_, tensors)| tensors)
 }
@@ -41,7 +41,7 @@ fn values(case: &Case, engine: Engine) -> Result<BTreeMap<String, Array>, Failur
     Ok(names.into_iter().zip(arrays).collect())
 }
 
-/// Names and values.
+/// The names and the recorded tensors of a case's results.
 fn recorded(case: &Case) -> Result<(Vec<String>, Vec<Tensor>), Failure> {
     if case.args.writes_input() {
         let why = "the output can't be written to an input, which never changes";
@@ -82,7 +82,7 @@ fn gradients(case: &Case, outputs: &[Tensor]) -> Result<Vec<(String, Tensor)>, F
             cotangents.push(array.tensor().to(t.device()));
         }
     }
-    // No result need depend on a leaf.
+    // A result may be independent of a leaf.
     let leaves: Vec<Option<&Tensor>> = wanted.leaves.values().map(Some).collect();
     let options = Grad::new().grad_outputs(cotangents);
     let found = grad_with(roots, leaves, options).map_err(rejected)?;

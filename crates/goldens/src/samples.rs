@@ -4,8 +4,8 @@ use crate::{Array, Case, CaseError, Engine, Outcome, Verdict, judge, run};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Samples whose expected bf16 values are further from the exact ones than their own tolerance, since
-/// PyTorch rounds inside the operator where Kiln rounds once. Kiln's values are compared with f64.
+/// Samples whose expected bf16 values differ from the exact ones by more than their own tolerance, because PyTorch
+/// rounds inside the operator where Kiln rounds once. Kiln's values are compared with f64.
 const ROUNDED_INSIDE: &[&str] = &[
     "matrix_exp/bf16_00",
     "nn.functional.conv_transpose2d/bf16_00",

@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use std::f64::consts::PI;
 use std::path::Path;
 
-/// Why a run can't be trained.
+/// An error of loading or training a run.
 pub type TrainError = Box<dyn std::error::Error>;
 
-/// A run: what to train, on what, and how.
+/// A run: the network, the data, and the settings of the training.
 pub struct Run {
     /// `run.json`.
     pub settings: Value,
@@ -43,7 +43,7 @@ impl Run {
         })
     }
 
-    /// Trains on a device; gives `losses` of each step, `grad0.<parameter>` of the first step before clipping, and
+    /// Trains on a device. Returns `losses` of each step, `grad0.<parameter>` of the first step before clipping, and
     /// `final.<name>` of parameters and buffers.
     ///
     /// # Errors
@@ -126,7 +126,7 @@ impl Run {
     ) -> Result<Optimizer, TrainError> {
         let hyper = self.settings["hyper"].as_object();
         let mut given = Given(hyper.cloned().unwrap_or_default());
-        /// A rule with the arguments of these names.
+        /// Builds the optimiser of a rule with the arguments of these names.
         macro_rules! optimizer {
             ($rule:ident: $($field:ident)*) => {{
                 let mut rule = $rule::new();

@@ -8,14 +8,14 @@ use std::path::Path;
 /// The runs.
 pub const RUNS: [&str; 4] = ["cnn_adamw_cosine", "cnn_sgd", "lm_adamw", "lm_sgd"];
 
-/// Where rounding moves the operand of a ReLU, or of a maximum, to the other side of a kink, what one position adds to
-/// the weights of a filter comes or goes. Of a final weight so many elements may be off for that...
+/// Rounding can move the operand of a ReLU or of a maximum across a kink, which adds or removes the contribution of
+/// one position to the weights of a filter. This fraction of a final weight's elements may be off for that reason...
 const KINKS: f64 = 0.01;
-/// ...all of one filter, by so many times the tolerance.
+/// ...if all belong to one filter and are off by at most this multiple of the tolerance.
 const KINK: f64 = 4.0;
 
-/// Trains a run on a device; gives what differs from PyTorch's: losses, first gradients, and final weights and
-/// running statistics.
+/// Trains a run on a device. Returns the differences from PyTorch's results: losses, first gradients, and final
+/// weights and running statistics.
 ///
 /// # Errors
 /// If a file is missing or a step fails.
@@ -34,7 +34,7 @@ pub fn differences(folder: &Path, device: Device) -> Result<Vec<String>, TrainEr
         wrong.push(format!("{} losses, not {}", losses.len(), expected.len()));
     }
     for (i, ((a, b), most)) in losses.iter().zip(expected).zip(tolerances).enumerate() {
-        // A NaN is far from everything.
+        // A NaN is never near.
         let near = (a - b).abs() <= most;
         if !near {
             wrong.push(format!("loss {i} is {a}, not {b} ± {most:e}"));
@@ -80,7 +80,7 @@ fn compare(
     let (found, expected) = (found.to_f64(), expected.to_f64());
     let within = |n: f64, a: f64, b: f64| (a - b).abs() <= n * (absolute + relative * b.abs());
     let pairs = found.iter().zip(&expected).enumerate();
-    // A NaN is far from everything.
+    // A NaN always counts as far.
     let far: Vec<_> = pairs.filter(|(_, (a, b))| !within(1.0, **a, **b)).collect();
     let (first, (a, b)) = *far.first()?;
     let filter = |i: usize| i * filters / expected.len();

@@ -1,4 +1,4 @@
-//! Tensors from nothing.
+//! Creation of tensors.
 
 use super::{Outputs, rejected, unsupported};
 use crate::args::{Args, Failure, Found};
@@ -50,7 +50,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
             Tensor::eye((n, m), dtype()?.unwrap_or(DType::F32))
         }
         "arange" => {
-            // Of one number by position, `end=` makes a start.
+            // With one positional number, `end=` makes that number the start.
             let (start, end) = match (a.positions(), a.opt_number(1, "end")?) {
                 (_, Some(end)) => (a.number_or(0, "start", 0i64)?, end),
                 (0, None) => return Err(rejected("arange needs an end")),
@@ -88,7 +88,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     .into())
 }
 
-/// How many numbers; a fraction of one is wrong.
+/// The number of steps; a fraction is an error.
 fn steps(a: &Args) -> Found<i64> {
     match a.number(2, "steps")? {
         Scalar::Float(n) => Err(rejected(format!("steps must be an integer, not {n}"))),

@@ -1,4 +1,4 @@
-//! Decompositions of matrices, and what is computed with them.
+//! Matrix decompositions, and functions computed from them.
 
 use super::linalg::order;
 use super::{Outputs, rejected};

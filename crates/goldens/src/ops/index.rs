@@ -101,8 +101,7 @@ fn embedding_bag(a: &Args) -> Found<Outputs> {
     })
 }
 
-/// In the goldens the weight comes first. A `max_norm` scales the rows down that are looked up, in the
-/// weight itself.
+/// In the goldens the weight comes first. A `max_norm` scales the looked-up rows down in the weight itself.
 fn looked_up(a: &Args, look_up: impl Fn(&Tensor, &Tensor) -> Tensor) -> Found<Outputs> {
     let (weight, indices) = (a.tensor(0, "weight")?, a.tensor(1, "input")?);
     let weight_first = weight.dtype().is_float() || weight.ndim() != 2;

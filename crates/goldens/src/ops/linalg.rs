@@ -63,7 +63,7 @@ fn matrix_norm(x: &Tensor, ord: MatrixNorm, dims: &[i64], keepdim: bool) -> Foun
     Ok(x.matrix_norm(ord, keep([rows, columns]).when(keepdim)))
 }
 
-/// `torch.linalg.norm`, and the older `torch.norm`, whose numbers are always norms of vectors.
+/// `torch.linalg.norm`, and the older `torch.norm`, whose numeric orders are always vector norms.
 fn norm(op: &str, a: &Args) -> Found<Tensor> {
     let old = op == "norm";
     let x = typed_input(a)?;

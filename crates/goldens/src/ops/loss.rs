@@ -27,7 +27,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
         }
     };
     let weight = || a.opt_tensor(2, "weight");
-    // What stands only as a keyword.
+    // Arguments that are given by keyword only.
     let float = |name: &str, default: f64| a.float_or(usize::MAX, name, default);
     let ignore_index = || a.int_or(usize::MAX, "ignore_index", -100);
     Ok(match name {

@@ -1,4 +1,4 @@
-//! PyTorch's operators by name: what a case's arguments mean to Kiln.
+//! PyTorch's operators by name, and the translation of a case's arguments for Kiln.
 
 mod create;
 mod factors;
@@ -17,7 +17,7 @@ mod shape;
 use crate::args::{Args, Failure, Found};
 use kiln_tensor::Tensor;
 
-/// What a call gives.
+/// The results of a call.
 pub(crate) struct Outputs {
     /// The flattened outputs.
     pub(crate) tensors: Vec<Tensor>,
@@ -65,7 +65,7 @@ const GROUPS: &[Group] = &[
     create::call,
 ];
 
-/// Calls an operator; `promo.` before its name means nothing.
+/// Calls an operator; the prefix `promo.` of its name is ignored.
 pub(crate) fn call(op: &str, args: &Args) -> Found<Outputs> {
     let op = op.strip_prefix("promo.").unwrap_or(op);
     for group in GROUPS {
@@ -90,7 +90,7 @@ fn unsupported(why: impl Into<String>) -> Failure {
     Failure::Unsupported(why.into())
 }
 
-/// The first argument, converted to `dtype` where that is given.
+/// The first argument, converted to `dtype` if that is given.
 fn typed_input(a: &Args) -> Found<Tensor> {
     let x = a.input()?;
     Ok(match a.dtype("dtype")? {

@@ -150,7 +150,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     })
 }
 
-/// A scan in the dtype that the call asks for.
+/// A scan, whose result has the dtype that the call asks for.
 fn scanned(a: &Args, scan: fn(&Tensor, i64) -> Tensor) -> Found<Tensor> {
     let y = scan(&typed_input(a)?, a.int(1, "dim")?);
     Ok(match a.dtype("dtype")? {

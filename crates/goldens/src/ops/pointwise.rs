@@ -48,7 +48,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
                 _ => x.addcdiv_with(&p, &q, value),
             }
         }
-        // As the method: the condition is the second argument; see `Case`.
+        // The method's order: the condition is the second argument; see `Case`.
         "where" => {
             let condition = a.tensor(1, "condition")?;
             where_(&condition, &a.operand(0, "input")?, &a.operand(2, "other")?)

@@ -143,7 +143,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     .into())
 }
 
-/// Operators that give a list.
+/// Operators that return a list.
 fn many(op: &str, a: &Args) -> Found<Option<Vec<Tensor>>> {
     let indices = ["indices_or_sections", "indices", "sections"];
     Ok(Some(match op {
