@@ -31,7 +31,7 @@ impl Digits {
         Ok(Digits { pixels, labels })
     }
 
-    /// Those at the given places.
+    /// The digits at the given indices.
     pub fn part(&self, places: &[usize]) -> Digits {
         let image = |i: &usize| &self.pixels[i * 64..i * 64 + 64];
         Digits {
@@ -49,7 +49,7 @@ impl Digits {
         )
     }
 
-    /// Draws a few digits with their predictions, two rows of pixels a line of text.
+    /// Draws a few digits with their predictions, two rows of pixels per line of text.
     pub fn draw(&self, predictions: &[i64]) {
         let right = |i: &usize| self.labels[*i] == predictions[*i];
         let all = 0..self.labels.len();

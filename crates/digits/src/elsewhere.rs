@@ -1,4 +1,5 @@
-//! The trained network leaves the program: one file, run by a process that links the runtime alone.
+//! Running the trained network outside of this program: exported as one file, in a process that links only the
+//! runtime.
 
 use crate::data::Digits;
 use crate::network::Network;
@@ -11,14 +12,14 @@ use std::env::consts::EXE_SUFFIX;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Epochs that both processes train on for.
+/// The epochs for which both processes continue training.
 pub const EPOCHS: usize = 3;
 
-/// The learning rate of these.
+/// The learning rate of these epochs.
 const LR: f64 = 1e-3;
 
-/// Writes the package, goes on to train on further batches, and has the other process do the same. Says whether both
-/// found the same bits.
+/// Writes the package, continues training on further batches, and has the other process do the same. Returns whether
+/// both got the same bits.
 pub fn run(
     out: &Path,
     (network, classifier): (&Network, &Compiled<Tensor, Tensor>),
@@ -103,8 +104,8 @@ fn export(
     Ok(package)
 }
 
-/// The program that links the runtime alone, beside this one. Cargo builds one program a run, so where it started
-/// this one it is asked for the other.
+/// The program that links only the runtime, in the same folder as this one. `cargo run` builds one program at a time,
+/// so if Cargo started this one, it is asked to build the other.
 fn program() -> Result<PathBuf, Failure> {
     let own = std::env::current_exe()?;
     let folder = own.parent().ok_or("this program lies nowhere")?;

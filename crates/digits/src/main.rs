@@ -1,5 +1,5 @@
-//! Trains a small convolutional network on the shipped handwritten digits, saves it and loads it back, and exports it
-//! into a package that a program runs which links the runtime alone.
+//! Trains a small convolutional network on the shipped handwritten digits, saves it and loads it back. Exports it
+//! into a package, which is run by a program that links only the runtime.
 //!
 //! The whole step (forward, backward and the update of every parameter) is recorded once and compiled
 //! into one plan that writes parameters and moments in place.
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// `None` where only help was asked for.
+/// Parses the arguments; `None` if only help was requested.
 fn options() -> Result<Option<Options>, Failure> {
     let mut options = Options {
         seed: 0,
@@ -123,7 +123,7 @@ fn opt_level(text: &str) -> Result<OptLevel, Failure> {
     found.ok_or_else(|| format!("no level {text}\n{USAGE}").into())
 }
 
-/// Whether the loaded network predicts what the trained one does, and the exported one does too and trains alike.
+/// True if the loaded and the exported network predict what the trained one does, and the exported one trains alike.
 fn run(options: &Options) -> Result<bool, Failure> {
     let (train, test) = parts(options.seed)?;
     sayln!(
@@ -215,7 +215,7 @@ fn seeds(options: &Options, n: u64) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// The digits to train on and those to test on; seeds everything that is random.
+/// The training and the test digits; seeds all random numbers.
 fn parts(seed: u64) -> Result<(Digits, Digits), Failure> {
     kiln::manual_seed(seed);
     let digits = Digits::read()?;
@@ -232,7 +232,7 @@ fn predict(classifier: &Compiled<Tensor, Tensor>, test: &Digits) -> Result<Vec<i
     Ok(classifier.run(&images)?.to_vec::<i64>()?)
 }
 
-/// Batches of the digits, in another order at each pass.
+/// Batches of the digits, in a new order at each pass.
 fn loader(train: &Digits, seed: u64) -> kiln::Result<DataLoader<(Tensor, Tensor)>> {
     DataLoader::new(TensorDataset::new(train.tensors())?)
         .batch_size(BATCH)
@@ -242,7 +242,7 @@ fn loader(train: &Digits, seed: u64) -> kiln::Result<DataLoader<(Tensor, Tensor)
         .build()
 }
 
-/// How many predictions are right, and how many percent these are.
+/// The number of correct predictions, and their percentage.
 fn score(predictions: &[i64], test: &Digits) -> (usize, f64) {
     let pairs = predictions.iter().zip(&test.labels);
     let right = pairs.filter(|(p, l)| p == l).count();
@@ -260,7 +260,7 @@ fn images(batch: impl Into<DimSpec>) -> Spec {
     Spec::new(DType::F32, (batch, 1, 8, 8))
 }
 
-/// A compiled step and what drives it.
+/// A compiled step with its optimiser and schedule.
 struct Training {
     step: Step,
     optimizer: Optimizer,
@@ -269,10 +269,10 @@ struct Training {
     compiled_in: Duration,
 }
 
-/// From images and labels to the loss and how many are right.
+/// Maps images and labels to the loss and the number of correct predictions.
 type Step = Compiled<(Tensor, Tensor), (Tensor, Tensor)>;
 
-/// What a training leaves behind.
+/// The result of a training.
 struct Trained {
     training: Training,
     losses: Vec<f32>,
@@ -340,7 +340,7 @@ impl Training {
 }
 
 impl Trained {
-    /// Prints what the compiler made of the step.
+    /// Prints the compiler's report of the step.
     fn report(&self) -> Result<(), Failure> {
         let step = &self.training.step;
         let explain = step.explain();

@@ -1,15 +1,15 @@
-//! Printing to whoever reads, who may stop to.
+//! Printing to a reader that may close the pipe.
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write, stdout};
 use std::process::exit;
 
-/// Prints as `print!` does; where nobody reads any more, the job is over and ends quietly.
+/// Prints as `print!` does; if the reader has closed the pipe, the program ends quietly.
 macro_rules! say {
     ($($text:tt)*) => { $crate::say::write(format_args!($($text)*), "") };
 }
 
-/// The same of a line.
+/// The same with a newline.
 macro_rules! sayln {
     ($($text:tt)*) => { $crate::say::write(format_args!($($text)*), "\n") };
 }

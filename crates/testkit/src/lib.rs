@@ -1,6 +1,6 @@
-//! What tests of whole programs share: [`programs`] are random ones and their gradients, [`rules`] makes programs that
-//! each rewrite applies to, an [`oracle`] runs a program on an engine and judges it by the reference, and [`sweep`] says
-//! how much of all that a run of the tests takes.
+//! Shared parts of tests of whole programs. [`programs`] checks random programs and their gradients, [`rules`] makes
+//! programs that each rewrite applies to, an [`oracle`] runs a program on an engine and compares it with the
+//! reference, and [`sweep`] selects the share of all programs for one run of the tests.
 
 pub mod oracle;
 pub mod programs;

@@ -5,7 +5,7 @@ use kiln_ir::Graph;
 use kiln_ir::eval::{self, Array};
 use kiln_runtime::{Buffer, Executable};
 
-/// What the reference says of a graph with these inputs.
+/// The reference results of a graph for these inputs.
 pub struct Oracle {
     /// The inputs of the graph.
     pub inputs: Vec<Array>,
@@ -28,7 +28,7 @@ impl Oracle {
     /// Compares an engine's outputs; `None` stands for a kept value it did not write.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// A description of the difference.
     pub fn check(&self, outputs: &[Option<Buffer>]) -> Result<(), String> {
         let arrays: Vec<_> = outputs.iter().map(|o| o.as_ref().map(array)).collect();
         self.check_arrays(&arrays)
@@ -37,7 +37,7 @@ impl Oracle {
     /// The same for arrays.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// A description of the difference.
     pub fn check_arrays(&self, outputs: &[Option<Array>]) -> Result<(), String> {
         if outputs.len() != self.reference.outputs() {
             let (found, wanted) = (outputs.len(), self.reference.outputs());
@@ -66,14 +66,14 @@ fn array(buffer: &Buffer) -> Array {
 pub struct Engine {
     /// The program.
     pub executable: Executable,
-    /// For each output of the graph its place among the program's; `None` for what it does not write.
+    /// The index of each output of the graph among the program's; `None` for an output that it does not write.
     pub outputs: Vec<Option<usize>>,
-    /// What was done.
+    /// The compiler's report.
     pub explain: Explain,
 }
 
 impl Engine {
-    /// Compiles a graph; for the first GPU where `KILN_TEST_DEVICE` is `cuda`, whatever the options say.
+    /// Compiles a graph. If `KILN_TEST_DEVICE` is `cuda`, compiles for the first GPU, whatever the options say.
     ///
     /// # Errors
     /// If it can't be compiled.
@@ -90,7 +90,7 @@ impl Engine {
         })
     }
 
-    /// The outputs for these inputs, on the host; `None` for what is not written.
+    /// Computes the outputs for these inputs, on the host; `None` for outputs that are not written.
     ///
     /// # Errors
     /// If the run fails.

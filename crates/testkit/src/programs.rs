@@ -1,4 +1,4 @@
-//! Random programs and their gradients: an engine gives what the reference gives.
+//! Random programs and their gradients: checks that an engine's results are the reference's.
 
 use crate::oracle::{Engine, Oracle};
 use kiln_autodiff::gradients;
@@ -10,10 +10,10 @@ use kiln_ir::fuzz::random_inputs;
 use kiln_ir::ops::Iota;
 use kiln_ir::{Builder, Graph, GraphBuilder, Loc, Op, OpError, Pw, Value};
 
-/// The rewrite that makes a sum zero, which is zero for all finite data, whatever the data.
+/// The rewrite of a sum that is zero for all finite data.
 const FOR_FINITE_DATA: &str = "zero_sum";
 
-/// Neither rewrites nor fusion.
+/// Options without rewrites and without fusion.
 pub fn plain() -> Options {
     Options {
         optimize: false,
@@ -22,18 +22,18 @@ pub fn plain() -> Options {
     }
 }
 
-/// Whether a rewrite is of a pass that changes rounding. These are for finite parameters.
+/// True if a rewrite is of a pass that changes rounding. Such rewrites are valid for finite parameters.
 fn rounds(rule: &str) -> bool {
     let mut inexact = kiln_optimize::passes().iter().filter(|p| !p.exact);
     inexact.any(|p| p.rules().contains(&rule))
 }
 
-/// Runs a program compiled in each of these ways and compares it with the reference; gives the rewrites that
-/// fired. Where one of these holds for finite parameters or data only, it is enough that the program is right
-/// for such.
+/// Compiles a program with each of these options, runs it and compares it with the reference. Returns the rewrites
+/// that fired. If one of these is valid only for finite parameters or data, it suffices that the program is right for
+/// finite ones.
 ///
 /// # Errors
-/// What is wrong, and compiled how.
+/// A description of the difference, and of the compilation.
 pub fn check(graph: &Graph, seed: u64, ways: &[Options]) -> Result<Vec<&'static str>, String> {
     check_by(graph, seed, ways, &|engine, oracle| {
         let outputs = engine.run(&oracle.inputs).map_err(|e| e.to_string())?;
@@ -41,10 +41,10 @@ pub fn check(graph: &Graph, seed: u64, ways: &[Options]) -> Result<Vec<&'static 
     })
 }
 
-/// Runs a compiled program on the inputs of an oracle, which judges it.
+/// A function that runs a compiled program on the inputs of an oracle, and has the oracle check the results.
 pub type Run<'a> = dyn Fn(&Engine, &Oracle) -> Result<(), String> + 'a;
 
-/// As [`check`], run so.
+/// As [`check`], with `run` to run and check a program.
 ///
 /// # Errors
 /// As [`check`].
@@ -84,12 +84,12 @@ pub fn check_by(
     Ok(fired)
 }
 
-/// Runs twice: the second run meets prepared values and a used arena.
+/// Runs twice: the second run starts with prepared values and a used arena.
 fn agree(engine: &Engine, oracle: &Oracle, run: &Run<'_>) -> Result<(), String> {
     (0..2).try_for_each(|_| run(engine, oracle))
 }
 
-/// The array with 1 for what is not finite.
+/// The array with every non-finite element replaced by 1.
 fn finite(array: &Array) -> Array {
     if !array.dtype().is_float() {
         return array.clone();
@@ -101,8 +101,8 @@ fn finite(array: &Array) -> Array {
     Array::from_f64(array.dtype(), array.shape(), &values).expect("as many values")
 }
 
-/// What flows into a result: other numbers for neighbours, so that sums don't cancel and no element stands for
-/// another, exact in every float.
+/// The cotangent of a result. Neighbours differ, so that sums don't cancel and no element can be confused with
+/// another; all numbers are exact in every float dtype.
 fn cotangent(b: &mut GraphBuilder<'_>, y: &Value) -> Result<Value, OpError> {
     let fact = b.fact(y);
     let len = numel(&fact.shape);
@@ -115,7 +115,7 @@ fn cotangent(b: &mut GraphBuilder<'_>, y: &Value) -> Result<Value, OpError> {
     b.reshape(&around, &fact.shape)
 }
 
-/// The graph with the gradients of its float inputs as outputs; `None` where nothing flows.
+/// The graph with the gradients of its float inputs as outputs; `None` if there are none.
 pub fn differentiated(mut graph: Graph) -> Option<Graph> {
     let float = |graph: &Graph, v: &Value| graph.fact(*v).dtype.is_float();
     let results: Vec<Value> = graph.outputs.iter().map(|o| o.value).collect();
@@ -130,7 +130,7 @@ pub fn differentiated(mut graph: Graph) -> Option<Graph> {
     for y in results {
         seeds.push((y, cotangent(&mut b, &y).ok()?));
     }
-    // Some rows and windows have no derivative.
+    // Some row and window operations have no derivative.
     let found = gradients(&mut graph, &seeds, &inputs).ok()?;
     graph.outputs.clear();
     found

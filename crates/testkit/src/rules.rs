@@ -14,7 +14,7 @@ pub fn rules() -> impl Iterator<Item = &'static str> {
     kiln_optimize::passes().iter().flat_map(|p| p.rules())
 }
 
-/// A program, of random sizes, that fires a rule; `None` for a rule that has none.
+/// A program, of random sizes, that fires a rule; `None` if the rule has no program.
 ///
 /// # Panics
 /// If the program is not well formed.
@@ -30,7 +30,7 @@ pub fn program(rule: &str, seed: u64) -> Option<Graph> {
     Some(graph)
 }
 
-/// A program for one of all rules; so many as there are rules are for one each.
+/// A program for one of the rules; consecutive seeds go through all rules.
 ///
 /// # Panics
 /// If a rule has no program.
@@ -40,7 +40,7 @@ pub fn some_program(seed: u64) -> Graph {
     program(rule, seed).unwrap_or_else(|| panic!("no program fires {rule}"))
 }
 
-/// The rules that fired in less than 1% of so many programs.
+/// The rules that fired in less than 1% of `programs` programs.
 pub fn rare(fired: &BTreeMap<&'static str, u64>, programs: u64) -> Vec<String> {
     let count = |rule: &str| fired.get(rule).copied().unwrap_or(0);
     let rare = rules().filter(|rule| count(rule) * 100 < programs);

@@ -1,10 +1,10 @@
-//! The full sweep: all of the suites of which a run of the tests takes a share. `KILN_FULL_SWEEP=1` asks for it,
-//! `KILN_SWEEP_PART=3/8` for the third of eight parts, so that it can be taken over many runs.
+//! The full sweep: everything in the suites of which a run of the tests takes a share. `KILN_FULL_SWEEP=1` requests
+//! it, `KILN_SWEEP_PART=3/8` the third of eight parts, so that it can be spread over many runs.
 
 use std::ops::Range;
 
-/// The seeds of a test of random programs: so many from 0 on, unless `KILN_FUZZ_SEEDS` says how many and
-/// `KILN_FUZZ_FIRST` which comes first.
+/// The seeds of a test of random programs: `count` from 0 on, unless `KILN_FUZZ_SEEDS` sets the number and
+/// `KILN_FUZZ_FIRST` the first one.
 pub fn seeds(count: u64) -> Range<u64> {
     let given = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
     let first = given("KILN_FUZZ_FIRST").unwrap_or(0);
@@ -19,7 +19,7 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// What the environment asks for; `None`: shares.
+    /// The sweep that the environment requests; `None` for the usual shares.
     ///
     /// # Panics
     /// If `KILN_SWEEP_PART` is no part.
@@ -38,12 +38,12 @@ impl Sweep {
         (1 <= part && part <= of).then_some(Sweep { part, of })
     }
 
-    /// Whether it is everything.
+    /// True if it is the whole sweep.
     pub fn is_whole(&self) -> bool {
         self.of == 1
     }
 
-    /// Which of so many items belong to the part. Each belongs to one.
+    /// The range of `items` items that belongs to this part. Each item belongs to exactly one part.
     pub fn share(&self, items: usize) -> Range<usize> {
         let from = |part| items * part / self.of;
         from(self.part - 1)..from(self.part)

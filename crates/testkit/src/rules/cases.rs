@@ -1,11 +1,11 @@
-//! The programs.
+//! The program of each rule.
 
 use super::maker::{Made, Maker};
 use kiln_base::prim::{Reduction, ScatterKind};
 use kiln_base::{DType, Dim};
 use kiln_ir::{Builder, Fact, Pw, Role, ops};
 
-/// A program for a rule.
+/// A rule, and the function that makes its program.
 type Case = (&'static str, fn(&mut Maker<'_>) -> Made);
 
 pub(super) const CASES: &[Case] = &[
@@ -264,7 +264,7 @@ pub(super) const CASES: &[Case] = &[
         m.pw(Pw::Tanh, &[x])
     }),
     ("empty", |m| {
-        // Nothing is divided by the zeros, nor looked up.
+        // The tensors are empty: nothing is divided by the zeros, nor looked up.
         let (a, c) = (m.size(), m.size());
         let x = m.b.input(Fact::new(DType::I64, [a, 0]), Role::Data);
         let zeros = m.b.full(0, DType::I64, &[Dim::from(a), Dim::ONE])?;

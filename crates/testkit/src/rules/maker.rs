@@ -1,4 +1,4 @@
-//! What programs for rules are made of.
+//! The building blocks of programs for rules.
 
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Scalar};
@@ -62,7 +62,7 @@ impl Maker<'_> {
         self.pw(Pw::Select, &[nan, zero, y])
     }
 
-    /// A product of three rows at least with a parameter, and how many columns it has.
+    /// A product of at least three rows with a parameter, and its number of columns.
     pub(super) fn product(&mut self) -> Result<(Value, usize), OpError> {
         let (n, k, c) = (2 + self.size(), self.size(), self.size());
         let (x, w) = (self.data(&[n, k]), self.parameter(&[k, c]));
@@ -83,7 +83,7 @@ impl Maker<'_> {
         self.b.op(ops::BatchNorm { eps, affine: true }, &operands)
     }
 
-    /// A product of bytes less their zero point with bytes, in i32.
+    /// A product in i32 of u8 numbers, less their zero point, with i8 numbers.
     pub(super) fn product_of_bytes(&mut self) -> Made {
         let (n, k, c) = (self.size(), self.size(), self.size());
         let x = self.b.input(Fact::new(DType::U8, [n, k]), Role::Data);
@@ -104,7 +104,7 @@ impl Maker<'_> {
         Ok([mean, self.pw(Pw::Sub, &[x, mean])?])
     }
 
-    /// A body on two values of `[n]` of which each output needs one.
+    /// A body on two values of `[n]`, where each output needs one of them.
     pub(super) fn body(&mut self, n: usize, ops: [Pw; 2], counted: bool) -> Result<Graph, OpError> {
         let mut body = Graph::default();
         let mut b = GraphBuilder::new(&mut body, Loc::UNKNOWN);
