@@ -14,20 +14,20 @@ struct DLManagedTensor;
 struct DLManagedTensorVersioned;
 
 /*
- Checksums are taken on trust; see `kiln_open`.
+ The flag to skip the verification of checksums; see `kiln_open`.
  */
 #define KILN_TRUSTED 1
 
 /*
- What a call gives. Numbers stay what they are.
+ The status of a call. The numbers never change.
  */
 typedef enum {
   /*
-   All is well.
+   Success.
    */
   KILN_OK = 0,
   /*
-   An argument is null, no UTF-8, or out of range.
+   An argument is null, not UTF-8, or out of range.
    */
   KILN_ARGUMENT = 1,
   /*
@@ -43,7 +43,7 @@ typedef enum {
    */
   KILN_FORMAT = 4,
   /*
-   There is nothing of this name.
+   No such name exists.
    */
   KILN_MISSING = 5,
   /*
@@ -55,7 +55,7 @@ typedef enum {
    */
   KILN_MEMORY = 7,
   /*
-   A run failed, by its data or by its device.
+   A run failed, because of its data or its device.
    */
   KILN_RUN = 8,
   /*
@@ -65,7 +65,7 @@ typedef enum {
 } KilnStatus;
 
 /*
- An element type. Numbers stay what they are.
+ An element type. The numbers never change.
  */
 typedef enum {
   /*
@@ -73,35 +73,35 @@ typedef enum {
    */
   KILN_BOOL = 0,
   /*
-   8 bits without a sign.
+   8 bits, unsigned.
    */
   KILN_U8 = 1,
   /*
-   8 bits with a sign.
+   8 bits, signed.
    */
   KILN_I8 = 2,
   /*
-   16 bits with a sign.
+   16 bits, signed.
    */
   KILN_I16 = 3,
   /*
-   32 bits with a sign.
+   32 bits, signed.
    */
   KILN_I32 = 4,
   /*
-   64 bits with a sign.
+   64 bits, signed.
    */
   KILN_I64 = 5,
   /*
-   16 bits without a sign.
+   16 bits, unsigned.
    */
   KILN_U16 = 6,
   /*
-   32 bits without a sign.
+   32 bits, unsigned.
    */
   KILN_U32 = 7,
   /*
-   64 bits without a sign.
+   64 bits, unsigned.
    */
   KILN_U64 = 8,
   /*
@@ -133,12 +133,12 @@ typedef struct KilnEntry KilnEntry;
 typedef struct KilnPackage KilnPackage;
 
 /*
- A tensor of the library's.
+ A tensor of the library.
  */
 typedef struct KilnTensor KilnTensor;
 
 /*
- A tensor of the caller's: row-major and contiguous.
+ A tensor of the caller: row-major and contiguous.
  */
 typedef struct {
   /*
@@ -146,7 +146,7 @@ typedef struct {
    */
   void *data;
   /*
-   How many bytes there are.
+   The number of bytes.
    */
   size_t bytes;
   /*
@@ -154,7 +154,7 @@ typedef struct {
    */
   int32_t dtype;
   /*
-   How many dims it has.
+   The number of dims.
    */
   uint32_t rank;
   /*
@@ -168,7 +168,7 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- The text of the last call on this thread that failed; empty if none did. It stays until the next call fails.
+ The text of the last call on this thread that failed; empty if none did. It stays valid until the next call fails.
  */
 const char *kiln_last_error(void);
 
@@ -178,19 +178,21 @@ const char *kiln_last_error(void);
 const char *kiln_version(void);
 
 /*
- A tensor of the library's with a copy of the caller's elements.
+ Makes a tensor of the library with a copy of the caller's elements.
 
  # Safety
- `from` leads to a view, whose pointers lead to as much as it says; `to` leads to memory for a pointer.
+ `from` points to a view, whose pointers are valid for the sizes that it states; `to` points to memory for a
+ pointer.
  */
 KilnStatus kiln_tensor_new(const KilnView *from,
                            KilnTensor **to);
 
 /*
- What a tensor holds. The pointers lead to the library's memory, are only read, and stay until the tensor is freed.
+ Describes a tensor. The pointers point to the library's memory, may only be read, and stay valid until the tensor
+ is freed.
 
  # Safety
- `tensor` is one of the library's; `to` leads to memory for a view.
+ `tensor` is one of the library's; `to` points to memory for a view.
  */
 KilnStatus kiln_tensor_view(const KilnTensor *tensor,
                             KilnView *to);
@@ -204,27 +206,27 @@ KilnStatus kiln_tensor_view(const KilnTensor *tensor,
 void kiln_tensor_free(KilnTensor *tensor);
 
 /*
- Opens a file. `flags` is 0, or `KILN_TRUSTED`, with which the file is not compared with its checksums. The file
- must not be written into while the package is open; replacing it by a new one is safe.
+ Opens a file. `flags` is 0, or `KILN_TRUSTED` to skip the verification of checksums. The file must not be written
+ into while the package is open; replacing it by a new one is safe.
 
  # Safety
- `path` is a text; `to` leads to memory for a pointer.
+ `path` is a C string; `to` points to memory for a pointer.
  */
 KilnStatus kiln_open(const char *path,
                      uint32_t flags,
                      KilnPackage **to);
 
 /*
- Opens a package that is in memory, of which it makes a copy.
+ Opens a package in memory, by copying it.
 
  # Safety
- `data` leads to so many bytes; `to` leads to memory for a pointer.
+ `data` points to `bytes` bytes; `to` points to memory for a pointer.
  */
 KilnStatus kiln_open_bytes(const void *data, size_t bytes, uint32_t flags, KilnPackage **to);
 
 /*
- What the package says of itself, as JSON: entries with their inputs and outputs, states, files. It stays until the
- package is freed. Null for a package that is null.
+ The description of a package as JSON: entries with their inputs and outputs, states, files. It stays valid until
+ the package is freed. Null for a null package.
 
  # Safety
  `package` is null or one of the library's.
@@ -232,7 +234,7 @@ KilnStatus kiln_open_bytes(const void *data, size_t bytes, uint32_t flags, KilnP
 const char *kiln_describe(const KilnPackage *package);
 
 /*
- Frees a package. Entries and tensors of it stay.
+ Frees a package. Its entries and tensors stay valid.
 
  # Safety
  It is null, or one of the library's that is not used any more.
@@ -240,10 +242,10 @@ const char *kiln_describe(const KilnPackage *package);
 void kiln_package_free(KilnPackage *package);
 
 /*
- An asset. The bytes stay until the package is freed.
+ Finds an asset. The bytes stay valid until the package is freed.
 
  # Safety
- `package` is one of the library's, `name` a text; `data` and `bytes` lead to memory for a pointer and a size.
+ `package` is one of the library's, `name` a C string; `data` and `bytes` point to memory for a pointer and a size.
  */
 KilnStatus kiln_asset(const KilnPackage *package,
                       const char *name,
@@ -251,26 +253,26 @@ KilnStatus kiln_asset(const KilnPackage *package,
                       size_t *bytes);
 
 /*
- What a state holds now. Later runs do not change the tensor.
+ Returns the current value of a state. Later runs do not change the tensor.
 
  # Safety
- `package` is one of the library's, `name` a text; `to` leads to memory for a pointer.
+ `package` is one of the library's, `name` a C string; `to` points to memory for a pointer.
  */
 KilnStatus kiln_state_get(const KilnPackage *package, const char *name, KilnTensor **to);
 
 /*
- Makes a state hold a tensor.
+ Sets the value of a state.
 
  # Safety
- `package` and `value` are the library's, `name` is a text.
+ `package` and `value` are the library's, `name` is a C string.
  */
 KilnStatus kiln_state_set(const KilnPackage *package, const char *name, const KilnTensor *value);
 
 /*
- A number that is an element of a state, such as `lr` of `optimizer.numbers`.
+ Reads a named element of a state, such as `lr` of `optimizer.numbers`.
 
  # Safety
- `package` is one of the library's, `state` and `element` are texts; `to` leads to memory for a number.
+ `package` is one of the library's, `state` and `element` are C strings; `to` points to memory for a number.
  */
 KilnStatus kiln_number_get(const KilnPackage *package,
                            const char *state,
@@ -278,10 +280,10 @@ KilnStatus kiln_number_get(const KilnPackage *package,
                            double *to);
 
 /*
- Changes a number that is an element of a state.
+ Changes a named element of a state.
 
  # Safety
- `package` is one of the library's, `state` and `element` are texts.
+ `package` is one of the library's, `state` and `element` are C strings.
  */
 KilnStatus kiln_number_set(const KilnPackage *package,
                            const char *state,
@@ -289,7 +291,7 @@ KilnStatus kiln_number_set(const KilnPackage *package,
                            double value);
 
 /*
- Makes all states hold what the file holds.
+ Resets all states to their values in the file.
 
  # Safety
  `package` is one of the library's.
@@ -297,52 +299,53 @@ KilnStatus kiln_number_set(const KilnPackage *package,
 KilnStatus kiln_state_reset(const KilnPackage *package);
 
 /*
- Writes the states as a safetensors file, which replaces an older one whole.
+ Writes the states as a safetensors file, which atomically replaces an older one.
 
  # Safety
- `package` is one of the library's, `path` a text.
+ `package` is one of the library's, `path` a C string.
  */
 KilnStatus kiln_state_save(const KilnPackage *package, const char *path);
 
 /*
- Makes all states hold what a safetensors file holds.
+ Sets all states from a safetensors file.
 
  # Safety
- `package` is one of the library's, `path` a text.
+ `package` is one of the library's, `path` a C string.
  */
 KilnStatus kiln_state_load(const KilnPackage *package, const char *path);
 
 /*
- Writes the package with its states as they are now, which replaces an older one whole.
+ Writes the package with its current states, atomically replacing an older file.
 
  # Safety
- `package` is one of the library's, `path` a text.
+ `package` is one of the library's, `path` a C string.
  */
 KilnStatus kiln_save(const KilnPackage *package, const char *path);
 
 /*
- Sets how many threads run kernels, for the whole process. Results never depend on it.
+ Sets the number of threads that run kernels, for the whole process. Results never depend on it.
  */
 KilnStatus kiln_set_threads(size_t threads);
 
 /*
- Limits the bytes that the library may hold, mapped files not among them; 0 for no limit.
+ Limits the bytes that the library may hold, without mapped files; 0 for no limit.
  */
 KilnStatus kiln_set_memory_limit(size_t bytes);
 
 /*
- A tensor of the library's that holds one of another library's, which is handed over: it is freed by its `deleter`
- with the last use, and until then nobody writes it. It is read where it lies if it is row-major and aligned to 64
- bytes, else copied and freed at once. After an error it is still the caller's.
+ Makes a tensor of the library from one of another library, which is handed over. Its `deleter` is called after the
+ last use; until then it must not be written. It is used in place if it is row-major and aligned to 64 bytes, else
+ copied and freed at once. After an error it still belongs to the caller.
 
  # Safety
- `from` leads to a tensor whose pointers lead to as much as it says; `to` leads to memory for a pointer.
+ `from` points to a tensor whose pointers are valid for the sizes that it states; `to` points to memory for a
+ pointer.
  */
 KilnStatus kiln_tensor_from_dlpack(struct DLManagedTensor *from,
                                    KilnTensor **to);
 
 /*
- The same of a tensor of DLPack 1.x.
+ The same for a tensor of DLPack 1.x.
 
  # Safety
  As of `kiln_tensor_from_dlpack`.
@@ -351,17 +354,17 @@ KilnStatus kiln_tensor_from_dlpack_versioned(struct DLManagedTensorVersioned *fr
                                              KilnTensor **to);
 
 /*
- A tensor for another library, with a copy of the elements that it may write. Its `deleter` frees it.
+ Makes a tensor for another library, with a copy of the elements that it may write. Its `deleter` frees it.
 
  # Safety
- `tensor` is one of the library's; `to` leads to memory for a pointer.
+ `tensor` is one of the library's; `to` points to memory for a pointer.
  */
 KilnStatus kiln_tensor_to_dlpack(const KilnTensor *tensor,
                                  struct DLManagedTensor **to);
 
 /*
- A tensor for another library, of DLPack 1.0, without a copy: it is only read, as its flags say. The library's
- tensor may be freed before it. Its `deleter` frees it.
+ Makes a tensor of DLPack 1.0 for another library, without a copy: its flags say that it may only be read. The
+ library's tensor may be freed before it. Its `deleter` frees it.
 
  # Safety
  As of `kiln_tensor_to_dlpack`.
@@ -370,10 +373,10 @@ KilnStatus kiln_tensor_to_dlpack_versioned(const KilnTensor *tensor,
                                            struct DLManagedTensorVersioned **to);
 
 /*
- Makes an entry ready to run.
+ Prepares an entry for runs.
 
  # Safety
- `package` is one of the library's, `name` a text; `to` leads to memory for a pointer.
+ `package` is one of the library's, `name` a C string; `to` points to memory for a pointer.
  */
 KilnStatus kiln_entry(const KilnPackage *package, const char *name, KilnEntry **to);
 
@@ -386,19 +389,19 @@ KilnStatus kiln_entry(const KilnPackage *package, const char *name, KilnEntry **
 void kiln_entry_free(KilnEntry *entry);
 
 /*
- How many inputs and outputs an entry has.
+ Returns the number of inputs and of outputs of an entry.
 
  # Safety
- `entry` is one of the library's; `inputs` and `outputs` lead to memory for a size.
+ `entry` is one of the library's; `inputs` and `outputs` point to memory for a size.
  */
 KilnStatus kiln_entry_counts(const KilnEntry *entry, size_t *inputs, size_t *outputs);
 
 /*
- The bytes that a run takes beside the weights, for these values of its symbolic sizes, in the order in which the
- package describes them.
+ Returns the bytes that a run takes besides the weights, for these values of its symbolic sizes, in the order of
+ the package's description.
 
  # Safety
- `entry` is one of the library's, `sizes` leads to so many numbers; `to` leads to memory for a size.
+ `entry` is one of the library's, `sizes` points to `count` numbers; `to` points to memory for a size.
  */
 KilnStatus kiln_entry_memory(const KilnEntry *entry,
                              const int64_t *sizes,
@@ -406,12 +409,12 @@ KilnStatus kiln_entry_memory(const KilnEntry *entry,
                              size_t *to);
 
 /*
- Runs an entry on tensors of the caller's, in the order of its inputs, and gives tensors of the library's, which the
- caller frees. `outputs` is filled where the run succeeds.
+ Runs an entry on tensors of the caller, in the order of its inputs. The results are tensors of the library, which
+ the caller frees. `outputs` is filled only if the run succeeds.
 
  # Safety
- `entry` is one of the library's, `inputs` leads to so many views, whose pointers lead to as much as they say, and
- `outputs` to memory for so many pointers.
+ `entry` is one of the library's. `inputs` points to `input_count` views, whose pointers are valid for the sizes
+ that they state, and `outputs` to memory for `output_count` pointers.
  */
 KilnStatus kiln_run(const KilnEntry *entry,
                     const KilnView *inputs,
@@ -420,12 +423,12 @@ KilnStatus kiln_run(const KilnEntry *entry,
                     size_t output_count);
 
 /*
- Runs an entry on tensors of the caller's and copies the results into tensors of the caller's, whose dtypes, shapes
- and bytes must be theirs. The state of the package is changed even where results do not fit.
+ Runs an entry on tensors of the caller and copies the results into tensors of the caller, which must have the
+ dtypes, shapes and bytes of the results. The state of the package changes even if results do not fit.
 
  # Safety
- `entry` is one of the library's, `inputs` and `outputs` lead to so many views, whose pointers lead to as much as
- they say; nobody else uses what the outputs lead to meanwhile.
+ `entry` is one of the library's. `inputs` and `outputs` point to `input_count` and `output_count` views, whose
+ pointers are valid for the sizes that they state. The memory of the outputs is not used by anyone else meanwhile.
  */
 KilnStatus kiln_run_into(const KilnEntry *entry,
                          const KilnView *inputs,

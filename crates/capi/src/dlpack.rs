@@ -1,4 +1,4 @@
-//! Tensors from and to other libraries, by DLPack's structures.
+//! Tensors from and to other libraries, in DLPack's structures.
 
 use crate::dlpack_abi::*;
 use crate::status::{Failure, KilnStatus, call, give, given, list, wrong};
@@ -9,25 +9,25 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Set where a tensor is only read.
+/// The flag of a tensor that may only be read.
 const READ_ONLY: u64 = 1;
-/// The most dims that a tensor is taken with.
+/// The maximum number of dims of a tensor from another library.
 const MOST_DIMS: usize = 64;
-/// The memory of the processor.
+/// DLPack's code of host memory.
 const CPU: i32 = 1;
 
-/// The version that tensors are given out in.
+/// The version of tensors for other libraries.
 const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 0 };
 
-/// Either form.
+/// A managed tensor of either version.
 trait Managed: Sized + 'static {
     fn tensor(&self) -> &DLTensor;
-    /// Frees what it is of.
+    /// Frees the tensor by its deleter.
     ///
     /// # Safety
-    /// `this` is its maker's and was not freed.
+    /// `this` belongs to its producer, and was not freed.
     unsafe fn delete(this: *mut Self);
-    /// Why it can't be taken.
+    /// The reason for refusing the tensor, if any.
     fn refused(&self) -> Option<String> {
         None
     }
@@ -39,7 +39,7 @@ impl Managed for DLManagedTensor {
     }
 
     unsafe fn delete(this: *mut Self) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         unsafe {
             if let Some(deleter) = (*this).deleter {
                 deleter(this);
@@ -54,7 +54,7 @@ impl Managed for DLManagedTensorVersioned {
     }
 
     unsafe fn delete(this: *mut Self) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         unsafe {
             if let Some(deleter) = (*this).deleter {
                 deleter(this);
@@ -69,7 +69,7 @@ impl Managed for DLManagedTensorVersioned {
     }
 }
 
-/// What holds a tensor of somebody else's, and frees it.
+/// The owner of a tensor of another library, which frees it.
 struct Held<M: Managed> {
     managed: *mut M,
     data: *const u8,
@@ -81,8 +81,8 @@ unsafe impl<M: Managed> Send for Held<M> {}
 // SAFETY: the bytes are only read.
 unsafe impl<M: Managed> Sync for Held<M> {}
 
-// SAFETY: the bytes are the tensor's, which stays where it is until it is freed; whoever gave it promised that
-// nobody writes it meanwhile.
+// SAFETY: the bytes are the tensor's, which stays where it is until it is freed. Its producer promised that they are
+// not written meanwhile.
 unsafe impl<M: Managed> Lender for Held<M> {
     fn bytes(&self) -> &[u8] {
         match self.len {
@@ -95,7 +95,7 @@ unsafe impl<M: Managed> Lender for Held<M> {
 
 impl<M: Managed> Drop for Held<M> {
     fn drop(&mut self) {
-        // SAFETY: it was handed over, and nobody reads it any more.
+        // SAFETY: the tensor was handed over, and is not read any more.
         unsafe { M::delete(self.managed) };
     }
 }
@@ -134,12 +134,12 @@ fn strides(shape: &[i64]) -> Vec<i64> {
     strides
 }
 
-/// A tensor that is handed over: as it lies where it is row-major and aligned, else a copy.
+/// Takes over a tensor: used in place if it is row-major and aligned, else copied.
 ///
 /// # Safety
-/// `managed` is null or a tensor that nobody writes until it is freed.
+/// `managed` is null, or a tensor that is not written until it is freed.
 unsafe fn taken<M: Managed>(managed: *mut M) -> Result<Buffer, Failure> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     let of = unsafe { given(managed.cast_const(), "the tensor")? };
     let value = |text: String| Failure(KilnStatus::KILN_VALUE, text);
     if let Some(why) = of.refused() {
@@ -155,7 +155,7 @@ unsafe fn taken<M: Managed>(managed: *mut M) -> Result<Buffer, Failure> {
     let dtype = dtype(t.dtype)?;
     let rank = usize::try_from(t.ndim).ok().filter(|n| *n <= MOST_DIMS);
     let rank = rank.ok_or_else(|| wrong(format!("a tensor can't have {} dims", t.ndim)))?;
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     let shape = unsafe { list(t.shape.cast_const(), rank, "the shape")? };
     let len = shape.iter().try_fold(dtype.size(), |n, d| {
         n.checked_mul(usize::try_from(*d).ok()?)
@@ -167,7 +167,7 @@ unsafe fn taken<M: Managed>(managed: *mut M) -> Result<Buffer, Failure> {
     }
     let steps = match t.strides.is_null() {
         true => strides(shape),
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         false => unsafe { list(t.strides.cast_const(), rank, "the strides")? }.to_vec(),
     };
     let dense = strides(shape);
@@ -181,7 +181,7 @@ unsafe fn taken<M: Managed>(managed: *mut M) -> Result<Buffer, Failure> {
         let held = Arc::new(Held { managed, data, len });
         let lent = Storage::lent(&held, 0..len).and_then(|s| Buffer::from_storage(dtype, shape, s));
         return lent.map_err(|e| {
-            // The tensor stays the caller's.
+            // The caller keeps the tensor.
             if let Some(held) = Arc::into_inner(held) {
                 std::mem::forget(held);
             }
@@ -193,10 +193,10 @@ unsafe fn taken<M: Managed>(managed: *mut M) -> Result<Buffer, Failure> {
         let text = format!("a copy of {len} bytes can't be allocated");
         return Err(Failure(KilnStatus::KILN_MEMORY, text));
     }
-    // SAFETY: the strides lead to elements of the tensor, by the caller.
+    // SAFETY: the caller guarantees that the strides lead to elements of the tensor.
     unsafe { gather(&mut bytes, data, dtype.size(), (shape, &steps)) };
     let buffer = Buffer::from_bytes(dtype, shape, &bytes)?;
-    // SAFETY: it was handed over, and everything of it is copied.
+    // SAFETY: the tensor was handed over, and all its elements are copied.
     unsafe { M::delete(managed) };
     Ok(buffer)
 }
@@ -204,29 +204,29 @@ unsafe fn taken<M: Managed>(managed: *mut M) -> Result<Buffer, Failure> {
 /// Copies elements in row-major order.
 ///
 /// # Safety
-/// There is an element of so many bytes at every index.
+/// There is an element of `size` bytes at every index.
 unsafe fn gather(to: &mut Vec<u8>, from: *const u8, size: usize, (shape, steps): (&[i64], &[i64])) {
     match (shape, steps) {
         ([n, shape @ ..], [step, steps @ ..]) => (0..*n).for_each(|i| {
             let at = i.wrapping_mul(*step).wrapping_mul(size as i64);
-            // SAFETY: the caller's, of the elements at this index.
+            // SAFETY: the caller guarantees it for the elements at this index.
             unsafe { gather(to, from.wrapping_offset(at as isize), size, (shape, steps)) };
         }),
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         _ => to.extend_from_slice(unsafe { std::slice::from_raw_parts(from, size) }),
     }
 }
 
-/// What a tensor that is given out holds on to.
+/// The memory behind a tensor for another library.
 struct Given {
     shape: Vec<i64>,
     strides: Vec<i64>,
-    /// The library's memory, or a copy of it.
+    /// The library's memory, unless there is a copy of it.
     _buffer: Option<Buffer>,
     copy: Vec<u64>,
 }
 
-/// Takes a tensor apart; `copies` gives memory that whoever takes it may write.
+/// Describes a tensor for another library. With `copies` its memory is a copy, which the library may write.
 fn parts(buffer: &Buffer, copies: bool) -> Result<(DLTensor, *mut c_void), Failure> {
     let bytes = buffer.bytes()?;
     let mut given = Box::new(Given {
@@ -266,10 +266,10 @@ fn parts(buffer: &Buffer, copies: bool) -> Result<(DLTensor, *mut c_void), Failu
 }
 
 /// # Safety
-/// The tensor was given out by this library and was not freed.
+/// The tensor was made by this library for another one, and was not freed.
 unsafe extern "C" fn delete(this: *mut DLManagedTensor) {
     call(|| {
-        // SAFETY: the caller's; both boxes were made when it was given out.
+        // SAFETY: the caller guarantees it; both boxes were made with the tensor.
         unsafe {
             drop(Box::from_raw((*this).manager_ctx.cast::<Given>()));
             drop(Box::from_raw(this));
@@ -282,7 +282,7 @@ unsafe extern "C" fn delete(this: *mut DLManagedTensor) {
 /// As [`delete`].
 unsafe extern "C" fn delete_versioned(this: *mut DLManagedTensorVersioned) {
     call(|| {
-        // SAFETY: the caller's; both boxes were made when it was given out.
+        // SAFETY: the caller guarantees it; both boxes were made with the tensor.
         unsafe {
             drop(Box::from_raw((*this).manager_ctx.cast::<Given>()));
             drop(Box::from_raw(this));
@@ -291,22 +291,23 @@ unsafe extern "C" fn delete_versioned(this: *mut DLManagedTensorVersioned) {
     });
 }
 
-/// A tensor of the library's that holds one of another library's, which is handed over: it is freed by its `deleter`
-/// with the last use, and until then nobody writes it. It is read where it lies if it is row-major and aligned to 64
-/// bytes, else copied and freed at once. After an error it is still the caller's.
+/// Makes a tensor of the library from one of another library, which is handed over. Its `deleter` is called after the
+/// last use; until then it must not be written. It is used in place if it is row-major and aligned to 64 bytes, else
+/// copied and freed at once. After an error it still belongs to the caller.
 ///
 /// # Safety
-/// `from` leads to a tensor whose pointers lead to as much as it says; `to` leads to memory for a pointer.
+/// `from` points to a tensor whose pointers are valid for the sizes that it states; `to` points to memory for a
+/// pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_tensor_from_dlpack(
     from: *mut DLManagedTensor,
     to: *mut *mut KilnTensor,
 ) -> KilnStatus {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     unsafe { from_managed(from, to) }
 }
 
-/// The same of a tensor of DLPack 1.x.
+/// The same for a tensor of DLPack 1.x.
 ///
 /// # Safety
 /// As of `kiln_tensor_from_dlpack`.
@@ -315,7 +316,7 @@ pub unsafe extern "C" fn kiln_tensor_from_dlpack_versioned(
     from: *mut DLManagedTensorVersioned,
     to: *mut *mut KilnTensor,
 ) -> KilnStatus {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     unsafe { from_managed(from, to) }
 }
 
@@ -326,18 +327,18 @@ unsafe fn from_managed<M: Managed>(from: *mut M, to: *mut *mut KilnTensor) -> Ki
         if to.is_null() {
             return Err(wrong("the result is null"));
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let buffer = unsafe { taken(from)? };
         let tensor = Box::into_raw(Box::new(KilnTensor(buffer)));
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         unsafe { give(to, tensor, "the result") }
     })
 }
 
-/// A tensor for another library, with a copy of the elements that it may write. Its `deleter` frees it.
+/// Makes a tensor for another library, with a copy of the elements that it may write. Its `deleter` frees it.
 ///
 /// # Safety
-/// `tensor` is one of the library's; `to` leads to memory for a pointer.
+/// `tensor` is one of the library's; `to` points to memory for a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_tensor_to_dlpack(
     tensor: *const KilnTensor,
@@ -348,12 +349,12 @@ pub unsafe extern "C" fn kiln_tensor_to_dlpack(
         manager_ctx,
         deleter: Some(delete),
     };
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     unsafe { to_managed(tensor, to, true, managed) }
 }
 
-/// A tensor for another library, of DLPack 1.0, without a copy: it is only read, as its flags say. The library's
-/// tensor may be freed before it. Its `deleter` frees it.
+/// Makes a tensor of DLPack 1.0 for another library, without a copy: its flags say that it may only be read. The
+/// library's tensor may be freed before it. Its `deleter` frees it.
 ///
 /// # Safety
 /// As of `kiln_tensor_to_dlpack`.
@@ -369,7 +370,7 @@ pub unsafe extern "C" fn kiln_tensor_to_dlpack_versioned(
         flags: READ_ONLY,
         dl_tensor,
     };
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     unsafe { to_managed(tensor, to, false, managed) }
 }
 
@@ -385,11 +386,11 @@ unsafe fn to_managed<M>(
         if to.is_null() {
             return Err(wrong("the result is null"));
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let KilnTensor(buffer) = unsafe { given(tensor, "the tensor")? };
         let (tensor, context) = parts(buffer, copies)?;
         let managed = Box::into_raw(Box::new(managed(tensor, context)));
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         unsafe { give(to, managed, "the result") }
     })
 }

@@ -1,14 +1,14 @@
-//! DLPack's structures, as its C header has them: versions 0.8 and 1.x.
+//! DLPack's structures, as in its C header: versions 0.8 and 1.x.
 
 use std::ffi::c_void;
 
-/// Where a tensor is.
+/// The location of a tensor.
 #[repr(C)]
 #[derive(Copy, Clone, Debug)]
 pub struct DLDevice {
-    /// 1 for the memory of the processor.
+    /// 1 for host memory.
     pub device_type: i32,
-    /// Its number.
+    /// The number of the device.
     pub device_id: i32,
 }
 
@@ -16,11 +16,11 @@ pub struct DLDevice {
 #[repr(C)]
 #[derive(Copy, Clone, Debug)]
 pub struct DLDataType {
-    /// Its kind: 0 integers, 1 without a sign, 2 floats, 4 bf16, 6 bools.
+    /// Its kind: 0 signed integers, 1 unsigned integers, 2 floats, 4 bf16, 6 bools.
     pub code: u8,
-    /// Bits of a number.
+    /// The number of bits.
     pub bits: u8,
-    /// Numbers of an element, 1 here.
+    /// The number of lanes of an element, 1 here.
     pub lanes: u16,
 }
 
@@ -30,27 +30,27 @@ pub struct DLDataType {
 pub struct DLTensor {
     /// Its memory.
     pub data: *mut c_void,
-    /// Where that is.
+    /// The device of the memory.
     pub device: DLDevice,
-    /// How many dims it has.
+    /// The number of dims.
     pub ndim: i32,
     /// Its element type.
     pub dtype: DLDataType,
     /// Its extents.
     pub shape: *mut i64,
-    /// Its strides in elements; row-major where null.
+    /// Its strides in elements; null for row-major.
     pub strides: *mut i64,
     /// Bytes from `data` to the first element.
     pub byte_offset: u64,
 }
 
-/// A tensor with what frees it.
+/// A tensor with its deleter.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DLManagedTensor {
     /// The tensor.
     pub dl_tensor: DLTensor,
-    /// Its maker's.
+    /// A pointer for the producer's use.
     pub manager_ctx: *mut c_void,
     /// Frees it; called once.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
@@ -60,23 +60,23 @@ pub struct DLManagedTensor {
 #[repr(C)]
 #[derive(Copy, Clone, Debug)]
 pub struct DLPackVersion {
-    /// Others have another layout.
+    /// The major version; another one has another layout.
     pub major: u32,
-    /// Larger ones say more.
+    /// The minor version; later ones add meanings.
     pub minor: u32,
 }
 
-/// A tensor with what frees it, of version 1.
+/// A tensor with its deleter, of version 1.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DLManagedTensorVersioned {
     /// The version.
     pub version: DLPackVersion,
-    /// Its maker's.
+    /// A pointer for the producer's use.
     pub manager_ctx: *mut c_void,
     /// Frees it; called once.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
-    /// Bit 0: it is only read.
+    /// Bit 0: it may only be read.
     pub flags: u64,
     /// The tensor.
     pub dl_tensor: DLTensor,

@@ -11,7 +11,7 @@ pub struct KilnPackage {
     about: CString,
 }
 
-/// Checksums are taken on trust; see `kiln_open`.
+/// The flag to skip the verification of checksums; see `kiln_open`.
 pub const KILN_TRUSTED: u32 = 1;
 
 fn options(flags: u32) -> Result<Options, Failure> {
@@ -27,11 +27,11 @@ fn boxed(package: Package) -> *mut KilnPackage {
     Box::into_raw(Box::new(KilnPackage { package, about }))
 }
 
-/// Opens a file. `flags` is 0, or `KILN_TRUSTED`, with which the file is not compared with its checksums. The file
-/// must not be written into while the package is open; replacing it by a new one is safe.
+/// Opens a file. `flags` is 0, or `KILN_TRUSTED` to skip the verification of checksums. The file must not be written
+/// into while the package is open; replacing it by a new one is safe.
 ///
 /// # Safety
-/// `path` is a text; `to` leads to memory for a pointer.
+/// `path` is a C string; `to` points to memory for a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_open(
     path: *const c_char,
@@ -39,18 +39,18 @@ pub unsafe extern "C" fn kiln_open(
     to: *mut *mut KilnPackage,
 ) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let path = unsafe { text(path, "the path")? };
         let package = options(flags)?.open(path)?;
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         unsafe { give(to, boxed(package), "the result") }
     })
 }
 
-/// Opens a package that is in memory, of which it makes a copy.
+/// Opens a package in memory, by copying it.
 ///
 /// # Safety
-/// `data` leads to so many bytes; `to` leads to memory for a pointer.
+/// `data` points to `bytes` bytes; `to` points to memory for a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_open_bytes(
     data: *const c_void,
@@ -59,42 +59,42 @@ pub unsafe extern "C" fn kiln_open_bytes(
     to: *mut *mut KilnPackage,
 ) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let bytes = unsafe { list(data.cast::<u8>(), bytes, "the data")? };
         let package = options(flags)?.open_bytes(bytes)?;
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         unsafe { give(to, boxed(package), "the result") }
     })
 }
 
-/// What the package says of itself, as JSON: entries with their inputs and outputs, states, files. It stays until the
-/// package is freed. Null for a package that is null.
+/// The description of a package as JSON: entries with their inputs and outputs, states, files. It stays valid until
+/// the package is freed. Null for a null package.
 ///
 /// # Safety
 /// `package` is null or one of the library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_describe(package: *const KilnPackage) -> *const c_char {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     match unsafe { package.as_ref() } {
         Some(package) => package.about.as_ptr(),
         None => std::ptr::null(),
     }
 }
 
-/// Frees a package. Entries and tensors of it stay.
+/// Frees a package. Its entries and tensors stay valid.
 ///
 /// # Safety
 /// It is null, or one of the library's that is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_package_free(package: *mut KilnPackage) {
-    // SAFETY: the caller's; the library makes handles by `Box::into_raw`.
+    // SAFETY: the caller guarantees it; the library makes handles by `Box::into_raw`.
     unsafe { free(package) };
 }
 
-/// An asset. The bytes stay until the package is freed.
+/// Finds an asset. The bytes stay valid until the package is freed.
 ///
 /// # Safety
-/// `package` is one of the library's, `name` a text; `data` and `bytes` lead to memory for a pointer and a size.
+/// `package` is one of the library's, `name` a C string; `data` and `bytes` point to memory for a pointer and a size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_asset(
     package: *const KilnPackage,
@@ -103,10 +103,10 @@ pub unsafe extern "C" fn kiln_asset(
     bytes: *mut usize,
 ) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let (package, name) = unsafe { (given(package, "the package")?, text(name, "the name")?) };
         let asset = package.package.asset(name)?;
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         unsafe {
             give(data, asset.as_ptr().cast(), "the data")?;
             give(bytes, asset.len(), "the size")
@@ -114,10 +114,10 @@ pub unsafe extern "C" fn kiln_asset(
     })
 }
 
-/// What a state holds now. Later runs do not change the tensor.
+/// Returns the current value of a state. Later runs do not change the tensor.
 ///
 /// # Safety
-/// `package` is one of the library's, `name` a text; `to` leads to memory for a pointer.
+/// `package` is one of the library's, `name` a C string; `to` points to memory for a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_state_get(
     package: *const KilnPackage,
@@ -125,18 +125,18 @@ pub unsafe extern "C" fn kiln_state_get(
     to: *mut *mut KilnTensor,
 ) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let (package, name) = unsafe { (given(package, "the package")?, text(name, "the name")?) };
         let value = package.package.get(name)?;
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         unsafe { give(to, Box::into_raw(Box::new(KilnTensor(value))), "the result") }
     })
 }
 
-/// Makes a state hold a tensor.
+/// Sets the value of a state.
 ///
 /// # Safety
-/// `package` and `value` are the library's, `name` is a text.
+/// `package` and `value` are the library's, `name` is a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_state_set(
     package: *const KilnPackage,
@@ -144,18 +144,18 @@ pub unsafe extern "C" fn kiln_state_set(
     value: *const KilnTensor,
 ) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let (package, name) = unsafe { (given(package, "the package")?, text(name, "the name")?) };
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let KilnTensor(value) = unsafe { given(value, "the value")? };
         Ok(package.package.set(name, value.clone())?)
     })
 }
 
-/// A number that is an element of a state, such as `lr` of `optimizer.numbers`.
+/// Reads a named element of a state, such as `lr` of `optimizer.numbers`.
 ///
 /// # Safety
-/// `package` is one of the library's, `state` and `element` are texts; `to` leads to memory for a number.
+/// `package` is one of the library's, `state` and `element` are C strings; `to` points to memory for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_number_get(
     package: *const KilnPackage,
@@ -164,21 +164,21 @@ pub unsafe extern "C" fn kiln_number_get(
     to: *mut f64,
 ) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let (package, state) =
             unsafe { (given(package, "the package")?, text(state, "the state")?) };
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let element = unsafe { text(element, "the element")? };
         let value = package.package.number(state, element)?;
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         unsafe { give(to, value, "the result") }
     })
 }
 
-/// Changes a number that is an element of a state.
+/// Changes a named element of a state.
 ///
 /// # Safety
-/// `package` is one of the library's, `state` and `element` are texts.
+/// `package` is one of the library's, `state` and `element` are C strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_number_set(
     package: *const KilnPackage,
@@ -187,74 +187,74 @@ pub unsafe extern "C" fn kiln_number_set(
     value: f64,
 ) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let (package, state) =
             unsafe { (given(package, "the package")?, text(state, "the state")?) };
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let element = unsafe { text(element, "the element")? };
         Ok(package.package.set_number(state, element, value)?)
     })
 }
 
-/// Makes all states hold what the file holds.
+/// Resets all states to their values in the file.
 ///
 /// # Safety
 /// `package` is one of the library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_state_reset(package: *const KilnPackage) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let package = unsafe { given(package, "the package")? };
         Ok(package.package.reset()?)
     })
 }
 
-/// Writes the states as a safetensors file, which replaces an older one whole.
+/// Writes the states as a safetensors file, which atomically replaces an older one.
 ///
 /// # Safety
-/// `package` is one of the library's, `path` a text.
+/// `package` is one of the library's, `path` a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_state_save(
     package: *const KilnPackage,
     path: *const c_char,
 ) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let (package, path) = unsafe { (given(package, "the package")?, text(path, "the path")?) };
         Ok(package.package.save_state(path)?)
     })
 }
 
-/// Makes all states hold what a safetensors file holds.
+/// Sets all states from a safetensors file.
 ///
 /// # Safety
-/// `package` is one of the library's, `path` a text.
+/// `package` is one of the library's, `path` a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_state_load(
     package: *const KilnPackage,
     path: *const c_char,
 ) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let (package, path) = unsafe { (given(package, "the package")?, text(path, "the path")?) };
         Ok(package.package.load_state(path)?)
     })
 }
 
-/// Writes the package with its states as they are now, which replaces an older one whole.
+/// Writes the package with its current states, atomically replacing an older file.
 ///
 /// # Safety
-/// `package` is one of the library's, `path` a text.
+/// `package` is one of the library's, `path` a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_save(package: *const KilnPackage, path: *const c_char) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let (package, path) = unsafe { (given(package, "the package")?, text(path, "the path")?) };
         Ok(package.package.save(path)?)
     })
 }
 
-/// Sets how many threads run kernels, for the whole process. Results never depend on it.
+/// Sets the number of threads that run kernels, for the whole process. Results never depend on it.
 #[unsafe(no_mangle)]
 pub extern "C" fn kiln_set_threads(threads: usize) -> KilnStatus {
     call(|| {
@@ -263,7 +263,7 @@ pub extern "C" fn kiln_set_threads(threads: usize) -> KilnStatus {
     })
 }
 
-/// Limits the bytes that the library may hold, mapped files not among them; 0 for no limit.
+/// Limits the bytes that the library may hold, without mapped files; 0 for no limit.
 #[unsafe(no_mangle)]
 pub extern "C" fn kiln_set_memory_limit(bytes: usize) -> KilnStatus {
     call(|| {

@@ -9,10 +9,10 @@ use std::ffi::c_char;
 /// An entry that is ready to run.
 pub struct KilnEntry(Entry);
 
-/// Makes an entry ready to run.
+/// Prepares an entry for runs.
 ///
 /// # Safety
-/// `package` is one of the library's, `name` a text; `to` leads to memory for a pointer.
+/// `package` is one of the library's, `name` a C string; `to` points to memory for a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_entry(
     package: *const KilnPackage,
@@ -20,10 +20,10 @@ pub unsafe extern "C" fn kiln_entry(
     to: *mut *mut KilnEntry,
 ) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let (package, name) = unsafe { (given(package, "the package")?, text(name, "the name")?) };
         let entry = package.package.entry(name)?;
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         unsafe { give(to, Box::into_raw(Box::new(KilnEntry(entry))), "the result") }
     })
 }
@@ -34,14 +34,14 @@ pub unsafe extern "C" fn kiln_entry(
 /// It is null, or one of the library's that is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_entry_free(entry: *mut KilnEntry) {
-    // SAFETY: the caller's; the library makes handles by `Box::into_raw`.
+    // SAFETY: the caller guarantees it; the library makes handles by `Box::into_raw`.
     unsafe { free(entry) };
 }
 
-/// How many inputs and outputs an entry has.
+/// Returns the number of inputs and of outputs of an entry.
 ///
 /// # Safety
-/// `entry` is one of the library's; `inputs` and `outputs` lead to memory for a size.
+/// `entry` is one of the library's; `inputs` and `outputs` point to memory for a size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_entry_counts(
     entry: *const KilnEntry,
@@ -49,9 +49,9 @@ pub unsafe extern "C" fn kiln_entry_counts(
     outputs: *mut usize,
 ) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let KilnEntry(entry) = unsafe { given(entry, "the entry")? };
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         unsafe {
             give(inputs, entry.interface().inputs.len(), "inputs")?;
             give(outputs, entry.interface().outputs.len(), "outputs")
@@ -59,11 +59,11 @@ pub unsafe extern "C" fn kiln_entry_counts(
     })
 }
 
-/// The bytes that a run takes beside the weights, for these values of its symbolic sizes, in the order in which the
-/// package describes them.
+/// Returns the bytes that a run takes besides the weights, for these values of its symbolic sizes, in the order of
+/// the package's description.
 ///
 /// # Safety
-/// `entry` is one of the library's, `sizes` leads to so many numbers; `to` leads to memory for a size.
+/// `entry` is one of the library's, `sizes` points to `count` numbers; `to` points to memory for a size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_entry_memory(
     entry: *const KilnEntry,
@@ -72,9 +72,9 @@ pub unsafe extern "C" fn kiln_entry_memory(
     to: *mut usize,
 ) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let KilnEntry(entry) = unsafe { given(entry, "the entry")? };
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let sizes = unsafe { list(sizes, count, "the sizes")? };
         let symbols = &entry.interface().symbols;
         if symbols.len() != count {
@@ -89,17 +89,17 @@ pub unsafe extern "C" fn kiln_entry_memory(
             .zip(sizes.iter().copied());
         let run = entry.memory(&named.collect::<Vec<_>>())?.run;
         let bytes = run.peak + run.prepared + run.outputs + run.constants;
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         unsafe { give(to, bytes, "the result") }
     })
 }
 
-/// Runs an entry on tensors of the caller's, in the order of its inputs, and gives tensors of the library's, which the
-/// caller frees. `outputs` is filled where the run succeeds.
+/// Runs an entry on tensors of the caller, in the order of its inputs. The results are tensors of the library, which
+/// the caller frees. `outputs` is filled only if the run succeeds.
 ///
 /// # Safety
-/// `entry` is one of the library's, `inputs` leads to so many views, whose pointers lead to as much as they say, and
-/// `outputs` to memory for so many pointers.
+/// `entry` is one of the library's. `inputs` points to `input_count` views, whose pointers are valid for the sizes
+/// that they state, and `outputs` to memory for `output_count` pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_run(
     entry: *const KilnEntry,
@@ -109,15 +109,15 @@ pub unsafe extern "C" fn kiln_run(
     output_count: usize,
 ) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let KilnEntry(entry) = unsafe { given(entry, "the entry")? };
         if outputs.is_null() && output_count > 0 {
             return Err(wrong("outputs is null"));
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let results = unsafe { run(entry, (inputs, input_count), output_count)? };
         for (i, value) in results.into_vec().into_iter().enumerate() {
-            // SAFETY: there is memory for as many pointers as there are results.
+            // SAFETY: there is memory for one pointer per result.
             unsafe {
                 outputs
                     .add(i)
@@ -128,12 +128,12 @@ pub unsafe extern "C" fn kiln_run(
     })
 }
 
-/// Runs an entry on tensors of the caller's and copies the results into tensors of the caller's, whose dtypes, shapes
-/// and bytes must be theirs. The state of the package is changed even where results do not fit.
+/// Runs an entry on tensors of the caller and copies the results into tensors of the caller, which must have the
+/// dtypes, shapes and bytes of the results. The state of the package changes even if results do not fit.
 ///
 /// # Safety
-/// `entry` is one of the library's, `inputs` and `outputs` lead to so many views, whose pointers lead to as much as
-/// they say; nobody else uses what the outputs lead to meanwhile.
+/// `entry` is one of the library's. `inputs` and `outputs` point to `input_count` and `output_count` views, whose
+/// pointers are valid for the sizes that they state. The memory of the outputs is not used by anyone else meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_run_into(
     entry: *const KilnEntry,
@@ -143,24 +143,24 @@ pub unsafe extern "C" fn kiln_run_into(
     output_count: usize,
 ) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let KilnEntry(entry) = unsafe { given(entry, "the entry")? };
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let outputs = unsafe { list(outputs, output_count, "the outputs")? };
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let results = unsafe { run(entry, (inputs, input_count), output_count)? };
         for ((name, value), view) in results.iter().zip(outputs) {
-            // SAFETY: the caller's.
+            // SAFETY: the caller guarantees it.
             unsafe { copy_out(&value.to_host()?, view, name)? };
         }
         Ok(())
     })
 }
 
-/// Runs an entry that gives so many results.
+/// Runs an entry, which must have `outputs` outputs.
 ///
 /// # Safety
-/// The inputs are as many views, whose pointers lead to as much as they say.
+/// `inputs` points to `count` views, whose pointers are valid for the sizes that they state.
 unsafe fn run(
     entry: &Entry,
     (inputs, count): (*const KilnView, usize),
@@ -173,9 +173,9 @@ unsafe fn run(
             entry.name()
         )));
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     let views = unsafe { list(inputs, count, "the inputs")? };
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     let values = views.iter().map(|view| unsafe { copied(view) });
     let values: Vec<Buffer> = values.collect::<Result<_, _>>()?;
     Ok(entry.run(values)?)

@@ -1,18 +1,18 @@
-//! What calls give, and the text of what went wrong.
+//! The status codes of calls, and the texts of errors.
 
 use kiln_package::{Error, RuntimeError};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a call gives. Numbers stay what they are.
+/// The status of a call. The numbers never change.
 #[repr(C)]
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[allow(non_camel_case_types)]
 pub enum KilnStatus {
-    /// All is well.
+    /// Success.
     KILN_OK = 0,
-    /// An argument is null, no UTF-8, or out of range.
+    /// An argument is null, not UTF-8, or out of range.
     KILN_ARGUMENT = 1,
     /// A file can't be read or written.
     KILN_IO = 2,
@@ -20,13 +20,13 @@ pub enum KilnStatus {
     KILN_DAMAGED = 3,
     /// The package, or its programs, are of a format that this library does not read.
     KILN_FORMAT = 4,
-    /// There is nothing of this name.
+    /// No such name exists.
     KILN_MISSING = 5,
     /// Inputs, or the value of a state, do not fit.
     KILN_VALUE = 6,
     /// Memory is short, or would be more than the limit.
     KILN_MEMORY = 7,
-    /// A run failed, by its data or by its device.
+    /// A run failed, because of its data or its device.
     KILN_RUN = 8,
     /// A bug in the library.
     KILN_INTERNAL = 9,
@@ -36,7 +36,7 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// The text of the last call on this thread that failed; empty if none did. It stays until the next call fails.
+/// The text of the last call on this thread that failed; empty if none did. It stays valid until the next call fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn kiln_last_error() -> *const c_char {
     LAST.with_borrow(|text| text.as_ptr())
@@ -53,7 +53,7 @@ pub extern "C" fn kiln_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// Why a call failed.
+/// The status and the text of a failed call.
 pub(crate) struct Failure(pub KilnStatus, pub String);
 
 impl From<Error> for Failure {
@@ -92,7 +92,7 @@ fn runtime_status(error: &RuntimeError) -> KilnStatus {
     }
 }
 
-/// Runs what a function does; what goes wrong is kept for [`kiln_last_error`].
+/// Runs the body of a function, and keeps the text of a failure for [`kiln_last_error`].
 pub(crate) fn call(f: impl FnOnce() -> Result<(), Failure>) -> KilnStatus {
     let result = catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -107,24 +107,24 @@ pub(crate) fn call(f: impl FnOnce() -> Result<(), Failure>) -> KilnStatus {
     status
 }
 
-/// An argument that is wrong.
+/// The failure of a call with a wrong argument.
 pub(crate) fn wrong(text: impl Into<String>) -> Failure {
     Failure(KilnStatus::KILN_ARGUMENT, text.into())
 }
 
-/// What a pointer leads to.
+/// The value that a pointer points to.
 ///
 /// # Safety
-/// It is null, or leads to a `T` that lives as long as the call and that nobody changes meanwhile.
+/// It is null, or points to a `T` that lives as long as the call and does not change meanwhile.
 pub(crate) unsafe fn given<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, Failure> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     unsafe { pointer.as_ref() }.ok_or_else(|| wrong(format!("{what} is null")))
 }
 
-/// A list.
+/// The list that a pointer points to.
 ///
 /// # Safety
-/// It is null, or leads to so many values that live as long as the call and that nobody changes meanwhile.
+/// It is null, or points to `count` values that live as long as the call and do not change meanwhile.
 pub(crate) unsafe fn list<'a, T>(
     pointer: *const T,
     count: usize,
@@ -136,34 +136,34 @@ pub(crate) unsafe fn list<'a, T>(
         (n, _) if n > isize::MAX as usize / size_of::<T>().max(1) => {
             Err(wrong(format!("{what} can't have {n} elements")))
         }
-        // SAFETY: the caller's; the length is one that a slice can have.
+        // SAFETY: the caller guarantees it; the length is one that a slice can have.
         _ => Ok(unsafe { std::slice::from_raw_parts(pointer, count) }),
     }
 }
 
-/// A text.
+/// The text of a C string.
 ///
 /// # Safety
-/// It is null, or leads to bytes that end with a zero and live as long as the call.
+/// It is null, or points to bytes that end with a zero and live as long as the call.
 pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str, Failure> {
     if pointer.is_null() {
         return Err(wrong(format!("{what} is null")));
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     let text = unsafe { CStr::from_ptr(pointer) };
     text.to_str()
         .map_err(|_| wrong(format!("{what} is no UTF-8")))
 }
 
-/// Writes a result to where the caller asks for it.
+/// Writes a result through the caller's pointer.
 ///
 /// # Safety
-/// The pointer is null, or leads to memory for a `T`.
+/// The pointer is null, or points to memory for a `T`.
 pub(crate) unsafe fn give<T>(to: *mut T, value: T, what: &str) -> Result<(), Failure> {
     if to.is_null() {
         return Err(wrong(format!("{what} is null")));
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     unsafe { to.write(value) };
     Ok(())
 }
@@ -171,11 +171,11 @@ pub(crate) unsafe fn give<T>(to: *mut T, value: T, what: &str) -> Result<(), Fai
 /// Frees a handle, unless it is null.
 ///
 /// # Safety
-/// It was made by `Box::into_raw`, and nobody uses it any more.
+/// It was made by `Box::into_raw`, and is not used any more.
 pub(crate) unsafe fn free<T>(handle: *mut T) {
     if !handle.is_null() {
         call(|| {
-            // SAFETY: the caller's.
+            // SAFETY: the caller guarantees it.
             drop(unsafe { Box::from_raw(handle) });
             Ok(())
         });

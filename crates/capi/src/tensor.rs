@@ -4,28 +4,28 @@ use crate::status::{Failure, KilnStatus, call, free, give, given, list, wrong};
 use kiln_package::{Buffer, DType};
 use std::ffi::c_void;
 
-/// An element type. Numbers stay what they are.
+/// An element type. The numbers never change.
 #[repr(C)]
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[allow(non_camel_case_types)]
 pub enum KilnDType {
     /// A byte, 0 or 1.
     KILN_BOOL = 0,
-    /// 8 bits without a sign.
+    /// 8 bits, unsigned.
     KILN_U8 = 1,
-    /// 8 bits with a sign.
+    /// 8 bits, signed.
     KILN_I8 = 2,
-    /// 16 bits with a sign.
+    /// 16 bits, signed.
     KILN_I16 = 3,
-    /// 32 bits with a sign.
+    /// 32 bits, signed.
     KILN_I32 = 4,
-    /// 64 bits with a sign.
+    /// 64 bits, signed.
     KILN_I64 = 5,
-    /// 16 bits without a sign.
+    /// 16 bits, unsigned.
     KILN_U16 = 6,
-    /// 32 bits without a sign.
+    /// 32 bits, unsigned.
     KILN_U32 = 7,
-    /// 64 bits without a sign.
+    /// 64 bits, unsigned.
     KILN_U64 = 8,
     /// IEEE half precision.
     KILN_F16 = 9,
@@ -37,23 +37,23 @@ pub enum KilnDType {
     KILN_F64 = 12,
 }
 
-/// A tensor of the caller's: row-major and contiguous.
+/// A tensor of the caller: row-major and contiguous.
 #[repr(C)]
 #[derive(Copy, Clone, Debug)]
 pub struct KilnView {
     /// Its elements, of any alignment.
     pub data: *mut c_void,
-    /// How many bytes there are.
+    /// The number of bytes.
     pub bytes: usize,
     /// Its element type, a `KilnDType`.
     pub dtype: i32,
-    /// How many dims it has.
+    /// The number of dims.
     pub rank: u32,
     /// Its extents, outermost first.
     pub shape: *const i64,
 }
 
-/// A tensor of the library's.
+/// A tensor of the library.
 pub struct KilnTensor(pub(crate) Buffer);
 
 impl KilnDType {
@@ -85,25 +85,25 @@ fn dtype(number: i32) -> Result<DType, Failure> {
     found.ok_or_else(|| wrong(format!("there is no dtype {number}")))
 }
 
-/// A copy of a caller's tensor.
+/// A copy of a tensor of the caller.
 ///
 /// # Safety
-/// Its pointers lead to as many elements as it says.
+/// Its pointers are valid for the sizes that it states.
 pub(crate) unsafe fn copied(view: &KilnView) -> Result<Buffer, Failure> {
     let dtype = dtype(view.dtype)?;
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     let shape = unsafe { list(view.shape, view.rank as usize, "the shape")? };
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     let bytes = unsafe { list(view.data.cast::<u8>(), view.bytes, "the data")? };
     Ok(Buffer::from_bytes(dtype, shape, bytes)?)
 }
 
-/// Copies a tensor to where a caller wants it, whose dtype, rank, shape and bytes must be its.
+/// Copies a tensor into the caller's, which must have its dtype, rank, shape and number of bytes.
 ///
 /// # Safety
-/// The view's pointers lead to as much as it says, and nobody else uses the data meanwhile.
+/// The view's pointers are valid for the sizes that it states, and the data is not used by anyone else meanwhile.
 pub(crate) unsafe fn copy_out(from: &Buffer, to: &KilnView, what: &str) -> Result<(), Failure> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees it.
     let shape = unsafe { list(to.shape, to.rank as usize, "the shape")? };
     let bytes = from.bytes()?;
     let fits = dtype(to.dtype)? == from.dtype() && shape == from.shape() && to.bytes == bytes.len();
@@ -115,24 +115,25 @@ pub(crate) unsafe fn copy_out(from: &Buffer, to: &KilnView, what: &str) -> Resul
     if !bytes.is_empty() && to.data.is_null() {
         return Err(wrong("the data is null"));
     }
-    // SAFETY: there is memory for as many bytes, which is not the library's.
+    // SAFETY: there is memory for all the bytes, and it is not the library's.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.data.cast(), bytes.len()) };
     Ok(())
 }
 
-/// A tensor of the library's with a copy of the caller's elements.
+/// Makes a tensor of the library with a copy of the caller's elements.
 ///
 /// # Safety
-/// `from` leads to a view, whose pointers lead to as much as it says; `to` leads to memory for a pointer.
+/// `from` points to a view, whose pointers are valid for the sizes that it states; `to` points to memory for a
+/// pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_tensor_new(
     from: *const KilnView,
     to: *mut *mut KilnTensor,
 ) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let tensor = unsafe { copied(given(from, "the view")?)? };
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         unsafe {
             give(
                 to,
@@ -143,17 +144,18 @@ pub unsafe extern "C" fn kiln_tensor_new(
     })
 }
 
-/// What a tensor holds. The pointers lead to the library's memory, are only read, and stay until the tensor is freed.
+/// Describes a tensor. The pointers point to the library's memory, may only be read, and stay valid until the tensor
+/// is freed.
 ///
 /// # Safety
-/// `tensor` is one of the library's; `to` leads to memory for a view.
+/// `tensor` is one of the library's; `to` points to memory for a view.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_tensor_view(
     tensor: *const KilnTensor,
     to: *mut KilnView,
 ) -> KilnStatus {
     call(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let KilnTensor(tensor) = unsafe { given(tensor, "the tensor")? };
         let bytes = tensor.bytes()?;
         let view = KilnView {
@@ -163,7 +165,7 @@ pub unsafe extern "C" fn kiln_tensor_view(
             rank: tensor.shape().len() as u32,
             shape: tensor.shape().as_ptr(),
         };
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         unsafe { give(to, view, "the result") }
     })
 }
@@ -174,6 +176,6 @@ pub unsafe extern "C" fn kiln_tensor_view(
 /// It is null, or one of the library's that is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kiln_tensor_free(tensor: *mut KilnTensor) {
-    // SAFETY: the caller's; the library makes handles by `Box::into_raw`.
+    // SAFETY: the caller guarantees it; the library makes handles by `Box::into_raw`.
     unsafe { free(tensor) };
 }

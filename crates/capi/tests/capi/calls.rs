@@ -6,14 +6,14 @@ use std::ffi::{CStr, c_char};
 use std::ptr::{null, null_mut};
 
 fn last() -> String {
-    // SAFETY: the library's text, which stays until the next failure.
+    // SAFETY: it is the library's text, which stays valid until the next failure.
     let text = unsafe { CStr::from_ptr(kiln_last_error()) };
     text.to_str().unwrap().to_string()
 }
 
 fn opened() -> *mut KilnPackage {
     let (bytes, mut package) = (package(), null_mut());
-    // SAFETY: the pointers lead to what is here.
+    // SAFETY: the pointers are valid for values of this function.
     let status = unsafe { kiln_open_bytes(bytes.as_ptr().cast(), bytes.len(), 0, &mut package) };
     assert_eq!(status, KilnStatus::KILN_OK);
     package
@@ -37,7 +37,7 @@ fn null_and_nonsense_are_arguments_that_are_wrong() {
         assert_eq!(status, KilnStatus::KILN_ARGUMENT, "{wanted}");
         assert!(last().contains(wanted), "{}, not {wanted}", last());
     };
-    // SAFETY: every pointer is null or leads to what is here.
+    // SAFETY: every pointer is null or valid for values of this test.
     unsafe {
         refused(kiln_open(null(), 0, &mut other), "the path is null");
         refused(
@@ -138,7 +138,7 @@ fn null_and_nonsense_are_arguments_that_are_wrong() {
 fn entries_run_on_many_threads_and_outlive_their_package() {
     let package = opened();
     let mut entry = null_mut();
-    // SAFETY: the pointers lead to what is here.
+    // SAFETY: the pointers are valid for values of this test.
     unsafe {
         assert_eq!(
             kiln_entry(package, c"forward".as_ptr(), &mut entry),
@@ -159,7 +159,7 @@ fn entries_run_on_many_threads_and_outlive_their_package() {
         };
         let given = view(images.as_ptr(), 36 * rows as usize, &shape);
         let to = view(found.as_mut_ptr(), found.len(), &out_shape);
-        // SAFETY: the views lead to what is here.
+        // SAFETY: the views are valid for values of this test.
         let status = unsafe { kiln_run_into(entry, &given, 1, &to, 1) };
         (status, found)
     };
@@ -181,7 +181,7 @@ fn entries_run_on_many_threads_and_outlive_their_package() {
             });
         }
     });
-    // SAFETY: nobody uses the entry any more; the pointers lead to what is here.
+    // SAFETY: the entry is not used any more; the pointers are valid for values of this test.
     unsafe {
         let (mut inputs, mut outputs, mut bytes) = (0, 0, 0);
         assert_eq!(

@@ -5,9 +5,9 @@ use std::ffi::CStr;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A tensor of another library, which counts how often it is freed.
+/// A tensor of another library, which counts the calls of its deleter.
 struct Foreign {
-    /// With room to begin at a multiple of 64 bytes.
+    /// The numbers, with room to begin at a multiple of 64 bytes.
     memory: Vec<f32>,
     begin: usize,
     shape: Vec<i64>,
@@ -16,7 +16,7 @@ struct Foreign {
 }
 
 impl Foreign {
-    /// Numbers 0, 1, 2, .. so many floats behind an aligned place.
+    /// The numbers 0, 1, 2, …, beginning `off` floats behind an aligned address.
     fn new(shape: &[i64], strides: &[i64], off: usize) -> Box<Foreign> {
         let mut memory = vec![0f32; 256];
         let begin = (64 - memory.as_ptr().addr() % 64) % 64 / 4 + off;
@@ -66,20 +66,20 @@ impl Foreign {
 }
 
 unsafe extern "C" fn count(this: *mut DLManagedTensor) {
-    // SAFETY: the context is the counter of a tensor that is still there.
+    // SAFETY: the context is the counter of a tensor that still exists.
     unsafe { (*(*this).manager_ctx.cast::<AtomicUsize>()).fetch_add(1, Ordering::Relaxed) };
 }
 
 fn last() -> String {
-    // SAFETY: the library's text, which stays until the next failure.
+    // SAFETY: it is the library's text, which stays valid until the next failure.
     let text = unsafe { CStr::from_ptr(kiln_last_error()) };
     text.to_str().unwrap().to_string()
 }
 
-/// What a tensor of the library's holds, and where.
+/// The shape, the values and the address of a tensor of the library.
 fn held(tensor: *mut KilnTensor) -> (Vec<i64>, Vec<f32>, *const f32) {
     let mut view = std::mem::MaybeUninit::uninit();
-    // SAFETY: the tensor is the library's, and what it says of itself is there.
+    // SAFETY: the tensor is the library's, and its view is valid.
     unsafe {
         let status = kiln_tensor_view(tensor, view.as_mut_ptr());
         assert_eq!(status, KilnStatus::KILN_OK);
@@ -114,7 +114,7 @@ fn tensors_of_other_libraries_are_read_where_they_lie_or_copied() {
         let mut managed = foreign.managed();
         let place = foreign.memory[foreign.begin..].as_ptr();
         let mut tensor = null_mut();
-        // SAFETY: the pointers lead to what is here, which outlives the tensor.
+        // SAFETY: the pointers are valid for values of this test, which outlive the tensor.
         unsafe {
             let status = kiln_tensor_from_dlpack(&mut managed, &mut tensor);
             assert_eq!(status, KilnStatus::KILN_OK, "{}", last());
@@ -134,7 +134,7 @@ fn tensors_are_given_to_other_libraries() {
     let mut managed = foreign.managed();
     let (mut tensor, mut copy, mut shared) = (null_mut(), null_mut(), null_mut());
     let mut back = null_mut();
-    // SAFETY: the pointers lead to what is here; every tensor is freed once.
+    // SAFETY: the pointers are valid for values of this test; every tensor is freed once.
     unsafe {
         kiln_tensor_from_dlpack(&mut managed, &mut tensor);
         let (.., data) = held(tensor);
@@ -143,7 +143,7 @@ fn tensors_are_given_to_other_libraries() {
         let status = kiln_tensor_to_dlpack_versioned(tensor, &mut shared);
         assert_eq!(status, KilnStatus::KILN_OK);
         kiln_tensor_free(tensor);
-        // What is given out keeps it.
+        // The tensor for the other library keeps the memory alive.
         assert_eq!(foreign.freed(), 0);
         assert_eq!(((*shared).version.major, (*shared).flags), (1, 1));
         assert_eq!((*shared).dl_tensor.data.cast_const().cast(), data);
@@ -210,7 +210,7 @@ fn tensors_that_can_not_be_read_stay_their_owners() {
         let mut managed = foreign.managed();
         change(&mut managed.dl_tensor);
         let mut tensor = null_mut();
-        // SAFETY: the pointers lead to what is here, or are null.
+        // SAFETY: the pointers are valid for values of this test, or null.
         let status = unsafe { kiln_tensor_from_dlpack(&mut managed, &mut tensor) };
         assert_eq!(status, wanted, "{text}");
         assert!(last().contains(text), "{}, not {text}", last());
@@ -225,7 +225,7 @@ fn tensors_that_can_not_be_read_stay_their_owners() {
         dl_tensor: foreign.tensor(),
     };
     let mut tensor = null_mut();
-    // SAFETY: the pointers lead to what is here, or are null.
+    // SAFETY: the pointers are valid for values of this test, or null.
     unsafe {
         let status = kiln_tensor_from_dlpack_versioned(&mut later, &mut tensor);
         assert_eq!(status, KilnStatus::KILN_VALUE);

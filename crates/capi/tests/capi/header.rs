@@ -1,8 +1,8 @@
-//! The header is what the functions are.
+//! The header matches the functions.
 
 use std::path::Path;
 
-/// With `KILN_UPDATE_HEADER=1` writes it.
+/// Compares the header with the functions. `KILN_UPDATE_HEADER=1` writes it.
 #[test]
 fn the_header_is_current() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));

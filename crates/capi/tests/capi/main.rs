@@ -1,4 +1,4 @@
-//! The library as C has it.
+//! The library as C programs use it.
 
 mod calls;
 mod dlpack;
@@ -10,13 +10,13 @@ use kiln_plan::{Entry, State};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Numbers that look like nothing: element i of list k.
+/// Pseudo-random numbers: element i of list k.
 fn numbers(k: usize, count: usize) -> Vec<f32> {
     let number = |i| ((i * 37 + k * 11) % 101) as f32 / 101.0;
     (0..count).map(number).collect()
 }
 
-/// A package of the network that the runtime's tests have, from images `[batch, 1, 6, 6]` to chances `[batch, 5]`.
+/// A package of the network of the runtime's tests, from images `[batch, 1, 6, 6]` to probabilities `[batch, 5]`.
 fn package() -> Vec<u8> {
     let bytes = include_bytes!("../../../runtime/tests/fixtures/small_cnn.entry");
     let mut program = Entry::from_bytes(bytes).unwrap();

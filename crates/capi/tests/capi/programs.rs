@@ -1,4 +1,4 @@
-//! A program in C and a script in Python, with the library.
+//! A C program and a Python script that use the library.
 
 use crate::{Folder, numbers, package};
 use kiln_package::{Buffer, Package};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 const IMAGES: usize = 7;
 
-/// Where Cargo has put the library, and what lies beside these tests.
+/// The folder of these tests, where Cargo also puts the library.
 fn libraries() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     own.parent().unwrap().to_path_buf()
@@ -17,7 +17,7 @@ fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")
 }
 
-/// Writes what the programs are given; gives the paths, and what they should find.
+/// Writes the input files of the programs. Returns the paths, and the expected results.
 fn prepare(folder: &Folder) -> ([PathBuf; 3], Vec<u8>) {
     let paths = ["model.kiln", "images", "chances"].map(|name| folder.0.join(name));
     let (bytes, images) = (package(), numbers(0, 36 * IMAGES));
@@ -33,7 +33,7 @@ fn prepare(folder: &Folder) -> ([PathBuf; 3], Vec<u8>) {
     (paths, wanted)
 }
 
-/// Whether a program is there and does what it is asked.
+/// True if a program exists and succeeds with these arguments.
 fn works(program: &str, arguments: &[&str]) -> bool {
     let output = Command::new(program).args(arguments).output();
     output.is_ok_and(|o| o.status.success())
