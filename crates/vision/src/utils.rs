@@ -24,8 +24,8 @@ options! {
     }
 }
 
-/// Images `[B, C, H, W]` side by side in rows, as one image `[C, H', W']`. One of `[C, H, W]` or `[H, W]` is one
-/// image. Grey ones get three channels; a single image gets no border.
+/// Images `[B, C, H, W]` side by side in rows, as one image `[C, H', W']`. A tensor `[C, H, W]` or `[H, W]` is one
+/// image. Grey images get three channels; a single image gets no padding.
 ///
 /// ```
 /// use kiln_tensor::{DType, Tensor};
@@ -38,7 +38,7 @@ options! {
 /// ```
 ///
 /// # Errors
-/// If the tensor has another number of dims, there is no image, `nrow` is 0, or the range is no range.
+/// If the tensor has another number of dims, there is no image, `nrow` is 0, or the range descends or is NaN.
 #[track_caller]
 pub fn make_grid(images: &Tensor, grid: Grid) -> Result<Tensor> {
     let op = "make_grid";

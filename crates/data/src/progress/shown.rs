@@ -143,7 +143,7 @@ mod tests {
 
     static SEEN: Mutex<String> = Mutex::new(String::new());
 
-    /// A terminal that keeps what is written to it.
+    /// A terminal that keeps the text written to it.
     #[derive(Debug)]
     struct Paper;
 

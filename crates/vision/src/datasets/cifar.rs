@@ -215,8 +215,8 @@ macro_rules! sets {
 }
 
 sets! {
-    /// CIFAR-10: 50,000 pictures of ten classes to train with and 10,000 to test with.
+    /// CIFAR-10: 50,000 training and 10,000 test pictures of ten classes.
     CIFAR10 = TEN, "cifar-10-batches-py", "cifar-10-batches-bin";
-    /// CIFAR-100: as many of a hundred classes.
+    /// CIFAR-100: 50,000 training and 10,000 test pictures of a hundred classes.
     CIFAR100 = HUNDRED, "cifar-100-python", "cifar-100-binary";
 }

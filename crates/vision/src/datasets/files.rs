@@ -121,7 +121,7 @@ pub(super) fn unpacked(path: &Path) -> std::io::Result<Box<dyn Read>> {
     })
 }
 
-/// Reads `len` bytes. Memory grows with what is there, not with what a header promises.
+/// Reads `len` bytes. Memory grows with the bytes that exist, not with the length that a header promises.
 pub(super) fn take(file: &mut dyn Read, len: u64) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let read = Read::take(file, len).read_to_end(&mut bytes);

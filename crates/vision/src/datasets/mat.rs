@@ -89,7 +89,7 @@ fn skip(file: &mut dyn Read) -> Result<(), Fault> {
     skipped.map(drop).map_err(|e| e.to_string())
 }
 
-/// `len` bytes; memory grows with what is there.
+/// Reads `len` bytes. Memory grows with the bytes that exist.
 fn exactly(file: &mut dyn Read, len: u64, what: &str) -> Result<Vec<u8>, Fault> {
     super::files::take(file, len).map_err(|e| format!("{what}: {e}"))
 }

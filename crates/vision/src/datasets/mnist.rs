@@ -121,7 +121,7 @@ sets! {
         "9fb629c4189551a2d022fa330f9573f3",
         "ec29112dd5afa0611ce80d1b7f02629c",
     ], DIGITS;
-    /// FashionMNIST (Xiao et al., 2017): as many pictures of clothes.
+    /// FashionMNIST (Xiao et al., 2017): 60,000 training and 10,000 test pictures of clothes.
     FashionMNIST: "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", [
         "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
         "25c81989df183df01b3e8a0aad5dffbe",
@@ -130,7 +130,7 @@ sets! {
     ], [
         "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
     ];
-    /// KMNIST (Clanuwat et al., 2018): as many handwritten Japanese characters.
+    /// KMNIST (Clanuwat et al., 2018): 60,000 training and 10,000 test pictures of handwritten Japanese characters.
     KMNIST: "http://codh.rois.ac.jp/kmnist/dataset/kmnist/", [
         "bdb82020997e1d708af4cf47b453dcf7",
         "e144d726b3acfaa3e44228e80efcd344",

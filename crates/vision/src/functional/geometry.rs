@@ -17,7 +17,7 @@ pub fn get_dimensions(image: &impl Picture) -> Result<[usize; 3]> {
     image.extents("get_dimensions")
 }
 
-/// `height` rows from row `top` on and `width` columns from column `left` on. What lies outside the image is 0.
+/// `height` rows from row `top` on and `width` columns from column `left` on. Pixels outside the image are 0.
 ///
 /// # Errors
 /// If the crop can't be held.

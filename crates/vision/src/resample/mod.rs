@@ -47,7 +47,7 @@ impl Interpolation {
     }
 }
 
-/// A rectangle of an image, which lies inside it. Public for a sealed trait alone.
+/// A rectangle inside an image. It is public only because a sealed trait uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The first column.
