@@ -1,4 +1,4 @@
-//! Finding the op that makes the first NaN or infinity.
+//! Finds the op that produces the first NaN or infinity.
 
 use crate::Stages;
 use crate::part::part;
@@ -10,10 +10,10 @@ use kiln_ir::eval::{Array, Mode, eval_bodies, evaluate, evaluate_all};
 use kiln_ir::{Graph, Node, NodeId, Op, Value};
 use kiln_runtime::{Buffer, Error, Executable, Traced, Tracer};
 
-/// An op that made a NaN of operands without one, or an infinity of finite operands.
+/// An op that produced a NaN from operands without one, or an infinity from finite operands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Anomaly {
-    /// The position in a recording that the op's location is (see [`Loc::recorded`](kiln_ir::Loc::recorded)).
+    /// The position in a recording that the op's location names (see [`Loc::recorded`](kiln_ir::Loc::recorded)).
     pub at: usize,
     /// The NaN or infinity.
     pub value: f64,
@@ -21,9 +21,10 @@ pub struct Anomaly {
     pub element: usize,
     /// The shape of the result.
     pub shape: Vec<i64>,
-    /// What the op read, one line an operand.
+    /// A description of each operand, one line each.
     pub operands: Vec<String>,
-    /// The op in its body, of a loop or branch: then that made the NaN or infinity, and read this.
+    /// The op in a body, if the anomaly is in the body of a loop or branch. The other fields but `at` then describe
+    /// this inner op.
     pub inside: Option<Inside>,
 }
 
@@ -32,14 +33,13 @@ pub struct Anomaly {
 pub struct Inside {
     /// The position that its location marks.
     pub at: usize,
-    /// The step of the loop, from 0 in the order in which they run; of nested loops the inner one's.
+    /// The step of the loop, from 0 in the order of execution; of nested loops, the step of the inner one.
     pub step: usize,
 }
 
-/// Runs an executable step by step and gives the anomaly whose op has the lowest rank. The program should
-/// have been compiled without fusion and rewrites, so that each step is one recorded op, and every
-/// location be a position in a recording, which is what `rank` takes. Infinities that the program states are
-/// left alone.
+/// Runs an executable step by step and returns the anomaly whose op has the lowest rank. The program should be
+/// compiled without fusion and rewrites, so that each step is one recorded op. Every location should be a position in
+/// a recording, which is the argument of `rank`. Infinities that are constants of the program are ignored.
 ///
 /// # Errors
 /// As [`Executable::run`], if there is no anomaly.
@@ -69,11 +69,11 @@ struct Watcher<'a> {
     stages: &'a Stages,
     rank: &'a dyn Fn(usize) -> u64,
     symbols: Vec<i64>,
-    /// What the running step reads.
+    /// The contents of the buffers that the running step reads.
     read: Vec<Contents>,
-    /// What loops and branches may be evaluated from: what they read, and the program's inputs.
+    /// The values that loops and branches may be evaluated from: their operands and the program's inputs.
     wanted: HashSet<Value>,
-    /// Those of it that steps read or wrote.
+    /// The values among these that steps have read or written.
     known: HashMap<Value, Array>,
     first: Option<Anomaly>,
 }
@@ -136,7 +136,7 @@ fn has_bodies(op: &Op) -> bool {
 }
 
 impl<'a> Watcher<'a> {
-    /// What a buffer holds, if a loop or branch may ask for it.
+    /// The value that a buffer holds, if a loop or branch may need it.
     fn wanted(&self, buffer: u32) -> Option<Value> {
         held(self.stages, buffer).filter(|v| self.wanted.contains(v))
     }
@@ -180,14 +180,14 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// The op in the body of a loop or branch that the reference finds to make a NaN or infinity first.
+    /// The op in the body of a loop or branch that first produces a NaN or infinity in the reference evaluation.
     fn inside(&self, id: NodeId, at: usize) -> Option<Anomaly> {
         let graph = &self.stages.optimized;
         let node = graph.node(id);
         if !has_bodies(&node.op) {
             return None;
         }
-        // What is made of constants or inputs alone may be in no buffer.
+        // Values computed from constants or inputs alone may be in no buffer.
         let part = part(graph, &node.inputs, |v| self.known.contains_key(&v));
         let known = part.inputs.iter().map(|v| self.known.get(v).cloned());
         let known: Vec<Array> = known.collect::<Option<_>>()?;
@@ -197,7 +197,7 @@ impl<'a> Watcher<'a> {
     }
 }
 
-/// The first op in the bodies of an op that makes a NaN or infinity of operands without one.
+/// The first op in the bodies of an op that produces a NaN or infinity from operands without one.
 fn inside(op: &Op, operands: &[&Array], symbols: &[i64], at: usize) -> Option<Anomaly> {
     let (mut first, mut step) = (None, 0);
     let mut run = |body: &Graph, inputs: &[Array]| {
@@ -218,12 +218,12 @@ fn inside(op: &Op, operands: &[&Array], symbols: &[i64], at: usize) -> Option<An
         let outputs = body.outputs.iter().map(|o| value(&o.value).clone());
         Ok(outputs.collect())
     };
-    // A data error ends the search: what it stops was looked at before.
+    // A data error ends the search: all ops before the error have been checked.
     let _ = eval_bodies(op, operands, symbols, &mut run)?;
     first
 }
 
-/// The NaN or infinity that a node made of operands without one.
+/// The NaN or infinity that a node produced from operands without one.
 fn made(graph: &Graph, id: NodeId, read: &[&Array], made: &[Array]) -> Option<Anomaly> {
     let contents = |a: &Array| Contents::of(a.dtype(), &a.to_bytes());
     let floats = read.iter().filter(|a| a.dtype().is_float());
@@ -245,7 +245,7 @@ fn made(graph: &Graph, id: NodeId, read: &[&Array], made: &[Array]) -> Option<An
     })
 }
 
-/// The number that a value is made of, behind views.
+/// The constant that a value consists of, through views and casts.
 fn stated(graph: &Graph, value: Value) -> Option<f64> {
     let mut node = graph.node(value.node);
     while node.op.is_view() || matches!(node.op, Op::Cast(_)) {
@@ -274,14 +274,14 @@ fn states_nan(graph: &Graph, node: NodeId) -> bool {
     values.any(|v| stated(graph, v).is_some_and(f64::is_nan))
 }
 
-/// What is in a tensor.
+/// A summary of a tensor's elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Contents {
     /// The position of the first NaN.
     nan: Option<usize>,
-    /// That of the first infinity, and which.
+    /// The position and the value of the first infinity.
     infinity: Option<(usize, f64)>,
-    /// The smallest and the largest of the finite values.
+    /// The smallest and the largest finite value.
     range: Option<[f64; 2]>,
 }
 

@@ -1,18 +1,18 @@
-//! Finding the rewrite that makes a compiled result wrong.
+//! Finds the rewrite that makes a compiled result wrong.
 
 use crate::pipeline::{Compilation, compile_with};
 use crate::{CompileError, Options};
 use kiln_ir::{Graph, Loc};
 use kiln_optimize::{Fired, Pass, first_wrong, passes};
 
-/// What a search for the rewrite behind a wrong result found.
+/// The outcome of a search for the rewrite that makes a result wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bisection {
     /// The optimised program is right.
     Right,
-    /// The program is wrong already without any rewrite: not the optimiser's fault.
+    /// The program is wrong even without any rewrite: not the optimiser's fault.
     WrongBefore,
-    /// The first rewrite after which the program is wrong, and how many were before it.
+    /// The first rewrite after which the program is wrong.
     Rewrite {
         /// The rewrite.
         fired: Fired,
@@ -21,9 +21,9 @@ pub enum Bisection {
     },
 }
 
-/// Compiles a graph with fewer and fewer rewrites until the one is found behind which `is_right` says
-/// no: about log₂(rewrites) compilations. Where later rewrites put right what it broke, another that
-/// does the same may be found.
+/// Compiles a graph with fewer and fewer rewrites until it finds the one after which `is_right` returns false. That
+/// takes about log₂(rewrites) compilations. If later rewrites correct what it broke, another rewrite with the same
+/// effect may be found.
 ///
 /// # Errors
 /// If the graph can't be compiled.

@@ -1,4 +1,4 @@
-//! The plan cache: looked up by the structure of a recorded program, never by its data or source lines.
+//! The plan cache. Its key is the structure of a recorded program, never its data or source lines.
 
 use crate::entry::{Cause, Entry, EntryState, REFUSALS};
 use crate::generalize::{Refusal, differences, generalize};
@@ -19,27 +19,27 @@ pub struct Cache {
 #[derive(Default)]
 struct Inner {
     entries: HashMap<u128, Vec<Arc<Entry>>>,
-    /// The structure that came last.
+    /// The structure that was recorded last.
     latest: Weak<Entry>,
     stats: CacheStats,
     clock: u64,
     limit: usize,
 }
 
-/// What a cache has done so far.
+/// The counters of a cache.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Look-ups that found a plan.
     pub hits: u64,
     /// Plans compiled.
     pub compiled: u64,
-    /// Of these, the ones for a structure that was new.
+    /// The number of these that were for a new structure.
     pub new: u64,
-    /// Those for other numbers or offsets: these are inputs of the plan from then on.
+    /// The number of those for other numbers or offsets, which are inputs of the plan from then on.
     pub numbers: u64,
-    /// Those for other sizes, and for these sizes alone.
+    /// The number of those for other sizes, and for these sizes alone.
     pub sizes: u64,
-    /// Those for other sizes, of which some became symbols.
+    /// The number of those for other sizes, of which some became symbols.
     pub symbolic: u64,
     /// Plans dropped to stay within the limit.
     pub evicted: u64,
@@ -59,12 +59,12 @@ impl Cache {
         }
     }
 
-    /// What the cache has done so far.
+    /// The counters of the cache.
     pub fn stats(&self) -> CacheStats {
         self.inner().stats
     }
 
-    /// A plan for the program; compiled if there is none yet.
+    /// A plan for the program, compiled if there is none yet.
     ///
     /// # Errors
     /// If the program can't be compiled.
@@ -105,14 +105,14 @@ impl Cache {
         Ok(fit)
     }
 
-    /// Why each plan for the structure of the program is there, the most recently used last.
+    /// The reasons for the plans of the program's structure, the most recently used plan last.
     pub fn reasons(&self, recording: &Recording) -> Vec<String> {
         let entry = self.entry(recording);
         let state = entry.state();
         state.variants.iter().map(|v| v.why.clone()).collect()
     }
 
-    /// A variant for the program, and why it is needed.
+    /// Compiles a variant for the program; also returns the reason why it is needed.
     fn make_variant(
         &self,
         entry: &Entry,
@@ -154,7 +154,7 @@ impl Cache {
         Ok((variant(baked, why, found), cause))
     }
 
-    /// A plan whose numbers and offsets that have differed are inputs, and if sizes are `open` those too.
+    /// A plan that takes numbers and offsets that have differed as inputs, and, if `open`, such sizes too.
     fn general(
         &self,
         kinds: &[Kind],
@@ -245,8 +245,8 @@ fn variant(expects: Expectation, why: String, found: Found) -> Variant {
     }
 }
 
-/// Drops the structures that were not used for longest until the plans fit the limit. The one in use
-/// stays, and so do those that another thread is compiling.
+/// Drops the least recently used structures until the plans fit the limit. The one in use stays, and so do those that
+/// another thread is compiling.
 fn evict(inner: &mut Inner, keep: &Arc<Entry>) {
     while inner.stats.bytes > inner.limit {
         let oldest = inner

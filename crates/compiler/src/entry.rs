@@ -1,4 +1,4 @@
-//! One structure of the plan cache: what was seen of it, and its variants.
+//! One structure of the plan cache: its variants, and the sizes and numbers seen so far.
 
 use crate::generalize::same_sizes;
 use crate::recording::{Fit, Recorded, Recording};
@@ -13,7 +13,7 @@ pub(crate) struct Entry {
     pub(crate) operands: Vec<Value>,
     pub(crate) outputs: Vec<Output>,
     pub(crate) kinds: Vec<Kind>,
-    /// What is new in the structure.
+    /// The reason why the structure is new.
     pub(crate) new: String,
     pub(crate) state: Mutex<EntryState>,
 }
@@ -23,28 +23,28 @@ type Kept = (Op, Option<Arc<Graph>>, Range<usize>);
 
 #[derive(Default)]
 pub(crate) struct EntryState {
-    /// The most recently used last.
+    /// The variants, the most recently used last.
     pub(crate) variants: Vec<Variant>,
     /// Programs that found no plan, the latest last.
     pub(crate) examples: Vec<Sizes>,
-    /// The first sizes that were seen: their plans are for them alone.
+    /// The first sizes that were seen. A plan for these has no symbolic sizes.
     pub(crate) first: Vec<Vec<i64>>,
-    /// Which numbers have differed.
+    /// For each number, whether it has differed.
     pub(crate) free: Vec<bool>,
-    /// How often sizes could not be symbols.
+    /// The number of times that sizes could not be symbols.
     pub(crate) refused: usize,
     pub(crate) compiled: u64,
     pub(crate) bytes: usize,
     pub(crate) used: u64,
 }
 
-/// At most this many variants stand under one structure.
+/// The maximum number of variants of one structure.
 const MAX_VARIANTS: usize = 16;
-/// So many combinations of sizes have plans of their own before sizes become symbols.
+/// The number of combinations of sizes that get plans of their own before sizes become symbols.
 const FIRST_SIZES: usize = 3;
-/// So many programs that found no plan are remembered.
+/// The number of programs without a plan that are remembered.
 const EXAMPLES: usize = 12;
-/// After so many refusals sizes stay known.
+/// The number of refusals after which sizes stay known.
 pub(crate) const REFUSALS: usize = 8;
 
 impl Entry {
@@ -126,7 +126,7 @@ impl Entry {
     }
 }
 
-/// Why a plan is needed.
+/// The reason why a plan is needed.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub(crate) enum Cause {
     New,
@@ -137,8 +137,8 @@ pub(crate) enum Cause {
 }
 
 impl EntryState {
-    /// The plan that leaves the least open among those that fit. Sizes that have plans of their own run no
-    /// other: their bits must not depend on what was seen since.
+    /// The plan that leaves the least open among those that fit. Sizes that have plans of their own run no other
+    /// plan: their results must not depend, bit for bit, on what was seen since.
     pub(crate) fn find(&mut self, kinds: &[Kind], sizes: &Sizes) -> Option<Fit> {
         let own = self.is_first(kinds, sizes);
         let fits =
@@ -155,13 +155,13 @@ impl EntryState {
         Some(fit)
     }
 
-    /// Whether these sizes are among the first.
+    /// True if these sizes are among the first.
     pub(crate) fn is_first(&self, kinds: &[Kind], sizes: &Sizes) -> bool {
         let mut first = self.first.iter();
         first.any(|f| same_sizes(kinds, f, &sizes.dims))
     }
 
-    /// Takes note of what differs in a program without a plan.
+    /// Records what differs in a program without a plan.
     pub(crate) fn learn(&mut self, kinds: &[Kind], sizes: &Sizes) {
         self.free.resize(sizes.scalars.len(), false);
         if let Some(last) = self.examples.last() {
@@ -192,8 +192,8 @@ impl EntryState {
         }
     }
 
-    /// Drops a variant if there are too many: the one that was not used for longest among those that are
-    /// not for the first sizes, of which each keeps its latest. Gives the bytes of what is gone.
+    /// Drops a variant if there are too many: the least recently used one. Each of the first sizes keeps its latest
+    /// variant. Returns the number of bytes freed.
     pub(crate) fn drop_one(&mut self, kinds: &[Kind]) -> usize {
         if self.variants.len() <= MAX_VARIANTS {
             return 0;

@@ -1,10 +1,10 @@
-//! Why a graph could not be compiled.
+//! The errors of compilation.
 
 use kiln_codegen as codegen;
 use kiln_ir::Graph;
 use kiln_runtime::Error as RunError;
 
-/// Why a graph could not be compiled.
+/// The reason why a graph could not be compiled.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CompileError {
     /// The engine can't run an op.
@@ -12,7 +12,7 @@ pub enum CompileError {
     Unsupported {
         /// The position of the op in its recording, where that is known.
         at: Option<usize>,
-        /// What can't be done.
+        /// The reason why it is not supported.
         message: String,
     },
     /// The kernel of a custom op can't be compiled.
@@ -22,7 +22,7 @@ pub enum CompileError {
         at: usize,
         /// The op's name.
         op: String,
-        /// What is wrong.
+        /// The problem.
         text: String,
     },
     /// The device, its driver or its compiler is missing or failed.
@@ -31,7 +31,7 @@ pub enum CompileError {
     /// The memory budget can't be kept.
     #[error("{0}")]
     Memory(String),
-    /// What the stages gave can't be written where the environment asks for it.
+    /// The results of the stages can't be written where the environment asks for them.
     #[error("{0}")]
     Dump(String),
     /// A setting in the environment can't be read.
@@ -42,7 +42,7 @@ pub enum CompileError {
     Internal(String),
 }
 
-/// An error of the runtime, which found nothing wrong with the plan of a right graph.
+/// Converts an error of the runtime, which finds nothing wrong with the plan of a correct graph.
 pub(crate) fn internal(e: RunError) -> CompileError {
     match e {
         RunError::Cuda(text) => CompileError::Device(text),
@@ -57,7 +57,7 @@ pub(crate) fn internal(e: RunError) -> CompileError {
     }
 }
 
-/// Why a graph can't be lowered, at the op's position in its recording.
+/// Converts the reason why a graph can't be lowered, with the op's position in its recording.
 pub(crate) fn lower_error(graph: &Graph, e: codegen::LowerError) -> CompileError {
     let node = graph.node(e.node);
     CompileError::Unsupported {

@@ -1,10 +1,12 @@
-//! What a new variant should expect, guessed from programs of one structure.
+//! The expectations of a new variant, guessed from programs of one structure.
 //!
-//! The sizes that differ between the examples become symbols, in recording order: a size that has in every
-//! example the value of one that is known is that one; else an affine function of one or two symbols, or a
-//! product of two; else a symbol of its own. Ops infer their shapes on the way, so that what they compute
-//! (`n + 1` behind a `cat`, `b · l` behind a reshape) is known to later ones. The more examples there are,
-//! the fewer guesses are wrong.
+//! The sizes that differ between the examples become symbols, in recording order:
+//! - a size that equals a known one in every example is that one;
+//! - else an affine function of one or two symbols, or a product of two;
+//! - else a symbol of its own.
+//!
+//! Ops infer their shapes on the way, so the dims that they compute (`n + 1` behind a `cat`, `b · l` behind a
+//! reshape) are known to later ops. The more examples there are, the fewer guesses are wrong.
 
 use crate::places::Places;
 use crate::recording::Recording;
@@ -14,28 +16,28 @@ use kiln_base::{Dim, Loc, Scalar, Sym};
 use kiln_ir::{Graph, Op, Value};
 use std::sync::Arc;
 
-/// Why sizes can't be symbols.
+/// The reason why sizes can't be symbols.
 pub(crate) struct Refusal {
     /// The node of the recording.
     pub(crate) node: usize,
-    /// What does not hold.
+    /// The condition that does not hold.
     pub(crate) text: String,
 }
 
-/// Whether two programs have the same sizes, whatever their offsets.
+/// True if two programs have the same sizes, whatever their offsets.
 pub(crate) fn same_sizes(kinds: &[Kind], a: &[i64], b: &[i64]) -> bool {
     let mut places = kinds.iter().zip(a.iter().zip(b));
     places.all(|(kind, (a, b))| *kind == Kind::Offset || a == b)
 }
 
-/// Whether examples with these sizes can be cases of one variant: a size of 0 or 1 is no symbol's.
+/// True if examples with these sizes can be cases of one variant: no symbol has the value 0 or 1.
 fn alike(kinds: &[Kind], a: &[i64], b: &[i64]) -> bool {
     let mut places = kinds.iter().zip(a.iter().zip(b));
     places.all(|(kind, (a, b))| *kind == Kind::Offset || a == b || *a >= 2 && *b >= 2)
 }
 
-/// An expectation for a program and those of the examples that agree with it in size, or, if sizes are to be
-/// `open`, in which sizes are 0 or 1. `free` says which numbers are inputs.
+/// An expectation for a program and the examples that agree with it: in all sizes, or, if sizes are to be `open`, in
+/// which sizes are 0 or 1. `free` marks the numbers that are inputs.
 ///
 /// # Errors
 /// If an op does not apply to such sizes.
@@ -69,7 +71,7 @@ pub(crate) fn generalize(
     };
     let dims = loop {
         match guess.walk(recording) {
-            // A part of a number is the symbol, not the number.
+            // The symbol is a part of a number, not the number itself: start again.
             Err(_) if guess.again => guess.begin(),
             walked => break walked?,
         }
@@ -91,16 +93,16 @@ struct Guess<'a> {
     /// The values of the symbols, by example.
     values: Vec<Vec<i64>>,
     known: Dims,
-    /// The symbols of places whose numbers reshapes take parts of.
+    /// For each place whose number reshapes take parts of, its symbol.
     parts: HashMap<usize, Symbol>,
-    /// Places whose numbers are those of two places one behind the other multiplied, and the first of them.
+    /// The places whose number is the product of two adjacent places; for each, the first of the two.
     products: HashMap<usize, usize>,
-    /// True once a walk found one of either.
+    /// True once a walk has found an entry for `parts` or `products`.
     again: bool,
 }
 
 impl Guess<'_> {
-    /// Forgets all but of which numbers parts are taken.
+    /// Forgets everything except `parts` and `products`.
     fn begin(&mut self) {
         self.values.iter_mut().for_each(Vec::clear);
         self.symbols.clear();
@@ -108,7 +110,7 @@ impl Guess<'_> {
         self.again = false;
     }
 
-    /// Every dim of the recording.
+    /// Determines every dim of the recording.
     fn walk(&mut self, recording: &Recording) -> Result<Vec<Dim>, Refusal> {
         let mut graph = Graph::default();
         let mut places = Places::default();
@@ -151,7 +153,7 @@ impl Guess<'_> {
         Ok(dims)
     }
 
-    /// The dim of a place; of a reshape with the products of neighbouring dims of its operand.
+    /// The dim of a place. For a reshape, `runs` has the products of neighbouring dims of its operand.
     fn choose(&mut self, at: usize, runs: Option<&Dims>) -> Result<Dim, String> {
         let row: Vec<i64> = self.examples.iter().map(|e| e[at]).collect();
         if row.iter().all(|v| *v == row[0]) {
@@ -175,8 +177,8 @@ impl Guess<'_> {
         Ok(dim)
     }
 
-    /// True if a symbol is in every example this times the size that follows, as a size that is split in ways that
-    /// differ; the symbol is that product from now on.
+    /// True if, in every example, a symbol is this number times the next one, as a size that is split in different
+    /// ways. From then on the symbol is that product.
     fn is_factor(&mut self, at: usize, row: &[i64]) -> bool {
         let next = self.examples.iter().map(|e| e.get(at + 1));
         let found = self.symbols.iter().enumerate().find(|(i, symbol)| {
@@ -191,8 +193,9 @@ impl Guess<'_> {
         self.again
     }
 
-    /// True if a symbol is in every example several times this, less a number, as sizes that reshapes split are, and
-    /// those of lists that depend on a size; then the symbol is this from now on.
+    /// True if, in every example, a symbol is a multiple of this number, less a constant. Sizes that reshapes split
+    /// are such multiples, and so are the sizes of lists that depend on a size. From then on the symbol is this
+    /// number.
     fn is_part(&mut self, at: usize, row: &[i64], splits: bool) -> bool {
         if !splits && self.kinds[at] != Kind::Input {
             return false;
@@ -205,7 +208,7 @@ impl Guess<'_> {
             let less = times * row[0] - value(0);
             let fits = (0..row.len()).all(|e| value(e) == times * row[e] - less);
             let is_size = symbol.kind != Kind::Offset;
-            // Every two points lie on a line.
+            // Any two points lie on a line.
             (fits && is_size && (splits && less == 0 || row.len() > 2)).then(|| Symbol {
                 times: symbol.times * times,
                 less: symbol.less + symbol.times * less,
@@ -248,7 +251,7 @@ impl Guess<'_> {
         if let Some(dim) = (0..count).find_map(|i| self.affine(row, i)) {
             return Some(dim);
         }
-        // Through two examples there are too many functions of two symbols.
+        // Too many functions of two symbols pass through two examples.
         if row.len() < 3 {
             return None;
         }
@@ -277,7 +280,7 @@ impl Guess<'_> {
         let other = (1..row.len()).find(|e| value(*e) != value(0))?;
         let (rise, run) = (row[other] - row[0], value(other) - value(0));
         let slope = (rise % run == 0).then(|| rise / run)?;
-        // Every two points lie on a line.
+        // Any two points lie on a line.
         if slope == 0 || row.len() < 3 && slope.abs() > 1 {
             return None;
         }
@@ -287,21 +290,21 @@ impl Guess<'_> {
         fits.then(|| &scaled + &Dim::Const(rest))
     }
 
-    /// The values of a dim in the examples, unless all know it.
+    /// The values of a dim in the examples, unless it is constant.
     fn row(&self, dim: &Dim) -> Option<Vec<i64>> {
         let row = self.values.iter().map(|values| dim.eval_checked(values));
         row.collect::<Option<_>>()
             .filter(|_| dim.as_const().is_none())
     }
 
-    /// Remembers a dim that an op gave.
+    /// Remembers a dim that an op inferred.
     fn know(&mut self, dim: &Dim) {
         if let Some(row) = self.row(dim) {
             self.known.entry(row).or_insert_with(|| dim.clone());
         }
     }
 
-    /// The products of neighbouring dims of a shape.
+    /// The products of neighbouring dims of a shape, for every run of them.
     fn runs(&self, shape: &[Dim]) -> Dims {
         let mut runs = Dims::new();
         for first in 0..shape.len() {
@@ -317,7 +320,7 @@ impl Guess<'_> {
     }
 }
 
-/// Which sizes and numbers differ between two programs of a structure, and where: the first few of them.
+/// Describes the sizes and numbers that differ between two programs of a structure, and where: the first few of them.
 pub(crate) fn differences(
     recording: &Recording,
     kinds: &[Kind],

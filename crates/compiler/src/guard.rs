@@ -1,8 +1,8 @@
 //! Steps that a flag leaves out.
 //!
-//! An update that may be skipped is recorded as a choice: a cell's new value is `select(flag, old, new)`, where `flag` has
-//! one element and `old` is what the cell held. Where all that a launch writes is such choices by one flag, each to be
-//! written over what it would leave as it is, the launch gets the flag as its step's guard: if it is set, nothing is
+//! An update that may be skipped is recorded as a choice: a cell's new value is `select(flag, old, new)`, where
+//! `flag` has one element and `old` is the cell's old value. A launch gets the flag as its step's guard if it writes
+//! only such choices by one flag, each over the old value that it would keep. If the guard is set, nothing is
 //! computed and nothing written. The choice stays in the kernel, so a guard changes no value.
 
 use crate::uses::{Uses, ix, written};
@@ -17,7 +17,8 @@ pub(crate) struct Guards<'a> {
     inputs: Vec<NodeId>,
     /// The buffers that hold values.
     stored: HashMap<Value, BufId>,
-    /// The outputs that are written over an input: its node, by their buffers. None where several outputs share one.
+    /// For each buffer of an output that is written over an input: the output's value and the node of that input;
+    /// `None` where several outputs share the buffer.
     kept: HashMap<BufId, Option<(Value, NodeId)>>,
 }
 
@@ -69,7 +70,7 @@ impl<'a> Guards<'a> {
         (!own && flags.all(|other| other == Some(flag))).then_some(flag)
     }
 
-    /// The flag by which a buffer keeps what it is written over.
+    /// The flag by which a buffer keeps the values that it is written over.
     fn flag(&self, buffer: BufId) -> Option<BufId> {
         let (value, over) = (*self.kept.get(&buffer)?)?;
         if self.uses.writers[ix(buffer)].len() != 1 {

@@ -1,14 +1,12 @@
-//! Which launches start together, of which none touches what another writes.
+//! Groups of launches that start together. No launch of a group touches what another one writes.
 //!
-//! A step of training updates every parameter by a launch of its own, most of them of some hundred
-//! elements. Run together, all share the threads, and waking these is paid once. Products and
-//! convolutions start with others that are ready at nearly the same time, such as the two gradients of
-//! a layer, or the two ways around a block: where the last parts of one leave threads idle, the other's
-//! fill in.
+//! A training step updates every parameter by a launch of its own, and most of these have some hundred elements.
+//! Started together, they share all threads, and waking the threads is paid once. Products and convolutions start
+//! with others that are ready at nearly the same time, such as the two gradients of a layer, or the two branches of a
+//! residual block. Where the last parts of one leave threads idle, parts of the other run there.
 //!
-//! On a GPU, launches that start together are one ([`kiln_codegen::side_by_side`]), whose blocks are shared
-//! out; there it also decides whether their kernels fit in one, and whether one flag leaves all of them out: what is
-//! skipped does not start with what is not.
+//! On a GPU, launches that start together become one ([`kiln_codegen::side_by_side`]), which shares out its blocks
+//! among them. There, their kernels must also fit in one launch, and all of them must have the same guard.
 
 use crate::guard::Guards;
 use crate::uses::{ix, read, written};
@@ -16,61 +14,61 @@ use kiln_codegen::{BufId, Launch, Sequence, fit_in_a_launch};
 use kiln_ir::{Graph, Target};
 use kiln_plan::Kernel;
 
-/// Launches that start together.
+/// The maximum number of launches that start together.
 const MOST: usize = 64;
-/// Bytes that a small launch touches at most.
+/// The maximum number of bytes that a small launch touches.
 const SMALL: i64 = 1 << 18;
-/// How many groups a small launch or an update may be moved over.
+/// The number of groups that a small launch or an update may be moved over.
 const REACH: usize = 64;
 
-/// Whether a launch on the CPU may start together with others at all.
+/// True if a launch on the CPU may start together with others at all.
 pub(crate) fn can_join(_: &Sequence, launch: &Launch) -> bool {
     launch.kernel.in_parts() && launch.sites.is_empty()
 }
 
-/// What decides whether launches are in each other's way.
+/// Finds launches that can run at the same time, and the conflicts that prevent it.
 pub(crate) struct Joiner<'a> {
     sequence: &'a Sequence,
     /// The places in memory that each launch touches: buffers, and those whose memory they may take over.
     touches: Vec<Vec<usize>>,
-    /// Those of them that it writes.
+    /// The places among these that each launch writes.
     writes: Vec<Vec<usize>>,
     /// For each place the launches that touch it, and those that write it.
     touching: Vec<Vec<usize>>,
     writing: Vec<Vec<usize>>,
     /// The buffers that cells are assigned from.
     assigned: Vec<bool>,
-    /// How many groups other products and convolutions may be moved over, whose results take memory until
-    /// they are read; 0: none starts with others.
+    /// The number of groups that other products and convolutions may be moved over; their results take memory until
+    /// they are read. With 0, none of them starts with others.
     near: usize,
     /// The flag that leaves each launch out.
     guards: Vec<Option<BufId>>,
-    /// Whether a launch may start together with others at all.
+    /// True if a launch may start together with others at all.
     can: fn(&Sequence, &Launch) -> bool,
 }
 
-/// Groups in the making, in order.
+/// Groups under construction, in order.
 struct Groups {
     members: Vec<Vec<usize>>,
     /// The group of each launch.
     of: Vec<Option<usize>>,
-    /// The groups before and behind each that are not empty.
+    /// For each group, the nearest groups before and behind it that are not empty.
     before: Vec<Option<usize>>,
     behind: Vec<Option<usize>>,
     last: Option<usize>,
 }
 
-/// Which groups a launch may join, the nearest first.
+/// The groups that a launch may join, the nearest first.
 #[derive(Copy, Clone)]
 enum Way {
-    /// Those before a group, or before the end.
+    /// The groups before a group, or before the end.
     Before(Option<usize>),
-    /// Those behind a group.
+    /// The groups behind a group.
     Behind(usize),
 }
 
 impl<'a> Joiner<'a> {
-    /// `donors` are the inputs' buffers that the graph's outputs may be written over.
+    /// `donors` are the buffers of the inputs that the graph's outputs may be written over.
     pub(crate) fn new(
         graph: &Graph,
         sequence: &'a Sequence,
@@ -105,8 +103,7 @@ impl<'a> Joiner<'a> {
         }
     }
 
-    /// The launches in groups that start together, in an order that keeps every launch behind those it
-    /// depends on.
+    /// Groups launches that start together. The order keeps every launch behind those that it depends on.
     pub(crate) fn groups(&self, launches: &[usize]) -> Vec<Vec<usize>> {
         let mut groups = Groups::new(self.sequence.launches.len());
         for &l in launches {
@@ -126,7 +123,7 @@ impl<'a> Joiner<'a> {
         groups.members
     }
 
-    /// The nearest group behind which nothing is in the way of the launch and which it can join.
+    /// The nearest group that the launch can join and behind which no launch conflicts with it.
     fn host(&self, groups: &Groups, l: usize, way: Way) -> Option<usize> {
         if !self.joins(l) {
             return None;
@@ -155,8 +152,8 @@ impl<'a> Joiner<'a> {
         touching.chain(writing).copied().filter(move |o| *o != l)
     }
 
-    /// For each launch of a group of small ones alone, the group before or behind that it starts with
-    /// instead; nothing if one of them has none.
+    /// For each launch of a group of small launches alone, the group before or behind that it starts with instead;
+    /// `None` if one of them has no such group.
     fn other_hosts(&self, groups: &Groups, g: usize) -> Option<Vec<usize>> {
         let group = &groups.members[g];
         if !group.iter().all(|l| self.is_small(*l)) {
@@ -174,7 +171,7 @@ impl<'a> Joiner<'a> {
         all_fit.then_some(hosts)
     }
 
-    /// Whether there is room for all these in a group.
+    /// True if all launches of `joining` fit in a group.
     fn fit(&self, group: &[usize], joining: &[usize]) -> bool {
         let launch = |l: &usize| &self.sequence.launches[*l];
         match *launch(&group[0]).kernel {
@@ -219,7 +216,7 @@ impl Groups {
         }
     }
 
-    /// A launch as a group at the end.
+    /// Appends a launch as a group of its own.
     fn add(&mut self, l: usize) {
         let g = self.members.len();
         if let Some(last) = self.last {
@@ -237,7 +234,7 @@ impl Groups {
         self.of[l] = Some(g);
     }
 
-    /// Empties a group.
+    /// Empties a group and returns its launches.
     fn take(&mut self, g: usize) -> Vec<usize> {
         let (before, behind) = (self.before[g], self.behind[g]);
         if let Some(b) = before {
@@ -261,7 +258,7 @@ impl Groups {
     }
 }
 
-/// For each place the launches that have it in their list.
+/// For each place, the launches that have it in their list.
 fn turned(places: &[Vec<usize>], count: usize) -> Vec<Vec<usize>> {
     let mut turned = vec![Vec::new(); count];
     for (l, places) in places.iter().enumerate() {

@@ -1,25 +1,25 @@
-//! A fused plan needs hardly more memory than one without fusion.
+//! Keeps the memory of a fused plan close to that of an unfused one.
 //!
-//! Fusion saves temporaries, but a kernel that stores several results, or reads many values at once, can
-//! hold more at one step than the kernels it is made of. Where that lifts the peak by half, smaller kernels are
-//! tried, and in the end none are fused.
+//! Fusion saves temporaries. But a kernel that stores several results, or reads many values at once, can hold more
+//! memory at one step than the kernels that it replaces. If that raises the peak by more than half, smaller kernels
+//! are tried, and in the end none are fused.
 
 use crate::CompileError;
 use crate::error::lower_error;
 use crate::lowered::Lowered;
 use kiln_codegen as codegen;
 
-/// Bytes of temporaries below which memory is not looked at.
+/// The number of bytes of temporaries below which memory is not checked.
 const WORTH: usize = 1 << 20;
-/// The most operations and buffers of smaller kernels.
+/// The maximum number of operations and buffers of smaller kernels.
 const SMALLER: [(usize, usize); 2] = [(48, 8), (16, 5)];
 
-/// Whether so much is more than fusion is worth: than half as much again.
+/// True if the fused plan needs more than 1.5 times the memory of the unfused one.
 fn is_too_much(fused: usize, unfused: usize) -> bool {
     fused > unfused + unfused / 2
 }
 
-/// The plan, or one with smaller kernels and why it is that one. Plans of which a size is not known stay.
+/// The plan, or one with smaller kernels and the reason for it. Plans with an unknown size stay as they are.
 pub(crate) fn hardly_more_than_unfused(
     lowered: Lowered,
     options: &codegen::Options,

@@ -2,7 +2,8 @@
 
 use kiln_ir::{Fact, Graph, Loc};
 
-/// The user's line: that of the op at a position of the recording, any other as it is.
+/// Resolves a location: a position of the recording becomes the user's line of the op there, any other stays as it
+/// is.
 pub(crate) fn resolved(loc: &Loc, locs: &[Loc]) -> Loc {
     match loc.position() {
         Some(at) => locs.get(at).cloned().unwrap_or(Loc::UNKNOWN),
@@ -10,7 +11,7 @@ pub(crate) fn resolved(loc: &Loc, locs: &[Loc]) -> Loc {
     }
 }
 
-/// An op, what it gives, and the user's line where that is known.
+/// Describes an op, its result, and the user's line where that is known.
 pub(crate) fn place_of(op: &str, fact: &Fact, loc: &Loc) -> String {
     match loc.is_known() {
         true => format!("{op} {fact} at {loc}"),

@@ -1,4 +1,4 @@
-//! A graph that is lowered, with the launches and the memory plan that follow from it.
+//! A lowered graph, with its launches and its memory plan.
 
 use crate::error::lower_error;
 use crate::place::{self, Placed};
@@ -6,14 +6,14 @@ use crate::{CompileError, Options};
 use kiln_codegen::{self as codegen, Hints};
 use kiln_ir::Graph;
 
-/// Bytes of temporaries that do not matter to a GPU.
+/// The number of bytes of temporaries that do not matter on a GPU.
 const HARDLY: usize = 1 << 16;
 
-/// A graph that is lowered, with its memory plan.
+/// A lowered graph, with its memory plan.
 pub(crate) struct Lowered {
     pub graph: Graph,
     pub program: codegen::Program,
-    /// The program by the ways that are chosen.
+    /// The launches of the program, by the candidates that are chosen.
     pub sequence: codegen::Sequence,
     pub placed: Placed,
 }
@@ -38,7 +38,7 @@ impl Lowered {
     }
 
     /// # Errors
-    /// If the program contradicts itself; that would be a bug.
+    /// If the program contradicts itself, which would be a bug.
     pub fn chosen(graph: Graph, program: codegen::Program) -> Result<Lowered, CompileError> {
         let sequence = program.sequence();
         let placed = place::place(&graph, &sequence)?;
@@ -50,8 +50,8 @@ impl Lowered {
         })
     }
 
-    /// Makes one launch of several for a GPU, if that needs hardly more memory and every cell that is written
-    /// over its old value still is.
+    /// Merges launches for a GPU, if the merged launches need hardly more memory and every cell that is written over
+    /// its old value still is.
     pub fn merge(&mut self, options: &Options) -> Result<(), CompileError> {
         if options.gpu.is_none() || !options.fuse {
             return Ok(());
@@ -77,7 +77,7 @@ impl Lowered {
         Ok(())
     }
 
-    /// Bytes of temporaries that a run needs, where sizes are known.
+    /// The number of bytes of temporaries that a run needs, where sizes are known.
     pub fn peak(&self) -> Option<usize> {
         self.placed.peak()
     }

@@ -1,4 +1,4 @@
-//! When launches run: once in *prepare*, in every run, or behind everything that can fail.
+//! The order of launches: once in *prepare*, in every run, or behind everything that can fail.
 
 use crate::guard::Guards;
 use crate::join::{Joiner, can_join};
@@ -12,13 +12,13 @@ use kiln_plan::Kernel;
 pub(crate) struct Order {
     pub prepare: Vec<usize>,
     pub run: Vec<usize>,
-    /// Those that were moved behind the others to write into donated inputs.
+    /// The launches that were moved behind the others to write into donated inputs.
     pub commit: Vec<usize>,
     /// The first step of `run` and `commit` that may write into a donated input.
     pub commit_from: usize,
 }
 
-/// An output that a cell is assigned.
+/// An output that is assigned to a cell.
 struct Wish {
     input: u32,
     /// The buffer of the input.
@@ -28,20 +28,20 @@ struct Wish {
     launch: usize,
 }
 
-/// What decides which launches may write over an input.
+/// Decides which launches may write over an input.
 struct Donation<'a> {
     sequence: &'a Sequence,
     uses: &'a Uses,
-    /// When each launch of the run is its turn.
+    /// For each launch, its position in the run.
     turn: Vec<Option<usize>>,
-    /// Behind this step of the run nothing can fail.
+    /// The step of the run from which on nothing can fail.
     safe: usize,
 }
 
 impl Order {
     pub fn new(sequence: &Sequence) -> Order {
-        // A value that the caller gets is written in every run, even where it depends on parameters
-        // alone: the caller owns it afterwards.
+        // A value that the caller gets is written in every run, even if it depends on parameters alone: the caller
+        // owns it afterwards.
         let mut prepared = vec![false; sequence.launches.len()];
         let mut is_output = vec![false; sequence.buffers.len()];
         for b in sequence.outputs.iter().flatten() {
@@ -51,7 +51,7 @@ impl Order {
             prepared[l] = written(launch)
                 .all(|b| sequence.buffers[ix(b)].parameter_only && !is_output[ix(b)]);
         }
-        // A step may only be prepared if what it reads is.
+        // A step may only be prepared if everything that it reads is prepared.
         let mut run_writes = vec![false; sequence.buffers.len()];
         for (l, launch) in sequence.launches.iter().enumerate() {
             prepared[l] &= read(launch).all(|b| !run_writes[ix(b)]);
@@ -68,7 +68,7 @@ impl Order {
         }
     }
 
-    /// The run and the commit in groups of launches that start together.
+    /// Groups the launches of the run and the commit that start together.
     pub fn join(
         &self,
         graph: &Graph,
@@ -86,8 +86,8 @@ impl Order {
         [joiner.groups(run), joiner.groups(commit)].concat()
     }
 
-    /// Moves the launches of donated outputs to the end where they are not safe already; gives each
-    /// output's donor.
+    /// Moves the launches of donated outputs to the end, unless they are safe where they are. Returns each output's
+    /// donor.
     pub fn donate(&mut self, graph: &Graph, sequence: &Sequence, uses: &Uses) -> Vec<Option<u32>> {
         let donation = Donation::new(self, sequence, uses);
         let wishes: Vec<Option<Wish>> = graph
@@ -104,7 +104,7 @@ impl Order {
             moving[wish.launch] = donation.movable(wish.launch);
         }
         let mut donors = vec![None; wishes.len()];
-        // What each launch that moves writes over.
+        // For each launch that moves, the buffers that it writes over.
         let mut over: HashMap<usize, Vec<usize>> = HashMap::new();
         let mut staying = false;
         for (donor, wish) in donors.iter_mut().zip(&wishes) {
@@ -154,7 +154,7 @@ impl<'a> Donation<'a> {
         !can_fail(launch) && written(launch).all(|b| self.uses.readers[ix(b)].is_empty())
     }
 
-    /// A launch may stay if nothing behind it can fail or reads the input.
+    /// A launch may stay if nothing behind it can fail or read the input.
     fn stays(&self, l: usize, input: usize) -> bool {
         self.turn[l].is_some_and(|at| {
             at >= self.safe
@@ -164,13 +164,13 @@ impl<'a> Donation<'a> {
         })
     }
 
-    /// When some of the launches of the run read a buffer last.
+    /// The position in the run of the last reader of a buffer, among the launches that `of` accepts.
     fn last_read(&self, buffer: usize, of: impl Fn(usize) -> bool) -> Option<usize> {
         let readers = self.uses.readers[buffer].iter().filter(|l| of(**l));
         readers.filter_map(|l| self.turn[*l]).max()
     }
 
-    /// Whether an output may be written over an input, if these launches are moved to the end.
+    /// True if an output may be written over an input while the launches of `moving` move to the end.
     fn grants(&self, wish: &Wish, moving: &[bool]) -> bool {
         let launch = &self.sequence.launches[wish.launch];
         // Other launches that move to the end must not read the old value.
@@ -185,9 +185,9 @@ impl<'a> Donation<'a> {
         placed && alone && (!reads_itself || pairs)
     }
 
-    /// Moves launches, each with the buffers that it writes over: to the end, where small ones start together;
-    /// but those that hold more memory than that is worth only behind the last that reads the buffers, if
-    /// nothing behind `safe` can fail.
+    /// Moves launches, each with the buffers that it writes over. Small ones move to the end, where they start
+    /// together. The others would hold more memory than that is worth: they move behind the last reader of their
+    /// buffers or to `safe`, behind which nothing can fail, whichever is later.
     fn commit(&self, order: &mut Order, over: &HashMap<usize, Vec<usize>>, staying: bool) {
         let is_moved = |l: usize| over.contains_key(&l);
         let waits = |l: &Launch| matches!(*l.kernel, Kernel::Tile(_)) && can_join(self.sequence, l);
@@ -195,7 +195,7 @@ impl<'a> Donation<'a> {
         let from = order.run[..self.safe].iter().filter(|l| !is_moved(**l));
         let from = from.count();
         let mut run: Vec<usize> = Vec::with_capacity(order.run.len());
-        // What runs behind each step of the run, once its buffers are read no more.
+        // For each step of the run, the launches that run behind it, once their buffers are read no more.
         let mut behind: Vec<Vec<usize>> = vec![Vec::new(); order.run.len()];
         for (at, l) in order.run.iter().enumerate() {
             match over.get(l) {
@@ -217,7 +217,7 @@ impl<'a> Donation<'a> {
     }
 }
 
-/// Whether a launch may report a data error.
+/// True if a launch may report a data error.
 fn can_fail(launch: &Launch) -> bool {
     let inner = launch.bodies.iter().flat_map(|b| &b.launches);
     !launch.sites.is_empty() || inner.into_iter().any(can_fail)

@@ -4,17 +4,17 @@ use hashbrown::HashMap;
 use kiln_base::Loc;
 use kiln_ir::{Facts, Graph, Node, Op, Output, Role, Target, Value, ops};
 
-/// What computes some values from others.
+/// A part of a graph that computes some values from others.
 pub(crate) struct Part {
-    /// Its outputs are the values, its inputs what they are computed from.
+    /// The graph of the part. Its outputs are the values, its inputs the values that they are computed from.
     pub graph: Graph,
-    /// The value of the whole graph that each input is.
+    /// For each input, its value in the whole graph.
     pub inputs: Vec<Value>,
-    /// The value here of values of the whole graph.
+    /// Maps values of the whole graph to values of this one.
     pub of: HashMap<Value, Value>,
 }
 
-/// The part of a graph that computes these values from those that are given, and from the graph's inputs.
+/// The part of a graph that computes `values` from the given values and from the graph's inputs.
 pub(crate) fn part(from: &Graph, values: &[Value], given: impl Fn(Value) -> bool) -> Part {
     let mut part = Part {
         graph: Graph::default(),
@@ -49,7 +49,7 @@ pub(crate) fn part(from: &Graph, values: &[Value], given: impl Fn(Value) -> bool
     part
 }
 
-/// What a value is computed from. A barrier hands each operand on by itself.
+/// The operands of a value. A barrier passes each operand on by itself.
 fn operands(node: &Node, v: Value) -> impl Iterator<Item = Value> {
     let (from, to) = match node.op {
         Op::Barrier(_) => (v.output as usize, v.output as usize + 1),
@@ -59,7 +59,7 @@ fn operands(node: &Node, v: Value) -> impl Iterator<Item = Value> {
 }
 
 impl Part {
-    /// A value that is given.
+    /// Adds an input for a given value.
     fn input(&mut self, from: &Graph, v: Value) {
         let fact = from.fact(v).clone();
         let role = match &from.node(v.node).op {
@@ -81,7 +81,7 @@ impl Part {
         self.of.insert(v, id.value());
     }
 
-    /// A value whose operands are there.
+    /// Adds the node of a value whose operands are there.
     fn node(&mut self, node: &Node, v: Value) {
         if let Op::Barrier(_) = node.op {
             let operand = self.of[&node.inputs[v.output as usize]];

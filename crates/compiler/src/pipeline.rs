@@ -1,4 +1,4 @@
-//! Graph in, plan out.
+//! The compilation pipeline, from a graph to a plan.
 
 use crate::dump::Dump;
 use crate::error::internal;
@@ -15,7 +15,7 @@ use kiln_runtime::{Executable, cuda};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The passes that make one product of several.
+/// The passes that merge several products into one.
 const MERGING: [&str; 2] = [
     optimize::passes::merging::PASS.name,
     optimize::passes::stacking::PASS.name,
@@ -25,12 +25,12 @@ const MERGING: [&str; 2] = [
 pub struct Compilation {
     /// The program, ready to run.
     pub executable: Executable,
-    /// For each output of the graph its position among the plan's outputs; `None` for kept values
-    /// that the plan does not write to memory.
+    /// For each output of the graph, its position among the plan's outputs; `None` for kept values that the plan does
+    /// not write to memory.
     pub outputs: Vec<Option<usize>>,
-    /// What was done and why.
+    /// A report of the compiler's decisions and their reasons.
     pub explain: Explain,
-    /// What the stages gave.
+    /// The results of the stages.
     pub stages: Arc<Stages>,
 }
 
@@ -79,7 +79,7 @@ pub fn compile_with(
     let (optimized, mut fired) = run(&graph, passes)?;
     let known = tune::known(&optimized, &machine, options);
     let mut lowered = Lowered::hinted(optimized, &lowering, &known)?;
-    // Products that were made one hold all their results until the last is read.
+    // Merged products hold all their results until the last is read.
     if lowered
         .peak()
         .zip(options.memory_budget)
@@ -102,7 +102,7 @@ pub fn compile_with(
         Some(budget) => recompute::within(lowered, budget, &lowering, locs)?,
         None => (lowered, Vec::new()),
     };
-    // What keeps memory small is left as it is.
+    // Do not change measures that keep memory small.
     let may_change = options.fuse && limited.is_none() && options.memory_budget.is_none();
     let tuned = tune::tune(
         lowered,
@@ -153,14 +153,14 @@ pub fn compile_with(
     })
 }
 
-/// A number that must not be negative, at its node's marked position.
+/// Converts a number that must not be negative; it is named by the position that its node's location marks.
 fn need(Need { size, node, id }: Need<'_>) -> plan::Need {
     let at = node.loc.position().unwrap_or(id.index());
     let (op, node) = (node.op.name().to_string(), at as u32);
     plan::Need { size, op, node }
 }
 
-/// What depends on a cell that the program writes runs every time, so such an input is no parameter.
+/// Steps that depend on a cell that the program writes run every time, so such an input is no parameter.
 fn written_inputs_are_data(graph: &Graph) -> Graph {
     let mut graph = graph.clone();
     let inputs = graph.inputs();
@@ -174,7 +174,7 @@ fn written_inputs_are_data(graph: &Graph) -> Graph {
     graph
 }
 
-/// Optimises, takes composites apart, and optimises what that leaves.
+/// Optimises the graph, decomposes composites, and optimises the result.
 fn run_passes(
     graph: Graph,
     machine: &Machine,

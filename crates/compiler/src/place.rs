@@ -1,10 +1,10 @@
 //! The memory plan: from launches over named buffers to a [`Plan`].
 //!
-//! Launches that depend on parameters alone become *prepare* steps. Outputs that assign to an input may
-//! take over its memory (donation): their launches move to the end of the run, behind everything that
-//! can fail or still reads the input, or stay where they are if they are behind it already. A temporary that dies where another of the same size is written
-//! element by element is overwritten in place. Updates that a flag skips get it as their guard ([`Guards`]). Offsets are left to
-//! [`kiln_plan::memory::solve`], which runs when sizes are known.
+//! Launches that depend on parameters alone become *prepare* steps. Outputs that are assigned to an input may take
+//! over its memory (donation). Their launches move to the end of the run, behind everything that can fail or still
+//! reads the input; they stay where they are if they are behind it already. A temporary that dies where another of
+//! the same size is written element by element is overwritten in place. Updates that a flag skips get it as their
+//! guard ([`Guards`]). Offsets are left to [`kiln_plan::memory::solve`], which runs when sizes are known.
 
 use crate::CompileError;
 use crate::guard::Guards;
@@ -24,7 +24,7 @@ pub(crate) struct Placed {
     pub plan: Plan,
     /// For each graph output its position among the plan's outputs.
     pub outputs: Vec<Option<usize>>,
-    /// Which launches start together with another.
+    /// For each launch, whether it starts together with the one before it.
     pub joined: Vec<bool>,
     /// The launches of the *prepare* steps, in order.
     pub prepare: Vec<usize>,
@@ -57,7 +57,7 @@ pub(crate) fn place(graph: &Graph, sequence: &Sequence) -> Result<Placed, Compil
     if !(0..sequence.launches.len()).any(|l| placed.joined[l] && product(l)) {
         return Ok(placed);
     }
-    // What runs at the same time is in memory at the same time.
+    // Buffers of launches that run at the same time are in memory at the same time.
     let peak = |p: &Placed| p.peak().unwrap_or(0);
     let apart = arranged(0);
     let least = peak(&apart);
@@ -67,8 +67,8 @@ pub(crate) fn place(graph: &Graph, sequence: &Sequence) -> Result<Placed, Compil
     Ok(found.unwrap_or(apart))
 }
 
-/// The launches of a program for a GPU in groups that can be one, in the order in which they run. Any that
-/// is not small may be moved over `near` others.
+/// Groups the launches of a program for a GPU that can be merged, in the order in which they run. A launch that is
+/// not small may be moved over `near` groups.
 pub(crate) fn groups(graph: &Graph, sequence: &Sequence, near: usize) -> Vec<Vec<usize>> {
     let uses = Uses::new(sequence);
     let mut order = Order::new(sequence);
@@ -78,9 +78,9 @@ pub(crate) fn groups(graph: &Graph, sequence: &Sequence, near: usize) -> Vec<Vec
     groups
 }
 
-/// How many groups a product or convolution may be moved over to start with another.
+/// The number of groups that a product or convolution may be moved over to start with another.
 pub(crate) const NEAR: usize = 4;
-/// Launches start together if the peak of memory grows by no more than this part of it.
+/// Launches start together if the peak of memory grows by no more than 1 / `MORE` of it.
 pub(crate) const MORE: usize = 50;
 
 /// The plan of a body: its sizes use the symbols of the sequence, and every step runs every time.
@@ -254,7 +254,7 @@ fn outputs(sequence: &Sequence, donors: &[Option<u32>], plan: &mut Plan) -> Vec<
 struct Steps<'a> {
     graph: &'a Graph,
     plan: &'a mut Plan,
-    /// The plan's kernels by what tells them apart.
+    /// The positions of the plan's kernels, by fingerprint.
     kernels: HashMap<u64, Vec<u32>>,
 }
 
@@ -318,7 +318,7 @@ fn in_place(sequence: &Sequence, groups: &[Vec<usize>], plan: &mut Plan) {
     for (at, group) in groups.iter().enumerate() {
         for &l in group {
             let launch = &sequence.launches[l];
-            // What another launch reads at the same time must stay.
+            // A buffer that another launch of the group reads must keep its values.
             let others = || group.iter().filter(|o| **o != l);
             let read_beside =
                 |b: usize| others().any(|o| read(&sequence.launches[*o]).any(|r| ix(r) == b));

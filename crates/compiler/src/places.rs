@@ -1,10 +1,10 @@
-//! Where the values of a recording are in a graph that is built of it.
+//! Maps values of a recording to values of the graph that is built from it.
 
 use kiln_base::Loc;
 use kiln_ir::{Graph, Node, NodeId, Op, OpError, Value};
 use smallvec::{SmallVec, smallvec};
 
-/// For each node of a recording, in order, what it gives.
+/// For each node of a recording, in order, its node or values in the graph.
 #[derive(Default)]
 pub(crate) struct Places(Vec<Place>);
 
@@ -15,12 +15,12 @@ enum Place {
 }
 
 impl Places {
-    /// The next node of the recording is this one.
+    /// Records that the next node of the recording is this one.
     pub(crate) fn add(&mut self, id: NodeId) {
         self.0.push(Place::Node(id));
     }
 
-    /// A value of the recording.
+    /// The value of the graph for a value of the recording.
     pub(crate) fn value(&self, v: &Value) -> Value {
         match &self.0[v.node.index()] {
             Place::Node(node) => Value {
@@ -31,8 +31,8 @@ impl Places {
         }
     }
 
-    /// The next node of the recording is a body on these operands, whose nodes are added to the graph. `loc`
-    /// gives the location of each of them by its number. None has bodies itself.
+    /// Adds the next node of the recording, which is a body on these operands: its nodes are added to the graph.
+    /// `loc` gives the location of each of them by its number. No op of the body has bodies itself.
     ///
     /// # Errors
     /// If an op does not apply to its operands.

@@ -1,13 +1,13 @@
-//! Computing values again instead of keeping them, where a plan may need only so much memory.
+//! Rematerialises values, where a plan must stay within a memory budget.
 //!
-//! A value that is read soon and then not for a long time, as activations of a forward pass are until the
-//! backward pass, holds memory in between. Its later readers can read a copy of it that is computed
-//! shortly before, from values that are in memory then. The copy stands behind a [barrier](kiln_ir::ops::Barrier)
-//! of what it is computed from and of something that is computed late, so that it is not computed early.
+//! A value that is read soon and then not for a long time holds memory in between: for example an activation of a
+//! forward pass, until the backward pass. Its later readers can read a copy of it that is computed shortly before,
+//! from values that are in memory then. The copy stands behind a [barrier](kiln_ir::ops::Barrier) of its operands and
+//! of a value that is computed late, so that it is not computed early.
 //!
-//! Which values pays most is decided on a model of the plan ([`model`]): bytes and steps against
-//! operations. What the choice is worth is then what the plan of the rewritten graph ([`rewrite`]) needs,
-//! and nothing else: the model may err, the plan does not.
+//! The values are chosen on a model of the plan ([`model`]), which weighs bytes and steps against operations. The
+//! plan of the rewritten graph ([`rewrite`]) alone decides whether a choice is good enough: the model may err, the
+//! plan does not.
 
 mod model;
 mod rewrite;
@@ -21,18 +21,19 @@ use kiln_plan::memory::{Layout, Temporaries, planned};
 pub use model::Recomputed;
 use model::{Choice, Model};
 
-/// Plans that are made while the choice is adapted to what plans of it need.
+/// The number of plans that are made while the choice is adapted to the memory that its plans need.
 const ADAPTATIONS: usize = 6;
-/// Plans that are made, from what is needed without recomputation downwards, to find what is reachable.
+/// The number of targets, from the peak without recomputation downwards, that are tried to find the least reachable
+/// peak.
 const RUNGS: usize = 16;
-/// The largest holders that an error names.
+/// The maximum number of holders of memory that an error names.
 const HOLDERS: usize = 5;
 
-/// A plan of the graph that needs at most `budget` bytes of temporaries, and what it computes again.
+/// A plan of the graph that needs at most `budget` bytes of temporaries, and the values that it computes again.
 ///
 /// # Errors
-/// If sizes are not known, or no such plan is found; the error names the least peak that is, and what
-/// holds most of it.
+/// If sizes are not known, or no such plan is found. The error then names the least peak that was found, and the
+/// largest holders of memory there.
 pub(crate) fn within(
     base: Lowered,
     budget: usize,
@@ -72,16 +73,16 @@ struct Search<'a> {
     base: &'a Lowered,
     model: Model,
     options: &'a codegen::Options,
-    /// The choices whose plans were made, with what these need.
+    /// The choices whose plans were made, each with the peak of its plan.
     tried: Vec<(Choice, usize)>,
-    /// The plan that needs least.
+    /// The plan that needs least, with its peak.
     least: Option<(usize, Lowered)>,
 }
 
 impl Search<'_> {
-    /// First the choice is adapted: a plan that needs more than the model said is asked for less. Where
-    /// that does not help, targets are walked down that do not depend on the budget, so that the least
-    /// peak that one budget's error names is reached with that budget.
+    /// First the choice is adapted: if a plan needs more than the model said, the model gets a lower target. If that
+    /// does not help, a series of falling targets is tried. These do not depend on the budget, so the least peak that
+    /// the error for one budget names can be reached with that peak as the budget.
     fn run(
         &mut self,
         peak: usize,
@@ -105,7 +106,7 @@ impl Search<'_> {
         Ok(None)
     }
 
-    /// The plan of a choice, if it needs no more than the budget; else what it needs.
+    /// The plan of a choice, if it needs no more than the budget; else its peak.
     fn attempt(
         &mut self,
         choice: Choice,
@@ -129,7 +130,7 @@ impl Search<'_> {
     }
 }
 
-/// Why a budget can't be reached.
+/// Describes why a budget can't be reached.
 fn unreachable(lowered: &Lowered, peak: usize, budget: usize, locs: &[Loc]) -> String {
     let mut text = format!(
         "the least that was found is {peak} bytes of temporaries, more than the memory budget of {budget}"
@@ -144,7 +145,7 @@ fn unreachable(lowered: &Lowered, peak: usize, budget: usize, locs: &[Loc]) -> S
     text
 }
 
-/// The largest temporaries of the step at which most is alive, with the user's lines.
+/// Describes the largest temporaries of the step with the most live bytes, with the user's lines.
 fn holders(
     lowered: &Lowered,
     temporaries: &Temporaries,

@@ -1,4 +1,4 @@
-//! What the plan cache is asked for, and what it gives.
+//! The plan cache's requests and answers.
 
 use crate::{Explain, StructureHasher};
 use kiln_base::{Loc, Scalar};
@@ -14,7 +14,7 @@ pub struct Recording<'a> {
     pub nodes: Vec<Recorded<'a>>,
     /// All operands, one node after the other.
     pub operands: Vec<Value>,
-    /// What is asked for.
+    /// The results that are asked for.
     pub outputs: Vec<Output>,
 }
 
@@ -23,9 +23,8 @@ pub struct Recording<'a> {
 pub struct Recorded<'a> {
     /// The op.
     pub op: &'a Op,
-    /// What stands for many ops that were recorded as one: its inputs are the operands, its outputs the
-    /// results, and its numbers and sizes are as they are in every plan. No op of it has bodies. The op beside it
-    /// then means nothing.
+    /// The graph of many ops that were recorded as one; `op` is then unused. The graph's inputs are the operands, and
+    /// its outputs the results. Its numbers and sizes are the same in every plan. None of its ops has bodies.
     pub body: Option<&'a Arc<Graph>>,
     /// A hash of [`Op::skeleton`], or of the body.
     pub hash: u64,
@@ -39,31 +38,31 @@ pub struct Recorded<'a> {
 pub struct Found {
     /// The program, ready to run.
     pub executable: Executable,
-    /// For each output asked for its position among the plan's outputs; `None` for kept values that
-    /// the plan does not write to memory.
+    /// For each output asked for, its position among the plan's outputs; `None` for kept values that the plan does
+    /// not write to memory.
     pub outputs: Vec<Option<usize>>,
     /// Indices of the promotable numbers (in recording order) that follow the inputs.
     pub scalars: Vec<usize>,
-    /// What was done and why.
+    /// A report of the compiler's decisions and their reasons.
     pub explain: Explain,
 }
 
-/// A plan, and what a run of the program gives it beside inputs and numbers.
+/// A plan, and the arguments that a run of the program passes to it besides inputs and numbers.
 pub struct Fit {
     /// The plan.
     pub found: Arc<Found>,
-    /// Sizes that are those of no input. Each comes behind the numbers as an input of u8 `[0, size]`.
+    /// Sizes that no input has. Each is passed behind the numbers as an input of dtype u8 and shape `[0, size]`.
     pub extents: Vec<i64>,
-    /// Why the plan was compiled, if it was compiled now.
+    /// The reason why the plan was compiled, if it was compiled now.
     pub compiled: Option<Reason>,
 }
 
-/// Why there is a plan.
+/// The reason why there is a plan.
 #[derive(Clone, Debug)]
 pub struct Reason {
-    /// How many plans of this structure were compiled, this one included.
+    /// The number of plans of this structure that were compiled, this one included.
     pub count: u64,
-    /// What differed from the programs before.
+    /// The difference from the programs before.
     pub text: String,
 }
 
@@ -117,7 +116,7 @@ impl<'a> Recorded<'a> {
         }
     }
 
-    /// Whether both differ at most in sizes and numbers that a plan may take as inputs.
+    /// True if both differ at most in sizes and numbers that a plan may take as inputs.
     pub(crate) fn same_structure(&self, op: &Op, body: &Option<Arc<Graph>>) -> bool {
         match (self.body, body) {
             (Some(a), Some(b)) => Graph::same_program(a, b),

@@ -1,4 +1,4 @@
-//! What the stages of one compilation gave, for whoever looks at it afterwards.
+//! The results of the stages of one compilation, for inspection afterwards.
 
 use crate::lines::with_lines;
 use crate::lowered::Lowered;
@@ -7,22 +7,22 @@ use hashbrown::HashMap;
 use kiln_codegen::{Program, Sequence};
 use kiln_ir::{Graph, Loc, Op};
 
-/// What the stages of one compilation gave. Locations are the user's lines.
+/// The results of the stages of one compilation. Locations are the user's lines.
 #[derive(Clone, Debug)]
 pub struct Stages {
     /// The program as it was recorded.
     pub recorded: Graph,
     /// The program that was lowered: optimised, and without composites.
     pub optimized: Graph,
-    /// Its tasks, with the ways to compute them.
+    /// Its tasks, with the candidates to compute them.
     pub program: Program,
-    /// Its launches, by the ways that were chosen.
+    /// Its launches, by the candidates that were chosen.
     pub sequence: Sequence,
-    /// For each step of the plan's *prepare* part the launch it is.
+    /// For each step of the plan's *prepare* part, its launch.
     pub prepare: Vec<usize>,
-    /// For each step of the plan's *run* part the launch it is.
+    /// For each step of the plan's *run* part, its launch.
     pub run: Vec<usize>,
-    /// For each node of the optimised graph the recorded node that it came from, where that is known.
+    /// For each node of the optimised graph, the recorded node that it came from, where that is known.
     pub came_from: Vec<Option<usize>>,
 }
 
@@ -51,7 +51,7 @@ impl Stages {
         (stages, placed)
     }
 
-    /// For each node of the optimised graph the launches that compute it, ascending.
+    /// For each node of the optimised graph, the launches that compute it, ascending.
     pub fn kernels(&self) -> Vec<Vec<usize>> {
         launches_of(&self.optimized, &self.sequence)
     }
@@ -65,7 +65,7 @@ impl Stages {
     }
 }
 
-/// For each node of a graph the launches of its program that compute it, ascending.
+/// For each node of a graph, the launches of its program that compute it, ascending.
 pub(crate) fn launches_of(graph: &Graph, sequence: &Sequence) -> Vec<Vec<usize>> {
     let mut launches = vec![Vec::new(); graph.len()];
     for (l, launch) in sequence.launches.iter().enumerate() {

@@ -1,13 +1,13 @@
-//! Which launches touch which buffers.
+//! The readers and writers of buffers.
 
 use hashbrown::HashMap;
 use kiln_codegen::{BufId, Launch, Origin, Sequence};
 
-/// Who reads and writes each buffer of a sequence.
+/// The launches that read and write each buffer of a sequence.
 pub(crate) struct Uses {
-    /// For each buffer the launches that read it, ascending.
+    /// For each buffer, the launches that read it, ascending.
     pub readers: Vec<Vec<usize>>,
-    /// For each buffer the launches that write it, ascending.
+    /// For each buffer, the launches that write it, ascending.
     pub writers: Vec<Vec<usize>>,
     /// The buffers of the graph's inputs.
     inputs: HashMap<u32, usize>,

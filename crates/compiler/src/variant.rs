@@ -1,11 +1,11 @@
-//! Variants of one structure: which sizes and numbers a plan was compiled for.
+//! Variants of one structure: the sizes and numbers that a plan was compiled for.
 //!
-//! A variant knows each size, offset and number, or takes it from the run: a number as a rank-0 input, a
-//! size off the shape of an input. What is the size of no input comes as the size of an input without
-//! elements that is there for nothing else: `[0, n]`, and `[0, n + 2]` for an offset, since a symbol is at
-//! least 2. So a plan needs to know nothing but its inputs' shapes. What is expected of the others is a
-//! guess from examples (see [`generalize`](crate::generalize)); a variant matches a program when its symbols give
-//! every size of the program exactly, so a wrong guess costs a compilation and never a result.
+//! A variant knows each size, offset and number, or takes it from the run: a number as a rank-0 input, a size from
+//! the shape of an input. A size that no input has comes as the size of an input without elements that exists for
+//! nothing else: `[0, n]`, and `[0, n + 2]` for an offset, since a symbol is at least 2. So a plan needs to know
+//! nothing but its inputs' shapes. The expected form of the other sizes is a guess from examples (see
+//! [`generalize`](crate::generalize)). A variant matches a program when its symbols give every size of the program
+//! exactly, so a wrong guess costs a compilation and never a result.
 
 use crate::places::Places;
 use crate::recording::{Found, Recording};
@@ -22,7 +22,7 @@ pub(crate) struct Sizes {
     pub(crate) scalars: Vec<Scalar>,
 }
 
-/// What a place among the sizes of a structure is.
+/// The kind of a place among the sizes of a structure.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A dim of an input.
@@ -38,20 +38,20 @@ pub(crate) enum Kind {
 pub(crate) struct Symbol {
     /// The place that gives its value.
     pub(crate) at: usize,
-    /// What the place is.
+    /// The kind of the place.
     pub(crate) kind: Kind,
-    /// The number at the place is so many times the symbol...
+    /// The number at the place is this many times the symbol...
     pub(crate) times: i64,
     /// ...less this.
     pub(crate) less: i64,
 }
 
-/// What a variant expects.
+/// The sizes and numbers that a variant expects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Expectation {
     /// Every size and offset; symbolic ones through `symbols`.
     pub(crate) dims: Vec<Dim>,
-    /// Where the values of symbols are.
+    /// The places that give the symbols their values.
     pub(crate) symbols: Vec<Symbol>,
     /// Every number; `None` where it is an input.
     pub(crate) scalars: Vec<Option<Scalar>>,
@@ -60,10 +60,10 @@ pub(crate) struct Expectation {
 /// A compiled variant.
 pub(crate) struct Variant {
     pub(crate) expects: Expectation,
-    /// Why it was compiled, for people.
+    /// The reason why it was compiled, as text for people.
     pub(crate) why: String,
     pub(crate) found: Arc<Found>,
-    /// About how much memory it takes.
+    /// The approximate number of bytes of memory that it takes.
     pub(crate) bytes: usize,
 }
 
@@ -80,7 +80,7 @@ impl Sizes {
     }
 }
 
-/// What each place among a program's sizes is.
+/// The kind of each place among a program's sizes.
 pub(crate) fn kinds(recording: &Recording) -> Vec<Kind> {
     let kinds = recording.nodes.iter().flat_map(|node| {
         let input = matches!(node.op, Op::Input(_));
@@ -119,7 +119,7 @@ impl Symbol {
 }
 
 impl Expectation {
-    /// Everything baked.
+    /// An expectation that leaves nothing open.
     pub(crate) fn baked(sizes: &Sizes) -> Expectation {
         Expectation {
             dims: sizes.dims.iter().map(|d| Dim::Const(*d)).collect(),
@@ -128,7 +128,7 @@ impl Expectation {
         }
     }
 
-    /// Whether a program with these sizes may run the variant.
+    /// True if a program with these sizes may run the variant.
     pub(crate) fn matches(&self, sizes: &Sizes) -> bool {
         let mut scalars = self.scalars.iter().zip(&sizes.scalars);
         self.matches_dims(&sizes.dims) && scalars.all(|(want, s)| want.is_none_or(|w| w == *s))
@@ -143,12 +143,12 @@ impl Expectation {
             })
     }
 
-    /// Whether it leaves a size open.
+    /// True if it leaves a size open.
     pub(crate) fn has_symbolic_sizes(&self) -> bool {
         self.symbols.iter().any(|s| s.kind != Kind::Offset)
     }
 
-    /// How much it leaves open: sizes, then offsets and numbers.
+    /// The number of sizes that it leaves open, then of offsets and numbers.
     pub(crate) fn open(&self) -> (usize, usize) {
         let sizes = self.symbols.iter().filter(|s| s.kind != Kind::Offset);
         let sizes = sizes.count();
@@ -230,7 +230,7 @@ impl Recording<'_> {
     }
 }
 
-/// The declaration of the symbol of this number.
+/// The declaration of the symbol with this number.
 pub(crate) fn symbol_info(index: usize) -> SymbolInfo {
     SymbolInfo {
         name: format!("s{index}"),
@@ -238,7 +238,7 @@ pub(crate) fn symbol_info(index: usize) -> SymbolInfo {
     }
 }
 
-/// Adds the inputs whose sizes are the symbols that are the size of no other input.
+/// Adds an input for each symbol that is the size of no other input; the symbol is a size of the added one.
 fn extent_inputs(
     graph: &mut Graph,
     expects: Option<&Expectation>,
@@ -258,7 +258,7 @@ fn extent_inputs(
     Ok(())
 }
 
-/// A number that is an input, spread to the shape it had.
+/// Adds an input for a number, broadcast to the shape of the constant that it replaces.
 fn number_input(
     graph: &mut Graph,
     full: ops::Full,

@@ -1,9 +1,9 @@
-//! Checking every kernel of a plan against the reference, on what the plan itself computed before it.
+//! Checks every kernel of a plan against the reference, on the values that the plan itself computed before it.
 //!
-//! The plan runs step by step. What a step writes is compared with the reference evaluation, in f64, of
-//! the same values from what the step read: an error is that of one kernel, and the first kernel to
-//! go wrong is not lost among those that only pass it on. A value that is no longer there when it is
-//! read was overwritten: that would be the memory plan's fault.
+//! The plan runs step by step. The results of a step are compared with a reference evaluation in f64 of the same
+//! values from the operands that the step read. So an error is that of one kernel, and the first kernel to go wrong
+//! is told apart from those that only pass the error on. A value that has changed by the time it is read was
+//! overwritten, which would be an error of the memory plan.
 
 use crate::part::part;
 use crate::{Stages, StructureHasher};
@@ -17,26 +17,26 @@ use kiln_runtime::{Buffer, Error, Executable, Traced, Tracer};
 use std::borrow::Cow;
 use std::fmt;
 
-/// How far one result of a kernel is from the reference.
+/// The deviation of one result of a kernel from the reference.
 #[derive(Clone, Debug)]
 pub struct KernelCheck {
     /// The kernel's name.
     pub kernel: String,
-    /// Whether it runs only when a parameter has changed.
+    /// True if it runs only when a parameter has changed.
     pub prepared: bool,
     /// Its position among the steps of its part.
     pub step: usize,
-    /// The op that the result is of, and its type.
+    /// The op that gives the result, and the result's type.
     pub value: String,
-    /// Where the user recorded it.
+    /// The line where the user recorded it.
     pub loc: Loc,
     /// The error of the result.
     pub error: Deviation,
-    /// Why it could not be compared, or what else is wrong with it.
+    /// The reason why it could not be compared, or another problem with it.
     pub problem: Option<String>,
 }
 
-/// How far every kernel of a plan is from the reference, the worst first.
+/// The deviations of all kernels of a plan from the reference, the worst first.
 #[derive(Clone, Debug)]
 pub struct Verification {
     /// One entry for each result of a kernel.
@@ -44,14 +44,14 @@ pub struct Verification {
 }
 
 impl KernelCheck {
-    /// Whether the result was compared and is within its tolerance.
+    /// True if the result was compared and is within its tolerance.
     pub fn is_right(&self) -> bool {
         self.problem.is_none() && self.error.is_right()
     }
 }
 
 impl Verification {
-    /// Whether every kernel is within its tolerance.
+    /// True if every kernel is within its tolerance.
     pub fn is_right(&self) -> bool {
         self.checks.iter().all(KernelCheck::is_right)
     }
@@ -62,8 +62,7 @@ impl Verification {
     }
 }
 
-/// Runs an executable of the plan that `stages` led to and compares what each kernel writes with the
-/// reference.
+/// Runs an executable of the plan that `stages` led to, and compares the results of each kernel with the reference.
 ///
 /// # Errors
 /// As [`Executable::run`].
@@ -111,7 +110,7 @@ pub(crate) fn held(stages: &Stages, buffer: u32) -> Option<Value> {
     }
 }
 
-/// A value as the bytes of its elements give it.
+/// The value as an array, read from the bytes of its elements.
 pub(crate) fn array(stages: &Stages, symbols: &[i64], value: Value, bytes: &[u8]) -> Option<Array> {
     let fact = stages.optimized.fact(value);
     let shape: Vec<usize> = (fact.shape.iter())
@@ -124,11 +123,11 @@ struct Verifier<'a> {
     stages: &'a Stages,
     inputs: &'a [Buffer],
     symbols: Vec<i64>,
-    /// For each buffer with an intermediate of a value, what that was computed from.
+    /// For each buffer with an intermediate of a value, the operands that it was computed from.
     known: HashMap<u32, Vec<(Value, Array)>>,
-    /// A hash of what was written to each buffer.
+    /// For each buffer, a hash of its last contents seen.
     seen: HashMap<u32, u64>,
-    /// What the running step reads.
+    /// The values that the running step reads.
     read: Vec<(Value, Array)>,
     checks: Vec<KernelCheck>,
 }
@@ -191,7 +190,7 @@ impl<'a> Verifier<'a> {
         &self.stages.sequence.launches[self.stages.launch(step.prepare, step.step)]
     }
 
-    /// What a buffer holds, in row-major order.
+    /// The contents of a buffer, in row-major order.
     fn row_major<'b>(&self, buffer: u32, bytes: &'b [u8]) -> Cow<'b, [u8]> {
         let info = &self.stages.sequence.buffers[buffer as usize];
         if !info.channels_last {
@@ -234,7 +233,7 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Compares a result with the reference from what was read.
+    /// Compares a result with the reference, computed from the values that were read.
     fn compare(
         &self,
         step: &Traced,
@@ -261,7 +260,7 @@ impl<'a> Verifier<'a> {
         check
     }
 
-    /// The part of the graph between a value and what was read, and its inputs.
+    /// The part of the graph between a value and the values that were read, and the inputs of that part.
     fn cut(&self, value: Value, read: &[(Value, Array)]) -> Result<(Graph, Vec<Array>), String> {
         let graph = &self.stages.optimized;
         let find = |v: Value| read.iter().find(|(r, _)| *r == v);

@@ -1,4 +1,4 @@
-//! Where images change between channels first and channels last, and why.
+//! The places where images change between channels first and channels last, and the reasons.
 
 use crate::lines::place_of;
 use crate::uses::written;
@@ -14,16 +14,16 @@ pub struct ConversionInfo {
     pub value: String,
     /// The image's bytes.
     pub bytes: Dim,
-    /// The kernel that writes it; none writes an input.
+    /// The kernel that writes it; `None` for an input.
     pub writer: Option<String>,
     /// The kernel that reads it.
     pub reader: String,
-    /// Whether the reader has channels last, and the image channels first; else it is the other way round.
+    /// True if the reader has channels last, and the image channels first; else it is the other way round.
     pub channels_last: bool,
-    /// Whether the image has channels first whoever reads it: an input or a result of the program, or read by
-    /// a reshape or a library kernel that is no convolution.
+    /// True if the image has channels first regardless of its readers: it is an input or a result of the program, or
+    /// is read by a reshape or a library kernel that is no convolution.
     pub kept: bool,
-    /// Whether the reader copies the image into its layout; else it steps through memory.
+    /// True if the reader copies the image into its layout; else it reads with strides.
     pub copied: bool,
 }
 
@@ -50,7 +50,7 @@ pub(super) fn conversions(
     program.layout.conversions.iter().map(info).collect()
 }
 
-/// The launch that writes a value, or what it is computed from.
+/// The launch that writes a value, or the intermediates that it is computed from.
 fn kernel_of(sequence: &Sequence, value: Value) -> Option<&Launch> {
     let writes = |launch: &&Launch| {
         let mut origins = written(launch).map(|b| &sequence.buffers[b.0 as usize].origin);
@@ -60,7 +60,7 @@ fn kernel_of(sequence: &Sequence, value: Value) -> Option<&Launch> {
 }
 
 impl ConversionInfo {
-    /// About how much memory it takes.
+    /// The approximate number of bytes of memory that it takes.
     pub(super) fn bytes(&self) -> usize {
         let writer = self.writer.as_ref().map_or(0, String::len);
         std::mem::size_of::<ConversionInfo>() + self.value.len() + writer + self.reader.len()

@@ -38,7 +38,7 @@ pub(super) fn dot(stages: &Stages) -> String {
     text
 }
 
-/// Text between double quotes.
+/// Escapes text between double quotes.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

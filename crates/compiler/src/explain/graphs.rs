@@ -1,5 +1,5 @@
-//! Drawings of a compilation's graphs, as it was recorded and as it was lowered, with those of the bodies of
-//! its loops and branches behind each.
+//! Drawings of a compilation's graphs, as recorded and as lowered. The bodies of loops and branches follow each
+//! graph.
 
 use super::html::{colour, escaped, inner_name, label};
 use super::layout::{HEIGHT, layout};
@@ -85,7 +85,7 @@ fn bodies(graph: &Graph, lowered: Option<(&Sequence, &dyn Fn(usize) -> String)>)
     out
 }
 
-/// What a body is of.
+/// The title of a body: its op, and its role in the op.
 fn title(node: &Node, body: usize) -> String {
     let what = match (&node.op, body) {
         (Op::If(_), 0) => "branch where the condition holds",

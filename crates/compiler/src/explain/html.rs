@@ -1,8 +1,8 @@
-//! What pages and drawings share: text in HTML, colours, numbers for people.
+//! Helpers of pages and drawings: text in HTML, colours, numbers for people.
 
 use kiln_ir::{Node, Op, Role};
 
-/// Text between tags or quotes.
+/// Escapes text between tags or quotes.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

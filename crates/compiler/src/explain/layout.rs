@@ -1,6 +1,6 @@
-//! Where the nodes of a graph are drawn: in layers by depth, operands above users.
+//! The positions of the nodes of a graph in a drawing: in layers by depth, operands above users.
 //!
-//! Within a layer a node stands near the mean of its neighbours; a few sweeps down and up settle that
+//! Within a layer, a node stands near the mean of its neighbours. A few sweeps down and up determine the positions
 //! (the barycentre method: Sugiyama, Tagawa and Toda, 1981).
 
 use kiln_ir::{Graph, Op, Role};
@@ -15,7 +15,7 @@ const SWEEPS: usize = 6;
 
 /// A drawing of a graph.
 pub(super) struct Layout {
-    /// For each node the middle of its box.
+    /// For each node, the middle of its box.
     pub(super) places: Vec<(f64, f64)>,
     /// The left edge of everything.
     pub(super) left: f64,
@@ -73,7 +73,7 @@ pub(super) fn layout(graph: &Graph, widths: &[f64]) -> Layout {
     }
 }
 
-/// The nodes of each depth, and which of all depend on data.
+/// The nodes of each depth; and for each node, whether it depends on data.
 fn layers(graph: &Graph) -> (Vec<Vec<usize>>, Vec<bool>) {
     let mut depth = vec![0i64; graph.len()];
     let mut varies = vec![false; graph.len()];
@@ -83,8 +83,8 @@ fn layers(graph: &Graph) -> (Vec<Vec<usize>>, Vec<bool>) {
         varies[id.index()] = node.inputs.iter().any(|v| varies[v.node.index()])
             || matches!(&node.op, Op::Input(i) if i.role == Role::Data);
     }
-    // What depends on no data stands where it is needed: whole columns of prepared parameters would
-    // make the first layers wide.
+    // Nodes that depend on no data stand where they are needed: whole columns of prepared parameters would make the
+    // first layers wide.
     let users = graph.users();
     for (id, _) in graph.iter().rev().filter(|(id, _)| !varies[id.index()]) {
         let first = users[id.index()].iter().map(|u| depth[u.index()]).min();
@@ -107,7 +107,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (n > 0.0).then_some(sum / n)
 }
 
-/// Neighbours in the order of where they want to be, apart from each other. What depends on data stays in
+/// Neighbours in the order of their preferred positions, apart from each other. The nodes that depend on data stay in
 /// place as a whole, so that a chain is a straight line whatever parameters stand beside it.
 fn spread(mut wanted: Vec<(usize, f64)>, widths: &[f64], varies: &[bool]) -> Vec<(usize, f64)> {
     wanted.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));

@@ -1,4 +1,4 @@
-//! One page that shows a compilation, with nothing outside it.
+//! A self-contained page that shows a compilation.
 
 use super::graphs::graphs;
 use super::html::{bytes, colour, count, escaped, inner_name};
@@ -173,7 +173,7 @@ fn amount(n: &Dim, text: impl Fn(f64) -> String) -> String {
     }
 }
 
-/// How images lie in memory, and what that was chosen by.
+/// The layout of images in memory, and the choice behind it.
 fn layouts(explain: &Explain) -> String {
     if explain.layout.convolutions == 0 {
         return String::new();

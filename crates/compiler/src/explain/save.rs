@@ -5,9 +5,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 impl Explain {
-    /// A page that needs no other file and no network: the graph as it was recorded and as it was
-    /// lowered, coloured by kernel; kernels with their cost, Kernel IR and code; rewrites; memory over
-    /// the steps of a run.
+    /// A page that needs no other file and no network. It shows the graph as recorded and as lowered, coloured by
+    /// kernel; the kernels with their cost, Kernel IR and code; the rewrites; the memory over the steps of a run.
     pub fn to_html(&self) -> String {
         page::page(self)
     }
@@ -20,8 +19,8 @@ impl Explain {
             .map_or_else(String::new, |s| dot::dot(s))
     }
 
-    /// Writes the explanation as what the name of the file ends in: a page (`.html`), Graphviz (`.dot`,
-    /// `.gv`), else text. A file that is there is replaced whole.
+    /// Writes the explanation in the format of the file's extension: a page (`.html`), Graphviz (`.dot`, `.gv`), else
+    /// text. An existing file is replaced as a whole.
     ///
     /// # Errors
     /// If the file can't be written.

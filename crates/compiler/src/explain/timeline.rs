@@ -1,5 +1,5 @@
-//! The arena over the steps of a run, as a drawing: a temporary is a box from the step that writes it to
-//! the last that reads it, at its place in the arena.
+//! A drawing of the arena over the steps of a run: a temporary is a box from the step that writes it to the last step
+//! that reads it, at its offset in the arena.
 
 use super::html::{bytes, colour};
 use crate::Explain;

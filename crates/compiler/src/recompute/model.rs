@@ -1,13 +1,13 @@
-//! A model of what a plan's temporaries need, and the choice of what to compute again.
+//! A model of the memory that a plan's temporaries need, and the choice of values to compute again.
 //!
-//! Time is the plan's steps. A value lives from the step that writes it to the last that reads it. A value
-//! that is computed again lives twice: up to the last reader before its longest pause, and from the first
-//! reader behind that. What it is computed from must be there then, too: what is kept lives longer for it,
-//! and what is itself computed again is needed at that step.
+//! Time is counted in steps of the plan. A value lives from the step that writes it to the last step that reads it. A
+//! value that is computed again lives twice: up to the last reader before its longest pause, and from the first
+//! reader behind that. Its operands must be there at that step, too: those that are kept live longer for it, and
+//! those that are themselves computed again are needed at that step.
 //!
-//! The choice climbs: of the changes (computing one more value again, or one less) it makes the one that
-//! takes most off the bytes above the target, summed over steps, for each operation that it costs. So
-//! pointwise work goes before products, and large values with long pauses before others.
+//! The choice is greedy. Each change computes one more value again, or one less. The change is taken that removes
+//! most of the bytes above the target, summed over steps, per operation that it costs. So pointwise work goes before
+//! products, and large values with long pauses before others.
 
 use crate::lines::{place_of, resolved};
 use crate::lowered::Lowered;
@@ -24,13 +24,13 @@ use std::fmt;
 /// A value that is computed again instead of being kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recomputed {
-    /// The op, what it gives, and the user's line.
+    /// The op, its result, and the user's line.
     pub value: String,
     /// The bytes that it would hold.
     pub bytes: usize,
-    /// For how many steps it does not hold them.
+    /// The number of steps for which it does not hold them.
     pub steps: usize,
-    /// The arithmetic operations of computing it again.
+    /// The number of arithmetic operations to compute it again.
     pub flops: u64,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Recomputed {
     }
 }
 
-/// What is computed again: positions of values in the model, ascending by when they are first written.
+/// The values that are computed again: positions in the model, ascending by when they are first written.
 pub(super) type Choice = Vec<Pick>;
 
 /// A value that is computed again.
@@ -55,11 +55,11 @@ pub(super) struct Pick {
     pub need: usize,
 }
 
-/// Most values that are weighed against each other.
+/// The maximum number of values that are weighed against each other.
 const MOST: usize = 384;
-/// Most nodes that computing a value again takes.
+/// The maximum number of nodes that compute a value again.
 const MOST_NODES: usize = 48;
-/// The fewest steps that a pause is worth something.
+/// The shortest pause, in steps, that is worth a recomputation.
 const SHORTEST: usize = 3;
 
 /// A temporary.
@@ -71,32 +71,32 @@ pub(super) struct Item {
     pub uses: Vec<usize>,
     /// The step that writes another temporary over it.
     handed_over: Option<usize>,
-    /// How it can be computed again.
+    /// The nodes and operands to compute it again, if that is possible.
     pub again: Option<Again>,
 }
 
-/// How a value can be computed again.
+/// The nodes and operands that compute a value again.
 pub(super) struct Again {
     pub value: Value,
     /// Readers up to this step read the value itself.
     pub split: usize,
-    /// The nodes that compute it, from what is in memory.
+    /// The nodes that compute it from values in memory.
     pub nodes: Vec<NodeId>,
-    /// What these read from memory.
+    /// The values that these nodes read from memory.
     pub leaves: Vec<Value>,
     /// The temporaries among the leaves.
     items: Vec<usize>,
     flops: u64,
-    /// Operations, and what moving the operands is worth in operations.
+    /// Operations, plus an equivalent in operations for the bytes of operands moved.
     cost: f64,
 }
 
-/// What is in memory during a run.
+/// A value in memory during a run.
 pub(super) struct Held {
-    /// The step that writes it; none for what is there before.
+    /// The step that writes it; none for a value that is there before.
     pub written: Option<usize>,
     pub item: Option<usize>,
-    /// Whether a program that reads it later may wait for it: it depends on data and is no random key.
+    /// True if readers of it may be put behind a barrier: it depends on data and is no random key.
     pub waits: bool,
 }
 
@@ -104,15 +104,15 @@ pub(super) struct Model {
     pub items: Vec<Item>,
     steps: usize,
     pub held: HashMap<Value, Held>,
-    /// For each node whether floats are compared that pointwise work and views make of it.
+    /// For each node, whether pointwise work and views derive floats from it that are compared for equality.
     compared: Vec<bool>,
-    /// For each step the values in memory that it reads.
+    /// For each step, the values in memory that it reads.
     pub reads: Vec<Vec<Value>>,
     /// The items that can be computed again, last written first: users before operands.
     order: Vec<usize>,
 }
 
-/// When items are alive.
+/// The steps at which items are alive.
 struct Lives {
     /// The end of the first life.
     early: Vec<usize>,
@@ -160,7 +160,7 @@ impl Model {
         };
         order.sort_by_key(|i| (Reverse(worth(*i)), *i));
         order.truncate(MOST);
-        // Of two values of one step the later node may be computed from the other.
+        // Of two values written at one step, the later node may be computed from the earlier one.
         let node = |i: usize| model.items[i].again.as_ref().map(|a| a.value);
         order.sort_by_key(|i| Reverse((model.items[*i].first, node(*i))));
         model.order = order;
@@ -178,7 +178,7 @@ impl Model {
         self.items.len() - 1
     }
 
-    /// An item for each temporary of the run; gives the item of each buffer.
+    /// Adds an item for each temporary of the run; returns the item of each buffer.
     fn buffers(&mut self, base: &Lowered, temporaries: &Temporaries) -> Vec<Option<usize>> {
         let plan = &base.placed.plan;
         let bytes = |b: usize| bytes(plan, b);
@@ -206,7 +206,7 @@ impl Model {
         of
     }
 
-    /// Notes what is in memory, and which step reads it.
+    /// Records the values in memory and the steps that read them.
     fn hold(&mut self, base: &Lowered, of: &[Option<usize>]) {
         let (sequence, plan) = (&base.sequence, &base.placed.plan);
         let inputs = base.graph.inputs();
@@ -241,7 +241,7 @@ impl Model {
         }
     }
 
-    /// How the value of an item can be computed again, if it pauses.
+    /// The recomputation of an item's value, if the value has a long enough pause.
     fn again(&self, graph: &Graph, v: Value, at: usize) -> Option<Again> {
         let item = &self.items[at];
         let held = self.held.get(&v)?;
@@ -276,7 +276,7 @@ impl Model {
         })
     }
 
-    /// The nodes that compute a value from what is in memory, operands first, and what they read there.
+    /// The nodes that compute a value from values in memory, operands first, and the values that they read there.
     fn expression(&self, graph: &Graph, v: Value) -> Option<(Vec<NodeId>, Vec<Value>)> {
         let (mut nodes, mut leaves) = (Vec::new(), Vec::new());
         let mut front = vec![v];
@@ -300,7 +300,7 @@ impl Model {
         Some((nodes, leaves))
     }
 
-    /// When items are alive if some are computed again.
+    /// The lives of all items if some are computed again.
     fn lives(&self, chosen: &[bool]) -> Lives {
         let mut lives = Lives {
             early: self.items.iter().map(|i| i.first).collect(),
@@ -322,7 +322,7 @@ impl Model {
         lives
     }
 
-    /// Makes an item be there at a step.
+    /// Extends an item's life to include a step.
     fn read(&self, lives: &mut Lives, chosen: &[bool], i: usize, step: usize) {
         match &self.items[i].again {
             Some(again) if chosen[i] && step > again.split => {
@@ -358,7 +358,7 @@ impl Model {
         over.sum()
     }
 
-    /// What to compute again so that no step needs more than the target, or as close to it as is found.
+    /// The values to compute again so that no step needs more than the target, or as close to it as is found.
     pub fn choose(&self, target: usize) -> Choice {
         let mut chosen = vec![false; self.items.len()];
         let mut excess = self.excess(&chosen, target);
@@ -371,7 +371,7 @@ impl Model {
             for &i in &self.order {
                 chosen[i] = !chosen[i];
                 let found = self.excess(&chosen, target);
-                // Computing less again costs nothing.
+                // To compute one value less again costs nothing.
                 let price = if chosen[i] { cost(i) } else { 1.0 };
                 chosen[i] = !chosen[i];
                 let worth = (excess - found) / price;
@@ -395,7 +395,7 @@ impl Model {
         picks.filter_map(pick).collect()
     }
 
-    /// Takes back, dearest first, what later choices made needless.
+    /// Takes back the choices that later ones made unnecessary, the most expensive first.
     fn without_useless(&self, chosen: &mut [bool], target: usize, excess: f64) {
         let cost = |i: usize| self.items[i].again.as_ref().map_or(0.0, |a| a.cost);
         let mut dearest: Vec<usize> = self.order.iter().copied().filter(|i| chosen[*i]).collect();
@@ -408,7 +408,7 @@ impl Model {
         }
     }
 
-    /// What to tell about a choice.
+    /// Describes a choice for the report.
     pub fn report(&self, pick: &Pick, graph: &Graph, locs: &[Loc]) -> Recomputed {
         let item = &self.items[pick.item];
         let again = item.again.as_ref().expect("only such items are picked");
@@ -429,13 +429,13 @@ fn bytes(plan: &Plan, b: usize) -> usize {
     buffer.len.as_const().unwrap_or(0) as usize * buffer.dtype.size()
 }
 
-/// Whether a value is there without being computed.
+/// True if a value needs no computation.
 fn is_leaf(op: &Op) -> bool {
     matches!(op, Op::Input(_) | Op::Constant(_))
 }
 
-/// Whether a node is the same to the bit wherever it is computed: pointwise work that rounds once an operation, and
-/// views. The order of a sum, and where a half is rounded, depend on the kernel.
+/// True if a node gives the same bits wherever it is computed: pointwise work that rounds once per operation, and
+/// views. The order of a sum, and the place where an f16 or bf16 is rounded, depend on the kernel.
 fn is_pure(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);
     let half = |f: &kiln_ir::Fact| f.dtype.is_float() && f.dtype.size() < 4;
@@ -450,8 +450,8 @@ fn row_or_view(op: &Op) -> bool {
         )
 }
 
-/// For each node whether floats are compared for equality that pointwise work and views make of it. They are
-/// compared with what was chosen from them, and one that was summed up in another order would not be found.
+/// For each node, whether pointwise work and views derive floats from it that are compared for equality. Such floats
+/// are compared with a value that was chosen from them; one that was summed in another order would not be found.
 fn compared(graph: &Graph) -> Vec<bool> {
     let mut compared = vec![false; graph.len()];
     for (id, node) in graph.iter().rev() {
@@ -465,7 +465,7 @@ fn compared(graph: &Graph) -> Vec<bool> {
     compared
 }
 
-/// Whether computing an op again gives the same, reports nothing and waits for nothing.
+/// True if computing an op again gives the same result, reports nothing and waits for nothing.
 fn can_repeat(op: &Op) -> bool {
     !matches!(
         op,
@@ -494,7 +494,7 @@ fn flops(graph: &Graph, id: NodeId) -> Option<u64> {
             let channels = shape(1)[0].as_const()?.max(1) as u64;
             2 * out * (size(node.inputs[1])? / channels)
         }
-        // Each element of the operand meets the whole kernel.
+        // Each element of the operand is multiplied by the whole kernel.
         Op::ConvTranspose(_) | Op::ConvWeight(_) => {
             2 * size(node.inputs[0])? * size(node.inputs[1])?.min(1 << 20)
         }

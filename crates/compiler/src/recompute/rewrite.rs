@@ -1,10 +1,10 @@
-//! The graph that computes a choice of values again.
+//! Rewrites a graph so that it computes a choice of values again.
 //!
-//! Values are taken users first. Each gets a copy of the nodes that compute it, whose operands stand behind
-//! a barrier together with an *anchor*: a value that is computed late, but before the first late reader, so
-//! that the copy is computed behind it. Then late readers read the copy. A node between a value and its
-//! readers that is in no memory is computed where it is read; if both kinds of readers need it, the late
-//! ones get a copy of it as well.
+//! Values are processed users first. Each gets a copy of the nodes that compute it. The operands of the copy stand
+//! behind a barrier together with an *anchor*: a value that is computed late, but before the first late reader, so
+//! that the copy is computed behind it. Then late readers read the copy. A node between a value and its readers that
+//! is not stored in memory is computed where it is read. If both kinds of readers need it, the late ones get a copy
+//! of it as well.
 
 use super::model::{Again, Model, Pick};
 use hashbrown::HashMap;
@@ -34,8 +34,8 @@ pub(super) fn rewrite(graph: &Graph, model: &Model, choice: &[Pick]) -> Option<G
     rewriter.finish()
 }
 
-/// A value that is computed behind the early readers and before the step that needs a value again:
-/// the last of those that this step reads, else the last of all.
+/// A value that is computed behind the early readers and before the step that needs a value again: the latest of
+/// those that this step reads, else the latest of all.
 fn anchor(model: &Model, again: &Again, need: usize, picked: &[Value]) -> Option<Value> {
     let late = |v: &Value| {
         let held = model.held.get(v)?;
@@ -47,8 +47,8 @@ fn anchor(model: &Model, again: &Again, need: usize, picked: &[Value]) -> Option
         .map(|(_, v)| v)
 }
 
-/// For each node the first and last step that computes it: the one that writes it, or those that compute
-/// what reads it.
+/// For each node, the first and last step that computes it: the step that writes it, or those that compute its
+/// readers.
 fn when(graph: &Graph, model: &Model) -> Vec<(usize, usize)> {
     let mut when: Vec<Option<(usize, usize)>> = vec![None; graph.len()];
     for (id, node) in graph.iter().rev() {
@@ -66,7 +66,7 @@ fn when(graph: &Graph, model: &Model) -> Vec<(usize, usize)> {
             continue;
         };
         for v in &node.inputs {
-            // What is in memory is computed once, whoever reads it.
+            // A value in memory is computed once, whatever reads it.
             let at = &mut when[v.node.index()];
             let (a, b) = at.unwrap_or((first, last));
             *at = Some((a.min(first), b.max(last)));
@@ -76,9 +76,9 @@ fn when(graph: &Graph, model: &Model) -> Vec<(usize, usize)> {
 }
 
 struct Rewriter<'a> {
-    /// Those of the graph, then new ones, in no particular order.
+    /// The nodes of the graph, then new ones, in no particular order.
     nodes: Vec<Node>,
-    /// For each node the first and last step that computes it.
+    /// For each node, the first and last step that computes it.
     when: Vec<(usize, usize)>,
     outputs: &'a Graph,
 }
@@ -90,7 +90,7 @@ impl Rewriter<'_> {
         NodeId(self.nodes.len() as u32 - 1)
     }
 
-    /// A copy of what computes a value, at the step that needs it.
+    /// Adds a copy of the nodes that compute a value, at the step that needs it. Returns the copied value.
     fn copy(&mut self, model: &Model, again: &Again, need: usize, anchor: Value) -> Value {
         let waits = |v: &&Value| model.held.get(*v).is_some_and(|h| h.waits);
         let mut behind: Vec<Value> = again.leaves.iter().filter(waits).copied().collect();
@@ -119,8 +119,8 @@ impl Rewriter<'_> {
         new[&again.value]
     }
 
-    /// Makes what is computed from step `need` on read `to` in place of `from`. What reads it between its early and
-    /// its late readers reads past it, as products of halves do that it is cast from.
+    /// Redirects nodes that are computed from step `need` on to read `to` in place of `from`. A node that is computed
+    /// both before and after that step is split, and its late readers read a copy of it.
     fn redirect(&mut self, from: Value, to: Value, need: usize) {
         let mut list = vec![(from, to)];
         while let Some((from, to)) = list.pop() {
@@ -149,7 +149,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// The nodes in an order in which operands come first: those of the graph as they were, each new one
+    /// The graph, with nodes in an order in which operands come first: the old ones in their order, each new one
     /// right in front of the first that reads it.
     fn finish(self) -> Option<Graph> {
         let old = self.outputs.len();
@@ -186,8 +186,8 @@ impl Rewriter<'_> {
         Some(graph)
     }
 
-    /// The topological order that takes the least (key, whether it is of the graph, number) first; `None`
-    /// for a cycle.
+    /// The topological order that takes the least (key, whether it is of the old graph, number) first; `None` for a
+    /// cycle.
     fn order(&self, keys: &[usize]) -> Option<Vec<usize>> {
         let key = |n: usize| Reverse((keys[n], n < self.outputs.len(), n));
         let mut users: Vec<Vec<usize>> = vec![Vec::new(); self.nodes.len()];

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// A kernel of such a program.
 pub(super) struct Part {
     pub kernel: Arc<Kernel>,
-    /// What it is called with: arguments of the whole, and behind these memory of the program's own.
+    /// Its arguments: positions among those of the whole, and behind these, of memory of the program's own.
     pub args: Vec<usize>,
     /// Its sites among those of the whole.
     pub sites: Vec<u32>,
@@ -32,7 +32,7 @@ pub(super) fn plan(kernel: Kernel, args: &[Arg], symbols: usize) -> Plan {
     plan_of(vec![part], args, Vec::new(), symbols)
 }
 
-/// The same of several kernels, one after the other, with memory between them.
+/// A program that runs several kernels, one after the other, with memory between them.
 pub(super) fn plan_of(
     parts: Vec<Part>,
     args: &[Arg],
@@ -144,8 +144,8 @@ pub(super) fn load(plan: Plan, gpu: Option<&Arc<cuda::Device>>) -> Result<Execut
     }
 }
 
-/// What the kernel of such a program takes on these inputs, on the CPU. They are cold if they can be made so; the
-/// memory of the results is where the last call was the same.
+/// The time that the kernel of such a program takes on these inputs, on the CPU. They are cold if the caches can be
+/// flushed. The results are written to the same memory as in the last call.
 pub(super) fn time(executable: &Executable, inputs: &[Buffer]) -> Result<Duration, Error> {
     executable.evict(inputs)?;
     executable.record_events(true);
@@ -157,7 +157,7 @@ pub(super) fn time(executable: &Executable, inputs: &[Buffer]) -> Result<Duratio
     Ok(events.iter().map(|e| e.time).sum())
 }
 
-/// Operands: the numbers of a sequence that is the same every time.
+/// A generator of operands: the same sequence of numbers every time.
 pub(super) struct Numbers(pub u64);
 
 impl Numbers {
@@ -175,8 +175,8 @@ impl Numbers {
         if self.next() < 0.5 { -1.0 } else { 1.0 }
     }
 
-    /// Elements of an argument: floats of size 1/2 to 1, of either sign if `signed`; integers from 1 to 3, by which
-    /// all can be divided, or zeros, which are legal indices, if they may be `indices`.
+    /// Elements of an argument: floats of size 1/2 to 1, of either sign if `signed`. Integers are from 1 to 3, which
+    /// are valid divisors, or, if they may be `indices`, zeros, which are valid indices.
     pub fn elements(
         &mut self,
         dtype: DType,

@@ -10,24 +10,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// What was chosen for a kernel, and why.
+/// The chosen candidate of a kernel, and the reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// What stands for the kernel in the store.
+    /// The key of the kernel in the store.
     pub key: String,
     /// The names of its candidates, the default first.
     pub candidates: Vec<String>,
     /// The name of the chosen one.
     pub chosen: String,
-    /// Why it was chosen.
+    /// The reason why it was chosen.
     pub why: Why,
-    /// The others that are as fast but for the error of measuring, so that their memory decided, or their bits.
+    /// The others that are equally fast within the error of measurement; the choice among them was by workspace or
+    /// bits.
     pub ties: Vec<String>,
-    /// What is known of the candidates; empty where nothing was measured.
+    /// The known outcomes of the candidates; empty where nothing was measured.
     pub trials: Vec<Trial>,
 }
 
-/// Why a candidate was chosen.
+/// The reason why a candidate was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
     /// The default: tuning is off.
@@ -38,18 +39,18 @@ pub enum Why {
     Measured,
     /// The default: the store does not know the kernel, and nothing is measured in [`Mode::Frozen`].
     Missing,
-    /// The default: none of the candidates that are right fits the limit of workspace, or has the default's
-    /// bits where these are asked for.
+    /// The default: no right candidate fits the limit of workspace, or none has the default's bits where these are
+    /// required.
     NothingFits,
     /// The default: none of the candidates could be run, or was right.
     NothingRight,
     /// The default: the time for measuring was spent.
     OutOfTime,
-    /// The default: its arguments take more memory than is tried.
+    /// The default: its arguments take more memory than trials may use.
     TooLarge,
     /// The default: times on an emulated device mean nothing.
     Emulated,
-    /// The default: what was chosen for other sizes of its key is not legal for these.
+    /// The default: the candidate chosen for other sizes of its key is not legal for these.
     Illegal,
 }
 
@@ -72,16 +73,15 @@ impl Why {
 }
 
 impl Choice {
-    /// The trials that ended otherwise than with times: wrong candidates, failed ones, those that
-    /// never answered.
+    /// The trials that ended without times: wrong candidates, failed ones, and those that never answered.
     pub fn faults(&self) -> impl Iterator<Item = &Trial> {
         use Outcome::{Failed, Hung, Wrong};
         let is_fault = |t: &&Trial| matches!(t.outcome, Wrong(_) | Failed(_) | Hung(_));
         self.trials.iter().filter(is_fault)
     }
 
-    /// The choice for a kernel of the same key with these candidates: its default, where the chosen one is not
-    /// among them.
+    /// The choice for a kernel with the same key and these candidates: its default, where the chosen one is not among
+    /// them.
     pub(super) fn among<'a>(
         self: &Arc<Choice>,
         candidates: impl Iterator<Item = &'a String>,
@@ -125,7 +125,7 @@ impl fmt::Display for Trial {
 }
 
 impl Trial {
-    /// What came of it, behind its name.
+    /// The outcome, as text that follows the name.
     pub fn result(&self) -> String {
         match (&self.outcome, self.time()) {
             (Outcome::Timed(_), Some(time)) => format!("{time:.1?}"),
@@ -148,30 +148,30 @@ impl Trial {
 /// See [`measured`].
 static MEASURED: AtomicUsize = AtomicUsize::new(0);
 
-/// How many keys this process has measured: for whoever shows that something goes on.
+/// The number of keys that this process has measured, to show progress.
 pub fn measured() -> usize {
     MEASURED.load(Ordering::Relaxed)
 }
 
-/// How the kernels of one compilation are chosen.
+/// Chooses the candidates of the kernels of one compilation.
 pub struct Chooser<'a> {
     settings: &'a Settings,
     store: Arc<Store>,
     effort: Effort,
     clock: &'a dyn Clock,
     emulated: bool,
-    /// What was chosen already in this compilation.
+    /// The choices made so far in this compilation.
     known: HashMap<String, Arc<Choice>>,
-    /// What was spent on measuring.
+    /// The time spent on measuring.
     spent: Duration,
     notes: Vec<String>,
 }
 
-/// How long another process that measures is waited for, as a multiple of the time for measuring.
+/// The time to wait for another process that measures, as a multiple of the time for measuring.
 const WAIT: u32 = 2;
 
 impl<'a> Chooser<'a> {
-    /// Nothing is chosen yet. On an emulated device nothing is measured.
+    /// A chooser without choices. On an emulated device nothing is measured.
     pub fn new(settings: &'a Settings, clock: &'a dyn Clock, emulated: bool) -> Chooser<'a> {
         Chooser {
             store: Store::of(&settings.store_path()),
@@ -208,7 +208,7 @@ impl<'a> Chooser<'a> {
         choice
     }
 
-    /// Chooses by what the store knows of a key, if that is all there is to know: no candidate has to be made.
+    /// Chooses by the record in the store, if that suffices: then no candidate has to be made.
     pub fn known(&mut self, key: &str) -> Option<Arc<Choice>> {
         if let Some(known) = self.known.get(key) {
             return Some(known.clone());
@@ -232,7 +232,7 @@ impl<'a> Chooser<'a> {
         Some(choice)
     }
 
-    /// What the store knows of a key.
+    /// The record of a key in the store.
     pub fn stored(&self, key: &str) -> Option<Record> {
         match self.settings.mode {
             Mode::Off => None,
@@ -240,7 +240,7 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// Keeps what was measured.
+    /// Stores a record.
     pub fn keep(&mut self, record: Record) {
         if let Err(e) = self.store.put(record) {
             let path = self.store.path().unwrap_or(std::path::Path::new(""));
@@ -249,7 +249,7 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// Notes of a key that is not looked at because the time for measuring is spent, if it is.
+    /// Records that a key is left at its default because the time for measuring is spent, if it is.
     pub fn leave(&mut self, key: String, default: &str) {
         if self.settings.mode != Mode::Frozen && self.spent >= self.settings.budget {
             let candidate = Candidate {
@@ -263,7 +263,7 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// What was measured, and where that comes from; or why the default it is.
+    /// The record of a key, and its source; or the reason for the default.
     fn record(
         &mut self,
         key: &str,
@@ -275,7 +275,7 @@ impl<'a> Chooser<'a> {
             return (None, Why::Off);
         }
         let limits = self.limits();
-        // Which variants there are depends on sizes, which share a key.
+        // The variants that exist depend on sizes, and several sizes share a key.
         let needed: Vec<(&str, u64)> = (candidates.iter())
             .filter(|c| c.base.is_none())
             .map(|c| (&c.name[..], c.workspace))
@@ -300,7 +300,7 @@ impl<'a> Chooser<'a> {
         let start = self.clock.now();
         let store = self.store.clone();
         let held = store.measuring(self.settings.budget * WAIT);
-        // Whoever was waited for may have measured it.
+        // The other process may have measured it meanwhile.
         if let Some(record) = known(&store) {
             return (Some(record), Why::Store);
         }
@@ -331,13 +331,13 @@ impl<'a> Chooser<'a> {
         why: Why,
     ) -> Choice {
         let limits = self.limits();
-        // A record is of other sizes too; what a candidate needs is of these.
+        // A record is also of other sizes; the workspace of a candidate is for these sizes.
         let fit = candidates.iter().filter(|c| limits.fits(c.workspace));
         let fit: Vec<&str> = fit.map(|c| &c.name[..]).collect();
         let names: Vec<String> = candidates.iter().map(|c| c.name.clone()).collect();
         let best = record.as_ref().and_then(|r| r.best(&fit, &limits));
         let (chosen, why) = match (&record, best) {
-            // What a frozen store knows of some of the candidates is better than nothing.
+            // If a frozen store knows some of the candidates, that is better than nothing.
             (Some(_), Some(best)) if why == Why::Missing => (best.name.clone(), Why::Store),
             (Some(_), Some(best)) => (best.name.clone(), why),
             (Some(record), None) if why != Why::Missing => {
@@ -369,7 +369,7 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// What was chosen and what is to say about it.
+    /// The choices made and the notes on them.
     pub fn finish(self) -> Tuning {
         let mut choices: Vec<Arc<Choice>> = self.known.into_values().collect();
         choices.sort_by(|a, b| a.key.cmp(&b.key));
@@ -397,20 +397,19 @@ fn beyond(trial: &Trial) -> bool {
     matches!(trial.outcome, Outcome::TooLarge(_))
 }
 
-/// What keys of a network's layouts begin with.
+/// The beginning of the keys of a network's layouts.
 pub(super) const NETWORK: &str = "network ";
 
-/// What the tuner did in one compilation.
+/// The results of the tuner in one compilation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuning {
     /// The mode.
     pub mode: Mode,
     /// One choice for each key, by key.
     pub choices: Vec<Arc<Choice>>,
-    /// What went wrong beside the candidates: lines of the store that were skipped, or that it can't be
-    /// written.
+    /// Problems other than those of candidates: lines of the store that were skipped, or that it can't be written.
     pub notes: Vec<String>,
-    /// The time that choosing took, measuring included.
+    /// The time that tuning took, including measuring.
     pub time: Duration,
 }
 
@@ -427,7 +426,7 @@ impl Tuning {
         measured.map(|c| &c.key[..])
     }
 
-    /// What was chosen of how images lie in memory, where there was a choice.
+    /// The choice of the layout of images, where there was one.
     pub fn layouts(&self) -> Option<&Arc<Choice>> {
         self.choices.iter().find(|c| c.key.starts_with(NETWORK))
     }

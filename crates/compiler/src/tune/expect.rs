@@ -1,17 +1,18 @@
-//! What the results of a kernel must be.
+//! The expected results of a kernel.
 //!
-//! A product or convolution is computed once more in f64. A sum of k products of numbers up to 1, in
-//! floating-point arithmetic of unit roundoff u and in any order, is off by at most λ · √k · u · k with a
-//! probability of at least 1 − 2k · exp(−λ² / 2) (Higham and Mary, "A New Approach to Probabilistic
-//! Rounding Error Analysis", 2019); λ is 8. Algorithms that do more than sum have the bound times their
-//! [`error_growth`](kiln_plan::Algorithm::error_growth). Where operands are rounded first, products are off by
-//! e/2 at most, if e is the [error](Approximation::error) of a product as a part of it, since numbers up to 1 are
-//! rounded by half of a unit; k of them are off by λ · √k · e/2 with the same probability. Work fused behind the
-//! product is run on the f64 result and on that moved by the bound to either side, each element to another, since a norm
-//! of a row doesn't see all of it move: what this does to an element is how far the kernel's may be off.
+//! A product or convolution is computed once more in f64. The error of a sum of k products of numbers up to 1, in
+//! floating-point arithmetic with unit roundoff u and in any order, is at most λ · √k · u · k with a probability of
+//! at least 1 − 2k · exp(−λ² / 2) (Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019);
+//! λ is 8. For algorithms that do more than sum, the bound is multiplied by their
+//! [`error_growth`](kiln_plan::Algorithm::error_growth). If operands are rounded first, the error of a product is at
+//! most e/2, where e is the relative [error](Approximation::error) of a product, since numbers up to 1 are rounded by
+//! half a unit; the error of k of them is at most λ · √k · e/2 with the same probability.
 //!
-//! Kernels of custom operators are compared with the operator's own, as closely as
-//! `torch.testing.assert_close` asks.
+//! The epilogue is run on the f64 result and on two others, moved by the bound in opposite directions. Each element
+//! moves up or down at random, since a norm of a row would not change if all of the row moved alike. The resulting
+//! change of an element is the error that the kernel's may have.
+//!
+//! Kernels of custom operators are compared with the operator's own, as closely as `torch.testing.assert_close` asks.
 
 use super::alone::{self, Arg, Numbers, buffer, load, numbers};
 use kiln_base::{DType, Dim, Float, numel};
@@ -22,33 +23,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// λ in the bound of a sum's error.
 const LAMBDA: f64 = 8.0;
-/// Products in a sum that Winograd's transforms count as.
+/// The number of products in a sum that Winograd's transforms count as.
 const TRANSFORMS: f64 = 28.0;
-/// How many units in the last place a result may be off by itself, and how many times as far as the moved
-/// ones.
+/// The error, in units in the last place, that a result may have by itself, and the multiple of the change of the
+/// moved results that its error may be.
 const ULPS: f64 = 4.0;
 const MOVED: f64 = 2.0;
 
-/// A product in f64, and what happens to its elements.
+/// A product in f64, and its epilogue.
 pub(super) struct Product {
-    /// What is multiplied.
+    /// The dtype of the first operand.
     dtype: DType,
-    /// What the sums are rounded to.
+    /// The dtype that the sums are rounded to.
     rounded: DType,
-    /// In f64.
+    /// The raw result, in f64.
     raw: Vec<f64>,
-    /// Products in a sum.
+    /// The number of products in a sum.
     terms: f64,
-    /// What is done with the raw result: a kernel whose last argument it is.
+    /// The epilogue: a kernel whose last argument is the raw result.
     epilogue: Option<(Kernel, Vec<Arg>)>,
-    /// What was expected for bounds that were asked for.
+    /// The expected results for bounds that were asked for.
     known: Mutex<Vec<(f64, Arc<Sides>)>>,
 }
 
 /// The kernel's results for the sums in f64, and for those moved down and up by their bound.
 type Sides = [Vec<Vec<f64>>; 3];
 
-/// The operands of a product, its result, and the products in one of its sums.
+/// The operands of a product, its result, and the number of products in one of its sums.
 struct Parts {
     operands: [u16; 2],
     dtype: DType,
@@ -94,7 +95,7 @@ fn conv_parts(c: &Conv) -> Parts {
     }
 }
 
-/// The arguments that are multiplied, or made into what is.
+/// The arguments that are multiplied, or read by a prologue to compute an operand.
 pub(super) fn multiplied(kernel: &Kernel) -> Vec<u16> {
     let (Kernel::MatMul(_) | Kernel::Conv(_), Ok(contract)) = (kernel, kernel.contract()) else {
         return Vec::new();
@@ -104,7 +105,7 @@ pub(super) fn multiplied(kernel: &Kernel) -> Vec<u16> {
     read.map(|(at, _)| at).collect()
 }
 
-/// An operand of a product: an argument, or what a prologue makes of the arguments.
+/// An operand of a product: an argument, or the result of a prologue on the arguments.
 fn operand(
     kernel: &Kernel,
     side: usize,
@@ -127,7 +128,7 @@ fn operand(
         written: true,
         fixed: false,
     };
-    // What the product writes is an argument that nothing reads here.
+    // The prologue takes the product's output as an argument too; nothing reads it here.
     let read = args.iter().cloned().zip(&program.args);
     let read = read.map(|(arg, of)| Arg {
         written: of.written,
@@ -148,14 +149,14 @@ fn operand(
         .ok_or_else(|| Error::Internal("no operand".into()))
 }
 
-/// The values that inputs of these lengths give symbols.
+/// The values of symbols that are given by inputs with these lengths.
 fn lens(symbols: &[Buffer]) -> Vec<i64> {
     symbols.iter().map(|b| b.len() as i64).collect()
 }
 
-/// The product that a kernel computes of these arguments (of which those that it writes are `None`), where
-/// `symbols` are the inputs that give symbols their values, on the CPU or a GPU. `None` for kernels of which only
-/// the default says what is right.
+/// The product that a kernel computes from these arguments, on the CPU or a GPU. `given` is `None` for the arguments
+/// that it writes, and `symbols` are the inputs that give symbols their values. `None` for kernels whose results can
+/// only be compared with the default's.
 ///
 /// # Errors
 /// If the reference can't be run.
@@ -226,8 +227,8 @@ pub(super) fn product(
     }))
 }
 
-/// How often channels repeat, and how many there are, in the operands and the result of a convolution, where these
-/// have channels last.
+/// The number of images (or filters) and of their channels, in the operands and the result of a convolution, where
+/// these have channels last.
 fn last(kernel: &Kernel, values: &[i64], on_gpu: bool) -> [Option<[usize; 2]>; 3] {
     let Kernel::Conv(c) = kernel else {
         return [None; 3];
@@ -247,7 +248,7 @@ fn last(kernel: &Kernel, values: &[i64], on_gpu: bool) -> [Option<[usize; 2]>; 3
     }
 }
 
-/// Matrices of so many rows each, transposed.
+/// Transposes each of `matrices` matrices with `rows` rows.
 fn turned(numbers: &[f64], matrices: usize, rows: usize) -> Vec<f64> {
     let len = numbers.len() / matrices.max(1);
     let columns = len / rows.max(1);
@@ -255,8 +256,7 @@ fn turned(numbers: &[f64], matrices: usize, rows: usize) -> Vec<f64> {
     (0..numbers.len()).map(|i| numbers[element(i)]).collect()
 }
 
-/// The kernel in f64, without what happens to its result: the operands are arguments 0 and 1, the result
-/// is argument 2.
+/// The kernel in f64, without prologues and epilogue. The operands are arguments 0 and 1, the result is argument 2.
 fn in_f64(kernel: &Kernel) -> Kernel {
     let mut kernel = kernel.clone();
     match &mut kernel {
@@ -277,10 +277,10 @@ fn in_f64(kernel: &Kernel) -> Kernel {
 }
 
 impl Product {
-    /// Compares the results of a kernel that gives up so much; the text says where one is wrong.
+    /// Compares the results of a kernel that uses this approximation; the text says where one is wrong.
     ///
     /// # Errors
-    /// If the work behind the product can't be run.
+    /// If the epilogue can't be run.
     pub fn compare(
         &self,
         approximation: Option<Approximation>,
@@ -293,12 +293,12 @@ impl Product {
             Some(Approximation::Algorithm(a)) if !a.only_sums() => self.terms + TRANSFORMS,
             _ => self.terms,
         };
-        // The reference in f64 is off too.
+        // The reference in f64 has an error too.
         let unit = (epsilon(summed_in(self.dtype)) + epsilon(DType::F64)) / 2.0;
         let rounded = approximation.map_or(0.0, Approximation::error) / 2.0;
         let mut bound = LAMBDA * terms.sqrt() * (unit * terms * growth + rounded);
         if summed_in(self.rounded) != self.rounded {
-            // Sums are in f32, and rounded before what is fused behind them, or not.
+            // Sums are in f32, and may be rounded before the epilogue.
             let largest = self.raw.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
             bound += epsilon(self.rounded) / 2.0 * largest;
         }
@@ -312,7 +312,7 @@ impl Product {
         Ok(None)
     }
 
-    /// What is expected within a bound, computed once.
+    /// The expected results within a bound, computed once.
     fn sides(
         &self,
         bound: f64,
@@ -334,7 +334,7 @@ impl Product {
         Ok(sides)
     }
 
-    /// The kernel's results if every sum is off by so much.
+    /// The kernel's results if the error of every sum is `by`, with random signs.
     fn behind(
         &self,
         by: f64,
@@ -356,7 +356,7 @@ impl Product {
     }
 }
 
-/// Where results differ from the expected ones by more than these move.
+/// Finds an element that differs from the expected one by more than the moved results do.
 fn differs(dtype: DType, got: &[f64], [middle, low, high]: [&[f64]; 3]) -> Option<String> {
     (0..got.len()).find_map(|i| {
         let (x, m, l, h) = (got[i], middle[i], low[i], high[i]);
@@ -367,15 +367,15 @@ fn differs(dtype: DType, got: &[f64], [middle, low, high]: [&[f64]; 3]) -> Optio
         let moved = (m - l).abs().max((m - h).abs());
         let size = [m, l, h].iter().fold(0.0, |s: f64, e| s.max(e.abs()));
         let most = MOVED * moved + ULPS * epsilon(dtype) * size;
-        // Where the expected ones are not numbers, or not all of them, anything near says nothing.
+        // If some or all of the expected values are NaN, a nearby value says nothing.
         let off = (x - m).abs();
         let right = off <= most || m.is_nan() != l.is_nan() || m.is_nan() != h.is_nan();
         (!right).then(|| format!("element {i} is {x}, not {m} (within {most:.1e})"))
     })
 }
 
-/// Where results are further from the default's than `torch.testing.assert_close` lets them be, and than the
-/// bound of sums of so many terms of one sign, where there are any; functions may be off by `error` too.
+/// Finds an element that is further from the default's than `torch.testing.assert_close` allows, plus the bound for
+/// sums of `terms` terms of one sign, if there are any. The results of functions may also have the error `error`.
 pub(super) fn far(
     got: &Buffer,
     expected: &Buffer,
@@ -407,7 +407,7 @@ pub(super) fn far(
     Ok(texts.next())
 }
 
-/// What sums of elements are carried in.
+/// The dtype of the accumulator for sums of elements.
 fn summed_in(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,

@@ -1,5 +1,5 @@
-//! What is fused, and in how many parts sums run: a fused launch as a program of its own, lowered in several
-//! ways.
+//! Tuning of fusion, and of the number of parts in which sums run: a fused launch as a program of its own, lowered
+//! with several candidates.
 
 use super::alone;
 use super::choose::{Choice, Chooser};
@@ -19,29 +19,29 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// What touches fewer bytes is left to the rules.
+/// The number of bytes below which a region is left to the rules.
 const LEAST_BYTES: i64 = 1 << 20;
 /// A value of fewer elements is not worth a launch of its own, and fewer elements are not summed in parts.
 const LEAST_ELEMENTS: i64 = 1 << 15;
-/// In how many parts sums are tried.
+/// The numbers of parts that are tried for sums.
 const PARTS: [i64; 4] = [1, 8, 32, 128];
-/// The least elements of a part.
+/// The least number of elements of a part.
 const LEAST_PART: i64 = 8;
-/// The most values of a launch that are tried apart.
+/// The maximum number of values of a launch that are tried apart.
 const MOST_APART: usize = 3;
 
-/// The tasks that compute some values, and the ways to cut these into launches.
+/// The tasks that compute some values, and the candidates that divide them into launches.
 pub(super) struct Region {
     name: String,
     part: Part,
-    /// The values of the whole graph that it gives.
+    /// Its results, as values of the whole graph.
     pub values: Vec<Value>,
-    /// Ways that may differ, each with a name, the rules' first.
+    /// Candidates that may differ, each with a name; that of the rules first.
     ways: Vec<(String, Hints)>,
 }
 
 impl Region {
-    /// The region of a task; none where there is no choice.
+    /// The region of a task; `None` where there is no choice.
     pub fn of(graph: &Graph, program: &Program, task: usize) -> Option<Region> {
         let (values, given) = borders(program, task)?;
         let inputs = graph.inputs();
@@ -62,7 +62,7 @@ impl Region {
         (region.ways.len() > 1).then_some(region)
     }
 
-    /// What stands for the region in the store: its ops with their sizes by quarter octaves.
+    /// The key of the region in the store: its ops with their sizes by quarter octaves.
     fn key(&self, device: &str) -> String {
         let sizes = self.part.inputs.iter().zip(self.part.graph.inputs());
         let sizes = sizes.map(|(_, id)| {
@@ -75,7 +75,7 @@ impl Region {
         format!("fusion {name} {sizes} {hash:08x} | {}", stamp(device))
     }
 
-    /// Programs that differ, the rules' first.
+    /// The programs of the candidates without duplicates, that of the rules first.
     fn candidates(&self, options: &Options) -> Result<Vec<(Candidate, Plan)>, CompileError> {
         let mut all: Vec<(Candidate, Plan)> = Vec::new();
         for (name, hints) in &self.ways {
@@ -85,7 +85,7 @@ impl Region {
         Ok(all)
     }
 
-    /// The most terms of a sum.
+    /// The largest number of terms of a sum.
     fn terms(&self) -> i64 {
         let graph = &self.part.graph;
         let size = |v: Value| numel(&graph.fact(v).shape).as_const().unwrap_or(0);
@@ -102,10 +102,11 @@ impl Region {
         nodes.max().unwrap_or(0)
     }
 
-    /// Chooses a way, and says which nodes of the whole graph are lowered otherwise than by the rules.
+    /// Chooses a candidate; also returns hints for the nodes of the whole graph that the rules would lower
+    /// differently.
     ///
     /// # Errors
-    /// If the region can't be lowered; that would be a bug.
+    /// If the region can't be lowered, which would be a bug.
     pub fn choose(
         &self,
         chooser: &mut Chooser,
@@ -128,7 +129,7 @@ impl Region {
                 })
             }
         };
-        // Regions of one key may differ in which ways there are.
+        // Regions with one key may have different candidates.
         let choice = choice.among(self.ways.iter().map(|(name, _)| name));
         let way = self.ways.iter().find(|(name, _)| *name == choice.chosen);
         let whole: HashMap<NodeId, NodeId> = (self
@@ -143,13 +144,13 @@ impl Region {
     }
 }
 
-/// A size that is known by quarter octaves.
+/// A size by quarter octaves.
 fn rough(d: &Dim) -> Dim {
     d.as_const().map_or_else(|| d.clone(), |n| bucket(n).into())
 }
 
-/// A hash of a graph's ops and sizes, wherever it was recorded. Sizes count by quarter octaves, so that another
-/// batch is rarely another graph.
+/// A hash of a graph's ops and sizes, wherever it was recorded. Sizes count by quarter octaves, so that another batch
+/// size rarely gives another hash.
 pub(super) fn structure(graph: &Graph) -> u64 {
     let mut graph = graph.clone();
     graph.dims_mut(&mut |d| *d = rough(d));
@@ -164,8 +165,8 @@ pub(super) fn structure(graph: &Graph) -> u64 {
     hasher.finish()
 }
 
-/// What a task gives, and what it is computed from. What exists only on the way to it, such as partial
-/// sums, is of the same region. `None` where that is not worth looking at, or not a region.
+/// The results of a task's region, and its operands. Tasks that compute intermediates, such as partial sums, belong
+/// to the same region. `None` where the task is too small, or is no region.
 fn borders(program: &Program, task: usize) -> Option<(Vec<Origin>, Vec<Origin>)> {
     let mut members = vec![task];
     let (mut values, mut given, mut bytes) = (Vec::new(), Vec::new(), 0);
@@ -200,7 +201,7 @@ fn borders(program: &Program, task: usize) -> Option<(Vec<Origin>, Vec<Origin>)>
     (bytes >= LEAST_BYTES && !values.is_empty()).then_some((values, given))
 }
 
-/// Whether Kernel IR says what some work is, but for a product.
+/// True if Kernel IR describes all of some work, or all except a product.
 fn is_fused(work: &Work) -> bool {
     match work.body {
         Body::Fused(_) => true,
@@ -209,7 +210,7 @@ fn is_fused(work: &Work) -> bool {
     }
 }
 
-/// The ways to lower a region that may differ, the rules' first.
+/// The candidates to lower a region that may differ, that of the rules first.
 fn ways(graph: &Graph) -> Vec<(String, Hints)> {
     let mut ways = vec![("by rule".to_string(), Hints::default())];
     let users = graph.users();
@@ -232,12 +233,12 @@ fn ways(graph: &Graph) -> Vec<(String, Hints)> {
             node.op,
             Op::Pointwise(_) | Op::Cast(_) | Op::Gather(_) | Op::MatMul(_) | Op::Random(_)
         );
-        // A value that is used once, by its element, would only be written and read again.
+        // A value that is read once, element by element, would only be written and read again.
         let readers = &users[id.index()];
         let reduces = |r: &NodeId| matches!(graph.node(*r).op, Op::Reduce(_) | Op::WindowReduce(_));
         let again = readers.len() > 1 || readers.iter().any(reduces);
         let is_product = |id: NodeId| matches!(graph.node(id).op, Op::MatMul(_));
-        // A product may be apart from what is behind it, and from what makes its operands.
+        // A product may be apart from its epilogue, and from the work that computes its operands.
         let product = is_product(id) || readers.iter().any(|r| is_product(*r));
         if computes && (again || product) && !is_output(id) && size(id.value()) >= LEAST_ELEMENTS {
             let hints = [(id, Hint::Apart)].into_iter().collect();
@@ -249,7 +250,7 @@ fn ways(graph: &Graph) -> Vec<(String, Hints)> {
     ways
 }
 
-/// Adds a program to candidates, if it is not among them.
+/// Adds a program to the candidates, unless it is among them.
 pub(super) fn add(list: &mut Vec<(Candidate, Plan)>, name: &str, lowered: Lowered) {
     let candidate = Candidate {
         name: name.to_string(),
@@ -263,7 +264,7 @@ pub(super) fn add(list: &mut Vec<(Candidate, Plan)>, name: &str, lowered: Lowere
     }
 }
 
-/// The plan with inputs and outputs of one dim, as what tries candidates makes them.
+/// The plan with inputs and outputs of one dim, as the trials of candidates make them.
 fn flat(mut plan: Plan) -> Plan {
     for input in &mut plan.inputs {
         input.shape = vec![numel(&input.shape)];
@@ -298,7 +299,7 @@ mod tests {
         graph
     }
 
-    /// The names of the ways to lower the regions of a graph, all of which give what the reference does.
+    /// The names of the candidates to lower the regions of a graph, all of which give the results of the reference.
     fn tried(graph: &Graph) -> Vec<String> {
         let compiled = compile(graph, &[], &Options::default()).unwrap();
         let (whole, program) = (&compiled.stages.optimized, &compiled.stages.program);

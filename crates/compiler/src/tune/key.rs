@@ -1,4 +1,4 @@
-//! What stands for some work in the store: everything that its best algorithm depends on.
+//! The keys of the store. A key names everything that the best algorithm of some work depends on.
 
 use kiln_base::{DType, Dim, Machine};
 use kiln_codegen::{Body, Work, kir};
@@ -6,15 +6,15 @@ use kiln_plan::{Array, Conv, Custom, FORMAT, Images, Kernel, MatMul, Matrix};
 use std::fmt::Write;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Changes when kernels become faster or slower without their algorithms getting other names.
+/// To be changed when kernels become faster or slower without their algorithms getting other names.
 const GENERATION: u32 = 6;
 
-/// The key of some work on a device: the op with its sizes, what is fused with it, the default way, the device,
-/// the engine. `None` for work that is computed in one way only.
+/// The key of some work on a device: the op with its sizes, the work fused with it, the default candidate, the device
+/// and the engine. `None` for work that has only one candidate.
 ///
-/// Sizes that change from run to run (batches, lengths, images) count by quarter octaves (1 to 8, 10, 12,
-/// 14, 16, 20, …), so that a new length is rarely a new key; channels count exactly, and so do all sizes of a
-/// custom op, which alone knows what its kernels can do. What is legal is decided by the exact sizes all the same.
+/// Sizes that change from run to run (batches, lengths, images) count by quarter octaves (1 to 8, 10, 12, 14, 16, 20,
+/// …), so that a new length is rarely a new key. Channels count exactly, and so do all sizes of a custom op, which
+/// alone knows what its kernels can do. Legality is nevertheless decided by the exact sizes.
 pub(super) fn key(work: &Work, values: &[i64], default: &str, device: &str) -> Option<String> {
     let sizes = Sizes(values);
     let op = match &work.body {
@@ -33,7 +33,7 @@ pub(super) fn key(work: &Work, values: &[i64], default: &str, device: &str) -> O
         false => "",
     };
     let made = made.collect::<String>();
-    // Bits are compared with the default's.
+    // The bits of results are compared with the default's.
     let stamp = stamp(device);
     Some(format!(
         "{op}{made}{behind}{weights} default {default} | {stamp}"
@@ -46,14 +46,14 @@ pub(super) fn stamp(device: &str) -> String {
     format!("{device} | kiln {version} plan {FORMAT} kernels {GENERATION}")
 }
 
-/// What of a machine decides how fast kernels are, and of what makes a GPU's code. Two machines of one name share
-/// measurements, and so does every number of threads: algorithms differ in their rounding, so that results would
-/// depend on it through what is chosen.
+/// The traits of a machine that affect the speed of kernels, and of the compiler of a GPU's code. Two machines with
+/// one name share measurements, and so does every number of threads: algorithms differ in their rounding, so that
+/// results would otherwise depend on the number of threads through the choice.
 pub fn device(machine: &Machine) -> String {
     plain(&machine.to_string())
 }
 
-/// The text without what a key may not hold.
+/// Replaces the characters that a key may not contain.
 pub(super) fn plain(text: &str) -> String {
     let fit = |c: char| match c {
         '"' | '\\' | '|' => '_',
@@ -63,7 +63,7 @@ pub(super) fn plain(text: &str) -> String {
     text.chars().map(fit).collect()
 }
 
-/// A size by quarter octaves, rounded up.
+/// Rounds a size up to the next quarter octave.
 pub(super) fn bucket(n: i64) -> i64 {
     if n <= 8 {
         return n;
@@ -75,7 +75,7 @@ pub(super) fn bucket(n: i64) -> i64 {
 /// The values of symbols.
 struct Sizes<'a>(&'a [i64]);
 
-/// The dtypes of what is multiplied, the second if it is another, and whether bytes have seven bits.
+/// The dtypes of the operands, the second only if it differs, and whether bytes have seven bits.
 fn multiplied([a, b]: [DType; 2], seven_bits: bool) -> String {
     let bits = if seven_bits { " of 7 bits" } else { "" };
     match a == b {
@@ -108,7 +108,7 @@ impl Sizes<'_> {
         )
     }
 
-    /// Which index of a matrix runs along memory, and which batch dims share it.
+    /// The index of a matrix that is contiguous in memory, and the batch dims that share the matrix.
     fn layout(&self, x: &Matrix) -> String {
         let order = match (x.col.is(1), x.row.is(1)) {
             (true, _) => "rows",
@@ -159,7 +159,8 @@ impl Sizes<'_> {
     }
 }
 
-/// Fused work: a name, and what tells it from other work, but for the sizes of its axes and arguments.
+/// Fused work: its name, and a hash of everything that distinguishes it from other work except the sizes of its axes
+/// and arguments.
 fn fused(kernel: &kir::Kernel) -> String {
     let kir::Kernel {
         name,
@@ -185,12 +186,12 @@ fn fused(kernel: &kir::Kernel) -> String {
     format!(" + {} {:032x}", plain(name), xxh3_128(text.as_bytes()))
 }
 
-/// The values that symbols count as where a kernel is for all of them.
+/// The values that symbols are taken to have where a kernel is for all of them.
 pub(super) fn typical(symbols: usize) -> Vec<i64> {
     vec![64; symbols]
 }
 
-/// The bytes of a dtype's elements.
+/// The number of bytes of `len` elements of a dtype.
 pub(super) fn bytes(dtype: DType, len: i64) -> usize {
     len.max(0) as usize * dtype.size()
 }

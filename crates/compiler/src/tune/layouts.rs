@@ -1,4 +1,4 @@
-//! How images lie in memory, by what convolutions were measured to take.
+//! The layout of images in memory, by the measured times of convolutions.
 
 use super::choose::{NETWORK, Why};
 use super::fusion::{add, structure};
@@ -21,13 +21,13 @@ use kiln_plan::{Images, Plan};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is known of a convolution's times.
+/// The measurements of a convolution's times.
 const LAYOUTS: [&str; 3] = ["default", "channels first", "channels last"];
 
-/// The ways to choose layouts: by the model, by the times of convolutions, and one layout wherever possible.
+/// The candidates to choose layouts: by the model, by the times of convolutions, and one layout wherever possible.
 const WAYS: [&str; 4] = ["by rule", "measured", "channels_first", "channels_last"];
 
-/// What was chosen of the layouts of a graph earlier; nothing if that is not known.
+/// The hints for the layouts of a graph that were chosen earlier; none if that is not known.
 pub(crate) fn known(graph: &Graph, machine: &Machine, options: &Options) -> Hints {
     let may = options.tune.mode != Mode::Off && options.gpu.is_none() && graph.symbols.is_empty();
     if !may || !are_measured(options) {
@@ -47,20 +47,20 @@ pub(crate) fn known(graph: &Graph, machine: &Machine, options: &Options) -> Hint
     chosen().unwrap_or_default()
 }
 
-/// Whether layouts follow from measurements: not where one is asked for, and not where bits are to stay, since
-/// in another layout no convolution has them.
+/// True if layouts follow from measurements. They do not where one layout is asked for, or where results must keep
+/// their bits, since no convolution gives the same bits in another layout.
 pub(super) fn are_measured(options: &Options) -> bool {
     let free = options.fuse && options.memory_budget.is_none();
     free && options.layout == Layout::Auto && options.tune.mode != Mode::Deterministic
 }
 
-/// What stands in the store for the choice of a graph's layouts, and for the times of its convolutions.
+/// The keys in the store of the choice of a graph's layouts, and of the times of its convolutions.
 fn keys(graph: &Graph, device: &str) -> [String; 2] {
     let rest = format!("{:016x} | {}", structure(graph), key::stamp(device));
     [NETWORK, "layouts "].map(|what| format!("{what}{rest}"))
 }
 
-/// What a way to choose layouts says of a graph whose convolutions were timed.
+/// The hints of a candidate to choose layouts, for a graph whose convolutions were timed.
 fn hints(graph: &Graph, trials: &[Trial], way: &str) -> Hints {
     const MUCH: u32 = 1_000_000;
     let time = |id: NodeId, of: &str| {
@@ -84,7 +84,7 @@ fn hints(graph: &Graph, trials: &[Trial], way: &str) -> Hints {
 }
 
 impl Tuner<'_> {
-    /// Chooses how images lie in memory: times the convolutions, then the whole program with each way to choose.
+    /// Chooses the layout of images: times the convolutions, then the whole program with each candidate.
     pub(super) fn layouts(
         &mut self,
         graph: &Graph,
@@ -129,8 +129,8 @@ impl Tuner<'_> {
         Ok(chosen)
     }
 
-    /// Times convolutions: by default with channels first, by the best algorithm so, and with channels last.
-    /// Says as well whether all have times. `None` if there is no choice.
+    /// Times convolutions: by default with channels first, by the best algorithm with channels first, and with
+    /// channels last. Also returns whether all have times. `None` if there is no choice.
     fn convolutions(
         &mut self,
         graph: &Graph,
@@ -156,7 +156,7 @@ impl Tuner<'_> {
             let Some(last) = programs[1].tasks.iter().find(same) else {
                 continue;
             };
-            // One after the other, since a machine is not as fast at all times.
+            // One right after the other, since a machine is not equally fast at all times.
             let times = [self.times(first), self.times(last)];
             let [Some([default, first]), Some([_, last])] = times else {
                 all = false;
@@ -178,16 +178,16 @@ impl Tuner<'_> {
         Ok(Some((trials, all)))
     }
 
-    /// What a task takes by default, and as it is chosen; none where that is not known.
+    /// The time of a task by default, and the time of its chosen candidate; `None` where they are not known.
     fn times(&mut self, task: &Task) -> Option<[Duration; 2]> {
         let mut task = task.clone();
         let exact = self.precision == Precision::Exact;
         if let Body::Conv(c) = &mut task.work.body
             && c.images == Images::Turned
         {
-            // What it costs to turn the image is known apart from that.
+            // The cost of transposing the image is known separately.
             c.images = Images::ChannelsLast;
-            // The other ways are schedules of the turned one.
+            // The other candidates are schedules of the transposed one.
             task.ways.truncate(1);
             task.ways[0].printed = Printed::one(cpu_kernel(&task.work, exact), &task.work);
         }

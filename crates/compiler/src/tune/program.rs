@@ -17,22 +17,22 @@ use kiln_runtime::{cuda, memory};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What was chosen for the tasks of a program.
+/// The choices for the tasks of a program.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tuned {
-    /// For each task; `None` where there is no choice.
+    /// For each task, its choice; `None` where there is none.
     pub tasks: Vec<Option<Arc<Choice>>>,
-    /// For each task the choices of the programs that it runs.
+    /// For each task, the choices of the programs that it runs.
     pub bodies: Vec<Vec<Tuned>>,
-    /// How the launches are cut that give these values, where there was a choice.
+    /// For values whose launches could be fused in several ways, the choice.
     pub fusion: HashMap<Value, Arc<Choice>>,
 }
 
-/// Chooses what is fused, where that may change, and then the algorithms of the kernels. The program was
-/// lowered with what is [`known`].
+/// Chooses the fusion, where it may change, and then the algorithms of the kernels. The program was lowered with the
+/// hints that are [`known`].
 ///
 /// # Errors
-/// If the program can't be lowered in another way; that would be a bug.
+/// If the program can't be lowered with another candidate, which would be a bug.
 pub(crate) fn tune(
     mut lowered: Lowered,
     known: &Hints,
@@ -71,7 +71,8 @@ pub(crate) fn tune(
     lowered = Lowered::chosen(lowered.graph, lowered.program)?;
     let mut tuning = tuner.chooser.finish();
     if tuning.choices.iter().any(|c| c.why == Why::Measured) {
-        // What measuring took is for the run to have. A GPU that can't give it back says so there.
+        // The memory used for measuring is returned for the run to use. A GPU that can't free it reports that in the
+        // run.
         match gpu {
             None => memory::empty_cache(),
             Some(gpu) => drop(gpu.empty_cache()),
@@ -81,8 +82,8 @@ pub(crate) fn tune(
     Ok((lowered, tuned, tuning))
 }
 
-/// Tries the ways to compute a task as long as `effort` says, whatever the store knows, and remembers
-/// nothing. Empty if there is no choice.
+/// Tries the candidates of a task for as long as `effort` says, whatever the store knows, and stores nothing. Empty
+/// if there is no choice.
 pub fn measure(
     task: &Task,
     symbols: usize,
@@ -115,7 +116,8 @@ pub(super) struct Tuner<'a> {
 }
 
 impl Tuner<'_> {
-    /// What is lowered otherwise than by the rules. Notes the choices by the values that they are of.
+    /// Hints for the nodes that the rules would lower differently. Records the choices by the values that they are
+    /// for.
     fn fusion(
         &mut self,
         lowered: &Lowered,
@@ -139,13 +141,13 @@ impl Tuner<'_> {
         Ok(hints)
     }
 
-    /// Chooses the ways of a program's tasks, and of those in its loops and branches.
+    /// Chooses the candidates of a program's tasks, and of those in its loops and branches.
     pub(super) fn program(&mut self, program: &mut Program) -> Tuned {
         let mut tuned = Tuned::default();
         let buffers = &program.buffers;
         for task in &mut program.tasks {
             let once = (task.written()).all(|b| buffers[b.0 as usize].parameter_only);
-            // What is fused, and runs once for all runs, is not worth measuring.
+            // Fused work that runs once for all runs is not worth measuring.
             tuned.tasks.push(match (&task.work.body, once) {
                 (Body::Fused(_), true) => None,
                 _ => self.choose(task),
@@ -156,11 +158,11 @@ impl Tuner<'_> {
         tuned
     }
 
-    /// Chooses the way of a task, where there is a choice.
+    /// Chooses the candidate of a task, where there is a choice.
     pub(super) fn choose(&mut self, task: &mut Task) -> Option<Arc<Choice>> {
         limit(&mut task.ways, self.symbols, self.precision);
         let ways = &task.ways;
-        // How long it takes is for the layout to know.
+        // The choice of a layout needs the time of a convolution.
         if ways.len() < 2 && !task.work.body.is_conv() {
             return None;
         }
@@ -171,7 +173,7 @@ impl Tuner<'_> {
             let gpu = self.gpu.cloned();
             Arc::new(KernelSubject::of_work(&task.work, ways, values, gpu))
         });
-        // Tasks of one key may differ in what is legal.
+        // Tasks with one key may differ in the candidates that are legal.
         let choice = choice.among(candidates.iter().map(|c| &c.name));
         let chosen = ways.iter().position(|w| w.name() == choice.chosen);
         task.chosen = chosen.unwrap_or(0);

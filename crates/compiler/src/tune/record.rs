@@ -1,23 +1,23 @@
-//! What was measured for one key, as a line of the store.
+//! The measurements of one key, as a line of the store.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Changes when lines of earlier versions must not be read.
+/// The version of the format. It changes when lines of earlier versions must not be read.
 pub const SCHEMA: u32 = 1;
 
-/// The candidates of one key, as they were tried.
+/// The candidates of one key, and the outcomes of trying them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// What they are candidates for: the op with its sizes, the work fused with it, the device's traits, and
+    /// The work that they are candidates for: the op with its sizes, the work fused with it, the device's traits, and
     /// the engine's version.
     pub key: String,
     /// [`SCHEMA`].
     pub version: u32,
-    /// When, in seconds since 1970.
+    /// The time of the measurement, in seconds since 1970.
     pub at: u64,
-    /// What was tried, the default first.
+    /// The candidates that were tried, the default first.
     pub trials: Vec<Trial>,
 }
 
@@ -26,44 +26,43 @@ pub struct Record {
 pub struct Trial {
     /// Its name, unique among the candidates of a key.
     pub name: String,
-    /// Bytes of memory that it needs beside its arguments.
+    /// The number of bytes of its workspace.
     pub workspace: u64,
-    /// Whether it gave the default's results bit for bit.
+    /// True if it gave the default's results bit for bit.
     pub same_bits: bool,
-    /// Its time by the cost model as a multiple of the least of all candidates', where the model knows it.
+    /// Its time by the cost model as a multiple of the least among all candidates, where the model knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted: Option<f64>,
-    /// What came of it.
+    /// The outcome of the trial.
     pub outcome: Outcome,
 }
 
-/// What came of trying a candidate.
+/// The outcome of trying a candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It is right, and took these times, in nanoseconds, in the order in which they were taken: each the least
-    /// of a burst of runs.
+    /// It is right, and took these times, in nanoseconds, in the order in which they were taken. Each is the least of
+    /// a burst of runs.
     Timed(Vec<u64>),
-    /// It computes something else; the text says where.
+    /// Its results are wrong; the text says where.
     Wrong(String),
     /// It can't be run, or panicked.
     Failed(String),
-    /// It did not answer for so many milliseconds.
+    /// It did not answer within this number of milliseconds.
     Hung(u64),
-    /// The cost model says that it takes so many times as long as the best.
+    /// The cost model predicts that it takes this many times as long as the best.
     Pruned(f64),
-    /// It is a schedule of an algorithm that took so many times as long as the best.
+    /// It is a schedule of an algorithm that took this many times as long as the best.
     Slower(f64),
-    /// Its workspace was beyond the limit of so many bytes.
+    /// Its workspace exceeds this limit, in bytes.
     TooLarge(u64),
     /// It failed or hung, as the text says, and is to be tried again.
     Again(String),
 }
 
 impl Trial {
-    /// The time that it is chosen by: the mean of the faster half. What interrupts a run only ever makes it
-    /// longer, so larger times say more of the machine than of the candidate; on a busy machine the least ones
-    /// are luck.
+    /// The time that it is chosen by: the mean of the faster half. Interruptions only ever make a run longer, so
+    /// larger times say more about the machine than about the candidate; on a busy machine the least ones are luck.
     pub fn time(&self) -> Option<Duration> {
         let Outcome::Timed(times) = &self.outcome else {
             return None;
@@ -76,7 +75,7 @@ impl Trial {
         mean.map(Duration::from_nanos)
     }
 
-    /// How far its times lie apart: the interquartile range as a part of the lower quartile.
+    /// The spread of its times: the interquartile range as a part of the lower quartile.
     pub fn spread(&self) -> Option<f64> {
         let Outcome::Timed(times) = &self.outcome else {
             return None;
@@ -89,27 +88,27 @@ impl Trial {
     }
 }
 
-/// Times this close, as a part of the best, are a tie.
+/// The relative difference to the best time up to which times are a tie.
 const TIE: f64 = 0.01;
 
-/// What may be chosen.
+/// The limits on the candidates that may be chosen.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Limits {
-    /// The most bytes of workspace.
+    /// The maximum number of bytes of workspace.
     pub workspace: Option<u64>,
-    /// Only what gives the default's results bit for bit.
+    /// True to allow only candidates that give the default's results bit for bit.
     pub same_bits: bool,
 }
 
 impl Limits {
-    /// Whether a candidate that needs so much workspace may be chosen.
+    /// True if a candidate with this workspace may be chosen.
     pub fn fits(&self, workspace: u64) -> bool {
         self.workspace.is_none_or(|most| workspace <= most)
     }
 }
 
 impl Record {
-    /// A record of now.
+    /// A record with the current time.
     pub fn new(key: String, trials: Vec<Trial>) -> Record {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Record {
@@ -125,15 +124,14 @@ impl Record {
         self.trials.iter().find(|t| t.name == name)
     }
 
-    /// The fastest among the candidates of these names, the default first, that is right and within the
-    /// limits. Of those that tie, the one with the least workspace; then one with the default's bits;
-    /// then the first.
+    /// The fastest among the candidates with these names (the default first) that is right and within the limits. Of
+    /// those that tie, the one with the least workspace; then one with the default's bits; then the first.
     pub fn best<'a>(&'a self, names: &[&str], limits: &Limits) -> Option<&'a Trial> {
         let ties = self.ties(names, limits).into_iter();
         ties.min_by_key(|t| (t.workspace, !t.same_bits))
     }
 
-    /// The fastest of these, and those that are as fast but for what is within the error of measuring.
+    /// The fastest of these, and those that are equally fast within the error of measurement.
     pub(super) fn ties<'a>(&'a self, names: &[&str], limits: &Limits) -> Vec<&'a Trial> {
         let fits = |t: &&Trial| limits.fits(t.workspace) && (t.same_bits || !limits.same_bits);
         let named = names
@@ -147,13 +145,13 @@ impl Record {
         ties.map(|(t, _)| *t).collect()
     }
 
-    /// How many candidates failed or hung: that may have been the machine's fault.
+    /// The number of candidates that failed or hung, which may have been the machine's fault.
     pub fn failures(&self) -> usize {
         let failed = |t: &&Trial| matches!(t.outcome, Outcome::Failed(_) | Outcome::Hung(_));
         self.trials.iter().filter(failed).count()
     }
 
-    /// The record with what failed or hung still to be tried.
+    /// The record with the candidates that failed or hung marked to be tried again.
     pub(super) fn with_failures_open(mut self) -> Record {
         for trial in &mut self.trials {
             if matches!(trial.outcome, Outcome::Failed(_) | Outcome::Hung(_)) {
@@ -163,8 +161,8 @@ impl Record {
         self
     }
 
-    /// Whether it says all there is to know to choose among candidates of these names and workspaces: each
-    /// was tried, or had no chance.
+    /// True if the record suffices to choose among candidates with these names and workspaces: each was tried, or had
+    /// no chance.
     pub fn covers(&self, candidates: &[(&str, u64)], limits: &Limits) -> bool {
         candidates
             .iter()
@@ -177,7 +175,7 @@ impl Record {
             })
     }
 
-    /// What an earlier record knows of candidates that this one does not.
+    /// Adds the trials of an earlier record that this one lacks.
     pub(super) fn adopt(&mut self, earlier: &Record) {
         for trial in &earlier.trials {
             let known = self.trial(&trial.name).map(|t| &t.outcome);
@@ -192,8 +190,7 @@ impl Record {
         }
     }
 
-    /// The record as a line: a JSON object whose last member, `sum`, is a checksum of what is in front
-    /// of it.
+    /// The record as a line: a JSON object whose last member, `sum`, is a checksum of the text in front of it.
     pub(super) fn line(&self) -> String {
         // Records hold plain data only, which always encodes.
         let mut text = serde_json::to_string(self).unwrap_or_default();
@@ -202,30 +199,30 @@ impl Record {
         text + &format!("{SUM}{sum:016x}\"}}")
     }
 
-    /// Reads a line whose checksum was found right.
+    /// Reads a line whose checksum was verified.
     pub(super) fn read(line: &str) -> Option<Record> {
         serde_json::from_str::<Record>(line).ok()
     }
 }
 
-/// What every line begins with, of any version.
+/// The beginning of every line, of any version.
 pub(super) const BEGINNING: &[u8] = b"{\"key\":\"";
 
-/// What stands in front of the checksum.
+/// The text in front of the checksum.
 const SUM: &str = ",\"sum\":\"";
 
-/// What a line of the store is.
+/// The kind of a line of the store.
 #[derive(Debug, PartialEq)]
 pub(super) enum Line<'a> {
     /// A record of this key.
     Record(&'a str),
     /// A record of another version.
     Other,
-    /// Damaged: why.
+    /// A damaged line, and the reason.
     Damaged(&'static str),
 }
 
-/// Looks at a line without reading all of it.
+/// Determines the kind of a line without reading all of it.
 pub(super) fn look(line: &str) -> Line<'_> {
     let Some((body, sum)) = line.rsplit_once(SUM) else {
         return Line::Damaged("it ends early");

@@ -1,8 +1,8 @@
-//! Trying candidates: which are right, and how long they take.
+//! Trials of candidates: their correctness and their times.
 //!
-//! Each candidate runs on a thread of its own, one at a time, so that one that never answers can be left
-//! behind and one that panics ends nothing but itself. Right ones are timed in rounds, each of which
-//! times every candidate once, so that whatever slows the machine down for a while slows all of them.
+//! Each candidate runs on a thread of its own, one at a time. So one that never answers can be left behind, and one
+//! that panics ends nothing but itself. Right ones are timed in rounds. Each round times every candidate once, so
+//! that a temporary slowdown of the machine affects all of them.
 
 use super::record::{Limits, Outcome, Trial};
 use kiln_runtime::pool::Pool;
@@ -13,73 +13,74 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A way to compute something, before it is tried.
+/// A candidate to compute something, before it is tried.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// Its name.
     pub name: String,
-    /// Bytes of memory that it needs beside its arguments.
+    /// The number of bytes of its workspace.
     pub workspace: u64,
-    /// What the cost model makes of it, in any unit that the candidates share.
+    /// The prediction of the cost model, in any unit that the candidates share.
     pub predicted: Option<f64>,
-    /// The candidate of which it is a variant: it is tried only if that one is the fastest of those that are none.
+    /// The candidate of which this one is a variant. It is tried only if that one is the fastest of those that are no
+    /// variants.
     pub base: Option<usize>,
 }
 
-/// Something that can be computed in several ways.
+/// Something with several candidates to compute it.
 pub trait Subject: Send + Sync + 'static {
-    /// The ways, the default first.
+    /// The candidates, the default first.
     fn candidates(&self) -> &[Candidate];
 
-    /// Whether trying it takes too much memory.
+    /// True if trying it takes too much memory.
     fn is_too_large(&self) -> bool {
         false
     }
 
-    /// Prepares a candidate and checks it: runs it, and compares its results with what is right. May take
-    /// as long as [`Settings::patience`](super::Settings::patience).
+    /// Prepares a candidate and checks it: runs it, and compares its results with the right ones. May take as long as
+    /// [`Settings::patience`](super::Settings::patience).
     ///
     /// # Errors
-    /// Why the candidate is out.
+    /// If the candidate is excluded; the error is the reason.
     fn start(&self, candidate: usize) -> Result<Checked, Rejected>;
 }
 
 /// A candidate whose results are right.
 pub struct Checked {
-    /// Whether they are the default's bit for bit.
+    /// True if they are the default's bit for bit.
     pub same_bits: bool,
-    /// Runs it on the inputs of this number, cold, and gives the time that took.
+    /// Runs it on the inputs with this number, cold, and returns its time.
     pub run: Box<dyn FnMut(usize) -> Result<Duration, String>>,
 }
 
-/// Why a candidate is out.
+/// The reason why a candidate is excluded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejected {
-    /// Its results are wrong: where.
+    /// Its results are wrong; the text says where.
     Wrong(String),
-    /// It can't be run: why.
+    /// It can't be run; the text is the reason.
     Failed(String),
 }
 
-/// How long to try.
+/// The limits on the time spent on trials.
 #[derive(Clone, Debug)]
 pub struct Effort {
-    /// Rounds in which every candidate is timed.
+    /// The minimum number of rounds, in which every candidate is timed.
     pub least: usize,
-    /// Rounds in all.
+    /// The maximum number of rounds.
     pub most: usize,
-    /// No round begins once this much time was spent on timing, but for the least.
+    /// The time on timing after which no round begins, except for the minimum number of rounds.
     pub time: Duration,
-    /// In a round a candidate runs as often as fits into this, and its least time counts: the first run also
-    /// wakes threads and brings code into the caches, which a program that is running does not have to.
+    /// The duration of a burst. In a round a candidate runs as often as fits into it, and its least time counts: the
+    /// first run also wakes threads and loads code into the caches, which does not happen in a running program.
     pub burst: Duration,
-    /// How long to wait for one answer.
+    /// The time to wait for one answer.
     pub patience: Duration,
 }
 
-/// The time, which tests make up.
+/// A clock, which tests replace.
 pub trait Clock {
-    /// How much of it has passed.
+    /// The time that has passed.
     fn now(&self) -> Duration;
 
     /// The answer of a candidate's thread; `None` if it does not come in time.
@@ -91,13 +92,13 @@ pub trait Clock {
     ) -> Option<Answer>;
 }
 
-/// What a candidate's thread says.
+/// A message of a candidate's thread.
 pub enum Answer {
-    /// The candidate is right; whether its bits are the default's.
+    /// The candidate is right; true if its bits are the default's.
     Right(bool),
-    /// It is out.
+    /// It is excluded.
     Out(Rejected),
-    /// It ran, and the fastest run took so long.
+    /// It ran; the time of the fastest run.
     Took(Duration),
 }
 
@@ -124,15 +125,15 @@ impl Clock for SystemClock {
     }
 }
 
-/// The cost model rules out what it says takes more than so many times as long as the best.
+/// The multiple of the best predicted time above which the cost model rules a candidate out.
 const PRUNE: f64 = 8.0;
-/// What takes so much longer than the best, as a part of that, is not timed beyond the least number of
-/// rounds; after twice as many rounds, half of it. So the time there is goes to those that are close.
+/// The part by which a candidate may be slower than the best and still be timed beyond the minimum number of rounds.
+/// After twice as many rounds it is half of that, so the remaining time goes to candidates that are close.
 const BEHIND: f64 = 0.5;
-/// The most runs of a burst.
+/// The maximum number of runs of a burst.
 const BURST: u128 = 32;
 
-/// Tries the candidates; gives what came of each, in their order.
+/// Tries the candidates; returns their outcomes, in their order.
 pub fn search(
     subject: &Arc<dyn Subject>,
     limits: &Limits,
@@ -163,7 +164,7 @@ pub fn search(
     racers.into_iter().map(|r| r.trial).collect()
 }
 
-/// Tries the variants of the fastest candidate beside it.
+/// Tries the variants of the fastest candidate together with it.
 fn vary(subject: &Arc<dyn Subject>, racers: &mut [Racer], effort: &Effort, clock: &dyn Clock) {
     let times: Vec<Option<Duration>> = racers.iter().map(|r| r.trial.time()).collect();
     let Some(best) = times.iter().flatten().min().copied() else {
@@ -186,7 +187,7 @@ fn vary(subject: &Arc<dyn Subject>, racers: &mut [Racer], effort: &Effort, clock
     race(racers, effort, clock);
 }
 
-/// Times those that run, in rounds that begin with another one each.
+/// Times the running candidates in rounds; each round begins with another one of them.
 fn race(racers: &mut [Racer], effort: &Effort, clock: &dyn Clock) {
     let start = clock.now();
     let mut input = 0;
@@ -209,7 +210,7 @@ fn race(racers: &mut [Racer], effort: &Effort, clock: &dyn Clock) {
     }
 }
 
-/// Stops those that take more than so many times as long as the best. What was measured of them is kept.
+/// Stops the candidates that take more than `most` times as long as the best. Their measurements are kept.
 fn drop_slow(racers: &mut [Racer], most: f64) {
     let best = racers.iter().filter_map(|r| r.trial.time()).min();
     let Some(best) = best else { return };
@@ -228,7 +229,7 @@ struct Racer {
 }
 
 struct Thread {
-    /// Asks for runs on the inputs of these numbers.
+    /// Requests runs on the inputs with these numbers.
     ask: Sender<Range<usize>>,
     answers: Receiver<Answer>,
     handle: JoinHandle<()>,
@@ -252,7 +253,7 @@ impl Racer {
         self.thread.is_some()
     }
 
-    /// Ends the thread, which waits to be asked, and with it what it holds.
+    /// Ends the thread, which waits for requests, and frees everything that it holds.
     fn end(&mut self) {
         if let Some(Thread { ask, handle, .. }) = self.thread.take() {
             drop(ask);
@@ -263,7 +264,7 @@ impl Racer {
 
     fn stop(&mut self, outcome: Outcome) {
         match outcome {
-            // What never answers is left behind, and the pool with it if it holds that.
+            // A thread that never answers is left behind, and so is the pool if the thread holds it.
             Outcome::Hung(_) => {
                 self.thread = None;
                 Pool::abandon();
@@ -294,7 +295,7 @@ impl Racer {
         }
     }
 
-    /// Times a burst of the candidate from these inputs on; gives the number of runs.
+    /// Times a burst of the candidate from this input on; returns the number of runs.
     fn time(&mut self, input: usize, effort: &Effort, clock: &dyn Clock) -> usize {
         let one = self.trial.time().map_or(0, |t| t.as_nanos());
         let runs = match one {
@@ -302,7 +303,7 @@ impl Racer {
             one => (effort.burst.as_nanos() / one).clamp(1, BURST) as usize,
         };
         if let Some(thread) = &self.thread {
-            // Where the thread has ended, there is no answer.
+            // If the thread has ended, there is no answer.
             let _ = thread.ask.send(input..input + runs);
         }
         let answer = self.answer(effort, clock);
@@ -313,7 +314,7 @@ impl Racer {
         runs
     }
 
-    /// Waits for an answer. If there is none, or a bad one, the candidate is out.
+    /// Waits for an answer. If there is none, or a bad one, the candidate is excluded.
     fn answer(&mut self, effort: &Effort, clock: &dyn Clock) -> Option<Answer> {
         let answers = &self.thread.as_ref()?.answers;
         match clock.wait(&self.trial.name, answers, effort.patience) {
@@ -337,7 +338,7 @@ fn failed(text: impl Into<String>) -> Answer {
     Answer::Out(Rejected::Failed(text.into()))
 }
 
-/// The life of a candidate's thread. It ends when nobody asks any more, or with the first failure.
+/// The main function of a candidate's thread. It ends when no more requests can come, or with the first failure.
 fn work(subject: &dyn Subject, i: usize, asked: &Receiver<Range<usize>>, answer: &Sender<Answer>) {
     let guarded = catch_unwind(AssertUnwindSafe(|| {
         let mut checked = match subject.start(i) {
@@ -367,7 +368,7 @@ fn work(subject: &dyn Subject, i: usize, asked: &Receiver<Range<usize>>, answer:
         )))
     });
     if let Some(last) = last {
-        // Whoever waited may have given up.
+        // The receiver may have given up.
         let _ = answer.send(last);
     }
 }

@@ -1,4 +1,4 @@
-//! How algorithms are chosen: settings of the process, and of one compilation.
+//! The settings by which algorithms are chosen: those of the process, and those of one compilation.
 
 use kiln_codegen::Approximation;
 use std::path::{Path, PathBuf};
@@ -6,29 +6,30 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How the algorithm of a kernel is chosen, where there are several.
+/// The method by which the algorithm of a kernel is chosen, where there are several.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// By rules on its sizes. Nothing is measured and the store is not read, so results depend on the
     /// program and the device alone.
     #[default]
     Off,
-    /// The fastest: by the store, else by measuring, which the store remembers. A later measurement, or
-    /// another machine's store, may choose another algorithm, whose results are rounded otherwise.
+    /// The fastest: by the store, else by measuring, which the store remembers. A later measurement, or another
+    /// machine's store, may choose another algorithm, whose results are rounded differently.
     On,
-    /// By the store alone; nothing is measured. What the store does not know is computed as in
-    /// [`Mode::Off`], and [`Tuning::missing`](super::Tuning::missing) names it.
+    /// By the store alone; nothing is measured. Kernels that the store does not know are computed as in
+    /// [`Mode::Off`], and [`Tuning::missing`](super::Tuning::missing) names them.
     Frozen,
-    /// As [`Mode::On`], but only among candidates that give the results of [`Mode::Off`] bit for bit: what is
-    /// chosen changes the time of a run and nothing else.
+    /// As [`Mode::On`], but only among candidates that give the results of [`Mode::Off`] bit for bit: the choice
+    /// changes the time of a run and nothing else.
     Deterministic,
 }
 
-/// Which approximations may be used. Each is a candidate, which runs only where it was measured to be faster. Without
-/// tuning there are none but the rewrites and, on the CPU, Winograd's F(2×2, 3×3): convolutions of images with channels
-/// last whose weights are parameters are computed so where the model says that it pays. In the bounds below, u is 2⁻²⁴, half the distance from 1 to the next f32,
-/// and S is the sum of the absolute values of the products in a sum of k. A plain sum is off by γ(k) · S at most,
-/// where γ(k) = k · u / (1 − k · u).
+/// The approximations that may be used. Each is a candidate, which runs only where it was measured to be faster.
+/// Without tuning there are none, with two exceptions: the rewrites, and, on the CPU, Winograd's F(2×2, 3×3).
+/// Convolutions of images with channels last whose weights are parameters are computed by the latter where the model
+/// says that it pays. In the bounds below, u is 2⁻²⁴, half the distance from 1 to the next f32, and S is the sum of
+/// the absolute values of the products in a sum of k. A plain sum is off by γ(k) · S at most, where γ(k) = k · u / (1
+/// − k · u).
 ///
 /// | approximation | from | error at most | NaN, infinities | derivation |
 /// |---|---|---|---|---|
@@ -40,21 +41,20 @@ pub enum Mode {
 /// | products and convolutions of f32 rounded to TF32, GPU | `fast` | (2⁻¹⁰ + 2⁻²² + 3 · γ(k)) · S | as without, but numbers from (1 − 2⁻¹²) · 2¹²⁸ on are infinite | [`Approximation::Tf32`] |
 /// | `exp`, `log`, `sqrt`, `tanh` and division of f32 by a GPU's special functions, in fused kernels | `fast` | for `exp` 2⁻¹⁶, for `tanh` 2⁻¹¹, else 4 units in the last place, of each function's result | as without | [`Approximation::FastMath`] |
 ///
-/// f16 and bf16 have no approximation of their own: their products are exact in f32, and so are their sums but for
+/// f16 and bf16 have no approximation of their own: their products are exact in f32, and so are their sums except for
 /// rounding. The functions of the CPU engine have no cheaper form: they are polynomials within 4 units in the last
-/// place, and a coefficient less saves one of about ten multiply-adds and costs some bits.
+/// place, and one coefficient less saves one of about ten multiply-adds and costs some bits.
 ///
-/// The tuner compares a candidate with the same computed in f64, within the bound of the candidate; the suites
+/// The tuner compares a candidate with the same computed in f64, within the bound of the candidate. The test suites
 /// compare each with f64 at odd sizes, with cancellation, NaN and infinities (`runtime/tests/runtime/algorithms.rs`,
 /// `codegen/tests/codegen/cuda/approximate.rs`).
 ///
 /// [`Algorithm`]: kiln_plan::Algorithm::error_growth
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Precision {
-    /// None: no rewrite changes rounding, and sums are sums of products. The order of a sum is the
-    /// engine's.
+    /// None: no rewrite changes rounding, and sums are sums of products. The order of a sum is the engine's.
     Exact,
-    /// Those whose bound is at most [`Precision::growth`] times that of the same without them.
+    /// Those whose bound is at most [`Precision::growth`] times the bound without them.
     #[default]
     Default,
     /// All.
@@ -62,7 +62,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// By how much the bound of an algorithm's error may exceed that of a plain sum; see
+    /// The factor by which the bound of an algorithm's error may exceed that of a plain sum; see
     /// [`Algorithm::error_growth`](kiln_plan::Algorithm::error_growth).
     pub fn growth(self) -> f64 {
         match self {
@@ -72,7 +72,7 @@ impl Precision {
         }
     }
 
-    /// Whether a way to compute something on a GPU may give up so much.
+    /// True if a candidate may use this approximation.
     pub fn allows(self, approximation: Approximation) -> bool {
         match approximation {
             Approximation::Algorithm(algorithm) => algorithm.error_growth() <= self.growth(),
@@ -82,21 +82,21 @@ impl Precision {
     }
 }
 
-/// How algorithms are chosen in one compilation.
+/// The settings by which algorithms are chosen in one compilation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
-    /// Whether to measure.
+    /// The method by which algorithms are chosen.
     pub mode: Mode,
-    /// The file of the store: an empty path for one that ends with the process, `None` for the user's
+    /// The file of the store: an empty path for a store in memory that ends with the process, `None` for the user's
     /// (see [`store_path`]).
     pub store: Option<Arc<Path>>,
-    /// The most bytes of memory that a candidate may need beside its arguments. Where none fits, the
-    /// default candidate is used, which [`Why::NothingFits`](super::Why::NothingFits) says.
+    /// The maximum number of bytes of workspace of a candidate. If none fits, the default candidate is used, which
+    /// [`Why::NothingFits`](super::Why::NothingFits) reports.
     pub workspace: Option<u64>,
-    /// The time that one compilation may spend on measuring. Kernels that it does not suffice for are
-    /// computed as in [`Mode::Off`], and measured by a later compilation.
+    /// The time that one compilation may spend on measuring. Kernels that are left when it is spent are computed as
+    /// in [`Mode::Off`], and measured by a later compilation.
     pub budget: Duration,
-    /// How long a candidate may take to be prepared, or to run once, before it is given up.
+    /// The time that a candidate may take to be prepared, or to run once, before it is given up.
     pub patience: Duration,
 }
 
@@ -113,15 +113,15 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The process's: what was last [set](set), at first what the environment says. `KILN_TUNE` is the mode
-    /// (`off`, `on`, `frozen`, `deterministic`), `KILN_TUNE_WORKSPACE` the bytes of workspace,
+    /// The settings of the process: those last [set](set), initially those of the environment. `KILN_TUNE` is the
+    /// mode (`off`, `on`, `frozen`, `deterministic`), `KILN_TUNE_WORKSPACE` the bytes of workspace,
     /// `KILN_TUNE_BUDGET` the seconds of a compilation. A value that can't be read is an error of the next
     /// compilation.
     pub fn current() -> Settings {
         process(|p| p.settings.clone())
     }
 
-    /// The file of the store; empty for the one in memory.
+    /// The file of the store; empty for the store in memory.
     pub(super) fn store_path(&self) -> PathBuf {
         match &self.store {
             Some(path) => path.to_path_buf(),
@@ -131,24 +131,24 @@ impl Settings {
 }
 
 impl Precision {
-    /// The process's: what was last [set](set_precision), at first what `KILN_PRECISION` says (`exact`,
+    /// The precision of the process: the one last [set](set_precision), initially that of `KILN_PRECISION` (`exact`,
     /// `default`, `fast`).
     pub fn current() -> Precision {
         process(|p| p.precision)
     }
 }
 
-/// Sets how algorithms are chosen, for programs compiled from now on.
+/// Sets the settings for programs compiled from now on.
 pub fn set(settings: Settings) {
     process(|p| p.settings = settings);
 }
 
-/// Sets which approximations may be used, for programs compiled from now on.
+/// Sets the approximations that may be used, for programs compiled from now on.
 pub fn set_precision(precision: Precision) {
     process(|p| p.precision = precision);
 }
 
-/// What can't be read in the environment.
+/// The variable of the environment that can't be read, and why.
 pub(crate) fn problem() -> Option<String> {
     process(|p| p.problem.clone())
 }

@@ -1,15 +1,15 @@
-//! The file of measurements: one record a line, shared by threads and processes.
+//! The file of measurements: one record per line, shared by threads and processes.
 //!
-//! A record is appended as one line under a lock, and a later line of a key stands for it from then on.
-//! Whoever dies while writing leaves a line without an end, which its checksum gives away: it is skipped and
-//! reported, and the next writer begins a line of its own. Once most lines stand for nothing any more, the
-//! file is written anew and replaced in one step. Readers need no lock.
+//! A record is appended as one line under a lock, and a later line for a key replaces the earlier ones. A process
+//! that dies while writing leaves a line without an end, which its checksum reveals. The line is skipped and
+//! reported, and the next writer begins a new line. Once most lines are obsolete, the file is rewritten and replaced
+//! in one step. Readers need no lock.
 //!
-//! A file is known to be a store by its first line, which looks like a record, whole or not; an empty one is a
+//! A file is recognised as a store by its first line, which looks like a record, whole or not; an empty file is a
 //! store too. Any other file, folder, pipe or device is neither read nor written.
 //!
-//! Beside the file `tune.jsonl` lie `tune.jsonl.lock`, held while writing, and `tune.jsonl.measuring`, held
-//! while measuring, so that processes neither measure a key twice nor disturb each other's times.
+//! Beside the file `tune.jsonl` lie `tune.jsonl.lock`, held while writing, and `tune.jsonl.measuring`, held while
+//! measuring, so that processes neither measure a key twice nor disturb each other's times.
 
 use super::record::{BEGINNING, Line, Record, look};
 use hashbrown::HashMap;
@@ -31,19 +31,19 @@ pub struct Store {
 
 #[derive(Debug, Default)]
 struct Contents {
-    /// What the file held when it was read.
+    /// The text of the file when it was read.
     text: String,
     seen: Option<Seen>,
-    /// Where the record of each key lies in the text.
+    /// The range in the text of the record of each key.
     index: HashMap<String, Range<usize>>,
     /// Records that are in no file, or could not be written.
     unwritten: HashMap<String, Record>,
     damage: Vec<Damage>,
-    /// Lines that stand for nothing any more.
+    /// The number of obsolete lines.
     dead: usize,
 }
 
-/// What tells one state of the file from another.
+/// Metadata that distinguishes states of the file.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     len: u64,
@@ -55,23 +55,22 @@ struct Seen {
 pub struct Damage {
     /// Its number in the file, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The problem.
     pub text: String,
 }
 
-/// What merging another file into a store did.
+/// The result of merging another file into a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
-    /// Records of keys that were new, or measured later than those that were here.
+    /// The number of records whose keys were new, or that were measured later than those here.
     pub added: usize,
-    /// Records of keys that were measured later here.
+    /// The number of records whose keys were measured later here.
     pub older: usize,
     /// Lines of the other file that were skipped.
     pub damage: Vec<Damage>,
 }
 
-/// Lines that stand for nothing before the file is written anew; as many as there are records are left
-/// alone too.
+/// The number of obsolete lines that a file may have before it is rewritten; it may also have as many as records.
 const DEAD: usize = 256;
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -102,8 +101,8 @@ impl Store {
         }
     }
 
-    /// The process's store in this file; an empty path gives the one in memory. Whoever asks for one path gets
-    /// one store.
+    /// The process's store in this file; an empty path gives the one in memory. The same path always gives the same
+    /// store.
     pub fn of(path: &Path) -> Arc<Store> {
         static OPEN: Mutex<Vec<(PathBuf, Arc<Store>)>> = Mutex::new(Vec::new());
         let mut open = lock(&OPEN);
@@ -123,7 +122,7 @@ impl Store {
         self.path.as_deref()
     }
 
-    /// Makes sure that its file, if there is one, is a store.
+    /// Checks that its file, if there is one, is a store.
     ///
     /// # Errors
     /// If it is something else, or can't be read.
@@ -131,10 +130,10 @@ impl Store {
         self.path.as_deref().map_or(Ok(()), is_store)
     }
 
-    /// Makes sure that its file, which is made if there is none, can be written.
+    /// Checks that its file, which is created if there is none, can be written.
     ///
     /// # Errors
-    /// Why it can't be.
+    /// If it can't be written; the error is the reason.
     pub fn writable(&self) -> io::Result<()> {
         let Some(path) = &self.path else {
             return Ok(());
@@ -145,7 +144,7 @@ impl Store {
         Ok(())
     }
 
-    /// How many records are kept until the process ends, since the file can't be written.
+    /// The number of records that are kept only until the process ends, since the file can't be written.
     pub fn unwritten(&self) -> usize {
         match self.path {
             Some(_) => lock(&self.contents).unwritten.len(),
@@ -181,7 +180,7 @@ impl Store {
         self.fresh().damage.clone()
     }
 
-    /// Reads the file again, while nobody writes it; gives the lines that are damaged, also one without an end.
+    /// Reads the file again, while nobody writes it; returns the damaged lines, including one without an end.
     ///
     /// # Errors
     /// If the file can't be read.
@@ -210,7 +209,7 @@ impl Store {
     /// kept until the process ends.
     ///
     /// # Errors
-    /// Why the file can't be written.
+    /// If the file can't be written; the error is the reason.
     pub fn put(&self, record: Record) -> io::Result<()> {
         let written = match &self.path {
             Some(path) => self.append(path, &[&record]),
@@ -226,8 +225,8 @@ impl Store {
         }
     }
 
-    /// Removes the records of which `gone` holds, and with them every line that stands for nothing; says
-    /// how many records.
+    /// Removes the records for which `gone` is true, and with them every obsolete line. Returns the number of records
+    /// removed.
     ///
     /// # Errors
     /// If the file can't be written.
@@ -245,9 +244,9 @@ impl Store {
         Ok(doomed.len())
     }
 
-    /// Has the candidates that failed or hung tried again, in the records of which `again` holds, when their keys
-    /// are next measured; says how many candidates. What an earlier version of the engine could not run needs no
-    /// such word, since its version is part of the key.
+    /// Marks the candidates that failed or hung, in the records for which `again` is true, to be tried again when
+    /// their keys are next measured. Returns the number of candidates. Failures with an earlier version of the engine
+    /// need no such mark, since the version is part of the key.
     ///
     /// # Errors
     /// If the file can't be written.
@@ -262,10 +261,10 @@ impl Store {
         Ok(count)
     }
 
-    /// Takes the records of another file: of keys in both, those that were measured later.
+    /// Adds the records of another file; of keys in both, the record that was measured later is kept.
     ///
     /// # Errors
-    /// If the other file can't be read or the own one can't be written.
+    /// If the other file can't be read or this one can't be written.
     pub fn merge(&self, other: &Path) -> io::Result<Merged> {
         let mut theirs = Contents::default();
         is_store(other)?;
@@ -298,8 +297,8 @@ impl Store {
         Ok(merged)
     }
 
-    /// Waits until nobody else measures for this store, but for no longer than `patience` on other processes:
-    /// one that takes longer than that is not waited for. What was missing may be there afterwards.
+    /// Waits until nobody else measures for this store. It waits for other processes no longer than `patience`. A
+    /// record that was missing before may be there afterwards.
     pub fn measuring(&self, patience: Duration) -> Measuring<'_> {
         let thread = lock(&self.measuring);
         let process = self.path.as_ref().and_then(|path| {
@@ -316,7 +315,7 @@ impl Store {
         }
     }
 
-    /// Appends lines under the lock; writes the file anew where most of it stands for nothing.
+    /// Appends lines under the lock; rewrites the file if most of its lines are obsolete.
     fn append(&self, path: &Path, records: &[&Record]) -> io::Result<()> {
         if records.is_empty() {
             return Ok(());
@@ -345,14 +344,13 @@ impl Store {
         Ok(())
     }
 
-    /// Lines that stand for nothing, and records.
+    /// The numbers of obsolete lines and of records.
     fn fresh_dead(&self) -> Option<(usize, usize)> {
         let contents = self.fresh();
         Some((contents.dead, contents.index.len()))
     }
 
-    /// Writes the file anew without lines that stand for nothing and without the records of some keys. The
-    /// caller holds the lock.
+    /// Rewrites the file without obsolete lines and without the records of some keys. The caller holds the lock.
     fn rewrite(&self, path: &Path, without: &[&str]) -> io::Result<()> {
         if !path.exists() {
             return Ok(());
@@ -376,7 +374,7 @@ impl Store {
         Ok(())
     }
 
-    /// The contents, read again if the file is another than when it was last read.
+    /// The contents, read again if the file has changed since it was last read.
     fn fresh(&self) -> MutexGuard<'_, Contents> {
         let mut contents = lock(&self.contents);
         let Some(path) = &self.path else {
@@ -396,10 +394,10 @@ impl Store {
 }
 
 impl Contents {
-    /// Takes the bytes of a file in place of what was read before.
+    /// Replaces the contents by those of the bytes of a file.
     fn read(&mut self, bytes: Vec<u8>) {
         let (mut damage, mut index, mut dead) = (Vec::new(), HashMap::new(), 0);
-        // Bytes that are no text make their lines' checksums wrong.
+        // Bytes that are not UTF-8 make their lines' checksums wrong.
         let text = match String::from_utf8(bytes) {
             Ok(text) => text,
             Err(e) => String::from_utf8_lossy(e.as_bytes()).into_owned(),
@@ -415,7 +413,7 @@ impl Contents {
                     dead += earlier.is_some() as usize;
                 }
                 Line::Other => {}
-                // Somebody may be writing it.
+                // Another process may be writing it.
                 Line::Damaged(_) if line.len() == whole.len() => {}
                 Line::Damaged(_) if line.is_empty() => dead += 1,
                 Line::Damaged(why) => {
@@ -432,7 +430,7 @@ impl Contents {
     }
 }
 
-/// Whether a file ends with the end of a line, or is empty.
+/// True if a file ends with the end of a line, or is empty.
 fn ends_a_line(file: &mut File) -> io::Result<bool> {
     use std::io::{Read, Seek, SeekFrom};
     if file.metadata()?.len() == 0 {
@@ -444,7 +442,7 @@ fn ends_a_line(file: &mut File) -> io::Result<bool> {
     Ok(last == *b"\n")
 }
 
-/// Whether the file at `path`, if there is one, is a store.
+/// Checks that the file at `path`, if there is one, is a store.
 ///
 /// # Errors
 /// If it is something else, or can't be read.
@@ -468,7 +466,7 @@ fn is_store(path: &Path) -> io::Result<()> {
     let beginning = File::open(path)?.take(BEGINNING.len() as u64);
     let read = { beginning }.read_to_end(&mut begins);
     read?;
-    // Whoever died while writing may have left the beginning of the first line alone.
+    // A process that died while writing may have left only the beginning of the first line.
     let line = begins.split(|b| *b == b'\n').next().unwrap_or_default();
     match begins.is_empty() || !line.is_empty() && BEGINNING.starts_with(line) {
         true => Ok(()),
@@ -487,7 +485,7 @@ fn beside(path: &Path, ending: &str) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(name)
 }
 
-/// The same, locked until it is dropped or the process ends.
+/// Opens a file beside the store's and locks it until it is dropped or the process ends.
 fn hold(path: &Path, ending: &str) -> io::Result<File> {
     let file = beside(path, ending)?;
     file.lock()?;

@@ -1,4 +1,4 @@
-//! A kernel of a plan as something that can be computed in several ways.
+//! A kernel of a plan as a subject with several candidates.
 
 use super::alone::{self, Arg, Numbers, Part, load, symbol_inputs};
 use super::expect::{Product, far, multiplied, product};
@@ -13,31 +13,32 @@ use kiln_runtime::{Buffer, Error, Executable, cuda, memory};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Operands take at least so many bytes in all where they can't be taken out of the caches, so that they are cold
-/// when a run begins: more than the second-level cache of a CPU holds, or the one of a GPU.
+/// The minimum number of bytes of all operands together, on the CPU and on a GPU, where operands can't be evicted
+/// from the caches: more than the second-level cache of a CPU holds, or the cache of a GPU. So operands are cold when
+/// a run begins.
 const COLD: [usize; 2] = [32 << 20, 256 << 20];
-/// Arguments of more bytes are not tried: with the reference, trying takes about ten times as many.
+/// The maximum number of bytes of arguments to try: with the reference, a trial takes about ten times as many.
 const MOST: usize = 256 << 20;
-/// The most copies of the operands...
+/// The maximum number of copies of the operands...
 const COPIES: usize = 256;
-/// ...and of parameters: an executable keeps what it makes of so many. What is packed must not be packed right
-/// before it is timed.
+/// ...and of parameters: an executable keeps the packed forms of only this many. Parameters must not be packed right
+/// before a run is timed.
 const PARAMETERS: usize = 4;
-/// Runs that a GPU is given and timed at once, each on a copy of its own: its clock, and the launch of a graph, are
-/// too coarse for a kernel of some microseconds.
+/// The number of runs that a GPU is given and timed at once, each on a copy of its own. Its clock, and the launch of
+/// a graph, are too coarse for a kernel of a few microseconds.
 const REPLAYS: usize = 32;
 
-/// Candidates that compute the same of the same arguments.
+/// Candidates that compute the same results from the same arguments.
 pub(super) struct KernelSubject {
     candidates: Vec<Candidate>,
-    /// A kernel of the CPU engine that says what they compute; none of programs that only the default says is
-    /// right of.
+    /// A kernel of the CPU engine that defines their results; `None` for programs that are only compared with the
+    /// default.
     kernel: Option<Kernel>,
-    /// What each gives up.
+    /// The approximation of each candidate.
     approximations: Vec<Option<Approximation>>,
     /// The programs that run them.
     plans: Vec<Plan>,
-    /// Terms in the sums of fused work; none where results are not compared.
+    /// The number of terms in the sums of fused work; `None` where results are not compared.
     terms: Option<i64>,
     args: Vec<Arg>,
     /// The values of symbols.
@@ -46,27 +47,27 @@ pub(super) struct KernelSubject {
     trial: OnceLock<Result<Trial, String>>,
 }
 
-/// So many results are compared bit by bit, on several operands where one run has fewer: two orders of a sum
-/// often give the same bits.
+/// The number of results that are compared bit by bit. If one run has fewer, several sets of operands are run: two
+/// orders of a sum often give the same bits.
 const RESULTS: usize = 1024;
-/// The most operands for that.
+/// The maximum number of sets of operands for that.
 const OPERANDS: usize = 16;
 
-/// What candidates are run on, and what they must give.
+/// The operands that candidates are run on, and the results that they must give.
 struct Trial {
     /// The first arguments on the host; `None` for those that are written.
     given: Vec<Option<Buffer>>,
     symbols: Vec<Buffer>,
-    /// Inputs of the program where it runs: of different elements, then copies of these.
+    /// Inputs on the program's device: sets with different elements, then copies of these.
     inputs: Arc<Vec<Vec<Buffer>>>,
-    /// The product that they must give; `None` where the default says what is right.
+    /// The product that they must give; `None` where they are compared with the default.
     product: Option<Product>,
     /// The default's results on the host, for each of the inputs that differ.
     default: Vec<Vec<Buffer>>,
 }
 
 impl KernelSubject {
-    /// Of ways to compute some work.
+    /// The subject of candidates that compute some work.
     pub fn of_work(
         work: &Work,
         ways: &[Way],
@@ -86,7 +87,7 @@ impl KernelSubject {
         }
     }
 
-    /// Of programs of these arguments, with so many terms in their sums.
+    /// The subject of programs with these arguments, with `terms` terms in their sums.
     pub fn of_plans(
         list: Vec<(Candidate, Plan)>,
         terms: i64,
@@ -108,8 +109,8 @@ impl KernelSubject {
         }
     }
 
-    /// Of whole programs of known sizes on the CPU, whose kernels were compared each by itself: what a network
-    /// makes of random numbers may be no numbers at all.
+    /// The subject of whole programs of known sizes on the CPU, whose kernels were compared one by one. Their results
+    /// are not compared, since random operands may give NaN in a whole network.
     pub fn of_networks(list: Vec<(Candidate, Plan)>, args: Vec<Arg>) -> KernelSubject {
         KernelSubject {
             terms: None,
@@ -125,7 +126,7 @@ impl KernelSubject {
         load(self.plans[candidate].clone(), self.gpu.as_ref())
     }
 
-    /// The program's inputs where it runs; the parameters are those of other inputs, if there are some.
+    /// The program's inputs on its device; the parameters are those of other inputs, if there are any.
     fn bring(
         &self,
         symbols: &[Buffer],
@@ -232,7 +233,7 @@ impl KernelSubject {
     }
 }
 
-/// Whether integers may be indices, as far as the kernel says.
+/// True if integers may be indices, as far as the kernel says.
 fn takes_indices(kernel: &Kernel) -> bool {
     let dynamic = |t: &TileProgram| {
         let mut code = t.stages.iter().flat_map(|s| &s.code);
@@ -247,7 +248,7 @@ fn takes_indices(kernel: &Kernel) -> bool {
     }
 }
 
-/// The program that runs a way alone.
+/// The program that runs a candidate alone.
 fn plan(way: &Way, args: &[Arg], symbols: usize) -> Plan {
     let printed = &way.printed;
     let parts = printed.steps.iter().map(|step| Part {
@@ -265,7 +266,7 @@ fn plan(way: &Way, args: &[Arg], symbols: usize) -> Plan {
     alone::plan_of(parts.collect(), args, scratch.collect(), symbols)
 }
 
-/// Results on the host.
+/// Runs a program and returns its results on the host.
 fn run(executable: &Executable, inputs: &[Buffer]) -> Result<Vec<Buffer>, Error> {
     let results = executable.run_shared(inputs)?;
     results.iter().map(Buffer::to_host).collect()
@@ -399,7 +400,7 @@ mod tests {
         (conv, lens.iter().enumerate().map(arg).collect())
     }
 
-    /// Kernels that should compute what the first does.
+    /// The subject of kernels that should compute the same results as the first.
     fn subject(kernels: Vec<Kernel>, args: Vec<Arg>) -> KernelSubject {
         let work = Work {
             body: match kernels[0].clone() {
@@ -412,7 +413,7 @@ mod tests {
             args,
             in_place: Vec::new(),
         };
-        // By the default, where no algorithm is named.
+        // By the default algorithm, where none is named.
         let way = |mut kernel: Kernel| {
             if kernel.decision().is_none() {
                 kernel.decide(kernel.by_default(false, true));
@@ -430,7 +431,7 @@ mod tests {
         KernelSubject::of_work(&work, &ways, Vec::new(), None)
     }
 
-    /// What becomes of each of these kernels, of which the first is right.
+    /// The outcome of trying each of these kernels, of which the first is right.
     fn tried(kernels: Vec<Kernel>, args: Vec<Arg>) -> Vec<Result<bool, Rejected>> {
         let count = kernels.len();
         let subject = subject(kernels, args);
@@ -480,7 +481,7 @@ mod tests {
             let mut list = vec![Kernel::Conv(right.clone())];
             let legal = Kernel::Conv(right.clone()).algorithms(&[]);
             list.extend(legal.iter().map(|a| Kernel::Conv(right.clone()).by(*a)));
-            // Shifted by one, and taps further apart.
+            // Shifted by one, and with taps further apart.
             list.push(Kernel::Conv(Conv {
                 padding: dims(&[1, 0]),
                 ..right.clone()

@@ -1,4 +1,4 @@
-//! The ways of a task that may be chosen.
+//! The candidates of a task that may be chosen.
 
 use super::key;
 use super::search::Candidate;
@@ -9,12 +9,12 @@ use kiln_plan::Images;
 use kiln_plan::schedule::Cpu;
 use kiln_plan::tile::Cut;
 
-/// Leaves the ways of a task, the default first, that may be chosen: those that are not too inaccurate, and differ.
+/// Removes the candidates of a task that are too inaccurate or the same as another one. The first is the default.
 pub(super) fn limit(ways: &mut Vec<Way>, symbols: usize, precision: Precision) {
     if ways.len() < 2 {
         return;
     }
-    // Of that size the default's tiles are anyway.
+    // The default's tiles have this size anyway.
     let values = key::typical(symbols);
     let default = &ways[0].printed.steps[0].kernel;
     let tile = kiln_runtime::tile_elements(default, &values);
@@ -36,14 +36,14 @@ pub(super) fn limit(ways: &mut Vec<Way>, symbols: usize, precision: Precision) {
     });
 }
 
-/// The ways for whoever tries them.
+/// The candidates in the form that the search takes.
 pub(super) fn candidates(ways: &[Way], values: &[i64]) -> Vec<Candidate> {
-    // Of the machine's threads: how many of them are in use must not decide what may be chosen.
+    // The threads of the machine: how many of them are in use must not affect the candidates that may be chosen.
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let candidate = |way: &Way| {
         let scratch = way.printed.scratch.iter();
         let scratch = scratch.map(|(dtype, shape)| key::bytes(*dtype, numel(shape).eval(values)));
-        // What is impossible fails when it is tried.
+        // A kernel that is not possible fails when it is tried.
         let own = way.printed.steps.iter().filter_map(|s| {
             let bytes = kiln_runtime::workspace(&s.kernel, values, threads);
             bytes.ok().flatten()
@@ -58,7 +58,7 @@ pub(super) fn candidates(ways: &[Way], values: &[i64]) -> Vec<Candidate> {
     ways.iter().map(candidate).collect()
 }
 
-/// The way that is as this one, but for the sizes of its schedule.
+/// The candidate that is the same as this one except for the sizes of its schedule.
 fn base(ways: &[Way], way: &Way) -> Option<usize> {
     let of = |way: &Way| match &way.schedule {
         Schedule::Algorithm(decision) => decision.one(),
@@ -70,7 +70,7 @@ fn base(ways: &[Way], way: &Way) -> Option<usize> {
     (own != plain).then_some(found)
 }
 
-/// Whether some work is a convolution with channels last.
+/// True if some work is a convolution with channels last.
 pub(super) fn is_last(body: &Body) -> bool {
     matches!(body, Body::Conv(c) if c.images != Images::ChannelsFirst)
 }

@@ -1,4 +1,4 @@
-//! Choices: modes, limits, and what the store is asked.
+//! Choices: modes, limits, and look-ups in the store.
 
 use crate::made_up::{Does, MadeUp, MadeUpClock, folder, made_up};
 use kiln_compiler::tune::{Choice, Chooser, Mode, Settings, Store, Subject, Why};
@@ -50,7 +50,7 @@ fn a_key_is_measured_once() {
     // Another process reads the same.
     let read = Store::new(&store).get("k").unwrap();
     assert_eq!(read.trials, choice.trials);
-    // So do limits that came later.
+    // So do limits that are set later.
     let small = Settings {
         workspace: Some(5),
         ..on.clone()
@@ -76,7 +76,7 @@ fn what_a_limit_kept_from_being_tried_is_tried_without_it() {
     assert_eq!(choose(&small, "k", &subject).chosen, "default");
     assert_eq!(runs(&subject), 1);
     assert_eq!(choose(&on, "k", &subject).chosen, "large");
-    // Trying it without the limit does not unlearn it.
+    // Trying it without the limit does not lose the earlier records.
     assert_eq!(choose(&small, "k", &subject).chosen, "default");
     assert_eq!(choose(&on, "k", &subject).why, Why::Store);
 }
@@ -106,7 +106,7 @@ fn what_failed_or_hung_is_tried_again_when_the_store_is_told_so() {
         0,
         "they are no failures any more"
     );
-    // Until it is measured, what is known is used.
+    // Until it is measured, the known candidates are used.
     let frozen = settings(Mode::Frozen, &store);
     assert_eq!(choose(&frozen, "k", &later).chosen, "default");
     let clock = MadeUpClock::default();
@@ -198,7 +198,7 @@ fn ties_are_named() {
         text.contains("small (measured now, a tie with default, fast: "),
         "{text}"
     );
-    // What may not be chosen is no tie.
+    // A candidate that may not be chosen is no tie.
     let tight = Settings {
         workspace: Some(60),
         ..on
@@ -262,7 +262,7 @@ fn the_time_of_a_compilation_is_limited_and_nothing_is_timed_on_an_emulated_devi
     let make = || -> Arc<dyn Subject> { panic!("nothing is run") };
     let choice = chooser.choose("b".into(), &subject.list(), make);
     assert_eq!((&*choice.chosen, &choice.why), ("default", &Why::Emulated));
-    // What a real one measured is known all the same.
+    // The measurements of a real device are used all the same.
     let choice = chooser.choose("a".into(), &subject.list(), || subject.clone());
     assert_eq!((&*choice.chosen, &choice.why), ("rounds", &Why::Store));
 }
@@ -280,7 +280,7 @@ fn threads_measure_a_key_once() {
     assert_eq!(runs(&subject), 3);
 }
 
-/// Not a test of its own: what a process of the next one does.
+/// Not a test of its own: the child process of the next test.
 #[test]
 fn child() {
     let Some(store) = std::env::var_os("KILN_TEST_CHOOSE") else {

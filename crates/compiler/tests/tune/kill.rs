@@ -1,5 +1,5 @@
-//! Writers that are killed at any moment lose nothing that they had written, and leave nothing that is
-//! half read.
+//! Processes that are killed while they write lose nothing that they had written, and leave no record that is half
+//! read.
 
 use crate::made_up::{folder, record};
 use kiln_compiler::tune::Store;
@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How often two writers are killed.
+/// The number of times that two writers are killed.
 const ROUNDS: u64 = 120;
 
-/// Not a test of its own: a writer, until it is killed.
+/// Not a test of its own: a writer process, until it is killed.
 #[test]
 fn child() {
     let Ok(path) = std::env::var("KILN_TEST_WRITER") else {
@@ -21,7 +21,7 @@ fn child() {
     let number: u64 = std::env::var("KILN_TEST_NUMBER").unwrap().parse().unwrap();
     let store = Store::new(path);
     for i in 0.. {
-        // Few keys, so that the file is often written anew.
+        // Few keys, so that the file is often rewritten.
         let (key, at) = (format!("{} {}", number % 2, i % 7), number * 1_000_000 + i);
         store.put(record(&key, at, &[("x", at), ("y", i)])).unwrap();
         println!("\nwrote {key} {at} .");
@@ -39,7 +39,7 @@ fn writer(path: &Path, number: u64) -> Child {
         .unwrap()
 }
 
-/// Kills a writer some time after it has begun to write; gives what it says it has written.
+/// Kills a writer some time after it has begun to write; returns the records that it says it has written.
 fn killed(mut child: Child, after: Duration) -> HashMap<String, u64> {
     let mut out = child.stdout.take().unwrap();
     let mut text = vec![0; 512];
@@ -88,7 +88,7 @@ fn killed_writers_lose_nothing() {
     }
     assert!(written > ROUNDS as usize, "writers got to write: {written}");
     println!("{} writers were killed; lines torn: {torn}", 2 * ROUNDS);
-    // What they left beside it goes with the next time the file is written anew.
+    // Temporary files that they left beside the store are removed when the file is next rewritten.
     Store::new(&path).remove(|_| false).unwrap();
     assert!(Store::new(&path).damage().is_empty());
 }

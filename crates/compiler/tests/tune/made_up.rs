@@ -1,4 +1,4 @@
-//! Candidates that take the times a test says, and a clock that waits for all but those that hang.
+//! Candidates with times that a test determines, and a clock that waits for all except those that hang.
 
 use kiln_compiler::tune::{
     Answer, Candidate, Checked, Clock, Effort, Outcome, Record, Rejected, Subject, Trial,
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-/// What a candidate does.
+/// The behaviour of a candidate.
 #[derive(Clone, Debug)]
 pub enum Does {
     /// Is right, and takes these nanoseconds in turn.
     Takes(&'static [u64]),
-    /// Is right but rounds otherwise.
+    /// Is right but rounds differently.
     Rounds(&'static [u64]),
     /// Is wrong, and fast.
     Wrong,
@@ -34,11 +34,11 @@ pub enum Does {
 pub struct MadeUp {
     candidates: Vec<Candidate>,
     does: Vec<Does>,
-    /// How often any was run.
+    /// The number of runs of all candidates together.
     pub runs: AtomicUsize,
 }
 
-/// Candidates by name, workspace and what they do.
+/// Candidates by name, workspace and behaviour.
 pub fn made_up(list: &[(&str, u64, Does)]) -> Arc<MadeUp> {
     let candidate = |(name, workspace, _): &(&str, u64, Does)| Candidate {
         name: name.to_string(),
@@ -54,7 +54,7 @@ pub fn made_up(list: &[(&str, u64, Does)]) -> Arc<MadeUp> {
 }
 
 impl MadeUp {
-    /// Makes each of these a variant of the candidate in front.
+    /// Makes each of these a variant of the candidate before it.
     pub fn vary(self: Arc<MadeUp>, variants: &[usize]) -> Arc<MadeUp> {
         let mut made = Arc::into_inner(self).expect("nobody else has it yet");
         for i in variants {
@@ -116,7 +116,7 @@ impl Subject for MadeUp {
     }
 }
 
-/// A clock of which every look takes a millisecond.
+/// A clock that advances by a millisecond each time it is read.
 #[derive(Default)]
 pub struct MadeUpClock(Cell<u64>);
 
@@ -128,7 +128,7 @@ impl Clock for MadeUpClock {
 
     fn wait(&self, candidate: &str, answers: &Receiver<Answer>, _: Duration) -> Option<Answer> {
         match candidate {
-            // They may have been mended, or answer once.
+            // Some have been repaired, or answer once.
             "hangs" | "hangs later" => answers.recv_timeout(Duration::from_secs(1)).ok(),
             _ => answers.recv().ok(),
         }
@@ -145,7 +145,7 @@ pub fn effort() -> Effort {
     }
 }
 
-/// A record with one time a candidate.
+/// A record with one time for each candidate.
 pub fn record(key: &str, at: u64, times: &[(&str, u64)]) -> Record {
     let trial = |(name, time): &(&str, u64)| Trial {
         name: name.to_string(),

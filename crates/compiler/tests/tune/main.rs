@@ -1,4 +1,4 @@
-//! The tuner: its search, its choices, and the store, also when whoever writes it is killed.
+//! The tuner: its search, its choices, and the store, also when a process that writes it is killed.
 
 mod choose;
 mod kill;

@@ -1,4 +1,4 @@
-//! Trying candidates.
+//! Trials of candidates.
 
 use crate::made_up::{Does, MadeUpClock, effort, made_up, record};
 use kiln_compiler::tune::{Limits, Outcome, Record, Subject, Trial, search};
@@ -113,7 +113,7 @@ fn limits_rule_candidates_out() {
         ..small
     };
     assert_eq!(best(&record, &same), Some("default"));
-    // The record says nothing of what was beyond the limit, and all there is to know within it.
+    // The record says nothing about candidates beyond the limit, and covers all that are within it.
     let needed: Vec<(&str, u64)> = list.iter().map(|(name, w, _)| (*name, *w)).collect();
     assert!(record.covers(&needed, &small) && record.covers(&needed, &same));
     assert!(!record.covers(&needed, &Limits::default()));
@@ -143,7 +143,7 @@ fn variants_are_tried_of_the_fastest_alone() {
     let [slower, broken] = outcomes;
     assert_eq!(slower, Outcome::Slower(2.0));
     assert_eq!(broken, record.trials[4].outcome);
-    // What was not tried is known.
+    // Candidates that were not tried are covered.
     let needed: Vec<(&str, u64)> = list.iter().map(|(name, w, _)| (*name, *w)).collect();
     assert!(record.covers(&needed, &Limits::default()));
     let line = serde_json::to_string(&record).unwrap();
@@ -166,7 +166,7 @@ fn the_cost_model_rules_out_what_has_no_chance_but_never_the_default() {
     assert!(matches!(trials[1].outcome, Outcome::Pruned(r) if r > 14.0));
     let predicted = [Some(1000.0 / 7.0), Some(100.0 / 7.0), Some(1.0)];
     assert_eq!([0, 1, 2].map(|i| trials[i].predicted), predicted);
-    // Through the store too; lines that say nothing of it can be read.
+    // Through the store too; lines without predictions can be read.
     let record = Record::new("key".into(), trials);
     let line = serde_json::to_string(&record).unwrap();
     assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record);

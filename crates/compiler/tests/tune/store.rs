@@ -1,4 +1,4 @@
-//! The store: what it keeps, what it makes of damage, merging.
+//! The store: its contents, its handling of damage, and merging.
 
 use crate::made_up::{folder, record};
 use kiln_compiler::tune::{Damage, Store};
@@ -45,7 +45,7 @@ fn damage_is_skipped_and_reported_and_nothing_else_is_lost() {
     }
     let whole = fs::read_to_string(&path).unwrap();
     let lines: Vec<&str> = whole.lines().collect();
-    // A changed number, half a line, and bytes that are no text.
+    // A changed number, half a line, and bytes that are not UTF-8.
     let mut bytes = lines[0].as_bytes().to_vec();
     bytes.push(b'\n');
     bytes.extend(lines[1].replace("[5]", "[4]").bytes());
@@ -70,10 +70,10 @@ fn damage_is_skipped_and_reported_and_nothing_else_is_lost() {
     assert_eq!(store.verify().unwrap()[3], damage(6, "it has no end"));
     fs::write(&path, &bytes).unwrap();
     assert_eq!(keys(&store), ["a", "d"]);
-    // The last line has no end: the next one does not join it.
+    // The last line has no end: the next one begins a new line.
     store.put(record("e", 1, &[("x", 5)])).unwrap();
     assert_eq!(keys(&Store::new(&path)), ["a", "d", "e"]);
-    // Every cut of a file leaves whole records alone.
+    // However a file is truncated, whole records are read.
     for cut in 0..whole.len() {
         fs::write(&path, &whole[..cut]).unwrap();
         let ends = whole[..cut].matches("\"}\n").count();
@@ -101,7 +101,7 @@ fn a_file_of_dead_lines_is_written_anew_and_keeps_what_other_versions_wrote() {
     assert!(store.damage().is_empty());
 }
 
-/// A line with its checksum made right.
+/// A line with its checksum corrected.
 fn reckoned(line: &str) -> String {
     let (body, _) = line.rsplit_once(",\"sum\":").unwrap();
     let sum = xxhash_rust::xxh3::xxh3_64(body.as_bytes());
@@ -134,7 +134,7 @@ fn merging_keeps_what_was_measured_last_in_any_order() {
 #[test]
 fn what_cannot_be_written_is_kept_in_the_process() {
     let folder = folder("unwritable");
-    // A folder stands where the file belongs.
+    // A folder stands in place of the file.
     let store = Store::new(&folder);
     assert!(store.put(record("k", 1, &[("x", 5)])).is_err());
     assert_eq!(keys(&store), ["k"]);
@@ -191,7 +191,7 @@ fn what_is_no_store_is_left_alone() {
         refuses(&pipe);
         refuses(std::path::Path::new("/dev/zero"));
     }
-    // Nothing but a beginning of the first line was written.
+    // Only a beginning of the first line was written.
     for torn in ["", "{", "{\"key\":\"k\",\"ver"] {
         let path = folder.join("torn");
         fs::write(&path, torn).unwrap();
